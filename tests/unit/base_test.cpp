@@ -1,0 +1,61 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/fp16.h"
+
+namespace tandem {
+namespace {
+
+TEST(Fp16, EveryHalfSurvivesTheRoundTrip) {
+  for (uint32_t h = 0; h < 0x10000; ++h) {
+    const float f = fp16_to_fp32(static_cast<fp16_t>(h));
+    if (std::isnan(f)) {
+      EXPECT_TRUE(std::isnan(fp16_to_fp32(fp32_to_fp16(f))));
+    } else {
+      EXPECT_EQ(fp32_to_fp16(f), h);
+    }
+  }
+}
+
+TEST(Fp16, RoundsToNearestEvenAndOverflowsToInfinity) {
+  EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f), 0x3c00);                // tie goes to even
+  EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);
+  EXPECT_EQ(fp32_to_fp16(65504.0f), 0x7bff);
+  EXPECT_EQ(fp32_to_fp16(65520.0f), 0x7c00);
+  EXPECT_EQ(fp32_to_fp16(0x1p-24f), 0x0001);
+  EXPECT_EQ(fp32_to_fp16(0x1p-26f), 0x0000);
+  EXPECT_EQ(fp32_to_fp16(-0.0f), 0x8000);
+}
+
+TEST(Bf16, RoundsToNearestEven) {
+  EXPECT_EQ(fp32_to_bf16(1.0f), 0x3f80);
+  EXPECT_EQ(fp32_to_bf16(1.0f + 0x1p-8f), 0x3f80);
+  EXPECT_EQ(fp32_to_bf16(1.0f + 3 * 0x1p-8f), 0x3f82);
+  EXPECT_TRUE(std::isnan(bf16_to_fp32(fp32_to_bf16(NAN))));
+}
+
+TEST(Checked, RefusesOverflow) {
+  EXPECT_FALSE(checked_add(UINT64_MAX, 1));
+  EXPECT_FALSE(checked_mul(UINT64_MAX / 2, 3));
+  EXPECT_FALSE(checked_align(UINT64_MAX - 3, 32));
+  EXPECT_EQ(checked_align(33, 32), 64u);
+  EXPECT_EQ(checked_align(64, 32), 64u);
+}
+
+TEST(Error, CarriesCodeAndMessage) {
+  try {
+    throw_error(ErrorCode::bad_file, "%s: %d", "a.gguf", 7);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::bad_file);
+    EXPECT_STREQ(e.what(), "a.gguf: 7");
+  }
+  EXPECT_EQ(printable("a\nb\x7f"), "a\\x0ab\\x7f");
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,18 @@
+// The subcommands of the tandem binary. Each file in tools/ defines one: it adds its options to the app and sets
+// the callback that runs it. A callback throws tandem::Error; main() turns that into one line and an exit code.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::tools {
+
+void add_run(CLI::App& app);
+void add_bench(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_perplexity(CLI::App& app);
+void add_synth(CLI::App& app);
+
+}  // namespace tandem::tools
