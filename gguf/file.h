@@ -13,10 +13,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "gguf/dtype.h"
@@ -73,13 +73,13 @@ class GgufFile {
   std::span<const MappedFile> parts() const { return parts_; }
 
  private:
-  void add_part(MappedFile file, bool first);
+  void add_part(MappedFile file);
   void add_split_parts(const OpenOptions& options);
 
   std::vector<MappedFile> parts_;
   Metadata metadata_;
   std::vector<TensorInfo> tensors_;
-  std::unordered_map<std::string_view, size_t> index_;
+  std::map<std::string_view, size_t> index_;  // a tree: untrusted names cannot degrade it
   uint32_t version_ = 0;
   uint64_t alignment_ = 0;
 };

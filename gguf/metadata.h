@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <unordered_map>
 #include <vector>
 
 namespace tandem {
@@ -121,7 +121,7 @@ class Value {
   ValueType element_type() const { return element_type_; }
   size_t size() const { return count_; }
 
-  // The caller has checked the type (TANDEM_CHECKed).
+  // The caller has looked at the type; a wrong one is a bug (TANDEM_CHECK).
   std::string_view text() const;
   std::span<const std::string_view> strings() const;
   template <class T> T scalar() const {  // exactly the stored type
@@ -200,7 +200,7 @@ class Metadata {
 
   std::string source_;
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> index_;
+  std::map<std::string, size_t, std::less<>> index_;  // a tree: untrusted keys cannot degrade it
 };
 
 }  // namespace tandem
