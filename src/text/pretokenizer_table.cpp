@@ -123,7 +123,7 @@ constexpr PreTokenizerStep kGpt4o[] = {{isolate, GPT4O_PATTERN}};
 
 // Digits go by threes from the right, but only where nothing of a word follows them.
 constexpr PreTokenizerStep kTinyAya[] = {
-    {group_by_three, "(?<!\\d)\\d++(?![\\p{L}\\p{M}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}])"},
+    {group_by_three, "(?<!\\d)\\d++(?![\\p{L}\\p{M}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}])"},
     {isolate, GPT4O_PATTERN}};
 
 constexpr PreTokenizerStep kKimiK2[] = {
