@@ -15,35 +15,28 @@
 #include "tools/output.h"
 
 namespace tandem::tools {
+
+// Weak: a build may leave a command's file out, and then does without the command.
+[[gnu::weak]] void add_run(CLI::App& app);
+[[gnu::weak]] void add_bench(CLI::App& app);
+[[gnu::weak]] void add_perplexity(CLI::App& app);
+[[gnu::weak]] void add_inspect(CLI::App& app);
+[[gnu::weak]] void add_tokenize(CLI::App& app);
+[[gnu::weak]] void add_synth(CLI::App& app);
+
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
-constexpr void (*kCommands[])(CLI::App&) = {
-#if __has_include("tools/run.cpp")
-    add_run,
-#endif
-#if __has_include("tools/bench.cpp")
-    add_bench,
-#endif
-#if __has_include("tools/perplexity.cpp")
-    add_perplexity,
-#endif
-#if __has_include("tools/inspect.cpp")
-    add_inspect,
-#endif
-#if __has_include("tools/tokenize.cpp")
-    add_tokenize,
-#endif
-#if __has_include("tools/synth.cpp")
-    add_synth,
-#endif
-    nullptr};
+constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_bench,    add_perplexity,
+                                            add_inspect, add_tokenize, add_synth};
 
 constexpr int exit_code(ErrorCode code) { return static_cast<int>(code); }
 
-std::string help_hint(const CLI::App& app) {
-  const auto chosen = app.get_subcommands();
-  return "try 'tandem " + (chosen.empty() ? std::string() : chosen.front()->get_name() + " ") + "--help'";
+// "try 'tandem run --help'"; the arguments may be too wrong to have been parsed.
+std::string help_hint(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const auto named = app.get_subcommands(
+      [&arguments](const CLI::App* c) { return !arguments.empty() && c->check_name(arguments.front()); });
+  return "try 'tandem " + (named.empty() ? "" : named.front()->get_name() + " ") + "--help'";
 }
 
 // An error that ends the program. Not log_error: --log-disable must not hide why nothing came out.
@@ -62,14 +55,13 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
     out.flush();
     return 0;
   } catch (const CLI::Success&) {  // --help
-    const auto chosen = app.get_subcommands();
     Output out;
-    out.write(chosen.empty() ? app.help() : chosen.front()->help());
+    out.write(app.help());
     out.flush();
     return 0;
   } catch (const Error& e) {
     if (e.code() != ErrorCode::usage) throw;
-    return report(std::string(e.what()) + " (" + help_hint(app) + ")", e.code());
+    return report(std::string(e.what()) + " (" + help_hint(app, arguments) + ")", e.code());
   }
 }
 
