@@ -23,9 +23,9 @@ struct AffineType {
   int n_subs() const { return QK_K / width; }
 };
 
-constexpr AffineType kQ2_K{16, 15, {3, -0.5f, 15, MinSign::not_positive}, 0.0f};
-constexpr AffineType kQ4_K{32, 63, {15, -1.0f, 20, MinSign::not_positive}, 1.0f};
-constexpr AffineType kQ5_K{32, 63, {31, -0.5f, 15, MinSign::not_positive}, 1.0f};
+constexpr AffineType kQ2_K{16, 15, {3, -0.5f, 0.1f, 15, MinSign::not_positive}, 0.0f};
+constexpr AffineType kQ4_K{32, 63, {15, -1.0f, 0.1f, 20, MinSign::not_positive}, 1.0f};
+constexpr AffineType kQ5_K{32, 63, {31, -0.5f, 0.1f, 15, MinSign::not_positive}, 1.0f};
 
 struct AffineBlock {
   fp16_t d, dmin;
@@ -53,12 +53,74 @@ void round_codes(const AffineType& type, const float* x, AffineBlock& block) {
   }
 }
 
-void fit_block(const AffineType& type, const float* x, const float* w, AffineBlock& block) {
+float sub_block_loss(const float* x, const float* w, int n, int q_max, float scale, float min) {
+  const float inverse_scale = inverse(scale);
+  float loss = 0.0f;
+  for (int j = 0; j < n; ++j) {
+    const auto q = static_cast<float>(nearest_in((x[j] + min) * inverse_scale, 0, q_max));
+    const float error = scale * q - min - x[j];
+    loss += w[j] * error * error;
+  }
+  return loss;
+}
+
+// Scale and minimum were rounded each for itself; their errors partly cancel, so look at the neighbours of the pair.
+void refine_integers(const AffineType& type, const float* x, const float* w, AffineBlock& block) {
+  const float d = fp16_to_fp32(block.d), dmin = fp16_to_fp32(block.dmin);
+  for (int s = 0; s < type.n_subs(); ++s) {
+    const int at = s * type.width, scale = block.scales[s], min = block.mins[s];
+    float best = INFINITY;
+    for (int i = std::max(scale - 1, 0); i <= std::min(scale + 1, type.scale_max); ++i) {
+      for (int k = std::max(min - 1, 0); k <= std::min(min + 1, type.scale_max); ++k) {
+        const float loss = sub_block_loss(x + at, w + at, type.width, type.search.q_max, d * static_cast<float>(i),
+                                          dmin * static_cast<float>(k));
+        if (!(loss < best)) continue;
+        best = loss;
+        block.scales[s] = static_cast<uint8_t>(i);
+        block.mins[s] = static_cast<uint8_t>(k);
+      }
+    }
+  }
+}
+
+// With codes and integers fixed, the best d and dmin are a 2x2 least-squares problem.
+void refit_halves(const AffineType& type, const float* x, const float* w, AffineBlock& block) {
+  float ss = 0, mm = 0, sm = 0, sx = 0, mx = 0;
+  for (int s = 0; s < type.n_subs(); ++s) {
+    const auto scale = static_cast<float>(block.scales[s]), min = static_cast<float>(block.mins[s]);
+    float wll = 0, wl = 0, wt = 0, wxl = 0, wx = 0;
+    for (int e = s * type.width; e < (s + 1) * type.width; ++e) {
+      const auto q = static_cast<float>(block.codes[e]);
+      wll += w[e] * q * q;
+      wl += w[e] * q;
+      wt += w[e];
+      wxl += w[e] * x[e] * q;
+      wx += w[e] * x[e];
+    }
+    ss += scale * scale * wll;
+    sm += scale * min * wl;
+    mm += min * min * wt;
+    sx += scale * wxl;
+    mx += min * wx;
+  }
+  const float det = ss * mm - sm * sm;
+  if (det > 1e-6f * ss * mm) {
+    const float d = (mm * sx - sm * mx) / det, dmin = (sm * sx - ss * mx) / det;
+    if (!(d >= 0.0f && dmin >= 0.0f)) return;
+    block.d = to_scale(d);
+    block.dmin = to_scale(dmin);
+  } else if (mm == 0.0f && ss > 0.0f && sx > 0.0f) {
+    block.d = to_scale(sx / ss);
+  }
+}
+
+void fit_block(const AffineType& type, const AffineSearch& search, const float* x, const float* w,
+               AffineBlock& block) {
   const int n_subs = type.n_subs();
   float scales[kMaxSubs] = {}, mins[kMaxSubs] = {}, scale_weights[kMaxSubs] = {}, min_weights[kMaxSubs] = {};
   for (int s = 0; s < n_subs; ++s) {
     const int at = s * type.width;
-    const ScaleMin fit = fit_affine(x + at, w + at, type.width, type.search, block.codes + at);
+    const ScaleMin fit = fit_affine(x + at, w + at, type.width, search, block.codes + at);
     scales[s] = fit.scale;
     mins[s] = -fit.min;
     scale_weights[s] = min_weights[s] = 0.0f;
@@ -73,18 +135,27 @@ void fit_block(const AffineType& type, const float* x, const float* w, AffineBlo
   std::copy(quantized, quantized + n_subs, block.scales);
   block.dmin = to_scale(fit_scales(mins, min_weights, n_subs, 0, type.scale_max, quantized));
   std::copy(quantized, quantized + n_subs, block.mins);
+  refine_integers(type, x, w, block);
+  round_codes(type, x, block);
+  refit_halves(type, x, w, block);
   round_codes(type, x, block);
 }
 
 AffineBlock quantize_block(const AffineType& type, const float* x, const float* importance) {
   float w[QK_K];
   AffineBlock block;
+  AffineSearch search = type.search;
+  if (importance) search = {search.q_max, -0.9f, 0.05f, 36, search.sign};  // worth the time where it is asked for
   affine_weights(type, x, importance, w);
-  fit_block(type, x, w, block);
+  fit_block(type, search, x, w, block);
   return block;
 }
 
 // ---- x = d * scale * q with q and scale of either sign: Q3_K, Q6_K
+
+// Weight of an element without importance: flatness * mean square + x^2. The squares alone would spend everything on
+// the largest elements.
+constexpr float kFlatness = 0.5f;
 
 struct SymmetricBlock {
   fp16_t d;
@@ -92,15 +163,35 @@ struct SymmetricBlock {
   uint8_t codes[QK_K];  // q - levels.lo
 };
 
+void round_codes(const Levels& levels, const float* x, SymmetricBlock& block) {
+  const float d = fp16_to_fp32(block.d);
+  for (int e = 0; e < QK_K; ++e) {
+    const float inverse_scale = inverse(d * static_cast<float>(block.scales[e / 16]));
+    block.codes[e] = static_cast<uint8_t>(nearest_in(x[e] * inverse_scale, levels.lo, levels.hi) - levels.lo);
+  }
+}
+
+void refit_half(const Levels& levels, const float* x, const float* w, SymmetricBlock& block) {
+  float xl = 0.0f, ll = 0.0f;
+  for (int e = 0; e < QK_K; ++e) {
+    const auto level = static_cast<float>(block.scales[e / 16] * (block.codes[e] + levels.lo));
+    xl += w[e] * x[e] * level;
+    ll += w[e] * level * level;
+  }
+  if (ll > 0.0f) block.d = to_scale(xl / ll);
+}
+
+void symmetric_weights(const float* x, const float* importance, float* w) {
+  const float square = mean_square(x, QK_K);
+  if (importance) return importance_weights(x, importance, QK_K, 2 * square, w);
+  for (int e = 0; e < QK_K; ++e) w[e] = kFlatness * square + x[e] * x[e];
+}
+
 SymmetricBlock quantize_block(const Levels& levels, int scale_min, int scale_max, const float* x,
                               const float* importance) {
   constexpr int kWidth = 16, kSubs = QK_K / kWidth;
   float w[QK_K], scales[kSubs], scale_weights[kSubs];
-  if (importance) {
-    importance_weights(x, importance, QK_K, 2 * mean_square(x, QK_K), w);
-  } else {
-    for (int e = 0; e < QK_K; ++e) w[e] = x[e] * x[e];
-  }
+  symmetric_weights(x, importance, w);
   for (int s = 0; s < kSubs; ++s) {
     const int at = s * kWidth;
     int8_t q[kWidth];
@@ -112,11 +203,12 @@ SymmetricBlock quantize_block(const Levels& levels, int scale_min, int scale_max
   block.d = to_scale(fit_scales(scales, scale_weights, kSubs, scale_min, scale_max, block.scales));
   const float d = fp16_to_fp32(block.d);
   for (int s = 0; s < kSubs; ++s) {
-    const float inverse_scale = inverse(d * static_cast<float>(block.scales[s]));
-    for (int e = s * kWidth; e < (s + 1) * kWidth; ++e) {
-      block.codes[e] = static_cast<uint8_t>(nearest_in(x[e] * inverse_scale, levels.lo, levels.hi) - levels.lo);
-    }
+    const int at = s * kWidth;
+    block.scales[s] = refine_scale(x + at, w + at, kWidth, levels, d, block.scales[s], scale_min, scale_max);
   }
+  round_codes(levels, x, block);
+  refit_half(levels, x, w, block);
+  round_codes(levels, x, block);
   return block;
 }
 

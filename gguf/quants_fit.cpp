@@ -1,7 +1,10 @@
 #include "gguf/quants_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+
+#include "gguf/blocks.h"
 
 namespace tandem::quants {
 
@@ -16,14 +19,28 @@ float signed_max(const float* x, int n) {
   return best;
 }
 
+namespace {
+
+// All midpoints between the levels of IQ4_NL are multiples of one half, so floor(2 v) says which level is nearest.
+constexpr auto kNearestIq4 = [] {
+  std::array<uint8_t, 512> nearest{};
+  for (int i = 0; i < 512; ++i) {
+    const int quarters = 2 * (i - 256) + 1;  // 4 v in the middle of the interval
+    int best = 0;
+    for (int q = 1; q < 16; ++q) {
+      const auto distance = [&](int level) { return level > quarters ? level - quarters : quarters - level; };
+      if (distance(4 * kvalues_iq4nl[q]) < distance(4 * kvalues_iq4nl[best])) best = q;
+    }
+    nearest[static_cast<size_t>(i)] = static_cast<uint8_t>(best);
+  }
+  return nearest;
+}();
+
+}  // namespace
+
 int Levels::nearest(float v) const {
   if (!table) return nearest_in(v, lo, hi);
-  int below = lo;  // the last entry <= v, or the first one
-  for (int step = 8; step > 0; step /= 2) {
-    if (below + step <= hi && v >= table[below + step]) below += step;
-  }
-  if (below == hi) return below;
-  return v - table[below] > table[below + 1] - v ? below + 1 : below;
+  return kNearestIq4[static_cast<size_t>(nearest_in(2.0f * v - 0.5f, -256, 255) + 256)];
 }
 
 namespace {
@@ -64,15 +81,17 @@ float fit_symmetric(const float* x, const float* w, int n, const Levels& levels,
     std::memcpy(q, trial, static_cast<size_t>(n));
     return true;
   };
+  const float lowest = levels.value(levels.lo), highest = levels.value(levels.hi);
   for (int i = -n_tries; i <= n_tries; ++i) {
-    consider((levels.extreme() + step * static_cast<float>(i)) * inverse_max);
+    consider((lowest + step * static_cast<float>(i)) * inverse_max);
+    if (levels.table) consider((highest + step * static_cast<float>(i)) * inverse_max);
   }
   for (int round = 0; round < 4 && best.scale != 0.0f && consider(inverse(best.scale)); ++round) {
   }
   if (best.gain > 0.0f) return best.scale;
   // Weights of zero, or nothing but overflow: the plain fit.
-  for (int i = 0; i < n; ++i) q[i] = static_cast<int8_t>(levels.nearest(x[i] * levels.extreme() * inverse_max));
-  return max / levels.extreme();
+  for (int i = 0; i < n; ++i) q[i] = static_cast<int8_t>(levels.nearest(x[i] * lowest * inverse_max));
+  return max / lowest;
 }
 
 namespace {
@@ -137,7 +156,7 @@ ScaleMin fit_affine(const float* x, const float* w, int n, const AffineSearch& s
     return true;
   };
   for (int i = 0; i <= search.n_tries; ++i) {
-    consider((q_max + search.first + 0.1f * static_cast<float>(i)) * inverse_range, lo);
+    consider((q_max + search.first + search.step * static_cast<float>(i)) * inverse_range, lo);
   }
   for (int round = 0; round < 4 && best.value.scale > 0.0f; ++round) {
     if (!consider(inverse(best.value.scale), best.value.min)) break;
@@ -170,6 +189,24 @@ float fit_scales(const float* v, const float* w, int n, int lo, int hi, int* s) 
   if (best_gain >= 0.0f) return best_d;
   for (int i = 0; i < n; ++i) s[i] = nearest_in(v[i] * extreme * inverse_max, lo, hi);
   return max / extreme;
+}
+
+int refine_scale(const float* x, const float* w, int n, const Levels& levels, float d, int s, int lo, int hi) {
+  int best = s;
+  float least = INFINITY;
+  for (int candidate : {s, s - 1, s + 1}) {
+    if (candidate < lo || candidate > hi) continue;
+    const float scale = d * static_cast<float>(candidate), inverse_scale = inverse(scale);
+    float loss = 0.0f;
+    for (int j = 0; j < n; ++j) {
+      const float error = scale * levels.value(levels.nearest(x[j] * inverse_scale)) - x[j];
+      loss += w[j] * error * error;
+    }
+    if (!(loss < least)) continue;
+    least = loss;
+    best = candidate;
+  }
+  return best;
 }
 
 float mean_square(const float* x, int64_t n) {

@@ -37,18 +37,17 @@ inline float inverse(float v) {
 // The element of largest magnitude, with its sign; 0 for no finite element.
 float signed_max(const float* x, int n);
 
-// Levels that are the integers lo..hi, lo < 0 < hi, or the entries of a table (ascending).
+// Levels that are the integers lo..hi, lo < 0 < hi, or the sixteen of IQ4_NL, q then being 0..15.
 struct Levels {
   int lo, hi;
-  const int8_t* table = nullptr;  // q is then an index lo = 0 .. hi
+  const int8_t* table = nullptr;  // ascending; the first entry is the one of largest magnitude
 
   float value(int q) const { return table ? table[q] : static_cast<float>(q); }
   int nearest(float v) const;
-  float extreme() const { return value(lo); }  // the level of largest magnitude, a negative one
 };
 
 // x ~ scale * level(q). Returns the scale (of either sign) and fills q [n].
-// Tries 2 * n_tries + 1 inverse scales, `step` levels apart.
+// Tries 2 * n_tries + 1 inverse scales, `step` levels apart; with a table, twice that: it is not symmetric.
 float fit_symmetric(const float* x, const float* w, int n, const Levels& levels, int n_tries, float step, int8_t* q);
 
 // x ~ scale * q + min, q in 0..q_max, scale >= 0. Fills q [n].
@@ -58,7 +57,7 @@ struct ScaleMin {
 };
 struct AffineSearch {
   int q_max;
-  float first;  // inverse scales q_max + first + 0.1 * i levels over the range of x
+  float first, step;  // inverse scales q_max + first + step * i levels over the range of x, i = 0..n_tries
   int n_tries;
   MinSign sign;
 };
@@ -67,6 +66,9 @@ ScaleMin fit_affine(const float* x, const float* w, int n, const AffineSearch& s
 // v ~ d * s with s an integer in lo..hi: the d for a super-block whose sub-blocks have the scales v [n], where w [n]
 // says how much a squared error in each costs. Fills s.
 float fit_scales(const float* v, const float* w, int n, int lo, int hi, int* s);
+
+// The integer in lo..hi next to `s` (or s) that, times d, is the best scale for x, when levels are chosen for it.
+int refine_scale(const float* x, const float* w, int n, const Levels& levels, float d, int s, int lo, int hi);
 
 // Weights of elements x [n]: the importance when given, times how much the field's quantizers favour large elements.
 // mean_square is that of the row or super-block.

@@ -80,7 +80,7 @@ HalfScaleMin quantize_affine(const float* x, int q_max, uint8_t* q) {
 HalfScaleMin search_affine(const float* x, const float* importance, float square, int q_max, uint8_t* q) {
   float w[QK];
   importance_weights(x, importance, QK, square, w);
-  const ScaleMin fit = fit_affine(x, w, QK, {q_max, -0.9f, 36, MinSign::any}, q);
+  const ScaleMin fit = fit_affine(x, w, QK, {q_max, -0.9f, 0.05f, 36, MinSign::any}, q);
   const HalfScaleMin half{to_scale(fit.scale), to_scale(fit.min)};
   const float id = inverse(fp16_to_fp32(half.d)), m = fp16_to_fp32(half.m);
   for (int j = 0; j < QK; ++j) q[j] = static_cast<uint8_t>(nearest_in((x[j] - m) * id, 0, q_max));

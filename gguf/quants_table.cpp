@@ -28,8 +28,8 @@ void pack(const float* x, float scale, uint8_t* qs) {
 }
 
 void weights_of(const float* x, const float* importance, int n, float square, float* w) {
-  if (importance) return importance_weights(x, importance, n, square, w);
-  for (int j = 0; j < n; ++j) w[j] = x[j] * x[j];
+  if (importance) return importance_weights(x, importance, n, 2 * square, w);
+  for (int j = 0; j < n; ++j) w[j] = 0.25f * square + x[j] * x[j];
 }
 
 }  // namespace
@@ -43,11 +43,10 @@ void dequantize_iq4_nl(const void* src, float* dst, int64_t n) {
 
 void quantize_iq4_nl(const float* src, void* dst, int64_t n, const float* importance) {
   auto* blocks = static_cast<BlockIQ4_NL*>(dst);
-  const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     float w[QK];
     int8_t q[QK];
-    weights_of(src, importance ? importance + b * QK : nullptr, QK, square, w);
+    weights_of(src, importance ? importance + b * QK : nullptr, QK, mean_square(src, QK), w);
     blocks[b].d = to_scale(fit_symmetric(src, w, QK, kIq4, 7, 1.0f, q));
     pack(src, fp16_to_fp32(blocks[b].d), blocks[b].qs);
   }
@@ -72,7 +71,7 @@ void quantize_iq4_xs(const float* src, void* dst, int64_t n, const float* import
   for (int64_t b = 0; b < n / QK_K; ++b, src += QK_K) {
     BlockIQ4_XS& block = blocks[b];
     float w[QK_K], scales[kSubs], scale_weights[kSubs];
-    weights_of(src, importance ? importance + b * QK_K : nullptr, QK_K, 2 * mean_square(src, QK_K), w);
+    weights_of(src, importance ? importance + b * QK_K : nullptr, QK_K, mean_square(src, QK_K), w);
     for (int s = 0; s < kSubs; ++s) {
       int8_t q[32];
       scales[s] = fit_symmetric(src + 32 * s, w + 32 * s, 32, kIq4, 7, 1.0f, q);
@@ -83,11 +82,13 @@ void quantize_iq4_xs(const float* src, void* dst, int64_t n, const float* import
     block.d = to_scale(fit_scales(scales, scale_weights, kSubs, -32, 31, packed));
     block.scales_h = 0;
     std::memset(block.scales_l, 0, sizeof block.scales_l);
+    const float d = fp16_to_fp32(block.d);
     for (int s = 0; s < kSubs; ++s) {
+      packed[s] = refine_scale(src + 32 * s, w + 32 * s, 32, kIq4, d, packed[s], -32, 31);
       const int code = packed[s] + 32;
       block.scales_l[s / 2] = static_cast<uint8_t>(block.scales_l[s / 2] | (code & 15) << 4 * (s % 2));
       block.scales_h = static_cast<uint16_t>(block.scales_h | code >> 4 << 2 * s);
-      pack(src + 32 * s, fp16_to_fp32(block.d) * static_cast<float>(packed[s]), block.qs + 16 * s);
+      pack(src + 32 * s, d * static_cast<float>(packed[s]), block.qs + 16 * s);
     }
   }
 }
