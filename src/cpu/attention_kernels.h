@@ -9,6 +9,9 @@
 
 namespace tandem::cpu {
 
+// A query reads exactly the positions that it may see; rows of the cache outside [kv_begin, kv_end) are never read.
+// Values at positions that only some queries of a tile see must be finite, or those queries' results are NaN as well.
+//
 // The part of one key-value head's cache that a tile of queries reads.
 struct AttentionCall {
   DType k_dtype, v_dtype;                 // F32 F16 BF16 Q8_0 Q4_0
@@ -36,7 +39,8 @@ struct AttentionCall {
 
 struct AttentionKernels {
   int64_t max_queries;                                   // rows of a tile at most
-  size_t (*scratch_bytes)(const AttentionCall& call);    // depends on dtypes, head dims, block size, n_queries only
+  // Depends on dtypes, head dims, block size and n_queries only, and never falls as n_queries grows.
+  size_t (*scratch_bytes)(const AttentionCall& call);
   void (*attend)(const AttentionCall& call, std::byte* scratch);
   // Converts a row of n floats to the cache's dtype (n is a multiple of its block).
   void (*store_row)(DType dtype, const float* from, std::byte* to, int64_t n);

@@ -14,6 +14,9 @@ struct RowKernels {
   void (*rms_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
   // to[i] = (x[i] - mean) * w[i] / sqrt(var + eps) + bias[i]
   void (*layer_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
+  // cos[i] = magnitude * cos(position * frequency[i]) and sin likewise, each within 1e-7 * magnitude for angles below
+  // 2^24: computed in double precision, because a float angle of 100000 radians is known to 0.004 only.
+  void (*rotations)(const double* frequency, double position, float magnitude, float* cos, float* sin, int64_t n);
   // One head: rotates n_rot of its columns in place by the angles whose cosines and sines are given ([n_rot / 2]).
   void (*rope_pair)(float* x, const float* cos, const float* sin, int64_t n_rot);
   void (*rope_half)(float* x, const float* cos, const float* sin, int64_t n_rot);
