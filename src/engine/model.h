@@ -43,7 +43,7 @@ class Model {
   GgufFile file_;
   std::unique_ptr<WeightBinder> weights_;
   std::unique_ptr<Architecture> architecture_;
-  std::unique_ptr<Vocab> vocab_;
+  std::shared_ptr<const Vocab> vocab_;
 };
 
 }  // namespace tandem

@@ -102,8 +102,6 @@ RopeOp HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOve
   op.beta_fast = overrides.beta_fast.value_or(number_or("rope.scaling.yarn_beta_fast", 32.0f, 0.0f, 1e6f));
   op.beta_slow = overrides.beta_slow.value_or(number_or("rope.scaling.yarn_beta_slow", 1.0f, 0.0f, 1e6f));
   op.attn_factor = overrides.attn_factor.value_or(number_or("rope.scaling.attn_factor", 1.0f, 0.0f, 1e6f));
-  // YaRN raises the temperature of attention with the logarithm of the extension (section 3.4 of the paper).
-  if (op.ext_factor != 0.0f) op.attn_factor *= 1.0f + 0.1f * std::log(1.0f / op.freq_scale);
   return op;
 }
 
