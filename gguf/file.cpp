@@ -1,0 +1,127 @@
+#include "gguf/file.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "gguf/parse.h"
+
+namespace tandem {
+namespace {
+
+// "-00001-of-00003.gguf", the end of the name of a part (1-based).
+std::string part_suffix(uint64_t part, uint64_t n_parts) {
+  return format("-%05u-of-%05u.gguf", static_cast<unsigned>(part), static_cast<unsigned>(n_parts));
+}
+
+}  // namespace
+
+std::string TensorInfo::shape_text() const {
+  std::string text = "[";
+  for (int d = 0; d < n_dims; ++d) text += (d ? ", " : "") + std::to_string(dims[d]);
+  return text + "]";
+}
+
+GgufFile::GgufFile(const std::string& path, const OpenOptions& options) {
+  add_part(MappedFile::open(path, options));
+  add_split_parts(options);
+}
+
+GgufFile::GgufFile(std::span<const std::byte> bytes, const std::string& name) {
+  add_part(MappedFile::view(bytes, name));
+  add_split_parts({});
+}
+
+// The first part gives the metadata of the model; the others repeat only what says which part they are.
+void GgufFile::add_part(MappedFile file) {
+  const int part = static_cast<int>(parts_.size());
+  ParsedGguf parsed = parse_gguf(file.bytes(), file.path());
+  for (TensorInfo& tensor : parsed.tensors) {
+    tensor.part = part;
+    const auto [other, is_new] = index_.emplace(tensor.name, tensors_.size());
+    if (!is_new) {
+      throw_error(ErrorCode::bad_file, "%s: tensor %s is also in %s", file.path().c_str(),
+                  printable(tensor.name).c_str(), part_path(tensors_[other->second].part).c_str());
+    }
+    tensors_.push_back(tensor);
+  }
+  if (part == 0) {
+    version_ = parsed.version;
+    alignment_ = parsed.alignment;
+    metadata_ = std::move(parsed.metadata);
+  } else {
+    const auto expect = [&](const char* key, uint64_t needed) {
+      const auto found = parsed.metadata.get<uint64_t>(key);
+      if (found != needed) parsed.metadata.fail(key, std::to_string(found), std::to_string(needed));
+    };
+    expect("split.no", parts_.size());
+    expect("split.count", metadata_.get<uint64_t>("split.count"));
+  }
+  parts_.push_back(std::move(file));
+}
+
+void GgufFile::add_split_parts(const OpenOptions& options) {
+  const auto n_parts = metadata_.get_or<uint16_t>("split.count", 1);
+  if (n_parts <= 1) return;
+  const auto part = metadata_.get<uint16_t>("split.no");
+  const std::string suffix = part_suffix(1, n_parts);
+  if (part != 0) {
+    throw_error(ErrorCode::bad_file, "%s: this is part %d of %d; name the first part (...%s)", path().c_str(),
+                part + 1, n_parts, suffix.c_str());
+  }
+  if (options.metadata_only) return;
+  const std::string first = path();
+  if (!first.ends_with(suffix)) {
+    throw_error(ErrorCode::bad_file, "%s: this is part 1 of %d, so its name must end in %s", first.c_str(), n_parts,
+                suffix.c_str());
+  }
+  const std::string prefix = first.substr(0, first.size() - suffix.size());
+  for (uint64_t i = 2; i <= n_parts; ++i) {
+    const std::string name = prefix + part_suffix(i, n_parts);
+    try {
+      add_part(MappedFile::open(name, options));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::io) throw;
+      throw_error(ErrorCode::bad_file, "%s (part %d of %d of %s)", error.what(), static_cast<int>(i), n_parts,
+                  first.c_str());
+    }
+  }
+  if (const auto needed = metadata_.get_optional<uint64_t>("split.tensors.count");
+      needed && *needed != tensors_.size()) {
+    throw_error(ErrorCode::bad_file, "%s: the %d parts hold %zu tensors, needed %llu (split.tensors.count)",
+                first.c_str(), n_parts, tensors_.size(), static_cast<unsigned long long>(*needed));
+  }
+}
+
+uint64_t GgufFile::n_file_bytes() const {
+  uint64_t n = 0;
+  for (const MappedFile& part : parts_) n += part.bytes().size();
+  return n;
+}
+
+uint64_t GgufFile::n_tensor_bytes() const {
+  uint64_t n = 0;
+  for (const TensorInfo& tensor : tensors_) n += tensor.n_bytes;
+  return n;
+}
+
+const TensorInfo* GgufFile::find_tensor(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const TensorInfo& GgufFile::tensor(std::string_view name) const {
+  const TensorInfo* found = find_tensor(name);
+  if (!found) {
+    throw_error(ErrorCode::bad_file, "%s: tensor %s is missing", path().c_str(), printable(name).c_str());
+  }
+  return *found;
+}
+
+void GgufFile::require_computable(const TensorInfo& tensor) const {
+  const DTypeInfo& info = dtype_info(tensor.dtype);
+  if (info.computable) return;
+  throw_error(ErrorCode::bad_file, "%s: tensor %s is %s, which this program cannot compute with",
+              part_path(tensor.part).c_str(), printable(tensor.name).c_str(), std::string(info.name).c_str());
+}
+
+}  // namespace tandem

@@ -1,0 +1,87 @@
+// GgufFile: a GGUF model file (v2 or v3, one part or split), opened, fully validated and mapped without copying.
+//
+// Layout, little-endian: "GGUF", u32 version, u64 n_tensors, u64 n_kv; n_kv times (string key, u32 type, value);
+// n_tensors times (string name, u32 n_dims, u64 dims[n_dims], u32 dtype, u64 offset); padding to general.alignment;
+// tensor data, offsets relative to its start. A string is u64 length and bytes.
+//
+// Ownership: the object owns its mappings; metadata, names and data pointers are views that live as long as it does
+// (moving it keeps them valid). Threads: immutable after open, read it from any.
+// Throws Error(bad_file) for anything wrong inside the file, Error(io) when it cannot be opened or read,
+// Error(out_of_memory) when --no-mmap finds no room. If the mapped file shrinks under us, the process ends with one
+// line on stderr and exit code 5 (see mapped_file.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gguf/dtype.h"
+#include "gguf/mapped_file.h"
+#include "gguf/metadata.h"
+
+namespace tandem {
+
+struct TensorInfo {
+  std::string_view name;
+  DType dtype;
+  int n_dims;          // 1..4
+  int64_t dims[4];     // innermost (contiguous) first, as in the file; unused ones are 1
+  uint64_t n_bytes;
+  const std::byte* data;  // dims[0] elements a row, rows without padding; aligned to general.alignment
+  int part;               // index of the file it lies in
+  uint64_t offset;        // of data, from the start of that file
+
+  int64_t n_elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+  int64_t n_rows() const { return dims[1] * dims[2] * dims[3]; }
+  std::string shape_text() const;  // "[2048, 32000]", innermost first
+};
+
+class GgufFile {
+ public:
+  // Opens `path`; when it is the first part of a split model, all the parts (beside it) as one.
+  // With options.metadata_only the other parts are not needed, and tensors() is of the first part only.
+  explicit GgufFile(const std::string& path, const OpenOptions& options = {});
+  // Parses bytes that outlive the object. `name` stands for the path in messages.
+  GgufFile(std::span<const std::byte> bytes, const std::string& name);
+
+  GgufFile(GgufFile&&) = default;
+  GgufFile& operator=(GgufFile&&) = default;
+
+  const std::string& path() const { return metadata_.source(); }
+  uint32_t version() const { return version_; }
+  uint64_t alignment() const { return alignment_; }  // of the first part
+  size_t n_parts() const { return parts_.size(); }
+  const std::string& part_path(int part) const { return parts_[static_cast<size_t>(part)].path(); }
+  uint64_t n_file_bytes() const;    // all parts
+  uint64_t n_tensor_bytes() const;  // all tensors
+
+  const Metadata& metadata() const { return metadata_; }
+  Metadata& metadata() { return metadata_; }  // for overrides
+
+  std::span<const TensorInfo> tensors() const { return tensors_; }  // in file order
+  const TensorInfo* find_tensor(std::string_view name) const;       // nullptr when absent
+  const TensorInfo& tensor(std::string_view name) const;            // throws when absent
+
+  // Refuses dtypes that are in the format but that tandem cannot compute with (I8, Q8_1, IQ2_XXS, ...).
+  void require_computable(const TensorInfo& tensor) const;
+
+  // The mappings, for page-locking by a GPU and for read-ahead hints.
+  std::span<const MappedFile> parts() const { return parts_; }
+
+ private:
+  void add_part(MappedFile file);
+  void add_split_parts(const OpenOptions& options);
+
+  std::vector<MappedFile> parts_;
+  Metadata metadata_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string_view, size_t> index_;  // a tree: untrusted names cannot degrade it
+  uint32_t version_ = 0;
+  uint64_t alignment_ = 0;
+};
+
+}  // namespace tandem

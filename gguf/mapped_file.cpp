@@ -1,0 +1,136 @@
+#include "gguf/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "gguf/sigbus.h"
+
+namespace tandem {
+
+// A mapping of a file (guarded against SIGBUS) or of anonymous memory.
+struct MappedFile::Holder {
+  void* address = nullptr;
+  size_t n_bytes = 0;
+  SigbusRange* guard = nullptr;
+
+  Holder() = default;
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+  ~Holder() {
+    if (guard) unguard_range(guard);
+    if (address) munmap(address, n_bytes);
+  }
+};
+
+void MappedFile::HolderDelete::operator()(Holder* holder) const { delete holder; }
+
+namespace {
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+};
+
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  return "not a regular file";
+}
+
+// Size of the regular file behind `fd`.
+size_t regular_size(int fd, const std::string& path) {
+  struct stat status;
+  if (fstat(fd, &status) != 0) throw_error(ErrorCode::io, "%s: cannot stat: %s", path.c_str(), strerror(errno));
+  if (!S_ISREG(status.st_mode)) {
+    throw_error(ErrorCode::bad_file, "%s: found %s, needed a GGUF file", path.c_str(), kind_of(status.st_mode));
+  }
+  if (status.st_size <= 0) {
+    throw_error(ErrorCode::bad_file, "%s: found an empty file, needed a GGUF file", path.c_str());
+  }
+  return static_cast<size_t>(status.st_size);
+}
+
+void* map_or_throw(size_t n_bytes, int flags, int fd, const std::string& path) {
+  const int protection = fd >= 0 ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* address = ::mmap(nullptr, n_bytes, protection, flags, fd, 0);
+  if (address == MAP_FAILED) {
+    throw_error(errno == ENOMEM ? ErrorCode::out_of_memory : ErrorCode::io, "%s: cannot %s %zu bytes: %s",
+                path.c_str(), fd >= 0 ? "map" : "allocate", n_bytes, strerror(errno));
+  }
+  return address;
+}
+
+void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
+  size_t done = 0;
+  while (done < n_bytes) {
+    const ssize_t n = pread(fd, to + done, std::min<size_t>(n_bytes - done, size_t{1} << 30),
+                            static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw_error(ErrorCode::io, "%s: reading %zu bytes stopped at offset %zu: %s", path.c_str(), n_bytes, done,
+                  n < 0 ? strerror(errno) : "the file ends there");
+    }
+    done += static_cast<size_t>(n);
+  }
+}
+
+// Hints: when the system refuses them nothing is lost but time.
+void advise(void* address, size_t n_bytes, const OpenOptions& options) {
+  if (options.metadata_only) return;
+  if (options.numa) {
+    madvise(address, n_bytes, MADV_RANDOM);
+  } else if (options.prefetch && options.mmap) {
+    madvise(address, n_bytes, MADV_WILLNEED);
+  }
+}
+
+}  // namespace
+
+MappedFile MappedFile::open(const std::string& path, const OpenOptions& options) {
+  // Without O_NONBLOCK opening a FIFO would wait for a writer. It means nothing to a regular file.
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path.c_str(), strerror(errno));
+  const size_t n_bytes = regular_size(file.fd, path);
+
+  MappedFile mapped;
+  mapped.path_ = path;
+  mapped.holder_.reset(new Holder);
+  Holder& holder = *mapped.holder_;
+  const bool map = options.mmap || options.metadata_only;
+  holder.address = map ? map_or_throw(n_bytes, MAP_SHARED, file.fd, path)
+                       : map_or_throw(n_bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, path);
+  holder.n_bytes = n_bytes;
+  auto* bytes = static_cast<std::byte*>(holder.address);
+  if (map) {
+    holder.guard = guard_range(bytes, n_bytes, path);
+  } else {
+    read_all(file.fd, bytes, n_bytes, path);
+  }
+  advise(holder.address, n_bytes, options);
+  if (options.mlock && !options.metadata_only && mlock(holder.address, n_bytes) != 0) {
+    log_warning("%s: cannot lock %zu bytes in memory: %s (see ulimit -l)", path.c_str(), n_bytes, strerror(errno));
+  }
+  mapped.bytes_ = {bytes, n_bytes};
+  return mapped;
+}
+
+MappedFile MappedFile::view(std::span<const std::byte> bytes, const std::string& name) {
+  MappedFile mapped;
+  mapped.path_ = name;
+  mapped.bytes_ = bytes;
+  return mapped;
+}
+
+}  // namespace tandem

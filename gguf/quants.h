@@ -1,0 +1,30 @@
+// The scalar reference of every computable dtype: block bytes to floats and back, bit-compatible with the format.
+// Kernels elsewhere are tested against these. Any thread; no state; nothing is thrown.
+//
+// Pointers need no alignment beyond that of the block type's members (2 bytes at most; 4 for F32).
+// Quantizers accept any float: NaN and infinities do not crash, and turn into values of no meaning.
+#pragma once
+
+#include <cstdint>
+
+#include "gguf/dtype.h"
+
+namespace tandem {
+
+// src: [n / block_elements] blocks, dst: [n]; n is a multiple of the dtype's block_elements.
+using DequantizeFn = void (*)(const void* src, float* dst, int64_t n);
+// src: [n], dst: [n / block_elements] blocks, importance: [n] weights >= 0 of the squared errors, or null.
+using QuantizeFn = void (*)(const float* src, void* dst, int64_t n, const float* importance);
+
+// Resolve the dtype once, outside the loop. The dtype must be computable (dtype_info(dtype).computable).
+DequantizeFn dequantize_fn(DType dtype);
+QuantizeFn quantize_fn(DType dtype);
+
+inline void dequantize_row(DType dtype, const void* src, float* dst, int64_t n) {
+  dequantize_fn(dtype)(src, dst, n);
+}
+inline void quantize_row(DType dtype, const float* src, void* dst, int64_t n, const float* importance = nullptr) {
+  quantize_fn(dtype)(src, dst, n, importance);
+}
+
+}  // namespace tandem
