@@ -1,0 +1,115 @@
+// The bit packing of the K types: 256 codes, one a byte, and the packed scales of a super-block, to and from the
+// block's bit planes. Internal to gguf/ and to tests; kernels unpack in registers.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "gguf/blocks.h"
+
+namespace tandem::quants {
+
+// codes [256]: what the bits say, before any offset (Q3_K: q = code - 4, Q6_K: q = code - 32).
+
+// Two bits of element e = 128 h + 32 p + j in byte 32 h + j of qs, shifted by 2 p.
+inline void unpack_two_bits(const uint8_t* qs, uint8_t* codes) {
+  for (int e = 0; e < QK_K; ++e) codes[e] = qs[e / 128 * 32 + e % 32] >> e % 128 / 32 * 2 & 3;
+}
+
+inline void pack_two_bits(const uint8_t* codes, uint8_t* qs) {
+  std::memset(qs, 0, QK_K / 4);
+  for (int e = 0; e < QK_K; ++e) {
+    uint8_t& byte = qs[e / 128 * 32 + e % 32];
+    byte = static_cast<uint8_t>(byte | (codes[e] & 3) << e % 128 / 32 * 2);
+  }
+}
+
+// One bit of element e = 32 s + j in bit s of byte j, at `position` of the code.
+inline void add_bit_plane(const uint8_t* plane, int position, uint8_t* codes) {
+  for (int e = 0; e < QK_K; ++e) codes[e] = static_cast<uint8_t>(codes[e] | (plane[e % 32] >> e / 32 & 1) << position);
+}
+
+inline void pack_bit_plane(const uint8_t* codes, int position, uint8_t* plane) {
+  std::memset(plane, 0, QK_K / 8);
+  for (int e = 0; e < QK_K; ++e) {
+    plane[e % 32] = static_cast<uint8_t>(plane[e % 32] | (codes[e] >> position & 1) << e / 32);
+  }
+}
+
+// Four bits of element e = 2 w c + w h + j in byte w c + j of qs, nibble h; w = 32 (Q4_K, Q5_K) or 64 (Q6_K).
+inline void unpack_four_bits(const uint8_t* qs, int w, uint8_t* codes) {
+  for (int e = 0; e < QK_K; ++e) codes[e] = qs[e / (2 * w) * w + e % w] >> e / w % 2 * 4 & 15;
+}
+
+inline void pack_four_bits(const uint8_t* codes, int w, uint8_t* qs) {
+  std::memset(qs, 0, QK_K / 2);
+  for (int e = 0; e < QK_K; ++e) {
+    uint8_t& byte = qs[e / (2 * w) * w + e % w];
+    byte = static_cast<uint8_t>(byte | (codes[e] & 15) << e / w % 2 * 4);
+  }
+}
+
+inline void unpack_codes(const BlockQ2_K& block, uint8_t* codes) { unpack_two_bits(block.qs, codes); }
+inline void pack_codes(const uint8_t* codes, BlockQ2_K& block) { pack_two_bits(codes, block.qs); }
+
+inline void unpack_codes(const BlockQ3_K& block, uint8_t* codes) {
+  unpack_two_bits(block.qs, codes);
+  add_bit_plane(block.hmask, 2, codes);
+}
+inline void pack_codes(const uint8_t* codes, BlockQ3_K& block) {
+  pack_two_bits(codes, block.qs);
+  pack_bit_plane(codes, 2, block.hmask);
+}
+
+inline void unpack_codes(const BlockQ4_K& block, uint8_t* codes) { unpack_four_bits(block.qs, 32, codes); }
+inline void pack_codes(const uint8_t* codes, BlockQ4_K& block) { pack_four_bits(codes, 32, block.qs); }
+
+inline void unpack_codes(const BlockQ5_K& block, uint8_t* codes) {
+  unpack_four_bits(block.qs, 32, codes);
+  add_bit_plane(block.qh, 4, codes);
+}
+inline void pack_codes(const uint8_t* codes, BlockQ5_K& block) {
+  pack_four_bits(codes, 32, block.qs);
+  pack_bit_plane(codes, 4, block.qh);
+}
+
+inline void unpack_codes(const BlockQ6_K& block, uint8_t* codes) {
+  uint8_t high[QK_K];
+  unpack_four_bits(block.ql, 64, codes);
+  unpack_two_bits(block.qh, high);
+  for (int e = 0; e < QK_K; ++e) codes[e] = static_cast<uint8_t>(codes[e] | high[e] << 4);
+}
+inline void pack_codes(const uint8_t* codes, BlockQ6_K& block) {
+  uint8_t high[QK_K];
+  pack_four_bits(codes, 64, block.ql);
+  for (int e = 0; e < QK_K; ++e) high[e] = codes[e] >> 4;
+  pack_two_bits(high, block.qh);
+}
+
+// The 16 six-bit scales of Q3_K, as codes 0..63 (scale = code - 32): the low four bits of scale s in nibble s / 8 of
+// byte s % 8, the high two in byte 8 + s % 4, shifted by 2 * (s / 4).
+inline void unpack_scales_q3_k(const uint8_t* packed, uint8_t* scales) {
+  for (int s = 0; s < 16; ++s) {
+    const int low = packed[s % 8] >> s / 8 * 4 & 15, high = packed[8 + s % 4] >> s / 4 * 2 & 3;
+    scales[s] = static_cast<uint8_t>(low | high << 4);
+  }
+}
+
+inline void pack_scales_q3_k(const uint8_t* scales, uint8_t* packed) {
+  std::memset(packed, 0, 12);
+  for (int s = 0; s < 16; ++s) {
+    packed[s % 8] = static_cast<uint8_t>(packed[s % 8] | (scales[s] & 15) << s / 8 * 4);
+    packed[8 + s % 4] = static_cast<uint8_t>(packed[8 + s % 4] | scales[s] >> 4 << s / 4 * 2);
+  }
+}
+
+// The inverse of unpack_scale_min_k4 for all eight sub-blocks; scales and mins [8] are 0..63.
+inline void pack_scale_min_k4(const uint8_t* scales, const uint8_t* mins, uint8_t* packed) {
+  for (int s = 0; s < 4; ++s) {
+    packed[s] = static_cast<uint8_t>(scales[s] | scales[s + 4] >> 4 << 6);
+    packed[s + 4] = static_cast<uint8_t>(mins[s] | mins[s + 4] >> 4 << 6);
+    packed[s + 8] = static_cast<uint8_t>((scales[s + 4] & 15) | (mins[s + 4] & 15) << 4);
+  }
+}
+
+}  // namespace tandem::quants

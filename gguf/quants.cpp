@@ -1,0 +1,75 @@
+#include "gguf/quants.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/fp16.h"
+#include "gguf/quants_impl.h"
+
+namespace tandem {
+namespace quants {
+
+void dequantize_f32(const void* src, float* dst, int64_t n) {
+  std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
+}
+
+void quantize_f32(const float* src, void* dst, int64_t n, const float*) {
+  std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
+}
+
+void dequantize_f16(const void* src, float* dst, int64_t n) {
+  const auto* halves = static_cast<const fp16_t*>(src);
+  for (int64_t i = 0; i < n; ++i) dst[i] = fp16_to_fp32(halves[i]);
+}
+
+void quantize_f16(const float* src, void* dst, int64_t n, const float*) {
+  auto* halves = static_cast<fp16_t*>(dst);
+  for (int64_t i = 0; i < n; ++i) halves[i] = fp32_to_fp16(src[i]);
+}
+
+void dequantize_bf16(const void* src, float* dst, int64_t n) {
+  const auto* halves = static_cast<const bf16_t*>(src);
+  for (int64_t i = 0; i < n; ++i) dst[i] = bf16_to_fp32(halves[i]);
+}
+
+void quantize_bf16(const float* src, void* dst, int64_t n, const float*) {
+  auto* halves = static_cast<bf16_t*>(dst);
+  for (int64_t i = 0; i < n; ++i) halves[i] = fp32_to_bf16(src[i]);
+}
+
+}  // namespace quants
+
+namespace {
+
+struct Row {
+  DType dtype;
+  DequantizeFn dequantize;
+  QuantizeFn quantize;
+};
+
+#define TANDEM_QUANT_ROW(dtype, name) {DType::dtype, quants::dequantize_##name, quants::quantize_##name}
+constexpr Row kRows[] = {
+    TANDEM_QUANT_ROW(F32, f32),       TANDEM_QUANT_ROW(F16, f16),       TANDEM_QUANT_ROW(BF16, bf16),
+    TANDEM_QUANT_ROW(Q4_0, q4_0),     TANDEM_QUANT_ROW(Q4_1, q4_1),     TANDEM_QUANT_ROW(Q5_0, q5_0),
+    TANDEM_QUANT_ROW(Q5_1, q5_1),     TANDEM_QUANT_ROW(Q8_0, q8_0),     TANDEM_QUANT_ROW(Q2_K, q2_k),
+    TANDEM_QUANT_ROW(Q3_K, q3_k),     TANDEM_QUANT_ROW(Q4_K, q4_k),     TANDEM_QUANT_ROW(Q5_K, q5_k),
+    TANDEM_QUANT_ROW(Q6_K, q6_k),     TANDEM_QUANT_ROW(IQ4_NL, iq4_nl), TANDEM_QUANT_ROW(IQ4_XS, iq4_xs),
+    TANDEM_QUANT_ROW(MXFP4, mxfp4),
+};
+#undef TANDEM_QUANT_ROW
+
+const Row& row_of(DType dtype) {
+  const Row* found = nullptr;
+  for (const Row& row : kRows) {
+    if (row.dtype == dtype) found = &row;
+  }
+  TANDEM_CHECK(found != nullptr);
+  return *found;
+}
+
+}  // namespace
+
+DequantizeFn dequantize_fn(DType dtype) { return row_of(dtype).dequantize; }
+QuantizeFn quantize_fn(DType dtype) { return row_of(dtype).quantize; }
+
+}  // namespace tandem

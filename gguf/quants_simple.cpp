@@ -1,0 +1,216 @@
+// Q4_0 Q4_1 Q5_0 Q5_1 Q8_0: 32 elements, one scale, perhaps a minimum. Without importance the quantizers give the
+// bytes that every program of the field gives; with it they search.
+#include <cmath>
+#include <cstring>
+
+#include "gguf/blocks.h"
+#include "gguf/quants_fit.h"
+#include "gguf/quants_impl.h"
+
+namespace tandem::quants {
+namespace {
+
+// Truncates to 0..max; NaN gives 0.
+int truncate_to(float v, int max) {
+  if (!(v > 0.0f)) return 0;
+  return v < static_cast<float>(max) ? static_cast<int>(v) : max;
+}
+
+// q [32] levels 0..31 of the 5-bit types, or 0..15 of the 4-bit ones.
+void pack_nibbles(const uint8_t* q, uint8_t* qs) {
+  for (int j = 0; j < QK / 2; ++j) qs[j] = static_cast<uint8_t>((q[j] & 15) | q[j + QK / 2] << 4);
+}
+
+void pack_fifth_bits(const uint8_t* q, uint8_t* qh) {
+  uint32_t bits = 0;
+  for (int j = 0; j < QK; ++j) bits |= static_cast<uint32_t>(q[j] >> 4 & 1) << j;
+  std::memcpy(qh, &bits, sizeof bits);
+}
+
+void unpack_nibbles(const uint8_t* qs, uint8_t* q) {
+  for (int j = 0; j < QK / 2; ++j) {
+    q[j] = qs[j] & 15;
+    q[j + QK / 2] = qs[j] >> 4;
+  }
+}
+
+void unpack_fifth_bits(const uint8_t* qh, uint8_t* q) {
+  uint32_t bits;
+  std::memcpy(&bits, qh, sizeof bits);
+  for (int j = 0; j < QK; ++j) q[j] = static_cast<uint8_t>(q[j] | (bits >> j & 1) << 4);
+}
+
+// x = d * (q - half). Returns d; fills q with levels 0 .. 2 * half - 1.
+fp16_t quantize_symmetric(const float* x, int half, uint8_t* q) {
+  const float d = signed_max(x, QK) / static_cast<float>(-half);
+  const float id = inverse(d);
+  for (int j = 0; j < QK; ++j) {
+    q[j] = static_cast<uint8_t>(truncate_to(x[j] * id + (static_cast<float>(half) + 0.5f), 2 * half - 1));
+  }
+  return to_scale(d);
+}
+
+fp16_t search_symmetric(const float* x, const float* importance, float square, int half, uint8_t* q) {
+  float w[QK];
+  int8_t signed_q[QK];
+  importance_weights(x, importance, QK, square, w);
+  const fp16_t d = to_scale(fit_symmetric(x, w, QK, {-half, half - 1}, 9, 0.1f, signed_q));
+  const float id = inverse(fp16_to_fp32(d));
+  for (int j = 0; j < QK; ++j) q[j] = static_cast<uint8_t>(nearest_in(x[j] * id, -half, half - 1) + half);
+  return d;
+}
+
+struct HalfScaleMin {
+  fp16_t d, m;
+};
+
+// x = d * q + m, q in 0..q_max.
+HalfScaleMin quantize_affine(const float* x, int q_max, uint8_t* q) {
+  float lo = x[0], hi = x[0];
+  for (int j = 1; j < QK; ++j) {
+    lo = x[j] < lo ? x[j] : lo;
+    hi = x[j] > hi ? x[j] : hi;
+  }
+  const float d = (hi - lo) / static_cast<float>(q_max);
+  const float id = inverse(d);
+  for (int j = 0; j < QK; ++j) q[j] = static_cast<uint8_t>(truncate_to((x[j] - lo) * id + 0.5f, q_max));
+  return {to_scale(d), to_scale(lo)};
+}
+
+HalfScaleMin search_affine(const float* x, const float* importance, float square, int q_max, uint8_t* q) {
+  float w[QK];
+  importance_weights(x, importance, QK, square, w);
+  const ScaleMin fit = fit_affine(x, w, QK, {q_max, -0.9f, 0.05f, 36, MinSign::any}, q);
+  const HalfScaleMin half{to_scale(fit.scale), to_scale(fit.min)};
+  const float id = inverse(fp16_to_fp32(half.d)), m = fp16_to_fp32(half.m);
+  for (int j = 0; j < QK; ++j) q[j] = static_cast<uint8_t>(nearest_in((x[j] - m) * id, 0, q_max));
+  return half;
+}
+
+// The scale of a block (of either kind), with or without importance.
+template <class Plain, class Search>
+auto choose(int64_t block, const float* importance, Plain plain, Search search) {
+  return importance ? search(importance + block * QK) : plain();
+}
+
+}  // namespace
+
+void dequantize_q4_0(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockQ4_0*>(src);
+  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
+    const float d = fp16_to_fp32(blocks[b].d);
+    uint8_t q[QK];
+    unpack_nibbles(blocks[b].qs, q);
+    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j] - 8);
+  }
+}
+
+void quantize_q4_0(const float* src, void* dst, int64_t n, const float* importance) {
+  auto* blocks = static_cast<BlockQ4_0*>(dst);
+  const float square = importance ? mean_square(src, n) : 0.0f;
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    uint8_t q[QK];
+    blocks[b].d = choose(b, importance, [&] { return quantize_symmetric(src, 8, q); },
+                         [&](const float* weights) { return search_symmetric(src, weights, square, 8, q); });
+    pack_nibbles(q, blocks[b].qs);
+  }
+}
+
+void dequantize_q4_1(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockQ4_1*>(src);
+  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
+    const float d = fp16_to_fp32(blocks[b].d), m = fp16_to_fp32(blocks[b].m);
+    uint8_t q[QK];
+    unpack_nibbles(blocks[b].qs, q);
+    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j]) + m;
+  }
+}
+
+void quantize_q4_1(const float* src, void* dst, int64_t n, const float* importance) {
+  auto* blocks = static_cast<BlockQ4_1*>(dst);
+  const float square = importance ? mean_square(src, n) : 0.0f;
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    uint8_t q[QK];
+    const HalfScaleMin half =
+        choose(b, importance, [&] { return quantize_affine(src, 15, q); },
+               [&](const float* weights) { return search_affine(src, weights, square, 15, q); });
+    blocks[b].d = half.d;
+    blocks[b].m = half.m;
+    pack_nibbles(q, blocks[b].qs);
+  }
+}
+
+void dequantize_q5_0(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockQ5_0*>(src);
+  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
+    const float d = fp16_to_fp32(blocks[b].d);
+    uint8_t q[QK];
+    unpack_nibbles(blocks[b].qs, q);
+    unpack_fifth_bits(blocks[b].qh, q);
+    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j] - 16);
+  }
+}
+
+void quantize_q5_0(const float* src, void* dst, int64_t n, const float* importance) {
+  auto* blocks = static_cast<BlockQ5_0*>(dst);
+  const float square = importance ? mean_square(src, n) : 0.0f;
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    uint8_t q[QK];
+    blocks[b].d = choose(b, importance, [&] { return quantize_symmetric(src, 16, q); },
+                         [&](const float* weights) { return search_symmetric(src, weights, square, 16, q); });
+    pack_nibbles(q, blocks[b].qs);
+    pack_fifth_bits(q, blocks[b].qh);
+  }
+}
+
+void dequantize_q5_1(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockQ5_1*>(src);
+  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
+    const float d = fp16_to_fp32(blocks[b].d), m = fp16_to_fp32(blocks[b].m);
+    uint8_t q[QK];
+    unpack_nibbles(blocks[b].qs, q);
+    unpack_fifth_bits(blocks[b].qh, q);
+    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j]) + m;
+  }
+}
+
+void quantize_q5_1(const float* src, void* dst, int64_t n, const float* importance) {
+  auto* blocks = static_cast<BlockQ5_1*>(dst);
+  const float square = importance ? mean_square(src, n) : 0.0f;
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    uint8_t q[QK];
+    const HalfScaleMin half =
+        choose(b, importance, [&] { return quantize_affine(src, 31, q); },
+               [&](const float* weights) { return search_affine(src, weights, square, 31, q); });
+    blocks[b].d = half.d;
+    blocks[b].m = half.m;
+    pack_nibbles(q, blocks[b].qs);
+    pack_fifth_bits(q, blocks[b].qh);
+  }
+}
+
+void dequantize_q8_0(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockQ8_0*>(src);
+  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
+    const float d = fp16_to_fp32(blocks[b].d);
+    for (int j = 0; j < QK; ++j) dst[j] = static_cast<float>(blocks[b].qs[j]) * d;
+  }
+}
+
+// At 8 bits there is nothing to win by a search: importance is not used.
+void quantize_q8_0(const float* src, void* dst, int64_t n, const float*) {
+  auto* blocks = static_cast<BlockQ8_0*>(dst);
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    const float d = std::fabs(signed_max(src, QK)) / 127.0f;
+    const float id = inverse(d);
+    for (int j = 0; j < QK; ++j) {
+      const float v = src[j] * id;
+      const auto whole = static_cast<float>(truncate_to(std::fabs(v), 127));
+      const int magnitude = truncate_to(whole + (std::fabs(v) - whole >= 0.5f), 127);  // ties away from zero
+      blocks[b].qs[j] = static_cast<int8_t>(v < 0.0f ? -magnitude : magnitude);
+    }
+    blocks[b].d = to_scale(d);
+  }
+}
+
+}  // namespace tandem::quants

@@ -1,0 +1,136 @@
+// IQ4_NL, IQ4_XS and MXFP4: four bits that index a table of levels.
+#include <cmath>
+#include <cstring>
+
+#include "gguf/blocks.h"
+#include "gguf/quants_fit.h"
+#include "gguf/quants_impl.h"
+
+namespace tandem::quants {
+namespace {
+
+constexpr Levels kIq4{0, 15, kvalues_iq4nl};
+
+// One 32-element group of nibbles times its scale.
+void expand(const uint8_t* qs, const int8_t* table, float scale, float* dst) {
+  for (int j = 0; j < QK / 2; ++j) {
+    dst[j] = scale * table[qs[j] & 15];
+    dst[j + QK / 2] = scale * table[qs[j] >> 4];
+  }
+}
+
+void pack(const float* x, float scale, uint8_t* qs) {
+  const float inverse_scale = inverse(scale);
+  for (int j = 0; j < QK / 2; ++j) {
+    const int low = kIq4.nearest(x[j] * inverse_scale), high = kIq4.nearest(x[j + QK / 2] * inverse_scale);
+    qs[j] = static_cast<uint8_t>(low | high << 4);
+  }
+}
+
+void weights_of(const float* x, const float* importance, int n, float square, float* w) {
+  if (importance) return importance_weights(x, importance, n, 2 * square, w);
+  for (int j = 0; j < n; ++j) w[j] = 0.5f * square + x[j] * x[j];
+}
+
+}  // namespace
+
+void dequantize_iq4_nl(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockIQ4_NL*>(src);
+  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
+    expand(blocks[b].qs, kvalues_iq4nl, fp16_to_fp32(blocks[b].d), dst);
+  }
+}
+
+void quantize_iq4_nl(const float* src, void* dst, int64_t n, const float* importance) {
+  auto* blocks = static_cast<BlockIQ4_NL*>(dst);
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    float w[QK];
+    int8_t q[QK];
+    weights_of(src, importance ? importance + b * QK : nullptr, QK, mean_square(src, QK), w);
+    blocks[b].d = to_scale(fit_symmetric(src, w, QK, kIq4, 7, 1.0f, q));
+    pack(src, fp16_to_fp32(blocks[b].d), blocks[b].qs);
+  }
+}
+
+void dequantize_iq4_xs(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockIQ4_XS*>(src);
+  for (int64_t b = 0; b < n / QK_K; ++b) {
+    const BlockIQ4_XS& block = blocks[b];
+    const float d = fp16_to_fp32(block.d);
+    for (int s = 0; s < QK_K / 32; ++s, dst += 32) {
+      const int low = block.scales_l[s / 2] >> 4 * (s % 2) & 15;
+      const int high = block.scales_h >> 2 * s & 3;
+      expand(block.qs + 16 * s, kvalues_iq4nl, d * static_cast<float>((low | high << 4) - 32), dst);
+    }
+  }
+}
+
+void quantize_iq4_xs(const float* src, void* dst, int64_t n, const float* importance) {
+  constexpr int kSubs = QK_K / 32;
+  auto* blocks = static_cast<BlockIQ4_XS*>(dst);
+  for (int64_t b = 0; b < n / QK_K; ++b, src += QK_K) {
+    BlockIQ4_XS& block = blocks[b];
+    float w[QK_K], scales[kSubs], scale_weights[kSubs];
+    weights_of(src, importance ? importance + b * QK_K : nullptr, QK_K, mean_square(src, QK_K), w);
+    for (int s = 0; s < kSubs; ++s) {
+      int8_t q[32];
+      scales[s] = fit_symmetric(src + 32 * s, w + 32 * s, 32, kIq4, 7, 1.0f, q);
+      scale_weights[s] = 0.0f;
+      for (int j = 0; j < 32; ++j) scale_weights[s] += w[32 * s + j] * kIq4.value(q[j]) * kIq4.value(q[j]);
+    }
+    int packed[kSubs];
+    block.d = to_scale(fit_scales(scales, scale_weights, kSubs, -32, 31, packed));
+    block.scales_h = 0;
+    std::memset(block.scales_l, 0, sizeof block.scales_l);
+    const float d = fp16_to_fp32(block.d);
+    for (int s = 0; s < kSubs; ++s) {
+      packed[s] = refine_scale(src + 32 * s, w + 32 * s, 32, kIq4, d, packed[s], -32, 31);
+      const int code = packed[s] + 32;
+      block.scales_l[s / 2] = static_cast<uint8_t>(block.scales_l[s / 2] | (code & 15) << 4 * (s % 2));
+      block.scales_h = static_cast<uint16_t>(block.scales_h | code >> 4 << 2 * s);
+      pack(src + 32 * s, d * static_cast<float>(packed[s]), block.qs + 16 * s);
+    }
+  }
+}
+
+void dequantize_mxfp4(const void* src, float* dst, int64_t n) {
+  const auto* blocks = static_cast<const BlockMXFP4*>(src);
+  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
+    expand(blocks[b].qs, kvalues_mxfp4, e8m0_to_fp32_half(blocks[b].e), dst);
+  }
+}
+
+namespace {
+
+// The first of the nearest codes.
+uint8_t nearest_mxfp4(float x, float scale) {
+  uint8_t best = 0;
+  float least = std::fabs(x);
+  for (uint8_t code = 1; code < 16; ++code) {
+    const float error = std::fabs(scale * kvalues_mxfp4[code] - x);
+    if (error < least) {
+      least = error;
+      best = code;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+// The exponent follows from the largest element, as the OCP microscaling specification says; importance has no say.
+void quantize_mxfp4(const float* src, void* dst, int64_t n, const float*) {
+  auto* blocks = static_cast<BlockMXFP4*>(dst);
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    const float max = std::fabs(signed_max(src, QK));
+    const int exponent = max > 0.0f && std::isfinite(max) ? std::ilogb(max) - 2 + 127 : 0;
+    blocks[b].e = static_cast<uint8_t>(exponent < 0 ? 0 : exponent);
+    const float scale = e8m0_to_fp32_half(blocks[b].e);
+    for (int j = 0; j < QK / 2; ++j) {
+      blocks[b].qs[j] =
+          static_cast<uint8_t>(nearest_mxfp4(src[j], scale) | nearest_mxfp4(src[j + QK / 2], scale) << 4);
+    }
+  }
+}
+
+}  // namespace tandem::quants
