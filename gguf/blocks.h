@@ -56,12 +56,12 @@ inline constexpr int8_t kvalues_iq4nl[16] = {-127, -104, -83, -65, -49, -35, -22
 inline constexpr int8_t kvalues_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Scale of MXFP4 for use with kvalues_mxfp4: 2^(e - 127) / 2, exact for every e (subnormal for e < 2).
-inline float e8m0_to_fp32_half(uint8_t e) {
+TANDEM_INLINE float e8m0_to_fp32_half(uint8_t e) {
   return e < 2 ? std::bit_cast<float>(0x00200000u << e) : std::bit_cast<float>(static_cast<uint32_t>(e - 1) << 23);
 }
 
 // Sub-block s (0..7) of the packed six-bit scales and mins of Q4_K and Q5_K.
-inline void unpack_scale_min_k4(int s, const uint8_t* packed, uint8_t* scale, uint8_t* min) {
+TANDEM_INLINE void unpack_scale_min_k4(int s, const uint8_t* packed, uint8_t* scale, uint8_t* min) {
   if (s < 4) {
     *scale = packed[s] & 63;
     *min = packed[s + 4] & 63;

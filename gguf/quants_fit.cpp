@@ -216,7 +216,10 @@ float mean_square(const float* x, int64_t n) {
 }
 
 void importance_weights(const float* x, const float* importance, int n, float square, float* w) {
-  for (int i = 0; i < n; ++i) w[i] = importance[i] * std::sqrt(square + x[i] * x[i]);
+  float sum = 0.0f;
+  for (int i = 0; i < n; ++i) sum += importance[i];
+  const float least = sum > 0.0f ? 1e-4f * sum / static_cast<float>(n) : 1.0f;
+  for (int i = 0; i < n; ++i) w[i] = (importance[i] + least) * std::sqrt(square + x[i] * x[i]);
 }
 
 }  // namespace tandem::quants

@@ -71,7 +71,7 @@ float fit_scales(const float* v, const float* w, int n, int lo, int hi, int* s);
 int refine_scale(const float* x, const float* w, int n, const Levels& levels, float d, int s, int lo, int hi);
 
 // Weights of elements x [n]: the importance when given, times how much the field's quantizers favour large elements.
-// mean_square is that of the row or super-block.
+// mean_square is that of the row or super-block. Columns without importance (never seen in calibration) keep a little.
 void importance_weights(const float* x, const float* importance, int n, float mean_square, float* w);
 
 float mean_square(const float* x, int64_t n);

@@ -29,7 +29,7 @@ void pack(const float* x, float scale, uint8_t* qs) {
 
 void weights_of(const float* x, const float* importance, int n, float square, float* w) {
   if (importance) return importance_weights(x, importance, n, 2 * square, w);
-  for (int j = 0; j < n; ++j) w[j] = 0.25f * square + x[j] * x[j];
+  for (int j = 0; j < n; ++j) w[j] = 0.5f * square + x[j] * x[j];
 }
 
 }  // namespace

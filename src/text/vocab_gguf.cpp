@@ -80,6 +80,7 @@ void read_id(const Metadata& metadata, const char* key, Need need, size_t n_toke
   if (need == Need::exact) {
     metadata.fail(key, format("%lld", static_cast<long long>(*found)), format("an id below %zu", n_tokens));
   }
+  if (*found == -1 || *found == UINT32_MAX) return;  // how converters write "none"
   log_warning("%s: metadata %s is %lld, but there are only %zu tokens; it is ignored", metadata.source().c_str(), key,
               static_cast<long long>(*found), n_tokens);
 }

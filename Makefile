@@ -1,0 +1,103 @@
+# tandem's front door: a thin layer over CMake that installs what is missing, configures once and builds.
+# `make help` lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := all
+
+BUILD ?= build
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+FUZZ_SECONDS ?= 300
+TOKENS ?= 200
+PROMPT ?= Once upon a time
+MODEL ?=
+# Taken literally, `$` and quotes included, and handed to the shell through the environment.
+override MODEL := $(value MODEL)
+override PROMPT := $(value PROMPT)
+export MODEL PROMPT
+
+TANDEM := $(BUILD)/bin/tandem
+# A folder keeps the generator that it was first configured with.
+generator = $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
+LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+SOURCES = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh')
+
+# $(call configure,folder,options): configures the folder, unless it already is with the same options.
+configure = { [ "$$(cat $(1)/.options 2>/dev/null)" = "$(strip $(2))" ] && [ -f $(1)/CMakeCache.txt ]; } || \
+  { mkdir -p $(1) && scripts/quietly.sh $(1)/configure.log cmake -S . -B $(1) $(call generator,$(1)) $(LAUNCHER) $(2) && \
+    echo "$(strip $(2))" > $(1)/.options; }
+# $(call build,folder,targets): on a terminal the build tool's progress, elsewhere only what went wrong.
+build = scripts/quietly.sh --progress $(1)/build.log cmake --build $(1) -j $(JOBS) $(if $(2),--target $(2))
+# Tests once asked for stay configured.
+tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF)
+
+.PHONY: all help binary demo test layers bench install asan fuzz fmt clean deps
+all: binary  ## build build/bin/tandem (the default)
+	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
+
+help:  ## this list
+	@echo "make [target] [NAME=value]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS)"
+
+binary:
+	@scripts/install_deps.sh
+	@$(call configure,$(BUILD),$(tests_option))
+	@$(call build,$(BUILD),tandem)
+
+demo: binary  ## complete PROMPT with MODEL (default: a model in models/)
+	@model="$$MODEL"; \
+	if [ -z "$$model" ]; then model=$$(ls models/*.gguf 2>/dev/null | head -n 1 || true); fi; \
+	if [ -z "$$model" ]; then \
+	  echo "No model in models/: pass one with make demo MODEL=file.gguf (\`$(TANDEM) synth\` makes one with random weights)." >&2; \
+	  exit 2; \
+	fi; \
+	$(TANDEM) run -m "$$model" -p "$$PROMPT" -n $(TOKENS)
+
+test:  ## build everything and run every test
+	@scripts/install_deps.sh --tests
+	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
+	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON)
+	@$(call build,$(BUILD))
+	@python3 scripts/check_layers.py --self-test
+	@python3 scripts/check_layers.py
+	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
+
+layers:  ## check that includes only point down the rooms of DESIGN.md
+	@python3 scripts/check_layers.py
+
+bench: binary  ## measure MODEL (default: random weights in the shape of TinyLlama, Q4_0)
+	@model="$$MODEL"; \
+	if [ -z "$$model" ]; then \
+	  model=$(BUILD)/tinyllama-1.1b-Q4_0.gguf; \
+	  [ -f $$model ] || $(TANDEM) synth tinyllama-1.1b --type Q4_0 -o $$model; \
+	fi; \
+	$(TANDEM) bench -m "$$model"
+
+install: binary  ## install the program under PREFIX (DESTDIR is honoured)
+	@cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, run every test
+	@scripts/install_deps.sh --tests
+	@$(call configure,build-asan,-DTANDEM_TESTS=ON -DTANDEM_SANITIZE=address$(comma)undefined)
+	@$(call build,build-asan)
+	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  ctest --test-dir build-asan -j $(JOBS) --output-on-failure --no-tests=error
+comma := ,
+
+fuzz:  ## run each fuzz target for FUZZ_SECONDS under the sanitizers (builds in build-fuzz/)
+	@scripts/install_deps.sh --fuzz
+	@$(call configure,build-fuzz,-DTANDEM_TESTS=OFF -DTANDEM_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++)
+	@$(call build,build-fuzz,fuzz)
+	@scripts/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
+
+fmt:  ## format every source with clang-format
+	@scripts/install_deps.sh --format
+	@clang-format -i $(SOURCES)
+
+deps:  ## install what building and testing needs
+	@scripts/install_deps.sh --tests
+
+clean:  ## remove everything that was built
+	@rm -rf $(BUILD) build-asan build-fuzz

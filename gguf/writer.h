@@ -1,0 +1,73 @@
+// GgufWriter: writes a GGUF v3 file as a stream, so that a model larger than memory can be written.
+//
+// Use: set metadata(), declare every tensor with add_tensor(), then for each in that order begin_tensor() and
+// append() until it is full, then finish(). Everything goes to a temporary file beside the target, which finish()
+// renames to the target; without finish() the destructor removes it, so nothing half-written has the final name.
+// Ownership: owns the temporary file. Not thread-safe. Throws Error(io) when the disk refuses; using it out of order,
+// or with a wrong number of bytes, is a bug (TANDEM_CHECK).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gguf/dtype.h"
+#include "gguf/metadata.h"
+
+namespace tandem {
+
+class GgufWriter {
+ public:
+  // Opens the temporary file. `alignment` of tensor data: a power of two, at least 8.
+  explicit GgufWriter(const std::string& path, uint64_t alignment = 32);
+  ~GgufWriter();
+  GgufWriter(const GgufWriter&) = delete;
+  GgufWriter& operator=(const GgufWriter&) = delete;
+
+  // Free to change until the first begin_tensor(). general.alignment is set here when it is not the default.
+  Metadata& metadata() { return metadata_; }
+
+  // dims: innermost first, 1 to 4 of them, rows whole blocks of the dtype.
+  void add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims);
+  uint64_t n_tensor_bytes() const;  // of all declared tensors, without padding
+
+  void begin_tensor(std::string_view name);         // the next declared one
+  void append(std::span<const std::byte> bytes);    // a piece of it, of any size
+  void write_tensor(std::string_view name, std::span<const std::byte> bytes) {
+    begin_tensor(name);
+    append(bytes);
+  }
+
+  // Completes the file under its final name, durable on disk.
+  void finish();
+
+ private:
+  struct Tensor {
+    std::string name;
+    DType dtype;
+    std::vector<int64_t> dims;
+    uint64_t n_bytes;
+    uint64_t offset;  // from the start of the tensor data
+  };
+  void write_header();
+  void put(std::span<const std::byte> bytes);  // through the buffer
+  void pad_to_alignment();
+  void flush();
+  [[noreturn]] void fail(const char* doing) const;
+
+  std::string path_, temporary_path_;
+  uint64_t alignment_;
+  Metadata metadata_;
+  std::vector<Tensor> tensors_;
+  int fd_ = -1;
+  std::vector<std::byte> buffer_;
+  uint64_t n_written_ = 0;      // bytes of the file so far, buffered ones included
+  size_t n_begun_ = 0;          // tensors
+  uint64_t n_left_ = 0;         // bytes that the current tensor still needs
+  bool header_written_ = false;
+};
+
+}  // namespace tandem

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Checks the house rules that a compiler does not: includes point only down the table of rooms in DESIGN.md and are
+written from the room up, there are no include cycles, and no source file is longer than 600 lines.
+
+    scripts/check_layers.py [ROOT]     check the tree; prints file:line of each violation, exit code 1 if any
+    scripts/check_layers.py --self-test
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+# What each room may include directly. What those may include comes with it, so this is the table of DESIGN.md.
+ROOMS = {
+    "base": [],
+    "gguf": ["base"],
+    "graph": ["gguf", "base"],
+    "device": ["graph"],
+    "cpu": ["device"],
+    "ggml-cuda": ["device"],
+    "exec": ["device"],
+    "kv": ["device"],
+    "model": ["graph", "kv"],
+    "text": ["gguf", "base"],
+    "sample": ["base"],
+    "plan": ["model", "exec"],
+    "engine": ["plan", "model", "exec", "kv", "text", "sample"],
+    "tools": ["engine", "cpu", "ggml-cuda"],
+}
+TOP_LEVEL_ROOMS = ("gguf", "ggml-cuda", "tools")  # the others are folders of src/
+MAX_LINES = 600
+SOURCE_SUFFIXES = {".h", ".cpp", ".inc", ".cu", ".cuh"}
+COUNTED_SUFFIXES = SOURCE_SUFFIXES | {".py", ".sh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def below(room):
+    """Every room that `room` may include, itself among them."""
+    seen, todo = set(), [room]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += ROOMS[name]
+    return seen
+
+
+def room_folder(root, room):
+    return root / room if room in TOP_LEVEL_ROOMS else root / "src" / room
+
+
+def find_cycle(edges):
+    """One cycle of a graph {node: iterable of nodes}, as a list that ends where it starts; None without one."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node):] + [node]
+        if node in done:
+            return None
+        path.append(node)
+        for other in sorted(edges.get(node, ())):
+            cycle = visit(other)
+            if cycle:
+                return cycle
+        path.pop()
+        done.add(node)
+        return None
+
+    for node in sorted(edges):
+        cycle = visit(node)
+        if cycle:
+            return cycle
+    return None
+
+
+def check_includes(root):
+    """Violations of the table and of the way includes are written, and cycles, as lines of text."""
+    problems, file_edges, room_edges = [], {}, {}
+    for room in ROOMS:
+        allowed = below(room)
+        for path in sorted(room_folder(root, room).rglob("*")):
+            if path.suffix not in SOURCE_SUFFIXES:
+                continue
+            name = path.relative_to(root).as_posix()
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                quoted, target = match[1] == '"', match[2]
+                other = target.split("/")[0] if "/" in target else None
+                if other not in ROOMS:
+                    if quoted:
+                        problems.append(f'{name}:{number}: "{target}" is not written from a room up')
+                    continue
+                if other not in allowed:
+                    problems.append(f"{name}:{number}: {room} may not include {other} ({target})")
+                if other != room:
+                    room_edges.setdefault(room, set()).add(other)
+                target_path = room_folder(root, other).parent / target
+                file_edges.setdefault(name, set()).add(target_path.relative_to(root).as_posix())
+    for what, edges in (("rooms", room_edges), ("files", file_edges)):
+        cycle = find_cycle(edges)
+        if cycle:
+            problems.append(f"{what} include each other in a circle: {' -> '.join(cycle)}")
+    return problems
+
+
+def check_rooms_known(root):
+    known = {name for name in ROOMS if name not in TOP_LEVEL_ROOMS}
+    folders = (p for p in sorted((root / "src").glob("*")) if p.is_dir())
+    return [f"src/{p.name}: not a room of DESIGN.md" for p in folders if p.name not in known]
+
+
+def check_lengths(root):
+    problems = []
+    for top in ("src", "tests", "scripts", *TOP_LEVEL_ROOMS):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in COUNTED_SUFFIXES:
+                lines = path.read_bytes().count(b"\n")
+                if lines > MAX_LINES:
+                    name = path.relative_to(root).as_posix()
+                    problems.append(f"{name}:{MAX_LINES + 1}: {lines} lines, the limit is {MAX_LINES}")
+    return problems
+
+
+def check(root):
+    return check_rooms_known(root) + check_includes(root) + check_lengths(root)
+
+
+def self_test():
+    """Each rule must find what it is for, and nothing in a tree that keeps the rules."""
+    good = {
+        "src/base/error.h": "#include <string>\n",
+        "gguf/dtype.h": '#include "base/error.h"\n#include "gguf/blocks.h"\n',
+        "gguf/blocks.h": "",
+        "src/cpu/ops/norm.cpp": '#include "device/device.h"\n#include "gguf/dtype.h"\n',
+        "src/device/device.h": '#include "graph/graph.h"\n',
+        "src/graph/graph.h": "",
+        "src/engine/engine.cpp": '#include "kv/cache.h"\n',
+        "src/kv/cache.h": "",
+        "tools/main.cpp": '#include "cpu/ops/norm.cpp"\n#include "ggml-cuda/device.h"\n',
+        "tests/unit/t.cpp": '#include "engine/engine.h"\n#include "support/x.h"\n' + "\n" * 598,
+    }
+    bad = [
+        ({"gguf/a.h": '\n#include "graph/graph.h"\n'}, "gguf/a.h:2: gguf may not include graph"),
+        ({"src/cpu/a.h": '#include "ggml-cuda/b.h"\n'}, "src/cpu/a.h:1: cpu may not include ggml-cuda"),
+        ({"src/engine/a.h": '  #  include <cpu/b.h>\n'}, "src/engine/a.h:1: engine may not include cpu"),
+        ({"src/text/a.h": '#include "vocab.h"\n'}, 'src/text/a.h:1: "vocab.h" is not written from a room up'),
+        ({"gguf/a.h": '#include "gguf/b.h"\n', "gguf/b.h": '#include "gguf/a.h"\n'},
+         "files include each other in a circle: gguf/a.h -> gguf/b.h -> gguf/a.h"),
+        ({"src/base/a.h": '#include "gguf/dtype.h"\n'}, "rooms include each other in a circle: base -> gguf -> base"),
+        ({"src/misc/a.h": ""}, "src/misc: not a room"),
+        ({"tests/unit/long.cpp": "\n" * 601}, "tests/unit/long.cpp:601: 601 lines"),
+    ]
+    failures = []
+    for extra, expected in [({}, None)] + bad:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name, text in {**good, **extra}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            found = check(root)
+        if expected is None and found:
+            failures.append(f"a clean tree gives {found}")
+        if expected is not None and not any(line.startswith(expected) for line in found):
+            failures.append(f"expected {expected!r}, found {found}")
+    return failures
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        problems = self_test()
+    else:
+        default = pathlib.Path(__file__).resolve().parent.parent
+        problems = check(pathlib.Path(sys.argv[1]).resolve() if sys.argv[1:] else default)
+    for line in problems:
+        print(line, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

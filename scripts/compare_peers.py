@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Measures tandem against llama.cpp (through the llama-cpp-python package) on this machine, with the same files and
+threads, alternately in one run, and prints medians and ratios as a Markdown table.
+
+    scripts/compare_peers.py --threads 2 --shape tinyllama-1.1b --types Q4_0,Q4_K_M,Q8_0,F16
+
+The package is installed into a scratch virtual environment (--venv) on first use, which compiles it for this machine's
+CPU; the model files are made by `tandem synth` (--models). Each measurement is a process of its own: load, one warm-up
+of each kind, then prefill of --prompt-len tokens as one batch (micro-batch 512) and decoding of --gen-len tokens from
+an empty context, F16 cache, as llama-bench does. Both programs run with flash attention on and off and are judged by
+the faster of the two (--flash-attn).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tandem"
+UBATCH = 512
+
+
+# ---- the peer, in its own process and Python ------------------------------------------------------------------------
+
+def peer_main(spec):
+    """Runs inside the virtual environment. Prints one JSON object: tokens per second of each test."""
+    import ctypes
+
+    import llama_cpp as lc
+
+    silent = lc.llama_log_callback(lambda level, text, data: None)
+    lc.llama_log_set(silent, ctypes.c_void_p(0))
+    lc.llama_backend_init()
+    model_params = lc.llama_model_default_params()
+    model_params.n_gpu_layers = 0
+    model = lc.llama_model_load_from_file(spec["model"].encode(), model_params)
+    if not model:
+        sys.exit("llama.cpp could not load " + spec["model"])
+
+    params = lc.llama_context_default_params()
+    params.n_ctx = max(spec["prompt_len"], spec["gen_len"]) + 8
+    params.n_batch = max(spec["prompt_len"], UBATCH)
+    params.n_ubatch = UBATCH
+    params.n_threads = params.n_threads_batch = spec["threads"]
+    params.flash_attn_type = 1 if spec["flash_attn"] == "on" else 0
+    params.type_k = params.type_v = 1  # F16
+    context = lc.llama_init_from_model(model, params)
+    if not context:
+        sys.exit("llama.cpp could not make a context")
+    memory = lc.llama_get_memory(context)
+    n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
+
+    def run(n_tokens, n_batch):
+        """Tokens per second of n_tokens in batches of n_batch, from an empty context."""
+        lc.llama_memory_clear(memory, True)
+        tokens = [(7919 * i + 13) % n_vocab for i in range(n_tokens)]
+        start = time.perf_counter()
+        for first in range(0, n_tokens, n_batch):
+            part = tokens[first:first + n_batch]
+            batch = lc.llama_batch_get_one((lc.llama_token * len(part))(*part), len(part))
+            if lc.llama_decode(context, batch) != 0:
+                sys.exit("llama_decode failed")
+            lc.llama_synchronize(context)
+        return n_tokens / (time.perf_counter() - start)
+
+    run(spec["prompt_len"], spec["prompt_len"])
+    run(2, 1)
+    result = {
+        "prefill": run(spec["prompt_len"], spec["prompt_len"]),
+        "decode": run(spec["gen_len"], 1),
+        "version": lc.__version__,
+        "system": lc.llama_print_system_info().decode().strip(" |"),
+    }
+    print(json.dumps(result))
+
+
+# ---- both programs as one measurement -------------------------------------------------------------------------------
+
+def run_checked(command, **options):
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            **options)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\nfailed with exit code {result.returncode}:\n{result.stderr[-2000:]}")
+    return result.stdout
+
+
+def measure_peer(args, model, flash_attn):
+    spec = {"model": str(model), "threads": args.threads, "prompt_len": args.prompt_len, "gen_len": args.gen_len,
+            "flash_attn": flash_attn}
+    output = run_checked([venv_python(args.venv), __file__, "--peer-child", json.dumps(spec)])
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def measure_tandem(args, model, flash_attn):
+    words = [args.tandem, "bench", "-m", model, "-p", args.prompt_len, "-n", args.gen_len, "-r", 1, "-t", args.threads,
+             "-ub", UBATCH, "-fa", 1 if flash_attn == "on" else 0, "-o", "json"]
+    output = run_checked([str(word) for word in words])
+    rows = json.loads(output)
+    prefill = [row["avg_ts"] for row in rows if row["n_prompt"] > 0 and row["n_gen"] == 0]
+    decode = [row["avg_ts"] for row in rows if row["n_prompt"] == 0 and row["n_gen"] > 0]
+    return {"prefill": prefill[0], "decode": decode[0]}
+
+
+# ---- what a run needs -----------------------------------------------------------------------------------------------
+
+def venv_python(venv):
+    return str(pathlib.Path(venv) / "bin" / "python")
+
+
+def prepare_peer(venv, version):
+    """A virtual environment that can import llama_cpp; compiled from source on the first call."""
+    python = venv_python(venv)
+    if not pathlib.Path(python).exists():
+        print(f"making a virtual environment in {venv}", file=sys.stderr)
+        run_checked([sys.executable, "-m", "venv", str(venv)])
+    if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True).returncode != 0:
+        package = "llama-cpp-python" + (f"=={version}" if version else "")
+        print(f"installing {package} (it is compiled here, which takes minutes)", file=sys.stderr)
+        run_checked([python, "-m", "pip", "install", "--quiet", package])
+
+
+def prepare_model(args, file_type):
+    path = pathlib.Path(args.models) / f"{args.shape}-{file_type}.gguf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        print(f"making {path}", file=sys.stderr)
+        run_checked([args.tandem, "synth", args.shape, "--type", file_type, "-o", str(path)])
+    return path
+
+
+# ---- the comparison -------------------------------------------------------------------------------------------------
+
+def compare(args, file_type):
+    """Medians of one file: {program: {test: tokens per second}}, each with its better flash attention setting."""
+    model = prepare_model(args, file_type)
+    programs = {"tandem": measure_tandem, "peer": measure_peer}
+    if args.only:
+        programs = {args.only: programs[args.only]}
+    settings = ["on", "off"] if args.flash_attn == "both" else [args.flash_attn]
+    samples, facts = {}, {}
+    for repetition in range(args.reps):
+        for setting in settings:
+            for name, measure in programs.items():
+                result = measure(args, model, setting)
+                for test in ("prefill", "decode"):
+                    samples.setdefault((name, test, setting), []).append(result[test])
+                facts.update({key: result[key] for key in ("version", "system") if key in result})
+                print(f"{file_type} {repetition + 1}/{args.reps} {name} flash attention {setting}: "
+                      f"{result['prefill']:.2f} / {result['decode']:.2f} t/s", file=sys.stderr)
+    medians = {name: {test: max(statistics.median(samples[name, test, setting]) for setting in settings)
+                      for test in ("prefill", "decode")} for name in programs}
+    detail = [{"program": name, "test": test, "flash_attn": setting, "samples_ts": values,
+               "median_ts": statistics.median(values)} for (name, test, setting), values in samples.items()]
+    return {"model": args.shape, "type": file_type, "medians": medians, "samples": detail, "peer": facts}
+
+
+def table(results, args):
+    head = ["model", "type"]
+    for test in (f"prefill {args.prompt_len}", f"decode {args.gen_len}"):
+        head += [f"{test}: tandem", "llama.cpp", "ratio"]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * 6]
+    for result in results:
+        cells = [result["model"], result["type"]]
+        for test in ("prefill", "decode"):
+            ours, peer = (result["medians"].get(name, {}).get(test) for name in ("tandem", "peer"))
+            cells += [f"{ours:.1f}" if ours else "-", f"{peer:.1f}" if peer else "-",
+                      f"{ours / peer:.2f}" if ours and peer else "-"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cpu_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown CPU"
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="tinyllama-1.1b", help="a shape of `tandem synth` (default %(default)s)")
+    parser.add_argument("--types", default="Q4_0,Q4_K_M,Q8_0,F16", help="file types (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all CPUs")
+    parser.add_argument("--prompt-len", type=int, default=512, help="default %(default)s")
+    parser.add_argument("--gen-len", type=int, default=64, help="default %(default)s")
+    parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
+    parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="default both, best counts")
+    parser.add_argument("--only", choices=["tandem", "peer"], help="measure one of the two")
+    parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")
+    parser.add_argument("--venv", default=str(CACHE / "peer-venv"), help="virtual environment (default %(default)s)")
+    parser.add_argument("--models", default=str(CACHE / "models"), help="where models are kept (default %(default)s)")
+    parser.add_argument("--peer-version", help="version of llama-cpp-python to install (default: the newest)")
+    parser.add_argument("--json", action="store_true", help="print every sample as JSON instead of the table")
+    parser.add_argument("--peer-child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main():
+    args = parse_args()
+    if args.peer_child:
+        return peer_main(json.loads(args.peer_child))
+    if args.only != "tandem":
+        prepare_peer(args.venv, args.peer_version)
+    results = [compare(args, file_type) for file_type in args.types.split(",")]
+    if args.json:
+        print(json.dumps({"cpu": cpu_name(), "threads": args.threads, "results": results}, indent=2))
+    else:
+        version = next((r["peer"]["version"] for r in results if r["peer"]), None)
+        print(f"{cpu_name()}, {args.threads} threads" + (f", llama-cpp-python {version}" if version else ""))
+        print(f"Tokens per second, medians of {args.reps}, flash attention: {args.flash_attn}.\n")
+        print(table(results, args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+#include "base/interrupt.h"
+
+#include <termios.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+std::atomic<bool> g_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler touches it");
+
+// Written once before the handler is installed, then only read.
+struct Terminal {
+  bool saved = false;
+  termios settings{};
+  bool color = false;
+} g_terminal;
+
+// Only calls that are allowed in a signal handler.
+void restore_terminal() {
+  if (g_terminal.saved) tcsetattr(STDIN_FILENO, TCSANOW, &g_terminal.settings);
+  static constexpr char kResetColor[] = "\033[0m\n";
+  if (g_terminal.color && write(STDOUT_FILENO, kResetColor, sizeof kResetColor - 1) < 0) return;
+}
+
+extern "C" void on_interrupt(int) {
+  const int saved_errno = errno;
+  if (g_interrupted.exchange(true)) {
+    restore_terminal();
+    _exit(static_cast<int>(ErrorCode::interrupted));
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+void install_interrupt_handler() {
+  static const bool installed = [] {
+    g_terminal.saved = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &g_terminal.settings) == 0;
+    g_terminal.color = isatty(STDOUT_FILENO);
+    struct sigaction action {};
+    action.sa_handler = on_interrupt;
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = 0;  // no SA_RESTART: a read from the terminal must come back
+    return sigaction(SIGINT, &action, nullptr) == 0;
+  }();
+  (void)installed;
+}
+
+bool interrupted() { return g_interrupted.load(std::memory_order_relaxed); }
+void clear_interrupt() { g_interrupted = false; }
+
+}  // namespace tandem

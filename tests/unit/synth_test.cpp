@@ -1,0 +1,209 @@
+// tandem synth: the mixes against counts that loaders print for public files, the fillers against the reference
+// dequantizers, the vocabularies against the rules of their tokenizers.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "gguf/dtype.h"
+#include "gguf/metadata.h"
+#include "gguf/quants.h"
+#include "tools/quant_mix.h"
+#include "tools/random_vocab.h"
+#include "tools/random_weights.h"
+#include "tools/shapes.h"
+
+namespace tandem::tools {
+namespace {
+
+using Counts = std::map<std::string, int>;
+
+std::vector<DType> dtypes_of(const Shape& shape, FileType type, Mix mix = Mix::standard) {
+  const std::vector<ShapeTensor> tensors = tensors_of(shape);
+  std::vector<MixTensor> list;
+  for (const ShapeTensor& t : tensors) list.push_back({t.name, t.dims, DType::F32});
+  return quant_mix(type, {shape.arch, shape.n_layer, shape.n_head, shape.n_head_kv, shape.n_expert}, list, mix);
+}
+
+Counts count_dtypes(const char* shape, FileType type, Mix mix = Mix::standard) {
+  Counts counts;
+  for (const DType dtype : dtypes_of(*find_shape(shape), type, mix)) ++counts[std::string(dtype_name(dtype))];
+  return counts;
+}
+
+// The numbers of tensors by type that llama.cpp prints when it loads the published files.
+TEST(QuantMix, MatchesPublishedFiles) {
+  EXPECT_EQ(count_dtypes("tinyllama-1.1b", FileType::Q4_K_M), (Counts{{"F32", 45}, {"Q4_K", 135}, {"Q6_K", 21}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q4_0), (Counts{{"F32", 65}, {"Q4_0", 225}, {"Q6_K", 1}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q4_K_M), (Counts{{"F32", 65}, {"Q4_K", 193}, {"Q6_K", 33}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q5_K_M), (Counts{{"F32", 65}, {"Q5_K", 193}, {"Q6_K", 33}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q2_K),
+            (Counts{{"F32", 65}, {"Q2_K", 129}, {"Q3_K", 96}, {"Q6_K", 1}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q3_K_M),
+            (Counts{{"F32", 65}, {"Q3_K", 129}, {"Q4_K", 92}, {"Q5_K", 4}, {"Q6_K", 1}}));
+  EXPECT_EQ(count_dtypes("llama-2-70b", FileType::Q4_K_M),
+            (Counts{{"F32", 161}, {"Q4_K", 441}, {"Q5_K", 40}, {"Q6_K", 81}}));
+  EXPECT_EQ(count_dtypes("llama-3.1-8b", FileType::Q4_K_M), (Counts{{"F32", 66}, {"Q4_K", 193}, {"Q6_K", 33}}));
+  EXPECT_EQ(count_dtypes("llama-3.1-8b", FileType::Q8_0), (Counts{{"F32", 66}, {"Q8_0", 226}}));
+  EXPECT_EQ(count_dtypes("llama-3.2-3b", FileType::Q4_K_M), (Counts{{"F32", 58}, {"Q4_K", 168}, {"Q6_K", 29}}));
+  // 896 is no multiple of 256: every K type falls back.
+  EXPECT_EQ(count_dtypes("qwen2.5-0.5b", FileType::Q4_K_M),
+            (Counts{{"F32", 121}, {"Q4_K", 12}, {"Q5_0", 132}, {"Q6_K", 12}, {"Q8_0", 13}}));
+}
+
+TEST(QuantMix, LeavesFloatsAndSmallTensorsAlone) {
+  EXPECT_EQ(count_dtypes("tinyllama-1.1b", FileType::F16), (Counts{{"F32", 45}, {"F16", 156}}));
+  // Norms, and the routers of 48 layers.
+  EXPECT_EQ(count_dtypes("qwen3-30b-a3b", FileType::Q8_0)["F32"], 48 * 5 + 1);
+  EXPECT_EQ(count_dtypes("mixtral-8x7b", FileType::Q4_K_M)["Q8_0"], 64);  // attn_k and attn_v
+  EXPECT_EQ(count_dtypes("qwen3-30b-a3b", FileType::MXFP4)["MXFP4"], 48 * 3);
+  EXPECT_EQ(count_dtypes("tinyllama-1.1b", FileType::MXFP4, Mix::pure), (Counts{{"F32", 45}, {"MXFP4", 156}}));
+}
+
+TEST(QuantMix, EveryRowIsAWholeNumberOfBlocks) {
+  for (const Shape& shape : all_shapes()) {
+    const std::vector<ShapeTensor> tensors = tensors_of(shape);
+    for (const FileTypeInfo& type : all_file_types()) {
+      for (const Mix mix : {Mix::standard, Mix::pure}) {
+        const std::vector<DType> dtypes = dtypes_of(shape, type.type, mix);
+        for (size_t i = 0; i < tensors.size(); ++i) {
+          ASSERT_EQ(tensors[i].dims[0] % dtype_info(dtypes[i]).block_elements, 0) << shape.name << tensors[i].name;
+          ASSERT_TRUE(dtype_info(dtypes[i]).computable);
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantMix, NamesOfFileTypes) {
+  EXPECT_EQ(file_type_from_name("q4_k_m"), FileType::Q4_K_M);
+  EXPECT_EQ(file_type_from_name("Q4_K"), FileType::Q4_K_M);
+  EXPECT_EQ(file_type_from_name("mxfp4_moe"), FileType::MXFP4);
+  EXPECT_EQ(file_type_from_name("Q9"), std::nullopt);
+  for (const FileTypeInfo& info : all_file_types()) EXPECT_EQ(file_type_from_name(info.name), info.type);
+}
+
+int64_t n_parameters(const char* shape) {
+  int64_t n = 0;
+  for (const ShapeTensor& tensor : tensors_of(*find_shape(shape))) {
+    if (tensor.role != TensorRole::rope_factors) n += tensor.n_elements();
+  }
+  return n;
+}
+
+// The parameter counts that the models' cards give.
+TEST(Shapes, HaveTheirModelsParameters) {
+  EXPECT_EQ(n_parameters("tinyllama-1.1b"), 1100048384);
+  EXPECT_EQ(n_parameters("llama-2-7b"), 6738415616);
+  EXPECT_EQ(n_parameters("llama-2-13b"), 13015864320);
+  EXPECT_EQ(n_parameters("llama-2-70b"), 68976648192);
+  EXPECT_EQ(n_parameters("llama-3.1-8b"), 8030261248);
+  EXPECT_EQ(n_parameters("llama-3.1-70b"), 70553706496);
+  EXPECT_EQ(n_parameters("llama-3.2-1b"), 1235814400);
+  EXPECT_EQ(n_parameters("llama-3.2-3b"), 3212749824);
+  EXPECT_EQ(n_parameters("mistral-7b"), 7241732096);
+  EXPECT_EQ(n_parameters("mixtral-8x7b"), 46702792704);
+  EXPECT_EQ(n_parameters("qwen2.5-0.5b"), 494032768);
+  EXPECT_EQ(n_parameters("qwen2.5-1.5b"), 1543714304);
+  EXPECT_EQ(n_parameters("qwen2.5-7b"), 7615616512);
+  EXPECT_EQ(n_parameters("qwen2.5-72b"), 72706203648);
+  EXPECT_EQ(n_parameters("qwen3-8b"), 8190735360);
+  EXPECT_EQ(n_parameters("qwen3-30b-a3b"), 30532122624);
+  EXPECT_EQ(n_parameters("gemma-2-2b"), 2614341888);
+}
+
+TEST(Shapes, RopeFactorsStretchOnlyLongWaves) {
+  const std::vector<float> factors = llama3_rope_factors(*find_shape("llama-3.2-1b"));
+  ASSERT_EQ(factors.size(), 32u);
+  EXPECT_EQ(factors.front(), 1.0f);
+  EXPECT_EQ(factors.back(), 32.0f);
+  for (size_t i = 1; i < factors.size(); ++i) EXPECT_GE(factors[i], factors[i - 1]);
+}
+
+TEST(RandomWeights, HaveTheSpreadAskedFor) {
+  constexpr float kStddev = 0.02f;
+  for (const DTypeInfo& info : all_dtypes()) {
+    if (!info.computable) continue;
+    const int64_t n = 256 * 1024;
+    std::vector<std::byte> bytes(row_bytes(info.dtype, n));
+    RandomWeights(info.dtype, kStddev, 7).fill(bytes);
+    std::vector<float> values(static_cast<size_t>(n));
+    dequantize_row(info.dtype, bytes.data(), values.data(), n);
+    double sum = 0, squares = 0;
+    for (const float value : values) {
+      ASSERT_TRUE(std::isfinite(value)) << info.name;
+      sum += value;
+      squares += static_cast<double>(value) * value;
+    }
+    const double mean = sum / static_cast<double>(n), deviation = std::sqrt(squares / static_cast<double>(n));
+    // Symmetric integer types have one level more below zero than above: half a step of bias.
+    EXPECT_NEAR(mean, 0, 0.25 * kStddev) << info.name;
+    const double tolerance = info.dtype == DType::MXFP4 ? 0.45 : 0.1;  // its scale is a power of two
+    EXPECT_NEAR(deviation / kStddev, 1, tolerance) << info.name;
+
+    std::vector<std::byte> again(bytes.size());
+    RandomWeights(info.dtype, kStddev, 7).fill(again);
+    EXPECT_EQ(bytes, again) << info.name;
+    RandomWeights(info.dtype, kStddev, 8).fill(again);
+    EXPECT_NE(bytes, again) << info.name;
+  }
+}
+
+struct VocabCase {
+  const char* shape;
+  const char* pre;
+  std::map<int, std::string> specials;
+};
+
+class RandomVocab : public testing::TestWithParam<VocabCase> {};
+
+TEST_P(RandomVocab, IsWellFormed) {
+  const VocabCase& c = GetParam();
+  const Shape& shape = *find_shape(c.shape);
+  Metadata metadata(c.shape);
+  add_random_vocab(shape.vocab, shape.n_vocab, 1, metadata);
+  EXPECT_EQ(metadata.get<std::string>("tokenizer.ggml.pre"), c.pre);
+  const auto tokens = metadata.get_strings("tokenizer.ggml.tokens");
+  ASSERT_EQ(tokens.size(), static_cast<size_t>(shape.n_vocab));
+  EXPECT_EQ(metadata.get_array<int32_t>("tokenizer.ggml.token_type").size(), tokens.size());
+  for (const auto& [id, text] : c.specials) EXPECT_EQ(tokens[static_cast<size_t>(id)], text);
+
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    EXPECT_FALSE(tokens[id].empty());
+    EXPECT_TRUE(ids.emplace(tokens[id], id).second) << "twice: " << tokens[id];
+  }
+  if (metadata.has("tokenizer.ggml.scores")) {
+    EXPECT_EQ(metadata.get_array<float>("tokenizer.ggml.scores").size(), tokens.size());
+    return;
+  }
+  // Merge i makes token 256 + i out of two tokens with smaller ids.
+  const auto merges = metadata.get_strings("tokenizer.ggml.merges");
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const size_t space = merges[i].find(' ');
+    ASSERT_NE(space, std::string_view::npos);
+    const std::string_view left = merges[i].substr(0, space), right = merges[i].substr(space + 1);
+    const std::string text = std::string(left) + std::string(right);
+    ASSERT_EQ(tokens[256 + i], text);
+    ASSERT_TRUE(ids.contains(left) && ids.at(left) < 256 + i) << merges[i];
+    ASSERT_TRUE(ids.contains(right) && ids.at(right) < 256 + i) << merges[i];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, RandomVocab,
+    testing::Values(
+        VocabCase{"tinyllama-1.1b", "default", {{0, "<unk>"}, {1, "<s>"}, {2, "</s>"}, {3, "<0x00>"}, {13, "<0x0A>"}}},
+        VocabCase{"llama-3.1-8b", "llama-bpe",
+                  {{0, "!"}, {128000, "<|begin_of_text|>"}, {128009, "<|eot_id|>"},
+                   {128255, "<|reserved_special_token_247|>"}}},
+        VocabCase{"qwen2.5-0.5b", "qwen2", {{151643, "<|endoftext|>"}, {151645, "<|im_end|>"}, {151664, "<|file_sep|>"}}},
+        VocabCase{"gemma-2-2b", "default", {{2, "<bos>"}, {107, "<end_of_turn>"}, {217, "<0x00>"}}}));
+
+}  // namespace
+}  // namespace tandem::tools

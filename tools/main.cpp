@@ -1,0 +1,98 @@
+// The tandem program: finds the command, runs it, and turns what it throws into one line and an exit code.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "tools/command.h"
+#include "tools/options.h"
+#include "tools/output.h"
+
+namespace tandem::tools {
+
+// Weak: a build may leave a command's file out, and then does without the command.
+[[gnu::weak]] void add_run(CLI::App& app);
+[[gnu::weak]] void add_bench(CLI::App& app);
+[[gnu::weak]] void add_perplexity(CLI::App& app);
+[[gnu::weak]] void add_inspect(CLI::App& app);
+[[gnu::weak]] void add_tokenize(CLI::App& app);
+[[gnu::weak]] void add_synth(CLI::App& app);
+
+namespace {
+
+// The one place where a command is registered, in the order of the help page.
+constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_bench,    add_perplexity,
+                                            add_inspect, add_tokenize, add_synth};
+
+constexpr int exit_code(ErrorCode code) { return static_cast<int>(code); }
+
+// "try 'tandem run --help'"; the arguments may be too wrong to have been parsed.
+std::string help_hint(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const auto named = app.get_subcommands(
+      [&arguments](const CLI::App* c) { return !arguments.empty() && c->check_name(arguments.front()); });
+  return "try 'tandem " + (named.empty() ? "" : named.front()->get_name() + " ") + "--help'";
+}
+
+// An error that ends the program. Not log_error: --log-disable must not hide why nothing came out.
+int report(const std::string& message, ErrorCode code) {
+  fprintf(stderr, "tandem: error: %s\n", message.c_str());
+  return exit_code(code);
+}
+
+int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
+  try {
+    parse_arguments(app, arguments);
+    return 0;
+  } catch (const CLI::CallForVersion& e) {
+    Output out;
+    out.write(std::string(e.what()) + "\n");
+    out.flush();
+    return 0;
+  } catch (const CLI::Success&) {  // --help
+    Output out;
+    out.write(app.help());
+    out.flush();
+    return 0;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::usage) throw;
+    return report(std::string(e.what()) + " (" + help_hint(app, arguments) + ")", e.code());
+  }
+}
+
+int run_and_report(int argc, char** argv) {
+  try {
+    const auto app = make_app("Runs GGUF language models on the CPU.", "tandem");
+    app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version")->group("Help");
+    app->require_subcommand(1);
+    for (const auto add : kCommands) {
+      if (add) add(*app);
+    }
+    if (argc < 2) {
+      fputs(app->help().c_str(), stderr);
+      return exit_code(ErrorCode::usage);
+    }
+    return run_program(*app, {argv + 1, argv + argc});
+  } catch (const ClosedPipe& e) {
+    return exit_code(e.code());  // whoever read our output has left: nothing to say, and nobody to say it to
+  } catch (const Error& e) {
+    return report(e.what(), e.code());
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", ErrorCode::out_of_memory);
+  } catch (const std::exception& e) {
+    return report(std::string("internal error: ") + e.what(), ErrorCode::bug);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::tools
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  return tandem::tools::run_and_report(argc, argv);
+}

@@ -1,0 +1,146 @@
+// The option groups that several commands share, with the names, short forms and defaults that people type from
+// memory. A command calls add_*_options with structs that outlive the parse (it captures them in its callback) and
+// finds them filled. Values that make no sense are refused while parsing, as Error(usage).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "gguf/dtype.h"
+#include "sample/params.h"
+
+namespace CLI {
+class App;
+class FormatterBase;
+}  // namespace CLI
+
+namespace tandem::tools {
+
+// ---- Model ----
+
+// --override-kv KEY=TYPE:VALUE, a metadata value that replaces the file's.
+struct KvOverride {
+  std::string key;
+  std::variant<int64_t, double, bool, std::string> value;
+};
+
+struct ModelOptions {
+  std::string model;                     // -m, required
+  bool mmap = true;                      // --mmap / --no-mmap
+  bool mlock = false;                    // --mlock
+  std::vector<KvOverride> override_kv;   // --override-kv, repeatable, comma-separated
+};
+void add_model_options(CLI::App& app, ModelOptions& options);
+
+// ---- Context ----
+
+enum class OnOffAuto { on, off, automatic };
+
+struct ContextOptions {
+  int32_t ctx_size = 0;             // -c, 0 = as the model says
+  int32_t batch_size = 2048;        // -b
+  int32_t ubatch_size = 512;        // -ub
+  DType cache_type_k = DType::F16;  // -ctk: f32 f16 bf16 q8_0 q4_0
+  DType cache_type_v = DType::F16;  // -ctv
+  OnOffAuto flash_attention = OnOffAuto::automatic;  // -fa, accepted; see note_no_effect
+};
+void add_context_options(CLI::App& app, ContextOptions& options);
+// Says in a verbose line what the options ask for that makes no difference here.
+void note_no_effect(const ContextOptions& options);
+
+enum class RopeScaling { none, linear, yarn };
+
+// Whatever is not set stays as the model says.
+struct RopeOptions {
+  std::optional<RopeScaling> scaling;    // --rope-scaling
+  std::optional<float> freq_base;        // --rope-freq-base
+  std::optional<float> freq_scale;       // --rope-freq-scale F, or 1/N of --rope-scale N
+  std::optional<int32_t> yarn_orig_ctx;  // --yarn-orig-ctx
+  std::optional<float> yarn_ext_factor;  // --yarn-*
+  std::optional<float> yarn_attn_factor;
+  std::optional<float> yarn_beta_slow;
+  std::optional<float> yarn_beta_fast;
+};
+void add_rope_options(CLI::App& app, RopeOptions& options);
+
+// ---- Threads ----
+
+enum class Numa { none, distribute, isolate, numactl };
+
+struct ThreadOptions {
+  int32_t threads = -1;        // -t, -1 = one for each physical core
+  int32_t threads_batch = -1;  // -tb, -1 = as threads
+  Numa numa = Numa::none;      // --numa, bare: distribute
+};
+void add_thread_options(CLI::App& app, ThreadOptions& options);
+
+// ---- Sampling ----
+
+void add_sampling_options(CLI::App& app, SamplerParams& params);
+
+// ---- Input and output ----
+
+struct TextOptions {
+  std::string prompt;                        // -p
+  std::string file;                          // -f, "-" is stdin; not together with -p
+  bool escape = true;                        // -e / --no-escape
+  int32_t n_predict = -1;                    // -n, -1 = no limit, -2 = until the context is full
+  int32_t keep = 0;                          // --keep, -1 = the whole prompt
+  std::vector<std::string> reverse_prompts;  // -r, repeatable: stop after one of these
+  bool display_prompt = true;                // --display-prompt / --no-display-prompt
+  OnOffAuto color = OnOffAuto::automatic;    // --color, bare: on
+  bool simple_io = false;                    // --simple-io
+};
+void add_text_options(CLI::App& app, TextOptions& options);
+// Turns escapes in -p, -r and the sequence breakers into the characters they stand for, unless --no-escape. A
+// file's text is never changed. Call once, after the parse.
+void apply_escapes(TextOptions& options, SamplerParams& params);
+// The text of -p or -f (without its last newline). Throws Error(io).
+std::string read_prompt(const TextOptions& options);
+
+// ---- Logging ----
+
+struct LogOptions {
+  bool verbose = false;  // -v
+  bool disable = false;  // --log-disable
+  std::string file;      // --log-file
+};
+void add_log_options(CLI::App& app, LogOptions& options);
+// Sets the log level (info by default: statistics are shown) and file. Throws Error(io).
+void apply_log_options(const LogOptions& options);
+
+// ---- Values ----
+
+// \n \t \r \\ \" \' \a \b \f \v \0 and \xNN become characters; any other backslash stays as it is.
+std::string process_escapes(std::string_view text);
+// "15043+1", "15043-0.5", "2-inf". Throws Error(usage).
+LogitBias parse_logit_bias(const std::string& text);
+// "a=int:1,b=str:x\,y". Types: int float bool str. Throws Error(usage).
+std::vector<KvOverride> parse_kv_overrides(const std::string& text);
+// "f32 f16 bf16 q8_0 q4_0", any case. Throws Error(usage). `option` names the flag in the message.
+DType parse_cache_type(const std::string& option, const std::string& text);
+
+// ---- Parsing ----
+
+// The app to add commands to: our help pages; the last of repeated options wins.
+std::unique_ptr<CLI::App> make_app(const std::string& description, const std::string& name);
+
+// Parses what follows the program's name and runs the chosen command. Understands multi-letter short forms
+// (-ub 512, -ctk=q8_0) and takes every option of the chosen command that is not given from TANDEM_ARG_<LONG_NAME>
+// (--ctx-size: TANDEM_ARG_CTX_SIZE) if that is set and not empty; flags accept 1/0, true/false, on/off there.
+// Throws Error(usage), CLI::Success when help or the version was asked for, and what the command throws.
+void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
+
+// The name of the short form of a long option ("ub" for "ubatch-size"), "" if it has none of several letters.
+std::string_view multi_letter_short_form(std::string_view long_name);
+// The long name for a short form ("ubatch-size" for "ub"), "" if there is none.
+std::string_view long_name_of(std::string_view short_form);
+
+std::shared_ptr<CLI::FormatterBase> make_help_formatter();
+
+}  // namespace tandem::tools

@@ -1,0 +1,35 @@
+// The program's stdout. Buffers until flush(); a streaming command flushes after each token. Checks every write: a
+// full disk is Error(io), and a reader that went away is ClosedPipe, which ends the program quietly.
+// One at a time, used by one thread. Does not own the descriptor.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace tandem::tools {
+
+// Exit code 5 without a message: the pipe's reader wanted no more.
+class ClosedPipe : public Error {
+ public:
+  ClosedPipe() : Error(ErrorCode::io, "the reader of the output has closed it") {}
+};
+
+class Output {
+ public:
+  explicit Output(int descriptor = 1) : descriptor_(descriptor) {}
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  // Writes what is left; errors are lost here, so flush() before.
+  ~Output();
+
+  void write(std::string_view text);
+  void flush();
+
+ private:
+  int descriptor_;
+  std::string buffer_;
+};
+
+}  // namespace tandem::tools
