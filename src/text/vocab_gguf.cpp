@@ -87,6 +87,7 @@ void read_id(const Metadata& metadata, const char* key, Need need, size_t n_toke
 
 void read_special_ids(const Metadata& metadata, VocabData& data) {
   const size_t n = metadata.get_strings(kTokens).size();
+  if (n == 0) metadata.fail(kTokens, "an empty array", "tokens");
   SpecialIds& ids = data.special;
   if (data.kind == TokenizerKind::spm && n > 2) ids.unk = 0, ids.bos = 1, ids.eos = 2;
   read_id(metadata, "tokenizer.ggml.bos_token_id", Need::exact, n, ids.bos);
