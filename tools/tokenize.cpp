@@ -67,8 +67,10 @@ void tokenize(const Options& options) {
   const auto ids = vocab->tokenize(
       read_text(options), {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
   Output out;
-  if (options.ids_only) print_ids(ids, out);
-  else print_tokens(*vocab, ids, out);
+  if (options.ids_only)
+    print_ids(ids, out);
+  else
+    print_tokens(*vocab, ids, out);
   if (options.show_count) out.write(format("Total number of tokens: %zu\n", ids.size()));
   out.flush();
 }
@@ -90,16 +92,21 @@ void add_tokenize(CLI::App& app) {
       ->group("Text, one of these");
   command->add_flag("--stdin", options->from_stdin, "All of standard input")->group("Text, one of these");
 
-  command->add_flag("--no-bos", options->no_bos, "Add no token before or behind the text, even if the model wants it")
+  command
+      ->add_flag("--no-bos", options->no_bos,
+                 "Add no token before or behind the text, even if the model wants it")
       ->group("Tokens");
   command
       ->add_flag("--no-parse-special", options->no_parse_special,
                  "Take the text of special tokens, such as <|eot_id|>, for plain text")
       ->group("Tokens");
 
-  command->add_flag("--ids", options->ids_only, "Only the ids, as [1, 2, 3]; else a line for each: id -> 'its bytes'")
+  command
+      ->add_flag("--ids", options->ids_only,
+                 "Only the ids, as [1, 2, 3]; else a line for each: id -> 'its bytes'")
       ->group("Output");
-  command->add_flag("--show-count", options->show_count, "The number of tokens, too, at the end")->group("Output");
+  command->add_flag("--show-count", options->show_count, "The number of tokens, too, at the end")
+      ->group("Output");
 
   command->footer("Example: tandem tokenize -m model.gguf -p \"Hello world\" --ids");
   command->callback([options] { tokenize(*options); });

@@ -1,9 +1,9 @@
 // Vocab: the tokenizer of a model. Text to token ids and back.
 //
-// Made once from a VocabData (see vocab_gguf.h for files) and shared: immutable, every member may be called from any
-// thread. The constructor throws Error(bad_file), naming the metadata key, for data that makes no tokenizer; tokenize
-// and detokenize take any bytes and throw only for a text too long to index (Error(usage)) and bad_alloc.
-// Ids given to it must be in [0, size()).
+// Made once from a VocabData (see vocab_gguf.h for files) and shared: immutable, every member may be called
+// from any thread. The constructor throws Error(bad_file), naming the metadata key, for data that makes no
+// tokenizer; tokenize and detokenize take any bytes and throw only for a text too long to index
+// (Error(usage)) and bad_alloc. Ids given to it must be in [0, size()).
 #pragma once
 
 #include <memory>
@@ -42,7 +42,8 @@ class Vocab {
   bool add_eos() const { return add_eos_; }
   bool add_space_prefix() const { return add_space_prefix_; }
 
-  // Whether generation ends with this token: end of sequence, of turn, of message, or another of that meaning.
+  // Whether generation ends with this token: end of sequence, of turn, of message, or another of that
+  // meaning.
   bool is_eog(int32_t id) const { return is_eog_[static_cast<size_t>(id)]; }
   std::span<const int32_t> eog_ids() const { return eog_ids_; }  // ascending
 
@@ -53,13 +54,12 @@ class Vocab {
 
   // The bytes a token stands for; half a character is possible. SPM: a leading space is kept.
   std::string token_to_piece(int32_t id, SpecialText special = SpecialText::hidden) const;
-  // The bytes that the ids stand for; what tokenize was given, but for what it had to change (normalization, white
-  // space around special tokens that swallow it).
+  // The bytes that the ids stand for; what tokenize was given, but for what it had to change (normalization,
+  // white space around special tokens that swallow it).
   std::string detokenize(std::span<const int32_t> ids, SpecialText special = SpecialText::hidden) const;
 
-  // Whether the space that `id`'s piece may start with is the one that tokenize puts before a text, when it stands at
-  // the start or behind a token for which starts_text is true.
-  bool starts_text(int32_t id) const { return add_space_prefix_ && is_cut_out(token(id).type); }
+  // Whether what stands behind this token is a text of its own, before which tokenize puts a space.
+  bool restarts_text(int32_t id) const { return add_space_prefix_ && is_cut_out(token(id).type); }
 
  private:
   static bool is_cut_out(TokenType type) {

@@ -92,12 +92,14 @@ std::string output_of(const std::string& command) {
 
 TEST(TokenizeCommand, PrintsIdsAndPieces) {
   const char* binary = std::getenv("TANDEM_BINARY");
-  if (binary == nullptr || !std::filesystem::exists(binary)) GTEST_SKIP() << "the tandem program is not built";
+  if (binary == nullptr || !std::filesystem::exists(binary))
+    GTEST_SKIP() << "the tandem program is not built";
   const auto path = test::shared_data("vocab/llama-spm.gguf");
   TANDEM_NEED_SHARED(path);
   const std::string command = std::string(binary) + " tokenize -m " + path.string();
   EXPECT_EQ(output_of(command + " -p 'Hello</s> w' --ids"), "[1, 15043, 2, 29871, 281]\n");
-  EXPECT_EQ(output_of(command + " -p 'Hello</s>' --ids --no-bos --no-parse-special"), "[15043, 829, 29879, 29958]\n");
+  EXPECT_EQ(output_of(command + " -p 'Hello</s>' --ids --no-bos --no-parse-special"),
+            "[15043, 829, 29879, 29958]\n");
   EXPECT_EQ(output_of("printf 'Hello\\377' | " + command + " --stdin --show-count"),
             "     1 -> '<s>'\n 15043 -> ' Hello'\n   258 -> '\xff'\nTotal number of tokens: 3\n");
   EXPECT_EQ(output_of(command + " -p '' --ids --no-bos"), "[]\n");

@@ -1,4 +1,5 @@
-// Two vocabularies small enough to merge by hand. Both have a token for every byte, so no text is lost in them.
+// Two vocabularies small enough to merge by hand. Both have a token for every byte, so no text is lost in
+// them.
 #pragma once
 
 #include <cstdio>
@@ -18,16 +19,18 @@ inline std::string byte_token_text(int byte) {
   return text;
 }
 
-// Ids: 0 <unk>, 1 <s>, 2 </s>, 3..258 the bytes, then the words below, "<tool>" (user-defined), "<|im_end|>" (control).
+// Ids: 0 <unk>, 1 <s>, 2 </s>, 3..258 the bytes, then the words below, "<tool>" (user-defined), "<|im_end|>"
+// (control).
 inline VocabData tiny_spm() {
   VocabData data;
   data.kind = TokenizerKind::spm;
-  data.tokens = {{"<unk>", 0, TokenType::unknown}, {"<s>", 0, TokenType::control}, {"</s>", 0, TokenType::control}};
+  data.tokens = {
+      {"<unk>", 0, TokenType::unknown}, {"<s>", 0, TokenType::control}, {"</s>", 0, TokenType::control}};
   for (int byte = 0; byte < 256; ++byte) data.tokens.push_back({byte_token_text(byte), 0, TokenType::byte});
   const std::pair<const char*, float> words[] = {
-      {"▁", -20},    {"h", -21},     {"e", -22},  {"l", -23},   {"o", -24},      {"w", -25},     {"r", -26},
-      {"d", -27},    {"▁▁", -3},     {"he", -5},  {"ll", -6},   {"hell", -7},    {"hello", -8},  {"▁hello", -4},
-      {"▁w", -9},    {"or", -10},    {"ld", -11}, {"orld", -12}, {"▁world", -13}, {"lo", -5}};
+      {"▁", -20}, {"h", -21},  {"e", -22},  {"l", -23},    {"o", -24},      {"w", -25},    {"r", -26},
+      {"d", -27}, {"▁▁", -3},  {"he", -5},  {"ll", -6},    {"hell", -7},    {"hello", -8}, {"▁hello", -4},
+      {"▁w", -9}, {"or", -10}, {"ld", -11}, {"orld", -12}, {"▁world", -13}, {"lo", -5}};
   for (const auto& [text, score] : words) data.tokens.push_back({text, score, TokenType::normal});
   data.tokens.push_back({"<tool>", 0, TokenType::user_defined});
   data.tokens.push_back({"<|im_end|>", 0, TokenType::control});
@@ -37,8 +40,8 @@ inline VocabData tiny_spm() {
   return data;
 }
 
-// Ids: 0..255 the bytes, then the words that the merges make, "<tool>" (user-defined), "<|im_end|>" (control), and
-// "world", which no merge makes.
+// Ids: 0..255 the bytes, then the words that the merges make, "<tool>" (user-defined), "<|im_end|>"
+// (control), and "world", which no merge makes.
 inline VocabData tiny_bpe(const std::string& pre = "gpt-2") {
   VocabData data;
   data.kind = TokenizerKind::bpe;
@@ -46,7 +49,8 @@ inline VocabData tiny_bpe(const std::string& pre = "gpt-2") {
   for (int byte = 0; byte < 256; ++byte) {
     data.tokens.push_back({std::string(byte_to_letter(static_cast<uint8_t>(byte))), 0, TokenType::normal});
   }
-  data.merges = {"h e", "l l", "he ll", "hell o", "Ġ hello", "a a", "aa aa", "l o", "Ċ Ċ", "1 2", "12 3", "Ġ Ġ"};
+  data.merges = {"h e",   "l l", "he ll", "hell o", "Ġ hello", "a a",
+                 "aa aa", "l o", "Ċ Ċ",   "1 2",    "12 3",    "Ġ Ġ"};
   for (const std::string& merge : data.merges) {
     const size_t space = merge.find(' ');
     data.tokens.push_back({merge.substr(0, space) + merge.substr(space + 1), 0, TokenType::normal});

@@ -94,8 +94,12 @@ TEST(PreTokenizer, NothingIsLostAndNothingIsQuadratic) {
   constexpr size_t n = 200'000;
   std::string mixed;
   while (mixed.size() < n) mixed += "Hello WORLD it's 12345 中文 \u00e9\u0301\u4e2d!? \r\n\t  x_y ½ ";
-  const std::string texts[] = {std::string(n, 'a'),       std::string(n, 'A'),  std::string(n, ' ') + "x",
-                               std::string(n, '7') + "x", std::string(n, '\n'), std::string(n, '!'),
+  const std::string texts[] = {std::string(n, 'a'),
+                               std::string(n, 'A'),
+                               std::string(n, ' ') + "x",
+                               std::string(n, '7') + "x",
+                               std::string(n, '\n'),
+                               std::string(n, '!'),
                                mixed};
   for (const PreTokenizerSpec& spec : all_pre_tokenizers()) {
     const PreTokenizer pre_tokenizer(spec);

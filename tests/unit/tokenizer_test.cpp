@@ -18,7 +18,8 @@ using testing::ElementsAreArray;
 constexpr TokenizeOptions kPlain = {.add_special = false, .parse_special = false};
 
 // The texts of the tokens, as the vocabulary writes them.
-std::vector<std::string> pieces(const Vocab& vocab, std::string_view text, const TokenizeOptions& options = kPlain) {
+std::vector<std::string> pieces(const Vocab& vocab, std::string_view text,
+                                const TokenizeOptions& options = kPlain) {
   std::vector<std::string> out;
   for (const int32_t id : vocab.tokenize(text, options)) out.push_back(vocab.token(id).text);
   return out;
@@ -123,10 +124,16 @@ TEST(Bpe, NormalizesWhereTheModelWasTrainedSo) {
 TEST(Bpe, AMissingByteIsLeftOutUnlessThereIsAnUnknownToken) {
   VocabData data = test::tiny_bpe();
   data.tokens[0xff].text = "no longer a byte";
-  EXPECT_THAT(pieces(Vocab(VocabData(data)), "h\xff" "e"), ElementsAre("h", "e"));
+  EXPECT_THAT(pieces(Vocab(VocabData(data)),
+                     "h\xff"
+                     "e"),
+              ElementsAre("h", "e"));
   data.tokens.push_back({"<unk>", 0, TokenType::unknown});
   data.special.unk = static_cast<int32_t>(data.tokens.size()) - 1;
-  EXPECT_THAT(pieces(Vocab(std::move(data)), "h\xff" "e"), ElementsAre("h", "<unk>", "e"));
+  EXPECT_THAT(pieces(Vocab(std::move(data)),
+                     "h\xff"
+                     "e"),
+              ElementsAre("h", "<unk>", "e"));
 }
 
 TEST(Special, ControlTokensOnlyWhenParsedUserDefinedOnesAlways) {
@@ -139,7 +146,8 @@ TEST(Special, ControlTokensOnlyWhenParsedUserDefinedOnesAlways) {
 
 TEST(Special, TheLongestAtAPlaceWins) {
   VocabData data = test::tiny_bpe();
-  for (const char* text : {"<a", "<a>", "<a><b>", "<b>x"}) data.tokens.push_back({text, 0, TokenType::control});
+  for (const char* text : {"<a", "<a>", "<a><b>", "<b>x"})
+    data.tokens.push_back({text, 0, TokenType::control});
   const Vocab vocab(std::move(data));
   const TokenizeOptions options = {.add_special = false};
   EXPECT_THAT(pieces(vocab, "<a><b>x", options), ElementsAre("<a><b>", "x"));
@@ -177,7 +185,8 @@ TEST(Special, SomeSwallowTheWhiteSpaceAroundThem) {
 TEST(Detokenize, GivesTheTextBack) {
   const Vocab spm(test::tiny_spm());
   const Vocab bpe(test::tiny_bpe());
-  for (const std::string text : {"", " ", "  hello", "hello world", "hé\xff", "\n\n x", "world</s> world</s>  world"}) {
+  for (const std::string text :
+       {"", " ", "  hello", "hello world", "hé\xff", "\n\n x", "world</s> world</s>  world"}) {
     for (const Vocab* vocab : {&spm, &bpe}) {
       EXPECT_EQ(vocab->detokenize(vocab->tokenize(text, {.add_special = false}), SpecialText::shown), text);
     }
@@ -195,7 +204,8 @@ TEST(Stream, NeverGivesHalfACharacter) {
   const Vocab vocab(test::tiny_bpe());
   StreamDetokenizer stream(vocab);
   std::vector<std::string> out;
-  for (const char c : std::string("a\xf0\x9f\xa6\x99\xc3\xa9")) out.push_back(stream.add(static_cast<uint8_t>(c)));
+  for (const char c : std::string("a\xf0\x9f\xa6\x99\xc3\xa9"))
+    out.push_back(stream.add(static_cast<uint8_t>(c)));
   EXPECT_THAT(out, ElementsAre("a", "", "", "", "\xf0\x9f\xa6\x99", "", "\xc3\xa9"));
   EXPECT_EQ(stream.finish(), "");
 }
@@ -205,7 +215,9 @@ TEST(Stream, ReplacesWhatIsNoCharacter) {
   StreamDetokenizer stream(vocab);
   EXPECT_EQ(stream.add(0xff), "\ufffd");
   EXPECT_EQ(stream.add(0xe2), "");
-  EXPECT_EQ(stream.add('a'), "\ufffd" "a");
+  EXPECT_EQ(stream.add('a'),
+            "\ufffd"
+            "a");
   EXPECT_EQ(stream.add(0xe2), "");
   EXPECT_EQ(stream.add(0x82), "");
   EXPECT_EQ(stream.finish(), "\ufffd");
@@ -224,8 +236,8 @@ TEST(Stream, TakesTheSpaceThatTokenizeAddedAway) {
 
 TEST(Eog, IsKnownByRoleAndByText) {
   const Vocab spm(test::tiny_spm());
-  EXPECT_TRUE(spm.is_eog(2));                           // eos
-  EXPECT_TRUE(spm.is_eog(*spm.find("<|im_end|>")));     // a known end of turn
+  EXPECT_TRUE(spm.is_eog(2));                        // eos
+  EXPECT_TRUE(spm.is_eog(*spm.find("<|im_end|>")));  // a known end of turn
   EXPECT_EQ(spm.special().eot, *spm.find("<|im_end|>"));
   EXPECT_FALSE(spm.is_eog(1));
   EXPECT_FALSE(spm.is_eog(*spm.find("<tool>")));
@@ -244,7 +256,8 @@ TEST(Eog, TextsThatAreOrdinaryInSomeModelsCountOnlyWhenMarked) {
 
 TEST(Eog, AnEndOfOneMessageIsNotTheEndOfAReplyOfSeveral) {
   VocabData data = test::tiny_bpe();
-  for (const char* text : {"<|end|>", "<|return|>", "<|call|>"}) data.tokens.push_back({text, 0, TokenType::control});
+  for (const char* text : {"<|end|>", "<|return|>", "<|call|>"})
+    data.tokens.push_back({text, 0, TokenType::control});
   const Vocab vocab(std::move(data));
   EXPECT_FALSE(vocab.is_eog(*vocab.find("<|end|>")));
   EXPECT_TRUE(vocab.is_eog(*vocab.find("<|return|>")));

@@ -162,7 +162,8 @@ TEST(VocabGguf, WithoutTypesByteTokensAreKnownByTheirText) {
 }
 
 void expect_metadata_refused(const Metadata& metadata, const std::string& key) {
-  expect_bad_file([&] { Vocab vocab(read_vocab_data(metadata)); }, AllOf(HasSubstr("m.gguf"), HasSubstr(key)));
+  expect_bad_file([&] { Vocab vocab(read_vocab_data(metadata)); },
+                  AllOf(HasSubstr("m.gguf"), HasSubstr(key)));
 }
 
 TEST(VocabGguf, RefusesWhatDoesNotFit) {
