@@ -249,6 +249,7 @@ void Vocab::warn_about_double_bos(std::span<const int32_t> ids) const {
 }
 
 std::string Vocab::token_to_piece(int32_t id, SpecialText special) const {
+  if (!has(id)) return {};
   const Token& t = token(id);
   switch (t.type) {
     case TokenType::control:

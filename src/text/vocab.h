@@ -3,7 +3,8 @@
 // Made once from a VocabData (see vocab_gguf.h for files) and shared: immutable, every member may be called
 // from any thread. The constructor throws Error(bad_file), naming the metadata key, for data that makes no
 // tokenizer; tokenize and detokenize take any bytes and throw only for a text too long to index
-// (Error(usage)) and bad_alloc. Ids given to it must be in [0, size()).
+// (Error(usage)) and bad_alloc. A model may have more outputs than its vocabulary has tokens (padding): such
+// an id stands for no text and ends nothing.
 #pragma once
 
 #include <memory>
@@ -36,7 +37,8 @@ class Vocab {
   int32_t size() const { return static_cast<int32_t>(data_.tokens.size()); }
   TokenizerKind kind() const { return data_.kind; }
   const std::string& pre_tokenizer() const { return data_.pre; }
-  const Token& token(int32_t id) const { return data_.tokens[static_cast<size_t>(id)]; }
+  bool has(int32_t id) const { return id >= 0 && id < size(); }
+  const Token& token(int32_t id) const { return data_.tokens[static_cast<size_t>(id)]; }  // has(id)
   const SpecialIds& special() const { return data_.special; }
   bool add_bos() const { return add_bos_; }
   bool add_eos() const { return add_eos_; }
@@ -44,7 +46,7 @@ class Vocab {
 
   // Whether generation ends with this token: end of sequence, of turn, of message, or another of that
   // meaning.
-  bool is_eog(int32_t id) const { return is_eog_[static_cast<size_t>(id)]; }
+  bool is_eog(int32_t id) const { return has(id) && is_eog_[static_cast<size_t>(id)]; }
   std::span<const int32_t> eog_ids() const { return eog_ids_; }  // ascending
 
   // The token whose text, as the file has it, is exactly this.
@@ -59,7 +61,7 @@ class Vocab {
   std::string detokenize(std::span<const int32_t> ids, SpecialText special = SpecialText::hidden) const;
 
   // Whether what stands behind this token is a text of its own, before which tokenize puts a space.
-  bool restarts_text(int32_t id) const { return add_space_prefix_ && is_cut_out(token(id).type); }
+  bool restarts_text(int32_t id) const { return add_space_prefix_ && has(id) && is_cut_out(token(id).type); }
 
  private:
   static bool is_cut_out(TokenType type) {

@@ -263,6 +263,15 @@ TEST(Eog, AnEndOfOneMessageIsNotTheEndOfAReplyOfSeveral) {
   EXPECT_TRUE(vocab.is_eog(*vocab.find("<|return|>")));
 }
 
+TEST(Vocab, AnIdOfPaddingStandsForNothing) {
+  const Vocab vocab(test::tiny_spm());
+  for (const int32_t id : {-1, vocab.size(), vocab.size() + 100'000}) {
+    EXPECT_FALSE(vocab.is_eog(id));
+    EXPECT_EQ(vocab.token_to_piece(id, SpecialText::shown), "");
+    EXPECT_EQ(StreamDetokenizer(vocab).add(id), "");
+  }
+}
+
 TEST(Vocab, MayBeUsedByManyThreads) {
   const Vocab vocab(test::tiny_bpe("llama-bpe"));
   const auto expected = vocab.tokenize("hello world 123 hello");
