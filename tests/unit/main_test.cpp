@@ -1,0 +1,72 @@
+// The program from outside: what it prints where, and its exit codes.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace tandem {
+namespace {
+
+struct Result {
+  std::string out;
+  int exit_code;
+};
+
+// `before` and `after` go around the program's path in a shell line.
+Result shell(const std::string& before, const std::string& after) {
+  const char* binary = std::getenv("TANDEM_BINARY");
+  const std::string line = before + " '" + (binary ? binary : "") + "' " + after;
+  FILE* pipe = popen(line.c_str(), "r");
+  std::array<char, 4096> chunk;
+  Result result{"", -1};
+  while (const size_t n = fread(chunk.data(), 1, chunk.size(), pipe)) result.out.append(chunk.data(), n);
+  const int status = pclose(pipe);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return result;
+}
+
+class Main : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* binary = std::getenv("TANDEM_BINARY");
+    if (!binary) GTEST_SKIP() << "set TANDEM_BINARY to the program to test";
+  }
+};
+
+TEST_F(Main, VersionAndHelpGoToStdout) {
+  const Result version = shell("", "--version 2>/dev/null");
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(version.out.rfind("tandem ", 0), 0u);
+  EXPECT_EQ(version.out.find('\n'), version.out.size() - 1);
+  const Result help = shell("", "--help 2>/dev/null");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_NE(help.out.find("Usage: tandem"), std::string::npos);
+}
+
+TEST_F(Main, WithoutArgumentsThePageGoesToStderr) {
+  const Result quiet = shell("", "2>/dev/null");
+  EXPECT_EQ(quiet.exit_code, 2);
+  EXPECT_EQ(quiet.out, "");
+  EXPECT_NE(shell("", "2>&1").out.find("Usage: tandem"), std::string::npos);
+}
+
+TEST_F(Main, UsageErrorsAreOneLineWithAHint) {
+  const Result wrong = shell("", "--nonsense 2>&1");
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_EQ(wrong.out, "tandem: error: unknown option '--nonsense' (try 'tandem --help')\n");
+}
+
+TEST_F(Main, OutputThatCannotBeWritten) {
+  const Result full = shell("", "--help 2>&1 >/dev/full");
+  EXPECT_EQ(full.exit_code, 5);
+  EXPECT_EQ(full.out, "tandem: error: stdout: write failed: No space left on device\n");
+  // a pipe whose reader has left: no message, exit code 5
+  const Result closed = shell("{ { sleep 0.2;", "--help; echo $? >&3; } | true; } 3>&1 2>&1");
+  EXPECT_EQ(closed.out, "5\n");
+}
+
+}  // namespace
+}  // namespace tandem
