@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <ostream>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -236,6 +237,11 @@ struct VocabCase {
   const char* pre;
   std::map<int, std::string> specials;
 };
+
+// How the test's name ends.
+void PrintTo(const VocabCase& c, std::ostream* out) {
+  *out << c.shape;
+}
 
 class RandomVocab : public testing::TestWithParam<VocabCase> {};
 
