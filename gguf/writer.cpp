@@ -65,7 +65,7 @@ GgufWriter::~GgufWriter() {
 }
 
 void GgufWriter::fail(const char* doing) const {
-  throw_error(ErrorCode::io, "%s: cannot %s at offset %" PRIu64 ": %s", temporary_path_.c_str(), doing,
+  throw_error(ErrorCode::io, "%s: cannot %s (%" PRIu64 " bytes so far): %s", temporary_path_.c_str(), doing,
               n_written_ - buffer_.size(), strerror(errno));
 }
 
