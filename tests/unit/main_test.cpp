@@ -1,39 +1,19 @@
 // The program from outside: what it prints where, and its exit codes.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
+
+#include "support/process.h"
 
 namespace tandem {
 namespace {
 
-struct Result {
-  std::string out;
-  int exit_code;
-};
-
-// `before` and `after` go around the program's path in a shell line.
-Result shell(const std::string& before, const std::string& after) {
-  const char* binary = std::getenv("TANDEM_BINARY");
-  const std::string line = before + " '" + (binary ? binary : "") + "' " + after;
-  FILE* pipe = popen(line.c_str(), "r");
-  std::array<char, 4096> chunk;
-  Result result{"", -1};
-  while (const size_t n = fread(chunk.data(), 1, chunk.size(), pipe)) result.out.append(chunk.data(), n);
-  const int status = pclose(pipe);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return result;
-}
+using test::shell;
+using Result = test::Outcome;
 
 class Main : public testing::Test {
  protected:
-  void SetUp() override {
-    const char* binary = std::getenv("TANDEM_BINARY");
-    if (!binary) GTEST_SKIP() << "set TANDEM_BINARY to the program to test";
-  }
+  void SetUp() override { TANDEM_NEED_BINARY(); }
 };
 
 TEST_F(Main, VersionAndHelpGoToStdout) {
