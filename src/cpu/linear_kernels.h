@@ -36,12 +36,15 @@ struct LinearKernels {
   size_t (*encoded_bytes)(DType dtype, int64_t n, int64_t k);
   bool (*same_encoding)(DType a, DType b, int64_t n);
   // Encodes tokens [token0, token1) of n; x is [n, ldx] F32. Tokens are independent and may be encoded by different
-  // threads; token0 is a multiple of encode_granularity(n).
+  // threads; token0 is a multiple of encode_granularity(n), token1 too or n. `encoded` is 64-byte aligned.
+  //
+  // 8-bit encodings agree in every ISA: q = round_to_even(x * (127 / max|x|)) with scale max|x| / 127; a block with NaN
+  // or infinity gets a NaN scale (so its products are NaN), one with max|x| < 1e-30 is all zero.
   int64_t (*encode_granularity)(int64_t n);
   void (*encode)(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
                  std::byte* encoded);
 
-  // Rows to hand out to a thread at a time: multiply's row0 is a multiple of it.
+  // Rows to hand out to a thread at a time: multiply's row0 is a multiple of it, row1 too or m.
   int64_t (*row_granularity)(DType dtype, int64_t n, int64_t m, int64_t k);
   // Scratch of a thread inside multiply.
   size_t (*scratch_bytes)(DType dtype, int64_t n, int64_t k);
