@@ -62,8 +62,8 @@ def peer_main(spec):
         start = time.perf_counter()
         for first in range(0, n_tokens, n_batch):
             part = tokens[first:first + n_batch]
-            batch = lc.llama_batch_get_one((lc.llama_token * len(part))(*part), len(part))
-            if lc.llama_decode(context, batch) != 0:
+            ids = (lc.llama_token * len(part))(*part)  # the batch only points to it
+            if lc.llama_decode(context, lc.llama_batch_get_one(ids, len(part))) != 0:
                 sys.exit("llama_decode failed")
             lc.llama_synchronize(context)
         return n_tokens / (time.perf_counter() - start)
