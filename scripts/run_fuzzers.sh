@@ -1,28 +1,27 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of a build for a time each; stops at the first that finds something.
 #   scripts/run_fuzzers.sh BUILD_FOLDER SECONDS
-# Corpora are kept in BUILD_FOLDER/corpus/NAME, so that a second run goes on where the first ended; files in
-# tests/fuzz/seeds/NAME start them. What a target finds is left in BUILD_FOLDER/found/.
+# Corpora are kept in BUILD_FOLDER/corpus/NAME, so that a second run goes on where the first ended; a program
+# NAME_seeds, where there is one, writes the first files. What a target finds is left in BUILD_FOLDER/found/.
 set -euo pipefail
 build=$1 seconds=$2
 cd "$(dirname "$0")/.."
 mkdir -p "$build/found"
 ran=0
-for target in "$build"/bin/fuzz_*; do
+for target in "$build"/bin/*_fuzz; do
   if ! [ -x "$target" ]; then continue; fi
   name=$(basename "$target")
-  name=${name#fuzz_}
+  name=${name%_fuzz}
   mkdir -p "$build/corpus/$name"
-  folders=("$build/corpus/$name")
-  if [ -d "tests/fuzz/seeds/$name" ]; then folders+=("tests/fuzz/seeds/$name"); fi
-  echo "fuzz_$name: $seconds s"
+  if [ -x "$build/bin/${name}_seeds" ]; then "$build/bin/${name}_seeds" "$build/corpus/$name"; fi
+  echo "${name}_fuzz: $seconds s"
   if ! "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-      -artifact_prefix="$build/found/$name-" "${folders[@]}" >"$build/fuzz_$name.log" 2>&1 </dev/null; then
-    tail -n 60 "$build/fuzz_$name.log" >&2
-    echo "fuzz_$name failed; the input is in $build/found/" >&2
+      -artifact_prefix="$build/found/$name-" "$build/corpus/$name" >"$build/${name}_fuzz.log" 2>&1 </dev/null; then
+    tail -n 60 "$build/${name}_fuzz.log" >&2
+    echo "${name}_fuzz failed; the input is in $build/found/" >&2
     exit 1
   fi
-  grep -E 'number_of_executed_units|peak_rss' "$build/fuzz_$name.log" | sed 's/^stat::/  /'
+  grep -E 'number_of_executed_units|peak_rss' "$build/${name}_fuzz.log" | sed 's/^stat::/  /'
   ran=$((ran + 1))
 done
 if [ $ran -eq 0 ]; then echo "no fuzz target in $build/bin" >&2; exit 1; fi

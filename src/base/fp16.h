@@ -5,12 +5,16 @@
 #include <bit>
 #include <cstdint>
 
+// Always inlined: the same header is compiled for several instruction sets, and the linker must not be left to pick
+// one copy for all of them.
+#define TANDEM_INLINE [[gnu::always_inline]] inline
+
 namespace tandem {
 
 using fp16_t = uint16_t;
 using bf16_t = uint16_t;
 
-inline float fp16_to_fp32(fp16_t h) {
+TANDEM_INLINE float fp16_to_fp32(fp16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t exponent = (h >> 10) & 0x1f;
   const uint32_t mantissa = h & 0x3ff;
@@ -20,12 +24,12 @@ inline float fp16_to_fp32(fp16_t h) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-inline fp16_t fp32_to_fp16(float f) {
+TANDEM_INLINE fp16_t fp32_to_fp16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return static_cast<fp16_t>(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));  // NaN
-  if (magnitude >= 0x477ff000) return static_cast<fp16_t>(sign | 0x7c00);  // rounds to infinity
+  if (magnitude >= 0x477ff000) return static_cast<fp16_t>(sign | 0x7c00);                  // rounds to infinity
   if (magnitude < 0x38800000) {  // subnormal result: let the float adder do the rounding
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<fp16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
@@ -34,11 +38,9 @@ inline fp16_t fp32_to_fp16(float f) {
   return static_cast<fp16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-inline float bf16_to_fp32(bf16_t h) {
-  return std::bit_cast<float>(static_cast<uint32_t>(h) << 16);
-}
+TANDEM_INLINE float bf16_to_fp32(bf16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
 
-inline bf16_t fp32_to_bf16(float f) {
+TANDEM_INLINE bf16_t fp32_to_bf16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<bf16_t>((bits >> 16) | 0x40);  // quiet NaN
   return static_cast<bf16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);

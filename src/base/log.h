@@ -11,8 +11,7 @@ enum class LogLevel { quiet = 0, error = 1, warning = 2, info = 3, verbose = 4 }
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
-// Also appends every message (of any level up to the set one) to this file. Throws Error(io) if it cannot be
-// opened.
+// Also appends every message (of any level up to the set one) to this file. Throws Error(io) if it cannot be opened.
 void set_log_file(const std::string& path);
 
 void log_error(const char* format, ...) __attribute__((format(printf, 1, 2)));    // "tandem: error: ..."

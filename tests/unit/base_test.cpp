@@ -22,7 +22,7 @@ TEST(Fp16, EveryHalfSurvivesTheRoundTrip) {
 }
 
 TEST(Fp16, RoundsToNearestEvenAndOverflowsToInfinity) {
-  EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f), 0x3c00);  // tie goes to even
+  EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f), 0x3c00);                // tie goes to even
   EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);
   EXPECT_EQ(fp32_to_fp16(65504.0f), 0x7bff);
   EXPECT_EQ(fp32_to_fp16(65520.0f), 0x7c00);

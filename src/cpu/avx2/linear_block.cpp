@@ -1,0 +1,257 @@
+// Products with weights in blocks of 32: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL MXFP4.
+#include "cpu/avx2/linear_drive.h"
+#include "cpu/avx2/linear_formats_32.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+// Calls fn(eight blocks, number of the first) along a row; the last, shorter group is copied into zeroed
+// ones, which multiply the zeros that pad the activations.
+template <class Format, class Fn>
+TANDEM_INLINE void for_eight_blocks(const typename Format::Block* blocks, int64_t n, Fn&& fn) {
+  typename Format::Block rest[8];
+  for (int64_t b = 0; b < n; b += 8) {
+    const typename Format::Block* eight = blocks + b;
+    if (n - b < 8) {
+      std::memset(rest, 0, sizeof(rest));
+      std::memcpy(rest, eight, static_cast<size_t>(n - b) * sizeof(rest[0]));
+      eight = rest;
+    }
+    fn(eight, b);
+  }
+}
+
+// What a weight's unsigned integer is offset by, without the centre.
+template <class Format>
+TANDEM_INLINE __m256 offsets_of(const typename Format::Block* blocks, __m256 scales) {
+  if constexpr (Format::has_min) {
+    return Format::mins(blocks);
+  } else {
+    return _mm256_mul_ps(scales, _mm256_set1_ps(-static_cast<float>(Format::centre)));
+  }
+}
+
+template <class Format>
+struct Dot32 {
+  using Block = typename Format::Block;
+  static constexpr ActFormat format{32, Format::is_signed ? 0 : 32, 0, false};
+  static constexpr int most_tokens = 4;
+  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
+
+  // Per block and token: the integers of 32 columns to 8 int32 lanes, then one fma with the product of both
+  // scales.
+  template <int T>
+  TANDEM_INLINE static void dot(const std::byte* row, const ActToken (&x)[T], int64_t k, float (&sums)[T]) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256 acc[T][2];
+    for (int t = 0; t < T; ++t) acc[t][0] = acc[t][1] = _mm256_setzero_ps();
+    for_eight_blocks<Format>(
+        reinterpret_cast<const Block*>(row), k / 32, [&](const Block* blocks, int64_t b) {
+          prefetch_ahead(blocks, 8 * sizeof(Block));
+          const __m256 d = Format::scales(blocks);
+          alignas(32) float scales[T][8];
+          for (int t = 0; t < T; ++t) {
+            _mm256_store_ps(scales[t], _mm256_mul_ps(d, _mm256_loadu_ps(x[t].scales + b)));
+            if constexpr (!Format::is_signed) {
+              acc[t][0] =
+                  _mm256_fmadd_ps(offsets_of<Format>(blocks, d), _mm256_loadu_ps(x[t].sums + b), acc[t][0]);
+            }
+          }
+#pragma GCC unroll 8
+          for (int j = 0; j < 8; ++j) {
+            const __m256i w = Format::quants(blocks[j]), w_abs = Format::is_signed ? _mm256_abs_epi8(w) : w;
+            for (int t = 0; t < T; ++t) {
+              const __m256i column = load256(x[t].columns + 32 * (b + j));
+              const __m256i sum =
+                  Format::is_signed ? dot_signed(w_abs, w, column, ones) : dot_unsigned(w, column, ones);
+              acc[t][j % 2] =
+                  _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_broadcast_ss(&scales[t][j]), acc[t][j % 2]);
+            }
+          }
+        });
+    for (int t = 0; t < T; ++t) sums[t] = sum_lanes(_mm256_add_ps(acc[t][0], acc[t][1]));
+  }
+};
+
+// Scales (and offsets) of a strip's blocks, one row a lane.
+template <class Format, class Chunk>
+TANDEM_INLINE void pack_scales(const Strip& strip, int64_t k0, int64_t n_blocks, Chunk& to) {
+  using Block = typename Format::Block;
+  for (int p = 0; p < 2; ++p) {
+    for (int64_t b = 0; b < n_blocks; b += 8) {
+      __m256 d[8], offset[8];
+      for (int r = 0; r < 8; ++r) {
+        const Block* row = reinterpret_cast<const Block*>(strip.rows[8 * p + r]) + k0 / 32 + b;
+        prefetch<_MM_HINT_T1>(row, strip.to_next, 8 * sizeof(Block));
+        for_eight_blocks<Format>(row, n_blocks - b < 8 ? n_blocks - b : 8, [&](const Block* blocks, int64_t) {
+          d[r] = Format::scales(blocks);
+          if constexpr (Format::has_min) {
+            const __m256 centre = _mm256_set1_ps(static_cast<float>(Format::centre));
+            offset[r] = _mm256_fmadd_ps(centre, d[r], Format::mins(blocks));
+          }
+        });
+      }
+      transpose8(d);
+      if constexpr (Format::has_min) transpose8(offset);
+      for (int i = 0; i < 8; ++i) {
+        _mm256_store_ps(to.scales[b + i][p], d[i]);
+        if constexpr (Format::has_min) _mm256_store_ps(to.offsets[b + i][p], offset[i]);
+      }
+    }
+  }
+}
+
+// Unsigned weights. A group is 4 columns of 8 rows; the int16 lanes sum 8 groups, starting from the centres.
+template <class Format>
+struct BytePanel32 {
+  using Block = typename Format::Block;
+  static constexpr ActFormat format{32, 32, Format::centre, false};
+  static constexpr int most_tokens = 4;
+  static constexpr int64_t k_columns = 1024;
+  struct alignas(64) Chunk {
+    uint8_t w[k_columns / 32][8][2][32];  // [block][group][half of the strip][8 rows x 4 columns]
+    float scales[k_columns / 32][2][8];
+    float offsets[Format::has_min ? k_columns / 32 : 1][2][8];
+  };
+  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
+
+  TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
+    pack_scales<Format>(strip, k0, columns / 32, to);
+    for (int64_t b = 0; b < columns / 32; ++b) {
+      for (int p = 0; p < 2; ++p) {
+        __m256i v[8];
+        for (int r = 0; r < 8; ++r)
+          v[r] = Format::quants(reinterpret_cast<const Block*>(strip.rows[8 * p + r])[k0 / 32 + b]);
+        transpose8(v);
+        for (int g = 0; g < 8; ++g) store256(to.w[b][g][p], v[g]);
+      }
+    }
+  }
+
+  template <int T>
+  TANDEM_INLINE static void tile(const Chunk& chunk, const ActToken (&x)[T], int64_t k0, int64_t columns,
+                                 __m256 (&sums)[2][T]) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int t = 0; t < T; ++t) sums[0][t] = sums[1][t] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < columns / 32; ++b) {
+      const int64_t xb = k0 / 32 + b;
+      __m256i acc[2][T];
+      for (int t = 0; t < T; ++t) acc[0][t] = acc[1][t] = _mm256_set1_epi32(x[t].centres[xb]);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        const __m256i w0 = load256(chunk.w[b][g][0]), w1 = load256(chunk.w[b][g][1]);
+        for (int t = 0; t < T; ++t) {
+          const __m256i column = broadcast_u32(x[t].columns + 32 * xb + 4 * g);
+          add16(acc[0][t], _mm256_maddubs_epi16(w0, column));
+          add16(acc[1][t], _mm256_maddubs_epi16(w1, column));
+        }
+      }
+      for (int t = 0; t < T; ++t) {
+        const __m256 scale = _mm256_broadcast_ss(x[t].scales + xb);
+        for (int p = 0; p < 2; ++p) {
+          const __m256 both = _mm256_mul_ps(scale, _mm256_load_ps(chunk.scales[b][p]));
+          sums[p][t] =
+              _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(acc[p][t], ones)), both, sums[p][t]);
+          if constexpr (Format::has_min) {
+            const __m256 offset = _mm256_load_ps(chunk.offsets[b][p]);
+            sums[p][t] = _mm256_fmadd_ps(_mm256_broadcast_ss(x[t].sums + xb), offset, sums[p][t]);
+          }
+        }
+      }
+    }
+  }
+};
+
+// Signed weights, whose products do not fit int16 sums: int16 panels. A group is 2 columns of 8 rows.
+template <class Format>
+struct WordPanel32 {
+  using Block = typename Format::Block;
+  static constexpr ActFormat format{32, 0, 0, true};
+  static constexpr int most_tokens = 4;
+  static constexpr int64_t k_columns = 512;
+  struct alignas(64) Chunk {
+    int16_t w[k_columns / 32][16][2][16];  // [block][group][half of the strip][8 rows x 2 columns]
+    float scales[k_columns / 32][2][8];
+  };
+  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
+
+  TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
+    pack_scales<Format>(strip, k0, columns / 32, to);
+    for (int64_t b = 0; b < columns / 32; ++b) {
+      for (int p = 0; p < 2; ++p) {
+        __m256i low[8], high[8];
+        for (int r = 0; r < 8; ++r) {
+          const __m256i q =
+              Format::quants(reinterpret_cast<const Block*>(strip.rows[8 * p + r])[k0 / 32 + b]);
+          low[r] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
+          high[r] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
+        }
+        transpose8(low);
+        transpose8(high);
+        for (int g = 0; g < 8; ++g) {
+          store256(to.w[b][g][p], low[g]);
+          store256(to.w[b][8 + g][p], high[g]);
+        }
+      }
+    }
+  }
+
+  template <int T>
+  TANDEM_INLINE static void tile(const Chunk& chunk, const ActToken (&x)[T], int64_t k0, int64_t columns,
+                                 __m256 (&sums)[2][T]) {
+    for (int t = 0; t < T; ++t) sums[0][t] = sums[1][t] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < columns / 32; ++b) {
+      const int64_t xb = k0 / 32 + b;
+      __m256i acc[2][T];
+      for (int t = 0; t < T; ++t) acc[0][t] = acc[1][t] = _mm256_setzero_si256();
+#pragma GCC unroll 16
+      for (int g = 0; g < 16; ++g) {
+        const __m256i w0 = load256(chunk.w[b][g][0]), w1 = load256(chunk.w[b][g][1]);
+        for (int t = 0; t < T; ++t) {
+          const __m256i column = broadcast_u32(x[t].columns + 64 * xb + 4 * g);
+          add32(acc[0][t], _mm256_madd_epi16(w0, column));
+          add32(acc[1][t], _mm256_madd_epi16(w1, column));
+        }
+      }
+      for (int t = 0; t < T; ++t) {
+        const __m256 scale = _mm256_broadcast_ss(x[t].scales + xb);
+        for (int p = 0; p < 2; ++p) {
+          const __m256 both = _mm256_mul_ps(scale, _mm256_load_ps(chunk.scales[b][p]));
+          sums[p][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[p][t]), both, sums[p][t]);
+        }
+      }
+    }
+  }
+};
+
+template <class Format>
+constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<Format>>(5);
+template <class Format>
+constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(5);
+
+}  // namespace
+
+const DtypeKernels* block_kernels(DType dtype) {
+  switch (dtype) {
+    case DType::Q4_0:
+      return &byte_kernels<Q4_0>;
+    case DType::Q4_1:
+      return &byte_kernels<Q4_1>;
+    case DType::Q5_0:
+      return &byte_kernels<Q5_0>;
+    case DType::Q5_1:
+      return &byte_kernels<Q5_1>;
+    case DType::MXFP4:
+      return &byte_kernels<MXFP4>;
+    case DType::Q8_0:
+      return &word_kernels<Q8_0>;
+    case DType::IQ4_NL:
+      return &word_kernels<IQ4_NL>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

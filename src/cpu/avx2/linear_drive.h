@@ -1,0 +1,127 @@
+// The loops around the kernels: over rows and tokens for dot products, over strips of rows, columns and
+// tokens for panels. A kernel sees one row or one chunk of a strip and at most a handful of tokens, whose
+// number is a template parameter.
+#pragma once
+
+#include "cpu/avx2/linear.h"
+#include "cpu/avx2/linear_simd.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+TANDEM_INLINE float plus_addends(const LinearCall& call, int64_t token, int64_t row, float y) {
+  if (call.bias) y += call.bias[row];
+  if (call.residual) y += call.residual[token * call.ld_residual + row];
+  return y;
+}
+
+// Calls fn.template operator()<T>(first, T) over the tokens, T being Most or what is left at the end.
+template <int Most, class Fn>
+TANDEM_INLINE void for_tokens(int64_t n, Fn&& fn) {
+  int64_t t = 0;
+  for (; t + Most <= n; t += Most) fn.template operator()<Most>(t);
+  const auto rest = [&]<int T>(auto&& self) {
+    if constexpr (T > 0) {
+      if (n - t == T) return fn.template operator()<T>(t);
+      self.template operator()<T - 1>(self);
+    }
+  };
+  rest.template operator()<Most - 1>(rest);
+}
+
+// Kernel: row_bytes(k); dot<T>(row, tokens, k, sums) with sums[T].
+template <class Kernel>
+void dot_rows(const LinearCall& call, int64_t row0, int64_t row1) {
+  const ActLayout at = act_layout(Kernel::format, call.k);
+  const size_t stride = Kernel::row_bytes(call.k);
+  for (int64_t row = row0; row < row1; ++row) {
+    const std::byte* w = call.w + static_cast<size_t>(row) * stride;
+    for_tokens<Kernel::most_tokens>(call.n, [&]<int T>(int64_t t0) {
+      ActToken tokens[T];
+      float sums[T];
+      for (int t = 0; t < T; ++t) tokens[t] = act_token(call.x, at, t0 + t);
+      Kernel::template dot<T>(w, tokens, call.k, sums);
+      for (int t = 0; t < T; ++t)
+        call.y[(t0 + t) * call.ldy + row] = plus_addends(call, t0 + t, row, sums[t]);
+    });
+  }
+}
+
+constexpr int kStripRows = 16;  // two vectors of rows
+
+// Adds a tile's sums over a chunk of columns to y; the first chunk brings the bias and the residual.
+template <int T>
+TANDEM_INLINE void add_tile(const LinearCall& call, const __m256 (&tile)[2][T], int64_t row, int64_t token,
+                            bool first) {
+  const int64_t rows = call.m - row;
+  for (int t = 0; t < T; ++t) {
+    float* y = call.y + (token + t) * call.ldy + row;
+    if (rows >= kStripRows) {
+      for (int p = 0; p < 2; ++p) {
+        __m256 sum = tile[p][t];
+        if (!first) {
+          sum = _mm256_add_ps(sum, _mm256_loadu_ps(y + 8 * p));
+        } else {
+          if (call.bias) sum = _mm256_add_ps(sum, _mm256_loadu_ps(call.bias + row + 8 * p));
+          if (call.residual) {
+            const float* residual = call.residual + (token + t) * call.ld_residual + row;
+            sum = _mm256_add_ps(sum, _mm256_loadu_ps(residual + 8 * p));
+          }
+        }
+        _mm256_storeu_ps(y + 8 * p, sum);
+      }
+    } else {
+      alignas(32) float sums[kStripRows];
+      _mm256_store_ps(sums, tile[0][t]);
+      _mm256_store_ps(sums + 8, tile[1][t]);
+      for (int64_t r = 0; r < rows; ++r)
+        y[r] = first ? plus_addends(call, token + t, row + r, sums[r]) : y[r] + sums[r];
+    }
+  }
+}
+
+// Weights of a strip to unpack, and how far behind them the chunk lies that comes next, to be prefetched.
+struct Strip {
+  const std::byte* rows[kStripRows];
+  int64_t to_next;  // bytes
+};
+
+// Kernel: Chunk, the unpacked weights of a strip, k_columns of them at a time; pack(strip, k0, columns,
+// chunk); tile<T>(chunk, tokens, k0, columns, sums). row0 is a multiple of kStripRows; rows past m repeat the
+// last one and are not stored.
+template <class Kernel>
+void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
+  auto& chunk = *reinterpret_cast<typename Kernel::Chunk*>(scratch);
+  const ActLayout at = act_layout(Kernel::format, call.k);
+  const size_t stride = Kernel::row_bytes(call.k);
+  for (int64_t row = row0; row < row1; row += kStripRows) {
+    Strip strip;
+    for (int64_t r = 0; r < kStripRows; ++r) {
+      strip.rows[r] = call.w + static_cast<size_t>(row + r < call.m ? row + r : call.m - 1) * stride;
+    }
+    for (int64_t k0 = 0; k0 < call.k; k0 += Kernel::k_columns) {
+      const int64_t columns = call.k - k0 < Kernel::k_columns ? call.k - k0 : Kernel::k_columns;
+      const int64_t next = k0 + columns < call.k ? columns : call.k * kStripRows - k0;
+      strip.to_next = static_cast<int64_t>(Kernel::row_bytes(next));
+      Kernel::pack(strip, k0, columns, chunk);
+      for_tokens<Kernel::most_tokens>(call.n, [&]<int T>(int64_t t0) {
+        ActToken tokens[T];
+        for (int t = 0; t < T; ++t) tokens[t] = act_token(call.x, at, t0 + t);
+        __m256 sums[2][T];
+        Kernel::template tile<T>(chunk, tokens, k0, columns, sums);
+        add_tile<T>(call, sums, row, t0, k0 == 0);
+      });
+    }
+  }
+}
+
+template <class Dot, class Panel>
+constexpr DtypeKernels dtype_kernels(int64_t panel_from) {
+  return {Dot::format,   Panel::format,    panel_from, sizeof(typename Panel::Chunk),
+          dot_rows<Dot>, panel_rows<Panel>};
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

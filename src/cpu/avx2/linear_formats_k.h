@@ -1,0 +1,142 @@
+// Super-blocks of 256 as vectors: the integers of 32 columns, and the integer scales of all sub-blocks.
+//
+// A format's weights are d * scale * (u - centre) + offset_factor * offset, with u in 0..127 and scale and
+// offset integers of a sub-block, or d * scale * s with s signed. Only formats with minima have an offset.
+#pragma once
+
+#include "cpu/avx2/linear_formats_32.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+struct SubScales {
+  __m128i scales;   // int8 per sub-block, 8 or 16 of them
+  __m128i offsets;  // the same for the minima
+  float d;
+  float offset_factor;  // -dmin
+};
+
+TANDEM_INLINE float half_to_float(fp16_t h) {
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+
+// Groups: how many products of two columns each fit an int16 sum, as |u - centre| * 127 * 2 goes.
+template <class BlockType, int SubColumns, int Groups, int Centre, bool HasMin>
+struct Super {
+  using Block = BlockType;
+  static constexpr bool is_signed = false;
+  static constexpr int sub = SubColumns;
+  static constexpr int groups_in_int16 = Groups;
+  static constexpr int centre = Centre;
+  static constexpr bool has_min = HasMin;
+};
+
+// 2 bits of 32 columns: bits of the plane I % 4, from 0 to 3.
+template <int I>
+TANDEM_INLINE __m256i two_bits(const uint8_t* qs) {
+  return _mm256_and_si256(_mm256_srli_epi16(load256(qs + 32 * (I / 4)), 2 * (I % 4)), _mm256_set1_epi8(3));
+}
+// 4 bits of 32 columns, chunks of 64 columns to 32 bytes.
+template <int I>
+TANDEM_INLINE __m256i four_bits(const uint8_t* qs) {
+  return _mm256_and_si256(_mm256_srli_epi16(load256(qs + 32 * (I / 2)), 4 * (I % 2)), _mm256_set1_epi8(15));
+}
+// Bits From.. of every byte moved to bits To.., the others masked off.
+template <int From, int To>
+TANDEM_INLINE __m256i move_bits(__m256i v, int mask) {
+  if constexpr (From > To) v = _mm256_srli_epi16(v, From - To);
+  if constexpr (From < To) v = _mm256_slli_epi16(v, To - From);
+  return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+
+struct Q2_K : Super<BlockQ2_K, 16, 4, 0, true> {
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    return two_bits<I>(b.qs);
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) {
+    const __m128i packed = load128(b.scales), low = _mm_set1_epi8(15);
+    return {_mm_and_si128(packed, low), _mm_and_si128(_mm_srli_epi16(packed, 4), low), half_to_float(b.d),
+            -half_to_float(b.dmin)};
+  }
+};
+
+struct Q3_K : Super<BlockQ3_K, 16, 4, 4, false> {
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    return _mm256_or_si256(two_bits<I>(b.qs), move_bits<I, 2>(load256(b.hmask), 4));
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) {
+    const uint32_t s0 = load_u32(b.scales), s1 = load_u32(b.scales + 4), high = load_u32(b.scales + 8);
+    constexpr uint32_t kLow = 0x0f0f0f0f, kHigh = 0x30303030;
+    const uint32_t a = (s0 & kLow) | (high << 4 & kHigh), c = (s1 & kLow) | (high << 2 & kHigh);
+    const uint32_t e = (s0 >> 4 & kLow) | (high & kHigh), g = (s1 >> 4 & kLow) | (high >> 2 & kHigh);
+    const __m128i biased =
+        _mm_setr_epi32(static_cast<int>(a), static_cast<int>(c), static_cast<int>(e), static_cast<int>(g));
+    return {_mm_sub_epi8(biased, _mm_set1_epi8(32)), _mm_setzero_si128(), half_to_float(b.d), 0};
+  }
+};
+
+TANDEM_INLINE SubScales scales_of_k4(const uint8_t* packed, fp16_t d, fp16_t dmin) {
+  const uint32_t p0 = load_u32(packed), p1 = load_u32(packed + 4), p2 = load_u32(packed + 8);
+  constexpr uint32_t kSix = 0x3f3f3f3f, kLow = 0x0f0f0f0f, kHigh = 0x30303030;
+  const uint64_t scales = (p0 & kSix) | static_cast<uint64_t>((p2 & kLow) | (p0 >> 2 & kHigh)) << 32;
+  const uint64_t mins = (p1 & kSix) | static_cast<uint64_t>((p2 >> 4 & kLow) | (p1 >> 2 & kHigh)) << 32;
+  return {_mm_cvtsi64_si128(static_cast<long long>(scales)), _mm_cvtsi64_si128(static_cast<long long>(mins)),
+          half_to_float(d), -half_to_float(dmin)};
+}
+
+struct Q4_K : Super<BlockQ4_K, 32, 8, 0, true> {
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    return four_bits<I>(b.qs);
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) { return scales_of_k4(b.scales, b.d, b.dmin); }
+};
+
+struct Q5_K : Super<BlockQ5_K, 32, 4, 0, true> {
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    return _mm256_or_si256(four_bits<I>(b.qs), move_bits<I, 4>(load256(b.qh), 16));
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) { return scales_of_k4(b.scales, b.d, b.dmin); }
+};
+
+struct Q6_K : Super<BlockQ6_K, 16, 4, 32, false> {
+  // Of half h: columns 0..63 are the low nibbles of its 64 bytes of ql, 64..127 the high ones; bits 2p.. of
+  // its 32 bytes of qh belong to columns 32p...
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    constexpr int h = I / 4, p = I % 4;
+    const __m256i low = move_bits<4 * (p / 2), 0>(load256(b.ql + 64 * h + 32 * (p % 2)), 15);
+    return _mm256_or_si256(low, move_bits<2 * p, 4>(load256(b.qh + 32 * h), 48));
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) {
+    return {load128(b.scales), _mm_setzero_si128(), half_to_float(b.d), 0};
+  }
+};
+
+struct IQ4_XS : Super<BlockIQ4_XS, 32, 0, 0, false> {
+  static constexpr bool is_signed = true;
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    return lookup(nibbles(b.qs + 16 * I), kvalues_iq4nl);
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) {
+    const __m128i packed = _mm_cvtsi32_si128(static_cast<int>(load_u32(b.scales_l)));
+    const __m128i low =
+        _mm_and_si128(_mm_unpacklo_epi8(packed, _mm_srli_epi16(packed, 4)), _mm_set1_epi8(15));
+    // Word s: bits 2s and 2s+1 to the top, then to bits 4 and 5.
+    const __m128i at_top =
+        _mm_mullo_epi16(_mm_set1_epi16(static_cast<short>(b.scales_h)),
+                        _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
+    const __m128i words = _mm_slli_epi16(_mm_srli_epi16(at_top, 14), 4);
+    const __m128i biased = _mm_or_si128(low, _mm_packus_epi16(words, words));
+    return {_mm_sub_epi8(biased, _mm_set1_epi8(32)), _mm_setzero_si128(), half_to_float(b.d), 0};
+  }
+};
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

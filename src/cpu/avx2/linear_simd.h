@@ -1,0 +1,101 @@
+// Small vector helpers of the AVX2 matrix products. Everything is inlined: nothing here may become a symbol.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "base/fp16.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+TANDEM_INLINE __m256i load256(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+TANDEM_INLINE __m128i load128(const void* p) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+TANDEM_INLINE void store256(void* p, __m256i v) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), v);
+}
+
+TANDEM_INLINE uint32_t load_u32(const void* p) {
+  uint32_t v;
+  std::memcpy(&v, p, 4);
+  return v;
+}
+// Four bytes from p in each 32-bit lane: one load, no shuffle.
+TANDEM_INLINE __m256i broadcast_u32(const void* p) {
+  return _mm256_set1_epi32(static_cast<int>(load_u32(p)));
+}
+
+TANDEM_INLINE float sum_lanes(__m256 v) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+// sum += addend, at this point: without the barrier GCC reassociates integer sums across an unrolled loop,
+// keeps every product alive until its end and spills most of them (half the speed).
+TANDEM_INLINE void add16(__m256i& sum, __m256i addend) {
+  sum = _mm256_add_epi16(sum, addend);
+  asm("" : "+x"(sum));
+}
+TANDEM_INLINE void add32(__m256i& sum, __m256i addend) {
+  sum = _mm256_add_epi32(sum, addend);
+  asm("" : "+x"(sum));
+}
+
+// Lane c of vector r becomes lane r of vector c.
+TANDEM_INLINE void transpose8(__m256i (&v)[8]) {
+  __m256i a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_epi32(v[i], v[i + 1]);
+    a[i + 1] = _mm256_unpackhi_epi32(v[i], v[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+    v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+  }
+}
+
+TANDEM_INLINE void transpose8(__m256 (&v)[8]) {
+  __m256i bits[8];
+  for (int i = 0; i < 8; ++i) bits[i] = _mm256_castps_si256(v[i]);
+  transpose8(bits);
+  for (int i = 0; i < 8; ++i) v[i] = _mm256_castsi256_ps(bits[i]);
+}
+
+// Asks for the lines of `bytes` bytes, `distance` behind p; those may lie outside of the tensor.
+template <_mm_hint Hint>
+TANDEM_INLINE void prefetch(const void* p, int64_t distance, size_t bytes) {
+  const uintptr_t from = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(distance);
+  for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), Hint);
+}
+// Dot products read the weights once, in order: ahead of the page that the hardware's prefetching stops at.
+TANDEM_INLINE void prefetch_ahead(const void* p, size_t bytes) {
+  prefetch<_MM_HINT_T0>(p, 1536, bytes);
+}
+
+// Products of 32 integers with 32 int8 activations, in 8 int32 lanes of which lane i sums columns 4i..4i+3,
+// each pair of columns times one int16 lane of `scales`. Activations are within +-127, so int16 does not
+// overflow below 128.
+TANDEM_INLINE __m256i dot_unsigned(__m256i w, __m256i x, __m256i scales) {
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), scales);
+}
+TANDEM_INLINE __m256i dot_signed(__m256i w_abs, __m256i w, __m256i x, __m256i scales) {
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(w_abs, _mm256_sign_epi8(x, w)), scales);
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

@@ -1,0 +1,8 @@
+#include "cpu/avx512/vec.h"
+#include "cpu/simd/attention.h"
+
+namespace tandem::cpu::TANDEM_ISA {
+
+const AttentionKernels& attention_kernels() { return kAttentionKernels; }
+
+}  // namespace tandem::cpu::TANDEM_ISA

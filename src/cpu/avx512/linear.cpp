@@ -1,0 +1,69 @@
+// The table of AVX512 products. Compiled twice, with and without VNNI and BF16 (linear_simd.h has what differs).
+#include "cpu/avx512/linear_layout.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+bool is_float(DType dtype) { return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16; }
+
+// Columns that share an activation scale.
+int unit_of(DType dtype) {
+  switch (dtype) {
+    case DType::Q2_K:
+    case DType::Q3_K:
+    case DType::Q4_K:
+    case DType::Q5_K:
+    case DType::Q6_K:
+    case DType::IQ4_XS: return 256;
+    default: return 32;
+  }
+}
+
+size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
+  if (is_float(dtype)) return float_encoded_bytes(dtype, n, k);
+  return static_cast<size_t>(4 * n * TileLayout{unit_of(dtype), k}.token_words());
+}
+
+bool same_encoding(DType a, DType b, int64_t n) {
+  if (is_float(a) || is_float(b)) return is_float(a) && is_float(b) && float_same_encoding(a, b, n);
+  return unit_of(a) == unit_of(b);
+}
+
+int64_t encode_granularity(int64_t n) { return tile_tokens(n); }
+
+void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
+            std::byte* encoded) {
+  if (is_float(dtype)) return float_encode(dtype, x, ldx, n, k, token0, token1, encoded);
+  const TileLayout layout{unit_of(dtype), k};
+  const int64_t T = tile_tokens(n);
+  for (int64_t t = token0; t < token1; t += T) {
+    const int64_t tokens = t + T < n ? T : n - t;
+    encode_tile(layout, x + t * ldx, ldx, tokens, encoded + 4 * t * layout.token_words());
+  }
+}
+
+int64_t row_granularity(DType, int64_t, int64_t, int64_t) { return kStrip; }
+
+size_t scratch_bytes(DType dtype, int64_t n, int64_t k) {
+  return is_float(dtype) ? float_scratch_bytes(dtype, n, k) : quantized_scratch_bytes(dtype, n, k);
+}
+
+void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
+  if (is_float(call.dtype)) {
+    multiply_float(call, row0, row1, scratch);
+  } else {
+    multiply_quantized(call, row0, row1, scratch);
+  }
+}
+
+}  // namespace
+
+const LinearKernels& linear_kernels() {
+  static constexpr LinearKernels table{encoded_bytes,   same_encoding, encode_granularity, encode,
+                                       row_granularity, scratch_bytes, multiply};
+  return table;
+}
+
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

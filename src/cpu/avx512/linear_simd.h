@@ -1,0 +1,66 @@
+// The few vector operations that matrix products are made of, and unrolling by templates.
+#pragma once
+
+// GCC 12 takes the deliberately undefined operands inside its own header for mistakes (its bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/fp16.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+template <int I> struct Index { static constexpr int value = I; };
+
+// Calls fn(Index<0>{}), fn(Index<1>{}), ... fn(Index<N - 1>{}), inlined: arrays indexed so live in registers.
+template <int N, int I = 0, class Fn>
+TANDEM_INLINE void unroll(Fn&& fn) {
+  if constexpr (I < N) {
+    fn(Index<I>{});
+    unroll<N, I + 1>(fn);
+  }
+}
+
+// acc[lane] += sum of 4 products of unsigned bytes u and signed bytes s. wide: u may exceed 127.
+template <bool wide>
+TANDEM_INLINE __m512i dot_u8s8(__m512i acc, __m512i u, __m512i s) {
+#ifdef __AVX512VNNI__
+  return _mm512_dpbusd_epi32(acc, u, s);
+#else
+  if constexpr (!wide) {  // pairs fit 16 bits
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
+  } else {
+    const __m512i u_even = _mm512_and_si512(u, _mm512_set1_epi16(0xff)), u_odd = _mm512_srli_epi16(u, 8);
+    const __m512i s_even = _mm512_srai_epi16(_mm512_slli_epi16(s, 8), 8), s_odd = _mm512_srai_epi16(s, 8);
+    return _mm512_add_epi32(acc, _mm512_add_epi32(_mm512_madd_epi16(u_even, s_even), _mm512_madd_epi16(u_odd, s_odd)));
+  }
+#endif
+}
+
+// acc[lane] += sum of 2 products of 16-bit integers.
+TANDEM_INLINE __m512i dot_i16(__m512i acc, __m512i a, __m512i b) {
+#ifdef __AVX512VNNI__
+  return _mm512_dpwssd_epi32(acc, a, b);
+#else
+  return _mm512_add_epi32(acc, _mm512_madd_epi16(a, b));
+#endif
+}
+
+// Low halves of 16 words, as floats.
+TANDEM_INLINE __m512 low_halves(__m512i words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
+TANDEM_INLINE __m512 high_halves(__m512i words) { return low_halves(_mm512_srli_epi32(words, 16)); }
+
+TANDEM_INLINE __mmask16 first_lanes(int64_t n) {
+  return n >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << n) - 1);
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

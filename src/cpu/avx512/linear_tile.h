@@ -1,0 +1,145 @@
+// The inner kernel: a panel of 16 weight rows times a tile of T tokens, all in registers.
+//
+// Per 4 columns one load of the panel and T vpdpbusd with the activations broadcast from memory. vpdpbusd runs two a
+// cycle on the ports that the float conversions need too, so the floor is set by what a scale costs: of 32 columns
+// 8 products and 3 float operations (convert, join the scales, accumulate) per token with a scale each, 8 and 2 with
+// a super-block's; 4 and 2 for Q6_K's sub-blocks of 16; 64 and 3 for Q2_K and Q3_K. Loads (T + 1 for T products) stay
+// just below two a cycle.
+#pragma once
+
+#include "cpu/avx512/linear_layout.h"
+#include "cpu/avx512/linear_simd.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+// A tile (linear_layout.h) from some unit on, with what its sums become for one dtype.
+struct TileArgs {
+  const __m512i* panel;
+  const uint32_t* q;        // [k / 4][T]
+  const float* scale;       // [k / unit][T]
+  const int32_t* start;     // [k / sub][T] -offset * sum: where the integer sums start from
+  const float* min_scale;   // [k / 32][T] scale * sum; mins == 1
+  const uint32_t* sums;     // [k / 32 or k / 64][T] pairs of 16-bit sums; mins > 1
+  int64_t n_units;
+  float* acc;               // [T][16] added to
+};
+
+TANDEM_INLINE __m512i broadcast(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
+
+// acc[t] = start of the integer sums, then the products of `columns` columns.
+template <Shape S, int T, int columns>
+TANDEM_INLINE void dot_columns(const __m512i*& panel, const uint32_t*& q, const int32_t*& start, __m512i (&acc)[T]) {
+  unroll<T>([&](auto t) __attribute__((always_inline)) {
+    acc[t.value] = S.offset == 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(start[t.value]);
+  });
+  const auto four_columns = [&]() __attribute__((always_inline)) {
+    const __m512i w = _mm512_load_si512(panel++);
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      acc[t.value] = dot_u8s8<S.wide>(acc[t.value], w, broadcast(q + t.value));
+    });
+    q += T;
+  };
+  if constexpr (columns <= 32) {
+    unroll<columns / 4>([&](auto) __attribute__((always_inline)) { four_columns(); });
+  } else {
+    for (int i = 0; i < columns / 4; ++i) four_columns();
+  }
+  if constexpr (S.offset != 0) start += T;
+}
+
+// Units of 32 columns, each with a scale of its own on both sides.
+template <Shape S, int T>
+void tile_simple(const TileArgs& args) {
+  const __m512i* panel = args.panel;
+  const uint32_t* q = args.q;
+  const int32_t* start = args.start;
+  const float* scale = args.scale;
+  const float* min_scale = args.min_scale;
+  __m512 sum[T];
+  unroll<T>([&](auto t) __attribute__((always_inline)) { sum[t.value] = _mm512_loadu_ps(args.acc + 16 * t.value); });
+  for (int64_t b = 0; b < args.n_units; ++b) {
+    __m512i acc[T];
+    dot_columns<S, T, 32>(panel, q, start, acc);
+    const __m512 w_scale = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      const __m512 both = _mm512_mul_ps(w_scale, _mm512_set1_ps(scale[t.value]));
+      sum[t.value] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[t.value]), both, sum[t.value]);
+    });
+    scale += T;
+    if constexpr (S.mins != 0) {
+      const __m512 min = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
+      unroll<T>([&](auto t) __attribute__((always_inline)) {
+        sum[t.value] = _mm512_fmadd_ps(min, _mm512_set1_ps(min_scale[t.value]), sum[t.value]);
+      });
+      min_scale += T;
+    }
+  }
+  unroll<T>([&](auto t) __attribute__((always_inline)) { _mm512_storeu_ps(args.acc + 16 * t.value, sum[t.value]); });
+}
+
+// Super-blocks of 256 columns: the sub-blocks' sums meet in `part`, which the activation's scale multiplies once.
+template <Shape S, int T>
+void tile_super(const TileArgs& args) {
+  const __m512i* panel = args.panel;
+  const uint32_t* q = args.q;
+  const int32_t* start = args.start;
+  const float* scale = args.scale;
+  const uint32_t* sums = args.sums;
+  for (int64_t b = 0; b < args.n_units; ++b) {
+    __m512i acc[T];
+    __m512 part[T];
+    unroll<T>([&](auto t) __attribute__((always_inline)) { part[t.value] = _mm512_setzero_ps(); });
+    for (int s = 0; s < S.subs(); ++s) {
+      dot_columns<S, T, S.sub>(panel, q, start, acc);
+      const __m512 w_scale = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
+      unroll<T>([&](auto t) __attribute__((always_inline)) {
+        part[t.value] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[t.value]), w_scale, part[t.value]);
+      });
+    }
+    if constexpr (S.mins != 0) {
+      unroll<T>([&](auto t) __attribute__((always_inline)) { acc[t.value] = _mm512_setzero_si512(); });
+      unroll<S.mins / 2>([&](auto) __attribute__((always_inline)) {
+        const __m512i mins = _mm512_load_si512(panel++);
+        unroll<T>([&](auto t) __attribute__((always_inline)) {
+          acc[t.value] = dot_i16(acc[t.value], mins, broadcast(sums + t.value));
+        });
+        sums += T;
+      });
+      const __m512 dmin = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
+      unroll<T>([&](auto t) __attribute__((always_inline)) {
+        part[t.value] = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(acc[t.value]), dmin, part[t.value]);
+      });
+    }
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      float* to = args.acc + 16 * t.value;
+      _mm512_storeu_ps(to, _mm512_fmadd_ps(part[t.value], _mm512_set1_ps(scale[t.value]), _mm512_loadu_ps(to)));
+    });
+    scale += T;
+  }
+}
+
+using TileKernel = void (*)(const TileArgs&);
+
+template <Shape S, int T>
+constexpr TileKernel tile_kernel() {
+  if constexpr (S.unit == 32) {
+    return tile_simple<S, T>;
+  } else {
+    return tile_super<S, T>;
+  }
+}
+
+// By the number of tokens in the tile.
+template <Shape S>
+struct TileKernels {
+  static constexpr TileKernel by_tokens[kMaxTile + 1] = {
+      nullptr,           tile_kernel<S, 1>(), tile_kernel<S, 2>(),  tile_kernel<S, 3>(),  tile_kernel<S, 4>(),
+      tile_kernel<S, 5>(), tile_kernel<S, 6>(), tile_kernel<S, 7>(),  tile_kernel<S, 8>(),  tile_kernel<S, 9>(),
+      tile_kernel<S, 10>(), tile_kernel<S, 11>(), tile_kernel<S, 12>()};
+};
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

@@ -1,0 +1,8 @@
+#include "cpu/avx512/vec.h"
+#include "cpu/simd/rows.h"
+
+namespace tandem::cpu::TANDEM_ISA {
+
+const RowKernels& row_kernels() { return kRowKernels; }
+
+}  // namespace tandem::cpu::TANDEM_ISA

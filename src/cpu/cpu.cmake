@@ -1,0 +1,26 @@
+# The CPU device. Each ISA's kernels are compiled with that ISA's flags and nothing else is; TANDEM_ISA is the
+# namespace they land in. avx512/ is compiled twice.
+function(tandem_isa name folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cpu/${folder}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(tandem_cpu_${name} OBJECT ${sources})
+  target_include_directories(tandem_cpu_${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
+  target_compile_definitions(tandem_cpu_${name} PRIVATE TANDEM_ISA=${name})
+  # GCC 12's own intrinsics headers start from undefined vectors.
+  target_compile_options(tandem_cpu_${name} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+  # Contraction only where the code says fma: the scalar reference must not depend on the compiler's taste.
+  target_compile_options(tandem_cpu_${name} PRIVATE -O3 -ffp-contract=off ${ARGN})
+  target_sources(tandem_cpu PRIVATE $<TARGET_OBJECTS:tandem_cpu_${name}>)
+endfunction()
+
+file(GLOB TANDEM_CPU_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cpu/*.cpp ${CMAKE_SOURCE_DIR}/src/cpu/ops/*.cpp)
+add_library(tandem_cpu STATIC ${TANDEM_CPU_SOURCES})
+target_include_directories(tandem_cpu PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
+target_link_libraries(tandem_cpu PUBLIC tandem_device tandem_graph tandem_gguf tandem_base)
+tandem_isa(scalar scalar)
+tandem_isa(avx2 avx2 -mavx2 -mfma -mf16c -mbmi2)
+tandem_isa(avx512 avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+tandem_isa(avx512_vnni avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+           -mavx512bf16 -mprefer-vector-width=512)

@@ -1,0 +1,159 @@
+#include "cpu/cpu_device.h"
+
+#include <cstring>
+#include <map>
+
+#include "base/checked.h"
+#include "cpu/host_memory.h"
+#include "cpu/step.h"
+
+namespace tandem::cpu {
+namespace {
+
+class CpuPlan final : public Plan {
+ public:
+  std::vector<StepPtr> steps;
+};
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+// A run of linear nodes that read the same input becomes one step: the input is encoded once and all rows of all
+// matrices are claimed from one list. Returns the index after the run.
+size_t end_of_linear_group(const CompileContext& c, std::span<const int32_t> nodes, size_t begin) {
+  const TensorId x = c.node(nodes[begin]).inputs[0];
+  size_t end = begin + 1;
+  while (end < nodes.size() && std::holds_alternative<LinearOp>(c.node(nodes[end]).op) &&
+         c.node(nodes[end]).inputs[0] == x) {
+    ++end;
+  }
+  return end;
+}
+
+StepPtr compile_node(const CompileContext& c, const Node& node) {
+  return std::visit(Overloaded{
+                        [&](const EmbedOp&) { return compile_embed(c, node); },
+                        [&](const NormOp&) { return compile_norm(c, node); },
+                        [&](const LinearOp&) -> StepPtr { return nullptr; },  // compiled in groups
+                        [&](const RopeOp&) { return compile_rope(c, node); },
+                        [&](const KvWriteOp&) { return compile_kv_write(c, node); },
+                        [&](const AttentionOp&) { return compile_attention(c, node); },
+                        [&](const GluOp&) { return compile_glu(c, node); },
+                        [&](const MoeRouteOp&) { return compile_moe_route(c, node); },
+                        [&](const MoeFfnOp&) { return compile_moe_ffn(c, node); },
+                        [&](const AddOp&) { return compile_add(c, node); },
+                        [&](const ScaleOp&) { return compile_scale(c, node); },
+                        [&](const SoftcapOp&) { return compile_softcap(c, node); },
+                        [&](const GatherRowsOp&) { return compile_gather_rows(c, node); },
+                    },
+                    node.op);
+}
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const CpuOptions& options)
+      : kernels_(kernels(options.isa)),
+        n_threads_(options.n_threads > 0 ? options.n_threads : physical_core_count()),
+        n_threads_batch_(options.n_threads_batch > 0 ? options.n_threads_batch : n_threads_),
+        pool_(std::max(n_threads_, n_threads_batch_)) {
+    n_threads_ = std::min(n_threads_, pool_.n_threads());
+    n_threads_batch_ = std::min(n_threads_batch_, pool_.n_threads());
+    info_.name = "CPU";
+    info_.description = std::string(isa_name(options.isa)) + ", " + std::to_string(n_threads_) + " threads";
+    info_.host_memory = true;
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  std::string why_unsupported(const Graph& graph, const Node& node) const override {
+    for (TensorId id : node.inputs) {
+      if (id == kNoTensor) continue;
+      const Tensor& t = graph.tensor(id);
+      if (t.role == Role::weight && !dtype_info(t.dtype).computable) {
+        return t.name + ": dtype " + std::string(dtype_name(t.dtype)) + " has no kernel";
+      }
+    }
+    return "";
+  }
+
+  MemoryInfo memory_info() override { return host_memory_info(); }
+
+  DevicePtr alloc(size_t n_bytes) override {
+    HostMemory memory(n_bytes);
+    DevicePtr address = memory.data();
+    allocations_.emplace(address, std::move(memory));
+    return address;
+  }
+
+  void free(DevicePtr address) override { TANDEM_CHECK(allocations_.erase(address) == 1); }
+
+  void copy_in(DevicePtr to, const void* from, size_t n_bytes) override { memcpy(to, from, n_bytes); }
+  void copy_out(void* to, DevicePtr from, size_t n_bytes) override { memcpy(to, from, n_bytes); }
+  void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) override { memmove(to, from, n_bytes); }
+  Event record() override { return 0; }
+  void wait(Event) override {}
+
+  std::unique_ptr<Plan> compile(const Segment& segment) override {
+    const CompileContext context{segment, kernels_, pool_.n_threads()};
+    auto plan = std::make_unique<CpuPlan>();
+    size_t shared = 0, scratch = 0;
+    for (size_t i = 0; i < segment.nodes.size();) {
+      const Node& node = context.node(segment.nodes[i]);
+      StepPtr step;
+      if (std::holds_alternative<LinearOp>(node.op)) {
+        const size_t end = end_of_linear_group(context, segment.nodes, i);
+        step = compile_linear(context, segment.nodes.subspan(i, end - i));
+        i = end;
+      } else {
+        step = compile_node(context, node);
+        ++i;
+      }
+      shared = std::max(shared, align_up(step->shared_bytes, 64));
+      scratch = std::max(scratch, align_up(step->scratch_bytes, 64));
+      plan->steps.push_back(std::move(step));
+    }
+    reserve_scratch(shared, scratch);
+    return plan;
+  }
+
+  void run(Plan& plan, const StepShape& shape) override {
+    const auto& steps = static_cast<CpuPlan&>(plan).steps;
+    pool_.run(
+        [&](Worker& worker) {
+          std::byte* own = scratch_.data() + shared_bytes_ + static_cast<size_t>(worker.index()) * scratch_bytes_;
+          const RunContext context{shape, scratch_.data(), own};
+          for (const StepPtr& step : steps) step->run(worker, context);
+        },
+        shape.n_tokens == 1 ? n_threads_ : n_threads_batch_);
+  }
+
+ private:
+  // Plans of a device run one at a time, so all share one scratch, as large as the largest needs.
+  void reserve_scratch(size_t shared, size_t scratch) {
+    if (shared <= shared_bytes_ && scratch <= scratch_bytes_ && scratch_.data()) return;
+    shared_bytes_ = std::max(shared_bytes_, shared);
+    scratch_bytes_ = std::max(scratch_bytes_, scratch);
+    scratch_ = HostMemory();
+    scratch_ = HostMemory(shared_bytes_ + scratch_bytes_ * static_cast<size_t>(pool_.n_threads()));
+  }
+
+  const Kernels& kernels_;
+  int n_threads_;
+  int n_threads_batch_;
+  ThreadPool pool_;
+  DeviceInfo info_;
+  std::map<DevicePtr, HostMemory> allocations_;
+  HostMemory scratch_;
+  size_t shared_bytes_ = 0;
+  size_t scratch_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) { return std::make_unique<CpuDevice>(options); }
+
+}  // namespace tandem::cpu

@@ -1,0 +1,20 @@
+// The CPU as a device. Its addresses are host addresses; weights are used where the file is mapped. Runs are
+// synchronous: when run() returns, the work is done. One pool of threads serves all plans.
+#pragma once
+
+#include <memory>
+
+#include "cpu/isa.h"
+#include "device/device.h"
+
+namespace tandem::cpu {
+
+struct CpuOptions {
+  int n_threads = 0;        // for steps of one token; 0: physical cores
+  int n_threads_batch = 0;  // for longer steps; 0: as n_threads
+  Isa isa = best_isa();
+};
+
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
+
+}  // namespace tandem::cpu

@@ -1,0 +1,225 @@
+// attention: every token against the cached keys and values of its sequence.
+//
+// An item is a tile of query rows (tokens x query heads) of one key-value head over a range of cached positions; the
+// kernel gives its unnormalized sums. Where a tile's positions were cut into chunks, a second phase merges the chunks
+// in order. Cost: 2 * (hd_k + hd_v) operations for a query row and position; the cache is read once a tile.
+#include <cmath>
+#include <limits>
+
+#include "base/checked.h"
+#include "cpu/ops/attention_tiles.h"
+#include "cpu/ops/rows.h"
+
+namespace tandem::cpu {
+namespace {
+
+// Hands out aligned pieces of a buffer; with a null base it only measures.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <class T>
+  T* take(int64_t n) {
+    T* piece = reinterpret_cast<T*>(base_ + used_);
+    used_ += align_up(static_cast<size_t>(n) * sizeof(T), 64);
+    return piece;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+// Sums of some query rows over some positions.
+struct Partials {
+  float* acc;  // [rows, head_dim_v]
+  float* sum;  // [rows]
+  float* max;  // [rows]
+
+  Partials(Carver& carver, int64_t n_rows, int64_t head_dim_v)
+      : acc(carver.take<float>(n_rows * head_dim_v)), sum(carver.take<float>(n_rows)), max(carver.take<float>(n_rows)) {}
+};
+
+class AttentionStep final : public Step {
+ public:
+  AttentionStep(const CompileContext& context, const Node& node)
+      : op_(std::get<AttentionOp>(node.op)),
+        kernels_(context.kernels.attention),
+        scale_row_(context.kernels.rows.scale),
+        kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
+        parts_(op_, kernels_.max_queries),
+        n_slots_(op_.n_head_kv * parts_.parts),
+        max_tokens_(context.graph().shape.max_tokens),
+        max_blocks_(context.tensor(node.inputs[3]).n_cols),
+        q_(context.address<const float>(node.inputs[0])),
+        positions_(context.address<const int32_t>(node.inputs[1])),
+        sequences_(context.address<const int32_t>(node.inputs[2])),
+        block_table_(context.address<const int32_t>(node.inputs[3])),
+        sinks_(context, node.inputs[4]),
+        y_(context.address<float>(node.output)) {
+    TANDEM_CHECK(kv_.n_head_kv == op_.n_head_kv && kv_.head_dim_k == op_.head_dim_k &&
+                 kv_.head_dim_v == op_.head_dim_v && kv_.block_size > 0);
+    max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
+    n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);
+    Carver shared(nullptr), local(nullptr);
+    Partials(shared, n_partial_rows_, op_.head_dim_v);
+    Local(*this, local);
+    AttentionCall call = call_of_head(0);
+    call.n_queries = max_rows_;
+    shared_bytes = shared.used();
+    scratch_bytes = local.used() + kernels_.scratch_bytes(call);
+  }
+
+  void run(Worker& worker, const RunContext& context) const override {
+    Carver shared(context.shared), carver(context.scratch);
+    const Partials partials(shared, n_partial_rows_, op_.head_dim_v);
+    const Local local(*this, carver);
+    std::byte* scratch = context.scratch + carver.used();
+    const size_t n = static_cast<size_t>(context.shape.n_tokens);
+    const AttentionInputs in{{positions_, n}, {sequences_, n}, n_slots_, kv_.block_size, op_.window};
+    const AttentionWork work = divide_attention(in, parts_, local.order, local.tiles);
+
+    worker.for_each(work.n_items, [&](int64_t item) {
+      const AttentionTile& tile = work.tile_of_item(item);
+      const int64_t slot = (item - tile.first_item) / tile.n_chunks;
+      const int64_t chunk = (item - tile.first_item) % tile.n_chunks;
+      attend(work, tile, slot, chunk, local, work.split ? &partials : nullptr, scratch);
+    });
+    if (!work.split) return;
+    for_each_row(worker, n_slots_ * context.shape.n_tokens, 8 * parts_.heads * op_.head_dim_v, [&](int64_t i) {
+      merge(work, i / context.shape.n_tokens, i % context.shape.n_tokens, partials);
+    });
+  }
+
+ private:
+  // What a worker keeps in its scratch.
+  struct Local {
+    int32_t* order;
+    AttentionTile* tiles;
+    const float** q;     // rows of the item at hand
+    int32_t* positions;
+    Partials partials;
+
+    Local(const AttentionStep& step, Carver& carver)
+        : order(carver.take<int32_t>(step.max_tokens_)),
+          tiles(carver.take<AttentionTile>(step.max_tokens_)),
+          q(carver.take<const float*>(step.max_rows_)),
+          positions(carver.take<int32_t>(step.max_rows_)),
+          partials(carver, step.max_rows_, step.op_.head_dim_v) {}
+  };
+
+  // Query heads of a slot.
+  int64_t first_head(int64_t slot) const {
+    return slot / parts_.parts * parts_.group + slot % parts_.parts * parts_.heads;
+  }
+  int64_t head_count(int64_t slot) const {
+    return std::min(parts_.heads, parts_.group - slot % parts_.parts * parts_.heads);
+  }
+
+  AttentionCall call_of_head(int64_t head_kv) const {
+    const size_t k_head = row_bytes(kv_.k_dtype, kv_.head_dim_k) * static_cast<size_t>(kv_.block_size);
+    const size_t v_head = row_bytes(kv_.v_dtype, kv_.head_dim_v) * static_cast<size_t>(kv_.block_size);
+    AttentionCall call;
+    call.k_dtype = kv_.k_dtype;
+    call.v_dtype = kv_.v_dtype;
+    call.head_dim_k = kv_.head_dim_k;
+    call.head_dim_v = kv_.head_dim_v;
+    call.block_size = kv_.block_size;
+    call.k = kv_.k + static_cast<size_t>(head_kv) * k_head;
+    call.v = kv_.v + static_cast<size_t>(head_kv) * v_head;
+    call.k_block_stride = static_cast<size_t>(kv_.n_head_kv) * k_head;
+    call.v_block_stride = static_cast<size_t>(kv_.n_head_kv) * v_head;
+    call.scale = op_.scale;
+    call.softcap = op_.softcap;
+    call.window = op_.window;
+    return call;
+  }
+
+  // One item: into the shared partial sums where there are any, straight to y otherwise.
+  void attend(const AttentionWork& work, const AttentionTile& tile, int64_t slot, int64_t chunk, const Local& local,
+              const Partials* partials, std::byte* scratch) const {
+    AttentionCall call = call_of_head(slot / parts_.parts);
+    const int32_t* tokens = work.order.data() + tile.first;
+    const int64_t head0 = first_head(slot), n_heads = head_count(slot);
+    for (int64_t t = 0; t < tile.n_tokens; ++t) {
+      for (int64_t h = 0; h < n_heads; ++h) {
+        local.q[call.n_queries] = q_ + (tokens[t] * op_.n_head + head0 + h) * op_.head_dim_k;
+        local.positions[call.n_queries++] = positions_[tokens[t]];
+      }
+    }
+    call.q = local.q;
+    call.positions = local.positions;
+    call.block_table = block_table_ + sequences_[tokens[0]] * max_blocks_;
+    call.kv_begin = tile.kv_begin + chunk * tile.chunk;
+    call.kv_end = tile.n_chunks == 1 ? tile.kv_end : std::min(tile.kv_end, call.kv_begin + tile.chunk);
+    const Partials& to = partials ? *partials : local.partials;
+    const int64_t row0 = partials ? partial_row(tile, slot, chunk) : 0;
+    call.acc = to.acc + row0 * op_.head_dim_v;
+    call.sum = to.sum + row0;
+    call.max = to.max + row0;
+    kernels_.attend(call, scratch);
+    if (partials) return;
+    for (int64_t r = 0; r < call.n_queries; ++r) {
+      finish(tokens[r / n_heads], head0 + r % n_heads, local.partials, r, 0, 1);
+    }
+  }
+
+  int64_t partial_row(const AttentionTile& tile, int64_t slot, int64_t chunk) const {
+    return tile.first_partial_row + (slot * tile.n_chunks + chunk) * tile.rows(parts_);
+  }
+
+  // All heads of a slot for the i-th token of the order.
+  void merge(const AttentionWork& work, int64_t slot, int64_t i, const Partials& partials) const {
+    const AttentionTile& tile = work.tile_of_token(i);
+    const int64_t n_heads = head_count(slot);
+    for (int64_t h = 0; h < n_heads; ++h) {
+      const int64_t row = partial_row(tile, slot, 0) + (i - tile.first) * n_heads + h;
+      finish(work.order[static_cast<size_t>(i)], first_head(slot) + h, partials, row, tile.rows(parts_),
+             tile.n_chunks);
+    }
+  }
+
+  // y of a token and head from n partial results, rows row, row + stride, ...:
+  //   m = greatest max, y = sum of e^(max - m) * acc / (sum of e^(max - m) * sum + e^(sink - m)).
+  void finish(int32_t token, int64_t head, const Partials& partials, int64_t row, int64_t stride, int64_t n) const {
+    const int64_t n_cols = op_.head_dim_v;
+    float* y = y_ + (token * op_.n_head + head) * n_cols;
+    const bool has_sink = sinks_.data() != nullptr;
+    float m = has_sink ? sinks_.data()[head] : -std::numeric_limits<float>::infinity();
+    for (int64_t c = 0; c < n; ++c) m = std::max(m, partials.max[row + c * stride]);
+    if (std::isinf(m) && m < 0) m = 0;  // nothing seen, or only NaN
+    const auto weight = [&](int64_t c) { return std::exp(partials.max[row + c * stride] - m); };
+    float total = has_sink ? std::exp(sinks_.data()[head] - m) : 0.0f;
+    for (int64_t c = 0; c < n; ++c) total += weight(c) * partials.sum[row + c * stride];
+    const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+    scale_row_(partials.acc + row * n_cols, weight(0) * inverse, y, n_cols);
+    for (int64_t c = 1; c < n; ++c) {
+      const float factor = weight(c) * inverse;
+      const float* acc = partials.acc + (row + c * stride) * n_cols;
+      for (int64_t d = 0; d < n_cols; ++d) y[d] += factor * acc[d];
+    }
+  }
+
+  AttentionOp op_;
+  AttentionKernels kernels_;
+  decltype(RowKernels::scale) scale_row_;
+  KvLayer kv_;
+  HeadParts parts_;
+  int64_t n_slots_, max_tokens_, max_blocks_;
+  int64_t max_rows_ = 0;        // of a tile
+  int64_t n_partial_rows_ = 0;  // room for that many in the shared scratch
+  const float* q_;              // [n_tokens, n_head * head_dim_k]
+  const int32_t* positions_;    // [n_tokens]
+  const int32_t* sequences_;    // [n_tokens]
+  const int32_t* block_table_;  // [n_sequences, max_blocks]
+  VectorWeight sinks_;          // [n_head]
+  float* y_;                    // [n_tokens, n_head * head_dim_v]
+};
+
+}  // namespace
+
+StepPtr compile_attention(const CompileContext& context, const Node& node) {
+  return std::make_unique<AttentionStep>(context, node);
+}
+
+}  // namespace tandem::cpu

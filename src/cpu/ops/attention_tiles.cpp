@@ -1,0 +1,103 @@
+#include "cpu/ops/attention_tiles.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+
+namespace tandem::cpu {
+namespace {
+
+// Enough items to keep a big socket busy, and chunks long enough (tens of microseconds) to be worth the merging.
+constexpr int64_t kWantedItems = 128;
+constexpr int64_t kMinChunk = 256;
+
+// Chunks a tile may be cut into when there are this many (tile, slot) pairs.
+int64_t chunk_limit(int64_t n_pairs) { return n_pairs >= kWantedItems ? 1 : ceil_div(kWantedItems, n_pairs); }
+
+void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  const auto before = [&](int32_t a, int32_t b) {
+    const size_t i = static_cast<size_t>(a), j = static_cast<size_t>(b);
+    if (in.sequences[i] != in.sequences[j]) return in.sequences[i] < in.sequences[j];
+    if (in.positions[i] != in.positions[j]) return in.positions[i] < in.positions[j];
+    return a < b;
+  };
+  if (!std::is_sorted(order.begin(), order.end(), before)) std::sort(order.begin(), order.end(), before);
+}
+
+// The tile that starts at order[first].
+AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::span<const int32_t> order,
+                        int64_t first) {
+  const auto token = [&](int64_t i) { return static_cast<size_t>(order[static_cast<size_t>(i)]); };
+  AttentionTile tile;
+  tile.first = first;
+  int64_t last = first;
+  const int64_t limit = std::min(first + parts.tokens, static_cast<int64_t>(order.size()));
+  while (last + 1 < limit && in.sequences[token(last + 1)] == in.sequences[token(first)]) ++last;
+  tile.n_tokens = last - first + 1;
+  tile.kv_end = in.positions[token(last)] + int64_t{1};
+  if (in.window > 0) {
+    const int64_t seen = std::max<int64_t>(0, in.positions[token(first)] - in.window + 1);
+    tile.kv_begin = std::min(seen, tile.kv_end) / in.block_size * in.block_size;
+  }
+  return tile;
+}
+
+}  // namespace
+
+HeadParts::HeadParts(const AttentionOp& op, int64_t max_queries) {
+  group = op.n_head / op.n_head_kv;
+  parts = ceil_div(group, max_queries);
+  heads = ceil_div(group, parts);
+  tokens = std::max<int64_t>(1, max_queries / heads);
+}
+
+const AttentionTile& AttentionWork::tile_of_item(int64_t item) const {
+  const auto after = std::upper_bound(tiles.begin(), tiles.end(), item,
+                                      [](int64_t i, const AttentionTile& t) { return i < t.first_item; });
+  return *(after - 1);
+}
+
+AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts, int32_t* order_memory,
+                               AttentionTile* tile_memory) {
+  const int64_t n_tokens = static_cast<int64_t>(in.positions.size());
+  AttentionWork work;
+  work.order = {order_memory, static_cast<size_t>(n_tokens)};
+  sort_tokens(in, work.order);
+
+  int64_t n_tiles = 0;
+  for (int64_t first = 0; first < n_tokens; first += tile_memory[n_tiles++].n_tokens) {
+    tile_memory[n_tiles] = make_tile(in, parts, work.order, first);
+  }
+  work.tiles = {tile_memory, static_cast<size_t>(n_tiles)};
+  std::reverse(work.tiles.begin(), work.tiles.end());  // later positions see more
+
+  const int64_t most_chunks = n_tiles == 0 ? 1 : chunk_limit(n_tiles * in.n_slots);
+  int64_t partial_row = 0;
+  for (AttentionTile& tile : work.tiles) {
+    const int64_t length = std::max<int64_t>(0, tile.kv_end - tile.kv_begin);
+    const size_t chunk = static_cast<size_t>(std::max(kMinChunk, ceil_div(length, most_chunks)));
+    tile.chunk = static_cast<int64_t>(align_up(chunk, static_cast<size_t>(in.block_size)));
+    if (most_chunks > 1) tile.n_chunks = std::max<int64_t>(1, ceil_div(length, tile.chunk));
+    tile.first_item = work.n_items;
+    tile.first_partial_row = partial_row;
+    work.n_items += in.n_slots * tile.n_chunks;
+    partial_row += in.n_slots * tile.n_chunks * tile.rows(parts);
+    work.split |= tile.n_chunks > 1;
+  }
+  return work;
+}
+
+const AttentionTile& AttentionWork::tile_of_token(int64_t i) const {
+  return *std::find_if(tiles.begin(), tiles.end(), [&](const AttentionTile& t) { return t.first <= i; });
+}
+
+int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions) {
+  if (max_positions <= kMinChunk) return 0;
+  // Only fewer than kWantedItems (tile, slot) pairs are cut, each into at most kWantedItems / pairs + 1 chunks.
+  const int64_t tile_rows = std::min(max_tokens, parts.tokens) * parts.heads;
+  const int64_t rows = std::min(n_slots * max_tokens * parts.heads, kWantedItems * tile_rows);
+  return std::min(kWantedItems * tile_rows + rows, rows * ceil_div(max_positions, kMinChunk));
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,36 @@
+// gather_rows: the rows whose logits are wanted. Reads and writes n_outputs * c floats.
+#include <cstring>
+
+#include "cpu/ops/rows.h"
+
+namespace tandem::cpu {
+namespace {
+
+class GatherRowsStep final : public Step {
+ public:
+  GatherRowsStep(const CompileContext& context, const Node& node)
+      : n_cols_(context.tensor(node.output).n_cols),
+        x_(context.address<const float>(node.inputs[0])),
+        outputs_(context.address<const int32_t>(node.inputs[1])),
+        y_(context.address<float>(node.output)) {}
+
+  void run(Worker& worker, const RunContext& context) const override {
+    for_each_row(worker, context.shape.n_outputs, n_cols_, [&](int64_t row) {
+      std::memcpy(y_ + row * n_cols_, x_ + outputs_[row] * n_cols_, static_cast<size_t>(n_cols_) * sizeof(float));
+    });
+  }
+
+ private:
+  int64_t n_cols_;
+  const float* x_;          // [n_tokens, n_cols]
+  const int32_t* outputs_;  // [n_outputs]
+  float* y_;                // [n_outputs, n_cols]
+};
+
+}  // namespace
+
+StepPtr compile_gather_rows(const CompileContext& context, const Node& node) {
+  return std::make_unique<GatherRowsStep>(context, node);
+}
+
+}  // namespace tandem::cpu

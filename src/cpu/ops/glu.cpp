@@ -1,0 +1,106 @@
+// glu: act(x Wgate^T) * (x Wup^T). A worker takes a strip of rows, computes both products of the strip into its own
+// scratch while that is warm in cache, and writes their combination: nothing of size n x m but the result is stored.
+#include "cpu/ops/linear_group.h"
+#include "cpu/step.h"
+
+namespace tandem::cpu {
+namespace {
+
+// Rows of a strip at most: with 512 tokens its two results take 256 KB of the worker's L2.
+constexpr int64_t kMaxStripRows = 64;
+
+class GluStep : public Step {
+ public:
+  GluStep(const Kernels& kernels, Activation activation, EncodedInput input, LinearCall gate, LinearCall up,
+          const Tensor& x, float* y, size_t multiply_bytes)
+      : kernels_(kernels), activation_(activation), input_(std::move(input)), gate_(gate), up_(up),
+        extent_(x.extent), fixed_rows_(x.n_rows), y_(y), multiply_bytes_(multiply_bytes) {}
+
+  void run(Worker& worker, const RunContext& context) const override {
+    const int64_t n = row_count(extent_, fixed_rows_, context.shape);
+    if (n == 0) return;
+    const std::byte* x = input_.encode(worker, n, context.shared, context.scratch);
+    std::byte* scratch = context.scratch + input_.private_bytes();
+    float* gate = reinterpret_cast<float*>(scratch + multiply_bytes_);
+    float* up = gate + n * kMaxStripRows;
+    const int64_t m = gate_.m, strip = strip_rows(n, worker.count());
+    worker.for_each((m + strip - 1) / strip, [&](int64_t item) {
+      const int64_t row0 = item * strip, rows = std::min(strip, m - row0);
+      multiply_strip(gate_, x, n, row0, rows, gate, scratch);
+      multiply_strip(up_, x, n, row0, rows, up, scratch);
+      for (int64_t t = 0; t < n; ++t) {
+        kernels_.rows.glu(activation_, gate + t * kMaxStripRows, up + t * kMaxStripRows, y_ + t * m + row0, rows);
+      }
+    });
+  }
+
+ private:
+  // A strip that both weights' kernels accept; granularities are powers of two.
+  int64_t strip_rows(int64_t n, int n_workers) const {
+    const LinearKernels& k = kernels_.linear;
+    const int64_t rows = std::max(rows_per_item(k, gate_.dtype, n, gate_.m, gate_.k, n_workers),
+                                  rows_per_item(k, up_.dtype, n, up_.m, up_.k, n_workers));
+    const int64_t step = std::max(k.row_granularity(gate_.dtype, n, gate_.m, gate_.k),
+                                  k.row_granularity(up_.dtype, n, up_.m, up_.k));
+    TANDEM_CHECK(step <= kMaxStripRows);
+    return std::min(rows, kMaxStripRows) / step * step;
+  }
+
+  // The strip alone, as a product of its own: y is [n, kMaxStripRows].
+  void multiply_strip(const LinearCall& whole, const std::byte* x, int64_t n, int64_t row0, int64_t rows, float* y,
+                      std::byte* scratch) const {
+    LinearCall call = whole;
+    call.w += row_bytes(call.dtype, call.k) * static_cast<size_t>(row0);
+    if (call.bias) call.bias += row0;
+    call.n = n;
+    call.m = rows;
+    call.x = input_.at(x, call.dtype, n);
+    call.y = y;
+    call.ldy = kMaxStripRows;
+    kernels_.linear.multiply(call, 0, rows, scratch);
+  }
+
+  const Kernels& kernels_;
+  Activation activation_;
+  EncodedInput input_;
+  LinearCall gate_, up_;  // of the whole weights; n, x and y are the strip's
+  Extent extent_;
+  int64_t fixed_rows_;
+  float* y_;  // [n, m]
+  size_t multiply_bytes_;
+};
+
+LinearCall weight_call(const CompileContext& context, TensorId weight, TensorId bias) {
+  const Tensor& w = context.tensor(weight);
+  LinearCall call;
+  call.dtype = w.dtype;
+  call.w = context.address<std::byte>(weight);
+  call.m = w.n_rows;
+  call.k = w.n_cols;
+  call.bias = context.address(bias);
+  return call;
+}
+
+}  // namespace
+
+StepPtr compile_glu(const CompileContext& context, const Node& node) {
+  TANDEM_CHECK(node.inputs.size() == 5);
+  const Tensor& x = context.tensor(node.inputs[0]);
+  const LinearCall gate = weight_call(context, node.inputs[1], node.inputs[3]);
+  const LinearCall up = weight_call(context, node.inputs[2], node.inputs[4]);
+  TANDEM_CHECK(gate.m == up.m && gate.k == x.n_cols && up.k == x.n_cols);
+  const LinearKernels& kernels = context.kernels.linear;
+  EncodedInput input(kernels, context.address(node.inputs[0]), x.n_cols, x.n_rows, {gate.dtype, up.dtype});
+  const size_t multiply_bytes = std::max(max_scratch_bytes(kernels, gate.dtype, x.n_rows, gate.k),
+                                         max_scratch_bytes(kernels, up.dtype, x.n_rows, up.k));
+  const size_t strip_bytes = 2 * sizeof(float) * static_cast<size_t>(x.n_rows * kMaxStripRows);
+  const size_t shared_bytes = input.shared_bytes();
+  const size_t scratch_bytes = input.private_bytes() + multiply_bytes + strip_bytes;
+  auto step = std::make_unique<GluStep>(context.kernels, std::get<GluOp>(node.op).activation, std::move(input), gate,
+                                        up, x, context.address(node.output), multiply_bytes);
+  step->shared_bytes = shared_bytes;
+  step->scratch_bytes = scratch_bytes;
+  return step;
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,52 @@
+// kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. Reads
+// n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
+#include "cpu/ops/rows.h"
+
+namespace tandem::cpu {
+namespace {
+
+class KvWriteStep final : public Step {
+ public:
+  KvWriteStep(const CompileContext& context, const Node& node)
+      : store_row_(context.kernels.attention.store_row),
+        kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
+        k_(context.address<const float>(node.inputs[0])),
+        v_(context.address<const float>(node.inputs[1])),
+        slots_(context.address<const int32_t>(node.inputs[2])),
+        k_row_bytes_(row_bytes(kv_.k_dtype, kv_.head_dim_k)),
+        v_row_bytes_(row_bytes(kv_.v_dtype, kv_.head_dim_v)) {
+    TANDEM_CHECK(context.tensor(node.inputs[0]).n_cols == kv_.n_head_kv * kv_.head_dim_k);
+    TANDEM_CHECK(context.tensor(node.inputs[1]).n_cols == kv_.n_head_kv * kv_.head_dim_v);
+  }
+
+  void run(Worker& worker, const RunContext& context) const override {
+    const int64_t elements = kv_.n_head_kv * (kv_.head_dim_k + kv_.head_dim_v);
+    for_each_row(worker, context.shape.n_tokens, elements, [&](int64_t token) { store(token); });
+  }
+
+ private:
+  void store(int64_t token) const {
+    const int64_t block = slots_[token] / kv_.block_size, offset = slots_[token] % kv_.block_size;
+    for (int64_t head = 0; head < kv_.n_head_kv; ++head) {
+      const size_t row = static_cast<size_t>((block * kv_.n_head_kv + head) * kv_.block_size + offset);
+      const int64_t from = token * kv_.n_head_kv + head;
+      store_row_(kv_.k_dtype, k_ + from * kv_.head_dim_k, kv_.k + row * k_row_bytes_, kv_.head_dim_k);
+      store_row_(kv_.v_dtype, v_ + from * kv_.head_dim_v, kv_.v + row * v_row_bytes_, kv_.head_dim_v);
+    }
+  }
+
+  decltype(AttentionKernels::store_row) store_row_;
+  KvLayer kv_;
+  const float* k_;  // [n_tokens, n_head_kv * head_dim_k]
+  const float* v_;  // [n_tokens, n_head_kv * head_dim_v]
+  const int32_t* slots_;  // [n_tokens]
+  size_t k_row_bytes_, v_row_bytes_;
+};
+
+}  // namespace
+
+StepPtr compile_kv_write(const CompileContext& context, const Node& node) {
+  return std::make_unique<KvWriteStep>(context, node);
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,92 @@
+// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once, then the
+// strips of all the weights are one list of items, so that a small matrix fills in behind a large one and the step
+// ends with a single barrier.
+#include "cpu/ops/linear_group.h"
+#include "cpu/step.h"
+
+namespace tandem::cpu {
+namespace {
+
+struct Product {
+  LinearCall call;  // n and x are the step's
+  Extent extent;
+  int64_t fixed_rows;
+};
+
+class LinearStep : public Step {
+ public:
+  LinearStep(const LinearKernels& kernels, EncodedInput input, std::vector<Product> products)
+      : kernels_(kernels), input_(std::move(input)), products_(std::move(products)) {}
+
+  void run(Worker& worker, const RunContext& context) const override {
+    const int64_t n = row_count(products_[0].extent, products_[0].fixed_rows, context.shape);
+    if (n == 0) return;
+    const std::byte* x = input_.encode(worker, n, context.shared, context.scratch);
+    std::byte* scratch = context.scratch + input_.private_bytes();
+    int64_t n_items = 0;
+    for (const Product& p : products_) n_items += items(p, n, worker).count;
+    worker.for_each(n_items, [&](int64_t item) {
+      for (const Product& p : products_) {
+        const Items split = items(p, n, worker);
+        if (item >= split.count) {
+          item -= split.count;
+          continue;
+        }
+        LinearCall call = p.call;
+        call.n = n;
+        call.x = input_.at(x, call.dtype, n);
+        kernels_.multiply(call, item * split.rows, std::min((item + 1) * split.rows, call.m), scratch);
+        return;
+      }
+    });
+  }
+
+ private:
+  struct Items { int64_t rows, count; };
+  Items items(const Product& p, int64_t n, const Worker& worker) const {
+    const int64_t rows = rows_per_item(kernels_, p.call.dtype, n, p.call.m, p.call.k, worker.count());
+    return {rows, (p.call.m + rows - 1) / rows};
+  }
+
+  const LinearKernels& kernels_;
+  EncodedInput input_;
+  std::vector<Product> products_;
+};
+
+}  // namespace
+
+StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
+  const LinearKernels& kernels = context.kernels.linear;
+  const TensorId x_id = context.node(nodes[0]).inputs[0];
+  const Tensor& x = context.tensor(x_id);
+  std::vector<Product> products;
+  std::vector<DType> dtypes;
+  size_t multiply_bytes = 0;
+  for (int32_t index : nodes) {
+    const Node& node = context.node(index);
+    TANDEM_CHECK(node.inputs.size() == 4 && node.inputs[0] == x_id);
+    const Tensor& w = context.tensor(node.inputs[1]);
+    Product p{{}, x.extent, x.n_rows};
+    p.call.dtype = w.dtype;
+    p.call.w = context.address<std::byte>(node.inputs[1]);
+    p.call.m = w.n_rows;
+    p.call.k = w.n_cols;
+    p.call.y = context.address(node.output);
+    p.call.ldy = w.n_rows;
+    p.call.bias = context.address(node.inputs[2]);
+    p.call.residual = context.address(node.inputs[3]);
+    p.call.ld_residual = w.n_rows;
+    TANDEM_CHECK(w.n_cols == x.n_cols);
+    products.push_back(p);
+    dtypes.push_back(w.dtype);
+    multiply_bytes = std::max(multiply_bytes, max_scratch_bytes(kernels, w.dtype, x.n_rows, w.n_cols));
+  }
+  EncodedInput input(kernels, context.address(x_id), x.n_cols, x.n_rows, dtypes);
+  const size_t shared_bytes = input.shared_bytes(), scratch_bytes = input.private_bytes() + multiply_bytes;
+  auto step = std::make_unique<LinearStep>(kernels, std::move(input), std::move(products));
+  step->shared_bytes = shared_bytes;
+  step->scratch_bytes = scratch_bytes;
+  return step;
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,79 @@
+#include "cpu/ops/linear_group.h"
+
+#include <algorithm>
+
+namespace tandem::cpu {
+namespace {
+
+// Up to here every worker encodes the whole input for itself: that takes less time than a barrier and the first
+// reads of what another core has just written.
+constexpr int64_t kPrivateElements = 16384;
+
+bool encodes_privately(int64_t n, int64_t k) { return n * k <= kPrivateElements || n == 1; }
+
+}  // namespace
+
+EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t k, int64_t max_tokens,
+                           std::vector<DType> dtypes)
+    : kernels_(kernels), x_(x), k_(k) {
+  for (DType dtype : dtypes) {
+    if (std::find(dtypes_.begin(), dtypes_.end(), dtype) == dtypes_.end()) dtypes_.push_back(dtype);
+  }
+  for (DType dtype : dtypes_) {
+    offsets_.push_back(shared_bytes_);
+    size_t bytes = 0;  // the format may change with n, so ask about every one
+    for (int64_t n = 1; n <= max_tokens; ++n) bytes = std::max(bytes, kernels.encoded_bytes(dtype, n, k));
+    shared_bytes_ += align64(bytes);
+  }
+  for (int64_t n = 1; n <= max_tokens && encodes_privately(n, k); ++n) {
+    for (size_t i = 0; i < dtypes_.size(); ++i) {
+      private_bytes_ = std::max(private_bytes_, align64(offsets_[i] + kernels.encoded_bytes(dtypes_[i], n, k)));
+    }
+  }
+}
+
+size_t EncodedInput::find(DType dtype, int64_t n) const {
+  size_t i = 0;
+  while (!kernels_.same_encoding(dtypes_[i], dtype, n)) ++i;
+  return i;
+}
+
+const std::byte* EncodedInput::encode(Worker& worker, int64_t n, std::byte* shared, std::byte* room) const {
+  if (encodes_privately(n, k_)) {
+    for (size_t i = 0; i < dtypes_.size(); ++i) {
+      if (find(dtypes_[i], n) == i) kernels_.encode(dtypes_[i], x_, k_, n, k_, 0, n, room + offsets_[i]);
+    }
+    return room;
+  }
+  const int64_t step = kernels_.encode_granularity(n);
+  const int64_t n_chunks = (n + step - 1) / step;
+  worker.for_each(static_cast<int64_t>(dtypes_.size()) * n_chunks, [&](int64_t item) {
+    const size_t i = static_cast<size_t>(item / n_chunks);
+    const int64_t token0 = item % n_chunks * step;
+    if (find(dtypes_[i], n) != i) return;
+    kernels_.encode(dtypes_[i], x_, k_, n, k_, token0, std::min(token0 + step, n), shared + offsets_[i]);
+  });
+  return shared;
+}
+
+const std::byte* EncodedInput::at(const std::byte* encodings, DType dtype, int64_t n) const {
+  return encodings + offsets_[find(dtype, n)];
+}
+
+size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_tokens, int64_t k) {
+  size_t bytes = 0;
+  for (int64_t n = 1; n <= max_tokens; ++n) bytes = std::max(bytes, kernels.scratch_bytes(dtype, n, k));
+  return align64(bytes);
+}
+
+int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k, int n_workers) {
+  constexpr int64_t kItemBytes = 64 << 10;  // of weights: some microseconds of streaming
+  constexpr int64_t kItemsPerWorker = 8;
+  const int64_t step = kernels.row_granularity(dtype, n, m, k);
+  const int64_t bytes_per_step = static_cast<int64_t>(row_bytes(dtype, k)) * step;
+  const int64_t enough = (kItemBytes + bytes_per_step - 1) / bytes_per_step;
+  const int64_t balanced = m / (step * kItemsPerWorker * n_workers);
+  return step * std::max<int64_t>(1, std::min(enough, balanced));
+}
+
+}  // namespace tandem::cpu

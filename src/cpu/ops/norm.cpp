@@ -1,0 +1,42 @@
+// norm: every group of columns of every row by itself. Reads and writes n * c floats.
+#include "cpu/ops/rows.h"
+
+namespace tandem::cpu {
+namespace {
+
+class NormStep final : public Step {
+ public:
+  NormStep(const CompileContext& context, const Node& node)
+      : op_(std::get<NormOp>(node.op)),
+        kernel_(op_.kind == NormKind::rms ? context.kernels.rows.rms_norm : context.kernels.rows.layer_norm),
+        shape_(context.tensor(node.output)),
+        x_(context.address<const float>(node.inputs[0])),
+        weight_(context, node.inputs[1]),
+        bias_(context, node.inputs[2]),
+        y_(context.address<float>(node.output)) {}
+
+  void run(Worker& worker, const RunContext& context) const override {
+    const int64_t n_cols = shape_.n_cols;
+    for_each_row(worker, row_count(shape_, context.shape), n_cols, [&](int64_t row) {
+      for (int64_t i = row * n_cols; i < (row + 1) * n_cols; i += op_.group) {
+        kernel_(x_ + i, weight_.data(), bias_.data(), op_.eps, y_ + i, op_.group);
+      }
+    });
+  }
+
+ private:
+  NormOp op_;
+  decltype(RowKernels::rms_norm) kernel_;
+  const Tensor& shape_;
+  const float* x_;             // [n, n_cols]
+  VectorWeight weight_, bias_;  // [group]
+  float* y_;                   // [n, n_cols]
+};
+
+}  // namespace
+
+StepPtr compile_norm(const CompileContext& context, const Node& node) {
+  return std::make_unique<NormStep>(context, node);
+}
+
+}  // namespace tandem::cpu

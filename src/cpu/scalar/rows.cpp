@@ -1,0 +1,95 @@
+// The reference: each function is its formula, summed in double precision.
+#include <cmath>
+
+#include "cpu/row_kernels.h"
+#include "gguf/quants.h"
+
+namespace tandem::cpu::scalar {
+namespace {
+
+void rms_norm(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  const float scale = static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(n) + eps));
+  for (int64_t i = 0; i < n; ++i) to[i] = x[i] * scale * w[i] + (bias ? bias[i] : 0.0f);
+}
+
+void layer_norm(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n) {
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) sum += x[i];
+  const double mean = sum / static_cast<double>(n);
+  for (int64_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  const double scale = 1.0 / std::sqrt(squares / static_cast<double>(n) + eps);
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = static_cast<float>((x[i] - mean) * scale) * w[i] + (bias ? bias[i] : 0.0f);
+  }
+}
+
+void rotations(const double* frequency, double position, float magnitude, float* cos, float* sin, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double angle = position * frequency[i];
+    cos[i] = magnitude * static_cast<float>(std::cos(angle));
+    sin[i] = magnitude * static_cast<float>(std::sin(angle));
+  }
+}
+
+void rope_pair(float* x, const float* cos, const float* sin, int64_t n_rot) {
+  for (int64_t i = 0; i < n_rot / 2; ++i) {
+    const float a = x[2 * i], b = x[2 * i + 1];
+    x[2 * i] = a * cos[i] - b * sin[i];
+    x[2 * i + 1] = a * sin[i] + b * cos[i];
+  }
+}
+
+void rope_half(float* x, const float* cos, const float* sin, int64_t n_rot) {
+  float* y = x + n_rot / 2;
+  for (int64_t i = 0; i < n_rot / 2; ++i) {
+    const float a = x[i], b = y[i];
+    x[i] = a * cos[i] - b * sin[i];
+    y[i] = a * sin[i] + b * cos[i];
+  }
+}
+
+void add(const float* a, const float* b, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = a[i] + b[i];
+}
+
+void scale(const float* x, float factor, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = x[i] * factor;
+}
+
+void softcap(const float* x, float cap, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = cap * std::tanh(x[i] / cap);
+}
+
+template <class Act>
+void glu_with(Act act, const float* gate, const float* up, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = act(gate[i]) * up[i];
+}
+
+void glu(Activation activation, const float* gate, const float* up, float* to, int64_t n) {
+  switch (activation) {
+    case Activation::silu:
+      return glu_with([](float x) { return x / (1.0f + std::exp(-x)); }, gate, up, to, n);
+    case Activation::gelu:
+      return glu_with([](float x) { return 0.5f * x * std::erfc(-x * 0.70710678f); }, gate, up, to, n);
+    case Activation::gelu_tanh:
+      return glu_with(
+          [](float x) { return 0.5f * x * (1.0f + std::tanh(0.79788456f * x * (1.0f + 0.044715f * x * x))); }, gate,
+          up, to, n);
+    case Activation::relu2:
+      return glu_with([](float x) { return x < 0.0f ? 0.0f : x * x; }, gate, up, to, n);
+  }
+}
+
+void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) { dequantize_row(dtype, row, to, n); }
+
+}  // namespace
+
+const RowKernels& row_kernels() {
+  static constexpr RowKernels table{rms_norm, layer_norm, rotations, rope_pair, rope_half, add,
+                                    scale,    softcap,    glu,       dequantize};
+  return table;
+}
+
+}  // namespace tandem::cpu::scalar

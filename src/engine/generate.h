@@ -1,0 +1,42 @@
+// Generation: prompt in, text out, one token after the other, until something says stop.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/session.h"
+#include "sample/sampler.h"
+
+namespace tandem {
+
+struct GenerateOptions {
+  int64_t n_predict = -1;          // tokens at most; -1: no limit
+  int64_t n_keep = 0;              // tokens of the prompt that a context shift keeps; -1: all of it
+  bool context_shift = false;      // when the context is full: drop the older half of what is not kept, and go on
+  std::vector<std::string> stop;   // stop after one of these texts
+};
+
+enum class StopReason { end_of_generation, limit, context_full, stop_text, interrupted };
+
+struct GenerateStats {
+  StopReason reason = StopReason::limit;
+  int64_t n_prompt = 0, n_generated = 0, n_shifts = 0;
+  double prompt_s = 0, generate_s = 0;  // reading the prompt; all that followed
+};
+
+// What the caller sees while it runs. All optional.
+struct GenerateCallbacks {
+  std::function<void(std::string_view text)> text;      // whole UTF-8 characters, as they come
+  std::function<void(int64_t n_done)> prompt_progress;  // tokens of the prompt done so far
+  std::function<bool()> interrupted;                    // true: finish the token and stop
+};
+
+// Continues `session` with the prompt's tokens and then with what the sampler chooses. The sampler has accepted what
+// the session holds already; it is given the prompt here. Throws what Session and Sampler throw.
+GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
+                       const GenerateOptions& options, const GenerateCallbacks& callbacks);
+
+}  // namespace tandem

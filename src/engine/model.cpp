@@ -1,0 +1,74 @@
+#include "engine/model.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "text/vocab_gguf.h"
+
+namespace tandem {
+namespace {
+
+// "1.1B", "260K"
+std::string short_count(int64_t n) {
+  const auto x = static_cast<double>(n);
+  if (x >= 1e9) return format("%.1fB", x / 1e9);
+  if (x >= 1e6) return format("%.1fM", x / 1e6);
+  return format("%.0fK", x / 1e3);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> Model::load(const std::string& path, const ModelOptions& options) {
+  std::unique_ptr<Model> model(new Model(GgufFile(path, options.open)));
+  for (const std::string& spec : options.override_kv) model->file_.metadata().override_from_text(spec);
+  model->vocab_ = load_vocab(model->file_);
+  if (model->file_.tensors().empty()) {
+    throw_error(ErrorCode::bad_file, "%s: the file holds a vocabulary and no weights; a model is needed", path.c_str());
+  }
+  model->architecture_ = load_architecture(ModelSource{model->file_, *model->weights_, options.rope});
+  if (model->vocab_->size() > model->hparams().n_vocab) {
+    throw_error(ErrorCode::bad_file, "%s: the vocabulary has %d tokens, but tensor token_embd.weight only %lld rows",
+                path.c_str(), model->vocab_->size(), static_cast<long long>(model->hparams().n_vocab));
+  }
+  for (std::string_view name : model->weights_->unused()) {
+    log_verbose("%s: tensor %s is not used", path.c_str(), printable(name).c_str());
+  }
+  return model;
+}
+
+int64_t Model::n_params() const {
+  int64_t n = 0;
+  for (const TensorInfo& t : file_.tensors()) n += t.n_elements();
+  return n;
+}
+
+size_t Model::n_weight_bytes() const { return file_.n_tensor_bytes(); }
+
+std::string Model::description() const {
+  std::map<DType, uint64_t> bytes;
+  for (const TensorInfo& t : file_.tensors()) bytes[t.dtype] += t.n_bytes;
+  const auto most = std::max_element(bytes.begin(), bytes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  return hparams().architecture + " " + short_count(n_params()) + " " + std::string(dtype_name(most->first));
+}
+
+size_t Model::bytes_read_per_token() const {
+  const Graph graph = architecture_->build(ShapeClass{});
+  size_t n = 0;
+  std::vector<const Weight*> tables, multiplied;
+  for (const Node& node : graph.nodes) {
+    const bool embeds = std::holds_alternative<EmbedOp>(node.op);
+    for (TensorId id : node.inputs) {
+      if (id != kNoTensor && graph.tensor(id).weight) (embeds ? tables : multiplied).push_back(graph.tensor(id).weight);
+    }
+  }
+  std::sort(multiplied.begin(), multiplied.end());
+  multiplied.erase(std::unique(multiplied.begin(), multiplied.end()), multiplied.end());
+  for (const Weight* w : multiplied) n += w->n_bytes();
+  for (const Weight* w : tables) n += row_bytes(w->dtype, w->n_cols);
+  return n;
+}
+
+}  // namespace tandem

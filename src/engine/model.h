@@ -1,0 +1,49 @@
+// Model: a model file opened for running: metadata, vocabulary, weights in place in the mapping, architecture.
+// Immutable after loading; sessions and threads may share it. It must outlive the sessions made from it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gguf/file.h"
+#include "model/architecture.h"
+#include "text/vocab.h"
+
+namespace tandem {
+
+struct ModelOptions {
+  OpenOptions open;                        // mmap, mlock, ...
+  std::vector<std::string> override_kv;    // "KEY=TYPE:VALUE"
+  RopeOverrides rope;
+};
+
+class Model {
+ public:
+  // Throws Error(bad_file | io | out_of_memory | usage) naming file and tensor, key or offset.
+  static std::unique_ptr<Model> load(const std::string& path, const ModelOptions& options = {});
+
+  const std::string& path() const { return file_.path(); }
+  const GgufFile& file() const { return file_; }
+  const Hparams& hparams() const { return architecture_->hparams(); }
+  const Architecture& architecture() const { return *architecture_; }
+  const Vocab& vocab() const { return *vocab_; }
+
+  int64_t n_params() const;       // elements of all weights in the file
+  size_t n_weight_bytes() const;  // their bytes
+  // "llama 1B Q4_K - Medium" style: architecture, size and the commonest dtype, for tables.
+  std::string description() const;
+  // Bytes of weights that one decoded token reads: all matrices that its graph multiplies by, and one row of the
+  // embedding table.
+  size_t bytes_read_per_token() const;
+
+ private:
+  explicit Model(GgufFile file) : file_(std::move(file)), weights_(std::make_unique<WeightBinder>(file_)) {}
+
+  GgufFile file_;
+  std::unique_ptr<WeightBinder> weights_;
+  std::unique_ptr<Architecture> architecture_;
+  std::shared_ptr<const Vocab> vocab_;
+};
+
+}  // namespace tandem

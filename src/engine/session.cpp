@@ -1,0 +1,178 @@
+#include "engine/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
+
+Placement complete(const Placement& placement, int n_layer) {
+  return placement.layers.empty() ? Placement::host_only(n_layer) : placement;
+}
+
+KvConfig kv_config(const Model& model, const SessionOptions& options) {
+  KvConfig config;
+  config.k_dtype = options.k_dtype;
+  config.v_dtype = options.v_dtype;
+  config.n_ctx = options.n_ctx;
+  for (int i = 0; i < model.hparams().n_layer; ++i) config.layers.push_back(model.architecture().kv_shape(i));
+  return config;
+}
+
+// No NaN and no +infinity. (-infinity is how some models rule out a token.)
+bool all_usable(std::span<const float> row) {
+  bool usable = true;
+  for (float x : row) usable &= x < INFINITY;
+  return usable;
+}
+
+}  // namespace
+
+Session::Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options)
+    : model_(model), devices_(std::move(devices)), options_(options) {
+  const Hparams& h = model.hparams();
+  if (options_.n_ctx <= 0) options_.n_ctx = h.n_ctx_train;
+  options_.n_batch = std::clamp<int64_t>(options_.n_batch, 1, options_.n_ctx);
+  options_.n_ubatch = std::clamp<int64_t>(options_.n_ubatch, 1, options_.n_batch);
+  options_.placement = complete(options_.placement, static_cast<int>(h.n_layer));
+
+  std::vector<int> device_of_layer;
+  for (const LayerPlacement& layer : options_.placement.layers) device_of_layer.push_back(layer.kv);
+  const KvConfig config = kv_config(model, options_);
+  cache_ = std::make_unique<KvCache>(config, devices_, device_of_layer);
+  sequence_ = std::make_unique<KvSequence>(cache_->pool(), config.block_size);
+  executor_ = std::make_unique<Executor>(devices_, options_.placement, cache_->layers());
+
+  ShapeClass shape;
+  shape.max_blocks = cache_->pool().n_blocks();
+  decode_ = executor_->compile(model.architecture().build(shape));
+  shape.max_tokens = options_.n_ubatch;
+  if (options_.all_logits) {
+    const auto fit = static_cast<int64_t>(kMaxLogitsBytes / (static_cast<size_t>(h.n_vocab) * sizeof(float)));
+    shape.max_outputs = std::clamp<int64_t>(fit, 1, options_.n_ubatch);
+  }
+  prefill_ = executor_->compile(model.architecture().build(shape));
+
+  const auto n = static_cast<size_t>(options_.n_ubatch);
+  tokens_.reserve(static_cast<size_t>(options_.n_ctx));
+  positions_.resize(n);
+  slots_.resize(n);
+  sequences_.assign(n, 0);
+  outputs_.resize(static_cast<size_t>(shape.max_outputs));
+  block_table_.assign(static_cast<size_t>(shape.max_blocks), 0);
+}
+
+// Programs before the executor that made them, sequences before their cache.
+Session::~Session() {
+  prefill_.reset();
+  decode_.reset();
+  executor_.reset();
+  sequence_.reset();
+}
+
+size_t Session::arena_bytes() const {
+  size_t sum = 0;
+  for (size_t d = 0; d < devices_.size(); ++d) sum += executor_->arena_bytes(static_cast<int>(d));
+  return sum;
+}
+
+void Session::check_tokens(std::span<const int32_t> tokens) const {
+  TANDEM_CHECK(!tokens.empty());
+  const auto n = static_cast<int64_t>(tokens.size());
+  if (n_past() + n > n_ctx()) {
+    throw_error(ErrorCode::usage, "%lld tokens do not fit: the context holds %lld and has %lld already (-c sets its size)",
+                static_cast<long long>(n), static_cast<long long>(n_ctx()), static_cast<long long>(n_past()));
+  }
+  const int64_t n_vocab = model_.hparams().n_vocab;
+  for (int32_t id : tokens) {
+    if (id < 0 || id >= n_vocab) {
+      throw_error(ErrorCode::usage, "token id %d is not in the vocabulary of %lld", id, static_cast<long long>(n_vocab));
+    }
+  }
+}
+
+std::span<const float> Session::append(std::span<const int32_t> tokens, const Progress& progress) {
+  check_tokens(tokens);
+  std::span<const float> logits;
+  const auto n = static_cast<int64_t>(tokens.size());
+  int64_t next_report = options_.n_batch;
+  for (int64_t done = 0; done < n;) {
+    const int64_t count = std::min(options_.n_ubatch, n - done);
+    Program& program = count == 1 ? *decode_ : *prefill_;
+    logits = step(program, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), 1);
+    done += count;
+    if (progress && (done >= next_report || done == n)) {
+      next_report += options_.n_batch;
+      if (!progress(done) && done < n) return {};
+    }
+  }
+  check_finite(logits, 1);
+  return logits;
+}
+
+void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
+  TANDEM_CHECK(options_.all_logits);
+  check_tokens(tokens);
+  const auto n = static_cast<int64_t>(tokens.size());
+  const int64_t at_a_time = std::min(options_.n_ubatch, prefill_->graph().shape.max_outputs);
+  for (int64_t done = 0; done < n;) {
+    const int64_t count = std::min(at_a_time, n - done);
+    const auto logits = step(*prefill_, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), count);
+    check_finite(logits, count);
+    fn(done, count, logits);
+    done += count;
+  }
+}
+
+// Logits of the last n_outputs tokens.
+std::span<const float> Session::step(Program& program, std::span<const int32_t> tokens, int64_t n_outputs) {
+  const auto n = static_cast<int64_t>(tokens.size());
+  const auto count = tokens.size();
+  std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(n_past()));
+  sequence_->append(n, slots_.data());
+  const std::span<const int32_t> blocks = sequence_->blocks();
+  std::copy(blocks.begin(), blocks.end(), block_table_.begin());
+  std::iota(outputs_.begin(), outputs_.begin() + n_outputs, static_cast<int32_t>(n - n_outputs));
+
+  StepInputs inputs;
+  inputs.shape = StepShape{n, n_outputs};
+  const auto set = [&](Input which, std::span<const int32_t> data) { inputs.data[static_cast<size_t>(which)] = data; };
+  set(Input::ids, tokens);
+  set(Input::positions, std::span(positions_).first(count));
+  set(Input::sequences, std::span(sequences_).first(count));
+  set(Input::slots, std::span(slots_).first(count));
+  set(Input::outputs, std::span(outputs_).first(static_cast<size_t>(n_outputs)));
+  set(Input::block_table, std::span(block_table_).first(blocks.size()));
+  try {
+    const std::span<const float> logits = executor_->run(program, inputs);
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    return logits;
+  } catch (...) {
+    sequence_->truncate(n_past());
+    throw;
+  }
+}
+
+void Session::check_finite(std::span<const float> logits, int64_t n_rows) const {
+  const auto n_vocab = static_cast<size_t>(model_.hparams().n_vocab);
+  for (int64_t row = 0; row < n_rows; ++row) {
+    if (all_usable(logits.subspan(static_cast<size_t>(row) * n_vocab, n_vocab))) continue;
+    throw_error(ErrorCode::numeric, "%s: the logits at position %lld are not finite (NaN or infinity)",
+                model_.path().c_str(), static_cast<long long>(n_past() - n_rows + row));
+  }
+}
+
+void Session::truncate(int64_t n) {
+  TANDEM_CHECK(n >= 0 && n <= n_past());
+  sequence_->truncate(n);
+  tokens_.resize(static_cast<size_t>(n));
+  TANDEM_CHECK(sequence_->length() == n);  // nobody else shares this session's blocks
+}
+
+}  // namespace tandem

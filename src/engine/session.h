@@ -1,0 +1,78 @@
+// Session: one conversation with a model. It owns the KV cache and the compiled graphs, and keeps the tokens it has
+// seen. Tokens go in, logits come out; choosing the next token is the caller's business (see generate.h).
+//
+// A session belongs to one thread. Model and devices outlive it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/model.h"
+#include "exec/executor.h"
+#include "kv/cache.h"
+#include "kv/sequence.h"
+
+namespace tandem {
+
+struct SessionOptions {
+  int64_t n_ctx = 0;       // tokens of context; 0: what the model was trained with
+  int64_t n_batch = 2048;  // tokens between two progress reports and interrupt checks of a prefill
+  int64_t n_ubatch = 512;  // tokens that the graph takes at a time
+  DType k_dtype = DType::F16, v_dtype = DType::F16;
+  bool all_logits = false;  // evaluate() will be used: logits of every token are kept room for
+  Placement placement;      // empty: all on devices[0]
+};
+
+class Session {
+ public:
+  // devices[0] works on host memory. Allocates all that is ever needed. Throws Error(usage | out_of_memory).
+  Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options);
+  ~Session();
+
+  const Model& model() const { return model_; }
+  int64_t n_ctx() const { return options_.n_ctx; }
+  std::span<const int32_t> tokens() const { return tokens_; }  // those in the cache
+  int64_t n_past() const { return static_cast<int64_t>(tokens_.size()); }
+
+  // Adds tokens (at least one) and returns the logits [n_vocab] after the last; they stay valid until the next call.
+  // `progress`, when given, is called with the number of tokens done so far and may return false to stop: then the
+  // cache holds what was done and the result is empty.
+  // Throws Error(usage) when the context cannot hold them or an id is not in the vocabulary, Error(numeric) for NaN.
+  using Progress = std::function<bool(int64_t n_done)>;
+  std::span<const float> append(std::span<const int32_t> tokens, const Progress& progress = nullptr);
+
+  // As append, but hands out the logits of every token: fn(first, logits [n, n_vocab]) for runs of n tokens from
+  // index `first`. Needs options.all_logits.
+  using LogitsFn = std::function<void(int64_t first, int64_t n, std::span<const float> logits)>;
+  void evaluate(std::span<const int32_t> tokens, const LogitsFn& fn);
+
+  // Forgets the tokens from position n on.
+  void truncate(int64_t n);
+
+  // Bytes taken, for reports.
+  size_t kv_bytes() const { return cache_->n_bytes(); }
+  size_t arena_bytes() const;
+  const Executor& executor() const { return *executor_; }
+
+ private:
+  std::span<const float> step(Program& program, std::span<const int32_t> tokens, int64_t n_outputs);
+  void check_tokens(std::span<const int32_t> tokens) const;
+  void check_finite(std::span<const float> logits, int64_t n_rows) const;
+
+  const Model& model_;
+  std::vector<Device*> devices_;
+  SessionOptions options_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<KvSequence> sequence_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Program> decode_;   // one token
+  std::unique_ptr<Program> prefill_;  // up to n_ubatch tokens
+  std::vector<int32_t> tokens_;
+
+  // Step inputs, sized once.
+  std::vector<int32_t> positions_, sequences_, slots_, outputs_, block_table_;
+};
+
+}  // namespace tandem

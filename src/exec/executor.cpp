@@ -1,0 +1,174 @@
+#include "exec/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+size_t step_bytes(const Tensor& t, const StepShape& shape) {
+  const int64_t rows = t.extent == Extent::tokens    ? shape.n_tokens
+                       : t.extent == Extent::outputs ? shape.n_outputs
+                                                     : t.n_rows;
+  return row_bytes(t.dtype, t.n_cols) * static_cast<size_t>(rows);
+}
+
+}  // namespace
+
+Program::Program(Executor& executor, Graph graph, Partition partition)
+    : executor_(executor), graph_(std::move(graph)), partition_(std::move(partition)) {
+  executor_.programs_.push_back(this);
+}
+
+Program::~Program() { std::erase(executor_.programs_, this); }
+
+Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv)
+    : devices_(std::move(devices)), placement_(std::move(placement)), kv_(std::move(kv)), residency_(devices_) {
+  TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
+  arenas_.resize(devices_.size());
+}
+
+Executor::~Executor() {
+  TANDEM_CHECK(programs_.empty());
+  for (size_t d = 0; d < arenas_.size(); ++d) {
+    if (arenas_[d].base) devices_[d]->free(arenas_[d].base);
+  }
+}
+
+std::unique_ptr<Program> Executor::compile(Graph graph) {
+  check_supported(graph);
+  Partition partition = partition_graph(graph, placement_, static_cast<int>(devices_.size()));
+  std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));
+  const Partition& p = program->partition_;
+  if (p.logits_device != 0) {
+    const size_t n = program->graph_.tensor(program->graph_.logits).n_bytes() / sizeof(float);
+    if (logits_.size() < n) logits_.resize(n);
+  }
+  for (const Stage& stage : p.stages) {
+    for (const Transfer& t : stage.transfers) {
+      if (t.from == 0 || t.to == 0) continue;
+      staging_.resize(std::max(staging_.size(), program->graph_.tensor(t.tensor).n_bytes()));
+    }
+  }
+  prepare(*program);
+  return program;
+}
+
+void Executor::prepare(Program& program) {
+  for (size_t d = 0; d < devices_.size(); ++d) grow_arena(d, program.partition_.arena_bytes[d]);
+  bind(program);
+}
+
+void Executor::check_supported(const Graph& graph) const {
+  for (const Node& node : graph.nodes) {
+    const Device& device = *devices_[static_cast<size_t>(placement_.device_of(node))];
+    const std::string why = device.why_unsupported(graph, node);
+    if (why.empty()) continue;
+    throw_error(ErrorCode::usage, "%s cannot run %s of layer %d: %s", device.info().name.c_str(),
+                std::string(op_name(node.op)).c_str(), node.layer, why.c_str());
+  }
+}
+
+// A larger arena moves: programs that were bound to the old one are unbound and bound again when they next run (also
+// when the larger one could not be had).
+void Executor::grow_arena(size_t d, size_t n_bytes) {
+  Arena& arena = arenas_[d];
+  if (n_bytes <= arena.n_bytes) return;
+  for (Program* program : programs_) program->plans_.clear();
+  if (arena.base) devices_[d]->free(arena.base);
+  arena = Arena{};
+  arena.base = devices_[d]->alloc(n_bytes);
+  arena.n_bytes = n_bytes;
+}
+
+void Executor::bind(Program& program) {
+  const Graph& graph = program.graph_;
+  const Partition& partition = program.partition_;
+  program.plans_.clear();
+  program.addresses_.assign(devices_.size(), std::vector<DevicePtr>(graph.tensors.size(), nullptr));
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    std::vector<DevicePtr>& addresses = program.addresses_[d];
+    for (size_t id = 0; id < addresses.size(); ++id) {
+      const size_t offset = partition.arena_offsets[d][id];
+      if (offset != Partition::kNowhere) addresses[id] = arenas_[d].base + offset;
+    }
+    for (TensorId id : partition.weights[d]) {
+      addresses[static_cast<size_t>(id)] = residency_.address(static_cast<int>(d), *graph.tensor(id).weight);
+    }
+  }
+  for (const Stage& stage : partition.stages) {
+    const auto d = static_cast<size_t>(stage.device);
+    program.plans_.push_back(devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
+  }
+}
+
+std::span<const float> Executor::run(Program& program, const StepInputs& inputs) {
+  const ShapeClass& limit = program.graph_.shape;
+  TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
+  if (program.plans_.empty()) prepare(program);
+  const Partition& partition = program.partition_;
+  feed_inputs(program, inputs);
+  for (size_t i = 0; i < partition.stages.size(); ++i) {
+    const Stage& stage = partition.stages[i];
+    for (const Transfer& t : stage.transfers) transfer(program, t, inputs.shape);
+    if (stage.device == 0) settle_host_reads();
+    devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], inputs.shape);
+  }
+  settle_host_reads();
+
+  const Tensor& logits = program.graph_.tensor(program.graph_.logits);
+  const auto d = static_cast<size_t>(partition.logits_device);
+  const DevicePtr address = program.addresses_[d][static_cast<size_t>(logits.storage)];
+  const size_t n = step_bytes(logits, inputs.shape) / sizeof(float);
+  if (d == 0) return {reinterpret_cast<const float*>(address), n};
+  devices_[d]->copy_out(logits_.data(), address, n * sizeof(float));
+  devices_[d]->wait(devices_[d]->record());
+  return {logits_.data(), n};
+}
+
+void Executor::feed_inputs(const Program& program, const StepInputs& inputs) {
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    for (TensorId id : program.partition_.inputs[d]) {
+      const std::span<const int32_t> data = inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
+      TANDEM_CHECK(data.size_bytes() <= program.graph_.tensor(id).n_bytes());
+      devices_[d]->copy_in(program.addresses_[d][static_cast<size_t>(id)], data.data(), data.size_bytes());
+    }
+    if (d != 0 && !program.partition_.inputs[d].empty()) reading_host_.push_back(static_cast<int>(d));
+  }
+}
+
+void Executor::transfer(const Program& program, const Transfer& t, const StepShape& shape) {
+  const Tensor& tensor = program.graph_.tensor(t.tensor);
+  const size_t n_bytes = step_bytes(tensor, shape);
+  const auto storage = static_cast<size_t>(tensor.storage);
+  Device& from = *devices_[static_cast<size_t>(t.from)];
+  Device& to = *devices_[static_cast<size_t>(t.to)];
+  const DevicePtr source = program.addresses_[static_cast<size_t>(t.from)][storage];
+  const DevicePtr target = program.addresses_[static_cast<size_t>(t.to)][storage];
+  if (t.from == 0) {
+    to.copy_in(target, source, n_bytes);
+    reading_host_.push_back(t.to);
+  } else if (t.to == 0) {
+    settle_host_reads();  // the target may reuse memory that another device still reads
+    from.copy_out(target, source, n_bytes);
+    from.wait(from.record());
+  } else {
+    settle_host_reads();
+    from.copy_out(staging_.data(), source, n_bytes);
+    from.wait(from.record());
+    to.copy_in(target, staging_.data(), n_bytes);
+    reading_host_.push_back(t.to);
+  }
+  transfers_.n_bytes += n_bytes;
+  transfers_.n_copies += 1;
+}
+
+// Copies into a device read host memory asynchronously; before the host writes there again they must be over.
+void Executor::settle_host_reads() {
+  for (int d : reading_host_) devices_[static_cast<size_t>(d)]->wait(devices_[static_cast<size_t>(d)]->record());
+  reading_host_.clear();
+}
+
+}  // namespace tandem

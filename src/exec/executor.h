@@ -1,0 +1,95 @@
+// Executor: runs graphs under a placement. compile() cuts a graph into segments, plans and allocates what it needs;
+// run() feeds the inputs, runs the stages in order with the copies between them, and returns the logits. Nothing is
+// allocated in run().
+//
+// An executor and its programs belong to one thread. Devices outlive it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "exec/partition.h"
+#include "exec/residency.h"
+
+namespace tandem {
+
+// The data of one step. Sizes must fit the program's ShapeClass.
+struct StepInputs {
+  StepShape shape;
+  // By Input; [n_tokens] (outputs: [n_outputs], block_table: [rows, max_blocks], any number of rows up to
+  // max_sequences).
+  std::array<std::span<const int32_t>, kInputCount> data;
+};
+
+// Bytes that run() copied between devices, for reports and tests.
+struct TransferStats {
+  uint64_t n_bytes = 0;   // activations only
+  uint64_t n_copies = 0;
+};
+
+class Program;
+
+class Executor {
+ public:
+  // kv[device][layer]; a layer's entry is used only on the device that its placement names.
+  Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv);
+  ~Executor();
+
+  // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not support.
+  std::unique_ptr<Program> compile(Graph graph);
+
+  // Runs a step; the logits, [n_outputs, n_vocab], stay valid until the next run.
+  std::span<const float> run(Program& program, const StepInputs& inputs);
+
+  const TransferStats& transfers() const { return transfers_; }
+  // Memory taken on a device by weights copied there and by activations.
+  size_t weight_bytes(int device) const { return residency_.n_bytes(device); }
+  size_t arena_bytes(int device) const { return arenas_[static_cast<size_t>(device)].n_bytes; }
+
+ private:
+  friend class Program;
+  struct Arena {
+    DevicePtr base = nullptr;
+    size_t n_bytes = 0;
+  };
+
+  void check_supported(const Graph& graph) const;
+  void grow_arena(size_t device, size_t n_bytes);
+  void prepare(Program& program);
+  void bind(Program& program);
+  void feed_inputs(const Program& program, const StepInputs& inputs);
+  void transfer(const Program& program, const Transfer& transfer, const StepShape& shape);
+  void settle_host_reads();
+
+  std::vector<Device*> devices_;
+  Placement placement_;
+  std::vector<std::vector<KvLayer>> kv_;
+  WeightResidency residency_;
+  std::vector<Arena> arenas_;         // one a device, shared by all programs
+  std::vector<Program*> programs_;
+  std::vector<std::byte> staging_;    // for copies between two devices neither of which is the host
+  std::vector<float> logits_;         // when the logits are made on another device
+  std::vector<int> reading_host_;     // devices that may still be reading host activations
+  TransferStats transfers_;
+};
+
+// A graph compiled for an executor's placement.
+class Program {
+ public:
+  ~Program();
+  const Graph& graph() const { return graph_; }
+  const Partition& partition() const { return partition_; }
+
+ private:
+  friend class Executor;
+  Program(Executor& executor, Graph graph, Partition partition);
+
+  Executor& executor_;
+  Graph graph_;
+  Partition partition_;
+  std::vector<std::vector<DevicePtr>> addresses_;  // [device][TensorId]
+  std::vector<std::unique_ptr<Plan>> plans_;       // one a stage
+};
+
+}  // namespace tandem

@@ -1,0 +1,125 @@
+#include "exec/partition.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/memory_plan.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kArenaAlignment = 256;
+constexpr int kInput = -1;  // valid on every device that uses it
+
+class Partitioner {
+ public:
+  Partitioner(const Graph& graph, const Placement& placement, int n_devices)
+      : graph_(graph), placement_(placement), n_devices_(static_cast<size_t>(n_devices)) {
+    made_on_.assign(graph.tensors.size(), kInput);
+    valid_.assign(n_devices_, std::vector<bool>(graph.tensors.size(), false));
+    lifetimes_.assign(n_devices_, std::vector<BufferLifetime>(graph.tensors.size(), BufferLifetime{0, -1, -1}));
+  }
+
+  Partition run() {
+    result_.weights.resize(n_devices_);
+    result_.inputs.resize(n_devices_);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
+    const auto end = static_cast<int32_t>(graph_.nodes.size());
+    result_.logits_device = made_on_[static_cast<size_t>(graph_.logits)];
+    touch(result_.logits_device, graph_.logits, end);
+    lay_out();
+    return std::move(result_);
+  }
+
+ private:
+  void place_node(int32_t index) {
+    const Node& node = graph_.nodes[static_cast<size_t>(index)];
+    const int device = placement_.device_of(node);
+    TANDEM_CHECK(device >= 0 && static_cast<size_t>(device) < n_devices_);
+    if (result_.stages.empty() || result_.stages.back().device != device) {
+      result_.stages.push_back(Stage{device, {}, {}});
+      stage_begin_ = index;
+    }
+    result_.stages.back().nodes.push_back(index);
+    for (TensorId id : node.inputs) {
+      if (id != kNoTensor) use(device, id, index);
+    }
+    if (node.output == kNoTensor) return;
+    made_on_[static_cast<size_t>(node.output)] = device;
+    valid_[static_cast<size_t>(device)][static_cast<size_t>(node.output)] = true;
+    touch(device, node.output, index);
+  }
+
+  void use(int device, TensorId id, int32_t index) {
+    auto valid = valid_[static_cast<size_t>(device)].begin() + id;
+    const Tensor& t = graph_.tensor(id);
+    if (t.role != Role::activation) {
+      if (!*valid) {
+        auto& list = t.role == Role::weight ? result_.weights : result_.inputs;
+        list[static_cast<size_t>(device)].push_back(id);
+        *valid = true;
+      }
+      if (t.role == Role::input) touch_whole_run(device, id);
+      return;
+    }
+    if (!*valid) {
+      const int from = made_on_[static_cast<size_t>(id)];
+      TANDEM_CHECK(from != kInput);
+      // A copy is issued when the stage begins: source and destination live from there on.
+      result_.stages.back().transfers.push_back(Transfer{id, from, device});
+      touch(from, id, stage_begin_);
+      touch(device, id, stage_begin_);
+      *valid = true;
+    }
+    touch(device, id, index);
+  }
+
+  // The memory of a tensor is in use on a device at node `index`.
+  void touch(int device, TensorId id, int32_t index) {
+    const TensorId storage = graph_.tensor(id).storage;
+    BufferLifetime& life = lifetimes_[static_cast<size_t>(device)][static_cast<size_t>(storage)];
+    life.n_bytes = std::max(life.n_bytes, graph_.tensor(id).n_bytes());
+    life.first = life.first < 0 ? index : std::min(life.first, index);
+    life.last = std::max(life.last, index);
+  }
+
+  void touch_whole_run(int device, TensorId id) {
+    touch(device, id, 0);
+    touch(device, id, static_cast<int32_t>(graph_.nodes.size()));
+  }
+
+  void lay_out() {
+    result_.arena_bytes.assign(n_devices_, 0);
+    for (size_t device = 0; device < n_devices_; ++device) {
+      std::vector<BufferLifetime> buffers;
+      std::vector<size_t> ids;
+      for (size_t id = 0; id < graph_.tensors.size(); ++id) {
+        if (lifetimes_[device][id].first < 0) continue;
+        buffers.push_back(lifetimes_[device][id]);
+        ids.push_back(id);
+      }
+      const MemoryPlan plan = plan_memory(buffers, kArenaAlignment);
+      std::vector<size_t> offsets(graph_.tensors.size(), Partition::kNowhere);
+      for (size_t i = 0; i < ids.size(); ++i) offsets[ids[i]] = plan.offsets[i];
+      result_.arena_offsets.push_back(std::move(offsets));
+      result_.arena_bytes[device] = plan.n_bytes;
+    }
+  }
+
+  const Graph& graph_;
+  const Placement& placement_;
+  size_t n_devices_;
+  int32_t stage_begin_ = 0;
+  std::vector<int> made_on_;                          // [TensorId] device of the producer
+  std::vector<std::vector<bool>> valid_;              // [device][TensorId] the value is there
+  std::vector<std::vector<BufferLifetime>> lifetimes_;  // [device][storage TensorId]
+  Partition result_;
+};
+
+}  // namespace
+
+Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices) {
+  return Partitioner(graph, placement, n_devices).run();
+}
+
+}  // namespace tandem

@@ -1,0 +1,38 @@
+// Cuts a graph into segments, one after the other, each on one device, with the copies that the cuts make necessary,
+// and lays out each device's activations.
+#pragma once
+
+#include <vector>
+
+#include "exec/placement.h"
+#include "graph/graph.h"
+
+namespace tandem {
+
+// A tensor that crosses from the device where it was made to the one that needs it next.
+struct Transfer {
+  TensorId tensor = kNoTensor;
+  int from = 0;
+  int to = 0;
+};
+
+struct Stage {
+  int device = 0;
+  std::vector<int32_t> nodes;        // indices into the graph, ascending
+  std::vector<Transfer> transfers;   // to be done before the nodes run; all go to this device
+};
+
+struct Partition {
+  std::vector<Stage> stages;                        // in order of execution
+  std::vector<std::vector<size_t>> arena_offsets;   // [device][TensorId], kNowhere where it is not in that arena
+  std::vector<size_t> arena_bytes;                  // [device]
+  std::vector<std::vector<TensorId>> weights;       // [device] weight tensors used there
+  std::vector<std::vector<TensorId>> inputs;        // [device] input tensors used there
+  int logits_device = 0;
+
+  static constexpr size_t kNowhere = SIZE_MAX;
+};
+
+Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices);
+
+}  // namespace tandem

@@ -1,0 +1,28 @@
+#include "exec/residency.h"
+
+namespace tandem {
+
+WeightResidency::WeightResidency(std::span<Device* const> devices)
+    : devices_(devices), copies_(devices.size()), n_bytes_(devices.size(), 0) {}
+
+WeightResidency::~WeightResidency() {
+  for (size_t d = 0; d < copies_.size(); ++d) {
+    for (const auto& [weight, address] : copies_[d]) devices_[d]->free(address);
+  }
+}
+
+DevicePtr WeightResidency::address(int device, const Weight& weight) {
+  const auto d = static_cast<size_t>(device);
+  // The CPU's kernels only read weights; DevicePtr has no const of its own.
+  if (devices_[d]->info().host_memory) return const_cast<std::byte*>(weight.data);
+  const auto found = copies_[d].find(&weight);
+  if (found != copies_[d].end()) return found->second;
+  const size_t n_bytes = weight.n_bytes();
+  const DevicePtr address = devices_[d]->alloc(n_bytes);
+  copies_[d].emplace(&weight, address);
+  n_bytes_[d] += n_bytes;
+  devices_[d]->copy_in(address, weight.data, n_bytes);
+  return address;
+}
+
+}  // namespace tandem

@@ -1,0 +1,51 @@
+// GraphBuilder: how an architecture says what it computes. Every method appends one op and returns its result.
+// Shapes are checked here (TANDEM_CHECK: by then the weights have been validated against the hyperparameters).
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "graph/graph.h"
+
+namespace tandem {
+
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(const ShapeClass& shape);
+
+  // The layer that the following nodes belong to; -1 before the first, n_layer for the output head.
+  void set_layer(int layer) { layer_ = layer; }
+  int layer() const { return layer_; }
+
+  TensorId input(Input which);
+  TensorId weight(const Weight* weight);  // nullptr gives kNoTensor: an optional weight that the model lacks
+
+  TensorId embed(const Weight* table, float scale = 1.0f);
+  TensorId norm(TensorId x, const NormOp& op, const Weight* weight, const Weight* bias = nullptr);
+  TensorId linear(TensorId x, const Weight* w, const Weight* bias = nullptr, TensorId residual = kNoTensor);
+  TensorId rope(TensorId x, const RopeOp& op, const Weight* freq_factors = nullptr);
+  void kv_write(TensorId k, TensorId v);
+  TensorId attention(TensorId q, const AttentionOp& op, const Weight* sinks = nullptr);
+  TensorId glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up, const Weight* gate_bias = nullptr,
+               const Weight* up_bias = nullptr);
+  TensorId moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias = nullptr);
+  TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
+                   const Weight* down, TensorId residual = kNoTensor);
+  TensorId add(TensorId a, TensorId b);
+  TensorId scale(TensorId x, float factor);
+  TensorId softcap(TensorId x, float cap);
+  TensorId gather_outputs(TensorId x);  // the rows whose logits are wanted
+
+  // Ends the graph. `logits` is [max_outputs, n_vocab].
+  Graph finish(TensorId logits);
+
+ private:
+  TensorId append(Op op, std::vector<TensorId> inputs, int64_t n_cols, Extent extent, TensorId in_place_of = kNoTensor);
+  const Tensor& tensor(TensorId id) const { return graph_.tensor(id); }
+
+  Graph graph_;
+  int layer_ = -1;
+  std::unordered_map<const Weight*, TensorId> weights_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,53 @@
+// The KV cache: for every layer two pools of blocks, on the device that the placement names. Owns that memory.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "kv/block_pool.h"
+
+namespace tandem {
+
+// What a layer caches for a token: n_head_kv rows of head_dim_k and of head_dim_v elements.
+struct KvShape {
+  int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
+};
+
+struct KvConfig {
+  std::vector<KvShape> layers;
+  DType k_dtype = DType::F16, v_dtype = DType::F16;  // F32 F16 BF16 Q8_0 Q4_0
+  int64_t n_ctx = 0;                                 // tokens over all sequences; rounded up to whole blocks
+  int64_t block_size = 32;                           // tokens in a block
+};
+
+// Throws Error(usage) for a dtype that cannot be cached, or whose block does not divide the head dimension.
+void check_kv_config(const KvConfig& config);
+// Bytes of both pools of a layer.
+size_t kv_layer_bytes(const KvConfig& config, size_t layer);
+
+class KvCache {
+ public:
+  // device_of_layer[i]: index into devices. Throws Error(out_of_memory).
+  KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const int> device_of_layer);
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  const KvConfig& config() const { return config_; }
+  BlockPool& pool() { return pool_; }
+  // [device][layer], as the executor takes it.
+  const std::vector<std::vector<KvLayer>>& layers() const { return layers_; }
+  size_t n_bytes() const { return n_bytes_; }
+
+ private:
+  void free_all();
+
+  KvConfig config_;
+  std::span<Device* const> devices_;
+  BlockPool pool_;
+  std::vector<std::vector<KvLayer>> layers_;
+  size_t n_bytes_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,57 @@
+#include "kv/sequence.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace tandem {
+
+void KvSequence::append(int64_t n, int32_t* slots) {
+  const auto needed = static_cast<size_t>(ceil_div(length_ + n, block_size_));
+  const size_t had = blocks_.size();
+  try {
+    blocks_.reserve(needed);
+    while (blocks_.size() < needed) blocks_.push_back(pool_->take());
+  } catch (...) {
+    while (blocks_.size() > had) {
+      pool_->release(blocks_.back());
+      blocks_.pop_back();
+    }
+    throw;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t p = length_ + i;
+    slots[i] = static_cast<int32_t>(blocks_[static_cast<size_t>(p / block_size_)] * block_size_ + p % block_size_);
+  }
+  length_ += n;
+}
+
+void KvSequence::truncate(int64_t length) {
+  TANDEM_CHECK(length >= 0 && length <= length_);
+  const auto kept = static_cast<size_t>(ceil_div(length, block_size_));
+  while (blocks_.size() > kept) {
+    pool_->release(blocks_.back());
+    blocks_.pop_back();
+  }
+  // A shared last block may not be written to: keep only what lies in blocks of our own or is full.
+  if (length % block_size_ != 0 && pool_->owners(blocks_.back()) > 1) {
+    pool_->release(blocks_.back());
+    blocks_.pop_back();
+    length -= length % block_size_;
+  }
+  length_ = length;
+}
+
+int64_t KvSequence::share_prefix(const KvSequence& other, int64_t n) {
+  TANDEM_CHECK(length_ == 0 && blocks_.empty());
+  const int64_t whole = std::min(n, other.length_) / block_size_;
+  for (int64_t i = 0; i < whole; ++i) {
+    pool_->share(other.blocks_[static_cast<size_t>(i)]);
+    blocks_.push_back(other.blocks_[static_cast<size_t>(i)]);
+  }
+  length_ = whole * block_size_;
+  return length_;
+}
+
+}  // namespace tandem

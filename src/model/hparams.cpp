@@ -1,0 +1,108 @@
+#include "model/hparams.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; keeps every product of two within 64 bits
+
+}  // namespace
+
+int64_t HparamReader::integer(std::string_view suffix, int64_t min, int64_t max) const {
+  const std::string k = key(suffix);
+  const Value* value = metadata_.find(k);
+  int64_t result = 0;
+  if (value && value->is_array()) {
+    const std::vector<int64_t> per_layer = metadata_.get_vector<int64_t>(k);
+    if (per_layer.empty() || std::any_of(per_layer.begin(), per_layer.end(), [&](int64_t v) { return v != per_layer[0]; })) {
+      metadata_.fail(k, "a value that differs from layer to layer", "one value for all layers");
+    }
+    result = per_layer[0];
+  } else {
+    result = metadata_.get<int64_t>(k);
+  }
+  if (result < min || result > max) {
+    metadata_.fail(k, std::to_string(result), format("an integer from %lld to %lld", static_cast<long long>(min),
+                                                     static_cast<long long>(max)));
+  }
+  return result;
+}
+
+int64_t HparamReader::integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const {
+  return metadata_.has(key(suffix)) ? integer(suffix, min, max) : fallback;
+}
+
+float HparamReader::number(std::string_view suffix, float min, float max) const {
+  const std::string k = key(suffix);
+  const float value = metadata_.get<float>(k);
+  if (!std::isfinite(value) || value < min || value > max) {
+    metadata_.fail(k, format("%g", static_cast<double>(value)),
+                   format("a number from %g to %g", static_cast<double>(min), static_cast<double>(max)));
+  }
+  return value;
+}
+
+float HparamReader::number_or(std::string_view suffix, float fallback, float min, float max) const {
+  return metadata_.has(key(suffix)) ? number(suffix, min, max) : fallback;
+}
+
+Hparams HparamReader::transformer(std::string_view eps_key) const {
+  Hparams h;
+  h.architecture = architecture_;
+  h.name = metadata_.get_or<std::string>("general.name", "");
+  h.n_ctx_train = integer("context_length", 1, int64_t{1} << 31);
+  h.n_embd = integer("embedding_length", 1, kMaxDimension);
+  h.n_layer = integer("block_count", 1, 10000);
+  h.n_ff = integer("feed_forward_length", 1, kMaxDimension);
+  h.n_head = integer("attention.head_count", 1, kMaxDimension);
+  h.n_head_kv = integer_or("attention.head_count_kv", h.n_head, 1, kMaxDimension);
+  if (h.n_head % h.n_head_kv != 0) {
+    metadata_.fail(key("attention.head_count_kv"), std::to_string(h.n_head_kv),
+                   "a divisor of attention.head_count, " + std::to_string(h.n_head));
+  }
+  const bool has_key_length = metadata_.has(key("attention.key_length"));
+  if (!has_key_length && h.n_embd % h.n_head != 0) {
+    metadata_.fail(key("attention.head_count"), std::to_string(h.n_head),
+                   "a divisor of embedding_length, " + std::to_string(h.n_embd));
+  }
+  h.head_dim_k = integer_or("attention.key_length", h.n_embd / h.n_head, 1, 65536);
+  h.head_dim_v = integer_or("attention.value_length", has_key_length ? h.head_dim_k : h.n_embd / h.n_head, 1, 65536);
+  h.norm_eps = number(eps_key, 0.0f, 1.0f);
+  return h;
+}
+
+RopeOp HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const {
+  RopeOp op;
+  op.style = style;
+  op.head_dim = hparams.head_dim_k;
+  op.n_rot = integer_or("rope.dimension_count", hparams.head_dim_k, 2, hparams.head_dim_k);
+  if (op.n_rot % 2 != 0) metadata_.fail(key("rope.dimension_count"), std::to_string(op.n_rot), "an even number");
+  op.freq_base = overrides.freq_base.value_or(number_or("rope.freq_base", 10000.0f, 1.0f, 1e30f));
+  op.n_ctx_orig = overrides.n_ctx_orig.value_or(integer_or("rope.scaling.original_context_length",
+                                                           hparams.n_ctx_train, 1, int64_t{1} << 31));
+
+  std::string scaling = metadata_.get_or<std::string>(key("rope.scaling.type"), "linear");
+  if (scaling == "longrope") scaling = "none";  // its factors are tensors
+  if (scaling != "none" && scaling != "linear" && scaling != "yarn") {
+    metadata_.fail(key("rope.scaling.type"), printable(scaling), "none, linear, yarn or longrope");
+  }
+  if (overrides.scaling) scaling = *overrides.scaling;
+  float factor = number_or("rope.scale_linear", 1.0f, 1e-6f, 1e6f);  // its name in old files
+  factor = number_or("rope.scaling.factor", factor, 0.0f, 1e6f);
+  if (factor == 0.0f) factor = 1.0f;
+  op.freq_scale = 1.0f / overrides.scale.value_or(factor);
+  if (overrides.freq_scale) op.freq_scale = *overrides.freq_scale;
+  if (scaling == "none") op.freq_scale = 1.0f;
+
+  op.ext_factor = scaling == "yarn" ? overrides.ext_factor.value_or(number_or("rope.scaling.yarn_ext_factor", 1.0f, -1.0f, 1e6f)) : 0.0f;
+  op.beta_fast = overrides.beta_fast.value_or(number_or("rope.scaling.yarn_beta_fast", 32.0f, 0.0f, 1e6f));
+  op.beta_slow = overrides.beta_slow.value_or(number_or("rope.scaling.yarn_beta_slow", 1.0f, 0.0f, 1e6f));
+  op.attn_factor = overrides.attn_factor.value_or(number_or("rope.scaling.attn_factor", 1.0f, 0.0f, 1e6f));
+  return op;
+}
+
+}  // namespace tandem

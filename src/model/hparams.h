@@ -1,0 +1,61 @@
+// Hyperparameters: what the metadata of a model file says about its shape. Read and validated once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gguf/metadata.h"
+#include "graph/ops.h"
+
+namespace tandem {
+
+struct Hparams {
+  std::string architecture;  // "llama"
+  std::string name;          // general.name, for people
+  int64_t n_vocab = 0;       // rows of the embedding table
+  int64_t n_ctx_train = 0;   // context that the model was trained with
+  int64_t n_embd = 0;
+  int64_t n_layer = 0;
+  int64_t n_head = 0, n_head_kv = 0;
+  int64_t head_dim_k = 0, head_dim_v = 0;
+  int64_t n_ff = 0;                          // of each expert, in a mixture
+  int64_t n_expert = 0, n_expert_used = 0;   // 0: dense
+  float norm_eps = 0.0f;
+};
+
+// What the user may set over what the file says (--rope-*, --yarn-*).
+struct RopeOverrides {
+  std::optional<std::string> scaling;  // "none", "linear", "yarn"
+  std::optional<float> scale;          // context grows by this factor: freq_scale = 1 / scale
+  std::optional<float> freq_base, freq_scale;
+  std::optional<int64_t> n_ctx_orig;
+  std::optional<float> ext_factor, attn_factor, beta_fast, beta_slow;
+};
+
+// Typed access to "ARCH.key" with the checks that every architecture needs. All throw Error(bad_file) naming the key.
+class HparamReader {
+ public:
+  HparamReader(const Metadata& metadata, std::string architecture)
+      : metadata_(metadata), architecture_(std::move(architecture)) {}
+
+  std::string key(std::string_view suffix) const { return architecture_ + "." + std::string(suffix); }
+  // An integer in [min, max]; models that give one value a layer are accepted when all are equal.
+  int64_t integer(std::string_view suffix, int64_t min, int64_t max) const;
+  int64_t integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const;
+  // A finite float in [min, max].
+  float number(std::string_view suffix, float min, float max) const;
+  float number_or(std::string_view suffix, float fallback, float min, float max) const;
+
+  // Everything in Hparams but n_vocab, for a decoder-only transformer. eps_key: "attention.layer_norm_rms_epsilon".
+  Hparams transformer(std::string_view eps_key) const;
+  // The rotation of an architecture with this style. n_head is left to the caller.
+  RopeOp rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
+
+ private:
+  const Metadata& metadata_;
+  std::string architecture_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,91 @@
+#include "model/weights.h"
+
+#include "base/error.h"
+#include "gguf/quants.h"
+
+namespace tandem {
+namespace {
+
+[[noreturn]] void wrong_shape(const GgufFile& file, const TensorInfo& t, const std::string& needed) {
+  throw_error(ErrorCode::bad_file, "%s: tensor %s: found shape %s, needed %s", file.path().c_str(),
+              printable(t.name).c_str(), t.shape_text().c_str(), needed.c_str());
+}
+
+bool fits(int64_t found, int64_t needed) { return needed == WeightBinder::kAnySize || found == needed; }
+
+std::string size_text(int64_t n) { return n == WeightBinder::kAnySize ? "any" : std::to_string(n); }
+
+}  // namespace
+
+std::string WeightBinder::full_name(const std::string& name) const {
+  return layer_ < 0 ? name : "blk." + std::to_string(layer_) + "." + name;
+}
+
+const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {
+  Weight w;
+  w.name = std::string(t.name);
+  w.dtype = t.dtype;
+  w.n_rows = n_rows;
+  w.n_cols = n_cols;
+  w.data = t.data;
+  w.layer = layer_;
+  used_.insert(t.name);
+  weights_.push_back(std::move(w));
+  return &weights_.back();
+}
+
+const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int64_t n_cols) {
+  const TensorInfo& t = file_.tensor(full_name(name));
+  file_.require_computable(t);
+  if (t.dims[2] != 1 || t.dims[3] != 1 || !fits(t.dims[0], n_cols) || !fits(t.dims[1], n_rows)) {
+    wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + "]");
+  }
+  return add(t, t.dims[1], t.dims[0]);
+}
+
+const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols) {
+  const TensorInfo& t = file_.tensor(full_name(name));
+  file_.require_computable(t);
+  if (t.dims[3] != 1 || t.dims[2] != n_mats || t.dims[1] != n_rows || t.dims[0] != n_cols) {
+    wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");
+  }
+  const Weight* added = add(t, n_rows, n_cols);
+  weights_.back().n_mats = n_mats;
+  return added;
+}
+
+const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
+  const TensorInfo& t = file_.tensor(full_name(name));
+  if (t.n_rows() != 1 || t.dims[0] != n) wrong_shape(file_, t, "[" + std::to_string(n) + "]");
+  if (t.dtype != DType::F32 && t.dtype != DType::F16 && t.dtype != DType::BF16) {
+    throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed F32, F16 or BF16", file_.path().c_str(),
+                printable(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str());
+  }
+  const Weight* added = add(t, 1, n);
+  const bool usable = t.dtype == DType::F32 && reinterpret_cast<uintptr_t>(t.data) % alignof(float) == 0;
+  if (!usable) {
+    std::vector<float>& copy = converted_.emplace_back(static_cast<size_t>(n));
+    dequantize_row(t.dtype, t.data, copy.data(), n);
+    weights_.back().dtype = DType::F32;
+    weights_.back().data = reinterpret_cast<const std::byte*>(copy.data());
+  }
+  return added;
+}
+
+const Weight* WeightBinder::optional_matrix(const std::string& name, int64_t n_rows, int64_t n_cols) {
+  return file_.find_tensor(full_name(name)) ? matrix(name, n_rows, n_cols) : nullptr;
+}
+
+const Weight* WeightBinder::optional_vector(const std::string& name, int64_t n) {
+  return file_.find_tensor(full_name(name)) ? vector(name, n) : nullptr;
+}
+
+std::vector<std::string_view> WeightBinder::unused() const {
+  std::vector<std::string_view> names;
+  for (const TensorInfo& t : file_.tensors()) {
+    if (!used_.contains(t.name)) names.push_back(t.name);
+  }
+  return names;
+}
+
+}  // namespace tandem

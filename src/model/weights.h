@@ -1,0 +1,50 @@
+// WeightBinder: finds the tensors that an architecture needs in the model file, checks their shapes and dtypes, and
+// keeps them as Weights that graphs refer to. Throws Error(bad_file) naming file and tensor.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "gguf/file.h"
+#include "graph/tensor.h"
+
+namespace tandem {
+
+class WeightBinder {
+ public:
+  explicit WeightBinder(const GgufFile& file) : file_(file) {}
+  WeightBinder(const WeightBinder&) = delete;
+  WeightBinder& operator=(const WeightBinder&) = delete;
+
+  // The layer that the following weights belong to: they are "blk.LAYER.NAME"; -1 for those outside of layers.
+  void set_layer(int layer) { layer_ = layer; }
+
+  // A matrix [n_rows, n_cols] of any computable dtype; kAnySize where the file decides.
+  static constexpr int64_t kAnySize = -1;
+  const Weight* matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
+  // A vector of n floats. F16 and BF16 are converted to F32, which is what kernels read.
+  const Weight* vector(const std::string& name, int64_t n);
+  // One matrix [n_rows, n_cols] for each of n_mats experts.
+  const Weight* experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols);
+  // nullptr when the file has no such tensor.
+  const Weight* optional_matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
+  const Weight* optional_vector(const std::string& name, int64_t n);
+
+  const std::deque<Weight>& weights() const { return weights_; }
+  // Tensors of the file that nobody asked for.
+  std::vector<std::string_view> unused() const;
+
+ private:
+  std::string full_name(const std::string& name) const;
+  const Weight* add(const TensorInfo& tensor, int64_t n_rows, int64_t n_cols);
+
+  const GgufFile& file_;
+  int layer_ = -1;
+  std::deque<Weight> weights_;                   // a deque: graphs hold pointers
+  std::deque<std::vector<float>> converted_;     // vectors that were not F32 in the file
+  std::unordered_set<std::string_view> used_;
+};
+
+}  // namespace tandem

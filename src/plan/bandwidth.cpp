@@ -1,0 +1,99 @@
+#include "plan/bandwidth.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kChunk = 1u << 20;  // what a worker claims at a time
+constexpr size_t kLine = 64;
+constexpr size_t kStreams = 4;
+constexpr size_t kAhead = 1024;      // bytes from a load to the prefetch of its stream
+constexpr int kMinPasses = 5, kMaxPasses = 50;
+constexpr double kMinSeconds = 0.25;
+
+using Vec = uint64_t __attribute__((vector_size(16)));  // every CPU that we run on has registers of 16 bytes
+
+// Zeroed pages of its own, huge ones where the system grants them.
+class Pages {
+ public:
+  explicit Pages(size_t n_bytes) : n_bytes_(n_bytes) {
+    void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+      throw_error(ErrorCode::out_of_memory, "measuring the memory: cannot allocate %zu bytes", n_bytes);
+    }
+    madvise(p, n_bytes, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(p);
+  }
+  ~Pages() { munmap(data_, n_bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_;
+  size_t n_bytes_;
+};
+
+// Adds up a chunk, in several streams at a time: one stream alone does not keep enough loads under way to use all that
+// the memory gives. The additions are independent, so that nothing but the loads takes time.
+uint64_t read_chunk(const std::byte* chunk) {
+  constexpr size_t kStream = kChunk / kStreams;
+  Vec sums[kStreams] = {};
+  for (size_t i = 0; i < kStream; i += kLine) {
+    for (size_t s = 0; s < kStreams; ++s) {
+      const std::byte* line = chunk + s * kStream + i;
+      __builtin_prefetch(line + kAhead);
+      const Vec* v = reinterpret_cast<const Vec*>(line);
+      sums[s] += (v[0] + v[1]) + (v[2] + v[3]);
+    }
+  }
+  const Vec sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return sum[0] + sum[1];
+}
+
+}  // namespace
+
+size_t bandwidth_buffer_bytes(size_t free_bytes) {
+  constexpr size_t kUsual = 512u << 20;
+  return std::clamp(free_bytes / 4, kChunk, kUsual) / kChunk * kChunk;
+}
+
+double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
+  const size_t n_chunks = std::max<size_t>(n_bytes / kChunk, 1);
+  const Pages pages(n_chunks * kChunk);
+  const auto chunk = [&pages](int64_t i) { return pages.data() + static_cast<size_t>(i) * kChunk; };
+  // Pages that were never written are all the same page of zeros, which would be read from cache.
+  pool.run([&](Worker& worker) {
+    worker.for_each(static_cast<int64_t>(n_chunks), [&](int64_t i) { memset(chunk(i), 1, kChunk); });
+  });
+
+  std::atomic<uint64_t> total{0};
+  double best = 0, spent = 0;
+  for (int pass = 0; pass < kMinPasses || (spent < kMinSeconds && pass < kMaxPasses); ++pass) {
+    total = 0;
+    const Clock::time_point start = Clock::now();
+    pool.run([&](Worker& worker) {
+      uint64_t sum = 0;
+      worker.for_each(static_cast<int64_t>(n_chunks), [&](int64_t i) { sum += read_chunk(chunk(i)); });
+      total += sum;
+    });
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    TANDEM_CHECK(total == n_chunks * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u);  // and so every byte was read
+    best = std::max(best, static_cast<double>(n_chunks * kChunk) / seconds);
+    spent += seconds;
+  }
+  return best;
+}
+
+}  // namespace tandem

@@ -1,0 +1,135 @@
+#include "text/pretokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "text/utf8.h"
+
+namespace tandem {
+namespace {
+
+struct FreeCode {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
+struct FreeMatchData {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+using MatchData = std::unique_ptr<pcre2_match_data, FreeMatchData>;
+
+// White_Space of Unicode. PCRE2's own \s has U+180E besides, which the engines that models were trained with do not.
+constexpr std::string_view kWhiteSpace =
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+
+// The pattern with \s and \S written out as that set. \S does not occur inside brackets in the table.
+std::string with_white_space_spelled_out(std::string_view pattern) {
+  std::string out;
+  bool in_brackets = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c != '\\' || i + 1 == pattern.size()) {
+      if (c == '[') in_brackets = true;
+      if (c == ']') in_brackets = false;
+      out += c;
+      continue;
+    }
+    const char escaped = pattern[++i];
+    if (escaped == 's') {
+      out += in_brackets ? std::string(kWhiteSpace) : "[" + std::string(kWhiteSpace) + "]";
+    } else if (escaped == 'S') {
+      TANDEM_CHECK(!in_brackets);
+      out += "[^" + std::string(kWhiteSpace) + "]";
+    } else {
+      out += {c, escaped};
+    }
+  }
+  return out;
+}
+
+pcre2_code* compile(const char* pattern) {
+  const std::string text = with_white_space_spelled_out(pattern);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP,
+                                   &error, &offset, nullptr);
+  if (code == nullptr) {
+    throw_error(ErrorCode::bug, "pre-tokenizer pattern '%s': PCRE2 error %d at offset %zu", text.c_str(), error, offset);
+  }
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it matching is slower, and just as right
+  return code;
+}
+
+size_t character_length(std::string_view text) { return next_utf8(text).n_bytes; }
+
+// Appends `match` cut into groups of three characters, the short one first.
+void append_by_three(std::string_view match, std::vector<std::string_view>& out) {
+  size_t n_chars = 0;
+  for (const char c : match) n_chars += (c & 0xc0) != 0x80;
+  size_t left_in_group = n_chars % 3 == 0 ? 3 : n_chars % 3;
+  size_t start = 0, i = 0;
+  while (i < match.size()) {
+    i += character_length(match.substr(i));
+    if (--left_in_group > 0) continue;
+    out.push_back(match.substr(start, i - start));
+    start = i;
+    left_in_group = 3;
+  }
+}
+
+}  // namespace
+
+struct PreTokenizer::Step {
+  SplitStep how;
+  std::unique_ptr<pcre2_code, FreeCode> code;
+
+  // The span of the first match at or after `from`; empty at the end of the piece if there is none.
+  std::pair<size_t, size_t> next_match(std::string_view piece, size_t from, pcre2_match_data* data) const {
+    const auto subject = reinterpret_cast<PCRE2_SPTR>(piece.data());
+    int rc = pcre2_match(code.get(), subject, piece.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data, nullptr);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its stack on the heap
+      rc = pcre2_match(code.get(), subject, piece.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT,
+                       data, nullptr);
+    }
+    if (rc < 0) return {piece.size(), piece.size()};  // no match, or a limit was reached
+    const PCRE2_SIZE* span = pcre2_get_ovector_pointer(data);
+    return {span[0], span[1]};
+  }
+
+  void apply(std::string_view piece, pcre2_match_data* data, std::vector<std::string_view>& out) const {
+    size_t done = 0;
+    while (done < piece.size()) {
+      const auto [start, end] = next_match(piece, done, data);
+      if (start > done) out.push_back(piece.substr(done, start - done));
+      const std::string_view match = piece.substr(start, end - start);
+      if (how == SplitStep::group_by_three) append_by_three(match, out);
+      else if (!match.empty()) out.push_back(match);
+      done = end;
+    }
+  }
+};
+
+PreTokenizer::PreTokenizer(const PreTokenizerSpec& spec) {
+  for (const PreTokenizerStep& step : spec.steps) {
+    steps_.push_back({step.how, std::unique_ptr<pcre2_code, FreeCode>(compile(step.pattern))});
+  }
+}
+
+PreTokenizer::~PreTokenizer() = default;
+
+std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
+  std::vector<std::string_view> pieces, cut;
+  if (!text.empty()) pieces.push_back(text);
+  const MatchData data(pcre2_match_data_create(1, nullptr));
+  if (data == nullptr) throw std::bad_alloc();
+  for (const Step& step : steps_) {
+    cut.clear();
+    for (const std::string_view piece : pieces) step.apply(piece, data.get(), cut);
+    std::swap(pieces, cut);
+  }
+  return pieces;
+}
+
+}  // namespace tandem

@@ -1,0 +1,95 @@
+// StringIndex: text -> id, for hundreds of thousands of short strings that are looked up a few times per byte of
+// input. Open addressing, 24 bytes a slot. Holds views: the strings must outlive it and stay where they are.
+// Immutable use from many threads is fine. The hash is seeded at random once per process, so a
+// file cannot be made to collide.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+class StringIndex {
+ public:
+  static constexpr int32_t kAbsent = -1;
+
+  explicit StringIndex(size_t n_expected = 0) : seed_(process_seed()) { rehash(n_expected); }
+
+  int32_t find(std::string_view text) const {
+    const uint32_t hash = hash_of(text);
+    for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
+      const Slot& slot = slots_[i];
+      if (slot.id == kAbsent) return kAbsent;
+      if (slot.hash == hash && std::string_view(slot.data, slot.size) == text) return slot.id;
+    }
+  }
+
+  // The id already there, or `id` (not negative), which it adds.
+  int32_t insert(std::string_view text, int32_t id) {
+    if ((n_ + 1) * 2 > slots_.size()) rehash(n_ * 2 + 1);
+    const uint32_t hash = hash_of(text);
+    for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
+      Slot& slot = slots_[i];
+      if (slot.id == kAbsent) {
+        slot = {text.data(), static_cast<uint32_t>(text.size()), hash, id};
+        ++n_;
+        return id;
+      }
+      if (slot.hash == hash && std::string_view(slot.data, slot.size) == text) return slot.id;
+    }
+  }
+
+ private:
+  struct Slot {
+    const char* data = nullptr;
+    uint32_t size = 0;
+    uint32_t hash = 0;
+    int32_t id = kAbsent;
+  };
+
+  static uint64_t process_seed() {
+    static const uint64_t seed = uint64_t{std::random_device()()} << 32 | std::random_device()();
+    return seed;
+  }
+
+  uint32_t hash_of(std::string_view text) const {
+    constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
+    uint64_t h = seed_ ^ text.size() * kMix;
+    const char* p = text.data();
+    size_t left = text.size();
+    for (; left >= 8; left -= 8, p += 8) {
+      uint64_t word;
+      std::memcpy(&word, p, 8);
+      h = (h ^ word) * kMix;
+      h ^= h >> 29;
+    }
+    uint64_t word = 0;
+    if (left > 0) std::memcpy(&word, p, left);
+    h = (h ^ word) * kMix;
+    h ^= h >> 32;
+    return static_cast<uint32_t>(h * kMix >> 32);
+  }
+
+  void rehash(size_t n_expected) {
+    std::vector<Slot> old = std::move(slots_);
+    slots_.assign(std::bit_ceil(n_expected * 2 + 16), Slot{});
+    mask_ = slots_.size() - 1;
+    for (const Slot& slot : old) {
+      if (slot.id == kAbsent) continue;
+      size_t i = slot.hash & mask_;
+      while (slots_[i].id != kAbsent) i = (i + 1) & mask_;
+      slots_[i] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;  // a power of two, at most half full
+  size_t mask_ = 0;
+  size_t n_ = 0;
+  uint64_t seed_;
+};
+
+}  // namespace tandem

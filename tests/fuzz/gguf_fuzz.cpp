@@ -1,0 +1,70 @@
+// Feeds arbitrary bytes to the GGUF reader. Whatever they are, it either throws Error(bad_file) or returns
+// what parse.h guarantees; and then everything it returned can be read.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "gguf/file.h"
+#include "gguf/quants.h"
+
+namespace tandem {
+namespace {
+
+// Wrong types are refused with an Error, as a caller would see; nothing else may happen.
+void attempt(const std::function<void()>& get) {
+  try {
+    get();
+  } catch (const Error& error) {
+    TANDEM_CHECK(error.code() == ErrorCode::bad_file);
+  }
+}
+
+void read_metadata(const Metadata& metadata) {
+  for (const Metadata::Entry& entry : metadata.entries()) {
+    TANDEM_CHECK(metadata.find(entry.key) == &entry.value);
+    TANDEM_CHECK(entry.value.short_text().size() < 4096);
+    attempt([&] { metadata.get<uint32_t>(entry.key); });
+    attempt([&] { metadata.get<float>(entry.key); });
+    attempt([&] { metadata.get<bool>(entry.key); });
+    attempt([&] { metadata.get<std::string>(entry.key); });
+    attempt([&] { metadata.get_strings(entry.key); });
+    attempt([&] { metadata.get_vector<int32_t>(entry.key); });
+    attempt([&] { metadata.get_vector<double>(entry.key); });
+  }
+}
+
+void read_tensor(const GgufFile& file, const TensorInfo& tensor, std::span<const std::byte> bytes) {
+  TANDEM_CHECK(file.find_tensor(tensor.name) == &tensor);
+  TANDEM_CHECK(tensor.offset % file.alignment() == 0);
+  TANDEM_CHECK(tensor.offset <= bytes.size() && tensor.n_bytes <= bytes.size() - tensor.offset);
+  TANDEM_CHECK(tensor.data == bytes.data() + tensor.offset);
+  TANDEM_CHECK(tensor.n_bytes ==
+               row_bytes(tensor.dtype, tensor.dims[0]) * static_cast<uint64_t>(tensor.n_rows()));
+  if (!dtype_info(tensor.dtype).computable) return;
+  // Aligned as a mapping would be.
+  std::vector<uint64_t> row(row_bytes(tensor.dtype, tensor.dims[0]) / sizeof(uint64_t) + 1);
+  std::memcpy(row.data(), tensor.data, row_bytes(tensor.dtype, tensor.dims[0]));
+  std::vector<float> floats(static_cast<size_t>(tensor.dims[0]));
+  dequantize_row(tensor.dtype, row.data(), floats.data(), tensor.dims[0]);
+}
+
+}  // namespace
+}  // namespace tandem
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tandem;
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
+  attempt([&] {
+    const GgufFile file(bytes, "fuzz.gguf");
+    read_metadata(file.metadata());
+    for (const TensorInfo& tensor : file.tensors()) read_tensor(file, tensor, bytes);
+  });
+  return 0;
+}

@@ -1,0 +1,415 @@
+// Attention of every ISA and through the op, against a reference in double precision that forms all scores.
+#include <cmath>
+
+#include "gguf/quants.h"
+#include "ops/row_harness.h"
+
+namespace tandem::cpu {
+namespace {
+
+using test::OpBench;
+using test::Random;
+
+constexpr DType kCacheDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
+
+// A cache of one layer with random rows, several sequences with shuffled blocks, and tokens that look at it.
+struct Case {
+  int64_t n_head = 1, n_head_kv = 1, head_dim_k = 64, head_dim_v = 64, block_size = 16;
+  DType k_dtype = DType::F16, v_dtype = DType::F16;
+  int64_t window = 0;
+  float softcap = 0;
+  bool sinks = false;
+  std::vector<int64_t> lengths{40};          // cached positions of each sequence
+  std::vector<std::vector<int32_t>> tokens;  // positions asked for, by sequence; empty: the last one of each
+};
+
+// The cache as floats, and its bytes.
+struct Pool {
+  DType dtype;
+  int64_t head_dim;
+  std::vector<std::byte> bytes;
+
+  Pool(Random& random, DType t, int64_t dim, int64_t rows) : dtype(t), head_dim(dim) {
+    const size_t row = row_bytes(t, dim);
+    bytes.assign(row * static_cast<size_t>(rows), std::byte{0xff});  // NaN where nothing is stored
+    for (int64_t r = 0; r < rows; ++r) store(r, random.normals(dim));
+  }
+  void store(int64_t row, const std::vector<float>& x) {
+    quantize_row(dtype, x.data(), bytes.data() + static_cast<size_t>(row) * row_bytes(dtype, head_dim), head_dim);
+  }
+  std::vector<float> row(int64_t r) const {
+    std::vector<float> x(static_cast<size_t>(head_dim));
+    dequantize_row(dtype, bytes.data() + static_cast<size_t>(r) * row_bytes(dtype, head_dim), x.data(), head_dim);
+    return x;
+  }
+  void poison(int64_t r) {
+    const size_t size = row_bytes(dtype, head_dim);
+    std::memset(bytes.data() + static_cast<size_t>(r) * size, 0xff, size);
+  }
+};
+
+class Scene {
+ public:
+  Scene(Random& random, const Case& c) : case_(c), bench(shape_of(c)), k(pool(random, c, c.k_dtype, c.head_dim_k)),
+                                         v(pool(random, c, c.v_dtype, c.head_dim_v)) {
+    AttentionOp op{c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v,
+                   1.0f / std::sqrt(static_cast<float>(c.head_dim_k)), c.softcap, c.window};
+    if (c.sinks) sinks = random.normals(c.n_head, 2.0f);
+    q_id = bench.activation(c.n_head * c.head_dim_k);
+    bench.builder.set_layer(0);
+    y_id = bench.builder.attention(q_id, op, c.sinks ? bench.weight(sinks) : nullptr);
+    bench.finish(y_id);
+    bench.kv.push_back({k.bytes.data(), v.bytes.data(), c.k_dtype, c.v_dtype, c.n_head_kv, c.head_dim_k, c.head_dim_v,
+                        c.block_size, n_blocks(c)});
+    scale = op.scale;
+    fill_inputs(random);
+  }
+
+  std::vector<float> run(Isa isa, int n_threads) {
+    const int64_t n = static_cast<int64_t>(positions.size());
+    float* y = bench.data(y_id);
+    const size_t size = static_cast<size_t>(n * case_.n_head * case_.head_dim_v);
+    std::fill(y, y + size, std::nanf(""));
+    bench.run(isa, {n, 0}, n_threads);
+    return {y, y + size};
+  }
+
+  // Row of the pools for a position of a sequence and head.
+  int64_t cache_row(int64_t sequence, int64_t position, int64_t head) const {
+    const int64_t block = table[static_cast<size_t>(sequence * max_blocks(case_) + position / case_.block_size)];
+    return (block * case_.n_head_kv + head) * case_.block_size + position % case_.block_size;
+  }
+
+  std::vector<double> expected(int64_t token, int64_t head) const {
+    const int64_t kv_head = head / (case_.n_head / case_.n_head_kv), own = positions[static_cast<size_t>(token)];
+    const int64_t sequence = sequences[static_cast<size_t>(token)];
+    std::vector<double> y(static_cast<size_t>(case_.head_dim_v));
+    double total = case_.sinks ? std::exp(static_cast<double>(sinks[static_cast<size_t>(head)])) : 0.0;
+    for (int64_t p = 0; p <= own; ++p) {
+      if (case_.window > 0 && p <= own - case_.window) continue;
+      const std::vector<float> key = k.row(cache_row(sequence, p, kv_head)), value = v.row(cache_row(sequence, p, kv_head));
+      double s = 0;
+      for (size_t d = 0; d < key.size(); ++d) {
+        s += static_cast<double>(q[static_cast<size_t>((token * case_.n_head + head) * case_.head_dim_k) + d]) * key[d];
+      }
+      s *= scale;
+      if (case_.softcap > 0) s = case_.softcap * std::tanh(s / case_.softcap);
+      total += std::exp(s);
+      for (size_t d = 0; d < value.size(); ++d) y[d] += std::exp(s) * value[d];
+    }
+    for (double& x : y) x /= total;
+    return y;
+  }
+
+  void check(const std::vector<float>& y, const std::string& what) const {
+    double worst = 0, scale_of_y = 0;
+    for (size_t t = 0; t < positions.size(); ++t) {
+      for (int64_t h = 0; h < case_.n_head; ++h) {
+        const std::vector<double> want = expected(static_cast<int64_t>(t), h);
+        for (size_t d = 0; d < want.size(); ++d) {
+          const float got = y[(t * static_cast<size_t>(case_.n_head) + static_cast<size_t>(h)) * want.size() + d];
+          ASSERT_TRUE(std::isfinite(got)) << what << " token " << t << " head " << h << " column " << d;
+          worst = std::max(worst, std::fabs(got - want[d]));
+          scale_of_y = std::max(scale_of_y, std::fabs(want[d]));
+        }
+      }
+    }
+    EXPECT_LE(worst, 1e-5 * std::max(scale_of_y, 0.1)) << what;
+  }
+
+  const Case case_;
+  OpBench bench;
+  Pool k, v;
+  TensorId q_id, y_id;
+  float scale;
+  std::vector<float> q, sinks;
+  std::vector<int32_t> positions, sequences, table;
+
+ private:
+  static int64_t max_blocks(const Case& c) {
+    return *std::max_element(c.lengths.begin(), c.lengths.end()) / c.block_size + 2;
+  }
+  static int64_t n_blocks(const Case& c) { return max_blocks(c) * static_cast<int64_t>(c.lengths.size()) + 3; }
+  static ShapeClass shape_of(const Case& c) {
+    int64_t n = c.tokens.empty() ? static_cast<int64_t>(c.lengths.size()) : 0;
+    for (const auto& t : c.tokens) n += static_cast<int64_t>(t.size());
+    return {n, 1, static_cast<int64_t>(c.lengths.size()), max_blocks(c)};
+  }
+  static Pool pool(Random& random, const Case& c, DType dtype, int64_t dim) {
+    return Pool(random, dtype, dim, n_blocks(c) * c.n_head_kv * c.block_size);
+  }
+
+  void fill_inputs(Random& random) {
+    std::vector<int32_t> blocks(static_cast<size_t>(n_blocks(case_)));
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
+    random.shuffle(blocks);
+    table.assign(blocks.begin(), blocks.begin() + static_cast<int64_t>(case_.lengths.size()) * max_blocks(case_));
+    for (size_t s = 0; s < case_.lengths.size(); ++s) {
+      // What was never stored must not be read.
+      for (int64_t p = case_.lengths[s]; p < max_blocks(case_) * case_.block_size; ++p) {
+        for (int64_t h = 0; h < case_.n_head_kv; ++h) {
+          k.poison(cache_row(static_cast<int64_t>(s), p, h));
+          v.poison(cache_row(static_cast<int64_t>(s), p, h));
+        }
+      }
+      const std::vector<int32_t> asked = case_.tokens.empty()
+                                             ? std::vector<int32_t>{static_cast<int32_t>(case_.lengths[s] - 1)}
+                                             : case_.tokens[s];
+      for (int32_t p : asked) {
+        positions.push_back(p);
+        sequences.push_back(static_cast<int32_t>(s));
+      }
+    }
+    // Tokens of a step come in any order.
+    std::vector<size_t> order(positions.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    if (case_.lengths.size() > 1) random.shuffle(order);
+    std::vector<int32_t> p, s;
+    for (size_t i : order) {
+      p.push_back(positions[i]);
+      s.push_back(sequences[i]);
+    }
+    positions = p;
+    sequences = s;
+    q = random.normals(static_cast<int64_t>(positions.size()) * case_.n_head * case_.head_dim_k);
+    std::copy(q.begin(), q.end(), bench.data(q_id));
+    std::copy(positions.begin(), positions.end(), bench.input(Input::positions));
+    std::copy(sequences.begin(), sequences.end(), bench.input(Input::sequences));
+    std::copy(table.begin(), table.end(), bench.input(Input::block_table));
+  }
+};
+
+std::vector<int32_t> range(int32_t first, int32_t last) {
+  std::vector<int32_t> r;
+  for (int32_t p = first; p < last; ++p) r.push_back(p);
+  return r;
+}
+
+void check_all_isas(Random& random, const Case& c, const std::string& what) {
+  Scene scene(random, c);
+  for (Isa isa : supported_isas()) {
+    const std::string name = what + " " + std::string(isa_name(isa));
+    const std::vector<float> one = scene.run(isa, 1);
+    scene.check(one, name);
+    for (int threads = 2; threads <= 4; ++threads) {
+      const std::vector<float> more = scene.run(isa, threads);
+      EXPECT_EQ(std::memcmp(one.data(), more.data(), one.size() * sizeof(float)), 0) << name << " threads " << threads;
+    }
+  }
+}
+
+TEST(Attention, EveryPairOfCacheDTypes) {
+  Random random;
+  for (DType k : kCacheDTypes) {
+    for (DType v : kCacheDTypes) {
+      Case c;
+      c.n_head = 4;
+      c.n_head_kv = 2;
+      c.k_dtype = k;
+      c.v_dtype = v;
+      c.lengths = {75};
+      c.tokens = {range(50, 75)};
+      const std::string what = std::string(dtype_name(k)) + "/" + std::string(dtype_name(v));
+      check_all_isas(random, c, what + " prefill");
+      c.tokens = {{74}};
+      check_all_isas(random, c, what + " decode");
+    }
+  }
+}
+
+TEST(Attention, EveryHeadSize) {
+  Random random;
+  for (int64_t hd_k : {8, 64, 80, 96, 128, 256, 24, 17}) {
+    for (int64_t hd_v : {hd_k, hd_k == 8 ? int64_t{40} : hd_k / 2}) {
+      Case c;
+      c.n_head = 2;
+      c.n_head_kv = 1;
+      c.head_dim_k = hd_k;
+      c.head_dim_v = hd_v;
+      c.lengths = {130};
+      c.tokens = {range(100, 130)};
+      const std::string what = std::to_string(hd_k) + "x" + std::to_string(hd_v);
+      check_all_isas(random, c, what + " prefill");
+      c.tokens = {};
+      check_all_isas(random, c, what + " decode");
+    }
+  }
+}
+
+TEST(Attention, EveryGroupOfQueryHeads) {
+  Random random;
+  for (int64_t group : {1, 2, 3, 4, 5, 7, 8, 9, 16, 71}) {
+    Case c;
+    c.n_head = 2 * group;
+    c.n_head_kv = 2;
+    c.head_dim_k = c.head_dim_v = 32;
+    c.lengths = {90, 33};
+    check_all_isas(random, c, "decode, group " + std::to_string(group));
+    c.tokens = {range(60, 90), range(0, 33)};
+    check_all_isas(random, c, "prefill, group " + std::to_string(group));
+  }
+}
+
+TEST(Attention, WindowSoftcapAndSinks) {
+  Random random;
+  for (int64_t window : {0, 1, 5, 16, 64, 100, 1000}) {
+    for (float softcap : {0.0f, 3.0f}) {
+      Case c;
+      c.n_head = 4;
+      c.n_head_kv = 2;
+      c.window = window;
+      c.softcap = softcap;
+      c.sinks = random.below(2) != 0;
+      c.lengths = {300, 7};
+      c.tokens = {range(200, 300), {6}};
+      const std::string what = "window " + std::to_string(window) + " softcap " + std::to_string(softcap);
+      check_all_isas(random, c, what + " prefill");
+      c.tokens = {};
+      check_all_isas(random, c, what + " decode");
+    }
+  }
+}
+
+TEST(Attention, AwkwardBlocksAndLengths) {
+  Random random;
+  for (int64_t block_size : {1, 3, 10, 32, 64, 100, 256}) {
+    Case c;
+    c.n_head = 3;
+    c.n_head_kv = 1;
+    c.head_dim_k = c.head_dim_v = 16;
+    c.block_size = block_size;
+    const int64_t n = 600 + random.below(100);
+    c.lengths = {1, n, 64, 65};
+    c.tokens = {{0}, {0, static_cast<int32_t>(n - 1), 63, 64, 65, 300}, {63}, {64, 1}};
+    check_all_isas(random, c, "block size " + std::to_string(block_size));
+    c.tokens = {};
+    check_all_isas(random, c, "decode, block size " + std::to_string(block_size));
+  }
+}
+
+TEST(Attention, LongContextsAreSplitAndMerged) {
+  Random random;
+  for (int64_t n_head : {1, 8}) {
+    Case c;
+    c.n_head = n_head;
+    c.n_head_kv = 1;
+    c.lengths = {2000 + random.below(200)};
+    c.sinks = true;
+    c.k_dtype = DType::Q8_0;
+    check_all_isas(random, c, "decode");
+    c.window = 700;
+    check_all_isas(random, c, "decode in a window");
+    c.window = 0;
+    const int32_t n = static_cast<int32_t>(c.lengths[0]);
+    c.tokens = {range(n - 11, n)};
+    check_all_isas(random, c, "small batch");
+  }
+}
+
+TEST(Attention, AWholePrompt) {
+  Random random;
+  Case c;
+  c.n_head = 8;
+  c.n_head_kv = 2;
+  c.head_dim_k = c.head_dim_v = 32;
+  c.lengths = {257};
+  c.tokens = {range(0, 257)};
+  check_all_isas(random, c, "prompt");
+}
+
+// Scores far apart: weights that underflow, and maxima that move late.
+TEST(Attention, LargeScores) {
+  Random random;
+  for (int n_head : {1, 16}) {
+    Case c;
+    c.n_head = n_head;
+    c.k_dtype = c.v_dtype = DType::F32;
+    c.lengths = {500};
+    Scene scene(random, c);
+    for (float& x : scene.q) x *= 40.0f;
+    std::copy(scene.q.begin(), scene.q.end(), scene.bench.data(scene.q_id));
+    for (Isa isa : supported_isas()) scene.check(scene.run(isa, 2), std::string(isa_name(isa)));
+  }
+}
+
+TEST(Attention, NaNReachesTheResultAndOnlyItsRow) {
+  Random random;
+  for (int64_t n_tokens : {2, 40}) {
+    Case c;
+    c.n_head = c.n_head_kv = 1;
+    c.lengths = {50};
+    c.tokens = {range(50 - static_cast<int32_t>(n_tokens), 50)};
+    Scene scene(random, c);
+    scene.bench.data(scene.q_id)[64 + 3] = std::nanf("");
+    for (Isa isa : supported_isas()) {
+      const std::vector<float> y = scene.run(isa, 1);
+      for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 64 == 1) << isa_name(isa) << " " << i;
+    }
+  }
+}
+
+TEST(Attention, KernelsStoreRowsAsTheReferenceDoes) {
+  Random random;
+  for (Isa isa : supported_isas()) {
+    for (DType dtype : kCacheDTypes) {
+      const int64_t block = dtype_info(dtype).block_elements;
+      for (int64_t n = block; n <= (block == 1 ? 70 : 256); n += block) {
+        for (float size : {1e-42f, 1e-6f, 1.0f, 3e4f, 1e30f}) {
+          std::vector<float> x = random.normals(n, size);
+          if (n % 3 == 0) x[static_cast<size_t>(random.below(n))] = 0.0f;
+          if (n % 5 == 0) std::fill(x.begin(), x.end(), n % 2 ? 0.0f : -size);
+          if (n % 7 == 0) x[static_cast<size_t>(random.below(n))] = std::nanf("");
+          if (n % 11 == 0) x[static_cast<size_t>(random.below(n))] = -INFINITY;
+          for (float& v : x) v = random.below(4) == 0 ? std::nearbyint(v * 8) / 8 : v;  // ties
+          std::vector<std::byte> want(row_bytes(dtype, n)), got(want.size() + 1, std::byte{0x5a});
+          quantize_row(dtype, x.data(), want.data(), n);
+          test::attention_of(isa).store_row(dtype, x.data(), got.data(), n);
+          ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size()), 0)
+              << isa_name(isa) << " " << dtype_name(dtype) << " n " << n << " size " << size;
+          ASSERT_EQ(got.back(), std::byte{0x5a});
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, KvWriteStoresAtTheSlot) {
+  Random random;
+  const int64_t n_head_kv = 3, hd_k = 64, hd_v = 32, block_size = 8, n_blocks = 5, n = 13;
+  for (DType dtype : kCacheDTypes) {
+    OpBench bench({n, 1, 1, n_blocks});
+    const TensorId k = bench.activation(n_head_kv * hd_k), v = bench.activation(n_head_kv * hd_v);
+    bench.builder.set_layer(0);
+    bench.builder.kv_write(k, v);
+    bench.finish(k);
+    const size_t rows = static_cast<size_t>(n_head_kv * block_size * n_blocks);
+    std::vector<std::byte> k_pool(rows * row_bytes(dtype, hd_k)), v_pool(rows * row_bytes(DType::F16, hd_v));
+    bench.kv.push_back({k_pool.data(), v_pool.data(), dtype, DType::F16, n_head_kv, hd_k, hd_v, block_size, n_blocks});
+    std::vector<int32_t> slots = range(0, static_cast<int32_t>(block_size * n_blocks));
+    random.shuffle(slots);
+    const std::vector<float> xk = random.normals(n * n_head_kv * hd_k), xv = random.normals(n * n_head_kv * hd_v);
+    std::copy(xk.begin(), xk.end(), bench.data(k));
+    std::copy(xv.begin(), xv.end(), bench.data(v));
+    std::copy(slots.begin(), slots.begin() + n, bench.input(Input::slots));
+    std::vector<std::byte> k_want(k_pool.size()), v_want(v_pool.size());
+    for (int64_t t = 0; t < n; ++t) {
+      for (int64_t h = 0; h < n_head_kv; ++h) {
+        const int64_t slot = slots[static_cast<size_t>(t)];
+        const size_t row = static_cast<size_t>((slot / block_size * n_head_kv + h) * block_size + slot % block_size);
+        quantize_row(dtype, xk.data() + (t * n_head_kv + h) * hd_k, k_want.data() + row * row_bytes(dtype, hd_k), hd_k);
+        quantize_row(DType::F16, xv.data() + (t * n_head_kv + h) * hd_v,
+                     v_want.data() + row * row_bytes(DType::F16, hd_v), hd_v);
+      }
+    }
+    for (Isa isa : supported_isas()) {
+      std::fill(k_pool.begin(), k_pool.end(), std::byte{0});
+      std::fill(v_pool.begin(), v_pool.end(), std::byte{0});
+      bench.run(isa, {n, 0}, 3);
+      EXPECT_EQ(k_pool, k_want) << isa_name(isa) << " " << dtype_name(dtype);
+      EXPECT_EQ(v_pool, v_want) << isa_name(isa);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cpu

@@ -1,0 +1,302 @@
+// Matrix products of every instruction set against the scalar reference, and the scalar reference against plain sums
+// of dequantized weights. Weights are random blocks, so that every bit pattern of quants and scales occurs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <set>
+
+#include "base/fp16.h"
+#include "cpu/kernels.h"
+#include "gguf/quants.h"
+
+namespace tandem::cpu {
+namespace {
+
+struct AlignedBytes {
+  explicit AlignedBytes(size_t n) : p(static_cast<std::byte*>(std::aligned_alloc(64, (n + 127) / 64 * 64))) {}
+  ~AlignedBytes() { std::free(p); }
+  AlignedBytes(const AlignedBytes&) = delete;
+  AlignedBytes& operator=(const AlignedBytes&) = delete;
+  std::byte* p;
+};
+
+uint32_t fresh_seed() {
+  static const uint32_t seed = [] {
+    const uint32_t s = std::random_device{}();
+    printf("seed %u\n", s);
+    return s;
+  }();
+  return seed;
+}
+
+const std::vector<DType>& weight_dtypes() {
+  static const std::vector<DType> dtypes = [] {
+    std::vector<DType> v;
+    for (const DTypeInfo& info : all_dtypes()) {
+      if (info.computable) v.push_back(info.dtype);
+    }
+    return v;
+  }();
+  return dtypes;
+}
+
+// Bytes inside a block that hold half floats.
+std::vector<size_t> half_offsets(DType dtype) {
+  switch (dtype) {
+    case DType::Q4_0: case DType::Q5_0: case DType::Q8_0: case DType::IQ4_NL: case DType::IQ4_XS: return {0};
+    case DType::Q4_1: case DType::Q5_1: case DType::Q4_K: case DType::Q5_K: return {0, 2};
+    case DType::Q2_K: return {80, 82};
+    case DType::Q3_K: return {108};
+    case DType::Q6_K: return {208};
+    default: return {};
+  }
+}
+
+// [m, k] of random codes with scales of moderate size.
+std::vector<std::byte> random_weights(DType dtype, int64_t m, int64_t k, std::mt19937& rng) {
+  const DTypeInfo& info = dtype_info(dtype);
+  std::vector<std::byte> w(row_bytes(dtype, k) * static_cast<size_t>(m));
+  std::normal_distribution<float> normal;
+  if (info.block_elements == 1) {
+    std::vector<float> values(static_cast<size_t>(m * k));
+    for (float& v : values) v = normal(rng);
+    quantize_row(dtype, values.data(), w.data(), m * k);
+    return w;
+  }
+  for (std::byte& b : w) b = static_cast<std::byte>(rng());
+  for (size_t at = 0; at < w.size(); at += info.block_bytes) {
+    for (size_t offset : half_offsets(dtype)) {
+      const fp16_t half = fp32_to_fp16(0.01f * normal(rng));
+      std::memcpy(w.data() + at + offset, &half, 2);
+    }
+    if (dtype == DType::MXFP4) w[at] = static_cast<std::byte>(120 + rng() % 16);
+  }
+  return w;
+}
+
+std::vector<float> random_floats(int64_t n, std::mt19937& rng) {
+  std::vector<float> v(static_cast<size_t>(n));
+  std::normal_distribution<float> normal;
+  for (float& x : v) x = normal(rng) * (rng() % 64 == 0 ? 8.0f : 1.0f);
+  return v;
+}
+
+struct Problem {
+  DType dtype;
+  int64_t n, m, k;
+  std::vector<std::byte> w;
+  std::vector<float> x, bias, residual;
+
+  Problem(DType type, int64_t tokens, int64_t rows, int64_t columns, std::mt19937& rng)
+      : dtype(type), n(tokens), m(rows), k(columns), w(random_weights(type, rows, columns, rng)),
+        x(random_floats(tokens * columns, rng)), bias(random_floats(rows, rng)),
+        residual(random_floats(tokens * rows, rng)) {}
+};
+
+enum class Extra { none, bias, residual, both, residual_in_place };
+
+// Rows handed out `rows_at_once` at a time (rounded up to the kernels' granularity); 0: all at once.
+std::vector<float> multiply(const LinearKernels& kernels, const Problem& p, Extra extra = Extra::none,
+                            int64_t rows_at_once = 0) {
+  AlignedBytes encoded(kernels.encoded_bytes(p.dtype, p.n, p.k)), scratch(kernels.scratch_bytes(p.dtype, p.n, p.k));
+  const int64_t tokens = kernels.encode_granularity(p.n);
+  for (int64_t t = 0; t < p.n; t += tokens) {
+    kernels.encode(p.dtype, p.x.data(), p.k, p.n, p.k, t, std::min(t + tokens, p.n), encoded.p);
+  }
+  std::vector<float> y(static_cast<size_t>(p.n * p.m), -77.0f);
+  LinearCall call;
+  call.dtype = p.dtype;
+  call.w = p.w.data();
+  call.n = p.n;
+  call.m = p.m;
+  call.k = p.k;
+  call.x = encoded.p;
+  call.y = y.data();
+  call.ldy = call.ld_residual = p.m;
+  if (extra == Extra::bias || extra == Extra::both) call.bias = p.bias.data();
+  if (extra == Extra::residual || extra == Extra::both) call.residual = p.residual.data();
+  if (extra == Extra::residual_in_place) {
+    y = p.residual;
+    call.residual = y.data();
+  }
+  const int64_t step = kernels.row_granularity(p.dtype, p.n, p.m, p.k);
+  const int64_t rows = rows_at_once == 0 ? p.m : (rows_at_once + step - 1) / step * step;
+  for (int64_t r = 0; r < p.m; r += rows) kernels.multiply(call, r, std::min(r + rows, p.m), scratch.p);
+  return y;
+}
+
+// Sum of |w| |x| of each output: what rounding errors are relative to.
+std::vector<float> magnitudes(const Problem& p) {
+  std::vector<float> w(static_cast<size_t>(p.k)), out(static_cast<size_t>(p.n * p.m));
+  for (int64_t r = 0; r < p.m; ++r) {
+    dequantize_row(p.dtype, p.w.data() + row_bytes(p.dtype, p.k) * static_cast<size_t>(r), w.data(), p.k);
+    for (int64_t t = 0; t < p.n; ++t) {
+      double sum = 0;
+      for (int64_t i = 0; i < p.k; ++i) {
+        sum += std::abs(static_cast<double>(w[static_cast<size_t>(i)]) * p.x[static_cast<size_t>(t * p.k + i)]);
+      }
+      out[static_cast<size_t>(t * p.m + r)] = static_cast<float>(sum);
+    }
+  }
+  return out;
+}
+
+void expect_close(const std::vector<float>& got, const std::vector<float>& want, const std::vector<float>& magnitude,
+                  double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  double worst = 0;
+  size_t where = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(got[i] - want[i]) / (magnitude[i] + 1e-3);
+    if (!(error <= worst)) worst = error, where = i;
+  }
+  EXPECT_LE(worst, tolerance) << "at " << where << ": " << got[where] << ", reference " << want[where];
+}
+
+class Linear : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
+ protected:
+  void SetUp() override {
+    const std::vector<Isa> isas = supported_isas();
+    if (std::find(isas.begin(), isas.end(), isa()) == isas.end()) GTEST_SKIP() << "not on this machine";
+  }
+  Isa isa() const { return std::get<0>(GetParam()); }
+  DType dtype() const { return std::get<1>(GetParam()); }
+  int64_t block() const { return dtype_info(dtype()).block_elements; }
+  const LinearKernels& kernels() const { return cpu::kernels(isa()).linear; }
+  // BF16 products may round activations to BF16; everything else differs by the order of float sums only.
+  double tolerance() const { return dtype() == DType::BF16 ? 0x1p-8 : 1e-5; }
+  std::mt19937 rng{fresh_seed()};
+};
+
+TEST_P(Linear, AgreesWithTheReferenceAtEveryNumberOfTokens) {
+  const int64_t k = block() == 1 ? 67 : 3 * block();
+  for (int64_t n = 1; n <= 40; ++n) {
+    SCOPED_TRACE(n);
+    const Problem p(dtype(), n, 19, k, rng);
+    expect_close(multiply(kernels(), p), multiply(scalar::linear_kernels(), p), magnitudes(p), tolerance());
+  }
+}
+
+TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
+  const std::vector<int64_t> ks = block() == 1 ? std::vector<int64_t>{1, 7, 8, 31, 192, 515}
+                                               : std::vector<int64_t>{block(), 2 * block(), 5 * block(), 1792};
+  const Extra extras[] = {Extra::none, Extra::bias, Extra::residual, Extra::both, Extra::residual_in_place};
+  int which = 0;
+  for (int64_t n : {1, 2, 5, 13, 67}) {
+    for (int64_t m : {1, 16, 33, 79}) {
+      for (int64_t k : ks) {
+        SCOPED_TRACE(testing::Message() << "n " << n << " m " << m << " k " << k);
+        const Problem p(dtype(), n, m, k, rng);
+        const Extra extra = extras[which++ % 5];
+        expect_close(multiply(kernels(), p, extra), multiply(scalar::linear_kernels(), p, extra), magnitudes(p),
+                     tolerance());
+      }
+    }
+  }
+}
+
+TEST_P(Linear, ResultsDoNotDependOnHowRowsAreDividedOrWhereTheyLie) {
+  for (int64_t n : {1, 3, 9, 30}) {
+    SCOPED_TRACE(n);
+    const Problem p(dtype(), n, 147, 4 * block(), rng);
+    const std::vector<float> whole = multiply(kernels(), p, Extra::residual_in_place);
+    for (int64_t rows : {1, 40, 64}) {
+      const std::vector<float> parts = multiply(kernels(), p, Extra::residual_in_place, rows);
+      EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0) << rows << " rows at once";
+    }
+  }
+}
+
+TEST_P(Linear, NanAndInfinityComeOutAsNan) {
+  for (int64_t n : {1, 3, 20}) {
+    for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      Problem p(dtype(), n, 21, 2 * block(), rng);
+      const int64_t token = n / 2;
+      for (int64_t t = 0; t < 2; ++t) {  // two opposite infinities make a NaN in every format
+        p.x[static_cast<size_t>(token * p.k + t * (p.k - 1))] = t == 0 ? bad : -bad;
+      }
+      const std::vector<float> y = multiply(kernels(), p);
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t r = 0; r < p.m; ++r) {
+          const float v = y[static_cast<size_t>(t * p.m + r)];
+          if (t == token) {
+            EXPECT_FALSE(std::isfinite(v)) << "token " << t << " row " << r << " of " << n;
+          } else {
+            EXPECT_TRUE(std::isfinite(v)) << "token " << t << " row " << r << " of " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Linear, ZeroAndTinyInputsGiveZero) {
+  for (int64_t n : {1, 20}) {
+    Problem p(dtype(), n, 17, 2 * block(), rng);
+    for (float& x : p.x) x = rng() % 2 == 0 ? 0.0f : 1e-39f;
+    for (float y : multiply(kernels(), p)) EXPECT_NEAR(y, 0.0f, 1e-30f);
+  }
+}
+
+// An encoding that is said to be shared must be the same for both dtypes.
+TEST_P(Linear, SharedEncodingsAreEqual) {
+  for (int64_t n : {1, 2, 7, 50}) {
+    for (DType other : weight_dtypes()) {
+      if (!kernels().same_encoding(dtype(), other, n)) continue;
+      const int64_t k = 512;
+      const std::vector<float> x = random_floats(n * k, rng);
+      const size_t size = kernels().encoded_bytes(dtype(), n, k);
+      ASSERT_EQ(size, kernels().encoded_bytes(other, n, k));
+      AlignedBytes a(size), b(size);
+      std::memset(a.p, 0, size);
+      std::memset(b.p, 0, size);
+      kernels().encode(dtype(), x.data(), k, n, k, 0, n, a.p);
+      kernels().encode(other, x.data(), k, n, k, 0, n, b.p);
+      EXPECT_EQ(std::memcmp(a.p, b.p, size), 0) << dtype_name(other);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kernels, Linear,
+    ::testing::Combine(::testing::Values(Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni),
+                       ::testing::ValuesIn(weight_dtypes())),
+    [](const auto& test) {
+      return std::string(isa_name(std::get<0>(test.param))) + "_" + std::string(dtype_name(std::get<1>(test.param)));
+    });
+
+// The reference itself: within the rounding of the activations of the product of floats.
+TEST(LinearReference, IsTheProductUpToTheEncodingOfActivations) {
+  std::mt19937 rng{fresh_seed()};
+  for (DType dtype : weight_dtypes()) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const int64_t block = dtype_info(dtype).block_elements;
+    const Problem p(dtype, 3, 5, std::max<int64_t>(256, block), rng);
+    const std::vector<float> y = multiply(scalar::linear_kernels(), p, Extra::both);
+    std::vector<float> w(static_cast<size_t>(p.k));
+    for (int64_t r = 0; r < p.m; ++r) {
+      dequantize_row(dtype, p.w.data() + row_bytes(dtype, p.k) * static_cast<size_t>(r), w.data(), p.k);
+      for (int64_t t = 0; t < p.n; ++t) {
+        double want = p.bias[static_cast<size_t>(r)] + p.residual[static_cast<size_t>(t * p.m + r)];
+        double bound = 1e-5;
+        for (int64_t b = 0; b < p.k; b += std::max<int64_t>(block, 32)) {
+          double max = 0, sum = 0;
+          for (int64_t i = b; i < b + std::max<int64_t>(block, 32); ++i) {
+            const double x = p.x[static_cast<size_t>(t * p.k + i)], wi = w[static_cast<size_t>(i)];
+            want += x * wi;
+            max = std::max(max, std::abs(x));
+            sum += std::abs(wi);
+          }
+          bound += block == 1 ? 1e-6 * max * sum : max / 254 * 1.001 * sum;  // half a step for each activation
+        }
+        EXPECT_NEAR(y[static_cast<size_t>(t * p.m + r)], want, bound);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cpu

@@ -1,0 +1,168 @@
+// What the tests of the CPU's row and attention ops share: kernels by ISA, fresh random inputs whose seed is printed
+// with a failure, and a graph of one op with its memory.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpu/attention_kernels.h"
+#include "cpu/isa.h"
+#include "cpu/row_kernels.h"
+#include "cpu/step.h"
+#include "graph/builder.h"
+
+namespace tandem::cpu::test {
+
+inline const RowKernels& rows_of(Isa isa) {
+  switch (isa) {
+    case Isa::avx2: return avx2::row_kernels();
+    case Isa::avx512: return avx512::row_kernels();
+    case Isa::avx512_vnni: return avx512_vnni::row_kernels();
+    default: return scalar::row_kernels();
+  }
+}
+
+inline const AttentionKernels& attention_of(Isa isa) {
+  switch (isa) {
+    case Isa::avx2: return avx2::attention_kernels();
+    case Isa::avx512: return avx512::attention_kernels();
+    case Isa::avx512_vnni: return avx512_vnni::attention_kernels();
+    default: return scalar::attention_kernels();
+  }
+}
+
+// Random numbers of a test, different in every run unless TANDEM_TEST_SEED is set.
+class Random {
+ public:
+  Random() : seed_(pick_seed()), trace_(__FILE__, __LINE__, "TANDEM_TEST_SEED=" + std::to_string(seed_)), engine_(seed_) {}
+
+  float normal(float deviation = 1.0f) { return std::normal_distribution<float>(0.0f, deviation)(engine_); }
+  int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
+  std::vector<float> normals(int64_t n, float deviation = 1.0f) {
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& v : x) v = normal(deviation);
+    return x;
+  }
+  template <class T>
+  void shuffle(std::vector<T>& x) {
+    std::shuffle(x.begin(), x.end(), engine_);
+  }
+
+ private:
+  static uint32_t pick_seed() {
+    const char* given = std::getenv("TANDEM_TEST_SEED");
+    return given ? static_cast<uint32_t>(std::stoul(given)) : std::random_device()();
+  }
+
+  uint32_t seed_;
+  testing::ScopedTrace trace_;
+  std::mt19937 engine_;
+};
+
+// Memory of the tensors of a small graph on the CPU, and the steps of its nodes.
+class OpBench {
+ public:
+  explicit OpBench(const ShapeClass& shape) : builder(shape) {}
+
+  GraphBuilder builder;
+  std::vector<KvLayer> kv;
+
+  // A weight with these floats.
+  const Weight* weight(std::vector<float> values, int64_t n_rows = 1) {
+    values_.push_back(std::move(values));
+    auto w = std::make_unique<Weight>();
+    w->name = "w" + std::to_string(weights_.size());
+    w->n_rows = n_rows;
+    w->n_cols = static_cast<int64_t>(values_.back().size()) / n_rows;
+    w->data = reinterpret_cast<const std::byte*>(values_.back().data());
+    weights_.push_back(std::move(w));
+    return weights_.back().get();
+  }
+  const Weight* raw_weight(DType dtype, std::vector<std::byte> bytes, int64_t n_rows, int64_t n_cols) {
+    bytes_.push_back(std::move(bytes));
+    weights_.push_back(std::make_unique<Weight>(Weight{"raw", dtype, 1, n_rows, n_cols, bytes_.back().data()}));
+    return weights_.back().get();
+  }
+
+  // The result of an op without inputs of its own: an embedding that is filled by hand serves as an activation.
+  TensorId activation(int64_t n_cols) {
+    return builder.embed(weight(std::vector<float>(static_cast<size_t>(n_cols)), 1));
+  }
+
+  void finish(TensorId last) {
+    graph = builder.finish(builder.gather_outputs(last));
+    memory_.resize(graph.tensors.size());
+    addresses_.assign(graph.tensors.size(), nullptr);
+    for (size_t i = 0; i < graph.tensors.size(); ++i) {
+      const Tensor& t = graph.tensors[i];
+      if (t.storage != static_cast<TensorId>(i)) continue;
+      if (t.weight != nullptr) {
+        addresses_[i] = const_cast<std::byte*>(t.weight->data);
+        continue;
+      }
+      memory_[i].resize(t.n_bytes() / sizeof(float) + 16, std::nanf(""));
+      addresses_[i] = reinterpret_cast<std::byte*>(memory_[i].data());
+    }
+    for (size_t i = 0; i < graph.nodes.size(); ++i) nodes_.push_back(static_cast<int32_t>(i));
+  }
+
+  template <class T = float>
+  T* data(TensorId id) {
+    return reinterpret_cast<T*>(addresses_[static_cast<size_t>(graph.tensor(id).storage)]);
+  }
+  int32_t* input(Input which) { return data<int32_t>(graph.inputs[static_cast<size_t>(which)]); }
+
+  // Runs the last node but the final gather_rows (or any other) with some threads.
+  void run(Isa isa, const StepShape& shape, int n_threads, size_t node_index) {
+    const Kernels kernels{isa, {}, attention_of(isa), rows_of(isa)};
+    const Segment segment{&graph, nodes_, addresses_, kv};
+    const CompileContext context{segment, kernels, n_threads};
+    const StepPtr step = compile(context, graph.nodes[node_index]);
+    ThreadPool pool(n_threads);
+    std::vector<std::byte> memory(step->shared_bytes + 64 + static_cast<size_t>(n_threads) * (step->scratch_bytes + 64));
+    std::fill(memory.begin(), memory.end(), std::byte{0xff});  // NaN: nothing may be read before it is written
+    const auto aligned = [&](size_t offset) {
+      return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data() + offset) + 63) / 64 * 64);
+    };
+    pool.run([&](Worker& worker) {
+      RunContext run{shape, aligned(0), nullptr};
+      run.scratch = aligned(step->shared_bytes + 64 + static_cast<size_t>(worker.index()) * (step->scratch_bytes + 64));
+      if (step->shared_bytes == 0) run.shared = nullptr;
+      step->run(worker, run);
+    });
+  }
+  void run(Isa isa, const StepShape& shape, int n_threads = 1) { run(isa, shape, n_threads, graph.nodes.size() - 2); }
+
+  Graph graph;
+
+ private:
+  static StepPtr compile(const CompileContext& c, const Node& node) {
+    const std::string_view name = op_name(node.op);
+    if (name == "embed") return compile_embed(c, node);
+    if (name == "norm") return compile_norm(c, node);
+    if (name == "rope") return compile_rope(c, node);
+    if (name == "kv_write") return compile_kv_write(c, node);
+    if (name == "attention") return compile_attention(c, node);
+    if (name == "add") return compile_add(c, node);
+    if (name == "scale") return compile_scale(c, node);
+    if (name == "softcap") return compile_softcap(c, node);
+    TANDEM_CHECK(name == "gather_rows");
+    return compile_gather_rows(c, node);
+  }
+
+  std::vector<std::vector<float>> values_;
+  std::vector<std::vector<std::byte>> bytes_;
+  std::vector<std::unique_ptr<Weight>> weights_;
+  std::vector<std::vector<float>> memory_;
+  std::vector<DevicePtr> addresses_;
+  std::vector<int32_t> nodes_;
+};
+
+}  // namespace tandem::cpu::test

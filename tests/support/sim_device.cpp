@@ -1,0 +1,197 @@
+#include "support/sim_device.h"
+
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace tandem::test {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+class SimPlan final : public Plan {
+ public:
+  std::vector<DevicePtr> addresses;  // real ones
+  std::vector<KvLayer> kv;
+  std::unique_ptr<Plan> inner;
+};
+
+[[noreturn]] void fault(const char* what) {
+  fprintf(stderr, "simulated device: %s\n", what);
+  abort();
+}
+
+}  // namespace
+
+SimDevice::SimDevice(const SimOptions& options)
+    : options_(options), cpu_(cpu::make_cpu_device({options.n_threads, options.n_threads, options.isa})) {
+  info_.name = options.name;
+  info_.description = "simulated";
+  thread_ = std::thread([this] { queue_main(); });
+}
+
+SimDevice::~SimDevice() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  if (!allocations_.empty()) fault("memory was not freed");
+}
+
+std::string SimDevice::why_unsupported(const Graph& graph, const Node& node) const {
+  return cpu_->why_unsupported(graph, node);
+}
+
+MemoryInfo SimDevice::memory_info() { return {options_.memory_bytes - used_bytes_, options_.memory_bytes}; }
+
+DevicePtr SimDevice::alloc(size_t n_bytes) {
+  if (n_allocs_++ == options_.fail_alloc || used_bytes_ + n_bytes > options_.memory_bytes) {
+    throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)", info_.name.c_str(),
+                n_bytes, options_.memory_bytes - used_bytes_, options_.memory_bytes);
+  }
+  const size_t rounded = align_up(std::max<size_t>(n_bytes, 1), kPage);
+  void* forbidden = mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (forbidden == MAP_FAILED || memory == MAP_FAILED) fault("mmap failed");
+  memset(memory, 0xcd, n_bytes);  // what is read before it is written shows
+  const auto address = static_cast<DevicePtr>(forbidden);
+  allocations_[address] = {static_cast<std::byte*>(memory), n_bytes};
+  used_bytes_ += n_bytes;
+  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+  return address;
+}
+
+void SimDevice::free(DevicePtr address) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return n_done_ == n_issued_; });
+  }
+  const auto it = allocations_.find(address);
+  if (it == allocations_.end()) fault("free of an unknown address");
+  const size_t rounded = align_up(std::max<size_t>(it->second.n_bytes, 1), kPage);
+  munmap(it->second.real, rounded);
+  munmap(address, rounded);
+  used_bytes_ -= it->second.n_bytes;
+  allocations_.erase(it);
+}
+
+std::byte* SimDevice::real(DevicePtr address, size_t n_bytes) const {
+  auto it = allocations_.upper_bound(address);
+  if (it == allocations_.begin()) fault("address of another device");
+  --it;
+  const auto offset = static_cast<size_t>(address - it->first);
+  if (offset + n_bytes > it->second.n_bytes) fault("address out of bounds");
+  return it->second.real + offset;
+}
+
+void SimDevice::enqueue(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+    ++n_issued_;
+  }
+  changed_.notify_all();
+}
+
+void SimDevice::queue_main() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const std::function<void()> work = std::move(queue_.front());
+    queue_.pop_front();
+    const bool failed = failure_ != nullptr;  // nothing runs after a failure
+    lock.unlock();
+    std::exception_ptr failure;
+    if (!failed) {
+      try {
+        work();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+    lock.lock();
+    if (failure) failure_ = failure;
+    ++n_done_;
+    changed_.notify_all();
+  }
+}
+
+void SimDevice::copy(void* to, const void* from, size_t n_bytes) {
+  if (options_.copy_bytes_per_s > 0) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(n_bytes) / options_.copy_bytes_per_s));
+  }
+  memcpy(to, from, n_bytes);
+}
+
+void SimDevice::copy_in(DevicePtr to, const void* from, size_t n_bytes) {
+  std::byte* target = real(to, n_bytes);
+  const bool fails = n_copies_++ == options_.fail_copy;
+  copied_bytes_ += n_bytes;
+  enqueue([this, target, from, n_bytes, fails] {
+    if (fails) throw_error(ErrorCode::io, "%s: copying %zu bytes to the device failed", info_.name.c_str(), n_bytes);
+    copy(target, from, n_bytes);
+  });
+}
+
+void SimDevice::copy_out(void* to, DevicePtr from, size_t n_bytes) {
+  const std::byte* source = real(from, n_bytes);
+  const bool fails = n_copies_++ == options_.fail_copy;
+  copied_bytes_ += n_bytes;
+  enqueue([this, to, source, n_bytes, fails] {
+    if (fails) throw_error(ErrorCode::io, "%s: copying %zu bytes to the host failed", info_.name.c_str(), n_bytes);
+    copy(to, source, n_bytes);
+  });
+}
+
+void SimDevice::copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) {
+  std::byte* target = real(to, n_bytes);
+  const std::byte* source = real(from, n_bytes);
+  enqueue([target, source, n_bytes] { memmove(target, source, n_bytes); });
+}
+
+Event SimDevice::record() {
+  const std::lock_guard lock(mutex_);
+  return n_issued_;
+}
+
+void SimDevice::wait(Event event) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return n_done_ >= event; });
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+std::unique_ptr<Plan> SimDevice::compile(const Segment& segment) {
+  auto plan = std::make_unique<SimPlan>();
+  plan->addresses.assign(segment.addresses.size(), nullptr);
+  for (size_t id = 0; id < segment.addresses.size(); ++id) {
+    const DevicePtr address = segment.addresses[id];
+    const Tensor& t = segment.graph->tensors[id];
+    if (address) plan->addresses[id] = real(address, t.n_bytes());
+  }
+  plan->kv.assign(segment.kv.begin(), segment.kv.end());
+  for (KvLayer& layer : plan->kv) {
+    if (!layer.k) continue;
+    const auto rows = static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
+    layer.k = real(layer.k, rows * row_bytes(layer.k_dtype, layer.head_dim_k));
+    layer.v = real(layer.v, rows * row_bytes(layer.v_dtype, layer.head_dim_v));
+  }
+  plan->inner = cpu_->compile(Segment{segment.graph, segment.nodes, plan->addresses, plan->kv});
+  return plan;
+}
+
+void SimDevice::run(Plan& plan, const StepShape& shape) {
+  Plan* inner = static_cast<SimPlan&>(plan).inner.get();
+  enqueue([this, inner, shape] { cpu_->run(*inner, shape); });
+}
+
+}  // namespace tandem::test

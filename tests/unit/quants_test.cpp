@@ -1,0 +1,260 @@
+#include "gguf/quants.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gguf/blocks.h"
+#include "gguf/blocks_k.h"
+#include "unit/quants_vectors.h"
+
+namespace tandem {
+namespace {
+
+std::vector<uint8_t> from_hex(const std::string& hex) {
+  std::vector<uint8_t> bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    bytes.push_back(static_cast<uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+std::vector<float> floats_from_hex(const std::string& hex) {
+  const std::vector<uint8_t> bytes = from_hex(hex);
+  std::vector<float> floats(bytes.size() / 4);
+  std::memcpy(floats.data(), bytes.data(), bytes.size());
+  return floats;
+}
+
+std::vector<DType> computable_dtypes() {
+  std::vector<DType> dtypes;
+  for (const DTypeInfo& info : all_dtypes()) {
+    if (info.computable) dtypes.push_back(info.dtype);
+  }
+  return dtypes;
+}
+
+std::vector<uint8_t> quantize(DType dtype, const std::vector<float>& x, const float* importance = nullptr) {
+  std::vector<uint8_t> bytes(row_bytes(dtype, static_cast<int64_t>(x.size())));
+  quantize_row(dtype, x.data(), bytes.data(), static_cast<int64_t>(x.size()), importance);
+  return bytes;
+}
+
+std::vector<float> round_trip(DType dtype, const std::vector<float>& x, const float* importance = nullptr) {
+  const std::vector<uint8_t> bytes = quantize(dtype, x, importance);
+  std::vector<float> y(x.size());
+  dequantize_row(dtype, bytes.data(), y.data(), static_cast<int64_t>(y.size()));
+  return y;
+}
+
+// Root of the mean of weight * error^2.
+double rms_error(const std::vector<float>& x, const std::vector<float>& y,
+                 const std::vector<float>& weights = {}) {
+  double sum = 0.0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double error = static_cast<double>(x[i]) - y[i];
+    sum += error * error * (weights.empty() ? 1.0 : weights[i]);
+  }
+  return std::sqrt(sum / static_cast<double>(x.size()));
+}
+
+std::vector<float> normal_floats(size_t n, float scale, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+TEST(Quants, DequantizeGivesThePublishedFloatsToTheBit) {
+  for (const test::DequantizeVector& known : test::kDequantizeVectors) {
+    const std::vector<uint8_t> block = from_hex(known.block);
+    const std::vector<float> expected = floats_from_hex(known.floats);
+    std::vector<float> y(expected.size());
+    dequantize_row(known.dtype, block.data(), y.data(), static_cast<int64_t>(y.size()));
+    for (size_t i = 0; i < y.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(expected[i]))
+          << dtype_name(known.dtype) << " element " << i;
+    }
+  }
+}
+
+TEST(Quants, QuantizeGivesThePublishedBytes) {
+  for (const test::QuantizeVector& known : test::kQuantizeVectors) {
+    EXPECT_EQ(quantize(known.dtype, floats_from_hex(known.floats)), from_hex(known.block))
+        << dtype_name(known.dtype);
+  }
+}
+
+// Relative to the rms of normal data. About 2% above what the quantizers reach, so a weaker search fails.
+struct Bound {
+  DType dtype;
+  double relative_error;
+};
+constexpr Bound kBounds[] = {
+    {DType::F32, 0.0},     {DType::F16, 2.2e-4},   {DType::BF16, 1.8e-3},  {DType::Q4_0, 0.089},
+    {DType::Q4_1, 0.080},  {DType::Q5_0, 0.044},   {DType::Q5_1, 0.0385},  {DType::Q8_0, 0.0056},
+    {DType::Q2_K, 0.30},   {DType::Q3_K, 0.16},    {DType::Q4_K, 0.074},   {DType::Q5_K, 0.037},
+    {DType::Q6_K, 0.0180}, {DType::IQ4_NL, 0.076}, {DType::IQ4_XS, 0.077}, {DType::MXFP4, 0.117},
+};
+
+TEST(Quants, ErrorOnNormalDataIsWithinTheBound) {
+  for (const float scale : {1.0f, 0.02f}) {
+    const std::vector<float> x = normal_floats(256 * 256, scale, 7);
+    for (const Bound& bound : kBounds) {
+      const double error = rms_error(x, round_trip(bound.dtype, x)) / scale;
+      EXPECT_LE(error, bound.relative_error) << dtype_name(bound.dtype);
+      EXPECT_GE(error, bound.relative_error * 0.9) << dtype_name(bound.dtype) << ": tighten the bound";
+    }
+  }
+}
+
+TEST(Quants, EveryComputableDtypeHasABound) {
+  EXPECT_EQ(std::size(kBounds), computable_dtypes().size());
+}
+
+TEST(Quants, ImportanceMovesTheErrorToWhereItMattersLess) {
+  const std::vector<float> x = normal_floats(256 * 64, 1.0f, 11);
+  std::vector<float> importance(x.size());
+  for (size_t i = 0; i < importance.size(); ++i) importance[i] = i % 8 == 0 ? 20.0f : 0.5f;
+  for (const DType dtype : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q2_K, DType::Q3_K,
+                            DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS}) {
+    const double with = rms_error(x, round_trip(dtype, x, importance.data()), importance);
+    const double without = rms_error(x, round_trip(dtype, x), importance);
+    EXPECT_LT(with, 0.97 * without) << dtype_name(dtype);
+  }
+}
+
+TEST(Quants, RowsAreBlocksOneAfterTheOther) {
+  const std::vector<float> x = normal_floats(256 * 5, 1.0f, 3);
+  for (const DType dtype : computable_dtypes()) {
+    const std::vector<uint8_t> whole = quantize(dtype, x);
+    std::vector<uint8_t> pieces;
+    for (size_t at = 0; at < x.size(); at += 256) {
+      const auto begin = x.begin() + static_cast<std::ptrdiff_t>(at);
+      for (const uint8_t byte : quantize(dtype, {begin, begin + 256})) pieces.push_back(byte);
+    }
+    EXPECT_EQ(whole, pieces) << dtype_name(dtype);
+  }
+}
+
+TEST(Quants, ZerosStayZeros) {
+  const std::vector<float> zeros(512, 0.0f);
+  const std::vector<float> importance(512, 1.0f);
+  for (const DType dtype : computable_dtypes()) {
+    for (const float v : round_trip(dtype, zeros)) EXPECT_EQ(v, 0.0f) << dtype_name(dtype);
+    for (const float v : round_trip(dtype, zeros, importance.data())) EXPECT_EQ(v, 0.0f) << dtype_name(dtype);
+  }
+}
+
+TEST(Quants, ZeroImportanceIsStillAQuantization) {
+  const std::vector<float> x = normal_floats(512, 1.0f, 5);
+  const std::vector<float> importance(512, 0.0f);
+  for (const DType dtype : computable_dtypes()) {
+    EXPECT_LT(rms_error(x, round_trip(dtype, x, importance.data())), 0.6) << dtype_name(dtype);
+  }
+}
+
+TEST(Quants, ConstantBlocksComeBackNearly) {
+  for (const float value : {1.0f, -1.0f, 0.37f, -250.0f}) {
+    const std::vector<float> x(512, value);
+    for (const DType dtype : computable_dtypes()) {
+      for (const float v : round_trip(dtype, x))
+        ASSERT_NEAR(v, value, 0.26 * std::fabs(value)) << dtype_name(dtype);
+    }
+  }
+}
+
+TEST(Quants, OneOutlierIsKept) {
+  std::vector<float> x = normal_floats(256, 0.01f, 13);
+  for (const float outlier : {100.0f, -100.0f}) {
+    x[77] = outlier;
+    for (const DType dtype : computable_dtypes()) {
+      EXPECT_NEAR(round_trip(dtype, x)[77], outlier, 5.0) << dtype_name(dtype);  // MXFP4 gives 96
+    }
+  }
+}
+
+// Whatever comes in, nothing crashes, and finite input gives finite output.
+TEST(Quants, OddInputDoesNotCrash) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kMax = std::numeric_limits<float>::max();
+  std::mt19937 random(17);
+  const std::vector<std::pair<const char*, std::function<float(size_t)>>> inputs = {
+      {"NaN", [](size_t) { return std::nanf(""); }},
+      {"one NaN", [](size_t i) { return i == 0 ? std::nanf("") : 1.0f; }},
+      {"infinity", [](size_t i) { return i % 3 == 0 ? kInf : -kInf; }},
+      {"one infinity", [](size_t i) { return i == 100 ? -kInf : 0.5f; }},
+      {"huge", [](size_t i) { return i % 2 ? kMax : -kMax; }},
+      {"huge positive", [](size_t) { return kMax; }},
+      {"large", [](size_t i) { return 1e6f * static_cast<float>(i); }},
+      {"tiny", [](size_t i) { return 1e-30f * static_cast<float>(i); }},
+      {"subnormal", [](size_t i) { return 1e-44f * static_cast<float>(i % 7); }},
+      {"minus zero", [](size_t) { return -0.0f; }},
+      {"random bits", [&](size_t) { return std::bit_cast<float>(static_cast<uint32_t>(random())); }},
+  };
+  for (const auto& [name, value] : inputs) {
+    std::vector<float> x(512);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = value(i);
+    bool finite = true;
+    for (const float v : x) finite &= std::isfinite(v);
+    for (const DType dtype : computable_dtypes()) {
+      for (const float* importance :
+           {static_cast<const float*>(nullptr), static_cast<const float*>(x.data())}) {
+        const std::vector<float> y = round_trip(dtype, x, importance);
+        if (!finite || dtype == DType::F16 || dtype == DType::BF16) continue;
+        for (const float v : y) ASSERT_TRUE(std::isfinite(v)) << dtype_name(dtype) << " " << name;
+      }
+    }
+  }
+}
+
+TEST(Quants, TinyInputIsZeroOrClose) {
+  std::vector<float> x = normal_floats(512, 1e-20f, 19);
+  for (const DType dtype : computable_dtypes()) {
+    for (const float v : round_trip(dtype, x)) ASSERT_LT(std::fabs(v), 1e-6f) << dtype_name(dtype);
+  }
+}
+
+TEST(Quants, PackedScalesSurviveTheRoundTrip) {
+  uint8_t scales[16], mins[8], packed[12], back[16];
+  for (int i = 0; i < 16; ++i) scales[i] = static_cast<uint8_t>((i * 23 + 5) % 64);
+  for (int i = 0; i < 8; ++i) mins[i] = static_cast<uint8_t>((i * 37 + 11) % 64);
+  quants::pack_scales_q3_k(scales, packed);
+  quants::unpack_scales_q3_k(packed, back);
+  EXPECT_EQ(std::memcmp(scales, back, 16), 0);
+  quants::pack_scale_min_k4(scales, mins, packed);
+  for (int s = 0; s < 8; ++s) {
+    uint8_t scale, min;
+    unpack_scale_min_k4(s, packed, &scale, &min);
+    EXPECT_EQ(scale, scales[s]);
+    EXPECT_EQ(min, mins[s]);
+  }
+}
+
+template <class Block>
+void expect_codes_survive(int bits) {
+  uint8_t codes[QK_K], back[QK_K];
+  for (int e = 0; e < QK_K; ++e) codes[e] = static_cast<uint8_t>((e * 29 + e / 7) % (1 << bits));
+  Block block;
+  quants::pack_codes(codes, block);
+  quants::unpack_codes(block, back);
+  EXPECT_EQ(std::memcmp(codes, back, QK_K), 0) << bits;
+}
+
+TEST(Quants, PackedCodesSurviveTheRoundTrip) {
+  expect_codes_survive<BlockQ2_K>(2);
+  expect_codes_survive<BlockQ3_K>(3);
+  expect_codes_survive<BlockQ4_K>(4);
+  expect_codes_survive<BlockQ5_K>(5);
+  expect_codes_survive<BlockQ6_K>(6);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,284 @@
+// tandem inspect: what is in a GGUF file, as a page for people or as JSON for programs.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "gguf/file.h"
+#include "tools/command.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct DtypeTotal {
+  uint64_t n_tensors = 0, n_elements = 0, n_bytes = 0;
+};
+
+// In the order of the dtype numbers.
+std::map<DType, DtypeTotal> dtype_totals(const GgufFile& file) {
+  std::map<DType, DtypeTotal> totals;
+  for (const TensorInfo& tensor : file.tensors()) {
+    DtypeTotal& total = totals[tensor.dtype];
+    ++total.n_tensors;
+    total.n_elements += static_cast<uint64_t>(tensor.n_elements());
+    total.n_bytes += tensor.n_bytes;
+  }
+  return totals;
+}
+
+uint64_t n_elements(const GgufFile& file) {
+  uint64_t n = 0;
+  for (const TensorInfo& tensor : file.tensors()) n += static_cast<uint64_t>(tensor.n_elements());
+  return n;
+}
+
+double bits_per_weight(uint64_t n_bytes, uint64_t n) {
+  return n ? 8.0 * static_cast<double>(n_bytes) / static_cast<double>(n) : 0.0;
+}
+
+// "1.23 GiB"
+std::string size_text(uint64_t n_bytes) {
+  const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  auto size = static_cast<double>(n_bytes);
+  size_t unit = 0;
+  while (size >= 1024.0 && unit + 1 < std::size(units)) {
+    size /= 1024.0;
+    ++unit;
+  }
+  return unit == 0 ? format("%llu bytes", static_cast<unsigned long long>(n_bytes))
+                   : format("%.2f %s", size, units[unit]);
+}
+
+// "1.10 B"
+std::string count_text(uint64_t n) {
+  const auto count = static_cast<double>(n);
+  if (n >= 1000000000) return format("%.2f B", count / 1e9);
+  if (n >= 1000000) return format("%.2f M", count / 1e6);
+  if (n >= 1000) return format("%.2f K", count / 1e3);
+  return std::to_string(n);
+}
+
+// ---- the page
+
+// The number at "ARCH.name", or "" when there is none: the file may hold anything.
+std::string number_at(const GgufFile& file, const std::string& arch, const char* name) {
+  const Value* value = file.metadata().find(arch + "." + name);
+  return value && value->type() != ValueType::string ? value->short_text(20) : "";
+}
+
+void print_summary(const GgufFile& file) {
+  printf("file           %s\n", printable(file.path(), 4096).c_str());
+  if (file.n_parts() > 1) printf("parts          %zu\n", file.n_parts());
+  printf("size           %llu bytes", static_cast<unsigned long long>(file.n_file_bytes()));
+  if (file.n_file_bytes() >= 1024) printf(" (%s)", size_text(file.n_file_bytes()).c_str());
+  printf("\n");
+  printf("format         GGUF v%u, alignment %llu\n", file.version(),
+         static_cast<unsigned long long>(file.alignment()));
+  const Value* arch = file.metadata().find("general.architecture");
+  if (!arch || arch->type() != ValueType::string) return;
+  const std::string name(arch->text());
+  std::string line = printable(name);
+  const std::pair<const char*, const char*> parts[] = {
+      {"block_count", "layers"},         {"embedding_length", "wide"},
+      {"attention.head_count", "heads"}, {"attention.head_count_kv", "kv heads"},
+      {"expert_count", "experts"},       {"context_length", "context"}};
+  for (const auto& [key, word] : parts) {
+    if (const std::string number = number_at(file, name, key); !number.empty())
+      line += ", " + number + " " + word;
+  }
+  printf("architecture   %s\n", line.c_str());
+}
+
+void print_metadata(const GgufFile& file) {
+  size_t widest = 0;
+  for (const Metadata::Entry& entry : file.metadata().entries())
+    widest = std::max(widest, printable(entry.key).size());
+  printf("\nmetadata: %zu\n", file.metadata().entries().size());
+  for (const Metadata::Entry& entry : file.metadata().entries()) {
+    const std::string type(value_type_name(entry.value.type()));
+    printf("  %-*s  %-6s  %s\n", static_cast<int>(widest), printable(entry.key).c_str(), type.c_str(),
+           entry.value.short_text(80).c_str());
+  }
+}
+
+void print_tensors(const GgufFile& file) {
+  size_t widest = 0;
+  for (const TensorInfo& tensor : file.tensors()) widest = std::max(widest, printable(tensor.name).size());
+  printf("\ntensors: %zu (innermost dimension first)\n", file.tensors().size());
+  for (const TensorInfo& tensor : file.tensors()) {
+    printf("  %-*s  %-7s  %-20s  %12s\n", static_cast<int>(widest), printable(tensor.name).c_str(),
+           std::string(dtype_name(tensor.dtype)).c_str(), tensor.shape_text().c_str(),
+           size_text(tensor.n_bytes).c_str());
+  }
+}
+
+void print_total_line(const std::string& name, const DtypeTotal& total) {
+  printf("  %-7s  %6llu tensors  %10s weights  %12s  %6.3f bits per weight\n", name.c_str(),
+         static_cast<unsigned long long>(total.n_tensors), count_text(total.n_elements).c_str(),
+         size_text(total.n_bytes).c_str(), bits_per_weight(total.n_bytes, total.n_elements));
+}
+
+void print_totals(const GgufFile& file) {
+  if (file.tensors().empty()) return;
+  printf("\ntotals\n");
+  for (const auto& [dtype, total] : dtype_totals(file))
+    print_total_line(std::string(dtype_name(dtype)), total);
+  print_total_line("all", {file.tensors().size(), n_elements(file), file.n_tensor_bytes()});
+}
+
+// ---- JSON
+
+// A float becomes the double with the same short text: 1e-05, not 9.999999747378752e-06. NaN and infinity are
+// null.
+template <class T>
+Json number_json(T number) {
+  if constexpr (std::is_same_v<T, float>) {
+    const std::string text = Value(number).short_text();
+    double same = static_cast<double>(number);
+    std::from_chars(text.data(), text.data() + text.size(), same);
+    return same;
+  } else {
+    return number;
+  }
+}
+
+// f(T{}) for the number type `type`.
+template <class F>
+Json with_number(ValueType type, F&& f) {
+  switch (type) {
+    case ValueType::u8:
+      return f(uint8_t{});
+    case ValueType::i8:
+      return f(int8_t{});
+    case ValueType::u16:
+      return f(uint16_t{});
+    case ValueType::i16:
+      return f(int16_t{});
+    case ValueType::u32:
+      return f(uint32_t{});
+    case ValueType::i32:
+      return f(int32_t{});
+    case ValueType::u64:
+      return f(uint64_t{});
+    case ValueType::i64:
+      return f(int64_t{});
+    case ValueType::f32:
+      return f(float{});
+    case ValueType::f64:
+      return f(double{});
+    case ValueType::boolean:
+      return f(bool{});
+    case ValueType::string:
+    case ValueType::array:
+      break;
+  }
+  return nullptr;
+}
+
+Json value_json(const Value& value) {
+  if (value.type() == ValueType::string) return value.text();
+  if (!value.is_array()) {
+    return with_number(value.type(), [&]<class T>(T) { return number_json(value.scalar<T>()); });
+  }
+  if (value.element_type() == ValueType::string) {
+    Json list = Json::array();
+    for (const std::string_view text : value.strings()) list.push_back(text);
+    return list;
+  }
+  return with_number(value.element_type(), [&]<class T>(T) {
+    Json list = Json::array();
+    for (const T element : value.elements<T>()) list.push_back(number_json(element));
+    return list;
+  });
+}
+
+Json metadata_json(const GgufFile& file) {
+  Json all = Json::object();
+  for (const Metadata::Entry& entry : file.metadata().entries()) {
+    Json& item = all[entry.key];
+    item["type"] = value_type_name(entry.value.type());
+    if (entry.value.is_array()) item["element_type"] = value_type_name(entry.value.element_type());
+    item["value"] = value_json(entry.value);
+  }
+  return all;
+}
+
+Json tensors_json(const GgufFile& file) {
+  Json list = Json::array();
+  for (const TensorInfo& tensor : file.tensors()) {
+    list.push_back({{"name", tensor.name},
+                    {"dtype", dtype_name(tensor.dtype)},
+                    {"dims", std::vector<int64_t>(tensor.dims, tensor.dims + tensor.n_dims)},
+                    {"n_bytes", tensor.n_bytes},
+                    {"part", tensor.part},
+                    {"offset", tensor.offset}});
+  }
+  return list;
+}
+
+Json totals_json(const GgufFile& file) {
+  Json by_dtype = Json::object();
+  for (const auto& [dtype, total] : dtype_totals(file)) {
+    by_dtype[std::string(dtype_name(dtype))] = {
+        {"n_tensors", total.n_tensors},
+        {"n_weights", total.n_elements},
+        {"n_bytes", total.n_bytes},
+        {"bits_per_weight", bits_per_weight(total.n_bytes, total.n_elements)}};
+  }
+  return {{"n_tensors", file.tensors().size()},
+          {"n_weights", n_elements(file)},
+          {"n_bytes", file.n_tensor_bytes()},
+          {"bits_per_weight", bits_per_weight(file.n_tensor_bytes(), n_elements(file))},
+          {"by_dtype", by_dtype}};
+}
+
+void print_json(const GgufFile& file) {
+  Json page;
+  page["file"] = file.path();
+  page["n_parts"] = file.n_parts();
+  page["n_bytes"] = file.n_file_bytes();
+  page["version"] = file.version();
+  page["alignment"] = file.alignment();
+  page["metadata"] = metadata_json(file);
+  page["tensors"] = tensors_json(file);
+  page["totals"] = totals_json(file);
+  // Strings that are not UTF-8 (pieces of byte-level tokens) get replacement characters.
+  const std::string text = page.dump(1, ' ', false, Json::error_handler_t::replace);
+  printf("%s\n", text.c_str());
+}
+
+void inspect(const std::string& path, bool json) {
+  const GgufFile file(path, {.prefetch = false});
+  if (json) {
+    print_json(file);
+  } else {
+    print_summary(file);
+    print_metadata(file);
+    print_tensors(file);
+    print_totals(file);
+  }
+  if (fflush(stdout) != 0 || ferror(stdout)) throw_error(ErrorCode::io, "cannot write to standard output");
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("inspect", "Show what is in a GGUF file: metadata, tensors, totals");
+  const auto path = std::make_shared<std::string>();
+  const auto json = std::make_shared<bool>(false);
+  command->add_option("file,-m,--model", *path, "The GGUF file; of a split model, its first part")
+      ->type_name("FILE")
+      ->required();
+  command->add_flag("--json", *json,
+                    "Everything as one JSON object: metadata with types, whole arrays, tensors");
+  command->callback([path, json] { inspect(*path, *json); });
+}
+
+}  // namespace tandem::tools

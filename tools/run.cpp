@@ -1,0 +1,140 @@
+// tandem run: completes a prompt.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "engine/generate.h"
+#include "text/utf8.h"
+#include "tools/command.h"
+#include "tools/output.h"
+#include "tools/setup.h"
+
+namespace tandem::tools {
+namespace {
+
+struct RunOptions {
+  ModelOptions model;
+  ContextOptions context;
+  RopeOptions rope;
+  ThreadOptions threads;
+  SamplerParams sampling;
+  TextOptions text;
+  LogOptions log;
+  bool context_shift = false;
+};
+
+SamplerModel sampler_model(const Session& session) {
+  const Vocab& vocab = session.model().vocab();
+  SamplerModel m;
+  m.n_vocab = static_cast<int32_t>(session.model().hparams().n_vocab);
+  m.n_ctx = static_cast<int32_t>(session.n_ctx());
+  m.eog.assign(vocab.eog_ids().begin(), vocab.eog_ids().end());
+  m.piece = [&vocab](int32_t id) { return id < vocab.size() ? vocab.token_to_piece(id) : std::string(); };
+  return m;
+}
+
+// Throws Error unless the prompt is text that a model can continue.
+void check_prompt(const std::string& prompt, const TextOptions& options) {
+  const std::string source = options.file.empty() ? "the prompt" : printable(options.file, 4096);
+  if (prompt.empty()) {
+    throw_error(ErrorCode::usage, "%s is empty: give a text to continue with -p, or -f FILE (-f - reads stdin)", source.c_str());
+  }
+  const size_t valid = valid_utf8_prefix(prompt);
+  if (valid == prompt.size()) return;
+  throw_error(options.file.empty() ? ErrorCode::usage : ErrorCode::bad_file,
+              "%s: found byte 0x%02x at offset %zu, needed UTF-8", source.c_str(),
+              static_cast<unsigned>(static_cast<unsigned char>(prompt[valid])), valid);
+}
+
+void check_fits(const Session& session, size_t n_prompt) {
+  if (static_cast<int64_t>(n_prompt) <= session.n_ctx()) return;
+  throw_error(ErrorCode::usage, "the prompt has %zu tokens and the context holds %lld: use -c %zu or more, or a shorter prompt",
+              n_prompt, static_cast<long long>(session.n_ctx()), n_prompt + 1);
+}
+
+// How far a long prompt has been read, on a terminal only; gone when it is done.
+void show_prompt_progress(int64_t n_done, size_t n_prompt) {
+  if (isatty(2) == 0) return;
+  fprintf(stderr, "\r\x1b[Kreading the prompt: %lld of %zu tokens", static_cast<long long>(n_done), n_prompt);
+  if (n_done == static_cast<int64_t>(n_prompt)) fprintf(stderr, "\r\x1b[K");
+  fflush(stderr);
+}
+
+const char* reason_text(StopReason reason) {
+  switch (reason) {
+    case StopReason::end_of_generation: return "the model ended its text";
+    case StopReason::limit: return "-n reached";
+    case StopReason::context_full: return "the context is full (-c makes it larger, --context-shift goes on)";
+    case StopReason::stop_text: return "reverse prompt met";
+    case StopReason::interrupted: return "interrupted";
+  }
+  return "";
+}
+
+void report(const GenerateStats& s, uint64_t seed) {
+  const auto rate = [](int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0.0; };
+  log_info("prompt %lld tokens, %.1f t/s; generated %lld tokens, %.1f t/s; stopped: %s; seed %llu",
+           static_cast<long long>(s.n_prompt), rate(s.n_prompt, s.prompt_s), static_cast<long long>(s.n_generated),
+           rate(s.n_generated, s.generate_s), reason_text(s.reason), static_cast<unsigned long long>(seed));
+}
+
+void run(RunOptions& options) {
+  apply_log_options(options.log);
+  apply_escapes(options.text, options.sampling);
+  note_no_effect(options.context);
+  const std::string prompt = read_prompt(options.text);
+  check_prompt(prompt, options.text);
+  const std::unique_ptr<Model> model = load_model(options.model, options.rope, options.threads.numa);
+  const auto devices = make_devices(options.threads);
+  Session session(*model, pointers(devices), session_options(options.context));
+  Sampler sampler(options.sampling, sampler_model(session));
+  const std::vector<int32_t> ids = model->vocab().tokenize(prompt);
+  check_fits(session, ids.size());
+
+  install_interrupt_handler();
+  Output out;
+  if (options.text.display_prompt) {
+    out.write(prompt);
+    out.flush();
+  }
+  GenerateOptions generation;
+  generation.n_predict = options.text.n_predict < 0 ? -1 : options.text.n_predict;
+  generation.n_keep = options.text.keep;
+  generation.context_shift = options.context_shift;
+  generation.stop = options.text.reverse_prompts;
+  GenerateCallbacks callbacks;
+  callbacks.text = [&](std::string_view text) {
+    out.write(text);
+    out.flush();
+  };
+  callbacks.prompt_progress = [&](int64_t n_done) { show_prompt_progress(n_done, ids.size()); };
+  callbacks.interrupted = [] { return interrupted(); };
+  const GenerateStats stats = generate(session, sampler, ids, generation, callbacks);
+  out.write("\n");
+  out.flush();
+  report(stats, sampler.seed());
+  if (stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("run", "Completes a prompt and prints the text as it comes.");
+  const auto options = std::make_shared<RunOptions>();
+  add_text_options(*command, options->text);
+  add_model_options(*command, options->model);
+  add_context_options(*command, options->context);
+  command->add_flag("--context-shift,!--no-context-shift", options->context_shift,
+                    "When the context is full, drop the older half of what --keep does not keep, and go on")
+      ->group("Context");
+  add_thread_options(*command, options->threads);
+  add_sampling_options(*command, options->sampling);
+  add_rope_options(*command, options->rope);
+  add_log_options(*command, options->log);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace tandem::tools

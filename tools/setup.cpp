@@ -1,0 +1,97 @@
+#include "tools/setup.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cpu/cpu_device.h"
+
+namespace tandem::tools {
+namespace {
+
+std::string override_text(const KvOverride& o) {
+  struct Text {
+    std::string operator()(int64_t v) const { return "int:" + std::to_string(v); }
+    std::string operator()(double v) const { return format("float:%.17g", v); }
+    std::string operator()(bool v) const { return v ? "bool:true" : "bool:false"; }
+    std::string operator()(const std::string& v) const { return "str:" + v; }
+  };
+  return o.key + "=" + std::visit(Text{}, o.value);
+}
+
+const char* scaling_name(RopeScaling scaling) {
+  switch (scaling) {
+    case RopeScaling::none: return "none";
+    case RopeScaling::linear: return "linear";
+    case RopeScaling::yarn: return "yarn";
+  }
+  return "none";
+}
+
+RopeOverrides rope_overrides(const RopeOptions& options) {
+  RopeOverrides rope;
+  if (options.scaling) rope.scaling = scaling_name(*options.scaling);
+  rope.freq_base = options.freq_base;
+  rope.freq_scale = options.freq_scale;
+  rope.n_ctx_orig = options.yarn_orig_ctx;
+  rope.ext_factor = options.yarn_ext_factor;
+  rope.attn_factor = options.yarn_attn_factor;
+  rope.beta_fast = options.yarn_beta_fast;
+  rope.beta_slow = options.yarn_beta_slow;
+  return rope;
+}
+
+// TANDEM_ISA picks another instruction set than the best one: for comparing, and for finding faults.
+cpu::Isa chosen_isa() {
+  const char* name = std::getenv("TANDEM_ISA");
+  if (name == nullptr || *name == '\0') return cpu::best_isa();
+  const auto isa = cpu::isa_from_name(name);
+  const auto supported = cpu::supported_isas();
+  if (!isa || std::find(supported.begin(), supported.end(), *isa) == supported.end()) {
+    throw_error(ErrorCode::usage, "TANDEM_ISA=%s: this machine has scalar to %s", printable(name).c_str(),
+                std::string(cpu::isa_name(supported.back())).c_str());
+  }
+  return *isa;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope, Numa numa) {
+  tandem::ModelOptions engine;
+  engine.open.mmap = options.mmap;
+  engine.open.mlock = options.mlock;
+  engine.open.numa = numa != Numa::none;
+  for (const KvOverride& o : options.override_kv) engine.override_kv.push_back(override_text(o));
+  engine.rope = rope_overrides(rope);
+  return Model::load(options.model, engine);
+}
+
+std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options) {
+  cpu::CpuOptions cpu_options;
+  cpu_options.n_threads = options.threads > 0 ? options.threads : 0;
+  cpu_options.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : 0;
+  cpu_options.isa = chosen_isa();
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(cpu::make_cpu_device(cpu_options));
+  log_verbose("%s: %s", devices[0]->info().name.c_str(), devices[0]->info().description.c_str());
+  return devices;
+}
+
+std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& devices) {
+  std::vector<Device*> list;
+  for (const auto& device : devices) list.push_back(device.get());
+  return list;
+}
+
+SessionOptions session_options(const ContextOptions& options) {
+  SessionOptions session;
+  session.n_ctx = options.ctx_size;
+  session.n_batch = options.batch_size;
+  session.n_ubatch = options.ubatch_size;
+  session.k_dtype = options.cache_type_k;
+  session.v_dtype = options.cache_type_v;
+  return session;
+}
+
+}  // namespace tandem::tools
