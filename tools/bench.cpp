@@ -8,6 +8,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "gguf/file.h"
 #include "tools/bench_measure.h"
 #include "tools/command.h"
 #include "tools/options.h"
@@ -119,7 +120,7 @@ void add_parameter_options(CLI::App& app, BenchLists& o) {
   };
   cache_type("--cache-type-k", "type of the cached keys: f32, f16, bf16, q8_0 or q4_0", o.type_k);
   cache_type("--cache-type-v", "type of the cached values: f32, f16, bf16, q8_0 or q4_0", o.type_v);
-  words(app, group, "--mmap,--mmp", "0|1", "1", "map the file instead of reading it into memory", o.mmap,
+  words(app, group, "--mmap", "0|1", "1", "map the file instead of reading it into memory", o.mmap,
         [](const std::string& word) { return parse_on_off("--mmap", word); });
 }
 
@@ -187,7 +188,7 @@ class Reports {
 void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Reports& reports, StatusLine& status) {
   BenchRunner runner(o.settings);
   for (size_t i = 0; i < cases.size(); ++i) {
-    const std::string name = format("test %zu of %zu: %s, %d threads", i + 1, cases.size(), test_name(cases[i]).c_str(),
+    const std::string name = format("test %zu of %zu: %s, -t %d", i + 1, cases.size(), test_name(cases[i]).c_str(),
                                     cases[i].n_threads);
     if (o.progress && !status.shown()) log_info("%s", name.c_str());
     wait_before_test(o.delay_s);
@@ -209,6 +210,9 @@ void run_bench(BenchOptions& o) {
     log_warning("--flash-attn off makes no difference: there is only the one attention");
   }
   const std::vector<BenchCase> cases = make_cases(o.lists);
+  for (const std::string& model : o.lists.model) {  // a bad file is better found now than in an hour
+    GgufFile(model, {.metadata_only = true});
+  }
   StatusLine status(!o.log.disable);
   status.show("measuring the memory");
   const BenchMachine machine = inspect_machine();

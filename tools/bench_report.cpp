@@ -11,9 +11,10 @@
 namespace tandem::tools {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
+constexpr double kKiB = 1024.0, kMiB = 1024.0 * kKiB, kGiB = 1024.0 * kMiB;
 
 std::string bytes_text(double n) {
+  if (n < kMiB) return format("%.2f KiB", n / kKiB);
   return n < kGiB ? format("%.2f MiB", n / kMiB) : format("%.2f GiB", n / kGiB);
 }
 

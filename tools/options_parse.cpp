@@ -19,7 +19,7 @@ struct ShortForm {
 constexpr ShortForm kShortForms[] = {
     {"ub", "ubatch-size"},     {"tb", "threads-batch"},   {"ctk", "cache-type-k"}, {"ctv", "cache-type-v"},
     {"fa", "flash-attn"},      {"co", "color"},           {"st", "single-turn"},   {"no-cnv", "no-conversation"},
-    {"pg", "prompt-gen"},      {"oe", "output-err"},
+    {"pg", "prompt-gen"},      {"oe", "output-err"},      {"mmp", "mmap"},
 };
 
 const CLI::Option* find_long(const CLI::App& app, std::string_view name) {
