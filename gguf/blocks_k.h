@@ -1,5 +1,5 @@
-// The bit packing of the K types: 256 codes, one a byte, and the packed scales of a super-block, to and from the
-// block's bit planes. Internal to gguf/ and to tests; kernels unpack in registers.
+// The bit packing of the K types: 256 codes, one a byte, and the packed scales of a super-block, to and from
+// the block's bit planes. Internal to gguf/ and to tests; kernels unpack in registers.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ inline void pack_two_bits(const uint8_t* codes, uint8_t* qs) {
 
 // One bit of element e = 32 s + j in bit s of byte j, at `position` of the code.
 inline void add_bit_plane(const uint8_t* plane, int position, uint8_t* codes) {
-  for (int e = 0; e < QK_K; ++e) codes[e] = static_cast<uint8_t>(codes[e] | (plane[e % 32] >> e / 32 & 1) << position);
+  for (int e = 0; e < QK_K; ++e)
+    codes[e] = static_cast<uint8_t>(codes[e] | (plane[e % 32] >> e / 32 & 1) << position);
 }
 
 inline void pack_bit_plane(const uint8_t* codes, int position, uint8_t* plane) {
@@ -49,8 +50,12 @@ inline void pack_four_bits(const uint8_t* codes, int w, uint8_t* qs) {
   }
 }
 
-inline void unpack_codes(const BlockQ2_K& block, uint8_t* codes) { unpack_two_bits(block.qs, codes); }
-inline void pack_codes(const uint8_t* codes, BlockQ2_K& block) { pack_two_bits(codes, block.qs); }
+inline void unpack_codes(const BlockQ2_K& block, uint8_t* codes) {
+  unpack_two_bits(block.qs, codes);
+}
+inline void pack_codes(const uint8_t* codes, BlockQ2_K& block) {
+  pack_two_bits(codes, block.qs);
+}
 
 inline void unpack_codes(const BlockQ3_K& block, uint8_t* codes) {
   unpack_two_bits(block.qs, codes);
@@ -61,8 +66,12 @@ inline void pack_codes(const uint8_t* codes, BlockQ3_K& block) {
   pack_bit_plane(codes, 2, block.hmask);
 }
 
-inline void unpack_codes(const BlockQ4_K& block, uint8_t* codes) { unpack_four_bits(block.qs, 32, codes); }
-inline void pack_codes(const uint8_t* codes, BlockQ4_K& block) { pack_four_bits(codes, 32, block.qs); }
+inline void unpack_codes(const BlockQ4_K& block, uint8_t* codes) {
+  unpack_four_bits(block.qs, 32, codes);
+}
+inline void pack_codes(const uint8_t* codes, BlockQ4_K& block) {
+  pack_four_bits(codes, 32, block.qs);
+}
 
 inline void unpack_codes(const BlockQ5_K& block, uint8_t* codes) {
   unpack_four_bits(block.qs, 32, codes);
@@ -86,8 +95,8 @@ inline void pack_codes(const uint8_t* codes, BlockQ6_K& block) {
   pack_two_bits(high, block.qh);
 }
 
-// The 16 six-bit scales of Q3_K, as codes 0..63 (scale = code - 32): the low four bits of scale s in nibble s / 8 of
-// byte s % 8, the high two in byte 8 + s % 4, shifted by 2 * (s / 4).
+// The 16 six-bit scales of Q3_K, as codes 0..63 (scale = code - 32): the low four bits of scale s in nibble s
+// / 8 of byte s % 8, the high two in byte 8 + s % 4, shifted by 2 * (s / 4).
 inline void unpack_scales_q3_k(const uint8_t* packed, uint8_t* scales) {
   for (int s = 0; s < 16; ++s) {
     const int low = packed[s % 8] >> s / 8 * 4 & 15, high = packed[8 + s % 4] >> s / 4 * 2 & 3;

@@ -71,8 +71,8 @@ void GgufFile::add_split_parts(const OpenOptions& options) {
   if (options.metadata_only) return;
   const std::string first = path();
   if (!first.ends_with(suffix)) {
-    throw_error(ErrorCode::bad_file, "%s: this is part 1 of %d, so its name must end in %s", first.c_str(), n_parts,
-                suffix.c_str());
+    throw_error(ErrorCode::bad_file, "%s: this is part 1 of %d, so its name must end in %s", first.c_str(),
+                n_parts, suffix.c_str());
   }
   const std::string prefix = first.substr(0, first.size() - suffix.size());
   for (uint64_t i = 2; i <= n_parts; ++i) {

@@ -1,14 +1,15 @@
-// GgufFile: a GGUF model file (v2 or v3, one part or split), opened, fully validated and mapped without copying.
+// GgufFile: a GGUF model file (v2 or v3, one part or split), opened, fully validated and mapped without
+// copying.
 //
-// Layout, little-endian: "GGUF", u32 version, u64 n_tensors, u64 n_kv; n_kv times (string key, u32 type, value);
-// n_tensors times (string name, u32 n_dims, u64 dims[n_dims], u32 dtype, u64 offset); padding to general.alignment;
-// tensor data, offsets relative to its start. A string is u64 length and bytes.
+// Layout, little-endian: "GGUF", u32 version, u64 n_tensors, u64 n_kv; n_kv times (string key, u32 type,
+// value); n_tensors times (string name, u32 n_dims, u64 dims[n_dims], u32 dtype, u64 offset); padding to
+// general.alignment; tensor data, offsets relative to its start. A string is u64 length and bytes.
 //
-// Ownership: the object owns its mappings; metadata, names and data pointers are views that live as long as it does
-// (moving it keeps them valid). Threads: immutable after open, read it from any.
-// Throws Error(bad_file) for anything wrong inside the file, Error(io) when it cannot be opened or read,
-// Error(out_of_memory) when --no-mmap finds no room. If the mapped file shrinks under us, the process ends with one
-// line on stderr and exit code 5 (see mapped_file.h).
+// Ownership: the object owns its mappings; metadata, names and data pointers are views that live as long as
+// it does (moving it keeps them valid). Threads: immutable after open, read it from any. Throws
+// Error(bad_file) for anything wrong inside the file, Error(io) when it cannot be opened or read,
+// Error(out_of_memory) when --no-mmap finds no room. If the mapped file shrinks under us, the process ends
+// with one line on stderr and exit code 5 (see mapped_file.h).
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,8 @@ namespace tandem {
 struct TensorInfo {
   std::string_view name;
   DType dtype;
-  int n_dims;          // 1..4
-  int64_t dims[4];     // innermost (contiguous) first, as in the file; unused ones are 1
+  int n_dims;       // 1..4
+  int64_t dims[4];  // innermost (contiguous) first, as in the file; unused ones are 1
   uint64_t n_bytes;
   const std::byte* data;  // dims[0] elements a row, rows without padding; aligned to general.alignment
   int part;               // index of the file it lies in

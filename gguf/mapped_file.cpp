@@ -31,7 +31,9 @@ struct MappedFile::Holder {
   }
 };
 
-void MappedFile::HolderDelete::operator()(Holder* holder) const { delete holder; }
+void MappedFile::HolderDelete::operator()(Holder* holder) const {
+  delete holder;
+}
 
 namespace {
 
@@ -52,9 +54,11 @@ const char* kind_of(mode_t mode) {
 // Size of the regular file behind `fd`.
 size_t regular_size(int fd, const std::string& path) {
   struct stat status;
-  if (fstat(fd, &status) != 0) throw_error(ErrorCode::io, "%s: cannot stat: %s", path.c_str(), strerror(errno));
+  if (fstat(fd, &status) != 0)
+    throw_error(ErrorCode::io, "%s: cannot stat: %s", path.c_str(), strerror(errno));
   if (!S_ISREG(status.st_mode)) {
-    throw_error(ErrorCode::bad_file, "%s: found %s, needed a GGUF file", path.c_str(), kind_of(status.st_mode));
+    throw_error(ErrorCode::bad_file, "%s: found %s, needed a GGUF file", path.c_str(),
+                kind_of(status.st_mode));
   }
   if (status.st_size <= 0) {
     throw_error(ErrorCode::bad_file, "%s: found an empty file, needed a GGUF file", path.c_str());
@@ -75,12 +79,12 @@ void* map_or_throw(size_t n_bytes, int flags, int fd, const std::string& path) {
 void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
   size_t done = 0;
   while (done < n_bytes) {
-    const ssize_t n = pread(fd, to + done, std::min<size_t>(n_bytes - done, size_t{1} << 30),
-                            static_cast<off_t>(done));
+    const ssize_t n =
+        pread(fd, to + done, std::min<size_t>(n_bytes - done, size_t{1} << 30), static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      throw_error(ErrorCode::io, "%s: reading %zu bytes stopped at offset %zu: %s", path.c_str(), n_bytes, done,
-                  n < 0 ? strerror(errno) : "the file ends there");
+      throw_error(ErrorCode::io, "%s: reading %zu bytes stopped at offset %zu: %s", path.c_str(), n_bytes,
+                  done, n < 0 ? strerror(errno) : "the file ends there");
     }
     done += static_cast<size_t>(n);
   }
@@ -120,7 +124,8 @@ MappedFile MappedFile::open(const std::string& path, const OpenOptions& options)
   }
   advise(holder.address, n_bytes, options);
   if (options.mlock && !options.metadata_only && mlock(holder.address, n_bytes) != 0) {
-    log_warning("%s: cannot lock %zu bytes in memory: %s (see ulimit -l)", path.c_str(), n_bytes, strerror(errno));
+    log_warning("%s: cannot lock %zu bytes in memory: %s (see ulimit -l)", path.c_str(), n_bytes,
+                strerror(errno));
   }
   mapped.bytes_ = {bytes, n_bytes};
   return mapped;

@@ -1,9 +1,9 @@
-// MappedFile: the bytes of one file, mapped read-only or read into memory; and what happens when a mapped file
-// shrinks or its disk goes away while we read it (SIGBUS).
+// MappedFile: the bytes of one file, mapped read-only or read into memory; and what happens when a mapped
+// file shrinks or its disk goes away while we read it (SIGBUS).
 //
-// The first mapping installs a SIGBUS handler. For an address inside one of our mappings it prints one line naming
-// the file and the offset to stderr and leaves with exit code 5 (io); other SIGBUS go to the handler that was there.
-// Threads: open and close from any; the bytes may be read from any.
+// The first mapping installs a SIGBUS handler. For an address inside one of our mappings it prints one line
+// naming the file and the offset to stderr and leaves with exit code 5 (io); other SIGBUS go to the handler
+// that was there. Threads: open and close from any; the bytes may be read from any.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 namespace tandem {
 
 struct OpenOptions {
-  bool mmap = true;            // false (--no-mmap): read the file into memory instead
-  bool mlock = false;          // keep it from being paged out; a warning when the system does not allow it
-  bool prefetch = true;        // ask the system to read ahead the whole mapping
-  bool numa = false;           // access is scattered over nodes: no read-ahead, pages come where they are touched
+  bool mmap = true;      // false (--no-mmap): read the file into memory instead
+  bool mlock = false;    // keep it from being paged out; a warning when the system does not allow it
+  bool prefetch = true;  // ask the system to read ahead the whole mapping
+  bool numa = false;     // access is scattered over nodes: no read-ahead, pages come where they are touched
   bool metadata_only = false;  // the tensor data will not be read: always mapped, never prefetched or locked
 };
 

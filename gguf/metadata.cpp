@@ -15,8 +15,9 @@ struct TypeRow {
   std::string_view name;
   size_t n_bytes;
 };
-constexpr TypeRow kTypes[] = {{"u8", 1},     {"i8", 1},    {"u16", 2}, {"i16", 2}, {"u32", 4}, {"i32", 4}, {"f32", 4},
-                              {"bool", 1}, {"string", 0}, {"array", 0}, {"u64", 8}, {"i64", 8}, {"f64", 8}};
+constexpr TypeRow kTypes[] = {{"u8", 1},  {"i8", 1},  {"u16", 2},  {"i16", 2},    {"u32", 4},
+                              {"i32", 4}, {"f32", 4}, {"bool", 1}, {"string", 0}, {"array", 0},
+                              {"u64", 8}, {"i64", 8}, {"f64", 8}};
 
 template <class T>
 constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
@@ -25,19 +26,31 @@ constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 template <class F>
 void with_type(ValueType type, F&& f) {
   switch (type) {
-    case ValueType::u8: return f(uint8_t{});
-    case ValueType::i8: return f(int8_t{});
-    case ValueType::u16: return f(uint16_t{});
-    case ValueType::i16: return f(int16_t{});
-    case ValueType::u32: return f(uint32_t{});
-    case ValueType::i32: return f(int32_t{});
-    case ValueType::u64: return f(uint64_t{});
-    case ValueType::i64: return f(int64_t{});
-    case ValueType::f32: return f(float{});
-    case ValueType::f64: return f(double{});
-    case ValueType::boolean: return f(bool{});
+    case ValueType::u8:
+      return f(uint8_t{});
+    case ValueType::i8:
+      return f(int8_t{});
+    case ValueType::u16:
+      return f(uint16_t{});
+    case ValueType::i16:
+      return f(int16_t{});
+    case ValueType::u32:
+      return f(uint32_t{});
+    case ValueType::i32:
+      return f(int32_t{});
+    case ValueType::u64:
+      return f(uint64_t{});
+    case ValueType::i64:
+      return f(int64_t{});
+    case ValueType::f32:
+      return f(float{});
+    case ValueType::f64:
+      return f(double{});
+    case ValueType::boolean:
+      return f(bool{});
     case ValueType::string:
-    case ValueType::array: return;
+    case ValueType::array:
+      return;
   }
 }
 
@@ -174,16 +187,17 @@ std::vector<T> Metadata::get_vector(std::string_view key) const {
 
 std::span<const std::string_view> Metadata::get_strings(std::string_view key) const {
   const Value& value = require(key, "array of string");
-  if (!value.is_array() || value.element_type() != ValueType::string) fail(key, value.type_text(), "array of string");
+  if (!value.is_array() || value.element_type() != ValueType::string)
+    fail(key, value.type_text(), "array of string");
   return value.strings();
 }
 
-#define TANDEM_INSTANTIATE(T)                                                     \
-  template std::optional<T> Metadata::get_optional<T>(std::string_view) const;    \
+#define TANDEM_INSTANTIATE(T)                                                  \
+  template std::optional<T> Metadata::get_optional<T>(std::string_view) const; \
   template T Metadata::get<T>(std::string_view) const;
-#define TANDEM_INSTANTIATE_NUMBER(T)                                              \
-  TANDEM_INSTANTIATE(T)                                                           \
-  template ArrayView<T> Metadata::get_array<T>(std::string_view) const;           \
+#define TANDEM_INSTANTIATE_NUMBER(T)                                    \
+  TANDEM_INSTANTIATE(T)                                                 \
+  template ArrayView<T> Metadata::get_array<T>(std::string_view) const; \
   template std::vector<T> Metadata::get_vector<T>(std::string_view) const;
 TANDEM_INSTANTIATE(std::string)
 TANDEM_INSTANTIATE(std::string_view)
@@ -253,7 +267,8 @@ void Metadata::override_from_text(std::string_view spec) {
   const auto refuse = [&](const char* needed) {
     throw_error(ErrorCode::usage, "override \"%s\": needed %s", printable(spec).c_str(), needed);
   };
-  if (equals == 0 || colon == std::string_view::npos) refuse("KEY=TYPE:VALUE, TYPE one of int, float, bool, str");
+  if (equals == 0 || colon == std::string_view::npos)
+    refuse("KEY=TYPE:VALUE, TYPE one of int, float, bool, str");
   const std::string_view key = spec.substr(0, equals);
   const std::string_view type = spec.substr(equals + 1, colon - equals - 1);
   std::optional<Value> value = parse_override(type, spec.substr(colon + 1), find(key));

@@ -1,8 +1,9 @@
 // Metadata: the key/value part of a GGUF file. Used by the reader, the writer, --override-kv and tests.
 //
-// Ownership: a Value that came from a file is a view into that file's mapping and must not outlive it; a Value that
-// was made from C++ values owns its bytes. Both copy cheaply. Not synchronized; reading from many threads is fine.
-// Throws Error(bad_file) naming source (the file) and key, what was found and what was needed.
+// Ownership: a Value that came from a file is a view into that file's mapping and must not outlive it; a
+// Value that was made from C++ values owns its bytes. Both copy cheaply. Not synchronized; reading from many
+// threads is fine. Throws Error(bad_file) naming source (the file) and key, what was found and what was
+// needed.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,19 @@ namespace tandem {
 
 // The numbers are the ones in the file.
 enum class ValueType : uint32_t {
-  u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9,
-  u64 = 10, i64 = 11, f64 = 12,
+  u8 = 0,
+  i8 = 1,
+  u16 = 2,
+  i16 = 3,
+  u32 = 4,
+  i32 = 5,
+  f32 = 6,
+  boolean = 7,
+  string = 8,
+  array = 9,
+  u64 = 10,
+  i64 = 11,
+  f64 = 12,
 };
 
 // "u32", "string", ...; `type` must be one of the above.
@@ -34,16 +46,26 @@ size_t value_type_bytes(ValueType type);
 // The ValueType that stores a C++ arithmetic type.
 template <class T>
 constexpr ValueType value_type_of() {
-  if constexpr (std::is_same_v<T, bool>) return ValueType::boolean;
-  else if constexpr (std::is_same_v<T, float>) return ValueType::f32;
-  else if constexpr (std::is_same_v<T, double>) return ValueType::f64;
-  else if constexpr (std::is_same_v<T, uint8_t>) return ValueType::u8;
-  else if constexpr (std::is_same_v<T, int8_t>) return ValueType::i8;
-  else if constexpr (std::is_same_v<T, uint16_t>) return ValueType::u16;
-  else if constexpr (std::is_same_v<T, int16_t>) return ValueType::i16;
-  else if constexpr (std::is_same_v<T, uint32_t>) return ValueType::u32;
-  else if constexpr (std::is_same_v<T, int32_t>) return ValueType::i32;
-  else if constexpr (std::is_same_v<T, uint64_t>) return ValueType::u64;
+  if constexpr (std::is_same_v<T, bool>)
+    return ValueType::boolean;
+  else if constexpr (std::is_same_v<T, float>)
+    return ValueType::f32;
+  else if constexpr (std::is_same_v<T, double>)
+    return ValueType::f64;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return ValueType::u8;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return ValueType::i8;
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    return ValueType::u16;
+  else if constexpr (std::is_same_v<T, int16_t>)
+    return ValueType::i16;
+  else if constexpr (std::is_same_v<T, uint32_t>)
+    return ValueType::u32;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return ValueType::i32;
+  else if constexpr (std::is_same_v<T, uint64_t>)
+    return ValueType::u64;
   else {
     static_assert(std::is_same_v<T, int64_t>, "not a type of the format");
     return ValueType::i64;
@@ -75,8 +97,15 @@ class ArrayView {
     Iterator() = default;
     Iterator(const ArrayView* view, size_t i) : view_(view), i_(i) {}
     T operator*() const { return (*view_)[i_]; }
-    Iterator& operator++() { ++i_; return *this; }
-    Iterator operator++(int) { Iterator old = *this; ++i_; return old; }
+    Iterator& operator++() {
+      ++i_;
+      return *this;
+    }
+    Iterator operator++(int) {
+      Iterator old = *this;
+      ++i_;
+      return old;
+    }
     bool operator==(const Iterator& other) const { return i_ == other.i_; }
 
    private:
@@ -96,18 +125,17 @@ class Value {
  public:
   // Owning values.
   template <class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   explicit Value(T value) : type_(value_type_of<T>()) { std::memcpy(scalar_, &value, sizeof value); }
   explicit Value(std::string text);
   explicit Value(const char* text) : Value(std::string(text)) {}
   explicit Value(const std::vector<std::string>& strings);
   template <class T>
-    requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
-  explicit Value(std::span<const T> elements)
+  requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) explicit Value(std::span<const T> elements)
       : Value(value_type_of<T>(), std::as_bytes(elements), elements.size()) {}
   template <class T>
-    requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
-  explicit Value(const std::vector<T>& elements) : Value(std::span<const T>(elements)) {}
+  requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) explicit Value(const std::vector<T>& elements)
+      : Value(std::span<const T>(elements)) {}
 
   // Views into memory that outlives the value (what the reader makes).
   static Value scalar_view(ValueType type, const std::byte* data);
@@ -124,11 +152,13 @@ class Value {
   // The caller has looked at the type; a wrong one is a bug (TANDEM_CHECK).
   std::string_view text() const;
   std::span<const std::string_view> strings() const;
-  template <class T> T scalar() const {  // exactly the stored type
+  template <class T>
+  T scalar() const {  // exactly the stored type
     check(type_ == value_type_of<T>());
     return ArrayView<T>(scalar_, 1)[0];
   }
-  template <class T> ArrayView<T> elements() const {  // exactly the stored element type
+  template <class T>
+  ArrayView<T> elements() const {  // exactly the stored element type
     check(is_array() && element_type_ == value_type_of<T>());
     return ArrayView<T>(data_, count_);
   }
@@ -174,23 +204,30 @@ class Metadata {
   // Adds, or replaces in place.
   void set(std::string_view key, Value value);
   void remove(std::string_view key);
-  // "KEY=int:3", "KEY=float:1e-5", "KEY=bool:true", "KEY=str:text", as --override-kv takes it. An int takes the
-  // integer type that the key has already, else i64 (u32 when it fits). Throws Error(usage).
+  // "KEY=int:3", "KEY=float:1e-5", "KEY=bool:true", "KEY=str:text", as --override-kv takes it. An int takes
+  // the integer type that the key has already, else i64 (u32 when it fits). Throws Error(usage).
   void override_from_text(std::string_view spec);
 
   // T: an integer (any integer in the file, range checked), float or double (f32 or f64 in the file), bool,
-  // std::string_view or std::string. get throws when the key is absent; all throw when the type or range is wrong.
-  template <class T> T get(std::string_view key) const;
-  template <class T> std::optional<T> get_optional(std::string_view key) const;
-  template <class T> T get_or(std::string_view key, T fallback) const {
+  // std::string_view or std::string. get throws when the key is absent; all throw when the type or range is
+  // wrong.
+  template <class T>
+  T get(std::string_view key) const;
+  template <class T>
+  std::optional<T> get_optional(std::string_view key) const;
+  template <class T>
+  T get_or(std::string_view key, T fallback) const {
     return get_optional<T>(key).value_or(std::move(fallback));
   }
 
-  // Arrays in place; the element type must be exactly T. Absent: throws, or an empty view from the _optional form.
-  template <class T> ArrayView<T> get_array(std::string_view key) const;
+  // Arrays in place; the element type must be exactly T. Absent: throws, or an empty view from the _optional
+  // form.
+  template <class T>
+  ArrayView<T> get_array(std::string_view key) const;
   std::span<const std::string_view> get_strings(std::string_view key) const;
   // Arrays copied, elements converted as get does. A scalar is not an array.
-  template <class T> std::vector<T> get_vector(std::string_view key) const;
+  template <class T>
+  std::vector<T> get_vector(std::string_view key) const;
 
   // Throws Error(bad_file): "SOURCE: metadata KEY: found ..., needed ...".
   [[noreturn]] void fail(std::string_view key, const std::string& found, const std::string& needed) const;

@@ -52,8 +52,8 @@ class Cursor {
   // A count of things that take at least `min_bytes` each.
   uint64_t count(uint64_t n, uint64_t min_bytes, const std::string& what) {
     if (n > remaining() / min_bytes) {
-      fail(offset_, "%s is %" PRIu64 ", but %" PRIu64 " bytes left in the file hold at most %" PRIu64, what.c_str(),
-           n, remaining(), remaining() / min_bytes);
+      fail(offset_, "%s is %" PRIu64 ", but %" PRIu64 " bytes left in the file hold at most %" PRIu64,
+           what.c_str(), n, remaining(), remaining() / min_bytes);
     }
     return n;
   }
@@ -94,7 +94,8 @@ ValueType read_value_type(Cursor& cursor, const std::string& what) {
 Value read_array(Cursor& cursor, const std::string& what) {
   const uint64_t at = cursor.offset();
   const ValueType type = read_value_type(cursor, what + " element type");
-  if (type == ValueType::array) cursor.fail(at, "%s is an array of arrays, needed a flat array", what.c_str());
+  if (type == ValueType::array)
+    cursor.fail(at, "%s is an array of arrays, needed a flat array", what.c_str());
   const auto n = cursor.number<uint64_t>(what + " count");
   if (type != ValueType::string) {
     const uint64_t n_bytes = value_type_bytes(type);
@@ -134,7 +135,8 @@ uint32_t read_version(Cursor& cursor) {
   const auto version = cursor.number<uint32_t>("the version");
   if (version == 2 || version == 3) return version;
   if (const uint32_t swapped = __builtin_bswap32(version); swapped >= 1 && swapped <= 3) {
-    cursor.fail(4, "this is a big-endian GGUF file (version %" PRIu32 " byte-swapped), needed little-endian", swapped);
+    cursor.fail(4, "this is a big-endian GGUF file (version %" PRIu32 " byte-swapped), needed little-endian",
+                swapped);
   }
   cursor.fail(4, "GGUF version is %" PRIu32 ", needed 2 or 3", version);
 }
@@ -152,7 +154,8 @@ uint64_t read_alignment(const Metadata& metadata) {
 void read_shape(Cursor& cursor, TensorInfo& tensor, const std::string& what) {
   uint64_t at = cursor.offset();
   const auto n_dims = cursor.number<uint32_t>(what + " number of dimensions");
-  if (n_dims < 1 || n_dims > 4) cursor.fail(at, "%s has %" PRIu32 " dimensions, needed 1 to 4", what.c_str(), n_dims);
+  if (n_dims < 1 || n_dims > 4)
+    cursor.fail(at, "%s has %" PRIu32 " dimensions, needed 1 to 4", what.c_str(), n_dims);
   tensor.n_dims = static_cast<int>(n_dims);
   uint64_t n_elements = 1;
   for (uint32_t d = 0; d < 4; ++d) {
@@ -194,8 +197,8 @@ TensorInfo read_tensor(Cursor& cursor, uint64_t i, uint64_t alignment) {
   const uint64_t at = cursor.offset();
   tensor.offset = cursor.number<uint64_t>(what + " offset");
   if (tensor.offset % alignment != 0) {
-    cursor.fail(at, "%s data offset is %" PRIu64 ", needed a multiple of the alignment %" PRIu64, what.c_str(),
-                tensor.offset, alignment);
+    cursor.fail(at, "%s data offset is %" PRIu64 ", needed a multiple of the alignment %" PRIu64,
+                what.c_str(), tensor.offset, alignment);
   }
   return tensor;
 }
@@ -204,7 +207,8 @@ void check_unique(const std::vector<TensorInfo>& tensors, const std::string& pat
   std::set<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     if (!names.insert(tensor.name).second) {
-      throw_error(ErrorCode::bad_file, "%s: tensor %s appears twice", path.c_str(), printable(tensor.name).c_str());
+      throw_error(ErrorCode::bad_file, "%s: tensor %s appears twice", path.c_str(),
+                  printable(tensor.name).c_str());
     }
   }
 }
@@ -228,7 +232,8 @@ void place_tensors(std::vector<TensorInfo>& tensors, uint64_t data_start, std::s
 void check_overlap(const std::vector<TensorInfo>& tensors, const std::string& path) {
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tensors[a].offset < tensors[b].offset; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return tensors[a].offset < tensors[b].offset; });
   for (size_t i = 1; i < order.size(); ++i) {
     const TensorInfo& before = tensors[order[i - 1]];
     const TensorInfo& after = tensors[order[i]];

@@ -1,5 +1,6 @@
 // Parsing and validation of one GGUF file in memory. Internal to gguf/; file.h is the public face.
-// This is the whole contract for untrusted bytes: what parse_gguf returns is safe to use without further checks.
+// This is the whole contract for untrusted bytes: what parse_gguf returns is safe to use without further
+// checks.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +22,9 @@ struct ParsedGguf {
 };
 
 // Throws Error(bad_file), the message starting with `path`. Guarantees of the result:
-// keys unique, values whole and of known types, arrays flat, bools 0 or 1; alignment a power of two from 8 to 2^24;
-// tensor names unique, 1..4 dimensions each > 0, dtype in the table, rows whole blocks, element and byte counts below
-// 2^63; data aligned, inside the file and without overlap.
+// keys unique, values whole and of known types, arrays flat, bools 0 or 1; alignment a power of two from 8 to
+// 2^24; tensor names unique, 1..4 dimensions each > 0, dtype in the table, rows whole blocks, element and
+// byte counts below 2^63; data aligned, inside the file and without overlap.
 ParsedGguf parse_gguf(std::span<const std::byte> bytes, const std::string& path);
 
 }  // namespace tandem

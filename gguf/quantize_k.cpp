@@ -1,5 +1,6 @@
-// Quantizers of the K types. Each sub-block is fitted on its own; then the sub-block scales (and minima) are fitted
-// by small integers times one half each; then the codes are rounded again with what those halves really give.
+// Quantizers of the K types. Each sub-block is fitted on its own; then the sub-block scales (and minima) are
+// fitted by small integers times one half each; then the codes are rounded again with what those halves
+// really give.
 #include <algorithm>
 #include <cmath>
 
@@ -64,7 +65,8 @@ float sub_block_loss(const float* x, const float* w, int n, int q_max, float sca
   return loss;
 }
 
-// Scale and minimum were rounded each for itself; their errors partly cancel, so look at the neighbours of the pair.
+// Scale and minimum were rounded each for itself; their errors partly cancel, so look at the neighbours of
+// the pair.
 void refine_integers(const AffineType& type, const float* x, const float* w, AffineBlock& block) {
   const float d = fp16_to_fp32(block.d), dmin = fp16_to_fp32(block.dmin);
   for (int s = 0; s < type.n_subs(); ++s) {
@@ -72,8 +74,8 @@ void refine_integers(const AffineType& type, const float* x, const float* w, Aff
     float best = INFINITY;
     for (int i = std::max(scale - 1, 0); i <= std::min(scale + 1, type.scale_max); ++i) {
       for (int k = std::max(min - 1, 0); k <= std::min(min + 1, type.scale_max); ++k) {
-        const float loss = sub_block_loss(x + at, w + at, type.width, type.search.q_max, d * static_cast<float>(i),
-                                          dmin * static_cast<float>(k));
+        const float loss = sub_block_loss(x + at, w + at, type.width, type.search.q_max,
+                                          d * static_cast<float>(i), dmin * static_cast<float>(k));
         if (!(loss < best)) continue;
         best = loss;
         block.scales[s] = static_cast<uint8_t>(i);
@@ -145,7 +147,8 @@ AffineBlock quantize_block(const AffineType& type, const float* x, const float* 
   float w[QK_K];
   AffineBlock block;
   AffineSearch search = type.search;
-  if (importance) search = {search.q_max, -0.9f, 0.05f, 36, search.sign};  // worth the time where it is asked for
+  if (importance)
+    search = {search.q_max, -0.9f, 0.05f, 36, search.sign};  // worth the time where it is asked for
   affine_weights(type, x, importance, w);
   fit_block(type, search, x, w, block);
   return block;
@@ -153,8 +156,8 @@ AffineBlock quantize_block(const AffineType& type, const float* x, const float* 
 
 // ---- x = d * scale * q with q and scale of either sign: Q3_K, Q6_K
 
-// Weight of an element without importance: flatness * mean square + x^2. The squares alone would spend everything on
-// the largest elements.
+// Weight of an element without importance: flatness * mean square + x^2. The squares alone would spend
+// everything on the largest elements.
 constexpr float kFlatness = 0.5f;
 
 struct SymmetricBlock {
@@ -212,7 +215,9 @@ SymmetricBlock quantize_block(const Levels& levels, int scale_min, int scale_max
   return block;
 }
 
-const float* at_block(const float* importance, int64_t b) { return importance ? importance + b * QK_K : nullptr; }
+const float* at_block(const float* importance, int64_t b) {
+  return importance ? importance + b * QK_K : nullptr;
+}
 
 }  // namespace
 
@@ -242,7 +247,8 @@ void quantize_q3_k(const float* src, void* dst, int64_t n, const float* importan
 namespace {
 
 template <class Block>
-void quantize_k4(const AffineType& type, const float* src, Block* blocks, int64_t n, const float* importance) {
+void quantize_k4(const AffineType& type, const float* src, Block* blocks, int64_t n,
+                 const float* importance) {
   for (int64_t b = 0; b < n / QK_K; ++b) {
     const AffineBlock fit = quantize_block(type, src + b * QK_K, at_block(importance, b));
     blocks[b].d = fit.d;

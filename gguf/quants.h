@@ -1,5 +1,5 @@
-// The scalar reference of every computable dtype: block bytes to floats and back, bit-compatible with the format.
-// Kernels elsewhere are tested against these. Any thread; no state; nothing is thrown.
+// The scalar reference of every computable dtype: block bytes to floats and back, bit-compatible with the
+// format. Kernels elsewhere are tested against these. Any thread; no state; nothing is thrown.
 //
 // Pointers need no alignment beyond that of the block type's members (2 bytes at most; 4 for F32).
 // Quantizers accept any float: NaN and infinities do not crash, and turn into values of no meaning.
@@ -23,7 +23,8 @@ QuantizeFn quantize_fn(DType dtype);
 inline void dequantize_row(DType dtype, const void* src, float* dst, int64_t n) {
   dequantize_fn(dtype)(src, dst, n);
 }
-inline void quantize_row(DType dtype, const float* src, void* dst, int64_t n, const float* importance = nullptr) {
+inline void quantize_row(DType dtype, const float* src, void* dst, int64_t n,
+                         const float* importance = nullptr) {
   quantize_fn(dtype)(src, dst, n, importance);
 }
 

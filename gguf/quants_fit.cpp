@@ -21,7 +21,8 @@ float signed_max(const float* x, int n) {
 
 namespace {
 
-// All midpoints between the levels of IQ4_NL are multiples of one half, so floor(2 v) says which level is nearest.
+// All midpoints between the levels of IQ4_NL are multiples of one half, so floor(2 v) says which level is
+// nearest.
 constexpr auto kNearestIq4 = [] {
   std::array<uint8_t, 512> nearest{};
   for (int i = 0; i < 512; ++i) {
@@ -51,7 +52,8 @@ struct Fit {
 };
 
 // Rounds x * inverse_scale to levels and solves for the scale.
-Fit round_and_solve(const float* x, const float* w, int n, const Levels& levels, float inverse_scale, int8_t* q) {
+Fit round_and_solve(const float* x, const float* w, int n, const Levels& levels, float inverse_scale,
+                    int8_t* q) {
   float xl = 0.0f, ll = 0.0f;
   for (int i = 0; i < n; ++i) {
     q[i] = static_cast<int8_t>(levels.nearest(x[i] * inverse_scale));
@@ -65,7 +67,8 @@ Fit round_and_solve(const float* x, const float* w, int n, const Levels& levels,
 
 }  // namespace
 
-float fit_symmetric(const float* x, const float* w, int n, const Levels& levels, int n_tries, float step, int8_t* q) {
+float fit_symmetric(const float* x, const float* w, int n, const Levels& levels, int n_tries, float step,
+                    int8_t* q) {
   const float max = signed_max(x, n);
   const float inverse_max = inverse(max);
   if (inverse_max == 0.0f) {
@@ -119,7 +122,8 @@ AffineFit solve_affine(const float* x, const float* w, int n, MinSign sign, cons
     fit = {0.0f, sx / sw};
   }
   if (sign == MinSign::not_positive && fit.min > 0.0f) fit = {sll > 0.0f ? sxl / sll : 0.0f, 0.0f};
-  const float loss = fit.scale * (fit.scale * sll + 2 * (fit.min * sl - sxl)) + fit.min * (fit.min * sw - 2 * sx);
+  const float loss =
+      fit.scale * (fit.scale * sll + 2 * (fit.min * sl - sxl)) + fit.min * (fit.min * sw - 2 * sx);
   return {fit, loss};
 }
 
@@ -191,7 +195,8 @@ float fit_scales(const float* v, const float* w, int n, int lo, int hi, int* s) 
   return max / extreme;
 }
 
-int refine_scale(const float* x, const float* w, int n, const Levels& levels, float d, int s, int lo, int hi) {
+int refine_scale(const float* x, const float* w, int n, const Levels& levels, float d, int s, int lo,
+                 int hi) {
   int best = s;
   float least = INFINITY;
   for (int candidate : {s, s - 1, s + 1}) {

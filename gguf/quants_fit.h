@@ -1,9 +1,9 @@
 // Weighted least-squares searches that the quantizers share. Internal to gguf/.
 //
-// Quantizing a sub-block is choosing levels q and a scale (and an offset) with a small sum of w * (x - value)^2.
-// For given levels the best scale is a closed form, for a given scale the best levels are a rounding; so each search
-// tries a row of inverse scales around the one that just fits the largest element, solves for the scale, and keeps
-// the best. x and w are [n]; n <= 256.
+// Quantizing a sub-block is choosing levels q and a scale (and an offset) with a small sum of w * (x -
+// value)^2. For given levels the best scale is a closed form, for a given scale the best levels are a
+// rounding; so each search tries a row of inverse scales around the one that just fits the largest element,
+// solves for the scale, and keeps the best. x and w are [n]; n <= 256.
 #pragma once
 
 #include <bit>
@@ -48,7 +48,8 @@ struct Levels {
 
 // x ~ scale * level(q). Returns the scale (of either sign) and fills q [n].
 // Tries 2 * n_tries + 1 inverse scales, `step` levels apart; with a table, twice that: it is not symmetric.
-float fit_symmetric(const float* x, const float* w, int n, const Levels& levels, int n_tries, float step, int8_t* q);
+float fit_symmetric(const float* x, const float* w, int n, const Levels& levels, int n_tries, float step,
+                    int8_t* q);
 
 // x ~ scale * q + min, q in 0..q_max, scale >= 0. Fills q [n].
 enum class MinSign { any, not_positive };
@@ -63,15 +64,17 @@ struct AffineSearch {
 };
 ScaleMin fit_affine(const float* x, const float* w, int n, const AffineSearch& search, uint8_t* q);
 
-// v ~ d * s with s an integer in lo..hi: the d for a super-block whose sub-blocks have the scales v [n], where w [n]
-// says how much a squared error in each costs. Fills s.
+// v ~ d * s with s an integer in lo..hi: the d for a super-block whose sub-blocks have the scales v [n],
+// where w [n] says how much a squared error in each costs. Fills s.
 float fit_scales(const float* v, const float* w, int n, int lo, int hi, int* s);
 
-// The integer in lo..hi next to `s` (or s) that, times d, is the best scale for x, when levels are chosen for it.
+// The integer in lo..hi next to `s` (or s) that, times d, is the best scale for x, when levels are chosen for
+// it.
 int refine_scale(const float* x, const float* w, int n, const Levels& levels, float d, int s, int lo, int hi);
 
-// Weights of elements x [n]: the importance when given, times how much the field's quantizers favour large elements.
-// mean_square is that of the row or super-block. Columns without importance (never seen in calibration) keep a little.
+// Weights of elements x [n]: the importance when given, times how much the field's quantizers favour large
+// elements. mean_square is that of the row or super-block. Columns without importance (never seen in
+// calibration) keep a little.
 void importance_weights(const float* x, const float* importance, int n, float mean_square, float* w);
 
 float mean_square(const float* x, int64_t n);

@@ -1,5 +1,6 @@
-// Dequantizers of the K types: super-blocks of 256 elements in sub-blocks of 16 or 32 with small integer scales.
-// The order of the multiplications is part of the contract: floats come out equal to the bit everywhere.
+// Dequantizers of the K types: super-blocks of 256 elements in sub-blocks of 16 or 32 with small integer
+// scales. The order of the multiplications is part of the contract: floats come out equal to the bit
+// everywhere.
 #include "gguf/blocks_k.h"
 #include "gguf/quants_impl.h"
 

@@ -1,5 +1,5 @@
-// Q4_0 Q4_1 Q5_0 Q5_1 Q8_0: 32 elements, one scale, perhaps a minimum. Without importance the quantizers give the
-// bytes that every program of the field gives; with it they search.
+// Q4_0 Q4_1 Q5_0 Q5_1 Q8_0: 32 elements, one scale, perhaps a minimum. Without importance the quantizers give
+// the bytes that every program of the field gives; with it they search.
 #include <cmath>
 #include <cstring>
 
@@ -110,8 +110,9 @@ void quantize_q4_0(const float* src, void* dst, int64_t n, const float* importan
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
-    blocks[b].d = choose(b, importance, [&] { return quantize_symmetric(src, 8, q); },
-                         [&](const float* weights) { return search_symmetric(src, weights, square, 8, q); });
+    blocks[b].d = choose(
+        b, importance, [&] { return quantize_symmetric(src, 8, q); },
+        [&](const float* weights) { return search_symmetric(src, weights, square, 8, q); });
     pack_nibbles(q, blocks[b].qs);
   }
 }
@@ -131,9 +132,9 @@ void quantize_q4_1(const float* src, void* dst, int64_t n, const float* importan
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
-    const HalfScaleMin half =
-        choose(b, importance, [&] { return quantize_affine(src, 15, q); },
-               [&](const float* weights) { return search_affine(src, weights, square, 15, q); });
+    const HalfScaleMin half = choose(
+        b, importance, [&] { return quantize_affine(src, 15, q); },
+        [&](const float* weights) { return search_affine(src, weights, square, 15, q); });
     blocks[b].d = half.d;
     blocks[b].m = half.m;
     pack_nibbles(q, blocks[b].qs);
@@ -156,8 +157,9 @@ void quantize_q5_0(const float* src, void* dst, int64_t n, const float* importan
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
-    blocks[b].d = choose(b, importance, [&] { return quantize_symmetric(src, 16, q); },
-                         [&](const float* weights) { return search_symmetric(src, weights, square, 16, q); });
+    blocks[b].d = choose(
+        b, importance, [&] { return quantize_symmetric(src, 16, q); },
+        [&](const float* weights) { return search_symmetric(src, weights, square, 16, q); });
     pack_nibbles(q, blocks[b].qs);
     pack_fifth_bits(q, blocks[b].qh);
   }
@@ -179,9 +181,9 @@ void quantize_q5_1(const float* src, void* dst, int64_t n, const float* importan
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
-    const HalfScaleMin half =
-        choose(b, importance, [&] { return quantize_affine(src, 31, q); },
-               [&](const float* weights) { return search_affine(src, weights, square, 31, q); });
+    const HalfScaleMin half = choose(
+        b, importance, [&] { return quantize_affine(src, 31, q); },
+        [&](const float* weights) { return search_affine(src, weights, square, 31, q); });
     blocks[b].d = half.d;
     blocks[b].m = half.m;
     pack_nibbles(q, blocks[b].qs);

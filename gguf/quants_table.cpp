@@ -118,7 +118,8 @@ uint8_t nearest_mxfp4(float x, float scale) {
 
 }  // namespace
 
-// The exponent follows from the largest element, as the OCP microscaling specification says; importance has no say.
+// The exponent follows from the largest element, as the OCP microscaling specification says; importance has
+// no say.
 void quantize_mxfp4(const float* src, void* dst, int64_t n, const float*) {
   auto* blocks = static_cast<BlockMXFP4*>(dst);
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {

@@ -12,8 +12,9 @@
 
 namespace tandem {
 
-// A node of a list that only grows, so that the handler can walk it at any moment without a lock. Closed ranges stay
-// in it, empty, and are used again. begin is written last and cleared first: a range with a begin has a name.
+// A node of a list that only grows, so that the handler can walk it at any moment without a lock. Closed
+// ranges stay in it, empty, and are used again. begin is written last and cleared first: a range with a begin
+// has a name.
 struct SigbusRange {
   std::atomic<uintptr_t> begin{0};
   std::atomic<size_t> n_bytes{0};

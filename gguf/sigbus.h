@@ -8,7 +8,8 @@ namespace tandem {
 
 struct SigbusRange;
 
-// Names the bytes [begin, begin + n_bytes) after `path` until unguard_range. The first call installs the handler.
+// Names the bytes [begin, begin + n_bytes) after `path` until unguard_range. The first call installs the
+// handler.
 SigbusRange* guard_range(const void* begin, size_t n_bytes, const std::string& path);
 void unguard_range(SigbusRange* range);
 

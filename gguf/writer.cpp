@@ -46,11 +46,16 @@ struct Bytes {
 }  // namespace
 
 GgufWriter::GgufWriter(const std::string& path, uint64_t alignment)
-    : path_(path), temporary_path_(path + ".tmp-" + std::to_string(getpid())), alignment_(alignment), metadata_(path) {
+    : path_(path),
+      temporary_path_(path + ".tmp-" + std::to_string(getpid())),
+      alignment_(alignment),
+      metadata_(path) {
   TANDEM_CHECK(alignment >= 8 && (alignment & (alignment - 1)) == 0);
-  if (alignment != kDefaultAlignment) metadata_.set("general.alignment", Value(static_cast<uint32_t>(alignment)));
+  if (alignment != kDefaultAlignment)
+    metadata_.set("general.alignment", Value(static_cast<uint32_t>(alignment)));
   struct stat status;
-  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
+  if (stat(path.c_str(), &status) == 0 &&
+      !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
     throw_error(ErrorCode::io, "%s: cannot write: it exists and is not a regular file", path.c_str());
   }
   fd_ = open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

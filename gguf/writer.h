@@ -1,10 +1,10 @@
 // GgufWriter: writes a GGUF v3 file as a stream, so that a model larger than memory can be written.
 //
 // Use: set metadata(), declare every tensor with add_tensor(), then for each in that order begin_tensor() and
-// append() until it is full, then finish(). Everything goes to a temporary file beside the target, which finish()
-// renames to the target; without finish() the destructor removes it, so nothing half-written has the final name.
-// Ownership: owns the temporary file. Not thread-safe. Throws Error(io) when the disk refuses; using it out of order,
-// or with a wrong number of bytes, is a bug (TANDEM_CHECK).
+// append() until it is full, then finish(). Everything goes to a temporary file beside the target, which
+// finish() renames to the target; without finish() the destructor removes it, so nothing half-written has the
+// final name. Ownership: owns the temporary file. Not thread-safe. Throws Error(io) when the disk refuses;
+// using it out of order, or with a wrong number of bytes, is a bug (TANDEM_CHECK).
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,8 @@ class GgufWriter {
   void add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims);
   uint64_t n_tensor_bytes() const;  // of all declared tensors, without padding
 
-  void begin_tensor(std::string_view name);         // the next declared one
-  void append(std::span<const std::byte> bytes);    // a piece of it, of any size
+  void begin_tensor(std::string_view name);       // the next declared one
+  void append(std::span<const std::byte> bytes);  // a piece of it, of any size
   void write_tensor(std::string_view name, std::span<const std::byte> bytes) {
     begin_tensor(name);
     append(bytes);
@@ -64,9 +64,9 @@ class GgufWriter {
   std::vector<Tensor> tensors_;
   int fd_ = -1;
   std::vector<std::byte> buffer_;
-  uint64_t n_written_ = 0;      // bytes of the file so far, buffered ones included
-  size_t n_begun_ = 0;          // tensors
-  uint64_t n_left_ = 0;         // bytes that the current tensor still needs
+  uint64_t n_written_ = 0;  // bytes of the file so far, buffered ones included
+  size_t n_begun_ = 0;      // tensors
+  uint64_t n_left_ = 0;     // bytes that the current tensor still needs
   bool header_written_ = false;
 };
 

@@ -76,28 +76,30 @@ std::string number_at(const GgufFile& file, const std::string& arch, const char*
 void print_summary(const GgufFile& file) {
   printf("file           %s\n", printable(file.path(), 4096).c_str());
   if (file.n_parts() > 1) printf("parts          %zu\n", file.n_parts());
-  printf("size           %s (%llu bytes)\n", size_text(file.n_file_bytes()).c_str(),
-         static_cast<unsigned long long>(file.n_file_bytes()));
-  printf("format         GGUF v%u, alignment %llu\n", file.version(), static_cast<unsigned long long>(file.alignment()));
+  printf("size           %llu bytes", static_cast<unsigned long long>(file.n_file_bytes()));
+  if (file.n_file_bytes() >= 1024) printf(" (%s)", size_text(file.n_file_bytes()).c_str());
+  printf("\n");
+  printf("format         GGUF v%u, alignment %llu\n", file.version(),
+         static_cast<unsigned long long>(file.alignment()));
   const Value* arch = file.metadata().find("general.architecture");
   if (!arch || arch->type() != ValueType::string) return;
   const std::string name(arch->text());
   std::string line = printable(name);
-  const std::pair<const char*, const char*> parts[] = {{"block_count", "layers"},
-                                                       {"embedding_length", "wide"},
-                                                       {"attention.head_count", "heads"},
-                                                       {"attention.head_count_kv", "kv heads"},
-                                                       {"expert_count", "experts"},
-                                                       {"context_length", "context"}};
+  const std::pair<const char*, const char*> parts[] = {
+      {"block_count", "layers"},         {"embedding_length", "wide"},
+      {"attention.head_count", "heads"}, {"attention.head_count_kv", "kv heads"},
+      {"expert_count", "experts"},       {"context_length", "context"}};
   for (const auto& [key, word] : parts) {
-    if (const std::string number = number_at(file, name, key); !number.empty()) line += ", " + number + " " + word;
+    if (const std::string number = number_at(file, name, key); !number.empty())
+      line += ", " + number + " " + word;
   }
   printf("architecture   %s\n", line.c_str());
 }
 
 void print_metadata(const GgufFile& file) {
   size_t widest = 0;
-  for (const Metadata::Entry& entry : file.metadata().entries()) widest = std::max(widest, printable(entry.key).size());
+  for (const Metadata::Entry& entry : file.metadata().entries())
+    widest = std::max(widest, printable(entry.key).size());
   printf("\nmetadata: %zu\n", file.metadata().entries().size());
   for (const Metadata::Entry& entry : file.metadata().entries()) {
     const std::string type(value_type_name(entry.value.type()));
@@ -126,13 +128,15 @@ void print_total_line(const std::string& name, const DtypeTotal& total) {
 void print_totals(const GgufFile& file) {
   if (file.tensors().empty()) return;
   printf("\ntotals\n");
-  for (const auto& [dtype, total] : dtype_totals(file)) print_total_line(std::string(dtype_name(dtype)), total);
+  for (const auto& [dtype, total] : dtype_totals(file))
+    print_total_line(std::string(dtype_name(dtype)), total);
   print_total_line("all", {file.tensors().size(), n_elements(file), file.n_tensor_bytes()});
 }
 
 // ---- JSON
 
-// A float becomes the double with the same short text: 1e-05, not 9.999999747378752e-06. NaN and infinity are null.
+// A float becomes the double with the same short text: 1e-05, not 9.999999747378752e-06. NaN and infinity are
+// null.
 template <class T>
 Json number_json(T number) {
   if constexpr (std::is_same_v<T, float>) {
@@ -149,19 +153,31 @@ Json number_json(T number) {
 template <class F>
 Json with_number(ValueType type, F&& f) {
   switch (type) {
-    case ValueType::u8: return f(uint8_t{});
-    case ValueType::i8: return f(int8_t{});
-    case ValueType::u16: return f(uint16_t{});
-    case ValueType::i16: return f(int16_t{});
-    case ValueType::u32: return f(uint32_t{});
-    case ValueType::i32: return f(int32_t{});
-    case ValueType::u64: return f(uint64_t{});
-    case ValueType::i64: return f(int64_t{});
-    case ValueType::f32: return f(float{});
-    case ValueType::f64: return f(double{});
-    case ValueType::boolean: return f(bool{});
+    case ValueType::u8:
+      return f(uint8_t{});
+    case ValueType::i8:
+      return f(int8_t{});
+    case ValueType::u16:
+      return f(uint16_t{});
+    case ValueType::i16:
+      return f(int16_t{});
+    case ValueType::u32:
+      return f(uint32_t{});
+    case ValueType::i32:
+      return f(int32_t{});
+    case ValueType::u64:
+      return f(uint64_t{});
+    case ValueType::i64:
+      return f(int64_t{});
+    case ValueType::f32:
+      return f(float{});
+    case ValueType::f64:
+      return f(double{});
+    case ValueType::boolean:
+      return f(bool{});
     case ValueType::string:
-    case ValueType::array: break;
+    case ValueType::array:
+      break;
   }
   return nullptr;
 }
@@ -210,10 +226,11 @@ Json tensors_json(const GgufFile& file) {
 Json totals_json(const GgufFile& file) {
   Json by_dtype = Json::object();
   for (const auto& [dtype, total] : dtype_totals(file)) {
-    by_dtype[std::string(dtype_name(dtype))] = {{"n_tensors", total.n_tensors},
-                                                {"n_weights", total.n_elements},
-                                                {"n_bytes", total.n_bytes},
-                                                {"bits_per_weight", bits_per_weight(total.n_bytes, total.n_elements)}};
+    by_dtype[std::string(dtype_name(dtype))] = {
+        {"n_tensors", total.n_tensors},
+        {"n_weights", total.n_elements},
+        {"n_bytes", total.n_bytes},
+        {"bits_per_weight", bits_per_weight(total.n_bytes, total.n_elements)}};
   }
   return {{"n_tensors", file.tensors().size()},
           {"n_weights", n_elements(file)},
@@ -259,7 +276,8 @@ void add_inspect(CLI::App& app) {
   command->add_option("file,-m,--model", *path, "The GGUF file; of a split model, its first part")
       ->type_name("FILE")
       ->required();
-  command->add_flag("--json", *json, "Everything as one JSON object: metadata with types, whole arrays, tensors");
+  command->add_flag("--json", *json,
+                    "Everything as one JSON object: metadata with types, whole arrays, tensors");
   command->callback([path, json] { inspect(*path, *json); });
 }
 

@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/interrupt.h"
-#include "base/log.h"
 #include "tools/command.h"
 #include "tools/options.h"
 #include "tools/output.h"
@@ -30,7 +28,9 @@ namespace {
 constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_bench,    add_perplexity,
                                             add_inspect, add_tokenize, add_synth};
 
-constexpr int exit_code(ErrorCode code) { return static_cast<int>(code); }
+constexpr int exit_code(ErrorCode code) {
+  return static_cast<int>(code);
+}
 
 // "try 'tandem run --help'"; the arguments may be too wrong to have been parsed.
 std::string help_hint(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -68,7 +68,7 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
 int run_and_report(int argc, char** argv) {
   try {
     const auto app = make_app("Runs GGUF language models on the CPU.", "tandem");
-    app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version")->group("Help");
+    app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version");
     app->require_subcommand(1);
     for (const auto add : kCommands) {
       if (add) add(*app);
@@ -81,6 +81,7 @@ int run_and_report(int argc, char** argv) {
   } catch (const ClosedPipe& e) {
     return exit_code(e.code());  // whoever read our output has left: nothing to say, and nobody to say it to
   } catch (const Error& e) {
+    if (e.code() == ErrorCode::interrupted) return exit_code(e.code());  // the user knows
     return report(e.what(), e.code());
   } catch (const std::bad_alloc&) {
     return report("out of memory", ErrorCode::out_of_memory);

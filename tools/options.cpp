@@ -20,14 +20,15 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_flag("--mmap,!--no-mmap", o.mmap, "map the file instead of reading it into memory (default: on)")
       ->group(group);
   app.add_flag("--mlock", o.mlock, "keep the model in memory, never let it be swapped out")->group(group);
-  repeated(app, "--override-kv", "KEY=TYPE:VALUE",
-           "replace a value of the file's metadata; TYPE is int, float, bool or str; several are separated by "
-           "commas; repeatable",
-           [&o](const std::vector<std::string>& values) {
-             for (const std::string& value : values) {
-               for (KvOverride& kv : parse_kv_overrides(value)) o.override_kv.push_back(std::move(kv));
-             }
-           })
+  repeated(
+      app, "--override-kv", "KEY=TYPE:VALUE",
+      "replace a value of the file's metadata; TYPE is int, float, bool or str; several are separated by "
+      "commas; repeatable",
+      [&o](const std::vector<std::string>& values) {
+        for (const std::string& value : values) {
+          for (KvOverride& kv : parse_kv_overrides(value)) o.override_kv.push_back(std::move(kv));
+        }
+      })
       ->group(group);
 }
 
@@ -47,9 +48,10 @@ void add_context_options(CLI::App& app, ContextOptions& o) {
              "type of the cached keys: f32, f16, bf16, q8_0 or q4_0");
   cache_type("--cache-type-v", "--cache-type-v", o.cache_type_v,
              "type of the cached values: f32, f16, bf16, q8_0 or q4_0");
-  bare_choice(app, "--flash-attn", "on|off|auto", "on",
-              "attention that never writes out its score matrix; it is always used (default: auto)",
-              [&o](const std::string& value) { o.flash_attention = parse_on_off_auto("--flash-attn", value); })
+  bare_choice(
+      app, "--flash-attn", "on|off|auto", "on",
+      "attention that never writes out its score matrix; it is always used (default: auto)",
+      [&o](const std::string& value) { o.flash_attention = parse_on_off_auto("--flash-attn", value); })
       ->group(group);
 }
 
@@ -63,10 +65,9 @@ void add_rope_options(CLI::App& app, RopeOptions& o) {
   const char* group = "Context";
   choice(app, "--rope-scaling", "none|linear|yarn", "how positions beyond the trained context are scaled", "",
          [&o](const std::string& value) {
-           o.scaling = one_of<RopeScaling>("--rope-scaling", value,
-                                           {{"none", RopeScaling::none},
-                                            {"linear", RopeScaling::linear},
-                                            {"yarn", RopeScaling::yarn}});
+           o.scaling = one_of<RopeScaling>(
+               "--rope-scaling", value,
+               {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"yarn", RopeScaling::yarn}});
          })
       ->group(group);
   const auto real_option = [&app, group](const char* names, const char* help, double min,
@@ -100,14 +101,14 @@ void add_thread_options(CLI::App& app, ThreadOptions& o) {
       ->group(group);
   integer(app, "--threads-batch", o.threads_batch, -1, "threads for many tokens, -1: as --threads")
       ->group(group);
-  bare_choice(app, "--numa", "distribute|isolate|numactl", "distribute",
-              "spread threads over all memory nodes, stay on one, or keep what numactl set",
-              [&o](const std::string& value) {
-                o.numa = one_of<Numa>("--numa", value,
-                                      {{"distribute", Numa::distribute},
-                                       {"isolate", Numa::isolate},
-                                       {"numactl", Numa::numactl}});
-              })
+  bare_choice(
+      app, "--numa", "distribute|isolate|numactl", "distribute",
+      "spread threads over all memory nodes, stay on one, or keep what numactl set",
+      [&o](const std::string& value) {
+        o.numa = one_of<Numa>(
+            "--numa", value,
+            {{"distribute", Numa::distribute}, {"isolate", Numa::isolate}, {"numactl", Numa::numactl}});
+      })
       ->group(group);
 }
 

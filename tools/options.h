@@ -1,6 +1,6 @@
-// The option groups that several commands share, with the names, short forms and defaults that people type from
-// memory. A command calls add_*_options with structs that outlive the parse (it captures them in its callback) and
-// finds them filled. Values that make no sense are refused while parsing, as Error(usage).
+// The option groups that several commands share, with the names, short forms and defaults that people type
+// from memory. A command calls add_*_options with structs that outlive the parse (it captures them in its
+// callback) and finds them filled. Values that make no sense are refused while parsing, as Error(usage).
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ struct KvOverride {
 };
 
 struct ModelOptions {
-  std::string model;                     // -m, required
-  bool mmap = true;                      // --mmap / --no-mmap
-  bool mlock = false;                    // --mlock
-  std::vector<KvOverride> override_kv;   // --override-kv, repeatable, comma-separated
+  std::string model;                    // -m, required
+  bool mmap = true;                     // --mmap / --no-mmap
+  bool mlock = false;                   // --mlock
+  std::vector<KvOverride> override_kv;  // --override-kv, repeatable, comma-separated
 };
 void add_model_options(CLI::App& app, ModelOptions& options);
 
@@ -42,11 +42,11 @@ void add_model_options(CLI::App& app, ModelOptions& options);
 enum class OnOffAuto { on, off, automatic };
 
 struct ContextOptions {
-  int32_t ctx_size = 0;             // -c, 0 = as the model says
-  int32_t batch_size = 2048;        // -b
-  int32_t ubatch_size = 512;        // -ub
-  DType cache_type_k = DType::F16;  // -ctk: f32 f16 bf16 q8_0 q4_0
-  DType cache_type_v = DType::F16;  // -ctv
+  int32_t ctx_size = 0;                              // -c, 0 = as the model says
+  int32_t batch_size = 2048;                         // -b
+  int32_t ubatch_size = 512;                         // -ub
+  DType cache_type_k = DType::F16;                   // -ctk: f32 f16 bf16 q8_0 q4_0
+  DType cache_type_v = DType::F16;                   // -ctv
   OnOffAuto flash_attention = OnOffAuto::automatic;  // -fa, accepted; see note_no_effect
 };
 void add_context_options(CLI::App& app, ContextOptions& options);
@@ -131,7 +131,8 @@ DType parse_cache_type(const std::string& option, const std::string& text);
 std::unique_ptr<CLI::App> make_app(const std::string& description, const std::string& name);
 
 // Parses what follows the program's name and runs the chosen command. Understands multi-letter short forms
-// (-ub 512, -ctk=q8_0) and takes every option of the chosen command that is not given from TANDEM_ARG_<LONG_NAME>
+// (-ub 512, -ctk=q8_0) and takes every option of the chosen command that is not given from
+// TANDEM_ARG_<LONG_NAME>
 // (--ctx-size: TANDEM_ARG_CTX_SIZE) if that is set and not empty; flags accept 1/0, true/false, on/off there.
 // Throws Error(usage), CLI::Success when help or the version was asked for, and what the command throws.
 void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);

@@ -1,4 +1,5 @@
-// Help pages: groups with a heading each, names on the left, wrapped text on the right, defaults in parentheses.
+// Help pages: groups with a heading each, names on the left, wrapped text on the right, defaults in
+// parentheses.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
@@ -65,11 +66,15 @@ std::string option_names(const CLI::Option& option) {
 std::string option_text(const CLI::Option& option) {
   std::string text = option.get_description();
   std::string value = option.get_default_str();
-  if (value.size() >= 2 && value.front() == '[' && value.back() == ']') value = value.substr(1, value.size() - 2);
+  if (value.size() >= 2 && value.front() == '[' && value.back() == ']')
+    value = value.substr(1, value.size() - 2);
   // a value that can be left out has the bare value here, and a flag says its default in words
   const bool show = !value.empty() && option.get_expected_min() > 0 && option.get_type_size() != 0;
   if (option.get_required()) text += " (required)";
-  if (show && !option.get_required()) text += std::string(" (default:") + kNoBreak + value + ")";
+  if (show && !option.get_required()) {
+    const bool fits = value.size() + sizeof "(default: )" <= kWidth - kTextColumn;
+    text += std::string(" (default:") + (fits ? kNoBreak : ' ') + value + ")";
+  }
   return text;
 }
 
@@ -81,7 +86,9 @@ class HelpFormatter : public CLI::Formatter {
     out += "\n" + usage(*app, name);
     out += positionals(*app) + commands(*app) + groups(*app);
     if (app->get_parent() != nullptr) {
-      out += "\nEvery option with a long name can be set in the environment: --ctx-size by TANDEM_ARG_CTX_SIZE.\n";
+      out +=
+          "\nEvery option with a long name can be set in the environment: --ctx-size by "
+          "TANDEM_ARG_CTX_SIZE.\n";
     }
     if (!app->get_footer().empty()) out += "\n" + app->get_footer() + "\n";
     return out;
@@ -123,7 +130,9 @@ class HelpFormatter : public CLI::Formatter {
   // In the order in which the command added them, except for the two that matter least.
   static std::string groups(const CLI::App& app) {
     std::vector<std::string> names = app.get_groups();
-    const auto rank = [](const std::string& name) { return name == kNoEffectGroup ? 1 : name == "Options" ? 2 : 0; };
+    const auto rank = [](const std::string& name) {
+      return name == kNoEffectGroup ? 1 : name == "Options" ? 2 : 0;
+    };
     std::stable_sort(names.begin(), names.end(),
                      [&rank](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
     std::string out;
@@ -142,6 +151,8 @@ class HelpFormatter : public CLI::Formatter {
 
 }  // namespace
 
-std::shared_ptr<CLI::FormatterBase> make_help_formatter() { return std::make_shared<HelpFormatter>(); }
+std::shared_ptr<CLI::FormatterBase> make_help_formatter() {
+  return std::make_shared<HelpFormatter>();
+}
 
 }  // namespace tandem::tools

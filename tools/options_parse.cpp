@@ -17,13 +17,14 @@ struct ShortForm {
 
 // Every short form of more than one letter, without its dash.
 constexpr ShortForm kShortForms[] = {
-    {"ub", "ubatch-size"},     {"tb", "threads-batch"},   {"ctk", "cache-type-k"}, {"ctv", "cache-type-v"},
-    {"fa", "flash-attn"},      {"co", "color"},           {"st", "single-turn"},   {"no-cnv", "no-conversation"},
-    {"pg", "prompt-gen"},      {"oe", "output-err"},      {"mmp", "mmap"},
+    {"ub", "ubatch-size"}, {"tb", "threads-batch"}, {"ctk", "cache-type-k"}, {"ctv", "cache-type-v"},
+    {"fa", "flash-attn"},  {"co", "color"},         {"st", "single-turn"},   {"no-cnv", "no-conversation"},
+    {"pg", "prompt-gen"},  {"oe", "output-err"},    {"mmp", "mmap"},
 };
 
 const CLI::Option* find_long(const CLI::App& app, std::string_view name) {
-  const auto found = app.get_options([name](const CLI::Option* o) { return o->check_lname(std::string(name)); });
+  const auto found =
+      app.get_options([name](const CLI::Option* o) { return o->check_lname(std::string(name)); });
   return found.empty() ? nullptr : found.front();
 }
 
@@ -32,8 +33,12 @@ const CLI::Option* find_short(const CLI::App& app, char letter) {
   return found.empty() ? nullptr : found.front();
 }
 
-bool is_flag(const CLI::Option& option) { return option.get_expected_max() == 0 || option.get_type_size() == 0; }
-bool needs_value(const CLI::Option& option) { return !is_flag(option) && option.get_items_expected_min() > 0; }
+bool is_flag(const CLI::Option& option) {
+  return option.get_expected_max() == 0 || option.get_type_size() == 0;
+}
+bool needs_value(const CLI::Option& option) {
+  return !is_flag(option) && option.get_items_expected_min() > 0;
+}
 
 // TANDEM_ARG_CTX_SIZE for ctx-size.
 std::string environment_name(std::string_view long_name) {
@@ -92,7 +97,8 @@ class Rewriter {
       }
       known += (known.empty() ? "" : ", ") + command->get_name();
     }
-    throw_error(ErrorCode::usage, "unknown command '%s'; there are %s", printable(argument).c_str(), known.c_str());
+    throw_error(ErrorCode::usage, "unknown command '%s'; there are %s", printable(argument).c_str(),
+                known.c_str());
   }
 
   void long_option(const std::string& argument) {
@@ -119,15 +125,16 @@ class Rewriter {
     }
     const CLI::Option* option = letters.empty() ? nullptr : find_short(*app_, letters[0]);
     if (option && letters.size() == 1) return emit(*option, "-" + letters, has_value, value);
-    const bool attached = letters.size() > 1 && std::string("0123456789-+.").find(letters[1]) != std::string::npos;
+    const bool attached =
+        letters.size() > 1 && std::string("0123456789-+.").find(letters[1]) != std::string::npos;
     if (option && attached && !is_flag(*option)) {
       return emit(*option, argument.substr(0, 2), true, argument.substr(2));
     }
     unknown(argument.substr(0, equals));
   }
 
-  // Writes the option in the form that CLI11 reads without doubt. What follows an option that needs a value is that
-  // value, whatever it looks like.
+  // Writes the option in the form that CLI11 reads without doubt. What follows an option that needs a value
+  // is that value, whatever it looks like.
   void emit(const CLI::Option& option, const std::string& name, bool has_value, const std::string& value) {
     seen_.insert(&option);
     const std::string long_form = option.get_lnames().empty() ? name : "--" + option.get_lnames().front();
@@ -172,8 +179,8 @@ class Rewriter {
                 printable(value).c_str());
   }
 
-  CLI::App* app_;              // the command once it is known
-  size_t options_start_ = 0;   // where in `out` the command's options begin
+  CLI::App* app_;             // the command once it is known
+  size_t options_start_ = 0;  // where in `out` the command's options begin
   std::set<const CLI::Option*> seen_;
   std::vector<std::string>::const_iterator next_, end_;
 };

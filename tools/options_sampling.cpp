@@ -51,7 +51,8 @@ void add_penalty_options(CLI::App& app, SamplerParams& p) {
   const auto add = [&app](const char* names, float& target, const char* help) {
     real(app, names, target, help)->group(kGroup);
   };
-  integer(app, "--repeat-last-n", p.repeat_last_n, -1, "tokens the penalties look back, 0: off, -1: the context")
+  integer(app, "--repeat-last-n", p.repeat_last_n, -1,
+          "tokens the penalties look back, 0: off, -1: the context")
       ->group(kGroup);
   add("--repeat-penalty", p.repeat_penalty, "divide the logits of seen tokens by this, 1: off");
   add("--presence-penalty", p.presence_penalty, "subtract this from the logits of seen tokens, 0: off");
@@ -60,20 +61,22 @@ void add_penalty_options(CLI::App& app, SamplerParams& p) {
   add("--dry-base", p.dry_base, "how the DRY penalty grows with each repeated token");
   integer(app, "--dry-allowed-length", p.dry_allowed_length, 0, "repeats shorter than this are free")
       ->group(kGroup);
-  integer(app, "--dry-penalty-last-n", p.dry_penalty_last_n, -1, "tokens DRY looks back, 0: off, -1: the context")
+  integer(app, "--dry-penalty-last-n", p.dry_penalty_last_n, -1,
+          "tokens DRY looks back, 0: off, -1: the context")
       ->group(kGroup);
-  repeated(app, "--dry-sequence-breaker", "TEXT",
-           "DRY looks for no repeats across this text; the first use clears the default ones (newline, colon, "
-           "double quote, asterisk), 'none' adds nothing; repeatable",
-           [&p](const std::vector<std::string>& values) {
-             p.dry_sequence_breakers.clear();
-             for (const std::string& value : values) {
-               if (value.empty()) {
-                 throw_error(ErrorCode::usage, "--dry-sequence-breaker: an empty text breaks nothing");
-               }
-               if (value != "none") p.dry_sequence_breakers.push_back(value);
-             }
-           })
+  repeated(
+      app, "--dry-sequence-breaker", "TEXT",
+      "DRY looks for no repeats across this text; the first use clears the default ones (newline, colon, "
+      "double quote, asterisk), 'none' adds nothing; repeatable",
+      [&p](const std::vector<std::string>& values) {
+        p.dry_sequence_breakers.clear();
+        for (const std::string& value : values) {
+          if (value.empty()) {
+            throw_error(ErrorCode::usage, "--dry-sequence-breaker: an empty text breaks nothing");
+          }
+          if (value != "none") p.dry_sequence_breakers.push_back(value);
+        }
+      })
       ->group(kGroup);
 }
 

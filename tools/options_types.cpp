@@ -35,7 +35,8 @@ int64_t parse_integer(const std::string& option, const std::string& text, int64_
 double parse_real(const std::string& option, const std::string& text, double min) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || std::isnan(value) || std::isspace(static_cast<unsigned char>(text[0]))) {
+  if (text.empty() || *end != '\0' || std::isnan(value) ||
+      std::isspace(static_cast<unsigned char>(text[0]))) {
     throw_error(ErrorCode::usage, "%s: '%s' is not a number", option.c_str(), printable(text).c_str());
   }
   if (value < min) {
@@ -60,7 +61,8 @@ CLI::Option* choice(CLI::App& app, const char* names, const char* type, const ch
 }
 
 CLI::Option* text(CLI::App& app, const char* names, std::string& target, const char* type, const char* help) {
-  return choice(app, names, type, help, target.c_str(), [&target](const std::string& value) { target = value; });
+  return choice(app, names, type, help, target.c_str(),
+                [&target](const std::string& value) { target = value; });
 }
 
 CLI::Option* integer(CLI::App& app, const char* names, int32_t& target, int32_t min, const char* help) {

@@ -2,11 +2,8 @@
 #include <cctype>
 #include <cerrno>
 #include <cmath>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 
 #include "base/error.h"
 #include "tools/options.h"
@@ -25,18 +22,28 @@ int hex_digit(char c) {
 // What stands for itself after a backslash, or is a control character; nullopt for anything else.
 std::optional<char> simple_escape(char c) {
   switch (c) {
-    case 'n': return '\n';
-    case 't': return '\t';
-    case 'r': return '\r';
-    case 'a': return '\a';
-    case 'b': return '\b';
-    case 'f': return '\f';
-    case 'v': return '\v';
-    case '0': return '\0';
+    case 'n':
+      return '\n';
+    case 't':
+      return '\t';
+    case 'r':
+      return '\r';
+    case 'a':
+      return '\a';
+    case 'b':
+      return '\b';
+    case 'f':
+      return '\f';
+    case 'v':
+      return '\v';
+    case '0':
+      return '\0';
     case '\\':
     case '"':
-    case '\'': return c;
-    default: return std::nullopt;
+    case '\'':
+      return c;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -73,9 +80,12 @@ KvOverride parse_kv_override(const std::string& text) {
               printable(type).c_str(), printable(key).c_str());
 }
 
-std::string read_all(std::istream& in, const std::string& name) {
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) throw_error(ErrorCode::io, "%s: reading failed: %s", name.c_str(), strerror(errno));
+std::string read_all(FILE* file, const std::string& name) {
+  std::string text;
+  char chunk[64 * 1024];
+  size_t n = 0;
+  while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) text.append(chunk, n);
+  if (ferror(file)) throw_error(ErrorCode::io, "%s: reading failed: %s", name.c_str(), strerror(errno));
   return text;
 }
 
@@ -146,14 +156,12 @@ std::string read_prompt(const TextOptions& options) {
   }
   std::string text;
   if (options.file == "-") {
-    text = read_all(std::cin, "stdin");
+    text = read_all(stdin, "stdin");
   } else {
-    errno = 0;
-    std::ifstream in(options.file, std::ios::binary);
-    if (!in) {
-      throw_error(ErrorCode::io, "%s: cannot open: %s", printable(options.file, 4096).c_str(), strerror(errno));
-    }
-    text = read_all(in, options.file);
+    const std::string name = printable(options.file, 4096);
+    const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(options.file.c_str(), "rb"), fclose);
+    if (!file) throw_error(ErrorCode::io, "%s: cannot open: %s", name.c_str(), strerror(errno));
+    text = read_all(file.get(), name);
   }
   if (!text.empty() && text.back() == '\n') text.pop_back();  // the one that every editor adds
   return text;

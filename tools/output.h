@@ -1,5 +1,5 @@
-// The program's stdout. Buffers until flush(); a streaming command flushes after each token. Checks every write: a
-// full disk is Error(io), and a reader that went away is ClosedPipe, which ends the program quietly.
+// The program's stdout. Buffers until flush(); a streaming command flushes after each token. Checks every
+// write: a full disk is Error(io), and a reader that went away is ClosedPipe, which ends the program quietly.
 // One at a time, used by one thread. Does not own the descriptor.
 #pragma once
 

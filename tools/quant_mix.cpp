@@ -48,18 +48,21 @@ Category category_of(std::string_view name) {
   return Category::other;
 }
 
-bool is_quantized(DType dtype) { return dtype_info(dtype).block_elements > 1; }
+bool is_quantized(DType dtype) {
+  return dtype_info(dtype).block_elements > 1;
+}
 
 // Matrices and stacks of matrices that take part in matrix products; not the small ones that steer them.
 bool may_quantize(const MixTensor& tensor) {
-  constexpr std::string_view kKept[] = {"_norm.weight",     "ffn_gate_inp.weight",  "ssm_conv1d", "shortconv.conv.weight",
-                                        "altup",            "laurel",               "per_layer_model_proj",
-                                        "attn_rel_b.weight"};
+  constexpr std::string_view kKept[] = {
+      "_norm.weight", "ffn_gate_inp.weight",  "ssm_conv1d",       "shortconv.conv.weight", "altup",
+      "laurel",       "per_layer_model_proj", "attn_rel_b.weight"};
   if (tensor.dims[1] * tensor.dims[2] * tensor.dims[3] <= 1) return false;
   if (!tensor.name.ends_with("weight")) return false;
   if (tensor.name == "position_embd.weight" || tensor.name == "token_types.weight") return false;
-  return std::none_of(std::begin(kKept), std::end(kKept),
-                      [&](std::string_view part) { return tensor.name.find(part) != std::string_view::npos; });
+  return std::none_of(std::begin(kKept), std::end(kKept), [&](std::string_view part) {
+    return tensor.name.find(part) != std::string_view::npos;
+  });
 }
 
 // N of "blk.N.", -1 without.
@@ -70,7 +73,9 @@ int layer_of(std::string_view name) {
 }
 
 // The first and last eighth of the layers, and every third between, get more bits in the _M mixes.
-bool use_more_bits(int i, int n) { return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2; }
+bool use_more_bits(int i, int n) {
+  return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+}
 
 struct Position {
   int index, count;  // the index-th of count tensors of its category
@@ -85,15 +90,28 @@ DType attn_v_dtype(FileType type, DType base, const MixModel& model, Position at
   const bool gqa4 = model.n_head >= 4 * model.n_head_kv;
   DType dtype = base;
   switch (type) {
-    case FileType::Q2_K: dtype = gqa4 ? DType::Q4_K : DType::Q3_K; break;
-    case FileType::Q3_K_M: dtype = at.index < 2 ? DType::Q5_K : DType::Q4_K; break;
-    case FileType::Q3_K_L: dtype = DType::Q5_K; break;
+    case FileType::Q2_K:
+      dtype = gqa4 ? DType::Q4_K : DType::Q3_K;
+      break;
+    case FileType::Q3_K_M:
+      dtype = at.index < 2 ? DType::Q5_K : DType::Q4_K;
+      break;
+    case FileType::Q3_K_L:
+      dtype = DType::Q5_K;
+      break;
     case FileType::IQ4_NL:
-    case FileType::IQ4_XS: dtype = gqa4 ? DType::Q5_K : base; break;
-    case FileType::Q4_K_S: dtype = at.index < 4 ? DType::Q5_K : base; break;
+    case FileType::IQ4_XS:
+      dtype = gqa4 ? DType::Q5_K : base;
+      break;
+    case FileType::Q4_K_S:
+      dtype = at.index < 4 ? DType::Q5_K : base;
+      break;
     case FileType::Q4_K_M:
-    case FileType::Q5_K_M: dtype = use_more_bits(at.index, at.count) ? DType::Q6_K : base; break;
-    default: break;
+    case FileType::Q5_K_M:
+      dtype = use_more_bits(at.index, at.count) ? DType::Q6_K : base;
+      break;
+    default:
+      break;
   }
   // 80 layers are the 70B models, whose attn_v is an eighth of attn_q: more bits cost next to nothing.
   const bool is_70b = model.n_layer == 80 && (model.arch == "llama" || model.arch == "qwen2");
@@ -106,20 +124,26 @@ DType ffn_down_dtype(FileType type, DType base, const MixModel& model, Position 
   const bool first_eighth = at.index < at.count / 8, first_sixteenth = at.index < at.count / 16;
   const bool more = use_more_bits(at.index, at.count);
   switch (type) {
-    case FileType::Q2_K: return DType::Q3_K;
+    case FileType::Q2_K:
+      return DType::Q3_K;
     case FileType::Q3_K_M:
       if (first_sixteenth) return DType::Q5_K;
       return !falcon || more ? DType::Q4_K : DType::Q3_K;
-    case FileType::Q3_K_L: return falcon ? DType::Q4_K : DType::Q5_K;
+    case FileType::Q3_K_L:
+      return falcon ? DType::Q4_K : DType::Q5_K;
     case FileType::Q4_K_M:
       if (!falcon) return more ? DType::Q6_K : base;
       if (first_sixteenth) return DType::Q6_K;
       return more ? DType::Q5_K : DType::Q4_K;
     case FileType::IQ4_NL:
-    case FileType::IQ4_XS: return first_eighth ? DType::Q5_K : base;
-    case FileType::Q5_K_M: return more ? DType::Q6_K : base;
-    case FileType::Q4_K_S: return first_eighth && !falcon ? DType::Q5_K : base;
-    default: return base;
+    case FileType::IQ4_XS:
+      return first_eighth ? DType::Q5_K : base;
+    case FileType::Q5_K_M:
+      return more ? DType::Q6_K : base;
+    case FileType::Q4_K_S:
+      return first_eighth && !falcon ? DType::Q5_K : base;
+    default:
+      return base;
   }
 }
 
@@ -131,10 +155,14 @@ DType attn_output_dtype(FileType type, DType base, const MixModel& model) {
     return std::find(std::begin(kRaised), std::end(kRaised), type) != std::end(kRaised) ? DType::Q5_K : base;
   }
   switch (type) {
-    case FileType::Q2_K: return DType::Q3_K;
-    case FileType::Q3_K_M: return DType::Q4_K;
-    case FileType::Q3_K_L: return DType::Q5_K;
-    default: return base;
+    case FileType::Q2_K:
+      return DType::Q3_K;
+    case FileType::Q3_K_M:
+      return DType::Q4_K;
+    case FileType::Q3_K_L:
+      return DType::Q5_K;
+    default:
+      return base;
   }
 }
 
@@ -144,19 +172,32 @@ DType fit_row(DType dtype, int64_t row) {
   if (fits(dtype)) return dtype;
   switch (dtype) {
     case DType::Q2_K:
-    case DType::Q3_K: dtype = DType::Q4_0; break;
-    case DType::IQ4_XS: dtype = DType::IQ4_NL; break;
-    case DType::Q4_K: dtype = DType::Q5_0; break;
-    case DType::Q5_K: dtype = DType::Q5_1; break;
-    case DType::Q6_K: dtype = DType::Q8_0; break;
-    default: break;
+    case DType::Q3_K:
+      dtype = DType::Q4_0;
+      break;
+    case DType::IQ4_XS:
+      dtype = DType::IQ4_NL;
+      break;
+    case DType::Q4_K:
+      dtype = DType::Q5_0;
+      break;
+    case DType::Q5_K:
+      dtype = DType::Q5_1;
+      break;
+    case DType::Q6_K:
+      dtype = DType::Q8_0;
+      break;
+    default:
+      break;
   }
   return fits(dtype) ? dtype : DType::F16;
 }
 
 }  // namespace
 
-std::span<const FileTypeInfo> all_file_types() { return kFileTypes; }
+std::span<const FileTypeInfo> all_file_types() {
+  return kFileTypes;
+}
 
 const FileTypeInfo& file_type_info(FileType type) {
   const auto* info = std::find_if(std::begin(kFileTypes), std::end(kFileTypes),
@@ -176,7 +217,8 @@ std::optional<FileType> file_type_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<const MixTensor> tensors, Mix mix) {
+std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<const MixTensor> tensors,
+                             Mix mix) {
   const DType base = file_type_info(type).base;
   const bool tied = std::none_of(tensors.begin(), tensors.end(),
                                  [](const MixTensor& t) { return category_of(t.name) == Category::output; });
@@ -187,7 +229,8 @@ std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<con
   }
   std::sort(attn_v_layers.begin(), attn_v_layers.end());
   const auto attn_v_position = [&](int layer) {
-    const auto at = std::lower_bound(attn_v_layers.begin(), attn_v_layers.end(), layer) - attn_v_layers.begin();
+    const auto at =
+        std::lower_bound(attn_v_layers.begin(), attn_v_layers.end(), layer) - attn_v_layers.begin();
     return Position{static_cast<int>(at), static_cast<int>(attn_v_layers.size())};
   };
 

@@ -1,5 +1,5 @@
-// A small random generator (xoshiro256++, seeded by splitmix64) whose numbers are the same on every machine, unlike
-// the standard library's distributions. For synthetic data only.
+// A small random generator (xoshiro256++, seeded by splitmix64) whose numbers are the same on every machine,
+// unlike the standard library's distributions. For synthetic data only.
 #pragma once
 
 #include <bit>

@@ -12,7 +12,14 @@
 namespace tandem::tools {
 namespace {
 
-enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+enum TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
 struct Vocab {
   std::vector<std::string> tokens;
@@ -30,7 +37,9 @@ struct Merge {
   std::string text() const { return left + right; }
 };
 
-bool is_vowel(char c) { return std::string_view("aeiouAEIOU").find(c) != std::string_view::npos; }
+bool is_vowel(char c) {
+  return std::string_view("aeiouAEIOU").find(c) != std::string_view::npos;
+}
 
 // Grows a vocabulary the way byte-pair training does: every new piece joins two that exist.
 class MergeBuilder {
@@ -40,7 +49,8 @@ class MergeBuilder {
   std::vector<Merge> build(int digit_run) {
     add_space_runs();
     add_letter_pairs();
-    for (const char* pair : {"()", "):", "),", ").", "//", "==", "--", "..", "\",", "\".", "';", "->", "::", "[]"}) {
+    for (const char* pair :
+         {"()", "):", "),", ").", "//", "==", "--", "..", "\",", "\".", "';", "->", "::", "[]"}) {
       add(std::string(1, pair[0]), std::string(1, pair[1]));
     }
     if (digit_run >= 2) add_digits(digit_run);
@@ -96,7 +106,8 @@ class MergeBuilder {
     return words_[static_cast<size_t>(u * u * static_cast<double>(words_.size()))];
   }
 
-  // Words may begin with a space or a capital, are not too long and never put three vowels or consonants together.
+  // Words may begin with a space or a capital, are not too long and never put three vowels or consonants
+  // together.
   static bool sounds_right(const std::string& left, const std::string& right) {
     if (right[0] < 'a' || left.size() + right.size() > 14) return false;
     const std::string around = left.substr(left.size() > 2 ? left.size() - 2 : 0) + right.substr(0, 2);
@@ -130,8 +141,8 @@ std::string spm_text(std::string_view plain) {
   return text;
 }
 
-// Byte-level BPE writes every byte as a printable character: the 188 that are printable in Latin-1 as themselves, the
-// rest, in order, as U+0100 and up.
+// Byte-level BPE writes every byte as a printable character: the 188 that are printable in Latin-1 as
+// themselves, the rest, in order, as U+0100 and up.
 std::vector<std::pair<int, std::string>> byte_characters() {
   const auto printable = [](int b) { return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad); };
   std::vector<std::pair<int, std::string>> characters;
@@ -152,16 +163,17 @@ void add_byte_tokens(Vocab& vocab) {
 // The characters that get a token of their own; others are spelled in byte tokens.
 std::vector<uint32_t> spm_characters() {
   std::vector<uint32_t> characters = {0x2581, 0x2013, 0x2014, 0x2018, 0x2019, 0x201c, 0x201d, 0x2026, 0x20ac};
-  constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
-      {0x21, 0x7e}, {0xa1, 0xac}, {0xae, 0x17f}, {0x391, 0x3a1}, {0x3a3, 0x3c9}, {0x410, 0x44f}, {0x4e00, 0x51ff}};
+  constexpr std::pair<uint32_t, uint32_t> kRanges[] = {{0x21, 0x7e},    {0xa1, 0xac},   {0xae, 0x17f},
+                                                       {0x391, 0x3a1},  {0x3a3, 0x3c9}, {0x410, 0x44f},
+                                                       {0x4e00, 0x51ff}};
   for (const auto& [first, last] : kRanges) {
     for (uint32_t c = first; c <= last; ++c) characters.push_back(c);
   }
   return characters;
 }
 
-// Fills up a SentencePiece vocabulary: pieces in the order of their merges, then single characters. The score is what
-// the tokenizer merges by: earlier is better.
+// Fills up a SentencePiece vocabulary: pieces in the order of their merges, then single characters. The score
+// is what the tokenizer merges by: earlier is better.
 void add_spm_pieces(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
   const std::vector<uint32_t> characters = spm_characters();
   const int n_special = vocab.size();
@@ -169,14 +181,16 @@ void add_spm_pieces(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata
   for (const Merge& merge : MergeBuilder(n_pieces, seed).build(1)) vocab.add(spm_text(merge.text()), kNormal);
   for (const uint32_t c : characters) vocab.add(utf8(c), kNormal);
   std::vector<float> scores(vocab.tokens.size(), 0.0f);
-  for (int id = n_special; id < n_vocab; ++id) scores[static_cast<size_t>(id)] = static_cast<float>(n_special - id);
+  for (int id = n_special; id < n_vocab; ++id)
+    scores[static_cast<size_t>(id)] = static_cast<float>(n_special - id);
   metadata.set("tokenizer.ggml.model", Value("llama"));
   metadata.set("tokenizer.ggml.pre", Value("default"));
   metadata.set("tokenizer.ggml.scores", Value(scores));
 }
 
 // 256 byte tokens and the pieces merged from them, up to n_base tokens.
-void add_bpe_pieces(Vocab& vocab, int n_base, int digit_run, uint64_t seed, const char* pre, Metadata& metadata) {
+void add_bpe_pieces(Vocab& vocab, int n_base, int digit_run, uint64_t seed, const char* pre,
+                    Metadata& metadata) {
   std::vector<std::string> of_byte(256);
   for (const auto& [byte, text] : byte_characters()) {
     of_byte[static_cast<size_t>(byte)] = text;
@@ -231,8 +245,8 @@ SpecialIds add_llama3_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata&
   int reserved = 0;
   const auto reserve = [&] { vocab.add(format("<|reserved_special_token_%d|>", reserved++), kControl); };
   for (const char* text :
-       {"<|begin_of_text|>", "<|end_of_text|>", "", "", "<|finetune_right_pad_id|>", "", "<|start_header_id|>",
-        "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"}) {
+       {"<|begin_of_text|>", "<|end_of_text|>", "", "", "<|finetune_right_pad_id|>", "",
+        "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"}) {
     if (*text != 0) {
       vocab.add(text, kControl);
     } else {
@@ -246,13 +260,13 @@ SpecialIds add_llama3_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata&
 SpecialIds add_qwen_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
   add_bpe_pieces(vocab, 151643, 1, seed, "qwen2", metadata);
   for (const char* text :
-       {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
-        "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
-        "<|image_pad|>", "<|video_pad|>"}) {
+       {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
+        "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>",
+        "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"}) {
     vocab.add(text, kControl);
   }
-  for (const char* text : {"<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>",
-                           "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}) {
+  for (const char* text : {"<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>",
+                           "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}) {
     vocab.add(text, kUserDefined);
   }
   while (vocab.size() < n_vocab) vocab.add(format("[PAD%d]", vocab.size()), kUnused);
@@ -261,10 +275,14 @@ SpecialIds add_qwen_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& m
 
 SpecialIds add_tokens(VocabKind kind, Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
   switch (kind) {
-    case VocabKind::spm_llama: return add_llama_tokens(vocab, n_vocab, seed, metadata);
-    case VocabKind::spm_gemma: return add_gemma_tokens(vocab, n_vocab, seed, metadata);
-    case VocabKind::bpe_llama3: return add_llama3_tokens(vocab, n_vocab, seed, metadata);
-    case VocabKind::bpe_qwen: return add_qwen_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::spm_llama:
+      return add_llama_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::spm_gemma:
+      return add_gemma_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::bpe_llama3:
+      return add_llama3_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::bpe_qwen:
+      return add_qwen_tokens(vocab, n_vocab, seed, metadata);
   }
   check_failed(__FILE__, __LINE__, "a kind of vocabulary");
 }

@@ -1,6 +1,6 @@
 // Made-up vocabularies of real size: pronounceable pieces, built by merging pairs as a trained tokenizer's are, so that
-// text becomes tokens by the same work and to about the same count as with the model's own vocabulary. Special tokens
-// are those of the model, at their ids.
+// text becomes tokens by the same work as with the model's own vocabulary, though into about twice as many of them.
+// Special tokens are those of the model, at their ids.
 //
 // Deterministic: the same kind, size and seed give the same vocabulary everywhere. Nothing is thrown.
 #pragma once

@@ -1,5 +1,6 @@
 #include "tools/random_weights.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -9,7 +10,8 @@
 namespace tandem::tools {
 namespace {
 
-constexpr size_t kFloatLevels = 4096;  // enough that no statistic of a row shows it, small enough for the L1 cache
+constexpr size_t kFloatLevels =
+    4096;  // enough that no statistic of a row shows it, small enough for the L1 cache
 
 // Root mean square of the integers lo..hi, around their mean when `centered`.
 double rms(int lo, int hi, bool centered = false) {
@@ -28,32 +30,52 @@ double rms(std::span<const int8_t> levels) {
 // What a weight's root mean square is when the block scale is 1 and all other bits are uniformly random.
 double unit_rms(DType dtype) {
   switch (dtype) {
-    case DType::Q4_0: return rms(-8, 7);
-    case DType::Q4_1: return rms(0, 15, true);
-    case DType::Q5_0: return rms(-16, 15);
-    case DType::Q5_1: return rms(0, 31, true);
-    case DType::Q8_0: return rms(-127, 127);
-    case DType::Q2_K: return rms(0, 15) * rms(0, 3, true);
-    case DType::Q3_K: return rms(-32, 31) * rms(-4, 3);
-    case DType::Q4_K: return rms(0, 63) * rms(0, 15, true);
-    case DType::Q5_K: return rms(0, 63) * rms(0, 31, true);
-    case DType::Q6_K: return rms(-128, 127) * rms(-32, 31);
-    case DType::IQ4_NL: return rms(kvalues_iq4nl);
-    case DType::IQ4_XS: return rms(-32, 31) * rms(kvalues_iq4nl);
-    case DType::MXFP4: return rms(kvalues_mxfp4) / 2;
-    default: check_failed(__FILE__, __LINE__, "a dtype that can be computed with");
+    case DType::Q4_0:
+      return rms(-8, 7);
+    case DType::Q4_1:
+      return rms(0, 15, true);
+    case DType::Q5_0:
+      return rms(-16, 15);
+    case DType::Q5_1:
+      return rms(0, 31, true);
+    case DType::Q8_0:
+      return rms(-127, 127);
+    case DType::Q2_K:
+      return rms(0, 15) * rms(0, 3, true);
+    case DType::Q3_K:
+      return rms(-32, 31) * rms(-4, 3);
+    case DType::Q4_K:
+      return rms(0, 63) * rms(0, 15, true);
+    case DType::Q5_K:
+      return rms(0, 63) * rms(0, 31, true);
+    case DType::Q6_K:
+      return rms(-128, 127) * rms(-32, 31);
+    case DType::IQ4_NL:
+      return rms(kvalues_iq4nl);
+    case DType::IQ4_XS:
+      return rms(-32, 31) * rms(kvalues_iq4nl);
+    case DType::MXFP4:
+      return rms(kvalues_mxfp4) / 2;
+    default:
+      check_failed(__FILE__, __LINE__, "a dtype that can be computed with");
   }
 }
 
 // Dtypes x = d * q + m (or d * sc * q - dmin * m): the offset, in units of d, that puts the middle of q at 0.
 double centering_offset(DType dtype) {
   switch (dtype) {
-    case DType::Q4_1: return -7.5;
-    case DType::Q5_1: return -15.5;
-    case DType::Q2_K: return 1.5;
-    case DType::Q4_K: return 7.5;
-    case DType::Q5_K: return 15.5;
-    default: return 0;
+    case DType::Q4_1:
+      return -7.5;
+    case DType::Q5_1:
+      return -15.5;
+    case DType::Q2_K:
+      return 1.5;
+    case DType::Q4_K:
+      return 7.5;
+    case DType::Q5_K:
+      return 15.5;
+    default:
+      return 0;
   }
 }
 
@@ -62,6 +84,15 @@ template <class Block, class Fix>
 void for_each_block(std::span<std::byte> bytes, Fix fix) {
   auto* blocks = reinterpret_cast<Block*>(bytes.data());
   for (size_t i = 0; i < bytes.size() / sizeof(Block); ++i) fix(blocks[i]);
+}
+
+// Replaces random bits by the levels that they point to.
+template <class Bits>
+void pick_levels(std::span<std::byte> bytes, std::span<const uint32_t> levels) {
+  std::array<Bits, kFloatLevels> narrow;
+  std::copy(levels.begin(), levels.end(), narrow.begin());
+  auto* values = reinterpret_cast<Bits*>(bytes.data());
+  for (size_t i = 0; i < bytes.size() / sizeof(Bits); ++i) values[i] = narrow[values[i] % kFloatLevels];
 }
 
 // Makes the packed mins of Q4_K and Q5_K equal to the packed scales, so that every sub-block is centered.
@@ -75,7 +106,8 @@ void copy_scales_to_mins(uint8_t* packed) {
 
 }  // namespace
 
-RandomWeights::RandomWeights(DType dtype, float stddev, uint64_t seed, float mean) : dtype_(dtype), random_(seed) {
+RandomWeights::RandomWeights(DType dtype, float stddev, uint64_t seed, float mean)
+    : dtype_(dtype), random_(seed) {
   TANDEM_CHECK(dtype_info(dtype).computable && stddev > 0);
   if (dtype_info(dtype).block_elements == 1) {
     make_float_levels(stddev, mean);
@@ -92,9 +124,15 @@ void RandomWeights::make_float_levels(float stddev, float mean) {
     for (int i = 0; i < 12; ++i) normal += random_.uniform();
     const float value = mean + stddev * static_cast<float>(normal);
     switch (dtype_) {
-      case DType::F16: level = fp32_to_fp16(value); break;
-      case DType::BF16: level = fp32_to_bf16(value); break;
-      default: level = std::bit_cast<uint32_t>(value); break;
+      case DType::F16:
+        level = fp32_to_fp16(value);
+        break;
+      case DType::BF16:
+        level = fp32_to_bf16(value);
+        break;
+      default:
+        level = std::bit_cast<uint32_t>(value);
+        break;
     }
   }
 }
@@ -110,23 +148,19 @@ void RandomWeights::make_scales(float stddev) {
 }
 
 void RandomWeights::fill(std::span<std::byte> out) {
-  if (dtype_ == DType::F32) {
-    auto* values = reinterpret_cast<uint32_t*>(out.data());
-    for (size_t i = 0; i < out.size() / 4; ++i) values[i] = levels_[random_.next() % kFloatLevels];
-    return;
-  }
-  if (dtype_ == DType::F16 || dtype_ == DType::BF16) {
-    auto* values = reinterpret_cast<uint16_t*>(out.data());
-    for (size_t i = 0; i < out.size() / 2;) {
-      uint64_t bits = random_.next();
-      for (int n = 0; n < 5 && i < out.size() / 2; ++n, bits >>= 12) {
-        values[i++] = static_cast<uint16_t>(levels_[bits % kFloatLevels]);
-      }
-    }
-    return;
-  }
-
   random_.fill(out);
+  switch (dtype_) {
+    case DType::F32:
+      return pick_levels<uint32_t>(out, levels_);
+    case DType::F16:
+    case DType::BF16:
+      return pick_levels<uint16_t>(out, levels_);
+    default:
+      return set_scales(out);
+  }
+}
+
+void RandomWeights::set_scales(std::span<std::byte> out) {
   const auto set_d = [this](auto& b) { b.d = scales_[b.d & 0xff]; };
   const auto set_d_m = [this](auto& b) {
     const size_t i = b.d & 0xff;
@@ -139,10 +173,14 @@ void RandomWeights::fill(std::span<std::byte> out) {
     b.dmin = offsets_[i];
   };
   switch (dtype_) {
-    case DType::Q4_0: return for_each_block<BlockQ4_0>(out, set_d);
-    case DType::Q4_1: return for_each_block<BlockQ4_1>(out, set_d_m);
-    case DType::Q5_0: return for_each_block<BlockQ5_0>(out, set_d);
-    case DType::Q5_1: return for_each_block<BlockQ5_1>(out, set_d_m);
+    case DType::Q4_0:
+      return for_each_block<BlockQ4_0>(out, set_d);
+    case DType::Q4_1:
+      return for_each_block<BlockQ4_1>(out, set_d_m);
+    case DType::Q5_0:
+      return for_each_block<BlockQ5_0>(out, set_d);
+    case DType::Q5_1:
+      return for_each_block<BlockQ5_1>(out, set_d_m);
     case DType::Q8_0:
       return for_each_block<BlockQ8_0>(out, [&](BlockQ8_0& b) {
         set_d(b);
@@ -153,7 +191,8 @@ void RandomWeights::fill(std::span<std::byte> out) {
         set_d_dmin(b);
         for (uint8_t& s : b.scales) s = static_cast<uint8_t>((s & 0xf) | s << 4);
       });
-    case DType::Q3_K: return for_each_block<BlockQ3_K>(out, set_d);
+    case DType::Q3_K:
+      return for_each_block<BlockQ3_K>(out, set_d);
     case DType::Q4_K:
       return for_each_block<BlockQ4_K>(out, [&](BlockQ4_K& b) {
         set_d_dmin(b);
@@ -164,11 +203,16 @@ void RandomWeights::fill(std::span<std::byte> out) {
         set_d_dmin(b);
         copy_scales_to_mins(b.scales);
       });
-    case DType::Q6_K: return for_each_block<BlockQ6_K>(out, set_d);
-    case DType::IQ4_NL: return for_each_block<BlockIQ4_NL>(out, set_d);
-    case DType::IQ4_XS: return for_each_block<BlockIQ4_XS>(out, set_d);
-    case DType::MXFP4: return for_each_block<BlockMXFP4>(out, [this](BlockMXFP4& b) { b.e = exponent_; });
-    default: check_failed(__FILE__, __LINE__, "a block dtype");
+    case DType::Q6_K:
+      return for_each_block<BlockQ6_K>(out, set_d);
+    case DType::IQ4_NL:
+      return for_each_block<BlockIQ4_NL>(out, set_d);
+    case DType::IQ4_XS:
+      return for_each_block<BlockIQ4_XS>(out, set_d);
+    case DType::MXFP4:
+      return for_each_block<BlockMXFP4>(out, [this](BlockMXFP4& b) { b.e = exponent_; });
+    default:
+      check_failed(__FILE__, __LINE__, "a block dtype");
   }
 }
 

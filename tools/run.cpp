@@ -7,6 +7,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "engine/generate.h"
+#include "text/utf8.h"
 #include "tools/command.h"
 #include "tools/output.h"
 #include "tools/setup.h"
@@ -35,14 +36,17 @@ SamplerModel sampler_model(const Session& session) {
   return m;
 }
 
-std::vector<int32_t> prompt_tokens(const Model& model, const std::string& prompt) {
-  std::vector<int32_t> ids = model.vocab().tokenize(prompt);
-  if (!ids.empty()) return ids;
-  // A model needs something to continue: an empty prompt is the beginning of a text.
-  if (model.vocab().special().bos == kNoToken) {
-    throw_error(ErrorCode::usage, "the prompt is empty, and this model has no token that begins a text: give one with -p or -f");
+// Throws Error unless the prompt is text that a model can continue.
+void check_prompt(const std::string& prompt, const TextOptions& options) {
+  const std::string source = options.file.empty() ? "the prompt" : printable(options.file, 4096);
+  if (prompt.empty()) {
+    throw_error(ErrorCode::usage, "%s is empty: give a text to continue with -p, or -f FILE (-f - reads stdin)", source.c_str());
   }
-  return {model.vocab().special().bos};
+  const size_t valid = valid_utf8_prefix(prompt);
+  if (valid == prompt.size()) return;
+  throw_error(options.file.empty() ? ErrorCode::usage : ErrorCode::bad_file,
+              "%s: found byte 0x%02x at offset %zu, needed UTF-8", source.c_str(),
+              static_cast<unsigned>(static_cast<unsigned char>(prompt[valid])), valid);
 }
 
 void check_fits(const Session& session, size_t n_prompt) {
@@ -82,11 +86,12 @@ void run(RunOptions& options) {
   apply_escapes(options.text, options.sampling);
   note_no_effect(options.context);
   const std::string prompt = read_prompt(options.text);
+  check_prompt(prompt, options.text);
   const std::unique_ptr<Model> model = load_model(options.model, options.rope, options.threads.numa);
   const auto devices = make_devices(options.threads);
   Session session(*model, pointers(devices), session_options(options.context));
   Sampler sampler(options.sampling, sampler_model(session));
-  const std::vector<int32_t> ids = prompt_tokens(*model, prompt);
+  const std::vector<int32_t> ids = model->vocab().tokenize(prompt);
   check_fits(session, ids.size());
 
   install_interrupt_handler();

@@ -115,7 +115,9 @@ void add_feed_forward(const Shape& s, const std::string& block, TensorList& list
 
 }  // namespace
 
-std::span<const Shape> all_shapes() { return kShapes; }
+std::span<const Shape> all_shapes() {
+  return kShapes;
+}
 
 const Shape* find_shape(std::string_view name) {
   for (const Shape& shape : kShapes) {
@@ -148,7 +150,8 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
   metadata.set("general.architecture", Value(std::string(s.arch)));
   metadata.set("general.type", Value("model"));
   metadata.set("general.name", Value(std::string(s.title)));
-  metadata.set("general.description", Value("Random weights in the shape of this model, made by tandem synth"));
+  metadata.set("general.description",
+               Value("Random weights in the shape of this model, made by tandem synth"));
   set_count("block_count", s.n_layer);
   set_count("context_length", s.n_ctx);
   set_count("embedding_length", s.n_embd);

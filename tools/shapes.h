@@ -1,5 +1,6 @@
-// The shapes of public models: the facts that decide how fast a model runs, one row of a table each, and the tensors
-// and hyperparameters that a GGUF file of such a model has. `tandem synth` fills them with random weights.
+// The shapes of public models: the facts that decide how fast a model runs, one row of a table each, and the
+// tensors and hyperparameters that a GGUF file of such a model has. `tandem synth` fills them with random
+// weights.
 //
 // Everything here is static data or pure functions of it; any thread may call. Nothing is thrown.
 #pragma once
@@ -26,8 +27,8 @@ struct Shape {
   VocabKind vocab;
   int n_vocab, n_ctx;
   float rope_freq_base, rms_eps;
-  bool tied = false;           // the output matrix is the token embedding
-  float rope_factor = 0;       // 0, or the factor by which Llama 3's rope_freqs.weight stretches long waves
+  bool tied = false;      // the output matrix is the token embedding
+  float rope_factor = 0;  // 0, or the factor by which Llama 3's rope_freqs.weight stretches long waves
   int n_expert = 0, n_expert_used = 0, n_ff_expert = 0;
 };
 
@@ -54,9 +55,9 @@ std::vector<ShapeTensor> tensors_of(const Shape& shape);
 // general.architecture, general.name and the hyperparameters under the architecture's prefix.
 void add_hyperparameters(const Shape& shape, Metadata& metadata);
 
-// The values of rope_freqs.weight, [head_dim / 2]: by what each rotation frequency is divided. Llama 3's rule:
-// waves shorter than a quarter of the original context (8192) stay, longer than all of it are stretched by
-// rope_factor, and between them it blends.
+// The values of rope_freqs.weight, [head_dim / 2]: by what each rotation frequency is divided. Llama 3's
+// rule: waves shorter than a quarter of the original context (8192) stay, longer than all of it are stretched
+// by rope_factor, and between them it blends.
 std::vector<float> llama3_rope_factors(const Shape& shape);
 
 }  // namespace tandem::tools

@@ -32,18 +32,22 @@ uint64_t tensor_seed(uint64_t seed, std::string_view name) {
   return hash;
 }
 
-// Weights of a matrix [k, m] have deviation 1/sqrt(k), so that a product keeps the size of its input: logits stay
-// finite and near 1. Norms are about 1.
+// Weights of a matrix [k, m] have deviation 1/sqrt(k), so that a product keeps the size of its input: logits
+// stay finite and near 1. Norms are about 1.
 RandomWeights weights_for(const ShapeTensor& tensor, DType dtype, uint64_t seed) {
   const float keeps_size = 1.0f / std::sqrt(static_cast<float>(tensor.dims[0]));
   switch (tensor.role) {
-    case TensorRole::norm: return {dtype, 0.05f, seed, 1.0f};
-    case TensorRole::bias: return {dtype, 0.05f, seed};
-    default: return {dtype, keeps_size, seed};
+    case TensorRole::norm:
+      return {dtype, 0.05f, seed, 1.0f};
+    case TensorRole::bias:
+      return {dtype, 0.05f, seed};
+    default:
+      return {dtype, keeps_size, seed};
   }
 }
 
-std::vector<DType> choose_dtypes(const Shape& shape, const SynthOptions& options, std::span<const ShapeTensor> tensors) {
+std::vector<DType> choose_dtypes(const Shape& shape, const SynthOptions& options,
+                                 std::span<const ShapeTensor> tensors) {
   std::vector<MixTensor> list;
   for (const ShapeTensor& tensor : tensors) list.push_back({tensor.name, tensor.dims, DType::F32});
   const MixModel model{shape.arch, shape.n_layer, shape.n_head, shape.n_head_kv, shape.n_expert};
@@ -89,7 +93,8 @@ class ProgressLine {
     drawn_ = now;
     fprintf(stderr, "\r%3.0f%% of %.2f GiB, %.0f MiB/s ",
             100.0 * static_cast<double>(p.n_bytes_done) / static_cast<double>(p.n_bytes),
-            static_cast<double>(p.n_bytes) / 0x1p30, static_cast<double>(p.n_bytes_done) / 0x1p20 / seconds());
+            static_cast<double>(p.n_bytes) / 0x1p30,
+            static_cast<double>(p.n_bytes_done) / 0x1p20 / seconds());
     any_ = true;
   }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -109,6 +114,7 @@ struct CommandOptions {
   std::string shape, out, type = "Q4_K_M";
   int32_t seed = 1, n_layers = 0;
   bool pure = false, list = false;
+  LogOptions log;
 };
 
 std::string shape_names() {
@@ -119,7 +125,8 @@ std::string shape_names() {
 
 std::string type_names() {
   std::string names;
-  for (const FileTypeInfo& info : all_file_types()) names += (names.empty() ? "" : " ") + std::string(info.name);
+  for (const FileTypeInfo& info : all_file_types())
+    names += (names.empty() ? "" : " ") + std::string(info.name);
   return names;
 }
 
@@ -140,6 +147,7 @@ void print_lists() {
 }
 
 void run_synth(const CommandOptions& options) {
+  apply_log_options(options.log);
   if (options.list) return print_lists();
   const Shape* known = find_shape(options.shape);
   if (!known) {
@@ -154,16 +162,16 @@ void run_synth(const CommandOptions& options) {
   if (options.out.empty()) throw_error(ErrorCode::usage, "-o is required: the file to write");
   Shape shape = *known;
   if (options.n_layers > shape.n_layer) {
-    throw_error(ErrorCode::usage, "--layers: found %d, needed at most the %d of %s", options.n_layers, shape.n_layer,
-                options.shape.c_str());
+    throw_error(ErrorCode::usage, "--layers: found %d, needed at most the %d of %s", options.n_layers,
+                shape.n_layer, options.shape.c_str());
   }
   if (options.n_layers > 0) shape.n_layer = options.n_layers;
 
   install_interrupt_handler();
   ProgressLine line;
-  const SynthResult result =
-      write_synthetic_model(shape, {*type, options.pure ? Mix::pure : Mix::standard, static_cast<uint64_t>(options.seed)}, options.out,
-                            [&line](SynthProgress p) { line.update(p); });
+  const SynthResult result = write_synthetic_model(
+      shape, {*type, options.pure ? Mix::pure : Mix::standard, static_cast<uint64_t>(options.seed)},
+      options.out, [&line](SynthProgress p) { line.update(p); });
   const double seconds = line.seconds();
   line.clear();
   const double n_bytes = static_cast<double>(result.n_bytes);
@@ -193,7 +201,8 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
     writer.begin_tensor(tensors[i].name);
     make_tensor(shape, tensors[i], dtypes[i], tensor_seed(options.seed, tensors[i].name),
                 [&](std::span<const std::byte> bytes) {
-                  if (interrupted()) throw_error(ErrorCode::interrupted, "%s: interrupted, not written", path.c_str());
+                  if (interrupted())
+                    throw_error(ErrorCode::interrupted, "%s: interrupted, not written", path.c_str());
                   writer.append(bytes);
                   n_done += bytes.size();
                   if (progress) progress({n_done, result.n_bytes});
@@ -205,16 +214,21 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
 
 void add_synth(CLI::App& app) {
   const auto options = std::make_shared<CommandOptions>();
-  CLI::App* synth = app.add_subcommand("synth", "write a model of a public model's shape, with random weights");
-  synth->add_option("shape", options->shape, "the model whose shape to take, e.g. tinyllama-1.1b (see --list)")
+  CLI::App* synth =
+      app.add_subcommand("synth", "write a model of a public model's shape, with random weights");
+  synth
+      ->add_option("shape", options->shape, "the model whose shape to take, e.g. tinyllama-1.1b (see --list)")
       ->type_name("")
       ->group("Model");
   text(*synth, "-o,--output", options->out, "FILE", "the file to write")->group("Model");
-  text(*synth, "--type", options->type, "TYPE", "file type, e.g. Q4_K_M, Q8_0 or F16 (see --list)")->group("Model");
+  text(*synth, "--type", options->type, "TYPE", "file type, e.g. Q4_K_M, Q8_0 or F16 (see --list)")
+      ->group("Model");
   integer(*synth, "--layers", options->n_layers, 0, "make only the first N layers, 0: all")->group("Model");
-  synth->add_flag("--pure", options->pure, "every matrix in the type's own dtype, without a mix")->group("Model");
+  synth->add_flag("--pure", options->pure, "every matrix in the type's own dtype, without a mix")
+      ->group("Model");
   integer(*synth, "--seed", options->seed, 0, "seed of the weights and the vocabulary")->group("Model");
   synth->add_flag("--list", options->list, "list the shapes and the file types")->group("Help");
+  add_log_options(*synth, options->log);
   synth->callback([options] { run_synth(*options); });
 }
 

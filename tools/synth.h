@@ -1,8 +1,9 @@
-// Writes models of a given shape with random weights, so that speed can be measured anywhere with no download.
+// Writes models of a given shape with random weights, so that speed can be measured anywhere with no
+// download.
 //
-// One thread, a few megabytes of memory whatever the size of the model: tensors are made and written chunk by chunk.
-// The file appears under its name only when it is complete. Throws Error(io) when writing fails, Error(interrupted)
-// after Ctrl-C.
+// One thread, a few megabytes of memory whatever the size of the model: tensors are made and written chunk by
+// chunk. The file appears under its name only when it is complete. Throws Error(io) when writing fails,
+// Error(interrupted) after Ctrl-C.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,13 @@ struct SynthProgress {
 };
 
 struct SynthResult {
-  uint64_t n_bytes = 0;       // of tensors
+  uint64_t n_bytes = 0;  // of tensors
   uint64_t n_parameters = 0;
   size_t n_tensors = 0;
 };
 
-// The same shape, options and seed give the same bytes. `progress` may be empty; it is called after every chunk.
+// The same shape, options and seed give the same bytes. `progress` may be empty; it is called after every
+// chunk.
 SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& options, const std::string& path,
                                   const std::function<void(SynthProgress)>& progress = {});
 

@@ -53,7 +53,11 @@ void install_interrupt_handler() {
   (void)installed;
 }
 
-bool interrupted() { return g_interrupted.load(std::memory_order_relaxed); }
-void clear_interrupt() { g_interrupted = false; }
+bool interrupted() {
+  return g_interrupted.load(std::memory_order_relaxed);
+}
+void clear_interrupt() {
+  g_interrupted = false;
+}
 
 }  // namespace tandem

@@ -43,6 +43,8 @@ StepPtr compile_node(const CompileContext& c, const Node& node) {
                         [&](const KvWriteOp&) { return compile_kv_write(c, node); },
                         [&](const AttentionOp&) { return compile_attention(c, node); },
                         [&](const GluOp&) { return compile_glu(c, node); },
+                        [&](const MoeRouteOp&) { return compile_moe_route(c, node); },
+                        [&](const MoeFfnOp&) { return compile_moe_ffn(c, node); },
                         [&](const AddOp&) { return compile_add(c, node); },
                         [&](const ScaleOp&) { return compile_scale(c, node); },
                         [&](const SoftcapOp&) { return compile_softcap(c, node); },

@@ -63,6 +63,8 @@ StepPtr compile_rope(const CompileContext& context, const Node& node);
 StepPtr compile_kv_write(const CompileContext& context, const Node& node);
 StepPtr compile_attention(const CompileContext& context, const Node& node);
 StepPtr compile_glu(const CompileContext& context, const Node& node);
+StepPtr compile_moe_route(const CompileContext& context, const Node& node);
+StepPtr compile_moe_ffn(const CompileContext& context, const Node& node);
 StepPtr compile_add(const CompileContext& context, const Node& node);
 StepPtr compile_scale(const CompileContext& context, const Node& node);
 StepPtr compile_softcap(const CompileContext& context, const Node& node);

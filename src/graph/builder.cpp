@@ -9,7 +9,7 @@ namespace tandem {
 
 std::string_view op_name(const Op& op) {
   static constexpr std::string_view names[] = {"embed", "norm", "linear", "rope",  "kv_write",   "attention",
-                                               "glu",   "add",  "scale",  "softcap", "gather_rows"};
+                                               "glu",   "moe_route", "moe_ffn", "add",  "scale",  "softcap", "gather_rows"};
   static_assert(std::size(names) == std::variant_size_v<Op>);
   return names[op.index()];
 }
@@ -112,6 +112,22 @@ TensorId GraphBuilder::glu(TensorId x, const GluOp& op, const Weight* gate, cons
   TANDEM_CHECK(tensor(x).n_cols == gate->n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
   return append(op, {x, weight(gate), weight(up), weight(gate_bias), weight(up_bias)}, gate->n_rows,
                 tensor(x).extent);
+}
+
+TensorId GraphBuilder::moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias) {
+  TANDEM_CHECK(tensor(logits).n_cols == op.n_expert && op.n_used >= 1 && op.n_used <= op.n_expert);
+  TANDEM_CHECK(selection_bias == nullptr || selection_bias->n_cols == op.n_expert);
+  TANDEM_CHECK(op.n_group >= 1 && op.n_expert % op.n_group == 0 && op.n_group_used <= op.n_group);
+  return append(op, {logits, weight(selection_bias)}, 2 * op.n_used, tensor(logits).extent);
+}
+
+TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
+                               const Weight* down, TensorId residual) {
+  TANDEM_CHECK(tensor(route).n_cols == 2 * op.n_used && tensor(route).extent == tensor(x).extent);
+  TANDEM_CHECK(gate->n_mats == op.n_expert && up->n_mats == op.n_expert && down->n_mats == op.n_expert);
+  TANDEM_CHECK(gate->n_cols == tensor(x).n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
+  TANDEM_CHECK(down->n_cols == gate->n_rows);
+  return append(op, {x, route, weight(gate), weight(up), weight(down), residual}, down->n_rows, tensor(x).extent);
 }
 
 TensorId GraphBuilder::add(TensorId a, TensorId b) {

@@ -28,6 +28,9 @@ class GraphBuilder {
   TensorId attention(TensorId q, const AttentionOp& op, const Weight* sinks = nullptr);
   TensorId glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up, const Weight* gate_bias = nullptr,
                const Weight* up_bias = nullptr);
+  TensorId moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias = nullptr);
+  TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
+                   const Weight* down, TensorId residual = kNoTensor);
   TensorId add(TensorId a, TensorId b);
   TensorId scale(TensorId x, float factor);
   TensorId softcap(TensorId x, float cap);

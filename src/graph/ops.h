@@ -58,6 +58,28 @@ struct AttentionOp {
 // glu: x[n, k], Wgate[m, k], Wup[m, k], bias_gate[m]?, bias_up[m]? -> y[n, m] = act(x Wgate^T) * (x Wup^T).
 struct GluOp { Activation activation = Activation::silu; };
 
+// moe_route: logits[n, E], selection_bias[E]? -> route[n, 2 * n_used] F32: the ids of the chosen experts (I32 bits) in
+// the first n_used columns, by falling score, their weights in the others.
+// Scores are the softmax or the sigmoid of the logits. The n_used best by score + selection_bias are chosen (within
+// the n_group_used best of n_group equal groups, judged by the sum of their two best, where n_group > 1); the weights
+// are their scores without the bias, divided by their sum if normalize, times scale.
+enum class MoeScoring : uint8_t { softmax, sigmoid };
+struct MoeRouteOp {
+  int64_t n_expert = 0, n_used = 0;
+  MoeScoring scoring = MoeScoring::softmax;
+  bool normalize = true;
+  float scale = 1.0f;
+  int64_t n_group = 1, n_group_used = 1;
+};
+
+// moe_ffn: x[n, k], route[n, 2 * n_used], Wgate[E, m, k], Wup[E, m, k], Wdown[E, k, m], residual[n, k]? ->
+// y[n, k] = residual + sum over the chosen experts e of weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)).
+// Only the chosen experts' weights are read.
+struct MoeFfnOp {
+  int64_t n_expert = 0, n_used = 0;
+  Activation activation = Activation::silu;
+};
+
 // add: a[n, c], b[n, c] -> a + b.
 struct AddOp {};
 // scale: x[n, c] -> factor * x.
@@ -67,8 +89,8 @@ struct SoftcapOp { float cap = 1.0f; };
 // gather_rows: x[n, c], outputs[n_outputs] -> y[n_outputs, c].
 struct GatherRowsOp {};
 
-using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, AddOp, ScaleOp, SoftcapOp,
-                        GatherRowsOp>;
+using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, MoeRouteOp, MoeFfnOp,
+                        AddOp, ScaleOp, SoftcapOp, GatherRowsOp>;
 
 // "linear", "attention", ...
 std::string_view op_name(const Op& op);

@@ -20,7 +20,8 @@ struct Hparams {
   int64_t n_layer = 0;
   int64_t n_head = 0, n_head_kv = 0;
   int64_t head_dim_k = 0, head_dim_v = 0;
-  int64_t n_ff = 0;
+  int64_t n_ff = 0;                          // of each expert, in a mixture
+  int64_t n_expert = 0, n_expert_used = 0;   // 0: dense
   float norm_eps = 0.0f;
 };
 

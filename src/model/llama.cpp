@@ -1,5 +1,6 @@
 // Llama 1, 2 and 3.x, Mistral, TinyLlama and their kin: RMS norm, rotated pairs, grouped-query attention, SiLU-gated
-// feed-forward. (arXiv:2302.13971, 2307.09288, 2407.21783)
+// feed-forward; and Mixtral, whose feed-forward is a mixture of experts. (arXiv:2302.13971, 2307.09288, 2407.21783,
+// 2401.04088)
 #include "base/error.h"
 #include "model/architecture.h"
 
@@ -14,7 +15,8 @@ struct LlamaLayer {
   const Weight *bq, *bk, *bv;                // optional
   const Weight *wo, *bo;                     // [n_embd, n_head * head_dim_v]; bias optional
   const Weight* ffn_norm;                    // [n_embd]
-  const Weight *gate, *up;                   // [n_ff, n_embd]
+  const Weight* router;                      // [n_expert, n_embd]; none: dense
+  const Weight *gate, *up;                   // [n_ff, n_embd]; of each expert where there is a router
   const Weight* down;                        // [n_embd, n_ff]
   const Weight *b_gate, *b_up, *b_down;      // optional
 };
@@ -24,9 +26,8 @@ class Llama final : public Architecture {
   explicit Llama(const ModelSource& source) {
     const HparamReader reader(source.file.metadata(), "llama");
     hparams_ = reader.transformer("attention.layer_norm_rms_epsilon");
-    if (reader.integer_or("expert_count", 0, 0, 65536) > 0) {
-      source.file.metadata().fail("llama.expert_count", "a mixture of experts", "a dense model");
-    }
+    hparams_.n_expert = reader.integer_or("expert_count", 0, 0, 65536);
+    if (hparams_.n_expert > 0) hparams_.n_expert_used = reader.integer("expert_used_count", 1, hparams_.n_expert);
     rope_ = reader.rope(hparams_, RopeStyle::pair, source.rope);
     bind(source.weights);
   }
@@ -57,8 +58,13 @@ class Llama final : public Architecture {
       }
       x = g.linear(y, l.wo, l.bo, x);
       const TensorId f = g.norm(x, rms, l.ffn_norm);
-      const TensorId gated = g.glu(f, GluOp{Activation::silu}, l.gate, l.up, l.b_gate, l.b_up);  // [n, n_ff]
-      x = g.linear(gated, l.down, l.b_down, x);
+      if (l.router) {
+        const TensorId route = g.moe_route(g.linear(f, l.router), MoeRouteOp{h.n_expert, h.n_expert_used});
+        x = g.moe_ffn(f, route, MoeFfnOp{h.n_expert, h.n_expert_used}, l.gate, l.up, l.down, x);
+      } else {
+        const TensorId gated = g.glu(f, GluOp{Activation::silu}, l.gate, l.up, l.b_gate, l.b_up);  // [n, n_ff]
+        x = g.linear(gated, l.down, l.b_down, x);
+      }
     }
     g.set_layer(static_cast<int>(h.n_layer));
     x = g.norm(x, rms, output_norm_);
@@ -84,7 +90,7 @@ class Llama final : public Architecture {
     rope_factors_ = w.optional_vector("rope_freqs.weight", rope_.n_rot / 2);
     for (int i = 0; i < h.n_layer; ++i) {
       w.set_layer(i);
-      LlamaLayer& l = layers_.emplace_back();
+      LlamaLayer& l = layers_.emplace_back(LlamaLayer{});
       l.attn_norm = w.vector("attn_norm.weight", h.n_embd);
       l.wq = w.matrix("attn_q.weight", n_q, h.n_embd);
       l.wk = w.matrix("attn_k.weight", n_k, h.n_embd);
@@ -95,6 +101,13 @@ class Llama final : public Architecture {
       l.wo = w.matrix("attn_output.weight", h.n_embd, h.n_head * h.head_dim_v);
       l.bo = w.optional_vector("attn_output.bias", h.n_embd);
       l.ffn_norm = w.vector("ffn_norm.weight", h.n_embd);
+      if (h.n_expert > 0) {
+        l.router = w.matrix("ffn_gate_inp.weight", h.n_expert, h.n_embd);
+        l.gate = w.experts("ffn_gate_exps.weight", h.n_expert, h.n_ff, h.n_embd);
+        l.up = w.experts("ffn_up_exps.weight", h.n_expert, h.n_ff, h.n_embd);
+        l.down = w.experts("ffn_down_exps.weight", h.n_expert, h.n_embd, h.n_ff);
+        continue;
+      }
       l.gate = w.matrix("ffn_gate.weight", h.n_ff, h.n_embd);
       l.up = w.matrix("ffn_up.weight", h.n_ff, h.n_embd);
       l.down = w.matrix("ffn_down.weight", h.n_embd, h.n_ff);

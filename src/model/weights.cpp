@@ -43,6 +43,17 @@ const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int6
   return add(t, t.dims[1], t.dims[0]);
 }
 
+const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols) {
+  const TensorInfo& t = file_.tensor(full_name(name));
+  file_.require_computable(t);
+  if (t.dims[3] != 1 || t.dims[2] != n_mats || t.dims[1] != n_rows || t.dims[0] != n_cols) {
+    wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");
+  }
+  const Weight* added = add(t, n_rows, n_cols);
+  weights_.back().n_mats = n_mats;
+  return added;
+}
+
 const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
   const TensorInfo& t = file_.tensor(full_name(name));
   if (t.n_rows() != 1 || t.dims[0] != n) wrong_shape(file_, t, "[" + std::to_string(n) + "]");

@@ -26,6 +26,8 @@ class WeightBinder {
   const Weight* matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   // A vector of n floats. F16 and BF16 are converted to F32, which is what kernels read.
   const Weight* vector(const std::string& name, int64_t n);
+  // One matrix [n_rows, n_cols] for each of n_mats experts.
+  const Weight* experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols);
   // nullptr when the file has no such tensor.
   const Weight* optional_matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   const Weight* optional_vector(const std::string& name, int64_t n);

@@ -60,8 +60,12 @@ void require(bool ok, const char* name, double found, const char* needed) {
 
 }  // namespace
 
-std::string_view sampler_stage_name(SamplerStage stage) { return info(stage).name; }
-char sampler_stage_letter(SamplerStage stage) { return info(stage).letter; }
+std::string_view sampler_stage_name(SamplerStage stage) {
+  return info(stage).name;
+}
+char sampler_stage_letter(SamplerStage stage) {
+  return info(stage).letter;
+}
 
 std::vector<SamplerStage> parse_sampler_names(std::string_view names) {
   std::vector<SamplerStage> stages;
@@ -82,7 +86,8 @@ std::vector<SamplerStage> parse_sampler_letters(std::string_view letters) {
     const auto* s = std::find_if(std::begin(kStages), std::end(kStages),
                                  [c](const StageInfo& i) { return i.letter == c; });
     if (s == std::end(kStages)) {
-      throw_error(ErrorCode::usage, "unknown sampler letter '%s' in '%s'; there are e (penalties), d (dry), "
+      throw_error(ErrorCode::usage,
+                  "unknown sampler letter '%s' in '%s'; there are e (penalties), d (dry), "
                   "s (top_n_sigma), k (top_k), y (typ_p), p (top_p), m (min_p), x (xtc), t (temperature)",
                   printable(std::string_view(&c, 1)).c_str(), printable(letters).c_str());
     }
@@ -129,7 +134,8 @@ void validate(const SamplerParams& p) {
           "a finite number above 0");
   require(p.seed >= -1, "seed", static_cast<double>(p.seed), "-1 or more");
   for (const LogitBias& b : p.logit_bias) {
-    if (std::isnan(b.bias)) throw_error(ErrorCode::usage, "the logit bias of token %d is not a number", b.token);
+    if (std::isnan(b.bias))
+      throw_error(ErrorCode::usage, "the logit bias of token %d is not a number", b.token);
   }
 }
 

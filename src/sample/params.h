@@ -21,11 +21,11 @@ struct SamplerParams {
       SamplerStage::penalties, SamplerStage::dry,   SamplerStage::top_n_sigma,
       SamplerStage::top_k,     SamplerStage::typ_p, SamplerStage::top_p,
       SamplerStage::min_p,     SamplerStage::xtc,   SamplerStage::temperature};
-  int64_t seed = -1;       // -1: random
-  uint32_t min_keep = 0;   // top_p, min_p, typ_p and xtc leave at least this many candidates
+  int64_t seed = -1;      // -1: random
+  uint32_t min_keep = 0;  // top_p, min_p, typ_p and xtc leave at least this many candidates
 
-  float temp = 0.8f;               // <= 0: greedy
-  float dynatemp_range = 0.0f;     // temperature moves in temp +- range with the entropy; 0: fixed
+  float temp = 0.8f;            // <= 0: greedy
+  float dynatemp_range = 0.0f;  // temperature moves in temp +- range with the entropy; 0: fixed
   float dynatemp_exponent = 1.0f;
 
   int32_t top_k = 40;         // <= 0: off
@@ -48,9 +48,9 @@ struct SamplerParams {
   int32_t dry_penalty_last_n = -1;  // 0: off, -1: the context
   std::vector<std::string> dry_sequence_breakers = {"\n", ":", "\"", "*"};
 
-  int32_t mirostat = 0;        // 0: off, 1, 2; replaces every stage but the temperature
-  float mirostat_lr = 0.1f;    // eta
-  float mirostat_ent = 5.0f;   // tau, in bits
+  int32_t mirostat = 0;       // 0: off, 1, 2; replaces every stage but the temperature
+  float mirostat_lr = 0.1f;   // eta
+  float mirostat_ent = 5.0f;  // tau, in bits
 
   std::vector<LogitBias> logit_bias;
   bool ignore_eos = false;  // bans every end-of-generation token
@@ -61,8 +61,8 @@ std::string_view sampler_stage_name(SamplerStage stage);
 // 'k', as in --sampling-seq.
 char sampler_stage_letter(SamplerStage stage);
 
-// "penalties;top_k;temperature" and "ekt". Common other spellings of the names are understood. A stage may come
-// twice. Both throw Error(usage) that names the unknown part and what there is.
+// "penalties;top_k;temperature" and "ekt". Common other spellings of the names are understood. A stage may
+// come twice. Both throw Error(usage) that names the unknown part and what there is.
 std::vector<SamplerStage> parse_sampler_names(std::string_view names);
 std::vector<SamplerStage> parse_sampler_letters(std::string_view letters);
 // The inverse of parse_sampler_names.

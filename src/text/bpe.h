@@ -6,6 +6,7 @@
 #include <array>
 #include <span>
 
+#include "text/merge.h"
 #include "text/pretokenizer.h"
 #include "text/string_index.h"
 #include "text/text_tokenizer.h"
@@ -13,23 +14,18 @@
 
 namespace tandem {
 
-// (left symbol, right symbol) -> rank and what they become. Open addressing.
+// (left symbol, right symbol) -> what they become, with their rank for its priority. Open addressing.
 class MergeTable {
  public:
-  struct Merge {
-    uint32_t rank;
-    int32_t symbol;
-  };
-
   void reserve(size_t n_merges);
   // Does nothing if the pair is there already: the first of two has the better rank.
-  void insert(int32_t left, int32_t right, Merge merge);
-  const Merge* find(int32_t left, int32_t right) const;
+  void insert(int32_t left, int32_t right, PairMerge merge);
+  PairMerge find(int32_t left, int32_t right) const;
 
  private:
   struct Slot {
     uint64_t key = kEmpty;
-    Merge merge = {};
+    PairMerge merge = {};
   };
   static constexpr uint64_t kEmpty = UINT64_MAX;  // symbols are not negative
   static uint64_t key_of(int32_t left, int32_t right) {
@@ -52,10 +48,10 @@ class BpeTokenizer final : public TextTokenizer {
   struct Work;
   void encode_valid(std::string_view text, Work& work, std::vector<int32_t>& ids) const;
   void encode_piece(std::string_view piece, Work& work, std::vector<int32_t>& ids) const;
-  void merge_all(std::string_view piece, Work& work) const;
-  void try_merge(Work& work, int32_t left, int32_t right) const;
-  int32_t whole_piece_token(std::string_view piece, Work& work) const;
+  int32_t whole_piece_token(std::string_view piece, std::string& letters) const;
   void append_symbol(int32_t symbol, std::string_view bytes, std::vector<int32_t>& ids) const;
+  void add_merges(const VocabData& data);
+  bool is_token(int32_t symbol) const { return static_cast<size_t>(symbol) < tokens_.size(); }
 
   PreTokenizer pre_tokenizer_;
   Normalization normalization_;

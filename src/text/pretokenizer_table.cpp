@@ -22,8 +22,12 @@ constexpr auto nfc = Normalization::nfc;
 #define CASED_WORD(contraction)                                       \
   "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" contraction "|"         \
   "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" contraction
-// The same without Han characters.
-#define NO_HAN(set) "(?:(?!\\p{Han})" set ")"
+// The same without Han characters, which are spelled out because \p{Han} is a wider set in some versions of PCRE2.
+#define HAN                                                                                                       \
+  "[\\x{2e80}-\\x{2e99}\\x{2e9b}-\\x{2ef3}\\x{2f00}-\\x{2fd5}\\x{3005}\\x{3007}\\x{3021}-\\x{3029}\\x{3038}-\\x{303b}" \
+  "\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}\\x{f900}-\\x{fa6d}\\x{fa70}-\\x{fad9}\\x{16fe2}\\x{16fe3}\\x{16ff0}\\x{16ff1}"  \
+  "\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2ebe0}\\x{2f800}-\\x{2fa1d}\\x{30000}-\\x{323af}]"
+#define NO_HAN(set) "(?:(?!" HAN ")" set ")"
 #define CASED_WORD_NO_HAN(contraction)                                                \
   "[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "*" NO_HAN(LOWER) "+" contraction "|"         \
   "[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "+" NO_HAN(LOWER) "*" contraction
@@ -117,11 +121,13 @@ constexpr PreTokenizerStep kTekken[] = {
 
 constexpr PreTokenizerStep kGpt4o[] = {{isolate, GPT4O_PATTERN}};
 
-// Digits go by threes from the right, but only where the number ends at a word boundary.
-constexpr PreTokenizerStep kTinyAya[] = {{group_by_three, "(?<!\\d)\\d++\\b"}, {isolate, GPT4O_PATTERN}};
+// Digits go by threes from the right, but only where nothing of a word follows them.
+constexpr PreTokenizerStep kTinyAya[] = {
+    {group_by_three, "(?<!\\d)\\d++(?![\\p{L}\\p{M}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}])"},
+    {isolate, GPT4O_PATTERN}};
 
 constexpr PreTokenizerStep kKimiK2[] = {
-    {isolate, "\\p{Han}+|" CASED_WORD_NO_HAN(CONTRACTIONS "?") "|\\p{N}{1,3}|" SYMBOLS "|" NEWLINES_AND_SPACE}};
+    {isolate, HAN "+|" CASED_WORD_NO_HAN(CONTRACTIONS "?") "|\\p{N}{1,3}|" SYMBOLS "|" NEWLINES_AND_SPACE}};
 
 constexpr PreTokenizerStep kSuperBpe[] = {{isolate, "\\p{N}+"}, {group_by_three, "\\d+"}};
 

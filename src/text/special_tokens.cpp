@@ -107,8 +107,8 @@ void apply_strip_rules(VocabData& data, std::string_view model_name) {
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (name.find("phi-3") == std::string::npos && name.find("phi3") == std::string::npos) return;
   for (Token& token : data.tokens) {
-    const bool special = token.type == TokenType::control || token.type == TokenType::user_defined;
-    token.strip_right = special && token.text != "<s>" && token.text != "<|endoftext|>";
+    token.strip_right =
+        !is_plain(token.type) && token.text != "<unk>" && token.text != "<s>" && token.text != "<|endoftext|>";
   }
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <span>
 
+#include "text/merge.h"
 #include "text/string_index.h"
 #include "text/text_tokenizer.h"
 #include "text/vocab_data.h"
@@ -16,17 +17,15 @@ inline constexpr std::string_view kSpaceSymbol = "\xe2\x96\x81";  // U+2581, how
 
 class SpmTokenizer final : public TextTokenizer {
  public:
-  // `tokens` must outlive the object. byte_tokens: the id of each byte's token, kNoToken where there is none;
-  // unknown: what stands for a character that is neither a token nor spelled in bytes, or kNoToken.
+  // `tokens` must outlive the object; no score is NaN. byte_tokens: the id of each byte's token, kNoToken where there
+  // is none; unknown: what stands for a character that is neither a token nor spelled in bytes, or kNoToken.
   SpmTokenizer(std::span<const Token> tokens, const std::array<int32_t, 256>& byte_tokens, int32_t unknown);
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override;
 
  private:
-  struct Work;
-  // Merges within `word` (spaces already written as U+2581), appends its ids.
-  void encode_word(std::string_view word, Work& work, std::vector<int32_t>& ids) const;
-  void try_merge(std::string_view word, Work& work, int32_t left, int32_t right) const;
+  // Appends the ids of `word`, in which spaces are written as U+2581 already.
+  void encode_word(std::string_view word, MergeChain& chain, std::vector<int32_t>& ids) const;
   void append_bytes(std::string_view bytes, std::vector<int32_t>& ids) const;
 
   std::span<const Token> tokens_;

@@ -1,6 +1,7 @@
 // StringIndex: text -> id, for hundreds of thousands of short strings that are looked up a few times per byte of
 // input. Open addressing, 24 bytes a slot. Holds views: the strings must outlive it and stay where they are.
-// Immutable use from many threads is fine. The hash is seeded at random, so a file cannot be made to collide.
+// Immutable use from many threads is fine. The hash is seeded at random once per process, so a
+// file cannot be made to collide.
 #pragma once
 
 #include <bit>
@@ -16,7 +17,7 @@ class StringIndex {
  public:
   static constexpr int32_t kAbsent = -1;
 
-  explicit StringIndex(size_t n_expected = 0) : seed_(random_seed()) { rehash(n_expected); }
+  explicit StringIndex(size_t n_expected = 0) : seed_(process_seed()) { rehash(n_expected); }
 
   int32_t find(std::string_view text) const {
     const uint32_t hash = hash_of(text);
@@ -50,9 +51,9 @@ class StringIndex {
     int32_t id = kAbsent;
   };
 
-  static uint64_t random_seed() {
-    std::random_device device;
-    return uint64_t{device()} << 32 | device();
+  static uint64_t process_seed() {
+    static const uint64_t seed = uint64_t{std::random_device()()} << 32 | std::random_device()();
+    return seed;
   }
 
   uint32_t hash_of(std::string_view text) const {

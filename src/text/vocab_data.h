@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tandem {
@@ -45,7 +44,7 @@ struct VocabData {
   TokenizerKind kind = TokenizerKind::spm;
   std::string pre;  // BPE: the name of the pre-tokenizer, tokenizer.ggml.pre
   std::vector<Token> tokens;
-  std::vector<std::pair<std::string, std::string>> merges;  // BPE, best first
+  std::vector<std::string> merges;  // BPE, best first: two texts with a space between them
   SpecialIds special;
   Flag add_bos = Flag::unset, add_eos = Flag::unset;
   Flag add_space_prefix = Flag::unset, remove_extra_whitespaces = Flag::unset;

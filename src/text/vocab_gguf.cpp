@@ -67,21 +67,6 @@ void read_tokens(const Metadata& metadata, VocabData& data) {
   }
 }
 
-void read_merges(const Metadata& metadata, VocabData& data) {
-  const auto lines = metadata.get_strings(kMerges);
-  data.merges.reserve(lines.size());
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const std::string_view line = lines[i];
-    const size_t space = line.find(' ');
-    if (space == std::string_view::npos || space == 0 || space + 1 == line.size() ||
-        line.find(' ', space + 1) != std::string_view::npos) {
-      metadata.fail(kMerges, format("merge %zu, '%s'", i, printable(line, 40).c_str()),
-                    "two texts with one space between them");
-    }
-    data.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
-  }
-}
-
 // Some files have ids of roles that generation does not need pointing past the vocabulary; those are left out.
 enum class Need { exact, optional };
 
@@ -135,7 +120,10 @@ VocabData read_vocab_data(const Metadata& metadata) {
   data.pre = metadata.get_or<std::string>("tokenizer.ggml.pre", "");
   read_special_ids(metadata, data);
   read_tokens(metadata, data);
-  if (data.kind == TokenizerKind::bpe) read_merges(metadata, data);
+  if (data.kind == TokenizerKind::bpe) {
+    const auto merges = metadata.get_strings(kMerges);
+    data.merges.assign(merges.begin(), merges.end());
+  }
   data.add_bos = read_flag(metadata, "tokenizer.ggml.add_bos_token");
   data.add_eos = read_flag(metadata, "tokenizer.ggml.add_eos_token");
   data.add_space_prefix = read_flag(metadata, "tokenizer.ggml.add_space_prefix");

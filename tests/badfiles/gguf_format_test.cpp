@@ -1,4 +1,5 @@
-// Broken GGUF files: each must give one Error that names the file and the thing, whatever the way it is opened.
+// Broken GGUF files: each must give one Error that names the file and the thing, whatever the way it is
+// opened.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -74,7 +75,8 @@ TEST_F(GgufBadFile, NotAFile) {
   EXPECT_THAT(open_error("/dev/null", ErrorCode::bad_file), HasSubstr("a device"));
   const std::string fifo = directory.path("fifo");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_THAT(open_error(fifo, ErrorCode::bad_file), HasSubstr("a FIFO"));  // and it does not wait for a writer
+  EXPECT_THAT(open_error(fifo, ErrorCode::bad_file),
+              HasSubstr("a FIFO"));  // and it does not wait for a writer
 }
 
 TEST_F(GgufBadFile, Start) {
@@ -141,7 +143,8 @@ TEST_F(GgufBadFile, EveryByteChanged) {
 }
 
 TEST_F(GgufBadFile, CountsAndLengths) {
-  for (const uint64_t huge : {uint64_t{1000}, uint64_t{1} << 32, uint64_t{1} << 60, uint64_t{1} << 61, ~uint64_t{0}}) {
+  for (const uint64_t huge :
+       {uint64_t{1000}, uint64_t{1} << 32, uint64_t{1} << 60, uint64_t{1} << 61, ~uint64_t{0}}) {
     RawGguf file = small_gguf();
     file.n_tensors = huge;
     expect_bad(file, "the tensor count");
@@ -161,11 +164,13 @@ TEST_F(GgufBadFile, CountsAndLengths) {
 TEST_F(GgufBadFile, Metadata) {
   expect_bad_pair(kv_u32("a.u32", 1), "metadata key a.u32 appears twice");
   expect_bad_pair(ByteString().string("key").u32(13).u64(0).bytes(), "metadata key type is 13");
-  expect_bad_pair(ByteString().string("key").u32(0xffffffff).u64(0).bytes(), "metadata key type is 4294967295");
+  expect_bad_pair(ByteString().string("key").u32(0xffffffff).u64(0).bytes(),
+                  "metadata key type is 4294967295");
   expect_bad_pair(ByteString().string("key").u32(9).u32(77).u64(1).bytes(), "element type is 77");
   expect_bad_pair(ByteString().string("key").u32(9).u32(9).u64(1).u32(4).u64(0).bytes(), "array of arrays");
   expect_bad_pair(ByteString().string("key").u32(7).number(uint8_t{2}).bytes(), "a bool of 2");
-  expect_bad_pair(ByteString().string("key").u32(9).u32(7).u64(2).number(uint16_t{0x0301}).bytes(), "a bool of 3");
+  expect_bad_pair(ByteString().string("key").u32(9).u32(7).u64(2).number(uint16_t{0x0301}).bytes(),
+                  "a bool of 3");
   expect_bad_pair(ByteString().string("k\n\x1b").u32(99).bytes(), "k\\x0a\\x1b");
 }
 
@@ -190,26 +195,31 @@ TEST_F(GgufBadFile, Dimensions) {
   expect_bad_tensor(tensor_info("t", {0}, 0, 128), "tensor t dimension 0 is 0");
   expect_bad_tensor(tensor_info("t", {4, 0}, 0, 128), "tensor t dimension 1 is 0");
   expect_bad_tensor(tensor_info("t", {4, ~uint64_t{0}}, 0, 128), "tensor t dimension 1 is -1");
-  expect_bad_tensor(tensor_info("t", {uint64_t{1} << 63}, 0, 128), "tensor t dimension 0 is -9223372036854775808");
+  expect_bad_tensor(tensor_info("t", {uint64_t{1} << 63}, 0, 128),
+                    "tensor t dimension 0 is -9223372036854775808");
   expect_bad_tensor(tensor_info("t", {uint64_t{1} << 32, uint64_t{1} << 31}, 24, 128), "overflows");
   expect_bad_tensor(tensor_info("t", {uint64_t{1} << 32, uint64_t{1} << 32}, 24, 128), "overflows");
   expect_bad_tensor(tensor_info("t", {1u << 16, 1u << 16, 1u << 16, 1u << 16}, 24, 128), "overflows");
   expect_bad_tensor(tensor_info("t", {(uint64_t{1} << 62) - 1}, 0, 128), "size in bytes overflows");
   expect_bad_tensor(tensor_info("t", {uint64_t{1} << 61}, 0, 128), "size in bytes overflows");
-  expect_bad_tensor(tensor_info("t", {uint64_t{1} << 60}, 0, 128), "tensor t needs 4611686018427387904 bytes");
+  expect_bad_tensor(tensor_info("t", {uint64_t{1} << 60}, 0, 128),
+                    "tensor t needs 4611686018427387904 bytes");
 }
 
 TEST_F(GgufBadFile, Types) {
   for (const uint32_t type : {4u, 5u, 31u, 33u, 36u, 63u, 64u, 200u, 0xffffffffu}) {
-    expect_bad_tensor(tensor_info("t", {32}, type, 128), "tensor t has the unknown type " + std::to_string(type));
+    expect_bad_tensor(tensor_info("t", {32}, type, 128),
+                      "tensor t has the unknown type " + std::to_string(type));
   }
   expect_bad_tensor(tensor_info("t", {33}, 2, 128), "rows of 33 elements, but Q4_0 needs a multiple of 32");
-  expect_bad_tensor(tensor_info("t", {128, 2}, 12, 128), "rows of 128 elements, but Q4_K needs a multiple of 256");
+  expect_bad_tensor(tensor_info("t", {128, 2}, 12, 128),
+                    "rows of 128 elements, but Q4_K needs a multiple of 256");
   expect_bad_tensor(tensor_info("t", {16, 2}, 39, 128), "MXFP4 needs a multiple of 32");
 }
 
 TEST_F(GgufBadFile, Offsets) {
-  expect_bad_tensor(tensor_info("t", {1}, 0, 65), "tensor t data offset is 65, needed a multiple of the alignment 32");
+  expect_bad_tensor(tensor_info("t", {1}, 0, 65),
+                    "tensor t data offset is 65, needed a multiple of the alignment 32");
   expect_bad_tensor(tensor_info("t", {1}, 0, 32), "tensors first and t overlap");
   expect_bad_tensor(tensor_info("t", {1}, 0, 64), "overlap");
   expect_bad_tensor(tensor_info("t", {1}, 0, 0), "overlap");
@@ -271,7 +281,8 @@ TEST_F(GgufBadSplit, MissingPart) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::bad_file);
-    EXPECT_THAT(error.what(), StartsWith(directory.path("m-00003-of-00003.gguf") + ": cannot open: No such file"));
+    EXPECT_THAT(error.what(),
+                StartsWith(directory.path("m-00003-of-00003.gguf") + ": cannot open: No such file"));
     EXPECT_THAT(error.what(), HasSubstr("part 3 of 3"));
   }
 }

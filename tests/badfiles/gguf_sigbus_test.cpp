@@ -27,7 +27,8 @@ class GgufSigbus : public testing::Test {
   void cut_and_read(const GgufFile& file) {
     if (truncate(path.c_str(), 4096) != 0) _exit(99);
     volatile unsigned sum = 0;
-    for (uint64_t i = 0; i < file.tensors()[0].n_bytes; ++i) sum = sum + static_cast<unsigned>(file.tensors()[0].data[i]);
+    for (uint64_t i = 0; i < file.tensors()[0].n_bytes; ++i)
+      sum = sum + static_cast<unsigned>(file.tensors()[0].data[i]);
     _exit(98);
   }
 
@@ -41,7 +42,8 @@ TEST_F(GgufSigbus, NamesTheFileAndTheOffset) {
         const GgufFile file(path);
         cut_and_read(file);
       },
-      testing::ExitedWithCode(5), "^tandem: error: .*shrinks.gguf: reading failed at offset 4096: the file was trunc");
+      testing::ExitedWithCode(5),
+      "^tandem: error: .*shrinks.gguf: reading failed at offset 4096: the file was trunc");
 }
 
 TEST_F(GgufSigbus, FollowsAMove) {

@@ -22,7 +22,8 @@ int main(int n_arguments, char** arguments) {
     test::RawGguf file;
     file.pairs = {test::kv_u32("general.alignment", 8)};
     file.alignment = 8;
-    file.tensors = {test::tensor_info("t", {info.block_elements, 1, 2}, static_cast<uint32_t>(info.dtype), 0)};
+    file.tensors = {
+        test::tensor_info("t", {info.block_elements, 1, 2}, static_cast<uint32_t>(info.dtype), 0)};
     file.data.assign(2 * info.block_bytes, '\x5a');
     test::write_file(folder + std::string(info.name), file.bytes());
   }

@@ -2,7 +2,6 @@
 // of dequantized weights. Weights are random blocks, so that every bit pattern of quants and scales occurs.
 #include <gtest/gtest.h>
 
-
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -60,10 +60,10 @@ inline std::string tensor_info(std::string_view name, const std::vector<uint64_t
 struct RawGguf {
   std::string magic = "GGUF";
   uint32_t version = 3;
-  std::vector<std::string> pairs;    // kv_...
-  std::vector<std::string> tensors;  // tensor_info
+  std::vector<std::string> pairs;              // kv_...
+  std::vector<std::string> tensors;            // tensor_info
   std::optional<uint64_t> n_tensors, n_pairs;  // lies about the counts
-  uint64_t alignment = 32;           // of the padding before the data
+  uint64_t alignment = 32;                     // of the padding before the data
   std::string data;
 
   std::string header() const {
@@ -107,7 +107,9 @@ inline RawGguf small_gguf() {
   return file;
 }
 
-inline std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+inline std::span<const std::byte> as_bytes(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 inline void write_file(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

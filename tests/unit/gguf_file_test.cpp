@@ -118,7 +118,8 @@ TEST(GgufFile, SplitPartsBecomeOneModel) {
   const test::TempDir directory;
   for (uint16_t i = 0; i < 3; ++i) {
     test::RawGguf raw;
-    raw.pairs = {test::kv_u16("split.no", i), test::kv_u16("split.count", 3), test::kv_i32("split.tensors.count", 3)};
+    raw.pairs = {test::kv_u16("split.no", i), test::kv_u16("split.count", 3),
+                 test::kv_i32("split.tensors.count", 3)};
     if (i == 0) raw.pairs.push_back(test::kv_string("general.architecture", "llama"));
     raw.tensors = {test::tensor_info("t" + std::to_string(i), {1}, 0, 0)};
     raw.data = "abc" + std::to_string(i);
@@ -169,7 +170,8 @@ size_t n_files(const test::TempDir& directory) {
 // Writes the model that `source` holds, tensor data in pieces of `piece` bytes.
 void copy_model(const GgufFile& source, const std::string& path, size_t piece) {
   GgufWriter writer(path, source.alignment());
-  for (const Metadata::Entry& entry : source.metadata().entries()) writer.metadata().set(entry.key, entry.value);
+  for (const Metadata::Entry& entry : source.metadata().entries())
+    writer.metadata().set(entry.key, entry.value);
   for (const TensorInfo& t : source.tensors()) {
     writer.add_tensor(t.name, t.dtype, std::span(t.dims, static_cast<size_t>(t.n_dims)));
   }

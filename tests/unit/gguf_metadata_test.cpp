@@ -90,7 +90,8 @@ TEST(Metadata, Arrays) {
   EXPECT_EQ(error_of(ErrorCode::bad_file, [&] { m.get_array<float>("ints"); }),
             "f: metadata ints: found array of 2 i32, needed array of f32");
   EXPECT_EQ(error_of(ErrorCode::bad_file, [&] { m.get_vector<int8_t>("ints"); }),
-            "f: metadata ints: found array of 2 i32 with 300, needed an array, each element an integer from -128 to 127");
+            "f: metadata ints: found array of 2 i32 with 300, needed an array, each element an integer from "
+            "-128 to 127");
   EXPECT_THROW(m.get_vector<float>("strings"), Error);
   EXPECT_THROW(m.get_strings("floats"), Error);
 }
@@ -134,9 +135,10 @@ TEST(Metadata, Overrides) {
   EXPECT_EQ(m.get<std::string>("name"), "a=b:c");
   EXPECT_EQ(m.find("new")->type(), ValueType::u32);
   EXPECT_EQ(m.find("wide")->type(), ValueType::i64);
-  for (const char* bad : {"", "u16", "u16=int", "=int:3", "u16=int:65536", "u16=int:1x", "u16=int:", "eps=float:one",
-                          "flag=bool:maybe", "x=u32:1", "wide=int:99999999999999999999"}) {
-    EXPECT_NE(error_of(ErrorCode::usage, [&] { m.override_from_text(bad); }).find("override"), std::string::npos);
+  for (const char* bad : {"", "u16", "u16=int", "=int:3", "u16=int:65536", "u16=int:1x", "u16=int:",
+                          "eps=float:one", "flag=bool:maybe", "x=u32:1", "wide=int:99999999999999999999"}) {
+    EXPECT_NE(error_of(ErrorCode::usage, [&] { m.override_from_text(bad); }).find("override"),
+              std::string::npos);
   }
 }
 

@@ -54,7 +54,8 @@ std::vector<float> round_trip(DType dtype, const std::vector<float>& x, const fl
 }
 
 // Root of the mean of weight * error^2.
-double rms_error(const std::vector<float>& x, const std::vector<float>& y, const std::vector<float>& weights = {}) {
+double rms_error(const std::vector<float>& x, const std::vector<float>& y,
+                 const std::vector<float>& weights = {}) {
   double sum = 0.0;
   for (size_t i = 0; i < x.size(); ++i) {
     const double error = static_cast<double>(x[i]) - y[i];
@@ -86,7 +87,8 @@ TEST(Quants, DequantizeGivesThePublishedFloatsToTheBit) {
 
 TEST(Quants, QuantizeGivesThePublishedBytes) {
   for (const test::QuantizeVector& known : test::kQuantizeVectors) {
-    EXPECT_EQ(quantize(known.dtype, floats_from_hex(known.floats)), from_hex(known.block)) << dtype_name(known.dtype);
+    EXPECT_EQ(quantize(known.dtype, floats_from_hex(known.floats)), from_hex(known.block))
+        << dtype_name(known.dtype);
   }
 }
 
@@ -96,10 +98,10 @@ struct Bound {
   double relative_error;
 };
 constexpr Bound kBounds[] = {
-    {DType::F32, 0.0},      {DType::F16, 2.2e-4},    {DType::BF16, 1.8e-3},  {DType::Q4_0, 0.089},
-    {DType::Q4_1, 0.080},   {DType::Q5_0, 0.044},    {DType::Q5_1, 0.0385},  {DType::Q8_0, 0.0056},
-    {DType::Q2_K, 0.30},    {DType::Q3_K, 0.16},     {DType::Q4_K, 0.074},   {DType::Q5_K, 0.037},
-    {DType::Q6_K, 0.0180},  {DType::IQ4_NL, 0.076},  {DType::IQ4_XS, 0.077}, {DType::MXFP4, 0.117},
+    {DType::F32, 0.0},     {DType::F16, 2.2e-4},   {DType::BF16, 1.8e-3},  {DType::Q4_0, 0.089},
+    {DType::Q4_1, 0.080},  {DType::Q5_0, 0.044},   {DType::Q5_1, 0.0385},  {DType::Q8_0, 0.0056},
+    {DType::Q2_K, 0.30},   {DType::Q3_K, 0.16},    {DType::Q4_K, 0.074},   {DType::Q5_K, 0.037},
+    {DType::Q6_K, 0.0180}, {DType::IQ4_NL, 0.076}, {DType::IQ4_XS, 0.077}, {DType::MXFP4, 0.117},
 };
 
 TEST(Quants, ErrorOnNormalDataIsWithinTheBound) {
@@ -113,14 +115,16 @@ TEST(Quants, ErrorOnNormalDataIsWithinTheBound) {
   }
 }
 
-TEST(Quants, EveryComputableDtypeHasABound) { EXPECT_EQ(std::size(kBounds), computable_dtypes().size()); }
+TEST(Quants, EveryComputableDtypeHasABound) {
+  EXPECT_EQ(std::size(kBounds), computable_dtypes().size());
+}
 
 TEST(Quants, ImportanceMovesTheErrorToWhereItMattersLess) {
   const std::vector<float> x = normal_floats(256 * 64, 1.0f, 11);
   std::vector<float> importance(x.size());
   for (size_t i = 0; i < importance.size(); ++i) importance[i] = i % 8 == 0 ? 20.0f : 0.5f;
-  for (const DType dtype : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q2_K, DType::Q3_K, DType::Q4_K,
-                            DType::Q5_K, DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS}) {
+  for (const DType dtype : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q2_K, DType::Q3_K,
+                            DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS}) {
     const double with = rms_error(x, round_trip(dtype, x, importance.data()), importance);
     const double without = rms_error(x, round_trip(dtype, x), importance);
     EXPECT_LT(with, 0.97 * without) << dtype_name(dtype);
@@ -161,7 +165,8 @@ TEST(Quants, ConstantBlocksComeBackNearly) {
   for (const float value : {1.0f, -1.0f, 0.37f, -250.0f}) {
     const std::vector<float> x(512, value);
     for (const DType dtype : computable_dtypes()) {
-      for (const float v : round_trip(dtype, x)) ASSERT_NEAR(v, value, 0.26 * std::fabs(value)) << dtype_name(dtype);
+      for (const float v : round_trip(dtype, x))
+        ASSERT_NEAR(v, value, 0.26 * std::fabs(value)) << dtype_name(dtype);
     }
   }
 }
@@ -200,7 +205,8 @@ TEST(Quants, OddInputDoesNotCrash) {
     bool finite = true;
     for (const float v : x) finite &= std::isfinite(v);
     for (const DType dtype : computable_dtypes()) {
-      for (const float* importance : {static_cast<const float*>(nullptr), static_cast<const float*>(x.data())}) {
+      for (const float* importance :
+           {static_cast<const float*>(nullptr), static_cast<const float*>(x.data())}) {
         const std::vector<float> y = round_trip(dtype, x, importance);
         if (!finite || dtype == DType::F16 || dtype == DType::BF16) continue;
         for (const float v : y) ASSERT_TRUE(std::isfinite(v)) << dtype_name(dtype) << " " << name;

@@ -1,22 +1,31 @@
-// tandem synth: the mixes against counts that loaders print for public files, the fillers against the reference
-// dequantizers, the vocabularies against the rules of their tokenizers.
+// tandem synth: the mixes against counts that loaders print for public files, the fillers against the
+// reference dequantizers, the vocabularies against the rules of their tokenizers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <ostream>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "base/error.h"
 #include "gguf/dtype.h"
+#include "gguf/file.h"
 #include "gguf/metadata.h"
 #include "gguf/quants.h"
 #include "tools/quant_mix.h"
 #include "tools/random_vocab.h"
 #include "tools/random_weights.h"
 #include "tools/shapes.h"
+#include "tools/synth.h"
 
 namespace tandem::tools {
 namespace {
@@ -27,7 +36,8 @@ std::vector<DType> dtypes_of(const Shape& shape, FileType type, Mix mix = Mix::s
   const std::vector<ShapeTensor> tensors = tensors_of(shape);
   std::vector<MixTensor> list;
   for (const ShapeTensor& t : tensors) list.push_back({t.name, t.dims, DType::F32});
-  return quant_mix(type, {shape.arch, shape.n_layer, shape.n_head, shape.n_head_kv, shape.n_expert}, list, mix);
+  return quant_mix(type, {shape.arch, shape.n_layer, shape.n_head, shape.n_head_kv, shape.n_expert}, list,
+                   mix);
 }
 
 Counts count_dtypes(const char* shape, FileType type, Mix mix = Mix::standard) {
@@ -38,7 +48,8 @@ Counts count_dtypes(const char* shape, FileType type, Mix mix = Mix::standard) {
 
 // The numbers of tensors by type that llama.cpp prints when it loads the published files.
 TEST(QuantMix, MatchesPublishedFiles) {
-  EXPECT_EQ(count_dtypes("tinyllama-1.1b", FileType::Q4_K_M), (Counts{{"F32", 45}, {"Q4_K", 135}, {"Q6_K", 21}}));
+  EXPECT_EQ(count_dtypes("tinyllama-1.1b", FileType::Q4_K_M),
+            (Counts{{"F32", 45}, {"Q4_K", 135}, {"Q6_K", 21}}));
   EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q4_0), (Counts{{"F32", 65}, {"Q4_0", 225}, {"Q6_K", 1}}));
   EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q4_K_M), (Counts{{"F32", 65}, {"Q4_K", 193}, {"Q6_K", 33}}));
   EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q5_K_M), (Counts{{"F32", 65}, {"Q5_K", 193}, {"Q6_K", 33}}));
@@ -48,9 +59,11 @@ TEST(QuantMix, MatchesPublishedFiles) {
             (Counts{{"F32", 65}, {"Q3_K", 129}, {"Q4_K", 92}, {"Q5_K", 4}, {"Q6_K", 1}}));
   EXPECT_EQ(count_dtypes("llama-2-70b", FileType::Q4_K_M),
             (Counts{{"F32", 161}, {"Q4_K", 441}, {"Q5_K", 40}, {"Q6_K", 81}}));
-  EXPECT_EQ(count_dtypes("llama-3.1-8b", FileType::Q4_K_M), (Counts{{"F32", 66}, {"Q4_K", 193}, {"Q6_K", 33}}));
+  EXPECT_EQ(count_dtypes("llama-3.1-8b", FileType::Q4_K_M),
+            (Counts{{"F32", 66}, {"Q4_K", 193}, {"Q6_K", 33}}));
   EXPECT_EQ(count_dtypes("llama-3.1-8b", FileType::Q8_0), (Counts{{"F32", 66}, {"Q8_0", 226}}));
-  EXPECT_EQ(count_dtypes("llama-3.2-3b", FileType::Q4_K_M), (Counts{{"F32", 58}, {"Q4_K", 168}, {"Q6_K", 29}}));
+  EXPECT_EQ(count_dtypes("llama-3.2-3b", FileType::Q4_K_M),
+            (Counts{{"F32", 58}, {"Q4_K", 168}, {"Q6_K", 29}}));
   // 896 is no multiple of 256: every K type falls back.
   EXPECT_EQ(count_dtypes("qwen2.5-0.5b", FileType::Q4_K_M),
             (Counts{{"F32", 121}, {"Q4_K", 12}, {"Q5_0", 132}, {"Q6_K", 12}, {"Q8_0", 13}}));
@@ -62,7 +75,8 @@ TEST(QuantMix, LeavesFloatsAndSmallTensorsAlone) {
   EXPECT_EQ(count_dtypes("qwen3-30b-a3b", FileType::Q8_0)["F32"], 48 * 5 + 1);
   EXPECT_EQ(count_dtypes("mixtral-8x7b", FileType::Q4_K_M)["Q8_0"], 64);  // attn_k and attn_v
   EXPECT_EQ(count_dtypes("qwen3-30b-a3b", FileType::MXFP4)["MXFP4"], 48 * 3);
-  EXPECT_EQ(count_dtypes("tinyllama-1.1b", FileType::MXFP4, Mix::pure), (Counts{{"F32", 45}, {"MXFP4", 156}}));
+  EXPECT_EQ(count_dtypes("tinyllama-1.1b", FileType::MXFP4, Mix::pure),
+            (Counts{{"F32", 45}, {"MXFP4", 156}}));
 }
 
 TEST(QuantMix, EveryRowIsAWholeNumberOfBlocks) {
@@ -72,7 +86,8 @@ TEST(QuantMix, EveryRowIsAWholeNumberOfBlocks) {
       for (const Mix mix : {Mix::standard, Mix::pure}) {
         const std::vector<DType> dtypes = dtypes_of(shape, type.type, mix);
         for (size_t i = 0; i < tensors.size(); ++i) {
-          ASSERT_EQ(tensors[i].dims[0] % dtype_info(dtypes[i]).block_elements, 0) << shape.name << tensors[i].name;
+          ASSERT_EQ(tensors[i].dims[0] % dtype_info(dtypes[i]).block_elements, 0)
+              << shape.name << tensors[i].name;
           ASSERT_TRUE(dtype_info(dtypes[i]).computable);
         }
       }
@@ -154,11 +169,79 @@ TEST(RandomWeights, HaveTheSpreadAskedFor) {
   }
 }
 
+// Small enough for a test, with every kind of tensor that the llama shapes have.
+constexpr Shape kSmall = {"small", "Small", "llama", 2,     256,   4, 2, 64, 512, VocabKind::spm_llama,
+                          4096,    128,     1e4f,    1e-5f, false, 8};
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(Synth, WritesAFileThatReadsBack) {
+  const std::string path = testing::TempDir() + "synth_test.gguf";
+  uint64_t n_done = 0, n_bytes = 0;
+  const SynthResult result = write_synthetic_model(kSmall, {FileType::Q4_K_M}, path, [&](SynthProgress p) {
+    EXPECT_GT(p.n_bytes_done, n_done);
+    n_done = p.n_bytes_done;
+    n_bytes = p.n_bytes;
+  });
+  EXPECT_EQ(n_done, n_bytes);
+  EXPECT_EQ(result.n_bytes, n_bytes);
+  const GgufFile file(path);
+  EXPECT_EQ(file.n_tensor_bytes(), n_bytes);
+  EXPECT_EQ(file.metadata().get<std::string>("general.architecture"), "llama");
+  EXPECT_EQ(file.metadata().get<uint32_t>("general.file_type"), 15u);
+  EXPECT_EQ(file.metadata().get<uint32_t>("llama.block_count"), 2u);
+  EXPECT_EQ(file.metadata().get_strings("tokenizer.ggml.tokens").size(), 4096u);
+
+  const std::vector<ShapeTensor> tensors = tensors_of(kSmall);
+  ASSERT_EQ(file.tensors().size(), tensors.size());
+  for (const ShapeTensor& expected : tensors) {
+    const TensorInfo& tensor = file.tensor(expected.name);
+    EXPECT_TRUE(std::equal(expected.dims.begin(), expected.dims.end(), tensor.dims)) << expected.name;
+    std::vector<float> row(static_cast<size_t>(tensor.dims[0]));
+    dequantize_row(tensor.dtype, tensor.data, row.data(), tensor.dims[0]);
+    for (const float value : row) ASSERT_TRUE(std::isfinite(value)) << expected.name;
+    EXPECT_NEAR(row[0], expected.role == TensorRole::norm ? 1 : 0,
+                expected.role == TensorRole::rope_factors ? 9 : 0.5);
+  }
+  EXPECT_EQ(file.tensor("rope_freqs.weight").n_elements(), 32);
+  std::remove(path.c_str());
+}
+
+TEST(Synth, TheSeedDecidesEveryByte) {
+  const std::string path = testing::TempDir() + "synth_seed_test.gguf";
+  const auto bytes_of = [&](uint64_t seed) {
+    write_synthetic_model(kSmall, {FileType::Q4_0, Mix::standard, seed}, path);
+    return read_file(path);
+  };
+  const std::string first = bytes_of(1);
+  EXPECT_EQ(first, bytes_of(1));
+  EXPECT_NE(first, bytes_of(2));
+  std::remove(path.c_str());
+}
+
+TEST(Synth, LeavesNothingBehindWhenItCannotFinish) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "synth_stop_test";
+  std::filesystem::create_directory(folder);
+  const auto stop = [](SynthProgress) { throw Error(ErrorCode::io, "stop"); };
+  EXPECT_THROW(write_synthetic_model(kSmall, {}, (folder / "f.gguf").string(), stop), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+  EXPECT_THROW(write_synthetic_model(kSmall, {}, (folder / "f.gguf").string()), Error);  // no such folder
+}
+
 struct VocabCase {
   const char* shape;
   const char* pre;
   std::map<int, std::string> specials;
 };
+
+// How the test's name ends.
+void PrintTo(const VocabCase& c, std::ostream* out) {
+  *out << c.shape;
+}
 
 class RandomVocab : public testing::TestWithParam<VocabCase> {};
 
@@ -197,13 +280,20 @@ TEST_P(RandomVocab, IsWellFormed) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, RandomVocab,
-    testing::Values(
-        VocabCase{"tinyllama-1.1b", "default", {{0, "<unk>"}, {1, "<s>"}, {2, "</s>"}, {3, "<0x00>"}, {13, "<0x0A>"}}},
-        VocabCase{"llama-3.1-8b", "llama-bpe",
-                  {{0, "!"}, {128000, "<|begin_of_text|>"}, {128009, "<|eot_id|>"},
-                   {128255, "<|reserved_special_token_247|>"}}},
-        VocabCase{"qwen2.5-0.5b", "qwen2", {{151643, "<|endoftext|>"}, {151645, "<|im_end|>"}, {151664, "<|file_sep|>"}}},
-        VocabCase{"gemma-2-2b", "default", {{2, "<bos>"}, {107, "<end_of_turn>"}, {217, "<0x00>"}}}));
+    testing::Values(VocabCase{"tinyllama-1.1b",
+                              "default",
+                              {{0, "<unk>"}, {1, "<s>"}, {2, "</s>"}, {3, "<0x00>"}, {13, "<0x0A>"}}},
+                    VocabCase{"llama-3.1-8b",
+                              "llama-bpe",
+                              {{0, "!"},
+                               {128000, "<|begin_of_text|>"},
+                               {128009, "<|eot_id|>"},
+                               {128255, "<|reserved_special_token_247|>"}}},
+                    VocabCase{"qwen2.5-0.5b",
+                              "qwen2",
+                              {{151643, "<|endoftext|>"}, {151645, "<|im_end|>"}, {151664, "<|file_sep|>"}}},
+                    VocabCase{
+                        "gemma-2-2b", "default", {{2, "<bos>"}, {107, "<end_of_turn>"}, {217, "<0x00>"}}}));
 
 }  // namespace
 }  // namespace tandem::tools

@@ -76,13 +76,14 @@ struct Dot32 {
 
 // Scales (and offsets) of a strip's blocks, one row a lane.
 template <class Format, class Chunk>
-TANDEM_INLINE void pack_scales(const std::byte* const* rows, int64_t k0, int64_t n_blocks, Chunk& to) {
+TANDEM_INLINE void pack_scales(const Strip& strip, int64_t k0, int64_t n_blocks, Chunk& to) {
   using Block = typename Format::Block;
   for (int p = 0; p < 2; ++p) {
     for (int64_t b = 0; b < n_blocks; b += 8) {
       __m256 d[8], offset[8];
       for (int r = 0; r < 8; ++r) {
-        const Block* row = reinterpret_cast<const Block*>(rows[8 * p + r]) + k0 / 32 + b;
+        const Block* row = reinterpret_cast<const Block*>(strip.rows[8 * p + r]) + k0 / 32 + b;
+        prefetch<_MM_HINT_T1>(row, strip.to_next, 8 * sizeof(Block));
         for_eight_blocks<Format>(row, n_blocks - b < 8 ? n_blocks - b : 8, [&](const Block* blocks, int64_t) {
           d[r] = Format::scales(blocks);
           if constexpr (Format::has_min) {
@@ -115,13 +116,13 @@ struct BytePanel32 {
   };
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
 
-  TANDEM_INLINE static void pack(const std::byte* const* rows, int64_t k0, int64_t columns, Chunk& to) {
-    pack_scales<Format>(rows, k0, columns / 32, to);
+  TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
+    pack_scales<Format>(strip, k0, columns / 32, to);
     for (int64_t b = 0; b < columns / 32; ++b) {
       for (int p = 0; p < 2; ++p) {
         __m256i v[8];
         for (int r = 0; r < 8; ++r)
-          v[r] = Format::quants(reinterpret_cast<const Block*>(rows[8 * p + r])[k0 / 32 + b]);
+          v[r] = Format::quants(reinterpret_cast<const Block*>(strip.rows[8 * p + r])[k0 / 32 + b]);
         transpose8(v);
         for (int g = 0; g < 8; ++g) store256(to.w[b][g][p], v[g]);
       }
@@ -142,8 +143,8 @@ struct BytePanel32 {
         const __m256i w0 = load256(chunk.w[b][g][0]), w1 = load256(chunk.w[b][g][1]);
         for (int t = 0; t < T; ++t) {
           const __m256i column = broadcast_u32(x[t].columns + 32 * xb + 4 * g);
-          acc[0][t] = _mm256_add_epi16(acc[0][t], _mm256_maddubs_epi16(w0, column));
-          acc[1][t] = _mm256_add_epi16(acc[1][t], _mm256_maddubs_epi16(w1, column));
+          add16(acc[0][t], _mm256_maddubs_epi16(w0, column));
+          add16(acc[1][t], _mm256_maddubs_epi16(w1, column));
         }
       }
       for (int t = 0; t < T; ++t) {
@@ -175,13 +176,14 @@ struct WordPanel32 {
   };
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
 
-  TANDEM_INLINE static void pack(const std::byte* const* rows, int64_t k0, int64_t columns, Chunk& to) {
-    pack_scales<Format>(rows, k0, columns / 32, to);
+  TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
+    pack_scales<Format>(strip, k0, columns / 32, to);
     for (int64_t b = 0; b < columns / 32; ++b) {
       for (int p = 0; p < 2; ++p) {
         __m256i low[8], high[8];
         for (int r = 0; r < 8; ++r) {
-          const __m256i q = Format::quants(reinterpret_cast<const Block*>(rows[8 * p + r])[k0 / 32 + b]);
+          const __m256i q =
+              Format::quants(reinterpret_cast<const Block*>(strip.rows[8 * p + r])[k0 / 32 + b]);
           low[r] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
           high[r] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
         }
@@ -208,8 +210,8 @@ struct WordPanel32 {
         const __m256i w0 = load256(chunk.w[b][g][0]), w1 = load256(chunk.w[b][g][1]);
         for (int t = 0; t < T; ++t) {
           const __m256i column = broadcast_u32(x[t].columns + 64 * xb + 4 * g);
-          acc[0][t] = _mm256_add_epi32(acc[0][t], _mm256_madd_epi16(w0, column));
-          acc[1][t] = _mm256_add_epi32(acc[1][t], _mm256_madd_epi16(w1, column));
+          add32(acc[0][t], _mm256_madd_epi16(w0, column));
+          add32(acc[1][t], _mm256_madd_epi16(w1, column));
         }
       }
       for (int t = 0; t < T; ++t) {

@@ -81,7 +81,13 @@ TANDEM_INLINE void add_tile(const LinearCall& call, const __m256 (&tile)[2][T], 
   }
 }
 
-// Kernel: Chunk, the unpacked weights of a strip, k_columns of them at a time; pack(rows, k0, columns,
+// Weights of a strip to unpack, and how far behind them the chunk lies that comes next, to be prefetched.
+struct Strip {
+  const std::byte* rows[kStripRows];
+  int64_t to_next;  // bytes
+};
+
+// Kernel: Chunk, the unpacked weights of a strip, k_columns of them at a time; pack(strip, k0, columns,
 // chunk); tile<T>(chunk, tokens, k0, columns, sums). row0 is a multiple of kStripRows; rows past m repeat the
 // last one and are not stored.
 template <class Kernel>
@@ -90,13 +96,15 @@ void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* s
   const ActLayout at = act_layout(Kernel::format, call.k);
   const size_t stride = Kernel::row_bytes(call.k);
   for (int64_t row = row0; row < row1; row += kStripRows) {
-    const std::byte* rows[kStripRows];
+    Strip strip;
     for (int64_t r = 0; r < kStripRows; ++r) {
-      rows[r] = call.w + static_cast<size_t>(row + r < call.m ? row + r : call.m - 1) * stride;
+      strip.rows[r] = call.w + static_cast<size_t>(row + r < call.m ? row + r : call.m - 1) * stride;
     }
     for (int64_t k0 = 0; k0 < call.k; k0 += Kernel::k_columns) {
       const int64_t columns = call.k - k0 < Kernel::k_columns ? call.k - k0 : Kernel::k_columns;
-      Kernel::pack(rows, k0, columns, chunk);
+      const int64_t next = k0 + columns < call.k ? columns : call.k * kStripRows - k0;
+      strip.to_next = static_cast<int64_t>(Kernel::row_bytes(next));
+      Kernel::pack(strip, k0, columns, chunk);
       for_tokens<Kernel::most_tokens>(call.n, [&]<int T>(int64_t t0) {
         ActToken tokens[T];
         for (int t = 0; t < T; ++t) tokens[t] = act_token(call.x, at, t0 + t);

@@ -76,13 +76,14 @@ struct FloatPanel {
   };
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) * sizeof(Value); }
 
-  TANDEM_INLINE static void pack(const std::byte* const* rows, int64_t k0, int64_t columns, Chunk& to) {
+  TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
     for (int64_t c = 0; c < columns; c += 8) {
       const int64_t n = columns - c < 8 ? columns - c : 8;
       for (int p = 0; p < 2; ++p) {
         __m256 v[8];
         for (int r = 0; r < 8; ++r) {
-          const Value* w = reinterpret_cast<const Value*>(rows[8 * p + r]) + k0 + c;
+          const Value* w = reinterpret_cast<const Value*>(strip.rows[8 * p + r]) + k0 + c;
+          if (c % 32 == 0) prefetch<_MM_HINT_T1>(w, strip.to_next, 32 * sizeof(Value));
           v[r] = n == 8 ? Format::load8(w) : load_rest<Format>(w, n);
         }
         transpose8(v);

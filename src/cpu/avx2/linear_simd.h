@@ -38,6 +38,17 @@ TANDEM_INLINE float sum_lanes(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// sum += addend, at this point: without the barrier GCC reassociates integer sums across an unrolled loop,
+// keeps every product alive until its end and spills most of them (half the speed).
+TANDEM_INLINE void add16(__m256i& sum, __m256i addend) {
+  sum = _mm256_add_epi16(sum, addend);
+  asm("" : "+x"(sum));
+}
+TANDEM_INLINE void add32(__m256i& sum, __m256i addend) {
+  sum = _mm256_add_epi32(sum, addend);
+  asm("" : "+x"(sum));
+}
+
 // Lane c of vector r becomes lane r of vector c.
 TANDEM_INLINE void transpose8(__m256i (&v)[8]) {
   __m256i a[8], b[8];
@@ -64,11 +75,15 @@ TANDEM_INLINE void transpose8(__m256 (&v)[8]) {
   for (int i = 0; i < 8; ++i) v[i] = _mm256_castsi256_ps(bits[i]);
 }
 
-// The weights are read once, in order: ask for them early, past the page that the hardware stops at.
+// Asks for the lines of `bytes` bytes, `distance` behind p; those may lie outside of the tensor.
+template <_mm_hint Hint>
+TANDEM_INLINE void prefetch(const void* p, int64_t distance, size_t bytes) {
+  const uintptr_t from = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(distance);
+  for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), Hint);
+}
+// Dot products read the weights once, in order: ahead of the page that the hardware's prefetching stops at.
 TANDEM_INLINE void prefetch_ahead(const void* p, size_t bytes) {
-  constexpr size_t kDistance = 1536;
-  const uintptr_t from = reinterpret_cast<uintptr_t>(p) + kDistance;  // may lie outside of the row
-  for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T0);
+  prefetch<_MM_HINT_T0>(p, 1536, bytes);
 }
 
 // Products of 32 integers with 32 int8 activations, in 8 int32 lanes of which lane i sums columns 4i..4i+3,

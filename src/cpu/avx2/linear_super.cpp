@@ -71,8 +71,8 @@ struct DotK {
         const __m256i scale = broadcast_word<I>(scales);
         for (int t = 0; t < T; ++t) {
           const __m256i column = load256(x[t].columns + 256 * b + 32 * I);
-          isum[t] = _mm256_add_epi32(isum[t], Format::is_signed ? dot_signed(w_abs, w, column, scale)
-                                                                : dot_unsigned(w, column, scale));
+          add32(isum[t],
+                Format::is_signed ? dot_signed(w_abs, w, column, scale) : dot_unsigned(w, column, scale));
         }
       });
       for (int t = 0; t < T; ++t) {
@@ -125,13 +125,14 @@ struct BytePanelK {
   };
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return super_row_bytes<Format>(k); }
 
-  TANDEM_INLINE static void pack(const std::byte* const* rows, int64_t k0, int64_t columns, Chunk& to) {
+  TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
     for (int64_t b = 0; b < columns / 256; ++b) {
       for (int p = 0; p < 2; ++p) {
         const Block* blocks[8];
         for (int r = 0; r < 8; ++r)
-          blocks[r] = reinterpret_cast<const Block*>(rows[8 * p + r]) + k0 / 256 + b;
+          blocks[r] = reinterpret_cast<const Block*>(strip.rows[8 * p + r]) + k0 / 256 + b;
         for_eighths([&]<int I>() __attribute__((always_inline)) {
+          prefetch<_MM_HINT_T1>(blocks[I], strip.to_next, sizeof(Block));
           __m256i v[8];
           for (int r = 0; r < 8; ++r) v[r] = Format::template quants<I>(*blocks[r]);
           transpose8(v);
@@ -221,13 +222,13 @@ struct BytePanelK {
                       w1 = load256(chunk.w[sub_groups * s + g][1]);
         for (int t = 0; t < T; ++t) {
           const __m256i column = broadcast_u32(x[t].columns + Format::sub * xs + 4 * g);
-          acc[0][t] = _mm256_add_epi16(acc[0][t], _mm256_maddubs_epi16(w0, column));
-          acc[1][t] = _mm256_add_epi16(acc[1][t], _mm256_maddubs_epi16(w1, column));
+          add16(acc[0][t], _mm256_maddubs_epi16(w0, column));
+          add16(acc[1][t], _mm256_maddubs_epi16(w1, column));
         }
       }
       for (int t = 0; t < T; ++t) {
-        isum[0][t] = _mm256_add_epi32(isum[0][t], _mm256_madd_epi16(acc[0][t], scale0));
-        isum[1][t] = _mm256_add_epi32(isum[1][t], _mm256_madd_epi16(acc[1][t], scale1));
+        add32(isum[0][t], _mm256_madd_epi16(acc[0][t], scale0));
+        add32(isum[1][t], _mm256_madd_epi16(acc[1][t], scale1));
       }
     }
   }
@@ -246,18 +247,19 @@ struct WordPanelK {
   };
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return super_row_bytes<Format>(k); }
 
-  TANDEM_INLINE static void pack(const std::byte* const* rows, int64_t k0, int64_t columns, Chunk& to) {
+  TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
     for (int64_t b = 0; b < columns / 256; ++b) {
       for (int p = 0; p < 2; ++p) {
         const Block* blocks[8];
         __m256i scales[8];
         for (int r = 0; r < 8; ++r) {
-          blocks[r] = reinterpret_cast<const Block*>(rows[8 * p + r]) + k0 / 256 + b;
+          blocks[r] = reinterpret_cast<const Block*>(strip.rows[8 * p + r]) + k0 / 256 + b;
           const SubScales s = Format::scales(*blocks[r]);
           scales[r] = arrange_scales<Format>(s.scales);
           to.d[b][p][r] = s.d;
         }
         for_eighths([&]<int I>() __attribute__((always_inline)) {
+          prefetch<_MM_HINT_T1>(blocks[I], strip.to_next, sizeof(Block));
           __m256i low[8], high[8];
           for (int r = 0; r < 8; ++r) {
             const __m256i q = Format::template quants<I>(*blocks[r]), scale = broadcast_word<I>(scales[r]);
@@ -283,13 +285,15 @@ struct WordPanelK {
       const int64_t xb = k0 / 256 + b;
       __m256i isum[2][T];
       for (int t = 0; t < T; ++t) isum[0][t] = isum[1][t] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-      for (int g = 0; g < 128; ++g) {
-        const __m256i w0 = load256(chunk.w[128 * b + g][0]), w1 = load256(chunk.w[128 * b + g][1]);
-        for (int t = 0; t < T; ++t) {
-          const __m256i column = broadcast_u32(x[t].columns + 512 * xb + 4 * g);
-          isum[0][t] = _mm256_add_epi32(isum[0][t], _mm256_madd_epi16(w0, column));
-          isum[1][t] = _mm256_add_epi32(isum[1][t], _mm256_madd_epi16(w1, column));
+      for (int g0 = 0; g0 < 128; g0 += 16) {
+#pragma GCC unroll 16
+        for (int g = g0; g < g0 + 16; ++g) {
+          const __m256i w0 = load256(chunk.w[128 * b + g][0]), w1 = load256(chunk.w[128 * b + g][1]);
+          for (int t = 0; t < T; ++t) {
+            const __m256i column = broadcast_u32(x[t].columns + 512 * xb + 4 * g);
+            add32(isum[0][t], _mm256_madd_epi16(w0, column));
+            add32(isum[1][t], _mm256_madd_epi16(w1, column));
+          }
         }
       }
       for (int t = 0; t < T; ++t) {

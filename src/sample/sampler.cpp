@@ -1,0 +1,187 @@
+#include "sample/sampler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "sample/temperature.h"
+#include "sample/truncation.h"
+#include "sample/xtc.h"
+
+namespace tandem {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+uint64_t resolve_seed(int64_t seed) {
+  if (seed >= 0) return static_cast<uint64_t>(seed);
+  // 32 bits: easy to type again. The clock helps where random_device is not random.
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  return std::random_device()() ^ (static_cast<uint64_t>(now) & 0xffffffffu);
+}
+
+// Checked and completed: ignore_eos is a bias like any other.
+SamplerParams complete(SamplerParams params, const SamplerModel& model) {
+  validate(params);
+  TANDEM_CHECK(model.n_vocab > 0 && model.n_ctx >= 0);
+  for (const LogitBias& b : params.logit_bias) {
+    if (b.token < 0 || b.token >= model.n_vocab) {
+      throw_error(ErrorCode::usage, "--logit-bias: there is no token %d, the vocabulary has %d", b.token,
+                  model.n_vocab);
+    }
+  }
+  if (params.ignore_eos) {
+    for (const int32_t token : model.eog) params.logit_bias.push_back({token, -kInfinity});
+  }
+  return params;
+}
+
+bool changes_logits(SamplerStage stage) {
+  return stage == SamplerStage::penalties || stage == SamplerStage::dry;
+}
+
+// The stages to run: not those that would do nothing. Greedy choice leaves out what could take the largest
+// logit away or is about chance, and after the last change of logits what only takes others away.
+std::vector<SamplerStage> stages_to_run(const SamplerParams& p, bool greedy, const Penalties& penalties,
+                                        const Dry& dry) {
+  using S = SamplerStage;
+  const auto idle = [&](S stage) {
+    switch (stage) {
+      case S::penalties:
+        return !penalties.active();
+      case S::dry:
+        return !dry.active();
+      case S::top_n_sigma:
+        return p.top_n_sigma <= 0;
+      case S::top_k:
+        return p.top_k <= 0;
+      case S::typ_p:
+        return p.typical_p >= 1 || greedy;
+      case S::top_p:
+        return p.top_p >= 1;
+      case S::min_p:
+        return p.min_p <= 0;
+      case S::xtc:
+        return p.xtc_probability <= 0 || greedy;
+      case S::temperature:
+        return greedy;
+    }
+    return false;
+  };
+  std::vector<S> stages;
+  if (p.mirostat != 0) return stages;
+  std::copy_if(p.stages.begin(), p.stages.end(), std::back_inserter(stages), std::not_fn(idle));
+  while (greedy && !stages.empty() && !changes_logits(stages.back())) stages.pop_back();
+  return stages;
+}
+
+}  // namespace
+
+Sampler::Sampler(const SamplerParams& params, SamplerModel model)
+    : params_(complete(params, model)),
+      n_vocab_(model.n_vocab),
+      greedy_(params_.temp <= 0),
+      seed_(resolve_seed(params_.seed)),
+      rng_(seed_),
+      penalties_(params_, model.n_vocab, model.n_ctx),
+      dry_(params_, model.n_vocab, model.n_ctx, std::move(model.piece)),
+      mirostat_(params_, model.n_vocab) {
+  stages_ = stages_to_run(params_, greedy_, penalties_, dry_);
+}
+
+void Sampler::accept(int32_t token) {
+  TANDEM_CHECK(token >= 0 && token < n_vocab_);
+  penalties_.accept(token);
+  dry_.accept(token);
+  ++n_accepted_;
+}
+
+int32_t Sampler::sample(std::span<const float> logits) {
+  TANDEM_CHECK(logits.size() == static_cast<size_t>(n_vocab_));
+  scan_.scan(logits, n_accepted_);
+  const bool untouched = params_.logit_bias.empty();
+  if (greedy_ && stages_.empty() && untouched) return scan_.argmax();
+
+  const bool few = untouched && !stages_.empty() && stages_.front() == SamplerStage::top_k;
+  if (few) {
+    candidates_.assign_largest(scan_, static_cast<size_t>(params_.top_k));
+  } else {
+    candidates_.assign(logits);
+    apply_biases();
+  }
+  size_t chosen = 0;
+  if (!greedy_ && params_.mirostat != 0) {
+    temperature(candidates_, params_.temp);
+    chosen = mirostat_.draw(candidates_, rng_);
+  } else {
+    for (const SamplerStage stage : stages_) apply(stage);
+    chosen = greedy_ ? candidates_.best() : draw(candidates_, rng_);
+  }
+  return candidates_.items()[chosen].id;
+}
+
+void Sampler::apply(SamplerStage stage) {
+  const SamplerParams& p = params_;
+  switch (stage) {
+    case SamplerStage::penalties:
+      return penalties_.apply(candidates_);
+    case SamplerStage::dry:
+      return dry_.apply(candidates_);
+    case SamplerStage::top_n_sigma:
+      return top_n_sigma(candidates_, p.top_n_sigma);
+    case SamplerStage::top_k:
+      return top_k(candidates_, p.top_k);
+    case SamplerStage::typ_p:
+      return typical_p(candidates_, p.typical_p, p.min_keep);
+    case SamplerStage::top_p:
+      return top_p(candidates_, p.top_p, p.min_keep);
+    case SamplerStage::min_p:
+      return min_p(candidates_, p.min_p, p.min_keep);
+    case SamplerStage::xtc:
+      return xtc(candidates_, p.xtc_probability, p.xtc_threshold, p.min_keep, rng_);
+    case SamplerStage::temperature:
+      return apply_temperature();
+  }
+}
+
+void Sampler::apply_temperature() {
+  if (params_.dynatemp_range > 0) {
+    dynamic_temperature(candidates_, params_.temp, params_.dynatemp_range, params_.dynatemp_exponent);
+  } else {
+    temperature(candidates_, params_.temp);
+  }
+}
+
+void Sampler::apply_biases() {
+  if (params_.logit_bias.empty()) return;
+  auto items = candidates_.mutable_items();  // fresh: the index is the id
+  for (const LogitBias& b : params_.logit_bias) {
+    float& logit = items[static_cast<size_t>(b.token)].logit;
+    const bool banned = logit == -kInfinity || b.bias == -kInfinity;  // also against +inf
+    logit = banned ? -kInfinity : logit + b.bias;
+  }
+  candidates_.logits_changed();
+  const float max = candidates_.max_logit();
+  if (max == -kInfinity) throw_error(ErrorCode::usage, "the logit biases leave no token to choose");
+  if (max == kInfinity) {  // only those that were raised to infinity, all alike
+    candidates_.keep_from(kInfinity);
+    for (Candidate& c : candidates_.mutable_items()) c.logit = 0.0f;
+  }
+}
+
+void Sampler::reset() {
+  seed_ = resolve_seed(params_.seed);
+  rng_ = Rng(seed_);
+  penalties_.reset();
+  dry_.reset();
+  mirostat_.reset();
+  n_accepted_ = 0;
+}
+
+}  // namespace tandem

@@ -1,0 +1,143 @@
+// Rates of the matrix products, apart from everything else: GOP/s (2 n m k operations) and GB/s of weights, for the
+// shapes of tinyllama-1.1b. Weights rotate through copies larger than the caches, so that decode reads memory.
+//
+//   linear_bench --benchmark_filter='avx512_vnni/Q4_0/.*' --benchmark_repetitions=5
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "cpu/kernels.h"
+#include "cpu/ops/linear_group.h"
+#include "gguf/quants.h"
+
+namespace tandem::cpu {
+namespace {
+
+constexpr size_t kRotation = size_t{640} << 20;  // bytes of weights that decode cycles through
+
+std::byte* weight_memory() {
+  static std::unique_ptr<std::byte, void (*)(void*)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, kRotation)), std::free);
+  return memory.get();
+}
+
+// The same few rows of random values again and again.
+void fill_weights(DType dtype, int64_t k) {
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  std::vector<float> values(static_cast<size_t>(k));
+  const size_t row = row_bytes(dtype, k);
+  const size_t unique = std::min<size_t>(8, kRotation / row);
+  for (size_t r = 0; r < unique; ++r) {
+    for (float& v : values) v = normal(rng);
+    quantize_row(dtype, values.data(), weight_memory() + r * row, k);
+  }
+  for (size_t r = unique; r < kRotation / row; ++r) std::memcpy(weight_memory() + r * row, weight_memory() + (r % unique) * row, row);
+}
+
+struct AlignedFloats {
+  explicit AlignedFloats(size_t bytes) : p(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64)), std::free) {}
+  std::unique_ptr<std::byte, void (*)(void*)> p;
+};
+
+void run(benchmark::State& state, Isa isa, DType dtype, int64_t n, int64_t m, int64_t k, int n_threads) {
+  const LinearKernels& kernels = cpu::kernels(isa).linear;
+  static std::pair<DType, int64_t> filled{DType::F64, 0};
+  if (filled != std::pair{dtype, k}) fill_weights(dtype, k);
+  filled = {dtype, k};
+  std::vector<float> x(static_cast<size_t>(n * k)), y(static_cast<size_t>(n * m));
+  std::mt19937 rng(2);
+  std::normal_distribution<float> normal;
+  for (float& v : x) v = normal(rng);
+  EncodedInput input(kernels, x.data(), k, n, {dtype});
+  AlignedFloats shared(input.shared_bytes());
+  const size_t scratch_bytes = input.private_bytes() + max_scratch_bytes(kernels, dtype, n, k);
+  AlignedFloats scratch(align64(scratch_bytes) * static_cast<size_t>(n_threads));
+  ThreadPool pool(n_threads);
+  const size_t matrix = row_bytes(dtype, k) * static_cast<size_t>(m);
+  const size_t n_copies = n > 64 ? 1 : kRotation / matrix;
+  size_t copy = 0;
+  for (auto _ : state) {
+    pool.run([&](Worker& worker) {
+      std::byte* own = scratch.p.get() + align64(scratch_bytes) * static_cast<size_t>(worker.index());
+      // As many matrices in a row as a layer or two would have.
+      const int n_products = n > 64 ? 1 : 8;
+      for (int i = 0; i < n_products; ++i) {
+        const std::byte* encoded = input.encode(worker, n, shared.p.get(), own);
+        LinearCall call;
+        call.dtype = dtype;
+        call.w = weight_memory() + (copy + static_cast<size_t>(i)) % n_copies * matrix;
+        call.n = n, call.m = m, call.k = k;
+        call.x = input.at(encoded, dtype, n);
+        call.y = y.data();
+        call.ldy = m;
+        const int64_t rows = rows_per_item(kernels, dtype, n, m, k, worker.count());
+        worker.for_each((m + rows - 1) / rows, [&](int64_t item) {
+          kernels.multiply(call, item * rows, std::min((item + 1) * rows, m), own + input.private_bytes());
+        });
+      }
+    });
+    copy += n > 64 ? 1 : 8;
+  }
+  const double products = static_cast<double>(state.iterations()) * (n > 64 ? 1 : 8);
+  state.counters["GOP/s"] = benchmark::Counter(2e-9 * static_cast<double>(n * m * k) * products, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(matrix) * products, benchmark::Counter::kIsRate);
+}
+
+// What memory gives to plain sums with this many threads: the floor of decode.
+void read_memory(benchmark::State& state, int n_threads) {
+  ThreadPool pool(n_threads);
+  std::memset(weight_memory(), 1, kRotation);
+  for (auto _ : state) {
+    pool.run([&](Worker& worker) {
+      worker.for_each(kRotation >> 16, [&](int64_t item) {
+        const uint64_t* p = reinterpret_cast<const uint64_t*>(weight_memory() + (item << 16));
+        uint64_t sum[8] = {};
+        for (int i = 0; i < (1 << 13); i += 8) {
+          for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
+        }
+        benchmark::DoNotOptimize(sum);
+      });
+    });
+  }
+  state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(kRotation) * static_cast<double>(state.iterations()),
+                                              benchmark::Counter::kIsRate);
+}
+
+void register_all() {
+  struct Shape { int64_t m, k; };
+  for (int threads : {1, 2}) {
+    benchmark::RegisterBenchmark(("read/t" + std::to_string(threads)).c_str(), read_memory, threads)->UseRealTime();
+  }
+  for (Isa isa : supported_isas()) {
+    for (const DTypeInfo& info : all_dtypes()) {
+      if (!info.computable) continue;
+      for (const Shape& s : {Shape{2048, 2048}, Shape{5632, 2048}, Shape{2048, 5632}}) {
+        for (int64_t n : {1, 2, 4, 8, 12, 16, 32, 128, 512}) {
+          for (int threads : {1, 2}) {
+            const std::string name = std::string(isa_name(isa)) + "/" + std::string(info.name) + "/m" +
+                                     std::to_string(s.m) + "/k" + std::to_string(s.k) + "/n" + std::to_string(n) + "/t" +
+                                     std::to_string(threads);
+            benchmark::RegisterBenchmark(name.c_str(), run, isa, info.dtype, n, s.m, s.k, threads)
+                ->UseRealTime()->Unit(benchmark::kMicrosecond);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cpu
+
+int main(int argc, char** argv) {
+  tandem::cpu::register_all();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,182 @@
+// The linear and glu steps: several products of one input in one step, encodings shared or not, any number of threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "cpu/step.h"
+#include "gguf/quants.h"
+#include "graph/builder.h"
+
+namespace tandem::cpu {
+namespace {
+
+// Weights of a test model, with the floats they stand for.
+struct TestWeight {
+  Weight weight;
+  std::vector<std::byte> data;
+  std::vector<float> values;  // [rows, columns]
+
+  TestWeight(DType dtype, int64_t rows, int64_t columns, std::mt19937& rng) {
+    weight.name = "w";
+    weight.dtype = dtype;
+    weight.n_rows = rows;
+    weight.n_cols = columns;
+    values.resize(static_cast<size_t>(rows * columns));
+    std::normal_distribution<float> normal(0.0f, 0.1f);
+    for (float& v : values) v = normal(rng);
+    data.resize(weight.n_bytes());
+    quantize_row(dtype, values.data(), data.data(), rows * columns);
+    dequantize_row(dtype, data.data(), values.data(), rows * columns);
+    weight.data = data.data();
+  }
+};
+
+// Runs single steps of a graph on memory of its own.
+class StepRunner {
+ public:
+  explicit StepRunner(const Graph& graph) : graph_(graph), memory_(graph.tensors.size()), addresses_(graph.tensors.size()) {
+    for (size_t i = 0; i < graph.tensors.size(); ++i) {
+      const Tensor& t = graph.tensors[i];
+      if (t.weight != nullptr) {
+        addresses_[i] = const_cast<std::byte*>(t.weight->data);
+      } else if (t.storage == static_cast<TensorId>(i)) {
+        memory_[i].assign(t.n_bytes(), std::byte{0});
+        addresses_[i] = memory_[i].data();
+      }
+    }
+  }
+
+  float* values(TensorId id) { return reinterpret_cast<float*>(addresses_[static_cast<size_t>(graph_.tensor(id).storage)]); }
+
+  CompileContext context(const Kernels& kernels, int n_threads) {
+    segment_ = Segment{&graph_, {}, addresses_, {}};
+    return CompileContext{segment_, kernels, n_threads};
+  }
+
+  static void run(const Step& step, int n_threads, const StepShape& shape) {
+    ThreadPool pool(n_threads);
+    std::vector<std::byte> room(step.shared_bytes + 64 + static_cast<size_t>(n_threads) * (step.scratch_bytes + 64));
+    std::byte* aligned = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64;
+    pool.run([&](Worker& worker) {
+      std::byte* scratch = aligned + (step.shared_bytes + 63) / 64 * 64 +
+                           static_cast<size_t>(worker.index()) * ((step.scratch_bytes + 63) / 64 * 64);
+      step.run(worker, RunContext{shape, aligned, scratch});
+    });
+  }
+
+ private:
+  const Graph& graph_;
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<DevicePtr> addresses_;
+  Segment segment_;
+};
+
+std::vector<float> product(const float* x, const TestWeight& w, int64_t n) {
+  const int64_t m = w.weight.n_rows, k = w.weight.n_cols;
+  std::vector<float> y(static_cast<size_t>(n * m));
+  for (int64_t t = 0; t < n; ++t) {
+    for (int64_t r = 0; r < m; ++r) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[t * k + i]) * w.values[static_cast<size_t>(r * k + i)];
+      y[static_cast<size_t>(t * m + r)] = static_cast<float>(sum);
+    }
+  }
+  return y;
+}
+
+void fill(float* to, int64_t n, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < n; ++i) to[i] = normal(rng);
+}
+
+class Steps : public ::testing::TestWithParam<Isa> {
+ protected:
+  std::mt19937 rng{[] {
+    const uint32_t seed = std::random_device{}();
+    printf("seed %u\n", seed);
+    return seed;
+  }()};
+};
+
+TEST_P(Steps, LinearGroupSharesInputAndNotEncoding) {
+  constexpr int64_t kMax = 37, k = 512;
+  TestWeight q(DType::Q4_K, 96, k, rng), kk(DType::Q8_0, 32, k, rng), v(DType::Q6_K, 35, k, rng), f(DType::F32, 20, k, rng);
+  TestWeight bias(DType::F32, 1, 35, rng), output(DType::F32, 5, 96, rng);
+  GraphBuilder b(ShapeClass{kMax, kMax, 1, 1});
+  TestWeight table(DType::F32, 4, k, rng), wide(DType::F32, 4, 96, rng);
+  const TensorId x = b.embed(&table.weight), residual = b.embed(&wide.weight);
+  const TensorId yq = b.linear(x, &q.weight, nullptr, residual), yk = b.linear(x, &kk.weight);
+  const TensorId yv = b.linear(x, &v.weight, &bias.weight), yf = b.linear(x, &f.weight);
+  const Graph graph = b.finish(b.linear(b.gather_outputs(yq), &output.weight));
+  StepRunner runner(graph);
+  fill(runner.values(x), kMax * k, rng);
+  fill(runner.values(residual), kMax * 96, rng);
+
+  const std::vector<int32_t> nodes{2, 3, 4, 5};
+  for (int64_t n : {int64_t{1}, int64_t{2}, int64_t{14}, kMax}) {
+    SCOPED_TRACE(n);
+    std::vector<std::vector<float>> first;
+    for (int n_threads : {1, 2, 3}) {
+      const StepPtr step = compile_linear(runner.context(kernels(GetParam()), n_threads), nodes);
+      for (TensorId y : {yq, yk, yv, yf}) std::fill_n(runner.values(y), kMax * graph.tensor(y).n_cols, -5.0f);
+      StepRunner::run(*step, n_threads, {n, 0});
+      std::vector<std::vector<float>> got;
+      for (TensorId y : {yq, yk, yv, yf}) {
+        got.emplace_back(runner.values(y), runner.values(y) + kMax * graph.tensor(y).n_cols);
+      }
+      if (first.empty()) first = got;
+      EXPECT_EQ(got, first) << n_threads << " threads";
+    }
+    const TestWeight* weights[] = {&q, &kk, &v, &f};
+    for (int i = 0; i < 4; ++i) {
+      const int64_t m = weights[i]->weight.n_rows;
+      const std::vector<float> want = product(runner.values(x), *weights[i], n);
+      for (int64_t j = 0; j < n * m; ++j) {
+        const float extra = i == 0 ? runner.values(residual)[j] : i == 2 ? bias.values[static_cast<size_t>(j % m)] : 0.0f;
+        ASSERT_NEAR(first[i][static_cast<size_t>(j)], want[static_cast<size_t>(j)] + extra, 0.15) << i << " " << j;
+      }
+      for (int64_t j = n * m; j < kMax * m; ++j) ASSERT_EQ(first[i][static_cast<size_t>(j)], -5.0f) << "past the step";
+    }
+  }
+}
+
+TEST_P(Steps, GluIsTheGatedProduct) {
+  constexpr int64_t kMax = 30, k = 256, m = 150;
+  for (auto [gate_type, up_type] : {std::pair{DType::Q8_0, DType::Q8_0}, {DType::Q4_K, DType::F16}}) {
+    TestWeight gate(gate_type, m, k, rng), up(up_type, m, k, rng), up_bias(DType::F32, 1, m, rng);
+    TestWeight table(DType::F32, 4, k, rng);
+    GraphBuilder b(ShapeClass{kMax, kMax, 1, 1});
+    const TensorId x = b.embed(&table.weight);
+    const TensorId y = b.glu(x, GluOp{Activation::silu}, &gate.weight, &up.weight, nullptr, &up_bias.weight);
+    const Graph graph = b.finish(b.gather_outputs(y));
+    StepRunner runner(graph);
+    fill(runner.values(x), kMax * k, rng);
+    for (int64_t n : {int64_t{1}, int64_t{3}, kMax}) {
+      SCOPED_TRACE(n);
+      std::vector<float> first;
+      for (int n_threads : {1, 2, 3}) {
+        const StepPtr step = compile_glu(runner.context(kernels(GetParam()), n_threads), graph.nodes[1]);
+        std::fill_n(runner.values(y), kMax * m, -5.0f);
+        StepRunner::run(*step, n_threads, {n, 0});
+        const std::vector<float> got(runner.values(y), runner.values(y) + kMax * m);
+        if (first.empty()) first = got;
+        EXPECT_EQ(got, first) << n_threads << " threads";
+      }
+      const std::vector<float> g = product(runner.values(x), gate, n), u = product(runner.values(x), up, n);
+      for (int64_t j = 0; j < n * m; ++j) {
+        const float a = g[static_cast<size_t>(j)], c = u[static_cast<size_t>(j)] + up_bias.values[static_cast<size_t>(j % m)];
+        const float silu = a / (1 + std::exp(-a));
+        ASSERT_NEAR(first[static_cast<size_t>(j)], silu * c, 0.1 + 0.1 * (std::abs(a) + std::abs(c))) << j;
+      }
+      for (int64_t j = n * m; j < kMax * m; ++j) ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the step";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, Steps, ::testing::ValuesIn(supported_isas()),
+                         [](const auto& test) { return std::string(isa_name(test.param)); });
+
+}  // namespace
+}  // namespace tandem::cpu

@@ -1,0 +1,42 @@
+// Runs the program under test as a user would, in a shell.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace tandem::test {
+
+struct Outcome {
+  std::string out;   // what the shell line's stdout gave
+  int exit_code = -1;
+};
+
+// The path of the program, from $TANDEM_BINARY; empty when it is not there.
+inline std::string binary_path() {
+  const char* binary = std::getenv("TANDEM_BINARY");
+  return binary && std::filesystem::exists(binary) ? binary : "";
+}
+
+// Runs `before 'PROGRAM' after` in a shell.
+inline Outcome shell(const std::string& before, const std::string& after) {
+  const std::string line = before + " '" + binary_path() + "' " + after;
+  FILE* pipe = popen(line.c_str(), "r");
+  Outcome outcome;
+  std::array<char, 4096> chunk;
+  while (const size_t n = fread(chunk.data(), 1, chunk.size(), pipe)) outcome.out.append(chunk.data(), n);
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+}  // namespace tandem::test
+
+// Skips the test when the program has not been built.
+#define TANDEM_NEED_BINARY() \
+  if (::tandem::test::binary_path().empty()) GTEST_SKIP() << "TANDEM_BINARY names no program"

@@ -1,0 +1,495 @@
+// Argument vectors in, filled structs out.
+#include "tools/options.h"
+
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+using Arguments = std::vector<std::string>;
+
+// An app with one command that has every group, and what it was filled with.
+struct Everything {
+  ModelOptions model;
+  ContextOptions context;
+  RopeOptions rope;
+  ThreadOptions threads;
+  SamplerParams sampling;
+  TextOptions text;
+  LogOptions log;
+  bool ran = false;
+};
+
+std::unique_ptr<CLI::App> make_everything(Everything& e) {
+  auto app = make_app("test", "tandem");
+  app->require_subcommand(1);
+  CLI::App* run = app->add_subcommand("run", "runs");
+  add_model_options(*run, e.model);
+  add_context_options(*run, e.context);
+  add_rope_options(*run, e.rope);
+  add_thread_options(*run, e.threads);
+  add_sampling_options(*run, e.sampling);
+  add_text_options(*run, e.text);
+  add_log_options(*run, e.log);
+  run->callback([&e] { e.ran = true; });
+  app->add_subcommand("other", "does nothing");
+  return app;
+}
+
+Everything parse(Arguments arguments) {
+  Everything e;
+  const auto app = make_everything(e);
+  Arguments all = {"run", "-m", "x.gguf"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  parse_arguments(*app, all);
+  EXPECT_TRUE(e.ran);
+  return e;
+}
+
+std::string refusal_of_all(const Arguments& all) {
+  Everything e;
+  const auto app = make_everything(e);
+  try {
+    parse_arguments(*app, all);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::usage);
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    EXPECT_FALSE(e.ran);
+    return error.what();
+  }
+  ADD_FAILURE() << "not refused";
+  return "";
+}
+
+std::string refusal(Arguments arguments) {
+  Arguments all = {"run", "-m", "x.gguf"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return refusal_of_all(all);
+}
+
+// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+TEST(Options, DefaultsAreThoseOfTheField) {
+  const Everything e = parse({});
+  EXPECT_EQ(e.model.model, "x.gguf");
+  EXPECT_TRUE(e.model.mmap);
+  EXPECT_FALSE(e.model.mlock);
+  EXPECT_EQ(e.context.ctx_size, 0);
+  EXPECT_EQ(e.context.batch_size, 2048);
+  EXPECT_EQ(e.context.ubatch_size, 512);
+  EXPECT_EQ(e.context.cache_type_k, DType::F16);
+  EXPECT_EQ(e.context.flash_attention, OnOffAuto::automatic);
+  EXPECT_EQ(e.threads.threads, -1);
+  EXPECT_EQ(e.threads.threads_batch, -1);
+  EXPECT_EQ(e.threads.numa, Numa::none);
+  EXPECT_EQ(e.text.n_predict, -1);
+  EXPECT_EQ(e.text.keep, 0);
+  EXPECT_TRUE(e.text.escape);
+  EXPECT_TRUE(e.text.display_prompt);
+  EXPECT_FALSE(e.rope.scaling || e.rope.freq_base || e.rope.freq_scale || e.rope.yarn_orig_ctx);
+  EXPECT_EQ(e.sampling.seed, -1);
+  EXPECT_FLOAT_EQ(e.sampling.temp, 0.8f);
+  EXPECT_EQ(e.sampling.dry_sequence_breakers.size(), 4u);
+}
+
+TEST(Options, ShortFormsOfSeveralLetters) {
+  const Everything e =
+      parse({"-ub", "64", "-tb=3", "-ctk", "q8_0", "-ctv=Q4_0", "-t", "2", "-fa", "-no-cnv", "-st"});
+  EXPECT_EQ(e.context.ubatch_size, 64);
+  EXPECT_EQ(e.threads.threads_batch, 3);
+  EXPECT_EQ(e.threads.threads, 2);
+  EXPECT_EQ(e.context.cache_type_k, DType::Q8_0);
+  EXPECT_EQ(e.context.cache_type_v, DType::Q4_0);
+  EXPECT_EQ(e.context.flash_attention, OnOffAuto::on);
+}
+
+TEST(Options, EveryWayToWriteAValue) {
+  for (const Arguments& a : std::vector<Arguments>{{"-c", "512"},
+                                                   {"-c512"},
+                                                   {"-c=512"},
+                                                   {"--ctx-size", "512"},
+                                                   {"--ctx-size=512"},
+                                                   {"-c", "1", "-c", "512"}}) {
+    EXPECT_EQ(parse(a).context.ctx_size, 512) << a[0];
+  }
+  for (const Arguments& a : std::vector<Arguments>{{"-n", "-1"},
+                                                   {"-n-1"},
+                                                   {"-n=-1"},
+                                                   {"--predict", "-1"},
+                                                   {"--n-predict=-1"},
+                                                   {"-n", "7", "--predict", "-1"}}) {
+    EXPECT_EQ(parse(a).text.n_predict, -1) << a[0];
+  }
+}
+
+TEST(Options, NegativeNumbersAreValues) {
+  const Everything e = parse({"-n", "-2", "-s", "-1", "--temp", "-1", "--keep", "-1", "--top-k", "-5",
+                              "--presence-penalty", "-0.5", "--repeat-last-n", "-1", "--top-nsigma", "-1.5"});
+  EXPECT_EQ(e.text.n_predict, -2);
+  EXPECT_EQ(e.sampling.seed, -1);
+  EXPECT_EQ(e.sampling.temp, -1.0f);
+  EXPECT_EQ(e.text.keep, -1);
+  EXPECT_EQ(e.sampling.top_k, -5);
+  EXPECT_EQ(e.sampling.presence_penalty, -0.5f);
+  EXPECT_EQ(e.sampling.repeat_last_n, -1);
+  EXPECT_EQ(e.sampling.top_n_sigma, -1.5f);
+}
+
+TEST(Options, AValueIsNeverTakenForAnOption) {
+  for (const std::string text : {"-fa", "-ub", "--help", "--", "-", "run", "-ctk=f16", "", "{}", "[a,b]",
+                                 "a,b", "%%", "x=y", "\"quoted\"", "-5", "[]", "#", " ", "\n"}) {
+    EXPECT_EQ(parse({"-p", text}).text.prompt, text);
+    EXPECT_EQ(parse({"--prompt", text, "-c", "9"}).context.ctx_size, 9);
+    EXPECT_EQ(parse({"--prompt=" + text}).text.prompt, text);
+    EXPECT_EQ(parse({"-r", text, "-r", "b"}).text.reverse_prompts, (Arguments{text, "b"})) << text;
+  }
+}
+
+TEST(Options, RepeatedOptionsTakeOneValueEach) {
+  const Everything e =
+      parse({"-r", "User:", "--reverse-prompt", "\n", "-p", "hi", "-l", "1+2", "-l", "3-inf"});
+  EXPECT_EQ(e.text.reverse_prompts, (Arguments{"User:", "\n"}));
+  ASSERT_EQ(e.sampling.logit_bias.size(), 2u);
+  EXPECT_EQ(e.sampling.logit_bias[0].token, 1);
+  EXPECT_EQ(e.sampling.logit_bias[0].bias, 2.0f);
+  EXPECT_EQ(e.sampling.logit_bias[1].bias, -kInf);
+}
+
+TEST(Options, BareFormsAndTheirValues) {
+  EXPECT_EQ(parse({"-fa"}).context.flash_attention, OnOffAuto::on);
+  EXPECT_EQ(parse({"-fa", "off"}).context.flash_attention, OnOffAuto::off);
+  EXPECT_EQ(parse({"-fa=auto"}).context.flash_attention, OnOffAuto::automatic);
+  EXPECT_EQ(parse({"--flash-attn", "0"}).context.flash_attention, OnOffAuto::off);
+  const Everything between = parse({"-fa", "-c", "8"});
+  EXPECT_EQ(between.context.flash_attention, OnOffAuto::on);
+  EXPECT_EQ(between.context.ctx_size, 8);
+  EXPECT_EQ(parse({"--numa"}).threads.numa, Numa::distribute);
+  EXPECT_EQ(parse({"--numa", "isolate"}).threads.numa, Numa::isolate);
+  EXPECT_EQ(parse({"--numa", "numactl"}).threads.numa, Numa::numactl);
+  EXPECT_EQ(parse({"--color"}).text.color, OnOffAuto::on);
+  EXPECT_EQ(parse({"--color", "off"}).text.color, OnOffAuto::off);
+}
+
+TEST(Options, Flags) {
+  EXPECT_FALSE(parse({"--no-mmap"}).model.mmap);
+  EXPECT_TRUE(parse({"--no-mmap", "--mmap"}).model.mmap);
+  EXPECT_TRUE(parse({"--mlock"}).model.mlock);
+  EXPECT_FALSE(parse({"--no-escape"}).text.escape);
+  EXPECT_TRUE(parse({"--no-escape", "-e"}).text.escape);
+  EXPECT_FALSE(parse({"--no-display-prompt"}).text.display_prompt);
+  EXPECT_TRUE(parse({"--simple-io"}).text.simple_io);
+  EXPECT_TRUE(parse({"--ignore-eos"}).sampling.ignore_eos);
+  EXPECT_TRUE(parse({"-v", "--verbose"}).log.verbose);
+  EXPECT_TRUE(parse({"--log-disable"}).log.disable);
+  parse({"--warmup", "--no-warmup", "--perf", "--no-perf", "--single-turn", "--no-conversation"});
+}
+
+TEST(Options, Sampling) {
+  const Everything e = parse({"--temp",
+                              "0.25",
+                              "--top-k",
+                              "7",
+                              "--top-p",
+                              "0.5",
+                              "--min-p",
+                              "0.125",
+                              "--typical",
+                              "0.75",
+                              "--top-nsigma",
+                              "2",
+                              "--repeat-penalty",
+                              "1.5",
+                              "--repeat-last-n",
+                              "9",
+                              "--presence-penalty",
+                              "0.5",
+                              "--frequency-penalty",
+                              "0.25",
+                              "--dry-multiplier",
+                              "0.5",
+                              "--dry-base",
+                              "2",
+                              "--dry-allowed-length",
+                              "3",
+                              "--dry-penalty-last-n",
+                              "11",
+                              "--xtc-probability",
+                              "0.5",
+                              "--xtc-threshold",
+                              "0.25",
+                              "--dynatemp-range",
+                              "0.5",
+                              "--dynatemp-exp",
+                              "2",
+                              "--mirostat",
+                              "2",
+                              "--mirostat-lr",
+                              "0.5",
+                              "--mirostat-ent",
+                              "3",
+                              "-s",
+                              "4294967296",
+                              "--samplers",
+                              "top_k;temperature"});
+  const SamplerParams& p = e.sampling;
+  EXPECT_EQ(p.temp, 0.25f);
+  EXPECT_EQ(p.top_k, 7);
+  EXPECT_EQ(p.top_p, 0.5f);
+  EXPECT_EQ(p.min_p, 0.125f);
+  EXPECT_EQ(p.typical_p, 0.75f);
+  EXPECT_EQ(p.top_n_sigma, 2.0f);
+  EXPECT_EQ(p.repeat_penalty, 1.5f);
+  EXPECT_EQ(p.repeat_last_n, 9);
+  EXPECT_EQ(p.presence_penalty, 0.5f);
+  EXPECT_EQ(p.frequency_penalty, 0.25f);
+  EXPECT_EQ(p.dry_multiplier, 0.5f);
+  EXPECT_EQ(p.dry_base, 2.0f);
+  EXPECT_EQ(p.dry_allowed_length, 3);
+  EXPECT_EQ(p.dry_penalty_last_n, 11);
+  EXPECT_EQ(p.xtc_probability, 0.5f);
+  EXPECT_EQ(p.xtc_threshold, 0.25f);
+  EXPECT_EQ(p.dynatemp_range, 0.5f);
+  EXPECT_EQ(p.dynatemp_exponent, 2.0f);
+  EXPECT_EQ(p.mirostat, 2);
+  EXPECT_EQ(p.mirostat_lr, 0.5f);
+  EXPECT_EQ(p.mirostat_ent, 3.0f);
+  EXPECT_EQ(p.seed, 4294967296);
+  EXPECT_EQ(sampler_names(p.stages), "top_k;temperature");
+  EXPECT_EQ(sampler_names(parse({"--sampling-seq", "kpt"}).sampling.stages), "top_k;top_p;temperature");
+}
+
+TEST(Options, SequenceBreakersReplaceTheDefaultOnes) {
+  EXPECT_EQ(
+      parse({"--dry-sequence-breaker", "a", "--dry-sequence-breaker", "b"}).sampling.dry_sequence_breakers,
+      (Arguments{"a", "b"}));
+  EXPECT_TRUE(parse({"--dry-sequence-breaker", "none"}).sampling.dry_sequence_breakers.empty());
+}
+
+TEST(Options, Rope) {
+  const RopeOptions r = parse({"--rope-scaling", "yarn", "--rope-scale", "4", "--rope-freq-base", "10000",
+                               "--yarn-orig-ctx", "4096", "--yarn-ext-factor", "-1", "--yarn-attn-factor",
+                               "1.5", "--yarn-beta-slow", "1", "--yarn-beta-fast", "32"})
+                            .rope;
+  EXPECT_EQ(r.scaling, RopeScaling::yarn);
+  EXPECT_EQ(r.freq_scale, 0.25f);
+  EXPECT_EQ(r.freq_base, 10000.0f);
+  EXPECT_EQ(r.yarn_orig_ctx, 4096);
+  EXPECT_EQ(r.yarn_ext_factor, -1.0f);
+  EXPECT_EQ(r.yarn_attn_factor, 1.5f);
+  EXPECT_EQ(r.yarn_beta_slow, 1.0f);
+  EXPECT_EQ(r.yarn_beta_fast, 32.0f);
+  EXPECT_EQ(parse({"--rope-freq-scale", "0.5"}).rope.freq_scale, 0.5f);
+}
+
+TEST(Options, OverridesOfMetadata) {
+  const auto o =
+      parse({"--override-kv", "a.b=int:-7,c=bool:true,d=str:x\\,y:z", "--override-kv", "e=float:0.5"})
+          .model.override_kv;
+  ASSERT_EQ(o.size(), 4u);
+  EXPECT_EQ(o[0].key, "a.b");
+  EXPECT_EQ(std::get<int64_t>(o[0].value), -7);
+  EXPECT_EQ(std::get<bool>(o[1].value), true);
+  EXPECT_EQ(std::get<std::string>(o[2].value), "x,y:z");
+  EXPECT_EQ(std::get<double>(o[3].value), 0.5);
+  for (const std::string bad :
+       {"", "a", "a=int", "=int:1", "a=int:x", "a=bool:yes", "a=char:1", "a=float:", "a=int:1,"}) {
+    EXPECT_THROW(parse_kv_overrides(bad), Error) << bad;
+  }
+}
+
+TEST(Options, LogitBiases) {
+  EXPECT_EQ(parse_logit_bias("15043+1").token, 15043);
+  EXPECT_EQ(parse_logit_bias("15043-1.5").bias, -1.5f);
+  EXPECT_EQ(parse_logit_bias("7+1e-3").bias, 1e-3f);
+  EXPECT_EQ(parse_logit_bias("0+inf").bias, kInf);
+  for (const std::string bad :
+       {"", "5", "+1", "x+1", "5+", "5+x", "5--1", "5-nan", "99999999999+1", "5+1x", "-5+1"}) {
+    EXPECT_THROW(parse_logit_bias(bad), Error) << bad;
+  }
+}
+
+TEST(Options, Escapes) {
+  EXPECT_EQ(process_escapes(R"(a\nb\tc\\d\"e\'f\x41\x0a\r)"), "a\nb\tc\\d\"e'fA\n\r");
+  EXPECT_EQ(process_escapes(R"(\q \x4 \xzz \)"), R"(\q \x4 \xzz \)");
+  EXPECT_EQ(process_escapes(R"(\\n)"), R"(\n)");
+  EXPECT_EQ(process_escapes(""), "");
+  EXPECT_EQ(process_escapes(R"(\0)"), std::string(1, '\0'));
+  EXPECT_EQ(process_escapes("\\xe4\\xB8\\xad"), "中");
+
+  Everything e = parse({"-p", R"(a\nb)", "-r", R"(\n)", "--dry-sequence-breaker", R"(\t)"});
+  apply_escapes(e.text, e.sampling);
+  EXPECT_EQ(e.text.prompt, "a\nb");
+  EXPECT_EQ(e.text.reverse_prompts, (Arguments{"\n"}));
+  EXPECT_EQ(e.sampling.dry_sequence_breakers, (Arguments{"\t"}));
+  e = parse({"-p", R"(a\nb)", "--no-escape"});
+  apply_escapes(e.text, e.sampling);
+  EXPECT_EQ(e.text.prompt, R"(a\nb)");
+}
+
+TEST(Options, PromptsFromFiles) {
+  const std::string path = testing::TempDir() + "prompt.txt";
+  std::ofstream(path, std::ios::binary) << "one\\n\n\n";
+  EXPECT_EQ(read_prompt(parse({"-f", path}).text), "one\\n\n");
+  EXPECT_EQ(read_prompt(parse({"-p", "two"}).text), "two");
+  EXPECT_THROW(read_prompt(parse({"-p", "two", "-f", path}).text), Error);
+  std::remove(path.c_str());
+  for (const std::string& missing : {path, testing::TempDir()}) {
+    try {
+      read_prompt(parse({"-f", missing}).text);
+      ADD_FAILURE() << missing;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::io);
+      EXPECT_NE(std::string(e.what()).find(missing), std::string::npos);
+    }
+  }
+}
+
+TEST(Options, TheEnvironmentSetsWhatIsNotGiven) {
+  const Variable c("TANDEM_ARG_CTX_SIZE", "77"), k("TANDEM_ARG_CACHE_TYPE_K", "q8_0"),
+      p("TANDEM_ARG_PROMPT", "--from=env"), f("TANDEM_ARG_FLASH_ATTN", "off"), t("TANDEM_ARG_TEMP", "-1"),
+      n("TANDEM_ARG_N_PREDICT", "-2"), r("TANDEM_ARG_REVERSE_PROMPT", "stop"),
+      b("TANDEM_ARG_LOGIT_BIAS", "1-inf"), empty("TANDEM_ARG_UBATCH_SIZE", "");
+  const Everything e = parse({});
+  EXPECT_EQ(e.context.ctx_size, 77);
+  EXPECT_EQ(e.context.cache_type_k, DType::Q8_0);
+  EXPECT_EQ(e.text.prompt, "--from=env");
+  EXPECT_EQ(e.context.flash_attention, OnOffAuto::off);
+  EXPECT_EQ(e.sampling.temp, -1.0f);
+  EXPECT_EQ(e.text.n_predict, -2);
+  EXPECT_EQ(e.text.reverse_prompts, (Arguments{"stop"}));
+  EXPECT_EQ(e.sampling.logit_bias.size(), 1u);
+  EXPECT_EQ(e.context.ubatch_size, 512);
+  EXPECT_EQ(parse({"-c", "5"}).context.ctx_size, 5);
+  EXPECT_EQ(parse({"-r", "x"}).text.reverse_prompts, (Arguments{"x"}));
+}
+
+TEST(Options, TheEnvironmentSetsRequiredOptionsAndOnlyOfTheCommand) {
+  const Variable m("TANDEM_ARG_MODEL", "env.gguf");
+  Everything e;
+  const auto app = make_everything(e);
+  parse_arguments(*app, {"run"});
+  EXPECT_EQ(e.model.model, "env.gguf");
+  const auto again = make_everything(e);
+  parse_arguments(*again, {"other"});
+}
+
+TEST(Options, FlagsFromTheEnvironment) {
+  for (const char* yes : {"1", "true", "on", "TRUE"}) {
+    const Variable v("TANDEM_ARG_MLOCK", yes), no_mmap("TANDEM_ARG_NO_MMAP", yes);
+    EXPECT_TRUE(parse({}).model.mlock) << yes;
+    EXPECT_FALSE(parse({}).model.mmap) << yes;
+    EXPECT_TRUE(parse({"--mmap"}).model.mmap) << "given wins";
+  }
+  for (const char* no : {"0", "false", "off"}) {
+    const Variable v("TANDEM_ARG_MMAP", no), lock("TANDEM_ARG_MLOCK", no), escape("TANDEM_ARG_NO_ESCAPE", no);
+    EXPECT_FALSE(parse({}).model.mmap) << no;
+    EXPECT_FALSE(parse({}).model.mlock) << no;
+    EXPECT_TRUE(parse({}).text.escape) << no;
+  }
+  const Variable v("TANDEM_ARG_MMAP", "maybe");
+  EXPECT_EQ(refusal({}), "TANDEM_ARG_MMAP: 'maybe' is none of 1, 0, true, false, on, off");
+}
+
+TEST(Options, RefusalsSayWhatAndWhy) {
+  EXPECT_EQ(refusal({"-c", "abc"}), "--ctx-size: 'abc' is not a whole number");
+  EXPECT_EQ(refusal({"-c", "1.5"}), "--ctx-size: '1.5' is not a whole number");
+  EXPECT_EQ(refusal({"-c", ""}), "--ctx-size: '' is not a whole number");
+  EXPECT_EQ(refusal({"-c", "-1"}), "--ctx-size: -1 is too small, it must be 0 or more");
+  EXPECT_EQ(refusal({"-c", "99999999999"}),
+            "--ctx-size: 99999999999 is too large, it must be 2147483647 or less");
+  EXPECT_EQ(refusal({"-ub", "0"}), "--ubatch-size: 0 is too small, it must be 1 or more");
+  EXPECT_EQ(refusal({"--temp", "hot"}), "--temp: 'hot' is not a number");
+  EXPECT_EQ(refusal({"--temp", "nan"}), "--temp: 'nan' is not a number");
+  EXPECT_EQ(refusal({"--rope-scale", "0"}), "--rope-scale: 0 is out of range, it must be above 0");
+  EXPECT_EQ(refusal({"-ctk", "q2_k"}), "--cache-type-k: 'q2_k' is none of f32, f16, bf16, q8_0, q4_0");
+  EXPECT_EQ(refusal({"-fa", "maybe"}), "--flash-attn: 'maybe' is none of on, off, auto");
+  EXPECT_EQ(refusal({"--numa", "x"}), "--numa: 'x' is none of distribute, isolate, numactl");
+  EXPECT_EQ(refusal({"-c"}), "-c needs a value");
+  EXPECT_EQ(refusal({"-ub"}), "--ubatch-size needs a value");
+  EXPECT_EQ(refusal({"--nope"}), "unknown option '--nope'");
+  EXPECT_EQ(refusal({"--nope=3"}), "unknown option '--nope'");
+  EXPECT_EQ(refusal({"-ngl", "3"}), "unknown option '-ngl'");
+  EXPECT_EQ(refusal({"-temp", "3"}), "unknown option '-temp'");
+  EXPECT_EQ(refusal({"-z"}), "unknown option '-z'");
+  EXPECT_EQ(refusal({"-ev"}), "unknown option '-ev'");
+  EXPECT_EQ(refusal({"stray"}), "unexpected argument: stray");
+  EXPECT_EQ(refusal({"--dry-sequence-breaker", ""}), "--dry-sequence-breaker: an empty text breaks nothing");
+  EXPECT_EQ(refusal_of_all({"run"}), "--model is required");
+  EXPECT_EQ(refusal_of_all({"rum"}), "unknown command 'rum'; there are run, other");
+  EXPECT_EQ(refusal_of_all({}), "a subcommand is required");
+  const Variable v("TANDEM_ARG_BATCH_SIZE", "0");
+  EXPECT_EQ(refusal({}), "--batch-size: 0 is too small, it must be 1 or more (set by TANDEM_ARG_BATCH_SIZE)");
+}
+
+TEST(Options, HelpPagesFitAndShowEverything) {
+  Everything e;
+  const auto app = make_everything(e);
+  EXPECT_THROW(parse_arguments(*app, {"run", "--help"}), CLI::Success);
+  const std::string page = app->help();
+  size_t start = 0;
+  while (start < page.size()) {
+    const size_t end = page.find('\n', start);
+    EXPECT_LE(end - start, 100u) << page.substr(start, end - start);
+    start = end + 1;
+  }
+  for (const char* part :
+       {"Usage: tandem run -m FILE [options]", "\nModel:\n", "\nContext:\n", "\nThreads:\n", "\nSampling:\n",
+        "\nInput and output:\n", "\nLogging:\n", "  -ub, --ubatch-size N ", "  -ctk, --cache-type-k TYPE ",
+        "  -fa, --flash-attn [on|off|auto]", "(default: 2048)", "(required)", "  -no-cnv, --no-conversation",
+        "  -n, --n-predict, --predict N", "(default: 0.8)", "TANDEM_ARG_CTX_SIZE"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(page.find("TEXT:"), std::string::npos);
+}
+
+TEST(Options, HelpIgnoresABadEnvironment) {
+  const Variable v("TANDEM_ARG_CTX_SIZE", "x");
+  Everything e;
+  const auto app = make_everything(e);
+  EXPECT_THROW(parse_arguments(*app, {"run", "--help"}), CLI::Success);
+  const auto again = make_everything(e);
+  EXPECT_THROW(parse_arguments(*again, {"run", "-h"}), CLI::Success);
+}
+
+TEST(Options, LogLevels) {
+  const LogLevel before = log_level();
+  apply_log_options(parse({"-v"}).log);
+  EXPECT_EQ(log_level(), LogLevel::verbose);
+  apply_log_options(parse({"--log-disable"}).log);
+  EXPECT_EQ(log_level(), LogLevel::quiet);
+  apply_log_options(parse({}).log);
+  EXPECT_EQ(log_level(), LogLevel::info);
+  set_log_level(before);
+  EXPECT_THROW(apply_log_options(parse({"--log-file", "/nonexistent/dir/log"}).log), Error);
+}
+
+TEST(Options, ShortFormTableWorksBothWays) {
+  EXPECT_EQ(long_name_of("ub"), "ubatch-size");
+  EXPECT_EQ(multi_letter_short_form("ubatch-size"), "ub");
+  EXPECT_EQ(long_name_of("nothing"), "");
+  EXPECT_EQ(multi_letter_short_form("model"), "");
+}
+
+}  // namespace
+}  // namespace tandem::tools

@@ -1,0 +1,123 @@
+// tandem run from outside: what it prints where, its exit codes, and how it ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/gguf_bytes.h"
+#include "support/process.h"
+#include "support/shared_data.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+using test::Outcome;
+using test::shell;
+using testing::HasSubstr;
+
+class Run : public testing::Test {
+ protected:
+  void SetUp() override {
+    TANDEM_NEED_BINARY();
+    path_ = directory_.path("tiny.gguf");
+    test::tiny_llama().write(path_);
+  }
+  // Arguments after the model; stderr is dropped unless they say otherwise.
+  Outcome run(const std::string& arguments, const std::string& before = "") {
+    return shell(before, "run -m " + path_ + " " + arguments);
+  }
+
+  test::TempDir directory_;
+  std::string path_;
+};
+
+TEST_F(Run, StdoutHoldsPromptAndTextAndNothingElse) {
+  const Outcome all = run("-p 'a b' -n 8 -s 1 2>/dev/null </dev/null");
+  EXPECT_EQ(all.exit_code, 0);
+  EXPECT_EQ(all.out.rfind("a b", 0), 0u);
+  const Outcome text = run("-p 'a b' -n 8 -s 1 --no-display-prompt 2>/dev/null");
+  EXPECT_EQ("a b" + text.out, all.out);
+  EXPECT_EQ(run("-p 'a b' -n 0 2>/dev/null").out, "a b\n");
+  EXPECT_EQ(run("-p 'a b' -n 0 2>&1 --log-disable").out, "a b\n");
+}
+
+TEST_F(Run, ASeedRepeatsItself) {
+  const std::string first = run("-p 'a b' -n 30 -s 42 --temp 1.5 2>/dev/null").out;
+  EXPECT_EQ(run("-p 'a b' -n 30 -s 42 --temp 1.5 -t 1 2>/dev/null").out, first);
+  EXPECT_NE(run("-p 'a b' -n 30 -s 43 --temp 1.5 2>/dev/null").out, first);
+  EXPECT_EQ(run("-p 'a b' -n 30 2>/dev/null", "TANDEM_ARG_SEED=42 TANDEM_ARG_TEMP=1.5").out, first);
+}
+
+TEST_F(Run, PromptsThatAreNone) {
+  const Outcome empty = run("-p '' 2>&1");
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.out, HasSubstr("prompt is empty"));
+  const Outcome bytes = run("-p \"$(printf 'ab\\377c')\" 2>&1");
+  EXPECT_EQ(bytes.exit_code, 2);
+  EXPECT_THAT(bytes.out, HasSubstr("0xff at offset 2"));
+  const std::string file = directory_.path("latin1.txt");
+  test::write_file(file, "caf\xe9");
+  const Outcome latin = run("-f " + file + " 2>&1");
+  EXPECT_EQ(latin.exit_code, 3);
+  EXPECT_THAT(latin.out, HasSubstr("latin1.txt"));
+  EXPECT_EQ(run("-f " + directory_.path("nothing.txt") + " 2>/dev/null").exit_code, 5);
+  const Outcome longer = run("-c 8 -p 'a b c d e f g h i j k l m n' 2>&1");
+  EXPECT_EQ(longer.exit_code, 2);
+  EXPECT_THAT(longer.out, HasSubstr("-c"));
+}
+
+TEST_F(Run, APromptFromAFileOrFromStdin) {
+  const std::string file = directory_.path("prompt.txt");
+  test::write_file(file, "a b\n");
+  const std::string expected = run("-p 'a b' -n 5 --temp 0 2>/dev/null").out;
+  EXPECT_EQ(run("-f " + file + " -n 5 --temp 0 2>/dev/null").out, expected);
+  EXPECT_EQ(run("-f - -n 5 --temp 0 2>/dev/null", "printf 'a b\\n' |").out, expected);
+}
+
+TEST_F(Run, AFullContextStopsOrShifts) {
+  const Outcome stopped = run("-c 32 -p 'a b' -n 100 --temp 0 --ignore-eos 2>&1");
+  EXPECT_EQ(stopped.exit_code, 0);
+  EXPECT_THAT(stopped.out, HasSubstr("the context is full"));
+  const Outcome shifted = run("-c 32 -p 'a b' -n 100 --temp 0 --ignore-eos --context-shift --keep 2 2>&1");
+  EXPECT_EQ(shifted.exit_code, 0);
+  EXPECT_THAT(shifted.out, HasSubstr("generated 100 tokens"));
+}
+
+TEST_F(Run, NanLogitsHaveTheirOwnExitCode) {
+  test::TinyModel model = test::tiny_llama();
+  reinterpret_cast<float*>(model.tensors["output_norm.weight"].data.data())[0] = std::nanf("");
+  model.write(path_);
+  const Outcome nan = run("-p 'a b' -n 5 2>&1 >/dev/null");
+  EXPECT_EQ(nan.exit_code, 6);
+  EXPECT_THAT(nan.out, HasSubstr("position"));
+}
+
+// The first Ctrl-C lets the token be finished; the exit code says what happened.
+TEST_F(Run, CtrlCFinishesTheToken) {
+  const Outcome o = shell("", "run -m " + path_ +
+                                  " -p 'a b' -n -1 -c 128 --ignore-eos --context-shift >" + directory_.path("out") +
+                                  " 2>" + directory_.path("err") + " & pid=$!; sleep 1; kill -INT $pid; wait $pid");
+  EXPECT_EQ(o.exit_code, 130);
+  const Outcome err = shell("cat " + directory_.path("err") + "; true", " --version >/dev/null");
+  EXPECT_THAT(err.out, HasSubstr("stopped: interrupted"));
+  EXPECT_EQ(err.out.find("error"), std::string::npos);
+}
+
+TEST_F(Run, AClosedPipeEndsItQuietly) {
+  const Outcome o = shell("{ {", "run -m " + path_ +
+                                     " -p 'a b' -n -1 --ignore-eos --context-shift --log-disable; echo $? >&3; } | "
+                                     "head -c 3 >/dev/null; } 3>&1 2>&1");
+  EXPECT_EQ(o.out, "5\n");
+}
+
+TEST_F(Run, TheStoryIsTheGoldenStory) {
+  const auto story = test::shared_data("stories260K.gguf");
+  TANDEM_NEED_SHARED(story);
+  const Outcome o = shell("", "run -m " + story.string() + " -p 'Once upon a time' -n 200 --temp 0 2>/dev/null");
+  EXPECT_THAT(o.out, testing::StartsWith("Once upon a time, there was a little girl named Lily. She loved to play outside "
+                                         "in the park. One day, she saw a big, red ball."));
+}
+
+}  // namespace
+}  // namespace tandem
