@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kChunk = 1u << 20;  // what a worker claims at a time
 constexpr size_t kLine = 64;
 constexpr size_t kStreams = 4;
-constexpr size_t kAhead = 1024;      // bytes from a load to the prefetch of its stream
+constexpr size_t kAhead = 1024;  // bytes from a load to the prefetch of its stream
 constexpr int kMinPasses = 5, kMaxPasses = 50;
 constexpr double kMinSeconds = 0.25;
 
@@ -45,8 +45,8 @@ class Pages {
   size_t n_bytes_;
 };
 
-// Adds up a chunk, in several streams at a time: one stream alone does not keep enough loads under way to use all that
-// the memory gives. The additions are independent, so that nothing but the loads takes time.
+// Adds up a chunk, in several streams at a time: one stream alone does not keep enough loads under way to use
+// all that the memory gives. The additions are independent, so that nothing but the loads takes time.
 uint64_t read_chunk(const std::byte* chunk) {
   constexpr size_t kStream = kChunk / kStreams;
   Vec sums[kStreams] = {};
@@ -89,7 +89,8 @@ double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
       total += sum;
     });
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    TANDEM_CHECK(total == n_chunks * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u);  // and so every byte was read
+    TANDEM_CHECK(total ==
+                 n_chunks * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u);  // and so every byte was read
     best = std::max(best, static_cast<double>(n_chunks * kChunk) / seconds);
     spent += seconds;
   }

@@ -1,4 +1,5 @@
-// tandem bench: lists and the cases they make, the arithmetic of its columns, its reports, and real measurements.
+// tandem bench: lists and the cases they make, the arithmetic of its columns, its reports, and real
+// measurements.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,8 +34,8 @@ TEST(BenchLists, RangesAreAddedUpOrMultiplied) {
 }
 
 TEST(BenchLists, RefusesWhatIsNoRange) {
-  for (const char* text : {"", "x", "1,", ",1", "4-1", "1-5*1", "0-5*2", "1-5+0", "1-", "-1", "1-2+", "1-2-3", "1+2",
-                           "1-100000", "99999999999", "0"}) {
+  for (const char* text : {"", "x", "1,", ",1", "4-1", "1-5*1", "0-5*2", "1-5+0", "1-", "-1", "1-2+", "1-2-3",
+                           "1+2", "1-100000", "99999999999", "0"}) {
     try {
       parse_ranges("--n-prompt", text, 1);
       ADD_FAILURE() << "accepted '" << text << "'";
@@ -162,7 +163,8 @@ std::vector<std::string> cells_of(const std::string& line) {
   std::istringstream in(line.substr(1));
   for (std::string cell; std::getline(in, cell, '|');) {
     const size_t first = cell.find_first_not_of(' ');
-    cells.push_back(first == std::string::npos ? "" : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
+    cells.push_back(first == std::string::npos ? ""
+                                               : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
   }
   return cells;
 }
@@ -182,8 +184,8 @@ TEST(BenchReport, TableShowsParametersThatAreNotDefault) {
   other.test.mmap = false;
   lines = lines_of(reported(ReportFormat::markdown, {some_result(), other}));
   ASSERT_GE(lines.size(), 4u);
-  EXPECT_THAT(cells_of(lines[0]), ElementsAre("model", "size", "params", "backend", "threads", "n_ubatch", "type_v",
-                                              "mmap", "test", "t/s", "read/token", "bandwidth"));
+  EXPECT_THAT(cells_of(lines[0]), ElementsAre("model", "size", "params", "backend", "threads", "n_ubatch",
+                                              "type_v", "mmap", "test", "t/s", "read/token", "bandwidth"));
   const auto first = cells_of(lines[2]), second = cells_of(lines[3]);
   EXPECT_THAT(std::vector(first.begin() + 5, first.begin() + 8), ElementsAre("512", "f16", "1"));
   EXPECT_THAT(std::vector(second.begin() + 5, second.begin() + 8), ElementsAre("64", "q8_0", "0"));
@@ -218,8 +220,10 @@ TEST(BenchReport, JsonLines) {
 TEST(BenchReport, CsvHasAHeaderAndQuotedValues) {
   const auto lines = lines_of(reported(ReportFormat::csv, {some_result(), some_result()}));
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_THAT(lines[0], testing::StartsWith("build_commit,build_number,cpu_info,gpu_info,backends,model_filename,"));
-  EXPECT_THAT(lines[1], HasSubstr(R"("Some CPU","","CPU","dir/a ""b"", c.gguf","llama 1.1B Q4_0","666894336",)"));
+  EXPECT_THAT(lines[0],
+              testing::StartsWith("build_commit,build_number,cpu_info,gpu_info,backends,model_filename,"));
+  EXPECT_THAT(lines[1],
+              HasSubstr(R"("Some CPU","","CPU","dir/a ""b"", c.gguf","llama 1.1B Q4_0","666894336",)"));
   EXPECT_EQ(lines[1], lines[2]);
 }
 
@@ -262,8 +266,8 @@ TEST_F(BenchStories, MeasuresEveryRepetition) {
   for (const double ts : r.samples_ts()) EXPECT_GT(ts, 0);
   EXPECT_EQ(r.n_params, 292800);
   EXPECT_EQ(r.model_bytes, 4u * 292800);
-  // 5 layers of 4 heads with 8 dimensions, as F16: 640 bytes a token. A step reads all weights but the embedding table
-  // of 512 rows, and of that one row.
+  // 5 layers of 4 heads with 8 dimensions, as F16: 640 bytes a token. A step reads all weights but the
+  // embedding table of 512 rows, and of that one row.
   const double weights = 4.0 * (292800 - 511 * 64);
   const double cache = 640.0 * (56 + 60 + 61 + 62 + 63);
   EXPECT_DOUBLE_EQ(r.bytes_per_token, (5 * weights + cache) / 23);

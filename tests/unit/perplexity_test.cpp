@@ -1,4 +1,5 @@
-// Perplexity: its arithmetic on numbers that are known, and on a real model against logits evaluated in one go.
+// Perplexity: its arithmetic on numbers that are known, and on a real model against logits evaluated in one
+// go.
 #include "tools/perplexity_score.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,8 @@ TEST(NegativeLogLikelihood, OfKnownDistributions) {
   EXPECT_NEAR(negative_log_likelihood(logits, 1), std::log(4), 1e-6);
   // Far from zero, where exp alone would overflow or vanish.
   EXPECT_NEAR(negative_log_likelihood(std::vector<float>{1000, 1000}, 0), std::log(2), 1e-12);
-  EXPECT_NEAR(negative_log_likelihood(std::vector<float>{-1000, -1001}, 1), 1 + std::log1p(std::exp(-1.0)), 1e-12);
+  EXPECT_NEAR(negative_log_likelihood(std::vector<float>{-1000, -1001}, 1), 1 + std::log1p(std::exp(-1.0)),
+              1e-12);
   EXPECT_EQ(negative_log_likelihood(std::vector<float>{0, -INFINITY}, 0), 0);
 }
 
@@ -49,7 +51,8 @@ class PerplexityStories : public testing::Test {
     threads.threads = 2;
     devices_ = make_devices(threads);
     const std::string text =
-        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she "
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One "
+        "day, she "
         "saw a big, red ball. She wanted to play with it, but it was too high.";
     ids_ = model_->vocab().tokenize(text, {.add_special = false});
   }
