@@ -97,26 +97,18 @@ class CpuDevice final : public Device {
   Event record() override { return 0; }
   void wait(Event) override {}
 
+  size_t weight_bytes(const Weight&) const override { return 0; }
+  void upload(DevicePtr, const Weight&) override { TANDEM_CHECK(!"weights are used where they are mapped"); }
+
+  size_t scratch_bytes(const Segment& segment) override {
+    const std::vector<StepPtr> steps = compile_steps(segment);
+    return shared_bytes_of(steps) + worker_bytes_of(steps) * static_cast<size_t>(pool_.n_threads());
+  }
+
   std::unique_ptr<Plan> compile(const Segment& segment) override {
-    const CompileContext context{segment, kernels_, pool_.n_threads()};
     auto plan = std::make_unique<CpuPlan>();
-    size_t shared = 0, scratch = 0;
-    for (size_t i = 0; i < segment.nodes.size();) {
-      const Node& node = context.node(segment.nodes[i]);
-      StepPtr step;
-      if (std::holds_alternative<LinearOp>(node.op)) {
-        const size_t end = end_of_linear_group(context, segment.nodes, i);
-        step = compile_linear(context, segment.nodes.subspan(i, end - i));
-        i = end;
-      } else {
-        step = compile_node(context, node);
-        ++i;
-      }
-      shared = std::max(shared, align_up(step->shared_bytes, 64));
-      scratch = std::max(scratch, align_up(step->scratch_bytes, 64));
-      plan->steps.push_back(std::move(step));
-    }
-    reserve_scratch(shared, scratch);
+    plan->steps = compile_steps(segment);
+    reserve_scratch(shared_bytes_of(plan->steps), worker_bytes_of(plan->steps));
     return plan;
   }
 
@@ -132,6 +124,34 @@ class CpuDevice final : public Device {
   }
 
  private:
+  std::vector<StepPtr> compile_steps(const Segment& segment) const {
+    const CompileContext context{segment, kernels_, pool_.n_threads()};
+    std::vector<StepPtr> steps;
+    for (size_t i = 0; i < segment.nodes.size();) {
+      const Node& node = context.node(segment.nodes[i]);
+      if (std::holds_alternative<LinearOp>(node.op)) {
+        const size_t end = end_of_linear_group(context, segment.nodes, i);
+        steps.push_back(compile_linear(context, segment.nodes.subspan(i, end - i)));
+        i = end;
+      } else {
+        steps.push_back(compile_node(context, node));
+        ++i;
+      }
+    }
+    return steps;
+  }
+
+  static size_t shared_bytes_of(const std::vector<StepPtr>& steps) {
+    size_t most = 0;
+    for (const StepPtr& step : steps) most = std::max(most, align_up(step->shared_bytes, 64));
+    return most;
+  }
+  static size_t worker_bytes_of(const std::vector<StepPtr>& steps) {
+    size_t most = 0;
+    for (const StepPtr& step : steps) most = std::max(most, align_up(step->scratch_bytes, 64));
+    return most;
+  }
+
   // Plans of a device run one at a time, so all share one scratch, as large as the largest needs.
   void reserve_scratch(size_t shared, size_t scratch) {
     if (shared <= shared_bytes_ && scratch <= scratch_bytes_ && scratch_.data()) return;

@@ -1,4 +1,4 @@
-// The Device interface: ten functions that everything above devices is written against. A device owns an address
+// The Device interface: the dozen functions that everything above devices is written against. A device owns an address
 // space; the addresses it gives out (DevicePtr) may be dereferenced by that device only, unless its info says that it
 // works on host memory.
 //
@@ -41,7 +41,8 @@ struct KvLayer {
   int64_t n_blocks = 0;
 };
 
-// Nodes of a graph that run on one device in one go. Spans must outlive the plan.
+// Nodes of a graph that run on one device in one go. Spans must outlive the plan. To ask for scratch only, addresses is
+// empty and kv has no memory.
 struct Segment {
   const Graph* graph = nullptr;
   std::span<const int32_t> nodes;         // indices into graph->nodes, ascending
@@ -71,9 +72,17 @@ class Device {
   // Why this device cannot run the node, or an empty string when it can. What is not supported is placed elsewhere.
   virtual std::string why_unsupported(const Graph& graph, const Node& node) const = 0;
 
+  // Bytes that a weight takes here once uploaded; 0 on host memory, where it is used where it is mapped.
+  virtual size_t weight_bytes(const Weight& weight) const = 0;
+  // Bytes of scratch that a segment of these nodes needs while it runs. The device keeps one scratch, as large as the
+  // largest segment compiled on it needs, and takes it when it compiles.
+  virtual size_t scratch_bytes(const Segment& segment) = 0;
+
   virtual MemoryInfo memory_info() = 0;
   virtual DevicePtr alloc(size_t n_bytes) = 0;  // 64-byte aligned at least; never null
   virtual void free(DevicePtr address) = 0;
+  // Brings a weight in, in whatever layout this device's kernels like; `to` has weight_bytes(weight).
+  virtual void upload(DevicePtr to, const Weight& weight) = 0;
   virtual void copy_in(DevicePtr to, const void* from, size_t n_bytes) = 0;   // host to device
   virtual void copy_out(void* to, DevicePtr from, size_t n_bytes) = 0;        // device to host
   virtual void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) = 0;

@@ -17,11 +17,11 @@ DevicePtr WeightResidency::address(int device, const Weight& weight) {
   if (devices_[d]->info().host_memory) return const_cast<std::byte*>(weight.data);
   const auto found = copies_[d].find(&weight);
   if (found != copies_[d].end()) return found->second;
-  const size_t n_bytes = weight.n_bytes();
+  const size_t n_bytes = devices_[d]->weight_bytes(weight);
   const DevicePtr address = devices_[d]->alloc(n_bytes);
   copies_[d].emplace(&weight, address);
   n_bytes_[d] += n_bytes;
-  devices_[d]->copy_in(address, weight.data, n_bytes);
+  devices_[d]->upload(address, weight);
   return address;
 }
 

@@ -164,17 +164,26 @@ void hide_unseen_columns(const Panels& p, int64_t first, int64_t n) {
   }
 }
 
+// Greatest of n rows at s, and `first`. In four chains: one would wait for every comparison.
+TANDEM_INLINE Vec max_of_rows(const float* s, int64_t ld, int64_t n, Vec first) {
+  Vec max[4] = {first, first, first, first};
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    for (int64_t j = 0; j < 4; ++j) max[j] = vmax(load(s + (i + j) * ld), max[j]);
+  }
+  for (; i < n; ++i) max[0] = vmax(load(s + i * ld), max[0]);
+  return vmax(vmax(max[0], max[1]), vmax(max[2], max[3]));
+}
+
 // Scores become weights; max, sum and factor follow.
 void softmax_columns(const Panels& p, int64_t n) {
   for (int64_t c = 0; c < p.n_q; c += kLanes) {
     float* s = p.s + c;
-    const Vec old = load(p.max + c);
-    Vec max = old;
-    for (int64_t i = 0; i < n; ++i) max = vmax(load(s + i * p.n_q), max);
-    const Vec m = subtractable(max), factor = vexp(old - m);
+    const Vec old = load(p.max + c), max = max_of_rows(s, p.n_q, n, old);
+    const Vec m = subtractable(max), factor = vexp_bounded(old - m);
     Vec sum = load(p.sum + c) * factor;
     for (int64_t i = 0; i < n; ++i) {
-      const Vec e = vexp(load(s + i * p.n_q) - m);
+      const Vec e = vexp_bounded(load(s + i * p.n_q) - m);
       store(s + i * p.n_q, e);
       sum = sum + e;
     }
@@ -268,12 +277,12 @@ void softmax_row(const Panels& p, int64_t i, int64_t first, int64_t n, bool mask
   const float m = new_max == kNothing ? 0.0f : new_max;
   Vec sum = set1(0.0f);
   for (int64_t j = 0; j < n; j += kLanes) {
-    const Vec e = vexp(load(s + j) - set1(m));
+    const Vec e = vexp_bounded(load(s + j) - set1(m));
     store(s + j, e);
     sum = sum + e;
   }
   float factor[kLanes];
-  store(factor, vexp(set1(old - m)));
+  store(factor, vexp_bounded(set1(old - m)));
   p.factor[i] = factor[0];
   p.sum[i] = p.sum[i] * factor[0] + sum_lanes(sum);
   p.max[i] = new_max;

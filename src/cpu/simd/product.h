@@ -1,4 +1,5 @@
-// A register-blocked product of floats, C[rows, vectors] (+)= A B, with all of C in registers. Included after the
+// A register-blocked product of floats, C[rows, vectors] (+)= A B, with all of C in registers (hence the unrolling: an
+// array that a loop indexes would live in memory). Included after the
 // ISA's vec.h.
 //
 // A step of the inner loop loads kVecs vectors of B, broadcasts kRows elements of A and does kRows * kVecs fused
@@ -41,11 +42,15 @@ TANDEM_INLINE void multiply_add(int64_t k, A a, const float* b, int64_t ldb, Vec
 template <int kRows, int kVecs, class A>
 void product_tile(int64_t k, A a, const float* b, int64_t ldb, float* to, int64_t ldc) {
   Vec c[kRows][kVecs];
-  for (auto& row : c) {
-    for (Vec& v : row) v = set1(0.0f);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) c[r][v] = set1(0.0f);
   }
   multiply_add(k, a, b, ldb, c);
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) store(to + r * ldc + v * kLanes, c[r][v]);
   }
 }
@@ -54,11 +59,15 @@ void product_tile(int64_t k, A a, const float* b, int64_t ldb, float* to, int64_
 template <int kRows, int kVecs, class A>
 void update_tile(int64_t k, A a, const float* b, int64_t ldb, const float* factor, float* to, int64_t ldc) {
   Vec c[kRows][kVecs];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) c[r][v] = load(to + r * ldc + v * kLanes) * set1(factor[r]);
   }
   multiply_add(k, a, b, ldb, c);
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) store(to + r * ldc + v * kLanes, c[r][v]);
   }
 }

@@ -1,0 +1,82 @@
+// How the CUDA device runs a plan: a list of steps, each a launch or a few on the device's stream. A file in ops/ turns
+// a node (or a run of linear nodes with one input) into a step; the names are those of the CPU's ops.
+//
+// launch() only enqueues. It may not allocate, synchronize or depend on host data that changes from step to step:
+// launches of one token are captured once as a CUDA graph and replayed, so lengths and positions are read from device
+// memory (the input tensors). For more tokens the grid may follow the shape.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <cublas_v2.h>
+
+#include <memory>
+#include <span>
+
+#include "base/error.h"
+#include "device/device.h"
+
+namespace tandem::cuda {
+
+// Throws Error(out_of_memory) for cudaErrorMemoryAllocation and Error(io) for the rest, naming the call.
+void check_cuda(cudaError_t status, const char* call);
+void check_cublas(cublasStatus_t status, const char* call);
+#define TANDEM_CUDA(call) ::tandem::cuda::check_cuda((call), #call)
+#define TANDEM_CUBLAS(call) ::tandem::cuda::check_cublas((call), #call)
+
+struct LaunchContext {
+  cudaStream_t stream;
+  StepShape shape;
+  std::byte* scratch;  // the device's, 256-byte aligned, of the step's scratch_bytes at least
+};
+
+class Step {
+ public:
+  virtual ~Step() = default;
+  virtual void launch(const LaunchContext& context) const = 0;
+  size_t scratch_bytes = 0;  // for the largest shape of the graph
+};
+using StepPtr = std::unique_ptr<Step>;
+
+// What an op's compile function sees. Addresses may be null when only scratch_bytes is asked for: compile functions
+// store them and do not look behind them.
+struct CompileContext {
+  const Segment& segment;
+  int compute_capability;  // 80, 86, 89, 90, ...
+  int n_multiprocessors;
+  cublasHandle_t cublas;   // on the device's stream; null when only scratch_bytes is asked for
+
+  const Graph& graph() const { return *segment.graph; }
+  const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
+  const Tensor& tensor(TensorId id) const { return graph().tensor(id); }
+  template <class T = float>
+  T* address(TensorId id) const {
+    if (id == kNoTensor || segment.addresses.empty()) return nullptr;
+    return reinterpret_cast<T*>(segment.addresses[static_cast<size_t>(tensor(id).storage)]);
+  }
+};
+
+inline int64_t row_count(const Tensor& t, const StepShape& shape) {
+  return t.extent == Extent::tokens ? shape.n_tokens : t.extent == Extent::outputs ? shape.n_outputs : t.n_rows;
+}
+
+// One a file in ops/.
+StepPtr compile_embed(const CompileContext& context, const Node& node);
+StepPtr compile_norm(const CompileContext& context, const Node& node);
+StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);  // all read the same x
+StepPtr compile_rope(const CompileContext& context, const Node& node);
+StepPtr compile_kv_write(const CompileContext& context, const Node& node);
+StepPtr compile_attention(const CompileContext& context, const Node& node);
+StepPtr compile_glu(const CompileContext& context, const Node& node);
+StepPtr compile_moe_route(const CompileContext& context, const Node& node);
+StepPtr compile_moe_ffn(const CompileContext& context, const Node& node);
+StepPtr compile_add(const CompileContext& context, const Node& node);
+StepPtr compile_scale(const CompileContext& context, const Node& node);
+StepPtr compile_softcap(const CompileContext& context, const Node& node);
+StepPtr compile_gather_rows(const CompileContext& context, const Node& node);
+
+// Weight layouts (layout.h): how each dtype's matrix lies on the device.
+size_t device_weight_bytes(const Weight& weight);
+// Re-lays `weight` out from host memory to `to` on the stream, through pinned staging buffers of the caller.
+void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream);
+
+}  // namespace tandem::cuda
