@@ -101,11 +101,16 @@ class Scene {
     return y;
   }
 
-  void check(const std::vector<float>& y, const std::string& what) const {
+  void check(const std::vector<float>& y, const std::string& what, double tolerance = 1e-5) {
+    if (expected_.empty()) {
+      for (size_t t = 0; t < positions.size(); ++t) {
+        for (int64_t h = 0; h < case_.n_head; ++h) expected_.push_back(expected(static_cast<int64_t>(t), h));
+      }
+    }
     double worst = 0, scale_of_y = 0;
     for (size_t t = 0; t < positions.size(); ++t) {
       for (int64_t h = 0; h < case_.n_head; ++h) {
-        const std::vector<double> want = expected(static_cast<int64_t>(t), h);
+        const std::vector<double>& want = expected_[t * static_cast<size_t>(case_.n_head) + static_cast<size_t>(h)];
         for (size_t d = 0; d < want.size(); ++d) {
           const float got = y[(t * static_cast<size_t>(case_.n_head) + static_cast<size_t>(h)) * want.size() + d];
           ASSERT_TRUE(std::isfinite(got)) << what << " token " << t << " head " << h << " column " << d;
@@ -114,7 +119,7 @@ class Scene {
         }
       }
     }
-    EXPECT_LE(worst, 1e-5 * std::max(scale_of_y, 0.1)) << what;
+    EXPECT_LE(worst, tolerance * std::max(scale_of_y, 0.1)) << what;
   }
 
   const Case case_;
@@ -177,6 +182,8 @@ class Scene {
     std::copy(sequences.begin(), sequences.end(), bench.input(Input::sequences));
     std::copy(table.begin(), table.end(), bench.input(Input::block_table));
   }
+
+  std::vector<std::vector<double>> expected_;  // [token * n_head + head], filled by the first check
 };
 
 std::vector<int32_t> range(int32_t first, int32_t last) {
@@ -317,7 +324,8 @@ TEST(Attention, AWholePrompt) {
   check_all_isas(random, c, "prompt");
 }
 
-// Scores far apart: weights that underflow, and maxima that move late.
+// Scores far apart: weights that underflow, and maxima that move late. A score of some hundreds is known to 1e-5 in
+// single precision, and so is its weight.
 TEST(Attention, LargeScores) {
   Random random;
   for (int n_head : {1, 16}) {
@@ -328,7 +336,7 @@ TEST(Attention, LargeScores) {
     Scene scene(random, c);
     for (float& x : scene.q) x *= 40.0f;
     std::copy(scene.q.begin(), scene.q.end(), scene.bench.data(scene.q_id));
-    for (Isa isa : supported_isas()) scene.check(scene.run(isa, 2), std::string(isa_name(isa)));
+    for (Isa isa : supported_isas()) scene.check(scene.run(isa, 2), std::string(isa_name(isa)), 1e-4);
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 // Hands out aligned pieces of a buffer; with a null base it only measures.
 class Carver {
  public:
-  explicit Carver(std::byte* base) : base_(base) {}
+  explicit Carver(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
   template <class T>
   T* take(int64_t n) {
     T* piece = reinterpret_cast<T*>(base_ + used_);
@@ -26,7 +26,7 @@ class Carver {
   size_t used() const { return used_; }
 
  private:
-  std::byte* base_;
+  uintptr_t base_;
   size_t used_ = 0;
 };
 
