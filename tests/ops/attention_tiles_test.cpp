@@ -1,5 +1,5 @@
-// The division of attention into items: every pair of a query and a position that it sees belongs to exactly one item,
-// and the partial results fit where the step makes room for them.
+// The division of attention into items: every pair of a query and a position that it sees belongs to exactly
+// one item, and the partial results fit where the step makes room for them.
 #include "cpu/ops/attention_tiles.h"
 
 #include <map>
@@ -23,7 +23,8 @@ Tokens random_tokens(Random& random, int64_t max_tokens, int64_t max_positions) 
   for (int64_t s = 0; s < n_sequences; ++s) {
     const int64_t count = std::min(n / n_sequences, max_positions);
     const int64_t first = random.below(max_positions - count + 1);
-    for (int64_t i = 0; i < count; ++i) all.emplace_back(static_cast<int32_t>(s), static_cast<int32_t>(first + i));
+    for (int64_t i = 0; i < count; ++i)
+      all.emplace_back(static_cast<int32_t>(s), static_cast<int32_t>(first + i));
   }
   if (random.below(2) != 0) random.shuffle(all);
   Tokens tokens;
@@ -48,7 +49,8 @@ void check(Random& random) {
   in.n_slots = op.n_head_kv * parts.parts;
   in.block_size = block_sizes[random.below(5)];
   in.window = random.below(2) != 0 ? 0 : 1 + random.below(700);
-  const int64_t max_tokens = 1 + random.below(random.below(2) != 0 ? 4 : 300), max_positions = 300 + random.below(5000);
+  const int64_t max_tokens = 1 + random.below(random.below(2) != 0 ? 4 : 300),
+                max_positions = 300 + random.below(5000);
   const Tokens tokens = random_tokens(random, max_tokens, max_positions);
   in.positions = tokens.positions;
   in.sequences = tokens.sequences;
@@ -75,7 +77,8 @@ void check(Random& random) {
       const size_t token = static_cast<size_t>(work.order[static_cast<size_t>(i)]);
       ASSERT_TRUE(seen_tokens.insert(static_cast<int32_t>(token)).second);
       ASSERT_EQ(&work.tile_of_token(i), &tile);
-      ASSERT_EQ(in.sequences[token], in.sequences[static_cast<size_t>(work.order[static_cast<size_t>(tile.first)])]);
+      ASSERT_EQ(in.sequences[token],
+                in.sequences[static_cast<size_t>(work.order[static_cast<size_t>(tile.first)])]);
       ASSERT_LT(in.positions[token], tile.kv_end);
       ASSERT_LE(tile.kv_begin, in.window > 0 ? std::max<int64_t>(0, in.positions[token] - in.window + 1) : 0);
     }
