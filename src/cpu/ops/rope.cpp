@@ -1,6 +1,6 @@
-// rope: rotates pairs of columns of every head in place. The angle of a pair is position * frequency, whatever the
-// scaling method, so everything but the position is settled when the step is compiled. A token's cosines and sines
-// are computed once (n_rot / 2 of each, in a worker's scratch) and used for all its heads.
+// rope: rotates pairs of columns of every head in place. The angle of a pair is position * frequency,
+// whatever the scaling method, so everything but the position is settled when the step is compiled. A token's
+// cosines and sines are computed once (n_rot / 2 of each, in a worker's scratch) and used for all its heads.
 #include <cmath>
 #include <numbers>
 
@@ -17,8 +17,9 @@ double pair_of_turns(const RopeOp& op, double turns) {
          (2 * std::log(static_cast<double>(op.freq_base)));
 }
 
-// How much pair i keeps of its unscaled frequency: 1 for pairs that turn fast, 0 for slow ones, linear in between
-// (YaRN, arXiv:2309.00071, section 3.2, with the ramp over pair indices that its authors' code and GGUF models use).
+// How much pair i keeps of its unscaled frequency: 1 for pairs that turn fast, 0 for slow ones, linear in
+// between (YaRN, arXiv:2309.00071, section 3.2, with the ramp over pair indices that its authors' code and
+// GGUF models use).
 double unscaled_share(const RopeOp& op, int64_t i) {
   if (op.ext_factor == 0.0f) return 0.0;
   const double low = std::max(0.0, std::floor(pair_of_turns(op, op.beta_fast)));
@@ -31,8 +32,8 @@ double unscaled_share(const RopeOp& op, int64_t i) {
 std::vector<double> frequencies(const RopeOp& op, const std::vector<float>& factors) {
   std::vector<double> frequency(static_cast<size_t>(op.n_rot / 2));
   for (int64_t i = 0; i < op.n_rot / 2; ++i) {
-    const double unscaled = std::pow(static_cast<double>(op.freq_base), -2.0 * static_cast<double>(i) /
-                                                                            static_cast<double>(op.n_rot)) /
+    const double unscaled = std::pow(static_cast<double>(op.freq_base),
+                                     -2.0 * static_cast<double>(i) / static_cast<double>(op.n_rot)) /
                             (factors.empty() ? 1.0 : factors[static_cast<size_t>(i)]);
     const double share = unscaled_share(op, i);
     frequency[static_cast<size_t>(i)] = unscaled * (share + (1.0 - share) * op.freq_scale);
@@ -76,8 +77,8 @@ class RopeStep final : public Step {
   RopeOp op_;
   const RowKernels& rows_;
   decltype(RowKernels::rope_pair) rotate_;
-  float* x_;                   // [n_tokens, n_head * head_dim]
-  const int32_t* positions_;   // [n_tokens]
+  float* x_;                       // [n_tokens, n_head * head_dim]
+  const int32_t* positions_;       // [n_tokens]
   std::vector<double> frequency_;  // [n_rot / 2]
   float magnitude_;
 };
