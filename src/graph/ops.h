@@ -32,8 +32,8 @@ struct LinearOp {};
 
 // rope: x[n, n_head * head_dim], positions[n], freq_factors[n_rot / 2]? -> rotated in place.
 // Angle of pair i at position p: p * freq_scale * freq_base^(-2i / n_rot) / factor[i], mixed with its unscaled value
-// by the YaRN ramp where ext_factor != 0 (arXiv:2309.00071); cos and sin are multiplied by attn_factor, and by
-// 1 + 0.1 ln(1 / freq_scale) as well where ext_factor != 0.
+// by the YaRN ramp where ext_factor != 0 (arXiv:2309.00071); cos and sin are multiplied by attn_factor, and with
+// YaRN by 1 + 0.1 ln(1 / freq_scale) too.
 struct RopeOp {
   RopeStyle style = RopeStyle::pair;
   int64_t n_head = 0, head_dim = 0, n_rot = 0;
