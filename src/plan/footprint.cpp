@@ -21,7 +21,8 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   BusBytes bus;
   for (const Stage& stage : partition.stages) {
     for (const Transfer& t : stage.transfers) {
-      bus.activations += row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+      const size_t crossings = t.from != 0 && t.to != 0 ? 2 : 1;  // between two GPUs: through the host
+      bus.activations += crossings * row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
       ++bus.n_transfers;
     }
   }
