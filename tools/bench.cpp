@@ -30,22 +30,6 @@ struct BenchOptions {
   LogOptions log;
 };
 
-// The parts between commas; "\," is a comma that is part of a name.
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool escaped = text[i] == '\\' && i + 1 < text.size() && text[i + 1] == ',';
-    if (escaped) {
-      parts.back() += text[++i];
-    } else if (text[i] == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += text[i];
-    }
-  }
-  return parts;
-}
-
 // An option that is a list, by commas or by being given several times. parse(text) gives a vector of values.
 template <class T, class Parse>
 void list(CLI::App& app, const char* group, const char* names, const char* type, const char* shown_default,
@@ -74,7 +58,7 @@ void words(CLI::App& app, const char* group, const char* names, const char* type
            const char* help, std::vector<T>& target, Parse parse) {
   list(app, group, names, type, shown_default, help, target, [parse](const std::string& text) {
     std::vector<T> values;
-    for (const std::string& word : split_names(text)) values.push_back(parse(word));
+    for (const std::string& word : split_list(text)) values.push_back(parse(word));
     return values;
   });
 }
@@ -164,7 +148,7 @@ void add_course_options(CLI::App& app, BenchOptions& o) {
   bare_choice(app, "--flash-attn", "on|off|auto", "on",
               "attention that never writes out its score matrix is always used",
               [&o](const std::string& text) {
-                for (const std::string& word : split_names(text)) {
+                for (const std::string& word : split_list(text)) {
                   if (parse_on_off_auto("--flash-attn", word) == OnOffAuto::off) o.flash_attention_off = true;
                 }
               })

@@ -31,7 +31,7 @@ struct BenchResult {
   std::string test_time;             // when it began, "2025-01-31T12:00:00Z"
   std::vector<uint64_t> samples_ns;  // one a repetition; never empty
   double bytes_per_token = 0;
-  std::string backend;      // "CPU", "CUDA", "CPU+CUDA"
+  std::string backend = "CPU";  // "CPU", "CUDA", "CPU+CUDA"
   int64_t n_gpu_layers = 0;  // that were on GPUs
 
   std::vector<double> samples_ts() const;  // tokens per second
