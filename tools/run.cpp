@@ -20,6 +20,7 @@ struct RunOptions {
   ContextOptions context;
   RopeOptions rope;
   ThreadOptions threads;
+  OffloadOptions offload;
   SamplerParams sampling;
   TextOptions text;
   LogOptions log;
@@ -85,11 +86,13 @@ void run(RunOptions& options) {
   apply_log_options(options.log);
   apply_escapes(options.text, options.sampling);
   note_no_effect(options.context);
+  const auto devices = make_devices(options.threads, options.offload);
   const std::string prompt = read_prompt(options.text);
   check_prompt(prompt, options.text);
   const std::unique_ptr<Model> model = load_model(options.model, options.rope, options.threads.numa);
-  const auto devices = make_devices(options.threads);
-  Session session(*model, pointers(devices), session_options(options.context));
+  Session session(*model, pointers(devices), session_options(options.context, options.offload),
+                  options.offload.explain ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
+                                          : nullptr);
   Sampler sampler(options.sampling, sampler_model(session));
   const std::vector<int32_t> ids = model->vocab().tokenize(prompt);
   check_fits(session, ids.size());
@@ -131,6 +134,7 @@ void add_run(CLI::App& app) {
                     "When the context is full, drop the older half of what --keep does not keep, and go on")
       ->group("Context");
   add_thread_options(*command, options->threads);
+  add_offload_options(*command, options->offload);
   add_sampling_options(*command, options->sampling);
   add_rope_options(*command, options->rope);
   add_log_options(*command, options->log);

@@ -226,9 +226,9 @@ struct WordPanel32 {
 };
 
 template <class Format>
-constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<Format>>(5);
+constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<Format>>(4);
 template <class Format>
-constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(5);
+constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(8);
 
 }  // namespace
 

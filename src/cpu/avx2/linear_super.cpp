@@ -308,8 +308,8 @@ struct WordPanelK {
 };
 
 template <class Format>
-constexpr DtypeKernels byte_kernels = dtype_kernels<DotK<Format>, BytePanelK<Format>>(5);
-constexpr DtypeKernels iq4_xs_kernels = dtype_kernels<DotK<IQ4_XS>, WordPanelK<IQ4_XS>>(5);
+constexpr DtypeKernels byte_kernels = dtype_kernels<DotK<Format>, BytePanelK<Format>>(6);
+constexpr DtypeKernels iq4_xs_kernels = dtype_kernels<DotK<IQ4_XS>, WordPanelK<IQ4_XS>>(10);
 
 }  // namespace
 

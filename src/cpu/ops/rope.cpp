@@ -1,6 +1,6 @@
-// rope: rotates pairs of columns of every head in place. The angle of a pair is position * frequency, whatever the
-// scaling method, so everything but the position is settled when the step is compiled. A token's cosines and sines
-// are computed once (n_rot / 2 of each, in a worker's scratch) and used for all its heads.
+// rope: rotates pairs of columns of every head in place. The angle of a pair is position * frequency,
+// whatever the scaling method, so everything but the position is settled when the step is compiled. A token's
+// cosines and sines are computed once (n_rot / 2 of each, in a worker's scratch) and used for all its heads.
 #include "base/checked.h"
 #include "cpu/ops/rows.h"
 #include "graph/rope_frequencies.h"
@@ -38,8 +38,8 @@ class RopeStep final : public Step {
   RopeOp op_;
   const RowKernels& rows_;
   decltype(RowKernels::rope_pair) rotate_;
-  float* x_;                   // [n_tokens, n_head * head_dim]
-  const int32_t* positions_;   // [n_tokens]
+  float* x_;                       // [n_tokens, n_head * head_dim]
+  const int32_t* positions_;       // [n_tokens]
   std::vector<double> frequency_;  // [n_rot / 2]
   float magnitude_;
 };
