@@ -1,5 +1,6 @@
 #include "tools/bench_measure.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <fstream>

@@ -1,6 +1,7 @@
 #include "tools/bench_report.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>

@@ -9,7 +9,8 @@ namespace tandem {
 namespace {
 
 // The cache as a device will see it, without addresses.
-std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Placement& placement, size_t n_devices) {
+std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Placement& placement,
+                                                    size_t n_devices) {
   std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     layers[static_cast<size_t>(placement.layers[i].kv)][i] = kv_layer_shape(kv, i);
@@ -21,7 +22,8 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   BusBytes bus;
   for (const Stage& stage : partition.stages) {
     for (const Transfer& t : stage.transfers) {
-      bus.activations += row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+      const size_t crossings = t.from != 0 && t.to != 0 ? 2 : 1;  // between two GPUs: through the host
+      bus.activations += crossings * row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
       ++bus.n_transfers;
     }
   }
