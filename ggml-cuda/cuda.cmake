@@ -61,8 +61,13 @@ if(TANDEM_HAVE_CUDA)
   enable_language(CUDA)
   message(STATUS "CUDA device for ${archs}, by nvcc ${CMAKE_CUDA_COMPILER_VERSION}")
   find_package(CUDAToolkit REQUIRED)
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know that nvcc has it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG -lineinfo")
 
   file(GLOB TANDEM_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cpp ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cu
@@ -72,7 +77,7 @@ if(TANDEM_HAVE_CUDA)
   target_include_directories(tandem_cuda PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
   target_include_directories(tandem_cuda PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_options(tandem_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -Xcompiler=-Wall>)
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall>)
   target_link_libraries(tandem_cuda PUBLIC tandem_device tandem_graph tandem_gguf tandem_base PRIVATE ${CMAKE_DL_LIBS})
   target_compile_definitions(tandem_cuda INTERFACE TANDEM_HAVE_CUDA)
 endif()

@@ -58,6 +58,7 @@ struct CompileContext {
   }
 };
 
+// Rows of a tensor in a step; 0 for the outputs of a step that wants none, and then there is nothing to launch.
 inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
   return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
 }

@@ -7,8 +7,8 @@ threads, alternately in one run, and prints medians and ratios as a Markdown tab
 The package is installed into a scratch virtual environment (--venv) on first use, which compiles it for this machine's
 CPU; the model files are made by `tandem synth` (--models). Each measurement is a process of its own: load, one warm-up
 of each kind, then prefill of --prompt-len tokens as one batch (micro-batch 512) and decoding of --gen-len tokens from
-an empty context, F16 cache, as llama-bench does. Both programs run with flash attention on and off and are judged by
-the faster of the two (--flash-attn).
+an empty context, F16 cache, as llama-bench does. llama.cpp runs with flash attention on and off and is judged by the
+faster of the two (--flash-attn); tandem has one attention.
 """
 
 import argparse
@@ -62,8 +62,8 @@ def peer_main(spec):
         start = time.perf_counter()
         for first in range(0, n_tokens, n_batch):
             part = tokens[first:first + n_batch]
-            batch = lc.llama_batch_get_one((lc.llama_token * len(part))(*part), len(part))
-            if lc.llama_decode(context, batch) != 0:
+            ids = (lc.llama_token * len(part))(*part)  # the batch only points to it
+            if lc.llama_decode(context, lc.llama_batch_get_one(ids, len(part))) != 0:
                 sys.exit("llama_decode failed")
             lc.llama_synchronize(context)
         return n_tokens / (time.perf_counter() - start)
@@ -90,15 +90,17 @@ def run_checked(command, **options):
 
 
 def measure_peer(args, model, flash_attn):
+    """Tokens per second of one run of each test, and facts about the peer."""
     spec = {"model": str(model), "threads": args.threads, "prompt_len": args.prompt_len, "gen_len": args.gen_len,
             "flash_attn": flash_attn}
     output = run_checked([venv_python(args.venv), __file__, "--peer-child", json.dumps(spec)])
     return json.loads(output.strip().splitlines()[-1])
 
 
-def measure_tandem(args, model, flash_attn):
+def measure_tandem(args, model):
+    """Tokens per second of one run of each test."""
     words = [args.tandem, "bench", "-m", model, "-p", args.prompt_len, "-n", args.gen_len, "-r", 1, "-t", args.threads,
-             "-ub", UBATCH, "-fa", 1 if flash_attn == "on" else 0, "-o", "json"]
+             "-ub", UBATCH, "-o", "json"]
     output = run_checked([str(word) for word in words])
     rows = json.loads(output)
     prefill = [row["avg_ts"] for row in rows if row["n_prompt"] > 0 and row["n_gen"] == 0]
@@ -135,28 +137,37 @@ def prepare_model(args, file_type):
 
 # ---- the comparison -------------------------------------------------------------------------------------------------
 
+def contestants(args):
+    """Label and measuring function of everything that takes its turn, one after the other, in each repetition."""
+    turns = []
+    if args.only != "peer":
+        turns.append(("tandem", measure_tandem))
+    if args.only != "tandem":
+        for setting in ["on", "off"] if args.flash_attn == "both" else [args.flash_attn]:
+            turns.append((f"llama.cpp, flash attention {setting}",
+                          lambda args, model, setting=setting: measure_peer(args, model, setting)))
+    return turns
+
+
 def compare(args, file_type):
-    """Medians of one file: {program: {test: tokens per second}}, each with its better flash attention setting."""
+    """Every sample of one file, and the medians: {program: {test: tokens per second}}, the peer's at its best."""
     model = prepare_model(args, file_type)
-    programs = {"tandem": measure_tandem, "peer": measure_peer}
-    if args.only:
-        programs = {args.only: programs[args.only]}
-    settings = ["on", "off"] if args.flash_attn == "both" else [args.flash_attn]
-    samples, facts = {}, {}
+    samples, peer = {}, {}
     for repetition in range(args.reps):
-        for setting in settings:
-            for name, measure in programs.items():
-                result = measure(args, model, setting)
-                for test in ("prefill", "decode"):
-                    samples.setdefault((name, test, setting), []).append(result[test])
-                facts.update({key: result[key] for key in ("version", "system") if key in result})
-                print(f"{file_type} {repetition + 1}/{args.reps} {name} flash attention {setting}: "
-                      f"{result['prefill']:.2f} / {result['decode']:.2f} t/s", file=sys.stderr)
-    medians = {name: {test: max(statistics.median(samples[name, test, setting]) for setting in settings)
-                      for test in ("prefill", "decode")} for name in programs}
-    detail = [{"program": name, "test": test, "flash_attn": setting, "samples_ts": values,
-               "median_ts": statistics.median(values)} for (name, test, setting), values in samples.items()]
-    return {"model": args.shape, "type": file_type, "medians": medians, "samples": detail, "peer": facts}
+        for label, measure in contestants(args):
+            result = measure(args, model)
+            for test in ("prefill", "decode"):
+                samples.setdefault((label, test), []).append(result[test])
+            peer.update({key: result[key] for key in ("version", "system") if key in result})
+            print(f"{file_type} {repetition + 1}/{args.reps} {label}: prefill {result['prefill']:.2f}, "
+                  f"decode {result['decode']:.2f} t/s", file=sys.stderr)
+    medians = {}
+    for (label, test), values in samples.items():
+        best = medians.setdefault("tandem" if label == "tandem" else "peer", {})
+        best[test] = max(best.get(test, 0), statistics.median(values))
+    detail = [{"program": label, "test": test, "samples_ts": values, "median_ts": statistics.median(values)}
+              for (label, test), values in samples.items()]
+    return {"model": args.shape, "type": file_type, "medians": medians, "samples": detail, "peer": peer}
 
 
 def table(results, args):
@@ -189,7 +200,7 @@ def parse_args():
     parser.add_argument("--prompt-len", type=int, default=512, help="default %(default)s")
     parser.add_argument("--gen-len", type=int, default=64, help="default %(default)s")
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
-    parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="default both, best counts")
+    parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="of llama.cpp; default both, the best counts")
     parser.add_argument("--only", choices=["tandem", "peer"], help="measure one of the two")
     parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")
     parser.add_argument("--venv", default=str(CACHE / "peer-venv"), help="virtual environment (default %(default)s)")
@@ -212,7 +223,7 @@ def main():
     else:
         version = next((r["peer"]["version"] for r in results if r["peer"]), None)
         print(f"{cpu_name()}, {args.threads} threads" + (f", llama-cpp-python {version}" if version else ""))
-        print(f"Tokens per second, medians of {args.reps}, flash attention: {args.flash_attn}.\n")
+        print(f"Tokens per second, medians of {args.reps}, llama.cpp with flash attention: {args.flash_attn}.\n")
         print(table(results, args))
 
 

@@ -2,12 +2,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "gguf/file.h"
 #include "tools/bench_measure.h"
 #include "tools/command.h"
 #include "tools/options.h"
@@ -99,27 +101,30 @@ void add_test_options(CLI::App& app, BenchLists& o) {
   words(app, group, "-m,--model", "FILE", "", "the GGUF file", o.model,
         [](const std::string& name) { return name; });
   app.get_option("--model")->required();
-  integers(app, group, "-p,--n-prompt", "--n-prompt", "tokens of a prompt, computed together; 0: no such test",
-           o.n_prompt, 0);
-  integers(app, group, "-n,--n-gen", "--n-gen", "tokens to generate, one after the other; 0: no such test", o.n_gen,
-           0);
+  integers(app, group, "-p,--n-prompt", "--n-prompt",
+           "tokens of a prompt, computed together; 0: no such test", o.n_prompt, 0);
+  integers(app, group, "-n,--n-gen", "--n-gen", "tokens to generate, one after the other; 0: no such test",
+           o.n_gen, 0);
   list(app, group, "--prompt-gen", "PP,TG", "", "tests of a prompt and then generating; one pair each time",
        o.prompt_gen, [](const std::string& text) { return std::vector{parse_pair(text)}; });
-  integers(app, group, "-d,--n-depth", "--n-depth", "tokens that are in the cache before a test begins", o.n_depth, 0);
+  integers(app, group, "-d,--n-depth", "--n-depth", "tokens that are in the cache before a test begins",
+           o.n_depth, 0);
 }
 
 void add_parameter_options(CLI::App& app, BenchLists& o) {
   const char* group = "Parameters";
   integers(app, group, "-t,--threads", "--threads", "threads", o.n_threads, 1);
-  integers(app, group, "-b,--batch-size", "--batch-size", "most tokens that are handed over at once", o.n_batch, 1);
-  integers(app, group, "--ubatch-size", "--ubatch-size", "most tokens that are computed at once", o.n_ubatch, 1);
+  integers(app, group, "-b,--batch-size", "--batch-size", "most tokens that are handed over at once",
+           o.n_batch, 1);
+  integers(app, group, "--ubatch-size", "--ubatch-size", "most tokens that are computed at once", o.n_ubatch,
+           1);
   const auto cache_type = [&](const char* option, const char* help, std::vector<DType>& target) {
     words(app, group, option, "TYPE", "f16", help, target,
           [option](const std::string& word) { return parse_cache_type(option, word); });
   };
   cache_type("--cache-type-k", "type of the cached keys: f32, f16, bf16, q8_0 or q4_0", o.type_k);
   cache_type("--cache-type-v", "type of the cached values: f32, f16, bf16, q8_0 or q4_0", o.type_v);
-  words(app, group, "--mmap,--mmp", "0|1", "1", "map the file instead of reading it into memory", o.mmap,
+  words(app, group, "--mmap", "0|1", "1", "map the file instead of reading it into memory", o.mmap,
         [](const std::string& word) { return parse_on_off("--mmap", word); });
 }
 
@@ -138,15 +143,19 @@ CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_d
 
 void add_course_options(CLI::App& app, BenchOptions& o) {
   const char* group = "Course and output";
-  integer(app, "-r,--repetitions", o.settings.repetitions, 1, "how often each test is measured")->group(group);
-  app.add_flag("--warmup,!--no-warmup", o.settings.warmup, "run each test once before it counts (default: on)")
+  integer(app, "-r,--repetitions", o.settings.repetitions, 1, "how often each test is measured")
+      ->group(group);
+  app.add_flag("--warmup,!--no-warmup", o.settings.warmup,
+               "run each test once before it counts (default: on)")
       ->group(group);
   integer(app, "--delay", o.delay_s, 0, "seconds to wait before each test")->group(group);
-  report_format(app, "-o,--output", "md", "what to print: md, csv, json, jsonl or none", o.output)->group(group);
+  report_format(app, "-o,--output", "md", "what to print: md, csv, json, jsonl or none", o.output)
+      ->group(group);
   report_format(app, "--output-err", "none", "the same, on stderr", o.output_err)->group(group);
   app.add_flag("--progress", o.progress, "say on stderr when a test begins, also where that is no terminal")
       ->group(group);
-  bare_choice(app, "--flash-attn", "on|off|auto", "on", "attention that never writes out its score matrix is always used",
+  bare_choice(app, "--flash-attn", "on|off|auto", "on",
+              "attention that never writes out its score matrix is always used",
               [&o](const std::string& text) {
                 for (const std::string& word : split_names(text)) {
                   if (parse_on_off_auto("--flash-attn", word) == OnOffAuto::off) o.flash_attention_off = true;
@@ -184,15 +193,17 @@ class Reports {
   std::unique_ptr<BenchReport> reports_[2];
 };
 
-void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Reports& reports, StatusLine& status) {
+void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Reports& reports,
+                 StatusLine& status) {
   BenchRunner runner(o.settings);
   for (size_t i = 0; i < cases.size(); ++i) {
-    const std::string name = format("test %zu of %zu: %s, %d threads", i + 1, cases.size(), test_name(cases[i]).c_str(),
-                                    cases[i].n_threads);
+    const std::string name = format("test %zu of %zu: %s, -t %d", i + 1, cases.size(),
+                                    test_name(cases[i]).c_str(), cases[i].n_threads);
     if (o.progress && !status.shown()) log_info("%s", name.c_str());
     wait_before_test(o.delay_s);
     try {
-      const BenchResult result = runner.run(cases[i], [&](const std::string& stage) { status.show(name + ": " + stage); });
+      const BenchResult result =
+          runner.run(cases[i], [&](const std::string& stage) { status.show(name + ": " + stage); });
       status.clear();
       reports.each([&](BenchReport& report) { report.row(result); });
     } catch (const Error& e) {
@@ -209,6 +220,9 @@ void run_bench(BenchOptions& o) {
     log_warning("--flash-attn off makes no difference: there is only the one attention");
   }
   const std::vector<BenchCase> cases = make_cases(o.lists);
+  for (const std::string& model : o.lists.model) {  // a bad file is better found now than in an hour
+    GgufFile(model, {.metadata_only = true});
+  }
   StatusLine status(!o.log.disable);
   status.show("measuring the memory");
   const BenchMachine machine = inspect_machine();
@@ -239,9 +253,11 @@ void add_bench(CLI::App& app) {
   add_course_options(*command, *options);
   add_log_options(*command, options->log);
   command->footer(
-      "Tests and parameters take lists: 1,2,4 or 1-4 or 512-2048+512 or 1-8*2, or the option several times. Every\n"
+      "Tests and parameters take lists: 1,2,4 or 1-4 or 512-2048+512 or 1-8*2, or the option several times. "
+      "Every\n"
       "combination is measured.\n\n"
-      "read/token: bytes that each token needs from memory, weights and cache. bandwidth: the share of what this\n"
+      "read/token: bytes that each token needs from memory, weights and cache. bandwidth: the share of what "
+      "this\n"
       "machine's memory gives, measured first, that reading them at this speed takes.");
   command->callback([options] { run_bench(*options); });
 }

@@ -16,7 +16,8 @@ constexpr size_t kMaxValues = 10000;  // of a list, and rows: more is a slip of 
 }
 
 // One part between commas: FIRST, FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR.
-void append_range(const std::string& option, const std::string& text, int32_t min, std::vector<int32_t>& values) {
+void append_range(const std::string& option, const std::string& text, int32_t min,
+                  std::vector<int32_t>& values) {
   const size_t dash = text.find('-', 1);  // behind a sign
   const size_t op = dash == std::string::npos ? dash : text.find_first_of("+*", dash);
   const auto number = [&](size_t begin, size_t end, int64_t least) {
@@ -52,7 +53,8 @@ void append_tests(const BenchLists& lists, BenchCase c, std::vector<BenchCase>& 
 
 // Every one of `all` with each of the values in turn.
 template <class T>
-std::vector<BenchCase> times(const std::vector<BenchCase>& all, const std::vector<T>& values, T BenchCase::*member) {
+std::vector<BenchCase> times(const std::vector<BenchCase>& all, const std::vector<T>& values,
+                             T BenchCase::*member) {
   std::vector<BenchCase> product;
   if (all.size() * values.size() > kMaxValues) {
     throw_error(ErrorCode::usage, "the lists multiply out to more than %zu tests", kMaxValues);

@@ -10,7 +10,8 @@
 
 namespace tandem::tools {
 
-// One row of the result: n_prompt tokens at once, then n_gen one by one, behind n_depth that are in the cache already.
+// One row of the result: n_prompt tokens at once, then n_gen one by one, behind n_depth that are in the cache
+// already.
 struct BenchCase {
   std::string model;
   bool mmap = true;
@@ -38,16 +39,17 @@ struct BenchLists {
   std::vector<std::pair<int32_t, int32_t>> prompt_gen;
 };
 
-// The product of the lists: for each combination of parameters the prompts, then the generations, then the pairs.
-// A test of no tokens is left out. Throws Error(usage) when nothing is left, or too much.
+// The product of the lists: for each combination of parameters the prompts, then the generations, then the
+// pairs. A test of no tokens is left out. Throws Error(usage) when nothing is left, or too much.
 std::vector<BenchCase> make_cases(const BenchLists& lists);
 
 // "512", "1,2,4", "1-4" (1 2 3 4), "128-512+128" (128 256 384 512), "1-8*2" (1 2 4 8), and lists of these.
 // Throws Error(usage) that names `option`, also for values below `min`.
 std::vector<int32_t> parse_ranges(const std::string& option, const std::string& text, int32_t min);
 
-// Bytes that must be read for each token of the case at the least: every step reads the weights once, and the part of
-// the cache that is filled by its end. `weights`: Model::bytes_read_per_token(), `kv`: bytes of a token in the cache.
+// Bytes that must be read for each token of the case at the least: every step reads the weights once, and the
+// part of the cache that is filled by its end. `weights`: Model::bytes_read_per_token(), `kv`: bytes of a
+// token in the cache.
 double bytes_read_per_token(const BenchCase& c, size_t weights, size_t kv);
 
 }  // namespace tandem::tools

@@ -1,5 +1,6 @@
 #include "tools/bench_measure.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -68,7 +69,8 @@ BenchMachine inspect_machine() {
   machine.cpu = cpu_name();
   machine.bandwidth_threads = physical_core_count();
   ThreadPool pool(machine.bandwidth_threads);
-  machine.bandwidth = measure_read_bandwidth(pool, bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes));
+  machine.bandwidth =
+      measure_read_bandwidth(pool, bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes));
   return machine;
 }
 
@@ -93,7 +95,8 @@ void BenchRunner::load(const BenchCase& c) {
 
 void BenchRunner::run_prompt(Session& session, int64_t n_tokens) {
   if (n_tokens == 0) return;
-  session.append(std::span(ids_).first(static_cast<size_t>(n_tokens)), [](int64_t) { return !interrupted(); });
+  session.append(std::span(ids_).first(static_cast<size_t>(n_tokens)),
+                 [](int64_t) { return !interrupted(); });
   check_interrupt();
 }
 
@@ -110,14 +113,16 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   Session session(*model_, pointers(devices_), session_for(c));
   Random random(kSeed);
   ids_.resize(static_cast<size_t>(std::max({c.n_prompt, c.n_depth, c.n_gen})));
-  for (int32_t& id : ids_) id = static_cast<int32_t>(random.below(static_cast<uint32_t>(model_->hparams().n_vocab)));
+  for (int32_t& id : ids_)
+    id = static_cast<int32_t>(random.below(static_cast<uint32_t>(model_->hparams().n_vocab)));
 
   BenchResult result;
   result.test = c;
   result.model_type = model_->description();
   result.model_bytes = model_->n_weight_bytes();
   result.n_params = model_->n_params();
-  result.bytes_per_token = bytes_read_per_token(c, model_->bytes_read_per_token(), kv_bytes_per_token(*model_, c));
+  result.bytes_per_token =
+      bytes_read_per_token(c, model_->bytes_read_per_token(), kv_bytes_per_token(*model_, c));
   result.test_time = utc_now();
 
   if (c.n_depth > 0) stage("depth");

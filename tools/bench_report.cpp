@@ -1,6 +1,7 @@
 #include "tools/bench_report.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -11,9 +12,10 @@
 namespace tandem::tools {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
+constexpr double kKiB = 1024.0, kMiB = 1024.0 * kKiB, kGiB = 1024.0 * kMiB;
 
 std::string bytes_text(double n) {
+  if (n < kMiB) return format("%.2f KiB", n / kKiB);
   return n < kGiB ? format("%.2f MiB", n / kMiB) : format("%.2f GiB", n / kGiB);
 }
 
@@ -28,7 +30,9 @@ std::string cache_type(DType dtype) {
   return name;
 }
 
-std::vector<double> as_doubles(std::span<const uint64_t> values) { return {values.begin(), values.end()}; }
+std::vector<double> as_doubles(std::span<const uint64_t> values) {
+  return {values.begin(), values.end()};
+}
 
 // ---- Markdown ----
 
@@ -54,7 +58,8 @@ class MarkdownReport final : public BenchReport {
   MarkdownReport(Output& out, const BenchMachine& machine, std::span<const BenchCase> cases)
       : out_(out), machine_(machine) {
     add("model", 30, Column::left, [](const BenchResult& r) { return r.model_type; });
-    add("size", 10, Column::right, [](const BenchResult& r) { return bytes_text(static_cast<double>(r.model_bytes)); });
+    add("size", 10, Column::right,
+        [](const BenchResult& r) { return bytes_text(static_cast<double>(r.model_bytes)); });
     add("params", 10, Column::right, [](const BenchResult& r) { return count_text(r.n_params); });
     add("backend", 10, Column::left, [](const BenchResult&) { return std::string(kBackend); });
     add_number("threads", &BenchCase::n_threads);
@@ -85,8 +90,8 @@ class MarkdownReport final : public BenchReport {
   }
 
   void end() override {
-    out_.write(format("\nbuild: %s (%d)\nmemory: %.1f GB/s read by %d threads\n", build_commit(), build_number(),
-                      machine_.bandwidth / 1e9, machine_.bandwidth_threads));
+    out_.write(format("\nbuild: %s (%d)\nmemory: %.1f GB/s read by %d threads\n", build_commit(),
+                      build_number(), machine_.bandwidth / 1e9, machine_.bandwidth_threads));
     out_.flush();
   }
 
@@ -95,7 +100,8 @@ class MarkdownReport final : public BenchReport {
  private:
   template <class Side>
   void add(const char* name, int width, Side side, std::function<std::string(const BenchResult&)> text) {
-    columns_.push_back({name, std::max(width, static_cast<int>(std::string(name).size())), side, std::move(text)});
+    columns_.push_back(
+        {name, std::max(width, static_cast<int>(std::string(name).size())), side, std::move(text)});
   }
 
   void add_number(const char* name, int32_t BenchCase::*member) {
@@ -106,7 +112,8 @@ class MarkdownReport final : public BenchReport {
   void add_parameters(std::span<const BenchCase> cases) {
     const auto differs = [cases](auto member) {
       const BenchCase usual;
-      return std::any_of(cases.begin(), cases.end(), [&](const BenchCase& c) { return c.*member != usual.*member; });
+      return std::any_of(cases.begin(), cases.end(),
+                         [&](const BenchCase& c) { return c.*member != usual.*member; });
     };
     if (differs(&BenchCase::n_batch)) add_number("n_batch", &BenchCase::n_batch);
     if (differs(&BenchCase::n_ubatch)) add_number("n_ubatch", &BenchCase::n_ubatch);
@@ -116,7 +123,8 @@ class MarkdownReport final : public BenchReport {
     if (differs(&BenchCase::type_k)) add_type("type_k", &BenchCase::type_k);
     if (differs(&BenchCase::type_v)) add_type("type_v", &BenchCase::type_v);
     if (differs(&BenchCase::mmap)) {
-      add("mmap", 4, Column::right, [](const BenchResult& r) { return std::string(r.test.mmap ? "1" : "0"); });
+      add("mmap", 4, Column::right,
+          [](const BenchResult& r) { return std::string(r.test.mmap ? "1" : "0"); });
     }
   }
 
@@ -250,7 +258,8 @@ class CsvReport final : public BenchReport {
 
 std::vector<double> BenchResult::samples_ts() const {
   std::vector<double> ts;
-  for (const uint64_t ns : samples_ns) ts.push_back(1e9 * static_cast<double>(test.n_tokens()) / static_cast<double>(ns));
+  for (const uint64_t ns : samples_ns)
+    ts.push_back(1e9 * static_cast<double>(test.n_tokens()) / static_cast<double>(ns));
   return ts;
 }
 

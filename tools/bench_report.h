@@ -1,5 +1,5 @@
-// The results of `tandem bench` as text: the table of llama-bench in Markdown, or its fields as CSV, JSON or JSON
-// lines, each with our own about memory traffic. Rows go out as they come.
+// The results of `tandem bench` as text: the table of llama-bench in Markdown, or its fields as CSV, JSON or
+// JSON lines, each with our own about memory traffic. Rows go out as they come.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ struct BenchResult {
   std::string model_type;  // "llama 1.1B Q4_0"
   uint64_t model_bytes = 0;
   int64_t n_params = 0;
-  std::string test_time;  // when it began, "2025-01-31T12:00:00Z"
+  std::string test_time;             // when it began, "2025-01-31T12:00:00Z"
   std::vector<uint64_t> samples_ns;  // one a repetition; never empty
   double bytes_per_token = 0;
 
@@ -47,8 +47,8 @@ class BenchReport {
   virtual void end() {}
 };
 
-// `cases`: all that will be measured; they decide which columns the table has. out and machine outlive the report.
-// nullptr for ReportFormat::none.
+// `cases`: all that will be measured; they decide which columns the table has. out and machine outlive the
+// report. nullptr for ReportFormat::none.
 std::unique_ptr<BenchReport> make_report(ReportFormat format, Output& out, const BenchMachine& machine,
                                          std::span<const BenchCase> cases);
 

@@ -270,7 +270,7 @@ void inspect(const std::string& path, bool json) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("inspect", "Show what is in a GGUF file: metadata, tensors, totals");
+  CLI::App* command = app.add_subcommand("inspect", "show what is in a GGUF file: metadata, tensors, totals");
   const auto path = std::make_shared<std::string>();
   const auto json = std::make_shared<bool>(false);
   command->add_option("file,-m,--model", *path, "The GGUF file; of a split model, its first part")

@@ -55,7 +55,8 @@ int64_t chunk_size(const PerplexityOptions& o, const Model& model) {
 int64_t chunk_count(const PerplexityOptions& o, size_t n_tokens, int64_t n_ctx) {
   const auto n = static_cast<int64_t>(n_tokens);
   if (n < 2 * n_ctx) {
-    throw_error(ErrorCode::usage, "%s: the text has %lld tokens, but chunks of %lld need at least %lld "
+    throw_error(ErrorCode::usage,
+                "%s: the text has %lld tokens, but chunks of %lld need at least %lld "
                 "(-c sets their size)",
                 printable(o.file, 4096).c_str(), static_cast<long long>(n), static_cast<long long>(n_ctx),
                 static_cast<long long>(2 * n_ctx));
@@ -97,7 +98,8 @@ void run_perplexity(const PerplexityOptions& o) {
     out.write(format("[%lld]%.4f,", static_cast<long long>(i + 1), estimate.perplexity()));
     out.flush();
   }
-  out.write(format("\nFinal estimate: PPL = %.4f +/- %.5f\n", estimate.perplexity(), estimate.standard_error()));
+  out.write(
+      format("\nFinal estimate: PPL = %.4f +/- %.5f\n", estimate.perplexity(), estimate.standard_error()));
   out.flush();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   log_info("%.1f s, %.1f tokens/s", seconds, static_cast<double>(n_chunks * n_ctx) / seconds);
@@ -117,7 +119,8 @@ void add_perplexity(CLI::App& app) {
   add_thread_options(*command, o->threads);
   add_log_options(*command, o->log);
   command->footer(
-      "The text is cut into chunks of -c tokens, and the second half of each is scored. Printed are the running\n"
+      "The text is cut into chunks of -c tokens, and the second half of each is scored. Printed are the "
+      "running\n"
       "estimate after every chunk, and the final one with its standard error.");
   command->callback([o] { run_perplexity(*o); });
 }

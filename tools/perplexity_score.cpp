@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/error.h"
 
@@ -20,7 +21,9 @@ void PerplexityEstimate::add(double nll) {
   sum_of_squares_ += nll * nll;
 }
 
-double PerplexityEstimate::perplexity() const { return std::exp(sum_ / static_cast<double>(count_)); }
+double PerplexityEstimate::perplexity() const {
+  return std::exp(sum_ / static_cast<double>(count_));
+}
 
 double PerplexityEstimate::standard_error() const {
   if (count_ < 2) return 0;
@@ -43,14 +46,15 @@ void score_chunk(Session& session, std::span<const int32_t> chunk, std::optional
   const std::span<const int32_t> context = std::span(tokens).first(first - 1);
   session.append(context, [&stop](int64_t) { return !stop(); });
   if (stop()) interrupt();
-  session.evaluate(std::span(tokens).subspan(first - 1), [&](int64_t at, int64_t n, std::span<const float> logits) {
-    const size_t n_vocab = logits.size() / static_cast<size_t>(n);
-    for (int64_t i = 0; i < n; ++i) {
-      const auto row = logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab);
-      estimate.add(negative_log_likelihood(row, chunk[first + static_cast<size_t>(at + i)]));
-    }
-    if (stop()) interrupt();
-  });
+  session.evaluate(std::span(tokens).subspan(first - 1),
+                   [&](int64_t at, int64_t n, std::span<const float> logits) {
+                     const size_t n_vocab = logits.size() / static_cast<size_t>(n);
+                     for (int64_t i = 0; i < n; ++i) {
+                       const auto row = logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab);
+                       estimate.add(negative_log_likelihood(row, chunk[first + static_cast<size_t>(at + i)]));
+                     }
+                     if (stop()) interrupt();
+                   });
 }
 
 }  // namespace tandem::tools

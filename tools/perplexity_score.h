@@ -18,7 +18,7 @@ class PerplexityEstimate {
  public:
   void add(double nll);
   int64_t count() const { return count_; }
-  double perplexity() const;      // exp of the mean
+  double perplexity() const;  // exp of the mean
   // Standard error of perplexity(), from the spread of the single values; 0 with fewer than two of them.
   double standard_error() const;
 
@@ -27,8 +27,11 @@ class PerplexityEstimate {
   double sum_ = 0, sum_of_squares_ = 0;
 };
 
-// The tokens of a chunk that are scored, as those of llama-perplexity: what lies before has too little context.
-inline int64_t first_scored(int64_t chunk_size) { return chunk_size / 2 + 1; }
+// The tokens of a chunk that are scored, as those of llama-perplexity: what lies before has too little
+// context.
+inline int64_t first_scored(int64_t chunk_size) {
+  return chunk_size / 2 + 1;
+}
 
 // Reads a chunk into the emptied session, which has room for it and all_logits, and adds the scored tokens.
 // `bos` takes the place of the first token. `stop`, asked between batches, makes it throw Error(interrupted).

@@ -6,6 +6,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cpu/cpu_device.h"
+#ifdef TANDEM_HAVE_CUDA
+#include "ggml-cuda/cuda_device.h"
+#endif
 
 namespace tandem::tools {
 namespace {
@@ -55,6 +58,30 @@ cpu::Isa chosen_isa() {
   return *isa;
 }
 
+// Adds the GPUs that the user lets us use.
+void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOptions& offload) {
+  const int64_t wanted = offload.flags.n_gpu_layers.value_or(0);
+#ifdef TANDEM_HAVE_CUDA
+  std::vector<std::unique_ptr<Device>> gpus;
+  if (!offload.no_devices) gpus = cuda::make_cuda_devices();
+  const std::string why = offload.no_devices ? "--device none" : cuda::why_no_device();
+#else
+  std::vector<std::unique_ptr<Device>> gpus;
+  const std::string why = "this program was built without CUDA";
+#endif
+  if (gpus.empty()) {
+    if (wanted > 0) throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none: %s", why.c_str());
+    log_verbose("no GPU is used: %s", why.c_str());
+  }
+  for (const std::string& name : offload.devices) {
+    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const auto& d) { return d && d->info().name == name; });
+    if (found == gpus.end()) throw_error(ErrorCode::usage, "--device: there is no GPU %s", printable(name).c_str());
+    devices.push_back(std::move(*found));
+  }
+  if (!offload.devices.empty()) return;
+  for (auto& gpu : gpus) devices.push_back(std::move(gpu));
+}
+
 }  // namespace
 
 std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope, Numa numa) {
@@ -67,15 +94,30 @@ std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions
   return Model::load(options.model, engine);
 }
 
-std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options) {
+std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options, const OffloadOptions& offload) {
   cpu::CpuOptions cpu_options;
   cpu_options.n_threads = options.threads > 0 ? options.threads : 0;
   cpu_options.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : 0;
   cpu_options.isa = chosen_isa();
+  // With numactl the threads stay where it put them.
+  if (options.numa == Numa::distribute) cpu_options.numa = cpu::NumaPolicy::distribute;
+  if (options.numa == Numa::isolate) cpu_options.numa = cpu::NumaPolicy::isolate;
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(cpu::make_cpu_device(cpu_options));
   log_verbose("%s: %s", devices[0]->info().name.c_str(), devices[0]->info().description.c_str());
+  add_gpus(devices, offload);
   return devices;
+}
+
+std::string device_table(const std::vector<std::unique_ptr<Device>>& devices) {
+  std::string text;
+  for (const auto& device : devices) {
+    const MemoryInfo memory = device->memory_info();
+    if (!text.empty()) text += '\n';
+    text += format("%-8s %s, %zu MiB, %zu MiB free", device->info().name.c_str(), device->info().description.c_str(),
+                   memory.total_bytes >> 20, memory.free_bytes >> 20);
+  }
+  return text;
 }
 
 std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& devices) {
@@ -84,13 +126,14 @@ std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& device
   return list;
 }
 
-SessionOptions session_options(const ContextOptions& options) {
+SessionOptions session_options(const ContextOptions& options, const OffloadOptions& offload) {
   SessionOptions session;
   session.n_ctx = options.ctx_size;
   session.n_batch = options.batch_size;
   session.n_ubatch = options.ubatch_size;
   session.k_dtype = options.cache_type_k;
   session.v_dtype = options.cache_type_v;
+  session.offload = offload.flags;
   return session;
 }
 

@@ -1,5 +1,5 @@
-// A line on a terminal's stderr that says what is going on and is wiped away by what comes next. Where stderr is no
-// terminal it shows nothing.
+// A line on a terminal's stderr that says what is going on and is wiped away by what comes next. Where stderr
+// is no terminal it shows nothing.
 #pragma once
 
 #include <string>

@@ -1,11 +1,11 @@
 // tandem tokenize: shows the tokens of a text. Works on files that hold only a vocabulary, too.
 #include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -13,14 +13,14 @@
 #include "text/vocab.h"
 #include "text/vocab_gguf.h"
 #include "tools/command.h"
+#include "tools/output.h"
 
 namespace tandem::tools {
 namespace {
 
 struct Options {
   std::string model;
-  std::string prompt;
-  std::string file;
+  std::optional<std::string> prompt, file;
   bool from_stdin = false;
   bool ids_only = false;
   bool no_bos = false;
@@ -29,80 +29,86 @@ struct Options {
 };
 
 std::string read_all(std::istream& in, const std::string& name) {
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  if (in.bad()) throw_error(ErrorCode::io, "%s: reading failed", name.c_str());
+  std::string text;
+  try {
+    text.assign(std::istreambuf_iterator<char>(in), {});
+  } catch (const std::ios_base::failure&) {  // a folder opens, but does not read
+    in.setstate(std::ios_base::badbit);
+  }
+  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot be read", name.c_str());
   return text;
 }
 
 std::string read_text(const Options& options) {
   if (options.from_stdin) return read_all(std::cin, "standard input");
-  if (options.file.empty()) return options.prompt;
-  std::ifstream in(options.file, std::ios::binary);
-  if (!in || in.peek() == std::ifstream::traits_type::eof()) {
-    if (!in.eof()) throw_error(ErrorCode::io, "%s: cannot be read", options.file.c_str());
-    return {};
-  }
-  return read_all(in, options.file);
+  if (options.prompt) return *options.prompt;
+  std::ifstream in(*options.file, std::ios::binary);
+  return read_all(in, *options.file);
 }
 
-void print_ids(const std::vector<int32_t>& ids) {
+void print_ids(const std::vector<int32_t>& ids, Output& out) {
   std::string line = "[";
   for (size_t i = 0; i < ids.size(); ++i) line += (i == 0 ? "" : ", ") + std::to_string(ids[i]);
-  line += "]\n";
-  std::fwrite(line.data(), 1, line.size(), stdout);
+  out.write(line + "]\n");
 }
 
-void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids) {
+void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids, Output& out) {
   for (const int32_t id : ids) {
-    const std::string piece = vocab.token_to_piece(id, SpecialText::shown);
-    std::printf("%6d -> '", id);
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fputs("'\n", stdout);
+    out.write(format("%6d -> '", id) + vocab.token_to_piece(id, SpecialText::shown) + "'\n");
   }
 }
 
 void tokenize(const Options& options) {
-  OpenOptions open;
-  open.metadata_only = true;
-  const GgufFile file(options.model, open);
+  if (options.from_stdin + options.prompt.has_value() + options.file.has_value() != 1) {
+    throw_error(ErrorCode::usage, "tokenize needs one text: -p TEXT, -f FILE or --stdin");
+  }
+  const GgufFile file(options.model, {.metadata_only = true});
   const std::shared_ptr<const Vocab> vocab = load_vocab(file);
-  const std::string text = read_text(options);
   const auto ids = vocab->tokenize(
-      text, {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
-  if (options.ids_only) print_ids(ids);
-  else print_tokens(*vocab, ids);
-  if (options.show_count) std::printf("Total number of tokens: %zu\n", ids.size());
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw_error(ErrorCode::io, "standard output: writing failed");
+      read_text(options), {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
+  Output out;
+  if (options.ids_only)
+    print_ids(ids, out);
+  else
+    print_tokens(*vocab, ids, out);
+  if (options.show_count) out.write(format("Total number of tokens: %zu\n", ids.size()));
+  out.flush();
 }
 
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("tokenize", "Show the tokens of a text");
-  command->add_option("-m,--model", options->model, "GGUF file; one that holds only a vocabulary will do")
+  CLI::App* command = app.add_subcommand("tokenize", "show the tokens of a text");
+  command->add_option("-m,--model", options->model, "The GGUF file; one that holds only a vocabulary will do")
       ->type_name("FILE")
-      ->envname("TANDEM_ARG_MODEL")
       ->required();
 
-  CLI::Option_group* text = command->add_option_group("Text", "where the text comes from, one of");
-  text->add_option("-p,--prompt", options->prompt, "the text itself, byte for byte")->type_name("TEXT");
-  text->add_option("-f,--file", options->file, "a file, byte for byte, with its last newline")->type_name("FILE");
-  text->add_flag("--stdin", options->from_stdin, "standard input, to its end");
-  text->require_option(1);
+  command->add_option("-p,--prompt", options->prompt, "The text itself, byte for byte")
+      ->type_name("TEXT")
+      ->group("Text, one of these");
+  command->add_option("-f,--file", options->file, "A file that holds it, byte for byte, the last newline too")
+      ->type_name("FILE")
+      ->group("Text, one of these");
+  command->add_flag("--stdin", options->from_stdin, "All of standard input")->group("Text, one of these");
 
-  CLI::Option_group* how = command->add_option_group("How");
-  how->add_flag("--no-bos", options->no_bos, "add no token at the beginning or end, even if the model wants it");
-  how->add_flag("--no-parse-special", options->no_parse_special,
-                "take the text of special tokens, such as <|eot_id|>, for plain text");
+  command
+      ->add_flag("--no-bos", options->no_bos,
+                 "Add no token before or behind the text, even if the model wants it")
+      ->group("Tokens");
+  command
+      ->add_flag("--no-parse-special", options->no_parse_special,
+                 "Take the text of special tokens, such as <|eot_id|>, for plain text")
+      ->group("Tokens");
 
-  CLI::Option_group* output = command->add_option_group("Output");
-  output->add_flag("--ids", options->ids_only, "print the ids only, as [1, 2, 3]");
-  output->add_flag("--show-count", options->show_count, "print the number of tokens at the end");
+  command
+      ->add_flag("--ids", options->ids_only,
+                 "Only the ids, as [1, 2, 3]; else a line for each: id -> 'its bytes'")
+      ->group("Output");
+  command->add_flag("--show-count", options->show_count, "The number of tokens, too, at the end")
+      ->group("Output");
 
-  command->footer(
-      "Without --ids, one token a line: its id, and the bytes that it stands for.\n"
-      "Example: tandem tokenize -m model.gguf -p \"Hello world\" --ids");
+  command->footer("Example: tandem tokenize -m model.gguf -p \"Hello world\" --ids");
   command->callback([options] { tokenize(*options); });
 }
 

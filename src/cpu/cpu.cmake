@@ -13,7 +13,16 @@ function(tandem_isa name folder)
   # Contraction only where the code says fma: the scalar reference must not depend on the compiler's taste.
   target_compile_options(tandem_cpu_${name} PRIVATE -O3 -ffp-contract=off ${ARGN})
   target_sources(tandem_cpu PRIVATE $<TARGET_OBJECTS:tandem_cpu_${name}>)
+  # The linker must not take this instruction set's copy of a shared function for the whole program.
+  if(TANDEM_TESTS AND ARGN)
+    add_test(NAME isa_symbols.${name} COMMAND_EXPAND_LISTS COMMAND
+      ${CMAKE_SOURCE_DIR}/scripts/check_isa_symbols.py --nm ${CMAKE_NM} ${name} $<TARGET_OBJECTS:tandem_cpu_${name}>)
+  endif()
 endfunction()
+
+if(TANDEM_TESTS)
+  add_test(NAME isa_symbols.self_test COMMAND ${CMAKE_SOURCE_DIR}/scripts/check_isa_symbols.py --self-test)
+endif()
 
 file(GLOB TANDEM_CPU_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cpu/*.cpp ${CMAKE_SOURCE_DIR}/src/cpu/ops/*.cpp)
 add_library(tandem_cpu STATIC ${TANDEM_CPU_SOURCES})

@@ -41,7 +41,8 @@ struct KvLayer {
   int64_t n_blocks = 0;
 };
 
-// Nodes of a graph that run on one device in one go. Spans must outlive the plan.
+// Nodes of a graph that run on one device in one go. Spans must outlive the plan. To ask for scratch only, addresses is
+// empty and kv has no memory.
 struct Segment {
   const Graph* graph = nullptr;
   std::span<const int32_t> nodes;         // indices into graph->nodes, ascending

@@ -28,6 +28,7 @@ class Model {
   const Hparams& hparams() const { return architecture_->hparams(); }
   const Architecture& architecture() const { return *architecture_; }
   const Vocab& vocab() const { return *vocab_; }
+  const std::deque<Weight>& weights() const { return weights_->weights(); }
 
   int64_t n_params() const;       // elements of all weights in the file
   size_t n_weight_bytes() const;  // their bytes

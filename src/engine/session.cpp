@@ -6,15 +6,12 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace tandem {
 namespace {
 
 constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
-
-Placement complete(const Placement& placement, int n_layer) {
-  return placement.layers.empty() ? Placement::host_only(n_layer) : placement;
-}
 
 KvConfig kv_config(const Model& model, const SessionOptions& options) {
   KvConfig config;
@@ -34,38 +31,54 @@ bool all_usable(std::span<const float> row) {
 
 }  // namespace
 
-Session::Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options)
+Session::Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options,
+                 const Explain& before_allocation)
     : model_(model), devices_(std::move(devices)), options_(options) {
   const Hparams& h = model.hparams();
   if (options_.n_ctx <= 0) options_.n_ctx = h.n_ctx_train;
   options_.n_batch = std::clamp<int64_t>(options_.n_batch, 1, options_.n_ctx);
   options_.n_ubatch = std::clamp<int64_t>(options_.n_ubatch, 1, options_.n_batch);
-  options_.placement = complete(options_.placement, static_cast<int>(h.n_layer));
-
-  std::vector<int> device_of_layer;
-  for (const LayerPlacement& layer : options_.placement.layers) device_of_layer.push_back(layer.kv);
   const KvConfig config = kv_config(model, options_);
-  cache_ = std::make_unique<KvCache>(config, devices_, device_of_layer);
-  sequence_ = std::make_unique<KvSequence>(cache_->pool(), config.block_size);
-  executor_ = std::make_unique<Executor>(devices_, options_.placement, cache_->layers());
+  check_kv_config(config);
 
   ShapeClass shape;
-  shape.max_blocks = cache_->pool().n_blocks();
-  decode_ = executor_->compile(model.architecture().build(shape));
+  shape.max_blocks = ceil_div(config.n_ctx, config.block_size);
+  Graph decode = model.architecture().build(shape);
   shape.max_tokens = options_.n_ubatch;
   if (options_.all_logits) {
-    const auto fit = static_cast<int64_t>(kMaxLogitsBytes / (static_cast<size_t>(h.n_vocab) * sizeof(float)));
-    shape.max_outputs = std::clamp<int64_t>(fit, 1, options_.n_ubatch);
+    const auto n_fit = static_cast<int64_t>(kMaxLogitsBytes / (static_cast<size_t>(h.n_vocab) * sizeof(float)));
+    shape.max_outputs = std::clamp<int64_t>(n_fit, 1, options_.n_ubatch);
   }
-  prefill_ = executor_->compile(model.architecture().build(shape));
+  Graph prefill = model.architecture().build(shape);
+  place({&decode, &prefill}, config, before_allocation);
+
+  std::vector<int> device_of_layer;
+  for (const LayerPlacement& layer : fit_.placement.layers) device_of_layer.push_back(layer.kv);
+  cache_ = std::make_unique<KvCache>(config, devices_, device_of_layer);
+  sequence_ = std::make_unique<KvSequence>(cache_->pool(), config.block_size);
+  executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers());
+  decode_ = executor_->compile(std::move(decode));
+  prefill_ = executor_->compile(std::move(prefill));
 
   const auto n = static_cast<size_t>(options_.n_ubatch);
-  tokens_.reserve(static_cast<size_t>(options_.n_ctx));
+  tokens_.reserve(static_cast<size_t>(std::min<int64_t>(options_.n_ctx, 1 << 20)));
   positions_.resize(n);
   slots_.resize(n);
   sequences_.assign(n, 0);
   outputs_.resize(static_cast<size_t>(shape.max_outputs));
   block_table_.assign(static_cast<size_t>(shape.max_blocks), 0);
+}
+
+void Session::place(const std::vector<const Graph*>& graphs, const KvConfig& kv, const Explain& before_allocation) {
+  const FitRequest request{model_.architecture(), model_.weights(), devices_, options_.offload, kv, graphs};
+  if (options_.placement.layers.empty()) {
+    fit_ = fit(request);
+  } else {
+    fit_.placement = options_.placement;
+    fit_.bytes = footprint(graphs, devices_, fit_.placement, kv);
+  }
+  for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: %s", fallback.c_str());
+  if (before_allocation) before_allocation(explain(request, fit_));
 }
 
 // Programs before the executor that made them, sequences before their cache.

@@ -13,6 +13,7 @@
 #include "exec/executor.h"
 #include "kv/cache.h"
 #include "kv/sequence.h"
+#include "plan/fit.h"
 
 namespace tandem {
 
@@ -22,13 +23,17 @@ struct SessionOptions {
   int64_t n_ubatch = 512;  // tokens that the graph takes at a time
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   bool all_logits = false;  // evaluate() will be used: logits of every token are kept room for
-  Placement placement;      // empty: all on devices[0]
+  Placement placement;      // empty: by `offload`
+  OffloadFlags offload;     // with devices[1..]: what goes there
 };
 
 class Session {
  public:
   // devices[0] works on host memory. Allocates all that is ever needed. Throws Error(usage | out_of_memory).
-  Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options);
+  // `before_allocation`, when given, sees the table of where everything will live.
+  using Explain = std::function<void(const std::string& table)>;
+  Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options,
+          const Explain& before_allocation = nullptr);
   ~Session();
 
   const Model& model() const { return model_; }
@@ -55,8 +60,10 @@ class Session {
   size_t kv_bytes() const { return cache_->n_bytes(); }
   size_t arena_bytes() const;
   const Executor& executor() const { return *executor_; }
+  const Fit& placement() const { return fit_; }
 
  private:
+  void place(const std::vector<const Graph*>& graphs, const KvConfig& kv, const Explain& before_allocation);
   std::span<const float> step(Program& program, std::span<const int32_t> tokens, int64_t n_outputs);
   void check_tokens(std::span<const int32_t> tokens) const;
   void check_finite(std::span<const float> logits, int64_t n_rows) const;
@@ -64,6 +71,7 @@ class Session {
   const Model& model_;
   std::vector<Device*> devices_;
   SessionOptions options_;
+  Fit fit_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<KvSequence> sequence_;
   std::unique_ptr<Executor> executor_;

@@ -63,7 +63,7 @@ void Executor::prepare(Program& program) {
 
 void Executor::check_supported(const Graph& graph) const {
   for (const Node& node : graph.nodes) {
-    const Device& device = *devices_[static_cast<size_t>(placement_.device_of(node))];
+    const Device& device = *devices_[static_cast<size_t>(placement_.device_of(graph, node))];
     const std::string why = device.why_unsupported(graph, node);
     if (why.empty()) continue;
     throw_error(ErrorCode::usage, "%s cannot run %s of layer %d: %s", device.info().name.c_str(),

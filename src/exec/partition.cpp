@@ -34,7 +34,7 @@ class Partitioner {
  private:
   void place_node(int32_t index) {
     const Node& node = graph_.nodes[static_cast<size_t>(index)];
-    const int device = placement_.device_of(node);
+    const int device = placement_.device_of(graph_, node);
     TANDEM_CHECK(device >= 0 && static_cast<size_t>(device) < n_devices_);
     if (result_.stages.empty() || result_.stages.back().device != device) {
       result_.stages.push_back(Stage{device, {}, {}});

@@ -40,6 +40,12 @@ void check_kv_config(const KvConfig& config) {
   }
 }
 
+KvLayer kv_layer_shape(const KvConfig& config, size_t layer) {
+  const KvShape& shape = config.layers[layer];
+  return {nullptr,          nullptr,          config.k_dtype,    config.v_dtype,     shape.n_head_kv,
+          shape.head_dim_k, shape.head_dim_v, config.block_size, block_count(config)};
+}
+
 size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
   const KvShape& shape = config.layers[layer];
   return pool_bytes(config, shape, config.k_dtype, shape.head_dim_k) +
@@ -57,8 +63,7 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::
       const KvShape& shape = config.layers[i];
       const auto d = static_cast<size_t>(device_of_layer[i]);
       KvLayer& layer = layers_[d][i];
-      layer = KvLayer{nullptr,          nullptr,          config.k_dtype,    config.v_dtype,    shape.n_head_kv,
-                      shape.head_dim_k, shape.head_dim_v, config.block_size, block_count(config)};
+      layer = kv_layer_shape(config, i);
       layer.k = devices_[d]->alloc(pool_bytes(config, shape, config.k_dtype, shape.head_dim_k));
       layer.v = devices_[d]->alloc(pool_bytes(config, shape, config.v_dtype, shape.head_dim_v));
       n_bytes_ += kv_layer_bytes(config, i);

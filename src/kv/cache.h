@@ -23,6 +23,8 @@ struct KvConfig {
 
 // Throws Error(usage) for a dtype that cannot be cached, or whose block does not divide the head dimension.
 void check_kv_config(const KvConfig& config);
+// A layer of the cache as devices see it, without memory.
+KvLayer kv_layer_shape(const KvConfig& config, size_t layer);
 // Bytes of both pools of a layer.
 size_t kv_layer_bytes(const KvConfig& config, size_t layer);
 

@@ -18,9 +18,10 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kChunk = 1u << 20;  // what a worker claims at a time
 constexpr size_t kLine = 64;
 constexpr size_t kStreams = 4;
-constexpr size_t kAhead = 1024;      // bytes from a load to the prefetch of its stream
-constexpr int kMinPasses = 5, kMaxPasses = 50;
-constexpr double kMinSeconds = 0.25;
+constexpr size_t kAhead = 1024;    // bytes from a load to the prefetch of its stream
+constexpr size_t kWindows = 16;    // parts of the buffer that are timed each on its own
+constexpr int64_t kMinRounds = 3;  // over the whole buffer
+constexpr double kMinSeconds = 0.4;
 
 using Vec = uint64_t __attribute__((vector_size(16)));  // every CPU that we run on has registers of 16 bytes
 
@@ -45,8 +46,8 @@ class Pages {
   size_t n_bytes_;
 };
 
-// Adds up a chunk, in several streams at a time: one stream alone does not keep enough loads under way to use all that
-// the memory gives. The additions are independent, so that nothing but the loads takes time.
+// Adds up a chunk, in several streams at a time: one stream alone does not keep enough loads under way to use
+// all that the memory gives. The additions are independent, so that nothing but the loads takes time.
 uint64_t read_chunk(const std::byte* chunk) {
   constexpr size_t kStream = kChunk / kStreams;
   Vec sums[kStreams] = {};
@@ -66,31 +67,36 @@ uint64_t read_chunk(const std::byte* chunk) {
 
 size_t bandwidth_buffer_bytes(size_t free_bytes) {
   constexpr size_t kUsual = 512u << 20;
-  return std::clamp(free_bytes / 4, kChunk, kUsual) / kChunk * kChunk;
+  return std::clamp(free_bytes / 4, kWindows * kChunk, kUsual) / kChunk * kChunk;
 }
 
 double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
-  const size_t n_chunks = std::max<size_t>(n_bytes / kChunk, 1);
-  const Pages pages(n_chunks * kChunk);
+  const auto n_windows = static_cast<int64_t>(kWindows);
+  const auto n_chunks =
+      static_cast<int64_t>(std::max<size_t>(n_bytes / kChunk / kWindows, 1));  // of a window
+  const Pages pages(kWindows * static_cast<size_t>(n_chunks) * kChunk);
   const auto chunk = [&pages](int64_t i) { return pages.data() + static_cast<size_t>(i) * kChunk; };
   // Pages that were never written are all the same page of zeros, which would be read from cache.
   pool.run([&](Worker& worker) {
-    worker.for_each(static_cast<int64_t>(n_chunks), [&](int64_t i) { memset(chunk(i), 1, kChunk); });
+    worker.for_each(n_windows * n_chunks, [&](int64_t i) { memset(chunk(i), 1, kChunk); });
   });
 
   std::atomic<uint64_t> total{0};
+  const auto sum_of_window =
+      static_cast<uint64_t>(n_chunks) * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u;
   double best = 0, spent = 0;
-  for (int pass = 0; pass < kMinPasses || (spent < kMinSeconds && pass < kMaxPasses); ++pass) {
+  for (int64_t pass = 0; pass < kMinRounds * n_windows || spent < kMinSeconds; ++pass) {
+    const int64_t first = pass % n_windows * n_chunks;
     total = 0;
     const Clock::time_point start = Clock::now();
     pool.run([&](Worker& worker) {
       uint64_t sum = 0;
-      worker.for_each(static_cast<int64_t>(n_chunks), [&](int64_t i) { sum += read_chunk(chunk(i)); });
+      worker.for_each(n_chunks, [&](int64_t i) { sum += read_chunk(chunk(first + i)); });
       total += sum;
     });
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    TANDEM_CHECK(total == n_chunks * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u);  // and so every byte was read
-    best = std::max(best, static_cast<double>(n_chunks * kChunk) / seconds);
+    TANDEM_CHECK(total == sum_of_window);  // and so every byte was read
+    best = std::max(best, static_cast<double>(n_chunks) * kChunk / seconds);
     spent += seconds;
   }
   return best;

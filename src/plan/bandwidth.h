@@ -7,12 +7,14 @@
 
 namespace tandem {
 
-// A buffer that caches hold little of, and that is not much of `free_bytes`.
+// A buffer that caches hold little of, and that is not much of `free_bytes`; 16 MiB at the least.
 size_t bandwidth_buffer_bytes(size_t free_bytes);
 
-// Bytes per second at which all workers of the pool together read a buffer of n_bytes from end to end; the best of
-// several passes, so that a busy machine does little harm. Takes a fraction of a second, and n_bytes of memory
-// while it runs. Call it from the thread that may run the pool. Throws Error(out_of_memory).
+// Bytes per second at which all workers of the pool together read memory. A buffer of n_bytes is read over
+// and over, a part of it at a time, and the fastest part counts: on a busy machine there is one that was
+// not disturbed, and when its turn comes again the others have driven it out of the caches. Takes a fraction
+// of a second, and n_bytes of memory while it runs. Call it from the thread that may run the pool. Throws
+// Error(out_of_memory).
 double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes);
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 // DRY, "don't repeat yourself": a penalty on every token that would continue a sequence that is already in
-// the history, growing exponentially with the length of what repeats. Remembers the last tokens of one
-// sequence. Used by one thread.
+// the history, growing exponentially with the length of what repeats. Sequence breakers are looked for in the
+// text, so they are found however it was cut into tokens.
+// Remembers the last tokens of one sequence. Used by one thread.
 #pragma once
 
 #include <cstdint>

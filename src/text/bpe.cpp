@@ -22,9 +22,9 @@ bool is_ascii(std::string_view text) {
 std::string to_nfc(std::string_view text) {
   if (is_ascii(text)) return std::string(text);
   utf8proc_uint8_t* composed = nullptr;
-  const utf8proc_ssize_t n =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &composed, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                          static_cast<utf8proc_ssize_t>(text.size()), &composed,
+                                          static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(composed, &std::free);
   if (n == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   if (n < 0) return std::string(text);
@@ -57,7 +57,9 @@ size_t MergeTable::home_of(uint64_t key) const {
   return (key ^ key >> 32) & (slots_.size() - 1);
 }
 
-void MergeTable::reserve(size_t n_merges) { slots_.assign(std::bit_ceil(n_merges * 2 + 1), Slot{}); }
+void MergeTable::reserve(size_t n_merges) {
+  slots_.assign(std::bit_ceil(n_merges * 2 + 1), Slot{});
+}
 
 void MergeTable::insert(int32_t left, int32_t right, PairMerge merge) {
   const uint64_t key = key_of(left, right);
@@ -103,8 +105,8 @@ void BpeTokenizer::add_merges(const VocabData& data) {
     if (space == std::string_view::npos || space == 0 || space + 1 == merge.size() ||
         merge.find(' ', space + 1) != std::string_view::npos) {
       throw_error(ErrorCode::bad_file,
-                  "%s: metadata tokenizer.ggml.merges: found '%s' as merge %zu, needed two texts with one space between "
-                  "them",
+                  "%s: metadata tokenizer.ggml.merges: found '%s' as merge %zu, needed two texts with one space "
+                  "between them",
                   data.source.c_str(), printable(merge, 40).c_str(), rank);
     }
     const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
@@ -159,7 +161,8 @@ void BpeTokenizer::encode_piece(std::string_view piece, Work& work, std::vector<
   chain.clear();
   for (size_t i = 0; i < piece.size(); ++i) {
     const int32_t symbol = byte_symbols_[static_cast<uint8_t>(piece[i])];
-    if (!is_token(symbol) && unknown_ == kNoToken) continue;  // nothing can stand for it; its neighbours may merge
+    // What nothing can stand for is left out, and its neighbours may merge.
+    if (!is_token(symbol) && unknown_ == kNoToken) continue;
     chain.append(i, symbol);
   }
   chain.merge_all(piece.size(), [&](const MergeNode& left, const MergeNode& right, size_t) {
@@ -187,8 +190,10 @@ void BpeTokenizer::append_symbol(int32_t symbol, std::string_view bytes, std::ve
   }
   for (const char c : bytes) {
     const int32_t byte_symbol = byte_symbols_[static_cast<uint8_t>(c)];
-    if (is_token(byte_symbol)) ids.push_back(byte_symbol);
-    else if (unknown_ != kNoToken) ids.push_back(unknown_);
+    if (is_token(byte_symbol))
+      ids.push_back(byte_symbol);
+    else if (unknown_ != kNoToken)
+      ids.push_back(unknown_);
   }
 }
 

@@ -1,5 +1,6 @@
-// Byte-level BPE: the text is cut into pieces by a pre-tokenizer, and within a piece, starting from single bytes, the
-// neighbouring pair with the best rank is merged until no pair is in the table. (Sennrich et al., 2016; GPT-2, 2019.)
+// Byte-level BPE: the text is cut into pieces by a pre-tokenizer, and within a piece, starting from single
+// bytes, the neighbouring pair with the best rank is merged until no pair is in the table. (Sennrich et al.,
+// 2016; GPT-2, 2019.)
 // Works on numbers, not on strings: every text that a merge mentions is a symbol. O(n log n) for any piece.
 #pragma once
 

@@ -22,8 +22,10 @@ struct Alphabet {
           (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
       const uint32_t letter = printable ? byte : next++;
       bytes[letter] = static_cast<int>(byte);
-      if (letter < 0x80) letters[byte] = {static_cast<char>(letter), 0};
-      else letters[byte] = {static_cast<char>(0xc0 | letter >> 6), static_cast<char>(0x80 | (letter & 0x3f))};
+      if (letter < 0x80)
+        letters[byte] = {static_cast<char>(letter), 0};
+      else
+        letters[byte] = {static_cast<char>(0xc0 | letter >> 6), static_cast<char>(0x80 | (letter & 0x3f))};
     }
   }
 };

@@ -1,5 +1,5 @@
-// The alphabet in which byte-level BPE writes bytes: printable Latin-1 stands for itself, the other 68 bytes for
-// U+0100 and up, in order. (Radford et al., GPT-2, 2019.)
+// The alphabet in which byte-level BPE writes bytes: printable Latin-1 stands for itself, the other 68 bytes
+// for U+0100 and up, in order. (Radford et al., GPT-2, 2019.)
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The merging that SPM and BPE share: a chain of symbols, of which the best neighbouring pair becomes one symbol, until
-// no pair can. O(n log n) for n symbols, and 8 bytes a waiting pair, so that a megabyte without a space stays quick.
+// The merging that SPM and BPE share: a chain of symbols, of which the best neighbouring pair becomes one
+// symbol, until no pair can. O(n log n) for n symbols, and 8 bytes a waiting pair, so that a megabyte without
+// a space stays quick.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +22,9 @@ struct PairMerge {
 };
 
 struct MergeNode {
-  uint32_t start;      // its first byte; it ends where the next one starts
-  int32_t symbol;      // what it stands for; the meaning is the caller's
-  int32_t prev, next;  // -1 at the ends
+  uint32_t start;       // its first byte; it ends where the next one starts
+  int32_t symbol;       // what it stands for; the meaning is the caller's
+  int32_t prev, next;   // -1 at the ends
   PairMerge pair = {};  // with the next one; kNever once this one is merged into its left neighbour
 };
 
@@ -39,8 +40,8 @@ class MergeChain {
     nodes_.push_back({static_cast<uint32_t>(start), symbol, i - 1, -1});
   }
 
-  // find_pair(const MergeNode& left, const MergeNode& right, size_t end) -> PairMerge; `end` is where right ends, in a
-  // piece of n_bytes.
+  // find_pair(const MergeNode& left, const MergeNode& right, size_t end) -> PairMerge; `end` is where right
+  // ends, in a piece of n_bytes.
   template <class FindPair>
   void merge_all(size_t n_bytes, const FindPair& find_pair) {
     waiting_.clear();

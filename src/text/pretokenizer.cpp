@@ -20,9 +20,11 @@ struct FreeMatchData {
 };
 using MatchData = std::unique_ptr<pcre2_match_data, FreeMatchData>;
 
-// White_Space of Unicode. PCRE2's own \s has U+180E besides, which the engines that models were trained with do not.
+// White_Space of Unicode. PCRE2's own \s has U+180E besides, which the engines that models were trained with
+// do not.
 constexpr std::string_view kWhiteSpace =
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"
+    "3000}";
 
 // The pattern with \s and \S written out as that set. \S does not occur inside brackets in the table.
 std::string with_white_space_spelled_out(std::string_view pattern) {
@@ -49,20 +51,23 @@ std::string with_white_space_spelled_out(std::string_view pattern) {
   return out;
 }
 
-pcre2_code* compile(const char* pattern) {
+pcre2_code* compile(const std::string& pattern) {
   const std::string text = with_white_space_spelled_out(pattern);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP,
-                                   &error, &offset, nullptr);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                   PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (code == nullptr) {
-    throw_error(ErrorCode::bug, "pre-tokenizer pattern '%s': PCRE2 error %d at offset %zu", text.c_str(), error, offset);
+    throw_error(ErrorCode::bug, "pre-tokenizer pattern '%s': PCRE2 error %d at offset %zu", text.c_str(),
+                error, offset);
   }
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it matching is slower, and just as right
   return code;
 }
 
-size_t character_length(std::string_view text) { return next_utf8(text).n_bytes; }
+size_t character_length(std::string_view text) {
+  return next_utf8(text).n_bytes;
+}
 
 // Appends `match` cut into groups of three characters, the short one first.
 void append_by_three(std::string_view match, std::vector<std::string_view>& out) {
@@ -88,10 +93,11 @@ struct PreTokenizer::Step {
   // The span of the first match at or after `from`; empty at the end of the piece if there is none.
   std::pair<size_t, size_t> next_match(std::string_view piece, size_t from, pcre2_match_data* data) const {
     const auto subject = reinterpret_cast<PCRE2_SPTR>(piece.data());
-    int rc = pcre2_match(code.get(), subject, piece.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data, nullptr);
+    int rc = pcre2_match(code.get(), subject, piece.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data,
+                         nullptr);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its stack on the heap
-      rc = pcre2_match(code.get(), subject, piece.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT,
-                       data, nullptr);
+      rc = pcre2_match(code.get(), subject, piece.size(), from,
+                       PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT, data, nullptr);
     }
     if (rc < 0) return {piece.size(), piece.size()};  // no match, or a limit was reached
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(data);
@@ -104,8 +110,10 @@ struct PreTokenizer::Step {
       const auto [start, end] = next_match(piece, done, data);
       if (start > done) out.push_back(piece.substr(done, start - done));
       const std::string_view match = piece.substr(start, end - start);
-      if (how == SplitStep::group_by_three) append_by_three(match, out);
-      else if (!match.empty()) out.push_back(match);
+      if (how == SplitStep::group_by_three)
+        append_by_three(match, out);
+      else if (!match.empty())
+        out.push_back(match);
       done = end;
     }
   }

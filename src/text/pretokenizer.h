@@ -1,7 +1,7 @@
-// PreTokenizer: cuts a text into the pieces that BPE merges within, by the regular expressions of its row in the table.
-// Compiled once; immutable, any number of threads may call split at once. The constructor throws Error(bug) for a
-// pattern that does not compile; split throws nothing but bad_alloc: where the regex engine gives up on a piece
-// (its limits guard against runaway input), the rest of that piece stays whole.
+// PreTokenizer: cuts a text into the pieces that BPE merges within, by the regular expressions of its row in
+// the table. Compiled once; immutable, any number of threads may call split at once. The constructor throws
+// Error(bug) for a pattern that does not compile; split throws nothing but bad_alloc: where the regex engine
+// gives up on a piece (its limits guard against runaway input), the rest of that piece stays whole.
 #pragma once
 
 #include <memory>

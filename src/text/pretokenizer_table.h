@@ -1,9 +1,12 @@
-// The pre-tokenizers of byte-level BPE: how a text is cut into pieces before merging, by the name that a model file
-// gives in tokenizer.ggml.pre. Facts as the models' authors published them (tokenizer.json), one row a family.
+// The pre-tokenizers of byte-level BPE: how a text is cut into pieces before merging, by the name that a
+// model file gives in tokenizer.ggml.pre. Facts as the models' authors published them (tokenizer.json), one
+// row a family. Made at the first use, immutable; any thread.
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tandem {
 
@@ -15,14 +18,14 @@ enum class SplitStep {
 
 struct PreTokenizerStep {
   SplitStep how;
-  const char* pattern;  // PCRE2; \s and \S are exactly the Unicode White_Space property, as in the originals
+  std::string pattern;  // PCRE2; \s and \S are exactly the Unicode White_Space property, as in the originals
 };
 
 enum class Normalization { none, nfc };
 
 struct PreTokenizerSpec {
   std::string_view names;  // separated by spaces
-  std::span<const PreTokenizerStep> steps;
+  std::vector<PreTokenizerStep> steps;
   Normalization normalization = Normalization::none;
   bool ignore_merges = false;  // a piece that is a token as a whole is taken as that token
   bool add_bos = false;        // unless the file says otherwise

@@ -5,7 +5,9 @@
 namespace tandem {
 namespace {
 
-uint8_t byte_at(std::string_view text, size_t i) { return static_cast<uint8_t>(text[i]); }
+uint8_t byte_at(std::string_view text, size_t i) {
+  return static_cast<uint8_t>(text[i]);
+}
 
 }  // namespace
 
@@ -19,8 +21,8 @@ SpecialMatcher::SpecialMatcher(std::vector<Entry> entries) : entries_(std::move(
   for (size_t b = 0; b < 256; ++b) first_[b + 1] += first_[b];
 }
 
-// At each place the sorted entries are narrowed to those that agree with the text, one byte deeper at a time. An entry
-// that ends at the current depth sorts first among them.
+// At each place the sorted entries are narrowed to those that agree with the text, one byte deeper at a time.
+// An entry that ends at the current depth sorts first among them.
 SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from) const {
   for (size_t start = from; start < text.size(); ++start) {
     auto low = entries_.begin() + first_[byte_at(text, start)];

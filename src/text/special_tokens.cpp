@@ -15,18 +15,18 @@ struct RoleTexts {
 const std::vector<RoleTexts>& role_texts() {
   static const std::vector<RoleTexts> table = {
       {&SpecialIds::eot,
-       {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
-        "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>"}},
+       {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>",
+        "_<EOT>", "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>"}},
       {&SpecialIds::eom, {"<|eom_id|>"}},
       {&SpecialIds::fim_pre,
-       {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
-        "<|prefix|>"}},
+       {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
+        "<|code_prefix|>", "<|prefix|>"}},
       {&SpecialIds::fim_suf,
-       {"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
-        "<|suffix|>"}},
+       {"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
+        "<|code_suffix|>", "<|suffix|>"}},
       {&SpecialIds::fim_mid,
-       {"<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
-        "<|middle|>"}},
+       {"<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
+        "<|code_middle|>", "<|middle|>"}},
       {&SpecialIds::fim_pad, {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"}},
       {&SpecialIds::fim_rep, {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"}},
       {&SpecialIds::fim_sep, {"<|file_sep|>"}},
@@ -34,11 +34,26 @@ const std::vector<RoleTexts>& role_texts() {
   return table;
 }
 
-constexpr std::string_view kEndOfGeneration[] = {
-    "<|eot_id|>",      "<|im_end|>",  "<|end|>",      "<|return|>",          "<|call|>",
-    "<|flush|>",       "<|calls|>",   "<end_of_turn>", "<|endoftext|>",      "<|eom_id|>",
-    "<EOT>",           "_<EOT>",      "[EOT]",        "[EOS]",               "<|end_of_text|>",
-    "<end_of_utterance>", "<turn|>",  "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["};
+constexpr std::string_view kEndOfGeneration[] = {"<|eot_id|>",
+                                                 "<|im_end|>",
+                                                 "<|end|>",
+                                                 "<|return|>",
+                                                 "<|call|>",
+                                                 "<|flush|>",
+                                                 "<|calls|>",
+                                                 "<end_of_turn>",
+                                                 "<|endoftext|>",
+                                                 "<|eom_id|>",
+                                                 "<EOT>",
+                                                 "_<EOT>",
+                                                 "[EOT]",
+                                                 "[EOS]",
+                                                 "<|end_of_text|>",
+                                                 "<end_of_utterance>",
+                                                 "<turn|>",
+                                                 "<|tool_response>",
+                                                 "<｜end▁of▁sentence｜>",
+                                                 "[e~["};
 
 // These are ordinary text in some vocabularies, so they count only where the file marks them as special.
 constexpr std::string_view kEndOfGenerationIfSpecial[] = {"</s>", "<eos>"};
@@ -46,7 +61,9 @@ constexpr std::string_view kEndOfGenerationIfSpecial[] = {"</s>", "<eos>"};
 // gpt-oss: markers of the reply's structure that readers of the output need to see.
 constexpr std::string_view kShownMarkers[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"};
 
-Token& token_at(VocabData& data, int32_t id) { return data.tokens[static_cast<size_t>(id)]; }
+Token& token_at(VocabData& data, int32_t id) {
+  return data.tokens[static_cast<size_t>(id)];
+}
 
 bool is_plain(TokenType type) {
   return type == TokenType::normal || type == TokenType::undefined || type == TokenType::unused;
@@ -70,7 +87,8 @@ void find_special_roles(VocabData& data, const StringIndex& index) {
 std::vector<int32_t> find_end_of_generation(VocabData& data, const StringIndex& index) {
   std::vector<int32_t> ids;
   const SpecialIds& special = data.special;
-  for (const int32_t id : {special.eos, special.eot, special.eom, special.fim_pad, special.fim_rep, special.fim_sep}) {
+  for (const int32_t id :
+       {special.eos, special.eot, special.eom, special.fim_pad, special.fim_rep, special.fim_sep}) {
     if (id != kNoToken) ids.push_back(id);
   }
   const auto add = [&](std::string_view text, bool only_if_special) {
@@ -107,8 +125,8 @@ void apply_strip_rules(VocabData& data, std::string_view model_name) {
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (name.find("phi-3") == std::string::npos && name.find("phi3") == std::string::npos) return;
   for (Token& token : data.tokens) {
-    token.strip_right =
-        !is_plain(token.type) && token.text != "<unk>" && token.text != "<s>" && token.text != "<|endoftext|>";
+    token.strip_right = !is_plain(token.type) && token.text != "<unk>" && token.text != "<s>" &&
+                        token.text != "<|endoftext|>";
   }
 }
 

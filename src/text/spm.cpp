@@ -13,14 +13,17 @@ std::string with_space_symbols(std::string_view text) {
   std::string out;
   out.reserve(text.size() + text.size() / 2);
   for (const char c : text) {
-    if (c == ' ') out += kSpaceSymbol;
-    else out += c;
+    if (c == ' ')
+      out += kSpaceSymbol;
+    else
+      out += c;
   }
   return out;
 }
 
 bool has_space_after_something_else(std::string_view text) {
-  for (size_t at = text.find(kSpaceSymbol); at != std::string_view::npos; at = text.find(kSpaceSymbol, at + 1)) {
+  for (size_t at = text.find(kSpaceSymbol); at != std::string_view::npos;
+       at = text.find(kSpaceSymbol, at + 1)) {
     if (at > 0 && !text.substr(0, at).ends_with(kSpaceSymbol)) return true;
   }
   return false;
@@ -86,8 +89,10 @@ void SpmTokenizer::encode_word(std::string_view word, MergeChain& chain, std::ve
     return {priority_of(tokens_[static_cast<size_t>(token)].score), token};
   });
   chain.for_each(word.size(), [&](int32_t token, size_t start, size_t end) {
-    if (token != kNoToken) ids.push_back(token);
-    else append_bytes(word.substr(start, end - start), ids);
+    if (token != kNoToken)
+      ids.push_back(token);
+    else
+      append_bytes(word.substr(start, end - start), ids);
   });
 }
 

@@ -7,7 +7,7 @@ namespace tandem {
 std::string StreamDetokenizer::add(int32_t id) {
   const std::string piece = vocab_.token_to_piece(id, special_);
   std::string_view text = piece;
-  if (vocab_.starts_text(id)) {
+  if (vocab_.restarts_text(id)) {
     at_start_ = true;
   } else {
     if (at_start_ && text.starts_with(' ')) text.remove_prefix(1);

@@ -13,7 +13,8 @@ class StreamDetokenizer {
   explicit StreamDetokenizer(const Vocab& vocab, SpecialText special = SpecialText::hidden)
       : vocab_(vocab), special_(special), at_start_(vocab.add_space_prefix()) {}
 
-  // The characters that this token completes; may be empty. Bytes that can be no part of a character become U+FFFD.
+  // The characters that this token completes; may be empty. Bytes that can be no part of a character become
+  // U+FFFD.
   std::string add(int32_t id);
 
   // The rest of the text: U+FFFD if it ended inside a character, else nothing.

@@ -1,7 +1,7 @@
-// StringIndex: text -> id, for hundreds of thousands of short strings that are looked up a few times per byte of
-// input. Open addressing, 24 bytes a slot. Holds views: the strings must outlive it and stay where they are.
-// Immutable use from many threads is fine. The hash is seeded at random once per process, so a
-// file cannot be made to collide.
+// StringIndex: text -> id, for hundreds of thousands of short strings that are looked up a few times per byte
+// of input. Open addressing, 24 bytes a slot. Holds views: the strings must outlive it and stay where they
+// are. Immutable use from many threads is fine. The hash is seeded at random once per process, so a file
+// cannot be made to collide.
 #pragma once
 
 #include <bit>

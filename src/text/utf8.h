@@ -1,4 +1,5 @@
-// UTF-8, one character at a time, over bytes that may be anything. Pure functions, no allocation, nothing thrown.
+// UTF-8, one character at a time, over bytes that may be anything. Pure functions, no allocation, nothing
+// thrown.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ struct Utf8Step {
   Utf8Status status;
 };
 
-// What the text starts with. Refuses overlong forms, surrogates and code points past U+10FFFF. `text` is not empty.
+// What the text starts with. Refuses overlong forms, surrogates and code points past U+10FFFF. `text` is not
+// empty.
 Utf8Step next_utf8(std::string_view text);
 
 // Bytes of the longest prefix that is valid UTF-8; text.size() when all of it is.

@@ -24,10 +24,14 @@ std::optional<uint8_t> byte_of(std::string_view text) {
   int value = 0;
   for (const char c : text.substr(3, 2)) {
     int digit;
-    if (c >= '0' && c <= '9') digit = c - '0';
-    else if (c >= 'A' && c <= 'F') digit = c - 'A' + 10;
-    else if (c >= 'a' && c <= 'f') digit = c - 'a' + 10;
-    else return std::nullopt;
+    if (c >= '0' && c <= '9')
+      digit = c - '0';
+    else if (c >= 'A' && c <= 'F')
+      digit = c - 'A' + 10;
+    else if (c >= 'a' && c <= 'f')
+      digit = c - 'a' + 10;
+    else
+      return std::nullopt;
     value = value * 16 + digit;
   }
   return static_cast<uint8_t>(value);
@@ -44,7 +48,9 @@ std::array<int32_t, 256> find_byte_tokens(const VocabData& data) {
   return ids;
 }
 
-bool is_white_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_white_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
 std::string collapse_spaces(std::string_view text) {
   std::string out;
@@ -82,11 +88,13 @@ Vocab::Vocab(VocabData data) : data_(std::move(data)), index_(data_.tokens.size(
   if (data_.kind == TokenizerKind::bpe) {
     pre_tokenizer = find_pre_tokenizer(data_.pre);
     if (pre_tokenizer == nullptr) {
-      log_warning("%s: %s; using the default, so the text may be cut differently from how the model was trained",
-                  data_.source.c_str(),
-                  data_.pre.empty() ? "no pre-tokenizer is named (metadata tokenizer.ggml.pre)"
-                                    : format("unknown pre-tokenizer '%s' (metadata tokenizer.ggml.pre)",
-                                             printable(data_.pre).c_str()).c_str());
+      log_warning(
+          "%s: %s; using the default, so the text may be cut differently from how the model was trained",
+          data_.source.c_str(),
+          data_.pre.empty() ? "no pre-tokenizer is named (metadata tokenizer.ggml.pre)"
+                            : format("unknown pre-tokenizer '%s' (metadata tokenizer.ggml.pre)",
+                                     printable(data_.pre).c_str())
+                                  .c_str());
       pre_tokenizer = &default_pre_tokenizer();
     }
   }
@@ -100,21 +108,23 @@ void Vocab::check() const {
   const char* source = data_.source.c_str();
   const size_t n = data_.tokens.size();
   if (n == 0) {
-    throw_error(ErrorCode::bad_file, "%s: metadata tokenizer.ggml.tokens: found an empty array, needed tokens", source);
+    throw_error(ErrorCode::bad_file,
+                "%s: metadata tokenizer.ggml.tokens: found an empty array, needed tokens", source);
   }
   if (n > static_cast<size_t>(std::numeric_limits<int32_t>::max() / 4)) {
-    throw_error(ErrorCode::bad_file, "%s: metadata tokenizer.ggml.tokens: found %zu tokens, needed fewer than 2^29",
-                source, n);
+    throw_error(ErrorCode::bad_file,
+                "%s: metadata tokenizer.ggml.tokens: found %zu tokens, needed fewer than 2^29", source, n);
   }
   for (size_t id = 0; id < n; ++id) {
     const Token& token = data_.tokens[id];
     if (std::isnan(token.score)) {
-      throw_error(ErrorCode::bad_file, "%s: metadata tokenizer.ggml.scores: the score of token %zu is not a number",
-                  source, id);
+      throw_error(ErrorCode::bad_file,
+                  "%s: metadata tokenizer.ggml.scores: the score of token %zu is not a number", source, id);
     }
     if (data_.kind == TokenizerKind::spm && token.type == TokenType::byte && !byte_of(token.text)) {
       throw_error(ErrorCode::bad_file,
-                  "%s: metadata tokenizer.ggml.tokens: token %zu is of type byte, but its text is '%s', needed <0x00> "
+                  "%s: metadata tokenizer.ggml.tokens: token %zu is of type byte, but its text is '%s', "
+                  "needed <0x00> "
                   "to <0xFF>",
                   source, id, printable(token.text, 40).c_str());
     }
@@ -128,8 +138,9 @@ void Vocab::check() const {
   for (const auto& [role, name] : kRoles) {
     const int32_t id = data_.special.*role;
     if (id != kNoToken && (id < 0 || static_cast<size_t>(id) >= n)) {
-      throw_error(ErrorCode::bad_file, "%s: metadata tokenizer.ggml.%s_token_id: found %d, needed an id below %zu",
-                  source, name, id, n);
+      throw_error(ErrorCode::bad_file,
+                  "%s: metadata tokenizer.ggml.%s_token_id: found %d, needed an id below %zu", source, name,
+                  id, n);
     }
   }
 }
@@ -139,24 +150,30 @@ void Vocab::set_flags(const PreTokenizerSpec* pre_tokenizer) {
   const auto value = [](Flag flag, bool usual) { return flag == Flag::unset ? usual : flag == Flag::on; };
   const char* source = data_.source.c_str();
   if (data_.add_bos == Flag::on && data_.special.bos == kNoToken) {
-    throw_error(ErrorCode::bad_file,
-                "%s: metadata tokenizer.ggml.add_bos_token is true, but there is no tokenizer.ggml.bos_token_id", source);
+    throw_error(
+        ErrorCode::bad_file,
+        "%s: metadata tokenizer.ggml.add_bos_token is true, but there is no tokenizer.ggml.bos_token_id",
+        source);
   }
   if (data_.add_eos == Flag::on && data_.special.eos == kNoToken) {
-    throw_error(ErrorCode::bad_file,
-                "%s: metadata tokenizer.ggml.add_eos_token is true, but there is no tokenizer.ggml.eos_token_id", source);
+    throw_error(
+        ErrorCode::bad_file,
+        "%s: metadata tokenizer.ggml.add_eos_token is true, but there is no tokenizer.ggml.eos_token_id",
+        source);
   }
   const bool usually_bos = spm || pre_tokenizer->add_bos;
   add_bos_ = value(data_.add_bos, usually_bos) && data_.special.bos != kNoToken;
   add_eos_ = value(data_.add_eos, false);
-  // What pre-tokenizers take for the start of a word is in the text already, so for BPE these two mean nothing.
+  // What pre-tokenizers take for the start of a word is in the text already, so for BPE these two mean
+  // nothing.
   add_space_prefix_ = spm && value(data_.add_space_prefix, true);
   remove_extra_whitespaces_ = spm && value(data_.remove_extra_whitespaces, false);
 }
 
 void Vocab::make_text_tokenizer(const PreTokenizerSpec* pre_tokenizer) {
   if (data_.kind == TokenizerKind::spm) {
-    text_tokenizer_ = std::make_unique<SpmTokenizer>(data_.tokens, find_byte_tokens(data_), data_.special.unk);
+    text_tokenizer_ =
+        std::make_unique<SpmTokenizer>(data_.tokens, find_byte_tokens(data_), data_.special.unk);
   } else {
     text_tokenizer_ = std::make_unique<BpeTokenizer>(data_, index_, *pre_tokenizer);
   }
@@ -180,8 +197,8 @@ std::optional<int32_t> Vocab::find(std::string_view text) const {
 
 std::vector<int32_t> Vocab::tokenize(std::string_view text, const TokenizeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
-    throw_error(ErrorCode::usage, "a text of %zu bytes is too long to tokenize at once, the most is %zu", text.size(),
-                kMaxTextBytes);
+    throw_error(ErrorCode::usage, "a text of %zu bytes is too long to tokenize at once, the most is %zu",
+                text.size(), kMaxTextBytes);
   }
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 2);
@@ -226,23 +243,22 @@ void Vocab::encode_fragment(std::string_view text, bool at_start, std::vector<in
 
 void Vocab::warn_about_double_bos(std::span<const int32_t> ids) const {
   if (ids.size() < 2 || ids[1] != data_.special.bos) return;
-  log_warning("the text starts with the token '%s', which is added to every text anyway; now there are two of them",
-              printable(token(data_.special.bos).text).c_str());
+  log_warning(
+      "the text starts with the token '%s', which is added to every text anyway; now there are two of them",
+      printable(token(data_.special.bos).text).c_str());
 }
 
 std::string Vocab::token_to_piece(int32_t id, SpecialText special) const {
+  if (!has(id)) return {};
   const Token& t = token(id);
   switch (t.type) {
     case TokenType::control:
-    case TokenType::unknown:
-      return special == SpecialText::shown ? t.text : std::string();
-    case TokenType::user_defined:
-      return t.text;
+    case TokenType::unknown: return special == SpecialText::shown ? t.text : std::string();
+    case TokenType::user_defined: return t.text;
     case TokenType::byte:
       if (const auto byte = byte_of(t.text)) return std::string(1, static_cast<char>(*byte));
       break;
-    default:
-      break;
+    default: break;
   }
   return data_.kind == TokenizerKind::spm ? spaces_for_symbols(t.text) : letters_to_bytes(t.text);
 }
@@ -251,16 +267,15 @@ std::string Vocab::detokenize(std::span<const int32_t> ids, SpecialText special)
   std::string text;
   bool at_start = add_space_prefix_;
   for (const int32_t id : ids) {
-    std::string_view piece_start;
     const std::string piece = token_to_piece(id, special);
-    piece_start = piece;
-    if (starts_text(id)) {
+    std::string_view shown = piece;
+    if (restarts_text(id)) {
       at_start = true;
     } else {
-      if (at_start && piece_start.starts_with(' ')) piece_start.remove_prefix(1);
+      if (at_start && shown.starts_with(' ')) shown.remove_prefix(1);
       at_start = false;
     }
-    text += piece_start;
+    text += shown;
   }
   return text;
 }

@@ -1,9 +1,10 @@
 // Vocab: the tokenizer of a model. Text to token ids and back.
 //
-// Made once from a VocabData (see vocab_gguf.h for files) and shared: immutable, every member may be called from any
-// thread. The constructor throws Error(bad_file), naming the metadata key, for data that makes no tokenizer; tokenize
-// and detokenize take any bytes and throw only for a text too long to index (Error(usage)) and bad_alloc.
-// Ids given to it must be in [0, size()).
+// Made once from a VocabData (see vocab_gguf.h for files) and shared: immutable, every member may be called
+// from any thread. The constructor throws Error(bad_file), naming the metadata key, for data that makes no
+// tokenizer; tokenize and detokenize take any bytes and throw only for a text too long to index
+// (Error(usage)) and bad_alloc. A model may have more outputs than its vocabulary has tokens (padding): such
+// an id stands for no text and ends nothing.
 #pragma once
 
 #include <memory>
@@ -36,14 +37,16 @@ class Vocab {
   int32_t size() const { return static_cast<int32_t>(data_.tokens.size()); }
   TokenizerKind kind() const { return data_.kind; }
   const std::string& pre_tokenizer() const { return data_.pre; }
-  const Token& token(int32_t id) const { return data_.tokens[static_cast<size_t>(id)]; }
+  bool has(int32_t id) const { return id >= 0 && id < size(); }
+  const Token& token(int32_t id) const { return data_.tokens[static_cast<size_t>(id)]; }  // has(id)
   const SpecialIds& special() const { return data_.special; }
   bool add_bos() const { return add_bos_; }
   bool add_eos() const { return add_eos_; }
   bool add_space_prefix() const { return add_space_prefix_; }
 
-  // Whether generation ends with this token: end of sequence, of turn, of message, or another of that meaning.
-  bool is_eog(int32_t id) const { return is_eog_[static_cast<size_t>(id)]; }
+  // Whether generation ends with this token: end of sequence, of turn, of message, or another of that
+  // meaning.
+  bool is_eog(int32_t id) const { return has(id) && is_eog_[static_cast<size_t>(id)]; }
   std::span<const int32_t> eog_ids() const { return eog_ids_; }  // ascending
 
   // The token whose text, as the file has it, is exactly this.
@@ -53,13 +56,12 @@ class Vocab {
 
   // The bytes a token stands for; half a character is possible. SPM: a leading space is kept.
   std::string token_to_piece(int32_t id, SpecialText special = SpecialText::hidden) const;
-  // The bytes that the ids stand for; what tokenize was given, but for what it had to change (normalization, white
-  // space around special tokens that swallow it).
+  // The bytes that the ids stand for; what tokenize was given, but for what it had to change (normalization,
+  // white space around special tokens that swallow it).
   std::string detokenize(std::span<const int32_t> ids, SpecialText special = SpecialText::hidden) const;
 
-  // Whether the space that `id`'s piece may start with is the one that tokenize puts before a text, when it stands at
-  // the start or behind a token for which starts_text is true.
-  bool starts_text(int32_t id) const { return add_space_prefix_ && is_cut_out(token(id).type); }
+  // Whether what stands behind this token is a text of its own, before which tokenize puts a space.
+  bool restarts_text(int32_t id) const { return add_space_prefix_ && has(id) && is_cut_out(token(id).type); }
 
  private:
   static bool is_cut_out(TokenType type) {

@@ -1,5 +1,5 @@
-// VocabData: a tokenizer as plain data, the way a model file describes it. Filled by read_vocab_data (from GGUF) or by
-// hand (tests, synthetic models), and turned into a Vocab, which validates it.
+// VocabData: a tokenizer as plain data, the way a model file describes it. Filled by read_vocab_data (from
+// GGUF) or by hand (tests, synthetic models), and turned into a Vocab, which validates it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,15 @@ enum class TokenizerKind {
 };
 
 // The numbers are the ones in the file.
-enum class TokenType : int32_t { undefined = 0, normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+enum class TokenType : int32_t {
+  undefined = 0,
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6
+};
 
 struct Token {
   std::string text;  // as in the file: U+2581 for a space (SPM), the byte alphabet of GPT-2 (BPE)

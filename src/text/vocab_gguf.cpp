@@ -35,7 +35,8 @@ void guess_spm_types(VocabData& data) {
     }
   }
   const auto set = [&](int32_t id, TokenType type) {
-    if (id >= 0 && static_cast<size_t>(id) < data.tokens.size()) data.tokens[static_cast<size_t>(id)].type = type;
+    if (id >= 0 && static_cast<size_t>(id) < data.tokens.size())
+      data.tokens[static_cast<size_t>(id)].type = type;
   };
   set(data.special.bos, TokenType::control);
   set(data.special.eos, TokenType::control);
@@ -63,11 +64,13 @@ void read_tokens(const Metadata& metadata, VocabData& data) {
     require_length(metadata, kScores, scores.size(), texts.size());
     for (size_t i = 0; i < scores.size(); ++i) data.tokens[i].score = scores[i];
   } else if (data.kind == TokenizerKind::spm) {
-    log_warning("%s: no token scores (metadata %s), so every merge counts the same", metadata.source().c_str(), kScores);
+    log_warning("%s: no token scores (metadata %s), so every merge counts the same",
+                metadata.source().c_str(), kScores);
   }
 }
 
-// Some files have ids of roles that generation does not need pointing past the vocabulary; those are left out.
+// Some files have ids of roles that generation does not need pointing past the vocabulary; those are left
+// out.
 enum class Need { exact, optional };
 
 void read_id(const Metadata& metadata, const char* key, Need need, size_t n_tokens, int32_t& id) {
@@ -81,12 +84,13 @@ void read_id(const Metadata& metadata, const char* key, Need need, size_t n_toke
     metadata.fail(key, format("%lld", static_cast<long long>(*found)), format("an id below %zu", n_tokens));
   }
   if (*found == -1 || *found == UINT32_MAX) return;  // how converters write "none"
-  log_warning("%s: metadata %s is %lld, but there are only %zu tokens; it is ignored", metadata.source().c_str(), key,
-              static_cast<long long>(*found), n_tokens);
+  log_warning("%s: metadata %s is %lld, but there are only %zu tokens; it is ignored",
+              metadata.source().c_str(), key, static_cast<long long>(*found), n_tokens);
 }
 
 void read_special_ids(const Metadata& metadata, VocabData& data) {
   const size_t n = metadata.get_strings(kTokens).size();
+  if (n == 0) metadata.fail(kTokens, "an empty array", "tokens");
   SpecialIds& ids = data.special;
   if (data.kind == TokenizerKind::spm && n > 2) ids.unk = 0, ids.bos = 1, ids.eos = 2;
   read_id(metadata, "tokenizer.ggml.bos_token_id", Need::exact, n, ids.bos);
@@ -96,9 +100,9 @@ void read_special_ids(const Metadata& metadata, VocabData& data) {
   read_id(metadata, "tokenizer.ggml.unknown_token_id", Need::exact, n, ids.unk);
   const std::pair<const char*, int32_t*> optional_ids[] = {
       {"tokenizer.ggml.seperator_token_id", &ids.sep},  // the format's spelling
-      {"tokenizer.ggml.padding_token_id", &ids.pad},   {"tokenizer.ggml.mask_token_id", &ids.mask},
-      {"tokenizer.ggml.prefix_token_id", &ids.fim_pre}, {"tokenizer.ggml.suffix_token_id", &ids.fim_suf},
-      {"tokenizer.ggml.middle_token_id", &ids.fim_mid}, {"tokenizer.ggml.fim_pre_token_id", &ids.fim_pre},
+      {"tokenizer.ggml.padding_token_id", &ids.pad},     {"tokenizer.ggml.mask_token_id", &ids.mask},
+      {"tokenizer.ggml.prefix_token_id", &ids.fim_pre},  {"tokenizer.ggml.suffix_token_id", &ids.fim_suf},
+      {"tokenizer.ggml.middle_token_id", &ids.fim_mid},  {"tokenizer.ggml.fim_pre_token_id", &ids.fim_pre},
       {"tokenizer.ggml.fim_suf_token_id", &ids.fim_suf}, {"tokenizer.ggml.fim_mid_token_id", &ids.fim_mid},
       {"tokenizer.ggml.fim_pad_token_id", &ids.fim_pad}, {"tokenizer.ggml.fim_rep_token_id", &ids.fim_rep},
       {"tokenizer.ggml.fim_sep_token_id", &ids.fim_sep}};

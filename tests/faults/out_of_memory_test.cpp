@@ -14,7 +14,7 @@ SessionOptions on_device(const Model& model) {
   SessionOptions options;
   options.n_ctx = 64;
   options.placement = Placement::host_only(static_cast<int>(model.hparams().n_layer));
-  for (size_t i = 2; i < options.placement.layers.size(); ++i) options.placement.layers[i] = {1, i == 3 ? 0 : 1};
+  for (size_t i = 2; i < options.placement.layers.size(); ++i) options.placement.layers[i] = {1, 1, i == 3 ? 0 : 1};
   return options;
 }
 

@@ -143,7 +143,7 @@ TEST_F(Stories, ASplitOverSimulatedDevicesChangesNoBit) {
       const int first = std::max(0, n_layer + 1 - on_device);
       for (int i = first; i < n_layer; ++i) {
         const int device = 1 + (i - first) * 2 / (n_layer - first);  // the first half on one, the rest on the other
-        options.placement.layers[static_cast<size_t>(i)] = {device, cache_at_home ? 0 : device};
+        options.placement.layers[static_cast<size_t>(i)] = {device, device, cache_at_home ? 0 : device};
       }
       options.placement.output = 2;
       const uint64_t copied = sim0.copied_bytes() + sim1.copied_bytes();

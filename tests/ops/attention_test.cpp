@@ -35,11 +35,13 @@ struct Pool {
     for (int64_t r = 0; r < rows; ++r) store(r, random.normals(dim));
   }
   void store(int64_t row, const std::vector<float>& x) {
-    quantize_row(dtype, x.data(), bytes.data() + static_cast<size_t>(row) * row_bytes(dtype, head_dim), head_dim);
+    quantize_row(dtype, x.data(), bytes.data() + static_cast<size_t>(row) * row_bytes(dtype, head_dim),
+                 head_dim);
   }
   std::vector<float> row(int64_t r) const {
     std::vector<float> x(static_cast<size_t>(head_dim));
-    dequantize_row(dtype, bytes.data() + static_cast<size_t>(r) * row_bytes(dtype, head_dim), x.data(), head_dim);
+    dequantize_row(dtype, bytes.data() + static_cast<size_t>(r) * row_bytes(dtype, head_dim), x.data(),
+                   head_dim);
     return x;
   }
   void poison(int64_t r) {
@@ -50,17 +52,25 @@ struct Pool {
 
 class Scene {
  public:
-  Scene(Random& random, const Case& c) : case_(c), bench(shape_of(c)), k(pool(random, c, c.k_dtype, c.head_dim_k)),
-                                         v(pool(random, c, c.v_dtype, c.head_dim_v)) {
-    AttentionOp op{c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v,
-                   1.0f / std::sqrt(static_cast<float>(c.head_dim_k)), c.softcap, c.window};
+  Scene(Random& random, const Case& c)
+      : case_(c),
+        bench(shape_of(c)),
+        k(pool(random, c, c.k_dtype, c.head_dim_k)),
+        v(pool(random, c, c.v_dtype, c.head_dim_v)) {
+    AttentionOp op{c.n_head,
+                   c.n_head_kv,
+                   c.head_dim_k,
+                   c.head_dim_v,
+                   1.0f / std::sqrt(static_cast<float>(c.head_dim_k)),
+                   c.softcap,
+                   c.window};
     if (c.sinks) sinks = random.normals(c.n_head, 2.0f);
     q_id = bench.activation(c.n_head * c.head_dim_k);
     bench.builder.set_layer(0);
     y_id = bench.builder.attention(q_id, op, c.sinks ? bench.weight(sinks) : nullptr);
     bench.finish(y_id);
-    bench.kv.push_back({k.bytes.data(), v.bytes.data(), c.k_dtype, c.v_dtype, c.n_head_kv, c.head_dim_k, c.head_dim_v,
-                        c.block_size, n_blocks(c)});
+    bench.kv.push_back({k.bytes.data(), v.bytes.data(), c.k_dtype, c.v_dtype, c.n_head_kv, c.head_dim_k,
+                        c.head_dim_v, c.block_size, n_blocks(c)});
     scale = op.scale;
     fill_inputs(random);
   }
@@ -76,21 +86,26 @@ class Scene {
 
   // Row of the pools for a position of a sequence and head.
   int64_t cache_row(int64_t sequence, int64_t position, int64_t head) const {
-    const int64_t block = table[static_cast<size_t>(sequence * max_blocks(case_) + position / case_.block_size)];
+    const int64_t block =
+        table[static_cast<size_t>(sequence * max_blocks(case_) + position / case_.block_size)];
     return (block * case_.n_head_kv + head) * case_.block_size + position % case_.block_size;
   }
 
   std::vector<double> expected(int64_t token, int64_t head) const {
-    const int64_t kv_head = head / (case_.n_head / case_.n_head_kv), own = positions[static_cast<size_t>(token)];
+    const int64_t kv_head = head / (case_.n_head / case_.n_head_kv),
+                  own = positions[static_cast<size_t>(token)];
     const int64_t sequence = sequences[static_cast<size_t>(token)];
     std::vector<double> y(static_cast<size_t>(case_.head_dim_v));
     double total = case_.sinks ? std::exp(static_cast<double>(sinks[static_cast<size_t>(head)])) : 0.0;
     for (int64_t p = 0; p <= own; ++p) {
       if (case_.window > 0 && p <= own - case_.window) continue;
-      const std::vector<float> key = k.row(cache_row(sequence, p, kv_head)), value = v.row(cache_row(sequence, p, kv_head));
+      const std::vector<float> key = k.row(cache_row(sequence, p, kv_head)),
+                               value = v.row(cache_row(sequence, p, kv_head));
       double s = 0;
       for (size_t d = 0; d < key.size(); ++d) {
-        s += static_cast<double>(q[static_cast<size_t>((token * case_.n_head + head) * case_.head_dim_k) + d]) * key[d];
+        s += static_cast<double>(
+                 q[static_cast<size_t>((token * case_.n_head + head) * case_.head_dim_k) + d]) *
+             key[d];
       }
       s *= scale;
       if (case_.softcap > 0) s = case_.softcap * std::tanh(s / case_.softcap);
@@ -101,20 +116,27 @@ class Scene {
     return y;
   }
 
-  void check(const std::vector<float>& y, const std::string& what) const {
+  void check(const std::vector<float>& y, const std::string& what, double tolerance = 1e-5) {
+    if (expected_.empty()) {
+      for (size_t t = 0; t < positions.size(); ++t) {
+        for (int64_t h = 0; h < case_.n_head; ++h) expected_.push_back(expected(static_cast<int64_t>(t), h));
+      }
+    }
     double worst = 0, scale_of_y = 0;
     for (size_t t = 0; t < positions.size(); ++t) {
       for (int64_t h = 0; h < case_.n_head; ++h) {
-        const std::vector<double> want = expected(static_cast<int64_t>(t), h);
+        const std::vector<double>& want =
+            expected_[t * static_cast<size_t>(case_.n_head) + static_cast<size_t>(h)];
         for (size_t d = 0; d < want.size(); ++d) {
-          const float got = y[(t * static_cast<size_t>(case_.n_head) + static_cast<size_t>(h)) * want.size() + d];
+          const float got =
+              y[(t * static_cast<size_t>(case_.n_head) + static_cast<size_t>(h)) * want.size() + d];
           ASSERT_TRUE(std::isfinite(got)) << what << " token " << t << " head " << h << " column " << d;
           worst = std::max(worst, std::fabs(got - want[d]));
           scale_of_y = std::max(scale_of_y, std::fabs(want[d]));
         }
       }
     }
-    EXPECT_LE(worst, 1e-5 * std::max(scale_of_y, 0.1)) << what;
+    EXPECT_LE(worst, tolerance * std::max(scale_of_y, 0.1)) << what;
   }
 
   const Case case_;
@@ -129,7 +151,9 @@ class Scene {
   static int64_t max_blocks(const Case& c) {
     return *std::max_element(c.lengths.begin(), c.lengths.end()) / c.block_size + 2;
   }
-  static int64_t n_blocks(const Case& c) { return max_blocks(c) * static_cast<int64_t>(c.lengths.size()) + 3; }
+  static int64_t n_blocks(const Case& c) {
+    return max_blocks(c) * static_cast<int64_t>(c.lengths.size()) + 3;
+  }
   static ShapeClass shape_of(const Case& c) {
     int64_t n = c.tokens.empty() ? static_cast<int64_t>(c.lengths.size()) : 0;
     for (const auto& t : c.tokens) n += static_cast<int64_t>(t.size());
@@ -143,7 +167,8 @@ class Scene {
     std::vector<int32_t> blocks(static_cast<size_t>(n_blocks(case_)));
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
     random.shuffle(blocks);
-    table.assign(blocks.begin(), blocks.begin() + static_cast<int64_t>(case_.lengths.size()) * max_blocks(case_));
+    table.assign(blocks.begin(),
+                 blocks.begin() + static_cast<int64_t>(case_.lengths.size()) * max_blocks(case_));
     for (size_t s = 0; s < case_.lengths.size(); ++s) {
       // What was never stored must not be read.
       for (int64_t p = case_.lengths[s]; p < max_blocks(case_) * case_.block_size; ++p) {
@@ -152,9 +177,9 @@ class Scene {
           v.poison(cache_row(static_cast<int64_t>(s), p, h));
         }
       }
-      const std::vector<int32_t> asked = case_.tokens.empty()
-                                             ? std::vector<int32_t>{static_cast<int32_t>(case_.lengths[s] - 1)}
-                                             : case_.tokens[s];
+      const std::vector<int32_t> asked =
+          case_.tokens.empty() ? std::vector<int32_t>{static_cast<int32_t>(case_.lengths[s] - 1)}
+                               : case_.tokens[s];
       for (int32_t p : asked) {
         positions.push_back(p);
         sequences.push_back(static_cast<int32_t>(s));
@@ -177,6 +202,8 @@ class Scene {
     std::copy(sequences.begin(), sequences.end(), bench.input(Input::sequences));
     std::copy(table.begin(), table.end(), bench.input(Input::block_table));
   }
+
+  std::vector<std::vector<double>> expected_;  // [token * n_head + head], filled by the first check
 };
 
 std::vector<int32_t> range(int32_t first, int32_t last) {
@@ -193,7 +220,8 @@ void check_all_isas(Random& random, const Case& c, const std::string& what) {
     scene.check(one, name);
     for (int threads = 2; threads <= 4; ++threads) {
       const std::vector<float> more = scene.run(isa, threads);
-      EXPECT_EQ(std::memcmp(one.data(), more.data(), one.size() * sizeof(float)), 0) << name << " threads " << threads;
+      EXPECT_EQ(std::memcmp(one.data(), more.data(), one.size() * sizeof(float)), 0)
+          << name << " threads " << threads;
     }
   }
 }
@@ -317,7 +345,8 @@ TEST(Attention, AWholePrompt) {
   check_all_isas(random, c, "prompt");
 }
 
-// Scores far apart: weights that underflow, and maxima that move late.
+// Scores far apart: weights that underflow, and maxima that move late. A score of some hundreds is known to
+// 1e-5 in single precision, and so is its weight.
 TEST(Attention, LargeScores) {
   Random random;
   for (int n_head : {1, 16}) {
@@ -328,7 +357,7 @@ TEST(Attention, LargeScores) {
     Scene scene(random, c);
     for (float& x : scene.q) x *= 40.0f;
     std::copy(scene.q.begin(), scene.q.end(), scene.bench.data(scene.q_id));
-    for (Isa isa : supported_isas()) scene.check(scene.run(isa, 2), std::string(isa_name(isa)));
+    for (Isa isa : supported_isas()) scene.check(scene.run(isa, 2), std::string(isa_name(isa)), 1e-4);
   }
 }
 
@@ -343,7 +372,8 @@ TEST(Attention, NaNReachesTheResultAndOnlyItsRow) {
     scene.bench.data(scene.q_id)[64 + 3] = std::nanf("");
     for (Isa isa : supported_isas()) {
       const std::vector<float> y = scene.run(isa, 1);
-      for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 64 == 1) << isa_name(isa) << " " << i;
+      for (size_t i = 0; i < y.size(); ++i)
+        EXPECT_EQ(std::isnan(y[i]), i / 64 == 1) << isa_name(isa) << " " << i;
     }
   }
 }
@@ -384,10 +414,12 @@ TEST(Attention, KvWriteStoresAtTheSlot) {
     bench.finish(k);
     const size_t rows = static_cast<size_t>(n_head_kv * block_size * n_blocks);
     std::vector<std::byte> k_pool(rows * row_bytes(dtype, hd_k)), v_pool(rows * row_bytes(DType::F16, hd_v));
-    bench.kv.push_back({k_pool.data(), v_pool.data(), dtype, DType::F16, n_head_kv, hd_k, hd_v, block_size, n_blocks});
+    bench.kv.push_back(
+        {k_pool.data(), v_pool.data(), dtype, DType::F16, n_head_kv, hd_k, hd_v, block_size, n_blocks});
     std::vector<int32_t> slots = range(0, static_cast<int32_t>(block_size * n_blocks));
     random.shuffle(slots);
-    const std::vector<float> xk = random.normals(n * n_head_kv * hd_k), xv = random.normals(n * n_head_kv * hd_v);
+    const std::vector<float> xk = random.normals(n * n_head_kv * hd_k),
+                             xv = random.normals(n * n_head_kv * hd_v);
     std::copy(xk.begin(), xk.end(), bench.data(k));
     std::copy(xv.begin(), xv.end(), bench.data(v));
     std::copy(slots.begin(), slots.begin() + n, bench.input(Input::slots));
@@ -395,8 +427,10 @@ TEST(Attention, KvWriteStoresAtTheSlot) {
     for (int64_t t = 0; t < n; ++t) {
       for (int64_t h = 0; h < n_head_kv; ++h) {
         const int64_t slot = slots[static_cast<size_t>(t)];
-        const size_t row = static_cast<size_t>((slot / block_size * n_head_kv + h) * block_size + slot % block_size);
-        quantize_row(dtype, xk.data() + (t * n_head_kv + h) * hd_k, k_want.data() + row * row_bytes(dtype, hd_k), hd_k);
+        const size_t row =
+            static_cast<size_t>((slot / block_size * n_head_kv + h) * block_size + slot % block_size);
+        quantize_row(dtype, xk.data() + (t * n_head_kv + h) * hd_k,
+                     k_want.data() + row * row_bytes(dtype, hd_k), hd_k);
         quantize_row(DType::F16, xv.data() + (t * n_head_kv + h) * hd_v,
                      v_want.data() + row * row_bytes(DType::F16, hd_v), hd_v);
       }

@@ -166,7 +166,7 @@ class Linear : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
   DType dtype() const { return std::get<1>(GetParam()); }
   int64_t block() const { return dtype_info(dtype()).block_elements; }
   const LinearKernels& kernels() const { return cpu::kernels(isa()).linear; }
-  // BF16 products may round activations to BF16; everything else differs by the order of float sums only.
+  // An ISA may round activations to BF16 for BF16 weights; everything else differs by the order of float sums only.
   double tolerance() const { return dtype() == DType::BF16 ? 0x1p-8 : 1e-5; }
   std::mt19937 rng{fresh_seed()};
 };

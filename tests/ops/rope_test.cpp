@@ -1,5 +1,5 @@
-// Rotations against double precision: the kernels' cosines and sines up to far positions, and the op with every kind
-// of scaling against formulas written a second time, from the papers.
+// Rotations against double precision: the kernels' cosines and sines up to far positions, and the op with
+// every kind of scaling against formulas written a second time, from the papers.
 #include <cmath>
 
 #include "ops/row_harness.h"
@@ -15,15 +15,19 @@ TEST(Rope, RotationsAreAccurateFarOut) {
   for (Isa isa : supported_isas()) {
     for (int64_t n : {1, 3, 4, 7, 8, 9, 32, 37, 64, 128}) {
       std::vector<double> frequency;
-      for (int64_t i = 0; i < n; ++i) frequency.push_back(std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(n)));
-      for (int64_t position : {int64_t{0}, int64_t{1}, random.below(4096), int64_t{131071}, random.below(131072),
-                               int64_t{10000000}}) {
+      for (int64_t i = 0; i < n; ++i)
+        frequency.push_back(std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(n)));
+      for (int64_t position : {int64_t{0}, int64_t{1}, random.below(4096), int64_t{131071},
+                               random.below(131072), int64_t{10000000}}) {
         std::vector<float> cos(static_cast<size_t>(n) + 1, 9.0f), sin(static_cast<size_t>(n) + 1, 9.0f);
-        test::rows_of(isa).rotations(frequency.data(), static_cast<double>(position), 1.0f, cos.data(), sin.data(), n);
+        test::rows_of(isa).rotations(frequency.data(), static_cast<double>(position), 1.0f, cos.data(),
+                                     sin.data(), n);
         for (size_t i = 0; i < frequency.size(); ++i) {
           const double angle = static_cast<double>(position) * frequency[i];
-          ASSERT_NEAR(cos[i], std::cos(angle), 1e-7) << isa_name(isa) << " position " << position << " pair " << i;
-          ASSERT_NEAR(sin[i], std::sin(angle), 1e-7) << isa_name(isa) << " position " << position << " pair " << i;
+          ASSERT_NEAR(cos[i], std::cos(angle), 1e-7)
+              << isa_name(isa) << " position " << position << " pair " << i;
+          ASSERT_NEAR(sin[i], std::sin(angle), 1e-7)
+              << isa_name(isa) << " position " << position << " pair " << i;
         }
         ASSERT_EQ(cos.back(), 9.0f);
         ASSERT_EQ(sin.back(), 9.0f);
@@ -48,7 +52,8 @@ TEST(Rope, RotationsInEveryQuadrant) {
 }
 
 // What the op must do to one head x, in double precision.
-std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors, int64_t position, const float* x) {
+std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors, int64_t position,
+                            const float* x) {
   std::vector<double> y(x, x + op.head_dim);
   const int64_t half = op.n_rot / 2;
   const auto turns_at = [&](double pair) {  // full turns that a pair makes within the original context
@@ -62,7 +67,8 @@ std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors,
   };
   for (int64_t i = 0; i < half; ++i) {
     const double plain = static_cast<double>(position) *
-                         std::pow(static_cast<double>(op.freq_base), -2.0 * static_cast<double>(i) / static_cast<double>(op.n_rot)) /
+                         std::pow(static_cast<double>(op.freq_base),
+                                  -2.0 * static_cast<double>(i) / static_cast<double>(op.n_rot)) /
                          (factors.empty() ? 1.0 : factors[static_cast<size_t>(i)]);
     double angle = plain * op.freq_scale, size = op.attn_factor;
     if (op.ext_factor != 0) {
@@ -73,7 +79,8 @@ std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors,
       angle = angle * (1 - share) + plain * share;
       size *= 0.1 * std::log(1 / op.freq_scale) + 1;
     }
-    const int64_t a = op.style == RopeStyle::pair ? 2 * i : i, b = op.style == RopeStyle::pair ? 2 * i + 1 : i + half;
+    const int64_t a = op.style == RopeStyle::pair ? 2 * i : i,
+                  b = op.style == RopeStyle::pair ? 2 * i + 1 : i + half;
     y[static_cast<size_t>(a)] = size * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
     y[static_cast<size_t>(b)] = size * (x[a] * std::sin(angle) + x[b] * std::cos(angle));
   }
@@ -99,11 +106,12 @@ void check(Random& random, RopeOp op, const std::vector<float>& factors, int64_t
       bench.run(isa, {n, 0}, threads);
       const std::vector<float> got(bench.data(y), bench.data(y) + values.size());
       if (threads == 1) first = got;
-      ASSERT_EQ(std::memcmp(first.data(), got.data(), got.size() * sizeof(float)), 0) << isa_name(isa) << threads;
+      ASSERT_EQ(std::memcmp(first.data(), got.data(), got.size() * sizeof(float)), 0)
+          << isa_name(isa) << threads;
     }
     for (int64_t i = 0; i < n * op.n_head; ++i) {
-      const std::vector<double> want =
-          rotated(op, factors, positions[static_cast<size_t>(i / op.n_head)], values.data() + i * op.head_dim);
+      const std::vector<double> want = rotated(op, factors, positions[static_cast<size_t>(i / op.n_head)],
+                                               values.data() + i * op.head_dim);
       for (size_t d = 0; d < want.size(); ++d) {
         ASSERT_NEAR(first[static_cast<size_t>(i * op.head_dim) + d], want[d], 3e-6)
             << isa_name(isa) << " token " << i / op.n_head << " column " << d;

@@ -1,5 +1,5 @@
-// What the tests of the CPU's row and attention ops share: kernels by ISA, fresh random inputs whose seed is printed
-// with a failure, and a graph of one op with its memory.
+// What the tests of the CPU's row and attention ops share: kernels by ISA, fresh random inputs whose seed is
+// printed with a failure, and a graph of one op with its memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,26 +22,37 @@ namespace tandem::cpu::test {
 
 inline const RowKernels& rows_of(Isa isa) {
   switch (isa) {
-    case Isa::avx2: return avx2::row_kernels();
-    case Isa::avx512: return avx512::row_kernels();
-    case Isa::avx512_vnni: return avx512_vnni::row_kernels();
-    default: return scalar::row_kernels();
+    case Isa::avx2:
+      return avx2::row_kernels();
+    case Isa::avx512:
+      return avx512::row_kernels();
+    case Isa::avx512_vnni:
+      return avx512_vnni::row_kernels();
+    default:
+      return scalar::row_kernels();
   }
 }
 
 inline const AttentionKernels& attention_of(Isa isa) {
   switch (isa) {
-    case Isa::avx2: return avx2::attention_kernels();
-    case Isa::avx512: return avx512::attention_kernels();
-    case Isa::avx512_vnni: return avx512_vnni::attention_kernels();
-    default: return scalar::attention_kernels();
+    case Isa::avx2:
+      return avx2::attention_kernels();
+    case Isa::avx512:
+      return avx512::attention_kernels();
+    case Isa::avx512_vnni:
+      return avx512_vnni::attention_kernels();
+    default:
+      return scalar::attention_kernels();
   }
 }
 
 // Random numbers of a test, different in every run unless TANDEM_TEST_SEED is set.
 class Random {
  public:
-  Random() : seed_(pick_seed()), trace_(__FILE__, __LINE__, "TANDEM_TEST_SEED=" + std::to_string(seed_)), engine_(seed_) {}
+  Random()
+      : seed_(pick_seed()),
+        trace_(__FILE__, __LINE__, "TANDEM_TEST_SEED=" + std::to_string(seed_)),
+        engine_(seed_) {}
 
   float normal(float deviation = 1.0f) { return std::normal_distribution<float>(0.0f, deviation)(engine_); }
   int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
@@ -87,11 +98,13 @@ class OpBench {
   }
   const Weight* raw_weight(DType dtype, std::vector<std::byte> bytes, int64_t n_rows, int64_t n_cols) {
     bytes_.push_back(std::move(bytes));
-    weights_.push_back(std::make_unique<Weight>(Weight{"raw", dtype, 1, n_rows, n_cols, bytes_.back().data()}));
+    weights_.push_back(
+        std::make_unique<Weight>(Weight{"raw", dtype, 1, n_rows, n_cols, bytes_.back().data()}));
     return weights_.back().get();
   }
 
-  // The result of an op without inputs of its own: an embedding that is filled by hand serves as an activation.
+  // The result of an op without inputs of its own: an embedding that is filled by hand serves as an
+  // activation.
   TensorId activation(int64_t n_cols) {
     return builder.embed(weight(std::vector<float>(static_cast<size_t>(n_cols)), 1));
   }
@@ -126,19 +139,25 @@ class OpBench {
     const CompileContext context{segment, kernels, n_threads};
     const StepPtr step = compile(context, graph.nodes[node_index]);
     ThreadPool pool(n_threads);
-    std::vector<std::byte> memory(step->shared_bytes + 64 + static_cast<size_t>(n_threads) * (step->scratch_bytes + 64));
-    std::fill(memory.begin(), memory.end(), std::byte{0xff});  // NaN: nothing may be read before it is written
+    std::vector<std::byte> memory(step->shared_bytes + 64 +
+                                  static_cast<size_t>(n_threads) * (step->scratch_bytes + 64));
+    std::fill(memory.begin(), memory.end(),
+              std::byte{0xff});  // NaN: nothing may be read before it is written
     const auto aligned = [&](size_t offset) {
-      return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data() + offset) + 63) / 64 * 64);
+      return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data() + offset) + 63) / 64 *
+                                          64);
     };
     pool.run([&](Worker& worker) {
       RunContext run{shape, aligned(0), nullptr};
-      run.scratch = aligned(step->shared_bytes + 64 + static_cast<size_t>(worker.index()) * (step->scratch_bytes + 64));
+      run.scratch =
+          aligned(step->shared_bytes + 64 + static_cast<size_t>(worker.index()) * (step->scratch_bytes + 64));
       if (step->shared_bytes == 0) run.shared = nullptr;
       step->run(worker, run);
     });
   }
-  void run(Isa isa, const StepShape& shape, int n_threads = 1) { run(isa, shape, n_threads, graph.nodes.size() - 2); }
+  void run(Isa isa, const StepShape& shape, int n_threads = 1) {
+    run(isa, shape, n_threads, graph.nodes.size() - 2);
+  }
 
   Graph graph;
 

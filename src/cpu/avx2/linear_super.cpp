@@ -308,27 +308,20 @@ struct WordPanelK {
 };
 
 template <class Format>
-constexpr DtypeKernels byte_kernels = dtype_kernels<DotK<Format>, BytePanelK<Format>>(5);
-constexpr DtypeKernels iq4_xs_kernels = dtype_kernels<DotK<IQ4_XS>, WordPanelK<IQ4_XS>>(5);
+constexpr DtypeKernels byte_kernels = dtype_kernels<DotK<Format>, BytePanelK<Format>>(6);
+constexpr DtypeKernels iq4_xs_kernels = dtype_kernels<DotK<IQ4_XS>, WordPanelK<IQ4_XS>>(10);
 
 }  // namespace
 
 const DtypeKernels* super_block_kernels(DType dtype) {
   switch (dtype) {
-    case DType::Q2_K:
-      return &byte_kernels<Q2_K>;
-    case DType::Q3_K:
-      return &byte_kernels<Q3_K>;
-    case DType::Q4_K:
-      return &byte_kernels<Q4_K>;
-    case DType::Q5_K:
-      return &byte_kernels<Q5_K>;
-    case DType::Q6_K:
-      return &byte_kernels<Q6_K>;
-    case DType::IQ4_XS:
-      return &iq4_xs_kernels;
-    default:
-      return nullptr;
+    case DType::Q2_K: return &byte_kernels<Q2_K>;
+    case DType::Q3_K: return &byte_kernels<Q3_K>;
+    case DType::Q4_K: return &byte_kernels<Q4_K>;
+    case DType::Q5_K: return &byte_kernels<Q5_K>;
+    case DType::Q6_K: return &byte_kernels<Q6_K>;
+    case DType::IQ4_XS: return &iq4_xs_kernels;
+    default: return nullptr;
   }
 }
 

@@ -12,6 +12,9 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
+// One line an operation:
+// clang-format off
+
 using Vec = __m256;
 using IVec = __m256i;  // 32-bit integers
 using Mask = __m256;   // all bits of a lane
@@ -147,6 +150,8 @@ TANDEM_INLINE void store_pairs(float* p, Pairs v) {
   store(p, _mm256_permute2f128_ps(low, high, 0x20));
   store(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
 }
+
+// clang-format on
 
 }  // namespace
 }  // namespace TANDEM_ISA

@@ -1,8 +1,11 @@
-#include "cpu/avx512/vec.h"
+#include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
+
 #include "cpu/simd/attention.h"
 
 namespace tandem::cpu::TANDEM_ISA {
 
-const AttentionKernels& attention_kernels() { return kAttentionKernels; }
+const AttentionKernels& attention_kernels() {
+  return kAttentionKernels;
+}
 
 }  // namespace tandem::cpu::TANDEM_ISA

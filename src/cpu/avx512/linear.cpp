@@ -1,4 +1,4 @@
-// The table of AVX512 products. Compiled twice, with and without VNNI and BF16 (linear_simd.h has what differs).
+// The table of AVX512 products. Compiled twice, with and without VNNI (linear_simd.h has what differs).
 #include "cpu/avx512/linear_layout.h"
 
 namespace tandem::cpu {
@@ -21,12 +21,12 @@ int unit_of(DType dtype) {
 }
 
 size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
-  if (is_float(dtype)) return float_encoded_bytes(dtype, n, k);
+  if (is_float(dtype)) return float_encoded_bytes(n, k);
   return static_cast<size_t>(4 * n * TileLayout{unit_of(dtype), k}.token_words());
 }
 
-bool same_encoding(DType a, DType b, int64_t n) {
-  if (is_float(a) || is_float(b)) return is_float(a) && is_float(b) && float_same_encoding(a, b, n);
+bool same_encoding(DType a, DType b, int64_t) {
+  if (is_float(a) || is_float(b)) return is_float(a) && is_float(b);
   return unit_of(a) == unit_of(b);
 }
 
@@ -34,7 +34,7 @@ int64_t encode_granularity(int64_t n) { return tile_tokens(n); }
 
 void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
             std::byte* encoded) {
-  if (is_float(dtype)) return float_encode(dtype, x, ldx, n, k, token0, token1, encoded);
+  if (is_float(dtype)) return float_encode(x, ldx, n, k, token0, token1, encoded);
   const TileLayout layout{unit_of(dtype), k};
   const int64_t T = tile_tokens(n);
   for (int64_t t = token0; t < token1; t += T) {
@@ -46,7 +46,7 @@ void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int6
 int64_t row_granularity(DType, int64_t, int64_t, int64_t) { return kStrip; }
 
 size_t scratch_bytes(DType dtype, int64_t n, int64_t k) {
-  return is_float(dtype) ? float_scratch_bytes(dtype, n, k) : quantized_scratch_bytes(dtype, n, k);
+  return is_float(dtype) ? float_scratch_bytes(n, k) : quantized_scratch_bytes(dtype, n, k);
 }
 
 void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {

@@ -3,8 +3,8 @@
 // Up to kDotTokens tokens: dot products of four rows at a time with F32 activations, in order through the weights;
 // floor: weight bytes / memory bandwidth (32 halves cost 2 conversions and 2 FMAs a token).
 // More: panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens of FMAs: 64 flop a cycle and port.
-// BF16 with AVX512_BF16 keeps pairs of columns, panel [k / 2][16 rows][2] and activations rounded to BF16, and takes
-// two columns with one vdpbf16ps.
+// BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs once in two cycles
+// where two FMAs run in each, so it would be slower and round the activations.
 #include <cstring>
 
 #include "cpu/avx512/linear_layout.h"
@@ -20,17 +20,8 @@ constexpr int64_t kDotTokens = 4;
 constexpr int64_t kDotRows = 4;
 constexpr int kPairStrips = 2;  // strips of one tile kernel
 
-#ifdef __AVX512BF16__
-constexpr bool kBf16Products = true;
-#else
-constexpr bool kBf16Products = false;
-#endif
-
 constexpr int64_t padded(int64_t k) { return (k + 7) & ~int64_t{7}; }
 
-bool pairs(DType dtype, int64_t n) { return kBf16Products && dtype == DType::BF16 && n > kDotTokens; }
-// 4-byte words of a token in a tile.
-int64_t tile_words(DType dtype, int64_t n, int64_t k) { return pairs(dtype, n) ? padded(k) / 2 : padded(k); }
 
 // ---- dot products ----
 
@@ -97,7 +88,7 @@ TANDEM_INLINE void unpack_piece(const StripRows& rows, size_t at, __m512i*& pane
   const Words4 w = load_words4(rows, at);
   unroll<4>([&](auto i) __attribute__((always_inline)) {
     const __m512i word = w.w[i.value];
-    if constexpr (dtype == DType::F32 || (dtype == DType::BF16 && kBf16Products)) {
+    if constexpr (dtype == DType::F32) {
       put(panel++, 0, word);
     } else if constexpr (dtype == DType::BF16) {
       put(panel++, 0, _mm512_slli_epi32(word, 16));
@@ -112,41 +103,37 @@ TANDEM_INLINE void unpack_piece(const StripRows& rows, size_t at, __m512i*& pane
 template <DType dtype>
 void unpack_strip(const std::byte* w, size_t stride, int64_t n_rows, int64_t k, __m512i* panel) {
   const size_t row_size = static_cast<size_t>(k) * (dtype == DType::F32 ? 4 : 2);
-  const StripRows rows(w, stride, n_rows);
   size_t at = 0;
-  for (; at + 16 <= row_size; at += 16) unpack_piece<dtype>(rows, at, panel);
-  // The last columns, with zeros behind them up to the padded width.
+  if (n_rows >= kStrip) {
+    for (; at + 16 <= row_size; at += 16) unpack_piece<dtype>({w, stride}, at, panel);
+  }
+  // The last rows and columns go through a copy that is full, with zeros up to the padded width.
   const size_t padded_size = static_cast<size_t>(padded(k)) * (dtype == DType::F32 ? 4 : 2);
   for (; at < padded_size; at += 16) {
     alignas(64) std::byte tail[16 * 16] = {};
-    if (at < row_size) {
-      for (int i = 0; i < 16; ++i) std::memcpy(tail + 16 * i, rows.row[i] + at, row_size - at);
+    const size_t width = row_size > at + 16 ? 16 : row_size > at ? row_size - at : 0;
+    for (int64_t i = 0; i < min64(n_rows, kStrip); ++i) {
+      std::memcpy(tail + 16 * i, w + static_cast<size_t>(i) * stride + at, width);
     }
-    unpack_piece<dtype>(StripRows(tail, 16, 16), 0, panel);
+    unpack_piece<dtype>({tail, 16}, 0, panel);
   }
 }
 
 // S strips whose panels lie panel_vectors apart, T tokens, all columns. acc: [S][T][16].
-template <bool bf16, int S, int T>
-void tile_kernel(const __m512i* panel, size_t panel_vectors, const uint32_t* x, int64_t n_words, float* acc) {
+template <int S, int T>
+void tile_kernel(const __m512* panel, size_t panel_vectors, const float* x, int64_t n_columns, float* acc) {
   __m512 sum[S * T];
   unroll<S * T>([&](auto i) __attribute__((always_inline)) { sum[i.value] = _mm512_setzero_ps(); });
-  for (int64_t i = 0; i < n_words; ++i) {
-    __m512i w[S];
+  for (int64_t i = 0; i < n_columns; ++i) {
+    __m512 w[S];
     unroll<S>([&](auto s) __attribute__((always_inline)) {
-      w[s.value] = _mm512_load_si512(panel + s.value * panel_vectors);
+      w[s.value] = _mm512_load_ps(reinterpret_cast<const float*>(panel + s.value * panel_vectors));
     });
     unroll<T>([&](auto t) __attribute__((always_inline)) {
-      const __m512i both = _mm512_set1_epi32(static_cast<int>(x[t.value]));
+      const __m512 both = _mm512_set1_ps(x[t.value]);
       unroll<S>([&](auto s) __attribute__((always_inline)) {
         __m512& a = sum[s.value * T + t.value];
-        if constexpr (bf16) {
-#ifdef __AVX512BF16__
-          a = _mm512_dpbf16_ps(a, (__m512bh)w[s.value], (__m512bh)both);
-#endif
-        } else {
-          a = _mm512_fmadd_ps(_mm512_castsi512_ps(w[s.value]), _mm512_castsi512_ps(both), a);
-        }
+        a = _mm512_fmadd_ps(w[s.value], both, a);
       });
     });
     ++panel;
@@ -155,33 +142,32 @@ void tile_kernel(const __m512i* panel, size_t panel_vectors, const uint32_t* x, 
   unroll<S * T>([&](auto i) __attribute__((always_inline)) { _mm512_store_ps(acc + 16 * i.value, sum[i.value]); });
 }
 
-using TileKernel = void (*)(const __m512i*, size_t, const uint32_t*, int64_t, float*);
+using TileKernel = void (*)(const __m512*, size_t, const float*, int64_t, float*);
 
-template <bool bf16, int S>
+template <int S>
 constexpr TileKernel tile_by_tokens[kMaxTile + 1] = {
     nullptr,
-    tile_kernel<bf16, S, 1>, tile_kernel<bf16, S, 2>,  tile_kernel<bf16, S, 3>,  tile_kernel<bf16, S, 4>,
-    tile_kernel<bf16, S, 5>, tile_kernel<bf16, S, 6>,  tile_kernel<bf16, S, 7>,  tile_kernel<bf16, S, 8>,
-    tile_kernel<bf16, S, 9>, tile_kernel<bf16, S, 10>, tile_kernel<bf16, S, 11>, tile_kernel<bf16, S, 12>};
+    tile_kernel<S, 1>, tile_kernel<S, 2>,  tile_kernel<S, 3>,  tile_kernel<S, 4>,
+    tile_kernel<S, 5>, tile_kernel<S, 6>,  tile_kernel<S, 7>,  tile_kernel<S, 8>,
+    tile_kernel<S, 9>, tile_kernel<S, 10>, tile_kernel<S, 11>, tile_kernel<S, 12>};
 
 template <DType dtype>
 void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
-  constexpr bool bf16 = dtype == DType::BF16 && kBf16Products;
   const size_t stride = static_cast<size_t>(call.k) * (dtype == DType::F32 ? 4 : 2);
-  const int64_t T = tile_tokens(call.n), n_words = tile_words(dtype, call.n, call.k);
+  const int64_t T = tile_tokens(call.n), n_columns = padded(call.k);
   float* acc = reinterpret_cast<float*>(scratch);
   __m512i* panels = reinterpret_cast<__m512i*>(acc + kPairStrips * kMaxTile * 16);
-  const uint32_t* x = reinterpret_cast<const uint32_t*>(call.x);
+  const float* x = reinterpret_cast<const float*>(call.x);
   for (int64_t first = row0; first < row1; first += kPairStrips * kStrip) {
     const int64_t n_strips = min64(kPairStrips, (row1 - first + kStrip - 1) / kStrip);
     for (int64_t s = 0; s < n_strips; ++s) {
       const int64_t r = first + s * kStrip;
-      unpack_strip<dtype>(call.w + static_cast<size_t>(r) * stride, stride, call.m - r, call.k, panels + s * n_words);
+      unpack_strip<dtype>(call.w + static_cast<size_t>(r) * stride, stride, call.m - r, call.k, panels + s * n_columns);
     }
     for (int64_t token0 = 0; token0 < call.n; token0 += T) {
       const int64_t tokens = min64(T, call.n - token0);
-      const TileKernel kernel = n_strips == 1 ? tile_by_tokens<bf16, 1>[tokens] : tile_by_tokens<bf16, 2>[tokens];
-      kernel(panels, static_cast<size_t>(n_words), x + token0 * n_words, n_words, acc);
+      const TileKernel kernel = n_strips == 1 ? tile_by_tokens<1>[tokens] : tile_by_tokens<2>[tokens];
+      kernel(reinterpret_cast<const __m512*>(panels), static_cast<size_t>(n_columns), x + token0 * n_columns, n_columns, acc);
       for (int64_t s = 0; s < n_strips; ++s) {
         store_tile(call, first + s * kStrip, token0, tokens, acc + s * tokens * 16);
       }
@@ -200,42 +186,30 @@ void multiply_dtype(const LinearCall& call, int64_t row0, int64_t row1, std::byt
 
 }  // namespace
 
-size_t float_encoded_bytes(DType dtype, int64_t n, int64_t k) {
-  return static_cast<size_t>(n * (n <= kDotTokens ? k : tile_words(dtype, n, k))) * 4;
+size_t float_encoded_bytes(int64_t n, int64_t k) {
+  return static_cast<size_t>(n * (n <= kDotTokens ? k : padded(k))) * sizeof(float);
 }
 
-bool float_same_encoding(DType a, DType b, int64_t n) { return pairs(a, n) == pairs(b, n); }
-
-void float_encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
+void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
                   std::byte* encoded) {
+  float* const to = reinterpret_cast<float*>(encoded);
   if (n <= kDotTokens) {
-    float* to = reinterpret_cast<float*>(encoded);
     for (int64_t t = token0; t < token1; ++t) std::memcpy(to + t * k, x + t * ldx, static_cast<size_t>(k) * 4);
     return;
   }
-  const int64_t step = tile_tokens(n), n_words = tile_words(dtype, n, k), columns = pairs(dtype, n) ? 2 : 1;
+  const int64_t step = tile_tokens(n);
   for (int64_t first = token0; first < token1; first += step) {
     const int64_t T = min64(step, n - first);
-    uint32_t* tile = reinterpret_cast<uint32_t*>(encoded) + first * n_words;
-    for (int64_t t = 0; t < T; ++t) {
-      const float* from = x + (first + t) * ldx;
-      for (int64_t i = 0; i < n_words; ++i) {
-        uint32_t word = 0;
-        if (columns == 1) {
-          if (i < k) std::memcpy(&word, from + i, 4);
-        } else {
-          if (2 * i < k) word = fp32_to_bf16(from[2 * i]);
-          if (2 * i + 1 < k) word |= static_cast<uint32_t>(fp32_to_bf16(from[2 * i + 1])) << 16;
-        }
-        tile[i * T + t] = word;
-      }
+    float* tile = to + first * padded(k);
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t t = 0; t < T; ++t) tile[i * T + t] = x[(first + t) * ldx + i];
     }
+    std::memset(tile + k * T, 0, static_cast<size_t>((padded(k) - k) * T) * sizeof(float));
   }
 }
 
-size_t float_scratch_bytes(DType dtype, int64_t n, int64_t k) {
-  if (n <= kDotTokens) return 0;
-  return static_cast<size_t>(kPairStrips * (kMaxTile + tile_words(dtype, n, k))) * 64;
+size_t float_scratch_bytes(int64_t n, int64_t k) {
+  return n <= kDotTokens ? 0 : static_cast<size_t>(kPairStrips * (kMaxTile + padded(k))) * 64;
 }
 
 void multiply_float(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {

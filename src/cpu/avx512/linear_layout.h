@@ -64,13 +64,12 @@ void encode_tile(const TileLayout& layout, const float* x, int64_t ldx, int64_t 
 void multiply_quantized(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 size_t quantized_scratch_bytes(DType dtype, int64_t n, int64_t k);
 
-// F32, F16 and BF16 weights: linear_float.cpp.
-size_t float_encoded_bytes(DType dtype, int64_t n, int64_t k);
-bool float_same_encoding(DType a, DType b, int64_t n);
-void float_encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
+// F32, F16 and BF16 weights share one encoding, of floats; see linear_float.cpp.
+size_t float_encoded_bytes(int64_t n, int64_t k);
+void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
                   std::byte* encoded);
 void multiply_float(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
-size_t float_scratch_bytes(DType dtype, int64_t n, int64_t k);
+size_t float_scratch_bytes(int64_t n, int64_t k);
 
 }  // namespace TANDEM_ISA
 }  // namespace tandem::cpu

@@ -2,6 +2,8 @@
 //
 // Floors. Decode: weight bytes / memory bandwidth. Prefill: n * m * k multiply-adds at 128 a cycle (64 lanes, two
 // ports), times what scales add (linear_tile.h).
+#include <cstring>
+
 #include "base/error.h"
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
@@ -15,21 +17,53 @@ namespace {
 
 // Strips whose panels stay in L2 together while the tiles pass by: each tile is then read from L3 once for all.
 constexpr int64_t kStripsAtOnce = 4;
-// Columns unpacked at a time where one tile is all there is: a panel of some 20 KB in L1.
-constexpr int64_t kChunkColumns = 512;
+// Columns unpacked at a time where one tile is all there is: a panel of some 5 KB in L1. Longer ones take the
+// prefetches out of step with the memory.
+constexpr int64_t kChunkColumns = 256;
+constexpr size_t kMaxChunkRowBytes = kChunkColumns / 32 * sizeof(BlockQ8_0);  // Q8_0 is the widest
+// Chunks between a prefetch (into L2: L1's line buffers are few) and the use.
+constexpr int64_t kChunksAhead = 3;
+
+// Weights that will be wanted soon: `bytes` of each row of a strip. The hardware follows neither 16 rows at once nor
+// the step from strip to strip.
+struct Ahead {
+  const std::byte* first = nullptr;  // row 0
+  size_t stride = 0, bytes = 0;
+  int64_t n_rows = 0;
+};
+
+TANDEM_INLINE void prefetch_rows(const Ahead& ahead, int64_t row0, int64_t row1) {
+  for (int64_t r = row0; r < min64(row1, ahead.n_rows); ++r) {
+    const std::byte* p = ahead.first + static_cast<size_t>(r) * ahead.stride;
+    for (size_t i = 0; i < ahead.bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T1);
+  }
+}
 
 // What the driver needs to know of a dtype.
 struct Format {
   Shape shape;
   size_t unit_bytes;
-  void (*unpack)(const StripRows& rows, int64_t unit0, int64_t n_units, __m512i* panel);
+  void (*unpack)(const StripRows& rows, int64_t n_units, __m512i* panel, const Ahead& ahead);
   const TileKernel* tile_kernels;  // by tokens
 };
 
 template <class Unpack>
-void unpack_units(const StripRows& rows, int64_t unit0, int64_t n_units, __m512i* panel) {
-  size_t at = static_cast<size_t>(unit0) * Unpack::unit_bytes;
-  for (int64_t u = 0; u < n_units; ++u) {
+void unpack_units(const StripRows& rows, int64_t n_units, __m512i* panel, const Ahead& ahead) {
+  size_t at = 0;
+  const int64_t rows_per_unit = (kStrip + n_units - 1) / n_units;
+  int64_t u = 0;
+  const auto look_ahead = [&](int64_t unit) __attribute__((always_inline)) {
+    prefetch_rows(ahead, unit * rows_per_unit, (unit + 1) * rows_per_unit);
+  };
+  if constexpr (requires { Unpack::group; }) {
+    for (; u + Unpack::group <= n_units; u += Unpack::group) {
+      Unpack::unpack_group(rows, at, panel, [&](int i) __attribute__((always_inline)) { look_ahead(u + i); });
+      at += Unpack::group * Unpack::unit_bytes;
+      panel += Unpack::group * Unpack::shape.unit_vectors();
+    }
+  }
+  for (; u < n_units; ++u) {
+    look_ahead(u);
     Unpack::unpack(rows, at, panel);
     at += Unpack::unit_bytes;
     panel += Unpack::shape.unit_vectors();
@@ -71,14 +105,15 @@ const Format& format(DType dtype) {
 
 // Parts of a worker's scratch.
 struct Scratch {
-  size_t acc_bytes, derived_bytes, panel_bytes, n_panels;  // panel_bytes: of one strip
-  size_t total() const { return acc_bytes + derived_bytes + panel_bytes * n_panels; }
+  size_t acc_bytes, rows_bytes, derived_bytes, panel_bytes, n_panels;  // panel_bytes: of one strip
+  size_t total() const { return acc_bytes + rows_bytes + derived_bytes + panel_bytes * n_panels; }
 };
 
 Scratch scratch_parts(const Format& f, int64_t n, int64_t k) {
   const int64_t columns = n <= kMaxTile ? min64(k, max64(kChunkColumns, f.shape.unit)) : k;
   Scratch s;
   s.acc_bytes = static_cast<size_t>(kMaxTile) * 64;
+  s.rows_bytes = static_cast<size_t>(kStrip) * kMaxChunkRowBytes;
   s.derived_bytes = align64(static_cast<size_t>(k / min64(f.shape.sub, 32) * kMaxTile) * 4);
   s.panel_bytes = static_cast<size_t>(columns / f.shape.unit * f.shape.unit_vectors()) * 64;
   s.n_panels = n <= kMaxTile ? 1 : kStripsAtOnce;
@@ -129,6 +164,19 @@ TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const st
   }
 }
 
+// Unpacks a chunk of a strip. The last rows of a matrix, fewer than a strip, are unpacked from a copy; what the copy
+// holds behind them is computed with and never stored.
+TANDEM_INLINE void unpack_chunk(const LinearCall& call, const Format& f, size_t stride, int64_t row, int64_t unit0,
+                                int64_t n_units, __m512i* panel, std::byte* copy, const Ahead& ahead) {
+  const std::byte* from = call.w + static_cast<size_t>(row) * stride + static_cast<size_t>(unit0) * f.unit_bytes;
+  if (call.m - row >= kStrip) return f.unpack({from, stride}, n_units, panel, ahead);
+  const size_t row_size = static_cast<size_t>(n_units) * f.unit_bytes;
+  for (int64_t r = 0; r < call.m - row; ++r) {
+    std::memcpy(copy + static_cast<size_t>(r) * row_size, from + static_cast<size_t>(r) * stride, row_size);
+  }
+  f.unpack({copy, row_size}, n_units, panel, ahead);
+}
+
 // The same tile, from unit on.
 TANDEM_INLINE TileArgs from_unit(const TileArgs& whole, const Shape& shape, int64_t unit, int64_t T) {
   TileArgs args = whole;
@@ -144,7 +192,8 @@ TANDEM_INLINE TileArgs from_unit(const TileArgs& whole, const Shape& shape, int6
 void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
   const Scratch parts = scratch_parts(f, call.n, call.k);
   float* acc = reinterpret_cast<float*>(scratch);
-  std::byte* derived = scratch + parts.acc_bytes;
+  std::byte* copy = scratch + parts.acc_bytes;
+  std::byte* derived = copy + parts.rows_bytes;
   __m512i* panel = reinterpret_cast<__m512i*>(derived + parts.derived_bytes);
   const TileLayout layout{f.shape.unit, call.k};
   TileArgs whole{};
@@ -154,13 +203,20 @@ void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, in
   const TileKernel kernel = f.tile_kernels[call.n];
   const int64_t n_units = call.k / f.shape.unit, step = max64(1, kChunkColumns / f.shape.unit);
   const size_t stride = static_cast<size_t>(n_units) * f.unit_bytes;
+  // The chunk at (row r, unit u) counts on from the one before, over the end of a strip.
+  const auto ahead_at = [&](int64_t r, int64_t u) {
+    while (u >= n_units) u -= (n_units + step - 1) / step * step, r += kStrip;
+    if (r >= row1) return Ahead{};
+    return Ahead{call.w + static_cast<size_t>(r) * stride + static_cast<size_t>(u) * f.unit_bytes, stride,
+                 static_cast<size_t>(min64(step, n_units - u)) * f.unit_bytes, min64(kStrip, row1 - r)};
+  };
+  for (int64_t i = 0; i < kChunksAhead; ++i) prefetch_rows(ahead_at(row0, i * step), 0, kStrip);
   for (int64_t r = row0; r < row1; r += kStrip) {
-    const StripRows rows(call.w + static_cast<size_t>(r) * stride, stride, call.m - r);
     clear(acc, call.n);
     for (int64_t u = 0; u < n_units; u += step) {
       TileArgs args = from_unit(whole, f.shape, u, call.n);
       args.n_units = min64(step, n_units - u);
-      f.unpack(rows, u, args.n_units, panel);
+      unpack_chunk(call, f, stride, r, u, args.n_units, panel, copy, ahead_at(r, u + kChunksAhead * step));
       kernel(args);
     }
     store_tile(call, r, 0, call.n, acc);
@@ -171,7 +227,8 @@ void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, in
 void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
   const Scratch parts = scratch_parts(f, call.n, call.k);
   float* acc = reinterpret_cast<float*>(scratch);
-  std::byte* derived = scratch + parts.acc_bytes;
+  std::byte* copy = scratch + parts.acc_bytes;
+  std::byte* derived = copy + parts.rows_bytes;
   std::byte* panels = derived + parts.derived_bytes;
   const TileLayout layout{f.shape.unit, call.k};
   const int64_t T = tile_tokens(call.n), n_units = call.k / f.shape.unit;
@@ -180,8 +237,11 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
     const int64_t n_strips = min64(kStripsAtOnce, (row1 - first + kStrip - 1) / kStrip);
     for (int64_t s = 0; s < n_strips; ++s) {
       const int64_t r = first + s * kStrip;
-      const StripRows rows(call.w + static_cast<size_t>(r) * stride, stride, call.m - r);
-      f.unpack(rows, 0, n_units, reinterpret_cast<__m512i*>(panels + static_cast<size_t>(s) * parts.panel_bytes));
+      __m512i* panel = reinterpret_cast<__m512i*>(panels + static_cast<size_t>(s) * parts.panel_bytes);
+      const int64_t step = kChunkColumns / f.shape.unit;
+      for (int64_t u = 0; u < n_units; u += step) {
+        unpack_chunk(call, f, stride, r, u, min64(step, n_units - u), panel + u * f.shape.unit_vectors(), copy, {});
+      }
     }
     for (int64_t token0 = 0; token0 < call.n; token0 += T) {
       const int64_t tokens = min64(T, call.n - token0);

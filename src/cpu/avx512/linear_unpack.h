@@ -14,42 +14,37 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// The rows of a strip. Rows past the end of the matrix repeat the last one.
+// 16 rows of a weight, or of a copy of its last ones.
 struct StripRows {
   const std::byte* base;
-  const std::byte* row[16];
-  __m512i offsets;  // of the rows from base, in bytes
-
-  StripRows(const std::byte* first, size_t stride, int64_t n_rows) : base(first) {
-    alignas(64) int32_t distance[16];
-    for (int64_t i = 0; i < 16; ++i) {
-      const size_t r = static_cast<size_t>(i < n_rows ? i : n_rows - 1);
-      row[i] = first + r * stride;
-      distance[i] = static_cast<int32_t>(r * stride);
-    }
-    offsets = _mm512_load_si512(distance);
-  }
+  size_t stride;
 
   // The 4 bytes at `at` of every row.
-  __m512i words(size_t at) const { return _mm512_i32gather_epi32(offsets, base + at, 1); }
+  TANDEM_INLINE __m512i words(size_t at) const {
+    const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_i32gather_epi32(_mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride))), base + at, 1);
+  }
 };
 
 // The 4 bytes at `at`, `at` + 4, + 8, + 12 of every row.
 struct Words4 { __m512i w[4]; };
 
-TANDEM_INLINE __m512i load_quad(const StripRows& rows, int first, size_t at) {
-  const auto piece = [&](int lane) __attribute__((always_inline)) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows.row[4 * lane + first] + at));
+// Lane i of the result is 16 bytes of row 4 * i.
+TANDEM_INLINE __m512i load_every_fourth(const std::byte* row, size_t stride) {
+  const auto piece = [](const std::byte* p) __attribute__((always_inline)) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   };
-  __m512i v = _mm512_castsi128_si512(piece(0));
-  v = _mm512_inserti32x4(v, piece(1), 1);
-  v = _mm512_inserti32x4(v, piece(2), 2);
-  return _mm512_inserti32x4(v, piece(3), 3);
+  const __m512i v = _mm512_castsi128_si512(piece(row));
+  const __m512i v2 = _mm512_inserti32x4(v, piece(row + 4 * stride), 1);
+  const __m512i v3 = _mm512_inserti32x4(v2, piece(row + 8 * stride), 2);
+  return _mm512_inserti32x4(v3, piece(row + 12 * stride), 3);
 }
 
 TANDEM_INLINE Words4 load_words4(const StripRows& rows, size_t at) {
-  const __m512i a = load_quad(rows, 0, at), b = load_quad(rows, 1, at);
-  const __m512i c = load_quad(rows, 2, at), d = load_quad(rows, 3, at);
+  const std::byte* p = rows.base + at;
+  const __m512i a = load_every_fourth(p, rows.stride), b = load_every_fourth(p + rows.stride, rows.stride);
+  p += 2 * rows.stride;
+  const __m512i c = load_every_fourth(p, rows.stride), d = load_every_fourth(p + rows.stride, rows.stride);
   const __m512i ab_low = _mm512_unpacklo_epi32(a, b), ab_high = _mm512_unpackhi_epi32(a, b);
   const __m512i cd_low = _mm512_unpacklo_epi32(c, d), cd_high = _mm512_unpackhi_epi32(c, d);
   return {{_mm512_unpacklo_epi64(ab_low, cd_low), _mm512_unpackhi_epi64(ab_low, cd_low),
@@ -62,23 +57,36 @@ TANDEM_INLINE __m512i high_nibbles(__m512i v) { return low_nibbles(_mm512_srli_e
 TANDEM_INLINE void put(__m512i* panel, int at, __m512i v) { _mm512_store_si512(panel + at, v); }
 TANDEM_INLINE void put(__m512i* panel, int at, __m512 v) { _mm512_store_ps(reinterpret_cast<float*>(panel + at), v); }
 
-// 16 rows x 32 nibbles, low halves of the bytes first, as the simple types order them.
-TANDEM_INLINE void put_nibbles(const StripRows& rows, size_t at, __m512i* panel) {
-  const Words4 q = load_words4(rows, at);
-  unroll<4>([&](auto i) __attribute__((always_inline)) {
-    put(panel, i.value, low_nibbles(q.w[i.value]));
-    put(panel, 4 + i.value, high_nibbles(q.w[i.value]));
-  });
-}
+// Words of 16 rows at any even byte offset, put together from transposed pieces of 16 bytes.
+template <int n_pieces>
+struct Pieces {
+  __m512i w[4 * n_pieces];
 
-// The same, as indices into 16 levels of a byte each.
-TANDEM_INLINE void put_levels(const StripRows& rows, size_t at, __m512i levels, __m512i* panel) {
-  const Words4 q = load_words4(rows, at);
-  unroll<4>([&](auto i) __attribute__((always_inline)) {
-    put(panel, i.value, _mm512_shuffle_epi8(levels, low_nibbles(q.w[i.value])));
-    put(panel, 4 + i.value, _mm512_shuffle_epi8(levels, high_nibbles(q.w[i.value])));
-  });
-}
+  // Loads what a unit that ends at byte `end` needs beyond what one that ends at `begin` did.
+  template <int begin, int end>
+  TANDEM_INLINE void load(const StripRows& rows, size_t at) {
+    constexpr int first = (begin + 15) / 16, last = (end + 15) / 16;
+    unroll<last - first>([&](auto i) __attribute__((always_inline)) {
+      constexpr int piece = first + decltype(i)::value;
+      const Words4 four = load_words4(rows, at + 16 * piece);
+      unroll<4>([&](auto j) __attribute__((always_inline)) { w[4 * piece + j.value] = four.w[j.value]; });
+    });
+  }
+  template <int offset>
+  TANDEM_INLINE __m512i word() const {
+    static_assert(offset % 2 == 0);
+    if constexpr (offset % 4 == 0) {
+      return w[offset / 4];
+    } else {
+      return _mm512_rol_epi32(_mm512_mask_blend_epi16(0x55555555, w[offset / 4], w[offset / 4 + 1]), 16);
+    }
+  }
+  template <int offset>
+  TANDEM_INLINE __m512 half() const {
+    if constexpr (offset % 4 == 0) return low_halves(w[offset / 4]);
+    return high_halves(w[offset / 4]);
+  }
+};
 
 template <int offset>
 TANDEM_INLINE __m512i level_table(const int8_t (&levels)[16]) {
@@ -86,92 +94,168 @@ TANDEM_INLINE __m512i level_table(const int8_t (&levels)[16]) {
   return _mm512_broadcast_i32x4(_mm_add_epi8(table, _mm_set1_epi8(static_cast<char>(offset))));
 }
 
-// The same with a fifth bit each: bit j of the word at high_at belongs to element j.
-TANDEM_INLINE void put_nibbles_and_bits(const StripRows& rows, size_t at, size_t high_at, __m512i* panel) {
-  // Four bits to bit 4 of four bytes; the permutation looks at the index's low four bits only.
-  const __m512i bit4 = _mm512_setr_epi32(0x00000000, 0x00000010, 0x00001000, 0x00001010, 0x00100000, 0x00100010,
-                                         0x00101000, 0x00101010, 0x10000000, 0x10000010, 0x10001000, 0x10001010,
-                                         0x10100000, 0x10100010, 0x10101000, 0x10101010);
-  const Words4 q = load_words4(rows, at);
-  const __m512i high = rows.words(high_at);
+// Four bits to bit 4 of four bytes.
+TANDEM_INLINE __m512i bits_to_bit4(__m512i bits) {
+  const __m512i table = _mm512_setr_epi32(0x00000000, 0x00000010, 0x00001000, 0x00001010, 0x00100000, 0x00100010,
+                                          0x00101000, 0x00101010, 0x10000000, 0x10000010, 0x10001000, 0x10001010,
+                                          0x10100000, 0x10100010, 0x10101000, 0x10101010);
+  return _mm512_permutexvar_epi32(bits, table);  // looks at the low four bits only
+}
+
+// The simple types: a block of 32 is one or two halves, perhaps a word with the fifth bits (bit j is element j's),
+// and nibbles: low ones are elements 0..15, high ones 16..31. Units are unpacked `group` at a time, which is a
+// multiple of 16 bytes, or one by one with loads that stay inside the unit.
+
+// `words` gives the word at a constant offset in the unit.
+template <class Words>
+TANDEM_INLINE void put_nibbles(const Words& words, __m512i* panel) {
+  unroll<4>([&](auto i) __attribute__((always_inline)) {
+    const __m512i q = words(Index<4 * decltype(i)::value>{});
+    put(panel, i.value, low_nibbles(q));
+    put(panel, 4 + i.value, high_nibbles(q));
+  });
+}
+
+// Nibbles as indices into 16 levels of a byte each.
+template <class Words>
+TANDEM_INLINE void put_levels(const Words& words, __m512i levels, __m512i* panel) {
+  unroll<4>([&](auto i) __attribute__((always_inline)) {
+    const __m512i q = words(Index<4 * decltype(i)::value>{});
+    put(panel, i.value, _mm512_shuffle_epi8(levels, low_nibbles(q)));
+    put(panel, 4 + i.value, _mm512_shuffle_epi8(levels, high_nibbles(q)));
+  });
+}
+
+template <class Words>
+TANDEM_INLINE void put_nibbles_and_bits(const Words& words, __m512i high, __m512i* panel) {
   unroll<4>([&](auto i) __attribute__((always_inline)) {
     constexpr int g = decltype(i)::value;
-    const __m512i low_bits = _mm512_permutexvar_epi32(_mm512_srli_epi32(high, 4 * g), bit4);
-    const __m512i high_bits = _mm512_permutexvar_epi32(_mm512_srli_epi32(high, 16 + 4 * g), bit4);
-    put(panel, g, _mm512_or_si512(low_nibbles(q.w[g]), low_bits));
-    put(panel, 4 + g, _mm512_or_si512(high_nibbles(q.w[g]), high_bits));
+    const __m512i q = words(Index<4 * g>{});
+    put(panel, g, _mm512_or_si512(low_nibbles(q), bits_to_bit4(_mm512_srli_epi32(high, 4 * g))));
+    put(panel, 4 + g, _mm512_or_si512(high_nibbles(q), bits_to_bit4(_mm512_srli_epi32(high, 16 + 4 * g))));
   });
+}
+
+template <class Words>
+TANDEM_INLINE void put_signed(const Words& words, __m512i* panel) {
+  unroll<8>([&](auto i) __attribute__((always_inline)) {
+    put(panel, i.value, _mm512_xor_si512(words(Index<4 * decltype(i)::value>{}), bytes(0x80)));
+  });
+}
+
+// The units of such a type, from what it says of one: Self::put_unit(pieces, Index<offset of the unit>, panel).
+template <class Self, int bytes_of_unit>
+struct SimpleUnits {
+  static constexpr size_t unit_bytes = bytes_of_unit;
+  static constexpr int group = 8;
+  static_assert(group * bytes_of_unit % 16 == 0);
+
+  // between(i) is called before each unit: the place for prefetches.
+  template <class Between>
+  TANDEM_INLINE static void unpack_group(const StripRows& rows, size_t at, __m512i* panel, Between&& between) {
+    Pieces<group * bytes_of_unit / 16> pieces;
+    unroll<group>([&](auto i) __attribute__((always_inline)) {
+      constexpr int begin = decltype(i)::value * bytes_of_unit;
+      between(i.value);
+      pieces.template load<begin, begin + bytes_of_unit>(rows, at);
+      Self::put_unit(pieces, Index<begin>{}, panel + i.value * Self::shape.unit_vectors());
+    });
+  }
+
+  // One unit: its last piece ends with it, so that nothing beyond the weights is read.
+  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
+    constexpr int n_pieces = (bytes_of_unit + 15) / 16, slack = n_pieces * 16 - bytes_of_unit;
+    // The last piece overlaps the one before, and goes where it belongs in a copy.
+    alignas(64) std::byte copy[16 * 16 * n_pieces];
+    for (size_t r = 0; r < 16; ++r) {
+      for (int i = 0; i < n_pieces; ++i) {
+        const int piece = i + 1 < n_pieces ? 16 * i : 16 * i - slack;
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(copy + 16 * n_pieces * r + piece),
+                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows.base + r * rows.stride + at + piece)));
+      }
+    }
+    const StripRows copied{copy, 16 * n_pieces};
+    Pieces<n_pieces> pieces;
+    pieces.template load<0, 16 * n_pieces>(copied, 0);
+    Self::put_unit(pieces, Index<0>{}, panel);
+  }
+};
+
+// Words of a unit's part that starts at `part`.
+template <int part, class P>
+TANDEM_INLINE auto words_from(const P& pieces) {
+  return [&pieces](auto offset) __attribute__((always_inline)) { return pieces.template word<part + decltype(offset)::value>(); };
 }
 
 // Every struct: the shape of the panel, bytes of a unit in the file, and unpack of the unit at byte `at` of each row.
 
-struct UnpackQ4_0 {
+struct UnpackQ4_0 : SimpleUnits<UnpackQ4_0, sizeof(BlockQ4_0)> {
   static constexpr Shape shape{32, 32, 8, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ4_0);
-  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
-    put_nibbles(rows, at + 2, panel);
-    put(panel, 8, low_halves(rows.words(at)));
+  template <class P, int o>
+  TANDEM_INLINE static void put_unit(const P& pieces, Index<o>, __m512i* panel) {
+    put_nibbles(words_from<o + 2>(pieces), panel);
+    put(panel, 8, pieces.template half<o>());
   }
 };
 
-struct UnpackQ4_1 {
+struct UnpackQ4_1 : SimpleUnits<UnpackQ4_1, sizeof(BlockQ4_1)> {
   static constexpr Shape shape{32, 32, 0, 1, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ4_1);
-  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
-    put_nibbles(rows, at + 4, panel);
-    const __m512i d_m = rows.words(at);
-    put(panel, 8, low_halves(d_m));
-    put(panel, 9, high_halves(d_m));
+  template <class P, int o>
+  TANDEM_INLINE static void put_unit(const P& pieces, Index<o>, __m512i* panel) {
+    put_nibbles(words_from<o + 4>(pieces), panel);
+    put(panel, 8, pieces.template half<o>());
+    put(panel, 9, pieces.template half<o + 2>());
   }
 };
 
-struct UnpackQ5_0 {
+struct UnpackQ5_0 : SimpleUnits<UnpackQ5_0, sizeof(BlockQ5_0)> {
   static constexpr Shape shape{32, 32, 16, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ5_0);
-  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
-    put_nibbles_and_bits(rows, at + 6, at + 2, panel);
-    put(panel, 8, low_halves(rows.words(at)));
+  template <class P, int o>
+  TANDEM_INLINE static void put_unit(const P& pieces, Index<o>, __m512i* panel) {
+    put_nibbles_and_bits(words_from<o + 6>(pieces), pieces.template word<o + 2>(), panel);
+    put(panel, 8, pieces.template half<o>());
   }
 };
 
-struct UnpackQ5_1 {
+struct UnpackQ5_1 : SimpleUnits<UnpackQ5_1, sizeof(BlockQ5_1)> {
   static constexpr Shape shape{32, 32, 0, 1, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ5_1);
-  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
-    put_nibbles_and_bits(rows, at + 8, at + 4, panel);
-    const __m512i d_m = rows.words(at);
-    put(panel, 8, low_halves(d_m));
-    put(panel, 9, high_halves(d_m));
+  template <class P, int o>
+  TANDEM_INLINE static void put_unit(const P& pieces, Index<o>, __m512i* panel) {
+    put_nibbles_and_bits(words_from<o + 8>(pieces), pieces.template word<o + 4>(), panel);
+    put(panel, 8, pieces.template half<o>());
+    put(panel, 9, pieces.template half<o + 2>());
   }
 };
 
-struct UnpackQ8_0 {
+struct UnpackQ8_0 : SimpleUnits<UnpackQ8_0, sizeof(BlockQ8_0)> {
   static constexpr Shape shape{32, 32, 128, 0, true};
-  static constexpr size_t unit_bytes = sizeof(BlockQ8_0);
-  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
-    const Words4 low = load_words4(rows, at + 2), high = load_words4(rows, at + 18);
-    unroll<4>([&](auto i) __attribute__((always_inline)) {
-      put(panel, i.value, _mm512_xor_si512(low.w[i.value], bytes(0x80)));
-      put(panel, 4 + i.value, _mm512_xor_si512(high.w[i.value], bytes(0x80)));
-    });
-    put(panel, 8, low_halves(rows.words(at)));
+  template <class P, int o>
+  TANDEM_INLINE static void put_unit(const P& pieces, Index<o>, __m512i* panel) {
+    put_signed(words_from<o + 2>(pieces), panel);
+    put(panel, 8, pieces.template half<o>());
   }
 };
 
-struct UnpackIQ4_NL {
+struct UnpackIQ4_NL : SimpleUnits<UnpackIQ4_NL, sizeof(BlockIQ4_NL)> {
   static constexpr Shape shape{32, 32, 128, 0, true};
-  static constexpr size_t unit_bytes = sizeof(BlockIQ4_NL);
-  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
-    put_levels(rows, at + 2, level_table<128>(kvalues_iq4nl), panel);
-    put(panel, 8, low_halves(rows.words(at)));
+  template <class P, int o>
+  TANDEM_INLINE static void put_unit(const P& pieces, Index<o>, __m512i* panel) {
+    put_levels(words_from<o + 2>(pieces), level_table<128>(kvalues_iq4nl), panel);
+    put(panel, 8, pieces.template half<o>());
   }
 };
+
+// Nibbles straight from the rows, where units are no multiple of words.
+TANDEM_INLINE auto words_at(const Words4& q) {
+  return [&q](auto offset) __attribute__((always_inline)) { return q.w[decltype(offset)::value / 4]; };
+}
 
 struct UnpackMXFP4 {
   static constexpr Shape shape{32, 32, 12, 0, false};
   static constexpr size_t unit_bytes = sizeof(BlockMXFP4);
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, __m512i* panel) {
-    put_levels(rows, at + 1, level_table<12>(kvalues_mxfp4), panel);
+    const Words4 q = load_words4(rows, at + 1);
+    put_levels(words_at(q), level_table<12>(kvalues_mxfp4), panel);
     // As e8m0_to_fp32_half: subnormal for e < 2.
     const __m512i e = _mm512_and_si512(rows.words(at), _mm512_set1_epi32(0xff));
     const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
@@ -393,7 +477,8 @@ struct UnpackIQ4_XS {
       const __m512i six = _mm512_or_si512(low4, _mm512_slli_epi32(high2, 4));
       const __m512 scale = _mm512_cvtepi32_ps(_mm512_sub_epi32(six, _mm512_set1_epi32(32)));
       put(panel, 9 * s + 8, _mm512_mul_ps(scale, d));
-      put_levels(rows, at + 8 + 16 * s, levels, panel + 9 * s);
+      const Words4 q = load_words4(rows, at + 8 + 16 * s);
+      put_levels(words_at(q), levels, panel + 9 * s);
     });
   }
 };

@@ -1,8 +1,11 @@
-#include "cpu/avx512/vec.h"
+#include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
+
 #include "cpu/simd/rows.h"
 
 namespace tandem::cpu::TANDEM_ISA {
 
-const RowKernels& row_kernels() { return kRowKernels; }
+const RowKernels& row_kernels() {
+  return kRowKernels;
+}
 
 }  // namespace tandem::cpu::TANDEM_ISA

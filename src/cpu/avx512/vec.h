@@ -12,6 +12,9 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
+// One line an operation:
+// clang-format off
+
 using Vec = __m512;
 using IVec = __m512i;   // 32-bit integers
 using Mask = __mmask16;
@@ -126,6 +129,8 @@ TANDEM_INLINE void store_pairs(float* p, Pairs v) {
   store(p, _mm512_permutex2var_ps(v.even, low, v.odd));
   store(p + 16, _mm512_permutex2var_ps(v.even, high, v.odd));
 }
+
+// clang-format on
 
 }  // namespace
 }  // namespace TANDEM_ISA

@@ -1,8 +1,9 @@
 // attention: every token against the cached keys and values of its sequence.
 //
-// An item is a tile of query rows (tokens x query heads) of one key-value head over a range of cached positions; the
-// kernel gives its unnormalized sums. Where a tile's positions were cut into chunks, a second phase merges the chunks
-// in order. Cost: 2 * (hd_k + hd_v) operations for a query row and position; the cache is read once a tile.
+// An item is a tile of query rows (tokens x query heads) of one key-value head over a range of cached
+// positions; the kernel gives its unnormalized sums. Where a tile's positions were cut into chunks, a second
+// phase merges the chunks in order. Cost: 2 * (hd_k + hd_v) operations for a query row and position; the
+// cache is read once a tile.
 #include <cmath>
 #include <limits>
 
@@ -16,7 +17,7 @@ namespace {
 // Hands out aligned pieces of a buffer; with a null base it only measures.
 class Carver {
  public:
-  explicit Carver(std::byte* base) : base_(base) {}
+  explicit Carver(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
   template <class T>
   T* take(int64_t n) {
     T* piece = reinterpret_cast<T*>(base_ + used_);
@@ -26,7 +27,7 @@ class Carver {
   size_t used() const { return used_; }
 
  private:
-  std::byte* base_;
+  uintptr_t base_;
   size_t used_ = 0;
 };
 
@@ -37,7 +38,9 @@ struct Partials {
   float* max;  // [rows]
 
   Partials(Carver& carver, int64_t n_rows, int64_t head_dim_v)
-      : acc(carver.take<float>(n_rows * head_dim_v)), sum(carver.take<float>(n_rows)), max(carver.take<float>(n_rows)) {}
+      : acc(carver.take<float>(n_rows * head_dim_v)),
+        sum(carver.take<float>(n_rows)),
+        max(carver.take<float>(n_rows)) {}
 };
 
 class AttentionStep final : public Step {
@@ -86,9 +89,9 @@ class AttentionStep final : public Step {
       attend(work, tile, slot, chunk, local, work.split ? &partials : nullptr, scratch);
     });
     if (!work.split) return;
-    for_each_row(worker, n_slots_ * context.shape.n_tokens, 8 * parts_.heads * op_.head_dim_v, [&](int64_t i) {
-      merge(work, i / context.shape.n_tokens, i % context.shape.n_tokens, partials);
-    });
+    for_each_row(
+        worker, n_slots_ * context.shape.n_tokens, 8 * parts_.heads * op_.head_dim_v,
+        [&](int64_t i) { merge(work, i / context.shape.n_tokens, i % context.shape.n_tokens, partials); });
   }
 
  private:
@@ -96,7 +99,7 @@ class AttentionStep final : public Step {
   struct Local {
     int32_t* order;
     AttentionTile* tiles;
-    const float** q;     // rows of the item at hand
+    const float** q;  // rows of the item at hand
     int32_t* positions;
     Partials partials;
 
@@ -136,8 +139,8 @@ class AttentionStep final : public Step {
   }
 
   // One item: into the shared partial sums where there are any, straight to y otherwise.
-  void attend(const AttentionWork& work, const AttentionTile& tile, int64_t slot, int64_t chunk, const Local& local,
-              const Partials* partials, std::byte* scratch) const {
+  void attend(const AttentionWork& work, const AttentionTile& tile, int64_t slot, int64_t chunk,
+              const Local& local, const Partials* partials, std::byte* scratch) const {
     AttentionCall call = call_of_head(slot / parts_.parts);
     const int32_t* tokens = work.order.data() + tile.first;
     const int64_t head0 = first_head(slot), n_heads = head_count(slot);
@@ -181,7 +184,8 @@ class AttentionStep final : public Step {
 
   // y of a token and head from n partial results, rows row, row + stride, ...:
   //   m = greatest max, y = sum of e^(max - m) * acc / (sum of e^(max - m) * sum + e^(sink - m)).
-  void finish(int32_t token, int64_t head, const Partials& partials, int64_t row, int64_t stride, int64_t n) const {
+  void finish(int32_t token, int64_t head, const Partials& partials, int64_t row, int64_t stride,
+              int64_t n) const {
     const int64_t n_cols = op_.head_dim_v;
     float* y = y_ + (token * op_.n_head + head) * n_cols;
     const bool has_sink = sinks_.data() != nullptr;

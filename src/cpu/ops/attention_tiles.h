@@ -1,9 +1,10 @@
 // How the attention of a step is cut into items for workers.
 //
-// Tokens are put in order of sequence and position; consecutive tokens of one sequence make a tile, so that its rows
-// (tokens x query heads of one key-value head) read the cache together. When that gives few items (decode), the cached
-// positions of a tile are cut into chunks, whose results are merged afterwards. Nothing here depends on the number of
-// workers, so results do not either. Every worker derives the same division by itself; nothing is allocated.
+// Tokens are put in order of sequence and position; consecutive tokens of one sequence make a tile, so that
+// its rows (tokens x query heads of one key-value head) read the cache together. When that gives few items
+// (decode), the cached positions of a tile are cut into chunks, whose results are merged afterwards. Nothing
+// here depends on the number of workers, so results do not either. Every worker derives the same division by
+// itself; nothing is allocated.
 #pragma once
 
 #include <cstddef>
@@ -14,32 +15,33 @@
 
 namespace tandem::cpu {
 
-// Query heads that share a key-value head are cut into `parts` of at most `heads` where a tile cannot hold them all.
+// Query heads that share a key-value head are cut into `parts` of at most `heads` where a tile cannot hold
+// them all.
 struct HeadParts {
-  int64_t group = 1;     // query heads a key-value head
-  int64_t heads = 1;     // in a part; the last may have fewer
-  int64_t parts = 1;     // a key-value head
-  int64_t tokens = 1;    // of a tile at most
+  int64_t group = 1;   // query heads a key-value head
+  int64_t heads = 1;   // in a part; the last may have fewer
+  int64_t parts = 1;   // a key-value head
+  int64_t tokens = 1;  // of a tile at most
 
   HeadParts() = default;
   HeadParts(const AttentionOp& op, int64_t max_queries);
 };
 
 struct AttentionTile {
-  int64_t first = 0, n_tokens = 0;      // range of the token order
-  int64_t kv_begin = 0, kv_end = 0;     // positions that its tokens see
-  int64_t chunk = 0, n_chunks = 1;      // positions a chunk
-  int64_t first_item = 0;               // items of a tile: [slot = head part][chunk]
-  int64_t first_partial_row = 0;        // partial rows: [slot][chunk][rows of the tile]
+  int64_t first = 0, n_tokens = 0;   // range of the token order
+  int64_t kv_begin = 0, kv_end = 0;  // positions that its tokens see
+  int64_t chunk = 0, n_chunks = 1;   // positions a chunk
+  int64_t first_item = 0;            // items of a tile: [slot = head part][chunk]
+  int64_t first_partial_row = 0;     // partial rows: [slot][chunk][rows of the tile]
 
   int64_t rows(const HeadParts& parts) const { return n_tokens * parts.heads; }
 };
 
 struct AttentionWork {
-  std::span<int32_t> order;             // [n_tokens] token indices
-  std::span<AttentionTile> tiles;       // ascending first_item, descending first: the dearest come first
+  std::span<int32_t> order;        // [n_tokens] token indices
+  std::span<AttentionTile> tiles;  // ascending first_item, descending first: the dearest come first
   int64_t n_items = 0;
-  bool split = false;                   // some tile has more than one chunk: results are partial and need merging
+  bool split = false;  // some tile has more than one chunk: results are partial and need merging
 
   const AttentionTile& tile_of_item(int64_t item) const;
   const AttentionTile& tile_of_token(int64_t i) const;  // i: place in the token order
@@ -47,7 +49,7 @@ struct AttentionWork {
 
 struct AttentionInputs {
   std::span<const int32_t> positions, sequences;  // [n_tokens]
-  int64_t n_slots = 0;     // key-value heads x head parts
+  int64_t n_slots = 0;                            // key-value heads x head parts
   int64_t block_size = 0;
   int64_t window = 0;
 };

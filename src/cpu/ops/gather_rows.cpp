@@ -16,7 +16,8 @@ class GatherRowsStep final : public Step {
 
   void run(Worker& worker, const RunContext& context) const override {
     for_each_row(worker, context.shape.n_outputs, n_cols_, [&](int64_t row) {
-      std::memcpy(y_ + row * n_cols_, x_ + outputs_[row] * n_cols_, static_cast<size_t>(n_cols_) * sizeof(float));
+      std::memcpy(y_ + row * n_cols_, x_ + outputs_[row] * n_cols_,
+                  static_cast<size_t>(n_cols_) * sizeof(float));
     });
   }
 

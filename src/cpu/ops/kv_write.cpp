@@ -37,8 +37,8 @@ class KvWriteStep final : public Step {
 
   decltype(AttentionKernels::store_row) store_row_;
   KvLayer kv_;
-  const float* k_;  // [n_tokens, n_head_kv * head_dim_k]
-  const float* v_;  // [n_tokens, n_head_kv * head_dim_v]
+  const float* k_;        // [n_tokens, n_head_kv * head_dim_k]
+  const float* v_;        // [n_tokens, n_head_kv * head_dim_v]
   const int32_t* slots_;  // [n_tokens]
   size_t k_row_bytes_, v_row_bytes_;
 };

@@ -28,9 +28,9 @@ class NormStep final : public Step {
   NormOp op_;
   decltype(RowKernels::rms_norm) kernel_;
   const Tensor& shape_;
-  const float* x_;             // [n, n_cols]
+  const float* x_;              // [n, n_cols]
   VectorWeight weight_, bias_;  // [group]
-  float* y_;                   // [n, n_cols]
+  float* y_;                    // [n, n_cols]
 };
 
 }  // namespace

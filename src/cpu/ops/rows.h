@@ -9,8 +9,8 @@
 
 namespace tandem::cpu {
 
-// Calls fn(row) for every row, in ranges of about 16 thousand elements (some microseconds of work): a step of one
-// token is done by whichever worker comes first, a larger one is shared. Ends with a barrier.
+// Calls fn(row) for every row, in ranges of about 16 thousand elements (some microseconds of work): a step of
+// one token is done by whichever worker comes first, a larger one is shared. Ends with a barrier.
 template <class Fn>
 void for_each_row(Worker& worker, int64_t n_rows, int64_t elements_per_row, Fn&& fn) {
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_per_row));

@@ -1,5 +1,5 @@
-// The reference: positions one after the other, with a running maximum. Rows of the cache are dequantized by the
-// format's own reference.
+// The reference: positions one after the other, with a running maximum. Rows of the cache are dequantized by
+// the format's own reference.
 #include <cmath>
 
 #include "cpu/attention_kernels.h"
@@ -46,7 +46,8 @@ void attend(const AttentionCall& call, std::byte* scratch) {
     call.max[i] = -INFINITY;
     for (int64_t d = 0; d < call.head_dim_v; ++d) call.acc[i * call.head_dim_v + d] = 0;
   }
-  const size_t k_row = row_bytes(call.k_dtype, call.head_dim_k), v_row = row_bytes(call.v_dtype, call.head_dim_v);
+  const size_t k_row = row_bytes(call.k_dtype, call.head_dim_k),
+               v_row = row_bytes(call.v_dtype, call.head_dim_v);
   for (int64_t p = call.kv_begin; p < call.kv_end; ++p) {
     const size_t block = static_cast<size_t>(call.block_table[p / call.block_size]);
     const size_t row = static_cast<size_t>(p % call.block_size);
@@ -60,7 +61,9 @@ void attend(const AttentionCall& call, std::byte* scratch) {
   }
 }
 
-void store_row(DType dtype, const float* from, std::byte* to, int64_t n) { quantize_row(dtype, from, to, n); }
+void store_row(DType dtype, const float* from, std::byte* to, int64_t n) {
+  quantize_row(dtype, from, to, n);
+}
 
 }  // namespace
 

@@ -75,20 +75,22 @@ void glu(Activation activation, const float* gate, const float* up, float* to, i
       return glu_with([](float x) { return 0.5f * x * std::erfc(-x * 0.70710678f); }, gate, up, to, n);
     case Activation::gelu_tanh:
       return glu_with(
-          [](float x) { return 0.5f * x * (1.0f + std::tanh(0.79788456f * x * (1.0f + 0.044715f * x * x))); }, gate,
-          up, to, n);
+          [](float x) { return 0.5f * x * (1.0f + std::tanh(0.79788456f * x * (1.0f + 0.044715f * x * x))); },
+          gate, up, to, n);
     case Activation::relu2:
       return glu_with([](float x) { return x < 0.0f ? 0.0f : x * x; }, gate, up, to, n);
   }
 }
 
-void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) { dequantize_row(dtype, row, to, n); }
+void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
+  dequantize_row(dtype, row, to, n);
+}
 
 }  // namespace
 
 const RowKernels& row_kernels() {
-  static constexpr RowKernels table{rms_norm, layer_norm, rotations, rope_pair, rope_half, add,
-                                    scale,    softcap,    glu,       dequantize};
+  static constexpr RowKernels table{rms_norm, layer_norm, rotations, rope_pair, rope_half,
+                                    add,      scale,      softcap,   glu,       dequantize};
   return table;
 }
 

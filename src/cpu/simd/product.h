@@ -1,8 +1,9 @@
-// A register-blocked product of floats, C[rows, vectors] (+)= A B, with all of C in registers. Included after the
-// ISA's vec.h.
+// A register-blocked product of floats, C[rows, vectors] (+)= A B, with all of C in registers (hence the
+// unrolling: an array that a loop indexes would live in memory). Included after the ISA's vec.h.
 //
-// A step of the inner loop loads kVecs vectors of B, broadcasts kRows elements of A and does kRows * kVecs fused
-// multiply-adds: 24 of them for 10 loads with AVX512, so the multipliers are the limit, not the load ports.
+// A step of the inner loop loads kVecs vectors of B, broadcasts kRows elements of A and does kRows * kVecs
+// fused multiply-adds: 24 of them for 10 loads with AVX512, so the multipliers are the limit, not the load
+// ports.
 #pragma once
 
 namespace tandem::cpu {
@@ -10,12 +11,12 @@ namespace TANDEM_ISA {
 namespace {
 
 // How A lies in memory: element (row, i) of an inner product.
-struct RowsOf {      // a row's elements side by side
+struct RowsOf {  // a row's elements side by side
   const float* a;
   int64_t ld;
   TANDEM_INLINE const float* at(int64_t row, int64_t i) const { return a + row * ld + i; }
 };
-struct ColumnsOf {   // a column's elements side by side
+struct ColumnsOf {  // a column's elements side by side
   const float* a;
   int64_t ld;
   TANDEM_INLINE const float* at(int64_t row, int64_t i) const { return a + i * ld + row; }
@@ -41,11 +42,15 @@ TANDEM_INLINE void multiply_add(int64_t k, A a, const float* b, int64_t ldb, Vec
 template <int kRows, int kVecs, class A>
 void product_tile(int64_t k, A a, const float* b, int64_t ldb, float* to, int64_t ldc) {
   Vec c[kRows][kVecs];
-  for (auto& row : c) {
-    for (Vec& v : row) v = set1(0.0f);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) c[r][v] = set1(0.0f);
   }
   multiply_add(k, a, b, ldb, c);
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) store(to + r * ldc + v * kLanes, c[r][v]);
   }
 }
@@ -54,17 +59,22 @@ void product_tile(int64_t k, A a, const float* b, int64_t ldb, float* to, int64_
 template <int kRows, int kVecs, class A>
 void update_tile(int64_t k, A a, const float* b, int64_t ldb, const float* factor, float* to, int64_t ldc) {
   Vec c[kRows][kVecs];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) c[r][v] = load(to + r * ldc + v * kLanes) * set1(factor[r]);
   }
   multiply_add(k, a, b, ldb, c);
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) store(to + r * ldc + v * kLanes, c[r][v]);
   }
 }
 
-// Calls f.template run<rows, vecs>(row, column) over all of an n_rows x n_vecs result, in tiles of at most kMaxRows x
-// kMaxVecs of about equal height. Columns of tiles are outermost: B's strip stays in the nearest cache.
+// Calls f.template run<rows, vecs>(row, column) over all of an n_rows x n_vecs result, in tiles of at most
+// kMaxRows x kMaxVecs of about equal height. Columns of tiles are outermost: B's strip stays in the nearest
+// cache.
 template <int kRows, class F>
 TANDEM_INLINE void with_vecs(int64_t vecs, int64_t row, int64_t column, F& f) {
   static_assert(kMaxVecs == 4 || kMaxVecs == 2);
@@ -83,12 +93,24 @@ TANDEM_INLINE void for_each_tile(int64_t n_rows, int64_t n_vecs, F f) {
     for (int64_t s = 0; s < strips; ++s) {
       const int64_t row = s * n_rows / strips, rows = (s + 1) * n_rows / strips - row;
       switch (rows) {
-        case 1: with_vecs<1>(vecs, row, v * kLanes, f); break;
-        case 2: with_vecs<2>(vecs, row, v * kLanes, f); break;
-        case 3: with_vecs<3>(vecs, row, v * kLanes, f); break;
-        case 4: with_vecs<4>(vecs, row, v * kLanes, f); break;
-        case 5: with_vecs<5>(vecs, row, v * kLanes, f); break;
-        default: with_vecs<6>(vecs, row, v * kLanes, f); break;
+        case 1:
+          with_vecs<1>(vecs, row, v * kLanes, f);
+          break;
+        case 2:
+          with_vecs<2>(vecs, row, v * kLanes, f);
+          break;
+        case 3:
+          with_vecs<3>(vecs, row, v * kLanes, f);
+          break;
+        case 4:
+          with_vecs<4>(vecs, row, v * kLanes, f);
+          break;
+        case 5:
+          with_vecs<5>(vecs, row, v * kLanes, f);
+          break;
+        default:
+          with_vecs<6>(vecs, row, v * kLanes, f);
+          break;
       }
     }
   }

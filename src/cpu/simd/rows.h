@@ -24,8 +24,8 @@ TANDEM_INLINE void map2(F f, const float* a, const float* b, float* to, int64_t 
   if (i < n) store_n(to + i, f(load_n(a + i, n - i), load_n(b + i, n - i)), n - i);
 }
 
-// Sum of f(x[i]). Four vectors of partial sums: an error of some 2^-24 * sqrt(n / 64), and no waiting for the adder.
-// f(0) must be 0.
+// Sum of f(x[i]). Four vectors of partial sums: an error of some 2^-24 * sqrt(n / 64), and no waiting for the
+// adder. f(0) must be 0.
 template <class F>
 TANDEM_INLINE float sum_of(F f, const float* x, int64_t n) {
   Vec sum[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
@@ -44,8 +44,8 @@ TANDEM_INLINE float sum_of(F f, const float* x, int64_t n) {
 }
 
 // to = (x - mean) * scale * w + bias
-TANDEM_INLINE void normalize(const float* x, const float* w, const float* bias, float mean, float scale, float* to,
-                             int64_t n) {
+TANDEM_INLINE void normalize(const float* x, const float* w, const float* bias, float mean, float scale,
+                             float* to, int64_t n) {
   const Vec m = set1(mean), s = set1(scale);
   map2([&](Vec a, Vec b) { return (a - m) * s * b; }, x, w, to, n);
   if (bias != nullptr) map2([](Vec a, Vec b) { return a + b; }, to, bias, to, n);
@@ -121,9 +121,12 @@ void softcap(const float* x, float cap, float* to, int64_t n) {
 
 void glu(Activation activation, const float* gate, const float* up, float* to, int64_t n) {
   switch (activation) {
-    case Activation::silu: return map2([](Vec g, Vec u) { return g * vsigmoid(g) * u; }, gate, up, to, n);
-    case Activation::gelu: return map2([](Vec g, Vec u) { return vgelu(g) * u; }, gate, up, to, n);
-    case Activation::gelu_tanh: return map2([](Vec g, Vec u) { return vgelu_tanh(g) * u; }, gate, up, to, n);
+    case Activation::silu:
+      return map2([](Vec g, Vec u) { return g * vsigmoid(g) * u; }, gate, up, to, n);
+    case Activation::gelu:
+      return map2([](Vec g, Vec u) { return vgelu(g) * u; }, gate, up, to, n);
+    case Activation::gelu_tanh:
+      return map2([](Vec g, Vec u) { return vgelu_tanh(g) * u; }, gate, up, to, n);
     case Activation::relu2:
       return map2([](Vec g, Vec u) { return keep(not_less(g, set1(0.0f)), g * g) * u; }, gate, up, to, n);
   }
@@ -135,8 +138,8 @@ void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
   dequantize_fn(dtype)(row, to, n);
 }
 
-constexpr RowKernels kRowKernels{rms_norm, layer_norm, rotations, rope_pair, rope_half, add,
-                                 scale,    softcap,    glu,       dequantize};
+constexpr RowKernels kRowKernels{rms_norm, layer_norm, rotations, rope_pair, rope_half,
+                                 add,      scale,      softcap,   glu,       dequantize};
 
 }  // namespace
 }  // namespace TANDEM_ISA

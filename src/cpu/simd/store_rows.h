@@ -1,5 +1,5 @@
-// Rows of floats to the cache's dtypes, for the kernels of every vector ISA. Included after the ISA's vec.h. The bytes
-// are exactly those of the reference in gguf/quants.h.
+// Rows of floats to the cache's dtypes, for the kernels of every vector ISA. Included after the ISA's vec.h.
+// The bytes are exactly those of the reference in gguf/quants.h.
 #pragma once
 
 #include <cstring>
@@ -27,7 +27,9 @@ void store_bf16_row(const float* from, std::byte* to, int64_t n) {
 
 // Elements of a block in vectors.
 inline constexpr int64_t kBlockVecs = QK / kLanes;
-struct Block { Vec v[kBlockVecs]; };
+struct Block {
+  Vec v[kBlockVecs];
+};
 
 TANDEM_INLINE Block load_block(const float* x) {
   Block block;
@@ -98,12 +100,19 @@ void store_q4_0_row(const float* from, std::byte* to, int64_t n) {
 
 void store_row(DType dtype, const float* from, std::byte* to, int64_t n) {
   switch (dtype) {
-    case DType::F32: memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); return;
-    case DType::F16: return store_f16_row(from, to, n);
-    case DType::BF16: return store_bf16_row(from, to, n);
-    case DType::Q8_0: return store_q8_0_row(from, to, n);
-    case DType::Q4_0: return store_q4_0_row(from, to, n);
-    default: return;
+    case DType::F32:
+      memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+      return;
+    case DType::F16:
+      return store_f16_row(from, to, n);
+    case DType::BF16:
+      return store_bf16_row(from, to, n);
+    case DType::Q8_0:
+      return store_q8_0_row(from, to, n);
+    case DType::Q4_0:
+      return store_q4_0_row(from, to, n);
+    default:
+      return;
   }
 }
 

@@ -1,0 +1,82 @@
+#include <map>
+
+#include "base/error.h"
+#include "plan/fit.h"
+
+namespace tandem {
+namespace {
+
+std::string mib(size_t bytes) {
+  return format("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+// Bytes of a layer's weights by the device that reads them, and which of them are experts.
+struct LayerWeights {
+  std::map<int, size_t> bytes;
+  bool has_experts = false;
+};
+
+std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit) {
+  std::map<int, LayerWeights> layers;
+  const Graph& graph = *r.graphs[0];
+  for (const Node& node : graph.nodes) {
+    LayerWeights& layer = layers[node.layer];
+    const int device = fit.placement.device_of(graph, node);
+    layer.has_experts |= std::holds_alternative<MoeFfnOp>(node.op);
+    for (TensorId id : node.inputs) {
+      if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
+      const Weight& w = *graph.tensor(id).weight;
+      layer.bytes[device] +=
+          std::holds_alternative<EmbedOp>(node.op) ? row_bytes(w.dtype, w.n_cols) : w.n_bytes();
+    }
+  }
+  return layers;
+}
+
+std::string on_devices(const FitRequest& r, const std::map<int, size_t>& bytes) {
+  std::string text;
+  for (const auto& [device, n] : bytes) {
+    text += (text.empty() ? "" : " + ") + r.devices[static_cast<size_t>(device)]->info().name + " " + mib(n);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string explain(const FitRequest& r, const Fit& fit) {
+  const auto name = [&](int d) { return r.devices[static_cast<size_t>(d)]->info().name; };
+  const auto n_layer = static_cast<int>(r.architecture.hparams().n_layer);
+  std::string text = format("%-8s %-34s %-10s %s\n", "layer", "weights", "experts", "KV cache");
+  for (const auto& [layer, weights] : weights_by_layer(r, fit)) {
+    const std::string where = on_devices(r, weights.bytes);
+    if (layer < 0 || layer >= n_layer) {
+      text += format("%-8s %-34s\n", layer < 0 ? "input" : "output", where.c_str());
+      continue;
+    }
+    const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
+    text += format("%-8d %-34s %-10s %s %s\n", layer, where.c_str(),
+                   weights.has_experts ? name(p.experts).c_str() : "-", name(p.kv).c_str(),
+                   mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str());
+  }
+  text += format("\n%-8s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache", "activations",
+                 "scratch", "total", "free");
+  for (size_t d = 0; d < r.devices.size(); ++d) {
+    const DeviceBytes& b = fit.bytes.devices[d];
+    text +=
+        format("%-8s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(),
+               mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(), mib(b.scratch).c_str(),
+               mib(b.total()).c_str(), mib(r.devices[d]->memory_info().free_bytes).c_str());
+  }
+  text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
+  const BusBytes& bus = fit.bytes.per_token;
+  text += format(
+      "bus, per decoded token: %zu bytes of activations in %zu copies, %zu of logits, %zu of step inputs and "
+      "%zu "
+      "for each cache block in use\n",
+      bus.activations, bus.n_transfers, bus.logits, bus.inputs, bus.inputs_per_block);
+  if (fit.fallbacks.empty()) text += "every op runs where it was placed\n";
+  for (const std::string& fallback : fit.fallbacks) text += "runs on the CPU instead: " + fallback + "\n";
+  return text;
+}
+
+}  // namespace tandem

@@ -1,0 +1,75 @@
+#include "plan/footprint.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/checked.h"
+
+namespace tandem {
+namespace {
+
+// The cache as a device will see it, without addresses.
+std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Placement& placement,
+                                                    size_t n_devices) {
+  std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
+  for (size_t i = 0; i < kv.layers.size(); ++i) {
+    layers[static_cast<size_t>(placement.layers[i].kv)][i] = kv_layer_shape(kv, i);
+  }
+  return layers;
+}
+
+BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
+  BusBytes bus;
+  for (const Stage& stage : partition.stages) {
+    for (const Transfer& t : stage.transfers) {
+      const size_t crossings = t.from != 0 && t.to != 0 ? 2 : 1;  // between two GPUs: through the host
+      bus.activations += crossings * row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+      ++bus.n_transfers;
+    }
+  }
+  const Tensor& logits = graph.tensor(graph.logits);
+  if (partition.logits_device != 0) bus.logits = row_bytes(logits.dtype, logits.n_cols);
+  for (size_t d = 1; d < partition.inputs.size(); ++d) {
+    for (TensorId id : partition.inputs[d]) {
+      (graph.tensor(id).input == Input::block_table ? bus.inputs_per_block : bus.inputs) += sizeof(int32_t);
+    }
+  }
+  return bus;
+}
+
+}  // namespace
+
+Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<Device*>& devices,
+                    const Placement& placement, const KvConfig& kv) {
+  Footprint result;
+  result.devices.resize(devices.size());
+  const auto kv_layers = kv_without_memory(kv, placement, devices.size());
+  std::vector<std::set<const Weight*>> weights(devices.size());
+  for (size_t g = 0; g < graphs.size(); ++g) {
+    const Graph& graph = *graphs[g];
+    const Partition partition = partition_graph(graph, placement, static_cast<int>(devices.size()));
+    if (g == 0) result.per_token = bus_bytes(graph, partition);
+    for (size_t d = 0; d < devices.size(); ++d) {
+      DeviceBytes& bytes = result.devices[d];
+      bytes.activations = std::max(bytes.activations, partition.arena_bytes[d]);
+      for (TensorId id : partition.weights[d]) weights[d].insert(graph.tensor(id).weight);
+    }
+    for (const Stage& stage : partition.stages) {
+      const auto d = static_cast<size_t>(stage.device);
+      const Segment segment{&graph, stage.nodes, {}, kv_layers[d]};
+      result.devices[d].scratch = std::max(result.devices[d].scratch, devices[d]->scratch_bytes(segment));
+    }
+  }
+  for (size_t d = 0; d < devices.size(); ++d) {
+    for (const Weight* w : weights[d]) {
+      result.devices[d].weights += devices[d]->weight_bytes(*w);
+      if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();
+    }
+  }
+  for (size_t i = 0; i < kv.layers.size(); ++i) {
+    result.devices[static_cast<size_t>(placement.layers[i].kv)].kv += kv_layer_bytes(kv, i);
+  }
+  return result;
+}
+
+}  // namespace tandem

@@ -1,0 +1,217 @@
+// Placement by flags on simulated devices: every -ngl with and without -nkvo, experts on either side, one and two
+// devices: the logits are the CPU's bit for bit, and the bytes that cross the bus are those that --explain promises.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "support/gguf_bytes.h"
+#include "support/sim_device.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+class Offload : public testing::Test {
+ protected:
+  void SetUp() override {
+    host_ = cpu::make_cpu_device({1, 1});
+    test::TinyShape shape;
+    shape.n_layer = 4;
+    dense_ = load("dense.gguf", shape);
+    shape.n_expert = 5;
+    shape.n_expert_used = 2;
+    moe_ = load("moe.gguf", shape);
+  }
+
+  std::unique_ptr<Model> load(const char* name, const test::TinyShape& shape) {
+    const std::string path = directory_.path(name);
+    test::tiny_llama(shape, 9).write(path);
+    return Model::load(path);
+  }
+
+  static SessionOptions options(const OffloadFlags& flags) {
+    SessionOptions o;
+    o.n_ubatch = 16;
+    o.offload = flags;
+    return o;
+  }
+
+  // Logits after a prompt and after each of some decoded tokens.
+  static std::vector<float> logits(Session& session) {
+    std::vector<float> all;
+    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < 37; ++i) prompt.push_back(3 + i * 7 % 290);
+    add(session.append(prompt));
+    for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
+    return all;
+  }
+
+  std::vector<float> cpu_logits(const Model& model) {
+    Session session(model, {host_.get()}, options({}));
+    return logits(session);
+  }
+
+  static uint64_t copied(const std::vector<Device*>& devices) {
+    uint64_t sum = 0;
+    for (size_t d = 1; d < devices.size(); ++d) sum += static_cast<test::SimDevice*>(devices[d])->copied_bytes();
+    return sum;
+  }
+
+  // One decoded token copies what the footprint says, and every device holds what it says.
+  void expect_footprint(Session& session, const std::vector<Device*>& devices) {
+    const BusBytes& bus = session.placement().bytes.per_token;
+    const uint64_t before = copied(devices);
+    const int32_t id = 9;
+    session.append(std::span(&id, 1));
+    const auto n_blocks = static_cast<uint64_t>((session.n_past() + 31) / 32);
+    EXPECT_EQ(copied(devices) - before,
+              bus.activations + bus.logits + bus.inputs + bus.inputs_per_block * n_blocks);
+    for (size_t d = 1; d < devices.size(); ++d) {
+      EXPECT_EQ(static_cast<test::SimDevice*>(devices[d])->used_bytes(), session.placement().bytes.devices[d].total());
+    }
+  }
+
+  void sweep(const Model& model, const std::vector<Device*>& devices, bool with_experts) {
+    const std::vector<float> expected = cpu_logits(model);
+    for (int64_t ngl = 0; ngl <= model.hparams().n_layer + 2; ++ngl) {
+      for (bool kv_on_host : {false, true}) {
+        for (int64_t n_cpu_moe : {0, 2, 99}) {
+          if (n_cpu_moe > 0 && !with_experts) continue;
+          SCOPED_TRACE("-ngl " + std::to_string(ngl) + (kv_on_host ? " -nkvo" : "") + " --n-cpu-moe " +
+                       std::to_string(n_cpu_moe));
+          OffloadFlags flags;
+          flags.n_gpu_layers = ngl;
+          flags.kv_on_host = kv_on_host;
+          flags.n_cpu_moe = n_cpu_moe;
+          Session session(model, devices, options(flags));
+          EXPECT_EQ(logits(session), expected);
+          expect_footprint(session, devices);
+        }
+      }
+    }
+  }
+
+  test::TempDir directory_;
+  std::unique_ptr<Device> host_;
+  std::unique_ptr<Model> dense_, moe_;
+};
+
+TEST_F(Offload, EveryNglOnOneDevice) {
+  test::SimDevice sim({});
+  sweep(*dense_, {host_.get(), &sim}, false);
+  sweep(*moe_, {host_.get(), &sim}, true);
+}
+
+TEST_F(Offload, EveryNglOnTwoDevices) {
+  test::SimDevice sim0({.name = "SIM0"}), sim1({.name = "SIM1"});
+  sweep(*dense_, {host_.get(), &sim0, &sim1}, false);
+  sweep(*moe_, {host_.get(), &sim0, &sim1}, true);
+}
+
+TEST_F(Offload, TensorSplitAndMainGpuSayWhichDevice) {
+  test::SimDevice sim0({.name = "SIM0"}), sim1({.name = "SIM1"});
+  const std::vector<Device*> devices{host_.get(), &sim0, &sim1};
+  OffloadFlags flags;
+  flags.n_gpu_layers = 5;
+  flags.tensor_split = {3, 2};
+  const Placement split = place(dense_->architecture(), dense_->weights(), devices, flags, 5);
+  std::vector<int> where;
+  for (const LayerPlacement& l : split.layers) where.push_back(l.weights);
+  EXPECT_EQ(where, (std::vector<int>{1, 1, 1, 2}));
+  EXPECT_EQ(split.output, 2);
+  flags.split_mode = SplitMode::none;
+  flags.main_gpu = 1;
+  for (const LayerPlacement& l : place(dense_->architecture(), dense_->weights(), devices, flags, 5).layers) {
+    EXPECT_EQ(l.weights, 2);
+  }
+  flags.main_gpu = 2;
+  EXPECT_THROW(place(dense_->architecture(), dense_->weights(), devices, flags, 5), Error);
+  flags = {};
+  flags.tensor_split = {1, 1, 1};
+  EXPECT_THROW(place(dense_->architecture(), dense_->weights(), devices, flags, 5), Error);
+}
+
+TEST_F(Offload, KvLayersGpuKeepsOnlyThatManyThere) {
+  test::SimDevice sim({});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  OffloadFlags flags;
+  flags.n_gpu_layers = 3;
+  flags.n_kv_layers_gpu = 1;
+  Session session(*dense_, devices, options(flags));
+  EXPECT_EQ(logits(session), cpu_logits(*dense_));
+  std::vector<int> kv;
+  for (const LayerPlacement& l : session.placement().placement.layers) kv.push_back(l.kv);
+  EXPECT_EQ(kv, (std::vector<int>{0, 0, 0, 1}));
+}
+
+TEST_F(Offload, OverridesMoveWhatTheyName) {
+  test::SimDevice sim({});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  OffloadFlags flags;
+  flags.n_gpu_layers = 99;
+  flags.overrides = {{"ffn_.*_exps", "CPU"}, {"blk\\.0\\.attn_q", "CPU"}};
+  Session session(*moe_, devices, options(flags));
+  EXPECT_EQ(logits(session), cpu_logits(*moe_));
+  expect_footprint(session, devices);
+  flags.overrides = {{"no_such_tensor", "CPU"}};
+  EXPECT_THROW(Session(*moe_, devices, options(flags)), Error);
+  flags.overrides = {{"ffn", "CUDA7"}};
+  EXPECT_THROW(Session(*moe_, devices, options(flags)), Error);
+  flags.overrides = {{"ffn(", "CPU"}};
+  EXPECT_THROW(Session(*moe_, devices, options(flags)), Error);
+}
+
+TEST_F(Offload, AutoTakesWhatFitsAndNoMore) {
+  OffloadFlags all;
+  all.n_gpu_layers = 99;
+  test::SimDevice big({.memory_bytes = size_t{1} << 30});
+  const size_t everything = [&] {
+    Session session(*dense_, {host_.get(), &big}, options(all));
+    return session.placement().bytes.devices[1].total();
+  }();
+  {
+    Session session(*dense_, {host_.get(), &big}, options({}));
+    EXPECT_EQ(session.placement().n_gpu_layers, 5);
+  }
+  test::SimDevice tight({.memory_bytes = everything + kReserve - 1});
+  Session session(*dense_, {host_.get(), &tight}, options({}));
+  EXPECT_EQ(session.placement().n_gpu_layers, 4);
+  EXPECT_EQ(logits(session), cpu_logits(*dense_));
+}
+
+TEST_F(Offload, TooMuchSaysWhatWouldFit) {
+  OffloadFlags all;
+  all.n_gpu_layers = 99;
+  test::SimDevice small({.memory_bytes = 200000});
+  try {
+    Session session(*dense_, {host_.get(), &small}, options(all));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::out_of_memory);
+    EXPECT_THAT(e.what(), HasSubstr("200000 are free"));
+    EXPECT_THAT(e.what(), HasSubstr("-ngl "));
+  }
+  EXPECT_EQ(small.n_allocs(), 0);  // nothing was tried
+}
+
+TEST_F(Offload, ExplainNamesEveryPlace) {
+  test::SimDevice sim({});
+  OffloadFlags flags;
+  flags.n_gpu_layers = 2;
+  flags.n_cpu_moe = 3;
+  std::string table;
+  Session session(*moe_, {host_.get(), &sim}, options(flags), [&](const std::string& text) { table = text; });
+  EXPECT_THAT(table, HasSubstr("SIM0"));
+  EXPECT_THAT(table, HasSubstr("output"));
+  EXPECT_THAT(table, HasSubstr("bus, per decoded token: " +
+                               std::to_string(session.placement().bytes.per_token.activations) + " bytes"));
+  EXPECT_THAT(table, HasSubstr("every op runs where it was placed"));
+}
+
+}  // namespace
+}  // namespace tandem

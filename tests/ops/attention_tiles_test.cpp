@@ -1,0 +1,123 @@
+// The division of attention into items: every pair of a query and a position that it sees belongs to exactly
+// one item, and the partial results fit where the step makes room for them.
+#include "cpu/ops/attention_tiles.h"
+
+#include <map>
+#include <set>
+
+#include "ops/row_harness.h"
+
+namespace tandem::cpu {
+namespace {
+
+using test::Random;
+
+struct Tokens {
+  std::vector<int32_t> positions, sequences;
+};
+
+// Some sequences, each with a run of tokens at its end, shuffled.
+Tokens random_tokens(Random& random, int64_t max_tokens, int64_t max_positions) {
+  std::vector<std::pair<int32_t, int32_t>> all;
+  const int64_t n = 1 + random.below(max_tokens), n_sequences = 1 + random.below(std::min<int64_t>(n, 5));
+  for (int64_t s = 0; s < n_sequences; ++s) {
+    const int64_t count = std::min(n / n_sequences, max_positions);
+    const int64_t first = random.below(max_positions - count + 1);
+    for (int64_t i = 0; i < count; ++i)
+      all.emplace_back(static_cast<int32_t>(s), static_cast<int32_t>(first + i));
+  }
+  if (random.below(2) != 0) random.shuffle(all);
+  Tokens tokens;
+  for (const auto& [s, p] : all) {
+    tokens.sequences.push_back(s);
+    tokens.positions.push_back(p);
+  }
+  return tokens;
+}
+
+void check(Random& random) {
+  AttentionOp op;
+  op.n_head_kv = 1 + random.below(8);
+  op.n_head = op.n_head_kv * (1 + random.below(random.below(4) == 0 ? 150 : 9));
+  const HeadParts parts(op, 64);
+  ASSERT_LE(parts.heads * parts.tokens, 64);
+  ASSERT_GE(parts.heads * parts.parts, parts.group);
+  ASSERT_LT(parts.heads * (parts.parts - 1), parts.group);
+
+  const int64_t block_sizes[] = {1, 7, 16, 32, 300};
+  AttentionInputs in;
+  in.n_slots = op.n_head_kv * parts.parts;
+  in.block_size = block_sizes[random.below(5)];
+  in.window = random.below(2) != 0 ? 0 : 1 + random.below(700);
+  const int64_t max_tokens = 1 + random.below(random.below(2) != 0 ? 4 : 300),
+                max_positions = 300 + random.below(5000);
+  const Tokens tokens = random_tokens(random, max_tokens, max_positions);
+  in.positions = tokens.positions;
+  in.sequences = tokens.sequences;
+  std::vector<int32_t> order(tokens.positions.size());
+  std::vector<AttentionTile> tiles(tokens.positions.size());
+  const AttentionWork work = divide_attention(in, parts, order.data(), tiles.data());
+
+  std::set<int32_t> seen_tokens;
+  int64_t items = 0;
+  std::map<int64_t, int64_t> partial_rows;  // first row -> rows
+  for (const AttentionTile& tile : work.tiles) {
+    ASSERT_LE(tile.rows(parts), 64);
+    ASSERT_EQ(tile.first_item, items);
+    ASSERT_EQ(tile.kv_begin % in.block_size, 0);
+    ASSERT_EQ(tile.chunk % in.block_size, 0);
+    if (tile.n_chunks > 1) {
+      ASSERT_GE(tile.n_chunks * tile.chunk, tile.kv_end - tile.kv_begin);
+      ASSERT_LT((tile.n_chunks - 1) * tile.chunk, tile.kv_end - tile.kv_begin);
+    }
+    items += in.n_slots * tile.n_chunks;
+    for (int64_t i = tile.first_item; i < items; ++i) ASSERT_EQ(&work.tile_of_item(i), &tile);
+    partial_rows[tile.first_partial_row] = in.n_slots * tile.n_chunks * tile.rows(parts);
+    for (int64_t i = tile.first; i < tile.first + tile.n_tokens; ++i) {
+      const size_t token = static_cast<size_t>(work.order[static_cast<size_t>(i)]);
+      ASSERT_TRUE(seen_tokens.insert(static_cast<int32_t>(token)).second);
+      ASSERT_EQ(&work.tile_of_token(i), &tile);
+      ASSERT_EQ(in.sequences[token],
+                in.sequences[static_cast<size_t>(work.order[static_cast<size_t>(tile.first)])]);
+      ASSERT_LT(in.positions[token], tile.kv_end);
+      ASSERT_LE(tile.kv_begin, in.window > 0 ? std::max<int64_t>(0, in.positions[token] - in.window + 1) : 0);
+    }
+  }
+  ASSERT_EQ(work.n_items, items);
+  ASSERT_EQ(seen_tokens.size(), tokens.positions.size());
+  int64_t next_row = 0;
+  for (const auto& [first, rows] : partial_rows) {
+    ASSERT_EQ(first, next_row);
+    next_row += rows;
+  }
+  if (work.split) {
+    ASSERT_LE(next_row, max_partial_rows(parts, in.n_slots, max_tokens, max_positions));
+  }
+}
+
+TEST(AttentionTiles, CoverEverythingOnceAndFit) {
+  Random random;
+  for (int i = 0; i < 3000 && !HasFatalFailure(); ++i) check(random);
+}
+
+TEST(AttentionTiles, DecodeIsSplitAndPrefillIsNot) {
+  AttentionOp op{32, 4, 64, 64};
+  const HeadParts parts(op, 64);
+  std::vector<int32_t> positions{4095}, sequences{0}, order(512);
+  std::vector<AttentionTile> tiles(512);
+  const AttentionWork decode =
+      divide_attention({positions, sequences, 4, 32, 0}, parts, order.data(), tiles.data());
+  EXPECT_TRUE(decode.split);
+  EXPECT_EQ(decode.n_items, 4 * 16);
+  positions.resize(512);
+  sequences.resize(512);
+  for (int i = 0; i < 512; ++i) positions[static_cast<size_t>(i)] = i;
+  const AttentionWork prefill =
+      divide_attention({positions, sequences, 4, 32, 0}, parts, order.data(), tiles.data());
+  EXPECT_FALSE(prefill.split);
+  EXPECT_EQ(prefill.n_items, 4 * 64);
+  EXPECT_EQ(prefill.tile_of_item(0).kv_end, 512);  // the dearest first
+}
+
+}  // namespace
+}  // namespace tandem::cpu

@@ -1,0 +1,73 @@
+// The GPU options: argument vectors in, OffloadFlags out; and what the program says without a GPU.
+#include "tools/options_offload.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "support/process.h"
+#include "tools/options.h"
+
+namespace tandem::tools {
+namespace {
+
+OffloadOptions parse(std::vector<std::string> arguments) {
+  OffloadOptions options;
+  const auto app = make_app("test", "tandem");
+  CLI::App* run = app->add_subcommand("run", "runs");
+  add_offload_options(*run, options);
+  arguments.insert(arguments.begin(), "run");
+  parse_arguments(*app, arguments);
+  return options;
+}
+
+TEST(OffloadOptions, Layers) {
+  EXPECT_FALSE(parse({}).flags.n_gpu_layers);
+  EXPECT_FALSE(parse({"-ngl", "auto"}).flags.n_gpu_layers);
+  EXPECT_EQ(parse({"-ngl", "20"}).flags.n_gpu_layers, 20);
+  EXPECT_EQ(parse({"-ngl", "0"}).flags.n_gpu_layers, 0);
+  EXPECT_GT(*parse({"-ngl", "all"}).flags.n_gpu_layers, 10000);
+  EXPECT_EQ(parse({"--gpu-layers", "-1"}).flags.n_gpu_layers, parse({"--n-gpu-layers=all"}).flags.n_gpu_layers);
+  for (const char* bad : {"many", "", "1.5", "-2"}) EXPECT_THROW(parse({"-ngl", bad}), Error) << bad;
+}
+
+TEST(OffloadOptions, CacheAndExperts) {
+  EXPECT_TRUE(parse({"-nkvo"}).flags.kv_on_host);
+  EXPECT_FALSE(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host);
+  EXPECT_EQ(parse({"--kv-layers-gpu", "3"}).flags.n_kv_layers_gpu, 3);
+  EXPECT_GT(parse({"--cpu-moe"}).flags.n_cpu_moe, 10000);
+  EXPECT_EQ(parse({"-ncmoe", "4"}).flags.n_cpu_moe, 4);
+}
+
+TEST(OffloadOptions, OverridesAndShares) {
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(parse({"-ot", "ffn_.*_exps=CPU,attn=CUDA0", "-ot", "a=b=CPU"}).flags.overrides,
+            (Pairs{{"ffn_.*_exps", "CPU"}, {"attn", "CUDA0"}, {"a=b", "CPU"}}));
+  EXPECT_THROW(parse({"-ot", "ffn"}), Error);
+  EXPECT_THROW(parse({"-ot", "=CPU"}), Error);
+  EXPECT_EQ(parse({"-ts", "3,1"}).flags.tensor_split, (std::vector<double>{3, 1}));
+  EXPECT_EQ(parse({"-ts", "3/1"}).flags.tensor_split, (std::vector<double>{3, 1}));
+  EXPECT_THROW(parse({"-ts", "3,x"}), Error);
+  EXPECT_THROW(parse({"-ts", "-1"}), Error);
+  EXPECT_THROW(parse({"-ts", "inf"}), Error);
+  EXPECT_EQ(parse({"-sm", "none", "-mg", "1"}).flags.split_mode, SplitMode::none);
+  EXPECT_THROW(parse({"-sm", "row"}), Error);
+  EXPECT_EQ(parse({"-dev", "CUDA1,CUDA0"}).devices, (std::vector<std::string>{"CUDA1", "CUDA0"}));
+  EXPECT_TRUE(parse({"-dev", "none"}).no_devices);
+}
+
+TEST(OffloadOptions, AGpuThatIsNotThereIsAUsageError) {
+  TANDEM_NEED_BINARY();
+  const test::Outcome list = test::shell("", "run --list-devices 2>/dev/null");
+  EXPECT_EQ(list.exit_code, 0);
+  EXPECT_EQ(list.out.rfind("CPU ", 0), 0u);
+  const test::Outcome none = test::shell("", "run -m nothing.gguf -p a -dev none -ngl 3 2>&1");
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.out, testing::HasSubstr("-ngl"));
+  EXPECT_EQ(test::shell("", "run -m nothing.gguf -p a -dev CUDA99 2>/dev/null").exit_code, 2);
+}
+
+}  // namespace
+}  // namespace tandem::tools

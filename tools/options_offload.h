@@ -1,0 +1,31 @@
+// The options that say what runs on GPUs, with the names and meanings that llama.cpp users know.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/offload.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::tools {
+
+struct OffloadOptions {
+  OffloadFlags flags;
+  std::vector<std::string> devices;  // --device, in the order given; empty: all
+  bool no_devices = false;           // --device none
+  bool explain = false;
+};
+
+void add_offload_options(CLI::App& app, OffloadOptions& options);
+
+// "-1", "all", "99" or "auto" of -ngl. Throws Error(usage).
+std::optional<int64_t> parse_gpu_layers(const std::string& text);
+// "REGEX=DEVICE,REGEX=DEVICE". Throws Error(usage).
+std::vector<std::pair<std::string, std::string>> parse_overrides(const std::string& text);
+// "3,1" or "3/1". Throws Error(usage).
+std::vector<double> parse_tensor_split(const std::string& text);
+
+}  // namespace tandem::tools
