@@ -161,6 +161,28 @@ TANDEM_HD inline CodeWords unpack_word(const RawBlock& raw, int w) {
   return unpack_word<T>(raw.low[w], 0, raw.high[0], raw.high[1], w);
 }
 
+// The same, straight from memory: what a thread needs that takes one word of a block.
+template <DType T>
+TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int w) {
+  using F = Format<T>;
+  const auto word = [block](const std::byte* plane, int words_per_piece, int i) {
+    return load_small(reinterpret_cast<const uint32_t*>(plane) + static_cast<uint64_t>(block) * words_per_piece + i);
+  };
+  if constexpr (T == DType::Q8_0) {
+    return unpack_word<T>(word(planes.low, 4, w), word(planes.high, 4, w), 0, 0, w);
+  } else {
+    uint32_t low_a, low_b = 0, high_a = 0, high_b = 0;
+    if constexpr (F::kTwoBits) {
+      low_a = word(planes.low, 2, 0), low_b = word(planes.low, 2, 1);
+    } else {
+      low_a = word(planes.low, 4, w);
+    }
+    if constexpr (F::kBytes.high != 0) high_a = word(planes.high, F::kBytes.high / 4, 0);
+    if constexpr (F::kBytes.high == 8) high_b = word(planes.high, 2, 1);
+    return unpack_word<T>(low_a, low_b, high_a, high_b, w);
+  }
+}
+
 // Six-bit scale and minimum of block s of a super-block of Q4_K and Q5_K. words[0] has their low four bits of the
 // scales, words[1] those of the minimums, words[2] the high two of both: scale | minimum << 2; four bits a block.
 TANDEM_HD inline void k4_scale(const uint32_t* words, int s, int* scale, int* minimum) {
@@ -204,6 +226,15 @@ TANDEM_HD inline BlockScales block_scales(uint32_t scale, const uint32_t* super,
   } else {
     return both(low_half(scale), 0.0f);
   }
+}
+
+template <DType T>
+TANDEM_HD inline BlockScales load_scales(const Planes& planes, uint32_t block) {
+  using F = Format<T>;
+  uint32_t scale = 0, super[4] = {};
+  load_piece<F::kBytes.scale>(planes.scale, block, &scale);
+  load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, super);
+  return block_scales<T>(scale, super, static_cast<int>(block % kSuperBlocks));
 }
 
 // Byte i of a word of codes, as the element it stands for; `half` of the block.

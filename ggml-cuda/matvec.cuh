@@ -46,14 +46,15 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 8 : 5) matvec_kern
   }
 }
 
-// A block of the grid's x is rows, of its y a slot: a token, or one of a token's chosen experts.
+// A block of the grid's x is rows, of its y a slot: a token, or one of a token's chosen experts, from token0 on.
 template <int = 0>
-__global__ void __launch_bounds__(32 * kMatvecWarps, 8) expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
+__global__ void __launch_bounds__(32 * kMatvecWarps, 6) expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2];
   let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int block = static_cast<int>(blockIdx.x), slot = static_cast<int>(blockIdx.y);
   const bool one_expert = args.mode != MatvecMode::experts_down;
+  const int block = static_cast<int>(blockIdx.x);
+  const int slot = static_cast<int>(blockIdx.y) + args.token0 * (one_expert ? args.n_used : 1);
   float sums[2] = {};
   expert_lane_sums(args, one_expert ? slot / args.n_used : slot, one_expert ? slot % args.n_used : 0,
                    warp_share(block, warp, args.n_slices), lane, sums);

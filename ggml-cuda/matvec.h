@@ -45,6 +45,7 @@ struct MatvecArgs {
   ProductInput input;
   const float* route = nullptr;  // [n, 2 * n_used], experts only
   int n = 0;                     // tokens
+  int token0 = 0;                // of this launch, experts only
   int n_used = 1;
   int n_targets = 0;
   int n_slices = 1;              // 1, 2 or 4
@@ -318,22 +319,18 @@ TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare sh
   multiply_rows<N>(w.dtype, rows, w.k, 32 * share.slice + lane, 32 * args.n_slices, args.input, 0, args.n, sums);
 }
 
-// The same for experts: of token `token` and, unless the mode sums over them, its chosen expert number `chosen`.
+// The same for experts: of token `token` and its chosen expert number `chosen`, or the weighted sum over all of them.
 TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share, int lane,
                                        float* sums) {
   const DeviceWeight& w = args.targets[0].w;
+  const bool all = args.mode == MatvecMode::experts_down;
   wait_for_previous();  // which experts is known only now
-  const int first = 32 * share.slice + lane, step = 32 * args.n_slices;
-  if (args.mode != MatvecMode::experts_down) {
-    const RowPair rows = row_pair(args, 0, share.pair, route_expert(args, token, chosen));
-    multiply_rows<1>(w.dtype, rows, w.k, first, step, args.input, token, 1, sums);
-    return;
-  }
-  for (int i = 0; i < args.n_used; ++i) {
+  for (int i = chosen; i < (all ? args.n_used : chosen + 1); ++i) {
     float part[2] = {};
     const RowPair rows = row_pair(args, 0, share.pair, route_expert(args, token, i));
-    multiply_rows<1>(w.dtype, rows, w.k, first, step, args.input, token * args.n_used + i, 1, part);
-    const float weight = route_weight(args, token, i);
+    multiply_rows<1>(w.dtype, rows, w.k, 32 * share.slice + lane, 32 * args.n_slices, args.input,
+                     all ? token * args.n_used + i : token, 1, part);
+    const float weight = all ? route_weight(args, token, i) : 1.0f;
     sums[0] += weight * part[0];
     sums[1] += weight * part[1];
   }
