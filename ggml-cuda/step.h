@@ -7,13 +7,14 @@
 #pragma once
 
 #include <cuda_runtime.h>
-#include <cublas_v2.h>
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/error.h"
 #include "device/device.h"
+#include "ggml-cuda/cublas.h"
 
 namespace tandem::cuda {
 
@@ -22,6 +23,8 @@ void check_cuda(cudaError_t status, const char* call);
 void check_cublas(cublasStatus_t status, const char* call);
 #define TANDEM_CUDA(call) ::tandem::cuda::check_cuda((call), #call)
 #define TANDEM_CUBLAS(call) ::tandem::cuda::check_cublas((call), #call)
+// After a kernel launch: what was wrong with the launch itself.
+inline void check_launch(const char* kernel) { check_cuda(cudaPeekAtLastError(), kernel); }
 
 struct LaunchContext {
   cudaStream_t stream;
@@ -43,7 +46,7 @@ struct CompileContext {
   const Segment& segment;
   int compute_capability;  // 80, 86, 89, 90, ...
   int n_multiprocessors;
-  cublasHandle_t cublas;   // on the device's stream; null when only scratch_bytes is asked for
+  CublasHandle* cublas;    // null when only scratch_bytes is asked for; get() it when compiling, if it will be needed
 
   const Graph& graph() const { return *segment.graph; }
   const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
@@ -55,9 +58,11 @@ struct CompileContext {
   }
 };
 
-inline int64_t row_count(const Tensor& t, const StepShape& shape) {
-  return t.extent == Extent::tokens ? shape.n_tokens : t.extent == Extent::outputs ? shape.n_outputs : t.n_rows;
+// Rows of a tensor in a step; 0 for the outputs of a step that wants none, and then there is nothing to launch.
+inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
+  return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
 }
+inline int64_t row_count(const Tensor& t, const StepShape& shape) { return row_count(t.extent, t.n_rows, shape); }
 
 // One a file in ops/.
 StepPtr compile_embed(const CompileContext& context, const Node& node);
@@ -74,7 +79,18 @@ StepPtr compile_scale(const CompileContext& context, const Node& node);
 StepPtr compile_softcap(const CompileContext& context, const Node& node);
 StepPtr compile_gather_rows(const CompileContext& context, const Node& node);
 
-// Weight layouts (layout.h): how each dtype's matrix lies on the device.
+// Why a node cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile function
+// of the ops that have limits.
+std::string why_not_embed(const Graph& graph, const Node& node);
+std::string why_not_norm(const Graph& graph, const Node& node);
+std::string why_not_linear(const Graph& graph, const Node& node);
+std::string why_not_rope(const Graph& graph, const Node& node);
+std::string why_not_attention(const Graph& graph, const Node& node);
+std::string why_not_glu(const Graph& graph, const Node& node);
+std::string why_not_moe_route(const Graph& graph, const Node& node);
+std::string why_not_moe_ffn(const Graph& graph, const Node& node);
+
+// Weight layouts (layout.h): how each dtype's matrix lies on the device. F32, F16 and BF16 lie as in the file.
 size_t device_weight_bytes(const Weight& weight);
 // Re-lays `weight` out from host memory to `to` on the stream, through pinned staging buffers of the caller.
 void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream);

@@ -1,0 +1,297 @@
+#include "ggml-cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <optional>
+
+#include "base/checked.h"
+#include "ggml-cuda/step.h"
+#include "ggml-cuda/step_graphs.h"
+#include "ggml-cuda/stream.h"
+
+namespace tandem::cuda {
+
+void check_cuda(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // what can be forgotten is forgotten
+  const auto name_length = static_cast<int>(std::strcspn(call, "("));
+  throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::io, "%.*s: %s",
+              name_length, call, cudaGetErrorString(status));
+}
+
+namespace {
+
+constexpr size_t kScratchAlignment = 256;
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+// A run of linear nodes that read the same input becomes one step: the input is quantized once. Returns the index
+// after the run.
+size_t end_of_linear_group(const CompileContext& c, std::span<const int32_t> nodes, size_t begin) {
+  const TensorId x = c.node(nodes[begin]).inputs[0];
+  size_t end = begin + 1;
+  while (end < nodes.size() && std::holds_alternative<LinearOp>(c.node(nodes[end]).op) &&
+         c.node(nodes[end]).inputs[0] == x) {
+    ++end;
+  }
+  return end;
+}
+
+StepPtr compile_node(const CompileContext& c, const Node& node) {
+  return std::visit(Overloaded{
+                        [&](const EmbedOp&) { return compile_embed(c, node); },
+                        [&](const NormOp&) { return compile_norm(c, node); },
+                        [&](const LinearOp&) -> StepPtr { return nullptr; },  // compiled in groups
+                        [&](const RopeOp&) { return compile_rope(c, node); },
+                        [&](const KvWriteOp&) { return compile_kv_write(c, node); },
+                        [&](const AttentionOp&) { return compile_attention(c, node); },
+                        [&](const GluOp&) { return compile_glu(c, node); },
+                        [&](const MoeRouteOp&) { return compile_moe_route(c, node); },
+                        [&](const MoeFfnOp&) { return compile_moe_ffn(c, node); },
+                        [&](const AddOp&) { return compile_add(c, node); },
+                        [&](const ScaleOp&) { return compile_scale(c, node); },
+                        [&](const SoftcapOp&) { return compile_softcap(c, node); },
+                        [&](const GatherRowsOp&) { return compile_gather_rows(c, node); },
+                    },
+                    node.op);
+}
+
+std::vector<StepPtr> compile_steps(const CompileContext& context) {
+  const std::span<const int32_t> nodes = context.segment.nodes;
+  std::vector<StepPtr> steps;
+  for (size_t i = 0; i < nodes.size();) {
+    const Node& node = context.node(nodes[i]);
+    if (std::holds_alternative<LinearOp>(node.op)) {
+      const size_t end = end_of_linear_group(context, nodes, i);
+      steps.push_back(compile_linear(context, nodes.subspan(i, end - i)));
+      i = end;
+    } else {
+      steps.push_back(compile_node(context, node));
+      ++i;
+    }
+  }
+  return steps;
+}
+
+size_t scratch_of(const std::vector<StepPtr>& steps) {
+  size_t most = 0;
+  for (const StepPtr& step : steps) most = std::max(most, align_up(step->scratch_bytes, kScratchAlignment));
+  return most;
+}
+
+class CudaPlan final : public Plan {
+ public:
+  explicit CudaPlan(std::vector<StepPtr> compiled)
+      : steps(std::move(compiled)), scratch_bytes(scratch_of(steps)) {}
+
+  std::vector<StepPtr> steps;
+  size_t scratch_bytes;
+  StepGraphs graphs;
+};
+
+// What belongs to a GPU's context, which costs time and memory to have: made when the device is first used.
+struct Opened {
+  Stream stream;
+  CublasHandle cublas{stream.get()};
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, int number, const cudaDeviceProp& properties)
+      : index_(index),
+        compute_capability_(properties.major * 10 + properties.minor),
+        n_multiprocessors_(properties.multiProcessorCount) {
+    info_.name = "CUDA" + std::to_string(number);
+    info_.description = format("%s, sm_%d, %d multiprocessors, %.1f GiB", properties.name, compute_capability_,
+                               n_multiprocessors_, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
+  }
+
+  ~CudaDevice() override {
+    if (!opened_) return;
+    cudaSetDevice(index_);
+    cudaStreamSynchronize(opened_->stream.get());
+    cudaFree(scratch_);
+    opened_.reset();
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  std::string why_unsupported(const Graph& graph, const Node& node) const override {
+    return std::visit(Overloaded{
+                          [&](const EmbedOp&) { return why_not_embed(graph, node); },
+                          [&](const NormOp&) { return why_not_norm(graph, node); },
+                          [&](const LinearOp&) { return why_not_linear(graph, node); },
+                          [&](const RopeOp&) { return why_not_rope(graph, node); },
+                          [&](const AttentionOp&) { return why_not_attention(graph, node); },
+                          [&](const GluOp&) { return why_not_glu(graph, node); },
+                          [&](const MoeRouteOp&) { return why_not_moe_route(graph, node); },
+                          [&](const MoeFfnOp&) { return why_not_moe_ffn(graph, node); },
+                          [](const auto&) { return std::string(); },
+                      },
+                      node.op);
+  }
+
+  size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
+
+  size_t scratch_bytes(const Segment& segment) override {
+    return scratch_of(compile_steps({segment, compute_capability_, n_multiprocessors_, nullptr}));
+  }
+
+  MemoryInfo memory_info() override {
+    use();
+    MemoryInfo info;
+    TANDEM_CUDA(cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
+    return info;
+  }
+
+  DevicePtr alloc(size_t n_bytes) override {
+    use();
+    void* address = nullptr;
+    const cudaError_t status = cudaMalloc(&address, std::max<size_t>(n_bytes, 1));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      const MemoryInfo memory = memory_info();
+      throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)", info_.name.c_str(),
+                  n_bytes, memory.free_bytes, memory.total_bytes);
+    }
+    check_cuda(status, "cudaMalloc");
+    return static_cast<DevicePtr>(address);
+  }
+
+  void free(DevicePtr address) override {
+    use();
+    TANDEM_CUDA(cudaFree(address));
+  }
+
+  void upload(DevicePtr to, const Weight& weight) override {
+    Stream& stream = use();
+    upload_weight(to, weight, stream.idle_ring(), stream.get());
+    stream.synchronize();
+  }
+
+  void copy_in(DevicePtr to, const void* from, size_t n_bytes) override {
+    use().copy_in(to, static_cast<const std::byte*>(from), n_bytes);
+  }
+  void copy_out(void* to, DevicePtr from, size_t n_bytes) override {
+    use().copy_out(static_cast<std::byte*>(to), from, n_bytes);
+  }
+  void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) override {
+    TANDEM_CUDA(cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToDevice, use().get()));
+  }
+
+  Event record() override { return use().record(); }
+  void wait(Event event) override { use().wait(event); }
+
+  std::unique_ptr<Plan> compile(const Segment& segment) override {
+    use();
+    auto plan = std::make_unique<CudaPlan>(
+        compile_steps({segment, compute_capability_, n_multiprocessors_, &opened_->cublas}));
+    reserve_scratch(plan->scratch_bytes);
+    return plan;
+  }
+
+  void run(Plan& plan, const StepShape& shape) override {
+    const Stream& stream = use();
+    auto& own = static_cast<CudaPlan&>(plan);
+    reserve_scratch(own.scratch_bytes);
+    const LaunchContext context{stream.get(), shape, scratch_};
+    if (shape.n_tokens == 1) return own.graphs.run(own.steps, context);
+    for (const StepPtr& step : own.steps) step->launch(context);
+  }
+
+ private:
+  // Makes the GPU the one that this thread's calls go to.
+  Stream& use() {
+    TANDEM_CUDA(cudaSetDevice(index_));
+    if (!opened_) opened_.emplace();
+    return opened_->stream;
+  }
+
+  // Plans of a device run one after the other, so all share one scratch. It is taken when plans are compiled; a run
+  // takes it only when that failed before.
+  void reserve_scratch(size_t n_bytes) {
+    if (n_bytes <= scratch_bytes_) return;
+    TANDEM_CUDA(cudaStreamSynchronize(opened_->stream.get()));
+    scratch_bytes_ = 0;
+    TANDEM_CUDA(cudaFree(std::exchange(scratch_, nullptr)));
+    scratch_ = alloc(n_bytes);
+    scratch_bytes_ = n_bytes;
+  }
+
+  int index_;  // the driver's
+  int compute_capability_;
+  int n_multiprocessors_;
+  DeviceInfo info_;
+  std::optional<Opened> opened_;
+  std::byte* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+};
+
+// Whether this build has code for a GPU: machine code runs on the later minors of its generation, PTX (which only the
+// last has) is translated for what came after.
+bool has_code_for(int compute_capability) {
+  constexpr int archs[] = {__CUDA_ARCH_LIST__};  // 800, 900, ...
+  for (const int arch : archs) {
+    const int built = arch / 10;
+    if (built / 10 == compute_capability / 10 && built <= compute_capability) return true;
+  }
+  return compute_capability > *std::max_element(std::begin(archs), std::end(archs)) / 10;
+}
+
+std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
+
+// Why the runtime finds no GPU.
+std::string why_none(cudaError_t status) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  cudaGetLastError();
+  if (driver == 0) return "no NVIDIA driver";
+  if (status == cudaErrorInsufficientDriver) {
+    return "the NVIDIA driver is for CUDA " + version_text(driver) + ", needed is " + version_text(runtime);
+  }
+  if (status == cudaSuccess || status == cudaErrorNoDevice) return "no NVIDIA GPU";
+  return std::string("the NVIDIA driver says: ") + cudaGetErrorString(status);
+}
+
+struct Found {
+  std::vector<std::unique_ptr<Device>> devices;
+  std::string why;  // there are none
+};
+
+Found find_devices() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  Found found;
+  if (status != cudaSuccess || count == 0) {
+    found.why = why_none(status);
+    return found;
+  }
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) {
+      found.why = why_none(cudaGetLastError());
+    } else if (!has_code_for(properties.major * 10 + properties.minor)) {
+      found.why = format("this build has no code for %s (sm_%d%d)", properties.name, properties.major, properties.minor);
+    } else {
+      const auto number = static_cast<int>(found.devices.size());
+      found.devices.push_back(std::make_unique<CudaDevice>(i, number, properties));
+    }
+  }
+  if (!found.devices.empty()) found.why.clear();
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Device>> make_cuda_devices() { return find_devices().devices; }
+
+std::string why_no_device() { return find_devices().why; }
+
+}  // namespace tandem::cuda

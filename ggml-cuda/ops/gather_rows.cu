@@ -1,0 +1,47 @@
+// gather_rows: the rows whose logits are wanted. Reads and writes n_outputs * c floats; a block a row.
+#include "ggml-cuda/ops/rows.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+template <class T>  // float, or float4 where a row is a multiple of it
+__global__ void gather(const T* x, const int32_t* outputs, T* y, int64_t n_cols) {
+  const T* from = x + outputs[blockIdx.x] * n_cols;
+  T* to = y + blockIdx.x * n_cols;
+  for (int64_t i = threadIdx.x; i < n_cols; i += blockDim.x) to[i] = from[i];
+}
+
+class GatherRowsStep final : public Step {
+ public:
+  GatherRowsStep(const CompileContext& context, const Node& node)
+      : n_cols_(context.tensor(node.output).n_cols),
+        x_(context.address<const float>(node.inputs[0])),
+        outputs_(context.address<const int32_t>(node.inputs[1])),
+        y_(context.address<float>(node.output)) {}
+
+  void launch(const LaunchContext& context) const override {
+    const auto n = static_cast<unsigned>(context.shape.n_outputs);
+    if (n == 0) return;
+    if (n_cols_ % 4 == 0) {
+      gather<<<n, 256, 0, context.stream>>>(reinterpret_cast<const float4*>(x_), outputs_,
+                                            reinterpret_cast<float4*>(y_), n_cols_ / 4);
+    } else {
+      gather<<<n, 256, 0, context.stream>>>(x_, outputs_, y_, n_cols_);
+    }
+    check_launch("gather");
+  }
+
+ private:
+  int64_t n_cols_;
+  const float* x_;          // [n_tokens, n_cols]
+  const int32_t* outputs_;  // [n_outputs]
+  float* y_;                // [n_outputs, n_cols]
+};
+
+}  // namespace
+
+StepPtr compile_gather_rows(const CompileContext& context, const Node& node) {
+  return std::make_unique<GatherRowsStep>(context, node);
+}
+
+}  // namespace tandem::cuda

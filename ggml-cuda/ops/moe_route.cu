@@ -1,0 +1,170 @@
+// moe_route: which experts each token goes to, and with what weights. A warp a token: its scores lie in shared memory,
+// the best are taken one after the other. Reads n * E floats, writes n * 2 * n_used; some n_used * E / 32 comparisons
+// a lane.
+#include "ggml-cuda/ops/rows.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kWarps = 4;  // tokens a block
+constexpr int64_t kMaxExperts = 1024, kMaxGroups = 128;
+
+struct MoeRouteCall {
+  const float* logits;  // [n_tokens, n_expert]
+  PlainValues bias;     // [n_expert], or null
+  float* route;         // [n_tokens, 2 * n_used]
+  int n_tokens, n_expert, n_used;
+  int n_group, n_group_used;
+  MoeScoring scoring;
+  bool normalize;
+  float scale;
+};
+
+struct Best {
+  float choice;
+  int expert;
+};
+
+// NaN marks an expert that was taken; nothing else is NaN by then.
+__device__ bool better(Best a, Best b) {
+  return a.choice > b.choice || (a.choice == b.choice && a.expert < b.expert);
+}
+
+__device__ Best best_of_warp(const float* choice, int n_expert, int lane) {
+  Best best{-INFINITY, INT_MAX};
+  for (int e = lane; e < n_expert; e += kWarp) {
+    const Best candidate{choice[e], e};
+    if (better(candidate, best)) best = candidate;
+  }
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+    const Best other{__shfl_xor_sync(kAllLanes, best.choice, mask), __shfl_xor_sync(kAllLanes, best.expert, mask)};
+    if (better(other, best)) best = other;
+  }
+  return best;
+}
+
+__device__ void compute_scores(const MoeRouteCall& call, const float* logits, float* score, int lane) {
+  if (call.scoring == MoeScoring::sigmoid) {
+    for (int e = lane; e < call.n_expert; e += kWarp) score[e] = 1.0f / (1.0f + expf(-logits[e]));
+    return;
+  }
+  float max = -INFINITY, sum = 0.0f;
+  for (int e = lane; e < call.n_expert; e += kWarp) max = fmaxf(max, logits[e]);
+  max = warp_max(max);
+  for (int e = lane; e < call.n_expert; e += kWarp) sum += score[e] = expf(logits[e] - max);
+  sum = warp_sum(sum);
+  for (int e = lane; e < call.n_expert; e += kWarp) score[e] /= sum;
+}
+
+// The sum of a group's two best choices.
+__device__ float group_value(const float* choice, int size) {
+  float first = -INFINITY, second = -INFINITY;
+  for (int i = 0; i < size; ++i) {
+    const float c = choice[i];
+    if (c > first) {
+      second = first;
+      first = c;
+    } else if (c > second) {
+      second = c;
+    }
+  }
+  return size > 1 ? first + second : first;
+}
+
+// Keeps the n_group_used groups of greatest value, the first of equals.
+__device__ void rule_out_groups(const MoeRouteCall& call, float* choice, float* value, int lane) {
+  const int size = call.n_expert / call.n_group;
+  for (int g = lane; g < call.n_group; g += kWarp) value[g] = group_value(choice + g * size, size);
+  __syncwarp();
+  for (int g = lane; g < call.n_group; g += kWarp) {
+    int n_better = 0;
+    for (int h = 0; h < call.n_group; ++h) n_better += value[h] > value[g] || (value[h] == value[g] && h < g);
+    if (n_better < call.n_group_used) continue;
+    for (int i = 0; i < size; ++i) choice[g * size + i] = -INFINITY;
+  }
+  __syncwarp();
+}
+
+// Shared memory: for every warp score[n_expert], choice[n_expert], value[n_group].
+__global__ void moe_route(MoeRouteCall call) {
+  extern __shared__ float shared[];
+  const int lane = threadIdx.x % kWarp;
+  const int token = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  if (token >= call.n_tokens) return;
+  float* score = shared + threadIdx.x / kWarp * (2 * call.n_expert + call.n_group);
+  float* choice = score + call.n_expert;
+  compute_scores(call, call.logits + static_cast<int64_t>(token) * call.n_expert, score, lane);
+  for (int e = lane; e < call.n_expert; e += kWarp) {
+    const float c = score[e] + (call.bias.data ? call.bias[e] : 0.0f);
+    choice[e] = c == c ? c : -INFINITY;
+  }
+  __syncwarp();
+  if (call.n_group > 1) rule_out_groups(call, choice, choice + call.n_expert, lane);
+
+  float* ids = call.route + static_cast<int64_t>(token) * 2 * call.n_used;
+  float* weights = ids + call.n_used;
+  float sum = 0.0f;
+  for (int i = 0; i < call.n_used; ++i) {
+    const int expert = best_of_warp(choice, call.n_expert, lane).expert;
+    sum += score[expert];
+    if (lane == i % kWarp) {
+      ids[i] = __int_as_float(expert);
+      weights[i] = score[expert];
+    }
+    __syncwarp();
+    if (lane == 0) choice[expert] = NAN;
+    __syncwarp();
+  }
+  const float factor = call.normalize ? call.scale / sum : call.scale;
+  for (int i = lane; i < call.n_used; i += kWarp) weights[i] *= factor;
+}
+
+class MoeRouteStep final : public Step {
+ public:
+  MoeRouteStep(const CompileContext& context, const Node& node)
+      : op_(std::get<MoeRouteOp>(node.op)), shape_(context.tensor(node.output)) {
+    call_.logits = context.address<const float>(node.inputs[0]);
+    call_.bias = plain_values(context, node.inputs[1]);
+    call_.route = context.address<float>(node.output);
+    call_.n_expert = static_cast<int>(op_.n_expert);
+    call_.n_used = static_cast<int>(op_.n_used);
+    call_.n_group = static_cast<int>(op_.n_group);
+    call_.n_group_used = static_cast<int>(op_.n_group_used);
+    call_.scoring = op_.scoring;
+    call_.normalize = op_.normalize;
+    call_.scale = op_.scale;
+  }
+
+  void launch(const LaunchContext& context) const override {
+    MoeRouteCall call = call_;
+    call.n_tokens = static_cast<int>(row_count(shape_, context.shape));
+    if (call.n_tokens == 0) return;
+    const size_t shared = kWarps * static_cast<size_t>(2 * call.n_expert + call.n_group) * sizeof(float);
+    moe_route<<<blocks_of(call.n_tokens, kWarps), kWarps * kWarp, shared, context.stream>>>(call);
+    check_launch("moe_route");
+  }
+
+ private:
+  MoeRouteOp op_;
+  const Tensor& shape_;
+  MoeRouteCall call_{};
+};
+
+}  // namespace
+
+std::string why_not_moe_route(const Graph& graph, const Node& node) {
+  const auto& op = std::get<MoeRouteOp>(node.op);
+  if (op.n_expert > kMaxExperts || op.n_group > kMaxGroups) {
+    return format("%lld experts in %lld groups, %lld in %lld are the most here", static_cast<long long>(op.n_expert),
+                  static_cast<long long>(op.n_group), static_cast<long long>(kMaxExperts),
+                  static_cast<long long>(kMaxGroups));
+  }
+  return why_not_plain(graph, node.inputs[1], "moe_route");
+}
+
+StepPtr compile_moe_route(const CompileContext& context, const Node& node) {
+  return std::make_unique<MoeRouteStep>(context, node);
+}
+
+}  // namespace tandem::cuda

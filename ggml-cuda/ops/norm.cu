@@ -1,0 +1,134 @@
+// norm: every group of columns of every row by itself, by a warp where it is short (heads), by a block where it is a
+// whole row. Reads and writes n * c floats; the second and third pass over a group find it in the L1 cache.
+#include <algorithm>
+
+#include "ggml-cuda/ops/rows.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+struct NormCall {
+  const float* x;            // [n_groups, group]
+  PlainValues weight, bias;  // [group]; bias may be absent
+  float* y;                  // [n_groups, group]
+  int64_t n_groups;
+  int group;
+  float eps;
+};
+
+__device__ float sum_of(float4 v) { return (v.x + v.y) + (v.z + v.w); }
+__device__ float squares_of(float4 v, float mean) {
+  v = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+  return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
+
+// Four elements at a time, or one where the group is no multiple of four.
+template <int kWidth>
+struct Access;
+template <>
+struct Access<4> {
+  using Value = float4;
+  __device__ static float4 weight(const PlainValues& w, int i) { return w.four(4 * i); }
+  __device__ static float4 scaled(float4 x, float mean, float scale, float4 w) {
+    return {(x.x - mean) * scale * w.x, (x.y - mean) * scale * w.y, (x.z - mean) * scale * w.z,
+            (x.w - mean) * scale * w.w};
+  }
+  __device__ static float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+};
+template <>
+struct Access<1> {
+  using Value = float;
+  __device__ static float weight(const PlainValues& w, int i) { return w[i]; }
+  __device__ static float scaled(float x, float mean, float scale, float w) { return (x - mean) * scale * w; }
+  __device__ static float plus(float a, float b) { return a + b; }
+};
+__device__ float sum_of(float v) { return v; }
+__device__ float squares_of(float v, float mean) { return (v - mean) * (v - mean); }
+
+template <class Team, int kWidth, NormKind kKind>
+__device__ void normalize(const NormCall& call, int64_t group_index) {
+  using A = Access<kWidth>;
+  using V = typename A::Value;
+  const int n = call.group / kWidth;
+  const V* x = reinterpret_cast<const V*>(call.x + group_index * call.group);
+  V* y = reinterpret_cast<V*>(call.y + group_index * call.group);
+  float mean = 0.0f;
+  if (kKind == NormKind::layer) {
+    float sum = 0.0f;
+    for (int i = Team::rank(); i < n; i += Team::size()) sum += sum_of(x[i]);
+    mean = Team::sum(sum) / static_cast<float>(call.group);
+  }
+  float squares = 0.0f;
+  for (int i = Team::rank(); i < n; i += Team::size()) squares += squares_of(x[i], mean);
+  const float scale = 1.0f / sqrtf(Team::sum(squares) / static_cast<float>(call.group) + call.eps);
+  for (int i = Team::rank(); i < n; i += Team::size()) {
+    V v = A::scaled(x[i], mean, scale, A::weight(call.weight, i));
+    if (call.bias.data) v = A::plus(v, A::weight(call.bias, i));
+    y[i] = v;
+  }
+}
+
+template <int kWidth, NormKind kKind>
+__global__ void norm_by_warps(NormCall call) {
+  const int64_t group = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
+  if (group < call.n_groups) normalize<WarpTeam, kWidth, kKind>(call, group);
+}
+template <int kWidth, NormKind kKind>
+__global__ void norm_by_blocks(NormCall call) {
+  normalize<BlockTeam, kWidth, kKind>(call, blockIdx.x);
+}
+
+template <int kWidth, NormKind kKind>
+void launch_norm(const NormCall& call, cudaStream_t stream) {
+  constexpr int kWarps = 4, kShort = 512;
+  if (call.group <= kShort) {
+    norm_by_warps<kWidth, kKind><<<blocks_of(call.n_groups, kWarps), kWarps * kWarp, 0, stream>>>(call);
+  } else {
+    const int n = std::clamp((call.group / kWidth + kWarp - 1) / kWarp * kWarp, 128, 1024);
+    norm_by_blocks<kWidth, kKind><<<static_cast<unsigned>(call.n_groups), n, 0, stream>>>(call);
+  }
+  check_launch("norm");
+}
+
+class NormStep final : public Step {
+ public:
+  NormStep(const CompileContext& context, const Node& node)
+      : op_(std::get<NormOp>(node.op)),
+        shape_(context.tensor(node.output)),
+        x_(context.address<const float>(node.inputs[0])),
+        weight_(plain_values(context, node.inputs[1])),
+        bias_(plain_values(context, node.inputs[2])),
+        y_(context.address<float>(node.output)) {}
+
+  void launch(const LaunchContext& context) const override {
+    const int64_t n_groups = row_count(shape_, context.shape) * (shape_.n_cols / op_.group);
+    if (n_groups == 0) return;
+    const NormCall call{x_, weight_, bias_, y_, n_groups, static_cast<int>(op_.group), op_.eps};
+    const bool rms = op_.kind == NormKind::rms;
+    if (op_.group % 4 == 0) {
+      rms ? launch_norm<4, NormKind::rms>(call, context.stream) : launch_norm<4, NormKind::layer>(call, context.stream);
+    } else {
+      rms ? launch_norm<1, NormKind::rms>(call, context.stream) : launch_norm<1, NormKind::layer>(call, context.stream);
+    }
+  }
+
+ private:
+  NormOp op_;
+  const Tensor& shape_;
+  const float* x_;             // [n, n_cols]
+  PlainValues weight_, bias_;  // [group]
+  float* y_;                   // [n, n_cols]
+};
+
+}  // namespace
+
+std::string why_not_norm(const Graph& graph, const Node& node) {
+  const std::string why = why_not_plain(graph, node.inputs[1], "norm");
+  return why.empty() ? why_not_plain(graph, node.inputs[2], "norm") : why;
+}
+
+StepPtr compile_norm(const CompileContext& context, const Node& node) {
+  return std::make_unique<NormStep>(context, node);
+}
+
+}  // namespace tandem::cuda

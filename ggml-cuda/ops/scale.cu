@@ -1,0 +1,37 @@
+// scale: y = factor * x. Reads and writes n * c floats.
+#include "ggml-cuda/ops/rows.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+struct Scale {
+  float factor;
+  __device__ float operator()(float x, float) const { return factor * x; }
+};
+
+class ScaleStep final : public Step {
+ public:
+  ScaleStep(const CompileContext& context, const Node& node)
+      : scale_{std::get<ScaleOp>(node.op).factor},
+        shape_(context.tensor(node.output)),
+        x_(context.address<const float>(node.inputs[0])),
+        y_(context.address<float>(node.output)) {}
+
+  void launch(const LaunchContext& context) const override {
+    launch_map(context, scale_, x_, nullptr, y_, row_count(shape_, context.shape) * shape_.n_cols);
+  }
+
+ private:
+  Scale scale_;
+  const Tensor& shape_;
+  const float* x_;  // [n, n_cols]
+  float* y_;        // [n, n_cols]
+};
+
+}  // namespace
+
+StepPtr compile_scale(const CompileContext& context, const Node& node) {
+  return std::make_unique<ScaleStep>(context, node);
+}
+
+}  // namespace tandem::cuda

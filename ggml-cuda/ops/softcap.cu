@@ -1,0 +1,37 @@
+// softcap: y = cap * tanh(x / cap). Reads and writes n * c floats.
+#include "ggml-cuda/ops/rows.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+struct Softcap {
+  float cap;
+  __device__ float operator()(float x, float) const { return cap * tanhf(x / cap); }
+};
+
+class SoftcapStep final : public Step {
+ public:
+  SoftcapStep(const CompileContext& context, const Node& node)
+      : softcap_{std::get<SoftcapOp>(node.op).cap},
+        shape_(context.tensor(node.output)),
+        x_(context.address<const float>(node.inputs[0])),
+        y_(context.address<float>(node.output)) {}
+
+  void launch(const LaunchContext& context) const override {
+    launch_map(context, softcap_, x_, nullptr, y_, row_count(shape_, context.shape) * shape_.n_cols);
+  }
+
+ private:
+  Softcap softcap_;
+  const Tensor& shape_;
+  const float* x_;  // [n, n_cols]
+  float* y_;        // [n, n_cols]
+};
+
+}  // namespace
+
+StepPtr compile_softcap(const CompileContext& context, const Node& node) {
+  return std::make_unique<SoftcapStep>(context, node);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,117 @@
+#include "ggml-cuda/stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ggml-cuda/step.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr size_t kRingBytes = size_t{16} << 20;
+// Large copies go in pieces of this size, each with an event, so that the host fills one while others travel.
+constexpr size_t kPieceBytes = size_t{2} << 20;
+constexpr size_t kMaxRecorded = 256;
+
+}  // namespace
+
+Stream::Stream() : ring_(kRingBytes, 256) {
+  try {
+    TANDEM_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    TANDEM_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), kRingBytes, cudaHostAllocDefault));
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+Stream::~Stream() {
+  if (stream_) cudaStreamSynchronize(stream_);
+  close();
+}
+
+void Stream::close() {
+  for (const Recorded& r : recorded_) cudaEventDestroy(r.event);
+  for (cudaEvent_t event : spare_) cudaEventDestroy(event);
+  if (pinned_) cudaFreeHost(pinned_);
+  if (stream_) cudaStreamDestroy(stream_);
+}
+
+uint64_t Stream::record() {
+  // Nobody may ever wait for an event: those that were reached anyway are used again.
+  while (recorded_.size() >= kMaxRecorded && cudaEventQuery(recorded_.front().event) == cudaSuccess) forget(1);
+  cudaEvent_t event;
+  if (spare_.empty()) {
+    TANDEM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  } else {
+    event = spare_.back();
+    spare_.pop_back();
+  }
+  recorded_.push_back({last_ + 1, event});
+  TANDEM_CUDA(cudaEventRecord(event, stream_));
+  return ++last_;
+}
+
+void Stream::forget(size_t n_events) {
+  for (size_t i = 0; i < n_events; ++i) spare_.push_back(recorded_[i].event);
+  recorded_.erase(recorded_.begin(), recorded_.begin() + static_cast<std::ptrdiff_t>(n_events));
+}
+
+void Stream::reach(uint64_t event) {
+  TANDEM_CHECK(event <= last_);
+  if (recorded_.empty() || event < recorded_.front().number) return;
+  const size_t index = event - recorded_.front().number;
+  TANDEM_CUDA(cudaEventSynchronize(recorded_[index].event));
+  forget(index + 1);
+}
+
+void Stream::wait(uint64_t event) {
+  reach(event);
+  while (!ring_.empty() && ring_.oldest().payload.done <= event) finish_oldest();
+}
+
+// Frees the oldest piece, after its copy is over.
+void Stream::finish_oldest() {
+  const Piece piece = ring_.oldest();
+  while (last_ < piece.payload.done) record();
+  reach(piece.payload.done);
+  if (piece.payload.target) std::memcpy(piece.payload.target, pinned_ + piece.begin, piece.end - piece.begin);
+  ring_.release_oldest();
+}
+
+Stream::Piece& Stream::take(size_t n_bytes) {
+  Piece* piece = ring_.take(n_bytes);
+  while (!piece) {
+    finish_oldest();
+    piece = ring_.take(n_bytes);
+  }
+  piece->payload.done = last_ + 1;
+  return *piece;
+}
+
+void Stream::copy_in(std::byte* to, const std::byte* from, size_t n_bytes) {
+  for (size_t at = 0; at < n_bytes; at += kPieceBytes) {
+    const size_t n = std::min(kPieceBytes, n_bytes - at);
+    const Piece& piece = take(n);
+    std::memcpy(pinned_ + piece.begin, from + at, n);
+    TANDEM_CUDA(cudaMemcpyAsync(to + at, pinned_ + piece.begin, n, cudaMemcpyHostToDevice, stream_));
+    if (n == kPieceBytes) record();
+  }
+}
+
+void Stream::copy_out(std::byte* to, const std::byte* from, size_t n_bytes) {
+  for (size_t at = 0; at < n_bytes; at += kPieceBytes) {
+    const size_t n = std::min(kPieceBytes, n_bytes - at);
+    Piece& piece = take(n);
+    piece.payload.target = to + at;
+    TANDEM_CUDA(cudaMemcpyAsync(pinned_ + piece.begin, from + at, n, cudaMemcpyDeviceToHost, stream_));
+    if (n == kPieceBytes) record();
+  }
+}
+
+std::span<std::byte> Stream::idle_ring() {
+  while (!ring_.empty()) finish_oldest();
+  return {pinned_, kRingBytes};
+}
+
+}  // namespace tandem::cuda

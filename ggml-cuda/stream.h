@@ -1,0 +1,66 @@
+// A device's stream: the one order in which everything on it happens. Numbers points in that order (events), and
+// moves bytes between the device and host memory that is not pinned, through a ring of pinned pieces, so that copies
+// are asynchronous: the caller's memory is read when copy_in is called, and written when it waits for an event that
+// was recorded after the copy_out.
+//
+// One thread, with the device current. Throws Error(out_of_memory | io).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "ggml-cuda/ring.h"
+
+namespace tandem::cuda {
+
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+
+  uint64_t record();
+  // Returns when everything before the event is done and copy_out's bytes before it are where they belong.
+  void wait(uint64_t event);
+  void synchronize() { wait(record()); }
+
+  void copy_in(std::byte* to, const std::byte* from, size_t n_bytes);
+  void copy_out(std::byte* to, const std::byte* from, size_t n_bytes);
+
+  // The whole ring, for an upload that manages it itself. The caller waits for the stream before the next copy.
+  std::span<std::byte> idle_ring();
+
+ private:
+  // A copy through a piece of the ring is over once event `done` is reached; a copy_out must then be moved on.
+  struct Copy {
+    std::byte* target = nullptr;  // of a copy_out
+    uint64_t done = 0;
+  };
+  using Piece = Ring<Copy>::Piece;
+  struct Recorded {
+    uint64_t number;
+    cudaEvent_t event;
+  };
+
+  Piece& take(size_t n_bytes);
+  void finish_oldest();
+  void reach(uint64_t event);  // blocks until the stream has passed it
+  void forget(size_t n_events);
+  void close();
+
+  cudaStream_t stream_ = nullptr;
+  std::byte* pinned_ = nullptr;
+  Ring<Copy> ring_;
+  std::deque<Recorded> recorded_;  // events that may not have been reached, by rising number
+  std::vector<cudaEvent_t> spare_;
+  uint64_t last_ = 0;              // number of the newest event
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,148 @@
+// The arithmetic of the CUDA device's row ops, on the host: slots, cache quantization, angles, and the ring that copies
+// go through.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <numbers>
+#include <random>
+#include <set>
+
+#include "ggml-cuda/ops/kv_rows.h"
+#include "ggml-cuda/ops/rope_angle.h"
+#include "ggml-cuda/ring.h"
+#include "gguf/blocks.h"
+#include "gguf/quants.h"
+
+namespace tandem::cuda {
+namespace {
+
+TEST(CudaKvRows, EverySlotOfEveryHeadHasARowOfItsOwn) {
+  for (int64_t n_head_kv : {1, 2, 3, 8}) {
+    for (int64_t block_size : {1, 16, 32}) {
+      const int64_t n_blocks = 5, n_rows = n_blocks * block_size * n_head_kv;
+      std::set<int64_t> rows;
+      for (int64_t slot = 0; slot < n_blocks * block_size; ++slot) {
+        for (int64_t head = 0; head < n_head_kv; ++head) {
+          const int64_t row = kv_row(slot, head, n_head_kv, block_size);
+          EXPECT_TRUE(row >= 0 && row < n_rows);
+          rows.insert(row);
+          if (slot % block_size != 0) {  // a head's rows of a block lie one after the other
+            EXPECT_EQ(row, kv_row(slot - 1, head, n_head_kv, block_size) + 1);
+          }
+        }
+      }
+      EXPECT_EQ(static_cast<int64_t>(rows.size()), n_rows);
+    }
+  }
+}
+
+// A block as a warp of kv_write makes it: lane i has element i.
+float largest_of_lanes(const float* x) {
+  uint32_t most = 0;
+  const auto bits = [&](int lane) {
+    const float magnitude = std::fabs(x[lane]);
+    return magnitude > 0.0f ? std::bit_cast<uint32_t>(magnitude) : 0u;
+  };
+  for (int lane = 0; lane < QK; ++lane) most = std::max(most, bits(lane));
+  for (int lane = 0; lane < QK; ++lane) {
+    if (bits(lane) == most) return most == 0 ? 0.0f : x[lane];
+  }
+  return 0.0f;
+}
+
+BlockQ8_0 q8_0_of_lanes(const float* x) {
+  BlockQ8_0 block;
+  const float d = q8_0_scale(largest_of_lanes(x));
+  for (int lane = 0; lane < QK; ++lane) block.qs[lane] = static_cast<int8_t>(q8_0_level(x[lane], inverse_or_zero(d)));
+  block.d = scale_to_half(d);
+  return block;
+}
+
+BlockQ4_0 q4_0_of_lanes(const float* x) {
+  BlockQ4_0 block;
+  const float d = q4_0_scale(largest_of_lanes(x));
+  const auto level = [&](int lane) { return q4_0_level(x[lane], inverse_or_zero(d)); };
+  for (int lane = 0; lane < QK / 2; ++lane) block.qs[lane] = static_cast<uint8_t>(level(lane) | level(lane + QK / 2) << 4);
+  block.d = scale_to_half(d);
+  return block;
+}
+
+std::vector<std::vector<float>> awkward_blocks() {
+  std::mt19937 rng(std::random_device{}());
+  std::vector<std::vector<float>> blocks;
+  for (int i = 0; i < 2000; ++i) {
+    std::normal_distribution<float> normal(0.0f, std::ldexp(1.0f, static_cast<int>(rng() % 60) - 40));
+    std::vector<float> x(QK);
+    for (float& v : x) v = normal(rng);
+    if (i % 7 == 0) x[rng() % QK] = -x[rng() % QK];           // equal magnitudes
+    if (i % 11 == 0) x[rng() % QK] = std::nanf("");
+    if (i % 13 == 0) x[rng() % QK] = -INFINITY;
+    if (i % 17 == 0) std::fill(x.begin(), x.end(), i % 2 ? -0.0f : 0.0f);
+    if (i % 19 == 0) for (float& v : x) v = std::round(v) / 2;  // ties of rounding
+    if (i % 23 == 0) for (float& v : x) v *= 1e-38f;            // inverse of the scale overflows
+    blocks.push_back(std::move(x));
+  }
+  return blocks;
+}
+
+TEST(CudaKvRows, BlocksAreThoseOfTheFormatBitForBit) {
+  for (const std::vector<float>& x : awkward_blocks()) {
+    BlockQ8_0 q8;
+    quantize_row(DType::Q8_0, x.data(), &q8, QK);
+    const BlockQ8_0 own_q8 = q8_0_of_lanes(x.data());
+    EXPECT_EQ(std::memcmp(&q8, &own_q8, sizeof q8), 0);
+    BlockQ4_0 q4;
+    quantize_row(DType::Q4_0, x.data(), &q4, QK);
+    const BlockQ4_0 own_q4 = q4_0_of_lanes(x.data());
+    EXPECT_EQ(std::memcmp(&q4, &own_q4, sizeof q4), 0);
+  }
+}
+
+TEST(CudaRope, AnglesAreRightAtAnyPosition) {
+  std::mt19937 rng(std::random_device{}());
+  for (int i = 0; i < 20000; ++i) {
+    const int32_t position = static_cast<int32_t>(rng() >> (8 + rng() % 24));
+    const double frequency = std::pow(10000.0, -static_cast<double>(rng() % 1000) / 1000.0);
+    const float fraction = fraction_of_turn(frequency / (2 * std::numbers::pi), position);
+    EXPECT_LE(std::fabs(fraction), 0.5f);
+    const double angle = 2 * std::numbers::pi * static_cast<double>(fraction);
+    EXPECT_NEAR(std::cos(angle), std::cos(position * frequency), 3e-7) << position << " " << frequency;
+    EXPECT_NEAR(std::sin(angle), std::sin(position * frequency), 3e-7) << position << " " << frequency;
+  }
+}
+
+// Pieces taken at random never overlap one that is held, start aligned, and come as soon as there is room.
+TEST(CudaRing, PiecesDoNotOverlapAndRoomIsUsedAgain) {
+  std::mt19937 rng(std::random_device{}());
+  constexpr size_t kBytes = 4096, kAlignment = 64;
+  Ring<int> ring(kBytes, kAlignment);
+  std::deque<Ring<int>::Piece> held;
+  int number = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const size_t n = 1 + rng() % (i % 10 == 0 ? kBytes : 700);
+    Ring<int>::Piece* piece = ring.take(n);
+    while (!piece) {
+      ASSERT_FALSE(held.empty());  // an empty ring has room for all
+      EXPECT_EQ(ring.oldest().payload, held.front().payload);
+      ring.release_oldest();
+      held.pop_front();
+      piece = ring.take(n);
+    }
+    piece->payload = number++;
+    EXPECT_EQ(piece->end - piece->begin, n);
+    EXPECT_EQ(piece->begin % kAlignment, 0u);
+    EXPECT_LE(piece->end, kBytes);
+    for (const auto& other : held) EXPECT_TRUE(piece->end <= other.begin || other.end <= piece->begin);
+    held.push_back(*piece);
+    if (rng() % 3 == 0) {
+      ring.release_oldest();
+      held.pop_front();
+    }
+  }
+  EXPECT_EQ(ring.empty(), held.empty());
+}
+
+}  // namespace
+}  // namespace tandem::cuda
