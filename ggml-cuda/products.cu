@@ -124,21 +124,29 @@ void combine_glu(Activation activation, const float* gate, const float* up, floa
 
 StepInput::StepInput(const float* x, int64_t k, int64_t max_n, std::vector<DType> dtypes, ScratchLayout& scratch)
     : x_(x), k_(k), max_n_(max_n) {
+  const bool large = max_n > kMaxMatvecTokens;
   for (DType dtype : dtypes) {
-    quantized_ |= is_quantized(dtype);
-    f16_ |= dtype == DType::F16;
-    bf16_ |= dtype == DType::BF16;
+    if (is_quantized(dtype)) encodings_[static_cast<int>(encoding_of(dtype))] = true;
+    f16_ |= large && dtype == DType::F16;
+    bf16_ |= large && (dtype == DType::BF16 || is_quantized(dtype));
+  }
+  for (int e = 0; e < kEncodings; ++e) {
+    if (encodings_[e]) encoded_at_[e] = scratch.take(static_cast<size_t>(activation_bytes(max_n, k)));
   }
   const auto narrow_bytes = static_cast<size_t>(2 * max_n * k);
-  if (quantized_) encoded_at_ = scratch.take(static_cast<size_t>(activation_bytes(max_n, k)));
-  if (bf16_ || quantized_) bf16_at_ = scratch.take(max_n > kMaxMatvecTokens ? narrow_bytes : 0);
-  if (f16_) f16_at_ = scratch.take(max_n > kMaxMatvecTokens ? narrow_bytes : 0);
+  if (bf16_) bf16_at_ = scratch.take(narrow_bytes);
+  if (f16_) f16_at_ = scratch.take(narrow_bytes);
 }
 
 void StepInput::prepare(int64_t n, std::byte* scratch, cudaStream_t stream) const {
-  if (quantized_ && n <= kMaxMatvecTokens) quantize_activations(x_, n, k_, encoded(scratch), stream);
-  if (n <= kMaxMatvecTokens) return;
-  if (bf16_ || quantized_) narrow_activations(DType::BF16, x_, n * k_, scratch + bf16_at_, stream);
+  if (n <= kMaxMatvecTokens) {
+    for (int e = 0; e < kEncodings; ++e) {
+      const auto encoding = static_cast<Encoding>(e);
+      if (encodings_[e]) quantize_activations(encoding, x_, n, k_, encoded(encoding, scratch), stream);
+    }
+    return;
+  }
+  if (bf16_) narrow_activations(DType::BF16, x_, n * k_, scratch + bf16_at_, stream);
   if (f16_) narrow_activations(DType::F16, x_, n * k_, scratch + f16_at_, stream);
 }
 

@@ -25,8 +25,9 @@ inline DeviceWeight device_weight(const CompileContext& context, TensorId id) {
 std::string why_not_weight(const Graph& graph, TensorId id);
 std::string why_not_bias(const Graph& graph, TensorId id);
 
-// x [n, k] -> bytes. k is a multiple of 32, n at most 65535.
-void quantize_activations(const float* x, int64_t n, int64_t k, const Activations& to, cudaStream_t stream);
+// x [n, k] -> bytes; k is a multiple of 32, or of 256.
+void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t k, const Activations& to,
+                          cudaStream_t stream);
 // x [n] -> F16 (limited to its range) or BF16.
 void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaStream_t stream);
 
@@ -61,19 +62,24 @@ class StepInput {
   // Encodes for products of n tokens.
   void prepare(int64_t n, std::byte* scratch, cudaStream_t stream) const;
 
-  ProductInput product_input(std::byte* scratch) const { return {x_, encoded(scratch)}; }
+  ProductInput product_input(std::byte* scratch) const {
+    return {x_, {encoded(Encoding::by_32, scratch), encoded(Encoding::by_256, scratch)}};
+  }
   const void* narrowed(DType dtype, std::byte* scratch) const {
     return scratch + (dtype == DType::F16 ? f16_at_ : bf16_at_);
   }
   int64_t k() const { return k_; }
 
  private:
-  Activations encoded(std::byte* scratch) const { return activations_at(scratch + encoded_at_, max_n_, k_); }
+  Activations encoded(Encoding e, std::byte* scratch) const {
+    return activations_at(scratch + encoded_at_[static_cast<int>(e)], max_n_, k_);
+  }
 
   const float* x_;
   int64_t k_, max_n_;
-  bool quantized_ = false, f16_ = false, bf16_ = false;  // dtypes among the weights
-  size_t encoded_at_ = 0, bf16_at_ = 0, f16_at_ = 0;
+  bool encodings_[kEncodings] = {};  // wanted by a weight
+  bool f16_ = false, bf16_ = false;  // wanted by cuBLAS
+  size_t encoded_at_[kEncodings] = {}, bf16_at_ = 0, f16_at_ = 0;
 };
 
 // Products of more than 8 tokens. One for a step: its room serves one product after the other.
