@@ -140,14 +140,6 @@ TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& 
   return product * meta.scale;
 }
 
-TANDEM_HD inline BlockMeta load_meta(const BlockMeta* meta) {
-#ifdef __CUDA_ARCH__
-  return std::bit_cast<BlockMeta>(*reinterpret_cast<const uint2*>(meta));
-#else
-  return *meta;
-#endif
-}
-
 TANDEM_HD inline void load_vector(const void* from, uint32_t* to) {  // 16 bytes that are read again and again
 #ifdef __CUDA_ARCH__
   const uint4 v = *static_cast<const uint4*>(from);

@@ -70,4 +70,12 @@ TANDEM_HD inline int quantize_value(float x, const BlockScaling& scaling) {
 #endif
 }
 
+TANDEM_HD inline BlockMeta load_meta(const BlockMeta* meta) {
+#ifdef __CUDA_ARCH__
+  return std::bit_cast<BlockMeta>(*reinterpret_cast<const uint2*>(meta));
+#else
+  return *meta;
+#endif
+}
+
 }  // namespace tandem::cuda
