@@ -51,8 +51,8 @@ inline constexpr int kQueryTile = 64;
 struct QueryRow {
   int token, head;  // head: within the group
 };
-TANDEM_HD inline QueryRow query_row(int64_t flat, int group) {
-  return {static_cast<int>(flat / group), static_cast<int>(flat % group)};
+TANDEM_HD inline QueryRow query_row(int flat, int group) {
+  return {flat / group, flat % group};
 }
 inline int64_t query_tiles(int64_t n_tokens, int group) {
   return (n_tokens * group + kQueryTile - 1) / kQueryTile;

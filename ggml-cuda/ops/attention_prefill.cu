@@ -76,8 +76,9 @@ struct PrefillMemory {
   int32_t positions[kQueryTile], sequences[kQueryTile];
 };
 
-// Key and value tiles of one sequence, from cache blocks to shared memory.
-template <class Operands, int kDim>
+// Key and value tiles of one sequence, from cache blocks to shared memory. kNative: both have the operands'
+// type.
+template <class Operands, int kDim, bool kNative>
 struct TileLoader {
   using Memory = PrefillMemory<kDim>;
   const AttentionCall& call;
@@ -97,7 +98,7 @@ struct TileLoader {
     uint4* target = reinterpret_cast<uint4*>(to + 8 * chunk);
     if (!inside) {
       *target = {0, 0, 0, 0};  // of weight 0, and 0 times anything finite is 0
-    } else if (pool.dtype == Operands::kDType) {
+    } else if (kNative || pool.dtype == Operands::kDType) {
       copy_16_async(target, pool.row(row) + 16 * chunk);
     } else {
       float x[8];
@@ -107,26 +108,30 @@ struct TileLoader {
     }
   }
 
-  // Positions first .. first + kTile - 1, those outside of the range as zeros. The block table is read before
-  // the first copy, so that its loads do not wait for one another.
+  // Positions first .. first + kTile - 1, those outside of the range as zeros. The block table is read a few
+  // rows ahead of the copies, so that its loads do not wait for one another; as few as registers allow.
   __device__ void load(const int32_t* table, PositionRange range, int first, int stage) const {
-    constexpr int kChunks = kDim / 8, kSteps = Memory::kTile * kChunks / kThreads, kRows = kThreads / kChunks;
-    const int row0 = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
-    int blocks[kSteps];
+    constexpr int kChunks = kDim / 8, kRows = kThreads / kChunks;  // rows at a time
+    constexpr int kAhead = kDim == 64 ? 4 : kDim == 128 || kNative ? 2 : 1;
+    static_assert(Memory::kTile % (kAhead * kRows) == 0);
+    const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+#pragma unroll 1
+    for (int row0 = static_cast<int>(threadIdx.x) / kChunks; row0 < Memory::kTile; row0 += kAhead * kRows) {
+      int blocks[kAhead];
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int position = first + row0 + step * kRows;
-      const bool inside = position >= range.begin && position < range.end;
-      blocks[step] = inside ? table[position / call.block_size] : -1;
-    }
+      for (int i = 0; i < kAhead; ++i) {
+        const int position = first + row0 + i * kRows;
+        const bool inside = position >= range.begin && position < range.end;
+        blocks[i] = inside ? table[position / call.block_size] : -1;
+      }
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int r = row0 + step * kRows;
-      const bool inside = blocks[step] >= 0;
-      const int64_t row =
-          block_row(blocks[step], kv_head, (first + r) % call.block_size, call.n_head_kv, call.block_size);
-      put(memory.k[stage][r], call.k, row, chunk, inside);
-      put(memory.v[stage][r], call.v, row, chunk, inside);
+      for (int i = 0; i < kAhead; ++i) {
+        const int r = row0 + i * kRows;
+        const int64_t row =
+            block_row(blocks[i], kv_head, (first + r) % call.block_size, call.n_head_kv, call.block_size);
+        put(memory.k[stage][r], call.k, row, chunk, blocks[i] >= 0);
+        put(memory.v[stage][r], call.v, row, chunk, blocks[i] >= 0);
+      }
     }
     commit_copies();
   }
@@ -140,15 +145,15 @@ struct PrefillWarp {
   const AttentionCall& call;
   const Memory& memory;
   int lane;
-  int64_t flat[2];           // of this lane's rows; past the end for rows that are not there
+  int flat[2];               // of this lane's rows; past the end for rows that are not there
   PositionRange seen[2];     // by them, of the sequence at hand
   uint32_t q[kDim / 16][4];  // times scale
   float o[kDim / 8][4];      // sum of weight * v, as C tiles
   float max[2], sum[2];      // sum: over the columns that this lane has
 
-  __device__ bool exists(int r, int64_t n_rows) const { return flat[r] < n_rows; }
+  __device__ bool exists(int r, int n_rows) const { return flat[r] < n_rows; }
 
-  __device__ void load_q(int kv_head, int64_t n_rows) {
+  __device__ void load_q(int kv_head, int n_rows) {
     const float* rows[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -282,7 +287,7 @@ struct PrefillWarp {
   }
 
   // The whole result, or a split's partial one.
-  __device__ void store(int kv_head, int64_t n_rows, int split) {
+  __device__ void store(int kv_head, int n_rows, int split) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 1);
@@ -317,19 +322,20 @@ struct PrefillWarp {
 };
 
 // Grid: x key-value head, y tile of query rows (the last first: they see most), z split.
-template <class Operands, int kDim>
-__global__ void __launch_bounds__(kThreads) attention_prefill(const __grid_constant__ AttentionCall call) {
+template <class Operands, int kDim, bool kNative>
+__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
+    attention_prefill(const __grid_constant__ AttentionCall call) {
   using Memory = PrefillMemory<kDim>;
   extern __shared__ __align__(16) uint8_t shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, kv_head = blockIdx.x;
-  const int64_t n_rows = static_cast<int64_t>(call.n_tokens) * call.group;
-  const int64_t row0 = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * kQueryTile;
-  const int64_t row_last = row0 + kQueryTile < n_rows ? row0 + kQueryTile - 1 : n_rows - 1;
+  const int n_rows = call.n_tokens * call.group;
+  const int row0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueryTile;
+  const int row_last = int_min(row0 + kQueryTile, n_rows) - 1;
   const int token0 = query_row(row0, call.group).token,
             n_tokens = query_row(row_last, call.group).token - token0 + 1;
 
-  const TileLoader<Operands, kDim> loader{call, memory, kv_head};
+  const TileLoader<Operands, kDim, kNative> loader{call, memory, kv_head};
   loader.clear_padding();
   for (int i = threadIdx.x; i < n_tokens; i += kThreads) {
     memory.positions[i] = call.positions[token0 + i];
@@ -369,11 +375,16 @@ __global__ void __launch_bounds__(kThreads) attention_prefill(const __grid_const
   work.store(kv_head, n_rows, blockIdx.z);
 }
 
-template <class Operands>
+template <class Operands, int kDim, bool kNative>
+AttentionKernel kernel_of() {
+  return {attention_prefill<Operands, kDim, kNative>, kThreads, sizeof(PrefillMemory<kDim>)};
+}
+
+template <class Operands, bool kNative>
 AttentionKernel choose_dim(int head_dim) {
-  if (head_dim <= 64) return {attention_prefill<Operands, 64>, kThreads, sizeof(PrefillMemory<64>)};
-  if (head_dim <= 128) return {attention_prefill<Operands, 128>, kThreads, sizeof(PrefillMemory<128>)};
-  return {attention_prefill<Operands, 256>, kThreads, sizeof(PrefillMemory<256>)};
+  if (head_dim <= 64) return kernel_of<Operands, 64, kNative>();
+  if (head_dim <= 128) return kernel_of<Operands, 128, kNative>();
+  return kernel_of<Operands, 256, kNative>();
 }
 
 // What fits into f16 without loss of range; rounding it once more costs half a unit.
@@ -387,8 +398,14 @@ AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit) {
   const int most = int_max(call.k.head_dim, call.v.head_dim);
   if (most > 256 || call.k.head_dim % 8 != 0 || call.v.head_dim % 8 != 0) return {};
   AttentionKernel chosen;
-  if (is_half_like(call.k.dtype) && is_half_like(call.v.dtype)) chosen = choose_dim<HalfOperands>(most);
-  if (call.k.dtype == DType::BF16 && call.v.dtype == DType::BF16) chosen = choose_dim<BFloatOperands>(most);
+  const auto both_are = [&](DType dtype) { return call.k.dtype == dtype && call.v.dtype == dtype; };
+  if (both_are(DType::F16)) {
+    chosen = choose_dim<HalfOperands, true>(most);
+  } else if (both_are(DType::BF16)) {
+    chosen = choose_dim<BFloatOperands, true>(most);
+  } else if (is_half_like(call.k.dtype) && is_half_like(call.v.dtype)) {
+    chosen = choose_dim<HalfOperands, false>(most);
+  }
   return chosen.shared_bytes <= shared_limit ? chosen : AttentionKernel{};
 }
 

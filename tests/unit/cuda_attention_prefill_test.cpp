@@ -139,17 +139,17 @@ TEST(CudaAttentionTiles, QueryRowsAreEveryHeadOfEveryTokenOnce) {
   for (int group : {1, 3, 4, 7, 71}) {
     for (int n_tokens : {1, 9, 64, 130}) {
       std::set<std::pair<int, int>> rows;
-      const int64_t n_rows = static_cast<int64_t>(n_tokens) * group;
-      for (int64_t tile = 0; tile < query_tiles(n_tokens, group); ++tile) {
-        const int64_t first = tile * kQueryTile, last = std::min<int64_t>(first + kQueryTile, n_rows) - 1;
+      const int n_rows = n_tokens * group;
+      for (int tile = 0; tile < query_tiles(n_tokens, group); ++tile) {
+        const int first = tile * kQueryTile, last = std::min(first + kQueryTile, n_rows) - 1;
         EXPECT_LE(query_row(last, group).token - query_row(first, group).token, kQueryTile - 1);
-        for (int64_t flat = first; flat <= last; ++flat) {
+        for (int flat = first; flat <= last; ++flat) {
           const QueryRow row = query_row(flat, group);
           EXPECT_TRUE(row.token < n_tokens && row.head < group);
           EXPECT_TRUE(rows.insert({row.token, row.head}).second);
         }
       }
-      EXPECT_EQ(static_cast<int64_t>(rows.size()), n_rows);
+      EXPECT_EQ(static_cast<int>(rows.size()), n_rows);
     }
   }
 }
@@ -160,15 +160,15 @@ class BlockOnHost {
  public:
   static constexpr int kTile = kDim <= 128 ? 64 : 32;
 
-  BlockOnHost(const Scene& scene, int kv_head, int64_t tile, int split)
+  BlockOnHost(const Scene& scene, int kv_head, int tile, int split)
       : scene_(scene),
         kv_head_(kv_head),
         row0_(tile * kQueryTile),
         split_(split),
         k_(kTile, kDim + 8),
         v_(kTile, kDim + 8) {
-    n_rows_ = static_cast<int64_t>(scene.positions.size()) * scene.group();
-    const int64_t last = std::min(row0_ + kQueryTile, n_rows_) - 1;
+    n_rows_ = static_cast<int>(scene.positions.size()) * scene.group();
+    const int last = std::min(row0_ + kQueryTile, n_rows_) - 1;
     token0_ = query_row(row0_, scene.group()).token;
     n_tokens_ = query_row(last, scene.group()).token - token0_ + 1;
     for (int w = 0; w < 4; ++w) warps_[static_cast<size_t>(w)] = make_warp(w);
@@ -195,7 +195,7 @@ class BlockOnHost {
   void store(Fn f) const {
     for (size_t w = 0; w < 4; ++w) {
       for (int row = 0; row < 16; ++row) {
-        const int64_t flat = row0_ + 16 * static_cast<int64_t>(w) + row;
+        const int flat = row0_ + 16 * static_cast<int>(w) + row;
         if (flat >= n_rows_) continue;
         Partial part{std::vector<float>(static_cast<size_t>(scene_.head_dim_v)), kNothing, 0.0f};
         for (int lane = 0; lane < 32; ++lane) {
@@ -224,7 +224,7 @@ class BlockOnHost {
 
  private:
   struct Warp {
-    int64_t row0;
+    int row0;
     std::array<Fragments<4>, kDim / 16> q{};
     std::array<Sums, kDim / 8> o{};
     std::array<std::array<float, 2>, 32> max{}, sum{};
@@ -243,7 +243,7 @@ class BlockOnHost {
         for (int r = 0; r < 4; ++r) {
           for (int e = 0; e < 2; ++e) {
             const Place p = place_in_a(lane, r, e);
-            const int64_t flat = warp.row0 + p.row;
+            const int flat = warp.row0 + p.row;
             const int col = 16 * step + p.col;
             if (flat >= n_rows_ || col >= scene_.head_dim_k) continue;
             const QueryRow at = query_row(flat, scene_.group());
@@ -273,7 +273,7 @@ class BlockOnHost {
     }
   }
 
-  PositionRange seen(int64_t flat, int sequence, PositionRange range) const {
+  PositionRange seen(int flat, int sequence, PositionRange range) const {
     if (flat >= n_rows_) return {0, 0};
     const auto token = static_cast<size_t>(query_row(flat, scene_.group()).token);
     if (scene_.sequences[token] != sequence) return {0, 0};
@@ -356,7 +356,7 @@ class BlockOnHost {
 
   const Scene& scene_;
   int kv_head_;
-  int64_t row0_, n_rows_ = 0;
+  int row0_, n_rows_ = 0;
   int split_, token0_ = 0, n_tokens_ = 0;
   Matrix k_, v_;  // zero past the head dims
   std::array<Warp, 4> warps_;
@@ -370,7 +370,7 @@ double error_of(Scene scene) {
   const auto n_tokens = static_cast<int64_t>(scene.positions.size());
   std::vector<std::vector<Partial>> parts(static_cast<size_t>(n_tokens * scene.n_head));
   for (int kv_head = 0; kv_head < scene.n_head_kv; ++kv_head) {
-    for (int64_t tile = 0; tile < query_tiles(n_tokens, scene.group()); ++tile) {
+    for (int tile = 0; tile < query_tiles(n_tokens, scene.group()); ++tile) {
       for (int split = 0; split < scene.n_splits; ++split) {
         BlockOnHost<kDim> block(scene, kv_head, tile, split);
         block.run();
