@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 
 #include "base/interrupt.h"
@@ -57,11 +58,19 @@ void check_fits(const Session& session, size_t n_prompt) {
 }
 
 // How far a long prompt has been read, on a terminal only; gone when it is done.
-void show_prompt_progress(int64_t n_done, size_t n_prompt) {
-  if (isatty(2) == 0) return;
+void show_prompt_progress(int64_t n_done, size_t n_prompt, const TextOptions& options) {
+  if (isatty(2) == 0 || options.simple_io) return;
   fprintf(stderr, "\r\x1b[Kreading the prompt: %lld of %zu tokens", static_cast<long long>(n_done), n_prompt);
   if (n_done == static_cast<int64_t>(n_prompt)) fprintf(stderr, "\r\x1b[K");
   fflush(stderr);
+}
+
+// Whether the prompt is shown in a colour of its own: on a terminal, unless NO_COLOR or the user says otherwise.
+bool use_color(const TextOptions& options) {
+  if (options.simple_io || options.color == OnOffAuto::off) return false;
+  if (options.color == OnOffAuto::on) return true;
+  const char* no_color = std::getenv("NO_COLOR");
+  return isatty(1) != 0 && (no_color == nullptr || *no_color == '\0');
 }
 
 const char* reason_text(StopReason reason) {
@@ -100,20 +109,23 @@ void run(RunOptions& options) {
   install_interrupt_handler();
   Output out;
   if (options.text.display_prompt) {
+    const bool color = use_color(options.text);
+    if (color) out.write("\x1b[33m");
     out.write(prompt);
+    if (color) out.write("\x1b[0m");
     out.flush();
   }
   GenerateOptions generation;
   generation.n_predict = options.text.n_predict < 0 ? -1 : options.text.n_predict;
   generation.n_keep = options.text.keep;
-  generation.context_shift = options.context_shift;
+  generation.context_shift = options.context_shift && options.text.n_predict != -2;
   generation.stop = options.text.reverse_prompts;
   GenerateCallbacks callbacks;
   callbacks.text = [&](std::string_view text) {
     out.write(text);
     out.flush();
   };
-  callbacks.prompt_progress = [&](int64_t n_done) { show_prompt_progress(n_done, ids.size()); };
+  callbacks.prompt_progress = [&](int64_t n_done) { show_prompt_progress(n_done, ids.size(), options.text); };
   callbacks.interrupted = [] { return interrupted(); };
   const GenerateStats stats = generate(session, sampler, ids, generation, callbacks);
   out.write("\n");
@@ -125,13 +137,13 @@ void run(RunOptions& options) {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("run", "Completes a prompt and prints the text as it comes.");
+  CLI::App* command = app.add_subcommand("run", "complete a prompt and print the text as it comes");
   const auto options = std::make_shared<RunOptions>();
   add_text_options(*command, options->text);
   add_model_options(*command, options->model);
   add_context_options(*command, options->context);
   command->add_flag("--context-shift,!--no-context-shift", options->context_shift,
-                    "When the context is full, drop the older half of what --keep does not keep, and go on")
+                    "when the context is full, drop the older half of what --keep does not keep, and go on")
       ->group("Context");
   add_thread_options(*command, options->threads);
   add_offload_options(*command, options->offload);

@@ -99,6 +99,9 @@ std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options, 
   cpu_options.n_threads = options.threads > 0 ? options.threads : 0;
   cpu_options.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : 0;
   cpu_options.isa = chosen_isa();
+  // With numactl the threads stay where it put them.
+  if (options.numa == Numa::distribute) cpu_options.numa = cpu::NumaPolicy::distribute;
+  if (options.numa == Numa::isolate) cpu_options.numa = cpu::NumaPolicy::isolate;
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(cpu::make_cpu_device(cpu_options));
   log_verbose("%s: %s", devices[0]->info().name.c_str(), devices[0]->info().description.c_str());

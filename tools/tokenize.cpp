@@ -79,7 +79,7 @@ void tokenize(const Options& options) {
 
 void add_tokenize(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("tokenize", "Show the tokens of a text");
+  CLI::App* command = app.add_subcommand("tokenize", "show the tokens of a text");
   command->add_option("-m,--model", options->model, "The GGUF file; one that holds only a vocabulary will do")
       ->type_name("FILE")
       ->required();

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/checked.h"
+#include "base/numa.h"
 #include "cpu/host_memory.h"
 #include "cpu/step.h"
 
@@ -53,6 +54,16 @@ StepPtr compile_node(const CompileContext& c, const Node& node) {
                     node.op);
 }
 
+// Binds every worker: round robin over the nodes, or all to the node that we are on.
+void bind_workers(ThreadPool& pool, NumaPolicy policy) {
+  const std::vector<std::vector<int>> nodes = numa_nodes();
+  const auto home = static_cast<size_t>(current_numa_node(nodes));
+  pool.run([&](Worker& worker) {
+    const size_t node = policy == NumaPolicy::isolate ? home : static_cast<size_t>(worker.index()) % nodes.size();
+    bind_thread(nodes[node]);
+  });
+}
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuOptions& options)
@@ -62,6 +73,7 @@ class CpuDevice final : public Device {
         pool_(std::max(n_threads_, n_threads_batch_)) {
     n_threads_ = std::min(n_threads_, pool_.n_threads());
     n_threads_batch_ = std::min(n_threads_batch_, pool_.n_threads());
+    if (options.numa != NumaPolicy::anywhere) bind_workers(pool_, options.numa);
     info_.name = "CPU";
     info_.description = std::string(isa_name(options.isa)) + ", " + std::to_string(n_threads_) + " threads";
     info_.host_memory = true;

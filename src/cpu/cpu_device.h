@@ -9,10 +9,14 @@
 
 namespace tandem::cpu {
 
+// Where the threads run on a machine with several memory nodes.
+enum class NumaPolicy { anywhere, distribute, isolate };  // isolate: on the node we were started on
+
 struct CpuOptions {
   int n_threads = 0;        // for steps of one token; 0: physical cores
   int n_threads_batch = 0;  // for longer steps; 0: as n_threads
   Isa isa = best_isa();
+  NumaPolicy numa = NumaPolicy::anywhere;
 };
 
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});

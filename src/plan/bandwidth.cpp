@@ -67,7 +67,7 @@ uint64_t read_chunk(const std::byte* chunk) {
 
 size_t bandwidth_buffer_bytes(size_t free_bytes) {
   constexpr size_t kUsual = 512u << 20;
-  return std::clamp(free_bytes / 4, kChunk, kUsual) / kChunk * kChunk;
+  return std::clamp(free_bytes / 4, kWindows * kChunk, kUsual) / kChunk * kChunk;
 }
 
 double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {

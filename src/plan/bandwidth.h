@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// A buffer that caches hold little of, and that is not much of `free_bytes`.
+// A buffer that caches hold little of, and that is not much of `free_bytes`; 16 MiB at the least.
 size_t bandwidth_buffer_bytes(size_t free_bytes);
 
 // Bytes per second at which all workers of the pool together read memory. A buffer of n_bytes is read over

@@ -6,7 +6,9 @@
 namespace tandem {
 namespace {
 
-std::string mib(size_t bytes) { return format("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }
+std::string mib(size_t bytes) {
+  return format("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
 // Bytes of a layer's weights by the device that reads them, and which of them are experts.
 struct LayerWeights {
@@ -24,7 +26,8 @@ std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit
     for (TensorId id : node.inputs) {
       if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
       const Weight& w = *graph.tensor(id).weight;
-      layer.bytes[device] += std::holds_alternative<EmbedOp>(node.op) ? row_bytes(w.dtype, w.n_cols) : w.n_bytes();
+      layer.bytes[device] +=
+          std::holds_alternative<EmbedOp>(node.op) ? row_bytes(w.dtype, w.n_cols) : w.n_bytes();
     }
   }
   return layers;
@@ -51,22 +54,26 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       continue;
     }
     const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
-    text += format("%-8d %-34s %-10s %s %s\n", layer, where.c_str(), weights.has_experts ? name(p.experts).c_str() : "-",
-                   name(p.kv).c_str(), mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str());
+    text += format("%-8d %-34s %-10s %s %s\n", layer, where.c_str(),
+                   weights.has_experts ? name(p.experts).c_str() : "-", name(p.kv).c_str(),
+                   mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str());
   }
-  text += format("\n%-8s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache", "activations", "scratch",
-                 "total", "free");
+  text += format("\n%-8s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache", "activations",
+                 "scratch", "total", "free");
   for (size_t d = 0; d < r.devices.size(); ++d) {
     const DeviceBytes& b = fit.bytes.devices[d];
-    text += format("%-8s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(), mib(b.weights).c_str(),
-                   mib(b.kv).c_str(), mib(b.activations).c_str(), mib(b.scratch).c_str(), mib(b.total()).c_str(),
-                   mib(r.devices[d]->memory_info().free_bytes).c_str());
+    text +=
+        format("%-8s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(),
+               mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(), mib(b.scratch).c_str(),
+               mib(b.total()).c_str(), mib(r.devices[d]->memory_info().free_bytes).c_str());
   }
   text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
   const BusBytes& bus = fit.bytes.per_token;
-  text += format("bus, per decoded token: %zu bytes of activations in %zu copies, %zu of logits, %zu of step inputs and %zu "
-                 "for each cache block in use\n",
-                 bus.activations, bus.n_transfers, bus.logits, bus.inputs, bus.inputs_per_block);
+  text += format(
+      "bus, per decoded token: %zu bytes of activations in %zu copies, %zu of logits, %zu of step inputs and "
+      "%zu "
+      "for each cache block in use\n",
+      bus.activations, bus.n_transfers, bus.logits, bus.inputs, bus.inputs_per_block);
   if (fit.fallbacks.empty()) text += "every op runs where it was placed\n";
   for (const std::string& fallback : fit.fallbacks) text += "runs on the CPU instead: " + fallback + "\n";
   return text;

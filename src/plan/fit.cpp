@@ -7,7 +7,8 @@
 namespace tandem {
 namespace {
 
-// Moves what its device cannot run to the host: nodes of weights by their weights, attention with the layer's cache.
+// Moves what its device cannot run to the host: nodes of weights by their weights, attention with the layer's
+// cache.
 std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
   std::map<std::string, int> reasons;
   const Graph& graph = *r.graphs[0];
@@ -38,8 +39,8 @@ Fit fit_with(const FitRequest& r, int64_t n_gpu_layers) {
   return result;
 }
 
-// The first GPU that cannot hold its part beside `reserve` bytes; 0 when all can. Host memory is for the system to
-// judge: it may be overcommitted.
+// The first GPU that cannot hold its part beside `reserve` bytes; 0 when all can. Host memory is for the
+// system to judge: it may be overcommitted.
 size_t first_too_small(const FitRequest& r, const Footprint& bytes, size_t reserve) {
   for (size_t d = 1; d < r.devices.size(); ++d) {
     if (r.devices[d]->info().host_memory || bytes.devices[d].total() == 0) continue;
@@ -49,7 +50,8 @@ size_t first_too_small(const FitRequest& r, const Footprint& bytes, size_t reser
 }
 
 Fit largest_that_fits(const FitRequest& r, size_t reserve) {
-  // Not every number of layers needs more than the one before (an arena may shrink), so they are tried from the top.
+  // Not every number of layers needs more than the one before (an arena may shrink), so they are tried from
+  // the top.
   for (int64_t n = r.architecture.hparams().n_layer + 1; n > 0; --n) {
     Fit candidate = fit_with(r, n);
     if (first_too_small(r, candidate.bytes, reserve) == 0) return candidate;
@@ -69,14 +71,16 @@ std::string advice(const FitRequest& r, int64_t n_gpu_layers) {
   ways.push_back("-ngl " + std::to_string(n));
   KvConfig kv = r.kv;
   while (kv.n_ctx > 512 && !fits_with_kv(r, n_gpu_layers, kv)) kv.n_ctx /= 2;
-  if (kv.n_ctx < r.kv.n_ctx && fits_with_kv(r, n_gpu_layers, kv)) ways.push_back("-c " + std::to_string(kv.n_ctx));
+  if (kv.n_ctx < r.kv.n_ctx && fits_with_kv(r, n_gpu_layers, kv))
+    ways.push_back("-c " + std::to_string(kv.n_ctx));
   kv = r.kv;
   kv.k_dtype = kv.v_dtype = DType::Q8_0;
   bool cacheable = true;
   for (const KvShape& s : kv.layers) cacheable &= s.head_dim_k % 32 == 0 && s.head_dim_v % 32 == 0;
   if (cacheable && fits_with_kv(r, n_gpu_layers, kv)) ways.push_back("-ctk q8_0 -ctv q8_0");
   std::string text;
-  for (size_t i = 0; i < ways.size(); ++i) text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
+  for (size_t i = 0; i < ways.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
   return text;
 }
 

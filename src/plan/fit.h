@@ -1,5 +1,5 @@
-// Fitting a session into the devices' memory: how many layers go to the GPUs when the user leaves it open, and what
-// would fit when what was asked for does not.
+// Fitting a session into the devices' memory: how many layers go to the GPUs when the user leaves it open,
+// and what would fit when what was asked for does not.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,9 @@ struct Fit {
   std::vector<std::string> fallbacks;
 };
 
-// With flags.n_gpu_layers set: exactly that, or Error(out_of_memory) that says what is needed, what is free, and which
-// -ngl, -c or cache types would fit. Not set: the most layers that fit beside kReserve free bytes on every GPU.
+// With flags.n_gpu_layers set: exactly that, or Error(out_of_memory) that says what is needed, what is free,
+// and which -ngl, -c or cache types would fit. Not set: the most layers that fit beside kReserve free bytes
+// on every GPU.
 inline constexpr size_t kReserve = size_t{256} << 20;
 Fit fit(const FitRequest& request);
 

@@ -9,7 +9,8 @@ namespace tandem {
 namespace {
 
 // The cache as a device will see it, without addresses.
-std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Placement& placement, size_t n_devices) {
+std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Placement& placement,
+                                                    size_t n_devices) {
   std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     layers[static_cast<size_t>(placement.layers[i].kv)][i] = kv_layer_shape(kv, i);

@@ -1,5 +1,5 @@
-// Footprint: every byte that a session will take, known before the first is allocated. Computed by the code that
-// allocates: partitions, arenas, cache sizes and the devices' own answers about weights and scratch.
+// Footprint: every byte that a session will take, known before the first is allocated. Computed by the code
+// that allocates: partitions, arenas, cache sizes and the devices' own answers about weights and scratch.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 namespace tandem {
 
 struct DeviceBytes {
-  size_t weights = 0;      // copied to the device; 0 on the host, where they are mapped
+  size_t weights = 0;  // copied to the device; 0 on the host, where they are mapped
   size_t kv = 0;
   size_t activations = 0;  // the arena that all programs share
   size_t scratch = 0;
@@ -20,17 +20,17 @@ struct DeviceBytes {
 
 // What crosses between devices when one token is decoded.
 struct BusBytes {
-  size_t activations = 0;          // transfers between segments
-  size_t logits = 0;               // from the device that makes them to the host
-  size_t inputs = 0;               // ids, positions, ... to each device; the block table is inputs_per_block more
-  size_t inputs_per_block = 0;     // for every cache block in use
+  size_t activations = 0;  // transfers between segments
+  size_t logits = 0;       // from the device that makes them to the host
+  size_t inputs = 0;       // ids, positions, ... to each device; the block table is inputs_per_block more
+  size_t inputs_per_block = 0;  // for every cache block in use
   size_t n_transfers = 0;
 };
 
 struct Footprint {
   std::vector<DeviceBytes> devices;
   BusBytes per_token;
-  size_t mapped_weights = 0;       // bytes of weights that the host reads where they are mapped
+  size_t mapped_weights = 0;  // bytes of weights that the host reads where they are mapped
 };
 
 // For the given graphs (the shape classes that a session compiles, the decode one first).

@@ -28,8 +28,8 @@ std::vector<double> shares_of(const std::vector<Device*>& devices, const Offload
   const size_t n_gpus = devices.size() - 1;
   if (flags.split_mode == SplitMode::none) {
     if (flags.main_gpu < 0 || static_cast<size_t>(flags.main_gpu) >= n_gpus) {
-      throw_error(ErrorCode::usage, "-mg %lld: there are %zu GPUs, numbered from 0", static_cast<long long>(flags.main_gpu),
-                  n_gpus);
+      throw_error(ErrorCode::usage, "-mg %lld: there are %zu GPUs, numbered from 0",
+                  static_cast<long long>(flags.main_gpu), n_gpus);
     }
     std::vector<double> shares(n_gpus, 0.0);
     shares[static_cast<size_t>(flags.main_gpu)] = 1.0;
@@ -37,7 +37,8 @@ std::vector<double> shares_of(const std::vector<Device*>& devices, const Offload
   }
   if (flags.tensor_split.empty()) {
     std::vector<double> shares;
-    for (size_t d = 1; d < devices.size(); ++d) shares.push_back(static_cast<double>(devices[d]->memory_info().free_bytes));
+    for (size_t d = 1; d < devices.size(); ++d)
+      shares.push_back(static_cast<double>(devices[d]->memory_info().free_bytes));
     return shares;
   }
   std::vector<double> shares = flags.tensor_split;
@@ -57,11 +58,12 @@ int find_device(const std::vector<Device*>& devices, const std::string& name) {
     if (devices[d]->info().name == name) return static_cast<int>(d);
     known += (d ? ", " : "") + devices[d]->info().name;
   }
-  throw_error(ErrorCode::usage, "-ot: there is no device %s; there is: %s", printable(name).c_str(), known.c_str());
+  throw_error(ErrorCode::usage, "-ot: there is no device %s; there is: %s", printable(name).c_str(),
+              known.c_str());
 }
 
-void apply_overrides(Placement& placement, const std::deque<Weight>& weights, const std::vector<Device*>& devices,
-                     const OffloadFlags& flags) {
+void apply_overrides(Placement& placement, const std::deque<Weight>& weights,
+                     const std::vector<Device*>& devices, const OffloadFlags& flags) {
   for (const auto& [pattern, device_name] : flags.overrides) {
     const int device = find_device(devices, device_name);
     std::regex regex;
@@ -76,7 +78,8 @@ void apply_overrides(Placement& placement, const std::deque<Weight>& weights, co
       matched = true;
       placement.overrides.try_emplace(&w, device);
     }
-    if (!matched) throw_error(ErrorCode::usage, "-ot: '%s' matches no tensor of this model", printable(pattern).c_str());
+    if (!matched)
+      throw_error(ErrorCode::usage, "-ot: '%s' matches no tensor of this model", printable(pattern).c_str());
   }
 }
 
@@ -91,7 +94,8 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     TANDEM_CHECK(devices.size() > 1);
     const std::vector<int> gpu = divide_layers(n, shares_of(devices, flags));
     const int64_t first = std::max<int64_t>(0, n_layer - n);
-    const int64_t n_kv = flags.kv_on_host ? 0 : std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer);
+    const int64_t n_kv =
+        flags.kv_on_host ? 0 : std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer);
     for (int64_t i = first; i < n_layer; ++i) {
       LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
       layer.weights = 1 + gpu[static_cast<size_t>(i - first)];

@@ -11,7 +11,8 @@ namespace tandem::cpu {
 namespace {
 
 TEST(Isa, NamesGoBothWays) {
-  for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni}) EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
+  for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni})
+    EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
   for (std::string_view name : {"", "?", "AVX2", "avx", "avx512 ", "neon"}) {
     EXPECT_EQ(isa_from_name(name), std::nullopt) << name;
   }

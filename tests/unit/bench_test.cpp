@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -239,7 +241,7 @@ TEST(Bandwidth, IsThatOfAMachine) {
 TEST(Bandwidth, TakesLittleOfTheMemoryThatIsFree) {
   EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40), 512u << 20);
   EXPECT_EQ(bandwidth_buffer_bytes(100u << 20), 25u << 20);
-  EXPECT_EQ(bandwidth_buffer_bytes(0), 1u << 20);
+  EXPECT_EQ(bandwidth_buffer_bytes(0), 16u << 20);
 }
 
 class BenchStories : public testing::Test {

@@ -91,7 +91,7 @@ TEST(PreTokenizer, WhiteSpaceIsThatOfUnicode) {
 }
 
 TEST(PreTokenizer, NothingIsLostAndNothingIsQuadratic) {
-  constexpr size_t n = 200'000;
+  constexpr size_t n = 100'000;
   std::string mixed;
   while (mixed.size() < n) mixed += "Hello WORLD it's 12345 中文 \u00e9\u0301\u4e2d!? \r\n\t  x_y ½ ";
   const std::string texts[] = {std::string(n, 'a'),

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
+
+#include "base/numa.h"
 
 namespace tandem {
 namespace {
@@ -30,6 +33,18 @@ TEST(ThreadPool, EveryItemIsClaimedOnceAndStepsAreOrdered) {
       EXPECT_EQ(second, std::vector<int>(97, 1));
     }
   }
+}
+
+TEST(Numa, EveryProcessorBelongsToOneNodeAndThreadsCanBeBound) {
+  const auto nodes = numa_nodes();
+  ASSERT_FALSE(nodes.empty());
+  std::set<int> seen;
+  for (const auto& node : nodes) {
+    for (int cpu : node) EXPECT_TRUE(seen.insert(cpu).second) << cpu;
+  }
+  EXPECT_GE(static_cast<int>(seen.size()), physical_core_count());
+  EXPECT_LT(static_cast<size_t>(current_numa_node(nodes)), nodes.size());
+  std::thread([&] { EXPECT_TRUE(bind_thread(nodes[0])); }).join();
 }
 
 TEST(ThreadPool, PhysicalCoresAreAtLeastOne) { EXPECT_GE(physical_core_count(), 1); }

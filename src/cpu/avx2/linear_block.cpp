@@ -103,6 +103,8 @@ TANDEM_INLINE void pack_scales(const Strip& strip, int64_t k0, int64_t n_blocks,
 }
 
 // Unsigned weights. A group is 4 columns of 8 rows; the int16 lanes sum 8 groups, starting from the centres.
+// A block costs 16 operations and 4 at its end, for 256 products; a tile of 2 x 4 vectors loads 6 for every 8
+// products.
 template <class Format>
 struct BytePanel32 {
   using Block = typename Format::Block;
@@ -163,7 +165,9 @@ struct BytePanel32 {
   }
 };
 
-// Signed weights, whose products do not fit int16 sums: int16 panels. A group is 2 columns of 8 rows.
+// Signed weights, whose products do not fit int16 sums: int16 panels. A group is 2 columns of 8 rows. A block
+// costs 32 operations and 3 at its end, for 256 products: less than moving signs from the weights to the
+// activations.
 template <class Format>
 struct WordPanel32 {
   using Block = typename Format::Block;
@@ -234,22 +238,14 @@ constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<F
 
 const DtypeKernels* block_kernels(DType dtype) {
   switch (dtype) {
-    case DType::Q4_0:
-      return &byte_kernels<Q4_0>;
-    case DType::Q4_1:
-      return &byte_kernels<Q4_1>;
-    case DType::Q5_0:
-      return &byte_kernels<Q5_0>;
-    case DType::Q5_1:
-      return &byte_kernels<Q5_1>;
-    case DType::MXFP4:
-      return &byte_kernels<MXFP4>;
-    case DType::Q8_0:
-      return &word_kernels<Q8_0>;
-    case DType::IQ4_NL:
-      return &word_kernels<IQ4_NL>;
-    default:
-      return nullptr;
+    case DType::Q4_0: return &byte_kernels<Q4_0>;
+    case DType::Q4_1: return &byte_kernels<Q4_1>;
+    case DType::Q5_0: return &byte_kernels<Q5_0>;
+    case DType::Q5_1: return &byte_kernels<Q5_1>;
+    case DType::MXFP4: return &byte_kernels<MXFP4>;
+    case DType::Q8_0: return &word_kernels<Q8_0>;
+    case DType::IQ4_NL: return &word_kernels<IQ4_NL>;
+    default: return nullptr;
   }
 }
 

@@ -16,7 +16,7 @@ TANDEM_INLINE float plus_addends(const LinearCall& call, int64_t token, int64_t 
   return y;
 }
 
-// Calls fn.template operator()<T>(first, T) over the tokens, T being Most or what is left at the end.
+// Calls fn.template operator()<T>(first) over the tokens, T being Most or what is left at the end.
 template <int Most, class Fn>
 TANDEM_INLINE void for_tokens(int64_t n, Fn&& fn) {
   int64_t t = 0;

@@ -121,14 +121,10 @@ constexpr DtypeKernels kernels_for = dtype_kernels<DotFloat<Format>, FloatPanel<
 
 const DtypeKernels* float_kernels(DType dtype) {
   switch (dtype) {
-    case DType::F32:
-      return &kernels_for<F32>;
-    case DType::F16:
-      return &kernels_for<F16>;
-    case DType::BF16:
-      return &kernels_for<BF16>;
-    default:
-      return nullptr;
+    case DType::F32: return &kernels_for<F32>;
+    case DType::F16: return &kernels_for<F16>;
+    case DType::BF16: return &kernels_for<BF16>;
+    default: return nullptr;
   }
 }
 

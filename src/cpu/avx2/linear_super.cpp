@@ -315,20 +315,13 @@ constexpr DtypeKernels iq4_xs_kernels = dtype_kernels<DotK<IQ4_XS>, WordPanelK<I
 
 const DtypeKernels* super_block_kernels(DType dtype) {
   switch (dtype) {
-    case DType::Q2_K:
-      return &byte_kernels<Q2_K>;
-    case DType::Q3_K:
-      return &byte_kernels<Q3_K>;
-    case DType::Q4_K:
-      return &byte_kernels<Q4_K>;
-    case DType::Q5_K:
-      return &byte_kernels<Q5_K>;
-    case DType::Q6_K:
-      return &byte_kernels<Q6_K>;
-    case DType::IQ4_XS:
-      return &iq4_xs_kernels;
-    default:
-      return nullptr;
+    case DType::Q2_K: return &byte_kernels<Q2_K>;
+    case DType::Q3_K: return &byte_kernels<Q3_K>;
+    case DType::Q4_K: return &byte_kernels<Q4_K>;
+    case DType::Q5_K: return &byte_kernels<Q5_K>;
+    case DType::Q6_K: return &byte_kernels<Q6_K>;
+    case DType::IQ4_XS: return &iq4_xs_kernels;
+    default: return nullptr;
   }
 }
 
