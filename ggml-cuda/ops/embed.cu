@@ -1,4 +1,6 @@
-// embed: gathers rows of the token table as floats. A block a token. Reads n rows of the table, writes n * d floats.
+// embed: gathers rows of the token table as floats. A block a token; of a quantized table a thread takes a block of
+// 32 columns (layout.h). Reads n rows of the table, writes n * d floats.
+#include "ggml-cuda/formats.h"
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -9,32 +11,62 @@ __global__ void embed_plain(const int32_t* ids, PlainValues table, float* x, int
   for (int64_t i = threadIdx.x; i < n_cols; i += blockDim.x) x[to + i] = table[from + i] * scale;
 }
 
+template <DType T>
+__global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int64_t n_cols, float scale) {
+  const int n_blocks = static_cast<int>(n_cols / kBlockColumns);
+  const auto first = static_cast<uint32_t>(ids[blockIdx.x]) * static_cast<uint32_t>(n_blocks);
+  for (int b = threadIdx.x; b < n_blocks; b += blockDim.x) {
+    float block[kBlockColumns];
+    dequantize_block<T>(table, first + b, block);
+    float4* to = reinterpret_cast<float4*>(x + blockIdx.x * n_cols + b * kBlockColumns);
+#pragma unroll
+    for (int i = 0; i < kBlockColumns; i += 4) {
+      to[i / 4] = {scale * block[i], scale * block[i + 1], scale * block[i + 2], scale * block[i + 3]};
+    }
+  }
+}
+
 class EmbedStep final : public Step {
  public:
   EmbedStep(const CompileContext& context, const Node& node)
       : ids_(context.address<const int32_t>(node.inputs[0])),
-        table_(plain_values(context, node.inputs[1])),
+        table_(context.address<const std::byte>(node.inputs[1])),
+        dtype_(context.tensor(node.inputs[1]).dtype),
+        n_vocab_(context.tensor(node.inputs[1]).n_rows),
         x_(context.address<float>(node.output)),
         n_cols_(context.tensor(node.output).n_cols),
         scale_(std::get<EmbedOp>(node.op).scale) {}
 
   void launch(const LaunchContext& context) const override {
-    embed_plain<<<static_cast<unsigned>(context.shape.n_tokens), 256, 0, context.stream>>>(ids_, table_, x_, n_cols_,
-                                                                                           scale_);
-    check_launch("embed_plain");
+    const auto n = static_cast<unsigned>(context.shape.n_tokens);
+    if (is_plain(dtype_)) {
+      embed_plain<<<n, 256, 0, context.stream>>>(ids_, PlainValues{table_, dtype_}, x_, n_cols_, scale_);
+    } else {
+      const Planes planes = planes_of(dtype_, table_, n_vocab_, n_cols_);
+      for_format(dtype_, [&]<DType T>() {
+        embed_quantized<T><<<n, 128, 0, context.stream>>>(ids_, planes, x_, n_cols_, scale_);
+      });
+    }
+    check_launch("embed");
   }
 
  private:
-  const int32_t* ids_;  // [n_tokens]
-  PlainValues table_;   // [n_vocab, n_cols]
-  float* x_;            // [n_tokens, n_cols]
+  const int32_t* ids_;      // [n_tokens]
+  const std::byte* table_;  // [n_vocab, n_cols]
+  DType dtype_;
+  int64_t n_vocab_;
+  float* x_;  // [n_tokens, n_cols]
   int64_t n_cols_;
   float scale_;
 };
 
 }  // namespace
 
-std::string why_not_embed(const Graph& graph, const Node& node) { return why_not_plain(graph, node.inputs[1], "embed"); }
+std::string why_not_embed(const Graph& graph, const Node& node) {
+  const Tensor& table = graph.tensor(node.inputs[1]);
+  if (is_plain(table.dtype) || is_quantized(table.dtype)) return "";
+  return table.name + ": dtype " + std::string(dtype_name(table.dtype)) + " has no kernel";
+}
 
 StepPtr compile_embed(const CompileContext& context, const Node& node) {
   return std::make_unique<EmbedStep>(context, node);

@@ -1,0 +1,287 @@
+// Reading the planes of layout.h: a block's bits from memory into registers, the bits into bytes fit for integer
+// products, and the block's scales. Everything is resolved at compile time by dtype. Any thread, nothing thrown.
+//
+// An element is scale * (code - kCodeOffset) - minimum, with the scale and minimum of its half of the block. Codes are
+// unsigned bytes below 128, or signed bytes.
+#pragma once
+
+#include "ggml-cuda/layout.h"
+#include "gguf/blocks.h"
+
+namespace tandem::cuda {
+
+template <DType T>
+struct Format {
+  static constexpr PieceBytes kBytes = piece_bytes(T);
+  static constexpr int kCodeOffset =
+      T == DType::Q4_0 ? 8 : T == DType::Q5_0 ? 16 : T == DType::Q6_K ? 32 : T == DType::Q3_K ? 4 : 0;
+  // The halves of a block have scales of their own.
+  static constexpr bool kHalves = T == DType::Q2_K || T == DType::Q3_K || T == DType::Q6_K;
+  static constexpr bool kMinimum = T == DType::Q4_1 || T == DType::Q5_1 || T == DType::Q2_K || T == DType::Q4_K ||
+                                   T == DType::Q5_K;
+  // Codes are indices into a table of signed bytes; their nibbles lie in the order that byte permutation wants.
+  static constexpr bool kTable = T == DType::IQ4_NL || T == DType::IQ4_XS || T == DType::MXFP4;
+  static constexpr bool kTwoBits = kBytes.low == 8;
+};
+
+// What a block of any dtype brings in from memory; the parts that a dtype does not have are never touched.
+struct RawBlock {
+  uint32_t low[4];
+  uint32_t high[4];
+  uint32_t scale;
+  uint32_t super[4];
+};
+
+struct BlockScales {
+  float scale[2];    // of the halves; equal unless kHalves
+  float minimum[2];  // 0 unless kMinimum
+};
+
+// Reads through the read-only path, without keeping the line in L1: weights are read once.
+template <int kWords>
+TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to) {
+#ifdef __CUDA_ARCH__
+  if constexpr (kWords == 4) {
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "l"(from));
+  } else if constexpr (kWords == 2) {
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+  } else {
+    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+  }
+#else
+  for (int i = 0; i < kWords; ++i) to[i] = reinterpret_cast<const uint32_t*>(from)[i];
+#endif
+}
+
+template <class T>
+TANDEM_HD inline uint32_t load_small(const T* from) {
+#ifdef __CUDA_ARCH__
+  return __ldg(from);
+#else
+  return *from;
+#endif
+}
+
+template <int kBytes>
+TANDEM_HD inline void load_piece(const std::byte* plane, uint32_t piece, uint32_t* to) {
+  if constexpr (kBytes == 1) {
+    to[0] = load_small(reinterpret_cast<const uint8_t*>(plane) + piece);
+  } else if constexpr (kBytes == 2) {
+    to[0] = load_small(reinterpret_cast<const uint16_t*>(plane) + piece);
+  } else if constexpr (kBytes != 0) {
+    load_words<kBytes / 4>(plane + static_cast<uint64_t>(piece) * kBytes, to);
+  }
+}
+
+template <DType T>
+TANDEM_HD inline RawBlock load_block(const Planes& planes, uint32_t block) {
+  using F = Format<T>;
+  RawBlock raw{};
+  load_piece<F::kBytes.low>(planes.low, block, raw.low);
+  load_piece<F::kBytes.high>(planes.high, block, raw.high);
+  load_piece<F::kBytes.scale>(planes.scale, block, &raw.scale);
+  load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, raw.super);
+  return raw;
+}
+
+// Byte i of the result is byte (selector >> 4i & 7) of the eight bytes b:a. Bit 3 of a selector must be 0.
+TANDEM_HD inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(a, b, selector);
+#else
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return result;
+#endif
+}
+
+constexpr uint32_t table_word(const int8_t* table, int w) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(static_cast<uint8_t>(table[4 * w + i])) << 8 * i;
+  return word;
+}
+
+template <DType T, int kWord>
+inline constexpr uint32_t kTableWord = table_word(T == DType::MXFP4 ? kvalues_mxfp4 : kvalues_iq4nl, kWord);
+
+// Four bytes of the table of 16. Nibble i of the arguments, for the byte i of the result: the low three bits of the
+// index; and i, or 4 + i where the index has bit 3 set.
+template <DType T>
+TANDEM_HD inline uint32_t look_up(uint32_t low_bits, uint32_t upper) {
+  return permute_bytes(permute_bytes(kTableWord<T, 0>, kTableWord<T, 1>, low_bits),
+                       permute_bytes(kTableWord<T, 2>, kTableWord<T, 3>, low_bits), upper);
+}
+
+struct CodeWords {
+  uint32_t first, second;  // columns 4w..4w+3 and 16+4w..16+4w+3, a byte each
+};
+
+// x >> by, or x << -by; by is a constant once inlined.
+TANDEM_HD inline uint32_t shift_right(uint32_t x, int by) { return by >= 0 ? x >> by : x << -by; }
+
+// Word w of both halves.
+//   low_a, low_b    4-bit codes: word w of the low piece, nothing; 2-bit: its two words; Q8_0: word w of low, of high
+//   high_a, high_b  one high bit: the piece, nothing; two: the two words of the piece
+template <DType T>
+TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t high_a, uint32_t high_b, int w) {
+  using F = Format<T>;
+  CodeWords q{};
+  if constexpr (T == DType::Q8_0) {
+    return {low_a, low_b};
+  } else if constexpr (F::kTable) {
+    const uint32_t low_bits = low_a & 0x77777777u;
+    const uint32_t upper = (low_a >> 1 & 0x44444444u) | 0x32103210u;
+    return {look_up<T>(low_bits & 0xffff, upper & 0xffff), look_up<T>(low_bits >> 16, upper >> 16)};
+  } else if constexpr (F::kTwoBits) {
+    q = {low_a >> 2 * w & 0x03030303u, low_b >> 2 * w & 0x03030303u};
+  } else {
+    q = {low_a & 0x0f0f0f0fu, low_a >> 4 & 0x0f0f0f0fu};
+  }
+  if constexpr (F::kBytes.high == 4) {  // bit 8i + w of column 4w + i, bit 8i + 4 + w of column 16 + 4w + i
+    constexpr int at = F::kTwoBits ? 2 : 4;
+    q.first |= shift_right(high_a, w - at) & (0x01010101u << at);
+    q.second |= shift_right(high_a, w + 4 - at) & (0x01010101u << at);
+  } else if constexpr (F::kBytes.high == 8) {  // bits 8i + 2w of column 4w + i; the second half in its own word
+    q.first |= shift_right(high_a, 2 * w - 4) & 0x30303030u;
+    q.second |= shift_right(high_b, 2 * w - 4) & 0x30303030u;
+  }
+  return q;
+}
+
+template <DType T>
+TANDEM_HD inline CodeWords unpack_word(const RawBlock& raw, int w) {
+  using F = Format<T>;
+  if constexpr (T == DType::Q8_0) return unpack_word<T>(raw.low[w], raw.high[w], 0, 0, w);
+  if constexpr (F::kTwoBits) return unpack_word<T>(raw.low[0], raw.low[1], raw.high[0], 0, w);
+  return unpack_word<T>(raw.low[w], 0, raw.high[0], raw.high[1], w);
+}
+
+// The same, straight from memory: what a thread needs that takes one word of a block.
+template <DType T>
+TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int w) {
+  using F = Format<T>;
+  const auto word = [block](const std::byte* plane, int words_per_piece, int i) {
+    return load_small(reinterpret_cast<const uint32_t*>(plane) + static_cast<uint64_t>(block) * words_per_piece + i);
+  };
+  if constexpr (T == DType::Q8_0) {
+    return unpack_word<T>(word(planes.low, 4, w), word(planes.high, 4, w), 0, 0, w);
+  } else {
+    uint32_t low_a, low_b = 0, high_a = 0, high_b = 0;
+    if constexpr (F::kTwoBits) {
+      low_a = word(planes.low, 2, 0), low_b = word(planes.low, 2, 1);
+    } else {
+      low_a = word(planes.low, 4, w);
+    }
+    if constexpr (F::kBytes.high != 0) high_a = word(planes.high, F::kBytes.high / 4, 0);
+    if constexpr (F::kBytes.high == 8) high_b = word(planes.high, 2, 1);
+    return unpack_word<T>(low_a, low_b, high_a, high_b, w);
+  }
+}
+
+// Six-bit scale and minimum of block s of a super-block of Q4_K and Q5_K. words[0] has their low four bits of the
+// scales, words[1] those of the minimums, words[2] the high two of both: scale | minimum << 2; four bits a block.
+TANDEM_HD inline void k4_scale(const uint32_t* words, int s, int* scale, int* minimum) {
+  const uint32_t high = words[2] >> 4 * s;
+  *scale = static_cast<int>((words[0] >> 4 * s & 15) | (high & 3) << 4);
+  *minimum = static_cast<int>((words[1] >> 4 * s & 15) | (high & 12) << 2);
+}
+
+TANDEM_HD inline float low_half(uint32_t word) { return half_to_float(static_cast<fp16_t>(word & 0xffff)); }
+TANDEM_HD inline float high_half(uint32_t word) { return half_to_float(static_cast<fp16_t>(word >> 16)); }
+
+// 2^(e - 127) / 2: as e8m0_to_fp32_half.
+TANDEM_HD inline float exponent_scale(uint32_t e) {
+  return std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+}
+
+// s: the block's index in its super-block. The order of multiplications is that of the reference.
+template <DType T>
+TANDEM_HD inline BlockScales block_scales(uint32_t scale, const uint32_t* super, int s) {
+  const auto both = [](float d, float m) { return BlockScales{{d, d}, {m, m}}; };
+  if constexpr (T == DType::Q4_1 || T == DType::Q5_1) {
+    return both(low_half(scale), -high_half(scale));
+  } else if constexpr (T == DType::Q4_K || T == DType::Q5_K) {
+    int sc, m;
+    k4_scale(super + 1, s, &sc, &m);
+    return both(mul_rn(low_half(super[0]), static_cast<float>(sc)), mul_rn(high_half(super[0]), static_cast<float>(m)));
+  } else if constexpr (T == DType::IQ4_XS) {
+    const int sc = static_cast<int>((super[1] >> 4 * s & 15) | (super[0] >> (16 + 2 * s) & 3) << 4);
+    return both(mul_rn(low_half(super[0]), static_cast<float>(sc - 32)), 0.0f);
+  } else if constexpr (T == DType::Q2_K) {
+    const float d = low_half(super[0]), m = high_half(super[0]);
+    return {{mul_rn(d, static_cast<float>(scale & 15)), mul_rn(d, static_cast<float>(scale >> 8 & 15))},
+            {mul_rn(m, static_cast<float>(scale >> 4 & 15)), mul_rn(m, static_cast<float>(scale >> 12 & 15))}};
+  } else if constexpr (T == DType::Q3_K || T == DType::Q6_K) {
+    const float d = low_half(super[0]);
+    return {{mul_rn(d, static_cast<float>(static_cast<int8_t>(scale))),
+             mul_rn(d, static_cast<float>(static_cast<int8_t>(scale >> 8)))},
+            {0.0f, 0.0f}};
+  } else if constexpr (T == DType::MXFP4) {
+    return both(exponent_scale(scale), 0.0f);
+  } else {
+    return both(low_half(scale), 0.0f);
+  }
+}
+
+template <DType T>
+TANDEM_HD inline BlockScales load_scales(const Planes& planes, uint32_t block) {
+  using F = Format<T>;
+  uint32_t scale = 0, super[4] = {};
+  load_piece<F::kBytes.scale>(planes.scale, block, &scale);
+  load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, super);
+  return block_scales<T>(scale, super, static_cast<int>(block % kSuperBlocks));
+}
+
+// Byte i of a word of codes, as the element it stands for; `half` of the block.
+template <DType T>
+TANDEM_HD inline float element(uint32_t word, int i, const BlockScales& scales, int half) {
+  const int code = static_cast<int8_t>(word >> 8 * i & 0xff) - Format<T>::kCodeOffset;
+  const float product = mul_rn(scales.scale[half], static_cast<float>(code));
+  if constexpr (Format<T>::kMinimum) return add_rn(product, -scales.minimum[half]);
+  return product;
+}
+
+// The 32 elements of a block.
+template <DType T>
+TANDEM_HD inline void dequantize_block(const Planes& planes, uint32_t block, float* to) {
+  const RawBlock raw = load_block<T>(planes, block);
+  const BlockScales scales = block_scales<T>(raw.scale, raw.super, static_cast<int>(block % kSuperBlocks));
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+  for (int w = 0; w < 4; ++w) {
+    const CodeWords q = unpack_word<T>(raw, w);
+    for (int i = 0; i < 4; ++i) {
+      to[4 * w + i] = element<T>(q.first, i, scales, 0);
+      to[16 + 4 * w + i] = element<T>(q.second, i, scales, 1);
+    }
+  }
+}
+
+// Calls fn.template operator()<T>() for a quantized dtype; the one place that lists them.
+template <class Fn>
+TANDEM_HD inline void for_format(DType dtype, Fn&& fn) {
+  switch (dtype) {
+    case DType::Q4_0: return fn.template operator()<DType::Q4_0>();
+    case DType::Q4_1: return fn.template operator()<DType::Q4_1>();
+    case DType::Q5_0: return fn.template operator()<DType::Q5_0>();
+    case DType::Q5_1: return fn.template operator()<DType::Q5_1>();
+    case DType::Q8_0: return fn.template operator()<DType::Q8_0>();
+    case DType::Q2_K: return fn.template operator()<DType::Q2_K>();
+    case DType::Q3_K: return fn.template operator()<DType::Q3_K>();
+    case DType::Q4_K: return fn.template operator()<DType::Q4_K>();
+    case DType::Q5_K: return fn.template operator()<DType::Q5_K>();
+    case DType::Q6_K: return fn.template operator()<DType::Q6_K>();
+    case DType::IQ4_NL: return fn.template operator()<DType::IQ4_NL>();
+    case DType::IQ4_XS: return fn.template operator()<DType::IQ4_XS>();
+    case DType::MXFP4: return fn.template operator()<DType::MXFP4>();
+    default: return;
+  }
+}
+
+}  // namespace tandem::cuda

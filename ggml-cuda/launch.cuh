@@ -1,0 +1,35 @@
+// Launching kernels that may begin before the previous one has ended: see overlap.h.
+#pragma once
+
+#include <utility>
+
+#include "ggml-cuda/overlap.h"
+#include "ggml-cuda/step.h"
+
+namespace tandem::cuda {
+
+// Whether a kernel's code, as loaded on the current device, has the instructions above.
+template <class Kernel>
+bool can_overlap(Kernel kernel) {
+  cudaFuncAttributes attributes{};
+  TANDEM_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+  return attributes.ptxVersion >= 90;
+}
+
+template <class... Parameters, class... Arguments>
+void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                        Arguments&&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = can_overlap(kernel) ? 1 : 0;
+  TANDEM_CUDA(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+}
+
+}  // namespace tandem::cuda

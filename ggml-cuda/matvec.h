@@ -1,0 +1,360 @@
+// Products of 1 to 8 tokens: every weight is read once, and how fast it is read is all that counts.
+//
+// A block is 4 warps. A pair of rows (two neighbours of a matrix; or a row of the gate and the same row of the up
+// matrix, for glu) belongs to n_slices warps, which share its columns: lane l of slice s takes the pieces
+// 32 s + l, + 32 n_slices, ... of both rows, a piece being a block of 32 columns of a quantized row (16 bytes or so in
+// one load) or 16 bytes of a row of floats. Lanes read consecutive pieces; the next pieces are requested before the
+// current ones are used, and the first ones before the previous kernel has ended. Partial sums go through shuffles, then
+// through shared memory, in a fixed order.
+//
+// Floor: the bytes of the weights over the memory's bandwidth (4096 x 4096 in Q4_K: 9.4 MB, 3.1 us at 3 TB/s). At n = 1
+// unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a comes near its own limit.
+//
+// What a thread does is written for the host too, but for shuffles and barriers, so that tests can run it.
+#pragma once
+
+#include "ggml-cuda/formats.h"
+#include "ggml-cuda/overlap.h"
+#include "ggml-cuda/products.h"
+
+namespace tandem::cuda {
+
+inline constexpr int kMaxMatvecTokens = 8;
+inline constexpr int kMatvecWarps = 4;
+inline constexpr int kMaxMatvecWeights = 4;
+
+// One weight of a launch and where its results go.
+struct MatvecTarget {
+  DeviceWeight w;
+  const float* bias = nullptr;      // [m] or null
+  const float* residual = nullptr;  // [n, m] or null; may be y itself
+  float* y = nullptr;               // [n, m]
+  int first_block = 0;              // of the grid, that works on this weight
+};
+
+enum class MatvecMode : uint8_t {
+  linear,        // targets are independent
+  glu,           // target 0 is the gate, 1 the up matrix, of one dtype; results go to target 0's y
+  experts_glu,   // the same, for every (token, chosen expert); y is [n, n_used, m]
+  experts_down,  // target 0; x is [n, n_used, k], weighted sums over the experts go to y
+  experts,       // target 0 alone, for every (token, chosen expert); y is [n, n_used, m]
+};
+
+struct MatvecArgs {
+  MatvecTarget targets[kMaxMatvecWeights];
+  ProductInput input;
+  const float* route = nullptr;  // [n, 2 * n_used], experts only
+  int n = 0;                     // tokens
+  int token0 = 0;                // of this launch, experts only
+  int n_used = 1;
+  int n_targets = 0;
+  int n_slices = 1;              // 1, 2 or 4
+  MatvecMode mode = MatvecMode::linear;
+  Activation activation = Activation::silu;
+};
+
+TANDEM_HD constexpr bool is_paired(MatvecMode mode) {  // two rows of two matrices, rather than of one
+  return mode == MatvecMode::glu || mode == MatvecMode::experts_glu;
+}
+
+// Pairs of rows of a matrix of m rows.
+TANDEM_HD constexpr int n_pairs(MatvecMode mode, int m) { return is_paired(mode) ? m : (m + 1) / 2; }
+
+TANDEM_HD constexpr int pairs_per_block(int n_slices) { return kMatvecWarps / n_slices; }
+
+// Bytes of a piece of a row of floats; rows whose length is no multiple of it are read element by element.
+inline constexpr int kFloatPiece = 16;
+
+TANDEM_HD constexpr int float_bytes(DType dtype) { return dtype == DType::F32 ? 4 : 2; }
+TANDEM_HD constexpr bool reads_wide(DType dtype, int k) { return k * float_bytes(dtype) % kFloatPiece == 0; }
+
+// Pieces of a row of k columns.
+TANDEM_HD constexpr int n_pieces(DType dtype, int k) {
+  if (is_quantized(dtype)) return k / kBlockColumns;
+  return reads_wide(dtype, k) ? k * float_bytes(dtype) / kFloatPiece : k;
+}
+
+// Warps that share a row pair: as many as find work.
+constexpr int matvec_slices(DType dtype, int k) {
+  const int pieces = n_pieces(dtype, k);
+  return pieces > 64 ? 4 : pieces > 32 ? 2 : 1;
+}
+
+// The pair and the slice of a warp, of block `block` of a target.
+struct WarpShare {
+  int pair, slice;
+};
+TANDEM_HD constexpr WarpShare warp_share(int block, int warp, int n_slices) {
+  return {block * pairs_per_block(n_slices) + warp / n_slices, warp % n_slices};
+}
+
+// The rows of a pair; a row that is not there reads the last one and is not stored.
+TANDEM_HD constexpr int row_of_pair(MatvecMode mode, int pair, int which, int m) {
+  const int row = is_paired(mode) ? pair : 2 * pair + which;
+  return row < m ? row : m - 1;
+}
+
+TANDEM_HD inline int dot_4_bytes(uint32_t a, uint32_t b, int sum) {
+#ifdef __CUDA_ARCH__
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
+#else
+  for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(a >> 8 * i & 0xff) * static_cast<int8_t>(b >> 8 * i & 0xff);
+  return sum;
+#endif
+}
+
+// The two rows of a warp: their planes, and the index of each one's first piece.
+struct RowPair {
+  Planes planes[2];
+  uint32_t first[2];
+};
+
+// What one piece of a quantized row adds to the sum of one token. codes [4]; x: the bytes of the block's halves.
+template <DType T>
+TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& scales, const uint32_t* x_first,
+                                     const uint32_t* x_second, const BlockMeta& meta) {
+  using F = Format<T>;
+  int first = 0, second = 0;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+  for (int w = 0; w < 4; ++w) {
+    first = dot_4_bytes(codes[w].first, x_first[w], first);
+    second = dot_4_bytes(codes[w].second, x_second[w], second);
+  }
+  const int sum_first = meta.sums[0], sum_second = meta.sums[1];
+  if constexpr (F::kCodeOffset != 0) {
+    first -= F::kCodeOffset * sum_first;
+    second -= F::kCodeOffset * sum_second;
+  }
+  float product;
+  if constexpr (F::kHalves) {
+    product = scales.scale[0] * static_cast<float>(first) + scales.scale[1] * static_cast<float>(second);
+    if constexpr (F::kMinimum) {
+      product -= scales.minimum[0] * static_cast<float>(sum_first) + scales.minimum[1] * static_cast<float>(sum_second);
+    }
+  } else {
+    product = scales.scale[0] * static_cast<float>(first + second);
+    if constexpr (F::kMinimum) product -= scales.minimum[0] * static_cast<float>(sum_first + sum_second);
+  }
+  return product * meta.scale;
+}
+
+TANDEM_HD inline BlockMeta load_meta(const BlockMeta* meta) {
+#ifdef __CUDA_ARCH__
+  return std::bit_cast<BlockMeta>(*reinterpret_cast<const uint2*>(meta));
+#else
+  return *meta;
+#endif
+}
+
+TANDEM_HD inline void load_vector(const void* from, uint32_t* to) {  // 16 bytes that are read again and again
+#ifdef __CUDA_ARCH__
+  const uint4 v = *static_cast<const uint4*>(from);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+#else
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<const uint32_t*>(from)[i];
+#endif
+}
+
+// Adds to sums[2][N] what a lane's pieces first, first + step, ... of both rows give with tokens token0 .. token0 + n - 1.
+template <DType T, int N>
+TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, int first, int step, const ProductInput& input,
+                                      int token0, int n, float* sums) {
+  const int pieces = k / kBlockColumns;
+  RawBlock next[2];
+  int piece = first;
+  if (piece < pieces) {
+    for (int r = 0; r < 2; ++r) next[r] = load_block<T>(rows.planes[r], rows.first[r] + piece);
+  }
+  wait_for_previous();
+  while (piece < pieces) {
+    CodeWords codes[2][4];
+    BlockScales scales[2];
+    for (int r = 0; r < 2; ++r) {
+      for (int w = 0; w < 4; ++w) codes[r][w] = unpack_word<T>(next[r], w);
+      scales[r] = block_scales<T>(next[r].scale, next[r].super, piece % kSuperBlocks);
+    }
+    const int current = piece;
+    piece += step;
+    if (piece < pieces) {
+      for (int r = 0; r < 2; ++r) next[r] = load_block<T>(rows.planes[r], rows.first[r] + piece);
+    }
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int t = 0; t < N; ++t) {
+      if (N > 1 && t >= n) break;
+      uint32_t x_first[4], x_second[4];
+      load_vector(input.encoded.q + activation_at(token0 + t, 0, current, pieces), x_first);
+      load_vector(input.encoded.q + activation_at(token0 + t, 1, current, pieces), x_second);
+      const BlockMeta meta = load_meta(input.encoded.meta + static_cast<int64_t>(token0 + t) * pieces + current);
+      for (int r = 0; r < 2; ++r) {
+        sums[r * N + t] += block_product<T>(codes[r], scales[r], x_first, x_second, meta);
+      }
+    }
+  }
+}
+
+template <DType T>
+TANDEM_HD inline float float_of(uint32_t bits) {
+  if constexpr (T == DType::F32) return std::bit_cast<float>(bits);
+  if constexpr (T == DType::F16) return half_to_float(static_cast<fp16_t>(bits));
+  return bfloat_to_float(static_cast<bf16_t>(bits));
+}
+
+// The same for rows of floats, 16 bytes a piece.
+template <DType T, int N>
+TANDEM_HD inline void multiply_floats(const RowPair& rows, int k, int first, int step, const ProductInput& input,
+                                      int token0, int n, float* sums) {
+  constexpr int kValues = kFloatPiece / float_bytes(T), kPerWord = kValues / 4;
+  const int pieces = k / kValues;
+  uint32_t next[2][4] = {};
+  int piece = first;
+  const auto load = [&] {
+    for (int r = 0; r < 2; ++r) {
+      load_words<4>(rows.planes[r].low + (static_cast<int64_t>(rows.first[r]) + piece) * kFloatPiece, next[r]);
+    }
+  };
+  if (piece < pieces) load();
+  wait_for_previous();
+  while (piece < pieces) {
+    float w[2][kValues];
+    for (int r = 0; r < 2; ++r) {
+      for (int i = 0; i < kValues; ++i) w[r][i] = float_of<T>(next[r][i / kPerWord] >> (kPerWord == 2 ? i % 2 * 16 : 0));
+    }
+    const int64_t column = static_cast<int64_t>(piece) * kValues;
+    piece += step;
+    if (piece < pieces) load();
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int t = 0; t < N; ++t) {
+      if (N > 1 && t >= n) break;
+      const float* x = input.x + static_cast<int64_t>(token0 + t) * k + column;
+      for (int i = 0; i < kValues; i += 4) {
+        uint32_t v[4];
+        load_vector(x + i, v);
+        for (int j = 0; j < 4; ++j) {
+          const float xv = std::bit_cast<float>(v[j]);
+          for (int r = 0; r < 2; ++r) sums[r * N + t] += w[r][i + j] * xv;
+        }
+      }
+    }
+  }
+}
+
+// Rows of floats of awkward length, element by element; rare, and small when it happens.
+template <int N>
+TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k, int first, int step,
+                                        const ProductInput& input, int token0, int n, float* sums) {
+  wait_for_previous();
+  for (int column = first; column < k; column += step) {
+    for (int r = 0; r < 2; ++r) {
+      const int64_t at = static_cast<int64_t>(rows.first[r]) + column;
+      const std::byte* row = rows.planes[r].low;
+      const auto half = [&] { return reinterpret_cast<const uint16_t*>(row)[at]; };
+      const float w = dtype == DType::F32   ? reinterpret_cast<const float*>(row)[at]
+                      : dtype == DType::F16 ? half_to_float(half())
+                                            : bfloat_to_float(half());
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+      for (int t = 0; t < N; ++t) {
+        if (t < n) sums[r * N + t] += w * input.x[static_cast<int64_t>(token0 + t) * k + column];
+      }
+    }
+  }
+}
+
+template <int N>
+TANDEM_HD inline void multiply_rows(DType dtype, const RowPair& rows, int k, int first, int step,
+                                    const ProductInput& input, int token0, int n, float* sums) {
+  if (is_quantized(dtype)) {
+    for_format(dtype, [&]<DType T>() { multiply_pieces<T, N>(rows, k, first, step, input, token0, n, sums); });
+  } else if (!reads_wide(dtype, k)) {
+    multiply_elements<N>(dtype, rows, k, first, step, input, token0, n, sums);
+  } else if (dtype == DType::F32) {
+    multiply_floats<DType::F32, N>(rows, k, first, step, input, token0, n, sums);
+  } else if (dtype == DType::F16) {
+    multiply_floats<DType::F16, N>(rows, k, first, step, input, token0, n, sums);
+  } else {
+    multiply_floats<DType::BF16, N>(rows, k, first, step, input, token0, n, sums);
+  }
+}
+
+// The target that a block of the grid works on.
+TANDEM_HD inline int target_of_block(const MatvecArgs& args, int block) {
+  int target = 0;
+  if (args.mode != MatvecMode::linear) return 0;
+  while (target + 1 < args.n_targets && block >= args.targets[target + 1].first_block) ++target;
+  return target;
+}
+
+// The rows of a pair of a target; `expert` 0 where there are none.
+TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, int expert) {
+  RowPair rows;
+  for (int r = 0; r < 2; ++r) {
+    const DeviceWeight& w = args.targets[target + (is_paired(args.mode) ? r : 0)].w;
+    rows.planes[r] = expert_planes(w, expert);
+    rows.first[r] = static_cast<uint32_t>(row_of_pair(args.mode, pair, r, w.m)) *
+                    static_cast<uint32_t>(n_pieces(w.dtype, w.k));
+  }
+  return rows;
+}
+
+// The index and the weight of the expert that slot (token, chosen) went to.
+TANDEM_HD inline int route_expert(const MatvecArgs& args, int token, int chosen) {
+  return std::bit_cast<int>(args.route[static_cast<int64_t>(token) * 2 * args.n_used + chosen]);
+}
+TANDEM_HD inline float route_weight(const MatvecArgs& args, int token, int chosen) {
+  return args.route[static_cast<int64_t>(token) * 2 * args.n_used + args.n_used + chosen];
+}
+
+// A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1.
+template <int N>
+TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums) {
+  const DeviceWeight& w = args.targets[target].w;
+  const RowPair rows = row_pair(args, target, share.pair, 0);
+  multiply_rows<N>(w.dtype, rows, w.k, 32 * share.slice + lane, 32 * args.n_slices, args.input, 0, args.n, sums);
+}
+
+// The same for experts: of token `token` and its chosen expert number `chosen`, or the weighted sum over all of them.
+TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share, int lane,
+                                       float* sums) {
+  const DeviceWeight& w = args.targets[0].w;
+  const bool all = args.mode == MatvecMode::experts_down;
+  wait_for_previous();  // which experts is known only now
+  for (int i = chosen; i < (all ? args.n_used : chosen + 1); ++i) {
+    float part[2] = {};
+    const RowPair rows = row_pair(args, 0, share.pair, route_expert(args, token, i));
+    multiply_rows<1>(w.dtype, rows, w.k, 32 * share.slice + lane, 32 * args.n_slices, args.input,
+                     all ? token * args.n_used + i : token, 1, part);
+    const float weight = all ? route_weight(args, token, i) : 1.0f;
+    sums[0] += weight * part[0];
+    sums[1] += weight * part[1];
+  }
+}
+
+// Stores the sums of both rows of a pair for row `at` of the output (a token, or a slot).
+TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, int at, float first, float second) {
+  const MatvecTarget& to = args.targets[target];
+  const int64_t base = static_cast<int64_t>(at) * to.w.m;
+  if (is_paired(args.mode)) {
+    if (pair >= to.w.m) return;
+    const MatvecTarget& up = args.targets[target + 1];
+    const float gate = first + (to.bias ? to.bias[pair] : 0.0f);
+    to.y[base + pair] = activate(args.activation, gate) * (second + (up.bias ? up.bias[pair] : 0.0f));
+    return;
+  }
+  for (int r = 0; r < 2; ++r) {
+    const int row = 2 * pair + r;
+    if (row >= to.w.m) return;
+    float y = r == 0 ? first : second;
+    if (to.bias) y += to.bias[row];
+    if (to.residual) y += to.residual[base + row];
+    to.y[base + row] = y;
+  }
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,83 @@
+// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once; up to
+// eight tokens are one launch for all weights, whatever their dtypes.
+#include "ggml-cuda/products.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+std::vector<DType> dtypes_of(const std::vector<MatvecTarget>& targets) {
+  std::vector<DType> dtypes;
+  for (const MatvecTarget& t : targets) dtypes.push_back(t.w.dtype);
+  return dtypes;
+}
+
+std::vector<DeviceWeight> weights_of(const std::vector<MatvecTarget>& targets) {
+  std::vector<DeviceWeight> weights;
+  for (const MatvecTarget& t : targets) weights.push_back(t.w);
+  return weights;
+}
+
+class LinearStep final : public Step {
+ public:
+  LinearStep(const CompileContext& context, const Tensor& x, const float* address, std::vector<MatvecTarget> targets,
+             ScratchLayout scratch = {})
+      : extent_(x.extent),
+        fixed_rows_(x.n_rows),
+        targets_(std::move(targets)),
+        input_(address, x.n_cols, x.n_rows, dtypes_of(targets_), scratch),
+        large_(context, x.n_rows, weights_of(targets_), scratch) {
+    scratch_bytes = scratch.n_bytes();
+  }
+
+  void launch(const LaunchContext& context) const override {
+    const int64_t n = row_count(extent_, fixed_rows_, context.shape);
+    if (n == 0) return;
+    input_.prepare(n, context.scratch, context.stream);
+    if (n > kMaxMatvecTokens) {
+      for (const MatvecTarget& t : targets_) large_.multiply(t, input_, n, context.scratch, context.stream);
+      return;
+    }
+    for (size_t first = 0; first < targets_.size(); first += kMaxMatvecWeights) {
+      MatvecArgs args;
+      args.n_targets = static_cast<int>(std::min<size_t>(kMaxMatvecWeights, targets_.size() - first));
+      std::copy_n(targets_.begin() + static_cast<ptrdiff_t>(first), args.n_targets, args.targets);
+      args.input = input_.product_input(context.scratch);
+      args.n = static_cast<int>(n);
+      launch_matvec(args, context.stream);
+    }
+  }
+
+ private:
+  Extent extent_;
+  int64_t fixed_rows_;
+  std::vector<MatvecTarget> targets_;
+  StepInput input_;
+  LargeProducts large_;
+};
+
+}  // namespace
+
+std::string why_not_linear(const Graph& graph, const Node& node) {
+  const std::string why = why_not_weight(graph, node.inputs[1]);
+  return why.empty() ? why_not_bias(graph, node.inputs[2]) : why;
+}
+
+StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
+  const TensorId x_id = context.node(nodes[0]).inputs[0];
+  const Tensor& x = context.tensor(x_id);
+  std::vector<MatvecTarget> targets;
+  for (int32_t index : nodes) {
+    const Node& node = context.node(index);
+    TANDEM_CHECK(node.inputs.size() == 4 && node.inputs[0] == x_id);
+    MatvecTarget t;
+    t.w = device_weight(context, node.inputs[1]);
+    t.bias = context.address(node.inputs[2]);
+    t.residual = context.address(node.inputs[3]);
+    t.y = context.address(node.output);
+    TANDEM_CHECK(t.w.k == x.n_cols);
+    targets.push_back(t);
+  }
+  return std::make_unique<LinearStep>(context, x, context.address(x_id), std::move(targets));
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,195 @@
+#include "ggml-cuda/products.cuh"
+
+#include <algorithm>
+
+#include "ggml-cuda/launch.cuh"
+#include "ggml-cuda/matvec.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kPanelBytes = int64_t{64} << 20;  // bf16 weights at a time: much of it still in L2 when it is read
+
+// Rows of a weight as bf16: `to` [n_blocks * 32], from block `first` on. A thread takes word w of a block: columns
+// 4w..4w+3 and 16+4w..16+4w+3, two 8-byte stores; four threads fill a block's 64 bytes.
+// Bytes: the weight's once, 2 an element written: 2.6 an element of Q4_K.
+template <DType T>
+__global__ void __launch_bounds__(kThreads) dequantize_kernel(Planes planes, uint32_t first, uint32_t n_blocks,
+                                                              uint16_t* to) {
+  const uint64_t thread = static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const auto at = static_cast<uint32_t>(thread / 4);
+  const int w = static_cast<int>(thread % 4);
+  if (at >= n_blocks) return;
+  const uint32_t block = first + at;
+  const CodeWords codes = load_codes<T>(planes, block, w);
+  const BlockScales scales = load_scales<T>(planes, block);
+  ushort4 values[2];
+  const auto convert = [&](uint32_t word, int half) {
+    return ushort4{float_to_bfloat(element<T>(word, 0, scales, half)), float_to_bfloat(element<T>(word, 1, scales, half)),
+                   float_to_bfloat(element<T>(word, 2, scales, half)), float_to_bfloat(element<T>(word, 3, scales, half))};
+  };
+  values[0] = convert(codes.first, 0);
+  values[1] = convert(codes.second, 1);
+  uint16_t* row = to + static_cast<uint64_t>(at) * kBlockColumns + 4 * w;
+  *reinterpret_cast<ushort4*>(row) = values[0];
+  *reinterpret_cast<ushort4*>(row + 16) = values[1];
+}
+
+void dequantize_rows(const DeviceWeight& w, int64_t row0, int64_t n_rows, void* to, cudaStream_t stream) {
+  const int64_t per_row = w.k / kBlockColumns;
+  const auto first = static_cast<uint32_t>(row0 * per_row), count = static_cast<uint32_t>(n_rows * per_row);
+  const auto grid = static_cast<unsigned>((int64_t{4} * count + kThreads - 1) / kThreads);
+  for_format(w.dtype, [&]<DType T>() {
+    dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(w.planes, first, count, static_cast<uint16_t*>(to));
+  });
+  check_launch("dequantize_kernel");
+}
+
+// y [n, m] = bias + residual, for a product to be added to; either may be null, residual may be y.
+__global__ void __launch_bounds__(kThreads) seed_kernel(const float* bias, const float* residual, float* y, int m,
+                                                        int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  y[i] = (bias ? bias[i % m] : 0.0f) + (residual ? residual[i] : 0.0f);
+}
+
+__global__ void __launch_bounds__(kThreads) combine_kernel(Activation activation, const float* gate, const float* up,
+                                                           float* y, int64_t n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) y[i] = activate(activation, gate[i]) * up[i];
+}
+
+unsigned blocks_for(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+
+int slices_of(const MatvecArgs& args) {
+  int slices = 1;
+  for (int i = 0; i < args.n_targets; ++i) {
+    slices = std::max(slices, matvec_slices(args.targets[i].w.dtype, args.targets[i].w.k));
+  }
+  return slices;
+}
+
+unsigned blocks_of_target(const MatvecArgs& args, int target) {
+  return blocks_for(n_pairs(args.mode, args.targets[target].w.m), pairs_per_block(args.n_slices));
+}
+
+}  // namespace
+
+std::string why_not_weight(const Graph& graph, TensorId id) {
+  const Tensor& w = graph.tensor(id);
+  if (!dtype_info(w.dtype).computable) return w.name + ": dtype " + std::string(dtype_name(w.dtype)) + " has no kernel";
+  // Rows and columns are counted in ints, the blocks of a matrix in 32 bits.
+  if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 || w.n_rows * w.n_cols / 4 > UINT32_MAX) {
+    return w.name + ": too large";
+  }
+  return "";
+}
+
+std::string why_not_bias(const Graph& graph, TensorId id) {
+  if (id == kNoTensor || graph.tensor(id).dtype == DType::F32) return "";
+  return graph.tensor(id).name + ": a bias of dtype " + std::string(dtype_name(graph.tensor(id).dtype));
+}
+
+void launch_matvec(MatvecArgs args, cudaStream_t stream) {
+  args.n_slices = slices_of(args);
+  unsigned grid = 0;
+  const int n_grids = args.mode == MatvecMode::linear ? args.n_targets : 1;
+  for (int i = 0; i < n_grids; ++i) {
+    args.targets[i].first_block = static_cast<int>(grid);
+    grid += blocks_of_target(args, i);
+  }
+  const auto kernel = args.n == 1   ? matvec_kernel<1>
+                      : args.n == 2 ? matvec_kernel<2>
+                      : args.n <= 4 ? matvec_kernel<4>
+                                    : matvec_kernel<8>;
+  launch_overlapping(kernel, grid, 32 * kMatvecWarps, 0, stream, args);
+}
+
+void launch_expert_matvec(MatvecArgs args, cudaStream_t stream) {
+  args.n_slices = slices_of(args);
+  const int per_token = args.mode == MatvecMode::experts_down ? 1 : args.n_used;
+  const int tokens_at_once = 65535 / per_token;  // the grid's limit
+  for (args.token0 = 0; args.token0 < args.n; args.token0 += tokens_at_once) {
+    const int n = std::min(tokens_at_once, args.n - args.token0);
+    const dim3 grid(blocks_of_target(args, 0), static_cast<unsigned>(n * per_token));
+    launch_overlapping(expert_matvec_kernel<0>, grid, 32 * kMatvecWarps, 0, stream, args);
+  }
+}
+
+void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n, cudaStream_t stream) {
+  combine_kernel<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(activation, gate, up, y, n);
+  check_launch("combine_kernel");
+}
+
+StepInput::StepInput(const float* x, int64_t k, int64_t max_n, std::vector<DType> dtypes, ScratchLayout& scratch)
+    : x_(x), k_(k), max_n_(max_n) {
+  for (DType dtype : dtypes) {
+    quantized_ |= is_quantized(dtype);
+    f16_ |= dtype == DType::F16;
+    bf16_ |= dtype == DType::BF16;
+  }
+  const auto narrow_bytes = static_cast<size_t>(2 * max_n * k);
+  if (quantized_) encoded_at_ = scratch.take(static_cast<size_t>(activation_bytes(max_n, k)));
+  if (bf16_ || quantized_) bf16_at_ = scratch.take(max_n > kMaxMatvecTokens ? narrow_bytes : 0);
+  if (f16_) f16_at_ = scratch.take(max_n > kMaxMatvecTokens ? narrow_bytes : 0);
+}
+
+void StepInput::prepare(int64_t n, std::byte* scratch, cudaStream_t stream) const {
+  if (quantized_ && n <= kMaxMatvecTokens) quantize_activations(x_, n, k_, encoded(scratch), stream);
+  if (n <= kMaxMatvecTokens) return;
+  if (bf16_ || quantized_) narrow_activations(DType::BF16, x_, n * k_, scratch + bf16_at_, stream);
+  if (f16_) narrow_activations(DType::F16, x_, n * k_, scratch + f16_at_, stream);
+}
+
+LargeProducts::LargeProducts(const CompileContext& context, int64_t max_n, const std::vector<DeviceWeight>& weights,
+                             ScratchLayout& scratch) {
+  if (max_n <= kMaxMatvecTokens) return;
+  if (context.cublas) cublas_ = context.cublas->get();
+  workspace_at_ = scratch.take(kCublasWorkspaceBytes);
+  for (const DeviceWeight& w : weights) {
+    if (!is_quantized(w.dtype)) continue;
+    const int64_t row = int64_t{2} * w.k;
+    const int64_t rows = std::min<int64_t>(w.m, std::max<int64_t>(1, kPanelBytes / row));
+    panel_bytes_ = std::max(panel_bytes_, static_cast<size_t>(rows * row));
+  }
+  panel_at_ = scratch.take(panel_bytes_);
+}
+
+void LargeProducts::multiply(const MatvecTarget& target, const StepInput& input, int64_t n, std::byte* scratch,
+                             cudaStream_t stream) const {
+  multiply_by_cublas(target, input, n, scratch, stream);
+}
+
+// In cuBLAS's columns: y^T [m, n] = W [m, k] x^T [k, n]; rows of W, x and y are its columns.
+void LargeProducts::multiply_by_cublas(const MatvecTarget& target, const StepInput& input, int64_t n,
+                                       std::byte* scratch, cudaStream_t stream) const {
+  const DeviceWeight& w = target.w;
+  const bool seeded = target.bias || target.residual;
+  if (target.bias || (target.residual && target.residual != target.y)) {
+    seed_kernel<<<blocks_for(n * w.m, kThreads), kThreads, 0, stream>>>(target.bias, target.residual, target.y, w.m,
+                                                                        n * w.m);
+    check_launch("seed_kernel");
+  }
+  const bool quantized = is_quantized(w.dtype);
+  const cudaDataType type = w.dtype == DType::F32 ? CUDA_R_32F : w.dtype == DType::F16 ? CUDA_R_16F : CUDA_R_16BF;
+  const void* x = w.dtype == DType::F32 ? input.product_input(scratch).x
+                                        : input.narrowed(quantized ? DType::BF16 : w.dtype, scratch);
+  const int64_t panel_rows = quantized ? std::min<int64_t>(w.m, static_cast<int64_t>(panel_bytes_) / (2 * w.k)) : w.m;
+  const CublasApi& api = cublas_api();
+  TANDEM_CUBLAS(api.set_workspace(cublas_, scratch + workspace_at_, kCublasWorkspaceBytes));
+  const float one = 1.0f, beta = seeded ? 1.0f : 0.0f;
+  for (int64_t row0 = 0; row0 < w.m; row0 += panel_rows) {
+    const int64_t rows = std::min(panel_rows, w.m - row0);
+    const void* panel = w.planes.low;
+    if (quantized) {
+      dequantize_rows(w, row0, rows, scratch + panel_at_, stream);
+      panel = scratch + panel_at_;
+    }
+    TANDEM_CUBLAS(api.gemm_ex(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows), static_cast<int>(n), w.k, &one,
+                              panel, type, w.k, x, type, w.k, &beta, target.y + row0, CUDA_R_32F, w.m,
+                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+  }
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,50 @@
+// What products of small batches (matvec.h) are told, and the device's side of the ops' small print: activations of glu.
+#pragma once
+
+#include "ggml-cuda/quantize.h"
+#include "graph/ops.h"
+
+namespace tandem::cuda {
+
+TANDEM_HD inline float activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::silu: return x / (1.0f + expf(-x));
+    case Activation::gelu: return 0.5f * x * erfcf(-x * 0.70710678f);
+    case Activation::gelu_tanh: return 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
+    case Activation::relu2: return x < 0.0f ? 0.0f : x * x;
+  }
+  return x;
+}
+
+// A weight [m, k], or one for each expert, as it lies on the device.
+struct DeviceWeight {
+  DType dtype = DType::F32;
+  int m = 0, k = 0;
+  int64_t mat_bytes = 0;  // from one expert to the next
+  Planes planes;          // of floats: low alone, rows as in the file
+};
+
+inline DeviceWeight device_weight(DType dtype, const std::byte* data, int64_t m, int64_t k) {
+  DeviceWeight w{dtype, static_cast<int>(m), static_cast<int>(k), 0, {}};
+  if (is_quantized(dtype)) {
+    w.mat_bytes = plane_offsets(dtype, m, k).mat_bytes;
+    w.planes = planes_of(dtype, data, m, k);
+  } else {
+    w.mat_bytes = static_cast<int64_t>(row_bytes(dtype, k)) * m;
+    w.planes.low = const_cast<std::byte*>(data);
+  }
+  return w;
+}
+
+TANDEM_HD inline Planes expert_planes(const DeviceWeight& w, int expert) {
+  const int64_t at = expert * w.mat_bytes;
+  return {w.planes.low + at, w.planes.high + at, w.planes.scale + at, w.planes.super + at};
+}
+
+// The input of a step [n, k], as floats and, where a weight is quantized, as bytes.
+struct ProductInput {
+  const float* x = nullptr;
+  Activations encoded;
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,64 @@
+// Activations for integer products: signed bytes with a float scale for every 32 columns, made once per input of a step.
+//
+//   q     [n][2][k / 32][16]  bytes of the first halves of all blocks of a token, then of the second halves: what a warp
+//                             reads for 32 consecutive blocks is contiguous
+//   meta  [n][k / 32]         scale, and the sums of the bytes of the two halves, for weights with minimums and offsets
+//
+// As on the CPU: byte = round to even (x * (127 / max|x|)), scale = max|x| / 127; a block with NaN or infinity gets a
+// NaN scale, one with max|x| < 1e-30 is zero.
+#pragma once
+
+#include "ggml-cuda/layout.h"
+
+namespace tandem::cuda {
+
+struct alignas(8) BlockMeta {
+  float scale;
+  int16_t sums[2];
+};
+
+struct Activations {
+  const std::byte* q = nullptr;
+  const BlockMeta* meta = nullptr;
+};
+
+TANDEM_HD constexpr int64_t activation_q_bytes(int64_t n, int64_t k) { return align_256(n * k); }
+TANDEM_HD constexpr int64_t activation_bytes(int64_t n, int64_t k) {
+  return activation_q_bytes(n, k) + align_256(n * (k / kBlockColumns) * static_cast<int64_t>(sizeof(BlockMeta)));
+}
+// `buffer` has activation_bytes(max_n, k).
+inline Activations activations_at(std::byte* buffer, int64_t max_n, int64_t k) {
+  return {buffer, reinterpret_cast<const BlockMeta*>(buffer + activation_q_bytes(max_n, k))};
+}
+
+// Byte of column 0 or 16 (half 0 or 1) of a block of a token, in q.
+TANDEM_HD constexpr int64_t activation_at(int64_t token, int half, int64_t block, int64_t n_blocks) {
+  return ((token * 2 + half) * n_blocks + block) * 16;
+}
+
+struct BlockScaling {
+  float inverse, scale;  // inverse 0: all bytes are 0
+};
+
+// From the largest magnitude of a block, as float bits (which order like the magnitudes, NaN above everything).
+TANDEM_HD inline BlockScaling block_scaling(uint32_t max_bits) {
+  const float max = std::bit_cast<float>(max_bits);
+  if (max_bits >= 0x7f800000u) return {0.0f, std::bit_cast<float>(0x7fc00000u)};
+  if (max < 1e-30f) return {0.0f, 0.0f};
+#ifdef __CUDA_ARCH__
+  return {__fdiv_rn(127.0f, max), __fdiv_rn(max, 127.0f)};
+#else
+  return {127.0f / max, max / 127.0f};
+#endif
+}
+
+TANDEM_HD inline int quantize_value(float x, const BlockScaling& scaling) {
+  if (scaling.inverse == 0.0f) return 0;
+#ifdef __CUDA_ARCH__
+  return __float2int_rn(__fmul_rn(x, scaling.inverse));
+#else
+  return static_cast<int>(std::nearbyint(x * scaling.inverse));
+#endif
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,151 @@
+// The device itself: memory, copies, events, plans and their recordings.
+#include <numeric>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "gpu/harness.h"
+
+namespace tandem::gpu_test {
+namespace {
+
+class GpuDevice : public GpuTest {
+ protected:
+  std::vector<std::byte> random_bytes(size_t n) {
+    std::vector<std::byte> bytes(n);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random_.below(256));
+    return bytes;
+  }
+};
+
+TEST_F(GpuDevice, SaysWhatItIs) {
+  EXPECT_FALSE(device_->info().name.empty());
+  EXPECT_FALSE(device_->info().description.empty());
+  EXPECT_FALSE(device_->info().host_memory);
+  const MemoryInfo memory = device_->memory_info();
+  EXPECT_GT(memory.free_bytes, 0u);
+  EXPECT_LE(memory.free_bytes, memory.total_bytes);
+}
+
+TEST_F(GpuDevice, AllocatingTooMuchIsACleanError) {
+  const MemoryInfo before = device_->memory_info();
+  try {
+    device_->alloc(before.total_bytes + (size_t{1} << 30));
+    FAIL() << "more than all there is was given";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::out_of_memory);
+    EXPECT_NE(std::string(e.what()).find("bytes"), std::string::npos) << e.what();
+  }
+  const DevicePtr address = device_->alloc(1 << 20);  // and nothing is broken
+  EXPECT_NE(address, nullptr);
+  device_->free(address);
+}
+
+TEST_F(GpuDevice, AddressesAreAlignedAndNeverNull) {
+  for (size_t n : {0, 1, 63, 1000}) {
+    const DevicePtr address = device_->alloc(n);
+    EXPECT_NE(address, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(address) % 64, 0u);
+    device_->free(address);
+  }
+}
+
+TEST_F(GpuDevice, CopiesOfAnySizeComeBackWhole) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  for (size_t n : {size_t{1}, size_t{255}, 2 * kMiB - 1, 2 * kMiB, 2 * kMiB + 1, 16 * kMiB, 50 * kMiB + 7}) {
+    SCOPED_TRACE(n);
+    const std::vector<std::byte> bytes = random_bytes(n);
+    std::vector<std::byte> back(n);
+    const DevicePtr a = device_->alloc(n), b = device_->alloc(n);
+    device_->copy_in(a, bytes.data(), n);
+    device_->copy_within(b, a, n);
+    device_->copy_out(back.data(), b, n);
+    device_->wait(device_->record());
+    EXPECT_TRUE(back == bytes);
+    device_->free(a);
+    device_->free(b);
+  }
+}
+
+// Many small copies in both directions, waited for now and then, in any order of events.
+TEST_F(GpuDevice, CopiesKeepTheirOrder) {
+  constexpr size_t kSlots = 64, kBytes = 40000;
+  const DevicePtr memory = device_->alloc(kSlots * kBytes);
+  std::vector<std::vector<std::byte>> written(kSlots);
+  for (auto& bytes : written) bytes = random_bytes(kBytes);
+  std::vector<Event> events;
+  std::vector<std::vector<std::byte>> back(3 * kSlots, std::vector<std::byte>(kBytes));
+  for (size_t round = 0; round < 3; ++round) {
+    for (size_t i = 0; i < kSlots; ++i) {
+      device_->copy_in(memory + i * kBytes, written[(i + round) % kSlots].data(), kBytes);
+      device_->copy_out(back[round * kSlots + i].data(), memory + i * kBytes, kBytes);
+      events.push_back(device_->record());
+    }
+  }
+  device_->wait(events[kSlots / 2]);
+  for (size_t i = 0; i <= kSlots / 2; ++i) EXPECT_TRUE(back[i] == written[i]);
+  device_->wait(events.back());
+  device_->wait(events[3]);  // long past
+  for (size_t i = 0; i < back.size(); ++i) {
+    EXPECT_TRUE(back[i] == written[(i % kSlots + i / kSlots) % kSlots]) << i;
+  }
+  device_->free(memory);
+}
+
+// Events that nobody waits for cost nothing and break nothing.
+TEST_F(GpuDevice, ThousandsOfEvents) {
+  Event last = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const Event event = device_->record();
+    EXPECT_GE(event, last);
+    last = event;
+  }
+  device_->wait(last);
+}
+
+// A step of one token is launched once, then recorded and replayed: each run gives the same bits from the same inputs.
+TEST_F(GpuDevice, ReplayedStepsEqualLaunchedOnes) {
+  ShapeClass shape;
+  shape.max_tokens = 4;
+  OpCase c(random_, shape);
+  c.set_input(Input::positions, {5, 6, 7, 8});
+  const TensorId x = c.activation(256);
+  const TensorId normed = c.builder.norm(x, {NormKind::rms, 1e-5f, 256}, c.vector(random_.normals(256)));
+  const TensorId turned = c.builder.rope(normed, {RopeStyle::half, 4, 64, 64});
+  c.finish(c.builder.softcap(c.builder.add(c.builder.scale(turned, 3.0f), x), 5.0f));
+  ASSERT_EQ(c.why_unsupported(*device_), "");
+  const std::vector<OpResult> runs = c.run(*device_, {1, 1}, 5);
+  for (const OpResult& run : runs) EXPECT_EQ(run.values, runs.front().values);
+  c.expect_match(*device_, {1, 1}, kRow);
+  c.expect_match(*device_, {4, 1}, kRow);
+}
+
+TEST_F(GpuDevice, ReplayedProductsEqualLaunchedOnes) {
+  for (DType dtype : {DType::F16, DType::Q4_0, DType::Q4_K, DType::Q6_K, DType::Q8_0}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    OpCase c(random_, ShapeClass{});
+    const TensorId x = c.activation(512);
+    const TensorId hidden = c.builder.glu(x, {}, c.matrix(dtype, 768, 512), c.matrix(dtype, 768, 512));
+    c.finish(c.builder.linear(hidden, c.matrix(dtype, 512, 768), nullptr, x));
+    ASSERT_EQ(c.why_unsupported(*device_), "");
+    const std::vector<OpResult> runs = c.run(*device_, {1, 1}, 4);
+    for (const OpResult& run : runs) EXPECT_EQ(run.values, runs.front().values);
+  }
+}
+
+// A plan compiled later may need more scratch, which moves; recordings made before must not use the old one.
+TEST_F(GpuDevice, ScratchThatGrowsMovesUnderRecordings) {
+  OpCase small(random_, ShapeClass{});
+  small.finish(small.builder.linear(small.activation(256), small.matrix(DType::Q4_0, 64, 256)));
+  ShapeClass many;
+  many.max_tokens = 300;
+  OpCase large(random_, many);
+  large.finish(large.builder.linear(large.activation(4096), large.matrix(DType::Q4_0, 64, 4096)));
+  ASSERT_EQ(small.why_unsupported(*device_), "");
+  const std::vector<OpResult> before = small.run(*device_, {1, 1}, 3);
+  large.expect_match(*device_, {300, 1}, kRounded, OpCase::Rounding::allowed);
+  const std::vector<OpResult> after = small.run(*device_, {1, 1}, 3);
+  for (const OpResult& run : after) EXPECT_EQ(run.values, before.front().values);
+}
+
+}  // namespace
+}  // namespace tandem::gpu_test

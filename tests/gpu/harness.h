@@ -1,0 +1,111 @@
+// What the tests of a GPU share: the device under test, and graphs of one op or a few with fresh random inputs that run
+// on it and on the CPU's scalar reference, everything through the Device interface.
+//
+// The device is the first GPU; without one every test skips. TANDEM_GPU_TESTS_ON=simulated puts the simulated device
+// in its place: that tests the tests.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "graph/builder.h"
+#include "ops/row_harness.h"
+
+namespace tandem::gpu_test {
+
+using cpu::test::Random;
+
+// Bounds on ||out - reference|| / ||reference||.
+inline constexpr double kF32 = 1e-3;      // sums in F32
+inline constexpr double kRounded = 5e-3;  // inputs rounded to F16 or to 8 bits on the way
+inline constexpr double kRow = 1e-5;      // row ops: a few F32 operations an element
+
+// Null, with the reason in `why`, when there is none.
+std::unique_ptr<Device> make_device_under_test(std::string& why);
+
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    device_ = make_device_under_test(why);
+    if (!device_) GTEST_SKIP() << "no device to test: " << why;
+  }
+
+  std::unique_ptr<Device> device_;
+  Random random_;
+};
+
+std::vector<DType> computable_dtypes();
+double relative_error(std::span<const float> out, std::span<const float> reference);
+
+// A cache of one layer, as bytes.
+struct CacheBytes {
+  std::vector<std::byte> k, v;
+  bool operator==(const CacheBytes&) const = default;
+};
+
+struct OpResult {
+  std::vector<float> values;  // rows of the step, of the tensor that finish() named
+  CacheBytes cache;
+};
+
+// A graph under test with all that it reads.
+class OpCase {
+ public:
+  OpCase(Random& random, const ShapeClass& shape);
+
+  GraphBuilder builder;
+
+  // Random values, about normal; [n_mats * n_rows, n_cols].
+  const Weight* matrix(DType dtype, int64_t n_rows, int64_t n_cols, int64_t n_mats = 1, float deviation = 0.1f);
+  const Weight* vector(const std::vector<float>& values, DType dtype = DType::F32);
+  // An input of the graph under test: [max_tokens, n_cols] random floats, or those given.
+  TensorId activation(int64_t n_cols, float deviation = 1.0f) {
+    return activation(n_cols, random_.normals(max_tokens_ * n_cols, deviation));
+  }
+  TensorId activation(int64_t n_cols, std::vector<float> values);
+  void set_input(Input which, std::vector<int32_t> values) { inputs_[static_cast<size_t>(which)] = std::move(values); }
+  // The cache of layer 0; the layer's addresses are ignored.
+  void set_cache(const KvLayer& layer, CacheBytes bytes);
+
+  // Ends the graph; the result is what is compared. A graph of nothing but kv_write names any activation.
+  void finish(TensorId result);
+  const Graph& graph() const { return graph_; }
+
+  // Why the device cannot run it, or empty.
+  std::string why_unsupported(const Device& device) const;
+  // One plan, run n times, each from the same inputs; results of every run. What a run does not write is NaN.
+  std::vector<OpResult> run(Device& device, const StepShape& shape, int n_runs = 1) const;
+  OpResult reference(const StepShape& shape) const;
+  // The same with the weights' values as F32, and so with inputs that nobody rounds.
+  OpResult exact(const StepShape& shape) const;
+
+  // The device's result is the reference's. With Rounding::allowed, the exact one will do as well: a device need not
+  // round as the reference does.
+  enum class Rounding { as_reference, allowed };
+  void expect_match(Device& device, const StepShape& shape, double tolerance,
+                    Rounding rounding = Rounding::as_reference) const;
+
+ private:
+  class Running;
+  std::vector<OpResult> run(Device& device, const Graph& graph, const StepShape& shape, int n_runs) const;
+  const Weight* keep(Weight weight, std::vector<std::byte> bytes);
+
+  Random& random_;
+  int64_t max_tokens_;
+  Graph graph_;
+  TensorId result_ = kNoTensor;
+  std::vector<int32_t> nodes_;                        // those under test
+  std::map<TensorId, std::vector<float>> activations_;
+  std::array<std::vector<int32_t>, kInputCount> inputs_;
+  bool has_cache_ = false;
+  KvLayer layer_;
+  CacheBytes cache_;
+  std::vector<std::unique_ptr<Weight>> weights_;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> bytes_;
+};
+
+}  // namespace tandem::gpu_test

@@ -1,0 +1,143 @@
+// Products of a GPU against the scalar reference: every dtype, one token and many, awkward sizes.
+#include "gpu/harness.h"
+
+namespace tandem::gpu_test {
+namespace {
+
+class GpuLinear : public GpuTest {
+ protected:
+  static ShapeClass tokens(int64_t n) {
+    ShapeClass shape;
+    shape.max_tokens = n;
+    shape.max_outputs = n;
+    return shape;
+  }
+  static double tolerance(DType dtype) { return dtype == DType::F32 ? kF32 : kRounded; }
+
+  // Rows of a multiple of the dtype's block, next to n.
+  static int64_t columns(DType dtype, int64_t n) {
+    const int64_t block = dtype_info(dtype).block_elements;
+    return std::max(block, n / block * block);
+  }
+
+  // One capacity, several steps: plans serve every step of their shape class.
+  void check(const OpCase& c, std::initializer_list<int64_t> steps, DType dtype) {
+    for (int64_t n : steps) c.expect_match(*device_, {n, 1}, tolerance(dtype), OpCase::Rounding::allowed);
+  }
+};
+
+TEST_F(GpuLinear, EveryDtypeAndNumberOfTokens) {
+  for (DType dtype : computable_dtypes()) {
+    for (const auto& [m, k] : {std::pair<int64_t, int64_t>{1, 32}, {7, 96}, {64, 256}, {131, 512}, {300, 1280}}) {
+      const int64_t n_cols = columns(dtype, k);
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(m) + " x " + std::to_string(n_cols));
+      OpCase c(random_, tokens(130));
+      c.finish(c.builder.linear(c.activation(n_cols), c.matrix(dtype, m, n_cols)));
+      check(c, {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 130}, dtype);
+    }
+  }
+}
+
+TEST_F(GpuLinear, LongRowsAndManyRows) {
+  for (DType dtype : computable_dtypes()) {
+    SCOPED_TRACE(dtype_name(dtype));
+    {
+      OpCase c(random_, tokens(9));
+      const int64_t k = columns(dtype, 14336);
+      c.finish(c.builder.linear(c.activation(k), c.matrix(dtype, 17, k)));
+      check(c, {1, 4, 9}, dtype);
+    }
+    OpCase c(random_, tokens(3));
+    const int64_t k = columns(dtype, 256);
+    c.finish(c.builder.linear(c.activation(k), c.matrix(dtype, 5003, k)));
+    check(c, {1, 3}, dtype);
+  }
+}
+
+TEST_F(GpuLinear, BiasAndResidual) {
+  for (DType dtype : computable_dtypes()) {
+    for (const bool bias : {false, true}) {
+      for (const bool residual : {false, true}) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + (bias ? " bias" : "") + (residual ? " residual" : ""));
+        OpCase c(random_, tokens(40));
+        const int64_t k = columns(dtype, 512), m = 70;
+        const TensorId x = c.activation(k), r = residual ? c.activation(m) : kNoTensor;
+        c.finish(c.builder.linear(x, c.matrix(dtype, m, k), bias ? c.vector(random_.normals(m)) : nullptr, r));
+        check(c, {1, 6, 40}, dtype);
+      }
+    }
+  }
+}
+
+// Products that follow each other and read the same input are one step.
+TEST_F(GpuLinear, GroupsOfOneInput) {
+  for (DType dtype : computable_dtypes()) {
+    SCOPED_TRACE(dtype_name(dtype));
+    OpCase c(random_, tokens(21));
+    const int64_t k = columns(dtype, 512);
+    const TensorId x = c.activation(k);
+    const TensorId q = c.builder.linear(x, c.matrix(dtype, 96, k));
+    const TensorId g = c.builder.linear(x, c.matrix(DType::Q8_0, 96, k), c.vector(random_.normals(96)));
+    const TensorId f = c.builder.linear(x, c.matrix(DType::F32, 96, k));
+    c.finish(c.builder.add(c.builder.add(q, g), f));
+    check(c, {1, 5, 21}, DType::Q8_0);
+  }
+}
+
+TEST_F(GpuLinear, TheHeadReadsOnlyWantedRows) {
+  for (DType dtype : {DType::F32, DType::F16, DType::Q4_0, DType::Q6_K}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    OpCase c(random_, tokens(20));
+    c.set_input(Input::outputs, {19, 3, 3, 0, 7});
+    const TensorId rows = c.builder.gather_outputs(c.activation(512));
+    c.finish(c.builder.linear(rows, c.matrix(dtype, 1001, 512)));
+    for (int64_t n_outputs : {0, 1, 5}) {
+      c.expect_match(*device_, {20, n_outputs}, tolerance(dtype), OpCase::Rounding::allowed);
+    }
+  }
+}
+
+TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
+  for (DType dtype : computable_dtypes()) {
+    for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
+      const bool bias = activation == Activation::gelu;
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " activation " + std::to_string(static_cast<int>(activation)));
+      OpCase c(random_, tokens(35));
+      const int64_t k = columns(dtype, 768), m = 150;
+      c.finish(c.builder.glu(c.activation(k), {activation}, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
+                             bias ? c.vector(random_.normals(m)) : nullptr,
+                             bias ? c.vector(random_.normals(m)) : nullptr));
+      check(c, {1, 3, 16, 35}, dtype);
+    }
+  }
+}
+
+// A mixture whose route the graph itself makes, so that ids and weights are those of real routing.
+void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual) {
+  ShapeClass shape;
+  shape.max_tokens = 50;
+  OpCase c(random, shape);
+  const int64_t block = dtype_info(dtype).block_elements;
+  const int64_t k = std::max<int64_t>(block, 128), m = std::max<int64_t>(block, 96);
+  const TensorId x = c.activation(k), r = residual ? c.activation(k) : kNoTensor;
+  MoeRouteOp route;
+  route.n_expert = n_expert;
+  route.n_used = n_used;
+  const TensorId chosen = c.builder.moe_route(c.activation(n_expert, 2.0f), route);
+  c.finish(c.builder.moe_ffn(x, chosen, {n_expert, n_used, Activation::silu}, c.matrix(dtype, m, k, n_expert),
+                             c.matrix(dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r));
+  for (int64_t n : {1, 2, 7, 50}) {
+    c.expect_match(device, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
+  }
+}
+
+TEST_F(GpuLinear, MixturesOfExperts) {
+  for (DType dtype : computable_dtypes()) {
+    SCOPED_TRACE(dtype_name(dtype));
+    check_moe(random_, *device_, dtype, 8, 2, false);
+    check_moe(random_, *device_, dtype, 37, 5, true);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::gpu_test

@@ -1,0 +1,225 @@
+// The row-wise ops of a GPU against the scalar reference.
+#include <bit>
+#include <cmath>
+
+#include "gguf/quants.h"
+#include "gpu/harness.h"
+
+namespace tandem::gpu_test {
+namespace {
+
+class GpuRows : public GpuTest {};
+
+ShapeClass tokens(int64_t n) {
+  ShapeClass shape;
+  shape.max_tokens = n;
+  shape.max_outputs = n;
+  return shape;
+}
+
+std::vector<float> shifted(std::vector<float> x, float by) {
+  for (float& v : x) v += by;
+  return x;
+}
+
+TEST_F(GpuRows, EmbedReadsEveryDtype) {
+  for (DType dtype : computable_dtypes()) {
+    SCOPED_TRACE(dtype_name(dtype));
+    for (int64_t n_cols : {256, 768, 1280}) {
+      const int64_t n = 5, n_vocab = 37;
+      OpCase c(random_, tokens(n));
+      std::vector<int32_t> ids(n);
+      for (int32_t& id : ids) id = static_cast<int32_t>(random_.below(n_vocab));
+      ids[0] = static_cast<int32_t>(n_vocab - 1);
+      c.set_input(Input::ids, ids);
+      c.finish(c.builder.embed(c.matrix(dtype, n_vocab, n_cols), 1.5f));
+      c.expect_match(*device_, {n, 1}, 1e-6);
+    }
+  }
+}
+
+TEST_F(GpuRows, NormOfRowsAndHeads) {
+  struct Size {
+    int64_t group, n_groups, n;
+  };
+  const Size sizes[] = {{1, 1, 1},  {3, 5, 2},    {32, 4, 3},   {64, 32, 7},  {100, 3, 2},  {127, 1, 1},  {128, 8, 33},
+                        {512, 2, 3}, {513, 1, 2}, {576, 1, 5}, {1000, 1, 3}, {2048, 1, 9}, {4096, 1, 1}, {8192, 2, 2},
+                        {11007, 1, 2}, {16384, 1, 1}};
+  for (const Size& size : sizes) {
+    for (NormKind kind : {NormKind::rms, NormKind::layer}) {
+      for (DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+        for (bool bias : {false, true}) {
+          SCOPED_TRACE(std::to_string(size.group) + (kind == NormKind::rms ? " rms " : " layer ") +
+                       std::string(dtype_name(dtype)) + (bias ? " bias" : ""));
+          OpCase c(random_, tokens(size.n));
+          const int64_t n_cols = size.group * size.n_groups;
+          const TensorId x = c.activation(n_cols, shifted(random_.normals(size.n * n_cols), 1.5f));
+          const Weight* w = c.vector(shifted(random_.normals(size.group, 0.1f), 1.0f), dtype);
+          const Weight* b = bias ? c.vector(random_.normals(size.group), dtype) : nullptr;
+          c.finish(c.builder.norm(x, {kind, 1e-5f, size.group}, w, b));
+          c.expect_match(*device_, {size.n, 1}, kRow);
+        }
+      }
+    }
+  }
+}
+
+void check_rope(Random& random, Device& device, const RopeOp& op, bool factors, int64_t n) {
+  OpCase c(random, tokens(n));
+  std::vector<int32_t> positions(static_cast<size_t>(n));
+  for (int32_t& p : positions) p = static_cast<int32_t>(random.below(1 << 20));
+  positions[0] = static_cast<int32_t>(random.below(3));
+  c.set_input(Input::positions, positions);
+  std::vector<float> factor(static_cast<size_t>(op.n_rot / 2));
+  for (float& f : factor) f = 1.0f + 7.0f * std::fabs(random.normal());
+  c.finish(c.builder.rope(c.activation(op.n_head * op.head_dim), op, factors ? c.vector(factor) : nullptr));
+  c.expect_match(device, {n, 1}, 1e-6);
+}
+
+TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
+  struct Size {
+    int64_t n_head, head_dim, n_rot, n;
+  };
+  const Size sizes[] = {{1, 2, 2, 1}, {3, 8, 8, 2}, {8, 64, 64, 5}, {9, 80, 20, 3}, {32, 128, 128, 4}, {40, 96, 64, 17},
+                        {2, 256, 256, 1}, {1, 512, 512, 2}};
+  for (const Size& size : sizes) {
+    for (RopeStyle style : {RopeStyle::pair, RopeStyle::half}) {
+      for (bool factors : {false, true}) {
+        SCOPED_TRACE(std::to_string(size.n_head) + " heads of " + std::to_string(size.head_dim) +
+                     (style == RopeStyle::pair ? " pair" : " half") + (factors ? " factors" : ""));
+        RopeOp op{style, size.n_head, size.head_dim, size.n_rot};
+        check_rope(random_, *device_, op, factors, size.n);
+        op.freq_base = 500000.0f;
+        op.freq_scale = 0.25f;
+        op.ext_factor = 1.0f;
+        op.n_ctx_orig = 4096;
+        check_rope(random_, *device_, op, factors, size.n);
+      }
+    }
+  }
+}
+
+// Every byte of the cache is compared: those of the slots, and that no other was touched.
+TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
+  constexpr DType kDtypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
+  struct Size {
+    int64_t n_head_kv, head_dim_k, head_dim_v, block_size, n;
+  };
+  for (const Size& size : {Size{1, 32, 64, 1, 1}, {2, 64, 64, 16, 7}, {8, 128, 128, 32, 1}, {3, 192, 128, 32, 33}, {5, 96, 32, 8, 20}}) {
+    for (DType k : kDtypes) {
+      for (DType v : {DType::F16, DType::Q8_0, k}) {
+        SCOPED_TRACE(std::string(dtype_name(k)) + " " + std::string(dtype_name(v)) + " " + std::to_string(size.head_dim_k));
+        OpCase c(random_, tokens(size.n));
+        KvLayer layer;
+        layer.k_dtype = k;
+        layer.v_dtype = v;
+        layer.n_head_kv = size.n_head_kv;
+        layer.head_dim_k = size.head_dim_k;
+        layer.head_dim_v = size.head_dim_v;
+        layer.block_size = size.block_size;
+        layer.n_blocks = 2 + size.n / size.block_size;
+        const auto n_slots = static_cast<size_t>(layer.n_blocks * size.block_size);
+        const auto rows = n_slots * static_cast<size_t>(size.n_head_kv);
+        c.set_cache(layer, {std::vector<std::byte>(rows * row_bytes(k, size.head_dim_k), std::byte{0xa5}),
+                            std::vector<std::byte>(rows * row_bytes(v, size.head_dim_v), std::byte{0xa5})});
+        std::vector<int32_t> slots(n_slots);
+        for (size_t i = 0; i < n_slots; ++i) slots[i] = static_cast<int32_t>(i);
+        random_.shuffle(slots);
+        slots.resize(static_cast<size_t>(size.n));
+        c.set_input(Input::slots, slots);
+        c.builder.set_layer(0);
+        std::vector<float> keys = random_.normals(size.n * size.n_head_kv * size.head_dim_k, 3.0f);
+        for (size_t i = 0; i < 32; ++i) keys[i] = 0.0f;
+        keys[keys.size() - 1] = -keys[keys.size() - 2];
+        const TensorId tk = c.activation(size.n_head_kv * size.head_dim_k, keys);
+        const TensorId tv = c.activation(size.n_head_kv * size.head_dim_v);
+        c.builder.kv_write(tk, tv);
+        c.finish(tk);
+        ASSERT_EQ(c.why_unsupported(*device_), "");
+        const StepShape shape{size.n, 1};
+        EXPECT_TRUE(c.run(*device_, shape).front().cache == c.reference(shape).cache);
+      }
+    }
+  }
+}
+
+TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
+  struct Size {
+    int64_t n_expert, n_used, n_group, n_group_used, n;
+  };
+  for (const Size& size : {Size{4, 2, 1, 1, 1}, {8, 2, 1, 1, 5}, {60, 4, 1, 1, 3}, {64, 6, 8, 3, 9}, {128, 8, 1, 1, 4},
+                           {256, 8, 8, 4, 17}, {384, 8, 1, 1, 2}, {5, 5, 1, 1, 2}, {40, 40, 1, 1, 2}}) {
+    for (MoeScoring scoring : {MoeScoring::softmax, MoeScoring::sigmoid}) {
+      for (bool bias : {false, true}) {
+        SCOPED_TRACE(std::to_string(size.n_expert) + " experts" + (scoring == MoeScoring::softmax ? " softmax" : " sigmoid") +
+                     (bias ? " bias" : ""));
+        OpCase c(random_, tokens(size.n));
+        MoeRouteOp op;
+        op.n_expert = size.n_expert;
+        op.n_used = size.n_used;
+        op.scoring = scoring;
+        op.normalize = bias;
+        op.scale = 2.5f;
+        op.n_group = size.n_group;
+        op.n_group_used = size.n_group_used;
+        std::vector<float> logits = random_.normals(size.n * size.n_expert, 2.0f);
+        logits[1] = logits[0];  // the first of equals
+        const TensorId x = c.activation(size.n_expert, logits);
+        c.finish(c.builder.moe_route(x, op, bias ? c.vector(random_.normals(size.n_expert, 0.2f)) : nullptr));
+        ASSERT_EQ(c.why_unsupported(*device_), "");
+        const StepShape shape{size.n, 1};
+        const std::vector<float> out = c.run(*device_, shape).front().values, expected = c.reference(shape).values;
+        for (int64_t t = 0; t < size.n; ++t) {
+          for (int64_t i = 0; i < size.n_used; ++i) {
+            const auto at = static_cast<size_t>(t * 2 * size.n_used + i), weight = at + static_cast<size_t>(size.n_used);
+            EXPECT_EQ(std::bit_cast<int32_t>(out[at]), std::bit_cast<int32_t>(expected[at])) << "token " << t;
+            EXPECT_NEAR(out[weight], expected[weight], 1e-5 * std::fabs(expected[weight]) + 1e-7);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuRows, AddScaleSoftcapAndGather) {
+  for (int64_t n_cols : {1, 3, 4, 31, 257, 1000, 4096}) {
+    for (int64_t n : {1, 2, 3, 50}) {
+      SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(n_cols));
+      {
+        OpCase c(random_, tokens(n));
+        c.finish(c.builder.add(c.activation(n_cols), c.activation(n_cols)));
+        c.expect_match(*device_, {n, 1}, 1e-7);
+      }
+      {
+        OpCase c(random_, tokens(n));
+        c.finish(c.builder.scale(c.activation(n_cols), -0.3f));
+        c.expect_match(*device_, {n, 1}, 1e-7);
+      }
+      {
+        OpCase c(random_, tokens(n));
+        c.finish(c.builder.softcap(c.activation(n_cols, 40.0f), 30.0f));
+        c.expect_match(*device_, {n, 1}, kRow);
+      }
+      OpCase c(random_, tokens(n));
+      std::vector<int32_t> outputs(static_cast<size_t>(n));
+      for (int32_t& o : outputs) o = static_cast<int32_t>(random_.below(n));
+      c.set_input(Input::outputs, outputs);
+      c.finish(c.builder.gather_outputs(c.activation(n_cols)));
+      c.expect_match(*device_, {n, (n + 1) / 2}, 1e-7);
+    }
+  }
+}
+
+// A step may want no outputs: nothing is launched for them, and nothing fails.
+TEST_F(GpuRows, NoOutputsAreNoError) {
+  OpCase c(random_, tokens(3));
+  const TensorId rows = c.builder.gather_outputs(c.activation(64));
+  const TensorId normed = c.builder.norm(rows, {NormKind::rms, 1e-5f, 64}, c.vector(random_.normals(64)));
+  c.finish(c.builder.softcap(c.builder.scale(c.builder.add(normed, rows), 2.0f), 5.0f));
+  ASSERT_EQ(c.why_unsupported(*device_), "");
+  EXPECT_TRUE(c.run(*device_, {3, 0}).front().values.empty());
+  c.expect_match(*device_, {3, 2}, kRow);
+}
+
+}  // namespace
+}  // namespace tandem::gpu_test

@@ -1,0 +1,189 @@
+// Whole models split between the CPU and a GPU at every layer, with the cache beside the layer and at home: the golden
+// text of a real model, and random models of every dtype against the CPU alone.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "gpu/harness.h"
+#include "support/gguf_bytes.h"
+#include "support/shared_data.h"
+#include "support/tiny_model.h"
+
+namespace tandem::gpu_test {
+namespace {
+
+class GpuSplit : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    host_ = cpu::make_cpu_device({2, 2, cpu::best_isa()});
+  }
+
+  std::vector<Device*> both() const { return {host_.get(), device_.get()}; }
+
+  // Calls check(placement flags) for every -ngl with and without -nkvo.
+  template <class Fn>
+  void for_every_split(const Model& model, Fn&& check) {
+    for (int64_t n = 0; n <= model.hparams().n_layer + 1; ++n) {
+      for (bool kv_on_host : {false, true}) {
+        SCOPED_TRACE("-ngl " + std::to_string(n) + (kv_on_host ? " -nkvo" : ""));
+        OffloadFlags flags;
+        flags.n_gpu_layers = n;
+        flags.kv_on_host = kv_on_host;
+        check(flags);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+
+  std::unique_ptr<Device> host_;
+};
+
+// ---- stories260K ----
+
+struct Golden {
+  std::vector<int32_t> ids;                      // 5 of the prompt, then 60 greedy ones
+  std::map<int64_t, std::vector<float>> logits;  // at some positions
+};
+constexpr size_t kPrompt = 5;
+
+Golden read_golden(const std::filesystem::path& path) {
+  const auto json = nlohmann::json::parse(std::ifstream(path));
+  Golden golden;
+  golden.ids = json.at("ids").get<std::vector<int32_t>>();
+  for (const auto& [position, row] : json.at("logits_at").items()) {
+    golden.logits[std::stoll(position)] = row.get<std::vector<float>>();
+  }
+  return golden;
+}
+
+int32_t argmax(std::span<const float> row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// Continues the prompt token by token; also looks at the logits where the golden file has them.
+void expect_golden_text(Session& session, const Golden& golden) {
+  std::span<const float> logits = session.append(std::span(golden.ids).first(kPrompt));
+  for (size_t p = kPrompt; p < golden.ids.size(); ++p) {
+    const auto known = golden.logits.find(static_cast<int64_t>(p) - 1);
+    if (known != golden.logits.end()) {
+      EXPECT_LT(relative_error(logits, known->second), kF32) << "position " << p - 1;
+    }
+    const int32_t next = argmax(logits);
+    ASSERT_EQ(next, golden.ids[p]) << "position " << p;
+    logits = session.append(std::span(&next, 1));
+  }
+}
+
+TEST_F(GpuSplit, StoriesAreTheGoldenOnes) {
+  const auto path = test::shared_data("stories260K.gguf");
+  TANDEM_NEED_SHARED(path);
+  const auto model = Model::load(path.string());
+  const Golden golden = read_golden(test::shared_data("stories260K.golden.json"));
+  for_every_split(*model, [&](const OffloadFlags& flags) {
+    for (DType cache : {DType::F32, DType::F16}) {
+      SCOPED_TRACE(dtype_name(cache));
+      SessionOptions options;
+      options.n_ctx = 128;
+      options.k_dtype = options.v_dtype = cache;
+      options.offload = flags;
+      Session session(*model, both(), options);
+      expect_golden_text(session, golden);
+    }
+  });
+}
+
+// ---- Random models ----
+
+// Logits after a prompt in three micro-batches, and after each of some single tokens.
+std::vector<float> logits_of(Session& session) {
+  std::vector<float> all;
+  const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < 37; ++i) prompt.push_back(3 + i * 7 % 290);
+  add(session.append(prompt));
+  for (int32_t id : {5, 280, 33, 90}) add(session.append(std::span(&id, 1)));
+  return all;
+}
+
+SessionOptions random_model_options(const OffloadFlags& flags, DType cache) {
+  SessionOptions options;
+  options.n_ctx = 128;
+  options.n_ubatch = 16;
+  options.k_dtype = options.v_dtype = cache;
+  options.offload = flags;
+  return options;
+}
+
+TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
+  const test::TempDir directory;
+  for (DType dtype : computable_dtypes()) {
+    for (int64_t n_expert : {0, 5}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts" : ""));
+      test::TinyShape shape;
+      shape.n_embd = 256;
+      shape.n_ff = 512;
+      shape.n_layer = 3;
+      shape.n_expert = n_expert;
+      shape.n_expert_used = n_expert > 0 ? 2 : 0;
+      shape.dtype = dtype;
+      const std::string path = directory.path("random.gguf");
+      test::tiny_llama(shape, 11).write(path);
+      const auto model = Model::load(path);
+      Session alone(*model, {host_.get()}, random_model_options({}, DType::F16));
+      const std::vector<float> expected = logits_of(alone);
+      for_every_split(*model, [&](const OffloadFlags& flags) {
+        Session session(*model, both(), random_model_options(flags, DType::F16));
+        // Rounding differs from layer to layer and adds up; what is wrong is off by much more.
+        EXPECT_LT(relative_error(logits_of(session), expected), dtype == DType::F32 ? 2 * kF32 : 5e-2);
+      });
+    }
+  }
+}
+
+TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
+  const test::TempDir directory;
+  const std::string path = directory.path("random.gguf");
+  test::tiny_llama({.n_embd = 256, .n_layer = 3}, 12).write(path);
+  const auto model = Model::load(path);
+  for (DType cache : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+    SCOPED_TRACE(dtype_name(cache));
+    Session alone(*model, {host_.get()}, random_model_options({}, cache));
+    const std::vector<float> expected = logits_of(alone);
+    for_every_split(*model, [&](const OffloadFlags& flags) {
+      Session session(*model, both(), random_model_options(flags, cache));
+      EXPECT_LT(relative_error(logits_of(session), expected), cache == DType::F32 ? 2 * kF32 : 2e-2);
+    });
+  }
+}
+
+TEST_F(GpuSplit, AContextThatCannotFitIsACleanError) {
+  const test::TempDir directory;
+  const std::string path = directory.path("random.gguf");
+  test::tiny_llama({.n_embd = 256, .n_layer = 2}, 13).write(path);
+  const auto model = Model::load(path);
+  const size_t free_before = device_->memory_info().free_bytes;
+  OffloadFlags flags;
+  flags.n_gpu_layers = 3;
+  SessionOptions options = random_model_options(flags, DType::F32);
+  // Keys and values of one layer take 2 * 128 * 4 bytes a token: more than there is.
+  options.n_ctx = static_cast<int64_t>(device_->memory_info().total_bytes / 1024);
+  try {
+    Session session(*model, both(), options);
+    FAIL() << "a cache larger than the memory was given";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::out_of_memory) << e.what();
+  }
+  // What was taken on the way is free again, but for what the driver keeps for itself.
+  EXPECT_GT(device_->memory_info().free_bytes + (size_t{256} << 20), free_before);
+  options.n_ctx = 128;
+  Session session(*model, both(), options);
+  EXPECT_EQ(logits_of(session).size(), 5u * 300u);
+}
+
+}  // namespace
+}  // namespace tandem::gpu_test
