@@ -1,6 +1,6 @@
-// Eight consecutive elements of a cached row as floats, for each dtype a cache may have. A row is read in pieces that it
-// is aligned to: 16 bytes for plain dtypes (head dims are multiples of eight), 2 bytes for blocks of 34 and 18 bytes.
-// Values are those of gguf/quants.h, bit for bit.
+// Eight consecutive elements of a cached row as floats, for each dtype a cache may have. A row is read in
+// pieces that it is aligned to: 16 bytes for plain dtypes (head dims are multiples of eight), 2 bytes for
+// blocks of 34 and 18 bytes. Values are those of gguf/quants.h, bit for bit.
 #pragma once
 
 #include <cstring>
@@ -26,8 +26,12 @@ TANDEM_HD inline T load_as(const uint8_t* from) {
 }
 
 // Element `2 * i` and `2 * i + 1` of signed bytes or nibbles, from the two bytes that hold them.
-TANDEM_HD inline int low_byte(uint16_t pair) { return static_cast<int8_t>(pair & 0xff); }
-TANDEM_HD inline int high_byte(uint16_t pair) { return static_cast<int8_t>(pair >> 8); }
+TANDEM_HD inline int low_byte(uint16_t pair) {
+  return static_cast<int8_t>(pair & 0xff);
+}
+TANDEM_HD inline int high_byte(uint16_t pair) {
+  return static_cast<int8_t>(pair >> 8);
+}
 
 // Elements 8 * chunk .. 8 * chunk + 7 of a row.
 struct ReadF32 {
@@ -108,7 +112,8 @@ TANDEM_HD inline float read_one(DType dtype, const uint8_t* row, int i) {
     case DType::BF16: return bfloat_to_float(load_as<bf16_t>(row + 2 * i));
     case DType::Q8_0: {
       const uint8_t* block = row + 34 * (i / 32);
-      return half_to_float(load_as<fp16_t>(block)) * static_cast<float>(static_cast<int8_t>(block[2 + i % 32]));
+      return half_to_float(load_as<fp16_t>(block)) *
+             static_cast<float>(static_cast<int8_t>(block[2 + i % 32]));
     }
     case DType::Q4_0: {
       const uint8_t* block = row + 18 * (i / 32);
