@@ -10,7 +10,7 @@
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
 #include "cpu/avx512/linear_store.h"
-#include "cpu/avx512/linear_unpack.h"
+#include "cpu/avx512/linear_strip.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -82,6 +82,9 @@ void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
 
 // ---- panels ----
 
+TANDEM_INLINE void put_next(__m512i*& panel, __m512i v) { _mm512_store_si512(panel++, v); }
+TANDEM_INLINE void put_next(__m512i*& panel, __m512 v) { put_next(panel, _mm512_castps_si512(v)); }
+
 // 16 bytes of each row at `at` (4 or 8 columns) to columns of the panel.
 template <DType dtype>
 TANDEM_INLINE void unpack_piece(const StripRows& rows, size_t at, __m512i*& panel) {
@@ -89,13 +92,13 @@ TANDEM_INLINE void unpack_piece(const StripRows& rows, size_t at, __m512i*& pane
   unroll<4>([&](auto i) __attribute__((always_inline)) {
     const __m512i word = w.w[i.value];
     if constexpr (dtype == DType::F32) {
-      put(panel++, 0, word);
+      put_next(panel, word);
     } else if constexpr (dtype == DType::BF16) {
-      put(panel++, 0, _mm512_slli_epi32(word, 16));
-      put(panel++, 0, _mm512_and_si512(word, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+      put_next(panel, _mm512_slli_epi32(word, 16));
+      put_next(panel, _mm512_and_si512(word, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
     } else {
-      put(panel++, 0, low_halves(word));
-      put(panel++, 0, high_halves(word));
+      put_next(panel, low_halves(word));
+      put_next(panel, high_halves(word));
     }
   });
 }
