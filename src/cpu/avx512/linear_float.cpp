@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kDotTokens = 4;
 constexpr int64_t kDotRows = 4;
-constexpr int kPairStrips = 2;  // strips of one tile kernel
+constexpr int kPairStrips = 2;   // strips of one tile kernel
+constexpr int64_t kSpan = 64;    // columns interleaved at a time
 
 constexpr int64_t padded(int64_t k) { return (k + 7) & ~int64_t{7}; }
 
@@ -204,10 +205,15 @@ void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t tok
   for (int64_t first = token0; first < token1; first += step) {
     const int64_t T = min64(step, n - first);
     float* tile = to + first * padded(k);
-    for (int64_t i = 0; i < k; ++i) {
-      for (int64_t t = 0; t < T; ++t) tile[i * T + t] = x[(first + t) * ldx + i];
+    for (int64_t c = 0; c < padded(k); c += kSpan) {
+      alignas(64) float rows[16][kSpan];
+      const int64_t columns = min64(kSpan, padded(k) - c), present = min64(columns, k - c);
+      for (int64_t t = 0; t < T; ++t) {
+        std::memcpy(rows[t], x + (first + t) * ldx + c, static_cast<size_t>(present) * sizeof(float));
+        for (int64_t i = present; i < columns; ++i) rows[t][i] = 0.0f;
+      }
+      interleave({reinterpret_cast<const std::byte*>(rows), sizeof rows[0]}, columns, T, tile + c * T);
     }
-    std::memset(tile + k * T, 0, static_cast<size_t>((padded(k) - k) * T) * sizeof(float));
   }
 }
 

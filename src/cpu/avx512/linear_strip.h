@@ -77,6 +77,19 @@ TANDEM_INLINE Words8 load_words8(const StripRows& rows, size_t at) {
   return words;
 }
 
+// Tokens as rows: n_words (a multiple of 8) of T <= 16 rows to [n_words][T]. Of the rows beyond T anything is read.
+TANDEM_INLINE void interleave(const StripRows& rows, int64_t n_words, int64_t T, void* to) {
+  const __mmask16 tokens = first_lanes(T);
+  std::byte* at = static_cast<std::byte*>(to);
+  for (int64_t i = 0; i < n_words; i += 8) {
+    const Words8 words = load_words8(rows, static_cast<size_t>(4 * i));
+    unroll<8>([&](auto j) __attribute__((always_inline)) {
+      _mm512_mask_storeu_epi32(at + 4 * j.value * T, tokens, words.w[j.value]);
+    });
+    at += 32 * T;
+  }
+}
+
 // The words of 16 rows, `total` bytes wide, at any even byte offset: put together from pieces of 32 bytes and, at the
 // end, perhaps 16.
 template <int total>
