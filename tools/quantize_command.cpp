@@ -85,7 +85,7 @@ void parse_arguments_of(CommandOptions& options) {
     return first;
   };
   options.in = take();
-  const bool has_out = !is_type(rest.front());
+  const bool has_out = !rest.empty() && !is_type(rest.front());
   if (has_out) options.out = take();
   if (rest.empty() || !is_type(rest.front())) {
     throw_error(ErrorCode::usage, "TYPE: found \"%s\", needed one of: %s",
