@@ -162,9 +162,12 @@ struct SymmetricBlock {
 
 void round_codes(const Levels& levels, const float* x, SymmetricBlock& block) {
   const float d = fp16_to_fp32(block.d);
-  for (int e = 0; e < QK_K; ++e) {
-    const float inverse_scale = inverse(d * static_cast<float>(block.scales[e / 16]));
-    block.codes[e] = static_cast<uint8_t>(nearest_in(x[e] * inverse_scale, levels.lo, levels.hi) - levels.lo);
+  for (int at = 0; at < QK_K; at += 16) {
+    const float inverse_scale = inverse(d * static_cast<float>(block.scales[at / 16]));
+    for (int e = at; e < at + 16; ++e) {
+      block.codes[e] =
+          static_cast<uint8_t>(nearest_in(x[e] * inverse_scale, levels.lo, levels.hi) - levels.lo);
+    }
   }
 }
 

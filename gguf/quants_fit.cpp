@@ -56,8 +56,14 @@ struct Fit {
 Fit round_and_solve(const float* x, const float* w, int n, const Levels& levels, float inverse_scale,
                     int8_t* q) {
   float xl = 0.0f, ll = 0.0f;
+  if (levels.table) {
+    for (int i = 0; i < n; ++i) q[i] = static_cast<int8_t>(levels.nearest(x[i] * inverse_scale));
+  } else {
+    for (int i = 0; i < n; ++i) {
+      q[i] = static_cast<int8_t>(nearest_in(x[i] * inverse_scale, levels.lo, levels.hi));
+    }
+  }
   for (int i = 0; i < n; ++i) {
-    q[i] = static_cast<int8_t>(levels.nearest(x[i] * inverse_scale));
     const float level = levels.value(q[i]);
     xl += w[i] * x[i] * level;
     ll += w[i] * level * level;
@@ -77,15 +83,15 @@ float best_symmetric(const float* x, const float* w, int n, const Levels& levels
                      const SymmetricSearch& search) {
   float best = search.extreme * search.inverse_max, gain = 0.0f;
   for (int first = -search.n_tries; first <= search.n_tries; first += kLanes) {
-    float candidates[kLanes], xl[kLanes], ll[kLanes];
-    for (int k = 0; k < kLanes; ++k) {
-      const int i = std::min(first + k, search.n_tries);
-      candidates[k] = (search.extreme + search.step * static_cast<float>(i)) * search.inverse_max;
+    const int n_candidates = std::min(kLanes, search.n_tries + 1 - first);
+    float candidates[kLanes] = {}, gains[kLanes];
+    for (int k = 0; k < n_candidates; ++k) {
+      candidates[k] = (search.extreme + search.step * static_cast<float>(first + k)) * search.inverse_max;
     }
-    symmetric_lanes(x, w, n, static_cast<float>(levels.lo), static_cast<float>(levels.hi), candidates, xl, ll);
-    for (int k = 0; k < kLanes; ++k) {
-      if (!(ll[k] > 0.0f) || !(xl[k] * xl[k] / ll[k] > gain)) continue;
-      gain = xl[k] * xl[k] / ll[k];
+    symmetric_lanes(x, w, n, static_cast<float>(levels.lo), static_cast<float>(levels.hi), candidates, gains);
+    for (int k = 0; k < n_candidates; ++k) {
+      if (!(gains[k] > gain)) continue;
+      gain = gains[k];
       best = candidates[k];
     }
   }
@@ -192,13 +198,13 @@ ScaleMin fit_affine(const float* x, const float* w, int n, const AffineSearch& s
   };
   float chosen = 0.0f;  // inverse scale of the best candidate
   for (int first = 0; first <= search.n_tries; first += kLanes) {
-    float candidates[kLanes], scales[kLanes], mins[kLanes], losses[kLanes];
-    for (int k = 0; k < kLanes; ++k) {
-      const int i = std::min(first + k, search.n_tries);
-      candidates[k] = (q_max + search.first + search.step * static_cast<float>(i)) * inverse_range;
+    const int n_candidates = std::min(kLanes, search.n_tries + 1 - first);
+    float candidates[kLanes] = {}, scales[kLanes], mins[kLanes], losses[kLanes];
+    for (int k = 0; k < n_candidates; ++k) {
+      candidates[k] = (q_max + search.first + search.step * static_cast<float>(first + k)) * inverse_range;
     }
     affine_lanes(x, w, n, q_max, search.sign, lo, candidates, scales, mins, losses);
-    for (int k = 0; k < kLanes; ++k) {
+    for (int k = 0; k < n_candidates; ++k) {
       if (!(losses[k] < best.loss) || !(scales[k] >= 0.0f)) continue;
       best = {{scales[k], mins[k]}, losses[k]};
       chosen = candidates[k];

@@ -43,7 +43,7 @@ using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 }  // namespace
 
 TANDEM_LANES_FN void symmetric_lanes(const float* x, const float* w, int n, float lo, float hi,
-                                     const float* inverse_scale, float* xl, float* ll) {
+                                     const float* inverse_scale, float* gain) {
   const Lanes inverse = load(inverse_scale), low = splat(lo), high = splat(hi);
   Lanes sum_xl{}, sum_ll{};
   for (int i = 0; i < n; ++i) {
@@ -51,8 +51,7 @@ TANDEM_LANES_FN void symmetric_lanes(const float* x, const float* w, int n, floa
     sum_xl += w[i] * x[i] * q;
     sum_ll += w[i] * q * q;
   }
-  store(xl, sum_xl);
-  store(ll, sum_ll);
+  store(gain, sum_ll > Lanes{} ? sum_xl * sum_xl / sum_ll : Lanes{});
 }
 
 TANDEM_LANES_FN void affine_lanes(const float* x, const float* w, int n, float q_max, MinSign sign,

@@ -9,9 +9,10 @@ namespace tandem::quants {
 
 inline constexpr int kLanes = 16;
 
-// x ~ scale * q, q in lo..hi: with the weighted sums of x * q and q * q, the best scale is xl / ll.
+// x ~ scale * q, q the nearest of lo..hi to x * inverse_scale: how much the best scale for these q brings the
+// weighted squared error below that of all zeros.
 void symmetric_lanes(const float* x, const float* w, int n, float lo, float hi, const float* inverse_scale,
-                     float* xl, float* ll);
+                     float* gain);
 
 // x ~ scale * q + min, q the nearest of 0..q_max to (x - first_min) * inverse_scale: the best scale, min and
 // the weighted squared error, less a constant.
