@@ -21,6 +21,8 @@ TANDEM := $(BUILD)/bin/tandem
 # A folder keeps the generator that it was first configured with.
 generator = $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+# TANDEM_CUDA=AUTO|ON|OFF and TANDEM_CUDA_ARCHS (e.g. 90), from the command line or the environment.
+CUDA_OPTIONS := -DTANDEM_CUDA=$(or $(TANDEM_CUDA),AUTO) '-DTANDEM_CUDA_ARCHS=$(TANDEM_CUDA_ARCHS)'
 SOURCES = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh')
 
 # $(call configure,folder,options): configures the folder, unless it already is with the same options.
@@ -32,18 +34,20 @@ build = scripts/quietly.sh --progress $(1)/build.log cmake --build $(1) -j $(JOB
 # Tests once asked for stay configured.
 tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF)
 
-.PHONY: all help binary demo test layers bench install asan fuzz fmt clean deps
+has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
+
+.PHONY: all help binary demo test test-gpu layers bench bench-gpu install asan fuzz fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
 help:  ## this list
 	@echo "make [target] [NAME=value]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS)"
 
 binary:
 	@scripts/install_deps.sh
-	@$(call configure,$(BUILD),$(tests_option))
+	@$(call configure,$(BUILD),$(tests_option) $(CUDA_OPTIONS))
 	@$(call build,$(BUILD),tandem)
 
 demo: binary  ## complete PROMPT with MODEL (default: a model in models/)
@@ -58,11 +62,18 @@ demo: binary  ## complete PROMPT with MODEL (default: a model in models/)
 test:  ## build everything and run every test
 	@scripts/install_deps.sh --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
-	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON)
+	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
 	@$(call build,$(BUILD))
 	@python3 scripts/check_layers.py --self-test
 	@python3 scripts/check_layers.py
 	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
+
+test-gpu:  ## build and run the tests that need an NVIDIA GPU (CHECK=memcheck: under compute-sanitizer)
+	@scripts/install_deps.sh --tests
+	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
+	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
+	@if $(has_cuda); then $(call build,$(BUILD),gpu_tests); fi
+	@python3 scripts/test_gpu.py $(BUILD) $(if $(CHECK),--check $(CHECK))
 
 layers:  ## check that includes only point down the rooms of DESIGN.md
 	@python3 scripts/check_layers.py
@@ -74,6 +85,13 @@ bench: binary  ## measure MODEL (default: random weights in the shape of TinyLla
 	  [ -f $$model ] || $(TANDEM) synth tinyllama-1.1b --type Q4_0 -o $$model; \
 	fi; \
 	$(TANDEM) bench -m "$$model"
+
+bench-gpu:  ## measure an NVIDIA GPU with random weights in the shape of Llama 3.1 8B (SCRATCH=folder for 40 GB of models)
+	@scripts/install_deps.sh --tests
+	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
+	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
+	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_limits); fi
+	@python3 scripts/bench_gpu.py $(BUILD) $(if $(SCRATCH),--scratch "$(SCRATCH)")
 
 install: binary  ## install the program under PREFIX (DESTDIR is honoured)
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"

@@ -45,6 +45,7 @@ if(TANDEM_CUDA STREQUAL ON OR (TANDEM_CUDA STREQUAL AUTO AND NOT TANDEM_SANITIZE
     message(STATUS "No nvcc: building without the CUDA device")
   endif()
 endif()
+set(TANDEM_HAVE_CUDA ${TANDEM_HAVE_CUDA} CACHE INTERNAL "")  # the Makefile looks here
 
 if(TANDEM_HAVE_CUDA)
   set(archs ${TANDEM_CUDA_ARCHS})

@@ -1,0 +1,84 @@
+// What the attention kernels are given, and which kernel files there are.
+//
+// - attention_decode.cu: few tokens; the cache is read once, by as many blocks as the GPU has room for; all in floats.
+// - attention_simple.cu: whatever it does not take (odd head dims or block sizes).
+//
+// The first leaves partial results of splits of the positions, which attention_merge (beside it) makes into y.
+#pragma once
+
+#include "ggml-cuda/attention_index.h"
+#include "ggml-cuda/ops/rows.cuh"
+
+namespace tandem::cuda {
+
+// One of the two pools of a layer's cache.
+struct CachePool {
+  const uint8_t* data;
+  DType dtype;
+  int head_dim;
+  int row_bytes;
+
+  __device__ const uint8_t* row(int64_t index) const { return data + index * row_bytes; }
+};
+
+struct AttentionCall {
+  const float* q;              // [n_tokens, n_head * head_dim_k]
+  const int32_t* positions;    // [n_tokens]
+  const int32_t* sequences;    // [n_tokens]
+  const int32_t* block_table;  // [n_sequences, max_blocks]
+  PlainValues sinks;           // [n_head]; may be absent
+  float* y;                    // [n_tokens, n_head * head_dim_v]
+  CachePool k, v;
+  int n_tokens, n_head, n_head_kv, group;  // group: query heads a key-value head
+  int block_size, max_blocks, window;
+  float scale, softcap;
+  // Partial results of splits: acc = sum of exp(s - max) * v, unnormalized. A split that saw nothing has sum 0 and
+  // leaves its acc unwritten.
+  int n_splits;
+  float* acc;  // [n_tokens, n_head, n_splits, head_dim_v]
+  float* max;  // [n_tokens, n_head, n_splits]
+  float* sum;  // [n_tokens, n_head, n_splits]
+
+  // Row index of partial results, and of y with n_splits 1.
+  __device__ int64_t partial(int token, int head, int split) const {
+    return (static_cast<int64_t>(token) * n_head + head) * n_splits + split;
+  }
+};
+
+// The score of a dot product that `scale` is in already.
+__device__ inline float capped(float s, float softcap) { return softcap > 0.0f ? softcap * tanhf(s / softcap) : s; }
+
+__device__ inline float sink_of(const AttentionCall& call, int head) {
+  return call.sinks.data ? call.sinks[head] : -INFINITY;
+}
+
+// 16 bytes from global to shared memory, past the registers and the L1 cache.
+__device__ inline void copy_16_async(void* shared, const void* global) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most kPending of this thread's groups are under way.
+template <int kPending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// A kernel with its launch shape, chosen when a step is compiled.
+struct AttentionKernel {
+  void (*kernel)(AttentionCall) = nullptr;
+  int n_threads = 0;
+  size_t shared_bytes = 0;
+  int heads = 1;  // decode: query heads a block
+};
+
+// Bytes of shared memory that a block may have.
+size_t shared_limit(int compute_capability);
+// Decode: any group; head dims up to 256 that are multiples of eight, block sizes that are multiples of kDecodeTile.
+AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit);
+void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
+void launch_merge(const AttentionCall& call, cudaStream_t stream);
+// Anything.
+void launch_simple(const AttentionCall& call, cudaStream_t stream);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,119 @@
+// attention: which of the kernels (attention_call.cuh) a step runs, and the scratch of its partial results.
+//
+// All steps go through the decode kernel and are merged.
+#include <algorithm>
+#include <limits>
+
+#include "base/checked.h"
+#include "ggml-cuda/attention_call.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+CachePool pool_of(const std::byte* data, DType dtype, int64_t head_dim) {
+  return {reinterpret_cast<const uint8_t*>(data), dtype, static_cast<int>(head_dim),
+          static_cast<int>(row_bytes(dtype, head_dim))};
+}
+
+// Floats of one split of one token and head: acc, max, sum.
+int64_t partial_floats(const AttentionCall& call) { return call.v.head_dim + 2; }
+
+class AttentionStep final : public Step {
+ public:
+  AttentionStep(const CompileContext& context, const Node& node) : n_multiprocessors_(context.n_multiprocessors) {
+    const AttentionOp& op = std::get<AttentionOp>(node.op);
+    const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
+    TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k && kv.head_dim_v == op.head_dim_v &&
+                 kv.block_size > 0 && op.n_head % op.n_head_kv == 0);
+    call_.q = context.address<const float>(node.inputs[0]);
+    call_.positions = context.address<const int32_t>(node.inputs[1]);
+    call_.sequences = context.address<const int32_t>(node.inputs[2]);
+    call_.block_table = context.address<const int32_t>(node.inputs[3]);
+    call_.sinks = plain_values(context, node.inputs[4]);
+    call_.y = context.address<float>(node.output);
+    call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);
+    call_.v = pool_of(kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.n_head = static_cast<int>(op.n_head);
+    call_.n_head_kv = static_cast<int>(op.n_head_kv);
+    call_.group = static_cast<int>(op.n_head / op.n_head_kv);
+    call_.block_size = static_cast<int>(kv.block_size);
+    const Tensor& table = context.tensor(node.inputs[3]);
+    call_.max_blocks = static_cast<int>(table.n_cols);
+    call_.window = op.window < std::numeric_limits<int>::max() ? static_cast<int>(op.window) : 0;
+    call_.scale = op.scale;
+    call_.softcap = op.softcap;
+    max_positions_ = table.n_cols * kv.block_size;
+    choose_kernels(context);
+    for (int64_t n = 1; n <= context.graph().shape.max_tokens; ++n) {
+      scratch_bytes = std::max(scratch_bytes, partial_bytes(n, splits(n)));
+    }
+  }
+
+  void launch(const LaunchContext& context) const override {
+    const int64_t n = context.shape.n_tokens;
+    if (n == 0) return;
+    AttentionCall call = call_;
+    call.n_tokens = static_cast<int>(n);
+    if (!decode_.kernel) return launch_simple(call, context.stream);
+    call.n_splits = splits(n);
+    const int64_t n_rows = n * call.n_head * call.n_splits;
+    call.acc = reinterpret_cast<float*>(context.scratch);
+    call.max = call.acc + n_rows * call.v.head_dim;
+    call.sum = call.max + n_rows;
+    launch_decode(decode_, call, context.stream);
+    launch_merge(call, context.stream);
+  }
+
+ private:
+  void choose_kernels(const CompileContext& context) {
+    const size_t limit = shared_limit(context.compute_capability);
+    decode_ = decode_kernel(call_, limit);
+    if (context.segment.addresses.empty()) return;  // no GPU is at hand
+    allow_shared(decode_);
+  }
+
+  static void allow_shared(const AttentionKernel& kernel) {
+    if (!kernel.kernel) return;
+    TANDEM_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(kernel.shared_bytes)));
+  }
+
+  int splits(int64_t n_tokens) const {
+    if (!decode_.kernel) return 0;
+    const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, decode_.heads);
+    return split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit);
+  }
+
+  size_t partial_bytes(int64_t n_tokens, int n_splits) const {
+    return static_cast<size_t>(n_tokens * call_.n_head * n_splits * partial_floats(call_)) * sizeof(float);
+  }
+
+  AttentionCall call_{};
+  AttentionKernel decode_;
+  int n_multiprocessors_;
+  int64_t max_positions_ = 0;  // of a sequence
+};
+
+}  // namespace
+
+size_t shared_limit(int compute_capability) {
+  switch (compute_capability) {
+    case 80:
+    case 87: return 163 << 10;
+    case 90:
+    case 100:
+    case 103: return 227 << 10;
+    default: return 99 << 10;
+  }
+}
+
+std::string why_not_attention(const Graph& graph, const Node& node) {
+  return why_not_plain(graph, node.inputs[4], "attention");
+}
+
+StepPtr compile_attention(const CompileContext& context, const Node& node) {
+  return std::make_unique<AttentionStep>(context, node);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,410 @@
+// Attention of few tokens: split-KV flash decoding (arXiv:2205.14135, and its split over positions).
+//
+// Layout: a block has a token, up to kHeads query heads of one key-value head, and one split of the positions that the
+// token sees; every key and value is read once for all those heads. A warp takes tiles of 16 positions in turn. Rows of
+// a head are contiguous in a cache block, so a tile is one run of bytes, in whatever dtype: it is copied as it is to
+// shared memory, 16 bytes a lane, two tiles deep, keys and values as groups of their own. Out of shared memory kLanes
+// lanes read a row, eight elements each.
+// The split's range follows from the position in device memory: the grid is the same for every length.
+//
+// Floors, for n positions: n * Hkv * (row_bytes_k + row_bytes_v) / 3 TB/s, against n * H * (hd_k + hd_v) FMAs on
+// 132 * 128 lanes. Llama-3.1-8B at 16k, f16: 67 MB, 22 us a layer; the FMAs are 4.7 us, unpacking and exchanges about
+// as much again. Groups of 8 with q8_0 or q4_0 caches are bound by arithmetic.
+#include "ggml-cuda/attention_call.cuh"
+#include "ggml-cuda/attention_unpack.h"
+
+namespace tandem::cuda {
+namespace {
+
+// K and V of dtypes that are known only when the kernel runs.
+struct ReadAny {};
+
+template <class Read>
+__device__ void read_row(const CachePool& pool, const uint8_t* row, int chunk, float (&x)[8]) {
+  if constexpr (std::is_same_v<Read, ReadAny>) {
+    read_eight(pool.dtype, row, chunk, x);
+  } else {
+    Read::eight(row, chunk, x);
+  }
+}
+
+// Shared memory of a warp: two stages of a tile of keys and one of values, the tile's weights and the heads' factors.
+struct WarpMemory {
+  int k_bytes, v_bytes;  // a tile; multiples of 16
+
+  __host__ __device__ WarpMemory(const CachePool& k, const CachePool& v)
+      : k_bytes(kDecodeTile * k.row_bytes), v_bytes(kDecodeTile * v.row_bytes) {}
+  __host__ __device__ int weights() const { return 2 * (k_bytes + v_bytes); }
+  __host__ __device__ int factors(int heads) const { return weights() + kDecodeTile * heads * 4; }
+  __host__ __device__ int size(int heads) const { return factors(heads) + (heads * 4 + 15) / 16 * 16; }
+};
+
+// Sums over the lanes of a row the products of every head; each lane gets its own head's (LaneMap).
+template <class Map, int kHeads>
+__device__ float sum_heads(float (&v)[kHeads], int lane) {
+#pragma unroll
+  for (int step = 0; step < Map::kSteps; ++step) {
+    const int half = Map::heads_before(step) / 2, mask = Map::mask_of(step);
+    const bool upper = lane & mask;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float sent = upper ? v[i] : v[i + half], kept = upper ? v[i + half] : v[i];
+      v[i] = kept + __shfl_xor_sync(kAllLanes, sent, mask);
+    }
+  }
+#pragma unroll
+  for (int mask = Map::kCopies / 2; mask > 0; mask /= 2) v[0] += __shfl_xor_sync(kAllLanes, v[0], mask);
+  return v[0];
+}
+
+// A value of every head, out of shared memory.
+template <int kHeads>
+__device__ void load_heads(const float* from, float (&x)[kHeads]) {
+  if constexpr (kHeads % 4 == 0) {
+#pragma unroll
+    for (int h = 0; h < kHeads; h += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from + h);
+      x[h] = four.x;
+      x[h + 1] = four.y;
+      x[h + 2] = four.z;
+      x[h + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) x[h] = from[h];
+  }
+}
+
+// A warp's share of a split.
+template <class ReadK, class ReadV, int kLanes, int kHeads>
+struct DecodeWarp {
+  using Map = LaneMap<kLanes, kHeads>;
+  const AttentionCall& call;
+  uint8_t* memory;         // of this warp
+  const int32_t* table;    // of the sequence
+  PositionRange range;
+  int lane, kv_head;
+  float q[kHeads][8];      // of this lane's chunk, times scale
+  float acc[kHeads][8];    // likewise, over the rows that this lane reads
+  float max = -INFINITY;   // of this lane's head
+  float sum = 0.0f;        // of this lane's head, over its own rows
+
+  __device__ int chunk() const { return Map::chunk_of(lane); }
+
+  __device__ void load_q(const float* rows, int n_heads) {
+    const bool inside = 8 * chunk() < call.k.head_dim;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      float4 a{}, b{};
+      if (inside && h < n_heads) {
+        const float4* from = reinterpret_cast<const float4*>(rows + h * call.k.head_dim) + 2 * chunk();
+        a = from[0];
+        b = from[1];
+      }
+      const float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        q[h][i] = x[i] * call.scale;
+        acc[h][i] = 0.0f;
+      }
+    }
+  }
+
+  __device__ uint8_t* stage(int index) const {
+    const WarpMemory layout(call.k, call.v);
+    return memory + (index & 1) * (layout.k_bytes + layout.v_bytes);
+  }
+
+  // Two groups of copies, empty ones past the end: every step of the loop has as many under way.
+  __device__ void fetch(int tile, int end_tile, uint8_t* to) const {
+    int64_t row = 0;
+    if (tile < end_tile) {
+      const int first = tile * kDecodeTile;
+      row = block_row(table[first / call.block_size], kv_head, first % call.block_size, call.n_head_kv,
+                      call.block_size);
+      copy_rows(to, call.k.row(row), call.k.row_bytes);
+    }
+    commit_copies();
+    if (tile < end_tile) copy_rows(to + kDecodeTile * call.k.row_bytes, call.v.row(row), call.v.row_bytes);
+    commit_copies();
+  }
+  // 16 rows are row_bytes pieces of 16 bytes.
+  __device__ void copy_rows(uint8_t* to, const uint8_t* from, int row_bytes) const {
+    static_assert(kDecodeTile == 16);
+#pragma unroll 8
+    for (int i = lane; i < row_bytes; i += kWarp) copy_16_async(to + 16 * i, from + 16 * i);
+  }
+
+  __device__ void scores(const uint8_t* k, int first, float (&s)[Map::kPasses]) const {
+    const bool inside = 8 * chunk() < call.k.head_dim;
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) {
+      const int row = Map::row_of(lane, pass);
+      float x[8] = {};
+      if (inside) read_row<ReadK>(call.k, k + row * call.k.row_bytes, chunk(), x);
+      float dot[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        dot[h] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) dot[h] += q[h][i] * x[i];
+      }
+      const float total = sum_heads<Map>(dot, lane);
+      const int position = first + row;
+      s[pass] = position >= range.begin && position < range.end ? capped(total, call.softcap) : -INFINITY;
+    }
+  }
+
+  // Scores to weights, in shared memory [16, kHeads]; what was summed before is scaled to the new maximum.
+  __device__ void soften(float (&s)[Map::kPasses], float* weights, float* factors) {
+    float most = max;
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) most = fmaxf(most, s[pass]);
+#pragma unroll
+    for (int mask = kLanes; mask < kWarp; mask *= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, mask));
+    const float base = finite_max(most), factor = __expf(max - base);
+    max = most;
+    sum *= factor;
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) {
+      const float weight = __expf(s[pass] - base);
+      sum += weight;
+      if (Map::is_first_copy(lane)) weights[Map::row_of(lane, pass) * kHeads + Map::head_of(lane)] = weight;
+    }
+    if (Map::is_first_copy(lane) && lane < kLanes) factors[Map::head_of(lane)] = factor;
+    const bool rescale = __any_sync(kAllLanes, factor != 1.0f);
+    __syncwarp();
+    if (!rescale) return;
+    float f[kHeads];
+    load_heads(factors, f);
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) acc[h][i] *= f[h];
+    }
+  }
+
+  // Rows outside of the range hold anything, NaN too, and are left out.
+  __device__ void add_values(const uint8_t* v, int first, const float* weights) {
+    if (8 * chunk() >= call.v.head_dim) return;
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) {
+      const int row = Map::row_of(lane, pass), position = first + row;
+      if (position < range.begin || position >= range.end) continue;
+      float x[8], w[kHeads];
+      read_row<ReadV>(call.v, v + row * call.v.row_bytes, chunk(), x);
+      load_heads(weights + row * kHeads, w);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) acc[h][i] += w[h] * x[i];
+      }
+    }
+  }
+
+  __device__ void run(int warp, int n_warps) {
+    const WarpMemory layout(call.k, call.v);
+    float* weights = reinterpret_cast<float*>(memory + layout.weights());
+    float* factors = reinterpret_cast<float*>(memory + layout.factors(kHeads));
+    const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
+    int tile = range.begin / kDecodeTile + warp;
+    fetch(tile, end_tile, stage(0));
+    fetch(tile + n_warps, end_tile, stage(1));
+    for (int step = 0; tile < end_tile; ++step, tile += n_warps) {
+      const uint8_t* k = stage(step);
+      float s[Map::kPasses];
+      wait_copies<3>();
+      __syncwarp();
+      scores(k, tile * kDecodeTile, s);
+      soften(s, weights, factors);
+      wait_copies<2>();
+      __syncwarp();
+      add_values(k + layout.k_bytes, tile * kDecodeTile, weights);
+      __syncwarp();  // all have read this stage and the weights
+      fetch(tile + 2 * n_warps, end_tile, stage(step));
+    }
+#pragma unroll
+    for (int mask = kLanes; mask < kWarp; mask *= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, mask);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) acc[h][i] += __shfl_xor_sync(kAllLanes, acc[h][i], mask);
+      }
+    }
+  }
+
+  // Into shared memory: acc [kHeads, head_dim_v], max [kHeads], sum [kHeads].
+  __device__ void store(float* to) const {
+    if (lane >= kLanes) return;
+    if (8 * chunk() < call.v.head_dim) {
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        float4* row = reinterpret_cast<float4*>(to + h * call.v.head_dim) + 2 * chunk();
+        row[0] = {acc[h][0], acc[h][1], acc[h][2], acc[h][3]};
+        row[1] = {acc[h][4], acc[h][5], acc[h][6], acc[h][7]};
+      }
+    }
+    if (!Map::is_first_copy(lane)) return;
+    to[kHeads * call.v.head_dim + Map::head_of(lane)] = max;
+    to[kHeads * (call.v.head_dim + 1) + Map::head_of(lane)] = sum;
+  }
+};
+
+// Floats that a warp leaves for its block, padded to 16 bytes.
+__host__ __device__ int left_floats(int heads, int head_dim_v) { return (heads * (head_dim_v + 2) + 3) / 4 * 4; }
+
+// The warps' sums of n_heads heads to the split's, in the order of the warps.
+template <int kHeads>
+__device__ void join_warps(const AttentionCall& call, const float* left, int n_warps, int token, int head0, int n_heads,
+                           int split) {
+  const int n_cols = call.v.head_dim, stride = left_floats(kHeads, n_cols);
+  for (int i = static_cast<int>(threadIdx.x); i < n_heads * n_cols; i += static_cast<int>(blockDim.x)) {
+    const int h = i / n_cols;
+    const float* maxima = left + kHeads * n_cols + h;
+    const float* sums = maxima + kHeads;
+    float m = -INFINITY;
+    for (int w = 0; w < n_warps; ++w) m = fmaxf(m, maxima[w * stride]);
+    float value = 0.0f, total = 0.0f;
+    for (int w = 0; w < n_warps; ++w) {
+      const float weight = merge_weight(maxima[w * stride], sums[w * stride], finite_max(m));
+      if (weight == 0.0f) continue;
+      value += weight * left[w * stride + i];
+      total += weight * sums[w * stride];
+    }
+    const int64_t to = call.partial(token, head0 + h, split);
+    call.acc[to * n_cols + i % n_cols] = value;
+    if (i % n_cols == 0) {
+      call.max[to] = m;
+      call.sum[to] = total;
+    }
+  }
+}
+
+// Grid: x token, y key-value head x part of its group, z split.
+template <class ReadK, class ReadV, int kLanes, int kHeads>
+__global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ AttentionCall call) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
+  const int token = blockIdx.x, split = blockIdx.z;
+  const int n_parts = (call.group + kHeads - 1) / kHeads;
+  const int kv_head = blockIdx.y / n_parts, part = blockIdx.y % n_parts;
+  const int head0 = kv_head * call.group + part * kHeads, n_heads = int_min(kHeads, call.group - part * kHeads);
+
+  const PositionRange range = split_of(seen_by(call.positions[token], call.window), split, call.n_splits);
+  if (range.begin >= range.end) {
+    if (threadIdx.x < n_heads) {
+      call.max[call.partial(token, head0 + threadIdx.x, split)] = -INFINITY;
+      call.sum[call.partial(token, head0 + threadIdx.x, split)] = 0.0f;
+    }
+    return;
+  }
+  const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
+  const WarpMemory layout(call.k, call.v);
+  DecodeWarp<ReadK, ReadV, kLanes, kHeads> work{call, shared + warp * layout.size(kHeads), table, range, lane, kv_head};
+  work.load_q(call.q + (static_cast<int64_t>(token) * call.n_head + head0) * call.k.head_dim, n_heads);
+  work.run(warp, n_warps);
+  wait_copies<0>();
+  __syncthreads();  // the tiles have been read: their memory takes the sums
+  float* left = reinterpret_cast<float*>(shared);
+  work.store(left + warp * left_floats(kHeads, call.v.head_dim));
+  __syncthreads();
+  join_warps<kHeads>(call, left, n_warps, token, head0, n_heads, split);
+}
+
+// The splits of a token and head to its row of y, in the order of the splits, and the sink, which only adds to the sum.
+// Reads 4 * n_splits * head_dim_v bytes a row, from the L2 cache.
+__global__ void attention_merge(const __grid_constant__ AttentionCall call) {
+  __shared__ float weights[kMaxSplits];
+  __shared__ float inverse;
+  const int64_t row = blockIdx.x, first = row * call.n_splits;
+  if (threadIdx.x < kWarp) {
+    const int lane = threadIdx.x;
+    const float sink = sink_of(call, static_cast<int>(row % call.n_head));
+    float m = sink;
+    for (int i = lane; i < call.n_splits; i += kWarp) {
+      if (call.sum[first + i] != 0.0f) m = fmaxf(m, call.max[first + i]);
+    }
+    m = finite_max(warp_max(m));
+    float total = 0.0f;
+    for (int i = lane; i < call.n_splits; i += kWarp) {
+      weights[i] = merge_weight(call.max[first + i], call.sum[first + i], m);
+      total += weights[i] * call.sum[first + i];
+    }
+    total = warp_sum(total) + (call.sinks.data ? __expf(sink - m) : 0.0f);
+    if (lane == 0) inverse = total == 0.0f ? 0.0f : 1.0f / total;
+  }
+  __syncthreads();
+  const int n_cols = call.v.head_dim;
+  for (int d = threadIdx.x; d < n_cols; d += blockDim.x) {
+    float value = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < call.n_splits; ++i) {
+      if (weights[i] != 0.0f) value += weights[i] * call.acc[(first + i) * n_cols + d];
+    }
+    call.y[row * n_cols + d] = value * inverse;
+  }
+}
+
+template <class ReadK, class ReadV, int kLanes>
+AttentionKernel choose_heads(int group) {
+  if (group == 1) return {attention_decode<ReadK, ReadV, kLanes, 1>, 0, 0, 1};
+  if (group <= 4) return {attention_decode<ReadK, ReadV, kLanes, 4>, 0, 0, 4};
+  return {attention_decode<ReadK, ReadV, kLanes, 8>, 0, 0, 8};
+}
+
+template <class ReadK, class ReadV>
+AttentionKernel choose_lanes(const AttentionCall& call) {
+  const int most = int_max(call.k.head_dim, call.v.head_dim);
+  if (most <= 64) return choose_heads<ReadK, ReadV, 8>(call.group);
+  if (most <= 128) return choose_heads<ReadK, ReadV, 16>(call.group);
+  return choose_heads<ReadK, ReadV, 32>(call.group);
+}
+
+AttentionKernel choose(const AttentionCall& call) {
+  if (call.k.dtype == call.v.dtype) {
+    switch (call.k.dtype) {
+      case DType::F16: return choose_lanes<ReadF16, ReadF16>(call);
+      case DType::BF16: return choose_lanes<ReadBF16, ReadBF16>(call);
+      case DType::Q8_0: return choose_lanes<ReadQ8_0, ReadQ8_0>(call);
+      case DType::Q4_0: return choose_lanes<ReadQ4_0, ReadQ4_0>(call);
+      default: break;
+    }
+  }
+  return choose_lanes<ReadAny, ReadAny>(call);
+}
+
+}  // namespace
+
+AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit) {
+  const int most = int_max(call.k.head_dim, call.v.head_dim);
+  const bool fits = most <= 256 && call.k.head_dim % 8 == 0 && call.v.head_dim % 8 == 0;
+  if (!fits || call.block_size % kDecodeTile != 0) return {};
+  AttentionKernel chosen = choose(call);
+  const auto bytes_for = [&](int n_warps) {
+    const int tiles = WarpMemory(call.k, call.v).size(chosen.heads);
+    const int left = left_floats(chosen.heads, call.v.head_dim) * 4;
+    return static_cast<size_t>(n_warps) * static_cast<size_t>(int_max(tiles, left));
+  };
+  int n_warps = 4;
+  while (n_warps > 1 && bytes_for(n_warps) > shared_limit / 2) n_warps /= 2;  // two blocks a multiprocessor
+  chosen.n_threads = n_warps * kWarp;
+  chosen.shared_bytes = bytes_for(n_warps);
+  return chosen.shared_bytes <= shared_limit ? chosen : AttentionKernel{};
+}
+
+void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream) {
+  const int n_parts = (call.group + kernel.heads - 1) / kernel.heads;
+  const dim3 grid(static_cast<unsigned>(call.n_tokens), static_cast<unsigned>(call.n_head_kv * n_parts),
+                  static_cast<unsigned>(call.n_splits));
+  kernel.kernel<<<grid, kernel.n_threads, kernel.shared_bytes, stream>>>(call);
+  check_launch("attention_decode");
+}
+
+void launch_merge(const AttentionCall& call, cudaStream_t stream) {
+  const int n_threads = (int_min(call.v.head_dim, 256) + kWarp - 1) / kWarp * kWarp;
+  attention_merge<<<static_cast<unsigned>(call.n_tokens * call.n_head), n_threads, 0, stream>>>(call);
+  check_launch("attention_merge");
+}
+
+}  // namespace tandem::cuda

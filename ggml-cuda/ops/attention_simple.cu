@@ -1,0 +1,83 @@
+// Attention of anything: any head dims, block sizes and cache dtypes, in floats. For what the other kernels do not take.
+//
+// A block has a token and a query head and goes through the positions 128 at a time: a thread forms one score, then
+// owns every 128th column of the sum. Keys are read row by row a thread, uncoalesced, and by every query head anew:
+// n_tokens * H * positions * (row_bytes_k + row_bytes_v) bytes of cache traffic.
+#include "ggml-cuda/attention_call.cuh"
+#include "ggml-cuda/attention_unpack.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+template <class Combine>
+__device__ float over_block(float v, Combine combine) {
+  __shared__ float of_warps[kThreads / kWarp];
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) v = combine(v, __shfl_xor_sync(kAllLanes, v, mask));
+  __syncthreads();  // the previous result has been read
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = v;
+  __syncthreads();
+  v = of_warps[0];
+#pragma unroll
+  for (int w = 1; w < kThreads / kWarp; ++w) v = combine(v, of_warps[w]);
+  return v;
+}
+
+__device__ int64_t row_at(const AttentionCall& call, const int32_t* table, int kv_head, int position) {
+  return block_row(table[position / call.block_size], kv_head, position % call.block_size, call.n_head_kv,
+                   call.block_size);
+}
+
+// The sum lives in y, which is this block's own: head dims have no limit.
+__global__ void __launch_bounds__(kThreads) attention_simple(const __grid_constant__ AttentionCall call) {
+  __shared__ float weights[kThreads];
+  const int token = blockIdx.x, head = blockIdx.y, kv_head = head / call.group, tid = threadIdx.x;
+  const int64_t row = static_cast<int64_t>(token) * call.n_head + head;
+  const float* q = call.q + row * call.k.head_dim;
+  float* y = call.y + row * call.v.head_dim;
+  const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
+  const PositionRange range = seen_by(call.positions[token], call.window);
+  const float sink = sink_of(call, head);
+  float max = sink, sum = call.sinks.data ? 1.0f : 0.0f;
+  for (int d = tid; d < call.v.head_dim; d += kThreads) y[d] = 0.0f;
+
+  for (int first = range.begin; first < range.end; first += kThreads) {
+    const int n = int_min(kThreads, range.end - first);
+    float s = -INFINITY;
+    if (tid < n) {
+      const uint8_t* k = call.k.row(row_at(call, table, kv_head, first + tid));
+      float dot = 0.0f;
+      for (int d = 0; d < call.k.head_dim; ++d) dot += q[d] * read_one(call.k.dtype, k, d);
+      s = capped(dot * call.scale, call.softcap);
+    }
+    const float most = fmaxf(max, over_block(s, [](float a, float b) { return fmaxf(a, b); }));
+    const float base = finite_max(most), factor = __expf(max - base), weight = tid < n ? __expf(s - base) : 0.0f;
+    max = most;
+    sum = sum * factor + over_block(weight, [](float a, float b) { return a + b; });
+    weights[tid] = weight;
+    __syncthreads();
+    for (int d = tid; d < call.v.head_dim; d += kThreads) {
+      float value = y[d] * factor;
+      for (int i = 0; i < n; ++i) {
+        const uint8_t* v = call.v.row(row_at(call, table, kv_head, first + i));
+        value += weights[i] * read_one(call.v.dtype, v, d);
+      }
+      y[d] = value;
+    }
+    __syncthreads();
+  }
+  const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+  for (int d = tid; d < call.v.head_dim; d += kThreads) y[d] *= inverse;
+}
+
+}  // namespace
+
+void launch_simple(const AttentionCall& call, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(call.n_tokens), static_cast<unsigned>(call.n_head));
+  attention_simple<<<grid, kThreads, 0, stream>>>(call);
+  check_launch("attention_simple");
+}
+
+}  // namespace tandem::cuda

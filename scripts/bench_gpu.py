@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Measures tandem on the first NVIDIA GPU, with random weights in the shape of Llama 3.1 8B, and prints two tables: speed
+at -ngl all with what part of the GPU's measured ceilings that is, and speed over -ngl with and without -nkvo.
+
+    scripts/bench_gpu.py BUILD [--scratch FOLDER] [--types Q4_0,Q4_K_M,Q8_0,F16] [--sweep-type Q4_K_M] [--json FILE]
+
+Models are made one after the other (5 to 16 GB each) in a folder of BUILD and removed again; with --scratch they are
+kept there and used again. Without a GPU it says so and leaves with 0.
+
+Bandwidth: the bytes of weights and cache that a token needs, at the measured speed, over those that a copy on the
+device reads and writes in the same time. Tensor rate: the operations of the matrices and of attention, over the F16
+rate of cuBLAS.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SHAPE = "llama-3.1-8b"
+N_LAYER, N_EMBD, N_HEAD_KV_DIM, N_FF = 32, 4096, 1024, 14336
+MATRIX_ELEMENTS = N_LAYER * N_EMBD * (2 * N_EMBD + 2 * N_HEAD_KV_DIM + 3 * N_FF)  # a prompt's token multiplies by these
+DEPTHS = (0, 4096, 16384)
+PROMPTS = (512, 4096)
+LAYERS = (0, 8, 16, 24, 99)
+
+
+def operations_per_token(n_prompt):
+    """A multiplication and an addition for every matrix element, and for every position seen in attention."""
+    return 2 * MATRIX_ELEMENTS + 4 * N_LAYER * N_EMBD * (n_prompt + 1) / 2
+
+
+def run(command):
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"bench_gpu.py: {' '.join(map(str, command))} gave {result.returncode}:\n{result.stderr.strip()}")
+    return result.stdout
+
+
+class Bench:
+    """The program, and the results so far."""
+
+    def __init__(self, build, repetitions):
+        self.program = build / "bin" / "tandem"
+        self.repetitions = repetitions
+        self.records = []
+
+    def measure(self, model, *options):
+        """Records of one `tandem bench`, as its JSON gives them."""
+        command = [self.program, "bench", "-m", model, "-r", self.repetitions, "-o", "jsonl", *options]
+        print("  " + " ".join(map(str, command[1:])), file=sys.stderr, flush=True)
+        records = [json.loads(line) for line in run(command).splitlines()]
+        self.records += [dict(record, options=[str(o) for o in options]) for record in records]
+        return records
+
+    def synthesize(self, kind, folder):
+        path = folder / f"{SHAPE}-{kind}.gguf"
+        if not path.exists():
+            print(f"  making {path.name}", file=sys.stderr, flush=True)
+            run([self.program, "synth", SHAPE, "--type", kind, "-o", path])
+        return path
+
+
+def table(header, rows):
+    """A Markdown table."""
+    widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(cells):
+        return "| " + " | ".join(str(c).rjust(w) for c, w in zip(cells, widths)) + " |"
+
+    return "\n".join([line(header), "|" + "|".join("-" * (w + 1) + ":" for w in widths) + "|", *map(line, rows)])
+
+
+def full_offload_row(bench, kind, model, limits):
+    decode = bench.measure(model, "-p", 0, "-n", 128, "-d", ",".join(map(str, DEPTHS)), "-ngl", 99)
+    prefill = bench.measure(model, "-p", ",".join(map(str, PROMPTS)), "-n", 0, "-ngl", 99)
+    row = [kind, f"{model.stat().st_size / 2**30:.2f}"]
+    for depth in DEPTHS:
+        record = next(r for r in decode if r["n_depth"] == depth)
+        share = record["bytes_per_token"] * record["avg_ts"] / limits["copy"]
+        row.append(f"{record['avg_ts']:.1f} ({share:.0%})")
+    for n in PROMPTS:
+        record = next(r for r in prefill if r["n_prompt"] == n)
+        share = operations_per_token(n) * record["avg_ts"] / limits["f16"]
+        row.append(f"{record['avg_ts']:.0f} ({share:.0%})")
+    return row
+
+
+def sweep_rows(bench, model):
+    rows = []
+    for layers in LAYERS:
+        row = ["all" if layers == 99 else layers]
+        for on_host in (0, 1):
+            records = bench.measure(model, "-p", 512, "-n", 32, "-ngl", layers, "-nkvo", on_host)
+            row += [f"{next(r for r in records if r['n_gen'] == 0)['avg_ts']:.1f}",
+                    f"{next(r for r in records if r['n_gen'] > 0)['avg_ts']:.1f}"]
+        rows.append(row)
+    return rows
+
+
+def measure_all(bench, arguments, limits, folder, keep):
+    full, sweep = [], []
+    for kind in arguments.types.split(","):
+        model = bench.synthesize(kind, folder)
+        full.append(full_offload_row(bench, kind, model, limits))
+        if kind == arguments.sweep_type:
+            sweep = sweep_rows(bench, model)
+        if not keep:
+            model.unlink()
+    print(f"{SHAPE}, -ngl all, t/s (decode: share of the bandwidth of a copy; prefill: share of the F16 tensor rate)\n")
+    print(table(["type", "GiB", *(f"tg128 @ {d}" for d in DEPTHS), *(f"pp{n}" for n in PROMPTS)], full))
+    if sweep:
+        print(f"\n{SHAPE} {arguments.sweep_type}, t/s\n")
+        print(table(["-ngl", "pp512", "tg32", "pp512 -nkvo", "tg32 -nkvo"], sweep))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--scratch", type=pathlib.Path)
+    parser.add_argument("--types", default="Q4_0,Q4_K_M,Q8_0,F16")
+    parser.add_argument("--sweep-type", default="Q4_K_M")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--json", type=pathlib.Path, help="also write everything that was measured to this file")
+    arguments = parser.parse_args()
+
+    program = arguments.build / "bin" / "gpu_limits"
+    if not program.exists():
+        print("bench-gpu: nothing measured, tandem was built without CUDA (no nvcc was found)")
+        return 0
+    limits = json.loads(run([program]))
+    if not limits["device"]:
+        print(f"bench-gpu: nothing measured, {limits['why']}")
+        return 0
+    print(f"{limits['device']}\ncopy {limits['copy'] / 1e9:.0f} GB/s read and written, bus {limits['to_device'] / 1e9:.1f} GB/s in, "
+          f"{limits['to_host'] / 1e9:.1f} GB/s out, F16 product {limits['f16'] / 1e12:.0f} Tflop/s\n", flush=True)
+
+    bench = Bench(arguments.build, arguments.repetitions)
+    if arguments.scratch:
+        arguments.scratch.mkdir(parents=True, exist_ok=True)
+        measure_all(bench, arguments, limits, arguments.scratch, keep=True)
+    else:
+        with tempfile.TemporaryDirectory(dir=arguments.build) as folder:
+            measure_all(bench, arguments, limits, pathlib.Path(folder), keep=False)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"limits": limits, "records": bench.records}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

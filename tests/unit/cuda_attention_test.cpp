@@ -1,0 +1,495 @@
+// The arithmetic of the CUDA attention kernels, on the host: which positions a split has, how rows of every cache dtype
+// are read, how lanes share them, how partial sums merge; and the whole decode kernel, lane by lane, against a reference
+// in double precision.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "ggml-cuda/attention_index.h"
+#include "ggml-cuda/attention_unpack.h"
+#include "ggml-cuda/ops/kv_rows.h"
+#include "gguf/quants.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr DType kCacheDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
+
+std::vector<float> normals(std::mt19937& random, size_t n, float scale = 1.0f) {
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+TEST(CudaAttentionIndex, SplitsCoverWhatATokenSeesOnceAndInOrder) {
+  for (int window : {0, 1, 5, 64, 100, 4096}) {
+    for (int n_splits : {1, 2, 3, 33, 128}) {
+      for (int position : {0, 1, 15, 16, 63, 64, 65, 127, 500, 2047, 2048, 131071}) {
+        const PositionRange seen = seen_by(position, window);
+        EXPECT_EQ(seen.end, position + 1);
+        EXPECT_EQ(seen.begin, window == 0 ? 0 : std::max(0, position + 1 - window));
+        int next = seen.begin, longest = 0, shortest = 1 << 30;
+        for (int split = 0; split < n_splits; ++split) {
+          const PositionRange range = split_of(seen, split, n_splits);
+          EXPECT_LE(range.begin, range.end);
+          if (range.begin == range.end) continue;
+          EXPECT_EQ(range.begin, next);
+          EXPECT_TRUE(split == 0 || range.begin % kSplitUnit == 0);
+          next = range.end;
+          longest = std::max(longest, range.end - range.begin);
+          if (range.end != seen.end && split > 0) shortest = std::min(shortest, range.end - range.begin);
+        }
+        EXPECT_EQ(next, seen.end);
+        if (shortest < 1 << 30) {
+          EXPECT_EQ(shortest, longest);
+        }
+        EXPECT_LE(longest, (seen.end - seen.begin) / n_splits + 2 * kSplitUnit);
+      }
+    }
+  }
+}
+
+TEST(CudaAttentionIndex, ThePositionsOfALongContextDoNotOverflow) {
+  const PositionRange seen = seen_by(std::numeric_limits<int>::max() - 128, 0);
+  EXPECT_EQ(split_of(seen, 127, 128).end, seen.end);
+}
+
+TEST(CudaAttentionIndex, SplitCountFillsTheGpuWithoutSplinters) {
+  EXPECT_EQ(split_count(132, 8, 131072, 64), 33);
+  EXPECT_EQ(split_count(132, 8, 512, 64), 8);
+  EXPECT_EQ(split_count(132, 1, 131072, 64), kMaxSplits);
+  EXPECT_EQ(split_count(132, 100000, 131072, 64), 1);
+  EXPECT_EQ(split_count(132, 0, 1, 64), 1);
+}
+
+TEST(CudaAttentionIndex, RowsAreThoseThatKvWriteWrites) {
+  for (int n_head_kv : {1, 3, 8}) {
+    for (int block_size : {1, 16, 32}) {
+      for (int slot = 0; slot < 4 * block_size; ++slot) {
+        for (int head = 0; head < n_head_kv; ++head) {
+          EXPECT_EQ(block_row(slot / block_size, head, slot % block_size, n_head_kv, block_size),
+                    kv_row(slot, head, n_head_kv, block_size));
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttentionUnpack, RowsAreReadAsTheFormatSays) {
+  std::mt19937 random(11);
+  for (DType dtype : kCacheDTypes) {
+    const int n = 256;
+    std::vector<float> x = normals(random, n), want(n);
+    alignas(16) uint8_t row[4 * n];
+    quantize_row(dtype, x.data(), reinterpret_cast<std::byte*>(row), n);
+    dequantize_row(dtype, reinterpret_cast<std::byte*>(row), want.data(), n);
+    for (int chunk = 0; chunk < n / 8; ++chunk) {
+      float got[8];
+      read_eight(dtype, row, chunk, got);
+      for (int i = 0; i < 8; ++i) {
+        EXPECT_EQ(got[i], want[static_cast<size_t>(8 * chunk + i)]) << dtype_name(dtype) << " " << chunk << " " << i;
+        EXPECT_EQ(read_one(dtype, row, 8 * chunk + i), got[i]);
+      }
+    }
+  }
+}
+
+template <class Map>
+void check_lane_map(int n_lanes, int n_heads) {
+  std::set<std::pair<int, int>> pieces;  // (row, chunk)
+  std::set<std::pair<int, int>> scores;  // (row, head)
+  for (int pass = 0; pass < Map::kPasses; ++pass) {
+    for (int lane = 0; lane < 32; ++lane) {
+      EXPECT_TRUE(pieces.insert({Map::row_of(lane, pass), Map::chunk_of(lane)}).second);
+      if (Map::is_first_copy(lane)) {
+        EXPECT_TRUE(scores.insert({Map::row_of(lane, pass), Map::head_of(lane)}).second);
+      }
+    }
+  }
+  EXPECT_EQ(pieces.size(), static_cast<size_t>(kDecodeTile * n_lanes));
+  EXPECT_EQ(scores.size(), static_cast<size_t>(kDecodeTile * n_heads));
+}
+
+TEST(CudaAttentionLanes, ATileIsReadOnceAndEveryScoreStoredOnce) {
+  check_lane_map<LaneMap<8, 1>>(8, 1);
+  check_lane_map<LaneMap<8, 4>>(8, 4);
+  check_lane_map<LaneMap<8, 8>>(8, 8);
+  check_lane_map<LaneMap<16, 4>>(16, 4);
+  check_lane_map<LaneMap<16, 8>>(16, 8);
+  check_lane_map<LaneMap<32, 1>>(32, 1);
+  check_lane_map<LaneMap<32, 8>>(32, 8);
+}
+
+// A cache of one layer and the tokens that look at it.
+struct Scene {
+  int n_head = 4, n_head_kv = 2, head_dim_k = 64, head_dim_v = 64, block_size = 32;
+  DType k_dtype = DType::F16, v_dtype = DType::F16;
+  int window = 0;
+  float softcap = 0.0f;
+  bool has_sinks = false;
+  std::vector<int> positions{99}, sequences{0};
+
+  int n_splits = 4, n_warps = 4;
+  float scale = 0.0f;
+  int max_blocks = 0;
+  std::vector<uint8_t> k, v;
+  std::vector<float> q, sinks;
+  std::vector<int> table;
+
+  int group() const { return n_head / n_head_kv; }
+  size_t k_row() const { return row_bytes(k_dtype, head_dim_k); }
+  size_t v_row() const { return row_bytes(v_dtype, head_dim_v); }
+
+  // Rows that nobody may see hold 0xff: NaN in every dtype but Q4_0 and Q8_0, whose scales are.
+  void fill(std::mt19937& random) {
+    scale = 1.0f / std::sqrt(static_cast<float>(head_dim_k));
+    const int n_sequences = 1 + *std::max_element(sequences.begin(), sequences.end());
+    std::vector<int> lengths(static_cast<size_t>(n_sequences));
+    for (size_t t = 0; t < positions.size(); ++t) {
+      int& length = lengths[static_cast<size_t>(sequences[t])];
+      length = std::max(length, positions[t] + 1);
+    }
+    max_blocks = *std::max_element(lengths.begin(), lengths.end()) / block_size + 1;
+    const int n_blocks = n_sequences * max_blocks;
+    table.resize(static_cast<size_t>(n_blocks));
+    for (int i = 0; i < n_blocks; ++i) table[static_cast<size_t>(i)] = i;
+    std::shuffle(table.begin(), table.end(), random);
+    const size_t n_rows = static_cast<size_t>(n_blocks * n_head_kv * block_size);
+    k.assign(n_rows * k_row(), 0xff);
+    v.assign(n_rows * v_row(), 0xff);
+    for (int s = 0; s < n_sequences; ++s) {
+      for (int p = 0; p < lengths[static_cast<size_t>(s)]; ++p) {
+        for (int h = 0; h < n_head_kv; ++h) {
+          const auto row = static_cast<size_t>(row_of(s, p, h));
+          quantize_row(k_dtype, normals(random, static_cast<size_t>(head_dim_k)).data(),
+                       reinterpret_cast<std::byte*>(k.data() + row * k_row()), head_dim_k);
+          quantize_row(v_dtype, normals(random, static_cast<size_t>(head_dim_v)).data(),
+                       reinterpret_cast<std::byte*>(v.data() + row * v_row()), head_dim_v);
+        }
+      }
+    }
+    q = normals(random, positions.size() * static_cast<size_t>(n_head * head_dim_k), 2.0f);
+    if (has_sinks) sinks = normals(random, static_cast<size_t>(n_head), 2.0f);
+  }
+
+  int64_t row_of(int sequence, int position, int head) const {
+    return block_row(table[static_cast<size_t>(sequence * max_blocks + position / block_size)], head,
+                     position % block_size, n_head_kv, block_size);
+  }
+  const uint8_t* key(int64_t row) const { return k.data() + static_cast<size_t>(row) * k_row(); }
+  const uint8_t* value(int64_t row) const { return v.data() + static_cast<size_t>(row) * v_row(); }
+  const float* query(int token, int head) const {
+    return q.data() + static_cast<size_t>((token * n_head + head) * head_dim_k);
+  }
+
+  // All scores, in double.
+  std::vector<double> expected(int token, int head) const {
+    const int own = positions[static_cast<size_t>(token)], sequence = sequences[static_cast<size_t>(token)];
+    std::vector<float> row(256);
+    std::vector<double> y(static_cast<size_t>(head_dim_v));
+    double total = has_sinks ? std::exp(static_cast<double>(sinks[static_cast<size_t>(head)])) : 0.0;
+    for (int p = 0; p <= own; ++p) {
+      if (window > 0 && p <= own - window) continue;
+      const int64_t at = row_of(sequence, p, head / group());
+      dequantize_row(k_dtype, reinterpret_cast<const std::byte*>(key(at)), row.data(), head_dim_k);
+      double s = 0;
+      for (int d = 0; d < head_dim_k; ++d) s += static_cast<double>(query(token, head)[d]) * row[static_cast<size_t>(d)];
+      s *= scale;
+      if (softcap > 0) s = softcap * std::tanh(s / softcap);
+      total += std::exp(s);
+      dequantize_row(v_dtype, reinterpret_cast<const std::byte*>(value(at)), row.data(), head_dim_v);
+      for (size_t d = 0; d < y.size(); ++d) y[d] += std::exp(s) * row[d];
+    }
+    for (double& x : y) x /= total;
+    return y;
+  }
+};
+
+struct Partial {
+  std::vector<float> acc;
+  float max = kNothing, sum = 0.0f;
+};
+
+// The merge of partial results in order, as join_warps and attention_merge do it: unnormalized.
+Partial merged(const std::vector<Partial>& parts, size_t n_cols, float start) {
+  Partial whole{std::vector<float>(n_cols), start, 0.0f};
+  for (const Partial& part : parts) {
+    if (part.sum != 0.0f) whole.max = std::fmax(whole.max, part.max);
+  }
+  for (const Partial& part : parts) {
+    const float weight = merge_weight(part.max, part.sum, finite_max(whole.max));
+    if (weight == 0.0f) continue;
+    whole.sum += weight * part.sum;
+    for (size_t d = 0; d < n_cols; ++d) whole.acc[d] += weight * part.acc[d];
+  }
+  return whole;
+}
+
+// One warp of attention_decode.cu with its lanes in an array: exchanges read the lanes as they were before.
+template <int kLanes, int kHeads>
+struct WarpOnHost {
+  using Map = LaneMap<kLanes, kHeads>;
+  struct Lane {
+    float q[kHeads][8] = {}, acc[kHeads][8] = {};
+    float max = kNothing, sum = 0.0f;
+  };
+  const Scene& scene;
+  int token, kv_head, head0, n_heads;
+  PositionRange range;
+  std::vector<Lane> lanes{32};
+
+  void load_q() {
+    for (int l = 0; l < 32; ++l) {
+      for (int h = 0; h < n_heads; ++h) {
+        for (int i = 0; i < 8; ++i) {
+          const int d = 8 * Map::chunk_of(l) + i;
+          if (d < scene.head_dim_k) lanes[static_cast<size_t>(l)].q[h][i] = scene.query(token, head0 + h)[d] * scene.scale;
+        }
+      }
+    }
+  }
+
+  static void exchange(std::vector<float>& x, int mask) {
+    const std::vector<float> before = x;
+    for (size_t l = 0; l < 32; ++l) x[l] += before[l ^ static_cast<size_t>(mask)];
+  }
+
+  static std::vector<float> sum_heads(std::vector<std::array<float, kHeads>> v) {
+    for (int step = 0; step < Map::kSteps; ++step) {
+      const int half = Map::heads_before(step) / 2, mask = Map::mask_of(step);
+      const auto before = v;
+      for (int l = 0; l < 32; ++l) {
+        const int own = (l & mask) ? half : 0;  // which half this lane keeps: the other sends the same
+        for (int i = 0; i < half; ++i) {
+          v[static_cast<size_t>(l)][static_cast<size_t>(i)] = before[static_cast<size_t>(l)][static_cast<size_t>(i + own)] +
+                                                             before[static_cast<size_t>(l ^ mask)][static_cast<size_t>(i + own)];
+        }
+      }
+    }
+    std::vector<float> x(32);
+    for (size_t l = 0; l < 32; ++l) x[l] = v[l][0];
+    for (int mask = Map::kCopies / 2; mask > 0; mask /= 2) exchange(x, mask);
+    return x;
+  }
+
+  void tile(int first) {
+    const int64_t row0 = scene.row_of(scene.sequences[static_cast<size_t>(token)], first, kv_head);
+    float s[32][Map::kPasses], weights[kDecodeTile][kHeads] = {};
+    for (int pass = 0; pass < Map::kPasses; ++pass) {
+      std::vector<std::array<float, kHeads>> dot(32);
+      for (int l = 0; l < 32; ++l) {
+        float x[8] = {};
+        if (8 * Map::chunk_of(l) < scene.head_dim_k) {
+          read_eight(scene.k_dtype, scene.key(row0 + Map::row_of(l, pass)), Map::chunk_of(l), x);
+        }
+        for (int h = 0; h < kHeads; ++h) {
+          float& sum = dot[static_cast<size_t>(l)][static_cast<size_t>(h)];
+          for (int i = 0; i < 8; ++i) sum += lanes[static_cast<size_t>(l)].q[h][i] * x[i];
+        }
+      }
+      const std::vector<float> total = sum_heads(dot);
+      for (int l = 0; l < 32; ++l) {
+        const int position = first + Map::row_of(l, pass);
+        const float t = total[static_cast<size_t>(l)];
+        const float c = scene.softcap > 0 ? scene.softcap * std::tanh(t / scene.softcap) : t;
+        s[l][pass] = position >= range.begin && position < range.end ? c : kNothing;
+      }
+    }
+    std::vector<float> most(32);
+    for (size_t l = 0; l < 32; ++l) {
+      most[l] = lanes[l].max;
+      for (float x : s[l]) most[l] = std::fmax(most[l], x);
+    }
+    for (int mask = kLanes; mask < 32; mask *= 2) {
+      const std::vector<float> before = most;
+      for (size_t l = 0; l < 32; ++l) most[l] = std::fmax(most[l], before[l ^ static_cast<size_t>(mask)]);
+    }
+    float factors[kHeads] = {};
+    for (int l = 0; l < 32; ++l) {
+      Lane& lane = lanes[static_cast<size_t>(l)];
+      const float base = finite_max(most[static_cast<size_t>(l)]), factor = std::exp(lane.max - base);
+      lane.max = most[static_cast<size_t>(l)];
+      lane.sum *= factor;
+      for (int pass = 0; pass < Map::kPasses; ++pass) {
+        const float weight = std::exp(s[l][pass] - base);
+        lane.sum += weight;
+        if (Map::is_first_copy(l)) weights[Map::row_of(l, pass)][Map::head_of(l)] = weight;
+      }
+      if (Map::is_first_copy(l) && l < kLanes) factors[Map::head_of(l)] = factor;
+    }
+    for (int l = 0; l < 32; ++l) {
+      Lane& lane = lanes[static_cast<size_t>(l)];
+      for (int h = 0; h < kHeads; ++h) {
+        for (float& a : lane.acc[h]) a *= factors[h];
+      }
+      if (8 * Map::chunk_of(l) >= scene.head_dim_v) continue;
+      for (int pass = 0; pass < Map::kPasses; ++pass) {
+        const int row = Map::row_of(l, pass);
+        if (first + row < range.begin || first + row >= range.end) continue;
+        float x[8];
+        read_eight(scene.v_dtype, scene.value(row0 + row), Map::chunk_of(l), x);
+        for (int h = 0; h < kHeads; ++h) {
+          for (int i = 0; i < 8; ++i) lane.acc[h][i] += weights[row][h] * x[i];
+        }
+      }
+    }
+  }
+
+  // What the warp leaves for a head.
+  Partial left(int head) const {
+    Partial part{std::vector<float>(static_cast<size_t>(scene.head_dim_v)), kNothing, 0.0f};
+    for (int l = 0; l < 32; ++l) {
+      const Lane& lane = lanes[static_cast<size_t>(l)];
+      for (int i = 0; i < 8; ++i) {
+        const int d = 8 * Map::chunk_of(l) + i;
+        if (d < scene.head_dim_v) part.acc[static_cast<size_t>(d)] += lane.acc[head][i];
+      }
+      if (!Map::is_first_copy(l) || Map::head_of(l) != head) continue;
+      EXPECT_TRUE(part.max == kNothing || part.max == lane.max);  // all rows' lanes agree
+      part.max = lane.max;
+      part.sum += lane.sum;
+    }
+    return part;
+  }
+};
+
+// A block of the kernel: the partial results of n_heads heads over one split.
+template <int kLanes, int kHeads>
+std::vector<Partial> block_on_host(const Scene& scene, int token, int kv_head, int part, int split) {
+  const int head0 = kv_head * scene.group() + part * kHeads, n_heads = std::min(kHeads, scene.group() - part * kHeads);
+  const PositionRange range =
+      split_of(seen_by(scene.positions[static_cast<size_t>(token)], scene.window), split, scene.n_splits);
+  std::vector<std::vector<Partial>> left(static_cast<size_t>(n_heads));
+  for (int w = 0; w < scene.n_warps && range.begin < range.end; ++w) {
+    WarpOnHost<kLanes, kHeads> warp{scene, token, kv_head, head0, n_heads, range};
+    warp.load_q();
+    const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
+    for (int t = range.begin / kDecodeTile + w; t < end_tile; t += scene.n_warps) warp.tile(t * kDecodeTile);
+    for (int h = 0; h < n_heads; ++h) left[static_cast<size_t>(h)].push_back(warp.left(h));
+  }
+  std::vector<Partial> heads;
+  for (const auto& parts : left) heads.push_back(merged(parts, static_cast<size_t>(scene.head_dim_v), kNothing));
+  return heads;
+}
+
+template <int kLanes, int kHeads>
+void check_decode(Scene scene, const char* what) {
+  std::mt19937 random(7);
+  scene.fill(random);
+  const int n_parts = (scene.group() + kHeads - 1) / kHeads;
+  for (int token = 0; token < static_cast<int>(scene.positions.size()); ++token) {
+    for (int slot = 0; slot < scene.n_head_kv * n_parts; ++slot) {
+      std::vector<std::vector<Partial>> splits;
+      for (int split = 0; split < scene.n_splits; ++split) {
+        splits.push_back(block_on_host<kLanes, kHeads>(scene, token, slot / n_parts, slot % n_parts, split));
+      }
+      for (size_t h = 0; h < splits[0].size(); ++h) {
+        const int head = slot / n_parts * scene.group() + slot % n_parts * kHeads + static_cast<int>(h);
+        std::vector<Partial> parts;
+        for (const auto& split : splits) parts.push_back(split[h]);
+        const float sink = scene.has_sinks ? scene.sinks[static_cast<size_t>(head)] : kNothing;
+        Partial whole = merged(parts, static_cast<size_t>(scene.head_dim_v), sink);
+        if (scene.has_sinks) whole.sum += std::exp(sink - finite_max(whole.max));
+        const std::vector<double> want = scene.expected(token, head);
+        for (size_t d = 0; d < want.size(); ++d) {
+          ASSERT_NEAR(whole.acc[d] / whole.sum, want[d], 2e-5) << what << " token " << token << " head " << head << " " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttentionDecode, EveryCacheDtypeEqualsTheReference) {
+  for (DType dtype : kCacheDTypes) {
+    Scene scene;
+    scene.k_dtype = scene.v_dtype = dtype;
+    check_decode<8, 4>(scene, dtype_name(dtype).data());
+  }
+  Scene mixed;
+  mixed.k_dtype = DType::Q8_0;
+  mixed.v_dtype = DType::F16;
+  check_decode<8, 4>(mixed, "mixed");
+}
+
+TEST(CudaAttentionDecode, HeadsOfAllShapesEqualTheReference) {
+  Scene scene;
+  scene.head_dim_k = scene.head_dim_v = 8;
+  check_decode<8, 4>(scene, "tiny heads");
+  scene.head_dim_k = 80;
+  scene.head_dim_v = 96;
+  check_decode<16, 4>(scene, "heads of 80 and 96");
+  scene.n_head = 14;  // groups of 7
+  check_decode<16, 8>(scene, "group of 7");
+  scene.n_head = 24;  // groups of 12: a part of 8, one of 4
+  check_decode<16, 8>(scene, "group of 12");
+  scene.n_head = scene.n_head_kv;
+  check_decode<16, 1>(scene, "group of 1");
+  scene.head_dim_k = 256;
+  scene.head_dim_v = 192;
+  scene.n_warps = 2;
+  check_decode<32, 8>(scene, "heads of 256 and 192");
+}
+
+TEST(CudaAttentionDecode, WindowsCapsSinksAndSequencesEqualTheReference) {
+  Scene scene;
+  scene.positions = {150, 3, 0, 149};
+  scene.sequences = {1, 0, 2, 1};
+  check_decode<8, 4>(scene, "sequences");
+  scene.window = 37;
+  check_decode<8, 4>(scene, "window");
+  scene.softcap = 3.0f;
+  scene.has_sinks = true;
+  check_decode<8, 4>(scene, "softcap and sinks");
+  scene.n_splits = 33;
+  check_decode<8, 8>(scene, "more splits than units");
+  scene.positions = {700};
+  scene.sequences = {0};
+  scene.window = 0;
+  scene.n_splits = 3;
+  scene.block_size = 16;
+  check_decode<8, 4>(scene, "long");
+}
+
+TEST(CudaAttentionMerge, PartsMergeToTheWholeWhateverTheirMaxima) {
+  std::mt19937 random(3);
+  for (float spread : {1.0f, 30.0f, 200.0f}) {
+    const std::vector<float> scores = normals(random, 300, spread), values = normals(random, 300);
+    std::vector<Partial> parts;
+    for (size_t begin = 0; begin < 300; begin += 75) {
+      Partial part{{0.0f}, kNothing, 0.0f};
+      for (size_t i = begin; i < begin + 75; ++i) part.max = std::max(part.max, scores[i]);
+      for (size_t i = begin; i < begin + 75; ++i) {
+        part.sum += std::exp(scores[i] - part.max);
+        part.acc[0] += std::exp(scores[i] - part.max) * values[i];
+      }
+      parts.push_back(part);
+      parts.push_back({{std::nanf("")}, kNothing, 0.0f});  // nothing seen, its sums unwritten
+    }
+    const Partial whole = merged(parts, 1, kNothing);
+    double m = kNothing, sum = 0, acc = 0;
+    for (float s : scores) m = std::max(m, static_cast<double>(s));
+    for (size_t i = 0; i < 300; ++i) {
+      sum += std::exp(scores[i] - m);
+      acc += std::exp(scores[i] - m) * values[i];
+    }
+    EXPECT_NEAR(whole.acc[0] / whole.sum, acc / sum, 1e-5);
+  }
+}
+
+TEST(CudaAttentionMerge, OnlyNaNIsPassedOn) {
+  const Partial nan{{std::nanf("")}, kNothing, std::nanf("")};
+  EXPECT_TRUE(std::isnan(merged({nan, {{1.0f}, 0.0f, 1.0f}}, 1, kNothing).acc[0]));
+  EXPECT_TRUE(std::isnan(merged({nan}, 1, kNothing).sum));
+  EXPECT_EQ(merged({{{1.0f}, kNothing, 0.0f}}, 1, kNothing).sum, 0.0f);
+}
+
+}  // namespace
+}  // namespace tandem::cuda
