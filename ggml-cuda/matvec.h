@@ -140,14 +140,6 @@ TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& 
   return product * meta.scale;
 }
 
-TANDEM_HD inline BlockMeta load_meta(const BlockMeta* meta) {
-#ifdef __CUDA_ARCH__
-  return std::bit_cast<BlockMeta>(*reinterpret_cast<const uint2*>(meta));
-#else
-  return *meta;
-#endif
-}
-
 TANDEM_HD inline void load_vector(const void* from, uint32_t* to) {  // 16 bytes that are read again and again
 #ifdef __CUDA_ARCH__
   const uint4 v = *static_cast<const uint4*>(from);
@@ -162,6 +154,7 @@ template <DType T, int N>
 TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, int first, int step, const ProductInput& input,
                                       int token0, int n, float* sums) {
   const int pieces = k / kBlockColumns;
+  const Activations& x = input.encoded[static_cast<int>(encoding_of(T))];
   RawBlock next[2];
   int piece = first;
   if (piece < pieces) {
@@ -186,9 +179,9 @@ TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, int first, int
     for (int t = 0; t < N; ++t) {
       if (N > 1 && t >= n) break;
       uint32_t x_first[4], x_second[4];
-      load_vector(input.encoded.q + activation_at(token0 + t, 0, current, pieces), x_first);
-      load_vector(input.encoded.q + activation_at(token0 + t, 1, current, pieces), x_second);
-      const BlockMeta meta = load_meta(input.encoded.meta + static_cast<int64_t>(token0 + t) * pieces + current);
+      load_vector(x.q + activation_at(token0 + t, 0, current, pieces), x_first);
+      load_vector(x.q + activation_at(token0 + t, 1, current, pieces), x_second);
+      const BlockMeta meta = load_meta(x.meta + static_cast<int64_t>(token0 + t) * pieces + current);
       for (int r = 0; r < 2; ++r) {
         sums[r * N + t] += block_product<T>(codes[r], scales[r], x_first, x_second, meta);
       }

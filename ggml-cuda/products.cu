@@ -11,6 +11,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kPanelBytes = int64_t{64} << 20;  // bf16 weights at a time: much of it still in L2 when it is read
 
+// Tokens up to which the integer kernel is the faster one. Making bf16 panels moves 4.6 bytes a weight (2.6 to make one,
+// 2 to read it back), whatever n; then cuBLAS does two to three times the operations a second on GPUs whose 16-bit units
+// are fast, and no more on the others. To be confirmed by measurement.
+int64_t max_mma_tokens(int compute_capability) {
+  return compute_capability >= 90 ? 192 : compute_capability == 80 ? 512 : INT64_MAX;
+}
+
 // Rows of a weight as bf16: `to` [n_blocks * 32], from block `first` on. A thread takes word w of a block: columns
 // 4w..4w+3 and 16+4w..16+4w+3, two 8-byte stores; four threads fill a block's 64 bytes.
 // Bytes: the weight's once, 2 an element written: 2.6 an element of Q4_K.
@@ -122,69 +129,132 @@ void combine_glu(Activation activation, const float* gate, const float* up, floa
   check_launch("combine_kernel");
 }
 
-StepInput::StepInput(const float* x, int64_t k, int64_t max_n, std::vector<DType> dtypes, ScratchLayout& scratch)
-    : x_(x), k_(k), max_n_(max_n) {
+InputEncodings::InputEncodings(int64_t k, int64_t max_n, const std::vector<DType>& dtypes, ScratchLayout& scratch)
+    : k_(k), max_n_(max_n) {
   for (DType dtype : dtypes) {
-    quantized_ |= is_quantized(dtype);
-    f16_ |= dtype == DType::F16;
-    bf16_ |= dtype == DType::BF16;
+    if (is_quantized(dtype)) wanted_[static_cast<int>(encoding_of(dtype))] = true;
+  }
+  for (int e = 0; e < kEncodings; ++e) {
+    if (wanted_[e]) at_[e] = scratch.take(static_cast<size_t>(activation_bytes(max_n, k)));
+  }
+}
+
+ProductInput InputEncodings::encode(const float* x, int64_t n, std::byte* scratch, cudaStream_t stream) const {
+  ProductInput input;
+  input.x = x;
+  for (int e = 0; e < kEncodings; ++e) {
+    if (!wanted_[e]) continue;
+    input.encoded[e] = activations_at(scratch + at_[e], max_n_, k_);
+    quantize_activations(static_cast<Encoding>(e), x, n, k_, input.encoded[e], stream);
+  }
+  return input;
+}
+
+LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t max_n,
+                             const std::vector<DeviceWeight>& weights, Use use, ScratchLayout& scratch)
+    : gpu_{context.compute_capability, context.n_multiprocessors},
+      k_(k),
+      max_mma_tokens_(max_mma_tokens(context.compute_capability)) {
+  if (max_n <= kMaxMatvecTokens) return;
+  const bool all_by_mma = max_n <= max_mma_tokens_;
+  size_t partial_bytes = 0, other_bytes = 0;
+  bool cublas = false;
+  for (const DeviceWeight& w : weights) {
+    const bool quantized = is_quantized(w.dtype);
+    any_quantized_ |= quantized;
+    f16_ |= w.dtype == DType::F16;
+    bf16_ |= w.dtype == DType::BF16;
+    if (quantized) {
+      partial_bytes = std::max(partial_bytes, matmul_scratch_bytes(w, std::min(max_n, max_mma_tokens_), gpu_));
+      if (all_by_mma) continue;
+      bf16_panels_ = true;
+      const int64_t row = int64_t{2} * w.k;
+      const int64_t rows = std::min<int64_t>(w.m, std::max<int64_t>(1, kPanelBytes / row));
+      panel_bytes_ = std::max(panel_bytes_, static_cast<size_t>(rows * row));
+    }
+    cublas = true;
+    other_bytes = std::max(other_bytes, sizeof(float) * static_cast<size_t>(max_n * w.m));
   }
   const auto narrow_bytes = static_cast<size_t>(2 * max_n * k);
-  if (quantized_) encoded_at_ = scratch.take(static_cast<size_t>(activation_bytes(max_n, k)));
-  if (bf16_ || quantized_) bf16_at_ = scratch.take(max_n > kMaxMatvecTokens ? narrow_bytes : 0);
-  if (f16_) f16_at_ = scratch.take(max_n > kMaxMatvecTokens ? narrow_bytes : 0);
-}
-
-void StepInput::prepare(int64_t n, std::byte* scratch, cudaStream_t stream) const {
-  if (quantized_ && n <= kMaxMatvecTokens) quantize_activations(x_, n, k_, encoded(scratch), stream);
-  if (n <= kMaxMatvecTokens) return;
-  if (bf16_ || quantized_) narrow_activations(DType::BF16, x_, n * k_, scratch + bf16_at_, stream);
-  if (f16_) narrow_activations(DType::F16, x_, n * k_, scratch + f16_at_, stream);
-}
-
-LargeProducts::LargeProducts(const CompileContext& context, int64_t max_n, const std::vector<DeviceWeight>& weights,
-                             ScratchLayout& scratch) {
-  if (max_n <= kMaxMatvecTokens) return;
-  if (context.cublas) cublas_ = context.cublas->get();
-  workspace_at_ = scratch.take(kCublasWorkspaceBytes);
-  for (const DeviceWeight& w : weights) {
-    if (!is_quantized(w.dtype)) continue;
-    const int64_t row = int64_t{2} * w.k;
-    const int64_t rows = std::min<int64_t>(w.m, std::max<int64_t>(1, kPanelBytes / row));
-    panel_bytes_ = std::max(panel_bytes_, static_cast<size_t>(rows * row));
-  }
+  partial_at_ = scratch.take(partial_bytes);
+  if (f16_) f16_at_ = scratch.take(narrow_bytes);
+  if (bf16_ || bf16_panels_) bf16_at_ = scratch.take(narrow_bytes);
   panel_at_ = scratch.take(panel_bytes_);
+  if (use == Use::gate_and_up) other_at_ = scratch.take(other_bytes);
+  if (!cublas) return;
+  workspace_at_ = scratch.take(kCublasWorkspaceBytes);
+  if (context.cublas) cublas_ = context.cublas->get();
 }
 
-void LargeProducts::multiply(const MatvecTarget& target, const StepInput& input, int64_t n, std::byte* scratch,
-                             cudaStream_t stream) const {
-  multiply_by_cublas(target, input, n, scratch, stream);
+LargeProducts::Input LargeProducts::prepare(const InputEncodings& encodings, const float* x, int64_t n,
+                                            const LaunchContext& context) const {
+  Input input{n, {}, context.scratch + f16_at_, context.scratch + bf16_at_};
+  input.encoded.x = x;
+  const bool mma = n <= max_mma_tokens_;
+  if (any_quantized_ && mma) input.encoded = encodings.encode(x, n, context.scratch, context.stream);
+  if (f16_) narrow_activations(DType::F16, x, n * k_, context.scratch + f16_at_, context.stream);
+  if (bf16_ || (bf16_panels_ && !mma)) {
+    narrow_activations(DType::BF16, x, n * k_, context.scratch + bf16_at_, context.stream);
+  }
+  return input;
+}
+
+void LargeProducts::multiply(const MatvecTarget& target, const Input& input, const LaunchContext& context) const {
+  if (by_mma(target.w.dtype, input.n)) {
+    return multiply_by_mma(MatmulStore::result, Activation::silu, target, input, context);
+  }
+  multiply_by_cublas(target, input, context);
+}
+
+void LargeProducts::multiply_with_gate(Activation activation, const MatvecTarget& target, const Input& input,
+                                       const LaunchContext& context) const {
+  if (by_mma(target.w.dtype, input.n)) {
+    return multiply_by_mma(MatmulStore::with_gate, activation, target, input, context);
+  }
+  MatvecTarget other = target;
+  other.y = reinterpret_cast<float*>(context.scratch + other_at_);
+  multiply_by_cublas(other, input, context);
+  combine_glu(activation, target.y, other.y, target.y, input.n * target.w.m, context.stream);
+}
+
+void LargeProducts::multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target,
+                                    const Input& input, const LaunchContext& context) const {
+  MatmulArgs args;
+  args.w = target.w;
+  args.x = input.encoded.encoded[static_cast<int>(encoding_of(target.w.dtype))];
+  args.bias = target.bias;
+  args.residual = target.residual;
+  args.y = target.y;
+  args.n = static_cast<int>(input.n);
+  args.store = store;
+  args.activation = activation;
+  launch_matmul(args, context.scratch + partial_at_, gpu_, context.stream);
 }
 
 // In cuBLAS's columns: y^T [m, n] = W [m, k] x^T [k, n]; rows of W, x and y are its columns.
-void LargeProducts::multiply_by_cublas(const MatvecTarget& target, const StepInput& input, int64_t n,
-                                       std::byte* scratch, cudaStream_t stream) const {
+void LargeProducts::multiply_by_cublas(const MatvecTarget& target, const Input& input,
+                                       const LaunchContext& context) const {
   const DeviceWeight& w = target.w;
+  const int64_t n = input.n;
   const bool seeded = target.bias || target.residual;
   if (target.bias || (target.residual && target.residual != target.y)) {
-    seed_kernel<<<blocks_for(n * w.m, kThreads), kThreads, 0, stream>>>(target.bias, target.residual, target.y, w.m,
-                                                                        n * w.m);
+    seed_kernel<<<blocks_for(n * w.m, kThreads), kThreads, 0, context.stream>>>(target.bias, target.residual, target.y,
+                                                                                w.m, n * w.m);
     check_launch("seed_kernel");
   }
   const bool quantized = is_quantized(w.dtype);
   const cudaDataType type = w.dtype == DType::F32 ? CUDA_R_32F : w.dtype == DType::F16 ? CUDA_R_16F : CUDA_R_16BF;
-  const void* x = w.dtype == DType::F32 ? input.product_input(scratch).x
-                                        : input.narrowed(quantized ? DType::BF16 : w.dtype, scratch);
+  const void* x = w.dtype == DType::F32 ? input.encoded.x : w.dtype == DType::F16 ? input.f16 : input.bf16;
   const int64_t panel_rows = quantized ? std::min<int64_t>(w.m, static_cast<int64_t>(panel_bytes_) / (2 * w.k)) : w.m;
   const CublasApi& api = cublas_api();
-  TANDEM_CUBLAS(api.set_workspace(cublas_, scratch + workspace_at_, kCublasWorkspaceBytes));
+  TANDEM_CUBLAS(api.set_workspace(cublas_, context.scratch + workspace_at_, kCublasWorkspaceBytes));
   const float one = 1.0f, beta = seeded ? 1.0f : 0.0f;
   for (int64_t row0 = 0; row0 < w.m; row0 += panel_rows) {
     const int64_t rows = std::min(panel_rows, w.m - row0);
     const void* panel = w.planes.low;
     if (quantized) {
-      dequantize_rows(w, row0, rows, scratch + panel_at_, stream);
-      panel = scratch + panel_at_;
+      dequantize_rows(w, row0, rows, context.scratch + panel_at_, context.stream);
+      panel = context.scratch + panel_at_;
     }
     TANDEM_CUBLAS(api.gemm_ex(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows), static_cast<int>(n), w.k, &one,
                               panel, type, w.k, x, type, w.k, &beta, target.y + row0, CUDA_R_32F, w.m,

@@ -2,8 +2,8 @@
 // tokens there are. Which kernel does it depends on n and the dtype:
 //
 //   n <= 8       matvec.h: weights as fast as they can be read
-//   more         quantized: matmul.h (integer tensor cores) up to kMaxMmaTokens, then the weight made bf16, panel by
-//                panel, and cuBLAS; F16, BF16, F32: cuBLAS
+//   more         quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight made bf16, panel
+//                by panel, and cuBLAS; F16, BF16, F32: cuBLAS
 //
 // All functions only enqueue on the stream.
 #pragma once
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ggml-cuda/matmul.h"
 #include "ggml-cuda/matvec.h"
 #include "ggml-cuda/step.h"
 
@@ -25,8 +26,9 @@ inline DeviceWeight device_weight(const CompileContext& context, TensorId id) {
 std::string why_not_weight(const Graph& graph, TensorId id);
 std::string why_not_bias(const Graph& graph, TensorId id);
 
-// x [n, k] -> bytes. k is a multiple of 32, n at most 65535.
-void quantize_activations(const float* x, int64_t n, int64_t k, const Activations& to, cudaStream_t stream);
+// x [n, k] -> bytes; k is a multiple of 32, or of 256.
+void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t k, const Activations& to,
+                          cudaStream_t stream);
 // x [n] -> F16 (limited to its range) or BF16.
 void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaStream_t stream);
 
@@ -52,51 +54,66 @@ class ScratchLayout {
   size_t n_bytes_ = 0;
 };
 
-// An input x [n, k] and its encodings, made when a step asks for them, at most once each.
-class StepInput {
+// Room for the encodings of an input x [n, k] as bytes.
+class InputEncodings {
  public:
-  // Takes room for what products with weights of these dtypes may need, with up to max_n tokens.
-  StepInput(const float* x, int64_t k, int64_t max_n, std::vector<DType> dtypes, ScratchLayout& scratch);
+  // Those that weights of these dtypes read, of up to max_n tokens.
+  InputEncodings(int64_t k, int64_t max_n, const std::vector<DType>& dtypes, ScratchLayout& scratch);
 
-  // Encodes for products of n tokens.
-  void prepare(int64_t n, std::byte* scratch, cudaStream_t stream) const;
-
-  ProductInput product_input(std::byte* scratch) const { return {x_, encoded(scratch)}; }
-  const void* narrowed(DType dtype, std::byte* scratch) const {
-    return scratch + (dtype == DType::F16 ? f16_at_ : bf16_at_);
-  }
+  // Makes them. What is returned is good until something else is encoded here.
+  ProductInput encode(const float* x, int64_t n, std::byte* scratch, cudaStream_t stream) const;
   int64_t k() const { return k_; }
 
  private:
-  Activations encoded(std::byte* scratch) const { return activations_at(scratch + encoded_at_, max_n_, k_); }
-
-  const float* x_;
   int64_t k_, max_n_;
-  bool quantized_ = false, f16_ = false, bf16_ = false;  // dtypes among the weights
-  size_t encoded_at_ = 0, bf16_at_ = 0, f16_at_ = 0;
+  bool wanted_[kEncodings] = {};
+  size_t at_[kEncodings] = {};
 };
 
-// Products of more than 8 tokens. One for a step: its room serves one product after the other.
+// The GPU, as far as choices depend on it.
+struct Gpu {
+  int compute_capability = 0;
+  int n_multiprocessors = 0;
+};
+
+// The products of matmul.h, n > 0. Partial sums take matmul_scratch_bytes, the most for any n up to max_n.
+size_t matmul_scratch_bytes(const DeviceWeight& w, int64_t max_n, const Gpu& gpu);
+void launch_matmul(MatmulArgs args, std::byte* scratch, const Gpu& gpu, cudaStream_t stream);
+// Tiles of tile_tokens (32 or 64) tokens, max_tiles or fewer of them, as the device has them in args.tiles.
+void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tiles, const Gpu& gpu, cudaStream_t stream);
+
+// Products of more than 8 tokens with a step's weights, which all read one input. Its room serves one after the other.
 class LargeProducts {
  public:
-  LargeProducts(const CompileContext& context, int64_t max_n, const std::vector<DeviceWeight>& weights,
-                ScratchLayout& scratch);
+  enum class Use { products, gate_and_up };  // the second also calls multiply_with_gate
+  LargeProducts(const CompileContext& context, int64_t k, int64_t max_n, const std::vector<DeviceWeight>& weights,
+                Use use, ScratchLayout& scratch);
 
+  // An input of n tokens in every form that the weights want.
+  struct Input {
+    int64_t n;
+    ProductInput encoded;
+    const void* f16;   // [n, k], where a weight is F16
+    const void* bf16;  // [n, k], where a weight is, or is made, BF16
+  };
+  Input prepare(const InputEncodings& encodings, const float* x, int64_t n, const LaunchContext& context) const;
   // y [n, m] = x W^T + bias + residual; residual may be y.
-  void multiply(const MatvecTarget& target, const StepInput& input, int64_t n, std::byte* scratch,
-                cudaStream_t stream) const;
+  void multiply(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
+  // y = activation(y) * (x W^T + bias).
+  void multiply_with_gate(Activation activation, const MatvecTarget& target, const Input& input,
+                          const LaunchContext& context) const;
 
  private:
-  void multiply_by_cublas(const MatvecTarget& target, const StepInput& input, int64_t n, std::byte* scratch,
-                          cudaStream_t stream) const;
+  bool by_mma(DType dtype, int64_t n) const { return is_quantized(dtype) && n <= max_mma_tokens_; }
+  void multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target, const Input& input,
+                       const LaunchContext& context) const;
+  void multiply_by_cublas(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
 
+  Gpu gpu_;
+  int64_t k_, max_mma_tokens_;
+  bool any_quantized_ = false, f16_ = false, bf16_ = false, bf16_panels_ = false;  // among the weights
   cublasHandle_t cublas_ = nullptr;
-  size_t workspace_at_ = 0, panel_at_ = 0, panel_bytes_ = 0;
+  size_t partial_at_ = 0, f16_at_ = 0, bf16_at_ = 0, panel_at_ = 0, panel_bytes_ = 0, other_at_ = 0, workspace_at_ = 0;
 };
-
-// From here on the tensor cores take over from dp4a, and from kMaxMmaTokens on cuBLAS with bf16 panels from the
-// integer kernel, where the panels' making (2.6 bytes moved a weight, 3 us a million at 3 TB/s... a twelfth of the
-// product at 512 tokens) costs less than the scales of integer blocks do.
-inline constexpr int64_t kMaxMmaTokens = 256;
 
 }  // namespace tandem::cuda

@@ -44,7 +44,7 @@ TANDEM_HD inline Planes expert_planes(const DeviceWeight& w, int expert) {
 // The input of a step [n, k], as floats and, where a weight is quantized, as bytes.
 struct ProductInput {
   const float* x = nullptr;
-  Activations encoded;
+  Activations encoded[kEncodings];  // by Encoding
 };
 
 }  // namespace tandem::cuda

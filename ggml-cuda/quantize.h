@@ -1,11 +1,13 @@
-// Activations for integer products: signed bytes with a float scale for every 32 columns, made once per input of a step.
+// Activations for integer products: signed bytes with a float scale, made once per input of a step. As on the CPU a
+// scale is that of 32 columns for weights in blocks of 32, and of 256 columns for the K types, so that both devices give
+// the same results; it is stored for every 32 columns either way.
 //
 //   q     [n][2][k / 32][16]  bytes of the first halves of all blocks of a token, then of the second halves: what a warp
 //                             reads for 32 consecutive blocks is contiguous
 //   meta  [n][k / 32]         scale, and the sums of the bytes of the two halves, for weights with minimums and offsets
 //
-// As on the CPU: byte = round to even (x * (127 / max|x|)), scale = max|x| / 127; a block with NaN or infinity gets a
-// NaN scale, one with max|x| < 1e-30 is zero.
+// byte = round to even (x * (127 / max|x|)), scale = max|x| / 127; columns with NaN or infinity among them get a NaN scale,
+// those with max|x| < 1e-30 are zero.
 #pragma once
 
 #include "ggml-cuda/layout.h"
@@ -16,6 +18,13 @@ struct alignas(8) BlockMeta {
   float scale;
   int16_t sums[2];
 };
+
+enum class Encoding : uint8_t { by_32, by_256 };
+inline constexpr int kEncodings = 2;
+
+TANDEM_HD constexpr Encoding encoding_of(DType quantized) {
+  return piece_bytes(quantized).super ? Encoding::by_256 : Encoding::by_32;
+}
 
 struct Activations {
   const std::byte* q = nullptr;
@@ -58,6 +67,14 @@ TANDEM_HD inline int quantize_value(float x, const BlockScaling& scaling) {
   return __float2int_rn(__fmul_rn(x, scaling.inverse));
 #else
   return static_cast<int>(std::nearbyint(x * scaling.inverse));
+#endif
+}
+
+TANDEM_HD inline BlockMeta load_meta(const BlockMeta* meta) {
+#ifdef __CUDA_ARCH__
+  return std::bit_cast<BlockMeta>(*reinterpret_cast<const uint2*>(meta));
+#else
+  return *meta;
 #endif
 }
 

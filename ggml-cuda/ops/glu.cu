@@ -1,5 +1,5 @@
 // glu: act(x Wgate^T) * (x Wup^T). Up to eight tokens are one launch that reads a row of both matrices at a time and
-// stores the combination only; more are two products, the second into scratch.
+// stores the combination only; more are two products, the second of which finds the first in the output.
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -8,43 +8,45 @@ namespace {
 class GluStep final : public Step {
  public:
   GluStep(const CompileContext& context, const Node& node, ScratchLayout scratch = {})
-      : x_(context.tensor(node.inputs[0])),
+      : shape_(context.tensor(node.inputs[0])),
+        x_(context.address(node.inputs[0])),
         activation_(std::get<GluOp>(node.op).activation),
         gate_(target(context, node.inputs[1], node.inputs[3])),
         up_(target(context, node.inputs[2], node.inputs[4])),
-        input_(context.address(node.inputs[0]), x_.n_cols, x_.n_rows, {gate_.w.dtype, up_.w.dtype}, scratch),
-        large_(context, x_.n_rows, {gate_.w, up_.w}, scratch) {
-    TANDEM_CHECK(gate_.w.m == up_.w.m && gate_.w.k == x_.n_cols && up_.w.k == x_.n_cols);
+        encodings_(shape_.n_cols, shape_.n_rows, {gate_.w.dtype, up_.w.dtype}, scratch),
+        large_(context, shape_.n_cols, shape_.n_rows, {gate_.w, up_.w}, LargeProducts::Use::gate_and_up, scratch) {
+    TANDEM_CHECK(gate_.w.m == up_.w.m && gate_.w.k == shape_.n_cols && up_.w.k == shape_.n_cols);
     gate_.y = context.address(node.output);
-    up_at_ = scratch.take(static_cast<size_t>(x_.n_rows * up_.w.m) * sizeof(float));
+    if (!together()) up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(kMaxMatvecTokens * up_.w.m));
     scratch_bytes = scratch.n_bytes();
   }
 
   void launch(const LaunchContext& context) const override {
-    const int64_t n = row_count(x_, context.shape);
+    const int64_t n = row_count(shape_, context.shape);
     if (n == 0) return;
-    input_.prepare(n, context.scratch, context.stream);
     MatvecTarget up = up_;
-    up.y = reinterpret_cast<float*>(context.scratch + up_at_);
     if (n > kMaxMatvecTokens) {
-      large_.multiply(gate_, input_, n, context.scratch, context.stream);
-      large_.multiply(up, input_, n, context.scratch, context.stream);
-      return combine_glu(activation_, gate_.y, up.y, gate_.y, n * gate_.w.m, context.stream);
+      const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context);
+      large_.multiply(gate_, input, context);
+      up.y = gate_.y;
+      return large_.multiply_with_gate(activation_, up, input, context);
     }
+    up.y = reinterpret_cast<float*>(context.scratch + up_at_);
     MatvecArgs args;
     args.targets[0] = gate_;
     args.targets[1] = up;
     args.n_targets = 2;
-    args.input = input_.product_input(context.scratch);
+    args.input = encodings_.encode(x_, n, context.scratch, context.stream);
     args.n = static_cast<int>(n);
     args.activation = activation_;
-    const bool together = gate_.w.dtype == up_.w.dtype;
-    args.mode = together ? MatvecMode::glu : MatvecMode::linear;
+    args.mode = together() ? MatvecMode::glu : MatvecMode::linear;
     launch_matvec(args, context.stream);
-    if (!together) combine_glu(activation_, gate_.y, up.y, gate_.y, n * gate_.w.m, context.stream);
+    if (!together()) combine_glu(activation_, gate_.y, up.y, gate_.y, n * gate_.w.m, context.stream);
   }
 
  private:
+  bool together() const { return gate_.w.dtype == up_.w.dtype; }
+
   static MatvecTarget target(const CompileContext& context, TensorId weight, TensorId bias) {
     MatvecTarget t;
     t.w = device_weight(context, weight);
@@ -52,12 +54,13 @@ class GluStep final : public Step {
     return t;
   }
 
-  const Tensor& x_;
+  const Tensor& shape_;
+  const float* x_;  // [n, k]
   Activation activation_;
   MatvecTarget gate_, up_;
-  StepInput input_;
+  InputEncodings encodings_;
   LargeProducts large_;
-  size_t up_at_ = 0;  // [n, m] floats
+  size_t up_at_ = 0;  // [n, m] floats, for up to eight tokens with matrices of different dtypes
 };
 
 }  // namespace

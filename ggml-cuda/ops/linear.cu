@@ -23,26 +23,27 @@ class LinearStep final : public Step {
              ScratchLayout scratch = {})
       : extent_(x.extent),
         fixed_rows_(x.n_rows),
+        x_(address),
         targets_(std::move(targets)),
-        input_(address, x.n_cols, x.n_rows, dtypes_of(targets_), scratch),
-        large_(context, x.n_rows, weights_of(targets_), scratch) {
+        encodings_(x.n_cols, x.n_rows, dtypes_of(targets_), scratch),
+        large_(context, x.n_cols, x.n_rows, weights_of(targets_), LargeProducts::Use::products, scratch) {
     scratch_bytes = scratch.n_bytes();
   }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n = row_count(extent_, fixed_rows_, context.shape);
     if (n == 0) return;
-    input_.prepare(n, context.scratch, context.stream);
     if (n > kMaxMatvecTokens) {
-      for (const MatvecTarget& t : targets_) large_.multiply(t, input_, n, context.scratch, context.stream);
+      const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context);
+      for (const MatvecTarget& t : targets_) large_.multiply(t, input, context);
       return;
     }
+    MatvecArgs args;
+    args.input = encodings_.encode(x_, n, context.scratch, context.stream);
+    args.n = static_cast<int>(n);
     for (size_t first = 0; first < targets_.size(); first += kMaxMatvecWeights) {
-      MatvecArgs args;
       args.n_targets = static_cast<int>(std::min<size_t>(kMaxMatvecWeights, targets_.size() - first));
       std::copy_n(targets_.begin() + static_cast<ptrdiff_t>(first), args.n_targets, args.targets);
-      args.input = input_.product_input(context.scratch);
-      args.n = static_cast<int>(n);
       launch_matvec(args, context.stream);
     }
   }
@@ -50,8 +51,9 @@ class LinearStep final : public Step {
  private:
   Extent extent_;
   int64_t fixed_rows_;
+  const float* x_;  // [n, k]
   std::vector<MatvecTarget> targets_;
-  StepInput input_;
+  InputEncodings encodings_;
   LargeProducts large_;
 };
 

@@ -1,0 +1,213 @@
+// moe_ffn: every token through the few experts that it was routed to; the route is read on the device, by the kernels.
+//
+// Up to eight tokens, and experts of floats: every (token, expert), slot, by itself, with the kernels of matvec.h: gate
+// and up together, then the weighted sum of the down products. Chosen experts' weights are read once a token.
+//
+// More tokens: slots are sorted by expert, and products are made of tiles of slots of one expert (matmul.h). Which tiles
+// there are only the device knows: the grid is for as many as there might be. Chosen experts' weights are read once.
+#include "ggml-cuda/expert_groups.h"
+#include "ggml-cuda/products.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kGroupThreads = 1024;
+constexpr int64_t kMaxGroupedTokens = 1024;  // at once: bounds the room for what every slot gives
+
+// route [n, 2 * n_used] -> tiles, n_tiles, row_of [slots] the token of each sorted slot, sorted_at [n, n_used]. One
+// block. The order of an expert's slots may differ from run to run; what comes out does not depend on it. Some 10 us
+// for 4096 slots.
+__global__ void __launch_bounds__(kGroupThreads) group_kernel(const float* route, int n, int n_used, int n_expert,
+                                                              int tile_tokens, TokenTile* tiles, int* n_tiles,
+                                                              int* row_of, int* sorted_at) {
+  extern __shared__ int counts[];  // [n_expert], then firsts [n_expert]
+  int* firsts = counts + n_expert;
+  const int n_slots = n * n_used;
+  for (int e = threadIdx.x; e < n_expert; e += kGroupThreads) counts[e] = 0;
+  __syncthreads();
+  const auto expert_of = [&](int slot) {
+    return __float_as_int(route[static_cast<int64_t>(slot / n_used) * 2 * n_used + slot % n_used]);
+  };
+  for (int s = threadIdx.x; s < n_slots; s += kGroupThreads) atomicAdd(&counts[expert_of(s)], 1);
+  __syncthreads();
+  if (threadIdx.x == 0) *n_tiles = make_tiles(counts, n_expert, tile_tokens, firsts, tiles);
+  __syncthreads();
+  for (int s = threadIdx.x; s < n_slots; s += kGroupThreads) {
+    const int at = atomicAdd(&firsts[expert_of(s)], 1);
+    row_of[at] = s / n_used;
+    sorted_at[s] = at;
+  }
+}
+
+// y [n, k] = residual + sum over a token's slots of weight * z. z [slots, k] in sorted order. The grid's y is the token.
+// Bytes: 4 n k (n_used + 2).
+__global__ void __launch_bounds__(kThreads) sum_kernel(const float* z, const float* route, const int* sorted_at,
+                                                       const float* residual, float* y, int n_used, int k) {
+  const int64_t token = blockIdx.x;
+  const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  if (column >= k) return;
+  float sum = residual ? residual[token * k + column] : 0.0f;
+  for (int i = 0; i < n_used; ++i) {
+    sum += route[token * 2 * n_used + n_used + i] * z[static_cast<int64_t>(sorted_at[token * n_used + i]) * k + column];
+  }
+  y[token * k + column] = sum;
+}
+
+class MoeFfnStep final : public Step {
+ public:
+  MoeFfnStep(const CompileContext& context, const Node& node, ScratchLayout scratch = {})
+      : op_(std::get<MoeFfnOp>(node.op)),
+        gpu_{context.compute_capability, context.n_multiprocessors},
+        output_(context.tensor(node.output)),
+        x_(context.address(node.inputs[0])),
+        route_(context.address(node.inputs[1])),
+        gate_(device_weight(context, node.inputs[2])),
+        up_(device_weight(context, node.inputs[3])),
+        down_(device_weight(context, node.inputs[4])),
+        residual_(context.address(node.inputs[5])),
+        y_(context.address(node.output)),
+        max_n_(std::min(kMaxGroupedTokens, output_.n_rows)),
+        max_slots_(max_n_ * op_.n_used),
+        x_encodings_(gate_.k, max_n_, {gate_.dtype, up_.dtype}, scratch),
+        h_encodings_(down_.k, max_slots_, {down_.dtype}, scratch) {
+    TANDEM_CHECK(gate_.m == up_.m && gate_.k == up_.k && down_.k == gate_.m && down_.m == gate_.k);
+    h_at_ = scratch.take(sizeof(float) * static_cast<size_t>(max_slots_ * gate_.m));
+    if (gate_.dtype != up_.dtype) up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(max_slots_ * gate_.m));
+    if (groups(max_n_)) {
+      z_at_ = scratch.take(sizeof(float) * static_cast<size_t>(max_slots_ * down_.m));
+      tiles_at_ = scratch.take(sizeof(TokenTile) * static_cast<size_t>(max_token_tiles(max_slots_, op_.n_expert, 32)));
+      n_tiles_at_ = scratch.take(sizeof(int));
+      row_of_at_ = scratch.take(sizeof(int) * static_cast<size_t>(max_slots_));
+      sorted_at_at_ = scratch.take(sizeof(int) * static_cast<size_t>(max_slots_));
+    }
+    scratch_bytes = scratch.n_bytes();
+  }
+
+  void launch(const LaunchContext& context) const override {
+    const int64_t n = row_count(output_, context.shape);
+    for (int64_t t = 0; t < n; t += max_n_) {
+      const int64_t count = std::min(max_n_, n - t);
+      Part part;
+      part.n = static_cast<int>(count);
+      part.x = x_ + t * gate_.k;
+      part.route = route_ + t * 2 * op_.n_used;
+      part.residual = residual_ ? residual_ + t * down_.m : nullptr;
+      part.y = y_ + t * down_.m;
+      part.h = reinterpret_cast<float*>(context.scratch + h_at_);
+      groups(count) ? launch_grouped(part, context) : launch_slots(part, context);
+    }
+  }
+
+ private:
+  // Some of the step's tokens.
+  struct Part {
+    int n;
+    const float* x;         // [n, k]
+    const float* route;     // [n, 2 * n_used]
+    const float* residual;  // [n, k] or null
+    float* y;               // [n, k]
+    float* h;               // [n * n_used, m], by slot, or sorted
+  };
+
+  bool groups(int64_t n) const {
+    return n > kMaxMatvecTokens && is_quantized(gate_.dtype) && is_quantized(up_.dtype) && is_quantized(down_.dtype);
+  }
+
+  void launch_slots(const Part& part, const LaunchContext& context) const {
+    const int n_slots = part.n * static_cast<int>(op_.n_used);
+    MatvecArgs args;
+    args.input = x_encodings_.encode(part.x, part.n, context.scratch, context.stream);
+    args.route = part.route;
+    args.n = part.n;
+    args.n_used = static_cast<int>(op_.n_used);
+    args.activation = op_.activation;
+    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0};
+    if (gate_.dtype == up_.dtype) {
+      args.targets[1] = {up_, nullptr, nullptr, nullptr, 0};
+      args.n_targets = 2;
+      args.mode = MatvecMode::experts_glu;
+      launch_expert_matvec(args, context.stream);
+    } else {
+      float* up = reinterpret_cast<float*>(context.scratch + up_at_);
+      args.n_targets = 1;
+      args.mode = MatvecMode::experts;
+      launch_expert_matvec(args, context.stream);
+      args.targets[0] = {up_, nullptr, nullptr, up, 0};
+      launch_expert_matvec(args, context.stream);
+      combine_glu(op_.activation, part.h, up, part.h, int64_t{n_slots} * gate_.m, context.stream);
+    }
+    args.targets[0] = {down_, nullptr, part.residual, part.y, 0};
+    args.n_targets = 1;
+    args.input = h_encodings_.encode(part.h, n_slots, context.scratch, context.stream);
+    args.mode = MatvecMode::experts_down;
+    launch_expert_matvec(args, context.stream);
+  }
+
+  void launch_grouped(const Part& part, const LaunchContext& context) const {
+    const int n_used = static_cast<int>(op_.n_used), n_expert = static_cast<int>(op_.n_expert);
+    const int n_slots = part.n * n_used;
+    const int tile_tokens = n_slots <= 32 * n_expert ? 32 : 64;
+    const auto max_tiles = static_cast<int>(max_token_tiles(n_slots, n_expert, tile_tokens));
+    auto* tiles = reinterpret_cast<TokenTile*>(context.scratch + tiles_at_);
+    int* n_tiles = reinterpret_cast<int*>(context.scratch + n_tiles_at_);
+    int* row_of = reinterpret_cast<int*>(context.scratch + row_of_at_);
+    int* sorted_at = reinterpret_cast<int*>(context.scratch + sorted_at_at_);
+    group_kernel<<<1, kGroupThreads, 2 * sizeof(int) * static_cast<size_t>(n_expert), context.stream>>>(
+        part.route, part.n, n_used, n_expert, tile_tokens, tiles, n_tiles, row_of, sorted_at);
+    check_launch("group_kernel");
+
+    const auto product = [&](const DeviceWeight& w, const ProductInput& input, float* to, MatmulStore store) {
+      MatmulArgs args;
+      args.w = w;
+      args.x = input.encoded[static_cast<int>(encoding_of(w.dtype))];
+      args.y = to;
+      args.n = n_slots;
+      args.store = store;
+      args.activation = op_.activation;
+      args.tiles = tiles;
+      args.n_tiles = n_tiles;
+      args.row_of = &w == &down_ ? nullptr : row_of;  // h is sorted already
+      launch_grouped_matmul(args, tile_tokens, max_tiles, gpu_, context.stream);
+    };
+    float* z = reinterpret_cast<float*>(context.scratch + z_at_);
+    const ProductInput x = x_encodings_.encode(part.x, part.n, context.scratch, context.stream);
+    product(gate_, x, part.h, MatmulStore::result);
+    product(up_, x, part.h, MatmulStore::with_gate);
+    product(down_, h_encodings_.encode(part.h, n_slots, context.scratch, context.stream), z, MatmulStore::result);
+    const dim3 grid(static_cast<unsigned>(part.n), static_cast<unsigned>((down_.m + kThreads - 1) / kThreads));
+    sum_kernel<<<grid, kThreads, 0, context.stream>>>(z, part.route, sorted_at, part.residual, part.y, n_used, down_.m);
+    check_launch("sum_kernel");
+  }
+
+  MoeFfnOp op_;
+  Gpu gpu_;
+  const Tensor& output_;
+  const float* x_;            // [n, k]
+  const float* route_;        // [n, 2 * n_used]
+  DeviceWeight gate_, up_;    // [n_expert, m, k]
+  DeviceWeight down_;         // [n_expert, k, m]
+  const float* residual_;     // [n, k] or null
+  float* y_;                  // [n, k]
+  int64_t max_n_, max_slots_;
+  InputEncodings x_encodings_, h_encodings_;
+  size_t h_at_ = 0, up_at_ = 0, z_at_ = 0;
+  size_t tiles_at_ = 0, n_tiles_at_ = 0, row_of_at_ = 0, sorted_at_at_ = 0;
+};
+
+}  // namespace
+
+std::string why_not_moe_ffn(const Graph& graph, const Node& node) {
+  for (int i : {2, 3, 4}) {
+    if (std::string why = why_not_weight(graph, node.inputs[static_cast<size_t>(i)]); !why.empty()) return why;
+  }
+  const int64_t n_expert = std::get<MoeFfnOp>(node.op).n_expert;
+  return n_expert > 4096 ? std::to_string(n_expert) + " experts" : "";  // counted in shared memory
+}
+
+StepPtr compile_moe_ffn(const CompileContext& context, const Node& node) {
+  TANDEM_CHECK(node.inputs.size() == 6);
+  return std::make_unique<MoeFfnStep>(context, node);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,206 @@
+// The GPU's products of small batches, run on the host thread by thread: everything but shuffles and barriers.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "ggml-cuda/matvec.h"
+#include "unit/cuda_products.h"
+
+namespace tandem::cuda {
+namespace {
+
+// What the grid of launch_matvec does.
+template <int N>
+void run_grid(MatvecArgs args) {
+  args.n_slices = 1;
+  for (int i = 0; i < args.n_targets; ++i) {
+    args.n_slices = std::max(args.n_slices, matvec_slices(args.targets[i].w.dtype, args.targets[i].w.k));
+  }
+  int grid = 0;
+  for (int i = 0; i < (args.mode == MatvecMode::linear ? args.n_targets : 1); ++i) {
+    args.targets[i].first_block = grid;
+    const int pairs = n_pairs(args.mode, args.targets[i].w.m), per_block = pairs_per_block(args.n_slices);
+    grid += (pairs + per_block - 1) / per_block;
+  }
+  for (int b = 0; b < grid; ++b) {
+    const int target = target_of_block(args, b), block = b - args.targets[target].first_block;
+    std::map<int, std::vector<float>> sums;  // by pair
+    for (int warp = 0; warp < kMatvecWarps; ++warp) {
+      const WarpShare share = warp_share(block, warp, args.n_slices);
+      std::vector<float>& pair = sums[share.pair];
+      pair.resize(2 * N);
+      for (int lane = 0; lane < 32; ++lane) {
+        float part[2 * N] = {};
+        lane_sums<N>(args, target, share, lane, part);
+        for (int i = 0; i < 2 * N; ++i) pair[static_cast<size_t>(i)] += part[i];
+      }
+    }
+    for (const auto& [pair, s] : sums) {
+      for (int t = 0; t < args.n; ++t) {
+        store_pair(args, target, pair, t, s[static_cast<size_t>(t)], s[static_cast<size_t>(N + t)]);
+      }
+    }
+  }
+}
+
+void run(const MatvecArgs& args) {
+  if (args.n == 1) return run_grid<1>(args);
+  if (args.n == 2) return run_grid<2>(args);
+  return args.n <= 4 ? run_grid<4>(args) : run_grid<8>(args);
+}
+
+class CudaMatvec : public testing::TestWithParam<DType> {
+ protected:
+  std::mt19937 rng{7 + static_cast<uint32_t>(GetParam())};
+};
+
+TEST_P(CudaMatvec, EqualsTheDequantizedProduct) {
+  const DType dtype = GetParam();
+  const int block = static_cast<int>(dtype_info(dtype).block_elements);
+  for (const auto& [m, k] : {std::pair{1, 32}, {7, 256}, {30, 1024}, {5, 4352}}) {
+    const int cols = block == 1 ? k + (m == 7 ? 3 : 0) : std::max(block, k / block * block);  // odd rows of floats too
+    const HostWeight w(dtype, m, cols, 1, rng);
+    for (const int n : {1, 2, 3, 8}) {
+      const HostInput x(n, cols, rng);
+      std::vector<float> bias = normals(m, rng), y = normals(n * m, rng), expected = y;
+      for (int t = 0; t < n; ++t) {
+        for (int r = 0; r < m; ++r) expected[t * m + r] += bias[r] + x.dot(w, 0, r, t);
+      }
+      MatvecArgs args;
+      args.targets[0] = {w.device, bias.data(), y.data(), y.data(), 0};
+      args.n_targets = 1;
+      args.input = x.input();
+      args.n = n;
+      run(args);
+      expect_near(y, expected, dtype_name(dtype));
+    }
+  }
+}
+
+TEST_P(CudaMatvec, GluReadsBothMatricesTogether) {
+  const DType dtype = GetParam();
+  const int m = 9, k = 512, n = 2;
+  const HostWeight gate(dtype, m, k, 1, rng), up(dtype, m, k, 1, rng);
+  const HostInput x(n, k, rng);
+  const std::vector<float> bias = normals(m, rng);
+  for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
+    std::vector<float> y(n * m, NAN), expected(n * m);
+    for (int t = 0; t < n; ++t) {
+      for (int r = 0; r < m; ++r) {
+        expected[t * m + r] = activate(activation, x.dot(gate, 0, r, t)) * (x.dot(up, 0, r, t) + bias[r]);
+      }
+    }
+    MatvecArgs args;
+    args.targets[0] = {gate.device, nullptr, nullptr, y.data(), 0};
+    args.targets[1] = {up.device, bias.data(), nullptr, nullptr, 0};
+    args.n_targets = 2;
+    args.input = x.input();
+    args.n = n;
+    args.mode = MatvecMode::glu;
+    args.activation = activation;
+    run(args);
+    expect_near(y, expected, dtype_name(dtype));
+  }
+}
+
+// Gate and up for every chosen expert, then the weighted sum of their down products.
+TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
+  const DType dtype = GetParam();
+  const int n = 3, n_used = 2, n_expert = 4, m = 256, k = 512;
+  const HostWeight gate(dtype, m, k, n_expert, rng), up(dtype, m, k, n_expert, rng), down(dtype, k, m, n_expert, rng);
+  const HostInput x(n, k, rng);
+  const int ids[n][n_used] = {{3, 0}, {1, 2}, {2, 3}};
+  std::vector<float> route, h(n * n_used * m, NAN), residual = normals(n * k, rng), y(n * k, NAN), expected = residual;
+  for (int t = 0; t < n; ++t) {
+    for (int id : ids[t]) route.push_back(std::bit_cast<float>(id));
+    for (int i = 0; i < n_used; ++i) route.push_back(0.25f + 0.5f * static_cast<float>(i));
+  }
+  const auto each_thread = [&](const MatvecArgs& args, int slot, int token, int chosen, int pairs) {
+    for (int pair = 0; pair < pairs; ++pair) {
+      float sums[2] = {};
+      for (int slice = 0; slice < args.n_slices; ++slice) {
+        for (int lane = 0; lane < 32; ++lane) expert_lane_sums(args, token, chosen, {pair, slice}, lane, sums);
+      }
+      store_pair(args, 0, pair, slot, sums[0], sums[1]);
+    }
+  };
+  MatvecArgs args;
+  args.targets[0] = {gate.device, nullptr, nullptr, h.data(), 0};
+  args.targets[1] = {up.device, nullptr, nullptr, nullptr, 0};
+  args.n_targets = 2;
+  args.input = x.input();
+  args.route = route.data();
+  args.n = n;
+  args.n_used = n_used;
+  args.n_slices = 2;
+  args.mode = MatvecMode::experts_glu;
+  for (int s = 0; s < n * n_used; ++s) each_thread(args, s, s / n_used, s % n_used, n_pairs(args.mode, m));
+  const HostInput hidden(n * n_used, m, h);
+  for (int t = 0; t < n; ++t) {
+    for (int i = 0; i < n_used; ++i) {
+      const int s = t * n_used + i;
+      for (int r = 0; r < m; ++r) {
+        const float want = activate(Activation::silu, x.dot(gate, ids[t][i], r, t)) * x.dot(up, ids[t][i], r, t);
+        ASSERT_NEAR(h[s * m + r], want, 1e-3f * (1.0f + std::fabs(want)));
+      }
+      for (int r = 0; r < k; ++r) {
+        expected[t * k + r] += (0.25f + 0.5f * static_cast<float>(i)) * hidden.dot(down, ids[t][i], r, s);
+      }
+    }
+  }
+  args.targets[0] = {down.device, nullptr, residual.data(), y.data(), 0};
+  args.n_targets = 1;
+  args.input = hidden.input();
+  args.mode = MatvecMode::experts_down;
+  for (int t = 0; t < n; ++t) each_thread(args, t, t, 0, n_pairs(args.mode, k));
+  expect_near(y, expected, dtype_name(dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, CudaMatvec, testing::ValuesIn(computable()),
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
+
+// Weights of several dtypes and sizes in one launch.
+TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
+  std::mt19937 rng(5);
+  const int k = 512;
+  const HostInput x(2, k, rng);
+  std::vector<std::unique_ptr<HostWeight>> weights;
+  std::vector<std::vector<float>> y, expected;
+  MatvecArgs args;
+  for (const auto& [dtype, m] : {std::pair{DType::Q4_K, 33}, {DType::Q6_K, 1}, {DType::F16, 8}, {DType::Q8_0, 17}}) {
+    const HostWeight& w = *weights.emplace_back(std::make_unique<HostWeight>(dtype, m, k, 1, rng));
+    y.emplace_back(2 * m, NAN);
+    expected.emplace_back(2 * m);
+    for (int i = 0; i < 2 * m; ++i) expected.back()[i] = x.dot(w, 0, i % m, i / m);
+    args.targets[args.n_targets++] = {w.device, nullptr, nullptr, y.back().data(), 0};
+  }
+  args.input = x.input();
+  args.n = 2;
+  run(args);
+  for (size_t i = 0; i < y.size(); ++i) expect_near(y[i], expected[i], "target");
+}
+
+// Lanes of the warps of a pair take every piece once, and every pair has its warps.
+TEST(CudaMatvecShares, CoverEveryPieceOnce) {
+  for (int n_slices : {1, 2, 4}) {
+    std::multiset<std::pair<int, int>> seen;
+    for (int block = 0; block < 3; ++block) {
+      for (int warp = 0; warp < kMatvecWarps; ++warp) {
+        const WarpShare share = warp_share(block, warp, n_slices);
+        for (int lane = 0; lane < 32; ++lane) {
+          for (int piece = 32 * share.slice + lane; piece < 300; piece += 32 * n_slices) seen.insert({share.pair, piece});
+        }
+      }
+    }
+    ASSERT_EQ(seen.size(), static_cast<size_t>(3 * pairs_per_block(n_slices) * 300));
+    for (int pair = 0; pair < 3 * pairs_per_block(n_slices); ++pair) {
+      for (int piece = 0; piece < 300; ++piece) ASSERT_EQ(seen.count({pair, piece}), 1u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cuda
