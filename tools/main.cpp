@@ -68,7 +68,7 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
 
 int run_and_report(int argc, char** argv) {
   try {
-    const auto app = make_app("Runs GGUF language models on the CPU.", "tandem");
+    const auto app = make_app("Runs GGUF language models on a CPU, on a GPU, or on both in tandem.", "tandem");
     app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version");
     app->require_subcommand(1);
     for (const auto add : kCommands) {

@@ -71,7 +71,9 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOption
 #endif
   if (gpus.empty()) {
     if (wanted > 0) throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none: %s", why.c_str());
-    log_verbose("no GPU is used: %s", why.c_str());
+    // Whoever asks for the CPU need not be told that there is nothing else.
+    const bool asked = offload.flags.n_gpu_layers.has_value() || offload.no_devices;
+    (asked ? log_verbose : log_info)("no GPU is used: %s", why.c_str());
   }
   for (const std::string& name : offload.devices) {
     const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const auto& d) { return d && d->info().name == name; });
