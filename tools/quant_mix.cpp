@@ -52,19 +52,6 @@ bool is_quantized(DType dtype) {
   return dtype_info(dtype).block_elements > 1;
 }
 
-// Matrices and stacks of matrices that take part in matrix products; not the small ones that steer them.
-bool may_quantize(const MixTensor& tensor) {
-  constexpr std::string_view kKept[] = {
-      "_norm.weight", "ffn_gate_inp.weight",  "ssm_conv1d",       "shortconv.conv.weight", "altup",
-      "laurel",       "per_layer_model_proj", "attn_rel_b.weight"};
-  if (tensor.dims[1] * tensor.dims[2] * tensor.dims[3] <= 1) return false;
-  if (!tensor.name.ends_with("weight")) return false;
-  if (tensor.name == "position_embd.weight" || tensor.name == "token_types.weight") return false;
-  return std::none_of(std::begin(kKept), std::end(kKept), [&](std::string_view part) {
-    return tensor.name.find(part) != std::string_view::npos;
-  });
-}
-
 // N of "blk.N.", -1 without.
 int layer_of(std::string_view name) {
   int layer = -1;
@@ -90,31 +77,19 @@ DType attn_v_dtype(FileType type, DType base, const MixModel& model, Position at
   const bool gqa4 = model.n_head >= 4 * model.n_head_kv;
   DType dtype = base;
   switch (type) {
-    case FileType::Q2_K:
-      dtype = gqa4 ? DType::Q4_K : DType::Q3_K;
-      break;
-    case FileType::Q3_K_M:
-      dtype = at.index < 2 ? DType::Q5_K : DType::Q4_K;
-      break;
-    case FileType::Q3_K_L:
-      dtype = DType::Q5_K;
-      break;
+    case FileType::Q2_K: dtype = gqa4 ? DType::Q4_K : DType::Q3_K; break;
+    case FileType::Q3_K_M: dtype = at.index < 2 ? DType::Q5_K : DType::Q4_K; break;
+    case FileType::Q3_K_L: dtype = DType::Q5_K; break;
     case FileType::IQ4_NL:
-    case FileType::IQ4_XS:
-      dtype = gqa4 ? DType::Q5_K : base;
-      break;
-    case FileType::Q4_K_S:
-      dtype = at.index < 4 ? DType::Q5_K : base;
-      break;
+    case FileType::IQ4_XS: dtype = gqa4 ? DType::Q5_K : base; break;
+    case FileType::Q4_K_S: dtype = at.index < 4 ? DType::Q5_K : base; break;
     case FileType::Q4_K_M:
-    case FileType::Q5_K_M:
-      dtype = use_more_bits(at.index, at.count) ? DType::Q6_K : base;
-      break;
-    default:
-      break;
+    case FileType::Q5_K_M: dtype = use_more_bits(at.index, at.count) ? DType::Q6_K : base; break;
+    default: break;
   }
   // 80 layers are the 70B models, whose attn_v is an eighth of attn_q: more bits cost next to nothing.
-  const bool is_70b = model.n_layer == 80 && (model.arch == "llama" || model.arch == "qwen2");
+  const bool is_70b = model.n_layer == 80 &&
+                      ((model.arch == "llama" && model.n_head != model.n_head_kv) || model.arch == "qwen2");
   if (is_70b && (dtype == DType::Q3_K || dtype == DType::Q4_K)) dtype = DType::Q5_K;
   return model.n_expert == 8 ? DType::Q8_0 : dtype;
 }
@@ -124,26 +99,23 @@ DType ffn_down_dtype(FileType type, DType base, const MixModel& model, Position 
   const bool first_eighth = at.index < at.count / 8, first_sixteenth = at.index < at.count / 16;
   const bool more = use_more_bits(at.index, at.count);
   switch (type) {
-    case FileType::Q2_K:
-      return DType::Q3_K;
+    case FileType::Q2_K: return DType::Q3_K;
     case FileType::Q3_K_M:
       if (first_sixteenth) return DType::Q5_K;
       return !falcon || more ? DType::Q4_K : DType::Q3_K;
-    case FileType::Q3_K_L:
-      return falcon ? DType::Q4_K : DType::Q5_K;
+    case FileType::Q3_K_L: return falcon ? DType::Q4_K : DType::Q5_K;
     case FileType::Q4_K_M:
       if (!falcon) return more ? DType::Q6_K : base;
       if (first_sixteenth) return DType::Q6_K;
       return more ? DType::Q5_K : DType::Q4_K;
     case FileType::IQ4_NL:
-    case FileType::IQ4_XS:
-      return first_eighth ? DType::Q5_K : base;
-    case FileType::Q5_K_M:
-      return more ? DType::Q6_K : base;
-    case FileType::Q4_K_S:
-      return first_eighth && !falcon ? DType::Q5_K : base;
-    default:
-      return base;
+    case FileType::IQ4_XS: return first_eighth && !model.has_imatrix ? DType::Q5_K : base;
+    case FileType::Q5_K_M: return more ? DType::Q6_K : base;
+    case FileType::Q4_K_S: return first_eighth && !falcon ? DType::Q5_K : base;
+    case FileType::Q4_0:  // a search without a minimum can go wrong in these
+      return first_eighth && model.has_imatrix ? DType::Q4_1 : base;
+    case FileType::Q5_0: return first_eighth && model.has_imatrix ? DType::Q5_1 : base;
+    default: return base;
   }
 }
 
@@ -155,42 +127,11 @@ DType attn_output_dtype(FileType type, DType base, const MixModel& model) {
     return std::find(std::begin(kRaised), std::end(kRaised), type) != std::end(kRaised) ? DType::Q5_K : base;
   }
   switch (type) {
-    case FileType::Q2_K:
-      return DType::Q3_K;
-    case FileType::Q3_K_M:
-      return DType::Q4_K;
-    case FileType::Q3_K_L:
-      return DType::Q5_K;
-    default:
-      return base;
+    case FileType::Q2_K: return DType::Q3_K;
+    case FileType::Q3_K_M: return DType::Q4_K;
+    case FileType::Q3_K_L: return DType::Q5_K;
+    default: return base;
   }
-}
-
-// The nearest dtype whose blocks fit into rows of this length.
-DType fit_row(DType dtype, int64_t row) {
-  const auto fits = [&](DType d) { return row % dtype_info(d).block_elements == 0; };
-  if (fits(dtype)) return dtype;
-  switch (dtype) {
-    case DType::Q2_K:
-    case DType::Q3_K:
-      dtype = DType::Q4_0;
-      break;
-    case DType::IQ4_XS:
-      dtype = DType::IQ4_NL;
-      break;
-    case DType::Q4_K:
-      dtype = DType::Q5_0;
-      break;
-    case DType::Q5_K:
-      dtype = DType::Q5_1;
-      break;
-    case DType::Q6_K:
-      dtype = DType::Q8_0;
-      break;
-    default:
-      break;
-  }
-  return fits(dtype) ? dtype : DType::F16;
 }
 
 }  // namespace
@@ -217,40 +158,101 @@ std::optional<FileType> file_type_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool may_quantize(const MixTensor& tensor) {
+  constexpr std::string_view kKept[] = {"_norm.weight",
+                                        "ffn_gate_inp.weight",
+                                        "ffn_gate_tid2eid.weight",
+                                        "ssm_conv1d",
+                                        "shortconv.conv.weight",
+                                        "altup",
+                                        "laurel",
+                                        "per_layer_model_proj",
+                                        "attn_rel_b.weight",
+                                        "indexer.k_proj.weight",
+                                        "indexer.q_proj.weight",
+                                        "time_mix_first.weight",
+                                        "time_mix_w0.weight",
+                                        "time_mix_w1.weight",
+                                        "time_mix_w2.weight",
+                                        "time_mix_v0.weight",
+                                        "time_mix_v1.weight",
+                                        "time_mix_v2.weight",
+                                        "time_mix_a0.weight",
+                                        "time_mix_a1.weight",
+                                        "time_mix_a2.weight",
+                                        "time_mix_g1.weight",
+                                        "time_mix_g2.weight",
+                                        "time_mix_decay_w1.weight",
+                                        "time_mix_decay_w2.weight",
+                                        "time_mix_lerp_fused.weight",
+                                        ".position_embd",
+                                        ".rel_pos",
+                                        ".patch_embd",
+                                        ".patch_merger"};
+  if (tensor.dims[1] * tensor.dims[2] * tensor.dims[3] <= 1) return false;
+  if (!tensor.name.ends_with("weight")) return false;
+  if (tensor.name == "position_embd.weight" || tensor.name == "token_types.weight") return false;
+  return std::none_of(std::begin(kKept), std::end(kKept), [&](std::string_view part) {
+    return tensor.name.find(part) != std::string_view::npos;
+  });
+}
+
+DType fit_row(DType dtype, int64_t row) {
+  const auto fits = [&](DType d) { return row % dtype_info(d).block_elements == 0; };
+  if (fits(dtype)) return dtype;
+  switch (dtype) {
+    case DType::Q2_K:
+    case DType::Q3_K: dtype = DType::Q4_0; break;
+    case DType::IQ4_XS: dtype = DType::IQ4_NL; break;
+    case DType::Q4_K: dtype = DType::Q5_0; break;
+    case DType::Q5_K: dtype = DType::Q5_1; break;
+    case DType::Q6_K: dtype = DType::Q8_0; break;
+    default: break;
+  }
+  return fits(dtype) ? dtype : DType::F16;
+}
+
 std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<const MixTensor> tensors,
                              Mix mix) {
   const DType base = file_type_info(type).base;
   const bool tied = std::none_of(tensors.begin(), tensors.end(),
                                  [](const MixTensor& t) { return category_of(t.name) == Category::output; });
-  // A tensor's index is the number of its kind in the layers before: not every layer of every model has one.
-  std::vector<int> attn_v_layers;
+  // A tensor's index is the number of its kind in the layers before that the mix has chosen: not every layer
+  // of every model has one, and the user may have chosen some. Experts go by their layer.
+  std::vector<int> attn_v_layers, ffn_down_layers;
+  int n_attn_v = 0;
   for (const MixTensor& tensor : tensors) {
-    if (category_of(tensor.name) == Category::attn_v) attn_v_layers.push_back(layer_of(tensor.name));
+    const Category category = category_of(tensor.name);
+    n_attn_v += category == Category::attn_v;
+    if (tensor.forced || !may_quantize(tensor)) continue;
+    if (category == Category::attn_v) attn_v_layers.push_back(layer_of(tensor.name));
+    if (category == Category::ffn_down) ffn_down_layers.push_back(layer_of(tensor.name));
   }
   std::sort(attn_v_layers.begin(), attn_v_layers.end());
-  const auto attn_v_position = [&](int layer) {
-    const auto at =
-        std::lower_bound(attn_v_layers.begin(), attn_v_layers.end(), layer) - attn_v_layers.begin();
-    return Position{static_cast<int>(at), static_cast<int>(attn_v_layers.size())};
+  std::sort(ffn_down_layers.begin(), ffn_down_layers.end());
+  const auto n_before = [](const std::vector<int>& layers, int layer) {
+    return static_cast<int>(std::lower_bound(layers.begin(), layers.end(), layer) - layers.begin());
   };
 
   const auto choose = [&](const MixTensor& tensor) {
     if (!may_quantize(tensor)) return tensor.dtype;
+    if (tensor.forced) return fit_row(*tensor.forced, tensor.dims[0]);
     if (!is_quantized(base)) return base;
     if (mix == Mix::pure) return fit_row(base, tensor.dims[0]);
     const Category category = category_of(tensor.name);
     const int layer = layer_of(tensor.name);
     DType dtype = base;
     if (category == Category::output || (tied && category == Category::token_embd)) {
-      dtype = output_dtype(type, base, tensor.dims[0]);
+      dtype = model.output_dtype.value_or(output_dtype(type, base, tensor.dims[0]));
     } else if (type == FileType::MXFP4) {
       dtype = tensor.dims[2] > 1 ? DType::MXFP4 : DType::Q8_0;
     } else if (category == Category::attn_v) {
-      dtype = attn_v_dtype(type, base, model, attn_v_position(layer));
+      dtype = attn_v_dtype(type, base, model, {n_before(attn_v_layers, layer), n_attn_v});
     } else if (category == Category::attn_k) {
       dtype = model.n_expert == 8 ? DType::Q8_0 : base;
     } else if (category == Category::ffn_down) {
-      dtype = ffn_down_dtype(type, base, model, {layer, model.n_layer});
+      const int index = model.n_expert > 1 ? layer : n_before(ffn_down_layers, layer);
+      dtype = ffn_down_dtype(type, base, model, {index, model.n_layer});
     } else if (category == Category::attn_output) {
       dtype = attn_output_dtype(type, base, model);
     }

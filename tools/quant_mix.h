@@ -1,6 +1,6 @@
 // The file types of GGUF models ("Q4_K_M") and the dtype that each tensor of such a file has: the mixes that
-// llama-quantize makes without an importance matrix, so that files of ours have the sizes and the speed
-// people expect. Pure functions of their arguments; nothing is thrown.
+// llama-quantize makes, so that files of ours have the sizes and the speed people expect. Pure functions of
+// their arguments; nothing is thrown.
 #pragma once
 
 #include <array>
@@ -56,19 +56,26 @@ std::optional<FileType> file_type_from_name(std::string_view name);
 struct MixModel {
   std::string_view arch;
   int n_layer = 0, n_head = 0, n_head_kv = 0, n_expert = 0;
+  bool has_imatrix = false;                // an importance matrix steers the quantizers
+  std::optional<DType> output_dtype = {};  // of a tied output, where the user has named one
 };
 
 struct MixTensor {
   std::string_view name;
-  std::array<int64_t, 4> dims;  // innermost first, unused ones are 1
-  DType dtype;                  // what it is kept as when it is not quantized
+  std::array<int64_t, 4> dims;       // innermost first, unused ones are 1
+  DType dtype;                       // what it is kept as when it is not quantized
+  std::optional<DType> forced = {};  // chosen by the user; the mix then spends nothing on it
 };
 
 enum class Mix { standard, pure };  // pure: the base dtype for every matrix, with no rule but the row length
 
-// The dtype of each tensor, in the order given. Norms, biases, routers and other small or one-dimensional
-// tensors keep theirs. A row that is no multiple of a block falls back to a dtype with smaller blocks, at the
-// last to F16.
+// Matrices and stacks of matrices that take part in matrix products; not the small ones that steer them.
+bool may_quantize(const MixTensor& tensor);
+// The nearest dtype whose blocks fit into rows of this length: one with smaller blocks, at the last F16.
+DType fit_row(DType dtype, int64_t row);
+
+// The dtype of each tensor, in the order given: fit_row of what was forced or of what the mix says. Those
+// that may not be quantized keep theirs.
 std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<const MixTensor> tensors,
                              Mix mix = Mix::standard);
 
