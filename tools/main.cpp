@@ -42,7 +42,8 @@ std::string help_hint(const CLI::App& app, const std::vector<std::string>& argum
 
 // An error that ends the program. Not log_error: --log-disable must not hide why nothing came out.
 int report(const std::string& message, ErrorCode code) {
-  fprintf(stderr, "tandem: error: %s\n", message.c_str());
+  const std::string line = printable(message, message.size());  // a file's name may hold a line break
+  fprintf(stderr, "tandem: error: %s\n", line.c_str());
   return exit_code(code);
 }
 

@@ -77,10 +77,10 @@ void add_rope_options(CLI::App& app, RopeOptions& o) {
   const double any = -std::numeric_limits<double>::infinity();
   real_option("--rope-scale", "stretch the context by this factor", std::numeric_limits<float>::min(),
               [&o](float n) { o.freq_scale = 1.0f / n; });
-  real_option("--rope-freq-base", "base frequency of the rotation", 0, [&o](float n) { o.freq_base = n; });
-  real_option("--rope-freq-scale", "scale of the frequencies, 1/N for --rope-scale N", 0,
+  real_option("--rope-freq-base", "base frequency of the rotation, 0: as the model says", 0, [&o](float n) { o.freq_base = n; });
+  real_option("--rope-freq-scale", "scale of the frequencies, 1/N for --rope-scale N, 0: as the model says", 0,
               [&o](float n) { o.freq_scale = n; });
-  choice(app, "--yarn-orig-ctx", "N", "YaRN: context the model was trained with", "",
+  choice(app, "--yarn-orig-ctx", "N", "YaRN: context the model was trained with, 0: as the model says", "",
          [&o](const std::string& value) {
            o.yarn_orig_ctx = static_cast<int32_t>(parse_integer("--yarn-orig-ctx", value, 0));
          })
