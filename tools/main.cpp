@@ -9,19 +9,10 @@
 
 #include "base/error.h"
 #include "tools/command.h"
-#include "tools/options.h"
+#include "tools/options/options.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
-
-// Weak: a build may leave a command's file out, and then does without the command.
-[[gnu::weak]] void add_run(CLI::App& app);
-[[gnu::weak]] void add_bench(CLI::App& app);
-[[gnu::weak]] void add_perplexity(CLI::App& app);
-[[gnu::weak]] void add_inspect(CLI::App& app);
-[[gnu::weak]] void add_tokenize(CLI::App& app);
-[[gnu::weak]] void add_synth(CLI::App& app);
-[[gnu::weak]] void add_quantize(CLI::App& app);
 
 namespace {
 
@@ -69,7 +60,8 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
 
 int run_and_report(int argc, char** argv) {
   try {
-    const auto app = make_app("Runs GGUF language models on a CPU, on a GPU, or on both in tandem.", "tandem");
+    const auto app =
+        make_app("Runs GGUF language models on a CPU, on a GPU, or on both in tandem.", "tandem");
     app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version");
     app->require_subcommand(1);
     for (const auto add : kCommands) {

@@ -1,6 +1,6 @@
 // tandem quantize: the bytes against the row quantizers, importance from both file formats, what the options
 // choose, and everything that is refused; the command from the outside.
-#include "tools/quantize.h"
+#include "tools/quantize/quantize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,10 +10,10 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "gguf/file.h"
-#include "tools/bench_measure.h"
+#include "tools/bench/measure.h"
 #include "tools/command.h"
-#include "tools/options.h"
-#include "tools/options_types.h"
+#include "tools/options/options.h"
+#include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/status_line.h"
 
@@ -108,11 +108,12 @@ void add_parameter_options(CLI::App& app, BenchLists& o) {
   };
   cache_type("--cache-type-k", "type of the cached keys: f32, f16, bf16, q8_0 or q4_0", o.type_k);
   cache_type("--cache-type-v", "type of the cached values: f32, f16, bf16, q8_0 or q4_0", o.type_v);
-  list(app, group, "--n-gpu-layers", "N|all|auto", "auto", "layers on GPUs", o.n_gpu_layers, [](const std::string& text) {
-    if (text == "auto") return std::vector<int32_t>{kAutoGpuLayers};
-    if (text == "all") return std::vector<int32_t>{kAllGpuLayers};
-    return parse_ranges("--n-gpu-layers", text, 0);
-  });
+  list(app, group, "--n-gpu-layers", "N|all|auto", "auto", "layers on GPUs", o.n_gpu_layers,
+       [](const std::string& text) {
+         if (text == "auto") return std::vector<int32_t>{kAutoGpuLayers};
+         if (text == "all") return std::vector<int32_t>{kAllGpuLayers};
+         return parse_ranges("--n-gpu-layers", text, 0);
+       });
   words(app, group, "--no-kv-offload", "0|1", "0", "keep the KV cache in host memory", o.no_kv_offload,
         [](const std::string& word) { return parse_on_off("--no-kv-offload", word); });
   words(app, group, "--mmap", "0|1", "1", "map the file instead of reading it into memory", o.mmap,

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tools/options.h"
+#include "tools/options/options.h"
 
 namespace tandem::tools {
 

@@ -1,6 +1,6 @@
 // The groups of options. Each option is one line of names, target and help; how values are read is in
 // options_values.cpp, how arguments become calls in options_parse.cpp, how help looks in options_help.cpp.
-#include "tools/options.h"
+#include "tools/options/options.h"
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "tools/options_types.h"
+#include "tools/options/types.h"
 
 namespace tandem::tools {
 
@@ -77,9 +77,10 @@ void add_rope_options(CLI::App& app, RopeOptions& o) {
   const double any = -std::numeric_limits<double>::infinity();
   real_option("--rope-scale", "stretch the context by this factor", std::numeric_limits<float>::min(),
               [&o](float n) { o.freq_scale = 1.0f / n; });
-  real_option("--rope-freq-base", "base frequency of the rotation, 0: as the model says", 0, [&o](float n) { o.freq_base = n; });
-  real_option("--rope-freq-scale", "scale of the frequencies, 1/N for --rope-scale N, 0: as the model says", 0,
-              [&o](float n) { o.freq_scale = n; });
+  real_option("--rope-freq-base", "base frequency of the rotation, 0: as the model says", 0,
+              [&o](float n) { o.freq_base = n; });
+  real_option("--rope-freq-scale", "scale of the frequencies, 1/N for --rope-scale N, 0: as the model says",
+              0, [&o](float n) { o.freq_scale = n; });
   choice(app, "--yarn-orig-ctx", "N", "YaRN: context the model was trained with, 0: as the model says", "",
          [&o](const std::string& value) {
            o.yarn_orig_ctx = static_cast<int32_t>(parse_integer("--yarn-orig-ctx", value, 0));

@@ -10,8 +10,8 @@
 #include <functional>
 #include <string>
 
-#include "tools/quant_mix.h"
-#include "tools/shapes.h"
+#include "tools/quantize/mix.h"
+#include "tools/synth/shapes.h"
 
 namespace tandem::tools {
 

@@ -1,10 +1,10 @@
-#include "tools/bench_cases.h"
+#include "tools/bench/cases.h"
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
-#include "tools/options_types.h"
+#include "tools/options/types.h"
 
 namespace tandem::tools {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "tools/options.h"
-#include "tools/options_types.h"
+#include "tools/options/options.h"
+#include "tools/options/types.h"
 
 namespace tandem::tools {
 namespace {
@@ -22,28 +22,18 @@ int hex_digit(char c) {
 // What stands for itself after a backslash, or is a control character; nullopt for anything else.
 std::optional<char> simple_escape(char c) {
   switch (c) {
-    case 'n':
-      return '\n';
-    case 't':
-      return '\t';
-    case 'r':
-      return '\r';
-    case 'a':
-      return '\a';
-    case 'b':
-      return '\b';
-    case 'f':
-      return '\f';
-    case 'v':
-      return '\v';
-    case '0':
-      return '\0';
+    case 'n': return '\n';
+    case 't': return '\t';
+    case 'r': return '\r';
+    case 'a': return '\a';
+    case 'b': return '\b';
+    case 'f': return '\f';
+    case 'v': return '\v';
+    case '0': return '\0';
     case '\\':
     case '"':
-    case '\'':
-      return c;
-    default:
-      return std::nullopt;
+    case '\'': return c;
+    default: return std::nullopt;
   }
 }
 

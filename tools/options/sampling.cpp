@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
-#include "tools/options.h"
-#include "tools/options_types.h"
+#include "tools/options/options.h"
+#include "tools/options/types.h"
 
 namespace tandem::tools {
 namespace {

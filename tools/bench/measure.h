@@ -8,7 +8,7 @@
 
 #include "device/device.h"
 #include "engine/session.h"
-#include "tools/bench_report.h"
+#include "tools/bench/report.h"
 
 namespace tandem::tools {
 

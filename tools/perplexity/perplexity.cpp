@@ -7,10 +7,10 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "tools/command.h"
-#include "tools/options.h"
-#include "tools/options_types.h"
+#include "tools/options/options.h"
+#include "tools/options/types.h"
 #include "tools/output.h"
-#include "tools/perplexity_score.h"
+#include "tools/perplexity/score.h"
 #include "tools/setup.h"
 
 namespace tandem::tools {

@@ -1,6 +1,6 @@
-// Made-up vocabularies of real size: pronounceable pieces, built by merging pairs as a trained tokenizer's are, so that
-// text becomes tokens by the same work as with the model's own vocabulary, though into about twice as many of them.
-// Special tokens are those of the model, at their ids.
+// Made-up vocabularies of real size: pronounceable pieces, built by merging pairs as a trained tokenizer's
+// are, so that text becomes tokens by the same work as with the model's own vocabulary, though into about
+// twice as many of them. Special tokens are those of the model, at their ids.
 //
 // Deterministic: the same kind, size and seed give the same vocabulary everywhere. Nothing is thrown.
 #pragma once
@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "gguf/metadata.h"
-#include "tools/shapes.h"
+#include "tools/synth/shapes.h"
 
 namespace tandem::tools {
 

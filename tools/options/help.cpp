@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "tools/options_types.h"
+#include "tools/options/types.h"
 
 namespace tandem::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/random_weights.h"
+#include "tools/synth/random_weights.h"
 
 #include <algorithm>
 #include <bit>
@@ -30,52 +30,32 @@ double rms(std::span<const int8_t> levels) {
 // What a weight's root mean square is when the block scale is 1 and all other bits are uniformly random.
 double unit_rms(DType dtype) {
   switch (dtype) {
-    case DType::Q4_0:
-      return rms(-8, 7);
-    case DType::Q4_1:
-      return rms(0, 15, true);
-    case DType::Q5_0:
-      return rms(-16, 15);
-    case DType::Q5_1:
-      return rms(0, 31, true);
-    case DType::Q8_0:
-      return rms(-127, 127);
-    case DType::Q2_K:
-      return rms(0, 15) * rms(0, 3, true);
-    case DType::Q3_K:
-      return rms(-32, 31) * rms(-4, 3);
-    case DType::Q4_K:
-      return rms(0, 63) * rms(0, 15, true);
-    case DType::Q5_K:
-      return rms(0, 63) * rms(0, 31, true);
-    case DType::Q6_K:
-      return rms(-128, 127) * rms(-32, 31);
-    case DType::IQ4_NL:
-      return rms(kvalues_iq4nl);
-    case DType::IQ4_XS:
-      return rms(-32, 31) * rms(kvalues_iq4nl);
-    case DType::MXFP4:
-      return rms(kvalues_mxfp4) / 2;
-    default:
-      check_failed(__FILE__, __LINE__, "a dtype that can be computed with");
+    case DType::Q4_0: return rms(-8, 7);
+    case DType::Q4_1: return rms(0, 15, true);
+    case DType::Q5_0: return rms(-16, 15);
+    case DType::Q5_1: return rms(0, 31, true);
+    case DType::Q8_0: return rms(-127, 127);
+    case DType::Q2_K: return rms(0, 15) * rms(0, 3, true);
+    case DType::Q3_K: return rms(-32, 31) * rms(-4, 3);
+    case DType::Q4_K: return rms(0, 63) * rms(0, 15, true);
+    case DType::Q5_K: return rms(0, 63) * rms(0, 31, true);
+    case DType::Q6_K: return rms(-128, 127) * rms(-32, 31);
+    case DType::IQ4_NL: return rms(kvalues_iq4nl);
+    case DType::IQ4_XS: return rms(-32, 31) * rms(kvalues_iq4nl);
+    case DType::MXFP4: return rms(kvalues_mxfp4) / 2;
+    default: check_failed(__FILE__, __LINE__, "a dtype that can be computed with");
   }
 }
 
 // Dtypes x = d * q + m (or d * sc * q - dmin * m): the offset, in units of d, that puts the middle of q at 0.
 double centering_offset(DType dtype) {
   switch (dtype) {
-    case DType::Q4_1:
-      return -7.5;
-    case DType::Q5_1:
-      return -15.5;
-    case DType::Q2_K:
-      return 1.5;
-    case DType::Q4_K:
-      return 7.5;
-    case DType::Q5_K:
-      return 15.5;
-    default:
-      return 0;
+    case DType::Q4_1: return -7.5;
+    case DType::Q5_1: return -15.5;
+    case DType::Q2_K: return 1.5;
+    case DType::Q4_K: return 7.5;
+    case DType::Q5_K: return 15.5;
+    default: return 0;
   }
 }
 
@@ -124,15 +104,9 @@ void RandomWeights::make_float_levels(float stddev, float mean) {
     for (int i = 0; i < 12; ++i) normal += random_.uniform();
     const float value = mean + stddev * static_cast<float>(normal);
     switch (dtype_) {
-      case DType::F16:
-        level = fp32_to_fp16(value);
-        break;
-      case DType::BF16:
-        level = fp32_to_bf16(value);
-        break;
-      default:
-        level = std::bit_cast<uint32_t>(value);
-        break;
+      case DType::F16: level = fp32_to_fp16(value); break;
+      case DType::BF16: level = fp32_to_bf16(value); break;
+      default: level = std::bit_cast<uint32_t>(value); break;
     }
   }
 }
@@ -150,13 +124,10 @@ void RandomWeights::make_scales(float stddev) {
 void RandomWeights::fill(std::span<std::byte> out) {
   random_.fill(out);
   switch (dtype_) {
-    case DType::F32:
-      return pick_levels<uint32_t>(out, levels_);
+    case DType::F32: return pick_levels<uint32_t>(out, levels_);
     case DType::F16:
-    case DType::BF16:
-      return pick_levels<uint16_t>(out, levels_);
-    default:
-      return set_scales(out);
+    case DType::BF16: return pick_levels<uint16_t>(out, levels_);
+    default: return set_scales(out);
   }
 }
 
@@ -173,14 +144,10 @@ void RandomWeights::set_scales(std::span<std::byte> out) {
     b.dmin = offsets_[i];
   };
   switch (dtype_) {
-    case DType::Q4_0:
-      return for_each_block<BlockQ4_0>(out, set_d);
-    case DType::Q4_1:
-      return for_each_block<BlockQ4_1>(out, set_d_m);
-    case DType::Q5_0:
-      return for_each_block<BlockQ5_0>(out, set_d);
-    case DType::Q5_1:
-      return for_each_block<BlockQ5_1>(out, set_d_m);
+    case DType::Q4_0: return for_each_block<BlockQ4_0>(out, set_d);
+    case DType::Q4_1: return for_each_block<BlockQ4_1>(out, set_d_m);
+    case DType::Q5_0: return for_each_block<BlockQ5_0>(out, set_d);
+    case DType::Q5_1: return for_each_block<BlockQ5_1>(out, set_d_m);
     case DType::Q8_0:
       return for_each_block<BlockQ8_0>(out, [&](BlockQ8_0& b) {
         set_d(b);
@@ -191,8 +158,7 @@ void RandomWeights::set_scales(std::span<std::byte> out) {
         set_d_dmin(b);
         for (uint8_t& s : b.scales) s = static_cast<uint8_t>((s & 0xf) | s << 4);
       });
-    case DType::Q3_K:
-      return for_each_block<BlockQ3_K>(out, set_d);
+    case DType::Q3_K: return for_each_block<BlockQ3_K>(out, set_d);
     case DType::Q4_K:
       return for_each_block<BlockQ4_K>(out, [&](BlockQ4_K& b) {
         set_d_dmin(b);
@@ -203,16 +169,11 @@ void RandomWeights::set_scales(std::span<std::byte> out) {
         set_d_dmin(b);
         copy_scales_to_mins(b.scales);
       });
-    case DType::Q6_K:
-      return for_each_block<BlockQ6_K>(out, set_d);
-    case DType::IQ4_NL:
-      return for_each_block<BlockIQ4_NL>(out, set_d);
-    case DType::IQ4_XS:
-      return for_each_block<BlockIQ4_XS>(out, set_d);
-    case DType::MXFP4:
-      return for_each_block<BlockMXFP4>(out, [this](BlockMXFP4& b) { b.e = exponent_; });
-    default:
-      check_failed(__FILE__, __LINE__, "a block dtype");
+    case DType::Q6_K: return for_each_block<BlockQ6_K>(out, set_d);
+    case DType::IQ4_NL: return for_each_block<BlockIQ4_NL>(out, set_d);
+    case DType::IQ4_XS: return for_each_block<BlockIQ4_XS>(out, set_d);
+    case DType::MXFP4: return for_each_block<BlockMXFP4>(out, [this](BlockMXFP4& b) { b.e = exponent_; });
+    default: check_failed(__FILE__, __LINE__, "a block dtype");
   }
 }
 

@@ -1,4 +1,4 @@
-#include "tools/quantize.h"
+#include "tools/quantize/quantize.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "gguf/writer.h"
-#include "tools/quantize_rows.h"
+#include "tools/quantize/rows.h"
 
 namespace tandem::tools {
 namespace {

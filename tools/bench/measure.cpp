@@ -1,4 +1,4 @@
-#include "tools/bench_measure.h"
+#include "tools/bench/measure.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,8 +9,8 @@
 #include "base/interrupt.h"
 #include "cpu/host_memory.h"
 #include "plan/bandwidth.h"
-#include "tools/random.h"
 #include "tools/setup.h"
+#include "tools/synth/random.h"
 
 namespace tandem::tools {
 namespace {

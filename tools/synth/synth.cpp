@@ -1,5 +1,5 @@
 // tandem synth SHAPE -o FILE: a model in the shape of a public one, with random weights.
-#include "tools/synth.h"
+#include "tools/synth/synth.h"
 
 #include <unistd.h>
 
@@ -15,10 +15,10 @@
 #include "base/log.h"
 #include "gguf/writer.h"
 #include "tools/command.h"
-#include "tools/options_types.h"
+#include "tools/options/types.h"
 #include "tools/output.h"
-#include "tools/random_vocab.h"
-#include "tools/random_weights.h"
+#include "tools/synth/random_vocab.h"
+#include "tools/synth/random_weights.h"
 
 namespace tandem::tools {
 namespace {
@@ -37,12 +37,9 @@ uint64_t tensor_seed(uint64_t seed, std::string_view name) {
 RandomWeights weights_for(const ShapeTensor& tensor, DType dtype, uint64_t seed) {
   const float keeps_size = 1.0f / std::sqrt(static_cast<float>(tensor.dims[0]));
   switch (tensor.role) {
-    case TensorRole::norm:
-      return {dtype, 0.05f, seed, 1.0f};
-    case TensorRole::bias:
-      return {dtype, 0.05f, seed};
-    default:
-      return {dtype, keeps_size, seed};
+    case TensorRole::norm: return {dtype, 0.05f, seed, 1.0f};
+    case TensorRole::bias: return {dtype, 0.05f, seed};
+    default: return {dtype, keeps_size, seed};
   }
 }
 

@@ -1,4 +1,4 @@
-#include "tools/options_types.h"
+#include "tools/options/types.h"
 
 #include <cerrno>
 #include <climits>

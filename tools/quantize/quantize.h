@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "gguf/file.h"
-#include "tools/imatrix_file.h"
-#include "tools/quant_mix.h"
+#include "tools/quantize/imatrix_file.h"
+#include "tools/quantize/mix.h"
 
 namespace tandem::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/imatrix_file.h"
+#include "tools/quantize/imatrix_file.h"
 
 #include <cmath>
 #include <cstring>

@@ -10,9 +10,9 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "tools/command.h"
-#include "tools/options_types.h"
+#include "tools/options/types.h"
 #include "tools/output.h"
-#include "tools/quantize.h"
+#include "tools/quantize/quantize.h"
 #include "tools/status_line.h"
 
 namespace tandem::tools {

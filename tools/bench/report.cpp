@@ -1,4 +1,4 @@
-#include "tools/bench_report.h"
+#include "tools/bench/report.h"
 
 #include <algorithm>
 #include <cctype>
@@ -70,11 +70,10 @@ class MarkdownReport final : public BenchReport {
       return format("%.2f ± %.2f", mean(samples), standard_deviation(samples));
     });
     add("read/token", 10, Column::right, [](const BenchResult& r) { return bytes_text(r.bytes_per_token); });
-    add("bandwidth", 9, Column::right,
-        [this](const BenchResult& r) {
-          const double percent = r.bandwidth_percent(machine_);
-          return percent > 0 ? format("%.1f %%", percent) : std::string("-");
-        });
+    add("bandwidth", 9, Column::right, [this](const BenchResult& r) {
+      const double percent = r.bandwidth_percent(machine_);
+      return percent > 0 ? format("%.1f %%", percent) : std::string("-");
+    });
   }
 
   void begin() override {
@@ -97,7 +96,6 @@ class MarkdownReport final : public BenchReport {
                       build_number(), machine_.bandwidth / 1e9, machine_.bandwidth_threads));
     out_.flush();
   }
-
 
  private:
   template <class Side>
@@ -122,7 +120,8 @@ class MarkdownReport final : public BenchReport {
       add("ngl", 4, Column::right, [](const BenchResult& r) { return std::to_string(r.n_gpu_layers); });
     }
     if (differs(&BenchCase::no_kv_offload)) {
-      add("nkvo", 4, Column::right, [](const BenchResult& r) { return std::string(r.test.no_kv_offload ? "1" : "0"); });
+      add("nkvo", 4, Column::right,
+          [](const BenchResult& r) { return std::string(r.test.no_kv_offload ? "1" : "0"); });
     }
     if (differs(&BenchCase::n_batch)) add_number("n_batch", &BenchCase::n_batch);
     if (differs(&BenchCase::n_ubatch)) add_number("n_ubatch", &BenchCase::n_ubatch);
@@ -275,7 +274,9 @@ std::vector<double> BenchResult::samples_ts() const {
 }
 
 double BenchResult::bandwidth_percent(const BenchMachine& machine) const {
-  const double bandwidth = backend == "CPU" ? machine.bandwidth : backend == "CUDA" ? machine.gpu_bandwidth : 0.0;
+  const double bandwidth = backend == "CPU"    ? machine.bandwidth
+                           : backend == "CUDA" ? machine.gpu_bandwidth
+                                               : 0.0;
   return bandwidth > 0 ? 100.0 * bytes_per_token * mean(samples_ts()) / bandwidth : 0.0;
 }
 

@@ -1,4 +1,4 @@
-#include "tools/quant_mix.h"
+#include "tools/quantize/mix.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "tools/shapes.h"
+#include "tools/synth/shapes.h"
 
 #include <cmath>
 #include <numbers>

@@ -1,4 +1,4 @@
-#include "tools/quantize_rows.h"
+#include "tools/quantize/rows.h"
 
 #include <algorithm>
 #include <atomic>

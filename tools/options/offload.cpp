@@ -1,9 +1,9 @@
-#include "tools/options_offload.h"
+#include "tools/options/offload.h"
 
 #include <CLI/CLI.hpp>
 #include <cmath>
 
-#include "tools/options_types.h"
+#include "tools/options/types.h"
 #include "tools/setup.h"
 
 namespace tandem::tools {
@@ -34,7 +34,8 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
          [&f](const std::string& value) { f.n_kv_layers_gpu = parse_integer("--kv-layers-gpu", value, 0); })
       ->group(kGroup);
   repeated(app, "--override-tensor", "REGEX=DEVICE",
-           "run the layers whose tensor names match on that device (CPU, CUDA0, ...); several are separated by commas; "
+           "run the layers whose tensor names match on that device (CPU, CUDA0, ...); several are separated "
+           "by commas; "
            "repeatable, the first match wins",
            [&f](const std::vector<std::string>& values) {
              for (const std::string& value : values) {
@@ -42,22 +43,25 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
              }
            })
       ->group(kGroup);
-  app.add_flag_callback("--cpu-moe", [&f] { f.n_cpu_moe = kAll; }, "keep the experts of all layers on the CPU")
+  app.add_flag_callback(
+         "--cpu-moe", [&f] { f.n_cpu_moe = kAll; }, "keep the experts of all layers on the CPU")
       ->group(kGroup);
   choice(app, "--n-cpu-moe", "N", "keep the experts of the first N layers on the CPU", "",
          [&f](const std::string& value) { f.n_cpu_moe = parse_integer("--n-cpu-moe", value, 0); })
       ->group(kGroup);
-  choice(app, "--split-mode", "none|layer", "with several GPUs: use one, or give whole layers to each", "layer",
+  choice(app, "--split-mode", "none|layer", "with several GPUs: use one, or give whole layers to each",
+         "layer",
          [&f](const std::string& value) {
-           f.split_mode = one_of<SplitMode>("--split-mode", value, {{"none", SplitMode::none}, {"layer", SplitMode::layer}});
+           f.split_mode = one_of<SplitMode>("--split-mode", value,
+                                            {{"none", SplitMode::none}, {"layer", SplitMode::layer}});
          })
       ->group(kGroup);
   choice(app, "--tensor-split", "N,N,...", "share of each GPU (default: by free memory)", "",
          [&f](const std::string& value) { f.tensor_split = parse_tensor_split(value); })
       ->group(kGroup);
-  choice(app, "--main-gpu", "N", "the GPU of --split-mode none", "0",
-         [&f](const std::string& value) { f.main_gpu = parse_integer("--main-gpu", value, 0); })
-      ->group(kGroup);
+  choice(app, "--main-gpu", "N", "the GPU of --split-mode none", "0", [&f](const std::string& value) {
+    f.main_gpu = parse_integer("--main-gpu", value, 0);
+  })->group(kGroup);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tools/perplexity_score.h"
+#include "tools/perplexity/score.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "tools/random_vocab.h"
+#include "tools/synth/random_vocab.h"
 
 #include <string>
 #include <string_view>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tools/random.h"
+#include "tools/synth/random.h"
 
 namespace tandem::tools {
 namespace {
@@ -275,14 +275,10 @@ SpecialIds add_qwen_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& m
 
 SpecialIds add_tokens(VocabKind kind, Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
   switch (kind) {
-    case VocabKind::spm_llama:
-      return add_llama_tokens(vocab, n_vocab, seed, metadata);
-    case VocabKind::spm_gemma:
-      return add_gemma_tokens(vocab, n_vocab, seed, metadata);
-    case VocabKind::bpe_llama3:
-      return add_llama3_tokens(vocab, n_vocab, seed, metadata);
-    case VocabKind::bpe_qwen:
-      return add_qwen_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::spm_llama: return add_llama_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::spm_gemma: return add_gemma_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::bpe_llama3: return add_llama3_tokens(vocab, n_vocab, seed, metadata);
+    case VocabKind::bpe_qwen: return add_qwen_tokens(vocab, n_vocab, seed, metadata);
   }
   check_failed(__FILE__, __LINE__, "a kind of vocabulary");
 }

@@ -14,7 +14,7 @@
 
 #include "base/fp16.h"
 #include "gguf/dtype.h"
-#include "tools/random.h"
+#include "tools/synth/random.h"
 
 namespace tandem::tools {
 
