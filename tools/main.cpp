@@ -21,12 +21,13 @@ namespace tandem::tools {
 [[gnu::weak]] void add_inspect(CLI::App& app);
 [[gnu::weak]] void add_tokenize(CLI::App& app);
 [[gnu::weak]] void add_synth(CLI::App& app);
+[[gnu::weak]] void add_template(CLI::App& app);
 
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
-constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_bench,    add_perplexity,
-                                            add_inspect, add_tokenize, add_synth};
+constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,    add_perplexity, add_inspect,
+                                            add_tokenize, add_template, add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);
