@@ -130,7 +130,7 @@ const Value& keyed_argument(const Args& args, Cursor& pattern) {
 }
 
 Text percent_value(const Value& value, Spec spec) {
-  require_defined(value);
+  if (spec.type != 's' && spec.type != 'r') require_defined(value);
   switch (spec.type) {
     case 's': return format_text(to_text(value), spec);
     case 'r': return format_text(repr(value), spec);
@@ -255,6 +255,7 @@ Spec parse_spec(const Text& text) {
 
 Text formatted(const Value& value, const Text& spec_text) {
   if (spec_text.empty()) return to_text(value);
+  require_defined(value);
   const Spec spec = parse_spec(spec_text);
   if (value.is_string()) {
     if (spec.type && spec.type != 's') fail("Unknown format code '%c' for object of type 'str'", spec.type);
@@ -296,7 +297,6 @@ Value field_value(Interp& in, const std::string& field, const Args& args, size_t
       value = in.item(value, number ? Value(int64_t{std::atoll(key.c_str())}) : Value(key));
     at = attribute ? end : end + 1;
   }
-  require_defined(value);
   return value;
 }
 

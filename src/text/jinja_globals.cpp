@@ -55,7 +55,8 @@ Value make_dict(Call& call) {
 Value make_namespace(Call& call) {
   const auto space = std::make_shared<Namespace>();
   call.in.keep(space);
-  for (const auto& [key, value] : dict_from(call)->entries()) {
+  const std::shared_ptr<const DictData> initial = dict_from(call);
+  for (const auto& [key, value] : initial->entries()) {
     if (!key.is_string()) fail("a namespace takes names, not '%s'", type_name(key).c_str());
     space->set(key.string(), value);
   }

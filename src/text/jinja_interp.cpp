@@ -177,12 +177,7 @@ Interp::Flow Interp::run_for(const Stmt& stmt) {
     const Inner inner(*this);
     return run_body(stmt.otherwise);
   }
-  int64_t depth = 1;
-  for (const Scope* scope = scope_.get(); scope && depth == 1; scope = scope->parent.get()) {
-    const Value* outer = const_cast<Scope*>(scope)->find("loop");
-    if (outer && outer->as<Loop>()) depth = outer->as<Loop>()->depth() + 1;
-  }
-  const auto loop = std::make_shared<Loop>(items, depth);
+  const auto loop = std::make_shared<Loop>(items);
   for (size_t i = 0; i < items.items().size(); ++i) {
     step();
     loop->set_index(i);
@@ -215,8 +210,9 @@ std::string macro_name(const Stmt& macro) {
 Value take_keyword(Args& args, std::string_view name) {
   const auto found =
       std::find_if(args.keyword.begin(), args.keyword.end(), [name](const auto& a) { return a.first == name; });
-  if (found == args.keyword.end()) return Value();
-  Value value = std::move(found->second);
+  Value value;
+  if (found == args.keyword.end()) return value;
+  value = std::move(found->second);
   args.keyword.erase(found);
   return value;
 }

@@ -123,7 +123,7 @@ void JsonWriter::write_string(const Text& text) {
     if (simple != kFrom.npos) {
       snprintf(escaped, sizeof escaped, "\\%c", kTo[simple]);
     } else if (code < 0x20 || (ascii_ && code > 0x7e && code < 0x10000)) {
-      if (code != 0x7f) snprintf(escaped, sizeof escaped, "\\u%04x", code);
+      snprintf(escaped, sizeof escaped, "\\u%04x", code);
     } else if (ascii_ && code >= 0x10000) {
       snprintf(escaped, sizeof escaped, "\\u%04x\\u%04x", 0xd800 + ((code - 0x10000) >> 10), 0xdc00 + (code & 0x3ff));
     }

@@ -138,7 +138,7 @@ std::vector<Text> split_space(const Text& text, size_t n_most) {
     at = end;
     if (parts.size() > kMaxPieces) fail("a text splits into more than %zu parts", kMaxPieces);
   }
-  parts.push_back(text.substr(at, end_after_strip(bytes.substr(at), nullptr)));
+  parts.push_back(text.substr(at));
   return parts;
 }
 
@@ -152,8 +152,7 @@ std::vector<Text> rsplit_space(const Text& text, size_t n_most) {
     end -= parts[parts.size() - 1 - i].size();
     end = end_after_strip(text.view().substr(0, end), nullptr);
   }
-  const size_t begin = strip_from_left(text.view(), nullptr);
-  kept.insert(kept.begin(), text.substr(begin, end - begin));
+  kept.insert(kept.begin(), text.substr(0, end));
   return kept;
 }
 

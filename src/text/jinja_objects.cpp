@@ -52,8 +52,8 @@ std::optional<Value> Loop::attribute(Interp&, const std::string& name) {
   if (name == "first") return Value(i == 0);
   if (name == "last") return Value(i == n - 1);
   if (name == "length") return Value(n);
-  if (name == "depth") return Value(depth_);
-  if (name == "depth0") return Value(depth_ - 1);
+  if (name == "depth") return Value(int64_t{1});  // as in Jinja2: only recursive loops are deeper
+  if (name == "depth0") return Value(int64_t{0});
   if (name == "previtem") return i > 0 ? items[index_ - 1] : Value::undefined("there is no previous item");
   if (name == "nextitem") return i + 1 < n ? items[index_ + 1] : Value::undefined("there is no next item");
   return method_of(loop_methods(), shared_from_this(), name);

@@ -56,19 +56,17 @@ class Namespace : public Object {
 // What `loop` is inside a for.
 class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
-  Loop(Value items, int64_t depth) : items_(std::move(items)), depth_(depth) {}
+  explicit Loop(Value items) : items_(std::move(items)) {}
   std::string type_name() const override { return "LoopContext"; }
   std::optional<Value> attribute(Interp& in, const std::string& name) override;
   Extent extent() const override;
   void drop() override { last_changed_ = Value(); }
   void set_index(size_t index) { index_ = index; }
   size_t index() const { return index_; }
-  int64_t depth() const { return depth_; }
   Value changed(Interp& in, Value now);
 
  private:
   const Value items_;
-  const int64_t depth_;
   size_t index_ = 0;
   Value last_changed_;
 };

@@ -135,6 +135,7 @@ StmtPtr Parser::parse_statement() {
 }
 
 StmtPtr Parser::parse_for(StmtPtr stmt) {
+  if (at_name("loop")) throw SyntaxError(stmt->line, "Can't assign to special loop variable in for-loop target");
   stmt->targets.push_back(parse_target(false));
   expect_name("in");
   stmt->expressions.push_back(parse_tuple(Conditions::ended));
