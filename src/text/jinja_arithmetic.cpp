@@ -152,7 +152,7 @@ bool joinable(const Value& a, const Value& b) {
 
 Value arithmetic(Operator op, const Value& a, const Value& b) {
   require_defined(a);
-  require_defined(b);
+  if (!(op == Operator::mod && a.is_string())) require_defined(b);  // "%s" prints an undefined value as nothing
   if (a.is_integral() && b.is_integral()) return integers(op, a.integral(), b.integral());
   if (a.is_number() && b.is_number()) return reals(op, a.number(), b.number());
   if (op == Operator::add && joinable(a, b)) return joined(a, b);

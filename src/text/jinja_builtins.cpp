@@ -77,7 +77,8 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
     else
       fail("%s() takes at most %zu arguments (%zu given)", function.c_str(), names.size(), args.positional.size());
   }
-  for (auto& [name, value] : args.keyword) {
+  for (auto& [keyword, value] : args.keyword) {
+    const std::string& name = keyword;  // lambdas cannot capture parts of a pair everywhere
     const auto same = [&name](std::string_view n) { return (n.ends_with('?') ? n.substr(0, n.size() - 1) : n) == name; };
     const auto found = std::find_if(names.begin(), names.end(), same);
     if (found == names.end()) {

@@ -60,10 +60,10 @@ constexpr Case kOperators[] = {
     {"6/2", "3.0"}, {"2**10", "1024"}, {"2**-1", "0.5"}, {"-2**2", "4"}, {"2**3**2", "64"}, {"1/3", "0.3333333333333333"},
     {"0.1+0.2", "0.30000000000000004"}, {"1e16", "1e+16"}, {"1e15", "1000000000000000.0"}, {"0.0001", "0.0001"},
     {"1e-5", "1e-05"}, {"1_000", "1000"}, {"0x1F", "31"}, {"'ab'*3", "ababab"}, {"[1,2]*2", "[1, 2, 1, 2]"},
-    {"'a'~1~none~true~1.0", "a1NoneTrue1.0"}, {"1 + 2 ~ 3", "24"}, {"1 < 3 < 2", "False"}, {"1 == 1.0", "True"},
+    {"'a'~1~none~true~1.0", "a1NoneTrue1.0"}, {"(1 ~ 2) * 2", "1212"}, {"1 < 3 < 2", "False"}, {"1 == 1.0", "True"},
     {"(1 if no)", ""}, {"1 if no else 2", "2"}, {"t and 5", "5"}, {"no or 'x'", "x"}, {"not 1 == 2", "True"},
-    {"1 in l", "True"}, {"'ell' in s", "False"}, {"'b' not in d", "False"}, {"1 in foo", "False"},
-    {"-3|abs", "3"}, {"n is odd ~ 'x'", "True"}, {"s|length - 1", "10"}, {"u|length", "8"}, {"u[-2:]", "日本"},
+    {"1 in l", "True"}, {"'ell' in s", "True"}, {"'b' not in d", "False"}, {"1 in foo", "False"},
+    {"-3|abs", "3"}, {"n is odd ~ 'x'", "Truex"}, {"s|length - 1", "10"}, {"u|length", "8"}, {"u[-2:]", "日本"},
     {"u[::-1]", "本日 eßürG"}, {"s[10:0:-3]", "dooe"}, {"l[::-1]", "[2, 1, 3]"}, {"l[9]", ""}, {"d.zz", ""},
     {"foo", ""}, {"foo|default('x')", "x"}, {"es|default('x', true)", "x"}, {"no.foo", ""}, {"l.append is defined", "False"},
     {"d['items'].x[0]", "1"}, {"d.items()|list", "[('b', 1), ('a', 2), ('items', {'x': [1, 2]})]"},
@@ -144,7 +144,7 @@ TEST(JinjaStatements, OtherTags) {
 
 TEST(JinjaStatements, WhiteSpace) {
   EXPECT_EQ(render("  {% if t %}\n  a\n  {% endif %}\nb\n"), "  a\nb");
-  EXPECT_EQ(render("  {%+ if t %}\n  a\n  {%- endif %}\nb\n\n"), "    a\nb\n");
+  EXPECT_EQ(render("  {%+ if t %}\n  a\n  {%- endif %}\nb\n\n"), "    ab\n");
   EXPECT_EQ(render("x  {{- n -}}  y\n  {# c #}\n z"), "x5y\n z");
   EXPECT_EQ(render("x {% if t +%}\n{% endif %}y\r\n"), "x \ny");
 }
@@ -170,7 +170,7 @@ TEST(JinjaErrors, WhatPythonRefuses) {
 
 TEST(JinjaLimits, EveryRunEnds) {
   const TemplateLimits few{.n_steps = 100000, .n_bytes = 1 << 20, .n_output_bytes = 1000, .n_depth = 300};
-  EXPECT_THAT(error_of("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", few),
+  EXPECT_THAT(error_of("{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}", few),
               testing::HasSubstr("100000 steps"));
   EXPECT_THAT(error_of("{% macro r(x) %}{{ r(x) }}{% endmacro %}{{ r(0) }}", few), testing::HasSubstr("recursion"));
   EXPECT_THAT(error_of("{{ 'a' * 1001 }}", few), testing::HasSubstr("output"));
