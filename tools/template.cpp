@@ -48,20 +48,25 @@ Json read_json(const std::string& path) {
   }
 }
 
-// "2026-01-15", "2026-01-15T12:00" or "2026-01-15T12:00:00"; a fraction and a zone may follow and change nothing.
+// "2026-01-15", "2026-01-15T12:00" or "2026-01-15T12:00:00"; a fraction and a zone may follow and change
+// nothing.
 std::tm parse_time(const std::string& text) {
   std::tm time{};
   int n_read = 0;
-  const int n_fields = sscanf(text.c_str(), "%4d-%2d-%2d%n%*1[T ]%2d:%2d%n:%2d%n", &time.tm_year, &time.tm_mon,
-                              &time.tm_mday, &n_read, &time.tm_hour, &time.tm_min, &n_read, &time.tm_sec, &n_read);
+  const int n_fields =
+      sscanf(text.c_str(), "%4d-%2d-%2d%n%*1[T ]%2d:%2d%n:%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday,
+             &n_read, &time.tm_hour, &time.tm_min, &n_read, &time.tm_sec, &n_read);
   const std::string rest = text.substr(static_cast<size_t>(n_read));
-  const bool rest_fits = rest.empty() || (n_fields >= 5 && rest.find_first_not_of(".0123456789Z:+-") == rest.npos);
+  const bool rest_fits =
+      rest.empty() || (n_fields >= 5 && rest.find_first_not_of(".0123456789Z:+-") == rest.npos);
   const std::tm given = time;
   time.tm_year -= 1900;
   time.tm_mon -= 1;
   const bool real = n_fields >= 3 && n_fields != 4 && rest_fits && timegm(&time) != -1;
-  if (!real || time.tm_mday != given.tm_mday || time.tm_hour != given.tm_hour || time.tm_min != given.tm_min) {
-    throw_error(ErrorCode::usage, "--now: '%s' is no time such as 2026-01-15T12:00:00", printable(text).c_str());
+  if (!real || time.tm_mday != given.tm_mday || time.tm_hour != given.tm_hour ||
+      time.tm_min != given.tm_min) {
+    throw_error(ErrorCode::usage, "--now: '%s' is no time such as 2026-01-15T12:00:00",
+                printable(text).c_str());
   }
   return time;
 }
@@ -83,7 +88,8 @@ void render(const Options& options) {
   if (options.model) {
     source = read_model_template(GgufFile(*options.model, {.metadata_only = true}));
     if (source.text.empty()) {
-      throw_error(ErrorCode::bad_file, "%s: has no chat template (tokenizer.chat_template)", options.model->c_str());
+      throw_error(ErrorCode::bad_file, "%s: has no chat template (tokenizer.chat_template)",
+                  options.model->c_str());
     }
   } else {
     source.text = read_all(*options.file);
@@ -108,7 +114,8 @@ void render(const Options& options) {
     if (prompt.is_boolean()) how.add_generation_prompt = prompt.get<bool>();
   }
   if (!messages.is_array()) {
-    throw_error(ErrorCode::bad_file, "%s: is neither an array of messages nor an object with one as \"messages\"",
+    throw_error(ErrorCode::bad_file,
+                "%s: is neither an array of messages nor an object with one as \"messages\"",
                 options.input.c_str());
   }
   if (options.no_generation_prompt) how.add_generation_prompt = false;
@@ -126,7 +133,9 @@ void render(const Options& options) {
 void add_template(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("template", "show what a chat template makes of a conversation");
-  command->add_option("-m,--model", options->model, "The GGUF file whose template it is; one without weights will do")
+  command
+      ->add_option("-m,--model", options->model,
+                   "The GGUF file whose template it is; one without weights will do")
       ->type_name("FILE")
       ->group("Template, one of these");
   command->add_option("--file", options->file, "A file that holds the template")
@@ -134,15 +143,18 @@ void add_template(CLI::App& app) {
       ->group("Template, one of these");
 
   command
-      ->add_option("-i,--input", options->input,
-                   "JSON: an array of messages, or an object with messages, tools and further variables; - is stdin")
+      ->add_option(
+          "-i,--input", options->input,
+          "JSON: an array of messages, or an object with messages, tools and further variables; - is stdin")
       ->type_name("FILE")
       ->required();
   command
       ->add_flag("--no-generation-prompt", options->no_generation_prompt,
                  "Leave out the beginning of the model's answer")
       ->group("Variables");
-  command->add_option("--bos", options->bos, "The text of the beginning-of-sequence token (default: the model's)")
+  command
+      ->add_option("--bos", options->bos,
+                   "The text of the beginning-of-sequence token (default: the model's)")
       ->type_name("TEXT")
       ->group("Variables");
   command->add_option("--eos", options->eos, "The text of the end-of-sequence token (default: the model's)")

@@ -66,7 +66,8 @@ jinja::Value message_value(const Json& json) {
   if (!json.is_object()) return value_of(json, 1);
   auto dict = std::make_shared<jinja::DictData>();
   for (const auto& [key, item] : json.items()) {
-    const bool plain_role = key == "role" && item.is_string() && is_plain_role(item.get_ref<const std::string&>());
+    const bool plain_role =
+        key == "role" && item.is_string() && is_plain_role(item.get_ref<const std::string&>());
     dict->set(marked(key), plain_role ? jinja::Value(item.get_ref<const std::string&>()) : value_of(item, 2));
   }
   return jinja::Value(std::shared_ptr<const jinja::DictData>(std::move(dict)));
@@ -85,7 +86,8 @@ std::tm local_time() {
   return now;
 }
 
-std::vector<std::pair<std::string, jinja::Value>> variables_of(const Json& messages, const RenderOptions& options) {
+std::vector<std::pair<std::string, jinja::Value>> variables_of(const Json& messages,
+                                                               const RenderOptions& options) {
   std::vector<std::pair<std::string, jinja::Value>> variables = {
       {"messages", messages_value(messages)},
       {"tools", value_of(options.tools, 0)},
@@ -120,7 +122,8 @@ std::string ChatTemplate::render(const Json& messages, const RenderOptions& opti
 
 MarkedPrompt ChatTemplate::render_marked(const Json& messages, const RenderOptions& options) const {
   if (!messages.is_array()) throw_error(ErrorCode::bad_file, "%s: the messages are no array", name_.c_str());
-  if (!options.extra.is_object()) throw_error(ErrorCode::bad_file, "%s: the variables are no object", name_.c_str());
+  if (!options.extra.is_object())
+    throw_error(ErrorCode::bad_file, "%s: the variables are no object", name_.c_str());
   const TemplateLimits& limits = options.limits;
   jinja::Interp interp({limits.n_steps, limits.n_bytes, limits.n_output_bytes, limits.n_depth},
                        options.now ? *options.now : local_time());

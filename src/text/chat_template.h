@@ -1,10 +1,10 @@
 // ChatTemplate: the text that a model's author wrote to turn a conversation into a prompt, ready to run.
 //
-// Made once from the template (Jinja2, as transformers runs it: trim_blocks and lstrip_blocks on, sandboxed, with
-// break and continue, raise_exception, strftime_now and its own tojson), then immutable: any thread may render.
-// Both the constructor and the renders throw Error(bad_file) that names the template and the line: for a syntax
-// error, for what the template itself refuses (raise_exception), and past the limits on steps, depth, memory
-// and output.
+// Made once from the template (Jinja2, as transformers runs it: trim_blocks and lstrip_blocks on, sandboxed,
+// with break and continue, raise_exception, strftime_now and its own tojson), then immutable: any thread may
+// render. Both the constructor and the renders throw Error(bad_file) that names the template and the line:
+// for a syntax error, for what the template itself refuses (raise_exception), and past the limits on steps,
+// depth, memory and output.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +37,9 @@ struct RenderOptions {
 };
 
 // A prompt that remembers which bytes came from messages, tools and extra variables. A tokenizer must find no
-// control token that touches such a span; it should still tokenize ordinary text across their ends, as the model
-// was trained. A role made of letters, digits, "_" and "-" is not marked: templates spell control tokens with it.
+// control token that touches such a span; it should still tokenize ordinary text across their ends, as the
+// model was trained. A role made of letters, digits, "_" and "-" is not marked: templates spell control
+// tokens with it.
 struct MarkedPrompt {
   struct Span {
     size_t begin, end;  // bytes

@@ -29,7 +29,8 @@ const char* symbol(Operator op) {
   if (op == Operator::add && a.is_string()) {
     fail("can only concatenate str (not \"%s\") to str", type_name(b).c_str());
   }
-  fail("unsupported operand type(s) for %s: '%s' and '%s'", symbol(op), type_name(a).c_str(), type_name(b).c_str());
+  fail("unsupported operand type(s) for %s: '%s' and '%s'", symbol(op), type_name(a).c_str(),
+       type_name(b).c_str());
 }
 
 // Rounds towards minus infinity, as Python; b is not 0.
@@ -152,7 +153,8 @@ bool joinable(const Value& a, const Value& b) {
 
 Value arithmetic(Operator op, const Value& a, const Value& b) {
   require_defined(a);
-  if (!(op == Operator::mod && a.is_string())) require_defined(b);  // "%s" prints an undefined value as nothing
+  if (!(op == Operator::mod && a.is_string()))
+    require_defined(b);  // "%s" prints an undefined value as nothing
   if (a.is_integral() && b.is_integral()) return integers(op, a.integral(), b.integral());
   if (a.is_number() && b.is_number()) return reals(op, a.number(), b.number());
   if (op == Operator::add && joinable(a, b)) return joined(a, b);
@@ -188,7 +190,9 @@ Bounds slice_bounds(const Value& start, const Value& stop, const Value& step, in
   if (bounds.step == 0) fail("slice step cannot be zero");
   const bool forward = bounds.step > 0;
   const int64_t low = forward ? 0 : -1, high = forward ? n : n - 1;
-  const auto clamp = [&](int64_t at) { return std::clamp(at < 0 ? std::max(at, -n - 1) + n : at, low, high); };
+  const auto clamp = [&](int64_t at) {
+    return std::clamp(at < 0 ? std::max(at, -n - 1) + n : at, low, high);
+  };
   bounds.start = start.is_none() ? (forward ? low : high) : clamp(integer(start, 0));
   bounds.stop = stop.is_none() ? (forward ? high : low) : clamp(integer(stop, 0));
   bounds.step = std::clamp(bounds.step, -n - 1, n + 1);

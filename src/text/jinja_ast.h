@@ -1,5 +1,5 @@
-// What the parser makes of a template: statements and expressions as trees. Immutable once parsed, owned by the
-// Template. Trees are no deeper than kMaxDepth, so that walking and destroying them ends.
+// What the parser makes of a template: statements and expressions as trees. Immutable once parsed, owned by
+// the Template. Trees are no deeper than kMaxDepth, so that walking and destroying them ends.
 #pragma once
 
 #include <memory>
@@ -76,17 +76,17 @@ struct Parameter {
 };
 
 enum class StmtKind {
-  data,             // text
-  print,            // expressions[0]
-  for_loop,         // target in expressions[0] if expressions[1] (may be null): body, otherwise
-  condition,        // branch i: expressions[i], bodies[i]; then otherwise
-  set,              // target = expressions[0]
-  set_block,        // target = body, through expressions[0] (a chain of filters; may be null)
-  macro,            // text(parameters): body
-  call_block,       // {% call(parameters) expressions[0] %} body; expressions[0] is a call
-  filter_block,     // expressions[0] is a chain of filters for body
-  with,             // targets[i] = expressions[i]: body
-  scope,            // body with names of its own: block, generation, autoescape
+  data,          // text
+  print,         // expressions[0]
+  for_loop,      // target in expressions[0] if expressions[1] (may be null): body, otherwise
+  condition,     // branch i: expressions[i], bodies[i]; then otherwise
+  set,           // target = expressions[0]
+  set_block,     // target = body, through expressions[0] (a chain of filters; may be null)
+  macro,         // text(parameters): body
+  call_block,    // {% call(parameters) expressions[0] %} body; expressions[0] is a call
+  filter_block,  // expressions[0] is a chain of filters for body
+  with,          // targets[i] = expressions[i]: body
+  scope,         // body with names of its own: block, generation, autoescape
   break_loop,
   continue_loop,
 };

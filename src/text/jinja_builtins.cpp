@@ -75,11 +75,14 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
     else if (takes_more)
       call.rest.positional.push_back(std::move(args.positional[i]));
     else
-      fail("%s() takes at most %zu arguments (%zu given)", function.c_str(), names.size(), args.positional.size());
+      fail("%s() takes at most %zu arguments (%zu given)", function.c_str(), names.size(),
+           args.positional.size());
   }
   for (auto& [keyword, value] : args.keyword) {
     const std::string& name = keyword;  // lambdas cannot capture parts of a pair everywhere
-    const auto same = [&name](std::string_view n) { return (n.ends_with('?') ? n.substr(0, n.size() - 1) : n) == name; };
+    const auto same = [&name](std::string_view n) {
+      return (n.ends_with('?') ? n.substr(0, n.size() - 1) : n) == name;
+    };
     const auto found = std::find_if(names.begin(), names.end(), same);
     if (found == names.end()) {
       if (!takes_more) fail("%s() got an unexpected keyword argument '%s'", function.c_str(), name.c_str());
@@ -87,12 +90,14 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
       continue;
     }
     Value& place = call.values[static_cast<size_t>(found - names.begin())];
-    if (!place.is_missing()) fail("%s() got multiple values for argument '%s'", function.c_str(), name.c_str());
+    if (!place.is_missing())
+      fail("%s() got multiple values for argument '%s'", function.c_str(), name.c_str());
     place = std::move(value);
   }
   for (size_t i = 0; i < names.size(); ++i) {
     if (call.values[i].is_missing() && !names[i].ends_with('?')) {
-      fail("%s() missing 1 required positional argument: '%s'", function.c_str(), std::string(names[i]).c_str());
+      fail("%s() missing 1 required positional argument: '%s'", function.c_str(),
+           std::string(names[i]).c_str());
     }
   }
   return builtin.run(call);
@@ -131,8 +136,8 @@ const Builtin* find_method(const Value& self, std::string_view name) {
 
 bool is_mutating(const Value& self, std::string_view name) {
   static constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  static constexpr std::string_view kList[] = {"append", "clear",  "pop",    "reverse",
-                                               "insert", "sort", "extend", "remove"};
+  static constexpr std::string_view kList[] = {"append", "clear", "pop",    "reverse",
+                                               "insert", "sort",  "extend", "remove"};
   if (self.is_dict()) return std::find(std::begin(kDict), std::end(kDict), name) != std::end(kDict);
   return self.is_list(Flavor::list) && std::find(std::begin(kList), std::end(kList), name) != std::end(kList);
 }

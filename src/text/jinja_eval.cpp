@@ -101,7 +101,10 @@ bool holds(Operator op, const Value& a, const Value& b) {
   const bool nan = (a.is(Kind::real) && a.real() != a.real()) || (b.is(Kind::real) && b.real() != b.real());
   const int order = compare(a, b, text);
   if (nan) return false;
-  return op == Operator::lt ? order < 0 : op == Operator::le ? order <= 0 : op == Operator::gt ? order > 0 : order >= 0;
+  return op == Operator::lt   ? order < 0
+         : op == Operator::le ? order <= 0
+         : op == Operator::gt ? order > 0
+                              : order >= 0;
 }
 
 }  // namespace
@@ -258,7 +261,8 @@ std::optional<Value> own_attribute(Interp& in, const Value& value, const std::st
     if (name == "list") return value.items()[1];
   }
   if (is_mutating(value, name)) {
-    return Value::undefined("access to attribute '" + name + "' of '" + type_name(value) + "' object is unsafe.");
+    return Value::undefined("access to attribute '" + name + "' of '" + type_name(value) +
+                            "' object is unsafe.");
   }
   const Builtin* method = find_method(value, name);
   if (!method) return std::nullopt;
@@ -280,7 +284,8 @@ Value Interp::item(const Value& value, const Value& key) {
   require_defined(value);
   if (const Value* found = find_item(value, key)) return *found;
   if (value.is_string() && key.is_integral()) {
-    const Value one = slice(value, key, key.integral() == -1 ? Value(None{}) : Value(key.integral() + 1), Value(None{}));
+    const Value one =
+        slice(value, key, key.integral() == -1 ? Value(None{}) : Value(key.integral() + 1), Value(None{}));
     if (!one.text().empty()) return one;
   }
   if (key.is_string()) {

@@ -43,7 +43,7 @@ Value title(Call& call) {
 
 Value indent(Call& call) {
   const Text& text = call.text(0);
-  const Text prefix = !call.given(1)         ? Text("    ")
+  const Text prefix = !call.given(1)        ? Text("    ")
                       : call[1].is_string() ? call[1].text()
                                             : justified("", call.integer(1), Side::left, " ");
   const bool blank = call.flag(3);
@@ -155,7 +155,8 @@ std::optional<double> parse_real(const std::string& text) {
   double number = 0;
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (result.ptr != digits.data() + digits.size() || digits.empty()) return std::nullopt;
-  if (result.ec == std::errc::result_out_of_range) return digits.find("e-") == std::string::npos ? HUGE_VAL : 0;
+  if (result.ec == std::errc::result_out_of_range)
+    return digits.find("e-") == std::string::npos ? HUGE_VAL : 0;
   return result.ec == std::errc() ? std::optional<double>(number) : std::nullopt;
 }
 
@@ -176,7 +177,8 @@ std::optional<int64_t> parse_integer(const std::string& text, int64_t base) {
   }
   if (negative) digits.insert(0, "-");
   int64_t number = 0;
-  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), number, static_cast<int>(base));
+  const auto result =
+      std::from_chars(digits.data(), digits.data() + digits.size(), number, static_cast<int>(base));
   const bool all = result.ec == std::errc() && result.ptr == digits.data() + digits.size();
   return all ? std::optional<int64_t>(number) : std::nullopt;
 }

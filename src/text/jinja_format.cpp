@@ -69,7 +69,8 @@ std::string digits_of(const Value& value, const Spec& spec) {
       case 'o': snprintf(text, sizeof text, spec.alternate ? "0o%llo" : "%llo", n); return text;
       case 'b': {
         std::string bits;
-        for (uint64_t rest = size; rest > 0 || bits.empty(); rest /= 2) bits += static_cast<char>('0' + rest % 2);
+        for (uint64_t rest = size; rest > 0 || bits.empty(); rest /= 2)
+          bits += static_cast<char>('0' + rest % 2);
         return (spec.alternate ? "0b" : "") + std::string(bits.rbegin(), bits.rend());
       }
       default: return std::to_string(size);
@@ -107,7 +108,8 @@ Text format_text(const Text& text, const Spec& spec) {
   // Unlike str.center, a format puts the odd one behind.
   if (side == Side::center) {
     const int64_t room = spec.width - static_cast<int64_t>(count_chars(text.view().substr(0, n_bytes)));
-    const Text left = justified(text.substr(0, n_bytes), spec.width - (room > 0 ? room / 2 : 0), Side::left, spec.fill);
+    const Text left =
+        justified(text.substr(0, n_bytes), spec.width - (room > 0 ? room / 2 : 0), Side::left, spec.fill);
     return justified(left, spec.width, Side::right, spec.fill);
   }
   return justified(text.substr(0, n_bytes), spec.width, side, spec.fill);
@@ -154,7 +156,8 @@ Text percent_value(const Value& value, Spec spec) {
     case 'x':
     case 'X':
     case 'o':
-      if (!value.is_integral()) fail("%%%c format: an integer is required, not %s", spec.type, type_name(value).c_str());
+      if (!value.is_integral())
+        fail("%%%c format: an integer is required, not %s", spec.type, type_name(value).c_str());
       return format_number(value, spec);
     default:
       if (!value.is_number()) fail("must be real number, not %s", type_name(value).c_str());
@@ -202,7 +205,8 @@ Text percent_format(const Text& text, const Args& args) {
       out.append("%");
       continue;
     }
-    if (!spec.type || !std::strchr("srcdiuxXoeEfFgG", spec.type)) fail("unsupported format character or incomplete format");
+    if (!spec.type || !std::strchr("srcdiuxXoeEfFgG", spec.type))
+      fail("unsupported format character or incomplete format");
     if (spec.align == '=' && spec.type != 's' && spec.type != 'r') spec.fill = "0";
     if (spec.align == '=' && (spec.type == 's' || spec.type == 'r')) spec.align = '>';
     if (!value) {
@@ -277,16 +281,19 @@ Value field_value(Interp& in, const std::string& field, const Args& args, size_t
   const bool position = std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (position) {
     const size_t at = name.empty() ? n_automatic++ : std::strtoull(name.c_str(), nullptr, 10);
-    if (at >= args.positional.size()) fail("Replacement index %zu out of range for positional args tuple", at);
+    if (at >= args.positional.size())
+      fail("Replacement index %zu out of range for positional args tuple", at);
     value = args.positional[at];
   } else {
-    const auto found = std::find_if(args.keyword.begin(), args.keyword.end(), [&](auto& a) { return a.first == name; });
+    const auto found =
+        std::find_if(args.keyword.begin(), args.keyword.end(), [&](auto& a) { return a.first == name; });
     if (found == args.keyword.end()) fail("there is no '%s' to format", name.c_str());
     value = found->second;
   }
   for (size_t at = name_end; at < field.size();) {
     const bool attribute = field[at] == '.';
-    const size_t end = attribute ? std::min(field.find_first_of(".[", at + 1), field.size()) : field.find(']', at);
+    const size_t end =
+        attribute ? std::min(field.find_first_of(".[", at + 1), field.size()) : field.find(']', at);
     if (end == std::string::npos) fail("Missing ']' in format string");
     const std::string key = field.substr(at + 1, end - at - 1);
     const bool number = !key.empty() && key.size() < 10 &&
@@ -319,7 +326,8 @@ Text brace_format(Interp& in, const Text& text, const Args& args) {
     const size_t end = bytes.find('}', brace);
     if (end == std::string::npos) fail("expected '}' before end of string");
     const Text field = text.substr(brace + 1, end - brace - 1);
-    if (field.bytes().find('{') != std::string::npos) fail("fields within the format of a field are not supported");
+    if (field.bytes().find('{') != std::string::npos)
+      fail("fields within the format of a field are not supported");
     const size_t colon = std::min(field.bytes().find(':'), field.size());
     const size_t bang = std::min(field.bytes().find('!'), colon);
     Value value = field_value(in, field.bytes().substr(0, bang), args, n_automatic);

@@ -39,7 +39,8 @@ std::shared_ptr<DictData> dict_from(Call& call) {
     } else {
       for (const Value& pair : iterate(from)) {
         const std::vector<Value> parts = iterate(pair);
-        if (parts.size() != 2) fail("dictionary update sequence element has length %zu; 2 is required", parts.size());
+        if (parts.size() != 2)
+          fail("dictionary update sequence element has length %zu; 2 is required", parts.size());
         dict->set(parts[0], parts[1]);
       }
     }
@@ -65,7 +66,8 @@ Value make_namespace(Call& call) {
 
 Value make_cycler(Call& call) {
   if (call.rest.positional.empty()) fail("at least one item has to be provided");
-  return Value(std::shared_ptr<Object>(std::make_shared<Cycler>(Value::list(std::move(call.rest.positional)))));
+  return Value(
+      std::shared_ptr<Object>(std::make_shared<Cycler>(Value::list(std::move(call.rest.positional)))));
 }
 
 Value make_joiner(Call& call) {
@@ -76,7 +78,8 @@ Value raise_exception(Call& call) {
   throw Failure(to_text(call[0]).bytes());
 }
 
-// The pattern that the C library gets: only conversions whose result is short, those of a time without a zone.
+// The pattern that the C library gets: only conversions whose result is short, those of a time without a
+// zone.
 std::string safe_pattern(const std::string& pattern) {
   static constexpr std::string_view kKnown = "aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyY%";
   std::string safe;
@@ -84,7 +87,8 @@ std::string safe_pattern(const std::string& pattern) {
     safe += pattern[at];
     if (pattern[at] != '%') continue;
     size_t conversion = at + 1;
-    while (conversion < pattern.size() && (pattern[conversion] == '-' || pattern[conversion] == '_')) ++conversion;
+    while (conversion < pattern.size() && (pattern[conversion] == '-' || pattern[conversion] == '_'))
+      ++conversion;
     const char c = conversion < pattern.size() ? pattern[conversion] : '\0';
     if (c == 'f' || c == 'z' || c == 'Z') {
       safe.pop_back();

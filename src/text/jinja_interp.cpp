@@ -208,8 +208,8 @@ std::string macro_name(const Stmt& macro) {
 
 // Takes the argument of that name out of the list; missing when there is none.
 Value take_keyword(Args& args, std::string_view name) {
-  const auto found =
-      std::find_if(args.keyword.begin(), args.keyword.end(), [name](const auto& a) { return a.first == name; });
+  const auto found = std::find_if(args.keyword.begin(), args.keyword.end(),
+                                  [name](const auto& a) { return a.first == name; });
   Value value;
   if (found == args.keyword.end()) return value;
   value = std::move(found->second);
@@ -270,7 +270,8 @@ void Interp::assign(const Target& target, const Value& value) {
     return scope_->set(target.name, value);
   }
   Value* found = nullptr;
-  for (Scope* scope = scope_.get(); scope && !found; scope = scope->parent.get()) found = scope->find(target.name);
+  for (Scope* scope = scope_.get(); scope && !found; scope = scope->parent.get())
+    found = scope->find(target.name);
   const auto space = found ? found->as<Namespace>() : nullptr;
   if (!space) fail("cannot assign attribute on non-namespace object");
   step(1 + space->size() / 16);

@@ -18,10 +18,10 @@
 namespace tandem::jinja {
 
 struct Limits {
-  size_t n_steps = 50'000'000;                // expressions and statements, and elements of what they touch
-  size_t n_bytes = size_t{1} << 30;           // of all values that are made
-  size_t n_output_bytes = size_t{32} << 20;   // of the render
-  int n_depth = 1000;                         // of expressions in statements in macros ...
+  size_t n_steps = 50'000'000;               // expressions and statements, and elements of what they touch
+  size_t n_bytes = size_t{1} << 30;          // of all values that are made
+  size_t n_output_bytes = size_t{32} << 20;  // of the render
+  int n_depth = 1000;                        // of expressions in statements in macros ...
 };
 
 // Names that statements have set. A child looks up what it does not have in its parent.

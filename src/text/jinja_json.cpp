@@ -1,4 +1,5 @@
-// tojson, as the chat templates of transformers have it: Python's json.dumps, non-ASCII characters as they are.
+// tojson, as the chat templates of transformers have it: Python's json.dumps, non-ASCII characters as they
+// are.
 #include <algorithm>
 #include <cstdio>
 
@@ -15,7 +16,8 @@ class JsonWriter {
     if (indented_) item_separator_ = ",";
     if (separators.is_missing() || separators.is_none()) return;
     const std::vector<Value> pair = iterate(separators);
-    if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) fail("separators must be two strings");
+    if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
+      fail("separators must be two strings");
     item_separator_ = pair[0].text();
     key_separator_ = pair[1].text();
   }
@@ -125,7 +127,8 @@ void JsonWriter::write_string(const Text& text) {
     } else if (code < 0x20 || (ascii_ && code > 0x7e && code < 0x10000)) {
       snprintf(escaped, sizeof escaped, "\\u%04x", code);
     } else if (ascii_ && code >= 0x10000) {
-      snprintf(escaped, sizeof escaped, "\\u%04x\\u%04x", 0xd800 + ((code - 0x10000) >> 10), 0xdc00 + (code & 0x3ff));
+      snprintf(escaped, sizeof escaped, "\\u%04x\\u%04x", 0xd800 + ((code - 0x10000) >> 10),
+               0xdc00 + (code & 0x3ff));
     }
     if (!escaped[0]) continue;
     out_.append(text, plain, at - plain);

@@ -107,7 +107,8 @@ void Lexer::add_data(size_t end, char sign, bool may_lstrip) {
     const size_t newline = text.rfind('\n');
     const size_t line_begin = newline == npos ? 0 : newline + 1;
     const bool starts_line = line_begin > 0 || line_starting_;
-    if (starts_line && without_trailing_space(text.substr(line_begin)) == 0) text = text.substr(0, line_begin);
+    if (starts_line && without_trailing_space(text.substr(line_begin)) == 0)
+      text = text.substr(0, line_begin);
   }
   if (!text.empty()) add(TokenKind::data, std::string(text));
   advance(end - at_);
@@ -235,8 +236,10 @@ void Lexer::lex_operator() {
   static constexpr std::array<std::string_view, 26> kOperators = {
       "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
       "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
-  const auto op = std::find_if(kOperators.begin(), kOperators.end(), [this](auto o) { return looking_at(o); });
-  if (op == kOperators.end()) error("unexpected char '" + printable(rest_.substr(at_, char_bytes(rest_, at_))) + "'");
+  const auto op =
+      std::find_if(kOperators.begin(), kOperators.end(), [this](auto o) { return looking_at(o); });
+  if (op == kOperators.end())
+    error("unexpected char '" + printable(rest_.substr(at_, char_bytes(rest_, at_))) + "'");
   const char c = (*op)[0];
   if (c == '(' || c == '[' || c == '{') {
     open_ += c == '(' ? ')' : c == '[' ? ']' : '}';
@@ -259,9 +262,9 @@ uint64_t parse_base(std::string_view digits, int base) {
 // Decimal digits, where a "_" may stand between two.
 size_t digit_bytes(std::string_view text, size_t at) {
   size_t n = 0;
-  while (at + n < text.size() && (is_decimal(text[at + n]) ||
-                                  (n > 0 && text[at + n] == '_' && at + n + 1 < text.size() &&
-                                   is_decimal(text[at + n + 1])))) {
+  while (at + n < text.size() &&
+         (is_decimal(text[at + n]) ||
+          (n > 0 && text[at + n] == '_' && at + n + 1 < text.size() && is_decimal(text[at + n + 1])))) {
     ++n;
   }
   return n;
@@ -287,7 +290,8 @@ void Lexer::lex_number() {
       }
     }
     if (!attribute && at_ + n < rest_.size() && (rest_[at_ + n] | 0x20) == 'e') {
-      const size_t sign = at_ + n + 1 < rest_.size() && (rest_[at_ + n + 1] == '+' || rest_[at_ + n + 1] == '-');
+      const size_t sign =
+          at_ + n + 1 < rest_.size() && (rest_[at_ + n + 1] == '+' || rest_[at_ + n + 1] == '-');
       if (const size_t exponent = digit_bytes(rest_, at_ + n + 1 + sign)) {
         n += 1 + sign + exponent;
         real = true;
@@ -300,7 +304,8 @@ void Lexer::lex_number() {
     double number = 0;
     const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), number);
     // A number out of range is infinity or zero, as in Python.
-    if (result.ec != std::errc()) number = digits.find("e-") != npos || digits.find("E-") != npos ? 0 : HUGE_VAL;
+    if (result.ec != std::errc())
+      number = digits.find("e-") != npos || digits.find("E-") != npos ? 0 : HUGE_VAL;
     add(TokenKind::literal, "", Value(number));
   } else {
     const uint64_t number = parse_base(std::string_view(digits).substr(base == 10 ? 0 : 2), base);

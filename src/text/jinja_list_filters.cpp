@@ -104,7 +104,8 @@ Value groupby(Call& call) {
   const Getter getter(call.in, call[1], call[2]);
   const bool case_sensitive = call.flag(3);
   std::vector<Keyed> items;
-  for (const Value& value : iterate(call[0])) items.emplace_back(sort_key(getter(value), case_sensitive), value);
+  for (const Value& value : iterate(call[0]))
+    items.emplace_back(sort_key(getter(value), case_sensitive), value);
   sort_by_key(call.in, items, false);
   std::vector<Value> groups;
   for (size_t i = 0; i < items.size();) {
@@ -219,7 +220,8 @@ Value slices(Call& call) {
   const std::vector<Value> items = iterate(call[0]);
   const int64_t n = call.integer(1);
   if (n < 1 || n > static_cast<int64_t>(kMaxPieces)) fail("slice() takes a number from 1 to %zu", kMaxPieces);
-  const size_t n_slices = static_cast<size_t>(n), each = items.size() / n_slices, extra = items.size() % n_slices;
+  const size_t n_slices = static_cast<size_t>(n), each = items.size() / n_slices,
+               extra = items.size() % n_slices;
   std::vector<Value> all;
   size_t at = 0;
   for (size_t i = 0; i < n_slices; ++i) {
@@ -285,7 +287,8 @@ constexpr Builtin kListFilters[] = {
 Args applied(const Call& call, size_t n_taken, const Value& value) {
   Args args{{value}, call.rest.keyword};
   const auto& given = call.rest.positional;
-  args.positional.insert(args.positional.end(), given.begin() + static_cast<std::ptrdiff_t>(std::min(n_taken, given.size())),
+  args.positional.insert(args.positional.end(),
+                         given.begin() + static_cast<std::ptrdiff_t>(std::min(n_taken, given.size())),
                          given.end());
   return args;
 }

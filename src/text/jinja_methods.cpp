@@ -100,7 +100,8 @@ std::vector<Text> split_lines(const Text& text, bool keep_ends) {
 Text justified(const Text& text, int64_t width, Side side, const Text& fill) {
   const int64_t room = width - static_cast<int64_t>(count_chars(text.view()));
   if (room <= 0) return text;
-  if (static_cast<uint64_t>(room) > kMaxTextBytes / 4) fail("a width of %lld is too large", static_cast<long long>(width));
+  if (static_cast<uint64_t>(room) > kMaxTextBytes / 4)
+    fail("a width of %lld is too large", static_cast<long long>(width));
   // Python puts the odd one on the left where the width is odd.
   const int64_t centered = room / 2 + (room & width & 1);
   const int64_t before = side == Side::left ? 0 : side == Side::right ? room : centered;
@@ -189,10 +190,12 @@ template <bool FromRight>
 Value split(Call& call) {
   const int64_t most = call.integer_or(2, -1);
   const size_t n_most = most < 0 ? npos : static_cast<size_t>(most);
-  if (!call.given(1)) return list_of(FromRight ? rsplit_space(self(call), n_most) : split_space(self(call), n_most));
+  if (!call.given(1))
+    return list_of(FromRight ? rsplit_space(self(call), n_most) : split_space(self(call), n_most));
   const std::string& separator = call.text(1).bytes();
   if (separator.empty()) fail("empty separator");
-  return list_of(FromRight ? rsplit_at(self(call), separator, n_most) : split_at(self(call), separator, n_most));
+  return list_of(FromRight ? rsplit_at(self(call), separator, n_most)
+                           : split_at(self(call), separator, n_most));
 }
 
 template <bool Left, bool Right>
@@ -238,7 +241,8 @@ int64_t find_position(const Call& call) {
   if (!span) return -1;
   const std::string_view text = self(call).view().substr(span->begin, span->end - span->begin);
   const size_t found = FromRight ? text.rfind(wanted) : text.find(wanted);
-  return found == npos ? -1 : static_cast<int64_t>(count_chars(self(call).view().substr(0, span->begin + found)));
+  return found == npos ? -1
+                       : static_cast<int64_t>(count_chars(self(call).view().substr(0, span->begin + found)));
 }
 
 template <bool FromRight>
@@ -385,46 +389,10 @@ constexpr Builtin kMethods[] = {
     {"format", "self *", format_braces},
 };
 
-// Whether there are characters and the test holds for all.
-template <bool (*Test)(uint32_t)>
-Value all_chars(Call& call) {
-  bool all = !self(call).empty();
-  for (size_t at = 0; all && at < self(call).size(); at += char_bytes(self(call).view(), at)) {
-    all = Test(char_code(self(call).view(), at));
-  }
-  return Value(all);
-}
-
-template <bool (*Wanted)(uint32_t), bool (*Other)(uint32_t)>
-Value all_cased(Call& call) {
-  bool any = false;
-  for (size_t at = 0; at < self(call).size(); at += char_bytes(self(call).view(), at)) {
-    const uint32_t code = char_code(self(call).view(), at);
-    if (Other(code)) return Value(false);
-    any |= Wanted(code);
-  }
-  return Value(any);
-}
-
-bool is_alnum(uint32_t code) {
-  return is_alpha(code) || is_digit(code);
-}
-
-constexpr Builtin kStringTests[] = {
-    {"isdigit", "self", all_chars<is_digit>},   {"isdecimal", "self", all_chars<is_digit>},
-    {"isnumeric", "self", all_chars<is_digit>}, {"isalpha", "self", all_chars<is_alpha>},
-    {"isalnum", "self", all_chars<is_alnum>},   {"isspace", "self", all_chars<is_space>},
-    {"isupper", "self", all_cased<is_upper, is_lower>}, {"islower", "self", all_cased<is_lower, is_upper>},
-};
-
 }  // namespace
 
 Builtins string_methods() {
   return kMethods;
-}
-
-Builtins string_tests() {
-  return kStringTests;
 }
 
 }  // namespace tandem::jinja

@@ -15,7 +15,9 @@ namespace tandem::jinja {
 class Function : public Object {
  public:
   explicit Function(const Builtin& builtin, Value self = {}) : builtin_(builtin), self_(std::move(self)) {}
-  std::string type_name() const override { return self_.is_missing() ? "function" : "builtin_function_or_method"; }
+  std::string type_name() const override {
+    return self_.is_missing() ? "function" : "builtin_function_or_method";
+  }
   bool callable() const override { return true; }
   Value call(Interp& in, Args& args) override;
   Extent extent() const override;
@@ -25,8 +27,8 @@ class Function : public Object {
   const Value self_;
 };
 
-// A macro or the body of a call block. Scopes may hold the macro that refers to them, so it refers weakly; the
-// interpreter keeps the scope.
+// A macro or the body of a call block. Scopes may hold the macro that refers to them, so it refers weakly;
+// the interpreter keeps the scope.
 class Macro : public Object {
  public:
   Macro(const Stmt& stmt, std::shared_ptr<Scope> scope) : stmt_(stmt), scope_(std::move(scope)) {}

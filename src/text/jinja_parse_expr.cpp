@@ -60,7 +60,8 @@ ExprPtr Parser::parse_tuple(Conditions conditions) {
   add(*tuple, std::move(first));
   while (skip_op(",")) {
     const TokenKind kind = current().kind;
-    if (kind == TokenKind::print_end || kind == TokenKind::block_end || at_op(")") || at_name("recursive")) break;
+    if (kind == TokenKind::print_end || kind == TokenKind::block_end || at_op(")") || at_name("recursive"))
+      break;
     add(*tuple, parse_one());
   }
   return tuple;
@@ -182,7 +183,8 @@ ExprPtr Parser::parse_primary() {
     expr->value = take().value;
     if (!expr->value.is_string()) return expr;
     Text text = expr->value.text();
-    while (current().kind == TokenKind::literal && current().value.is_string()) text.append(take().value.text());
+    while (current().kind == TokenKind::literal && current().value.is_string())
+      text.append(take().value.text());
     expr->value = Value(std::move(text));
     return expr;
   }
@@ -270,7 +272,8 @@ ExprPtr Parser::parse_attribute(ExprPtr expr) {
     add(*attribute, std::move(expr));
     return attribute;
   }
-  if (current().kind != TokenKind::literal || !current().value.is(Kind::integer)) unexpected("a name or number");
+  if (current().kind != TokenKind::literal || !current().value.is(Kind::integer))
+    unexpected("a name or number");
   ExprPtr item = make(ExprKind::item, line);
   add(*item, std::move(expr));
   add(*item, parse_primary());

@@ -135,7 +135,8 @@ StmtPtr Parser::parse_statement() {
 }
 
 StmtPtr Parser::parse_for(StmtPtr stmt) {
-  if (at_name("loop")) throw SyntaxError(stmt->line, "Can't assign to special loop variable in for-loop target");
+  if (at_name("loop"))
+    throw SyntaxError(stmt->line, "Can't assign to special loop variable in for-loop target");
   stmt->targets.push_back(parse_target(false));
   expect_name("in");
   stmt->expressions.push_back(parse_tuple(Conditions::ended));
@@ -188,7 +189,8 @@ std::vector<Parameter> Parser::parse_parameters() {
   return parameters;
 }
 
-// A body that runs later: no loop around it can be left from inside, and what names it uses decides what it takes.
+// A body that runs later: no loop around it can be left from inside, and what names it uses decides what it
+// takes.
 void Parser::parse_callable_body(Stmt& stmt, std::string_view end) {
   const int loops_outside = std::exchange(loop_depth_, 0);
   const bool varargs = std::exchange(saw_varargs_, false);

@@ -1,4 +1,5 @@
-// Tokens to trees, by recursive descent, with the precedences and quirks of Jinja2: `not` over comparisons over
+// Tokens to trees, by recursive descent, with the precedences and quirks of Jinja2: `not` over comparisons
+// over
 // + and - over ~ over * / // % over ** over unary minus; filters and tests bind tighter than any operator.
 // Statements are in jinja_parser.cpp, expressions in jinja_parse_expr.cpp. Throws SyntaxError.
 #pragma once

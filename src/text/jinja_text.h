@@ -1,9 +1,10 @@
 // Text: a string of the template language that knows which of its bytes came from the conversation.
 //
-// Every operation that cuts, joins or changes text carries the marks along, so that in the end the render says
-// byte for byte what a user could have written; a tokenizer must not find control tokens there. Positions are
-// bytes; the template language counts characters, for which there are the functions below. Bytes that are no
-// UTF-8 count one character each. A plain value type. Throws Failure when it would grow past kMaxTextBytes.
+// Every operation that cuts, joins or changes text carries the marks along, so that in the end the render
+// says byte for byte what a user could have written; a tokenizer must not find control tokens there.
+// Positions are bytes; the template language counts characters, for which there are the functions below.
+// Bytes that are no UTF-8 count one character each. A plain value type. Throws Failure when it would grow
+// past kMaxTextBytes.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +62,7 @@ class Text {
 
 // --- Characters ---
 
-size_t char_bytes(std::string_view text, size_t at);  // of the character at byte `at`
+size_t char_bytes(std::string_view text, size_t at);   // of the character at byte `at`
 uint32_t char_code(std::string_view text, size_t at);  // its code point; the byte itself where it is no UTF-8
 size_t count_chars(std::string_view text);
 size_t char_offset(std::string_view text, size_t n_chars);  // bytes of the first n_chars characters

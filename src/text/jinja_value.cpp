@@ -161,11 +161,13 @@ std::string float_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
   char shortest[64];
-  const auto end = std::to_chars(shortest, shortest + sizeof shortest, number, std::chars_format::scientific).ptr;
+  const auto end =
+      std::to_chars(shortest, shortest + sizeof shortest, number, std::chars_format::scientific).ptr;
   const std::string_view scientific(shortest, static_cast<size_t>(end - shortest));
   const int exponent = std::atoi(std::string(scientific.substr(scientific.find('e') + 1)).c_str());
   if (exponent < -4 || exponent >= 16) return std::string(scientific);
-  const auto fixed_end = std::to_chars(shortest, shortest + sizeof shortest, number, std::chars_format::fixed).ptr;
+  const auto fixed_end =
+      std::to_chars(shortest, shortest + sizeof shortest, number, std::chars_format::fixed).ptr;
   std::string fixed(shortest, static_cast<size_t>(fixed_end - shortest));
   return fixed.find('.') == std::string::npos ? fixed + ".0" : fixed;
 }
@@ -186,7 +188,11 @@ Text repr_string(const Text& text) {
     else if (code == '\\' || code == static_cast<uint32_t>(quote))
       snprintf(escaped, sizeof escaped, "\\%c", static_cast<char>(code));
     else if (!is_printable(code))
-      snprintf(escaped, sizeof escaped, code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", code);
+      snprintf(escaped, sizeof escaped,
+               code < 0x100     ? "\\x%02x"
+               : code < 0x10000 ? "\\u%04x"
+                                : "\\U%08x",
+               code);
     if (escaped[0])
       out.append(escaped, text.origin_at(at));
     else
@@ -296,13 +302,15 @@ bool equal(const Value& a, const Value& b) {
 int compare(const Value& a, const Value& b, const char* op) {
   require_defined(a);
   require_defined(b);
-  if (a.is_integral() && b.is_integral()) return a.integral() < b.integral() ? -1 : a.integral() > b.integral();
+  if (a.is_integral() && b.is_integral())
+    return a.integral() < b.integral() ? -1 : a.integral() > b.integral();
   if (a.is_number() && b.is_number()) return a.number() < b.number() ? -1 : a.number() > b.number();
   if (a.is_string() && b.is_string()) return a.string().compare(b.string());
   const bool sequences = a.is_list() && b.is_list() && a.list_data().flavor == b.list_data().flavor &&
                          (a.is_list(Flavor::list) || a.is_list(Flavor::tuple));
   if (!sequences) {
-    fail("'%s' not supported between instances of '%s' and '%s'", op, type_name(a).c_str(), type_name(b).c_str());
+    fail("'%s' not supported between instances of '%s' and '%s'", op, type_name(a).c_str(),
+         type_name(b).c_str());
   }
   const auto &left = a.items(), &right = b.items();
   for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) {

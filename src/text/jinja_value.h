@@ -1,8 +1,10 @@
 // Value: what a template computes with; Python's None, bool, int, float, str, list, tuple, dict, and objects.
 //
 // Cheap to copy: big things are shared and, but for the state of a few objects, never change. Containers know
-// how deep they nest and what walking all of them costs, and refuse to be made past kMaxNesting and kMaxWeight,
-// so that recursion over them (and their destruction) ends; a thousand references to one list count as lists. Not synchronized: a value belongs to the render that made it. Throws Failure, in the words of Python.
+// how deep they nest and what walking all of them costs, and refuse to be made past kMaxNesting and
+// kMaxWeight, so that recursion over them (and their destruction) ends; a thousand references to one list
+// count as lists. Not synchronized: a value belongs to the render that made it. Throws Failure, in the words
+// of Python.
 #pragma once
 
 #include <cstdint>
@@ -86,7 +88,9 @@ class Value {
   const std::string& string() const { return text().bytes(); }
   const ListData& list_data() const { return *std::get<std::shared_ptr<const ListData>>(data_); }
   const std::vector<Value>& items() const;
-  const std::shared_ptr<const DictData>& dict() const { return std::get<std::shared_ptr<const DictData>>(data_); }
+  const std::shared_ptr<const DictData>& dict() const {
+    return std::get<std::shared_ptr<const DictData>>(data_);
+  }
   const std::shared_ptr<Object>& object() const { return std::get<std::shared_ptr<Object>>(data_); }
   const std::string& undefined_message() const { return *std::get<Undefined>(data_).message; }
 

@@ -1,4 +1,5 @@
-// The chat templates of real models, byte for byte as Jinja2 renders them; and `tandem template` as a user runs it.
+// The chat templates of real models, byte for byte as Jinja2 renders them; and `tandem template` as a user
+// runs it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,8 +65,10 @@ class TemplateCommand : public testing::Test {
  protected:
   void SetUp() override {
     TANDEM_NEED_BINARY();
-    write("t.jinja", "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-                     "{% if add_generation_prompt %}<a>{% endif %}{{ strftime_now('%Y-%m-%d %H:%M') }}{{ x }}{{ tools }}\n\n");
+    write("t.jinja",
+          "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+          "{% if add_generation_prompt %}<a>{% endif %}{{ strftime_now('%Y-%m-%d %H:%M') }}{{ x }}{{ tools "
+          "}}\n\n");
     write("m.json", R"([{"role": "user", "content": "hé"}])");
     write("o.json", R"({"messages": [{"role": "user", "content": "hi"}], "tools": [1], "x": "y"})");
     write("bad.jinja", "a\n{% if %}");
@@ -83,7 +86,8 @@ class TemplateCommand : public testing::Test {
 TEST_F(TemplateCommand, PrintsTheRender) {
   EXPECT_EQ(run("--file t.jinja -i m.json --now 2026-01-15T12:00:00 --bos '<s>'").out,
             "<s><user>hé<a>2026-01-15 12:00None\n");
-  EXPECT_EQ(run("--file t.jinja -i o.json --now 2026-01-15 --no-generation-prompt").out, "<user>hi2026-01-15 00:00y[1]\n");
+  EXPECT_EQ(run("--file t.jinja -i o.json --now 2026-01-15 --no-generation-prompt").out,
+            "<user>hi2026-01-15 00:00y[1]\n");
 }
 
 TEST_F(TemplateCommand, SaysWhatIsWrong) {
