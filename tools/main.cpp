@@ -17,10 +17,20 @@ namespace tandem::tools {
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
+// clang-format off
 constexpr void (*kCommands[])(CLI::App&) = {
-    add_run,      add_bench,    add_perplexity, add_inspect, add_tokenize,
-    add_template, add_quantize, add_split,      add_merge,   add_synth,
+    add_run,
+    add_bench,
+    add_perplexity,
+    add_inspect,
+    add_tokenize,
+    add_template,
+    add_quantize,
+    add_split,
+    add_merge,
+    add_synth,
 };
+// clang-format on
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);
