@@ -8,6 +8,11 @@ class App;
 
 namespace tandem::tools {
 
+// Thrown by a command that has said all it has to say and whose answer is an exit code, such as 1 for "no".
+struct ExitCode {
+  int code;
+};
+
 void add_run(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_inspect(CLI::App& app);

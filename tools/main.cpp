@@ -33,6 +33,9 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_synth,
 };
 // clang-format on
+constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,    add_perplexity, add_inspect,
+                                            add_tokenize, add_quantize, add_split,      add_merge,
+                                            add_imatrix,  add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);
@@ -84,6 +87,8 @@ int run_and_report(int argc, char** argv) {
       return exit_code(ErrorCode::usage);
     }
     return run_program(*app, {argv + 1, argv + argc});
+  } catch (const ExitCode& e) {
+    return e.code;
   } catch (const ClosedPipe& e) {
     return exit_code(e.code());  // whoever read our output has left: nothing to say, and nobody to say it to
   } catch (const Error& e) {
