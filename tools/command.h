@@ -15,14 +15,15 @@ struct ExitCode {
 
 void add_run(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_perplexity(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_tokenize(CLI::App& app);
-void add_perplexity(CLI::App& app);
-void add_synth(CLI::App& app);
+void add_template(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_quantize(CLI::App& app);
-void add_template(CLI::App& app);
+void add_imatrix(CLI::App& app);
 void add_split(CLI::App& app);
 void add_merge(CLI::App& app);
+void add_synth(CLI::App& app);
 
 }  // namespace tandem::tools

@@ -17,8 +17,6 @@ namespace tandem::tools {
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
-constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,   add_perplexity, add_inspect,
-                                            add_tokenize, add_convert, add_quantize,   add_synth};
 // clang-format off
 constexpr void (*kCommands[])(CLI::App&) = {
     add_run,
@@ -27,15 +25,14 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_inspect,
     add_tokenize,
     add_template,
+    add_convert,
     add_quantize,
+    add_imatrix,
     add_split,
     add_merge,
     add_synth,
 };
 // clang-format on
-constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,    add_perplexity, add_inspect,
-                                            add_tokenize, add_quantize, add_split,      add_merge,
-                                            add_imatrix,  add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);
