@@ -17,8 +17,6 @@ namespace tandem::tools {
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
-constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,   add_perplexity, add_inspect,
-                                            add_tokenize, add_convert, add_quantize,   add_synth};
 // clang-format off
 constexpr void (*kCommands[])(CLI::App&) = {
     add_run,
@@ -27,6 +25,7 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_inspect,
     add_tokenize,
     add_template,
+    add_convert,
     add_quantize,
     add_split,
     add_merge,
