@@ -47,7 +47,6 @@ double family_value(const std::string& name, uint64_t index, double base, double
 
 // A safetensors file of these tensors.
 std::string safetensors_bytes(const std::map<std::string, HfTensor>& tensors);
-void write_file(const std::string& path, const std::string& bytes);
 
 // A byte-level BPE tokenizer of at most n_tokens: <unk> <s> </s>, printable ASCII, and a few merges.
 nlohmann::json small_tokenizer(int64_t n_tokens);
