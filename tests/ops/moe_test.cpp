@@ -131,8 +131,8 @@ void check(const Case& c, unsigned seed) {
         ASSERT_EQ(std::bit_cast<int32_t>(row[i]), expert) << "token " << t;
         EXPECT_NEAR(row[c.route.n_used + i], weight, 1e-5);
         for (int64_t h = 0; h < m; ++h) {
-          const auto at = static_cast<size_t>(expert * m + h);
-          double a = c.bias ? gate_bias[at] : 0, b = c.bias ? up_bias[at] : 0;
+          const auto row_of = static_cast<size_t>(expert * m + h);
+          double a = c.bias ? gate_bias[row_of] : 0, b = c.bias ? up_bias[row_of] : 0;
           for (int64_t j = 0; j < k; ++j) {
             const double xj = x[static_cast<size_t>(t * k + j)];
             a += xj * gate[static_cast<size_t>((expert * m + h) * k + j)];
