@@ -16,5 +16,8 @@ void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_quantize(CLI::App& app);
+void add_template(CLI::App& app);
+void add_split(CLI::App& app);
+void add_merge(CLI::App& app);
 
 }  // namespace tandem::tools
