@@ -12,6 +12,7 @@ TANDEM_HD inline float activate(Activation activation, float x) {
     case Activation::gelu: return 0.5f * x * erfcf(-x * 0.70710678f);
     case Activation::gelu_tanh: return 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
     case Activation::relu2: return x < 0.0f ? 0.0f : x * x;
+    case Activation::swiglu_oai: break;  // refused: it is not a product of act(gate) and up
   }
   return x;
 }

@@ -66,6 +66,7 @@ class GluStep final : public Step {
 }  // namespace
 
 std::string why_not_glu(const Graph& graph, const Node& node) {
+  if (std::get<GluOp>(node.op).activation == Activation::swiglu_oai) return "its activation is swiglu_oai";
   for (int i : {1, 2}) {
     if (std::string why = why_not_weight(graph, node.inputs[i]); !why.empty()) return why;
   }

@@ -198,6 +198,10 @@ class MoeFfnStep final : public Step {
 }  // namespace
 
 std::string why_not_moe_ffn(const Graph& graph, const Node& node) {
+  if (std::get<MoeFfnOp>(node.op).activation == Activation::swiglu_oai) return "its activation is swiglu_oai";
+  for (size_t i : {6, 7, 8}) {
+    if (node.inputs[i] != kNoTensor) return "its experts have biases";
+  }
   for (int i : {2, 3, 4}) {
     if (std::string why = why_not_weight(graph, node.inputs[static_cast<size_t>(i)]); !why.empty()) return why;
   }
@@ -206,7 +210,7 @@ std::string why_not_moe_ffn(const Graph& graph, const Node& node) {
 }
 
 StepPtr compile_moe_ffn(const CompileContext& context, const Node& node) {
-  TANDEM_CHECK(node.inputs.size() == 6);
+  TANDEM_CHECK(node.inputs.size() == 9);
   return std::make_unique<MoeFfnStep>(context, node);
 }
 

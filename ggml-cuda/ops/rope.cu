@@ -18,6 +18,8 @@ constexpr int kHeadsPerBlock = 8;
 struct RopeTable {
   double turns_per_position[kMaxPairs];
   float magnitude;
+  float temperature_scale;  // rope_temperature(), on the device
+  int temperature_length;
 };
 
 template <RopeStyle kStyle>
@@ -25,10 +27,12 @@ __global__ void rotate(float* x, const int32_t* positions, const __grid_constant
                        int head_dim, int n_pairs) {
   __shared__ float2 rotation[kMaxPairs];  // cosine, sine
   const int32_t position = positions[blockIdx.x];
+  const float magnitude =
+      table.magnitude * (1.0f + table.temperature_scale * log1pf(static_cast<float>(position / table.temperature_length)));
   for (int i = threadIdx.x; i < n_pairs; i += blockDim.x) {
     float sine, cosine;
     sincospif(2.0f * fraction_of_turn(table.turns_per_position[i], position), &sine, &cosine);
-    rotation[i] = {table.magnitude * cosine, table.magnitude * sine};
+    rotation[i] = {magnitude * cosine, magnitude * sine};
   }
   __syncthreads();
 
@@ -67,6 +71,8 @@ class RopeStep final : public Step {
       table_.turns_per_position[i] = frequency[i] / (2 * std::numbers::pi);
     }
     table_.magnitude = rope_magnitude(op_);
+    table_.temperature_scale = op_.temperature_scale;
+    table_.temperature_length = static_cast<int>(op_.temperature_length);
   }
 
   void launch(const LaunchContext& context) const override {

@@ -1,6 +1,5 @@
 // Every architecture from a Hugging Face folder to logits: what transformers computes for a tiny model (see
-// scripts/reference_logits.py) against convert and our own graph. Where this build has no graph for an architecture yet,
-// the names, shapes and values of the converted tensors are what is checked.
+// scripts/reference_logits.py) against convert and our own graph.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,11 +40,9 @@ class Families : public testing::TestWithParam<std::string> {
     return path;
   }
 
-  static bool has_graph(const std::string& path) {
+  static bool has_dtype(const std::string& path, DType dtype) {
     const GgufFile file(path);
-    const auto name = file.metadata().get<std::string>("general.architecture");
-    const auto known = architectures();
-    return std::any_of(known.begin(), known.end(), [&](const ArchitectureEntry& e) { return e.name == name; });
+    return std::any_of(file.tensors().begin(), file.tensors().end(), [&](const TensorInfo& t) { return t.dtype == dtype; });
   }
 
   struct Deviation {
@@ -58,6 +55,7 @@ class Families : public testing::TestWithParam<std::string> {
     const auto model = Model::load(path);
     const auto device = cpu::make_cpu_device({2, 2});
     SessionOptions options;
+    options.n_ctx = family_.n_ctx();
     options.n_ubatch = n_ubatch;
     options.all_logits = true;
     options.k_dtype = options.v_dtype = DType::F32;
@@ -102,10 +100,13 @@ class Families : public testing::TestWithParam<std::string> {
 
 TEST_P(Families, LogitsAreThoseOfTransformers) {
   const std::string path = convert(OutType::F32);
-  if (!has_graph(path)) GTEST_SKIP() << "no graph for this architecture in this build; its tensors are checked";
-  for (const int64_t n_ubatch : {512, 1, 7, 33}) EXPECT_LT(deviation(path, n_ubatch).worst, 1e-3) << "-ub " << n_ubatch;
+  // Products with MXFP4 weights round activations to 8 bits, whatever the other weights are.
+  const double tolerance = has_dtype(path, DType::MXFP4) ? 3e-2 : 1e-3;
+  for (const int64_t n_ubatch : {512, 1, 7, 33}) {
+    EXPECT_LT(deviation(path, n_ubatch).worst, tolerance) << "-ub " << n_ubatch;
+  }
   EXPECT_LT(deviation(convert(OutType::BF16), 7).rms(), 2e-2);
-  EXPECT_LT(deviation(convert(OutType::Q8_0), 7).rms(), 8e-2);  // models of random weights magnify what is rounded
+  EXPECT_LT(deviation(convert(OutType::Q8_0), 7).rms(), 5e-2);
 }
 
 // Every element of every tensor of the folder is in the file, but for those of MXFP4, whose blocks are.
