@@ -98,7 +98,7 @@ std::string_view json_rule(std::string_view name) {
 }
 
 std::vector<std::string_view> json_rules_needed(std::string_view name) {
-  std::vector<std::string_view> needed = {name};
+  std::vector<std::string_view> needed = {find_rule(name)->name};  // ours, which stay
   for (size_t i = 0; i < needed.size(); ++i) {
     for (const std::string_view used : find_rule(needed[i])->uses) {
       if (std::find(needed.begin(), needed.end(), used) == needed.end()) needed.push_back(used);
