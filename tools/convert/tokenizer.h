@@ -1,8 +1,8 @@
 // The tokenizer of a Hugging Face folder as GGUF metadata: from tokenizer.json or tokenizer.model, with what
 // tokenizer_config.json, special_tokens_map.json, config.json and generation_config.json add.
 //
-// Pure functions of the folder. Throw Error(bad_file) naming the file and the key for what is no tokenizer, or one of a
-// kind that GGUF has no name for.
+// Pure functions of the folder. Throw Error(bad_file) naming the file and the key for what is no tokenizer,
+// or one of a kind that GGUF has no name for.
 #pragma once
 
 #include <cstdint>
