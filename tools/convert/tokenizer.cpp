@@ -204,17 +204,19 @@ class Tokenizer {
     flag(data_.add_eos, "add_eos_token", false, data_.special.eos);
   }
 
+  // Ids that no token has, within the vocabulary or behind it.
   void fill_up() {
     const auto n = static_cast<size_t>(options_.n_vocab);
-    if (n == 0) return;
     if (data_.tokens.size() > n) {
       throw_error(ErrorCode::bad_file,
                   "%s: the tokenizer has %zu tokens, needed at most the vocab_size %zu of config.json",
                   data_.source.c_str(), data_.tokens.size(), n);
     }
-    for (size_t id = data_.tokens.size(); id < n; ++id) {
-      data_.tokens.push_back(
-          {format("[PAD%zu]", id), data_.kind == TokenizerKind::spm ? -10000.0f : 0.0f, TokenType::unused});
+    data_.tokens.resize(n);
+    const float score = data_.kind == TokenizerKind::spm ? -10000.0f : 0.0f;
+    for (size_t id = 0; id < n; ++id) {
+      if (data_.tokens[id].text.empty())
+        data_.tokens[id] = {format("[PAD%zu]", id), score, TokenType::unused};
     }
   }
 

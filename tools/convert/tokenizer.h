@@ -26,7 +26,8 @@ void add_tokenizer(const std::string& folder, const JsonObject& config, const To
 
 // Parts of it, each in a file of its own.
 
-// tokenizer.json (tokenizer_json.cpp): tokens, merges, kind, and what its post-processor adds.
+// tokenizer.json (tokenizer_json.cpp): tokens (without a text where an id has none), merges, kind, and what
+// its post-processor adds.
 VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre);
 bool is_byte_level(const JsonObject& tokenizer_json);
 // Sets the added tokens of an array of {id, content, special}.

@@ -223,9 +223,6 @@ VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre) {
   }
   apply_added_tokens(json, data);
   if (const auto part = json.object("post_processor")) read_template(json, *part, data);
-  for (size_t id = 0; id < data.tokens.size(); ++id) {
-    if (data.tokens[id].text.empty()) data.tokens[id] = {format("[PAD%zu]", id), 0, TokenType::unused};
-  }
   return data;
 }
 
