@@ -1,5 +1,5 @@
-// Hugging Face folders that are no model: each is refused with one line that names file, tensor or key, and leaves
-// nothing behind.
+// Hugging Face folders that are no model: each is refused with one line that names file, tensor or key, and
+// leaves nothing behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,19 +80,22 @@ TEST_F(BadFolder, NoFolderOrNoFiles) {
   EXPECT_THAT(refusal_of_folder(directory_.path("nowhere"), ErrorCode::io), HasSubstr("nowhere"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.clear(); }), HasSubstr("no weights"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer = nullptr; }), HasSubstr("tokenizer.model"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "{"; }), HasSubstr("config.json: not valid JSON"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "[1]"; }), HasSubstr("needed a JSON object"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "{"; }),
+              HasSubstr("config.json: not valid JSON"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "[1]"; }),
+              HasSubstr("needed a JSON object"));
   std::string deep(100000, '[');
   EXPECT_THAT(refusal([&](HfFolder& f) { f.files["tokenizer.json"] = deep; }), HasSubstr("tokenizer.json"));
 }
 
 TEST_F(BadFolder, Config) {
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["architectures"] = {"RwkvForCausalLM"}; }),
-              AllOf(HasSubstr("RwkvForCausalLM"), HasSubstr("LlamaForCausalLM"), HasSubstr("GptOssForCausalLM")));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.config["architectures"] = {"RwkvForCausalLM"}; }),
+      AllOf(HasSubstr("RwkvForCausalLM"), HasSubstr("LlamaForCausalLM"), HasSubstr("GptOssForCausalLM")));
   EXPECT_THAT(refusal([](HfFolder& f) { f.config.erase("architectures"); }), HasSubstr("architectures"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.config["architectures"] = 3; }), HasSubstr("architectures"));
-  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
-                          "max_position_embeddings", "rms_norm_eps"}) {
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                          "vocab_size", "max_position_embeddings", "rms_norm_eps"}) {
     EXPECT_THAT(refusal([&](HfFolder& f) { f.config.erase(key); }), HasSubstr(key));
     EXPECT_THAT(refusal([&](HfFolder& f) { f.config[key] = "many"; }), HasSubstr(key));
     if (std::string(key) == "rms_norm_eps") continue;
@@ -100,49 +103,72 @@ TEST_F(BadFolder, Config) {
     EXPECT_THAT(refusal([&](HfFolder& f) { f.config[key] = 1.5; }), HasSubstr(key));
     EXPECT_THAT(refusal([&](HfFolder& f) { f.config[key] = uint64_t{1} << 63; }), HasSubstr(key));
   }
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["num_key_value_heads"] = 3; }), HasSubstr("num_key_value_heads"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["rope_scaling"] = {{"type", "spiral"}}; }), HasSubstr("spiral"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["rope_scaling"] = {{"type", "linear"}}; }),
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["num_key_value_heads"] = 3; }),
+              HasSubstr("num_key_value_heads"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.config["rope_scaling"] = {{"type", "spiral"}};
+              }),
+              HasSubstr("spiral"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.config["rope_scaling"] = {{"type", "linear"}};
+              }),
               HasSubstr("rope_scaling.factor"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["rope_scaling"]["long_factor"] = {1, 2}; }, "phi3_longrope_long"),
+  EXPECT_THAT(refusal(
+                  [](HfFolder& f) {
+                    f.config["rope_scaling"]["long_factor"] = {1, 2};
+                  },
+                  "phi3_longrope_long"),
               HasSubstr("long_factor"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.config["num_experts_per_tok"] = 9; }, "mixtral"),
               HasSubstr("num_experts_per_tok"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["layer_types"][0] = "full_attention"; }, "gemma3_scaled_rope"),
-              HasSubstr("layer_types"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["norm_topk_prob"] = false; }, "qwen3_moe"), HasSubstr("norm_topk_prob"));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.config["layer_types"][0] = "full_attention"; }, "gemma3_scaled_rope"),
+      HasSubstr("layer_types"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["norm_topk_prob"] = false; }, "qwen3_moe"),
+              HasSubstr("norm_topk_prob"));
 }
 
 TEST_F(BadFolder, SafetensorsHeader) {
   EXPECT_THAT(refusal_of_weights("abc"), HasSubstr("found 3 bytes"));
-  EXPECT_THAT(refusal_of_weights(test::ByteString().u64(5000).raw("{}").bytes()), HasSubstr("the header says it has 5000"));
-  EXPECT_THAT(refusal_of_weights(test::ByteString().u64(~uint64_t{0}).raw("{}").bytes()), HasSubstr("the header says"));
+  EXPECT_THAT(refusal_of_weights(test::ByteString().u64(5000).raw("{}").bytes()),
+              HasSubstr("the header says it has 5000"));
+  EXPECT_THAT(refusal_of_weights(test::ByteString().u64(~uint64_t{0}).raw("{}").bytes()),
+              HasSubstr("the header says"));
   EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\":", 0)), HasSubstr("header: not valid JSON"));
   EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\": 3}", 0)), HasSubstr(": a"));
   const auto entry = [](const char* rest) { return std::string("{\"w\":{") + rest + "}}"; };
-  EXPECT_THAT(refusal_of_weights(safetensors_of(entry(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"), 4)),
-              AllOf(HasSubstr("w.dtype"), HasSubstr("F8_E4M3"), HasSubstr("BF16")));
-  EXPECT_THAT(refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), 4)),
-              HasSubstr("w.shape"));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"), 4)),
+      AllOf(HasSubstr("w.dtype"), HasSubstr("F8_E4M3"), HasSubstr("BF16")));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), 4)),
+      HasSubstr("w.shape"));
   EXPECT_THAT(refusal_of_weights(safetensors_of(
                   entry(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"), 4)),
               HasSubstr("w.shape"));
-  EXPECT_THAT(refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[1],"data_offsets":[0,8])"), 8)),
-              AllOf(HasSubstr("8 bytes"), HasSubstr("needed 4")));
-  EXPECT_THAT(refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), 4)),
-              HasSubstr("w.data_offsets"));
-  EXPECT_THAT(refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4)),
-              HasSubstr("w.data_offsets"));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[1],"data_offsets":[0,8])"), 8)),
+      AllOf(HasSubstr("8 bytes"), HasSubstr("needed 4")));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), 4)),
+      HasSubstr("w.data_offsets"));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4)),
+      HasSubstr("w.data_offsets"));
 }
 
 TEST_F(BadFolder, HolesAndOverlaps) {
   const auto two = [](const char* first, const char* second, size_t n) {
     return safetensors_of(std::string(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)") + first +
-                              R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}", n);
+                              R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}",
+                          n);
   };
-  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[2,6]", 6)), AllOf(HasSubstr("tensor b"), HasSubstr("overlaps")));
-  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[6,10]", 10)), AllOf(HasSubstr("tensor b"), HasSubstr("hole")));
-  EXPECT_THAT(refusal_of_weights(two("[4,8]", "[8,12]", 12)), AllOf(HasSubstr("tensor a"), HasSubstr("hole")));
+  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[2,6]", 6)),
+              AllOf(HasSubstr("tensor b"), HasSubstr("overlaps")));
+  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[6,10]", 10)),
+              AllOf(HasSubstr("tensor b"), HasSubstr("hole")));
+  EXPECT_THAT(refusal_of_weights(two("[4,8]", "[8,12]", 12)),
+              AllOf(HasSubstr("tensor a"), HasSubstr("hole")));
   EXPECT_THAT(refusal_of_weights(two("[0,4]", "[4,8]", 9)), HasSubstr("1 bytes behind the last tensor"));
 }
 
@@ -155,13 +181,15 @@ TEST_F(BadFolder, Shards) {
   };
   std::string path = sharded("missing");
   std::filesystem::remove(path + "/model-2.safetensors");
-  EXPECT_THAT(refusal_of_folder(path), AllOf(HasSubstr("model-2.safetensors is missing"), HasSubstr("tensors")));
+  EXPECT_THAT(refusal_of_folder(path),
+              AllOf(HasSubstr("model-2.safetensors is missing"), HasSubstr("tensors")));
   path = sharded("swapped");
   std::filesystem::copy_file(path + "/model-1.safetensors", path + "/model-2.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(refusal_of_folder(path), HasSubstr("the index"));
   path = sharded("outside");
-  test::write_file(path + "/model.safetensors.index.json", R"({"weight_map": {"a": "../model-1.safetensors"}})");
+  test::write_file(path + "/model.safetensors.index.json",
+                   R"({"weight_map": {"a": "../model-1.safetensors"}})");
   EXPECT_THAT(refusal_of_folder(path), HasSubstr("in the same folder"));
   path = sharded("twice");
   std::filesystem::remove(path + "/model.safetensors.index.json");
@@ -171,26 +199,37 @@ TEST_F(BadFolder, Shards) {
 
 TEST_F(BadFolder, Tensors) {
   EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.erase(kQ); }), AllOf(HasSubstr(kQ), HasSubstr("missing")));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.erase("lm_head.weight"); f.config["tie_word_embeddings"] = false; }),
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.tensors.erase("lm_head.weight");
+                f.config["tie_word_embeddings"] = false;
+              }),
               HasSubstr("lm_head.weight"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.tensors["model.layers.0.extra.weight"] = f.tensors[kQ]; }),
               HasSubstr("model.layers.0.extra.weight"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors[kQ].shape = {32, 128}; }),
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.tensors[kQ].shape = {32, 128};
+              }),
               AllOf(HasSubstr(kQ), HasSubstr("[32, 128]"), HasSubstr("[64, 64]")));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors[kQ].dtype = "I16"; }), AllOf(HasSubstr(kQ), HasSubstr("I16")));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.block_sparse_moe.experts.2.w3.weight"); }, "mixtral"),
-              HasSubstr("experts.2.w3"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.mlp.experts.down_proj_scales"); }, "gpt_oss"),
-              HasSubstr("down_proj_scales"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors[kQ].dtype = "I16"; }),
+              AllOf(HasSubstr(kQ), HasSubstr("I16")));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.block_sparse_moe.experts.2.w3.weight"); },
+              "mixtral"),
+      HasSubstr("experts.2.w3"));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.mlp.experts.down_proj_scales"); }, "gpt_oss"),
+      HasSubstr("down_proj_scales"));
 }
 
 TEST_F(BadFolder, NanAndInfiniteWeightsAreCountedAndNamed) {
   const auto spoil = [](std::initializer_list<uint16_t> values) {
     return [values = std::vector<uint16_t>(values)](HfFolder& f) {
-      for (size_t i = 0; i < values.size(); ++i) std::memcpy(f.tensors[kQ].bytes.data() + 200 * i, &values[i], 2);
+      for (size_t i = 0; i < values.size(); ++i)
+        std::memcpy(f.tensors[kQ].bytes.data() + 200 * i, &values[i], 2);
     };
   };
-  EXPECT_THAT(refusal(spoil({0x7fc0, 0xffc1, 0x7f80})), AllOf(HasSubstr(kQ), HasSubstr("2 NaN, 1 infinite of the 4096")));
+  EXPECT_THAT(refusal(spoil({0x7fc0, 0xffc1, 0x7f80})),
+              AllOf(HasSubstr(kQ), HasSubstr("2 NaN, 1 infinite of the 4096")));
   EXPECT_THAT(refusal(spoil({0x7f00})), AllOf(HasSubstr("1 too large for F16"), HasSubstr("bf16")));
   type_ = tools::OutType::Q8_0;
   EXPECT_THAT(refusal(spoil({0xff80})), HasSubstr("1 infinite"));
@@ -202,7 +241,8 @@ TEST_F(BadFolder, Tokenizer) {
   };
   EXPECT_THAT(model([](Json& m) { m.erase("merges"); }), HasSubstr("model.merges: found nothing"));
   EXPECT_THAT(model([](Json& m) { m["merges"] = Json::array(); }), HasSubstr("an empty list"));
-  EXPECT_THAT(model([](Json& m) { m["merges"][1] = "q q"; }), AllOf(HasSubstr("q q"), HasSubstr("\"qq\" is none")));
+  EXPECT_THAT(model([](Json& m) { m["merges"][1] = "q q"; }),
+              AllOf(HasSubstr("q q"), HasSubstr("\"qq\" is none")));
   EXPECT_THAT(model([](Json& m) { m["merges"][1] = {"only"}; }), HasSubstr("two tokens"));
   EXPECT_THAT(model([](Json& m) { m["merges"][1] = 7; }), HasSubstr("two tokens"));
   EXPECT_THAT(model([](Json& m) { m["type"] = "Unigram"; }), AllOf(HasSubstr("Unigram"), HasSubstr("BPE")));
@@ -210,18 +250,27 @@ TEST_F(BadFolder, Tokenizer) {
   EXPECT_THAT(model([](Json& m) { m["vocab"]["a"] = -5; }), HasSubstr("vocab.a"));
   EXPECT_THAT(model([](Json& m) { m["vocab"]["a"] = m["vocab"]["b"]; }), HasSubstr("which is that of"));
   EXPECT_THAT(model([](Json& m) { m["vocab"]["a"] = uint64_t{1} << 40; }), HasSubstr("vocab.a"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.config["vocab_size"] = 60; }), AllOf(HasSubstr("tokens"), HasSubstr("60")));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["vocab_size"] = 60; }),
+              AllOf(HasSubstr("tokens"), HasSubstr("60")));
   EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer.erase("model"); }), HasSubstr("model"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["pre_tokenizer"] = nullptr; }), HasSubstr("pre_tokenizer"));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["pre_tokenizer"]["type"] = 5; }), HasSubstr("not as needed"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["pre_tokenizer"] = nullptr; }),
+              HasSubstr("pre_tokenizer"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["pre_tokenizer"]["type"] = 5; }),
+              HasSubstr("pre_tokenizer.type"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", {5}}};
+              }),
+              HasSubstr("not as needed"));
   EXPECT_THAT(refusal([](HfFolder& f) {
                 f.tokenizer["pre_tokenizer"] = {
                     {"type", "Sequence"},
-                    {"pretokenizers", {{{"type", "Split"}, {"pattern", {{"Regex", "[aeiou]+"}}}, {"behavior", "Isolated"}},
-                                       {{"type", "ByteLevel"}, {"use_regex", false}}}}};
+                    {"pretokenizers",
+                     {{{"type", "Split"}, {"pattern", {{"Regex", "[aeiou]+"}}}, {"behavior", "Isolated"}},
+                      {{"type", "ByteLevel"}, {"use_regex", false}}}}};
               }),
               AllOf(HasSubstr("pre_tokenizer"), HasSubstr("--pre")));
-  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["added_tokens"][0]["id"] = -3; }), HasSubstr("added_tokens"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["added_tokens"][0]["id"] = -3; }),
+              HasSubstr("added_tokens"));
 }
 
 TEST_F(BadFolder, SentencePieceModel) {
@@ -233,11 +282,20 @@ TEST_F(BadFolder, SentencePieceModel) {
   };
   EXPECT_THAT(with(""), HasSubstr("no pieces"));
   EXPECT_THAT(with("\x0a\xff"), HasSubstr("tokenizer.model"));
-  EXPECT_THAT(with("\x0a\x7f" "abc"), HasSubstr("longer than its message"));
-  EXPECT_THAT(with(std::string("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13)), HasSubstr("64 bits"));
-  EXPECT_THAT(with("\x0a\x04\x0a\x01" "a\x18"), HasSubstr("the end"));
-  EXPECT_THAT(with("\x0a\x05\x0a\x01" "a\x18\x09"), HasSubstr("type 9"));
-  EXPECT_THAT(with("\x0a\x03\x0a\x01" "a\x12\x02\x18\x01"), HasSubstr("unigram"));
+  EXPECT_THAT(with("\x0a\x7f"
+                   "abc"),
+              HasSubstr("longer than its message"));
+  EXPECT_THAT(with(std::string("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13)),
+              HasSubstr("64 bits"));
+  EXPECT_THAT(with("\x0a\x04\x0a\x01"
+                   "a\x18"),
+              HasSubstr("the end"));
+  EXPECT_THAT(with("\x0a\x05\x0a\x01"
+                   "a\x18\x09"),
+              HasSubstr("type 9"));
+  EXPECT_THAT(with("\x0a\x03\x0a\x01"
+                   "a\x12\x02\x18\x01"),
+              HasSubstr("unigram"));
 }
 
 TEST_F(BadFolder, TheOutputIsNoInput) {

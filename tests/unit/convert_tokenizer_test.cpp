@@ -68,9 +68,11 @@ TEST_F(ConvertTokenizer, SpecialIds) {
   EXPECT_FALSE(m.has("tokenizer.ggml.eot_token_id"));
   folder_.generation_config = {{"eos_token_id", {8, 9}}};
   m = convert();
-  EXPECT_EQ(id(m, "eos"), 8u);  // generation_config.json is closer to what runs; a second end is the end of a turn
+  EXPECT_EQ(id(m, "eos"),
+            8u);  // generation_config.json is closer to what runs; a second end is the end of a turn
   EXPECT_EQ(id(m, "eot"), 9u);
-  folder_.tokenizer_config = {{"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}, {"pad_token", nullptr}};
+  folder_.tokenizer_config = {
+      {"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}, {"pad_token", nullptr}};
   m = convert();
   EXPECT_EQ(id(m, "bos"), 1u);  // the tokenizer's own words count most
   EXPECT_EQ(id(m, "eos"), 2u);
@@ -83,17 +85,19 @@ TEST_F(ConvertTokenizer, SpecialIds) {
 TEST_F(ConvertTokenizer, WhetherBosAndEosAreAdded) {
   const auto flags = [&] {
     const Metadata m = convert();
-    return std::pair(m.get<bool>("tokenizer.ggml.add_bos_token"), m.get<bool>("tokenizer.ggml.add_eos_token"));
+    return std::pair(m.get<bool>("tokenizer.ggml.add_bos_token"),
+                     m.get<bool>("tokenizer.ggml.add_eos_token"));
   };
   folder_.tokenizer_config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   EXPECT_EQ(flags(), std::pair(false, false));
   folder_.tokenizer_config["add_bos_token"] = true;
   EXPECT_EQ(flags(), std::pair(true, false));
-  const nlohmann::json bos{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, text{{"Sequence", {{"id", "A"}}}},
-      eos{{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
+  const nlohmann::json bos{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+      text{{"Sequence", {{"id", "A"}}}}, eos{{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
   folder_.tokenizer["post_processor"] = {
       {"type", "Sequence"},
-      {"processors", {{{"type", "ByteLevel"}}, {{"type", "TemplateProcessing"}, {"single", {bos, text, eos}}}}}};
+      {"processors",
+       {{{"type", "ByteLevel"}}, {{"type", "TemplateProcessing"}, {"single", {bos, text, eos}}}}}};
   folder_.tokenizer_config["add_bos_token"] = false;  // what the tokenizer does, not what is said about it
   EXPECT_EQ(flags(), std::pair(true, true));
   folder_.tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {text}}};
@@ -133,7 +137,8 @@ TEST_F(ConvertTokenizer, PreTokenizers) {
   const auto named = [&](const nlohmann::json& steps, const nlohmann::json& normalizer, bool ignore_merges) {
     nlohmann::json parts = nlohmann::json::array();
     for (const std::string regex : steps) {
-      parts.push_back({{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}});
+      parts.push_back(
+          {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}});
     }
     parts.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
     folder_.tokenizer["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};
@@ -158,7 +163,8 @@ TEST_F(ConvertTokenizer, PreTokenizers) {
       only_splits = only_splits && step.how == SplitStep::isolate;
     }
     if (!only_splits) continue;
-    const std::string name = named(steps, spec.normalization == Normalization::nfc ? nfc : nlohmann::json(), spec.ignore_merges);
+    const std::string name =
+        named(steps, spec.normalization == Normalization::nfc ? nfc : nlohmann::json(), spec.ignore_merges);
     const PreTokenizerSpec* found = find_pre_tokenizer(name);
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->ignore_merges, spec.ignore_merges) << spec.names;
@@ -186,7 +192,8 @@ std::string piece(const std::string& text, float score, char type) {
 TEST_F(ConvertTokenizer, SentencePieceModel) {
   std::string model = piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("</s>", 0, 3);
   for (int b = 0; b < 256; ++b) model += piece(format("<0x%02X>", static_cast<unsigned>(b)), 0, 6);
-  model += piece("\xe2\x96\x81", -2, 1) + piece("h", -3, 1) + piece("i", -4, 1) + piece("hi", -1, 1) + piece("<mark>", 0, 4);
+  model += piece("\xe2\x96\x81", -2, 1) + piece("h", -3, 1) + piece("i", -4, 1) + piece("hi", -1, 1) +
+           piece("<mark>", 0, 4);
   model += field(2, "\x18\x02") + field(3, std::string("\x18\x00\x20\x00", 4));
   folder_.tokenizer = nullptr;
   folder_.files["tokenizer.model"] = model;
@@ -203,7 +210,8 @@ TEST_F(ConvertTokenizer, SentencePieceModel) {
   const auto scores = m.get_vector<float>("tokenizer.ggml.scores");
   EXPECT_EQ(scores[262], -1.0f);
   const auto types = m.get_vector<int32_t>("tokenizer.ggml.token_type");
-  EXPECT_THAT(std::vector<int32_t>(types.begin() + 258, types.begin() + 265), ElementsAre(6, 1, 1, 1, 1, 4, 5));
+  EXPECT_THAT(std::vector<int32_t>(types.begin() + 258, types.begin() + 265),
+              ElementsAre(6, 1, 1, 1, 1, 4, 5));
   EXPECT_EQ(types[270], 3);
   EXPECT_EQ(id(m, "eos"), 270u);
   EXPECT_FALSE(m.get<bool>("tokenizer.ggml.add_space_prefix"));
