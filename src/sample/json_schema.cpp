@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMostBytes = 256 << 10;
 constexpr int kMostDepth = 200;
 constexpr size_t kMostRules = 20000;
-constexpr size_t kMostBranches = 300;  // of oneOf: each is compared with each
+constexpr size_t kMostBranches = 200;  // of oneOf: each is compared with each
 constexpr size_t kMostGrammarBytes = GrammarLimits::kTextBytes;
 
 // Each schema inside another becomes a rule; equal ones the same. They wait in a queue, so that no depth of
@@ -71,8 +71,9 @@ class Converter {
       const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
       name += plain ? c : '-';
     }
-    const size_t n = n_named_[name]++;
-    return n == 0 ? name : unique_name(name + "-" + std::to_string(n));
+    const std::string base = name;
+    while (!names_.insert(name).second) name = base + "-" + std::to_string(++n_named_[base]);
+    return name;
   }
 
   // The name of the rule for a schema, which is made later if it is new.
@@ -389,7 +390,8 @@ class Converter {
   SchemaResolver resolver_;
   std::deque<Waiting> waiting_;
   std::unordered_map<std::string, std::string> rule_of_;  // plain schema as text -> rule
-  std::map<std::string, size_t> n_named_;
+  std::set<std::string> names_;                           // of the rules
+  std::map<std::string, size_t> n_named_;                 // the number that was last put behind a name
   std::vector<std::pair<std::string, std::string>> rules_;
   std::vector<std::string_view> json_rules_used_;
   size_t n_bytes_ = 0;

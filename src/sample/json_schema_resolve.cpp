@@ -6,7 +6,7 @@
 namespace tandem::schema {
 namespace {
 
-constexpr size_t kMostSteps = 1000000;
+constexpr size_t kMostSteps = 400000;
 constexpr int kDeepestReference = 64;
 
 bool is_one_of(std::string_view key, std::initializer_list<std::string_view> keys) {

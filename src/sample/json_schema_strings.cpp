@@ -81,7 +81,7 @@ std::vector<NamedRule> string_except(const std::vector<std::string>& names, cons
   }
   const std::vector<CodeRange> plain = plain_characters();
   const std::string any = char_class(plain) + "*";
-  std::vector<NamedRule> rules = {{rule, literal("\"") + " " + rule + "-0 " + literal("\"")}};
+  std::vector<NamedRule> rules = {{rule, literal("\"") + " " + rule + "_0 " + literal("\"")}};
   for (size_t i = 0; i < tree.size(); ++i) {
     std::vector<CodeRange> others = complement(plain);
     std::string body = tree[i].ends ? "" : "\"\" | ";
@@ -89,10 +89,10 @@ std::vector<NamedRule> string_except(const std::vector<std::string>& names, cons
       const uint32_t point = code_point(c);
       others.push_back({point, point});
       const bool is_plain = point >= 0x20 && c != "\"" && c != "\\";
-      if (is_plain) body += literal(c) + " " + rule + "-" + std::to_string(child) + " | ";
+      if (is_plain) body += literal(c) + " " + rule + "_" + std::to_string(child) + " | ";
     }
     body += char_class(complement(normalized(std::move(others)))) + " " + any;
-    rules.push_back({rule + "-" + std::to_string(i), body});
+    rules.push_back({rule + "_" + std::to_string(i), body});
   }
   return rules;
 }

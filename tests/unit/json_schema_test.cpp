@@ -240,11 +240,11 @@ TEST(JsonSchema, HostileSizesAreRefused) {
   EXPECT_THAT(refusal(std::string(1 << 20, ' ')), HasSubstr("the limit is"));
   // Doubles with each reference.
   std::string doubling = R"({"$ref":"#/$defs/0","$defs":{)";
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 25; ++i) {
     const std::string next = R"({"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"}";
     doubling += "\"" + std::to_string(i) + R"(":{"allOf":[)" + next + "," + next + "]},";
   }
-  EXPECT_THAT(refusal(doubling + R"("40":{"type":"null"}}})"), HasSubstr("too many steps"));
+  EXPECT_THAT(refusal(doubling + R"("25":{"type":"null"}}})"), HasSubstr("too many steps"));
   // A long chain of references costs no stack.
   std::string chain = R"({"$ref":"#/$defs/0","$defs":{)";
   for (int i = 0; i < 3000; ++i) {
