@@ -16,5 +16,6 @@ void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_quantize(CLI::App& app);
 void add_template(CLI::App& app);
+void add_chat(CLI::App& app);
 
 }  // namespace tandem::tools

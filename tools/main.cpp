@@ -17,8 +17,8 @@ namespace tandem::tools {
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
-constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,    add_perplexity, add_inspect,
-                                            add_tokenize, add_template, add_quantize,   add_synth};
+constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_chat,     add_bench,    add_perplexity, add_inspect,
+                                            add_tokenize, add_template, add_quantize, add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);

@@ -28,16 +28,6 @@ struct RunOptions {
   bool context_shift = false;
 };
 
-SamplerModel sampler_model(const Session& session) {
-  const Vocab& vocab = session.model().vocab();
-  SamplerModel m;
-  m.n_vocab = static_cast<int32_t>(session.model().hparams().n_vocab);
-  m.n_ctx = static_cast<int32_t>(session.n_ctx());
-  m.eog.assign(vocab.eog_ids().begin(), vocab.eog_ids().end());
-  m.piece = [&vocab](int32_t id) { return id < vocab.size() ? vocab.token_to_piece(id) : std::string(); };
-  return m;
-}
-
 // Throws Error unless the prompt is text that a model can continue.
 void check_prompt(const std::string& prompt, const TextOptions& options) {
   const std::string source = options.file.empty() ? "the prompt" : printable(options.file, 4096);

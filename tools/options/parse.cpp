@@ -27,6 +27,7 @@ constexpr ShortForm kShortForms[] = {
     {"cmoe", "cpu-moe"},       {"ncmoe", "n-cpu-moe"},
     {"sm", "split-mode"},      {"ts", "tensor-split"},
     {"mg", "main-gpu"},        {"dev", "device"},
+    {"sys", "system-prompt"},  {"sysf", "system-prompt-file"},
 };
 
 const CLI::Option* find_long(const CLI::App& app, std::string_view name) {
