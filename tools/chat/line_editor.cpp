@@ -173,6 +173,7 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
     el_push(edit, kInsertInitial);
   }
   was_interrupted = false;
+  el_set(edit, EL_PREP_TERM, 1);  // before anybody is told that we listen
   say(kPasteOn);
   int n = 0;
   errno = 0;

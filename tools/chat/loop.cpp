@@ -9,7 +9,7 @@
 namespace tandem::tools {
 namespace {
 
-// Keys typed during an answer do not show up within it; the next prompt gets them.
+// Keys typed while no line is edited do not show up within an answer; the next line gets them.
 class NoEcho {
  public:
   NoEcho() : saved_(isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &settings_) == 0) {
@@ -42,7 +42,6 @@ AnswerCallbacks ChatLoop::callbacks() const {
 Answer ChatLoop::show(const std::function<Answer(const AnswerCallbacks&)>& make) {
   Answer answer;
   try {
-    const NoEcho quiet;
     answer = make(callbacks());
   } catch (const ClosedPipe&) {
     throw;
@@ -102,6 +101,7 @@ void ChatLoop::handle(const std::string& line) {
 }
 
 void ChatLoop::interactive(const Interactive& how) {
+  const NoEcho quiet;  // before the editor, which returns to what it found
   if (!how.first.empty()) {
     if (how.single_turn) return single_turn(how.first);
     try_to([&] { turn(how.first); });
