@@ -25,5 +25,6 @@ void add_imatrix(CLI::App& app);
 void add_split(CLI::App& app);
 void add_merge(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_chat(CLI::App& app);
 
 }  // namespace tandem::tools

@@ -2,14 +2,18 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "engine/generate.h"
+#include "engine/session_file.h"
+#include "text/stream_detokenizer.h"
 #include "text/utf8.h"
 #include "tools/command.h"
+#include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/setup.h"
 
@@ -26,17 +30,9 @@ struct RunOptions {
   TextOptions text;
   LogOptions log;
   bool context_shift = false;
+  std::string prompt_cache;  // a session file
+  bool prompt_cache_all = false, prompt_cache_ro = false;
 };
-
-SamplerModel sampler_model(const Session& session) {
-  const Vocab& vocab = session.model().vocab();
-  SamplerModel m;
-  m.n_vocab = static_cast<int32_t>(session.model().hparams().n_vocab);
-  m.n_ctx = static_cast<int32_t>(session.n_ctx());
-  m.eog.assign(vocab.eog_ids().begin(), vocab.eog_ids().end());
-  m.piece = [&vocab](int32_t id) { return id < vocab.size() ? vocab.token_to_piece(id) : std::string(); };
-  return m;
-}
 
 // Throws Error unless the prompt is text that a model can continue.
 void check_prompt(const std::string& prompt, const TextOptions& options) {
@@ -57,6 +53,14 @@ void check_fits(const Session& session, size_t n_prompt) {
               n_prompt, static_cast<long long>(session.n_ctx()), n_prompt + 1);
 }
 
+// As it was shown when it was generated.
+std::string text_of(const Vocab& vocab, std::span<const int32_t> ids) {
+  StreamDetokenizer detokenizer(vocab);
+  std::string text;
+  for (const int32_t id : ids) text += detokenizer.add(id);
+  return text;
+}
+
 // How far a long prompt has been read, on a terminal only; gone when it is done.
 void show_prompt_progress(int64_t n_done, size_t n_prompt, const TextOptions& options) {
   if (isatty(2) == 0 || options.simple_io) return;
@@ -71,6 +75,30 @@ bool use_color(const TextOptions& options) {
   if (options.color == OnOffAuto::on) return true;
   const char* no_color = std::getenv("NO_COLOR");
   return isatty(1) != 0 && (no_color == nullptr || *no_color == '\0');
+}
+
+// How much of the prompt a cache file gives. Its tokens are the session's afterwards; the last one of the prompt is left
+// to compute, for its logits.
+struct CachedPrompt {
+  size_t n_tokens = 0;   // of the prompt
+  bool complete = false; // nothing would be new in the file
+};
+
+CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std::vector<int32_t>& ids) {
+  CachedPrompt cached;
+  if (options.prompt_cache.empty() || access(options.prompt_cache.c_str(), F_OK) != 0) return cached;
+  const SessionFile file(options.prompt_cache, session);
+  const std::vector<int32_t>& tokens = file.tokens();
+  if (ids.empty()) ids = tokens;  // without a prompt the cached text goes on
+  if (ids.empty()) return cached;
+  const auto common = static_cast<size_t>(std::mismatch(tokens.begin(), tokens.end(), ids.begin(), ids.end()).first -
+                                          tokens.begin());
+  cached.complete = common == ids.size();
+  cached.n_tokens = std::min(common, ids.size() - 1);
+  file.restore(session, cached.n_tokens);
+  log_info("%s: %zu of the prompt's %zu tokens are known", printable(options.prompt_cache, 4096).c_str(),
+           cached.n_tokens, ids.size());
+  return cached;
 }
 
 const char* reason_text(StopReason reason) {
@@ -97,21 +125,29 @@ void run(RunOptions& options) {
   note_no_effect(options.context);
   const auto devices = make_devices(options.threads, options.offload);
   const std::string prompt = read_prompt(options.text);
-  check_prompt(prompt, options.text);
+  const bool from_cache = prompt.empty() && access(options.prompt_cache.c_str(), R_OK) == 0;
+  if (!from_cache) check_prompt(prompt, options.text);
   const std::unique_ptr<Model> model = load_model(options.model, options.rope, options.threads.numa);
   Session session(*model, pointers(devices), session_options(options.context, options.offload),
                   options.offload.explain ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
                                           : nullptr);
   Sampler sampler(options.sampling, sampler_model(session));
-  const std::vector<int32_t> ids = model->vocab().tokenize(prompt);
+  std::vector<int32_t> ids;
+  if (!from_cache) ids = model->vocab().tokenize(prompt);
   check_fits(session, ids.size());
+  const CachedPrompt cached = read_prompt_cache(options, session, ids);
+  if (ids.empty()) throw_error(ErrorCode::usage, "the prompt is empty, and so is %s", options.prompt_cache.c_str());
+  check_fits(session, ids.size());
+  for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept(ids[i]);
+  const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);
+  const bool update = !options.prompt_cache.empty() && !options.prompt_cache_ro;
 
   install_interrupt_handler();
   Output out;
   if (options.text.display_prompt) {
     const bool color = use_color(options.text);
     if (color) out.write("\x1b[33m");
-    out.write(prompt);
+    out.write(from_cache ? text_of(model->vocab(), ids) : prompt);
     if (color) out.write("\x1b[0m");
     out.flush();
   }
@@ -125,11 +161,16 @@ void run(RunOptions& options) {
     out.write(text);
     out.flush();
   };
-  callbacks.prompt_progress = [&](int64_t n_done) { show_prompt_progress(n_done, ids.size(), options.text); };
+  callbacks.prompt_progress = [&](int64_t n_done) {
+    show_prompt_progress(n_done, rest.size(), options.text);
+    const bool read = n_done == static_cast<int64_t>(rest.size());
+    if (read && update && !options.prompt_cache_all && !cached.complete) save_session(session, options.prompt_cache);
+  };
   callbacks.interrupted = [] { return interrupted(); };
   GenerateStats stats;
   try {
-    stats = generate(session, sampler, ids, generation, callbacks);
+    stats = generate(session, sampler, rest, generation, callbacks);
+    if (update && options.prompt_cache_all) save_session(session, options.prompt_cache);
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error&) {
@@ -153,6 +194,13 @@ void add_run(CLI::App& app) {
   command->add_flag("--context-shift,!--no-context-shift", options->context_shift,
                     "when the context is full, drop the older half of what --keep does not keep, and go on")
       ->group("Context");
+  const char* cache_group = "Prompt cache";
+  text(*command, "--prompt-cache", options->prompt_cache, "FILE",
+       "what was computed for the prompt is saved here, and not computed again the next time; without -p the saved text "
+       "goes on")
+      ->group(cache_group);
+  command->add_flag("--prompt-cache-all", options->prompt_cache_all, "save what is generated too")->group(cache_group);
+  command->add_flag("--prompt-cache-ro", options->prompt_cache_ro, "read the file, never write it")->group(cache_group);
   add_thread_options(*command, options->threads);
   add_offload_options(*command, options->offload);
   add_sampling_options(*command, options->sampling);

@@ -67,7 +67,7 @@ class Generation {
 
   StopReason loop(std::span<const float> logits) {
     const Vocab& vocab = session_.model().vocab();
-    StreamDetokenizer detokenizer(vocab);
+    StreamDetokenizer detokenizer(vocab, options_.special);
     StopWatch watch(options_.stop);
     // The prompt decides whether the first piece starts a text.
     for (int32_t id : prompt_) detokenizer.add(id);
@@ -83,6 +83,7 @@ class Generation {
       sampler_.accept(id);
       ++stats_.n_generated;
       if (vocab.is_eog(id)) return end(StopReason::end_of_generation);
+      if (callbacks_.token) callbacks_.token(id);
       const std::string text = detokenizer.add(id);
       emit(text);
       if (watch.add(text)) return StopReason::stop_text;
@@ -120,6 +121,16 @@ class Generation {
 };
 
 }  // namespace
+
+SamplerModel sampler_model(const Session& session) {
+  const Vocab& vocab = session.model().vocab();
+  SamplerModel m;
+  m.n_vocab = static_cast<int32_t>(session.model().hparams().n_vocab);
+  m.n_ctx = static_cast<int32_t>(session.n_ctx());
+  m.eog.assign(vocab.eog_ids().begin(), vocab.eog_ids().end());
+  m.piece = [&vocab](int32_t id) { return id < vocab.size() ? vocab.token_to_piece(id) : std::string(); };
+  return m;
+}
 
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
                        const GenerateOptions& options, const GenerateCallbacks& callbacks) {

@@ -9,6 +9,7 @@
 
 #include "engine/session.h"
 #include "sample/sampler.h"
+#include "text/vocab.h"
 
 namespace tandem {
 
@@ -17,6 +18,7 @@ struct GenerateOptions {
   int64_t n_keep = 0;              // tokens of the prompt that a context shift keeps; -1: all of it
   bool context_shift = false;      // when the context is full: drop the older half of what is not kept, and go on
   std::vector<std::string> stop;   // stop after one of these texts
+  SpecialText special = SpecialText::hidden;  // what control tokens look like in the text
 };
 
 enum class StopReason { end_of_generation, limit, context_full, stop_text, interrupted };
@@ -29,10 +31,14 @@ struct GenerateStats {
 
 // What the caller sees while it runs. All optional.
 struct GenerateCallbacks {
+  std::function<void(int32_t id)> token;                // each that is chosen, but for the one that ends it
   std::function<void(std::string_view text)> text;      // whole UTF-8 characters, as they come
   std::function<void(int64_t n_done)> prompt_progress;  // tokens of the prompt done so far
   std::function<bool()> interrupted;                    // true: finish the token and stop
 };
+
+// What a sampler must know of the session's model.
+SamplerModel sampler_model(const Session& session);
 
 // Continues `session` with the prompt's tokens and then with what the sampler chooses. The sampler has accepted what
 // the session holds already; it is given the prompt here. Throws what Session and Sampler throw.

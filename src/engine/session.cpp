@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
 
-KvConfig kv_config(const Model& model, const SessionOptions& options) {
+KvConfig make_kv_config(const Model& model, const SessionOptions& options) {
   KvConfig config;
   config.k_dtype = options.k_dtype;
   config.v_dtype = options.v_dtype;
@@ -38,7 +38,7 @@ Session::Session(const Model& model, std::vector<Device*> devices, const Session
   if (options_.n_ctx <= 0) options_.n_ctx = h.n_ctx_train;
   options_.n_batch = std::clamp<int64_t>(options_.n_batch, 1, options_.n_ctx);
   options_.n_ubatch = std::clamp<int64_t>(options_.n_ubatch, 1, options_.n_batch);
-  const KvConfig config = kv_config(model, options_);
+  const KvConfig config = make_kv_config(model, options_);
   check_kv_config(config);
 
   ShapeClass shape;
@@ -183,6 +183,40 @@ void Session::truncate(int64_t n) {
   sequence_->truncate(n);
   tokens_.resize(static_cast<size_t>(n));
   TANDEM_CHECK(sequence_->length() == n);  // nobody else shares this session's blocks
+}
+
+Device& Session::kv_device(size_t layer) const {
+  return *devices_[static_cast<size_t>(fit_.placement.layers[layer].kv)];
+}
+
+const KvLayer& Session::kv_layer(size_t layer) const {
+  return cache_->layers()[static_cast<size_t>(fit_.placement.layers[layer].kv)][layer];
+}
+
+void Session::read_kv(size_t layer, KvHalf half, std::byte* rows) const {
+  read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence_->blocks(), n_past(), rows);
+}
+
+void Session::restore(std::span<const int32_t> tokens, const KvRows& rows) {
+  truncate(0);
+  if (tokens.empty()) return;
+  check_tokens(tokens);
+  const auto n = static_cast<int64_t>(tokens.size());
+  std::vector<int32_t> slots(tokens.size());
+  sequence_->append(n, slots.data());
+  try {
+    for (size_t layer = 0; layer < kv_config().layers.size(); ++layer) {
+      for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
+        const std::span<const std::byte> data = rows(layer, half);
+        TANDEM_CHECK(data.size() == kv_token_bytes(kv_layer(layer), half) * tokens.size());
+        write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence_->blocks(), n, data.data());
+      }
+    }
+    tokens_.assign(tokens.begin(), tokens.end());
+  } catch (...) {
+    sequence_->truncate(0);
+    throw;
+  }
 }
 
 }  // namespace tandem

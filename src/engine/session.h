@@ -12,6 +12,7 @@
 #include "engine/model.h"
 #include "exec/executor.h"
 #include "kv/cache.h"
+#include "kv/rows.h"
 #include "kv/sequence.h"
 #include "plan/fit.h"
 
@@ -56,6 +57,15 @@ class Session {
   // Forgets the tokens from position n on.
   void truncate(int64_t n);
 
+  // What is cached for the tokens, for saving it: positions 0 .. n_past() - 1 of a layer, as rows of the cache's dtype
+  // [n_past, n_head_kv, head_dim].
+  const KvConfig& kv_config() const { return cache_->config(); }
+  void read_kv(size_t layer, KvHalf half, std::byte* rows) const;
+  // Replaces what this session holds by tokens whose cache rows() gives, laid out as read_kv does; it is asked for every
+  // layer's keys, then values. When it throws, the session is left empty.
+  using KvRows = std::function<std::span<const std::byte>(size_t layer, KvHalf half)>;
+  void restore(std::span<const int32_t> tokens, const KvRows& rows);
+
   // Bytes taken, for reports.
   size_t kv_bytes() const { return cache_->n_bytes(); }
   size_t arena_bytes() const;
@@ -66,6 +76,8 @@ class Session {
   void place(const std::vector<const Graph*>& graphs, const KvConfig& kv, const Explain& before_allocation);
   std::span<const float> step(Program& program, std::span<const int32_t> tokens, int64_t n_outputs);
   void check_tokens(std::span<const int32_t> tokens) const;
+  const KvLayer& kv_layer(size_t layer) const;
+  Device& kv_device(size_t layer) const;
   void check_finite(std::span<const float> logits, int64_t n_rows) const;
 
   const Model& model_;

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/text_span.h"
+
 namespace tandem {
 
 class GgufFile;
@@ -37,16 +39,12 @@ struct RenderOptions {
 };
 
 // A prompt that remembers which bytes came from messages, tools and extra variables. A tokenizer must find no
-// control token that touches such a span; it should still tokenize ordinary text across their ends, as the
-// model was trained. A role made of letters, digits, "_" and "-" is not marked: templates spell control
+// control token that touches such a span (TokenizeOptions::plain); it should still tokenize ordinary text
+// across their ends, as the model was trained. A role made of letters, digits, "_" and "-" is not marked: templates spell control
 // tokens with it.
 struct MarkedPrompt {
-  struct Span {
-    size_t begin, end;  // bytes
-    bool operator==(const Span&) const = default;
-  };
   std::string text;
-  std::vector<Span> user;  // ascending, apart
+  std::vector<TextSpan> user;  // ascending, apart
 };
 
 class ChatTemplate {

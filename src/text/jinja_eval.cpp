@@ -221,7 +221,7 @@ Value Interp::eval_slice(const Value& value, const Expr& bounds) {
   for (size_t i = 0; i < 3; ++i) parts[i] = bounds.items[i] ? eval(*bounds.items[i]) : Value(None{});
   line_ = bounds.line;
   if (!value.is_string() && !value.is_list() && !value.is_undefined()) {
-    return Value::undefined("'" + type_name(value) + " object' has no such slice");
+    fail("'%s' object is not subscriptable", type_name(value).c_str());
   }
   Value result = slice(value, parts[0], parts[1], parts[2]);
   step(extent(result).weight);

@@ -33,10 +33,34 @@ bool is_alnum(uint32_t code) {
   return is_alpha(code) || is_digit(code);
 }
 
+bool is_ascii(uint32_t code) {
+  return code < 0x80;
+}
+
+// Upper case where a word starts, lower case within, and one cased character at least.
+Value is_title(Call& call) {
+  bool any = false, within = false;
+  for (size_t at = 0; at < self(call).size(); at += char_bytes(self(call).view(), at)) {
+    const uint32_t code = char_code(self(call).view(), at);
+    if (is_upper(code) ? within : is_lower(code) && !within) return Value(false);
+    within = is_upper(code) || is_lower(code);
+    any |= within;
+  }
+  return Value(any);
+}
+
+// Both are true of an empty text.
+template <bool (*Test)(uint32_t)>
+Value none_other(Call& call) {
+  return self(call).empty() ? Value(true) : all_chars<Test>(call);
+}
+
 constexpr Builtin kStringTests[] = {
     {"isdigit", "self", all_chars<is_digit>},           {"isdecimal", "self", all_chars<is_digit>},
     {"isnumeric", "self", all_chars<is_digit>},         {"isalpha", "self", all_chars<is_alpha>},
     {"isalnum", "self", all_chars<is_alnum>},           {"isspace", "self", all_chars<is_space>},
+    {"isascii", "self", none_other<is_ascii>},          {"isprintable", "self", none_other<is_printable>},
+    {"istitle", "self", is_title},
     {"isupper", "self", all_cased<is_upper, is_lower>}, {"islower", "self", all_cased<is_lower, is_upper>},
 };
 

@@ -204,12 +204,10 @@ std::vector<int32_t> Vocab::tokenize(std::string_view text, const TokenizeOption
   ids.reserve(text.size() / 4 + 2);
   if (options.add_special && add_bos_) ids.push_back(data_.special.bos);
 
-  const SpecialMatcher& matcher = options.parse_special ? all_special_ : user_defined_;
-  bool at_start = true;
+  bool at_start = options.at_start;
   size_t done = 0;
   while (done < text.size()) {
-    const SpecialMatcher::Match match =
-        matcher.empty() ? SpecialMatcher::Match{text.size(), 0, kNoToken} : matcher.find(text, done);
+    const SpecialMatcher::Match match = find_special(text, done, options);
     size_t end = match.position;
     if (match.id != kNoToken && token(match.id).strip_left) {
       while (end > done && is_white_space(text[end - 1])) --end;
@@ -222,10 +220,33 @@ std::vector<int32_t> Vocab::tokenize(std::string_view text, const TokenizeOption
     if (token(match.id).strip_right) {
       while (done < text.size() && is_white_space(text[done])) ++done;
     }
+    if (options.cuts != nullptr) options.cuts->push_back({ids.size(), done});
   }
   if (options.add_special && add_bos_) warn_about_double_bos(ids);
   if (options.add_special && add_eos_) ids.push_back(data_.special.eos);
   return ids;
+}
+
+// The first special token at or after `from` that may stand there.
+SpecialMatcher::Match Vocab::find_special(std::string_view text, size_t from,
+                                          const TokenizeOptions& options) const {
+  const SpecialMatcher::Match none{text.size(), 0, kNoToken};
+  const SpecialMatcher& matcher = options.parse_special ? all_special_ : user_defined_;
+  if (matcher.empty()) return none;
+  for (;;) {
+    const SpecialMatcher::Match match = matcher.find(text, from);
+    if (match.id == kNoToken || token(match.id).type == TokenType::user_defined) return match;
+    const auto span = std::partition_point(options.plain.begin(), options.plain.end(),
+                                           [&](const TextSpan& s) { return s.end <= match.position; });
+    if (span == options.plain.end() || span->begin >= match.position + match.n_bytes) return match;
+    // A shorter one may end before the span, and a user-defined one may stand anywhere.
+    for (const auto& [other, end] : {std::pair(&all_special_, std::max(span->begin, match.position)),
+                                     std::pair(&user_defined_, text.size())}) {
+      const SpecialMatcher::Match shorter = other->find(text.substr(0, end), match.position);
+      if (shorter.id != kNoToken && shorter.position == match.position) return shorter;
+    }
+    from = match.position + 1;
+  }
 }
 
 void Vocab::encode_fragment(std::string_view text, bool at_start, std::vector<int32_t>& ids) const {

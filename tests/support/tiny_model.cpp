@@ -111,4 +111,10 @@ TinyModel tiny_llama(const TinyShape& s, uint64_t seed) {
   return model;
 }
 
+void add_chat_template(TinyModel& model) {
+  model.metadata.set("tokenizer.chat_template",
+                     Value("{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+                           "{% if add_generation_prompt %}<s>assistant:{% endif %}"));
+}
+
 }  // namespace tandem::test

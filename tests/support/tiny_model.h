@@ -36,4 +36,7 @@ struct TinyShape {
 // Architecture llama with a SentencePiece vocabulary: <unk> <s> </s>, 256 byte tokens, then letters.
 TinyModel tiny_llama(const TinyShape& shape = {}, uint64_t seed = 1);
 
+// Gives it a chat template whose turns stand between <s> and </s>, both control tokens.
+void add_chat_template(TinyModel& model);
+
 }  // namespace tandem::test

@@ -55,6 +55,14 @@ TEST_P(JinjaExpression, PrintsWhatPythonDoes) {
   EXPECT_EQ(render(std::string("{{ ") + GetParam().source + " }}"), GetParam().expected) << GetParam().source;
 }
 
+constexpr Case kAsking[] = {
+    {"'Hello World'.istitle()", "True"}, {"'Hello world'.istitle()", "False"}, {"'1A'.istitle()", "True"},
+    {"''.istitle()", "False"},           {"'aA'.istitle()", "False"},          {"'abc'.isascii()", "True"},
+    {"u.isascii()", "False"},            {"''.isascii()", "True"},             {"u.isprintable()", "True"},
+    {"lines.isprintable()", "False"},    {"''.isprintable()", "True"},
+};
+INSTANTIATE_TEST_SUITE_P(Asking, JinjaExpression, testing::ValuesIn(kAsking));
+
 constexpr Case kOperators[] = {
     {"7//2", "3"},
     {"-7//2", "-4"},

@@ -39,6 +39,8 @@ constexpr ShortForm kShortForms[] = {
     {"dev", "device"},
     {"ofreq", "output-frequency"},
     {"jf", "json-schema-file"},
+    {"sys", "system-prompt"},
+    {"sysf", "system-prompt-file"},
 };
 
 const CLI::Option* find_long(const CLI::App& app, std::string_view name) {

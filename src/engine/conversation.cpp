@@ -1,0 +1,293 @@
+#include "engine/conversation.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "text/utf8.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kSpace = " \t\r\n";
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(kSpace);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+Json as_json(const std::vector<ChatMessage>& messages) {
+  Json list = Json::array();
+  for (const ChatMessage& m : messages) {
+    Json item = {{"role", m.role}, {"content", m.content}};
+    if (!m.reasoning.empty()) {  // the two names that templates look for
+      item["reasoning_content"] = m.reasoning;
+      item["thinking"] = m.reasoning;
+    }
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
+size_t common_prefix(std::string_view a, std::string_view b) {
+  const size_t n = std::min(a.size(), b.size());
+  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first -
+                             a.begin());
+}
+
+// The spans before byte `end`, the last one cut there.
+std::vector<TextSpan> clipped(const std::vector<TextSpan>& spans, size_t end) {
+  std::vector<TextSpan> out;
+  for (const TextSpan& s : spans) {
+    if (s.begin < end) out.push_back({s.begin, std::min(s.end, end)});
+  }
+  return out;
+}
+
+}  // namespace
+
+Conversation::Conversation(Session& session, const ChatTemplate& chat_template, ConversationOptions options)
+    : session_(session), template_(chat_template), options_(std::move(options)) {
+  const ModelTemplate source = read_model_template(session.model().file());
+  render_.bos_token = source.bos_token;
+  render_.eos_token = source.eos_token;
+}
+
+std::string_view Conversation::system() const {
+  return n_system() == 1 ? std::string_view(messages_.front().content) : std::string_view();
+}
+
+void Conversation::check_text(const std::string& text) const {
+  const size_t valid = valid_utf8_prefix(text);
+  if (valid == text.size()) return;
+  throw_error(ErrorCode::usage, "found byte 0x%02x at offset %zu of the text, needed UTF-8",
+              static_cast<unsigned>(static_cast<unsigned char>(text[valid])), valid);
+}
+
+void Conversation::set_system(const std::string& text) {
+  check_text(text);
+  if (!text.empty()) {
+    const size_t n = render({{"system", text}, {"user", "."}}).ids.size();
+    if (static_cast<int64_t>(n) >= session_.n_ctx()) {
+      throw_error(ErrorCode::usage,
+                  "the system prompt with a message has %zu tokens and the context holds %lld: -c makes it larger", n,
+                  static_cast<long long>(session_.n_ctx()));
+    }
+  }
+  if (n_system() == 1) messages_.erase(messages_.begin());
+  if (!text.empty()) messages_.insert(messages_.begin(), {"system", text});
+}
+
+std::vector<ChatMessage> Conversation::sent_messages() const {
+  std::vector<ChatMessage> sent = messages_;
+  const auto first = sent.begin() + static_cast<std::ptrdiff_t>(n_system());
+  sent.erase(first, first + static_cast<std::ptrdiff_t>(n_left_out_));
+  return sent;
+}
+
+Conversation::Prompt Conversation::render(const std::vector<ChatMessage>& messages) const {
+  RenderOptions how = render_;
+  if (!options_.think) how.extra["enable_thinking"] = false;
+  return keep_common(template_.render_marked(as_json(messages), how));
+}
+
+// The longest part of what the session was last given that the new text repeats; text and tokens of it.
+Conversation::Prompt Conversation::keep_common(const MarkedPrompt& marked) const {
+  const Prompt& old = track_.prompt;
+  const std::string& text = marked.text;
+  const size_t n_same = common_prefix(old.text, text);
+  Prompt kept;
+  const auto same_marks = [&](size_t end) { return clipped(old.user, end) == clipped(marked.user, end); };
+  if (n_same == old.text.size() && same_marks(n_same)) {
+    kept = old;
+    // The answer, as far as it is the same but for white space around it, which some templates change.
+    const std::string_view said = trimmed(track_.answer);
+    const size_t begin = std::min(text.find_first_not_of(kSpace, n_same), text.size());
+    const bool exact = std::string_view(text).substr(n_same).starts_with(track_.answer);
+    if (!said.empty() && (exact || std::string_view(text).substr(begin).starts_with(said))) {
+      kept.ids.insert(kept.ids.end(), track_.answer_ids.begin(), track_.answer_ids.end());
+      kept.cuts.push_back({kept.ids.size(), exact ? n_same + track_.answer.size() : begin + said.size()});
+    }
+  } else {
+    const auto usable = std::find_if(old.cuts.rbegin(), old.cuts.rend(), [&](const TokenCut& cut) {
+      return cut.n_bytes <= n_same && same_marks(cut.n_bytes);
+    });
+    if (usable != old.cuts.rend()) {
+      kept.cuts.assign(old.cuts.begin(), usable.base());
+      kept.ids.assign(old.ids.begin(), old.ids.begin() + static_cast<std::ptrdiff_t>(usable->n_tokens));
+    }
+  }
+  kept.text = text;
+  kept.user = marked.user;
+  const Vocab& vocab = session_.model().vocab();
+  const size_t done = kept.cuts.empty() ? 0 : kept.cuts.back().n_bytes;
+  if (kept.ids.empty() && vocab.add_bos() && !text.starts_with(render_.bos_token)) {
+    kept.ids.push_back(vocab.special().bos);
+  }
+  std::vector<TextSpan> rest_user;
+  for (const TextSpan& s : kept.user) {
+    if (s.end > done) rest_user.push_back({std::max(s.begin, done) - done, s.end - done});
+  }
+  std::vector<TokenCut> cuts;
+  TokenizeOptions how;
+  how.add_special = false;
+  how.plain = rest_user;
+  how.at_start = kept.ids.empty() || vocab.restarts_text(kept.ids.back());
+  how.cuts = &cuts;
+  const auto ids = vocab.tokenize(std::string_view(text).substr(done), how);
+  for (const TokenCut& cut : cuts) kept.cuts.push_back({kept.ids.size() + cut.n_tokens, done + cut.n_bytes});
+  kept.ids.insert(kept.ids.end(), ids.begin(), ids.end());
+  if (kept.cuts.empty() || kept.cuts.back().n_bytes < text.size()) kept.cuts.push_back({kept.ids.size(), text.size()});
+  return kept;
+}
+
+// The prompt of the turn; a context that is too full for it loses its oldest turns or is an error.
+Conversation::Prompt Conversation::fitting_prompt() {
+  const auto n_ctx = static_cast<size_t>(session_.n_ctx());
+  const size_t n_left_out_before = n_left_out_;
+  Prompt prompt = render(sent_messages());
+  if (prompt.ids.size() < n_ctx) return prompt;
+  const size_t n_needed = prompt.ids.size();
+  // Room for more than this turn, so that not every turn loses one.
+  const auto n_last = messages_.size() - n_system() - 1;
+  try {
+    while (options_.context_shift && n_left_out_ + 2 <= n_last && prompt.ids.size() >= n_ctx - n_ctx / 4) {
+      n_left_out_ += 2;
+      prompt = render(sent_messages());
+    }
+  } catch (...) {
+    n_left_out_ = n_left_out_before;
+    throw;
+  }
+  if (prompt.ids.size() < n_ctx) return prompt;
+  n_left_out_ = n_left_out_before;
+  throw_error(ErrorCode::usage, "the context is full: the conversation has %zu tokens and there is room for %zu (%s-c)",
+              n_needed, n_ctx, options_.context_shift ? "" : "--context-shift leaves old turns out; or a larger ");
+}
+
+// Tokens that a shift in the middle of an answer keeps: all before the first message of the user.
+int64_t Conversation::n_keep(const Prompt& prompt) const {
+  const std::vector<ChatMessage> sent = sent_messages();
+  size_t at = 0;
+  if (n_system() == 1) {
+    const std::string_view text = trimmed(sent[0].content);
+    at = prompt.text.find(text);
+    if (at != std::string::npos) at += text.size();
+  }
+  if (at != std::string::npos) at = prompt.text.find(trimmed(sent[n_system()].content), at);
+  size_t n = session_.model().vocab().add_bos() ? 1 : 0;
+  for (const TokenCut& cut : prompt.cuts) {
+    if (at != std::string::npos && cut.n_bytes <= at) n = std::max(n, cut.n_tokens);
+  }
+  return static_cast<int64_t>(n);
+}
+
+// A sampler that has seen what the session holds. With a seed every answer has numbers of its own, and the same ones
+// when the conversation is repeated.
+Sampler Conversation::make_sampler(const Prompt& prompt, int64_t n_common) const {
+  SamplerParams params = options_.sampling;
+  if (params.seed >= 0) params.seed = static_cast<int64_t>((static_cast<uint64_t>(params.seed) + n_answers_) & INT64_MAX);
+  Sampler sampler(params, sampler_model(session_));
+  for (int64_t i = 0; i < n_common; ++i) sampler.accept(prompt.ids[static_cast<size_t>(i)]);
+  return sampler;
+}
+
+Answer Conversation::ask(const std::string& text, const AnswerCallbacks& callbacks) {
+  check_text(text);
+  messages_.push_back({"user", text});
+  const auto take_back = [&] {
+    messages_.pop_back();
+    n_left_out_ = std::min(n_left_out_, messages_.size() - n_system());
+  };
+  try {
+    Answer result = answer(callbacks);
+    if (!result.kept) take_back();
+    return result;
+  } catch (...) {
+    if (messages_.back().role == "assistant") messages_.pop_back();
+    take_back();
+    throw;
+  }
+}
+
+Answer Conversation::regenerate(const AnswerCallbacks& callbacks) {
+  TANDEM_CHECK(can_regenerate());
+  ChatMessage old = std::move(messages_.back());
+  messages_.pop_back();
+  try {
+    Answer result = answer(callbacks);
+    if (!result.kept) messages_.push_back(std::move(old));
+    return result;
+  } catch (...) {
+    messages_.push_back(std::move(old));
+    throw;
+  }
+}
+
+Answer Conversation::answer(const AnswerCallbacks& callbacks) {
+  Answer result;
+  Prompt prompt = fitting_prompt();
+  result.n_left_out = static_cast<int64_t>(n_left_out_);
+  const std::span<const int32_t> held = session_.tokens();
+  const auto n_held = static_cast<int64_t>(
+      std::mismatch(held.begin(), held.end(), prompt.ids.begin(), prompt.ids.end()).first - held.begin());
+  result.n_reused = std::min(n_held, static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
+  Sampler sampler = make_sampler(prompt, result.n_reused);
+  GenerateOptions how;
+  how.n_predict = options_.n_predict;
+  how.n_keep = n_keep(prompt);
+  how.context_shift = options_.context_shift;
+  how.stop = options_.stop;
+  how.special = SpecialText::shown;
+
+  track_ = {std::move(prompt), {}, {}};
+  session_.truncate(result.n_reused);
+  const std::span<const int32_t> rest = std::span(track_.prompt.ids).subspan(static_cast<size_t>(result.n_reused));
+  ++n_answers_;
+  result.message.role = "assistant";
+  ReasoningSplitter splitter(track_.prompt.text, [&](AnswerPart part, std::string_view text) {
+    (part == AnswerPart::reasoning ? result.message.reasoning : result.message.content) += text;
+    if (callbacks.text) callbacks.text(part, text);
+  });
+  const Vocab& vocab = session_.model().vocab();
+  bool hidden = false;  // control tokens that are no marks are not for the reader
+  GenerateCallbacks inner;
+  inner.token = [&](int32_t id) {
+    track_.answer_ids.push_back(id);
+    const bool control = vocab.has(id) && (vocab.token(id).type == TokenType::control ||
+                                           vocab.token(id).type == TokenType::unknown);
+    hidden = control && !ReasoningSplitter::is_mark(vocab.token(id).text);
+  };
+  inner.text = [&](std::string_view text) {
+    track_.answer += text;
+    if (!hidden) splitter.add(text);
+    hidden = false;
+  };
+  inner.interrupted = callbacks.interrupted;
+  if (callbacks.prompt_progress) {
+    inner.prompt_progress = [&](int64_t n) { callbacks.prompt_progress(n, static_cast<int64_t>(rest.size())); };
+  }
+  result.stats = generate(session_, sampler, rest, how, inner);
+  splitter.finish();
+  result.kept = result.stats.reason != StopReason::interrupted || !track_.answer_ids.empty();
+  if (result.kept) messages_.push_back(result.message);
+  return result;
+}
+
+std::optional<std::string> Conversation::undo() {
+  if (messages_.size() < n_system() + 2) return std::nullopt;
+  messages_.pop_back();
+  std::string text = std::move(messages_.back().content);
+  messages_.pop_back();
+  n_left_out_ = std::min(n_left_out_, messages_.size() - n_system());
+  return text;
+}
+
+void Conversation::clear() {
+  messages_.resize(n_system());
+  n_left_out_ = 0;
+}
+
+}  // namespace tandem

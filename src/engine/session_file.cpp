@@ -1,0 +1,198 @@
+#include "engine/session_file.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "gguf/quants.h"
+#include "gguf/writer.h"
+
+namespace tandem {
+namespace {
+
+constexpr const char* kKind = "tandem-session";
+constexpr uint32_t kVersion = 1;
+constexpr KvHalf kHalves[] = {KvHalf::keys, KvHalf::values};
+
+// FNV-1a over two lanes that start apart: enough to tell models apart that nobody forges.
+class Hash {
+ public:
+  void add(std::span<const std::byte> bytes) {
+    for (const std::byte b : bytes) {
+      low_ = (low_ ^ static_cast<uint64_t>(b)) * kPrime;
+      high_ = (high_ ^ static_cast<uint64_t>(b)) * kPrime + 1;
+    }
+  }
+  void add(uint64_t number) { add(std::as_bytes(std::span(&number, 1))); }
+  void add(std::string_view text) {
+    add(static_cast<uint64_t>(text.size()));
+    add(std::as_bytes(std::span(text)));
+  }
+  std::string text() const {
+    return format("%016llx%016llx", static_cast<unsigned long long>(high_), static_cast<unsigned long long>(low_));
+  }
+
+ private:
+  static constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t low_ = 0xcbf29ce484222325, high_ = 0x9ae16a3b2f90404f;
+};
+
+void add_value(Hash& hash, const Value& value) {
+  hash.add(static_cast<uint64_t>(value.type()));
+  if (value.type() == ValueType::string) {
+    hash.add(value.text());
+  } else if (value.is_array() && value.element_type() == ValueType::string) {
+    for (const std::string_view text : value.strings()) hash.add(text);
+  } else {
+    hash.add(value.raw());
+  }
+}
+
+std::string tensor_name(size_t layer, KvHalf half) {
+  return "cache." + std::to_string(layer) + (half == KvHalf::keys ? ".k" : ".v");
+}
+
+DType dtype_of(const KvConfig& config, KvHalf half) {
+  return half == KvHalf::keys ? config.k_dtype : config.v_dtype;
+}
+
+int64_t head_dim_of(const KvConfig& config, size_t layer, KvHalf half) {
+  return half == KvHalf::keys ? config.layers[layer].head_dim_k : config.layers[layer].head_dim_v;
+}
+
+size_t token_bytes(const KvConfig& config, size_t layer, KvHalf half) {
+  return row_bytes(dtype_of(config, half), head_dim_of(config, layer, half)) *
+         static_cast<size_t>(config.layers[layer].n_head_kv);
+}
+
+std::string model_name(const Model& model) {
+  return std::string(model.file().metadata().get_or<std::string>("general.name", model.description()));
+}
+
+}  // namespace
+
+std::string fingerprint(const Model& model) {
+  constexpr size_t kSampleBytes = 256;
+  Hash hash;
+  for (const Metadata::Entry& entry : model.file().metadata().entries()) {
+    hash.add(entry.key);
+    add_value(hash, entry.value);
+  }
+  for (const TensorInfo& t : model.file().tensors()) {
+    hash.add(t.name);
+    hash.add(static_cast<uint64_t>(t.dtype));
+    for (const int64_t dim : t.dims) hash.add(static_cast<uint64_t>(dim));
+    hash.add(std::span(t.data, std::min<size_t>(kSampleBytes, t.n_bytes)));
+  }
+  return hash.text();
+}
+
+void save_session(const Session& session, const std::string& path, std::string_view transcript) {
+  const KvConfig& config = session.kv_config();
+  const std::span<const int32_t> tokens = session.tokens();
+  GgufWriter writer(path);
+  Metadata& m = writer.metadata();
+  m.set("general.architecture", Value(kKind));
+  m.set("session.version", Value(kVersion));
+  m.set("session.fingerprint", Value(fingerprint(session.model())));
+  m.set("session.model", Value(model_name(session.model())));
+  m.set("session.tokens", Value(tokens));
+  m.set("session.transcript", Value(std::string(transcript)));
+  const auto for_each_tensor = [&](auto&& fn) {
+    for (size_t layer = 0; layer < config.layers.size() && !tokens.empty(); ++layer) {
+      for (const KvHalf half : kHalves) fn(layer, half);
+    }
+  };
+  for_each_tensor([&](size_t layer, KvHalf half) {
+    const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv, session.n_past()};
+    writer.add_tensor(tensor_name(layer, half), dtype_of(config, half), dims);
+  });
+  std::vector<std::byte> rows;
+  for_each_tensor([&](size_t layer, KvHalf half) {
+    rows.resize(token_bytes(config, layer, half) * tokens.size());
+    session.read_kv(layer, half, rows.data());
+    writer.write_tensor(tensor_name(layer, half), rows);
+  });
+  writer.finish();
+}
+
+SessionFile::SessionFile(const std::string& path, const Session& session) : file_(path) {
+  check_kind(session);
+  const Metadata& m = file_.metadata();
+  tokens_ = m.get_vector<int32_t>("session.tokens");
+  transcript_ = m.get<std::string_view>("session.transcript");
+  const int64_t n_vocab = session.model().hparams().n_vocab;
+  for (const int32_t id : tokens_) {
+    if (id < 0 || id >= n_vocab) {
+      throw_error(ErrorCode::bad_file, "%s: token id %d is not in the vocabulary of %lld", path.c_str(), id,
+                  static_cast<long long>(n_vocab));
+    }
+  }
+  check_tensors(session);
+}
+
+void SessionFile::check_kind(const Session& session) const {
+  const char* path = file_.path().c_str();
+  const Metadata& m = file_.metadata();
+  const auto kind = m.get_or<std::string>("general.architecture", "");
+  if (kind != kKind) {
+    throw_error(ErrorCode::bad_file, "%s: not a saved session: found a GGUF file of architecture '%s'", path,
+                printable(kind).c_str());
+  }
+  const auto version = m.get<uint32_t>("session.version");
+  if (version != kVersion) {
+    throw_error(ErrorCode::bad_file, "%s: a saved session of version %u, and this program reads version %u", path,
+                version, kVersion);
+  }
+  if (m.get<std::string>("session.fingerprint") != fingerprint(session.model())) {
+    throw_error(ErrorCode::bad_file,
+                "%s: saved with another model, '%s'; this one is '%s' (a file that differs in metadata or weights "
+                "is another model)",
+                path, printable(m.get<std::string>("session.model")).c_str(),
+                printable(model_name(session.model())).c_str());
+  }
+}
+
+void SessionFile::check_tensors(const Session& session) const {
+  const KvConfig& config = session.kv_config();
+  if (tokens_.empty()) return;
+  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    for (const KvHalf half : kHalves) {
+      const TensorInfo& t = file_.tensor(tensor_name(layer, half));
+      file_.require_computable(t);
+      const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv,
+                              static_cast<int64_t>(tokens_.size()), 1};
+      if (std::equal(dims, dims + 4, t.dims)) continue;
+      throw_error(ErrorCode::bad_file, "%s: tensor %s: found the shape %s, needed [%lld, %lld, %lld]",
+                  file_.path().c_str(), std::string(t.name).c_str(), t.shape_text().c_str(),
+                  static_cast<long long>(dims[0]), static_cast<long long>(dims[1]), static_cast<long long>(dims[2]));
+    }
+  }
+}
+
+void SessionFile::restore(Session& session, size_t n_tokens) const {
+  TANDEM_CHECK(n_tokens <= tokens_.size());
+  if (static_cast<int64_t>(n_tokens) > session.n_ctx()) {
+    throw_error(ErrorCode::usage, "%s: holds %zu tokens, and the context only %lld (-c %zu or more makes room)",
+                file_.path().c_str(), n_tokens, static_cast<long long>(session.n_ctx()), n_tokens);
+  }
+  const KvConfig& config = session.kv_config();
+  std::vector<std::byte> converted;
+  std::vector<float> floats;
+  session.restore(std::span(tokens_).first(n_tokens), [&](size_t layer, KvHalf half) -> std::span<const std::byte> {
+    const TensorInfo& t = file_.tensor(tensor_name(layer, half));
+    const DType wanted = dtype_of(config, half);
+    const int64_t head_dim = t.dims[0];
+    const size_t n_rows = n_tokens * static_cast<size_t>(t.dims[1]);
+    const size_t from_bytes = row_bytes(t.dtype, head_dim), to_bytes = row_bytes(wanted, head_dim);
+    if (t.dtype == wanted) return {t.data, n_rows * from_bytes};
+    converted.resize(n_rows * to_bytes);
+    floats.resize(static_cast<size_t>(head_dim));
+    for (size_t row = 0; row < n_rows; ++row) {
+      dequantize_row(t.dtype, t.data + row * from_bytes, floats.data(), head_dim);
+      quantize_row(wanted, floats.data(), converted.data() + row * to_bytes, head_dim);
+    }
+    return converted;
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,54 @@
+// A saved session: the tokens that a session has seen, what is cached for them, and a transcript. `tandem chat` saves
+// conversations with it and `tandem run --prompt-cache` prompts.
+//
+// The file is a GGUF file of its own kind, so it is read with the same care as a model and `tandem inspect` shows it:
+//
+//   general.architecture    "tandem-session"
+//   session.version         u32, 1
+//   session.fingerprint     of the model: its metadata, its tensor table and a sample of every tensor
+//   session.model           the model's name, for messages
+//   session.tokens          i32 array
+//   session.transcript      JSON of the caller's, or ""
+//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache
+//
+// The cache is laid out token after token, so it loads into any placement, block size or thread count; into a cache of
+// another dtype it is converted. Files are written beside their final name and renamed, so a name never holds half a
+// session. Reading validates all before a session is touched. Throws Error(bad_file | io), and Error(usage) when the
+// context is too small.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/session.h"
+#include "gguf/file.h"
+
+namespace tandem {
+
+// What tells models apart, 32 hexadecimal digits. The metadata counts with its overrides.
+std::string fingerprint(const Model& model);
+
+void save_session(const Session& session, const std::string& path, std::string_view transcript = "");
+
+class SessionFile {
+ public:
+  // Opens and validates; `session` is only asked what its model and cache are.
+  SessionFile(const std::string& path, const Session& session);
+
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  std::string_view transcript() const { return transcript_; }
+  // Makes the session hold the first n of the tokens.
+  void restore(Session& session, size_t n_tokens) const;
+
+ private:
+  void check_kind(const Session& session) const;
+  void check_tensors(const Session& session) const;
+
+  GgufFile file_;
+  std::vector<int32_t> tokens_;
+  std::string_view transcript_;
+};
+
+}  // namespace tandem

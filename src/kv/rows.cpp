@@ -1,0 +1,83 @@
+#include "kv/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+// One block of a pool as it lies on the device: head after head, block_size rows each.
+struct BlockLayout {
+  BlockLayout(const KvLayer& layer, KvHalf half)
+      : pool(half == KvHalf::keys ? layer.k : layer.v),
+        n_row(half == KvHalf::keys ? row_bytes(layer.k_dtype, layer.head_dim_k)
+                                   : row_bytes(layer.v_dtype, layer.head_dim_v)),
+        n_head(static_cast<size_t>(layer.n_head_kv)),
+        block_size(static_cast<size_t>(layer.block_size)) {}
+
+  size_t n_block() const { return n_row * n_head * block_size; }
+  DevicePtr block(int32_t index) const { return pool + static_cast<size_t>(index) * n_block(); }
+
+  // Calls fn(offset in the block, offset in the tokens' rows) for every row of the block's first n_tokens tokens.
+  template <class Fn>
+  void for_each_row(size_t n_tokens, Fn&& fn) const {
+    for (size_t head = 0; head < n_head; ++head) {
+      for (size_t token = 0; token < n_tokens; ++token) {
+        fn((head * block_size + token) * n_row, (token * n_head + head) * n_row);
+      }
+    }
+  }
+
+  DevicePtr pool;
+  size_t n_row, n_head, block_size;
+};
+
+// Calls fn(block index, tokens before it, tokens in it).
+template <class Fn>
+void for_each_block(const BlockLayout& layout, std::span<const int32_t> blocks, int64_t n_tokens, Fn&& fn) {
+  const auto n = static_cast<size_t>(n_tokens);
+  TANDEM_CHECK(blocks.size() * layout.block_size >= n);
+  for (size_t first = 0, i = 0; first < n; first += layout.block_size, ++i) {
+    fn(blocks[i], first, std::min(layout.block_size, n - first));
+  }
+}
+
+}  // namespace
+
+size_t kv_token_bytes(const KvLayer& layer, KvHalf half) {
+  const BlockLayout layout(layer, half);
+  return layout.n_row * layout.n_head;
+}
+
+void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks, int64_t n_tokens,
+                  std::byte* rows) {
+  const BlockLayout layout(layer, half);
+  std::vector<std::byte> staging(layout.n_block());
+  for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
+    device.copy_out(staging.data(), layout.block(block), layout.n_block());
+    device.wait(device.record());
+    std::byte* to = rows + first * layout.n_head * layout.n_row;
+    layout.for_each_row(n, [&](size_t in_block, size_t in_rows) {
+      std::memcpy(to + in_rows, staging.data() + in_block, layout.n_row);
+    });
+  });
+}
+
+void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
+                   int64_t n_tokens, const std::byte* rows) {
+  const BlockLayout layout(layer, half);
+  std::vector<std::byte> staging(layout.n_block());  // rows past the last token are of nobody: zeros will do
+  for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
+    const std::byte* from = rows + first * layout.n_head * layout.n_row;
+    layout.for_each_row(n, [&](size_t in_block, size_t in_rows) {
+      std::memcpy(staging.data() + in_block, from + in_rows, layout.n_row);
+    });
+    device.copy_in(layout.block(block), staging.data(), layout.n_block());
+    device.wait(device.record());  // the staging is used again
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,128 @@
+// tandem chat as scripts use it: stdin, stdout, exit codes. (With a terminal: tests/faults/chat_terminal_test.cpp.)
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/gguf_bytes.h"
+#include "support/process.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+using test::Outcome;
+using test::shell;
+using testing::HasSubstr;
+using testing::Not;
+
+class Chat : public testing::Test {
+ protected:
+  void SetUp() override {
+    TANDEM_NEED_BINARY();
+    path_ = directory_.path("tiny.gguf");
+    test::TinyModel model = test::tiny_llama();
+    add_chat_template(model);
+    model.write(path_);
+  }
+  Outcome chat(const std::string& arguments, const std::string& before = "") {
+    return shell(before, "chat -m " + path_ + " --temp 0 -t 1 " + arguments);
+  }
+
+  test::TempDir directory_;
+  std::string path_;
+};
+
+TEST_F(Chat, StdinIsTheMessageAndStdoutTheAnswer) {
+  const Outcome o = chat("-n 8 2>/dev/null", "echo hello |");
+  EXPECT_EQ(o.exit_code, 0);
+  EXPECT_TRUE(o.out.ends_with("\n"));
+  EXPECT_THAT(o.out, Not(HasSubstr("hello")));
+  EXPECT_EQ(chat("-n 8 -p hello -st 2>/dev/null </dev/null").out, o.out);
+  EXPECT_EQ(chat("-n 8 -p hello 2>/dev/null </dev/null").out, o.out);
+  test::write_file(directory_.path("m.txt"), "hello\n");
+  EXPECT_EQ(chat("-n 8 -f " + directory_.path("m.txt") + " 2>/dev/null </dev/null").out, o.out);
+  EXPECT_NE(chat("-n 8 -sys 'be good' 2>/dev/null", "echo hello |").out, o.out);
+  EXPECT_EQ(chat("-n 8 2>&1 >/dev/null --log-disable", "echo hello |").out, "");
+}
+
+TEST_F(Chat, JsonIsAnObjectALine) {
+  const Outcome o = chat("-n 8 --ignore-eos --json 2>/dev/null", "echo hello |");
+  EXPECT_EQ(o.exit_code, 0);
+  std::istringstream lines(o.out);
+  std::string text, last;
+  std::vector<std::string> events;
+  for (std::string line; std::getline(lines, line);) {
+    const auto event = nlohmann::json::parse(line);
+    if (events.empty() || event["event"] != events.back()) events.push_back(event["event"]);
+    if (event["event"] == "text") text += event["text"].get<std::string>();
+    if (event["event"] == "end") {
+      EXPECT_EQ(event["reason"], "limit");
+      EXPECT_EQ(event["n_generated"], 8);
+      EXPECT_EQ(event["content"], text);
+    }
+  }
+  EXPECT_EQ(events, (std::vector<std::string>{"start", "text", "end"}));
+  const Outcome bad = chat("--json -p hi -c 4 2>/dev/null </dev/null");
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.out, HasSubstr(R"("event":"error")"));
+  EXPECT_THAT(bad.out, HasSubstr(R"("code":2)"));
+}
+
+TEST_F(Chat, WhatMakesNoSense) {
+  const auto expect = [&](const std::string& arguments, int code, const char* why) {
+    const Outcome o = chat(arguments + " 2>&1 </dev/null");
+    EXPECT_EQ(o.exit_code, code) << o.out;
+    EXPECT_THAT(o.out, HasSubstr(why));
+  };
+  expect("", 2, "there is no message");
+  expect("-p hi -sys a -sysf b", 2, "-sysf");
+  expect("-p hi -sysf " + directory_.path("none"), 5, "there is no such file");
+  expect("-p hi --chat-template nope", 2, "neither a file nor one of chatml, llama3");
+  expect("-p hi --reasoning loud", 2, "--reasoning");
+  expect("-p hi -c 100 -sys \"$(seq 1 100)\"", 2, "the system prompt");
+  expect("-p \"$(seq 1 100)\"", 2, "the context is full");
+  expect("-p hi --session " + path_, 3, "not a saved session");
+  const auto with_template = [&](const std::string& text) {
+    test::write_file(directory_.path("t.jinja"), text);
+    return "-p hi --chat-template " + directory_.path("t.jinja");
+  };
+  expect(with_template("{% if %}"), 3, "t.jinja, line 1");
+  expect(with_template("\n{{ raise_exception('not today') }}"), 3, "line 2: not today");
+  expect(with_template("{% for i in range(99999999) %}{% endfor %}"), 3, "t.jinja, line 1");
+  expect(with_template("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), 3, "recursion");
+}
+
+TEST_F(Chat, TemplatesByNameAndFromFiles) {
+  EXPECT_EQ(chat("-n 4 -p hi --chat-template llama3 2>/dev/null </dev/null").exit_code, 0);
+  test::write_file(directory_.path("t.jinja"), "<s>user:{{ messages[0].content }}</s><s>assistant:");
+  const std::string own = chat("-n 4 -p hi 2>/dev/null </dev/null").out;
+  EXPECT_EQ(chat("-n 4 -p hi --chat-template " + directory_.path("t.jinja") + " 2>/dev/null </dev/null").out, own);
+  test::tiny_llama().write(path_);
+  EXPECT_THAT(chat("-n 4 -p hi 2>&1 </dev/null").out, HasSubstr("has no chat template, so chatml is used"));
+}
+
+TEST_F(Chat, ASessionGoesOnFromRunToRun) {
+  const std::string session = "--session " + directory_.path("talk") + " -n 4 --json 2>/dev/null </dev/null";
+  EXPECT_THAT(chat("-p one " + session).out, HasSubstr(R"("n_reused":0)"));
+  const Outcome second = chat("-p two -ctk f32 " + session);
+  EXPECT_EQ(second.exit_code, 0);
+  EXPECT_THAT(second.out, Not(HasSubstr(R"("n_reused":0)")));
+}
+
+TEST_F(Chat, AClosedPipeEndsItQuietly) {
+  const Outcome o = shell("{ {", "chat -m " + path_ + " -c 60000 --ignore-eos -p hi --log-disable; echo $? >&3; } | "
+                                     "head -c 3 >/dev/null; } 3>&1 2>&1 </dev/null");
+  EXPECT_EQ(o.out, "5\n");
+}
+
+TEST_F(Chat, CtrlCInAScriptIsExitCode130) {
+  const Outcome o = shell("", "chat -m " + path_ + " -c 60000 --ignore-eos -p hi </dev/null >" + directory_.path("out") +
+                                  " 2>/dev/null & pid=$!; sleep 0.7; kill -INT $pid; wait $pid");
+  EXPECT_EQ(o.exit_code, 130);
+  EXPECT_GT(std::filesystem::file_size(directory_.path("out")), 10u);
+}
+
+}  // namespace
+}  // namespace tandem

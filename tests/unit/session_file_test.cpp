@@ -1,0 +1,256 @@
+// Saved sessions: they go on wherever they are loaded, and what does not fit is refused.
+#include "engine/session_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/conversation.h"
+#include "support/gguf_bytes.h"
+#include "support/process.h"
+#include "support/sim_device.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+class SessionFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::TinyShape shape;
+    shape.n_embd = 128;  // heads of 32, so that quantized caches are possible
+    tiny_ = test::tiny_llama(shape);
+    add_chat_template(tiny_);
+    tiny_.write(model_path_);
+    model_ = Model::load(model_path_);
+  }
+
+  std::unique_ptr<Session> open(const Model& model, const SessionOptions& options = {}, bool gpu = false) {
+    std::vector<Device*> devices = {host_.get()};
+    if (gpu) devices.push_back(&sim_);
+    return std::make_unique<Session>(model, devices, options);
+  }
+  static std::vector<int32_t> some_tokens(int n) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < n; ++i) ids.push_back(3 + i * 7 % 290);
+    return ids;
+  }
+  static std::vector<float> next(Session& session) {
+    const int32_t id = 77;
+    const auto logits = session.append(std::span(&id, 1));
+    return {logits.begin(), logits.end()};
+  }
+  static double distance(const std::vector<float>& got, const std::vector<float>& expected) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      error += std::pow(got[i] - expected[i], 2);
+      size += std::pow(expected[i], 2);
+    }
+    return std::sqrt(error / size);
+  }
+  std::string save_some(int n = 45) {
+    const auto session = open(*model_);
+    session->append(some_tokens(n));
+    save_session(*session, file_, "{}");
+    return file_;
+  }
+  void expect_refused(const Session& session, ErrorCode code, const char* why) {
+    try {
+      const SessionFile file(file_, session);
+      ADD_FAILURE() << "not refused: " << why;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), code);
+      EXPECT_THAT(e.what(), HasSubstr(why));
+      EXPECT_THAT(e.what(), HasSubstr(file_));
+    }
+  }
+
+  test::TempDir directory_;
+  std::string model_path_ = directory_.path("tiny.gguf"), file_ = directory_.path("saved");
+  test::TinyModel tiny_;
+  std::unique_ptr<Device> host_ = cpu::make_cpu_device({1, 1});
+  test::SimDevice sim_{{}};
+  std::unique_ptr<Model> model_;
+};
+
+TEST_F(SessionFiles, GoOnBitForBitUnderAnyPlacement) {
+  save_some();
+  const auto whole = open(*model_);
+  whole->append(some_tokens(45));
+  const std::vector<float> expected = next(*whole);
+  for (const int64_t n_layers : {0, 1, 2, 3}) {
+    for (const bool kv_on_host : {false, true}) {
+      SessionOptions options;
+      options.n_ctx = 100;
+      options.offload.n_gpu_layers = n_layers;
+      options.offload.kv_on_host = kv_on_host;
+      const auto session = open(*model_, options, true);
+      const SessionFile file(file_, *session);
+      EXPECT_EQ(file.transcript(), "{}");
+      file.restore(*session, file.tokens().size());
+      EXPECT_EQ(session->n_past(), 45);
+      EXPECT_EQ(next(*session), expected) << n_layers << kv_on_host;
+      save_session(*session, directory_.path("again"));  // and back
+      const auto host = open(*model_);
+      const SessionFile again(directory_.path("again"), *host);
+      again.restore(*host, 45);
+      EXPECT_EQ(next(*host), expected);
+    }
+  }
+}
+
+TEST_F(SessionFiles, APartOfThePromptCanBeUsed) {
+  save_some();
+  for (const int n : {0, 1, 31, 32, 33, 44}) {
+    const auto whole = open(*model_);
+    if (n > 0) whole->append(some_tokens(n));
+    const auto session = open(*model_);
+    session->append(some_tokens(7));  // is replaced
+    SessionFile(file_, *session).restore(*session, static_cast<size_t>(n));
+    EXPECT_LT(distance(next(*session), next(*whole)), 1e-4) << n;  // one token has kernels of its own
+  }
+}
+
+TEST_F(SessionFiles, AnotherCacheTypeIsConverted) {
+  save_some();
+  const auto whole = open(*model_);
+  whole->append(some_tokens(45));
+  const std::vector<float> expected = next(*whole);
+  for (const auto& [dtype, tolerance] : {std::pair(DType::F32, 1e-3), std::pair(DType::BF16, 0.05),
+                                         std::pair(DType::Q8_0, 0.05), std::pair(DType::Q4_0, 0.5)}) {
+    SessionOptions options;
+    options.k_dtype = options.v_dtype = dtype;
+    const auto session = open(*model_, options);
+    SessionFile(file_, *session).restore(*session, 45);
+    const std::vector<float> got = next(*session);
+    EXPECT_LT(distance(got, expected), tolerance) << dtype_name(dtype);
+  }
+}
+
+TEST_F(SessionFiles, AnotherModelIsRefused) {
+  save_some();
+  test::TinyShape shape;
+  shape.n_embd = 128;
+  test::TinyModel other = test::tiny_llama(shape, 2);  // the same but for its weights
+  add_chat_template(other);
+  other.write(directory_.path("other.gguf"));
+  const auto weights = Model::load(directory_.path("other.gguf"));
+  expect_refused(*open(*weights), ErrorCode::bad_file, "saved with another model, 'tiny'");
+  tiny_.metadata.set("llama.rope.freq_base", Value(5000.0f));
+  tiny_.write(directory_.path("rope.gguf"));
+  const auto rope = Model::load(directory_.path("rope.gguf"));
+  expect_refused(*open(*rope), ErrorCode::bad_file, "another model");
+  ModelOptions options;
+  options.override_kv = {"llama.rope.freq_base=float:1"};
+  const auto overridden = Model::load(model_path_, options);
+  expect_refused(*open(*overridden), ErrorCode::bad_file, "another model");
+}
+
+TEST_F(SessionFiles, DamageIsRefused) {
+  save_some();
+  const auto session = open(*model_);
+  const auto n = std::filesystem::file_size(file_);
+  std::ifstream in(file_, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  for (size_t kept = 0; kept < n; kept += kept < 200 ? 13 : 997) {
+    test::write_file(file_, bytes.substr(0, kept));
+    expect_refused(*session, ErrorCode::bad_file, "");
+  }
+  const auto change = [&](const std::string& what, const std::string& to) {
+    std::string changed = bytes;
+    const size_t at = changed.find(what);
+    ASSERT_NE(at, std::string::npos);
+    changed.replace(at, to.size(), to);
+    test::write_file(file_, changed);
+  };
+  const std::string version = test::kv_u32("session.version", 1);
+  change(version, test::kv_u32("session.version", 2));
+  expect_refused(*session, ErrorCode::bad_file, "version 2");
+  change("cache.1.v", "cache.9.v");
+  expect_refused(*session, ErrorCode::bad_file, "cache.1.v");
+  change("tandem-session", "tandem-sessiom");
+  expect_refused(*session, ErrorCode::bad_file, "not a saved session");
+  std::filesystem::remove(file_);
+  expect_refused(*session, ErrorCode::io, "cannot open");
+  std::filesystem::create_directory(file_);
+  expect_refused(*session, ErrorCode::bad_file, "");
+}
+
+TEST_F(SessionFiles, AContextThatIsTooSmall) {
+  save_some(100);
+  SessionOptions options;
+  options.n_ctx = 64;
+  const auto session = open(*model_, options);
+  session->append(some_tokens(5));
+  const SessionFile file(file_, *session);
+  EXPECT_THROW(file.restore(*session, 100), Error);
+  EXPECT_EQ(session->n_past(), 5);
+}
+
+TEST_F(SessionFiles, NothingHalfWrittenUnderTheFinalName) {
+  const auto session = open(*model_);
+  session->append(some_tokens(5));
+  EXPECT_THROW(save_session(*session, directory_.path("no/such/folder")), Error);
+  save_session(*session, file_);
+  save_session(*session, file_);  // over itself
+  EXPECT_EQ(SessionFile(file_, *session).tokens(), some_tokens(5));
+}
+
+TEST_F(SessionFiles, ConversationsGoOn) {
+  const ChatTemplate chat_template(read_model_template(model_->file()).text);
+  ConversationOptions options;
+  options.sampling.temp = 0;
+  options.n_predict = 6;
+  const auto first = open(*model_);
+  Conversation saved(*first, chat_template, options);
+  saved.set_system("sys");
+  saved.ask("hello \xe4\xbd\xa0", {});
+  saved.save(file_);
+  const Answer expected = saved.ask("next", {});
+  SessionOptions gpu;
+  gpu.offload.n_gpu_layers = 99;
+  const auto second = open(*model_, gpu, true);
+  Conversation loaded(*second, chat_template, options);
+  loaded.ask("something else", {});
+  loaded.load(file_);
+  EXPECT_EQ(loaded.messages().size(), 3u);
+  const Answer answer = loaded.ask("next", {});
+  EXPECT_EQ(answer.message, expected.message);
+  EXPECT_EQ(answer.n_reused, expected.n_reused);
+  // A file without a conversation, and one whose transcript is no transcript.
+  for (const char* text : {"", "{}", "[]", "nonsense", R"({"messages":[{"role":"assistant","content":"x"}]})"}) {
+    save_session(*first, file_, text);
+    const auto before = loaded.messages();
+    EXPECT_THROW(loaded.load(file_), Error) << text;
+    EXPECT_EQ(loaded.messages(), before);
+  }
+}
+
+TEST_F(SessionFiles, RunKeepsItsPrompt) {
+  TANDEM_NEED_BINARY();
+  const auto run = [&](const std::string& arguments) {
+    return test::shell("", "run -m " + model_path_ + " -n 5 --temp 0 " + arguments + " 2>&1");
+  };
+  const std::string cache = " --prompt-cache " + file_;
+  const std::string text = test::shell("", "run -m " + model_path_ + " -n 5 --temp 0 -p 'one two' 2>/dev/null").out;
+  EXPECT_THAT(run("-p 'one two'" + cache).out, HasSubstr(text));
+  const test::Outcome again = run("-p 'one two'" + cache);
+  EXPECT_EQ(again.exit_code, 0);
+  EXPECT_THAT(again.out, HasSubstr(text));
+  EXPECT_THAT(again.out, HasSubstr("prompt 1 tokens"));
+  EXPECT_THAT(run("-p 'one tree'" + cache + " --prompt-cache-ro").out, HasSubstr("5 of the prompt's 8 tokens are known"));
+  EXPECT_THAT(run(cache).out, HasSubstr(text));  // the saved text goes on
+  EXPECT_EQ(run("-p 'one two' --prompt-cache-all" + cache).exit_code, 0);
+  EXPECT_THAT(run(cache).out, HasSubstr(text.substr(0, text.size() - 4)));
+  EXPECT_EQ(run("-c 4 -p 'a'" + cache).exit_code, 0);
+  EXPECT_EQ(run("-p a --prompt-cache " + model_path_).exit_code, 3);
+}
+
+}  // namespace
+}  // namespace tandem

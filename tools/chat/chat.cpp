@@ -1,0 +1,218 @@
+// tandem chat: a conversation with a model, at a terminal or for a script.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "text/builtin_templates.h"
+#include "tools/chat/files.h"
+#include "tools/chat/loading.h"
+#include "tools/chat/loop.h"
+#include "tools/chat/settings.h"
+#include "tools/chat/view.h"
+#include "tools/command.h"
+#include "tools/options/types.h"
+#include "tools/output.h"
+#include "tools/setup.h"
+
+namespace tandem::tools {
+namespace {
+
+struct ChatOptions {
+  ModelOptions model;
+  ContextOptions context;
+  RopeOptions rope;
+  ThreadOptions threads;
+  OffloadOptions offload;
+  SamplerParams sampling;
+  LogOptions log;
+  TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
+  std::string system, system_file, chat_template, session_file;
+  std::optional<ShowReasoning> reasoning;
+  bool context_shift = false, single_turn = false, json = false;
+};
+
+// A name from our table, a file, or the template itself.
+ChatTemplate given_template(const std::string& text) {
+  if (const BuiltinTemplate* builtin = find_builtin_template(text)) {
+    return ChatTemplate(builtin->text, "chat template " + text);
+  }
+  if (text.find("{{") != text.npos || text.find("{%") != text.npos) return ChatTemplate(text, "--chat-template");
+  struct stat info {};
+  if (stat(text.c_str(), &info) == 0) return ChatTemplate(read_text_file(text), text);
+  std::string known;
+  for (const BuiltinTemplate& t : builtin_templates()) known += (known.empty() ? "" : ", ") + std::string(t.name);
+  throw_error(ErrorCode::usage, "--chat-template: '%s' is neither a file nor one of %s", printable(text).c_str(),
+              known.c_str());
+}
+
+ChatTemplate choose_template(const Model& model, const std::string& given) {
+  if (!given.empty()) return given_template(given);
+  const ModelTemplate own = read_model_template(model.file());
+  if (!own.text.empty()) return ChatTemplate(own.text, model.path() + ": chat template");
+  log_warning("%s: has no chat template, so %s is used (--chat-template takes another)", model.path().c_str(),
+              std::string(kDefaultTemplate).c_str());
+  return ChatTemplate(find_builtin_template(kDefaultTemplate)->text, "chat template chatml");
+}
+
+// -p and -f together, so that `-p "Summarize:" -f notes.txt` does what it says.
+std::string first_message(const ChatOptions& o) {
+  if (o.text.file.empty()) return o.text.prompt;
+  TextOptions file_only = o.text;
+  file_only.prompt.clear();
+  const std::string text = read_prompt(file_only);
+  return o.text.prompt.empty() ? text : o.text.prompt + "\n\n" + text;
+}
+
+std::string read_stdin() {
+  TextOptions all;
+  all.file = "-";
+  return read_prompt(all);
+}
+
+std::string system_text(const ChatOptions& o) {
+  if (o.system_file.empty()) return o.text.escape ? process_escapes(o.system) : o.system;
+  if (!o.system.empty()) throw Error(ErrorCode::usage, "-sys and -sysf are both given, but there is one system prompt");
+  std::string text = read_text_file(o.system_file);
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+bool color_on(const TextOptions& o) {
+  if (o.simple_io || o.color == OnOffAuto::off) return false;
+  if (o.color == OnOffAuto::on) return true;
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool dumb = term == nullptr || *term == '\0' || std::strcmp(term, "dumb") == 0;
+  return isatty(STDOUT_FILENO) == 1 && !dumb && (no_color == nullptr || *no_color == '\0');
+}
+
+ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning reasoning) {
+  ConversationOptions c;
+  c.sampling = o.sampling;
+  c.n_predict = o.text.n_predict < 0 ? -1 : o.text.n_predict;
+  c.context_shift = o.context_shift;
+  c.think = reasoning != ShowReasoning::off;
+  c.stop = o.text.reverse_prompts;
+  return c;
+}
+
+// Whatever is said before the model is there must not need it: what a script said wrong costs no time.
+void chat(ChatOptions& o) {
+  apply_log_options(o.log);
+  apply_escapes(o.text, o.sampling);
+  note_no_effect(o.context);
+  const bool terminal = isatty(STDIN_FILENO) == 1 && !o.json;
+  const std::string system = system_text(o);
+  std::string first = first_message(o);
+  const bool asks = terminal && !(o.single_turn && !first.empty());
+  if (!asks && first.empty()) first = read_stdin();
+  if (!asks && first.empty()) throw Error(ErrorCode::usage, "there is no message: stdin is empty, and -p and -f are not given");
+
+  const bool color = color_on(o.text);
+  ShowReasoning reasoning =
+      o.reasoning.value_or(isatty(STDOUT_FILENO) == 1 || o.json ? ShowReasoning::show : ShowReasoning::hide);
+  TextViewOptions view_options;
+  view_options.color = color;
+  view_options.animate = !o.text.simple_io;
+  view_options.interactive = asks;
+  view_options.reasoning = reasoning;
+  const std::unique_ptr<ChatView> view = o.json ? make_json_view() : make_text_view(view_options);
+  try {
+    install_interrupt_handler();
+    const auto devices = make_devices(o.threads, o.offload);
+    const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa);
+    const ChatTemplate chat_template = choose_template(*model, o.chat_template);
+    if (asks && o.model.mmap) read_ahead(*model, view_options.animate);
+    Session session(*model, pointers(devices), session_options(o.context, o.offload),
+                    o.offload.explain ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
+                                      : nullptr);
+    if (interrupted()) throw Error(ErrorCode::interrupted, "");
+    Conversation conversation(session, chat_template, conversation_options(o, reasoning));
+    validate(o.sampling);
+    if (!o.session_file.empty() && access(o.session_file.c_str(), F_OK) == 0) conversation.load(o.session_file);
+    if (!system.empty()) conversation.set_system(system);
+    view->begin(*model, session.n_ctx());
+    ChatLoop loop(conversation, *view, reasoning);
+    const auto save = [&] {
+      if (!o.session_file.empty()) conversation.save(o.session_file);
+    };
+    try {
+      asks ? loop.interactive({first, o.single_turn, color}) : loop.single_turn(first);
+    } catch (const Error& e) {
+      if (e.code() == ErrorCode::interrupted) save();
+      throw;
+    }
+    save();
+  } catch (const ClosedPipe&) {
+    throw;
+  } catch (const Error& e) {
+    if (o.json && e.code() != ErrorCode::interrupted) view->error(e.what(), e.code());
+    throw;
+  }
+}
+
+void add_message_options(CLI::App& app, ChatOptions& o) {
+  const char* group = "Conversation";
+  text(app, "--system-prompt", o.system, "TEXT", "what the model is told before the first message")->group(group);
+  text(app, "--system-prompt-file", o.system_file, "FILE", "a file with that text")->group(group);
+  text(app, "-p,--prompt", o.text.prompt, "TEXT", "the first message")->group(group);
+  text(app, "-f,--file", o.text.file, "FILE", "a file with the first message, or with what follows -p; - for stdin")
+      ->group(group);
+  app.add_flag("-e,--escape,!--no-escape", o.text.escape,
+               "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -sys, -p and -r into what they stand for (default: on)")
+      ->group(group);
+  app.add_flag("--single-turn", o.single_turn, "leave after one answer")->group(group);
+  text(app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
+       "the template instead of the model's own: chatml, llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, or a "
+       "file with a Jinja template")
+      ->group(group);
+  choice(app, "--reasoning", "show|hide|off",
+         "what the model thinks before it answers: shown dimmed, left out, or not thought at all", "",
+         [&o](const std::string& value) { o.reasoning = parse_reasoning("--reasoning", value); })
+      ->group(group);
+  text(app, "--session", o.session_file, "FILE", "go on with this saved conversation if it is there, and save it at the end")
+      ->group(group);
+  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "tokens of an answer, -1: no limit")->group(group);
+  repeated(app, "-r,--reverse-prompt", "TEXT", "an answer ends after this text; repeatable",
+           [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
+      ->group(group);
+  app.add_flag("--json", o.json, "one JSON object an event on stdout; stdin is the message")->group(group);
+  bare_choice(app, "--color", "on|off|auto", "on", "colors (default: auto, on a terminal without NO_COLOR)",
+              [&o](const std::string& value) { o.text.color = parse_on_off_auto("--color", value); })
+      ->group(group);
+  app.add_flag("--simple-io", o.text.simple_io, "no colors and no control sequences")->group(group);
+  for (const char* name : {"--conversation", "--jinja", "--no-warmup"}) {
+    app.add_flag(name)->description("this is how it always is")->group(kNoEffectGroup);
+  }
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("chat", "talk with a model");
+  const auto options = std::make_shared<ChatOptions>();
+  add_message_options(*command, *options);
+  add_model_options(*command, options->model);
+  add_context_options(*command, options->context);
+  command
+      ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
+                 "when the context is full, leave the oldest turns out and go on")
+      ->group("Context");
+  add_thread_options(*command, options->threads);
+  add_offload_options(*command, options->offload);
+  add_sampling_options(*command, options->sampling);
+  add_rope_options(*command, options->rope);
+  add_log_options(*command, options->log);
+  command->footer("Example: tandem chat -m model.gguf -sys \"You are brief.\"");
+  command->callback([options] { chat(*options); });
+}
+
+}  // namespace tandem::tools

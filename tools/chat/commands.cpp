@@ -1,0 +1,235 @@
+#include "tools/chat/commands.h"
+
+#include <algorithm>
+
+#include "tools/chat/files.h"
+
+namespace tandem::tools {
+namespace {
+
+enum class Argument { none, text, path, setting };
+
+struct Command {
+  std::string_view name;
+  std::string_view shape;  // of its argument; "[...]" can be left out
+  const char* help;
+  Argument argument;
+  CommandResult (*run)(ChatState& chat, const std::string& argument);
+};
+
+constexpr CommandResult kDone = CommandResult::done;
+
+CommandResult help(ChatState& chat, const std::string&);
+
+CommandResult system(ChatState& chat, const std::string& text) {
+  Conversation& c = chat.conversation;
+  if (text.empty()) {
+    chat.view.note(c.system().empty() ? "(there is no system prompt)" : std::string(c.system()));
+    return kDone;
+  }
+  c.set_system(text == "none" ? "" : text);
+  chat.view.note(text == "none" ? "(the system prompt is gone)" : "(the system prompt is set)");
+  return kDone;
+}
+
+CommandResult clear(ChatState& chat, const std::string&) {
+  chat.conversation.clear();
+  chat.attached.clear();
+  chat.unanswered.clear();
+  chat.view.note(chat.conversation.system().empty() ? "(a new conversation)"
+                                                    : "(a new conversation; the system prompt stays)");
+  return kDone;
+}
+
+CommandResult regen(ChatState& chat, const std::string&) {
+  if (!chat.unanswered.empty() || chat.conversation.can_regenerate()) return CommandResult::regenerate;
+  throw Error(ErrorCode::usage, "there is no answer yet");
+}
+
+std::string take_back(ChatState& chat) {
+  const auto text = chat.conversation.undo();
+  if (!text) throw Error(ErrorCode::usage, "nothing has been said yet");
+  return *text;
+}
+
+CommandResult undo(ChatState& chat, const std::string&) {
+  take_back(chat);
+  chat.view.note("(the last message and its answer are taken back)");
+  return kDone;
+}
+
+CommandResult edit(ChatState& chat, const std::string&) {
+  chat.edit = std::exchange(chat.unanswered, "");
+  if (chat.edit.empty()) chat.edit = take_back(chat);
+  return kDone;
+}
+
+CommandResult save(ChatState& chat, const std::string& path) {
+  chat.conversation.save(expand_home(path));
+  chat.view.note("(saved)");
+  return kDone;
+}
+
+CommandResult load(ChatState& chat, const std::string& path) {
+  chat.conversation.load(expand_home(path));
+  chat.unanswered.clear();
+  chat.view.note(format("(loaded: %zu messages, %lld tokens)", chat.conversation.messages().size(),
+                        static_cast<long long>(chat.conversation.session().n_past())));
+  return kDone;
+}
+
+CommandResult export_markdown(ChatState& chat, const std::string& path) {
+  write_text_file(expand_home(path), as_markdown(chat.conversation.messages()));
+  chat.view.note("(written)");
+  return kDone;
+}
+
+CommandResult stats(ChatState& chat, const std::string&) {
+  const Conversation& c = chat.conversation;
+  const Session& s = c.session();
+  chat.view.note(format("%s\n%s\n%zu messages; context %lld of %lld tokens; KV cache %.1f MiB, %s and %s",
+                        s.model().path().c_str(), s.model().description().c_str(), c.messages().size(),
+                        static_cast<long long>(s.n_past()), static_cast<long long>(s.n_ctx()),
+                        static_cast<double>(s.kv_bytes()) / (1 << 20),
+                        std::string(dtype_name(s.kv_config().k_dtype)).c_str(),
+                        std::string(dtype_name(s.kv_config().v_dtype)).c_str()));
+  return kDone;
+}
+
+CommandResult set(ChatState& chat, const std::string& text) {
+  const ChatSettings settings{chat.conversation.options(), chat.reasoning};
+  if (text.empty()) {
+    chat.view.note(settings_table(settings));
+    return kDone;
+  }
+  const size_t space = text.find_first_of(" =");
+  const size_t value = space == text.npos ? text.npos : text.find_first_not_of(" =", space);
+  if (value == text.npos) throw Error(ErrorCode::usage, "/set needs a name and a value, as in /set temp 0.2");
+  change_setting(settings, text.substr(0, space), text.substr(value));
+  chat.view.set_reasoning(chat.reasoning);
+  chat.view.note("(" + text.substr(0, space) + " is " + text.substr(value) + ")");
+  return kDone;
+}
+
+CommandResult file(ChatState& chat, const std::string& path) {
+  const std::string text = read_text_file(expand_home(path));
+  chat.attached += path + ":\n```\n" + text + (text.ends_with('\n') ? "" : "\n") + "```\n\n";
+  chat.view.note(format("(%s, %zu bytes, goes with the next message)", printable(path, 200).c_str(), text.size()));
+  return kDone;
+}
+
+CommandResult reasoning(ChatState& chat, const std::string&) {
+  const auto& messages = chat.conversation.messages();
+  if (messages.empty() || messages.back().reasoning.empty()) {
+    throw Error(ErrorCode::usage, "the last answer came without reasoning");
+  }
+  chat.view.note(messages.back().reasoning);
+  return kDone;
+}
+
+CommandResult leave(ChatState& chat, const std::string&) {
+  chat.leave = true;
+  return kDone;
+}
+
+constexpr Command kCommands[] = {
+    {"/help", "", "this list", Argument::none, help},
+    {"/system", "[TEXT]", "show or set the system prompt; none removes it", Argument::text, system},
+    {"/clear", "", "start a new conversation", Argument::none, clear},
+    {"/regen", "", "answer the last message again", Argument::none, regen},
+    {"/undo", "", "take the last message and its answer back", Argument::none, undo},
+    {"/edit", "", "take the last message back and edit it", Argument::none, edit},
+    {"/save", "FILE", "save the conversation with all that was computed", Argument::path, save},
+    {"/load", "FILE", "go on with a saved conversation", Argument::path, load},
+    {"/export", "FILE.md", "write the conversation as Markdown", Argument::path, export_markdown},
+    {"/stats", "", "model, context and memory", Argument::none, stats},
+    {"/set", "[NAME VALUE]", "show or change settings, as in /set temp 0.2", Argument::setting, set},
+    {"/file", "PATH", "put a file's text before the next message", Argument::path, file},
+    {"/reasoning", "", "show what the model thought before its last answer", Argument::none, reasoning},
+    {"/exit", "", "leave, as Ctrl-D does", Argument::none, leave},
+};
+
+CommandResult help(ChatState& chat, const std::string&) {
+  std::string text;
+  for (const Command& c : kCommands) {
+    text += format("%-22s %s\n", (std::string(c.name) + " " + std::string(c.shape)).c_str(), c.help);
+  }
+  text += "Alt-Enter or a \\ at its end breaks a line. Ctrl-C stops an answer; twice at the prompt it leaves.";
+  chat.view.note(text);
+  return kDone;
+}
+
+const Command* find_command(std::string_view name) {
+  for (const Command& c : kCommands) {
+    if (c.name == name) return &c;
+  }
+  return nullptr;
+}
+
+std::string trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\n");
+  if (first == text.npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(" \t\n") - first + 1));
+}
+
+std::vector<std::string> starting_with(const std::vector<std::string>& names, const std::string& start) {
+  std::vector<std::string> found;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(found),
+               [&](const std::string& name) { return name.starts_with(start); });
+  return found;
+}
+
+}  // namespace
+
+// A path such as /usr/bin, or a word of several lines, is a message.
+bool is_command(std::string_view line) {
+  if (!line.starts_with('/')) return false;
+  const std::string_view name = line.substr(0, line.find_first_of(" \t\n"));
+  return name.find('/', 1) == name.npos;
+}
+
+CommandResult run_command(ChatState& chat, const std::string& line) {
+  const std::string name = line.substr(0, line.find_first_of(" \t\n"));
+  const Command* command = find_command(name);
+  if (command == nullptr) {
+    throw_error(ErrorCode::usage, "there is no command %s; /help lists them", printable(name).c_str());
+  }
+  const std::string argument = trimmed(std::string_view(line).substr(name.size()));
+  const bool needed = !command->shape.empty() && !command->shape.starts_with('[');
+  if (needed && argument.empty()) {
+    throw_error(ErrorCode::usage, "%s needs %s", name.c_str(), std::string(command->shape).c_str());
+  }
+  if (command->argument == Argument::none && !argument.empty()) {
+    throw_error(ErrorCode::usage, "%s takes nothing behind it", name.c_str());
+  }
+  return command->run(chat, argument);
+}
+
+Completion complete_command(const std::string& line) {
+  if (!is_command(line)) return {};
+  const size_t space = line.find(' ');
+  if (space == line.npos) {
+    std::vector<std::string> names;
+    for (const Command& c : kCommands) names.push_back(std::string(c.name) + (c.argument == Argument::none ? "" : " "));
+    return {0, starting_with(names, line)};
+  }
+  const Command* command = find_command(line.substr(0, space));
+  const size_t begin = line.find_first_not_of(' ', space);
+  if (command == nullptr) return {};
+  const std::string typed = begin == line.npos ? "" : line.substr(begin);
+  const size_t at = line.size() - typed.size();
+  if (command->argument == Argument::path) return {at, matching_paths(typed)};
+  if (command->argument != Argument::setting) return {};
+  const size_t second = typed.find(' ');
+  if (second == typed.npos) {
+    std::vector<std::string> names = setting_names();
+    for (std::string& name : names) name += ' ';
+    return {at, starting_with(names, typed)};
+  }
+  const std::string name = typed.substr(0, second), value = typed.substr(second + 1);
+  if (name == "reasoning") return {at + second + 1, starting_with({"show", "hide", "off"}, value)};
+  if (name == "context_shift") return {at + second + 1, starting_with({"on", "off"}, value)};
+  return {};
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,99 @@
+#include "tools/chat/files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "text/utf8.h"
+
+namespace tandem::tools {
+namespace fs = std::filesystem;
+
+std::string expand_home(const std::string& path) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || (path != "~" && !path.starts_with("~/"))) return path;
+  return home + path.substr(1);
+}
+
+std::string read_text_file(const std::string& path) {
+  constexpr uintmax_t kMostBytes = uintmax_t{16} << 20;
+  const std::string name = printable(path, 4096);
+  std::error_code error;
+  if (!fs::exists(path, error)) throw_error(ErrorCode::io, "%s: there is no such file", name.c_str());
+  if (!fs::is_regular_file(path, error)) throw_error(ErrorCode::io, "%s: is not a file", name.c_str());
+  const uintmax_t n_bytes = fs::file_size(path, error);
+  if (!error && n_bytes > kMostBytes) {
+    throw_error(ErrorCode::bad_file, "%s: has %ju bytes, a message takes %ju at most", name.c_str(), n_bytes,
+                kMostBytes);
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  if (!in) throw_error(ErrorCode::io, "%s: cannot be read", name.c_str());
+  const size_t valid = valid_utf8_prefix(text);
+  if (valid != text.size()) {
+    throw_error(ErrorCode::bad_file, "%s: found byte 0x%02x at offset %zu, needed UTF-8", name.c_str(),
+                static_cast<unsigned>(static_cast<unsigned char>(text[valid])), valid);
+  }
+  return text;
+}
+
+void write_text_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + "." + std::to_string(getpid());
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const auto fail = [&] {
+    const int reason = errno;
+    if (file >= 0) unlink(temporary.c_str());
+    throw_error(ErrorCode::io, "%s: cannot be written: %s", printable(path, 4096).c_str(), strerror(reason));
+  };
+  if (file < 0) fail();
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(file, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      close(file);
+      fail();
+    }
+    done += static_cast<size_t>(n);
+  }
+  if (close(file) != 0 || rename(temporary.c_str(), path.c_str()) != 0) fail();
+}
+
+std::string as_markdown(const std::vector<ChatMessage>& messages) {
+  std::string text;
+  for (const ChatMessage& m : messages) {
+    std::string title = m.role;
+    title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
+    text += (text.empty() ? "## " : "\n## ") + title + "\n\n";
+    if (!m.reasoning.empty()) {
+      text += "<details><summary>Reasoning</summary>\n\n" + m.reasoning + "\n\n</details>\n\n";
+    }
+    text += m.content + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> matching_paths(const std::string& typed) {
+  const size_t slash = typed.rfind('/');
+  const std::string folder = slash == typed.npos ? "" : typed.substr(0, slash + 1);
+  const std::string start = typed.substr(folder.size());
+  std::vector<std::string> found;
+  std::error_code error;
+  const fs::path look_in = folder.empty() ? fs::path(".") : fs::path(expand_home(folder));
+  for (fs::directory_iterator entry(look_in, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(start) || (start.empty() && name.starts_with('.'))) continue;
+    std::error_code ignored;
+    found.push_back(folder + name + (entry->is_directory(ignored) ? "/" : ""));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace tandem::tools

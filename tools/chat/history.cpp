@@ -1,0 +1,50 @@
+#include "tools/chat/history.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace tandem::tools {
+namespace {
+
+// Readable by its owner only: what people say to a model is theirs.
+bool write_lines(const std::string& path, int flags, const std::string& lines) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
+  if (file < 0) return false;
+  const bool all = write(file, lines.data(), lines.size()) == static_cast<ssize_t>(lines.size());
+  return close(file) == 0 && all;
+}
+
+std::string encoded(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::vector<std::string> load_history(const std::string& path) {
+  std::vector<std::string> texts;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    const auto text = nlohmann::json::parse(line, nullptr, false);
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  const bool shorten = texts.size() > 2 * kHistoryLines;
+  if (texts.size() > kHistoryLines) texts.erase(texts.begin(), texts.end() - kHistoryLines);
+  if (!shorten) return texts;
+  std::string all;
+  for (const std::string& text : texts) all += encoded(text);
+  const std::string temporary = path + ".new";
+  if (write_lines(temporary, O_TRUNC, all)) (void)!rename(temporary.c_str(), path.c_str());
+  return texts;
+}
+
+void append_history(const std::string& path, const std::string& text) {
+  if (!write_lines(path, O_APPEND, encoded(text))) log_verbose("%s: the history cannot be written", path.c_str());
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,43 @@
+// ChatLoop: turns at a terminal until the user leaves, or the one turn of a script.
+#pragma once
+
+#include <string>
+
+#include "engine/conversation.h"
+#include "tools/chat/commands.h"
+#include "tools/chat/line_editor.h"
+#include "tools/chat/view.h"
+
+namespace tandem::tools {
+
+class ChatLoop {
+ public:
+  ChatLoop(Conversation& conversation, ChatView& view, ShowReasoning& reasoning)
+      : view_(view), chat_{conversation, view, reasoning, {}, {}, {}, false} {}
+
+  // One message and its answer. Throws what Conversation::ask throws, and Error(interrupted) after a Ctrl-C.
+  void single_turn(const std::string& message);
+
+  // Reads lines until Ctrl-D, /exit, or Ctrl-C twice at the prompt (Error(interrupted)). `first`, when not empty, is
+  // the first message; with single_turn one message is all. What goes wrong in a turn is shown, and the chat goes on.
+  struct Interactive {
+    std::string first;
+    bool single_turn = false;
+    bool color = false;
+  };
+  void interactive(const Interactive& how);
+
+ private:
+  void turn(const std::string& message);
+  void regenerate();
+  void handle(const std::string& line);
+  void try_to(const std::function<void()>& what);
+  Answer show(const std::function<Answer(const AnswerCallbacks&)>& make);
+  AnswerCallbacks callbacks() const;
+
+  ChatView& view_;
+  ChatState chat_;
+  int64_t n_left_out_ = 0;  // as last told to the user
+};
+
+}  // namespace tandem::tools
