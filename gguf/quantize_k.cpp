@@ -7,6 +7,7 @@
 #include "gguf/blocks_k.h"
 #include "gguf/quants_fit.h"
 #include "gguf/quants_impl.h"
+#include "gguf/quants_lanes.h"
 
 namespace tandem::quants {
 namespace {
@@ -54,33 +55,26 @@ void round_codes(const AffineType& type, const float* x, AffineBlock& block) {
   }
 }
 
-float sub_block_loss(const float* x, const float* w, int n, int q_max, float scale, float min) {
-  const float inverse_scale = inverse(scale);
-  float loss = 0.0f;
-  for (int j = 0; j < n; ++j) {
-    const auto q = static_cast<float>(nearest_in((x[j] + min) * inverse_scale, 0, q_max));
-    const float error = scale * q - min - x[j];
-    loss += w[j] * error * error;
-  }
-  return loss;
-}
-
 // Scale and minimum were rounded each for itself; their errors partly cancel, so look at the neighbours of
 // the pair.
 void refine_integers(const AffineType& type, const float* x, const float* w, AffineBlock& block) {
   const float d = fp16_to_fp32(block.d), dmin = fp16_to_fp32(block.dmin);
   for (int s = 0; s < type.n_subs(); ++s) {
     const int at = s * type.width, scale = block.scales[s], min = block.mins[s];
-    float best = INFINITY;
-    for (int i = std::max(scale - 1, 0); i <= std::min(scale + 1, type.scale_max); ++i) {
-      for (int k = std::max(min - 1, 0); k <= std::min(min + 1, type.scale_max); ++k) {
-        const float loss = sub_block_loss(x + at, w + at, type.width, type.search.q_max,
-                                          d * static_cast<float>(i), dmin * static_cast<float>(k));
-        if (!(loss < best)) continue;
-        best = loss;
-        block.scales[s] = static_cast<uint8_t>(i);
-        block.mins[s] = static_cast<uint8_t>(k);
-      }
+    LossLanes candidates{};
+    float losses[kLanes], best = INFINITY;
+    for (int k = 0; k < 9; ++k) {
+      candidates.scale[k] = d * static_cast<float>(scale + k / 3 - 1);
+      candidates.inverse_scale[k] = inverse(candidates.scale[k]);
+      candidates.min[k] = -dmin * static_cast<float>(min + k % 3 - 1);
+    }
+    loss_lanes(x + at, w + at, type.width, 0.0f, static_cast<float>(type.search.q_max), candidates, losses);
+    for (int k = 0; k < 9; ++k) {
+      const int i = scale + k / 3 - 1, m = min + k % 3 - 1;
+      if (i < 0 || i > type.scale_max || m < 0 || m > type.scale_max || !(losses[k] < best)) continue;
+      best = losses[k];
+      block.scales[s] = static_cast<uint8_t>(i);
+      block.mins[s] = static_cast<uint8_t>(m);
     }
   }
 }
@@ -168,9 +162,12 @@ struct SymmetricBlock {
 
 void round_codes(const Levels& levels, const float* x, SymmetricBlock& block) {
   const float d = fp16_to_fp32(block.d);
-  for (int e = 0; e < QK_K; ++e) {
-    const float inverse_scale = inverse(d * static_cast<float>(block.scales[e / 16]));
-    block.codes[e] = static_cast<uint8_t>(nearest_in(x[e] * inverse_scale, levels.lo, levels.hi) - levels.lo);
+  for (int at = 0; at < QK_K; at += 16) {
+    const float inverse_scale = inverse(d * static_cast<float>(block.scales[at / 16]));
+    for (int e = at; e < at + 16; ++e) {
+      block.codes[e] =
+          static_cast<uint8_t>(nearest_in(x[e] * inverse_scale, levels.lo, levels.hi) - levels.lo);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "gguf/blocks.h"
+#include "gguf/quants_lanes.h"
 
 namespace tandem::quants {
 
@@ -55,14 +56,46 @@ struct Fit {
 Fit round_and_solve(const float* x, const float* w, int n, const Levels& levels, float inverse_scale,
                     int8_t* q) {
   float xl = 0.0f, ll = 0.0f;
+  if (levels.table) {
+    for (int i = 0; i < n; ++i) q[i] = static_cast<int8_t>(levels.nearest(x[i] * inverse_scale));
+  } else {
+    for (int i = 0; i < n; ++i) {
+      q[i] = static_cast<int8_t>(nearest_in(x[i] * inverse_scale, levels.lo, levels.hi));
+    }
+  }
   for (int i = 0; i < n; ++i) {
-    q[i] = static_cast<int8_t>(levels.nearest(x[i] * inverse_scale));
     const float level = levels.value(q[i]);
     xl += w[i] * x[i] * level;
     ll += w[i] * level * level;
   }
   if (!(ll > 0.0f)) return {};
   return {xl / ll, xl * xl / ll};
+}
+
+struct SymmetricSearch {
+  float extreme, step;
+  int n_tries;
+  float inverse_max;
+};
+
+// The inverse scale of the largest gain; that of the middle when none gains.
+float best_symmetric(const float* x, const float* w, int n, const Levels& levels,
+                     const SymmetricSearch& search) {
+  float best = search.extreme * search.inverse_max, gain = 0.0f;
+  for (int first = -search.n_tries; first <= search.n_tries; first += kLanes) {
+    const int n_candidates = std::min(kLanes, search.n_tries + 1 - first);
+    float candidates[kLanes] = {}, gains[kLanes];
+    for (int k = 0; k < n_candidates; ++k) {
+      candidates[k] = (search.extreme + search.step * static_cast<float>(first + k)) * search.inverse_max;
+    }
+    symmetric_lanes(x, w, n, static_cast<float>(levels.lo), static_cast<float>(levels.hi), candidates, gains);
+    for (int k = 0; k < n_candidates; ++k) {
+      if (!(gains[k] > gain)) continue;
+      gain = gains[k];
+      best = candidates[k];
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -85,9 +118,13 @@ float fit_symmetric(const float* x, const float* w, int n, const Levels& levels,
     return true;
   };
   const float lowest = levels.value(levels.lo), highest = levels.value(levels.hi);
-  for (int i = -n_tries; i <= n_tries; ++i) {
-    consider((lowest + step * static_cast<float>(i)) * inverse_max);
-    if (levels.table) consider((highest + step * static_cast<float>(i)) * inverse_max);
+  if (levels.table) {
+    for (int i = -n_tries; i <= n_tries; ++i) {
+      consider((lowest + step * static_cast<float>(i)) * inverse_max);
+      consider((highest + step * static_cast<float>(i)) * inverse_max);
+    }
+  } else {
+    consider(best_symmetric(x, w, n, levels, {lowest, step, n_tries, inverse_max}));
   }
   for (int round = 0; round < 4 && best.scale != 0.0f && consider(inverse(best.scale)); ++round) {
   }
@@ -159,9 +196,21 @@ ScaleMin fit_affine(const float* x, const float* w, int n, const AffineSearch& s
     std::memcpy(q, trial, static_cast<size_t>(n));
     return true;
   };
-  for (int i = 0; i <= search.n_tries; ++i) {
-    consider((q_max + search.first + search.step * static_cast<float>(i)) * inverse_range, lo);
+  float chosen = 0.0f;  // inverse scale of the best candidate
+  for (int first = 0; first <= search.n_tries; first += kLanes) {
+    const int n_candidates = std::min(kLanes, search.n_tries + 1 - first);
+    float candidates[kLanes] = {}, scales[kLanes], mins[kLanes], losses[kLanes];
+    for (int k = 0; k < n_candidates; ++k) {
+      candidates[k] = (q_max + search.first + search.step * static_cast<float>(first + k)) * inverse_range;
+    }
+    affine_lanes(x, w, n, q_max, search.sign, lo, candidates, scales, mins, losses);
+    for (int k = 0; k < n_candidates; ++k) {
+      if (!(losses[k] < best.loss) || !(scales[k] >= 0.0f)) continue;
+      best = {{scales[k], mins[k]}, losses[k]};
+      chosen = candidates[k];
+    }
   }
+  if (chosen != 0.0f) round_to(chosen, lo, q);
   for (int round = 0; round < 4 && best.value.scale > 0.0f; ++round) {
     if (!consider(inverse(best.value.scale), best.value.min)) break;
   }
@@ -199,6 +248,22 @@ int refine_scale(const float* x, const float* w, int n, const Levels& levels, fl
                  int hi) {
   int best = s;
   float least = INFINITY;
+  if (!levels.table) {
+    LossLanes candidates{};
+    float losses[kLanes];
+    for (int k = 0; k < 3; ++k) {
+      candidates.scale[k] = d * static_cast<float>(s + (k + 1) % 3 - 1);  // s, s + 1, s - 1
+      candidates.inverse_scale[k] = inverse(candidates.scale[k]);
+    }
+    loss_lanes(x, w, n, static_cast<float>(levels.lo), static_cast<float>(levels.hi), candidates, losses);
+    for (int k : {0, 2, 1}) {
+      const int candidate = s + (k + 1) % 3 - 1;
+      if (candidate < lo || candidate > hi || !(losses[k] < least)) continue;
+      least = losses[k];
+      best = candidate;
+    }
+    return best;
+  }
   for (int candidate : {s, s - 1, s + 1}) {
     if (candidate < lo || candidate > hi) continue;
     const float scale = d * static_cast<float>(candidate), inverse_scale = inverse(scale);

@@ -14,5 +14,6 @@ void add_inspect(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_quantize(CLI::App& app);
 
 }  // namespace tandem::tools

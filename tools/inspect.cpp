@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "gguf/file.h"
 #include "tools/command.h"
+#include "tools/output.h"
 
 namespace tandem::tools {
 namespace {
@@ -73,14 +73,14 @@ std::string number_at(const GgufFile& file, const std::string& arch, const char*
   return value && value->type() != ValueType::string ? value->short_text(20) : "";
 }
 
-void print_summary(const GgufFile& file) {
-  printf("file           %s\n", printable(file.path(), 4096).c_str());
-  if (file.n_parts() > 1) printf("parts          %zu\n", file.n_parts());
-  printf("size           %llu bytes", static_cast<unsigned long long>(file.n_file_bytes()));
-  if (file.n_file_bytes() >= 1024) printf(" (%s)", size_text(file.n_file_bytes()).c_str());
-  printf("\n");
-  printf("format         GGUF v%u, alignment %llu\n", file.version(),
-         static_cast<unsigned long long>(file.alignment()));
+void print_summary(const GgufFile& file, Output& out) {
+  out.write(format("file           %s\n", printable(file.path(), 4096).c_str()));
+  if (file.n_parts() > 1) out.write(format("parts          %zu\n", file.n_parts()));
+  out.write(format("size           %llu bytes", static_cast<unsigned long long>(file.n_file_bytes())));
+  if (file.n_file_bytes() >= 1024) out.write(format(" (%s)", size_text(file.n_file_bytes()).c_str()));
+  out.write("\n");
+  out.write(format("format         GGUF v%u, alignment %llu\n", file.version(),
+                   static_cast<unsigned long long>(file.alignment())));
   const Value* arch = file.metadata().find("general.architecture");
   if (!arch || arch->type() != ValueType::string) return;
   const std::string name(arch->text());
@@ -93,44 +93,44 @@ void print_summary(const GgufFile& file) {
     if (const std::string number = number_at(file, name, key); !number.empty())
       line += ", " + number + " " + word;
   }
-  printf("architecture   %s\n", line.c_str());
+  out.write(format("architecture   %s\n", line.c_str()));
 }
 
-void print_metadata(const GgufFile& file) {
+void print_metadata(const GgufFile& file, Output& out) {
   size_t widest = 0;
   for (const Metadata::Entry& entry : file.metadata().entries())
     widest = std::max(widest, printable(entry.key).size());
-  printf("\nmetadata: %zu\n", file.metadata().entries().size());
+  out.write(format("\nmetadata: %zu\n", file.metadata().entries().size()));
   for (const Metadata::Entry& entry : file.metadata().entries()) {
     const std::string type(value_type_name(entry.value.type()));
-    printf("  %-*s  %-6s  %s\n", static_cast<int>(widest), printable(entry.key).c_str(), type.c_str(),
-           entry.value.short_text(80).c_str());
+    out.write(format("  %-*s  %-6s  %s\n", static_cast<int>(widest), printable(entry.key).c_str(), type.c_str(),
+                     entry.value.short_text(80).c_str()));
   }
 }
 
-void print_tensors(const GgufFile& file) {
+void print_tensors(const GgufFile& file, Output& out) {
   size_t widest = 0;
   for (const TensorInfo& tensor : file.tensors()) widest = std::max(widest, printable(tensor.name).size());
-  printf("\ntensors: %zu (innermost dimension first)\n", file.tensors().size());
+  out.write(format("\ntensors: %zu (innermost dimension first)\n", file.tensors().size()));
   for (const TensorInfo& tensor : file.tensors()) {
-    printf("  %-*s  %-7s  %-20s  %12s\n", static_cast<int>(widest), printable(tensor.name).c_str(),
-           std::string(dtype_name(tensor.dtype)).c_str(), tensor.shape_text().c_str(),
-           size_text(tensor.n_bytes).c_str());
+    out.write(format("  %-*s  %-7s  %-20s  %12s\n", static_cast<int>(widest), printable(tensor.name).c_str(),
+                     std::string(dtype_name(tensor.dtype)).c_str(), tensor.shape_text().c_str(),
+                     size_text(tensor.n_bytes).c_str()));
   }
 }
 
-void print_total_line(const std::string& name, const DtypeTotal& total) {
-  printf("  %-7s  %6llu tensors  %10s weights  %12s  %6.3f bits per weight\n", name.c_str(),
-         static_cast<unsigned long long>(total.n_tensors), count_text(total.n_elements).c_str(),
-         size_text(total.n_bytes).c_str(), bits_per_weight(total.n_bytes, total.n_elements));
+void print_total_line(const std::string& name, const DtypeTotal& total, Output& out) {
+  out.write(format("  %-7s  %6llu tensors  %10s weights  %12s  %6.3f bits per weight\n", name.c_str(),
+                   static_cast<unsigned long long>(total.n_tensors), count_text(total.n_elements).c_str(),
+                   size_text(total.n_bytes).c_str(), bits_per_weight(total.n_bytes, total.n_elements)));
 }
 
-void print_totals(const GgufFile& file) {
+void print_totals(const GgufFile& file, Output& out) {
   if (file.tensors().empty()) return;
-  printf("\ntotals\n");
+  out.write("\ntotals\n");
   for (const auto& [dtype, total] : dtype_totals(file))
-    print_total_line(std::string(dtype_name(dtype)), total);
-  print_total_line("all", {file.tensors().size(), n_elements(file), file.n_tensor_bytes()});
+    print_total_line(std::string(dtype_name(dtype)), total, out);
+  print_total_line("all", {file.tensors().size(), n_elements(file), file.n_tensor_bytes()}, out);
 }
 
 // ---- JSON
@@ -207,7 +207,7 @@ Json totals_json(const GgufFile& file) {
           {"by_dtype", by_dtype}};
 }
 
-void print_json(const GgufFile& file) {
+void print_json(const GgufFile& file, Output& out) {
   Json page;
   page["file"] = file.path();
   page["n_parts"] = file.n_parts();
@@ -218,21 +218,21 @@ void print_json(const GgufFile& file) {
   page["tensors"] = tensors_json(file);
   page["totals"] = totals_json(file);
   // Strings that are not UTF-8 (pieces of byte-level tokens) get replacement characters.
-  const std::string text = page.dump(1, ' ', false, Json::error_handler_t::replace);
-  printf("%s\n", text.c_str());
+  out.write(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void inspect(const std::string& path, bool json) {
   const GgufFile file(path, {.prefetch = false});
+  Output out;
   if (json) {
-    print_json(file);
+    print_json(file, out);
   } else {
-    print_summary(file);
-    print_metadata(file);
-    print_tensors(file);
-    print_totals(file);
+    print_summary(file, out);
+    print_metadata(file, out);
+    print_tensors(file, out);
+    print_totals(file, out);
   }
-  if (fflush(stdout) != 0 || ferror(stdout)) throw_error(ErrorCode::io, "cannot write to standard output");
+  out.flush();
 }
 
 }  // namespace

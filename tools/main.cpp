@@ -9,24 +9,16 @@
 
 #include "base/error.h"
 #include "tools/command.h"
-#include "tools/options.h"
+#include "tools/options/options.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
 
-// Weak: a build may leave a command's file out, and then does without the command.
-[[gnu::weak]] void add_run(CLI::App& app);
-[[gnu::weak]] void add_bench(CLI::App& app);
-[[gnu::weak]] void add_perplexity(CLI::App& app);
-[[gnu::weak]] void add_inspect(CLI::App& app);
-[[gnu::weak]] void add_tokenize(CLI::App& app);
-[[gnu::weak]] void add_synth(CLI::App& app);
-
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
-constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_bench,    add_perplexity,
-                                            add_inspect, add_tokenize, add_synth};
+constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,    add_perplexity, add_inspect,
+                                            add_tokenize, add_quantize, add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);
@@ -41,7 +33,8 @@ std::string help_hint(const CLI::App& app, const std::vector<std::string>& argum
 
 // An error that ends the program. Not log_error: --log-disable must not hide why nothing came out.
 int report(const std::string& message, ErrorCode code) {
-  fprintf(stderr, "tandem: error: %s\n", message.c_str());
+  const std::string line = printable(message, message.size());  // a file's name may hold a line break
+  fprintf(stderr, "tandem: error: %s\n", line.c_str());
   return exit_code(code);
 }
 
@@ -67,7 +60,8 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
 
 int run_and_report(int argc, char** argv) {
   try {
-    const auto app = make_app("Runs GGUF language models on the CPU.", "tandem");
+    const auto app =
+        make_app("Runs GGUF language models on a CPU, on a GPU, or on both in tandem.", "tandem");
     app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version");
     app->require_subcommand(1);
     for (const auto add : kCommands) {

@@ -127,7 +127,15 @@ void run(RunOptions& options) {
   };
   callbacks.prompt_progress = [&](int64_t n_done) { show_prompt_progress(n_done, ids.size(), options.text); };
   callbacks.interrupted = [] { return interrupted(); };
-  const GenerateStats stats = generate(session, sampler, ids, generation, callbacks);
+  GenerateStats stats;
+  try {
+    stats = generate(session, sampler, ids, generation, callbacks);
+  } catch (const ClosedPipe&) {
+    throw;
+  } catch (const Error&) {
+    out.write("\n");  // the message gets a line of its own
+    throw;
+  }
   out.write("\n");
   out.flush();
   report(stats, sampler.seed());

@@ -32,16 +32,23 @@ const char* scaling_name(RopeScaling scaling) {
   return "none";
 }
 
+// The usual ways to write "as the model says": 0, and for some of YaRN's numbers anything below.
+std::optional<float> unless(std::optional<float> value, bool (*means_default)(float)) {
+  return value && means_default(*value) ? std::nullopt : value;
+}
+
 RopeOverrides rope_overrides(const RopeOptions& options) {
+  const auto zero = [](float x) { return x == 0.0f; };
+  const auto negative = [](float x) { return x < 0.0f; };
   RopeOverrides rope;
   if (options.scaling) rope.scaling = scaling_name(*options.scaling);
-  rope.freq_base = options.freq_base;
-  rope.freq_scale = options.freq_scale;
-  rope.n_ctx_orig = options.yarn_orig_ctx;
-  rope.ext_factor = options.yarn_ext_factor;
-  rope.attn_factor = options.yarn_attn_factor;
-  rope.beta_fast = options.yarn_beta_fast;
-  rope.beta_slow = options.yarn_beta_slow;
+  rope.freq_base = unless(options.freq_base, zero);
+  rope.freq_scale = unless(options.freq_scale, zero);
+  if (options.yarn_orig_ctx.value_or(0) > 0) rope.n_ctx_orig = options.yarn_orig_ctx;
+  rope.ext_factor = unless(options.yarn_ext_factor, negative);
+  rope.attn_factor = unless(options.yarn_attn_factor, negative);
+  rope.beta_fast = unless(options.yarn_beta_fast, negative);
+  rope.beta_slow = unless(options.yarn_beta_slow, negative);
   return rope;
 }
 
@@ -71,7 +78,9 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOption
 #endif
   if (gpus.empty()) {
     if (wanted > 0) throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none: %s", why.c_str());
-    log_verbose("no GPU is used: %s", why.c_str());
+    // Whoever asks for the CPU need not be told that there is nothing else.
+    const bool asked = offload.flags.n_gpu_layers.has_value() || offload.no_devices;
+    (asked ? log_verbose : log_info)("no GPU is used: %s", why.c_str());
   }
   for (const std::string& name : offload.devices) {
     const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const auto& d) { return d && d->info().name == name; });

@@ -6,18 +6,20 @@
 
 #include "device/device.h"
 #include "engine/session.h"
-#include "tools/options.h"
-#include "tools/options_offload.h"
+#include "tools/options/offload.h"
+#include "tools/options/options.h"
 
 namespace tandem::tools {
 
 // The model file, with the user's overrides. Throws what Model::load throws.
-std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope = {}, Numa numa = Numa::none);
+std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope = {},
+                                  Numa numa = Numa::none);
 
-// The devices that commands run on; [0] is the CPU, then the GPUs that --device leaves. Says in one line why there is
-// no GPU where one could be expected; throws Error(usage) when -ngl asks for one all the same, or --device for one that
-// is not there.
-std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options, const OffloadOptions& offload = {});
+// The devices that commands run on; [0] is the CPU, then the GPUs that --device leaves. Says in one line why
+// there is no GPU where one could be expected; throws Error(usage) when -ngl asks for one all the same, or
+// --device for one that is not there.
+std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options,
+                                                  const OffloadOptions& offload = {});
 // The table of --list-devices.
 std::string device_table(const std::vector<std::unique_ptr<Device>>& devices);
 std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& devices);

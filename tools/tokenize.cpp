@@ -1,6 +1,8 @@
 // tandem tokenize: shows the tokens of a text. Works on files that hold only a vocabulary, too.
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -43,6 +45,7 @@ std::string read_text(const Options& options) {
   if (options.from_stdin) return read_all(std::cin, "standard input");
   if (options.prompt) return *options.prompt;
   std::ifstream in(*options.file, std::ios::binary);
+  if (!in) throw_error(ErrorCode::io, "%s: cannot open: %s", options.file->c_str(), strerror(errno));
   return read_all(in, *options.file);
 }
 

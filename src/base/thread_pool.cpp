@@ -13,16 +13,19 @@ namespace tandem {
 namespace {
 
 constexpr int kActiveBits = 12;
-constexpr int kMaxThreads = (1 << kActiveBits) - 1;
+constexpr int kMaxThreads = 512;  // more than any machine that this was written for has cores
+constexpr unsigned kCrowd = 4;     // threads for each processor from which waiting must not spin
+static_assert(kMaxThreads < 1 << kActiveBits);
 
 // Spins, then yields, then parks in the kernel until `word` differs from `seen`. A barrier inside a run is short, so
 // spinning pays; with more threads than cores yielding is what lets the others come.
-void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen) {
-  for (int i = 0; i < 4000; ++i) {
+// Where there are far more threads than processors whoever waits stands in the way, so it parks at once.
+void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool crowded) {
+  for (int i = 0; i < 4000 && !crowded; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
     __builtin_ia32_pause();
   }
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < 50 && !crowded; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
     sched_yield();
   }
@@ -43,11 +46,13 @@ void Worker::barrier() {
     pool_.phase_.fetch_add(1, std::memory_order_release);
     pool_.phase_.notify_all();
   } else {
-    wait_while_equal(pool_.phase_, phase);
+    wait_while_equal(pool_.phase_, phase, pool_.crowded_);
   }
 }
 
-ThreadPool::ThreadPool(int n_threads) : n_threads_(std::clamp(n_threads, 1, kMaxThreads)) {
+ThreadPool::ThreadPool(int n_threads)
+    : n_threads_(std::clamp(n_threads, 1, kMaxThreads)),
+      crowded_(static_cast<unsigned>(n_threads_) > kCrowd * std::max(1u, std::thread::hardware_concurrency())) {
   try {
     for (int i = 1; i < n_threads_; ++i) threads_.emplace_back(&ThreadPool::worker_main, this, i);
   } catch (const std::system_error& e) {
@@ -84,7 +89,7 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
 void ThreadPool::worker_main(int index) {
   uint32_t seen = 0;
   for (;;) {
-    wait_while_equal(epoch_, seen);
+    wait_while_equal(epoch_, seen, crowded_);
     seen = epoch_.load(std::memory_order_acquire);
     if (stop_) return;
     const int n_active = static_cast<int>(seen & ((1u << kActiveBits) - 1));

@@ -44,7 +44,7 @@ class Worker {
 
 class ThreadPool {
  public:
-  // n_threads >= 1, the caller's included. Throws Error(out_of_memory) when threads cannot be started.
+  // n_threads >= 1, the caller's included; at most 512 are made. Throws Error(out_of_memory) when threads cannot be started.
   explicit ThreadPool(int n_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -67,6 +67,7 @@ class ThreadPool {
   void join();
 
   int n_threads_;
+  const bool crowded_;  // far more threads than processors
   std::vector<std::thread> threads_;
 
   // One cache line each: the words that workers spin on.

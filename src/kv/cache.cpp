@@ -68,6 +68,11 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::
       layer.v = devices_[d]->alloc(pool_bytes(config, shape, config.v_dtype, shape.head_dim_v));
       n_bytes_ += kv_layer_bytes(config, i);
     }
+  } catch (const Error& e) {
+    free_all();
+    if (e.code() != ErrorCode::out_of_memory) throw;
+    throw_error(e.code(), "%s, for the KV cache of %lld tokens (a smaller -c or -ctk q8_0 -ctv q8_0 needs less)", e.what(),
+                static_cast<long long>(config.n_ctx));
   } catch (...) {
     free_all();
     throw;

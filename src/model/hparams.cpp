@@ -54,7 +54,7 @@ Hparams HparamReader::transformer(std::string_view eps_key) const {
   Hparams h;
   h.architecture = architecture_;
   h.name = metadata_.get_or<std::string>("general.name", "");
-  h.n_ctx_train = integer("context_length", 1, int64_t{1} << 31);
+  h.n_ctx_train = integer("context_length", 1, INT32_MAX);  // positions are 32 bits wide
   h.n_embd = integer("embedding_length", 1, kMaxDimension);
   h.n_layer = integer("block_count", 1, 10000);
   h.n_ff = integer("feed_forward_length", 1, kMaxDimension);

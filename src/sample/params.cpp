@@ -55,7 +55,7 @@ std::string_view trimmed(std::string_view text) {
 }
 
 void require(bool ok, const char* name, double found, const char* needed) {
-  if (!ok) throw_error(ErrorCode::usage, "%s is %g, but must be %s", name, found, needed);
+  if (!ok) throw_error(ErrorCode::usage, "--%s is %g, but must be %s", name, found, needed);
 }
 
 }  // namespace

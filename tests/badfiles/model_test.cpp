@@ -77,6 +77,7 @@ TEST_F(BadModel, Hyperparameters) {
   EXPECT_THAT(with("llama.embedding_length", uint32_t{96}), HasSubstr("token_embd.weight"));
   EXPECT_THAT(with("llama.feed_forward_length", uint32_t{97}), HasSubstr("ffn_"));
   EXPECT_THAT(with("llama.context_length", uint32_t{0}), HasSubstr("context_length"));
+  EXPECT_THAT(with("llama.context_length", uint32_t{1} << 31), HasSubstr("context_length"));  // positions are int32
   EXPECT_THAT(with("llama.rope.dimension_count", uint32_t{7}), HasSubstr("rope.dimension_count"));
   EXPECT_THAT(with("llama.rope.freq_base", std::numeric_limits<float>::infinity()), HasSubstr("freq_base"));
   EXPECT_THAT(with("llama.rope.scaling.type", "cubic"), HasSubstr("scaling.type"));

@@ -6,9 +6,9 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
+
+#include "support/paths.h"
 
 namespace tandem::test {
 
@@ -16,13 +16,6 @@ struct Outcome {
   std::string out;   // what the shell line's stdout gave
   int exit_code = -1;
 };
-
-// The path of the program, from $TANDEM_BINARY; empty when it is not there.
-inline std::string binary_path() {
-  const char* set = std::getenv("TANDEM_BINARY");
-  const char* binary = set ? set : TANDEM_DEFAULT_BINARY;
-  return std::filesystem::exists(binary) ? binary : "";
-}
 
 // Runs `before 'PROGRAM' after` in a shell.
 inline Outcome shell(const std::string& before, const std::string& after) {

@@ -1,19 +1,7 @@
-// Where the shared test data is: $TANDEM_SHARED/data, or ../shared/data beside the source tree. It is not part of the
-// repository; tests that need it say so and are skipped without it.
+// Tests that need the shared test data.
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
-#include <string>
-
-namespace tandem::test {
-
-inline std::filesystem::path shared_data(const std::string& name) {
-  const char* shared = std::getenv("TANDEM_SHARED");
-  return std::filesystem::path(shared ? shared : TANDEM_DEFAULT_SHARED) / "data" / name;
-}
-
-}  // namespace tandem::test
+#include "support/paths.h"
 
 // Skips the test, by name, when the file is not there.
 #define TANDEM_NEED_SHARED(path)                                                             \

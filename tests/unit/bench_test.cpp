@@ -13,8 +13,8 @@
 #include "base/interrupt.h"
 #include "plan/bandwidth.h"
 #include "support/shared_data.h"
-#include "tools/bench_measure.h"
-#include "tools/bench_report.h"
+#include "tools/bench/measure.h"
+#include "tools/bench/report.h"
 
 namespace tandem::tools {
 namespace {

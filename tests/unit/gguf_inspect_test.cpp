@@ -30,6 +30,12 @@ class Inspect : public testing::Test {
   std::string path;
 };
 
+TEST_F(Inspect, AClosedPipeEndsItQuietly) {
+  const test::Outcome o =
+      test::shell("{ { sleep 0.2;", "inspect --json '" + path + "'; echo $? >&3; } | true; } 3>&1 2>&1");
+  EXPECT_EQ(o.out, "5\n");
+}
+
 TEST_F(Inspect, ThePageShowsEverythingAndNoControlCharacters) {
   const test::Outcome page = run(path);
   EXPECT_EQ(page.exit_code, 0);

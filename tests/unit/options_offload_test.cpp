@@ -1,5 +1,5 @@
 // The GPU options: argument vectors in, OffloadFlags out; and what the program says without a GPU.
-#include "tools/options_offload.h"
+#include "tools/options/offload.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "support/process.h"
-#include "tools/options.h"
+#include "tools/options/options.h"
 
 namespace tandem::tools {
 namespace {
@@ -29,7 +29,8 @@ TEST(OffloadOptions, Layers) {
   EXPECT_EQ(parse({"-ngl", "20"}).flags.n_gpu_layers, 20);
   EXPECT_EQ(parse({"-ngl", "0"}).flags.n_gpu_layers, 0);
   EXPECT_GT(*parse({"-ngl", "all"}).flags.n_gpu_layers, 10000);
-  EXPECT_EQ(parse({"--gpu-layers", "-1"}).flags.n_gpu_layers, parse({"--n-gpu-layers=all"}).flags.n_gpu_layers);
+  EXPECT_EQ(parse({"--gpu-layers", "-1"}).flags.n_gpu_layers,
+            parse({"--n-gpu-layers=all"}).flags.n_gpu_layers);
   for (const char* bad : {"many", "", "1.5", "-2"}) EXPECT_THROW(parse({"-ngl", bad}), Error) << bad;
 }
 

@@ -1,5 +1,5 @@
 // Argument vectors in, filled structs out.
-#include "tools/options.h"
+#include "tools/options/options.h"
 
 #include <gtest/gtest.h>
 

@@ -90,6 +90,7 @@ TEST_F(Run, NanLogitsHaveTheirOwnExitCode) {
   model.write(path_);
   const Outcome nan = run("-p 'a b' -n 5 2>&1 >/dev/null");
   EXPECT_EQ(nan.exit_code, 6);
+  EXPECT_EQ(run("-p 'a b' -n 5 2>/dev/null").out, "a b\n");  // so that the message has a line of its own
   EXPECT_THAT(nan.out, HasSubstr("position"));
 }
 
@@ -102,6 +103,37 @@ TEST_F(Run, CtrlCFinishesTheToken) {
   const Outcome err = shell("cat " + directory_.path("err") + "; true", " --version >/dev/null");
   EXPECT_THAT(err.out, HasSubstr("stopped: interrupted"));
   EXPECT_EQ(err.out.find("error"), std::string::npos);
+}
+
+// As people write "what the model says".
+TEST_F(Run, ZeroAndBelowAreTheModelsOwnRotation) {
+  const std::string plain = run("-p 'a b' -n 20 --temp 0 2>/dev/null").out;
+  const Outcome zeros = run("-p 'a b' -n 20 --temp 0 --rope-freq-base 0 --rope-freq-scale 0 --yarn-orig-ctx 0 "
+                            "--yarn-ext-factor -1 --yarn-attn-factor -1 --yarn-beta-slow -1 --yarn-beta-fast -1 2>/dev/null");
+  EXPECT_EQ(zeros.exit_code, 0);
+  EXPECT_EQ(zeros.out, plain);
+  const std::string yarn = "-p 'a b' -n 20 --temp 0 --rope-scaling yarn --rope-scale 4 2>/dev/null ";
+  EXPECT_EQ(run(yarn + "--yarn-ext-factor -1 --yarn-beta-slow -1 --yarn-beta-fast -1").out, run(yarn).out);
+}
+
+TEST_F(Run, AContextThatDoesNotFitSaysWhatWouldHelp) {
+  const Outcome o = run("-p 'a b' -c 2000000000 -ctk f32 -ctv f32 2>&1", "ulimit -v 4000000;");
+  EXPECT_EQ(o.exit_code, 4);
+  EXPECT_THAT(o.out, HasSubstr("KV cache"));
+  EXPECT_THAT(o.out, HasSubstr("-c"));
+}
+
+TEST_F(Run, MessagesAreOneLineWhateverTheFileIsCalled) {
+  const Outcome o = shell("", "run -m \"$(printf '/no\\nsuch')\" -p a 2>&1");
+  EXPECT_EQ(o.exit_code, 5);
+  EXPECT_EQ(o.out, "tandem: error: /no\\x0asuch: cannot open: No such file or directory\n");
+}
+
+// Hundreds of threads on a few processors take turns; they do not take a minute.
+TEST_F(Run, FarTooManyThreadsAreSlowButWork) {
+  const Outcome o = run("-p 'a b' -n 2 -t 10000 --temp 0 2>/dev/null", "timeout 60");
+  EXPECT_EQ(o.exit_code, 0);
+  EXPECT_EQ(o.out, run("-p 'a b' -n 2 -t 1 --temp 0 2>/dev/null").out);
 }
 
 TEST_F(Run, AClosedPipeEndsItQuietly) {

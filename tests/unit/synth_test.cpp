@@ -21,11 +21,11 @@
 #include "gguf/file.h"
 #include "gguf/metadata.h"
 #include "gguf/quants.h"
-#include "tools/quant_mix.h"
-#include "tools/random_vocab.h"
-#include "tools/random_weights.h"
-#include "tools/shapes.h"
-#include "tools/synth.h"
+#include "tools/quantize/mix.h"
+#include "tools/synth/random_vocab.h"
+#include "tools/synth/random_weights.h"
+#include "tools/synth/shapes.h"
+#include "tools/synth/synth.h"
 
 namespace tandem::tools {
 namespace {

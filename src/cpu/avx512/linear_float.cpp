@@ -10,18 +10,23 @@
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
 #include "cpu/avx512/linear_store.h"
-#include "cpu/avx512/linear_unpack.h"
+#include "cpu/avx512/linear_strip.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-constexpr int64_t kDotTokens = 4;
+constexpr int64_t kDotTokens = 12;
+constexpr int64_t kDotGroup = 4;      // of them at a time; a row stays in L1 for all
 constexpr int64_t kDotRows = 4;
-constexpr int kPairStrips = 2;  // strips of one tile kernel
+constexpr size_t kAheadBytes = 1024;  // of a row, between a prefetch and the use
+constexpr int kPairStrips = 2;        // strips of one tile kernel
+constexpr int64_t kSpan = 64;         // columns interleaved at a time
 
 constexpr int64_t padded(int64_t k) { return (k + 7) & ~int64_t{7}; }
 
+
+template <DType dtype> constexpr size_t sizeof_element = dtype == DType::F32 ? 4 : 2;
 
 // ---- dot products ----
 
@@ -33,12 +38,12 @@ TANDEM_INLINE __m512 load_weights(const std::byte* w, int64_t i, __mmask16 mask)
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-// R rows from row r with T tokens.
+// R rows from row r with T tokens from token0.
 template <DType dtype, int R, int T>
-void dot_rows(const LinearCall& call, int64_t r) {
-  const size_t stride = static_cast<size_t>(call.k) * (dtype == DType::F32 ? 4 : 2);
+void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
+  const size_t stride = static_cast<size_t>(call.k) * sizeof_element<dtype>;
   const std::byte* w = call.w + static_cast<size_t>(r) * stride;
-  const float* x = reinterpret_cast<const float*>(call.x);
+  const float* x = reinterpret_cast<const float*>(call.x) + token0 * call.k;
   __m512 sum[R * T];
   unroll<R * T>([&](auto i) __attribute__((always_inline)) { sum[i.value] = _mm512_setzero_ps(); });
   const auto step = [&](int64_t at, __mmask16 mask) __attribute__((always_inline)) {
@@ -54,11 +59,22 @@ void dot_rows(const LinearCall& call, int64_t r) {
       });
     });
   };
+  // A cache line of each row at a time, and one ahead: the rows' next, or where the next R rows start.
+  constexpr int64_t line = 64 / static_cast<int64_t>(sizeof_element<dtype>);
   int64_t i = 0;
+  for (; i + line <= call.k; i += line) {
+    const size_t then = static_cast<size_t>(i) * sizeof_element<dtype> + kAheadBytes;
+    const std::byte* ahead = w + (then < stride ? then : then + (R - 1) * stride);
+    unroll<R>([&](auto row) __attribute__((always_inline)) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + row.value * stride), _MM_HINT_T1);
+    });
+    unroll<line / 16>([&](auto j) __attribute__((always_inline)) { step(i + 16 * j.value, 0xffff); });
+  }
   for (; i + 16 <= call.k; i += 16) step(i, 0xffff);
   if (i < call.k) step(i, first_lanes(call.k - i));
   unroll<R * T>([&](auto j) __attribute__((always_inline)) {
-    constexpr int row = decltype(j)::value / T, t = decltype(j)::value % T;
+    constexpr int row = decltype(j)::value / T;
+    const int64_t t = token0 + decltype(j)::value % T;
     float y = _mm512_reduce_add_ps(sum[j.value]);
     if (call.bias) y += call.bias[r + row];
     if (call.residual) y += call.residual[t * call.ld_residual + r + row];
@@ -66,21 +82,26 @@ void dot_rows(const LinearCall& call, int64_t r) {
   });
 }
 
-using DotRows = void (*)(const LinearCall&, int64_t);
+using DotRows = void (*)(const LinearCall&, int64_t, int64_t);
 
 template <DType dtype, int R>
-constexpr DotRows dot_by_tokens[kDotTokens + 1] = {nullptr, dot_rows<dtype, R, 1>, dot_rows<dtype, R, 2>,
+constexpr DotRows dot_by_tokens[kDotGroup + 1] = {nullptr, dot_rows<dtype, R, 1>, dot_rows<dtype, R, 2>,
                                                    dot_rows<dtype, R, 3>, dot_rows<dtype, R, 4>};
 
 template <DType dtype>
 void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
-  const DotRows four = dot_by_tokens<dtype, kDotRows>[call.n], one = dot_by_tokens<dtype, 1>[call.n];
+  const auto rows = [&](const DotRows* kernels, int64_t r) {
+    for (int64_t t = 0; t < call.n; t += kDotGroup) kernels[min64(kDotGroup, call.n - t)](call, r, t);
+  };
   int64_t r = row0;
-  for (; r + kDotRows <= row1; r += kDotRows) four(call, r);
-  for (; r < row1; ++r) one(call, r);
+  for (; r + kDotRows <= row1; r += kDotRows) rows(dot_by_tokens<dtype, kDotRows>, r);
+  for (; r < row1; ++r) rows(dot_by_tokens<dtype, 1>, r);
 }
 
 // ---- panels ----
+
+TANDEM_INLINE void put_next(__m512i*& panel, __m512i v) { _mm512_store_si512(panel++, v); }
+TANDEM_INLINE void put_next(__m512i*& panel, __m512 v) { put_next(panel, _mm512_castps_si512(v)); }
 
 // 16 bytes of each row at `at` (4 or 8 columns) to columns of the panel.
 template <DType dtype>
@@ -89,26 +110,26 @@ TANDEM_INLINE void unpack_piece(const StripRows& rows, size_t at, __m512i*& pane
   unroll<4>([&](auto i) __attribute__((always_inline)) {
     const __m512i word = w.w[i.value];
     if constexpr (dtype == DType::F32) {
-      put(panel++, 0, word);
+      put_next(panel, word);
     } else if constexpr (dtype == DType::BF16) {
-      put(panel++, 0, _mm512_slli_epi32(word, 16));
-      put(panel++, 0, _mm512_and_si512(word, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+      put_next(panel, _mm512_slli_epi32(word, 16));
+      put_next(panel, _mm512_and_si512(word, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
     } else {
-      put(panel++, 0, low_halves(word));
-      put(panel++, 0, high_halves(word));
+      put_next(panel, low_halves(word));
+      put_next(panel, high_halves(word));
     }
   });
 }
 
 template <DType dtype>
 void unpack_strip(const std::byte* w, size_t stride, int64_t n_rows, int64_t k, __m512i* panel) {
-  const size_t row_size = static_cast<size_t>(k) * (dtype == DType::F32 ? 4 : 2);
+  const size_t row_size = static_cast<size_t>(k) * sizeof_element<dtype>;
   size_t at = 0;
   if (n_rows >= kStrip) {
     for (; at + 16 <= row_size; at += 16) unpack_piece<dtype>({w, stride}, at, panel);
   }
   // The last rows and columns go through a copy that is full, with zeros up to the padded width.
-  const size_t padded_size = static_cast<size_t>(padded(k)) * (dtype == DType::F32 ? 4 : 2);
+  const size_t padded_size = static_cast<size_t>(padded(k)) * sizeof_element<dtype>;
   for (; at < padded_size; at += 16) {
     alignas(64) std::byte tail[16 * 16] = {};
     const size_t width = row_size > at + 16 ? 16 : row_size > at ? row_size - at : 0;
@@ -153,7 +174,7 @@ constexpr TileKernel tile_by_tokens[kMaxTile + 1] = {
 
 template <DType dtype>
 void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
-  const size_t stride = static_cast<size_t>(call.k) * (dtype == DType::F32 ? 4 : 2);
+  const size_t stride = static_cast<size_t>(call.k) * sizeof_element<dtype>;
   const int64_t T = tile_tokens(call.n), n_columns = padded(call.k);
   float* acc = reinterpret_cast<float*>(scratch);
   __m512i* panels = reinterpret_cast<__m512i*>(acc + kPairStrips * kMaxTile * 16);
@@ -201,10 +222,15 @@ void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t tok
   for (int64_t first = token0; first < token1; first += step) {
     const int64_t T = min64(step, n - first);
     float* tile = to + first * padded(k);
-    for (int64_t i = 0; i < k; ++i) {
-      for (int64_t t = 0; t < T; ++t) tile[i * T + t] = x[(first + t) * ldx + i];
+    for (int64_t c = 0; c < padded(k); c += kSpan) {
+      alignas(64) float rows[16][kSpan];
+      const int64_t columns = min64(kSpan, padded(k) - c), present = min64(columns, k - c);
+      for (int64_t t = 0; t < T; ++t) {
+        std::memcpy(rows[t], x + (first + t) * ldx + c, static_cast<size_t>(present) * sizeof(float));
+        for (int64_t i = present; i < columns; ++i) rows[t][i] = 0.0f;
+      }
+      interleave({reinterpret_cast<const std::byte*>(rows), sizeof rows[0]}, columns, T, tile + c * T);
     }
-    std::memset(tile + k * T, 0, static_cast<size_t>((padded(k) - k) * T) * sizeof(float));
   }
 }
 

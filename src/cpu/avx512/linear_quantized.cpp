@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
+#include "cpu/avx512/linear_sink.h"
 #include "cpu/avx512/linear_store.h"
 #include "cpu/avx512/linear_tile.h"
 #include "cpu/avx512/linear_unpack.h"
@@ -17,62 +18,95 @@ namespace {
 
 // Strips whose panels stay in L2 together while the tiles pass by: each tile is then read from L3 once for all.
 constexpr int64_t kStripsAtOnce = 4;
-// Columns unpacked at a time where one tile is all there is: a panel of some 5 KB in L1. Longer ones take the
-// prefetches out of step with the memory.
+// Columns unpacked at a time, of all rows of a strip, before the next.
 constexpr int64_t kChunkColumns = 256;
 constexpr size_t kMaxChunkRowBytes = kChunkColumns / 32 * sizeof(BlockQ8_0);  // Q8_0 is the widest
-// Chunks between a prefetch (into L2: L1's line buffers are few) and the use.
+// Chunks between a prefetch and the use.
 constexpr int64_t kChunksAhead = 3;
 
-// Weights that will be wanted soon: `bytes` of each row of a strip. The hardware follows neither 16 rows at once nor
-// the step from strip to strip.
-struct Ahead {
-  const std::byte* first = nullptr;  // row 0
-  size_t stride = 0, bytes = 0;
-  int64_t n_rows = 0;
+// A chunk of a strip: n_units of 16 rows, and the rows of the chunk to prefetch meanwhile.
+struct Chunk {
+  StripRows rows;
+  int64_t n_units;
+  const std::byte* ahead;
+  size_t ahead_stride;
 };
-
-TANDEM_INLINE void prefetch_rows(const Ahead& ahead, int64_t row0, int64_t row1) {
-  for (int64_t r = row0; r < min64(row1, ahead.n_rows); ++r) {
-    const std::byte* p = ahead.first + static_cast<size_t>(r) * ahead.stride;
-    for (size_t i = 0; i < ahead.bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T1);
-  }
-}
 
 // What the driver needs to know of a dtype.
 struct Format {
   Shape shape;
   size_t unit_bytes;
-  void (*unpack)(const StripRows& rows, int64_t n_units, __m512i* panel, const Ahead& ahead);
-  const TileKernel* tile_kernels;  // by tokens
+  void (*unpack)(const Chunk& chunk, __m512i* panel);
+  const TileKernel* tile_kernels;                          // by tokens
+  void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
 };
 
 template <class Unpack>
-void unpack_units(const StripRows& rows, int64_t n_units, __m512i* panel, const Ahead& ahead) {
+TANDEM_INLINE auto ahead_of(const Chunk& chunk) {
+  constexpr int units = kChunkColumns / Unpack::shape.unit;
+  return Ahead<16 / (units * Unpack::pauses), (units * Unpack::unit_bytes + 63) / 64>{chunk.ahead, chunk.ahead_stride};
+}
+
+template <class Unpack>
+void unpack_chunk(const Chunk& chunk, __m512i* panel) {
   size_t at = 0;
-  const int64_t rows_per_unit = (kStrip + n_units - 1) / n_units;
   int64_t u = 0;
-  const auto look_ahead = [&](int64_t unit) __attribute__((always_inline)) {
-    prefetch_rows(ahead, unit * rows_per_unit, (unit + 1) * rows_per_unit);
-  };
+  auto ahead = ahead_of<Unpack>(chunk);
+  PanelSink<Unpack::shape, decltype(ahead)> sink{panel, ahead};
   if constexpr (requires { Unpack::group; }) {
-    for (; u + Unpack::group <= n_units; u += Unpack::group) {
-      Unpack::unpack_group(rows, at, panel, [&](int i) __attribute__((always_inline)) { look_ahead(u + i); });
+    for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
+      Unpack::unpack_group(chunk.rows, at, sink);
       at += Unpack::group * Unpack::unit_bytes;
-      panel += Unpack::group * Unpack::shape.unit_vectors();
+      sink.panel += Unpack::group * Unpack::shape.unit_vectors();
     }
   }
-  for (; u < n_units; ++u) {
-    look_ahead(u);
-    Unpack::unpack(rows, at, panel);
+  for (; u < chunk.n_units; ++u) {
+    Unpack::unpack(chunk.rows, at, sink);
     at += Unpack::unit_bytes;
-    panel += Unpack::shape.unit_vectors();
+    sink.panel += Unpack::shape.unit_vectors();
   }
+}
+
+// The same tile, from unit on.
+TANDEM_INLINE TileArgs from_unit(const TileArgs& whole, const Shape& shape, int64_t unit, int64_t T) {
+  TileArgs args = whole;
+  args.q += unit * (shape.unit / 4) * T;
+  args.scale += unit * T;
+  args.start += unit * shape.subs() * T;
+  args.min_scale += unit * T;
+  args.sums += unit * (shape.mins / 2) * T;
+  return args;
+}
+
+template <class Unpack>
+void dot_chunk(const Chunk& chunk, const TileArgs& whole) {
+  constexpr Shape S = Unpack::shape;
+  size_t at = 0;
+  int64_t u = 0;
+  auto ahead = ahead_of<Unpack>(chunk);
+  __m512 sum = _mm512_load_ps(whole.acc);
+  if constexpr (requires { Unpack::group; }) {
+    for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
+      const TileArgs args = from_unit(whole, S, u, 1);
+      DotSink<S, decltype(ahead)> sink(args, ahead, sum);
+      Unpack::unpack_group(chunk.rows, at, sink);
+      at += Unpack::group * Unpack::unit_bytes;
+    }
+  }
+  for (; u < chunk.n_units; ++u) {
+    const TileArgs args = from_unit(whole, S, u, 1);
+    DotSink<S, decltype(ahead)> sink(args, ahead, sum);
+    Unpack::unpack(chunk.rows, at, sink);
+    sink.finish();
+    at += Unpack::unit_bytes;
+  }
+  _mm512_store_ps(whole.acc, sum);
 }
 
 template <class Unpack>
 constexpr Format format_of() {
-  return {Unpack::shape, Unpack::unit_bytes, unpack_units<Unpack>, TileKernels<Unpack::shape>::by_tokens};
+  return {Unpack::shape, Unpack::unit_bytes, unpack_chunk<Unpack>, TileKernels<Unpack::shape>::by_tokens,
+          dot_chunk<Unpack>};
 }
 
 const Format& format(DType dtype) {
@@ -164,60 +198,75 @@ TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const st
   }
 }
 
-// Unpacks a chunk of a strip. The last rows of a matrix, fewer than a strip, are unpacked from a copy; what the copy
-// holds behind them is computed with and never stored.
-TANDEM_INLINE void unpack_chunk(const LinearCall& call, const Format& f, size_t stride, int64_t row, int64_t unit0,
-                                int64_t n_units, __m512i* panel, std::byte* copy, const Ahead& ahead) {
-  const std::byte* from = call.w + static_cast<size_t>(row) * stride + static_cast<size_t>(unit0) * f.unit_bytes;
-  if (call.m - row >= kStrip) return f.unpack({from, stride}, n_units, panel, ahead);
-  const size_t row_size = static_cast<size_t>(n_units) * f.unit_bytes;
-  for (int64_t r = 0; r < call.m - row; ++r) {
-    std::memcpy(copy + static_cast<size_t>(r) * row_size, from + static_cast<size_t>(r) * stride, row_size);
+// The strips of rows [row0, row1), chunk by chunk.
+class Chunks {
+ public:
+  Chunks(const LinearCall& call, const Format& f, int64_t row1, std::byte* copy)
+      : call_(call), f_(f), row1_(row1), copy_(copy), n_units_(call.k / f.shape.unit),
+        stride_(static_cast<size_t>(n_units_) * f.unit_bytes) {}
+
+  int64_t n_units() const { return n_units_; }
+  int64_t step() const { return kChunkColumns / f_.shape.unit; }  // units of a chunk
+
+  // The chunk of the strip at `row` that starts at `unit`. The last rows of a matrix, fewer than a strip, are copied;
+  // what the copy holds behind them is computed with and never stored.
+  Chunk at(int64_t row, int64_t unit) const {
+    const std::byte* from = address(row, unit);
+    Chunk chunk{{from, stride_}, min64(step(), n_units_ - unit), ahead(row, unit), stride_};
+    if (call_.m - row >= kStrip) return chunk;
+    const size_t row_size = static_cast<size_t>(chunk.n_units) * f_.unit_bytes;
+    for (int64_t r = 0; r < call_.m - row; ++r) {
+      std::memcpy(copy_ + static_cast<size_t>(r) * row_size, from + static_cast<size_t>(r) * stride_, row_size);
+    }
+    chunk.rows = {copy_, row_size};
+    return chunk;
   }
-  f.unpack({copy, row_size}, n_units, panel, ahead);
-}
 
-// The same tile, from unit on.
-TANDEM_INLINE TileArgs from_unit(const TileArgs& whole, const Shape& shape, int64_t unit, int64_t T) {
-  TileArgs args = whole;
-  args.q += unit * (shape.unit / 4) * T;
-  args.scale += unit * T;
-  args.start += unit * shape.subs() * T;
-  args.min_scale += unit * T;
-  args.sums += unit * (shape.mins / 2) * T;
-  return args;
-}
+ private:
+  const std::byte* address(int64_t row, int64_t unit) const {
+    return call_.w + static_cast<size_t>(row) * stride_ + static_cast<size_t>(unit) * f_.unit_bytes;
+  }
+  // Counts on over the end of a strip; at the end of the rows, what is there already.
+  const std::byte* ahead(int64_t row, int64_t unit) const {
+    int64_t then = unit + kChunksAhead * step(), strip = row;
+    const int64_t whole = (n_units_ + step() - 1) / step() * step();
+    while (then >= whole) then -= whole, strip += kStrip;
+    return strip < row1_ ? address(strip, then) : address(row, unit);
+  }
 
-// One tile: the panel of a chunk of columns is used where it was made, in L1.
+  const LinearCall& call_;
+  const Format& f_;
+  int64_t row1_;
+  std::byte* copy_;
+  int64_t n_units_;
+  size_t stride_;
+};
+
+// One tile: a chunk of weights is used where it was unpacked, in registers or L1.
 void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
   const Scratch parts = scratch_parts(f, call.n, call.k);
   float* acc = reinterpret_cast<float*>(scratch);
   std::byte* copy = scratch + parts.acc_bytes;
   std::byte* derived = copy + parts.rows_bytes;
   __m512i* panel = reinterpret_cast<__m512i*>(derived + parts.derived_bytes);
-  const TileLayout layout{f.shape.unit, call.k};
   TileArgs whole{};
-  derive(f.shape, layout, call.x, call.n, derived, whole);
+  derive(f.shape, TileLayout{f.shape.unit, call.k}, call.x, call.n, derived, whole);
   whole.acc = acc;
   whole.panel = panel;
+  const Chunks chunks(call, f, row1, copy);
   const TileKernel kernel = f.tile_kernels[call.n];
-  const int64_t n_units = call.k / f.shape.unit, step = max64(1, kChunkColumns / f.shape.unit);
-  const size_t stride = static_cast<size_t>(n_units) * f.unit_bytes;
-  // The chunk at (row r, unit u) counts on from the one before, over the end of a strip.
-  const auto ahead_at = [&](int64_t r, int64_t u) {
-    while (u >= n_units) u -= (n_units + step - 1) / step * step, r += kStrip;
-    if (r >= row1) return Ahead{};
-    return Ahead{call.w + static_cast<size_t>(r) * stride + static_cast<size_t>(u) * f.unit_bytes, stride,
-                 static_cast<size_t>(min64(step, n_units - u)) * f.unit_bytes, min64(kStrip, row1 - r)};
-  };
-  for (int64_t i = 0; i < kChunksAhead; ++i) prefetch_rows(ahead_at(row0, i * step), 0, kStrip);
   for (int64_t r = row0; r < row1; r += kStrip) {
     clear(acc, call.n);
-    for (int64_t u = 0; u < n_units; u += step) {
+    for (int64_t u = 0; u < chunks.n_units(); u += chunks.step()) {
+      const Chunk chunk = chunks.at(r, u);
       TileArgs args = from_unit(whole, f.shape, u, call.n);
-      args.n_units = min64(step, n_units - u);
-      unpack_chunk(call, f, stride, r, u, args.n_units, panel, copy, ahead_at(r, u + kChunksAhead * step));
-      kernel(args);
+      args.n_units = chunk.n_units;
+      if (call.n == 1) {
+        f.dot(chunk, args);
+      } else {
+        f.unpack(chunk, panel);
+        kernel(args);
+      }
     }
     store_tile(call, r, 0, call.n, acc);
   }
@@ -231,16 +280,16 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
   std::byte* derived = copy + parts.rows_bytes;
   std::byte* panels = derived + parts.derived_bytes;
   const TileLayout layout{f.shape.unit, call.k};
-  const int64_t T = tile_tokens(call.n), n_units = call.k / f.shape.unit;
-  const size_t stride = static_cast<size_t>(n_units) * f.unit_bytes;
+  const Chunks chunks(call, f, row1, copy);
+  const int64_t T = tile_tokens(call.n);
+  const auto panel_of = [&](int64_t strip) {
+    return reinterpret_cast<__m512i*>(panels + static_cast<size_t>(strip) * parts.panel_bytes);
+  };
   for (int64_t first = row0; first < row1; first += kStrip * kStripsAtOnce) {
     const int64_t n_strips = min64(kStripsAtOnce, (row1 - first + kStrip - 1) / kStrip);
     for (int64_t s = 0; s < n_strips; ++s) {
-      const int64_t r = first + s * kStrip;
-      __m512i* panel = reinterpret_cast<__m512i*>(panels + static_cast<size_t>(s) * parts.panel_bytes);
-      const int64_t step = kChunkColumns / f.shape.unit;
-      for (int64_t u = 0; u < n_units; u += step) {
-        unpack_chunk(call, f, stride, r, u, min64(step, n_units - u), panel + u * f.shape.unit_vectors(), copy, {});
+      for (int64_t u = 0; u < chunks.n_units(); u += chunks.step()) {
+        f.unpack(chunks.at(first + s * kStrip, u), panel_of(s) + u * f.shape.unit_vectors());
       }
     }
     for (int64_t token0 = 0; token0 < call.n; token0 += T) {
@@ -248,9 +297,9 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
       TileArgs args{};
       derive(f.shape, layout, call.x + 4 * token0 * layout.token_words(), tokens, derived, args);
       args.acc = acc;
-      args.n_units = n_units;
+      args.n_units = chunks.n_units();
       for (int64_t s = 0; s < n_strips; ++s) {
-        args.panel = reinterpret_cast<const __m512i*>(panels + static_cast<size_t>(s) * parts.panel_bytes);
+        args.panel = panel_of(s);
         clear(acc, tokens);
         f.tile_kernels[tokens](args);
         store_tile(call, first + s * kStrip, token0, tokens, acc);

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "base/fp16.h"
 
@@ -19,13 +20,14 @@ namespace {
 
 template <int I> struct Index { static constexpr int value = I; };
 
+template <int... I, class Fn>
+TANDEM_INLINE void unroll_each(std::integer_sequence<int, I...>, Fn&& fn) {
+  (fn(Index<I>{}), ...);
+}
 // Calls fn(Index<0>{}), fn(Index<1>{}), ... fn(Index<N - 1>{}), inlined: arrays indexed so live in registers.
-template <int N, int I = 0, class Fn>
+template <int N, class Fn>
 TANDEM_INLINE void unroll(Fn&& fn) {
-  if constexpr (I < N) {
-    fn(Index<I>{});
-    unroll<N, I + 1>(fn);
-  }
+  unroll_each(std::make_integer_sequence<int, N>{}, fn);
 }
 
 // acc[lane] += sum of 4 products of unsigned bytes u and signed bytes s. wide: u may exceed 127.

@@ -41,10 +41,10 @@ TANDEM_INLINE void dot_columns(const __m512i*& panel, const uint32_t*& q, const 
     });
     q += T;
   };
-  if constexpr (columns <= 32) {
-    unroll<columns / 4>([&](auto) __attribute__((always_inline)) { four_columns(); });
-  } else {
-    for (int i = 0; i < columns / 4; ++i) four_columns();
+  // Not all 256 columns at once, but enough that the compiler's register shuffling between rounds does not count.
+  constexpr int at_once = columns < 32 ? columns : 32;
+  for (int i = 0; i < columns / at_once; ++i) {
+    unroll<at_once / 4>([&](auto) __attribute__((always_inline)) { four_columns(); });
   }
   if constexpr (S.offset != 0) start += T;
 }

@@ -1,0 +1,257 @@
+// tandem bench: tokens per second, with the flags and the tables of llama-bench.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
+#include "gguf/file.h"
+#include "tools/bench/measure.h"
+#include "tools/command.h"
+#include "tools/options/options.h"
+#include "tools/options/types.h"
+#include "tools/output.h"
+#include "tools/status_line.h"
+
+namespace tandem::tools {
+namespace {
+
+struct BenchOptions {
+  BenchLists lists;
+  BenchSettings settings;
+  int32_t delay_s = 0;
+  bool progress = false;
+  bool flash_attention_off = false;
+  ReportFormat output = ReportFormat::markdown, output_err = ReportFormat::none;
+  LogOptions log;
+};
+
+// An option that is a list, by commas or by being given several times. parse(text) gives a vector of values.
+template <class T, class Parse>
+void list(CLI::App& app, const char* group, const char* names, const char* type, const char* shown_default,
+          const char* help, std::vector<T>& target, Parse parse) {
+  repeated(app, names, type, help,
+           [&target, parse](const std::vector<std::string>& texts) {
+             target.clear();
+             for (const std::string& text : texts) {
+               for (auto&& value : parse(text)) target.push_back(value);
+             }
+           })
+      ->default_str(shown_default)
+      ->group(group);
+}
+
+void integers(CLI::App& app, const char* group, const char* names, const char* option, const char* help,
+              std::vector<int32_t>& target, int32_t min) {
+  const std::string usual = std::to_string(target.front());
+  list(app, group, names, "N", usual.c_str(), help, target,
+       [option, min](const std::string& text) { return parse_ranges(option, text, min); });
+}
+
+// For options whose values are words.
+template <class T, class Parse>
+void words(CLI::App& app, const char* group, const char* names, const char* type, const char* shown_default,
+           const char* help, std::vector<T>& target, Parse parse) {
+  list(app, group, names, type, shown_default, help, target, [parse](const std::string& text) {
+    std::vector<T> values;
+    for (const std::string& word : split_list(text)) values.push_back(parse(word));
+    return values;
+  });
+}
+
+std::pair<int32_t, int32_t> parse_pair(const std::string& text) {
+  const size_t comma = text.find(',');
+  if (comma == std::string::npos) {
+    throw_error(ErrorCode::usage, "--prompt-gen: '%s' is not PP,TG, like 512,128", printable(text).c_str());
+  }
+  return {static_cast<int32_t>(parse_integer("--prompt-gen", text.substr(0, comma), 0)),
+          static_cast<int32_t>(parse_integer("--prompt-gen", text.substr(comma + 1), 0))};
+}
+
+bool parse_on_off(const char* option, const std::string& text) {
+  const OnOffAuto value = parse_on_off_auto(option, text);
+  if (value == OnOffAuto::automatic) {
+    throw_error(ErrorCode::usage, "%s: '%s' is neither 0 nor 1", option, printable(text).c_str());
+  }
+  return value == OnOffAuto::on;
+}
+
+void add_test_options(CLI::App& app, BenchLists& o) {
+  const char* group = "Tests";
+  words(app, group, "-m,--model", "FILE", "", "the GGUF file", o.model,
+        [](const std::string& name) { return name; });
+  app.get_option("--model")->required();
+  integers(app, group, "-p,--n-prompt", "--n-prompt",
+           "tokens of a prompt, computed together; 0: no such test", o.n_prompt, 0);
+  integers(app, group, "-n,--n-gen", "--n-gen", "tokens to generate, one after the other; 0: no such test",
+           o.n_gen, 0);
+  list(app, group, "--prompt-gen", "PP,TG", "", "tests of a prompt and then generating; one pair each time",
+       o.prompt_gen, [](const std::string& text) { return std::vector{parse_pair(text)}; });
+  integers(app, group, "-d,--n-depth", "--n-depth", "tokens that are in the cache before a test begins",
+           o.n_depth, 0);
+}
+
+void add_parameter_options(CLI::App& app, BenchLists& o) {
+  const char* group = "Parameters";
+  integers(app, group, "-t,--threads", "--threads", "threads", o.n_threads, 1);
+  integers(app, group, "-b,--batch-size", "--batch-size", "most tokens that are handed over at once",
+           o.n_batch, 1);
+  integers(app, group, "--ubatch-size", "--ubatch-size", "most tokens that are computed at once", o.n_ubatch,
+           1);
+  const auto cache_type = [&](const char* option, const char* help, std::vector<DType>& target) {
+    words(app, group, option, "TYPE", "f16", help, target,
+          [option](const std::string& word) { return parse_cache_type(option, word); });
+  };
+  cache_type("--cache-type-k", "type of the cached keys: f32, f16, bf16, q8_0 or q4_0", o.type_k);
+  cache_type("--cache-type-v", "type of the cached values: f32, f16, bf16, q8_0 or q4_0", o.type_v);
+  list(app, group, "--n-gpu-layers", "N|all|auto", "auto", "layers on GPUs", o.n_gpu_layers,
+       [](const std::string& text) {
+         if (text == "auto") return std::vector<int32_t>{kAutoGpuLayers};
+         if (text == "all") return std::vector<int32_t>{kAllGpuLayers};
+         return parse_ranges("--n-gpu-layers", text, 0);
+       });
+  words(app, group, "--no-kv-offload", "0|1", "0", "keep the KV cache in host memory", o.no_kv_offload,
+        [](const std::string& word) { return parse_on_off("--no-kv-offload", word); });
+  words(app, group, "--mmap", "0|1", "1", "map the file instead of reading it into memory", o.mmap,
+        [](const std::string& word) { return parse_on_off("--mmap", word); });
+}
+
+CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_default, const char* help,
+                           ReportFormat& target) {
+  const std::string option = std::string(names).substr(std::string(names).find("--"));
+  return choice(app, names, "FORMAT", help, shown_default, [option, &target](const std::string& value) {
+    target = one_of<ReportFormat>(option, value,
+                                  {{"md", ReportFormat::markdown},
+                                   {"csv", ReportFormat::csv},
+                                   {"json", ReportFormat::json},
+                                   {"jsonl", ReportFormat::jsonl},
+                                   {"none", ReportFormat::none}});
+  });
+}
+
+void add_course_options(CLI::App& app, BenchOptions& o) {
+  const char* group = "Course and output";
+  integer(app, "-r,--repetitions", o.settings.repetitions, 1, "how often each test is measured")
+      ->group(group);
+  app.add_flag("--warmup,!--no-warmup", o.settings.warmup,
+               "run each test once before it counts (default: on)")
+      ->group(group);
+  integer(app, "--delay", o.delay_s, 0, "seconds to wait before each test")->group(group);
+  report_format(app, "-o,--output", "md", "what to print: md, csv, json, jsonl or none", o.output)
+      ->group(group);
+  report_format(app, "--output-err", "none", "the same, on stderr", o.output_err)->group(group);
+  app.add_flag("--progress", o.progress, "say on stderr when a test begins, also where that is no terminal")
+      ->group(group);
+  bare_choice(app, "--flash-attn", "on|off|auto", "on",
+              "attention that never writes out its score matrix is always used",
+              [&o](const std::string& text) {
+                for (const std::string& word : split_list(text)) {
+                  if (parse_on_off_auto("--flash-attn", word) == OnOffAuto::off) o.flash_attention_off = true;
+                }
+              })
+      ->group(kNoEffectGroup);
+}
+
+// ---- Running ----
+
+void wait_before_test(int32_t seconds) {
+  using namespace std::chrono_literals;
+  for (int64_t tenths = 0; tenths < int64_t{seconds} * 10 && !interrupted(); ++tenths) {
+    std::this_thread::sleep_for(100ms);
+  }
+}
+
+// Both reports, either of which may be none.
+class Reports {
+ public:
+  Reports(const BenchOptions& o, const BenchMachine& machine, std::span<const BenchCase> cases)
+      : out_(1), err_(2) {
+    reports_[0] = make_report(o.output, out_, machine, cases);
+    reports_[1] = make_report(o.output_err, err_, machine, cases);
+  }
+  template <class Fn>
+  void each(Fn&& fn) {
+    for (const auto& report : reports_) {
+      if (report) fn(*report);
+    }
+  }
+
+ private:
+  Output out_, err_;
+  std::unique_ptr<BenchReport> reports_[2];
+};
+
+void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Reports& reports,
+                 StatusLine& status) {
+  BenchRunner runner(o.settings);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string name = format("test %zu of %zu: %s, -t %d", i + 1, cases.size(),
+                                    test_name(cases[i]).c_str(), cases[i].n_threads);
+    if (o.progress && !status.shown()) log_info("%s", name.c_str());
+    wait_before_test(o.delay_s);
+    try {
+      const BenchResult result =
+          runner.run(cases[i], [&](const std::string& stage) { status.show(name + ": " + stage); });
+      status.clear();
+      reports.each([&](BenchReport& report) { report.row(result); });
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::interrupted) throw;
+      throw_error(ErrorCode::interrupted, "interrupted after %zu of %zu tests", i, cases.size());
+    }
+  }
+}
+
+void run_bench(BenchOptions& o) {
+  apply_log_options(o.log);
+  install_interrupt_handler();
+  if (o.flash_attention_off) {
+    log_warning("--flash-attn off makes no difference: there is only the one attention");
+  }
+  const std::vector<BenchCase> cases = make_cases(o.lists);
+  for (const std::string& model : o.lists.model) {  // a bad file is better found now than in an hour
+    GgufFile(model, {.metadata_only = true});
+  }
+  StatusLine status(!o.log.disable);
+  status.show("measuring the memory");
+  const BenchMachine machine = inspect_machine();
+  status.clear();
+
+  Reports reports(o, machine, cases);
+  reports.each([](BenchReport& report) { report.begin(); });
+  try {
+    measure_all(o, cases, reports, status);
+  } catch (const ClosedPipe&) {
+    throw;
+  } catch (const Error&) {
+    status.clear();
+    reports.each([](BenchReport& report) { report.end(); });
+    throw;
+  }
+  reports.each([](BenchReport& report) { report.end(); });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("bench", "measure tokens per second and memory traffic");
+  auto options = std::make_shared<BenchOptions>();
+  options->lists.n_threads = {physical_core_count()};
+  add_test_options(*command, options->lists);
+  add_parameter_options(*command, options->lists);
+  add_course_options(*command, *options);
+  add_log_options(*command, options->log);
+  command->footer(
+      "Tests and parameters take lists: 1,2,4 or 1-4 or 512-2048+512 or 1-8*2, or the option several times. "
+      "Every\n"
+      "combination is measured.\n\n"
+      "read/token: bytes that each token needs from memory, weights and cache. bandwidth: the share of what "
+      "this\n"
+      "machine's memory gives, measured first, that reading them at this speed takes.");
+  command->callback([options] { run_bench(*options); });
+}
+
+}  // namespace tandem::tools

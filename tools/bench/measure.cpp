@@ -1,0 +1,187 @@
+#include "tools/bench/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "cpu/host_memory.h"
+#include "plan/bandwidth.h"
+#include "tools/setup.h"
+#include "tools/synth/random.h"
+
+namespace tandem::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kSeed = 42;  // every run of every version computes the same tokens
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+std::string utc_now() {
+  const time_t now = time(nullptr);
+  tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+void check_interrupt() {
+  if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted");
+}
+
+// Bytes of a token in the cache, over all layers.
+size_t kv_bytes_per_token(const Model& model, const BenchCase& c) {
+  size_t n = 0;
+  for (int layer = 0; layer < model.hparams().n_layer; ++layer) {
+    const KvShape shape = model.architecture().kv_shape(layer);
+    n += static_cast<size_t>(shape.n_head_kv) *
+         (row_bytes(c.type_k, shape.head_dim_k) + row_bytes(c.type_v, shape.head_dim_v));
+  }
+  return n;
+}
+
+SessionOptions session_for(const BenchCase& c) {
+  SessionOptions options;
+  options.n_ctx = c.n_depth + c.n_tokens();
+  options.n_batch = c.n_batch;
+  options.n_ubatch = c.n_ubatch;
+  options.k_dtype = c.type_k;
+  options.v_dtype = c.type_v;
+  if (c.n_gpu_layers != kAutoGpuLayers) options.offload.n_gpu_layers = c.n_gpu_layers;
+  options.offload.kv_on_host = c.no_kv_offload;
+  return options;
+}
+
+// Bytes per second, read and written, of a copy within the device's memory: the best of some.
+double measure_copy_bandwidth(Device& device) {
+  const size_t n_bytes = std::min(size_t{1} << 30, device.memory_info().free_bytes / 4);
+  const DevicePtr memory = device.alloc(2 * n_bytes);
+  double best = 0;
+  for (int i = 0; i < 10; ++i) {
+    const Clock::time_point start = Clock::now();
+    device.copy_within(memory + n_bytes, memory, n_bytes);
+    device.wait(device.record());
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::max(best, 2.0 * static_cast<double>(n_bytes) / seconds);
+  }
+  device.free(memory);
+  return best;
+}
+
+std::string backend_name(const Session& session) {
+  const Fit& fit = session.placement();
+  bool host = false, gpu = false;
+  const auto count = [&](int device) { (device == 0 ? host : gpu) = true; };
+  for (const LayerPlacement& layer : fit.placement.layers) {
+    count(layer.weights);
+    count(layer.kv);
+  }
+  count(fit.placement.output);
+  return !gpu ? "CPU" : host ? "CPU+CUDA" : "CUDA";
+}
+
+}  // namespace
+
+BenchMachine inspect_machine() {
+  BenchMachine machine;
+  machine.cpu = cpu_name();
+  machine.bandwidth_threads = physical_core_count();
+  ThreadPool pool(machine.bandwidth_threads);
+  machine.bandwidth =
+      measure_read_bandwidth(pool, bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes));
+  const auto devices = make_devices({});
+  for (size_t d = 1; d < devices.size(); ++d) {
+    machine.gpus += (d > 1 ? ", " : "") + devices[d]->info().description;
+    if (d == 1) machine.gpu_bandwidth = measure_copy_bandwidth(*devices[d]);
+  }
+  return machine;
+}
+
+void BenchRunner::load(const BenchCase& c) {
+  if (!model_ || model_path_ != c.model || model_mapped_ != c.mmap) {
+    model_.reset();  // two models at a time may be more than there is room for
+    ModelOptions options;
+    options.model = c.model;
+    options.mmap = c.mmap;
+    model_ = load_model(options);
+    model_path_ = c.model;
+    model_mapped_ = c.mmap;
+  }
+  if (devices_.empty() || n_threads_ != c.n_threads) {
+    devices_.clear();
+    ThreadOptions options;
+    options.threads = c.n_threads;
+    devices_ = make_devices(options);
+    n_threads_ = c.n_threads;
+  }
+}
+
+void BenchRunner::run_prompt(Session& session, int64_t n_tokens) {
+  if (n_tokens == 0) return;
+  session.append(std::span(ids_).first(static_cast<size_t>(n_tokens)),
+                 [](int64_t) { return !interrupted(); });
+  check_interrupt();
+}
+
+void BenchRunner::run_generation(Session& session, int64_t n_tokens) {
+  for (int64_t i = 0; i < n_tokens; ++i) {
+    session.append(std::span(ids_).subspan(static_cast<size_t>(i) % ids_.size(), 1));
+    check_interrupt();
+  }
+}
+
+BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
+  stage("loading");
+  load(c);
+  Session session(*model_, pointers(devices_), session_for(c));
+  Random random(kSeed);
+  ids_.resize(static_cast<size_t>(std::max({c.n_prompt, c.n_depth, c.n_gen})));
+  for (int32_t& id : ids_)
+    id = static_cast<int32_t>(random.below(static_cast<uint32_t>(model_->hparams().n_vocab)));
+
+  BenchResult result;
+  result.test = c;
+  if (devices_.size() < 2 && c.n_gpu_layers > 0) {
+    throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none");
+  }
+  result.backend = backend_name(session);
+  result.n_gpu_layers = std::min(session.placement().n_gpu_layers, model_->hparams().n_layer + 1);
+  result.model_type = model_->description();
+  result.model_bytes = model_->n_weight_bytes();
+  result.n_params = model_->n_params();
+  result.bytes_per_token =
+      bytes_read_per_token(c, model_->bytes_read_per_token(), kv_bytes_per_token(*model_, c));
+  result.test_time = utc_now();
+
+  if (c.n_depth > 0) stage("depth");
+  run_prompt(session, c.n_depth);
+  if (settings_.warmup) {
+    stage("warm-up");
+    run_prompt(session, c.n_prompt);
+    run_generation(session, c.n_gen > 0 ? 1 : 0);
+  }
+  for (int32_t i = 0; i < settings_.repetitions; ++i) {
+    stage(format("%d/%d", i + 1, settings_.repetitions));
+    session.truncate(c.n_depth);  // what lies before stays in the cache
+    const Clock::time_point start = Clock::now();
+    run_prompt(session, c.n_prompt);
+    run_generation(session, c.n_gen);
+    const auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+    result.samples_ns.push_back(static_cast<uint64_t>(std::max<int64_t>(elapsed.count(), 1)));
+  }
+  return result;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,158 @@
+// Help pages: groups with a heading each, names on the left, wrapped text on the right, defaults in
+// parentheses.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "tools/options/types.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr size_t kWidth = 100;
+constexpr size_t kTextColumn = 34;
+constexpr char kNoBreak = '\x01';  // a space where a line must not end
+
+// Breaks `text` at spaces so that no line passes `width`; a word longer than a line keeps one for itself.
+std::vector<std::string> wrapped(const std::string& text, size_t width) {
+  std::vector<std::string> lines(1);
+  size_t start = 0;
+  while (start < text.size()) {
+    const size_t end = std::min(text.find_first_of(" \n", start), text.size());
+    const std::string word = text.substr(start, end - start);
+    if (!lines.back().empty() && lines.back().size() + 1 + word.size() > width) lines.emplace_back();
+    lines.back() += (lines.back().empty() ? "" : " ") + word;
+    if (end < text.size() && text[end] == '\n') lines.emplace_back();
+    start = end + 1;
+  }
+  for (std::string& line : lines) std::replace(line.begin(), line.end(), kNoBreak, ' ');
+  return lines;
+}
+
+// One entry: the name, and the text beside it, or below it if the name is long.
+std::string entry(const std::string& name, const std::string& text) {
+  std::string out = "  " + name;
+  const auto lines = wrapped(text, kWidth - kTextColumn);
+  if (lines.front().empty()) return out + "\n";
+  size_t column = out.size();
+  if (column + 2 > kTextColumn) {
+    out += '\n';
+    column = 0;
+  }
+  for (const std::string& line : lines) {
+    out += std::string(kTextColumn - column, ' ') + line + "\n";
+    column = 0;
+  }
+  return out;
+}
+
+// "-ub, --ubatch-size N"
+std::string option_names(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) {
+    const std::string_view letters = multi_letter_short_form(name);
+    if (!letters.empty()) names.insert(names.begin(), "-" + std::string(letters));
+  }
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  std::string out = CLI::detail::join(names, ", ");
+  const bool takes_value = option.get_type_size() != 0 && option.get_expected_max() != 0;
+  if (takes_value && !option.get_type_name().empty()) {
+    const std::string& type = option.get_type_name();
+    out += option.get_expected_min() == 0 ? " [" + type + "]" : " " + type;
+  }
+  return out;
+}
+
+std::string option_text(const CLI::Option& option) {
+  std::string text = option.get_description();
+  std::string value = option.get_default_str();
+  if (value.size() >= 2 && value.front() == '[' && value.back() == ']')
+    value = value.substr(1, value.size() - 2);
+  // a value that can be left out has the bare value here, and a flag says its default in words
+  const bool show = !value.empty() && option.get_expected_min() > 0 && option.get_type_size() != 0;
+  if (option.get_required()) text += " (required)";
+  if (show && !option.get_required()) {
+    const bool fits = value.size() + sizeof "(default: )" <= kWidth - kTextColumn;
+    text += std::string(" (default:") + (fits ? kNoBreak : ' ') + value + ")";
+  }
+  return text;
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
+    std::string out;
+    for (const std::string& line : wrapped(app->get_description(), kWidth)) out += line + "\n";
+    out += "\n" + usage(*app, name);
+    out += positionals(*app) + commands(*app) + groups(*app);
+    if (app->get_parent() != nullptr) {
+      out +=
+          "\nEvery option with a long name can be set in the environment: --ctx-size by "
+          "TANDEM_ARG_CTX_SIZE.\n";
+    }
+    if (!app->get_footer().empty()) out += "\n" + app->get_footer() + "\n";
+    return out;
+  }
+
+ private:
+  static std::string usage(const CLI::App& app, const std::string& name) {
+    std::string out = "Usage: " + name;
+    const bool has_commands = !app.get_subcommands([](const CLI::App*) { return true; }).empty();
+    if (has_commands) out += " COMMAND";
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_positional()) {
+        out += option->get_required() ? " " + option->get_name(true) : " [" + option->get_name(true) + "]";
+      } else if (option->get_required()) {
+        const bool has_short = !option->get_snames().empty();
+        out += has_short ? " -" + option->get_snames().front() : " --" + option->get_lnames().front();
+        out += " " + option->get_type_name();
+      }
+    }
+    return out + " [options]\n";
+  }
+
+  static std::string positionals(const CLI::App& app) {
+    std::string out;
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_positional()) out += entry(option->get_name(true), option_text(*option));
+    }
+    return out.empty() ? out : "\nArguments:\n" + out;
+  }
+
+  static std::string commands(const CLI::App& app) {
+    std::string out;
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+      out += entry(command->get_name(), command->get_description());
+    }
+    return out.empty() ? out : "\nCommands:\n" + out;
+  }
+
+  // In the order in which the command added them, except for the two that matter least.
+  static std::string groups(const CLI::App& app) {
+    std::vector<std::string> names = app.get_groups();
+    const auto rank = [](const std::string& name) {
+      return name == kNoEffectGroup ? 1 : name == "Options" ? 2 : 0;
+    };
+    std::stable_sort(names.begin(), names.end(),
+                     [&rank](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
+    std::string out;
+    for (const std::string& name : names) {
+      std::string entries;
+      for (const CLI::Option* option : app.get_options()) {
+        if (option->get_group() == name && option->nonpositional()) {
+          entries += entry(option_names(*option), option_text(*option));
+        }
+      }
+      if (!name.empty() && !entries.empty()) out += "\n" + name + ":\n" + entries;
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> make_help_formatter() {
+  return std::make_shared<HelpFormatter>();
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,162 @@
+// The groups of options. Each option is one line of names, target and help; how values are read is in
+// options_values.cpp, how arguments become calls in options_parse.cpp, how help looks in options_help.cpp.
+#include "tools/options/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tools/options/types.h"
+
+namespace tandem::tools {
+
+void add_model_options(CLI::App& app, ModelOptions& o) {
+  const char* group = "Model";
+  text(app, "-m,--model", o.model, "FILE", "the GGUF file; of a split model, its first part")
+      ->required()
+      ->group(group);
+  app.add_flag("--mmap,!--no-mmap", o.mmap, "map the file instead of reading it into memory (default: on)")
+      ->group(group);
+  app.add_flag("--mlock", o.mlock, "keep the model in memory, never let it be swapped out")->group(group);
+  repeated(
+      app, "--override-kv", "KEY=TYPE:VALUE",
+      "replace a value of the file's metadata; TYPE is int, float, bool or str; several are separated by "
+      "commas; repeatable",
+      [&o](const std::vector<std::string>& values) {
+        for (const std::string& value : values) {
+          for (KvOverride& kv : parse_kv_overrides(value)) o.override_kv.push_back(std::move(kv));
+        }
+      })
+      ->group(group);
+}
+
+void add_context_options(CLI::App& app, ContextOptions& o) {
+  const char* group = "Context";
+  integer(app, "-c,--ctx-size", o.ctx_size, 0, "size of the context in tokens, 0: as the model was trained")
+      ->group(group);
+  integer(app, "-b,--batch-size", o.batch_size, 1, "most tokens that are handed over at once")->group(group);
+  integer(app, "--ubatch-size", o.ubatch_size, 1, "most tokens that are computed at once")->group(group);
+  const auto cache_type = [&app, group](const char* names, const char* option, DType& target,
+                                        const char* help) {
+    choice(app, names, "TYPE", help, "f16", [option, &target](const std::string& value) {
+      target = parse_cache_type(option, value);
+    })->group(group);
+  };
+  cache_type("--cache-type-k", "--cache-type-k", o.cache_type_k,
+             "type of the cached keys: f32, f16, bf16, q8_0 or q4_0");
+  cache_type("--cache-type-v", "--cache-type-v", o.cache_type_v,
+             "type of the cached values: f32, f16, bf16, q8_0 or q4_0");
+  bare_choice(
+      app, "--flash-attn", "on|off|auto", "on",
+      "attention that never writes out its score matrix; it is always used (default: auto)",
+      [&o](const std::string& value) { o.flash_attention = parse_on_off_auto("--flash-attn", value); })
+      ->group(group);
+}
+
+void note_no_effect(const ContextOptions& o) {
+  if (o.flash_attention == OnOffAuto::off) {
+    log_verbose("--flash-attn off makes no difference: there is only the one attention");
+  }
+}
+
+void add_rope_options(CLI::App& app, RopeOptions& o) {
+  const char* group = "Context";
+  choice(app, "--rope-scaling", "none|linear|yarn", "how positions beyond the trained context are scaled", "",
+         [&o](const std::string& value) {
+           o.scaling = one_of<RopeScaling>(
+               "--rope-scaling", value,
+               {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"yarn", RopeScaling::yarn}});
+         })
+      ->group(group);
+  const auto real_option = [&app, group](const char* names, const char* help, double min,
+                                         std::function<void(float)> set) {
+    optional_real(app, names, min, help, std::move(set))->group(group);
+  };
+  const double any = -std::numeric_limits<double>::infinity();
+  real_option("--rope-scale", "stretch the context by this factor", std::numeric_limits<float>::min(),
+              [&o](float n) { o.freq_scale = 1.0f / n; });
+  real_option("--rope-freq-base", "base frequency of the rotation, 0: as the model says", 0,
+              [&o](float n) { o.freq_base = n; });
+  real_option("--rope-freq-scale", "scale of the frequencies, 1/N for --rope-scale N, 0: as the model says",
+              0, [&o](float n) { o.freq_scale = n; });
+  choice(app, "--yarn-orig-ctx", "N", "YaRN: context the model was trained with, 0: as the model says", "",
+         [&o](const std::string& value) {
+           o.yarn_orig_ctx = static_cast<int32_t>(parse_integer("--yarn-orig-ctx", value, 0));
+         })
+      ->group(group);
+  real_option("--yarn-ext-factor", "YaRN: share of extrapolation", any,
+              [&o](float n) { o.yarn_ext_factor = n; });
+  real_option("--yarn-attn-factor", "YaRN: scale of the attention's magnitude", any,
+              [&o](float n) { o.yarn_attn_factor = n; });
+  real_option("--yarn-beta-slow", "YaRN: upper correction dimension", any,
+              [&o](float n) { o.yarn_beta_slow = n; });
+  real_option("--yarn-beta-fast", "YaRN: lower correction dimension", any,
+              [&o](float n) { o.yarn_beta_fast = n; });
+}
+
+void add_thread_options(CLI::App& app, ThreadOptions& o) {
+  const char* group = "Threads";
+  integer(app, "-t,--threads", o.threads, -1, "threads for one token, -1: one for each physical core")
+      ->group(group);
+  integer(app, "--threads-batch", o.threads_batch, -1, "threads for many tokens, -1: as --threads")
+      ->group(group);
+  bare_choice(
+      app, "--numa", "distribute|isolate|numactl", "distribute",
+      "spread threads over all memory nodes, stay on one, or keep what numactl set",
+      [&o](const std::string& value) {
+        o.numa = one_of<Numa>(
+            "--numa", value,
+            {{"distribute", Numa::distribute}, {"isolate", Numa::isolate}, {"numactl", Numa::numactl}});
+      })
+      ->group(group);
+}
+
+void add_text_options(CLI::App& app, TextOptions& o) {
+  const char* group = "Input and output";
+  text(app, "-p,--prompt", o.prompt, "TEXT", "the text to continue")->group(group);
+  text(app, "-f,--file", o.file, "FILE", "file with the text to continue, - for stdin")->group(group);
+  app.add_flag("-e,--escape,!--no-escape", o.escape,
+               "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -p and -r into what they stand for (default: on)")
+      ->group(group);
+  integer(app, "-n,--n-predict,--predict", o.n_predict, -2,
+          "tokens to generate, -1: no limit, -2: until the context is full")
+      ->group(group);
+  integer(app, "--keep", o.keep, -1, "tokens of the prompt to keep when the context is full, -1: all")
+      ->group(group);
+  repeated(app, "-r,--reverse-prompt", "TEXT", "stop after this text; repeatable",
+           [&o](const std::vector<std::string>& values) { o.reverse_prompts = values; })
+      ->group(group);
+  app.add_flag("--display-prompt,!--no-display-prompt", o.display_prompt,
+               "print the prompt before what is generated (default: on)")
+      ->group(group);
+  bare_choice(app, "--color", "on|off|auto", "on",
+              "tell prompt and generated text apart by color (default: auto, on a terminal)",
+              [&o](const std::string& value) { o.color = parse_on_off_auto("--color", value); })
+      ->group(group);
+  app.add_flag("--simple-io", o.simple_io, "no colors and no control sequences")->group(group);
+
+  const auto accept = [&app](const char* names, const char* why) {
+    app.add_flag(names)->description(why)->group(kNoEffectGroup);
+  };
+  accept("--no-conversation", "this command only ever completes the prompt");
+  accept("--single-turn", "this command never asks for more");
+  accept("--warmup,--no-warmup", "there is nothing to warm up");
+  accept("--perf,--no-perf", "statistics go to stderr");
+}
+
+void add_log_options(CLI::App& app, LogOptions& o) {
+  const char* group = "Logging";
+  app.add_flag("-v,--verbose,--log-verbose", o.verbose, "say everything there is to say, on stderr")
+      ->group(group);
+  app.add_flag("--log-disable", o.disable, "say nothing but the error that ends the program")->group(group);
+  text(app, "--log-file", o.file, "FILE", "also append the messages to this file")->group(group);
+}
+
+void apply_log_options(const LogOptions& o) {
+  if (!o.file.empty()) set_log_file(o.file);
+  set_log_level(o.disable ? LogLevel::quiet : o.verbose ? LogLevel::verbose : LogLevel::info);
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,159 @@
+// Values that are more than a number: escapes, biases, overrides, cache types, the prompt.
+#include <cctype>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+#include "tools/options/options.h"
+#include "tools/options/types.h"
+
+namespace tandem::tools {
+namespace {
+
+// -1 if c is not a hexadecimal digit.
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const int lower = std::tolower(static_cast<unsigned char>(c));
+  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+// What stands for itself after a backslash, or is a control character; nullopt for anything else.
+std::optional<char> simple_escape(char c) {
+  switch (c) {
+    case 'n': return '\n';
+    case 't': return '\t';
+    case 'r': return '\r';
+    case 'a': return '\a';
+    case 'b': return '\b';
+    case 'f': return '\f';
+    case 'v': return '\v';
+    case '0': return '\0';
+    case '\\':
+    case '"':
+    case '\'': return c;
+    default: return std::nullopt;
+  }
+}
+
+KvOverride parse_kv_override(const std::string& text) {
+  const std::string option = "--override-kv";
+  const size_t equals = text.find('=');
+  const size_t colon = equals == std::string::npos ? equals : text.find(':', equals);
+  if (equals == 0 || colon == std::string::npos) {
+    throw_error(ErrorCode::usage, "%s: '%s' is not KEY=TYPE:VALUE", option.c_str(), printable(text).c_str());
+  }
+  const std::string key = text.substr(0, equals);
+  const std::string type = text.substr(equals + 1, colon - equals - 1);
+  const std::string value = text.substr(colon + 1);
+  if (type == "int") return {key, parse_integer(option, value, INT64_MIN, INT64_MAX)};
+  if (type == "float") return {key, parse_real(option, value, -HUGE_VAL)};
+  if (type == "bool") return {key, one_of<bool>(option, value, {{"true", true}, {"false", false}})};
+  if (type == "str") return {key, value};
+  throw_error(ErrorCode::usage, "%s: type '%s' of '%s' is none of int, float, bool, str", option.c_str(),
+              printable(type).c_str(), printable(key).c_str());
+}
+
+std::string read_all(FILE* file, const std::string& name) {
+  std::string text;
+  char chunk[64 * 1024];
+  size_t n = 0;
+  while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) text.append(chunk, n);
+  if (ferror(file)) throw_error(ErrorCode::io, "%s: reading failed: %s", name.c_str(), strerror(errno));
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == ',') {
+      parts.back() += text[++i];
+    } else if (text[i] == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += text[i];
+    }
+  }
+  return parts;
+}
+
+std::string process_escapes(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\' || i + 1 == text.size()) {
+      out += text[i];
+      continue;
+    }
+    if (const auto c = simple_escape(text[i + 1])) {
+      out += *c;
+      i += 1;
+    } else if (text[i + 1] == 'x' && i + 3 < text.size() && hex_digit(text[i + 2]) >= 0 &&
+               hex_digit(text[i + 3]) >= 0) {
+      out += static_cast<char>(hex_digit(text[i + 2]) * 16 + hex_digit(text[i + 3]));
+      i += 3;
+    } else {
+      out += '\\';
+    }
+  }
+  return out;
+}
+
+LogitBias parse_logit_bias(const std::string& text) {
+  const size_t sign = text.find_first_of("+-");
+  if (sign == 0 || sign == std::string::npos || sign + 1 == text.size() || text[sign + 1] == '+' ||
+      text[sign + 1] == '-') {
+    throw_error(ErrorCode::usage, "--logit-bias: '%s' is not a token id, a sign and a number, like 15043+1",
+                printable(text).c_str());
+  }
+  const auto token = parse_integer("--logit-bias", text.substr(0, sign), 0);
+  const double bias = parse_real("--logit-bias", text.substr(sign + 1), 0);
+  return {static_cast<int32_t>(token), static_cast<float>(text[sign] == '-' ? -bias : bias)};
+}
+
+std::vector<KvOverride> parse_kv_overrides(const std::string& text) {
+  std::vector<KvOverride> overrides;
+  for (const std::string& part : split_list(text)) overrides.push_back(parse_kv_override(part));
+  return overrides;
+}
+
+DType parse_cache_type(const std::string& option, const std::string& text) {
+  std::string lower;
+  for (const char c : text) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return one_of<DType>(option, lower,
+                       {{"f32", DType::F32},
+                        {"f16", DType::F16},
+                        {"bf16", DType::BF16},
+                        {"q8_0", DType::Q8_0},
+                        {"q4_0", DType::Q4_0}});
+}
+
+void apply_escapes(TextOptions& options, SamplerParams& params) {
+  if (!options.escape) return;
+  options.prompt = process_escapes(options.prompt);
+  for (std::string& text : options.reverse_prompts) text = process_escapes(text);
+  for (std::string& text : params.dry_sequence_breakers) text = process_escapes(text);
+}
+
+std::string read_prompt(const TextOptions& options) {
+  if (options.file.empty()) return options.prompt;
+  if (!options.prompt.empty()) {
+    throw_error(ErrorCode::usage, "-p and -f are both given, but there can be only one prompt");
+  }
+  std::string text;
+  if (options.file == "-") {
+    text = read_all(stdin, "stdin");
+  } else {
+    const std::string name = printable(options.file, 4096);
+    const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(options.file.c_str(), "rb"), fclose);
+    if (!file) throw_error(ErrorCode::io, "%s: cannot open: %s", name.c_str(), strerror(errno));
+    text = read_all(file.get(), name);
+  }
+  if (!text.empty() && text.back() == '\n') text.pop_back();  // the one that every editor adds
+  return text;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,253 @@
+// tandem quantize IN.gguf [OUT.gguf] TYPE [THREADS]: a model in another file type.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "tools/command.h"
+#include "tools/options/types.h"
+#include "tools/output.h"
+#include "tools/quantize/quantize.h"
+#include "tools/status_line.h"
+
+namespace tandem::tools {
+namespace {
+
+struct CommandOptions {
+  std::vector<std::string> arguments;  // IN, OUT (perhaps), TYPE, THREADS (perhaps)
+  std::string in, out, imatrix;
+  QuantizeOptions quantize;
+  bool pure = false, dry_run = false;
+  LogOptions log;
+};
+
+std::string upper_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string type_names() {
+  std::string names;
+  for (const FileTypeInfo& info : all_file_types()) names += std::string(info.name) + " ";
+  return names + "COPY";
+}
+
+// A name or the number that general.file_type has for it. nullopt when it is neither.
+std::optional<FileType> parse_type(const std::string& text) {
+  for (const FileTypeInfo& info : all_file_types()) {
+    if (text == std::to_string(static_cast<uint32_t>(info.type))) return info.type;
+  }
+  return file_type_from_name(text);
+}
+
+bool is_type(const std::string& text) {
+  return upper_case(text) == "COPY" || parse_type(text).has_value();
+}
+
+DType parse_dtype(const std::string& option, const std::string& text) {
+  const std::optional<DType> dtype = dtype_from_name(text);
+  if (dtype && dtype_info(*dtype).computable) return *dtype;
+  std::string known;
+  for (const DTypeInfo& info : all_dtypes()) {
+    if (info.computable) known += (known.empty() ? "" : " ") + std::string(info.name);
+  }
+  throw_error(ErrorCode::usage, "%s: found \"%s\", needed one of: %s", option.c_str(),
+              printable(text).c_str(), known.c_str());
+}
+
+TensorRule parse_rule(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw_error(ErrorCode::usage, "--tensor-type: found \"%s\", needed PATTERN=TYPE",
+                printable(text).c_str());
+  }
+  TensorRule rule{text.substr(0, equals), {}, parse_dtype("--tensor-type", text.substr(equals + 1))};
+  try {
+    rule.regex = std::regex(CLI::detail::to_lower(rule.pattern));
+  } catch (const std::regex_error& error) {
+    throw_error(ErrorCode::usage, "--tensor-type: \"%s\" is no regular expression: %s",
+                printable(rule.pattern).c_str(), error.what());
+  }
+  return rule;
+}
+
+// Names the parts of IN [OUT] TYPE [THREADS]: the second is OUT unless it is a type.
+void parse_arguments_of(CommandOptions& options) {
+  std::vector<std::string> rest = options.arguments;
+  const auto take = [&rest] {
+    std::string first = rest.front();
+    rest.erase(rest.begin());
+    return first;
+  };
+  options.in = take();
+  const bool has_out = !rest.empty() && !is_type(rest.front());
+  if (has_out) options.out = take();
+  if (rest.empty() || !is_type(rest.front())) {
+    throw_error(ErrorCode::usage, "TYPE: found \"%s\", needed one of: %s",
+                printable(rest.empty() ? options.out : rest.front()).c_str(), type_names().c_str());
+  }
+  const std::string type = upper_case(take());
+  if (type != "COPY") options.quantize.type = parse_type(type);
+  const int64_t n_threads = rest.empty() ? 0 : parse_integer("THREADS", take(), 0, 4096);
+  options.quantize.n_threads = n_threads > 0
+                                   ? static_cast<int>(n_threads)
+                                   : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (!rest.empty()) {
+    throw_error(ErrorCode::usage, "found \"%s\" after THREADS, needed nothing",
+                printable(rest.front()).c_str());
+  }
+  if (!has_out) {
+    const bool is_number = std::isdigit(static_cast<unsigned char>(type[0])) != 0;
+    const std::string name = is_number ? std::string(file_type_info(*options.quantize.type).name) : type;
+    const size_t slash = options.in.rfind('/');
+    const std::string folder = slash == std::string::npos ? "" : options.in.substr(0, slash + 1);
+    options.out = folder + "ggml-model-" + name + ".gguf";
+  }
+}
+
+double mib(uint64_t n_bytes) {
+  return static_cast<double>(n_bytes) / 0x1p20;
+}
+
+std::string tensor_line(const QuantizePlan& plan, size_t index) {
+  const PlannedTensor& tensor = plan.tensors[index];
+  const std::string from(dtype_name(tensor.source->dtype)), to(dtype_name(tensor.dtype));
+  std::string line =
+      format("[%4zu/%4zu] %-32s %-20s %6s", index + 1, plan.tensors.size(),
+             printable(tensor.source->name).c_str(), tensor.source->shape_text().c_str(), from.c_str());
+  if (tensor.dtype == tensor.source->dtype) return line + format("  %9.2f MiB", mib(tensor.n_bytes));
+  return line + format("  %9.2f MiB -> %6s %9.2f MiB%s", mib(tensor.source->n_bytes), to.c_str(),
+                       mib(tensor.n_bytes), tensor.importance ? ", with importance" : "");
+}
+
+std::string total_line(const QuantizePlan& plan) {
+  const auto bits = [&](uint64_t n_bytes) {
+    return 8.0 * static_cast<double>(n_bytes) / static_cast<double>(std::max<int64_t>(1, plan.n_weights));
+  };
+  return format("%.2f MiB (%.2f bits a weight) -> %.2f MiB (%.2f bits a weight)", mib(plan.n_bytes_in),
+                bits(plan.n_bytes_in), mib(plan.n_bytes_out), bits(plan.n_bytes_out));
+}
+
+// A bar with rate and time left on a terminal, one line for each tensor where there is none.
+class ProgressReport {
+ public:
+  explicit ProgressReport(const QuantizePlan& plan) : plan_(plan), line_(log_level() >= LogLevel::info) {}
+
+  void update(QuantizeProgress p) {
+    if (!line_.shown()) {
+      if (p.tensor_done) log_info("%s", tensor_line(plan_, p.index).c_str());
+      return;
+    }
+    const Clock::time_point now = Clock::now();
+    if (now - drawn_ < std::chrono::milliseconds(100)) return;
+    drawn_ = now;
+    constexpr int kBar = 24;
+    const double done = static_cast<double>(p.n_weights_done) / static_cast<double>(plan_.n_weights);
+    const double rate = static_cast<double>(p.n_weights_done) / seconds();
+    const int left = static_cast<int>(static_cast<double>(plan_.n_weights - p.n_weights_done) / rate);
+    const int filled = static_cast<int>(kBar * done);
+    line_.show(format("[%s%s] %3.0f%%  %.1f M weights/s, %d:%02d left  %zu/%zu %s",
+                      std::string(static_cast<size_t>(filled), '#').c_str(),
+                      std::string(static_cast<size_t>(kBar - filled), '.').c_str(), 100 * done, rate / 1e6,
+                      left / 60, left % 60, p.index + 1, plan_.tensors.size(),
+                      printable(plan_.tensors[p.index].source->name).c_str()));
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  void clear() { line_.clear(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const QuantizePlan& plan_;
+  StatusLine line_;
+  Clock::time_point start_ = Clock::now(), drawn_ = start_;
+};
+
+void print_plan(const QuantizePlan& plan) {
+  Output out;
+  for (size_t i = 0; i < plan.tensors.size(); ++i) out.write(tensor_line(plan, i) + "\n");
+  out.write("total: " + total_line(plan) + "\n");
+  out.flush();
+}
+
+void run_quantize(CommandOptions& options) {
+  apply_log_options(options.log);
+  parse_arguments_of(options);
+  if (options.pure) options.quantize.mix = Mix::pure;
+  const QuantizeOptions& how = options.quantize;
+  if (!how.rules.empty() && (!how.type || dtype_info(file_type_info(*how.type).base).block_elements == 1)) {
+    log_warning("--tensor-type has no effect: the type asked for does not quantize");
+  }
+
+  std::optional<ImportanceMatrix> imatrix;
+  if (!options.imatrix.empty()) imatrix = read_imatrix(options.imatrix);
+  const ImportanceMatrix* importance = imatrix ? &*imatrix : nullptr;
+  const GgufFile file(options.in, {.prefetch = false});
+  const QuantizePlan plan = plan_quantize(file, how, importance);
+  if (plan.n_fallback > 0) {
+    log_warning("%zu tensors have rows that the blocks of the type do not divide: another type for these",
+                plan.n_fallback);
+  }
+  if (options.dry_run) return print_plan(plan);
+
+  install_interrupt_handler();
+  ProgressReport report(plan);
+  write_quantized(file, plan, how, importance, options.out,
+                  [&report](QuantizeProgress p) { report.update(p); });
+  report.clear();
+  log_info("wrote %s: %s, %.1f s", output_paths(file, how, options.out).front().c_str(),
+           total_line(plan).c_str(), report.seconds());
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app) {
+  const auto options = std::make_shared<CommandOptions>();
+  QuantizeOptions& how = options->quantize;
+  CLI::App* command = app.add_subcommand("quantize", "write a model in another file type, e.g. Q4_K_M");
+  command
+      ->add_option("arguments", options->arguments,
+                   "TYPE: " + type_names() +
+                       ". OUT.gguf: ggml-model-TYPE.gguf beside the input if left out. "
+                       "THREADS: all processors if left out")
+      ->type_name("IN.gguf [OUT.gguf] TYPE [THREADS]")
+      ->expected(2, 4)
+      ->required()
+      ->group("Model");
+  text(*command, "--imatrix", options->imatrix, "FILE",
+       "importance matrix (GGUF or .dat) that says which columns matter")
+      ->group("Quality");
+  command->add_flag("--pure", options->pure, "every matrix in the type's own dtype, without a mix")
+      ->group("Quality");
+  command->add_flag("--leave-output-tensor", how.leave_output, "output.weight stays as it is")
+      ->group("Quality");
+  choice(*command, "--output-tensor-type", "TYPE", "dtype of output.weight", "",
+         [&how](const std::string& t) { how.output_dtype = parse_dtype("--output-tensor-type", t); })
+      ->group("Quality");
+  choice(*command, "--token-embedding-type", "TYPE", "dtype of the token embeddings", "",
+         [&how](const std::string& t) { how.token_embd_dtype = parse_dtype("--token-embedding-type", t); })
+      ->group("Quality");
+  repeated(
+      *command, "--tensor-type", "PATTERN=TYPE",
+      "dtype of tensors whose name holds the regular expression; may be repeated, the first match decides",
+      [&how](const std::vector<std::string>& rules) {
+        for (const std::string& rule : rules) how.rules.push_back(parse_rule(rule));
+      })
+      ->group("Quality");
+  command
+      ->add_flag("--allow-requantize", how.allow_requantize,
+                 "quantize tensors that are quantized already; much is lost")
+      ->group("Quality");
+  command->add_flag("--keep-split", how.keep_split, "as many parts as the input has")->group("Output");
+  command
+      ->add_flag("--dry-run", options->dry_run, "print the size of each tensor and the total, write nothing")
+      ->group("Output");
+  add_log_options(*command, options->log);
+  command->callback([options] { run_quantize(*options); });
+}
+
+}  // namespace tandem::tools

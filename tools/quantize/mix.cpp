@@ -1,0 +1,268 @@
+#include "tools/quantize/mix.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr FileTypeInfo kFileTypes[] = {
+    {FileType::F32, "F32", DType::F32, "32-bit floats"},
+    {FileType::F16, "F16", DType::F16, "16-bit floats"},
+    {FileType::BF16, "BF16", DType::BF16, "bfloat16"},
+    {FileType::Q8_0, "Q8_0", DType::Q8_0, "8.5 bits a weight"},
+    {FileType::Q6_K, "Q6_K", DType::Q6_K, "6.6 bits"},
+    {FileType::Q5_K_M, "Q5_K_M", DType::Q5_K, "5.5 bits, more for half of attn_v and ffn_down"},
+    {FileType::Q5_K_S, "Q5_K_S", DType::Q5_K, "5.5 bits"},
+    {FileType::Q5_1, "Q5_1", DType::Q5_1, "6 bits, old format with minimum"},
+    {FileType::Q5_0, "Q5_0", DType::Q5_0, "5.5 bits, old format"},
+    {FileType::Q4_K_M, "Q4_K_M", DType::Q4_K, "4.5 bits, more for half of attn_v and ffn_down"},
+    {FileType::Q4_K_S, "Q4_K_S", DType::Q4_K, "4.5 bits, more for the first layers"},
+    {FileType::IQ4_NL, "IQ4_NL", DType::IQ4_NL, "4.5 bits, uneven levels"},
+    {FileType::IQ4_XS, "IQ4_XS", DType::IQ4_XS, "4.25 bits, uneven levels"},
+    {FileType::MXFP4, "MXFP4", DType::MXFP4, "4.25 bits for experts, Q8_0 for all else"},
+    {FileType::Q4_1, "Q4_1", DType::Q4_1, "5 bits, old format with minimum"},
+    {FileType::Q4_0, "Q4_0", DType::Q4_0, "4.5 bits, old format"},
+    {FileType::Q3_K_L, "Q3_K_L", DType::Q3_K, "3.4 bits, 5.5 for attn_v, attn_output and ffn_down"},
+    {FileType::Q3_K_M, "Q3_K_M", DType::Q3_K, "3.4 bits, 4.5 for attn_v, attn_output and ffn_down"},
+    {FileType::Q3_K_S, "Q3_K_S", DType::Q3_K, "3.4 bits"},
+    {FileType::Q2_K, "Q2_K", DType::Q2_K, "2.6 bits, 3.4 for attn_v, attn_output and ffn_down"},
+};
+
+enum class Category { output, token_embd, attn_q, attn_k, attn_v, attn_output, ffn_down, other };
+
+// Tensors of attention layers that hold v count as attn_v also when q or k share the matrix.
+Category category_of(std::string_view name) {
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  if (name == "output.weight") return Category::output;
+  if (name == "token_embd.weight" || name == "per_layer_token_embd.weight") return Category::token_embd;
+  if (has("attn_qkv.weight") || has("attn_kv_b.weight") || has("attn_v.weight")) return Category::attn_v;
+  if (has("attn_k.weight")) return Category::attn_k;
+  if (has("attn_q.weight")) return Category::attn_q;
+  if (has("attn_output.weight")) return Category::attn_output;
+  if (has("ffn_up") || has("ffn_gate")) return Category::other;
+  if (has("ffn_down")) return Category::ffn_down;
+  return Category::other;
+}
+
+bool is_quantized(DType dtype) {
+  return dtype_info(dtype).block_elements > 1;
+}
+
+// N of "blk.N.", -1 without.
+int layer_of(std::string_view name) {
+  int layer = -1;
+  if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+  return layer;
+}
+
+// The first and last eighth of the layers, and every third between, get more bits in the _M mixes.
+bool use_more_bits(int i, int n) {
+  return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+}
+
+struct Position {
+  int index, count;  // the index-th of count tensors of its category
+};
+
+DType output_dtype(FileType type, DType base, int64_t row) {
+  if (type == FileType::MXFP4 || row % dtype_info(base).block_elements != 0) return DType::Q8_0;
+  return base == DType::Q8_0 ? DType::Q8_0 : DType::Q6_K;
+}
+
+DType attn_v_dtype(FileType type, DType base, const MixModel& model, Position at) {
+  const bool gqa4 = model.n_head >= 4 * model.n_head_kv;
+  DType dtype = base;
+  switch (type) {
+    case FileType::Q2_K: dtype = gqa4 ? DType::Q4_K : DType::Q3_K; break;
+    case FileType::Q3_K_M: dtype = at.index < 2 ? DType::Q5_K : DType::Q4_K; break;
+    case FileType::Q3_K_L: dtype = DType::Q5_K; break;
+    case FileType::IQ4_NL:
+    case FileType::IQ4_XS: dtype = gqa4 ? DType::Q5_K : base; break;
+    case FileType::Q4_K_S: dtype = at.index < 4 ? DType::Q5_K : base; break;
+    case FileType::Q4_K_M:
+    case FileType::Q5_K_M: dtype = use_more_bits(at.index, at.count) ? DType::Q6_K : base; break;
+    default: break;
+  }
+  // 80 layers are the 70B models, whose attn_v is an eighth of attn_q: more bits cost next to nothing.
+  const bool is_70b = model.n_layer == 80 &&
+                      ((model.arch == "llama" && model.n_head != model.n_head_kv) || model.arch == "qwen2");
+  if (is_70b && (dtype == DType::Q3_K || dtype == DType::Q4_K)) dtype = DType::Q5_K;
+  return model.n_expert == 8 ? DType::Q8_0 : dtype;
+}
+
+DType ffn_down_dtype(FileType type, DType base, const MixModel& model, Position at) {
+  const bool falcon = model.arch == "falcon";
+  const bool first_eighth = at.index < at.count / 8, first_sixteenth = at.index < at.count / 16;
+  const bool more = use_more_bits(at.index, at.count);
+  switch (type) {
+    case FileType::Q2_K: return DType::Q3_K;
+    case FileType::Q3_K_M:
+      if (first_sixteenth) return DType::Q5_K;
+      return !falcon || more ? DType::Q4_K : DType::Q3_K;
+    case FileType::Q3_K_L: return falcon ? DType::Q4_K : DType::Q5_K;
+    case FileType::Q4_K_M:
+      if (!falcon) return more ? DType::Q6_K : base;
+      if (first_sixteenth) return DType::Q6_K;
+      return more ? DType::Q5_K : DType::Q4_K;
+    case FileType::IQ4_NL:
+    case FileType::IQ4_XS: return first_eighth && !model.has_imatrix ? DType::Q5_K : base;
+    case FileType::Q5_K_M: return more ? DType::Q6_K : base;
+    case FileType::Q4_K_S: return first_eighth && !falcon ? DType::Q5_K : base;
+    case FileType::Q4_0:  // a search without a minimum can go wrong in these
+      return first_eighth && model.has_imatrix ? DType::Q4_1 : base;
+    case FileType::Q5_0: return first_eighth && model.has_imatrix ? DType::Q5_1 : base;
+    default: return base;
+  }
+}
+
+DType attn_output_dtype(FileType type, DType base, const MixModel& model) {
+  if (model.arch == "falcon") return type == FileType::Q3_K_L ? DType::Q4_K : base;
+  if (model.n_expert == 8) {
+    constexpr FileType kRaised[] = {FileType::Q2_K,   FileType::Q3_K_S, FileType::Q3_K_M, FileType::IQ4_NL,
+                                    FileType::Q4_K_S, FileType::Q4_K_M, FileType::IQ4_XS};
+    return std::find(std::begin(kRaised), std::end(kRaised), type) != std::end(kRaised) ? DType::Q5_K : base;
+  }
+  switch (type) {
+    case FileType::Q2_K: return DType::Q3_K;
+    case FileType::Q3_K_M: return DType::Q4_K;
+    case FileType::Q3_K_L: return DType::Q5_K;
+    default: return base;
+  }
+}
+
+}  // namespace
+
+std::span<const FileTypeInfo> all_file_types() {
+  return kFileTypes;
+}
+
+const FileTypeInfo& file_type_info(FileType type) {
+  const auto* info = std::find_if(std::begin(kFileTypes), std::end(kFileTypes),
+                                  [&](const FileTypeInfo& candidate) { return candidate.type == type; });
+  TANDEM_CHECK(info != std::end(kFileTypes));
+  return *info;
+}
+
+std::optional<FileType> file_type_from_name(std::string_view name) {
+  std::string upper(name);
+  for (char& c : upper) c = static_cast<char>(toupper(static_cast<unsigned char>(c)));
+  if (upper == "Q3_K" || upper == "Q4_K" || upper == "Q5_K") upper += "_M";
+  if (upper == "MXFP4_MOE") upper = "MXFP4";
+  for (const FileTypeInfo& info : kFileTypes) {
+    if (info.name == upper) return info.type;
+  }
+  return std::nullopt;
+}
+
+bool may_quantize(const MixTensor& tensor) {
+  constexpr std::string_view kKept[] = {"_norm.weight",
+                                        "ffn_gate_inp.weight",
+                                        "ffn_gate_tid2eid.weight",
+                                        "ssm_conv1d",
+                                        "shortconv.conv.weight",
+                                        "altup",
+                                        "laurel",
+                                        "per_layer_model_proj",
+                                        "attn_rel_b.weight",
+                                        "indexer.k_proj.weight",
+                                        "indexer.q_proj.weight",
+                                        "time_mix_first.weight",
+                                        "time_mix_w0.weight",
+                                        "time_mix_w1.weight",
+                                        "time_mix_w2.weight",
+                                        "time_mix_v0.weight",
+                                        "time_mix_v1.weight",
+                                        "time_mix_v2.weight",
+                                        "time_mix_a0.weight",
+                                        "time_mix_a1.weight",
+                                        "time_mix_a2.weight",
+                                        "time_mix_g1.weight",
+                                        "time_mix_g2.weight",
+                                        "time_mix_decay_w1.weight",
+                                        "time_mix_decay_w2.weight",
+                                        "time_mix_lerp_fused.weight",
+                                        ".position_embd",
+                                        ".rel_pos",
+                                        ".patch_embd",
+                                        ".patch_merger"};
+  if (tensor.dims[1] * tensor.dims[2] * tensor.dims[3] <= 1) return false;
+  if (!tensor.name.ends_with("weight")) return false;
+  if (tensor.name == "position_embd.weight" || tensor.name == "token_types.weight") return false;
+  return std::none_of(std::begin(kKept), std::end(kKept), [&](std::string_view part) {
+    return tensor.name.find(part) != std::string_view::npos;
+  });
+}
+
+DType fit_row(DType dtype, int64_t row) {
+  const auto fits = [&](DType d) { return row % dtype_info(d).block_elements == 0; };
+  if (fits(dtype)) return dtype;
+  switch (dtype) {
+    case DType::Q2_K:
+    case DType::Q3_K: dtype = DType::Q4_0; break;
+    case DType::IQ4_XS: dtype = DType::IQ4_NL; break;
+    case DType::Q4_K: dtype = DType::Q5_0; break;
+    case DType::Q5_K: dtype = DType::Q5_1; break;
+    case DType::Q6_K: dtype = DType::Q8_0; break;
+    default: break;
+  }
+  return fits(dtype) ? dtype : DType::F16;
+}
+
+std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<const MixTensor> tensors,
+                             Mix mix) {
+  const DType base = file_type_info(type).base;
+  const bool tied = std::none_of(tensors.begin(), tensors.end(),
+                                 [](const MixTensor& t) { return category_of(t.name) == Category::output; });
+  // A tensor's index is the number of its kind in the layers before that the mix has chosen: not every layer
+  // of every model has one, and the user may have chosen some. Experts go by their layer.
+  std::vector<int> attn_v_layers, ffn_down_layers;
+  int n_attn_v = 0;
+  for (const MixTensor& tensor : tensors) {
+    const Category category = category_of(tensor.name);
+    n_attn_v += category == Category::attn_v;
+    if (tensor.forced || !may_quantize(tensor)) continue;
+    if (category == Category::attn_v) attn_v_layers.push_back(layer_of(tensor.name));
+    if (category == Category::ffn_down) ffn_down_layers.push_back(layer_of(tensor.name));
+  }
+  std::sort(attn_v_layers.begin(), attn_v_layers.end());
+  std::sort(ffn_down_layers.begin(), ffn_down_layers.end());
+  const auto n_before = [](const std::vector<int>& layers, int layer) {
+    return static_cast<int>(std::lower_bound(layers.begin(), layers.end(), layer) - layers.begin());
+  };
+
+  const auto choose = [&](const MixTensor& tensor) {
+    if (!may_quantize(tensor)) return tensor.dtype;
+    if (tensor.forced) return fit_row(*tensor.forced, tensor.dims[0]);
+    if (!is_quantized(base)) return base;
+    if (mix == Mix::pure) return fit_row(base, tensor.dims[0]);
+    const Category category = category_of(tensor.name);
+    const int layer = layer_of(tensor.name);
+    DType dtype = base;
+    if (category == Category::output || (tied && category == Category::token_embd)) {
+      dtype = model.output_dtype.value_or(output_dtype(type, base, tensor.dims[0]));
+    } else if (type == FileType::MXFP4) {
+      dtype = tensor.dims[2] > 1 ? DType::MXFP4 : DType::Q8_0;
+    } else if (category == Category::attn_v) {
+      dtype = attn_v_dtype(type, base, model, {n_before(attn_v_layers, layer), n_attn_v});
+    } else if (category == Category::attn_k) {
+      dtype = model.n_expert == 8 ? DType::Q8_0 : base;
+    } else if (category == Category::ffn_down) {
+      const int index = model.n_expert > 1 ? layer : n_before(ffn_down_layers, layer);
+      dtype = ffn_down_dtype(type, base, model, {index, model.n_layer});
+    } else if (category == Category::attn_output) {
+      dtype = attn_output_dtype(type, base, model);
+    }
+    return fit_row(dtype, tensor.dims[0]);
+  };
+
+  std::vector<DType> dtypes;
+  dtypes.reserve(tensors.size());
+  for (const MixTensor& tensor : tensors) dtypes.push_back(choose(tensor));
+  return dtypes;
+}
+
+}  // namespace tandem::tools

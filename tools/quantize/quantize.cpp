@@ -1,0 +1,228 @@
+#include "tools/quantize/quantize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "gguf/writer.h"
+#include "tools/quantize/rows.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr std::string_view kGgufSuffix = ".gguf";
+
+bool is_token_embd(std::string_view name) {
+  return name == "token_embd.weight" || name == "per_layer_token_embd.weight";
+}
+
+bool is_quantized(DType dtype) {
+  return dtype_info(dtype).block_elements > 1;
+}
+
+// A count that some models give for each layer.
+int first_count(const Metadata& metadata, const std::string& key, int fallback) {
+  const Value* value = metadata.find(key);
+  if (!value || !value->is_array()) return metadata.get_or<int32_t>(key, fallback);
+  const std::vector<int32_t> counts = metadata.get_vector<int32_t>(key);
+  return counts.empty() ? fallback : counts.front();
+}
+
+MixModel mix_model(const GgufFile& file, const QuantizeOptions& options, bool has_imatrix) {
+  const Metadata& metadata = file.metadata();
+  MixModel model;
+  model.arch = metadata.get<std::string_view>("general.architecture");
+  const std::string prefix = std::string(model.arch) + ".";
+  model.n_layer = metadata.get_or<int32_t>(prefix + "block_count", 0);
+  model.n_head = first_count(metadata, prefix + "attention.head_count", 0);
+  model.n_head_kv = first_count(metadata, prefix + "attention.head_count_kv", model.n_head);
+  model.n_expert = metadata.get_or<int32_t>(prefix + "expert_count", 0);
+  model.has_imatrix = has_imatrix;
+  model.output_dtype = options.output_dtype;
+  return model;
+}
+
+std::optional<DType> forced_dtype(const QuantizeOptions& options, const TensorInfo& tensor) {
+  if (tensor.name == "output.weight" && options.leave_output) return tensor.dtype;
+  if (is_token_embd(tensor.name) && options.token_embd_dtype) return options.token_embd_dtype;
+  if (tensor.name == "output.weight" && options.output_dtype) return options.output_dtype;
+  if (!is_quantized(file_type_info(*options.type).base)) return std::nullopt;  // as others do
+  for (const TensorRule& rule : options.rules) {
+    if (std::regex_search(tensor.name.begin(), tensor.name.end(), rule.regex)) return rule.dtype;
+  }
+  return std::nullopt;
+}
+
+std::vector<DType> choose_dtypes(const GgufFile& file, const QuantizeOptions& options,
+                                 const ImportanceMatrix* imatrix, size_t& n_fallback) {
+  std::vector<MixTensor> tensors;
+  for (const TensorInfo& t : file.tensors()) {
+    tensors.push_back({t.name, {t.dims[0], t.dims[1], t.dims[2], t.dims[3]}, t.dtype});
+    if (options.type) {
+      tensors.back().forced = forced_dtype(options, t);
+    } else {
+      tensors.back().forced = t.dtype;
+    }
+    const DType wanted =
+        tensors.back().forced.value_or(options.type ? file_type_info(*options.type).base : t.dtype);
+    n_fallback += may_quantize(tensors.back()) && t.dims[0] % dtype_info(wanted).block_elements != 0;
+  }
+  return quant_mix(options.type.value_or(FileType::F32), mix_model(file, options, imatrix != nullptr),
+                   tensors, options.mix);
+}
+
+// Refuses what cannot or should not be converted.
+void check_source(const GgufFile& file, const TensorInfo& source, DType dtype, bool allow_requantize) {
+  if (source.dtype == dtype) return;
+  const std::string name = printable(source.name), from(dtype_name(source.dtype)), to(dtype_name(dtype));
+  const char* path = file.part_path(source.part).c_str();
+  if (!dtype_info(source.dtype).computable) {
+    throw_error(ErrorCode::bad_file, "%s: tensor %s is %s, which this program cannot convert to %s", path,
+                name.c_str(), from.c_str(), to.c_str());
+  }
+  if (is_quantized(source.dtype) && !allow_requantize) {
+    throw_error(ErrorCode::bad_file,
+                "%s: tensor %s is %s already, needed floats to make %s of it (--allow-requantize does it "
+                "nevertheless, with a loss)",
+                path, name.c_str(), from.c_str(), to.c_str());
+  }
+}
+
+// nullptr when the matrix has none for this tensor.
+const std::vector<float>* importance_of(const ImportanceMatrix& imatrix, const TensorInfo& tensor) {
+  const std::vector<float>* values = imatrix.find(tensor.name);
+  if (!values || values->size() == static_cast<size_t>(tensor.dims[0] * tensor.dims[2])) return values;
+  if (is_token_embd(tensor.name)) return nullptr;  // counted by token, not by column
+  throw_error(ErrorCode::bad_file, "%s: importance of %s: found %zu values, needed %lld for %s",
+              imatrix.path.c_str(), printable(tensor.name).c_str(), values->size(),
+              static_cast<long long>(tensor.dims[0] * tensor.dims[2]), tensor.shape_text().c_str());
+}
+
+void warn_missing_importance(const ImportanceMatrix& imatrix, const std::vector<std::string>& missing) {
+  if (missing.empty()) return;
+  constexpr size_t kShown = 4;
+  std::string names;
+  for (size_t i = 0; i < std::min(missing.size(), kShown); ++i) names += (i ? ", " : "") + missing[i];
+  log_warning("%s has no importance for %zu of the tensors, which are quantized without: %s%s",
+              imatrix.path.c_str(), missing.size(), names.c_str(), missing.size() > kShown ? ", ..." : "");
+}
+
+void set_metadata(const GgufFile& file, const QuantizeOptions& options, const ImportanceMatrix* imatrix,
+                  Metadata& metadata) {
+  metadata = file.metadata();
+  if (options.type) metadata.set("general.file_type", Value(static_cast<uint32_t>(*options.type)));
+  metadata.set("general.quantization_version", Value(uint32_t{2}));
+  for (const char* key : {"split.no", "split.count", "split.tensors.count"}) metadata.remove(key);
+  if (!imatrix) return;
+  constexpr size_t kLongest = 127;  // what other programs write
+  metadata.set("quantize.imatrix.file", Value(imatrix->path.substr(0, kLongest)));
+  if (!imatrix->dataset.empty()) {
+    metadata.set("quantize.imatrix.dataset", Value(imatrix->dataset.substr(0, kLongest)));
+  }
+  metadata.set("quantize.imatrix.entries_count", Value(static_cast<uint32_t>(imatrix->entries.size())));
+  if (imatrix->n_chunks > 0) metadata.set("quantize.imatrix.chunks_count", Value(imatrix->n_chunks));
+}
+
+void refuse_input_as_output(const GgufFile& file, const std::vector<std::string>& paths) {
+  for (int part = 0; part < static_cast<int>(file.n_parts()); ++part) {
+    for (const std::string& path : paths) {
+      std::error_code no_such_file;
+      if (!std::filesystem::equivalent(file.part_path(part), path, no_such_file)) continue;
+      throw_error(ErrorCode::usage, "%s: this is the input too (%s), needed another file to write",
+                  path.c_str(), file.part_path(part).c_str());
+    }
+  }
+}
+
+using Writers = std::vector<std::unique_ptr<GgufWriter>>;
+
+// One for each path, with metadata and tensors declared.
+Writers make_writers(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
+                     const ImportanceMatrix* imatrix, const std::vector<std::string>& paths) {
+  Writers writers;
+  for (const std::string& path : paths) {
+    writers.push_back(std::make_unique<GgufWriter>(path, file.alignment()));
+    Metadata& metadata = writers.back()->metadata();
+    if (writers.size() == 1) set_metadata(file, options, imatrix, metadata);
+    if (paths.size() == 1) continue;
+    metadata.set("split.no", Value(static_cast<uint16_t>(writers.size() - 1)));
+    metadata.set("split.count", Value(static_cast<uint16_t>(paths.size())));
+    metadata.set("split.tensors.count", Value(static_cast<int32_t>(plan.tensors.size())));
+  }
+  for (const PlannedTensor& tensor : plan.tensors) {
+    GgufWriter& writer = *writers[paths.size() > 1 ? static_cast<size_t>(tensor.source->part) : 0];
+    writer.add_tensor(tensor.source->name, tensor.dtype,
+                      std::span(tensor.source->dims).first(static_cast<size_t>(tensor.source->n_dims)));
+  }
+  return writers;
+}
+
+}  // namespace
+
+QuantizePlan plan_quantize(const GgufFile& file, const QuantizeOptions& options,
+                           const ImportanceMatrix* imatrix) {
+  QuantizePlan plan;
+  const std::vector<DType> dtypes = choose_dtypes(file, options, imatrix, plan.n_fallback);
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    const TensorInfo& source = file.tensors()[i];
+    check_source(file, source, dtypes[i], options.allow_requantize);
+    PlannedTensor tensor{&source, dtypes[i],
+                         row_bytes(dtypes[i], source.dims[0]) * static_cast<uint64_t>(source.n_rows()),
+                         nullptr};
+    if (imatrix && source.dtype != dtypes[i] && is_quantized(dtypes[i])) {
+      tensor.importance = importance_of(*imatrix, source);
+      const bool expected = !is_token_embd(source.name) && source.name != "output.weight";
+      if (!tensor.importance && expected) missing.push_back(printable(source.name));
+    }
+    plan.n_bytes_in += source.n_bytes;
+    plan.n_bytes_out += tensor.n_bytes;
+    plan.n_weights += source.n_elements();
+    plan.tensors.push_back(tensor);
+  }
+  if (imatrix) warn_missing_importance(*imatrix, missing);
+  return plan;
+}
+
+std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOptions& options,
+                                      const std::string& path) {
+  if (!options.keep_split) return {path};
+  const std::string prefix =
+      path.ends_with(kGgufSuffix) ? path.substr(0, path.size() - kGgufSuffix.size()) : path;
+  std::vector<std::string> paths;
+  const auto n_parts = static_cast<unsigned>(file.n_parts());
+  for (unsigned part = 1; part <= n_parts; ++part) {
+    paths.push_back(prefix + format("-%05u-of-%05u.gguf", part, n_parts));
+  }
+  return paths;
+}
+
+void write_quantized(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
+                     const ImportanceMatrix* imatrix, const std::string& path,
+                     const std::function<void(QuantizeProgress)>& progress) {
+  const std::vector<std::string> paths = output_paths(file, options, path);
+  refuse_input_as_output(file, paths);
+  const Writers writers = make_writers(file, plan, options, imatrix, paths);
+  ThreadPool pool(options.n_threads);
+  RowConverter converter(pool);
+  int64_t n_weights_done = 0;
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const PlannedTensor& tensor = plan.tensors[i];
+    GgufWriter& writer = *writers[writers.size() > 1 ? static_cast<size_t>(tensor.source->part) : 0];
+    writer.begin_tensor(tensor.source->name);
+    const std::span<const float> importance =
+        tensor.importance ? std::span<const float>(*tensor.importance) : std::span<const float>();
+    converter.convert(*tensor.source, file.part_path(tensor.source->part), tensor.dtype, importance,
+                      [&](std::span<const std::byte> bytes, int64_t n_weights) {
+                        writer.append(bytes);
+                        n_weights_done += n_weights;
+                        if (progress) progress({i, false, n_weights_done});
+                      });
+    if (progress) progress({i, true, n_weights_done});
+  }
+  for (const auto& writer : writers) writer->finish();  // only now, so that all parts are complete
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,74 @@
+// Quantizes a GGUF model into another file type: which dtype each tensor gets (plan_quantize), then the
+// conversion, tensor by tensor, a few megabytes of rows at a time (write_quantized).
+//
+// Threads: rows of a tensor are shared between n_threads; call from one thread. Memory: a batch of rows in
+// and out, whatever the size of the model. The file appears under its name only when it is complete. Throws
+// Error(bad_file) naming the tensor for weights that are NaN, infinite, too large for F16, or already
+// quantized without allow_requantize; Error(io) when writing fails; Error(interrupted) after Ctrl-C;
+// Error(usage) for options that contradict each other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "gguf/file.h"
+#include "tools/quantize/imatrix_file.h"
+#include "tools/quantize/mix.h"
+
+namespace tandem::tools {
+
+struct TensorRule {
+  std::string pattern;  // as the user wrote it
+  std::regex regex;     // found anywhere in the name of a tensor
+  DType dtype;
+};
+
+struct QuantizeOptions {
+  std::optional<FileType> type;  // nullopt: every tensor keeps its dtype (COPY)
+  Mix mix = Mix::standard;
+  std::optional<DType> output_dtype, token_embd_dtype;
+  std::vector<TensorRule> rules;  // the first that matches decides
+  bool leave_output = false;      // output.weight keeps its dtype
+  bool allow_requantize = false;
+  bool keep_split = false;  // as many parts as the input has, with the same tensors
+  int n_threads = 1;
+};
+
+struct PlannedTensor {
+  const TensorInfo* source;
+  DType dtype;
+  uint64_t n_bytes;                      // in dtype
+  const std::vector<float>* importance;  // [n_expert or 1, dims[0]], nullptr without
+};
+
+struct QuantizePlan {
+  std::vector<PlannedTensor> tensors;  // in file order
+  uint64_t n_bytes_in = 0, n_bytes_out = 0;
+  int64_t n_weights = 0;
+  size_t n_fallback = 0;  // tensors whose rows do not fit the blocks of the type asked for
+};
+
+// `imatrix` may be nullptr. The plan refers to file and imatrix.
+QuantizePlan plan_quantize(const GgufFile& file, const QuantizeOptions& options,
+                           const ImportanceMatrix* imatrix);
+
+struct QuantizeProgress {
+  size_t index;  // of the tensor in the plan
+  bool tensor_done;
+  int64_t n_weights_done;  // of all tensors
+};
+
+// Names of the files that write_quantized makes: `path`, or one for each part.
+std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOptions& options,
+                                      const std::string& path);
+// Refuses to write over the input, under whatever name. `progress` may be empty; it is called after every
+// batch.
+void write_quantized(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
+                     const ImportanceMatrix* imatrix, const std::string& path,
+                     const std::function<void(QuantizeProgress)>& progress = {});
+
+}  // namespace tandem::tools

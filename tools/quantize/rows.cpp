@@ -1,0 +1,99 @@
+#include "tools/quantize/rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "gguf/quants.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr int64_t kItemWeights = int64_t{1} << 14;   // what a worker claims at once
+constexpr int64_t kBatchWeights = int64_t{1} << 21;  // what lies in memory at once
+constexpr float kTooLargeForHalf = 65520.0f;         // rounds to infinity
+
+struct Defects {
+  std::atomic<int64_t> n_nan{0}, n_infinite{0}, n_too_large{0};
+  bool any() const { return n_nan != 0 || n_infinite != 0 || n_too_large != 0; }
+};
+
+void count_defects(const float* x, int64_t n, DType target, Defects& defects) {
+  int64_t n_suspect = 0;
+  const uint32_t limit = std::bit_cast<uint32_t>(target == DType::F16 ? kTooLargeForHalf : INFINITY);
+  for (int64_t i = 0; i < n; ++i) n_suspect += (std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu) >= limit;
+  if (n_suspect == 0) return;
+  for (int64_t i = 0; i < n; ++i) {
+    if (std::isnan(x[i])) {
+      ++defects.n_nan;
+    } else if (std::isinf(x[i])) {
+      ++defects.n_infinite;
+    } else if (target == DType::F16 && std::fabs(x[i]) >= kTooLargeForHalf) {
+      ++defects.n_too_large;
+    }
+  }
+}
+
+[[noreturn]] void refuse(const TensorInfo& source, const std::string& path, const Defects& defects) {
+  std::string found;
+  const auto add = [&](int64_t n, const char* what) {
+    if (n > 0) found += (found.empty() ? "" : ", ") + std::to_string(n) + what;
+  };
+  add(defects.n_nan, " NaN");
+  add(defects.n_infinite, " infinite");
+  add(defects.n_too_large, " too large for F16");
+  throw_error(ErrorCode::bad_file, "%s: tensor %s: found %s of %lld weights, needed finite numbers",
+              path.c_str(), printable(source.name).c_str(), found.c_str(),
+              static_cast<long long>(source.n_elements()));
+}
+
+}  // namespace
+
+RowConverter::RowConverter(ThreadPool& pool) : pool_(pool), rows_(static_cast<size_t>(pool.n_threads())) {}
+
+void RowConverter::convert(const TensorInfo& source, const std::string& path, DType dtype,
+                           std::span<const float> importance, const Sink& sink) {
+  const int64_t width = source.dims[0], n_rows = source.n_rows();
+  const bool copies = dtype == source.dtype;
+  if (copies && !dtype_info(dtype).computable) {  // integers and the like
+    return sink({source.data, source.n_bytes}, source.n_elements());
+  }
+  const DequantizeFn dequantize = dequantize_fn(source.dtype);
+  const QuantizeFn quantize = quantize_fn(dtype);
+  const size_t in_bytes = row_bytes(source.dtype, width), out_bytes = row_bytes(dtype, width);
+  const int64_t n_slices = static_cast<int64_t>(importance.size()) / width;
+  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);
+  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
+  Defects defects;
+
+  for (int64_t first = 0; first < n_rows; first += batch_rows) {
+    if (interrupted()) throw_error(ErrorCode::interrupted, "%s: interrupted", path.c_str());
+    const int64_t n = std::min(batch_rows, n_rows - first);
+    const std::byte* in = source.data + static_cast<size_t>(first) * in_bytes;
+    if (!copies) out_.resize(static_cast<size_t>(n) * out_bytes);
+    for (auto& row : rows_) row.resize(static_cast<size_t>(width));
+    pool_.run([&](Worker& worker) {
+      float* x = rows_[static_cast<size_t>(worker.index())].data();
+      worker.for_each(ceil_div(n, item_rows), [&](int64_t item) {
+        for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
+          dequantize(in + static_cast<size_t>(r) * in_bytes, x, width);
+          count_defects(x, width, dtype, defects);
+          if (copies) continue;
+          const int64_t slice = n_slices > 1 ? (first + r) / source.dims[1] % n_slices : 0;
+          const float* weights = n_slices > 0 ? importance.data() + slice * width : nullptr;
+          quantize(x, out_.data() + static_cast<size_t>(r) * out_bytes, width, weights);
+        }
+      });
+    });
+    if (defects.any()) continue;  // only to count the rest
+    const size_t n_bytes = static_cast<size_t>(n) * out_bytes;
+    sink(copies ? std::span(in, n_bytes) : std::span<const std::byte>(out_), n * width);
+  }
+  if (defects.any()) refuse(source, path, defects);
+}
+
+}  // namespace tandem::tools

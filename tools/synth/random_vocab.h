@@ -1,0 +1,18 @@
+// Made-up vocabularies of real size: pronounceable pieces, built by merging pairs as a trained tokenizer's
+// are, so that text becomes tokens by the same work as with the model's own vocabulary, though into about
+// twice as many of them. Special tokens are those of the model, at their ids.
+//
+// Deterministic: the same kind, size and seed give the same vocabulary everywhere. Nothing is thrown.
+#pragma once
+
+#include <cstdint>
+
+#include "gguf/metadata.h"
+#include "tools/synth/shapes.h"
+
+namespace tandem::tools {
+
+// Sets the tokenizer.ggml.* keys of a vocabulary of exactly n_vocab tokens.
+void add_random_vocab(VocabKind kind, int n_vocab, uint64_t seed, Metadata& metadata);
+
+}  // namespace tandem::tools

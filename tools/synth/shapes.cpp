@@ -1,0 +1,196 @@
+#include "tools/synth/shapes.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace tandem::tools {
+namespace {
+
+using enum VocabKind;
+
+// clang-format off
+constexpr Shape kShapes[] = {
+    // name, title, arch, layers, embd, heads, kv heads, head dim, ff, vocab, vocab size, ctx, rope base, eps, ...
+    {"tinyllama-1.1b", "TinyLlama 1.1B Chat v1.0", "llama", 22, 2048, 32, 4, 64, 5632,
+     spm_llama, 32000, 2048, 1e4f, 1e-5f},
+    {"llama-2-7b", "Llama 2 7B", "llama", 32, 4096, 32, 32, 128, 11008, spm_llama, 32000, 4096, 1e4f, 1e-5f},
+    {"llama-2-13b", "Llama 2 13B", "llama", 40, 5120, 40, 40, 128, 13824, spm_llama, 32000, 4096, 1e4f, 1e-5f},
+    {"llama-2-70b", "Llama 2 70B", "llama", 80, 8192, 64, 8, 128, 28672, spm_llama, 32000, 4096, 1e4f, 1e-5f},
+    {"llama-3-8b", "Meta Llama 3 8B Instruct", "llama", 32, 4096, 32, 8, 128, 14336,
+     bpe_llama3, 128256, 8192, 5e5f, 1e-5f},
+    {"llama-3.1-8b", "Llama 3.1 8B Instruct", "llama", 32, 4096, 32, 8, 128, 14336,
+     bpe_llama3, 128256, 131072, 5e5f, 1e-5f, false, 8},
+    {"llama-3.1-70b", "Llama 3.1 70B Instruct", "llama", 80, 8192, 64, 8, 128, 28672,
+     bpe_llama3, 128256, 131072, 5e5f, 1e-5f, false, 8},
+    {"llama-3.2-1b", "Llama 3.2 1B Instruct", "llama", 16, 2048, 32, 8, 64, 8192,
+     bpe_llama3, 128256, 131072, 5e5f, 1e-5f, true, 32},
+    {"llama-3.2-3b", "Llama 3.2 3B Instruct", "llama", 28, 3072, 24, 8, 128, 8192,
+     bpe_llama3, 128256, 131072, 5e5f, 1e-5f, true, 32},
+    {"mistral-7b", "Mistral 7B Instruct v0.2", "llama", 32, 4096, 32, 8, 128, 14336,
+     spm_llama, 32000, 32768, 1e6f, 1e-5f},
+    {"mixtral-8x7b", "Mixtral 8x7B Instruct v0.1", "llama", 32, 4096, 32, 8, 128, 14336,
+     spm_llama, 32000, 32768, 1e6f, 1e-5f, false, 0, 8, 2, 14336},
+    {"qwen2.5-0.5b", "Qwen2.5 0.5B Instruct", "qwen2", 24, 896, 14, 2, 64, 4864,
+     bpe_qwen, 151936, 32768, 1e6f, 1e-6f, true},
+    {"qwen2.5-1.5b", "Qwen2.5 1.5B Instruct", "qwen2", 28, 1536, 12, 2, 128, 8960,
+     bpe_qwen, 151936, 32768, 1e6f, 1e-6f, true},
+    {"qwen2.5-3b", "Qwen2.5 3B Instruct", "qwen2", 36, 2048, 16, 2, 128, 11008,
+     bpe_qwen, 151936, 32768, 1e6f, 1e-6f, true},
+    {"qwen2.5-7b", "Qwen2.5 7B Instruct", "qwen2", 28, 3584, 28, 4, 128, 18944,
+     bpe_qwen, 152064, 32768, 1e6f, 1e-6f},
+    {"qwen2.5-14b", "Qwen2.5 14B Instruct", "qwen2", 48, 5120, 40, 8, 128, 13824,
+     bpe_qwen, 152064, 32768, 1e6f, 1e-6f},
+    {"qwen2.5-32b", "Qwen2.5 32B Instruct", "qwen2", 64, 5120, 40, 8, 128, 27648,
+     bpe_qwen, 152064, 32768, 1e6f, 1e-6f},
+    {"qwen2.5-72b", "Qwen2.5 72B Instruct", "qwen2", 80, 8192, 64, 8, 128, 29568,
+     bpe_qwen, 152064, 32768, 1e6f, 1e-6f},
+    {"qwen3-0.6b", "Qwen3 0.6B", "qwen3", 28, 1024, 16, 8, 128, 3072, bpe_qwen, 151936, 40960, 1e6f, 1e-6f, true},
+    {"qwen3-1.7b", "Qwen3 1.7B", "qwen3", 28, 2048, 16, 8, 128, 6144, bpe_qwen, 151936, 40960, 1e6f, 1e-6f, true},
+    {"qwen3-4b", "Qwen3 4B", "qwen3", 36, 2560, 32, 8, 128, 9728, bpe_qwen, 151936, 40960, 1e6f, 1e-6f, true},
+    {"qwen3-8b", "Qwen3 8B", "qwen3", 36, 4096, 32, 8, 128, 12288, bpe_qwen, 151936, 40960, 1e6f, 1e-6f},
+    {"qwen3-14b", "Qwen3 14B", "qwen3", 40, 5120, 40, 8, 128, 17408, bpe_qwen, 151936, 40960, 1e6f, 1e-6f},
+    {"qwen3-32b", "Qwen3 32B", "qwen3", 64, 5120, 64, 8, 128, 25600, bpe_qwen, 151936, 40960, 1e6f, 1e-6f},
+    {"qwen3-30b-a3b", "Qwen3 30B A3B", "qwen3moe", 48, 2048, 32, 4, 128, 6144,
+     bpe_qwen, 151936, 40960, 1e6f, 1e-6f, false, 0, 128, 8, 768},
+    {"gemma-2-2b", "Gemma 2 2B It", "gemma2", 26, 2304, 8, 4, 256, 9216,
+     spm_gemma, 256000, 8192, 1e4f, 1e-6f, true},
+    {"gemma-2-9b", "Gemma 2 9B It", "gemma2", 42, 3584, 16, 8, 256, 14336,
+     spm_gemma, 256000, 8192, 1e4f, 1e-6f, true},
+};
+// clang-format on
+
+// Collects the tensors of one model.
+class TensorList {
+ public:
+  void matrix(const std::string& name, int64_t k, int64_t m, int64_t n = 1) {
+    tensors_.push_back({name, TensorRole::matrix, {k, m, n, 1}, n > 1 ? 3 : 2});
+  }
+  void vector(const std::string& name, TensorRole role, int64_t n) {
+    tensors_.push_back({name, role, {n, 1, 1, 1}, 1});
+  }
+  void router(const std::string& name, int64_t k, int64_t n_expert) {
+    tensors_.push_back({name, TensorRole::router, {k, n_expert, 1, 1}, 2});
+  }
+  std::vector<ShapeTensor> take() { return std::move(tensors_); }
+
+ private:
+  std::vector<ShapeTensor> tensors_;
+};
+
+void add_attention(const Shape& s, const std::string& block, TensorList& list) {
+  const int64_t n_q = int64_t{s.n_head} * s.head_dim, n_kv = int64_t{s.n_head_kv} * s.head_dim;
+  list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  list.matrix(block + "attn_q.weight", s.n_embd, n_q);
+  list.matrix(block + "attn_k.weight", s.n_embd, n_kv);
+  list.matrix(block + "attn_v.weight", s.n_embd, n_kv);
+  list.matrix(block + "attn_output.weight", n_q, s.n_embd);
+  if (s.arch == "qwen2") {
+    list.vector(block + "attn_q.bias", TensorRole::bias, n_q);
+    list.vector(block + "attn_k.bias", TensorRole::bias, n_kv);
+    list.vector(block + "attn_v.bias", TensorRole::bias, n_kv);
+  }
+  if (s.arch == "qwen3" || s.arch == "qwen3moe") {
+    list.vector(block + "attn_q_norm.weight", TensorRole::norm, s.head_dim);
+    list.vector(block + "attn_k_norm.weight", TensorRole::norm, s.head_dim);
+  }
+  if (s.arch == "gemma2") list.vector(block + "post_attention_norm.weight", TensorRole::norm, s.n_embd);
+}
+
+void add_feed_forward(const Shape& s, const std::string& block, TensorList& list) {
+  list.vector(block + "ffn_norm.weight", TensorRole::norm, s.n_embd);
+  if (s.n_expert > 0) {
+    list.router(block + "ffn_gate_inp.weight", s.n_embd, s.n_expert);
+    list.matrix(block + "ffn_gate_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
+    list.matrix(block + "ffn_up_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
+    list.matrix(block + "ffn_down_exps.weight", s.n_ff_expert, s.n_embd, s.n_expert);
+  } else {
+    list.matrix(block + "ffn_gate.weight", s.n_embd, s.n_ff);
+    list.matrix(block + "ffn_up.weight", s.n_embd, s.n_ff);
+    list.matrix(block + "ffn_down.weight", s.n_ff, s.n_embd);
+  }
+  if (s.arch == "gemma2") list.vector(block + "post_ffw_norm.weight", TensorRole::norm, s.n_embd);
+}
+
+}  // namespace
+
+std::span<const Shape> all_shapes() {
+  return kShapes;
+}
+
+const Shape* find_shape(std::string_view name) {
+  for (const Shape& shape : kShapes) {
+    if (shape.name == name) return &shape;
+  }
+  return nullptr;
+}
+
+std::vector<ShapeTensor> tensors_of(const Shape& s) {
+  TensorList list;
+  list.matrix("token_embd.weight", s.n_embd, s.n_vocab);
+  if (s.rope_factor != 0) list.vector("rope_freqs.weight", TensorRole::rope_factors, s.head_dim / 2);
+  for (int i = 0; i < s.n_layer; ++i) {
+    const std::string block = format("blk.%d.", i);
+    add_attention(s, block, list);
+    add_feed_forward(s, block, list);
+  }
+  list.vector("output_norm.weight", TensorRole::norm, s.n_embd);
+  if (!s.tied) list.matrix("output.weight", s.n_embd, s.n_vocab);
+  return list.take();
+}
+
+void add_hyperparameters(const Shape& s, Metadata& metadata) {
+  const std::string prefix = std::string(s.arch) + ".";
+  const auto set_count = [&](const char* key, int value) {
+    metadata.set(prefix + key, Value(static_cast<uint32_t>(value)));
+  };
+  const auto set_float = [&](const char* key, float value) { metadata.set(prefix + key, Value(value)); };
+
+  metadata.set("general.architecture", Value(std::string(s.arch)));
+  metadata.set("general.type", Value("model"));
+  metadata.set("general.name", Value(std::string(s.title)));
+  metadata.set("general.description",
+               Value("Random weights in the shape of this model, made by tandem synth"));
+  set_count("block_count", s.n_layer);
+  set_count("context_length", s.n_ctx);
+  set_count("embedding_length", s.n_embd);
+  set_count("feed_forward_length", s.n_ff);
+  set_count("attention.head_count", s.n_head);
+  set_count("attention.head_count_kv", s.n_head_kv);
+  set_count("attention.key_length", s.head_dim);
+  set_count("attention.value_length", s.head_dim);
+  set_float("attention.layer_norm_rms_epsilon", s.rms_eps);
+  set_float("rope.freq_base", s.rope_freq_base);
+  set_count("vocab_size", s.n_vocab);
+  if (s.arch == "llama") set_count("rope.dimension_count", s.head_dim);
+  if (s.n_expert > 0) {
+    set_count("expert_count", s.n_expert);
+    set_count("expert_used_count", s.n_expert_used);
+    if (s.arch == "qwen3moe") set_count("expert_feed_forward_length", s.n_ff_expert);
+  }
+  if (s.arch == "gemma2") {
+    set_float("attn_logit_softcapping", 50.0f);
+    set_float("final_logit_softcapping", 30.0f);
+    set_count("attention.sliding_window", 4096);
+  }
+}
+
+std::vector<float> llama3_rope_factors(const Shape& s) {
+  constexpr double kOriginalContext = 8192, kLowFactor = 1, kHighFactor = 4;
+  std::vector<float> factors;
+  for (int i = 0; i < s.head_dim / 2; ++i) {
+    const double wavelength = 2 * std::numbers::pi * std::pow(s.rope_freq_base, 2.0 * i / s.head_dim);
+    double factor = 1;
+    if (wavelength > kOriginalContext / kLowFactor) {
+      factor = s.rope_factor;
+    } else if (wavelength >= kOriginalContext / kHighFactor) {
+      const double blend = (kOriginalContext / wavelength - kLowFactor) / (kHighFactor - kLowFactor);
+      factor = 1 / ((1 - blend) / s.rope_factor + blend);
+    }
+    factors.push_back(static_cast<float>(factor));
+  }
+  return factors;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,232 @@
+// tandem synth SHAPE -o FILE: a model in the shape of a public one, with random weights.
+#include "tools/synth/synth.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "gguf/writer.h"
+#include "tools/command.h"
+#include "tools/options/types.h"
+#include "tools/output.h"
+#include "tools/synth/random_vocab.h"
+#include "tools/synth/random_weights.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr size_t kChunkBytes = 4 << 20;
+
+// A different stream for each tensor, whatever the others are.
+uint64_t tensor_seed(uint64_t seed, std::string_view name) {
+  uint64_t hash = 14695981039346656037u ^ seed * 0x9e3779b97f4a7c15u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+// Weights of a matrix [k, m] have deviation 1/sqrt(k), so that a product keeps the size of its input: logits
+// stay finite and near 1. Norms are about 1.
+RandomWeights weights_for(const ShapeTensor& tensor, DType dtype, uint64_t seed) {
+  const float keeps_size = 1.0f / std::sqrt(static_cast<float>(tensor.dims[0]));
+  switch (tensor.role) {
+    case TensorRole::norm: return {dtype, 0.05f, seed, 1.0f};
+    case TensorRole::bias: return {dtype, 0.05f, seed};
+    default: return {dtype, keeps_size, seed};
+  }
+}
+
+std::vector<DType> choose_dtypes(const Shape& shape, const SynthOptions& options,
+                                 std::span<const ShapeTensor> tensors) {
+  std::vector<MixTensor> list;
+  for (const ShapeTensor& tensor : tensors) list.push_back({tensor.name, tensor.dims, DType::F32});
+  const MixModel model{shape.arch, shape.n_layer, shape.n_head, shape.n_head_kv, shape.n_expert};
+  return quant_mix(options.type, model, list, options.mix);
+}
+
+Metadata make_metadata(const Shape& shape, const SynthOptions& options) {
+  Metadata metadata;
+  add_hyperparameters(shape, metadata);
+  metadata.set("general.file_type", Value(static_cast<uint32_t>(options.type)));
+  metadata.set("general.quantization_version", Value(uint32_t{2}));
+  add_random_vocab(shape.vocab, shape.n_vocab, options.seed, metadata);
+  return metadata;
+}
+
+// The bytes of one tensor, in chunks, to `sink`.
+template <class Sink>
+void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, uint64_t seed, Sink sink) {
+  if (tensor.role == TensorRole::rope_factors) {
+    const std::vector<float> factors = llama3_rope_factors(shape);
+    return sink(std::as_bytes(std::span(factors)));
+  }
+  RandomWeights weights = weights_for(tensor, dtype, seed);
+  const size_t block_bytes = dtype_info(dtype).block_bytes;
+  const size_t chunk_bytes = kChunkBytes / block_bytes * block_bytes;
+  size_t left = row_bytes(dtype, tensor.dims[0]) * static_cast<size_t>(tensor.n_rows());
+  std::vector<std::byte> chunk(std::min(left, chunk_bytes));
+  while (left > 0) {
+    const std::span<std::byte> part = std::span(chunk).first(std::min(left, chunk.size()));
+    weights.fill(part);
+    sink(std::span<const std::byte>(part));
+    left -= part.size();
+  }
+}
+
+// A line on the terminal that is drawn over a few times a second; nothing when stderr is a file.
+class ProgressLine {
+ public:
+  using Clock = std::chrono::steady_clock;
+  void update(SynthProgress p) {
+    const Clock::time_point now = Clock::now();
+    if (!terminal_ || now - drawn_ < std::chrono::milliseconds(100)) return;
+    drawn_ = now;
+    fprintf(stderr, "\r%3.0f%% of %.2f GiB, %.0f MiB/s ",
+            100.0 * static_cast<double>(p.n_bytes_done) / static_cast<double>(p.n_bytes),
+            static_cast<double>(p.n_bytes) / 0x1p30,
+            static_cast<double>(p.n_bytes_done) / 0x1p20 / seconds());
+    any_ = true;
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  ~ProgressLine() { clear(); }
+  void clear() {
+    if (any_) fprintf(stderr, "\r%*s\r", 40, "");
+    any_ = false;
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO) == 1;
+  bool any_ = false;
+  Clock::time_point start_ = Clock::now(), drawn_ = start_;
+};
+
+struct CommandOptions {
+  std::string shape, out, type = "Q4_K_M";
+  int32_t seed = 1, n_layers = 0;
+  bool pure = false, list = false;
+  LogOptions log;
+};
+
+std::string shape_names() {
+  std::string names;
+  for (const Shape& shape : all_shapes()) names += (names.empty() ? "" : " ") + std::string(shape.name);
+  return names;
+}
+
+std::string type_names() {
+  std::string names;
+  for (const FileTypeInfo& info : all_file_types())
+    names += (names.empty() ? "" : " ") + std::string(info.name);
+  return names;
+}
+
+void print_lists() {
+  Output out;
+  out.write("Shapes:\n");
+  for (const Shape& s : all_shapes()) {
+    uint64_t n = 0;
+    for (const ShapeTensor& tensor : tensors_of(s)) n += static_cast<uint64_t>(tensor.n_elements());
+    out.write(format("  %-16s %6.2f B weights, %2d layers, %s\n", std::string(s.name).c_str(),
+                     static_cast<double>(n) / 1e9, s.n_layer, std::string(s.arch).c_str()));
+  }
+  out.write("File types:\n");
+  for (const FileTypeInfo& info : all_file_types()) {
+    out.write(format("  %-8s %s\n", std::string(info.name).c_str(), std::string(info.about).c_str()));
+  }
+  out.flush();
+}
+
+void run_synth(const CommandOptions& options) {
+  apply_log_options(options.log);
+  if (options.list) return print_lists();
+  const Shape* known = find_shape(options.shape);
+  if (!known) {
+    throw_error(ErrorCode::usage, "SHAPE: found \"%s\", needed one of: %s", printable(options.shape).c_str(),
+                shape_names().c_str());
+  }
+  const std::optional<FileType> type = file_type_from_name(options.type);
+  if (!type) {
+    throw_error(ErrorCode::usage, "--type: found \"%s\", needed one of: %s", printable(options.type).c_str(),
+                type_names().c_str());
+  }
+  if (options.out.empty()) throw_error(ErrorCode::usage, "-o is required: the file to write");
+  Shape shape = *known;
+  if (options.n_layers > shape.n_layer) {
+    throw_error(ErrorCode::usage, "--layers: found %d, needed at most the %d of %s", options.n_layers,
+                shape.n_layer, options.shape.c_str());
+  }
+  if (options.n_layers > 0) shape.n_layer = options.n_layers;
+
+  install_interrupt_handler();
+  ProgressLine line;
+  const SynthResult result = write_synthetic_model(
+      shape, {*type, options.pure ? Mix::pure : Mix::standard, static_cast<uint64_t>(options.seed)},
+      options.out, [&line](SynthProgress p) { line.update(p); });
+  const double seconds = line.seconds();
+  line.clear();
+  const double n_bytes = static_cast<double>(result.n_bytes);
+  log_info("wrote %s: %.2f GiB, %.2f B weights in %zu tensors, %.1f s (%.0f MiB/s)", options.out.c_str(),
+           n_bytes / 0x1p30, static_cast<double>(result.n_parameters) / 1e9, result.n_tensors, seconds,
+           n_bytes / 0x1p20 / seconds);
+}
+
+}  // namespace
+
+SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& options, const std::string& path,
+                                  const std::function<void(SynthProgress)>& progress) {
+  const std::vector<ShapeTensor> tensors = tensors_of(shape);
+  const std::vector<DType> dtypes = choose_dtypes(shape, options, tensors);
+  GgufWriter writer(path);
+  writer.metadata() = make_metadata(shape, options);
+  SynthResult result;
+  result.n_tensors = tensors.size();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const ShapeTensor& t = tensors[i];
+    writer.add_tensor(t.name, dtypes[i], std::span(t.dims).first(static_cast<size_t>(t.n_dims)));
+    result.n_parameters += static_cast<uint64_t>(t.n_elements());
+    result.n_bytes += row_bytes(dtypes[i], t.dims[0]) * static_cast<uint64_t>(t.n_rows());
+  }
+  uint64_t n_done = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    writer.begin_tensor(tensors[i].name);
+    make_tensor(shape, tensors[i], dtypes[i], tensor_seed(options.seed, tensors[i].name),
+                [&](std::span<const std::byte> bytes) {
+                  if (interrupted())
+                    throw_error(ErrorCode::interrupted, "%s: interrupted, not written", path.c_str());
+                  writer.append(bytes);
+                  n_done += bytes.size();
+                  if (progress) progress({n_done, result.n_bytes});
+                });
+  }
+  writer.finish();
+  return result;
+}
+
+void add_synth(CLI::App& app) {
+  const auto options = std::make_shared<CommandOptions>();
+  CLI::App* synth =
+      app.add_subcommand("synth", "write a model of a public model's shape, with random weights");
+  synth
+      ->add_option("shape", options->shape, "the model whose shape to take, e.g. tinyllama-1.1b (see --list)")
+      ->type_name("")
+      ->group("Model");
+  text(*synth, "-o,--output", options->out, "FILE", "the file to write")->group("Model");
+  text(*synth, "--type", options->type, "TYPE", "file type, e.g. Q4_K_M, Q8_0 or F16 (see --list)")
+      ->group("Model");
+  integer(*synth, "--layers", options->n_layers, 0, "make only the first N layers, 0: all")->group("Model");
+  synth->add_flag("--pure", options->pure, "every matrix in the type's own dtype, without a mix")
+      ->group("Model");
+  integer(*synth, "--seed", options->seed, 0, "seed of the weights and the vocabulary")->group("Model");
+  synth->add_flag("--list", options->list, "list the shapes and the file types")->group("Help");
+  add_log_options(*synth, options->log);
+  synth->callback([options] { run_synth(*options); });
+}
+
+}  // namespace tandem::tools

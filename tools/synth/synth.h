@@ -1,0 +1,39 @@
+// Writes models of a given shape with random weights, so that speed can be measured anywhere with no
+// download.
+//
+// One thread, a few megabytes of memory whatever the size of the model: tensors are made and written chunk by
+// chunk. The file appears under its name only when it is complete. Throws Error(io) when writing fails,
+// Error(interrupted) after Ctrl-C.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tools/quantize/mix.h"
+#include "tools/synth/shapes.h"
+
+namespace tandem::tools {
+
+struct SynthOptions {
+  FileType type = FileType::Q4_K_M;
+  Mix mix = Mix::standard;
+  uint64_t seed = 1;
+};
+
+struct SynthProgress {
+  uint64_t n_bytes_done, n_bytes;
+};
+
+struct SynthResult {
+  uint64_t n_bytes = 0;  // of tensors
+  uint64_t n_parameters = 0;
+  size_t n_tensors = 0;
+};
+
+// The same shape, options and seed give the same bytes. `progress` may be empty; it is called after every
+// chunk.
+SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& options, const std::string& path,
+                                  const std::function<void(SynthProgress)>& progress = {});
+
+}  // namespace tandem::tools
