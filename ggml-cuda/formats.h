@@ -37,53 +37,81 @@ struct BlockScales {
   float minimum[2];  // 0 unless kMinimum
 };
 
-// Reads through the read-only path, without keeping the line in L1: weights are read once.
+// Loads that are made where they are written, ahead of their use and of the wait for the previous kernel: volatile, and
+// predicated rather than branched around (what is not valid is left as it was, or anything). Wide ones leave no line in
+// L1: weights are read once.
 template <int kWords>
-TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to) {
+TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to, bool valid = true) {
 #ifdef __CUDA_ARCH__
   if constexpr (kWords == 4) {
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-        : "l"(from));
+        : "l"(from), "r"(static_cast<int>(valid)));
   } else if constexpr (kWords == 2) {
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "l"(from), "r"(static_cast<int>(valid)));
   } else {
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.L1::no_allocate.u32 %0, [%1]; }"
+                 : "=r"(to[0])
+                 : "l"(from), "r"(static_cast<int>(valid)));
   }
 #else
-  for (int i = 0; i < kWords; ++i) to[i] = reinterpret_cast<const uint32_t*>(from)[i];
+  for (int i = 0; i < kWords && valid; ++i) to[i] = reinterpret_cast<const uint32_t*>(from)[i];
 #endif
 }
 
 template <class T>
-TANDEM_HD inline uint32_t load_small(const T* from) {
+TANDEM_HD inline uint32_t load_small(const T* from, bool valid = true) {
+  uint32_t value = 0;
 #ifdef __CUDA_ARCH__
-  return __ldg(from);
+  if constexpr (sizeof(T) == 1) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.u8 %0, [%1]; }"
+                 : "=r"(value)
+                 : "l"(from), "r"(static_cast<int>(valid)));
+  } else if constexpr (sizeof(T) == 2) {
+    asm volatile("{ .reg .pred p; .reg .u16 h; setp.ne.s32 p, %2, 0; @p ld.global.u16 h, [%1]; cvt.u32.u16 %0, h; }"
+                 : "=r"(value)
+                 : "l"(from), "r"(static_cast<int>(valid)));
+  } else {
+    load_words<1>(reinterpret_cast<const std::byte*>(from), &value, valid);
+  }
 #else
-  return *from;
+  if (valid) value = *from;
 #endif
+  return value;
 }
 
 template <int kBytes>
-TANDEM_HD inline void load_piece(const std::byte* plane, uint32_t piece, uint32_t* to) {
+TANDEM_HD inline void load_piece(const std::byte* plane, uint32_t piece, uint32_t* to, bool valid = true) {
   if constexpr (kBytes == 1) {
-    to[0] = load_small(reinterpret_cast<const uint8_t*>(plane) + piece);
+    to[0] = load_small(reinterpret_cast<const uint8_t*>(plane) + piece, valid);
   } else if constexpr (kBytes == 2) {
-    to[0] = load_small(reinterpret_cast<const uint16_t*>(plane) + piece);
+    to[0] = load_small(reinterpret_cast<const uint16_t*>(plane) + piece, valid);
   } else if constexpr (kBytes != 0) {
-    load_words<kBytes / 4>(plane + static_cast<uint64_t>(piece) * kBytes, to);
+    load_words<kBytes / 4>(plane + static_cast<uint64_t>(piece) * kBytes, to, valid);
   }
 }
 
 template <DType T>
-TANDEM_HD inline RawBlock load_block(const Planes& planes, uint32_t block) {
+TANDEM_HD inline RawBlock load_block(const Planes& planes, uint32_t block, bool valid = true) {
   using F = Format<T>;
   RawBlock raw{};
-  load_piece<F::kBytes.low>(planes.low, block, raw.low);
-  load_piece<F::kBytes.high>(planes.high, block, raw.high);
-  load_piece<F::kBytes.scale>(planes.scale, block, &raw.scale);
-  load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, raw.super);
+  load_piece<F::kBytes.low>(planes.low, block, raw.low, valid);
+  load_piece<F::kBytes.high>(planes.high, block, raw.high, valid);
+  load_piece<F::kBytes.scale>(planes.scale, block, &raw.scale, valid);
+  load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, raw.super, valid);
   return raw;
+}
+
+// The planes from a block on that starts a super-block, or of a dtype without.
+template <DType T>
+TANDEM_HD inline Planes advance(const Planes& planes, uint32_t block) {
+  constexpr PieceBytes kBytes = Format<T>::kBytes;
+  const uint64_t at = block;
+  return {planes.low + at * kBytes.low, planes.high + at * kBytes.high, planes.scale + at * kBytes.scale,
+          planes.super + at / kSuperBlocks * kBytes.super};
 }
 
 // Byte i of the result is byte (selector >> 4i & 7) of the eight bytes b:a. Bit 3 of a selector must be 0.

@@ -69,25 +69,27 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(Activation activation
 
 unsigned blocks_for(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
 
-int slices_of(const MatvecArgs& args) {
-  int slices = 1;
-  for (int i = 0; i < args.n_targets; ++i) {
-    slices = std::max(slices, matvec_slices(args.targets[i].w.dtype, args.targets[i].w.k));
+// Pairs of rows and the longest row of a launch say how many warps share a pair.
+int slice_bits_of(const MatvecArgs& args, int n_grids, int n_copies, int n_multiprocessors) {
+  int pairs = 0, pieces = 0;
+  for (int i = 0; i < n_grids; ++i) {
+    pairs += n_pairs(args.mode, args.targets[i].w.m) * n_copies;
+    pieces = std::max(pieces, args.targets[i].w.n_pieces);
   }
-  return slices;
+  return matvec_slice_bits(pairs, pieces, n_multiprocessors);
 }
 
 unsigned blocks_of_target(const MatvecArgs& args, int target) {
-  return blocks_for(n_pairs(args.mode, args.targets[target].w.m), pairs_per_block(args.n_slices));
+  return blocks_for(n_pairs(args.mode, args.targets[target].w.m), pairs_per_block(args.slice_bits));
 }
 
 }  // namespace
 
 std::string why_not_weight(const Graph& graph, TensorId id) {
-  const Tensor& w = graph.tensor(id);
+  const Weight& w = *graph.tensor(id).weight;
   if (!dtype_info(w.dtype).computable) return w.name + ": dtype " + std::string(dtype_name(w.dtype)) + " has no kernel";
-  // Rows and columns are counted in ints, the blocks of a matrix in 32 bits.
-  if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 || w.n_rows * w.n_cols / 4 > UINT32_MAX) {
+  // Rows and columns are counted in ints, the pieces of a matrix in 32 bits.
+  if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 || w.n_rows * w.n_cols > UINT32_MAX) {
     return w.name + ": too large";
   }
   return "";
@@ -98,10 +100,10 @@ std::string why_not_bias(const Graph& graph, TensorId id) {
   return graph.tensor(id).name + ": a bias of dtype " + std::string(dtype_name(graph.tensor(id).dtype));
 }
 
-void launch_matvec(MatvecArgs args, cudaStream_t stream) {
-  args.n_slices = slices_of(args);
-  unsigned grid = 0;
+void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
   const int n_grids = args.mode == MatvecMode::linear ? args.n_targets : 1;
+  args.slice_bits = slice_bits_of(args, n_grids, 1, gpu.n_multiprocessors);
+  unsigned grid = 0;
   for (int i = 0; i < n_grids; ++i) {
     args.targets[i].first_block = static_cast<int>(grid);
     grid += blocks_of_target(args, i);
@@ -113,9 +115,11 @@ void launch_matvec(MatvecArgs args, cudaStream_t stream) {
   launch_overlapping(kernel, grid, 32 * kMatvecWarps, 0, stream, args);
 }
 
-void launch_expert_matvec(MatvecArgs args, cudaStream_t stream) {
-  args.n_slices = slices_of(args);
-  const int per_token = args.mode == MatvecMode::experts_down ? 1 : args.n_used;
+void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
+  const bool down = args.mode == MatvecMode::experts_down;
+  const int per_token = down ? 1 : args.n_used;
+  args.slice_bits = down ? (args.n_used >= 4 ? 2 : args.n_used / 2)
+                         : slice_bits_of(args, 1, std::min(args.n, 8) * per_token, gpu.n_multiprocessors);
   const int tokens_at_once = 65535 / per_token;  // the grid's limit
   for (args.token0 = 0; args.token0 < args.n; args.token0 += tokens_at_once) {
     const int n = std::min(tokens_at_once, args.n - args.token0);

@@ -22,6 +22,12 @@ inline DeviceWeight device_weight(const CompileContext& context, TensorId id) {
   return device_weight(w.dtype, context.address<std::byte>(id), w.n_rows, w.n_cols);
 }
 
+// The GPU, as far as choices depend on it.
+struct Gpu {
+  int compute_capability = 0;
+  int n_multiprocessors = 0;
+};
+
 // For the why_not functions of ops: a matrix of a dtype that has kernels, a vector of floats.
 std::string why_not_weight(const Graph& graph, TensorId id);
 std::string why_not_bias(const Graph& graph, TensorId id);
@@ -32,10 +38,10 @@ void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t 
 // x [n] -> F16 (limited to its range) or BF16.
 void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaStream_t stream);
 
-// Fills in first_block and n_slices, and launches; mode linear or glu, n <= 8.
-void launch_matvec(MatvecArgs args, cudaStream_t stream);
+// Fills in first_block and slice_bits, and launches; mode linear or glu, n <= 8.
+void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 // The same for the modes of experts; any n.
-void launch_expert_matvec(MatvecArgs args, cudaStream_t stream);
+void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 
 // y = activation(gate) * up over n values; y may be gate or up.
 void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n, cudaStream_t stream);
@@ -70,12 +76,6 @@ class InputEncodings {
   size_t at_[kEncodings] = {};
 };
 
-// The GPU, as far as choices depend on it.
-struct Gpu {
-  int compute_capability = 0;
-  int n_multiprocessors = 0;
-};
-
 // The products of matmul.h, n > 0. Partial sums take matmul_scratch_bytes, the most for any n up to max_n.
 size_t matmul_scratch_bytes(const DeviceWeight& w, int64_t max_n, const Gpu& gpu);
 void launch_matmul(MatmulArgs args, std::byte* scratch, const Gpu& gpu, cudaStream_t stream);
@@ -88,6 +88,8 @@ class LargeProducts {
   enum class Use { products, gate_and_up };  // the second also calls multiply_with_gate
   LargeProducts(const CompileContext& context, int64_t k, int64_t max_n, const std::vector<DeviceWeight>& weights,
                 Use use, ScratchLayout& scratch);
+
+  const Gpu& gpu() const { return gpu_; }
 
   // An input of n tokens in every form that the weights want.
   struct Input {

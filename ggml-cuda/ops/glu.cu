@@ -40,7 +40,7 @@ class GluStep final : public Step {
     args.n = static_cast<int>(n);
     args.activation = activation_;
     args.mode = together() ? MatvecMode::glu : MatvecMode::linear;
-    launch_matvec(args, context.stream);
+    launch_matvec(args, large_.gpu(), context.stream);
     if (!together()) combine_glu(activation_, gate_.y, up.y, gate_.y, n * gate_.w.m, context.stream);
   }
 

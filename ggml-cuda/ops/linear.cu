@@ -44,7 +44,7 @@ class LinearStep final : public Step {
     for (size_t first = 0; first < targets_.size(); first += kMaxMatvecWeights) {
       args.n_targets = static_cast<int>(std::min<size_t>(kMaxMatvecWeights, targets_.size() - first));
       std::copy_n(targets_.begin() + static_cast<ptrdiff_t>(first), args.n_targets, args.targets);
-      launch_matvec(args, context.stream);
+      launch_matvec(args, large_.gpu(), context.stream);
     }
   }
 

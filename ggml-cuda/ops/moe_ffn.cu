@@ -127,21 +127,21 @@ class MoeFfnStep final : public Step {
       args.targets[1] = {up_, nullptr, nullptr, nullptr, 0};
       args.n_targets = 2;
       args.mode = MatvecMode::experts_glu;
-      launch_expert_matvec(args, context.stream);
+      launch_expert_matvec(args, gpu_, context.stream);
     } else {
       float* up = reinterpret_cast<float*>(context.scratch + up_at_);
       args.n_targets = 1;
       args.mode = MatvecMode::experts;
-      launch_expert_matvec(args, context.stream);
+      launch_expert_matvec(args, gpu_, context.stream);
       args.targets[0] = {up_, nullptr, nullptr, up, 0};
-      launch_expert_matvec(args, context.stream);
+      launch_expert_matvec(args, gpu_, context.stream);
       combine_glu(op_.activation, part.h, up, part.h, int64_t{n_slots} * gate_.m, context.stream);
     }
     args.targets[0] = {down_, nullptr, part.residual, part.y, 0};
     args.n_targets = 1;
     args.input = h_encodings_.encode(part.h, n_slots, context.scratch, context.stream);
     args.mode = MatvecMode::experts_down;
-    launch_expert_matvec(args, context.stream);
+    launch_expert_matvec(args, gpu_, context.stream);
   }
 
   void launch_grouped(const Part& part, const LaunchContext& context) const {

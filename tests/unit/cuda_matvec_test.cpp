@@ -15,21 +15,17 @@ namespace {
 // What the grid of launch_matvec does.
 template <int N>
 void run_grid(MatvecArgs args) {
-  args.n_slices = 1;
-  for (int i = 0; i < args.n_targets; ++i) {
-    args.n_slices = std::max(args.n_slices, matvec_slices(args.targets[i].w.dtype, args.targets[i].w.k));
-  }
   int grid = 0;
   for (int i = 0; i < (args.mode == MatvecMode::linear ? args.n_targets : 1); ++i) {
     args.targets[i].first_block = grid;
-    const int pairs = n_pairs(args.mode, args.targets[i].w.m), per_block = pairs_per_block(args.n_slices);
+    const int pairs = n_pairs(args.mode, args.targets[i].w.m), per_block = pairs_per_block(args.slice_bits);
     grid += (pairs + per_block - 1) / per_block;
   }
   for (int b = 0; b < grid; ++b) {
     const int target = target_of_block(args, b), block = b - args.targets[target].first_block;
     std::map<int, std::vector<float>> sums;  // by pair
     for (int warp = 0; warp < kMatvecWarps; ++warp) {
-      const WarpShare share = warp_share(block, warp, args.n_slices);
+      const WarpShare share = warp_share(block, warp, args.slice_bits);
       std::vector<float>& pair = sums[share.pair];
       pair.resize(2 * N);
       for (int lane = 0; lane < 32; ++lane) {
@@ -72,6 +68,7 @@ TEST_P(CudaMatvec, EqualsTheDequantizedProduct) {
       MatvecArgs args;
       args.targets[0] = {w.device, bias.data(), y.data(), y.data(), 0};
       args.n_targets = 1;
+      args.slice_bits = n == 1 ? 2 : n == 2 ? 1 : 0;
       args.input = x.input();
       args.n = n;
       run(args);
@@ -121,7 +118,7 @@ TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
   const auto each_thread = [&](const MatvecArgs& args, int slot, int token, int chosen, int pairs) {
     for (int pair = 0; pair < pairs; ++pair) {
       float sums[2] = {};
-      for (int slice = 0; slice < args.n_slices; ++slice) {
+      for (int slice = 0; slice < 1 << args.slice_bits; ++slice) {
         for (int lane = 0; lane < 32; ++lane) expert_lane_sums(args, token, chosen, {pair, slice}, lane, sums);
       }
       store_pair(args, 0, pair, slot, sums[0], sums[1]);
@@ -135,7 +132,7 @@ TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
   args.route = route.data();
   args.n = n;
   args.n_used = n_used;
-  args.n_slices = 2;
+  args.slice_bits = 1;
   args.mode = MatvecMode::experts_glu;
   for (int s = 0; s < n * n_used; ++s) each_thread(args, s, s / n_used, s % n_used, n_pairs(args.mode, m));
   const HostInput hidden(n * n_used, m, h);
@@ -185,18 +182,18 @@ TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
 
 // Lanes of the warps of a pair take every piece once, and every pair has its warps.
 TEST(CudaMatvecShares, CoverEveryPieceOnce) {
-  for (int n_slices : {1, 2, 4}) {
+  for (int bits : {0, 1, 2}) {
     std::multiset<std::pair<int, int>> seen;
     for (int block = 0; block < 3; ++block) {
       for (int warp = 0; warp < kMatvecWarps; ++warp) {
-        const WarpShare share = warp_share(block, warp, n_slices);
+        const WarpShare share = warp_share(block, warp, bits);
         for (int lane = 0; lane < 32; ++lane) {
-          for (int piece = 32 * share.slice + lane; piece < 300; piece += 32 * n_slices) seen.insert({share.pair, piece});
+          for (int piece = 32 * share.slice + lane; piece < 300; piece += 32 << bits) seen.insert({share.pair, piece});
         }
       }
     }
-    ASSERT_EQ(seen.size(), static_cast<size_t>(3 * pairs_per_block(n_slices) * 300));
-    for (int pair = 0; pair < 3 * pairs_per_block(n_slices); ++pair) {
+    ASSERT_EQ(seen.size(), static_cast<size_t>(3 * pairs_per_block(bits) * 300));
+    for (int pair = 0; pair < 3 * pairs_per_block(bits); ++pair) {
       for (int piece = 0; piece < 300; ++piece) ASSERT_EQ(seen.count({pair, piece}), 1u);
     }
   }
