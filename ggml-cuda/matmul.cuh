@@ -5,6 +5,9 @@
 
 namespace tandem::cuda {
 
+// Floats from a token's sums to the next's in shared memory: lanes of a fragment write to different banks.
+inline constexpr int kOutputRow = kTileRows + 4;
+
 // Copies bytes to shared memory behind the thread's back; zeros where not valid.
 template <int kBytes>
 __device__ inline void copy_async(uint32_t to, const std::byte* from, bool valid) {
@@ -100,9 +103,10 @@ __device__ inline void multiply_stage(const std::byte* stage, uint32_t stage_at,
 // Grid: tiles of rows, tiles of tokens, slices of columns. Shared memory: the stages, the floats of two stages, the rows
 // of x of the tile's tokens.
 template <DType T, int kPairs>
-__global__ void __launch_bounds__(kMatmulThreads, kPairs == 2 ? 3 : 4)
+__global__ void __launch_bounds__(kMatmulThreads, Matmul<T, kPairs>::kTokenFloats == 4 ? 2 : 3)
 matmul_kernel(const __grid_constant__ MatmulArgs args) {
   using M = Matmul<T, kPairs>;
+  static_assert(M::kTokens * kOutputRow * 4 <= 2 * M::kStageBytes);
   extern __shared__ __align__(16) std::byte shared[];
   float* floats = reinterpret_cast<float*>(shared + args.n_stages * M::kStageBytes);
   int* x_rows = reinterpret_cast<int*>(floats + 2 * M::kScaleFloats);
@@ -121,12 +125,13 @@ matmul_kernel(const __grid_constant__ MatmulArgs args) {
   }
   __syncthreads();
 
+  const typename M::Cursor cursor = M::cursor_of(tile, x_rows, thread);
   const StageRange stages = stages_of_slice(args.w.k, static_cast<int>(blockIdx.z), args.n_slices);
   const auto shared_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const auto request = [&](int i) {  // stage i of this slice; an empty group past the last keeps the count
     if (i < stages.count) {
       const uint32_t to = shared_at + static_cast<uint32_t>(i % args.n_stages * M::kStageBytes);
-      M::copy_stage(tile, args.x, x_rows, stages.first + i, thread,
+      M::copy_stage(tile, args.x, cursor, stages.first + i, thread,
                     [&]<int kBytes>(int at, const std::byte* from, bool valid) {
                       copy_async<kBytes>(to + static_cast<uint32_t>(at), from, valid);
                     });
@@ -134,9 +139,9 @@ matmul_kernel(const __grid_constant__ MatmulArgs args) {
     end_copy_group();
   };
   for (int i = 0; i < args.n_stages - 1; ++i) request(i);
-  typename M::RawScales raw = M::load_scales(tile, args.x, x_rows, stages.first, thread);
+  typename M::RawScales raw = M::load_scales(tile, args.x, cursor, stages.first, thread);
   M::store_scales(raw, stages.first, thread, floats);
-  if (stages.count > 1) raw = M::load_scales(tile, args.x, x_rows, stages.first + 1, thread);
+  if (stages.count > 1) raw = M::load_scales(tile, args.x, cursor, stages.first + 1, thread);
 
   float sums[2][2 * kPairs][4] = {};
   const int row = warp / 2 * 32, token = warp % 2 * (M::kTokens / 2);
@@ -148,26 +153,34 @@ matmul_kernel(const __grid_constant__ MatmulArgs args) {
     request(i + args.n_stages - 1);
     if (i + 1 < stages.count) {
       M::store_scales(raw, stages.first + i + 1, thread, floats + (i + 1) % 2 * M::kScaleFloats);
-      if (i + 2 < stages.count) raw = M::load_scales(tile, args.x, x_rows, stages.first + i + 2, thread);
+      if (i + 2 < stages.count) raw = M::load_scales(tile, args.x, cursor, stages.first + i + 2, thread);
     }
     const int at = i % args.n_stages * M::kStageBytes;
     multiply_stage<T, kPairs>(shared + at, shared_at + static_cast<uint32_t>(at), floats + i % 2 * M::kScaleFloats, row,
                               token, lane, sums);
   }
 
+  // Through shared memory, where the stages were, so that neighbouring threads store neighbouring rows.
+  wait_copy_groups<0>();
+  __syncthreads();
+  float* out = reinterpret_cast<float*>(shared);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
     for (int j = 0; j < 2 * kPairs; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int r = tile.row0 + row + 16 * i + accumulator_row(lane, e);
-        const int t = token + 8 * j + accumulator_token(lane, e);
-        if (r < tile.m && t < tile.n_tokens) {
-          store_sum(args, static_cast<int>(blockIdx.z), tile.token0 + t, r, sums[i][j][e]);
-        }
+        out[(token + 8 * j + accumulator_token(lane, e)) * kOutputRow + row + 16 * i + accumulator_row(lane, e)] =
+            sums[i][j][e];
       }
     }
+  }
+  __syncthreads();
+  const int r = thread % kTileRows;
+  if (tile.row0 + r >= tile.m) return;
+#pragma unroll 1
+  for (int t = thread / kTileRows; t < tile.n_tokens; t += kMatmulThreads / kTileRows) {
+    store_sum(args, static_cast<int>(blockIdx.z), tile.token0 + t, tile.row0 + r, out[t * kOutputRow + r]);
   }
 }
 

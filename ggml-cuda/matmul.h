@@ -8,10 +8,10 @@
 // Scales become floats one stage ahead, on their way through registers. Every 32 columns the integer sums are scaled
 // into float accumulators.
 //
-// Floors, per 64 rows x 64 tokens x 32 columns: 32 fragments' products of 4096 multiply-adds; about 15 issue slots each,
-// 12 of which are the scaling, on 4 schedulers a multiprocessor: some 490 tera-operations a second for 132
-// multiprocessors at 1.7 GHz (the integer units alone would give four times that). Shared memory reads: 2.5 KB a warp
-// and 32 columns, a third of the time of the above.
+// Floors, per 64 rows x 64 tokens x 32 columns: 32 fragments' products of 4096 multiply-adds, at about 22 issue slots
+// each as compiled for sm_90 (12 are the scaling, 4 feed the fragments, 6 the stages): on four schedulers of each of 132
+// multiprocessors at 1.7 GHz some 330 tera-operations a second, of the 1000 or so that mma.sync could do. Shared memory
+// is read 2.5 KB a warp and 32 columns, a quarter of that time.
 //
 // Everything but the copies, the shuffle of ldmatrix and mma itself is written for the host too, where tests run it.
 #pragma once
@@ -108,70 +108,109 @@ struct Matmul {
     int token0, n_tokens;
   };
 
-  // Copies what stage `stage` needs: calls copy.template operator()<bytes>(offset in the stage, from, valid) for this
-  // thread's share; what is not valid is filled with zeros. x_rows [kTokens]: rows of x of the tile's tokens.
+  // What a thread copies of every stage: block thread % 4 of some rows and tokens. Indices of pieces of the first stage.
+  struct Cursor {
+    static constexpr int kRows = kTileRows * kStageBlocks / kMatmulThreads;
+    static constexpr int kHalfTokens = kTokens * 2 * kStageBlocks / kMatmulThreads;
+    static constexpr int kMetas = kTokens * kStageBlocks / kMatmulThreads;
+    uint32_t row[kRows];            // blocks of the weight: rows thread / 4, + 32
+    uint32_t half[kHalfTokens];     // 16 bytes of x: half thread / 4 % 2 of tokens thread / 8, + 16, ...
+    uint32_t meta[kMetas];          // of tokens thread / 4, + 32
+  };
+
+  // x_rows [kTokens]: rows of x of the tile's tokens. Rows past the matrix's last read the last; they are not stored.
+  TANDEM_HD static Cursor cursor_of(const Tile& tile, const int* x_rows, int thread) {
+    Cursor c;
+    const auto n_blocks = static_cast<uint32_t>(tile.n_blocks), b = static_cast<uint32_t>(thread % kStageBlocks);
+    for (int i = 0; i < Cursor::kRows; ++i) {
+      const int row = tile.row0 + thread / kStageBlocks + i * (kMatmulThreads / kStageBlocks);
+      c.row[i] = static_cast<uint32_t>(row < tile.m ? row : tile.m - 1) * n_blocks + b;
+    }
+    const auto half = static_cast<uint32_t>(thread / kStageBlocks % 2);
+    for (int i = 0; i < Cursor::kHalfTokens; ++i) {
+      const int token = half_token(thread, i);
+      c.half[i] = token < tile.n_tokens ? (2 * static_cast<uint32_t>(x_rows[token]) + half) * n_blocks + b : 0;
+    }
+    for (int i = 0; i < Cursor::kMetas; ++i) {
+      const int token = meta_token(thread, i);
+      c.meta[i] = token < tile.n_tokens ? static_cast<uint32_t>(x_rows[token]) * n_blocks + b : 0;
+    }
+    return c;
+  }
+  TANDEM_HD static int half_token(int thread, int i) {
+    return thread / (2 * kStageBlocks) + i * (kMatmulThreads / (2 * kStageBlocks));
+  }
+  TANDEM_HD static int meta_token(int thread, int i) {
+    return thread / kStageBlocks + i * (kMatmulThreads / kStageBlocks);
+  }
+
+  // Copies the thread's share of a stage: calls copy.template operator()<bytes>(offset in the stage, from, valid); what is
+  // not valid is filled with zeros.
   template <class Copy>
-  TANDEM_HD static void copy_stage(const Tile& tile, const Activations& x, const int* x_rows, int stage, int thread,
+  TANDEM_HD static void copy_stage(const Tile& tile, const Activations& x, const Cursor& c, int stage, int thread,
                                    Copy&& copy) {
-    const int block0 = stage * kStageBlocks;
-    copy_rows<F::kBytes.low>(tile, tile.planes.low, 0, kLowRow, block0, thread, copy);
-    if constexpr (F::kBytes.high != 0) copy_rows<F::kBytes.high>(tile, tile.planes.high, kHighAt, kHighRow, block0, thread, copy);
-    for (int i = thread; i < kTokens * 2 * kStageBlocks; i += kMatmulThreads) {
-      const int token = i / (2 * kStageBlocks), half = i / kStageBlocks % 2, b = i % kStageBlocks;
-      const bool valid = token < tile.n_tokens && block0 + b < tile.n_blocks;
-      const int64_t at = valid ? activation_at(x_rows[token], half, block0 + b, tile.n_blocks) : 0;
-      copy.template operator()<16>(kTokensAt + token * kTokenRow + (half * kStageBlocks + b) * 16, x.q + at, valid);
+    const int b = thread % kStageBlocks, half = thread / kStageBlocks % 2;
+    const uint32_t block0 = static_cast<uint32_t>(stage) * kStageBlocks;
+    const bool valid = static_cast<int>(block0) + b < tile.n_blocks;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < Cursor::kRows; ++i) {
+      const int row = thread / kStageBlocks + i * (kMatmulThreads / kStageBlocks);
+      const uint64_t piece = valid ? c.row[i] + block0 : 0;
+      copy.template operator()<F::kBytes.low>(row * kLowRow + b * F::kBytes.low, tile.planes.low + piece * F::kBytes.low,
+                                              valid);
+      if constexpr (F::kBytes.high != 0) {
+        copy.template operator()<F::kBytes.high>(kHighAt + row * kHighRow + b * F::kBytes.high,
+                                                 tile.planes.high + piece * F::kBytes.high, valid);
+      }
     }
-  }
-
-  template <int kPiece, class Copy>
-  TANDEM_HD static void copy_rows(const Tile& tile, const std::byte* plane, int to, int row_bytes, int block0, int thread,
-                                  Copy&& copy) {
-    for (int i = thread; i < kTileRows * kStageBlocks; i += kMatmulThreads) {
-      const int row = i / kStageBlocks, b = i % kStageBlocks;
-      const bool valid = block0 + b < tile.n_blocks;
-      const uint32_t piece = valid ? piece_of(tile, row, block0 + b) : 0;
-      copy.template operator()<kPiece>(to + row * row_bytes + b * kPiece, plane + static_cast<uint64_t>(piece) * kPiece,
-                                       valid);
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < Cursor::kHalfTokens; ++i) {
+      const int token = half_token(thread, i);
+      const bool there = valid && token < tile.n_tokens;
+      const uint64_t piece = there ? c.half[i] + block0 : 0;
+      copy.template operator()<16>(kTokensAt + token * kTokenRow + (half * kStageBlocks + b) * 16, x.q + piece * 16, there);
     }
-  }
-
-  // Rows past the last read the last; they are not stored.
-  TANDEM_HD static uint32_t piece_of(const Tile& tile, int row, int block) {
-    const int r = tile.row0 + row < tile.m ? tile.row0 + row : tile.m - 1;
-    return static_cast<uint32_t>(r) * static_cast<uint32_t>(tile.n_blocks) + static_cast<uint32_t>(block);
   }
 
   // A thread's share of the scales of a stage, on their way from device memory to floats in shared memory.
   struct RawScales {
-    static constexpr int kRows = kTileRows * kStageBlocks / kMatmulThreads;
-    static constexpr int kTokenItems = kTokens * kStageBlocks / kMatmulThreads;
-    uint32_t scale[kRows];
-    uint32_t super[kRows][4];
-    BlockMeta meta[kTokenItems];
+    uint32_t scale[Cursor::kRows];
+    uint32_t super[Cursor::kRows][4];
+    BlockMeta meta[Cursor::kMetas];
   };
 
-  TANDEM_HD static RawScales load_scales(const Tile& tile, const Activations& x, const int* x_rows, int stage, int thread) {
+  TANDEM_HD static RawScales load_scales(const Tile& tile, const Activations& x, const Cursor& c, int stage, int thread) {
     RawScales raw{};
-    const int block0 = stage * kStageBlocks;
-    for (int i = 0; i < RawScales::kRows; ++i) {
-      const int item = thread + i * kMatmulThreads, row = item / kStageBlocks, block = block0 + item % kStageBlocks;
-      if (block >= tile.n_blocks) continue;  // zeros
-      const uint32_t piece = piece_of(tile, row, block);
+    const uint32_t block0 = static_cast<uint32_t>(stage) * kStageBlocks;
+    if (static_cast<int>(block0) + thread % kStageBlocks >= tile.n_blocks) return raw;  // zeros
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < Cursor::kRows; ++i) {
+      const uint32_t piece = c.row[i] + block0;
       load_piece<F::kBytes.scale>(tile.planes.scale, piece, &raw.scale[i]);
       load_piece<F::kBytes.super>(tile.planes.super, piece / kSuperBlocks, raw.super[i]);
     }
-    for (int i = 0; i < RawScales::kTokenItems; ++i) {
-      const int item = thread + i * kMatmulThreads, token = item / kStageBlocks, block = block0 + item % kStageBlocks;
-      if (token >= tile.n_tokens || block >= tile.n_blocks) continue;
-      raw.meta[i] = load_meta(x.meta + static_cast<int64_t>(x_rows[token]) * tile.n_blocks + block);
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < Cursor::kMetas; ++i) {
+      if (meta_token(thread, i) < tile.n_tokens) raw.meta[i] = load_meta(x.meta + (c.meta[i] + block0));
     }
     return raw;
   }
 
   TANDEM_HD static void store_scales(const RawScales& raw, int stage, int thread, float* floats) {
-    for (int i = 0; i < RawScales::kRows; ++i) {
-      const int item = thread + i * kMatmulThreads, row = item / kStageBlocks, b = item % kStageBlocks;
+    const int b = thread % kStageBlocks;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < Cursor::kRows; ++i) {
+      const int row = thread / kStageBlocks + i * (kMatmulThreads / kStageBlocks);
       const BlockScales s = block_scales<T>(raw.scale[i], raw.super[i], (stage * kStageBlocks + b) % kSuperBlocks);
       float* to = floats + (b * kTileRows + row) * kRowFloats;
       for (int h = 0; h < kHalfScales; ++h) {
@@ -179,10 +218,12 @@ struct Matmul {
         if constexpr (F::kMinimum) to[kHalfScales + h] = s.minimum[h];
       }
     }
-    for (int i = 0; i < RawScales::kTokenItems; ++i) {
-      const int item = thread + i * kMatmulThreads, token = item / kStageBlocks, b = item % kStageBlocks;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < Cursor::kMetas; ++i) {
       const BlockMeta& meta = raw.meta[i];
-      float* to = floats + kTokenFloatsAt + (b * kTokens + token) * kTokenFloats;
+      float* to = floats + kTokenFloatsAt + (b * kTokens + meta_token(thread, i)) * kTokenFloats;
       to[0] = meta.scale;
       if constexpr (F::kMinimum && F::kHalves) {
         to[1] = meta.scale * static_cast<float>(meta.sums[0]);

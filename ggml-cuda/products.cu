@@ -89,7 +89,8 @@ std::string why_not_weight(const Graph& graph, TensorId id) {
   const Weight& w = *graph.tensor(id).weight;
   if (!dtype_info(w.dtype).computable) return w.name + ": dtype " + std::string(dtype_name(w.dtype)) + " has no kernel";
   // Rows and columns are counted in ints, the pieces of a matrix in 32 bits.
-  if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 || w.n_rows * w.n_cols > UINT32_MAX) {
+  if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 ||
+      w.n_rows * pieces_of_row(w.dtype, static_cast<int>(w.n_cols)) > UINT32_MAX) {
     return w.name + ": too large";
   }
   return "";

@@ -64,14 +64,15 @@ void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice)
     std::memset(stage.data(), 0xee, M::kStageBytes);
     std::fill(floats.begin(), floats.end(), NAN);
     for (int thread = 0; thread < kMatmulThreads; ++thread) {
-      M::copy_stage(tile, args.x, x_rows.data(), s, thread, [&]<int kBytes>(int at, const std::byte* from, bool valid) {
+      const auto cursor = M::cursor_of(tile, x_rows.data(), thread);
+      M::copy_stage(tile, args.x, cursor, s, thread, [&]<int kBytes>(int at, const std::byte* from, bool valid) {
         ASSERT_EQ(at % kBytes, 0);
         ASSERT_EQ(reinterpret_cast<uintptr_t>(from) % kBytes, 0u);
         ASSERT_LE(at + kBytes, M::kStageBytes);
         if (valid) std::memcpy(stage.data() + at, from, kBytes);
         else std::memset(stage.data() + at, 0, kBytes);
       });
-      M::store_scales(M::load_scales(tile, args.x, x_rows.data(), s, thread), s, thread, floats.data());
+      M::store_scales(M::load_scales(tile, args.x, cursor, s, thread), s, thread, floats.data());
     }
     for (int w = 0; w < 4; ++w) {
       const int row = w / 2 * 32, token = w % 2 * (M::kTokens / 2);
@@ -226,7 +227,7 @@ TEST_P(CudaMatmul, ThreadsCopyDistinctPieces) {
     std::set<int> offsets;
     int n_bytes = 0;
     for (int thread = 0; thread < kMatmulThreads; ++thread) {
-      M::copy_stage(tile, {}, rows.data(), 0, thread, [&]<int kBytes>(int at, const std::byte*, bool valid) {
+      M::copy_stage(tile, {}, M::cursor_of(tile, rows.data(), thread), 0, thread, [&]<int kBytes>(int at, const std::byte*, bool valid) {
         EXPECT_TRUE(valid);
         EXPECT_TRUE(offsets.insert(at).second) << at;
         n_bytes += kBytes;
