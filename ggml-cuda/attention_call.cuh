@@ -1,9 +1,12 @@
 // What the attention kernels are given, and which kernel files there are.
 //
-// - attention_decode.cu: few tokens; the cache is read once, by as many blocks as the GPU has room for; all in floats.
-// - attention_simple.cu: whatever it does not take (odd head dims or block sizes).
+// - attention_decode.cu: few tokens; the cache is read once, by as many blocks as the GPU has room for; all
+// in floats.
+// - attention_prefill.cu: many tokens; tensor cores.
+// - attention_simple.cu: whatever the other two do not take (odd head dims or block sizes).
 //
-// The first leaves partial results of splits of the positions, which attention_merge (beside it) makes into y.
+// The first always, the second with n_splits > 1 leaves partial results of splits of the positions, which
+// attention_merge (attention_decode.cu) makes into y.
 #pragma once
 
 #include "ggml-cuda/attention_index.h"
@@ -32,8 +35,8 @@ struct AttentionCall {
   int n_tokens, n_head, n_head_kv, group;  // group: query heads a key-value head
   int block_size, max_blocks, window;
   float scale, softcap;
-  // Partial results of splits: acc = sum of exp(s - max) * v, unnormalized. A split that saw nothing has sum 0 and
-  // leaves its acc unwritten.
+  // Partial results of splits: acc = sum of exp(s - max) * v, unnormalized. A split that saw nothing has sum
+  // 0 and leaves its acc unwritten.
   int n_splits;
   float* acc;  // [n_tokens, n_head, n_splits, head_dim_v]
   float* max;  // [n_tokens, n_head, n_splits]
@@ -46,7 +49,16 @@ struct AttentionCall {
 };
 
 // The score of a dot product that `scale` is in already.
-__device__ inline float capped(float s, float softcap) { return softcap > 0.0f ? softcap * tanhf(s / softcap) : s; }
+__device__ inline float capped(float s, float softcap) {
+  return softcap > 0.0f ? softcap * tanhf(s / softcap) : s;
+}
+
+// e^x to about 2 units in the last place for x near 0; 0 for -inf.
+__device__ inline float exp_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}
 
 __device__ inline float sink_of(const AttentionCall& call, int head) {
   return call.sinks.data ? call.sinks[head] : -INFINITY;
@@ -57,7 +69,9 @@ __device__ inline void copy_16_async(void* shared, const void* global) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 // Waits until at most kPending of this thread's groups are under way.
 template <int kPending>
 __device__ inline void wait_copies() {
@@ -74,9 +88,13 @@ struct AttentionKernel {
 
 // Bytes of shared memory that a block may have.
 size_t shared_limit(int compute_capability);
-// Decode: any group; head dims up to 256 that are multiples of eight, block sizes that are multiples of kDecodeTile.
+// Decode: any group; head dims up to 256 that are multiples of eight, block sizes that are multiples of
+// kDecodeTile.
 AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
+// Prefill: any group and block size; caches that are BF16, or F16, Q8_0 and Q4_0 in any mixture.
+AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit);
+void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 void launch_merge(const AttentionCall& call, cudaStream_t stream);
 // Anything.
 void launch_simple(const AttentionCall& call, cudaStream_t stream);

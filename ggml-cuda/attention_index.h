@@ -1,6 +1,6 @@
-// Which positions attention reads and who reads them: what a token sees, how that is cut into splits, where a cached row
-// lies, how partial softmax sums become one, and how the lanes of a warp hold what they share. No CUDA in here: the unit
-// tests run all of it on the host.
+// Which positions attention reads and who reads them: what a token sees, how that is cut into splits, where a
+// cached row lies, how partial softmax sums become one, and how the lanes of a warp hold what they share. No
+// CUDA in here: the unit tests run all of it on the host.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kDecodeTile = 16;   // positions that a warp of the decode kernel has at a time
-inline constexpr int kSplitUnit = 64;    // splits begin at multiples of this
+inline constexpr int kDecodeTile = 16;  // positions that a warp of the decode kernel has at a time
+inline constexpr int kSplitUnit = 64;   // splits begin at multiples of this
 inline constexpr int kMaxSplits = 128;
 
 // Positions begin <= p < end.
@@ -19,17 +19,21 @@ struct PositionRange {
   int begin = 0, end = 0;
 };
 
-TANDEM_HD inline int int_min(int a, int b) { return a < b ? a : b; }
-TANDEM_HD inline int int_max(int a, int b) { return a > b ? a : b; }
+TANDEM_HD inline int int_min(int a, int b) {
+  return a < b ? a : b;
+}
+TANDEM_HD inline int int_max(int a, int b) {
+  return a > b ? a : b;
+}
 
 // What a token at `position` sees; window 0 is none.
 TANDEM_HD inline PositionRange seen_by(int position, int window) {
   return {window > 0 ? int_max(0, position - window + 1) : 0, position + 1};
 }
 
-// The part of `seen` that belongs to one of n_splits splits: equal runs of whole units, the last ones empty (begin ==
-// end) where there are few positions. Together they cover `seen` once, in order, whatever its length: a grid with a
-// fixed number of splits serves every length.
+// The part of `seen` that belongs to one of n_splits splits: equal runs of whole units, the last ones empty
+// (begin == end) where there are few positions. Together they cover `seen` once, in order, whatever its
+// length: a grid with a fixed number of splits serves every length.
 TANDEM_HD inline PositionRange split_of(PositionRange seen, int split, int n_splits) {
   const int first = seen.begin / kSplitUnit * kSplitUnit;
   const int n_units = (seen.end - first + kSplitUnit - 1) / kSplitUnit;
@@ -40,8 +44,9 @@ TANDEM_HD inline PositionRange split_of(PositionRange seen, int split, int n_spl
   return {int_max(static_cast<int>(begin), seen.begin), end < seen.end ? static_cast<int>(end) : seen.end};
 }
 
-// Splits for a step of n_slots rows of blocks (tokens x key-value heads, or tiles x key-value heads) so that the grid
-// is about two blocks a multiprocessor, and no split is shorter than min_split at the longest context.
+// Splits for a step of n_slots rows of blocks (tokens x key-value heads, or tiles x key-value heads) so that
+// the grid is about two blocks a multiprocessor, and no split is shorter than min_split at the longest
+// context.
 inline int split_count(int n_multiprocessors, int64_t n_slots, int64_t max_positions, int min_split) {
   const int64_t by_gpu = 2 * static_cast<int64_t>(n_multiprocessors) / (n_slots > 0 ? n_slots : 1);
   const int64_t by_length = (max_positions + min_split - 1) / min_split;
@@ -54,8 +59,8 @@ TANDEM_HD inline int64_t block_row(int block, int head, int offset, int n_head_k
   return (static_cast<int64_t>(block) * n_head_kv + head) * block_size + offset;
 }
 
-// By how much a partial result (acc, max, sum) counts in a whole whose maximum is m. A sum of 0 is a partial result of
-// nothing; a maximum of -inf with another sum saw only NaN, which is passed on.
+// By how much a partial result (acc, max, sum) counts in a whole whose maximum is m. A sum of 0 is a partial
+// result of nothing; a maximum of -inf with another sum saw only NaN, which is passed on.
 TANDEM_HD inline float merge_weight(float max, float sum, float m) {
   if (sum == 0.0f) return 0.0f;
 #ifdef __CUDA_ARCH__
@@ -66,23 +71,26 @@ TANDEM_HD inline float merge_weight(float max, float sum, float m) {
 }
 
 // 0 in place of the maximum of nothing, so that differences to it are no NaN.
-TANDEM_HD inline float finite_max(float m) { return m == -INFINITY ? 0.0f : m; }
+TANDEM_HD inline float finite_max(float m) {
+  return m == -INFINITY ? 0.0f : m;
+}
 
-// How the 32 lanes of a decode warp share rows: kLanes lanes hold a row, eight elements each, so that a pass covers
-// 32 / kLanes positions. After the dot products of kHeads query heads are summed over the lanes of a row with every
-// exchange halving the heads that a lane still has, lane l holds the one of head_of(l).
+// How the 32 lanes of a decode warp share rows: kLanes lanes hold a row, eight elements each, so that a pass
+// covers 32 / kLanes positions. After the dot products of kHeads query heads are summed over the lanes of a
+// row with every exchange halving the heads that a lane still has, lane l holds the one of head_of(l).
 template <int kLanes, int kHeads>
 struct LaneMap {
   static_assert(kHeads <= kLanes && kLanes <= 32);
-  static constexpr int kPositions = 32 / kLanes;             // a pass
-  static constexpr int kPasses = kDecodeTile / kPositions;   // a tile
-  static constexpr int kCopies = kLanes / kHeads;            // lanes of a row that end with the same head
+  static constexpr int kPositions = 32 / kLanes;            // a pass
+  static constexpr int kPasses = kDecodeTile / kPositions;  // a tile
+  static constexpr int kCopies = kLanes / kHeads;           // lanes of a row that end with the same head
   TANDEM_HD static constexpr int chunk_of(int lane) { return lane % kLanes; }
   TANDEM_HD static constexpr int row_of(int lane, int pass) { return pass * kPositions + lane / kLanes; }
   TANDEM_HD static constexpr int head_of(int lane) { return lane % kLanes / kCopies; }
   TANDEM_HD static constexpr bool is_first_copy(int lane) { return lane % kCopies == 0; }
 
-  // The exchange of a step of the reduction: with the lane across `mask`, of the upper or lower half of n heads.
+  // The exchange of a step of the reduction: with the lane across `mask`, of the upper or lower half of n
+  // heads.
   static constexpr int kSteps = kHeads == 1 ? 0 : kHeads == 2 ? 1 : kHeads == 4 ? 2 : kHeads == 8 ? 3 : 4;
   TANDEM_HD static constexpr int mask_of(int step) { return (kLanes / 2) >> step; }
   TANDEM_HD static constexpr int heads_before(int step) { return kHeads >> step; }

@@ -1,6 +1,6 @@
-// Eight consecutive elements of a cached row as floats, for each dtype a cache may have. A row is read in pieces that it
-// is aligned to: 16 bytes for plain dtypes (head dims are multiples of eight), 2 bytes for blocks of 34 and 18 bytes.
-// Values are those of gguf/quants.h, bit for bit.
+// Eight consecutive elements of a cached row as floats, for each dtype a cache may have. A row is read in
+// pieces that it is aligned to: 16 bytes for plain dtypes (head dims are multiples of eight), 2 bytes for
+// blocks of 34 and 18 bytes. Values are those of gguf/quants.h, bit for bit.
 #pragma once
 
 #include <cstring>
@@ -25,13 +25,16 @@ TANDEM_HD inline T load_as(const uint8_t* from) {
 #endif
 }
 
-// Element `2 * i` and `2 * i + 1` of signed bytes or nibbles, from the two bytes that hold them.
-TANDEM_HD inline int low_byte(uint16_t pair) { return static_cast<int8_t>(pair & 0xff); }
-TANDEM_HD inline int high_byte(uint16_t pair) { return static_cast<int8_t>(pair >> 8); }
+// The signed bytes of a pair, the first in the low half.
+TANDEM_HD inline int low_byte(uint16_t pair) {
+  return static_cast<int8_t>(pair & 0xff);
+}
+TANDEM_HD inline int high_byte(uint16_t pair) {
+  return static_cast<int8_t>(pair >> 8);
+}
 
 // Elements 8 * chunk .. 8 * chunk + 7 of a row.
 struct ReadF32 {
-  static constexpr DType kDType = DType::F32;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     for (int half = 0; half < 2; ++half) {
       const Words4 words = load_as<Words4>(row + 32 * chunk + 16 * half);
@@ -41,7 +44,6 @@ struct ReadF32 {
 };
 
 struct ReadF16 {
-  static constexpr DType kDType = DType::F16;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const Words4 words = load_as<Words4>(row + 16 * chunk);
     for (int i = 0; i < 4; ++i) {
@@ -52,7 +54,6 @@ struct ReadF16 {
 };
 
 struct ReadBF16 {
-  static constexpr DType kDType = DType::BF16;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const Words4 words = load_as<Words4>(row + 16 * chunk);
     for (int i = 0; i < 4; ++i) {
@@ -64,7 +65,6 @@ struct ReadBF16 {
 
 // BlockQ8_0: the scale, then 32 signed bytes.
 struct ReadQ8_0 {
-  static constexpr DType kDType = DType::Q8_0;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const uint8_t* block = row + 34 * (chunk / 4);
     const float d = half_to_float(load_as<fp16_t>(block));
@@ -78,7 +78,6 @@ struct ReadQ8_0 {
 
 // BlockQ4_0: the scale, then 16 bytes whose low nibbles are elements 0..15 and high nibbles 16..31, less 8.
 struct ReadQ4_0 {
-  static constexpr DType kDType = DType::Q4_0;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const uint8_t* block = row + 18 * (chunk / 4);
     const float d = half_to_float(load_as<fp16_t>(block));
@@ -108,7 +107,8 @@ TANDEM_HD inline float read_one(DType dtype, const uint8_t* row, int i) {
     case DType::BF16: return bfloat_to_float(load_as<bf16_t>(row + 2 * i));
     case DType::Q8_0: {
       const uint8_t* block = row + 34 * (i / 32);
-      return half_to_float(load_as<fp16_t>(block)) * static_cast<float>(static_cast<int8_t>(block[2 + i % 32]));
+      return half_to_float(load_as<fp16_t>(block)) *
+             static_cast<float>(static_cast<int8_t>(block[2 + i % 32]));
     }
     case DType::Q4_0: {
       const uint8_t* block = row + 18 * (i / 32);

@@ -22,38 +22,6 @@ constexpr TypeRow kTypes[] = {{"u8", 1},  {"i8", 1},  {"u16", 2},  {"i16", 2},  
 template <class T>
 constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-// Calls f(T{}) with the C++ type that `type` stores; strings and arrays call nothing.
-template <class F>
-void with_type(ValueType type, F&& f) {
-  switch (type) {
-    case ValueType::u8:
-      return f(uint8_t{});
-    case ValueType::i8:
-      return f(int8_t{});
-    case ValueType::u16:
-      return f(uint16_t{});
-    case ValueType::i16:
-      return f(int16_t{});
-    case ValueType::u32:
-      return f(uint32_t{});
-    case ValueType::i32:
-      return f(int32_t{});
-    case ValueType::u64:
-      return f(uint64_t{});
-    case ValueType::i64:
-      return f(int64_t{});
-    case ValueType::f32:
-      return f(float{});
-    case ValueType::f64:
-      return f(double{});
-    case ValueType::boolean:
-      return f(bool{});
-    case ValueType::string:
-    case ValueType::array:
-      return;
-  }
-}
-
 // Numbers convert between widths, never between kinds. nullopt: another kind, or out of range.
 template <class T, class From>
 std::optional<T> convert(From from) {

@@ -30,22 +30,6 @@ struct BenchOptions {
   LogOptions log;
 };
 
-// The parts between commas; "\," is a comma that is part of a name.
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool escaped = text[i] == '\\' && i + 1 < text.size() && text[i + 1] == ',';
-    if (escaped) {
-      parts.back() += text[++i];
-    } else if (text[i] == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += text[i];
-    }
-  }
-  return parts;
-}
-
 // An option that is a list, by commas or by being given several times. parse(text) gives a vector of values.
 template <class T, class Parse>
 void list(CLI::App& app, const char* group, const char* names, const char* type, const char* shown_default,
@@ -74,7 +58,7 @@ void words(CLI::App& app, const char* group, const char* names, const char* type
            const char* help, std::vector<T>& target, Parse parse) {
   list(app, group, names, type, shown_default, help, target, [parse](const std::string& text) {
     std::vector<T> values;
-    for (const std::string& word : split_names(text)) values.push_back(parse(word));
+    for (const std::string& word : split_list(text)) values.push_back(parse(word));
     return values;
   });
 }
@@ -124,6 +108,13 @@ void add_parameter_options(CLI::App& app, BenchLists& o) {
   };
   cache_type("--cache-type-k", "type of the cached keys: f32, f16, bf16, q8_0 or q4_0", o.type_k);
   cache_type("--cache-type-v", "type of the cached values: f32, f16, bf16, q8_0 or q4_0", o.type_v);
+  list(app, group, "--n-gpu-layers", "N|all|auto", "auto", "layers on GPUs", o.n_gpu_layers, [](const std::string& text) {
+    if (text == "auto") return std::vector<int32_t>{kAutoGpuLayers};
+    if (text == "all") return std::vector<int32_t>{kAllGpuLayers};
+    return parse_ranges("--n-gpu-layers", text, 0);
+  });
+  words(app, group, "--no-kv-offload", "0|1", "0", "keep the KV cache in host memory", o.no_kv_offload,
+        [](const std::string& word) { return parse_on_off("--no-kv-offload", word); });
   words(app, group, "--mmap", "0|1", "1", "map the file instead of reading it into memory", o.mmap,
         [](const std::string& word) { return parse_on_off("--mmap", word); });
 }
@@ -157,7 +148,7 @@ void add_course_options(CLI::App& app, BenchOptions& o) {
   bare_choice(app, "--flash-attn", "on|off|auto", "on",
               "attention that never writes out its score matrix is always used",
               [&o](const std::string& text) {
-                for (const std::string& word : split_names(text)) {
+                for (const std::string& word : split_list(text)) {
                   if (parse_on_off_auto("--flash-attn", word) == OnOffAuto::off) o.flash_attention_off = true;
                 }
               })

@@ -10,6 +10,9 @@
 
 namespace tandem::tools {
 
+inline constexpr int32_t kAutoGpuLayers = -1;   // as many as fit
+inline constexpr int32_t kAllGpuLayers = 9999;  // more than any model has
+
 // One row of the result: n_prompt tokens at once, then n_gen one by one, behind n_depth that are in the cache
 // already.
 struct BenchCase {
@@ -18,6 +21,8 @@ struct BenchCase {
   DType type_k = DType::F16, type_v = DType::F16;
   int32_t n_batch = 2048, n_ubatch = 512;
   int32_t n_threads = 0;
+  int32_t n_gpu_layers = kAutoGpuLayers;
+  bool no_kv_offload = false;
   int32_t n_prompt = 0, n_gen = 0, n_depth = 0;
 
   int64_t n_tokens() const { return int64_t{n_prompt} + n_gen; }
@@ -35,6 +40,8 @@ struct BenchLists {
   std::vector<DType> type_k{DType::F16}, type_v{DType::F16};
   std::vector<int32_t> n_batch{2048}, n_ubatch{512};
   std::vector<int32_t> n_threads;
+  std::vector<int32_t> n_gpu_layers{kAutoGpuLayers};
+  std::vector<bool> no_kv_offload{false};
   std::vector<int32_t> n_prompt{512}, n_gen{128}, n_depth{0};
   std::vector<std::pair<int32_t, int32_t>> prompt_gen;
 };

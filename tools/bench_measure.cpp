@@ -59,7 +59,37 @@ SessionOptions session_for(const BenchCase& c) {
   options.n_ubatch = c.n_ubatch;
   options.k_dtype = c.type_k;
   options.v_dtype = c.type_v;
+  if (c.n_gpu_layers != kAutoGpuLayers) options.offload.n_gpu_layers = c.n_gpu_layers;
+  options.offload.kv_on_host = c.no_kv_offload;
   return options;
+}
+
+// Bytes per second, read and written, of a copy within the device's memory: the best of some.
+double measure_copy_bandwidth(Device& device) {
+  const size_t n_bytes = std::min(size_t{1} << 30, device.memory_info().free_bytes / 4);
+  const DevicePtr memory = device.alloc(2 * n_bytes);
+  double best = 0;
+  for (int i = 0; i < 10; ++i) {
+    const Clock::time_point start = Clock::now();
+    device.copy_within(memory + n_bytes, memory, n_bytes);
+    device.wait(device.record());
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::max(best, 2.0 * static_cast<double>(n_bytes) / seconds);
+  }
+  device.free(memory);
+  return best;
+}
+
+std::string backend_name(const Session& session) {
+  const Fit& fit = session.placement();
+  bool host = false, gpu = false;
+  const auto count = [&](int device) { (device == 0 ? host : gpu) = true; };
+  for (const LayerPlacement& layer : fit.placement.layers) {
+    count(layer.weights);
+    count(layer.kv);
+  }
+  count(fit.placement.output);
+  return !gpu ? "CPU" : host ? "CPU+CUDA" : "CUDA";
 }
 
 }  // namespace
@@ -71,6 +101,11 @@ BenchMachine inspect_machine() {
   ThreadPool pool(machine.bandwidth_threads);
   machine.bandwidth =
       measure_read_bandwidth(pool, bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes));
+  const auto devices = make_devices({});
+  for (size_t d = 1; d < devices.size(); ++d) {
+    machine.gpus += (d > 1 ? ", " : "") + devices[d]->info().description;
+    if (d == 1) machine.gpu_bandwidth = measure_copy_bandwidth(*devices[d]);
+  }
   return machine;
 }
 
@@ -118,6 +153,11 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
 
   BenchResult result;
   result.test = c;
+  if (devices_.size() < 2 && c.n_gpu_layers > 0) {
+    throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none");
+  }
+  result.backend = backend_name(session);
+  result.n_gpu_layers = std::min(session.placement().n_gpu_layers, model_->hparams().n_layer + 1);
   result.model_type = model_->description();
   result.model_bytes = model_->n_weight_bytes();
   result.n_params = model_->n_params();

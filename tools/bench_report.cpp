@@ -61,7 +61,7 @@ class MarkdownReport final : public BenchReport {
     add("size", 10, Column::right,
         [](const BenchResult& r) { return bytes_text(static_cast<double>(r.model_bytes)); });
     add("params", 10, Column::right, [](const BenchResult& r) { return count_text(r.n_params); });
-    add("backend", 10, Column::left, [](const BenchResult&) { return std::string(kBackend); });
+    add("backend", 10, Column::left, [](const BenchResult& r) { return r.backend; });
     add_number("threads", &BenchCase::n_threads);
     add_parameters(cases);
     add("test", 15, Column::right, [](const BenchResult& r) { return test_name(r.test); });
@@ -71,7 +71,10 @@ class MarkdownReport final : public BenchReport {
     });
     add("read/token", 10, Column::right, [](const BenchResult& r) { return bytes_text(r.bytes_per_token); });
     add("bandwidth", 9, Column::right,
-        [this](const BenchResult& r) { return format("%.1f %%", r.bandwidth_percent(machine_)); });
+        [this](const BenchResult& r) {
+          const double percent = r.bandwidth_percent(machine_);
+          return percent > 0 ? format("%.1f %%", percent) : std::string("-");
+        });
   }
 
   void begin() override {
@@ -95,7 +98,6 @@ class MarkdownReport final : public BenchReport {
     out_.flush();
   }
 
-  static constexpr const char* kBackend = "CPU";
 
  private:
   template <class Side>
@@ -115,6 +117,13 @@ class MarkdownReport final : public BenchReport {
       return std::any_of(cases.begin(), cases.end(),
                          [&](const BenchCase& c) { return c.*member != usual.*member; });
     };
+    // With a GPU in the machine it matters how many layers were on it, also when the user left it open.
+    if (!machine_.gpus.empty() || differs(&BenchCase::n_gpu_layers)) {
+      add("ngl", 4, Column::right, [](const BenchResult& r) { return std::to_string(r.n_gpu_layers); });
+    }
+    if (differs(&BenchCase::no_kv_offload)) {
+      add("nkvo", 4, Column::right, [](const BenchResult& r) { return std::string(r.test.no_kv_offload ? "1" : "0"); });
+    }
     if (differs(&BenchCase::n_batch)) add_number("n_batch", &BenchCase::n_batch);
     if (differs(&BenchCase::n_ubatch)) add_number("n_ubatch", &BenchCase::n_ubatch);
     const auto add_type = [this](const char* name, DType BenchCase::*member) {
@@ -151,8 +160,8 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   o["build_commit"] = build_commit();
   o["build_number"] = build_number();
   o["cpu_info"] = machine.cpu;
-  o["gpu_info"] = "";
-  o["backends"] = MarkdownReport::kBackend;
+  o["gpu_info"] = machine.gpus;
+  o["backends"] = r.backend;
   o["model_filename"] = r.test.model;
   o["model_type"] = r.model_type;
   o["model_size"] = r.model_bytes;
@@ -160,6 +169,8 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   o["n_batch"] = r.test.n_batch;
   o["n_ubatch"] = r.test.n_ubatch;
   o["n_threads"] = r.test.n_threads;
+  o["n_gpu_layers"] = r.n_gpu_layers;
+  o["no_kv_offload"] = r.test.no_kv_offload;
   o["type_k"] = cache_type(r.test.type_k);
   o["type_v"] = cache_type(r.test.type_v);
   o["flash_attn"] = true;  // there is no other attention
@@ -264,7 +275,8 @@ std::vector<double> BenchResult::samples_ts() const {
 }
 
 double BenchResult::bandwidth_percent(const BenchMachine& machine) const {
-  return 100.0 * bytes_per_token * mean(samples_ts()) / machine.bandwidth;
+  const double bandwidth = backend == "CPU" ? machine.bandwidth : backend == "CUDA" ? machine.gpu_bandwidth : 0.0;
+  return bandwidth > 0 ? 100.0 * bytes_per_token * mean(samples_ts()) / bandwidth : 0.0;
 }
 
 double mean(std::span<const double> samples) {

@@ -19,6 +19,8 @@ struct BenchMachine {
   std::string cpu;
   int bandwidth_threads = 0;
   double bandwidth = 0;  // bytes per second, measured
+  std::string gpus;           // their descriptions; empty without
+  double gpu_bandwidth = 0;   // of a copy on the first GPU, read and written, bytes per second
 };
 
 struct BenchResult {
@@ -29,9 +31,11 @@ struct BenchResult {
   std::string test_time;             // when it began, "2025-01-31T12:00:00Z"
   std::vector<uint64_t> samples_ns;  // one a repetition; never empty
   double bytes_per_token = 0;
+  std::string backend = "CPU";  // "CPU", "CUDA", "CPU+CUDA"
+  int64_t n_gpu_layers = 0;  // that were on GPUs
 
   std::vector<double> samples_ts() const;  // tokens per second
-  // Share of the measured bandwidth that the reads of bytes_per_token took, in percent.
+  // Share of the measured bandwidth of the device that does all the work, in percent; 0 when the work is divided.
   double bandwidth_percent(const BenchMachine& machine) const;
 };
 

@@ -149,54 +149,22 @@ Json number_json(T number) {
   }
 }
 
-// f(T{}) for the number type `type`.
-template <class F>
-Json with_number(ValueType type, F&& f) {
-  switch (type) {
-    case ValueType::u8:
-      return f(uint8_t{});
-    case ValueType::i8:
-      return f(int8_t{});
-    case ValueType::u16:
-      return f(uint16_t{});
-    case ValueType::i16:
-      return f(int16_t{});
-    case ValueType::u32:
-      return f(uint32_t{});
-    case ValueType::i32:
-      return f(int32_t{});
-    case ValueType::u64:
-      return f(uint64_t{});
-    case ValueType::i64:
-      return f(int64_t{});
-    case ValueType::f32:
-      return f(float{});
-    case ValueType::f64:
-      return f(double{});
-    case ValueType::boolean:
-      return f(bool{});
-    case ValueType::string:
-    case ValueType::array:
-      break;
-  }
-  return nullptr;
-}
-
 Json value_json(const Value& value) {
   if (value.type() == ValueType::string) return value.text();
+  Json json;
   if (!value.is_array()) {
-    return with_number(value.type(), [&]<class T>(T) { return number_json(value.scalar<T>()); });
+    with_type(value.type(), [&]<class T>(T) { json = number_json(value.scalar<T>()); });
+    return json;
   }
+  json = Json::array();
   if (value.element_type() == ValueType::string) {
-    Json list = Json::array();
-    for (const std::string_view text : value.strings()) list.push_back(text);
-    return list;
+    for (const std::string_view text : value.strings()) json.push_back(text);
+    return json;
   }
-  return with_number(value.element_type(), [&]<class T>(T) {
-    Json list = Json::array();
-    for (const T element : value.elements<T>()) list.push_back(number_json(element));
-    return list;
+  with_type(value.element_type(), [&]<class T>(T) {
+    for (const T element : value.elements<T>()) json.push_back(number_json(element));
   });
+  return json;
 }
 
 Json metadata_json(const GgufFile& file) {

@@ -23,6 +23,8 @@ int64_t parse_integer(const std::string& option, const std::string& text, int64_
                       int64_t max = INT32_MAX);
 // "inf" and "-inf" are numbers, "nan" is not.
 double parse_real(const std::string& option, const std::string& text, double min);
+// The parts between commas; "\," is a comma that does not cut.
+std::vector<std::string> split_list(const std::string& text);
 // on, off, auto and their usual other spellings (1, true, enabled, ...).
 OnOffAuto parse_on_off_auto(const std::string& option, const std::string& text);
 

@@ -47,21 +47,6 @@ std::optional<char> simple_escape(char c) {
   }
 }
 
-// Cuts at commas; "\," is a comma that does not cut.
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == ',') {
-      parts.back() += text[++i];
-    } else if (text[i] == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += text[i];
-    }
-  }
-  return parts;
-}
-
 KvOverride parse_kv_override(const std::string& text) {
   const std::string option = "--override-kv";
   const size_t equals = text.find('=');
@@ -90,6 +75,20 @@ std::string read_all(FILE* file, const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == ',') {
+      parts.back() += text[++i];
+    } else if (text[i] == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += text[i];
+    }
+  }
+  return parts;
+}
 
 std::string process_escapes(std::string_view text) {
   std::string out;

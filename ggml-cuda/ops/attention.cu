@@ -1,11 +1,14 @@
 // attention: which of the kernels (attention_call.cuh) a step runs, and the scratch of its partial results.
 //
-// All steps go through the decode kernel and are merged.
+// Steps of few tokens, and all steps over caches that tensor cores would round (F32), go through the decode
+// kernel and are merged; the others through the prefill kernel, in splits too where its tiles are too few for
+// the GPU.
 #include <algorithm>
 #include <limits>
 
 #include "base/checked.h"
 #include "ggml-cuda/attention_call.cuh"
+#include "ggml-cuda/attention_fragments.h"
 
 namespace tandem::cuda {
 namespace {
@@ -16,15 +19,18 @@ CachePool pool_of(const std::byte* data, DType dtype, int64_t head_dim) {
 }
 
 // Floats of one split of one token and head: acc, max, sum.
-int64_t partial_floats(const AttentionCall& call) { return call.v.head_dim + 2; }
+int64_t partial_floats(const AttentionCall& call) {
+  return call.v.head_dim + 2;
+}
 
 class AttentionStep final : public Step {
  public:
-  AttentionStep(const CompileContext& context, const Node& node) : n_multiprocessors_(context.n_multiprocessors) {
+  AttentionStep(const CompileContext& context, const Node& node)
+      : n_multiprocessors_(context.n_multiprocessors) {
     const AttentionOp& op = std::get<AttentionOp>(node.op);
     const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
-    TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k && kv.head_dim_v == op.head_dim_v &&
-                 kv.block_size > 0 && op.n_head % op.n_head_kv == 0);
+    TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
+                 kv.head_dim_v == op.head_dim_v && kv.block_size > 0 && op.n_head % op.n_head_kv == 0);
     call_.q = context.address<const float>(node.inputs[0]);
     call_.positions = context.address<const int32_t>(node.inputs[1]);
     call_.sequences = context.address<const int32_t>(node.inputs[2]);
@@ -43,33 +49,67 @@ class AttentionStep final : public Step {
     call_.scale = op.scale;
     call_.softcap = op.softcap;
     max_positions_ = table.n_cols * kv.block_size;
+    n_few_tokens_ = std::max(kFewTokens, table.n_rows);
     choose_kernels(context);
     for (int64_t n = 1; n <= context.graph().shape.max_tokens; ++n) {
-      scratch_bytes = std::max(scratch_bytes, partial_bytes(n, splits(n)));
+      const Way way = way_of(n);
+      if (is_partial(way)) scratch_bytes = std::max(scratch_bytes, partial_bytes(n, way.n_splits));
     }
   }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n = context.shape.n_tokens;
     if (n == 0) return;
+    const Way way = way_of(n);
     AttentionCall call = call_;
     call.n_tokens = static_cast<int>(n);
-    if (!decode_.kernel) return launch_simple(call, context.stream);
-    call.n_splits = splits(n);
+    call.n_splits = way.n_splits;
     const int64_t n_rows = n * call.n_head * call.n_splits;
     call.acc = reinterpret_cast<float*>(context.scratch);
     call.max = call.acc + n_rows * call.v.head_dim;
     call.sum = call.max + n_rows;
-    launch_decode(decode_, call, context.stream);
-    launch_merge(call, context.stream);
+    switch (way.kind) {
+      case Kind::decode: launch_decode(decode_, call, context.stream); break;
+      case Kind::prefill: launch_prefill(prefill_, call, context.stream); break;
+      case Kind::simple: launch_simple(call, context.stream); break;
+    }
+    if (is_partial(way)) launch_merge(call, context.stream);
   }
 
  private:
+  static constexpr int64_t kFewTokens = 4;
+  static constexpr int kPrefillMinSplit = 256;  // positions: several tiles, to be worth the merging
+
+  enum class Kind { decode, prefill, simple };
+  // How a step of some number of tokens runs: it depends on nothing else.
+  struct Way {
+    Kind kind;
+    int n_splits;
+  };
+
+  Way way_of(int64_t n_tokens) const {
+    const bool few = n_tokens <= n_few_tokens_;
+    if (decode_.kernel && (few || !prefill_.kernel)) {
+      const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, decode_.heads);
+      return {Kind::decode, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
+    }
+    if (prefill_.kernel) {
+      const int64_t n_slots = query_tiles(n_tokens, call_.group) * call_.n_head_kv;
+      return {Kind::prefill, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
+    }
+    return {Kind::simple, 1};
+  }
+  static bool is_partial(const Way& way) {
+    return way.kind == Kind::decode || (way.kind == Kind::prefill && way.n_splits > 1);
+  }
+
   void choose_kernels(const CompileContext& context) {
     const size_t limit = shared_limit(context.compute_capability);
     decode_ = decode_kernel(call_, limit);
+    prefill_ = prefill_kernel(call_, limit);
     if (context.segment.addresses.empty()) return;  // no GPU is at hand
     allow_shared(decode_);
+    allow_shared(prefill_);
   }
 
   static void allow_shared(const AttentionKernel& kernel) {
@@ -79,20 +119,15 @@ class AttentionStep final : public Step {
                                      static_cast<int>(kernel.shared_bytes)));
   }
 
-  int splits(int64_t n_tokens) const {
-    if (!decode_.kernel) return 0;
-    const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, decode_.heads);
-    return split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit);
-  }
-
   size_t partial_bytes(int64_t n_tokens, int n_splits) const {
     return static_cast<size_t>(n_tokens * call_.n_head * n_splits * partial_floats(call_)) * sizeof(float);
   }
 
   AttentionCall call_{};
-  AttentionKernel decode_;
+  AttentionKernel decode_, prefill_;  // no kernel: not for these shapes
   int n_multiprocessors_;
   int64_t max_positions_ = 0;  // of a sequence
+  int64_t n_few_tokens_ = 0;   // a token a sequence is few, whatever their number
 };
 
 }  // namespace

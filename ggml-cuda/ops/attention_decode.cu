@@ -1,15 +1,15 @@
 // Attention of few tokens: split-KV flash decoding (arXiv:2205.14135, and its split over positions).
 //
-// Layout: a block has a token, up to kHeads query heads of one key-value head, and one split of the positions that the
-// token sees; every key and value is read once for all those heads. A warp takes tiles of 16 positions in turn. Rows of
-// a head are contiguous in a cache block, so a tile is one run of bytes, in whatever dtype: it is copied as it is to
-// shared memory, 16 bytes a lane, two tiles deep, keys and values as groups of their own. Out of shared memory kLanes
-// lanes read a row, eight elements each.
-// The split's range follows from the position in device memory: the grid is the same for every length.
+// Layout: a block has a token, up to kHeads query heads of one key-value head, and one split of the positions
+// that the token sees; every key and value is read once for all those heads. A warp takes tiles of 16
+// positions in turn. Rows of a head are contiguous in a cache block, so a tile is one run of bytes, in
+// whatever dtype: it is copied as it is to shared memory, 16 bytes a lane, two tiles deep, keys and values as
+// groups of their own. Out of shared memory kLanes lanes read a row, eight elements each. The split's range
+// follows from the position in device memory: the grid is the same for every length.
 //
-// Floors, for n positions: n * Hkv * (row_bytes_k + row_bytes_v) / 3 TB/s, against n * H * (hd_k + hd_v) FMAs on
-// 132 * 128 lanes. Llama-3.1-8B at 16k, f16: 67 MB, 22 us a layer; the FMAs are 4.7 us, unpacking and exchanges about
-// as much again. Groups of 8 with q8_0 or q4_0 caches are bound by arithmetic.
+// Floors, for n positions: n * Hkv * (row_bytes_k + row_bytes_v) / 3 TB/s, against n * H * (hd_k + hd_v) FMAs
+// on 132 * 128 lanes. Llama-3.1-8B at 16k, f16: 67 MB, 22 us a layer; the FMAs are 4.7 us, unpacking and
+// exchanges about as much again. Groups of 8 with q8_0 or q4_0 caches are bound by arithmetic.
 #include "ggml-cuda/attention_call.cuh"
 #include "ggml-cuda/attention_unpack.h"
 
@@ -28,7 +28,8 @@ __device__ void read_row(const CachePool& pool, const uint8_t* row, int chunk, f
   }
 }
 
-// Shared memory of a warp: two stages of a tile of keys and one of values, the tile's weights and the heads' factors.
+// Shared memory of a warp: two stages of a tile of keys and one of values, the tile's weights and the heads'
+// factors.
 struct WarpMemory {
   int k_bytes, v_bytes;  // a tile; multiples of 16
 
@@ -80,14 +81,14 @@ template <class ReadK, class ReadV, int kLanes, int kHeads>
 struct DecodeWarp {
   using Map = LaneMap<kLanes, kHeads>;
   const AttentionCall& call;
-  uint8_t* memory;         // of this warp
-  const int32_t* table;    // of the sequence
+  uint8_t* memory;       // of this warp
+  const int32_t* table;  // of the sequence
   PositionRange range;
   int lane, kv_head;
-  float q[kHeads][8];      // of this lane's chunk, times scale
-  float acc[kHeads][8];    // likewise, over the rows that this lane reads
-  float max = -INFINITY;   // of this lane's head
-  float sum = 0.0f;        // of this lane's head, over its own rows
+  float q[kHeads][8];     // of this lane's chunk, times scale
+  float acc[kHeads][8];   // likewise, over the rows that this lane reads
+  float max = -INFINITY;  // of this lane's head
+  float sum = 0.0f;       // of this lane's head, over its own rows
 
   __device__ int chunk() const { return Map::chunk_of(lane); }
 
@@ -161,13 +162,14 @@ struct DecodeWarp {
 #pragma unroll
     for (int pass = 0; pass < Map::kPasses; ++pass) most = fmaxf(most, s[pass]);
 #pragma unroll
-    for (int mask = kLanes; mask < kWarp; mask *= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, mask));
-    const float base = finite_max(most), factor = __expf(max - base);
+    for (int mask = kLanes; mask < kWarp; mask *= 2)
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, mask));
+    const float base = finite_max(most), factor = exp_of(max - base);
     max = most;
     sum *= factor;
 #pragma unroll
     for (int pass = 0; pass < Map::kPasses; ++pass) {
-      const float weight = __expf(s[pass] - base);
+      const float weight = exp_of(s[pass] - base);
       sum += weight;
       if (Map::is_first_copy(lane)) weights[Map::row_of(lane, pass) * kHeads + Map::head_of(lane)] = weight;
     }
@@ -252,12 +254,14 @@ struct DecodeWarp {
 };
 
 // Floats that a warp leaves for its block, padded to 16 bytes.
-__host__ __device__ int left_floats(int heads, int head_dim_v) { return (heads * (head_dim_v + 2) + 3) / 4 * 4; }
+__host__ __device__ int left_floats(int heads, int head_dim_v) {
+  return (heads * (head_dim_v + 2) + 3) / 4 * 4;
+}
 
 // The warps' sums of n_heads heads to the split's, in the order of the warps.
 template <int kHeads>
-__device__ void join_warps(const AttentionCall& call, const float* left, int n_warps, int token, int head0, int n_heads,
-                           int split) {
+__device__ void join_warps(const AttentionCall& call, const float* left, int n_warps, int token, int head0,
+                           int n_heads, int split) {
   const int n_cols = call.v.head_dim, stride = left_floats(kHeads, n_cols);
   for (int i = static_cast<int>(threadIdx.x); i < n_heads * n_cols; i += static_cast<int>(blockDim.x)) {
     const int h = i / n_cols;
@@ -289,7 +293,8 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   const int token = blockIdx.x, split = blockIdx.z;
   const int n_parts = (call.group + kHeads - 1) / kHeads;
   const int kv_head = blockIdx.y / n_parts, part = blockIdx.y % n_parts;
-  const int head0 = kv_head * call.group + part * kHeads, n_heads = int_min(kHeads, call.group - part * kHeads);
+  const int head0 = kv_head * call.group + part * kHeads,
+            n_heads = int_min(kHeads, call.group - part * kHeads);
 
   const PositionRange range = split_of(seen_by(call.positions[token], call.window), split, call.n_splits);
   if (range.begin >= range.end) {
@@ -301,7 +306,8 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   }
   const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
   const WarpMemory layout(call.k, call.v);
-  DecodeWarp<ReadK, ReadV, kLanes, kHeads> work{call, shared + warp * layout.size(kHeads), table, range, lane, kv_head};
+  DecodeWarp<ReadK, ReadV, kLanes, kHeads> work{
+      call, shared + warp * layout.size(kHeads), table, range, lane, kv_head};
   work.load_q(call.q + (static_cast<int64_t>(token) * call.n_head + head0) * call.k.head_dim, n_heads);
   work.run(warp, n_warps);
   wait_copies<0>();
@@ -312,8 +318,8 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   join_warps<kHeads>(call, left, n_warps, token, head0, n_heads, split);
 }
 
-// The splits of a token and head to its row of y, in the order of the splits, and the sink, which only adds to the sum.
-// Reads 4 * n_splits * head_dim_v bytes a row, from the L2 cache.
+// The splits of a token and head to its row of y, in the order of the splits, and the sink, which only adds
+// to the sum. Reads 4 * n_splits * head_dim_v bytes a row, from the L2 cache.
 __global__ void attention_merge(const __grid_constant__ AttentionCall call) {
   __shared__ float weights[kMaxSplits];
   __shared__ float inverse;
@@ -331,7 +337,7 @@ __global__ void attention_merge(const __grid_constant__ AttentionCall call) {
       weights[i] = merge_weight(call.max[first + i], call.sum[first + i], m);
       total += weights[i] * call.sum[first + i];
     }
-    total = warp_sum(total) + (call.sinks.data ? __expf(sink - m) : 0.0f);
+    total = warp_sum(total) + (call.sinks.data ? exp_of(sink - m) : 0.0f);
     if (lane == 0) inverse = total == 0.0f ? 0.0f : 1.0f / total;
   }
   __syncthreads();

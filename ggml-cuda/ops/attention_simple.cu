@@ -1,8 +1,9 @@
-// Attention of anything: any head dims, block sizes and cache dtypes, in floats. For what the other kernels do not take.
+// Attention of anything: any head dims, block sizes and cache dtypes, in floats. For what the other kernels
+// do not take.
 //
-// A block has a token and a query head and goes through the positions 128 at a time: a thread forms one score, then
-// owns every 128th column of the sum. Keys are read row by row a thread, uncoalesced, and by every query head anew:
-// n_tokens * H * positions * (row_bytes_k + row_bytes_v) bytes of cache traffic.
+// A block has a token and a query head and goes through the positions 128 at a time: a thread forms one
+// score, then owns every 128th column of the sum. Keys are read row by row a thread, uncoalesced, and by
+// every query head anew: n_tokens * H * positions * (row_bytes_k + row_bytes_v) bytes of cache traffic.
 #include "ggml-cuda/attention_call.cuh"
 #include "ggml-cuda/attention_unpack.h"
 
@@ -53,7 +54,8 @@ __global__ void __launch_bounds__(kThreads) attention_simple(const __grid_consta
       s = capped(dot * call.scale, call.softcap);
     }
     const float most = fmaxf(max, over_block(s, [](float a, float b) { return fmaxf(a, b); }));
-    const float base = finite_max(most), factor = __expf(max - base), weight = tid < n ? __expf(s - base) : 0.0f;
+    const float base = finite_max(most), factor = exp_of(max - base),
+                weight = tid < n ? exp_of(s - base) : 0.0f;
     max = most;
     sum = sum * factor + over_block(weight, [](float a, float b) { return a + b; });
     weights[tid] = weight;

@@ -1,6 +1,4 @@
-#include "device/device.h"
-
-#include "device/registry.h"  // both headers compile on their own
+#include "device/device.h"  // compiles on its own
 
 namespace tandem {
 

@@ -114,16 +114,12 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
   check_tokens(tokens);
   std::span<const float> logits;
   const auto n = static_cast<int64_t>(tokens.size());
-  int64_t next_report = options_.n_batch;
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min(options_.n_ubatch, n - done);
     Program& program = count == 1 ? *decode_ : *prefill_;
     logits = step(program, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), 1);
     done += count;
-    if (progress && (done >= next_report || done == n)) {
-      next_report += options_.n_batch;
-      if (!progress(done) && done < n) return {};
-    }
+    if (progress && !progress(done) && done < n) return {};
   }
   check_finite(logits, 1);
   return logits;

@@ -19,7 +19,7 @@ namespace tandem {
 
 struct SessionOptions {
   int64_t n_ctx = 0;       // tokens of context; 0: what the model was trained with
-  int64_t n_batch = 2048;  // tokens between two progress reports and interrupt checks of a prefill
+  int64_t n_batch = 2048;  // upper bound of n_ubatch, as llama.cpp's users know it
   int64_t n_ubatch = 512;  // tokens that the graph takes at a time
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   bool all_logits = false;  // evaluate() will be used: logits of every token are kept room for
@@ -42,8 +42,8 @@ class Session {
   int64_t n_past() const { return static_cast<int64_t>(tokens_.size()); }
 
   // Adds tokens (at least one) and returns the logits [n_vocab] after the last; they stay valid until the next call.
-  // `progress`, when given, is called with the number of tokens done so far and may return false to stop: then the
-  // cache holds what was done and the result is empty.
+  // `progress`, when given, is called after every micro-batch with the number of tokens done so far and may return
+  // false to stop: then the cache holds what was done and the result is empty.
   // Throws Error(usage) when the context cannot hold them or an id is not in the vocabulary, Error(numeric) for NaN.
   using Progress = std::function<bool(int64_t n_done)>;
   std::span<const float> append(std::span<const int32_t> tokens, const Progress& progress = nullptr);

@@ -40,6 +40,8 @@ struct RopeOp {
   float freq_base = 10000.0f, freq_scale = 1.0f;
   float ext_factor = 0.0f, attn_factor = 1.0f, beta_fast = 32.0f, beta_slow = 1.0f;
   int64_t n_ctx_orig = 0;
+
+  bool operator==(const RopeOp&) const = default;
 };
 
 // kv_write: k[n, Hkv * hd_k], v[n, Hkv * hd_v], slots[n] -> the cache of the node's layer, converted to its dtypes.

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "support/process.h"
 #include "support/shared_data.h"
 #include "text/stream_detokenizer.h"
 #include "text/vocab_gguf.h"
@@ -83,26 +84,19 @@ TEST(PublicVocabBytes, AMegabyteOfBytesComesBack) {
   }
 }
 
-std::string output_of(const std::string& command) {
-  std::string out;
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), &pclose);
-  for (int c; pipe && (c = fgetc(pipe.get())) != EOF;) out += static_cast<char>(c);
-  return out;
-}
-
 TEST(TokenizeCommand, PrintsIdsAndPieces) {
-  const char* binary = std::getenv("TANDEM_BINARY");
-  if (binary == nullptr || !std::filesystem::exists(binary))
-    GTEST_SKIP() << "the tandem program is not built";
+  TANDEM_NEED_BINARY();
   const auto path = test::shared_data("vocab/llama-spm.gguf");
   TANDEM_NEED_SHARED(path);
-  const std::string command = std::string(binary) + " tokenize -m " + path.string();
-  EXPECT_EQ(output_of(command + " -p 'Hello</s> w' --ids"), "[1, 15043, 2, 29871, 281]\n");
-  EXPECT_EQ(output_of(command + " -p 'Hello</s>' --ids --no-bos --no-parse-special"),
+  const auto output_of = [&](const std::string& before, const std::string& arguments) {
+    return test::shell(before, "tokenize -m " + path.string() + arguments).out;
+  };
+  EXPECT_EQ(output_of("", " -p 'Hello</s> w' --ids"), "[1, 15043, 2, 29871, 281]\n");
+  EXPECT_EQ(output_of("", " -p 'Hello</s>' --ids --no-bos --no-parse-special"),
             "[15043, 829, 29879, 29958]\n");
-  EXPECT_EQ(output_of("printf 'Hello\\377' | " + command + " --stdin --show-count"),
+  EXPECT_EQ(output_of("printf 'Hello\\377' |", " --stdin --show-count"),
             "     1 -> '<s>'\n 15043 -> ' Hello'\n   258 -> '\xff'\nTotal number of tokens: 3\n");
-  EXPECT_EQ(output_of(command + " -p '' --ids --no-bos"), "[]\n");
+  EXPECT_EQ(output_of("", " -p '' --ids --no-bos"), "[]\n");
 }
 
 }  // namespace

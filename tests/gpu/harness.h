@@ -68,6 +68,7 @@ class OpCase {
   }
   TensorId activation(int64_t n_cols, std::vector<float> values);
   void set_input(Input which, std::vector<int32_t> values) { inputs_[static_cast<size_t>(which)] = std::move(values); }
+  const std::vector<int32_t>& input(Input which) const { return inputs_[static_cast<size_t>(which)]; }
   // The cache of layer 0; the layer's addresses are ignored.
   void set_cache(const KvLayer& layer, CacheBytes bytes);
 

@@ -19,8 +19,9 @@ struct Outcome {
 
 // The path of the program, from $TANDEM_BINARY; empty when it is not there.
 inline std::string binary_path() {
-  const char* binary = std::getenv("TANDEM_BINARY");
-  return binary && std::filesystem::exists(binary) ? binary : "";
+  const char* set = std::getenv("TANDEM_BINARY");
+  const char* binary = set ? set : TANDEM_DEFAULT_BINARY;
+  return std::filesystem::exists(binary) ? binary : "";
 }
 
 // Runs `before 'PROGRAM' after` in a shell.

@@ -10,10 +10,7 @@ namespace tandem::test {
 
 inline std::filesystem::path shared_data(const std::string& name) {
   const char* shared = std::getenv("TANDEM_SHARED");
-  const char* source = std::getenv("TANDEM_SOURCE_DIR");
-  const std::filesystem::path root =
-      shared ? std::filesystem::path(shared) : std::filesystem::path(source ? source : ".") / ".." / "shared";
-  return root / "data" / name;
+  return std::filesystem::path(shared ? shared : TANDEM_DEFAULT_SHARED) / "data" / name;
 }
 
 }  // namespace tandem::test

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "gguf/writer.h"
 #include "support/gguf_bytes.h"
+#include "support/shared_data.h"
 
 namespace tandem {
 namespace {
@@ -141,13 +142,9 @@ TEST(GgufFile, SplitPartsBecomeOneModel) {
 }
 
 TEST(GgufFile, ReadsAModelOfAnotherProgram) {
-  const char* source = std::getenv("TANDEM_SOURCE_DIR");
-  const char* shared = std::getenv("TANDEM_SHARED");
-  const std::string path = shared   ? std::string(shared) + "/data/stories260K.gguf"
-                           : source ? std::string(source) + "/../shared/data/stories260K.gguf"
-                                    : std::string();
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no shared data";
-  const GgufFile file(path);
+  const auto path = test::shared_data("stories260K.gguf");
+  TANDEM_NEED_SHARED(path);
+  const GgufFile file(path.string());
   EXPECT_EQ(file.version(), 3u);
   EXPECT_EQ(file.metadata().get<std::string>("general.architecture"), "llama");
   EXPECT_EQ(file.metadata().get_strings("tokenizer.ggml.tokens").size(), 512u);

@@ -1,14 +1,17 @@
-// scale: y = factor * x. Reads and writes n * c floats.
+// scale: y = factor * x, and softcap: y = cap * tanh(x / cap). Read and write n * c floats.
 #include "cpu/ops/rows.h"
 
 namespace tandem::cpu {
 namespace {
 
-class ScaleStep final : public Step {
+// A kernel that maps a row with one parameter.
+class MapStep final : public Step {
  public:
-  ScaleStep(const CompileContext& context, const Node& node)
-      : kernel_(context.kernels.rows.scale),
-        factor_(std::get<ScaleOp>(node.op).factor),
+  using Kernel = void (*)(const float* x, float parameter, float* to, int64_t n);
+
+  MapStep(const CompileContext& context, const Node& node, Kernel kernel, float parameter)
+      : kernel_(kernel),
+        parameter_(parameter),
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(node.inputs[0])),
         y_(context.address<float>(node.output)) {}
@@ -16,12 +19,12 @@ class ScaleStep final : public Step {
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_cols = shape_.n_cols;
     for_each_row(worker, row_count(shape_, context.shape), n_cols,
-                 [&](int64_t row) { kernel_(x_ + row * n_cols, factor_, y_ + row * n_cols, n_cols); });
+                 [&](int64_t row) { kernel_(x_ + row * n_cols, parameter_, y_ + row * n_cols, n_cols); });
   }
 
  private:
-  decltype(RowKernels::scale) kernel_;
-  float factor_;
+  Kernel kernel_;
+  float parameter_;
   const Tensor& shape_;
   const float* x_;  // [n, n_cols]
   float* y_;        // [n, n_cols]
@@ -30,7 +33,11 @@ class ScaleStep final : public Step {
 }  // namespace
 
 StepPtr compile_scale(const CompileContext& context, const Node& node) {
-  return std::make_unique<ScaleStep>(context, node);
+  return std::make_unique<MapStep>(context, node, context.kernels.rows.scale, std::get<ScaleOp>(node.op).factor);
+}
+
+StepPtr compile_softcap(const CompileContext& context, const Node& node) {
+  return std::make_unique<MapStep>(context, node, context.kernels.rows.softcap, std::get<SoftcapOp>(node.op).cap);
 }
 
 }  // namespace tandem::cpu

@@ -1,0 +1,420 @@
+// Attention of many tokens on tensor cores: flash attention (arXiv:2205.14135, 2307.08691) over the block
+// cache.
+//
+// Layout: a block of 4 warps has 64 query rows (the query heads of one key-value head, token after token) and
+// one split of the positions that they see; a warp has 16 rows, in registers as f16 or bf16 operands of
+// mma.m16n8k16, with the running sums. Tiles of 64 positions (32 for heads over 128) go from the cache blocks
+// to shared memory, two deep: cp.async where the cache has the operands' type, through registers where it is
+// quantized. Rows of 16-byte padded stride let ldmatrix read without bank conflicts. Tokens of several
+// sequences in a tile are served one sequence after the other, each with the other rows masked.
+//
+// Floors, for n tokens at positions 0..n-1: 2 n^2 / 2 * H * (hd_k + hd_v) operations at about 600 TFLOP/s
+// (what mma.sync reaches on sm_90): Llama-3.1-8B at n = 4096: 137 GFLOP a layer, 0.23 ms. Bytes: 4 n H (hd_k
+// + hd_v) of q and y plus the cache once a query tile, which the L2 cache serves.
+#include "ggml-cuda/attention_call.cuh"
+#include "ggml-cuda/attention_fragments.h"
+#include "ggml-cuda/attention_unpack.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// The operands' types: packing two floats (the first in the low half) and the product.
+struct HalfOperands {
+  static constexpr DType kDType = DType::F16;
+  __device__ static uint32_t pack(float a, float b) {
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
+    return packed;
+  }
+  __device__ static void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+struct BFloatOperands {
+  static constexpr DType kDType = DType::BF16;
+  __device__ static uint32_t pack(float a, float b) {
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
+    return packed;
+  }
+  __device__ static void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+__device__ void load_matrices(uint32_t (&r)[4], const uint16_t* row) {
+  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ void load_matrices_trans(uint32_t (&r)[4], const uint16_t* row) {
+  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+
+// Head dims up to kDim; 16-bit elements.
+template <int kDim>
+struct PrefillMemory {
+  static constexpr int kTile = kDim <= 128 ? 64 : 32;  // positions
+  static constexpr int kStride = kDim + 8;             // elements: 16 bytes more than a row
+  uint16_t k[2][kTile][kStride], v[2][kTile][kStride];
+  int32_t positions[kQueryTile], sequences[kQueryTile];
+};
+
+// Key and value tiles of one sequence, from cache blocks to shared memory. kNative: both have the operands'
+// type.
+template <class Operands, int kDim, bool kNative>
+struct TileLoader {
+  using Memory = PrefillMemory<kDim>;
+  const AttentionCall& call;
+  Memory& memory;
+  int kv_head;
+
+  // Columns past the head dim are read as operands and must be zero; nothing else writes them.
+  __device__ void clear_padding() const {
+    for (int i = threadIdx.x; i < 2 * Memory::kTile; i += kThreads) {
+      for (int d = call.k.head_dim; d < kDim; ++d) memory.k[i & 1][i >> 1][d] = 0;
+      for (int d = call.v.head_dim; d < kDim; ++d) memory.v[i & 1][i >> 1][d] = 0;
+    }
+  }
+
+  __device__ void put(uint16_t* to, const CachePool& pool, int64_t row, int chunk, bool inside) const {
+    if (8 * chunk >= pool.head_dim) return;
+    uint4* target = reinterpret_cast<uint4*>(to + 8 * chunk);
+    if (!inside) {
+      *target = {0, 0, 0, 0};  // of weight 0, and 0 times anything finite is 0
+    } else if (kNative || pool.dtype == Operands::kDType) {
+      copy_16_async(target, pool.row(row) + 16 * chunk);
+    } else {
+      float x[8];
+      read_eight(pool.dtype, pool.row(row), chunk, x);
+      *target = {Operands::pack(x[0], x[1]), Operands::pack(x[2], x[3]), Operands::pack(x[4], x[5]),
+                 Operands::pack(x[6], x[7])};
+    }
+  }
+
+  // Positions first .. first + kTile - 1, those outside of the range as zeros. The block table is read a few
+  // rows ahead of the copies, so that its loads do not wait for one another; as few as registers allow.
+  __device__ void load(const int32_t* table, PositionRange range, int first, int stage) const {
+    constexpr int kChunks = kDim / 8, kRows = kThreads / kChunks;  // rows at a time
+    constexpr int kAhead = kDim == 64 ? 4 : kDim == 128 || kNative ? 2 : 1;
+    static_assert(Memory::kTile % (kAhead * kRows) == 0);
+    const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+#pragma unroll 1
+    for (int row0 = static_cast<int>(threadIdx.x) / kChunks; row0 < Memory::kTile; row0 += kAhead * kRows) {
+      int blocks[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int position = first + row0 + i * kRows;
+        const bool inside = position >= range.begin && position < range.end;
+        blocks[i] = inside ? table[position / call.block_size] : -1;
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int r = row0 + i * kRows;
+        const int64_t row =
+            block_row(blocks[i], kv_head, (first + r) % call.block_size, call.n_head_kv, call.block_size);
+        put(memory.k[stage][r], call.k, row, chunk, blocks[i] >= 0);
+        put(memory.v[stage][r], call.v, row, chunk, blocks[i] >= 0);
+      }
+    }
+    commit_copies();
+  }
+};
+
+// The 16 query rows of a warp; a lane has parts of rows lane / 4 and lane / 4 + 8.
+template <class Operands, int kDim>
+struct PrefillWarp {
+  using Memory = PrefillMemory<kDim>;
+  static constexpr int kScoreTiles = Memory::kTile / 8;
+  const AttentionCall& call;
+  const Memory& memory;
+  int lane;
+  int flat[2];               // of this lane's rows; past the end for rows that are not there
+  PositionRange seen[2];     // by them, of the sequence at hand
+  uint32_t q[kDim / 16][4];  // times scale
+  float o[kDim / 8][4];      // sum of weight * v, as C tiles
+  float max[2], sum[2];      // sum: over the columns that this lane has
+
+  __device__ bool exists(int r, int n_rows) const { return flat[r] < n_rows; }
+
+  __device__ void load_q(int kv_head, int n_rows) {
+    const float* rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const QueryRow row = query_row(exists(r, n_rows) ? flat[r] : 0, call.group);
+      const int64_t head = static_cast<int64_t>(row.token) * call.n_head + kv_head * call.group + row.head;
+      rows[r] = call.q + head * call.k.head_dim;
+      max[r] = -INFINITY;
+      sum[r] = 0.0f;
+    }
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int col = 16 * step + place_in_a(lane, i, 0).col;
+        float2 x{};
+        if (col < call.k.head_dim && exists(i & 1, n_rows))
+          x = *reinterpret_cast<const float2*>(rows[i & 1] + col);
+        q[step][i] = Operands::pack(x.x * call.scale, x.y * call.scale);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kDim / 8; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[tile][i] = 0.0f;
+    }
+  }
+
+  __device__ void scores(int stage, float (&s)[kScoreTiles][4]) const {
+    const Place at = key_row_of(lane);
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[tile][i] = 0.0f;
+    }
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      if (16 * step >= call.k.head_dim) break;
+#pragma unroll
+      for (int tile = 0; tile < kScoreTiles; tile += 2) {
+        uint32_t b[4];
+        load_matrices(b, &memory.k[stage][8 * tile + at.row][16 * step + at.col]);
+        Operands::multiply(s[tile], q[step], b[0], b[1]);
+        Operands::multiply(s[tile + 1], q[step], b[2], b[3]);
+      }
+    }
+  }
+
+  __device__ void cap_and_mask(int first, float (&s)[kScoreTiles][4]) const {
+    if (call.softcap > 0.0f) {
+#pragma unroll
+      for (int tile = 0; tile < kScoreTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[tile][i] = capped(s[tile][i], call.softcap);
+      }
+    }
+    const int from = int_max(seen[0].begin, seen[1].begin), to = int_min(seen[0].end, seen[1].end);
+    if (first >= from && first + Memory::kTile <= to) return;
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int position = first + 8 * tile + place_in_c(lane, i).col;
+        if (position < seen[i >> 1].begin || position >= seen[i >> 1].end) s[tile][i] = -INFINITY;
+      }
+    }
+  }
+
+  // Scores to weights; the sums so far are scaled to the new maxima.
+  __device__ void soften(float (&s)[kScoreTiles][4]) {
+    float factor[2], base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float most = max[r];
+#pragma unroll
+      for (int tile = 0; tile < kScoreTiles; ++tile)
+        most = fmaxf(most, fmaxf(s[tile][2 * r], s[tile][2 * r + 1]));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+      base[r] = finite_max(most);
+      factor[r] = exp_of(max[r] - base[r]);
+      max[r] = most;
+      sum[r] *= factor[r];
+    }
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[tile][i] = exp_of(s[tile][i] - base[i >> 1]);
+        sum[i >> 1] += s[tile][i];
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kDim / 8; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[tile][i] *= factor[i >> 1];
+    }
+  }
+
+  __device__ void add_values(int stage, const float (&s)[kScoreTiles][4]) {
+    const Place at = value_row_of(lane);
+#pragma unroll
+    for (int step = 0; step < kScoreTiles / 2; ++step) {
+      uint32_t weights[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float* c = s[2 * step + weight_tile(r)] + weight_register(r);
+        weights[r] = Operands::pack(c[0], c[1]);
+      }
+#pragma unroll
+      for (int tile = 0; tile < kDim / 8; tile += 2) {
+        if (8 * tile >= call.v.head_dim) break;
+        uint32_t b[4];
+        load_matrices_trans(b, &memory.v[stage][16 * step + at.row][8 * tile + at.col]);
+        Operands::multiply(o[tile], weights, b[0], b[1]);
+        Operands::multiply(o[tile + 1], weights, b[2], b[3]);
+      }
+    }
+  }
+
+  // One tile of positions; warps that see none of it only waited for it.
+  __device__ void attend(int first, int stage) {
+    const int end = first + Memory::kTile;
+    const bool sees =
+        (first < seen[0].end && end > seen[0].begin) || (first < seen[1].end && end > seen[1].begin);
+    if (!__any_sync(kAllLanes, sees)) return;
+    float s[kScoreTiles][4];
+    scores(stage, s);
+    cap_and_mask(first, s);
+    soften(s);
+    add_values(stage, s);
+  }
+
+  // The whole result, or a split's partial one.
+  __device__ void store(int kv_head, int n_rows, int split) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 1);
+      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 2);
+      if (!exists(r, n_rows)) continue;
+      const QueryRow row = query_row(flat[r], call.group);
+      const int head = kv_head * call.group + row.head;
+      const int64_t to = call.partial(row.token, head, split);
+      float factor = 1.0f;
+      float* target = call.acc + to * call.v.head_dim;
+      if (call.n_splits > 1) {
+        if (lane % 4 == 0) {
+          call.max[to] = max[r];
+          call.sum[to] = sum[r];
+        }
+      } else {
+        const float sink = sink_of(call, head), most = finite_max(fmaxf(max[r], sink));
+        factor = merge_weight(max[r], sum[r], most);
+        const float total =
+            (factor == 0.0f ? 0.0f : sum[r] * factor) + (call.sinks.data ? exp_of(sink - most) : 0.0f);
+        factor = total == 0.0f ? 0.0f : factor / total;
+        target = call.y + to * call.v.head_dim;
+      }
+#pragma unroll
+      for (int tile = 0; tile < kDim / 8; ++tile) {
+        const int col = 8 * tile + place_in_c(lane, 0).col;
+        if (8 * tile >= call.v.head_dim) break;
+        *reinterpret_cast<float2*>(target + col) = {o[tile][2 * r] * factor, o[tile][2 * r + 1] * factor};
+      }
+    }
+  }
+};
+
+// Grid: x key-value head, y tile of query rows (the last first: they see most), z split.
+template <class Operands, int kDim, bool kNative>
+__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
+    attention_prefill(const __grid_constant__ AttentionCall call) {
+  using Memory = PrefillMemory<kDim>;
+  extern __shared__ __align__(16) uint8_t shared[];
+  Memory& memory = *reinterpret_cast<Memory*>(shared);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, kv_head = blockIdx.x;
+  const int n_rows = call.n_tokens * call.group;
+  const int row0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueryTile;
+  const int row_last = int_min(row0 + kQueryTile, n_rows) - 1;
+  const int token0 = query_row(row0, call.group).token,
+            n_tokens = query_row(row_last, call.group).token - token0 + 1;
+
+  const TileLoader<Operands, kDim, kNative> loader{call, memory, kv_head};
+  loader.clear_padding();
+  for (int i = threadIdx.x; i < n_tokens; i += kThreads) {
+    memory.positions[i] = call.positions[token0 + i];
+    memory.sequences[i] = call.sequences[token0 + i];
+  }
+  PrefillWarp<Operands, kDim> work{call, memory, lane};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) work.flat[r] = row0 + 16 * warp + place_in_c(lane, 2 * r).row;
+  work.load_q(kv_head, n_rows);
+  __syncthreads();
+
+  for (int leader = 0; leader < n_tokens; ++leader) {
+    if (!leads_sequence(memory.sequences, leader)) continue;
+    const int32_t sequence = memory.sequences[leader];
+    const PositionRange any =
+        seen_by_any(memory.positions, memory.sequences, n_tokens, sequence, call.window);
+    const PositionRange range = split_of(any, blockIdx.z, call.n_splits);
+    if (range.begin >= range.end) continue;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = work.exists(r, n_rows) ? query_row(work.flat[r], call.group).token - token0 : 0;
+      const bool mine = work.exists(r, n_rows) && memory.sequences[i] == sequence;
+      work.seen[r] = mine ? seen_by(memory.positions[i], call.window) : PositionRange{0, 0};
+      work.seen[r] = {int_max(work.seen[r].begin, range.begin), int_min(work.seen[r].end, range.end)};
+    }
+    const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;
+    int first = range.begin / Memory::kTile * Memory::kTile;
+    loader.load(table, range, first, 0);
+    for (int stage = 0; first < range.end; first += Memory::kTile, stage ^= 1) {
+      wait_copies<0>();
+      __syncthreads();  // this tile is here, and the other stage has been read
+      if (first + Memory::kTile < range.end) loader.load(table, range, first + Memory::kTile, stage ^ 1);
+      work.attend(first, stage);
+    }
+    __syncthreads();  // the last tile has been read
+  }
+  work.store(kv_head, n_rows, blockIdx.z);
+}
+
+template <class Operands, int kDim, bool kNative>
+AttentionKernel kernel_of() {
+  return {attention_prefill<Operands, kDim, kNative>, kThreads, sizeof(PrefillMemory<kDim>)};
+}
+
+template <class Operands, bool kNative>
+AttentionKernel choose_dim(int head_dim) {
+  if (head_dim <= 64) return kernel_of<Operands, 64, kNative>();
+  if (head_dim <= 128) return kernel_of<Operands, 128, kNative>();
+  return kernel_of<Operands, 256, kNative>();
+}
+
+// What fits into f16 without loss of range; rounding it once more costs half a unit.
+bool is_half_like(DType dtype) {
+  return dtype == DType::F16 || dtype == DType::Q8_0 || dtype == DType::Q4_0;
+}
+
+}  // namespace
+
+AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit) {
+  const int most = int_max(call.k.head_dim, call.v.head_dim);
+  if (most > 256 || call.k.head_dim % 8 != 0 || call.v.head_dim % 8 != 0) return {};
+  AttentionKernel chosen;
+  const auto both_are = [&](DType dtype) { return call.k.dtype == dtype && call.v.dtype == dtype; };
+  if (both_are(DType::F16)) {
+    chosen = choose_dim<HalfOperands, true>(most);
+  } else if (both_are(DType::BF16)) {
+    chosen = choose_dim<BFloatOperands, true>(most);
+  } else if (is_half_like(call.k.dtype) && is_half_like(call.v.dtype)) {
+    chosen = choose_dim<HalfOperands, false>(most);
+  }
+  return chosen.shared_bytes <= shared_limit ? chosen : AttentionKernel{};
+}
+
+void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(call.n_head_kv),
+                  static_cast<unsigned>(query_tiles(call.n_tokens, call.group)),
+                  static_cast<unsigned>(call.n_splits));
+  kernel.kernel<<<grid, kernel.n_threads, kernel.shared_bytes, stream>>>(call);
+  check_launch("attention_prefill");
+}
+
+}  // namespace tandem::cuda
