@@ -24,7 +24,8 @@ __device__ inline float sum_of_slices(const float* partial, int pair, int slice_
 }
 
 template <int N>
-__global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4) matvec_kernel(const __grid_constant__ MatvecArgs args) {
+__global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
+    matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2 * N];
   let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -46,9 +47,11 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4) matvec_kern
   }
 }
 
-// A block of the grid's x is rows, of its y a slot: a token, or one of a token's chosen experts, from token0 on.
+// A block of the grid's x is rows, of its y a slot: a token, or one of a token's chosen experts, from token0
+// on.
 template <int = 0>
-__global__ void __launch_bounds__(32 * kMatvecWarps, 5) expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
+__global__ void __launch_bounds__(32 * kMatvecWarps, 5)
+    expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2];
   let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -67,7 +70,8 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, 5) expert_matvec_kernel(con
   const int pair = static_cast<int>(threadIdx.x);
   if (pair < pairs_per_block(args.slice_bits)) {
     store_pair(args, 0, block * pairs_per_block(args.slice_bits) + pair, slot,
-               sum_of_slices<1>(partial, pair, args.slice_bits, 0), sum_of_slices<1>(partial, pair, args.slice_bits, 1));
+               sum_of_slices<1>(partial, pair, args.slice_bits, 0),
+               sum_of_slices<1>(partial, pair, args.slice_bits, 1));
   }
 }
 

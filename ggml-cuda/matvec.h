@@ -1,14 +1,15 @@
 // Products of 1 to 8 tokens: every weight is read once, and how fast it is read is all that counts.
 //
-// A block is 4 warps. A pair of rows (two neighbours of a matrix; or a row of the gate and the same row of the up
-// matrix, for glu) belongs to 1, 2 or 4 warps, which share its columns: lane l of slice s of n takes the pieces
-// 32 s + l, + 32 n, ... of both rows, a piece being a block of 32 columns of a quantized row (16 bytes or so in
-// one load) or 16 bytes of a row of floats. Lanes read consecutive pieces; the next pieces are requested before the
-// current ones are used, and the first ones before the previous kernel has ended. Partial sums go through shuffles, then
-// through shared memory, in a fixed order.
+// A block is 4 warps. A pair of rows (two neighbours of a matrix; or a row of the gate and the same row of
+// the up matrix, for glu) belongs to 1, 2 or 4 warps, which share its columns: lane l of slice s of n takes
+// the pieces 32 s + l, + 32 n, ... of both rows, a piece being a block of 32 columns of a quantized row (16
+// bytes or so in one load) or 16 bytes of a row of floats. Lanes read consecutive pieces; the next pieces are
+// requested before the current ones are used, and the first ones before the previous kernel has ended.
+// Partial sums go through shuffles, then through shared memory, in a fixed order.
 //
-// Floor: the bytes of the weights over the memory's bandwidth (4096 x 4096 in Q4_K: 9.4 MB, 3.1 us at 3 TB/s). At n = 1
-// unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a comes near its own limit.
+// Floor: the bytes of the weights over the memory's bandwidth (4096 x 4096 in Q4_K: 9.4 MB, 3.1 us at 3
+// TB/s). At n = 1 unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a
+// comes near its own limit.
 //
 // What a thread does is written for the host too, but for shuffles and barriers, so that tests can run it.
 #pragma once
@@ -48,7 +49,7 @@ struct MatvecArgs {
   int token0 = 0;                // of this launch, experts only
   int n_used = 1;
   int n_targets = 0;
-  int slice_bits = 0;            // 1, 2 or 4 warps a pair
+  int slice_bits = 0;  // 1, 2 or 4 warps a pair
   MatvecMode mode = MatvecMode::linear;
   Activation activation = Activation::silu;
 };
@@ -58,12 +59,16 @@ TANDEM_HD constexpr bool is_paired(MatvecMode mode) {  // two rows of two matric
 }
 
 // Pairs of rows of a matrix of m rows.
-TANDEM_HD constexpr int n_pairs(MatvecMode mode, int m) { return is_paired(mode) ? m : (m + 1) / 2; }
+TANDEM_HD constexpr int n_pairs(MatvecMode mode, int m) {
+  return is_paired(mode) ? m : (m + 1) / 2;
+}
 
-TANDEM_HD constexpr int pairs_per_block(int slice_bits) { return kMatvecWarps >> slice_bits; }
+TANDEM_HD constexpr int pairs_per_block(int slice_bits) {
+  return kMatvecWarps >> slice_bits;
+}
 
-// log2 of the warps that share a row pair. Few, so that a lane has four pieces of a row and what surrounds them weighs
-// little; more where there are too few rows to keep the memory busy.
+// log2 of the warps that share a row pair. Few, so that a lane has four pieces of a row and what surrounds
+// them weighs little; more where there are too few rows to keep the memory busy.
 constexpr int matvec_slice_bits(int pairs, int pieces, int n_multiprocessors) {
   int bits = 0;
   while (bits < 2 && 128 << (bits + 1) <= pieces) ++bits;
@@ -93,7 +98,8 @@ TANDEM_HD inline int dot_4_bytes(uint32_t a, uint32_t b, int sum) {
 #ifdef __CUDA_ARCH__
   return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
 #else
-  for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(a >> 8 * i & 0xff) * static_cast<int8_t>(b >> 8 * i & 0xff);
+  for (int i = 0; i < 4; ++i)
+    sum += static_cast<int8_t>(a >> 8 * i & 0xff) * static_cast<int8_t>(b >> 8 * i & 0xff);
   return sum;
 #endif
 }
@@ -104,9 +110,9 @@ struct RowPair {
   uint32_t first[2];
 };
 
-// Calls use(raw, piece) for the pieces first, first + step, ... below count, whose `raw` load(raw, piece, valid) has
-// requested one turn before; the first before the previous kernel's results are waited for. Two buffers in turn, so that
-// nothing moves between registers.
+// Calls use(raw, piece) for the pieces first, first + step, ... below count, whose `raw` load(raw, piece,
+// valid) has requested one turn before; the first before the previous kernel's results are waited for. Two
+// buffers in turn, so that nothing moves between registers.
 template <class Raw, class Load, class Use>
 TANDEM_HD inline void stream_pieces(uint32_t first, uint32_t step, uint32_t count, Load&& load, Use&& use) {
   Raw a{}, b{};
@@ -124,10 +130,12 @@ TANDEM_HD inline void stream_pieces(uint32_t first, uint32_t step, uint32_t coun
   }
 }
 
-// What one piece of a quantized row adds to the sum of one token. codes [4]; x: the bytes of the block's halves.
+// What one piece of a quantized row adds to the sum of one token. codes [4]; x: the bytes of the block's
+// halves.
 template <DType T>
-TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& scales, const uint32_t* x_first,
-                                     const uint32_t* x_second, const BlockMeta& meta) {
+TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& scales,
+                                     const uint32_t* x_first, const uint32_t* x_second,
+                                     const BlockMeta& meta) {
   using F = Format<T>;
   int first = 0, second = 0;
 #ifdef __CUDA_ARCH__
@@ -146,7 +154,8 @@ TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& 
   if constexpr (F::kHalves) {
     product = scales.scale[0] * static_cast<float>(first) + scales.scale[1] * static_cast<float>(second);
     if constexpr (F::kMinimum) {
-      product -= scales.minimum[0] * static_cast<float>(sum_first) + scales.minimum[1] * static_cast<float>(sum_second);
+      product -= scales.minimum[0] * static_cast<float>(sum_first) +
+                 scales.minimum[1] * static_cast<float>(sum_second);
     }
   } else {
     product = scales.scale[0] * static_cast<float>(first + second);
@@ -164,8 +173,8 @@ TANDEM_HD inline void load_vector(const void* from, uint32_t* to) {  // 16 bytes
 #endif
 }
 
-// Adds to sums[2][N] what a lane's pieces first, first + step, ... of both rows give with tokens token0 .. token0 + n - 1.
-// step is a multiple of 8.
+// Adds to sums[2][N] what a lane's pieces first, first + step, ... of both rows give with tokens token0 ..
+// token0 + n - 1. step is a multiple of 8.
 template <DType T, int N>
 TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, uint32_t first, uint32_t step,
                                       const ProductInput& input, int token0, int n, float* sums) {
@@ -226,7 +235,8 @@ TANDEM_HD inline void multiply_floats(const RowPair& rows, int k, uint32_t first
   const float* x = input.x + static_cast<int64_t>(token0) * k;
 
   const auto load = [&](Raw& raw, uint32_t piece, bool valid) {
-    for (int r = 0; r < 2; ++r) load_words<4>(at[r] + static_cast<uint64_t>(piece) * kFloatPiece, raw.row[r], valid);
+    for (int r = 0; r < 2; ++r)
+      load_words<4>(at[r] + static_cast<uint64_t>(piece) * kFloatPiece, raw.row[r], valid);
   };
   const auto use = [&](const Raw& raw, uint32_t piece) {
 #ifdef __CUDA_ARCH__
@@ -251,8 +261,9 @@ TANDEM_HD inline void multiply_floats(const RowPair& rows, int k, uint32_t first
 
 // Rows of floats of awkward length, element by element; rare, and small when it happens.
 template <int N>
-TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k, uint32_t first, uint32_t step,
-                                        const ProductInput& input, int token0, int n, float* sums) {
+TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k, uint32_t first,
+                                        uint32_t step, const ProductInput& input, int token0, int n,
+                                        float* sums) {
   wait_for_previous();
   for (uint32_t column = first; column < static_cast<uint32_t>(k); column += step) {
     for (int r = 0; r < 2; ++r) {
@@ -275,9 +286,7 @@ TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k,
 // Calls fn with the function that multiplies rows of w: (rows, first, step, input, token0, n, sums) as above.
 template <int N, class Fn>
 TANDEM_HD inline void with_multiply(const DeviceWeight& w, Fn&& fn) {
-  const auto floats = [&]<DType T>() {
-    fn([&](auto&&... args) { multiply_floats<T, N>(args...); });
-  };
+  const auto floats = [&]<DType T>() { fn([&](auto&&... args) { multiply_floats<T, N>(args...); }); };
   if (w.n_pieces == w.k) return fn([&](auto&&... args) { multiply_elements<N>(w.dtype, args...); });
   switch (w.dtype) {
     case DType::F32: return floats.template operator()<DType::F32>();
@@ -302,8 +311,8 @@ TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, 
   for (int r = 0; r < 2; ++r) {
     const DeviceWeight& w = args.targets[target + (is_paired(args.mode) ? r : 0)].w;
     rows.planes[r] = expert_planes(w, expert);
-    rows.first[r] = static_cast<uint32_t>(row_of_pair(args.mode, pair, r, w.m)) *
-                    static_cast<uint32_t>(w.n_pieces);
+    rows.first[r] =
+        static_cast<uint32_t>(row_of_pair(args.mode, pair, r, w.m)) * static_cast<uint32_t>(w.n_pieces);
   }
   return rows;
 }
@@ -326,10 +335,10 @@ TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare sh
   });
 }
 
-// The same for experts. Of one, number `chosen` of token `token`, warps share the columns; of the weighted sum over all
-// of them, warps share the experts, for an expert's rows are short.
-TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share, int lane,
-                                       float* sums) {
+// The same for experts. Of one, number `chosen` of token `token`, warps share the columns; of the weighted
+// sum over all of them, warps share the experts, for an expert's rows are short.
+TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share,
+                                       int lane, float* sums) {
   const DeviceWeight& w = args.targets[0].w;
   const int n_slices = 1 << args.slice_bits;
   const auto first = static_cast<uint32_t>(lane);
@@ -351,7 +360,8 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
 }
 
 // Stores the sums of both rows of a pair for row `at` of the output (a token, or a slot).
-TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, int at, float first, float second) {
+TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, int at, float first,
+                                 float second) {
   const MatvecTarget& to = args.targets[target];
   const int64_t base = static_cast<int64_t>(at) * to.w.m;
   if (is_paired(args.mode)) {

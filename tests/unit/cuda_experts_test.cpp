@@ -17,7 +17,8 @@ TEST(CudaExpertGroups, TilesCoverEverySlotOfEveryExpertOnce) {
         std::vector<int> counts(n_expert), firsts(n_expert, -1);
         // Some experts are loved more than others.
         for (int s = 0; s < n_slots; ++s) ++counts[rng() % (1 + rng() % static_cast<unsigned>(n_expert))];
-        std::vector<TokenTile> tiles(static_cast<size_t>(max_token_tiles(n_slots, n_expert, tile)), {-1, -1, -1});
+        std::vector<TokenTile> tiles(static_cast<size_t>(max_token_tiles(n_slots, n_expert, tile)),
+                                     {-1, -1, -1});
         const int n_tiles = make_tiles(counts.data(), n_expert, tile, firsts.data(), tiles.data());
         ASSERT_LE(n_tiles, static_cast<int>(tiles.size()));
         int next = 0;

@@ -1,4 +1,5 @@
-// The GPU's products of small batches, run on the host thread by thread: everything but shuffles and barriers.
+// The GPU's products of small batches, run on the host thread by thread: everything but shuffles and
+// barriers.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -57,7 +58,8 @@ TEST_P(CudaMatvec, EqualsTheDequantizedProduct) {
   const DType dtype = GetParam();
   const int block = static_cast<int>(dtype_info(dtype).block_elements);
   for (const auto& [m, k] : {std::pair{1, 32}, {7, 256}, {30, 1024}, {5, 4352}}) {
-    const int cols = block == 1 ? k + (m == 7 ? 3 : 0) : std::max(block, k / block * block);  // odd rows of floats too
+    const int cols =
+        block == 1 ? k + (m == 7 ? 3 : 0) : std::max(block, k / block * block);  // odd rows of floats too
     const HostWeight w(dtype, m, cols, 1, rng);
     for (const int n : {1, 2, 3, 8}) {
       const HostInput x(n, cols, rng);
@@ -83,7 +85,8 @@ TEST_P(CudaMatvec, GluReadsBothMatricesTogether) {
   const HostWeight gate(dtype, m, k, 1, rng), up(dtype, m, k, 1, rng);
   const HostInput x(n, k, rng);
   const std::vector<float> bias = normals(m, rng);
-  for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
+  for (Activation activation :
+       {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
     std::vector<float> y(n * m, NAN), expected(n * m);
     for (int t = 0; t < n; ++t) {
       for (int r = 0; r < m; ++r) {
@@ -107,10 +110,12 @@ TEST_P(CudaMatvec, GluReadsBothMatricesTogether) {
 TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
   const DType dtype = GetParam();
   const int n = 3, n_used = 2, n_expert = 4, m = 256, k = 512;
-  const HostWeight gate(dtype, m, k, n_expert, rng), up(dtype, m, k, n_expert, rng), down(dtype, k, m, n_expert, rng);
+  const HostWeight gate(dtype, m, k, n_expert, rng), up(dtype, m, k, n_expert, rng),
+      down(dtype, k, m, n_expert, rng);
   const HostInput x(n, k, rng);
   const int ids[n][n_used] = {{3, 0}, {1, 2}, {2, 3}};
-  std::vector<float> route, h(n * n_used * m, NAN), residual = normals(n * k, rng), y(n * k, NAN), expected = residual;
+  std::vector<float> route, h(n * n_used * m, NAN), residual = normals(n * k, rng), y(n * k, NAN),
+                                                    expected = residual;
   for (int t = 0; t < n; ++t) {
     for (int id : ids[t]) route.push_back(std::bit_cast<float>(id));
     for (int i = 0; i < n_used; ++i) route.push_back(0.25f + 0.5f * static_cast<float>(i));
@@ -119,7 +124,8 @@ TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
     for (int pair = 0; pair < pairs; ++pair) {
       float sums[2] = {};
       for (int slice = 0; slice < 1 << args.slice_bits; ++slice) {
-        for (int lane = 0; lane < 32; ++lane) expert_lane_sums(args, token, chosen, {pair, slice}, lane, sums);
+        for (int lane = 0; lane < 32; ++lane)
+          expert_lane_sums(args, token, chosen, {pair, slice}, lane, sums);
       }
       store_pair(args, 0, pair, slot, sums[0], sums[1]);
     }
@@ -140,7 +146,8 @@ TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
     for (int i = 0; i < n_used; ++i) {
       const int s = t * n_used + i;
       for (int r = 0; r < m; ++r) {
-        const float want = activate(Activation::silu, x.dot(gate, ids[t][i], r, t)) * x.dot(up, ids[t][i], r, t);
+        const float want =
+            activate(Activation::silu, x.dot(gate, ids[t][i], r, t)) * x.dot(up, ids[t][i], r, t);
         ASSERT_NEAR(h[s * m + r], want, 1e-3f * (1.0f + std::fabs(want)));
       }
       for (int r = 0; r < k; ++r) {
@@ -167,7 +174,8 @@ TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
   std::vector<std::unique_ptr<HostWeight>> weights;
   std::vector<std::vector<float>> y, expected;
   MatvecArgs args;
-  for (const auto& [dtype, m] : {std::pair{DType::Q4_K, 33}, {DType::Q6_K, 1}, {DType::F16, 8}, {DType::Q8_0, 17}}) {
+  for (const auto& [dtype, m] :
+       {std::pair{DType::Q4_K, 33}, {DType::Q6_K, 1}, {DType::F16, 8}, {DType::Q8_0, 17}}) {
     const HostWeight& w = *weights.emplace_back(std::make_unique<HostWeight>(dtype, m, k, 1, rng));
     y.emplace_back(2 * m, NAN);
     expected.emplace_back(2 * m);
@@ -188,7 +196,8 @@ TEST(CudaMatvecShares, CoverEveryPieceOnce) {
       for (int warp = 0; warp < kMatvecWarps; ++warp) {
         const WarpShare share = warp_share(block, warp, bits);
         for (int lane = 0; lane < 32; ++lane) {
-          for (int piece = 32 * share.slice + lane; piece < 300; piece += 32 << bits) seen.insert({share.pair, piece});
+          for (int piece = 32 * share.slice + lane; piece < 300; piece += 32 << bits)
+            seen.insert({share.pair, piece});
         }
       }
     }
