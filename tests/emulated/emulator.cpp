@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <memory>
@@ -48,6 +49,7 @@ Fiber* current = nullptr;
 const std::function<void()>* body = nullptr;
 unsigned n_threads = 0;
 uint32_t order_seed = 1;
+std::vector<const void*> poisoned;  // shared variables of this block
 
 void enter() {
   (*body)();
@@ -92,34 +94,50 @@ void prepare_fibers(dim3 block) {
   }
 }
 
-// The fibers that can run, in an order that changes.
-void run_ready() {
+unsigned draw() {
   order_seed = order_seed * 1664525u + 1013904223u;
-  const unsigned first = order_seed >> 8, step = order_seed >> 31 ? 1 : n_threads - 1;
-  for (unsigned i = 0, at = first % n_threads; i < n_threads; ++i, at = (at + step) % n_threads) {
-    if (fibers[at].state == State::ready) resume(fibers[at]);
+  return order_seed >> 8;
+}
+
+// Those of fibers first .. end - 1 that can run, in an order that changes.
+void run_ready(unsigned first, unsigned end) {
+  const unsigned count = end - first, from = draw() % count, step = draw() & 1 ? 1 : count - 1;
+  for (unsigned i = 0, at = from; i < count; ++i, at = (at + step) % count) {
+    if (fibers[first + at].state == State::ready) resume(fibers[first + at]);
   }
 }
 
-// Lets warps go on whose lanes have all come to the same point. False when there are none.
-bool release_warps() {
-  bool released = false;
-  for (unsigned first = 0; first < n_threads; first += 32) {
-    const unsigned end = std::min(first + 32, n_threads);
-    unsigned n_waiting = 0, n_done = 0;
-    for (unsigned i = first; i < end; ++i) {
-      n_waiting += fibers[i].state == State::at_warp;
-      n_done += fibers[i].state == State::done;
+// Lets a warp go on whose lanes have all come to the same point. False where they wait for the block, or have ended.
+bool release_warp(unsigned first, unsigned end) {
+  unsigned n_waiting = 0, n_done = 0;
+  for (unsigned i = first; i < end; ++i) {
+    n_waiting += fibers[i].state == State::at_warp;
+    n_done += fibers[i].state == State::done;
+  }
+  if (n_waiting == 0) return false;
+  if (n_waiting + n_done < end - first) fail("lanes of a warp wait for each other at different points");
+  if (n_done > 0) fail("a lane that has ended is waited for by its warp");
+  for (unsigned i = first; i < end; ++i) fibers[i].state = State::ready;
+  return true;
+}
+
+// Runs every warp up to the block's next barrier: one after the other, or in step.
+void run_warps() {
+  const unsigned n_warps = (n_threads + 31) / 32, from = draw() % n_warps;
+  const bool in_step = draw() & 1;
+  bool again = true;
+  while (again) {
+    again = false;
+    for (unsigned i = 0; i < n_warps; ++i) {
+      const unsigned first = (from + i) % n_warps * 32, end = std::min(first + 32, n_threads);
+      do {
+        run_ready(first, end);
+      } while (release_warp(first, end) && (!in_step || (again = true, false)));
     }
-    if (n_waiting == 0) continue;
-    if (n_waiting + n_done < end - first) fail("lanes of a warp wait for each other at different points");
-    if (n_done > 0) fail("a lane that has ended is waited for by its warp");
-    for (unsigned i = first; i < end; ++i) fibers[i].state = State::ready;
-    released = true;
   }
-  return released;
 }
 
+// Lets all go on when all have come to the barrier.
 bool release_block() {
   bool released = false;
   for (unsigned i = 0; i < n_threads; ++i) {
@@ -128,6 +146,16 @@ bool release_block() {
     released = true;
   }
   return released;
+}
+
+void run_block(const Shape& shape, dim3 index) {
+  now.block = index;
+  poisoned.clear();
+  std::memset(shared_memory, 0xff, std::min(kSharedBytes, shape.shared_bytes + 64));
+  prepare_fibers(shape.block);
+  do {
+    run_warps();
+  } while (release_block());
 }
 
 }  // namespace
@@ -147,6 +175,11 @@ int lane() { return current->number % 32; }
 void wait_for_block() { wait(State::at_block); }
 void wait_for_warp() { wait(State::at_warp); }
 void* dynamic_shared() { return shared_memory; }
+void poison_shared(void* variable, size_t n_bytes) {
+  if (std::find(poisoned.begin(), poisoned.end(), variable) != poisoned.end()) return;
+  poisoned.push_back(variable);
+  std::memset(variable, 0xff, n_bytes);
+}
 AsyncCopies& async_copies() { return current->copies; }
 
 // Two sets of words take turns: a lane can be at most one exchange ahead of one that still reads.
@@ -164,20 +197,13 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel) {
   body = &kernel;
   now.block_dim = shape.block;
   now.grid_dim = shape.grid;
-  for (unsigned z = 0; z < shape.grid.z; ++z) {
-    for (unsigned y = 0; y < shape.grid.y; ++y) {
-      for (unsigned x = 0; x < shape.grid.x; ++x) {
-        now.block = dim3(x, y, z);
-        std::memset(shared_memory, 0xff, std::min(kSharedBytes, shape.shared_bytes + 64));
-        prepare_fibers(shape.block);
-        do {
-          run_ready();
-        } while (release_warps() || release_block());
-        for (unsigned i = 0; i < n_threads; ++i) {
-          if (fibers[i].state != State::done) fail("a block that does not end");
-        }
-      }
-    }
+  const dim3 grid = shape.grid;
+  const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z;
+  const bool last_first = draw() & 1;
+  for (uint64_t i = 0; i < n_blocks; ++i) {
+    const uint64_t at = last_first ? n_blocks - 1 - i : i;
+    run_block(shape, dim3(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                          static_cast<unsigned>(at / grid.x / grid.y)));
   }
   current = nullptr;
 }

@@ -3,10 +3,12 @@
 // stands for the toolkit's headers.
 //
 // The threads of a block are fibers. They run one at a time, in changing order, each until it waits at a barrier or
-// takes part in something that its warp does together (shuffles, votes, matrix products); blocks run one after the
-// other. Streams do nothing before somebody waits for them. Memory of the device is full of NaN when it is given out and
-// has inaccessible pages around it; asynchronous copies arrive as late as they may. What is not allowed (divergent
-// barriers, ended lanes in a shuffle, launches beyond the limits) ends the program with a message.
+// takes part in something that its warp does together (shuffles, votes, matrix products); between two barriers of a
+// block its warps run in step, or one after the other, and blocks run first to last or last to first. So what a missing
+// barrier leaves to chance comes out differently now and then. Streams do nothing before somebody waits for them. Memory
+// of the device, and a block's shared memory, is full of NaN at first; behind device memory are inaccessible pages;
+// asynchronous copies arrive as late as they may; vectors that are not aligned end the program, and so does what else is
+// not allowed (divergent barriers, ended lanes in a shuffle, launches beyond the limits).
 //
 // It is slow and checks results, not speed: sums of tensor cores are in F32 with one order. One thread.
 #pragma once
@@ -72,6 +74,7 @@ struct Words {
 };
 const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words);  // [32], until the lane's next exchange
 void* dynamic_shared();
+void poison_shared(void* variable, size_t n_bytes);  // once a block, by the first thread that comes
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 template <class T>

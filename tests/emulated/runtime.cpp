@@ -42,7 +42,7 @@ struct EmulatedEvent {
 
 namespace {
 
-constexpr size_t kPage = 4096, kTotalBytes = size_t{4} << 30;
+constexpr size_t kPage = 4096, kAlignment = 64, kTotalBytes = size_t{4} << 30;
 constexpr size_t kDefaultShared = 48 << 10, kMaxShared = 227 << 10;
 
 struct Allocation {
@@ -119,11 +119,11 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 
 // ---- Memory ----
 
-// The end of an allocation is the end of a page, but for what 256-byte alignment leaves; what is behind it and before it
-// cannot be touched.
+// An allocation ends where a page ends, but for what alignment leaves; what is behind it cannot be touched, nor can the
+// page before. What alignment leaves is full of NaN and is looked at when the memory is given back.
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
   if (n_bytes > kTotalBytes - used_bytes) return report(cudaErrorMemoryAllocation);
-  const size_t room = round_up(std::max<size_t>(n_bytes, 1), 256), pages = round_up(room, kPage);
+  const size_t room = round_up(std::max<size_t>(n_bytes, 1), kAlignment), pages = round_up(room, kPage);
   const size_t mapping_bytes = pages + 2 * kPage;
   void* mapping = mmap(nullptr, mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return report(cudaErrorMemoryAllocation);
@@ -140,6 +140,10 @@ cudaError_t cudaFree(void* address) {
   synchronize();
   const auto found = allocations.find(address);
   if (found == allocations.end()) return report(cudaErrorInvalidValue);
+  const auto* begin = static_cast<const std::byte*>(address);
+  for (size_t i = found->second.n_bytes; i < round_up(found->second.n_bytes, kAlignment); ++i) {
+    if (begin[i] != std::byte{0xff}) emulator::fail("%zu bytes, and byte %zu was written", found->second.n_bytes, i);
+  }
   munmap(found->second.mapping, found->second.mapping_bytes);
   used_bytes -= found->second.n_bytes;
   allocations.erase(found);

@@ -3,8 +3,8 @@
 
     translate.py FROM TO     translates every source and header of FROM (ggml-cuda/) into the folder TO
 
-What only nvcc understands becomes calls of emulator.h: launches in triple angle brackets, dynamic shared memory, and
-inline PTX. All else, kernels included, stays as it is. Files that did not change keep their time.
+What only nvcc understands becomes calls of emulator.h: launches in triple angle brackets, shared memory, and inline
+PTX. All else, kernels included, stays as it is. Files that did not change keep their time.
 """
 
 import pathlib
@@ -99,7 +99,9 @@ def translate_launches(text):
 
 def translate_shared(text):
     pattern = re.compile(r"extern __shared__\s+(?:__align__\(\d+\)\s*)?([\w:]+)\s+(\w+)\[\];")
-    return pattern.sub(r"\1* \2 = static_cast<\1*>(::emulator::dynamic_shared());", text)
+    text = pattern.sub(r"\1* \2 = static_cast<\1*>(::emulator::dynamic_shared());", text)
+    pattern = re.compile(r"__shared__\s+([\w:]+)\s+(\w+)((?:\[[^;]*\])?);")
+    return pattern.sub(r"static \1 \2\3; ::emulator::poison_shared(&\2, sizeof \2);", text)
 
 
 def translate(text):
