@@ -34,6 +34,15 @@ std::unique_ptr<Device> make_device_under_test(std::string& why) {
   return nullptr;
 }
 
+bool on_short_list() {
+#ifdef TANDEM_EMULATED_GPU
+  const char* choice = std::getenv("TANDEM_GPU_TESTS");
+  return choice == nullptr || std::string_view(choice) != "all";
+#else
+  return false;
+#endif
+}
+
 std::vector<DType> computable_dtypes() {
   std::vector<DType> dtypes;
   for (const DTypeInfo& info : all_dtypes()) {

@@ -2,7 +2,8 @@
 // on it and on the CPU's scalar reference, everything through the Device interface.
 //
 // The device is the first GPU; without one every test skips. TANDEM_GPU_TESTS_ON=simulated puts the simulated device
-// in its place: that tests the tests.
+// in its place: that tests the tests. Built for the emulator (tests/emulated/) they run the same kernels on the host, by
+// a shorter list: TANDEM_GPU_TESTS=all asks for the whole of it.
 #pragma once
 
 #include <array>
@@ -37,6 +38,16 @@ class GpuTest : public testing::Test {
   std::unique_ptr<Device> device_;
   Random random_;
 };
+
+// What a list is shortened to on the emulator: every step-th entry, the first among them.
+bool on_short_list();
+template <class T>
+std::vector<T> some_of(std::vector<T> all, size_t step) {
+  if (!on_short_list()) return all;
+  std::vector<T> some;
+  for (size_t i = 0; i < all.size(); i += step) some.push_back(all[i]);
+  return some;
+}
 
 std::vector<DType> computable_dtypes();
 double relative_error(std::span<const float> out, std::span<const float> reference);
