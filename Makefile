@@ -98,7 +98,7 @@ install: binary  ## install the program under PREFIX (DESTDIR is honoured)
 
 asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, run every test
 	@scripts/install_deps.sh --tests
-	@$(call configure,build-asan,-DTANDEM_TESTS=ON -DTANDEM_SANITIZE=address$(comma)undefined)
+	@$(call configure,build-asan,-DTANDEM_TESTS=ON -DTANDEM_CUDA=OFF -DTANDEM_SANITIZE=address$(comma)undefined)
 	@$(call build,build-asan)
 	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  ctest --test-dir build-asan -j $(JOBS) --output-on-failure --no-tests=error

@@ -58,20 +58,36 @@ GgufWriter::GgufWriter(const std::string& path, uint64_t alignment)
       !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
     throw_error(ErrorCode::io, "%s: cannot write: it exists and is not a regular file", path.c_str());
   }
+  open_temporary();
+  buffer_.reserve(kBufferBytes);
+}
+
+// By a link of /proc a file without a name can be given one.
+std::string GgufWriter::descriptor_path() const {
+  return "/proc/self/fd/" + std::to_string(fd_);
+}
+
+void GgufWriter::open_temporary() {
+  const size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+  fd_ = open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (fd_ >= 0 && access(descriptor_path().c_str(), F_OK) == 0) return;
+  if (fd_ >= 0) close(fd_);
   fd_ = open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create");
-  buffer_.reserve(kBufferBytes);
+  named_ = true;
 }
 
 GgufWriter::~GgufWriter() {
   if (fd_ < 0) return;
   close(fd_);
-  unlink(temporary_path_.c_str());
+  if (named_) unlink(temporary_path_.c_str());
 }
 
 void GgufWriter::fail(const char* doing) const {
-  throw_error(ErrorCode::io, "%s: cannot %s (%" PRIu64 " bytes so far): %s", temporary_path_.c_str(), doing,
-              n_written_ - buffer_.size(), strerror(errno));
+  throw_error(ErrorCode::io, "%s: cannot %s (%" PRIu64 " bytes so far): %s",
+              (named_ ? temporary_path_ : path_).c_str(), doing, n_written_ - buffer_.size(),
+              strerror(errno));
 }
 
 void GgufWriter::add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims) {
@@ -157,12 +173,25 @@ void GgufWriter::flush() {
   buffer_.clear();
 }
 
-void GgufWriter::finish() {
+void GgufWriter::complete() {
   if (!header_written_) write_header();
   TANDEM_CHECK(fd_ >= 0 && n_left_ == 0 && n_begun_ == tensors_.size());
   pad_to_alignment();  // some readers want the last tensor padded too
   flush();
   if (fsync(fd_) != 0) fail("sync");
+  complete_ = true;
+}
+
+void GgufWriter::finish() {
+  if (!complete_) complete();
+  if (!named_) {  // a link cannot replace a file, so it is linked beside the target and renamed
+    unlink(temporary_path_.c_str());
+    if (linkat(AT_FDCWD, descriptor_path().c_str(), AT_FDCWD, temporary_path_.c_str(), AT_SYMLINK_FOLLOW) !=
+        0) {
+      fail("name");
+    }
+    named_ = true;
+  }
   if (rename(temporary_path_.c_str(), path_.c_str()) != 0) fail("rename to its final name");
   close(fd_);
   fd_ = -1;

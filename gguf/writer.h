@@ -1,10 +1,11 @@
 // GgufWriter: writes a GGUF v3 file as a stream, so that a model larger than memory can be written.
 //
 // Use: set metadata(), declare every tensor with add_tensor(), then for each in that order begin_tensor() and
-// append() until it is full, then finish(). Everything goes to a temporary file beside the target, which
-// finish() renames to the target; without finish() the destructor removes it, so nothing half-written has the
-// final name. Ownership: owns the temporary file. Not thread-safe. Throws Error(io) when the disk refuses;
-// using it out of order, or with a wrong number of bytes, is a bug (TANDEM_CHECK).
+// append() until it is full, then finish(). Nothing half-written ever has the final name: everything goes to
+// a temporary file beside the target that takes its name in finish(). Where the file system can, the
+// temporary has no name at all, and is gone even when the process is killed; elsewhere it is PATH.tmp-PID,
+// which the destructor removes. Ownership: owns the temporary file. Not thread-safe. Throws Error(io) when
+// the disk refuses; using it out of order, or with a wrong number of bytes, is a bug (TANDEM_CHECK).
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,10 @@ class GgufWriter {
     append(bytes);
   }
 
-  // Completes the file under its final name, durable on disk.
+  // Everything is on disk, durably, but not yet under the final name: of several files that belong together
+  // all are completed before the first is finished.
+  void complete();
+  // Completes the file, if that is still to be done, and gives it its final name.
   void finish();
 
  private:
@@ -56,6 +60,8 @@ class GgufWriter {
   void put(std::span<const std::byte> bytes);  // through the buffer
   void pad_to_alignment();
   void flush();
+  void open_temporary();
+  std::string descriptor_path() const;
   [[noreturn]] void fail(const char* doing) const;
 
   std::string path_, temporary_path_;
@@ -67,7 +73,8 @@ class GgufWriter {
   uint64_t n_written_ = 0;  // bytes of the file so far, buffered ones included
   size_t n_begun_ = 0;      // tensors
   uint64_t n_left_ = 0;     // bytes that the current tensor still needs
-  bool header_written_ = false;
+  bool header_written_ = false, complete_ = false;
+  bool named_ = false;  // the temporary has a name
 };
 
 }  // namespace tandem

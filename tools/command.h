@@ -15,5 +15,8 @@ void add_tokenize(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_quantize(CLI::App& app);
+void add_template(CLI::App& app);
+void add_split(CLI::App& app);
+void add_merge(CLI::App& app);
 
 }  // namespace tandem::tools

@@ -17,8 +17,20 @@ namespace tandem::tools {
 namespace {
 
 // The one place where a command is registered, in the order of the help page.
-constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,    add_perplexity, add_inspect,
-                                            add_tokenize, add_quantize, add_synth};
+// clang-format off
+constexpr void (*kCommands[])(CLI::App&) = {
+    add_run,
+    add_bench,
+    add_perplexity,
+    add_inspect,
+    add_tokenize,
+    add_template,
+    add_quantize,
+    add_split,
+    add_merge,
+    add_synth,
+};
+// clang-format on
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);
@@ -64,9 +76,7 @@ int run_and_report(int argc, char** argv) {
         make_app("Runs GGUF language models on a CPU, on a GPU, or on both in tandem.", "tandem");
     app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version");
     app->require_subcommand(1);
-    for (const auto add : kCommands) {
-      if (add) add(*app);
-    }
+    for (const auto add : kCommands) add(*app);
     if (argc < 2) {
       fputs(app->help().c_str(), stderr);
       return exit_code(ErrorCode::usage);

@@ -35,17 +35,37 @@ std::string format(const char* format, ...) {
   return text;
 }
 
+// The bytes of the UTF-8 character that `text` begins with, or 0 where it begins with none or with a control
+// character.
+static size_t printable_character(std::string_view text) {
+  const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) != 0x7f ? 1 : 0;
+  const size_t n = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
+  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < n) return 0;
+  uint32_t code = byte(0) & (0xffu >> (n + 1));
+  for (size_t i = 1; i < n; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  constexpr uint32_t kSmallest[] = {0, 0, 0xa0, 0x800, 0x10000};  // of two bytes: behind the C1 controls
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  return code >= kSmallest[n] && code <= 0x10ffff && !surrogate ? n : 0;
+}
+
 std::string printable(std::string_view text, size_t limit) {
   std::string out;
-  for (size_t i = 0; i < text.size() && i < limit; ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (c < 0x20 || c == 0x7f) {
-      out += format("\\x%02x", c);
+  size_t i = 0;
+  while (i < text.size() && i < limit) {
+    const size_t n = printable_character(text.substr(i));
+    if (i + n > limit) break;
+    if (n == 0) {
+      out += format("\\x%02x", static_cast<unsigned char>(text[i++]));
     } else {
-      out += static_cast<char>(c);
+      out += text.substr(i, n);
+      i += n;
     }
   }
-  if (text.size() > limit) out += "...";
+  if (i < text.size()) out += "...";
   return out;
 }
 

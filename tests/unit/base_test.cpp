@@ -22,7 +22,7 @@ TEST(Fp16, EveryHalfSurvivesTheRoundTrip) {
 }
 
 TEST(Fp16, RoundsToNearestEvenAndOverflowsToInfinity) {
-  EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f), 0x3c00);                // tie goes to even
+  EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f), 0x3c00);  // tie goes to even
   EXPECT_EQ(fp32_to_fp16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);
   EXPECT_EQ(fp32_to_fp16(65504.0f), 0x7bff);
   EXPECT_EQ(fp32_to_fp16(65520.0f), 0x7c00);
@@ -55,6 +55,15 @@ TEST(Error, CarriesCodeAndMessage) {
     EXPECT_STREQ(e.what(), "a.gguf: 7");
   }
   EXPECT_EQ(printable("a\nb\x7f"), "a\\x0ab\\x7f");
+  EXPECT_EQ(printable("é€\U0001f600"), "é€\U0001f600");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "\\xc2\\x9b31m");  // a terminal's control sequence in one character
+  EXPECT_EQ(printable("\xff"
+                      "a\xc3"),
+            "\\xffa\\xc3");                                                   // not UTF-8, and cut
+  EXPECT_EQ(printable("\xc0\x80\xed\xa0\x80"), "\\xc0\\x80\\xed\\xa0\\x80");  // overlong, surrogate
+  EXPECT_EQ(printable("aé", 2), "a...");                                      // no half characters
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST_F(Run, AContextThatDoesNotFitSaysWhatWouldHelp) {
 }
 
 TEST_F(Run, MessagesAreOneLineWhateverTheFileIsCalled) {
-  const Outcome o = shell("", "run -m \"$(printf '/no\\nsuch')\" -p a 2>&1");
+  const Outcome o = shell("", "run --log-disable -m \"$(printf '/no\\nsuch')\" -p a 2>&1");
   EXPECT_EQ(o.exit_code, 5);
   EXPECT_EQ(o.out, "tandem: error: /no\\x0asuch: cannot open: No such file or directory\n");
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "base/thread_pool.h"
 #include "gguf/file.h"
 #include "tools/bench/measure.h"
@@ -15,7 +16,6 @@
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
-#include "tools/status_line.h"
 
 namespace tandem::tools {
 namespace {
@@ -215,7 +215,7 @@ void run_bench(BenchOptions& o) {
   for (const std::string& model : o.lists.model) {  // a bad file is better found now than in an hour
     GgufFile(model, {.metadata_only = true});
   }
-  StatusLine status(!o.log.disable);
+  StatusLine status;
   status.show("measuring the memory");
   const BenchMachine machine = inspect_machine();
   status.clear();

@@ -2,18 +2,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <memory>
 #include <thread>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "tools/command.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/quantize/quantize.h"
-#include "tools/status_line.h"
 
 namespace tandem::tools {
 namespace {
@@ -133,40 +132,6 @@ std::string total_line(const QuantizePlan& plan) {
                 bits(plan.n_bytes_in), mib(plan.n_bytes_out), bits(plan.n_bytes_out));
 }
 
-// A bar with rate and time left on a terminal, one line for each tensor where there is none.
-class ProgressReport {
- public:
-  explicit ProgressReport(const QuantizePlan& plan) : plan_(plan), line_(log_level() >= LogLevel::info) {}
-
-  void update(QuantizeProgress p) {
-    if (!line_.shown()) {
-      if (p.tensor_done) log_info("%s", tensor_line(plan_, p.index).c_str());
-      return;
-    }
-    const Clock::time_point now = Clock::now();
-    if (now - drawn_ < std::chrono::milliseconds(100)) return;
-    drawn_ = now;
-    constexpr int kBar = 24;
-    const double done = static_cast<double>(p.n_weights_done) / static_cast<double>(plan_.n_weights);
-    const double rate = static_cast<double>(p.n_weights_done) / seconds();
-    const int left = static_cast<int>(static_cast<double>(plan_.n_weights - p.n_weights_done) / rate);
-    const int filled = static_cast<int>(kBar * done);
-    line_.show(format("[%s%s] %3.0f%%  %.1f M weights/s, %d:%02d left  %zu/%zu %s",
-                      std::string(static_cast<size_t>(filled), '#').c_str(),
-                      std::string(static_cast<size_t>(kBar - filled), '.').c_str(), 100 * done, rate / 1e6,
-                      left / 60, left % 60, p.index + 1, plan_.tensors.size(),
-                      printable(plan_.tensors[p.index].source->name).c_str()));
-  }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  void clear() { line_.clear(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const QuantizePlan& plan_;
-  StatusLine line_;
-  Clock::time_point start_ = Clock::now(), drawn_ = start_;
-};
-
 void print_plan(const QuantizePlan& plan) {
   Output out;
   for (size_t i = 0; i < plan.tensors.size(); ++i) out.write(tensor_line(plan, i) + "\n");
@@ -195,12 +160,15 @@ void run_quantize(CommandOptions& options) {
   if (options.dry_run) return print_plan(plan);
 
   install_interrupt_handler();
-  ProgressReport report(plan);
-  write_quantized(file, plan, how, importance, options.out,
-                  [&report](QuantizeProgress p) { report.update(p); });
-  report.clear();
+  Progress progress("weights", plan.n_weights);
+  write_quantized(file, plan, how, importance, options.out, [&](QuantizeProgress p) {
+    if (p.tensor_done) progress.item_done(tensor_line(plan, p.index));
+    progress.update(p.n_weights_done, format("%zu/%zu ", p.index + 1, plan.tensors.size()) +
+                                          std::string(plan.tensors[p.index].source->name));
+  });
+  progress.clear();
   log_info("wrote %s: %s, %.1f s", output_paths(file, how, options.out).front().c_str(),
-           total_line(plan).c_str(), report.seconds());
+           total_line(plan).c_str(), progress.seconds());
 }
 
 }  // namespace

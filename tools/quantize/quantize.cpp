@@ -1,18 +1,15 @@
 #include "tools/quantize/quantize.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <memory>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "gguf/writer.h"
+#include "gguf/split_writer.h"
+#include "tools/overwrite.h"
 #include "tools/quantize/rows.h"
 
 namespace tandem::tools {
 namespace {
-
-constexpr std::string_view kGgufSuffix = ".gguf";
 
 bool is_token_embd(std::string_view name) {
   return name == "token_embd.weight" || name == "per_layer_token_embd.weight";
@@ -114,7 +111,6 @@ void set_metadata(const GgufFile& file, const QuantizeOptions& options, const Im
   metadata = file.metadata();
   if (options.type) metadata.set("general.file_type", Value(static_cast<uint32_t>(*options.type)));
   metadata.set("general.quantization_version", Value(uint32_t{2}));
-  for (const char* key : {"split.no", "split.count", "split.tensors.count"}) metadata.remove(key);
   if (!imatrix) return;
   constexpr size_t kLongest = 127;  // what other programs write
   metadata.set("quantize.imatrix.file", Value(imatrix->path.substr(0, kLongest)));
@@ -125,38 +121,17 @@ void set_metadata(const GgufFile& file, const QuantizeOptions& options, const Im
   if (imatrix->n_chunks > 0) metadata.set("quantize.imatrix.chunks_count", Value(imatrix->n_chunks));
 }
 
-void refuse_input_as_output(const GgufFile& file, const std::vector<std::string>& paths) {
-  for (int part = 0; part < static_cast<int>(file.n_parts()); ++part) {
-    for (const std::string& path : paths) {
-      std::error_code no_such_file;
-      if (!std::filesystem::equivalent(file.part_path(part), path, no_such_file)) continue;
-      throw_error(ErrorCode::usage, "%s: this is the input too (%s), needed another file to write",
-                  path.c_str(), file.part_path(part).c_str());
-    }
-  }
-}
-
-using Writers = std::vector<std::unique_ptr<GgufWriter>>;
-
-// One for each path, with metadata and tensors declared.
-Writers make_writers(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
-                     const ImportanceMatrix* imatrix, const std::vector<std::string>& paths) {
-  Writers writers;
-  for (const std::string& path : paths) {
-    writers.push_back(std::make_unique<GgufWriter>(path, file.alignment()));
-    Metadata& metadata = writers.back()->metadata();
-    if (writers.size() == 1) set_metadata(file, options, imatrix, metadata);
-    if (paths.size() == 1) continue;
-    metadata.set("split.no", Value(static_cast<uint16_t>(writers.size() - 1)));
-    metadata.set("split.count", Value(static_cast<uint16_t>(paths.size())));
-    metadata.set("split.tensors.count", Value(static_cast<int32_t>(plan.tensors.size())));
-  }
+void declare_tensors(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
+                     SplitWriter& writer) {
+  std::vector<uint32_t> part_of;
   for (const PlannedTensor& tensor : plan.tensors) {
-    GgufWriter& writer = *writers[paths.size() > 1 ? static_cast<size_t>(tensor.source->part) : 0];
     writer.add_tensor(tensor.source->name, tensor.dtype,
                       std::span(tensor.source->dims).first(static_cast<size_t>(tensor.source->n_dims)));
+    part_of.push_back(static_cast<uint32_t>(tensor.source->part));
   }
-  return writers;
+  if (!options.keep_split) return;
+  writer.split_as(std::move(part_of), static_cast<uint32_t>(file.n_parts()),
+                  SplitWriter::Names::always_numbered);
 }
 
 }  // namespace
@@ -189,28 +164,25 @@ QuantizePlan plan_quantize(const GgufFile& file, const QuantizeOptions& options,
 std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOptions& options,
                                       const std::string& path) {
   if (!options.keep_split) return {path};
-  const std::string prefix =
-      path.ends_with(kGgufSuffix) ? path.substr(0, path.size() - kGgufSuffix.size()) : path;
   std::vector<std::string> paths;
-  const auto n_parts = static_cast<unsigned>(file.n_parts());
-  for (unsigned part = 1; part <= n_parts; ++part) {
-    paths.push_back(prefix + format("-%05u-of-%05u.gguf", part, n_parts));
-  }
+  const auto n_parts = static_cast<uint32_t>(file.n_parts());
+  for (uint32_t part = 0; part < n_parts; ++part) paths.push_back(split_path(path, part, n_parts));
   return paths;
 }
 
 void write_quantized(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
                      const ImportanceMatrix* imatrix, const std::string& path,
                      const std::function<void(QuantizeProgress)>& progress) {
-  const std::vector<std::string> paths = output_paths(file, options, path);
-  refuse_input_as_output(file, paths);
-  const Writers writers = make_writers(file, plan, options, imatrix, paths);
+  refuse_to_overwrite(file, output_paths(file, options, path));
+  if (imatrix) refuse_to_overwrite(imatrix->path, output_paths(file, options, path));
+  SplitWriter writer(path, file.alignment());
+  set_metadata(file, options, imatrix, writer.metadata());
+  declare_tensors(file, plan, options, writer);
   ThreadPool pool(options.n_threads);
   RowConverter converter(pool);
   int64_t n_weights_done = 0;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const PlannedTensor& tensor = plan.tensors[i];
-    GgufWriter& writer = *writers[writers.size() > 1 ? static_cast<size_t>(tensor.source->part) : 0];
     writer.begin_tensor(tensor.source->name);
     const std::span<const float> importance =
         tensor.importance ? std::span<const float>(*tensor.importance) : std::span<const float>();
@@ -222,7 +194,7 @@ void write_quantized(const GgufFile& file, const QuantizePlan& plan, const Quant
                       });
     if (progress) progress({i, true, n_weights_done});
   }
-  for (const auto& writer : writers) writer->finish();  // only now, so that all parts are complete
+  writer.finish();
 }
 
 }  // namespace tandem::tools

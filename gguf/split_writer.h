@@ -1,0 +1,84 @@
+// SplitWriter: writes a GGUF model as one file or as several parts that readers open as one.
+//
+// The parts of out.gguf are out-00001-of-00003.gguf and so on; the first has all the metadata, the others
+// only split.no, split.count and split.tensors.count, which every part has. Used like GgufWriter; split() or
+// split_as(), called when all tensors are declared, make several parts. Memory: a buffer a part. Ownership:
+// owns the temporary files; without finish() none of the names changes. Not thread-safe. Throws Error(io) as
+// GgufWriter does, Error(usage) for more parts than the format can count.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gguf/writer.h"
+
+namespace tandem {
+
+struct SplitLimits {
+  uint64_t max_tensors = 0;            // in a part; 0: any number
+  uint64_t max_bytes = 0;              // of tensor data in a part, but at least one tensor; 0: any number
+  bool first_without_tensors = false;  // the first part holds the metadata only
+};
+
+// Which part each tensor goes to, tensors being of these sizes, in order. An empty model is one part.
+std::vector<uint32_t> plan_split(std::span<const uint64_t> tensor_bytes, const SplitLimits& limits);
+
+// "PREFIX-00002-of-00003.gguf" of "PREFIX.gguf" or "PREFIX"; part counts from 0.
+std::string split_path(const std::string& path, uint32_t part, uint32_t n_parts);
+// "PREFIX.gguf" of "PREFIX-00001-of-00003.gguf", nullopt when the name is none of a part.
+std::optional<std::string> unsplit_path(const std::string& path);
+
+class SplitWriter {
+ public:
+  explicit SplitWriter(std::string path, uint64_t alignment = 32);
+
+  // Free to change until the first begin_tensor(). Keys of splitting are set here.
+  Metadata& metadata() { return metadata_; }
+  void add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims);
+
+  void split(const SplitLimits& limits);
+  // part_of[i]: the part of the i-th tensor, never falling; n_parts at least 1. With keep_names the parts
+  // have part names even if there is only one.
+  enum class Names { plain_if_one, always_numbered };
+  void split_as(std::vector<uint32_t> part_of, uint32_t n_parts, Names names = Names::plain_if_one);
+
+  // The files that will be there after finish(): after split().
+  std::vector<std::string> paths() const;
+  uint64_t n_bytes_of_part(uint32_t part) const;  // of tensor data
+  size_t n_tensors_of_part(uint32_t part) const;
+
+  void begin_tensor(std::string_view name);  // the next declared one
+  void append(std::span<const std::byte> bytes);
+  void write_tensor(std::string_view name, std::span<const std::byte> bytes) {
+    begin_tensor(name);
+    append(bytes);
+  }
+  // All parts are complete on disk before the first gets its name.
+  void finish();
+
+ private:
+  struct Tensor {
+    std::string name;
+    DType dtype;
+    std::vector<int64_t> dims;
+    uint64_t n_bytes;
+  };
+  void open_parts();
+
+  std::string path_;
+  uint64_t alignment_;
+  Metadata metadata_;
+  std::vector<Tensor> tensors_;
+  std::vector<uint32_t> part_of_;  // empty: one file
+  uint32_t n_parts_ = 1;
+  bool numbered_ = false;
+  std::vector<std::unique_ptr<GgufWriter>> writers_;  // empty until the first tensor begins
+  size_t n_begun_ = 0;
+  GgufWriter* current_ = nullptr;
+};
+
+}  // namespace tandem

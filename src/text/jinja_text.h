@@ -1,0 +1,87 @@
+// Text: a string of the template language that knows which of its bytes came from the conversation.
+//
+// Every operation that cuts, joins or changes text carries the marks along, so that in the end the render
+// says byte for byte what a user could have written; a tokenizer must not find control tokens there.
+// Positions are bytes; the template language counts characters, for which there are the functions below.
+// Bytes that are no UTF-8 count one character each. A plain value type. Throws Failure when it would grow
+// past kMaxTextBytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::jinja {
+
+// What goes wrong while a template runs; the interpreter adds where and makes an Error of it.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+[[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+inline constexpr size_t kMaxTextBytes = size_t{64} << 20;
+
+struct ByteSpan {
+  size_t begin, end;
+  bool operator==(const ByteSpan&) const = default;
+};
+
+enum class Origin { program, user };
+
+class Text {
+ public:
+  Text() = default;
+  explicit Text(std::string_view bytes, Origin origin = Origin::program) { append(bytes, origin); }
+  Text(const char* bytes) : Text(std::string_view(bytes)) {}
+
+  const std::string& bytes() const { return bytes_; }
+  std::string_view view() const { return bytes_; }
+  size_t size() const { return bytes_.size(); }
+  bool empty() const { return bytes_.empty(); }
+  const std::vector<ByteSpan>& user_spans() const { return user_; }  // ascending, apart
+  Origin origin_at(size_t position) const;
+
+  void append(std::string_view bytes, Origin origin = Origin::program);
+  void append(const char* bytes) { append(std::string_view(bytes)); }
+  void append(const Text& other) { append(other, 0, other.size()); }
+  void append(const Text& other, size_t from, size_t n_bytes);
+  Text substr(size_t from, size_t n_bytes = std::string::npos) const;
+  void clear();
+
+ private:
+  void mark(size_t begin, size_t end);
+
+  std::string bytes_;
+  std::vector<ByteSpan> user_;
+};
+
+// --- Characters ---
+
+size_t char_bytes(std::string_view text, size_t at);   // of the character at byte `at`
+uint32_t char_code(std::string_view text, size_t at);  // its code point; the byte itself where it is no UTF-8
+size_t count_chars(std::string_view text);
+size_t char_offset(std::string_view text, size_t n_chars);  // bytes of the first n_chars characters
+void append_utf8(std::string& out, uint32_t code);
+
+// As Python's str methods of these names see them.
+bool is_space(uint32_t code);
+bool is_printable(uint32_t code);
+bool is_alpha(uint32_t code);
+bool is_digit(uint32_t code);
+bool is_upper(uint32_t code);
+bool is_lower(uint32_t code);
+std::string to_upper(uint32_t code);
+std::string to_lower(uint32_t code);
+std::string to_title(uint32_t code);
+
+Text upper(const Text& text);
+Text lower(const Text& text);
+// First character as a title, the others in lower case.
+Text capitalize(const Text& text);
+
+}  // namespace tandem::jinja

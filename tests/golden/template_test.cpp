@@ -1,0 +1,105 @@
+// The chat templates of real models, byte for byte as Jinja2 renders them; and `tandem template` as a user
+// runs it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <fstream>
+#include <iomanip>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "support/process.h"
+#include "support/shared_data.h"
+#include "text/chat_template.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+std::tm time_of(const std::string& text) {
+  std::tm time{};
+  std::istringstream(text) >> std::get_time(&time, "%Y-%m-%dT%H:%M:%S");
+  timegm(&time);
+  return time;
+}
+
+TEST(Templates, RenderAsJinja2Does) {
+  const auto folder = test::shared_data("templates");
+  TANDEM_NEED_SHARED(folder);
+  const Json expected = Json::parse(read(folder / "expected.json"));
+  RenderOptions options;
+  options.bos_token = expected["bos_token"];
+  options.eos_token = expected["eos_token"];
+  options.tools = expected["tools"];
+  options.now = time_of(expected["strftime_now_is"]);
+  size_t n_renders = 0;
+  for (const auto& [name, renders] : expected["renders"].items()) {
+    const ChatTemplate chat_template(read(folder / (name + ".jinja")), name);
+    for (const Json& render : renders) {
+      const Json& messages = expected["conversations"][render["conversation"].get<std::string>()];
+      options.add_generation_prompt = render["add_generation_prompt"];
+      ++n_renders;
+      try {
+        const MarkedPrompt prompt = chat_template.render_marked(messages, options);
+        EXPECT_EQ(prompt.text, render.value("expected", "an error")) << name;
+        EXPECT_FALSE(prompt.user.empty()) << name;
+      } catch (const Error& e) {
+        ASSERT_TRUE(render.contains("error")) << e.what();
+        EXPECT_THAT(e.what(), testing::HasSubstr(render["error"].get<std::string>()));
+      }
+    }
+  }
+  EXPECT_GE(n_renders, 40u);
+}
+
+class TemplateCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    TANDEM_NEED_BINARY();
+    write("t.jinja",
+          "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+          "{% if add_generation_prompt %}<a>{% endif %}{{ strftime_now('%Y-%m-%d %H:%M') }}{{ x }}{{ tools "
+          "}}\n\n");
+    write("m.json", R"([{"role": "user", "content": "hé"}])");
+    write("o.json", R"({"messages": [{"role": "user", "content": "hi"}], "tools": [1], "x": "y"})");
+    write("bad.jinja", "a\n{% if %}");
+    write("bad.json", "[{");
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  test::Outcome run(const std::string& arguments) const {
+    return test::shell("cd '" + folder_.string() + "' &&", "template " + arguments + " 2>&1");
+  }
+  const std::filesystem::path folder_ = testing::TempDir();
+};
+
+TEST_F(TemplateCommand, PrintsTheRender) {
+  EXPECT_EQ(run("--file t.jinja -i m.json --now 2026-01-15T12:00:00 --bos '<s>'").out,
+            "<s><user>hé<a>2026-01-15 12:00None\n");
+  EXPECT_EQ(run("--file t.jinja -i o.json --now 2026-01-15 --no-generation-prompt").out,
+            "<user>hi2026-01-15 00:00y[1]\n");
+}
+
+TEST_F(TemplateCommand, SaysWhatIsWrong) {
+  const auto bad_template = run("--file bad.jinja -i m.json");
+  EXPECT_EQ(bad_template.exit_code, 3);
+  EXPECT_EQ(bad_template.out, "tandem: error: bad.jinja, line 2: unexpected '%}'\n");
+  EXPECT_EQ(run("--file t.jinja -i bad.json").exit_code, 3);
+  EXPECT_EQ(run("--file t.jinja -i none.json").exit_code, 5);
+  EXPECT_EQ(run("-i m.json").exit_code, 2);
+  EXPECT_EQ(run("--file t.jinja -i m.json --now yesterday").exit_code, 2);
+  EXPECT_EQ(run("--file t.jinja -i m.json --now 2026-02-30").exit_code, 2);
+}
+
+}  // namespace
+}  // namespace tandem

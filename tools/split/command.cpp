@@ -1,0 +1,113 @@
+// tandem split and tandem merge: a model in several files, and back.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "tools/command.h"
+#include "tools/options/types.h"
+#include "tools/output.h"
+#include "tools/split/split.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr int32_t kUsualTensors = 128;
+
+struct CopyOptions {
+  std::string in, out;
+  std::string max_size;     // empty: by tensors
+  int32_t max_tensors = 0;  // 0: not given
+  bool first_without_tensors = false;
+  bool dry_run = false;
+  LogOptions log;
+};
+
+std::string size_text(uint64_t n_bytes) {
+  return format("%.2f MiB", static_cast<double>(n_bytes) / 0x1p20);
+}
+
+SplitLimits split_limits(const CopyOptions& o) {
+  SplitLimits limits;
+  limits.first_without_tensors = o.first_without_tensors;
+  if (!o.max_size.empty()) {
+    if (o.max_tensors > 0) {
+      throw_error(ErrorCode::usage, "--split-max-tensors and --split-max-size: needed one of them");
+    }
+    limits.max_bytes = parse_split_size("--split-max-size", o.max_size);
+  } else {
+    limits.max_tensors = static_cast<uint64_t>(o.max_tensors > 0 ? o.max_tensors : kUsualTensors);
+  }
+  return limits;
+}
+
+std::string part_line(const PlannedPart& part) {
+  return format("%s: %zu tensors, %s", printable(part.path, 4096).c_str(), part.n_tensors,
+                size_text(part.n_bytes).c_str());
+}
+
+void print_parts(const std::vector<PlannedPart>& parts) {
+  Output out;
+  for (const PlannedPart& part : parts) out.write(part_line(part) + "\n");
+  out.flush();
+}
+
+void run_copy(const CopyOptions& o, const SplitLimits& limits) {
+  apply_log_options(o.log);
+  const GgufFile file(o.in, {.prefetch = false});
+  const std::vector<PlannedPart> parts = plan_parts(file, limits, o.out);
+  if (o.dry_run) return print_parts(parts);
+  install_interrupt_handler();
+  Progress progress("bytes", static_cast<int64_t>(file.n_tensor_bytes()));
+  size_t part = 0, n_tensors_left = parts[0].n_tensors;
+  write_parts(file, limits, o.out, [&](const TensorInfo& tensor, uint64_t n_bytes_done, bool tensor_done) {
+    progress.update(static_cast<int64_t>(n_bytes_done), tensor.name);
+    if (!tensor_done) return;
+    while (n_tensors_left == 0) n_tensors_left = parts[++part].n_tensors;  // the first may have none
+    if (--n_tensors_left == 0) progress.item_done(part_line(parts[part]));
+  });
+  progress.clear();
+  log_info("wrote %s%s: %zu tensors, %s, %.1f s", parts.front().path.c_str(),
+           parts.size() > 1 ? format(" and %zu more", parts.size() - 1).c_str() : "", file.tensors().size(),
+           size_text(file.n_tensor_bytes()).c_str(), progress.seconds());
+}
+
+void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* out) {
+  command.add_option("input", o.in, in)->type_name("IN.gguf")->required()->group("Model");
+  command.add_option("output", o.out, out)->type_name("OUT.gguf")->required()->group("Model");
+  command.add_flag("--dry-run", o.dry_run, "print what would be written, write nothing")->group("Output");
+}
+
+}  // namespace
+
+void add_split(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("split", "write a model as several smaller files");
+  const auto o = std::make_shared<CopyOptions>();
+  add_files(*command, *o, "the model; of a split one, its first part",
+            "OUT-00001-of-0000N.gguf and so on are written");
+  integer(*command, "--split-max-tensors", o->max_tensors, 1,
+          "most tensors in a file (default: 128, if there is no --split-max-size)")
+      ->default_str("")
+      ->group("Output");
+  text(*command, "--split-max-size", o->max_size, "N(M|G)",
+       "most bytes of tensors in a file, in millions or billions: 4G")
+      ->group("Output");
+  command
+      ->add_flag("--no-tensor-first-split", o->first_without_tensors,
+                 "the first file holds the metadata and no tensors")
+      ->group("Output");
+  add_log_options(*command, o->log);
+  command->callback([o] { run_copy(*o, split_limits(*o)); });
+}
+
+void add_merge(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("merge", "write a model of several files as one");
+  const auto o = std::make_shared<CopyOptions>();
+  add_files(*command, *o, "the first part of the model", "the file to write");
+  add_log_options(*command, o->log);
+  command->callback([o] { run_copy(*o, {}); });
+}
+
+}  // namespace tandem::tools

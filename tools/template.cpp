@@ -1,0 +1,171 @@
+// tandem template: what a chat template makes of a conversation, for people who debug one.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "gguf/file.h"
+#include "text/chat_template.h"
+#include "tools/command.h"
+#include "tools/output.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::optional<std::string> model, file, bos, eos, now;
+  std::string input;
+  bool no_generation_prompt = false;
+};
+
+std::string read_all(const std::string& path) {
+  std::ifstream file;
+  if (path != "-") file.open(path, std::ios::binary);
+  std::istream& in = path == "-" ? std::cin : file;
+  std::string text;
+  try {
+    text.assign(std::istreambuf_iterator<char>(in), {});
+  } catch (const std::ios_base::failure&) {  // a folder opens, but does not read
+    in.setstate(std::ios_base::badbit);
+  }
+  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot be read", path.c_str());
+  return text;
+}
+
+Json read_json(const std::string& path) {
+  try {
+    return Json::parse(read_all(path));
+  } catch (const Json::exception& e) {
+    throw_error(ErrorCode::bad_file, "%s: no valid JSON: %s", path.c_str(), printable(e.what(), 300).c_str());
+  }
+}
+
+// "2026-01-15", "2026-01-15T12:00" or "2026-01-15T12:00:00"; a fraction and a zone may follow and change
+// nothing.
+std::tm parse_time(const std::string& text) {
+  std::tm time{};
+  int n_read = 0;
+  const int n_fields =
+      sscanf(text.c_str(), "%4d-%2d-%2d%n%*1[T ]%2d:%2d%n:%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday,
+             &n_read, &time.tm_hour, &time.tm_min, &n_read, &time.tm_sec, &n_read);
+  const std::string rest = text.substr(static_cast<size_t>(n_read));
+  const bool rest_fits =
+      rest.empty() || (n_fields >= 5 && rest.find_first_not_of(".0123456789Z:+-") == rest.npos);
+  const std::tm given = time;
+  time.tm_year -= 1900;
+  time.tm_mon -= 1;
+  const bool real = n_fields >= 3 && n_fields != 4 && rest_fits && timegm(&time) != -1;
+  if (!real || time.tm_mday != given.tm_mday || time.tm_hour != given.tm_hour ||
+      time.tm_min != given.tm_min) {
+    throw_error(ErrorCode::usage, "--now: '%s' is no time such as 2026-01-15T12:00:00",
+                printable(text).c_str());
+  }
+  return time;
+}
+
+// Takes a text out of the variables; nothing where there is none of that name.
+std::optional<std::string> take_text(Json& variables, const char* name) {
+  const auto found = variables.find(name);
+  if (found == variables.end() || !found->is_string()) return std::nullopt;
+  std::string text = found->get<std::string>();
+  variables.erase(found);
+  return text;
+}
+
+void render(const Options& options) {
+  if (options.model.has_value() == options.file.has_value()) {
+    throw_error(ErrorCode::usage, "template needs one template: -m MODEL or --file TEMPLATE");
+  }
+  ModelTemplate source;
+  if (options.model) {
+    source = read_model_template(GgufFile(*options.model, {.metadata_only = true}));
+    if (source.text.empty()) {
+      throw_error(ErrorCode::bad_file, "%s: has no chat template (tokenizer.chat_template)",
+                  options.model->c_str());
+    }
+  } else {
+    source.text = read_all(*options.file);
+  }
+  const ChatTemplate chat_template(source.text, options.model ? *options.model : *options.file);
+
+  Json input = read_json(options.input);
+  RenderOptions how;
+  if (options.now) how.now = parse_time(*options.now);
+  Json messages = std::move(input);
+  if (messages.is_object()) {
+    how.extra = std::exchange(messages, Json());
+    const auto take = [&how](const char* name) {
+      const auto found = how.extra.find(name);
+      Json value = found == how.extra.end() ? Json() : std::move(*found);
+      if (found != how.extra.end()) how.extra.erase(found);
+      return value;
+    };
+    messages = take("messages");
+    how.tools = take("tools");
+    const Json prompt = take("add_generation_prompt");
+    if (prompt.is_boolean()) how.add_generation_prompt = prompt.get<bool>();
+  }
+  if (!messages.is_array()) {
+    throw_error(ErrorCode::bad_file,
+                "%s: is neither an array of messages nor an object with one as \"messages\"",
+                options.input.c_str());
+  }
+  if (options.no_generation_prompt) how.add_generation_prompt = false;
+  const auto bos = take_text(how.extra, "bos_token"), eos = take_text(how.extra, "eos_token");
+  how.bos_token = options.bos.value_or(bos.value_or(source.bos_token));
+  how.eos_token = options.eos.value_or(eos.value_or(source.eos_token));
+  const std::string prompt = chat_template.render(messages, how);
+  Output out;
+  out.write(prompt);
+  out.flush();
+}
+
+}  // namespace
+
+void add_template(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("template", "show what a chat template makes of a conversation");
+  command
+      ->add_option("-m,--model", options->model,
+                   "The GGUF file whose template it is; one without weights will do")
+      ->type_name("FILE")
+      ->group("Template, one of these");
+  command->add_option("--file", options->file, "A file that holds the template")
+      ->type_name("FILE")
+      ->group("Template, one of these");
+
+  command
+      ->add_option(
+          "-i,--input", options->input,
+          "JSON: an array of messages, or an object with messages, tools and further variables; - is stdin")
+      ->type_name("FILE")
+      ->required();
+  command
+      ->add_flag("--no-generation-prompt", options->no_generation_prompt,
+                 "Leave out the beginning of the model's answer")
+      ->group("Variables");
+  command
+      ->add_option("--bos", options->bos,
+                   "The text of the beginning-of-sequence token (default: the model's)")
+      ->type_name("TEXT")
+      ->group("Variables");
+  command->add_option("--eos", options->eos, "The text of the end-of-sequence token (default: the model's)")
+      ->type_name("TEXT")
+      ->group("Variables");
+  command->add_option("--now", options->now, "The time that the template is told, ISO 8601 (default: now)")
+      ->type_name("TIME")
+      ->group("Variables");
+
+  command->footer("Example: tandem template -m model.gguf -i messages.json");
+  command->callback([options] { render(*options); });
+}
+
+}  // namespace tandem::tools
