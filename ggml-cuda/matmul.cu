@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kReduceThreads) add_slices_kernel(const __grid
   if (i >= count) return;
   float sum = 0.0f;
   for (int s = 0; s < args.n_slices; ++s) sum += args.partial[s * count + i];
-  store_sum(args, 0, static_cast<int>(i / args.w.m), static_cast<int>(i % args.w.m), sum);
+  store_sum(args, 0, 0, static_cast<int>(i / args.w.m), static_cast<int>(i % args.w.m), sum);
 }
 
 template <DType T, int kPairs>

@@ -190,7 +190,8 @@ __global__ void __launch_bounds__(kMatmulThreads, Matmul<T, kPairs>::kTokenFloat
   if (tile.row0 + r >= tile.m) return;
 #pragma unroll 1
   for (int t = thread / kTileRows; t < tile.n_tokens; t += kMatmulThreads / kTileRows) {
-    store_sum(args, static_cast<int>(blockIdx.z), tile.token0 + t, tile.row0 + r, out[t * kOutputRow + r]);
+    store_sum(args, static_cast<int>(blockIdx.z), tokens.expert, tile.token0 + t, tile.row0 + r,
+              out[t * kOutputRow + r]);
   }
 }
 

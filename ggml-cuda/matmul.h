@@ -36,13 +36,13 @@ struct TokenTile {
 enum class MatmulStore : uint8_t {
   result,     // y = sums + bias + residual
   partial,    // sums of a slice of the columns, to partial
-  with_gate,  // y = activation(y) * (sums + bias): y holds the gate's product
+  with_gate,  // y = gated(y, sums + bias): y holds the gate's product
 };
 
 struct MatmulArgs {
   DeviceWeight w;
   Activations x;                    // [rows of x, k]
-  const float* bias = nullptr;      // [m] or null
+  const float* bias = nullptr;      // [m], of every expert, or null
   const float* residual = nullptr;  // [n, m] or null; may be y
   float* y = nullptr;               // [n, m]
   float* partial = nullptr;         // [n_slices, n, m]
@@ -304,15 +304,15 @@ TANDEM_HD constexpr int accumulator_token(int lane, int i) {
   return lane % 4 * 2 + i % 2;
 }
 
-TANDEM_HD inline void store_sum(const MatmulArgs& args, int slice, int token, int row, float sum) {
+TANDEM_HD inline void store_sum(const MatmulArgs& args, int slice, int expert, int token, int row, float sum) {
   const int64_t at = static_cast<int64_t>(token) * args.w.m + row;
   if (args.store == MatmulStore::partial) {
     args.partial[static_cast<int64_t>(slice) * args.n * args.w.m + at] = sum;
     return;
   }
-  if (args.bias) sum += args.bias[row];
+  if (args.bias) sum += args.bias[static_cast<int64_t>(expert) * args.w.m + row];
   if (args.store == MatmulStore::with_gate) {
-    args.y[at] = activate(args.activation, args.y[at]) * sum;
+    args.y[at] = gated(args.activation, args.y[at], sum);
   } else {
     args.y[at] = args.residual ? args.residual[at] + sum : sum;
   }

@@ -31,6 +31,7 @@ struct MatvecTarget {
   const float* residual = nullptr;  // [n, m] or null; may be y itself
   float* y = nullptr;               // [n, m]
   int first_block = 0;              // of the grid, that works on this weight
+  const float* expert_bias = nullptr;  // experts only: [n_expert, m] or null
 };
 
 enum class MatvecMode : uint8_t {
@@ -325,6 +326,15 @@ TANDEM_HD inline float route_weight(const MatvecArgs& args, int token, int chose
   return args.route[static_cast<int64_t>(token) * 2 * args.n_used + args.n_used + chosen];
 }
 
+// The biases of a pair's rows with an expert, to one lane's sums[2].
+TANDEM_HD inline void add_expert_bias(const MatvecArgs& args, int pair, int expert, float* sums) {
+  for (int r = 0; r < 2; ++r) {
+    const MatvecTarget& t = args.targets[is_paired(args.mode) ? r : 0];
+    if (!t.expert_bias) continue;
+    sums[r] += t.expert_bias[static_cast<int64_t>(expert) * t.w.m + row_of_pair(args.mode, pair, r, t.w.m)];
+  }
+}
+
 // A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1.
 template <int N>
 TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums) {
@@ -345,12 +355,16 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
   wait_for_previous();  // which experts is known only now
   with_multiply<1>(w, [&](auto multiply) {
     if (args.mode != MatvecMode::experts_down) {
-      const RowPair rows = row_pair(args, 0, share.pair, route_expert(args, token, chosen));
+      const int expert = route_expert(args, token, chosen);
+      const RowPair rows = row_pair(args, 0, share.pair, expert);
+      if (lane == 0 && share.slice == 0) add_expert_bias(args, share.pair, expert, sums);
       return multiply(rows, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1, sums);
     }
     for (int i = share.slice; i < args.n_used; i += n_slices) {
       float part[2] = {};
-      const RowPair rows = row_pair(args, 0, share.pair, route_expert(args, token, i));
+      const int expert = route_expert(args, token, i);
+      const RowPair rows = row_pair(args, 0, share.pair, expert);
+      if (lane == 0) add_expert_bias(args, share.pair, expert, part);
       multiply(rows, w.k, first, 32u, args.input, token * args.n_used + i, 1, part);
       const float weight = route_weight(args, token, i);
       sums[0] += weight * part[0];
@@ -367,8 +381,8 @@ TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, i
   if (is_paired(args.mode)) {
     if (pair >= to.w.m) return;
     const MatvecTarget& up = args.targets[target + 1];
-    const float gate = first + (to.bias ? to.bias[pair] : 0.0f);
-    to.y[base + pair] = activate(args.activation, gate) * (second + (up.bias ? up.bias[pair] : 0.0f));
+    to.y[base + pair] = gated(args.activation, first + (to.bias ? to.bias[pair] : 0.0f),
+                              second + (up.bias ? up.bias[pair] : 0.0f));
     return;
   }
   for (int r = 0; r < 2; ++r) {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(Activation activation, const float* gate, const float* up, float* y, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) y[i] = activate(activation, gate[i]) * up[i];
+  if (i < n) y[i] = gated(activation, gate[i], up[i]);
 }
 
 unsigned blocks_for(int64_t n, int64_t per_block) {

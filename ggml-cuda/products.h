@@ -14,8 +14,18 @@ TANDEM_HD inline float activate(Activation activation, float x) {
     case Activation::gelu_tanh:
       return 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
     case Activation::relu2: return x < 0.0f ? 0.0f : x * x;
+    case Activation::swiglu_oai: {
+      const float g = x > 7.0f ? 7.0f : x;
+      return g / (1.0f + expf(-1.702f * g));
+    }
   }
   return x;
+}
+
+// What a gated unit makes of both its products.
+TANDEM_HD inline float gated(Activation activation, float gate, float up) {
+  if (activation == Activation::swiglu_oai) up = (up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up) + 1.0f;
+  return activate(activation, gate) * up;
 }
 
 // A weight [m, k], or one for each expert, as it lies on the device.

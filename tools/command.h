@@ -14,6 +14,7 @@ void add_inspect(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_convert(CLI::App& app);
 void add_quantize(CLI::App& app);
 void add_template(CLI::App& app);
 void add_split(CLI::App& app);

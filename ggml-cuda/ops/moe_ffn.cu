@@ -71,6 +71,9 @@ class MoeFfnStep final : public Step {
         up_(device_weight(context, node.inputs[3])),
         down_(device_weight(context, node.inputs[4])),
         residual_(context.address(node.inputs[5])),
+        gate_bias_(context.address(node.inputs[6])),
+        up_bias_(context.address(node.inputs[7])),
+        down_bias_(context.address(node.inputs[8])),
         y_(context.address(node.output)),
         max_n_(std::min(kMaxGroupedTokens, output_.n_rows)),
         max_slots_(max_n_ * op_.n_used),
@@ -130,9 +133,9 @@ class MoeFfnStep final : public Step {
     args.n = part.n;
     args.n_used = static_cast<int>(op_.n_used);
     args.activation = op_.activation;
-    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0};
+    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, gate_bias_};
     if (gate_.dtype == up_.dtype) {
-      args.targets[1] = {up_, nullptr, nullptr, nullptr, 0};
+      args.targets[1] = {up_, nullptr, nullptr, nullptr, 0, up_bias_};
       args.n_targets = 2;
       args.mode = MatvecMode::experts_glu;
       launch_expert_matvec(args, gpu_, context.stream);
@@ -141,11 +144,11 @@ class MoeFfnStep final : public Step {
       args.n_targets = 1;
       args.mode = MatvecMode::experts;
       launch_expert_matvec(args, gpu_, context.stream);
-      args.targets[0] = {up_, nullptr, nullptr, up, 0};
+      args.targets[0] = {up_, nullptr, nullptr, up, 0, up_bias_};
       launch_expert_matvec(args, gpu_, context.stream);
       combine_glu(op_.activation, part.h, up, part.h, int64_t{n_slots} * gate_.m, context.stream);
     }
-    args.targets[0] = {down_, nullptr, part.residual, part.y, 0};
+    args.targets[0] = {down_, nullptr, part.residual, part.y, 0, down_bias_};
     args.n_targets = 1;
     args.input = h_encodings_.encode(part.h, n_slots, context.scratch, context.stream);
     args.mode = MatvecMode::experts_down;
@@ -165,9 +168,11 @@ class MoeFfnStep final : public Step {
         part.route, part.n, n_used, n_expert, tile_tokens, tiles, n_tiles, row_of, sorted_at);
     check_launch("group_kernel");
 
-    const auto product = [&](const DeviceWeight& w, const ProductInput& input, float* to, MatmulStore store) {
+    const auto product = [&](const DeviceWeight& w, const float* bias, const ProductInput& input, float* to,
+                             MatmulStore store) {
       MatmulArgs args;
       args.w = w;
+      args.bias = bias;
       args.x = input.encoded[static_cast<int>(encoding_of(w.dtype))];
       args.y = to;
       args.n = n_slots;
@@ -180,9 +185,9 @@ class MoeFfnStep final : public Step {
     };
     float* z = reinterpret_cast<float*>(context.scratch + z_at_);
     const ProductInput x = x_encodings_.encode(part.x, part.n, context.scratch, context.stream);
-    product(gate_, x, part.h, MatmulStore::result);
-    product(up_, x, part.h, MatmulStore::with_gate);
-    product(down_, h_encodings_.encode(part.h, n_slots, context.scratch, context.stream), z,
+    product(gate_, gate_bias_, x, part.h, MatmulStore::result);
+    product(up_, up_bias_, x, part.h, MatmulStore::with_gate);
+    product(down_, down_bias_, h_encodings_.encode(part.h, n_slots, context.scratch, context.stream), z,
             MatmulStore::result);
     const dim3 grid(static_cast<unsigned>(part.n),
                     static_cast<unsigned>((down_.m + kThreads - 1) / kThreads));
@@ -199,6 +204,8 @@ class MoeFfnStep final : public Step {
   DeviceWeight gate_, up_;  // [n_expert, m, k]
   DeviceWeight down_;       // [n_expert, k, m]
   const float* residual_;   // [n, k] or null
+  const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
+  const float* down_bias_;             // [n_expert, k] or null
   float* y_;                // [n, k]
   int64_t max_n_, max_slots_;
   InputEncodings x_encodings_, h_encodings_;
@@ -213,12 +220,15 @@ std::string why_not_moe_ffn(const Graph& graph, const Node& node) {
     if (std::string why = why_not_weight(graph, node.inputs[static_cast<size_t>(i)]); !why.empty())
       return why;
   }
+  for (size_t i : {6, 7, 8}) {
+    if (std::string why = why_not_bias(graph, node.inputs[i]); !why.empty()) return why;
+  }
   const int64_t n_expert = std::get<MoeFfnOp>(node.op).n_expert;
   return n_expert > 4096 ? std::to_string(n_expert) + " experts" : "";  // counted in shared memory
 }
 
 StepPtr compile_moe_ffn(const CompileContext& context, const Node& node) {
-  TANDEM_CHECK(node.inputs.size() == 6);
+  TANDEM_CHECK(node.inputs.size() == 9);
   return std::make_unique<MoeFfnStep>(context, node);
 }
 

@@ -20,6 +20,8 @@ inline constexpr int kRotationThreads = kHeadsPerBlock * kWarp;
 struct RopeTable {
   double turns_per_position[kMaxPairs];
   float magnitude;
+  float temperature_scale;  // rope_temperature(), on the device
+  int temperature_length;
 };
 
 // The table of a rope node; its factors are read from the mapped file.
@@ -36,15 +38,21 @@ inline RopeTable rope_table(const CompileContext& context, const Node& node) {
   RopeTable table{};
   for (size_t i = 0; i < frequency.size(); ++i) table.turns_per_position[i] = frequency[i] / (2 * std::numbers::pi);
   table.magnitude = rope_magnitude(op);
+  table.temperature_scale = op.temperature_scale;
+  table.temperature_length = static_cast<int>(op.temperature_length);
   return table;
 }
 
 // All threads of the block; rotation [n_pairs] (cosine, sine) in shared memory is ready for all of them at the end.
 __device__ inline void compute_rotations(const RopeTable& table, int32_t position, int n_pairs, float2* rotation) {
+  float magnitude = table.magnitude;
+  if (table.temperature_scale != 0.0f) {
+    magnitude *= 1.0f + table.temperature_scale * log1pf(static_cast<float>(position / table.temperature_length));
+  }
   for (int i = threadIdx.x; i < n_pairs; i += blockDim.x) {
     float sine, cosine;
     sincospif(2.0f * fraction_of_turn(table.turns_per_position[i], position), &sine, &cosine);
-    rotation[i] = {table.magnitude * cosine, table.magnitude * sine};
+    rotation[i] = {magnitude * cosine, magnitude * sine};
   }
   __syncthreads();
 }

@@ -20,10 +20,11 @@ struct RowKernels {
   // One head: rotates n_rot of its columns in place by the angles whose cosines and sines are given ([n_rot / 2]).
   void (*rope_pair)(float* x, const float* cos, const float* sin, int64_t n_rot);
   void (*rope_half)(float* x, const float* cos, const float* sin, int64_t n_rot);
-  void (*add)(const float* a, const float* b, float* to, int64_t n);
+  // to[i] = a[i] + factor * b[i]
+  void (*add)(const float* a, const float* b, float factor, float* to, int64_t n);
   void (*scale)(const float* x, float factor, float* to, int64_t n);
   void (*softcap)(const float* x, float cap, float* to, int64_t n);
-  // to[i] = act(gate[i]) * up[i]
+  // to[i] = act(gate[i]) * up[i], or what Activation says
   void (*glu)(Activation activation, const float* gate, const float* up, float* to, int64_t n);
   // A row of a weight as floats: dequantized exactly as the scalar reference does.
   void (*dequantize)(DType dtype, const std::byte* row, float* to, int64_t n);

@@ -42,6 +42,7 @@ Session::Session(const Model& model, std::vector<Device*> devices, const Session
   check_kv_config(config);
 
   ShapeClass shape;
+  shape.n_ctx = options_.n_ctx;
   shape.max_blocks = ceil_div(config.n_ctx, config.block_size);
   Graph decode = model.architecture().build(shape);
   shape.max_tokens = options_.n_ubatch;

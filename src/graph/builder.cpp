@@ -93,6 +93,7 @@ TensorId GraphBuilder::linear(TensorId x, const Weight* w, const Weight* bias, T
 TensorId GraphBuilder::rope(TensorId x, const RopeOp& op, const Weight* freq_factors) {
   TANDEM_CHECK(tensor(x).n_cols == op.n_head * op.head_dim && op.n_rot <= op.head_dim && op.n_rot % 2 == 0);
   TANDEM_CHECK(freq_factors == nullptr || freq_factors->n_cols == op.n_rot / 2);
+  TANDEM_CHECK(op.temperature_scale == 0.0f || (op.n_rot == op.head_dim && op.temperature_length >= 1));
   return append(op, {x, input(Input::positions), weight(freq_factors)}, tensor(x).n_cols, Extent::tokens, x);
 }
 
@@ -122,17 +123,25 @@ TensorId GraphBuilder::moe_route(TensorId logits, const MoeRouteOp& op, const We
 }
 
 TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
-                               const Weight* down, TensorId residual) {
+                               const Weight* down, TensorId residual, const ExpertBiases& biases) {
   TANDEM_CHECK(tensor(route).n_cols == 2 * op.n_used && tensor(route).extent == tensor(x).extent);
   TANDEM_CHECK(gate->n_mats == op.n_expert && up->n_mats == op.n_expert && down->n_mats == op.n_expert);
   TANDEM_CHECK(gate->n_cols == tensor(x).n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
   TANDEM_CHECK(down->n_cols == gate->n_rows);
-  return append(op, {x, route, weight(gate), weight(up), weight(down), residual}, down->n_rows, tensor(x).extent);
+  const auto fits = [&](const Weight* bias, const Weight* w) {
+    return bias == nullptr || (bias->n_rows == op.n_expert && bias->n_cols == w->n_rows);
+  };
+  TANDEM_CHECK(fits(biases.gate, gate) && fits(biases.up, up) && fits(biases.down, down));
+  return append(op,
+                {x, route, weight(gate), weight(up), weight(down), residual, weight(biases.gate), weight(biases.up),
+                 weight(biases.down)},
+                down->n_rows, tensor(x).extent);
 }
 
-TensorId GraphBuilder::add(TensorId a, TensorId b) {
+TensorId GraphBuilder::add(TensorId a, TensorId b, const AddOp& op, TensorId gate) {
   TANDEM_CHECK(tensor(a).n_cols == tensor(b).n_cols && tensor(a).extent == tensor(b).extent);
-  return append(AddOp{}, {a, b}, tensor(a).n_cols, tensor(a).extent);
+  TANDEM_CHECK(gate == kNoTensor || (tensor(gate).n_cols == 1 && tensor(gate).extent == tensor(a).extent));
+  return append(op, {a, b, gate}, tensor(a).n_cols, tensor(a).extent);
 }
 
 TensorId GraphBuilder::scale(TensorId x, float factor) {

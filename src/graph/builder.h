@@ -9,6 +9,12 @@
 
 namespace tandem {
 
+// Optional biases of a moe_ffn.
+struct ExpertBiases {
+  const Weight *gate = nullptr, *up = nullptr;  // [n_expert, m]
+  const Weight* down = nullptr;                 // [n_expert, k]
+};
+
 class GraphBuilder {
  public:
   explicit GraphBuilder(const ShapeClass& shape);
@@ -30,8 +36,8 @@ class GraphBuilder {
                const Weight* up_bias = nullptr);
   TensorId moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias = nullptr);
   TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
-                   const Weight* down, TensorId residual = kNoTensor);
-  TensorId add(TensorId a, TensorId b);
+                   const Weight* down, TensorId residual = kNoTensor, const ExpertBiases& biases = {});
+  TensorId add(TensorId a, TensorId b, const AddOp& op = {}, TensorId gate = kNoTensor);
   TensorId scale(TensorId x, float factor);
   TensorId softcap(TensorId x, float cap);
   TensorId gather_outputs(TensorId x);  // the rows whose logits are wanted

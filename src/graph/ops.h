@@ -14,7 +14,9 @@ namespace tandem {
 
 enum class NormKind : uint8_t { rms, layer };
 enum class RopeStyle : uint8_t { pair, half };  // rotates (2i, 2i+1), or (i, i + n_rot/2)
-enum class Activation : uint8_t { silu, gelu, gelu_tanh, relu2 };
+// How a gated unit joins its halves: act(gate) * up; but swiglu_oai (gpt-oss) is
+// g * sigmoid(1.702 * g) * (u + 1) with g = min(gate, 7), u = up within [-7, 7].
+enum class Activation : uint8_t { silu, gelu, gelu_tanh, relu2, swiglu_oai };
 
 // embed: ids[n], table[V, d] -> x[n, d] F32, times scale.
 struct EmbedOp { float scale = 1.0f; };
@@ -33,13 +35,17 @@ struct LinearOp {};
 // rope: x[n, n_head * head_dim], positions[n], freq_factors[n_rot / 2]? -> rotated in place.
 // Angle of pair i at position p: p * freq_scale * freq_base^(-2i / n_rot) / factor[i], mixed with its unscaled value
 // by the YaRN ramp where ext_factor != 0 (arXiv:2309.00071); cos and sin are multiplied by attn_factor, and with
-// YaRN by 1 + 0.1 ln(1 / freq_scale) too.
+// YaRN by 1 + 0.1 ln(1 / freq_scale) too. Queries whose softmax shall sharpen as the context grows are multiplied by
+// 1 + temperature_scale * ln(1 + floor(p / temperature_length)) as well (n_rot == head_dim then).
 struct RopeOp {
   RopeStyle style = RopeStyle::pair;
   int64_t n_head = 0, head_dim = 0, n_rot = 0;
   float freq_base = 10000.0f, freq_scale = 1.0f;
   float ext_factor = 0.0f, attn_factor = 1.0f, beta_fast = 32.0f, beta_slow = 1.0f;
+  bool yarn_truncate = true;  // the ramp begins and ends at whole pairs
   int64_t n_ctx_orig = 0;
+  float temperature_scale = 0.0f;
+  int64_t temperature_length = 1;
 
   bool operator==(const RopeOp&) const = default;
 };
@@ -74,16 +80,17 @@ struct MoeRouteOp {
   int64_t n_group = 1, n_group_used = 1;
 };
 
-// moe_ffn: x[n, k], route[n, 2 * n_used], Wgate[E, m, k], Wup[E, m, k], Wdown[E, k, m], residual[n, k]? ->
-// y[n, k] = residual + sum over the chosen experts e of weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)).
-// Only the chosen experts' weights are read.
+// moe_ffn: x[n, k], route[n, 2 * n_used], Wgate[E, m, k], Wup[E, m, k], Wdown[E, k, m], residual[n, k]?,
+// bias_gate[E, m]?, bias_up[E, m]?, bias_down[E, k]? ->
+// y[n, k] = residual + sum over the chosen experts e of weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)), every product
+// with its bias added. Only the chosen experts' weights are read.
 struct MoeFfnOp {
   int64_t n_expert = 0, n_used = 0;
   Activation activation = Activation::silu;
 };
 
-// add: a[n, c], b[n, c] -> a + b.
-struct AddOp {};
+// add: a[n, c], b[n, c], gate[n, 1]? -> a + factor * b, where there is a gate times sigmoid(gate) of the row.
+struct AddOp { float factor = 1.0f; };
 // scale: x[n, c] -> factor * x.
 struct ScaleOp { float factor = 1.0f; };
 // softcap: x[n, c] -> cap * tanh(x / cap).

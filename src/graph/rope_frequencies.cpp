@@ -18,8 +18,12 @@ double pair_of_turns(const RopeOp& op, double turns) {
 // (YaRN, arXiv:2309.00071, section 3.2, with the ramp over pair indices that its authors' code and GGUF models use).
 double unscaled_share(const RopeOp& op, int64_t i) {
   if (op.ext_factor == 0.0f) return 0.0;
-  const double low = std::max(0.0, std::floor(pair_of_turns(op, op.beta_fast)));
-  const double high = std::min(static_cast<double>(op.n_rot - 1), std::ceil(pair_of_turns(op, op.beta_slow)));
+  double first = pair_of_turns(op, op.beta_fast), last = pair_of_turns(op, op.beta_slow);
+  if (op.yarn_truncate) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  const double low = std::max(0.0, first), high = std::min(static_cast<double>(op.n_rot - 1), last);
   const double ramp = (static_cast<double>(i) - low) / std::max(0.001, high - low);
   return (1.0 - std::clamp(ramp, 0.0, 1.0)) * op.ext_factor;
 }
@@ -41,6 +45,11 @@ std::vector<double> rope_frequencies(const RopeOp& op, std::span<const float> fa
 float rope_magnitude(const RopeOp& op) {
   if (op.ext_factor == 0.0f) return op.attn_factor;
   return static_cast<float>(op.attn_factor * (1.0 + 0.1 * std::log(1.0 / op.freq_scale)));
+}
+
+float rope_temperature(const RopeOp& op, int32_t position) {
+  if (op.temperature_scale == 0.0f) return 1.0f;
+  return static_cast<float>(1.0 + op.temperature_scale * std::log1p(static_cast<double>(position / op.temperature_length)));
 }
 
 }  // namespace tandem

@@ -1,7 +1,8 @@
 // What a rope op's scaling method comes to, whatever device runs it: the angle of pair i at position p is
-// p * rope_frequencies()[i], and cosines and sines are multiplied by rope_magnitude().
+// p * rope_frequencies()[i], and cosines and sines are multiplied by rope_magnitude() and by rope_temperature(p).
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -14,5 +15,8 @@ std::vector<double> rope_frequencies(const RopeOp& op, std::span<const float> fa
 
 // YaRN sharpens attention by growing q and k with the logarithm of the stretch.
 float rope_magnitude(const RopeOp& op);
+
+// What the query at this position is multiplied by: 1 for models without attention temperature.
+float rope_temperature(const RopeOp& op, int32_t position);
 
 }  // namespace tandem

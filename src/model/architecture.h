@@ -48,5 +48,17 @@ std::unique_ptr<Architecture> load_architecture(const ModelSource& source);
 
 // One in each family's file.
 std::unique_ptr<Architecture> load_llama(const ModelSource& source);
+std::unique_ptr<Architecture> load_mistral3(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen2(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen3(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_gemma2(const ModelSource& source);
+std::unique_ptr<Architecture> load_gemma3(const ModelSource& source);
+std::unique_ptr<Architecture> load_phi3(const ModelSource& source);
+std::unique_ptr<Architecture> load_granite(const ModelSource& source);
+std::unique_ptr<Architecture> load_smollm3(const ModelSource& source);
+std::unique_ptr<Architecture> load_olmo2(const ModelSource& source);
+std::unique_ptr<Architecture> load_gpt_oss(const ModelSource& source);
 
 }  // namespace tandem

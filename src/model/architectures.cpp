@@ -8,6 +8,18 @@ namespace {
 
 constexpr ArchitectureEntry kArchitectures[] = {
     {"llama", load_llama},
+    {"mistral3", load_mistral3},
+    {"qwen2", load_qwen2},
+    {"qwen2moe", load_qwen2moe},
+    {"qwen3", load_qwen3},
+    {"qwen3moe", load_qwen3moe},
+    {"gemma2", load_gemma2},
+    {"gemma3", load_gemma3},
+    {"phi3", load_phi3},
+    {"granite", load_granite},
+    {"smollm3", load_smollm3},
+    {"olmo2", load_olmo2},
+    {"gpt-oss", load_gpt_oss},
 };
 
 }  // namespace

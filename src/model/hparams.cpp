@@ -6,11 +6,6 @@
 #include "base/error.h"
 
 namespace tandem {
-namespace {
-
-constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; keeps every product of two within 64 bits
-
-}  // namespace
 
 int64_t HparamReader::integer(std::string_view suffix, int64_t min, int64_t max) const {
   const std::string k = key(suffix);
@@ -48,6 +43,29 @@ float HparamReader::number(std::string_view suffix, float min, float max) const 
 
 float HparamReader::number_or(std::string_view suffix, float fallback, float min, float max) const {
   return metadata_.has(key(suffix)) ? number(suffix, min, max) : fallback;
+}
+
+bool HparamReader::flag_or(std::string_view suffix, bool fallback) const {
+  return metadata_.get_or<bool>(key(suffix), fallback);
+}
+
+bool HparamReader::is_array(std::string_view suffix) const {
+  const Value* value = metadata_.find(key(suffix));
+  return value != nullptr && value->is_array();
+}
+
+std::vector<bool> HparamReader::flags(std::string_view suffix, size_t n) const {
+  const std::string k = key(suffix);
+  std::vector<bool> result;
+  if (metadata_.find(k)->element_type() == ValueType::boolean) {
+    for (bool flag : metadata_.get_array<bool>(k)) result.push_back(flag);
+  } else {
+    for (int64_t flag : metadata_.get_vector<int64_t>(k)) result.push_back(flag != 0);
+  }
+  if (result.size() != n) {
+    metadata_.fail(k, std::to_string(result.size()) + " flags", "one for each of " + std::to_string(n) + " layers");
+  }
+  return result;
 }
 
 Hparams HparamReader::transformer(std::string_view eps_key) const {
@@ -102,6 +120,9 @@ RopeOp HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOve
   op.beta_fast = overrides.beta_fast.value_or(number_or("rope.scaling.yarn_beta_fast", 32.0f, 0.0f, 1e6f));
   op.beta_slow = overrides.beta_slow.value_or(number_or("rope.scaling.yarn_beta_slow", 1.0f, 0.0f, 1e6f));
   op.attn_factor = overrides.attn_factor.value_or(number_or("rope.scaling.attn_factor", 1.0f, 0.0f, 1e6f));
+  // Models that undo some of what YaRN multiplies q and k by.
+  const float log_multiplier = number_or("rope.scaling.yarn_log_multiplier", 0.0f, 0.0f, 1e3f);
+  if (op.ext_factor != 0.0f && op.freq_scale < 1.0f) op.attn_factor /= 1.0f - 0.1f * log_multiplier * std::log(op.freq_scale);
   return op;
 }
 

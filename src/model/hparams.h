@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gguf/metadata.h"
 #include "graph/ops.h"
@@ -25,6 +26,8 @@ struct Hparams {
   float norm_eps = 0.0f;
 };
 
+inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; keeps every product of two within 64 bits
+
 // What the user may set over what the file says (--rope-*, --yarn-*).
 struct RopeOverrides {
   std::optional<std::string> scaling;  // "none", "linear", "yarn"
@@ -41,12 +44,19 @@ class HparamReader {
       : metadata_(metadata), architecture_(std::move(architecture)) {}
 
   std::string key(std::string_view suffix) const { return architecture_ + "." + std::string(suffix); }
+  [[noreturn]] void fail(std::string_view suffix, const std::string& found, const std::string& needed) const {
+    metadata_.fail(key(suffix), found, needed);
+  }
   // An integer in [min, max]; models that give one value a layer are accepted when all are equal.
   int64_t integer(std::string_view suffix, int64_t min, int64_t max) const;
   int64_t integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const;
   // A finite float in [min, max].
   float number(std::string_view suffix, float min, float max) const;
   float number_or(std::string_view suffix, float fallback, float min, float max) const;
+  bool flag_or(std::string_view suffix, bool fallback) const;
+  bool is_array(std::string_view suffix) const;
+  // An array of n flags, bools or integers.
+  std::vector<bool> flags(std::string_view suffix, size_t n) const;
 
   // Everything in Hparams but n_vocab, for a decoder-only transformer. eps_key: "attention.layer_norm_rms_epsilon".
   Hparams transformer(std::string_view eps_key) const;

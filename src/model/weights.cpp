@@ -54,18 +54,40 @@ const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int
   return added;
 }
 
+const Weight* WeightBinder::rows_of(const std::string& name, const Rows& rows, int64_t n_cols) {
+  matrix(name, rows.n_total, n_cols);
+  Weight& part = weights_.back();
+  part.data += row_bytes(part.dtype, n_cols) * static_cast<size_t>(rows.first);
+  part.n_rows = rows.n;
+  return &part;
+}
+
+const Weight* WeightBinder::optional_part_of(const std::string& name, const Rows& rows) {
+  if (!has(name)) return nullptr;
+  vector(name, rows.n_total);
+  Weight& part = weights_.back();
+  part.data += sizeof(float) * static_cast<size_t>(rows.first);
+  part.n_cols = rows.n;
+  return &part;
+}
+
 const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
   const TensorInfo& t = file_.tensor(full_name(name));
   if (t.n_rows() != 1 || t.dims[0] != n) wrong_shape(file_, t, "[" + std::to_string(n) + "]");
+  return add_floats(t, 1, n);
+}
+
+// Kernels read F32 that is aligned; anything else is converted once.
+const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {
   if (t.dtype != DType::F32 && t.dtype != DType::F16 && t.dtype != DType::BF16) {
     throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed F32, F16 or BF16", file_.path().c_str(),
                 printable(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str());
   }
-  const Weight* added = add(t, 1, n);
+  const Weight* added = add(t, n_rows, n_cols);
   const bool usable = t.dtype == DType::F32 && reinterpret_cast<uintptr_t>(t.data) % alignof(float) == 0;
   if (!usable) {
-    std::vector<float>& copy = converted_.emplace_back(static_cast<size_t>(n));
-    dequantize_row(t.dtype, t.data, copy.data(), n);
+    std::vector<float>& copy = converted_.emplace_back(static_cast<size_t>(n_rows * n_cols));
+    dequantize_row(t.dtype, t.data, copy.data(), n_rows * n_cols);
     weights_.back().dtype = DType::F32;
     weights_.back().data = reinterpret_cast<const std::byte*>(copy.data());
   }
@@ -78,6 +100,15 @@ const Weight* WeightBinder::optional_matrix(const std::string& name, int64_t n_r
 
 const Weight* WeightBinder::optional_vector(const std::string& name, int64_t n) {
   return file_.find_tensor(full_name(name)) ? vector(name, n) : nullptr;
+}
+
+const Weight* WeightBinder::optional_vectors(const std::string& name, int64_t n_vectors, int64_t n) {
+  const TensorInfo* t = file_.find_tensor(full_name(name));
+  if (t == nullptr) return nullptr;
+  if (t->n_rows() != n_vectors || t->dims[1] != n_vectors || t->dims[0] != n) {
+    wrong_shape(file_, *t, "[" + std::to_string(n) + ", " + std::to_string(n_vectors) + "]");
+  }
+  return add_floats(*t, n_vectors, n);
 }
 
 std::vector<std::string_view> WeightBinder::unused() const {

@@ -28,9 +28,19 @@ class WeightBinder {
   const Weight* vector(const std::string& name, int64_t n);
   // One matrix [n_rows, n_cols] for each of n_mats experts.
   const Weight* experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols);
+  // Some rows of a matrix that holds several: as a weight of its own, under the tensor's name.
+  struct Rows {
+    int64_t n_total, first, n;
+  };
+  const Weight* rows_of(const std::string& name, const Rows& rows, int64_t n_cols);
+  // Likewise of a vector; nullptr when the file has no such tensor.
+  const Weight* optional_part_of(const std::string& name, const Rows& rows);
+
+  bool has(const std::string& name) const { return file_.find_tensor(full_name(name)) != nullptr; }
   // nullptr when the file has no such tensor.
   const Weight* optional_matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   const Weight* optional_vector(const std::string& name, int64_t n);
+  const Weight* optional_vectors(const std::string& name, int64_t n_vectors, int64_t n);  // [n_vectors, n] floats
 
   const std::deque<Weight>& weights() const { return weights_; }
   // Tensors of the file that nobody asked for.
@@ -39,6 +49,7 @@ class WeightBinder {
  private:
   std::string full_name(const std::string& name) const;
   const Weight* add(const TensorInfo& tensor, int64_t n_rows, int64_t n_cols);
+  const Weight* add_floats(const TensorInfo& tensor, int64_t n_rows, int64_t n_cols);
 
   const GgufFile& file_;
   int layer_ = -1;

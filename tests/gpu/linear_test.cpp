@@ -102,12 +102,13 @@ TEST_F(GpuLinear, TheHeadReadsOnlyWantedRows) {
 
 TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
   for (DType dtype : computable_dtypes()) {
-    for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
+    for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2,
+                                  Activation::swiglu_oai}) {
       const bool bias = activation == Activation::gelu;
       SCOPED_TRACE(std::string(dtype_name(dtype)) + " activation " + std::to_string(static_cast<int>(activation)));
       OpCase c(random_, tokens(35));
       const int64_t k = columns(dtype, 768), m = 150;
-      c.finish(c.builder.glu(c.activation(k), {activation}, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
+      c.finish(c.builder.glu(c.activation(k, activation == Activation::swiglu_oai ? 3.0f : 1.0f), {activation}, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
                              bias ? c.vector(random_.normals(m)) : nullptr,
                              bias ? c.vector(random_.normals(m)) : nullptr));
       check(c, some_of<int64_t>({1, 3, 16, 35}, activation == Activation::silu ? 1 : 3), dtype);
@@ -115,8 +116,10 @@ TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
   }
 }
 
-// A mixture whose route the graph itself makes, so that ids and weights are those of real routing.
-void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual) {
+// A mixture whose route the graph itself makes, so that ids and weights are those of real routing. With biases, it is
+// one of gpt-oss.
+void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual,
+               bool biases) {
   ShapeClass shape;
   shape.max_tokens = 50;
   OpCase c(random, shape);
@@ -127,8 +130,16 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
   route.n_expert = n_expert;
   route.n_used = n_used;
   const TensorId chosen = c.builder.moe_route(c.activation(n_expert, 2.0f), route);
-  c.finish(c.builder.moe_ffn(x, chosen, {n_expert, n_used, Activation::silu}, c.matrix(dtype, m, k, n_expert),
-                             c.matrix(dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r));
+  const MoeFfnOp op{n_expert, n_used, biases ? Activation::swiglu_oai : Activation::silu};
+  ExpertBiases b;
+  if (biases) {
+    b.gate = c.matrix(DType::F32, n_expert, m, 1, 1.0f);
+    b.up = c.matrix(DType::F32, n_expert, m, 1, 1.0f);
+    b.down = c.matrix(DType::F32, n_expert, k, 1, 1.0f);
+  }
+  const DType up_dtype = dtype == DType::Q5_K ? DType::Q4_K : dtype;  // once of another than the gate
+  c.finish(c.builder.moe_ffn(x, chosen, op, c.matrix(dtype, m, k, n_expert), c.matrix(up_dtype, m, k, n_expert),
+                             c.matrix(dtype, k, m, n_expert), r, b));
   for (int64_t n : some_of<int64_t>({1, 2, 50, 7}, 2)) {
     c.expect_match(device, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
   }
@@ -137,8 +148,8 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
 TEST_F(GpuLinear, MixturesOfExperts) {
   for (DType dtype : computable_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
-    check_moe(random_, *device_, dtype, 8, 2, false);
-    check_moe(random_, *device_, dtype, 37, 5, true);
+    check_moe(random_, *device_, dtype, 8, 2, false, true);
+    check_moe(random_, *device_, dtype, 37, 5, true, false);
   }
 }
 

@@ -89,6 +89,10 @@ TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
                      (style == RopeStyle::pair ? " pair" : " half") + (factors ? " factors" : ""));
         RopeOp op{style, size.n_head, size.head_dim, size.n_rot};
         check_rope(random_, *device_, op, factors, size.n);
+        if (size.n_rot == size.head_dim) {
+          op.temperature_scale = 0.1f;
+          op.temperature_length = 8192;
+        }
         op.freq_base = 500000.0f;
         op.freq_scale = 0.25f;
         op.ext_factor = 1.0f;
@@ -249,6 +253,12 @@ TEST_F(GpuRows, AddScaleSoftcapAndGather) {
         OpCase c(random_, tokens(n));
         c.finish(c.builder.add(c.activation(n_cols), c.activation(n_cols)));
         c.expect_match(*device_, {n, 1}, 1e-7);
+      }
+      for (bool gated : {false, true}) {
+        OpCase c(random_, tokens(n));
+        const TensorId a = c.activation(n_cols), b = c.activation(n_cols);
+        c.finish(c.builder.add(a, b, AddOp{0.22f}, gated ? c.activation(1, 3.0f) : kNoTensor));
+        c.expect_match(*device_, {n, 1}, 1e-6);
       }
       {
         OpCase c(random_, tokens(n));

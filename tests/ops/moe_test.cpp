@@ -81,10 +81,14 @@ void check(const Case& c, unsigned seed) {
   const int64_t E = c.route.n_expert, k = c.n_embd, m = c.n_ff;
   const auto x = random_floats(rng, c.n * k, 1), logits = random_floats(rng, c.n * E, 2), bias = random_floats(rng, E, 0.2f);
   const auto residual = random_floats(rng, c.n * k, 1);
+  const auto gate_bias = random_floats(rng, E * m, 1), up_bias = random_floats(rng, E * m, 1), down_bias = random_floats(rng, E * k, 1);
   const float s = 1 / std::sqrt(static_cast<float>(k));
   const auto gate = random_floats(rng, E * m * k, s), up = random_floats(rng, E * m * k, s), down = random_floats(rng, E * k * m, s);
   const Weight w_gate = f32_weight("gate", gate, E, m, k), w_up = f32_weight("up", up, E, m, k), w_down = f32_weight("down", down, E, k, m);
   const Weight w_bias = f32_weight("bias", bias, 1, 1, E);
+
+  const Weight w_gate_bias = f32_weight("gate_bias", gate_bias, 1, E, m), w_up_bias = f32_weight("up_bias", up_bias, 1, E, m);
+  const Weight w_down_bias = f32_weight("down_bias", down_bias, 1, E, k);
 
   // A graph whose activations are filled by hand.
   ShapeClass shape;
@@ -94,7 +98,9 @@ void check(const Case& c, unsigned seed) {
   const TensorId tx = g.embed(&table_x), tl = g.embed(&table_l), tr = g.scale(tx, 1.0f);
   const TensorId route = g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr);
   const TensorId y = g.moe_ffn(tx, route, MoeFfnOp{E, c.route.n_used, Activation::silu}, &w_gate, &w_up, &w_down,
-                               c.residual ? tr : kNoTensor);
+                               c.residual ? tr : kNoTensor,
+                               c.bias ? ExpertBiases{&w_gate_bias, &w_up_bias, &w_down_bias}
+                                      : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
 
   std::vector<float> first;
@@ -125,7 +131,8 @@ void check(const Case& c, unsigned seed) {
         ASSERT_EQ(std::bit_cast<int32_t>(row[i]), expert) << "token " << t;
         EXPECT_NEAR(row[c.route.n_used + i], weight, 1e-5);
         for (int64_t h = 0; h < m; ++h) {
-          double a = 0, b = 0;
+          const auto row_of = static_cast<size_t>(expert * m + h);
+          double a = c.bias ? gate_bias[row_of] : 0, b = c.bias ? up_bias[row_of] : 0;
           for (int64_t j = 0; j < k; ++j) {
             const double xj = x[static_cast<size_t>(t * k + j)];
             a += xj * gate[static_cast<size_t>((expert * m + h) * k + j)];
@@ -134,6 +141,7 @@ void check(const Case& c, unsigned seed) {
           const double v = a / (1 + std::exp(-a)) * b * weight;
           for (int64_t j = 0; j < k; ++j) sum[static_cast<size_t>(j)] += v * down[static_cast<size_t>((expert * k + j) * m + h)];
         }
+        for (int64_t j = 0; j < k && c.bias; ++j) sum[static_cast<size_t>(j)] += weight * down_bias[static_cast<size_t>(expert * k + j)];
       }
       for (int64_t j = 0; j < k; ++j) {
         const auto i = static_cast<size_t>(t * k + j);

@@ -101,13 +101,13 @@ TEST(Rows, AddScaleSoftcap) {
       capped[i] = 30.0 * std::tanh(a[i] / 30.0);
     }
     Guarded x(n), y(n), z(n), in_place(a);
-    rows.add(a.data(), b.data(), x.data(), n);
+    rows.add(a.data(), b.data(), 1.0f, x.data(), n);
     x.expect_near(sum, 0, 0);
     rows.scale(a.data(), 0.3f, y.data(), n);
     y.expect_near(scaled, 0, 0);
     rows.softcap(a.data(), 30.0f, z.data(), n);
     z.expect_near(capped, 5e-7, 1e-30);
-    rows.add(in_place.data(), b.data(), in_place.data(), n);
+    rows.add(in_place.data(), b.data(), 1.0f, in_place.data(), n);
     in_place.expect_near(sum, 0, 0);
   });
 }
@@ -122,21 +122,27 @@ double activate(Activation activation, double x) {
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::relu2:
       return x > 0 ? x * x : 0;
+    case Activation::swiglu_oai:
+      return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
   }
   return NAN;
 }
 
+double gated(Activation activation, double gate, double up) {
+  return activate(activation, gate) * (activation == Activation::swiglu_oai ? std::clamp(up, -7.0, 7.0) + 1 : up);
+}
+
 constexpr Activation kActivations[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh,
-                                       Activation::relu2};
+                                       Activation::relu2, Activation::swiglu_oai};
 
 TEST(Rows, Glu) {
   Random random;
   for (Activation activation : kActivations) {
     SCOPED_TRACE("activation " + std::to_string(static_cast<int>(activation)));
     sweep([&](const RowKernels& rows, int64_t n) {
-      const std::vector<float> gate = random.normals(n, n % 2 ? 1.0f : 6.0f), up = random.normals(n);
+      const std::vector<float> gate = random.normals(n, n % 2 ? 1.0f : 6.0f), up = random.normals(n, n % 3 ? 1.0f : 6.0f);
       std::vector<double> want(gate.size());
-      for (size_t i = 0; i < gate.size(); ++i) want[i] = activate(activation, gate[i]) * up[i];
+      for (size_t i = 0; i < gate.size(); ++i) want[i] = gated(activation, gate[i], up[i]);
       Guarded y(n);
       rows.glu(activation, gate.data(), up.data(), y.data(), n);
       y.expect_near(want, 1e-6, 2e-6);
@@ -155,7 +161,7 @@ TEST(Rows, GluAtTheEnds) {
       std::vector<float> y(gate.size());
       test::rows_of(isa).glu(activation, gate.data(), up.data(), y.data(), n);
       for (size_t i = 0; i + 1 < gate.size(); ++i) {
-        const double want = activate(activation, gate[i]);
+        const double want = gated(activation, gate[i], 1.0);
         EXPECT_NEAR(y[i], want, std::fabs(want) * 2e-6 + 1e-6) << isa_name(isa) << " x " << gate[i];
       }
       EXPECT_TRUE(std::isnan(y.back())) << isa_name(isa) << " " << static_cast<int>(activation);
@@ -329,10 +335,28 @@ TEST(RowOps, AddScaleSoftcapGather) {
   };
   with([](GraphBuilder& g, TensorId x, TensorId z) { return g.add(x, z); },
        [](float x, float z) { return x + z; });
+  with([](GraphBuilder& g, TensorId x, TensorId z) { return g.add(x, z, AddOp{0.22f}); },
+       [](float x, float z) { return x + 0.22f * z; });
   with([](GraphBuilder& g, TensorId x, TensorId) { return g.scale(x, 2.5f); },
        [](float x, float) { return 2.5f * x; });
   with([](GraphBuilder& g, TensorId x, TensorId) { return g.softcap(x, 2.0f); },
        [](float x, float) { return 2.0f * std::tanh(x / 2.0f); });
+
+  {
+    OpBench bench({n, n_outputs, 1, 1});
+    const TensorId x = bench.activation(n_cols), z = bench.activation(n_cols), gate = bench.activation(1);
+    const TensorId y = bench.builder.add(x, z, AddOp{3.0f}, gate);
+    bench.finish(y);
+    fill(bench, x, a);
+    fill(bench, z, b);
+    fill(bench, gate, std::vector<float>(a.begin(), a.begin() + n));
+    run_op(bench, y, {n, 0}, n, [&](Isa, const std::vector<float>& got) {
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double sigmoid = 1 / (1 + std::exp(-static_cast<double>(a[i / n_cols])));
+        ASSERT_NEAR(got[i], a[i] + 3.0 * sigmoid * b[i], 1e-5) << i;
+      }
+    });
+  }
 
   OpBench bench({n, n_outputs, 1, 1});
   const TensorId x = bench.activation(n_cols);

@@ -21,4 +21,8 @@ std::filesystem::path shared_data(const std::string& name) {
   return std::filesystem::path(from_environment("TANDEM_SHARED", TANDEM_DEFAULT_SHARED)) / "data" / name;
 }
 
+std::filesystem::path test_data(const std::string& name) {
+  return std::filesystem::path(from_environment("TANDEM_TESTS", TANDEM_DEFAULT_TESTS)) / name;
+}
+
 }  // namespace tandem::test

@@ -13,4 +13,7 @@ std::string binary_path();
 // need it say so and are skipped without it.
 std::filesystem::path shared_data(const std::string& name);
 
+// tests/NAME of the source tree, for data that is part of the repository: $TANDEM_TESTS, else where the build was made.
+std::filesystem::path test_data(const std::string& name);
+
 }  // namespace tandem::test

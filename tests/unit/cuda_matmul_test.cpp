@@ -125,7 +125,7 @@ void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice)
             const int r = tile.row0 + w / 2 * 32 + 16 * i + accumulator_row(lane, e);
             const int t = w % 2 * (M::kTokens / 2) + 8 * j + accumulator_token(lane, e);
             if (r < tile.m && t < tile.n_tokens) {
-              store_sum(args, slice, tile.token0 + t, r, sums[sum_at(w, i, j, lane, e)]);
+              store_sum(args, slice, tokens.expert, tile.token0 + t, r, sums[sum_at(w, i, j, lane, e)]);
             }
           }
         }

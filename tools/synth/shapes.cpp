@@ -55,9 +55,19 @@ constexpr Shape kShapes[] = {
     {"qwen3-30b-a3b", "Qwen3 30B A3B", "qwen3moe", 48, 2048, 32, 4, 128, 6144,
      bpe_qwen, 151936, 40960, 1e6f, 1e-6f, false, 0, 128, 8, 768},
     {"gemma-2-2b", "Gemma 2 2B It", "gemma2", 26, 2304, 8, 4, 256, 9216,
-     spm_gemma, 256000, 8192, 1e4f, 1e-6f, true},
+     spm_gemma, 256000, 8192, 1e4f, 1e-6f, true, 0, 0, 0, 0, 4096},
     {"gemma-2-9b", "Gemma 2 9B It", "gemma2", 42, 3584, 16, 8, 256, 14336,
-     spm_gemma, 256000, 8192, 1e4f, 1e-6f, true},
+     spm_gemma, 256000, 8192, 1e4f, 1e-6f, true, 0, 0, 0, 0, 4096},
+    {"gemma-3-4b", "Gemma 3 4B It", "gemma3", 34, 2560, 8, 4, 256, 10240,
+     spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 1024},
+    {"phi-3-mini", "Phi 3 Mini 4K Instruct", "phi3", 32, 3072, 32, 32, 96, 8192,
+     spm_llama, 32064, 4096, 1e4f, 1e-5f, false, 0, 0, 0, 0, 2047},
+    {"smollm3-3b", "SmolLM3 3B", "smollm3", 36, 2048, 16, 4, 128, 11008,
+     bpe_llama3, 128256, 65536, 5e6f, 1e-6f, true},
+    {"qwen1.5-moe-a2.7b", "Qwen1.5 MoE A2.7B Chat", "qwen2moe", 24, 2048, 16, 16, 128, 5632,
+     bpe_qwen, 151936, 8192, 1e6f, 1e-6f, false, 0, 60, 4, 1408, 0, 5632},
+    {"gpt-oss-20b", "gpt-oss 20B", "gpt-oss", 24, 2880, 64, 8, 64, 2880,
+     bpe_qwen, 201088, 131072, 1.5e5f, 1e-5f, false, 0, 32, 4, 2880, 128},
 };
 // clang-format on
 
@@ -70,6 +80,9 @@ class TensorList {
   void vector(const std::string& name, TensorRole role, int64_t n) {
     tensors_.push_back({name, role, {n, 1, 1, 1}, 1});
   }
+  void biases(const std::string& name, int64_t n, int64_t n_expert) {
+    tensors_.push_back({name, TensorRole::bias, {n, n_expert, 1, 1}, 2});
+  }
   void router(const std::string& name, int64_t k, int64_t n_expert) {
     tensors_.push_back({name, TensorRole::router, {k, n_expert, 1, 1}, 2});
   }
@@ -79,38 +92,64 @@ class TensorList {
   std::vector<ShapeTensor> tensors_;
 };
 
+bool is_gemma(const Shape& s) { return s.arch == "gemma2" || s.arch == "gemma3"; }
+
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
   const int64_t n_q = int64_t{s.n_head} * s.head_dim, n_kv = int64_t{s.n_head_kv} * s.head_dim;
   list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
-  list.matrix(block + "attn_q.weight", s.n_embd, n_q);
-  list.matrix(block + "attn_k.weight", s.n_embd, n_kv);
-  list.matrix(block + "attn_v.weight", s.n_embd, n_kv);
+  if (s.arch == "phi3") {
+    list.matrix(block + "attn_qkv.weight", s.n_embd, n_q + 2 * n_kv);
+  } else {
+    list.matrix(block + "attn_q.weight", s.n_embd, n_q);
+    list.matrix(block + "attn_k.weight", s.n_embd, n_kv);
+    list.matrix(block + "attn_v.weight", s.n_embd, n_kv);
+  }
   list.matrix(block + "attn_output.weight", n_q, s.n_embd);
-  if (s.arch == "qwen2") {
+  if (s.arch == "qwen2" || s.arch == "qwen2moe" || s.arch == "gpt-oss") {
     list.vector(block + "attn_q.bias", TensorRole::bias, n_q);
     list.vector(block + "attn_k.bias", TensorRole::bias, n_kv);
     list.vector(block + "attn_v.bias", TensorRole::bias, n_kv);
   }
-  if (s.arch == "qwen3" || s.arch == "qwen3moe") {
+  if (s.arch == "gpt-oss") {
+    list.vector(block + "attn_output.bias", TensorRole::bias, s.n_embd);
+    list.vector(block + "attn_sinks.weight", TensorRole::bias, s.n_head);
+  }
+  if (s.arch == "qwen3" || s.arch == "qwen3moe" || s.arch == "gemma3") {
     list.vector(block + "attn_q_norm.weight", TensorRole::norm, s.head_dim);
     list.vector(block + "attn_k_norm.weight", TensorRole::norm, s.head_dim);
   }
-  if (s.arch == "gemma2") list.vector(block + "post_attention_norm.weight", TensorRole::norm, s.n_embd);
+  if (is_gemma(s)) list.vector(block + "post_attention_norm.weight", TensorRole::norm, s.n_embd);
 }
 
 void add_feed_forward(const Shape& s, const std::string& block, TensorList& list) {
-  list.vector(block + "ffn_norm.weight", TensorRole::norm, s.n_embd);
+  const char* norm = s.arch == "gpt-oss" ? "post_attention_norm.weight" : "ffn_norm.weight";
+  list.vector(block + norm, TensorRole::norm, s.n_embd);
   if (s.n_expert > 0) {
     list.router(block + "ffn_gate_inp.weight", s.n_embd, s.n_expert);
     list.matrix(block + "ffn_gate_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
     list.matrix(block + "ffn_up_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
     list.matrix(block + "ffn_down_exps.weight", s.n_ff_expert, s.n_embd, s.n_expert);
+    if (s.arch == "gpt-oss") {
+      list.vector(block + "ffn_gate_inp.bias", TensorRole::bias, s.n_expert);
+      list.biases(block + "ffn_gate_exps.bias", s.n_ff_expert, s.n_expert);
+      list.biases(block + "ffn_up_exps.bias", s.n_ff_expert, s.n_expert);
+      list.biases(block + "ffn_down_exps.bias", s.n_embd, s.n_expert);
+    }
+    if (s.n_ff_shared > 0) {
+      list.vector(block + "ffn_gate_inp_shexp.weight", TensorRole::bias, s.n_embd);
+      list.matrix(block + "ffn_gate_shexp.weight", s.n_embd, s.n_ff_shared);
+      list.matrix(block + "ffn_up_shexp.weight", s.n_embd, s.n_ff_shared);
+      list.matrix(block + "ffn_down_shexp.weight", s.n_ff_shared, s.n_embd);
+    }
+  } else if (s.arch == "phi3") {
+    list.matrix(block + "ffn_up.weight", s.n_embd, int64_t{2} * s.n_ff);
+    list.matrix(block + "ffn_down.weight", s.n_ff, s.n_embd);
   } else {
     list.matrix(block + "ffn_gate.weight", s.n_embd, s.n_ff);
     list.matrix(block + "ffn_up.weight", s.n_embd, s.n_ff);
     list.matrix(block + "ffn_down.weight", s.n_ff, s.n_embd);
   }
-  if (s.arch == "gemma2") list.vector(block + "post_ffw_norm.weight", TensorRole::norm, s.n_embd);
+  if (is_gemma(s)) list.vector(block + "post_ffw_norm.weight", TensorRole::norm, s.n_embd);
 }
 
 }  // namespace
@@ -163,16 +202,23 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
   set_float("attention.layer_norm_rms_epsilon", s.rms_eps);
   set_float("rope.freq_base", s.rope_freq_base);
   set_count("vocab_size", s.n_vocab);
-  if (s.arch == "llama") set_count("rope.dimension_count", s.head_dim);
+  if (s.arch == "llama" || s.arch == "phi3" || s.arch == "smollm3") set_count("rope.dimension_count", s.head_dim);
   if (s.n_expert > 0) {
     set_count("expert_count", s.n_expert);
     set_count("expert_used_count", s.n_expert_used);
-    if (s.arch == "qwen3moe") set_count("expert_feed_forward_length", s.n_ff_expert);
+    if (s.arch != "llama") set_count("expert_feed_forward_length", s.n_ff_expert);
+    if (s.n_ff_shared > 0) set_count("expert_shared_feed_forward_length", s.n_ff_shared);
   }
   if (s.arch == "gemma2") {
     set_float("attn_logit_softcapping", 50.0f);
     set_float("final_logit_softcapping", 30.0f);
-    set_count("attention.sliding_window", 4096);
+  }
+  if (s.window > 0) set_count("attention.sliding_window", s.window);
+  if (s.arch == "phi3") set_count("rope.scaling.original_context_length", s.n_ctx);
+  if (s.arch == "gpt-oss") {
+    metadata.set(prefix + "rope.scaling.type", Value("yarn"));
+    set_float("rope.scaling.factor", 32.0f);
+    set_count("rope.scaling.original_context_length", 4096);
   }
 }
 

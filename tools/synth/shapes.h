@@ -30,6 +30,8 @@ struct Shape {
   bool tied = false;      // the output matrix is the token embedding
   float rope_factor = 0;  // 0, or the factor by which Llama 3's rope_freqs.weight stretches long waves
   int n_expert = 0, n_expert_used = 0, n_ff_expert = 0;
+  int window = 0;       // of the layers that have one
+  int n_ff_shared = 0;  // of the expert that every token goes through
 };
 
 std::span<const Shape> all_shapes();

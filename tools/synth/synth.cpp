@@ -133,7 +133,7 @@ void print_lists() {
   for (const Shape& s : all_shapes()) {
     uint64_t n = 0;
     for (const ShapeTensor& tensor : tensors_of(s)) n += static_cast<uint64_t>(tensor.n_elements());
-    out.write(format("  %-16s %6.2f B weights, %2d layers, %s\n", std::string(s.name).c_str(),
+    out.write(format("  %-18s %6.2f B weights, %2d layers, %s\n", std::string(s.name).c_str(),
                      static_cast<double>(n) / 1e9, s.n_layer, std::string(s.arch).c_str()));
   }
   out.write("File types:\n");

@@ -1,4 +1,6 @@
-// add: y = a + b. Reads 2 * n * c floats, writes n * c.
+// add: y = a + factor * sigmoid(gate) * b. Reads 2 * n * c floats, writes n * c.
+#include <cmath>
+
 #include "cpu/ops/rows.h"
 
 namespace tandem::cpu {
@@ -7,24 +9,29 @@ namespace {
 class AddStep final : public Step {
  public:
   AddStep(const CompileContext& context, const Node& node)
-      : kernel_(context.kernels.rows.add),
+      : factor_(std::get<AddOp>(node.op).factor),
+        kernel_(context.kernels.rows.add),
         shape_(context.tensor(node.output)),
         a_(context.address<const float>(node.inputs[0])),
         b_(context.address<const float>(node.inputs[1])),
+        gate_(context.address<const float>(node.inputs[2])),
         y_(context.address<float>(node.output)) {}
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_cols = shape_.n_cols;
     for_each_row(worker, row_count(shape_, context.shape), n_cols, [&](int64_t row) {
-      kernel_(a_ + row * n_cols, b_ + row * n_cols, y_ + row * n_cols, n_cols);
+      const float factor = gate_ ? factor_ / (1.0f + std::exp(-gate_[row])) : factor_;
+      kernel_(a_ + row * n_cols, b_ + row * n_cols, factor, y_ + row * n_cols, n_cols);
     });
   }
 
  private:
+  float factor_;
   decltype(RowKernels::add) kernel_;
   const Tensor& shape_;
   const float* a_;  // [n, n_cols]
   const float* b_;  // [n, n_cols]
+  const float* gate_;  // [n, 1] or null
   float* y_;        // [n, n_cols]
 };
 

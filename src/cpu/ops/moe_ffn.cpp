@@ -20,12 +20,14 @@ constexpr int64_t kStripRows = 64;  // of an expert's matrix, for one item of wo
 struct Experts {
   DType dtype;
   const std::byte* w;  // [n_expert, m, k]
+  const float* bias;   // [n_expert, m] or null
   int64_t m, k;
 
   LinearCall call(int64_t expert, int64_t n, int64_t row0, int64_t rows) const {
     LinearCall c;
     c.dtype = dtype;
     c.w = w + row_bytes(dtype, k) * static_cast<size_t>(expert * m + row0);
+    if (bias) c.bias = bias + expert * m + row0;
     c.n = n;
     c.m = rows;
     c.k = k;
@@ -33,9 +35,9 @@ struct Experts {
   }
 };
 
-Experts experts(const CompileContext& context, TensorId id) {
+Experts experts(const CompileContext& context, TensorId id, TensorId bias) {
   const Weight& w = *context.tensor(id).weight;
-  return {w.dtype, context.address<std::byte>(id), w.n_rows, w.n_cols};
+  return {w.dtype, context.address<std::byte>(id), context.address(bias), w.n_rows, w.n_cols};
 }
 
 // The slots of one expert: [begin, begin + n) in the sorted order.
@@ -49,9 +51,9 @@ class MoeFfnStep final : public Step {
   MoeFfnStep(const CompileContext& context, const Node& node)
       : op_(std::get<MoeFfnOp>(node.op)),
         kernels_(context.kernels),
-        gate_(experts(context, node.inputs[2])),
-        up_(experts(context, node.inputs[3])),
-        down_(experts(context, node.inputs[4])),
+        gate_(experts(context, node.inputs[2], node.inputs[6])),
+        up_(experts(context, node.inputs[3], node.inputs[7])),
+        down_(experts(context, node.inputs[4], node.inputs[8])),
         x_(context.address(node.inputs[0])),
         route_(context.address(node.inputs[1])),
         residual_(context.address(node.inputs[5])),

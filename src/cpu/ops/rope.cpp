@@ -28,7 +28,8 @@ class RopeStep final : public Step {
     // A pair of cosine and sine costs about as much as rotating 16 elements.
     const int64_t cost = op_.n_head * op_.n_rot + 16 * n_pairs;
     for_each_row(worker, context.shape.n_tokens, cost, [&](int64_t token) {
-      rows_.rotations(frequency_.data(), positions_[token], magnitude_, cos, sin, n_pairs);
+      const float magnitude = magnitude_ * rope_temperature(op_, positions_[token]);
+      rows_.rotations(frequency_.data(), positions_[token], magnitude, cos, sin, n_pairs);
       float* x = x_ + token * op_.n_head * op_.head_dim;
       for (int64_t head = 0; head < op_.n_head; ++head) rotate_(x + head * op_.head_dim, cos, sin, op_.n_rot);
     });

@@ -50,8 +50,8 @@ void rope_half(float* x, const float* cos, const float* sin, int64_t n_rot) {
   }
 }
 
-void add(const float* a, const float* b, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = a[i] + b[i];
+void add(const float* a, const float* b, float factor, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = a[i] + factor * b[i];
 }
 
 void scale(const float* x, float factor, float* to, int64_t n) {
@@ -79,6 +79,12 @@ void glu(Activation activation, const float* gate, const float* up, float* to, i
           gate, up, to, n);
     case Activation::relu2:
       return glu_with([](float x) { return x < 0.0f ? 0.0f : x * x; }, gate, up, to, n);
+    case Activation::swiglu_oai:
+      for (int64_t i = 0; i < n; ++i) {
+        const float g = gate[i] > 7.0f ? 7.0f : gate[i];
+        const float u = up[i] > 7.0f ? 7.0f : up[i] < -7.0f ? -7.0f : up[i];
+        to[i] = g / (1.0f + std::exp(-1.702f * g)) * (u + 1.0f);
+      }
   }
 }
 

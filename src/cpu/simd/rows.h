@@ -105,8 +105,9 @@ void rope_half(float* x, const float* cos, const float* sin, int64_t n_rot) {
   }
 }
 
-void add(const float* a, const float* b, float* to, int64_t n) {
-  map2([](Vec x, Vec y) { return x + y; }, a, b, to, n);
+void add(const float* a, const float* b, float factor, float* to, int64_t n) {
+  const Vec f = set1(factor);
+  map2([&](Vec x, Vec y) { return fma(y, f, x); }, a, b, to, n);
 }
 
 void scale(const float* x, float factor, float* to, int64_t n) {
@@ -129,6 +130,15 @@ void glu(Activation activation, const float* gate, const float* up, float* to, i
       return map2([](Vec g, Vec u) { return vgelu_tanh(g) * u; }, gate, up, to, n);
     case Activation::relu2:
       return map2([](Vec g, Vec u) { return keep(not_less(g, set1(0.0f)), g * g) * u; }, gate, up, to, n);
+    case Activation::swiglu_oai:
+      return map2(
+          [](Vec g, Vec u) {
+            const Vec most = set1(7.0f), least = set1(-7.0f);
+            g = select(less(most, g), most, g);  // NaN stays NaN
+            u = select(less(most, u), most, select(less(u, least), least, u));
+            return g * vsigmoid(g * set1(1.702f)) * (u + set1(1.0f));
+          },
+          gate, up, to, n);
   }
 }
 

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/families/NAME.json: what `transformers` computes for a tiny model of each architecture.
+
+    scripts/reference_logits.py [--out FOLDER] [NAME ...]     all of reference_families.py, or those named
+    scripts/reference_logits.py --folder FOLDER NAME          writes the Hugging Face folder itself, to look at
+
+Needs the Python packages torch, transformers, safetensors and numpy; CI needs none of them: the weights of a model
+are a function of their tensor's name, which the tests repeat bit for bit (tests/support/hf_folder.h):
+
+    k     = the top `bits` bits of splitmix64(fnv1a(name) + index), as a two's complement number
+    value = base + scale * k
+
+Scales are powers of two, so every value is exact in bfloat16. Expert weights of gpt_oss are raw MXFP4 blocks.
+
+A file: {name, config (config.json), tensors: [[name, dtype, shape, base, scale, bits], ...], ids: the prompt,
+logits: {position: row}, of a few positions, and for every position heads: the first few logits, norm: the length of
+the row, argmax}.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+
+from reference_families import FAMILIES
+
+N_IDS = 72  # crosses two cache blocks of 32 and every window
+FULL_ROWS = (0, 1, 13, 31, 32, 50, 71)
+N_HEADS = 6
+
+
+def splitmix64(x):
+    x = (x + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def fnv1a(text):
+    value = 14695981039346656037
+    for byte in text.encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+    return value
+
+
+def values(name, shape, base, scale, bits):
+    """float64 [shape]; every element is exact in bfloat16."""
+    n = math.prod(shape)
+    with np.errstate(over="ignore"):
+        h = splitmix64(np.uint64(fnv1a(name)) + np.arange(n, dtype=np.uint64))
+    k = h.view(np.int64) >> np.int64(64 - bits)
+    return (base + scale * k.astype(np.float64)).reshape(shape)
+
+
+def tensor_rule(name, shape, config):
+    """[name, dtype, shape, base, scale, bits] of a tensor of the model."""
+    if name.endswith("_blocks"):
+        return [name, "U8", shape, 128, 1, 8]
+    if name.endswith("_scales"):
+        return [name, "U8", shape, 122, 1, 1]  # 2^-6 and 2^-5
+    if "norm" in name:
+        base = 0 if config.get("model_type", "").startswith("gemma") else 1  # gemma adds the one itself
+        return [name, "BF16", shape, base, 2.0**-7, 5]
+    if name.endswith("bias") or name.endswith("sinks"):
+        return [name, "BF16", shape, 0, 2.0**-9, 8]
+    wide = 0.5 if "embed_tokens" in name else 1.7 / math.sqrt(shape[-1])
+    if "router" in name or name.endswith("mlp.gate.weight") or name.endswith("moe.gate.weight"):
+        wide *= 8  # so that the choice of experts is never a close call
+    if "q_proj" in name or "k_proj" in name or "qkv_proj" in name:
+        wide *= 2  # attention that looks at something
+    return [name, "BF16", shape, 0, 2.0 ** (round(math.log2(wide)) - 7), 8]
+
+
+def text_config(config):
+    return config.get("text_config", config)
+
+
+def saved_shapes(config, folder):
+    """name -> shape of the tensors as the library saves them; config.json beside them."""
+    import transformers
+    from safetensors import safe_open
+    (folder / "config.json").write_text(json.dumps(config))
+    cfg = transformers.AutoConfig.from_pretrained(folder)
+    model = getattr(transformers, config["architectures"][0])(cfg) if "text_config" not in config else None
+    if model is None:  # the text model alone; the names of the whole are added below
+        model = transformers.AutoModelForCausalLM.from_config(cfg.text_config)
+    model.save_pretrained(folder / "saved")
+    with safe_open(folder / "saved" / "model.safetensors", "np") as file:
+        return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}
+
+
+def gpt_oss_shapes(shapes):
+    """The experts as the published models have them: blocks of 32 four-bit numbers, and their scales."""
+    out = {}
+    for name, shape in shapes.items():
+        if name.endswith(("gate_up_proj", "down_proj")) and ".experts." in name:
+            n_expert, n_in, n_out = shape
+            out[name + "_blocks"] = [n_expert, n_out, n_in // 32, 16]
+            out[name + "_scales"] = [n_expert, n_out, n_in // 32]
+        else:
+            out[name] = shape
+    return out
+
+
+MXFP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def unpack_mxfp4(blocks, scales):
+    """[E, out, in / 32, 16] and [E, out, in / 32] -> [E, in, out], the layout of the dense parameter."""
+    pairs = np.stack([MXFP4[blocks & 15], MXFP4[blocks >> 4]], -1)  # neighbours share a byte
+    e, n_out, n_block, _ = blocks.shape
+    dense = pairs.reshape(e, n_out, n_block, 32) * 2.0 ** (scales.astype(np.float64) - 127)[..., None]
+    return dense.reshape(e, n_out, n_block * 32).transpose(0, 2, 1)
+
+
+def write_weights(path, rules, dense):
+    """The safetensors file; dense: MXFP4 unpacked to F32, for a library without its kernels."""
+    import torch
+    from safetensors.torch import save_file
+    out = {}
+    for name, dtype, shape, base, scale, bits in rules:
+        if name.endswith("_scales") and dense:
+            continue
+        v = values(name, shape, base, scale, bits)
+        if name.endswith("_blocks") and dense:
+            scales = next(r for r in rules if r[0] == name.replace("_blocks", "_scales"))
+            v = unpack_mxfp4(v.astype(np.uint8), values(*scales[:1], *scales[2:]).astype(np.uint8))
+            name, dtype = name.removesuffix("_blocks"), "F32"
+        torch_dtype = {"U8": torch.uint8, "BF16": torch.bfloat16, "F32": torch.float32}[dtype]
+        if dense and dtype == "BF16":
+            torch_dtype = torch.float32
+        out[name] = torch.from_numpy(np.ascontiguousarray(v)).to(torch_dtype)
+    save_file(out, path, metadata={"format": "pt"})
+
+
+def describe(name, config):
+    """The rules of all tensors, named as in the published models."""
+    with tempfile.TemporaryDirectory() as folder:
+        shapes = saved_shapes(config, pathlib.Path(folder))
+    if config["model_type"] == "gpt_oss":
+        shapes = gpt_oss_shapes(shapes)
+    prefix = "language_model." if "text_config" in config else ""
+    return [tensor_rule(prefix + n, s, config) for n, s in sorted(shapes.items())]
+
+
+def run_reference(config, rules, ids):
+    """float64 logits [n_ids, n_vocab]."""
+    import torch
+    import transformers
+    text = text_config(config)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        alone = {**text, "architectures": config["architectures"]} if text is config else text
+        (folder / "config.json").write_text(json.dumps(alone))
+        stripped = [[r[0].removeprefix("language_model."), *r[1:]] for r in rules]
+        with_values = folder / "model.safetensors"
+        write_weights_as(with_values, rules, stripped)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
+                                                                  attn_implementation="eager",
+                                                                  experts_implementation="eager")
+        model.eval()
+        with torch.no_grad():
+            return model(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
+
+
+def write_weights_as(path, rules, stripped):
+    """The values of `rules` under the names of `stripped`."""
+    from safetensors.numpy import load_file, save_file
+    with tempfile.TemporaryDirectory() as folder:
+        original = pathlib.Path(folder) / "w.safetensors"
+        write_weights(original, rules, dense=True)
+        new_name = {old[0]: new[0] for old, new in zip(rules, stripped)}
+        save_file({new_name.get(n, n): t for n, t in load_file(original).items()}, path, metadata={"format": "pt"})
+
+
+def rounded(x):
+    return float(f"{x:.6g}")
+
+
+def make(name):
+    config = FAMILIES[name]
+    rules = describe(name, config)
+    n_vocab = text_config(config)["vocab_size"]
+    with np.errstate(over="ignore"):
+        ids = splitmix64(np.uint64(fnv1a(name + ".ids")) + np.arange(N_IDS, dtype=np.uint64)) % np.uint64(n_vocab)
+    ids = [int(i) for i in ids]
+    logits = run_reference(config, rules, ids)
+    return {
+        "name": name, "config": config, "tensors": rules, "ids": ids,
+        "logits": {str(p): [rounded(x) for x in logits[p]] for p in FULL_ROWS},
+        "heads": [[rounded(x) for x in row[:N_HEADS]] for row in logits],
+        "norm": [rounded(np.linalg.norm(row)) for row in logits],
+        "argmax": [int(row.argmax()) for row in logits],
+    }
+
+
+def write_json(path, data):
+    """One line for each part, so that a change can be read."""
+    def lines(items):
+        return "[\n" + ",\n".join("  " + json.dumps(i) for i in items) + "\n]"
+    parts = [f'"name": {json.dumps(data["name"])}', f'"config": {json.dumps(data["config"])}',
+             f'"tensors": {lines(data["tensors"])}', f'"ids": {json.dumps(data["ids"])}',
+             '"logits": {\n' + ",\n".join(f'  "{p}": {json.dumps(r)}' for p, r in data["logits"].items()) + "\n}",
+             f'"heads": {json.dumps(data["heads"])}', f'"norm": {json.dumps(data["norm"])}',
+             f'"argmax": {json.dumps(data["argmax"])}']
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def main():
+    default = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "families"
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of reference_families.py; all if left out")
+    parser.add_argument("--out", type=pathlib.Path, default=default, help="where the JSON files go")
+    parser.add_argument("--folder", type=pathlib.Path, help="write the Hugging Face folder of one NAME here instead")
+    options = parser.parse_args()
+    unknown = [n for n in options.names if n not in FAMILIES]
+    if unknown:
+        parser.error(f"found {', '.join(unknown)}, needed some of: {', '.join(FAMILIES)}")
+    if options.folder:
+        if len(options.names) != 1:
+            parser.error("--folder needs one NAME")
+        config = FAMILIES[options.names[0]]
+        options.folder.mkdir(parents=True, exist_ok=True)
+        (options.folder / "config.json").write_text(json.dumps(config, indent=2))
+        write_weights(options.folder / "model.safetensors", describe(options.names[0], config), dense=False)
+        return 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for name in options.names or FAMILIES:
+        try:
+            data = make(name)
+        except Exception as error:  # the other families are still wanted
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        path = options.out / f"{name}.json"
+        write_json(path, data)
+        spread = max(data["norm"]) / math.sqrt(len(data["logits"]["0"]))
+        print(f"{name}: {len(data['tensors'])} tensors, {path.stat().st_size} bytes, logits about {spread:.3g}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

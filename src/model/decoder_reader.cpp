@@ -1,0 +1,140 @@
+#include "model/decoder_reader.h"
+
+#include <cmath>
+
+namespace tandem {
+
+DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style)
+    : HparamReader(source.file.metadata(), architecture),
+      w_(source.weights),
+      hparams_(transformer("attention.layer_norm_rms_epsilon")),
+      rope_(HparamReader::rope(hparams_, style, source.rope)) {}
+
+DecoderSpec DecoderReader::begin() {
+  DecoderSpec spec;
+  w_.set_layer(-1);
+  spec.token_embd = w_.matrix("token_embd.weight", WeightBinder::kAnySize, hparams_.n_embd);
+  hparams_.n_vocab = spec.token_embd->n_rows;
+  spec.output_norm = norm("output_norm");
+  spec.output = w_.optional_matrix("output.weight", hparams_.n_vocab, hparams_.n_embd);
+  if (spec.output == nullptr) spec.output = spec.token_embd;  // tied
+  const int64_t n_pairs = rope_.n_rot / 2;
+  spec.rope_factors.any = w_.optional_vector("rope_freqs.weight", n_pairs);
+  spec.rope_factors.up_to_orig = w_.optional_vector("rope_factors_short.weight", n_pairs);
+  spec.rope_factors.beyond = w_.optional_vector("rope_factors_long.weight", n_pairs);
+  spec.rope_factors.n_ctx_orig = rope_.n_ctx_orig;
+  spec.hparams = hparams_;
+  return spec;
+}
+
+DecoderLayer& DecoderReader::next_layer(DecoderSpec& spec) {
+  w_.set_layer(++layer_);
+  return spec.layers.emplace_back();
+}
+
+const Weight* DecoderReader::norm(const std::string& name) { return w_.vector(name + ".weight", hparams_.n_embd); }
+
+const Weight* DecoderReader::head_norm(const std::string& name) {
+  return w_.vector(name + ".weight", hparams_.head_dim_k);
+}
+
+const Weight* DecoderReader::row_norm(const std::string& name, int64_t n_head) {
+  return w_.vector(name + ".weight", n_head * hparams_.head_dim_k);
+}
+
+const Weight* DecoderReader::per_head(const std::string& name) { return w_.vector(name + ".weight", hparams_.n_head); }
+
+Linear DecoderReader::linear(const std::string& name, int64_t n_rows, int64_t n_cols) {
+  return {w_.matrix(name + ".weight", n_rows, n_cols), w_.optional_vector(name + ".bias", n_rows)};
+}
+
+AttentionPart DecoderReader::attention() {
+  const Hparams& h = hparams_;
+  const int64_t n_q = h.n_head * h.head_dim_k, n_k = h.n_head_kv * h.head_dim_k, n_v = h.n_head_kv * h.head_dim_v;
+  AttentionPart a;
+  if (w_.has("attn_qkv.weight")) {
+    const WeightBinder::Rows all{n_q + n_k + n_v, 0, n_q};
+    const WeightBinder::Rows keys{all.n_total, n_q, n_k}, values{all.n_total, n_q + n_k, n_v};
+    const auto part = [&](const WeightBinder::Rows& rows) {
+      return Linear{w_.rows_of("attn_qkv.weight", rows, h.n_embd), w_.optional_part_of("attn_qkv.bias", rows)};
+    };
+    a.q = part(all);
+    a.k = part(keys);
+    a.v = part(values);
+  } else {
+    a.q = linear("attn_q", n_q, h.n_embd);
+    a.k = linear("attn_k", n_k, h.n_embd);
+    a.v = linear("attn_v", n_v, h.n_embd);
+  }
+  a.out = linear("attn_output", h.n_embd, h.n_head * h.head_dim_v);
+  a.rope = rope_;
+  a.op = {h.n_head, h.n_head_kv, h.head_dim_k, h.head_dim_v, 1.0f / std::sqrt(static_cast<float>(h.head_dim_k))};
+  return a;
+}
+
+FeedForward DecoderReader::gated_ffn(Activation activation) {
+  const Hparams& h = hparams_;
+  FeedForward f;
+  f.activation = activation;
+  if (w_.has("ffn_gate.weight")) {
+    f.gate = linear("ffn_gate", h.n_ff, h.n_embd);
+    f.up = linear("ffn_up", h.n_ff, h.n_embd);
+  } else {  // one matrix, the gate's rows first
+    f.gate.w = w_.rows_of("ffn_up.weight", {2 * h.n_ff, 0, h.n_ff}, h.n_embd);
+    f.up.w = w_.rows_of("ffn_up.weight", {2 * h.n_ff, h.n_ff, h.n_ff}, h.n_embd);
+  }
+  f.down = linear("ffn_down", h.n_embd, h.n_ff);
+  return f;
+}
+
+FeedForward DecoderReader::mixture(Activation activation, const MoeRouteOp& route) {
+  const Hparams& h = hparams_;
+  FeedForward f;
+  f.activation = activation;
+  f.route = route;
+  f.router = linear("ffn_gate_inp", h.n_expert, h.n_embd);
+  const auto experts = [&](const std::string& name, int64_t n_rows, int64_t n_cols) {
+    return Linear{w_.experts(name + ".weight", h.n_expert, n_rows, n_cols),
+                  w_.optional_vectors(name + ".bias", h.n_expert, n_rows)};
+  };
+  f.gate = experts("ffn_gate_exps", h.n_ff, h.n_embd);
+  f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
+  f.down = experts("ffn_down_exps", h.n_embd, h.n_ff);
+  return f;
+}
+
+MoeRouteOp DecoderReader::read_experts(bool normalize) {
+  Hparams& h = hparams_;
+  h.n_expert = integer("expert_count", 1, 65536);
+  h.n_expert_used = integer("expert_used_count", 1, h.n_expert);
+  h.n_ff = integer_or("expert_feed_forward_length", h.n_ff, 1, kMaxDimension);
+  MoeRouteOp route{h.n_expert, h.n_expert_used};
+  route.normalize = flag_or("expert_weights_norm", normalize);
+  const float scale = number_or("expert_weights_scale", 1.0f, 0.0f, 1e6f);
+  route.scale = scale == 0.0f ? 1.0f : scale;
+  return route;
+}
+
+float DecoderReader::scale_or(std::string_view suffix, float fallback) const {
+  return number_or(suffix, fallback, 1e-9f, 1e9f);
+}
+
+std::vector<int64_t> DecoderReader::windows(int64_t period, int64_t fallback) const {
+  const int64_t window = integer_or("attention.sliding_window", fallback, fallback == 0 ? 0 : 1, INT32_MAX);
+  const std::vector<bool> sliding = slides(period);
+  std::vector<int64_t> result;
+  for (bool slides_here : sliding) result.push_back(slides_here ? window : 0);
+  return result;
+}
+
+std::vector<bool> DecoderReader::slides(int64_t period) const {
+  const auto n = static_cast<size_t>(hparams_.n_layer);
+  const std::string_view suffix = "attention.sliding_window_pattern";
+  if (is_array(suffix)) return flags(suffix, n);
+  period = integer_or(suffix, period, 0, INT32_MAX);
+  std::vector<bool> result;
+  for (size_t i = 0; i < n; ++i) result.push_back(period == 0 || (static_cast<int64_t>(i) + 1) % period != 0);
+  return result;
+}
+
+}  // namespace tandem

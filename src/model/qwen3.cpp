@@ -1,0 +1,21 @@
+// Qwen3: every head of queries and keys is normalized before it is rotated; no biases. (arXiv:2505.09388)
+#include "model/decoder_reader.h"
+
+namespace tandem {
+
+std::unique_ptr<Architecture> load_qwen3(const ModelSource& source) {
+  DecoderReader r(source, "qwen3", RopeStyle::half);
+  DecoderSpec spec = r.begin();
+  for (int i = 0; i < r.hparams().n_layer; ++i) {
+    DecoderLayer& l = r.next_layer(spec);
+    l.attn_norm = r.norm("attn_norm");
+    l.attention = r.attention();
+    l.attention.q_norm = r.head_norm("attn_q_norm");
+    l.attention.k_norm = r.head_norm("attn_k_norm");
+    l.ffn_norm = r.norm("ffn_norm");
+    l.ffn = r.gated_ffn(Activation::silu);
+  }
+  return make_decoder(std::move(spec));
+}
+
+}  // namespace tandem

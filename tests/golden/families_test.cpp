@@ -1,0 +1,143 @@
+// Every architecture from a Hugging Face folder to logits: what transformers computes for a tiny model (see
+// scripts/reference_logits.py) against convert and our own graph. Where this build has no graph for an architecture yet,
+// the names, shapes and values of the converted tensors are what is checked.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/fp16.h"
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "gguf/quants.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "tools/convert/convert.h"
+
+namespace tandem {
+namespace {
+
+using tools::ConvertOptions;
+using tools::OutType;
+
+class Families : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    family_ = test::load_family(GetParam());
+    folder_ = test::family_folder(family_);
+    folder_.write(directory_.path("hf"));
+  }
+
+  std::string convert(OutType type) const {
+    ConvertOptions options;
+    options.type = type;
+    options.n_threads = 2;
+    const std::string path = directory_.path(format("%d.gguf", static_cast<int>(type)));
+    write_conversion(tools::plan_conversion(directory_.path("hf"), options), options, path);
+    return path;
+  }
+
+  static bool has_graph(const std::string& path) {
+    const GgufFile file(path);
+    const auto name = file.metadata().get<std::string>("general.architecture");
+    const auto known = architectures();
+    return std::any_of(known.begin(), known.end(), [&](const ArchitectureEntry& e) { return e.name == name; });
+  }
+
+  // The worst deviation of any row that the file has, relative to the largest logit of the row.
+  double error_of(const std::string& path, int64_t n_ubatch) const {
+    const auto model = Model::load(path);
+    const auto device = cpu::make_cpu_device({2, 2});
+    SessionOptions options;
+    options.n_ubatch = n_ubatch;
+    options.all_logits = true;
+    options.k_dtype = options.v_dtype = DType::F32;
+    Session session(*model, {device.get()}, options);
+    double worst = 0;
+    const std::vector<int32_t> ids = family_.ids();
+    const auto n_vocab = static_cast<size_t>(model->hparams().n_vocab);
+    session.evaluate(ids, [&](int64_t first, int64_t n, std::span<const float> logits) {
+      for (int64_t i = 0; i < n; ++i) {
+        worst = std::max(worst, row_error(static_cast<size_t>(first + i), logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab)));
+      }
+    });
+    return worst;
+  }
+
+  double row_error(size_t position, std::span<const float> row) const {
+    const nlohmann::json& j = family_.json;
+    const auto heads = j["heads"][position].get<std::vector<double>>();
+    const double norm = j["norm"][position];
+    const double scale = 3 * norm / std::sqrt(static_cast<double>(row.size()));  // about the largest logit
+    double worst = 0, sum = 0;
+    for (size_t i = 0; i < heads.size(); ++i) worst = std::max(worst, std::fabs(heads[i] - static_cast<double>(row[i])));
+    for (const float x : row) sum += static_cast<double>(x) * static_cast<double>(x);
+    worst = std::max(worst, std::fabs(std::sqrt(sum) - norm) / std::sqrt(static_cast<double>(row.size())));
+    const auto full = j["logits"].find(std::to_string(position));
+    if (full != j["logits"].end()) {
+      EXPECT_EQ(full->size(), row.size());
+      for (size_t i = 0; i < row.size(); ++i) {
+        worst = std::max(worst, std::fabs((*full)[i].get<double>() - static_cast<double>(row[i])));
+      }
+    }
+    return worst / scale;
+  }
+
+  test::Family family_;
+  test::HfFolder folder_;
+  test::TempDir directory_;
+};
+
+TEST_P(Families, LogitsAreThoseOfTransformers) {
+  const std::string path = convert(OutType::F32);
+  if (!has_graph(path)) GTEST_SKIP() << "no graph for this architecture in this build; its tensors are checked";
+  for (const int64_t n_ubatch : {512, 1, 7, 33}) EXPECT_LT(error_of(path, n_ubatch), 1e-3) << "-ub " << n_ubatch;
+  EXPECT_LT(error_of(convert(OutType::BF16), 7), 2e-2);
+  EXPECT_LT(error_of(convert(OutType::Q8_0), 7), 5e-2);
+}
+
+// Every element of every tensor of the folder is in the file, but for those of MXFP4, whose blocks are.
+TEST_P(Families, EveryWeightIsKept) {
+  const GgufFile file(convert(OutType::F32));
+  std::multiset<float> found, wanted;
+  for (const TensorInfo& t : file.tensors()) {
+    if (t.name.starts_with("rope_")) continue;  // made from config.json
+    std::vector<float> row(static_cast<size_t>(t.dims[0]));
+    for (int64_t r = 0; r < t.n_rows(); ++r) {
+      dequantize_row(t.dtype, t.data + static_cast<size_t>(r) * row_bytes(t.dtype, t.dims[0]), row.data(), t.dims[0]);
+      found.insert(row.begin(), row.end());
+    }
+  }
+  const bool gemma = file.metadata().get<std::string>("general.architecture").starts_with("gemma");
+  for (const auto& [name, t] : folder_.tensors) {
+    const bool plus_one = gemma && name.find("norm") != std::string::npos;
+    if (t.dtype != "BF16") continue;
+    for (size_t i = 0; i < t.bytes.size(); i += 2) {
+      uint16_t bits;
+      std::memcpy(&bits, t.bytes.data() + i, 2);
+      wanted.insert(bf16_to_fp32(bits) + (plus_one ? 1.0f : 0.0f));
+    }
+  }
+  for (const auto& [name, t] : folder_.tensors) {  // two neighbours in a byte, times the power of two of their block
+    if (!name.ends_with("_blocks")) continue;
+    constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    const std::string& scales = folder_.tensors.at(name.substr(0, name.size() - 7) + "_scales").bytes;
+    for (size_t i = 0; i < t.bytes.size() * 2; ++i) {
+      const int nibble = static_cast<uint8_t>(t.bytes[i / 2]) >> (i % 2 * 4) & 15;
+      const float x = std::ldexp(kValues[nibble & 7], static_cast<uint8_t>(scales[i / 32]) - 127);
+      wanted.insert(nibble & 8 ? -x : x);
+    }
+  }
+  EXPECT_EQ(found.size(), wanted.size());
+  EXPECT_TRUE(std::equal(found.begin(), found.end(), wanted.begin(), wanted.end()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(test::family_names()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace tandem

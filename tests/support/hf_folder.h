@@ -1,0 +1,55 @@
+// Hugging Face model folders for tests: made from tests/golden/families/NAME.json, where the weights are a function of
+// their names, and open to being spoiled before they are written.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace tandem::test {
+
+struct HfTensor {
+  std::string dtype;           // "BF16", "U8", ...
+  std::vector<int64_t> shape;  // outermost first
+  std::string bytes;
+};
+
+struct HfFolder {
+  nlohmann::json config;
+  std::map<std::string, HfTensor> tensors;
+  nlohmann::json tokenizer;         // tokenizer.json; none: no such file
+  nlohmann::json tokenizer_config;  // the same
+  nlohmann::json generation_config;
+  std::map<std::string, std::string> files;  // further files, or others in place of the above
+
+  // Makes the folder with config.json, model.safetensors and the tokenizer.
+  void write(const std::string& folder) const;
+  // The same with the tensors in `n_shards` files and their index.
+  void write_sharded(const std::string& folder, size_t n_shards) const;
+};
+
+// One file of tests/golden/families, made by scripts/reference_logits.py.
+struct Family {
+  nlohmann::json json;
+  std::string name() const { return json["name"]; }
+  std::vector<int32_t> ids() const { return json["ids"]; }
+};
+
+std::vector<std::string> family_names();
+Family load_family(const std::string& name);
+// Its model, with a small byte-level tokenizer.
+HfFolder family_folder(const Family& family);
+
+// Element `index` of a tensor: base + scale * (the top `bits` bits of splitmix64(fnv1a(name) + index), signed).
+double family_value(const std::string& name, uint64_t index, double base, double scale, int bits);
+
+// A safetensors file of these tensors.
+std::string safetensors_bytes(const std::map<std::string, HfTensor>& tensors);
+void write_file(const std::string& path, const std::string& bytes);
+
+// A byte-level BPE tokenizer of at most n_tokens: <unk> <s> </s>, printable ASCII, and a few merges.
+nlohmann::json small_tokenizer(int64_t n_tokens);
+
+}  // namespace tandem::test

@@ -1,0 +1,58 @@
+// The table of model classes that convert knows: which tensors they have, what those are called in a GGUF file, and
+// what their hyperparameters say. Another architecture is one more entry. Pure functions; any thread.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gguf/metadata.h"
+#include "tools/convert/model_config.h"
+#include "tools/convert/tensor_plan.h"
+
+namespace tandem::tools {
+
+// Writes "ARCH.key" values and extra tensors.
+class HparamWriter {
+ public:
+  HparamWriter(std::string_view architecture, Metadata& metadata, std::vector<TensorPlan>& extra)
+      : architecture_(architecture), metadata_(metadata), extra_(extra) {}
+  void integer(std::string_view key, int64_t value) { set(key, Value(static_cast<uint32_t>(value))); }
+  void number(std::string_view key, double value) { set(key, Value(static_cast<float>(value))); }
+  void text(std::string_view key, const std::string& value) { set(key, Value(value)); }
+  void flag(std::string_view key, bool value) { set(key, Value(value)); }
+  // A vector of the file that config.json gives.
+  void tensor(const std::string& name, std::vector<float> values);
+
+ private:
+  void set(std::string_view key, Value value) {
+    metadata_.set(std::string(architecture_) + "." + std::string(key), std::move(value));
+  }
+  std::string_view architecture_;
+  Metadata& metadata_;
+  std::vector<TensorPlan>& extra_;
+};
+
+struct ConvertArchitecture {
+  std::string_view classes;  // of config.json, separated by spaces
+  std::string_view name;     // general.architecture
+  ConfigDefaults defaults;
+  std::vector<TensorRule> rules;
+  void (*add_hparams)(const ModelConfig& config, HparamWriter& out);  // beyond those that all have
+};
+
+// Throws Error(bad_file), naming the supported classes, for another.
+const ConvertArchitecture& find_architecture(const JsonObject& config);
+std::span<const ConvertArchitecture> convert_architectures();
+
+// All hyperparameters, and the tensors that come from them.
+void add_hparams(const ConvertArchitecture& architecture, const ModelConfig& config, Metadata& metadata,
+                 std::vector<TensorPlan>& extra);
+
+// rope.freq_base and what scales it (rope_hparams.cpp).
+void add_rope(const ModelConfig& config, HparamWriter& out);
+// rope_factors_long and _short, for the scaling that Phi-3 has.
+void add_longrope(const ModelConfig& config, HparamWriter& out);
+
+}  // namespace tandem::tools

@@ -1,0 +1,115 @@
+#include "tools/convert/convert.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "gguf/writer.h"
+#include "tools/convert/architectures.h"
+#include "tools/convert/tensor_converter.h"
+#include "tools/convert/tokenizer.h"
+#include "tools/quantize/mix.h"
+
+namespace tandem::tools {
+namespace {
+
+FileType file_type_of(OutType type) {
+  switch (type) {
+    case OutType::F32: return FileType::F32;
+    case OutType::BF16: return FileType::BF16;
+    case OutType::Q8_0: return FileType::Q8_0;
+    case OutType::automatic:
+    case OutType::F16: break;
+  }
+  return FileType::F16;
+}
+
+// What people call the model: the last part of the folder's path that says something.
+std::string folder_name(const std::string& folder) {
+  std::error_code ignored;
+  const auto path = std::filesystem::weakly_canonical(folder, ignored);
+  return path.filename().empty() ? "model" : path.filename().string();
+}
+
+void refuse_input_as_output(const Conversion& conversion, const std::string& path) {
+  if (!conversion.checkpoint) return;
+  for (const auto& file : conversion.checkpoint->files()) {
+    if (!file->is_same_file(path)) continue;
+    throw_error(ErrorCode::usage, "%s: this is the input too (%s), needed another file to write", path.c_str(),
+                file->path().c_str());
+  }
+}
+
+Conversion make_conversion(const std::string& folder, const ConvertOptions& options) {
+  const JsonObject json = JsonObject::read(folder + "/config.json");
+  const ConvertArchitecture& architecture = find_architecture(json);
+  const ModelConfig config(json, architecture.defaults);
+  Conversion out;
+  Metadata& metadata = out.metadata;
+  metadata = Metadata(folder);
+  metadata.set("general.architecture", Value(std::string(architecture.name)));
+  metadata.set("general.type", Value("model"));
+  metadata.set("general.name", Value(options.name.empty() ? folder_name(folder) : options.name));
+  metadata.set("general.file_type", Value(uint32_t{0}));
+  metadata.set("general.quantization_version", Value(uint32_t{2}));
+  add_hparams(architecture, config, metadata, out.tensors);
+  add_tokenizer(folder, json, {config.n_vocab, options.pre}, metadata);
+  if (options.vocab_only) {
+    out.tensors.clear();
+    metadata.remove("general.file_type");
+    return out;
+  }
+  out.checkpoint = std::make_unique<Checkpoint>(folder);
+  for (TensorPlan& plan : plan_tensors(*out.checkpoint, config, architecture.rules)) out.tensors.push_back(std::move(plan));
+  const OutType type = resolve_out_type(options.type, out.tensors);
+  choose_dtypes(out.tensors, type);
+  metadata.set("general.file_type", Value(static_cast<uint32_t>(file_type_of(type))));
+  return out;
+}
+
+}  // namespace
+
+uint64_t Conversion::n_bytes() const {
+  uint64_t n = 0;
+  for (const TensorPlan& plan : tensors) n += plan.n_bytes();
+  return n;
+}
+
+Conversion plan_conversion(const std::string& folder, const ConvertOptions& options) {
+  if (!std::filesystem::is_directory(folder)) {
+    throw_error(ErrorCode::io, "%s: cannot read: it is not a folder", folder.c_str());
+  }
+  try {
+    return make_conversion(folder, options);
+  } catch (const Json::exception& e) {  // an object where we took a string for granted
+    throw_error(ErrorCode::bad_file, "%s: a JSON file is not as needed: %s", folder.c_str(), printable(e.what(), 160).c_str());
+  }
+}
+
+std::vector<std::string> write_conversion(const Conversion& conversion, const ConvertOptions& options,
+                                          const std::string& path,
+                                          const std::function<void(ConvertProgress)>& progress) {
+  refuse_input_as_output(conversion, path);
+  GgufWriter writer(path);
+  for (const Metadata::Entry& entry : conversion.metadata.entries()) writer.metadata().set(entry.key, entry.value);
+  for (const TensorPlan& plan : conversion.tensors) writer.add_tensor(plan.name, plan.dtype, plan.dims);
+  ThreadPool pool(options.n_threads);
+  TensorConverter converter(pool);
+  uint64_t n_done = 0;
+  for (size_t i = 0; i < conversion.tensors.size(); ++i) {
+    const TensorPlan& plan = conversion.tensors[i];
+    writer.begin_tensor(plan.name);
+    converter.convert(plan, [&](std::span<const std::byte> bytes) {
+      writer.append(bytes);
+      n_done += bytes.size();
+      if (progress) progress({i, false, n_done});
+    });
+    if (progress) progress({i, true, n_done});
+  }
+  writer.finish();
+  return {path};
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,62 @@
+// JSON files of a model folder, read with the checks that untrusted text needs.
+//
+// A JsonObject owns its parsed text and knows where it came from, so that every error names the file and the key.
+// A key with the value null counts as absent, as in Python. Throws Error(bad_file) for what is not as needed and
+// Error(io) for a file that cannot be read. Immutable; any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::tools {
+
+using Json = nlohmann::json;
+
+// The bytes of a regular file of at most `limit` bytes.
+std::string read_text_file(const std::string& path, uint64_t limit = uint64_t{1} << 30);
+
+class JsonObject {
+ public:
+  // `text` must be one JSON object. `source` is what errors start with.
+  static JsonObject parse(std::string_view text, const std::string& source);
+  static JsonObject read(const std::string& path);
+  static std::optional<JsonObject> read_optional(const std::string& path);  // nullopt when there is no such file
+
+  const std::string& source() const { return source_; }
+  const Json& json() const { return *value_; }
+
+  const Json* find(std::string_view key) const;  // nullptr when absent or null
+  bool has(std::string_view key) const { return find(key) != nullptr; }
+
+  // Values of one key. A wrong type or range throws, and so does absence where nothing says what to do then.
+  int64_t integer(std::string_view key, int64_t min, int64_t max) const;
+  std::optional<int64_t> optional_integer(std::string_view key, int64_t min, int64_t max) const;
+  double number(std::string_view key) const;  // finite
+  std::optional<double> optional_number(std::string_view key) const;
+  std::optional<bool> boolean(std::string_view key) const;
+  std::optional<std::string> text(std::string_view key) const;
+  std::optional<JsonObject> object(std::string_view key) const;
+  std::optional<std::vector<double>> numbers(std::string_view key) const;
+  std::optional<std::vector<std::string>> texts(std::string_view key) const;
+
+  // "SOURCE: KEY: found ..., needed ..."
+  [[noreturn]] void fail(std::string_view key, const std::string& found, const std::string& needed) const;
+
+ private:
+  JsonObject(std::string source, std::string prefix, std::shared_ptr<const Json> value)
+      : source_(std::move(source)), prefix_(std::move(prefix)), value_(std::move(value)) {}
+
+  std::string source_;  // the file
+  std::string prefix_;  // "rope_scaling." of an object within it
+  std::shared_ptr<const Json> value_;
+};
+
+// For error messages: the value on one line, cut short.
+std::string short_json(const Json& value);
+
+}  // namespace tandem::tools

@@ -1,0 +1,242 @@
+#include "tools/convert/tensor_converter.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <mutex>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/fp16.h"
+#include "base/interrupt.h"
+#include "gguf/blocks.h"
+#include "gguf/quants.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr int64_t kItemWeights = int64_t{1} << 16;   // what a worker claims at once
+constexpr int64_t kBatchWeights = int64_t{1} << 22;  // what lies in memory at once
+constexpr float kTooLargeForHalf = 65520.0f;         // rounds to infinity
+
+struct Defects {
+  std::atomic<int64_t> n_nan{0}, n_infinite{0}, n_too_large{0};
+  bool any() const { return n_nan != 0 || n_infinite != 0 || n_too_large != 0; }
+};
+
+void count_defects(const float* x, int64_t n, DType target, Defects& defects) {
+  const uint32_t limit = std::bit_cast<uint32_t>(target == DType::F16 ? kTooLargeForHalf : INFINITY);
+  int64_t n_suspect = 0;
+  for (int64_t i = 0; i < n; ++i) n_suspect += (std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu) >= limit;
+  if (n_suspect == 0) return;
+  for (int64_t i = 0; i < n; ++i) {
+    if (std::isnan(x[i])) {
+      ++defects.n_nan;
+    } else if (std::isinf(x[i])) {
+      ++defects.n_infinite;
+    } else if (target == DType::F16 && std::fabs(x[i]) >= kTooLargeForHalf) {
+      ++defects.n_too_large;
+    }
+  }
+}
+
+[[noreturn]] void refuse(const TensorPlan& plan, const Defects& defects) {
+  std::string found;
+  const auto add = [&](int64_t n, const char* what) {
+    if (n > 0) found += (found.empty() ? "" : ", ") + std::to_string(n) + what;
+  };
+  add(defects.n_nan, " NaN");
+  add(defects.n_infinite, " infinite");
+  add(defects.n_too_large, " too large for F16 (--outtype bf16 holds them)");
+  const SourceTensor& source = *plan.sources[0];
+  throw_error(ErrorCode::bad_file, "%s: tensor %s: found %s of the %lld weights of %s, needed finite numbers",
+              source.file->path().c_str(), printable(source.name).c_str(), found.c_str(),
+              static_cast<long long>(plan.n_elements()), plan.name.c_str());
+}
+
+template <class T, class Convert>
+void widen(const std::byte* raw, int64_t step, int64_t n, float* out, Convert convert) {
+  for (int64_t i = 0; i < n; ++i) {
+    T x;
+    std::memcpy(&x, raw + i * step * static_cast<int64_t>(sizeof x), sizeof x);
+    out[i] = convert(x);
+  }
+}
+
+// Every step-th of the numbers at `raw`.
+void to_floats(SourceDType dtype, const std::byte* raw, int64_t step, int64_t n, float* out) {
+  switch (dtype) {
+    case SourceDType::F64: return widen<double>(raw, step, n, out, [](double x) { return static_cast<float>(x); });
+    case SourceDType::F32: return widen<float>(raw, step, n, out, [](float x) { return x; });
+    case SourceDType::F16: return widen<fp16_t>(raw, step, n, out, fp16_to_fp32);
+    case SourceDType::BF16: return widen<bf16_t>(raw, step, n, out, bf16_to_fp32);
+    default: TANDEM_CHECK(false);
+  }
+}
+
+// A bias whose rows are paired is a column of rows of one.
+int64_t width_of(const TensorPlan& plan) {
+  return plan.dims.size() == 1 && plan.pair_head_dim > 0 ? 1 : plan.n_cols();
+}
+
+// Reads the rows of a plan as floats.
+class RowReader {
+ public:
+  explicit RowReader(const TensorPlan& plan)
+      : plan_(plan), width_(width_of(plan)), dtype_(plan.sources[0]->dtype), size_(static_cast<int64_t>(source_dtype_bytes(dtype_))) {
+    // Rows that lie one behind the other are read at once.
+    in_order_ = plan.col_step == 1 && plan.row_step == width_ && plan.pair_head_dim == 0;
+  }
+
+  bool gathers() const { return plan_.col_step != 1; }
+
+  // The source of a whole matrix, for plans that gather columns.
+  void read_matrix(int64_t matrix, std::vector<std::byte>& out) const {
+    const auto [tensor, start] = place(matrix);
+    const int64_t n = plan_.matrix_step > 0 ? plan_.matrix_step : tensor->n_elements();
+    out.resize(static_cast<size_t>(n * size_));
+    tensor->file->read(tensor->offset + static_cast<uint64_t>(start * size_), out);
+  }
+
+  // Rows [row, row + n) of a matrix; `gathered` is the matrix where columns are gathered.
+  void read_rows(int64_t matrix, int64_t row, int64_t n, std::span<const std::byte> gathered,
+                 std::vector<std::byte>& raw, float* out) const {
+    if (gathers()) {
+      for (int64_t r = row; r < row + n; ++r, out += width_) {
+        const int64_t at = plan_.source_row(r) * plan_.row_step + plan_.first;
+        to_floats(type_of(matrix), gathered.data() + at * size_, plan_.col_step, width_, out);
+      }
+      return;
+    }
+    if (in_order_) return read_run(matrix, row * plan_.row_step, n * width_, raw, out);
+    for (int64_t r = row; r < row + n; ++r, out += width_) {
+      read_run(matrix, plan_.source_row(r) * plan_.row_step, width_, raw, out);
+    }
+  }
+
+ private:
+  std::pair<const SourceTensor*, int64_t> place(int64_t matrix) const {
+    if (plan_.sources.size() > 1) return {plan_.sources[static_cast<size_t>(matrix)], 0};
+    return {plan_.sources[0], matrix * plan_.matrix_step};
+  }
+  SourceDType type_of(int64_t matrix) const { return place(matrix).first->dtype; }
+
+  void read_run(int64_t matrix, int64_t at, int64_t n, std::vector<std::byte>& raw, float* out) const {
+    const auto [tensor, start] = place(matrix);
+    const auto size = static_cast<int64_t>(source_dtype_bytes(tensor->dtype));
+    raw.resize(static_cast<size_t>(n * size));
+    tensor->file->read(tensor->offset + static_cast<uint64_t>((start + at + plan_.first) * size), raw);
+    to_floats(tensor->dtype, raw.data(), 1, n, out);
+  }
+
+  const TensorPlan& plan_;
+  int64_t width_;
+  SourceDType dtype_;
+  int64_t size_;
+  bool in_order_;
+};
+
+// Runs fn(item, worker index) for all items on the pool; what it throws first is thrown here.
+template <class Fn>
+void run_items(ThreadPool& pool, int64_t n_items, Fn fn) {
+  std::exception_ptr failure;
+  std::mutex mutex;
+  pool.run([&](Worker& worker) {
+    worker.for_each(n_items, [&](int64_t item) {
+      try {
+        fn(item, static_cast<size_t>(worker.index()));
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+    });
+  });
+  if (failure) std::rethrow_exception(failure);
+}
+
+void check_interrupt(const TensorPlan& plan) {
+  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted at tensor %s", plan.name.c_str());
+}
+
+}  // namespace
+
+TensorConverter::TensorConverter(ThreadPool& pool) : pool_(pool), buffers_(static_cast<size_t>(pool.n_threads())) {}
+
+void TensorConverter::convert(const TensorPlan& plan, const Sink& sink) {
+  if (plan.sources.empty()) return convert_values(plan, sink);
+  if (plan.scales) return repack_mxfp4(plan, sink);
+  convert_floats(plan, sink);
+}
+
+void TensorConverter::convert_values(const TensorPlan& plan, const Sink& sink) {
+  sink(std::as_bytes(std::span(plan.values)));
+}
+
+void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
+  const RowReader reader(plan);
+  const QuantizeFn quantize = quantize_fn(plan.dtype);
+  const int64_t width = width_of(plan), n_rows = plan.n_elements() / width, matrix_rows = std::max<int64_t>(1, plan.matrix_rows);
+  const size_t out_bytes = row_bytes(plan.dtype, width);
+  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);
+  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
+  Defects defects;
+  for (int64_t matrix = 0; matrix * matrix_rows < n_rows; ++matrix) {
+    if (reader.gathers()) reader.read_matrix(matrix, matrix_);
+    for (int64_t first = 0; first < matrix_rows; first += batch_rows) {
+      check_interrupt(plan);
+      const int64_t n = std::min(batch_rows, matrix_rows - first);
+      out_.resize(static_cast<size_t>(n) * out_bytes);
+      run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
+        const int64_t begin = item * item_rows, n_item = std::min(item_rows, n - begin);
+        Buffers& b = buffers_[worker];
+        b.row.resize(static_cast<size_t>(n_item * width));
+        reader.read_rows(matrix, first + begin, n_item, matrix_, b.raw, b.row.data());
+        for (float& x : b.row) x += plan.add;
+        count_defects(b.row.data(), n_item * width, plan.dtype, defects);
+        quantize(b.row.data(), out_.data() + static_cast<size_t>(begin) * out_bytes, n_item * width, nullptr);
+      });
+      if (!defects.any()) sink(out_);  // if any, only to count the rest
+    }
+  }
+  if (defects.any()) refuse(plan, defects);
+}
+
+// The same numbers in another order: a block of the checkpoint has neighbours in one byte and its scale elsewhere, one
+// of GGUF has element i and i + 16 in one byte, behind the scale.
+void TensorConverter::repack_mxfp4(const TensorPlan& plan, const Sink& sink) {
+  constexpr int64_t kHalf = 16;
+  const int64_t blocks = plan.n_cols() / 32, matrix_rows = plan.dims[1];
+  const size_t out_bytes = row_bytes(DType::MXFP4, plan.n_cols());
+  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / plan.n_cols());
+  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / plan.n_cols());
+  for (int64_t row = 0; row < plan.n_rows(); row += batch_rows) {
+    check_interrupt(plan);
+    const int64_t n = std::min(batch_rows, plan.n_rows() - row);
+    out_.resize(static_cast<size_t>(n) * out_bytes);
+    run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
+      Buffers& b = buffers_[worker];
+      b.raw.resize(static_cast<size_t>(blocks * (kHalf + 1)));
+      const std::span<std::byte> nibbles = std::span(b.raw).first(static_cast<size_t>(blocks * kHalf));
+      const std::span<std::byte> scales = std::span(b.raw).last(static_cast<size_t>(blocks));
+      for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
+        const int64_t matrix = (row + r) / matrix_rows, within = (row + r) % matrix_rows;
+        const auto at = static_cast<uint64_t>(matrix * plan.matrix_step + within * plan.row_step + plan.first);
+        plan.sources[0]->file->read(plan.sources[0]->offset + at * kHalf, nibbles);
+        plan.scales->file->read(plan.scales->offset + at, scales);
+        std::byte* out = out_.data() + static_cast<size_t>(r) * out_bytes;
+        for (int64_t block = 0; block < blocks; ++block, out += kHalf + 1) {
+          const std::byte* in = nibbles.data() + block * kHalf;
+          const auto nibble = [in](int64_t i) { return (in[i / 2] >> (i % 2 * 4)) & std::byte{15}; };
+          out[0] = scales[static_cast<size_t>(block)];
+          for (int64_t i = 0; i < kHalf; ++i) out[1 + i] = nibble(i) | nibble(i + kHalf) << 4;
+        }
+      }
+    });
+    sink(out_);
+  }
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,268 @@
+#include "tools/convert/tensor_plan.h"
+
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr int64_t kMxfp4Block = 32;
+
+std::string replaced(std::string text, std::string_view what, const std::string& with) {
+  const size_t at = text.find(what);
+  return at == std::string::npos ? text : text.replace(at, what.size(), with);
+}
+
+bool is_layered(const TensorRule& rule) { return std::string_view(rule.source).find("{}") != std::string_view::npos; }
+bool is_mxfp4(Layout l) { return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd; }
+
+// Tensors that a checkpoint may hold and a GGUF file does without: tables that are computed, and eyes and ears.
+bool is_ignored(std::string_view name, const ModelConfig& config) {
+  if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
+  if (name == "lm_head.weight" && config.tied) return true;
+  for (const std::string_view prefix : {"vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.",
+                                        "model.vision_tower.", "model.multi_modal_projector.", "model.audio_tower."}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+class Planner {
+ public:
+  Planner(const Checkpoint& checkpoint, const ModelConfig& config) : checkpoint_(checkpoint), config_(config) {}
+
+  void apply(const TensorRule& rule, int64_t layer) {
+    const std::string target = layer < 0 ? rule.target : "blk." + std::to_string(layer) + "." + rule.target;
+    const std::string source = replaced(rule.source, "{}", std::to_string(layer));
+    const bool tied_output = source == "lm_head.weight" && (config_.tied || !config_.says_tied);
+    if (source == "lm_head.weight" && config_.tied) return;
+    const bool found = checkpoint_.find(first_name(rule, source)) != nullptr;
+    if (!found || planned_.contains(target)) {
+      if (rule.required && !tied_output) needed_.emplace(target, source);
+      return;
+    }
+    planned_.insert(target);
+    plans_.push_back(make_plan(rule, target, source));
+  }
+
+  std::vector<TensorPlan> finish() {
+    for (const auto& [target, source] : needed_) {
+      if (planned_.contains(target)) continue;
+      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing, needed for %s", folder_name().c_str(), source.c_str(),
+                  target.c_str());
+    }
+    for (const auto& [name, tensor] : checkpoint_.tensors()) {
+      if (used_.contains(tensor) || is_ignored(name, config_)) continue;
+      throw_error(ErrorCode::bad_file, "%s: tensor %s %s: a model of the class that config.json names has none of that "
+                  "name", tensor->file->path().c_str(), printable(tensor->name).c_str(), tensor->shape_text().c_str());
+    }
+    return std::move(plans_);
+  }
+
+ private:
+  int64_t size(Size s) const {
+    const ModelConfig& c = config_;
+    switch (s) {
+      case Size::none:
+      case Size::one: return 1;
+      case Size::vocab: return c.n_vocab;
+      case Size::embd: return c.n_embd;
+      case Size::q: return c.n_head * c.head_dim;
+      case Size::kv: return c.n_head_kv * c.head_dim;
+      case Size::qkv: return (c.n_head + 2 * c.n_head_kv) * c.head_dim;
+      case Size::ff: return c.n_ff;
+      case Size::two_ff: return 2 * c.n_ff;
+      case Size::ff_expert: return c.n_ff_expert > 0 ? c.n_ff_expert : c.n_ff;
+      case Size::ff_shared: return c.n_ff_shared;
+      case Size::head_dim: return c.head_dim;
+      case Size::expert: return c.n_expert;
+      case Size::head: return c.n_head;
+    }
+    TANDEM_CHECK(false);
+  }
+
+  std::string folder_name() const { return checkpoint_.files().front()->path(); }
+
+  static std::string first_name(const TensorRule& rule, const std::string& source) {
+    if (is_mxfp4(rule.layout)) return source + "_blocks";
+    return replaced(source, "{e}", "0");
+  }
+
+  const SourceTensor* take(const std::string& name, const std::vector<int64_t>& shape) {
+    const SourceTensor* tensor = checkpoint_.find(name);
+    if (!tensor) throw_error(ErrorCode::bad_file, "%s: tensor %s is missing", folder_name().c_str(), name.c_str());
+    if (tensor->shape != shape) {
+      SourceTensor needed{name, tensor->dtype, shape, tensor->file, 0, 0};
+      throw_error(ErrorCode::bad_file, "%s: tensor %s: found shape %s, needed %s by config.json",
+                  tensor->file->path().c_str(), printable(tensor->name).c_str(), tensor->shape_text().c_str(),
+                  needed.shape_text().c_str());
+    }
+    used_.insert(tensor);
+    return tensor;
+  }
+
+  const SourceTensor* take_floats(const std::string& name, const std::vector<int64_t>& shape) {
+    const SourceTensor* tensor = take(name, shape);
+    if (tensor->dtype > SourceDType::BF16) refuse_dtype(*tensor, "F64, F32, F16 or BF16");
+    return tensor;
+  }
+
+  [[noreturn]] static void refuse_dtype(const SourceTensor& tensor, const char* needed) {
+    throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed %s", tensor.file->path().c_str(),
+                printable(tensor.name).c_str(), std::string(source_dtype_name(tensor.dtype)).c_str(), needed);
+  }
+
+  TensorPlan make_plan(const TensorRule& rule, const std::string& target, const std::string& source) {
+    const int64_t rows = size(rule.rows), cols = size(rule.cols), n = size(Size::expert);
+    TensorPlan plan;
+    plan.name = target;
+    const bool is_vector = rule.cols == Size::none;
+    plan.dims = is_vector ? std::vector<int64_t>{rows} : std::vector<int64_t>{cols, rows};
+    plan.matrix_rows = is_vector ? 1 : rows;
+    plan.row_step = is_vector ? 0 : cols;
+    switch (rule.layout) {
+      case Layout::plus_one: plan.add = 1.0f; [[fallthrough]];
+      case Layout::plain:
+      case Layout::rope_rows:
+        plan.sources = {take_floats(source, is_vector ? std::vector{rows} : std::vector{rows, cols})};
+        if (rule.layout == Layout::rope_rows) pair_rows(plan, is_vector);
+        return plan;
+      case Layout::row_of_one: {
+        const SourceTensor* found = checkpoint_.find(source);
+        const bool flat = found && found->shape.size() == 1;
+        plan.sources = {take_floats(source, flat ? std::vector{rows} : std::vector{int64_t{1}, rows})};
+        return plan;
+      }
+      case Layout::stacked:
+        plan.dims.push_back(n);
+        for (int64_t e = 0; e < n; ++e) {
+          plan.sources.push_back(take_floats(replaced(source, "{e}", std::to_string(e)), {rows, cols}));
+        }
+        return plan;
+      case Layout::expert_bias: return bias_plan(std::move(plan), source, rows, 1, 0);
+      case Layout::even_bias: return bias_plan(std::move(plan), source, rows, 2, 0);
+      case Layout::odd_bias: return bias_plan(std::move(plan), source, rows, 2, 1);
+      case Layout::transposed: return transposed_plan(std::move(plan), source, rows, cols, 1, 0);
+      case Layout::transposed_even: return transposed_plan(std::move(plan), source, rows, cols, 2, 0);
+      case Layout::transposed_odd: return transposed_plan(std::move(plan), source, rows, cols, 2, 1);
+      case Layout::mxfp4: return mxfp4_plan(std::move(plan), source, rows, cols, 1, 0);
+      case Layout::mxfp4_even: return mxfp4_plan(std::move(plan), source, rows, cols, 2, 0);
+      case Layout::mxfp4_odd: return mxfp4_plan(std::move(plan), source, rows, cols, 2, 1);
+    }
+    TANDEM_CHECK(false);
+  }
+
+  // A bias is paired like the rows of its matrix: as many rows of one element, which become one row again.
+  void pair_rows(TensorPlan& plan, bool is_vector) const {
+    plan.pair_head_dim = config_.head_dim;
+    if (!is_vector) return;
+    plan.matrix_rows = plan.dims[0];
+    plan.row_step = 1;
+  }
+
+  TensorPlan bias_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t step, int64_t first) {
+    const int64_t n = size(Size::expert);
+    plan.dims = {rows, n};
+    plan.sources = {take_floats(source, {n, rows * step})};
+    plan.matrix_rows = n;
+    plan.row_step = rows * step;
+    plan.col_step = step;
+    plan.first = first;
+    return plan;
+  }
+
+  TensorPlan transposed_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t cols, int64_t step,
+                             int64_t first) {
+    const int64_t n = size(Size::expert);
+    plan.dims.push_back(n);
+    plan.sources = {take_floats(source, {n, cols, rows * step})};
+    plan.matrix_step = cols * rows * step;
+    plan.row_step = step;
+    plan.col_step = rows * step;
+    plan.first = first;
+    return plan;
+  }
+
+  // Counted in blocks: a row of the plan is cols / 32 of them.
+  TensorPlan mxfp4_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t cols, int64_t step,
+                        int64_t first) {
+    const int64_t n = size(Size::expert), blocks = cols / kMxfp4Block;
+    plan.dims.push_back(n);
+    plan.dtype = DType::MXFP4;
+    plan.sources = {take(source + "_blocks", {n, rows * step, blocks, kMxfp4Block / 2})};
+    plan.scales = take(source + "_scales", {n, rows * step, blocks});
+    for (const SourceTensor* tensor : {plan.sources[0], plan.scales}) {
+      if (tensor->dtype != SourceDType::U8) refuse_dtype(*tensor, "U8");
+    }
+    plan.matrix_step = rows * step * blocks;
+    plan.row_step = step * blocks;
+    plan.first = first * blocks;
+    return plan;
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  std::vector<TensorPlan> plans_;
+  std::set<std::string> planned_;
+  std::map<std::string, std::string> needed_;  // target -> source
+  std::set<const SourceTensor*> used_;
+};
+
+}  // namespace
+
+int64_t TensorPlan::n_rows() const {
+  int64_t n = 1;
+  for (size_t i = 1; i < dims.size(); ++i) n *= dims[i];
+  return n;
+}
+
+// Halves to pairs: rows 2i and 2i + 1 of a head are its rows i and i + head_dim / 2.
+int64_t TensorPlan::source_row(int64_t row) const {
+  if (pair_head_dim == 0) return row;
+  const int64_t within = row % pair_head_dim;
+  return row - within + within / 2 + within % 2 * (pair_head_dim / 2);
+}
+
+std::vector<TensorPlan> plan_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                     const std::vector<TensorRule>& rules) {
+  Planner planner(checkpoint, config);
+  for (const TensorRule& rule : rules) {
+    if (!is_layered(rule)) planner.apply(rule, -1);
+  }
+  for (int64_t layer = 0; layer < config.n_layer; ++layer) {
+    for (const TensorRule& rule : rules) {
+      if (is_layered(rule)) planner.apply(rule, layer);
+    }
+  }
+  return planner.finish();
+}
+
+OutType resolve_out_type(OutType type, const std::vector<TensorPlan>& plans) {
+  if (type != OutType::automatic) return type;
+  int64_t n_bf16 = 0, n_other = 0;
+  for (const TensorPlan& plan : plans) {
+    if (plan.sources.empty() || plan.scales || plan.dims.size() < 2) continue;
+    (plan.sources[0]->dtype == SourceDType::BF16 ? n_bf16 : n_other) += plan.n_elements();
+  }
+  return n_bf16 > n_other ? OutType::BF16 : OutType::F16;
+}
+
+void choose_dtypes(std::vector<TensorPlan>& plans, OutType type) {
+  for (TensorPlan& plan : plans) {
+    if (plan.scales) continue;
+    const std::string_view name = plan.name;
+    const bool matrix = plan.dims.size() > 1 && name.ends_with(".weight") && !name.ends_with("_norm.weight") &&
+                        name.find("ffn_gate_inp") == std::string_view::npos;
+    if (!matrix || type == OutType::F32) {
+      plan.dtype = DType::F32;
+    } else if (type == OutType::Q8_0) {  // a row that is no whole number of blocks has to do with halves
+      plan.dtype = plan.n_cols() % dtype_info(DType::Q8_0).block_elements == 0 ? DType::Q8_0 : DType::F16;
+    } else {
+      plan.dtype = type == OutType::BF16 ? DType::BF16 : DType::F16;
+    }
+  }
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,224 @@
+// tokenizer.json: BPE over bytes (GPT-2, Llama 3, Qwen, ...), or over characters with byte fallback (Llama 2, Gemma, ...).
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tools/convert/tokenizer.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr size_t kMaxTokens = size_t{1} << 24;
+constexpr std::string_view kSpaceSymbol = "\xe2\x96\x81";  // U+2581
+
+[[noreturn]] void fail(const JsonObject& json, const std::string& what) {
+  throw_error(ErrorCode::bad_file, "%s: %s", json.source().c_str(), what.c_str());
+}
+
+// Ids must be 0, 1, ... with at most the gaps that added tokens fill.
+void read_tokens(const JsonObject& model, VocabData& data) {
+  const auto vocab = model.object("vocab");
+  if (!vocab || vocab->json().empty()) model.fail("vocab", "nothing", "an object of tokens and ids");
+  for (const auto& [text, id] : vocab->json().items()) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMaxTokens) {
+      vocab->fail(text, short_json(id), "an id below " + std::to_string(kMaxTokens));
+    }
+    const auto i = id.get<size_t>();
+    if (i >= data.tokens.size()) data.tokens.resize(i + 1);
+    if (!data.tokens[i].text.empty()) {
+      vocab->fail(text, "id " + std::to_string(i), "another one, which is that of \"" + printable(data.tokens[i].text) + "\"");
+    }
+    data.tokens[i].text = text;
+  }
+}
+
+// "a b", or ["a", "b"] as newer files have it.
+std::pair<std::string, std::string> read_merge(const JsonObject& model, const Json& merge, size_t index) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+  }
+  if (merge.is_string()) {
+    const std::string text = merge.get<std::string>();
+    const size_t space = text.find(' ', 1);
+    if (space != std::string::npos && space + 1 < text.size()) return {text.substr(0, space), text.substr(space + 1)};
+  }
+  model.fail("merges", format("%s at %zu", short_json(merge).c_str(), index), "two tokens");
+}
+
+struct Merge {
+  std::string left, right;
+};
+
+// Both parts and the whole must be tokens.
+std::vector<Merge> read_merges(const JsonObject& model, const VocabData& data) {
+  const Json* list = model.find("merges");
+  if (!list || !list->is_array() || list->empty()) {
+    model.fail("merges", list ? "an empty list" : "nothing", "the merges of BPE");
+  }
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t i = 0; i < data.tokens.size(); ++i) ids.emplace(data.tokens[i].text, i);
+  std::vector<Merge> merges;
+  merges.reserve(list->size());
+  for (size_t i = 0; i < list->size(); ++i) {
+    auto [left, right] = read_merge(model, (*list)[i], i);
+    for (const std::string& token : {left, right, left + right}) {
+      if (ids.contains(token)) continue;
+      model.fail("merges", format("\"%s %s\" at %zu", printable(left).c_str(), printable(right).c_str(), i),
+                 "tokens: \"" + printable(token) + "\" is none");
+    }
+    merges.push_back({std::move(left), std::move(right)});
+  }
+  return merges;
+}
+
+bool is_byte_token(std::string_view text) {
+  return text.size() == 6 && text.starts_with("<0x") && text.ends_with('>') &&
+         text.find_first_not_of("0123456789ABCDEFabcdef", 3) == 5;
+}
+
+// SentencePiece merges what gives the best score, this file the pair of the best rank. The two agree when a token's
+// score falls with the rank of the first merge that makes it, and every pair of tokens that makes a token is a merge.
+void set_scores(const JsonObject& model, VocabData& data, const std::vector<Merge>& merges) {
+  std::unordered_map<std::string, size_t> rank;
+  for (size_t i = 0; i < merges.size(); ++i) rank.emplace(merges[i].left + merges[i].right, i);
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    Token& token = data.tokens[id];
+    const auto it = rank.find(token.text);
+    token.score = -static_cast<float>(it != rank.end() ? it->second : merges.size() + id);
+    if (is_byte_token(token.text)) token.type = TokenType::byte, token.score = 0;
+  }
+  size_t n_byte = static_cast<size_t>(std::count_if(data.tokens.begin(), data.tokens.end(), [](const Token& t) { return t.type == TokenType::byte; }));
+  if (n_byte != 0 && n_byte != 256) {
+    model.fail("vocab", std::to_string(n_byte) + " byte tokens", "256, \"<0x00>\" to \"<0xFF>\"");
+  }
+  if (merges.size() > (size_t{1} << 24)) model.fail("merges", "too many", "fewer than 2^24");  // scores are floats
+}
+
+// Whether a space is put before the text.
+bool prefixes_space(const JsonObject& json) {
+  const auto looks = [](const Json& part) {
+    const std::string type = part.value("type", "");
+    if (type == "Prepend") return part.value("prepend", "") == kSpaceSymbol;
+    if (type != "Metaspace") return false;
+    if (part.contains("prepend_scheme")) return part["prepend_scheme"] != "never";
+    return part.value("add_prefix_space", true);
+  };
+  for (const char* key : {"normalizer", "pre_tokenizer"}) {
+    const auto part = json.object(key);
+    if (!part) continue;
+    if (looks(part->json())) return true;
+    for (const char* parts : {"normalizers", "pretokenizers"}) {
+      const Json* list = part->find(parts);
+      for (const Json& one : list && list->is_array() ? *list : Json::array()) {
+        if (one.is_object() && looks(one)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Whether the spaces of a text become U+2581, which makes it a SentencePiece vocabulary.
+bool has_space_symbol(const JsonObject& json) {
+  for (const char* key : {"normalizer", "pre_tokenizer"}) {
+    const Json* part = json.find(key);
+    if (part && part->dump().find(kSpaceSymbol) != std::string::npos) return true;
+    if (part && part->dump().find("Metaspace") != std::string::npos) return true;
+  }
+  return false;
+}
+
+void apply_added_tokens(const JsonObject& json, VocabData& data) {
+  const Json* list = json.find("added_tokens");
+  for (const Json& one : list && list->is_array() ? *list : Json::array()) {
+    const JsonObject token = JsonObject::parse(one.dump(), json.source() + ": added_tokens");
+    const int64_t id = token.integer("id", 0, static_cast<int64_t>(kMaxTokens) - 1);
+    apply_added_token(data, id, token.text("content").value_or(""), token.boolean("special").value_or(false),
+                      json.source());
+  }
+}
+
+// What the template of a single text puts before and behind it.
+void read_template(const JsonObject& json, const JsonObject& part, VocabData& data) {
+  const std::string type = part.text("type").value_or("");
+  if (type == "Sequence") {
+    const Json* list = part.find("processors");
+    for (const Json& one : list && list->is_array() ? *list : Json::array()) {
+      read_template(json, JsonObject::parse(one.dump(), json.source() + ": post_processor"), data);
+    }
+  }
+  if (type != "TemplateProcessing") return;
+  const Json* single = part.find("single");
+  if (!single || !single->is_array()) return;
+  data.add_bos = data.add_eos = Flag::off;
+  bool before = true;
+  for (const Json& item : *single) {
+    if (!item.is_object() || item.contains("Sequence")) {
+      before = false;
+      continue;
+    }
+    const auto special = item.find("SpecialToken");
+    if (special == item.end() || !special->is_object()) continue;
+    const std::string text = special->value("id", "");
+    const auto token = std::find_if(data.tokens.begin(), data.tokens.end(), [&](const Token& t) { return t.text == text; });
+    if (token == data.tokens.end()) part.fail("single", "\"" + printable(text) + "\"", "a token");
+    const auto id = static_cast<int32_t>(token - data.tokens.begin());
+    (before ? data.add_bos : data.add_eos) = Flag::on;
+    (before ? data.special.bos : data.special.eos) = id;
+  }
+}
+
+}  // namespace
+
+void apply_added_token(VocabData& data, int64_t id, const std::string& content, bool special,
+                       const std::string& source) {
+  if (content.empty() || id < 0 || id >= static_cast<int64_t>(kMaxTokens)) {
+    throw_error(ErrorCode::bad_file, "%s: added token %lld \"%s\": needed an id below %zu and a text", source.c_str(),
+                static_cast<long long>(id), printable(content).c_str(), kMaxTokens);
+  }
+  const auto index = static_cast<size_t>(id);
+  if (index >= data.tokens.size()) data.tokens.resize(index + 1);
+  Token& token = data.tokens[index];
+  token.text = content;
+  if (token.type == TokenType::unknown || token.type == TokenType::byte) return;
+  token.type = special ? TokenType::control : TokenType::user_defined;
+}
+
+VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre) {
+  VocabData data;
+  data.source = json.source();
+  const auto model = json.object("model");
+  if (!model) json.fail("model", "nothing", "a BPE model");
+  const std::string type = model->text("type").value_or("BPE");
+  if (type != "BPE") model->fail("type", "\"" + printable(type) + "\"", "BPE, the one kind that is supported");
+  const bool byte_level = is_byte_level(json);
+  if (!byte_level && !has_space_symbol(json)) {
+    fail(json, "pre_tokenizer: found neither ByteLevel nor a space symbol, needed one of the two");
+  }
+  data.kind = byte_level ? TokenizerKind::bpe : TokenizerKind::spm;
+  read_tokens(*model, data);
+  const std::vector<Merge> merges = read_merges(*model, data);
+  if (byte_level) {
+    data.pre = pre.empty() ? pre_tokenizer_name(json) : pre;
+    for (const Merge& merge : merges) data.merges.push_back(merge.left + " " + merge.right);
+  } else {
+    data.pre = "default";
+    set_scores(*model, data, merges);
+    data.add_space_prefix = prefixes_space(json) ? Flag::on : Flag::off;
+  }
+  if (const auto unk = model->text("unk_token")) {
+    for (size_t id = 0; id < data.tokens.size(); ++id) {
+      if (data.tokens[id].text != *unk) continue;
+      data.special.unk = static_cast<int32_t>(id);
+      if (!byte_level) data.tokens[id].type = TokenType::unknown;
+    }
+  }
+  apply_added_tokens(json, data);
+  if (const auto part = json.object("post_processor")) read_template(json, *part, data);
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    if (data.tokens[id].text.empty()) data.tokens[id] = {format("[PAD%zu]", id), 0, TokenType::unused};
+  }
+  return data;
+}
+
+}  // namespace tandem::tools
