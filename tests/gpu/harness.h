@@ -2,8 +2,10 @@
 // on it and on the CPU's scalar reference, everything through the Device interface.
 //
 // The device is the first GPU; without one every test skips. TANDEM_GPU_TESTS_ON=simulated puts the simulated device
-// in its place: that tests the tests. Built for the emulator (tests/emulated/) they run the same kernels on the host, by
-// a shorter list: TANDEM_GPU_TESTS=all asks for the whole of it.
+// in its place: that tests the tests. Built for the emulator (tests/emulated/) they run the same kernels on the host.
+//
+// TANDEM_GPU_TESTS=some shortens the lists of sizes, for what runs them slowly: sanitizers, and the emulator, which does
+// so unless it is told TANDEM_GPU_TESTS=all.
 #pragma once
 
 #include <array>
@@ -39,7 +41,7 @@ class GpuTest : public testing::Test {
   Random random_;
 };
 
-// What a list is shortened to on the emulator: every step-th entry, the first among them.
+// What a list is shortened to: every step-th entry, the first among them.
 bool on_short_list();
 template <class T>
 std::vector<T> some_of(std::vector<T> all, size_t step) {
