@@ -1,14 +1,6 @@
 #include "gguf/writer.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cinttypes>
-#include <cstdio>
-#include <cstring>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -17,7 +9,6 @@ namespace tandem {
 namespace {
 
 constexpr uint64_t kDefaultAlignment = 32;
-constexpr size_t kBufferBytes = size_t{1} << 20;
 
 // The header, as it will stand in the file.
 struct Bytes {
@@ -46,48 +37,11 @@ struct Bytes {
 }  // namespace
 
 GgufWriter::GgufWriter(const std::string& path, uint64_t alignment)
-    : path_(path),
-      temporary_path_(path + ".tmp-" + std::to_string(getpid())),
-      alignment_(alignment),
-      metadata_(path) {
+    : file_(path), alignment_(alignment), metadata_(path) {
   TANDEM_CHECK(alignment >= 8 && (alignment & (alignment - 1)) == 0);
-  if (alignment != kDefaultAlignment)
+  if (alignment != kDefaultAlignment) {
     metadata_.set("general.alignment", Value(static_cast<uint32_t>(alignment)));
-  struct stat status;
-  if (stat(path.c_str(), &status) == 0 &&
-      !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
-    throw_error(ErrorCode::io, "%s: cannot write: it exists and is not a regular file", path.c_str());
   }
-  open_temporary();
-  buffer_.reserve(kBufferBytes);
-}
-
-// By a link of /proc a file without a name can be given one.
-std::string GgufWriter::descriptor_path() const {
-  return "/proc/self/fd/" + std::to_string(fd_);
-}
-
-void GgufWriter::open_temporary() {
-  const size_t slash = path_.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-  fd_ = open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-  if (fd_ >= 0 && access(descriptor_path().c_str(), F_OK) == 0) return;
-  if (fd_ >= 0) close(fd_);
-  fd_ = open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("create");
-  named_ = true;
-}
-
-GgufWriter::~GgufWriter() {
-  if (fd_ < 0) return;
-  close(fd_);
-  if (named_) unlink(temporary_path_.c_str());
-}
-
-void GgufWriter::fail(const char* doing) const {
-  throw_error(ErrorCode::io, "%s: cannot %s (%" PRIu64 " bytes so far): %s",
-              (named_ ? temporary_path_ : path_).c_str(), doing, n_written_ - buffer_.size(),
-              strerror(errno));
 }
 
 void GgufWriter::add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims) {
@@ -130,7 +84,7 @@ void GgufWriter::write_header() {
     header.number(tensor.offset);
   }
   header_written_ = true;
-  put(header.bytes);
+  file_.write(header.bytes);
   pad_to_alignment();
 }
 
@@ -144,57 +98,25 @@ void GgufWriter::begin_tensor(std::string_view name) {
 void GgufWriter::append(std::span<const std::byte> bytes) {
   TANDEM_CHECK(bytes.size() <= n_left_);
   n_left_ -= bytes.size();
-  put(bytes);
-}
-
-void GgufWriter::put(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const size_t n = std::min(bytes.size(), kBufferBytes - buffer_.size());
-    buffer_.insert(buffer_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
-    n_written_ += n;
-    bytes = bytes.subspan(n);
-    if (buffer_.size() == kBufferBytes) flush();
-  }
+  file_.write(bytes);
 }
 
 void GgufWriter::pad_to_alignment() {
-  const std::vector<std::byte> zeros(align_up(n_written_, alignment_) - n_written_);
-  put(zeros);
-}
-
-void GgufWriter::flush() {
-  size_t done = 0;
-  while (done < buffer_.size()) {
-    const ssize_t n = write(fd_, buffer_.data() + done, buffer_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("write");
-    done += static_cast<size_t>(n);
-  }
-  buffer_.clear();
+  const uint64_t n = file_.n_bytes();
+  file_.write(std::vector<std::byte>(align_up(n, alignment_) - n));
 }
 
 void GgufWriter::complete() {
   if (!header_written_) write_header();
-  TANDEM_CHECK(fd_ >= 0 && n_left_ == 0 && n_begun_ == tensors_.size());
+  TANDEM_CHECK(n_left_ == 0 && n_begun_ == tensors_.size());
   pad_to_alignment();  // some readers want the last tensor padded too
-  flush();
-  if (fsync(fd_) != 0) fail("sync");
+  file_.complete();
   complete_ = true;
 }
 
 void GgufWriter::finish() {
   if (!complete_) complete();
-  if (!named_) {  // a link cannot replace a file, so it is linked beside the target and renamed
-    unlink(temporary_path_.c_str());
-    if (linkat(AT_FDCWD, descriptor_path().c_str(), AT_FDCWD, temporary_path_.c_str(), AT_SYMLINK_FOLLOW) !=
-        0) {
-      fail("name");
-    }
-    named_ = true;
-  }
-  if (rename(temporary_path_.c_str(), path_.c_str()) != 0) fail("rename to its final name");
-  close(fd_);
-  fd_ = -1;
+  file_.publish();
 }
 
 }  // namespace tandem

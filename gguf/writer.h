@@ -1,11 +1,9 @@
 // GgufWriter: writes a GGUF v3 file as a stream, so that a model larger than memory can be written.
 //
 // Use: set metadata(), declare every tensor with add_tensor(), then for each in that order begin_tensor() and
-// append() until it is full, then finish(). Nothing half-written ever has the final name: everything goes to
-// a temporary file beside the target that takes its name in finish(). Where the file system can, the
-// temporary has no name at all, and is gone even when the process is killed; elsewhere it is PATH.tmp-PID,
-// which the destructor removes. Ownership: owns the temporary file. Not thread-safe. Throws Error(io) when
-// the disk refuses; using it out of order, or with a wrong number of bytes, is a bug (TANDEM_CHECK).
+// append() until it is full, then finish(). Until then the file does not have its name (see base/output_file.h).
+// Not thread-safe. Throws Error(io) when the disk refuses; using it out of order, or with a wrong number of
+// bytes, is a bug (TANDEM_CHECK).
 #pragma once
 
 #include <cstddef>
@@ -15,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/output_file.h"
 #include "gguf/dtype.h"
 #include "gguf/metadata.h"
 
@@ -24,7 +23,6 @@ class GgufWriter {
  public:
   // Opens the temporary file. `alignment` of tensor data: a power of two, at least 8.
   explicit GgufWriter(const std::string& path, uint64_t alignment = 32);
-  ~GgufWriter();
   GgufWriter(const GgufWriter&) = delete;
   GgufWriter& operator=(const GgufWriter&) = delete;
 
@@ -57,24 +55,15 @@ class GgufWriter {
     uint64_t offset;  // from the start of the tensor data
   };
   void write_header();
-  void put(std::span<const std::byte> bytes);  // through the buffer
   void pad_to_alignment();
-  void flush();
-  void open_temporary();
-  std::string descriptor_path() const;
-  [[noreturn]] void fail(const char* doing) const;
 
-  std::string path_, temporary_path_;
+  OutputFile file_;
   uint64_t alignment_;
   Metadata metadata_;
   std::vector<Tensor> tensors_;
-  int fd_ = -1;
-  std::vector<std::byte> buffer_;
-  uint64_t n_written_ = 0;  // bytes of the file so far, buffered ones included
   size_t n_begun_ = 0;      // tensors
   uint64_t n_left_ = 0;     // bytes that the current tensor still needs
   bool header_written_ = false, complete_ = false;
-  bool named_ = false;  // the temporary has a name
 };
 
 }  // namespace tandem

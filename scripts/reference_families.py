@@ -18,6 +18,12 @@ GEMMA = dict(head_dim=32, tie_word_embeddings=True, hidden_activation="gelu_pyto
              sliding_window=12, query_pre_attn_scalar=24)
 LONG_ROPE = dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.8, 2.0],
                  long_factor=[1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
+GPT_OSS = family("GptOssForCausalLM", "gpt_oss", num_hidden_layers=3, head_dim=32, sliding_window=12,
+                 num_local_experts=4, num_experts_per_tok=2, experts_per_token=2, swiglu_limit=7.0,
+                 attention_bias=True, rope_theta=150000.0, intermediate_size=64,
+                 layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                 rope_scaling=dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=64,
+                                   beta_fast=32.0, beta_slow=1.0, truncate=False))
 
 # NAME: config.json
 FAMILIES = {
@@ -79,10 +85,6 @@ FAMILIES = {
                       no_rope_layers=[1, 1, 1, 0, 1], no_rope_layer_interval=4, tie_word_embeddings=True,
                       use_sliding_window=False, attention_bias=False, mlp_bias=False),
     "olmo2": family("Olmo2ForCausalLM", "olmo2", rope_theta=500000.0, rms_norm_eps=1e-6, attention_bias=False),
-    "gpt_oss": family("GptOssForCausalLM", "gpt_oss", num_hidden_layers=3, head_dim=32, sliding_window=12,
-                      num_local_experts=4, num_experts_per_tok=2, experts_per_token=2, swiglu_limit=7.0,
-                      attention_bias=True, rope_theta=150000.0, intermediate_size=64,
-                      layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-                      rope_scaling=dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=64,
-                                        beta_fast=32.0, beta_slow=1.0)),
+    "gpt_oss": GPT_OSS,
+    "gpt_oss_bf16": GPT_OSS,
 }

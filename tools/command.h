@@ -8,16 +8,22 @@ class App;
 
 namespace tandem::tools {
 
+// Thrown by a command that has said all it has to say and whose answer is an exit code, such as 1 for "no".
+struct ExitCode {
+  int code;
+};
+
 void add_run(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_perplexity(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_tokenize(CLI::App& app);
-void add_perplexity(CLI::App& app);
-void add_synth(CLI::App& app);
+void add_template(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_quantize(CLI::App& app);
-void add_template(CLI::App& app);
+void add_imatrix(CLI::App& app);
 void add_split(CLI::App& app);
 void add_merge(CLI::App& app);
+void add_synth(CLI::App& app);
 
 }  // namespace tandem::tools

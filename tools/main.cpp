@@ -25,7 +25,9 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_inspect,
     add_tokenize,
     add_template,
+    add_convert,
     add_quantize,
+    add_imatrix,
     add_split,
     add_merge,
     add_synth,
@@ -84,6 +86,8 @@ int run_and_report(int argc, char** argv) {
       return exit_code(ErrorCode::usage);
     }
     return run_program(*app, {argv + 1, argv + argc});
+  } catch (const ExitCode& e) {
+    return e.code;
   } catch (const ClosedPipe& e) {
     return exit_code(e.code());  // whoever read our output has left: nothing to say, and nobody to say it to
   } catch (const Error& e) {

@@ -103,7 +103,7 @@ std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions
   return Model::load(options.model, engine);
 }
 
-std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options, const OffloadOptions& offload) {
+std::unique_ptr<Device> make_cpu(const ThreadOptions& options, cpu::ProductObserver observer) {
   cpu::CpuOptions cpu_options;
   cpu_options.n_threads = options.threads > 0 ? options.threads : 0;
   cpu_options.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : 0;
@@ -111,8 +111,13 @@ std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options, 
   // With numactl the threads stay where it put them.
   if (options.numa == Numa::distribute) cpu_options.numa = cpu::NumaPolicy::distribute;
   if (options.numa == Numa::isolate) cpu_options.numa = cpu::NumaPolicy::isolate;
+  cpu_options.observer = std::move(observer);
+  return cpu::make_cpu_device(cpu_options);
+}
+
+std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options, const OffloadOptions& offload) {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(cpu::make_cpu_device(cpu_options));
+  devices.push_back(make_cpu(options));
   log_verbose("%s: %s", devices[0]->info().name.c_str(), devices[0]->info().description.c_str());
   add_gpus(devices, offload);
   return devices;

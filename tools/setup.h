@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpu/observer.h"
 #include "device/device.h"
 #include "engine/session.h"
 #include "tools/options/offload.h"
@@ -15,6 +16,8 @@ namespace tandem::tools {
 std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope = {},
                                   Numa numa = Numa::none);
 
+// The CPU alone. `observer` may be empty.
+std::unique_ptr<Device> make_cpu(const ThreadOptions& options, cpu::ProductObserver observer = {});
 // The devices that commands run on; [0] is the CPU, then the GPUs that --device leaves. Says in one line why
 // there is no GPU where one could be expected; throws Error(usage) when -ngl asks for one all the same, or
 // --device for one that is not there.

@@ -70,7 +70,8 @@ class CpuDevice final : public Device {
       : kernels_(kernels(options.isa)),
         n_threads_(options.n_threads > 0 ? options.n_threads : physical_core_count()),
         n_threads_batch_(options.n_threads_batch > 0 ? options.n_threads_batch : n_threads_),
-        pool_(std::max(n_threads_, n_threads_batch_)) {
+        pool_(std::max(n_threads_, n_threads_batch_)),
+        observer_(options.observer) {
     n_threads_ = std::min(n_threads_, pool_.n_threads());
     n_threads_batch_ = std::min(n_threads_batch_, pool_.n_threads());
     if (options.numa != NumaPolicy::anywhere) bind_workers(pool_, options.numa);
@@ -130,7 +131,12 @@ class CpuDevice final : public Device {
         [&](Worker& worker) {
           std::byte* own = scratch_.data() + shared_bytes_ + static_cast<size_t>(worker.index()) * scratch_bytes_;
           const RunContext context{shape, scratch_.data(), own};
-          for (const StepPtr& step : steps) step->run(worker, context);
+          for (const StepPtr& step : steps) {
+            step->run(worker, context);
+            if (!observer_) continue;
+            if (worker.index() == 0) step->observe(observer_, context);
+            worker.barrier();
+          }
         },
         shape.n_tokens == 1 ? n_threads_ : n_threads_batch_);
   }
@@ -177,6 +183,7 @@ class CpuDevice final : public Device {
   int n_threads_;
   int n_threads_batch_;
   ThreadPool pool_;
+  ProductObserver observer_;
   DeviceInfo info_;
   std::map<DevicePtr, HostMemory> allocations_;
   HostMemory scratch_;

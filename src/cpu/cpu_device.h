@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cpu/isa.h"
+#include "cpu/observer.h"
 #include "device/device.h"
 
 namespace tandem::cpu {
@@ -17,6 +18,7 @@ struct CpuOptions {
   int n_threads_batch = 0;  // for longer steps; 0: as n_threads
   Isa isa = best_isa();
   NumaPolicy numa = NumaPolicy::anywhere;
+  ProductObserver observer;  // may be empty
 };
 
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "cpu/kernels.h"
+#include "cpu/observer.h"
 #include "device/device.h"
 
 namespace tandem::cpu {
@@ -24,6 +25,9 @@ class Step {
   virtual ~Step() = default;
   // Called by every worker. Leaves only after the step's work is complete on all of them (ends with a barrier).
   virtual void run(Worker& worker, const RunContext& context) const = 0;
+
+  // Tells of the inputs of its products. Called by one worker after run(), while the others wait.
+  virtual void observe(const ProductObserver&, const RunContext&) const {}
 
   size_t shared_bytes = 0;   // for the largest shape of the graph
   size_t scratch_bytes = 0;  // per worker

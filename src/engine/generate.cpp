@@ -45,7 +45,7 @@ class Generation {
   GenerateStats run() {
     const Clock::time_point start = Clock::now();
     n_keep_ = options_.n_keep < 0 ? session_.n_past() + static_cast<int64_t>(prompt_.size()) : options_.n_keep;
-    for (int32_t id : prompt_) sampler_.accept(id);
+    for (int32_t id : prompt_) sampler_.accept_prompt(id);
     std::span<const float> logits = session_.append(prompt_, [&](int64_t n_done) {
       stats_.n_prompt = n_done;
       if (callbacks_.prompt_progress) callbacks_.prompt_progress(n_done);
@@ -78,6 +78,7 @@ class Generation {
     for (;;) {
       if (options_.n_predict >= 0 && stats_.n_generated >= options_.n_predict) return end(StopReason::limit);
       if (is_interrupted()) return end(StopReason::interrupted);
+      if (sampler_.is_finished()) return end(StopReason::end_of_generation);
       const int32_t id = sampler_.sample(logits);
       sampler_.accept(id);
       ++stats_.n_generated;
@@ -85,6 +86,7 @@ class Generation {
       const std::string text = detokenizer.add(id);
       emit(text);
       if (watch.add(text)) return StopReason::stop_text;
+      if (sampler_.is_finished()) return end(StopReason::end_of_generation);
       // The last token's logits would not be used.
       if (options_.n_predict >= 0 && stats_.n_generated >= options_.n_predict) return end(StopReason::limit);
       if (session_.n_past() >= session_.n_ctx() && !(options_.context_shift && shift())) {

@@ -43,7 +43,9 @@ class DecoderGraph {
   }
 
   // The last product of a branch can add x by itself, unless there is something to do to the branch first.
-  bool adds_itself(const Weight* post_norm) const { return post_norm == nullptr && spec_.residual_scale == 1.0f; }
+  bool adds_itself(const Weight* post_norm) const {
+    return post_norm == nullptr && spec_.residual_scale == 1.0f;
+  }
 
   void add_branch(TensorId branch, const Weight* post_norm) {
     x_ = adds_itself(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), AddOp{spec_.residual_scale});
@@ -61,7 +63,7 @@ class DecoderGraph {
     keys.rope.temperature_scale = 0.0f;  // the queries' alone
     g_.kv_write(rotate(k_normed, keys, a.op.n_head_kv), v);
     TensorId y = g_.attention(q_rotated, a.op, a.sinks);  // [n, n_head * head_dim_v]
-    if (last) {  // only the rows whose logits are wanted go on
+    if (last) {                                           // only the rows whose logits are wanted go on
       y = g_.gather_outputs(y);
       x_ = g_.gather_outputs(x_);
     }
@@ -71,11 +73,13 @@ class DecoderGraph {
   void add_feed_forward(const DecoderLayer& l) {
     const TensorId in = norm(x_, l.ffn_norm);
     const TensorId residual = adds_itself(l.ffn_post_norm) ? x_ : kNoTensor;
-    add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : gated_unit(in, l.ffn, residual), l.ffn_post_norm);
+    add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : gated_unit(in, l.ffn, residual),
+               l.ffn_post_norm);
   }
 
   TensorId gated_unit(TensorId in, const FeedForward& f, TensorId residual) {
-    const TensorId h = g_.glu(in, GluOp{f.activation}, f.gate.w, f.up.w, f.gate.bias, f.up.bias);  // [n, n_ff]
+    const TensorId h =
+        g_.glu(in, GluOp{f.activation}, f.gate.w, f.up.w, f.gate.bias, f.up.bias);  // [n, n_ff]
     return linear(h, f.down, residual);
   }
 
@@ -85,7 +89,8 @@ class DecoderGraph {
     const TensorId y = g_.moe_ffn(in, route, op, f.gate.w, f.up.w, f.down.w, residual,
                                   {f.gate.bias, f.up.bias, f.down.bias});
     if (f.shared_gate.w == nullptr) return y;
-    const FeedForward shared{f.activation, f.shared_gate, f.shared_up, f.shared_down, {}, {}, {}, {}, {}, nullptr};
+    const FeedForward shared{f.activation, f.shared_gate, f.shared_up, f.shared_down, {}, {}, {}, {},
+                             {},           nullptr};
     const TensorId all = gated_unit(in, shared, kNoTensor);
     return g_.add(y, all, {}, g_.linear(in, f.shared_switch));
   }
@@ -116,6 +121,8 @@ class Decoder final : public Architecture {
 
 }  // namespace
 
-std::unique_ptr<Architecture> make_decoder(DecoderSpec spec) { return std::make_unique<Decoder>(std::move(spec)); }
+std::unique_ptr<Architecture> make_decoder(DecoderSpec spec) {
+  return std::make_unique<Decoder>(std::move(spec));
+}
 
 }  // namespace tandem

@@ -25,11 +25,12 @@ struct Linear {
 };
 
 struct AttentionPart {
-  Linear q, k, v;                 // [n_head * head_dim_k | n_head_kv * head_dim_k | n_head_kv * head_dim_v, n_embd]
-  const Weight* q_norm = nullptr;  // [head_dim_k]: each head by itself; [n_head * head_dim_k]: the row as a whole
+  Linear q, k, v;  // [n_head * head_dim_k | n_head_kv * head_dim_k | n_head_kv * head_dim_v, n_embd]
+  const Weight* q_norm =
+      nullptr;  // [head_dim_k]: each head by itself; [n_head * head_dim_k]: the row as a whole
   const Weight* k_norm = nullptr;  // likewise, of n_head_kv heads
-  bool rotates = true;            // false: this layer knows no positions
-  RopeOp rope;                    // n_head is set for q and k when they are rotated
+  bool rotates = true;             // false: this layer knows no positions
+  RopeOp rope;                     // n_head is set for q and k when they are rotated
   AttentionOp op;
   const Weight* sinks = nullptr;  // [n_head]
   Linear out;                     // [n_embd, n_head * head_dim_v]
@@ -50,7 +51,7 @@ struct FeedForward {
 };
 
 struct DecoderLayer {
-  const Weight* attn_norm = nullptr;       // [n_embd], as all norms
+  const Weight* attn_norm = nullptr;  // [n_embd], as all norms
   AttentionPart attention;
   const Weight* attn_post_norm = nullptr;
   const Weight* ffn_norm = nullptr;
@@ -58,9 +59,9 @@ struct DecoderLayer {
   const Weight* ffn_post_norm = nullptr;
 };
 
-// What rotations' frequencies are divided by, [n_rot / 2] each or null: `any`; or one for contexts up to n_ctx_orig
-// and one for longer ones (LongRoPE, arXiv:2402.13753). A sequence is rotated one way throughout, so the choice is by
-// the size of the context, not by how many tokens are in it.
+// What rotations' frequencies are divided by, [n_rot / 2] each or null: `any`; or one for contexts up to
+// n_ctx_orig and one for longer ones (LongRoPE, arXiv:2402.13753). A sequence is rotated one way throughout,
+// so the choice is by the size of the context, not by how many tokens are in it.
 struct RopeFactors {
   const Weight *any = nullptr, *up_to_orig = nullptr, *beyond = nullptr;
   int64_t n_ctx_orig = 0;

@@ -32,7 +32,9 @@ DecoderLayer& DecoderReader::next_layer(DecoderSpec& spec) {
   return spec.layers.emplace_back();
 }
 
-const Weight* DecoderReader::norm(const std::string& name) { return w_.vector(name + ".weight", hparams_.n_embd); }
+const Weight* DecoderReader::norm(const std::string& name) {
+  return w_.vector(name + ".weight", hparams_.n_embd);
+}
 
 const Weight* DecoderReader::head_norm(const std::string& name) {
   return w_.vector(name + ".weight", hparams_.head_dim_k);
@@ -42,7 +44,9 @@ const Weight* DecoderReader::row_norm(const std::string& name, int64_t n_head) {
   return w_.vector(name + ".weight", n_head * hparams_.head_dim_k);
 }
 
-const Weight* DecoderReader::per_head(const std::string& name) { return w_.vector(name + ".weight", hparams_.n_head); }
+const Weight* DecoderReader::per_head(const std::string& name) {
+  return w_.vector(name + ".weight", hparams_.n_head);
+}
 
 Linear DecoderReader::linear(const std::string& name, int64_t n_rows, int64_t n_cols) {
   return {w_.matrix(name + ".weight", n_rows, n_cols), w_.optional_vector(name + ".bias", n_rows)};
@@ -50,13 +54,15 @@ Linear DecoderReader::linear(const std::string& name, int64_t n_rows, int64_t n_
 
 AttentionPart DecoderReader::attention() {
   const Hparams& h = hparams_;
-  const int64_t n_q = h.n_head * h.head_dim_k, n_k = h.n_head_kv * h.head_dim_k, n_v = h.n_head_kv * h.head_dim_v;
+  const int64_t n_q = h.n_head * h.head_dim_k, n_k = h.n_head_kv * h.head_dim_k,
+                n_v = h.n_head_kv * h.head_dim_v;
   AttentionPart a;
   if (w_.has("attn_qkv.weight")) {
     const WeightBinder::Rows all{n_q + n_k + n_v, 0, n_q};
     const WeightBinder::Rows keys{all.n_total, n_q, n_k}, values{all.n_total, n_q + n_k, n_v};
     const auto part = [&](const WeightBinder::Rows& rows) {
-      return Linear{w_.rows_of("attn_qkv.weight", rows, h.n_embd), w_.optional_part_of("attn_qkv.bias", rows)};
+      return Linear{w_.rows_of("attn_qkv.weight", rows, h.n_embd),
+                    w_.optional_part_of("attn_qkv.bias", rows)};
     };
     a.q = part(all);
     a.k = part(keys);
@@ -68,7 +74,8 @@ AttentionPart DecoderReader::attention() {
   }
   a.out = linear("attn_output", h.n_embd, h.n_head * h.head_dim_v);
   a.rope = rope_;
-  a.op = {h.n_head, h.n_head_kv, h.head_dim_k, h.head_dim_v, 1.0f / std::sqrt(static_cast<float>(h.head_dim_k))};
+  a.op = {h.n_head, h.n_head_kv, h.head_dim_k, h.head_dim_v,
+          1.0f / std::sqrt(static_cast<float>(h.head_dim_k))};
   return a;
 }
 

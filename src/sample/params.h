@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tandem {
+
+class Grammar;
 
 // The stages a user can put in any order. Biases come before all of them, the random draw after.
 enum class SamplerStage { penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature };
@@ -54,6 +57,8 @@ struct SamplerParams {
 
   std::vector<LogitBias> logit_bias;
   bool ignore_eos = false;  // bans every end-of-generation token
+
+  std::shared_ptr<const Grammar> grammar;  // what the output is a text of; none: anything
 };
 
 // "top_k", as users type it.

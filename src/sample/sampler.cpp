@@ -42,6 +42,15 @@ SamplerParams complete(SamplerParams params, const SamplerModel& model) {
   return params;
 }
 
+std::optional<GrammarFilter> make_filter(const SamplerParams& params, const SamplerModel& model) {
+  if (!params.grammar) return std::nullopt;
+  std::vector<int32_t> eog;
+  std::copy_if(model.eog.begin(), model.eog.end(), std::back_inserter(eog),
+               [&](int32_t token) { return token >= 0 && token < model.n_vocab; });
+  auto trie = std::make_shared<const TokenTrie>(model.n_vocab, model.piece, eog);
+  return GrammarFilter(params.grammar, std::move(trie), std::move(eog));
+}
+
 bool changes_logits(SamplerStage stage) {
   return stage == SamplerStage::penalties || stage == SamplerStage::dry;
 }
@@ -53,24 +62,15 @@ std::vector<SamplerStage> stages_to_run(const SamplerParams& p, bool greedy, con
   using S = SamplerStage;
   const auto idle = [&](S stage) {
     switch (stage) {
-      case S::penalties:
-        return !penalties.active();
-      case S::dry:
-        return !dry.active();
-      case S::top_n_sigma:
-        return p.top_n_sigma <= 0;
-      case S::top_k:
-        return p.top_k <= 0;
-      case S::typ_p:
-        return p.typical_p >= 1 || greedy;
-      case S::top_p:
-        return p.top_p >= 1;
-      case S::min_p:
-        return p.min_p <= 0;
-      case S::xtc:
-        return p.xtc_probability <= 0 || greedy;
-      case S::temperature:
-        return greedy;
+      case S::penalties: return !penalties.active();
+      case S::dry: return !dry.active();
+      case S::top_n_sigma: return p.top_n_sigma <= 0;
+      case S::top_k: return p.top_k <= 0;
+      case S::typ_p: return p.typical_p >= 1 || greedy;
+      case S::top_p: return p.top_p >= 1;
+      case S::min_p: return p.min_p <= 0;
+      case S::xtc: return p.xtc_probability <= 0 || greedy;
+      case S::temperature: return greedy;
     }
     return false;
   };
@@ -90,12 +90,23 @@ Sampler::Sampler(const SamplerParams& params, SamplerModel model)
       seed_(resolve_seed(params_.seed)),
       rng_(seed_),
       penalties_(params_, model.n_vocab, model.n_ctx),
+      grammar_(make_filter(params_, model)),
       dry_(params_, model.n_vocab, model.n_ctx, std::move(model.piece)),
       mirostat_(params_, model.n_vocab) {
   stages_ = stages_to_run(params_, greedy_, penalties_, dry_);
 }
 
+void Sampler::accept_prompt(int32_t token) {
+  remember(token);
+  if (grammar_) grammar_->reset();
+}
+
 void Sampler::accept(int32_t token) {
+  if (grammar_) grammar_->accept(token);
+  remember(token);
+}
+
+void Sampler::remember(int32_t token) {
   TANDEM_CHECK(token >= 0 && token < n_vocab_);
   penalties_.accept(token);
   dry_.accept(token);
@@ -105,6 +116,41 @@ void Sampler::accept(int32_t token) {
 int32_t Sampler::sample(std::span<const float> logits) {
   TANDEM_CHECK(logits.size() == static_cast<size_t>(n_vocab_));
   scan_.scan(logits, n_accepted_);
+  if (!grammar_) return choose(logits);
+  if (grammar_->is_finished()) return choose_end(logits);
+  const Mirostat mirostat = mirostat_;  // it learns from the choice
+  const int32_t token = choose(logits);
+  if (grammar_->allows(token)) return token;
+  mirostat_ = mirostat;
+  return choose_allowed(logits);
+}
+
+int32_t Sampler::choose_allowed(std::span<const float> logits) {
+  allowed_logits_.assign(logits.begin(), logits.end());
+  bool any = grammar_->apply(allowed_logits_);
+  if (!any) {
+    throw_error(ErrorCode::usage, "no token of the vocabulary goes on as the grammar wants after %lld tokens",
+                static_cast<long long>(n_accepted_));
+  }
+  for (const LogitBias& b : params_.logit_bias) {
+    if (b.bias == -kInfinity) allowed_logits_[static_cast<size_t>(b.token)] = -kInfinity;
+  }
+  any = std::any_of(allowed_logits_.begin(), allowed_logits_.end(), [](float x) { return x > -kInfinity; });
+  if (!any && grammar_->is_complete()) return choose_end(logits);
+  if (!any) throw_error(ErrorCode::usage, "the logit biases ban every token that the grammar allows");
+  scan_.scan(allowed_logits_, n_accepted_);
+  return choose(allowed_logits_);
+}
+
+// Where the text must end, or else cannot go on, the bias of ignore_eos has no say.
+int32_t Sampler::choose_end(std::span<const float> logits) const {
+  const int32_t token = grammar_->best_end(logits);
+  if (token < 0)
+    throw_error(ErrorCode::usage, "the grammar's text is complete, and no token of the vocabulary ends it");
+  return token;
+}
+
+int32_t Sampler::choose(std::span<const float> logits) {
   const bool untouched = params_.logit_bias.empty();
   if (greedy_ && stages_.empty() && untouched) return scan_.argmax();
 
@@ -115,6 +161,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
     candidates_.assign(logits);
     apply_biases();
   }
+  if (grammar_) candidates_.keep_from(std::numeric_limits<float>::lowest());  // what it took away
   size_t chosen = 0;
   if (!greedy_ && params_.mirostat != 0) {
     temperature(candidates_, params_.temp);
@@ -129,24 +176,15 @@ int32_t Sampler::sample(std::span<const float> logits) {
 void Sampler::apply(SamplerStage stage) {
   const SamplerParams& p = params_;
   switch (stage) {
-    case SamplerStage::penalties:
-      return penalties_.apply(candidates_);
-    case SamplerStage::dry:
-      return dry_.apply(candidates_);
-    case SamplerStage::top_n_sigma:
-      return top_n_sigma(candidates_, p.top_n_sigma);
-    case SamplerStage::top_k:
-      return top_k(candidates_, p.top_k);
-    case SamplerStage::typ_p:
-      return typical_p(candidates_, p.typical_p, p.min_keep);
-    case SamplerStage::top_p:
-      return top_p(candidates_, p.top_p, p.min_keep);
-    case SamplerStage::min_p:
-      return min_p(candidates_, p.min_p, p.min_keep);
-    case SamplerStage::xtc:
-      return xtc(candidates_, p.xtc_probability, p.xtc_threshold, p.min_keep, rng_);
-    case SamplerStage::temperature:
-      return apply_temperature();
+    case SamplerStage::penalties: return penalties_.apply(candidates_);
+    case SamplerStage::dry: return dry_.apply(candidates_);
+    case SamplerStage::top_n_sigma: return top_n_sigma(candidates_, p.top_n_sigma);
+    case SamplerStage::top_k: return top_k(candidates_, p.top_k);
+    case SamplerStage::typ_p: return typical_p(candidates_, p.typical_p, p.min_keep);
+    case SamplerStage::top_p: return top_p(candidates_, p.top_p, p.min_keep);
+    case SamplerStage::min_p: return min_p(candidates_, p.min_p, p.min_keep);
+    case SamplerStage::xtc: return xtc(candidates_, p.xtc_probability, p.xtc_threshold, p.min_keep, rng_);
+    case SamplerStage::temperature: return apply_temperature();
   }
 }
 
@@ -181,6 +219,7 @@ void Sampler::reset() {
   penalties_.reset();
   dry_.reset();
   mirostat_.reset();
+  if (grammar_) grammar_->reset();
   n_accepted_ = 0;
 }
 

@@ -59,21 +59,26 @@ std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors,
   const auto turns_at = [&](double pair) {  // full turns that a pair makes within the original context
     return op.n_ctx_orig * std::pow(op.freq_base, -2 * pair / static_cast<double>(op.n_rot)) / (2 * M_PI);
   };
-  // The pair indices at which beta_fast and beta_slow turns are made, widened to whole pairs.
+  // The pair indices at which beta_fast and beta_slow turns are made, perhaps widened to whole pairs.
   const auto crossing = [&](double turns) {
     double low = -1e4, high = 1e4;  // turns_at falls
     for (int i = 0; i < 200; ++i) (turns_at((low + high) / 2) > turns ? low : high) = (low + high) / 2;
     return low;
   };
+  double temperature = 1;
+  if (op.temperature_scale != 0) {
+    temperature += op.temperature_scale * std::log(1 + std::floor(static_cast<double>(position) / static_cast<double>(op.temperature_length)));
+  }
   for (int64_t i = 0; i < half; ++i) {
     const double plain = static_cast<double>(position) *
                          std::pow(static_cast<double>(op.freq_base),
                                   -2.0 * static_cast<double>(i) / static_cast<double>(op.n_rot)) /
                          (factors.empty() ? 1.0 : factors[static_cast<size_t>(i)]);
-    double angle = plain * op.freq_scale, size = op.attn_factor;
+    double angle = plain * op.freq_scale, size = temperature * op.attn_factor;
     if (op.ext_factor != 0) {
-      const double fast = std::max(0.0, std::floor(crossing(op.beta_fast)));
-      const double slow = std::min(op.n_rot - 1.0, std::ceil(crossing(op.beta_slow)));
+      const double first = crossing(op.beta_fast), last = crossing(op.beta_slow);
+      const double fast = std::max(0.0, op.yarn_truncate ? std::floor(first) : first);
+      const double slow = std::min(op.n_rot - 1.0, op.yarn_truncate ? std::ceil(last) : last);
       double share = i <= fast ? 1 : i >= slow ? 0 : (slow - static_cast<double>(i)) / (slow - fast);
       share *= op.ext_factor;
       angle = angle * (1 - share) + plain * share;
@@ -169,6 +174,16 @@ TEST(Rope, Yarn) {
   op.beta_fast = 16.0f;
   op.beta_slow = 2.0f;
   check(random, op, {}, 9);
+  op.yarn_truncate = false;
+  check(random, op, {}, 9);
+}
+
+TEST(Rope, TemperatureOfQueries) {
+  Random random;
+  RopeOp op = rope_op(RopeStyle::pair, 2, 64, 64);
+  op.temperature_scale = 0.1f;
+  op.temperature_length = 8192;
+  check(random, op, {}, 20);
 }
 
 // Known answer: base 10000, 2 pairs, position 1: angles 1 and 0.01.

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "base/fp16.h"
+#include "support/gguf_bytes.h"
 #include "support/paths.h"
 #include "text/byte_alphabet.h"
 
@@ -60,12 +61,6 @@ HfTensor make_tensor(const Json& rule) {
 double family_value(const std::string& name, uint64_t index, double base, double scale, int bits) {
   const auto k = static_cast<int64_t>(splitmix64(fnv1a(name) + index)) >> (64 - bits);
   return base + scale * static_cast<double>(k);
-}
-
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream out(path, std::ios::binary);
-  out << bytes;
-  if (!out.flush()) throw std::runtime_error("cannot write " + path);
 }
 
 std::string safetensors_bytes(const std::map<std::string, HfTensor>& tensors) {

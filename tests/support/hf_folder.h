@@ -35,6 +35,12 @@ struct Family {
   nlohmann::json json;
   std::string name() const { return json["name"]; }
   std::vector<int32_t> ids() const { return json["ids"]; }
+  // The context to ask for: transformers chooses between LongRoPE's two sets of factors by the tokens it has, we by the
+  // context there is room for. 0: as the model says.
+  int64_t n_ctx() const {
+    const int64_t n_orig = json["config"].value("original_max_position_embeddings", int64_t{0});
+    return n_orig >= static_cast<int64_t>(json["ids"].size()) ? n_orig : 0;
+  }
 };
 
 std::vector<std::string> family_names();
@@ -47,7 +53,6 @@ double family_value(const std::string& name, uint64_t index, double base, double
 
 // A safetensors file of these tensors.
 std::string safetensors_bytes(const std::map<std::string, HfTensor>& tensors);
-void write_file(const std::string& path, const std::string& bytes);
 
 // A byte-level BPE tokenizer of at most n_tokens: <unk> <s> </s>, printable ASCII, and a few merges.
 nlohmann::json small_tokenizer(int64_t n_tokens);

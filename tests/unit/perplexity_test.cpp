@@ -40,6 +40,12 @@ TEST(PerplexityEstimate, MeanAndStandardError) {
   EXPECT_NEAR(certain.standard_error(), 0, 1e-7);
 }
 
+ScoreFn adding(PerplexityEstimate& estimate) {
+  return [&estimate](std::span<const float> logits, int32_t target) {
+    estimate.add(negative_log_likelihood(logits, target));
+  };
+}
+
 class PerplexityStories : public testing::Test {
  protected:
   void SetUp() override {
@@ -98,7 +104,7 @@ TEST_F(PerplexityStories, ScoresTheSecondHalfOfAChunk) {
     Session session(*model_, pointers(devices_), session_options(n_ubatch));
     PerplexityEstimate estimate;
     for (int pass = 1; pass <= 2; ++pass) {  // the second chunk knows nothing of the first
-      score_chunk(session, ids_, 1, estimate, [] { return false; });
+      score_chunk(session, ids_, 1, adding(estimate), [] { return false; });
       const auto n = static_cast<int64_t>(ids_.size());
       EXPECT_EQ(estimate.count(), pass * (n - 1 - n / 2));
       EXPECT_NEAR(estimate.perplexity(), expected(), 1e-4 * expected()) << "micro-batches of " << n_ubatch;
@@ -110,7 +116,7 @@ TEST_F(PerplexityStories, ScoresTheSecondHalfOfAChunk) {
 TEST_F(PerplexityStories, ScoresTheSmallestChunk) {
   Session session(*model_, pointers(devices_), session_options(512));
   PerplexityEstimate estimate;
-  score_chunk(session, std::span(ids_).first(3), std::nullopt, estimate, [] { return false; });
+  score_chunk(session, std::span(ids_).first(3), std::nullopt, adding(estimate), [] { return false; });
   EXPECT_EQ(estimate.count(), 1);
 }
 
@@ -118,7 +124,7 @@ TEST_F(PerplexityStories, StopsWhenAsked) {
   Session session(*model_, pointers(devices_), session_options(7));
   PerplexityEstimate estimate;
   try {
-    score_chunk(session, ids_, 1, estimate,
+    score_chunk(session, ids_, 1, adding(estimate),
                 [&estimate] { return estimate.count() > 0; });  // after one micro-batch
     ADD_FAILURE() << "ran on";
   } catch (const Error& e) {

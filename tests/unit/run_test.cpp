@@ -105,6 +105,40 @@ TEST_F(Run, CtrlCFinishesTheToken) {
   EXPECT_EQ(err.out.find("error"), std::string::npos);
 }
 
+// The output is a text of the grammar however it is asked for; a mistake is told before the model is read.
+TEST_F(Run, AGrammarHoldsTheOutput) {
+  const std::string common = "-p 'a b' -n 60 --temp 1.5 -s 3 --no-display-prompt 2>/dev/null ";
+  const std::string file = directory_.path("g.gbnf");
+  test::write_file(file, "root ::= (\"x\" | \"yz\"){3} \"!\"\n");
+  const Outcome held = run(common + "--grammar-file " + file);
+  EXPECT_EQ(held.exit_code, 0);
+  EXPECT_THAT(held.out, testing::MatchesRegex("(x|yz)(x|yz)(x|yz)!\n"));
+  EXPECT_EQ(run(common + "--grammar \"$(cat " + file + ")\"").out, held.out);
+  EXPECT_EQ(run(common, "TANDEM_ARG_GRAMMAR_FILE=" + file).out, held.out);
+  EXPECT_EQ(run(common + "--ignore-eos --grammar-file " + file).out, held.out);
+  const std::string schema = directory_.path("s.json");
+  test::write_file(schema, R"({"type":"array","items":{"enum":["é",12]},"minItems":2,"maxItems":2})");
+  const Outcome json = run(common + "-jf " + schema);
+  EXPECT_THAT(json.out, testing::MatchesRegex("\\[[ \n\t]*(\"é\"|12)[ \n\t]*,[ \n\t]*(\"é\"|12)[ \n\t]*\\]\n"));
+  EXPECT_EQ(run(common + "-j \"$(cat " + schema + ")\"").out, json.out);
+
+  const Outcome recursive = run("-p a --grammar 'root ::= root \"a\" | \"b\"' 2>&1");
+  EXPECT_EQ(recursive.exit_code, 2);
+  EXPECT_THAT(recursive.out, HasSubstr("--grammar:1:1: left recursion"));
+  test::write_file(file, "start ::= \"a\"\n");
+  const Outcome rootless = run("-p a --grammar-file " + file + " 2>&1");
+  EXPECT_EQ(rootless.exit_code, 3);
+  EXPECT_THAT(rootless.out, HasSubstr("g.gbnf:1:1: there is no rule root"));
+  EXPECT_EQ(run("-p a --grammar-file " + directory_.path("none") + " 2>/dev/null").exit_code, 5);
+  EXPECT_EQ(run("-p a --grammar 'root ::= [a]{1000000}' 2>/dev/null").exit_code, 2);
+  const Outcome unsupported = run("-p a -j '{\"not\":{}}' 2>&1");
+  EXPECT_EQ(unsupported.exit_code, 2);
+  EXPECT_THAT(unsupported.out, HasSubstr("--json-schema: #: keyword 'not' is not supported"));
+  const Outcome both = run("-p a -j '{}' --grammar 'root ::= \"a\"' 2>&1");
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.out, HasSubstr("only one of"));
+}
+
 // As people write "what the model says".
 TEST_F(Run, ZeroAndBelowAreTheModelsOwnRotation) {
   const std::string plain = run("-p 'a b' -n 20 --temp 0 2>/dev/null").out;

@@ -1,17 +1,17 @@
 // tandem convert DIR -o OUT.gguf: a Hugging Face folder into a GGUF file.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <thread>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "tools/command.h"
 #include "tools/convert/convert.h"
 #include "tools/options/types.h"
-#include "tools/status_line.h"
+#include "tools/split/split.h"
 
 namespace tandem::tools {
 namespace {
@@ -25,61 +25,15 @@ struct CommandOptions {
 
 double mib(uint64_t n_bytes) { return static_cast<double>(n_bytes) / 0x1p20; }
 
-// "4G", "500M", "2000K", or a number of bytes.
-uint64_t parse_size(const std::string& text) {
-  const size_t n_digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const std::string unit = CLI::detail::to_lower(text.substr(n_digits));
-  const std::pair<const char*, int> units[] = {{"", 0}, {"k", 10}, {"m", 20}, {"g", 30}, {"kb", 10}, {"mb", 20}, {"gb", 30}};
-  for (const auto& [name, shift] : units) {
-    if (unit == name && n_digits > 0 && n_digits < 10) return std::stoull(text.substr(0, n_digits)) << shift;
-  }
-  throw_error(ErrorCode::usage, "--split-max-size: found \"%s\", needed a size such as 4G or 500M", printable(text).c_str());
+std::string tensor_line(const Conversion& conversion, size_t index) {
+  const TensorPlan& plan = conversion.tensors[index];
+  std::string dims;
+  for (const int64_t size : plan.dims) dims += (dims.empty() ? "" : ", ") + std::to_string(size);
+  const std::string from = plan.sources.empty() ? "-" : std::string(source_dtype_name(plan.sources[0]->dtype));
+  return format("[%4zu/%4zu] %-32s %-20s %4s -> %-5s %9.2f MiB", index + 1, conversion.tensors.size(),
+                plan.name.c_str(), ("[" + dims + "]").c_str(), from.c_str(),
+                std::string(dtype_name(plan.dtype)).c_str(), mib(plan.n_bytes()));
 }
-
-// A bar on a terminal, one line for each tensor where there is none.
-class ProgressReport {
- public:
-  explicit ProgressReport(const Conversion& conversion)
-      : conversion_(conversion), n_bytes_(conversion.n_bytes()), line_(log_level() >= LogLevel::info) {}
-
-  void update(ConvertProgress p) {
-    if (!line_.shown()) {
-      if (p.tensor_done) log_info("%s", tensor_line(p.index).c_str());
-      return;
-    }
-    const Clock::time_point now = Clock::now();
-    if (now - drawn_ < std::chrono::milliseconds(100)) return;
-    drawn_ = now;
-    constexpr int kBar = 24;
-    const double share = static_cast<double>(p.n_bytes_done) / static_cast<double>(std::max<uint64_t>(1, n_bytes_));
-    const double rate = static_cast<double>(p.n_bytes_done) / seconds();
-    const int left = static_cast<int>(static_cast<double>(n_bytes_ - p.n_bytes_done) / rate);
-    const int filled = static_cast<int>(kBar * share);
-    line_.show(format("[%s%s] %3.0f%%  %.0f MiB/s, %d:%02d left  %zu/%zu %s",
-                      std::string(static_cast<size_t>(filled), '#').c_str(),
-                      std::string(static_cast<size_t>(kBar - filled), '.').c_str(), 100 * share, rate / 0x1p20,
-                      left / 60, left % 60, p.index + 1, conversion_.tensors.size(),
-                      conversion_.tensors[p.index].name.c_str()));
-  }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  void clear() { line_.clear(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  std::string tensor_line(size_t index) const {
-    const TensorPlan& plan = conversion_.tensors[index];
-    std::string dims;
-    for (const int64_t size : plan.dims) dims += (dims.empty() ? "" : ", ") + std::to_string(size);
-    const std::string from = plan.sources.empty() ? "-" : std::string(source_dtype_name(plan.sources[0]->dtype));
-    return format("[%4zu/%4zu] %-32s %-20s %4s -> %-5s %9.2f MiB", index + 1, conversion_.tensors.size(),
-                  plan.name.c_str(), ("[" + dims + "]").c_str(), from.c_str(),
-                  std::string(dtype_name(plan.dtype)).c_str(), mib(plan.n_bytes()));
-  }
-  const Conversion& conversion_;
-  uint64_t n_bytes_;
-  StatusLine line_;
-  Clock::time_point start_ = Clock::now(), drawn_ = start_;
-};
 
 void run_convert(CommandOptions& options) {
   apply_log_options(options.log);
@@ -89,12 +43,15 @@ void run_convert(CommandOptions& options) {
                                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const Conversion conversion = plan_conversion(options.folder, how);
   install_interrupt_handler();
-  ProgressReport report(conversion);
-  const auto paths = write_conversion(conversion, how, options.out, [&](ConvertProgress p) { report.update(p); });
-  report.clear();
+  Progress progress("bytes", static_cast<int64_t>(conversion.n_bytes()));
+  const auto paths = write_conversion(conversion, how, options.out, [&](ConvertProgress p) {
+    progress.update(static_cast<int64_t>(p.n_bytes_done), conversion.tensors[p.index].name);
+    if (p.tensor_done) progress.item_done(tensor_line(conversion, p.index));
+  });
+  progress.clear();
   log_info("wrote %s%s: %.2f MiB in %zu tensors, %.1f s", paths.front().c_str(),
            paths.size() > 1 ? format(" and %zu more", paths.size() - 1).c_str() : "", mib(conversion.n_bytes()),
-           conversion.tensors.size(), report.seconds());
+           conversion.tensors.size(), progress.seconds());
 }
 
 }  // namespace
@@ -121,7 +78,7 @@ void add_convert(CLI::App& app) {
       ->group("Output");
   command->add_flag("--vocab-only", how.vocab_only, "the tokenizer alone, without weights")->group("Output");
   choice(*command, "--split-max-size", "SIZE", "cut the file into parts of at most so many bytes, e.g. 4G", "",
-         [&how](const std::string& t) { how.max_bytes = parse_size(t); })
+         [&how](const std::string& t) { how.max_bytes = parse_split_size("--split-max-size", t); })
       ->group("Output");
   integer(*command, "-t,--threads", options->n_threads, 0, "threads, 0: all processors")->group("Output");
   add_log_options(*command, options->log);

@@ -1,15 +1,14 @@
 #include "tools/convert/convert.h"
 
-#include <sys/stat.h>
-
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "gguf/writer.h"
+#include "gguf/split_writer.h"
 #include "tools/convert/architectures.h"
 #include "tools/convert/tensor_converter.h"
 #include "tools/convert/tokenizer.h"
+#include "tools/overwrite.h"
 #include "tools/quantize/mix.h"
 
 namespace tandem::tools {
@@ -31,15 +30,6 @@ std::string folder_name(const std::string& folder) {
   std::error_code ignored;
   const auto path = std::filesystem::weakly_canonical(folder, ignored);
   return path.filename().empty() ? "model" : path.filename().string();
-}
-
-void refuse_input_as_output(const Conversion& conversion, const std::string& path) {
-  if (!conversion.checkpoint) return;
-  for (const auto& file : conversion.checkpoint->files()) {
-    if (!file->is_same_file(path)) continue;
-    throw_error(ErrorCode::usage, "%s: this is the input too (%s), needed another file to write", path.c_str(),
-                file->path().c_str());
-  }
 }
 
 Conversion make_conversion(const std::string& folder, const ConvertOptions& options) {
@@ -91,10 +81,14 @@ Conversion plan_conversion(const std::string& folder, const ConvertOptions& opti
 std::vector<std::string> write_conversion(const Conversion& conversion, const ConvertOptions& options,
                                           const std::string& path,
                                           const std::function<void(ConvertProgress)>& progress) {
-  refuse_input_as_output(conversion, path);
-  GgufWriter writer(path);
+  SplitWriter writer(path);
   for (const Metadata::Entry& entry : conversion.metadata.entries()) writer.metadata().set(entry.key, entry.value);
   for (const TensorPlan& plan : conversion.tensors) writer.add_tensor(plan.name, plan.dtype, plan.dims);
+  if (options.max_bytes > 0) writer.split({.max_bytes = options.max_bytes});
+  const std::vector<std::string> paths = writer.paths();
+  if (conversion.checkpoint) {
+    for (const auto& file : conversion.checkpoint->files()) refuse_to_overwrite(file->path(), paths);
+  }
   ThreadPool pool(options.n_threads);
   TensorConverter converter(pool);
   uint64_t n_done = 0;
@@ -109,7 +103,7 @@ std::vector<std::string> write_conversion(const Conversion& conversion, const Co
     if (progress) progress({i, true, n_done});
   }
   writer.finish();
-  return {path};
+  return paths;
 }
 
 }  // namespace tandem::tools

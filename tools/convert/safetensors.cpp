@@ -173,9 +173,4 @@ void SafetensorsFile::read(uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
-bool SafetensorsFile::is_same_file(const std::string& other) const {
-  struct stat a, b;
-  return fstat(fd_, &a) == 0 && stat(other.c_str(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
 }  // namespace tandem::tools

@@ -47,7 +47,6 @@ class SafetensorsFile {
 
   // Fills `out` from `offset`, both within the file. Throws when the file has shrunk.
   void read(uint64_t offset, std::span<std::byte> out) const;
-  bool is_same_file(const std::string& other) const;
 
  private:
   void parse_header(std::string_view text, uint64_t data_start, uint64_t n_data_bytes);

@@ -82,6 +82,8 @@ void add_thread_options(CLI::App& app, ThreadOptions& options);
 // ---- Sampling ----
 
 void add_sampling_options(CLI::App& app, SamplerParams& params);
+// --grammar and its kin; add_sampling_options adds them too.
+void add_grammar_options(CLI::App& app, SamplerParams& params);
 
 // ---- Input and output ----
 

@@ -17,16 +17,28 @@ struct ShortForm {
 
 // Every short form of more than one letter, without its dash.
 constexpr ShortForm kShortForms[] = {
-    {"ub", "ubatch-size"},     {"tb", "threads-batch"},
-    {"ctk", "cache-type-k"},   {"ctv", "cache-type-v"},
-    {"fa", "flash-attn"},      {"co", "color"},
-    {"st", "single-turn"},     {"no-cnv", "no-conversation"},
-    {"pg", "prompt-gen"},      {"oe", "output-err"},
-    {"mmp", "mmap"},           {"ngl", "n-gpu-layers"},
-    {"nkvo", "no-kv-offload"}, {"ot", "override-tensor"},
-    {"cmoe", "cpu-moe"},       {"ncmoe", "n-cpu-moe"},
-    {"sm", "split-mode"},      {"ts", "tensor-split"},
-    {"mg", "main-gpu"},        {"dev", "device"},
+    {"ub", "ubatch-size"},
+    {"tb", "threads-batch"},
+    {"ctk", "cache-type-k"},
+    {"ctv", "cache-type-v"},
+    {"fa", "flash-attn"},
+    {"co", "color"},
+    {"st", "single-turn"},
+    {"no-cnv", "no-conversation"},
+    {"pg", "prompt-gen"},
+    {"oe", "output-err"},
+    {"mmp", "mmap"},
+    {"ngl", "n-gpu-layers"},
+    {"nkvo", "no-kv-offload"},
+    {"ot", "override-tensor"},
+    {"cmoe", "cpu-moe"},
+    {"ncmoe", "n-cpu-moe"},
+    {"sm", "split-mode"},
+    {"ts", "tensor-split"},
+    {"mg", "main-gpu"},
+    {"dev", "device"},
+    {"ofreq", "output-frequency"},
+    {"jf", "json-schema-file"},
 };
 
 const CLI::Option* find_long(const CLI::App& app, std::string_view name) {

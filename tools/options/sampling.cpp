@@ -93,6 +93,7 @@ void add_sampling_options(CLI::App& app, SamplerParams& p) {
            })
       ->group(kGroup);
   app.add_flag("--ignore-eos", p.ignore_eos, "never end before -n tokens")->group(kGroup);
+  add_grammar_options(app, p);
 }
 
 }  // namespace tandem::tools

@@ -25,6 +25,8 @@ int64_t parse_integer(const std::string& option, const std::string& text, int64_
 double parse_real(const std::string& option, const std::string& text, double min);
 // The parts between commas; "\," is a comma that does not cut.
 std::vector<std::string> split_list(const std::string& text);
+// All of a file. Throws Error(io), and Error(bad_file) for one of more than `max_bytes`.
+std::string read_text_file(const std::string& path, size_t max_bytes = SIZE_MAX);
 // on, off, auto and their usual other spellings (1, true, enabled, ...).
 OnOffAuto parse_on_off_auto(const std::string& option, const std::string& text);
 

@@ -55,16 +55,28 @@ KvOverride parse_kv_override(const std::string& text) {
               printable(type).c_str(), printable(key).c_str());
 }
 
-std::string read_all(FILE* file, const std::string& name) {
+std::string read_all(FILE* file, const std::string& name, size_t max_bytes) {
   std::string text;
   char chunk[64 * 1024];
   size_t n = 0;
-  while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) text.append(chunk, n);
+  while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) {
+    text.append(chunk, n);
+    if (text.size() > max_bytes) {
+      throw_error(ErrorCode::bad_file, "%s: more than %zu bytes", name.c_str(), max_bytes);
+    }
+  }
   if (ferror(file)) throw_error(ErrorCode::io, "%s: reading failed: %s", name.c_str(), strerror(errno));
   return text;
 }
 
 }  // namespace
+
+std::string read_text_file(const std::string& path, size_t max_bytes) {
+  const std::string name = printable(path, 4096);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "rb"), fclose);
+  if (!file) throw_error(ErrorCode::io, "%s: cannot open: %s", name.c_str(), strerror(errno));
+  return read_all(file.get(), name, max_bytes);
+}
 
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> parts(1);
@@ -145,12 +157,9 @@ std::string read_prompt(const TextOptions& options) {
   }
   std::string text;
   if (options.file == "-") {
-    text = read_all(stdin, "stdin");
+    text = read_all(stdin, "stdin", SIZE_MAX);
   } else {
-    const std::string name = printable(options.file, 4096);
-    const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(options.file.c_str(), "rb"), fclose);
-    if (!file) throw_error(ErrorCode::io, "%s: cannot open: %s", name.c_str(), strerror(errno));
-    text = read_all(file.get(), name);
+    text = read_text_file(options.file);
   }
   if (!text.empty() && text.back() == '\n') text.pop_back();  // the one that every editor adds
   return text;

@@ -1,108 +1,153 @@
 // tandem perplexity: how well a model predicts a text, computed as llama-perplexity does.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
+#include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "tools/command.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
+#include "tools/overwrite.h"
+#include "tools/perplexity/base_logits.h"
+#include "tools/perplexity/kl_divergence.h"
 #include "tools/perplexity/score.h"
 #include "tools/setup.h"
+#include "tools/text_chunks.h"
 
 namespace tandem::tools {
 namespace {
 
-constexpr int64_t kMinChunk = 3;  // the smallest whose last token is scored
 constexpr int32_t kUsualChunk = 512;
 
 struct PerplexityOptions {
   ModelOptions model;
-  std::string file;
-  int32_t n_chunks = -1;
+  ChunkOptions text;
+  std::string base;            // saved logits, to write or to compare with
+  bool kl_divergence = false;  // compare
   ContextOptions context;
   RopeOptions rope;
   ThreadOptions threads;
   LogOptions log;
 };
 
-// The text as tokens, BOS first where the model wants it, and without the EOS that some want last.
-std::vector<int32_t> read_tokens(const PerplexityOptions& o, const Vocab& vocab) {
-  TextOptions text;
-  text.file = o.file;
-  auto ids = vocab.tokenize(read_prompt(text), {.add_special = false, .parse_special = false});
-  if (vocab.add_bos()) ids.insert(ids.begin(), vocab.special().bos);
-  return ids;
+// A model at work on the chunks of a text.
+class Scorer {
+ public:
+  Scorer(const PerplexityOptions& o, const Model& model, const TextChunks& chunks)
+      : chunks_(chunks), devices_(make_devices(o.threads)) {
+    SessionOptions options = session_options(o.context);
+    options.n_ctx = chunks.n_ctx;
+    options.all_logits = true;
+    session_ = std::make_unique<Session>(model, pointers(devices_), options);
+    if (model.vocab().add_bos()) bos_ = model.vocab().special().bos;
+  }
+
+  // after_chunk gives what to print. What was printed ends with a line break even when a chunk fails.
+  void run(const ScoreFn& score, const std::function<std::string(int64_t)>& after_chunk) {
+    Progress progress("tokens", chunks_.n_chunks * chunks_.n_ctx);
+    for (int64_t i = 0; i < chunks_.n_chunks; ++i) {
+      try {
+        score_chunk(*session_, chunks_.chunk(i), bos_, score, interrupted);
+      } catch (const Error&) {
+        progress.clear();
+        if (i > 0) out_.write("\n");
+        out_.flush();
+        throw;
+      }
+      progress.clear();
+      out_.write(after_chunk(i));
+      out_.flush();
+      if (isatty(STDOUT_FILENO) == 0) progress.update((i + 1) * chunks_.n_ctx);
+    }
+    progress.clear();
+    log_info("%.1f s, %.1f tokens/s", progress.seconds(),
+             static_cast<double>(chunks_.n_chunks * chunks_.n_ctx) / progress.seconds());
+  }
+
+  void print(const std::string& text) {
+    out_.write(text);
+    out_.flush();
+  }
+
+ private:
+  const TextChunks& chunks_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Session> session_;
+  std::optional<int32_t> bos_;
+  Output out_;
+};
+
+void announce(const std::string& what, const TextChunks& chunks, size_t n_tokens) {
+  log_info("%s: %lld of %zu tokens, %lld chunks of %lld", what.c_str(),
+           static_cast<long long>(chunks.n_chunks * chunks.n_ctx), n_tokens,
+           static_cast<long long>(chunks.n_chunks), static_cast<long long>(chunks.n_ctx));
 }
 
-int64_t chunk_size(const PerplexityOptions& o, const Model& model) {
-  const int64_t n = o.context.ctx_size > 0 ? o.context.ctx_size : model.hparams().n_ctx_train;
-  if (n < kMinChunk) {
-    throw_error(ErrorCode::usage, "--ctx-size: %lld tokens leave nothing to score, at least %lld are needed",
-                static_cast<long long>(n), static_cast<long long>(kMinChunk));
+void measure_perplexity(const PerplexityOptions& o, const Model& model) {
+  const TextChunks chunks = read_chunks(o.text, chunk_size(o.context, model), model.vocab());
+  std::optional<BaseLogitsWriter> saved;
+  if (!o.base.empty()) {
+    refuse_to_overwrite(model.file(), std::span(&o.base, 1));
+    refuse_to_overwrite(o.text.file, std::span(&o.base, 1));
+    saved.emplace(o.base, chunks, model.hparams().n_vocab);
   }
-  if (n > model.hparams().n_ctx_train) {
-    log_warning("chunks of %lld tokens are longer than the %lld that the model was trained with",
-                static_cast<long long>(n), static_cast<long long>(model.hparams().n_ctx_train));
-  }
-  return n;
+  Scorer scorer(o, model, chunks);
+  announce("perplexity of " + printable(o.text.file, 4096), chunks, chunks.tokens.size());
+  PerplexityEstimate estimate;
+  scorer.run(
+      [&](std::span<const float> logits, int32_t target) {
+        estimate.add(negative_log_likelihood(logits, target));
+        if (saved) saved->add(logits);
+      },
+      [&](int64_t i) { return format("[%lld]%.4f,", static_cast<long long>(i + 1), estimate.perplexity()); });
+  scorer.print(
+      format("\nFinal estimate: PPL = %.4f +/- %.5f\n", estimate.perplexity(), estimate.standard_error()));
+  if (!saved) return;
+  saved->finish();
+  log_info("wrote %s", o.base.c_str());
 }
 
-// Whole chunks of the text, at most as many as asked for.
-int64_t chunk_count(const PerplexityOptions& o, size_t n_tokens, int64_t n_ctx) {
-  const auto n = static_cast<int64_t>(n_tokens);
-  if (n < 2 * n_ctx) {
-    throw_error(ErrorCode::usage,
-                "%s: the text has %lld tokens, but chunks of %lld need at least %lld "
-                "(-c sets their size)",
-                printable(o.file, 4096).c_str(), static_cast<long long>(n), static_cast<long long>(n_ctx),
-                static_cast<long long>(2 * n_ctx));
+void measure_divergence(const PerplexityOptions& o, const Model& model) {
+  BaseLogitsReader base(o.base);
+  if (base.n_vocab() != model.hparams().n_vocab) {
+    throw_error(ErrorCode::bad_file, "%s: the logits are of a vocabulary of %lld, needed %lld as %s has",
+                o.base.c_str(), static_cast<long long>(base.n_vocab()),
+                static_cast<long long>(model.hparams().n_vocab), model.path().c_str());
   }
-  return o.n_chunks <= 0 ? n / n_ctx : std::min<int64_t>(o.n_chunks, n / n_ctx);
+  TextChunks chunks = base.chunks();
+  if (o.text.n_chunks > 0) chunks.n_chunks = std::min<int64_t>(chunks.n_chunks, o.text.n_chunks);
+  Scorer scorer(o, model, chunks);
+  announce("divergence from " + printable(o.base, 4096), chunks, chunks.tokens.size());
+  KlDivergence divergence;
+  scorer.print(kl_table_header());
+  int64_t row = 0;
+  scorer.run(
+      [&](std::span<const float> logits, int32_t target) { divergence.add(logits, base.row(row++), target); },
+      [&](int64_t i) { return kl_table_row(i + 1, divergence); });
+  scorer.print(kl_report(divergence));
 }
 
 void run_perplexity(const PerplexityOptions& o) {
   apply_log_options(o.log);
   note_no_effect(o.context);
+  if (o.kl_divergence && o.base.empty()) {
+    throw_error(ErrorCode::usage, "--kl-divergence: needed --kl-divergence-base, the logits to compare with");
+  }
+  if (!o.kl_divergence && o.text.file.empty()) throw_error(ErrorCode::usage, "--file is required");
   install_interrupt_handler();
   const auto model = load_model(o.model, o.rope, o.threads.numa);
-  const std::vector<int32_t> ids = read_tokens(o, model->vocab());
-  const int64_t n_ctx = chunk_size(o, *model);
-  const int64_t n_chunks = chunk_count(o, ids.size(), n_ctx);
-
-  const auto devices = make_devices(o.threads);
-  SessionOptions options = session_options(o.context);
-  options.n_ctx = n_ctx;
-  options.all_logits = true;
-  Session session(*model, pointers(devices), options);
-  const auto bos = model->vocab().add_bos() ? std::optional(model->vocab().special().bos) : std::nullopt;
-
-  log_info("perplexity of %s: %lld of %lld tokens, %lld chunks of %lld", printable(o.file, 4096).c_str(),
-           static_cast<long long>(n_chunks * n_ctx), static_cast<long long>(ids.size()),
-           static_cast<long long>(n_chunks), static_cast<long long>(n_ctx));
-  Output out;
-  PerplexityEstimate estimate;
-  const auto start = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < n_chunks; ++i) {
-    const auto chunk = std::span(ids).subspan(static_cast<size_t>(i * n_ctx), static_cast<size_t>(n_ctx));
-    try {
-      score_chunk(session, chunk, bos, estimate, interrupted);
-    } catch (const Error&) {
-      if (i > 0) out.write("\n");
-      out.flush();
-      throw;
-    }
-    out.write(format("[%lld]%.4f,", static_cast<long long>(i + 1), estimate.perplexity()));
-    out.flush();
+  if (o.kl_divergence) {
+    measure_divergence(o, *model);
+  } else {
+    measure_perplexity(o, *model);
   }
-  out.write(
-      format("\nFinal estimate: PPL = %.4f +/- %.5f\n", estimate.perplexity(), estimate.standard_error()));
-  out.flush();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  log_info("%.1f s, %.1f tokens/s", seconds, static_cast<double>(n_chunks * n_ctx) / seconds);
 }
 
 }  // namespace
@@ -112,8 +157,15 @@ void add_perplexity(CLI::App& app) {
   auto o = std::make_shared<PerplexityOptions>();
   o->context.ctx_size = kUsualChunk;
   add_model_options(*command, o->model);
-  text(*command, "-f,--file", o->file, "FILE", "the text, - for stdin")->required()->group("Text");
-  integer(*command, "--chunks", o->n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
+  text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
+  text(*command, "--kl-divergence-base,--save-all-logits", o->base, "FILE",
+       "write what the model predicts to this file; with --kl-divergence: read it")
+      ->group("Text");
+  command
+      ->add_flag("--kl-divergence", o->kl_divergence,
+                 "compare with the predictions in the file, over the text that they are of")
+      ->group("Text");
+  integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
   add_context_options(*command, o->context);
   add_rope_options(*command, o->rope);
   add_thread_options(*command, o->threads);
@@ -121,7 +173,9 @@ void add_perplexity(CLI::App& app) {
   command->footer(
       "The text is cut into chunks of -c tokens, and the second half of each is scored. Printed are the "
       "running\n"
-      "estimate after every chunk, and the final one with its standard error.");
+      "estimate after every chunk, and the final one with its standard error.\n\n"
+      "How much a quantization loses: let the original write --kl-divergence-base, then run the other with\n"
+      "--kl-divergence. The file is that of llama-perplexity.");
   command->callback([o] { run_perplexity(*o); });
 }
 

@@ -34,7 +34,7 @@ double PerplexityEstimate::standard_error() const {
 }
 
 void score_chunk(Session& session, std::span<const int32_t> chunk, std::optional<int32_t> bos,
-                 PerplexityEstimate& estimate, const std::function<bool()>& stop) {
+                 const ScoreFn& score, const std::function<bool()>& stop) {
   const auto interrupt = [] { throw Error(ErrorCode::interrupted, "interrupted"); };
   const auto first = static_cast<size_t>(first_scored(static_cast<int64_t>(chunk.size())));
   TANDEM_CHECK(first < chunk.size());
@@ -51,7 +51,7 @@ void score_chunk(Session& session, std::span<const int32_t> chunk, std::optional
                      const size_t n_vocab = logits.size() / static_cast<size_t>(n);
                      for (int64_t i = 0; i < n; ++i) {
                        const auto row = logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab);
-                       estimate.add(negative_log_likelihood(row, chunk[first + static_cast<size_t>(at + i)]));
+                       score(row, chunk[first + static_cast<size_t>(at + i)]);
                      }
                      if (stop()) interrupt();
                    });

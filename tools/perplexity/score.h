@@ -33,10 +33,13 @@ inline int64_t first_scored(int64_t chunk_size) {
   return chunk_size / 2 + 1;
 }
 
-// Reads a chunk into the emptied session, which has room for it and all_logits, and adds the scored tokens.
-// `bos` takes the place of the first token. `stop`, asked between batches, makes it throw Error(interrupted).
-// Throws what Session throws.
+// The logits [n_vocab] that a scored token was predicted with.
+using ScoreFn = std::function<void(std::span<const float> logits, int32_t target)>;
+
+// Reads a chunk into the emptied session, which has room for it and all_logits, and hands out the scored
+// tokens in order. `bos` takes the place of the first token. `stop`, asked between batches, makes it throw
+// Error(interrupted). Throws what Session and `score` throw.
 void score_chunk(Session& session, std::span<const int32_t> chunk, std::optional<int32_t> bos,
-                 PerplexityEstimate& estimate, const std::function<bool()>& stop);
+                 const ScoreFn& score, const std::function<bool()>& stop);
 
 }  // namespace tandem::tools

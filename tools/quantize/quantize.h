@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "gguf/file.h"
-#include "tools/quantize/imatrix_file.h"
+#include "tools/imatrix/imatrix_file.h"
 #include "tools/quantize/mix.h"
 
 namespace tandem::tools {

@@ -1,5 +1,7 @@
 // glu: act(x Wgate^T) * (x Wup^T). A worker takes a strip of rows, computes both products of the strip into its own
 // scratch while that is warm in cache, and writes their combination: nothing of size n x m but the result is stored.
+#include <array>
+
 #include "cpu/ops/linear_group.h"
 #include "cpu/step.h"
 
@@ -16,23 +18,31 @@ class GluStep : public Step {
       : kernels_(kernels), activation_(activation), input_(std::move(input)), gate_(gate), up_(up),
         extent_(x.extent), fixed_rows_(x.n_rows), y_(y), multiply_bytes_(multiply_bytes) {}
 
+  void observe(const ProductObserver& observer, const RunContext& context) const override {
+    const int64_t n = row_count(extent_, fixed_rows_, context.shape);
+    for (const Weight* weight : weights) observer({*weight, 0, x, nullptr, n});
+  }
+
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n = row_count(extent_, fixed_rows_, context.shape);
     if (n == 0) return;
-    const std::byte* x = input_.encode(worker, n, context.shared, context.scratch);
+    const std::byte* encoded = input_.encode(worker, n, context.shared, context.scratch);
     std::byte* scratch = context.scratch + input_.private_bytes();
     float* gate = reinterpret_cast<float*>(scratch + multiply_bytes_);
     float* up = gate + n * kMaxStripRows;
     const int64_t m = gate_.m, strip = strip_rows(n, worker.count());
     worker.for_each((m + strip - 1) / strip, [&](int64_t item) {
       const int64_t row0 = item * strip, rows = std::min(strip, m - row0);
-      multiply_strip(gate_, x, n, row0, rows, gate, scratch);
-      multiply_strip(up_, x, n, row0, rows, up, scratch);
+      multiply_strip(gate_, encoded, n, row0, rows, gate, scratch);
+      multiply_strip(up_, encoded, n, row0, rows, up, scratch);
       for (int64_t t = 0; t < n; ++t) {
         kernels_.rows.glu(activation_, gate + t * kMaxStripRows, up + t * kMaxStripRows, y_ + t * m + row0, rows);
       }
     });
   }
+
+  const float* x = nullptr;               // [n, k], what is observed
+  std::array<const Weight*, 2> weights = {};  // gate and up
 
  private:
   // A strip that both weights' kernels accept; granularities are powers of two.
@@ -98,6 +108,8 @@ StepPtr compile_glu(const CompileContext& context, const Node& node) {
   const size_t scratch_bytes = input.private_bytes() + multiply_bytes + strip_bytes;
   auto step = std::make_unique<GluStep>(context.kernels, std::get<GluOp>(node.op).activation, std::move(input), gate,
                                         up, x, context.address(node.output), multiply_bytes);
+  step->x = context.address(node.inputs[0]);
+  step->weights = {context.tensor(node.inputs[1]).weight, context.tensor(node.inputs[2]).weight};
   step->shared_bytes = shared_bytes;
   step->scratch_bytes = scratch_bytes;
   return step;

@@ -9,14 +9,20 @@ namespace {
 
 struct Product {
   LinearCall call;  // n and x are the step's
+  const Weight* weight;
   Extent extent;
   int64_t fixed_rows;
 };
 
 class LinearStep : public Step {
  public:
-  LinearStep(const LinearKernels& kernels, EncodedInput input, std::vector<Product> products)
-      : kernels_(kernels), input_(std::move(input)), products_(std::move(products)) {}
+  LinearStep(const LinearKernels& kernels, const float* x, EncodedInput input, std::vector<Product> products)
+      : kernels_(kernels), x_(x), input_(std::move(input)), products_(std::move(products)) {}
+
+  void observe(const ProductObserver& observer, const RunContext& context) const override {
+    const int64_t n = row_count(products_[0].extent, products_[0].fixed_rows, context.shape);
+    for (const Product& p : products_) observer({*p.weight, 0, x_, nullptr, n});
+  }
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n = row_count(products_[0].extent, products_[0].fixed_rows, context.shape);
@@ -49,6 +55,7 @@ class LinearStep : public Step {
   }
 
   const LinearKernels& kernels_;
+  const float* x_;  // [n, k]
   EncodedInput input_;
   std::vector<Product> products_;
 };
@@ -66,7 +73,7 @@ StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> n
     const Node& node = context.node(index);
     TANDEM_CHECK(node.inputs.size() == 4 && node.inputs[0] == x_id);
     const Tensor& w = context.tensor(node.inputs[1]);
-    Product p{{}, x.extent, x.n_rows};
+    Product p{{}, w.weight, x.extent, x.n_rows};
     p.call.dtype = w.dtype;
     p.call.w = context.address<std::byte>(node.inputs[1]);
     p.call.m = w.n_rows;
@@ -83,7 +90,7 @@ StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> n
   }
   EncodedInput input(kernels, context.address(x_id), x.n_cols, x.n_rows, dtypes);
   const size_t shared_bytes = input.shared_bytes(), scratch_bytes = input.private_bytes() + multiply_bytes;
-  auto step = std::make_unique<LinearStep>(kernels, std::move(input), std::move(products));
+  auto step = std::make_unique<LinearStep>(kernels, context.address(x_id), std::move(input), std::move(products));
   step->shared_bytes = shared_bytes;
   step->scratch_bytes = scratch_bytes;
   return step;

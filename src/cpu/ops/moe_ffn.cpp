@@ -59,6 +59,7 @@ class MoeFfnStep final : public Step {
         residual_(context.address(node.inputs[5])),
         y_(context.address(node.output)),
         extent_(context.tensor(node.output).extent) {
+    for (size_t i = 0; i < 3; ++i) weights_[i] = context.tensor(node.inputs[2 + i]).weight;
     const int64_t max_tokens = context.tensor(node.output).n_rows;
     max_slots_ = max_tokens * op_.n_used;
     const LinearKernels& k = kernels_.linear;
@@ -72,6 +73,16 @@ class MoeFfnStep final : public Step {
                    align64(static_cast<size_t>(max_slots_ * down_.m) * sizeof(float));
     const size_t strips = 2 * sizeof(float) * static_cast<size_t>(max_tokens * kStripRows);
     scratch_bytes = multiply_bytes_ + std::max(strips, gather_bytes(max_tokens));
+  }
+
+  void observe(const ProductObserver& observer, const RunContext& context) const override {
+    if (row_count(extent_, 1, context.shape) == 0) return;
+    const Room room = lay_out(context.shared);
+    for (const Group* g = room.groups; g->n > 0; ++g) {
+      observer({*weights_[0], g->expert, x_, room.token_of + g->begin, g->n});
+      observer({*weights_[1], g->expert, x_, room.token_of + g->begin, g->n});
+      observer({*weights_[2], g->expert, room.h + g->begin * down_.k, nullptr, g->n});
+    }
   }
 
   void run(Worker& worker, const RunContext& context) const override {
@@ -276,6 +287,7 @@ class MoeFfnStep final : public Step {
   const float* residual_;  // [n, k] or null
   float* y_;               // [n, k]
   Extent extent_;
+  const Weight* weights_[3];  // gate, up, down
   int64_t max_slots_ = 0;
   size_t multiply_bytes_ = 0, encoded_bytes_ = 0;
 };

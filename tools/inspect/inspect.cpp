@@ -1,4 +1,5 @@
-// tandem inspect: what is in a GGUF file, as a page for people or as JSON for programs.
+// tandem inspect: what is in a GGUF file, or what two differ in, as a page for people or as JSON for
+// programs.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "gguf/file.h"
 #include "tools/command.h"
+#include "tools/inspect/diff.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -103,8 +105,8 @@ void print_metadata(const GgufFile& file, Output& out) {
   out.write(format("\nmetadata: %zu\n", file.metadata().entries().size()));
   for (const Metadata::Entry& entry : file.metadata().entries()) {
     const std::string type(value_type_name(entry.value.type()));
-    out.write(format("  %-*s  %-6s  %s\n", static_cast<int>(widest), printable(entry.key).c_str(), type.c_str(),
-                     entry.value.short_text(80).c_str()));
+    out.write(format("  %-*s  %-6s  %s\n", static_cast<int>(widest), printable(entry.key).c_str(),
+                     type.c_str(), entry.value.short_text(80).c_str()));
   }
 }
 
@@ -235,18 +237,48 @@ void inspect(const std::string& path, bool json) {
   out.flush();
 }
 
+struct InspectOptions {
+  std::string file, other;
+  bool json = false, diff = false;
+};
+
+void inspect_difference(const InspectOptions& o) {
+  const GgufFile a(o.file, {.prefetch = false}), b(o.other, {.prefetch = false});
+  const FileDifference difference = compare(a, b);
+  Output out;
+  out.write(o.json ? difference_json(difference, o.file, o.other)
+                   : difference_page(difference, o.file, o.other));
+  out.flush();
+  if (!difference.none()) throw ExitCode{1};
+}
+
+void run_inspect(const InspectOptions& o) {
+  if (o.diff == o.other.empty()) {
+    throw_error(ErrorCode::usage, o.diff ? "--diff: needed two files to compare"
+                                         : "found a second file, needed --diff to compare the two");
+  }
+  if (o.diff) {
+    inspect_difference(o);
+  } else {
+    inspect(o.file, o.json);
+  }
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "show what is in a GGUF file: metadata, tensors, totals");
-  const auto path = std::make_shared<std::string>();
-  const auto json = std::make_shared<bool>(false);
-  command->add_option("file,-m,--model", *path, "The GGUF file; of a split model, its first part")
+  const auto o = std::make_shared<InspectOptions>();
+  command->add_option("file,-m,--model", o->file, "The GGUF file; of a split model, its first part")
       ->type_name("FILE")
       ->required();
-  command->add_flag("--json", *json,
+  command->add_option("other", o->other, "The file to compare with, for --diff")->type_name("OTHER");
+  command->add_flag("--json", o->json,
                     "Everything as one JSON object: metadata with types, whole arrays, tensors");
-  command->callback([path, json] { inspect(*path, *json); });
+  command->add_flag("--diff", o->diff,
+                    "Compare two files: what only one has, what differs, and by how much; exit code 1 if "
+                    "anything does");
+  command->callback([o] { run_inspect(*o); });
 }
 
 }  // namespace tandem::tools

@@ -1,0 +1,74 @@
+// Sorted lists of numbers, each kept once: the same list always has the same id. Ids count from 0 and list 0
+// is the empty one. One thread; throws only bad_alloc.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tandem {
+
+class ListPool {
+ public:
+  ListPool() { clear(); }
+
+  size_t size() const { return starts_.size() - 1; }
+  size_t n_bytes() const {
+    return values_.size() * sizeof values_[0] + (starts_.size() + slots_.size()) * sizeof slots_[0];
+  }
+  // Valid until the next intern().
+  std::span<const uint64_t> operator[](uint32_t id) const {
+    return {values_.data() + starts_[id], starts_[id + 1] - starts_[id]};
+  }
+
+  // `list` is sorted and not a part of the pool.
+  uint32_t intern(std::span<const uint64_t> list) {
+    if (2 * size() >= slots_.size()) grow();
+    size_t slot = hash(list) & (slots_.size() - 1);
+    while (slots_[slot] != kFree) {
+      const auto other = (*this)[slots_[slot]];
+      if (std::equal(list.begin(), list.end(), other.begin(), other.end())) return slots_[slot];
+      slot = (slot + 1) & (slots_.size() - 1);
+    }
+    slots_[slot] = static_cast<uint32_t>(size());
+    values_.insert(values_.end(), list.begin(), list.end());
+    starts_.push_back(static_cast<uint32_t>(values_.size()));
+    return slots_[slot];
+  }
+
+  void clear() {
+    values_.clear();
+    starts_.assign(1, 0);
+    slots_.assign(64, kFree);
+    intern({});
+  }
+
+ private:
+  static constexpr uint32_t kFree = UINT32_MAX;
+
+  static uint64_t hash(std::span<const uint64_t> list) {
+    uint64_t h = list.size();
+    for (const uint64_t value : list) {
+      h = (h ^ value) * 0x9e3779b97f4a7c15u;
+      h ^= h >> 29;
+    }
+    return h ^ (h >> 32);
+  }
+
+  void grow() {
+    slots_.assign(2 * slots_.size(), kFree);
+    for (uint32_t id = 0; id < size(); ++id) {
+      size_t slot = hash((*this)[id]) & (slots_.size() - 1);
+      while (slots_[slot] != kFree) slot = (slot + 1) & (slots_.size() - 1);
+      slots_[slot] = id;
+    }
+  }
+
+  std::vector<uint64_t> values_;
+  std::vector<uint32_t> starts_;  // [size() + 1]
+  std::vector<uint32_t> slots_;   // open addressing, a power of two
+};
+
+}  // namespace tandem

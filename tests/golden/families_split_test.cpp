@@ -1,0 +1,111 @@
+// Every architecture over simulated devices: wherever its layers, its experts and its cache lie, the logits are those
+// of the CPU alone, bit for bit, and what is held and copied is what was planned.
+#include <gtest/gtest.h>
+
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "support/sim_device.h"
+#include "tools/convert/convert.h"
+
+namespace tandem {
+namespace {
+
+using tools::ConvertOptions;
+using tools::OutType;
+
+class FamiliesSplit : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    family_ = test::load_family(GetParam());
+    test::family_folder(family_).write(directory_.path("hf"));
+    ConvertOptions options;
+    options.type = OutType::Q8_0;
+    options.n_threads = 1;
+    const std::string path = directory_.path("model.gguf");
+    write_conversion(tools::plan_conversion(directory_.path("hf"), options), options, path);
+    model_ = Model::load(path);
+  }
+
+  SessionOptions options(const OffloadFlags& flags) const {
+    SessionOptions o;
+    o.n_ctx = family_.n_ctx();
+    o.n_ubatch = 24;
+    o.offload = flags;
+    return o;
+  }
+
+  // After the prompt in uneven micro-batches, and after some decoded tokens.
+  std::vector<float> logits(Session& session) const {
+    std::vector<float> all;
+    const std::vector<int32_t> ids = family_.ids();
+    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    add(session.append(std::span(ids).first(ids.size() - 3)));
+    for (size_t i = ids.size() - 3; i < ids.size(); ++i) add(session.append(std::span(ids).subspan(i, 1)));
+    return all;
+  }
+
+  // Every device holds, and one more token copies, what the footprint says.
+  static void expect_as_planned(Session& session, const std::vector<Device*>& devices) {
+    const auto copied = [&] {
+      uint64_t sum = 0;
+      for (size_t d = 1; d < devices.size(); ++d) sum += static_cast<test::SimDevice*>(devices[d])->copied_bytes();
+      return sum;
+    };
+    const uint64_t before = copied();
+    const int32_t id = 9;
+    session.append(std::span(&id, 1));
+    const BusBytes& bus = session.placement().bytes.per_token;
+    const auto n_blocks = static_cast<uint64_t>((session.n_past() + 31) / 32);
+    EXPECT_EQ(copied() - before, bus.activations + bus.logits + bus.inputs + bus.inputs_per_block * n_blocks);
+    for (size_t d = 1; d < devices.size(); ++d) {
+      EXPECT_EQ(static_cast<test::SimDevice*>(devices[d])->used_bytes(), session.placement().bytes.devices[d].total());
+    }
+  }
+
+  test::Family family_;
+  test::TempDir directory_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_P(FamiliesSplit, LogitsAreThoseOfTheCpu) {
+  const auto host = cpu::make_cpu_device({1, 1});
+  Session alone(*model_, {host.get()}, options({}));
+  const std::vector<float> expected = logits(alone);
+  test::SimDevice sim0({.name = "SIM0"}), sim1({.name = "SIM1"});
+  const std::vector<Device*> devices{host.get(), &sim0, &sim1};
+  const int64_t n_layer = model_->hparams().n_layer;
+  for (int64_t ngl : {int64_t{1}, n_layer, n_layer + 1}) {
+    for (bool kv_on_host : {false, true}) {
+      SCOPED_TRACE("-ngl " + std::to_string(ngl) + (kv_on_host ? " -nkvo" : ""));
+      OffloadFlags flags;
+      flags.n_gpu_layers = ngl;
+      flags.kv_on_host = kv_on_host;
+      flags.tensor_split = {1, 1};
+      Session session(*model_, devices, options(flags));
+      EXPECT_EQ(logits(session), expected);
+      expect_as_planned(session, devices);
+    }
+  }
+}
+
+TEST_P(FamiliesSplit, ExpertsAndNamedTensorsStayOnTheHost) {
+  const auto host = cpu::make_cpu_device({1, 1});
+  Session alone(*model_, {host.get()}, options({}));
+  test::SimDevice sim({});
+  const std::vector<Device*> devices{host.get(), &sim};
+  OffloadFlags flags;
+  flags.n_gpu_layers = 99;
+  flags.n_cpu_moe = 99;
+  flags.overrides = {{"blk\\.1\\.(attn_output|attn_qkv|ffn_up)\\.", "CPU"}};
+  Session session(*model_, devices, options(flags));
+  EXPECT_EQ(logits(session), logits(alone));
+  expect_as_planned(session, devices);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesSplit, testing::ValuesIn(test::family_names()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace tandem

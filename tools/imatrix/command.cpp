@@ -1,0 +1,184 @@
+// tandem imatrix: measures on a text which columns of a model's matrices matter, for quantize --imatrix.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "tools/command.h"
+#include "tools/imatrix/collector.h"
+#include "tools/options/types.h"
+#include "tools/overwrite.h"
+#include "tools/setup.h"
+#include "tools/text_chunks.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr int32_t kUsualChunk = 512;
+
+struct ImatrixOptions {
+  ModelOptions model;
+  ChunkOptions text;
+  int32_t first_chunk = 0;
+  std::string out = "imatrix.gguf";
+  std::vector<std::string> in;  // what earlier runs saw
+  bool process_output = false;
+  int32_t output_frequency = 10, save_frequency = 0;
+  ContextOptions context;
+  RopeOptions rope;
+  ThreadOptions threads;
+  LogOptions log;
+};
+
+// All of them as one. Names of files are what datasets are called where a file does not say.
+ImportanceSums read_earlier(const ImatrixOptions& o) {
+  ImportanceSums sums;
+  const int32_t n_ctx = o.context.ctx_size > 0 ? o.context.ctx_size : kUsualChunk;
+  for (const std::string& path : o.in) sums.merge(read_imatrix_sums(path, static_cast<uint32_t>(n_ctx)));
+  return sums;
+}
+
+class Run {
+ public:
+  Run(const ImatrixOptions& o, const Model& model, TextChunks chunks)
+      : o_(o),
+        model_(model),
+        chunks_(std::move(chunks)),
+        collector_(model.weights(), o.process_output ? OutputTensor::include : OutputTensor::skip,
+                   read_earlier(o)),
+        cpu_(make_cpu(o.threads, [this](const cpu::ProductInput& input) { collector_.observe(input); })),
+        session_(model, {cpu_.get()}, options()) {}
+
+  void measure() {
+    const Vocab& vocab = model_.vocab();
+    Progress progress("tokens", (chunks_.n_chunks - o_.first_chunk) * chunks_.n_ctx);
+    for (int64_t i = o_.first_chunk; i < chunks_.n_chunks; ++i) {
+      const auto text = chunks_.chunk(i);
+      std::vector<int32_t> tokens(text.begin(), text.end());
+      if (vocab.add_bos()) tokens[0] = vocab.special().bos;
+      session_.truncate(0);
+      const int64_t done = (i - o_.first_chunk) * chunks_.n_ctx;
+      session_.evaluate(tokens, [&](int64_t first, int64_t n, std::span<const float>) {
+        if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted");
+        progress.update(done + first + n, format("chunk %lld of %lld", static_cast<long long>(i + 1),
+                                                 static_cast<long long>(chunks_.n_chunks)));
+      });
+      ++n_done_;
+      progress.item_done(format("chunk %lld of %lld", static_cast<long long>(i + 1),
+                                static_cast<long long>(chunks_.n_chunks)));
+      save_in_between();
+    }
+    progress.clear();
+    save(o_.out);
+    log_info("wrote %s: %zu matrices, %lld chunks of %lld tokens, %.1f s", o_.out.c_str(),
+             collector_.sums().entries.size(), static_cast<long long>(n_done_),
+             static_cast<long long>(chunks_.n_ctx), progress.seconds());
+  }
+
+ private:
+  SessionOptions options() const {
+    SessionOptions options = session_options(o_.context);
+    options.n_ctx = chunks_.n_ctx;
+    options.all_logits = true;  // so that the last layer sees every token
+    return options;
+  }
+
+  void save_in_between() {
+    if (o_.output_frequency > 0 && n_done_ % o_.output_frequency == 0) save(o_.out);
+    if (o_.save_frequency > 0 && n_done_ % o_.save_frequency == 0) {
+      save(o_.out + ".at_" + std::to_string(n_done_));
+    }
+  }
+
+  void save(const std::string& path) const {
+    collector_.check_finite();
+    ImportanceSums sums = collector_.sums();
+    sums.chunk_size = static_cast<uint32_t>(chunks_.n_ctx);
+    sums.n_chunks += static_cast<uint32_t>(n_done_);
+    sums.datasets.push_back(o_.text.file);
+    write_imatrix(sums, path);
+  }
+
+  const ImatrixOptions& o_;
+  const Model& model_;
+  TextChunks chunks_;
+  ImportanceCollector collector_;
+  std::unique_ptr<Device> cpu_;
+  Session session_;
+  int64_t n_done_ = 0;
+};
+
+// --in-file without a text: only puts the files together.
+void merge_files(const ImatrixOptions& o) {
+  const ImportanceSums sums = read_earlier(o);
+  write_imatrix(sums, o.out);
+  log_info("wrote %s: %zu matrices of %zu files", o.out.c_str(), sums.entries.size(), o.in.size());
+}
+
+void run_imatrix(const ImatrixOptions& o) {
+  apply_log_options(o.log);
+  note_no_effect(o.context);
+  if (o.text.file.empty() && o.in.empty()) {
+    throw_error(ErrorCode::usage, "needed a text to read (-f), or matrices to put together (--in-file)");
+  }
+  for (const std::string& input : {o.model.model, o.text.file}) {
+    if (!input.empty()) refuse_to_overwrite(input, std::span(&o.out, 1));
+  }
+  if (o.text.file.empty()) return merge_files(o);
+  if (o.model.model.empty()) throw_error(ErrorCode::usage, "--model is required");
+  install_interrupt_handler();
+  const auto model = load_model(o.model, o.rope, o.threads.numa);
+  TextChunks chunks = read_chunks(o.text, chunk_size(o.context, *model), model->vocab());
+  if (o.first_chunk >= chunks.n_chunks) {
+    throw_error(ErrorCode::usage, "--chunk: %d of the %lld chunks are to be left out, needed fewer",
+                o.first_chunk, static_cast<long long>(chunks.n_chunks));
+  }
+  Run(o, *model, std::move(chunks)).measure();
+}
+
+}  // namespace
+
+void add_imatrix(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("imatrix", "measure which weights matter, for quantize --imatrix");
+  auto o = std::make_shared<ImatrixOptions>();
+  o->context.ctx_size = kUsualChunk;
+  o->text.n_least = 1;
+  add_model_options(*command, o->model);
+  command->get_option("--model")->required(false);
+  text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
+  integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
+  integer(*command, "--chunk,--from-chunk", o->first_chunk, 0, "chunks to leave out at the start")
+      ->group("Text");
+  command
+      ->add_flag("--parse-special", o->text.parse_special,
+                 "\"<|im_end|>\" and the like in the text are the tokens")
+      ->group("Text");
+  text(*command, "-o,--output,--output-file", o->out, "FILE", "the matrix to write, as GGUF")
+      ->group("Matrix");
+  repeated(
+      *command, "--in-file", "FILE",
+      "a matrix to go on with (GGUF or .dat); may be repeated, and without -f they are only put together",
+      [o](const std::vector<std::string>& files) { o->in = files; })
+      ->group("Matrix");
+  command->add_flag("--process-output", o->process_output, "output.weight too")->group("Matrix");
+  integer(*command, "--output-frequency", o->output_frequency, 0,
+          "write what there is after every N chunks, 0: only at the end")
+      ->group("Matrix");
+  integer(*command, "--save-frequency", o->save_frequency, 0,
+          "keep a copy, FILE.at_N, after every N chunks, 0: none")
+      ->group("Matrix");
+  command->add_flag("--no-ppl")->description("perplexity is never computed here")->group(kNoEffectGroup);
+  add_context_options(*command, o->context);
+  add_rope_options(*command, o->rope);
+  add_thread_options(*command, o->threads);
+  add_log_options(*command, o->log);
+  command->footer(
+      "The matrix has, for every weight matrix of the layers, the sum of squares of each column of its "
+      "inputs;\n"
+      "quantize --imatrix then spends its precision where the inputs are large. It is computed on the CPU.");
+  command->callback([o] { run_imatrix(*o); });
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,65 @@
+// What a model thought of every scored token of a text, kept in a file so that another (its quantization) can
+// be compared with it: the file of llama-perplexity's --kl-divergence-base.
+//
+// Layout, little-endian: "_logits_", i32 n_ctx, n_vocab, n_chunks, tokens [n_chunks, n_ctx] (as in the text,
+// before BOS takes the place of the first); then for every scored token a row: f32 scale, f32 min, u16
+// q[n_vocab], one more u16 where n_vocab is odd. log p(i) = scale * q[i] + min, nothing more than 16 below
+// the largest.
+//
+// The writer owns its file, which has its name after finish(); the reader its mapping. Throw Error(io), and
+// the reader Error(bad_file) when the file is not what it should be.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/output_file.h"
+#include "gguf/mapped_file.h"
+#include "tools/text_chunks.h"
+
+namespace tandem::tools {
+
+struct PackedLogits {
+  float scale, min;
+  std::span<const uint16_t> q;  // [n_vocab]
+
+  float log_probability(size_t i) const { return scale * static_cast<float>(q[i]) + min; }
+};
+
+// The row of these logits [n_vocab]; its q is put into `room` [n_vocab].
+PackedLogits pack_logits(std::span<const float> logits, std::span<uint16_t> room);
+
+class BaseLogitsWriter {
+ public:
+  BaseLogitsWriter(const std::string& path, const TextChunks& chunks, int64_t n_vocab);
+  void add(std::span<const float> logits);  // of the next scored token
+  void finish();
+
+ private:
+  OutputFile file_;
+  std::vector<uint16_t> room_;  // [n_vocab], even
+};
+
+class BaseLogitsReader {
+ public:
+  explicit BaseLogitsReader(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  int64_t n_vocab() const { return n_vocab_; }
+  const TextChunks& chunks() const { return chunks_; }
+  // The i-th scored token of all chunks. Valid until the next call.
+  PackedLogits row(int64_t i);
+
+ private:
+  size_t row_bytes() const;
+
+  MappedFile file_;
+  int64_t n_vocab_ = 0;
+  TextChunks chunks_;
+  const std::byte* rows_ = nullptr;
+  std::vector<uint16_t> room_;
+};
+
+}  // namespace tandem::tools
