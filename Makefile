@@ -68,7 +68,7 @@ test:  ## build everything and run every test
 	@python3 scripts/check_layers.py
 	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
 
-test-gpu:  ## build and run the tests that need an NVIDIA GPU (CHECK=memcheck: under compute-sanitizer)
+test-gpu:  ## build and run the tests that need an NVIDIA GPU, and under compute-sanitizer too (CHECK=memcheck: only so; CHECK=none)
 	@scripts/install_deps.sh --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))

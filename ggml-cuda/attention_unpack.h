@@ -25,7 +25,7 @@ TANDEM_HD inline T load_as(const uint8_t* from) {
 #endif
 }
 
-// Element `2 * i` and `2 * i + 1` of signed bytes or nibbles, from the two bytes that hold them.
+// The signed bytes of a pair, the first in the low half.
 TANDEM_HD inline int low_byte(uint16_t pair) {
   return static_cast<int8_t>(pair & 0xff);
 }
@@ -35,7 +35,6 @@ TANDEM_HD inline int high_byte(uint16_t pair) {
 
 // Elements 8 * chunk .. 8 * chunk + 7 of a row.
 struct ReadF32 {
-  static constexpr DType kDType = DType::F32;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     for (int half = 0; half < 2; ++half) {
       const Words4 words = load_as<Words4>(row + 32 * chunk + 16 * half);
@@ -45,7 +44,6 @@ struct ReadF32 {
 };
 
 struct ReadF16 {
-  static constexpr DType kDType = DType::F16;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const Words4 words = load_as<Words4>(row + 16 * chunk);
     for (int i = 0; i < 4; ++i) {
@@ -56,7 +54,6 @@ struct ReadF16 {
 };
 
 struct ReadBF16 {
-  static constexpr DType kDType = DType::BF16;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const Words4 words = load_as<Words4>(row + 16 * chunk);
     for (int i = 0; i < 4; ++i) {
@@ -68,7 +65,6 @@ struct ReadBF16 {
 
 // BlockQ8_0: the scale, then 32 signed bytes.
 struct ReadQ8_0 {
-  static constexpr DType kDType = DType::Q8_0;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const uint8_t* block = row + 34 * (chunk / 4);
     const float d = half_to_float(load_as<fp16_t>(block));
@@ -82,7 +78,6 @@ struct ReadQ8_0 {
 
 // BlockQ4_0: the scale, then 16 bytes whose low nibbles are elements 0..15 and high nibbles 16..31, less 8.
 struct ReadQ4_0 {
-  static constexpr DType kDType = DType::Q4_0;
   TANDEM_HD static void eight(const uint8_t* row, int chunk, float (&x)[8]) {
     const uint8_t* block = row + 18 * (chunk / 4);
     const float d = half_to_float(load_as<fp16_t>(block));

@@ -67,7 +67,10 @@ std::vector<StepPtr> compile_steps(const CompileContext& context) {
   std::vector<StepPtr> steps;
   for (size_t i = 0; i < nodes.size();) {
     const Node& node = context.node(nodes[i]);
-    if (std::holds_alternative<LinearOp>(node.op)) {
+    if (StepPtr fused = compile_rope_kv(context, nodes.subspan(i))) {
+      steps.push_back(std::move(fused));
+      i += 3;
+    } else if (std::holds_alternative<LinearOp>(node.op)) {
       const size_t end = end_of_linear_group(context, nodes, i);
       steps.push_back(compile_linear(context, nodes.subspan(i, end - i)));
       i = end;

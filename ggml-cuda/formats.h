@@ -1,8 +1,9 @@
-// Reading the planes of layout.h: a block's bits from memory into registers, the bits into bytes fit for integer
-// products, and the block's scales. Everything is resolved at compile time by dtype. Any thread, nothing thrown.
+// Reading the planes of layout.h: a block's bits from memory into registers, the bits into bytes fit for
+// integer products, and the block's scales. Everything is resolved at compile time by dtype. Any thread,
+// nothing thrown.
 //
-// An element is scale * (code - kCodeOffset) - minimum, with the scale and minimum of its half of the block. Codes are
-// unsigned bytes below 128, or signed bytes.
+// An element is scale * (code - kCodeOffset) - minimum, with the scale and minimum of its half of the block.
+// Codes are unsigned bytes below 128, or signed bytes.
 #pragma once
 
 #include "ggml-cuda/layout.h"
@@ -13,13 +14,17 @@ namespace tandem::cuda {
 template <DType T>
 struct Format {
   static constexpr PieceBytes kBytes = piece_bytes(T);
-  static constexpr int kCodeOffset =
-      T == DType::Q4_0 ? 8 : T == DType::Q5_0 ? 16 : T == DType::Q6_K ? 32 : T == DType::Q3_K ? 4 : 0;
+  static constexpr int kCodeOffset = T == DType::Q4_0   ? 8
+                                     : T == DType::Q5_0 ? 16
+                                     : T == DType::Q6_K ? 32
+                                     : T == DType::Q3_K ? 4
+                                                        : 0;
   // The halves of a block have scales of their own.
   static constexpr bool kHalves = T == DType::Q2_K || T == DType::Q3_K || T == DType::Q6_K;
-  static constexpr bool kMinimum = T == DType::Q4_1 || T == DType::Q5_1 || T == DType::Q2_K || T == DType::Q4_K ||
-                                   T == DType::Q5_K;
-  // Codes are indices into a table of signed bytes; their nibbles lie in the order that byte permutation wants.
+  static constexpr bool kMinimum =
+      T == DType::Q4_1 || T == DType::Q5_1 || T == DType::Q2_K || T == DType::Q4_K || T == DType::Q5_K;
+  // Codes are indices into a table of signed bytes; their nibbles lie in the order that byte permutation
+  // wants.
   static constexpr bool kTable = T == DType::IQ4_NL || T == DType::IQ4_XS || T == DType::MXFP4;
   static constexpr bool kTwoBits = kBytes.low == 8;
 };
@@ -37,53 +42,82 @@ struct BlockScales {
   float minimum[2];  // 0 unless kMinimum
 };
 
-// Reads through the read-only path, without keeping the line in L1: weights are read once.
+// Loads that are made where they are written, ahead of their use and of the wait for the previous kernel:
+// volatile, and predicated rather than branched around (what is not valid is left as it was, or anything).
+// Wide ones leave no line in L1: weights are read once.
 template <int kWords>
-TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to) {
+TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to, bool valid = true) {
 #ifdef __CUDA_ARCH__
   if constexpr (kWords == 4) {
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-        : "l"(from));
+        : "l"(from), "r"(static_cast<int>(valid)));
   } else if constexpr (kWords == 2) {
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "l"(from), "r"(static_cast<int>(valid)));
   } else {
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.L1::no_allocate.u32 %0, [%1]; }"
+                 : "=r"(to[0])
+                 : "l"(from), "r"(static_cast<int>(valid)));
   }
 #else
-  for (int i = 0; i < kWords; ++i) to[i] = reinterpret_cast<const uint32_t*>(from)[i];
+  for (int i = 0; i < kWords && valid; ++i) to[i] = reinterpret_cast<const uint32_t*>(from)[i];
 #endif
 }
 
 template <class T>
-TANDEM_HD inline uint32_t load_small(const T* from) {
+TANDEM_HD inline uint32_t load_small(const T* from, bool valid = true) {
+  uint32_t value = 0;
 #ifdef __CUDA_ARCH__
-  return __ldg(from);
+  if constexpr (sizeof(T) == 1) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.u8 %0, [%1]; }"
+                 : "=r"(value)
+                 : "l"(from), "r"(static_cast<int>(valid)));
+  } else if constexpr (sizeof(T) == 2) {
+    asm volatile(
+        "{ .reg .pred p; .reg .u16 h; setp.ne.s32 p, %2, 0; @p ld.global.u16 h, [%1]; cvt.u32.u16 %0, h; }"
+        : "=r"(value)
+        : "l"(from), "r"(static_cast<int>(valid)));
+  } else {
+    load_words<1>(reinterpret_cast<const std::byte*>(from), &value, valid);
+  }
 #else
-  return *from;
+  if (valid) value = *from;
 #endif
+  return value;
 }
 
 template <int kBytes>
-TANDEM_HD inline void load_piece(const std::byte* plane, uint32_t piece, uint32_t* to) {
+TANDEM_HD inline void load_piece(const std::byte* plane, uint32_t piece, uint32_t* to, bool valid = true) {
   if constexpr (kBytes == 1) {
-    to[0] = load_small(reinterpret_cast<const uint8_t*>(plane) + piece);
+    to[0] = load_small(reinterpret_cast<const uint8_t*>(plane) + piece, valid);
   } else if constexpr (kBytes == 2) {
-    to[0] = load_small(reinterpret_cast<const uint16_t*>(plane) + piece);
+    to[0] = load_small(reinterpret_cast<const uint16_t*>(plane) + piece, valid);
   } else if constexpr (kBytes != 0) {
-    load_words<kBytes / 4>(plane + static_cast<uint64_t>(piece) * kBytes, to);
+    load_words<kBytes / 4>(plane + static_cast<uint64_t>(piece) * kBytes, to, valid);
   }
 }
 
 template <DType T>
-TANDEM_HD inline RawBlock load_block(const Planes& planes, uint32_t block) {
+TANDEM_HD inline RawBlock load_block(const Planes& planes, uint32_t block, bool valid = true) {
   using F = Format<T>;
   RawBlock raw{};
-  load_piece<F::kBytes.low>(planes.low, block, raw.low);
-  load_piece<F::kBytes.high>(planes.high, block, raw.high);
-  load_piece<F::kBytes.scale>(planes.scale, block, &raw.scale);
-  load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, raw.super);
+  load_piece<F::kBytes.low>(planes.low, block, raw.low, valid);
+  load_piece<F::kBytes.high>(planes.high, block, raw.high, valid);
+  load_piece<F::kBytes.scale>(planes.scale, block, &raw.scale, valid);
+  load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, raw.super, valid);
   return raw;
+}
+
+// The planes from a block on that starts a super-block, or of a dtype without.
+template <DType T>
+TANDEM_HD inline Planes advance(const Planes& planes, uint32_t block) {
+  constexpr PieceBytes kBytes = Format<T>::kBytes;
+  const uint64_t at = block;
+  return {planes.low + at * kBytes.low, planes.high + at * kBytes.high, planes.scale + at * kBytes.scale,
+          planes.super + at / kSuperBlocks * kBytes.super};
 }
 
 // Byte i of the result is byte (selector >> 4i & 7) of the eight bytes b:a. Bit 3 of a selector must be 0.
@@ -109,8 +143,8 @@ constexpr uint32_t table_word(const int8_t* table, int w) {
 template <DType T, int kWord>
 inline constexpr uint32_t kTableWord = table_word(T == DType::MXFP4 ? kvalues_mxfp4 : kvalues_iq4nl, kWord);
 
-// Four bytes of the table of 16. Nibble i of the arguments, for the byte i of the result: the low three bits of the
-// index; and i, or 4 + i where the index has bit 3 set.
+// Four bytes of the table of 16. Nibble i of the arguments, for the byte i of the result: the low three bits
+// of the index; and i, or 4 + i where the index has bit 3 set.
 template <DType T>
 TANDEM_HD inline uint32_t look_up(uint32_t low_bits, uint32_t upper) {
   return permute_bytes(permute_bytes(kTableWord<T, 0>, kTableWord<T, 1>, low_bits),
@@ -122,13 +156,16 @@ struct CodeWords {
 };
 
 // x >> by, or x << -by; by is a constant once inlined.
-TANDEM_HD inline uint32_t shift_right(uint32_t x, int by) { return by >= 0 ? x >> by : x << -by; }
+TANDEM_HD inline uint32_t shift_right(uint32_t x, int by) {
+  return by >= 0 ? x >> by : x << -by;
+}
 
 // Word w of both halves.
-//   low_a, low_b    4-bit codes: word w of the low piece, nothing; 2-bit: its two words; Q8_0: word w of low, of high
-//   high_a, high_b  one high bit: the piece, nothing; two: the two words of the piece
+//   low_a, low_b    4-bit codes: word w of the low piece, nothing; 2-bit: its two words; Q8_0: word w of low,
+//   of high high_a, high_b  one high bit: the piece, nothing; two: the two words of the piece
 template <DType T>
-TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t high_a, uint32_t high_b, int w) {
+TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t high_a, uint32_t high_b,
+                                       int w) {
   using F = Format<T>;
   CodeWords q{};
   if constexpr (T == DType::Q8_0) {
@@ -146,7 +183,8 @@ TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t 
     constexpr int at = F::kTwoBits ? 2 : 4;
     q.first |= shift_right(high_a, w - at) & (0x01010101u << at);
     q.second |= shift_right(high_a, w + 4 - at) & (0x01010101u << at);
-  } else if constexpr (F::kBytes.high == 8) {  // bits 8i + 2w of column 4w + i; the second half in its own word
+  } else if constexpr (F::kBytes.high ==
+                       8) {  // bits 8i + 2w of column 4w + i; the second half in its own word
     q.first |= shift_right(high_a, 2 * w - 4) & 0x30303030u;
     q.second |= shift_right(high_b, 2 * w - 4) & 0x30303030u;
   }
@@ -166,7 +204,8 @@ template <DType T>
 TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int w) {
   using F = Format<T>;
   const auto word = [block](const std::byte* plane, int words_per_piece, int i) {
-    return load_small(reinterpret_cast<const uint32_t*>(plane) + static_cast<uint64_t>(block) * words_per_piece + i);
+    return load_small(reinterpret_cast<const uint32_t*>(plane) +
+                      static_cast<uint64_t>(block) * words_per_piece + i);
   };
   if constexpr (T == DType::Q8_0) {
     return unpack_word<T>(word(planes.low, 4, w), word(planes.high, 4, w), 0, 0, w);
@@ -183,16 +222,21 @@ TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int 
   }
 }
 
-// Six-bit scale and minimum of block s of a super-block of Q4_K and Q5_K. words[0] has their low four bits of the
-// scales, words[1] those of the minimums, words[2] the high two of both: scale | minimum << 2; four bits a block.
+// Six-bit scale and minimum of block s of a super-block of Q4_K and Q5_K. words[0] has their low four bits of
+// the scales, words[1] those of the minimums, words[2] the high two of both: scale | minimum << 2; four bits
+// a block.
 TANDEM_HD inline void k4_scale(const uint32_t* words, int s, int* scale, int* minimum) {
   const uint32_t high = words[2] >> 4 * s;
   *scale = static_cast<int>((words[0] >> 4 * s & 15) | (high & 3) << 4);
   *minimum = static_cast<int>((words[1] >> 4 * s & 15) | (high & 12) << 2);
 }
 
-TANDEM_HD inline float low_half(uint32_t word) { return half_to_float(static_cast<fp16_t>(word & 0xffff)); }
-TANDEM_HD inline float high_half(uint32_t word) { return half_to_float(static_cast<fp16_t>(word >> 16)); }
+TANDEM_HD inline float low_half(uint32_t word) {
+  return half_to_float(static_cast<fp16_t>(word & 0xffff));
+}
+TANDEM_HD inline float high_half(uint32_t word) {
+  return half_to_float(static_cast<fp16_t>(word >> 16));
+}
 
 // 2^(e - 127) / 2: as e8m0_to_fp32_half.
 TANDEM_HD inline float exponent_scale(uint32_t e) {
@@ -208,14 +252,16 @@ TANDEM_HD inline BlockScales block_scales(uint32_t scale, const uint32_t* super,
   } else if constexpr (T == DType::Q4_K || T == DType::Q5_K) {
     int sc, m;
     k4_scale(super + 1, s, &sc, &m);
-    return both(mul_rn(low_half(super[0]), static_cast<float>(sc)), mul_rn(high_half(super[0]), static_cast<float>(m)));
+    return both(mul_rn(low_half(super[0]), static_cast<float>(sc)),
+                mul_rn(high_half(super[0]), static_cast<float>(m)));
   } else if constexpr (T == DType::IQ4_XS) {
     const int sc = static_cast<int>((super[1] >> 4 * s & 15) | (super[0] >> (16 + 2 * s) & 3) << 4);
     return both(mul_rn(low_half(super[0]), static_cast<float>(sc - 32)), 0.0f);
   } else if constexpr (T == DType::Q2_K) {
     const float d = low_half(super[0]), m = high_half(super[0]);
-    return {{mul_rn(d, static_cast<float>(scale & 15)), mul_rn(d, static_cast<float>(scale >> 8 & 15))},
-            {mul_rn(m, static_cast<float>(scale >> 4 & 15)), mul_rn(m, static_cast<float>(scale >> 12 & 15))}};
+    return {
+        {mul_rn(d, static_cast<float>(scale & 15)), mul_rn(d, static_cast<float>(scale >> 8 & 15))},
+        {mul_rn(m, static_cast<float>(scale >> 4 & 15)), mul_rn(m, static_cast<float>(scale >> 12 & 15))}};
   } else if constexpr (T == DType::Q3_K || T == DType::Q6_K) {
     const float d = low_half(super[0]);
     return {{mul_rn(d, static_cast<float>(static_cast<int8_t>(scale))),

@@ -17,8 +17,8 @@ bool can_overlap(Kernel kernel) {
 }
 
 template <class... Parameters, class... Arguments>
-void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                        Arguments&&... arguments) {
+void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                        cudaStream_t stream, Arguments&&... arguments) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -1,6 +1,6 @@
-// Weights on their way to the device. The file's bytes go through two halves of a pinned buffer in turn, so that the
-// reading of one overlaps the copying of the other; blocks are taken apart by a kernel that reads the pinned memory
-// over the bus. Cost: the file's bytes once over the bus; the relayout hides behind it.
+// Weights on their way to the device. The file's bytes go through two halves of a pinned buffer in turn, so
+// that the reading of one overlaps the copying of the other; blocks are taken apart by a kernel that reads
+// the pinned memory over the bus. Cost: the file's bytes once over the bus; the relayout hides behind it.
 #include <algorithm>
 #include <cstring>
 
@@ -13,12 +13,12 @@ namespace {
 constexpr int kFileBlocks = 64;  // file blocks of a thread block: a multiple of 16 bytes of any dtype
 constexpr int kThreads = 256;
 
-// from: n_file_blocks file blocks in host memory, the first being number `first` of the weight. A thread block copies 64
-// of them to shared memory in 16-byte loads, then a thread takes a block of 32 columns apart.
+// from: n_file_blocks file blocks in host memory, the first being number `first` of the weight. A thread
+// block copies 64 of them to shared memory in 16-byte loads, then a thread takes a block of 32 columns apart.
 template <DType T>
 __global__ void __launch_bounds__(kThreads)
-relayout_kernel(const std::byte* from, int64_t first, int64_t n_file_blocks, int64_t file_blocks_per_mat,
-                std::byte* to, PlaneOffsets offsets) {
+    relayout_kernel(const std::byte* from, int64_t first, int64_t n_file_blocks, int64_t file_blocks_per_mat,
+                    std::byte* to, PlaneOffsets offsets) {
   using Block = typename FileBlock<T>::Type;
   constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
   constexpr int kVectors = kFileBlocks * sizeof(Block) / 16;
@@ -29,15 +29,16 @@ relayout_kernel(const std::byte* from, int64_t first, int64_t n_file_blocks, int
   const int64_t count = min(static_cast<int64_t>(kFileBlocks), n_file_blocks - begin);
   const uint4* source = reinterpret_cast<const uint4*>(from + begin * sizeof(Block));
   const int n_vectors = static_cast<int>((count * sizeof(Block) + 15) / 16);
-  for (int i = threadIdx.x; i < n_vectors; i += kThreads) staged[i] = __ldcv(source + i);  // the host rewrites it
+  for (int i = threadIdx.x; i < n_vectors; i += kThreads)
+    staged[i] = __ldcv(source + i);  // the host rewrites it
   __syncthreads();
 
   for (int i = threadIdx.x; i < count * kPerFileBlock; i += kThreads) {
     const int64_t file_block = first + begin + i / kPerFileBlock;
     const int64_t mat = file_block / file_blocks_per_mat;
     const Planes planes = planes_at(to + mat * offsets.mat_bytes, offsets);
-    relayout_block<T>(reinterpret_cast<const Block*>(staged)[i / kPerFileBlock], file_block - mat * file_blocks_per_mat,
-                      i % kPerFileBlock, planes);
+    relayout_block<T>(reinterpret_cast<const Block*>(staged)[i / kPerFileBlock],
+                      file_block - mat * file_blocks_per_mat, i % kPerFileBlock, planes);
   }
 }
 
@@ -60,8 +61,8 @@ class EventPair {
   cudaEvent_t events_[2] = {};
 };
 
-// Calls fn(half of the staging buffer, offset, bytes) for chunks of whole units, when the half is free; fn enqueues what
-// reads it. The caller waits for the stream before it uses the buffer again.
+// Calls fn(half of the staging buffer, offset, bytes) for chunks of whole units, when the half is free; fn
+// enqueues what reads it. The caller waits for the stream before it uses the buffer again.
 template <class Fn>
 void in_chunks(size_t n_bytes, size_t unit_bytes, std::span<std::byte> staging, cudaStream_t stream, Fn fn) {
   const size_t half_bytes = staging.size() / 2 / 256 * 256;
@@ -98,7 +99,8 @@ void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> sta
   const int64_t file_blocks_per_mat = weight.n_rows * (weight.n_cols / info.block_elements);
   in_chunks(n_bytes, info.block_bytes, staging, stream, [&](std::byte* buffer, size_t at, size_t count) {
     std::memcpy(buffer, weight.data + at, count);
-    const auto first = static_cast<int64_t>(at / info.block_bytes), n = static_cast<int64_t>(count / info.block_bytes);
+    const auto first = static_cast<int64_t>(at / info.block_bytes),
+               n = static_cast<int64_t>(count / info.block_bytes);
     const auto grid = static_cast<unsigned>((n + kFileBlocks - 1) / kFileBlocks);
     for_format(weight.dtype, [&]<DType T>() {
       relayout_kernel<T><<<grid, kThreads, 0, stream>>>(buffer, first, n, file_blocks_per_mat, to, offsets);

@@ -1,10 +1,12 @@
-// How quantized matrices lie on the device. The file's blocks of 18 or 210 bytes are taken apart into planes, each an
-// array of equal, aligned pieces in block order, so that a warp reads consecutive pieces with one wide load a lane.
+// How quantized matrices lie on the device. The file's blocks of 18 or 210 bytes are taken apart into planes,
+// each an array of equal, aligned pieces in block order, so that a warp reads consecutive pieces with one
+// wide load a lane.
 //
-// The unit is the block: 32 consecutive columns of a row, whatever the dtype. A matrix [m, k] has m * k / 32 blocks;
-// column block b of row r is block r * (k / 32) + b. Eight consecutive blocks are a super-block of the K types. Inside
-// a block the columns 0..15 are the first half and 16..31 the second, and word w of a half is its columns 4w..4w+3: the
-// bytes of an operand of dp4a, and the fragments of the tensor cores' m16n8k32 product.
+// The unit is the block: 32 consecutive columns of a row, whatever the dtype. A matrix [m, k] has m * k / 32
+// blocks; column block b of row r is block r * (k / 32) + b. Eight consecutive blocks are a super-block of
+// the K types. Inside a block the columns 0..15 are the first half and 16..31 the second, and word w of a
+// half is its columns 4w..4w+3: the bytes of an operand of dp4a, and the fragments of the tensor cores'
+// m16n8k32 product.
 //
 //   plane    piece            what
 //   low      a block          low bits of the codes (Q8_0: the first half)
@@ -12,8 +14,8 @@
 //   scale    a block          scale, or scales of the halves
 //   super    a super-block    what the blocks of a super-block share
 //
-// Every plane starts on a multiple of 256 bytes. The matrices of a weight with several (experts) follow each other, each
-// with planes of its own. F32, F16 and BF16 lie as in the file, padded to 256 bytes.
+// Every plane starts on a multiple of 256 bytes. The matrices of a weight with several (experts) follow each
+// other, each with planes of its own. F32, F16 and BF16 lie as in the file, padded to 256 bytes.
 #pragma once
 
 #include <cstddef>
@@ -34,26 +36,30 @@ struct PieceBytes {
 
 TANDEM_HD constexpr PieceBytes piece_bytes(DType dtype) {
   switch (dtype) {
-    case DType::Q4_0: return {16, 0, 2, 0};     // f16 scale
-    case DType::Q4_1: return {16, 0, 4, 0};     // f16 scale, f16 minimum
+    case DType::Q4_0: return {16, 0, 2, 0};  // f16 scale
+    case DType::Q4_1: return {16, 0, 4, 0};  // f16 scale, f16 minimum
     case DType::Q5_0: return {16, 4, 2, 0};
     case DType::Q5_1: return {16, 4, 4, 0};
     case DType::Q8_0: return {16, 16, 2, 0};
-    case DType::Q2_K: return {8, 0, 2, 4};      // a byte a half: scale | minimum << 4; super: f16 d, f16 dmin
-    case DType::Q3_K: return {8, 4, 2, 2};      // a signed byte a half; super: f16 d
-    case DType::Q4_K: return {16, 0, 0, 16};    // super: f16 d, f16 dmin, then see k4_scale
+    case DType::Q2_K: return {8, 0, 2, 4};    // a byte a half: scale | minimum << 4; super: f16 d, f16 dmin
+    case DType::Q3_K: return {8, 4, 2, 2};    // a signed byte a half; super: f16 d
+    case DType::Q4_K: return {16, 0, 0, 16};  // super: f16 d, f16 dmin, then see k4_scale
     case DType::Q5_K: return {16, 4, 0, 16};
-    case DType::Q6_K: return {16, 8, 2, 2};     // as Q3_K
+    case DType::Q6_K: return {16, 8, 2, 2};  // as Q3_K
     case DType::IQ4_NL: return {16, 0, 2, 0};
-    case DType::IQ4_XS: return {16, 0, 0, 8};   // super: f16 d, u16 high bits, u32 low bits of the scales
-    case DType::MXFP4: return {16, 0, 1, 0};    // an exponent
+    case DType::IQ4_XS: return {16, 0, 0, 8};  // super: f16 d, u16 high bits, u32 low bits of the scales
+    case DType::MXFP4: return {16, 0, 1, 0};   // an exponent
     default: return {};
   }
 }
 
-TANDEM_HD constexpr bool is_quantized(DType dtype) { return piece_bytes(dtype).low != 0; }
+TANDEM_HD constexpr bool is_quantized(DType dtype) {
+  return piece_bytes(dtype).low != 0;
+}
 
-TANDEM_HD constexpr int64_t align_256(int64_t n) { return (n + 255) / 256 * 256; }
+TANDEM_HD constexpr int64_t align_256(int64_t n) {
+  return (n + 255) / 256 * 256;
+}
 
 // Where the planes of one matrix start, from its first byte, and how far apart matrices are.
 struct PlaneOffsets {
@@ -90,8 +96,10 @@ TANDEM_HD inline Planes planes_of(DType dtype, const std::byte* matrix, int64_t 
 }
 
 // Bytes of all matrices of a weight; of floats too.
-constexpr int64_t layout_bytes(DType dtype, int64_t n_mats, int64_t n_rows, int64_t n_cols, int64_t file_bytes) {
-  return is_quantized(dtype) ? n_mats * plane_offsets(dtype, n_rows, n_cols).mat_bytes : align_256(file_bytes);
+constexpr int64_t layout_bytes(DType dtype, int64_t n_mats, int64_t n_rows, int64_t n_cols,
+                               int64_t file_bytes) {
+  return is_quantized(dtype) ? n_mats * plane_offsets(dtype, n_rows, n_cols).mat_bytes
+                             : align_256(file_bytes);
 }
 
 }  // namespace tandem::cuda

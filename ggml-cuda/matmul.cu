@@ -15,8 +15,11 @@ struct SharedLimits {
 };
 SharedLimits shared_limits(int compute_capability) {
   switch (compute_capability) {
-    case 80: case 87: return {164, 163};
-    case 90: case 100: case 103: return {228, 227};
+    case 80:
+    case 87: return {164, 163};
+    case 90:
+    case 100:
+    case 103: return {228, 227};
     default: return {100, 99};
   }
 }
@@ -28,7 +31,7 @@ __global__ void __launch_bounds__(kReduceThreads) add_slices_kernel(const __grid
   if (i >= count) return;
   float sum = 0.0f;
   for (int s = 0; s < args.n_slices; ++s) sum += args.partial[s * count + i];
-  store_sum(args, 0, static_cast<int>(i / args.w.m), static_cast<int>(i % args.w.m), sum);
+  store_sum(args, 0, 0, static_cast<int>(i / args.w.m), static_cast<int>(i % args.w.m), sum);
 }
 
 template <DType T, int kPairs>
@@ -37,7 +40,8 @@ void launch(MatmulArgs args, dim3 grid, const Gpu& gpu, cudaStream_t stream) {
   const SharedLimits limits = shared_limits(gpu.compute_capability);
   // As many stages as leave room for three blocks a multiprocessor.
   args.n_stages = kMaxStages;
-  while (args.n_stages > 2 && M::shared_bytes(args.n_stages) > (limits.multiprocessor / 3 - 1) * 1024) --args.n_stages;
+  while (args.n_stages > 2 && M::shared_bytes(args.n_stages) > (limits.multiprocessor / 3 - 1) * 1024)
+    --args.n_stages;
   const int shared_bytes = M::shared_bytes(args.n_stages);
   TANDEM_CHECK(shared_bytes <= limits.block * 1024);
   const auto kernel = matmul_kernel<T, kPairs>;
@@ -52,9 +56,13 @@ void launch(const MatmulArgs& args, int tile_tokens, dim3 grid, const Gpu& gpu, 
   });
 }
 
-int tiles_of(int64_t count, int tile) { return static_cast<int>((count + tile - 1) / tile); }
+int tiles_of(int64_t count, int tile) {
+  return static_cast<int>((count + tile - 1) / tile);
+}
 
-int tile_tokens_for(int64_t n) { return n <= 32 ? 32 : 64; }
+int tile_tokens_for(int64_t n) {
+  return n <= 32 ? 32 : 64;
+}
 
 // Slices of the columns: enough for two blocks a multiprocessor where the tiles are few.
 int slices_for(int64_t m, int64_t k, int64_t n, const Gpu& gpu) {
@@ -70,7 +78,8 @@ size_t matmul_scratch_bytes(const DeviceWeight& w, int64_t max_n, const Gpu& gpu
   for (int64_t n = 1; n <= max_n; ++n) {
     const int slices = slices_for(w.m, w.k, n, gpu);
     if (slices > 1) most = std::max(most, sizeof(float) * static_cast<size_t>(slices * n * w.m));
-    if (tiles_of(w.m, kTileRows) * tiles_of(n, 64) > 2 * gpu.n_multiprocessors) break;  // one slice from here on
+    if (tiles_of(w.m, kTileRows) * tiles_of(n, 64) > 2 * gpu.n_multiprocessors)
+      break;  // one slice from here on
   }
   return most;
 }
@@ -78,8 +87,8 @@ size_t matmul_scratch_bytes(const DeviceWeight& w, int64_t max_n, const Gpu& gpu
 void launch_matmul(MatmulArgs args, std::byte* scratch, const Gpu& gpu, cudaStream_t stream) {
   const int tile = tile_tokens_for(args.n);
   args.n_slices = slices_for(args.w.m, args.w.k, args.n, gpu);
-  const dim3 grid(static_cast<unsigned>(tiles_of(args.w.m, kTileRows)), static_cast<unsigned>(tiles_of(args.n, tile)),
-                  static_cast<unsigned>(args.n_slices));
+  const dim3 grid(static_cast<unsigned>(tiles_of(args.w.m, kTileRows)),
+                  static_cast<unsigned>(tiles_of(args.n, tile)), static_cast<unsigned>(args.n_slices));
   if (args.n_slices == 1) return launch(args, tile, grid, gpu, stream);
   MatmulArgs slices = args;
   slices.partial = args.partial = reinterpret_cast<float*>(scratch);
@@ -90,9 +99,11 @@ void launch_matmul(MatmulArgs args, std::byte* scratch, const Gpu& gpu, cudaStre
   check_launch("add_slices_kernel");
 }
 
-void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tiles, const Gpu& gpu, cudaStream_t stream) {
-  launch(args, tile_tokens, dim3(static_cast<unsigned>(tiles_of(args.w.m, kTileRows)), static_cast<unsigned>(max_tiles)),
-         gpu, stream);
+void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tiles, const Gpu& gpu,
+                           cudaStream_t stream) {
+  launch(args, tile_tokens,
+         dim3(static_cast<unsigned>(tiles_of(args.w.m, kTileRows)), static_cast<unsigned>(max_tiles)), gpu,
+         stream);
 }
 
 }  // namespace tandem::cuda

@@ -17,21 +17,22 @@ __device__ inline void sum_over_lanes(float (&values)[kCount]) {
 
 // The sums of the block's pairs, from those of its warps. partial [kMatvecWarps][2 N].
 template <int N>
-__device__ inline float sum_of_slices(const float* partial, int pair, int n_slices, int index) {
+__device__ inline float sum_of_slices(const float* partial, int pair, int slice_bits, int index) {
   float sum = 0.0f;
-  for (int s = 0; s < n_slices; ++s) sum += partial[(pair * n_slices + s) * 2 * N + index];
+  for (int s = 0; s < 1 << slice_bits; ++s) sum += partial[((pair << slice_bits) + s) * 2 * N + index];
   return sum;
 }
 
 template <int N>
-__global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 8 : 5) matvec_kernel(const __grid_constant__ MatvecArgs args) {
+__global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
+    matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2 * N];
   let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int target = target_of_block(args, static_cast<int>(blockIdx.x));
   const int block = static_cast<int>(blockIdx.x) - args.targets[target].first_block;
   float sums[2 * N] = {};
-  lane_sums<N>(args, target, warp_share(block, warp, args.n_slices), lane, sums);
+  lane_sums<N>(args, target, warp_share(block, warp, args.slice_bits), lane, sums);
   sum_over_lanes(sums);
   if (lane == 0) {
 #pragma unroll
@@ -39,16 +40,18 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 8 : 5) matvec_kern
   }
   __syncthreads();
   const int pair = static_cast<int>(threadIdx.x) / N, token = static_cast<int>(threadIdx.x) % N;
-  if (pair < pairs_per_block(args.n_slices) && token < args.n) {
-    store_pair(args, target, block * pairs_per_block(args.n_slices) + pair, token,
-               sum_of_slices<N>(partial, pair, args.n_slices, token),
-               sum_of_slices<N>(partial, pair, args.n_slices, N + token));
+  if (pair < pairs_per_block(args.slice_bits) && token < args.n) {
+    store_pair(args, target, block * pairs_per_block(args.slice_bits) + pair, token,
+               sum_of_slices<N>(partial, pair, args.slice_bits, token),
+               sum_of_slices<N>(partial, pair, args.slice_bits, N + token));
   }
 }
 
-// A block of the grid's x is rows, of its y a slot: a token, or one of a token's chosen experts, from token0 on.
+// A block of the grid's x is rows, of its y a slot: a token, or one of a token's chosen experts, from token0
+// on.
 template <int = 0>
-__global__ void __launch_bounds__(32 * kMatvecWarps, 6) expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
+__global__ void __launch_bounds__(32 * kMatvecWarps, 5)
+    expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2];
   let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, 6) expert_matvec_kernel(con
   const int slot = static_cast<int>(blockIdx.y) + args.token0 * (one_expert ? args.n_used : 1);
   float sums[2] = {};
   expert_lane_sums(args, one_expert ? slot / args.n_used : slot, one_expert ? slot % args.n_used : 0,
-                   warp_share(block, warp, args.n_slices), lane, sums);
+                   warp_share(block, warp, args.slice_bits), lane, sums);
   sum_over_lanes(sums);
   if (lane == 0) {
     partial[2 * warp] = sums[0];
@@ -65,9 +68,10 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, 6) expert_matvec_kernel(con
   }
   __syncthreads();
   const int pair = static_cast<int>(threadIdx.x);
-  if (pair < pairs_per_block(args.n_slices)) {
-    store_pair(args, 0, block * pairs_per_block(args.n_slices) + pair, slot,
-               sum_of_slices<1>(partial, pair, args.n_slices, 0), sum_of_slices<1>(partial, pair, args.n_slices, 1));
+  if (pair < pairs_per_block(args.slice_bits)) {
+    store_pair(args, 0, block * pairs_per_block(args.slice_bits) + pair, slot,
+               sum_of_slices<1>(partial, pair, args.slice_bits, 0),
+               sum_of_slices<1>(partial, pair, args.slice_bits, 1));
   }
 }
 

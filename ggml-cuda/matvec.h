@@ -1,14 +1,15 @@
 // Products of 1 to 8 tokens: every weight is read once, and how fast it is read is all that counts.
 //
-// A block is 4 warps. A pair of rows (two neighbours of a matrix; or a row of the gate and the same row of the up
-// matrix, for glu) belongs to n_slices warps, which share its columns: lane l of slice s takes the pieces
-// 32 s + l, + 32 n_slices, ... of both rows, a piece being a block of 32 columns of a quantized row (16 bytes or so in
-// one load) or 16 bytes of a row of floats. Lanes read consecutive pieces; the next pieces are requested before the
-// current ones are used, and the first ones before the previous kernel has ended. Partial sums go through shuffles, then
-// through shared memory, in a fixed order.
+// A block is 4 warps. A pair of rows (two neighbours of a matrix; or a row of the gate and the same row of
+// the up matrix, for glu) belongs to 1, 2 or 4 warps, which share its columns: lane l of slice s of n takes
+// the pieces 32 s + l, + 32 n, ... of both rows, a piece being a block of 32 columns of a quantized row (16
+// bytes or so in one load) or 16 bytes of a row of floats. Lanes read consecutive pieces; the next pieces are
+// requested before the current ones are used, and the first ones before the previous kernel has ended.
+// Partial sums go through shuffles, then through shared memory, in a fixed order.
 //
-// Floor: the bytes of the weights over the memory's bandwidth (4096 x 4096 in Q4_K: 9.4 MB, 3.1 us at 3 TB/s). At n = 1
-// unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a comes near its own limit.
+// Floor: the bytes of the weights over the memory's bandwidth (4096 x 4096 in Q4_K: 9.4 MB, 3.1 us at 3
+// TB/s). At n = 1 unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a
+// comes near its own limit.
 //
 // What a thread does is written for the host too, but for shuffles and barriers, so that tests can run it.
 #pragma once
@@ -30,6 +31,7 @@ struct MatvecTarget {
   const float* residual = nullptr;  // [n, m] or null; may be y itself
   float* y = nullptr;               // [n, m]
   int first_block = 0;              // of the grid, that works on this weight
+  const float* expert_bias = nullptr;  // experts only: [n_expert, m] or null
 };
 
 enum class MatvecMode : uint8_t {
@@ -48,7 +50,7 @@ struct MatvecArgs {
   int token0 = 0;                // of this launch, experts only
   int n_used = 1;
   int n_targets = 0;
-  int n_slices = 1;              // 1, 2 or 4
+  int slice_bits = 0;  // 1, 2 or 4 warps a pair
   MatvecMode mode = MatvecMode::linear;
   Activation activation = Activation::silu;
 };
@@ -58,34 +60,33 @@ TANDEM_HD constexpr bool is_paired(MatvecMode mode) {  // two rows of two matric
 }
 
 // Pairs of rows of a matrix of m rows.
-TANDEM_HD constexpr int n_pairs(MatvecMode mode, int m) { return is_paired(mode) ? m : (m + 1) / 2; }
-
-TANDEM_HD constexpr int pairs_per_block(int n_slices) { return kMatvecWarps / n_slices; }
-
-// Bytes of a piece of a row of floats; rows whose length is no multiple of it are read element by element.
-inline constexpr int kFloatPiece = 16;
-
-TANDEM_HD constexpr int float_bytes(DType dtype) { return dtype == DType::F32 ? 4 : 2; }
-TANDEM_HD constexpr bool reads_wide(DType dtype, int k) { return k * float_bytes(dtype) % kFloatPiece == 0; }
-
-// Pieces of a row of k columns.
-TANDEM_HD constexpr int n_pieces(DType dtype, int k) {
-  if (is_quantized(dtype)) return k / kBlockColumns;
-  return reads_wide(dtype, k) ? k * float_bytes(dtype) / kFloatPiece : k;
+TANDEM_HD constexpr int n_pairs(MatvecMode mode, int m) {
+  return is_paired(mode) ? m : (m + 1) / 2;
 }
 
-// Warps that share a row pair: as many as find work.
-constexpr int matvec_slices(DType dtype, int k) {
-  const int pieces = n_pieces(dtype, k);
-  return pieces > 64 ? 4 : pieces > 32 ? 2 : 1;
+TANDEM_HD constexpr int pairs_per_block(int slice_bits) {
+  return kMatvecWarps >> slice_bits;
+}
+
+// log2 of the warps that share a row pair. Few, so that a lane has four pieces of a row and what surrounds
+// them weighs little; more where there are too few rows to keep the memory busy.
+constexpr int matvec_slice_bits(int pairs, int pieces, int n_multiprocessors) {
+  int bits = 0;
+  while (bits < 2 && 128 << (bits + 1) <= pieces) ++bits;
+  while (bits < 2 && 32 << bits < pieces && pairs << bits < 12 * n_multiprocessors) ++bits;
+  return bits;
 }
 
 // The pair and the slice of a warp, of block `block` of a target.
 struct WarpShare {
   int pair, slice;
 };
-TANDEM_HD constexpr WarpShare warp_share(int block, int warp, int n_slices) {
-  return {block * pairs_per_block(n_slices) + warp / n_slices, warp % n_slices};
+TANDEM_HD constexpr WarpShare warp_share(int block, int warp, int slice_bits) {
+  return {block * pairs_per_block(slice_bits) + (warp >> slice_bits), warp & ((1 << slice_bits) - 1)};
+}
+
+TANDEM_HD constexpr uint32_t first_piece(WarpShare share, int lane) {
+  return static_cast<uint32_t>(32 * share.slice + lane);
 }
 
 // The rows of a pair; a row that is not there reads the last one and is not stored.
@@ -98,7 +99,8 @@ TANDEM_HD inline int dot_4_bytes(uint32_t a, uint32_t b, int sum) {
 #ifdef __CUDA_ARCH__
   return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
 #else
-  for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(a >> 8 * i & 0xff) * static_cast<int8_t>(b >> 8 * i & 0xff);
+  for (int i = 0; i < 4; ++i)
+    sum += static_cast<int8_t>(a >> 8 * i & 0xff) * static_cast<int8_t>(b >> 8 * i & 0xff);
   return sum;
 #endif
 }
@@ -109,10 +111,32 @@ struct RowPair {
   uint32_t first[2];
 };
 
-// What one piece of a quantized row adds to the sum of one token. codes [4]; x: the bytes of the block's halves.
+// Calls use(raw, piece) for the pieces first, first + step, ... below count, whose `raw` load(raw, piece,
+// valid) has requested one turn before; the first before the previous kernel's results are waited for. Two
+// buffers in turn, so that nothing moves between registers.
+template <class Raw, class Load, class Use>
+TANDEM_HD inline void stream_pieces(uint32_t first, uint32_t step, uint32_t count, Load&& load, Use&& use) {
+  Raw a{}, b{};
+  uint32_t piece = first;
+  load(a, piece, piece < count);
+  wait_for_previous();
+  while (piece < count) {
+    load(b, piece + step, piece + step < count);
+    use(a, piece);
+    piece += step;
+    if (piece >= count) break;
+    load(a, piece + step, piece + step < count);
+    use(b, piece);
+    piece += step;
+  }
+}
+
+// What one piece of a quantized row adds to the sum of one token. codes [4]; x: the bytes of the block's
+// halves.
 template <DType T>
-TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& scales, const uint32_t* x_first,
-                                     const uint32_t* x_second, const BlockMeta& meta) {
+TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& scales,
+                                     const uint32_t* x_first, const uint32_t* x_second,
+                                     const BlockMeta& meta) {
   using F = Format<T>;
   int first = 0, second = 0;
 #ifdef __CUDA_ARCH__
@@ -131,7 +155,8 @@ TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& 
   if constexpr (F::kHalves) {
     product = scales.scale[0] * static_cast<float>(first) + scales.scale[1] * static_cast<float>(second);
     if constexpr (F::kMinimum) {
-      product -= scales.minimum[0] * static_cast<float>(sum_first) + scales.minimum[1] * static_cast<float>(sum_second);
+      product -= scales.minimum[0] * static_cast<float>(sum_first) +
+                 scales.minimum[1] * static_cast<float>(sum_second);
     }
   } else {
     product = scales.scale[0] * static_cast<float>(first + second);
@@ -149,29 +174,30 @@ TANDEM_HD inline void load_vector(const void* from, uint32_t* to) {  // 16 bytes
 #endif
 }
 
-// Adds to sums[2][N] what a lane's pieces first, first + step, ... of both rows give with tokens token0 .. token0 + n - 1.
+// Adds to sums[2][N] what a lane's pieces first, first + step, ... of both rows give with tokens token0 ..
+// token0 + n - 1. step is a multiple of 8.
 template <DType T, int N>
-TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, int first, int step, const ProductInput& input,
-                                      int token0, int n, float* sums) {
-  const int pieces = k / kBlockColumns;
+TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, uint32_t first, uint32_t step,
+                                      const ProductInput& input, int token0, int n, float* sums) {
+  struct Raw {
+    RawBlock row[2];
+  };
+  const auto pieces = static_cast<uint32_t>(k) / kBlockColumns;
+  const Planes at[2] = {advance<T>(rows.planes[0], rows.first[0]), advance<T>(rows.planes[1], rows.first[1])};
   const Activations& x = input.encoded[static_cast<int>(encoding_of(T))];
-  RawBlock next[2];
-  int piece = first;
-  if (piece < pieces) {
-    for (int r = 0; r < 2; ++r) next[r] = load_block<T>(rows.planes[r], rows.first[r] + piece);
-  }
-  wait_for_previous();
-  while (piece < pieces) {
+  const std::byte* x_q = x.q + static_cast<int64_t>(token0) * k;
+  const BlockMeta* x_meta = x.meta + static_cast<int64_t>(token0) * pieces;
+  const int in_super = static_cast<int>(first % kSuperBlocks);  // of all the lane's pieces
+
+  const auto load = [&](Raw& raw, uint32_t piece, bool valid) {
+    for (int r = 0; r < 2; ++r) raw.row[r] = load_block<T>(at[r], piece, valid);
+  };
+  const auto use = [&](const Raw& raw, uint32_t piece) {
     CodeWords codes[2][4];
     BlockScales scales[2];
     for (int r = 0; r < 2; ++r) {
-      for (int w = 0; w < 4; ++w) codes[r][w] = unpack_word<T>(next[r], w);
-      scales[r] = block_scales<T>(next[r].scale, next[r].super, piece % kSuperBlocks);
-    }
-    const int current = piece;
-    piece += step;
-    if (piece < pieces) {
-      for (int r = 0; r < 2; ++r) next[r] = load_block<T>(rows.planes[r], rows.first[r] + piece);
+      for (int w = 0; w < 4; ++w) codes[r][w] = unpack_word<T>(raw.row[r], w);
+      scales[r] = block_scales<T>(raw.row[r].scale, raw.row[r].super, in_super);
     }
 #ifdef __CUDA_ARCH__
 #pragma unroll
@@ -179,14 +205,15 @@ TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, int first, int
     for (int t = 0; t < N; ++t) {
       if (N > 1 && t >= n) break;
       uint32_t x_first[4], x_second[4];
-      load_vector(x.q + activation_at(token0 + t, 0, current, pieces), x_first);
-      load_vector(x.q + activation_at(token0 + t, 1, current, pieces), x_second);
-      const BlockMeta meta = load_meta(x.meta + static_cast<int64_t>(token0 + t) * pieces + current);
+      load_vector(x_q + (2 * t * pieces + piece) * 16, x_first);
+      load_vector(x_q + ((2 * t + 1) * pieces + piece) * 16, x_second);
+      const BlockMeta meta = load_meta(x_meta + (t * pieces + piece));
       for (int r = 0; r < 2; ++r) {
         sums[r * N + t] += block_product<T>(codes[r], scales[r], x_first, x_second, meta);
       }
     }
-  }
+  };
+  stream_pieces<Raw>(first, step, pieces, load, use);
 }
 
 template <DType T>
@@ -198,51 +225,48 @@ TANDEM_HD inline float float_of(uint32_t bits) {
 
 // The same for rows of floats, 16 bytes a piece.
 template <DType T, int N>
-TANDEM_HD inline void multiply_floats(const RowPair& rows, int k, int first, int step, const ProductInput& input,
-                                      int token0, int n, float* sums) {
-  constexpr int kValues = kFloatPiece / float_bytes(T), kPerWord = kValues / 4;
-  const int pieces = k / kValues;
-  uint32_t next[2][4] = {};
-  int piece = first;
-  const auto load = [&] {
-    for (int r = 0; r < 2; ++r) {
-      load_words<4>(rows.planes[r].low + (static_cast<int64_t>(rows.first[r]) + piece) * kFloatPiece, next[r]);
-    }
+TANDEM_HD inline void multiply_floats(const RowPair& rows, int k, uint32_t first, uint32_t step,
+                                      const ProductInput& input, int token0, int n, float* sums) {
+  struct Raw {
+    uint32_t row[2][4];
   };
-  if (piece < pieces) load();
-  wait_for_previous();
-  while (piece < pieces) {
-    float w[2][kValues];
-    for (int r = 0; r < 2; ++r) {
-      for (int i = 0; i < kValues; ++i) w[r][i] = float_of<T>(next[r][i / kPerWord] >> (kPerWord == 2 ? i % 2 * 16 : 0));
-    }
-    const int64_t column = static_cast<int64_t>(piece) * kValues;
-    piece += step;
-    if (piece < pieces) load();
+  constexpr int kValues = kFloatPiece / float_bytes(T), kPerWord = kValues / 4;
+  const std::byte* at[2];
+  for (int r = 0; r < 2; ++r) at[r] = rows.planes[r].low + static_cast<uint64_t>(rows.first[r]) * kFloatPiece;
+  const float* x = input.x + static_cast<int64_t>(token0) * k;
+
+  const auto load = [&](Raw& raw, uint32_t piece, bool valid) {
+    for (int r = 0; r < 2; ++r)
+      load_words<4>(at[r] + static_cast<uint64_t>(piece) * kFloatPiece, raw.row[r], valid);
+  };
+  const auto use = [&](const Raw& raw, uint32_t piece) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
     for (int t = 0; t < N; ++t) {
       if (N > 1 && t >= n) break;
-      const float* x = input.x + static_cast<int64_t>(token0 + t) * k + column;
       for (int i = 0; i < kValues; i += 4) {
         uint32_t v[4];
-        load_vector(x + i, v);
+        load_vector(x + static_cast<uint32_t>(t * k) + piece * kValues + i, v);
         for (int j = 0; j < 4; ++j) {
-          const float xv = std::bit_cast<float>(v[j]);
-          for (int r = 0; r < 2; ++r) sums[r * N + t] += w[r][i + j] * xv;
+          const int word = (i + j) / kPerWord, shift = kPerWord == 2 ? j % 2 * 16 : 0;
+          for (int r = 0; r < 2; ++r) {
+            sums[r * N + t] += float_of<T>(raw.row[r][word] >> shift) * std::bit_cast<float>(v[j]);
+          }
         }
       }
     }
-  }
+  };
+  stream_pieces<Raw>(first, step, static_cast<uint32_t>(k) / kValues, load, use);
 }
 
 // Rows of floats of awkward length, element by element; rare, and small when it happens.
 template <int N>
-TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k, int first, int step,
-                                        const ProductInput& input, int token0, int n, float* sums) {
+TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k, uint32_t first,
+                                        uint32_t step, const ProductInput& input, int token0, int n,
+                                        float* sums) {
   wait_for_previous();
-  for (int column = first; column < k; column += step) {
+  for (uint32_t column = first; column < static_cast<uint32_t>(k); column += step) {
     for (int r = 0; r < 2; ++r) {
       const int64_t at = static_cast<int64_t>(rows.first[r]) + column;
       const std::byte* row = rows.planes[r].low;
@@ -260,20 +284,18 @@ TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k,
   }
 }
 
-template <int N>
-TANDEM_HD inline void multiply_rows(DType dtype, const RowPair& rows, int k, int first, int step,
-                                    const ProductInput& input, int token0, int n, float* sums) {
-  if (is_quantized(dtype)) {
-    for_format(dtype, [&]<DType T>() { multiply_pieces<T, N>(rows, k, first, step, input, token0, n, sums); });
-  } else if (!reads_wide(dtype, k)) {
-    multiply_elements<N>(dtype, rows, k, first, step, input, token0, n, sums);
-  } else if (dtype == DType::F32) {
-    multiply_floats<DType::F32, N>(rows, k, first, step, input, token0, n, sums);
-  } else if (dtype == DType::F16) {
-    multiply_floats<DType::F16, N>(rows, k, first, step, input, token0, n, sums);
-  } else {
-    multiply_floats<DType::BF16, N>(rows, k, first, step, input, token0, n, sums);
+// Calls fn with the function that multiplies rows of w: (rows, first, step, input, token0, n, sums) as above.
+template <int N, class Fn>
+TANDEM_HD inline void with_multiply(const DeviceWeight& w, Fn&& fn) {
+  const auto floats = [&]<DType T>() { fn([&](auto&&... args) { multiply_floats<T, N>(args...); }); };
+  if (w.n_pieces == w.k) return fn([&](auto&&... args) { multiply_elements<N>(w.dtype, args...); });
+  switch (w.dtype) {
+    case DType::F32: return floats.template operator()<DType::F32>();
+    case DType::F16: return floats.template operator()<DType::F16>();
+    case DType::BF16: return floats.template operator()<DType::BF16>();
+    default: break;
   }
+  for_format(w.dtype, [&]<DType T>() { fn([&](auto&&... args) { multiply_pieces<T, N>(args...); }); });
 }
 
 // The target that a block of the grid works on.
@@ -290,8 +312,8 @@ TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, 
   for (int r = 0; r < 2; ++r) {
     const DeviceWeight& w = args.targets[target + (is_paired(args.mode) ? r : 0)].w;
     rows.planes[r] = expert_planes(w, expert);
-    rows.first[r] = static_cast<uint32_t>(row_of_pair(args.mode, pair, r, w.m)) *
-                    static_cast<uint32_t>(n_pieces(w.dtype, w.k));
+    rows.first[r] =
+        static_cast<uint32_t>(row_of_pair(args.mode, pair, r, w.m)) * static_cast<uint32_t>(w.n_pieces);
   }
   return rows;
 }
@@ -304,40 +326,63 @@ TANDEM_HD inline float route_weight(const MatvecArgs& args, int token, int chose
   return args.route[static_cast<int64_t>(token) * 2 * args.n_used + args.n_used + chosen];
 }
 
+// The biases of a pair's rows with an expert, to one lane's sums[2].
+TANDEM_HD inline void add_expert_bias(const MatvecArgs& args, int pair, int expert, float* sums) {
+  for (int r = 0; r < 2; ++r) {
+    const MatvecTarget& t = args.targets[is_paired(args.mode) ? r : 0];
+    if (!t.expert_bias) continue;
+    sums[r] += t.expert_bias[static_cast<int64_t>(expert) * t.w.m + row_of_pair(args.mode, pair, r, t.w.m)];
+  }
+}
+
 // A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1.
 template <int N>
 TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums) {
   const DeviceWeight& w = args.targets[target].w;
   const RowPair rows = row_pair(args, target, share.pair, 0);
-  multiply_rows<N>(w.dtype, rows, w.k, 32 * share.slice + lane, 32 * args.n_slices, args.input, 0, args.n, sums);
+  with_multiply<N>(w, [&](auto multiply) {
+    multiply(rows, w.k, first_piece(share, lane), 32u << args.slice_bits, args.input, 0, args.n, sums);
+  });
 }
 
-// The same for experts: of token `token` and its chosen expert number `chosen`, or the weighted sum over all of them.
-TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share, int lane,
-                                       float* sums) {
+// The same for experts. Of one, number `chosen` of token `token`, warps share the columns; of the weighted
+// sum over all of them, warps share the experts, for an expert's rows are short.
+TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share,
+                                       int lane, float* sums) {
   const DeviceWeight& w = args.targets[0].w;
-  const bool all = args.mode == MatvecMode::experts_down;
+  const int n_slices = 1 << args.slice_bits;
+  const auto first = static_cast<uint32_t>(lane);
   wait_for_previous();  // which experts is known only now
-  for (int i = chosen; i < (all ? args.n_used : chosen + 1); ++i) {
-    float part[2] = {};
-    const RowPair rows = row_pair(args, 0, share.pair, route_expert(args, token, i));
-    multiply_rows<1>(w.dtype, rows, w.k, 32 * share.slice + lane, 32 * args.n_slices, args.input,
-                     all ? token * args.n_used + i : token, 1, part);
-    const float weight = all ? route_weight(args, token, i) : 1.0f;
-    sums[0] += weight * part[0];
-    sums[1] += weight * part[1];
-  }
+  with_multiply<1>(w, [&](auto multiply) {
+    if (args.mode != MatvecMode::experts_down) {
+      const int expert = route_expert(args, token, chosen);
+      const RowPair rows = row_pair(args, 0, share.pair, expert);
+      if (lane == 0 && share.slice == 0) add_expert_bias(args, share.pair, expert, sums);
+      return multiply(rows, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1, sums);
+    }
+    for (int i = share.slice; i < args.n_used; i += n_slices) {
+      float part[2] = {};
+      const int expert = route_expert(args, token, i);
+      const RowPair rows = row_pair(args, 0, share.pair, expert);
+      if (lane == 0) add_expert_bias(args, share.pair, expert, part);
+      multiply(rows, w.k, first, 32u, args.input, token * args.n_used + i, 1, part);
+      const float weight = route_weight(args, token, i);
+      sums[0] += weight * part[0];
+      sums[1] += weight * part[1];
+    }
+  });
 }
 
 // Stores the sums of both rows of a pair for row `at` of the output (a token, or a slot).
-TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, int at, float first, float second) {
+TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, int at, float first,
+                                 float second) {
   const MatvecTarget& to = args.targets[target];
   const int64_t base = static_cast<int64_t>(at) * to.w.m;
   if (is_paired(args.mode)) {
     if (pair >= to.w.m) return;
     const MatvecTarget& up = args.targets[target + 1];
-    const float gate = first + (to.bias ? to.bias[pair] : 0.0f);
-    to.y[base + pair] = activate(args.activation, gate) * (second + (up.bias ? up.bias[pair] : 0.0f));
+    to.y[base + pair] = gated(args.activation, first + (to.bias ? to.bias[pair] : 0.0f),
+                              second + (up.bias ? up.bias[pair] : 0.0f));
     return;
   }
   for (int r = 0; r < 2; ++r) {

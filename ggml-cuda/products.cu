@@ -9,21 +9,22 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kPanelBytes = int64_t{64} << 20;  // bf16 weights at a time: much of it still in L2 when it is read
+constexpr int64_t kPanelBytes = int64_t{64}
+                                << 20;  // bf16 weights at a time: much of it still in L2 when it is read
 
-// Tokens up to which the integer kernel is the faster one. Making bf16 panels moves 4.6 bytes a weight (2.6 to make one,
-// 2 to read it back), whatever n; then cuBLAS does two to three times the operations a second on GPUs whose 16-bit units
-// are fast, and no more on the others. To be confirmed by measurement.
+// Tokens up to which the integer kernel is the faster one. Making bf16 panels moves 4.6 bytes a weight (2.6
+// to make one, 2 to read it back), whatever n; then cuBLAS does two to three times the operations a second on
+// GPUs whose 16-bit units are fast, and no more on the others. To be confirmed by measurement.
 int64_t max_mma_tokens(int compute_capability) {
   return compute_capability >= 90 ? 192 : compute_capability == 80 ? 512 : INT64_MAX;
 }
 
-// Rows of a weight as bf16: `to` [n_blocks * 32], from block `first` on. A thread takes word w of a block: columns
-// 4w..4w+3 and 16+4w..16+4w+3, two 8-byte stores; four threads fill a block's 64 bytes.
-// Bytes: the weight's once, 2 an element written: 2.6 an element of Q4_K.
+// Rows of a weight as bf16: `to` [n_blocks * 32], from block `first` on. A thread takes word w of a block:
+// columns 4w..4w+3 and 16+4w..16+4w+3, two 8-byte stores; four threads fill a block's 64 bytes. Bytes: the
+// weight's once, 2 an element written: 2.6 an element of Q4_K.
 template <DType T>
-__global__ void __launch_bounds__(kThreads) dequantize_kernel(Planes planes, uint32_t first, uint32_t n_blocks,
-                                                              uint16_t* to) {
+__global__ void __launch_bounds__(kThreads)
+    dequantize_kernel(Planes planes, uint32_t first, uint32_t n_blocks, uint16_t* to) {
   const uint64_t thread = static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const auto at = static_cast<uint32_t>(thread / 4);
   const int w = static_cast<int>(thread % 4);
@@ -33,8 +34,10 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(Planes planes, uin
   const BlockScales scales = load_scales<T>(planes, block);
   ushort4 values[2];
   const auto convert = [&](uint32_t word, int half) {
-    return ushort4{float_to_bfloat(element<T>(word, 0, scales, half)), float_to_bfloat(element<T>(word, 1, scales, half)),
-                   float_to_bfloat(element<T>(word, 2, scales, half)), float_to_bfloat(element<T>(word, 3, scales, half))};
+    return ushort4{float_to_bfloat(element<T>(word, 0, scales, half)),
+                   float_to_bfloat(element<T>(word, 1, scales, half)),
+                   float_to_bfloat(element<T>(word, 2, scales, half)),
+                   float_to_bfloat(element<T>(word, 3, scales, half))};
   };
   values[0] = convert(codes.first, 0);
   values[1] = convert(codes.second, 1);
@@ -54,40 +57,46 @@ void dequantize_rows(const DeviceWeight& w, int64_t row0, int64_t n_rows, void* 
 }
 
 // y [n, m] = bias + residual, for a product to be added to; either may be null, residual may be y.
-__global__ void __launch_bounds__(kThreads) seed_kernel(const float* bias, const float* residual, float* y, int m,
-                                                        int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    seed_kernel(const float* bias, const float* residual, float* y, int m, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   y[i] = (bias ? bias[i % m] : 0.0f) + (residual ? residual[i] : 0.0f);
 }
 
-__global__ void __launch_bounds__(kThreads) combine_kernel(Activation activation, const float* gate, const float* up,
-                                                           float* y, int64_t n) {
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(Activation activation, const float* gate, const float* up, float* y, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) y[i] = activate(activation, gate[i]) * up[i];
+  if (i < n) y[i] = gated(activation, gate[i], up[i]);
 }
 
-unsigned blocks_for(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+unsigned blocks_for(int64_t n, int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
 
-int slices_of(const MatvecArgs& args) {
-  int slices = 1;
-  for (int i = 0; i < args.n_targets; ++i) {
-    slices = std::max(slices, matvec_slices(args.targets[i].w.dtype, args.targets[i].w.k));
+// Pairs of rows and the longest row of a launch say how many warps share a pair.
+int slice_bits_of(const MatvecArgs& args, int n_grids, int n_copies, int n_multiprocessors) {
+  int pairs = 0, pieces = 0;
+  for (int i = 0; i < n_grids; ++i) {
+    pairs += n_pairs(args.mode, args.targets[i].w.m) * n_copies;
+    pieces = std::max(pieces, args.targets[i].w.n_pieces);
   }
-  return slices;
+  return matvec_slice_bits(pairs, pieces, n_multiprocessors);
 }
 
 unsigned blocks_of_target(const MatvecArgs& args, int target) {
-  return blocks_for(n_pairs(args.mode, args.targets[target].w.m), pairs_per_block(args.n_slices));
+  return blocks_for(n_pairs(args.mode, args.targets[target].w.m), pairs_per_block(args.slice_bits));
 }
 
 }  // namespace
 
 std::string why_not_weight(const Graph& graph, TensorId id) {
-  const Tensor& w = graph.tensor(id);
-  if (!dtype_info(w.dtype).computable) return w.name + ": dtype " + std::string(dtype_name(w.dtype)) + " has no kernel";
-  // Rows and columns are counted in ints, the blocks of a matrix in 32 bits.
-  if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 || w.n_rows * w.n_cols / 4 > UINT32_MAX) {
+  const Weight& w = *graph.tensor(id).weight;
+  if (!dtype_info(w.dtype).computable)
+    return w.name + ": dtype " + std::string(dtype_name(w.dtype)) + " has no kernel";
+  // Rows and columns are counted in ints, the pieces of a matrix in 32 bits.
+  if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 ||
+      w.n_rows * pieces_of_row(w.dtype, static_cast<int>(w.n_cols)) > UINT32_MAX) {
     return w.name + ": too large";
   }
   return "";
@@ -98,10 +107,10 @@ std::string why_not_bias(const Graph& graph, TensorId id) {
   return graph.tensor(id).name + ": a bias of dtype " + std::string(dtype_name(graph.tensor(id).dtype));
 }
 
-void launch_matvec(MatvecArgs args, cudaStream_t stream) {
-  args.n_slices = slices_of(args);
-  unsigned grid = 0;
+void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
   const int n_grids = args.mode == MatvecMode::linear ? args.n_targets : 1;
+  args.slice_bits = slice_bits_of(args, n_grids, 1, gpu.n_multiprocessors);
+  unsigned grid = 0;
   for (int i = 0; i < n_grids; ++i) {
     args.targets[i].first_block = static_cast<int>(grid);
     grid += blocks_of_target(args, i);
@@ -113,9 +122,11 @@ void launch_matvec(MatvecArgs args, cudaStream_t stream) {
   launch_overlapping(kernel, grid, 32 * kMatvecWarps, 0, stream, args);
 }
 
-void launch_expert_matvec(MatvecArgs args, cudaStream_t stream) {
-  args.n_slices = slices_of(args);
-  const int per_token = args.mode == MatvecMode::experts_down ? 1 : args.n_used;
+void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
+  const bool down = args.mode == MatvecMode::experts_down;
+  const int per_token = down ? 1 : args.n_used;
+  args.slice_bits = down ? (args.n_used >= 4 ? 2 : args.n_used / 2)
+                         : slice_bits_of(args, 1, std::min(args.n, 8) * per_token, gpu.n_multiprocessors);
   const int tokens_at_once = 65535 / per_token;  // the grid's limit
   for (args.token0 = 0; args.token0 < args.n; args.token0 += tokens_at_once) {
     const int n = std::min(tokens_at_once, args.n - args.token0);
@@ -124,12 +135,14 @@ void launch_expert_matvec(MatvecArgs args, cudaStream_t stream) {
   }
 }
 
-void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n, cudaStream_t stream) {
+void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n,
+                 cudaStream_t stream) {
   combine_kernel<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(activation, gate, up, y, n);
   check_launch("combine_kernel");
 }
 
-InputEncodings::InputEncodings(int64_t k, int64_t max_n, const std::vector<DType>& dtypes, ScratchLayout& scratch)
+InputEncodings::InputEncodings(int64_t k, int64_t max_n, const std::vector<DType>& dtypes,
+                               ScratchLayout& scratch)
     : k_(k), max_n_(max_n) {
   for (DType dtype : dtypes) {
     if (is_quantized(dtype)) wanted_[static_cast<int>(encoding_of(dtype))] = true;
@@ -139,7 +152,8 @@ InputEncodings::InputEncodings(int64_t k, int64_t max_n, const std::vector<DType
   }
 }
 
-ProductInput InputEncodings::encode(const float* x, int64_t n, std::byte* scratch, cudaStream_t stream) const {
+ProductInput InputEncodings::encode(const float* x, int64_t n, std::byte* scratch,
+                                    cudaStream_t stream) const {
   ProductInput input;
   input.x = x;
   for (int e = 0; e < kEncodings; ++e) {
@@ -165,7 +179,8 @@ LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t m
     f16_ |= w.dtype == DType::F16;
     bf16_ |= w.dtype == DType::BF16;
     if (quantized) {
-      partial_bytes = std::max(partial_bytes, matmul_scratch_bytes(w, std::min(max_n, max_mma_tokens_), gpu_));
+      partial_bytes =
+          std::max(partial_bytes, matmul_scratch_bytes(w, std::min(max_n, max_mma_tokens_), gpu_));
       if (all_by_mma) continue;
       bf16_panels_ = true;
       const int64_t row = int64_t{2} * w.k;
@@ -199,7 +214,8 @@ LargeProducts::Input LargeProducts::prepare(const InputEncodings& encodings, con
   return input;
 }
 
-void LargeProducts::multiply(const MatvecTarget& target, const Input& input, const LaunchContext& context) const {
+void LargeProducts::multiply(const MatvecTarget& target, const Input& input,
+                             const LaunchContext& context) const {
   if (by_mma(target.w.dtype, input.n)) {
     return multiply_by_mma(MatmulStore::result, Activation::silu, target, input, context);
   }
@@ -238,14 +254,17 @@ void LargeProducts::multiply_by_cublas(const MatvecTarget& target, const Input& 
   const int64_t n = input.n;
   const bool seeded = target.bias || target.residual;
   if (target.bias || (target.residual && target.residual != target.y)) {
-    seed_kernel<<<blocks_for(n * w.m, kThreads), kThreads, 0, context.stream>>>(target.bias, target.residual, target.y,
-                                                                                w.m, n * w.m);
+    seed_kernel<<<blocks_for(n * w.m, kThreads), kThreads, 0, context.stream>>>(target.bias, target.residual,
+                                                                                target.y, w.m, n * w.m);
     check_launch("seed_kernel");
   }
   const bool quantized = is_quantized(w.dtype);
-  const cudaDataType type = w.dtype == DType::F32 ? CUDA_R_32F : w.dtype == DType::F16 ? CUDA_R_16F : CUDA_R_16BF;
+  const cudaDataType type = w.dtype == DType::F32   ? CUDA_R_32F
+                            : w.dtype == DType::F16 ? CUDA_R_16F
+                                                    : CUDA_R_16BF;
   const void* x = w.dtype == DType::F32 ? input.encoded.x : w.dtype == DType::F16 ? input.f16 : input.bf16;
-  const int64_t panel_rows = quantized ? std::min<int64_t>(w.m, static_cast<int64_t>(panel_bytes_) / (2 * w.k)) : w.m;
+  const int64_t panel_rows =
+      quantized ? std::min<int64_t>(w.m, static_cast<int64_t>(panel_bytes_) / (2 * w.k)) : w.m;
   const CublasApi& api = cublas_api();
   TANDEM_CUBLAS(api.set_workspace(cublas_, context.scratch + workspace_at_, kCublasWorkspaceBytes));
   const float one = 1.0f, beta = seeded ? 1.0f : 0.0f;
@@ -256,9 +275,9 @@ void LargeProducts::multiply_by_cublas(const MatvecTarget& target, const Input& 
       dequantize_rows(w, row0, rows, context.scratch + panel_at_, context.stream);
       panel = context.scratch + panel_at_;
     }
-    TANDEM_CUBLAS(api.gemm_ex(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows), static_cast<int>(n), w.k, &one,
-                              panel, type, w.k, x, type, w.k, &beta, target.y + row0, CUDA_R_32F, w.m,
-                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    TANDEM_CUBLAS(api.gemm_ex(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows), static_cast<int>(n),
+                              w.k, &one, panel, type, w.k, x, type, w.k, &beta, target.y + row0, CUDA_R_32F,
+                              w.m, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
   }
 }
 

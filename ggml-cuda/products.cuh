@@ -1,8 +1,9 @@
-// What linear, glu and moe_ffn share: the encodings of an input, and one product of it with a weight, however many
-// tokens there are. Which kernel does it depends on n and the dtype:
+// What linear, glu and moe_ffn share: the encodings of an input, and one product of it with a weight, however
+// many tokens there are. Which kernel does it depends on n and the dtype:
 //
 //   n <= 8       matvec.h: weights as fast as they can be read
-//   more         quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight made bf16, panel
+//   more         quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight made
+//   bf16, panel
 //                by panel, and cuBLAS; F16, BF16, F32: cuBLAS
 //
 // All functions only enqueue on the stream.
@@ -22,6 +23,12 @@ inline DeviceWeight device_weight(const CompileContext& context, TensorId id) {
   return device_weight(w.dtype, context.address<std::byte>(id), w.n_rows, w.n_cols);
 }
 
+// The GPU, as far as choices depend on it.
+struct Gpu {
+  int compute_capability = 0;
+  int n_multiprocessors = 0;
+};
+
 // For the why_not functions of ops: a matrix of a dtype that has kernels, a vector of floats.
 std::string why_not_weight(const Graph& graph, TensorId id);
 std::string why_not_bias(const Graph& graph, TensorId id);
@@ -32,13 +39,14 @@ void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t 
 // x [n] -> F16 (limited to its range) or BF16.
 void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaStream_t stream);
 
-// Fills in first_block and n_slices, and launches; mode linear or glu, n <= 8.
-void launch_matvec(MatvecArgs args, cudaStream_t stream);
+// Fills in first_block and slice_bits, and launches; mode linear or glu, n <= 8.
+void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 // The same for the modes of experts; any n.
-void launch_expert_matvec(MatvecArgs args, cudaStream_t stream);
+void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 
 // y = activation(gate) * up over n values; y may be gate or up.
-void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n, cudaStream_t stream);
+void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n,
+                 cudaStream_t stream);
 
 // Pieces of a step's scratch, handed out in order.
 class ScratchLayout {
@@ -70,24 +78,22 @@ class InputEncodings {
   size_t at_[kEncodings] = {};
 };
 
-// The GPU, as far as choices depend on it.
-struct Gpu {
-  int compute_capability = 0;
-  int n_multiprocessors = 0;
-};
-
 // The products of matmul.h, n > 0. Partial sums take matmul_scratch_bytes, the most for any n up to max_n.
 size_t matmul_scratch_bytes(const DeviceWeight& w, int64_t max_n, const Gpu& gpu);
 void launch_matmul(MatmulArgs args, std::byte* scratch, const Gpu& gpu, cudaStream_t stream);
 // Tiles of tile_tokens (32 or 64) tokens, max_tiles or fewer of them, as the device has them in args.tiles.
-void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tiles, const Gpu& gpu, cudaStream_t stream);
+void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tiles, const Gpu& gpu,
+                           cudaStream_t stream);
 
-// Products of more than 8 tokens with a step's weights, which all read one input. Its room serves one after the other.
+// Products of more than 8 tokens with a step's weights, which all read one input. Its room serves one after
+// the other.
 class LargeProducts {
  public:
   enum class Use { products, gate_and_up };  // the second also calls multiply_with_gate
-  LargeProducts(const CompileContext& context, int64_t k, int64_t max_n, const std::vector<DeviceWeight>& weights,
-                Use use, ScratchLayout& scratch);
+  LargeProducts(const CompileContext& context, int64_t k, int64_t max_n,
+                const std::vector<DeviceWeight>& weights, Use use, ScratchLayout& scratch);
+
+  const Gpu& gpu() const { return gpu_; }
 
   // An input of n tokens in every form that the weights want.
   struct Input {
@@ -96,7 +102,8 @@ class LargeProducts {
     const void* f16;   // [n, k], where a weight is F16
     const void* bf16;  // [n, k], where a weight is, or is made, BF16
   };
-  Input prepare(const InputEncodings& encodings, const float* x, int64_t n, const LaunchContext& context) const;
+  Input prepare(const InputEncodings& encodings, const float* x, int64_t n,
+                const LaunchContext& context) const;
   // y [n, m] = x W^T + bias + residual; residual may be y.
   void multiply(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
   // y = activation(y) * (x W^T + bias).
@@ -105,15 +112,16 @@ class LargeProducts {
 
  private:
   bool by_mma(DType dtype, int64_t n) const { return is_quantized(dtype) && n <= max_mma_tokens_; }
-  void multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target, const Input& input,
-                       const LaunchContext& context) const;
+  void multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target,
+                       const Input& input, const LaunchContext& context) const;
   void multiply_by_cublas(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
 
   Gpu gpu_;
   int64_t k_, max_mma_tokens_;
   bool any_quantized_ = false, f16_ = false, bf16_ = false, bf16_panels_ = false;  // among the weights
   cublasHandle_t cublas_ = nullptr;
-  size_t partial_at_ = 0, f16_at_ = 0, bf16_at_ = 0, panel_at_ = 0, panel_bytes_ = 0, other_at_ = 0, workspace_at_ = 0;
+  size_t partial_at_ = 0, f16_at_ = 0, bf16_at_ = 0, panel_at_ = 0, panel_bytes_ = 0, other_at_ = 0,
+         workspace_at_ = 0;
 };
 
 }  // namespace tandem::cuda

@@ -1,4 +1,5 @@
-// What products of small batches (matvec.h) are told, and the device's side of the ops' small print: activations of glu.
+// What products of small batches (matvec.h) are told, and the device's side of the ops' small print:
+// activations of glu.
 #pragma once
 
 #include "ggml-cuda/quantize.h"
@@ -10,23 +11,48 @@ TANDEM_HD inline float activate(Activation activation, float x) {
   switch (activation) {
     case Activation::silu: return x / (1.0f + expf(-x));
     case Activation::gelu: return 0.5f * x * erfcf(-x * 0.70710678f);
-    case Activation::gelu_tanh: return 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
+    case Activation::gelu_tanh:
+      return 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
     case Activation::relu2: return x < 0.0f ? 0.0f : x * x;
-    case Activation::swiglu_oai: break;  // refused: it is not a product of act(gate) and up
+    case Activation::swiglu_oai: {
+      const float g = x > 7.0f ? 7.0f : x;
+      return g / (1.0f + expf(-1.702f * g));
+    }
   }
   return x;
+}
+
+// What a gated unit makes of both its products.
+TANDEM_HD inline float gated(Activation activation, float gate, float up) {
+  if (activation == Activation::swiglu_oai) up = (up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up) + 1.0f;
+  return activate(activation, gate) * up;
 }
 
 // A weight [m, k], or one for each expert, as it lies on the device.
 struct DeviceWeight {
   DType dtype = DType::F32;
   int m = 0, k = 0;
+  int n_pieces = 0;       // of a row: what a lane reads at once
   int64_t mat_bytes = 0;  // from one expert to the next
   Planes planes;          // of floats: low alone, rows as in the file
 };
 
+// Rows of floats are read 16 bytes at a time, or element by element where their length is no multiple of
+// that.
+inline constexpr int kFloatPiece = 16;
+TANDEM_HD constexpr int float_bytes(DType dtype) {
+  return dtype == DType::F32 ? 4 : 2;
+}
+
+constexpr int pieces_of_row(DType dtype, int k) {
+  if (is_quantized(dtype)) return k / kBlockColumns;
+  const int n_bytes = k * float_bytes(dtype);
+  return n_bytes % kFloatPiece == 0 ? n_bytes / kFloatPiece : k;
+}
+
 inline DeviceWeight device_weight(DType dtype, const std::byte* data, int64_t m, int64_t k) {
-  DeviceWeight w{dtype, static_cast<int>(m), static_cast<int>(k), 0, {}};
+  DeviceWeight w{
+      dtype, static_cast<int>(m), static_cast<int>(k), pieces_of_row(dtype, static_cast<int>(k)), 0, {}};
   if (is_quantized(dtype)) {
     w.mat_bytes = plane_offsets(dtype, m, k).mat_bytes;
     w.planes = planes_of(dtype, data, m, k);

@@ -7,10 +7,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kColumns = 8;  // of a thread of quantize_kernel
 
-// x [n, k] -> q, meta. Eight columns a thread: four threads a block of 32, a warp 256 columns; the grid's x is the token.
-// Bytes: 4 n k read, 1.25 n k written; 16 + 5 KB for a token of 4096 columns: the time of a launch.
+// x [n, k] -> q, meta. Eight columns a thread: four threads a block of 32, a warp 256 columns; the grid's x
+// is the token. Bytes: 4 n k read, 1.25 n k written; 16 + 5 KB for a token of 4096 columns: the time of a
+// launch.
 template <Encoding E>
-__global__ void __launch_bounds__(kThreads) quantize_kernel(const float* x, int k, std::byte* q, BlockMeta* meta) {
+__global__ void __launch_bounds__(kThreads)
+    quantize_kernel(const float* x, int k, std::byte* q, BlockMeta* meta) {
   let_next_begin();
   wait_for_previous();
   const int64_t token = blockIdx.x;
@@ -41,13 +43,15 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const float* x, int 
     words[i / 4] |= static_cast<uint32_t>(value & 0xff) << i % 4 * 8;
     sum += value;
   }
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);                  // of this half of the block
-  const int other = __shfl_xor_sync(0xffffffffu, sum, 2);       // of the other half
+  sum += __shfl_xor_sync(0xffffffffu, sum, 1);             // of this half of the block
+  const int other = __shfl_xor_sync(0xffffffffu, sum, 2);  // of the other half
   if (!inside) return;
   const int block = column / kBlockColumns, at = column % kBlockColumns;
-  *reinterpret_cast<uint2*>(q + activation_at(token, at / 16, block, n_blocks) + at % 16) = {words[0], words[1]};
+  *reinterpret_cast<uint2*>(q + activation_at(token, at / 16, block, n_blocks) + at % 16) = {words[0],
+                                                                                             words[1]};
   if (at == 0) {
-    meta[token * n_blocks + block] = {scaling.scale, {static_cast<int16_t>(sum), static_cast<int16_t>(other)}};
+    meta[token * n_blocks + block] = {scaling.scale,
+                                      {static_cast<int16_t>(sum), static_cast<int16_t>(other)}};
   }
 }
 
@@ -72,7 +76,8 @@ __global__ void __launch_bounds__(kThreads) narrow_kernel(const float* x, int64_
 void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t k, const Activations& to,
                           cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>((k / kColumns + kThreads - 1) / kThreads));
-  const auto kernel = encoding == Encoding::by_32 ? quantize_kernel<Encoding::by_32> : quantize_kernel<Encoding::by_256>;
+  const auto kernel =
+      encoding == Encoding::by_32 ? quantize_kernel<Encoding::by_32> : quantize_kernel<Encoding::by_256>;
   launch_overlapping(kernel, grid, kThreads, 0, stream, x, static_cast<int>(k), const_cast<std::byte*>(to.q),
                      const_cast<BlockMeta*>(to.meta));
 }

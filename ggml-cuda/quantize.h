@@ -1,13 +1,15 @@
-// Activations for integer products: signed bytes with a float scale, made once per input of a step. As on the CPU a
-// scale is that of 32 columns for weights in blocks of 32, and of 256 columns for the K types, so that both devices give
-// the same results; it is stored for every 32 columns either way.
+// Activations for integer products: signed bytes with a float scale, made once per input of a step. As on the
+// CPU a scale is that of 32 columns for weights in blocks of 32, and of 256 columns for the K types, so that
+// both devices give the same results; it is stored for every 32 columns either way.
 //
-//   q     [n][2][k / 32][16]  bytes of the first halves of all blocks of a token, then of the second halves: what a warp
+//   q     [n][2][k / 32][16]  bytes of the first halves of all blocks of a token, then of the second halves:
+//   what a warp
 //                             reads for 32 consecutive blocks is contiguous
-//   meta  [n][k / 32]         scale, and the sums of the bytes of the two halves, for weights with minimums and offsets
+//   meta  [n][k / 32]         scale, and the sums of the bytes of the two halves, for weights with minimums
+//   and offsets
 //
-// byte = round to even (x * (127 / max|x|)), scale = max|x| / 127; columns with NaN or infinity among them get a NaN scale,
-// those with max|x| < 1e-30 are zero.
+// byte = round to even (x * (127 / max|x|)), scale = max|x| / 127; columns with NaN or infinity among them
+// get a NaN scale, those with max|x| < 1e-30 are zero.
 #pragma once
 
 #include "ggml-cuda/layout.h"
@@ -31,9 +33,12 @@ struct Activations {
   const BlockMeta* meta = nullptr;
 };
 
-TANDEM_HD constexpr int64_t activation_q_bytes(int64_t n, int64_t k) { return align_256(n * k); }
+TANDEM_HD constexpr int64_t activation_q_bytes(int64_t n, int64_t k) {
+  return align_256(n * k);
+}
 TANDEM_HD constexpr int64_t activation_bytes(int64_t n, int64_t k) {
-  return activation_q_bytes(n, k) + align_256(n * (k / kBlockColumns) * static_cast<int64_t>(sizeof(BlockMeta)));
+  return activation_q_bytes(n, k) +
+         align_256(n * (k / kBlockColumns) * static_cast<int64_t>(sizeof(BlockMeta)));
 }
 // `buffer` has activation_bytes(max_n, k).
 inline Activations activations_at(std::byte* buffer, int64_t max_n, int64_t k) {
@@ -49,7 +54,8 @@ struct BlockScaling {
   float inverse, scale;  // inverse 0: all bytes are 0
 };
 
-// From the largest magnitude of a block, as float bits (which order like the magnitudes, NaN above everything).
+// From the largest magnitude of a block, as float bits (which order like the magnitudes, NaN above
+// everything).
 TANDEM_HD inline BlockScaling block_scaling(uint32_t max_bits) {
   const float max = std::bit_cast<float>(max_bits);
   if (max_bits >= 0x7f800000u) return {0.0f, std::bit_cast<float>(0x7fc00000u)};

@@ -1,4 +1,5 @@
-// From the file's blocks to the planes of layout.h, one file block at a time: by a kernel at upload, by a loop in tests.
+// From the file's blocks to the planes of layout.h, one file block at a time: by a kernel at upload, by a
+// loop in tests.
 #pragma once
 
 #include "ggml-cuda/formats.h"
@@ -6,26 +7,70 @@
 namespace tandem::cuda {
 
 // The block struct of a dtype in the file.
-template <DType T> struct FileBlock;
-template <> struct FileBlock<DType::Q4_0> { using Type = BlockQ4_0; };
-template <> struct FileBlock<DType::Q4_1> { using Type = BlockQ4_1; };
-template <> struct FileBlock<DType::Q5_0> { using Type = BlockQ5_0; };
-template <> struct FileBlock<DType::Q5_1> { using Type = BlockQ5_1; };
-template <> struct FileBlock<DType::Q8_0> { using Type = BlockQ8_0; };
-template <> struct FileBlock<DType::Q2_K> { using Type = BlockQ2_K; };
-template <> struct FileBlock<DType::Q3_K> { using Type = BlockQ3_K; };
-template <> struct FileBlock<DType::Q4_K> { using Type = BlockQ4_K; };
-template <> struct FileBlock<DType::Q5_K> { using Type = BlockQ5_K; };
-template <> struct FileBlock<DType::Q6_K> { using Type = BlockQ6_K; };
-template <> struct FileBlock<DType::IQ4_NL> { using Type = BlockIQ4_NL; };
-template <> struct FileBlock<DType::IQ4_XS> { using Type = BlockIQ4_XS; };
-template <> struct FileBlock<DType::MXFP4> { using Type = BlockMXFP4; };
+template <DType T>
+struct FileBlock;
+template <>
+struct FileBlock<DType::Q4_0> {
+  using Type = BlockQ4_0;
+};
+template <>
+struct FileBlock<DType::Q4_1> {
+  using Type = BlockQ4_1;
+};
+template <>
+struct FileBlock<DType::Q5_0> {
+  using Type = BlockQ5_0;
+};
+template <>
+struct FileBlock<DType::Q5_1> {
+  using Type = BlockQ5_1;
+};
+template <>
+struct FileBlock<DType::Q8_0> {
+  using Type = BlockQ8_0;
+};
+template <>
+struct FileBlock<DType::Q2_K> {
+  using Type = BlockQ2_K;
+};
+template <>
+struct FileBlock<DType::Q3_K> {
+  using Type = BlockQ3_K;
+};
+template <>
+struct FileBlock<DType::Q4_K> {
+  using Type = BlockQ4_K;
+};
+template <>
+struct FileBlock<DType::Q5_K> {
+  using Type = BlockQ5_K;
+};
+template <>
+struct FileBlock<DType::Q6_K> {
+  using Type = BlockQ6_K;
+};
+template <>
+struct FileBlock<DType::IQ4_NL> {
+  using Type = BlockIQ4_NL;
+};
+template <>
+struct FileBlock<DType::IQ4_XS> {
+  using Type = BlockIQ4_XS;
+};
+template <>
+struct FileBlock<DType::MXFP4> {
+  using Type = BlockMXFP4;
+};
 
 // Code of element e of a block, as the bits say; offsets are subtracted later.
 template <class Block>
-TANDEM_HD inline uint32_t nibble_of(const Block& b, int e) { return e < 16 ? b.qs[e] & 15 : b.qs[e - 16] >> 4; }
+TANDEM_HD inline uint32_t nibble_of(const Block& b, int e) {
+  return e < 16 ? b.qs[e] & 15 : b.qs[e - 16] >> 4;
+}
 template <class Block>
-TANDEM_HD inline uint32_t fifth_bit_of(const Block& b, int e) { return (b.qh[e / 8] >> e % 8 & 1) << 4; }
+TANDEM_HD inline uint32_t fifth_bit_of(const Block& b, int e) {
+  return (b.qh[e / 8] >> e % 8 & 1) << 4;
+}
 // As blocks.h describes the planes of the K types.
 template <class Block>
 TANDEM_HD inline uint32_t two_bits_of(const Block& b, int e) {
@@ -36,16 +81,30 @@ TANDEM_HD inline uint32_t k_nibble_of(const Block& b, int e) {
   return b.qs[e / 64 * 32 + e % 32] >> e / 32 % 2 * 4 & 15;
 }
 
-TANDEM_HD inline uint32_t code_of(const BlockQ4_0& b, int e) { return nibble_of(b, e); }
-TANDEM_HD inline uint32_t code_of(const BlockQ4_1& b, int e) { return nibble_of(b, e); }
-TANDEM_HD inline uint32_t code_of(const BlockQ5_0& b, int e) { return nibble_of(b, e) | fifth_bit_of(b, e); }
-TANDEM_HD inline uint32_t code_of(const BlockQ5_1& b, int e) { return nibble_of(b, e) | fifth_bit_of(b, e); }
-TANDEM_HD inline uint32_t code_of(const BlockQ8_0& b, int e) { return static_cast<uint8_t>(b.qs[e]); }
-TANDEM_HD inline uint32_t code_of(const BlockQ2_K& b, int e) { return two_bits_of(b, e); }
+TANDEM_HD inline uint32_t code_of(const BlockQ4_0& b, int e) {
+  return nibble_of(b, e);
+}
+TANDEM_HD inline uint32_t code_of(const BlockQ4_1& b, int e) {
+  return nibble_of(b, e);
+}
+TANDEM_HD inline uint32_t code_of(const BlockQ5_0& b, int e) {
+  return nibble_of(b, e) | fifth_bit_of(b, e);
+}
+TANDEM_HD inline uint32_t code_of(const BlockQ5_1& b, int e) {
+  return nibble_of(b, e) | fifth_bit_of(b, e);
+}
+TANDEM_HD inline uint32_t code_of(const BlockQ8_0& b, int e) {
+  return static_cast<uint8_t>(b.qs[e]);
+}
+TANDEM_HD inline uint32_t code_of(const BlockQ2_K& b, int e) {
+  return two_bits_of(b, e);
+}
 TANDEM_HD inline uint32_t code_of(const BlockQ3_K& b, int e) {
   return two_bits_of(b, e) | (b.hmask[e % 32] >> e / 32 & 1) << 2;
 }
-TANDEM_HD inline uint32_t code_of(const BlockQ4_K& b, int e) { return k_nibble_of(b, e); }
+TANDEM_HD inline uint32_t code_of(const BlockQ4_K& b, int e) {
+  return k_nibble_of(b, e);
+}
 TANDEM_HD inline uint32_t code_of(const BlockQ5_K& b, int e) {
   return k_nibble_of(b, e) | (b.qh[e % 32] >> e / 32 & 1) << 4;
 }
@@ -53,19 +112,35 @@ TANDEM_HD inline uint32_t code_of(const BlockQ6_K& b, int e) {
   const uint32_t low = b.ql[e / 128 * 64 + e % 64] >> e / 64 % 2 * 4 & 15;
   return low | (b.qh[e / 128 * 32 + e % 32] >> e % 128 / 32 * 2 & 3) << 4;
 }
-TANDEM_HD inline uint32_t code_of(const BlockIQ4_NL& b, int e) { return nibble_of(b, e); }
+TANDEM_HD inline uint32_t code_of(const BlockIQ4_NL& b, int e) {
+  return nibble_of(b, e);
+}
 TANDEM_HD inline uint32_t code_of(const BlockIQ4_XS& b, int e) {
   return b.qs[e / 32 * 16 + e % 16] >> e % 32 / 16 * 4 & 15;
 }
-TANDEM_HD inline uint32_t code_of(const BlockMXFP4& b, int e) { return nibble_of(b, e); }
+TANDEM_HD inline uint32_t code_of(const BlockMXFP4& b, int e) {
+  return nibble_of(b, e);
+}
 
 // Scale piece of block s (0 where a file block is a block).
-TANDEM_HD inline uint32_t pack_scale(const BlockQ4_0& b, int) { return b.d; }
-TANDEM_HD inline uint32_t pack_scale(const BlockQ4_1& b, int) { return b.d | static_cast<uint32_t>(b.m) << 16; }
-TANDEM_HD inline uint32_t pack_scale(const BlockQ5_0& b, int) { return b.d; }
-TANDEM_HD inline uint32_t pack_scale(const BlockQ5_1& b, int) { return b.d | static_cast<uint32_t>(b.m) << 16; }
-TANDEM_HD inline uint32_t pack_scale(const BlockQ8_0& b, int) { return b.d; }
-TANDEM_HD inline uint32_t pack_scale(const BlockQ2_K& b, int s) { return b.scales[2 * s] | b.scales[2 * s + 1] << 8; }
+TANDEM_HD inline uint32_t pack_scale(const BlockQ4_0& b, int) {
+  return b.d;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockQ4_1& b, int) {
+  return b.d | static_cast<uint32_t>(b.m) << 16;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockQ5_0& b, int) {
+  return b.d;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockQ5_1& b, int) {
+  return b.d | static_cast<uint32_t>(b.m) << 16;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockQ8_0& b, int) {
+  return b.d;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockQ2_K& b, int s) {
+  return b.scales[2 * s] | b.scales[2 * s + 1] << 8;
+}
 TANDEM_HD inline uint32_t scale_q3_k(const BlockQ3_K& b, int s) {  // of the half-block s, as a signed byte
   const int low = b.scales[s % 8] >> s / 8 * 4 & 15, high = b.scales[8 + s % 4] >> s / 4 * 2 & 3;
   return static_cast<uint8_t>((low | high << 4) - 32);
@@ -74,31 +149,50 @@ TANDEM_HD inline uint32_t pack_scale(const BlockQ3_K& b, int s) {
   return scale_q3_k(b, 2 * s) | scale_q3_k(b, 2 * s + 1) << 8;
 }
 TANDEM_HD inline uint32_t pack_scale(const BlockQ6_K& b, int s) {
-  return static_cast<uint8_t>(b.scales[2 * s]) | static_cast<uint32_t>(static_cast<uint8_t>(b.scales[2 * s + 1])) << 8;
+  return static_cast<uint8_t>(b.scales[2 * s]) |
+         static_cast<uint32_t>(static_cast<uint8_t>(b.scales[2 * s + 1])) << 8;
 }
-TANDEM_HD inline uint32_t pack_scale(const BlockIQ4_NL& b, int) { return b.d; }
-TANDEM_HD inline uint32_t pack_scale(const BlockMXFP4& b, int) { return b.e; }
+TANDEM_HD inline uint32_t pack_scale(const BlockIQ4_NL& b, int) {
+  return b.d;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockMXFP4& b, int) {
+  return b.e;
+}
 template <class Block>
-TANDEM_HD inline uint32_t pack_scale(const Block&, int) { return 0; }  // all in the super piece
+TANDEM_HD inline uint32_t pack_scale(const Block&, int) {
+  return 0;
+}  // all in the super piece
 
 // Super piece of a file block of 256.
-TANDEM_HD inline void pack_super(const BlockQ2_K& b, uint32_t* to) { to[0] = b.d | static_cast<uint32_t>(b.dmin) << 16; }
-TANDEM_HD inline void pack_super(const BlockQ3_K& b, uint32_t* to) { to[0] = b.d; }
-TANDEM_HD inline void pack_super(const BlockQ6_K& b, uint32_t* to) { to[0] = b.d; }
+TANDEM_HD inline void pack_super(const BlockQ2_K& b, uint32_t* to) {
+  to[0] = b.d | static_cast<uint32_t>(b.dmin) << 16;
+}
+TANDEM_HD inline void pack_super(const BlockQ3_K& b, uint32_t* to) {
+  to[0] = b.d;
+}
+TANDEM_HD inline void pack_super(const BlockQ6_K& b, uint32_t* to) {
+  to[0] = b.d;
+}
 template <class Block>
 TANDEM_HD inline void pack_super_k4(const Block& b, uint32_t* to) {
   to[0] = b.d | static_cast<uint32_t>(b.dmin) << 16;
   to[1] = to[2] = to[3] = 0;
   for (int s = 0; s < kSuperBlocks; ++s) {  // the packing that unpack_scale_min_k4 describes
-    const uint32_t sc = s < 4 ? b.scales[s] & 63u : (b.scales[s + 4] & 15u) | (b.scales[s - 4] >> 6 & 3u) << 4;
-    const uint32_t m = s < 4 ? b.scales[s + 4] & 63u : (b.scales[s + 4] >> 4 & 15u) | (b.scales[s] >> 6 & 3u) << 4;
+    const uint32_t sc =
+        s < 4 ? b.scales[s] & 63u : (b.scales[s + 4] & 15u) | (b.scales[s - 4] >> 6 & 3u) << 4;
+    const uint32_t m =
+        s < 4 ? b.scales[s + 4] & 63u : (b.scales[s + 4] >> 4 & 15u) | (b.scales[s] >> 6 & 3u) << 4;
     to[1] |= (sc & 15) << 4 * s;
     to[2] |= (m & 15) << 4 * s;
     to[3] |= (sc >> 4 | m >> 4 << 2) << 4 * s;
   }
 }
-TANDEM_HD inline void pack_super(const BlockQ4_K& b, uint32_t* to) { pack_super_k4(b, to); }
-TANDEM_HD inline void pack_super(const BlockQ5_K& b, uint32_t* to) { pack_super_k4(b, to); }
+TANDEM_HD inline void pack_super(const BlockQ4_K& b, uint32_t* to) {
+  pack_super_k4(b, to);
+}
+TANDEM_HD inline void pack_super(const BlockQ5_K& b, uint32_t* to) {
+  pack_super_k4(b, to);
+}
 TANDEM_HD inline void pack_super(const BlockIQ4_XS& b, uint32_t* to) {
   to[0] = b.d | static_cast<uint32_t>(b.scales_h) << 16;
   to[1] = 0;
@@ -137,18 +231,22 @@ TANDEM_HD inline void store_piece(std::byte* plane, int64_t piece, const uint32_
   } else if constexpr (kBytes == 2) {
     reinterpret_cast<uint16_t*>(plane)[piece] = static_cast<uint16_t>(from[0]);
   } else {
-    for (int i = 0; i < kBytes / 4; ++i) reinterpret_cast<uint32_t*>(plane)[piece * (kBytes / 4) + i] = from[i];
+    for (int i = 0; i < kBytes / 4; ++i)
+      reinterpret_cast<uint32_t*>(plane)[piece * (kBytes / 4) + i] = from[i];
   }
 }
 
-// Block s of file block `index` of a matrix; `from` is that file block, at any address that its struct may have.
+// Block s of file block `index` of a matrix; `from` is that file block, at any address that its struct may
+// have.
 template <DType T>
-TANDEM_HD inline void relayout_block(const typename FileBlock<T>::Type& from, int64_t index, int s, const Planes& to) {
+TANDEM_HD inline void relayout_block(const typename FileBlock<T>::Type& from, int64_t index, int s,
+                                     const Planes& to) {
   constexpr PieceBytes kBytes = Format<T>::kBytes;
   constexpr int kPerFileBlock = kBytes.super ? kSuperBlocks : 1;
   uint8_t codes[kBlockColumns];
   uint32_t low[4], high[4];
-  for (int e = 0; e < kBlockColumns; ++e) codes[e] = static_cast<uint8_t>(code_of(from, kBlockColumns * s + e));
+  for (int e = 0; e < kBlockColumns; ++e)
+    codes[e] = static_cast<uint8_t>(code_of(from, kBlockColumns * s + e));
   pack_codes<T>(codes, low, high);
   const int64_t block = index * kPerFileBlock + s;
   store_piece<kBytes.low>(to.low, block, low);

@@ -70,6 +70,8 @@ StepPtr compile_norm(const CompileContext& context, const Node& node);
 StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);  // all read the same x
 StepPtr compile_rope(const CompileContext& context, const Node& node);
 StepPtr compile_kv_write(const CompileContext& context, const Node& node);
+// The first three nodes, where they are rope of queries, rope of keys and kv_write of those keys; otherwise null.
+StepPtr compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
 StepPtr compile_attention(const CompileContext& context, const Node& node);
 StepPtr compile_glu(const CompileContext& context, const Node& node);
 StepPtr compile_moe_route(const CompileContext& context, const Node& node);

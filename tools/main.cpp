@@ -35,6 +35,8 @@ constexpr void (*kCommands[])(CLI::App&) = {
 // clang-format on
 constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_chat,     add_bench,    add_perplexity, add_inspect,
                                             add_tokenize, add_template, add_quantize, add_synth};
+constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,   add_perplexity, add_inspect,
+                                            add_tokenize, add_convert, add_quantize,   add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);

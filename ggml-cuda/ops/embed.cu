@@ -7,12 +7,16 @@ namespace tandem::cuda {
 namespace {
 
 __global__ void embed_plain(const int32_t* ids, PlainValues table, float* x, int64_t n_cols, float scale) {
+  let_next_begin();
+  wait_for_previous();
   const int64_t from = ids[blockIdx.x] * n_cols, to = blockIdx.x * n_cols;
   for (int64_t i = threadIdx.x; i < n_cols; i += blockDim.x) x[to + i] = table[from + i] * scale;
 }
 
 template <DType T>
 __global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int64_t n_cols, float scale) {
+  let_next_begin();
+  wait_for_previous();
   const int n_blocks = static_cast<int>(n_cols / kBlockColumns);
   const auto first = static_cast<uint32_t>(ids[blockIdx.x]) * static_cast<uint32_t>(n_blocks);
   for (int b = threadIdx.x; b < n_blocks; b += blockDim.x) {
@@ -40,14 +44,14 @@ class EmbedStep final : public Step {
   void launch(const LaunchContext& context) const override {
     const auto n = static_cast<unsigned>(context.shape.n_tokens);
     if (is_plain(dtype_)) {
-      embed_plain<<<n, 256, 0, context.stream>>>(ids_, PlainValues{table_, dtype_}, x_, n_cols_, scale_);
+      launch_overlapping(embed_plain, n, 256, 0, context.stream, ids_, PlainValues{table_, dtype_}, x_, n_cols_,
+                         scale_);
     } else {
       const Planes planes = planes_of(dtype_, table_, n_vocab_, n_cols_);
       for_format(dtype_, [&]<DType T>() {
-        embed_quantized<T><<<n, 128, 0, context.stream>>>(ids_, planes, x_, n_cols_, scale_);
+        launch_overlapping(embed_quantized<T>, n, 128, 0, context.stream, ids_, planes, x_, n_cols_, scale_);
       });
     }
-    check_launch("embed");
   }
 
  private:

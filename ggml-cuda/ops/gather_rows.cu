@@ -6,6 +6,8 @@ namespace {
 
 template <class T>  // float, or float4 where a row is a multiple of it
 __global__ void gather(const T* x, const int32_t* outputs, T* y, int64_t n_cols) {
+  let_next_begin();
+  wait_for_previous();
   const T* from = x + outputs[blockIdx.x] * n_cols;
   T* to = y + blockIdx.x * n_cols;
   for (int64_t i = threadIdx.x; i < n_cols; i += blockDim.x) to[i] = from[i];
@@ -23,12 +25,11 @@ class GatherRowsStep final : public Step {
     const auto n = static_cast<unsigned>(context.shape.n_outputs);
     if (n == 0) return;
     if (n_cols_ % 4 == 0) {
-      gather<<<n, 256, 0, context.stream>>>(reinterpret_cast<const float4*>(x_), outputs_,
-                                            reinterpret_cast<float4*>(y_), n_cols_ / 4);
+      launch_overlapping(gather<float4>, n, 256, 0, context.stream, reinterpret_cast<const float4*>(x_), outputs_,
+                         reinterpret_cast<float4*>(y_), n_cols_ / 4);
     } else {
-      gather<<<n, 256, 0, context.stream>>>(x_, outputs_, y_, n_cols_);
+      launch_overlapping(gather<float>, n, 256, 0, context.stream, x_, outputs_, y_, n_cols_);
     }
-    check_launch("gather");
   }
 
  private:

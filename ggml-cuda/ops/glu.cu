@@ -1,5 +1,6 @@
-// glu: act(x Wgate^T) * (x Wup^T). Up to eight tokens are one launch that reads a row of both matrices at a time and
-// stores the combination only; more are two products, the second of which finds the first in the output.
+// glu: act(x Wgate^T) * (x Wup^T). Up to eight tokens are one launch that reads a row of both matrices at a
+// time and stores the combination only; more are two products, the second of which finds the first in the
+// output.
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -14,7 +15,8 @@ class GluStep final : public Step {
         gate_(target(context, node.inputs[1], node.inputs[3])),
         up_(target(context, node.inputs[2], node.inputs[4])),
         encodings_(shape_.n_cols, shape_.n_rows, {gate_.w.dtype, up_.w.dtype}, scratch),
-        large_(context, shape_.n_cols, shape_.n_rows, {gate_.w, up_.w}, LargeProducts::Use::gate_and_up, scratch) {
+        large_(context, shape_.n_cols, shape_.n_rows, {gate_.w, up_.w}, LargeProducts::Use::gate_and_up,
+               scratch) {
     TANDEM_CHECK(gate_.w.m == up_.w.m && gate_.w.k == shape_.n_cols && up_.w.k == shape_.n_cols);
     gate_.y = context.address(node.output);
     if (!together()) up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(kMaxMatvecTokens * up_.w.m));
@@ -40,7 +42,7 @@ class GluStep final : public Step {
     args.n = static_cast<int>(n);
     args.activation = activation_;
     args.mode = together() ? MatvecMode::glu : MatvecMode::linear;
-    launch_matvec(args, context.stream);
+    launch_matvec(args, large_.gpu(), context.stream);
     if (!together()) combine_glu(activation_, gate_.y, up.y, gate_.y, n * gate_.w.m, context.stream);
   }
 
@@ -66,7 +68,6 @@ class GluStep final : public Step {
 }  // namespace
 
 std::string why_not_glu(const Graph& graph, const Node& node) {
-  if (std::get<GluOp>(node.op).activation == Activation::swiglu_oai) return "its activation is swiglu_oai";
   for (int i : {1, 2}) {
     if (std::string why = why_not_weight(graph, node.inputs[i]); !why.empty()) return why;
   }

@@ -1,5 +1,5 @@
-// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once; up to
-// eight tokens are one launch for all weights, whatever their dtypes.
+// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once;
+// up to eight tokens are one launch for all weights, whatever their dtypes.
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -19,8 +19,8 @@ std::vector<DeviceWeight> weights_of(const std::vector<MatvecTarget>& targets) {
 
 class LinearStep final : public Step {
  public:
-  LinearStep(const CompileContext& context, const Tensor& x, const float* address, std::vector<MatvecTarget> targets,
-             ScratchLayout scratch = {})
+  LinearStep(const CompileContext& context, const Tensor& x, const float* address,
+             std::vector<MatvecTarget> targets, ScratchLayout scratch = {})
       : extent_(x.extent),
         fixed_rows_(x.n_rows),
         x_(address),
@@ -44,7 +44,7 @@ class LinearStep final : public Step {
     for (size_t first = 0; first < targets_.size(); first += kMaxMatvecWeights) {
       args.n_targets = static_cast<int>(std::min<size_t>(kMaxMatvecWeights, targets_.size() - first));
       std::copy_n(targets_.begin() + static_cast<ptrdiff_t>(first), args.n_targets, args.targets);
-      launch_matvec(args, context.stream);
+      launch_matvec(args, large_.gpu(), context.stream);
     }
   }
 

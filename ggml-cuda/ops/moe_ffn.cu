@@ -1,10 +1,13 @@
-// moe_ffn: every token through the few experts that it was routed to; the route is read on the device, by the kernels.
+// moe_ffn: every token through the few experts that it was routed to; the route is read on the device, by the
+// kernels.
 //
-// Up to eight tokens, and experts of floats: every (token, expert), slot, by itself, with the kernels of matvec.h: gate
-// and up together, then the weighted sum of the down products. Chosen experts' weights are read once a token.
+// Up to eight tokens, and experts of floats: every (token, expert), slot, by itself, with the kernels of
+// matvec.h: gate and up together, then the weighted sum of the down products. Chosen experts' weights are
+// read once a token.
 //
-// More tokens: slots are sorted by expert, and products are made of tiles of slots of one expert (matmul.h). Which tiles
-// there are only the device knows: the grid is for as many as there might be. Chosen experts' weights are read once.
+// More tokens: slots are sorted by expert, and products are made of tiles of slots of one expert (matmul.h).
+// Which tiles there are only the device knows: the grid is for as many as there might be. Chosen experts'
+// weights are read once.
 #include "ggml-cuda/expert_groups.h"
 #include "ggml-cuda/products.cuh"
 
@@ -15,12 +18,12 @@ constexpr int kThreads = 256;
 constexpr int kGroupThreads = 1024;
 constexpr int64_t kMaxGroupedTokens = 1024;  // at once: bounds the room for what every slot gives
 
-// route [n, 2 * n_used] -> tiles, n_tiles, row_of [slots] the token of each sorted slot, sorted_at [n, n_used]. One
-// block. The order of an expert's slots may differ from run to run; what comes out does not depend on it. Some 10 us
-// for 4096 slots.
-__global__ void __launch_bounds__(kGroupThreads) group_kernel(const float* route, int n, int n_used, int n_expert,
-                                                              int tile_tokens, TokenTile* tiles, int* n_tiles,
-                                                              int* row_of, int* sorted_at) {
+// route [n, 2 * n_used] -> tiles, n_tiles, row_of [slots] the token of each sorted slot, sorted_at [n,
+// n_used]. One block. The order of an expert's slots may differ from run to run; what comes out does not
+// depend on it. Some 10 us for 4096 slots.
+__global__ void __launch_bounds__(kGroupThreads)
+    group_kernel(const float* route, int n, int n_used, int n_expert, int tile_tokens, TokenTile* tiles,
+                 int* n_tiles, int* row_of, int* sorted_at) {
   extern __shared__ int counts[];  // [n_expert], then firsts [n_expert]
   int* firsts = counts + n_expert;
   const int n_slots = n * n_used;
@@ -40,16 +43,18 @@ __global__ void __launch_bounds__(kGroupThreads) group_kernel(const float* route
   }
 }
 
-// y [n, k] = residual + sum over a token's slots of weight * z. z [slots, k] in sorted order. The grid's y is the token.
-// Bytes: 4 n k (n_used + 2).
-__global__ void __launch_bounds__(kThreads) sum_kernel(const float* z, const float* route, const int* sorted_at,
-                                                       const float* residual, float* y, int n_used, int k) {
+// y [n, k] = residual + sum over a token's slots of weight * z. z [slots, k] in sorted order. The grid's y is
+// the token. Bytes: 4 n k (n_used + 2).
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const float* z, const float* route, const int* sorted_at, const float* residual, float* y,
+               int n_used, int k) {
   const int64_t token = blockIdx.x;
   const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   if (column >= k) return;
   float sum = residual ? residual[token * k + column] : 0.0f;
   for (int i = 0; i < n_used; ++i) {
-    sum += route[token * 2 * n_used + n_used + i] * z[static_cast<int64_t>(sorted_at[token * n_used + i]) * k + column];
+    sum += route[token * 2 * n_used + n_used + i] *
+           z[static_cast<int64_t>(sorted_at[token * n_used + i]) * k + column];
   }
   y[token * k + column] = sum;
 }
@@ -66,6 +71,9 @@ class MoeFfnStep final : public Step {
         up_(device_weight(context, node.inputs[3])),
         down_(device_weight(context, node.inputs[4])),
         residual_(context.address(node.inputs[5])),
+        gate_bias_(context.address(node.inputs[6])),
+        up_bias_(context.address(node.inputs[7])),
+        down_bias_(context.address(node.inputs[8])),
         y_(context.address(node.output)),
         max_n_(std::min(kMaxGroupedTokens, output_.n_rows)),
         max_slots_(max_n_ * op_.n_used),
@@ -73,10 +81,12 @@ class MoeFfnStep final : public Step {
         h_encodings_(down_.k, max_slots_, {down_.dtype}, scratch) {
     TANDEM_CHECK(gate_.m == up_.m && gate_.k == up_.k && down_.k == gate_.m && down_.m == gate_.k);
     h_at_ = scratch.take(sizeof(float) * static_cast<size_t>(max_slots_ * gate_.m));
-    if (gate_.dtype != up_.dtype) up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(max_slots_ * gate_.m));
+    if (gate_.dtype != up_.dtype)
+      up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(max_slots_ * gate_.m));
     if (groups(max_n_)) {
       z_at_ = scratch.take(sizeof(float) * static_cast<size_t>(max_slots_ * down_.m));
-      tiles_at_ = scratch.take(sizeof(TokenTile) * static_cast<size_t>(max_token_tiles(max_slots_, op_.n_expert, 32)));
+      tiles_at_ = scratch.take(sizeof(TokenTile) *
+                               static_cast<size_t>(max_token_tiles(max_slots_, op_.n_expert, 32)));
       n_tiles_at_ = scratch.take(sizeof(int));
       row_of_at_ = scratch.take(sizeof(int) * static_cast<size_t>(max_slots_));
       sorted_at_at_ = scratch.take(sizeof(int) * static_cast<size_t>(max_slots_));
@@ -111,7 +121,8 @@ class MoeFfnStep final : public Step {
   };
 
   bool groups(int64_t n) const {
-    return n > kMaxMatvecTokens && is_quantized(gate_.dtype) && is_quantized(up_.dtype) && is_quantized(down_.dtype);
+    return n > kMaxMatvecTokens && is_quantized(gate_.dtype) && is_quantized(up_.dtype) &&
+           is_quantized(down_.dtype);
   }
 
   void launch_slots(const Part& part, const LaunchContext& context) const {
@@ -122,26 +133,26 @@ class MoeFfnStep final : public Step {
     args.n = part.n;
     args.n_used = static_cast<int>(op_.n_used);
     args.activation = op_.activation;
-    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0};
+    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, gate_bias_};
     if (gate_.dtype == up_.dtype) {
-      args.targets[1] = {up_, nullptr, nullptr, nullptr, 0};
+      args.targets[1] = {up_, nullptr, nullptr, nullptr, 0, up_bias_};
       args.n_targets = 2;
       args.mode = MatvecMode::experts_glu;
-      launch_expert_matvec(args, context.stream);
+      launch_expert_matvec(args, gpu_, context.stream);
     } else {
       float* up = reinterpret_cast<float*>(context.scratch + up_at_);
       args.n_targets = 1;
       args.mode = MatvecMode::experts;
-      launch_expert_matvec(args, context.stream);
-      args.targets[0] = {up_, nullptr, nullptr, up, 0};
-      launch_expert_matvec(args, context.stream);
+      launch_expert_matvec(args, gpu_, context.stream);
+      args.targets[0] = {up_, nullptr, nullptr, up, 0, up_bias_};
+      launch_expert_matvec(args, gpu_, context.stream);
       combine_glu(op_.activation, part.h, up, part.h, int64_t{n_slots} * gate_.m, context.stream);
     }
-    args.targets[0] = {down_, nullptr, part.residual, part.y, 0};
+    args.targets[0] = {down_, nullptr, part.residual, part.y, 0, down_bias_};
     args.n_targets = 1;
     args.input = h_encodings_.encode(part.h, n_slots, context.scratch, context.stream);
     args.mode = MatvecMode::experts_down;
-    launch_expert_matvec(args, context.stream);
+    launch_expert_matvec(args, gpu_, context.stream);
   }
 
   void launch_grouped(const Part& part, const LaunchContext& context) const {
@@ -157,9 +168,11 @@ class MoeFfnStep final : public Step {
         part.route, part.n, n_used, n_expert, tile_tokens, tiles, n_tiles, row_of, sorted_at);
     check_launch("group_kernel");
 
-    const auto product = [&](const DeviceWeight& w, const ProductInput& input, float* to, MatmulStore store) {
+    const auto product = [&](const DeviceWeight& w, const float* bias, const ProductInput& input, float* to,
+                             MatmulStore store) {
       MatmulArgs args;
       args.w = w;
+      args.bias = bias;
       args.x = input.encoded[static_cast<int>(encoding_of(w.dtype))];
       args.y = to;
       args.n = n_slots;
@@ -172,23 +185,28 @@ class MoeFfnStep final : public Step {
     };
     float* z = reinterpret_cast<float*>(context.scratch + z_at_);
     const ProductInput x = x_encodings_.encode(part.x, part.n, context.scratch, context.stream);
-    product(gate_, x, part.h, MatmulStore::result);
-    product(up_, x, part.h, MatmulStore::with_gate);
-    product(down_, h_encodings_.encode(part.h, n_slots, context.scratch, context.stream), z, MatmulStore::result);
-    const dim3 grid(static_cast<unsigned>(part.n), static_cast<unsigned>((down_.m + kThreads - 1) / kThreads));
-    sum_kernel<<<grid, kThreads, 0, context.stream>>>(z, part.route, sorted_at, part.residual, part.y, n_used, down_.m);
+    product(gate_, gate_bias_, x, part.h, MatmulStore::result);
+    product(up_, up_bias_, x, part.h, MatmulStore::with_gate);
+    product(down_, down_bias_, h_encodings_.encode(part.h, n_slots, context.scratch, context.stream), z,
+            MatmulStore::result);
+    const dim3 grid(static_cast<unsigned>(part.n),
+                    static_cast<unsigned>((down_.m + kThreads - 1) / kThreads));
+    sum_kernel<<<grid, kThreads, 0, context.stream>>>(z, part.route, sorted_at, part.residual, part.y, n_used,
+                                                      down_.m);
     check_launch("sum_kernel");
   }
 
   MoeFfnOp op_;
   Gpu gpu_;
   const Tensor& output_;
-  const float* x_;            // [n, k]
-  const float* route_;        // [n, 2 * n_used]
-  DeviceWeight gate_, up_;    // [n_expert, m, k]
-  DeviceWeight down_;         // [n_expert, k, m]
-  const float* residual_;     // [n, k] or null
-  float* y_;                  // [n, k]
+  const float* x_;          // [n, k]
+  const float* route_;      // [n, 2 * n_used]
+  DeviceWeight gate_, up_;  // [n_expert, m, k]
+  DeviceWeight down_;       // [n_expert, k, m]
+  const float* residual_;   // [n, k] or null
+  const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
+  const float* down_bias_;             // [n_expert, k] or null
+  float* y_;                // [n, k]
   int64_t max_n_, max_slots_;
   InputEncodings x_encodings_, h_encodings_;
   size_t h_at_ = 0, up_at_ = 0, z_at_ = 0;
@@ -198,12 +216,12 @@ class MoeFfnStep final : public Step {
 }  // namespace
 
 std::string why_not_moe_ffn(const Graph& graph, const Node& node) {
-  if (std::get<MoeFfnOp>(node.op).activation == Activation::swiglu_oai) return "its activation is swiglu_oai";
-  for (size_t i : {6, 7, 8}) {
-    if (node.inputs[i] != kNoTensor) return "its experts have biases";
-  }
   for (int i : {2, 3, 4}) {
-    if (std::string why = why_not_weight(graph, node.inputs[static_cast<size_t>(i)]); !why.empty()) return why;
+    if (std::string why = why_not_weight(graph, node.inputs[static_cast<size_t>(i)]); !why.empty())
+      return why;
+  }
+  for (size_t i : {6, 7, 8}) {
+    if (std::string why = why_not_bias(graph, node.inputs[i]); !why.empty()) return why;
   }
   const int64_t n_expert = std::get<MoeFfnOp>(node.op).n_expert;
   return n_expert > 4096 ? std::to_string(n_expert) + " experts" : "";  // counted in shared memory

@@ -89,6 +89,8 @@ __device__ void rule_out_groups(const MoeRouteCall& call, float* choice, float* 
 // Shared memory: for every warp score[n_expert], choice[n_expert], value[n_group].
 __global__ void moe_route(MoeRouteCall call) {
   extern __shared__ float shared[];
+  let_next_begin();
+  wait_for_previous();
   const int lane = threadIdx.x % kWarp;
   const int token = blockIdx.x * kWarps + threadIdx.x / kWarp;
   if (token >= call.n_tokens) return;
@@ -141,8 +143,7 @@ class MoeRouteStep final : public Step {
     call.n_tokens = static_cast<int>(row_count(shape_, context.shape));
     if (call.n_tokens == 0) return;
     const size_t shared = kWarps * static_cast<size_t>(2 * call.n_expert + call.n_group) * sizeof(float);
-    moe_route<<<blocks_of(call.n_tokens, kWarps), kWarps * kWarp, shared, context.stream>>>(call);
-    check_launch("moe_route");
+    launch_overlapping(moe_route, blocks_of(call.n_tokens, kWarps), kWarps * kWarp, shared, context.stream, call);
   }
 
  private:

@@ -52,6 +52,12 @@ __device__ void normalize(const NormCall& call, int64_t group_index) {
   const int n = call.group / kWidth;
   const V* x = reinterpret_cast<const V*>(call.x + group_index * call.group);
   V* y = reinterpret_cast<V*>(call.y + group_index * call.group);
+  let_next_begin();
+  for (int i = Team::rank(); i < n; i += Team::size()) {
+    call.weight.prefetch(i * kWidth);
+    call.bias.prefetch(i * kWidth);
+  }
+  wait_for_previous();
   float mean = 0.0f;
   if (kKind == NormKind::layer) {
     float sum = 0.0f;
@@ -71,7 +77,11 @@ __device__ void normalize(const NormCall& call, int64_t group_index) {
 template <int kWidth, NormKind kKind>
 __global__ void norm_by_warps(NormCall call) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
-  if (group < call.n_groups) normalize<WarpTeam, kWidth, kKind>(call, group);
+  if (group < call.n_groups) {
+    normalize<WarpTeam, kWidth, kKind>(call, group);
+  } else {
+    wait_for_previous();
+  }
 }
 template <int kWidth, NormKind kKind>
 __global__ void norm_by_blocks(NormCall call) {
@@ -82,12 +92,11 @@ template <int kWidth, NormKind kKind>
 void launch_norm(const NormCall& call, cudaStream_t stream) {
   constexpr int kWarps = 4, kShort = 512;
   if (call.group <= kShort) {
-    norm_by_warps<kWidth, kKind><<<blocks_of(call.n_groups, kWarps), kWarps * kWarp, 0, stream>>>(call);
+    launch_overlapping(norm_by_warps<kWidth, kKind>, blocks_of(call.n_groups, kWarps), kWarps * kWarp, 0, stream, call);
   } else {
     const int n = std::clamp((call.group / kWidth + kWarp - 1) / kWarp * kWarp, 128, 1024);
-    norm_by_blocks<kWidth, kKind><<<static_cast<unsigned>(call.n_groups), n, 0, stream>>>(call);
+    launch_overlapping(norm_by_blocks<kWidth, kKind>, static_cast<unsigned>(call.n_groups), n, 0, stream, call);
   }
-  check_launch("norm");
 }
 
 class NormStep final : public Step {

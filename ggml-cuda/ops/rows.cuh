@@ -3,6 +3,7 @@
 
 #include <cfloat>
 
+#include "ggml-cuda/launch.cuh"
 #include "ggml-cuda/portable.h"
 #include "ggml-cuda/step.h"
 
@@ -64,6 +65,12 @@ struct PlainValues {
     if (dtype == DType::F16) return {half_to_float(h.x), half_to_float(h.y), half_to_float(h.z), half_to_float(h.w)};
     return {bfloat_to_float(h.x), bfloat_to_float(h.y), bfloat_to_float(h.z), bfloat_to_float(h.w)};
   }
+  // Brings the line of element i near: weights may be read before the previous kernel has ended.
+  __device__ void prefetch(int64_t i) const {
+    if (data == nullptr) return;
+    const char* at = static_cast<const char*>(data) + i * (dtype == DType::F32 ? 4 : 2);
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+  }
 };
 
 inline PlainValues plain_values(const CompileContext& context, TensorId id) {
@@ -85,6 +92,8 @@ inline unsigned blocks_of(int64_t n_items, int64_t items_per_block) {
 // than four by the first threads. Bytes: 4 n for every array.
 template <class Fn>
 __global__ void map_floats(Fn f, const float* a, const float* b, float* y, int64_t n) {
+  let_next_begin();
+  wait_for_previous();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t n_fours = n / 4;
   if (i < n_fours) {
@@ -101,8 +110,7 @@ __global__ void map_floats(Fn f, const float* a, const float* b, float* y, int64
 template <class Fn>
 void launch_map(const LaunchContext& context, Fn f, const float* a, const float* b, float* y, int64_t n) {
   if (n == 0) return;
-  map_floats<<<blocks_of((n + 3) / 4, 256), 256, 0, context.stream>>>(f, a, b, y, n);
-  check_launch("map_floats");
+  launch_overlapping(map_floats<Fn>, blocks_of((n + 3) / 4, 256), 256, 0, context.stream, f, a, b, y, n);
 }
 
 }  // namespace tandem::cuda

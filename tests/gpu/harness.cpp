@@ -34,6 +34,15 @@ std::unique_ptr<Device> make_device_under_test(std::string& why) {
   return nullptr;
 }
 
+bool on_short_list() {
+  if (const char* choice = std::getenv("TANDEM_GPU_TESTS")) return std::string_view(choice) == "some";
+#ifdef TANDEM_EMULATED_GPU
+  return true;
+#else
+  return false;
+#endif
+}
+
 std::vector<DType> computable_dtypes() {
   std::vector<DType> dtypes;
   for (const DTypeInfo& info : all_dtypes()) {

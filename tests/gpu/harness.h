@@ -2,7 +2,10 @@
 // on it and on the CPU's scalar reference, everything through the Device interface.
 //
 // The device is the first GPU; without one every test skips. TANDEM_GPU_TESTS_ON=simulated puts the simulated device
-// in its place: that tests the tests.
+// in its place: that tests the tests. Built for the emulator (tests/emulated/) they run the same kernels on the host.
+//
+// TANDEM_GPU_TESTS=some shortens the lists of sizes, for what runs them slowly: sanitizers, and the emulator, which does
+// so unless it is told TANDEM_GPU_TESTS=all.
 #pragma once
 
 #include <array>
@@ -38,6 +41,16 @@ class GpuTest : public testing::Test {
   Random random_;
 };
 
+// What a list is shortened to: every step-th entry, the first among them.
+bool on_short_list();
+template <class T>
+std::vector<T> some_of(std::vector<T> all, size_t step) {
+  if (!on_short_list()) return all;
+  std::vector<T> some;
+  for (size_t i = 0; i < all.size(); i += step) some.push_back(all[i]);
+  return some;
+}
+
 std::vector<DType> computable_dtypes();
 double relative_error(std::span<const float> out, std::span<const float> reference);
 
@@ -68,6 +81,7 @@ class OpCase {
   }
   TensorId activation(int64_t n_cols, std::vector<float> values);
   void set_input(Input which, std::vector<int32_t> values) { inputs_[static_cast<size_t>(which)] = std::move(values); }
+  const std::vector<int32_t>& input(Input which) const { return inputs_[static_cast<size_t>(which)]; }
   // The cache of layer 0; the layer's addresses are ignored.
   void set_cache(const KvLayer& layer, CacheBytes bytes);
 

@@ -89,6 +89,10 @@ TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
                      (style == RopeStyle::pair ? " pair" : " half") + (factors ? " factors" : ""));
         RopeOp op{style, size.n_head, size.head_dim, size.n_rot};
         check_rope(random_, *device_, op, factors, size.n);
+        if (size.n_rot == size.head_dim) {
+          op.temperature_scale = 0.1f;
+          op.temperature_length = 8192;
+        }
         op.freq_base = 500000.0f;
         op.freq_scale = 0.25f;
         op.ext_factor = 1.0f;
@@ -99,35 +103,35 @@ TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
   }
 }
 
+// A layer of cache for some tokens, filled with a pattern, and slots for them in any order.
+struct CacheSize {
+  int64_t n_head_kv, head_dim_k, head_dim_v, block_size, n;
+};
+void give_cache(Random& random, OpCase& c, const CacheSize& size, DType k, DType v) {
+  KvLayer layer{nullptr, nullptr, k, v, size.n_head_kv, size.head_dim_k, size.head_dim_v, size.block_size,
+                2 + size.n / size.block_size};
+  const auto n_slots = static_cast<size_t>(layer.n_blocks * size.block_size);
+  const auto rows = n_slots * static_cast<size_t>(size.n_head_kv);
+  c.set_cache(layer, {std::vector<std::byte>(rows * row_bytes(k, size.head_dim_k), std::byte{0x25}),
+                      std::vector<std::byte>(rows * row_bytes(v, size.head_dim_v), std::byte{0x25})});
+  std::vector<int32_t> slots(n_slots);
+  for (size_t i = 0; i < n_slots; ++i) slots[i] = static_cast<int32_t>(i);
+  random.shuffle(slots);
+  slots.resize(static_cast<size_t>(size.n));
+  c.set_input(Input::slots, slots);
+  c.builder.set_layer(0);
+}
+
 // Every byte of the cache is compared: those of the slots, and that no other was touched.
 TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
   constexpr DType kDtypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
-  struct Size {
-    int64_t n_head_kv, head_dim_k, head_dim_v, block_size, n;
-  };
-  for (const Size& size : {Size{1, 32, 64, 1, 1}, {2, 64, 64, 16, 7}, {8, 128, 128, 32, 1}, {3, 192, 128, 32, 33}, {5, 96, 32, 8, 20}}) {
+  for (const CacheSize& size : {CacheSize{1, 32, 64, 1, 1}, {2, 64, 64, 16, 7}, {8, 128, 128, 32, 1}, {3, 192, 128, 32, 33},
+                                {5, 96, 32, 8, 20}}) {
     for (DType k : kDtypes) {
       for (DType v : {DType::F16, DType::Q8_0, k}) {
         SCOPED_TRACE(std::string(dtype_name(k)) + " " + std::string(dtype_name(v)) + " " + std::to_string(size.head_dim_k));
         OpCase c(random_, tokens(size.n));
-        KvLayer layer;
-        layer.k_dtype = k;
-        layer.v_dtype = v;
-        layer.n_head_kv = size.n_head_kv;
-        layer.head_dim_k = size.head_dim_k;
-        layer.head_dim_v = size.head_dim_v;
-        layer.block_size = size.block_size;
-        layer.n_blocks = 2 + size.n / size.block_size;
-        const auto n_slots = static_cast<size_t>(layer.n_blocks * size.block_size);
-        const auto rows = n_slots * static_cast<size_t>(size.n_head_kv);
-        c.set_cache(layer, {std::vector<std::byte>(rows * row_bytes(k, size.head_dim_k), std::byte{0xa5}),
-                            std::vector<std::byte>(rows * row_bytes(v, size.head_dim_v), std::byte{0xa5})});
-        std::vector<int32_t> slots(n_slots);
-        for (size_t i = 0; i < n_slots; ++i) slots[i] = static_cast<int32_t>(i);
-        random_.shuffle(slots);
-        slots.resize(static_cast<size_t>(size.n));
-        c.set_input(Input::slots, slots);
-        c.builder.set_layer(0);
+        give_cache(random_, c, size, k, v);
         std::vector<float> keys = random_.normals(size.n * size.n_head_kv * size.head_dim_k, 3.0f);
         for (size_t i = 0; i < 32; ++i) keys[i] = 0.0f;
         keys[keys.size() - 1] = -keys[keys.size() - 2];
@@ -138,6 +142,66 @@ TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
         ASSERT_EQ(c.why_unsupported(*device_), "");
         const StepShape shape{size.n, 1};
         EXPECT_TRUE(c.run(*device_, shape).front().cache == c.reference(shape).cache);
+      }
+    }
+  }
+}
+
+std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
+  const DTypeInfo& info = dtype_info(dtype);
+  std::vector<float> x(bytes.size() / info.block_bytes * info.block_elements);
+  dequantize_row(dtype, bytes.data(), x.data(), static_cast<int64_t>(x.size()));
+  return x;
+}
+
+// Rotations and the write behind them are one launch where they follow each other, and then give the same bits as one
+// by one, in the order that keeps them apart.
+TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
+  struct Heads {
+    int64_t n_head, n_head_kv, head_dim, n_rot, head_dim_v, n;
+  };
+  for (const Heads& h : {Heads{4, 2, 32, 32, 32, 1}, {32, 8, 128, 128, 128, 1}, {9, 3, 64, 64, 64, 5}, {28, 20, 96, 64, 64, 3},
+                         {1, 1, 256, 256, 256, 40}}) {
+    for (DType dtype : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0}) {
+      for (RopeStyle style : {RopeStyle::pair, RopeStyle::half}) {
+        SCOPED_TRACE(std::to_string(h.n_head) + "/" + std::to_string(h.n_head_kv) + " heads of " + std::to_string(h.head_dim) +
+                     " " + std::string(dtype_name(dtype)) + (style == RopeStyle::pair ? " pair" : " half"));
+        const std::vector<float> q = random_.normals(h.n * h.n_head * h.head_dim),
+                                 k = random_.normals(h.n * h.n_head_kv * h.head_dim),
+                                 v = random_.normals(h.n * h.n_head_kv * h.head_dim_v);
+        std::vector<int32_t> positions(static_cast<size_t>(h.n));
+        for (int32_t& p : positions) p = static_cast<int32_t>(random_.below(100000));
+        const auto build = [&](OpCase& c, bool together) {
+          give_cache(random_, c, {h.n_head_kv, h.head_dim, h.head_dim_v, 16, h.n}, dtype, dtype);
+          c.set_input(Input::positions, positions);
+          const TensorId tq = c.activation(h.n_head * h.head_dim, q), tk = c.activation(h.n_head_kv * h.head_dim, k),
+                         tv = c.activation(h.n_head_kv * h.head_dim_v, v);
+          const RopeOp q_op{style, h.n_head, h.head_dim, h.n_rot}, k_op{style, h.n_head_kv, h.head_dim, h.n_rot};
+          TensorId turned = together ? c.builder.rope(tq, q_op) : kNoTensor;
+          c.builder.kv_write(c.builder.rope(tk, k_op), tv);
+          if (!together) turned = c.builder.rope(tq, q_op);
+          c.finish(turned);
+        };
+        OpCase together(random_, tokens(h.n)), apart(random_, tokens(h.n));
+        build(together, true);
+        build(apart, false);
+        apart.set_input(Input::slots, together.input(Input::slots));
+        const StepShape shape{h.n, 1};
+        ASSERT_EQ(together.why_unsupported(*device_), "");
+        const OpResult one = together.run(*device_, shape).front(), three = apart.run(*device_, shape).front();
+        EXPECT_EQ(one.values, three.values);
+        EXPECT_TRUE(one.cache == three.cache);
+        const OpResult expected = together.reference(shape);
+        EXPECT_LT(relative_error(one.values, expected.values), 1e-6);
+        EXPECT_TRUE(one.cache.v == expected.cache.v);
+        const std::vector<float> keys = floats_of(dtype, one.cache.k), wanted = floats_of(dtype, expected.cache.k);
+        if (dtype == DType::F32) {
+          EXPECT_LT(relative_error(keys, wanted), 1e-6);
+        } else {  // a cosine that differs in its last bit may round a key to the neighbouring level, now and then
+          size_t n_different = 0;
+          for (size_t i = 0; i < keys.size(); ++i) n_different += keys[i] != wanted[i];
+          EXPECT_LE(n_different, 2 + keys.size() / 500);
+        }
       }
     }
   }
@@ -189,6 +253,12 @@ TEST_F(GpuRows, AddScaleSoftcapAndGather) {
         OpCase c(random_, tokens(n));
         c.finish(c.builder.add(c.activation(n_cols), c.activation(n_cols)));
         c.expect_match(*device_, {n, 1}, 1e-7);
+      }
+      for (bool gated : {false, true}) {
+        OpCase c(random_, tokens(n));
+        const TensorId a = c.activation(n_cols), b = c.activation(n_cols);
+        c.finish(c.builder.add(a, b, AddOp{0.22f}, gated ? c.activation(1, 3.0f) : kNoTensor));
+        c.expect_match(*device_, {n, 1}, 1e-6);
       }
       {
         OpCase c(random_, tokens(n));

@@ -11,8 +11,9 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr DType kQuantized[] = {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1,   DType::Q8_0,   DType::Q2_K, DType::Q3_K,
-                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
+constexpr DType kQuantized[] = {DType::Q4_0,   DType::Q4_1,   DType::Q5_0, DType::Q5_1, DType::Q8_0,
+                                DType::Q2_K,   DType::Q3_K,   DType::Q4_K, DType::Q5_K, DType::Q6_K,
+                                DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
 
 // Random bits everywhere but in the scales, which are finite: quantized random floats have them all in use.
 std::vector<std::byte> random_weight(DType dtype, int64_t n, std::mt19937& rng) {
@@ -44,7 +45,8 @@ TEST_P(CudaLayout, BlocksReadBackEqualTheReference) {
   const auto file = random_weight(dtype, kRows * kCols, rng);
   const PlaneOffsets offsets = plane_offsets(dtype, kRows, kCols);
   std::vector<std::byte> device(static_cast<size_t>(offsets.mat_bytes) + 16, std::byte{0xcd});
-  auto* base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(device.data()) + 15) & ~uintptr_t{15});
+  auto* base =
+      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(device.data()) + 15) & ~uintptr_t{15});
   const Planes planes = planes_of(dtype, base, kRows, kCols);
   std::vector<float> expected(kRows * kCols);
   dequantize_row(dtype, file.data(), expected.data(), kRows * kCols);
@@ -53,7 +55,8 @@ TEST_P(CudaLayout, BlocksReadBackEqualTheReference) {
     for (uint32_t block = 0; block < kRows * kCols / kBlockColumns; ++block) {
       float got[kBlockColumns];
       dequantize_block<T>(planes, block, got);
-      for (int i = 0; i < kBlockColumns; ++i) ASSERT_EQ(got[i], expected[block * kBlockColumns + i]) << block << " " << i;
+      for (int i = 0; i < kBlockColumns; ++i)
+        ASSERT_EQ(got[i], expected[block * kBlockColumns + i]) << block << " " << i;
     }
   });
 }

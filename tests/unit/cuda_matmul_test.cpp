@@ -1,5 +1,5 @@
-// The GPU's tensor-core products, run on the host block by block: a stand-in does what cp.async, ldmatrix and mma do, by
-// the fragment layouts of the PTX manual; everything else is the kernel's own.
+// The GPU's tensor-core products, run on the host block by block: a stand-in does what cp.async, ldmatrix and
+// mma do, by the fragment layouts of the PTX manual; everything else is the kernel's own.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,9 @@
 namespace tandem::cuda {
 namespace {
 
-int8_t byte_of(uint32_t word, int i) { return static_cast<int8_t>(word >> 8 * i & 0xff); }
+int8_t byte_of(uint32_t word, int i) {
+  return static_cast<int8_t>(word >> 8 * i & 0xff);
+}
 
 // What the lanes of a warp hold; [lane][register].
 struct Warp {
@@ -33,13 +35,15 @@ void multiply(const Warp& warp, int j, int first, int last, int c[32][4]) {
     for (int i = 0; i < 4; ++i) {
       c[lane][i] = 0;
       for (int column = first; column < last; ++column) {
-        c[lane][i] += element_a(warp, lane / 4 + i / 2 * 8, column) * element_b(warp, j, column, lane % 4 * 2 + i % 2);
+        c[lane][i] +=
+            element_a(warp, lane / 4 + i / 2 * 8, column) * element_b(warp, j, column, lane % 4 * 2 + i % 2);
       }
     }
   }
 }
 
-// ldmatrix.x4: lane l of 8m .. 8m+7 gives the address of a row of matrix m; lane l gets word l % 4 of row l / 4 of each.
+// ldmatrix.x4: lane l of 8m .. 8m+7 gives the address of a row of matrix m; lane l gets word l % 4 of row l /
+// 4 of each.
 void load_matrices(const std::byte* stage, const int (&at)[32], uint32_t (&to)[32][4]) {
   for (int lane = 0; lane < 32; ++lane) {
     for (int m = 0; m < 4; ++m) std::memcpy(&to[lane][m], stage + at[8 * m + lane / 4] + lane % 4 * 4, 4);
@@ -49,10 +53,15 @@ void load_matrices(const std::byte* stage, const int (&at)[32], uint32_t (&to)[3
 template <DType T, int kPairs>
 void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice) {
   using M = Matmul<T, kPairs>;
-  const typename M::Tile tile{expert_planes(args.w, tokens.expert), args.w.k / kBlockColumns, args.w.m,
-                              block_x * kTileRows, tokens.first, tokens.count};
+  const typename M::Tile tile{expert_planes(args.w, tokens.expert),
+                              args.w.k / kBlockColumns,
+                              args.w.m,
+                              block_x * kTileRows,
+                              tokens.first,
+                              tokens.count};
   std::vector<int> x_rows(M::kTokens);
-  for (int i = 0; i < tokens.count; ++i) x_rows[i] = args.row_of ? args.row_of[tokens.first + i] : tokens.first + i;
+  for (int i = 0; i < tokens.count; ++i)
+    x_rows[i] = args.row_of ? args.row_of[tokens.first + i] : tokens.first + i;
   Aligned stage(M::kStageBytes);
   std::vector<float> floats(M::kScaleFloats);
   std::vector<float> sums(4 * 2 * 2 * kPairs * 32 * 4);  // [warp][i][j][lane][e]
@@ -64,14 +73,18 @@ void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice)
     std::memset(stage.data(), 0xee, M::kStageBytes);
     std::fill(floats.begin(), floats.end(), NAN);
     for (int thread = 0; thread < kMatmulThreads; ++thread) {
-      M::copy_stage(tile, args.x, x_rows.data(), s, thread, [&]<int kBytes>(int at, const std::byte* from, bool valid) {
-        ASSERT_EQ(at % kBytes, 0);
-        ASSERT_EQ(reinterpret_cast<uintptr_t>(from) % kBytes, 0u);
-        ASSERT_LE(at + kBytes, M::kStageBytes);
-        if (valid) std::memcpy(stage.data() + at, from, kBytes);
-        else std::memset(stage.data() + at, 0, kBytes);
-      });
-      M::store_scales(M::load_scales(tile, args.x, x_rows.data(), s, thread), s, thread, floats.data());
+      const auto cursor = M::cursor_of(tile, x_rows.data(), thread);
+      M::copy_stage(tile, args.x, cursor, s, thread,
+                    [&]<int kBytes>(int at, const std::byte* from, bool valid) {
+                      ASSERT_EQ(at % kBytes, 0);
+                      ASSERT_EQ(reinterpret_cast<uintptr_t>(from) % kBytes, 0u);
+                      ASSERT_LE(at + kBytes, M::kStageBytes);
+                      if (valid)
+                        std::memcpy(stage.data() + at, from, kBytes);
+                      else
+                        std::memset(stage.data() + at, 0, kBytes);
+                    });
+      M::store_scales(M::load_scales(tile, args.x, cursor, s, thread), s, thread, floats.data());
     }
     for (int w = 0; w < 4; ++w) {
       const int row = w / 2 * 32, token = w % 2 * (M::kTokens / 2);
@@ -92,7 +105,8 @@ void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice)
                 for (int e = 0; e < 4; ++e) {
                   const int halves[2] = {c[0][lane][e], c[1][lane][e]};
                   float& sum = sums[sum_at(w, i, 2 * pair + j, lane, e)];
-                  sum = M::scaled(sum, halves, M::row_floats(floats.data(), row + 16 * i + accumulator_row(lane, e), b),
+                  sum = M::scaled(sum, halves,
+                                  M::row_floats(floats.data(), row + 16 * i + accumulator_row(lane, e), b),
                                   M::token_floats(floats.data(),
                                                   token + 16 * pair + 8 * j + accumulator_token(lane, e), b));
                 }
@@ -111,7 +125,7 @@ void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice)
             const int r = tile.row0 + w / 2 * 32 + 16 * i + accumulator_row(lane, e);
             const int t = w % 2 * (M::kTokens / 2) + 8 * j + accumulator_token(lane, e);
             if (r < tile.m && t < tile.n_tokens) {
-              store_sum(args, slice, tile.token0 + t, r, sums[sum_at(w, i, j, lane, e)]);
+              store_sum(args, slice, tokens.expert, tile.token0 + t, r, sums[sum_at(w, i, j, lane, e)]);
             }
           }
         }
@@ -131,7 +145,8 @@ void run_tile(const MatmulArgs& args, TokenTile tokens) {
 
 template <int kPairs>
 void run(const MatmulArgs& args) {
-  for (int t = 0; t < args.n; t += 32 * kPairs) run_tile<kPairs>(args, {0, t, std::min(32 * kPairs, args.n - t)});
+  for (int t = 0; t < args.n; t += 32 * kPairs)
+    run_tile<kPairs>(args, {0, t, std::min(32 * kPairs, args.n - t)});
 }
 
 std::vector<DType> quantized() {
@@ -210,7 +225,8 @@ TEST_P(CudaMatmul, GroupsReadTheirExpertAndTheirRows) {
     run_tile<1>(args, tile);
     for (int t = tile.first; t < tile.first + tile.count; ++t) {
       for (int r = 0; r < m; ++r) {
-        expected[t * m + r] = activate(Activation::silu, gate[t * m + r]) * x.dot(w, tile.expert, r, row_of[t]);
+        expected[t * m + r] =
+            activate(Activation::silu, gate[t * m + r]) * x.dot(w, tile.expert, r, row_of[t]);
       }
     }
   }
@@ -226,11 +242,12 @@ TEST_P(CudaMatmul, ThreadsCopyDistinctPieces) {
     std::set<int> offsets;
     int n_bytes = 0;
     for (int thread = 0; thread < kMatmulThreads; ++thread) {
-      M::copy_stage(tile, {}, rows.data(), 0, thread, [&]<int kBytes>(int at, const std::byte*, bool valid) {
-        EXPECT_TRUE(valid);
-        EXPECT_TRUE(offsets.insert(at).second) << at;
-        n_bytes += kBytes;
-      });
+      M::copy_stage(tile, {}, M::cursor_of(tile, rows.data(), thread), 0, thread,
+                    [&]<int kBytes>(int at, const std::byte*, bool valid) {
+                      EXPECT_TRUE(valid);
+                      EXPECT_TRUE(offsets.insert(at).second) << at;
+                      n_bytes += kBytes;
+                    });
     }
     const int row = (M::F::kBytes.low + M::F::kBytes.high) * kStageBlocks;
     EXPECT_EQ(n_bytes, kTileRows * row + M::kTokens * 32 * kStageBlocks);

@@ -1,4 +1,5 @@
-// The GPU's products of small batches, run on the host thread by thread: everything but shuffles and barriers.
+// The GPU's products of small batches, run on the host thread by thread: everything but shuffles and
+// barriers.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,21 +16,17 @@ namespace {
 // What the grid of launch_matvec does.
 template <int N>
 void run_grid(MatvecArgs args) {
-  args.n_slices = 1;
-  for (int i = 0; i < args.n_targets; ++i) {
-    args.n_slices = std::max(args.n_slices, matvec_slices(args.targets[i].w.dtype, args.targets[i].w.k));
-  }
   int grid = 0;
   for (int i = 0; i < (args.mode == MatvecMode::linear ? args.n_targets : 1); ++i) {
     args.targets[i].first_block = grid;
-    const int pairs = n_pairs(args.mode, args.targets[i].w.m), per_block = pairs_per_block(args.n_slices);
+    const int pairs = n_pairs(args.mode, args.targets[i].w.m), per_block = pairs_per_block(args.slice_bits);
     grid += (pairs + per_block - 1) / per_block;
   }
   for (int b = 0; b < grid; ++b) {
     const int target = target_of_block(args, b), block = b - args.targets[target].first_block;
     std::map<int, std::vector<float>> sums;  // by pair
     for (int warp = 0; warp < kMatvecWarps; ++warp) {
-      const WarpShare share = warp_share(block, warp, args.n_slices);
+      const WarpShare share = warp_share(block, warp, args.slice_bits);
       std::vector<float>& pair = sums[share.pair];
       pair.resize(2 * N);
       for (int lane = 0; lane < 32; ++lane) {
@@ -61,7 +58,8 @@ TEST_P(CudaMatvec, EqualsTheDequantizedProduct) {
   const DType dtype = GetParam();
   const int block = static_cast<int>(dtype_info(dtype).block_elements);
   for (const auto& [m, k] : {std::pair{1, 32}, {7, 256}, {30, 1024}, {5, 4352}}) {
-    const int cols = block == 1 ? k + (m == 7 ? 3 : 0) : std::max(block, k / block * block);  // odd rows of floats too
+    const int cols =
+        block == 1 ? k + (m == 7 ? 3 : 0) : std::max(block, k / block * block);  // odd rows of floats too
     const HostWeight w(dtype, m, cols, 1, rng);
     for (const int n : {1, 2, 3, 8}) {
       const HostInput x(n, cols, rng);
@@ -72,6 +70,7 @@ TEST_P(CudaMatvec, EqualsTheDequantizedProduct) {
       MatvecArgs args;
       args.targets[0] = {w.device, bias.data(), y.data(), y.data(), 0};
       args.n_targets = 1;
+      args.slice_bits = n == 1 ? 2 : n == 2 ? 1 : 0;
       args.input = x.input();
       args.n = n;
       run(args);
@@ -86,7 +85,8 @@ TEST_P(CudaMatvec, GluReadsBothMatricesTogether) {
   const HostWeight gate(dtype, m, k, 1, rng), up(dtype, m, k, 1, rng);
   const HostInput x(n, k, rng);
   const std::vector<float> bias = normals(m, rng);
-  for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
+  for (Activation activation :
+       {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
     std::vector<float> y(n * m, NAN), expected(n * m);
     for (int t = 0; t < n; ++t) {
       for (int r = 0; r < m; ++r) {
@@ -110,10 +110,12 @@ TEST_P(CudaMatvec, GluReadsBothMatricesTogether) {
 TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
   const DType dtype = GetParam();
   const int n = 3, n_used = 2, n_expert = 4, m = 256, k = 512;
-  const HostWeight gate(dtype, m, k, n_expert, rng), up(dtype, m, k, n_expert, rng), down(dtype, k, m, n_expert, rng);
+  const HostWeight gate(dtype, m, k, n_expert, rng), up(dtype, m, k, n_expert, rng),
+      down(dtype, k, m, n_expert, rng);
   const HostInput x(n, k, rng);
   const int ids[n][n_used] = {{3, 0}, {1, 2}, {2, 3}};
-  std::vector<float> route, h(n * n_used * m, NAN), residual = normals(n * k, rng), y(n * k, NAN), expected = residual;
+  std::vector<float> route, h(n * n_used * m, NAN), residual = normals(n * k, rng), y(n * k, NAN),
+                                                    expected = residual;
   for (int t = 0; t < n; ++t) {
     for (int id : ids[t]) route.push_back(std::bit_cast<float>(id));
     for (int i = 0; i < n_used; ++i) route.push_back(0.25f + 0.5f * static_cast<float>(i));
@@ -121,8 +123,9 @@ TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
   const auto each_thread = [&](const MatvecArgs& args, int slot, int token, int chosen, int pairs) {
     for (int pair = 0; pair < pairs; ++pair) {
       float sums[2] = {};
-      for (int slice = 0; slice < args.n_slices; ++slice) {
-        for (int lane = 0; lane < 32; ++lane) expert_lane_sums(args, token, chosen, {pair, slice}, lane, sums);
+      for (int slice = 0; slice < 1 << args.slice_bits; ++slice) {
+        for (int lane = 0; lane < 32; ++lane)
+          expert_lane_sums(args, token, chosen, {pair, slice}, lane, sums);
       }
       store_pair(args, 0, pair, slot, sums[0], sums[1]);
     }
@@ -135,7 +138,7 @@ TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
   args.route = route.data();
   args.n = n;
   args.n_used = n_used;
-  args.n_slices = 2;
+  args.slice_bits = 1;
   args.mode = MatvecMode::experts_glu;
   for (int s = 0; s < n * n_used; ++s) each_thread(args, s, s / n_used, s % n_used, n_pairs(args.mode, m));
   const HostInput hidden(n * n_used, m, h);
@@ -143,7 +146,8 @@ TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
     for (int i = 0; i < n_used; ++i) {
       const int s = t * n_used + i;
       for (int r = 0; r < m; ++r) {
-        const float want = activate(Activation::silu, x.dot(gate, ids[t][i], r, t)) * x.dot(up, ids[t][i], r, t);
+        const float want =
+            activate(Activation::silu, x.dot(gate, ids[t][i], r, t)) * x.dot(up, ids[t][i], r, t);
         ASSERT_NEAR(h[s * m + r], want, 1e-3f * (1.0f + std::fabs(want)));
       }
       for (int r = 0; r < k; ++r) {
@@ -170,7 +174,8 @@ TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
   std::vector<std::unique_ptr<HostWeight>> weights;
   std::vector<std::vector<float>> y, expected;
   MatvecArgs args;
-  for (const auto& [dtype, m] : {std::pair{DType::Q4_K, 33}, {DType::Q6_K, 1}, {DType::F16, 8}, {DType::Q8_0, 17}}) {
+  for (const auto& [dtype, m] :
+       {std::pair{DType::Q4_K, 33}, {DType::Q6_K, 1}, {DType::F16, 8}, {DType::Q8_0, 17}}) {
     const HostWeight& w = *weights.emplace_back(std::make_unique<HostWeight>(dtype, m, k, 1, rng));
     y.emplace_back(2 * m, NAN);
     expected.emplace_back(2 * m);
@@ -185,18 +190,19 @@ TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
 
 // Lanes of the warps of a pair take every piece once, and every pair has its warps.
 TEST(CudaMatvecShares, CoverEveryPieceOnce) {
-  for (int n_slices : {1, 2, 4}) {
+  for (int bits : {0, 1, 2}) {
     std::multiset<std::pair<int, int>> seen;
     for (int block = 0; block < 3; ++block) {
       for (int warp = 0; warp < kMatvecWarps; ++warp) {
-        const WarpShare share = warp_share(block, warp, n_slices);
+        const WarpShare share = warp_share(block, warp, bits);
         for (int lane = 0; lane < 32; ++lane) {
-          for (int piece = 32 * share.slice + lane; piece < 300; piece += 32 * n_slices) seen.insert({share.pair, piece});
+          for (int piece = 32 * share.slice + lane; piece < 300; piece += 32 << bits)
+            seen.insert({share.pair, piece});
         }
       }
     }
-    ASSERT_EQ(seen.size(), static_cast<size_t>(3 * pairs_per_block(n_slices) * 300));
-    for (int pair = 0; pair < 3 * pairs_per_block(n_slices); ++pair) {
+    ASSERT_EQ(seen.size(), static_cast<size_t>(3 * pairs_per_block(bits) * 300));
+    for (int pair = 0; pair < 3 * pairs_per_block(bits); ++pair) {
       for (int piece = 0; piece < 300; ++piece) ASSERT_EQ(seen.count({pair, piece}), 1u);
     }
   }

@@ -98,7 +98,8 @@ struct HostInput {
   // Row r of matrix `mat` with token t, with the input as the weight's dtype has it.
   float dot(const HostWeight& w, int mat, int r, int t) const {
     const DType dtype = w.device.dtype;
-    const std::vector<float>& from = is_quantized(dtype) ? rounded[static_cast<size_t>(encoding_of(dtype))] : x;
+    const std::vector<float>& from =
+        is_quantized(dtype) ? rounded[static_cast<size_t>(encoding_of(dtype))] : x;
     double sum = 0;
     for (int i = 0; i < k; ++i) {
       sum += static_cast<double>(w.values[(static_cast<size_t>(mat) * w.device.m + r) * k + i]) *
@@ -120,12 +121,14 @@ struct HostInput {
     auto* meta = reinterpret_cast<BlockMeta*>(q + activation_q_bytes(n, k));
     for (int64_t i = 0; i < static_cast<int64_t>(n) * k; i += columns) {
       uint32_t max_bits = 0;
-      for (int j = 0; j < columns; ++j) max_bits = std::max(max_bits, std::bit_cast<uint32_t>(x[i + j]) & 0x7fffffffu);
+      for (int j = 0; j < columns; ++j)
+        max_bits = std::max(max_bits, std::bit_cast<uint32_t>(x[i + j]) & 0x7fffffffu);
       const BlockScaling scaling = block_scaling(max_bits);
       for (int j = 0; j < columns; ++j) {
         const int64_t token = (i + j) / k, column = (i + j) % k, block = column / 32, at = column % 32;
         const int value = quantize_value(x[i + j], scaling);
-        q[activation_at(token, static_cast<int>(at / 16), block, n_blocks) + at % 16] = static_cast<std::byte>(value);
+        q[activation_at(token, static_cast<int>(at / 16), block, n_blocks) + at % 16] =
+            static_cast<std::byte>(value);
         BlockMeta& m = meta[token * n_blocks + block];
         if (at == 0) m = {scaling.scale, {0, 0}};
         m.sums[at / 16] = static_cast<int16_t>(m.sums[at / 16] + value);
@@ -136,7 +139,8 @@ struct HostInput {
 };
 
 // Equal but for the order of float sums: error of the whole under 1e-5 of the whole.
-inline void expect_near(const std::vector<float>& got, const std::vector<float>& expected, std::string_view what) {
+inline void expect_near(const std::vector<float>& got, const std::vector<float>& expected,
+                        std::string_view what) {
   ASSERT_EQ(got.size(), expected.size());
   double error = 0, norm = 0;
   for (size_t i = 0; i < got.size(); ++i) {

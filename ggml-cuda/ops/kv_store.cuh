@@ -1,0 +1,73 @@
+// Storing rows into the cache: a warp a row (a token's keys or values of one head), 32 elements at a time: coalesced
+// floats in, one quantized block or 64 to 128 contiguous bytes out.
+#pragma once
+
+#include "ggml-cuda/ops/kv_rows.h"
+#include "ggml-cuda/ops/rows.cuh"
+#include "gguf/blocks.h"
+
+namespace tandem::cuda {
+
+// What is stored, and where: keys or values of a layer.
+struct Pool {
+  const float* from;  // [n_tokens, n_head_kv * head_dim]
+  std::byte* to;      // rows of row_bytes
+  DType dtype;
+  int head_dim;
+  int64_t row_bytes;
+};
+
+inline Pool make_pool(const float* from, std::byte* to, DType dtype, int64_t head_dim) {
+  TANDEM_CHECK(dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::Q8_0 ||
+               dtype == DType::Q4_0);
+  return {from, to, dtype, static_cast<int>(head_dim), static_cast<int64_t>(row_bytes(dtype, head_dim))};
+}
+
+// Of 32 elements, one a lane, the first of largest magnitude; 0 when all are 0 or NaN.
+__device__ inline float largest_of_warp(float x) {
+  const float magnitude = fabsf(x);
+  const unsigned bits = magnitude > 0.0f ? __float_as_uint(magnitude) : 0;  // ordered as the floats are
+  const unsigned most = __reduce_max_sync(kAllLanes, bits);
+  const float largest = __shfl_sync(kAllLanes, x, __ffs(__ballot_sync(kAllLanes, bits == most)) - 1);
+  return most == 0 ? 0.0f : largest;
+}
+
+__device__ inline void store_block(BlockQ8_0* to, float x, int lane) {
+  const float d = q8_0_scale(largest_of_warp(x));
+  to->qs[lane] = static_cast<int8_t>(q8_0_level(x, inverse_or_zero(d)));
+  if (lane == 0) to->d = scale_to_half(d);
+}
+
+__device__ inline void store_block(BlockQ4_0* to, float x, int lane) {
+  const float d = q4_0_scale(largest_of_warp(x));
+  const int level = q4_0_level(x, inverse_or_zero(d));
+  const int upper = __shfl_down_sync(kAllLanes, level, QK / 2);
+  if (lane < QK / 2) to->qs[lane] = static_cast<uint8_t>(level | upper << 4);
+  if (lane == 0) to->d = scale_to_half(d);
+}
+
+// All lanes of a warp store row `row` (n_tokens * n_head_kv of them) as row `target` of the pool.
+__device__ inline void store_row(const Pool& pool, int64_t row, int64_t target) {
+  const float* from = pool.from + row * pool.head_dim;
+  std::byte* to = pool.to + target * pool.row_bytes;
+  const int lane = threadIdx.x % kWarp;
+  for (int first = 0; first < pool.head_dim; first += kWarp) {
+    const int i = first + lane;
+    const bool inside = i < pool.head_dim;  // always, for quantized rows
+    const float x = inside ? from[i] : 0.0f;
+    switch (pool.dtype) {
+      case DType::Q8_0: store_block(reinterpret_cast<BlockQ8_0*>(to) + first / QK, x, lane); break;
+      case DType::Q4_0: store_block(reinterpret_cast<BlockQ4_0*>(to) + first / QK, x, lane); break;
+      case DType::F16:
+        if (inside) reinterpret_cast<fp16_t*>(to)[i] = float_to_half(x);
+        break;
+      case DType::BF16:
+        if (inside) reinterpret_cast<bf16_t*>(to)[i] = float_to_bfloat(x);
+        break;
+      default:
+        if (inside) reinterpret_cast<float*>(to)[i] = x;
+    }
+  }
+}
+
+}  // namespace tandem::cuda

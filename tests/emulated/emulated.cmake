@@ -1,0 +1,40 @@
+# emulated_gpu_tests: the tests of GPUs, on kernels that run on the host. translate.py makes C++ of the CUDA device's own
+# sources, the files beside it are the GPU that they believe in. Needs neither nvcc nor a GPU.
+find_package(Python3 COMPONENTS Interpreter)
+if(NOT Python3_Interpreter_FOUND OR TANDEM_SANITIZE OR TANDEM_FUZZ)  # fibers and the sanitizers do not mix
+  return()
+endif()
+set(emulated ${CMAKE_SOURCE_DIR}/tests/emulated)
+set(translated ${CMAKE_BINARY_DIR}/emulated)
+file(GLOB_RECURSE cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ggml-cuda/*.h ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cuh
+  ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cu ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cpp)
+set(translated_sources)
+foreach(file ${cuda_files})
+  file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR} ${file})
+  if(name MATCHES "\\.(cu|cpp)$" AND NOT name STREQUAL "ggml-cuda/cublas.cpp")  # the emulator has its own
+    string(REGEX REPLACE "\\.cu$" ".cpp" name ${name})
+    list(APPEND translated_sources ${translated}/${name})
+  endif()
+endforeach()
+add_custom_command(OUTPUT ${translated_sources}
+  COMMAND Python3::Interpreter ${emulated}/translate.py ${CMAKE_SOURCE_DIR}/ggml-cuda ${translated}/ggml-cuda
+  DEPENDS ${emulated}/translate.py ${cuda_files} COMMENT "Translating the CUDA device for the emulator" VERBATIM)
+
+file(GLOB emulator_sources CONFIGURE_DEPENDS ${emulated}/*.cpp)
+add_library(tandem_emulated_cuda STATIC ${translated_sources} ${emulator_sources})
+target_compile_options(tandem_emulated_cuda PRIVATE -include ${emulated}/emulator.h -Wno-unknown-pragmas
+  -Wno-sign-compare -Wno-shadow -fsanitize=alignment,bounds -fno-sanitize-recover=all)
+target_link_options(tandem_emulated_cuda INTERFACE -fsanitize=alignment,bounds)
+target_include_directories(tandem_emulated_cuda BEFORE PUBLIC ${translated} ${emulated}/include)
+target_include_directories(tandem_emulated_cuda PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+target_link_libraries(tandem_emulated_cuda PUBLIC tandem_device tandem_graph tandem_gguf tandem_base)
+
+file(GLOB gpu_test_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/gpu/*.cpp)
+add_executable(emulated_gpu_tests ${gpu_test_sources})
+target_sources(emulated_gpu_tests PRIVATE $<TARGET_OBJECTS:tandem_test_support>)
+target_include_directories(emulated_gpu_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+set(rooms ${TANDEM_ROOMS})
+list(REMOVE_ITEM rooms tandem_cuda)
+target_link_libraries(emulated_gpu_tests PRIVATE tandem_emulated_cuda ${rooms} GTest::gmock GTest::gtest_main)
+target_compile_definitions(emulated_gpu_tests PRIVATE TANDEM_EMULATED_GPU)
+gtest_discover_tests(emulated_gpu_tests TEST_PREFIX emulated. DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)

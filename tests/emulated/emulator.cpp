@@ -1,0 +1,211 @@
+// Blocks and their threads: fibers that are switched where threads wait.
+#include "emulated/emulator.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "emulated/threads.h"
+
+namespace emulator {
+
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;
+constexpr unsigned kMaxThreads = 1024;
+constexpr size_t kSharedBytes = 228 << 10;
+
+alignas(1024) std::byte shared_memory[kSharedBytes];
+
+enum class State { ready, at_warp, at_block, done };
+
+struct Fiber {
+  jmp_buf resume;
+  ucontext_t start;
+  bool started = false;
+  State state = State::ready;
+  dim3 index;
+  int number = 0;  // in the block
+  uint64_t n_exchanges = 0;
+  AsyncCopies copies;
+};
+
+struct Warp {
+  Words words[2][32];  // of this exchange and the one before
+};
+
+std::vector<Fiber> fibers(kMaxThreads);
+std::vector<Warp> warps(kMaxThreads / 32);
+std::byte* stacks = nullptr;
+jmp_buf scheduler;
+Fiber* current = nullptr;
+const std::function<void()>* body = nullptr;
+unsigned n_threads = 0;
+uint32_t order_seed = 1;
+std::vector<const void*> poisoned;  // shared variables of this block
+
+void enter() {
+  (*body)();
+  current->state = State::done;
+  _longjmp(scheduler, 1);
+}
+
+void resume(Fiber& fiber) {
+  current = &fiber;
+  now.thread = fiber.index;
+  if (_setjmp(scheduler)) return;
+  if (fiber.started) _longjmp(fiber.resume, 1);
+  fiber.started = true;
+  setcontext(&fiber.start);
+}
+
+void wait(State state) {
+  current->state = state;
+  if (!_setjmp(current->resume)) _longjmp(scheduler, 1);
+}
+
+void prepare_fibers(dim3 block) {
+  if (!stacks) {
+    stacks = static_cast<std::byte*>(mmap(nullptr, kStackBytes * kMaxThreads, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (stacks == MAP_FAILED) fail("no memory for stacks");
+  }
+  n_threads = block.x * block.y * block.z;
+  for (unsigned i = 0; i < n_threads; ++i) {
+    Fiber& fiber = fibers[i];
+    fiber.started = false;
+    fiber.state = State::ready;
+    fiber.index = dim3(i % block.x, i / block.x % block.y, i / (block.x * block.y));
+    fiber.number = static_cast<int>(i);
+    fiber.n_exchanges = 0;
+    fiber.copies = {};
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = stacks + kStackBytes * i;
+    fiber.start.uc_stack.ss_size = kStackBytes;
+    fiber.start.uc_link = nullptr;
+    makecontext(&fiber.start, enter, 0);
+  }
+}
+
+unsigned draw() {
+  order_seed = order_seed * 1664525u + 1013904223u;
+  return order_seed >> 8;
+}
+
+// Those of fibers first .. end - 1 that can run, in an order that changes.
+void run_ready(unsigned first, unsigned end) {
+  const unsigned count = end - first, from = draw() % count, step = draw() & 1 ? 1 : count - 1;
+  for (unsigned i = 0, at = from; i < count; ++i, at = (at + step) % count) {
+    if (fibers[first + at].state == State::ready) resume(fibers[first + at]);
+  }
+}
+
+// Lets a warp go on whose lanes have all come to the same point. False where they wait for the block, or have ended.
+bool release_warp(unsigned first, unsigned end) {
+  unsigned n_waiting = 0, n_done = 0;
+  for (unsigned i = first; i < end; ++i) {
+    n_waiting += fibers[i].state == State::at_warp;
+    n_done += fibers[i].state == State::done;
+  }
+  if (n_waiting == 0) return false;
+  if (n_waiting + n_done < end - first) fail("lanes of a warp wait for each other at different points");
+  if (n_done > 0) fail("a lane that has ended is waited for by its warp");
+  for (unsigned i = first; i < end; ++i) fibers[i].state = State::ready;
+  return true;
+}
+
+// Runs every warp up to the block's next barrier: one after the other, or in step.
+void run_warps() {
+  const unsigned n_warps = (n_threads + 31) / 32, from = draw() % n_warps;
+  const bool in_step = draw() & 1;
+  bool again = true;
+  while (again) {
+    again = false;
+    for (unsigned i = 0; i < n_warps; ++i) {
+      const unsigned first = (from + i) % n_warps * 32, end = std::min(first + 32, n_threads);
+      do {
+        run_ready(first, end);
+      } while (release_warp(first, end) && (!in_step || (again = true, false)));
+    }
+  }
+}
+
+// Lets all go on when all have come to the barrier.
+bool release_block() {
+  bool released = false;
+  for (unsigned i = 0; i < n_threads; ++i) {
+    if (fibers[i].state != State::at_block) continue;
+    fibers[i].state = State::ready;
+    released = true;
+  }
+  return released;
+}
+
+void run_block(const Shape& shape, dim3 index) {
+  now.block = index;
+  poisoned.clear();
+  std::memset(shared_memory, 0xff, std::min(kSharedBytes, shape.shared_bytes + 64));
+  prepare_fibers(shape.block);
+  do {
+    run_warps();
+  } while (release_block());
+}
+
+}  // namespace
+
+void fail(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fprintf(stderr, "emulated GPU: ");
+  vfprintf(stderr, format, arguments);
+  fprintf(stderr, " (block %u %u %u, thread %u %u %u)\n", now.block.x, now.block.y, now.block.z, now.thread.x,
+          now.thread.y, now.thread.z);
+  va_end(arguments);
+  abort();
+}
+
+int lane() { return current->number % 32; }
+void wait_for_block() { wait(State::at_block); }
+void wait_for_warp() { wait(State::at_warp); }
+void* dynamic_shared() { return shared_memory; }
+void poison_shared(void* variable, size_t n_bytes) {
+  if (std::find(poisoned.begin(), poisoned.end(), variable) != poisoned.end()) return;
+  poisoned.push_back(variable);
+  std::memset(variable, 0xff, n_bytes);
+}
+AsyncCopies& async_copies() { return current->copies; }
+
+// Two sets of words take turns: a lane can be at most one exchange ahead of one that still reads.
+const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words) {
+  if (mask != 0xffffffffu) fail("an exchange of some lanes of a warp only");
+  if (n_threads % 32 != 0) fail("an exchange in a block that is not of whole warps");
+  auto& set = warps[static_cast<size_t>(current->number / 32)].words[current->n_exchanges++ % 2];
+  std::copy(words.begin(), words.end(), set[lane()].word);
+  wait_for_warp();
+  return set;
+}
+
+void run_kernel(const Shape& shape, const std::function<void()>& kernel) {
+  if (current) fail("a kernel within a kernel");
+  body = &kernel;
+  now.block_dim = shape.block;
+  now.grid_dim = shape.grid;
+  const dim3 grid = shape.grid;
+  const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z;
+  const bool last_first = draw() & 1;
+  for (uint64_t i = 0; i < n_blocks; ++i) {
+    const uint64_t at = last_first ? n_blocks - 1 - i : i;
+    run_block(shape, dim3(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                          static_cast<unsigned>(at / grid.x / grid.y)));
+  }
+  current = nullptr;
+}
+
+}  // namespace emulator

@@ -1,0 +1,26 @@
+// What the parts of the emulator share.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "emulated/emulator.h"
+
+namespace emulator {
+
+// Asynchronous copies of a thread into shared memory: they happen when they are waited for, no earlier.
+struct AsyncCopies {
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t n_bytes, n_zeros;
+  };
+  std::vector<Copy> open;                  // not in a group yet
+  std::deque<std::vector<Copy>> groups;  // oldest first
+};
+AsyncCopies& async_copies();  // of the thread that runs
+
+// Runs all blocks to their end.
+void run_kernel(const Shape& shape, const std::function<void()>& kernel);
+
+}  // namespace emulator

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Makes C++ for an ordinary compiler of the CUDA device's sources, to be run by the emulator beside this script.
+
+    translate.py FROM TO     translates every source and header of FROM (ggml-cuda/) into the folder TO
+
+What only nvcc understands becomes calls of emulator.h: launches in triple angle brackets, shared memory, and inline
+PTX. All else, kernels included, stays as it is. Files that did not change keep their time.
+"""
+
+import pathlib
+import re
+import sys
+
+SUFFIXES = {".h": ".h", ".cuh": ".cuh", ".cu": ".cpp", ".cpp": ".cpp"}
+
+
+def closing(text, opening):
+    """Index of the bracket that closes the one at `opening`; strings are skipped."""
+    depth, i = 0, opening
+    while i < len(text):
+        if text[i] == '"':
+            i = string_end(text, i) - 1
+        elif text[i] in "([{":
+            depth += 1
+        elif text[i] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return i
+        i += 1
+    raise ValueError(f"unbalanced brackets: {text[opening:opening + 80]}")
+
+
+def string_end(text, begin):
+    end = begin + 1
+    while text[end] != '"':
+        end += 2 if text[end] == "\\" else 1
+    return end + 1
+
+
+def skip_space(text, i):
+    while text[i].isspace():
+        i += 1
+    return i
+
+
+def parse_asm(body):
+    """The instruction and the operands [(section, constraint, expression)] of what stands between asm's brackets."""
+    i, instruction, operands, section = skip_space(body, 0), "", [], 0
+    body += " \0"
+    while body[i] == '"':
+        end = string_end(body, i)
+        instruction += body[i + 1:end - 1]
+        i = skip_space(body, end)
+    while body[i] != "\0":
+        if body[i] == ":":
+            section += 1
+            i = skip_space(body, i + 1)
+        elif body[i] == ",":
+            i = skip_space(body, i + 1)
+        elif body[i] == '"':
+            end = string_end(body, i)
+            constraint = body[i + 1:end - 1]
+            i = skip_space(body, end)
+            expression = None
+            if body[i] == "(":
+                end = closing(body, i)
+                expression = body[i + 1:end]
+                i = skip_space(body, end + 1)
+            operands.append((section, constraint, expression))
+        else:
+            raise ValueError(f"asm: {body}")
+    return instruction, operands
+
+
+def translate_asm(text):
+    pattern = re.compile(r"\basm\s*(?:volatile\s*)?\(")
+    out, at = "", 0
+    for match in iter(lambda: pattern.search(text, at), None):
+        end = closing(text, match.end() - 1)
+        instruction, operands = parse_asm(text[match.end():end])
+        arguments = []
+        for section, constraint, expression in operands:
+            if section == 3:
+                continue
+            kind = "output" if section == 1 else "input"
+            if "+" in constraint:
+                kind = "in_out"
+            arguments.append(f"::emulator::{kind}({expression})")
+        out += text[at:match.start()] + f'::emulator::ptx("{instruction}", {{{", ".join(arguments)}}})'
+        at = end + 1
+    return out + text[at:]
+
+
+def translate_launches(text):
+    # The kernel is what stands on the line before the brackets.
+    pattern = re.compile(r"^([ \t]*)([\w.:<>, ]+?)<<<(.*?)>>>\s*\(", re.M | re.S)
+    return pattern.sub(r"\1::emulator::at(\3).launch(\2, ", text)
+
+
+def translate_shared(text):
+    pattern = re.compile(r"extern __shared__\s+(?:__align__\(\d+\)\s*)?([\w:]+)\s+(\w+)\[\];")
+    text = pattern.sub(r"\1* \2 = static_cast<\1*>(::emulator::dynamic_shared());", text)
+    pattern = re.compile(r"__shared__\s+([\w:]+)\s+(\w+)((?:\[[^;]*\])?);")
+    return pattern.sub(r"static \1 \2\3; ::emulator::poison_shared(&\2, sizeof \2);", text)
+
+
+def translate(text):
+    return translate_asm(translate_launches(translate_shared(text)))
+
+
+def main():
+    source, target = map(pathlib.Path, sys.argv[1:])
+    for path in sorted(source.rglob("*")):
+        if path.suffix not in SUFFIXES:
+            continue
+        to = target / path.relative_to(source).with_suffix(SUFFIXES[path.suffix])
+        text = f'#line 1 "{path}"\n' + translate(path.read_text())
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if not to.exists() or to.read_text() != text:
+            to.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
