@@ -83,13 +83,18 @@ FeedForward DecoderReader::gated_ffn(Activation activation) {
   const Hparams& h = hparams_;
   FeedForward f;
   f.activation = activation;
-  if (w_.has("ffn_gate.weight")) {
-    f.gate = linear("ffn_gate", h.n_ff, h.n_embd);
-    f.up = linear("ffn_up", h.n_ff, h.n_embd);
-  } else {  // one matrix, the gate's rows first
-    f.gate.w = w_.rows_of("ffn_up.weight", {2 * h.n_ff, 0, h.n_ff}, h.n_embd);
-    f.up.w = w_.rows_of("ffn_up.weight", {2 * h.n_ff, h.n_ff, h.n_ff}, h.n_embd);
-  }
+  f.gate = linear("ffn_gate", h.n_ff, h.n_embd);
+  f.up = linear("ffn_up", h.n_ff, h.n_embd);
+  f.down = linear("ffn_down", h.n_embd, h.n_ff);
+  return f;
+}
+
+FeedForward DecoderReader::fused_ffn(Activation activation) {
+  const Hparams& h = hparams_;
+  FeedForward f;
+  f.activation = activation;
+  f.gate.w = w_.rows_of("ffn_up.weight", {2 * h.n_ff, 0, h.n_ff}, h.n_embd);
+  f.up.w = w_.rows_of("ffn_up.weight", {2 * h.n_ff, h.n_ff, h.n_ff}, h.n_embd);
   f.down = linear("ffn_down", h.n_embd, h.n_ff);
   return f;
 }

@@ -15,7 +15,7 @@ std::unique_ptr<Architecture> load_phi3(const ModelSource& source) {
     l.attention = r.attention();  // attn_qkv
     l.attention.op.window = window;
     l.ffn_norm = r.norm("ffn_norm");
-    l.ffn = r.gated_ffn(Activation::silu);  // both halves in ffn_up
+    l.ffn = r.fused_ffn(Activation::silu);
   }
   return make_decoder(std::move(spec));
 }

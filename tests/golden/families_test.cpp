@@ -51,9 +51,9 @@ class Families : public testing::TestWithParam<std::string> {
     double rms() const { return std::sqrt(squares / of); }
   };
 
-  Deviation deviation(const std::string& path, int64_t n_ubatch) const {
+  Deviation deviation(const std::string& path, int64_t n_ubatch, cpu::Isa isa = cpu::best_isa()) const {
     const auto model = Model::load(path);
-    const auto device = cpu::make_cpu_device({2, 2});
+    const auto device = cpu::make_cpu_device({2, 2, isa});
     SessionOptions options;
     options.n_ctx = family_.n_ctx();
     options.n_ubatch = n_ubatch;
@@ -104,6 +104,9 @@ TEST_P(Families, LogitsAreThoseOfTransformers) {
   const double tolerance = has_dtype(path, DType::MXFP4) ? 3e-2 : 1e-3;
   for (const int64_t n_ubatch : {512, 1, 7, 33}) {
     EXPECT_LT(deviation(path, n_ubatch).worst, tolerance) << "-ub " << n_ubatch;
+  }
+  for (const cpu::Isa isa : cpu::supported_isas()) {
+    EXPECT_LT(deviation(path, 20, isa).worst, tolerance) << cpu::isa_name(isa);
   }
   EXPECT_LT(deviation(convert(OutType::BF16), 7).rms(), 2e-2);
   EXPECT_LT(deviation(convert(OutType::Q8_0), 7).rms(), 5e-2);

@@ -75,7 +75,7 @@ TEST_P(Moe, ThreadsMicroBatchesIsasAndDevicesAgree) {
   EXPECT_EQ(logits({host.get(), &sim}, 32, placement), logits({host.get()}, 32));
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, Moe, testing::Values(DType::F32, DType::Q8_0, DType::Q4_0),
+INSTANTIATE_TEST_SUITE_P(DTypes, Moe, testing::Values(DType::F32, DType::Q8_0, DType::Q4_0, DType::MXFP4),
                          [](const auto& param_info) { return std::string(dtype_name(param_info.param)); });
 
 }  // namespace

@@ -84,6 +84,16 @@ void TinyModel::write(const std::string& path) const {
   writer.finish();
 }
 
+TinyModel read_model(const GgufFile& file) {
+  TinyModel model;
+  for (const Metadata::Entry& entry : file.metadata().entries()) model.metadata.set(entry.key, entry.value);
+  for (const TensorInfo& t : file.tensors()) {
+    std::vector<int64_t> dims(t.dims, t.dims + t.n_dims);
+    model.tensors[std::string(t.name)] = {t.dtype, std::move(dims), {t.data, t.data + t.n_bytes}};
+  }
+  return model;
+}
+
 TinyModel tiny_llama(const TinyShape& s, uint64_t seed) {
   TinyModel model;
   Metadata& m = model.metadata;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gguf/dtype.h"
+#include "gguf/file.h"
 #include "gguf/metadata.h"
 
 namespace tandem::test {
@@ -32,6 +33,9 @@ struct TinyShape {
   bool tied = false;
   DType dtype = DType::F32;  // of the matrices
 };
+
+// What a file holds. The metadata refers to the file's memory, which must outlive it.
+TinyModel read_model(const GgufFile& file);
 
 // Architecture llama with a SentencePiece vocabulary: <unk> <s> </s>, 256 byte tokens, then letters.
 TinyModel tiny_llama(const TinyShape& shape = {}, uint64_t seed = 1);

@@ -1,0 +1,175 @@
+// Files of every family with one thing wrong: a tensor missing or of another shape, a hyperparameter missing, zero, out
+// of range, of another type or not a number. Each is refused with one sentence that names it, or does no harm.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "engine/model.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "support/tiny_model.h"
+#include "tools/convert/convert.h"
+
+namespace tandem {
+namespace {
+
+using test::TinyModel;
+using testing::HasSubstr;
+
+class BadFamily : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    test::family_folder(test::load_family(GetParam())).write(directory_.path("hf"));
+    tools::ConvertOptions options;
+    options.n_threads = 1;
+    const std::string path = directory_.path("good.gguf");
+    write_conversion(tools::plan_conversion(directory_.path("hf"), options), options, path);
+    file_.emplace(path, OpenOptions{});
+    good_ = test::read_model(*file_);
+    prefix_ = file_->metadata().get<std::string>("general.architecture") + ".";
+  }
+
+  // What loading says; empty when the model is loaded.
+  std::string refusal(const TinyModel& model) const {
+    const std::string path = directory_.path("bad.gguf");
+    model.write(path);
+    try {
+      Model::load(path);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::bad_file) << e.what();
+      EXPECT_THAT(e.what(), HasSubstr("bad.gguf"));
+      EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
+      return e.what();
+    }
+    return "";
+  }
+
+  template <class T>
+  std::string with(const std::string& key, T value) const {
+    TinyModel model = good_;
+    model.metadata.set(key, Value(value));
+    return refusal(model);
+  }
+
+  // Keys of the family's hyperparameters whose values are of this type.
+  std::vector<std::string> keys(ValueType type) const {
+    std::vector<std::string> result;
+    for (const Metadata::Entry& e : file_->metadata().entries()) {
+      if (e.key.starts_with(prefix_) && e.value.type() == type) result.push_back(e.key);
+    }
+    return result;
+  }
+
+  test::TempDir directory_;
+  std::optional<GgufFile> file_;
+  TinyModel good_;
+  std::string prefix_;
+};
+
+// A file without them is another good model: one without biases or factors, or with tied embeddings.
+bool is_optional(const std::string& name) {
+  return name.ends_with(".bias") || name == "output.weight" || name.starts_with("rope_");
+}
+
+TEST_P(BadFamily, MissingTensors) {
+  EXPECT_EQ(refusal(good_), "");
+  for (const auto& [name, tensor] : good_.tensors) {
+    TinyModel model = good_;
+    model.tensors.erase(name);
+    const std::string message = refusal(model);
+    if (is_optional(name)) continue;
+    // Where one matrix for queries, keys and values is missing, three are looked for.
+    EXPECT_THAT(message, HasSubstr(name.ends_with("attn_qkv.weight") ? "attn_q.weight" : name));
+  }
+}
+
+TEST_P(BadFamily, WrongShapes) {
+  for (const auto& [name, tensor] : good_.tensors) {
+    for (size_t axis = 0; axis < tensor.dims.size(); ++axis) {
+      if (name == "token_embd.weight" && axis == 1) continue;  // any number of rows that the vocabulary fits in
+      TinyModel model = good_;
+      std::vector<int64_t> dims = tensor.dims;
+      dims[axis] += axis == 0 ? 32 : 1;
+      model.add(name, DType::F32, dims, 7);
+      EXPECT_THAT(refusal(model), HasSubstr(name)) << "axis " << axis;
+    }
+  }
+}
+
+TEST_P(BadFamily, Counts) {
+  for (const std::string& key : keys(ValueType::u32)) {
+    const bool may_be_zero = key.ends_with(".vocab_size") || key == "phi3.attention.sliding_window" ||
+                             key == "llama.expert_count";  // nobody's business; no window; no mixture
+    const std::string zero = with(key, uint32_t{0});
+    if (!may_be_zero) EXPECT_THAT(zero, HasSubstr(key));
+    if (key == "llama.expert_count") EXPECT_THAT(zero, HasSubstr("ffn_gate.weight"));
+    if (!key.ends_with(".vocab_size")) EXPECT_THAT(with(key, "many"), HasSubstr(key));
+    with(key, uint32_t{4000000000u});  // refused by some, a large context to others
+    with(key, uint32_t{1});
+    with(key, uint32_t{7});
+    TinyModel model = good_;
+    model.metadata.remove(key);
+    const std::string message = refusal(model);
+    // What is then taken for granted may be right, or disagree with a tensor or with another key.
+    if (!message.empty()) EXPECT_THAT(message, testing::AnyOf(HasSubstr("metadata " + prefix_), HasSubstr("tensor"))) << key;
+  }
+}
+
+TEST_P(BadFamily, Numbers) {
+  for (const std::string& key : keys(ValueType::f32)) {
+    for (float value : {std::nanf(""), std::numeric_limits<float>::infinity(), -1e30f}) {
+      EXPECT_THAT(with(key, value), HasSubstr(key)) << value;
+    }
+    EXPECT_THAT(with(key, "large"), HasSubstr(key));
+  }
+  // Those that tiny models do without.
+  for (const char* suffix : {"rope.scaling.yarn_log_multiplier", "rope.scaling.attn_factor"}) {
+    EXPECT_THAT(with(prefix_ + suffix, std::nanf("")), HasSubstr(suffix));
+  }
+  EXPECT_THAT(with(prefix_ + "rope.scaling.type", "cubic"), HasSubstr("rope.scaling.type"));
+}
+
+TEST_P(BadFamily, HeadsThatDoNotDivide) {
+  EXPECT_THAT(with(prefix_ + "attention.head_count_kv", uint32_t{3}), HasSubstr("divisor"));
+  if (!file_->metadata().has(prefix_ + "attention.key_length")) {
+    EXPECT_THAT(with(prefix_ + "attention.head_count", uint32_t{5}), HasSubstr("divisor"));
+  }
+}
+
+// One of each architecture, and both kinds of llama.
+INSTANTIATE_TEST_SUITE_P(All, BadFamily,
+                         testing::Values("llama_tied_bias", "mixtral", "mistral3", "qwen2", "qwen2_moe", "qwen3",
+                                         "qwen3_moe", "gemma2", "gemma3_scaled_rope", "phi3_longrope_long", "granite",
+                                         "smollm3", "olmo2", "gpt_oss"),
+                         [](const auto& param_info) { return param_info.param; });
+
+// What one family alone has.
+class BadOne : public BadFamily {};
+
+TEST_P(BadOne, WindowPatterns) {
+  const std::string key = prefix_ + "attention.sliding_window_pattern";
+  EXPECT_EQ(with(key, uint32_t{3}), "");
+  EXPECT_EQ(with(key, std::vector<uint8_t>(static_cast<size_t>(file_->metadata().get<int64_t>(prefix_ + "block_count")))), "");
+  EXPECT_THAT(with(key, std::vector<uint8_t>(1)), HasSubstr("sliding_window_pattern"));
+  EXPECT_THAT(with(key, std::vector<std::string>{"yes"}), HasSubstr("sliding_window_pattern"));
+  EXPECT_THAT(with(key, "every sixth"), HasSubstr("sliding_window_pattern"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Windows, BadOne, testing::Values("gemma2", "gemma3", "gpt_oss"),
+                         [](const auto& param_info) { return param_info.param; });
+
+class BadMistral3 : public BadFamily {};
+
+TEST_P(BadMistral3, TemperatureNeedsWholeHeads) {
+  EXPECT_THAT(with(prefix_ + "rope.dimension_count", uint32_t{16}), HasSubstr("rope.dimension_count"));
+  EXPECT_THAT(with(prefix_ + "attention.temperature_length", uint32_t{0}), HasSubstr("temperature_length"));
+}
+
+INSTANTIATE_TEST_SUITE_P(One, BadMistral3, testing::Values("mistral3"));
+
+}  // namespace
+}  // namespace tandem
