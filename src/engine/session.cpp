@@ -11,17 +11,6 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
-
-KvConfig kv_config(const Model& model, const SessionOptions& options) {
-  KvConfig config;
-  config.k_dtype = options.k_dtype;
-  config.v_dtype = options.v_dtype;
-  config.n_ctx = options.n_ctx;
-  for (int i = 0; i < model.hparams().n_layer; ++i) config.layers.push_back(model.architecture().kv_shape(i));
-  return config;
-}
-
 // No NaN and no +infinity. (-infinity is how some models rule out a token.)
 bool all_usable(std::span<const float> row) {
   bool usable = true;
@@ -34,31 +23,19 @@ bool all_usable(std::span<const float> row) {
 Session::Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options,
                  const Explain& before_allocation)
     : model_(model), devices_(std::move(devices)), options_(options) {
-  const Hparams& h = model.hparams();
-  if (options_.n_ctx <= 0) options_.n_ctx = h.n_ctx_train;
+  if (options_.n_ctx <= 0) options_.n_ctx = model.hparams().n_ctx_train;
   options_.n_batch = std::clamp<int64_t>(options_.n_batch, 1, options_.n_ctx);
   options_.n_ubatch = std::clamp<int64_t>(options_.n_ubatch, 1, options_.n_batch);
-  const KvConfig config = kv_config(model, options_);
-  check_kv_config(config);
-
-  ShapeClass shape;
-  shape.max_blocks = ceil_div(config.n_ctx, config.block_size);
-  Graph decode = model.architecture().build(shape);
-  shape.max_tokens = options_.n_ubatch;
-  if (options_.all_logits) {
-    const auto n_fit = static_cast<int64_t>(kMaxLogitsBytes / (static_cast<size_t>(h.n_vocab) * sizeof(float)));
-    shape.max_outputs = std::clamp<int64_t>(n_fit, 1, options_.n_ubatch);
-  }
-  Graph prefill = model.architecture().build(shape);
-  place({&decode, &prefill}, config, before_allocation);
+  SessionGraphs graphs = place(before_allocation);
+  const ShapeClass shape = graphs.prefill.shape;
 
   std::vector<int> device_of_layer;
   for (const LayerPlacement& layer : fit_.placement.layers) device_of_layer.push_back(layer.kv);
-  cache_ = std::make_unique<KvCache>(config, devices_, device_of_layer);
-  sequence_ = std::make_unique<KvSequence>(cache_->pool(), config.block_size);
+  cache_ = std::make_unique<KvCache>(graphs.kv, devices_, device_of_layer);
+  sequence_ = std::make_unique<KvSequence>(cache_->pool(), graphs.kv.block_size);
   executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers());
-  decode_ = executor_->compile(std::move(decode));
-  prefill_ = executor_->compile(std::move(prefill));
+  decode_ = executor_->compile(std::move(graphs.decode));
+  prefill_ = executor_->compile(std::move(graphs.prefill));
 
   const auto n = static_cast<size_t>(options_.n_ubatch);
   tokens_.reserve(static_cast<size_t>(std::min<int64_t>(options_.n_ctx, 1 << 20)));
@@ -69,16 +46,32 @@ Session::Session(const Model& model, std::vector<Device*> devices, const Session
   block_table_.assign(static_cast<size_t>(shape.max_blocks), 0);
 }
 
-void Session::place(const std::vector<const Graph*>& graphs, const KvConfig& kv, const Explain& before_allocation) {
-  const FitRequest request{model_.architecture(), model_.weights(), devices_, options_.offload, kv, graphs};
+// Chooses what is open and says what was chosen.
+SessionGraphs Session::place(const Explain& before_allocation) {
+  const SessionShape asked{options_.n_ctx, options_.n_ubatch, options_.k_dtype, options_.v_dtype, options_.all_logits};
+  PlanRequest plan{model_.architecture(), model_.weights(), devices_, options_.offload, asked};
+  plan.ubatch_is_free = options_.ubatch_is_free;
+  plan.kv_dtype_is_free = options_.kv_dtype_is_free;
+  plan.rates = options_.rates;
   if (options_.placement.layers.empty()) {
-    fit_ = fit(request);
-  } else {
+    SessionPlan best = std::move(plan_session(plan).front());
+    plan.shape = best.shape;
+    fit_ = std::move(best.fit);
+    options_.n_ubatch = plan.shape.n_ubatch;
+    options_.k_dtype = plan.shape.k_dtype;
+    options_.v_dtype = plan.shape.v_dtype;
+  }
+  SessionGraphs graphs = session_graphs(model_.architecture(), plan.shape);
+  const std::vector<const Graph*> both = graphs.both();
+  if (!options_.placement.layers.empty()) {
     fit_.placement = options_.placement;
-    fit_.bytes = footprint(graphs, devices_, fit_.placement, kv);
+    fit_.bytes = footprint(both, devices_, fit_.placement, graphs.kv);
   }
   for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: %s", fallback.c_str());
-  if (before_allocation) before_allocation(explain(request, fit_));
+  if (before_allocation) {
+    before_allocation(explain({plan.architecture, plan.weights, plan.devices, plan.flags, graphs.kv, both, plan.rates}, fit_));
+  }
+  return graphs;
 }
 
 // Programs before the executor that made them, sequences before their cache.

@@ -13,7 +13,7 @@
 #include "exec/executor.h"
 #include "kv/cache.h"
 #include "kv/sequence.h"
-#include "plan/fit.h"
+#include "plan/session_plan.h"
 
 namespace tandem {
 
@@ -25,6 +25,10 @@ struct SessionOptions {
   bool all_logits = false;  // evaluate() will be used: logits of every token are kept room for
   Placement placement;      // empty: by `offload`
   OffloadFlags offload;     // with devices[1..]: what goes there
+  // How fast the devices are; empty: not known, and what `offload` leaves open is as much on GPUs as fits.
+  std::vector<DeviceRates> rates;
+  bool ubatch_is_free = false;    // with rates: a smaller n_ubatch may be chosen
+  bool kv_dtype_is_free = false;  // with rates: a quantized cache may be chosen
 };
 
 class Session {
@@ -63,7 +67,7 @@ class Session {
   const Fit& placement() const { return fit_; }
 
  private:
-  void place(const std::vector<const Graph*>& graphs, const KvConfig& kv, const Explain& before_allocation);
+  SessionGraphs place(const Explain& before_allocation);
   std::span<const float> step(Program& program, std::span<const int32_t> tokens, int64_t n_outputs);
   void check_tokens(std::span<const int32_t> tokens) const;
   void check_finite(std::span<const float> logits, int64_t n_rows) const;
