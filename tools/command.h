@@ -15,5 +15,6 @@ void add_tokenize(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_quantize(CLI::App& app);
+void add_plan(CLI::App& app);
 
 }  // namespace tandem::tools

@@ -18,7 +18,7 @@ namespace {
 
 // The one place where a command is registered, in the order of the help page.
 constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,    add_perplexity, add_inspect,
-                                            add_tokenize, add_quantize, add_synth};
+                                            add_tokenize, add_quantize, add_plan,     add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);

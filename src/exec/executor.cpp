@@ -23,10 +23,16 @@ Program::Program(Executor& executor, Graph graph, Partition partition)
   executor_.programs_.push_back(this);
 }
 
-Program::~Program() { std::erase(executor_.programs_, this); }
+Program::~Program() {
+  std::erase(executor_.programs_, this);
+}
 
 Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv)
-    : devices_(std::move(devices)), placement_(std::move(placement)), kv_(std::move(kv)), residency_(devices_), stream_(devices_) {
+    : devices_(std::move(devices)),
+      placement_(std::move(placement)),
+      kv_(std::move(kv)),
+      residency_(devices_),
+      stream_(devices_) {
   TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
 }
@@ -43,7 +49,8 @@ std::unique_ptr<Program> Executor::compile(Graph graph) {
   Partition partition = partition_graph(graph, placement_, static_cast<int>(devices_.size()));
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));
   for (size_t d = 0; d < devices_.size(); ++d) {
-    program->slots_.push_back(slot_needs(program->graph_, program->partition_, placement_, *devices_[d], static_cast<int>(d)));
+    program->slots_.push_back(
+        slot_needs(program->graph_, program->partition_, placement_, *devices_[d], static_cast<int>(d)));
   }
   program->schedule_ = schedule_stream(program->partition_, program->slots_);
   const Partition& p = program->partition_;
@@ -79,8 +86,8 @@ void Executor::check_supported(const Graph& graph) const {
   }
 }
 
-// A larger arena moves: programs that were bound to the old one are unbound and bound again when they next run (also
-// when the larger one could not be had).
+// A larger arena moves: programs that were bound to the old one are unbound and bound again when they next
+// run (also when the larger one could not be had).
 void Executor::grow_arena(size_t d, size_t n_bytes) {
   Arena& arena = arenas_[d];
   if (n_bytes <= arena.n_bytes) return;
@@ -122,7 +129,8 @@ void Executor::bind(Program& program) {
   }
   for (const Stage& stage : partition.stages) {
     const auto d = static_cast<size_t>(stage.device);
-    program.plans_.push_back(devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
+    program.plans_.push_back(
+        devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
   }
 }
 
@@ -152,7 +160,8 @@ void Executor::run_stages(Program& program, const StepShape& shape) {
     if (stage.device == 0) settle_host_reads();
     if (stage.group >= 0) stream_.join(stage.device, program.turn_of(stage).slot);
     devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], shape);
-    if (stage.group >= 0 && program.turn_of(stage).last_stage == i) pass_slot_on(program, program.turn_of(stage), stage.device);
+    if (stage.group >= 0 && program.turn_of(stage).last_stage == i)
+      pass_slot_on(program, program.turn_of(stage), stage.device);
   }
 }
 
@@ -213,7 +222,8 @@ void Executor::transfer(const Program& program, const Transfer& t, const StepSha
 
 // Copies into a device read host memory asynchronously; before the host writes there again they must be over.
 void Executor::settle_host_reads() {
-  for (int d : reading_host_) devices_[static_cast<size_t>(d)]->wait(devices_[static_cast<size_t>(d)]->record());
+  for (int d : reading_host_)
+    devices_[static_cast<size_t>(d)]->wait(devices_[static_cast<size_t>(d)]->record());
   reading_host_.clear();
 }
 

@@ -1,6 +1,6 @@
-// Executor: runs graphs under a placement. compile() cuts a graph into segments, plans and allocates what it needs;
-// run() feeds the inputs, runs the stages in order with the copies between them, and returns the logits. Nothing is
-// allocated in run().
+// Executor: runs graphs under a placement. compile() cuts a graph into segments, plans and allocates what it
+// needs; run() feeds the inputs, runs the stages in order with the copies between them, and returns the
+// logits. Nothing is allocated in run().
 //
 // An executor and its programs belong to one thread. Devices outlive it.
 #pragma once
@@ -25,7 +25,7 @@ struct StepInputs {
 
 // Bytes that run() copied between devices, for reports and tests. Streamed weights are counted apart.
 struct TransferStats {
-  uint64_t n_bytes = 0;   // activations only
+  uint64_t n_bytes = 0;  // activations only
   uint64_t n_copies = 0;
 };
 
@@ -37,7 +37,8 @@ class Executor {
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv);
   ~Executor();
 
-  // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not support.
+  // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
+  // support.
   std::unique_ptr<Program> compile(Graph graph);
 
   // Runs a step; the logits, [n_outputs, n_vocab], stay valid until the next run.
@@ -75,11 +76,11 @@ class Executor {
   std::vector<std::vector<KvLayer>> kv_;
   WeightResidency residency_;
   WeightStream stream_;
-  std::vector<Arena> arenas_;         // one a device, shared by all programs
+  std::vector<Arena> arenas_;  // one a device, shared by all programs
   std::vector<Program*> programs_;
-  std::vector<std::byte> staging_;    // for copies between two devices neither of which is the host
-  std::vector<float> logits_;         // when the logits are made on another device
-  std::vector<int> reading_host_;     // devices that may still be reading host activations
+  std::vector<std::byte> staging_;  // for copies between two devices neither of which is the host
+  std::vector<float> logits_;       // when the logits are made on another device
+  std::vector<int> reading_host_;   // devices that may still be reading host activations
   TransferStats transfers_;
 };
 

@@ -17,7 +17,8 @@ class Partitioner {
       : graph_(graph), placement_(placement), n_devices_(static_cast<size_t>(n_devices)) {
     made_on_.assign(graph.tensors.size(), kInput);
     valid_.assign(n_devices_, std::vector<bool>(graph.tensors.size(), false));
-    lifetimes_.assign(n_devices_, std::vector<BufferLifetime>(graph.tensors.size(), BufferLifetime{0, -1, -1}));
+    lifetimes_.assign(n_devices_,
+                      std::vector<BufferLifetime>(graph.tensors.size(), BufferLifetime{0, -1, -1}));
   }
 
   Partition run() {
@@ -138,8 +139,8 @@ class Partitioner {
   const Placement& placement_;
   size_t n_devices_;
   int32_t stage_begin_ = 0;
-  std::vector<int> made_on_;                          // [TensorId] device of the producer
-  std::vector<std::vector<bool>> valid_;              // [device][TensorId] the value is there
+  std::vector<int> made_on_;                            // [TensorId] device of the producer
+  std::vector<std::vector<bool>> valid_;                // [device][TensorId] the value is there
   std::vector<std::vector<BufferLifetime>> lifetimes_;  // [device][storage TensorId]
   Partition result_;
 };

@@ -19,8 +19,8 @@ SlotNeeds SlotNeeds::united(const SlotNeeds& other) const {
   return {std::max(n_slots, other.n_slots), std::max(slot_bytes, other.slot_bytes)};
 }
 
-SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement, const Device& device,
-                     int number) {
+SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
+                     const Device& device, int number) {
   SlotNeeds needs;
   for (const StreamGroup& group : partition.groups) {
     if (group.device != number) continue;
@@ -47,7 +47,8 @@ StreamSchedule schedule_stream(const Partition& partition, std::span<const SlotN
     }
   }
   for (size_t i = 0; i < partition.stages.size(); ++i) {
-    if (partition.stages[i].group >= 0) schedule.turns[static_cast<size_t>(partition.stages[i].group)].last_stage = i;
+    if (partition.stages[i].group >= 0)
+      schedule.turns[static_cast<size_t>(partition.stages[i].group)].last_stage = i;
   }
   return schedule;
 }

@@ -1,9 +1,9 @@
-// WeightStream: the slots that streamed layers pass through. A device has a few, all of one size; the layers that a
-// program streams to it take them in turn, and a layer is on its way into a slot as soon as the one that had it has been
-// computed. Owns the slots.
+// WeightStream: the slots that streamed layers pass through. A device has a few, all of one size; the layers
+// that a program streams to it take them in turn, and a layer is on its way into a slot as soon as the one
+// that had it has been computed. Owns the slots.
 //
-// Which layer a slot holds is remembered from step to step, also between programs, so nothing is brought in twice while
-// it is still there.
+// Which layer a slot holds is remembered from step to step, also between programs, so nothing is brought in
+// twice while it is still there.
 #pragma once
 
 #include <span>
@@ -24,11 +24,11 @@ struct SlotNeeds {
   size_t n_bytes() const { return n_slots * slot_bytes; }
   SlotNeeds united(const SlotNeeds& other) const;
 };
-SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement, const Device& device,
-                     int number);
+SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
+                     const Device& device, int number);
 
-// Which slot each group of a partition has, and whom it goes to afterwards: the groups of a device take its slots in turn,
-// and after the last one the first ones, for the next step.
+// Which slot each group of a partition has, and whom it goes to afterwards: the groups of a device take its
+// slots in turn, and after the last one the first ones, for the next step.
 struct StreamSchedule {
   struct Turn {
     size_t slot = 0;
@@ -63,7 +63,9 @@ class WeightStream {
   // After a failure nobody knows what the slots hold.
   void forget();
 
-  uint64_t fetched_bytes() const { return fetched_bytes_; }  // since the beginning, as they lie on the devices
+  uint64_t fetched_bytes() const {
+    return fetched_bytes_;
+  }  // since the beginning, as they lie on the devices
 
  private:
   struct Slot {

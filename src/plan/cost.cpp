@@ -9,7 +9,8 @@ namespace {
 double weight_bytes(const Graph& graph, const Node& node) {
   double n_bytes = 0;
   for (TensorId id : node.inputs) {
-    if (id != kNoTensor && graph.tensor(id).weight) n_bytes += static_cast<double>(graph.tensor(id).n_bytes());
+    if (id != kNoTensor && graph.tensor(id).weight)
+      n_bytes += static_cast<double>(graph.tensor(id).n_bytes());
   }
   return n_bytes;
 }
@@ -32,15 +33,15 @@ double rows_of(const Tensor& t, const StepLoad& load) {
 
 NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvConfig& kv) {
   const double n = static_cast<double>(load.n_tokens);
-  double seen = static_cast<double>(load.n_past) + n;                         // positions that are read
-  double pairs = n * (static_cast<double>(load.n_past) + (n + 1) / 2);        // of a query and a position
+  double seen = static_cast<double>(load.n_past) + n;                   // positions that are read
+  double pairs = n * (static_cast<double>(load.n_past) + (n + 1) / 2);  // of a query and a position
   if (op.window > 0) {
     seen = std::min(seen, static_cast<double>(op.window) + n);
     pairs = std::min(pairs, n * static_cast<double>(op.window));
   }
-  const double position_bytes = static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) +
-                                                    row_bytes(kv.v_dtype, op.head_dim_v)) *
-                                static_cast<double>(op.n_head_kv);
+  const double position_bytes =
+      static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) + row_bytes(kv.v_dtype, op.head_dim_v)) *
+      static_cast<double>(op.n_head_kv);
   return {seen * position_bytes,
           2 * pairs * static_cast<double>(op.n_head) * static_cast<double>(op.head_dim_k + op.head_dim_v)};
 }
@@ -49,7 +50,8 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
 NodeWork moe_work(const Graph& graph, const Node& node, const MoeFfnOp& op, double n) {
   const double share = static_cast<double>(op.n_used) / static_cast<double>(op.n_expert);
   const double touched = 1 - std::pow(1 - share, n);
-  return {touched * weight_bytes(graph, node), 2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node)};
+  return {touched * weight_bytes(graph, node),
+          2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node)};
 }
 
 // When the host and the devices are done with what they were given.
@@ -58,7 +60,12 @@ class Timeline {
   Timeline(const Graph& graph, const Partition& partition, const Placement& placement,
            std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
            const StepLoad& load)
-      : graph_(graph), partition_(partition), rates_(rates), load_(load), at_(devices.size()), bus_(devices.size()) {
+      : graph_(graph),
+        partition_(partition),
+        rates_(rates),
+        load_(load),
+        at_(devices.size()),
+        bus_(devices.size()) {
     for (size_t d = 0; d < devices.size(); ++d) {
       needs_.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
       fetched_.emplace_back(needs_[d].n_slots, 0.0);
@@ -168,6 +175,8 @@ StepCost step_cost(const Graph& graph, const Partition& partition, const Placeme
   return {timeline.host_s() - two, timeline.bus_s()};
 }
 
-double Prediction::work_seconds() const { return 512 / prefill_tokens_per_s + 128 / decode_tokens_per_s; }
+double Prediction::work_seconds() const {
+  return 512 / prefill_tokens_per_s + 128 / decode_tokens_per_s;
+}
 
 }  // namespace tandem

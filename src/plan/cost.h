@@ -1,7 +1,8 @@
-// The cost model: how long a step takes under a placement, before anything runs. A node takes the time that its bytes
-// need at the device's reading speed or its operations at its arithmetic speed, whichever is longer; a segment adds a
-// latency, a transfer its bytes over the bus; and a streamed layer cannot begin before its weights have come. Who waits
-// for whom is followed through the schedule that the executor keeps to.
+// The cost model: how long a step takes under a placement, before anything runs. A node takes the time that
+// its bytes need at the device's reading speed or its operations at its arithmetic speed, whichever is
+// longer; a segment adds a latency, a transfer its bytes over the bus; and a streamed layer cannot begin
+// before its weights have come. Who waits for whom is followed through the schedule that the executor keeps
+// to.
 //
 // Pure functions; any thread.
 #pragma once

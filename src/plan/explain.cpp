@@ -62,18 +62,19 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       continue;
     }
     const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
-    text += format("%-8d %-34s %-10s %s %s%s\n", layer, where.c_str(),
-                   weights.has_experts ? name(p.experts).c_str() : "-", name(p.kv).c_str(),
-                   mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str(), streamed_text(r, p).c_str());
+    text +=
+        format("%-8d %-34s %-10s %s %s%s\n", layer, where.c_str(),
+               weights.has_experts ? name(p.experts).c_str() : "-", name(p.kv).c_str(),
+               mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str(), streamed_text(r, p).c_str());
   }
-  text += format("\n%-8s %14s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache", "activations",
-                 "staging", "scratch", "total", "free");
+  text += format("\n%-8s %14s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache",
+                 "activations", "staging", "scratch", "total", "free");
   for (size_t d = 0; d < r.devices.size(); ++d) {
     const DeviceBytes& b = fit.bytes.devices[d];
-    text +=
-        format("%-8s %14s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(),
-               mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(), mib(b.staging).c_str(), mib(b.scratch).c_str(),
-               mib(b.total()).c_str(), mib(r.devices[d]->memory_info().free_bytes).c_str());
+    text += format("%-8s %14s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(),
+                   mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(),
+                   mib(b.staging).c_str(), mib(b.scratch).c_str(), mib(b.total()).c_str(),
+                   mib(r.devices[d]->memory_info().free_bytes).c_str());
   }
   text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
   const BusBytes& bus = fit.bytes.per_token;

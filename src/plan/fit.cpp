@@ -8,7 +8,9 @@
 namespace tandem {
 namespace {
 
-std::string gib(size_t bytes) { return format("%.2f GiB", static_cast<double>(bytes) / (1 << 30)); }
+std::string gib(size_t bytes) {
+  return format("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+}
 
 // Moves what its device cannot run to the host: nodes of weights by their weights, attention with the layer's
 // cache.
@@ -46,20 +48,27 @@ Prediction predict(const FitRequest& r, const Placement& placement) {
   return p;
 }
 
-// The first device whose budget a fit is over; none: the number of devices.
-size_t first_too_small(const FitRequest& r, const Fit& fit) {
-  for (size_t d = 0; d < r.devices.size(); ++d) {
+// The first device from `from` on whose budget a fit is over; none: the number of devices.
+size_t first_too_small(const FitRequest& r, const Fit& fit, size_t from = 0) {
+  for (size_t d = from; d < r.devices.size(); ++d) {
     if (fit.bytes.devices[d].total() > 0 && device_needs(fit, d) > device_budget(r, d)) return d;
   }
   return r.devices.size();
 }
 
-bool fits(const FitRequest& r, const Fit& fit) { return first_too_small(r, fit) == r.devices.size(); }
+bool fits_gpus(const FitRequest& r, const Fit& fit) {
+  return first_too_small(r, fit, 1) == r.devices.size();
+}
+bool fits(const FitRequest& r, const Fit& fit) {
+  return first_too_small(r, fit) == r.devices.size();
+}
 
-int64_t n_most(const FitRequest& r) { return r.architecture.hparams().n_layer + 1; }
+int64_t n_most(const FitRequest& r) {
+  return r.architecture.hparams().n_layer + 1;
+}
 
-// The most layers on GPUs that satisfy a predicate. More layers need more memory, but for an arena that may shrink:
-// when halving has found a number, the next ones are tried too.
+// The most layers on GPUs that satisfy a predicate. More layers need more memory, but for an arena that may
+// shrink: when halving has found a number, the next ones are tried too.
 template <class Ok>
 int64_t most_layers(int64_t n_most, const Ok& ok) {
   int64_t low = -1, high = n_most + 1;  // low is fine, high is not
@@ -78,31 +87,37 @@ int64_t layers_by_share(const FitRequest& r) {
   size_t total = 0;
   for (const Weight& w : r.weights) total += w.n_bytes();
   return std::max<int64_t>(0, most_layers(n_most(r), [&](int64_t n) {
-    const Placement placement = place(r.architecture, r.weights, r.devices, r.flags, n);
-    const Partition partition = partition_graph(*r.graphs[0], placement, static_cast<int>(r.devices.size()));
-    size_t resident = 0, host = 0;
-    for (size_t d = 1; d < r.devices.size(); ++d) {
-      for (TensorId id : partition.weights[d]) resident += r.graphs[0]->tensor(id).weight->n_bytes();
-    }
-    for (const StreamGroup& group : partition.groups) {
-      for (TensorId id : group.weights) host += r.graphs[0]->tensor(id).weight->n_bytes();
-    }
-    if (r.flags.gpu_weights_percent) {
-      return static_cast<double>(resident) <= *r.flags.gpu_weights_percent / 100 * static_cast<double>(total);
-    }
-    return static_cast<double>(host) >= *r.flags.cpu_offload_gib * (1 << 30);
-  }));
+                             const Placement placement =
+                                 place(r.architecture, r.weights, r.devices, r.flags, n);
+                             const Partition partition =
+                                 partition_graph(*r.graphs[0], placement, static_cast<int>(r.devices.size()));
+                             size_t resident = 0, host = 0;
+                             for (size_t d = 1; d < r.devices.size(); ++d) {
+                               for (TensorId id : partition.weights[d])
+                                 resident += r.graphs[0]->tensor(id).weight->n_bytes();
+                             }
+                             for (const StreamGroup& group : partition.groups) {
+                               for (TensorId id : group.weights)
+                                 host += r.graphs[0]->tensor(id).weight->n_bytes();
+                             }
+                             if (r.flags.gpu_weights_percent) {
+                               return static_cast<double>(resident) <=
+                                      *r.flags.gpu_weights_percent / 100 * static_cast<double>(total);
+                             }
+                             return static_cast<double>(host) >= *r.flags.cpu_offload_gib * (1 << 30);
+                           }));
 }
 
 // One way to fill in the flags, with as many layers on GPUs as fit; nothing when none does.
 void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) {
   const bool share = r.flags.gpu_weights_percent || r.flags.cpu_offload_gib;
   if (r.flags.n_gpu_layers || share) {
-    choice.n_gpu_layers = share ? layers_by_share(r) : std::clamp<int64_t>(*r.flags.n_gpu_layers, 0, n_most(r));
+    choice.n_gpu_layers =
+        share ? layers_by_share(r) : std::clamp<int64_t>(*r.flags.n_gpu_layers, 0, n_most(r));
   } else {
     choice.n_gpu_layers = most_layers(n_most(r), [&](int64_t n) {
       choice.n_gpu_layers = n;
-      return fits(r, fit_with(r, choice));
+      return fits_gpus(r, fit_with(r, choice));  // the host's part only shrinks
     });
   }
   if (choice.n_gpu_layers < 0) return;
@@ -120,7 +135,8 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   if (!f.kv_on_host && !f.n_kv_layers_gpu) kv = {false, true};
   std::vector<int64_t> moe{said.n_cpu_moe};
   const int64_t n_layer = r.architecture.hparams().n_layer;
-  if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0) moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
+  if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
+    moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
   std::vector<Streaming> streaming{said.streaming};
   if (said.streaming == Streaming::none && f.stream == StreamMode::automatic) {
     streaming = {Streaming::none, Streaming::prefill, Streaming::always};
@@ -162,18 +178,29 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
   return text + " would fit";
 }
 
+// When host memory is all that is missing: how much is needed at the least.
+void check_host_budget(const FitRequest& r) {
+  if (!r.flags.budgets.max_ram) return;
+  OffloadFlags unlimited = r.flags;
+  unlimited.budgets.max_ram.reset();
+  size_t minimum = SIZE_MAX;
+  for (const Fit& f : all_fits({r.architecture, r.weights, r.devices, unlimited, r.kv, r.graphs, r.rates})) {
+    minimum = std::min(minimum, device_needs(f, 0));
+  }
+  if (minimum == SIZE_MAX) return;
+  throw_error(ErrorCode::out_of_memory,
+              "--max-ram: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed", minimum,
+              gib(minimum).c_str(), *r.flags.budgets.max_ram, gib(*r.flags.budgets.max_ram).c_str());
+}
+
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
   const Fit smallest = fit_with(r, choice);
-  const size_t d = first_too_small(r, smallest);
+  const size_t d = first_too_small(r, smallest, 1);
   TANDEM_CHECK(d < r.devices.size());
-  if (d == 0) {
-    throw_error(ErrorCode::out_of_memory, "--max-ram: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed",
-                device_needs(smallest, 0), gib(device_needs(smallest, 0)).c_str(), device_budget(r, 0),
-                gib(device_budget(r, 0)).c_str());
-  }
   const char* name = r.devices[d]->info().name.c_str();
   if (!r.flags.n_gpu_layers) {
-    throw_error(ErrorCode::out_of_memory, "%s: the flags need %zu bytes there and %zu are free or allowed; %s", name,
+    throw_error(ErrorCode::out_of_memory,
+                "%s: the flags need %zu bytes there and %zu are free or allowed; %s", name,
                 device_needs(smallest, d), device_budget(r, d), advice(r, choice).c_str());
   }
   throw_error(ErrorCode::out_of_memory, "%s: -ngl %lld needs %zu bytes and %zu are free%s; %s", name,
@@ -184,7 +211,8 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
 // A budget that no layer fits into is a mistake; without one, a GPU that is too small is merely not used.
 void check_budget_holds_a_layer(const FitRequest& r) {
   const Budgets& b = r.flags.budgets;
-  if (r.devices.size() < 2 || !(b.max_vram || b.vram_utilization) || r.flags.n_gpu_layers.value_or(1) == 0) return;
+  if (r.devices.size() < 2 || !(b.max_vram || b.vram_utilization) || r.flags.n_gpu_layers.value_or(1) == 0)
+    return;
   OffloadChoice one = as_flags_say(r.flags, 1);
   one.streaming = Streaming::none;
   one.kv_on_host = true;
@@ -193,10 +221,11 @@ void check_budget_holds_a_layer(const FitRequest& r) {
   const size_t d = first_too_small(r, smallest);
   if (d == 0 || d == r.devices.size()) return;
   const size_t minimum = device_needs(smallest, d) + b.vram_overhead;
-  throw_error(ErrorCode::out_of_memory, "%s: %s cannot hold one layer: the minimum is %zu bytes (%s), of which %zu are the "
+  throw_error(ErrorCode::out_of_memory,
+              "%s: %s cannot hold one layer: the minimum is %zu bytes (%s), of which %zu are the "
               "driver's; -ngl 0 uses no GPU",
-              b.max_vram ? "--max-vram" : "--gpu-memory-utilization", r.devices[d]->info().name.c_str(), minimum,
-              gib(minimum).c_str(), b.vram_overhead);
+              b.max_vram ? "--max-vram" : "--gpu-memory-utilization", r.devices[d]->info().name.c_str(),
+              minimum, gib(minimum).c_str(), b.vram_overhead);
 }
 
 }  // namespace
@@ -240,14 +269,16 @@ std::vector<Fit> all_fits(const FitRequest& r) {
   }
   if (r.rates.empty()) return list;
   for (Fit& f : list) f.speed = predict(r, f.placement);
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Fit& a, const Fit& b) { return a.speed.work_seconds() < b.speed.work_seconds(); });
+  std::stable_sort(list.begin(), list.end(), [](const Fit& a, const Fit& b) {
+    return a.speed.work_seconds() < b.speed.work_seconds();
+  });
   // What needs the same time and memory is the same: where everything fits, there is nothing to stream.
   list.erase(std::unique(list.begin(), list.end(),
                          [&](const Fit& a, const Fit& b) {
                            return a.speed.work_seconds() == b.speed.work_seconds() &&
                                   device_needs(a, 0) == device_needs(b, 0) &&
-                                  device_needs(a, r.devices.size() - 1) == device_needs(b, r.devices.size() - 1);
+                                  device_needs(a, r.devices.size() - 1) ==
+                                      device_needs(b, r.devices.size() - 1);
                          }),
              list.end());
   return list;
@@ -256,7 +287,7 @@ std::vector<Fit> all_fits(const FitRequest& r) {
 Fit fit(const FitRequest& r) {
   std::vector<Fit> list = all_fits(r);
   if (!list.empty()) return std::move(list.front());
-  if (r.devices.size() < 2) throw_too_small(r, {});
+  check_host_budget(r);
   const int64_t n = r.flags.n_gpu_layers ? std::clamp<int64_t>(*r.flags.n_gpu_layers, 0, n_most(r)) : 0;
   throw_too_small(r, as_flags_say(r.flags, n));
 }

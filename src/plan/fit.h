@@ -1,7 +1,7 @@
-// Fitting a session into the devices' memory: what the user left open is filled in so that the predicted time is the
-// shortest, or, where nobody knows how fast the devices are, so that most layers are on GPUs. What the user set is
-// kept. Throws Error(out_of_memory) that says what is needed, what there is, and what would fit; Error(usage) for
-// flags that contradict each other.
+// Fitting a session into the devices' memory: what the user left open is filled in so that the predicted time
+// is the shortest, or, where nobody knows how fast the devices are, so that most layers are on GPUs. What the
+// user set is kept. Throws Error(out_of_memory) that says what is needed, what there is, and what would fit;
+// Error(usage) for flags that contradict each other.
 #pragma once
 
 #include "plan/cost.h"
@@ -32,18 +32,20 @@ struct Fit {
 
 // The best fit. GPUs whose number of layers the user left open keep budgets.vram_overhead free.
 Fit fit(const FitRequest& request);
-// Every way to fill in what is open, each with as many layers on GPUs as fit, the fastest first. Empty when none fits.
+// Every way to fill in what is open, each with as many layers on GPUs as fit, the fastest first. Empty when
+// none fits.
 std::vector<Fit> all_fits(const FitRequest& request);
 // With exactly this choice, whether it fits or not.
 Fit fit_with(const FitRequest& request, const OffloadChoice& choice);
 
-// Bytes that may be allocated on a device. Host memory is limited by budgets.max_ram only: what is free there is for the
-// system to judge, which may overcommit it.
+// Bytes that may be allocated on a device. Host memory is limited by budgets.max_ram only: what is free there
+// is for the system to judge, which may overcommit it.
 size_t device_budget(const FitRequest& request, size_t device);
 // Bytes that a fit needs on a device; on the host, mapped weights included.
 size_t device_needs(const Fit& fit, size_t device);
 
-// The table of --explain: where everything lives, its bytes, what crosses the bus for a token, and how fast it will be.
+// The table of --explain: where everything lives, its bytes, what crosses the bus for a token, and how fast
+// it will be.
 std::string explain(const FitRequest& request, const Fit& fit);
 
 }  // namespace tandem

@@ -76,7 +76,8 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
     }
     if (g == 0) result.per_token.weights = streamed_bytes(graph, partition, devices, needs);
     for (const StreamGroup& group : partition.groups) {
-      for (TensorId id : group.weights) weights[0].insert(graph.tensor(id).weight);  // the host reads it, to send it
+      for (TensorId id : group.weights)
+        weights[0].insert(graph.tensor(id).weight);  // the host reads it, to send it
     }
     for (const Stage& stage : partition.stages) {
       const auto d = static_cast<size_t>(stage.device);

@@ -14,7 +14,7 @@ struct DeviceBytes {
   size_t weights = 0;  // copied to the device; 0 on the host, where they are mapped
   size_t kv = 0;
   size_t activations = 0;  // the arena that all programs share
-  size_t staging = 0;  // the slots that streamed layers pass through
+  size_t staging = 0;      // the slots that streamed layers pass through
   size_t scratch = 0;
   size_t total() const { return weights + kv + activations + staging + scratch; }
 };

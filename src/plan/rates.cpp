@@ -25,7 +25,7 @@ constexpr int64_t kColumns = 2048, kRows = 4096;
 constexpr int64_t kBatch = 256;
 constexpr size_t kReadBytes = size_t{96} << 20;  // of matrices: more than caches hold
 constexpr size_t kBusBytes = size_t{16} << 20;
-constexpr double kMostSeconds = 0.25;            // for one number
+constexpr double kMostSeconds = 0.25;  // for one number
 
 // Graphs of products with random-looking matrices, and the memory to run them on a device.
 class Bench {
@@ -46,16 +46,17 @@ class Bench {
     std::vector<std::vector<std::byte>> copies(device_.info().host_memory ? n_matrices : 0, data_);
     std::deque<Weight> matrices;
     for (size_t i = 0; i < n_matrices; ++i) {
-      matrices.push_back({"matrix", kDType, 1, kRows, kColumns, copies.empty() ? data_.data() : copies[i].data()});
+      matrices.push_back(
+          {"matrix", kDType, 1, kRows, kColumns, copies.empty() ? data_.data() : copies[i].data()});
     }
     ShapeClass shape;
-    shape.max_tokens = shape.max_outputs = n_tokens;
+    shape.max_tokens = n_tokens;
     GraphBuilder builder(shape);
     const TensorId x = builder.embed(&table);
     TensorId y = kNoTensor;
     for (const Weight& w : matrices) y = builder.linear(x, &w);
-    const Graph graph = builder.finish(y);
-    return seconds_of(graph, {n_tokens, n_tokens});
+    const Graph graph = builder.finish(builder.gather_outputs(y));
+    return seconds_of(graph, {n_tokens, 1});
   }
 
   double bus_bytes_per_s() {
@@ -81,7 +82,7 @@ class Bench {
       }
       addresses.push_back(alloc(t.weight ? device_.weight_bytes(*t.weight) : t.n_bytes()));
       if (t.weight) device_.upload(addresses.back(), *t.weight);
-      if (t.role == Role::input) device_.copy_in(addresses.back(), ids.data(), ids.size() * sizeof(int32_t));
+      if (t.role == Role::input) device_.copy_in(addresses.back(), ids.data(), t.n_bytes());
     }
     std::vector<int32_t> nodes;
     for (size_t i = 0; i < graph.nodes.size(); ++i) nodes.push_back(static_cast<int32_t>(i));
@@ -111,17 +112,18 @@ class Bench {
 
 constexpr double kGiga = 1e9;
 
-// The reading and arithmetic speeds that good kernels reach, taken as 0.8 and 0.4 of what the makers' data sheets say
-// of the memory and of dense products of half floats; and the bus, as 0.85 of PCIe 3, 4 or 5 with 16 lanes (T4: 3, L4:
-// 4 with 8 lanes; Macs and the like have none and are not here).
-constexpr KnownGpu gpu(std::string_view name, double gib, double gb_per_s, double tflops, double bus_gb_per_s) {
+// The reading and arithmetic speeds that good kernels reach, taken as 0.8 and 0.4 of what the makers' data
+// sheets say of the memory and of dense products of half floats; and the bus, as 0.85 of PCIe 3, 4 or 5 with
+// 16 lanes (T4: 3, L4: 4 with 8 lanes; Macs and the like have none and are not here).
+constexpr KnownGpu gpu(std::string_view name, double gib, double gb_per_s, double tflops,
+                       double bus_gb_per_s) {
   return {name, gib, {0.8 * gb_per_s * kGiga, 0.4 * tflops * 1e12, 0.85 * bus_gb_per_s * kGiga, 8e-6, 2e-6}};
 }
 constexpr KnownGpu kGpus[] = {
-    gpu("t4", 15, 320, 65, 15.8),       gpu("l4", 22.5, 300, 121, 15.8),     gpu("rtx3060", 12, 360, 51, 31.5),
-    gpu("rtx3090", 24, 936, 142, 31.5), gpu("rtx4060", 8, 272, 60, 15.8),    gpu("rtx4090", 24, 1008, 165, 31.5),
-    gpu("rtx5090", 32, 1792, 210, 63),  gpu("a10", 22.5, 600, 125, 31.5),    gpu("a100", 80, 2039, 312, 31.5),
-    gpu("l40s", 45, 864, 362, 31.5),    gpu("h100", 80, 3350, 989, 63),      gpu("h200", 141, 4800, 989, 63),
+    gpu("t4", 15, 320, 65, 15.8),       gpu("l4", 22.5, 300, 121, 15.8),  gpu("rtx3060", 12, 360, 51, 31.5),
+    gpu("rtx3090", 24, 936, 142, 31.5), gpu("rtx4060", 8, 272, 60, 15.8), gpu("rtx4090", 24, 1008, 165, 31.5),
+    gpu("rtx5090", 32, 1792, 210, 63),  gpu("a10", 22.5, 600, 125, 31.5), gpu("a100", 80, 2039, 312, 31.5),
+    gpu("l40s", 45, 864, 362, 31.5),    gpu("h100", 80, 3350, 989, 63),   gpu("h200", 141, 4800, 989, 63),
 };
 
 }  // namespace
@@ -129,7 +131,8 @@ constexpr KnownGpu kGpus[] = {
 DeviceRates measure_rates(Device& device) {
   DeviceRates rates;
   const double one = Bench(device).products(1, 1);
-  const auto n_matrices = static_cast<size_t>(static_cast<double>(kReadBytes) / static_cast<double>(Bench::matrix_bytes()));
+  const auto n_matrices =
+      static_cast<size_t>(static_cast<double>(kReadBytes) / static_cast<double>(Bench::matrix_bytes()));
   const double read = Bench(device).products(1, n_matrices);
   // A single small product is mostly what it takes to start anything at all.
   const double per_matrix = (read - one) / static_cast<double>(n_matrices - 1);
@@ -137,7 +140,8 @@ DeviceRates measure_rates(Device& device) {
   rates.stage_s = std::max(one - per_matrix, 0.0);
   const double batch = Bench(device).products(kBatch, 2) - Bench(device).products(kBatch, 1);
   rates.ops_per_s = 2.0 * kBatch * kRows * kColumns / std::max(batch, 1e-9);
-  rates.bus_bytes_per_s = device.info().host_memory ? rates.read_bytes_per_s : Bench(device).bus_bytes_per_s();
+  rates.bus_bytes_per_s =
+      device.info().host_memory ? rates.read_bytes_per_s : Bench(device).bus_bytes_per_s();
   return rates;
 }
 
@@ -163,11 +167,12 @@ std::string key_of(const std::string& device) {
 std::optional<DeviceRates> parse_rates(const std::string& text) {
   DeviceRates r;
   char rest;
-  if (std::sscanf(text.c_str(), "%lf %lf %lf %lf %lf%c", &r.read_bytes_per_s, &r.ops_per_s, &r.bus_bytes_per_s, &r.stage_s,
-                  &r.node_s, &rest) != 5) {
+  if (std::sscanf(text.c_str(), "%lf %lf %lf %lf %lf%c", &r.read_bytes_per_s, &r.ops_per_s,
+                  &r.bus_bytes_per_s, &r.stage_s, &r.node_s, &rest) != 5) {
     return std::nullopt;
   }
-  const bool usable = r.read_bytes_per_s > 0 && r.ops_per_s > 0 && r.bus_bytes_per_s > 0 && r.stage_s >= 0 && r.node_s >= 0;
+  const bool usable =
+      r.read_bytes_per_s > 0 && r.ops_per_s > 0 && r.bus_bytes_per_s > 0 && r.stage_s >= 0 && r.node_s >= 0;
   const double sum = r.read_bytes_per_s + r.ops_per_s + r.bus_bytes_per_s + r.stage_s + r.node_s;
   return usable && std::isfinite(sum) ? std::optional(r) : std::nullopt;
 }
@@ -193,12 +198,13 @@ void RatesCache::remember(const std::string& device, const DeviceRates& r) const
   for (size_t slash = path_.find('/', 1); slash != std::string::npos; slash = path_.find('/', slash + 1)) {
     mkdir(path_.substr(0, slash).c_str(), 0777);
   }
-  const std::string line = format("%.6g %.6g %.6g %.6g %.6g\t%s\n", r.read_bytes_per_s, r.ops_per_s, r.bus_bytes_per_s,
-                                  r.stage_s, r.node_s, key_of(device).c_str());
+  const std::string line = format("%.6g %.6g %.6g %.6g %.6g\t%s\n", r.read_bytes_per_s, r.ops_per_s,
+                                  r.bus_bytes_per_s, r.stage_s, r.node_s, key_of(device).c_str());
   FILE* file = std::fopen(path_.c_str(), "ae");
   const bool written = file && std::fwrite(line.data(), 1, line.size(), file) == line.size();
   if (!(file && std::fclose(file) == 0 && written)) {
-    log_verbose("%s: cannot be written, speeds will be measured again next time", printable(path_, 400).c_str());
+    log_verbose("%s: cannot be written, speeds will be measured again next time",
+                printable(path_, 400).c_str());
   }
 }
 
@@ -217,10 +223,13 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
   return list;
 }
 
-std::span<const KnownGpu> known_gpus() { return kGpus; }
+std::span<const KnownGpu> known_gpus() {
+  return kGpus;
+}
 
 const KnownGpu* find_gpu(std::string_view name) {
-  const auto found = std::find_if(std::begin(kGpus), std::end(kGpus), [&](const KnownGpu& g) { return g.name == name; });
+  const auto found =
+      std::find_if(std::begin(kGpus), std::end(kGpus), [&](const KnownGpu& g) { return g.name == name; });
   return found == std::end(kGpus) ? nullptr : found;
 }
 

@@ -1,5 +1,5 @@
-// How fast devices are: measured on those that are here, by running the ops that matter; remembered for those that were
-// measured before; from a table for GPUs that one can only plan for.
+// How fast devices are: measured on those that are here, by running the ops that matter; remembered for those
+// that were measured before; from a table for GPUs that one can only plan for.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,17 @@
 
 namespace tandem {
 
-// Measures a device in a fraction of a second, on memory of its own that is free again afterwards. What its kernels do
-// with weights of a common type is what counts, not what the hardware could. Throws what the device throws.
+// Measures a device in a fraction of a second, on memory of its own that is free again afterwards. What its
+// kernels do with weights of a common type is what counts, not what the hardware could. Throws what the
+// device throws.
 DeviceRates measure_rates(Device& device);
 
-// Measurements of this machine, a line each in a file that several processes may use. A file that cannot be read or
-// written, or a line that makes no sense, is as if nothing had been measured.
+// Measurements of this machine, a line each in a file that several processes may use. A file that cannot be
+// read or written, or a line that makes no sense, is as if nothing had been measured.
 class RatesCache {
  public:
-  // The usual place: tandem/rates under $XDG_CACHE_HOME, or under .cache in the home directory; empty: there is none.
+  // The usual place: tandem/rates under $XDG_CACHE_HOME, or under .cache in the home directory; empty: there
+  // is none.
   static std::string usual_path();
   explicit RatesCache(std::string path) : path_(std::move(path)) {}
 

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxLogitsBytes = 64u << 20;    // of all-token logits in one step
+constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
 constexpr int64_t kMostContext = int64_t{1} << 24;
 
 // The shapes that may be chosen, the one asked for first.
@@ -32,7 +32,8 @@ std::vector<SessionShape> open_shapes(const PlanRequest& r) {
   return list;
 }
 
-FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs, const std::vector<const Graph*>& both) {
+FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
+                       const std::vector<const Graph*>& both) {
   return {r.architecture, r.weights, r.devices, r.flags, graphs.kv, both, r.rates};
 }
 
@@ -85,7 +86,8 @@ SessionGraphs session_graphs(const Architecture& architecture, const SessionShap
   capacity.max_tokens = shape.n_ubatch;
   if (shape.all_logits) {
     const size_t row = static_cast<size_t>(architecture.hparams().n_vocab) * sizeof(float);
-    capacity.max_outputs = std::clamp<int64_t>(static_cast<int64_t>(kMaxLogitsBytes / row), 1, shape.n_ubatch);
+    capacity.max_outputs =
+        std::clamp<int64_t>(static_cast<int64_t>(kMaxLogitsBytes / row), 1, shape.n_ubatch);
   }
   graphs.prefill = architecture.build(capacity);
   return graphs;

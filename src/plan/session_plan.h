@@ -1,5 +1,5 @@
-// What a session will be: its graphs, and the best of its sizes and placements. Session builds what this chooses, and
-// `tandem plan` prints it, so both speak of the same bytes.
+// What a session will be: its graphs, and the best of its sizes and placements. Session builds what this
+// chooses, and `tandem plan` prints it, so both speak of the same bytes.
 #pragma once
 
 #include "plan/fit.h"
@@ -49,8 +49,8 @@ std::vector<SessionPlan> plan_session(const PlanRequest& request);
 // The fit of one shape with one choice.
 Fit fit_shape(const PlanRequest& request, const SessionShape& shape, const OffloadChoice& choice);
 
-// Memory as a line over the context: bytes = per_token * n_ctx + fixed, for the given choice, on the GPUs (or on the
-// host, where there is none).
+// Memory as a line over the context: bytes = per_token * n_ctx + fixed, for the given choice, on the GPUs (or
+// on the host, where there is none).
 struct MemoryLine {
   double bytes_per_token = 0;
   double fixed_bytes = 0;

@@ -55,12 +55,14 @@ std::string SimDevice::why_unsupported(const Graph& graph, const Node& node) con
   return cpu_->why_unsupported(graph, node);
 }
 
-MemoryInfo SimDevice::memory_info() { return {options_.memory_bytes - used_bytes_, options_.memory_bytes}; }
+MemoryInfo SimDevice::memory_info() {
+  return {options_.memory_bytes - used_bytes_, options_.memory_bytes};
+}
 
 DevicePtr SimDevice::alloc(size_t n_bytes) {
   if (n_allocs_++ == options_.fail_alloc || used_bytes_ + n_bytes > options_.memory_bytes) {
-    throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)", info_.name.c_str(),
-                n_bytes, options_.memory_bytes - used_bytes_, options_.memory_bytes);
+    throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)",
+                info_.name.c_str(), n_bytes, options_.memory_bytes - used_bytes_, options_.memory_bytes);
   }
   const size_t rounded = align_up(std::max<size_t>(n_bytes, 1), kPage);
   void* forbidden = mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -77,7 +79,8 @@ DevicePtr SimDevice::alloc(size_t n_bytes) {
 void SimDevice::free(DevicePtr address) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return runs_.n_done == runs_.n_issued && fetches_.n_done == fetches_.n_issued; });
+    changed_.wait(lock,
+                  [&] { return runs_.n_done == runs_.n_issued && fetches_.n_done == fetches_.n_issued; });
   }
   const auto it = allocations_.find(address);
   if (it == allocations_.end()) fault("free of an unknown address");
@@ -142,9 +145,10 @@ double SimDevice::bus_s(size_t n_bytes) const {
 }
 
 void SimDevice::copy(void* to, const void* from, size_t n_bytes) {
-  if (options_.copy_bytes_per_s > 0) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(n_bytes) / options_.copy_bytes_per_s));
-  }
+  const double seconds =
+      options_.copy_bytes_per_s > 0 ? static_cast<double>(n_bytes) / options_.copy_bytes_per_s : 0;
+  // Shorter than a sleep can be: not worth one.
+  if (seconds > 2e-5) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   memcpy(to, from, n_bytes);
 }
 
@@ -153,7 +157,8 @@ void SimDevice::copy_in(DevicePtr to, const void* from, size_t n_bytes) {
   const bool fails = n_copies_++ == options_.fail_copy;
   copied_bytes_ += n_bytes;
   enqueue(runs_, bus_s(n_bytes), [this, target, from, n_bytes, fails] {
-    if (fails) throw_error(ErrorCode::io, "%s: copying %zu bytes to the device failed", info_.name.c_str(), n_bytes);
+    if (fails)
+      throw_error(ErrorCode::io, "%s: copying %zu bytes to the device failed", info_.name.c_str(), n_bytes);
     copy(target, from, n_bytes);
   });
 }
@@ -163,7 +168,8 @@ void SimDevice::copy_out(void* to, DevicePtr from, size_t n_bytes) {
   const bool fails = n_copies_++ == options_.fail_copy;
   copied_bytes_ += n_bytes;
   enqueue(runs_, bus_s(n_bytes), [this, to, source, n_bytes, fails] {
-    if (fails) throw_error(ErrorCode::io, "%s: copying %zu bytes to the host failed", info_.name.c_str(), n_bytes);
+    if (fails)
+      throw_error(ErrorCode::io, "%s: copying %zu bytes to the host failed", info_.name.c_str(), n_bytes);
     copy(to, source, n_bytes);
   });
 }
@@ -196,7 +202,8 @@ Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
   fetches_.s = std::max(fetches_.s, runs_.at[after]);
   enqueue(fetches_, bus_s(n_bytes), [this, target, from = weight.data, n_bytes, after, fails] {
     block_until(runs_, after);
-    if (fails) throw_error(ErrorCode::io, "%s: fetching %zu bytes to the device failed", info_.name.c_str(), n_bytes);
+    if (fails)
+      throw_error(ErrorCode::io, "%s: fetching %zu bytes to the device failed", info_.name.c_str(), n_bytes);
     copy(target, from, n_bytes);
   });
   fetches_.at[fetches_.n_issued] = fetches_.s;

@@ -1,10 +1,12 @@
-// A device that is not there: the CPU's kernels behind an address space of their own. The addresses that it gives out
-// point into memory that nobody may touch, so any use of them by the host faults at once; the real memory lies
-// elsewhere and only the device knows where. Copies run on a thread of their own, in order with the runs, as fast as
-// a set bandwidth, and allocations, copies and runs can be made to fail. Fetches run on a second thread.
+// A device that is not there: the CPU's kernels behind an address space of their own. The addresses that it
+// gives out point into memory that nobody may touch, so any use of them by the host faults at once; the real
+// memory lies elsewhere and only the device knows where. Copies run on a thread of their own, in order with
+// the runs, as fast as a set bandwidth, and allocations, copies and runs can be made to fail. Fetches run on
+// a second thread.
 //
-// Beside the real time there is a simulated one: from how long each copy and run would take, and from what waits for
-// what, the device computes when each would begin and end. It does not depend on how busy the machine is.
+// Beside the real time there is a simulated one: from how long each copy and run would take, and from what
+// waits for what, the device computes when each would begin and end. It does not depend on how busy the
+// machine is.
 #pragma once
 
 #include <condition_variable>
@@ -22,19 +24,19 @@ namespace tandem::test {
 
 // Simulated time, in seconds. Devices that work together share the host's.
 struct SimTimes {
-  double bus_bytes_per_s = 0;  // 0: copies take no time
+  double bus_bytes_per_s = 0;                                     // 0: copies take no time
   std::function<double(const Segment&, const StepShape&)> run_s;  // none: runs take no time
-  double* host_s = nullptr;    // when the host is; none: a clock of its own
+  double* host_s = nullptr;  // when the host is; none: a clock of its own
 };
 
 struct SimOptions {
   std::string name = "SIM0";
   size_t memory_bytes = size_t{1} << 30;
-  double copy_bytes_per_s = 0;      // 0: as fast as it goes
+  double copy_bytes_per_s = 0;  // 0: as fast as it goes
   int n_threads = 1;
   cpu::Isa isa = cpu::best_isa();
-  int64_t fail_alloc = -1;          // the how-manyth alloc (from 0) throws Error(out_of_memory)
-  int64_t fail_copy = -1;           // the how-manyth copy (in, out or fetch) throws Error(io), when it is waited for
+  int64_t fail_alloc = -1;  // the how-manyth alloc (from 0) throws Error(out_of_memory)
+  int64_t fail_copy = -1;   // the how-manyth copy (in, out or fetch) throws Error(io), when it is waited for
   SimTimes times;
 };
 

@@ -27,8 +27,9 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
          "layers on GPUs: the last N, and with one more than the model has the output too", "auto",
          [&f](const std::string& value) { f.n_gpu_layers = parse_gpu_layers(value); })
       ->group(kGroup);
-  app.add_flag("--no-kv-offload,!--kv-offload", f.kv_on_host,
-               "keep the KV cache in host memory; attention runs beside it on the CPU")
+  app.add_flag_function(
+         "--no-kv-offload,!--kv-offload", [&f](int64_t n) { f.kv_on_host = n > 0; },
+         "keep the KV cache in host memory; attention runs beside it on the CPU")
       ->group(kGroup);
   choice(app, "--kv-layers-gpu", "N", "of the layers on GPUs, only the last N keep their cache there", "",
          [&f](const std::string& value) { f.n_kv_layers_gpu = parse_integer("--kv-layers-gpu", value, 0); })
