@@ -148,6 +148,7 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
   session.k_dtype = options.cache_type_k;
   session.v_dtype = options.cache_type_v;
   session.offload = offload.flags;
+  session.oom_ladder = offload.oom_ladder;
   if (devices.size() > 1 && offload.fit) {
     session.rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
     session.ubatch_is_free = !options.ubatch_given;

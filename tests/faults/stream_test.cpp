@@ -37,6 +37,7 @@ class Stream : public testing::Test {
     SessionOptions o;
     o.n_ubatch = 16;
     o.offload = flags;
+    o.oom_ladder = false;
     return o;
   }
 

@@ -238,8 +238,12 @@ std::unique_ptr<Plan> SimDevice::compile(const Segment& segment) {
 void SimDevice::run(Plan& plan, const StepShape& shape) {
   const SimPlan& own = static_cast<SimPlan&>(plan);
   Plan* inner = own.inner.get();
+  const bool fails = n_runs_++ == options_.fail_run;
   const auto& run_s = options_.times.run_s;
-  enqueue(runs_, run_s ? run_s(own.segment, shape) : 0, [this, inner, shape] { cpu_->run(*inner, shape); });
+  enqueue(runs_, run_s ? run_s(own.segment, shape) : 0, [this, inner, shape, fails] {
+    if (fails) throw_error(ErrorCode::out_of_memory, "%s: no memory for a run", info_.name.c_str());
+    cpu_->run(*inner, shape);
+  });
 }
 
 }  // namespace tandem::test

@@ -37,6 +37,7 @@ struct SimOptions {
   cpu::Isa isa = cpu::best_isa();
   int64_t fail_alloc = -1;  // the how-manyth alloc (from 0) throws Error(out_of_memory)
   int64_t fail_copy = -1;   // the how-manyth copy (in, out or fetch) throws Error(io), when it is waited for
+  int64_t fail_run = -1;            // the how-manyth run throws Error(out_of_memory), when it is waited for
   SimTimes times;
 };
 
@@ -68,6 +69,7 @@ class SimDevice final : public Device {
   size_t peak_bytes() const { return peak_bytes_; }
   int64_t n_allocs() const { return n_allocs_; }
   int64_t n_copies() const { return n_copies_; }
+  int64_t n_runs() const { return n_runs_; }
   uint64_t copied_bytes() const { return copied_bytes_; }
   uint64_t fetched_bytes() const { return fetched_bytes_; }  // of those, fetched
   double host_s() const { return *host_s_; }                 // simulated
@@ -99,7 +101,7 @@ class SimDevice final : public Device {
   std::unique_ptr<Device> cpu_;
   std::map<DevicePtr, Allocation> allocations_;
   size_t used_bytes_ = 0, peak_bytes_ = 0;
-  int64_t n_allocs_ = 0, n_copies_ = 0;
+  int64_t n_allocs_ = 0, n_copies_ = 0, n_runs_ = 0;
   uint64_t copied_bytes_ = 0, fetched_bytes_ = 0;
 
   std::mutex mutex_;

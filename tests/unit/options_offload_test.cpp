@@ -83,6 +83,8 @@ TEST(OffloadOptions, Budgets) {
   EXPECT_TRUE(parse({}).fit);
   EXPECT_FALSE(parse({"--no-fit"}).fit);
   EXPECT_TRUE(parse({"--fit-kv-quant"}).fit_kv_quant);
+  EXPECT_TRUE(parse({}).oom_ladder);
+  EXPECT_FALSE(parse({"--no-oom-ladder"}).oom_ladder);
   for (const char* bad : {"", "GiB", "8 GiB", "8GiBs", "-8GiB", "1.2.3G", "9999999999T"}) {
     EXPECT_THROW(parse({"--max-vram", bad}), Error) << bad;
   }

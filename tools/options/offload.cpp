@@ -106,6 +106,10 @@ void add_budget_options(CLI::App& app, OffloadOptions& o) {
                "choose what no option says (layers, experts, cache, micro-batch, streaming) by predicted speed; "
                "speeds are measured once and remembered (default: on)")
       ->group(kGroup);
+  app.add_flag("--oom-ladder,!--no-oom-ladder", o.oom_ladder,
+               "when memory runs out, go on with a smaller micro-batch, the KV cache on the host, layers on the host; "
+               "without it, that is an error (default: on)")
+      ->group(kGroup);
   app.add_flag("--fit-kv-quant", o.fit_kv_quant, "the choice may be a quantized KV cache, which is not lossless")
       ->group(kGroup);
 }

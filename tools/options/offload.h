@@ -18,6 +18,7 @@ struct OffloadOptions {
   bool no_devices = false;           // --device none
   bool explain = false;
   bool fit = true;            // what flags leave open is chosen by predicted speed
+  bool oom_ladder = true;     // when memory runs out, go on with less of it
   bool fit_kv_quant = false;  // and the cache may be quantized for it
 };
 
