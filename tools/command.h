@@ -14,6 +14,7 @@ struct ExitCode {
 };
 
 void add_run(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_inspect(CLI::App& app);
@@ -24,7 +25,7 @@ void add_quantize(CLI::App& app);
 void add_imatrix(CLI::App& app);
 void add_split(CLI::App& app);
 void add_merge(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_synth(CLI::App& app);
-void add_chat(CLI::App& app);
 
 }  // namespace tandem::tools

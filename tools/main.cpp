@@ -20,6 +20,7 @@ namespace {
 // clang-format off
 constexpr void (*kCommands[])(CLI::App&) = {
     add_run,
+    add_chat,
     add_bench,
     add_perplexity,
     add_inspect,
@@ -30,13 +31,10 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_imatrix,
     add_split,
     add_merge,
+    add_plan,
     add_synth,
 };
 // clang-format on
-constexpr void (*kCommands[])(CLI::App&) = {add_run,     add_chat,     add_bench,    add_perplexity, add_inspect,
-                                            add_tokenize, add_template, add_quantize, add_synth};
-constexpr void (*kCommands[])(CLI::App&) = {add_run,      add_bench,   add_perplexity, add_inspect,
-                                            add_tokenize, add_convert, add_quantize,   add_synth};
 
 constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);

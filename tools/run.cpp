@@ -128,7 +128,7 @@ void run(RunOptions& options) {
   const bool from_cache = prompt.empty() && access(options.prompt_cache.c_str(), R_OK) == 0;
   if (!from_cache) check_prompt(prompt, options.text);
   const std::unique_ptr<Model> model = load_model(options.model, options.rope, options.threads.numa);
-  Session session(*model, pointers(devices), session_options(options.context, options.offload),
+  Session session(*model, pointers(devices), session_options(options.context, options.offload, devices),
                   options.offload.explain ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
                                           : nullptr);
   Sampler sampler(options.sampling, sampler_model(session));

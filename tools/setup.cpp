@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cpu/cpu_device.h"
+#include "plan/rates.h"
 #ifdef TANDEM_HAVE_CUDA
 #include "ggml-cuda/cuda_device.h"
 #endif
@@ -78,6 +79,9 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOption
 #endif
   if (gpus.empty()) {
     if (wanted > 0) throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none: %s", why.c_str());
+    if (streams(offload.flags)) {
+      throw_error(ErrorCode::usage, "weights are to be streamed to a GPU, but there is none: %s", why.c_str());
+    }
     // Whoever asks for the CPU need not be told that there is nothing else.
     const bool asked = offload.flags.n_gpu_layers.has_value() || offload.no_devices;
     (asked ? log_verbose : log_info)("no GPU is used: %s", why.c_str());
@@ -140,7 +144,8 @@ std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& device
   return list;
 }
 
-SessionOptions session_options(const ContextOptions& options, const OffloadOptions& offload) {
+SessionOptions session_options(const ContextOptions& options, const OffloadOptions& offload,
+                               const std::vector<std::unique_ptr<Device>>& devices) {
   SessionOptions session;
   session.n_ctx = options.ctx_size;
   session.n_batch = options.batch_size;
@@ -148,6 +153,12 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
   session.k_dtype = options.cache_type_k;
   session.v_dtype = options.cache_type_v;
   session.offload = offload.flags;
+  session.oom_ladder = offload.oom_ladder;
+  if (devices.size() > 1 && offload.fit) {
+    session.rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
+    session.ubatch_is_free = !options.ubatch_given;
+    session.kv_dtype_is_free = offload.fit_kv_quant && !options.cache_type_given;
+  }
   return session;
 }
 

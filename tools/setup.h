@@ -27,6 +27,9 @@ std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options,
 std::string device_table(const std::vector<std::unique_ptr<Device>>& devices);
 std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& devices);
 
-SessionOptions session_options(const ContextOptions& options, const OffloadOptions& offload = {});
+// With devices that include a GPU, what the options leave open is chosen by their speed, which is measured if it was
+// never before.
+SessionOptions session_options(const ContextOptions& options, const OffloadOptions& offload = {},
+                               const std::vector<std::unique_ptr<Device>>& devices = {});
 
 }  // namespace tandem::tools

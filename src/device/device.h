@@ -88,6 +88,17 @@ class Device {
   virtual void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) = 0;
   virtual Event record() = 0;
   virtual void wait(Event event) = 0;
+
+  // Weights that do not stay are brought in beside the runs: fetch() is upload() in an order of its own. It begins once
+  // `after`, an event of record(), is reached; what is issued after join(fetch()) begins when the fetch is complete.
+  // The weight's bytes and `to` are in use until then. Failures are thrown as those of upload() are.
+  // A device with only one order does it all in that, as here.
+  virtual Event fetch(DevicePtr to, const Weight& weight, [[maybe_unused]] Event after) {
+    upload(to, weight);
+    return 0;
+  }
+  virtual void join([[maybe_unused]] Event fetched) {}
+
   virtual std::unique_ptr<Plan> compile(const Segment& segment) = 0;
   virtual void run(Plan& plan, const StepShape& shape) = 0;
 };

@@ -11,16 +11,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
-
-KvConfig make_kv_config(const Model& model, const SessionOptions& options) {
-  KvConfig config;
-  config.k_dtype = options.k_dtype;
-  config.v_dtype = options.v_dtype;
-  config.n_ctx = options.n_ctx;
-  for (int i = 0; i < model.hparams().n_layer; ++i) config.layers.push_back(model.architecture().kv_shape(i));
-  return config;
-}
+constexpr int64_t kSmallestUbatch = 32;  // that the out-of-memory ladder goes to
 
 // No NaN and no +infinity. (-infinity is how some models rule out a token.)
 bool all_usable(std::span<const float> row) {
@@ -34,52 +25,124 @@ bool all_usable(std::span<const float> row) {
 Session::Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options,
                  const Explain& before_allocation)
     : model_(model), devices_(std::move(devices)), options_(options) {
-  const Hparams& h = model.hparams();
-  if (options_.n_ctx <= 0) options_.n_ctx = h.n_ctx_train;
+  if (options_.n_ctx <= 0) options_.n_ctx = model.hparams().n_ctx_train;
   options_.n_batch = std::clamp<int64_t>(options_.n_batch, 1, options_.n_ctx);
   options_.n_ubatch = std::clamp<int64_t>(options_.n_ubatch, 1, options_.n_batch);
-  const KvConfig config = make_kv_config(model, options_);
-  check_kv_config(config);
+  place(before_allocation);
+  build_down_the_ladder();
+  tokens_.reserve(static_cast<size_t>(std::min<int64_t>(options_.n_ctx, 1 << 20)));
+}
 
-  ShapeClass shape;
-  shape.n_ctx = options_.n_ctx;
-  shape.max_blocks = ceil_div(config.n_ctx, config.block_size);
-  Graph decode = model.architecture().build(shape);
-  shape.max_tokens = options_.n_ubatch;
-  if (options_.all_logits) {
-    const auto n_fit = static_cast<int64_t>(kMaxLogitsBytes / (static_cast<size_t>(h.n_vocab) * sizeof(float)));
-    shape.max_outputs = std::clamp<int64_t>(n_fit, 1, options_.n_ubatch);
-  }
-  Graph prefill = model.architecture().build(shape);
-  place({&decode, &prefill}, config, before_allocation);
+// Everything that takes memory, for the placement and micro-batch as they are. What the cache holds stays.
+void Session::build() {
+  prefill_.reset();
+  decode_.reset();
+  executor_.reset();
+  SessionGraphs graphs = session_graphs(model_.architecture(), shape());
+  const ShapeClass capacity = graphs.prefill.shape;
+  fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
 
   std::vector<int> device_of_layer;
   for (const LayerPlacement& layer : fit_.placement.layers) device_of_layer.push_back(layer.kv);
-  cache_ = std::make_unique<KvCache>(config, devices_, device_of_layer);
-  sequence_ = std::make_unique<KvSequence>(cache_->pool(), config.block_size);
+  if (cache_) {
+    cache_->relocate(device_of_layer);
+  } else {
+    cache_ = std::make_unique<KvCache>(graphs.kv, devices_, device_of_layer);
+    sequence_ = std::make_unique<KvSequence>(cache_->pool(), graphs.kv.block_size);
+  }
   executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers());
-  decode_ = executor_->compile(std::move(decode));
-  prefill_ = executor_->compile(std::move(prefill));
+  decode_ = executor_->compile(std::move(graphs.decode));
+  prefill_ = executor_->compile(std::move(graphs.prefill));
 
   const auto n = static_cast<size_t>(options_.n_ubatch);
-  tokens_.reserve(static_cast<size_t>(std::min<int64_t>(options_.n_ctx, 1 << 20)));
   positions_.resize(n);
   slots_.resize(n);
   sequences_.assign(n, 0);
-  outputs_.resize(static_cast<size_t>(shape.max_outputs));
-  block_table_.assign(static_cast<size_t>(shape.max_blocks), 0);
+  outputs_.resize(static_cast<size_t>(capacity.max_outputs));
+  block_table_.assign(static_cast<size_t>(capacity.max_blocks), 0);
 }
 
-void Session::place(const std::vector<const Graph*>& graphs, const KvConfig& kv, const Explain& before_allocation) {
-  const FitRequest request{model_.architecture(), model_.weights(), devices_, options_.offload, kv, graphs};
-  if (options_.placement.layers.empty()) {
-    fit_ = fit(request);
-  } else {
-    fit_.placement = options_.placement;
-    fit_.bytes = footprint(graphs, devices_, fit_.placement, kv);
+void Session::build_down_the_ladder() {
+  for (;;) {
+    try {
+      return build();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(e.what())) throw;
+    }
   }
-  for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: %s", fallback.c_str());
-  if (before_allocation) before_allocation(explain(request, fit_));
+}
+
+// One rung down; false at the end, with everything on the host and small.
+bool Session::step_down(const std::string& reason) {
+  std::vector<LayerPlacement>& layers = fit_.placement.layers;
+  const auto say = [&](const std::string& what) { log_warning("%s; %s", reason.c_str(), what.c_str()); };
+  if (options_.n_ubatch > kSmallestUbatch) {
+    const int64_t n = std::max(options_.n_ubatch / 2, kSmallestUbatch);
+    say(format("the micro-batch goes from %lld tokens to %lld", static_cast<long long>(options_.n_ubatch),
+               static_cast<long long>(n)));
+    options_.n_ubatch = n;
+    return true;
+  }
+  const auto on_gpu = [](const LayerPlacement& l) {
+    return l.weights != 0 || l.experts != 0 || l.streamed_prefill != 0 || l.streamed_decode != 0;
+  };
+  if (std::any_of(layers.begin(), layers.end(), [](const LayerPlacement& l) { return l.kv != 0; })) {
+    say("the KV cache goes to host memory");
+    for (LayerPlacement& l : layers) l.kv = 0;
+    return true;
+  }
+  const auto n_gpu = std::count_if(layers.begin(), layers.end(), on_gpu);
+  if (n_gpu == 0 && fit_.placement.output == 0 && fit_.placement.overrides.empty()) return false;
+  if (n_gpu == 0) {
+    say("the rest goes to the host too");
+    fit_.placement.output = 0;
+    fit_.placement.overrides.clear();
+    return true;
+  }
+  auto n = (n_gpu + 3) / 4;
+  say(format("%lld of %lld layers go to the host", static_cast<long long>(n), static_cast<long long>(n_gpu)));
+  for (LayerPlacement& l : layers) {
+    if (on_gpu(l) && n-- > 0) l = LayerPlacement{};
+  }
+  return true;
+}
+
+// After a step that found no memory: everything is built again, smaller. False when that was not the matter,
+// or there is nothing left to be made smaller.
+bool Session::recover(const Error& error) {
+  if (error.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(error.what()))
+    return false;
+  build_down_the_ladder();
+  return true;
+}
+
+// Chooses what is open and says what was chosen.
+void Session::place(const Explain& before_allocation) {
+  PlanRequest plan{model_.architecture(), model_.weights(), devices_, options_.offload, shape()};
+  plan.ubatch_is_free = options_.ubatch_is_free;
+  plan.kv_dtype_is_free = options_.kv_dtype_is_free;
+  plan.rates = options_.rates;
+  if (options_.placement.layers.empty()) {
+    SessionPlan best = std::move(plan_session(plan).front());
+    plan.shape = best.shape;
+    fit_ = std::move(best.fit);
+    options_.n_ubatch = plan.shape.n_ubatch;
+    options_.k_dtype = plan.shape.k_dtype;
+    options_.v_dtype = plan.shape.v_dtype;
+  }
+  if (!options_.placement.layers.empty()) fit_.placement = options_.placement;
+  for (const std::string& fallback : fit_.fallbacks)
+    log_warning("runs on the CPU instead: %s", fallback.c_str());
+  if (!before_allocation) return;
+  const SessionGraphs graphs = session_graphs(model_.architecture(), plan.shape);
+  const std::vector<const Graph*> both = graphs.both();
+  fit_.bytes = footprint(both, devices_, fit_.placement, graphs.kv);
+  before_allocation(explain(
+      {plan.architecture, plan.weights, plan.devices, plan.flags, graphs.kv, both, plan.rates}, fit_));
+}
+
+SessionShape Session::shape() const {
+  return {options_.n_ctx, options_.n_ubatch, options_.k_dtype, options_.v_dtype, options_.all_logits};
 }
 
 // Programs before the executor that made them, sequences before their cache.
@@ -100,25 +163,33 @@ void Session::check_tokens(std::span<const int32_t> tokens) const {
   TANDEM_CHECK(!tokens.empty());
   const auto n = static_cast<int64_t>(tokens.size());
   if (n_past() + n > n_ctx()) {
-    throw_error(ErrorCode::usage, "%lld tokens do not fit: the context holds %lld and has %lld already (-c sets its size)",
+    throw_error(ErrorCode::usage,
+                "%lld tokens do not fit: the context holds %lld and has %lld already (-c sets its size)",
                 static_cast<long long>(n), static_cast<long long>(n_ctx()), static_cast<long long>(n_past()));
   }
   const int64_t n_vocab = model_.hparams().n_vocab;
   for (int32_t id : tokens) {
     if (id < 0 || id >= n_vocab) {
-      throw_error(ErrorCode::usage, "token id %d is not in the vocabulary of %lld", id, static_cast<long long>(n_vocab));
+      throw_error(ErrorCode::usage, "token id %d is not in the vocabulary of %lld", id,
+                  static_cast<long long>(n_vocab));
     }
   }
 }
 
 std::span<const float> Session::append(std::span<const int32_t> tokens, const Progress& progress) {
   check_tokens(tokens);
+  if (!prefill_) build_down_the_ladder();  // an earlier call found no memory
   std::span<const float> logits;
   const auto n = static_cast<int64_t>(tokens.size());
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min(options_.n_ubatch, n - done);
-    Program& program = count == 1 ? *decode_ : *prefill_;
-    logits = step(program, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), 1);
+    try {
+      Program& program = count == 1 ? *decode_ : *prefill_;
+      logits = step(program, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), 1);
+    } catch (const Error& e) {
+      if (!recover(e)) throw;
+      continue;  // with what may be a smaller micro-batch
+    }
     done += count;
     if (progress && !progress(done) && done < n) return {};
   }
@@ -129,11 +200,18 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
 void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
   TANDEM_CHECK(options_.all_logits);
   check_tokens(tokens);
+  if (!prefill_) build_down_the_ladder();
   const auto n = static_cast<int64_t>(tokens.size());
-  const int64_t at_a_time = std::min(options_.n_ubatch, prefill_->graph().shape.max_outputs);
   for (int64_t done = 0; done < n;) {
+    const int64_t at_a_time = std::min(options_.n_ubatch, prefill_->graph().shape.max_outputs);
     const int64_t count = std::min(at_a_time, n - done);
-    const auto logits = step(*prefill_, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), count);
+    std::span<const float> logits;
+    try {
+      logits = step(*prefill_, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), count);
+    } catch (const Error& e) {
+      if (!recover(e)) throw;
+      continue;
+    }
     check_finite(logits, count);
     fn(done, count, logits);
     done += count;
@@ -152,7 +230,9 @@ std::span<const float> Session::step(Program& program, std::span<const int32_t> 
 
   StepInputs inputs;
   inputs.shape = StepShape{n, n_outputs};
-  const auto set = [&](Input which, std::span<const int32_t> data) { inputs.data[static_cast<size_t>(which)] = data; };
+  const auto set = [&](Input which, std::span<const int32_t> data) {
+    inputs.data[static_cast<size_t>(which)] = data;
+  };
   set(Input::ids, tokens);
   set(Input::positions, std::span(positions_).first(count));
   set(Input::sequences, std::span(sequences_).first(count));

@@ -1,6 +1,8 @@
 // Session: one conversation with a model. It owns the KV cache and the compiled graphs, and keeps the tokens it has
 // seen. Tokens go in, logits come out; choosing the next token is the caller's business (see generate.h).
 //
+// Memory that runs out, when it is made or later, does not end it: see SessionOptions::oom_ladder.
+//
 // A session belongs to one thread. Model and devices outlive it.
 #pragma once
 
@@ -9,12 +11,13 @@
 #include <span>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/model.h"
 #include "exec/executor.h"
 #include "kv/cache.h"
 #include "kv/rows.h"
 #include "kv/sequence.h"
-#include "plan/fit.h"
+#include "plan/session_plan.h"
 
 namespace tandem {
 
@@ -26,6 +29,13 @@ struct SessionOptions {
   bool all_logits = false;  // evaluate() will be used: logits of every token are kept room for
   Placement placement;      // empty: by `offload`
   OffloadFlags offload;     // with devices[1..]: what goes there
+  // How fast the devices are; empty: not known, and what `offload` leaves open is as much on GPUs as fits.
+  std::vector<DeviceRates> rates;
+  bool ubatch_is_free = false;    // with rates: a smaller n_ubatch may be chosen
+  bool kv_dtype_is_free = false;  // with rates: a quantized cache may be chosen
+  // Where memory that was counted on is not to be had, a smaller micro-batch, the cache on the host and layers on the
+  // host are tried in turn, each said in one line, and what was being computed goes on. Off: Error(out_of_memory).
+  bool oom_ladder = true;
 };
 
 class Session {
@@ -73,7 +83,12 @@ class Session {
   const Fit& placement() const { return fit_; }
 
  private:
-  void place(const std::vector<const Graph*>& graphs, const KvConfig& kv, const Explain& before_allocation);
+  void place(const Explain& before_allocation);
+  SessionShape shape() const;
+  void build();
+  void build_down_the_ladder();
+  bool step_down(const std::string& reason);
+  bool recover(const Error& error);
   std::span<const float> step(Program& program, std::span<const int32_t> tokens, int64_t n_outputs);
   void check_tokens(std::span<const int32_t> tokens) const;
   const KvLayer& kv_layer(size_t layer) const;

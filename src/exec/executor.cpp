@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/checked.h"
 #include "base/error.h"
 
 namespace tandem {
@@ -22,10 +23,16 @@ Program::Program(Executor& executor, Graph graph, Partition partition)
   executor_.programs_.push_back(this);
 }
 
-Program::~Program() { std::erase(executor_.programs_, this); }
+Program::~Program() {
+  std::erase(executor_.programs_, this);
+}
 
 Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv)
-    : devices_(std::move(devices)), placement_(std::move(placement)), kv_(std::move(kv)), residency_(devices_) {
+    : devices_(std::move(devices)),
+      placement_(std::move(placement)),
+      kv_(std::move(kv)),
+      residency_(devices_),
+      stream_(devices_) {
   TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
 }
@@ -41,6 +48,11 @@ std::unique_ptr<Program> Executor::compile(Graph graph) {
   check_supported(graph);
   Partition partition = partition_graph(graph, placement_, static_cast<int>(devices_.size()));
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    program->slots_.push_back(
+        slot_needs(program->graph_, program->partition_, placement_, *devices_[d], static_cast<int>(d)));
+  }
+  program->schedule_ = schedule_stream(program->partition_, program->slots_);
   const Partition& p = program->partition_;
   if (p.logits_device != 0) {
     const size_t n = program->graph_.tensor(program->graph_.logits).n_bytes() / sizeof(float);
@@ -57,7 +69,10 @@ std::unique_ptr<Program> Executor::compile(Graph graph) {
 }
 
 void Executor::prepare(Program& program) {
-  for (size_t d = 0; d < devices_.size(); ++d) grow_arena(d, program.partition_.arena_bytes[d]);
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    grow_arena(d, program.partition_.arena_bytes[d]);
+    grow_slots(d, program.slots_[d]);
+  }
   bind(program);
 }
 
@@ -71,8 +86,8 @@ void Executor::check_supported(const Graph& graph) const {
   }
 }
 
-// A larger arena moves: programs that were bound to the old one are unbound and bound again when they next run (also
-// when the larger one could not be had).
+// A larger arena moves: programs that were bound to the old one are unbound and bound again when they next
+// run (also when the larger one could not be had).
 void Executor::grow_arena(size_t d, size_t n_bytes) {
   Arena& arena = arenas_[d];
   if (n_bytes <= arena.n_bytes) return;
@@ -81,6 +96,12 @@ void Executor::grow_arena(size_t d, size_t n_bytes) {
   arena = Arena{};
   arena.base = devices_[d]->alloc(n_bytes);
   arena.n_bytes = n_bytes;
+}
+
+void Executor::grow_slots(size_t d, const SlotNeeds& needs) {
+  if (!stream_.must_grow(static_cast<int>(d), needs)) return;
+  for (Program* program : programs_) program->plans_.clear();
+  stream_.reserve(static_cast<int>(d), needs);
 }
 
 void Executor::bind(Program& program) {
@@ -98,9 +119,18 @@ void Executor::bind(Program& program) {
       addresses[static_cast<size_t>(id)] = residency_.address(static_cast<int>(d), *graph.tensor(id).weight);
     }
   }
+  for (size_t g = 0; g < partition.groups.size(); ++g) {
+    const auto d = static_cast<size_t>(partition.groups[g].device);
+    DevicePtr address = stream_.slot(static_cast<int>(d), program.schedule_.turns[g].slot);
+    for (TensorId id : partition.groups[g].weights) {
+      program.addresses_[d][static_cast<size_t>(id)] = address;
+      address += align_up(devices_[d]->weight_bytes(*graph.tensor(id).weight), kSlotAlignment);
+    }
+  }
   for (const Stage& stage : partition.stages) {
     const auto d = static_cast<size_t>(stage.device);
-    program.plans_.push_back(devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
+    program.plans_.push_back(
+        devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
   }
 }
 
@@ -108,20 +138,45 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
   const ShapeClass& limit = program.graph_.shape;
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
   if (program.plans_.empty()) prepare(program);
+  try {
+    feed_inputs(program, inputs);
+    run_stages(program, inputs.shape);
+    settle_host_reads();
+    return collect_logits(program, inputs.shape);
+  } catch (...) {
+    stream_.forget();
+    throw;
+  }
+}
+
+void Executor::run_stages(Program& program, const StepShape& shape) {
   const Partition& partition = program.partition_;
-  feed_inputs(program, inputs);
+  for (size_t group : program.schedule_.first) {
+    stream_.fetch(program.graph_, partition.groups[group], program.schedule_.turns[group].slot);
+  }
   for (size_t i = 0; i < partition.stages.size(); ++i) {
     const Stage& stage = partition.stages[i];
-    for (const Transfer& t : stage.transfers) transfer(program, t, inputs.shape);
+    for (const Transfer& t : stage.transfers) transfer(program, t, shape);
     if (stage.device == 0) settle_host_reads();
-    devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], inputs.shape);
+    if (stage.group >= 0) stream_.join(stage.device, program.turn_of(stage).slot);
+    devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], shape);
+    if (stage.group >= 0 && program.turn_of(stage).last_stage == i)
+      pass_slot_on(program, program.turn_of(stage), stage.device);
   }
-  settle_host_reads();
+}
 
+// What comes next into the slot is brought there while the stages that follow compute.
+void Executor::pass_slot_on(const Program& program, const StreamSchedule::Turn& turn, int device) {
+  stream_.release(device, turn.slot);
+  stream_.fetch(program.graph_, program.partition_.groups[turn.next], turn.slot);
+}
+
+std::span<const float> Executor::collect_logits(const Program& program, const StepShape& shape) {
+  const Partition& partition = program.partition_;
   const Tensor& logits = program.graph_.tensor(program.graph_.logits);
   const auto d = static_cast<size_t>(partition.logits_device);
   const DevicePtr address = program.addresses_[d][static_cast<size_t>(logits.storage)];
-  const size_t n = step_bytes(logits, inputs.shape) / sizeof(float);
+  const size_t n = step_bytes(logits, shape) / sizeof(float);
   if (d == 0) return {reinterpret_cast<const float*>(address), n};
   devices_[d]->copy_out(logits_.data(), address, n * sizeof(float));
   devices_[d]->wait(devices_[d]->record());
@@ -167,7 +222,8 @@ void Executor::transfer(const Program& program, const Transfer& t, const StepSha
 
 // Copies into a device read host memory asynchronously; before the host writes there again they must be over.
 void Executor::settle_host_reads() {
-  for (int d : reading_host_) devices_[static_cast<size_t>(d)]->wait(devices_[static_cast<size_t>(d)]->record());
+  for (int d : reading_host_)
+    devices_[static_cast<size_t>(d)]->wait(devices_[static_cast<size_t>(d)]->record());
   reading_host_.clear();
 }
 

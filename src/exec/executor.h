@@ -1,6 +1,6 @@
-// Executor: runs graphs under a placement. compile() cuts a graph into segments, plans and allocates what it needs;
-// run() feeds the inputs, runs the stages in order with the copies between them, and returns the logits. Nothing is
-// allocated in run().
+// Executor: runs graphs under a placement. compile() cuts a graph into segments, plans and allocates what it
+// needs; run() feeds the inputs, runs the stages in order with the copies between them, and returns the
+// logits. Nothing is allocated in run().
 //
 // An executor and its programs belong to one thread. Devices outlive it.
 #pragma once
@@ -11,6 +11,7 @@
 
 #include "exec/partition.h"
 #include "exec/residency.h"
+#include "exec/weight_stream.h"
 
 namespace tandem {
 
@@ -22,9 +23,9 @@ struct StepInputs {
   std::array<std::span<const int32_t>, kInputCount> data;
 };
 
-// Bytes that run() copied between devices, for reports and tests.
+// Bytes that run() copied between devices, for reports and tests. Streamed weights are counted apart.
 struct TransferStats {
-  uint64_t n_bytes = 0;   // activations only
+  uint64_t n_bytes = 0;  // activations only
   uint64_t n_copies = 0;
 };
 
@@ -36,7 +37,8 @@ class Executor {
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv);
   ~Executor();
 
-  // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not support.
+  // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
+  // support.
   std::unique_ptr<Program> compile(Graph graph);
 
   // Runs a step; the logits, [n_outputs, n_vocab], stay valid until the next run.
@@ -46,6 +48,9 @@ class Executor {
   // Memory taken on a device by weights copied there and by activations.
   size_t weight_bytes(int device) const { return residency_.n_bytes(device); }
   size_t arena_bytes(int device) const { return arenas_[static_cast<size_t>(device)].n_bytes; }
+  // Memory of the slots that streamed layers pass through, and bytes that have passed.
+  size_t slot_bytes(int device) const { return stream_.n_bytes(device); }
+  uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
 
  private:
   friend class Program;
@@ -58,6 +63,10 @@ class Executor {
   void grow_arena(size_t device, size_t n_bytes);
   void prepare(Program& program);
   void bind(Program& program);
+  void grow_slots(size_t device, const SlotNeeds& needs);
+  void run_stages(Program& program, const StepShape& shape);
+  void pass_slot_on(const Program& program, const StreamSchedule::Turn& turn, int device);
+  std::span<const float> collect_logits(const Program& program, const StepShape& shape);
   void feed_inputs(const Program& program, const StepInputs& inputs);
   void transfer(const Program& program, const Transfer& transfer, const StepShape& shape);
   void settle_host_reads();
@@ -66,11 +75,12 @@ class Executor {
   Placement placement_;
   std::vector<std::vector<KvLayer>> kv_;
   WeightResidency residency_;
-  std::vector<Arena> arenas_;         // one a device, shared by all programs
+  WeightStream stream_;
+  std::vector<Arena> arenas_;  // one a device, shared by all programs
   std::vector<Program*> programs_;
-  std::vector<std::byte> staging_;    // for copies between two devices neither of which is the host
-  std::vector<float> logits_;         // when the logits are made on another device
-  std::vector<int> reading_host_;     // devices that may still be reading host activations
+  std::vector<std::byte> staging_;  // for copies between two devices neither of which is the host
+  std::vector<float> logits_;       // when the logits are made on another device
+  std::vector<int> reading_host_;   // devices that may still be reading host activations
   TransferStats transfers_;
 };
 
@@ -84,12 +94,17 @@ class Program {
  private:
   friend class Executor;
   Program(Executor& executor, Graph graph, Partition partition);
+  const StreamSchedule::Turn& turn_of(const Stage& stage) const {
+    return schedule_.turns[static_cast<size_t>(stage.group)];
+  }
 
   Executor& executor_;
   Graph graph_;
   Partition partition_;
   std::vector<std::vector<DevicePtr>> addresses_;  // [device][TensorId]
   std::vector<std::unique_ptr<Plan>> plans_;       // one a stage
+  std::vector<SlotNeeds> slots_;                   // [device]
+  StreamSchedule schedule_;
 };
 
 }  // namespace tandem

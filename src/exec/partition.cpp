@@ -17,7 +17,8 @@ class Partitioner {
       : graph_(graph), placement_(placement), n_devices_(static_cast<size_t>(n_devices)) {
     made_on_.assign(graph.tensors.size(), kInput);
     valid_.assign(n_devices_, std::vector<bool>(graph.tensors.size(), false));
-    lifetimes_.assign(n_devices_, std::vector<BufferLifetime>(graph.tensors.size(), BufferLifetime{0, -1, -1}));
+    lifetimes_.assign(n_devices_,
+                      std::vector<BufferLifetime>(graph.tensors.size(), BufferLifetime{0, -1, -1}));
   }
 
   Partition run() {
@@ -36,18 +37,46 @@ class Partitioner {
     const Node& node = graph_.nodes[static_cast<size_t>(index)];
     const int device = placement_.device_of(graph_, node);
     TANDEM_CHECK(device >= 0 && static_cast<size_t>(device) < n_devices_);
-    if (result_.stages.empty() || result_.stages.back().device != device) {
-      result_.stages.push_back(Stage{device, {}, {}});
+    const int group = group_of(node, device);
+    if (begins_stage(node, device, group)) {
+      result_.stages.push_back(Stage{device, group, {}, {}});
       stage_begin_ = index;
     }
     result_.stages.back().nodes.push_back(index);
     for (TensorId id : node.inputs) {
-      if (id != kNoTensor) use(device, id, index);
+      if (id != kNoTensor && !streams(node, id)) use(device, id, index);
     }
     if (node.output == kNoTensor) return;
     made_on_[static_cast<size_t>(node.output)] = device;
     valid_[static_cast<size_t>(device)][static_cast<size_t>(node.output)] = true;
     touch(device, node.output, index);
+  }
+
+  bool streams(const Node& node, TensorId id) const {
+    const Weight* weight = graph_.tensor(id).weight;
+    return weight && placement_.streams(graph_, node, *weight);
+  }
+
+  // The group of the node's streamed weights, after adding them to it; -1 when it reads none.
+  int group_of(const Node& node, int device) {
+    int group = -1;
+    for (TensorId id : node.inputs) {
+      if (id == kNoTensor || !streams(node, id)) continue;
+      if (result_.groups.empty() || result_.groups.back().layer != node.layer) {
+        result_.groups.push_back(StreamGroup{device, node.layer, {}});
+      }
+      group = static_cast<int>(result_.groups.size()) - 1;
+      std::vector<TensorId>& weights = result_.groups.back().weights;
+      if (std::find(weights.begin(), weights.end(), id) == weights.end()) weights.push_back(id);
+    }
+    return group;
+  }
+
+  bool begins_stage(const Node& node, int device, int group) const {
+    if (result_.stages.empty() || result_.stages.back().device != device) return true;
+    const int current = result_.stages.back().group;
+    if (group >= 0) return group != current;
+    return current >= 0 && result_.groups[static_cast<size_t>(current)].layer != node.layer;
   }
 
   void use(int device, TensorId id, int32_t index) {
@@ -110,8 +139,8 @@ class Partitioner {
   const Placement& placement_;
   size_t n_devices_;
   int32_t stage_begin_ = 0;
-  std::vector<int> made_on_;                          // [TensorId] device of the producer
-  std::vector<std::vector<bool>> valid_;              // [device][TensorId] the value is there
+  std::vector<int> made_on_;                            // [TensorId] device of the producer
+  std::vector<std::vector<bool>> valid_;                // [device][TensorId] the value is there
   std::vector<std::vector<BufferLifetime>> lifetimes_;  // [device][storage TensorId]
   Partition result_;
 };

@@ -1,5 +1,7 @@
-// Cuts a graph into segments, one after the other, each on one device, with the copies that the cuts make necessary,
-// and lays out each device's activations.
+// Cuts a graph into segments, one after the other, each on one device, with the copies that the cuts make
+// necessary, and lays out each device's activations. Layers whose weights are streamed are segments of their
+// own, so that each can wait for its weights, and the slot they lie in is free again, as late and as soon as
+// may be.
 #pragma once
 
 #include <vector>
@@ -16,18 +18,28 @@ struct Transfer {
   int to = 0;
 };
 
+// The weights of one layer that are streamed to a device.
+struct StreamGroup {
+  int device = 0;
+  int layer = 0;
+  std::vector<TensorId> weights;
+};
+
 struct Stage {
   int device = 0;
-  std::vector<int32_t> nodes;        // indices into the graph, ascending
-  std::vector<Transfer> transfers;   // to be done before the nodes run; all go to this device
+  int group = -1;                   // index of the streamed weights that the nodes read; -1: none
+  std::vector<int32_t> nodes;       // indices into the graph, ascending
+  std::vector<Transfer> transfers;  // to be done before the nodes run; all go to this device
 };
 
 struct Partition {
-  std::vector<Stage> stages;                        // in order of execution
-  std::vector<std::vector<size_t>> arena_offsets;   // [device][TensorId], kNowhere where it is not in that arena
-  std::vector<size_t> arena_bytes;                  // [device]
-  std::vector<std::vector<TensorId>> weights;       // [device] weight tensors used there
-  std::vector<std::vector<TensorId>> inputs;        // [device] input tensors used there
+  std::vector<Stage> stages;  // in order of execution
+  std::vector<std::vector<size_t>>
+      arena_offsets;                           // [device][TensorId], kNowhere where it is not in that arena
+  std::vector<size_t> arena_bytes;             // [device]
+  std::vector<std::vector<TensorId>> weights;  // [device] weight tensors used there, but for streamed ones
+  std::vector<StreamGroup> groups;             // in order of use
+  std::vector<std::vector<TensorId>> inputs;   // [device] input tensors used there
   int logits_device = 0;
 
   static constexpr size_t kNowhere = SIZE_MAX;

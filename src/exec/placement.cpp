@@ -4,14 +4,19 @@
 
 namespace tandem {
 
-int Placement::device_of(const Graph& graph, const Node& node) const {
-  if (!overrides.empty()) {
-    for (TensorId id : node.inputs) {
-      if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
-      const auto found = overrides.find(graph.tensor(id).weight);
-      if (found != overrides.end()) return found->second;
-    }
+// Where the first of a node's weights that has an override is to be; null when none has.
+const int* Placement::override_of(const Graph& graph, const Node& node) const {
+  if (overrides.empty()) return nullptr;
+  for (TensorId id : node.inputs) {
+    if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
+    const auto found = overrides.find(graph.tensor(id).weight);
+    if (found != overrides.end()) return &found->second;
   }
+  return nullptr;
+}
+
+int Placement::home_of(const Graph& graph, const Node& node) const {
+  if (const int* device = override_of(graph, node)) return *device;
   if (node.layer < 0) return input;
   const auto layer = static_cast<size_t>(node.layer);
   TANDEM_CHECK(layer <= layers.size());
@@ -20,6 +25,20 @@ int Placement::device_of(const Graph& graph, const Node& node) const {
   const bool beside_cache =
       std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
   return beside_cache ? layers[layer].kv : layers[layer].weights;
+}
+
+int Placement::device_of(const Graph& graph, const Node& node) const {
+  const int home = home_of(graph, node);
+  const bool in_layer = node.layer >= 0 && static_cast<size_t>(node.layer) < layers.size();
+  const bool beside_cache =
+      std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
+  if (home != 0 || !in_layer || beside_cache || override_of(graph, node)) return home;
+  return layers[static_cast<size_t>(node.layer)].streamed(graph.shape);
+}
+
+bool Placement::streams(const Graph& graph, const Node& node, const Weight& weight) const {
+  const bool own_matrix = weight.layer == node.layer && weight.n_rows * weight.n_mats > 1;
+  return own_matrix && home_of(graph, node) == 0 && device_of(graph, node) != 0;
 }
 
 }  // namespace tandem

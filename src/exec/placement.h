@@ -1,6 +1,10 @@
-// Placement: which device holds each layer's weights, its experts and its cache. The one structure that flags and
-// planners produce and that the executor reads. Devices are numbered by their place in the executor's list; 0 is the
-// host (a device whose info says host_memory).
+// Placement: which device holds each layer's weights, its experts and its cache. The one structure that flags
+// and planners produce and that the executor reads. Devices are numbered by their place in the executor's
+// list; 0 is the host (a device whose info says host_memory).
+//
+// Weights that the host holds can be streamed: the nodes that read them run on another device, and the
+// layer's weights are brought there for every step, while the layers before it compute. Steps of several
+// tokens and of one token may differ in that.
 #pragma once
 
 #include <unordered_map>
@@ -14,13 +18,23 @@ struct LayerPlacement {
   int weights = 0;  // linear, glu, norms, rope and routing run here
   int experts = 0;  // moe_ffn runs here
   int kv = 0;       // the cache lies here; kv_write and attention run beside it
+  // The device that what is on the host by `weights` or `experts` is streamed to; 0: it is computed on the
+  // host.
+  int streamed_prefill = 0;  // in steps of several tokens
+  int streamed_decode = 0;   // in steps of one
+
+  int streamed(const ShapeClass& shape) const {
+    return shape.max_tokens > 1 ? streamed_prefill : streamed_decode;
+  }
 };
 
 struct Placement {
   int input = 0;                       // the embedding table; nodes before the first layer
   std::vector<LayerPlacement> layers;  // one for each layer of the model
   int output = 0;                      // the output norm and head
-  std::unordered_map<const Weight*, int> overrides;  // nodes of these weights run there, whatever the rest says
+  int n_stream_slots = 2;              // layers that a device has room for to stream into
+  std::unordered_map<const Weight*, int>
+      overrides;  // nodes of these weights run there, whatever the rest says
 
   // Everything on the host.
   static Placement host_only(int n_layer) {
@@ -31,6 +45,13 @@ struct Placement {
 
   // The device that runs a node.
   int device_of(const Graph& graph, const Node& node) const;
+  // Whether a node reads this weight of its own layer from a slot that it was streamed into. Vectors are not
+  // worth the trouble: they stay on the device.
+  bool streams(const Graph& graph, const Node& node, const Weight& weight) const;
+
+ private:
+  const int* override_of(const Graph& graph, const Node& node) const;
+  int home_of(const Graph& graph, const Node& node) const;  // before streaming
 };
 
 }  // namespace tandem

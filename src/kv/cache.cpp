@@ -60,12 +60,8 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::
   check_kv_config(config);
   try {
     for (size_t i = 0; i < config.layers.size(); ++i) {
-      const KvShape& shape = config.layers[i];
       const auto d = static_cast<size_t>(device_of_layer[i]);
-      KvLayer& layer = layers_[d][i];
-      layer = kv_layer_shape(config, i);
-      layer.k = devices_[d]->alloc(pool_bytes(config, shape, config.k_dtype, shape.head_dim_k));
-      layer.v = devices_[d]->alloc(pool_bytes(config, shape, config.v_dtype, shape.head_dim_v));
+      layers_[d][i] = allocate(i, *devices_[d]);
       n_bytes_ += kv_layer_bytes(config, i);
     }
   } catch (const Error& e) {
@@ -76,6 +72,48 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::
   } catch (...) {
     free_all();
     throw;
+  }
+}
+
+KvLayer KvCache::allocate(size_t i, Device& device) const {
+  KvLayer layer = kv_layer_shape(config_, i);
+  layer.k = device.alloc(pool_bytes(config_, config_.layers[i], config_.k_dtype, layer.head_dim_k));
+  try {
+    layer.v = device.alloc(pool_bytes(config_, config_.layers[i], config_.v_dtype, layer.head_dim_v));
+  } catch (...) {
+    device.free(layer.k);
+    throw;
+  }
+  return layer;
+}
+
+void KvCache::relocate(std::span<const int> device_of_layer) {
+  for (size_t i = 0; i < config_.layers.size(); ++i) {
+    const auto to = static_cast<size_t>(device_of_layer[i]);
+    for (size_t from = 0; from < layers_.size(); ++from) {
+      if (from == to || layers_[from][i].k == nullptr) continue;
+      const KvLayer layer = allocate(i, *devices_[to]);
+      KvLayer& old = layers_[from][i];
+      const auto move = [&](DevicePtr target, DevicePtr source, DType dtype, int64_t head_dim) {
+        std::vector<std::byte> bytes(pool_bytes(config_, config_.layers[i], dtype, head_dim));
+        devices_[from]->copy_out(bytes.data(), source, bytes.size());
+        devices_[from]->wait(devices_[from]->record());
+        devices_[to]->copy_in(target, bytes.data(), bytes.size());
+        devices_[to]->wait(devices_[to]->record());
+      };
+      try {
+        move(layer.k, old.k, layer.k_dtype, layer.head_dim_k);
+        move(layer.v, old.v, layer.v_dtype, layer.head_dim_v);
+      } catch (...) {
+        devices_[to]->free(layer.k);
+        devices_[to]->free(layer.v);
+        throw;
+      }
+      devices_[from]->free(old.k);
+      devices_[from]->free(old.v);
+      old = KvLayer{};
+      layers_[to][i] = layer;
+    }
   }
 }
 

@@ -42,7 +42,12 @@ class KvCache {
   const std::vector<std::vector<KvLayer>>& layers() const { return layers_; }
   size_t n_bytes() const { return n_bytes_; }
 
+  // Moves layers, with what they hold, to where device_of_layer says. A layer that finds no room stays where it was, as
+  // do those after it: Error(out_of_memory).
+  void relocate(std::span<const int> device_of_layer);
+
  private:
+  KvLayer allocate(size_t layer, Device& device) const;
   void free_all();
 
   KvConfig config_;

@@ -26,7 +26,7 @@ std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit
     for (TensorId id : node.inputs) {
       if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
       const Weight& w = *graph.tensor(id).weight;
-      layer.bytes[device] +=
+      layer.bytes[fit.placement.streams(graph, node, w) ? 0 : device] +=
           std::holds_alternative<EmbedOp>(node.op) ? row_bytes(w.dtype, w.n_cols) : w.n_bytes();
     }
   }
@@ -39,6 +39,14 @@ std::string on_devices(const FitRequest& r, const std::map<int, size_t>& bytes) 
     text += (text.empty() ? "" : " + ") + r.devices[static_cast<size_t>(device)]->info().name + " " + mib(n);
   }
   return text;
+}
+
+// "  streamed to CUDA0", of what the host holds.
+std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
+  if (p.streamed_prefill == 0 && p.streamed_decode == 0) return "";
+  const int device = p.streamed_prefill != 0 ? p.streamed_prefill : p.streamed_decode;
+  return "  streamed to " + r.devices[static_cast<size_t>(device)]->info().name +
+         (p.streamed_decode == 0 ? " in prefill" : "");
 }
 
 }  // namespace
@@ -54,18 +62,19 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       continue;
     }
     const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
-    text += format("%-8d %-34s %-10s %s %s\n", layer, where.c_str(),
-                   weights.has_experts ? name(p.experts).c_str() : "-", name(p.kv).c_str(),
-                   mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str());
+    text +=
+        format("%-8d %-34s %-10s %s %s%s\n", layer, where.c_str(),
+               weights.has_experts ? name(p.experts).c_str() : "-", name(p.kv).c_str(),
+               mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str(), streamed_text(r, p).c_str());
   }
-  text += format("\n%-8s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache", "activations",
-                 "scratch", "total", "free");
+  text += format("\n%-8s %14s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache",
+                 "activations", "staging", "scratch", "total", "free");
   for (size_t d = 0; d < r.devices.size(); ++d) {
     const DeviceBytes& b = fit.bytes.devices[d];
-    text +=
-        format("%-8s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(),
-               mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(), mib(b.scratch).c_str(),
-               mib(b.total()).c_str(), mib(r.devices[d]->memory_info().free_bytes).c_str());
+    text += format("%-8s %14s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(),
+                   mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(),
+                   mib(b.staging).c_str(), mib(b.scratch).c_str(), mib(b.total()).c_str(),
+                   mib(r.devices[d]->memory_info().free_bytes).c_str());
   }
   text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
   const BusBytes& bus = fit.bytes.per_token;
@@ -74,6 +83,11 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       "%zu "
       "for each cache block in use\n",
       bus.activations, bus.n_transfers, bus.logits, bus.inputs, bus.inputs_per_block);
+  if (bus.weights > 0) text += format("bus, per decoded token: %zu bytes of streamed weights\n", bus.weights);
+  if (fit.speed.decode_tokens_per_s > 0) {
+    text += format("predicted: %.1f tokens/s prefill, %.1f tokens/s decode\n", fit.speed.prefill_tokens_per_s,
+                   fit.speed.decode_tokens_per_s);
+  }
   if (fit.fallbacks.empty()) text += "every op runs where it was placed\n";
   for (const std::string& fallback : fit.fallbacks) text += "runs on the CPU instead: " + fallback + "\n";
   return text;

@@ -1,5 +1,6 @@
 #include "plan/fit.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -7,22 +8,27 @@
 namespace tandem {
 namespace {
 
+std::string gib(size_t bytes) {
+  return format("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
 // Moves what its device cannot run to the host: nodes of weights by their weights, attention with the layer's
 // cache.
 std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
   std::map<std::string, int> reasons;
-  const Graph& graph = *r.graphs[0];
-  for (const Node& node : graph.nodes) {
-    const Device& device = *r.devices[static_cast<size_t>(placement.device_of(graph, node))];
-    const std::string why = device.why_unsupported(graph, node);
-    if (why.empty()) continue;
-    ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];
-    if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op)) {
-      placement.layers[static_cast<size_t>(node.layer)].kv = 0;
-      continue;
-    }
-    for (TensorId id : node.inputs) {
-      if (id != kNoTensor && graph.tensor(id).weight) placement.overrides[graph.tensor(id).weight] = 0;
+  for (const Graph* graph : r.graphs) {
+    for (const Node& node : graph->nodes) {
+      const Device& device = *r.devices[static_cast<size_t>(placement.device_of(*graph, node))];
+      const std::string why = device.why_unsupported(*graph, node);
+      if (why.empty()) continue;
+      ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];
+      if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op)) {
+        placement.layers[static_cast<size_t>(node.layer)].kv = 0;
+        continue;
+      }
+      for (TensorId id : node.inputs) {
+        if (id != kNoTensor && graph->tensor(id).weight) placement.overrides[graph->tensor(id).weight] = 0;
+      }
     }
   }
   std::vector<std::string> list;
@@ -30,74 +36,260 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
   return list;
 }
 
-Fit fit_with(const FitRequest& r, int64_t n_gpu_layers) {
+Prediction predict(const FitRequest& r, const Placement& placement) {
+  const auto seconds = [&](const Graph& graph, const StepLoad& load) {
+    const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
+    return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
+  };
+  const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
+  Prediction p;
+  p.decode_tokens_per_s = 1 / seconds(*r.graphs.front(), {1, 1, r.kv.n_ctx / 2});
+  p.prefill_tokens_per_s = static_cast<double>(n) / seconds(*r.graphs.back(), {n, 1, 0});
+  return p;
+}
+
+// The first device from `from` on whose budget a fit is over; none: the number of devices.
+size_t first_too_small(const FitRequest& r, const Fit& fit, size_t from = 0) {
+  for (size_t d = from; d < r.devices.size(); ++d) {
+    if (fit.bytes.devices[d].total() > 0 && device_needs(fit, d) > device_budget(r, d)) return d;
+  }
+  return r.devices.size();
+}
+
+bool fits_gpus(const FitRequest& r, const Fit& fit) {
+  return first_too_small(r, fit, 1) == r.devices.size();
+}
+bool fits(const FitRequest& r, const Fit& fit) {
+  return first_too_small(r, fit) == r.devices.size();
+}
+
+int64_t n_most(const FitRequest& r) {
+  return r.architecture.hparams().n_layer + 1;
+}
+
+// The most layers on GPUs that satisfy a predicate. More layers need more memory, but for an arena that may
+// shrink: when halving has found a number, the next ones are tried too.
+template <class Ok>
+int64_t most_layers(int64_t n_most, const Ok& ok) {
+  int64_t low = -1, high = n_most + 1;  // low is fine, high is not
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (ok(middle) ? low : high) = middle;
+  }
+  for (int64_t n = low + 2; n <= std::min(low + 3, n_most); ++n) {
+    if (ok(n)) low = n;
+  }
+  return low;
+}
+
+// Layers on GPUs by --gpu-weights-percent or --cpu-offload-gb: as many as leave the host its part.
+int64_t layers_by_share(const FitRequest& r) {
+  size_t total = 0;
+  for (const Weight& w : r.weights) total += w.n_bytes();
+  return std::max<int64_t>(0, most_layers(n_most(r), [&](int64_t n) {
+                             const Placement placement =
+                                 place(r.architecture, r.weights, r.devices, r.flags, n);
+                             const Partition partition =
+                                 partition_graph(*r.graphs[0], placement, static_cast<int>(r.devices.size()));
+                             size_t resident = 0, host = 0;
+                             for (size_t d = 1; d < r.devices.size(); ++d) {
+                               for (TensorId id : partition.weights[d])
+                                 resident += r.graphs[0]->tensor(id).weight->n_bytes();
+                             }
+                             for (const StreamGroup& group : partition.groups) {
+                               for (TensorId id : group.weights)
+                                 host += r.graphs[0]->tensor(id).weight->n_bytes();
+                             }
+                             if (r.flags.gpu_weights_percent) {
+                               return static_cast<double>(resident) <=
+                                      *r.flags.gpu_weights_percent / 100 * static_cast<double>(total);
+                             }
+                             return static_cast<double>(host) >= *r.flags.cpu_offload_gib * (1 << 30);
+                           }));
+}
+
+// One way to fill in the flags, with as many layers on GPUs as fit; nothing when none does.
+void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) {
+  const bool share = r.flags.gpu_weights_percent || r.flags.cpu_offload_gib;
+  if (r.flags.n_gpu_layers || share) {
+    choice.n_gpu_layers =
+        share ? layers_by_share(r) : std::clamp<int64_t>(*r.flags.n_gpu_layers, 0, n_most(r));
+  } else {
+    choice.n_gpu_layers = most_layers(n_most(r), [&](int64_t n) {
+      choice.n_gpu_layers = n;
+      return fits_gpus(r, fit_with(r, choice));  // the host's part only shrinks
+    });
+  }
+  if (choice.n_gpu_layers < 0) return;
+  Fit candidate = fit_with(r, choice);
+  if (fits(r, candidate)) list.push_back(std::move(candidate));
+}
+
+// What the flags leave open.
+std::vector<OffloadChoice> open_choices(const FitRequest& r) {
+  const OffloadFlags& f = r.flags;
+  const OffloadChoice said = as_flags_say(f, 0);
+  if (r.devices.size() < 2) return {OffloadChoice{}};
+  if (r.rates.empty()) return {said};
+  std::vector<bool> kv{said.kv_on_host};
+  if (!f.kv_on_host && !f.n_kv_layers_gpu) kv = {false, true};
+  std::vector<int64_t> moe{said.n_cpu_moe};
+  const int64_t n_layer = r.architecture.hparams().n_layer;
+  if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
+    moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
+  std::vector<Streaming> streaming{said.streaming};
+  if (said.streaming == Streaming::none && f.stream == StreamMode::automatic) {
+    streaming = {Streaming::none, Streaming::prefill, Streaming::always};
+  }
+  std::vector<OffloadChoice> list;
+  for (const Streaming s : streaming) {
+    for (const bool on_host : kv) {
+      for (const int64_t n : moe) list.push_back({0, on_host, n, s});
+    }
+  }
+  return list;
+}
+
+// "-ngl 17, -c 8192, or -ctk q8_0 -ctv q8_0": each alone would fit.
+std::string advice(const FitRequest& r, const OffloadChoice& choice) {
+  std::vector<std::string> ways;
+  OffloadChoice fewer = choice;
+  const int64_t n = most_layers(choice.n_gpu_layers, [&](int64_t layers) {
+    fewer.n_gpu_layers = layers;
+    return fits(r, fit_with(r, fewer));
+  });
+  if (n >= 0) ways.push_back("-ngl " + std::to_string(n));
+  const auto fits_with_kv = [&](const KvConfig& kv) {
+    const FitRequest other{r.architecture, r.weights, r.devices, r.flags, kv, r.graphs};
+    return fits(other, fit_with(other, choice));
+  };
+  KvConfig kv = r.kv;
+  while (kv.n_ctx > 512 && !fits_with_kv(kv)) kv.n_ctx /= 2;
+  if (kv.n_ctx < r.kv.n_ctx && fits_with_kv(kv)) ways.push_back("-c " + std::to_string(kv.n_ctx));
+  kv = r.kv;
+  kv.k_dtype = kv.v_dtype = DType::Q8_0;
+  bool cacheable = true;
+  for (const KvShape& s : kv.layers) cacheable &= s.head_dim_k % 32 == 0 && s.head_dim_v % 32 == 0;
+  if (cacheable && fits_with_kv(kv)) ways.push_back("-ctk q8_0 -ctv q8_0");
+  if (ways.empty()) return "nothing smaller would fit either";
+  std::string text;
+  for (size_t i = 0; i < ways.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
+  return text + " would fit";
+}
+
+// When host memory is all that is missing: how much is needed at the least.
+void check_host_budget(const FitRequest& r) {
+  if (!r.flags.budgets.max_ram) return;
+  OffloadFlags unlimited = r.flags;
+  unlimited.budgets.max_ram.reset();
+  size_t minimum = SIZE_MAX;
+  for (const Fit& f : all_fits({r.architecture, r.weights, r.devices, unlimited, r.kv, r.graphs, r.rates})) {
+    minimum = std::min(minimum, device_needs(f, 0));
+  }
+  if (minimum == SIZE_MAX) return;
+  throw_error(ErrorCode::out_of_memory,
+              "--max-ram: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed", minimum,
+              gib(minimum).c_str(), *r.flags.budgets.max_ram, gib(*r.flags.budgets.max_ram).c_str());
+}
+
+[[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
+  const Fit smallest = fit_with(r, choice);
+  const size_t d = first_too_small(r, smallest, 1);
+  TANDEM_CHECK(d < r.devices.size());
+  const char* name = r.devices[d]->info().name.c_str();
+  if (!r.flags.n_gpu_layers) {
+    throw_error(ErrorCode::out_of_memory,
+                "%s: the flags need %zu bytes there and %zu are free or allowed; %s", name,
+                device_needs(smallest, d), device_budget(r, d), advice(r, choice).c_str());
+  }
+  throw_error(ErrorCode::out_of_memory, "%s: -ngl %lld needs %zu bytes and %zu are free%s; %s", name,
+              static_cast<long long>(choice.n_gpu_layers), device_needs(smallest, d), device_budget(r, d),
+              r.flags.budgets.max_vram ? " of --max-vram" : "", advice(r, choice).c_str());
+}
+
+// A budget that no layer fits into is a mistake; without one, a GPU that is too small is merely not used.
+void check_budget_holds_a_layer(const FitRequest& r) {
+  const Budgets& b = r.flags.budgets;
+  if (r.devices.size() < 2 || !(b.max_vram || b.vram_utilization) || r.flags.n_gpu_layers.value_or(1) == 0)
+    return;
+  OffloadChoice one = as_flags_say(r.flags, 1);
+  one.streaming = Streaming::none;
+  one.kv_on_host = true;
+  one.n_cpu_moe = 0;
+  const Fit smallest = fit_with(r, one);
+  const size_t d = first_too_small(r, smallest);
+  if (d == 0 || d == r.devices.size()) return;
+  const size_t minimum = device_needs(smallest, d) + b.vram_overhead;
+  throw_error(ErrorCode::out_of_memory,
+              "%s: %s cannot hold one layer: the minimum is %zu bytes (%s), of which %zu are the "
+              "driver's; -ngl 0 uses no GPU",
+              b.max_vram ? "--max-vram" : "--gpu-memory-utilization", r.devices[d]->info().name.c_str(),
+              minimum, gib(minimum).c_str(), b.vram_overhead);
+}
+
+}  // namespace
+
+size_t device_needs(const Fit& fit, size_t d) {
+  return fit.bytes.devices[d].total() + (d == 0 ? fit.bytes.mapped_weights : 0);
+}
+
+size_t device_budget(const FitRequest& r, size_t d) {
+  const Budgets& b = r.flags.budgets;
+  if (d == 0) return b.max_ram.value_or(SIZE_MAX);
+  if (r.devices[d]->info().host_memory) return SIZE_MAX;
+  const auto less = [](size_t a, size_t n) { return a > n ? a - n : 0; };
+  const MemoryInfo memory = r.devices[d]->memory_info();
+  if (b.max_vram) return std::min(memory.free_bytes, less(*b.max_vram, b.vram_overhead));
+  if (b.vram_utilization) {
+    const auto allowed = static_cast<size_t>(*b.vram_utilization * static_cast<double>(memory.total_bytes));
+    return less(allowed, memory.total_bytes - memory.free_bytes);
+  }
+  return r.flags.n_gpu_layers ? memory.free_bytes : less(memory.free_bytes, b.vram_overhead);
+}
+
+Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
-  result.n_gpu_layers = n_gpu_layers;
-  result.placement = place(r.architecture, r.weights, r.devices, r.flags, n_gpu_layers);
+  result.choice = choice;
+  result.placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
   result.fallbacks = fall_back(r, result.placement);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   return result;
 }
 
-// The first GPU that cannot hold its part beside `reserve` bytes; 0 when all can. Host memory is for the
-// system to judge: it may be overcommitted.
-size_t first_too_small(const FitRequest& r, const Footprint& bytes, size_t reserve) {
-  for (size_t d = 1; d < r.devices.size(); ++d) {
-    if (r.devices[d]->info().host_memory || bytes.devices[d].total() == 0) continue;
-    if (bytes.devices[d].total() + reserve > r.devices[d]->memory_info().free_bytes) return d;
+std::vector<Fit> all_fits(const FitRequest& r) {
+  check_flags(r.flags);
+  std::vector<Fit> list;
+  if (r.devices.size() < 2) {
+    Fit host = fit_with(r, {});
+    if (fits(r, host)) list.push_back(std::move(host));
+  } else {
+    check_budget_holds_a_layer(r);
+    for (const OffloadChoice& choice : open_choices(r)) add_fit(r, choice, list);
   }
-  return 0;
+  if (r.rates.empty()) return list;
+  for (Fit& f : list) f.speed = predict(r, f.placement);
+  std::stable_sort(list.begin(), list.end(), [](const Fit& a, const Fit& b) {
+    return a.speed.work_seconds() < b.speed.work_seconds();
+  });
+  // What needs the same time and memory is the same: where everything fits, there is nothing to stream.
+  list.erase(std::unique(list.begin(), list.end(),
+                         [&](const Fit& a, const Fit& b) {
+                           return a.speed.work_seconds() == b.speed.work_seconds() &&
+                                  device_needs(a, 0) == device_needs(b, 0) &&
+                                  device_needs(a, r.devices.size() - 1) ==
+                                      device_needs(b, r.devices.size() - 1);
+                         }),
+             list.end());
+  return list;
 }
-
-Fit largest_that_fits(const FitRequest& r, size_t reserve) {
-  // Not every number of layers needs more than the one before (an arena may shrink), so they are tried from
-  // the top.
-  for (int64_t n = r.architecture.hparams().n_layer + 1; n > 0; --n) {
-    Fit candidate = fit_with(r, n);
-    if (first_too_small(r, candidate.bytes, reserve) == 0) return candidate;
-  }
-  return fit_with(r, 0);
-}
-
-bool fits_with_kv(const FitRequest& r, int64_t n_gpu_layers, const KvConfig& kv) {
-  const FitRequest other{r.architecture, r.weights, r.devices, r.flags, kv, r.graphs};
-  return first_too_small(other, fit_with(other, n_gpu_layers).bytes, 0) == 0;
-}
-
-// "-ngl 17, -c 8192, or -ctk q8_0 -ctv q8_0": each alone would fit.
-std::string advice(const FitRequest& r, int64_t n_gpu_layers) {
-  std::vector<std::string> ways;
-  const int64_t n = largest_that_fits(r, 0).n_gpu_layers;
-  ways.push_back("-ngl " + std::to_string(n));
-  KvConfig kv = r.kv;
-  while (kv.n_ctx > 512 && !fits_with_kv(r, n_gpu_layers, kv)) kv.n_ctx /= 2;
-  if (kv.n_ctx < r.kv.n_ctx && fits_with_kv(r, n_gpu_layers, kv))
-    ways.push_back("-c " + std::to_string(kv.n_ctx));
-  kv = r.kv;
-  kv.k_dtype = kv.v_dtype = DType::Q8_0;
-  bool cacheable = true;
-  for (const KvShape& s : kv.layers) cacheable &= s.head_dim_k % 32 == 0 && s.head_dim_v % 32 == 0;
-  if (cacheable && fits_with_kv(r, n_gpu_layers, kv)) ways.push_back("-ctk q8_0 -ctv q8_0");
-  std::string text;
-  for (size_t i = 0; i < ways.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
-  return text;
-}
-
-}  // namespace
 
 Fit fit(const FitRequest& r) {
-  if (r.devices.size() < 2) return fit_with(r, 0);
-  if (!r.flags.n_gpu_layers) return largest_that_fits(r, kReserve);
-  Fit result = fit_with(r, *r.flags.n_gpu_layers);
-  const size_t d = first_too_small(r, result.bytes, 0);
-  if (d != 0) {
-    throw_error(ErrorCode::out_of_memory, "%s: -ngl %lld needs %zu bytes and %zu are free; %s would fit",
-                r.devices[d]->info().name.c_str(), static_cast<long long>(result.n_gpu_layers),
-                result.bytes.devices[d].total(), r.devices[d]->memory_info().free_bytes,
-                advice(r, result.n_gpu_layers).c_str());
-  }
-  return result;
+  std::vector<Fit> list = all_fits(r);
+  if (!list.empty()) return std::move(list.front());
+  check_host_budget(r);
+  const int64_t n = r.flags.n_gpu_layers ? std::clamp<int64_t>(*r.flags.n_gpu_layers, 0, n_most(r)) : 0;
+  throw_too_small(r, as_flags_say(r.flags, n));
 }
 
 }  // namespace tandem

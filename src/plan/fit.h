@@ -1,9 +1,10 @@
-// Fitting a session into the devices' memory: how many layers go to the GPUs when the user leaves it open,
-// and what would fit when what was asked for does not.
+// Fitting a session into the devices' memory: what the user left open is filled in so that the predicted time
+// is the shortest, or, where nobody knows how fast the devices are, so that most layers are on GPUs. What the
+// user set is kept. Throws Error(out_of_memory) that says what is needed, what there is, and what would fit;
+// Error(usage) for flags that contradict each other.
 #pragma once
 
-#include <functional>
-
+#include "plan/cost.h"
 #include "plan/footprint.h"
 #include "plan/offload.h"
 
@@ -16,24 +17,35 @@ struct FitRequest {
   const std::vector<Device*>& devices;
   const OffloadFlags& flags;
   const KvConfig& kv;
-  const std::vector<const Graph*>& graphs;  // the decode graph first
+  const std::vector<const Graph*>& graphs;  // the decode graph first, then the prefill graph
+  std::span<const DeviceRates> rates = {};  // of the devices; empty: not known
 };
 
 struct Fit {
-  int64_t n_gpu_layers = 0;
+  OffloadChoice choice;
   Placement placement;
   Footprint bytes;
+  Prediction speed;  // zeros where the rates are not known
   // What was to run on a device that cannot, and so runs on the host: "12 x attention on CUDA0: reason".
   std::vector<std::string> fallbacks;
 };
 
-// With flags.n_gpu_layers set: exactly that, or Error(out_of_memory) that says what is needed, what is free,
-// and which -ngl, -c or cache types would fit. Not set: the most layers that fit beside kReserve free bytes
-// on every GPU.
-inline constexpr size_t kReserve = size_t{256} << 20;
+// The best fit. GPUs whose number of layers the user left open keep budgets.vram_overhead free.
 Fit fit(const FitRequest& request);
+// Every way to fill in what is open, each with as many layers on GPUs as fit, the fastest first. Empty when
+// none fits.
+std::vector<Fit> all_fits(const FitRequest& request);
+// With exactly this choice, whether it fits or not.
+Fit fit_with(const FitRequest& request, const OffloadChoice& choice);
 
-// The table of --explain: where everything lives, its bytes, and what crosses the bus for a token.
+// Bytes that may be allocated on a device. Host memory is limited by budgets.max_ram only: what is free there
+// is for the system to judge, which may overcommit it.
+size_t device_budget(const FitRequest& request, size_t device);
+// Bytes that a fit needs on a device; on the host, mapped weights included.
+size_t device_needs(const Fit& fit, size_t device);
+
+// The table of --explain: where everything lives, its bytes, what crosses the bus for a token, and how fast
+// it will be.
 std::string explain(const FitRequest& request, const Fit& fit);
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "exec/weight_stream.h"
 
 namespace tandem {
 namespace {
@@ -16,6 +17,21 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
     layers[static_cast<size_t>(placement.layers[i].kv)][i] = kv_layer_shape(kv, i);
   }
   return layers;
+}
+
+// Streamed weights that a step brings to the devices: all but those that have a slot to themselves.
+size_t streamed_bytes(const Graph& graph, const Partition& partition, const std::vector<Device*>& devices,
+                      const std::vector<SlotNeeds>& slots) {
+  const StreamSchedule schedule = schedule_stream(partition, slots);
+  size_t n_bytes = 0;
+  for (size_t g = 0; g < partition.groups.size(); ++g) {
+    if (schedule.turns[g].next == g) continue;
+    const StreamGroup& group = partition.groups[g];
+    for (TensorId id : group.weights) {
+      n_bytes += devices[static_cast<size_t>(group.device)]->weight_bytes(*graph.tensor(id).weight);
+    }
+  }
+  return n_bytes;
 }
 
 BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
@@ -45,14 +61,23 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   result.devices.resize(devices.size());
   const auto kv_layers = kv_without_memory(kv, placement, devices.size());
   std::vector<std::set<const Weight*>> weights(devices.size());
+  std::vector<SlotNeeds> slots(devices.size());
   for (size_t g = 0; g < graphs.size(); ++g) {
     const Graph& graph = *graphs[g];
     const Partition partition = partition_graph(graph, placement, static_cast<int>(devices.size()));
     if (g == 0) result.per_token = bus_bytes(graph, partition);
+    std::vector<SlotNeeds> needs;
     for (size_t d = 0; d < devices.size(); ++d) {
       DeviceBytes& bytes = result.devices[d];
       bytes.activations = std::max(bytes.activations, partition.arena_bytes[d]);
       for (TensorId id : partition.weights[d]) weights[d].insert(graph.tensor(id).weight);
+      needs.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
+      slots[d] = slots[d].united(needs[d]);
+    }
+    if (g == 0) result.per_token.weights = streamed_bytes(graph, partition, devices, needs);
+    for (const StreamGroup& group : partition.groups) {
+      for (TensorId id : group.weights)
+        weights[0].insert(graph.tensor(id).weight);  // the host reads it, to send it
     }
     for (const Stage& stage : partition.stages) {
       const auto d = static_cast<size_t>(stage.device);
@@ -61,6 +86,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
     }
   }
   for (size_t d = 0; d < devices.size(); ++d) {
+    result.devices[d].staging = slots[d].n_bytes();
     for (const Weight* w : weights[d]) {
       result.devices[d].weights += devices[d]->weight_bytes(*w);
       if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();

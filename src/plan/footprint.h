@@ -14,8 +14,9 @@ struct DeviceBytes {
   size_t weights = 0;  // copied to the device; 0 on the host, where they are mapped
   size_t kv = 0;
   size_t activations = 0;  // the arena that all programs share
+  size_t staging = 0;      // the slots that streamed layers pass through
   size_t scratch = 0;
-  size_t total() const { return weights + kv + activations + scratch; }
+  size_t total() const { return weights + kv + activations + staging + scratch; }
 };
 
 // What crosses between devices when one token is decoded.
@@ -25,6 +26,7 @@ struct BusBytes {
   size_t inputs = 0;       // ids, positions, ... to each device; the block table is inputs_per_block more
   size_t inputs_per_block = 0;  // for every cache block in use
   size_t n_transfers = 0;
+  size_t weights = 0;  // streamed, as they lie on the device
 };
 
 struct Footprint {

@@ -83,26 +83,110 @@ void apply_overrides(Placement& placement, const std::deque<Weight>& weights,
   }
 }
 
+// Whether layer i is one of n that are spread evenly over all of them, the last layer always among them.
+bool is_spread(int64_t i, int64_t n, int64_t n_layer) {
+  return (i + 1) * n / n_layer > i * n / n_layer;
+}
+
+// Streaming in every step: all layers run on GPUs.
+void place_streamed(Placement& placement, const std::vector<int>& gpu, const OffloadChoice& choice) {
+  const auto n_layer = static_cast<int64_t>(placement.layers.size());
+  const int64_t n_resident = std::clamp<int64_t>(choice.n_gpu_layers - 1, 0, n_layer);
+  for (int64_t i = 0; i < n_layer; ++i) {
+    LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
+    const int device = 1 + gpu[static_cast<size_t>(i)];
+    layer.weights = is_spread(i, n_resident, n_layer) ? device : 0;
+    layer.experts = i < choice.n_cpu_moe ? 0 : layer.weights;
+    if (layer.weights == 0 || layer.experts == 0) layer.streamed_prefill = layer.streamed_decode = device;
+    layer.kv = device;
+  }
+  if (choice.n_gpu_layers > 0) placement.output = 1 + gpu.back();
+}
+
+void place_last(Placement& placement, const std::vector<int>& gpu, const OffloadChoice& choice) {
+  const auto n_layer = static_cast<int64_t>(placement.layers.size());
+  const auto n = static_cast<int64_t>(gpu.size());
+  const int64_t first = std::max<int64_t>(0, n_layer - n);
+  for (int64_t i = first; i < n_layer; ++i) {
+    LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
+    layer.weights = 1 + gpu[static_cast<size_t>(i - first)];
+    layer.experts = i < choice.n_cpu_moe ? 0 : layer.weights;
+    layer.kv = layer.weights;
+  }
+  if (n > n_layer) placement.output = 1 + gpu.back();
+}
+
+// Several tokens at a time are worth bringing the weights for that the host holds.
+void stream_prefill(Placement& placement, const std::vector<int>& gpu) {
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    LayerPlacement& layer = placement.layers[i];
+    if (layer.weights == 0 || layer.experts == 0) {
+      layer.streamed_prefill = layer.weights != 0 ? layer.weights : 1 + gpu[i];
+    }
+  }
+}
+
 }  // namespace
+
+std::string_view streaming_name(Streaming streaming) {
+  switch (streaming) {
+    case Streaming::none: return "none";
+    case Streaming::prefill: return "prefill";
+    case Streaming::always: return "always";
+  }
+  return "";
+}
+
+void check_flags(const OffloadFlags& f) {
+  const bool percent = f.gpu_weights_percent.has_value(), gib = f.cpu_offload_gib.has_value();
+  const char* held = percent ? "--gpu-weights-percent" : "--cpu-offload-gb";
+  const auto refuse = [](const char* a, const char* b, const char* why) {
+    throw_error(ErrorCode::usage, "%s and %s contradict each other: %s", a, b, why);
+  };
+  if (percent && gib) refuse("--gpu-weights-percent", "--cpu-offload-gb", "both say how much the host holds");
+  if ((percent || gib) && f.n_gpu_layers) refuse(held, "-ngl", "both say how much stays on the GPU");
+  if ((percent || gib) && f.stream == StreamMode::off) {
+    refuse(held, "--stream-weights off", "what the host holds of it is streamed");
+  }
+  if (f.budgets.max_vram && f.budgets.vram_utilization) {
+    refuse("--max-vram", "--gpu-memory-utilization", "both say how much of the GPU may be used");
+  }
+  if (f.kv_on_host.value_or(false) && f.n_kv_layers_gpu.value_or(0) > 0) {
+    refuse("-nkvo", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
+  }
+}
+
+bool streams(const OffloadFlags& flags) {
+  return flags.stream == StreamMode::on || flags.gpu_weights_percent || flags.cpu_offload_gib;
+}
+
+OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
+  return {n_gpu_layers, flags.kv_on_host.value_or(false), flags.n_cpu_moe.value_or(0),
+          streams(flags) ? Streaming::always : Streaming::none};
+}
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, int64_t n_gpu_layers) {
+  return place(architecture, weights, devices, flags, as_flags_say(flags, n_gpu_layers));
+}
+
+Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
+                const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice) {
   const int64_t n_layer = architecture.hparams().n_layer;
   Placement placement = Placement::host_only(static_cast<int>(n_layer));
-  const int64_t n = std::clamp<int64_t>(n_gpu_layers, 0, n_layer + 1);
-  if (n > 0) {
+  const int64_t n = std::clamp<int64_t>(choice.n_gpu_layers, 0, n_layer + 1);
+  if (n > 0 || choice.streaming != Streaming::none) {
     TANDEM_CHECK(devices.size() > 1);
-    const std::vector<int> gpu = divide_layers(n, shares_of(devices, flags));
-    const int64_t first = std::max<int64_t>(0, n_layer - n);
-    const int64_t n_kv =
-        flags.kv_on_host ? 0 : std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer);
-    for (int64_t i = first; i < n_layer; ++i) {
-      LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
-      layer.weights = 1 + gpu[static_cast<size_t>(i - first)];
-      layer.experts = i < flags.n_cpu_moe ? 0 : layer.weights;
-      layer.kv = i >= n_layer - n_kv ? layer.weights : 0;
+    const std::vector<double> shares = shares_of(devices, flags);
+    if (choice.streaming == Streaming::always) {
+      place_streamed(placement, divide_layers(n_layer, shares), choice);
+    } else if (n > 0) {
+      place_last(placement, divide_layers(n, shares), choice);
     }
-    if (n > n_layer) placement.output = 1 + gpu.back();
+    if (choice.streaming == Streaming::prefill) stream_prefill(placement, divide_layers(n_layer, shares));
+    const int64_t n_kv =
+        choice.kv_on_host ? 0 : std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer);
+    for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[static_cast<size_t>(i)].kv = 0;
   }
   apply_overrides(placement, weights, devices, flags);
   return placement;

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,21 +15,62 @@ namespace tandem {
 
 enum class SplitMode { none, layer };  // all on the main GPU, or whole layers on each
 
+enum class StreamMode { automatic, on, off };
+
+// What a placement may take. Nothing set: what is free, less a reserve.
+struct Budgets {
+  std::optional<size_t> max_vram;          // bytes of each GPU, what its driver takes included
+  std::optional<size_t> max_ram;           // bytes of host memory, mapped weights included
+  std::optional<double> vram_utilization;  // share of each GPU's memory, other programs' use included
+  size_t vram_overhead =
+      size_t{256} << 20;  // of each GPU: what its driver and libraries take beside what we allocate
+};
+
+// What is not set is for the planner to choose.
 struct OffloadFlags {
   // Layers on GPUs: the last N of the model; one more than it has layers takes the output head too. Not set:
   // auto.
   std::optional<int64_t> n_gpu_layers;
-  bool kv_on_host = false;                 // -nkvo
+  std::optional<bool> kv_on_host;          // -nkvo
   std::optional<int64_t> n_kv_layers_gpu;  // of the layers on GPUs, only the last N keep their cache there
   std::vector<std::pair<std::string, std::string>>
-      overrides;          // tensor name regex, device name; the first match wins
-  int64_t n_cpu_moe = 0;  // the experts of the first N layers stay on the host
+      overrides;                     // tensor name regex, device name; the first match wins
+  std::optional<int64_t> n_cpu_moe;  // the experts of the first N layers stay on the host
   SplitMode split_mode = SplitMode::layer;
-  std::vector<double> tensor_split;  // share of each GPU; empty: by free memory
-  int64_t main_gpu = 0;              // for SplitMode::none: index among the GPUs
+  std::vector<double> tensor_split;           // share of each GPU; empty: by free memory
+  int64_t main_gpu = 0;                       // for SplitMode::none: index among the GPUs
+  StreamMode stream = StreamMode::automatic;  // of layers whose weights the host holds
+  // How much is to stay on the GPUs, said otherwise than by n_gpu_layers; the rest is streamed.
+  std::optional<double> gpu_weights_percent;
+  std::optional<double> cpu_offload_gib;  // weights that the host holds
+  Budgets budgets;
 };
 
-// Placement with exactly n_gpu_layers of flags (set, or chosen by the caller) on devices[1..].
+// Which steps bring the weights that the host holds to a GPU instead of computing beside them.
+enum class Streaming { none, prefill, always };
+std::string_view streaming_name(Streaming streaming);
+
+// One way to fill in what the flags leave open.
+struct OffloadChoice {
+  int64_t n_gpu_layers = 0;
+  bool kv_on_host = false;
+  int64_t n_cpu_moe = 0;
+  Streaming streaming = Streaming::none;
+};
+
+// Whether the flags want weights streamed in every step.
+bool streams(const OffloadFlags& flags);
+// The choice with n_gpu_layers that does nothing else than the flags say.
+OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers);
+
+// Throws Error(usage) for flags that contradict each other, naming both.
+void check_flags(const OffloadFlags& flags);
+
+// Without streaming in decoding, the last n_gpu_layers of the model are on GPUs, as -ngl says. With it, as
+// many, the output first, but spread over the model, so that there is always something to compute while
+// weights are on their way.
+Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
+                const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, int64_t n_gpu_layers);
 

@@ -176,11 +176,11 @@ TEST_F(Offload, AutoTakesWhatFitsAndNoMore) {
   }();
   {
     Session session(*dense_, {host_.get(), &big}, options({}));
-    EXPECT_EQ(session.placement().n_gpu_layers, 5);
+    EXPECT_EQ(session.placement().choice.n_gpu_layers, 5);
   }
-  test::SimDevice tight({.memory_bytes = everything + kReserve - 1});
+  test::SimDevice tight({.memory_bytes = everything + Budgets{}.vram_overhead - 1});
   Session session(*dense_, {host_.get(), &tight}, options({}));
-  EXPECT_EQ(session.placement().n_gpu_layers, 4);
+  EXPECT_EQ(session.placement().choice.n_gpu_layers, 4);
   EXPECT_EQ(logits(session), cpu_logits(*dense_));
 }
 

@@ -13,6 +13,7 @@ namespace {
 SessionOptions on_device(const Model& model) {
   SessionOptions options;
   options.n_ctx = 64;
+  options.oom_ladder = false;
   options.placement = Placement::host_only(static_cast<int>(model.hparams().n_layer));
   for (size_t i = 2; i < options.placement.layers.size(); ++i) options.placement.layers[i] = {1, 1, i == 3 ? 0 : 1};
   return options;

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,7 @@ class SimPlan final : public Plan {
   std::vector<DevicePtr> addresses;  // real ones
   std::vector<KvLayer> kv;
   std::unique_ptr<Plan> inner;
+  Segment segment;  // the caller's, for how long it takes
 };
 
 [[noreturn]] void fault(const char* what) {
@@ -34,7 +36,8 @@ SimDevice::SimDevice(const SimOptions& options)
     : options_(options), cpu_(cpu::make_cpu_device({options.n_threads, options.n_threads, options.isa})) {
   info_.name = options.name;
   info_.description = "simulated";
-  thread_ = std::thread([this] { queue_main(); });
+  if (options.times.host_s) host_s_ = options.times.host_s;
+  for (Order* order : {&runs_, &fetches_}) order->thread = std::thread([this, order] { work_off(*order); });
 }
 
 SimDevice::~SimDevice() {
@@ -43,7 +46,8 @@ SimDevice::~SimDevice() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  runs_.thread.join();
+  fetches_.thread.join();
   if (!allocations_.empty()) fault("memory was not freed");
 }
 
@@ -51,12 +55,14 @@ std::string SimDevice::why_unsupported(const Graph& graph, const Node& node) con
   return cpu_->why_unsupported(graph, node);
 }
 
-MemoryInfo SimDevice::memory_info() { return {options_.memory_bytes - used_bytes_, options_.memory_bytes}; }
+MemoryInfo SimDevice::memory_info() {
+  return {options_.memory_bytes - used_bytes_, options_.memory_bytes};
+}
 
 DevicePtr SimDevice::alloc(size_t n_bytes) {
   if (n_allocs_++ == options_.fail_alloc || used_bytes_ + n_bytes > options_.memory_bytes) {
-    throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)", info_.name.c_str(),
-                n_bytes, options_.memory_bytes - used_bytes_, options_.memory_bytes);
+    throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)",
+                info_.name.c_str(), n_bytes, options_.memory_bytes - used_bytes_, options_.memory_bytes);
   }
   const size_t rounded = align_up(std::max<size_t>(n_bytes, 1), kPage);
   void* forbidden = mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -73,7 +79,8 @@ DevicePtr SimDevice::alloc(size_t n_bytes) {
 void SimDevice::free(DevicePtr address) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return n_done_ == n_issued_; });
+    changed_.wait(lock,
+                  [&] { return runs_.n_done == runs_.n_issued && fetches_.n_done == fetches_.n_issued; });
   }
   const auto it = allocations_.find(address);
   if (it == allocations_.end()) fault("free of an unknown address");
@@ -93,22 +100,28 @@ std::byte* SimDevice::real(DevicePtr address, size_t n_bytes) const {
   return it->second.real + offset;
 }
 
-void SimDevice::enqueue(std::function<void()> work) {
+void SimDevice::enqueue(Order& order, double seconds, std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
-    ++n_issued_;
+    order.queue.push_back(std::move(work));
+    ++order.n_issued;
+    order.s = std::max(order.s, *host_s_) + seconds;
   }
   changed_.notify_all();
 }
 
-void SimDevice::queue_main() {
+void SimDevice::block_until(Order& order, Event event) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return order.n_done >= event; });
+}
+
+void SimDevice::work_off(Order& order) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    const std::function<void()> work = std::move(queue_.front());
-    queue_.pop_front();
+    changed_.wait(lock, [&] { return stop_ || !order.queue.empty(); });
+    if (order.queue.empty()) return;
+    const std::function<void()> work = std::move(order.queue.front());
+    order.queue.pop_front();
     const bool failed = failure_ != nullptr;  // nothing runs after a failure
     lock.unlock();
     std::exception_ptr failure;
@@ -121,15 +134,21 @@ void SimDevice::queue_main() {
     }
     lock.lock();
     if (failure) failure_ = failure;
-    ++n_done_;
+    ++order.n_done;
     changed_.notify_all();
   }
 }
 
+double SimDevice::bus_s(size_t n_bytes) const {
+  const double rate = options_.times.bus_bytes_per_s;
+  return rate > 0 ? static_cast<double>(n_bytes) / rate : 0;
+}
+
 void SimDevice::copy(void* to, const void* from, size_t n_bytes) {
-  if (options_.copy_bytes_per_s > 0) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(n_bytes) / options_.copy_bytes_per_s));
-  }
+  const double seconds =
+      options_.copy_bytes_per_s > 0 ? static_cast<double>(n_bytes) / options_.copy_bytes_per_s : 0;
+  // Shorter than a sleep can be: not worth one.
+  if (seconds > 2e-5) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   memcpy(to, from, n_bytes);
 }
 
@@ -137,8 +156,9 @@ void SimDevice::copy_in(DevicePtr to, const void* from, size_t n_bytes) {
   std::byte* target = real(to, n_bytes);
   const bool fails = n_copies_++ == options_.fail_copy;
   copied_bytes_ += n_bytes;
-  enqueue([this, target, from, n_bytes, fails] {
-    if (fails) throw_error(ErrorCode::io, "%s: copying %zu bytes to the device failed", info_.name.c_str(), n_bytes);
+  enqueue(runs_, bus_s(n_bytes), [this, target, from, n_bytes, fails] {
+    if (fails)
+      throw_error(ErrorCode::io, "%s: copying %zu bytes to the device failed", info_.name.c_str(), n_bytes);
     copy(target, from, n_bytes);
   });
 }
@@ -147,8 +167,9 @@ void SimDevice::copy_out(void* to, DevicePtr from, size_t n_bytes) {
   const std::byte* source = real(from, n_bytes);
   const bool fails = n_copies_++ == options_.fail_copy;
   copied_bytes_ += n_bytes;
-  enqueue([this, to, source, n_bytes, fails] {
-    if (fails) throw_error(ErrorCode::io, "%s: copying %zu bytes to the host failed", info_.name.c_str(), n_bytes);
+  enqueue(runs_, bus_s(n_bytes), [this, to, source, n_bytes, fails] {
+    if (fails)
+      throw_error(ErrorCode::io, "%s: copying %zu bytes to the host failed", info_.name.c_str(), n_bytes);
     copy(to, source, n_bytes);
   });
 }
@@ -156,18 +177,42 @@ void SimDevice::copy_out(void* to, DevicePtr from, size_t n_bytes) {
 void SimDevice::copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) {
   std::byte* target = real(to, n_bytes);
   const std::byte* source = real(from, n_bytes);
-  enqueue([target, source, n_bytes] { memmove(target, source, n_bytes); });
+  enqueue(runs_, 0, [target, source, n_bytes] { memmove(target, source, n_bytes); });
 }
 
 Event SimDevice::record() {
   const std::lock_guard lock(mutex_);
-  return n_issued_;
+  runs_.at[runs_.n_issued] = runs_.s;
+  return runs_.n_issued;
 }
 
 void SimDevice::wait(Event event) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return n_done_ >= event; });
+  changed_.wait(lock, [&] { return runs_.n_done >= event; });
+  *host_s_ = std::max(*host_s_, runs_.at[event]);
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
+  const size_t n_bytes = weight.n_bytes();
+  std::byte* target = real(to, n_bytes);
+  const bool fails = n_copies_++ == options_.fail_copy;
+  copied_bytes_ += n_bytes;
+  fetched_bytes_ += n_bytes;
+  fetches_.s = std::max(fetches_.s, runs_.at[after]);
+  enqueue(fetches_, bus_s(n_bytes), [this, target, from = weight.data, n_bytes, after, fails] {
+    block_until(runs_, after);
+    if (fails)
+      throw_error(ErrorCode::io, "%s: fetching %zu bytes to the device failed", info_.name.c_str(), n_bytes);
+    copy(target, from, n_bytes);
+  });
+  fetches_.at[fetches_.n_issued] = fetches_.s;
+  return fetches_.n_issued;
+}
+
+void SimDevice::join(Event fetched) {
+  runs_.s = std::max(runs_.s, fetches_.at[fetched]);
+  enqueue(runs_, 0, [this, fetched] { block_until(fetches_, fetched); });
 }
 
 std::unique_ptr<Plan> SimDevice::compile(const Segment& segment) {
@@ -185,13 +230,20 @@ std::unique_ptr<Plan> SimDevice::compile(const Segment& segment) {
     layer.k = real(layer.k, rows * row_bytes(layer.k_dtype, layer.head_dim_k));
     layer.v = real(layer.v, rows * row_bytes(layer.v_dtype, layer.head_dim_v));
   }
+  plan->segment = segment;
   plan->inner = cpu_->compile(Segment{segment.graph, segment.nodes, plan->addresses, plan->kv});
   return plan;
 }
 
 void SimDevice::run(Plan& plan, const StepShape& shape) {
-  Plan* inner = static_cast<SimPlan&>(plan).inner.get();
-  enqueue([this, inner, shape] { cpu_->run(*inner, shape); });
+  const SimPlan& own = static_cast<SimPlan&>(plan);
+  Plan* inner = own.inner.get();
+  const bool fails = n_runs_++ == options_.fail_run;
+  const auto& run_s = options_.times.run_s;
+  enqueue(runs_, run_s ? run_s(own.segment, shape) : 0, [this, inner, shape, fails] {
+    if (fails) throw_error(ErrorCode::out_of_memory, "%s: no memory for a run", info_.name.c_str());
+    cpu_->run(*inner, shape);
+  });
 }
 
 }  // namespace tandem::test

@@ -1,7 +1,12 @@
-// A device that is not there: the CPU's kernels behind an address space of their own. The addresses that it gives out
-// point into memory that nobody may touch, so any use of them by the host faults at once; the real memory lies
-// elsewhere and only the device knows where. Copies run on a thread of their own, in order with the runs, as fast as
-// a set bandwidth, and allocations, copies and runs can be made to fail.
+// A device that is not there: the CPU's kernels behind an address space of their own. The addresses that it
+// gives out point into memory that nobody may touch, so any use of them by the host faults at once; the real
+// memory lies elsewhere and only the device knows where. Copies run on a thread of their own, in order with
+// the runs, as fast as a set bandwidth, and allocations, copies and runs can be made to fail. Fetches run on
+// a second thread.
+//
+// Beside the real time there is a simulated one: from how long each copy and run would take, and from what
+// waits for what, the device computes when each would begin and end. It does not depend on how busy the
+// machine is.
 #pragma once
 
 #include <condition_variable>
@@ -17,14 +22,23 @@
 
 namespace tandem::test {
 
+// Simulated time, in seconds. Devices that work together share the host's.
+struct SimTimes {
+  double bus_bytes_per_s = 0;                                     // 0: copies take no time
+  std::function<double(const Segment&, const StepShape&)> run_s;  // none: runs take no time
+  double* host_s = nullptr;  // when the host is; none: a clock of its own
+};
+
 struct SimOptions {
   std::string name = "SIM0";
   size_t memory_bytes = size_t{1} << 30;
-  double copy_bytes_per_s = 0;      // 0: as fast as it goes
+  double copy_bytes_per_s = 0;  // 0: as fast as it goes
   int n_threads = 1;
   cpu::Isa isa = cpu::best_isa();
-  int64_t fail_alloc = -1;          // the how-manyth alloc (from 0) throws Error(out_of_memory)
-  int64_t fail_copy = -1;           // the how-manyth copy (in or out) throws Error(io), when it is waited for
+  int64_t fail_alloc = -1;  // the how-manyth alloc (from 0) throws Error(out_of_memory)
+  int64_t fail_copy = -1;   // the how-manyth copy (in, out or fetch) throws Error(io), when it is waited for
+  int64_t fail_run = -1;            // the how-manyth run throws Error(out_of_memory), when it is waited for
+  SimTimes times;
 };
 
 class SimDevice final : public Device {
@@ -45,6 +59,8 @@ class SimDevice final : public Device {
   void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) override;
   Event record() override;
   void wait(Event event) override;
+  Event fetch(DevicePtr to, const Weight& weight, Event after) override;
+  void join(Event fetched) override;
   std::unique_ptr<Plan> compile(const Segment& segment) override;
   void run(Plan& plan, const StepShape& shape) override;
 
@@ -53,7 +69,10 @@ class SimDevice final : public Device {
   size_t peak_bytes() const { return peak_bytes_; }
   int64_t n_allocs() const { return n_allocs_; }
   int64_t n_copies() const { return n_copies_; }
+  int64_t n_runs() const { return n_runs_; }
   uint64_t copied_bytes() const { return copied_bytes_; }
+  uint64_t fetched_bytes() const { return fetched_bytes_; }  // of those, fetched
+  double host_s() const { return *host_s_; }                 // simulated
 
  private:
   struct Allocation {
@@ -61,26 +80,37 @@ class SimDevice final : public Device {
     size_t n_bytes;
   };
 
+  // Work done by a thread of its own, one piece after the other.
+  struct Order {
+    std::deque<std::function<void()>> queue;
+    uint64_t n_issued = 0, n_done = 0;
+    std::thread thread;
+    double s = 0;                // simulated: when all that was issued is done
+    std::map<Event, double> at;  // simulated: when events are reached
+  };
+
   std::byte* real(DevicePtr address, size_t n_bytes) const;  // aborts the test when out of bounds
-  void enqueue(std::function<void()> work);
+  void enqueue(Order& order, double seconds, std::function<void()> work);
+  void block_until(Order& order, Event event);  // on the other order's thread
   void copy(void* to, const void* from, size_t n_bytes);
-  void queue_main();
+  double bus_s(size_t n_bytes) const;
+  void work_off(Order& order);
 
   SimOptions options_;
   DeviceInfo info_;
   std::unique_ptr<Device> cpu_;
   std::map<DevicePtr, Allocation> allocations_;
   size_t used_bytes_ = 0, peak_bytes_ = 0;
-  int64_t n_allocs_ = 0, n_copies_ = 0;
-  uint64_t copied_bytes_ = 0;
+  int64_t n_allocs_ = 0, n_copies_ = 0, n_runs_ = 0;
+  uint64_t copied_bytes_ = 0, fetched_bytes_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
-  uint64_t n_issued_ = 0, n_done_ = 0;
+  Order runs_, fetches_;
   std::exception_ptr failure_;
   bool stop_ = false;
-  std::thread thread_;
+  double own_host_s_ = 0;
+  double* host_s_ = &own_host_s_;
 };
 
 }  // namespace tandem::test

@@ -35,8 +35,9 @@ TEST(OffloadOptions, Layers) {
 }
 
 TEST(OffloadOptions, CacheAndExperts) {
-  EXPECT_TRUE(parse({"-nkvo"}).flags.kv_on_host);
-  EXPECT_FALSE(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host);
+  EXPECT_FALSE(parse({}).flags.kv_on_host.has_value());
+  EXPECT_EQ(parse({"-nkvo"}).flags.kv_on_host, true);
+  EXPECT_EQ(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host, false);
   EXPECT_EQ(parse({"--kv-layers-gpu", "3"}).flags.n_kv_layers_gpu, 3);
   EXPECT_GT(parse({"--cpu-moe"}).flags.n_cpu_moe, 10000);
   EXPECT_EQ(parse({"-ncmoe", "4"}).flags.n_cpu_moe, 4);
@@ -57,6 +58,37 @@ TEST(OffloadOptions, OverridesAndShares) {
   EXPECT_THROW(parse({"-sm", "row"}), Error);
   EXPECT_EQ(parse({"-dev", "CUDA1,CUDA0"}).devices, (std::vector<std::string>{"CUDA1", "CUDA0"}));
   EXPECT_TRUE(parse({"-dev", "none"}).no_devices);
+}
+
+TEST(OffloadOptions, Streaming) {
+  EXPECT_EQ(parse({}).flags.stream, StreamMode::automatic);
+  EXPECT_EQ(parse({"--stream-weights"}).flags.stream, StreamMode::on);
+  EXPECT_EQ(parse({"--stream-weights=auto"}).flags.stream, StreamMode::automatic);
+  EXPECT_EQ(parse({"--stream-weights=off"}).flags.stream, StreamMode::off);
+  EXPECT_EQ(parse({"--gpu-weights-percent", "30"}).flags.gpu_weights_percent, 30);
+  EXPECT_EQ(parse({"--cpu-offload-gb", "2.5"}).flags.cpu_offload_gib, 2.5);
+  EXPECT_THROW(parse({"--stream-weights=sometimes"}), Error);
+  EXPECT_THROW(parse({"--gpu-weights-percent", "101"}), Error);
+  EXPECT_THROW(parse({"--cpu-offload-gb", "-1"}), Error);
+}
+
+TEST(OffloadOptions, Budgets) {
+  EXPECT_FALSE(parse({}).flags.budgets.max_vram);
+  EXPECT_EQ(parse({"--max-vram", "8GiB"}).flags.budgets.max_vram, size_t{8} << 30);
+  EXPECT_EQ(parse({"--max-vram", "8g"}).flags.budgets.max_vram, size_t{8} << 30);
+  EXPECT_EQ(parse({"--max-ram", "500MB"}).flags.budgets.max_ram, 500000000u);
+  EXPECT_EQ(parse({"--max-ram", "1.5K"}).flags.budgets.max_ram, 1536u);
+  EXPECT_EQ(parse({"--max-ram", "77"}).flags.budgets.max_ram, 77u);
+  EXPECT_EQ(parse({"--gpu-memory-utilization", "0.9"}).flags.budgets.vram_utilization, 0.9);
+  EXPECT_TRUE(parse({}).fit);
+  EXPECT_FALSE(parse({"--no-fit"}).fit);
+  EXPECT_TRUE(parse({"--fit-kv-quant"}).fit_kv_quant);
+  EXPECT_TRUE(parse({}).oom_ladder);
+  EXPECT_FALSE(parse({"--no-oom-ladder"}).oom_ladder);
+  for (const char* bad : {"", "GiB", "8 GiB", "8GiBs", "-8GiB", "1.2.3G", "9999999999T"}) {
+    EXPECT_THROW(parse({"--max-vram", bad}), Error) << bad;
+  }
+  EXPECT_THROW(parse({"--gpu-memory-utilization", "1.1"}), Error);
 }
 
 TEST(OffloadOptions, AGpuThatIsNotThereIsAUsageError) {

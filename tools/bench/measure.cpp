@@ -60,7 +60,7 @@ SessionOptions session_for(const BenchCase& c) {
   options.k_dtype = c.type_k;
   options.v_dtype = c.type_v;
   if (c.n_gpu_layers != kAutoGpuLayers) options.offload.n_gpu_layers = c.n_gpu_layers;
-  options.offload.kv_on_host = c.no_kv_offload;
+  if (c.no_kv_offload) options.offload.kv_on_host = true;
   return options;
 }
 
@@ -157,7 +157,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
     throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none");
   }
   result.backend = backend_name(session);
-  result.n_gpu_layers = std::min(session.placement().n_gpu_layers, model_->hparams().n_layer + 1);
+  result.n_gpu_layers = std::min(session.placement().choice.n_gpu_layers, model_->hparams().n_layer + 1);
   result.model_type = model_->description();
   result.model_bytes = model_->n_weight_bytes();
   result.n_params = model_->n_params();

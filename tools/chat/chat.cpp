@@ -46,7 +46,7 @@ ChatTemplate given_template(const std::string& text) {
   }
   if (text.find("{{") != text.npos || text.find("{%") != text.npos) return ChatTemplate(text, "--chat-template");
   struct stat info {};
-  if (stat(text.c_str(), &info) == 0) return ChatTemplate(read_text_file(text), text);
+  if (stat(text.c_str(), &info) == 0) return ChatTemplate(read_message_file(text), text);
   std::string known;
   for (const BuiltinTemplate& t : builtin_templates()) known += (known.empty() ? "" : ", ") + std::string(t.name);
   throw_error(ErrorCode::usage, "--chat-template: '%s' is neither a file nor one of %s", printable(text).c_str(),
@@ -80,7 +80,7 @@ std::string read_stdin() {
 std::string system_text(const ChatOptions& o) {
   if (o.system_file.empty()) return o.text.escape ? process_escapes(o.system) : o.system;
   if (!o.system.empty()) throw Error(ErrorCode::usage, "-sys and -sysf are both given, but there is one system prompt");
-  std::string text = read_text_file(o.system_file);
+  std::string text = read_message_file(o.system_file);
   if (text.ends_with('\n')) text.pop_back();
   return text;
 }

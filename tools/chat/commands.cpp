@@ -112,7 +112,7 @@ CommandResult set(ChatState& chat, const std::string& text) {
 }
 
 CommandResult file(ChatState& chat, const std::string& path) {
-  const std::string text = read_text_file(expand_home(path));
+  const std::string text = read_message_file(expand_home(path));
   chat.attached += path + ":\n```\n" + text + (text.ends_with('\n') ? "" : "\n") + "```\n\n";
   chat.view.note(format("(%s, %zu bytes, goes with the next message)", printable(path, 200).c_str(), text.size()));
   return kDone;

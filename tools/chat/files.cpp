@@ -1,16 +1,13 @@
 #include "tools/chat/files.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 
 #include "base/error.h"
+#include "base/output_file.h"
 #include "text/utf8.h"
 
 namespace tandem::tools {
@@ -22,7 +19,7 @@ std::string expand_home(const std::string& path) {
   return home + path.substr(1);
 }
 
-std::string read_text_file(const std::string& path) {
+std::string read_message_file(const std::string& path) {
   constexpr uintmax_t kMostBytes = uintmax_t{16} << 20;
   const std::string name = printable(path, 4096);
   std::error_code error;
@@ -45,24 +42,9 @@ std::string read_text_file(const std::string& path) {
 }
 
 void write_text_file(const std::string& path, const std::string& text) {
-  const std::string temporary = path + "." + std::to_string(getpid());
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  const auto fail = [&] {
-    const int reason = errno;
-    if (file >= 0) unlink(temporary.c_str());
-    throw_error(ErrorCode::io, "%s: cannot be written: %s", printable(path, 4096).c_str(), strerror(reason));
-  };
-  if (file < 0) fail();
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t n = write(file, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      close(file);
-      fail();
-    }
-    done += static_cast<size_t>(n);
-  }
-  if (close(file) != 0 || rename(temporary.c_str(), path.c_str()) != 0) fail();
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.publish();
 }
 
 std::string as_markdown(const std::vector<ChatMessage>& messages) {

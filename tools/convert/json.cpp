@@ -28,7 +28,7 @@ std::optional<int64_t> as_integer(const Json& value) {
 
 }  // namespace
 
-std::string read_text_file(const std::string& path, uint64_t limit) {
+std::string read_regular_file(const std::string& path, uint64_t limit) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not block
   if (fd < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path.c_str(), strerror(errno));
   const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) { close(*f); });
@@ -72,7 +72,7 @@ JsonObject JsonObject::parse(std::string_view text, const std::string& source) {
 }
 
 JsonObject JsonObject::read(const std::string& path) {
-  return parse(read_text_file(path), path);
+  return parse(read_regular_file(path), path);
 }
 
 std::optional<JsonObject> JsonObject::read_optional(const std::string& path) {

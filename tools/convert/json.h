@@ -18,7 +18,7 @@ namespace tandem::tools {
 using Json = nlohmann::json;
 
 // The bytes of a regular file of at most `limit` bytes.
-std::string read_text_file(const std::string& path, uint64_t limit = uint64_t{1} << 30);
+std::string read_regular_file(const std::string& path, uint64_t limit = uint64_t{1} << 30);
 
 class JsonObject {
  public:

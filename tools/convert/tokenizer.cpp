@@ -36,7 +36,7 @@ class Tokenizer {
   void add_chat_template(Metadata& metadata) const {
     const std::string path = folder_ + "/chat_template.jinja";
     if (std::filesystem::exists(path)) {
-      metadata.set("tokenizer.chat_template", Value(read_text_file(path, 1 << 24)));
+      metadata.set("tokenizer.chat_template", Value(read_regular_file(path, 1 << 24)));
       return;
     }
     if (const auto file = JsonObject::read_optional(folder_ + "/chat_template.json")) {
@@ -79,7 +79,7 @@ class Tokenizer {
     const bool has_model = std::filesystem::exists(model_path);
     if (json && (!has_model || is_byte_level(*json))) return read_tokenizer_json(*json, options_.pre);
     if (has_model) {
-      VocabData data = read_sentencepiece_model(read_text_file(model_path), model_path);
+      VocabData data = read_sentencepiece_model(read_regular_file(model_path), model_path);
       if (json) copy_added(read_tokenizer_json(*json, options_.pre), data);
       return data;
     }

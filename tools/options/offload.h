@@ -17,6 +17,9 @@ struct OffloadOptions {
   std::vector<std::string> devices;  // --device, in the order given; empty: all
   bool no_devices = false;           // --device none
   bool explain = false;
+  bool fit = true;            // what flags leave open is chosen by predicted speed
+  bool oom_ladder = true;     // when memory runs out, go on with less of it
+  bool fit_kv_quant = false;  // and the cache may be quantized for it
 };
 
 void add_offload_options(CLI::App& app, OffloadOptions& options);
@@ -25,6 +28,8 @@ void add_offload_options(CLI::App& app, OffloadOptions& options);
 std::optional<int64_t> parse_gpu_layers(const std::string& text);
 // "REGEX=DEVICE,REGEX=DEVICE". Throws Error(usage).
 std::vector<std::pair<std::string, std::string>> parse_overrides(const std::string& text);
+// "8GiB", "8G", "8192MiB", "8GB" (of 10^9), a bare number: bytes. Throws Error(usage) that starts with the option's name.
+size_t parse_bytes(const std::string& option, const std::string& text);
 // "3,1" or "3/1". Throws Error(usage).
 std::vector<double> parse_tensor_split(const std::string& text);
 

@@ -37,11 +37,14 @@ void add_context_options(CLI::App& app, ContextOptions& o) {
   integer(app, "-c,--ctx-size", o.ctx_size, 0, "size of the context in tokens, 0: as the model was trained")
       ->group(group);
   integer(app, "-b,--batch-size", o.batch_size, 1, "most tokens that are handed over at once")->group(group);
-  integer(app, "--ubatch-size", o.ubatch_size, 1, "most tokens that are computed at once")->group(group);
-  const auto cache_type = [&app, group](const char* names, const char* option, DType& target,
+  integer(app, "--ubatch-size", o.ubatch_size, 1, "most tokens that are computed at once")
+      ->each([&o](const std::string&) { o.ubatch_given = true; })
+      ->group(group);
+  const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
                                         const char* help) {
-    choice(app, names, "TYPE", help, "f16", [option, &target](const std::string& value) {
+    choice(app, names, "TYPE", help, "f16", [option, &target, &o](const std::string& value) {
       target = parse_cache_type(option, value);
+      o.cache_type_given = true;
     })->group(group);
   };
   cache_type("--cache-type-k", "--cache-type-k", o.cache_type_k,

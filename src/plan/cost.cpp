@@ -1,0 +1,182 @@
+#include "plan/cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem {
+namespace {
+
+double weight_bytes(const Graph& graph, const Node& node) {
+  double n_bytes = 0;
+  for (TensorId id : node.inputs) {
+    if (id != kNoTensor && graph.tensor(id).weight)
+      n_bytes += static_cast<double>(graph.tensor(id).n_bytes());
+  }
+  return n_bytes;
+}
+
+// Multiplications with a matrix are two operations an element and row.
+double matrix_elements(const Graph& graph, const Node& node) {
+  double n = 0;
+  for (TensorId id : node.inputs) {
+    const Weight* w = id == kNoTensor ? nullptr : graph.tensor(id).weight;
+    if (w && w->n_rows > 1) n += static_cast<double>(w->n_rows) * static_cast<double>(w->n_cols);
+  }
+  return n;
+}
+
+double rows_of(const Tensor& t, const StepLoad& load) {
+  return static_cast<double>(t.extent == Extent::tokens    ? load.n_tokens
+                             : t.extent == Extent::outputs ? load.n_outputs
+                                                           : t.n_rows);
+}
+
+NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvConfig& kv) {
+  const double n = static_cast<double>(load.n_tokens);
+  double seen = static_cast<double>(load.n_past) + n;                   // positions that are read
+  double pairs = n * (static_cast<double>(load.n_past) + (n + 1) / 2);  // of a query and a position
+  if (op.window > 0) {
+    seen = std::min(seen, static_cast<double>(op.window) + n);
+    pairs = std::min(pairs, n * static_cast<double>(op.window));
+  }
+  const double position_bytes =
+      static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) + row_bytes(kv.v_dtype, op.head_dim_v)) *
+      static_cast<double>(op.n_head_kv);
+  return {seen * position_bytes,
+          2 * pairs * static_cast<double>(op.n_head) * static_cast<double>(op.head_dim_k + op.head_dim_v)};
+}
+
+// Each token chooses n_used of the experts, as if by lot: what a batch reads is what anybody chose.
+NodeWork moe_work(const Graph& graph, const Node& node, const MoeFfnOp& op, double n) {
+  const double share = static_cast<double>(op.n_used) / static_cast<double>(op.n_expert);
+  const double touched = 1 - std::pow(1 - share, n);
+  return {touched * weight_bytes(graph, node),
+          2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node)};
+}
+
+// When the host and the devices are done with what they were given.
+class Timeline {
+ public:
+  Timeline(const Graph& graph, const Partition& partition, const Placement& placement,
+           std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
+           const StepLoad& load)
+      : graph_(graph),
+        partition_(partition),
+        rates_(rates),
+        load_(load),
+        at_(devices.size()),
+        bus_(devices.size()) {
+    for (size_t d = 0; d < devices.size(); ++d) {
+      needs_.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
+      fetched_.emplace_back(needs_[d].n_slots, 0.0);
+    }
+    schedule_ = schedule_stream(partition, needs_);
+    for (const StreamGroup& group : partition.groups) {
+      const auto d = static_cast<size_t>(group.device);
+      double n_bytes = 0;
+      for (TensorId id : group.weights) {
+        n_bytes += static_cast<double>(devices[d]->weight_bytes(*graph.tensor(id).weight));
+      }
+      // The bus cannot carry more than the host reads.
+      group_s_.push_back(n_bytes / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s));
+    }
+    for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage, kv));
+  }
+
+  void step() {
+    for (size_t i = 0; i < partition_.stages.size(); ++i) run(i);
+    const Tensor& logits = graph_.tensor(graph_.logits);
+    if (partition_.logits_device != 0) copy_out(static_cast<size_t>(partition_.logits_device), logits);
+  }
+
+  double host_s() const { return at_[0]; }
+  double bus_s() const {
+    std::vector<double> busy(at_.size(), 0.0);
+    for (size_t g = 0; g < group_s_.size(); ++g) {
+      if (schedule_.turns[g].next != g) busy[static_cast<size_t>(partition_.groups[g].device)] += group_s_[g];
+    }
+    return *std::max_element(busy.begin(), busy.end());
+  }
+
+ private:
+  double stage_seconds(const Stage& stage, const KvConfig& kv) const {
+    const DeviceRates& rates = rates_[static_cast<size_t>(stage.device)];
+    double seconds = rates.stage_s;
+    for (int32_t i : stage.nodes) {
+      seconds += node_seconds(node_work(graph_, graph_.nodes[static_cast<size_t>(i)], load_, kv), rates);
+    }
+    return seconds;
+  }
+
+  void run(size_t i) {
+    const Stage& stage = partition_.stages[i];
+    const auto d = static_cast<size_t>(stage.device);
+    for (const Transfer& t : stage.transfers) {
+      if (t.from != 0) copy_out(static_cast<size_t>(t.from), graph_.tensor(t.tensor));
+      if (t.to != 0) copy_in(d, graph_.tensor(t.tensor));
+    }
+    const StreamSchedule::Turn* turn =
+        stage.group < 0 ? nullptr : &schedule_.turns[static_cast<size_t>(stage.group)];
+    if (turn) at_[d] = std::max(at_[d], fetched_[d][turn->slot]);
+    at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];  // the host runs its own segments itself
+    if (turn == nullptr || turn->last_stage != i || turn->next == static_cast<size_t>(stage.group)) return;
+    bus_[d] = std::max({bus_[d], at_[d], at_[0]}) + group_s_[turn->next];
+    fetched_[d][turn->slot] = bus_[d];
+  }
+
+  double over_bus(size_t d, const Tensor& t) const {
+    const double n_bytes = static_cast<double>(row_bytes(t.dtype, t.n_cols)) * rows_of(t, load_);
+    return rates_[d].stage_s + n_bytes / rates_[d].bus_bytes_per_s;
+  }
+  void copy_in(size_t d, const Tensor& t) { at_[d] = std::max(at_[d], at_[0]) + over_bus(d, t); }
+  void copy_out(size_t d, const Tensor& t) {
+    at_[d] = std::max(at_[d], at_[0]) + over_bus(d, t);
+    at_[0] = at_[d];
+  }
+
+  const Graph& graph_;
+  const Partition& partition_;
+  std::span<const DeviceRates> rates_;
+  StepLoad load_;
+  std::vector<double> at_;                    // [device] when what it was given is done
+  std::vector<double> bus_;                   // [device] when its last fetch is
+  std::vector<SlotNeeds> needs_;              // [device]
+  std::vector<std::vector<double>> fetched_;  // [device][slot] when its layer is complete
+  std::vector<double> group_s_, stage_s_;
+  StreamSchedule schedule_;
+};
+
+}  // namespace
+
+NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv) {
+  if (const auto* attention = std::get_if<AttentionOp>(&node.op)) return attention_work(*attention, load, kv);
+  const Tensor& out = graph.tensor(node.output == kNoTensor ? node.inputs.front() : node.output);
+  const double n = rows_of(out, load);
+  if (const auto* moe = std::get_if<MoeFfnOp>(&node.op)) return moe_work(graph, node, *moe, n);
+  const double activations = 3 * n * static_cast<double>(out.n_cols) * sizeof(float);
+  if (std::holds_alternative<LinearOp>(node.op) || std::holds_alternative<GluOp>(node.op)) {
+    return {weight_bytes(graph, node) + activations, 2 * n * matrix_elements(graph, node)};
+  }
+  return {activations, 0};
+}
+
+double node_seconds(const NodeWork& work, const DeviceRates& rates) {
+  return rates.node_s + std::max(work.n_bytes / rates.read_bytes_per_s, work.n_ops / rates.ops_per_s);
+}
+
+StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
+                   std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
+                   const StepLoad& load) {
+  Timeline timeline(graph, partition, placement, devices, rates, kv, load);
+  timeline.step();
+  timeline.step();
+  const double two = timeline.host_s();
+  timeline.step();
+  return {timeline.host_s() - two, timeline.bus_s()};
+}
+
+double Prediction::work_seconds() const {
+  return 512 / prefill_tokens_per_s + 128 / decode_tokens_per_s;
+}
+
+}  // namespace tandem

@@ -1,0 +1,59 @@
+// The cost model: how long a step takes under a placement, before anything runs. A node takes the time that
+// its bytes need at the device's reading speed or its operations at its arithmetic speed, whichever is
+// longer; a segment adds a latency, a transfer its bytes over the bus; and a streamed layer cannot begin
+// before its weights have come. Who waits for whom is followed through the schedule that the executor keeps
+// to.
+//
+// Pure functions; any thread.
+#pragma once
+
+#include <span>
+
+#include "exec/weight_stream.h"
+#include "kv/cache.h"
+
+namespace tandem {
+
+// What a device can do.
+struct DeviceRates {
+  double read_bytes_per_s = 0;  // of its own memory
+  double ops_per_s = 0;         // a multiplication and an addition are two
+  double bus_bytes_per_s = 0;   // from and to host memory; unused on the host
+  double stage_s = 0;           // to start a segment
+  double node_s = 0;            // to start an op of a segment
+};
+
+// The step whose time is asked for.
+struct StepLoad {
+  int64_t n_tokens = 1;
+  int64_t n_outputs = 1;
+  int64_t n_past = 0;  // tokens in the cache before the step
+};
+
+// What a node reads from memory and computes.
+struct NodeWork {
+  double n_bytes = 0;
+  double n_ops = 0;
+};
+NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv);
+double node_seconds(const NodeWork& work, const DeviceRates& rates);
+
+// Seconds of one step among others of its kind: what the step before brought to the slots is there.
+struct StepCost {
+  double seconds = 0;
+  double bus_seconds = 0;  // the longest that a bus is busy with streamed weights
+};
+StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
+                   std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
+                   const StepLoad& load);
+
+// Tokens per second of a prompt that fills the micro-batch, and of decoding with the context half full.
+struct Prediction {
+  double prefill_tokens_per_s = 0;
+  double decode_tokens_per_s = 0;
+
+  // Of a usual piece of work, by which placements are compared: a prompt of 512 tokens and an answer of 128.
+  double work_seconds() const;
+};
+
+}  // namespace tandem

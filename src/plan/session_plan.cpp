@@ -1,0 +1,148 @@
+#include "plan/session_plan.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
+constexpr int64_t kMostContext = int64_t{1} << 24;
+
+// The shapes that may be chosen, the one asked for first.
+std::vector<SessionShape> open_shapes(const PlanRequest& r) {
+  const SessionShape asked = checked_shape(r.architecture, r.shape);
+  std::vector<SessionShape> list{asked};
+  for (int64_t n = asked.n_ubatch / 2; r.ubatch_is_free && n >= 64; n /= 2) {
+    list.push_back(asked);
+    list.back().n_ubatch = n;
+  }
+  if (!r.kv_dtype_is_free) return list;
+  for (int i = 0; i < r.architecture.hparams().n_layer; ++i) {
+    const KvShape kv = r.architecture.kv_shape(i);
+    if (kv.head_dim_k % 32 != 0 || kv.head_dim_v % 32 != 0) return list;
+  }
+  const size_t n = list.size();
+  for (size_t i = 0; i < n; ++i) {
+    list.push_back(list[i]);
+    list.back().k_dtype = list.back().v_dtype = DType::Q8_0;
+  }
+  return list;
+}
+
+FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
+                       const std::vector<const Graph*>& both) {
+  return {r.architecture, r.weights, r.devices, r.flags, graphs.kv, both, r.rates};
+}
+
+// Everything that a GPU can have is on one: no other shape could be faster.
+bool is_all_on_gpus(const PlanRequest& r, const Fit& fit) {
+  return fit.choice.n_gpu_layers > r.architecture.hparams().n_layer && !fit.choice.kv_on_host &&
+         fit.choice.n_cpu_moe == 0;
+}
+
+size_t gpu_bytes(const Fit& fit) {
+  if (fit.bytes.devices.size() == 1) return device_needs(fit, 0);
+  size_t n_bytes = 0;
+  for (size_t d = 1; d < fit.bytes.devices.size(); ++d) n_bytes += fit.bytes.devices[d].total();
+  return n_bytes;
+}
+
+bool within_budgets(const PlanRequest& r, SessionShape shape, int64_t n_ctx, const OffloadChoice& choice) {
+  shape.n_ctx = n_ctx;
+  shape.n_ubatch = std::min(shape.n_ubatch, n_ctx);
+  const SessionGraphs graphs = session_graphs(r.architecture, shape);
+  const std::vector<const Graph*> both = graphs.both();
+  const FitRequest request = fit_request(r, graphs, both);
+  const Fit fit = fit_with(request, choice);
+  for (size_t d = 0; d < r.devices.size(); ++d) {
+    if (device_needs(fit, d) > device_budget(request, d)) return false;
+    if (d == 0 && fit.bytes.devices[0].total() > r.devices[0]->memory_info().total_bytes) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+SessionShape checked_shape(const Architecture& architecture, SessionShape shape) {
+  if (shape.n_ctx <= 0) shape.n_ctx = architecture.hparams().n_ctx_train;
+  shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
+  return shape;
+}
+
+SessionGraphs session_graphs(const Architecture& architecture, const SessionShape& shape) {
+  SessionGraphs graphs;
+  KvConfig& kv = graphs.kv;
+  kv.k_dtype = shape.k_dtype;
+  kv.v_dtype = shape.v_dtype;
+  kv.n_ctx = shape.n_ctx;
+  for (int i = 0; i < architecture.hparams().n_layer; ++i) kv.layers.push_back(architecture.kv_shape(i));
+  check_kv_config(kv);
+  ShapeClass capacity;
+  capacity.n_ctx = kv.n_ctx;
+  capacity.max_blocks = ceil_div(kv.n_ctx, kv.block_size);
+  graphs.decode = architecture.build(capacity);
+  capacity.max_tokens = shape.n_ubatch;
+  if (shape.all_logits) {
+    const size_t row = static_cast<size_t>(architecture.hparams().n_vocab) * sizeof(float);
+    capacity.max_outputs =
+        std::clamp<int64_t>(static_cast<int64_t>(kMaxLogitsBytes / row), 1, shape.n_ubatch);
+  }
+  graphs.prefill = architecture.build(capacity);
+  return graphs;
+}
+
+std::vector<SessionPlan> plan_session(const PlanRequest& r) {
+  std::vector<SessionPlan> plans;
+  for (const SessionShape& shape : open_shapes(r)) {
+    const SessionGraphs graphs = session_graphs(r.architecture, shape);
+    const std::vector<const Graph*> both = graphs.both();
+    for (Fit& f : all_fits(fit_request(r, graphs, both))) plans.push_back({shape, std::move(f)});
+    if (!plans.empty() && (r.rates.empty() || is_all_on_gpus(r, plans.front().fit))) break;
+  }
+  if (plans.empty()) {  // what fit() says of the shape asked for
+    const SessionShape shape = checked_shape(r.architecture, r.shape);
+    const SessionGraphs graphs = session_graphs(r.architecture, shape);
+    const std::vector<const Graph*> both = graphs.both();
+    plans.push_back({shape, fit(fit_request(r, graphs, both))});
+  }
+  // A lossless cache and the micro-batch asked for come first where they are as fast.
+  if (!r.rates.empty()) {
+    std::stable_sort(plans.begin(), plans.end(), [](const SessionPlan& a, const SessionPlan& b) {
+      return a.fit.speed.work_seconds() < b.fit.speed.work_seconds();
+    });
+  }
+  return plans;
+}
+
+Fit fit_shape(const PlanRequest& r, const SessionShape& shape, const OffloadChoice& choice) {
+  const SessionGraphs graphs = session_graphs(r.architecture, shape);
+  const std::vector<const Graph*> both = graphs.both();
+  return fit_with(fit_request(r, graphs, both), choice);
+}
+
+MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
+  // Two contexts of whole blocks, with a micro-batch that both hold.
+  SessionShape shape = checked_shape(r.architecture, r.shape);
+  shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(shape.n_ubatch), 1024), 8192);
+  const int64_t first = shape.n_ctx;
+  const auto low = static_cast<double>(gpu_bytes(fit_shape(r, shape, choice)));
+  shape.n_ctx = 2 * first;
+  const auto high = static_cast<double>(gpu_bytes(fit_shape(r, shape, choice)));
+  const double slope = (high - low) / static_cast<double>(first);
+  return {slope, low - slope * static_cast<double>(first)};
+}
+
+int64_t largest_context(const PlanRequest& r, const OffloadChoice& choice) {
+  const SessionShape shape = checked_shape(r.architecture, r.shape);
+  int64_t low = 0, high = kMostContext + 1;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (within_budgets(r, shape, middle, choice) ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace tandem

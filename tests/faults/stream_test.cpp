@@ -1,0 +1,286 @@
+// Streamed weights on simulated devices: the logits are the CPU's bit for bit however slow the bus is, the
+// bytes are those that were planned, failures are clean, and copying hides behind computing as far as it can.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "support/gguf_bytes.h"
+#include "support/sim_device.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kLayers = 8;
+
+class Stream : public testing::Test {
+ protected:
+  void SetUp() override {
+    host_ = cpu::make_cpu_device({1, 1});
+    test::TinyShape shape;
+    shape.n_layer = kLayers;
+    dense_ = load("dense.gguf", shape);
+    shape.n_expert = 5;
+    shape.n_expert_used = 2;
+    moe_ = load("moe.gguf", shape);
+  }
+
+  std::unique_ptr<Model> load(const char* name, const test::TinyShape& shape) {
+    const std::string path = directory_.path(name);
+    test::tiny_llama(shape, 9).write(path);
+    return Model::load(path);
+  }
+
+  static SessionOptions options(const OffloadFlags& flags) {
+    SessionOptions o;
+    o.n_ubatch = 16;
+    o.offload = flags;
+    o.oom_ladder = false;
+    return o;
+  }
+
+  static OffloadFlags streamed(int64_t n_gpu_layers) {
+    OffloadFlags flags;
+    flags.n_gpu_layers = n_gpu_layers;
+    flags.stream = StreamMode::on;
+    return flags;
+  }
+
+  // A session whose placement is `choice`, whatever the planner thinks of it.
+  std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
+                                   const OffloadChoice& choice, int n_slots = 2) {
+    SessionOptions o = options({});
+    o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
+    o.placement.n_stream_slots = n_slots;
+    return std::make_unique<Session>(model, devices, o);
+  }
+
+  static std::vector<float> logits(Session& session) {
+    std::vector<float> all;
+    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < 37; ++i) prompt.push_back(3 + i * 7 % 290);
+    add(session.append(prompt));
+    for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
+    return all;
+  }
+
+  std::vector<float> cpu_logits(const Model& model) {
+    Session session(model, {host_.get()}, options({}));
+    return logits(session);
+  }
+
+  static void decode_one(Session& session) {
+    const int32_t id = 9;
+    session.append(std::span(&id, 1));
+  }
+
+  test::TempDir directory_;
+  std::unique_ptr<Device> host_;
+  std::unique_ptr<Model> dense_, moe_;
+};
+
+TEST_F(Stream, EveryModeGivesTheLogitsOfTheCpu) {
+  // Slow enough that a segment that did not wait for its weights would read what was there before.
+  test::SimDevice sim({.copy_bytes_per_s = 6e8});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  for (const Model* model : {dense_.get(), moe_.get()}) {
+    const std::vector<float> expected = cpu_logits(*model);
+    for (const Streaming streaming : {Streaming::prefill, Streaming::always}) {
+      for (int64_t n_gpu_layers : {0, 3, 9}) {
+        for (bool kv_on_host : {false, true}) {
+          for (int64_t n_cpu_moe : {0, 5}) {
+            if (n_cpu_moe > 0 && model == dense_.get()) continue;
+            SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
+                         (kv_on_host ? " -nkvo" : "") + " --n-cpu-moe " + std::to_string(n_cpu_moe));
+            const auto s = session(*model, devices, {n_gpu_layers, kv_on_host, n_cpu_moe, streaming});
+            EXPECT_EQ(logits(*s), expected);
+            EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Stream, AnyNumberOfSlotsWillDo) {
+  test::SimDevice sim({.copy_bytes_per_s = 3e8});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  const std::vector<float> expected = cpu_logits(*dense_);
+  for (int n_slots : {1, 2, 3, 5, 20}) {
+    const auto s = session(*dense_, devices, {2, false, 0, Streaming::always}, n_slots);
+    EXPECT_EQ(logits(*s), expected) << n_slots;
+  }
+}
+
+TEST_F(Stream, TwoDevicesStreamEachItsLayers) {
+  test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 3e8}),
+      sim1({.name = "SIM1", .copy_bytes_per_s = 3e8});
+  const std::vector<Device*> devices{host_.get(), &sim0, &sim1};
+  const auto s = session(*moe_, devices, {3, false, 0, Streaming::always});
+  EXPECT_EQ(logits(*s), cpu_logits(*moe_));
+  EXPECT_GT(sim0.fetched_bytes(), 0u);
+  EXPECT_GT(sim1.fetched_bytes(), 0u);
+}
+
+TEST_F(Stream, BytesAreThosePlanned) {
+  for (int64_t n_gpu_layers : {0, 4, 7, 8, 9}) {
+    SCOPED_TRACE(n_gpu_layers);
+    test::SimDevice sim({});
+    const std::vector<Device*> devices{host_.get(), &sim};
+    Session s(*dense_, devices, options(streamed(n_gpu_layers)));
+    const size_t planned = s.placement().bytes.devices[1].total();
+    logits(s);
+    EXPECT_EQ(sim.peak_bytes(), planned);
+    EXPECT_EQ(s.executor().slot_bytes(1), s.placement().bytes.devices[1].staging);
+    const uint64_t before = sim.fetched_bytes();
+    decode_one(s);
+    EXPECT_EQ(sim.fetched_bytes() - before, s.placement().bytes.per_token.weights);
+    EXPECT_EQ(s.executor().streamed_bytes(), sim.fetched_bytes());
+  }
+}
+
+TEST_F(Stream, FewEnoughLayersAreBroughtInOnce) {
+  test::SimDevice sim({});
+  Session s(*dense_, {host_.get(), &sim}, options(streamed(kLayers - 1)));  // two layers, two slots
+  logits(s);
+  const uint64_t once = sim.fetched_bytes();
+  decode_one(s);
+  EXPECT_EQ(sim.fetched_bytes(), once);
+  EXPECT_EQ(s.placement().bytes.per_token.weights, 0u);
+}
+
+TEST_F(Stream, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
+  const auto run = [&](test::SimDevice& sim) {
+    Session s(*dense_, {host_.get(), &sim}, options(streamed(3)));
+    logits(s);
+  };
+  test::SimDevice works({});
+  run(works);
+  for (int64_t i = 0; i < works.n_allocs(); ++i) {
+    test::SimDevice sim({.fail_alloc = i});
+    EXPECT_THROW(run(sim), Error) << "allocation " << i;
+    EXPECT_EQ(sim.used_bytes(), 0u);
+  }
+  // But for what is already on its way for a step that never comes, which nobody waits for.
+  for (int64_t i = 0; i < works.n_copies() - 2 * 7; ++i) {
+    test::SimDevice sim({.fail_copy = i});
+    EXPECT_THROW(run(sim), Error) << "copy " << i;
+  }
+}
+
+TEST_F(Stream, AFailedStepLeavesNoWrongWeightsBehind) {
+  const std::vector<float> expected = cpu_logits(*dense_);
+  test::SimDevice works({});
+  {
+    Session s(*dense_, {host_.get(), &works}, options(streamed(3)));
+    logits(s);
+  }
+  for (int64_t i = works.n_copies() / 2; i < works.n_copies() / 2 + 40; i += 3) {
+    test::SimDevice sim({.copy_bytes_per_s = 3e8, .fail_copy = i});
+    Session s(*dense_, {host_.get(), &sim}, options(streamed(3)));
+    bool failed = false;
+    try {
+      logits(s);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::io);
+      failed = true;
+    }
+    EXPECT_TRUE(failed) << i;
+    s.truncate(0);
+    EXPECT_EQ(logits(s), expected) << i;
+  }
+}
+
+// ---- Time ----
+
+// Seconds of a decoded token, simulated, where every segment of a layer takes compute_s and its weights
+// copy_s.
+class StreamTime : public Stream {
+ protected:
+  struct Times {
+    double compute_s, copy_s;
+  };
+
+  double decode_seconds(const Times& t, int64_t n_gpu_layers) {
+    size_t layer_bytes = 0;
+    for (const Weight& w : dense_->weights()) layer_bytes += w.layer == 1 && w.n_rows > 1 ? w.n_bytes() : 0;
+    test::SimDevice sim({.times = {.bus_bytes_per_s = static_cast<double>(layer_bytes) / t.copy_s,
+                                   .run_s = [&t](const Segment& segment, const StepShape&) {
+                                     int n_glu = 0;  // one a layer
+                                     for (int32_t i : segment.nodes) {
+                                       n_glu += std::holds_alternative<GluOp>(
+                                           segment.graph->nodes[static_cast<size_t>(i)].op);
+                                     }
+                                     return n_glu * t.compute_s;
+                                   }}});
+    Session s(*dense_, {host_.get(), &sim}, options(streamed(n_gpu_layers)));
+    for (int i = 0; i < 3; ++i) decode_one(s);
+    const double before = sim.host_s();
+    decode_one(s);
+    return sim.host_s() - before;
+  }
+};
+
+TEST_F(StreamTime, IsTheLongerOfComputingAndCopyingAndOneLayer) {
+  for (const Times t : {Times{1e-3, 1e-3}, Times{1e-3, 4e-3}, Times{4e-3, 1e-3}, Times{2e-3, 3e-3}}) {
+    for (int64_t n_gpu_layers : {1, 3, 5, 7}) {
+      SCOPED_TRACE(format("compute %g ms, copy %g ms, -ngl %d", t.compute_s * 1e3, t.copy_s * 1e3,
+                          static_cast<int>(n_gpu_layers)));
+      const double compute = kLayers * t.compute_s;
+      const double copy = static_cast<double>(kLayers - (n_gpu_layers - 1)) * t.copy_s;
+      const double bound = std::max(compute, copy) + t.compute_s + t.copy_s;
+      const double seconds = decode_seconds(t, n_gpu_layers);
+      EXPECT_LE(seconds, 1.1 * bound);
+      EXPECT_GE(seconds, std::max(compute, copy) * 0.999);
+    }
+  }
+}
+
+// The planner's prediction against the simulated time of the executor's schedule, for every way of placing.
+TEST_F(StreamTime, IsWhatThePlannerPredicts) {
+  const std::vector<DeviceRates> rates{{1e12, 1e15, 1e12, 0, 0},
+                                       {2e9, 1e12, 4e7, 1e-6, 1e-7}};  // the host takes no time
+  for (const Model* model : {dense_.get(), moe_.get()}) {
+    for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
+      for (int64_t n_gpu_layers : {1, 4, 9}) {
+        SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers));
+        StepLoad load;
+        KvConfig kv;
+        kv.n_ctx = 128;
+        test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s,
+                                       .run_s = [&](const Segment& segment, const StepShape& shape) {
+                                         double seconds = rates[1].stage_s;
+                                         for (int32_t i : segment.nodes) {
+                                           const Node& node = segment.graph->nodes[static_cast<size_t>(i)];
+                                           StepLoad step = load;
+                                           step.n_tokens = shape.n_tokens;
+                                           seconds += node_seconds(node_work(*segment.graph, node, step, kv),
+                                                                   rates[1]);
+                                         }
+                                         return seconds;
+                                       }}});
+        const std::vector<Device*> devices{host_.get(), &sim};
+        const auto s = session(*model, devices, {n_gpu_layers, false, 0, streaming});
+        for (int i = 0; i < 3; ++i) decode_one(*s);
+        load.n_past = s->n_past();
+        const double before = sim.host_s();
+        decode_one(*s);
+        const double measured = sim.host_s() - before;
+
+        PlanRequest request{model->architecture(), model->weights(), devices, {}, SessionShape{128, 16}};
+        const SessionGraphs graphs = session_graphs(model->architecture(), request.shape);
+        const Placement& placement = s->placement().placement;
+        const Partition partition = partition_graph(graphs.decode, placement, 2);
+        const double predicted =
+            step_cost(graphs.decode, partition, placement, devices, rates, graphs.kv, load).seconds;
+        EXPECT_NEAR(predicted, measured, 0.05 * measured);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,401 @@
+// The planner: memory lines, budgets, choices by predicted speed, speeds remembered, and what `tandem plan`
+// prints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/model.h"
+#include "plan/imagined_device.h"
+#include "plan/rates.h"
+#include "plan/session_plan.h"
+#include "support/gguf_bytes.h"
+#include "support/process.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kGiga = 1e9;
+constexpr DeviceRates kHost{20 * kGiga, 0.5e12, 20 * kGiga, 1e-6, 1e-7};
+constexpr DeviceRates kGpu{1000 * kGiga, 50e12, 25 * kGiga, 1e-5, 2e-6};
+
+size_t file_bytes(const Weight& w) {
+  return w.n_bytes();
+}
+
+// A dense model with the sizes of Phi-3-mini-128k: 32 layers, keys and values of 3072. The weights have no
+// data: to plan, nobody reads them.
+class PhiLike final : public Architecture {
+ public:
+  static constexpr int64_t kLayers = 32, kWidth = 3072, kFf = 8192, kVocab = 32064, kHeads = 32;
+
+  PhiLike() {
+    hparams_.architecture = "phi-like";
+    hparams_.n_vocab = kVocab;
+    hparams_.n_ctx_train = 131072;
+    hparams_.n_embd = kWidth;
+    hparams_.n_layer = kLayers;
+    for (int i = -1; i < kLayers; ++i) {
+      if (i < 0) {
+        add("token_embd", i, kVocab, kWidth), add("output", i, kVocab, kWidth);
+        continue;
+      }
+      for (const char* name : {"q", "k", "v", "o"}) add(name, i, kWidth, kWidth);
+      add("gate", i, kFf, kWidth), add("up", i, kFf, kWidth), add("down", i, kWidth, kFf);
+    }
+  }
+  KvShape kv_shape(int) const override { return {kHeads, kWidth / kHeads, kWidth / kHeads}; }
+
+  Graph build(const ShapeClass& shape) const override {
+    GraphBuilder g(shape);
+    TensorId x = g.embed(&weights[0]);
+    for (int i = 0; i < kLayers; ++i) {
+      const auto w = [&](size_t n) { return &weights[2 + 7 * static_cast<size_t>(i) + n]; };
+      g.set_layer(i);
+      const TensorId q = g.linear(x, w(0)), k = g.linear(x, w(1)), v = g.linear(x, w(2));
+      g.kv_write(k, v);
+      TensorId y = g.attention(q, AttentionOp{kHeads, kHeads, kWidth / kHeads, kWidth / kHeads, 0.1f});
+      if (i + 1 == kLayers) y = g.gather_outputs(y), x = g.gather_outputs(x);
+      x = g.linear(y, w(3), nullptr, x);
+      x = g.linear(g.glu(x, GluOp{}, w(4), w(5)), w(6), nullptr, x);
+    }
+    g.set_layer(kLayers);
+    return g.finish(g.linear(x, &weights[1]));
+  }
+
+  std::deque<Weight> weights;
+
+ private:
+  void add(const char* name, int layer, int64_t n_rows, int64_t n_cols) {
+    weights.push_back({name, DType::Q4_0, 1, n_rows, n_cols, nullptr, layer});
+  }
+};
+
+class Planner : public testing::Test {
+ protected:
+  void SetUp() override { host_ = cpu::make_cpu_device({1, 1}); }
+
+  PlanRequest request(int64_t n_ctx = 4096) {
+    PlanRequest r{phi_.architecture, phi_.architecture.weights, devices_, flags_, SessionShape{n_ctx}};
+    r.rates = rates_;
+    return r;
+  }
+  void gpu(double gib, const DeviceRates& rates = kGpu) {
+    gpu_ = std::make_unique<ImaginedDevice>("GPU", static_cast<size_t>(gib * (1 << 30)), file_bytes);
+    devices_ = {host_.get(), gpu_.get()};
+    rates_ = {kHost, rates};
+  }
+  OffloadChoice everything() const { return {PhiLike::kLayers + 1, false, 0, Streaming::none}; }
+
+  std::string error_of(const PlanRequest& r, ErrorCode code) {
+    try {
+      plan_session(r);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), code);
+      return e.what();
+    }
+    return "no error";
+  }
+
+  struct {
+    PhiLike architecture;
+  } phi_;
+  std::unique_ptr<Device> host_, gpu_;
+  std::vector<Device*> devices_;
+  std::vector<DeviceRates> rates_;
+  OffloadFlags flags_;
+};
+
+// The figure published for Phi-3-mini-128k, from samples of how much memory its users' programs took: A =
+// 0.00045 GB a token. The cache alone is 2 * 32 layers * 3072 * 2 bytes = 393216 bytes = 0.000393 GB of 10^9
+// (0.000366 GiB), and in this program nothing else grows with the context, but for 4 bytes in the block table
+// for each block of 32 tokens. The rest of the published slope, 14 %, are the buffers of the sampled program
+// that grow with the context: scores, masks.
+TEST_F(Planner, MemoryOfPhi3Mini) {
+  gpu(24);
+  const MemoryLine line = memory_line(request(), everything());
+  EXPECT_GE(line.bytes_per_token, 2 * 32 * 3072 * 2);
+  EXPECT_NEAR(line.bytes_per_token, 393216, 1);
+  const double published = 0.00045 * kGiga;
+  EXPECT_NEAR(published / line.bytes_per_token, 1.14, 0.01);
+}
+
+TEST_F(Planner, MemoryIsOnTheLine) {
+  gpu(24);
+  const MemoryLine line = memory_line(request(), everything());
+  for (int64_t n_ctx : {4096, 12288, 65536, 131072}) {
+    const Fit fit = fit_shape(request(n_ctx), request(n_ctx).shape, everything());
+    const double expected = line.bytes_per_token * static_cast<double>(n_ctx) + line.fixed_bytes;
+    EXPECT_NEAR(static_cast<double>(fit.bytes.devices[1].total()), expected, 1e-4 * expected) << n_ctx;
+  }
+}
+
+TEST_F(Planner, LargestContextFitsAndOneMoreDoesNot) {
+  gpu(8);
+  const int64_t n = largest_context(request(), everything());
+  EXPECT_GT(n, 8192);
+  flags_.n_gpu_layers = PhiLike::kLayers + 1;
+  flags_.budgets.vram_overhead = 0;
+  const int64_t without_overhead = largest_context(request(), everything());
+  const auto bytes = [&](int64_t n_ctx) {
+    return fit_shape(request(n_ctx), request(n_ctx).shape, everything()).bytes.devices[1].total();
+  };
+  EXPECT_LE(bytes(without_overhead), size_t{8} << 30);
+  EXPECT_GT(bytes(without_overhead + 1), size_t{8} << 30);
+  EXPECT_LT(n, without_overhead);
+}
+
+TEST_F(Planner, EverythingGoesOnAGpuThatHoldsIt) {
+  gpu(24);
+  const SessionPlan best = plan_session(request()).front();
+  EXPECT_EQ(best.fit.choice.n_gpu_layers, PhiLike::kLayers + 1);
+  EXPECT_FALSE(best.fit.choice.kv_on_host);
+  // 1.9 GB of weights a token at 1 TB/s, and half of 4096 tokens of cache.
+  EXPECT_NEAR(best.fit.speed.decode_tokens_per_s, 1 / (2.05e9 / 1e12 + 0.8e9 / 1e12 + 260 * 2e-6), 60);
+}
+
+TEST_F(Planner, StreamingIsChosenWhereTheBusIsWorthIt) {
+  DeviceRates fast_bus = kGpu;
+  fast_bus.bus_bytes_per_s = 60 * kGiga;
+  gpu(1, fast_bus);
+  rates_[0] = {60 * kGiga, 1e10, 60 * kGiga, 1e-6, 1e-7};  // a host that is slow at computing
+  EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::always);
+  DeviceRates slow_bus = kGpu;
+  slow_bus.bus_bytes_per_s = 0.1 * kGiga;
+  gpu(1, slow_bus);
+  EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::none);
+  slow_bus.bus_bytes_per_s = 10 * kGiga;
+  gpu(1, slow_bus);  // in between: many tokens are worth the transfer, one is not
+  EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::prefill);
+}
+
+TEST_F(Planner, WhatTheUserSetIsKept) {
+  gpu(1);
+  flags_.n_gpu_layers = 3;
+  flags_.kv_on_host = true;
+  for (const SessionPlan& p : plan_session(request(512))) {
+    EXPECT_EQ(p.fit.choice.n_gpu_layers, 3);
+    EXPECT_TRUE(p.fit.choice.kv_on_host);
+  }
+  flags_ = {};
+  flags_.stream = StreamMode::off;
+  for (const SessionPlan& p : plan_session(request(512))) EXPECT_EQ(p.fit.choice.streaming, Streaming::none);
+  flags_.stream = StreamMode::on;
+  for (const SessionPlan& p : plan_session(request(512)))
+    EXPECT_EQ(p.fit.choice.streaming, Streaming::always);
+}
+
+TEST_F(Planner, BudgetsHold) {
+  gpu(24);
+  for (double gib : {0.6, 1.0, 1.5, 2.5}) {
+    flags_.budgets.max_vram = static_cast<size_t>(gib * (1 << 30));
+    for (const SessionPlan& p : plan_session(request(1024))) {
+      EXPECT_LE(p.fit.bytes.devices[1].total() + flags_.budgets.vram_overhead, *flags_.budgets.max_vram);
+    }
+  }
+  flags_.budgets.max_vram.reset();
+  flags_.budgets.vram_utilization = 0.1;
+  EXPECT_LE(plan_session(request(1024)).front().fit.bytes.devices[1].total(), (size_t{24} << 30) / 10);
+  flags_.budgets.vram_utilization.reset();
+  flags_.budgets.max_ram = size_t{300} << 20;
+  for (const SessionPlan& p : plan_session(request(1024)))
+    EXPECT_LE(device_needs(p.fit, 0), *flags_.budgets.max_ram);
+  flags_.budgets.max_ram = size_t{10} << 20;
+  const std::string message = error_of(request(1024), ErrorCode::out_of_memory);
+  ASSERT_THAT(message, HasSubstr("--max-ram: "));
+  flags_.budgets.max_ram = std::stoull(message.substr(11));
+  EXPECT_EQ(error_of(request(1024), ErrorCode::out_of_memory), "no error");
+}
+
+TEST_F(Planner, SharesOfWeights) {
+  gpu(24);
+  const auto resident = [&] {
+    const SessionPlan p = plan_session(request(1024)).front();
+    EXPECT_EQ(p.fit.choice.streaming, Streaming::always);
+    return static_cast<double>(p.fit.bytes.devices[1].weights);
+  };
+  double total = 0;
+  for (const Weight& w : phi_.architecture.weights) total += static_cast<double>(w.n_bytes());
+  for (double percent : {0.0, 20.0, 50.0, 90.0}) {
+    flags_.gpu_weights_percent = percent;
+    EXPECT_LE(resident(), percent / 100 * total) << percent;
+    EXPECT_GE(resident(), (percent / 100 - 0.06) * total) << percent;
+  }
+  flags_.gpu_weights_percent.reset();
+  flags_.cpu_offload_gib = 0.5;
+  const SessionPlan p = plan_session(request(1024)).front();
+  EXPECT_GE(p.fit.bytes.per_token.weights, size_t{1} << 29);
+  EXPECT_LT(p.fit.bytes.per_token.weights, (size_t{1} << 29) + (size_t{64} << 20));
+}
+
+TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
+  gpu(8);
+  flags_.n_gpu_layers = PhiLike::kLayers + 1;
+  flags_.kv_on_host = false;
+  EXPECT_THAT(error_of(request(20000), ErrorCode::out_of_memory), HasSubstr("-ctk q8_0 -ctv q8_0 would fit"));
+  PlanRequest r = request(20000);
+  r.kv_dtype_is_free = true;
+  EXPECT_EQ(plan_session(r).front().shape.k_dtype, DType::Q8_0);
+}
+
+TEST_F(Planner, AMicroBatchThatFits) {
+  gpu(24);
+  flags_.n_gpu_layers = PhiLike::kLayers + 1;
+  flags_.kv_on_host = false;
+  PlanRequest r = request(8192);
+  r.shape.n_ubatch = 8192;
+  const size_t needed = fit_shape(r, r.shape, everything()).bytes.devices[1].total();
+  flags_.budgets.vram_overhead = 0;
+  flags_.budgets.max_vram = needed - (size_t{100} << 20);
+  EXPECT_THROW(plan_session(r), Error);
+  r.ubatch_is_free = true;
+  EXPECT_LT(plan_session(r).front().shape.n_ubatch, 8192);
+}
+
+TEST_F(Planner, TooLittleForALayerSaysTheMinimum) {
+  gpu(24);
+  flags_.budgets.max_vram = size_t{20} << 20;
+  const std::string message = error_of(request(512), ErrorCode::out_of_memory);
+  EXPECT_THAT(message, HasSubstr("--max-vram: GPU cannot hold one layer: the minimum is "));
+  const size_t minimum = std::stoull(message.substr(message.find("minimum is ") + 11));
+  flags_.budgets.max_vram = minimum - 1;
+  EXPECT_THAT(error_of(request(512), ErrorCode::out_of_memory), HasSubstr("minimum"));
+  flags_.budgets.max_vram = minimum;
+  EXPECT_EQ(error_of(request(512), ErrorCode::out_of_memory), "no error");
+  flags_ = {};
+  flags_.n_gpu_layers = 0;
+  flags_.budgets.max_ram = 1 << 20;
+  EXPECT_THAT(error_of(request(512), ErrorCode::out_of_memory), HasSubstr("--max-ram: "));
+}
+
+TEST_F(Planner, ContradictionsNameBothFlags) {
+  gpu(24);
+  const auto message = [&](const OffloadFlags& flags) {
+    flags_ = flags;
+    return error_of(request(512), ErrorCode::usage);
+  };
+  EXPECT_THAT(message({.gpu_weights_percent = 10, .cpu_offload_gib = 1}),
+              AllOf(HasSubstr("--gpu-weights-percent"), HasSubstr("--cpu-offload-gb")));
+  EXPECT_THAT(message({.n_gpu_layers = 3, .cpu_offload_gib = 1}),
+              AllOf(HasSubstr("--cpu-offload-gb"), HasSubstr("-ngl")));
+  EXPECT_THAT(message({.stream = StreamMode::off, .gpu_weights_percent = 10}),
+              AllOf(HasSubstr("--gpu-weights-percent"), HasSubstr("--stream-weights off")));
+  EXPECT_THAT(message({.kv_on_host = true, .n_kv_layers_gpu = 3}),
+              AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-layers-gpu")));
+  OffloadFlags budgets;
+  budgets.budgets.max_vram = 1;
+  budgets.budgets.vram_utilization = 0.5;
+  EXPECT_THAT(message(budgets), AllOf(HasSubstr("--max-vram"), HasSubstr("--gpu-memory-utilization")));
+}
+
+TEST(Rates, AreMeasured) {
+  const auto cpu = cpu::make_cpu_device({1, 1});
+  const DeviceRates r = measure_rates(*cpu);
+  EXPECT_GT(r.read_bytes_per_s, 1e8);
+  EXPECT_LT(r.read_bytes_per_s, 1e13);
+  EXPECT_GT(r.ops_per_s, 1e8);
+  EXPECT_GE(r.stage_s, 0);
+  EXPECT_LT(r.stage_s, 0.1);
+}
+
+TEST(Rates, AreRemembered) {
+  test::TempDir directory;
+  const std::string path = directory.path("deep/er/rates");
+  const RatesCache cache(path);
+  EXPECT_FALSE(cache.find("CPU: x"));
+  cache.remember("CPU: x", kHost);
+  cache.remember("GPU: y", kGpu);
+  ASSERT_TRUE(cache.find("CPU: x"));
+  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
+  EXPECT_NEAR(cache.find("GPU: y")->ops_per_s, kGpu.ops_per_s, 1);
+  EXPECT_FALSE(cache.find("CPU"));
+  cache.remember("CPU: x", kGpu);  // the last counts
+  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
+  EXPECT_FALSE(RatesCache("").find("CPU: x"));
+}
+
+TEST(Rates, NonsenseIsAsIfNotMeasured) {
+  test::TempDir directory;
+  const std::string path = directory.path("rates");
+  const RatesCache cache(path);
+  cache.remember("CPU: x", kHost);
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  const std::string key = line.substr(line.find('\t'));
+  for (const char* bad :
+       {"", "1 2 3", "0 1 1 1 1", "-1 1 1 1 1", "nan 1 1 1 1", "inf 1 1 1 1", "a b c d e", "1 1 1 1 1 1"}) {
+    std::ofstream(path) << bad << key << "\n";
+    EXPECT_FALSE(cache.find("CPU: x")) << bad;
+  }
+}
+
+TEST(Rates, KnownGpus) {
+  for (const KnownGpu& gpu : known_gpus()) EXPECT_EQ(find_gpu(gpu.name), &gpu);
+  EXPECT_EQ(find_gpu("voodoo2"), nullptr);
+}
+
+class PlanCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = directory_.path("tiny.gguf");
+    test::tiny_llama().write(model_);
+  }
+  test::Outcome plan(const std::string& arguments) {
+    return test::shell("XDG_CACHE_HOME=" + directory_.path("cache"),
+                       "plan -m " + model_ + " " + arguments + " 2>&1");
+  }
+  test::TempDir directory_;
+  std::string model_;
+};
+
+TEST_F(PlanCommand, PrintsTableLineAndPlans) {
+  TANDEM_NEED_BINARY();
+  const test::Outcome page = plan("-c 64 --gpu h100");
+  EXPECT_EQ(page.exit_code, 0);
+  for (const char* part : {"h100", "CPU", "staging", "overhead", "min_vram = ", " * n_ctx + ",
+                           "largest context that fits: ", "decode t/s"}) {
+    EXPECT_THAT(page.out, HasSubstr(part));
+  }
+  EXPECT_EQ(plan("-c 64 -dev none").exit_code, 0);
+}
+
+TEST_F(PlanCommand, JsonAgreesWithItself) {
+  TANDEM_NEED_BINARY();
+  const test::Outcome page = plan("-c 64 --vram 2GiB --vram-bw 900 --pcie-bw 20 --ram-bw 50 --json");
+  ASSERT_EQ(page.exit_code, 0) << page.out;
+  const auto json = nlohmann::json::parse(page.out);
+  ASSERT_EQ(json["tiers"].size(), 2u);
+  for (const auto& t : json["tiers"]) {
+    uint64_t sum = 0;
+    for (const char* part : {"weights", "kv", "activations", "staging", "scratch", "overhead"})
+      sum += t[part].get<uint64_t>();
+    EXPECT_EQ(t["total"], sum);
+  }
+  EXPECT_EQ(json["tiers"][0]["read_bytes_per_s"], 50e9);
+  EXPECT_EQ(json["tiers"][1]["read_bytes_per_s"], 900e9);
+  EXPECT_GE(json["plans"].size(), 1u);
+}
+
+TEST_F(PlanCommand, RefusesWhatMakesNoSense) {
+  TANDEM_NEED_BINARY();
+  EXPECT_EQ(plan("--gpu voodoo2").exit_code, 2);
+  EXPECT_EQ(plan("--vram 0").exit_code, 2);
+  EXPECT_EQ(plan("--vram 8parsecs").exit_code, 2);
+  EXPECT_EQ(plan("--gpu h100 --vram-bw -3").exit_code, 2);
+  EXPECT_EQ(plan("--vram-bw 100").exit_code, 2);
+  EXPECT_EQ(plan("--gpu h100 --gpu-weights-percent 10 -ngl 3").exit_code, 2);
+  EXPECT_EQ(plan("--gpu h100 --gpu-weights-percent 101").exit_code, 2);
+  const test::Outcome small = plan("--gpu h100 --max-vram 10KiB");
+  EXPECT_EQ(small.exit_code, 4);
+  EXPECT_THAT(small.out, HasSubstr("the minimum is"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,165 @@
+// tandem plan: what a model needs, where it would go, and how fast it would be, before anything runs. For the
+// devices of this machine, or for a GPU that is not here.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "base/log.h"
+#include "ggml-cuda/layout.h"
+#include "plan/imagined_device.h"
+#include "plan/rates.h"
+#include "tools/command.h"
+#include "tools/options/types.h"
+#include "tools/output.h"
+#include "tools/plan/report.h"
+#include "tools/setup.h"
+
+namespace tandem::tools {
+namespace {
+
+struct PlanOptions {
+  ModelOptions model;
+  ContextOptions context;
+  RopeOptions rope;
+  ThreadOptions threads;
+  OffloadOptions offload;
+  LogOptions log;
+  const KnownGpu* gpu = nullptr;
+  std::optional<size_t> vram;
+  std::optional<double> vram_bw, pcie_bw, ram_bw;  // bytes per second
+  bool json = false;
+
+  bool imagines_gpu() const { return gpu || vram; }
+};
+
+std::string known_gpu_names() {
+  std::string names;
+  for (const KnownGpu& g : known_gpus()) names += (names.empty() ? "" : ", ") + std::string(g.name);
+  return names;
+}
+
+const KnownGpu* parse_gpu(const std::string& name) {
+  const KnownGpu* gpu = find_gpu(CLI::detail::to_lower(name));
+  if (!gpu && find_gpu("rtx" + CLI::detail::to_lower(name)))
+    gpu = find_gpu("rtx" + CLI::detail::to_lower(name));
+  if (!gpu) {
+    throw_error(ErrorCode::usage,
+                "--gpu: '%s' is none of %s; --vram, --vram-bw and --pcie-bw describe others",
+                printable(name).c_str(), known_gpu_names().c_str());
+  }
+  return gpu;
+}
+
+void add_machine_options(CLI::App& app, PlanOptions& o) {
+  const char* group = "The machine to plan for (default: this one)";
+  const auto bandwidth = [&app, group](const char* name, const char* help, std::optional<double>& target) {
+    choice(app, name, "GB/s", help, "", [name, &target](const std::string& text) {
+      const double value = parse_real(name, text, 0);
+      if (!(value > 0) || std::isinf(value))
+        throw_error(ErrorCode::usage, "%s: %s is not above 0", name, text.c_str());
+      target = value * 1e9;
+    })->group(group);
+  };
+  const std::string names = "a GPU, one of " + known_gpu_names();
+  choice(app, "--gpu", "NAME", names.c_str(), "", [&o](const std::string& text) {
+    o.gpu = parse_gpu(text);
+  })->group(group);
+  choice(app, "--vram", "SIZE", "memory of the GPU", "", [&o](const std::string& text) {
+    o.vram = parse_bytes("--vram", text);
+    if (*o.vram == 0) throw_error(ErrorCode::usage, "--vram: a GPU has more than 0 bytes");
+  })->group(group);
+  bandwidth("--vram-bw", "how fast the GPU reads its memory", o.vram_bw);
+  bandwidth("--pcie-bw", "how fast host memory is copied to the GPU", o.pcie_bw);
+  bandwidth("--ram-bw", "how fast the CPU reads host memory", o.ram_bw);
+}
+
+// The devices to plan for, and how fast they are.
+struct Machine {
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<DeviceRates> rates;
+};
+
+Machine imagined_machine(const PlanOptions& o) {
+  Machine machine;
+  OffloadOptions host_only;
+  host_only.no_devices = true;
+  machine.devices = make_devices(o.threads, host_only);
+  machine.rates = rates_of(pointers(machine.devices), RatesCache(RatesCache::usual_path()));
+  DeviceRates gpu;
+  if (o.gpu) {
+    gpu = o.gpu->rates;
+  } else {
+    // As most GPUs are: 60 operations a byte, and a bus of PCIe 4.
+    gpu = {0.8 * 500e9, 0, 0.85 * 31.5e9, 8e-6, 2e-6};
+  }
+  if (o.vram_bw) gpu.read_bytes_per_s = *o.vram_bw;
+  if (o.pcie_bw) gpu.bus_bytes_per_s = *o.pcie_bw;
+  if (!o.gpu) gpu.ops_per_s = 60 * gpu.read_bytes_per_s * 1.25;
+  const size_t memory = o.vram.value_or(o.gpu ? static_cast<size_t>(o.gpu->memory_gib * (1 << 30)) : 0);
+  machine.devices.push_back(
+      std::make_unique<ImaginedDevice>(o.gpu ? std::string(o.gpu->name) : "GPU", memory, [](const Weight& w) {
+        return static_cast<size_t>(
+            cuda::layout_bytes(w.dtype, w.n_mats, w.n_rows, w.n_cols, static_cast<int64_t>(w.n_bytes())));
+      }));
+  machine.rates.push_back(gpu);
+  return machine;
+}
+
+Machine machine_of(const PlanOptions& o) {
+  Machine machine;
+  if (o.imagines_gpu()) {
+    machine = imagined_machine(o);
+  } else {
+    if (o.vram_bw || o.pcie_bw) throw_error(ErrorCode::usage, "--vram-bw and --pcie-bw need --vram or --gpu");
+    machine.devices = make_devices(o.threads, o.offload);
+    machine.rates = rates_of(pointers(machine.devices), RatesCache(RatesCache::usual_path()));
+  }
+  if (o.ram_bw) machine.rates[0].read_bytes_per_s = *o.ram_bw;
+  return machine;
+}
+
+void plan(PlanOptions& o) {
+  apply_log_options(o.log);
+  check_flags(o.offload.flags);
+  const Machine machine = machine_of(o);
+  const std::vector<Device*> devices = pointers(machine.devices);
+  const std::unique_ptr<Model> model = load_model(o.model, o.rope);
+  const SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
+                           o.context.cache_type_v};
+  PlanRequest request{model->architecture(), model->weights(), devices, o.offload.flags, shape};
+  request.ubatch_is_free = !o.context.ubatch_given;
+  request.kv_dtype_is_free = o.offload.fit_kv_quant && !o.context.cache_type_given;
+  request.rates = machine.rates;
+  const PlanReport report = make_plan_report(request, model->path(), model->description());
+  Output out;
+  out.write(o.json ? plan_json(report) : plan_text(report));
+  out.flush();
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("plan", "what a model needs, where it would go, how fast it would be");
+  const auto options = std::make_shared<PlanOptions>();
+  add_model_options(*command, options->model);
+  add_context_options(*command, options->context);
+  choice(*command, "--batch", "N", "as --ubatch-size", "", [options](const std::string& text) {
+    options->context.ubatch_size = static_cast<int32_t>(parse_integer("--batch", text, 1));
+    options->context.ubatch_given = true;
+  })->group("Context");
+  add_machine_options(*command, *options);
+  add_offload_options(*command, options->offload);
+  add_thread_options(*command, options->threads);
+  add_rope_options(*command, options->rope);
+  add_log_options(*command, options->log);
+  command->add_flag("--json", options->json, "everything as one JSON object, sizes in bytes");
+  command->footer(
+      "Prefill is predicted for a prompt that fills the micro-batch, decoding for a context that is half "
+      "full.\n"
+      "Placements are ordered by the time of a prompt of 512 tokens and an answer of 128.");
+  command->callback([options] { plan(*options); });
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,179 @@
+#include "tools/plan/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string size_text(size_t bytes) {
+  const auto n = static_cast<double>(bytes);
+  if (bytes >= size_t{1} << 30) return format("%.2f GiB", n / (1 << 30));
+  if (bytes >= size_t{1} << 20) return format("%.1f MiB", n / (1 << 20));
+  return format("%.1f KiB", n / (1 << 10));
+}
+
+std::string budget_text(size_t bytes) {
+  return bytes == SIZE_MAX ? "-" : size_text(bytes);
+}
+
+PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
+  const SessionGraphs no_graphs;
+  const FitRequest request{r.architecture, r.weights, r.devices, r.flags, no_graphs.kv, {}, r.rates};
+  PlanReport::Tier t;
+  t.name = r.devices[d]->info().name;
+  t.is_gpu = !r.devices[d]->info().host_memory;
+  t.bytes = fit.bytes.devices[d];
+  if (d == 0) t.bytes.weights += fit.bytes.mapped_weights;
+  const bool used = t.is_gpu && t.bytes.total() > 0;
+  t.overhead = used ? r.flags.budgets.vram_overhead : 0;
+  t.budget = device_budget(request, d);
+  if (t.is_gpu && r.flags.budgets.max_vram)
+    t.budget = std::min(*r.flags.budgets.max_vram, t.budget + t.overhead);
+  t.total_memory = r.devices[d]->memory_info().total_bytes;
+  t.rates = r.rates[d];
+  return t;
+}
+
+// What min_vram is said of: everything on GPUs, but for what the user keeps off them.
+OffloadChoice line_choice(const PlanRequest& r) {
+  if (r.devices.size() < 2) return {};
+  return as_flags_say(r.flags, r.flags.n_gpu_layers.value_or(r.architecture.hparams().n_layer + 1));
+}
+
+std::string layers_text(const PlanReport& r, const OffloadChoice& c) {
+  if (c.n_gpu_layers > r.n_layer) return "all";
+  return format("%lld/%lld", static_cast<long long>(c.n_gpu_layers), static_cast<long long>(r.n_layer + 1));
+}
+
+std::string plans_text(const PlanReport& r) {
+  std::string text =
+      format("\n%-3s %-9s %-12s %-6s %-6s %-9s %6s %12s %12s %12s %12s\n", "", "ngl", "CPU experts", "KV",
+             "cache", "streaming", "ubatch", "VRAM", "RAM", "prefill t/s", "decode t/s");
+  for (size_t i = 0; i < r.plans.size(); ++i) {
+    const SessionPlan& p = r.plans[i];
+    const OffloadChoice& c = p.fit.choice;
+    const bool gpu = r.tiers.size() > 1;
+    size_t vram = 0;
+    for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
+    text += format("%-3zu %-9s %-12lld %-6s %-6s %-9s %6lld %12s %12s %12.1f %12.1f\n", i + 1,
+                   gpu ? layers_text(r, c).c_str() : "-", static_cast<long long>(c.n_cpu_moe),
+                   !gpu || c.kv_on_host ? "CPU" : "GPU", std::string(dtype_name(p.shape.k_dtype)).c_str(),
+                   std::string(streaming_name(c.streaming)).c_str(), static_cast<long long>(p.shape.n_ubatch),
+                   size_text(vram).c_str(), size_text(r.plan_bytes[i][0]).c_str(),
+                   p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
+  }
+  return text;
+}
+
+}  // namespace
+
+PlanReport make_plan_report(const PlanRequest& request, const std::string& path, const std::string& model) {
+  PlanReport report;
+  report.path = path;
+  report.model = model;
+  report.n_layer = request.architecture.hparams().n_layer;
+  report.plans = plan_session(request);
+  if (report.plans.size() > 3) report.plans.resize(3);
+  for (size_t d = 0; d < request.devices.size(); ++d)
+    report.tiers.push_back(tier(request, report.plans[0].fit, d));
+  for (const SessionPlan& plan : report.plans) {
+    report.plan_bytes.emplace_back();
+    for (size_t d = 0; d < request.devices.size(); ++d)
+      report.plan_bytes.back().push_back(device_needs(plan.fit, d));
+  }
+  report.line_choice = line_choice(request);
+  report.line = memory_line(request, report.line_choice);
+  report.largest_context = largest_context(request, report.line_choice);
+  PlanRequest best = request;
+  best.shape = report.plans[0].shape;
+  report.largest_context_best = largest_context(best, report.plans[0].fit.choice);
+  return report;
+}
+
+std::string plan_text(const PlanReport& r) {
+  const SessionPlan& best = r.plans.front();
+  std::string text = format(
+      "%s: %s\ncontext %lld tokens, cache %s/%s, micro-batch %lld\n\n", printable(r.path, 400).c_str(),
+      r.model.c_str(), static_cast<long long>(best.shape.n_ctx),
+      std::string(dtype_name(best.shape.k_dtype)).c_str(),
+      std::string(dtype_name(best.shape.v_dtype)).c_str(), static_cast<long long>(best.shape.n_ubatch));
+  text += format("%-10s %12s %12s %12s %12s %12s %12s %12s %12s\n", "tier", "weights", "KV cache",
+                 "activations", "staging", "scratch", "overhead", "total", "allowed");
+  for (const PlanReport::Tier& t : r.tiers) {
+    text += format("%-10s %12s %12s %12s %12s %12s %12s %12s %12s\n", t.name.c_str(),
+                   size_text(t.bytes.weights).c_str(), size_text(t.bytes.kv).c_str(),
+                   size_text(t.bytes.activations).c_str(), size_text(t.bytes.staging).c_str(),
+                   size_text(t.bytes.scratch).c_str(), size_text(t.overhead).c_str(),
+                   size_text(t.total()).c_str(), budget_text(t.budget).c_str());
+  }
+  for (const PlanReport::Tier& t : r.tiers) {
+    text += format("%s: reads %.1f GB/s, %.2f Tops/s", t.name.c_str(), t.rates.read_bytes_per_s / 1e9,
+                   t.rates.ops_per_s / 1e12);
+    text += t.is_gpu ? format(", bus %.1f GB/s\n", t.rates.bus_bytes_per_s / 1e9) : "\n";
+  }
+  text += plans_text(r);
+  const bool gpu = r.tiers.size() > 1;
+  const size_t overhead = gpu ? r.tiers[1].overhead : 0;
+  const bool everything = r.line_choice.n_gpu_layers > r.n_layer;
+  text += format(
+      "\n%s = %.9f GB * n_ctx + %.3f GB  (%.0f bytes a token; %s%s)\n", gpu ? "min_vram" : "min_ram",
+      r.line.bytes_per_token / 1e9, (r.line.fixed_bytes + static_cast<double>(overhead)) / 1e9,
+      r.line.bytes_per_token,
+      !gpu         ? "on the CPU"
+      : everything ? "everything on the GPU"
+                   : "as the flags place it",
+      overhead > 0 ? format(", with %.3f GB of overhead", static_cast<double>(overhead) / 1e9).c_str() : "");
+  text += format("largest context that fits: %lld tokens so, %lld as placed in line 1\n",
+                 static_cast<long long>(r.largest_context), static_cast<long long>(r.largest_context_best));
+  return text;
+}
+
+std::string plan_json(const PlanReport& r) {
+  Json page;
+  page["file"] = r.path;
+  page["model"] = r.model;
+  page["n_ctx"] = r.plans[0].shape.n_ctx;
+  page["tiers"] = Json::array();
+  for (const PlanReport::Tier& t : r.tiers) {
+    page["tiers"].push_back({{"name", t.name},
+                             {"weights", t.bytes.weights},
+                             {"kv", t.bytes.kv},
+                             {"activations", t.bytes.activations},
+                             {"staging", t.bytes.staging},
+                             {"scratch", t.bytes.scratch},
+                             {"overhead", t.overhead},
+                             {"total", t.total()},
+                             {"allowed", t.budget == SIZE_MAX ? Json(nullptr) : Json(t.budget)},
+                             {"read_bytes_per_s", t.rates.read_bytes_per_s},
+                             {"ops_per_s", t.rates.ops_per_s},
+                             {"bus_bytes_per_s", t.is_gpu ? Json(t.rates.bus_bytes_per_s) : Json(nullptr)}});
+  }
+  page["plans"] = Json::array();
+  for (size_t i = 0; i < r.plans.size(); ++i) {
+    const SessionPlan& p = r.plans[i];
+    page["plans"].push_back({{"n_gpu_layers", p.fit.choice.n_gpu_layers},
+                             {"n_cpu_moe", p.fit.choice.n_cpu_moe},
+                             {"kv_on_host", p.fit.choice.kv_on_host},
+                             {"streaming", streaming_name(p.fit.choice.streaming)},
+                             {"n_ubatch", p.shape.n_ubatch},
+                             {"cache_type_k", dtype_name(p.shape.k_dtype)},
+                             {"cache_type_v", dtype_name(p.shape.v_dtype)},
+                             {"bytes", r.plan_bytes[i]},
+                             {"prefill_tokens_per_s", p.fit.speed.prefill_tokens_per_s},
+                             {"decode_tokens_per_s", p.fit.speed.decode_tokens_per_s}});
+  }
+  page["min_vram"] = {{"bytes_per_token", r.line.bytes_per_token},
+                      {"fixed_bytes", r.line.fixed_bytes},
+                      {"overhead", r.tiers.size() > 1 ? r.tiers[1].overhead : 0},
+                      {"n_gpu_layers", r.line_choice.n_gpu_layers}};
+  page["largest_context"] = r.largest_context;
+  page["largest_context_of_best_plan"] = r.largest_context_best;
+  return page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tandem::tools
