@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
-#include "tools/status_line.h"
+#include "base/progress.h"
 
 namespace tandem::tools {
 namespace {
@@ -35,7 +35,7 @@ void read_ahead(const Model& model, bool show_progress) {
   const size_t n_all = model.file().n_file_bytes();
   if (n_all > memory_bytes() / 10 * 8) return;
   const auto start = std::chrono::steady_clock::now();
-  StatusLine status(show_progress);
+  StatusLine status;
   size_t n_done = 0;
   for (const MappedFile& part : model.file().parts()) {
     const std::span<const std::byte> bytes = part.bytes();
@@ -44,7 +44,7 @@ void read_ahead(const Model& model, bool show_progress) {
       const auto step = bytes.subspan(at, std::min(kStepBytes, bytes.size() - at));
       touch(step);
       n_done += step.size();
-      if (std::chrono::steady_clock::now() - start < kQuietTime) continue;
+      if (!show_progress || std::chrono::steady_clock::now() - start < kQuietTime) continue;
       const size_t n_full = n_done * 24 / n_all;
       status.show("loading [" + std::string(n_full, '#') + std::string(24 - n_full, ' ') + "] " +
                   format("%zu%% of %.1f GB", n_done * 100 / n_all, static_cast<double>(n_all) / 1e9));

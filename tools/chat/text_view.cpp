@@ -4,10 +4,10 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/progress.h"
 #include "text/utf8.h"
 #include "tools/chat/view.h"
 #include "tools/output.h"
-#include "tools/status_line.h"
 
 namespace tandem::tools {
 namespace {
@@ -43,7 +43,7 @@ std::string harmless(std::string_view text) {
 class TextView final : public ChatView {
  public:
   explicit TextView(const TextViewOptions& options)
-      : options_(options), status_(options.animate), terminal_(isatty(STDOUT_FILENO) == 1) {}
+      : options_(options), terminal_(isatty(STDOUT_FILENO) == 1) {}
 
   void begin(const Model& model, int64_t n_ctx) override {
     if (!options_.interactive) return;
@@ -53,7 +53,7 @@ class TextView final : public ChatView {
 
   void progress(int64_t n_done, int64_t n_prompt) override {
     if (n_done >= n_prompt) return status_.clear();
-    status_.show(format("reading %s of %lld tokens", bar(n_done, n_prompt).c_str(), static_cast<long long>(n_prompt)));
+    if (options_.animate) status_.show(format("reading %s of %lld tokens", bar(n_done, n_prompt).c_str(), static_cast<long long>(n_prompt)));
     fflush(stderr);
   }
 
@@ -117,7 +117,7 @@ class TextView final : public ChatView {
   }
 
   void thinking() {
-    status_.show(format("thinking, %zu bytes", n_thought_bytes_));
+    if (options_.animate) status_.show(format("thinking, %zu bytes", n_thought_bytes_));
     fflush(stderr);
   }
 
