@@ -1,7 +1,9 @@
 """The training text as documents, and the tokenizer learned from it.
 
-Documents are made as they are needed, so none is seen twice on purpose. One in twenty, chosen by a checksum of its text,
-is held out: the training stream drops it, the held-out text is made of nothing else.
+Documents are made as they are needed. One in twenty, chosen by a checksum of its text, is held out: the training stream
+drops it, the held-out text is made of nothing else.
+
+    python3 scripts/demo_model/corpus.py > models/heldout.txt
 """
 
 import random
@@ -12,9 +14,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from dialogues import converse
 from stories import tell
 
+TRAIN_SEED, TOKENIZER_SEED, HELD_OUT_SEED = 1, 2, 3
 BOS, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 # Words, single digits, symbols, spaces: the pre-tokenizer that GGUF files call "qwen2".
@@ -28,40 +32,44 @@ def chat_text(messages):
 
 
 def documents(seed, held_out=False):
-    """Endless (text, is_chat) pairs, half stories and half conversations."""
+    """Endless (text, is_chat) pairs. About half of the tokens are stories, in conversations or by themselves, and half
+    are short questions and answers."""
     rng = random.Random(seed)
     while True:
-        is_chat = rng.random() < 0.5
-        text = chat_text(converse(rng)) if is_chat else tell(rng)[0]
+        is_chat = rng.random() < 0.78
+        text = chat_text(converse(rng)) if is_chat else tell(rng, opening=rng.random() < 0.85)[0]
         if (zlib.crc32(text.encode()) % 20 == 0) == held_out:
             yield text, is_chat
 
 
-def held_out_text(seed, n_bytes):
-    """Stories and conversations as one plain text, for measuring perplexity."""
-    parts, size = [], 0
+def held_out_stories(seed, n_bytes):
+    """Stories that training has not seen, with blank lines between them: a text to measure perplexity with."""
+    stories, size = [], 0
     for text, is_chat in documents(seed, held_out=True):
-        if is_chat:  # without the special tokens, which a plain text can not hold
-            text = text.replace(IM_START + "system\n", "").replace(IM_START + "user\n", "")
-            text = text.replace(IM_START + "assistant\n", "").replace(IM_END, "").strip()
+        if is_chat:
+            continue
         size += len(text) + 2
         if size > n_bytes:
-            return "\n\n".join(parts) + "\n"
-        parts.append(text)
+            return "\n\n".join(stories)
+        stories.append(text)
 
 
 def train_tokenizer(seed, vocab_size, n_documents=20000):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(PIECES), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])  # fmt: skip
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[BOS, IM_START, IM_END], show_progress=False,
+        vocab_size=vocab_size,
+        special_tokens=[BOS, IM_START, IM_END],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     source = documents(seed)
     texts = (next(source)[0].replace(IM_START, "").replace(IM_END, "") for _ in range(n_documents))
     tokenizer.train_from_iterator(texts, trainer)
@@ -84,3 +92,7 @@ def rows(tokenizer, seed, length, held_out=False):
             row += tokenizer.encode(text, add_special_tokens=False).ids
             after_chat = is_chat
         yield row[:length]
+
+
+if __name__ == "__main__":
+    print(held_out_stories(seed=HELD_OUT_SEED, n_bytes=60000))

@@ -1,4 +1,4 @@
-"""A Llama-architecture model, plainly. Modules carry the names of a Hugging Face folder, so that state_dict() is one."""
+"""A Llama-architecture model, plainly. Modules carry the names that a Hugging Face folder has for them."""
 
 import torch
 from torch import nn
@@ -32,7 +32,11 @@ class Attention(nn.Module):
 
     def forward(self, x, cos, sin):  # x [batch, token, hidden]
         heads = lambda y: y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        q, k, v = rotate(heads(self.q_proj(x)), cos, sin), rotate(heads(self.k_proj(x)), cos, sin), heads(self.v_proj(x))
+        q, k, v = (
+            rotate(heads(self.q_proj(x)), cos, sin),
+            rotate(heads(self.k_proj(x)), cos, sin),
+            heads(self.v_proj(x)),
+        )
         n_shared = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(n_shared, 1), v.repeat_interleave(n_shared, 1)
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -3,9 +3,9 @@
 
     python3 scripts/demo_model/train.py --out DIR [--minutes 50] [--workers 2]
 
-Needs Python 3.10 or later with torch, tokenizers and safetensors. The learning rate follows the clock, so that the model is
-finished when the minutes are over, however fast the machine; --steps N counts steps instead, and then the same seed
-gives the same model on the same machine. The folder is rewritten every minute and can be used at any time.
+Needs Python 3.10 or later with torch, numpy, tokenizers and safetensors. The learning rate follows the clock, so that
+the model is finished when the minutes are over, however fast the machine; --steps N counts steps instead, and then the
+same machine makes the same model again. The folder is rewritten every minute and can be used at any time.
 """
 
 import argparse
@@ -24,8 +24,6 @@ from torch.nn import functional as F
 import corpus
 from model import Llama
 
-TRAIN_SEED, TOKENIZER_SEED, HELD_OUT_SEED = 1, 2, 3
-
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -43,12 +41,26 @@ def parse_args():
 
 def make_config(args, vocab_size):
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab_size, "hidden_size": 256,
-        "intermediate_size": 512, "num_hidden_layers": args.layers, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 64, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 512,
-        "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False, "bos_token_id": 0, "eos_token_id": 2,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocab_size,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": args.layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
         "torch_dtype": "float32",
-    }  # fmt: skip
+    }
 
 
 def write_folder(out, model, config, tokenizer):
@@ -56,12 +68,23 @@ def write_folder(out, model, config, tokenizer):
         (out / name).write_text(json.dumps(value, indent=2) + "\n")
 
     write_json("config.json", config)
-    write_json("generation_config.json", {"bos_token_id": 0, "eos_token_id": [2, 0], "do_sample": True, "temperature": 0.7})
-    write_json("tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": corpus.BOS, "eos_token": corpus.IM_END, "pad_token": corpus.BOS,
-        "add_bos_token": True, "add_eos_token": False, "clean_up_tokenization_spaces": False,
-        "model_max_length": config["max_position_embeddings"], "chat_template": corpus.CHAT_TEMPLATE,
-    })  # fmt: skip
+    write_json(
+        "generation_config.json", {"bos_token_id": 0, "eos_token_id": [2, 0], "do_sample": True, "temperature": 0.7}
+    )
+    write_json(
+        "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": corpus.BOS,
+            "eos_token": corpus.IM_END,
+            "pad_token": corpus.BOS,
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": config["max_position_embeddings"],
+            "chat_template": corpus.CHAT_TEMPLATE,
+        },
+    )
     tokenizer.save(str(out / "tokenizer.json"))
     temporary = out / "model.safetensors.tmp"
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, temporary, {"format": "pt"})
@@ -97,8 +120,8 @@ def train(args, worker, model, tokenizer, config):
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
     length = config["max_position_embeddings"] + 1
-    source = corpus.rows(tokenizer, TRAIN_SEED + 1000 * worker, length)
-    held_out = corpus.rows(tokenizer, HELD_OUT_SEED, length, held_out=True)
+    source = corpus.rows(tokenizer, corpus.TRAIN_SEED + 1000 * worker, length)
+    held_out = corpus.rows(tokenizer, corpus.HELD_OUT_SEED, length, held_out=True)
     test_batch = torch.tensor([next(held_out) for _ in range(8)])
 
     start = written = time.monotonic()
@@ -119,23 +142,29 @@ def train(args, worker, model, tokenizer, config):
             with torch.no_grad():
                 test_loss = loss_of(model, test_batch).item()
             rate = step * args.rows * args.workers * (length - 1) / elapsed
-            print(f"{elapsed / 60:5.1f} min  step {step}  loss {loss.item():.3f}  held out {test_loss:.4f}  {rate:.0f} tokens/s", flush=True)
+            losses = f"loss {loss.item():.3f}  held out {test_loss:.4f}"
+            print(f"{elapsed / 60:5.1f} min  step {step}  {losses}  {rate:.0f} tokens/s", flush=True)
             write_folder(args.out, model, config, tokenizer)
 
 
 def work(worker, args):
-    """One process of one thread: small matrices do not gain from more, and a busy machine then delays a worker once a step
-    and not once a product."""
+    """One process of one thread: small matrices gain little from more, and on a busy machine threads would wait for
+    each other at every product, workers only once a step."""
     torch.set_num_threads(1)
-    torch.manual_seed(TRAIN_SEED)  # the same weights everywhere
-    dist.init_process_group("gloo", init_method=f"file://{(args.out / '.workers').resolve()}", rank=worker, world_size=args.workers)
+    torch.manual_seed(corpus.TRAIN_SEED)  # the same weights everywhere
+    dist.init_process_group(
+        "gloo", init_method=f"file://{(args.out / '.workers').resolve()}", rank=worker, world_size=args.workers
+    )
     tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
     config = make_config(args, tokenizer.get_vocab_size())
     model = Llama(config)
     if args.start_from:
         model.load_state_dict(load_file(args.start_from / "model.safetensors"))
     if worker == 0:
-        print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {config['vocab_size']} tokens", flush=True)
+        print(
+            f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {config['vocab_size']} tokens",
+            flush=True,
+        )
     train(args, worker, model, tokenizer, config)
     dist.destroy_process_group()
 
@@ -147,7 +176,7 @@ def main():
     if args.start_from:
         tokenizer = Tokenizer.from_file(str(args.start_from / "tokenizer.json"))
     else:
-        tokenizer = corpus.train_tokenizer(TOKENIZER_SEED, args.vocab)
+        tokenizer = corpus.train_tokenizer(corpus.TOKENIZER_SEED, args.vocab)
     tokenizer.save(str(args.out / "tokenizer.json"))
     torch.multiprocessing.spawn(work, (args,), args.workers)
     (args.out / ".workers").unlink(missing_ok=True)
