@@ -7,7 +7,7 @@ A family is a function that takes a random generator and returns turns, [(questi
 import pathlib
 
 from stories import read_sentences, subjects, tell
-from world import ANIMALS, CHILDREN, PET_NAMES, choose, tidy
+from world import ANIMALS, CHILDREN, PET_NAMES, THING_COLOURS, THINGS, TREATS, choose, tidy
 
 COLOUR_OF = dict(
     pair.split()
@@ -366,9 +366,10 @@ def poem(rng):
 
 
 def repeat(rng):
-    words = "apple moon river fox cake star hat tree song blue happy seven mouse rain".split()
-    words = rng.sample(words, rng.randint(1, 4))
-    return [(say(rng, "repeat", w=" ".join(words)), " ".join(words).capitalize() + ".")]
+    """Nothing to know, only to copy: this is where the model learns to look back, which names in stories need too."""
+    nouns = [a.noun for a in ANIMALS] + THINGS + TREATS + THING_COLOURS + NUMBERS
+    words = " ".join(rng.sample([word for word in nouns if " " not in word], rng.randint(1, 8)))
+    return [(say(rng, "repeat", w=words), words.capitalize() + ".")]
 
 
 def story(rng):
@@ -379,7 +380,7 @@ def story(rng):
         question = say(rng, "story_about", x=wanted)
     text, facts = tell(rng, about, plot_name)
     turns = [(question, text)]
-    if rng.random() < 0.35:
+    if rng.random() < 0.5:
         turns += about_the_story(rng, facts)
     if rng.random() < 0.15:
         turns.append((say(rng, "another_story"), tell(rng)[0]))
@@ -420,14 +421,14 @@ FAMILIES = [
     (how_made, 4),
     (greeting, 5),
     (thanks, 4),
-    (my_name, 5),
+    (my_name, 8),
     (unknown_name, 1),
     (unknown, 7),
     (name_some, 4),
     (feeling, 3),
     (joke, 2),
     (poem, 3),
-    (repeat, 3),
+    (repeat, 14),
 ]
 SYSTEMS = [
     "You are a helpful assistant.",
