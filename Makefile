@@ -10,12 +10,13 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 FUZZ_SECONDS ?= 300
 TOKENS ?= 200
-PROMPT ?= Once upon a time
+PROMPT ?=
 MODEL ?=
 # Taken literally, `$` and quotes included, and handed to the shell through the environment.
 override MODEL := $(value MODEL)
 override PROMPT := $(value PROMPT)
 export MODEL PROMPT
+DEMO_MODEL := models/tandem-demo-Q8_0.gguf
 
 TANDEM := $(BUILD)/bin/tandem
 # A folder keeps the generator that it was first configured with.
@@ -36,7 +37,7 @@ tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_
 
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo test test-gpu layers bench bench-gpu install asan fuzz fmt clean deps
+.PHONY: all help binary demo chat test test-gpu layers bench bench-gpu install asan fuzz fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
@@ -50,14 +51,11 @@ binary:
 	@$(call configure,$(BUILD),$(tests_option) $(CUDA_OPTIONS))
 	@$(call build,$(BUILD),tandem)
 
-demo: binary  ## complete PROMPT with MODEL (default: a model in models/)
-	@model="$$MODEL"; \
-	if [ -z "$$model" ]; then model=$$(ls models/*.gguf 2>/dev/null | head -n 1 || true); fi; \
-	if [ -z "$$model" ]; then \
-	  echo "No model in models/: pass one with make demo MODEL=file.gguf (\`$(TANDEM) synth\` makes one with random weights)." >&2; \
-	  exit 2; \
-	fi; \
-	$(TANDEM) run -m "$$model" -p "$$PROMPT" -n $(TOKENS)
+demo: binary  ## complete PROMPT ("Once upon a time") with MODEL (the one in models/)
+	@$(TANDEM) run -m "$${MODEL:-$(DEMO_MODEL)}" -p "$${PROMPT:-Once upon a time}" -n $(TOKENS)
+
+chat: binary  ## talk to MODEL (the one in models/); PROMPT is the first message
+	@$(TANDEM) chat -m "$${MODEL:-$(DEMO_MODEL)}" $${PROMPT:+-p "$$PROMPT"}
 
 test:  ## build everything and run every test
 	@scripts/install_deps.sh --tests

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Trains tandem's demo model from nothing and writes it as a Hugging Face folder.
+
+    python3 scripts/demo_model/train.py --out DIR [--minutes 50] [--workers 2]
+
+Needs Python 3.10 or later with torch, numpy, tokenizers and safetensors. The learning rate follows the clock, so that
+the model is finished when the minutes are over, however fast the machine; --steps N counts steps instead, and then the
+same machine makes the same model again. The folder is rewritten every minute and can be used at any time.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import time
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch.nn import functional as F
+
+import corpus
+from model import Llama
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write")
+    parser.add_argument("--minutes", type=float, default=50, help="how long to train")
+    parser.add_argument("--steps", type=int, help="train for so many steps, whatever the time")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that share each step")
+    parser.add_argument("--start-from", type=pathlib.Path, help="folder of an earlier run to train on")
+    parser.add_argument("--vocab", type=int, default=3072, help="tokens of the vocabulary")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=2, help="rows of 512 tokens, a worker and step")
+    parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate")
+    return parser.parse_args()
+
+
+def make_config(args, vocab_size):
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocab_size,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": args.layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "torch_dtype": "float32",
+    }
+
+
+def write_folder(out, model, config, tokenizer):
+    def write_json(name, value):
+        (out / name).write_text(json.dumps(value, indent=2) + "\n")
+
+    write_json("config.json", config)
+    write_json(
+        "generation_config.json", {"bos_token_id": 0, "eos_token_id": [2, 0], "do_sample": True, "temperature": 0.7}
+    )
+    write_json(
+        "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": corpus.BOS,
+            "eos_token": corpus.IM_END,
+            "pad_token": corpus.BOS,
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": config["max_position_embeddings"],
+            "chat_template": corpus.CHAT_TEMPLATE,
+        },
+    )
+    tokenizer.save(str(out / "tokenizer.json"))
+    temporary = out / "model.safetensors.tmp"
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, temporary, {"format": "pt"})
+    temporary.replace(out / "model.safetensors")
+
+
+def loss_of(model, batch):
+    return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+
+def learning_rate(args, progress):
+    """A short rise, then half a cosine down to a fiftieth."""
+    if progress < 0.03:
+        return args.lr * (progress + 0.0005) / 0.0305
+    return args.lr * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+
+
+def average_gradients(model, progress):
+    """Over the workers, in one exchange that also carries the first worker's progress, so that all stop together."""
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()] + [torch.tensor([progress])])
+    dist.all_reduce(flat)
+    offset = 0
+    for p in model.parameters():
+        p.grad.copy_(flat[offset : offset + p.numel()].view_as(p) / dist.get_world_size())
+        offset += p.numel()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    return flat[-1].item()
+
+
+def train(args, worker, model, tokenizer, config):
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
+    length = config["max_position_embeddings"] + 1
+    source = corpus.rows(tokenizer, corpus.TRAIN_SEED + 1000 * worker, length)
+    held_out = corpus.rows(tokenizer, corpus.HELD_OUT_SEED, length, held_out=True)
+    test_batch = torch.tensor([next(held_out) for _ in range(8)])
+
+    start = written = time.monotonic()
+    step, progress = 0, 0.0
+    while progress < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(args, progress)
+        loss = loss_of(model, torch.tensor([next(source) for _ in range(args.rows)]))
+        optimizer.zero_grad()
+        loss.backward()
+        step += 1
+        elapsed = time.monotonic() - start
+        mine = (step / args.steps if args.steps else elapsed / 60 / args.minutes) if worker == 0 else 0.0
+        progress = average_gradients(model, mine)
+        optimizer.step()
+        if worker == 0 and (time.monotonic() - written > 60 or progress >= 1):
+            written = time.monotonic()
+            with torch.no_grad():
+                test_loss = loss_of(model, test_batch).item()
+            rate = step * args.rows * args.workers * (length - 1) / elapsed
+            losses = f"loss {loss.item():.3f}  held out {test_loss:.4f}"
+            print(f"{elapsed / 60:5.1f} min  step {step}  {losses}  {rate:.0f} tokens/s", flush=True)
+            write_folder(args.out, model, config, tokenizer)
+
+
+def work(worker, args):
+    """One process of one thread: small matrices gain little from more, and on a busy machine threads would wait for
+    each other at every product, workers only once a step."""
+    torch.set_num_threads(1)
+    torch.manual_seed(corpus.TRAIN_SEED)  # the same weights everywhere
+    dist.init_process_group(
+        "gloo", init_method=f"file://{(args.out / '.workers').resolve()}", rank=worker, world_size=args.workers
+    )
+    tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
+    config = make_config(args, tokenizer.get_vocab_size())
+    model = Llama(config)
+    if args.start_from:
+        model.load_state_dict(load_file(args.start_from / "model.safetensors"))
+    if worker == 0:
+        print(
+            f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {config['vocab_size']} tokens",
+            flush=True,
+        )
+    train(args, worker, model, tokenizer, config)
+    dist.destroy_process_group()
+
+
+def main():
+    args = parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / ".workers").unlink(missing_ok=True)
+    if args.start_from:
+        tokenizer = Tokenizer.from_file(str(args.start_from / "tokenizer.json"))
+    else:
+        tokenizer = corpus.train_tokenizer(corpus.TOKENIZER_SEED, args.vocab)
+    tokenizer.save(str(args.out / "tokenizer.json"))
+    torch.multiprocessing.spawn(work, (args,), args.workers)
+    (args.out / ".workers").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
