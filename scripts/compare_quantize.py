@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -105,10 +106,11 @@ def peer_quantize(spec):
             entry.name, entry.size = name.encode(), len(values)
             entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         params.imatrix = entries
-    start = time.perf_counter()
+    clock = time.process_time if spec["clock"] == "cpu" else time.perf_counter
+    start = clock()
     if lc.llama_model_quantize(spec["model"].encode(), spec["out"].encode(), ctypes.byref(params)) != 0:
         sys.exit("llama_model_quantize failed")
-    print(json.dumps(time.perf_counter() - start))
+    print(json.dumps(clock() - start))
 
 
 def errors(spec):
@@ -159,18 +161,23 @@ def in_venv(args, what, spec):
     return json.loads(run_checked([venv_python(args.venv), __file__, "--child", what, json.dumps(spec)]) or "null")
 
 
+def wall_or_cpu_of_children(args):
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime if args.clock == "cpu" else time.perf_counter()
+
+
 def tandem_quantize(args, spec):
     words = [args.tandem, "quantize", "--pure", "--log-disable"]
     if spec["imatrix"]:
         words += ["--imatrix", spec["imatrix"]]
-    start = time.perf_counter()
+    start = wall_or_cpu_of_children(args)
     run_checked(words + [spec["model"], spec["out"], spec["type"], args.threads])
-    return time.perf_counter() - start
+    return wall_or_cpu_of_children(args) - start
 
 
 def compare(args, folder, file_type, imatrix):
     spec = {"model": str(folder / "model.gguf"), "type": file_type, "ftype": TYPES[file_type],
-            "imatrix": str(folder / "imatrix.gguf") if imatrix else "", "threads": args.threads}
+            "imatrix": str(folder / "imatrix.gguf") if imatrix else "", "threads": args.threads, "clock": args.clock}
     ours, theirs = dict(spec, out=str(folder / "ours.gguf")), dict(spec, out=str(folder / "theirs.gguf"))
     seconds = {"ours": [], "theirs": []}
     for _ in range(args.reps):
@@ -193,6 +200,8 @@ def parse_args():
     parser.add_argument("--imatrix", choices=["both", "with", "without"], default="both", help="default %(default)s")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all CPUs")
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor seconds of all threads, for a machine with other work (default %(default)s)")
     parser.add_argument("--max-error", type=float, help="fail above this ratio of errors")
     parser.add_argument("--min-speed", type=float, help="fail below this ratio of speeds (K types)")
     parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")
