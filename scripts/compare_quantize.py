@@ -123,15 +123,17 @@ def errors(spec):
 
     original, ours, theirs = (read(spec[name]) for name in ("model", "ours", "theirs"))
     importance = read_importance(spec["imatrix"]) if spec["imatrix"] else {}
-    ratios = {}
+    plain = np.ones(1, np.float32)
+    ratios, plain_ratios = {}, []
     for name, x in original.items():
-        weight = importance.get(name, np.ones(1, np.float32))
-        rms = [float(np.sqrt(np.mean((q[name].reshape(x.shape) - x).astype(np.float64) ** 2 * weight)))
-               for q in (ours, theirs)]
-        if rms[1] > 0:
-            ratios[name] = rms[0] / rms[1]
+        squares = [(q[name].reshape(x.shape) - x).astype(np.float64) ** 2 for q in (ours, theirs)]
+        if squares[1].any():
+            weighted = [np.mean(square * importance.get(name, plain)) for square in squares]
+            ratios[name] = float(np.sqrt(weighted[0] / weighted[1]))
+            plain_ratios.append(float(np.sqrt(squares[0].mean() / squares[1].mean())))
     worst = max(ratios, key=ratios.get)
-    print(json.dumps({"max": ratios[worst], "worst": worst, "mean": sum(ratios.values()) / len(ratios)}))
+    print(json.dumps({"max": ratios[worst], "worst": worst, "mean": sum(ratios.values()) / len(ratios),
+                      "max_unweighted": max(plain_ratios)}))
 
 
 # ---- the comparison -------------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def compare(args, folder, file_type, imatrix):
 def row(result):
     return (f"| {result['type']} | {'yes' if result['imatrix'] else 'no'} | {result['ours_s']:.2f} | "
             f"{result['theirs_s']:.2f} | {result['speed']:.2f} | {result['error']['max']:.4f} | "
-            f"{result['error']['mean']:.4f} |")
+            f"{result['error']['mean']:.4f} | {result['error']['max_unweighted']:.4f} |")
 
 
 def parse_args():
@@ -224,8 +226,8 @@ def main():
         folder = pathlib.Path(name)
         in_venv(args, "make", {"model": str(folder / "model.gguf"), "imatrix": str(folder / "imatrix.gguf")})
         if not args.json:
-            print("| type | imatrix | tandem, s | llama.cpp, s | speed ratio | worst error ratio | mean error ratio |\n"
-                  "|---|---|---:|---:|---:|---:|---:|")
+            print("| type | imatrix | tandem, s | llama.cpp, s | speed ratio | worst error ratio | mean | "
+                  "worst unweighted |\n|---|---|---:|---:|---:|---:|---:|---:|")
         for imatrix in {"both": [False, True], "with": [True], "without": [False]}[args.imatrix]:
             for file_type in args.types.split(","):
                 results.append(compare(args, folder, file_type, imatrix))
