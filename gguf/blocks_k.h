@@ -17,11 +17,15 @@ inline void unpack_two_bits(const uint8_t* qs, uint8_t* codes) {
 }
 
 inline void pack_two_bits(const uint8_t* codes, uint8_t* qs) {
-  std::memset(qs, 0, QK_K / 4);
-  for (int e = 0; e < QK_K; ++e) {
-    uint8_t& byte = qs[e / 128 * 32 + e % 32];
-    byte = static_cast<uint8_t>(byte | (codes[e] & 3) << e % 128 / 32 * 2);
+  uint8_t bytes[QK_K / 4];
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t* from = codes + 128 * half;
+    for (int j = 0; j < 32; ++j) {
+      bytes[32 * half + j] = static_cast<uint8_t>((from[j] & 3) | (from[32 + j] & 3) << 2 |
+                                                  (from[64 + j] & 3) << 4 | (from[96 + j] & 3) << 6);
+    }
   }
+  std::memcpy(qs, bytes, sizeof bytes);
 }
 
 // One bit of element e = 32 s + j in bit s of byte j, at `position` of the code.
@@ -30,11 +34,15 @@ inline void add_bit_plane(const uint8_t* plane, int position, uint8_t* codes) {
     codes[e] = static_cast<uint8_t>(codes[e] | (plane[e % 32] >> e / 32 & 1) << position);
 }
 
+// Packing goes by byte in a room of its own, so that compilers see that nothing overlaps.
 inline void pack_bit_plane(const uint8_t* codes, int position, uint8_t* plane) {
-  std::memset(plane, 0, QK_K / 8);
-  for (int e = 0; e < QK_K; ++e) {
-    plane[e % 32] = static_cast<uint8_t>(plane[e % 32] | (codes[e] >> position & 1) << e / 32);
+  uint8_t bytes[QK_K / 8] = {};
+  for (int b = 0; b < 8; ++b) {
+    for (int j = 0; j < 32; ++j) {
+      bytes[j] = static_cast<uint8_t>(bytes[j] | (codes[32 * b + j] >> position & 1) << b);
+    }
   }
+  std::memcpy(plane, bytes, sizeof bytes);
 }
 
 // Four bits of element e = 2 w c + w h + j in byte w c + j of qs, nibble h; w = 32 (Q4_K, Q5_K) or 64 (Q6_K).
@@ -43,11 +51,13 @@ inline void unpack_four_bits(const uint8_t* qs, int w, uint8_t* codes) {
 }
 
 inline void pack_four_bits(const uint8_t* codes, int w, uint8_t* qs) {
-  std::memset(qs, 0, QK_K / 2);
-  for (int e = 0; e < QK_K; ++e) {
-    uint8_t& byte = qs[e / (2 * w) * w + e % w];
-    byte = static_cast<uint8_t>(byte | (codes[e] & 15) << e / w % 2 * 4);
+  uint8_t bytes[QK_K / 2];
+  for (int at = 0; at < QK_K / 2; at += w) {
+    for (int j = 0; j < w; ++j) {
+      bytes[at + j] = static_cast<uint8_t>((codes[2 * at + j] & 15) | codes[2 * at + w + j] << 4);
+    }
   }
+  std::memcpy(qs, bytes, sizeof bytes);
 }
 
 inline void unpack_codes(const BlockQ2_K& block, uint8_t* codes) {

@@ -126,8 +126,7 @@ float fit_symmetric(const float* x, const float* w, int n, const Levels& levels,
   } else {
     consider(best_symmetric(x, w, n, levels, {lowest, step, n_tries, inverse_max}));
   }
-  for (int round = 0; round < 4 && best.scale != 0.0f && consider(inverse(best.scale)); ++round) {
-  }
+  for (int round = 0; round < 4 && best.scale != 0.0f && consider(inverse(best.scale)); ++round) {}
   if (best.gain > 0.0f) return best.scale;
   // Weights of zero, or nothing but overflow: the plain fit.
   for (int i = 0; i < n; ++i) q[i] = static_cast<int8_t>(levels.nearest(x[i] * lowest * inverse_max));
@@ -223,23 +222,21 @@ float fit_scales(const float* v, const float* w, int n, int lo, int hi, int* s) 
   std::fill(s, s + n, 0);
   if (inverse_max == 0.0f) return 0.0f;
   const auto extreme = static_cast<float>(lo < 0 ? lo : hi);
-  float best_gain = -1.0f, best_d = 0.0f;
-  for (int k = -7; k <= 7; ++k) {
-    const float inverse_d = (extreme + 0.1f * static_cast<float>(k)) * inverse_max;
-    float vs = 0.0f, ss = 0.0f;
-    int trial[16];
-    for (int i = 0; i < n; ++i) {
-      trial[i] = nearest_in(v[i] * inverse_d, lo, hi);
-      const auto level = static_cast<float>(trial[i]);
-      vs += w[i] * v[i] * level;
-      ss += w[i] * level * level;
-    }
-    if (!(ss > 0.0f) || !(vs * vs > best_gain * ss)) continue;
-    best_gain = vs * vs / ss;
-    best_d = vs / ss;
-    std::copy(trial, trial + n, s);
+  float candidates[kLanes] = {}, gains[kLanes], best_gain = -1.0f, inverse_d = 0.0f;
+  for (int k = 0; k < 15; ++k) candidates[k] = (extreme + 0.1f * static_cast<float>(k - 7)) * inverse_max;
+  symmetric_lanes(v, w, n, static_cast<float>(lo), static_cast<float>(hi), candidates, gains);
+  for (int k = 0; k < 15; ++k) {
+    if (!(gains[k] > best_gain)) continue;
+    best_gain = gains[k];
+    inverse_d = candidates[k];
   }
-  if (best_gain >= 0.0f) return best_d;
+  float vs = 0.0f, ss = 0.0f;
+  for (int i = 0; i < n; ++i) {
+    s[i] = nearest_in(v[i] * inverse_d, lo, hi);
+    vs += w[i] * v[i] * static_cast<float>(s[i]);
+    ss += w[i] * static_cast<float>(s[i]) * static_cast<float>(s[i]);
+  }
+  if (best_gain > 0.0f && ss > 0.0f) return vs / ss;
   for (int i = 0; i < n; ++i) s[i] = nearest_in(v[i] * extreme * inverse_max, lo, hi);
   return max / extreme;
 }
@@ -248,22 +245,6 @@ int refine_scale(const float* x, const float* w, int n, const Levels& levels, fl
                  int hi) {
   int best = s;
   float least = INFINITY;
-  if (!levels.table) {
-    LossLanes candidates{};
-    float losses[kLanes];
-    for (int k = 0; k < 3; ++k) {
-      candidates.scale[k] = d * static_cast<float>(s + (k + 1) % 3 - 1);  // s, s + 1, s - 1
-      candidates.inverse_scale[k] = inverse(candidates.scale[k]);
-    }
-    loss_lanes(x, w, n, static_cast<float>(levels.lo), static_cast<float>(levels.hi), candidates, losses);
-    for (int k : {0, 2, 1}) {
-      const int candidate = s + (k + 1) % 3 - 1;
-      if (candidate < lo || candidate > hi || !(losses[k] < least)) continue;
-      least = losses[k];
-      best = candidate;
-    }
-    return best;
-  }
   for (int candidate : {s, s - 1, s + 1}) {
     if (candidate < lo || candidate > hi) continue;
     const float scale = d * static_cast<float>(candidate), inverse_scale = inverse(scale);

@@ -1,46 +1,8 @@
 #include "gguf/quants_lanes.h"
 
-#include <cstring>
-
-// A fused multiply-add would round otherwise than the processors without it.
-#pragma GCC optimize("fp-contract=off")
+#include "gguf/lanes.h"
 
 namespace tandem::quants {
-namespace {
-
-using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
-
-// One body, compiled for each of these; the processor decides at load time. Sanitizers want plain functions.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define TANDEM_LANES_FN [[gnu::target_clones("default", "avx2", "avx512f")]]
-#else
-#define TANDEM_LANES_FN
-#endif
-
-[[gnu::always_inline]] inline Lanes load(const float* from) {
-  Lanes lanes;
-  std::memcpy(&lanes, from, sizeof lanes);
-  return lanes;
-}
-
-[[gnu::always_inline]] inline void store(float* to, const Lanes& lanes) {
-  std::memcpy(to, &lanes, sizeof lanes);
-}
-
-[[gnu::always_inline]] inline Lanes splat(float v) {
-  return v - Lanes{};
-}
-
-// nearest_in() as floats.
-[[gnu::always_inline]] inline Lanes nearest(Lanes v, const Lanes& low, const Lanes& high) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-  v = v > low ? v : low;
-  v = v < high ? v : high;
-  return (v + kRound) - kRound;
-}
-
-}  // namespace
 
 TANDEM_LANES_FN void symmetric_lanes(const float* x, const float* w, int n, float lo, float hi,
                                      const float* inverse_scale, float* gain) {
@@ -81,19 +43,6 @@ TANDEM_LANES_FN void affine_lanes(const float* x, const float* w, int n, float q
   store(scale, fit_scale);
   store(min, fit_min);
   store(loss, fit_scale * (fit_scale * sll + 2 * (fit_min * sl - sxl)) + fit_min * (fit_min * sw - 2 * sx));
-}
-
-TANDEM_LANES_FN void loss_lanes(const float* x, const float* w, int n, float lo, float hi,
-                                const LossLanes& candidates, float* loss) {
-  const Lanes scale = load(candidates.scale), inverse = load(candidates.inverse_scale);
-  const Lanes min = load(candidates.min), low = splat(lo), high = splat(hi);
-  Lanes sum{};
-  for (int i = 0; i < n; ++i) {
-    const Lanes q = nearest((x[i] - min) * inverse, low, high);
-    const Lanes error = scale * q + min - x[i];
-    sum += w[i] * error * error;
-  }
-  store(loss, sum);
 }
 
 }  // namespace tandem::quants

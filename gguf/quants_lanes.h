@@ -3,11 +3,10 @@
 // candidate. Internal to gguf/. x and w are [n]; every other pointer is [kLanes].
 #pragma once
 
+#include "gguf/lanes.h"
 #include "gguf/quants_fit.h"
 
 namespace tandem::quants {
-
-inline constexpr int kLanes = 16;
 
 // x ~ scale * q, q the nearest of lo..hi to x * inverse_scale: how much the best scale for these q brings the
 // weighted squared error below that of all zeros.
@@ -18,12 +17,5 @@ void symmetric_lanes(const float* x, const float* w, int n, float lo, float hi, 
 // the weighted squared error, less a constant.
 void affine_lanes(const float* x, const float* w, int n, float q_max, MinSign sign, float first_min,
                   const float* inverse_scale, float* scale, float* min, float* loss);
-
-// Weighted squared error of scale * q + min, q the nearest of lo..hi.
-struct LossLanes {
-  float scale[kLanes], inverse_scale[kLanes], min[kLanes];
-};
-void loss_lanes(const float* x, const float* w, int n, float lo, float hi, const LossLanes& candidates,
-                float* loss);
 
 }  // namespace tandem::quants

@@ -53,7 +53,7 @@ fp16_t quantize_symmetric(const float* x, int half, uint8_t* q) {
 fp16_t search_symmetric(const float* x, const float* importance, float square, int half, uint8_t* q) {
   float w[QK];
   int8_t signed_q[QK];
-  importance_weights(x, importance, QK, square, w);
+  importance_weights(x, importance, QK, 2 * square, w);
   const fp16_t d = to_scale(fit_symmetric(x, w, QK, {-half, half - 1}, 9, 0.1f, signed_q));
   const float id = inverse(fp16_to_fp32(d));
   for (int j = 0; j < QK; ++j) q[j] = static_cast<uint8_t>(nearest_in(x[j] * id, -half, half - 1) + half);
@@ -79,7 +79,7 @@ HalfScaleMin quantize_affine(const float* x, int q_max, uint8_t* q) {
 
 HalfScaleMin search_affine(const float* x, const float* importance, float square, int q_max, uint8_t* q) {
   float w[QK];
-  importance_weights(x, importance, QK, square, w);
+  importance_weights(x, importance, QK, 2 * square, w);
   const ScaleMin fit = fit_affine(x, w, QK, {q_max, -0.9f, 0.05f, 36, MinSign::any}, q);
   const HalfScaleMin half{to_scale(fit.scale), to_scale(fit.min)};
   const float id = inverse(fp16_to_fp32(half.d)), m = fp16_to_fp32(half.m);

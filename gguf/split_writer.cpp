@@ -140,7 +140,8 @@ void SplitWriter::append(std::span<const std::byte> bytes) {
 void SplitWriter::finish() {
   if (writers_.empty()) open_parts();
   for (const auto& writer : writers_) writer->complete();
-  for (const auto& writer : writers_) writer->finish();
+  // The first part last: where it is, all are.
+  for (auto writer = writers_.rbegin(); writer != writers_.rend(); ++writer) (*writer)->finish();
 }
 
 }  // namespace tandem

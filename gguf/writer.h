@@ -1,9 +1,9 @@
 // GgufWriter: writes a GGUF v3 file as a stream, so that a model larger than memory can be written.
 //
 // Use: set metadata(), declare every tensor with add_tensor(), then for each in that order begin_tensor() and
-// append() until it is full, then finish(). Until then the file does not have its name (see base/output_file.h).
-// Not thread-safe. Throws Error(io) when the disk refuses; using it out of order, or with a wrong number of
-// bytes, is a bug (TANDEM_CHECK).
+// append() until it is full, then finish(). Until then the file does not have its name (see
+// base/output_file.h). Not thread-safe. Throws Error(io) when the disk refuses; using it out of order, or
+// with a wrong number of bytes, is a bug (TANDEM_CHECK).
 #pragma once
 
 #include <cstddef>
@@ -61,8 +61,8 @@ class GgufWriter {
   uint64_t alignment_;
   Metadata metadata_;
   std::vector<Tensor> tensors_;
-  size_t n_begun_ = 0;      // tensors
-  uint64_t n_left_ = 0;     // bytes that the current tensor still needs
+  size_t n_begun_ = 0;   // tensors
+  uint64_t n_left_ = 0;  // bytes that the current tensor still needs
   bool header_written_ = false, complete_ = false;
 };
 

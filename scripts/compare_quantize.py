@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -105,10 +106,11 @@ def peer_quantize(spec):
             entry.name, entry.size = name.encode(), len(values)
             entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         params.imatrix = entries
-    start = time.perf_counter()
+    clock = time.process_time if spec["clock"] == "cpu" else time.perf_counter
+    start = clock()
     if lc.llama_model_quantize(spec["model"].encode(), spec["out"].encode(), ctypes.byref(params)) != 0:
         sys.exit("llama_model_quantize failed")
-    print(json.dumps(time.perf_counter() - start))
+    print(json.dumps(clock() - start))
 
 
 def errors(spec):
@@ -121,15 +123,17 @@ def errors(spec):
 
     original, ours, theirs = (read(spec[name]) for name in ("model", "ours", "theirs"))
     importance = read_importance(spec["imatrix"]) if spec["imatrix"] else {}
-    ratios = {}
+    plain = np.ones(1, np.float32)
+    ratios, plain_ratios = {}, []
     for name, x in original.items():
-        weight = importance.get(name, np.ones(1, np.float32))
-        rms = [float(np.sqrt(np.mean((q[name].reshape(x.shape) - x).astype(np.float64) ** 2 * weight)))
-               for q in (ours, theirs)]
-        if rms[1] > 0:
-            ratios[name] = rms[0] / rms[1]
+        squares = [(q[name].reshape(x.shape) - x).astype(np.float64) ** 2 for q in (ours, theirs)]
+        if squares[1].any():
+            weighted = [np.mean(square * importance.get(name, plain)) for square in squares]
+            ratios[name] = float(np.sqrt(weighted[0] / weighted[1]))
+            plain_ratios.append(float(np.sqrt(squares[0].mean() / squares[1].mean())))
     worst = max(ratios, key=ratios.get)
-    print(json.dumps({"max": ratios[worst], "worst": worst, "mean": sum(ratios.values()) / len(ratios)}))
+    print(json.dumps({"max": ratios[worst], "worst": worst, "mean": sum(ratios.values()) / len(ratios),
+                      "max_unweighted": max(plain_ratios)}))
 
 
 # ---- the comparison -------------------------------------------------------------------------------------------------
@@ -159,18 +163,23 @@ def in_venv(args, what, spec):
     return json.loads(run_checked([venv_python(args.venv), __file__, "--child", what, json.dumps(spec)]) or "null")
 
 
+def wall_or_cpu_of_children(args):
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime if args.clock == "cpu" else time.perf_counter()
+
+
 def tandem_quantize(args, spec):
     words = [args.tandem, "quantize", "--pure", "--log-disable"]
     if spec["imatrix"]:
         words += ["--imatrix", spec["imatrix"]]
-    start = time.perf_counter()
+    start = wall_or_cpu_of_children(args)
     run_checked(words + [spec["model"], spec["out"], spec["type"], args.threads])
-    return time.perf_counter() - start
+    return wall_or_cpu_of_children(args) - start
 
 
 def compare(args, folder, file_type, imatrix):
     spec = {"model": str(folder / "model.gguf"), "type": file_type, "ftype": TYPES[file_type],
-            "imatrix": str(folder / "imatrix.gguf") if imatrix else "", "threads": args.threads}
+            "imatrix": str(folder / "imatrix.gguf") if imatrix else "", "threads": args.threads, "clock": args.clock}
     ours, theirs = dict(spec, out=str(folder / "ours.gguf")), dict(spec, out=str(folder / "theirs.gguf"))
     seconds = {"ours": [], "theirs": []}
     for _ in range(args.reps):
@@ -184,7 +193,7 @@ def compare(args, folder, file_type, imatrix):
 def row(result):
     return (f"| {result['type']} | {'yes' if result['imatrix'] else 'no'} | {result['ours_s']:.2f} | "
             f"{result['theirs_s']:.2f} | {result['speed']:.2f} | {result['error']['max']:.4f} | "
-            f"{result['error']['mean']:.4f} |")
+            f"{result['error']['mean']:.4f} | {result['error']['max_unweighted']:.4f} |")
 
 
 def parse_args():
@@ -193,6 +202,8 @@ def parse_args():
     parser.add_argument("--imatrix", choices=["both", "with", "without"], default="both", help="default %(default)s")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all CPUs")
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor seconds of all threads, for a machine with other work (default %(default)s)")
     parser.add_argument("--max-error", type=float, help="fail above this ratio of errors")
     parser.add_argument("--min-speed", type=float, help="fail below this ratio of speeds (K types)")
     parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")
@@ -215,8 +226,8 @@ def main():
         folder = pathlib.Path(name)
         in_venv(args, "make", {"model": str(folder / "model.gguf"), "imatrix": str(folder / "imatrix.gguf")})
         if not args.json:
-            print("| type | imatrix | tandem, s | llama.cpp, s | speed ratio | worst error ratio | mean error ratio |\n"
-                  "|---|---|---:|---:|---:|---:|---:|")
+            print("| type | imatrix | tandem, s | llama.cpp, s | speed ratio | worst error ratio | mean | "
+                  "worst unweighted |\n|---|---|---:|---:|---:|---:|---:|---:|")
         for imatrix in {"both": [False, True], "with": [True], "without": [False]}[args.imatrix]:
             for file_type in args.types.split(","):
                 results.append(compare(args, folder, file_type, imatrix))

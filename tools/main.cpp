@@ -105,5 +105,6 @@ int run_and_report(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of writing
   return tandem::tools::run_and_report(argc, argv);
 }

@@ -1,0 +1,67 @@
+// Sixteen floats side by side, for the quantizers' inner loops. One body is compiled for several instruction
+// sets and the processor decides at load time; every one gives the same bits, because each lane is computed
+// with plain IEEE operations in the order in which they are written: include this last, it switches fused
+// multiply-adds off for the rest of the file. Internal to gguf/.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#pragma GCC optimize("fp-contract=off")
+
+// Sanitizers want plain functions.
+#ifdef TANDEM_LANES_FN  // a test has its own
+#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define TANDEM_LANES_FN [[gnu::target_clones("default", "avx2", "avx512f")]]
+#else
+#define TANDEM_LANES_FN
+#endif
+
+namespace tandem::quants {
+
+inline constexpr int kLanes = 16;
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+using IntLanes = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
+using ByteLanes = uint8_t __attribute__((vector_size(kLanes)));
+
+[[gnu::always_inline]] inline Lanes load(const float* from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+
+[[gnu::always_inline]] inline void store(float* to, const Lanes& lanes) {
+  std::memcpy(to, &lanes, sizeof lanes);
+}
+
+[[gnu::always_inline]] inline Lanes splat(float v) {
+  return v - Lanes{};
+}
+
+[[gnu::always_inline]] inline Lanes magnitude(const Lanes& v) {
+  return v < Lanes{} ? -v : v;
+}
+
+// nearest_in() as floats.
+[[gnu::always_inline]] inline Lanes nearest(Lanes v, const Lanes& low, const Lanes& high) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+  v = v > low ? v : low;
+  v = v < high ? v : high;
+  return (v + kRound) - kRound;
+}
+
+// inverse() of each: 1 / v, or 0 when that is not a finite number.
+[[gnu::always_inline]] inline Lanes inverse_of(const Lanes& v) {
+  const Lanes r = 1.0f / v;
+  return r - r == Lanes{} ? r : Lanes{};
+}
+
+// Of the first n lanes, in order.
+[[gnu::always_inline]] inline float sum_of(const Lanes& v, int n = kLanes) {
+  float sum = 0.0f;
+  for (int i = 0; i < n; ++i) sum += v[i];
+  return sum;
+}
+
+}  // namespace tandem::quants
