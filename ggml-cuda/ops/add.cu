@@ -12,8 +12,8 @@ struct Add {
 };
 
 // The grid's x is the row, so that its gate is read once a thread.
-__global__ void __launch_bounds__(kThreads) add_gated(Add add, const float* a, const float* b, const float* gate,
-                                                      float* y, int n_cols) {
+__global__ void __launch_bounds__(kThreads)
+    add_gated(Add add, const float* a, const float* b, const float* gate, float* y, int n_cols) {
   const int64_t row = blockIdx.x;
   const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   if (column >= n_cols) return;
@@ -37,7 +37,8 @@ class AddStep final : public Step {
     if (!gated_) return launch_map(context, add_, a_, b_, y_, n * shape_.n_cols);
     if (n == 0) return;
     const dim3 grid(static_cast<unsigned>(n), blocks_of(shape_.n_cols, kThreads));
-    add_gated<<<grid, kThreads, 0, context.stream>>>(add_, a_, b_, gate_, y_, static_cast<int>(shape_.n_cols));
+    add_gated<<<grid, kThreads, 0, context.stream>>>(add_, a_, b_, gate_, y_,
+                                                     static_cast<int>(shape_.n_cols));
     check_launch("add_gated");
   }
 

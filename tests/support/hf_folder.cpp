@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "base/fp16.h"
+#include "support/gguf_bytes.h"
 #include "support/paths.h"
 #include "text/byte_alphabet.h"
 
@@ -62,17 +63,13 @@ double family_value(const std::string& name, uint64_t index, double base, double
   return base + scale * static_cast<double>(k);
 }
 
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream out(path, std::ios::binary);
-  out << bytes;
-  if (!out.flush()) throw std::runtime_error("cannot write " + path);
-}
-
 std::string safetensors_bytes(const std::map<std::string, HfTensor>& tensors) {
   Json header;
   std::string data;
   for (const auto& [name, t] : tensors) {
-    header[name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
+    header[name] = {{"dtype", t.dtype},
+                    {"shape", t.shape},
+                    {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
     data += t.bytes;
   }
   const std::string text = header.dump();
@@ -107,7 +104,8 @@ void HfFolder::write_sharded(const std::string& folder, size_t n_shards) const {
   for (size_t s = 0; s < n_shards; ++s) {
     write_file(folder + "/model-" + std::to_string(s + 1) + ".safetensors", safetensors_bytes(shards[s]));
   }
-  write_file(folder + "/model.safetensors.index.json", Json{{"metadata", Json::object()}, {"weight_map", map}}.dump());
+  write_file(folder + "/model.safetensors.index.json",
+             Json{{"metadata", Json::object()}, {"weight_map", map}}.dump());
 }
 
 std::vector<std::string> family_names() {
@@ -129,7 +127,8 @@ HfFolder family_folder(const Family& family) {
   for (const Json& rule : family.json["tensors"]) folder.tensors[rule[0]] = make_tensor(rule);
   const Json& text = folder.config.contains("text_config") ? folder.config["text_config"] : folder.config;
   folder.tokenizer = small_tokenizer(text["vocab_size"]);
-  folder.tokenizer_config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"chat_template", "{{ messages }}"}};
+  folder.tokenizer_config = {
+      {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"chat_template", "{{ messages }}"}};
   return folder;
 }
 
@@ -139,7 +138,8 @@ Json small_tokenizer(int64_t n_tokens) {
   for (int c = 32; c < 127; ++c) texts.emplace_back(byte_to_letter(static_cast<uint8_t>(c)));
   Json merges = Json::array();
   const std::string space(byte_to_letter(' '));
-  for (const auto& [left, right] : {std::pair<std::string, std::string>("h", "e"), {"t", "he"}, {space, "the"}, {"a", "n"}, {"l", "l"}}) {
+  for (const auto& [left, right] :
+       {std::pair<std::string, std::string>("h", "e"), {"t", "he"}, {space, "the"}, {"a", "n"}, {"l", "l"}}) {
     if (static_cast<int64_t>(texts.size()) == n_tokens) break;
     merges.push_back(left + " " + right);
     texts.push_back(left + right);
@@ -147,13 +147,26 @@ Json small_tokenizer(int64_t n_tokens) {
   for (size_t id = 0; id < texts.size(); ++id) vocab[texts[id]] = id;
   Json added = Json::array();
   for (int id = 0; id < 3; ++id) {
-    added.push_back({{"id", id}, {"content", texts[static_cast<size_t>(id)]}, {"special", true}, {"lstrip", false},
-                     {"rstrip", false}, {"single_word", false}, {"normalized", false}});
+    added.push_back({{"id", id},
+                     {"content", texts[static_cast<size_t>(id)]},
+                     {"special", true},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"single_word", false},
+                     {"normalized", false}});
   }
-  return {{"version", "1.0"}, {"added_tokens", added}, {"normalizer", nullptr},
+  return {{"version", "1.0"},
+          {"added_tokens", added},
+          {"normalizer", nullptr},
           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-          {"post_processor", nullptr}, {"decoder", {{"type", "ByteLevel"}}},
-          {"model", {{"type", "BPE"}, {"unk_token", nullptr}, {"byte_fallback", false}, {"vocab", vocab}, {"merges", merges}}}};
+          {"post_processor", nullptr},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model",
+           {{"type", "BPE"},
+            {"unk_token", nullptr},
+            {"byte_fallback", false},
+            {"vocab", vocab},
+            {"merges", merges}}}};
 }
 
 }  // namespace tandem::test

@@ -1,5 +1,5 @@
-// Hugging Face model folders for tests: made from tests/golden/families/NAME.json, where the weights are a function of
-// their names, and open to being spoiled before they are written.
+// Hugging Face model folders for tests: made from tests/golden/families/NAME.json, where the weights are a
+// function of their names, and open to being spoiled before they are written.
 #pragma once
 
 #include <cstdint>
@@ -48,12 +48,12 @@ Family load_family(const std::string& name);
 // Its model, with a small byte-level tokenizer.
 HfFolder family_folder(const Family& family);
 
-// Element `index` of a tensor: base + scale * (the top `bits` bits of splitmix64(fnv1a(name) + index), signed).
+// Element `index` of a tensor: base + scale * (the top `bits` bits of splitmix64(fnv1a(name) + index),
+// signed).
 double family_value(const std::string& name, uint64_t index, double base, double scale, int bits);
 
 // A safetensors file of these tensors.
 std::string safetensors_bytes(const std::map<std::string, HfTensor>& tensors);
-void write_file(const std::string& path, const std::string& bytes);
 
 // A byte-level BPE tokenizer of at most n_tokens: <unk> <s> </s>, printable ASCII, and a few merges.
 nlohmann::json small_tokenizer(int64_t n_tokens);

@@ -60,8 +60,10 @@ Rules gated_mlp() {
 
 Rules mixtral_experts() {
   return {{"model.layers.{}.block_sparse_moe.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
-          {"model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", "ffn_gate_exps.weight", S::ff, S::embd, L::stacked},
-          {"model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", "ffn_up_exps.weight", S::ff, S::embd, L::stacked},
+          {"model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", "ffn_gate_exps.weight", S::ff, S::embd,
+           L::stacked},
+          {"model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", "ffn_up_exps.weight", S::ff, S::embd,
+           L::stacked},
           {"model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", "ffn_down_exps.weight", S::embd, S::ff,
            L::stacked}};
 }
@@ -70,27 +72,30 @@ Rules qwen_experts() {
   return {{"model.layers.{}.mlp.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
           {"model.layers.{}.mlp.experts.{e}.gate_proj.weight", "ffn_gate_exps.weight", S::ff_expert, S::embd,
            L::stacked},
-          {"model.layers.{}.mlp.experts.{e}.up_proj.weight", "ffn_up_exps.weight", S::ff_expert, S::embd, L::stacked},
+          {"model.layers.{}.mlp.experts.{e}.up_proj.weight", "ffn_up_exps.weight", S::ff_expert, S::embd,
+           L::stacked},
           {"model.layers.{}.mlp.experts.{e}.down_proj.weight", "ffn_down_exps.weight", S::embd, S::ff_expert,
            L::stacked}};
 }
 
 Rules shared_expert() {
-  return {{"model.layers.{}.mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", S::embd, S::none,
-           L::row_of_one},
-          {"model.layers.{}.mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", S::ff_shared, S::embd},
-          {"model.layers.{}.mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", S::ff_shared, S::embd},
-          {"model.layers.{}.mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", S::embd, S::ff_shared}};
+  return {
+      {"model.layers.{}.mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", S::embd, S::none,
+       L::row_of_one},
+      {"model.layers.{}.mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", S::ff_shared, S::embd},
+      {"model.layers.{}.mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", S::ff_shared, S::embd},
+      {"model.layers.{}.mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", S::embd, S::ff_shared}};
 }
 
 // Norms before and behind both halves of a layer; gemma stores all of them without the one.
 Rules gemma_norms() {
-  return {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
-          {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd, S::none,
-           L::plus_one},
-          {"model.layers.{}.pre_feedforward_layernorm.weight", "ffn_norm.weight", S::embd, S::none, L::plus_one},
-          {"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.weight", S::embd, S::none,
-           L::plus_one}};
+  return {
+      {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
+      {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd, S::none,
+       L::plus_one},
+      {"model.layers.{}.pre_feedforward_layernorm.weight", "ffn_norm.weight", S::embd, S::none, L::plus_one},
+      {"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.weight", S::embd, S::none,
+       L::plus_one}};
 }
 
 Rules phi3_tensors() {
@@ -107,20 +112,22 @@ Rules olmo2_norms() {
 
 // Gate and up are interleaved row by row; published as MXFP4 blocks, retrained ones as floats.
 Rules gpt_oss_tensors() {
-  return {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
-          {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd},
-          {"model.layers.{}.self_attn.sinks", "attn_sinks.weight", S::head},
-          {"model.layers.{}.mlp.router.weight", "ffn_gate_inp.weight", S::expert, S::embd},
-          {"model.layers.{}.mlp.router.bias", "ffn_gate_inp.bias", S::expert},
-          {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd, L::mxfp4_even},
-          {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::mxfp4_odd},
-          {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::mxfp4},
-          {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd, L::transposed_even},
-          {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::transposed_odd},
-          {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::transposed},
-          {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", S::ff, S::none, L::even_bias},
-          {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", S::ff, S::none, L::odd_bias},
-          {"model.layers.{}.mlp.experts.down_proj_bias", "ffn_down_exps.bias", S::embd, S::none, L::expert_bias}};
+  return {
+      {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
+      {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd},
+      {"model.layers.{}.self_attn.sinks", "attn_sinks.weight", S::head},
+      {"model.layers.{}.mlp.router.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+      {"model.layers.{}.mlp.router.bias", "ffn_gate_inp.bias", S::expert},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd, L::mxfp4_even},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::mxfp4_odd},
+      {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::mxfp4},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd,
+       L::transposed_even},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::transposed_odd},
+      {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::transposed},
+      {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", S::ff, S::none, L::even_bias},
+      {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", S::ff, S::none, L::odd_bias},
+      {"model.layers.{}.mlp.experts.down_proj_bias", "ffn_down_exps.bias", S::embd, S::none, L::expert_bias}};
 }
 
 // ---- Hyperparameters: what an architecture has beyond those of all.
@@ -131,7 +138,8 @@ void head_sizes(const ModelConfig& c, HparamWriter& out) {
 }
 
 void window(const ModelConfig& c, HparamWriter& out) {
-  if (const auto n = c.text.optional_integer("sliding_window", 1, INT32_MAX)) out.integer("attention.sliding_window", *n);
+  if (const auto n = c.text.optional_integer("sliding_window", 1, INT32_MAX))
+    out.integer("attention.sliding_window", *n);
 }
 
 void llama(const ModelConfig& c, HparamWriter& out) {
@@ -140,16 +148,18 @@ void llama(const ModelConfig& c, HparamWriter& out) {
   add_rope(c, out);
   const auto n = c.text.optional_integer("sliding_window", 0, INT32_MAX);
   if (n && *n > 0 && *n < c.n_ctx) {
-    log_warning("%s: sliding_window %lld is not kept: every token sees all before it", c.text.source().c_str(),
-                static_cast<long long>(*n));
+    log_warning("%s: sliding_window %lld is not kept: every token sees all before it",
+                c.text.source().c_str(), static_cast<long long>(*n));
   }
 }
 
 void mistral3(const ModelConfig& c, HparamWriter& out) {
   llama(c, out);
   if (!c.rope.scaling) return;
-  if (const auto mul = c.rope.scaling->optional_number("mscale_all_dim")) out.number("rope.scaling.yarn_log_multiplier", *mul);
-  if (const auto beta = c.rope.scaling->optional_number("llama_4_scaling_beta")) out.number("attention.temperature_scale", *beta);
+  if (const auto mul = c.rope.scaling->optional_number("mscale_all_dim"))
+    out.number("rope.scaling.yarn_log_multiplier", *mul);
+  if (const auto beta = c.rope.scaling->optional_number("llama_4_scaling_beta"))
+    out.number("attention.temperature_scale", *beta);
 }
 
 void granite(const ModelConfig& c, HparamWriter& out) {
@@ -165,7 +175,8 @@ void smollm3(const ModelConfig& c, HparamWriter& out) {
   const auto rotated = c.text.numbers("no_rope_layers");  // 1: rotated, in spite of the name
   for (size_t i = 0; rotated && i < rotated->size(); ++i) {
     if (((*rotated)[i] != 0) == (i % 4 != 3)) continue;
-    c.text.fail("no_rope_layers", short_json(*c.text.find("no_rope_layers")), "every fourth layer without rotation");
+    c.text.fail("no_rope_layers", short_json(*c.text.find("no_rope_layers")),
+                "every fourth layer without rotation");
   }
   llama(c, out);
 }
@@ -179,7 +190,8 @@ void qwen_moe(const ModelConfig& c, HparamWriter& out, bool normalizes) {
   qwen(c, out);
   out.integer("expert_feed_forward_length", c.n_ff_expert > 0 ? c.n_ff_expert : c.n_ff);
   if (c.text.optional_integer("decoder_sparse_step", 1, INT32_MAX).value_or(1) != 1) {
-    c.text.fail("decoder_sparse_step", short_json(*c.text.find("decoder_sparse_step")), "1: experts in every layer");
+    c.text.fail("decoder_sparse_step", short_json(*c.text.find("decoder_sparse_step")),
+                "1: experts in every layer");
   }
   const auto dense = c.text.numbers("mlp_only_layers");
   if (dense && !dense->empty()) c.text.fail("mlp_only_layers", "layers", "none: experts in every layer");
@@ -192,7 +204,9 @@ void qwen2_moe(const ModelConfig& c, HparamWriter& out) {
   qwen_moe(c, out, false);
   out.integer("expert_shared_feed_forward_length", c.n_ff_shared);
 }
-void qwen3_moe(const ModelConfig& c, HparamWriter& out) { qwen_moe(c, out, true); }
+void qwen3_moe(const ModelConfig& c, HparamWriter& out) {
+  qwen_moe(c, out, true);
+}
 
 // Scores are divided by the root of this where it is not the size of a head.
 void query_scale(const ModelConfig& c, HparamWriter& out) {
@@ -207,8 +221,10 @@ void gemma2(const ModelConfig& c, HparamWriter& out) {
   add_rope(c, out);
   window(c, out);
   query_scale(c, out);
-  if (const auto cap = c.text.optional_number("attn_logit_softcapping")) out.number("attn_logit_softcapping", *cap);
-  if (const auto cap = c.text.optional_number("final_logit_softcapping")) out.number("final_logit_softcapping", *cap);
+  if (const auto cap = c.text.optional_number("attn_logit_softcapping"))
+    out.number("attn_logit_softcapping", *cap);
+  if (const auto cap = c.text.optional_number("final_logit_softcapping"))
+    out.number("final_logit_softcapping", *cap);
 }
 
 // Five layers with a window, one without: readers of GGUF take that for granted.
@@ -216,7 +232,8 @@ void check_gemma3_pattern(const ModelConfig& c) {
   const auto types = c.text.texts("layer_types");
   for (size_t i = 0; types && i < types->size(); ++i) {
     if (((*types)[i] == "full_attention") == (i % 6 == 5)) continue;
-    c.text.fail("layer_types", short_json(*c.text.find("layer_types")), "every sixth layer with full attention");
+    c.text.fail("layer_types", short_json(*c.text.find("layer_types")),
+                "every sixth layer with full attention");
   }
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
     const auto n = c.text.optional_integer(key, 0, INT32_MAX);
@@ -232,11 +249,14 @@ void gemma3(const ModelConfig& c, HparamWriter& out) {
 
 void phi3(const ModelConfig& c, HparamWriter& out) {
   out.integer("rope.dimension_count", c.n_rot());
-  out.integer("attention.sliding_window", c.text.optional_integer("sliding_window", 0, INT32_MAX).value_or(0));
+  out.integer("attention.sliding_window",
+              c.text.optional_integer("sliding_window", 0, INT32_MAX).value_or(0));
   add_longrope(c, out);
 }
 
-void olmo2(const ModelConfig& c, HparamWriter& out) { add_rope(c, out); }
+void olmo2(const ModelConfig& c, HparamWriter& out) {
+  add_rope(c, out);
+}
 
 void gpt_oss(const ModelConfig& c, HparamWriter& out) {
   head_sizes(c, out);
@@ -249,22 +269,29 @@ void gpt_oss(const ModelConfig& c, HparamWriter& out) {
 
 std::vector<ConvertArchitecture> make_table() {
   const ConfigDefaults plain, gemma{.tied = true};
-  const ConfigDefaults gemma3_defaults{.n_head = 8, .n_head_kv = 4, .head_dim = 256, .n_ctx = 131072,
-                                       .n_vocab = 262208, .norm_eps = 1e-6, .rope_theta = 1e6, .tied = true};
+  const ConfigDefaults gemma3_defaults{.n_head = 8,
+                                       .n_head_kv = 4,
+                                       .head_dim = 256,
+                                       .n_ctx = 131072,
+                                       .n_vocab = 262208,
+                                       .norm_eps = 1e-6,
+                                       .rope_theta = 1e6,
+                                       .tied = true};
   const Rules llama_layers = join({ends(), norms_before(), attention(L::rope_rows)});
   const Rules qwen_layers = join({ends(), norms_before(), attention(L::plain)});
   const Rules qk_norms = head_norms(S::head_dim, S::head_dim);
   const Rules gemma_layers = join({ends(L::plus_one), gemma_norms(), attention(L::plain), gated_mlp()});
   return {
-      {"LlamaForCausalLM MistralForCausalLM MinistralForCausalLM", "llama", plain, join({llama_layers, gated_mlp()}),
-       llama},
+      {"LlamaForCausalLM MistralForCausalLM MinistralForCausalLM", "llama", plain,
+       join({llama_layers, gated_mlp()}), llama},
       {"MixtralForCausalLM", "llama", plain, join({llama_layers, mixtral_experts()}), llama},
       {"Mistral3ForConditionalGeneration Mistral3ForCausalLM Ministral3ForCausalLM", "mistral3", plain,
        join({llama_layers, gated_mlp()}), mistral3},
       {"GraniteForCausalLM", "granite", plain, join({llama_layers, gated_mlp()}), granite},
       {"SmolLM3ForCausalLM", "smollm3", plain, join({llama_layers, gated_mlp()}), smollm3},
       {"Qwen2ForCausalLM", "qwen2", plain, join({qwen_layers, gated_mlp()}), qwen},
-      {"Qwen2MoeForCausalLM", "qwen2moe", plain, join({qwen_layers, qwen_experts(), shared_expert()}), qwen2_moe},
+      {"Qwen2MoeForCausalLM", "qwen2moe", plain, join({qwen_layers, qwen_experts(), shared_expert()}),
+       qwen2_moe},
       {"Qwen3ForCausalLM", "qwen3", plain, join({qwen_layers, qk_norms, gated_mlp()}), qwen},
       {"Qwen3MoeForCausalLM", "qwen3moe", plain, join({qwen_layers, qk_norms, qwen_experts()}), qwen3_moe},
       {"Gemma2ForCausalLM", "gemma2", gemma, gemma_layers, gemma2},
@@ -273,7 +300,8 @@ std::vector<ConvertArchitecture> make_table() {
       {"Phi3ForCausalLM", "phi3", plain, join({ends(), norms_before(), phi3_tensors()}), phi3},
       {"Olmo2ForCausalLM", "olmo2", plain,
        join({ends(), attention(L::plain), head_norms(S::q, S::kv), olmo2_norms(), gated_mlp()}), olmo2},
-      {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}), gpt_oss},
+      {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
+       gpt_oss},
   };
 }
 

@@ -1,5 +1,6 @@
-// The table of model classes that convert knows: which tensors they have, what those are called in a GGUF file, and
-// what their hyperparameters say. Another architecture is one more entry. Pure functions; any thread.
+// The table of model classes that convert knows: which tensors they have, what those are called in a GGUF
+// file, and what their hyperparameters say. Another architecture is one more entry. Pure functions; any
+// thread.
 #pragma once
 
 #include <span>

@@ -40,11 +40,12 @@ Checkpoint::Checkpoint(const std::string& folder) {
   } else if (std::filesystem::exists(single_path)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single_path));
   } else {
-    for (const std::string& path : safetensors_in(folder)) files_.push_back(std::make_unique<SafetensorsFile>(path));
+    for (const std::string& path : safetensors_in(folder))
+      files_.push_back(std::make_unique<SafetensorsFile>(path));
   }
   if (files_.empty()) {
-    throw_error(ErrorCode::bad_file, "%s: found no weights, needed %s, %s or other *.safetensors", folder.c_str(),
-                kSingle, kIndex);
+    throw_error(ErrorCode::bad_file, "%s: found no weights, needed %s, %s or other *.safetensors",
+                folder.c_str(), kSingle, kIndex);
   }
   for (const auto& file : files_) {
     for (const auto& [name, tensor] : file->tensors()) add(tensor);
@@ -68,13 +69,14 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
     const std::string path = folder + "/" + shard;
     if (!std::filesystem::exists(path)) {
       throw_error(ErrorCode::bad_file, "%s: shard %s is missing, needed for %zu tensors, such as %s",
-                  index_path.c_str(), printable(shard).c_str(), names.size(), printable(names.front()).c_str());
+                  index_path.c_str(), printable(shard).c_str(), names.size(),
+                  printable(names.front()).c_str());
     }
     files_.push_back(std::make_unique<SafetensorsFile>(path));
     for (const std::string& name : names) {
       if (files_.back()->tensors().contains(name)) continue;
-      throw_error(ErrorCode::bad_file, "%s: tensor %s: the index %s says that it is here, but it is not", path.c_str(),
-                  printable(name).c_str(), index_path.c_str());
+      throw_error(ErrorCode::bad_file, "%s: tensor %s: the index %s says that it is here, but it is not",
+                  path.c_str(), printable(name).c_str(), index_path.c_str());
     }
   }
 }
@@ -82,8 +84,8 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
 void Checkpoint::add(const SourceTensor& tensor) {
   const auto [it, added] = tensors_.emplace(without_prefix(tensor.name), &tensor);
   if (added) return;
-  throw_error(ErrorCode::bad_file, "%s: tensor %s is in %s too, needed each tensor once", tensor.file->path().c_str(),
-              printable(tensor.name).c_str(), it->second->file->path().c_str());
+  throw_error(ErrorCode::bad_file, "%s: tensor %s is in %s too, needed each tensor once",
+              tensor.file->path().c_str(), printable(tensor.name).c_str(), it->second->file->path().c_str());
 }
 
 const SourceTensor* Checkpoint::find(std::string_view name) const {

@@ -1,8 +1,9 @@
-// Checkpoint: all tensors of a model folder, whether they lie in model.safetensors, in the shards of an index, or in
-// whatever *.safetensors there are.
+// Checkpoint: all tensors of a model folder, whether they lie in model.safetensors, in the shards of an
+// index, or in whatever *.safetensors there are.
 //
-// Owns the open files. Immutable after opening; any thread may read. Throws Error(bad_file) for missing shards, an index
-// that does not agree with its shards and tensors that occur twice, and what SafetensorsFile throws.
+// Owns the open files. Immutable after opening; any thread may read. Throws Error(bad_file) for missing
+// shards, an index that does not agree with its shards and tensors that occur twice, and what SafetensorsFile
+// throws.
 #pragma once
 
 #include <map>

@@ -23,13 +23,16 @@ struct CommandOptions {
   LogOptions log;
 };
 
-double mib(uint64_t n_bytes) { return static_cast<double>(n_bytes) / 0x1p20; }
+double mib(uint64_t n_bytes) {
+  return static_cast<double>(n_bytes) / 0x1p20;
+}
 
 std::string tensor_line(const Conversion& conversion, size_t index) {
   const TensorPlan& plan = conversion.tensors[index];
   std::string dims;
   for (const int64_t size : plan.dims) dims += (dims.empty() ? "" : ", ") + std::to_string(size);
-  const std::string from = plan.sources.empty() ? "-" : std::string(source_dtype_name(plan.sources[0]->dtype));
+  const std::string from =
+      plan.sources.empty() ? "-" : std::string(source_dtype_name(plan.sources[0]->dtype));
   return format("[%4zu/%4zu] %-32s %-20s %4s -> %-5s %9.2f MiB", index + 1, conversion.tensors.size(),
                 plan.name.c_str(), ("[" + dims + "]").c_str(), from.c_str(),
                 std::string(dtype_name(plan.dtype)).c_str(), mib(plan.n_bytes()));
@@ -50,8 +53,8 @@ void run_convert(CommandOptions& options) {
   });
   progress.clear();
   log_info("wrote %s%s: %.2f MiB in %zu tensors, %.1f s", paths.front().c_str(),
-           paths.size() > 1 ? format(" and %zu more", paths.size() - 1).c_str() : "", mib(conversion.n_bytes()),
-           conversion.tensors.size(), progress.seconds());
+           paths.size() > 1 ? format(" and %zu more", paths.size() - 1).c_str() : "",
+           mib(conversion.n_bytes()), conversion.tensors.size(), progress.seconds());
 }
 
 }  // namespace
@@ -66,19 +69,24 @@ void add_convert(CLI::App& app) {
       ->required()
       ->group("Model");
   text(*command, "-o,--outfile", options->out, "FILE", "the file to write")->group("Model");
-  text(*command, "--model-name", how.name, "NAME", "general.name (default: the folder's name)")->group("Model");
-  text(*command, "--pre", how.pre, "NAME", "the pre-tokenizer's name, where it is not recognized")->group("Model");
+  text(*command, "--model-name", how.name, "NAME", "general.name (default: the folder's name)")
+      ->group("Model");
+  text(*command, "--pre", how.pre, "NAME", "the pre-tokenizer's name, where it is not recognized")
+      ->group("Model");
   choice(*command, "--outtype", "TYPE",
          "f32, f16, bf16, q8_0, or auto: bf16 or f16, as most of the weights are stored", "auto",
          [&how](const std::string& t) {
            how.type = one_of<OutType>("--outtype", CLI::detail::to_lower(t),
-                                      {{"auto", OutType::automatic}, {"f32", OutType::F32}, {"f16", OutType::F16},
-                                       {"bf16", OutType::BF16}, {"q8_0", OutType::Q8_0}});
+                                      {{"auto", OutType::automatic},
+                                       {"f32", OutType::F32},
+                                       {"f16", OutType::F16},
+                                       {"bf16", OutType::BF16},
+                                       {"q8_0", OutType::Q8_0}});
          })
       ->group("Output");
   command->add_flag("--vocab-only", how.vocab_only, "the tokenizer alone, without weights")->group("Output");
-  choice(*command, "--split-max-size", "SIZE", "cut the file into parts of at most so many bytes, e.g. 4G", "",
-         [&how](const std::string& t) { how.max_bytes = parse_split_size("--split-max-size", t); })
+  choice(*command, "--split-max-size", "SIZE", "cut the file into parts of at most so many bytes, e.g. 4G",
+         "", [&how](const std::string& t) { how.max_bytes = parse_split_size("--split-max-size", t); })
       ->group("Output");
   integer(*command, "-t,--threads", options->n_threads, 0, "threads, 0: all processors")->group("Output");
   add_log_options(*command, options->log);

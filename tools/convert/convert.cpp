@@ -14,7 +14,10 @@
 namespace tandem::tools {
 namespace {
 
-FileType file_type_of(OutType type) {
+FileType file_type_of(OutType type, const std::vector<TensorPlan>& tensors) {
+  for (const TensorPlan& plan : tensors) {
+    if (plan.dtype == DType::MXFP4) return FileType::MXFP4;
+  }
   switch (type) {
     case OutType::F32: return FileType::F32;
     case OutType::BF16: return FileType::BF16;
@@ -52,10 +55,11 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
     return out;
   }
   out.checkpoint = std::make_unique<Checkpoint>(folder);
-  for (TensorPlan& plan : plan_tensors(*out.checkpoint, config, architecture.rules)) out.tensors.push_back(std::move(plan));
+  for (TensorPlan& plan : plan_tensors(*out.checkpoint, config, architecture.rules))
+    out.tensors.push_back(std::move(plan));
   const OutType type = resolve_out_type(options.type, out.tensors);
   choose_dtypes(out.tensors, type);
-  metadata.set("general.file_type", Value(static_cast<uint32_t>(file_type_of(type))));
+  metadata.set("general.file_type", Value(static_cast<uint32_t>(file_type_of(type, out.tensors))));
   return out;
 }
 
@@ -74,7 +78,8 @@ Conversion plan_conversion(const std::string& folder, const ConvertOptions& opti
   try {
     return make_conversion(folder, options);
   } catch (const Json::exception& e) {  // an object where we took a string for granted
-    throw_error(ErrorCode::bad_file, "%s: a JSON file is not as needed: %s", folder.c_str(), printable(e.what(), 160).c_str());
+    throw_error(ErrorCode::bad_file, "%s: a JSON file is not as needed: %s", folder.c_str(),
+                printable(e.what(), 160).c_str());
   }
 }
 
@@ -82,7 +87,8 @@ std::vector<std::string> write_conversion(const Conversion& conversion, const Co
                                           const std::string& path,
                                           const std::function<void(ConvertProgress)>& progress) {
   SplitWriter writer(path);
-  for (const Metadata::Entry& entry : conversion.metadata.entries()) writer.metadata().set(entry.key, entry.value);
+  for (const Metadata::Entry& entry : conversion.metadata.entries())
+    writer.metadata().set(entry.key, entry.value);
   for (const TensorPlan& plan : conversion.tensors) writer.add_tensor(plan.name, plan.dtype, plan.dims);
   if (options.max_bytes > 0) writer.split({.max_bytes = options.max_bytes});
   const std::vector<std::string> paths = writer.paths();

@@ -1,10 +1,10 @@
-// A Hugging Face folder into a GGUF file: config.json says which architecture it is, the checkpoint's tensors are
-// planned (plan_conversion) and then stream through in batches of rows (write_conversion).
+// A Hugging Face folder into a GGUF file: config.json says which architecture it is, the checkpoint's tensors
+// are planned (plan_conversion) and then stream through in batches of rows (write_conversion).
 //
-// Memory: a few megabytes of rows, whatever the size of the model. The file appears under its name only when it is
-// complete. Threads: call from one; the work is shared by n_threads. Throws Error(bad_file) naming file, tensor or key
-// for folders that are no model this program knows, Error(io) when reading or writing fails, Error(interrupted) after
-// Ctrl-C, Error(usage) when the output is one of the inputs.
+// Memory: a few megabytes of rows, whatever the size of the model. The file appears under its name only when
+// it is complete. Threads: call from one; the work is shared by n_threads. Throws Error(bad_file) naming
+// file, tensor or key for folders that are no model this program knows, Error(io) when reading or writing
+// fails, Error(interrupted) after Ctrl-C, Error(usage) when the output is one of the inputs.
 #pragma once
 
 #include <functional>
@@ -38,9 +38,9 @@ struct Conversion {
 Conversion plan_conversion(const std::string& folder, const ConvertOptions& options);
 
 struct ConvertProgress {
-  size_t index;          // of the tensor in the plan
+  size_t index;  // of the tensor in the plan
   bool tensor_done;
-  uint64_t n_bytes_done; // of all tensors
+  uint64_t n_bytes_done;  // of all tensors
 };
 
 // Returns the files written. `progress` may be empty; it is called after every batch.

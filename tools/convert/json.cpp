@@ -66,7 +66,8 @@ JsonObject JsonObject::parse(std::string_view text, const std::string& source) {
     }
     return {source, "", std::move(value)};
   } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "%s: not valid JSON: %s", source.c_str(), printable(e.what(), 160).c_str());
+    throw_error(ErrorCode::bad_file, "%s: not valid JSON: %s", source.c_str(),
+                printable(e.what(), 160).c_str());
   }
 }
 
@@ -94,8 +95,8 @@ std::optional<int64_t> JsonObject::optional_integer(std::string_view key, int64_
   if (!value) return std::nullopt;
   const std::optional<int64_t> n = as_integer(*value);
   if (!n || *n < min || *n > max) {
-    fail(key, short_json(*value), format("an integer from %lld to %lld", static_cast<long long>(min),
-                                         static_cast<long long>(max)));
+    fail(key, short_json(*value),
+         format("an integer from %lld to %lld", static_cast<long long>(min), static_cast<long long>(max)));
   }
   return n;
 }
@@ -145,7 +146,8 @@ std::optional<std::vector<double>> JsonObject::numbers(std::string_view key) con
   if (!value) return std::nullopt;
   std::vector<double> out;
   for (const Json& x : value->is_array() ? *value : Json::array({nullptr})) {
-    if (!x.is_number() || !std::isfinite(x.get<double>())) fail(key, short_json(*value), "an array of numbers");
+    if (!x.is_number() || !std::isfinite(x.get<double>()))
+      fail(key, short_json(*value), "an array of numbers");
     out.push_back(x.get<double>());
   }
   return out;

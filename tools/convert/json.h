@@ -1,8 +1,8 @@
 // JSON files of a model folder, read with the checks that untrusted text needs.
 //
-// A JsonObject owns its parsed text and knows where it came from, so that every error names the file and the key.
-// A key with the value null counts as absent, as in Python. Throws Error(bad_file) for what is not as needed and
-// Error(io) for a file that cannot be read. Immutable; any thread.
+// A JsonObject owns its parsed text and knows where it came from, so that every error names the file and the
+// key. A key with the value null counts as absent, as in Python. Throws Error(bad_file) for what is not as
+// needed and Error(io) for a file that cannot be read. Immutable; any thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ class JsonObject {
   // `text` must be one JSON object. `source` is what errors start with.
   static JsonObject parse(std::string_view text, const std::string& source);
   static JsonObject read(const std::string& path);
-  static std::optional<JsonObject> read_optional(const std::string& path);  // nullopt when there is no such file
+  static std::optional<JsonObject> read_optional(
+      const std::string& path);  // nullopt when there is no such file
 
   const std::string& source() const { return source_; }
   const Json& json() const { return *value_; }

@@ -20,12 +20,14 @@ int64_t first_of(const JsonObject& c, std::initializer_list<const char*> keys) {
   return 0;
 }
 
-// Old files: rope_theta and rope_scaling. New ones: rope_parameters, perhaps with an object for each kind of layer.
+// Old files: rope_theta and rope_scaling. New ones: rope_parameters, perhaps with an object for each kind of
+// layer.
 RopeConfig read_rope(const JsonObject& c, int64_t n_ctx, double default_theta) {
   RopeConfig rope;
   std::optional<JsonObject> parameters = c.object("rope_parameters");
   if (parameters) {
-    if (const auto local = parameters->object("sliding_attention")) rope.theta_local = local->optional_number("rope_theta");
+    if (const auto local = parameters->object("sliding_attention"))
+      rope.theta_local = local->optional_number("rope_theta");
     if (const auto full = parameters->object("full_attention")) parameters = full;
   }
   rope.scaling = parameters ? parameters : c.object("rope_scaling");
@@ -40,7 +42,8 @@ RopeConfig read_rope(const JsonObject& c, int64_t n_ctx, double default_theta) {
     rope.type = type ? *type : s.text("type").value_or("default");
     if (const auto theta = s.optional_number("rope_theta")) rope.theta = *theta;
     if (const auto share = s.optional_number("partial_rotary_factor")) rope.rotated_share = *share;
-    rope.n_ctx_orig = s.optional_integer("original_max_position_embeddings", 1, INT32_MAX).value_or(rope.n_ctx_orig);
+    rope.n_ctx_orig =
+        s.optional_integer("original_max_position_embeddings", 1, INT32_MAX).value_or(rope.n_ctx_orig);
   }
   if (rope.type == "su") rope.type = "longrope";  // its first name
   if (!(rope.theta >= 1.0)) c.fail("rope_theta", std::to_string(rope.theta), "a number of at least 1");
@@ -60,22 +63,27 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   n_head = size_of(text, "num_attention_heads", defaults.n_head);
   n_head_kv = size_of(text, "num_key_value_heads", defaults.n_head_kv ? *defaults.n_head_kv : n_head);
   if (n_head % n_head_kv != 0) {
-    text.fail("num_key_value_heads", std::to_string(n_head_kv), "a divisor of the " + std::to_string(n_head) + " heads");
+    text.fail("num_key_value_heads", std::to_string(n_head_kv),
+              "a divisor of the " + std::to_string(n_head) + " heads");
   }
   has_head_dim = text.has("head_dim") || defaults.head_dim;
   if (!has_head_dim && n_embd % n_head != 0) {
-    text.fail("num_attention_heads", std::to_string(n_head), "a divisor of hidden_size " + std::to_string(n_embd));
+    text.fail("num_attention_heads", std::to_string(n_head),
+              "a divisor of hidden_size " + std::to_string(n_embd));
   }
   head_dim = size_of(text, "head_dim", defaults.head_dim.value_or(n_embd / n_head));
   if (head_dim % 2 != 0) text.fail("head_dim", std::to_string(head_dim), "an even number");
   n_ff = size_of(text, "intermediate_size");
-  n_ctx = defaults.n_ctx && !text.has("max_position_embeddings") ? *defaults.n_ctx
-                                                                 : text.integer("max_position_embeddings", 1, INT32_MAX);
-  norm_eps = defaults.norm_eps && !text.has("rms_norm_eps") ? *defaults.norm_eps : text.number("rms_norm_eps");
+  n_ctx = defaults.n_ctx && !text.has("max_position_embeddings")
+              ? *defaults.n_ctx
+              : text.integer("max_position_embeddings", 1, INT32_MAX);
+  norm_eps =
+      defaults.norm_eps && !text.has("rms_norm_eps") ? *defaults.norm_eps : text.number("rms_norm_eps");
   n_expert = first_of(text, {"num_local_experts", "num_experts"});
   n_expert_used = first_of(text, {"num_experts_per_tok", "experts_per_token"});
   if (n_expert > 0 && (n_expert_used < 1 || n_expert_used > n_expert)) {
-    text.fail("num_experts_per_tok", std::to_string(n_expert_used), "1 to the " + std::to_string(n_expert) + " experts");
+    text.fail("num_experts_per_tok", std::to_string(n_expert_used),
+              "1 to the " + std::to_string(n_expert) + " experts");
   }
   n_ff_expert = first_of(text, {"moe_intermediate_size"});
   n_ff_shared = first_of(text, {"shared_expert_intermediate_size"});

@@ -1,7 +1,7 @@
 // ModelConfig: what config.json says about a model, with the many ways of saying it made one.
 //
-// The text model of a multimodal one (text_config) counts as the model. Immutable; throws Error(bad_file) naming the
-// file and the key.
+// The text model of a multimodal one (text_config) counts as the model. Immutable; throws Error(bad_file)
+// naming the file and the key.
 #pragma once
 
 #include <cstdint>

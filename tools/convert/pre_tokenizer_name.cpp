@@ -1,5 +1,7 @@
-// Recognizes a pre-tokenizer by what it does: the steps of tokenizer.json, as regular expressions, against the table.
+// Recognizes a pre-tokenizer by what it does: the steps of tokenizer.json, as regular expressions, against
+// the table.
 #include <algorithm>
+#include <cctype>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -24,7 +26,12 @@ std::string read_pattern(const JsonObject& part) {
   const auto pattern = part.object("pattern");
   if (!pattern) part.fail("pattern", "nothing", "an expression");
   if (const auto regex = pattern->text("Regex")) return *regex;
-  if (const auto text = pattern->text("String")) return *text;
+  if (const auto text = pattern->text("String")) {
+    std::string escaped;
+    for (const char c : *text)
+      escaped += (std::ispunct(static_cast<unsigned char>(c)) ? "\\" : "") + std::string(1, c);
+    return escaped;
+  }
   part.fail("pattern", short_json(pattern->json()), "Regex or String");
 }
 
@@ -49,12 +56,14 @@ void add_steps(const JsonObject& part, Steps& out) {
     const bool single = part.boolean("individual_digits").value_or(false);
     out.steps.push_back({SplitStep::isolate, single ? R"(\p{N})" : R"(\p{N}+)"});
   } else if (type == "Punctuation") {
-    out.steps.push_back({SplitStep::isolate, R"([\p{P}$+<=>^~|`])"});
+    const bool runs = part.text("behavior") == "Contiguous";
+    out.steps.push_back({SplitStep::isolate, std::string(R"([\p{P}$+<=>^~|`])") + (runs ? "+" : "")});
   } else if (type == "ByteLevel") {
     out.byte_level = true;
     if (part.boolean("add_prefix_space").value_or(false)) {
-      log_warning("%s: add_prefix_space has no counterpart in GGUF: a text's first word is taken as it stands",
-                  part.source().c_str());
+      log_warning(
+          "%s: add_prefix_space has no counterpart in GGUF: a text's first word is taken as it stands",
+          part.source().c_str());
     }
     if (part.boolean("use_regex").value_or(true)) out.steps.push_back({SplitStep::isolate, gpt2_pattern()});
   } else {
@@ -69,65 +78,66 @@ std::string replace_all(std::string text, std::string_view what, std::string_vie
   return text;
 }
 
-// One spelling for what expressions say in several: escapes of characters, the contractions, possessive loops that
-// change nothing, and a group around the whole.
-std::string canonical(std::string pattern) {
+void append_utf8(uint32_t point, std::string& out) {
+  const int n = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;  // bytes behind the first
+  constexpr uint8_t kFirst[] = {0, 0xc0, 0xe0, 0xf0};
+  out += static_cast<char>(kFirst[n] | point >> 6 * n);
+  for (int i = n - 1; i >= 0; --i) out += static_cast<char>(0x80 | (point >> 6 * i & 63));
+}
+
+// The character that "\x{4e00}" or "\u4e00" at `at` stands for, and the length of that; 0 where there is
+// none, or one of ASCII, which may mean something in an expression.
+uint32_t escaped_character(std::string_view pattern, size_t at, size_t& length) {
+  const std::string_view rest = pattern.substr(at + 1);
+  const bool braced = rest.starts_with("x{") || rest.starts_with("u{");
+  if (!braced && !rest.starts_with('u')) return 0;
+  const size_t start = braced ? 2 : 1, end = braced ? rest.find('}') : 5;
+  if (end == std::string_view::npos || end > rest.size() || end == start || end - start > 6) return 0;
+  const std::string hex(rest.substr(start, end - start));
+  if (hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) return 0;
+  length = 1 + end + braced;
+  const unsigned long point = std::stoul(hex, nullptr, 16);
+  return point >= 0x80 && point < 0x110000 ? static_cast<uint32_t>(point) : 0;
+}
+
+std::string without_escapes(std::string_view pattern) {
   std::string out;
-  for (size_t i = 0; i < pattern.size(); ++i) {  // \x{41} and \u0041 to the character, \/ to /
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    size_t length = 0;
     if (pattern[i] != '\\' || i + 1 == pattern.size()) {
       out += pattern[i];
-      continue;
+    } else if (const uint32_t point = escaped_character(pattern, i, length)) {
+      append_utf8(point, out);
+      i += length - 1;
+    } else {
+      if (pattern[++i] != '/') out += '\\';  // a slash needs none
+      out += pattern[i];
     }
-    const char c = pattern[i + 1];
-    size_t digits = 0, end = 0;
-    if ((c == 'x' || c == 'u') && i + 2 < pattern.size() && pattern[i + 2] == '{') {
-      digits = i + 3;
-      end = std::min(pattern.find('}', digits), pattern.size());
-    } else if (c == 'u' && i + 6 <= pattern.size()) {
-      digits = i + 2;
-      end = i + 6;
-    }
-    const std::string hex = digits < end ? pattern.substr(digits, end - digits) : "";
-    if (!hex.empty() && hex.size() <= 6 && hex.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos) {
-      const auto point = static_cast<uint32_t>(std::stoul(hex, nullptr, 16));
-      if (point >= 0x80 && point < 0x110000) {
-        if (point < 0x800) {
-          out += static_cast<char>(0xc0 | point >> 6);
-        } else {
-          if (point < 0x10000) {
-            out += static_cast<char>(0xe0 | point >> 12);
-          } else {
-            out += static_cast<char>(0xf0 | point >> 18);
-            out += static_cast<char>(0x80 | (point >> 12 & 63));
-          }
-          out += static_cast<char>(0x80 | (point >> 6 & 63));
-        }
-        out += static_cast<char>(0x80 | (point & 63));
-        i = end - (pattern[i + 2] == '{' ? 0 : 1);
-        continue;
-      }
-    }
-    if (c != '/') out += '\\';
-    out += c;
-    ++i;
-  }
-  out = replace_all(out, "(?i:[sdmt]|ll|ve|re)", "(?i:[sdmt]|ll|ve|re)");
-  out = replace_all(out, "'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)");
-  out = replace_all(out, "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)");
-  out = replace_all(out, "'(?i:[sdmt]|ll|ve|re)", "(?i:'s|'t|'re|'ve|'m|'ll|'d)");
-  out = replace_all(out, "(?:'s|'t|'re|'ve|'m|'ll|'d)", "'s|'t|'re|'ve|'m|'ll|'d");
-  // Where what follows cannot match what the loop has, giving nothing back changes nothing.
-  for (const auto& [possessive, plain] : {std::pair("?+\\p{L}", "?\\p{L}"), {"]++[\\r\\n]", "]+[\\r\\n]"},
-                                          {"\\p{N}{1,3}+", "\\p{N}{1,3}"}}) {
-    out = replace_all(out, possessive, plain);
   }
   return out;
 }
 
+// One spelling for what expressions say in several: characters, the contractions, and loops that give nothing
+// back before what they cannot match, which changes nothing.
+std::string canonical(std::string_view pattern) {
+  constexpr std::pair<std::string_view, std::string_view> kSpellings[] = {
+      {"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"},
+      {"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"},
+      {"'(?i:[sdmt]|ll|ve|re)", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"},
+      {"(?:'s|'t|'re|'ve|'m|'ll|'d)", "'s|'t|'re|'ve|'m|'ll|'d"},
+      {"?+\\p{L}", "?\\p{L}"},
+      {"]++[\\r\\n]", "]+[\\r\\n]"},
+      {"\\p{N}{1,3}+", "\\p{N}{1,3}"}};
+  std::string out = without_escapes(pattern);
+  for (const auto& [spelling, ours] : kSpellings) out = replace_all(std::move(out), spelling, ours);
+  return out;
+}
+
 bool same_steps(const std::vector<PreTokenizerStep>& a, const std::vector<PreTokenizerStep>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const PreTokenizerStep& x, const PreTokenizerStep& y) {
-    return x.how == y.how && canonical(x.pattern) == canonical(y.pattern);
-  });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const PreTokenizerStep& x, const PreTokenizerStep& y) {
+                      return x.how == y.how && canonical(x.pattern) == canonical(y.pattern);
+                    });
 }
 
 bool normalizes(const JsonObject& json) {
@@ -137,11 +147,14 @@ bool normalizes(const JsonObject& json) {
   if (type == "NFC") return true;
   const Json* list = normalizer->find("normalizers");
   if (type == "Sequence" && list && list->is_array() && list->empty()) return false;
-  if (type == "Sequence" && list && list->is_array() && list->size() == 1) return (*list)[0].value("type", "") == "NFC";
+  if (type == "Sequence" && list && list->is_array() && list->size() == 1)
+    return (*list)[0].value("type", "") == "NFC";
   json.fail("normalizer", short_json(normalizer->json()), "none, or NFC");
 }
 
-std::string first_word(std::string_view names) { return std::string(names.substr(0, names.find(' '))); }
+std::string first_word(std::string_view names) {
+  return std::string(names.substr(0, names.find(' ')));
+}
 
 }  // namespace
 
@@ -157,7 +170,8 @@ std::string pre_tokenizer_name(const JsonObject& json) {
   int best_score = -1;
   for (const PreTokenizerSpec& spec : all_pre_tokenizers()) {
     if (!same_steps(found.steps, spec.steps)) continue;
-    const int score = 2 * (spec.ignore_merges == ignore_merges) + ((spec.normalization == Normalization::nfc) == nfc);
+    const int score =
+        2 * (spec.ignore_merges == ignore_merges) + ((spec.normalization == Normalization::nfc) == nfc);
     if (score > best_score) best = &spec, best_score = score;
   }
   if (!best) {
@@ -165,9 +179,10 @@ std::string pre_tokenizer_name(const JsonObject& json) {
               "one that GGUF has a name for (--pre NAME says which one to write)");
   }
   if (best->ignore_merges != ignore_merges) {
-    log_warning("%s: ignore_merges is %s, but is %s for the pre-tokenizer %s: some words may be cut differently",
-                json.source().c_str(), ignore_merges ? "true" : "false", ignore_merges ? "false" : "true",
-                first_word(best->names).c_str());
+    log_warning(
+        "%s: ignore_merges is %s, but is %s for the pre-tokenizer %s: some words may be cut differently",
+        json.source().c_str(), ignore_merges ? "true" : "false", ignore_merges ? "false" : "true",
+        first_word(best->names).c_str());
   }
   return first_word(best->names);
 }

@@ -8,7 +8,9 @@
 namespace tandem::tools {
 namespace {
 
-double log_magnitude(double scale, double factor) { return scale <= 1.0 ? 1.0 : 0.1 * factor * std::log(scale) + 1.0; }
+double log_magnitude(double scale, double factor) {
+  return scale <= 1.0 ? 1.0 : 0.1 * factor * std::log(scale) + 1.0;
+}
 
 // What cos and sin are multiplied by, over what YaRN multiplies them with anyway.
 void add_yarn(const ModelConfig& c, HparamWriter& out) {
@@ -25,11 +27,12 @@ void add_yarn(const ModelConfig& c, HparamWriter& out) {
   if (!wanted && mscale && all_dim && *mscale != 0 && *all_dim != 0 && !s.has("llama_4_scaling_beta")) {
     wanted = log_magnitude(factor, *mscale) / log_magnitude(factor, *all_dim);
   }
-  if (wanted && std::fabs(*wanted / usual - 1.0) > 1e-6) out.number("rope.scaling.attn_factor", *wanted / usual);
+  if (wanted && std::fabs(*wanted / usual - 1.0) > 1e-6)
+    out.number("rope.scaling.attn_factor", *wanted / usual);
 }
 
-// Fast pairs keep their frequency, slow ones are slowed down by the factor, those between by something between
-// (Llama 3.1, arXiv:2407.21783). The file has what to divide each frequency by.
+// Fast pairs keep their frequency, slow ones are slowed down by the factor, those between by something
+// between (Llama 3.1, arXiv:2407.21783). The file has what to divide each frequency by.
 void add_llama3(const ModelConfig& c, HparamWriter& out) {
   const JsonObject& s = *c.rope.scaling;
   const double factor = s.number("factor");
@@ -37,11 +40,13 @@ void add_llama3(const ModelConfig& c, HparamWriter& out) {
   const double high = s.optional_number("high_freq_factor").value_or(4.0);
   const auto n_ctx = static_cast<double>(c.rope.n_ctx_orig);
   if (!(factor >= 1.0)) s.fail("factor", std::to_string(factor), "a number of at least 1");
-  if (!(high > low && low > 0.0)) s.fail("high_freq_factor", std::to_string(high), "more than low_freq_factor");
+  if (!(high > low && low > 0.0))
+    s.fail("high_freq_factor", std::to_string(high), "more than low_freq_factor");
   const int64_t n_rot = c.n_rot();
   std::vector<float> divisors;
   for (int64_t i = 0; i < n_rot / 2; ++i) {
-    const double turn = 2 * std::numbers::pi * std::pow(c.rope.theta, 2.0 * static_cast<double>(i) / static_cast<double>(n_rot));
+    const double turn = 2 * std::numbers::pi *
+                        std::pow(c.rope.theta, 2.0 * static_cast<double>(i) / static_cast<double>(n_rot));
     const double share = (n_ctx / turn - low) / (high - low);  // of the unscaled frequency
     const double kept = share < 0 ? 0 : share > 1 ? 1 : share;
     divisors.push_back(static_cast<float>(1.0 / ((1.0 - kept) / factor + kept)));
@@ -52,7 +57,8 @@ void add_llama3(const ModelConfig& c, HparamWriter& out) {
 std::vector<float> factors(const JsonObject& scaling, const char* key, int64_t n) {
   const auto values = scaling.numbers(key);
   if (!values || static_cast<int64_t>(values->size()) != n) {
-    scaling.fail(key, values ? std::to_string(values->size()) + " numbers" : "nothing", std::to_string(n) + " numbers");
+    scaling.fail(key, values ? std::to_string(values->size()) + " numbers" : "nothing",
+                 std::to_string(n) + " numbers");
   }
   return {values->begin(), values->end()};
 }
@@ -70,8 +76,10 @@ void add_rope(const ModelConfig& c, HparamWriter& out) {
   if (type == "yarn") return add_yarn(c, out);
   if (type == "llama3") return add_llama3(c, out);
   if (type == "dynamic") {  // changes only what lies past the context the model was trained with
-    return log_warning("%s: rope scaling \"dynamic\" has no counterpart in GGUF: it is left out, and contexts past %lld "
-                       "tokens will not work as well", c.text.source().c_str(), static_cast<long long>(c.n_ctx));
+    return log_warning(
+        "%s: rope scaling \"dynamic\" has no counterpart in GGUF: it is left out, and contexts past %lld "
+        "tokens will not work as well",
+        c.text.source().c_str(), static_cast<long long>(c.n_ctx));
   }
   c.rope.scaling->fail("rope_type", "\"" + type + "\"", "default, linear, yarn, llama3 or dynamic");
 }
@@ -84,7 +92,9 @@ void add_longrope(const ModelConfig& c, HparamWriter& out) {
   out.tensor("rope_factors_long.weight", factors(s, "long_factor", c.n_rot() / 2));
   out.tensor("rope_factors_short.weight", factors(s, "short_factor", c.n_rot() / 2));
   const double scale = static_cast<double>(c.n_ctx) / static_cast<double>(c.rope.n_ctx_orig);
-  const double usual = scale <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(scale) / std::log(static_cast<double>(c.rope.n_ctx_orig)));
+  const double usual =
+      scale <= 1.0 ? 1.0
+                   : std::sqrt(1.0 + std::log(scale) / std::log(static_cast<double>(c.rope.n_ctx_orig)));
   out.number("rope.scaling.attn_factor", s.optional_number("attention_factor").value_or(usual));
 }
 

@@ -23,17 +23,18 @@ struct DTypeRow {
   size_t n_bytes;
 };
 constexpr DTypeRow kDTypes[] = {
-    {SourceDType::F64, "F64", 8}, {SourceDType::F32, "F32", 4}, {SourceDType::F16, "F16", 2},
-    {SourceDType::BF16, "BF16", 2}, {SourceDType::U8, "U8", 1}, {SourceDType::I8, "I8", 1},
-    {SourceDType::I16, "I16", 2}, {SourceDType::U16, "U16", 2}, {SourceDType::I32, "I32", 4},
-    {SourceDType::U32, "U32", 4}, {SourceDType::I64, "I64", 8}, {SourceDType::U64, "U64", 8},
+    {SourceDType::F64, "F64", 8},     {SourceDType::F32, "F32", 4}, {SourceDType::F16, "F16", 2},
+    {SourceDType::BF16, "BF16", 2},   {SourceDType::U8, "U8", 1},   {SourceDType::I8, "I8", 1},
+    {SourceDType::I16, "I16", 2},     {SourceDType::U16, "U16", 2}, {SourceDType::I32, "I32", 4},
+    {SourceDType::U32, "U32", 4},     {SourceDType::I64, "I64", 8}, {SourceDType::U64, "U64", 8},
     {SourceDType::boolean, "BOOL", 1}};
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr size_t kMaxDims = 8;
 
 const DTypeRow& row_of(SourceDType dtype) {
-  return *std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeRow& r) { return r.dtype == dtype; });
+  return *std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                       [&](const DTypeRow& r) { return r.dtype == dtype; });
 }
 
 SourceDType parse_dtype(const JsonObject& entry) {
@@ -61,8 +62,12 @@ std::vector<uint64_t> unsigned_array(const JsonObject& entry, const char* key) {
 
 }  // namespace
 
-std::string_view source_dtype_name(SourceDType dtype) { return row_of(dtype).name; }
-size_t source_dtype_bytes(SourceDType dtype) { return row_of(dtype).n_bytes; }
+std::string_view source_dtype_name(SourceDType dtype) {
+  return row_of(dtype).name;
+}
+size_t source_dtype_bytes(SourceDType dtype) {
+  return row_of(dtype).n_bytes;
+}
 
 int64_t SourceTensor::n_elements() const {
   int64_t n = 1;
@@ -87,13 +92,16 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     const auto n_file_bytes = static_cast<uint64_t>(status.st_size);
     uint64_t n_header_bytes = 0;
     if (n_file_bytes < sizeof n_header_bytes) {
-      throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes, needed at least 8", path.c_str(), n_file_bytes);
+      throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes, needed at least 8", path.c_str(),
+                  n_file_bytes);
     }
     read(0, std::as_writable_bytes(std::span(&n_header_bytes, 1)));
     const uint64_t most = std::min(kMaxHeaderBytes, n_file_bytes - 8);
     if (n_header_bytes > most) {
-      throw_error(ErrorCode::bad_file, "%s: the header says it has %" PRIu64 " bytes, needed at most %" PRIu64
-                  " (the file has %" PRIu64 ")", path.c_str(), n_header_bytes, most, n_file_bytes);
+      throw_error(ErrorCode::bad_file,
+                  "%s: the header says it has %" PRIu64 " bytes, needed at most %" PRIu64
+                  " (the file has %" PRIu64 ")",
+                  path.c_str(), n_header_bytes, most, n_file_bytes);
     }
     std::string header(n_header_bytes, '\0');
     read(8, std::as_writable_bytes(std::span(header)));
@@ -104,7 +112,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   }
 }
 
-SafetensorsFile::~SafetensorsFile() { close(fd_); }
+SafetensorsFile::~SafetensorsFile() {
+  close(fd_);
+}
 
 void SafetensorsFile::parse_header(std::string_view text, uint64_t data_start, uint64_t n_data_bytes) {
   const JsonObject header = JsonObject::parse(text, path_ + ": header");
@@ -114,10 +124,12 @@ void SafetensorsFile::parse_header(std::string_view text, uint64_t data_start, u
     SourceTensor tensor{name, parse_dtype(entry), {}, this, 0, 0};
     uint64_t n_bytes = source_dtype_bytes(tensor.dtype);
     const std::vector<uint64_t> shape = unsigned_array(entry, "shape");
-    if (shape.size() > kMaxDims) entry.fail("shape", std::to_string(shape.size()) + " dimensions", "at most 8");
+    if (shape.size() > kMaxDims)
+      entry.fail("shape", std::to_string(shape.size()) + " dimensions", "at most 8");
     for (const uint64_t size : shape) {
       const auto product = checked_mul(n_bytes, size);
-      if (!product || *product > INT64_MAX) entry.fail("shape", short_json(entry.json()["shape"]), "a smaller tensor");
+      if (!product || *product > INT64_MAX)
+        entry.fail("shape", short_json(entry.json()["shape"]), "a smaller tensor");
       n_bytes = *product;
       tensor.shape.push_back(static_cast<int64_t>(size));
     }
@@ -128,8 +140,8 @@ void SafetensorsFile::parse_header(std::string_view text, uint64_t data_start, u
     }
     if (offsets[1] - offsets[0] != n_bytes) {
       entry.fail("data_offsets", format("%" PRIu64 " bytes", offsets[1] - offsets[0]),
-                 format("%" PRIu64 " for %s of shape %s", n_bytes, std::string(source_dtype_name(tensor.dtype)).c_str(),
-                        tensor.shape_text().c_str()));
+                 format("%" PRIu64 " for %s of shape %s", n_bytes,
+                        std::string(source_dtype_name(tensor.dtype)).c_str(), tensor.shape_text().c_str()));
     }
     tensor.offset = data_start + offsets[0];
     tensor.n_bytes = n_bytes;
@@ -148,15 +160,16 @@ void SafetensorsFile::check_layout(uint64_t data_start, uint64_t n_data_bytes) c
   uint64_t end = data_start;
   for (const SourceTensor* tensor : order) {
     if (tensor->offset != end) {
-      throw_error(ErrorCode::bad_file, "%s: tensor %s: found its data at offset %" PRIu64 ", needed %" PRIu64 ": %s",
+      throw_error(ErrorCode::bad_file,
+                  "%s: tensor %s: found its data at offset %" PRIu64 ", needed %" PRIu64 ": %s",
                   path_.c_str(), printable(tensor->name).c_str(), tensor->offset, end,
                   tensor->offset < end ? "it overlaps another tensor" : "there is a hole before it");
     }
     end += tensor->n_bytes;
   }
   if (end != data_start + n_data_bytes) {
-    throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes behind the last tensor, needed none", path_.c_str(),
-                data_start + n_data_bytes - end);
+    throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes behind the last tensor, needed none",
+                path_.c_str(), data_start + n_data_bytes - end);
   }
 }
 
@@ -164,10 +177,12 @@ void SafetensorsFile::read(uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_error(ErrorCode::io, "%s: cannot read at offset %" PRIu64 ": %s", path_.c_str(), offset,
-                           strerror(errno));
-    if (n == 0) throw_error(ErrorCode::io, "%s: the file ends at offset %" PRIu64 ": it was cut while being read",
-                            path_.c_str(), offset);
+    if (n < 0)
+      throw_error(ErrorCode::io, "%s: cannot read at offset %" PRIu64 ": %s", path_.c_str(), offset,
+                  strerror(errno));
+    if (n == 0)
+      throw_error(ErrorCode::io, "%s: the file ends at offset %" PRIu64 ": it was cut while being read",
+                  path_.c_str(), offset);
     offset += static_cast<uint64_t>(n);
     out = out.subspan(static_cast<size_t>(n));
   }

@@ -1,10 +1,12 @@
 // SafetensorsFile: one *.safetensors file, its header validated, its tensors read by position.
 //
-// Layout: u64 n (little-endian); n bytes of JSON {name: {dtype, shape, data_offsets: [begin, end]}, ...}, perhaps with
+// Layout: u64 n (little-endian); n bytes of JSON {name: {dtype, shape, data_offsets: [begin, end]}, ...},
+// perhaps with
 // "__metadata__"; the data, which the tensors fill without holes or overlaps.
 //
-// Nothing is mapped, so memory holds only what is asked for. Owns the file descriptor; must outlive its tensors.
-// Any thread may read. Throws Error(bad_file) naming file and tensor, Error(io) when it cannot be opened or read.
+// Nothing is mapped, so memory holds only what is asked for. Owns the file descriptor; must outlive its
+// tensors. Any thread may read. Throws Error(bad_file) naming file and tensor, Error(io) when it cannot be
+// opened or read.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +31,7 @@ struct SourceTensor {
   SourceDType dtype;
   std::vector<int64_t> shape;  // outermost first, as in the file
   const SafetensorsFile* file;
-  uint64_t offset, n_bytes;    // of the data, from the start of the file
+  uint64_t offset, n_bytes;  // of the data, from the start of the file
 
   int64_t n_elements() const;
   std::string shape_text() const;  // "[32000, 2048]"

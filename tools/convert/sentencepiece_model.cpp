@@ -1,8 +1,9 @@
 // tokenizer.model: a SentencePiece ModelProto, read as far as a GGUF vocabulary needs it.
 //
-// A protocol buffer is a sequence of fields, each a varint (number << 3 | kind) and a value: 0 a varint, 1 eight bytes,
-// 2 a varint of bytes and those bytes, 5 four bytes. ModelProto: 1 pieces {1 text, 2 score, 3 type}, 2 trainer
-// {3 kind, 40 unk, 41 bos, 42 eos, 43 pad}, 3 normalizer {3 add_dummy_prefix, 4 remove_extra_whitespaces}.
+// A protocol buffer is a sequence of fields, each a varint (number << 3 | kind) and a value: 0 a varint, 1
+// eight bytes, 2 a varint of bytes and those bytes, 5 four bytes. ModelProto: 1 pieces {1 text, 2 score, 3
+// type}, 2 trainer {3 kind, 40 unk, 41 bos, 42 eos, 43 pad}, 3 normalizer {3 add_dummy_prefix, 4
+// remove_extra_whitespaces}.
 #include <cstring>
 
 #include "base/error.h"
@@ -133,10 +134,12 @@ VocabData read_sentencepiece_model(std::string_view bytes, const std::string& so
       if (normalizer.field() == 4) data.remove_extra_whitespaces = normalizer.number() ? Flag::on : Flag::off;
     }
   }
-  if (data.tokens.empty()) throw_error(ErrorCode::bad_file, "%s: found no pieces, needed a SentencePiece model", source.c_str());
+  if (data.tokens.empty())
+    throw_error(ErrorCode::bad_file, "%s: found no pieces, needed a SentencePiece model", source.c_str());
   if (trainer.kind != kBpe) {
     const char* kind = trainer.kind < std::size(kKinds) ? kKinds[trainer.kind] : "another kind";
-    throw_error(ErrorCode::bad_file, "%s: found a SentencePiece model of kind %s, needed bpe", source.c_str(), kind);
+    throw_error(ErrorCode::bad_file, "%s: found a SentencePiece model of kind %s, needed bpe", source.c_str(),
+                kind);
   }
   const auto role = [&](int64_t id) {
     return id >= 0 && id < static_cast<int64_t>(data.tokens.size()) ? static_cast<int32_t>(id) : kNoToken;

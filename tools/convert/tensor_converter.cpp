@@ -69,7 +69,8 @@ void widen(const std::byte* raw, int64_t step, int64_t n, float* out, Convert co
 // Every step-th of the numbers at `raw`.
 void to_floats(SourceDType dtype, const std::byte* raw, int64_t step, int64_t n, float* out) {
   switch (dtype) {
-    case SourceDType::F64: return widen<double>(raw, step, n, out, [](double x) { return static_cast<float>(x); });
+    case SourceDType::F64:
+      return widen<double>(raw, step, n, out, [](double x) { return static_cast<float>(x); });
     case SourceDType::F32: return widen<float>(raw, step, n, out, [](float x) { return x; });
     case SourceDType::F16: return widen<fp16_t>(raw, step, n, out, fp16_to_fp32);
     case SourceDType::BF16: return widen<bf16_t>(raw, step, n, out, bf16_to_fp32);
@@ -86,7 +87,10 @@ int64_t width_of(const TensorPlan& plan) {
 class RowReader {
  public:
   explicit RowReader(const TensorPlan& plan)
-      : plan_(plan), width_(width_of(plan)), dtype_(plan.sources[0]->dtype), size_(static_cast<int64_t>(source_dtype_bytes(dtype_))) {
+      : plan_(plan),
+        width_(width_of(plan)),
+        dtype_(plan.sources[0]->dtype),
+        size_(static_cast<int64_t>(source_dtype_bytes(dtype_))) {
     // Rows that lie one behind the other are read at once.
     in_order_ = plan.col_step == 1 && plan.row_step == width_ && plan.pair_head_dim == 0;
   }
@@ -163,7 +167,8 @@ void check_interrupt(const TensorPlan& plan) {
 
 }  // namespace
 
-TensorConverter::TensorConverter(ThreadPool& pool) : pool_(pool), buffers_(static_cast<size_t>(pool.n_threads())) {}
+TensorConverter::TensorConverter(ThreadPool& pool)
+    : pool_(pool), buffers_(static_cast<size_t>(pool.n_threads())) {}
 
 void TensorConverter::convert(const TensorPlan& plan, const Sink& sink) {
   if (plan.sources.empty()) return convert_values(plan, sink);
@@ -178,7 +183,8 @@ void TensorConverter::convert_values(const TensorPlan& plan, const Sink& sink) {
 void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
   const RowReader reader(plan);
   const QuantizeFn quantize = quantize_fn(plan.dtype);
-  const int64_t width = width_of(plan), n_rows = plan.n_elements() / width, matrix_rows = std::max<int64_t>(1, plan.matrix_rows);
+  const int64_t width = width_of(plan), n_rows = plan.n_elements() / width,
+                matrix_rows = std::max<int64_t>(1, plan.matrix_rows);
   const size_t out_bytes = row_bytes(plan.dtype, width);
   const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);
   const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
@@ -204,8 +210,8 @@ void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
   if (defects.any()) refuse(plan, defects);
 }
 
-// The same numbers in another order: a block of the checkpoint has neighbours in one byte and its scale elsewhere, one
-// of GGUF has element i and i + 16 in one byte, behind the scale.
+// The same numbers in another order: a block of the checkpoint has neighbours in one byte and its scale
+// elsewhere, one of GGUF has element i and i + 16 in one byte, behind the scale.
 void TensorConverter::repack_mxfp4(const TensorPlan& plan, const Sink& sink) {
   constexpr int64_t kHalf = 16;
   const int64_t blocks = plan.n_cols() / 32, matrix_rows = plan.dims[1];
@@ -223,7 +229,8 @@ void TensorConverter::repack_mxfp4(const TensorPlan& plan, const Sink& sink) {
       const std::span<std::byte> scales = std::span(b.raw).last(static_cast<size_t>(blocks));
       for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
         const int64_t matrix = (row + r) / matrix_rows, within = (row + r) % matrix_rows;
-        const auto at = static_cast<uint64_t>(matrix * plan.matrix_step + within * plan.row_step + plan.first);
+        const auto at =
+            static_cast<uint64_t>(matrix * plan.matrix_step + within * plan.row_step + plan.first);
         plan.sources[0]->file->read(plan.sources[0]->offset + at * kHalf, nibbles);
         plan.scales->file->read(plan.scales->offset + at, scales);
         std::byte* out = out_.data() + static_cast<size_t>(r) * out_bytes;

@@ -15,15 +15,21 @@ std::string replaced(std::string text, std::string_view what, const std::string&
   return at == std::string::npos ? text : text.replace(at, what.size(), with);
 }
 
-bool is_layered(const TensorRule& rule) { return std::string_view(rule.source).find("{}") != std::string_view::npos; }
-bool is_mxfp4(Layout l) { return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd; }
+bool is_layered(const TensorRule& rule) {
+  return std::string_view(rule.source).find("{}") != std::string_view::npos;
+}
+bool is_mxfp4(Layout l) {
+  return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd;
+}
 
-// Tensors that a checkpoint may hold and a GGUF file does without: tables that are computed, and eyes and ears.
+// Tensors that a checkpoint may hold and a GGUF file does without: tables that are computed, and eyes and
+// ears.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
   if (name == "lm_head.weight" && config.tied) return true;
-  for (const std::string_view prefix : {"vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.",
-                                        "model.vision_tower.", "model.multi_modal_projector.", "model.audio_tower."}) {
+  for (const std::string_view prefix :
+       {"vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.", "model.vision_tower.",
+        "model.multi_modal_projector.", "model.audio_tower."}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
@@ -31,7 +37,8 @@ bool is_ignored(std::string_view name, const ModelConfig& config) {
 
 class Planner {
  public:
-  Planner(const Checkpoint& checkpoint, const ModelConfig& config) : checkpoint_(checkpoint), config_(config) {}
+  Planner(const Checkpoint& checkpoint, const ModelConfig& config)
+      : checkpoint_(checkpoint), config_(config) {}
 
   void apply(const TensorRule& rule, int64_t layer) {
     const std::string target = layer < 0 ? rule.target : "blk." + std::to_string(layer) + "." + rule.target;
@@ -50,13 +57,16 @@ class Planner {
   std::vector<TensorPlan> finish() {
     for (const auto& [target, source] : needed_) {
       if (planned_.contains(target)) continue;
-      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing, needed for %s", folder_name().c_str(), source.c_str(),
-                  target.c_str());
+      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing, needed for %s", folder_name().c_str(),
+                  source.c_str(), target.c_str());
     }
     for (const auto& [name, tensor] : checkpoint_.tensors()) {
       if (used_.contains(tensor) || is_ignored(name, config_)) continue;
-      throw_error(ErrorCode::bad_file, "%s: tensor %s %s: a model of the class that config.json names has none of that "
-                  "name", tensor->file->path().c_str(), printable(tensor->name).c_str(), tensor->shape_text().c_str());
+      throw_error(ErrorCode::bad_file,
+                  "%s: tensor %s %s: a model of the class that config.json names has none of that "
+                  "name",
+                  tensor->file->path().c_str(), printable(tensor->name).c_str(),
+                  tensor->shape_text().c_str());
     }
     return std::move(plans_);
   }
@@ -92,7 +102,8 @@ class Planner {
 
   const SourceTensor* take(const std::string& name, const std::vector<int64_t>& shape) {
     const SourceTensor* tensor = checkpoint_.find(name);
-    if (!tensor) throw_error(ErrorCode::bad_file, "%s: tensor %s is missing", folder_name().c_str(), name.c_str());
+    if (!tensor)
+      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing", folder_name().c_str(), name.c_str());
     if (tensor->shape != shape) {
       SourceTensor needed{name, tensor->dtype, shape, tensor->file, 0, 0};
       throw_error(ErrorCode::bad_file, "%s: tensor %s: found shape %s, needed %s by config.json",
@@ -162,7 +173,8 @@ class Planner {
     plan.row_step = 1;
   }
 
-  TensorPlan bias_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t step, int64_t first) {
+  TensorPlan bias_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t step,
+                       int64_t first) {
     const int64_t n = size(Size::expert);
     plan.dims = {rows, n};
     plan.sources = {take_floats(source, {n, rows * step})};
@@ -173,8 +185,8 @@ class Planner {
     return plan;
   }
 
-  TensorPlan transposed_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t cols, int64_t step,
-                             int64_t first) {
+  TensorPlan transposed_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t cols,
+                             int64_t step, int64_t first) {
     const int64_t n = size(Size::expert);
     plan.dims.push_back(n);
     plan.sources = {take_floats(source, {n, cols, rows * step})};
@@ -253,7 +265,8 @@ void choose_dtypes(std::vector<TensorPlan>& plans, OutType type) {
   for (TensorPlan& plan : plans) {
     if (plan.scales) continue;
     const std::string_view name = plan.name;
-    const bool matrix = plan.dims.size() > 1 && name.ends_with(".weight") && !name.ends_with("_norm.weight") &&
+    const bool matrix = plan.dims.size() > 1 && name.ends_with(".weight") &&
+                        !name.ends_with("_norm.weight") &&
                         name.find("ffn_gate_inp") == std::string_view::npos;
     if (!matrix || type == OutType::F32) {
       plan.dtype = DType::F32;

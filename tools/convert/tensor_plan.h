@@ -1,5 +1,5 @@
-// TensorPlan: where every number of a tensor of the GGUF file comes from. Made from an architecture's rules, the sizes
-// of config.json and the tensors that are there.
+// TensorPlan: where every number of a tensor of the GGUF file comes from. Made from an architecture's rules,
+// the sizes of config.json and the tensors that are there.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,40 @@
 namespace tandem::tools {
 
 // Sizes that shapes are made of. `none` as the columns of a rule: a vector.
-enum class Size { none, one, vocab, embd, q, kv, qkv, ff, two_ff, ff_expert, ff_shared, head_dim, expert, head };
+enum class Size {
+  none,
+  one,
+  vocab,
+  embd,
+  q,
+  kv,
+  qkv,
+  ff,
+  two_ff,
+  ff_expert,
+  ff_shared,
+  head_dim,
+  expert,
+  head
+};
 
 // How the tensors of the checkpoint lie, and what is done with them.
 enum class Layout {
-  plain,           // [rows, cols], or [rows] without cols
-  rope_rows,       // the same; the rows of each head go from two halves to pairs, for architectures that rotate pairs
-  plus_one,        // [rows]: one is added, for norms that are stored without it
-  stacked,         // one [rows, cols] for each expert, "{e}" in the name -> [expert, rows, cols]
-  row_of_one,      // [1, rows] or [rows] -> [rows]
-  expert_bias,     // [expert, rows]
-  even_bias,       // [expert, 2 rows] -> the even ones
-  odd_bias,        // [expert, 2 rows] -> the odd ones
-  transposed,      // [expert, cols, rows]
-  transposed_even, // [expert, cols, 2 rows] -> the even rows
-  transposed_odd,  // [expert, cols, 2 rows] -> the odd rows
-  mxfp4,           // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
-  mxfp4_even,      // [expert, 2 rows, ...] -> the even rows
-  mxfp4_odd,       // [expert, 2 rows, ...] -> the odd rows
+  plain,        // [rows, cols], or [rows] without cols
+  rope_rows,    // the same; the rows of each head go from two halves to pairs, for architectures that rotate
+                // pairs
+  plus_one,     // [rows]: one is added, for norms that are stored without it
+  stacked,      // one [rows, cols] for each expert, "{e}" in the name -> [expert, rows, cols]
+  row_of_one,   // [1, rows] or [rows] -> [rows]
+  expert_bias,  // [expert, rows]
+  even_bias,    // [expert, 2 rows] -> the even ones
+  odd_bias,     // [expert, 2 rows] -> the odd ones
+  transposed,   // [expert, cols, rows]
+  transposed_even,  // [expert, cols, 2 rows] -> the even rows
+  transposed_odd,   // [expert, cols, 2 rows] -> the odd rows
+  mxfp4,            // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
+  mxfp4_even,       // [expert, 2 rows, ...] -> the even rows
+  mxfp4_odd,        // [expert, 2 rows, ...] -> the odd rows
 };
 
 struct TensorRule {
@@ -41,8 +57,8 @@ struct TensorRule {
   bool required = true;  // a target that several rules name needs one of them
 };
 
-// Element j of row r of matrix m is element m * matrix_step + source_row(r) * row_step + j * col_step + first of the
-// source; of sources[m] and without the matrix_step where there are several.
+// Element j of row r of matrix m is element m * matrix_step + source_row(r) * row_step + j * col_step + first
+// of the source; of sources[m] and without the matrix_step where there are several.
 struct TensorPlan {
   std::string name;
   std::vector<int64_t> dims;  // innermost first
@@ -52,7 +68,7 @@ struct TensorPlan {
   const SourceTensor* scales = nullptr;      // MXFP4 blocks
   int64_t matrix_rows = 1;                   // rows of one matrix
   int64_t matrix_step = 0, row_step = 0, col_step = 1, first = 0;
-  int64_t pair_head_dim = 0;                 // rows of a head of so many are paired; 0: stay
+  int64_t pair_head_dim = 0;  // rows of a head of so many are paired; 0: stay
   float add = 0.0f;
 
   int64_t n_cols() const { return dims[0]; }
@@ -64,8 +80,8 @@ struct TensorPlan {
 
 enum class OutType { automatic, F32, F16, BF16, Q8_0 };
 
-// The plans of all tensors, in the order of the rules. Throws Error(bad_file) for tensors that are missing, have
-// another shape than config.json needs, or belong to no rule.
+// The plans of all tensors, in the order of the rules. Throws Error(bad_file) for tensors that are missing,
+// have another shape than config.json needs, or belong to no rule.
 std::vector<TensorPlan> plan_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                      const std::vector<TensorRule>& rules);
 

@@ -17,7 +17,9 @@ namespace {
 class Tokenizer {
  public:
   Tokenizer(const std::string& folder, const JsonObject& config, const TokenizerOptions& options)
-      : folder_(folder), config_(config), options_(options),
+      : folder_(folder),
+        config_(config),
+        options_(options),
         generation_(JsonObject::read_optional(folder + "/generation_config.json")),
         tokenizer_config_(JsonObject::read_optional(folder + "/tokenizer_config.json")),
         special_map_(JsonObject::read_optional(folder + "/special_tokens_map.json")) {}
@@ -38,7 +40,8 @@ class Tokenizer {
       return;
     }
     if (const auto file = JsonObject::read_optional(folder_ + "/chat_template.json")) {
-      if (const auto text = file->text("chat_template")) metadata.set("tokenizer.chat_template", Value(*text));
+      if (const auto text = file->text("chat_template"))
+        metadata.set("tokenizer.chat_template", Value(*text));
       return;
     }
     const Json* found = tokenizer_config_ ? tokenizer_config_->find("chat_template") : nullptr;
@@ -68,8 +71,8 @@ class Tokenizer {
     if (!names.empty()) metadata.set("tokenizer.chat_templates", Value(names));
   }
 
-  // A SentencePiece model knows its scores exactly; a tokenizer.json beside it is made from it. But some folders have a
-  // tokenizer.model of another kind beside a byte-level tokenizer.json.
+  // A SentencePiece model knows its scores exactly; a tokenizer.json beside it is made from it. But some
+  // folders have a tokenizer.model of another kind beside a byte-level tokenizer.json.
   VocabData read_model() const {
     const std::string json_path = folder_ + "/tokenizer.json", model_path = folder_ + "/tokenizer.model";
     const auto json = JsonObject::read_optional(json_path);
@@ -80,7 +83,8 @@ class Tokenizer {
       if (json) copy_added(read_tokenizer_json(*json, options_.pre), data);
       return data;
     }
-    throw_error(ErrorCode::bad_file, "%s: found no tokenizer, needed tokenizer.json or tokenizer.model", folder_.c_str());
+    throw_error(ErrorCode::bad_file, "%s: found no tokenizer, needed tokenizer.json or tokenizer.model",
+                folder_.c_str());
   }
 
   // What tokenizer.json knows beyond the model: added tokens, and what stands before and behind a text.
@@ -88,7 +92,8 @@ class Tokenizer {
     for (size_t id = 0; id < from.tokens.size(); ++id) {
       const Token& token = from.tokens[id];
       if (token.type != TokenType::control && token.type != TokenType::user_defined) continue;
-      apply_added_token(to, static_cast<int64_t>(id), token.text, token.type == TokenType::control, from.source);
+      apply_added_token(to, static_cast<int64_t>(id), token.text, token.type == TokenType::control,
+                        from.source);
     }
     to.add_bos = from.add_bos;
     to.add_eos = from.add_eos;
@@ -165,8 +170,12 @@ class Tokenizer {
 
   void set_special_ids() {
     SpecialIds& ids = data_.special;
-    for (const auto& [role, name] : {std::pair(&ids.bos, "bos"), {&ids.eos, "eos"}, {&ids.pad, "pad"}, {&ids.unk, "unk"},
-                                     {&ids.sep, "sep"}, {&ids.mask, "mask"}}) {
+    for (const auto& [role, name] : {std::pair(&ids.bos, "bos"),
+                                     {&ids.eos, "eos"},
+                                     {&ids.pad, "pad"},
+                                     {&ids.unk, "unk"},
+                                     {&ids.sep, "sep"},
+                                     {&ids.mask, "mask"}}) {
       set_role(*role, name);
     }
     // A second end of generation is the end of a turn.
@@ -178,7 +187,8 @@ class Tokenizer {
     const auto n = static_cast<int64_t>(data_.tokens.size());
     for (int32_t* role : {&ids.bos, &ids.eos, &ids.pad, &ids.unk, &ids.sep, &ids.mask, &ids.eot}) {
       if (*role < std::max(n, options_.n_vocab)) continue;
-      log_warning("%s: a special token's id is %d, past the vocabulary: it is left out", folder_.c_str(), *role);
+      log_warning("%s: a special token's id is %d, past the vocabulary: it is left out", folder_.c_str(),
+                  *role);
       *role = kNoToken;
     }
   }
@@ -194,15 +204,19 @@ class Tokenizer {
     flag(data_.add_eos, "add_eos_token", false, data_.special.eos);
   }
 
+  // Ids that no token has, within the vocabulary or behind it.
   void fill_up() {
     const auto n = static_cast<size_t>(options_.n_vocab);
-    if (n == 0) return;
     if (data_.tokens.size() > n) {
-      throw_error(ErrorCode::bad_file, "%s: the tokenizer has %zu tokens, needed at most the vocab_size %zu of config.json",
+      throw_error(ErrorCode::bad_file,
+                  "%s: the tokenizer has %zu tokens, needed at most the vocab_size %zu of config.json",
                   data_.source.c_str(), data_.tokens.size(), n);
     }
-    for (size_t id = data_.tokens.size(); id < n; ++id) {
-      data_.tokens.push_back({format("[PAD%zu]", id), data_.kind == TokenizerKind::spm ? -10000.0f : 0.0f, TokenType::unused});
+    data_.tokens.resize(n);
+    const float score = data_.kind == TokenizerKind::spm ? -10000.0f : 0.0f;
+    for (size_t id = 0; id < n; ++id) {
+      if (data_.tokens[id].text.empty())
+        data_.tokens[id] = {format("[PAD%zu]", id), score, TokenType::unused};
     }
   }
 
@@ -230,9 +244,13 @@ void set_metadata(const VocabData& data, Metadata& metadata) {
   metadata.set("tokenizer.ggml.token_type", Value(types));
   if (!spm) metadata.set("tokenizer.ggml.merges", Value(data.merges));
   const SpecialIds& ids = data.special;
-  for (const auto& [key, id] : {std::pair("bos_token_id", ids.bos), {"eos_token_id", ids.eos}, {"eot_token_id", ids.eot},
-                                {"unknown_token_id", ids.unk}, {"padding_token_id", ids.pad},
-                                {"seperator_token_id", ids.sep}, {"mask_token_id", ids.mask}}) {
+  for (const auto& [key, id] : {std::pair("bos_token_id", ids.bos),
+                                {"eos_token_id", ids.eos},
+                                {"eot_token_id", ids.eot},
+                                {"unknown_token_id", ids.unk},
+                                {"padding_token_id", ids.pad},
+                                {"seperator_token_id", ids.sep},
+                                {"mask_token_id", ids.mask}}) {
     if (id != kNoToken) metadata.set(std::string("tokenizer.ggml.") + key, Value(static_cast<uint32_t>(id)));
   }
   const auto flag = [&](const char* key, Flag value) {
@@ -251,7 +269,8 @@ void add_tokenizer(const std::string& folder, const JsonObject& config, const To
   if (!options.pre.empty() && !find_pre_tokenizer(options.pre)) {
     std::string known;
     for (const PreTokenizerSpec& spec : all_pre_tokenizers()) known += " " + std::string(spec.names);
-    throw_error(ErrorCode::usage, "--pre: found \"%s\", needed one of:%s", printable(options.pre).c_str(), known.c_str());
+    throw_error(ErrorCode::usage, "--pre: found \"%s\", needed one of:%s", printable(options.pre).c_str(),
+                known.c_str());
   }
   Tokenizer tokenizer(folder, config, options);
   const VocabData data = tokenizer.read();

@@ -1,8 +1,8 @@
 // The tokenizer of a Hugging Face folder as GGUF metadata: from tokenizer.json or tokenizer.model, with what
 // tokenizer_config.json, special_tokens_map.json, config.json and generation_config.json add.
 //
-// Pure functions of the folder. Throw Error(bad_file) naming the file and the key for what is no tokenizer, or one of a
-// kind that GGUF has no name for.
+// Pure functions of the folder. Throw Error(bad_file) naming the file and the key for what is no tokenizer,
+// or one of a kind that GGUF has no name for.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ void add_tokenizer(const std::string& folder, const JsonObject& config, const To
 
 // Parts of it, each in a file of its own.
 
-// tokenizer.json (tokenizer_json.cpp): tokens, merges, kind, and what its post-processor adds.
+// tokenizer.json (tokenizer_json.cpp): tokens (without a text where an id has none), merges, kind, and what
+// its post-processor adds.
 VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre);
 bool is_byte_level(const JsonObject& tokenizer_json);
 // Sets the added tokens of an array of {id, content, special}.

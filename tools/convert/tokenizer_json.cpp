@@ -1,4 +1,5 @@
-// tokenizer.json: BPE over bytes (GPT-2, Llama 3, Qwen, ...), or over characters with byte fallback (Llama 2, Gemma, ...).
+// tokenizer.json: BPE over bytes (GPT-2, Llama 3, Qwen, ...), or over characters with byte fallback (Llama 2,
+// Gemma, ...).
 #include <algorithm>
 #include <unordered_map>
 
@@ -27,7 +28,8 @@ void read_tokens(const JsonObject& model, VocabData& data) {
     const auto i = id.get<size_t>();
     if (i >= data.tokens.size()) data.tokens.resize(i + 1);
     if (!data.tokens[i].text.empty()) {
-      vocab->fail(text, "id " + std::to_string(i), "another one, which is that of \"" + printable(data.tokens[i].text) + "\"");
+      vocab->fail(text, "id " + std::to_string(i),
+                  "another one, which is that of \"" + printable(data.tokens[i].text) + "\"");
     }
     data.tokens[i].text = text;
   }
@@ -41,7 +43,8 @@ std::pair<std::string, std::string> read_merge(const JsonObject& model, const Js
   if (merge.is_string()) {
     const std::string text = merge.get<std::string>();
     const size_t space = text.find(' ', 1);
-    if (space != std::string::npos && space + 1 < text.size()) return {text.substr(0, space), text.substr(space + 1)};
+    if (space != std::string::npos && space + 1 < text.size())
+      return {text.substr(0, space), text.substr(space + 1)};
   }
   model.fail("merges", format("%s at %zu", short_json(merge).c_str(), index), "two tokens");
 }
@@ -77,8 +80,9 @@ bool is_byte_token(std::string_view text) {
          text.find_first_not_of("0123456789ABCDEFabcdef", 3) == 5;
 }
 
-// SentencePiece merges what gives the best score, this file the pair of the best rank. The two agree when a token's
-// score falls with the rank of the first merge that makes it, and every pair of tokens that makes a token is a merge.
+// SentencePiece merges what gives the best score, this file the pair of the best rank. The two agree when a
+// token's score falls with the rank of the first merge that makes it, and every pair of tokens that makes a
+// token is a merge.
 void set_scores(const JsonObject& model, VocabData& data, const std::vector<Merge>& merges) {
   std::unordered_map<std::string, size_t> rank;
   for (size_t i = 0; i < merges.size(); ++i) rank.emplace(merges[i].left + merges[i].right, i);
@@ -88,11 +92,13 @@ void set_scores(const JsonObject& model, VocabData& data, const std::vector<Merg
     token.score = -static_cast<float>(it != rank.end() ? it->second : merges.size() + id);
     if (is_byte_token(token.text)) token.type = TokenType::byte, token.score = 0;
   }
-  size_t n_byte = static_cast<size_t>(std::count_if(data.tokens.begin(), data.tokens.end(), [](const Token& t) { return t.type == TokenType::byte; }));
+  size_t n_byte = static_cast<size_t>(std::count_if(
+      data.tokens.begin(), data.tokens.end(), [](const Token& t) { return t.type == TokenType::byte; }));
   if (n_byte != 0 && n_byte != 256) {
     model.fail("vocab", std::to_string(n_byte) + " byte tokens", "256, \"<0x00>\" to \"<0xFF>\"");
   }
-  if (merges.size() > (size_t{1} << 24)) model.fail("merges", "too many", "fewer than 2^24");  // scores are floats
+  if (merges.size() > (size_t{1} << 24))
+    model.fail("merges", "too many", "fewer than 2^24");  // scores are floats
 }
 
 // Whether a space is put before the text.
@@ -160,7 +166,8 @@ void read_template(const JsonObject& json, const JsonObject& part, VocabData& da
     const auto special = item.find("SpecialToken");
     if (special == item.end() || !special->is_object()) continue;
     const std::string text = special->value("id", "");
-    const auto token = std::find_if(data.tokens.begin(), data.tokens.end(), [&](const Token& t) { return t.text == text; });
+    const auto token =
+        std::find_if(data.tokens.begin(), data.tokens.end(), [&](const Token& t) { return t.text == text; });
     if (token == data.tokens.end()) part.fail("single", "\"" + printable(text) + "\"", "a token");
     const auto id = static_cast<int32_t>(token - data.tokens.begin());
     (before ? data.add_bos : data.add_eos) = Flag::on;
@@ -173,8 +180,8 @@ void read_template(const JsonObject& json, const JsonObject& part, VocabData& da
 void apply_added_token(VocabData& data, int64_t id, const std::string& content, bool special,
                        const std::string& source) {
   if (content.empty() || id < 0 || id >= static_cast<int64_t>(kMaxTokens)) {
-    throw_error(ErrorCode::bad_file, "%s: added token %lld \"%s\": needed an id below %zu and a text", source.c_str(),
-                static_cast<long long>(id), printable(content).c_str(), kMaxTokens);
+    throw_error(ErrorCode::bad_file, "%s: added token %lld \"%s\": needed an id below %zu and a text",
+                source.c_str(), static_cast<long long>(id), printable(content).c_str(), kMaxTokens);
   }
   const auto index = static_cast<size_t>(id);
   if (index >= data.tokens.size()) data.tokens.resize(index + 1);
@@ -190,7 +197,8 @@ VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre) {
   const auto model = json.object("model");
   if (!model) json.fail("model", "nothing", "a BPE model");
   const std::string type = model->text("type").value_or("BPE");
-  if (type != "BPE") model->fail("type", "\"" + printable(type) + "\"", "BPE, the one kind that is supported");
+  if (type != "BPE")
+    model->fail("type", "\"" + printable(type) + "\"", "BPE, the one kind that is supported");
   const bool byte_level = is_byte_level(json);
   if (!byte_level && !has_space_symbol(json)) {
     fail(json, "pre_tokenizer: found neither ByteLevel nor a space symbol, needed one of the two");
@@ -215,9 +223,6 @@ VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre) {
   }
   apply_added_tokens(json, data);
   if (const auto part = json.object("post_processor")) read_template(json, *part, data);
-  for (size_t id = 0; id < data.tokens.size(); ++id) {
-    if (data.tokens[id].text.empty()) data.tokens[id] = {format("[PAD%zu]", id), 0, TokenType::unused};
-  }
   return data;
 }
 

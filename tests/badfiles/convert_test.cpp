@@ -1,0 +1,333 @@
+// Hugging Face folders that are no model: each is refused with one line that names file, tensor or key, and
+// leaves nothing behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "tools/convert/convert.h"
+
+namespace tandem {
+namespace {
+
+using test::HfFolder;
+using test::HfTensor;
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr const char* kQ = "model.layers.0.self_attn.q_proj.weight";
+
+std::string safetensors_of(const std::string& header, size_t n_data) {
+  test::ByteString bytes;
+  return bytes.u64(header.size()).raw(header).raw(std::string(n_data, '\0')).bytes();
+}
+
+class BadFolder : public testing::Test {
+ protected:
+  // The message that a folder is refused with; nothing may be left of the output.
+  std::string refusal_of_folder(const std::string& folder, ErrorCode code = ErrorCode::bad_file) const {
+    const std::string out = directory_.path("out/m.gguf");
+    std::filesystem::create_directories(directory_.path("out"));
+    tools::ConvertOptions options;
+    options.type = type_;
+    options.n_threads = 2;
+    try {
+      write_conversion(tools::plan_conversion(folder, options), options, out);
+      ADD_FAILURE() << "it was accepted";
+      return "";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), code) << e.what();
+      EXPECT_TRUE(std::filesystem::is_empty(directory_.path("out")));
+      EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
+      return e.what();
+    }
+  }
+
+  std::string refusal(const HfFolder& folder) {
+    const std::string path = directory_.path("hf" + std::to_string(n_++));
+    folder.write(path);
+    return refusal_of_folder(path);
+  }
+
+  // A small Llama, spoiled by `spoil`.
+  std::string refusal(const std::function<void(HfFolder&)>& spoil, const char* family = "llama") {
+    HfFolder folder = test::family_folder(test::load_family(family));
+    spoil(folder);
+    return refusal(folder);
+  }
+
+  std::string refusal_of_weights(const std::string& safetensors) {
+    return refusal([&](HfFolder& f) {
+      f.tensors.clear();
+      f.files["model.safetensors"] = safetensors;
+    });
+  }
+
+  tools::OutType type_ = tools::OutType::F16;
+  test::TempDir directory_;
+  int n_ = 0;
+};
+
+TEST_F(BadFolder, NoFolderOrNoFiles) {
+  EXPECT_THAT(refusal_of_folder(directory_.path("nowhere"), ErrorCode::io), HasSubstr("nowhere"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.clear(); }), HasSubstr("no weights"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer = nullptr; }), HasSubstr("tokenizer.model"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "{"; }),
+              HasSubstr("config.json: not valid JSON"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "[1]"; }),
+              HasSubstr("needed a JSON object"));
+  std::string deep(100000, '[');
+  EXPECT_THAT(refusal([&](HfFolder& f) { f.files["tokenizer.json"] = deep; }), HasSubstr("tokenizer.json"));
+}
+
+TEST_F(BadFolder, Config) {
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.config["architectures"] = {"RwkvForCausalLM"}; }),
+      AllOf(HasSubstr("RwkvForCausalLM"), HasSubstr("LlamaForCausalLM"), HasSubstr("GptOssForCausalLM")));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config.erase("architectures"); }), HasSubstr("architectures"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["architectures"] = 3; }), HasSubstr("architectures"));
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                          "vocab_size", "max_position_embeddings", "rms_norm_eps"}) {
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config.erase(key); }), HasSubstr(key));
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config[key] = "many"; }), HasSubstr(key));
+    if (std::string(key) == "rms_norm_eps") continue;
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config[key] = -1; }), HasSubstr(key));
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config[key] = 1.5; }), HasSubstr(key));
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config[key] = uint64_t{1} << 63; }), HasSubstr(key));
+  }
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["num_key_value_heads"] = 3; }),
+              HasSubstr("num_key_value_heads"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.config["rope_scaling"] = {{"type", "spiral"}};
+              }),
+              HasSubstr("spiral"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.config["rope_scaling"] = {{"type", "linear"}};
+              }),
+              HasSubstr("rope_scaling.factor"));
+  EXPECT_THAT(refusal(
+                  [](HfFolder& f) {
+                    f.config["rope_scaling"]["long_factor"] = {1, 2};
+                  },
+                  "phi3_longrope_long"),
+              HasSubstr("long_factor"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["num_experts_per_tok"] = 9; }, "mixtral"),
+              HasSubstr("num_experts_per_tok"));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.config["layer_types"][0] = "full_attention"; }, "gemma3_scaled_rope"),
+      HasSubstr("layer_types"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["norm_topk_prob"] = false; }, "qwen3_moe"),
+              HasSubstr("norm_topk_prob"));
+}
+
+TEST_F(BadFolder, SafetensorsHeader) {
+  EXPECT_THAT(refusal_of_weights("abc"), HasSubstr("found 3 bytes"));
+  EXPECT_THAT(refusal_of_weights(test::ByteString().u64(5000).raw("{}").bytes()),
+              HasSubstr("the header says it has 5000"));
+  EXPECT_THAT(refusal_of_weights(test::ByteString().u64(~uint64_t{0}).raw("{}").bytes()),
+              HasSubstr("the header says"));
+  EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\":", 0)), HasSubstr("header: not valid JSON"));
+  EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\": 3}", 0)), HasSubstr(": a"));
+  const auto entry = [](const char* rest) { return std::string("{\"w\":{") + rest + "}}"; };
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"), 4)),
+      AllOf(HasSubstr("w.dtype"), HasSubstr("F8_E4M3"), HasSubstr("BF16")));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), 4)),
+      HasSubstr("w.shape"));
+  EXPECT_THAT(refusal_of_weights(safetensors_of(
+                  entry(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"), 4)),
+              HasSubstr("w.shape"));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[1],"data_offsets":[0,8])"), 8)),
+      AllOf(HasSubstr("8 bytes"), HasSubstr("needed 4")));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), 4)),
+      HasSubstr("w.data_offsets"));
+  EXPECT_THAT(
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4)),
+      HasSubstr("w.data_offsets"));
+}
+
+TEST_F(BadFolder, HolesAndOverlaps) {
+  const auto two = [](const char* first, const char* second, size_t n) {
+    return safetensors_of(std::string(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)") + first +
+                              R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}",
+                          n);
+  };
+  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[2,6]", 6)),
+              AllOf(HasSubstr("tensor b"), HasSubstr("overlaps")));
+  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[6,10]", 10)),
+              AllOf(HasSubstr("tensor b"), HasSubstr("hole")));
+  EXPECT_THAT(refusal_of_weights(two("[4,8]", "[8,12]", 12)),
+              AllOf(HasSubstr("tensor a"), HasSubstr("hole")));
+  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[4,8]", 9)), HasSubstr("1 bytes behind the last tensor"));
+}
+
+TEST_F(BadFolder, Shards) {
+  const HfFolder good = test::family_folder(test::load_family("llama"));
+  const auto sharded = [&](const std::string& name) {
+    const std::string path = directory_.path(name);
+    good.write_sharded(path, 3);
+    return path;
+  };
+  std::string path = sharded("missing");
+  std::filesystem::remove(path + "/model-2.safetensors");
+  EXPECT_THAT(refusal_of_folder(path),
+              AllOf(HasSubstr("model-2.safetensors is missing"), HasSubstr("tensors")));
+  path = sharded("swapped");
+  std::filesystem::copy_file(path + "/model-1.safetensors", path + "/model-2.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(refusal_of_folder(path), HasSubstr("the index"));
+  path = sharded("outside");
+  test::write_file(path + "/model.safetensors.index.json",
+                   R"({"weight_map": {"a": "../model-1.safetensors"}})");
+  EXPECT_THAT(refusal_of_folder(path), HasSubstr("in the same folder"));
+  path = sharded("twice");
+  std::filesystem::remove(path + "/model.safetensors.index.json");
+  std::filesystem::copy_file(path + "/model-1.safetensors", path + "/copy.safetensors");
+  EXPECT_THAT(refusal_of_folder(path), HasSubstr("is in"));
+}
+
+TEST_F(BadFolder, Tensors) {
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.erase(kQ); }), AllOf(HasSubstr(kQ), HasSubstr("missing")));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.tensors.erase("lm_head.weight");
+                f.config["tie_word_embeddings"] = false;
+              }),
+              HasSubstr("lm_head.weight"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors["model.layers.0.extra.weight"] = f.tensors[kQ]; }),
+              HasSubstr("model.layers.0.extra.weight"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.tensors[kQ].shape = {32, 128};
+              }),
+              AllOf(HasSubstr(kQ), HasSubstr("[32, 128]"), HasSubstr("[64, 64]")));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors[kQ].dtype = "I16"; }),
+              AllOf(HasSubstr(kQ), HasSubstr("I16")));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.block_sparse_moe.experts.2.w3.weight"); },
+              "mixtral"),
+      HasSubstr("experts.2.w3"));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.mlp.experts.down_proj_scales"); }, "gpt_oss"),
+      HasSubstr("down_proj_scales"));
+}
+
+TEST_F(BadFolder, NanAndInfiniteWeightsAreCountedAndNamed) {
+  const auto spoil = [](std::initializer_list<uint16_t> values) {
+    return [values = std::vector<uint16_t>(values)](HfFolder& f) {
+      for (size_t i = 0; i < values.size(); ++i)
+        std::memcpy(f.tensors[kQ].bytes.data() + 200 * i, &values[i], 2);
+    };
+  };
+  EXPECT_THAT(refusal(spoil({0x7fc0, 0xffc1, 0x7f80})),
+              AllOf(HasSubstr(kQ), HasSubstr("2 NaN, 1 infinite of the 4096")));
+  EXPECT_THAT(refusal(spoil({0x7f00})), AllOf(HasSubstr("1 too large for F16"), HasSubstr("bf16")));
+  type_ = tools::OutType::Q8_0;
+  EXPECT_THAT(refusal(spoil({0xff80})), HasSubstr("1 infinite"));
+}
+
+TEST_F(BadFolder, Tokenizer) {
+  const auto model = [&](const std::function<void(Json&)>& spoil) {
+    return refusal([&](HfFolder& f) { spoil(f.tokenizer["model"]); });
+  };
+  EXPECT_THAT(model([](Json& m) { m.erase("merges"); }), HasSubstr("model.merges: found nothing"));
+  EXPECT_THAT(model([](Json& m) { m["merges"] = Json::array(); }), HasSubstr("an empty list"));
+  EXPECT_THAT(model([](Json& m) { m["merges"][1] = "q q"; }),
+              AllOf(HasSubstr("q q"), HasSubstr("\"qq\" is none")));
+  EXPECT_THAT(model([](Json& m) { m["merges"][1] = {"only"}; }), HasSubstr("two tokens"));
+  EXPECT_THAT(model([](Json& m) { m["merges"][1] = 7; }), HasSubstr("two tokens"));
+  EXPECT_THAT(model([](Json& m) { m["type"] = "Unigram"; }), AllOf(HasSubstr("Unigram"), HasSubstr("BPE")));
+  EXPECT_THAT(model([](Json& m) { m.erase("vocab"); }), HasSubstr("vocab"));
+  EXPECT_THAT(model([](Json& m) { m["vocab"]["a"] = -5; }), HasSubstr("vocab.a"));
+  EXPECT_THAT(model([](Json& m) { m["vocab"]["a"] = m["vocab"]["b"]; }), HasSubstr("which is that of"));
+  EXPECT_THAT(model([](Json& m) { m["vocab"]["a"] = uint64_t{1} << 40; }), HasSubstr("vocab.a"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["vocab_size"] = 60; }),
+              AllOf(HasSubstr("tokens"), HasSubstr("60")));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer.erase("model"); }), HasSubstr("model"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["pre_tokenizer"] = nullptr; }),
+              HasSubstr("pre_tokenizer"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["pre_tokenizer"]["type"] = 5; }),
+              HasSubstr("pre_tokenizer.type"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", {5}}};
+              }),
+              HasSubstr("not as needed"));
+  EXPECT_THAT(refusal([](HfFolder& f) {
+                f.tokenizer["pre_tokenizer"] = {
+                    {"type", "Sequence"},
+                    {"pretokenizers",
+                     {{{"type", "Split"}, {"pattern", {{"Regex", "[aeiou]+"}}}, {"behavior", "Isolated"}},
+                      {{"type", "ByteLevel"}, {"use_regex", false}}}}};
+              }),
+              AllOf(HasSubstr("pre_tokenizer"), HasSubstr("--pre")));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer["added_tokens"][0]["id"] = -3; }),
+              HasSubstr("added_tokens"));
+}
+
+TEST_F(BadFolder, SentencePieceModel) {
+  const auto with = [&](const std::string& bytes) {
+    return refusal([&](HfFolder& f) {
+      f.tokenizer = nullptr;
+      f.files["tokenizer.model"] = bytes;
+    });
+  };
+  EXPECT_THAT(with(""), HasSubstr("no pieces"));
+  EXPECT_THAT(with("\x0a\xff"), HasSubstr("tokenizer.model"));
+  EXPECT_THAT(with("\x0a\x7f"
+                   "abc"),
+              HasSubstr("longer than its message"));
+  EXPECT_THAT(with(std::string("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13)),
+              HasSubstr("64 bits"));
+  EXPECT_THAT(with("\x0a\x04\x0a\x01"
+                   "a\x18"),
+              HasSubstr("the end"));
+  EXPECT_THAT(with("\x0a\x05\x0a\x01"
+                   "a\x18\x09"),
+              HasSubstr("type 9"));
+  EXPECT_THAT(with("\x0a\x03\x0a\x01"
+                   "a\x12\x02\x18\x01"),
+              HasSubstr("unigram"));
+}
+
+TEST_F(BadFolder, TheOutputIsNoInput) {
+  const std::string path = directory_.path("hf");
+  test::family_folder(test::load_family("llama")).write(path);
+  std::filesystem::create_hard_link(path + "/model.safetensors", directory_.path("link.gguf"));
+  const auto before = std::filesystem::file_size(path + "/model.safetensors");
+  try {
+    write_conversion(tools::plan_conversion(path, {}), {}, directory_.path("link.gguf"));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+    EXPECT_THAT(e.what(), HasSubstr("this is the input too"));
+  }
+  EXPECT_EQ(std::filesystem::file_size(path + "/model.safetensors"), before);
+}
+
+// A file that is cut while it is read is an error, not a crash.
+TEST_F(BadFolder, WeightsThatShrink) {
+  const std::string path = directory_.path("hf");
+  test::family_folder(test::load_family("llama")).write(path);
+  const auto conversion = tools::plan_conversion(path, {});
+  std::filesystem::resize_file(path + "/model.safetensors", 3000);
+  try {
+    write_conversion(conversion, {}, directory_.path("m.gguf"));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::io);
+    EXPECT_THAT(e.what(), HasSubstr("model.safetensors"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_.path("m.gguf")));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,226 @@
+// tandem convert as a whole: what it writes of the same weights in other shapes of folder, how much memory it
+// takes, and what is left when it does not get to the end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "gguf/file.h"
+#include "gguf/quants.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "support/process.h"
+#include "tools/convert/convert.h"
+
+namespace tandem::tools {
+namespace {
+
+using test::HfFolder;
+
+class Convert : public testing::Test {
+ protected:
+  std::string convert(const HfFolder& folder, const std::string& name, ConvertOptions options = {}) const {
+    folder.write(directory_.path(name));
+    return convert_folder(name, options);
+  }
+  std::string convert_folder(const std::string& name, ConvertOptions options = {}) const {
+    options.name = "same";
+    const std::string path = directory_.path(name + ".gguf");
+    return write_conversion(plan_conversion(directory_.path(name), options), options, path).front();
+  }
+  static std::string bytes_of(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  HfFolder folder_ = test::family_folder(test::load_family("mixtral"));
+  test::TempDir directory_;
+};
+
+TEST_F(Convert, ShardsAndThreadsChangeNothing) {
+  const std::string whole = bytes_of(convert(folder_, "whole"));
+  folder_.write_sharded(directory_.path("shards"), 4);
+  EXPECT_EQ(bytes_of(convert_folder("shards", {.n_threads = 3})), whole);
+  std::filesystem::remove(directory_.path("shards/model.safetensors.index.json"));
+  EXPECT_EQ(bytes_of(convert_folder("shards")), whole);
+  HfFolder nested = folder_;  // the text model of a multimodal one
+  nested.tensors.clear();
+  for (const auto& [name, tensor] : folder_.tensors) {
+    const bool inner = name.starts_with("model.");
+    nested.tensors[inner ? "model.language_model." + name.substr(6) : name] = tensor;
+  }
+  nested.tensors["model.vision_tower.patch.weight"] = folder_.tensors.at("model.norm.weight");
+  EXPECT_EQ(bytes_of(convert(nested, "nested")), whole);
+}
+
+TEST_F(Convert, OutTypes) {
+  const auto dtypes = [&](const std::string& path) {
+    const GgufFile file(path);
+    EXPECT_EQ(file.tensor("blk.0.attn_norm.weight").dtype, DType::F32);
+    EXPECT_EQ(file.tensor("blk.0.ffn_gate_inp.weight").dtype, DType::F32);
+    return std::pair(file.tensor("blk.0.ffn_up_exps.weight").dtype,
+                     file.metadata().get<uint32_t>("general.file_type"));
+  };
+  EXPECT_EQ(dtypes(convert(folder_, "auto")), std::pair(DType::BF16, 32u));  // as the weights are stored
+  EXPECT_EQ(dtypes(convert_folder("auto", {.type = OutType::F32})), std::pair(DType::F32, 0u));
+  EXPECT_EQ(dtypes(convert_folder("auto", {.type = OutType::F16})), std::pair(DType::F16, 1u));
+  EXPECT_EQ(dtypes(convert_folder("auto", {.type = OutType::Q8_0})), std::pair(DType::Q8_0, 7u));
+  for (auto& [name, tensor] : folder_.tensors) {  // the same numbers as F64
+    std::string wide;
+    for (size_t i = 0; i < tensor.bytes.size(); i += 2) {
+      uint32_t bits = 0;
+      std::memcpy(reinterpret_cast<char*>(&bits) + 2, tensor.bytes.data() + i, 2);
+      const double x = static_cast<double>(std::bit_cast<float>(bits));
+      wide.append(reinterpret_cast<const char*>(&x), sizeof x);
+    }
+    tensor.dtype = "F64";
+    tensor.bytes = wide;
+  }
+  EXPECT_EQ(dtypes(convert(folder_, "wide")), std::pair(DType::F16, 1u));
+  EXPECT_EQ(bytes_of(convert_folder("wide", {.type = OutType::BF16})),
+            bytes_of(convert_folder("auto", {.type = OutType::BF16})));
+}
+
+TEST_F(Convert, RowsThatAreNoWholeBlocksBecomeF16) {
+  HfFolder odd = test::family_folder(test::load_family("llama"));
+  odd.config["intermediate_size"] = 40;
+  for (auto& [name, t] : odd.tensors) {
+    if (name.find("mlp") == std::string::npos) continue;
+    (name.find("down") == std::string::npos ? t.shape[0] : t.shape[1]) = 40;
+    t.bytes.resize(static_cast<size_t>(t.shape[0] * t.shape[1] * 2));
+  }
+  const GgufFile file(convert(odd, "odd", {.type = OutType::Q8_0}));
+  EXPECT_EQ(file.tensor("blk.0.ffn_down.weight").dtype, DType::F16);
+  EXPECT_EQ(file.tensor("blk.0.ffn_up.weight").dtype, DType::Q8_0);
+}
+
+TEST_F(Convert, PartsHoldTheSameTensors) {
+  const GgufFile whole(convert(folder_, "m"));
+  const std::string first = convert_folder("m", {.max_bytes = 50000});
+  EXPECT_TRUE(first.ends_with("m-00001-of-00009.gguf")) << first;
+  const GgufFile parts(first);
+  ASSERT_EQ(parts.tensors().size(), whole.tensors().size());
+  for (const TensorInfo& t : whole.tensors()) {
+    const TensorInfo& other = parts.tensor(t.name);
+    EXPECT_TRUE(t.n_bytes == other.n_bytes && std::memcmp(t.data, other.data, t.n_bytes) == 0) << t.name;
+  }
+}
+
+TEST_F(Convert, AVocabularyAloneNeedsNoWeights) {
+  folder_.tensors.clear();
+  const GgufFile file(convert(folder_, "vocab", {.vocab_only = true}));
+  EXPECT_TRUE(file.tensors().empty());
+  EXPECT_EQ(file.metadata().get_strings("tokenizer.ggml.tokens").size(), 128u);
+}
+
+// Weights that cannot be told from those of Llama: a folder of files with holes, which take no room on disk.
+std::string large_folder(const test::TempDir& directory, int64_t n_ff) {
+  HfFolder folder = test::family_folder(test::load_family("llama"));
+  folder.config["intermediate_size"] = n_ff;
+  folder.config["num_hidden_layers"] = 1;
+  nlohmann::json header;
+  uint64_t end = 0;
+  for (const auto& [name, t] : folder.tensors) {
+    if (name.find("layers.1.") != std::string::npos) continue;
+    std::vector<int64_t> shape = t.shape;
+    if (name.find("mlp") != std::string::npos)
+      (name.find("down") == std::string::npos ? shape[0] : shape[1]) = n_ff;
+    uint64_t n = 2;
+    for (const int64_t size : shape) n *= static_cast<uint64_t>(size);
+    header[name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end, end + n}}};
+    end += n;
+  }
+  folder.tensors.clear();
+  const std::string path = directory.path("large");
+  folder.write(path);
+  const std::string text = header.dump();
+  test::write_file(path + "/model.safetensors", test::ByteString().u64(text.size()).raw(text).bytes());
+  std::filesystem::resize_file(path + "/model.safetensors", 8 + text.size() + end);
+  return path;
+}
+
+// Tensors of 128 MiB: most of them is never in memory.
+TEST_F(Convert, MemoryIsBounded) {
+  TANDEM_NEED_BINARY();
+  const std::string path = large_folder(directory_, int64_t{1} << 20), out = directory_.path("large.gguf");
+  const std::string binary = test::binary_path();
+  const pid_t child = fork();
+  if (child == 0) {
+    execl(binary.c_str(), "tandem", "convert", path.c_str(), "-o", out.c_str(), "--outtype", "q8_0", "-t",
+          "2", "--log-disable", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  rusage usage{};
+  ASSERT_EQ(wait4(child, &status, 0, &usage), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_LT(usage.ru_maxrss, 200 * 1024);  // KiB
+  EXPECT_EQ(GgufFile(out).tensor("blk.0.ffn_up.weight").n_bytes, (uint64_t{1} << 20) * 68);
+}
+
+// Ctrl-C or a kill in the middle: the name holds what it held, and no temporary is left of an interrupted
+// run.
+TEST_F(Convert, StoppedInTheMiddle) {
+  TANDEM_NEED_BINARY();
+  const std::string path = large_folder(directory_, int64_t{1} << 22);
+  std::filesystem::create_directories(directory_.path("out"));
+  const std::string out = directory_.path("out/m.gguf"), binary = test::binary_path();
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
+    test::write_file(out, "the old file");
+    const pid_t child = fork();
+    if (child == 0) {
+      execl(binary.c_str(), "tandem", "convert", path.c_str(), "-o", out.c_str(), "--log-disable", nullptr);
+      _exit(127);
+    }
+    usleep(150000);
+    kill(child, signal);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "it was done before signal " << signal;
+    if (signal == SIGINT) {
+      EXPECT_EQ(WEXITSTATUS(status), 130);
+    }
+    EXPECT_EQ(bytes_of(out), "the old file");
+    const auto left = std::distance(std::filesystem::directory_iterator(directory_.path("out")), {});
+    if (signal == SIGINT) {
+      EXPECT_EQ(left, 1);
+    }
+  }
+}
+
+// A disk that is full: no file, one line, exit code 5.
+TEST_F(Convert, FullDisk) {
+  TANDEM_NEED_BINARY();
+  const std::string path = large_folder(directory_, int64_t{1} << 20);
+  std::filesystem::create_directories(directory_.path("out"));
+  const auto outcome =
+      test::shell("( trap '' XFSZ; ulimit -f 2000; exec",
+                  "convert '" + path + "' -o '" + directory_.path("out/m.gguf") + "' --log-disable 2>&1; )");
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.out;
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 1) << outcome.out;
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path("out")));
+}
+
+TEST_F(Convert, Command) {
+  TANDEM_NEED_BINARY();
+  folder_.write(directory_.path("hf"));
+  const std::string hf = "convert '" + directory_.path("hf") + "' ",
+                    out = "-o '" + directory_.path("m.gguf") + "' ";
+  EXPECT_EQ(test::shell("", hf + out + "--outtype f16 2>/dev/null").exit_code, 0);
+  EXPECT_EQ(test::shell("", hf + "2>/dev/null").exit_code, 2);
+  EXPECT_EQ(test::shell("", hf + out + "--outtype q4 2>/dev/null").exit_code, 2);
+  EXPECT_EQ(test::shell("", hf + out + "--split-max-size 5x 2>/dev/null").exit_code, 2);
+  std::filesystem::remove(directory_.path("hf/tokenizer.json"));
+  EXPECT_EQ(test::shell("", hf + out + "2>/dev/null").exit_code, 3);
+}
+
+}  // namespace
+}  // namespace tandem::tools
