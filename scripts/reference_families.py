@@ -85,6 +85,10 @@ FAMILIES = {
                       no_rope_layers=[1, 1, 1, 0, 1], no_rope_layer_interval=4, tie_word_embeddings=True,
                       use_sliding_window=False, attention_bias=False, mlp_bias=False),
     "olmo2": family("Olmo2ForCausalLM", "olmo2", rope_theta=500000.0, rms_norm_eps=1e-6, attention_bias=False),
+    "olmo3": family("Olmo3ForCausalLM", "olmo3", rope_theta=500000.0, rms_norm_eps=1e-6, attention_bias=False,
+                    num_hidden_layers=5, sliding_window=12,
+                    rope_scaling=dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=32,
+                                      beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)),
     "gpt_oss": GPT_OSS,
     "gpt_oss_bf16": GPT_OSS,
 }

@@ -42,7 +42,7 @@ class DecoderReader : public HparamReader {
   const Weight* head_norm(const std::string& name);  // NAME.weight [head_dim_k]
   const Weight* row_norm(const std::string& name, int64_t n_head);  // NAME.weight [n_head * head_dim_k]
   const Weight* per_head(const std::string& name);                  // NAME.weight [n_head]
-  FeedForward gated_ffn(Activation activation);  // ffn_gate, ffn_up, ffn_down
+  FeedForward gated_ffn(Activation activation);                     // ffn_gate, ffn_up, ffn_down
   FeedForward fused_ffn(Activation activation);  // ffn_up with the gate's rows first, ffn_down
   // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps: the experts that read_experts() has announced.
   FeedForward mixture(Activation activation, const MoeRouteOp& route);

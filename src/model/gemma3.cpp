@@ -1,6 +1,6 @@
-// Gemma 3 (text): Gemma 2 without the caps; heads of queries and keys are normalized, five layers with a window follow
-// each other before one that sees everything, and the two kinds are rotated with bases of their own; what stretches
-// the context stretches the latter kind only. (arXiv:2503.19786)
+// Gemma 3 (text): Gemma 2 without the caps; heads of queries and keys are normalized, five layers with a
+// window follow each other before one that sees everything, and the two kinds are rotated with bases of their
+// own; what stretches the context stretches the latter kind only. (arXiv:2503.19786)
 #include <cmath>
 
 #include "model/decoder_reader.h"

@@ -1,6 +1,6 @@
-// gpt-oss: a mixture of experts with biases everywhere and a clamped SiLU gate; every other layer sees a window of 128
-// tokens only; each head has a sink, a score that takes its share of the softmax and gives nothing. YaRN's ramp is not
-// rounded to whole pairs here. (arXiv:2508.10925)
+// gpt-oss: a mixture of experts with biases everywhere and a clamped SiLU gate; every other layer sees a
+// window of 128 tokens only; each head has a sink, a score that takes its share of the softmax and gives
+// nothing. YaRN's ramp is not rounded to whole pairs here. (arXiv:2508.10925)
 #include "model/decoder_reader.h"
 
 namespace tandem {

@@ -1,5 +1,5 @@
-// Granite 3: Llama's decoder with four multipliers: on embeddings, on what every branch adds, on attention scores, and
-// a divisor of logits. (The "maximal update" scaling of arXiv:2203.03466.)
+// Granite 3: Llama's decoder with four multipliers: on embeddings, on what every branch adds, on attention
+// scores, and a divisor of logits. (The "maximal update" scaling of arXiv:2203.03466.)
 #include <cmath>
 
 #include "model/decoder_reader.h"

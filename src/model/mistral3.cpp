@@ -1,5 +1,6 @@
-// Mistral 3 and Ministral 3: Llama's decoder with YaRN, and queries that grow with the logarithm of the position, so
-// that attention stays as sharp in long contexts as it was in training (the temperature of Llama 4).
+// Mistral 3 and Ministral 3: Llama's decoder with YaRN, and queries that grow with the logarithm of the
+// position, so that attention stays as sharp in long contexts as it was in training (the temperature of Llama
+// 4).
 #include "base/error.h"
 #include "model/decoder_reader.h"
 
@@ -13,7 +14,8 @@ std::unique_ptr<Architecture> load_mistral3(const ModelSource& source) {
   const int64_t length = r.integer_or("attention.temperature_length", r.rope().n_ctx_orig, 1, INT32_MAX);
   if (temperature != 0.0f && r.rope().n_rot != r.rope().head_dim) {
     r.fail("rope.dimension_count", std::to_string(r.rope().n_rot),
-           "the whole head, " + std::to_string(r.rope().head_dim) + ", where there is attention.temperature_scale");
+           "the whole head, " + std::to_string(r.rope().head_dim) +
+               ", where there is attention.temperature_scale");
   }
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {

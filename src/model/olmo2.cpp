@@ -1,6 +1,6 @@
-// OLMo 2: norms stand behind the branches instead of before them, and queries and keys are normalized as whole rows,
-// not head by head (arXiv:2501.00656). OLMo 3: three layers with a window and the plain rotation, then one that sees
-// everything, where alone the context is stretched.
+// OLMo 2: norms stand behind the branches instead of before them, and queries and keys are normalized as
+// whole rows, not head by head (arXiv:2501.00656). OLMo 3: three layers with a window and the plain rotation,
+// then one that sees everything, where alone the context is stretched.
 #include "model/decoder_reader.h"
 
 namespace tandem {

@@ -1,6 +1,6 @@
-// Qwen1.5 and Qwen2 with a mixture of experts: the weights of the chosen ones are their softmax scores as they are,
-// and beside them every token goes through a shared expert that a sigmoid of its own turns up or down.
-// (arXiv:2407.10671, section 2.2.2)
+// Qwen1.5 and Qwen2 with a mixture of experts: the weights of the chosen ones are their softmax scores as
+// they are, and beside them every token goes through a shared expert that a sigmoid of its own turns up or
+// down. (arXiv:2407.10671, section 2.2.2)
 #include "model/decoder_reader.h"
 
 namespace tandem {
@@ -8,7 +8,8 @@ namespace tandem {
 std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source) {
   DecoderReader r(source, "qwen2moe", RopeStyle::half);
   const int64_t n_embd = r.hparams().n_embd;
-  const int64_t n_ff_shared = r.integer_or("expert_shared_feed_forward_length", r.hparams().n_ff, 1, kMaxDimension);
+  const int64_t n_ff_shared =
+      r.integer_or("expert_shared_feed_forward_length", r.hparams().n_ff, 1, kMaxDimension);
   const MoeRouteOp route = r.read_experts(false);
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {

@@ -1,5 +1,6 @@
-// Files of every family with one thing wrong: a tensor missing or of another shape, a hyperparameter missing, zero, out
-// of range, of another type or not a number. Each is refused with one sentence that names it, or does no harm.
+// Files of every family with one thing wrong: a tensor missing or of another shape, a hyperparameter missing,
+// zero, out of range, of another type or not a number. Each is refused with one sentence that names it, or
+// does no harm.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,7 +91,8 @@ TEST_P(BadFamily, MissingTensors) {
 TEST_P(BadFamily, WrongShapes) {
   for (const auto& [name, tensor] : good_.tensors) {
     for (size_t axis = 0; axis < tensor.dims.size(); ++axis) {
-      if (name == "token_embd.weight" && axis == 1) continue;  // any number of rows that the vocabulary fits in
+      if (name == "token_embd.weight" && axis == 1)
+        continue;  // any number of rows that the vocabulary fits in
       TinyModel model = good_;
       std::vector<int64_t> dims = tensor.dims;
       dims[axis] += axis == 0 ? 32 : 1;
@@ -115,7 +117,8 @@ TEST_P(BadFamily, Counts) {
     model.metadata.remove(key);
     const std::string message = refusal(model);
     // What is then taken for granted may be right, or disagree with a tensor or with another key.
-    if (!message.empty()) EXPECT_THAT(message, testing::AnyOf(HasSubstr("metadata " + prefix_), HasSubstr("tensor"))) << key;
+    if (!message.empty())
+      EXPECT_THAT(message, testing::AnyOf(HasSubstr("metadata " + prefix_), HasSubstr("tensor"))) << key;
   }
 }
 
@@ -142,9 +145,9 @@ TEST_P(BadFamily, HeadsThatDoNotDivide) {
 
 // One of each architecture, and both kinds of llama.
 INSTANTIATE_TEST_SUITE_P(All, BadFamily,
-                         testing::Values("llama_tied_bias", "mixtral", "mistral3", "qwen2", "qwen2_moe", "qwen3",
-                                         "qwen3_moe", "gemma2", "gemma3_scaled_rope", "phi3_longrope_long", "granite",
-                                         "smollm3", "olmo2", "gpt_oss"),
+                         testing::Values("llama_tied_bias", "mixtral", "mistral3", "qwen2", "qwen2_moe",
+                                         "qwen3", "qwen3_moe", "gemma2", "gemma3_scaled_rope",
+                                         "phi3_longrope_long", "granite", "smollm3", "olmo2", "gpt_oss"),
                          [](const auto& param_info) { return param_info.param; });
 
 // What one family alone has.
@@ -153,7 +156,9 @@ class BadOne : public BadFamily {};
 TEST_P(BadOne, WindowPatterns) {
   const std::string key = prefix_ + "attention.sliding_window_pattern";
   EXPECT_EQ(with(key, uint32_t{3}), "");
-  EXPECT_EQ(with(key, std::vector<uint8_t>(static_cast<size_t>(file_->metadata().get<int64_t>(prefix_ + "block_count")))), "");
+  EXPECT_EQ(with(key, std::vector<uint8_t>(
+                          static_cast<size_t>(file_->metadata().get<int64_t>(prefix_ + "block_count")))),
+            "");
   EXPECT_THAT(with(key, std::vector<uint8_t>(1)), HasSubstr("sliding_window_pattern"));
   EXPECT_THAT(with(key, std::vector<std::string>{"yes"}), HasSubstr("sliding_window_pattern"));
   EXPECT_THAT(with(key, "every sixth"), HasSubstr("sliding_window_pattern"));

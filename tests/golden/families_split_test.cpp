@@ -1,5 +1,5 @@
-// Every architecture over simulated devices: wherever its layers, its experts and its cache lie, the logits are those
-// of the CPU alone, bit for bit, and what is held and copied is what was planned.
+// Every architecture over simulated devices: wherever its layers, its experts and its cache lie, the logits
+// are those of the CPU alone, bit for bit, and what is held and copied is what was planned.
 #include <gtest/gtest.h>
 
 #include "cpu/cpu_device.h"
@@ -50,7 +50,8 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
   static void expect_as_planned(Session& session, const std::vector<Device*>& devices) {
     const auto copied = [&] {
       uint64_t sum = 0;
-      for (size_t d = 1; d < devices.size(); ++d) sum += static_cast<test::SimDevice*>(devices[d])->copied_bytes();
+      for (size_t d = 1; d < devices.size(); ++d)
+        sum += static_cast<test::SimDevice*>(devices[d])->copied_bytes();
       return sum;
     };
     const uint64_t before = copied();
@@ -60,7 +61,8 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
     const auto n_blocks = static_cast<uint64_t>((session.n_past() + 31) / 32);
     EXPECT_EQ(copied() - before, bus.activations + bus.logits + bus.inputs + bus.inputs_per_block * n_blocks);
     for (size_t d = 1; d < devices.size(); ++d) {
-      EXPECT_EQ(static_cast<test::SimDevice*>(devices[d])->used_bytes(), session.placement().bytes.devices[d].total());
+      EXPECT_EQ(static_cast<test::SimDevice*>(devices[d])->used_bytes(),
+                session.placement().bytes.devices[d].total());
     }
   }
 

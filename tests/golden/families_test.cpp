@@ -42,7 +42,8 @@ class Families : public testing::TestWithParam<std::string> {
 
   static bool has_dtype(const std::string& path, DType dtype) {
     const GgufFile file(path);
-    return std::any_of(file.tensors().begin(), file.tensors().end(), [&](const TensorInfo& t) { return t.dtype == dtype; });
+    return std::any_of(file.tensors().begin(), file.tensors().end(),
+                       [&](const TensorInfo& t) { return t.dtype == dtype; });
   }
 
   struct Deviation {

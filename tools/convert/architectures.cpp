@@ -227,22 +227,22 @@ void gemma2(const ModelConfig& c, HparamWriter& out) {
     out.number("final_logit_softcapping", *cap);
 }
 
-// Five layers with a window, one without: readers of GGUF take that for granted.
-void check_gemma3_pattern(const ModelConfig& c) {
+// A window in each layer but every `period`-th: readers of GGUF take that for granted.
+void check_window_pattern(const ModelConfig& c, int64_t period) {
   const auto types = c.text.texts("layer_types");
   for (size_t i = 0; types && i < types->size(); ++i) {
-    if (((*types)[i] == "full_attention") == (i % 6 == 5)) continue;
+    if (((*types)[i] == "full_attention") == ((static_cast<int64_t>(i) + 1) % period == 0)) continue;
     c.text.fail("layer_types", short_json(*c.text.find("layer_types")),
-                "every sixth layer with full attention");
+                "full attention in every " + std::to_string(period) + "th layer");
   }
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
     const auto n = c.text.optional_integer(key, 0, INT32_MAX);
-    if (n && *n != 6 && !types) c.text.fail(key, std::to_string(*n), "6");
+    if (n && *n != period && !types) c.text.fail(key, std::to_string(*n), std::to_string(period));
   }
 }
 
 void gemma3(const ModelConfig& c, HparamWriter& out) {
-  check_gemma3_pattern(c);
+  check_window_pattern(c, 6);
   gemma2(c, out);
   out.number("rope.freq_base_swa", c.rope.theta_local.value_or(10000.0));
 }
@@ -256,6 +256,12 @@ void phi3(const ModelConfig& c, HparamWriter& out) {
 
 void olmo2(const ModelConfig& c, HparamWriter& out) {
   add_rope(c, out);
+}
+
+void olmo3(const ModelConfig& c, HparamWriter& out) {
+  check_window_pattern(c, 4);
+  olmo2(c, out);
+  window(c, out);
 }
 
 void gpt_oss(const ModelConfig& c, HparamWriter& out) {
@@ -280,6 +286,8 @@ std::vector<ConvertArchitecture> make_table() {
   const Rules llama_layers = join({ends(), norms_before(), attention(L::rope_rows)});
   const Rules qwen_layers = join({ends(), norms_before(), attention(L::plain)});
   const Rules qk_norms = head_norms(S::head_dim, S::head_dim);
+  const Rules olmo_layers =
+      join({ends(), attention(L::plain), head_norms(S::q, S::kv), olmo2_norms(), gated_mlp()});
   const Rules gemma_layers = join({ends(L::plus_one), gemma_norms(), attention(L::plain), gated_mlp()});
   return {
       {"LlamaForCausalLM MistralForCausalLM MinistralForCausalLM", "llama", plain,
@@ -298,8 +306,8 @@ std::vector<ConvertArchitecture> make_table() {
       {"Gemma3ForCausalLM Gemma3ForConditionalGeneration", "gemma3", gemma3_defaults,
        join({gemma_layers, head_norms(S::head_dim, S::head_dim, L::plus_one)}), gemma3},
       {"Phi3ForCausalLM", "phi3", plain, join({ends(), norms_before(), phi3_tensors()}), phi3},
-      {"Olmo2ForCausalLM", "olmo2", plain,
-       join({ends(), attention(L::plain), head_norms(S::q, S::kv), olmo2_norms(), gated_mlp()}), olmo2},
+      {"Olmo2ForCausalLM", "olmo2", plain, olmo_layers, olmo2},
+      {"Olmo3ForCausalLM", "olmo2", plain, olmo_layers, olmo3},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };

@@ -29,10 +29,10 @@ class AddStep final : public Step {
   float factor_;
   decltype(RowKernels::add) kernel_;
   const Tensor& shape_;
-  const float* a_;  // [n, n_cols]
-  const float* b_;  // [n, n_cols]
+  const float* a_;     // [n, n_cols]
+  const float* b_;     // [n, n_cols]
   const float* gate_;  // [n, 1] or null
-  float* y_;        // [n, n_cols]
+  float* y_;           // [n, n_cols]
 };
 
 }  // namespace
