@@ -123,7 +123,7 @@ SessionOptions random_model_options(const OffloadFlags& flags, DType cache) {
 
 TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
   const test::TempDir directory;
-  for (DType dtype : some_of(computable_dtypes(), 5)) {
+  for (DType dtype : some_of(computable_dtypes(), 8)) {
     for (int64_t n_expert : {0, 5}) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts" : ""));
       test::TinyShape shape;
