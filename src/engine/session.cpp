@@ -86,9 +86,10 @@ bool Session::step_down(const std::string& reason) {
   const auto on_gpu = [](const LayerPlacement& l) {
     return l.weights != 0 || l.experts != 0 || l.streamed_prefill != 0 || l.streamed_decode != 0;
   };
-  if (std::any_of(layers.begin(), layers.end(), [](const LayerPlacement& l) { return l.kv != 0; })) {
+  if (std::any_of(layers.begin(), layers.end(),
+                  [](const LayerPlacement& l) { return l.kv != 0 || l.kv_prefetched != 0; })) {
     say("the KV cache goes to host memory");
-    for (LayerPlacement& l : layers) l.kv = 0;
+    for (LayerPlacement& l : layers) l.kv = l.kv_prefetched = 0;
     return true;
   }
   const auto n_gpu = std::count_if(layers.begin(), layers.end(), on_gpu);

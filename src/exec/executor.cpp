@@ -32,9 +32,15 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       placement_(std::move(placement)),
       kv_(std::move(kv)),
       residency_(devices_),
-      stream_(devices_) {
+      stream_(devices_),
+      kv_stream_(devices_, placement_, kv_.at(0)) {
   TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
+  for (size_t i = 0; i < placement_.layers.size(); ++i) {
+    const LayerPlacement& layer = placement_.layers[i];
+    if (layer.kv != 0 || layer.kv_prefetched == 0) continue;
+    kv_[static_cast<size_t>(layer.kv_prefetched)][i] = kv_stream_.view(static_cast<int>(i));
+  }
 }
 
 Executor::~Executor() {
@@ -140,7 +146,7 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
   if (program.plans_.empty()) prepare(program);
   try {
     feed_inputs(program, inputs);
-    run_stages(program, inputs.shape);
+    run_stages(program, inputs);
     settle_host_reads();
     return collect_logits(program, inputs.shape);
   } catch (...) {
@@ -149,8 +155,11 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
   }
 }
 
-void Executor::run_stages(Program& program, const StepShape& shape) {
+void Executor::run_stages(Program& program, const StepInputs& inputs) {
+  const StepShape& shape = inputs.shape;
   const Partition& partition = program.partition_;
+  kv_stream_.begin(inputs.data[static_cast<size_t>(Input::block_table)],
+                   inputs.data[static_cast<size_t>(Input::slots)]);
   for (size_t group : program.schedule_.first) {
     stream_.fetch(program.graph_, partition.groups[group], program.schedule_.turns[group].slot);
   }
@@ -159,10 +168,13 @@ void Executor::run_stages(Program& program, const StepShape& shape) {
     for (const Transfer& t : stage.transfers) transfer(program, t, shape);
     if (stage.device == 0) settle_host_reads();
     if (stage.group >= 0) stream_.join(stage.device, program.turn_of(stage).slot);
+    if (stage.kv_layer >= 0) kv_stream_.join(stage.kv_layer);
     devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], shape);
+    if (stage.kv_layer >= 0) kv_stream_.done(stage.kv_layer);
     if (stage.group >= 0 && program.turn_of(stage).last_stage == i)
       pass_slot_on(program, program.turn_of(stage), stage.device);
   }
+  kv_stream_.end();
 }
 
 // What comes next into the slot is brought there while the stages that follow compute.

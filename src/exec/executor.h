@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/kv_stream.h"
 #include "exec/partition.h"
 #include "exec/residency.h"
 #include "exec/weight_stream.h"
@@ -48,8 +49,8 @@ class Executor {
   // Memory taken on a device by weights copied there and by activations.
   size_t weight_bytes(int device) const { return residency_.n_bytes(device); }
   size_t arena_bytes(int device) const { return arenas_[static_cast<size_t>(device)].n_bytes; }
-  // Memory of the slots that streamed layers pass through, and bytes that have passed.
-  size_t slot_bytes(int device) const { return stream_.n_bytes(device); }
+  // Memory of the slots that streamed layers and caches pass through, and bytes that have passed.
+  size_t slot_bytes(int device) const { return stream_.n_bytes(device) + kv_stream_.n_bytes(device); }
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
 
  private:
@@ -64,7 +65,7 @@ class Executor {
   void prepare(Program& program);
   void bind(Program& program);
   void grow_slots(size_t device, const SlotNeeds& needs);
-  void run_stages(Program& program, const StepShape& shape);
+  void run_stages(Program& program, const StepInputs& inputs);
   void pass_slot_on(const Program& program, const StreamSchedule::Turn& turn, int device);
   std::span<const float> collect_logits(const Program& program, const StepShape& shape);
   void feed_inputs(const Program& program, const StepInputs& inputs);
@@ -76,6 +77,7 @@ class Executor {
   std::vector<std::vector<KvLayer>> kv_;
   WeightResidency residency_;
   WeightStream stream_;
+  KvStream kv_stream_;
   std::vector<Arena> arenas_;  // one a device, shared by all programs
   std::vector<Program*> programs_;
   std::vector<std::byte> staging_;  // for copies between two devices neither of which is the host

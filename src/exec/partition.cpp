@@ -38,8 +38,9 @@ class Partitioner {
     const int device = placement_.device_of(graph_, node);
     TANDEM_CHECK(device >= 0 && static_cast<size_t>(device) < n_devices_);
     const int group = group_of(node, device);
-    if (begins_stage(node, device, group)) {
-      result_.stages.push_back(Stage{device, group, {}, {}});
+    const int kv_layer = prefetched_layer(node);
+    if (begins_stage(node, device, group) || result_.stages.back().kv_layer != kv_layer) {
+      result_.stages.push_back(Stage{device, group, kv_layer, {}, {}});
       stage_begin_ = index;
     }
     result_.stages.back().nodes.push_back(index);
@@ -70,6 +71,15 @@ class Partitioner {
       if (std::find(weights.begin(), weights.end(), id) == weights.end()) weights.push_back(id);
     }
     return group;
+  }
+
+  // The layer whose cache the node uses where it was brought to; -1: none.
+  int prefetched_layer(const Node& node) const {
+    const bool uses_cache =
+        std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
+    if (!uses_cache) return -1;
+    const LayerPlacement& layer = placement_.layers[static_cast<size_t>(node.layer)];
+    return layer.kv == 0 && layer.kv_prefetched != 0 ? node.layer : -1;
   }
 
   bool begins_stage(const Node& node, int device, int group) const {

@@ -28,6 +28,7 @@ struct StreamGroup {
 struct Stage {
   int device = 0;
   int group = -1;                   // index of the streamed weights that the nodes read; -1: none
+  int kv_layer = -1;  // layer whose cache was brought here for the nodes; -1: none
   std::vector<int32_t> nodes;       // indices into the graph, ascending
   std::vector<Transfer> transfers;  // to be done before the nodes run; all go to this device
 };

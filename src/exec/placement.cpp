@@ -24,7 +24,8 @@ int Placement::home_of(const Graph& graph, const Node& node) const {
   if (std::holds_alternative<MoeFfnOp>(node.op)) return layers[layer].experts;
   const bool beside_cache =
       std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
-  return beside_cache ? layers[layer].kv : layers[layer].weights;
+  if (!beside_cache) return layers[layer].weights;
+  return layers[layer].kv != 0 ? layers[layer].kv : layers[layer].kv_prefetched;
 }
 
 int Placement::device_of(const Graph& graph, const Node& node) const {

@@ -18,6 +18,7 @@ struct LayerPlacement {
   int weights = 0;  // linear, glu, norms, rope and routing run here
   int experts = 0;  // moe_ffn runs here
   int kv = 0;       // the cache lies here; kv_write and attention run beside it
+  int kv_prefetched = 0;  // a cache on the host is brought to this device for every step and used there; 0: it is not
   // The device that what is on the host by `weights` or `experts` is streamed to; 0: it is computed on the
   // host.
   int streamed_prefill = 0;  // in steps of several tokens

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "exec/kv_stream.h"
+
 namespace tandem {
 namespace {
 
@@ -81,10 +83,25 @@ class Timeline {
       group_s_.push_back(n_bytes / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s));
     }
     for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage, kv));
+    const auto n_blocks =
+        static_cast<double>((load.n_past + load.n_tokens + kv.block_size - 1) / kv.block_size);
+    for (size_t i = 0; i < kv.layers.size(); ++i) {
+      const auto d = static_cast<size_t>(placement.layers[i].kv == 0 ? placement.layers[i].kv_prefetched : 0);
+      caches_.push_back({d, 0, 0, 0});
+      if (d == 0) continue;
+      Cache& cache = caches_.back();
+      const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
+      cache.in_s = n_blocks * block / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s);
+      cache.out_s = std::ceil(static_cast<double>(load.n_tokens) / static_cast<double>(kv.block_size)) *
+                    block / rates[d].bus_bytes_per_s;
+      prefetched_.push_back(i);
+    }
   }
 
   void step() {
+    for (size_t i = 0; i < std::min<size_t>(2, prefetched_.size()); ++i) fetch_cache(prefetched_[i]);
     for (size_t i = 0; i < partition_.stages.size(); ++i) run(i);
+    for (size_t i : prefetched_) at_[0] = std::max(at_[0], at_[caches_[i].device]);
     const Tensor& logits = graph_.tensor(graph_.logits);
     if (partition_.logits_device != 0) copy_out(static_cast<size_t>(partition_.logits_device), logits);
   }
@@ -118,10 +135,23 @@ class Timeline {
     const StreamSchedule::Turn* turn =
         stage.group < 0 ? nullptr : &schedule_.turns[static_cast<size_t>(stage.group)];
     if (turn) at_[d] = std::max(at_[d], fetched_[d][turn->slot]);
+    if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
     at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];  // the host runs its own segments itself
+    if (stage.kv_layer >= 0) pass_cache_on(static_cast<size_t>(stage.kv_layer));
     if (turn == nullptr || turn->last_stage != i || turn->next == static_cast<size_t>(stage.group)) return;
     bus_[d] = std::max({bus_[d], at_[d], at_[0]}) + group_s_[turn->next];
     fetched_[d][turn->slot] = bus_[d];
+  }
+
+  void fetch_cache(size_t layer) {
+    Cache& cache = caches_[layer];
+    bus_[cache.device] = std::max({bus_[cache.device], at_[cache.device], at_[0]}) + cache.in_s;
+    cache.ready = bus_[cache.device];
+  }
+  void pass_cache_on(size_t layer) {
+    at_[caches_[layer].device] += caches_[layer].out_s;
+    const auto mine = std::find(prefetched_.begin(), prefetched_.end(), layer);
+    if (prefetched_.end() - mine > 2) fetch_cache(*(mine + 2));
   }
 
   double over_bus(size_t d, const Tensor& t) const {
@@ -134,6 +164,11 @@ class Timeline {
     at_[0] = at_[d];
   }
 
+  struct Cache {
+    size_t device = 0;
+    double in_s = 0, out_s = 0, ready = 0;
+  };
+
   const Graph& graph_;
   const Partition& partition_;
   std::span<const DeviceRates> rates_;
@@ -144,6 +179,8 @@ class Timeline {
   std::vector<std::vector<double>> fetched_;  // [device][slot] when its layer is complete
   std::vector<double> group_s_, stage_s_;
   StreamSchedule schedule_;
+  std::vector<Cache> caches_;       // [layer]
+  std::vector<size_t> prefetched_;  // layers whose cache is brought to a device
 };
 
 }  // namespace

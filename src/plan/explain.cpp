@@ -43,6 +43,11 @@ std::string on_devices(const FitRequest& r, const std::map<int, size_t>& bytes) 
 
 // "  streamed to CUDA0", of what the host holds.
 std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
+  if (p.kv == 0 && p.kv_prefetched != 0) {
+    LayerPlacement weights = p;
+    weights.kv_prefetched = 0;
+    return " for " + r.devices[static_cast<size_t>(p.kv_prefetched)]->info().name + streamed_text(r, weights);
+  }
   if (p.streamed_prefill == 0 && p.streamed_decode == 0) return "";
   const int device = p.streamed_prefill != 0 ? p.streamed_prefill : p.streamed_decode;
   return "  streamed to " + r.devices[static_cast<size_t>(device)]->info().name +
@@ -83,6 +88,10 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       "%zu "
       "for each cache block in use\n",
       bus.activations, bus.n_transfers, bus.logits, bus.inputs, bus.inputs_per_block);
+  if (bus.kv_out > 0) {
+    text += format("bus, per decoded token: %zu bytes of cache for each block in use, and %zu back\n",
+                   bus.kv_in_per_block, bus.kv_out);
+  }
   if (bus.weights > 0) text += format("bus, per decoded token: %zu bytes of streamed weights\n", bus.weights);
   if (fit.speed.decode_tokens_per_s > 0) {
     text += format("predicted: %.1f tokens/s prefill, %.1f tokens/s decode\n", fit.speed.prefill_tokens_per_s,

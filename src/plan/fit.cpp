@@ -23,7 +23,8 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
       if (why.empty()) continue;
       ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];
       if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op)) {
-        placement.layers[static_cast<size_t>(node.layer)].kv = 0;
+        LayerPlacement& layer = placement.layers[static_cast<size_t>(node.layer)];
+        layer.kv = layer.kv_prefetched = 0;
         continue;
       }
       for (TensorId id : node.inputs) {
@@ -131,8 +132,10 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   const OffloadChoice said = as_flags_say(f, 0);
   if (r.devices.size() < 2) return {OffloadChoice{}};
   if (r.rates.empty()) return {said};
-  std::vector<bool> kv{said.kv_on_host};
-  if (!f.kv_on_host && !f.n_kv_layers_gpu) kv = {false, true};
+  enum class Cache { gpu, host, prefetched };
+  std::vector<Cache> kv{said.kv_prefetched ? Cache::prefetched : said.kv_on_host ? Cache::host : Cache::gpu};
+  if (!f.kv_on_host && !f.n_kv_layers_gpu && !f.kv_prefetched)
+    kv = {Cache::gpu, Cache::host, Cache::prefetched};
   std::vector<int64_t> moe{said.n_cpu_moe};
   const int64_t n_layer = r.architecture.hparams().n_layer;
   if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
@@ -143,8 +146,8 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   }
   std::vector<OffloadChoice> list;
   for (const Streaming s : streaming) {
-    for (const bool on_host : kv) {
-      for (const int64_t n : moe) list.push_back({0, on_host, n, s});
+    for (const Cache cache : kv) {
+      for (const int64_t n : moe) list.push_back({0, cache == Cache::host, cache == Cache::prefetched, n, s});
     }
   }
   return list;
@@ -216,6 +219,7 @@ void check_budget_holds_a_layer(const FitRequest& r) {
   OffloadChoice one = as_flags_say(r.flags, 1);
   one.streaming = Streaming::none;
   one.kv_on_host = true;
+  one.kv_prefetched = false;
   one.n_cpu_moe = 0;
   const Fit smallest = fit_with(r, one);
   const size_t d = first_too_small(r, smallest);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "exec/kv_stream.h"
 #include "exec/weight_stream.h"
 
 namespace tandem {
@@ -14,7 +15,9 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
                                                     size_t n_devices) {
   std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
   for (size_t i = 0; i < kv.layers.size(); ++i) {
-    layers[static_cast<size_t>(placement.layers[i].kv)][i] = kv_layer_shape(kv, i);
+    const LayerPlacement& layer = placement.layers[i];
+    layers[static_cast<size_t>(layer.kv)][i] = kv_layer_shape(kv, i);
+    if (layer.kv == 0) layers[static_cast<size_t>(layer.kv_prefetched)][i] = kv_layer_shape(kv, i);
   }
   return layers;
 }
@@ -86,14 +89,19 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
     }
   }
   for (size_t d = 0; d < devices.size(); ++d) {
-    result.devices[d].staging = slots[d].n_bytes();
+    result.devices[d].staging =
+        slots[d].n_bytes() + kv_slot_needs(placement, kv_layers[0], static_cast<int>(d)).n_bytes();
     for (const Weight* w : weights[d]) {
       result.devices[d].weights += devices[d]->weight_bytes(*w);
       if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();
     }
   }
   for (size_t i = 0; i < kv.layers.size(); ++i) {
-    result.devices[static_cast<size_t>(placement.layers[i].kv)].kv += kv_layer_bytes(kv, i);
+    const LayerPlacement& layer = placement.layers[i];
+    result.devices[static_cast<size_t>(layer.kv)].kv += kv_layer_bytes(kv, i);
+    if (layer.kv != 0 || layer.kv_prefetched == 0) continue;
+    result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
+    result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);
   }
   return result;
 }

@@ -14,7 +14,7 @@ struct DeviceBytes {
   size_t weights = 0;  // copied to the device; 0 on the host, where they are mapped
   size_t kv = 0;
   size_t activations = 0;  // the arena that all programs share
-  size_t staging = 0;      // the slots that streamed layers pass through
+  size_t staging = 0;      // the slots that streamed layers and caches pass through
   size_t scratch = 0;
   size_t total() const { return weights + kv + activations + staging + scratch; }
 };
@@ -27,6 +27,8 @@ struct BusBytes {
   size_t inputs_per_block = 0;  // for every cache block in use
   size_t n_transfers = 0;
   size_t weights = 0;  // streamed, as they lie on the device
+  // Of caches that are brought to a device: for every cache block in use; and what goes back.
+  size_t kv_in_per_block = 0, kv_out = 0;
 };
 
 struct Footprint {

@@ -151,6 +151,12 @@ void check_flags(const OffloadFlags& f) {
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
     refuse("--max-vram", "--gpu-memory-utilization", "both say how much of the GPU may be used");
   }
+  if (f.kv_prefetched && f.kv_on_host.value_or(false)) {
+    refuse("--kv-offload prefetch", "-nkvo", "one attends on the GPU, the other on the CPU");
+  }
+  if (f.kv_prefetched && f.n_kv_layers_gpu) {
+    refuse("--kv-offload prefetch", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
+  }
   if (f.kv_on_host.value_or(false) && f.n_kv_layers_gpu.value_or(0) > 0) {
     refuse("-nkvo", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
   }
@@ -161,7 +167,7 @@ bool streams(const OffloadFlags& flags) {
 }
 
 OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
-  return {n_gpu_layers, flags.kv_on_host.value_or(false), flags.n_cpu_moe.value_or(0),
+  return {n_gpu_layers, flags.kv_on_host.value_or(false), flags.kv_prefetched, flags.n_cpu_moe.value_or(0),
           streams(flags) ? Streaming::always : Streaming::none};
 }
 
@@ -187,6 +193,11 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     const int64_t n_kv =
         choice.kv_on_host ? 0 : std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer);
     for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[static_cast<size_t>(i)].kv = 0;
+  }
+  for (LayerPlacement& layer : placement.layers) {
+    if (!choice.kv_prefetched) break;
+    layer.kv_prefetched = layer.weights != 0 ? layer.weights : layer.streamed_decode;
+    layer.kv = 0;
   }
   apply_overrides(placement, weights, devices, flags);
   return placement;

@@ -31,7 +31,8 @@ struct OffloadFlags {
   // Layers on GPUs: the last N of the model; one more than it has layers takes the output head too. Not set:
   // auto.
   std::optional<int64_t> n_gpu_layers;
-  std::optional<bool> kv_on_host;          // -nkvo
+  std::optional<bool> kv_on_host;  // -nkvo
+  bool kv_prefetched = false;      // --kv-offload prefetch: in host memory, brought to the GPU for every step
   std::optional<int64_t> n_kv_layers_gpu;  // of the layers on GPUs, only the last N keep their cache there
   std::vector<std::pair<std::string, std::string>>
       overrides;                     // tensor name regex, device name; the first match wins
@@ -54,6 +55,7 @@ std::string_view streaming_name(Streaming streaming);
 struct OffloadChoice {
   int64_t n_gpu_layers = 0;
   bool kv_on_host = false;
+  bool kv_prefetched = false;  // on the host, but used on the GPUs
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
 };

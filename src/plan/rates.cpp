@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <new>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -23,21 +24,25 @@ using Clock = std::chrono::steady_clock;
 constexpr DType kDType = DType::Q4_K;
 constexpr int64_t kColumns = 2048, kRows = 4096;
 constexpr int64_t kBatch = 256;
-constexpr size_t kReadBytes = size_t{96} << 20;  // of matrices: more than caches hold
+constexpr size_t kReadBytes = size_t{96} << 20;  // of matrices on the host: more than caches hold
+constexpr size_t kGpuReadBytes = size_t{300} << 20;
 constexpr size_t kBusBytes = size_t{16} << 20;
 constexpr double kMostSeconds = 0.25;  // for one number
 
 // Graphs of products with random-looking matrices, and the memory to run them on a device.
 class Bench {
  public:
-  explicit Bench(Device& device) : device_(device), data_(matrix_bytes(), std::byte{0x11}) {}
+  Bench(Device& device, int64_t n_rows)
+      : device_(device), n_rows_(n_rows), data_(matrix_bytes(n_rows), std::byte{0x11}) {}
   ~Bench() {
     for (const DevicePtr p : allocated_) device_.free(p);
   }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  static size_t matrix_bytes() { return row_bytes(kDType, kColumns) * static_cast<size_t>(kRows); }
+  static size_t matrix_bytes(int64_t n_rows) {
+    return row_bytes(kDType, kColumns) * static_cast<size_t>(n_rows);
+  }
 
   // Seconds of n_matrices products with n_tokens rows; the best of several runs.
   double products(int64_t n_tokens, size_t n_matrices) {
@@ -47,7 +52,7 @@ class Bench {
     std::deque<Weight> matrices;
     for (size_t i = 0; i < n_matrices; ++i) {
       matrices.push_back(
-          {"matrix", kDType, 1, kRows, kColumns, copies.empty() ? data_.data() : copies[i].data()});
+          {"matrix", kDType, 1, n_rows_, kColumns, copies.empty() ? data_.data() : copies[i].data()});
     }
     ShapeClass shape;
     shape.max_tokens = n_tokens;
@@ -106,6 +111,7 @@ class Bench {
   }
 
   Device& device_;
+  int64_t n_rows_;
   std::vector<std::byte> data_;
   std::vector<DevicePtr> allocated_;
 };
@@ -129,19 +135,29 @@ constexpr KnownGpu kGpus[] = {
 }  // namespace
 
 DeviceRates measure_rates(Device& device) {
+  const bool host = device.info().host_memory;
+  const auto seconds = [&](int64_t n_rows, int64_t n_tokens, size_t n_matrices) {
+    return Bench(device, n_rows).products(n_tokens, n_matrices);
+  };
+  // Matrices so large that starting an op is nothing beside reading them; differences leave out what comes
+  // once.
+  const int64_t n_rows = host ? kRows : 8 * kRows;
+  const auto n_bytes = static_cast<double>(Bench::matrix_bytes(n_rows));
+  const auto n = static_cast<size_t>(static_cast<double>(host ? kReadBytes : kGpuReadBytes) / n_bytes);
+  const double read = (seconds(n_rows, 1, n) - seconds(n_rows, 1, 1)) / static_cast<double>(n - 1);
+  const double batch = seconds(n_rows, kBatch, 2) - seconds(n_rows, kBatch, 1);
   DeviceRates rates;
-  const double one = Bench(device).products(1, 1);
-  const auto n_matrices =
-      static_cast<size_t>(static_cast<double>(kReadBytes) / static_cast<double>(Bench::matrix_bytes()));
-  const double read = Bench(device).products(1, n_matrices);
-  // A single small product is mostly what it takes to start anything at all.
-  const double per_matrix = (read - one) / static_cast<double>(n_matrices - 1);
-  rates.read_bytes_per_s = static_cast<double>(Bench::matrix_bytes()) / std::max(per_matrix, 1e-9);
-  rates.stage_s = std::max(one - per_matrix, 0.0);
-  const double batch = Bench(device).products(kBatch, 2) - Bench(device).products(kBatch, 1);
-  rates.ops_per_s = 2.0 * kBatch * kRows * kColumns / std::max(batch, 1e-9);
-  rates.bus_bytes_per_s =
-      device.info().host_memory ? rates.read_bytes_per_s : Bench(device).bus_bytes_per_s();
+  rates.read_bytes_per_s = n_bytes / std::max(read, 1e-9);
+  rates.ops_per_s = 2.0 * kBatch * static_cast<double>(n_rows * kColumns) / std::max(batch, 1e-9);
+  // Small matrices tell what starting costs.
+  constexpr int64_t kFewRows = 64;
+  constexpr size_t kMany = 33;
+  const double one = seconds(kFewRows, 1, 1);
+  const double more = (seconds(kFewRows, 1, kMany) - one) / (kMany - 1);
+  rates.node_s =
+      std::max(0.0, more - static_cast<double>(Bench::matrix_bytes(kFewRows)) / rates.read_bytes_per_s);
+  rates.stage_s = std::max(0.0, one - more);
+  rates.bus_bytes_per_s = host ? rates.read_bytes_per_s : Bench(device, kFewRows).bus_bytes_per_s();
   return rates;
 }
 
@@ -215,7 +231,14 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
     std::optional<DeviceRates> rates = cache.find(name);
     if (!rates) {
       log_verbose("measuring the speed of %s", name.c_str());
-      rates = measure_rates(*device);
+      try {
+        rates = measure_rates(*device);
+      } catch (const Error& e) {
+        if (e.code() != ErrorCode::out_of_memory) throw;
+        return {};
+      } catch (const std::bad_alloc&) {
+        return {};
+      }
       cache.remember(name, *rates);
     }
     list.push_back(*rates);

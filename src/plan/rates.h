@@ -32,7 +32,8 @@ class RatesCache {
   std::string path_;
 };
 
-// The rates of all devices, each measured only if the cache does not know it.
+// The rates of all devices, each measured only if the cache does not know it. Empty when there is no memory to measure
+// with.
 std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesCache& cache);
 
 // A GPU that `tandem plan` can be asked about.

@@ -40,7 +40,7 @@ FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
 // Everything that a GPU can have is on one: no other shape could be faster.
 bool is_all_on_gpus(const PlanRequest& r, const Fit& fit) {
   return fit.choice.n_gpu_layers > r.architecture.hparams().n_layer && !fit.choice.kv_on_host &&
-         fit.choice.n_cpu_moe == 0;
+         !fit.choice.kv_prefetched && fit.choice.n_cpu_moe == 0;
 }
 
 size_t gpu_bytes(const Fit& fit) {

@@ -95,7 +95,7 @@ TEST_F(Stream, EveryModeGivesTheLogitsOfTheCpu) {
             if (n_cpu_moe > 0 && model == dense_.get()) continue;
             SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
                          (kv_on_host ? " -nkvo" : "") + " --n-cpu-moe " + std::to_string(n_cpu_moe));
-            const auto s = session(*model, devices, {n_gpu_layers, kv_on_host, n_cpu_moe, streaming});
+            const auto s = session(*model, devices, {n_gpu_layers, kv_on_host, false, n_cpu_moe, streaming});
             EXPECT_EQ(logits(*s), expected);
             EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());
           }
@@ -110,7 +110,7 @@ TEST_F(Stream, AnyNumberOfSlotsWillDo) {
   const std::vector<Device*> devices{host_.get(), &sim};
   const std::vector<float> expected = cpu_logits(*dense_);
   for (int n_slots : {1, 2, 3, 5, 20}) {
-    const auto s = session(*dense_, devices, {2, false, 0, Streaming::always}, n_slots);
+    const auto s = session(*dense_, devices, {2, false, false, 0, Streaming::always}, n_slots);
     EXPECT_EQ(logits(*s), expected) << n_slots;
   }
 }
@@ -119,7 +119,7 @@ TEST_F(Stream, TwoDevicesStreamEachItsLayers) {
   test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 3e8}),
       sim1({.name = "SIM1", .copy_bytes_per_s = 3e8});
   const std::vector<Device*> devices{host_.get(), &sim0, &sim1};
-  const auto s = session(*moe_, devices, {3, false, 0, Streaming::always});
+  const auto s = session(*moe_, devices, {3, false, false, 0, Streaming::always});
   EXPECT_EQ(logits(*s), cpu_logits(*moe_));
   EXPECT_GT(sim0.fetched_bytes(), 0u);
   EXPECT_GT(sim1.fetched_bytes(), 0u);
@@ -246,37 +246,40 @@ TEST_F(StreamTime, IsWhatThePlannerPredicts) {
   for (const Model* model : {dense_.get(), moe_.get()}) {
     for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
       for (int64_t n_gpu_layers : {1, 4, 9}) {
-        SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers));
-        StepLoad load;
-        KvConfig kv;
-        kv.n_ctx = 128;
-        test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s,
-                                       .run_s = [&](const Segment& segment, const StepShape& shape) {
-                                         double seconds = rates[1].stage_s;
-                                         for (int32_t i : segment.nodes) {
-                                           const Node& node = segment.graph->nodes[static_cast<size_t>(i)];
-                                           StepLoad step = load;
-                                           step.n_tokens = shape.n_tokens;
-                                           seconds += node_seconds(node_work(*segment.graph, node, step, kv),
-                                                                   rates[1]);
-                                         }
-                                         return seconds;
-                                       }}});
-        const std::vector<Device*> devices{host_.get(), &sim};
-        const auto s = session(*model, devices, {n_gpu_layers, false, 0, streaming});
-        for (int i = 0; i < 3; ++i) decode_one(*s);
-        load.n_past = s->n_past();
-        const double before = sim.host_s();
-        decode_one(*s);
-        const double measured = sim.host_s() - before;
+        for (const bool prefetched : {false, true}) {
+          SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
+                       (prefetched ? " cache prefetched" : ""));
+          StepLoad load;
+          KvConfig kv;
+          kv.n_ctx = 128;
+          test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s,
+                                         .run_s = [&](const Segment& segment, const StepShape& shape) {
+                                           double seconds = rates[1].stage_s;
+                                           for (int32_t i : segment.nodes) {
+                                             const Node& node = segment.graph->nodes[static_cast<size_t>(i)];
+                                             StepLoad step = load;
+                                             step.n_tokens = shape.n_tokens;
+                                             seconds += node_seconds(
+                                                 node_work(*segment.graph, node, step, kv), rates[1]);
+                                           }
+                                           return seconds;
+                                         }}});
+          const std::vector<Device*> devices{host_.get(), &sim};
+          const auto s = session(*model, devices, {n_gpu_layers, false, prefetched, 0, streaming});
+          for (int i = 0; i < 3; ++i) decode_one(*s);
+          load.n_past = s->n_past();
+          const double before = sim.host_s();
+          decode_one(*s);
+          const double measured = sim.host_s() - before;
 
-        PlanRequest request{model->architecture(), model->weights(), devices, {}, SessionShape{128, 16}};
-        const SessionGraphs graphs = session_graphs(model->architecture(), request.shape);
-        const Placement& placement = s->placement().placement;
-        const Partition partition = partition_graph(graphs.decode, placement, 2);
-        const double predicted =
-            step_cost(graphs.decode, partition, placement, devices, rates, graphs.kv, load).seconds;
-        EXPECT_NEAR(predicted, measured, 0.05 * measured);
+          PlanRequest request{model->architecture(), model->weights(), devices, {}, SessionShape{128, 16}};
+          const SessionGraphs graphs = session_graphs(model->architecture(), request.shape);
+          const Placement& placement = s->placement().placement;
+          const Partition partition = partition_graph(graphs.decode, placement, 2);
+          const double predicted =
+              step_cost(graphs.decode, partition, placement, devices, rates, graphs.kv, load).seconds;
+          EXPECT_NEAR(predicted, measured, 0.05 * measured);
+        }
       }
     }
   }

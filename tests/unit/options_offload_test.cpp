@@ -38,6 +38,10 @@ TEST(OffloadOptions, CacheAndExperts) {
   EXPECT_FALSE(parse({}).flags.kv_on_host.has_value());
   EXPECT_EQ(parse({"-nkvo"}).flags.kv_on_host, true);
   EXPECT_EQ(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host, false);
+  EXPECT_TRUE(parse({"--kv-offload", "prefetch"}).flags.kv_prefetched);
+  EXPECT_TRUE(parse({"--kv-offload=prefetch"}).flags.kv_prefetched);
+  EXPECT_FALSE(parse({"--kv-offload"}).flags.kv_prefetched);
+  EXPECT_THROW(parse({"--kv-offload=elsewhere"}), Error);
   EXPECT_EQ(parse({"--kv-layers-gpu", "3"}).flags.n_kv_layers_gpu, 3);
   EXPECT_GT(parse({"--cpu-moe"}).flags.n_cpu_moe, 10000);
   EXPECT_EQ(parse({"-ncmoe", "4"}).flags.n_cpu_moe, 4);

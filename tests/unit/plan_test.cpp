@@ -91,7 +91,7 @@ class Planner : public testing::Test {
     devices_ = {host_.get(), gpu_.get()};
     rates_ = {kHost, rates};
   }
-  OffloadChoice everything() const { return {PhiLike::kLayers + 1, false, 0, Streaming::none}; }
+  OffloadChoice everything() const { return {PhiLike::kLayers + 1}; }
 
   std::string error_of(const PlanRequest& r, ErrorCode code) {
     try {
@@ -288,6 +288,8 @@ TEST_F(Planner, ContradictionsNameBothFlags) {
               AllOf(HasSubstr("--gpu-weights-percent"), HasSubstr("--stream-weights off")));
   EXPECT_THAT(message({.kv_on_host = true, .n_kv_layers_gpu = 3}),
               AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-layers-gpu")));
+  EXPECT_THAT(message({.kv_on_host = true, .kv_prefetched = true}),
+              AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-offload prefetch")));
   OffloadFlags budgets;
   budgets.budgets.max_vram = 1;
   budgets.budgets.vram_utilization = 0.5;

@@ -28,8 +28,17 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
          [&f](const std::string& value) { f.n_gpu_layers = parse_gpu_layers(value); })
       ->group(kGroup);
   app.add_flag_function(
-         "--no-kv-offload,!--kv-offload", [&f](int64_t n) { f.kv_on_host = n > 0; },
+         "--no-kv-offload", [&f](int64_t n) { f.kv_on_host = n > 0; },
          "keep the KV cache in host memory; attention runs beside it on the CPU")
+      ->group(kGroup);
+  bare_choice(
+      app, "--kv-offload", "on|prefetch", "on",
+      "on: the KV cache of layers on GPUs is there too; prefetch: it is in host memory, and each layer's is "
+      "brought to the GPU while the layers before it compute",
+      [&f](const std::string& value) {
+        f.kv_prefetched = one_of<bool>("--kv-offload", value, {{"on", false}, {"prefetch", true}});
+        if (!f.kv_prefetched) f.kv_on_host = false;
+      })
       ->group(kGroup);
   choice(app, "--kv-layers-gpu", "N", "of the layers on GPUs, only the last N keep their cache there", "",
          [&f](const std::string& value) { f.n_kv_layers_gpu = parse_integer("--kv-layers-gpu", value, 0); })
@@ -68,26 +77,32 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
 // A number with no more than `max`, as "0.9" of --gpu-memory-utilization.
 double parse_share(const char* option, const std::string& text, double max) {
   const double value = parse_real(option, text, 0);
-  if (value > max) throw_error(ErrorCode::usage, "%s: %s is too large, it must be %g or less", option, printable(text).c_str(), max);
+  if (value > max)
+    throw_error(ErrorCode::usage, "%s: %s is too large, it must be %g or less", option,
+                printable(text).c_str(), max);
   return value;
 }
 
 void add_stream_options(CLI::App& app, OffloadFlags& f) {
-  bare_choice(app, "--stream-weights", "on|off|auto", "on",
-              "bring the weights that the host holds to the GPU for every step, while the layers before compute "
-              "(default: auto, where it is predicted to be faster)",
-              [&f](const std::string& value) {
-                const OnOffAuto mode = parse_on_off_auto("--stream-weights", value);
-                f.stream = mode == OnOffAuto::on    ? StreamMode::on
-                           : mode == OnOffAuto::off ? StreamMode::off
-                                                    : StreamMode::automatic;
-              })
+  bare_choice(
+      app, "--stream-weights", "on|off|auto", "on",
+      "bring the weights that the host holds to the GPU for every step, while the layers before compute "
+      "(default: auto, where it is predicted to be faster)",
+      [&f](const std::string& value) {
+        const OnOffAuto mode = parse_on_off_auto("--stream-weights", value);
+        f.stream = mode == OnOffAuto::on    ? StreamMode::on
+                   : mode == OnOffAuto::off ? StreamMode::off
+                                            : StreamMode::automatic;
+      })
       ->group(kGroup);
   choice(app, "--gpu-weights-percent", "P", "keep P percent of the weights on GPUs and stream the rest", "",
-         [&f](const std::string& value) { f.gpu_weights_percent = parse_share("--gpu-weights-percent", value, 100); })
+         [&f](const std::string& value) {
+           f.gpu_weights_percent = parse_share("--gpu-weights-percent", value, 100);
+         })
       ->group(kGroup);
-  choice(app, "--cpu-offload-gb", "N", "keep N GiB of the weights in host memory and stream them", "",
-         [&f](const std::string& value) { f.cpu_offload_gib = parse_share("--cpu-offload-gb", value, 1 << 20); })
+  choice(
+      app, "--cpu-offload-gb", "N", "keep N GiB of the weights in host memory and stream them", "",
+      [&f](const std::string& value) { f.cpu_offload_gib = parse_share("--cpu-offload-gb", value, 1 << 20); })
       ->group(kGroup);
 }
 
@@ -100,17 +115,22 @@ void add_budget_options(CLI::App& app, OffloadOptions& o) {
          [&b](const std::string& value) { b.max_ram = parse_bytes("--max-ram", value); })
       ->group(kGroup);
   choice(app, "--gpu-memory-utilization", "X", "share of each GPU's memory that may be in use, as 0.9", "",
-         [&b](const std::string& value) { b.vram_utilization = parse_share("--gpu-memory-utilization", value, 1); })
+         [&b](const std::string& value) {
+           b.vram_utilization = parse_share("--gpu-memory-utilization", value, 1);
+         })
       ->group(kGroup);
-  app.add_flag("--fit,!--no-fit", o.fit,
-               "choose what no option says (layers, experts, cache, micro-batch, streaming) by predicted speed; "
-               "speeds are measured once and remembered (default: on)")
+  app.add_flag(
+         "--fit,!--no-fit", o.fit,
+         "choose what no option says (layers, experts, cache, micro-batch, streaming) by predicted speed; "
+         "speeds are measured once and remembered (default: on)")
       ->group(kGroup);
   app.add_flag("--oom-ladder,!--no-oom-ladder", o.oom_ladder,
-               "when memory runs out, go on with a smaller micro-batch, the KV cache on the host, layers on the host; "
+               "when memory runs out, go on with a smaller micro-batch, the KV cache on the host, layers on "
+               "the host; "
                "without it, that is an error (default: on)")
       ->group(kGroup);
-  app.add_flag("--fit-kv-quant", o.fit_kv_quant, "the choice may be a quantized KV cache, which is not lossless")
+  app.add_flag("--fit-kv-quant", o.fit_kv_quant,
+               "the choice may be a quantized KV cache, which is not lossless")
       ->group(kGroup);
 }
 
@@ -119,17 +139,29 @@ void add_budget_options(CLI::App& app, OffloadOptions& o) {
 size_t parse_bytes(const std::string& option, const std::string& text) {
   const size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::string unit = CLI::detail::to_lower(text.substr(end));
-  static constexpr std::pair<const char*, double> kUnits[] = {
-      {"", 1},         {"b", 1},          {"k", 1024.0},     {"kib", 1024.0},     {"kb", 1e3}, {"m", 1048576.0},
-      {"mib", 1048576.0}, {"mb", 1e6}, {"g", 1073741824.0}, {"gib", 1073741824.0}, {"gb", 1e9}, {"t", 1099511627776.0},
-      {"tib", 1099511627776.0}, {"tb", 1e12}};
+  static constexpr std::pair<const char*, double> kUnits[] = {{"", 1},
+                                                              {"b", 1},
+                                                              {"k", 1024.0},
+                                                              {"kib", 1024.0},
+                                                              {"kb", 1e3},
+                                                              {"m", 1048576.0},
+                                                              {"mib", 1048576.0},
+                                                              {"mb", 1e6},
+                                                              {"g", 1073741824.0},
+                                                              {"gib", 1073741824.0},
+                                                              {"gb", 1e9},
+                                                              {"t", 1099511627776.0},
+                                                              {"tib", 1099511627776.0},
+                                                              {"tb", 1e12}};
   for (const auto& [name, factor] : kUnits) {
     if (unit != name || end == 0) continue;
     const double bytes = parse_real(option, text.substr(0, end), 0) * factor;
-    if (bytes > 1e18) throw_error(ErrorCode::usage, "%s: %s is too large", option.c_str(), printable(text).c_str());
+    if (bytes > 1e18)
+      throw_error(ErrorCode::usage, "%s: %s is too large", option.c_str(), printable(text).c_str());
     return static_cast<size_t>(bytes);
   }
-  throw_error(ErrorCode::usage, "%s: '%s' is not a size like 8GiB or 500MiB", option.c_str(), printable(text).c_str());
+  throw_error(ErrorCode::usage, "%s: '%s' is not a size like 8GiB or 500MiB", option.c_str(),
+              printable(text).c_str());
 }
 
 std::optional<int64_t> parse_gpu_layers(const std::string& text) {

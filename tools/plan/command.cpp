@@ -86,6 +86,7 @@ Machine imagined_machine(const PlanOptions& o) {
   host_only.no_devices = true;
   machine.devices = make_devices(o.threads, host_only);
   machine.rates = rates_of(pointers(machine.devices), RatesCache(RatesCache::usual_path()));
+  if (machine.rates.empty()) return machine;
   DeviceRates gpu;
   if (o.gpu) {
     gpu = o.gpu->rates;
@@ -114,6 +115,9 @@ Machine machine_of(const PlanOptions& o) {
     if (o.vram_bw || o.pcie_bw) throw_error(ErrorCode::usage, "--vram-bw and --pcie-bw need --vram or --gpu");
     machine.devices = make_devices(o.threads, o.offload);
     machine.rates = rates_of(pointers(machine.devices), RatesCache(RatesCache::usual_path()));
+  }
+  if (machine.rates.size() != machine.devices.size()) {
+    throw_error(ErrorCode::out_of_memory, "there is no memory to measure speeds with");
   }
   if (o.ram_bw) machine.rates[0].read_bytes_per_s = *o.ram_bw;
   return machine;

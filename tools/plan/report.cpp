@@ -62,7 +62,10 @@ std::string plans_text(const PlanReport& r) {
     for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
     text += format("%-3zu %-9s %-12lld %-6s %-6s %-9s %6lld %12s %12s %12.1f %12.1f\n", i + 1,
                    gpu ? layers_text(r, c).c_str() : "-", static_cast<long long>(c.n_cpu_moe),
-                   !gpu || c.kv_on_host ? "CPU" : "GPU", std::string(dtype_name(p.shape.k_dtype)).c_str(),
+                   !gpu || c.kv_on_host ? "CPU"
+                   : c.kv_prefetched    ? "CPU>"
+                                        : "GPU",
+                   std::string(dtype_name(p.shape.k_dtype)).c_str(),
                    std::string(streaming_name(c.streaming)).c_str(), static_cast<long long>(p.shape.n_ubatch),
                    size_text(vram).c_str(), size_text(r.plan_bytes[i][0]).c_str(),
                    p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
@@ -159,6 +162,7 @@ std::string plan_json(const PlanReport& r) {
     page["plans"].push_back({{"n_gpu_layers", p.fit.choice.n_gpu_layers},
                              {"n_cpu_moe", p.fit.choice.n_cpu_moe},
                              {"kv_on_host", p.fit.choice.kv_on_host},
+                             {"kv_prefetched", p.fit.choice.kv_prefetched},
                              {"streaming", streaming_name(p.fit.choice.streaming)},
                              {"n_ubatch", p.shape.n_ubatch},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},

@@ -1,0 +1,163 @@
+// Caches in host memory that are brought to a simulated device for every step: the logits are the CPU's bit
+// for bit with every cache type, together with streamed weights and without; the bytes are those planned;
+// failures are clean.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "support/gguf_bytes.h"
+#include "support/sim_device.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kLayers = 5;
+
+class KvPrefetch : public testing::Test {
+ protected:
+  void SetUp() override {
+    host_ = cpu::make_cpu_device({1, 1});
+    test::TinyShape shape;
+    shape.n_layer = kLayers;
+    shape.n_head = 2;  // heads of 32: whole blocks of the quantized cache types
+    const std::string path = directory_.path("tiny.gguf");
+    test::tiny_llama(shape, 9).write(path);
+    model_ = Model::load(path);
+  }
+
+  SessionOptions options(const OffloadFlags& flags, DType cache = DType::F16) const {
+    SessionOptions o;
+    o.n_ubatch = 16;
+    o.k_dtype = o.v_dtype = cache;
+    o.offload = flags;
+    o.oom_ladder = false;
+    return o;
+  }
+
+  static OffloadFlags prefetched(int64_t n_gpu_layers, StreamMode stream = StreamMode::off) {
+    OffloadFlags flags;
+    flags.n_gpu_layers = n_gpu_layers;
+    flags.kv_prefetched = true;
+    flags.stream = stream;
+    return flags;
+  }
+
+  // After a prompt, some decoded tokens, and a second prompt over part of what was there.
+  static std::vector<float> logits(Session& session) {
+    std::vector<float> all;
+    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < 71; ++i) prompt.push_back(3 + i * 7 % 290);
+    add(session.append(prompt));
+    for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
+    session.truncate(40);
+    add(session.append(std::span(prompt).first(19)));
+    return all;
+  }
+
+  std::vector<float> cpu_logits(DType cache) {
+    Session session(*model_, {host_.get()}, options({}, cache));
+    return logits(session);
+  }
+
+  test::TempDir directory_;
+  std::unique_ptr<Device> host_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_F(KvPrefetch, EveryModeAndCacheTypeGivesTheLogitsOfTheCpu) {
+  test::SimDevice sim({.copy_bytes_per_s = 3e8});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  for (DType cache : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0}) {
+    const std::vector<float> expected = cpu_logits(cache);
+    for (StreamMode stream : {StreamMode::off, StreamMode::on}) {
+      for (int64_t n_gpu_layers : {1, 3, 6}) {
+        SCOPED_TRACE(std::string(dtype_name(cache)) + " -ngl " + std::to_string(n_gpu_layers) +
+                     (stream == StreamMode::on ? " streamed" : ""));
+        Session s(*model_, devices, options(prefetched(n_gpu_layers, stream), cache));
+        EXPECT_EQ(logits(s), expected);
+        EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
+        EXPECT_EQ(s.placement().bytes.devices[1].kv, 0u);
+      }
+    }
+  }
+}
+
+TEST_F(KvPrefetch, TwoDevices) {
+  test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 3e8}),
+      sim1({.name = "SIM1", .copy_bytes_per_s = 3e8});
+  Session s(*model_, {host_.get(), &sim0, &sim1}, options(prefetched(6)));
+  EXPECT_EQ(logits(s), cpu_logits(DType::F16));
+  EXPECT_GT(sim0.fetched_bytes(), 0u);
+  EXPECT_GT(sim1.fetched_bytes(), 0u);
+}
+
+TEST_F(KvPrefetch, BytesAreThosePlanned) {
+  test::SimDevice sim({});
+  Session s(*model_, {host_.get(), &sim}, options(prefetched(6)));
+  logits(s);
+  const Footprint& planned = s.placement().bytes;
+  EXPECT_EQ(sim.peak_bytes(), planned.devices[1].total());
+  EXPECT_EQ(s.executor().slot_bytes(1), planned.devices[1].staging);
+  const uint64_t fetched = sim.fetched_bytes(), copied = sim.copied_bytes();
+  const int32_t id = 9;
+  s.append(std::span(&id, 1));
+  const auto n_blocks = static_cast<uint64_t>((s.n_past() + 31) / 32);
+  const BusBytes& bus = planned.per_token;
+  EXPECT_EQ(sim.fetched_bytes() - fetched, n_blocks * bus.kv_in_per_block);
+  EXPECT_EQ(sim.copied_bytes() - copied, n_blocks * (bus.kv_in_per_block + bus.inputs_per_block) +
+                                             bus.kv_out + bus.activations + bus.logits + bus.inputs);
+}
+
+TEST_F(KvPrefetch, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
+  const auto run = [&](test::SimDevice& sim) {
+    Session s(*model_, {host_.get(), &sim}, options(prefetched(4)));
+    logits(s);
+  };
+  test::SimDevice works({});
+  run(works);
+  for (int64_t i = 0; i < works.n_allocs(); ++i) {
+    test::SimDevice sim({.fail_alloc = i});
+    EXPECT_THROW(run(sim), Error) << "allocation " << i;
+    EXPECT_EQ(sim.used_bytes(), 0u);
+  }
+  for (int64_t i = 0; i < works.n_copies(); i += 3) {
+    test::SimDevice sim({.fail_copy = i});
+    EXPECT_THROW(run(sim), Error) << "copy " << i;
+  }
+}
+
+TEST_F(KvPrefetch, BringingHidesBehindComputing) {
+  // A layer computes as long as its cache takes to come, so a step takes as long as the layers, and one more.
+  constexpr double kLayerS = 1e-3;
+  const auto seconds = [&](double bus_bytes_per_s) {
+    test::SimDevice sim({.times = {.bus_bytes_per_s = bus_bytes_per_s,
+                                   .run_s = [&](const Segment& segment, const StepShape&) {
+                                     double sum = 0;
+                                     for (int32_t i : segment.nodes) {
+                                       const Op& op = segment.graph->nodes[static_cast<size_t>(i)].op;
+                                       sum += std::holds_alternative<GluOp>(op) ? kLayerS : 0;
+                                     }
+                                     return sum;
+                                   }}});
+    Session s(*model_, {host_.get(), &sim}, options(prefetched(6)));
+    logits(s);
+    const double before = sim.host_s();
+    const int32_t id = 9;
+    s.append(std::span(&id, 1));
+    return sim.host_s() - before;
+  };
+  Session sizes(*model_, {host_.get()}, options({}));
+  const double layer_bytes =
+      2 * 2 * 2 * 32 * 32 * 2;  // two blocks of keys and values, two heads of 32 halves
+  const double fast = seconds(0), even = seconds(layer_bytes / kLayerS);
+  EXPECT_NEAR(fast, kLayers * kLayerS, 1e-9);
+  EXPECT_LE(even, 1.1 * (kLayers + 1) * kLayerS + kLayers * kLayerS / 2);  // and half a cache back, in line
+  EXPECT_GT(even, fast);
+}
+
+}  // namespace
+}  // namespace tandem
