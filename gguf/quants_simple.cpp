@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "gguf/blocks.h"
+#include "gguf/lanes.h"
 #include "gguf/quants_fit.h"
 #include "gguf/quants_impl.h"
 
@@ -199,17 +200,27 @@ void dequantize_q8_0(const void* src, float* dst, int64_t n) {
   }
 }
 
-// At 8 bits there is nothing to win by a search: importance is not used.
-void quantize_q8_0(const float* src, void* dst, int64_t n, const float*) {
+// At 8 bits there is nothing to win by a search: importance is not used. Ties are rounded away from zero.
+TANDEM_LANES_FN void quantize_q8_0(const float* src, void* dst, int64_t n, const float*) {
   auto* blocks = static_cast<BlockQ8_0*>(dst);
+  const Lanes zero{}, most = splat(127.0f);
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
-    const float d = std::fabs(signed_max(src, QK)) / 127.0f;
-    const float id = inverse(d);
-    for (int j = 0; j < QK; ++j) {
-      const float v = src[j] * id;
-      const auto whole = static_cast<float>(truncate_to(std::fabs(v), 127));
-      const int magnitude = truncate_to(whole + (std::fabs(v) - whole >= 0.5f), 127);  // ties away from zero
-      blocks[b].qs[j] = static_cast<int8_t>(v < 0.0f ? -magnitude : magnitude);
+    const Lanes x[2] = {load(src), load(src + kLanes)};
+    Lanes largest = zero;
+    for (const Lanes& half : x) largest = magnitude(half) > largest ? magnitude(half) : largest;
+    float max = 0.0f;
+    for (int l = 0; l < kLanes; ++l) max = largest[l] > max ? largest[l] : max;
+    const float d = max / 127.0f, id = inverse(d);
+    for (int h = 0; h < 2; ++h) {
+      const Lanes v = x[h] * id;
+      Lanes size = magnitude(v);
+      size = size > zero ? size : zero;  // NaN gives 0
+      size = size < most ? size : most;
+      const Lanes whole = __builtin_convertvector(__builtin_convertvector(size, IntLanes), Lanes);
+      size = size - whole >= 0.5f ? whole + 1.0f : whole;
+      const Lanes rounded = v < zero ? -size : size;
+      const ByteLanes bytes = __builtin_convertvector(__builtin_convertvector(rounded, IntLanes), ByteLanes);
+      std::memcpy(blocks[b].qs + h * kLanes, &bytes, sizeof bytes);
     }
     blocks[b].d = to_scale(d);
   }

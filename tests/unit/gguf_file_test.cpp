@@ -233,7 +233,8 @@ TEST(GgufWriter, LeavesNothingBehindWhenNotFinished) {
     GgufWriter writer(path);
     writer.add_tensor("a", DType::F32, std::vector<int64_t>{4});
     writer.begin_tensor("a");
-    EXPECT_EQ(n_files(directory), 2u);
+    EXPECT_LE(n_files(directory), 2u);  // the temporary may have no name
+    EXPECT_EQ(file_bytes(path), "what was there before");
   }
   EXPECT_EQ(n_files(directory), 1u);
   EXPECT_EQ(file_bytes(path), "what was there before");
