@@ -31,7 +31,7 @@ class Terminal {
   // the text, are in seen() and not looked at again.
   bool wait_for(const std::string& text, int timeout_ms = 60000);
   const std::string& seen() const { return seen_; }
-  // What came and was not waited for, `ms` after the last of it.
+  // What came and was not waited for, `ms` after the last of it; what never ends is cut after ten times that.
   std::string rest(int ms = 300);
   // Reads on until the program ends: its exit code, or 128 + signal; -1 when it does not end.
   int wait_for_exit(int timeout_ms = 60000);
