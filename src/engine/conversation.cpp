@@ -33,8 +33,8 @@ Json as_json(const std::vector<ChatMessage>& messages) {
 
 size_t common_prefix(std::string_view a, std::string_view b) {
   const size_t n = std::min(a.size(), b.size());
-  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first -
-                             a.begin());
+  return static_cast<size_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin());
 }
 
 // The spans before byte `end`, the last one cut there.
@@ -71,9 +71,10 @@ void Conversation::set_system(const std::string& text) {
   if (!text.empty()) {
     const size_t n = render({{"system", text}, {"user", "."}}).ids.size();
     if (static_cast<int64_t>(n) >= session_.n_ctx()) {
-      throw_error(ErrorCode::usage,
-                  "the system prompt with a message has %zu tokens and the context holds %lld: -c makes it larger", n,
-                  static_cast<long long>(session_.n_ctx()));
+      throw_error(
+          ErrorCode::usage,
+          "the system prompt with a message has %zu tokens and the context holds %lld: -c makes it larger", n,
+          static_cast<long long>(session_.n_ctx()));
     }
   }
   if (n_system() == 1) messages_.erase(messages_.begin());
@@ -139,7 +140,8 @@ Conversation::Prompt Conversation::keep_common(const MarkedPrompt& marked) const
   const auto ids = vocab.tokenize(std::string_view(text).substr(done), how);
   for (const TokenCut& cut : cuts) kept.cuts.push_back({kept.ids.size() + cut.n_tokens, done + cut.n_bytes});
   kept.ids.insert(kept.ids.end(), ids.begin(), ids.end());
-  if (kept.cuts.empty() || kept.cuts.back().n_bytes < text.size()) kept.cuts.push_back({kept.ids.size(), text.size()});
+  if (kept.cuts.empty() || kept.cuts.back().n_bytes < text.size())
+    kept.cuts.push_back({kept.ids.size(), text.size()});
   return kept;
 }
 
@@ -163,8 +165,10 @@ Conversation::Prompt Conversation::fitting_prompt() {
   }
   if (prompt.ids.size() < n_ctx) return prompt;
   n_left_out_ = n_left_out_before;
-  throw_error(ErrorCode::usage, "the context is full: the conversation has %zu tokens and there is room for %zu (%s-c)",
-              n_needed, n_ctx, options_.context_shift ? "" : "--context-shift leaves old turns out; or a larger ");
+  throw_error(ErrorCode::usage,
+              "the context is full: the conversation has %zu tokens and there is room for %zu (%s-c)",
+              n_needed, n_ctx,
+              options_.context_shift ? "" : "--context-shift leaves old turns out; or a larger ");
 }
 
 // Tokens that a shift in the middle of an answer keeps: all before the first message of the user.
@@ -184,11 +188,12 @@ int64_t Conversation::n_keep(const Prompt& prompt) const {
   return static_cast<int64_t>(n);
 }
 
-// A sampler that has seen what the session holds. With a seed every answer has numbers of its own, and the same ones
-// when the conversation is repeated.
+// A sampler that has seen what the session holds. With a seed every answer has numbers of its own, and the
+// same ones when the conversation is repeated.
 Sampler Conversation::make_sampler(const Prompt& prompt, int64_t n_common) const {
   SamplerParams params = options_.sampling;
-  if (params.seed >= 0) params.seed = static_cast<int64_t>((static_cast<uint64_t>(params.seed) + n_answers_) & INT64_MAX);
+  if (params.seed >= 0)
+    params.seed = static_cast<int64_t>((static_cast<uint64_t>(params.seed) + n_answers_) & INT64_MAX);
   Sampler sampler(params, sampler_model(session_));
   for (int64_t i = 0; i < n_common; ++i) sampler.accept(prompt.ids[static_cast<size_t>(i)]);
   return sampler;
@@ -233,7 +238,8 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   const std::span<const int32_t> held = session_.tokens();
   const auto n_held = static_cast<int64_t>(
       std::mismatch(held.begin(), held.end(), prompt.ids.begin(), prompt.ids.end()).first - held.begin());
-  result.n_reused = std::min(n_held, static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
+  result.n_reused =
+      std::min(n_held, static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
   Sampler sampler = make_sampler(prompt, result.n_reused);
   GenerateOptions how;
   how.n_predict = options_.n_predict;
@@ -244,7 +250,8 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
 
   track_ = {std::move(prompt), {}, {}};
   session_.truncate(result.n_reused);
-  const std::span<const int32_t> rest = std::span(track_.prompt.ids).subspan(static_cast<size_t>(result.n_reused));
+  const std::span<const int32_t> rest =
+      std::span(track_.prompt.ids).subspan(static_cast<size_t>(result.n_reused));
   ++n_answers_;
   result.message.role = "assistant";
   ReasoningSplitter splitter(track_.prompt.text, [&](AnswerPart part, std::string_view text) {
@@ -267,7 +274,9 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   };
   inner.interrupted = callbacks.interrupted;
   if (callbacks.prompt_progress) {
-    inner.prompt_progress = [&](int64_t n) { callbacks.prompt_progress(n, static_cast<int64_t>(rest.size())); };
+    inner.prompt_progress = [&](int64_t n) {
+      callbacks.prompt_progress(n, static_cast<int64_t>(rest.size()));
+    };
   }
   result.stats = generate(session_, sampler, rest, how, inner);
   splitter.finish();

@@ -1,13 +1,13 @@
-// Conversation: turns between a user and a model. It owns the transcript; the session it talks through keeps what was
-// computed, and only what is new since the last turn is computed again.
+// Conversation: turns between a user and a model. It owns the transcript; the session it talks through keeps
+// what was computed, and only what is new since the last turn is computed again.
 //
-// Before each answer the chat template renders the transcript. As far as that text is the one of the turn before (the
-// answer as it was generated included), its tokens are kept, and the session with them. Text of messages never becomes
-// a control token, whatever is typed.
+// Before each answer the chat template renders the transcript. As far as that text is the one of the turn
+// before (the answer as it was generated included), its tokens are kept, and the session with them. Text of
+// messages never becomes a control token, whatever is typed.
 //
-// One thread; session and template outlive it. Members that throw leave transcript and session fit for use. Errors:
-// what the template, Session, Sampler and SessionFile throw, and Error(usage) for text that is not UTF-8 or does not
-// fit the context.
+// One thread; session and template outlive it. Members that throw leave transcript and session fit for use.
+// Errors: what the template, Session, Sampler and SessionFile throw, and Error(usage) for text that is not
+// UTF-8 or does not fit the context.
 #pragma once
 
 #include <functional>
@@ -30,24 +30,24 @@ struct ChatMessage {
 
 struct ConversationOptions {
   SamplerParams sampling;
-  int64_t n_predict = -1;          // tokens of an answer; -1: no limit
-  bool context_shift = false;      // a full context: the oldest turns are left out; else an error
-  bool think = true;               // false: tells templates that know of it (enable_thinking)
-  std::vector<std::string> stop;   // an answer ends after one of these
+  int64_t n_predict = -1;         // tokens of an answer; -1: no limit
+  bool context_shift = false;     // a full context: the oldest turns are left out; else an error
+  bool think = true;              // false: tells templates that know of it (enable_thinking)
+  std::vector<std::string> stop;  // an answer ends after one of these
 };
 
 struct AnswerCallbacks {
-  std::function<void(AnswerPart part, std::string_view text)> text;        // whole characters, as they come
-  std::function<void(int64_t n_done, int64_t n_prompt)> prompt_progress;   // of the tokens that are new
-  std::function<bool()> interrupted;                                       // true: finish the token and stop
+  std::function<void(AnswerPart part, std::string_view text)> text;       // whole characters, as they come
+  std::function<void(int64_t n_done, int64_t n_prompt)> prompt_progress;  // of the tokens that are new
+  std::function<bool()> interrupted;                                      // true: finish the token and stop
 };
 
 struct Answer {
   ChatMessage message;
-  GenerateStats stats;        // n_prompt: tokens that were new
-  int64_t n_reused = 0;       // tokens of the prompt that were computed already
-  int64_t n_left_out = 0;     // messages that a full context leaves out from now on, all told
-  bool kept = true;           // false: stopped before it began; the user's message is taken back
+  GenerateStats stats;     // n_prompt: tokens that were new
+  int64_t n_reused = 0;    // tokens of the prompt that were computed already
+  int64_t n_left_out = 0;  // messages that a full context leaves out from now on, all told
+  bool kept = true;        // false: stopped before it began; the user's message is taken back
 };
 
 class Conversation {
@@ -58,8 +58,8 @@ class Conversation {
   const std::vector<ChatMessage>& messages() const { return messages_; }
   const Session& session() const { return session_; }
 
-  // The system prompt, "" for none. Refused, with the one before kept, when the template knows no such role or the
-  // context has no room for it.
+  // The system prompt, "" for none. Refused, with the one before kept, when the template knows no such role
+  // or the context has no room for it.
   void set_system(const std::string& text);
   std::string_view system() const;
 
@@ -68,7 +68,8 @@ class Conversation {
   // Another answer to the last message of the user. There is one: can_regenerate().
   Answer regenerate(const AnswerCallbacks& callbacks);
   bool can_regenerate() const { return !messages_.empty() && messages_.back().role == "assistant"; }
-  // Takes the last message of the user and the answer back and returns that message; nothing when there is none.
+  // Takes the last message of the user and the answer back and returns that message; nothing when there is
+  // none.
   std::optional<std::string> undo();
   // Forgets all but the system prompt.
   void clear();
@@ -80,14 +81,14 @@ class Conversation {
   // A prompt as text and as tokens, and where the two can be cut.
   struct Prompt {
     std::string text;
-    std::vector<TextSpan> user;   // of text: what came from messages
+    std::vector<TextSpan> user;  // of text: what came from messages
     std::vector<int32_t> ids;
-    std::vector<TokenCut> cuts;   // ascending
+    std::vector<TokenCut> cuts;  // ascending
   };
   // What the session was last given: a prompt, and behind it an answer.
   struct Track {
     Prompt prompt;
-    std::string answer;           // its text, control tokens shown
+    std::string answer;  // its text, control tokens shown
     std::vector<int32_t> answer_ids;
   };
 

@@ -39,19 +39,16 @@ std::string Conversation::transcript() const {
   for (const ChatMessage& m : messages_) messages.push_back(message_json(m));
   for (const TextSpan& s : track_.prompt.user) user.push_back({s.begin, s.end});
   for (const TokenCut& c : track_.prompt.cuts) cuts.push_back({c.n_tokens, c.n_bytes});
-  const Json all = {{"messages", messages},
-                    {"n_left_out", n_left_out_},
-                    {"n_answers", n_answers_},
-                    {"prompt", track_.prompt.text},
-                    {"prompt_user", user},
-                    {"prompt_ids", track_.prompt.ids},
-                    {"prompt_cuts", cuts},
-                    {"answer", track_.answer},
-                    {"answer_ids", track_.answer_ids}};
+  const Json all = {
+      {"messages", messages},         {"n_left_out", n_left_out_}, {"n_answers", n_answers_},
+      {"prompt", track_.prompt.text}, {"prompt_user", user},       {"prompt_ids", track_.prompt.ids},
+      {"prompt_cuts", cuts},          {"answer", track_.answer},   {"answer_ids", track_.answer_ids}};
   return all.dump();
 }
 
-void Conversation::save(const std::string& path) const { save_session(session_, path, transcript()); }
+void Conversation::save(const std::string& path) const {
+  save_session(session_, path, transcript());
+}
 
 void Conversation::load(const std::string& path) {
   const SessionFile file(path, session_);
@@ -86,9 +83,11 @@ void Conversation::load(const std::string& path) {
     const auto n_turns = messages.size() - (messages.empty() || messages[0].role != "system" ? 0 : 1);
     check_prompt(n_left_out % 2 == 0 && n_left_out <= n_turns && n_turns % 2 == 0);
     for (const int32_t id : prompt.ids) check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
-    for (const int32_t id : track.answer_ids) check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
+    for (const int32_t id : track.answer_ids)
+      check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
   } catch (const std::exception& e) {
-    throw_error(ErrorCode::bad_file, "%s: the transcript is damaged: %s", path.c_str(), printable(e.what(), 200).c_str());
+    throw_error(ErrorCode::bad_file, "%s: the transcript is damaged: %s", path.c_str(),
+                printable(e.what(), 200).c_str());
   }
   file.restore(session_, file.tokens().size());
   messages_ = std::move(messages);

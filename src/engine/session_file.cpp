@@ -28,7 +28,8 @@ class Hash {
     add(std::as_bytes(std::span(text)));
   }
   std::string text() const {
-    return format("%016llx%016llx", static_cast<unsigned long long>(high_), static_cast<unsigned long long>(low_));
+    return format("%016llx%016llx", static_cast<unsigned long long>(high_),
+                  static_cast<unsigned long long>(low_));
   }
 
  private:
@@ -103,7 +104,8 @@ void save_session(const Session& session, const std::string& path, std::string_v
     }
   };
   for_each_tensor([&](size_t layer, KvHalf half) {
-    const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv, session.n_past()};
+    const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv,
+                            session.n_past()};
     writer.add_tensor(tensor_name(layer, half), dtype_of(config, half), dims);
   });
   std::vector<std::byte> rows;
@@ -140,15 +142,16 @@ void SessionFile::check_kind(const Session& session) const {
   }
   const auto version = m.get<uint32_t>("session.version");
   if (version != kVersion) {
-    throw_error(ErrorCode::bad_file, "%s: a saved session of version %u, and this program reads version %u", path,
-                version, kVersion);
+    throw_error(ErrorCode::bad_file, "%s: a saved session of version %u, and this program reads version %u",
+                path, version, kVersion);
   }
   if (m.get<std::string>("session.fingerprint") != fingerprint(session.model())) {
-    throw_error(ErrorCode::bad_file,
-                "%s: saved with another model, '%s'; this one is '%s' (a file that differs in metadata or weights "
-                "is another model)",
-                path, printable(m.get<std::string>("session.model")).c_str(),
-                printable(model_name(session.model())).c_str());
+    throw_error(
+        ErrorCode::bad_file,
+        "%s: saved with another model, '%s'; this one is '%s' (a file that differs in metadata or weights "
+        "is another model)",
+        path, printable(m.get<std::string>("session.model")).c_str(),
+        printable(model_name(session.model())).c_str());
   }
 }
 
@@ -164,7 +167,8 @@ void SessionFile::check_tensors(const Session& session) const {
       if (std::equal(dims, dims + 4, t.dims)) continue;
       throw_error(ErrorCode::bad_file, "%s: tensor %s: found the shape %s, needed [%lld, %lld, %lld]",
                   file_.path().c_str(), std::string(t.name).c_str(), t.shape_text().c_str(),
-                  static_cast<long long>(dims[0]), static_cast<long long>(dims[1]), static_cast<long long>(dims[2]));
+                  static_cast<long long>(dims[0]), static_cast<long long>(dims[1]),
+                  static_cast<long long>(dims[2]));
     }
   }
 }
@@ -172,27 +176,29 @@ void SessionFile::check_tensors(const Session& session) const {
 void SessionFile::restore(Session& session, size_t n_tokens) const {
   TANDEM_CHECK(n_tokens <= tokens_.size());
   if (static_cast<int64_t>(n_tokens) > session.n_ctx()) {
-    throw_error(ErrorCode::usage, "%s: holds %zu tokens, and the context only %lld (-c %zu or more makes room)",
+    throw_error(ErrorCode::usage,
+                "%s: holds %zu tokens, and the context only %lld (-c %zu or more makes room)",
                 file_.path().c_str(), n_tokens, static_cast<long long>(session.n_ctx()), n_tokens);
   }
   const KvConfig& config = session.kv_config();
   std::vector<std::byte> converted;
   std::vector<float> floats;
-  session.restore(std::span(tokens_).first(n_tokens), [&](size_t layer, KvHalf half) -> std::span<const std::byte> {
-    const TensorInfo& t = file_.tensor(tensor_name(layer, half));
-    const DType wanted = dtype_of(config, half);
-    const int64_t head_dim = t.dims[0];
-    const size_t n_rows = n_tokens * static_cast<size_t>(t.dims[1]);
-    const size_t from_bytes = row_bytes(t.dtype, head_dim), to_bytes = row_bytes(wanted, head_dim);
-    if (t.dtype == wanted) return {t.data, n_rows * from_bytes};
-    converted.resize(n_rows * to_bytes);
-    floats.resize(static_cast<size_t>(head_dim));
-    for (size_t row = 0; row < n_rows; ++row) {
-      dequantize_row(t.dtype, t.data + row * from_bytes, floats.data(), head_dim);
-      quantize_row(wanted, floats.data(), converted.data() + row * to_bytes, head_dim);
-    }
-    return converted;
-  });
+  session.restore(
+      std::span(tokens_).first(n_tokens), [&](size_t layer, KvHalf half) -> std::span<const std::byte> {
+        const TensorInfo& t = file_.tensor(tensor_name(layer, half));
+        const DType wanted = dtype_of(config, half);
+        const int64_t head_dim = t.dims[0];
+        const size_t n_rows = n_tokens * static_cast<size_t>(t.dims[1]);
+        const size_t from_bytes = row_bytes(t.dtype, head_dim), to_bytes = row_bytes(wanted, head_dim);
+        if (t.dtype == wanted) return {t.data, n_rows * from_bytes};
+        converted.resize(n_rows * to_bytes);
+        floats.resize(static_cast<size_t>(head_dim));
+        for (size_t row = 0; row < n_rows; ++row) {
+          dequantize_row(t.dtype, t.data + row * from_bytes, floats.data(), head_dim);
+          quantize_row(wanted, floats.data(), converted.data() + row * to_bytes, head_dim);
+        }
+        return converted;
+      });
 }
 
 }  // namespace tandem

@@ -1,7 +1,8 @@
-// A saved session: the tokens that a session has seen, what is cached for them, and a transcript. `tandem chat` saves
-// conversations with it and `tandem run --prompt-cache` prompts.
+// A saved session: the tokens that a session has seen, what is cached for them, and a transcript. `tandem
+// chat` saves conversations with it and `tandem run --prompt-cache` prompts.
 //
-// The file is a GGUF file of its own kind, so it is read with the same care as a model and `tandem inspect` shows it:
+// The file is a GGUF file of its own kind, so it is read with the same care as a model and `tandem inspect`
+// shows it:
 //
 //   general.architecture    "tandem-session"
 //   session.version         u32, 1
@@ -11,10 +12,10 @@
 //   session.transcript      JSON of the caller's, or ""
 //   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache
 //
-// The cache is laid out token after token, so it loads into any placement, block size or thread count; into a cache of
-// another dtype it is converted. Files are written beside their final name and renamed, so a name never holds half a
-// session. Reading validates all before a session is touched. Throws Error(bad_file | io), and Error(usage) when the
-// context is too small.
+// The cache is laid out token after token, so it loads into any placement, block size or thread count; into a
+// cache of another dtype it is converted. Files are written beside their final name and renamed, so a name
+// never holds half a session. Reading validates all before a session is touched. Throws Error(bad_file | io),
+// and Error(usage) when the context is too small.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,8 @@ struct BlockLayout {
   size_t n_block() const { return n_row * n_head * block_size; }
   DevicePtr block(int32_t index) const { return pool + static_cast<size_t>(index) * n_block(); }
 
-  // Calls fn(offset in the block, offset in the tokens' rows) for every row of the block's first n_tokens tokens.
+  // Calls fn(offset in the block, offset in the tokens' rows) for every row of the block's first n_tokens
+  // tokens.
   template <class Fn>
   void for_each_row(size_t n_tokens, Fn&& fn) const {
     for (size_t head = 0; head < n_head; ++head) {
@@ -52,8 +53,8 @@ size_t kv_token_bytes(const KvLayer& layer, KvHalf half) {
   return layout.n_row * layout.n_head;
 }
 
-void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks, int64_t n_tokens,
-                  std::byte* rows) {
+void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
+                  int64_t n_tokens, std::byte* rows) {
   const BlockLayout layout(layer, half);
   std::vector<std::byte> staging(layout.n_block());
   for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {

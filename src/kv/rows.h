@@ -1,5 +1,6 @@
-// The cached keys or values of a sequence as plain rows, [n_tokens, n_head_kv] rows of row_bytes(dtype, head_dim), the
-// same whatever device holds the blocks and wherever in the pool they lie. For saving a cache and reading it again.
+// The cached keys or values of a sequence as plain rows, [n_tokens, n_head_kv] rows of row_bytes(dtype,
+// head_dim), the same whatever device holds the blocks and wherever in the pool they lie. For saving a cache
+// and reading it again.
 //
 // The caller waits for runs that write the cache before it reads. Throws what the device's copies throw.
 #pragma once
@@ -18,8 +19,8 @@ enum class KvHalf { keys, values };
 size_t kv_token_bytes(const KvLayer& layer, KvHalf half);
 
 // Positions 0 .. n_tokens - 1 of the sequence in `blocks`, to and from `rows` [n_tokens, n_head_kv, row].
-void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks, int64_t n_tokens,
-                  std::byte* rows);
+void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
+                  int64_t n_tokens, std::byte* rows);
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows);
 

@@ -81,7 +81,9 @@ constexpr BuiltinTemplate kTemplates[] = {{"chatml", kChatml},   {"llama3", kLla
 
 }  // namespace
 
-std::span<const BuiltinTemplate> builtin_templates() { return kTemplates; }
+std::span<const BuiltinTemplate> builtin_templates() {
+  return kTemplates;
+}
 
 const BuiltinTemplate* find_builtin_template(std::string_view name) {
   for (const BuiltinTemplate& t : kTemplates) {

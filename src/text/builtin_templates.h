@@ -1,5 +1,5 @@
-// Chat templates by name, for models whose file has none: `--chat-template llama3`. They turn a conversation into the
-// prompt that the models of that family were trained with; tools are not among what they know.
+// Chat templates by name, for models whose file has none: `--chat-template llama3`. They turn a conversation
+// into the prompt that the models of that family were trained with; tools are not among what they know.
 #pragma once
 
 #include <span>

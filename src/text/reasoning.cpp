@@ -53,8 +53,7 @@ bool ReasoningSplitter::is_mark(std::string_view token_text) {
 
 void ReasoningSplitter::add(std::string_view text) {
   pending_ += text;
-  while (take_mark()) {
-  }
+  while (take_mark()) {}
   const size_t n_ready = pending_.size() - held_back();
   emit(std::string_view(pending_).substr(0, n_ready));
   pending_.erase(0, n_ready);

@@ -1,6 +1,6 @@
-// ReasoningSplitter: tells what a model thinks from what it says, as the text comes. Thinking stands between marks that
-// the model was trained to write: <think> </think>, [THINK] [/THINK], or the channels of gpt-oss. Marks are taken out,
-// however the pieces cut them, and so is the white space around what they enclose.
+// ReasoningSplitter: tells what a model thinks from what it says, as the text comes. Thinking stands between
+// marks that the model was trained to write: <think> </think>, [THINK] [/THINK], or the channels of gpt-oss.
+// Marks are taken out, however the pieces cut them, and so is the white space around what they enclose.
 //
 // One answer, one thread.
 #pragma once

@@ -36,10 +36,12 @@ class ChatTerminal : public testing::Test {
     model.write(path_);
   }
 
-  std::unique_ptr<Terminal> start(const std::vector<std::string>& arguments = {}, TerminalOptions options = {}) {
+  std::unique_ptr<Terminal> start(const std::vector<std::string>& arguments = {},
+                                  TerminalOptions options = {}) {
     std::vector<std::string> argv = {test::binary_path(), "chat", "-m", path_, "-s", "1", "-t", "1"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
-    std::vector<std::string> environment = {"TERM=xterm", "XDG_STATE_HOME=" + directory_.path("state"), "NO_COLOR"};
+    std::vector<std::string> environment = {"TERM=xterm", "XDG_STATE_HOME=" + directory_.path("state"),
+                                            "NO_COLOR"};
     environment.insert(environment.end(), options.environment.begin(), options.environment.end());
     options.environment = environment;
     return std::make_unique<Terminal>(argv, options);
@@ -88,7 +90,8 @@ TEST_F(ChatTerminal, Utf8AndWideCharactersAreWholeOnes) {
     const auto t = start({"-n", "1"}, with({locale}));
     ASSERT_TRUE(t->wait_for(kReady));
     // The character before the cursor is deleted, not a byte of it.
-    t->type("gr\xc3\xbc\xc3\x9f \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80\x7f!" + kLeft + kLeft + kLeft + "\x7f" + kEnter);
+    t->type("gr\xc3\xbc\xc3\x9f \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80\x7f!" + kLeft + kLeft + kLeft +
+            "\x7f" + kEnter);
     ASSERT_TRUE(t->wait_for("answer 1 tokens")) << t->seen();
     EXPECT_EQ(said(*t), "gr\xc3\xbc\xc3\x9f \xe5\xa5\xbd !") << locale;
   }
@@ -187,7 +190,7 @@ TEST_F(ChatTerminal, CtrlCStopsTheAnswerAndKeepsWhatWasSaid) {
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("go on" + kEnter);
   ASSERT_TRUE(t->wait_for("\n"));
-  t->rest(30);
+  ASSERT_TRUE(t->wait_for("e"));  // of the answer
   t->type(kCtrlC);
   ASSERT_TRUE(t->wait_for("(stopped: interrupted)")) << t->seen().substr(0, 2000);
   ASSERT_TRUE(t->wait_for(kReady));
@@ -215,6 +218,49 @@ TEST_F(ChatTerminal, CtrlCWhileALongPromptIsRead) {
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("/exit" + kEnter);
   EXPECT_EQ(t->wait_for_exit(), 0);
+}
+
+// Work that takes long between two looks at the keyboard is left at once by a second Ctrl-C, and the terminal
+// is as it was.
+TEST_F(ChatTerminal, ASecondCtrlCLeavesAtOnce) {
+  std::ofstream(directory_.path("long.txt")) << std::string(30000, 'x');
+  const auto t = start({"-n", "1", "-c", "40000", "-b", "16384", "-ub", "16384"});
+  ASSERT_TRUE(t->wait_for(kReady));
+  t->type("/file " + directory_.path("long.txt") + kEnter);
+  ASSERT_TRUE(t->wait_for("goes with the next message"));
+  ASSERT_TRUE(t->wait_for(kReady));
+  t->type("read this" + kEnter);
+  t->rest(100);
+  EXPECT_FALSE(t->echoes());
+  t->type(kCtrlC);
+  usleep(50000);
+  t->type(kCtrlC);
+  EXPECT_EQ(t->wait_for_exit(), 130);
+  EXPECT_TRUE(t->echoes());
+}
+
+TEST_F(ChatTerminal, ReasoningIsDimmedFoldedOrOff) {
+  const std::string file = directory_.path("thinks.jinja");
+  std::ofstream(file)
+      << "<s>{{ messages[-1].content }}</s><s>{% if enable_thinking is not defined %}<think>{% endif %}";
+  const auto talk = [&](const std::string& how) {
+    const auto t = start({"-n", "12", "--ignore-eos", "--chat-template", file, "--reasoning", how});
+    EXPECT_TRUE(t->wait_for(kReady));
+    t->type("hi" + kEnter);
+    EXPECT_TRUE(t->wait_for("answer 12"));
+    std::string all = t->seen();
+    EXPECT_TRUE(t->wait_for(kReady));
+    t->type("/reasoning" + kEnter);
+    EXPECT_TRUE(t->wait_for("\n"));
+    return all + t->rest(300);
+  };
+  const std::string shown = talk("show");
+  EXPECT_THAT(shown, HasSubstr("\033[2m"));
+  EXPECT_THAT(shown, Not(HasSubstr("thinking")));
+  const std::string hidden = talk("hide");
+  EXPECT_THAT(hidden, HasSubstr("thinking, "));
+  EXPECT_THAT(hidden, HasSubstr("(/reasoning shows what it thought)"));
+  EXPECT_THAT(talk("off"), HasSubstr("the last answer came without reasoning"));
 }
 
 TEST_F(ChatTerminal, CtrlCAtAnyMomentOfTheStart) {

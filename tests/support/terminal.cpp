@@ -24,7 +24,8 @@ int left_ms(Clock::time_point end) {
 }
 
 // In the child: everything from here to exec.
-[[noreturn]] void become(const std::vector<std::string>& argv, const TerminalOptions& options, const char* terminal) {
+[[noreturn]] void become(const std::vector<std::string>& argv, const TerminalOptions& options,
+                         const char* terminal) {
   setsid();
   const int fd = open(terminal, O_RDWR);  // becomes the controlling terminal
   if (fd < 0) _exit(126);
@@ -54,7 +55,8 @@ int left_ms(Clock::time_point end) {
 
 Terminal::Terminal(const std::vector<std::string>& argv, const TerminalOptions& options) {
   master_ = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  if (master_ < 0 || grantpt(master_) != 0 || unlockpt(master_) != 0) throw std::runtime_error("no pseudo-terminal");
+  if (master_ < 0 || grantpt(master_) != 0 || unlockpt(master_) != 0)
+    throw std::runtime_error("no pseudo-terminal");
   const std::string name = ptsname(master_);
   resize(options.rows, options.columns);
   child_ = fork();
@@ -121,8 +123,7 @@ bool Terminal::wait_for(const std::string& text, int timeout_ms) {
 }
 
 std::string Terminal::rest(int ms) {
-  while (read_some(ms)) {
-  }
+  while (read_some(ms)) {}
   return std::exchange(unseen_, "");
 }
 
@@ -137,8 +138,7 @@ int Terminal::wait_for_exit(int timeout_ms) {
     if (left_ms(end) == 0) return -1;
     if (!read_some(20)) usleep(5000);
   }
-  while (read_some(0)) {
-  }
+  while (read_some(0)) {}
   return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
 }
 

@@ -1,4 +1,5 @@
-// A program in a pseudo-terminal, as a person at a keyboard has it: keys go in, what the screen gets comes out.
+// A program in a pseudo-terminal, as a person at a keyboard has it: keys go in, what the screen gets comes
+// out.
 #pragma once
 
 #include <sys/types.h>
@@ -26,11 +27,11 @@ class Terminal {
   void resize(int rows, int columns);
   void hang_up();  // the window is closed
 
-  // Reads until `text` has come (true) or the time is over or the program gone (false). What came before, and the text,
-  // are in seen() and not looked at again.
+  // Reads until `text` has come (true) or the time is over or the program gone (false). What came before, and
+  // the text, are in seen() and not looked at again.
   bool wait_for(const std::string& text, int timeout_ms = 60000);
   const std::string& seen() const { return seen_; }
-  // What came and was not waited for, `ms` after the last of it.
+  // What came and was not waited for, `ms` after the last of it; what never ends is cut after ten times that.
   std::string rest(int ms = 300);
   // Reads on until the program ends: its exit code, or 128 + signal; -1 when it does not end.
   int wait_for_exit(int timeout_ms = 60000);

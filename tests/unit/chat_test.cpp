@@ -1,4 +1,5 @@
-// tandem chat as scripts use it: stdin, stdout, exit codes. (With a terminal: tests/faults/chat_terminal_test.cpp.)
+// tandem chat as scripts use it: stdin, stdout, exit codes. (With a terminal:
+// tests/faults/chat_terminal_test.cpp.)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,7 +99,8 @@ TEST_F(Chat, TemplatesByNameAndFromFiles) {
   EXPECT_EQ(chat("-n 4 -p hi --chat-template llama3 2>/dev/null </dev/null").exit_code, 0);
   test::write_file(directory_.path("t.jinja"), "<s>user:{{ messages[0].content }}</s><s>assistant:");
   const std::string own = chat("-n 4 -p hi 2>/dev/null </dev/null").out;
-  EXPECT_EQ(chat("-n 4 -p hi --chat-template " + directory_.path("t.jinja") + " 2>/dev/null </dev/null").out, own);
+  EXPECT_EQ(chat("-n 4 -p hi --chat-template " + directory_.path("t.jinja") + " 2>/dev/null </dev/null").out,
+            own);
   test::tiny_llama().write(path_);
   EXPECT_THAT(chat("-n 4 -p hi 2>&1 </dev/null").out, HasSubstr("has no chat template, so chatml is used"));
 }
@@ -112,14 +114,16 @@ TEST_F(Chat, ASessionGoesOnFromRunToRun) {
 }
 
 TEST_F(Chat, AClosedPipeEndsItQuietly) {
-  const Outcome o = shell("{ {", "chat -m " + path_ + " -c 60000 --ignore-eos -p hi --log-disable; echo $? >&3; } | "
+  const Outcome o = shell("{ {", "chat -m " + path_ +
+                                     " -c 60000 --ignore-eos -p hi --log-disable; echo $? >&3; } | "
                                      "head -c 3 >/dev/null; } 3>&1 2>&1 </dev/null");
   EXPECT_EQ(o.out, "5\n");
 }
 
 TEST_F(Chat, CtrlCInAScriptIsExitCode130) {
-  const Outcome o = shell("", "chat -m " + path_ + " -c 60000 --ignore-eos -p hi </dev/null >" + directory_.path("out") +
-                                  " 2>/dev/null & pid=$!; sleep 0.7; kill -INT $pid; wait $pid");
+  const Outcome o =
+      shell("", "chat -m " + path_ + " -c 60000 --ignore-eos -p hi </dev/null >" + directory_.path("out") +
+                    " 2>/dev/null & pid=$!; sleep 0.7; kill -INT $pid; wait $pid");
   EXPECT_EQ(o.exit_code, 130);
   EXPECT_GT(std::filesystem::file_size(directory_.path("out")), 10u);
 }

@@ -56,10 +56,17 @@ TEST_P(JinjaExpression, PrintsWhatPythonDoes) {
 }
 
 constexpr Case kAsking[] = {
-    {"'Hello World'.istitle()", "True"}, {"'Hello world'.istitle()", "False"}, {"'1A'.istitle()", "True"},
-    {"''.istitle()", "False"},           {"'aA'.istitle()", "False"},          {"'abc'.isascii()", "True"},
-    {"u.isascii()", "False"},            {"''.isascii()", "True"},             {"u.isprintable()", "True"},
-    {"lines.isprintable()", "False"},    {"''.isprintable()", "True"},
+    {"'Hello World'.istitle()", "True"},
+    {"'Hello world'.istitle()", "False"},
+    {"'1A'.istitle()", "True"},
+    {"''.istitle()", "False"},
+    {"'aA'.istitle()", "False"},
+    {"'abc'.isascii()", "True"},
+    {"u.isascii()", "False"},
+    {"''.isascii()", "True"},
+    {"u.isprintable()", "True"},
+    {"lines.isprintable()", "False"},
+    {"''.isprintable()", "True"},
 };
 INSTANTIATE_TEST_SUITE_P(Asking, JinjaExpression, testing::ValuesIn(kAsking));
 
@@ -342,6 +349,98 @@ TEST(ChatTemplateMarks, FollowTheTextThroughEveryOperation) {
   EXPECT_EQ(marked(body + "{{ [c] }}{% set x %}({{ c|trim }}){% endset %}{{ x }}", messages),
             "['[ a<b>\\n ]']([a<b>])");
   EXPECT_EQ(marked(body + "{{ c|indent(1)|replace('\n', '') }}", messages), "[ a<b>] [ ]");
+}
+
+// Whatever a template does with a message, a character of it never comes out unmarked.
+TEST(ChatTemplateMarks, NothingOfAMessageComesOutAsTheTemplates) {
+  const std::string snowman = "\u2603";
+  const Json messages = {{{"role", "user"}, {"content", snowman + "a, " + snowman + "B\n" + snowman}}};
+  for (const char* expression : {"c",
+                                 "c|upper",
+                                 "c|title",
+                                 "c|capitalize",
+                                 "c|trim",
+                                 "c|e",
+                                 "c|tojson",
+                                 "c|tojson(indent=2)",
+                                 "c|list",
+                                 "c|list|join('-')",
+                                 "c|reverse",
+                                 "c|first",
+                                 "c|last",
+                                 "c|string",
+                                 "c|default('x')",
+                                 "c|indent(3)",
+                                 "c|truncate(6)",
+                                 "c|center(20)",
+                                 "c|replace('a', 'b')",
+                                 "'xay'|replace('a', c)",
+                                 "c|batch(2)|list",
+                                 "c|sort|join",
+                                 "c|unique|join",
+                                 "c|select|join",
+                                 "c|map('upper')|join",
+                                 "c|safe",
+                                 "[c, c]|join(c)",
+                                 "c[1:]",
+                                 "c[::-1]",
+                                 "c[0]",
+                                 "c.split(',')",
+                                 "c.split()[0]",
+                                 "c.rsplit(',', 1)",
+                                 "c.splitlines()",
+                                 "c.partition(',')",
+                                 "c.rpartition(',')",
+                                 "c.strip('a')",
+                                 "c.title()",
+                                 "c.swapcase()",
+                                 "c.zfill(20)",
+                                 "c.ljust(20)",
+                                 "c.center(20, '*')",
+                                 "'*'.center(9, c[0])",
+                                 "c.removeprefix('a')",
+                                 "c.join(['x', 'y'])",
+                                 "c * 2",
+                                 "c ~ 1",
+                                 "c + 'x'",
+                                 "'%s' % c",
+                                 "'%r' % c",
+                                 "'%-20s' % c",
+                                 "'{}'.format(c)",
+                                 "'{0!r:>20}'.format(c)",
+                                 "'%(k)s' % {'k': c}",
+                                 "{'k': c}",
+                                 "{c: 1}",
+                                 "{c: 1}|items|list",
+                                 "{c: 1}|dictsort",
+                                 "{'k': c}|tojson",
+                                 "(c, c)",
+                                 "[c]|string",
+                                 "namespace(a=c).a",
+                                 "dict(k=c).values()|list",
+                                 "messages",
+                                 "messages|tojson",
+                                 "messages|map(attribute='content')|list",
+                                 "messages|groupby('content')|list",
+                                 "{'k': c}.get('k')",
+                                 "c if true",
+                                 "c or 'x'",
+                                 "cycler(c).next()",
+                                 "joiner(c)",
+                                 "[c, 'x']|max",
+                                 "c|format",
+                                 "c.replace('a', 'b', 1)",
+                                 "c.lower()"}) {
+    const std::string body = std::string("{% set c = messages[0].content %}{{ ") + expression + " }}";
+    const MarkedPrompt prompt = ChatTemplate(body).render_marked(messages);
+    for (size_t at = prompt.text.find(snowman); at != std::string::npos;
+         at = prompt.text.find(snowman, at + 1)) {
+      const bool is_marked = std::any_of(prompt.user.begin(), prompt.user.end(), [&](const TextSpan& span) {
+        return span.begin <= at && at + snowman.size() <= span.end;
+      });
+      EXPECT_TRUE(is_marked) << expression << ": " << prompt.text << " at " << at;
+    }
+  }
 }
 
 TEST(ChatTemplateMarks, ARoleThatIsNoWordIsUserText) {

@@ -64,10 +64,11 @@ TEST_P(PlainText, TheTemplatesOwnTokensStay) {
 
 TEST_P(PlainText, ThroughATemplate) {
   const ChatTemplate chat(
-      "{% for m in messages %}{{ '<|im_end|>' + m.role + ':' + m.content.strip() | upper | lower }}<|im_end|>{% endfor %}");
+      "{% for m in messages %}{{ '<|im_end|>' + m.role + ':' + m.content.strip() | upper | lower "
+      "}}<|im_end|>{% endfor %}");
   const std::string typed = "  hello<|im_end|>he<|im_end|>  ";
-  const MarkedPrompt prompt = chat.render_marked(
-      {{{"role", "user"}, {"content", typed}}, {{"role", "user"}, {"content", "<|im_"}}});
+  const MarkedPrompt prompt =
+      chat.render_marked({{{"role", "user"}, {"content", typed}}, {{"role", "user"}, {"content", "<|im_"}}});
   EXPECT_EQ(n_ends(tokenize(prompt.text, prompt.user)), 4);
   EXPECT_EQ(n_ends(tokenize(prompt.text, {})), 6);
 }

@@ -73,22 +73,27 @@ std::string rendered(std::string_view name) {
 }
 
 TEST(BuiltinTemplates, AreWhatTheFamiliesWereTrainedWith) {
-  EXPECT_EQ(rendered("chatml"),
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"
-            "Hello.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(rendered("llama3"),
-            "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user"
-            "<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
-            "\n\n");
+  EXPECT_EQ(
+      rendered("chatml"),
+      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"
+      "Hello.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(
+      rendered("llama3"),
+      "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user"
+      "<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
+      "<|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|><|start_header_id|>assistant<|end_header_id|"
+      ">"
+      "\n\n");
   EXPECT_EQ(rendered("llama2"),
             "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello. </s><s>[INST] 2+2? [/INST]");
   EXPECT_EQ(rendered("mistral"), "<s>[INST] Be brief.\n\n Hi  [/INST] Hello.</s>[INST] 2+2? [/INST]");
-  EXPECT_EQ(rendered("gemma"),
-            "<s><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n"
-            "<start_of_turn>user\n2+2?<end_of_turn>\n<start_of_turn>model\n");
+  EXPECT_EQ(
+      rendered("gemma"),
+      "<s><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n"
+      "<start_of_turn>user\n2+2?<end_of_turn>\n<start_of_turn>model\n");
   EXPECT_EQ(rendered("phi3"),
-            "<|system|>\nBe brief.<|end|>\n<|user|>\n Hi <|end|>\n<|assistant|>\nHello.<|end|>\n<|user|>\n2+2?<|end|>\n"
+            "<|system|>\nBe brief.<|end|>\n<|user|>\n Hi "
+            "<|end|>\n<|assistant|>\nHello.<|end|>\n<|user|>\n2+2?<|end|>\n"
             "<|assistant|>\n");
   EXPECT_EQ(rendered("zephyr"),
             "<|system|>\nBe brief.</s>\n<|user|>\n Hi </s>\n<|assistant|>\nHello.</s>\n<|user|>\n2+2?</s>\n"

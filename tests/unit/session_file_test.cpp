@@ -224,7 +224,8 @@ TEST_F(SessionFiles, ConversationsGoOn) {
   EXPECT_EQ(answer.message, expected.message);
   EXPECT_EQ(answer.n_reused, expected.n_reused);
   // A file without a conversation, and one whose transcript is no transcript.
-  for (const char* text : {"", "{}", "[]", "nonsense", R"({"messages":[{"role":"assistant","content":"x"}]})"}) {
+  for (const char* text :
+       {"", "{}", "[]", "nonsense", R"({"messages":[{"role":"assistant","content":"x"}]})"}) {
     save_session(*first, file_, text);
     const auto before = loaded.messages();
     EXPECT_THROW(loaded.load(file_), Error) << text;
@@ -238,13 +239,15 @@ TEST_F(SessionFiles, RunKeepsItsPrompt) {
     return test::shell("", "run -m " + model_path_ + " -n 5 --temp 0 " + arguments + " 2>&1");
   };
   const std::string cache = " --prompt-cache " + file_;
-  const std::string text = test::shell("", "run -m " + model_path_ + " -n 5 --temp 0 -p 'one two' 2>/dev/null").out;
+  const std::string text =
+      test::shell("", "run -m " + model_path_ + " -n 5 --temp 0 -p 'one two' 2>/dev/null").out;
   EXPECT_THAT(run("-p 'one two'" + cache).out, HasSubstr(text));
   const test::Outcome again = run("-p 'one two'" + cache);
   EXPECT_EQ(again.exit_code, 0);
   EXPECT_THAT(again.out, HasSubstr(text));
   EXPECT_THAT(again.out, HasSubstr("prompt 1 tokens"));
-  EXPECT_THAT(run("-p 'one tree'" + cache + " --prompt-cache-ro").out, HasSubstr("5 of the prompt's 8 tokens are known"));
+  EXPECT_THAT(run("-p 'one tree'" + cache + " --prompt-cache-ro").out,
+              HasSubstr("5 of the prompt's 8 tokens are known"));
   EXPECT_THAT(run(cache).out, HasSubstr(text));  // the saved text goes on
   EXPECT_EQ(run("-p 'one two' --prompt-cache-all" + cache).exit_code, 0);
   EXPECT_THAT(run(cache).out, HasSubstr(text.substr(0, text.size() - 4)));

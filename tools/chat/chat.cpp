@@ -44,13 +44,15 @@ ChatTemplate given_template(const std::string& text) {
   if (const BuiltinTemplate* builtin = find_builtin_template(text)) {
     return ChatTemplate(builtin->text, "chat template " + text);
   }
-  if (text.find("{{") != text.npos || text.find("{%") != text.npos) return ChatTemplate(text, "--chat-template");
+  if (text.find("{{") != text.npos || text.find("{%") != text.npos)
+    return ChatTemplate(text, "--chat-template");
   struct stat info {};
   if (stat(text.c_str(), &info) == 0) return ChatTemplate(read_message_file(text), text);
   std::string known;
-  for (const BuiltinTemplate& t : builtin_templates()) known += (known.empty() ? "" : ", ") + std::string(t.name);
-  throw_error(ErrorCode::usage, "--chat-template: '%s' is neither a file nor one of %s", printable(text).c_str(),
-              known.c_str());
+  for (const BuiltinTemplate& t : builtin_templates())
+    known += (known.empty() ? "" : ", ") + std::string(t.name);
+  throw_error(ErrorCode::usage, "--chat-template: '%s' is neither a file nor one of %s",
+              printable(text).c_str(), known.c_str());
 }
 
 ChatTemplate choose_template(const Model& model, const std::string& given) {
@@ -114,7 +116,8 @@ void chat(ChatOptions& o) {
   std::string first = first_message(o);
   const bool asks = terminal && !(o.single_turn && !first.empty());
   if (!asks && first.empty()) first = read_stdin();
-  if (!asks && first.empty()) throw Error(ErrorCode::usage, "there is no message: stdin is empty, and -p and -f are not given");
+  if (!asks && first.empty())
+    throw Error(ErrorCode::usage, "there is no message: stdin is empty, and -p and -f are not given");
 
   const bool color = color_on(o.text);
   ShowReasoning reasoning =
@@ -132,12 +135,14 @@ void chat(ChatOptions& o) {
     const ChatTemplate chat_template = choose_template(*model, o.chat_template);
     if (asks && o.model.mmap) read_ahead(*model, view_options.animate);
     Session session(*model, pointers(devices), session_options(o.context, o.offload),
-                    o.offload.explain ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
-                                      : nullptr);
+                    o.offload.explain
+                        ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
+                        : nullptr);
     if (interrupted()) throw Error(ErrorCode::interrupted, "");
     Conversation conversation(session, chat_template, conversation_options(o, reasoning));
     validate(o.sampling);
-    if (!o.session_file.empty() && access(o.session_file.c_str(), F_OK) == 0) conversation.load(o.session_file);
+    if (!o.session_file.empty() && access(o.session_file.c_str(), F_OK) == 0)
+      conversation.load(o.session_file);
     if (!system.empty()) conversation.set_system(system);
     view->begin(*model, session.n_ctx());
     ChatLoop loop(conversation, *view, reasoning);
@@ -161,26 +166,32 @@ void chat(ChatOptions& o) {
 
 void add_message_options(CLI::App& app, ChatOptions& o) {
   const char* group = "Conversation";
-  text(app, "--system-prompt", o.system, "TEXT", "what the model is told before the first message")->group(group);
+  text(app, "--system-prompt", o.system, "TEXT", "what the model is told before the first message")
+      ->group(group);
   text(app, "--system-prompt-file", o.system_file, "FILE", "a file with that text")->group(group);
   text(app, "-p,--prompt", o.text.prompt, "TEXT", "the first message")->group(group);
-  text(app, "-f,--file", o.text.file, "FILE", "a file with the first message, or with what follows -p; - for stdin")
+  text(app, "-f,--file", o.text.file, "FILE",
+       "a file with the first message, or with what follows -p; - for stdin")
       ->group(group);
-  app.add_flag("-e,--escape,!--no-escape", o.text.escape,
-               "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -sys, -p and -r into what they stand for (default: on)")
+  app.add_flag(
+         "-e,--escape,!--no-escape", o.text.escape,
+         "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -sys, -p and -r into what they stand for (default: on)")
       ->group(group);
   app.add_flag("--single-turn", o.single_turn, "leave after one answer")->group(group);
   text(app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
-       "the template instead of the model's own: chatml, llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, or a "
+       "the template instead of the model's own: chatml, llama3, llama2, mistral, gemma, phi3, zephyr, "
+       "vicuna, or a "
        "file with a Jinja template")
       ->group(group);
   choice(app, "--reasoning", "show|hide|off",
          "what the model thinks before it answers: shown dimmed, left out, or not thought at all", "",
          [&o](const std::string& value) { o.reasoning = parse_reasoning("--reasoning", value); })
       ->group(group);
-  text(app, "--session", o.session_file, "FILE", "go on with this saved conversation if it is there, and save it at the end")
+  text(app, "--session", o.session_file, "FILE",
+       "go on with this saved conversation if it is there, and save it at the end")
       ->group(group);
-  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "tokens of an answer, -1: no limit")->group(group);
+  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "tokens of an answer, -1: no limit")
+      ->group(group);
   repeated(app, "-r,--reverse-prompt", "TEXT", "an answer ends after this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
       ->group(group);

@@ -114,7 +114,8 @@ CommandResult set(ChatState& chat, const std::string& text) {
 CommandResult file(ChatState& chat, const std::string& path) {
   const std::string text = read_message_file(expand_home(path));
   chat.attached += path + ":\n```\n" + text + (text.ends_with('\n') ? "" : "\n") + "```\n\n";
-  chat.view.note(format("(%s, %zu bytes, goes with the next message)", printable(path, 200).c_str(), text.size()));
+  chat.view.note(
+      format("(%s, %zu bytes, goes with the next message)", printable(path, 200).c_str(), text.size()));
   return kDone;
 }
 
@@ -154,7 +155,8 @@ CommandResult help(ChatState& chat, const std::string&) {
   for (const Command& c : kCommands) {
     text += format("%-22s %s\n", (std::string(c.name) + " " + std::string(c.shape)).c_str(), c.help);
   }
-  text += "Alt-Enter or a \\ at its end breaks a line. Ctrl-C stops an answer; twice at the prompt it leaves.";
+  text +=
+      "Alt-Enter or a \\ at its end breaks a line. Ctrl-C stops an answer; twice at the prompt it leaves.";
   chat.view.note(text);
   return kDone;
 }
@@ -210,7 +212,8 @@ Completion complete_command(const std::string& line) {
   const size_t space = line.find(' ');
   if (space == line.npos) {
     std::vector<std::string> names;
-    for (const Command& c : kCommands) names.push_back(std::string(c.name) + (c.argument == Argument::none ? "" : " "));
+    for (const Command& c : kCommands)
+      names.push_back(std::string(c.name) + (c.argument == Argument::none ? "" : " "));
     return {0, starting_with(names, line)};
   }
   const Command* command = find_command(line.substr(0, space));

@@ -17,8 +17,8 @@ struct ChatState {
   Conversation& conversation;
   ChatView& view;
   ShowReasoning& reasoning;
-  std::string attached;  // text of /file, which goes with the next message
-  std::string edit;      // what stands in the next line already
+  std::string attached;    // text of /file, which goes with the next message
+  std::string edit;        // what stands in the next line already
   std::string unanswered;  // a message whose answer was stopped before it began, for /regen
   bool leave = false;
 };

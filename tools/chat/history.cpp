@@ -44,7 +44,8 @@ std::vector<std::string> load_history(const std::string& path) {
 }
 
 void append_history(const std::string& path, const std::string& text) {
-  if (!write_lines(path, O_APPEND, encoded(text))) log_verbose("%s: the history cannot be written", path.c_str());
+  if (!write_lines(path, O_APPEND, encoded(text)))
+    log_verbose("%s: the history cannot be written", path.c_str());
 }
 
 }  // namespace tandem::tools

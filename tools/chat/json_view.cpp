@@ -30,7 +30,10 @@ const char* reason_word(StopReason reason) {
 class JsonView final : public ChatView {
  public:
   void begin(const Model& model, int64_t n_ctx) override {
-    event({{"event", "start"}, {"model", model.path()}, {"description", model.description()}, {"n_ctx", n_ctx}});
+    event({{"event", "start"},
+           {"model", model.path()},
+           {"description", model.description()},
+           {"n_ctx", n_ctx}});
   }
   void progress(int64_t, int64_t) override {}
   void text(AnswerPart part, std::string_view text) override {
@@ -70,6 +73,8 @@ class JsonView final : public ChatView {
 
 }  // namespace
 
-std::unique_ptr<ChatView> make_json_view() { return std::make_unique<JsonView>(); }
+std::unique_ptr<ChatView> make_json_view() {
+  return std::make_unique<JsonView>();
+}
 
 }  // namespace tandem::tools

@@ -22,7 +22,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int kLookMs = 200;                        // how soon a new window size or a Ctrl-C is noticed
+constexpr int kLookMs = 200;                          // how soon a new window size or a Ctrl-C is noticed
 constexpr const char* kInsertInitial = "\033[7200~";  // a key that no keyboard has
 constexpr const char* kPasteOn = "\033[?2004h";
 constexpr const char* kPasteOff = "\033[?2004l";
@@ -55,6 +55,14 @@ wchar_t decoded(std::string_view bytes) {
   uint32_t code = lead & (0xffu >> (bytes.size() + 1));
   for (const char c : bytes.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3fu);
   return static_cast<wchar_t>(code);
+}
+
+// libedit leaves a terminal that echoes; what is typed during an answer must wait unseen for the next line.
+void stop_echo() {
+  termios settings{};
+  if (tcgetattr(STDIN_FILENO, &settings) != 0) return;
+  settings.c_lflag &= ~static_cast<tcflag_t>(ECHO | ICANON);
+  tcsetattr(STDIN_FILENO, TCSANOW, &settings);
 }
 
 bool is_dumb() {
@@ -101,6 +109,7 @@ struct LineEditor::Impl {
   EditLine* edit = nullptr;
   History* history = nullptr;
   std::string shown_prompt;
+  termios found_settings{};  // the terminal's settings
   std::wstring initial_text;
   winsize size{};
   bool was_interrupted = false;
@@ -110,11 +119,14 @@ struct LineEditor::Impl {
 // The prompt goes to the terminal, wherever stdout goes.
 LineEditor::Impl::Impl(LineEditorOptions given)
     : options(std::move(given)), out(isatty(STDOUT_FILENO) ? stdout : stderr), dumb(is_dumb()) {
-  if (isatty(fileno(out)) == 1) start_editor();
+  if (isatty(fileno(out)) == 1 && tcgetattr(STDIN_FILENO, &found_settings) == 0) start_editor();
 }
 
 LineEditor::Impl::~Impl() {
-  if (edit != nullptr) el_end(edit);
+  if (edit != nullptr) {
+    el_end(edit);
+    tcsetattr(STDIN_FILENO, TCSANOW, &found_settings);
+  }
   if (history != nullptr) history_end(history);
 }
 
@@ -123,6 +135,7 @@ void LineEditor::Impl::start_editor() {
   nowhere.reset(fopen("/dev/null", "w"));  // libedit complains there of terminals that it does not know
   edit = el_init("tandem", stdin, out, nowhere ? nowhere.get() : stderr);
   if (edit == nullptr) return;
+  stop_echo();
   el_set(edit, EL_CLIENTDATA, this);
   el_set(edit, EL_PROMPT_ESC, prompt_of, '\1');
   el_set(edit, EL_EDITOR, "emacs");
@@ -133,10 +146,10 @@ void LineEditor::Impl::start_editor() {
   el_set(edit, EL_ADDFN, "tandem-paste", "paste", insert_paste);
   el_set(edit, EL_ADDFN, "tandem-complete", "complete", complete_word);
   const std::pair<const char*, const char*> keys[] = {
-      {"\033\n", "tandem-newline"},  {"\033\r", "tandem-newline"},        {kInsertInitial, "tandem-initial"},
-      {"\033[200~", "tandem-paste"}, {"\t", "tandem-complete"},           {"^R", "em-inc-search-prev"},
-      {"\033[1;5C", "em-next-word"}, {"\033[1;5D", "ed-prev-word"},       {"\033[3~", "ed-delete-next-char"},
-      {"\033[1~", "ed-move-to-beg"}, {"\033[4~", "ed-move-to-end"},       {"^W", "ed-delete-prev-word"}};
+      {"\033\n", "tandem-newline"},  {"\033\r", "tandem-newline"},  {kInsertInitial, "tandem-initial"},
+      {"\033[200~", "tandem-paste"}, {"\t", "tandem-complete"},     {"^R", "em-inc-search-prev"},
+      {"\033[1;5C", "em-next-word"}, {"\033[1;5D", "ed-prev-word"}, {"\033[3~", "ed-delete-next-char"},
+      {"\033[1~", "ed-move-to-beg"}, {"\033[4~", "ed-move-to-end"}, {"^W", "ed-delete-prev-word"}};
   for (const auto& [key, function] : keys) el_set(edit, EL_BIND, key, function, nullptr);
   ioctl(STDIN_FILENO, TIOCGWINSZ, &size);
   history = history_init();
@@ -179,6 +192,7 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
   errno = 0;
   const char* line = el_gets(edit, &n);
   const int error = errno;
+  stop_echo();
   say(kPasteOff);
   if (was_interrupted) {
     el_reset(edit);
@@ -187,7 +201,8 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
     return {End::interrupted, ""};
   }
   if (line == nullptr || n <= 0) {
-    if (n < 0 && error != 0 && error != EIO) throw_error(ErrorCode::io, "the terminal: cannot read: %s", strerror(error));
+    if (n < 0 && error != 0 && error != EIO)
+      throw_error(ErrorCode::io, "the terminal: cannot read: %s", strerror(error));
     fputs("\n", out);
     fflush(out);
     return {End::end_of_input, ""};
@@ -231,7 +246,9 @@ unsigned char LineEditor::Impl::insert_paste(EditLine* e, int) {
   return el_winsertstr(e, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-unsigned char LineEditor::Impl::complete_word(EditLine* e, int) { return self(e).complete(); }
+unsigned char LineEditor::Impl::complete_word(EditLine* e, int) {
+  return self(e).complete();
+}
 
 unsigned char LineEditor::Impl::complete() {
   const LineInfoW* info = el_wline(edit);
@@ -257,7 +274,8 @@ unsigned char LineEditor::Impl::complete() {
 void LineEditor::Impl::show(const std::vector<std::string>& candidates) {
   constexpr size_t kMost = 100;
   std::string text = "\n";
-  for (size_t i = 0; i < std::min(candidates.size(), kMost); ++i) text += printable(candidates[i], 200) + "  ";
+  for (size_t i = 0; i < std::min(candidates.size(), kMost); ++i)
+    text += printable(candidates[i], 200) + "  ";
   if (candidates.size() > kMost) text += "and " + std::to_string(candidates.size() - kMost) + " more";
   fputs((text + "\n").c_str(), out);
   fflush(out);
@@ -326,7 +344,8 @@ LineEditor::Line LineEditor::read(const std::string& initial) {
   while (line.end == End::line && line.text.ends_with('\\')) {
     set_prompt(std::string(impl_->options.prompt.size() - 1, '.') + " ");
     const Line more = impl_->read_one("");
-    if (more.end != End::line) return {more.end == End::interrupted ? End::interrupted : End::line, line.text};
+    if (more.end != End::line)
+      return {more.end == End::interrupted ? End::interrupted : End::line, line.text};
     line.text.back() = '\n';
     line.text += more.text;
   }

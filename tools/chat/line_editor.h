@@ -1,7 +1,9 @@
-// LineEditor: lines typed at a terminal, with editing, history and completion (libedit). A message may have several
-// lines: Alt-Enter breaks one, a backslash at its end goes on with the next, and what is pasted keeps its breaks.
+// LineEditor: lines typed at a terminal, with editing, history and completion (libedit). A message may have
+// several lines: Alt-Enter breaks one, a backslash at its end goes on with the next, and what is pasted keeps
+// its breaks.
 //
-// Owns the editor and its history file; one at a time, one thread. The terminal is in its usual mode outside read().
+// Owns the editor and its history file; one at a time, one thread. After read() the terminal does not echo;
+// the destructor gives it back as the constructor found it.
 #pragma once
 
 #include <functional>

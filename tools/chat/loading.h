@@ -1,5 +1,5 @@
-// Reading a big model file into memory before the first question, with a progress bar: in order it is read far faster
-// than where the first prompt happens to touch it.
+// Reading a big model file into memory before the first question, with a progress bar: in order it is read
+// far faster than where the first prompt happens to touch it.
 #pragma once
 
 #include "engine/model.h"

@@ -1,35 +1,9 @@
 #include "tools/chat/loop.h"
 
-#include <termios.h>
-#include <unistd.h>
-
 #include "base/interrupt.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
-namespace {
-
-// Keys typed while no line is edited do not show up within an answer; the next line gets them.
-class NoEcho {
- public:
-  NoEcho() : saved_(isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &settings_) == 0) {
-    if (!saved_) return;
-    termios quiet = settings_;
-    quiet.c_lflag &= ~static_cast<tcflag_t>(ECHO | ICANON);
-    tcsetattr(STDIN_FILENO, TCSANOW, &quiet);
-  }
-  ~NoEcho() {
-    if (saved_) tcsetattr(STDIN_FILENO, TCSANOW, &settings_);
-  }
-  NoEcho(const NoEcho&) = delete;
-  NoEcho& operator=(const NoEcho&) = delete;
-
- private:
-  termios settings_{};
-  bool saved_;
-};
-
-}  // namespace
 
 AnswerCallbacks ChatLoop::callbacks() const {
   AnswerCallbacks c;
@@ -101,15 +75,12 @@ void ChatLoop::handle(const std::string& line) {
 }
 
 void ChatLoop::interactive(const Interactive& how) {
-  const NoEcho quiet;  // before the editor, which returns to what it found
-  if (!how.first.empty()) {
-    if (how.single_turn) return single_turn(how.first);
-    try_to([&] { turn(how.first); });
-  }
+  if (!how.first.empty() && how.single_turn) return single_turn(how.first);
   LineEditor editor({.prompt = "> ",
                      .color = how.color,
                      .history_file = state_file("chat_history"),
                      .complete = complete_command});
+  if (!how.first.empty()) try_to([&] { turn(how.first); });
   for (bool interrupted_before = false; !chat_.leave;) {
     const LineEditor::Line line = editor.read(std::exchange(chat_.edit, ""));
     clear_interrupt();

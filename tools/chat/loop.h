@@ -18,8 +18,9 @@ class ChatLoop {
   // One message and its answer. Throws what Conversation::ask throws, and Error(interrupted) after a Ctrl-C.
   void single_turn(const std::string& message);
 
-  // Reads lines until Ctrl-D, /exit, or Ctrl-C twice at the prompt (Error(interrupted)). `first`, when not empty, is
-  // the first message; with single_turn one message is all. What goes wrong in a turn is shown, and the chat goes on.
+  // Reads lines until Ctrl-D, /exit, or Ctrl-C twice at the prompt (Error(interrupted)). `first`, when not
+  // empty, is the first message; with single_turn one message is all. What goes wrong in a turn is shown, and
+  // the chat goes on.
   struct Interactive {
     std::string first;
     bool single_turn = false;

@@ -70,7 +70,9 @@ std::vector<std::string> setting_names() {
 std::string settings_table(const ChatSettings& settings) {
   const SamplerParams& p = settings.conversation.sampling;
   std::string table;
-  const auto add = [&](const char* name, const std::string& value) { table += format("%-18s %s\n", name, value.c_str()); };
+  const auto add = [&](const char* name, const std::string& value) {
+    table += format("%-18s %s\n", name, value.c_str());
+  };
   for (const Setting& s : kSampling) {
     add(s.name, s.real != nullptr ? format("%g", p.*s.real) : std::to_string(p.*s.integer));
   }

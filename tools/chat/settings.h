@@ -21,7 +21,8 @@ struct ChatSettings {
 std::vector<std::string> setting_names();
 // "temp 0.8", a line a setting.
 std::string settings_table(const ChatSettings& settings);
-// Throws Error(usage) for a name or value that makes no sense; then nothing has changed. "-" and "_" are the same.
+// Throws Error(usage) for a name or value that makes no sense; then nothing has changed. "-" and "_" are the
+// same.
 void change_setting(const ChatSettings& settings, const std::string& name, const std::string& value);
 
 }  // namespace tandem::tools

@@ -29,7 +29,8 @@ std::string harmless(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    const bool c1 = c == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80;
+    const bool c1 =
+        c == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80;
     if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || c1) {
       out += kReplacementCharacter;
       i += c1 ? 1 : 0;
@@ -47,8 +48,8 @@ class TextView final : public ChatView {
 
   void begin(const Model& model, int64_t n_ctx) override {
     if (!options_.interactive) return;
-    note(format("%s, context of %lld tokens. /help lists commands, Ctrl-D leaves.", model.description().c_str(),
-                static_cast<long long>(n_ctx)));
+    note(format("%s, context of %lld tokens. /help lists commands, Ctrl-D leaves.",
+                model.description().c_str(), static_cast<long long>(n_ctx)));
   }
 
   void progress(int64_t n_done, int64_t n_prompt) override {
@@ -77,9 +78,11 @@ class TextView final : public ChatView {
       log_info("%s; stopped: %s", cost(answer).c_str(), reason_text(answer.stats.reason));
       return;
     }
-    if (n_thought_bytes_ > 0 && options_.reasoning == ShowReasoning::hide) note("(/reasoning shows what it thought)");
+    if (n_thought_bytes_ > 0 && options_.reasoning == ShowReasoning::hide)
+      note("(/reasoning shows what it thought)");
     n_thought_bytes_ = 0;
-    if (answer.stats.reason != StopReason::end_of_generation && answer.stats.reason != StopReason::stop_text) {
+    if (answer.stats.reason != StopReason::end_of_generation &&
+        answer.stats.reason != StopReason::stop_text) {
       note(std::string("(stopped: ") + reason_text(answer.stats.reason) + ")");
     }
     note(format("[%s; context %lld of %lld]", cost(answer).c_str(), static_cast<long long>(n_past),
@@ -112,8 +115,9 @@ class TextView final : public ChatView {
     const GenerateStats& s = a.stats;
     std::string text = format("prompt %lld tokens", static_cast<long long>(s.n_prompt));
     if (a.n_reused > 0) text += format(" (%lld known)", static_cast<long long>(a.n_reused));
-    return text + format(", %.1f t/s; answer %lld tokens, %.1f t/s", tokens_per_second(s.n_prompt, s.prompt_s),
-                         static_cast<long long>(s.n_generated), tokens_per_second(s.n_generated, s.generate_s));
+    return text + format(", %.1f t/s; answer %lld tokens, %.1f t/s",
+                         tokens_per_second(s.n_prompt, s.prompt_s), static_cast<long long>(s.n_generated),
+                         tokens_per_second(s.n_generated, s.generate_s));
   }
 
   void thinking() {
@@ -156,9 +160,13 @@ class TextView final : public ChatView {
 
 }  // namespace
 
-std::unique_ptr<ChatView> make_text_view(const TextViewOptions& options) { return std::make_unique<TextView>(options); }
+std::unique_ptr<ChatView> make_text_view(const TextViewOptions& options) {
+  return std::make_unique<TextView>(options);
+}
 
-double tokens_per_second(int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0; }
+double tokens_per_second(int64_t n, double seconds) {
+  return seconds > 0 ? static_cast<double>(n) / seconds : 0;
+}
 
 const char* reason_text(StopReason reason) {
   switch (reason) {

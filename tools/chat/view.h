@@ -1,5 +1,6 @@
-// What a chat shows: the answer as it comes, how far a long prompt has been read, what a turn cost. One view for people
-// (text on stdout, everything else on stderr) and one for programs (--json, an object a line on stdout).
+// What a chat shows: the answer as it comes, how far a long prompt has been read, what a turn cost. One view
+// for people (text on stdout, everything else on stderr) and one for programs (--json, an object a line on
+// stdout).
 //
 // One thread. Throws what Output throws.
 #pragma once
