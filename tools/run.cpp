@@ -138,7 +138,7 @@ void run(RunOptions& options) {
   const CachedPrompt cached = read_prompt_cache(options, session, ids);
   if (ids.empty()) throw_error(ErrorCode::usage, "the prompt is empty, and so is %s", options.prompt_cache.c_str());
   check_fits(session, ids.size());
-  for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept(ids[i]);
+  for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept_prompt(ids[i]);
   const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);
   const bool update = !options.prompt_cache.empty() && !options.prompt_cache_ro;
 

@@ -195,7 +195,7 @@ Sampler Conversation::make_sampler(const Prompt& prompt, int64_t n_common) const
   if (params.seed >= 0)
     params.seed = static_cast<int64_t>((static_cast<uint64_t>(params.seed) + n_answers_) & INT64_MAX);
   Sampler sampler(params, sampler_model(session_));
-  for (int64_t i = 0; i < n_common; ++i) sampler.accept(prompt.ids[static_cast<size_t>(i)]);
+  for (int64_t i = 0; i < n_common; ++i) sampler.accept_prompt(prompt.ids[static_cast<size_t>(i)]);
   return sampler;
 }
 
