@@ -36,11 +36,12 @@ OUR_TYPES = ["F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0", "Q4
              "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q2_K"]
 THEIR_TYPES = {"Q8_0": 7, "Q4_K_M": 15, "Q4_0": 2, "F16": 1}  # values of llama_ftype
 OUT_TYPES = ["f32", "f16", "bf16", "q8_0"]
+N_CTX = 256  # in both programs, as some ways to stretch a context depend on it
 PRECISE = {"F32", "F16"}
 TIE_OF_PRECISE, TIE_OF_OTHERS, MAX_TIES = 0.01, 0.1, 0.05
 # Root mean square of the error over that of the tensor, by dtype: somewhat above what normally distributed weights get.
-MAX_ERROR = {"F32": 1e-7, "F16": 1e-3, "BF16": 4e-3, "Q8_0": 0.012, "Q6_K": 0.03, "Q5_K": 0.06, "Q5_1": 0.06, "Q5_0": 0.07,
-             "Q4_K": 0.12, "Q4_1": 0.12, "Q4_0": 0.14, "IQ4_NL": 0.12, "IQ4_XS": 0.12, "Q3_K": 0.25, "Q2_K": 0.5}
+MAX_ERROR = {"F32": 1e-7, "F16": 1e-3, "BF16": 4e-3, "Q8_0": 0.012, "Q6_K": 0.03, "Q5_K": 0.06, "Q5_1": 0.06,
+             "Q5_0": 0.07, "Q4_K": 0.12, "Q4_1": 0.12, "Q4_0": 0.14, "IQ4_NL": 0.12, "IQ4_XS": 0.12, "Q3_K": 0.25, "Q2_K": 0.5}
 
 
 class Failed(Exception):
@@ -80,8 +81,7 @@ def peer_follow(spec):
     import llama_cpp
 
     _callback = silence(llama_cpp)
-    n_ctx = max(len(text["tokens"]) for text in spec["texts"]) + 8
-    llm = llama_cpp.Llama(spec["model"], n_ctx=n_ctx, n_threads=1, logits_all=True, verbose=False)
+    llm = llama_cpp.Llama(spec["model"], n_ctx=N_CTX, n_threads=1, logits_all=True, verbose=False)
     found = {"n_tokens": 0, "differ": [], "prompts": []}
     for number, text in enumerate(spec["texts"]):
         prompt = llm.tokenize(text["prompt"].encode(), add_bos=True, special=True)
@@ -167,7 +167,7 @@ class Checker:
         session = self.folder / "session.gguf"
         session.unlink(missing_ok=True)
         done = subprocess.run([self.tandem, "run", "-m", path, "-p", prompt, "-n", str(self.n_predict), "--temp", "0",
-                               "-c", "512", "-t", "1", "--prompt-cache", session, "--prompt-cache-all"],
+                               "-c", str(N_CTX), "-t", "1", "--prompt-cache", session, "--prompt-cache-all"],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Failed(f"tandem run: {done.stderr.strip().splitlines()[-1]}")

@@ -22,7 +22,8 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 OutputFile::OutputFile(std::string path)
     : path_(std::move(path)), temporary_path_(path_ + ".tmp-" + std::to_string(getpid())) {
   struct stat status;
-  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
+  if (stat(path_.c_str(), &status) == 0 &&
+      !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
     throw_error(ErrorCode::io, "%s: cannot write: it exists and is not a regular file", path_.c_str());
   }
   open_temporary();
@@ -30,7 +31,9 @@ OutputFile::OutputFile(std::string path)
 }
 
 // By a link of /proc a file without a name can be given one.
-std::string OutputFile::descriptor_path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+std::string OutputFile::descriptor_path() const {
+  return "/proc/self/fd/" + std::to_string(fd_);
+}
 
 void OutputFile::open_temporary() {
   const size_t slash = path_.rfind('/');
@@ -50,8 +53,11 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(const char* doing) const {
-  throw_error(ErrorCode::io, "%s: cannot %s (%" PRIu64 " bytes so far): %s",
-              (named_ ? temporary_path_ : path_).c_str(), doing, n_written_ - buffer_.size(), strerror(errno));
+  const char* why = strerror(errno);
+  const uint64_t n_done = n_written_ - buffer_.size();
+  const std::string where = n_done > 0 ? format(" after the first %" PRIu64 " bytes", n_done) : "";
+  throw_error(ErrorCode::io, "%s: cannot %s%s: %s", (named_ ? temporary_path_ : path_).c_str(), doing,
+              where.c_str(), why);
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
@@ -70,7 +76,12 @@ void OutputFile::flush() {
   while (done < buffer_.size()) {
     const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("write");
+    if (n < 0) {
+      const int why = errno;
+      buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(done));
+      errno = why;
+      fail("write");
+    }
     done += static_cast<size_t>(n);
   }
   buffer_.clear();
@@ -87,7 +98,8 @@ void OutputFile::publish() {
   if (!complete_) complete();
   if (!named_) {  // a link cannot replace a file, so it is linked beside the target and renamed
     unlink(temporary_path_.c_str());
-    if (linkat(AT_FDCWD, descriptor_path().c_str(), AT_FDCWD, temporary_path_.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    if (linkat(AT_FDCWD, descriptor_path().c_str(), AT_FDCWD, temporary_path_.c_str(), AT_SYMLINK_FOLLOW) !=
+        0) {
       fail("name");
     }
     named_ = true;

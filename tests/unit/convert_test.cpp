@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/error.h"
 #include "gguf/file.h"
 #include "gguf/quants.h"
 #include "support/gguf_bytes.h"
@@ -121,6 +122,44 @@ TEST_F(Convert, AVocabularyAloneNeedsNoWeights) {
   EXPECT_EQ(file.metadata().get_strings("tokenizer.ggml.tokens").size(), 128u);
 }
 
+// What the folder holds is all needed to make the file once more: none of it is written over.
+TEST_F(Convert, RefusesToWriteOverTheFolder) {
+  folder_.write(directory_.path("hf"));
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    const std::string path = directory_.path("hf/" + std::string(name)), before = bytes_of(path);
+    for (const bool vocab_only : {false, true}) {
+      const ConvertOptions options{.vocab_only = vocab_only};
+      const Conversion conversion = plan_conversion(directory_.path("hf"), options);
+      try {
+        write_conversion(conversion, options, path);
+        ADD_FAILURE() << name << " was written over";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::usage) << error.what();
+      }
+      EXPECT_EQ(bytes_of(path), before);
+    }
+  }
+  const std::string inside = directory_.path("hf/model.gguf");  // beside them it may be, and again
+  for (int i = 0; i < 2; ++i) write_conversion(plan_conversion(directory_.path("hf"), {}), {}, inside);
+  EXPECT_NO_THROW(GgufFile{inside});
+}
+
+// general.size_label, as people name sizes: two digits, and experts apart.
+TEST_F(Convert, SizeLabel) {
+  const auto label = [](const std::string& path) {
+    return std::string(GgufFile(path).metadata().get<std::string_view>("general.size_label"));
+  };
+  EXPECT_EQ(size_label(999, 0), "1.0K");
+  EXPECT_EQ(size_label(3148032, 0), "3.1M");
+  EXPECT_EQ(size_label(124439808, 0), "124M");
+  EXPECT_EQ(size_label(1100048384, 0), "1.1B");
+  EXPECT_EQ(size_label(8030261248, 0), "8.0B");
+  EXPECT_EQ(size_label(70553706496, 0), "71B");
+  EXPECT_EQ(size_label(7241732096, 8), "8x7.2B");
+  EXPECT_EQ(label(convert(test::family_folder(test::load_family("llama")), "dense")), "69K");
+  EXPECT_EQ(label(convert(folder_, "experts")), "4x69K");
+}
+
 // Weights that cannot be told from those of Llama: a folder of files with holes, which take no room on disk.
 std::string large_folder(const test::TempDir& directory, int64_t n_ff) {
   HfFolder folder = test::family_folder(test::load_family("llama"));
@@ -206,7 +245,12 @@ TEST_F(Convert, FullDisk) {
                   "convert '" + path + "' -o '" + directory_.path("out/m.gguf") + "' --log-disable 2>&1; )");
   EXPECT_EQ(outcome.exit_code, 5) << outcome.out;
   EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 1) << outcome.out;
+  EXPECT_THAT(outcome.out, testing::HasSubstr("out/m.gguf: cannot write after the first "));
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path("out")));
+  const auto nowhere =
+      test::shell("", "convert '" + path + "' -o '" + directory_.path("no/m.gguf") + "' 2>&1");
+  EXPECT_EQ(nowhere.exit_code, 5);
+  EXPECT_THAT(nowhere.out, testing::HasSubstr("no/m.gguf: cannot create: No such file or directory"));
 }
 
 TEST_F(Convert, Command) {

@@ -33,6 +33,18 @@ TEST_F(Main, WithoutArgumentsThePageGoesToStderr) {
   EXPECT_NE(shell("", "2>&1").out.find("Usage: tandem"), std::string::npos);
 }
 
+TEST_F(Main, UsageLinesNameWhatIsNeeded) {
+  const auto usage = [](const std::string& command) {
+    const std::string page = shell("", command + " --help 2>/dev/null").out;
+    const size_t start = page.find("Usage: ");
+    return start == std::string::npos ? page : page.substr(start, page.find('\n', start) - start);
+  };
+  EXPECT_EQ(usage("convert"), "Usage: tandem convert DIR -o FILE [options]");
+  EXPECT_EQ(usage("quantize"), "Usage: tandem quantize IN.gguf [OUT.gguf] TYPE [THREADS] [options]");
+  EXPECT_EQ(usage("split"), "Usage: tandem split IN.gguf OUT [options]");
+  EXPECT_EQ(usage("merge"), "Usage: tandem merge IN.gguf OUT.gguf [options]");
+}
+
 TEST_F(Main, UsageErrorsAreOneLineWithAHint) {
   const Result wrong = shell("", "--nonsense 2>&1");
   EXPECT_EQ(wrong.exit_code, 2);

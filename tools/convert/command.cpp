@@ -40,7 +40,6 @@ std::string tensor_line(const Conversion& conversion, size_t index) {
 
 void run_convert(CommandOptions& options) {
   apply_log_options(options.log);
-  if (options.out.empty()) throw_error(ErrorCode::usage, "-o is required: the file to write");
   ConvertOptions& how = options.convert;
   how.n_threads = options.n_threads > 0 ? options.n_threads
                                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -52,6 +51,10 @@ void run_convert(CommandOptions& options) {
     if (p.tensor_done) progress.item_done(tensor_line(conversion, p.index));
   });
   progress.clear();
+  if (how.vocab_only) {
+    const size_t n_tokens = conversion.metadata.get_strings("tokenizer.ggml.tokens").size();
+    return log_info("wrote %s: a vocabulary of %zu tokens, no weights", paths.front().c_str(), n_tokens);
+  }
   log_info("wrote %s%s: %.2f MiB in %zu tensors, %.1f s", paths.front().c_str(),
            paths.size() > 1 ? format(" and %zu more", paths.size() - 1).c_str() : "",
            mib(conversion.n_bytes()), conversion.tensors.size(), progress.seconds());
@@ -68,7 +71,7 @@ void add_convert(CLI::App& app) {
       ->type_name("DIR")
       ->required()
       ->group("Model");
-  text(*command, "-o,--outfile", options->out, "FILE", "the file to write")->group("Model");
+  text(*command, "-o,--outfile", options->out, "FILE", "the file to write")->required()->group("Model");
   text(*command, "--model-name", how.name, "NAME", "general.name (default: the folder's name)")
       ->group("Model");
   text(*command, "--pre", how.pre, "NAME", "the pre-tokenizer's name, where it is not recognized")

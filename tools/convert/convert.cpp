@@ -1,6 +1,9 @@
 #include "tools/convert/convert.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -28,6 +31,24 @@ FileType file_type_of(OutType type, const std::vector<TensorPlan>& tensors) {
   return FileType::F16;
 }
 
+// The weights that one expert has, all the others' too, and how many experts there are: "8x7.2B".
+std::string size_label_of(const std::vector<TensorPlan>& tensors, int64_t n_expert) {
+  int64_t n_weights = 0;
+  for (const TensorPlan& plan : tensors) {
+    const bool of_experts = n_expert > 0 && plan.name.find("_exps.") != std::string::npos;
+    n_weights += of_experts ? plan.n_elements() / n_expert : plan.n_elements();
+  }
+  return size_label(n_weights, n_expert);
+}
+
+// A folder's files are what the model can be made of again, also those that were not read this time.
+void refuse_to_overwrite_folder(const std::string& folder, const std::vector<std::string>& paths) {
+  std::error_code unreadable;
+  for (const auto& file : std::filesystem::directory_iterator(folder, unreadable)) {
+    if (file.is_regular_file() && file.path().extension() != ".gguf") refuse_to_overwrite(file.path(), paths);
+  }
+}
+
 // What people call the model: the last part of the folder's path that says something.
 std::string folder_name(const std::string& folder) {
   std::error_code ignored;
@@ -40,6 +61,7 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
   const ConvertArchitecture& architecture = find_architecture(json);
   const ModelConfig config(json, architecture.defaults);
   Conversion out;
+  out.folder = folder;
   Metadata& metadata = out.metadata;
   metadata = Metadata(folder);
   metadata.set("general.architecture", Value(std::string(architecture.name)));
@@ -59,11 +81,26 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
     out.tensors.push_back(std::move(plan));
   const OutType type = resolve_out_type(options.type, out.tensors);
   choose_dtypes(out.tensors, type);
+  metadata.set("general.size_label", Value(size_label_of(out.tensors, config.n_expert)));
   metadata.set("general.file_type", Value(static_cast<uint32_t>(file_type_of(type, out.tensors))));
   return out;
 }
 
 }  // namespace
+
+std::string size_label(int64_t n_weights, int64_t n_expert) {
+  struct Unit {
+    double size;
+    const char* letter;
+  };
+  constexpr Unit kUnits[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}};
+  const auto n = static_cast<double>(n_weights);
+  const Unit& unit =
+      *std::find_if(std::begin(kUnits), std::end(kUnits) - 1, [n](const Unit& u) { return n > u.size; });
+  const int n_decimals = std::round(n / unit.size) < 10 ? 1 : 0;
+  const std::string experts = n_expert > 0 ? std::to_string(n_expert) + "x" : "";
+  return experts + format("%.*f%s", n_decimals, n / unit.size, unit.letter);
+}
 
 uint64_t Conversion::n_bytes() const {
   uint64_t n = 0;
@@ -92,9 +129,7 @@ std::vector<std::string> write_conversion(const Conversion& conversion, const Co
   for (const TensorPlan& plan : conversion.tensors) writer.add_tensor(plan.name, plan.dtype, plan.dims);
   if (options.max_bytes > 0) writer.split({.max_bytes = options.max_bytes});
   const std::vector<std::string> paths = writer.paths();
-  if (conversion.checkpoint) {
-    for (const auto& file : conversion.checkpoint->files()) refuse_to_overwrite(file->path(), paths);
-  }
+  refuse_to_overwrite_folder(conversion.folder, paths);
   ThreadPool pool(options.n_threads);
   TensorConverter converter(pool);
   uint64_t n_done = 0;

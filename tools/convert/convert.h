@@ -4,7 +4,7 @@
 // Memory: a few megabytes of rows, whatever the size of the model. The file appears under its name only when
 // it is complete. Threads: call from one; the work is shared by n_threads. Throws Error(bad_file) naming
 // file, tensor or key for folders that are no model this program knows, Error(io) when reading or writing
-// fails, Error(interrupted) after Ctrl-C, Error(usage) when the output is one of the inputs.
+// fails, Error(interrupted) after Ctrl-C, Error(usage) when the output is one of the folder's files.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,11 @@ struct ConvertOptions {
   int n_threads = 1;
 };
 
+// How people name sizes, in two digits: 8030261248 weights are "8.0B", of one of 8 experts "8x8.0B".
+std::string size_label(int64_t n_weights, int64_t n_expert);
+
 struct Conversion {
+  std::string folder;
   std::unique_ptr<Checkpoint> checkpoint;  // none for a vocabulary alone
   Metadata metadata;
   std::vector<TensorPlan> tensors;  // in the order of the file

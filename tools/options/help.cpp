@@ -78,6 +78,13 @@ std::string option_text(const CLI::Option& option) {
   return text;
 }
 
+// What stands for an argument without a name: its type if it says something, such as "IN.gguf [OUT.gguf]
+// TYPE".
+std::string positional_name(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.empty() || type == "TEXT" ? option.get_name(true) : type;
+}
+
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
@@ -101,7 +108,8 @@ class HelpFormatter : public CLI::Formatter {
     if (has_commands) out += " COMMAND";
     for (const CLI::Option* option : app.get_options()) {
       if (option->get_positional()) {
-        out += option->get_required() ? " " + option->get_name(true) : " [" + option->get_name(true) + "]";
+        const std::string argument = positional_name(*option);
+        out += option->get_required() ? " " + argument : " [" + argument + "]";
       } else if (option->get_required()) {
         const bool has_short = !option->get_snames().empty();
         out += has_short ? " -" + option->get_snames().front() : " --" + option->get_lnames().front();
@@ -114,7 +122,7 @@ class HelpFormatter : public CLI::Formatter {
   static std::string positionals(const CLI::App& app) {
     std::string out;
     for (const CLI::Option* option : app.get_options()) {
-      if (option->get_positional()) out += entry(option->get_name(true), option_text(*option));
+      if (option->get_positional()) out += entry(positional_name(*option), option_text(*option));
     }
     return out.empty() ? out : "\nArguments:\n" + out;
   }

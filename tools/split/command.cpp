@@ -74,9 +74,9 @@ void run_copy(const CopyOptions& o, const SplitLimits& limits) {
            size_text(file.n_tensor_bytes()).c_str(), progress.seconds());
 }
 
-void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* out) {
+void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* out_name, const char* out) {
   command.add_option("input", o.in, in)->type_name("IN.gguf")->required()->group("Model");
-  command.add_option("output", o.out, out)->type_name("OUT.gguf")->required()->group("Model");
+  command.add_option("output", o.out, out)->type_name(out_name)->required()->group("Model");
   command.add_flag("--dry-run", o.dry_run, "print what would be written, write nothing")->group("Output");
 }
 
@@ -85,7 +85,7 @@ void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* ou
 void add_split(CLI::App& app) {
   CLI::App* command = app.add_subcommand("split", "write a model as several smaller files");
   const auto o = std::make_shared<CopyOptions>();
-  add_files(*command, *o, "the model; of a split one, its first part",
+  add_files(*command, *o, "the model; of a split one, its first part", "OUT",
             "OUT-00001-of-0000N.gguf and so on are written");
   integer(*command, "--split-max-tensors", o->max_tensors, 1,
           "most tensors in a file (default: 128, if there is no --split-max-size)")
@@ -105,7 +105,7 @@ void add_split(CLI::App& app) {
 void add_merge(CLI::App& app) {
   CLI::App* command = app.add_subcommand("merge", "write a model of several files as one");
   const auto o = std::make_shared<CopyOptions>();
-  add_files(*command, *o, "the first part of the model", "the file to write");
+  add_files(*command, *o, "the first part of the model", "OUT.gguf", "the file to write");
   add_log_options(*command, o->log);
   command->callback([o] { run_copy(*o, {}); });
 }
