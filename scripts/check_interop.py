@@ -59,16 +59,9 @@ def run(*command):
 
 # ---- llama.cpp, in a process of its own: its assertions abort -------------------------------------------------------
 
-def silence(llama_cpp):
-    callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
-    return callback  # must outlive the calls
-
-
 def peer_quantize(spec):
     import llama_cpp
 
-    _callback = silence(llama_cpp)
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread, params.ftype, params.allow_requantize = 1, spec["ftype"], True
     if llama_cpp.llama_model_quantize(spec["model"].encode(), spec["out"].encode(), ctypes.byref(params)) != 0:
@@ -80,7 +73,6 @@ def peer_follow(spec):
     """Where llama.cpp, shown our tokens one by one, prefers another: [prompt, position, our token, its token, gap]."""
     import llama_cpp
 
-    _callback = silence(llama_cpp)
     llm = llama_cpp.Llama(spec["model"], n_ctx=N_CTX, n_threads=1, logits_all=True, verbose=False)
     found = {"n_tokens": 0, "differ": [], "prompts": []}
     for number, text in enumerate(spec["texts"]):
@@ -100,6 +92,7 @@ def peer_follow(spec):
                 found["differ"].append([number, position, token, best, float(logits[best] - logits[token])])
             found["n_tokens"] += 1
             llm.eval([token])
+    llm.close()  # not when the interpreter is half gone
     return found
 
 
