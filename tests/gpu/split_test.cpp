@@ -124,14 +124,14 @@ SessionOptions random_model_options(const OffloadFlags& flags, DType cache) {
 TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
   const test::TempDir directory;
   for (DType dtype : some_of(computable_dtypes(), 8)) {
-    for (int64_t n_expert : {0, 5}) {
+    for (int64_t n_expert : {0, 3}) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts" : ""));
       test::TinyShape shape;
       shape.n_embd = 256;
       shape.n_ff = 512;
       shape.n_layer = 3;
       shape.n_expert = n_expert;
-      shape.n_expert_used = n_expert > 0 ? 2 : 0;
+      shape.n_expert_used = n_expert;  // all: which of two nearly alike is chosen would hang on a rounding
       shape.dtype = dtype;
       const std::string path = directory.path("random.gguf");
       test::tiny_llama(shape, 11).write(path);
