@@ -41,7 +41,8 @@ PRECISE = {"F32", "F16"}
 TIE_OF_PRECISE, TIE_OF_OTHERS, MAX_TIES = 0.01, 0.1, 0.05
 # Root mean square of the error over that of the tensor, by dtype: somewhat above what normally distributed weights get.
 MAX_ERROR = {"F32": 1e-7, "F16": 1e-3, "BF16": 4e-3, "Q8_0": 0.012, "Q6_K": 0.03, "Q5_K": 0.06, "Q5_1": 0.06,
-             "Q5_0": 0.07, "Q4_K": 0.12, "Q4_1": 0.12, "Q4_0": 0.14, "IQ4_NL": 0.12, "IQ4_XS": 0.12, "Q3_K": 0.25, "Q2_K": 0.5}
+             "Q5_0": 0.07, "Q4_K": 0.12, "Q4_1": 0.12, "Q4_0": 0.14, "IQ4_NL": 0.12, "IQ4_XS": 0.12, "MXFP4": 0.2,
+             "Q3_K": 0.25, "Q2_K": 0.5}
 
 
 class Failed(Exception):
