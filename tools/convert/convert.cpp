@@ -40,6 +40,7 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
   const ConvertArchitecture& architecture = find_architecture(json);
   const ModelConfig config(json, architecture.defaults);
   Conversion out;
+  out.folder = folder;
   Metadata& metadata = out.metadata;
   metadata = Metadata(folder);
   metadata.set("general.architecture", Value(std::string(architecture.name)));
@@ -61,6 +62,19 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
   choose_dtypes(out.tensors, type);
   metadata.set("general.file_type", Value(static_cast<uint32_t>(file_type_of(type, out.tensors))));
   return out;
+}
+
+}  // namespace
+
+namespace {
+
+// Nothing of the folder is written over, but for what an earlier conversion left there.
+void refuse_to_overwrite_model(const std::string& folder, std::span<const std::string> paths) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() != ".gguf") refuse_to_overwrite(entry->path().string(), paths);
+  }
 }
 
 }  // namespace
@@ -92,6 +106,7 @@ std::vector<std::string> write_conversion(const Conversion& conversion, const Co
   for (const TensorPlan& plan : conversion.tensors) writer.add_tensor(plan.name, plan.dtype, plan.dims);
   if (options.max_bytes > 0) writer.split({.max_bytes = options.max_bytes});
   const std::vector<std::string> paths = writer.paths();
+  refuse_to_overwrite_model(conversion.folder, paths);
   if (conversion.checkpoint) {
     for (const auto& file : conversion.checkpoint->files()) refuse_to_overwrite(file->path(), paths);
   }

@@ -28,6 +28,7 @@ struct ConvertOptions {
 };
 
 struct Conversion {
+  std::string folder;
   std::unique_ptr<Checkpoint> checkpoint;  // none for a vocabulary alone
   Metadata metadata;
   std::vector<TensorPlan> tensors;  // in the order of the file
