@@ -1,4 +1,6 @@
 // The tandem program: finds the command, runs it, and turns what it throws into one line and an exit code.
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -100,10 +102,20 @@ int run_and_report(int argc, char** argv) {
   }
 }
 
+// Takes the place of a standard descriptor that was closed, or a file that is opened later would: messages
+// would be written into a model. Writing to stdout and stderr is an error as before, stdin is at its end.
+void occupy_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) != -1) continue;
+    if (open("/dev/null", O_RDONLY) != descriptor) return;  // the lowest one that is free
+  }
+}
+
 }  // namespace
 }  // namespace tandem::tools
 
 int main(int argc, char** argv) {
+  tandem::tools::occupy_standard_descriptors();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of writing
   return tandem::tools::run_and_report(argc, argv);

@@ -8,6 +8,7 @@
 
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "engine/generate.h"
 #include "engine/session_file.h"
 #include "text/stream_detokenizer.h"
@@ -141,6 +142,7 @@ void run(RunOptions& options) {
   for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept_prompt(ids[i]);
   const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);
   const bool update = !options.prompt_cache.empty() && !options.prompt_cache_ro;
+  if (update) check_writable(options.prompt_cache);
 
   install_interrupt_handler();
   Output out;

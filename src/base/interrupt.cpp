@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 
 #include "base/error.h"
 
@@ -19,14 +20,15 @@ static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler touches 
 struct Terminal {
   bool saved = false;
   termios settings{};
-  bool color = false;
+  bool shown = false, color = false;  // stdout
 } g_terminal;
 
 // Only calls that are allowed in a signal handler.
 void restore_terminal() {
   if (g_terminal.saved) tcsetattr(STDIN_FILENO, TCSANOW, &g_terminal.settings);
-  static constexpr char kResetColor[] = "\033[0m\n";
+  static constexpr char kResetColor[] = "\033[0m";
   if (g_terminal.color && write(STDOUT_FILENO, kResetColor, sizeof kResetColor - 1) < 0) return;
+  if (g_terminal.shown && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 
 extern "C" void on_interrupt(int) {
@@ -43,7 +45,9 @@ extern "C" void on_interrupt(int) {
 void install_interrupt_handler() {
   static const bool installed = [] {
     g_terminal.saved = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &g_terminal.settings) == 0;
-    g_terminal.color = isatty(STDOUT_FILENO);
+    const char* no_color = getenv("NO_COLOR");
+    g_terminal.shown = isatty(STDOUT_FILENO);
+    g_terminal.color = g_terminal.shown && (no_color == nullptr || *no_color == '\0');
     struct sigaction action {};
     action.sa_handler = on_interrupt;
     sigemptyset(&action.sa_mask);

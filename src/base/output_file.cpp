@@ -21,6 +21,7 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 
 OutputFile::OutputFile(std::string path)
     : path_(std::move(path)), temporary_path_(path_ + ".tmp-" + std::to_string(getpid())) {
+  if (path_.empty()) throw_error(ErrorCode::usage, "the name of a file to write is empty");
   struct stat status;
   if (stat(path_.c_str(), &status) == 0 &&
       !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
@@ -108,5 +109,7 @@ void OutputFile::publish() {
   close(fd_);
   fd_ = -1;
 }
+
+void check_writable(const std::string& path) { const OutputFile file(path); }
 
 }  // namespace tandem

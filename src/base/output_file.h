@@ -3,7 +3,7 @@
 // Everything goes to a temporary file beside the target that takes its name in publish(). Where the file system can,
 // the temporary has no name at all, and is gone even when the process is killed; elsewhere it is PATH.tmp-PID, which
 // the destructor removes. Ownership: owns the temporary. Not thread-safe. Throws Error(io) when the disk refuses,
-// naming the file, and the temporary where it has a name.
+// naming the file, and the temporary where it has a name; Error(usage) for an empty name.
 #pragma once
 
 #include <cstddef>
@@ -43,5 +43,8 @@ class OutputFile {
   std::vector<std::byte> buffer_;
   uint64_t n_written_ = 0;  // buffered bytes included
 };
+
+// Before long work whose result goes there: throws what OutputFile would throw at its beginning.
+void check_writable(const std::string& path);
 
 }  // namespace tandem

@@ -10,7 +10,7 @@ namespace tandem {
 namespace {
 
 constexpr const char* kKind = "tandem-session";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr KvHalf kHalves[] = {KvHalf::keys, KvHalf::values};
 
 // FNV-1a over two lanes that start apart: enough to tell models apart that nobody forges.
@@ -65,6 +65,27 @@ size_t token_bytes(const KvConfig& config, size_t layer, KvHalf half) {
          static_cast<size_t>(config.layers[layer].n_head_kv);
 }
 
+// How cached keys were turned: every rotation of the graph and the factors it uses. Options over the model's
+// rotation decide that, and with LongRoPE the size of the context.
+std::string rotation(const Session& session) {
+  ShapeClass shape;
+  shape.n_ctx = session.n_ctx();
+  const Graph graph = session.model().architecture().build(shape);
+  Hash hash;
+  for (const Node& node : graph.nodes) {
+    const auto* op = std::get_if<RopeOp>(&node.op);
+    if (op == nullptr) continue;
+    hash.add(format("%d %d %lld %a %a %a %a %a %a %d %lld", node.layer, static_cast<int>(op->style),
+                    static_cast<long long>(op->n_rot), op->freq_base, op->freq_scale, op->ext_factor,
+                    op->attn_factor, op->beta_fast, op->beta_slow, op->yarn_truncate,
+                    static_cast<long long>(op->n_ctx_orig)));
+    for (const TensorId id : node.inputs) {
+      if (id != kNoTensor && graph.tensor(id).weight) hash.add(graph.tensor(id).weight->name);
+    }
+  }
+  return hash.text();
+}
+
 std::string model_name(const Model& model) {
   return std::string(model.file().metadata().get_or<std::string>("general.name", model.description()));
 }
@@ -96,6 +117,7 @@ void save_session(const Session& session, const std::string& path, std::string_v
   m.set("session.version", Value(kVersion));
   m.set("session.fingerprint", Value(fingerprint(session.model())));
   m.set("session.model", Value(model_name(session.model())));
+  m.set("session.rotation", Value(rotation(session)));
   m.set("session.tokens", Value(tokens));
   m.set("session.transcript", Value(std::string(transcript)));
   const auto for_each_tensor = [&](auto&& fn) {
@@ -152,6 +174,12 @@ void SessionFile::check_kind(const Session& session) const {
         "is another model)",
         path, printable(m.get<std::string>("session.model")).c_str(),
         printable(model_name(session.model())).c_str());
+  }
+  if (m.get<std::string>("session.rotation") != rotation(session)) {
+    throw_error(ErrorCode::usage,
+                "%s: saved with positions encoded in another way: needed the same --rope and --yarn options, "
+                "and a context (-c) on the same side of the one that the model was first trained with",
+                path);
   }
 }
 

@@ -311,6 +311,15 @@ TEST_F(BadFolder, TheOutputIsNoInput) {
     EXPECT_THAT(e.what(), HasSubstr("this is the input too"));
   }
   EXPECT_EQ(std::filesystem::file_size(path + "/model.safetensors"), before);
+  for (const bool vocab_only : {false, true}) {
+    tools::ConvertOptions options;
+    options.vocab_only = vocab_only;
+    for (const char* name : {"/config.json", "/tokenizer.json", "/model.safetensors"}) {
+      const auto conversion = tools::plan_conversion(path, options);
+      EXPECT_THROW(write_conversion(conversion, options, path + name), Error) << name;
+    }
+    EXPECT_NO_THROW(write_conversion(tools::plan_conversion(path, options), options, path + "/m.gguf"));
+  }
 }
 
 // A file that is cut while it is read is an error, not a crash.

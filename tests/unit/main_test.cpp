@@ -1,9 +1,13 @@
 // The program from outside: what it prints where, and its exit codes.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
+#include "support/gguf_bytes.h"
 #include "support/process.h"
+#include "support/tiny_model.h"
 
 namespace tandem {
 namespace {
@@ -58,6 +62,35 @@ TEST_F(Main, OutputThatCannotBeWritten) {
   // a pipe whose reader has left: no message, exit code 5
   const Result closed = shell("{ { sleep 0.2;", "--help; echo $? >&3; } | true; } 3>&1 2>&1");
   EXPECT_EQ(closed.out, "5\n");
+}
+
+// A file that is opened must not become the stderr or stdout that was closed: messages would be written into
+// it.
+TEST_F(Main, ClosedDescriptorsAreNotTheFilesOfTheProgram) {
+  const test::TempDir directory;
+  const std::string model = directory.path("m.gguf");
+  test::tiny_llama().write(model);
+  const auto quantized = [&](const std::string& name, const std::string& redirections) {
+    const Result result =
+        shell("", "quantize '" + model + "' '" + directory.path(name) + "' Q8_0 " + redirections);
+    EXPECT_EQ(result.exit_code, 0) << redirections;
+    std::ifstream in(directory.path(name), std::ios::binary);
+    return std::string((std::istreambuf_iterator<char>(in)), {});
+  };
+  const std::string expected = quantized("usual.gguf", "2>/dev/null");
+  EXPECT_FALSE(expected.empty());
+  EXPECT_TRUE(quantized("a.gguf", "2>&-") == expected);
+  EXPECT_TRUE(quantized("b.gguf", "<&- >&- 2>&-") == expected);
+  EXPECT_EQ(shell("", "inspect '" + model + "' 2>&1 >&-").out,
+            "tandem: error: stdout: write failed: Bad file descriptor\n");
+}
+
+TEST_F(Main, AnEmptyNameOfAFileToWrite) {
+  const test::TempDir directory;
+  test::tiny_llama().write(directory.path("m.gguf"));
+  const Result result = shell("cd '" + directory.path("") + "' &&", "quantize m.gguf '' Q8_0 2>&1");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.out.find("the name of a file to write is empty"), std::string::npos) << result.out;
 }
 
 }  // namespace

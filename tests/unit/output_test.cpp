@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <functional>
 #include <string>
@@ -135,6 +138,30 @@ TEST(Interrupt, TheSecondLeavesAtOnce) {
               raise(SIGINT);
             }),
             130);
+}
+
+// What a terminal gets by the second one.
+std::string shown_at_second_interrupt(const char* no_color) {
+  int master = -1, terminal = -1;
+  if (openpty(&master, &terminal, nullptr, nullptr, nullptr) != 0) return "no terminal";
+  EXPECT_EQ(exit_code_of([&] {
+              setenv("NO_COLOR", no_color, 1);
+              dup2(terminal, STDOUT_FILENO);
+              install_interrupt_handler();
+              raise(SIGINT);
+              raise(SIGINT);
+            }),
+            130);
+  std::array<char, 64> seen{};
+  const ssize_t n = read(master, seen.data(), seen.size());
+  close(master);
+  close(terminal);
+  return {seen.data(), static_cast<size_t>(std::max<ssize_t>(0, n))};
+}
+
+TEST(Interrupt, TheSecondResetsColorsWhereThereAreAny) {
+  EXPECT_EQ(shown_at_second_interrupt(""), "\033[0m\r\n");
+  EXPECT_EQ(shown_at_second_interrupt("1"), "\r\n");
 }
 
 TEST(Interrupt, WithoutTheHandlerNothingIsCaught) {

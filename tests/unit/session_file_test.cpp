@@ -152,6 +152,40 @@ TEST_F(SessionFiles, AnotherModelIsRefused) {
   expect_refused(*open(*overridden), ErrorCode::bad_file, "another model");
 }
 
+TEST_F(SessionFiles, AnotherRotationIsRefused) {
+  save_some();
+  for (const auto& change : std::vector<std::function<void(RopeOverrides&)>>{
+           [](RopeOverrides& r) { r.freq_base = 5000.0f; }, [](RopeOverrides& r) { r.scale = 4.0f; },
+           [](RopeOverrides& r) { r.scaling = "yarn", r.scale = 4.0f; }}) {
+    ModelOptions options;
+    change(options.rope);
+    const auto model = Model::load(model_path_, options);
+    expect_refused(*open(*model), ErrorCode::usage, "positions encoded in another way");
+  }
+}
+
+// LongRoPE: which factors rotate depends on the context there is room for.
+TEST_F(SessionFiles, TheOtherSideOfTheOriginalContextIsRefused) {
+  tiny_.metadata.set("llama.rope.scaling.original_context_length", Value(uint32_t{64}));
+  tiny_.add("rope_factors_short.weight", DType::F32, {16}, 1);
+  tiny_.add("rope_factors_long.weight", DType::F32, {16}, 2);
+  tiny_.write(model_path_);
+  model_ = Model::load(model_path_);
+  const auto with_context = [&](int64_t n) {
+    SessionOptions options;
+    options.n_ctx = n;
+    return open(*model_, options);
+  };
+  const auto small = with_context(48), large = with_context(96);
+  small->append(some_tokens(20));
+  save_session(*small, file_);
+  SessionFile(file_, *with_context(64)).restore(*small, 20);
+  expect_refused(*large, ErrorCode::usage, "-c");
+  large->append(some_tokens(20));
+  save_session(*large, file_);
+  expect_refused(*small, ErrorCode::usage, "-c");
+}
+
 TEST_F(SessionFiles, DamageIsRefused) {
   save_some();
   const auto session = open(*model_);
@@ -169,9 +203,9 @@ TEST_F(SessionFiles, DamageIsRefused) {
     changed.replace(at, to.size(), to);
     test::write_file(file_, changed);
   };
-  const std::string version = test::kv_u32("session.version", 1);
-  change(version, test::kv_u32("session.version", 2));
-  expect_refused(*session, ErrorCode::bad_file, "version 2");
+  const std::string version = test::kv_u32("session.version", 2);
+  change(version, test::kv_u32("session.version", 3));
+  expect_refused(*session, ErrorCode::bad_file, "version 3");
   change("cache.1.v", "cache.9.v");
   expect_refused(*session, ErrorCode::bad_file, "cache.1.v");
   change("tandem-session", "tandem-sessiom");
@@ -253,6 +287,11 @@ TEST_F(SessionFiles, RunKeepsItsPrompt) {
   EXPECT_THAT(run(cache).out, HasSubstr(text.substr(0, text.size() - 4)));
   EXPECT_EQ(run("-c 4 -p 'a'" + cache).exit_code, 0);
   EXPECT_EQ(run("-p a --prompt-cache " + model_path_).exit_code, 3);
+  // what could not be saved is not computed first
+  const test::Outcome nowhere = run("-p a --prompt-cache " + directory_.path("no/such/folder"));
+  EXPECT_EQ(nowhere.exit_code, 5);
+  EXPECT_THAT(nowhere.out, testing::EndsWith("folder: cannot create (0 bytes so far): No such file or directory\n"));
+  EXPECT_THAT(nowhere.out, testing::Not(testing::HasSubstr("\na")));
 }
 
 }  // namespace

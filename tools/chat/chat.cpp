@@ -11,6 +11,7 @@
 
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "text/builtin_templates.h"
 #include "tools/chat/files.h"
 #include "tools/chat/loading.h"
@@ -143,6 +144,7 @@ void chat(ChatOptions& o) {
     validate(o.sampling);
     if (!o.session_file.empty() && access(o.session_file.c_str(), F_OK) == 0)
       conversation.load(o.session_file);
+    if (!o.session_file.empty()) check_writable(o.session_file);
     if (!system.empty()) conversation.set_system(system);
     view->begin(*model, session.n_ctx());
     ChatLoop loop(conversation, *view, reasoning);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/progress.h"
 #include "tools/command.h"
 #include "tools/imatrix/collector.h"
@@ -128,6 +129,7 @@ void run_imatrix(const ImatrixOptions& o) {
   }
   if (o.text.file.empty()) return merge_files(o);
   if (o.model.model.empty()) throw_error(ErrorCode::usage, "--model is required");
+  check_writable(o.out);
   install_interrupt_handler();
   const auto model = load_model(o.model, o.rope, o.threads.numa);
   TextChunks chunks = read_chunks(o.text, chunk_size(o.context, *model), model->vocab());
