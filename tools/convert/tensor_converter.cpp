@@ -1,9 +1,6 @@
 #include "tools/convert/tensor_converter.h"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -14,43 +11,16 @@
 #include "base/interrupt.h"
 #include "gguf/blocks.h"
 #include "gguf/quants.h"
+#include "tools/weight_defects.h"
 
 namespace tandem::tools {
 namespace {
 
 constexpr int64_t kItemWeights = int64_t{1} << 16;   // what a worker claims at once
 constexpr int64_t kBatchWeights = int64_t{1} << 22;  // what lies in memory at once
-constexpr float kTooLargeForHalf = 65520.0f;         // rounds to infinity
 
-struct Defects {
-  std::atomic<int64_t> n_nan{0}, n_infinite{0}, n_too_large{0};
-  bool any() const { return n_nan != 0 || n_infinite != 0 || n_too_large != 0; }
-};
-
-void count_defects(const float* x, int64_t n, DType target, Defects& defects) {
-  const uint32_t limit = std::bit_cast<uint32_t>(target == DType::F16 ? kTooLargeForHalf : INFINITY);
-  int64_t n_suspect = 0;
-  for (int64_t i = 0; i < n; ++i) n_suspect += (std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu) >= limit;
-  if (n_suspect == 0) return;
-  for (int64_t i = 0; i < n; ++i) {
-    if (std::isnan(x[i])) {
-      ++defects.n_nan;
-    } else if (std::isinf(x[i])) {
-      ++defects.n_infinite;
-    } else if (target == DType::F16 && std::fabs(x[i]) >= kTooLargeForHalf) {
-      ++defects.n_too_large;
-    }
-  }
-}
-
-[[noreturn]] void refuse(const TensorPlan& plan, const Defects& defects) {
-  std::string found;
-  const auto add = [&](int64_t n, const char* what) {
-    if (n > 0) found += (found.empty() ? "" : ", ") + std::to_string(n) + what;
-  };
-  add(defects.n_nan, " NaN");
-  add(defects.n_infinite, " infinite");
-  add(defects.n_too_large, " too large for F16 (--outtype bf16 holds them)");
+[[noreturn]] void refuse(const TensorPlan& plan, const WeightDefects& defects) {
+  const std::string found = defects.text(" (--outtype bf16 holds them)");
   const SourceTensor& source = *plan.sources[0];
   throw_error(ErrorCode::bad_file, "%s: tensor %s: found %s of the %lld weights of %s, needed finite numbers",
               source.file->path().c_str(), printable(source.name).c_str(), found.c_str(),
@@ -188,7 +158,7 @@ void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
   const size_t out_bytes = row_bytes(plan.dtype, width);
   const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);
   const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
-  Defects defects;
+  WeightDefects defects;
   for (int64_t matrix = 0; matrix * matrix_rows < n_rows; ++matrix) {
     if (reader.gathers()) reader.read_matrix(matrix, matrix_);
     for (int64_t first = 0; first < matrix_rows; first += batch_rows) {
@@ -201,7 +171,7 @@ void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
         b.row.resize(static_cast<size_t>(n_item * width));
         reader.read_rows(matrix, first + begin, n_item, matrix_, b.raw, b.row.data());
         for (float& x : b.row) x += plan.add;
-        count_defects(b.row.data(), n_item * width, plan.dtype, defects);
+        defects.count(b.row.data(), n_item * width, plan.dtype);
         quantize(b.row.data(), out_.data() + static_cast<size_t>(begin) * out_bytes, n_item * width, nullptr);
       });
       if (!defects.any()) sink(out_);  // if any, only to count the rest

@@ -1,51 +1,21 @@
 #include "tools/quantize/rows.h"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cmath>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "gguf/quants.h"
+#include "tools/weight_defects.h"
 
 namespace tandem::tools {
 namespace {
 
 constexpr int64_t kItemWeights = int64_t{1} << 14;   // what a worker claims at once
 constexpr int64_t kBatchWeights = int64_t{1} << 21;  // what lies in memory at once
-constexpr float kTooLargeForHalf = 65520.0f;         // rounds to infinity
 
-struct Defects {
-  std::atomic<int64_t> n_nan{0}, n_infinite{0}, n_too_large{0};
-  bool any() const { return n_nan != 0 || n_infinite != 0 || n_too_large != 0; }
-};
-
-void count_defects(const float* x, int64_t n, DType target, Defects& defects) {
-  int64_t n_suspect = 0;
-  const uint32_t limit = std::bit_cast<uint32_t>(target == DType::F16 ? kTooLargeForHalf : INFINITY);
-  for (int64_t i = 0; i < n; ++i) n_suspect += (std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu) >= limit;
-  if (n_suspect == 0) return;
-  for (int64_t i = 0; i < n; ++i) {
-    if (std::isnan(x[i])) {
-      ++defects.n_nan;
-    } else if (std::isinf(x[i])) {
-      ++defects.n_infinite;
-    } else if (target == DType::F16 && std::fabs(x[i]) >= kTooLargeForHalf) {
-      ++defects.n_too_large;
-    }
-  }
-}
-
-[[noreturn]] void refuse(const TensorInfo& source, const std::string& path, const Defects& defects) {
-  std::string found;
-  const auto add = [&](int64_t n, const char* what) {
-    if (n > 0) found += (found.empty() ? "" : ", ") + std::to_string(n) + what;
-  };
-  add(defects.n_nan, " NaN");
-  add(defects.n_infinite, " infinite");
-  add(defects.n_too_large, " too large for F16");
+[[noreturn]] void refuse(const TensorInfo& source, const std::string& path, const WeightDefects& defects) {
+  const std::string found = defects.text();
   throw_error(ErrorCode::bad_file, "%s: tensor %s: found %s of %lld weights, needed finite numbers",
               path.c_str(), printable(source.name).c_str(), found.c_str(),
               static_cast<long long>(source.n_elements()));
@@ -68,7 +38,7 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
   const int64_t n_slices = static_cast<int64_t>(importance.size()) / width;
   const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);
   const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
-  Defects defects;
+  WeightDefects defects;
 
   for (int64_t first = 0; first < n_rows; first += batch_rows) {
     if (interrupted()) throw_error(ErrorCode::interrupted, "%s: interrupted", path.c_str());
@@ -81,7 +51,7 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
       worker.for_each(ceil_div(n, item_rows), [&](int64_t item) {
         for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
           dequantize(in + static_cast<size_t>(r) * in_bytes, x, width);
-          count_defects(x, width, dtype, defects);
+          defects.count(x, width, dtype);
           if (copies) continue;
           const int64_t slice = n_slices > 1 ? (first + r) / source.dims[1] % n_slices : 0;
           const float* weights = n_slices > 0 ? importance.data() + slice * width : nullptr;
