@@ -58,6 +58,8 @@ StepPtr compile_node(const CompileContext& c, const Node& node) {
                         [&](const ScaleOp&) { return compile_scale(c, node); },
                         [&](const SoftcapOp&) { return compile_softcap(c, node); },
                         [&](const GatherRowsOp&) { return compile_gather_rows(c, node); },
+                        [&](const MergeOp&) { return compile_merge(c, node); },
+                        [&](const JoinOp&) { return compile_join(c, node); },
                     },
                     node.op);
 }

@@ -80,6 +80,8 @@ StepPtr compile_add(const CompileContext& context, const Node& node);
 StepPtr compile_scale(const CompileContext& context, const Node& node);
 StepPtr compile_softcap(const CompileContext& context, const Node& node);
 StepPtr compile_gather_rows(const CompileContext& context, const Node& node);
+StepPtr compile_merge(const CompileContext& context, const Node& node);
+StepPtr compile_join(const CompileContext& context, const Node& node);
 
 // Why a node cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile function
 // of the ops that have limits.

@@ -73,5 +73,7 @@ StepPtr compile_add(const CompileContext& context, const Node& node);
 StepPtr compile_scale(const CompileContext& context, const Node& node);
 StepPtr compile_softcap(const CompileContext& context, const Node& node);
 StepPtr compile_gather_rows(const CompileContext& context, const Node& node);
+StepPtr compile_merge(const CompileContext& context, const Node& node);
+StepPtr compile_join(const CompileContext& context, const Node& node);
 
 }  // namespace tandem::cpu

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "exec/placed_graph.h"
 
 namespace tandem {
 namespace {
@@ -51,6 +52,7 @@ Executor::~Executor() {
 }
 
 std::unique_ptr<Program> Executor::compile(Graph graph) {
+  graph = placed_graph(std::move(graph), placement_);
   check_supported(graph);
   Partition partition = partition_graph(graph, placement_, static_cast<int>(devices_.size()));
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));

@@ -29,6 +29,7 @@ int Placement::home_of(const Graph& graph, const Node& node) const {
 }
 
 int Placement::device_of(const Graph& graph, const Node& node) const {
+  if (node.device >= 0) return node.device;
   const int home = home_of(graph, node);
   const bool in_layer = node.layer >= 0 && static_cast<size_t>(node.layer) < layers.size();
   const bool beside_cache =

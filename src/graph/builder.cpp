@@ -9,7 +9,8 @@ namespace tandem {
 
 std::string_view op_name(const Op& op) {
   static constexpr std::string_view names[] = {"embed", "norm", "linear", "rope",  "kv_write",   "attention",
-                                               "glu",   "moe_route", "moe_ffn", "add",  "scale",  "softcap", "gather_rows"};
+                                               "glu",   "moe_route", "moe_ffn", "add",  "scale",  "softcap", "gather_rows",
+                                               "merge", "join"};
   static_assert(std::size(names) == std::variant_size_v<Op>);
   return names[op.index()];
 }
@@ -23,7 +24,7 @@ TensorId GraphBuilder::input(Input which) {
   TensorId& id = graph_.inputs[static_cast<size_t>(which)];
   if (id != kNoTensor) return id;
   static constexpr const char* names[kInputCount] = {"ids",   "positions",   "sequences",
-                                                     "slots", "block_table", "outputs"};
+                                                     "slots", "block_table", "outputs", "recent_blocks", "recent_from"};
   Tensor t;
   t.name = names[static_cast<size_t>(which)];
   t.role = Role::input;
@@ -36,6 +37,11 @@ TensorId GraphBuilder::input(Input which) {
       t.n_rows = graph_.shape.max_sequences;
       t.n_cols = graph_.shape.max_blocks;
       break;
+    case Input::recent_blocks:
+      t.n_rows = graph_.shape.max_sequences;
+      t.n_cols = graph_.shape.max_recent_blocks;
+      break;
+    case Input::recent_from: t.n_cols = graph_.shape.max_sequences; break;
     default: t.n_cols = graph_.shape.max_tokens;
   }
   id = static_cast<TensorId>(graph_.tensors.size());
@@ -103,9 +109,25 @@ void GraphBuilder::kv_write(TensorId k, TensorId v) {
 
 TensorId GraphBuilder::attention(TensorId q, const AttentionOp& op, const Weight* sinks) {
   TANDEM_CHECK(tensor(q).n_cols == op.n_head * op.head_dim_k && op.n_head % op.n_head_kv == 0);
+  const bool whole = op.part == KvPart::whole;
+  const TensorId blocks = input(op.part == KvPart::recent ? Input::recent_blocks : Input::block_table);
   return append(op,
-                {q, input(Input::positions), input(Input::sequences), input(Input::block_table), weight(sinks)},
-                op.n_head * op.head_dim_v, Extent::tokens);
+                {q, input(Input::positions), input(Input::sequences), blocks, weight(sinks),
+                 whole ? kNoTensor : input(Input::recent_from)},
+                op.n_head * (op.head_dim_v + (whole ? 0 : 1)), Extent::tokens);
+}
+
+TensorId GraphBuilder::merge(TensorId a, TensorId b, const MergeOp& op) {
+  const int64_t n_cols = op.n_head * (op.head_dim_v + 1);
+  TANDEM_CHECK(tensor(a).n_cols == n_cols && tensor(b).n_cols == n_cols && tensor(a).extent == tensor(b).extent);
+  return append(op, {a, b}, op.n_head * op.head_dim_v, tensor(a).extent);
+}
+
+TensorId GraphBuilder::join(TensorId a, TensorId b, TensorId residual) {
+  const int64_t n_cols = tensor(a).n_cols + tensor(b).n_cols;
+  TANDEM_CHECK(tensor(a).extent == tensor(b).extent);
+  TANDEM_CHECK(residual == kNoTensor || tensor(residual).n_cols == n_cols);
+  return append(JoinOp{}, {a, b, residual}, n_cols, tensor(a).extent);
 }
 
 TensorId GraphBuilder::glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up, const Weight* gate_bias,

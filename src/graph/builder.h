@@ -32,6 +32,7 @@ class GraphBuilder {
   TensorId rope(TensorId x, const RopeOp& op, const Weight* freq_factors = nullptr);
   void kv_write(TensorId k, TensorId v);
   TensorId attention(TensorId q, const AttentionOp& op, const Weight* sinks = nullptr);
+  TensorId merge(TensorId a, TensorId b, const MergeOp& op);
   TensorId glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up, const Weight* gate_bias = nullptr,
                const Weight* up_bias = nullptr);
   TensorId moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias = nullptr);
@@ -40,6 +41,7 @@ class GraphBuilder {
   TensorId add(TensorId a, TensorId b, const AddOp& op = {}, TensorId gate = kNoTensor);
   TensorId scale(TensorId x, float factor);
   TensorId softcap(TensorId x, float cap);
+  TensorId join(TensorId a, TensorId b, TensorId residual = kNoTensor);
   TensorId gather_outputs(TensorId x);  // the rows whose logits are wanted
 
   // Ends the graph. `logits` is [max_outputs, n_vocab].

@@ -53,15 +53,29 @@ struct RopeOp {
 // kv_write: k[n, Hkv * hd_k], v[n, Hkv * hd_v], slots[n] -> the cache of the node's layer, converted to its dtypes.
 struct KvWriteOp {};
 
-// attention: q[n, H * hd_k], positions[n], sequences[n], block_table[s, b], sinks[H]? -> y[n, H * hd_v].
+// A layer's cache may be in two parts, each on a device of its own: the recent positions of a sequence, those from
+// recent_from on, and the old ones before. kv_write and attention of a device work on the part that is there.
+enum class KvPart : uint8_t { whole, old, recent };
+
+// attention: q[n, H * hd_k], positions[n], sequences[n], block_table[s, b], sinks[H]?, recent_from[s]?
+// -> y[n, H * hd_v].
 // Token t sees the cached positions p of its sequence with p <= positions[t], and p > positions[t] - window where
 // window > 0. Scores are scale * q.k, then softcap * tanh(score / softcap) where softcap > 0. Query head h reads
 // key-value head h / (H / Hkv).
+// Over a part only (which takes recent_from), block_table holds the part's blocks, the first of the recent one's that
+// of position recent_from, and the result is y[n, H * hd_v + H]: behind the attention over the part's positions alone,
+// the natural logarithm of the sum of e^score over them for each head; 0 and -infinity where there are none. Sinks
+// are given to one part of the two.
 struct AttentionOp {
   int64_t n_head = 0, n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   float scale = 1.0f, softcap = 0.0f;
   int64_t window = 0;
+  KvPart part = KvPart::whole;
 };
+
+// merge: a[n, H * hd_v + H], b[n, H * hd_v + H] -> y[n, H * hd_v], the attention over both parts: of each head, the
+// mean of the parts' results weighted by e^logarithm (arXiv:2205.14135, the merge of blocks).
+struct MergeOp { int64_t n_head = 0, head_dim_v = 0; };
 
 // glu: x[n, k], Wgate[m, k], Wup[m, k], bias_gate[m]?, bias_up[m]? -> y[n, m] = act(x Wgate^T) * (x Wup^T).
 struct GluOp { Activation activation = Activation::silu; };
@@ -95,11 +109,13 @@ struct AddOp { float factor = 1.0f; };
 struct ScaleOp { float factor = 1.0f; };
 // softcap: x[n, c] -> cap * tanh(x / cap).
 struct SoftcapOp { float cap = 1.0f; };
+// join: a[n, p], b[n, q], residual[n, p + q]? -> [a b] + residual.
+struct JoinOp {};
 // gather_rows: x[n, c], outputs[n_outputs] -> y[n_outputs, c].
 struct GatherRowsOp {};
 
 using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, MoeRouteOp, MoeFfnOp,
-                        AddOp, ScaleOp, SoftcapOp, GatherRowsOp>;
+                        AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
 
 // "linear", "attention", ...
 std::string_view op_name(const Op& op);
@@ -109,6 +125,7 @@ struct Node {
   std::vector<TensorId> inputs;
   TensorId output = kNoTensor;  // kNoTensor: kv_write
   int layer = -1;               // -1: before the first layer; n_layer: the output head
+  int device = -1;              // that runs it, whatever the placement says; -1: as the placement says
 };
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "exec/placed_graph.h"
 
 namespace tandem {
 namespace {
@@ -38,7 +39,8 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
 }
 
 Prediction predict(const FitRequest& r, const Placement& placement) {
-  const auto seconds = [&](const Graph& graph, const StepLoad& load) {
+  const auto seconds = [&](const Graph& built, const StepLoad& load) {
+    const Graph graph = placed_graph(built, placement);
     const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
     return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
   };

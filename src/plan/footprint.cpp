@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "exec/kv_stream.h"
+#include "exec/placed_graph.h"
 #include "exec/weight_stream.h"
 
 namespace tandem {
@@ -66,7 +67,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   std::vector<std::set<const Weight*>> weights(devices.size());
   std::vector<SlotNeeds> slots(devices.size());
   for (size_t g = 0; g < graphs.size(); ++g) {
-    const Graph& graph = *graphs[g];
+    const Graph graph = placed_graph(*graphs[g], placement);
     const Partition partition = partition_graph(graph, placement, static_cast<int>(devices.size()));
     if (g == 0) result.per_token = bus_bytes(graph, partition);
     std::vector<SlotNeeds> needs;

@@ -5,27 +5,20 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "cpu/cpu_device.h"
-#include "engine/session.h"
-#include "support/gguf_bytes.h"
-#include "support/sim_device.h"
-#include "support/tiny_model.h"
+#include "support/split_rig.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kLayers = 5;
 
-class KvPrefetch : public testing::Test {
+class KvPrefetch : public test::SplitRig {
  protected:
   void SetUp() override {
-    host_ = cpu::make_cpu_device({1, 1});
     test::TinyShape shape;
     shape.n_layer = kLayers;
     shape.n_head = 2;  // heads of 32: whole blocks of the quantized cache types
-    const std::string path = directory_.path("tiny.gguf");
-    test::tiny_llama(shape, 9).write(path);
-    model_ = Model::load(path);
+    model_ = load("tiny.gguf", shape);
   }
 
   SessionOptions options(const OffloadFlags& flags, DType cache = DType::F16) const {
@@ -49,12 +42,11 @@ class KvPrefetch : public testing::Test {
   static std::vector<float> logits(Session& session) {
     std::vector<float> all;
     const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
-    std::vector<int32_t> prompt;
-    for (int i = 0; i < 71; ++i) prompt.push_back(3 + i * 7 % 290);
-    add(session.append(prompt));
+    const std::vector<int32_t> ids = prompt(71);
+    add(session.append(ids));
     for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
     session.truncate(40);
-    add(session.append(std::span(prompt).first(19)));
+    add(session.append(std::span(ids).first(19)));
     return all;
   }
 
@@ -63,8 +55,6 @@ class KvPrefetch : public testing::Test {
     return logits(session);
   }
 
-  test::TempDir directory_;
-  std::unique_ptr<Device> host_;
   std::unique_ptr<Model> model_;
 };
 

@@ -7,11 +7,7 @@
 #include <set>
 
 #include "base/log.h"
-#include "cpu/cpu_device.h"
-#include "engine/session.h"
-#include "support/gguf_bytes.h"
-#include "support/sim_device.h"
-#include "support/tiny_model.h"
+#include "support/split_rig.h"
 
 namespace tandem {
 namespace {
@@ -20,15 +16,12 @@ using testing::HasSubstr;
 
 constexpr int kPrompt = 100, kTokens = 200;
 
-class Ladder : public testing::Test {
+class Ladder : public test::SplitRig {
  protected:
   void SetUp() override {
-    host_ = cpu::make_cpu_device({1, 1});
     test::TinyShape shape;
     shape.n_layer = 3;
-    const std::string path = directory_.path("tiny.gguf");
-    test::tiny_llama(shape, 9).write(path);
-    model_ = Model::load(path);
+    model_ = load("tiny.gguf", shape);
   }
 
   SessionOptions options(bool streamed) const {
@@ -44,9 +37,8 @@ class Ladder : public testing::Test {
 
   // The likeliest tokens, one after the other.
   static std::vector<int32_t> text(Session& session) {
-    std::vector<int32_t> prompt, made;
-    for (int i = 0; i < kPrompt; ++i) prompt.push_back(3 + i * 7 % 290);
-    std::span<const float> logits = session.append(prompt);
+    std::vector<int32_t> made;
+    std::span<const float> logits = session.append(prompt(kPrompt));
     while (made.size() < kTokens) {
       made.push_back(static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
       logits = session.append(std::span(&made.back(), 1));
@@ -61,8 +53,6 @@ class Ladder : public testing::Test {
     return made;
   }
 
-  test::TempDir directory_;
-  std::unique_ptr<Device> host_;
   std::unique_ptr<test::SimDevice> sim_any_ = std::make_unique<test::SimDevice>(test::SimOptions{});
   std::unique_ptr<Model> model_;
 };

@@ -4,33 +4,22 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "cpu/cpu_device.h"
-#include "engine/session.h"
-#include "support/gguf_bytes.h"
-#include "support/sim_device.h"
-#include "support/tiny_model.h"
+#include "support/split_rig.h"
 
 namespace tandem {
 namespace {
 
 using testing::HasSubstr;
 
-class Offload : public testing::Test {
+class Offload : public test::SplitRig {
  protected:
   void SetUp() override {
-    host_ = cpu::make_cpu_device({1, 1});
     test::TinyShape shape;
     shape.n_layer = 4;
     dense_ = load("dense.gguf", shape);
     shape.n_expert = 5;
     shape.n_expert_used = 2;
     moe_ = load("moe.gguf", shape);
-  }
-
-  std::unique_ptr<Model> load(const char* name, const test::TinyShape& shape) {
-    const std::string path = directory_.path(name);
-    test::tiny_llama(shape, 9).write(path);
-    return Model::load(path);
   }
 
   static SessionOptions options(const OffloadFlags& flags) {
@@ -40,21 +29,7 @@ class Offload : public testing::Test {
     return o;
   }
 
-  // Logits after a prompt and after each of some decoded tokens.
-  static std::vector<float> logits(Session& session) {
-    std::vector<float> all;
-    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
-    std::vector<int32_t> prompt;
-    for (int i = 0; i < 37; ++i) prompt.push_back(3 + i * 7 % 290);
-    add(session.append(prompt));
-    for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
-    return all;
-  }
-
-  std::vector<float> cpu_logits(const Model& model) {
-    Session session(model, {host_.get()}, options({}));
-    return logits(session);
-  }
+  std::vector<float> cpu_logits(const Model& model) { return SplitRig::cpu_logits(model, options({})); }
 
   static uint64_t copied(const std::vector<Device*>& devices) {
     uint64_t sum = 0;
@@ -66,8 +41,7 @@ class Offload : public testing::Test {
   void expect_footprint(Session& session, const std::vector<Device*>& devices) {
     const BusBytes& bus = session.placement().bytes.per_token;
     const uint64_t before = copied(devices);
-    const int32_t id = 9;
-    session.append(std::span(&id, 1));
+    decode_one(session);
     const auto n_blocks = static_cast<uint64_t>((session.n_past() + 31) / 32);
     EXPECT_EQ(copied(devices) - before,
               bus.activations + bus.logits + bus.inputs + bus.inputs_per_block * n_blocks);
@@ -96,8 +70,6 @@ class Offload : public testing::Test {
     }
   }
 
-  test::TempDir directory_;
-  std::unique_ptr<Device> host_;
   std::unique_ptr<Model> dense_, moe_;
 };
 

@@ -4,33 +4,22 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "cpu/cpu_device.h"
-#include "engine/session.h"
-#include "support/gguf_bytes.h"
-#include "support/sim_device.h"
-#include "support/tiny_model.h"
+#include "support/split_rig.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kLayers = 8;
 
-class Stream : public testing::Test {
+class Stream : public test::SplitRig {
  protected:
   void SetUp() override {
-    host_ = cpu::make_cpu_device({1, 1});
     test::TinyShape shape;
     shape.n_layer = kLayers;
     dense_ = load("dense.gguf", shape);
     shape.n_expert = 5;
     shape.n_expert_used = 2;
     moe_ = load("moe.gguf", shape);
-  }
-
-  std::unique_ptr<Model> load(const char* name, const test::TinyShape& shape) {
-    const std::string path = directory_.path(name);
-    test::tiny_llama(shape, 9).write(path);
-    return Model::load(path);
   }
 
   static SessionOptions options(const OffloadFlags& flags) {
@@ -57,28 +46,8 @@ class Stream : public testing::Test {
     return std::make_unique<Session>(model, devices, o);
   }
 
-  static std::vector<float> logits(Session& session) {
-    std::vector<float> all;
-    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
-    std::vector<int32_t> prompt;
-    for (int i = 0; i < 37; ++i) prompt.push_back(3 + i * 7 % 290);
-    add(session.append(prompt));
-    for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
-    return all;
-  }
+  std::vector<float> cpu_logits(const Model& model) { return SplitRig::cpu_logits(model, options({})); }
 
-  std::vector<float> cpu_logits(const Model& model) {
-    Session session(model, {host_.get()}, options({}));
-    return logits(session);
-  }
-
-  static void decode_one(Session& session) {
-    const int32_t id = 9;
-    session.append(std::span(&id, 1));
-  }
-
-  test::TempDir directory_;
-  std::unique_ptr<Device> host_;
   std::unique_ptr<Model> dense_, moe_;
 };
 

@@ -1,0 +1,61 @@
+// merge: the attention over a whole cache from those over its two parts. Reads 2 n rows of H * (hd + 1) floats.
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/ops/rows.h"
+
+namespace tandem::cpu {
+namespace {
+
+class MergeStep final : public Step {
+ public:
+  MergeStep(const CompileContext& context, const Node& node)
+      : op_(std::get<MergeOp>(node.op)),
+        add_(context.kernels.rows.add),
+        scale_(context.kernels.rows.scale),
+        shape_(context.tensor(node.output)),
+        a_(context.address<const float>(node.inputs[0])),
+        b_(context.address<const float>(node.inputs[1])),
+        y_(context.address<float>(node.output)) {}
+
+  void run(Worker& worker, const RunContext& context) const override {
+    const int64_t hd = op_.head_dim_v, n_in = op_.n_head * (hd + 1);
+    for_each_row(worker, row_count(shape_, context.shape), shape_.n_cols, [&](int64_t row) {
+      const float *a = a_ + row * n_in, *b = b_ + row * n_in;
+      for (int64_t h = 0; h < op_.n_head; ++h) {
+        const auto [left, right] = weights(a[op_.n_head * hd + h], b[op_.n_head * hd + h]);
+        float* y = y_ + (row * op_.n_head + h) * hd;
+        scale_(a + h * hd, left, y, hd);
+        add_(y, b + h * hd, right, y, hd);
+      }
+    });
+  }
+
+ private:
+  struct Weights {
+    float left, right;
+  };
+  // e^a and e^b over their sum; 0 for both where neither part has anything.
+  static Weights weights(float a, float b) {
+    const float most = std::max(a, b);
+    if (std::isinf(most) && most < 0) return {0.0f, 0.0f};
+    const float left = std::exp(a - most), right = std::exp(b - most);
+    return {left / (left + right), right / (left + right)};
+  }
+
+  MergeOp op_;
+  decltype(RowKernels::add) add_;
+  decltype(RowKernels::scale) scale_;
+  const Tensor& shape_;
+  const float* a_;  // [n, H * hd + H]
+  const float* b_;  // [n, H * hd + H]
+  float* y_;        // [n, H * hd]
+};
+
+}  // namespace
+
+StepPtr compile_merge(const CompileContext& context, const Node& node) {
+  return std::make_unique<MergeStep>(context, node);
+}
+
+}  // namespace tandem::cpu
