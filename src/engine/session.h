@@ -36,6 +36,8 @@ struct SessionOptions {
   // Where memory that was counted on is not to be had, a smaller micro-batch, the cache on the host and layers on the
   // host are tried in turn, each said in one line, and what was being computed goes on. Off: Error(out_of_memory).
   bool oom_ladder = true;
+  // What reads the layers that are left on disk; empty: open_disk_reader().
+  std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)> open_disk;
 };
 
 class Session {

@@ -5,6 +5,9 @@
 // Weights that the host holds can be streamed: the nodes that read them run on another device, and the
 // layer's weights are brought there for every step, while the layers before it compute. Steps of several
 // tokens and of one token may differ in that.
+//
+// Where host memory does not hold them all, the matrices of some layers stay on disk: they are read into
+// slots in host memory for every step, and used or streamed from there.
 #pragma once
 
 #include <unordered_map>
@@ -23,6 +26,7 @@ struct LayerPlacement {
   // host.
   int streamed_prefill = 0;  // in steps of several tokens
   int streamed_decode = 0;   // in steps of one
+  bool from_disk = false;    // what is on the host by `weights` or `experts` is read from disk for every step
 
   int streamed(const ShapeClass& shape) const {
     return shape.max_tokens > 1 ? streamed_prefill : streamed_decode;
@@ -34,6 +38,7 @@ struct Placement {
   std::vector<LayerPlacement> layers;  // one for each layer of the model
   int output = 0;                      // the output norm and head
   int n_stream_slots = 2;              // layers that a device has room for to stream into
+  int n_disk_slots = 2;                // layers that host memory has room for to read into
   std::unordered_map<const Weight*, int>
       overrides;  // nodes of these weights run there, whatever the rest says
 
@@ -49,6 +54,8 @@ struct Placement {
   // Whether a node reads this weight of its own layer from a slot that it was streamed into. Vectors are not
   // worth the trouble: they stay on the device.
   bool streams(const Graph& graph, const Node& node, const Weight& weight) const;
+  // Whether the weight is one that is read from disk, where a node streams it.
+  bool on_disk(const Weight& weight) const;
 
  private:
   const int* override_of(const Graph& graph, const Node& node) const;
