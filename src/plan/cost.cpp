@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 
+#include "base/checked.h"
 #include "exec/kv_stream.h"
 
 namespace tandem {
@@ -35,11 +36,13 @@ double rows_of(const Tensor& t, const StepLoad& load) {
 }
 
 NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvConfig& kv) {
+  const double n_sequences = static_cast<double>(load.n_sequences);
   const double n = static_cast<double>(load.n_tokens);
-  double seen = static_cast<double>(load.n_past) + n;                   // positions that are read
-  double pairs = n * (static_cast<double>(load.n_past) + (n + 1) / 2);  // of a query and a position
+  const double each = n / n_sequences;
+  double seen = n_sequences * (static_cast<double>(load.n_past) + each);   // positions that are read
+  double pairs = n * (static_cast<double>(load.n_past) + (each + 1) / 2);  // of a query and a position
   if (op.window > 0) {
-    seen = std::min(seen, static_cast<double>(op.window) + n);
+    seen = std::min(seen, n_sequences * (static_cast<double>(op.window) + each));
     pairs = std::min(pairs, n * static_cast<double>(op.window));
   }
   const double position_bytes =
@@ -69,6 +72,7 @@ class Timeline {
         load_(load),
         at_(devices.size()),
         bus_(devices.size()),
+        sent_(graph.tensors.size(), 0.0),
         waiting_(devices.size()) {
     for (size_t d = 0; d < devices.size(); ++d) {
       needs_.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
@@ -88,8 +92,9 @@ class Timeline {
       group_s_.push_back(n_bytes / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s));
     }
     for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage, kv));
-    const auto n_blocks =
-        static_cast<double>((load.n_past + load.n_tokens + kv.block_size - 1) / kv.block_size);
+    const int64_t n_new = ceil_div(load.n_tokens, load.n_sequences);  // of each sequence
+    const auto n_blocks = static_cast<double>(load.n_sequences * ceil_div(load.n_past + n_new, kv.block_size));
+    const auto n_written = static_cast<double>(load.n_sequences * ceil_div(n_new, kv.block_size));
     for (size_t i = 0; i < kv.layers.size(); ++i) {
       const auto d = static_cast<size_t>(placement.layers[i].kv == 0 ? placement.layers[i].kv_prefetched : 0);
       caches_.push_back({d, 0, 0, 0});
@@ -97,8 +102,7 @@ class Timeline {
       Cache& cache = caches_.back();
       const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
       cache.in_s = n_blocks * block / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s);
-      cache.out_s = std::ceil(static_cast<double>(load.n_tokens) / static_cast<double>(kv.block_size)) *
-                    block / rates[d].bus_bytes_per_s;
+      cache.out_s = n_written * block / rates[d].bus_bytes_per_s;
       prefetched_.push_back(i);
     }
   }
@@ -143,13 +147,22 @@ class Timeline {
     const Stage& stage = partition_.stages[i];
     const auto d = static_cast<size_t>(stage.device);
     for (const Transfer& t : stage.transfers) {
-      if (t.from != 0) copy_out(static_cast<size_t>(t.from), graph_.tensor(t.tensor));
-      if (t.to != 0) copy_in(d, graph_.tensor(t.tensor));
+      const Tensor& tensor = graph_.tensor(t.tensor);
+      if (t.to == 0) {
+        at_[0] = std::max(at_[0], sent_[static_cast<size_t>(t.tensor)]);
+        continue;
+      }
+      if (t.from != 0) copy_out(static_cast<size_t>(t.from), tensor);
+      copy_in(d, tensor);
     }
     start_ready();
     if (stage.group >= 0) join_weights(static_cast<size_t>(stage.group));
     if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
     at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];  // the host runs its own segments itself
+    for (TensorId id : stage.sends) {
+      at_[d] += over_bus(d, graph_.tensor(id));
+      sent_[static_cast<size_t>(id)] = at_[d];
+    }
     if (stage.kv_layer >= 0) pass_cache_on(static_cast<size_t>(stage.kv_layer));
     if (stage.group >= 0 && schedule_.turns[static_cast<size_t>(stage.group)].last_stage == i)
       pass_slots_on(static_cast<size_t>(stage.group));
@@ -238,6 +251,7 @@ class Timeline {
   StepLoad load_;
   std::vector<double> at_;                    // [device] when what it was given is done
   std::vector<double> bus_;                   // [device] when its last fetch is
+  std::vector<double> sent_;                  // [TensorId] when what goes to the host is there
   std::vector<SlotNeeds> needs_;              // [device]
   std::vector<std::vector<Slot>> slots_;  // [device]; of the host, those that layers are read into from disk
   std::vector<std::deque<size_t>> waiting_;  // [device] groups for the disk, or behind those that do

@@ -46,7 +46,10 @@ Prediction predict(const FitRequest& r, const Placement& placement) {
   };
   const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
   Prediction p;
-  p.decode_tokens_per_s = 1 / seconds(*r.graphs.front(), {1, 1, r.kv.n_ctx / 2});
+  const int64_t n_sequences = r.graphs.front()->shape.max_sequences;
+  p.decode_tokens_per_s =
+      static_cast<double>(n_sequences) /
+      seconds(*r.graphs.front(), {n_sequences, n_sequences, r.kv.n_ctx / 2 / n_sequences, n_sequences});
   p.prefill_tokens_per_s = static_cast<double>(n) / seconds(*r.graphs.back(), {n, 1, 0});
   return p;
 }

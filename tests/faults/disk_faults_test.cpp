@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "gguf/split_writer.h"
 #include "support/sim_disk.h"
-#include "support/sim_host.h"
+#include "support/metered_host.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -61,7 +61,7 @@ TEST_F(DiskFaults, EveryReadThatFails) {
   for (const Streaming streaming : {Streaming::none, Streaming::always}) {
     for (int64_t n_disk : {2, 4, 6}) {
       const auto with = [&](const test::SimDiskOptions& disk, const auto& check) {
-        test::SimHost host;
+        test::MeteredHost host;
         test::SimDevice sim({.copy_bytes_per_s = 1e9});
         const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, n_disk}, disk);
         check(*s);
@@ -89,7 +89,7 @@ TEST_F(DiskFaults, EveryCopyToADeviceThatFails) {
   const OffloadChoice choice{1, false, false, 0, Streaming::always, 5};
   int64_t n_before = 0, n_copies = 0;
   {
-    test::SimHost host;
+    test::MeteredHost host;
     test::SimDevice works({});
     const auto s = session(*model_, {&host, &works}, choice, {});
     n_before = works.n_copies();  // of what stays there
@@ -99,7 +99,7 @@ TEST_F(DiskFaults, EveryCopyToADeviceThatFails) {
   // But for what is on its way for a step that never comes.
   for (int64_t i = n_before; i < n_copies - 2 * 7; i += 3) {
     SCOPED_TRACE(i);
-    test::SimHost host;
+    test::MeteredHost host;
     test::SimDevice sim({.copy_bytes_per_s = 1e9, .fail_copy = i});
     const auto s = session(*model_, {&host, &sim}, choice, {});
     EXPECT_TRUE(fails(*s));
@@ -129,7 +129,7 @@ TEST_F(DiskFaults, AFileThatBecomesShorter) {
   const auto model = Model::load(path);
   const TensorInfo& last = model->file().tensors().back();
   ASSERT_GT(last.n_rows(), 1);
-  test::SimHost host;
+  test::MeteredHost host;
   const auto s = session(*model, {&host}, {.n_disk_layers = kLayers}, {});
   EXPECT_FALSE(fails(*s));
   std::filesystem::copy_file(path, path + ".whole");
@@ -152,7 +152,7 @@ TEST_F(DiskFaults, AFileThatBecomesShorter) {
 TEST_F(DiskFaults, WithoutDirectReadsAndWithoutIoUring) {
   for (const DiskOptions reader : {DiskOptions{.direct = false}, DiskOptions{.uring = false},
                                    DiskOptions{.direct = false, .uring = false}}) {
-    test::SimHost host;
+    test::MeteredHost host;
     test::SimDevice sim({.copy_bytes_per_s = 1e9});
     for (const Streaming streaming : {Streaming::none, Streaming::always}) {
       const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 5}, {.reader = reader});
@@ -164,7 +164,7 @@ TEST_F(DiskFaults, WithoutDirectReadsAndWithoutIoUring) {
 TEST_F(DiskFaults, AFileThatCannotBeOpenedAgain) {
   const std::string path = directory_.path("model.gguf");
   std::filesystem::rename(path, path + ".away");
-  test::SimHost host;
+  test::MeteredHost host;
   try {
     session(*model_, {&host}, {.n_disk_layers = 3}, {});
     ADD_FAILURE() << "nobody noticed";
@@ -176,7 +176,7 @@ TEST_F(DiskFaults, AFileThatCannotBeOpenedAgain) {
 
 // A GPU that runs out of memory leaves its layers to the host, which has no room for them but on disk.
 TEST_F(DiskFaults, TheLadderLeavesLayersOnDisk) {
-  test::SimHost host;
+  test::MeteredHost host;
   test::SimDevice sim({});
   SessionOptions o = options();
   o.oom_ladder = true;

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "gguf/split_writer.h"
 #include "support/sim_disk.h"
-#include "support/sim_host.h"
+#include "support/metered_host.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -52,7 +52,7 @@ class Disk : public test::SplitRig {
   std::vector<float> cpu_logits(const Model& model) { return SplitRig::cpu_logits(model, options()); }
 
   // Every device holds, and one more token reads, what the footprint says.
-  static void expect_as_planned(Session& session, const test::SimHost& host) {
+  static void expect_as_planned(Session& session, const test::MeteredHost& host) {
     const Footprint& bytes = session.placement().bytes;
     EXPECT_EQ(host.used_bytes(), bytes.devices[0].total() - bytes.devices[0].scratch);
     EXPECT_EQ(session.executor().slot_bytes(0), bytes.devices[0].staging);
@@ -70,7 +70,7 @@ TEST_F(Disk, OnTheCpu) {
     const std::vector<float> expected = cpu_logits(*model);
     for (int64_t n_disk : {1, 2, 3, 9, 16}) {
       SCOPED_TRACE(n_disk);
-      test::SimHost host;
+      test::MeteredHost host;
       const auto s = session(*model, {&host}, {.n_disk_layers = n_disk});
       EXPECT_EQ(logits(*s), expected);
       expect_as_planned(*s, host);
@@ -93,7 +93,7 @@ TEST_F(Disk, EveryWayOfPlacing) {
             SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
                          kv + ", on disk " + std::to_string(n_disk));
             const int64_t n_cpu_moe = model == moe_.get() && n_disk == 7 ? 9 : 0;
-            test::SimHost host;
+            test::MeteredHost host;
             const auto s = session(*model, {&host, &sim},
                                    {n_gpu_layers, nkvo, prefetched, n_cpu_moe, streaming, n_disk});
             ASSERT_EQ(logits(*s), expected);
@@ -125,7 +125,7 @@ TEST_F(Disk, SingleTensorsElsewhereAndTwoDevices) {
     for (const Streaming streaming : {Streaming::prefill, Streaming::always}) {
       for (int64_t n_disk : {5, 16}) {
         SCOPED_TRACE(n_disk);
-        test::SimHost host;
+        test::MeteredHost host;
         const auto s = session(*model, {&host, &sim0, &sim1},
                                {.n_gpu_layers = 3, .streaming = streaming, .n_disk_layers = n_disk}, flags);
         EXPECT_EQ(logits(*s), expected);
@@ -149,7 +149,7 @@ TEST_F(Disk, ModelsInSeveralFiles) {
   writer.finish();
   const auto model = Model::load(writer.paths().front());
   ASSERT_GT(model->file().n_parts(), 5u);
-  test::SimHost host;
+  test::MeteredHost host;
   const auto s = session(*model, {&host}, {.n_disk_layers = 12});
   EXPECT_EQ(logits(*s), cpu_logits(*dense_));
   expect_as_planned(*s, host);
@@ -212,7 +212,7 @@ class LargerThanMemory : public Disk {
 };
 
 TEST_F(LargerThanMemory, FourTimesRunsOnTheCpu) {
-  test::SimHost host;
+  test::MeteredHost host;
   Session s(*large_, {&host}, options(quarter()));
   const Forbidden pages(*large_, s.placement().placement);
   EXPECT_GT(pages.n_bytes(), large_->n_weight_bytes() * 3 / 4);
@@ -228,7 +228,7 @@ TEST_F(LargerThanMemory, FourTimesRunsOnTheCpu) {
 
 TEST_F(LargerThanMemory, FourTimesRunsWithAGpu) {
   for (const bool streams : {false, true}) {
-    test::SimHost host;
+    test::MeteredHost host;
     test::SimDevice sim({.memory_bytes = 6 << 20});
     OffloadFlags flags = quarter();
     flags.budgets.vram_overhead = 0;
@@ -244,7 +244,7 @@ TEST_F(LargerThanMemory, FourTimesRunsWithAGpu) {
 }
 
 TEST_F(LargerThanMemory, AsFewLayersAsNeedBe) {
-  test::SimHost host;
+  test::MeteredHost host;
   OffloadFlags flags;
   int64_t before = kLayers + 1;
   for (double share : {0.3, 0.5, 0.8, 0.95, 2.0}) {
@@ -258,7 +258,7 @@ TEST_F(LargerThanMemory, AsFewLayersAsNeedBe) {
 }
 
 TEST_F(LargerThanMemory, WithoutABudgetTheMachineDecides) {
-  test::SimHost small({.memory_bytes = large_->n_weight_bytes() / 2});
+  test::MeteredHost small({.memory_bytes = large_->n_weight_bytes() / 2});
   Session s(*large_, {&small}, options());
   EXPECT_GT(s.placement().choice.n_disk_layers, kLayers / 2);
   EXPECT_EQ(logits(s), expected_);
@@ -269,7 +269,7 @@ TEST_F(LargerThanMemory, WithoutABudgetTheMachineDecides) {
 }
 
 TEST_F(LargerThanMemory, TooLittleSaysTheMinimum) {
-  test::SimHost host;
+  test::MeteredHost host;
   OffloadFlags flags;
   flags.budgets.max_ram = 1 << 20;
   const std::string message = error_of({&host}, flags, ErrorCode::out_of_memory);
@@ -285,7 +285,7 @@ TEST_F(LargerThanMemory, TooLittleSaysTheMinimum) {
 }
 
 TEST_F(LargerThanMemory, ContradictionsNameBothFlags) {
-  test::SimHost host;
+  test::MeteredHost host;
   OffloadFlags flags;
   flags.disk = DiskMode::on;
   for (const char* other : {"--no-mmap", "--mlock"}) {
@@ -298,7 +298,7 @@ TEST_F(LargerThanMemory, ContradictionsNameBothFlags) {
   flags.budgets.max_ram = 4 << 20;
   EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("--max-ram"));
   const auto loaded = Model::load(directory_.path("large.gguf"), {.open = {.mmap = false}});
-  test::SimHost small({.memory_bytes = large_->n_weight_bytes() / 2});
+  test::MeteredHost small({.memory_bytes = large_->n_weight_bytes() / 2});
   Session s(*loaded, {&small}, options());
   EXPECT_EQ(s.placement().bytes.disk_weights, 0u);
 }

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "exec/placed_graph.h"
 #include "support/sim_disk.h"
-#include "support/sim_host.h"
+#include "support/metered_host.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -51,7 +51,7 @@ class DiskTime : public test::SplitRig {
 
   // What is read of a layer, and its matrices.
   std::pair<double, double> layer_bytes() {
-    test::SimHost host;
+    test::MeteredHost host;
     const auto s = session(*dense_, {&host}, {.n_disk_layers = kLayers}, {});
     double matrices = 0;
     for (const Weight& w : dense_->weights()) {
@@ -70,7 +70,7 @@ TEST_F(DiskTime, OnTheCpuIsTheLongerOfComputingAndReadingAndOneLayer) {
     for (int64_t n_disk : {3, 7, 12, 16}) {
       SCOPED_TRACE(format("compute %g ms, read %g ms, on disk %d", t.compute_s * 1e3, t.read_s * 1e3,
                           static_cast<int>(n_disk)));
-      test::SimHost host(
+      test::MeteredHost host(
           {.run_s = [&](const Segment& s, const StepShape&) { return n_layers_of(s) * t.compute_s; }});
       const auto s = session(*dense_, {&host}, {.n_disk_layers = n_disk},
                              {.bytes_per_s = read_bytes / t.read_s, .host_s = &host.host_s});
@@ -92,7 +92,7 @@ TEST_F(DiskTime, StreamedToAGpuTooEachBehindTheOther) {
     for (int64_t n_disk : {5, 10, 16}) {
       SCOPED_TRACE(format("compute %g ms, read %g ms, copy %g ms, on disk %d", t.compute_s * 1e3,
                           t.read_s * 1e3, t.copy_s * 1e3, static_cast<int>(n_disk)));
-      test::SimHost host;
+      test::MeteredHost host;
       test::SimDevice sim({.times = {.bus_bytes_per_s = matrix_bytes / t.copy_s,
                                      .run_s = [&](const Segment& s,
                                                   const StepShape&) { return n_layers_of(s) * t.compute_s; },
@@ -137,7 +137,7 @@ TEST_F(DiskTime, IsWhatThePlannerPredicts) {
           for (int64_t n_disk : {0, 1, 3, 8, 16}) {
             SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
                          cache + ", on disk " + std::to_string(n_disk));
-            test::SimHost host({.run_s = run_s(rates[0])});
+            test::MeteredHost host({.run_s = run_s(rates[0])});
             test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s,
                                            .run_s = run_s(rates[1]),
                                            .host_s = &host.host_s}});
