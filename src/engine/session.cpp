@@ -41,15 +41,7 @@ void Session::build() {
   SessionGraphs graphs = session_graphs(model_.architecture(), shape());
   const ShapeClass capacity = graphs.prefill.shape;
   fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
-
-  std::vector<int> device_of_layer;
-  for (const LayerPlacement& layer : fit_.placement.layers) device_of_layer.push_back(layer.kv);
-  if (cache_) {
-    cache_->relocate(device_of_layer);
-  } else {
-    cache_ = std::make_unique<KvCache>(graphs.kv, devices_, device_of_layer);
-    sequence_ = std::make_unique<KvSequence>(cache_->pool(), graphs.kv.block_size);
-  }
+  build_cache(graphs.kv);
   executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers());
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
@@ -57,9 +49,33 @@ void Session::build() {
   const auto n = static_cast<size_t>(options_.n_ubatch);
   positions_.resize(n);
   slots_.resize(n);
+  recent_slots_.resize(n);
   sequences_.assign(n, 0);
   outputs_.resize(static_cast<size_t>(capacity.max_outputs));
   block_table_.assign(static_cast<size_t>(capacity.max_blocks), 0);
+}
+
+// The cache where the placement says; what one holds that was elsewhere moves.
+void Session::build_cache(const KvConfig& kv) {
+  std::vector<int> device_of_layer;
+  RecentPools recent{{}, fit_.placement.n_recent_blocks};
+  for (const LayerPlacement& layer : fit_.placement.layers) {
+    device_of_layer.push_back(layer.kv);
+    recent.device_of_layer.push_back(layer.kv_recent);
+  }
+  if (cache_) {
+    if (recent_ && !fit_.placement.splits_caches()) {
+      recent_->move_out(*sequence_);
+      recent_.reset();
+      cache_->drop_recent();
+    }
+    return cache_->relocate(device_of_layer);
+  }
+  cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(recent));
+  sequence_ = std::make_unique<KvSequence>(cache_->pool(), kv.block_size);
+  if (fit_.placement.splits_caches()) {
+    recent_ = std::make_unique<RecentPart>(*cache_, fit_.placement.kv_split);
+  }
 }
 
 void Session::build_down_the_ladder() {
@@ -87,9 +103,9 @@ bool Session::step_down(const std::string& reason) {
     return l.weights != 0 || l.experts != 0 || l.streamed_prefill != 0 || l.streamed_decode != 0;
   };
   if (std::any_of(layers.begin(), layers.end(),
-                  [](const LayerPlacement& l) { return l.kv != 0 || l.kv_prefetched != 0; })) {
+                  [](const LayerPlacement& l) { return l.kv != 0 || l.kv_prefetched != 0 || l.kv_recent != 0; })) {
     say("the KV cache goes to host memory");
-    for (LayerPlacement& l : layers) l.kv = l.kv_prefetched = 0;
+    for (LayerPlacement& l : layers) l.kv = l.kv_prefetched = l.kv_recent = 0;
     return true;
   }
   const auto n_gpu = std::count_if(layers.begin(), layers.end(), on_gpu);
@@ -131,7 +147,10 @@ void Session::place(const Explain& before_allocation) {
     options_.k_dtype = plan.shape.k_dtype;
     options_.v_dtype = plan.shape.v_dtype;
   }
-  if (!options_.placement.layers.empty()) fit_.placement = options_.placement;
+  if (!options_.placement.layers.empty()) {
+    fit_.placement = options_.placement;
+    size_recent_part(fit_.placement, session_graphs(model_.architecture(), plan.shape).kv, plan.shape.n_ubatch);
+  }
   for (const std::string& fallback : fit_.fallbacks)
     log_warning("runs on the CPU instead: %s", fallback.c_str());
   if (!before_allocation) return;
@@ -151,6 +170,7 @@ Session::~Session() {
   prefill_.reset();
   decode_.reset();
   executor_.reset();
+  recent_.reset();
   sequence_.reset();
 }
 
@@ -224,6 +244,7 @@ std::span<const float> Session::step(Program& program, std::span<const int32_t> 
   const auto n = static_cast<int64_t>(tokens.size());
   const auto count = tokens.size();
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(n_past()));
+  if (recent_) recent_->make_room(*sequence_, n, recent_slots_.data());
   sequence_->append(n, slots_.data());
   const std::span<const int32_t> blocks = sequence_->blocks();
   std::copy(blocks.begin(), blocks.end(), block_table_.begin());
@@ -240,6 +261,12 @@ std::span<const float> Session::step(Program& program, std::span<const int32_t> 
   set(Input::slots, std::span(slots_).first(count));
   set(Input::outputs, std::span(outputs_).first(static_cast<size_t>(n_outputs)));
   set(Input::block_table, std::span(block_table_).first(blocks.size()));
+  const int32_t recent_from = recent_ ? recent_->from() : 0;
+  if (recent_) {
+    set(Input::recent_slots, std::span(recent_slots_).first(count));
+    set(Input::recent_blocks, recent_->blocks());
+    set(Input::recent_from, std::span(&recent_from, 1));
+  }
   try {
     const std::span<const float> logits = executor_->run(program, inputs);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
@@ -275,6 +302,7 @@ const KvLayer& Session::kv_layer(size_t layer) const {
 }
 
 void Session::read_kv(size_t layer, KvHalf half, std::byte* rows) const {
+  if (recent_) return recent_->read_rows(*sequence_, layer, half, rows);
   read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence_->blocks(), n_past(), rows);
 }
 
@@ -285,6 +313,7 @@ void Session::restore(std::span<const int32_t> tokens, const KvRows& rows) {
   const auto n = static_cast<int64_t>(tokens.size());
   std::vector<int32_t> slots(tokens.size());
   sequence_->append(n, slots.data());
+  if (recent_) recent_->forget();
   try {
     for (size_t layer = 0; layer < kv_config().layers.size(); ++layer) {
       for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {

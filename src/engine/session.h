@@ -15,6 +15,7 @@
 #include "engine/model.h"
 #include "exec/executor.h"
 #include "kv/cache.h"
+#include "kv/recent_part.h"
 #include "kv/rows.h"
 #include "kv/sequence.h"
 #include "plan/session_plan.h"
@@ -86,6 +87,7 @@ class Session {
   void place(const Explain& before_allocation);
   SessionShape shape() const;
   void build();
+  void build_cache(const KvConfig& kv);
   void build_down_the_ladder();
   bool step_down(const std::string& reason);
   bool recover(const Error& error);
@@ -101,13 +103,14 @@ class Session {
   Fit fit_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<KvSequence> sequence_;
+  std::unique_ptr<RecentPart> recent_;  // of a cache in two parts
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Program> decode_;   // one token
   std::unique_ptr<Program> prefill_;  // up to n_ubatch tokens
   std::vector<int32_t> tokens_;
 
   // Step inputs, sized once.
-  std::vector<int32_t> positions_, sequences_, slots_, outputs_, block_table_;
+  std::vector<int32_t> positions_, sequences_, slots_, recent_slots_, outputs_, block_table_;
 };
 
 }  // namespace tandem

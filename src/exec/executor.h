@@ -55,6 +55,7 @@ class Executor {
 
  private:
   friend class Program;
+  std::unique_ptr<Program> compile_placed(Graph graph);
   struct Arena {
     DevicePtr base = nullptr;
     size_t n_bytes = 0;
@@ -107,6 +108,7 @@ class Program {
   std::vector<std::unique_ptr<Plan>> plans_;       // one a stage
   std::vector<SlotNeeds> slots_;                   // [device]
   StreamSchedule schedule_;
+  std::unique_ptr<Program> while_recent_;  // runs instead while caches in two parts have no old one
 };
 
 }  // namespace tandem
