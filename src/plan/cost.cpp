@@ -90,7 +90,8 @@ class Timeline {
         load_(load),
         at_(devices.size()),
         bus_(devices.size()),
-        moves_s_(devices.size()) {
+        moves_s_(devices.size()),
+        sent_(graph.tensors.size(), 0.0) {
     for (size_t d = 0; d < devices.size(); ++d) {
       needs_.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
       fetched_.emplace_back(needs_[d].n_slots, 0.0);
@@ -169,14 +170,23 @@ class Timeline {
     const Stage& stage = partition_.stages[i];
     const auto d = static_cast<size_t>(stage.device);
     for (const Transfer& t : stage.transfers) {
-      if (t.from != 0) copy_out(static_cast<size_t>(t.from), graph_.tensor(t.tensor));
-      if (t.to != 0) copy_in(d, graph_.tensor(t.tensor));
+      const Tensor& tensor = graph_.tensor(t.tensor);
+      if (t.to == 0) {
+        at_[0] = std::max(at_[0], sent_[static_cast<size_t>(t.tensor)]);
+        continue;
+      }
+      if (t.from != 0) copy_out(static_cast<size_t>(t.from), tensor);
+      copy_in(d, tensor);
     }
     const StreamSchedule::Turn* turn =
         stage.group < 0 ? nullptr : &schedule_.turns[static_cast<size_t>(stage.group)];
     if (turn) at_[d] = std::max(at_[d], fetched_[d][turn->slot]);
     if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
     at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];  // the host runs its own segments itself
+    for (TensorId id : stage.sends) {
+      at_[d] += over_bus(d, graph_.tensor(id));
+      sent_[static_cast<size_t>(id)] = at_[d];
+    }
     if (stage.kv_layer >= 0) pass_cache_on(static_cast<size_t>(stage.kv_layer));
     if (turn == nullptr || turn->last_stage != i || turn->next == static_cast<size_t>(stage.group)) return;
     bus_[d] = std::max({bus_[d], at_[d], at_[0]}) + group_s_[turn->next];
@@ -216,6 +226,7 @@ class Timeline {
   std::vector<double> at_;        // [device] when what it was given is done
   std::vector<double> bus_;       // [device] when its last fetch is
   std::vector<double> moves_s_;   // [device] to bring the oldest blocks of recent parts to the host
+  std::vector<double> sent_;      // [TensorId] when what goes to the host is there
   std::vector<SlotNeeds> needs_;  // [device]
   std::vector<std::vector<double>> fetched_;  // [device][slot] when its layer is complete
   std::vector<double> group_s_, stage_s_;
