@@ -65,7 +65,7 @@ void Session::build_cache(const KvConfig& kv) {
   }
   if (cache_) {
     if (recent_ && !fit_.placement.splits_caches()) {
-      recent_->move_out(*sequence_);
+      recent_->move_out();
       recent_.reset();
       cache_->drop_recent();
     }
@@ -244,7 +244,6 @@ std::span<const float> Session::step(Program& program, std::span<const int32_t> 
   const auto n = static_cast<int64_t>(tokens.size());
   const auto count = tokens.size();
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(n_past()));
-  if (recent_) recent_->make_room(*sequence_, n, recent_slots_.data());
   sequence_->append(n, slots_.data());
   const std::span<const int32_t> blocks = sequence_->blocks();
   std::copy(blocks.begin(), blocks.end(), block_table_.begin());
@@ -261,13 +260,15 @@ std::span<const float> Session::step(Program& program, std::span<const int32_t> 
   set(Input::slots, std::span(slots_).first(count));
   set(Input::outputs, std::span(outputs_).first(static_cast<size_t>(n_outputs)));
   set(Input::block_table, std::span(block_table_).first(blocks.size()));
-  const int32_t recent_from = recent_ ? recent_->from() : 0;
-  if (recent_) {
-    set(Input::recent_slots, std::span(recent_slots_).first(count));
-    set(Input::recent_blocks, recent_->blocks());
-    set(Input::recent_from, std::span(&recent_from, 1));
-  }
+  int32_t recent_from = 0;
   try {
+    if (recent_) {
+      recent_->append(*sequence_, n, recent_slots_.data());
+      recent_from = recent_->from();
+      set(Input::recent_slots, std::span(recent_slots_).first(count));
+      set(Input::recent_blocks, recent_->blocks());
+      set(Input::recent_from, std::span(&recent_from, 1));
+    }
     const std::span<const float> logits = executor_->run(program, inputs);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     return logits;

@@ -54,13 +54,25 @@ class Splitter {
 
     Node recent = part(whole, KvPart::recent, from, device);
     recent.inputs[3] = blocks;
-    Node old = part(whole, KvPart::old, from, 0);
-    old.inputs[4] = kNoTensor;  // the sinks count once
-    const Node merge{
-        MergeOp{op.n_head, op.head_dim_v}, {recent.output, old.output}, whole.output, whole.layer, device};
+    Node merge{MergeOp{op.n_head, op.head_dim_v},
+               {recent.output, recent.output},  // with itself: what it was
+               whole.output,
+               whole.layer,
+               device};
     graph_.nodes.push_back(std::move(recent));
-    graph_.nodes.push_back(std::move(old));
-    graph_.nodes.push_back(merge);
+    if (!is_recent(op)) {
+      Node old = part(whole, KvPart::old, from, 0);
+      old.inputs[4] = kNoTensor;  // the sinks count once
+      merge.inputs[1] = old.output;
+      graph_.nodes.push_back(std::move(old));
+    }
+    graph_.nodes.push_back(std::move(merge));
+  }
+
+  // Whether the window never reaches past the recent part, which holds kv_split positions before those of a
+  // step.
+  bool is_recent(const AttentionOp& op) const {
+    return op.window > 0 && op.window <= placement_.kv_split + 1;
   }
 
   Node part(const Node& whole, KvPart which, TensorId from, int device) {

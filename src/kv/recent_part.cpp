@@ -42,20 +42,24 @@ void RecentPart::settle(int64_t length) {
   while (!blocks_.empty() && first_block() + static_cast<int64_t>(blocks_.size()) > n_blocks) {
     pool_.release(blocks_.back());
     blocks_.pop_back();
+    host_.pop_back();
   }
   if (blocks_.empty()) from_ = std::min(from_, n_blocks * block_size_);
 }
 
-void RecentPart::make_room(const KvSequence& sequence, int64_t n, int32_t* slots) {
-  const int64_t length = sequence.length();
+void RecentPart::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
+  const int64_t length = sequence.length() - n;  // before
   settle(length);
-  const int64_t n_blocks = ceil_div(length + n, block_size_);
+  const auto n_blocks = static_cast<int64_t>(sequence.blocks().size());
   const int64_t first = std::max<int64_t>(0, n_blocks - pool_.n_blocks());
   TANDEM_CHECK(first * block_size_ <= length);
-  if (first_block() < first) move_out_until(sequence, first);
+  if (first_block() < first) move_out_first(static_cast<size_t>(first - first_block()));
   const int64_t wanted = std::max(first, std::max<int64_t>(0, length - n_keep_) / block_size_);
   if (first_block() > wanted) bring_back_from(sequence, wanted);
-  while (first_block() + static_cast<int64_t>(blocks_.size()) < n_blocks) blocks_.push_back(pool_.take());
+  while (first_block() + static_cast<int64_t>(blocks_.size()) < n_blocks) {
+    host_.push_back(sequence.blocks()[static_cast<size_t>(first_block()) + blocks_.size()]);
+    blocks_.push_back(pool_.take());
+  }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t p = length + i - from_;
     slots[i] =
@@ -63,26 +67,27 @@ void RecentPart::make_room(const KvSequence& sequence, int64_t n, int32_t* slots
   }
 }
 
-void RecentPart::move_out_until(const KvSequence& sequence, int64_t block) {
-  const auto n = static_cast<size_t>(std::min(block - first_block(), static_cast<int64_t>(blocks_.size())));
-  copy(sequence.blocks().subspan(static_cast<size_t>(first_block()), n), std::span(blocks_).first(n),
-       Way::out);
+void RecentPart::move_out_first(size_t n) {
+  copy(std::span(host_).first(n), std::span(blocks_).first(n), Way::out);
   for (size_t i = 0; i < n; ++i) pool_.release(blocks_[i]);
-  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<int64_t>(n));
-  from_ = block * block_size_;
+  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(n));
+  host_.erase(host_.begin(), host_.begin() + static_cast<std::ptrdiff_t>(n));
+  from_ += static_cast<int64_t>(n) * block_size_;
 }
 
 void RecentPart::bring_back_from(const KvSequence& sequence, int64_t block) {
   const auto n = static_cast<size_t>(first_block() - block);
+  const std::span<const int32_t> host = sequence.blocks().subspan(static_cast<size_t>(block), n);
   std::vector<int32_t> taken;
   try {
     while (taken.size() < n) taken.push_back(pool_.take());
-    copy(sequence.blocks().subspan(static_cast<size_t>(block), n), taken, Way::back);
+    copy(host, taken, Way::back);
   } catch (...) {
     for (int32_t b : taken) pool_.release(b);
     throw;
   }
   blocks_.insert(blocks_.begin(), taken.begin(), taken.end());
+  host_.insert(host_.begin(), host.begin(), host.end());
   from_ = block * block_size_;
 }
 
@@ -137,12 +142,12 @@ void RecentPart::read_rows(const KvSequence& sequence, size_t layer, KvHalf half
 void RecentPart::forget() {
   for (int32_t block : blocks_) pool_.release(block);
   blocks_.clear();
+  host_.clear();
   from_ = ceil_div(cache_.config().n_ctx, block_size_) * block_size_;
 }
 
-void RecentPart::move_out(const KvSequence& sequence) {
-  settle(sequence.length());
-  move_out_until(sequence, ceil_div(sequence.length(), block_size_));
+void RecentPart::move_out() {
+  move_out_first(blocks_.size());
 }
 
 }  // namespace tandem

@@ -4,7 +4,7 @@
 // All layers go together.
 //
 // For one sequence. It need not be told when the sequence is truncated: that shows in its length when
-// make_room() is called, and blocks that lie on the host come back as far as they are among the newest n_keep
+// append() is called, and blocks that lie on the host come back as far as they are among the newest n_keep
 // positions again.
 //
 // Belongs to the cache's thread.
@@ -30,9 +30,9 @@ class RecentPart {
   // The cache has recent pools. It outlives this.
   RecentPart(KvCache& cache, int64_t n_keep);
 
-  // Makes room for n tokens that the sequence is about to append, and gives their slots. Nothing has changed
-  // when it throws what the devices' copies throw.
-  void make_room(const KvSequence& sequence, int64_t n, int32_t* slots);
+  // Makes room for the last n tokens of the sequence, which it has just appended, and gives their slots here.
+  // When it throws what the devices' copies throw, all that was cached still is, on either side.
+  void append(const KvSequence& sequence, int64_t n, int32_t* slots);
 
   // For the steps' inputs: where the part begins, and its blocks in order of position.
   int32_t from() const { return static_cast<int32_t>(from_); }
@@ -43,13 +43,13 @@ class RecentPart {
   // What was written to the host's part for the whole sequence is what counts.
   void forget();
   // Everything goes to the host: afterwards the cache can do without the recent pools.
-  void move_out(const KvSequence& sequence);
+  void move_out();
 
  private:
   enum class Way { out, back };
   int64_t first_block() const { return from_ / block_size_; }
   void settle(int64_t length);
-  void move_out_until(const KvSequence& sequence, int64_t block);
+  void move_out_first(size_t n_blocks);
   void bring_back_from(const KvSequence& sequence, int64_t block);
   void copy(std::span<const int32_t> host, std::span<const int32_t> recent, Way way);
   void finish_copies();
@@ -58,7 +58,8 @@ class RecentPart {
   BlockPool pool_;
   int64_t n_keep_, block_size_;
   int64_t from_ = 0;             // a multiple of the block size; positions before it are on the host
-  std::vector<int32_t> blocks_;  // of the positions from there on
+  std::vector<int32_t> blocks_;  // of the positions from there on,
+  std::vector<int32_t> host_;    // and where those go on the host
 };
 
 }  // namespace tandem

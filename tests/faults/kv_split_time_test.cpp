@@ -120,6 +120,19 @@ TEST_F(KvSplitTime, IsWhatThePlannerPredicts) {
           predicted += step_cost(graph, partition, placement, devices, rates, graphs.kv, load).seconds;
         }
         EXPECT_NEAR(predicted, measured, 0.05 * measured);
+        const Graph prefill = placed_graph(graphs.prefill, placement);
+        const Partition stages = partition_graph(prefill, placement, 2);
+        measured = predicted = 0;
+        load.n_tokens = 24;
+        for (int i = 0; i < 4; ++i) {  // three blocks
+          load.n_past = session.n_past();
+          load.recent_from = recent_from_of(graphs.kv, placement.n_recent_blocks, load.n_past + 24);
+          const double before = now;
+          session.append(prompt(24));
+          measured += now - before;
+          predicted += step_cost(prefill, stages, placement, devices, rates, graphs.kv, load).seconds;
+        }
+        EXPECT_NEAR(predicted, measured, 0.05 * measured);
       }
     }
   }
