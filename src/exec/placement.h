@@ -24,11 +24,11 @@ struct LayerPlacement {
   int kv_recent = 0;
   // The device that what is on the host by `weights` or `experts` is streamed to; 0: it is computed on the
   // host.
-  int streamed_prefill = 0;  // in steps of several tokens
-  int streamed_decode = 0;   // in steps of one
+  int streamed_prefill = 0;  // in steps of several tokens of a sequence
+  int streamed_decode = 0;   // in steps of one token of each
 
   int streamed(const ShapeClass& shape) const {
-    return shape.max_tokens > 1 ? streamed_prefill : streamed_decode;
+    return shape.max_tokens > shape.max_sequences ? streamed_prefill : streamed_decode;
   }
 };
 

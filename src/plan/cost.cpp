@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.h"
 #include "exec/kv_stream.h"
 
 namespace tandem {
@@ -33,22 +34,28 @@ double rows_of(const Tensor& t, const StepLoad& load) {
                                                            : t.n_rows);
 }
 
-// Cached positions that a step reads, and pairs of a query and one of them.
+// Cached positions that a step reads, and pairs of a query and one of them, of each sequence.
 struct Attended {
   double positions = 0, pairs = 0;
 };
 
+// A sequence's tokens of the step.
+double tokens_of_each(const StepLoad& load) {
+  return static_cast<double>(load.n_tokens) / static_cast<double>(load.n_sequences);
+}
+
 Attended attended(const AttentionOp& op, const StepLoad& load) {
-  const double n = static_cast<double>(load.n_tokens), n_past = static_cast<double>(load.n_past);
-  if (op.window == 0) return {n_past + n, n * (n_past + (n + 1) / 2)};
+  const double n = tokens_of_each(load), n_past = static_cast<double>(load.n_past);
+  const Attended all{n_past + n, n * (n_past + (n + 1) / 2)};
+  if (op.window == 0) return all;
   const auto window = static_cast<double>(op.window);
-  return {std::min(n_past + n, window + n), std::min(n * (n_past + (n + 1) / 2), n * window)};
+  return {std::min(all.positions, window + n), std::min(all.pairs, n * window)};
 }
 
 // Of those, the ones before a position that is none of the step's.
 Attended attended_before(const AttentionOp& op, const StepLoad& load, int64_t position) {
   const auto end = static_cast<double>(std::min(position, load.n_past));
-  const auto n = static_cast<double>(load.n_tokens);
+  const double n = tokens_of_each(load);
   if (op.window == 0) return {end, n * end};
   // The first query sees this many, each one after it one less, until the window has passed the position.
   const double first = std::min(end, std::max(0.0, end - static_cast<double>(load.n_past - op.window + 1)));
@@ -63,11 +70,13 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
     const Attended old = attended_before(op, load, load.recent_from);
     done = op.part == KvPart::old ? old : Attended{whole.positions - old.positions, whole.pairs - old.pairs};
   }
+  const double n_sequences = static_cast<double>(load.n_sequences);
   const double position_bytes =
       static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) + row_bytes(kv.v_dtype, op.head_dim_v)) *
       static_cast<double>(op.n_head_kv);
-  return {done.positions * position_bytes, 2 * done.pairs * static_cast<double>(op.n_head) *
-                                               static_cast<double>(op.head_dim_k + op.head_dim_v)};
+  return {n_sequences * done.positions * position_bytes,
+          2 * n_sequences * done.pairs * static_cast<double>(op.n_head) *
+              static_cast<double>(op.head_dim_k + op.head_dim_v)};
 }
 
 // Each token chooses n_used of the experts, as if by lot: what a batch reads is what anybody chose.
@@ -107,8 +116,10 @@ class Timeline {
       group_s_.push_back(n_bytes / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s));
     }
     for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage, kv));
+    const int64_t n_new = ceil_div(load.n_tokens, load.n_sequences);  // of each sequence
     const auto n_blocks =
-        static_cast<double>((load.n_past + load.n_tokens + kv.block_size - 1) / kv.block_size);
+        static_cast<double>(load.n_sequences * ceil_div(load.n_past + n_new, kv.block_size));
+    const auto n_written = static_cast<double>(load.n_sequences * ceil_div(n_new, kv.block_size));
     for (size_t i = 0; i < kv.layers.size(); ++i) {
       const auto d = static_cast<size_t>(placement.layers[i].kv == 0 ? placement.layers[i].kv_prefetched : 0);
       caches_.push_back({d, 0, 0, 0});
@@ -116,8 +127,7 @@ class Timeline {
       Cache& cache = caches_.back();
       const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
       cache.in_s = n_blocks * block / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s);
-      cache.out_s = std::ceil(static_cast<double>(load.n_tokens) / static_cast<double>(kv.block_size)) *
-                    block / rates[d].bus_bytes_per_s;
+      cache.out_s = n_written * block / rates[d].bus_bytes_per_s;
       prefetched_.push_back(i);
     }
     for (size_t i = 0; load.recent_from > 0 && i < kv.layers.size(); ++i) plan_moves(placement, kv, i);

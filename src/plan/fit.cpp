@@ -53,7 +53,10 @@ Prediction predict(const FitRequest& r, const Placement& placement) {
   };
   const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
   Prediction p;
-  p.decode_tokens_per_s = 1 / seconds(*r.graphs.front(), {1, 1, r.kv.n_ctx / 2});
+  const int64_t n_sequences = r.graphs.front()->shape.max_sequences;
+  p.decode_tokens_per_s =
+      static_cast<double>(n_sequences) /
+      seconds(*r.graphs.front(), {n_sequences, n_sequences, r.kv.n_ctx / 2 / n_sequences, n_sequences});
   p.prefill_tokens_per_s = static_cast<double>(n) / seconds(*r.graphs.back(), {n, 1, 0});
   return p;
 }
@@ -135,6 +138,11 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
   if (fits(r, candidate)) list.push_back(std::move(candidate));
 }
 
+// More than one sequence.
+bool has_sequences(const FitRequest& r) {
+  return r.graphs.front()->shape.max_sequences > 1;
+}
+
 // What the flags leave open.
 std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   const OffloadFlags& f = r.flags;
@@ -148,7 +156,9 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   std::vector<Cache> kv{{said.kv_on_host, said.kv_prefetched, said.kv_split}};
   if (!f.kv_on_host && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
     kv = {{false, false, 0}, {true, false, 0}, {false, true, 0}};
-    for (int64_t parts : {2, 4, 8}) kv.push_back({false, false, std::max<int64_t>(1, r.kv.n_ctx / parts)});
+    for (int64_t parts : {2, 4, 8}) {
+      if (!has_sequences(r)) kv.push_back({false, false, std::max<int64_t>(1, r.kv.n_ctx / parts)});
+    }
   }
   std::vector<int64_t> moe{said.n_cpu_moe};
   const int64_t n_layer = r.architecture.hparams().n_layer;
@@ -289,6 +299,11 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_flags(r.flags);
+  if (r.flags.kv_split && has_sequences(r)) {
+    throw_error(ErrorCode::usage,
+                "--kv-split divides the cache of one sequence, and there are to be %lld (-np)",
+                static_cast<long long>(r.graphs.front()->shape.max_sequences));
+  }
   std::vector<Fit> list;
   if (r.devices.size() < 2) {
     Fit host = fit_with(r, {});
