@@ -163,41 +163,6 @@ TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
   }
 }
 
-TEST_F(GpuSplit, CachesInTwoPartsAgreeWithTheCpu) {
-  const test::TempDir directory;
-  const std::string path = directory.path("random.gguf");
-  test::tiny_llama({.n_embd = 256, .n_layer = 3}, 14).write(path);
-  const auto model = Model::load(path);
-  const auto logits = [](Session& session) {
-    std::vector<float> all;
-    for (int64_t n : {0, 100, 70, 20}) {  // begun again in either part
-      session.truncate(n);
-      for (int i = 0; i < 3; ++i) {
-        const std::vector<float> more = logits_of(session);
-        all.insert(all.end(), more.begin(), more.end());
-      }
-    }
-    return all;
-  };
-  for (DType cache : some_of<DType>({DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}, 2)) {
-    SessionOptions options = random_model_options({}, cache);
-    options.n_ctx = 256;
-    Session alone(*model, {host_.get()}, options);
-    const std::vector<float> expected = logits(alone);
-    for (int64_t n_layers : some_of<int64_t>({1, 2, 4}, 2)) {
-      for (int64_t n_keep : {1, 40, 90}) {
-        SCOPED_TRACE(std::string(dtype_name(cache)) + " -ngl " + std::to_string(n_layers) + " --kv-split " +
-                     std::to_string(n_keep));
-        options.offload.n_gpu_layers = n_layers;
-        options.offload.kv_split = n_keep;
-        Session session(*model, both(), options);
-        EXPECT_TRUE(session.placement().placement.splits_caches());
-        EXPECT_LT(relative_error(logits(session), expected), cache == DType::F32 ? 2 * kF32 : 2e-2);
-      }
-    }
-  }
-}
-
 TEST_F(GpuSplit, AContextThatCannotFitIsACleanError) {
   const test::TempDir directory;
   const std::string path = directory.path("random.gguf");
