@@ -63,7 +63,7 @@ TEST_F(DiskFaults, EveryReadThatFails) {
       const auto with = [&](const test::SimDiskOptions& disk, const auto& check) {
         test::MeteredHost host;
         test::SimDevice sim({.copy_bytes_per_s = 1e9});
-        const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, n_disk}, disk);
+        const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 0, n_disk}, disk);
         check(*s);
       };
       int64_t n = 0;
@@ -86,7 +86,7 @@ TEST_F(DiskFaults, EveryReadThatFails) {
 }
 
 TEST_F(DiskFaults, EveryCopyToADeviceThatFails) {
-  const OffloadChoice choice{1, false, false, 0, Streaming::always, 5};
+  const OffloadChoice choice{1, false, false, 0, Streaming::always, 0, 5};
   int64_t n_before = 0, n_copies = 0;
   {
     test::MeteredHost host;
@@ -155,7 +155,7 @@ TEST_F(DiskFaults, WithoutDirectReadsAndWithoutIoUring) {
     test::MeteredHost host;
     test::SimDevice sim({.copy_bytes_per_s = 1e9});
     for (const Streaming streaming : {Streaming::none, Streaming::always}) {
-      const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 5}, {.reader = reader});
+      const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 0, 5}, {.reader = reader});
       EXPECT_FALSE(fails(*s));
     }
   }

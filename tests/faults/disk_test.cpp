@@ -95,7 +95,7 @@ TEST_F(Disk, EveryWayOfPlacing) {
             const int64_t n_cpu_moe = model == moe_.get() && n_disk == 7 ? 9 : 0;
             test::MeteredHost host;
             const auto s = session(*model, {&host, &sim},
-                                   {n_gpu_layers, nkvo, prefetched, n_cpu_moe, streaming, n_disk});
+                                   {n_gpu_layers, nkvo, prefetched, n_cpu_moe, streaming, 0, n_disk});
             ASSERT_EQ(logits(*s), expected);
             expect_as_planned(*s, host);
             EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());

@@ -144,7 +144,7 @@ TEST_F(DiskTime, IsWhatThePlannerPredicts) {
             const std::vector<Device*> devices{&host, &sim};
             const auto s = session(*model, devices,
                                    {n_gpu_layers, std::string(cache) == " -nkvo",
-                                    std::string(cache) == " cache prefetched", 0, streaming, n_disk},
+                                    std::string(cache) == " cache prefetched", 0, streaming, 0, n_disk},
                                    {.bytes_per_s = rates[0].disk_bytes_per_s, .host_s = &host.host_s});
             for (int i = 0; i < 3; ++i) decode_one(*s);
             load.n_past = s->n_past();
