@@ -4,13 +4,16 @@
 //
 // Weights that the host holds can be streamed: the nodes that read them run on another device, and the
 // layer's weights are brought there for every step, while the layers before it compute. Steps of several
-// tokens and of one token may differ in that.
+// tokens and of one token may differ in that. Or both at once: the rows of a layer's matrices are divided
+// between that device and the host (see divide_rows.h).
 #pragma once
 
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "device/device.h"
+#include "exec/weight_slices.h"
 
 namespace tandem {
 
@@ -18,15 +21,21 @@ struct LayerPlacement {
   int weights = 0;  // linear, glu, norms, rope and routing run here
   int experts = 0;  // moe_ffn runs here
   int kv = 0;       // the cache lies here; kv_write and attention run beside it
-  int kv_prefetched = 0;  // a cache on the host is brought to this device for every step and used there; 0: it is not
+  int kv_prefetched =
+      0;  // a cache on the host is brought to this device for every step and used there; 0: it is not
   // The device that what is on the host by `weights` or `experts` is streamed to; 0: it is computed on the
   // host.
   int streamed_prefill = 0;  // in steps of several tokens
   int streamed_decode = 0;   // in steps of one
 
+  // The share of the rows of streamed matrices that the device computes, the host computing the others
+  // meanwhile; 1: all. Experts are not divided.
+  double rows_prefill = 1, rows_decode = 1;
+
   int streamed(const ShapeClass& shape) const {
     return shape.max_tokens > 1 ? streamed_prefill : streamed_decode;
   }
+  double rows(const ShapeClass& shape) const { return shape.max_tokens > 1 ? rows_prefill : rows_decode; }
 };
 
 struct Placement {
@@ -36,6 +45,8 @@ struct Placement {
   int n_stream_slots = 2;              // layers that a device has room for to stream into
   std::unordered_map<const Weight*, int>
       overrides;  // nodes of these weights run there, whatever the rest says
+  // What divided weights are cut into; copies of a placement share it.
+  std::shared_ptr<WeightSlices> slices = std::make_shared<WeightSlices>();
 
   // Everything on the host.
   static Placement host_only(int n_layer) {

@@ -75,7 +75,7 @@ void WeightStream::reserve(int device, const SlotNeeds& needs) {
   const SlotNeeds united = at(device).needs.united(needs);
   free_slots(d);
   while (slots_[d].slots.size() < united.n_slots) {
-    slots_[d].slots.push_back(Slot{devices_[d]->alloc(united.slot_bytes)});
+    slots_[d].slots.push_back(Slot{devices_[d]->alloc(united.slot_bytes), {}});
   }
   slots_[d].needs = united;
 }
@@ -83,9 +83,11 @@ void WeightStream::reserve(int device, const SlotNeeds& needs) {
 void WeightStream::fetch(const Graph& graph, const StreamGroup& group, size_t index) {
   const auto d = static_cast<size_t>(group.device);
   Slot& slot = slots_[d].slots[index];
-  const Weight* first = graph.tensor(group.weights.front()).weight;
-  if (slot.holds == first) return;
-  slot.holds = nullptr;
+  if (std::equal(group.weights.begin(), group.weights.end(), slot.holds.begin(), slot.holds.end(),
+                 [&](TensorId id, const Weight* weight) { return graph.tensor(id).weight == weight; })) {
+    return;
+  }
+  slot.holds.clear();
   size_t offset = 0;
   for (TensorId id : group.weights) {
     const Weight& weight = *graph.tensor(id).weight;
@@ -94,7 +96,7 @@ void WeightStream::fetch(const Graph& graph, const StreamGroup& group, size_t in
     offset += align_up(n_bytes, kSlotAlignment);
     fetched_bytes_ += n_bytes;
   }
-  slot.holds = first;
+  for (TensorId id : group.weights) slot.holds.push_back(graph.tensor(id).weight);
 }
 
 void WeightStream::join(int device, size_t slot) {
@@ -108,7 +110,7 @@ void WeightStream::release(int device, size_t slot) {
 
 void WeightStream::forget() {
   for (Slots& slots : slots_) {
-    for (Slot& slot : slots.slots) slot.holds = nullptr;
+    for (Slot& slot : slots.slots) slot.holds.clear();
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "exec/placed_graph.h"
+#include "plan/share.h"
 
 namespace tandem {
 namespace {
@@ -39,15 +40,10 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
 }
 
 Prediction predict(const FitRequest& r, const Placement& placement) {
-  const auto seconds = [&](const Graph& built, const StepLoad& load) {
-    const Graph graph = placed_graph(built, placement);
-    const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
-    return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
-  };
-  const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
   Prediction p;
-  p.decode_tokens_per_s = 1 / seconds(*r.graphs.front(), {1, 1, r.kv.n_ctx / 2});
-  p.prefill_tokens_per_s = static_cast<double>(n) / seconds(*r.graphs.back(), {n, 1, 0});
+  p.decode_tokens_per_s = 1 / step_seconds(r, placement, *r.graphs.front(), decode_load(r));
+  p.prefill_tokens_per_s = static_cast<double>(prefill_load(r).n_tokens) /
+                           step_seconds(r, placement, *r.graphs.back(), prefill_load(r));
   return p;
 }
 
@@ -128,6 +124,18 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
   if (fits(r, candidate)) list.push_back(std::move(candidate));
 }
 
+// The same with the CPU computing rows of what is streamed, where that is open and faster.
+void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& list) {
+  const OffloadFlags& f = r.flags;
+  if (r.rates.empty() || r.devices.size() < 2 || f.gpu_rows || streams(f)) return;
+  if (streamed.choice.streaming == Streaming::none) return;
+  OffloadChoice choice = streamed.choice;
+  const RowShares shares = best_shares(r, choice);
+  choice.rows_prefill = shares.prefill;
+  choice.rows_decode = shares.decode;
+  if (choice.divides_rows()) add_fit(r, choice, list);
+}
+
 // What the flags leave open.
 std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   const OffloadFlags& f = r.flags;
@@ -149,7 +157,10 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   std::vector<OffloadChoice> list;
   for (const Streaming s : streaming) {
     for (const Cache cache : kv) {
-      for (const int64_t n : moe) list.push_back({0, cache == Cache::host, cache == Cache::prefetched, n, s});
+      for (const int64_t n : moe) {
+        list.push_back(
+            {0, cache == Cache::host, cache == Cache::prefetched, n, s, said.rows_prefill, said.rows_decode});
+      }
     }
   }
   return list;
@@ -254,11 +265,32 @@ size_t device_budget(const FitRequest& r, size_t d) {
   return r.flags.n_gpu_layers ? memory.free_bytes : less(memory.free_bytes, b.vram_overhead);
 }
 
+StepLoad decode_load(const FitRequest& r) {
+  return {1, 1, r.kv.n_ctx / 2};
+}
+
+StepLoad prefill_load(const FitRequest& r) {
+  return {std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx), 1, 0};
+}
+
+double step_seconds(const FitRequest& r, const Placement& placement, const Graph& built,
+                    const StepLoad& load) {
+  const Graph graph = placed_graph(built, placement);
+  const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
+  return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
+}
+
+Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::vector<std::string>* reasons) {
+  Placement placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
+  std::vector<std::string> list = fall_back(r, placement);
+  if (reasons) *reasons = std::move(list);
+  return placement;
+}
+
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
   result.choice = choice;
-  result.placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
-  result.fallbacks = fall_back(r, result.placement);
+  result.placement = placement_of(r, choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   return result;
 }
@@ -272,6 +304,8 @@ std::vector<Fit> all_fits(const FitRequest& r) {
   } else {
     check_budget_holds_a_layer(r);
     for (const OffloadChoice& choice : open_choices(r)) add_fit(r, choice, list);
+    const std::vector<Fit> whole = list;
+    for (const Fit& f : whole) add_divided(r, f, list);
   }
   if (r.rates.empty()) return list;
   for (Fit& f : list) f.speed = predict(r, f.placement);

@@ -64,7 +64,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   Footprint result;
   result.devices.resize(devices.size());
   const auto kv_layers = kv_without_memory(kv, placement, devices.size());
-  std::vector<std::set<const Weight*>> weights(devices.size());
+  std::vector<std::set<const Weight*>> weights(devices.size());  // on the host whole ones, for it maps them
   std::vector<SlotNeeds> slots(devices.size());
   for (size_t g = 0; g < graphs.size(); ++g) {
     const Graph graph = placed_graph(*graphs[g], placement);
@@ -74,14 +74,17 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
     for (size_t d = 0; d < devices.size(); ++d) {
       DeviceBytes& bytes = result.devices[d];
       bytes.activations = std::max(bytes.activations, partition.arena_bytes[d]);
-      for (TensorId id : partition.weights[d]) weights[d].insert(graph.tensor(id).weight);
+      for (TensorId id : partition.weights[d]) {
+        const Weight* w = graph.tensor(id).weight;
+        weights[d].insert(devices[d]->info().host_memory ? placement.slices->whole(w) : w);
+      }
       needs.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
       slots[d] = slots[d].united(needs[d]);
     }
     if (g == 0) result.per_token.weights = streamed_bytes(graph, partition, devices, needs);
     for (const StreamGroup& group : partition.groups) {
       for (TensorId id : group.weights)
-        weights[0].insert(graph.tensor(id).weight);  // the host reads it, to send it
+        weights[0].insert(placement.slices->whole(graph.tensor(id).weight));  // the host reads it, to send it
     }
     for (const Stage& stage : partition.stages) {
       const auto d = static_cast<size_t>(stage.device);

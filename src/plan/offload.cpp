@@ -148,6 +148,9 @@ void check_flags(const OffloadFlags& f) {
   if ((percent || gib) && f.stream == StreamMode::off) {
     refuse(held, "--stream-weights off", "what the host holds of it is streamed");
   }
+  if (f.gpu_rows.value_or(1) < 1 && f.stream == StreamMode::off) {
+    refuse("--gpu-rows", "--stream-weights off", "the GPU's rows are streamed to it");
+  }
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
     refuse("--max-vram", "--gpu-memory-utilization", "both say how much of the GPU may be used");
   }
@@ -163,12 +166,18 @@ void check_flags(const OffloadFlags& f) {
 }
 
 bool streams(const OffloadFlags& flags) {
-  return flags.stream == StreamMode::on || flags.gpu_weights_percent || flags.cpu_offload_gib;
+  return flags.stream == StreamMode::on || flags.gpu_weights_percent || flags.cpu_offload_gib ||
+         flags.gpu_rows.value_or(1) < 1;
 }
 
 OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
-  return {n_gpu_layers, flags.kv_on_host.value_or(false), flags.kv_prefetched, flags.n_cpu_moe.value_or(0),
-          streams(flags) ? Streaming::always : Streaming::none};
+  return {n_gpu_layers,
+          flags.kv_on_host.value_or(false),
+          flags.kv_prefetched,
+          flags.n_cpu_moe.value_or(0),
+          streams(flags) ? Streaming::always : Streaming::none,
+          flags.gpu_rows.value_or(1),
+          flags.gpu_rows.value_or(1)};
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
@@ -198,6 +207,10 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     if (!choice.kv_prefetched) break;
     layer.kv_prefetched = layer.weights != 0 ? layer.weights : layer.streamed_decode;
     layer.kv = 0;
+  }
+  for (LayerPlacement& layer : placement.layers) {
+    layer.rows_prefill = choice.rows_prefill;
+    layer.rows_decode = choice.rows_decode;
   }
   apply_overrides(placement, weights, devices, flags);
   return placement;

@@ -44,6 +44,9 @@ struct OffloadFlags {
   // How much is to stay on the GPUs, said otherwise than by n_gpu_layers; the rest is streamed.
   std::optional<double> gpu_weights_percent;
   std::optional<double> cpu_offload_gib;  // weights that the host holds
+  // Of the matrices that the host holds, the share of the rows that GPUs compute while the CPU computes the
+  // others; 1: never both at once. Not set: auto.
+  std::optional<double> gpu_rows;
   Budgets budgets;
 };
 
@@ -58,6 +61,13 @@ struct OffloadChoice {
   bool kv_prefetched = false;  // on the host, but used on the GPUs
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
+  // Of what is streamed, the share of the rows that the GPU computes, the CPU computing the others; 1: all.
+  double rows_prefill = 1, rows_decode = 1;
+
+  bool divides_rows() const {
+    return streaming != Streaming::none &&
+           (rows_prefill < 1 || (streaming == Streaming::always && rows_decode < 1));
+  }
 };
 
 // Whether the flags want weights streamed in every step.
