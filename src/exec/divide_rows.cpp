@@ -23,6 +23,7 @@ class Divider {
         ++end;
       if (end == i) {
         graph_.nodes.push_back(nodes[i++]);
+        if (is_for_host(graph_.nodes.back())) graph_.nodes.back().device = 0;
         continue;
       }
       divide(std::span(nodes).subspan(i, end - i));
@@ -36,14 +37,22 @@ class Divider {
 
   static bool is_linear(const Node& node) { return std::holds_alternative<LinearOp>(node.op); }
 
+  bool in_divided_layer(const Node& node) const {
+    return node.device < 0 && node.layer >= 0 && static_cast<size_t>(node.layer) < placement_.layers.size() &&
+           placement_.layers[static_cast<size_t>(node.layer)].rows(graph_.shape) < 1;
+  }
+
   bool is_divided(const Node& node) const {
     if (!is_linear(node) && !std::holds_alternative<GluOp>(node.op)) return false;
-    if (node.device >= 0 || node.layer < 0 || static_cast<size_t>(node.layer) >= placement_.layers.size()) {
-      return false;
-    }
-    if (!(placement_.layers[static_cast<size_t>(node.layer)].rows(graph_.shape) < 1)) return false;
+    if (!in_divided_layer(node)) return false;
     const Weight& w = *graph_.tensor(node.inputs[1]).weight;
     return placement_.streams(graph_, node, w) && rows_of(node) < w.n_rows;
+  }
+
+  bool is_for_host(const Node& node) const {
+    const auto* experts = std::get_if<MoeFfnOp>(&node.op);
+    return experts && in_divided_layer(node) && host_computes_experts(graph_, *experts) &&
+           placement_.streams(graph_, node, *graph_.tensor(node.inputs[2]).weight);
   }
 
   // Rows that the device computes.
@@ -148,6 +157,10 @@ int64_t device_rows(int64_t n_rows, double share) {
   if (!(share < 1) || n_rows < 2 * strip) return n_rows;
   const auto strips = std::llround(share * static_cast<double>(n_rows) / static_cast<double>(strip));
   return std::clamp<int64_t>(strips * strip, strip, (n_rows - 1) / strip * strip);
+}
+
+bool host_computes_experts(const Graph& graph, const MoeFfnOp& op) {
+  return graph.shape.max_tokens * op.n_used < op.n_expert;
 }
 
 Graph divide_rows(Graph graph, const Placement& placement) {

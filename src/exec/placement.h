@@ -29,7 +29,7 @@ struct LayerPlacement {
   int streamed_decode = 0;   // in steps of one
 
   // The share of the rows of streamed matrices that the device computes, the host computing the others
-  // meanwhile; 1: all. Experts are not divided.
+  // meanwhile; 1: all.
   double rows_prefill = 1, rows_decode = 1;
 
   int streamed(const ShapeClass& shape) const {

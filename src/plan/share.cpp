@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "exec/placed_graph.h"
+#include "exec/divide_rows.h"
 
 namespace tandem {
 namespace {
@@ -11,12 +11,19 @@ namespace {
 constexpr int kParts = 64;            // a share is so many of these
 constexpr double kWorthwhile = 0.95;  // of the time without: less is not sure to be a gain
 
-// Seconds of a step with all matrices on one side.
+// Seconds of a step with all that can be divided on one side.
 struct Sides {
-  double bus = 0;    // bringing all that is streamed to the devices
-  double host = 0;   // the CPU computing it, beside a busy bus
-  double alone = 0;  // the CPU computing it with the memory for itself
-  double rest = 0;   // what devices compute beside that
+  double bus = 0;     // bringing it to the devices
+  double whole = 0;   // bringing what is streamed but cannot be divided
+  double stream = 0;  // bringing all, when nothing is divided
+  double host = 0;    // the CPU computing it, beside a busy bus
+  double alone = 0;   // the CPU computing it with the memory for itself
+  double rest = 0;    // what else is computed, on either side
+
+  // share * bus + whole = (1 - share) * host + rest
+  double even_share() const { return (host + rest - whole) / (bus + host); }
+  double seconds(double share) const { return std::max(share * bus + whole, (1 - share) * host + rest); }
+  double undivided_seconds() const { return std::min(stream, std::max(whole, alone + rest)); }
 };
 
 Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& graph, const StepLoad& load) {
@@ -33,12 +40,15 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
         streamed += static_cast<double>(r.devices[d]->weight_bytes(*w));
     }
     const double bus = std::min(r.rates[d].bus_bytes_per_s, memory);
-    s.bus += streamed / bus;
-    const bool divided = streamed > 0 && !std::holds_alternative<MoeFfnOp>(node.op);
-    if (!divided) {
-      s.rest += node_seconds(work, r.rates[d]);
+    s.stream += streamed / bus;
+    const auto* experts = std::get_if<MoeFfnOp>(&node.op);
+    const bool on_host = experts && streamed > 0 && host_computes_experts(graph, *experts);
+    if (experts || streamed == 0) {
+      if (!on_host) s.whole += streamed / bus;
+      s.rest += node_seconds(work, r.rates[on_host ? 0 : d]);
       continue;
     }
+    s.bus += streamed / bus;
     DeviceRates beside = r.rates[0];
     s.alone += node_seconds(work, beside);
     beside.read_bytes_per_s = std::min(beside.read_bytes_per_s, std::max(memory - bus, 0.05 * memory));
@@ -55,9 +65,8 @@ double best_share(const FitRequest& r, const OffloadChoice& choice, const Graph&
   whole.rows_prefill = whole.rows_decode = 1;
   const Sides s = sides_of(r, placement_of(r, whole), graph, load);
   if (s.bus == 0) return 1;
-  // share * bus = (1 - share) * host + rest
-  const double even = (s.host + s.rest) / (s.bus + s.host);
-  if (even * s.bus > kWorthwhile * std::min(s.bus, s.alone)) return 1;
+  const int even = std::clamp(static_cast<int>(std::lround(s.even_share() * kParts)), 1, kParts - 1);
+  if (s.seconds(static_cast<double>(even) / kParts) > kWorthwhile * s.undivided_seconds()) return 1;
   std::map<int, double> tried;
   const auto seconds = [&](int parts) {
     const auto [it, added] = tried.try_emplace(parts, INFINITY);
@@ -66,7 +75,7 @@ double best_share(const FitRequest& r, const OffloadChoice& choice, const Graph&
     divided.rows_prefill = divided.rows_decode = static_cast<double>(parts) / kParts;
     return it->second = step_seconds(r, placement_of(r, divided), graph, load);
   };
-  int best = std::clamp(static_cast<int>(std::lround(even * kParts)), 1, kParts - 1);
+  int best = even;
   for (const int stride : {4, 1}) {
     for (bool moved = true; moved;) {
       moved = false;
