@@ -25,17 +25,19 @@ struct LayerPlacement {
       0;  // a cache on the host is brought to this device for every step and used there; 0: it is not
   // The device that what is on the host by `weights` or `experts` is streamed to; 0: it is computed on the
   // host.
-  int streamed_prefill = 0;  // in steps of several tokens
-  int streamed_decode = 0;   // in steps of one
+  int streamed_prefill = 0;  // in steps of several tokens of a sequence
+  int streamed_decode = 0;   // in steps of one token of each
 
   // The share of the rows of streamed matrices that the device computes, the host computing the others
   // meanwhile; 1: all.
   double rows_prefill = 1, rows_decode = 1;
 
   int streamed(const ShapeClass& shape) const {
-    return shape.max_tokens > 1 ? streamed_prefill : streamed_decode;
+    return shape.max_tokens > shape.max_sequences ? streamed_prefill : streamed_decode;
   }
-  double rows(const ShapeClass& shape) const { return shape.max_tokens > 1 ? rows_prefill : rows_decode; }
+  double rows(const ShapeClass& shape) const {
+    return shape.max_tokens > shape.max_sequences ? rows_prefill : rows_decode;
+  }
 };
 
 struct Placement {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.h"
 #include "exec/kv_stream.h"
 
 namespace tandem {
@@ -34,11 +35,13 @@ double rows_of(const Tensor& t, const StepLoad& load) {
 }
 
 NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvConfig& kv) {
+  const double n_sequences = static_cast<double>(load.n_sequences);
   const double n = static_cast<double>(load.n_tokens);
-  double seen = static_cast<double>(load.n_past) + n;                   // positions that are read
-  double pairs = n * (static_cast<double>(load.n_past) + (n + 1) / 2);  // of a query and a position
+  const double each = n / n_sequences;
+  double seen = n_sequences * (static_cast<double>(load.n_past) + each);   // positions that are read
+  double pairs = n * (static_cast<double>(load.n_past) + (each + 1) / 2);  // of a query and a position
   if (op.window > 0) {
-    seen = std::min(seen, static_cast<double>(op.window) + n);
+    seen = std::min(seen, n_sequences * (static_cast<double>(op.window) + each));
     pairs = std::min(pairs, n * static_cast<double>(op.window));
   }
   const double position_bytes =
@@ -125,8 +128,10 @@ class Timeline {
       group_bytes_.push_back(n_bytes);
     }
     for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage));
+    const int64_t n_new = ceil_div(load.n_tokens, load.n_sequences);  // of each sequence
     const auto n_blocks =
-        static_cast<double>((load.n_past + load.n_tokens + kv.block_size - 1) / kv.block_size);
+        static_cast<double>(load.n_sequences * ceil_div(load.n_past + n_new, kv.block_size));
+    const auto n_written = static_cast<double>(load.n_sequences * ceil_div(n_new, kv.block_size));
     for (size_t i = 0; i < kv.layers.size(); ++i) {
       const auto d = static_cast<size_t>(placement.layers[i].kv == 0 ? placement.layers[i].kv_prefetched : 0);
       caches_.push_back({d, 0, 0, 0});
@@ -134,8 +139,7 @@ class Timeline {
       Cache& cache = caches_.back();
       const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
       cache.in_bytes = n_blocks * block;
-      cache.out_s = std::ceil(static_cast<double>(load.n_tokens) / static_cast<double>(kv.block_size)) *
-                    block / rates[d].bus_bytes_per_s;
+      cache.out_s = n_written * block / rates[d].bus_bytes_per_s;
       prefetched_.push_back(i);
     }
   }

@@ -41,7 +41,8 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
 
 Prediction predict(const FitRequest& r, const Placement& placement) {
   Prediction p;
-  p.decode_tokens_per_s = 1 / step_seconds(r, placement, *r.graphs.front(), decode_load(r));
+  p.decode_tokens_per_s = static_cast<double>(decode_load(r).n_tokens) /
+                          step_seconds(r, placement, *r.graphs.front(), decode_load(r));
   p.prefill_tokens_per_s = static_cast<double>(prefill_load(r).n_tokens) /
                            step_seconds(r, placement, *r.graphs.back(), prefill_load(r));
   return p;
@@ -266,7 +267,8 @@ size_t device_budget(const FitRequest& r, size_t d) {
 }
 
 StepLoad decode_load(const FitRequest& r) {
-  return {1, 1, r.kv.n_ctx / 2};
+  const int64_t n = r.graphs.front()->shape.max_sequences;
+  return {n, n, r.kv.n_ctx / 2 / n, n};
 }
 
 StepLoad prefill_load(const FitRequest& r) {
