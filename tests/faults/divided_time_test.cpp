@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "exec/placed_graph.h"
+#include "plan/rates.h"
 #include "plan/share.h"
 #include "support/sim_host.h"
 #include "support/split_rig.h"
@@ -216,6 +217,16 @@ TEST_F(DividedTime, TheShareFoundIsTheBest) {
       EXPECT_LE(predicted(request, streamed(n_gpu_layers, found.decode), 1), 1.03 * best);
     }
   }
+}
+
+TEST_F(DividedTime, WhatMemoryGivesIsMeasuredWithTheBusBusy) {
+  test::SimDevice sim({.copy_bytes_per_s = 1e9});
+  const DeviceRates rates{1e10, 1e12, 1e9};
+  const double memory = measure_shared_memory(*host_, sim, rates);
+  EXPECT_GT(memory, 1e8);
+  EXPECT_LT(memory, 1e13);
+  EXPECT_GT(sim.fetched_bytes(), 0u);
+  EXPECT_EQ(sim.used_bytes(), 0u);
 }
 
 TEST_F(DividedTime, NothingIsDividedWhereItDoesNotWin) {

@@ -208,6 +208,25 @@ TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
   EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
 }
 
+// A CPU that reads as fast as its memory gives has no time for it when many sequences are to be computed.
+TEST_F(Planner, RowsAreDividedForBatchesThatTheCpuIsSlowAt) {
+  DeviceRates rates = kGpu;
+  rates.bus_bytes_per_s = 20 * kGiga;
+  gpu(4, rates);
+  rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  flags_.n_gpu_layers = 1;
+  flags_.kv_on_host = false;
+  const auto best = [&](int64_t n_sequences) {
+    PlanRequest r = request(2048);
+    r.shape.n_sequences = n_sequences;
+    return plan_session(r).front().fit.choice;
+  };
+  EXPECT_EQ(best(1).rows_decode, 1);
+  const OffloadChoice batch = best(64);
+  EXPECT_EQ(batch.streaming, Streaming::always);
+  EXPECT_NEAR(batch.rows_decode, 0.5, 0.1);  // 100 ms over the bus, 90 ms on the CPU
+}
+
 TEST_F(Planner, WhatTheUserSetIsKept) {
   gpu(1);
   flags_.n_gpu_layers = 3;
