@@ -44,8 +44,7 @@ Placement placement_of(const FitRequest& request, const OffloadChoice& choice,
 // The steps that predictions are made for, and how long one takes. Needs the rates of the devices.
 StepLoad decode_load(const FitRequest& request);
 StepLoad prefill_load(const FitRequest& request);
-double step_seconds(const FitRequest& request, const Placement& placement, const Graph& graph,
-                    const StepLoad& load);
+double step_seconds(const FitRequest& request, const Placement& placement, const Graph& graph, StepLoad load);
 
 // Bytes that may be allocated on a device. Host memory is limited by budgets.max_ram only: what is free there
 // is for the system to judge, which may overcommit it.
