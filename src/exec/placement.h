@@ -4,16 +4,19 @@
 //
 // Weights that the host holds can be streamed: the nodes that read them run on another device, and the
 // layer's weights are brought there for every step, while the layers before it compute. Steps of several
-// tokens and of one token may differ in that.
+// tokens and of one token may differ in that. Or both at once: the rows of a layer's matrices are divided
+// between that device and the host (see divide_rows.h).
 //
 // Where host memory does not hold them all, the matrices of some layers stay on disk: they are read into
 // slots in host memory for every step, and used or streamed from there.
 #pragma once
 
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "device/device.h"
+#include "exec/weight_slices.h"
 
 namespace tandem {
 
@@ -31,8 +34,15 @@ struct LayerPlacement {
   int streamed_decode = 0;   // in steps of one token of each
   bool from_disk = false;    // what is on the host by `weights` or `experts` is read from disk for every step
 
+  // The share of the rows of streamed matrices that the device computes, the host computing the others
+  // meanwhile; 1: all.
+  double rows_prefill = 1, rows_decode = 1;
+
   int streamed(const ShapeClass& shape) const {
     return shape.max_tokens > shape.max_sequences ? streamed_prefill : streamed_decode;
+  }
+  double rows(const ShapeClass& shape) const {
+    return shape.max_tokens > shape.max_sequences ? rows_prefill : rows_decode;
   }
 };
 
@@ -46,6 +56,8 @@ struct Placement {
   int n_disk_slots = 2;                // layers that host memory has room for to read into
   std::unordered_map<const Weight*, int>
       overrides;  // nodes of these weights run there, whatever the rest says
+  // What divided weights are cut into; copies of a placement share it.
+  std::shared_ptr<WeightSlices> slices = std::make_shared<WeightSlices>();
 
   // Everything on the host.
   static Placement host_only(int n_layer) {

@@ -102,7 +102,7 @@ void WeightStream::reserve(int device, const SlotNeeds& needs) {
   const SlotNeeds united = at(device).needs.united(needs);
   free_slots(d);
   while (slots_[d].slots.size() < united.n_slots) {
-    slots_[d].slots.push_back(Slot{devices_[d]->alloc(united.slot_bytes)});
+    slots_[d].slots.push_back(Slot{devices_[d]->alloc(united.slot_bytes), {}});
   }
   slots_[d].needs = united;
 }
@@ -113,14 +113,16 @@ void WeightStream::begin() {
 }
 
 bool WeightStream::holds(const StreamGroup& group, const Graph& graph, size_t slot) const {
-  return at(group.device).slots[slot].holds == graph.tensor(group.weights.front()).weight;
+  const std::vector<const Weight*>& held = at(group.device).slots[slot].holds;
+  return std::equal(group.weights.begin(), group.weights.end(), held.begin(), held.end(),
+                    [&](TensorId id, const Weight* weight) { return graph.tensor(id).weight == weight; });
 }
 
 void WeightStream::fetch(const Source& source, size_t index) {
   const auto d = static_cast<size_t>(source.group->device);
   Slot& slot = slots_[d].slots[index];
   if (holds(*source.group, *source.graph, index)) return;
-  slot.holds = nullptr;
+  slot.holds.clear();
   if (source.group->on_disk || !slots_[d].waiting.empty()) {
     slots_[d].waiting.push_back({index, source});
   } else {
@@ -142,7 +144,7 @@ void WeightStream::start(size_t d, Slot& slot, const Source& source) {
     offset += align_up(n_bytes, kSlotAlignment);
     fetched_bytes_ += n_bytes;
   }
-  slot.holds = source.graph->tensor(source.group->weights.front()).weight;
+  for (TensorId id : source.group->weights) slot.holds.push_back(source.graph->tensor(id).weight);
 }
 
 void WeightStream::start_first(size_t d) {
@@ -167,7 +169,7 @@ void WeightStream::start_ready() {
 void WeightStream::join(int device, size_t index) {
   const auto d = static_cast<size_t>(device);
   const Slot& slot = slots_[d].slots[index];
-  while (slot.holds == nullptr && !slots_[d].waiting.empty()) start_first(d);
+  while (slot.holds.empty() && !slots_[d].waiting.empty()) start_first(d);
   devices_[d]->join(slot.fetched);
 }
 
@@ -179,7 +181,7 @@ void WeightStream::release(int device, size_t slot) {
 void WeightStream::forget() {
   for (Slots& slots : slots_) {
     slots.waiting.clear();
-    for (Slot& slot : slots.slots) slot.holds = nullptr;
+    for (Slot& slot : slots.slots) slot.holds.clear();
   }
 }
 

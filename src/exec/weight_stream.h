@@ -83,7 +83,7 @@ class WeightStream {
  private:
   struct Slot {
     DevicePtr base = nullptr;
-    const Weight* holds = nullptr;  // the group's first weight stands for it
+    std::vector<const Weight*> holds;
     Event fetched = 0;
     Event released = 0;
   };

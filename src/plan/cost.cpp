@@ -88,6 +88,46 @@ NodeWork moe_work(const Graph& graph, const Node& node, const MoeFfnOp& op, doub
           2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node)};
 }
 
+// What buses take of host memory, and when others are done who read it too. A bus keeps its pace; the host
+// gets what is left.
+class MemoryTraffic {
+ public:
+  explicit MemoryTraffic(double bytes_per_s) : bytes_per_s_(bytes_per_s) {}
+
+  // When n_bytes are read that could be at `rate`, from `t` on.
+  double finish(double t, double n_bytes, double rate) const {
+    while (n_bytes > 0) {
+      double taken = 0, until = INFINITY;  // until something begins or ends
+      for (const Reader& r : readers_) {
+        if (r.begin <= t && t < r.end) taken += r.bytes_per_s;
+        if (r.begin > t) until = std::min(until, r.begin);
+        if (r.end > t) until = std::min(until, r.end);
+      }
+      const double pace = std::min(rate, std::max(bytes_per_s_ - taken, kLeast * bytes_per_s_));
+      const double seconds = std::min(n_bytes / pace, until - t);
+      if (seconds >= n_bytes / pace) return t + seconds;
+      n_bytes -= seconds * pace;
+      t = until;
+    }
+    return t;
+  }
+  void add(double begin, double end, double n_bytes) {
+    if (end > begin) readers_.push_back({begin, end, n_bytes / (end - begin)});
+  }
+  // Nobody will ask what was before.
+  void forget_until(double t) {
+    std::erase_if(readers_, [t](const Reader& r) { return r.end <= t; });
+  }
+
+ private:
+  static constexpr double kLeast = 0.05;  // that everybody gets
+  struct Reader {
+    double begin, end, bytes_per_s;
+  };
+  double bytes_per_s_;
+  std::vector<Reader> readers_;
+};
+
 // When the host and the devices are done with what they were given.
 class Timeline {
  public:
@@ -98,6 +138,8 @@ class Timeline {
         partition_(partition),
         rates_(rates),
         load_(load),
+        kv_(kv),
+        memory_(rates[0].memory()),
         at_(devices.size()),
         bus_(devices.size()),
         moves_s_(devices.size()),
@@ -117,10 +159,9 @@ class Timeline {
         n_bytes += static_cast<double>(devices[d]->weight_bytes(*graph.tensor(id).weight));
       }
       read_s_.push_back(static_cast<double>(disk_layout(graph, group).n_bytes) / disk);
-      // The bus cannot carry more than the host reads.
-      group_s_.push_back(n_bytes / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s));
+      group_bytes_.push_back(n_bytes);
     }
-    for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage, kv));
+    for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage));
     const int64_t n_new = ceil_div(load.n_tokens, load.n_sequences);  // of each sequence
     const auto n_blocks =
         static_cast<double>(load.n_sequences * ceil_div(load.n_past + n_new, kv.block_size));
@@ -131,7 +172,7 @@ class Timeline {
       if (d == 0) continue;
       Cache& cache = caches_.back();
       const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
-      cache.in_s = n_blocks * block / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s);
+      cache.in_bytes = n_blocks * block;
       cache.out_s = n_written * block / rates[d].bus_bytes_per_s;
       prefetched_.push_back(i);
     }
@@ -155,8 +196,9 @@ class Timeline {
   double host_s() const { return at_[0]; }
   double bus_s() const {
     std::vector<double> busy(at_.size(), 0.0);
-    for (size_t g = 0; g < group_s_.size(); ++g) {
-      if (schedule_.turns[g].next != g) busy[static_cast<size_t>(partition_.groups[g].device)] += group_s_[g];
+    for (size_t g = 0; g < group_bytes_.size(); ++g) {
+      const auto d = static_cast<size_t>(partition_.groups[g].device);
+      if (d != 0 && schedule_.turns[g].next != g) busy[d] += group_bytes_[g] / bus_rate(d);
     }
     return *std::max_element(busy.begin(), busy.end());
   }
@@ -168,7 +210,7 @@ class Timeline {
   };
   struct Cache {
     size_t device = 0;
-    double in_s = 0, out_s = 0, ready = 0;
+    double in_bytes = 0, out_s = 0, ready = 0;
   };
 
   // What of a layer's recent part goes to the host for a step, on the average.
@@ -181,13 +223,39 @@ class Timeline {
     moves_s_[d] += n_blocks * (2 * rates_[d].stage_s + block / rates_[d].bus_bytes_per_s);
   }
 
-  double stage_seconds(const Stage& stage, const KvConfig& kv) const {
+  NodeWork work_of(int32_t node) const {
+    return node_work(graph_, graph_.nodes[static_cast<size_t>(node)], load_, kv_);
+  }
+
+  double stage_seconds(const Stage& stage) const {
     const DeviceRates& rates = rates_[static_cast<size_t>(stage.device)];
     double seconds = rates.stage_s;
-    for (int32_t i : stage.nodes) {
-      seconds += node_seconds(node_work(graph_, graph_.nodes[static_cast<size_t>(i)], load_, kv), rates);
-    }
+    for (int32_t i : stage.nodes) seconds += node_seconds(work_of(i), rates);
     return seconds;
+  }
+
+  // The host's own segment, beside what the buses take.
+  void run_on_host(const Stage& stage) {
+    const DeviceRates& rates = rates_[0];
+    double t = at_[0] + rates.stage_s;
+    memory_.forget_until(t);
+    for (int32_t i : stage.nodes) {
+      const NodeWork work = work_of(i);
+      t += rates.node_s;
+      t = std::max(memory_.finish(t, work.n_bytes, rates.read_bytes_per_s), t + work.n_ops / rates.ops_per_s);
+    }
+    at_[0] = t;
+  }
+
+  // The bus cannot carry more than the memory gives.
+  double bus_rate(size_t d) const { return std::min(rates_[d].bus_bytes_per_s, rates_[0].memory()); }
+  // Brings bytes to a device, from `after` on; returns when they are there.
+  double bring(size_t d, double after, double n_bytes) {
+    const double begin = std::max({bus_[d], after, at_[0]});
+    memory_.forget_until(at_[0]);
+    bus_[d] = memory_.finish(begin, n_bytes, bus_rate(d));
+    memory_.add(begin, bus_[d], n_bytes);
+    return bus_[d];
   }
 
   void run(size_t i) {
@@ -205,7 +273,11 @@ class Timeline {
     start_ready();
     if (stage.group >= 0) join_weights(static_cast<size_t>(stage.group));
     if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
-    at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];  // the host runs its own segments itself
+    if (d == 0) {
+      run_on_host(stage);
+    } else {
+      at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];
+    }
     for (TensorId id : stage.sends) {
       at_[d] += over_bus(d, graph_.tensor(id));
       sent_[static_cast<size_t>(id)] = at_[d];
@@ -223,8 +295,7 @@ class Timeline {
   void fetch(size_t g) {
     Slot& slot = device_slot(g);
     const auto d = static_cast<size_t>(partition_.groups[g].device);
-    bus_[d] = std::max({bus_[d], slot.released, at_[0]}) + group_s_[g];
-    slot.complete = bus_[d];
+    slot.complete = bring(d, slot.released, group_bytes_[g]);
   }
   // What has come from disk goes on over the bus when the host comes by.
   void start_ready() {
@@ -273,8 +344,7 @@ class Timeline {
 
   void fetch_cache(size_t layer) {
     Cache& cache = caches_[layer];
-    bus_[cache.device] = std::max({bus_[cache.device], at_[cache.device], at_[0]}) + cache.in_s;
-    cache.ready = bus_[cache.device];
+    cache.ready = bring(cache.device, at_[cache.device], cache.in_bytes);
   }
   void pass_cache_on(size_t layer) {
     at_[caches_[layer].device] += caches_[layer].out_s;
@@ -296,6 +366,8 @@ class Timeline {
   const Partition& partition_;
   std::span<const DeviceRates> rates_;
   StepLoad load_;
+  const KvConfig& kv_;
+  MemoryTraffic memory_;
   std::vector<double> at_;                // [device] when what it was given is done
   std::vector<double> bus_;               // [device] when its last fetch is
   std::vector<double> moves_s_;           // [device] to bring the oldest blocks of recent parts to the host
@@ -304,7 +376,7 @@ class Timeline {
   std::vector<std::vector<Slot>> slots_;  // [device]; of the host, those that layers are read into from disk
   std::vector<std::deque<size_t>> waiting_;  // [device] groups for the disk, or behind those that do
   double disk_at_ = 0;                       // when its last read is done
-  std::vector<double> group_s_, read_s_, stage_s_;
+  std::vector<double> group_bytes_, read_s_, stage_s_;
   std::vector<bool> read_every_step_;  // [group]
   StreamSchedule schedule_;
   std::vector<Cache> caches_;       // [layer]

@@ -48,6 +48,23 @@ std::string on_devices(const FitRequest& r, const std::map<int, size_t>& bytes) 
   return text;
 }
 
+std::string percent(double share) {
+  return format("%.0f%%", 100 * share);
+}
+
+// ", 90% of the rows in prefill and 40% in decoding, the CPU computing the others"
+std::string divided_text(const LayerPlacement& p) {
+  const bool prefill = p.streamed_prefill != 0 && p.rows_prefill < 1;
+  const bool decode = p.streamed_decode != 0 && p.rows_decode < 1;
+  if (!prefill && !decode) return "";
+  std::string text = ", ";
+  if (prefill) text += percent(p.rows_prefill) + " of the rows in prefill";
+  if (decode)
+    text +=
+        (prefill ? " and " : "") + percent(p.rows_decode) + (prefill ? "" : " of the rows") + " in decoding";
+  return text + ", the CPU computing the others";
+}
+
 // "CPU 8.0 MiB", or of a cache in two parts "CUDA0 1.0 MiB + CPU 8.0 MiB".
 std::string cache_text(const FitRequest& r, const Placement& placement, size_t layer) {
   const LayerPlacement& p = placement.layers[layer];
@@ -70,7 +87,7 @@ std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
   if (p.streamed_prefill == 0 && p.streamed_decode == 0) return "";
   const int device = p.streamed_prefill != 0 ? p.streamed_prefill : p.streamed_decode;
   return "  streamed to " + r.devices[static_cast<size_t>(device)]->info().name +
-         (p.streamed_decode == 0 ? " in prefill" : "");
+         (p.streamed_decode == 0 ? " in prefill" : "") + divided_text(p);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "exec/placed_graph.h"
 #include "kv/recent_part.h"
+#include "plan/share.h"
 
 namespace tandem {
 namespace {
@@ -42,22 +43,11 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
 }
 
 Prediction predict(const FitRequest& r, const Placement& placement) {
-  const auto seconds = [&](const Graph& built, StepLoad load) {
-    if (placement.splits_caches()) {
-      load.recent_from = recent_from_of(r.kv, placement.n_recent_blocks, load.n_past + load.n_tokens);
-    }
-    const Graph graph = placed_graph(built, placement,
-                                     load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
-    const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
-    return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
-  };
-  const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
   Prediction p;
-  const int64_t n_sequences = r.graphs.front()->shape.max_sequences;
-  p.decode_tokens_per_s =
-      static_cast<double>(n_sequences) /
-      seconds(*r.graphs.front(), {n_sequences, n_sequences, r.kv.n_ctx / 2 / n_sequences, n_sequences});
-  p.prefill_tokens_per_s = static_cast<double>(n) / seconds(*r.graphs.back(), {n, 1, 0});
+  p.decode_tokens_per_s = static_cast<double>(decode_load(r).n_tokens) /
+                          step_seconds(r, placement, *r.graphs.front(), decode_load(r));
+  p.prefill_tokens_per_s = static_cast<double>(prefill_load(r).n_tokens) /
+                           step_seconds(r, placement, *r.graphs.back(), prefill_load(r));
   return p;
 }
 
@@ -178,6 +168,18 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
   if (fits(r, candidate)) list.push_back(std::move(candidate));
 }
 
+// The same with the CPU computing rows of what is streamed, where that is open and faster.
+void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& list) {
+  const OffloadFlags& f = r.flags;
+  if (r.rates.empty() || r.devices.size() < 2 || f.gpu_rows || streams(f)) return;
+  if (streamed.choice.streaming == Streaming::none) return;
+  OffloadChoice choice = streamed.choice;
+  const RowShares shares = best_shares(r, choice);
+  choice.rows_prefill = shares.prefill;
+  choice.rows_decode = shares.decode;
+  if (choice.divides_rows()) add_fit(r, choice, list);
+}
+
 // More than one sequence.
 bool has_sequences(const FitRequest& r) {
   return r.graphs.front()->shape.max_sequences > 1;
@@ -211,7 +213,10 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   std::vector<OffloadChoice> list;
   for (const Streaming s : streaming) {
     for (const Cache& cache : kv) {
-      for (const int64_t n : moe) list.push_back({0, cache.on_host, cache.prefetched, n, s, cache.split});
+      for (const int64_t n : moe) {
+        list.push_back(
+            {0, cache.on_host, cache.prefetched, n, s, cache.split, said.rows_prefill, said.rows_decode});
+      }
     }
   }
   return list;
@@ -326,12 +331,37 @@ size_t device_budget(const FitRequest& r, size_t d) {
   return r.flags.n_gpu_layers ? memory.free_bytes : less(memory.free_bytes, b.vram_overhead);
 }
 
+StepLoad decode_load(const FitRequest& r) {
+  const int64_t n = r.graphs.front()->shape.max_sequences;
+  return {n, n, r.kv.n_ctx / 2 / n, n};
+}
+
+StepLoad prefill_load(const FitRequest& r) {
+  return {std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx), 1, 0};
+}
+
+double step_seconds(const FitRequest& r, const Placement& placement, const Graph& built, StepLoad load) {
+  if (placement.splits_caches()) {
+    load.recent_from = recent_from_of(r.kv, placement.n_recent_blocks, load.n_past + load.n_tokens);
+  }
+  const Graph graph =
+      placed_graph(built, placement, load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
+  const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
+  return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
+}
+
+Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::vector<std::string>* reasons) {
+  Placement placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
+  size_recent_part(placement, r.kv, r.graphs.back()->shape.max_tokens);
+  std::vector<std::string> list = fall_back(r, placement);
+  if (reasons) *reasons = std::move(list);
+  return placement;
+}
+
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
   result.choice = choice;
-  result.placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
-  size_recent_part(result.placement, r.kv, r.graphs.back()->shape.max_tokens);
-  result.fallbacks = fall_back(r, result.placement);
+  result.placement = placement_of(r, choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   return result;
 }
@@ -353,6 +383,8 @@ std::vector<Fit> all_fits(const FitRequest& r) {
       if (!r.flags.kv_split && choice.kv_split > 0 && fits_with_more(choice, n_most(r), list)) continue;
       add_fit(r, choice, list);
     }
+    const std::vector<Fit> whole = list;
+    for (const Fit& f : whole) add_divided(r, f, list);
   }
   if (r.rates.empty()) return list;
   for (Fit& f : list) f.speed = predict(r, f.placement);

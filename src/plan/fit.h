@@ -38,6 +38,14 @@ std::vector<Fit> all_fits(const FitRequest& request);
 // With exactly this choice, whether it fits or not.
 Fit fit_with(const FitRequest& request, const OffloadChoice& choice);
 
+// Where a choice puts everything, with what a device cannot run on the host; `reasons` as Fit::fallbacks.
+Placement placement_of(const FitRequest& request, const OffloadChoice& choice,
+                       std::vector<std::string>* reasons = nullptr);
+// The steps that predictions are made for, and how long one takes. Needs the rates of the devices.
+StepLoad decode_load(const FitRequest& request);
+StepLoad prefill_load(const FitRequest& request);
+double step_seconds(const FitRequest& request, const Placement& placement, const Graph& graph, StepLoad load);
+
 // Bytes that may be allocated on a device. Host memory is limited by budgets.max_ram only: what is free there
 // is for the system to judge, which may overcommit it.
 size_t device_budget(const FitRequest& request, size_t device);

@@ -93,7 +93,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   Footprint result;
   result.devices.resize(devices.size());
   const auto kv_layers = kv_without_memory(kv, placement, devices.size());
-  std::vector<std::set<const Weight*>> weights(devices.size());
+  std::vector<std::set<const Weight*>> weights(devices.size());  // on the host whole ones, for it maps them
   std::set<const Weight*> on_disk;
   std::vector<SlotNeeds> slots(devices.size());
   const std::vector<Graph> placed = placed_graphs(graphs, placement);
@@ -105,7 +105,10 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
     for (size_t d = 0; d < devices.size(); ++d) {
       DeviceBytes& bytes = result.devices[d];
       bytes.activations = std::max(bytes.activations, partition.arena_bytes[d]);
-      for (TensorId id : partition.weights[d]) weights[d].insert(graph.tensor(id).weight);
+      for (TensorId id : partition.weights[d]) {
+        const Weight* w = graph.tensor(id).weight;
+        weights[d].insert(devices[d]->info().host_memory ? placement.slices->whole(w) : w);
+      }
       needs.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
       slots[d] = slots[d].united(needs[d]);
     }
@@ -115,7 +118,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
     }
     for (const StreamGroup& group : partition.groups) {
       for (TensorId id : group.weights) {
-        const Weight* weight = graph.tensor(id).weight;
+        const Weight* weight = placement.slices->whole(graph.tensor(id).weight);
         (placement.on_disk(*weight) ? on_disk : weights[0]).insert(weight);  // the host reads it, to send it
       }
     }

@@ -128,6 +128,7 @@ void stream_prefill(Placement& placement, const std::vector<int>& gpu) {
   }
 }
 
+// Layers on disk are not divided: what is read for every step is used whole.
 void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   std::vector<LayerPlacement*> held;  // by the host
   for (LayerPlacement& layer : placement.layers) {
@@ -135,7 +136,12 @@ void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   }
   const auto n_held = static_cast<int64_t>(held.size());
   const int64_t n = std::clamp<int64_t>(n_disk_layers, 0, n_held);
-  for (int64_t i = 0; i < n_held; ++i) held[static_cast<size_t>(i)]->from_disk = is_spread(i, n, n_held);
+  for (int64_t i = 0; i < n_held; ++i) {
+    if (!is_spread(i, n, n_held)) continue;
+    LayerPlacement& layer = *held[static_cast<size_t>(i)];
+    layer.from_disk = true;
+    layer.rows_prefill = layer.rows_decode = 1;
+  }
 }
 
 }  // namespace
@@ -159,6 +165,9 @@ void check_flags(const OffloadFlags& f) {
   if ((percent || gib) && f.n_gpu_layers) refuse(held, "-ngl", "both say how much stays on the GPU");
   if ((percent || gib) && f.stream == StreamMode::off) {
     refuse(held, "--stream-weights off", "what the host holds of it is streamed");
+  }
+  if (f.gpu_rows.value_or(1) < 1 && f.stream == StreamMode::off) {
+    refuse("--gpu-rows", "--stream-weights off", "the GPU's rows are streamed to it");
   }
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
     refuse("--max-vram", "--gpu-memory-utilization", "both say how much of the GPU may be used");
@@ -187,7 +196,8 @@ void check_flags(const OffloadFlags& f) {
 }
 
 bool streams(const OffloadFlags& flags) {
-  return flags.stream == StreamMode::on || flags.gpu_weights_percent || flags.cpu_offload_gib;
+  return flags.stream == StreamMode::on || flags.gpu_weights_percent || flags.cpu_offload_gib ||
+         flags.gpu_rows.value_or(1) < 1;
 }
 
 OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
@@ -196,7 +206,9 @@ OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
           flags.kv_prefetched,
           flags.n_cpu_moe.value_or(0),
           streams(flags) ? Streaming::always : Streaming::none,
-          flags.kv_split.value_or(0)};
+          flags.kv_split.value_or(0),
+          flags.gpu_rows.value_or(1),
+          flags.gpu_rows.value_or(1)};
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
@@ -228,6 +240,8 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     layer.kv = 0;
   }
   for (LayerPlacement& layer : placement.layers) {
+    layer.rows_prefill = choice.rows_prefill;
+    layer.rows_decode = choice.rows_decode;
     if (choice.kv_split > 0) layer.kv_recent = std::exchange(layer.kv, 0);
   }
   placement.kv_split = choice.kv_split;

@@ -53,6 +53,9 @@ struct OffloadFlags {
   DiskMode disk = DiskMode::automatic;
   std::string
       loaded_by;  // "--no-mmap", "--mlock": the flag that keeps all weights in memory; empty: none does
+  // Of the matrices that the host holds, the share of the rows that GPUs compute while the CPU computes the
+  // others; 1: never both at once. Not set: auto.
+  std::optional<double> gpu_rows;
   Budgets budgets;
 };
 
@@ -68,7 +71,14 @@ struct OffloadChoice {
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
   int64_t kv_split = 0;  // tokens whose cache is on the GPUs, of layers that are; 0: all or none
+  // Of what is streamed, the share of the rows that the GPU computes, the CPU computing the others; 1: all.
+  double rows_prefill = 1, rows_decode = 1;
   int64_t n_disk_layers = 0;  // of those with weights on the host, so many are read from disk
+
+  bool divides_rows() const {
+    return streaming != Streaming::none &&
+           (rows_prefill < 1 || (streaming == Streaming::always && rows_decode < 1));
+  }
 };
 
 // Whether the flags want weights streamed in every step.

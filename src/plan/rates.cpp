@@ -10,11 +10,14 @@
 #include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <new>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "graph/builder.h"
+#include "plan/bandwidth.h"
 
 namespace tandem {
 namespace {
@@ -28,6 +31,12 @@ constexpr size_t kReadBytes = size_t{96} << 20;  // of matrices on the host: mor
 constexpr size_t kGpuReadBytes = size_t{300} << 20;
 constexpr size_t kBusBytes = size_t{16} << 20;
 constexpr double kMostSeconds = 0.25;  // for one number
+
+// What goes on beside each timed run.
+struct Beside {
+  std::function<void()> begin;
+  std::function<void(double run_s)> end;
+};
 
 // Graphs of products with random-looking matrices, and the memory to run them on a device.
 class Bench {
@@ -45,7 +54,7 @@ class Bench {
   }
 
   // Seconds of n_matrices products with n_tokens rows; the best of several runs.
-  double products(int64_t n_tokens, size_t n_matrices) {
+  double products(int64_t n_tokens, size_t n_matrices, const Beside& beside = {}) {
     std::vector<std::byte> table_data(row_bytes(DType::F32, kColumns) * 2);
     Weight table{"table", DType::F32, 1, 2, kColumns, table_data.data()};
     std::vector<std::vector<std::byte>> copies(device_.info().host_memory ? n_matrices : 0, data_);
@@ -61,7 +70,7 @@ class Bench {
     TensorId y = kNoTensor;
     for (const Weight& w : matrices) y = builder.linear(x, &w);
     const Graph graph = builder.finish(builder.gather_outputs(y));
-    return seconds_of(graph, {n_tokens, 1});
+    return seconds_of(graph, {n_tokens, 1}, beside);
   }
 
   double bus_bytes_per_s() {
@@ -77,7 +86,7 @@ class Bench {
     return allocated_.back();
   }
 
-  double seconds_of(const Graph& graph, const StepShape& shape) {
+  double seconds_of(const Graph& graph, const StepShape& shape, const Beside& beside) {
     std::vector<DevicePtr> addresses;
     const std::vector<int32_t> ids(static_cast<size_t>(shape.n_tokens), 0);
     for (const Tensor& t : graph.tensors) {
@@ -92,18 +101,20 @@ class Bench {
     std::vector<int32_t> nodes;
     for (size_t i = 0; i < graph.nodes.size(); ++i) nodes.push_back(static_cast<int32_t>(i));
     const std::unique_ptr<Plan> plan = device_.compile(Segment{&graph, nodes, addresses, {}});
-    return best([&] { device_.run(*plan, shape); });
+    return best([&] { device_.run(*plan, shape); }, beside);
   }
 
   template <class Fn>
-  double best(const Fn& work) {
+  double best(const Fn& work, const Beside& beside = {}) {
     double shortest = INFINITY, spent = 0;
     for (int i = 0; i < 3 || (i < 50 && spent < kMostSeconds); ++i) {
       device_.wait(device_.record());
+      if (beside.begin) beside.begin();
       const Clock::time_point start = Clock::now();
       work();
       device_.wait(device_.record());
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      if (beside.end) beside.end(seconds);
       if (i > 0) shortest = std::min(shortest, seconds);  // the first one warms up
       spent += seconds;
     }
@@ -114,6 +125,54 @@ class Bench {
   int64_t n_rows_;
   std::vector<std::byte> data_;
   std::vector<DevicePtr> allocated_;
+};
+
+// Keeps a device's bus busy with weights that are brought to it.
+class BusLoad {
+ public:
+  explicit BusLoad(Device& device)
+      : device_(device), data_(kBusBytes, std::byte{1}), memory_(device.alloc(kBusBytes)) {
+    weight_ = {"beside", DType::F32, 1, 1, static_cast<int64_t>(kBusBytes / sizeof(float)), data_.data()};
+  }
+  ~BusLoad() {
+    try {
+      settle();
+    } catch (const Error&) {  // there is nothing left to do about it
+    }
+    device_.free(memory_);
+  }
+  BusLoad(const BusLoad&) = delete;
+  BusLoad& operator=(const BusLoad&) = delete;
+
+  void settle() {
+    if (n_ > 0) device_.join(fetched_);
+    device_.wait(device_.record());
+  }
+  // Enough to last for so many seconds.
+  void begin(double seconds, double bytes_per_s) {
+    settle();
+    start_ = Clock::now();
+    const Event now = device_.record();
+    n_ = static_cast<int>(seconds * bytes_per_s / static_cast<double>(kBusBytes)) + 1;
+    for (int i = 0; i < n_; ++i) fetched_ = device_.fetch(memory_, weight_, now);
+  }
+  // Bytes per second in the first run_s seconds; `bytes_per_s` is what the bus does when nobody disturbs it,
+  // as afterwards.
+  double end(double run_s, double bytes_per_s) {
+    settle();
+    const double after_s = std::chrono::duration<double>(Clock::now() - start_).count() - run_s;
+    const double n_bytes = n_ * static_cast<double>(kBusBytes) - std::max(0.0, after_s) * bytes_per_s;
+    return std::clamp(n_bytes / run_s, 0.0, bytes_per_s);
+  }
+
+ private:
+  Device& device_;
+  std::vector<std::byte> data_;
+  DevicePtr memory_;
+  Weight weight_;
+  Event fetched_ = 0;
+  int n_ = 0;
+  Clock::time_point start_;
 };
 
 constexpr double kGiga = 1e9;
@@ -158,7 +217,31 @@ DeviceRates measure_rates(Device& device) {
       std::max(0.0, more - static_cast<double>(Bench::matrix_bytes(kFewRows)) / rates.read_bytes_per_s);
   rates.stage_s = std::max(0.0, one - more);
   rates.bus_bytes_per_s = host ? rates.read_bytes_per_s : Bench(device, kFewRows).bus_bytes_per_s();
+  if (host) {
+    ThreadPool pool(physical_core_count());
+    rates.memory_bytes_per_s =
+        std::max(rates.read_bytes_per_s,
+                 measure_read_bandwidth(pool, bandwidth_buffer_bytes(device.memory_info().free_bytes)));
+  }
   return rates;
+}
+
+double measure_shared_memory(Device& host, Device& device, const DeviceRates& rates) {
+  const auto matrix_bytes = static_cast<double>(Bench::matrix_bytes(kRows));
+  const auto n = static_cast<size_t>(static_cast<double>(kReadBytes) / matrix_bytes);
+  Bench bench(host, kRows);
+  const double alone = bench.products(1, n);
+  BusLoad load(device);
+  double most = 0;
+  Beside beside;
+  // Twice as much as it needs alone, for it needs longer.
+  beside.begin = [&] { load.begin(2 * alone, rates.bus_bytes_per_s); };
+  beside.end = [&](double run_s) {
+    const double read = static_cast<double>(n) * matrix_bytes / run_s;
+    most = std::max(most, read + load.end(run_s, rates.bus_bytes_per_s));
+  };
+  bench.products(1, n, beside);
+  return most;
 }
 
 std::string RatesCache::usual_path() {
@@ -173,7 +256,7 @@ std::string RatesCache::usual_path() {
 
 namespace {
 
-// "read ops bus stage node<tab>host<tab>device"
+// "read ops bus stage node memory<tab>host<tab>device"
 std::string key_of(const std::string& device) {
   char host[256] = "";
   gethostname(host, sizeof host - 1);
@@ -183,13 +266,14 @@ std::string key_of(const std::string& device) {
 std::optional<DeviceRates> parse_rates(const std::string& text) {
   DeviceRates r;
   char rest;
-  if (std::sscanf(text.c_str(), "%lf %lf %lf %lf %lf%c", &r.read_bytes_per_s, &r.ops_per_s,
-                  &r.bus_bytes_per_s, &r.stage_s, &r.node_s, &rest) != 5) {
+  if (std::sscanf(text.c_str(), "%lf %lf %lf %lf %lf %lf%c", &r.read_bytes_per_s, &r.ops_per_s,
+                  &r.bus_bytes_per_s, &r.stage_s, &r.node_s, &r.memory_bytes_per_s, &rest) != 6) {
     return std::nullopt;
   }
-  const bool usable =
-      r.read_bytes_per_s > 0 && r.ops_per_s > 0 && r.bus_bytes_per_s > 0 && r.stage_s >= 0 && r.node_s >= 0;
-  const double sum = r.read_bytes_per_s + r.ops_per_s + r.bus_bytes_per_s + r.stage_s + r.node_s;
+  const bool usable = r.read_bytes_per_s > 0 && r.ops_per_s > 0 && r.bus_bytes_per_s > 0 && r.stage_s >= 0 &&
+                      r.node_s >= 0 && r.memory_bytes_per_s >= 0;
+  const double sum =
+      r.read_bytes_per_s + r.ops_per_s + r.bus_bytes_per_s + r.stage_s + r.node_s + r.memory_bytes_per_s;
   return usable && std::isfinite(sum) ? std::optional(r) : std::nullopt;
 }
 
@@ -214,8 +298,9 @@ void RatesCache::remember(const std::string& device, const DeviceRates& r) const
   for (size_t slash = path_.find('/', 1); slash != std::string::npos; slash = path_.find('/', slash + 1)) {
     mkdir(path_.substr(0, slash).c_str(), 0777);
   }
-  const std::string line = format("%.6g %.6g %.6g %.6g %.6g\t%s\n", r.read_bytes_per_s, r.ops_per_s,
-                                  r.bus_bytes_per_s, r.stage_s, r.node_s, key_of(device).c_str());
+  const std::string line =
+      format("%.6g %.6g %.6g %.6g %.6g %.6g\t%s\n", r.read_bytes_per_s, r.ops_per_s, r.bus_bytes_per_s,
+             r.stage_s, r.node_s, r.memory_bytes_per_s, key_of(device).c_str());
   FILE* file = std::fopen(path_.c_str(), "ae");
   const bool written = file && std::fwrite(line.data(), 1, line.size(), file) == line.size();
   if (!(file && std::fclose(file) == 0 && written)) {
@@ -233,6 +318,9 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
       log_verbose("measuring the speed of %s", name.c_str());
       try {
         rates = measure_rates(*device);
+        if (!device->info().host_memory) {
+          rates->memory_bytes_per_s = measure_shared_memory(*devices[0], *device, *rates);
+        }
       } catch (const Error& e) {
         if (e.code() != ErrorCode::out_of_memory) throw;
         return {};
@@ -242,6 +330,9 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
       cache.remember(name, *rates);
     }
     list.push_back(*rates);
+  }
+  for (const DeviceRates& r : list) {
+    list[0].memory_bytes_per_s = std::max(list[0].memory_bytes_per_s, r.memory_bytes_per_s);
   }
   return list;
 }

@@ -32,8 +32,12 @@ class RatesCache {
   std::string path_;
 };
 
-// The rates of all devices, each measured only if the cache does not know it. Empty when there is no memory to measure
-// with.
+// What the CPU and the device's bus get of host memory when both read it. The host's kernels are as in
+// measure_rates().
+double measure_shared_memory(Device& host, Device& device, const DeviceRates& rates);
+
+// The rates of all devices (the first one the host's), each measured only if the cache does not know it.
+// Empty when there is no memory to measure with.
 std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesCache& cache);
 
 // A GPU that `tandem plan` can be asked about.

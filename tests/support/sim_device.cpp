@@ -206,6 +206,7 @@ Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
       throw_error(ErrorCode::io, "%s: fetching %zu bytes to the device failed", info_.name.c_str(), n_bytes);
     copy(target, from, n_bytes);
   });
+  if (options_.times.traffic) options_.times.traffic->push_back({fetches_.s - bus_s(n_bytes), fetches_.s});
   fetches_.at[fetches_.n_issued] = fetches_.s;
   return fetches_.n_issued;
 }

@@ -16,17 +16,24 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "cpu/cpu_device.h"
 #include "device/device.h"
 
 namespace tandem::test {
 
+// When a bus is busy with something fetched, in simulated time.
+struct SimTraffic {
+  double begin, end;
+};
+
 // Simulated time, in seconds. Devices that work together share the host's.
 struct SimTimes {
   double bus_bytes_per_s = 0;                                     // 0: copies take no time
   std::function<double(const Segment&, const StepShape&)> run_s;  // none: runs take no time
   double* host_s = nullptr;  // when the host is; none: a clock of its own
+  std::vector<SimTraffic>* traffic = nullptr;  // every fetch is added
 };
 
 struct SimOptions {

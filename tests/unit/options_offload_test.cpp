@@ -79,6 +79,17 @@ TEST(OffloadOptions, Streaming) {
   EXPECT_THROW(parse({"--cpu-offload-gb", "-1"}), Error);
 }
 
+TEST(OffloadOptions, GpuRows) {
+  EXPECT_FALSE(parse({}).flags.gpu_rows);
+  EXPECT_FALSE(parse({"--gpu-rows", "auto"}).flags.gpu_rows);
+  EXPECT_EQ(parse({"--gpu-rows", "off"}).flags.gpu_rows, 1.0);
+  EXPECT_EQ(parse({"--gpu-rows", "25"}).flags.gpu_rows, 0.25);
+  EXPECT_EQ(parse({"--gpu-rows", "62.5%"}).flags.gpu_rows, 0.625);
+  for (const char* bad : {"0", "100", "-5", "101", "half", "%", ""}) {
+    EXPECT_THROW(parse({"--gpu-rows", bad}), Error) << bad;
+  }
+}
+
 TEST(OffloadOptions, Budgets) {
   EXPECT_FALSE(parse({}).flags.budgets.max_vram);
   EXPECT_EQ(parse({"--max-vram", "8GiB"}).flags.budgets.max_vram, size_t{8} << 30);

@@ -176,6 +176,58 @@ TEST_F(Planner, StreamingIsChosenWhereTheBusIsWorthIt) {
   EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::prefill);
 }
 
+// Host memory feeds both: dividing wins where the CPU leaves some of its speed to the bus, and not elsewhere.
+TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
+  const auto best = [&](const DeviceRates& host, double bus_gb_per_s) {
+    DeviceRates rates = kGpu;
+    rates.bus_bytes_per_s = bus_gb_per_s * kGiga;
+    gpu(1, rates);
+    rates_[0] = host;
+    return plan_session(request(512)).front().fit.choice;
+  };
+  DeviceRates few_cores{10 * kGiga, 0.2e12, 10 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  const OffloadChoice divided = best(few_cores, 20);
+  EXPECT_EQ(divided.streaming, Streaming::always);
+  EXPECT_NEAR(divided.rows_decode, 20.0 / 30, 0.06);  // and a little more, for layers that need no bus
+  EXPECT_GT(divided.rows_prefill, divided.rows_decode);  // computing much is not for few cores
+  // The CPU alone takes all that the memory gives.
+  DeviceRates many_cores{60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  EXPECT_EQ(best(many_cores, 20).rows_decode, 1);
+  EXPECT_NE(best(many_cores, 20).streaming, Streaming::always);
+  // As does the bus.
+  few_cores.memory_bytes_per_s = 20 * kGiga;
+  EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
+  // What the user says is kept.
+  few_cores.memory_bytes_per_s = 60 * kGiga;
+  flags_.gpu_rows = 1;
+  EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
+  flags_.gpu_rows = 0.25;
+  EXPECT_EQ(best(few_cores, 20).rows_decode, 0.25);
+  EXPECT_EQ(best(few_cores, 20).rows_prefill, 0.25);
+  flags_ = {};
+  flags_.stream = StreamMode::on;
+  EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
+}
+
+// A CPU that reads as fast as its memory gives has no time for it when many sequences are to be computed.
+TEST_F(Planner, RowsAreDividedForBatchesThatTheCpuIsSlowAt) {
+  DeviceRates rates = kGpu;
+  rates.bus_bytes_per_s = 20 * kGiga;
+  gpu(4, rates);
+  rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  flags_.n_gpu_layers = 1;
+  flags_.kv_on_host = false;
+  const auto best = [&](int64_t n_sequences) {
+    PlanRequest r = request(2048);
+    r.shape.n_sequences = n_sequences;
+    return plan_session(r).front().fit.choice;
+  };
+  EXPECT_EQ(best(1).rows_decode, 1);
+  const OffloadChoice batch = best(64);
+  EXPECT_EQ(batch.streaming, Streaming::always);
+  EXPECT_NEAR(batch.rows_decode, 0.5, 0.1);  // 100 ms over the bus, 90 ms on the CPU
+}
+
 TEST_F(Planner, WhatTheUserSetIsKept) {
   gpu(1);
   flags_.n_gpu_layers = 3;
@@ -339,6 +391,8 @@ TEST_F(Planner, ContradictionsNameBothFlags) {
               AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-layers-gpu")));
   EXPECT_THAT(message({.kv_on_host = true, .kv_prefetched = true}),
               AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-offload prefetch")));
+  EXPECT_THAT(message({.stream = StreamMode::off, .gpu_rows = 0.5}),
+              AllOf(HasSubstr("--gpu-rows"), HasSubstr("--stream-weights off")));
   EXPECT_THAT(message({.kv_on_host = true, .kv_split = 100}), AllOf(HasSubstr("--kv-split"), HasSubstr("-nkvo")));
   EXPECT_THAT(message({.kv_prefetched = true, .kv_split = 100}),
               AllOf(HasSubstr("--kv-split"), HasSubstr("--kv-offload prefetch")));
@@ -356,6 +410,7 @@ TEST(Rates, AreMeasured) {
   EXPECT_GT(r.read_bytes_per_s, 1e8);
   EXPECT_LT(r.read_bytes_per_s, 1e13);
   EXPECT_GT(r.ops_per_s, 1e8);
+  EXPECT_GE(r.memory_bytes_per_s, r.read_bytes_per_s);
   EXPECT_GE(r.stage_s, 0);
   EXPECT_LT(r.stage_s, 0.1);
 }
@@ -370,6 +425,10 @@ TEST(Rates, AreRemembered) {
   ASSERT_TRUE(cache.find("CPU: x"));
   EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
   EXPECT_NEAR(cache.find("GPU: y")->ops_per_s, kGpu.ops_per_s, 1);
+  DeviceRates with_memory = kHost;
+  with_memory.memory_bytes_per_s = 123e9;
+  cache.remember("CPU: z", with_memory);
+  EXPECT_NEAR(cache.find("CPU: z")->memory_bytes_per_s, 123e9, 1);
   EXPECT_FALSE(cache.find("CPU"));
   cache.remember("CPU: x", kGpu);  // the last counts
   EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
@@ -401,7 +460,8 @@ TEST(Rates, NonsenseIsAsIfNotMeasured) {
   std::getline(in, line);
   const std::string key = line.substr(line.find('\t'));
   for (const char* bad :
-       {"", "1 2 3", "0 1 1 1 1", "-1 1 1 1 1", "nan 1 1 1 1", "inf 1 1 1 1", "a b c d e", "1 1 1 1 1 1"}) {
+       {"", "1 2 3", "0 1 1 1 1 1", "-1 1 1 1 1 1", "1 1 1 1 1 -1", "nan 1 1 1 1 1", "inf 1 1 1 1 1",
+        "a b c d e f", "1 1 1 1 1", "1 1 1 1 1 1 1"}) {
     std::ofstream(path) << bad << key << "\n";
     EXPECT_FALSE(cache.find("CPU: x")) << bad;
   }

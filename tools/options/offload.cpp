@@ -114,6 +114,12 @@ void add_stream_options(CLI::App& app, OffloadFlags& f) {
                                             : StreamMode::automatic;
       })
       ->group(kGroup);
+  choice(app, "--gpu-rows", "auto|off|P",
+         "both at once: of every matrix that the host holds, the GPU computes P percent of the rows, which are "
+         "brought to it for every step, while the CPU computes the others",
+         "auto, where it is predicted to be faster",
+         [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
+      ->group(kGroup);
   choice(app, "--gpu-weights-percent", "P", "keep P percent of the weights on GPUs and stream the rest", "",
          [&f](const std::string& value) {
            f.gpu_weights_percent = parse_share("--gpu-weights-percent", value, 100);
@@ -188,6 +194,20 @@ std::optional<int64_t> parse_gpu_layers(const std::string& text) {
   if (text == "all") return kAll;
   const int64_t n = parse_integer("--n-gpu-layers", text, -1);
   return n < 0 ? kAll : n;
+}
+
+std::optional<double> parse_gpu_rows(const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  if (text == "off") return 1.0;
+  const std::string number = text.ends_with('%') ? text.substr(0, text.size() - 1) : text;
+  const double percent = parse_share("--gpu-rows", number, 100);
+  if (!(percent > 0 && percent < 100)) {
+    throw_error(ErrorCode::usage,
+                "--gpu-rows: %s must be more than 0 and less than 100 percent (--stream-weights on lets the "
+                "GPU compute all rows, --stream-weights off none)",
+                printable(text).c_str());
+  }
+  return percent / 100;
 }
 
 std::vector<std::pair<std::string, std::string>> parse_overrides(const std::string& text) {

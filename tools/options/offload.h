@@ -26,6 +26,8 @@ void add_offload_options(CLI::App& app, OffloadOptions& options);
 
 // "-1", "all", "99" or "auto" of -ngl. Throws Error(usage).
 std::optional<int64_t> parse_gpu_layers(const std::string& text);
+// The share of "40" or "40%"; "off" is 1, "auto" nothing. Throws Error(usage).
+std::optional<double> parse_gpu_rows(const std::string& text);
 // "REGEX=DEVICE,REGEX=DEVICE". Throws Error(usage).
 std::vector<std::pair<std::string, std::string>> parse_overrides(const std::string& text);
 // "8GiB", "8G", "8192MiB", "8GB" (of 10^9), a bare number: bytes. Throws Error(usage) that starts with the option's name.

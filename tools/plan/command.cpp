@@ -27,7 +27,7 @@ struct PlanOptions {
   LogOptions log;
   const KnownGpu* gpu = nullptr;
   std::optional<size_t> vram;
-  std::optional<double> vram_bw, pcie_bw, ram_bw, disk_bw;  // bytes per second
+  std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
   bool json = false;
 
   bool imagines_gpu() const { return gpu || vram; }
@@ -71,7 +71,9 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
   })->group(group);
   bandwidth("--vram-bw", "how fast the GPU reads its memory", o.vram_bw);
   bandwidth("--pcie-bw", "how fast host memory is copied to the GPU", o.pcie_bw);
-  bandwidth("--ram-bw", "how fast the CPU reads host memory", o.ram_bw);
+  bandwidth("--ram-bw", "how fast host memory is", o.ram_bw);
+  bandwidth("--cpu-bw", "how fast the CPU reads weights there while it computes (default: as --ram-bw)",
+            o.cpu_bw);
   bandwidth("--disk-bw", "how fast the model is read from disk", o.disk_bw);
 }
 
@@ -120,7 +122,9 @@ Machine machine_of(const PlanOptions& o) {
   if (machine.rates.size() != machine.devices.size()) {
     throw_error(ErrorCode::out_of_memory, "there is no memory to measure speeds with");
   }
-  if (o.ram_bw) machine.rates[0].read_bytes_per_s = *o.ram_bw;
+  DeviceRates& host = machine.rates[0];
+  if (o.ram_bw) host.read_bytes_per_s = host.memory_bytes_per_s = *o.ram_bw;
+  if (o.cpu_bw) host.read_bytes_per_s = o.ram_bw ? std::min(*o.cpu_bw, *o.ram_bw) : *o.cpu_bw;
   return machine;
 }
 

@@ -50,6 +50,13 @@ std::string layers_text(const PlanReport& r, const OffloadChoice& c) {
   return format("%lld/%lld", static_cast<long long>(c.n_gpu_layers), static_cast<long long>(r.n_layer + 1));
 }
 
+// Of what is streamed, the GPU's share in prefill and in decoding, where the CPU computes rows of it too.
+std::string rows_text(const OffloadChoice& c) {
+  if (!c.divides_rows()) return "-";
+  return format("%.0f%%/%.0f%%", 100 * c.rows_prefill,
+                c.streaming == Streaming::always ? 100 * c.rows_decode : 0);
+}
+
 // Where the cache is: "GPU 4096" when it is the newest 4096 tokens' and the rest is on the CPU.
 std::string cache_text(bool gpu, const OffloadChoice& c) {
   if (!gpu || c.kv_on_host) return "CPU";
@@ -59,19 +66,21 @@ std::string cache_text(bool gpu, const OffloadChoice& c) {
 
 std::string plans_text(const PlanReport& r) {
   std::string text =
-      format("\n%-3s %-9s %-12s %-10s %-6s %-9s %-8s %6s %12s %12s %12s %12s\n", "", "ngl", "CPU experts",
-             "KV", "cache", "streaming", "on disk", "ubatch", "VRAM", "RAM", "prefill t/s", "decode t/s");
+      format("\n%-3s %-9s %-12s %-10s %-6s %-9s %-9s %-8s %6s %12s %12s %12s %12s\n", "", "ngl",
+             "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch", "VRAM", "RAM",
+             "prefill t/s", "decode t/s");
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
     const OffloadChoice& c = p.fit.choice;
     const bool gpu = r.tiers.size() > 1;
     size_t vram = 0;
     for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
-    text += format("%-3zu %-9s %-12lld %-10s %-6s %-9s %-8lld %6lld %12s %12s %12.1f %12.1f\n", i + 1,
+    text += format("%-3zu %-9s %-12lld %-10s %-6s %-9s %-9s %-8lld %6lld %12s %12s %12.1f %12.1f\n", i + 1,
                    gpu ? layers_text(r, c).c_str() : "-", static_cast<long long>(c.n_cpu_moe),
                    cache_text(gpu, c).c_str(),
                    std::string(dtype_name(p.shape.k_dtype)).c_str(),
-                   std::string(streaming_name(c.streaming)).c_str(), static_cast<long long>(c.n_disk_layers),
+                   std::string(streaming_name(c.streaming)).c_str(), rows_text(c).c_str(),
+                   static_cast<long long>(c.n_disk_layers),
                    static_cast<long long>(p.shape.n_ubatch), size_text(vram).c_str(),
                    size_text(r.plan_bytes[i][0]).c_str(), p.fit.speed.prefill_tokens_per_s,
                    p.fit.speed.decode_tokens_per_s);
@@ -186,6 +195,8 @@ std::string plan_json(const PlanReport& r) {
                              {"kv_split", p.fit.choice.kv_split},
                              {"streaming", streaming_name(p.fit.choice.streaming)},
                              {"n_disk_layers", p.fit.choice.n_disk_layers},
+                             {"gpu_rows_prefill", p.fit.choice.rows_prefill},
+                             {"gpu_rows_decode", p.fit.choice.rows_decode},
                              {"n_ubatch", p.shape.n_ubatch},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},
                              {"cache_type_v", dtype_name(p.shape.v_dtype)},

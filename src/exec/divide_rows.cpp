@@ -1,0 +1,173 @@
+#include "exec/divide_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+class Divider {
+ public:
+  Divider(Graph graph, const Placement& placement) : graph_(std::move(graph)), placement_(placement) {}
+
+  Graph run() {
+    const std::vector<Node> nodes = std::exchange(graph_.nodes, {});
+    for (size_t i = 0; i < nodes.size();) {
+      size_t end = i;
+      while (end < nodes.size() && is_divided(nodes[end]) && nodes[end].inputs[0] == nodes[i].inputs[0])
+        ++end;
+      if (end == i) {
+        graph_.nodes.push_back(nodes[i++]);
+        if (is_for_host(graph_.nodes.back())) graph_.nodes.back().device = 0;
+        continue;
+      }
+      divide(std::span(nodes).subspan(i, end - i));
+      i = end;
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  static constexpr size_t kResidual = 3;  // among the inputs of a linear node
+
+  static bool is_linear(const Node& node) { return std::holds_alternative<LinearOp>(node.op); }
+
+  bool in_divided_layer(const Node& node) const {
+    return node.device < 0 && node.layer >= 0 && static_cast<size_t>(node.layer) < placement_.layers.size() &&
+           placement_.layers[static_cast<size_t>(node.layer)].rows(graph_.shape) < 1;
+  }
+
+  bool is_divided(const Node& node) const {
+    if (!is_linear(node) && !std::holds_alternative<GluOp>(node.op)) return false;
+    if (!in_divided_layer(node)) return false;
+    const Weight& w = *graph_.tensor(node.inputs[1]).weight;
+    return placement_.streams(graph_, node, w) && rows_of(node) < w.n_rows;
+  }
+
+  bool is_for_host(const Node& node) const {
+    const auto* experts = std::get_if<MoeFfnOp>(&node.op);
+    return experts && in_divided_layer(node) && host_computes_experts(graph_, *experts) &&
+           placement_.streams(graph_, node, *graph_.tensor(node.inputs[2]).weight);
+  }
+
+  // Rows that the device computes.
+  int64_t rows_of(const Node& node) const {
+    const LayerPlacement& layer = placement_.layers[static_cast<size_t>(node.layer)];
+    return device_rows(graph_.tensor(node.inputs[1]).n_rows, layer.rows(graph_.shape));
+  }
+
+  // Products of one input: the device's parts first, for the host does not wait for them, then its own.
+  void divide(std::span<const Node> nodes) {
+    std::vector<TensorId> device_parts, host_parts;
+    for (const Node& node : nodes) {
+      const int device = placement_.device_of(graph_, node);
+      device_parts.push_back(add_part(node, {0, rows_of(node)}, device, node.inputs[0]));
+    }
+    const TensorId x = on_host(nodes[0].inputs[0]);
+    for (const Node& node : nodes) {
+      const int64_t n_rows = graph_.tensor(node.inputs[1]).n_rows, first = rows_of(node);
+      host_parts.push_back(add_part(node, {first, n_rows - first}, 0, x));
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const TensorId residual = is_linear(nodes[i]) ? nodes[i].inputs[kResidual] : kNoTensor;
+      const int device = placement_.device_of(graph_, nodes[i]);
+      add_join(nodes[i], {device_parts[i], host_parts[i], residual}, nodes[i].output, device);
+      if (residual == kNoTensor) joined_[nodes[i].output] = {device_parts[i], host_parts[i]};
+    }
+  }
+
+  // What the device has joined of two parts the host joins itself when it needs it, rather than wait for it.
+  TensorId on_host(TensorId x) {
+    const auto found = joined_.find(x);
+    if (found == joined_.end()) return x;
+    Joined& j = found->second;
+    if (j.on_host == kNoTensor) {
+      j.on_host = add_activation(graph_.tensor(x).name + "@host", graph_.tensor(x), graph_.tensor(x).n_cols);
+      add_join(graph_.nodes.back(), {j.device_part, j.host_part, kNoTensor}, j.on_host, 0);
+    }
+    return j.on_host;
+  }
+
+  struct Rows {
+    int64_t first, n;
+  };
+
+  TensorId add_part(const Node& whole, const Rows& rows, int device, TensorId x) {
+    Node part = whole;
+    part.device = device;
+    part.inputs[0] = x;
+    for (size_t i = 1; i < part.inputs.size(); ++i) {
+      if (part.inputs[i] != kNoTensor && graph_.tensor(part.inputs[i]).weight) {
+        part.inputs[i] = add_slice(*graph_.tensor(part.inputs[i]).weight, rows);
+      }
+    }
+    if (is_linear(part)) part.inputs[kResidual] = kNoTensor;
+    const Tensor& y = graph_.tensor(whole.output);
+    part.output = add_activation(y.name + (device == 0 ? ".host" : ".device"), y, rows.n);
+    graph_.nodes.push_back(part);
+    return part.output;
+  }
+
+  void add_join(const Node& like, std::vector<TensorId> inputs, TensorId output, int device) {
+    graph_.nodes.push_back(Node{JoinOp{}, std::move(inputs), output, like.layer, device});
+  }
+
+  TensorId add_activation(std::string name, const Tensor& like, int64_t n_cols) {
+    Tensor t = like;
+    t.name = std::move(name);
+    t.n_cols = n_cols;
+    t.storage = static_cast<TensorId>(graph_.tensors.size());
+    graph_.tensors.push_back(std::move(t));
+    return graph_.tensors.back().storage;
+  }
+
+  TensorId add_slice(const Weight& whole, const Rows& rows) {
+    const Weight* slice = placement_.slices->rows_of(whole, rows.first, rows.n);
+    Tensor t;
+    t.name = slice->name;
+    t.role = Role::weight;
+    t.dtype = slice->dtype;
+    t.n_rows = slice->n_rows;
+    t.n_cols = slice->n_cols;
+    t.weight = slice;
+    t.storage = static_cast<TensorId>(graph_.tensors.size());
+    graph_.tensors.push_back(std::move(t));
+    return graph_.tensors.back().storage;
+  }
+
+  struct Joined {
+    TensorId device_part, host_part;
+    TensorId on_host = kNoTensor;
+  };
+
+  Graph graph_;
+  const Placement& placement_;
+  std::unordered_map<TensorId, Joined> joined_;  // without a residual
+};
+
+}  // namespace
+
+int64_t device_rows(int64_t n_rows, double share) {
+  const int64_t strip = n_rows >= 1024 ? 64 : 32;
+  if (!(share < 1) || n_rows < 2 * strip) return n_rows;
+  const auto strips = std::llround(share * static_cast<double>(n_rows) / static_cast<double>(strip));
+  return std::clamp<int64_t>(strips * strip, strip, (n_rows - 1) / strip * strip);
+}
+
+bool host_computes_experts(const Graph& graph, const MoeFfnOp& op) {
+  return graph.shape.max_tokens * op.n_used < op.n_expert;
+}
+
+Graph divide_rows(Graph graph, const Placement& placement) {
+  const bool divided = std::any_of(
+      placement.layers.begin(), placement.layers.end(),
+      [&](const LayerPlacement& l) { return l.streamed(graph.shape) != 0 && l.rows(graph.shape) < 1; });
+  return divided ? Divider(std::move(graph), placement).run() : graph;
+}
+
+}  // namespace tandem
