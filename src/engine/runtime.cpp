@@ -43,24 +43,39 @@ void Runtime::build() {
   SessionGraphs graphs = session_graphs(model_.architecture(), shape());
   const ShapeClass capacity = graphs.prefill.shape;
   fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
-
-  std::vector<int> device_of_layer;
-  for (const LayerPlacement& layer : fit_.placement.layers) device_of_layer.push_back(layer.kv);
-  if (cache_) {
-    cache_->relocate(device_of_layer);
-  } else {
-    cache_ = std::make_unique<KvCache>(graphs.kv, devices_, device_of_layer);
-  }
+  build_cache(graphs.kv);
   executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers());
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
 
   max_outputs_ = capacity.max_outputs;
-  for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_}) {
+  for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_, &recent_slots_}) {
     input->resize(static_cast<size_t>(capacity.max_tokens));
   }
   outputs_.resize(static_cast<size_t>(capacity.max_outputs));
   block_table_.assign(static_cast<size_t>(capacity.max_sequences * capacity.max_blocks), 0);
+}
+
+// The cache where the placement says; what one holds that was elsewhere moves.
+void Runtime::build_cache(const KvConfig& kv) {
+  const bool splits = fit_.placement.splits_caches();
+  std::vector<int> device_of_layer;
+  RecentPools recent{{}, fit_.placement.n_recent_blocks};
+  for (const LayerPlacement& layer : fit_.placement.layers) {
+    device_of_layer.push_back(layer.kv);
+    recent.device_of_layer.push_back(layer.kv_recent);
+  }
+  if (cache_) {
+    if (recent_ && !splits) {
+      recent_->move_out();
+      recent_.reset();
+      cache_->drop_recent();
+    }
+    return cache_->relocate(device_of_layer);
+  }
+  TANDEM_CHECK(!splits || n_sequences() == 1);
+  cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(recent));
+  if (splits) recent_ = std::make_unique<RecentPart>(*cache_, fit_.placement.kv_split);
 }
 
 void Runtime::build_down_the_ladder() {
@@ -88,10 +103,12 @@ bool Runtime::step_down(const std::string& reason) {
   const auto on_gpu = [](const LayerPlacement& l) {
     return l.weights != 0 || l.experts != 0 || l.streamed_prefill != 0 || l.streamed_decode != 0;
   };
-  if (std::any_of(layers.begin(), layers.end(),
-                  [](const LayerPlacement& l) { return l.kv != 0 || l.kv_prefetched != 0; })) {
+  const auto uses_gpu_cache = [](const LayerPlacement& l) {
+    return l.kv != 0 || l.kv_prefetched != 0 || l.kv_recent != 0;
+  };
+  if (std::any_of(layers.begin(), layers.end(), uses_gpu_cache)) {
     say("the KV cache goes to host memory");
-    for (LayerPlacement& l : layers) l.kv = l.kv_prefetched = 0;
+    for (LayerPlacement& l : layers) l.kv = l.kv_prefetched = l.kv_recent = 0;
     return true;
   }
   const auto n_gpu = std::count_if(layers.begin(), layers.end(), on_gpu);
@@ -133,7 +150,11 @@ void Runtime::place(const Explain& before_allocation) {
     options_.k_dtype = plan.shape.k_dtype;
     options_.v_dtype = plan.shape.v_dtype;
   }
-  if (!options_.placement.layers.empty()) fit_.placement = options_.placement;
+  if (!options_.placement.layers.empty()) {
+    fit_.placement = options_.placement;
+    size_recent_part(fit_.placement, session_graphs(model_.architecture(), plan.shape).kv,
+                     plan.shape.n_ubatch);
+  }
   for (const std::string& fallback : fit_.fallbacks)
     log_warning("runs on the CPU instead: %s", fallback.c_str());
   if (!before_allocation) return;
@@ -256,6 +277,14 @@ std::span<const float> Runtime::run(std::span<const StepPart> parts) {
   set(Input::block_table,
       std::span(block_table_)
           .first((parts.size() - 1) * max_blocks + parts.back().sequence->blocks().size()));
+  int32_t recent_from = 0;
+  if (recent_) {
+    recent_->append(*parts.front().sequence, inputs.shape.n_tokens, recent_slots_.data());
+    recent_from = recent_->from();
+    set(Input::recent_slots, std::span(recent_slots_).first(n_tokens));
+    set(Input::recent_blocks, recent_->blocks());
+    set(Input::recent_from, std::span(&recent_from, 1));
+  }
   const ShapeClass& small = decode_->graph().shape;
   const bool decodes =
       inputs.shape.n_tokens <= small.max_tokens && inputs.shape.n_outputs <= small.max_outputs;
@@ -271,10 +300,12 @@ const KvLayer& Runtime::kv_layer(size_t layer) const {
 }
 
 void Runtime::read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
+  if (recent_) return recent_->read_rows(sequence, layer, half, rows);
   read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
 }
 
 void Runtime::write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows) {
+  if (recent_) recent_->forget();
   write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
 }
 

@@ -18,6 +18,7 @@
 #include "engine/model.h"
 #include "exec/executor.h"
 #include "kv/cache.h"
+#include "kv/recent_part.h"
 #include "kv/rows.h"
 #include "kv/sequence.h"
 #include "plan/session_plan.h"
@@ -102,6 +103,7 @@ class Runtime {
   void place(const Explain& before_allocation);
   SessionShape shape() const;
   void build();
+  void build_cache(const KvConfig& kv);
   void build_down_the_ladder();
   bool step_down(const std::string& reason);
   bool recover(const Error& error);
@@ -115,13 +117,14 @@ class Runtime {
   RuntimeOptions options_;
   Fit fit_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<RecentPart> recent_;  // of a cache in two parts; there is one sequence then
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Program> decode_;   // up to a token of each sequence
   std::unique_ptr<Program> prefill_;  // up to n_ubatch tokens
   int64_t max_outputs_ = 1;
 
   // Step inputs, sized once.
-  std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_;
+  std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_, recent_slots_;
   std::vector<int32_t> block_table_;  // [n_sequences, max_blocks]
 };
 

@@ -53,7 +53,16 @@ Executor::~Executor() {
 }
 
 std::unique_ptr<Program> Executor::compile(Graph graph) {
-  graph = placed_graph(std::move(graph), placement_);
+  std::unique_ptr<Program> while_recent;
+  if (placement_.splits_caches()) {
+    while_recent = compile_placed(placed_graph(graph, placement_, CacheReach::recent_part));
+  }
+  std::unique_ptr<Program> program = compile_placed(placed_graph(std::move(graph), placement_));
+  program->while_recent_ = std::move(while_recent);
+  return program;
+}
+
+std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
   check_supported(graph);
   Partition partition = partition_graph(graph, placement_, static_cast<int>(devices_.size()));
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));
@@ -145,6 +154,10 @@ void Executor::bind(Program& program) {
 }
 
 std::span<const float> Executor::run(Program& program, const StepInputs& inputs) {
+  const std::span<const int32_t> from = inputs.data[static_cast<size_t>(Input::recent_from)];
+  if (program.while_recent_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; })) {
+    return run(*program.while_recent_, inputs);
+  }
   const ShapeClass& limit = program.graph_.shape;
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
   if (program.plans_.empty()) prepare(program);

@@ -56,6 +56,7 @@ class Executor {
 
  private:
   friend class Program;
+  std::unique_ptr<Program> compile_placed(Graph graph);
   struct Arena {
     DevicePtr base = nullptr;
     size_t n_bytes = 0;
@@ -114,6 +115,7 @@ class Program {
   std::vector<SlotNeeds> slots_;                   // [device]
   StreamSchedule schedule_;
   std::vector<Event> sent_;  // [TensorId] when what goes to the host is there
+  std::unique_ptr<Program> while_recent_;  // runs instead while caches in two parts have no old one
 };
 
 }  // namespace tandem

@@ -41,7 +41,7 @@ FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
 // Everything that a GPU can have is on one: no other shape could be faster.
 bool is_all_on_gpus(const PlanRequest& r, const Fit& fit) {
   return fit.choice.n_gpu_layers > r.architecture.hparams().n_layer && !fit.choice.kv_on_host &&
-         !fit.choice.kv_prefetched && fit.choice.n_cpu_moe == 0;
+         !fit.choice.kv_prefetched && fit.choice.kv_split == 0 && fit.choice.n_cpu_moe == 0;
 }
 
 size_t gpu_bytes(const Fit& fit) {
@@ -130,9 +130,10 @@ Fit fit_shape(const PlanRequest& r, const SessionShape& shape, const OffloadChoi
 }
 
 MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
-  // Two contexts of whole blocks, with a micro-batch that both hold.
+  // Two contexts of whole blocks, with a micro-batch that both hold, and more than the recent part of caches in two.
   SessionShape shape = checked_shape(r.architecture, r.shape);
-  shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(shape.n_ubatch), 1024), 8192);
+  const int64_t held = shape.n_ubatch + (choice.kv_split > 0 ? choice.kv_split + 1024 : 0);
+  shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(held), 1024), 8192);
   const int64_t first = shape.n_ctx;
   const auto low = static_cast<double>(gpu_bytes(fit_shape(r, shape, choice)));
   shape.n_ctx = 2 * first;
