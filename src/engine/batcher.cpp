@@ -64,8 +64,16 @@ struct Batcher::Text {
   bool ended = false;
 };
 
-Batcher::Batcher(Runtime& runtime)
-    : runtime_(runtime), block_size_(runtime.kv_config().block_size), prefixes_(runtime.pool()) {}
+Batcher::Batcher(Runtime& runtime, int64_t n_parallel)
+    : runtime_(runtime),
+      block_size_(runtime.kv_config().block_size),
+      n_parallel_(std::min(n_parallel, runtime.n_sequences())),
+      prefixes_(runtime.pool()) {
+  if (runtime.placement().placement.kv_split > 0) {
+    throw_error(ErrorCode::usage,
+                "a KV cache in two parts (--kv-split) is of one sequence, and a batch has several");
+  }
+}
 
 Batcher::~Batcher() = default;
 
@@ -99,7 +107,7 @@ bool Batcher::would_fit(const Text& text) const {
 }
 
 void Batcher::admit(const Done& done) {
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < runtime_.n_sequences()) {
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < n_parallel_) {
     Text& text = *waiting_.front();
     if (const auto reason = text.continuation.ended()) {  // nothing was to be generated
       finish(text, *reason, done);

@@ -48,11 +48,12 @@ struct BatchStats {
 
 class Batcher {
  public:
-  explicit Batcher(Runtime& runtime);
+  // As many texts at once as the runtime takes, or fewer. Throws Error(usage) for a cache in two parts.
+  explicit Batcher(Runtime& runtime, int64_t n_parallel = INT64_MAX);
   ~Batcher();
 
   // Whether another request would get a place right away; more may be added all the same.
-  bool has_room() const { return n_open() < runtime_.n_sequences(); }
+  bool has_room() const { return n_open() < n_parallel_; }
   int64_t n_open() const { return static_cast<int64_t>(running_.size() + waiting_.size()); }
   // Throws Error(usage) for a sampling that cannot be.
   void add(BatchRequest request);
@@ -81,7 +82,7 @@ class Batcher {
   void finish(Text& text, StopReason reason, const Done& done);
 
   Runtime& runtime_;
-  int64_t block_size_;
+  int64_t block_size_, n_parallel_;
   PrefixCache prefixes_;
   Texts running_, waiting_;
   std::vector<StepPart> parts_;

@@ -94,7 +94,7 @@ class BatchJob {
         n_lines_(n_lines),
         parser_(runtime.model(), options.sampling, generation(options.text), options.chat_template,
                 runtime.n_ctx_sequence()),
-        batcher_(runtime),
+        batcher_(runtime, options.parallel),
         progress_("lines", n_lines.value_or(0)) {}
 
   void run() {
@@ -244,7 +244,9 @@ RuntimeOptions runtime_options(const BatchOptions& o, const Model& model,
                                const std::vector<std::unique_ptr<Device>>& devices) {
   RuntimeOptions r = session_options(o.context, o.offload, devices);
   const int64_t trained = model.hparams().n_ctx_train;
-  r.n_sequences = o.parallel;
+  // A runtime for one sequence may have its cache in two parts, which is no good for several one after the
+  // other.
+  r.n_sequences = std::max(o.parallel, 2);
   if (r.n_ctx == 0) r.n_ctx = std::max(trained, o.parallel * std::min(trained, kUsualContext));
   r.n_ctx_sequence = std::min<int64_t>(o.ctx_sequence > 0 ? o.ctx_sequence : trained, r.n_ctx);
   return r;
@@ -252,6 +254,10 @@ RuntimeOptions runtime_options(const BatchOptions& o, const Model& model,
 
 void batch(BatchOptions& o) {
   apply_log_options(o.log);
+  if (o.offload.flags.kv_split) {
+    throw_error(ErrorCode::usage,
+                "--kv-split divides the cache of one conversation, and tandem batch has many");
+  }
   apply_escapes(o.text, o.sampling);
   note_no_effect(o.context);
   const std::string name = o.input == "-" ? "stdin" : printable(o.input, 4096);

@@ -145,7 +145,9 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
   try {
     json = Json::parse(text);
   } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "no valid JSON: %s", printable(e.what(), 200).c_str());
+    const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
+    throw_error(ErrorCode::bad_file, "no valid JSON: %s",
+                printable(what.substr(what.find("] ") + 2), 200).c_str());
   }
   if (!json.is_object()) throw Error(ErrorCode::bad_file, "no JSON object");
   if (const auto found = json.find("id"); found != json.end()) {

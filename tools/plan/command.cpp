@@ -28,6 +28,7 @@ struct PlanOptions {
   const KnownGpu* gpu = nullptr;
   std::optional<size_t> vram;
   std::optional<double> vram_bw, pcie_bw, ram_bw;  // bytes per second
+  int32_t parallel = 1;
   bool json = false;
 
   bool imagines_gpu() const { return gpu || vram; }
@@ -130,7 +131,7 @@ void plan(PlanOptions& o) {
   const std::vector<Device*> devices = pointers(machine.devices);
   const std::unique_ptr<Model> model = load_model(o.model, o.rope);
   const SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
-                           o.context.cache_type_v};
+                           o.context.cache_type_v, false, o.parallel};
   PlanRequest request{model->architecture(), model->weights(), devices, o.offload.flags, shape};
   request.ubatch_is_free = !o.context.ubatch_given;
   request.kv_dtype_is_free = o.offload.fit_kv_quant && !o.context.cache_type_given;
@@ -153,6 +154,8 @@ void add_plan(CLI::App& app) {
     options->context.ubatch_size = static_cast<int32_t>(parse_integer("--batch", text, 1));
     options->context.ubatch_given = true;
   })->group("Context");
+  integer(*command, "--parallel", options->parallel, 1, "texts that are generated at once, as in tandem batch")
+      ->group("Context");
   add_machine_options(*command, *options);
   add_offload_options(*command, options->offload);
   add_thread_options(*command, options->threads);
@@ -161,7 +164,7 @@ void add_plan(CLI::App& app) {
   command->add_flag("--json", options->json, "everything as one JSON object, sizes in bytes");
   command->footer(
       "Prefill is predicted for a prompt that fills the micro-batch, decoding for a context that is half "
-      "full.\n"
+      "full, of all texts together.\n"
       "Placements are ordered by the time of a prompt of 512 tokens and an answer of 128.");
   command->callback([options] { plan(*options); });
 }
