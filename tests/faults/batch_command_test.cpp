@@ -134,12 +134,14 @@ TEST_F(BatchCommand, SaysWhichLinesAreBadAndDoesTheOthers) {
   };
   std::string text;
   for (const auto& [line, says] : bad) text += std::string(line) + "\n{\"prompt\": \"a\"}\n";
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  text += "{\"prompt\": " + deep + "}\n{\"prompt\": \"a\", \"json_schema\": " + deep + "}\n";
   text += Json{{"prompt", std::string(5000, 'a')}, {"id", 3}}.dump() + "\n";
   test::write_file(input_, text);
   const Outcome o = batch(in_out_ + "-n 3 -np 3 2>&1");
   EXPECT_EQ(o.exit_code, 3);
   std::map<int64_t, Json> all = answers();
-  EXPECT_EQ(all.size(), 2 * std::size(bad) + 1);
+  EXPECT_EQ(all.size(), 2 * std::size(bad) + 3);
   for (size_t i = 0; i < std::size(bad); ++i) {
     const auto index = static_cast<int64_t>(2 * i + 1);
     EXPECT_THAT(all[index]["error"].get<std::string>(), HasSubstr(bad[i].second)) << bad[i].first;
@@ -153,7 +155,7 @@ TEST_F(BatchCommand, SaysWhichLinesAreBadAndDoesTheOthers) {
   const std::string before = contents(output_);
   const Outcome again = batch(in_out_ + "-n 3 2>&1");
   EXPECT_EQ(again.exit_code, 0);
-  EXPECT_THAT(again.out, HasSubstr("18 of them with an error"));
+  EXPECT_THAT(again.out, HasSubstr("20 of them with an error"));
   EXPECT_EQ(contents(output_), before);
 }
 
@@ -251,7 +253,7 @@ TEST_F(BatchCommand, NeverWritesToAFileOfSomethingElse) {
   for (const std::string text :
        {"my diary\n", "my diary", "{\"prompt\": \"a\"}\n", "{\"index\": \"1\", \"text\": \"a\"}\n",
         "{\"index\": 1}\n", "\n", "{\"index\":1,\"text\":\"a\"}\nand then\n",
-        "{\"index\":-1,\"text\":\"a\"}\n"}) {
+        "{\"index\":-1,\"text\":\"a\"}\n", "{\"index\":1,\"text\":\"a\",\"id\":[[1]]}\n"}) {
     test::write_file(output_, text);
     const Outcome o = batch(in_out_ + "-n 2 2>&1");
     EXPECT_EQ(o.exit_code, 3) << text;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "base/error.h"
 #include "support/batch_rig.h"
 
@@ -96,6 +98,31 @@ TEST_F(Batches, ComputeACommonBeginningOnce) {
   EXPECT_EQ(batcher.stats().n_reused - before, n_again);
   // The blocks of beginnings are not in the way of what comes later.
   EXPECT_EQ(together(batcher, requests(16)), alone(*moe_, requests(16)));
+}
+
+// All of it at once: common beginnings, too little room, any number of places, answers of any length.
+TEST_F(Batches, OfEveryKind) {
+  std::mt19937 rng(7);
+  const auto below = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
+  for (int round = 0; round < 12; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<BatchRequest> list;
+    for (int i = 0; i < 25; ++i) {
+      BatchRequest r = request(i, below(3) * 33);
+      if (below(3) == 0) {  // like one before, as far as it goes
+        const std::vector<int32_t>& other = list.empty() ? r.prompt : list[rng() % list.size()].prompt;
+        const size_t n = std::min(other.size(), r.prompt.size());
+        std::copy_n(other.begin(), rng() % (n + 1), r.prompt.begin());
+      }
+      r.generation.n_predict = below(8) == 0 ? -1 : below(130);
+      list.push_back(std::move(r));
+    }
+    RuntimeOptions o = options(1 + below(9), kContext + 32 * below(20));
+    o.n_ubatch = 12 + below(60);
+    Runtime runtime(*dense_, {host_.get()}, o);
+    Batcher batcher(runtime, 1 + below(9));
+    EXPECT_EQ(together(batcher, list), alone(*dense_, list));
+  }
 }
 
 TEST_F(Batches, ThatFindNoMemoryGoDownTheLadder) {

@@ -28,6 +28,7 @@ uint64_t hash_of(const Json& id) {
 
 bool is_ours(const Json& line) {
   if (!line.is_object() || !line.contains("index") || !line["index"].is_number_unsigned()) return false;
+  if (line.contains("id") && line["id"].is_structured()) return false;
   const char* what = line.contains("error") ? "error" : "text";
   return line.contains(what) && line[what].is_string();
 }

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "engine/generate.h"
 #include "tools/batch/answer_file.h"
+#include "tools/batch/batch_context.h"
 #include "tools/batch/line_reader.h"
 #include "tools/batch/request.h"
 #include "tools/command.h"
@@ -25,7 +26,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kUsualContext = 2048;  // of a sequence, where nobody says how much there shall be
 constexpr auto kLogInterval = std::chrono::seconds(30);
 
 struct BatchOptions {
@@ -243,12 +243,13 @@ class BatchJob {
 RuntimeOptions runtime_options(const BatchOptions& o, const Model& model,
                                const std::vector<std::unique_ptr<Device>>& devices) {
   RuntimeOptions r = session_options(o.context, o.offload, devices);
-  const int64_t trained = model.hparams().n_ctx_train;
+  const BatchContext context =
+      batch_context(o.context.ctx_size, o.ctx_sequence, o.parallel, model.hparams().n_ctx_train);
+  r.n_ctx = context.n_ctx;
+  r.n_ctx_sequence = context.n_ctx_sequence;
   // A runtime for one sequence may have its cache in two parts, which is no good for several one after the
   // other.
   r.n_sequences = std::max(o.parallel, 2);
-  if (r.n_ctx == 0) r.n_ctx = std::max(trained, o.parallel * std::min(trained, kUsualContext));
-  r.n_ctx_sequence = std::min<int64_t>(o.ctx_sequence > 0 ? o.ctx_sequence : trained, r.n_ctx);
   return r;
 }
 
@@ -307,19 +308,16 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
 }
 
 constexpr const char* kFooter =
-    "Input lines: {\"prompt\": TEXT} or {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, and where "
-    "wanted \"id\"\n"
-    "and, for this line, n_predict (or max_tokens), temperature, top_k, top_p, min_p, typical_p, "
-    "repeat_penalty,\n"
-    "presence_penalty, frequency_penalty, seed, stop, grammar, json_schema. Empty lines are skipped.\n"
-    "Output lines, in the order in which they are done: {\"index\": number of the line, from 1, \"id\", "
-    "\"text\",\n"
-    "\"stop\": eos|limit|stop|context, \"n_prompt\", \"n_generated\"}, or {\"index\", \"id\", \"error\"} for "
-    "a line that is\n"
-    "bad; then the exit code is 3 at the end. With --seed N line L has the seed N + L - 1.\n"
-    "Stopped or killed, the same command goes on with what is not in the output; delete a line there, such "
-    "as one with an\n"
-    "error, to have it done again.\n"
+    "Input lines: {\"prompt\": TEXT} or {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, and where\n"
+    "wanted \"id\" and, for this line, n_predict (or max_tokens), temperature, top_k, top_p, min_p,\n"
+    "typical_p, repeat_penalty, presence_penalty, frequency_penalty, seed, stop, grammar, json_schema.\n"
+    "Empty lines are skipped. With --seed N line L has the seed N + L - 1.\n"
+    "Output lines, as they are done: {\"index\": number of the line, from 1, \"id\", \"text\", \"stop\":\n"
+    "eos|limit|stop|context, \"n_prompt\", \"n_generated\"}, or {\"index\", \"id\", \"error\"} for a bad "
+    "line;\n"
+    "then the exit code is 3 at the end.\n"
+    "Stopped or killed, the same command goes on with what is not in the output; delete a line there,\n"
+    "such as one with an error, to have it done again.\n"
     "Example: tandem batch -m model.gguf -i prompts.jsonl -o answers.jsonl -np 16";
 
 }  // namespace
@@ -331,9 +329,9 @@ void add_batch(CLI::App& app) {
   add_batch_options(*command, *options);
   add_model_options(*command, options->model);
   add_context_options(*command, options->context);
-  integer(
-      *command, "--ctx-sequence", options->ctx_sequence, 0,
-      "most tokens of a prompt with its answer, 0: as the model was trained; -c is for all of them together")
+  integer(*command, "--ctx-sequence", options->ctx_sequence, 0,
+          "most tokens of a prompt with its answer, 0: as the model was trained; -c is for all together, 0: "
+          "2048 each")
       ->group("Context");
   add_thread_options(*command, options->threads);
   add_offload_options(*command, options->offload);

@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kGrammars = 64;     // that are kept compiled
 constexpr size_t kUnknownKeys = 16;  // that are said
+constexpr int kDepth = 100;          // of lists in objects in lists
 
 [[noreturn]] void refuse(const std::string& key, const char* needed, const Json& value) {
   throw_error(ErrorCode::bad_file, "\"%s\" is %s, needed %s", printable(key).c_str(),
@@ -141,9 +142,13 @@ std::vector<int32_t> RequestParser::prompt(const Json& line) {
 }
 
 BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& id) {
+  const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kDepth) throw_error(ErrorCode::bad_file, "lists and objects more than %d deep", kDepth);
+    return true;
+  };
   Json json;
   try {
-    json = Json::parse(text);
+    json = Json::parse(text, check_depth);
   } catch (const Json::exception& e) {
     const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
     throw_error(ErrorCode::bad_file, "no valid JSON: %s",
@@ -171,7 +176,7 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
   if (n == 0) throw Error(ErrorCode::bad_file, "the prompt is empty");
   if (n > n_ctx_) {
     throw_error(ErrorCode::bad_file,
-                "the prompt has %lld tokens and the context of a sequence holds %lld (--ctx-sequence)",
+                "the prompt has %lld tokens and the context of a sequence holds %lld (-c, --ctx-sequence)",
                 static_cast<long long>(n), static_cast<long long>(n_ctx_));
   }
   return r;

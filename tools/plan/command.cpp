@@ -9,6 +9,7 @@
 #include "ggml-cuda/layout.h"
 #include "plan/imagined_device.h"
 #include "plan/rates.h"
+#include "tools/batch/batch_context.h"
 #include "tools/command.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
@@ -130,8 +131,13 @@ void plan(PlanOptions& o) {
   const Machine machine = machine_of(o);
   const std::vector<Device*> devices = pointers(machine.devices);
   const std::unique_ptr<Model> model = load_model(o.model, o.rope);
-  const SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
-                           o.context.cache_type_v, false, o.parallel};
+  SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k, o.context.cache_type_v};
+  if (o.parallel > 1) {
+    const BatchContext context = batch_context(shape.n_ctx, 0, o.parallel, model->hparams().n_ctx_train);
+    shape.n_ctx = context.n_ctx;
+    shape.n_ctx_sequence = context.n_ctx_sequence;
+    shape.n_sequences = o.parallel;
+  }
   PlanRequest request{model->architecture(), model->weights(), devices, o.offload.flags, shape};
   request.ubatch_is_free = !o.context.ubatch_given;
   request.kv_dtype_is_free = o.offload.fit_kv_quant && !o.context.cache_type_given;
