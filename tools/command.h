@@ -15,6 +15,7 @@ struct ExitCode {
 
 void add_run(CLI::App& app);
 void add_chat(CLI::App& app);
+void add_batch(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_inspect(CLI::App& app);

@@ -23,6 +23,7 @@ namespace {
 constexpr void (*kCommands[])(CLI::App&) = {
     add_run,
     add_chat,
+    add_batch,
     add_bench,
     add_perplexity,
     add_inspect,

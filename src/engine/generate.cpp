@@ -3,38 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
-#include "text/stream_detokenizer.h"
-
 namespace tandem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Watches the text for the first of some strings, however the tokens cut it.
-class StopWatch {
- public:
-  explicit StopWatch(const std::vector<std::string>& stops) : stops_(stops) {
-    for (const std::string& s : stops_) longest_ = std::max(longest_, s.size());
-  }
-
-  // True when the text so far, with `piece` added, has one of the strings in its new part.
-  bool add(std::string_view piece) {
-    if (longest_ == 0) return false;
-    tail_ += piece;
-    const bool found = std::any_of(stops_.begin(), stops_.end(), [&](const std::string& s) {
-      return !s.empty() && tail_.find(s) != std::string::npos;
-    });
-    if (tail_.size() >= longest_) tail_.erase(0, tail_.size() - (longest_ - 1));
-    return found;
-  }
-
- private:
-  const std::vector<std::string>& stops_;
-  size_t longest_ = 0;
-  std::string tail_;
-};
 
 class Generation {
  public:
@@ -66,34 +40,23 @@ class Generation {
   }
 
   StopReason loop(std::span<const float> logits) {
-    const Vocab& vocab = session_.model().vocab();
-    StreamDetokenizer detokenizer(vocab, options_.special);
-    StopWatch watch(options_.stop);
-    // The prompt decides whether the first piece starts a text.
-    for (int32_t id : prompt_) detokenizer.add(id);
+    Continuation text(session_.model().vocab(), sampler_, options_, prompt_);
     const auto end = [&](StopReason reason) {
-      emit(detokenizer.finish());
+      if (reason != StopReason::stop_text) emit(text.finish());
       return reason;
     };
+    if (const auto reason = text.ended()) return end(*reason);
     for (;;) {
-      if (options_.n_predict >= 0 && stats_.n_generated >= options_.n_predict) return end(StopReason::limit);
       if (is_interrupted()) return end(StopReason::interrupted);
-      if (sampler_.is_finished()) return end(StopReason::end_of_generation);
-      const int32_t id = sampler_.sample(logits);
-      sampler_.accept(id);
-      ++stats_.n_generated;
-      if (vocab.is_eog(id)) return end(StopReason::end_of_generation);
-      if (callbacks_.token) callbacks_.token(id);
-      const std::string text = detokenizer.add(id);
-      emit(text);
-      if (watch.add(text)) return StopReason::stop_text;
-      if (sampler_.is_finished()) return end(StopReason::end_of_generation);
-      // The last token's logits would not be used.
-      if (options_.n_predict >= 0 && stats_.n_generated >= options_.n_predict) return end(StopReason::limit);
+      const Continuation::Choice next = text.choose(logits);
+      stats_.n_generated = text.n_generated();
+      if (next.in_text && callbacks_.token) callbacks_.token(next.id);
+      emit(next.text);
+      if (next.end) return end(*next.end);
       if (session_.n_past() >= session_.n_ctx() && !(options_.context_shift && shift())) {
         return end(StopReason::context_full);
       }
-      logits = session_.append(std::span(&id, 1));
+      logits = session_.append(std::span(&next.id, 1));
     }
   }
 
@@ -122,15 +85,17 @@ class Generation {
 
 }  // namespace
 
-SamplerModel sampler_model(const Session& session) {
-  const Vocab& vocab = session.model().vocab();
+SamplerModel sampler_model(const Model& model, int64_t n_ctx) {
+  const Vocab& vocab = model.vocab();
   SamplerModel m;
-  m.n_vocab = static_cast<int32_t>(session.model().hparams().n_vocab);
-  m.n_ctx = static_cast<int32_t>(session.n_ctx());
+  m.n_vocab = static_cast<int32_t>(model.hparams().n_vocab);
+  m.n_ctx = static_cast<int32_t>(n_ctx);
   m.eog.assign(vocab.eog_ids().begin(), vocab.eog_ids().end());
   m.piece = [&vocab](int32_t id) { return id < vocab.size() ? vocab.token_to_piece(id) : std::string(); };
   return m;
 }
+
+SamplerModel sampler_model(const Session& session) { return sampler_model(session.model(), session.n_ctx()); }
 
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
                        const GenerateOptions& options, const GenerateCallbacks& callbacks) {

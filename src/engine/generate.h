@@ -3,25 +3,12 @@
 
 #include <functional>
 #include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
+#include "engine/continuation.h"
 #include "engine/session.h"
-#include "sample/sampler.h"
-#include "text/vocab.h"
 
 namespace tandem {
-
-struct GenerateOptions {
-  int64_t n_predict = -1;          // tokens at most; -1: no limit
-  int64_t n_keep = 0;              // tokens of the prompt that a context shift keeps; -1: all of it
-  bool context_shift = false;      // when the context is full: drop the older half of what is not kept, and go on
-  std::vector<std::string> stop;   // stop after one of these texts
-  SpecialText special = SpecialText::hidden;  // what control tokens look like in the text
-};
-
-enum class StopReason { end_of_generation, limit, context_full, stop_text, interrupted };
 
 struct GenerateStats {
   StopReason reason = StopReason::limit;
@@ -37,7 +24,8 @@ struct GenerateCallbacks {
   std::function<bool()> interrupted;                    // true: finish the token and stop
 };
 
-// What a sampler must know of the session's model.
+// What a sampler must know of a model, and of the session's.
+SamplerModel sampler_model(const Model& model, int64_t n_ctx);
 SamplerModel sampler_model(const Session& session);
 
 // Continues `session` with the prompt's tokens and then with what the sampler chooses. The sampler has accepted what

@@ -54,4 +54,17 @@ int64_t KvSequence::share_prefix(const KvSequence& other, int64_t n) {
   return length_;
 }
 
+void KvSequence::append_shared(int32_t block) {
+  TANDEM_CHECK(length_ % block_size_ == 0);
+  blocks_.push_back(block);
+  pool_->share(block);
+  length_ += block_size_;
+}
+
+void KvSequence::replace(size_t i, int32_t block) {
+  pool_->share(block);
+  pool_->release(blocks_[i]);
+  blocks_[i] = block;
+}
+
 }  // namespace tandem

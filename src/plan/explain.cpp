@@ -144,7 +144,12 @@ std::string explain(const FitRequest& r, const Fit& fit) {
         "tokens %zu bytes of cache that go to the host\n",
         bus.inputs_per_recent_block, static_cast<long long>(r.kv.block_size), bus.kv_moved_per_block);
   }
-  if (bus.weights > 0) text += format("bus, per decoded token: %zu bytes of streamed weights\n", bus.weights);
+  if (bus.weights > 0) {
+    const int64_t n = r.graphs.front()->shape.max_sequences;
+    const std::string of =
+        n > 1 ? format("step of %lld decoded tokens", static_cast<long long>(n)) : "decoded token";
+    text += format("bus, per %s: %zu bytes of streamed weights\n", of.c_str(), bus.weights);
+  }
   if (fit.speed.decode_tokens_per_s > 0) {
     text += format("predicted: %.1f tokens/s prefill, %.1f tokens/s decode\n", fit.speed.prefill_tokens_per_s,
                    fit.speed.decode_tokens_per_s);

@@ -42,13 +42,16 @@ SamplerParams complete(SamplerParams params, const SamplerModel& model) {
   return params;
 }
 
-std::optional<GrammarFilter> make_filter(const SamplerParams& params, const SamplerModel& model) {
-  if (!params.grammar) return std::nullopt;
+std::vector<int32_t> usable_eog(const SamplerModel& model) {
   std::vector<int32_t> eog;
   std::copy_if(model.eog.begin(), model.eog.end(), std::back_inserter(eog),
                [&](int32_t token) { return token >= 0 && token < model.n_vocab; });
-  auto trie = std::make_shared<const TokenTrie>(model.n_vocab, model.piece, eog);
-  return GrammarFilter(params.grammar, std::move(trie), std::move(eog));
+  return eog;
+}
+
+std::optional<GrammarFilter> make_filter(const SamplerParams& params, const SamplerModel& model) {
+  if (!params.grammar) return std::nullopt;
+  return GrammarFilter(params.grammar, model.trie ? model.trie : make_token_trie(model), usable_eog(model));
 }
 
 bool changes_logits(SamplerStage stage) {
@@ -82,6 +85,10 @@ std::vector<SamplerStage> stages_to_run(const SamplerParams& p, bool greedy, con
 }
 
 }  // namespace
+
+std::shared_ptr<const TokenTrie> make_token_trie(const SamplerModel& model) {
+  return std::make_shared<const TokenTrie>(model.n_vocab, model.piece, usable_eog(model));
+}
 
 Sampler::Sampler(const SamplerParams& params, SamplerModel model)
     : params_(complete(params, model)),

@@ -38,7 +38,10 @@ struct SamplerModel {
   std::vector<int32_t>
       eog;           // the end-of-generation tokens: ignore_eos bans them, a grammar says where they may come
   TokenPiece piece;  // needed for DRY with sequence breakers and for grammars; "" for control tokens
+  // For grammars, where several samplers share it; none: a sampler makes its own.
+  std::shared_ptr<const TokenTrie> trie = nullptr;
 };
+std::shared_ptr<const TokenTrie> make_token_trie(const SamplerModel& model);
 
 class Sampler {
  public:

@@ -132,5 +132,64 @@ TEST_F(Sequences, AFullCacheChangesNothing) {
   EXPECT_EQ(runtime.n_ubatch(), 32);  // no rung of the ladder helps
 }
 
+// The planner's prediction for a token of each sequence against the simulated time.
+TEST_F(Sequences, TakeTheTimeThatThePlannerPredicts) {
+  const std::vector<DeviceRates> rates{{1e12, 1e15, 1e12, 0, 0},
+                                       {2e9, 1e12, 4e7, 1e-6, 1e-7}};  // the host takes no time
+  constexpr int64_t kPast = 45;
+  KvConfig kv;
+  kv.k_dtype = kv.v_dtype = DType::F32;
+  for (const Model* model : {dense_.get(), moe_.get()}) {
+    for (const int64_t n : {2, 4}) {
+      for (const OffloadChoice& choice :
+           {OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, true}, OffloadChoice{3, false, true},
+            OffloadChoice{1, false, false, 0, Streaming::prefill},
+            OffloadChoice{1, false, false, 0, Streaming::always}}) {
+        SCOPED_TRACE(std::to_string(n) + " sequences, -ngl " + std::to_string(choice.n_gpu_layers) + " " +
+                     std::string(streaming_name(choice.streaming)));
+        const StepLoad load{n, n, kPast, n};
+        const auto run_s = [&](const Segment& segment, const StepShape& shape) {
+          double seconds = rates[1].stage_s;
+          if (shape.n_tokens != n) return seconds;
+          for (int32_t i : segment.nodes) {
+            const Node& node = segment.graph->nodes[static_cast<size_t>(i)];
+            seconds += node_seconds(node_work(*segment.graph, node, load, kv), rates[1]);
+          }
+          return seconds;
+        };
+        test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s, .run_s = run_s}});
+        const std::vector<Device*> both{host_.get(), &sim};
+        RuntimeOptions o = options(n);
+        o.placement = place(model->architecture(), model->weights(), both, {}, choice);
+        Runtime runtime(*model, both, o);
+        std::vector<std::unique_ptr<KvSequence>> sequences;
+        const std::vector<int32_t> ids = text(1, kPast - 3);
+        for (int64_t s = 0; s < n; ++s) {
+          sequences.push_back(std::unique_ptr<KvSequence>(new KvSequence(runtime.new_sequence())));
+          for (size_t done = 0; done < ids.size(); done += 14) {
+            const StepPart part{sequences.back().get(), std::span(ids).subspan(done, 14), 0};
+            runtime.step(std::span(&part, 1));
+          }
+        }
+        double seconds = 0;
+        for (int i = 0; i < 4; ++i) {
+          std::vector<StepPart> parts;
+          for (const auto& s : sequences) parts.push_back({s.get(), std::span(ids).first(1), 1});
+          const double before = sim.host_s();
+          runtime.step(parts);
+          seconds = sim.host_s() - before;
+        }
+        const SessionShape shape{o.n_ctx, o.n_ubatch, o.k_dtype, o.v_dtype, false, n, o.n_ctx_sequence};
+        const SessionGraphs graphs = session_graphs(model->architecture(), shape);
+        const Partition partition = partition_graph(graphs.decode, o.placement, 2);
+        const double predicted =
+            step_cost(graphs.decode, partition, o.placement, both, rates, graphs.kv, load).seconds;
+        EXPECT_NEAR(predicted, seconds, 0.05 * seconds);
+        EXPECT_EQ(sim.peak_bytes(), runtime.placement().bytes.devices[1].total());
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -41,6 +41,7 @@ constexpr ShortForm kShortForms[] = {
     {"jf", "json-schema-file"},
     {"sys", "system-prompt"},
     {"sysf", "system-prompt-file"},
+    {"np", "parallel"},
 };
 
 const CLI::Option* find_long(const CLI::App& app, std::string_view name) {

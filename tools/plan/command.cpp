@@ -9,6 +9,7 @@
 #include "ggml-cuda/layout.h"
 #include "plan/imagined_device.h"
 #include "plan/rates.h"
+#include "tools/batch/batch_context.h"
 #include "tools/command.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
@@ -28,6 +29,7 @@ struct PlanOptions {
   const KnownGpu* gpu = nullptr;
   std::optional<size_t> vram;
   std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
+  int32_t parallel = 1;
   bool json = false;
 
   bool imagines_gpu() const { return gpu || vram; }
@@ -136,8 +138,13 @@ void plan(PlanOptions& o) {
   const std::unique_ptr<Model> model = load_model(o.model, o.rope, Numa::none, &o.offload.flags);
   if (o.disk_bw || !o.imagines_gpu())
     machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.offload.flags);
-  const SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
-                           o.context.cache_type_v};
+  SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k, o.context.cache_type_v};
+  if (o.parallel > 1) {
+    const BatchContext context = batch_context(shape.n_ctx, 0, o.parallel, model->hparams().n_ctx_train);
+    shape.n_ctx = context.n_ctx;
+    shape.n_ctx_sequence = context.n_ctx_sequence;
+    shape.n_sequences = o.parallel;
+  }
   PlanRequest request{model->architecture(), model->weights(), devices, o.offload.flags, shape};
   request.ubatch_is_free = !o.context.ubatch_given;
   request.kv_dtype_is_free = o.offload.fit_kv_quant && !o.context.cache_type_given;
@@ -160,6 +167,8 @@ void add_plan(CLI::App& app) {
     options->context.ubatch_size = static_cast<int32_t>(parse_integer("--batch", text, 1));
     options->context.ubatch_given = true;
   })->group("Context");
+  integer(*command, "--parallel", options->parallel, 1, "texts that are generated at once, as in tandem batch")
+      ->group("Context");
   add_machine_options(*command, *options);
   add_offload_options(*command, options->offload);
   add_thread_options(*command, options->threads);
@@ -168,7 +177,7 @@ void add_plan(CLI::App& app) {
   command->add_flag("--json", options->json, "everything as one JSON object, sizes in bytes");
   command->footer(
       "Prefill is predicted for a prompt that fills the micro-batch, decoding for a context that is half "
-      "full.\n"
+      "full, of all texts together.\n"
       "Placements are ordered by the time of a prompt of 512 tokens and an answer of 128.");
   command->callback([options] { plan(*options); });
 }

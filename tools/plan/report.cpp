@@ -77,13 +77,11 @@ std::string plans_text(const PlanReport& r) {
     for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
     text += format("%-3zu %-9s %-12lld %-10s %-6s %-9s %-9s %-8lld %6lld %12s %12s %12.1f %12.1f\n", i + 1,
                    gpu ? layers_text(r, c).c_str() : "-", static_cast<long long>(c.n_cpu_moe),
-                   cache_text(gpu, c).c_str(),
-                   std::string(dtype_name(p.shape.k_dtype)).c_str(),
+                   cache_text(gpu, c).c_str(), std::string(dtype_name(p.shape.k_dtype)).c_str(),
                    std::string(streaming_name(c.streaming)).c_str(), rows_text(c).c_str(),
-                   static_cast<long long>(c.n_disk_layers),
-                   static_cast<long long>(p.shape.n_ubatch), size_text(vram).c_str(),
-                   size_text(r.plan_bytes[i][0]).c_str(), p.fit.speed.prefill_tokens_per_s,
-                   p.fit.speed.decode_tokens_per_s);
+                   static_cast<long long>(c.n_disk_layers), static_cast<long long>(p.shape.n_ubatch),
+                   size_text(vram).c_str(), size_text(r.plan_bytes[i][0]).c_str(),
+                   p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
   }
   return text;
 }
@@ -117,11 +115,14 @@ PlanReport make_plan_report(const PlanRequest& request, const std::string& path,
 
 std::string plan_text(const PlanReport& r) {
   const SessionPlan& best = r.plans.front();
-  std::string text = format(
-      "%s: %s\ncontext %lld tokens, cache %s/%s, micro-batch %lld\n\n", printable(r.path, 400).c_str(),
-      r.model.c_str(), static_cast<long long>(best.shape.n_ctx),
-      std::string(dtype_name(best.shape.k_dtype)).c_str(),
-      std::string(dtype_name(best.shape.v_dtype)).c_str(), static_cast<long long>(best.shape.n_ubatch));
+  std::string text =
+      format("%s: %s\ncontext %lld tokens, cache %s/%s, micro-batch %lld%s\n\n",
+             printable(r.path, 400).c_str(), r.model.c_str(), static_cast<long long>(best.shape.n_ctx),
+             std::string(dtype_name(best.shape.k_dtype)).c_str(),
+             std::string(dtype_name(best.shape.v_dtype)).c_str(), static_cast<long long>(best.shape.n_ubatch),
+             best.shape.n_sequences > 1
+                 ? format(", %lld texts at once", static_cast<long long>(best.shape.n_sequences)).c_str()
+                 : "");
   text += format("%-10s %12s %12s %12s %12s %12s %12s %12s %12s\n", "tier", "weights", "KV cache",
                  "activations", "staging", "scratch", "overhead", "total", "allowed");
   for (const PlanReport::Tier& t : r.tiers) {
@@ -198,6 +199,7 @@ std::string plan_json(const PlanReport& r) {
                              {"gpu_rows_prefill", p.fit.choice.rows_prefill},
                              {"gpu_rows_decode", p.fit.choice.rows_decode},
                              {"n_ubatch", p.shape.n_ubatch},
+                             {"n_sequences", p.shape.n_sequences},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},
                              {"cache_type_v", dtype_name(p.shape.v_dtype)},
                              {"bytes", r.plan_bytes[i]},

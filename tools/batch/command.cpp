@@ -1,0 +1,345 @@
+// tandem batch: many prompts from a file, answered together.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "engine/generate.h"
+#include "tools/batch/answer_file.h"
+#include "tools/batch/batch_context.h"
+#include "tools/batch/line_reader.h"
+#include "tools/batch/request.h"
+#include "tools/command.h"
+#include "tools/options/types.h"
+#include "tools/setup.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLogInterval = std::chrono::seconds(30);
+
+struct BatchOptions {
+  ModelOptions model;
+  ContextOptions context;
+  RopeOptions rope;
+  ThreadOptions threads;
+  OffloadOptions offload;
+  SamplerParams sampling;
+  TextOptions text;  // -n, -r, -e
+  LogOptions log;
+  std::string input = "-", output = "-", chat_template;
+  int32_t parallel = 8, ctx_sequence = 0;
+};
+
+const char* stop_name(StopReason reason) {
+  switch (reason) {
+    case StopReason::end_of_generation: return "eos";
+    case StopReason::limit: return "limit";
+    case StopReason::context_full: return "context";
+    case StopReason::stop_text: return "stop";
+    case StopReason::interrupted: break;
+  }
+  return "interrupted";
+}
+
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, const std::string& name)
+      : fd_(path == "-" ? 0 : open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (fd_ < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", name.c_str(), strerror(errno));
+  }
+  ~Descriptor() {
+    if (fd_ > 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Lines to answer of a file that can be read twice; of a pipe nobody knows.
+std::optional<int64_t> count_lines(const std::string& path, const std::string& name,
+                                   const AnswerFile& answers) {
+  struct stat info {};
+  if (path == "-" || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  const Descriptor file(path, name);
+  LineReader reader(file.get(), name);
+  std::string line;
+  int64_t n = 0;
+  while (reader.next(line) == LineReader::Result::line)
+    n += !is_blank(line) && !answers.has(reader.n_lines());
+  return n;
+}
+
+// Everything between the lines of the input and those of the output.
+class BatchJob {
+ public:
+  BatchJob(const BatchOptions& options, Runtime& runtime, int input, AnswerFile& answers,
+           std::optional<int64_t> n_lines)
+      : name_(options.input == "-" ? "stdin" : printable(options.input, 4096)),
+        reader_(input, name_),
+        answers_(answers),
+        n_lines_(n_lines),
+        parser_(runtime.model(), options.sampling, generation(options.text), options.chat_template,
+                runtime.n_ctx_sequence()),
+        batcher_(runtime, options.parallel),
+        progress_("lines", n_lines.value_or(0)) {}
+
+  void run() {
+    while (!interrupted()) {
+      read_lines();
+      if (batcher_.n_open() == 0 && at_end_) break;
+      batcher_.step([this](BatchAnswer answer) { write(std::move(answer)); });
+      show_progress();
+    }
+    progress_.clear();
+    status_.clear();
+    report();
+    if (interrupted()) throw Error(ErrorCode::interrupted, "");
+    if (n_bad_ > 0) throw ExitCode{static_cast<int>(ErrorCode::bad_file)};
+  }
+
+ private:
+  static GenerateOptions generation(const TextOptions& text) {
+    GenerateOptions g;
+    g.n_predict = text.n_predict < 0 ? -1 : text.n_predict;
+    g.stop = text.reverse_prompts;
+    return g;
+  }
+
+  // As many as there are places for. While there is something to compute, nobody waits for a slow writer.
+  void read_lines() {
+    std::string line;
+    while (!at_end_ && batcher_.has_room() && !interrupted()) {
+      const auto wait = batcher_.n_open() > 0 ? LineReader::Wait::no : LineReader::Wait::yes;
+      const LineReader::Result result = reader_.next(line, wait);
+      at_end_ = result == LineReader::Result::end;
+      if (result != LineReader::Result::line) return;
+      if (!reader_.too_long() && is_blank(line)) continue;
+      const int64_t index = reader_.n_lines();
+      if (!answers_.has(index)) {
+        begin(index, line);
+      } else if (!answers_.is_of(index, id_of(line))) {
+        throw_error(ErrorCode::bad_file,
+                    "%s: line %lld has another id than the answer to line %lld that is there already: the "
+                    "answers are to another input",
+                    name_.c_str(), static_cast<long long>(index), static_cast<long long>(index));
+      }
+    }
+  }
+
+  void begin(int64_t index, const std::string& line) {
+    Json id;
+    try {
+      if (reader_.too_long()) {
+        throw_error(ErrorCode::bad_file, "longer than %zu MiB", LineReader::kLongest >> 20);
+      }
+      BatchRequest request = parser_.parse(index, line, id);
+      ids_[index] = id;
+      batcher_.add(std::move(request));
+    } catch (const Error& e) {
+      const bool of_the_line = e.code() == ErrorCode::bad_file || e.code() == ErrorCode::usage;
+      if (!of_the_line) throw;
+      ids_[index] = id;
+      write_error(index, e);
+    }
+  }
+
+  Json answer_to(int64_t index) {
+    Json answer = {{"index", index}};
+    if (const auto id = ids_.extract(index); !id.mapped().is_null()) answer["id"] = id.mapped();
+    return answer;
+  }
+
+  void write(BatchAnswer a) {
+    if (a.error) return write_error(a.index, *a.error);
+    Json answer = answer_to(a.index);
+    answer["text"] = std::move(a.text);
+    answer["stop"] = stop_name(a.reason);
+    answer["n_prompt"] = a.n_prompt;
+    answer["n_generated"] = a.n_generated;
+    answers_.write(answer);
+    ++n_answers_;
+  }
+
+  // Said, and kept: whoever goes on with this output has not the same mistakes again and again.
+  void write_error(int64_t index, const Error& error) {
+    log_warning("%s: line %lld: %s", name_.c_str(), static_cast<long long>(index), error.what());
+    Json answer = answer_to(index);
+    answer["error"] = error.what();
+    answers_.write(answer);
+    ++n_bad_;
+  }
+
+  double token_rate() const {
+    return static_cast<double>(batcher_.stats().n_generated) / std::max(progress_.seconds(), 1e-9);
+  }
+
+  void show_progress() {
+    const int64_t n_done = n_answers_ + n_bad_;
+    const std::string rate = format("%.0f tokens/s", token_rate());
+    if (n_lines_) {
+      progress_.update(n_done, rate);
+    } else if (progress_.animated() && Clock::now() - shown_ > std::chrono::milliseconds(100)) {
+      shown_ = Clock::now();
+      status_.show(format("%lld lines, ", static_cast<long long>(n_done)) + rate);
+    }
+    if (progress_.animated() || Clock::now() - logged_ < kLogInterval) return;
+    logged_ = Clock::now();
+    log_info("%lld lines are done%s, %s", static_cast<long long>(n_done),
+             n_lines_ ? format(" of %lld", static_cast<long long>(*n_lines_)).c_str() : "", rate.c_str());
+  }
+
+  void report() const {
+    const BatchStats& s = batcher_.stats();
+    const double seconds = std::max(progress_.seconds(), 1e-9);
+    const double shared =
+        s.n_prompt > 0 ? 100.0 * static_cast<double>(s.n_reused) / static_cast<double>(s.n_prompt) : 0;
+    log_info(
+        "%lld answers%s in %.1f s: prompts %lld tokens, %.1f t/s, %.0f%% of them shared; generated %lld "
+        "tokens, %.1f t/s",
+        static_cast<long long>(n_answers_),
+        n_bad_ > 0 ? format(" and %lld bad lines", static_cast<long long>(n_bad_)).c_str() : "", seconds,
+        static_cast<long long>(s.n_prompt), static_cast<double>(s.n_prompt) / seconds, shared,
+        static_cast<long long>(s.n_generated), static_cast<double>(s.n_generated) / seconds);
+    if (s.n_preempted > 0) {
+      log_info(
+          "the cache was full %lld times and %lld tokens were computed again: a larger -c or a smaller -np "
+          "is faster",
+          static_cast<long long>(s.n_preempted), static_cast<long long>(s.n_recomputed));
+    }
+    if (batcher_.n_open() > 0) {
+      log_info("%lld lines were begun and are not done: the same command goes on",
+               static_cast<long long>(batcher_.n_open()));
+    }
+  }
+
+  std::string name_;
+  LineReader reader_;
+  AnswerFile& answers_;
+  std::optional<int64_t> n_lines_;
+  RequestParser parser_;
+  Batcher batcher_;
+  Progress progress_;
+  StatusLine status_;  // where the number of lines is not known
+  Clock::time_point shown_{}, logged_ = Clock::now();
+  std::unordered_map<int64_t, Json> ids_;  // of what is open
+  bool at_end_ = false;
+  int64_t n_answers_ = 0, n_bad_ = 0;
+};
+
+RuntimeOptions runtime_options(const BatchOptions& o, const Model& model,
+                               const std::vector<std::unique_ptr<Device>>& devices) {
+  RuntimeOptions r = session_options(o.context, o.offload, devices);
+  const BatchContext context =
+      batch_context(o.context.ctx_size, o.ctx_sequence, o.parallel, model.hparams().n_ctx_train);
+  r.n_ctx = context.n_ctx;
+  r.n_ctx_sequence = context.n_ctx_sequence;
+  // A runtime for one sequence may have its cache in two parts, which is no good for several one after the
+  // other.
+  r.n_sequences = std::max(o.parallel, 2);
+  return r;
+}
+
+void batch(BatchOptions& o) {
+  apply_log_options(o.log);
+  if (o.offload.flags.kv_split) {
+    throw_error(ErrorCode::usage,
+                "--kv-split divides the cache of one conversation, and tandem batch has many");
+  }
+  apply_escapes(o.text, o.sampling);
+  note_no_effect(o.context);
+  const std::string name = o.input == "-" ? "stdin" : printable(o.input, 4096);
+  const Descriptor input(o.input, name);
+  AnswerFile answers(o.output);
+  const std::optional<int64_t> n_lines = count_lines(o.input, name, answers);
+  if (answers.n_done() > 0) {
+    log_info("%s: %lld lines are done already%s", printable(o.output, 4096).c_str(),
+             static_cast<long long>(answers.n_done()),
+             answers.n_errors() > 0
+                 ? format(", %lld of them with an error", static_cast<long long>(answers.n_errors())).c_str()
+                 : "");
+  }
+  const auto devices = make_devices(o.threads, o.offload);
+  const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa);
+  Sampler(o.sampling, sampler_model(*model, 0));  // what is wrong with the options is no fault of a line
+  install_interrupt_handler();
+  Runtime runtime(*model, pointers(devices), runtime_options(o, *model, devices),
+                  o.offload.explain
+                      ? Runtime::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
+                      : nullptr);
+  if (runtime.n_sequences() < o.parallel) {
+    log_warning("-np %d: the context of %lld tokens has room for %lld sequences", o.parallel,
+                static_cast<long long>(runtime.n_ctx()), static_cast<long long>(runtime.n_sequences()));
+  }
+  BatchJob(o, runtime, input.get(), answers, n_lines).run();
+}
+
+void add_batch_options(CLI::App& app, BatchOptions& o) {
+  const char* group = "Input and output";
+  text(app, "-i,--input", o.input, "FILE", "the prompts, a JSON object a line; - for stdin")->group(group);
+  text(app, "-o,--output", o.output, "FILE",
+       "the answers, a JSON object a line; what is there already is done; - for stdout")
+      ->group(group);
+  integer(app, "--parallel", o.parallel, 1, "texts that are generated at once")->group(group);
+  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "tokens of an answer, -1: no limit")
+      ->group(group);
+  repeated(app, "-r,--reverse-prompt", "TEXT", "an answer ends before this text; repeatable",
+           [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
+      ->group(group);
+  app.add_flag("-e,--escape,!--no-escape", o.text.escape,
+               "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -r into what they stand for (default: on)")
+      ->group(group);
+  text(app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
+       "the template for \"messages\" instead of the model's own, as in tandem chat")
+      ->group(group);
+}
+
+constexpr const char* kFooter =
+    "Input lines: {\"prompt\": TEXT} or {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, and where\n"
+    "wanted \"id\" and, for this line, n_predict (or max_tokens), temperature, top_k, top_p, min_p,\n"
+    "typical_p, repeat_penalty, presence_penalty, frequency_penalty, seed, stop, grammar, json_schema.\n"
+    "Empty lines are skipped. With --seed N line L has the seed N + L - 1.\n"
+    "Output lines, as they are done: {\"index\": number of the line, from 1, \"id\", \"text\", \"stop\":\n"
+    "eos|limit|stop|context, \"n_prompt\", \"n_generated\"}, or {\"index\", \"id\", \"error\"} for a bad "
+    "line;\n"
+    "then the exit code is 3 at the end.\n"
+    "Stopped or killed, the same command goes on with what is not in the output; delete a line there,\n"
+    "such as one with an error, to have it done again.\n"
+    "Example: tandem batch -m model.gguf -i prompts.jsonl -o answers.jsonl -np 16";
+
+}  // namespace
+
+void add_batch(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("batch", "answer many prompts from a file, as fast as they go together");
+  const auto options = std::make_shared<BatchOptions>();
+  add_batch_options(*command, *options);
+  add_model_options(*command, options->model);
+  add_context_options(*command, options->context);
+  integer(*command, "--ctx-sequence", options->ctx_sequence, 0,
+          "most tokens of a prompt with its answer, 0: as the model was trained; -c is for all together, 0: "
+          "2048 each")
+      ->group("Context");
+  add_thread_options(*command, options->threads);
+  add_offload_options(*command, options->offload);
+  add_sampling_options(*command, options->sampling);
+  add_rope_options(*command, options->rope);
+  add_log_options(*command, options->log);
+  command->footer(kFooter);
+  command->callback([options] { batch(*options); });
+}
+
+}  // namespace tandem::tools

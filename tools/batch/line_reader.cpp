@@ -1,0 +1,75 @@
+#include "tools/batch/line_reader.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+
+namespace tandem::tools {
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n") == line.npos;
+}
+
+// The line that begins at begin_, if its end is in the buffer, or nothing follows. Of one that is too long
+// the rest is passed over.
+bool LineReader::take(std::string& line) {
+  const size_t found = buffer_.find('\n', searched_);
+  const bool whole = found != std::string::npos;
+  const size_t end = whole ? found : buffer_.size();
+  if (!whole && !at_end_) {
+    searched_ = end;
+    if (end - begin_ <= kLongest) return false;
+    n_bytes_ += end - begin_;
+    buffer_.clear();
+    begin_ = searched_ = 0;
+    skipping_ = true;
+    return false;
+  }
+  if (!whole && end == begin_ && !skipping_) return false;  // the end
+  too_long_ = skipping_ || end - begin_ > kLongest;
+  skipping_ = false;
+  line.assign(buffer_, begin_, too_long_ ? 0 : end - begin_);
+  ended_ = whole;
+  const size_t next = end + (whole ? 1 : 0);
+  n_bytes_ += next - begin_;
+  begin_ = searched_ = next;
+  ++n_lines_;
+  return true;
+}
+
+// False when nothing is to be had now.
+bool LineReader::fill(Wait wait) {
+  constexpr size_t kChunk = 1 << 16;
+  if (wait == Wait::no) {
+    pollfd p{descriptor_, POLLIN, 0};
+    if (poll(&p, 1, 0) == 0) return false;
+  }
+  buffer_.erase(0, begin_);
+  searched_ -= begin_;
+  begin_ = 0;
+  const size_t had = buffer_.size();
+  buffer_.resize(had + kChunk);
+  const ssize_t n = read(descriptor_, buffer_.data() + had, kChunk);
+  const int error = errno;
+  buffer_.resize(had + static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  if (n < 0 && error == EINTR) return !interrupted();
+  if (n < 0) throw_error(ErrorCode::io, "%s: reading failed: %s", name_.c_str(), strerror(error));
+  at_end_ = n == 0;
+  return true;
+}
+
+LineReader::Result LineReader::next(std::string& line, Wait wait) {
+  for (;;) {
+    if (take(line)) return Result::line;
+    if (at_end_) return Result::end;
+    if (!fill(wait)) return Result::not_yet;
+  }
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,192 @@
+#include "tools/batch/request.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "sample/grammar.h"
+#include "sample/json_schema.h"
+#include "tools/chat/choose_template.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kGrammars = 64;     // that are kept compiled
+constexpr size_t kUnknownKeys = 16;  // that are said
+constexpr int kDepth = 100;          // of lists in objects in lists
+
+[[noreturn]] void refuse(const std::string& key, const char* needed, const Json& value) {
+  throw_error(ErrorCode::bad_file, "\"%s\" is %s, needed %s", printable(key).c_str(),
+              printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)).c_str(), needed);
+}
+
+int64_t whole(const std::string& key, const Json& value, int64_t min, int64_t max, const char* needed) {
+  const bool in_range =
+      value.is_number_unsigned()
+          ? value.get<uint64_t>() <= static_cast<uint64_t>(max)
+          : value.is_number_integer() && value.get<int64_t>() >= min && value.get<int64_t>() <= max;
+  if (!in_range) refuse(key, needed, value);
+  return value.get<int64_t>();
+}
+
+float real(const std::string& key, const Json& value) {
+  if (!value.is_number() || !std::isfinite(value.get<float>())) refuse(key, "a number", value);
+  return value.get<float>();
+}
+
+std::vector<std::string> stop_texts(const Json& value) {
+  if (value.is_string()) return {value.get<std::string>()};
+  const bool all_texts = value.is_array() &&
+                         std::all_of(value.begin(), value.end(), [](const Json& s) { return s.is_string(); });
+  if (!all_texts) refuse("stop", "a text or a list of texts", value);
+  return value.get<std::vector<std::string>>();
+}
+
+float* sampling_number(SamplerParams& p, const std::string& key) {
+  const std::pair<const char*, float*> numbers[] = {
+      {"temperature", &p.temp},
+      {"temp", &p.temp},
+      {"top_p", &p.top_p},
+      {"min_p", &p.min_p},
+      {"typical_p", &p.typical_p},
+      {"repeat_penalty", &p.repeat_penalty},
+      {"presence_penalty", &p.presence_penalty},
+      {"frequency_penalty", &p.frequency_penalty},
+  };
+  const auto found =
+      std::find_if(std::begin(numbers), std::end(numbers), [&](const auto& n) { return key == n.first; });
+  return found == std::end(numbers) ? nullptr : found->second;
+}
+
+}  // namespace
+
+RequestParser::RequestParser(const Model& model, SamplerParams sampling, GenerateOptions generation,
+                             std::string chat_template, int64_t n_ctx)
+    : model_(model),
+      sampling_(std::move(sampling)),
+      generation_(std::move(generation)),
+      template_choice_(std::move(chat_template)),
+      n_ctx_(n_ctx),
+      own_(read_model_template(model.file())) {}
+
+std::shared_ptr<const Grammar> RequestParser::grammar(const std::string& gbnf) {
+  const auto known = grammars_.find(gbnf);
+  if (known != grammars_.end()) return known->second;
+  if (grammars_.size() >= kGrammars) grammars_.clear();
+  return grammars_[gbnf] = Grammar::parse(gbnf, {"grammar", ErrorCode::bad_file});
+}
+
+// An override; what is null is as if it were not there.
+void RequestParser::apply(const std::string& key, const Json& value, BatchRequest& r) {
+  if (value.is_null() || key == "prompt" || key == "messages" || key == "id") return;
+  if (float* number = sampling_number(r.sampling, key)) {
+    *number = real(key, value);
+  } else if (key == "n_predict" || key == "max_tokens") {
+    r.generation.n_predict = whole(key, value, -1, INT32_MAX, "a number of tokens, -1 for no limit");
+  } else if (key == "top_k") {
+    r.sampling.top_k = static_cast<int32_t>(whole(key, value, INT32_MIN, INT32_MAX, "a whole number"));
+  } else if (key == "seed") {
+    r.sampling.seed = whole(key, value, -1, INT64_MAX, "a whole number from 0, -1 for a random one");
+  } else if (key == "stop") {
+    r.generation.stop = stop_texts(value);
+  } else if (key == "grammar") {
+    if (!value.is_string()) refuse(key, "a text", value);
+    r.sampling.grammar = grammar(value.get<std::string>());
+  } else if (key == "json_schema") {
+    if (!value.is_object() && !value.is_boolean()) refuse(key, "a JSON schema", value);
+    r.sampling.grammar = grammar(json_schema_to_gbnf(value.dump(), {"json_schema", ErrorCode::bad_file}));
+  } else if (unknown_.size() < kUnknownKeys && unknown_.insert(key).second) {
+    log_warning("line %lld: \"%s\" means nothing here and is passed over (said once)",
+                static_cast<long long>(r.index), printable(key).c_str());
+  }
+}
+
+// As a conversation reads it: what messages say never becomes a control token.
+std::vector<int32_t> RequestParser::tokens_of(const MarkedPrompt& prompt) const {
+  const Vocab& vocab = model_.vocab();
+  std::vector<int32_t> ids;
+  if (vocab.add_bos() && !prompt.text.starts_with(own_.bos_token)) ids.push_back(vocab.special().bos);
+  TokenizeOptions how;
+  how.add_special = false;
+  how.plain = prompt.user;
+  how.at_start = ids.empty() || vocab.restarts_text(ids.back());
+  const std::vector<int32_t> rest = vocab.tokenize(prompt.text, how);
+  ids.insert(ids.end(), rest.begin(), rest.end());
+  return ids;
+}
+
+std::vector<int32_t> RequestParser::prompt(const Json& line) {
+  const auto text = line.find("prompt"), messages = line.find("messages");
+  if ((text == line.end()) == (messages == line.end())) {
+    throw_error(ErrorCode::bad_file, text == line.end()
+                                         ? "there is no \"prompt\", and no \"messages\" either"
+                                         : "there can be only one of \"prompt\" and \"messages\"");
+  }
+  if (text != line.end()) {
+    if (!text->is_string()) refuse("prompt", "a text", *text);
+    return model_.vocab().tokenize(text->get_ref<const std::string&>());
+  }
+  const bool are_messages = messages->is_array() && !messages->empty() &&
+                            std::all_of(messages->begin(), messages->end(), [](const Json& m) {
+                              return m.is_object() && m.contains("role") && m["role"].is_string();
+                            });
+  if (!are_messages) refuse("messages", "a list of objects with a role and a content", *messages);
+  if (!template_) template_ = choose_template(model_, template_choice_);
+  RenderOptions how;
+  how.bos_token = own_.bos_token;
+  how.eos_token = own_.eos_token;
+  return tokens_of(template_->render_marked(*messages, how));
+}
+
+BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& id) {
+  const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kDepth) throw_error(ErrorCode::bad_file, "lists and objects more than %d deep", kDepth);
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(text, check_depth);
+  } catch (const Json::exception& e) {
+    const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
+    throw_error(ErrorCode::bad_file, "no valid JSON: %s",
+                printable(what.substr(what.find("] ") + 2), 200).c_str());
+  }
+  if (!json.is_object()) throw Error(ErrorCode::bad_file, "no JSON object");
+  if (const auto found = json.find("id"); found != json.end()) {
+    if (found->is_structured()) refuse("id", "a text, a number, true, false or null", *found);
+    id = *found;
+  }
+  BatchRequest r;
+  r.index = line;
+  r.sampling = sampling_;
+  r.generation = generation_;
+  if (r.sampling.seed >= 0)
+    r.sampling.seed = static_cast<int64_t>(
+        (static_cast<uint64_t>(r.sampling.seed) + static_cast<uint64_t>(line - 1)) & INT64_MAX);
+  if (json.contains("grammar") && json.contains("json_schema")) {
+    throw Error(ErrorCode::bad_file, "there can be only one of \"grammar\" and \"json_schema\"");
+  }
+  for (const auto& [key, value] : json.items()) apply(key, value, r);
+  validate(r.sampling);
+  r.prompt = prompt(json);
+  const auto n = static_cast<int64_t>(r.prompt.size());
+  if (n == 0) throw Error(ErrorCode::bad_file, "the prompt is empty");
+  if (n > n_ctx_) {
+    throw_error(ErrorCode::bad_file,
+                "the prompt has %lld tokens and the context of a sequence holds %lld (-c, --ctx-sequence)",
+                static_cast<long long>(n), static_cast<long long>(n_ctx_));
+  }
+  return r;
+}
+
+Json id_of(const std::string& line) {
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object()) return nullptr;
+  const auto found = json.find("id");
+  return found == json.end() || found->is_structured() ? Json(nullptr) : *found;
+}
+
+}  // namespace tandem::tools

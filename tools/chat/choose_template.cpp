@@ -1,0 +1,40 @@
+#include "tools/chat/choose_template.h"
+
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "text/builtin_templates.h"
+#include "tools/chat/files.h"
+
+namespace tandem::tools {
+namespace {
+
+// A name from our table, a file, or the template itself.
+ChatTemplate given_template(const std::string& text) {
+  if (const BuiltinTemplate* builtin = find_builtin_template(text)) {
+    return ChatTemplate(builtin->text, "chat template " + text);
+  }
+  if (text.find("{{") != text.npos || text.find("{%") != text.npos)
+    return ChatTemplate(text, "--chat-template");
+  struct stat info {};
+  if (stat(text.c_str(), &info) == 0) return ChatTemplate(read_message_file(text), text);
+  std::string known;
+  for (const BuiltinTemplate& t : builtin_templates())
+    known += (known.empty() ? "" : ", ") + std::string(t.name);
+  throw_error(ErrorCode::usage, "--chat-template: '%s' is neither a file nor one of %s",
+              printable(text).c_str(), known.c_str());
+}
+
+}  // namespace
+
+ChatTemplate choose_template(const Model& model, const std::string& given) {
+  if (!given.empty()) return given_template(given);
+  const ModelTemplate own = read_model_template(model.file());
+  if (!own.text.empty()) return ChatTemplate(own.text, model.path() + ": chat template");
+  log_warning("%s: has no chat template, so %s is used (--chat-template takes another)", model.path().c_str(),
+              std::string(kDefaultTemplate).c_str());
+  return ChatTemplate(find_builtin_template(kDefaultTemplate)->text, "chat template chatml");
+}
+
+}  // namespace tandem::tools
