@@ -130,8 +130,7 @@ void run(RunOptions& options) {
   if (!from_cache) check_prompt(prompt, options.text);
   const std::unique_ptr<Model> model = load_model(options.model, options.rope, options.threads.numa);
   Session session(*model, pointers(devices), session_options(options.context, options.offload, devices),
-                  options.offload.explain ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
-                                          : nullptr);
+                  explain_on_stderr(options.offload));
   Sampler sampler(options.sampling, sampler_model(session));
   std::vector<int32_t> ids;
   if (!from_cache) ids = model->vocab().tokenize(prompt);

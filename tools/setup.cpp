@@ -1,6 +1,7 @@
 #include "tools/setup.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -160,6 +161,11 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
     session.kv_dtype_is_free = offload.fit_kv_quant && !options.cache_type_given;
   }
   return session;
+}
+
+Session::Explain explain_on_stderr(const OffloadOptions& offload) {
+  if (!offload.explain) return nullptr;
+  return [](const std::string& table) { fputs(table.c_str(), stderr); };
 }
 
 }  // namespace tandem::tools

@@ -32,4 +32,7 @@ std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& device
 SessionOptions session_options(const ContextOptions& options, const OffloadOptions& offload = {},
                                const std::vector<std::unique_ptr<Device>>& devices = {});
 
+// What --explain asks for; empty without it.
+Session::Explain explain_on_stderr(const OffloadOptions& offload);
+
 }  // namespace tandem::tools

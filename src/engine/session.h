@@ -49,6 +49,7 @@ class Session {
 
   const Model& model() const { return model_; }
   int64_t n_ctx() const { return options_.n_ctx; }
+  int64_t n_ubatch() const { return options_.n_ubatch; }
   std::span<const int32_t> tokens() const { return tokens_; }  // those in the cache
   int64_t n_past() const { return static_cast<int64_t>(tokens_.size()); }
 

@@ -135,10 +135,8 @@ void chat(ChatOptions& o) {
     const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa);
     const ChatTemplate chat_template = choose_template(*model, o.chat_template);
     if (asks && o.model.mmap) read_ahead(*model, view_options.animate);
-    Session session(*model, pointers(devices), session_options(o.context, o.offload),
-                    o.offload.explain
-                        ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
-                        : nullptr);
+    Session session(*model, pointers(devices), session_options(o.context, o.offload, devices),
+                    explain_on_stderr(o.offload));
     if (interrupted()) throw Error(ErrorCode::interrupted, "");
     Conversation conversation(session, chat_template, conversation_options(o, reasoning));
     validate(o.sampling);
