@@ -37,6 +37,7 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       kv_stream_(devices_, placement_, kv_.at(0)) {
   TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
+  reads_host_.resize(devices_.size());
   for (size_t i = 0; i < placement_.layers.size(); ++i) {
     const LayerPlacement& layer = placement_.layers[i];
     if (layer.kv != 0 || layer.kv_prefetched == 0) continue;
@@ -52,7 +53,16 @@ Executor::~Executor() {
 }
 
 std::unique_ptr<Program> Executor::compile(Graph graph) {
-  graph = placed_graph(std::move(graph), placement_);
+  std::unique_ptr<Program> while_recent;
+  if (placement_.splits_caches()) {
+    while_recent = compile_placed(placed_graph(graph, placement_, CacheReach::recent_part));
+  }
+  std::unique_ptr<Program> program = compile_placed(placed_graph(std::move(graph), placement_));
+  program->while_recent_ = std::move(while_recent);
+  return program;
+}
+
+std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
   check_supported(graph);
   Partition partition = partition_graph(graph, placement_, static_cast<int>(devices_.size()));
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));
@@ -116,6 +126,7 @@ void Executor::bind(Program& program) {
   const Graph& graph = program.graph_;
   const Partition& partition = program.partition_;
   program.plans_.clear();
+  program.sent_.assign(graph.tensors.size(), 0);
   program.addresses_.assign(devices_.size(), std::vector<DevicePtr>(graph.tensors.size(), nullptr));
   for (size_t d = 0; d < devices_.size(); ++d) {
     std::vector<DevicePtr>& addresses = program.addresses_[d];
@@ -143,6 +154,10 @@ void Executor::bind(Program& program) {
 }
 
 std::span<const float> Executor::run(Program& program, const StepInputs& inputs) {
+  const std::span<const int32_t> from = inputs.data[static_cast<size_t>(Input::recent_from)];
+  if (program.while_recent_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; })) {
+    return run(*program.while_recent_, inputs);
+  }
   const ShapeClass& limit = program.graph_.shape;
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
   if (program.plans_.empty()) prepare(program);
@@ -152,7 +167,7 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
     settle_host_reads();
     return collect_logits(program, inputs.shape);
   } catch (...) {
-    stream_.forget();
+    abandon_step();
     throw;
   }
 }
@@ -167,16 +182,28 @@ void Executor::run_stages(Program& program, const StepInputs& inputs) {
   }
   for (size_t i = 0; i < partition.stages.size(); ++i) {
     const Stage& stage = partition.stages[i];
-    for (const Transfer& t : stage.transfers) transfer(program, t, shape);
-    if (stage.device == 0) settle_host_reads();
-    if (stage.group >= 0) stream_.join(stage.device, program.turn_of(stage).slot);
-    if (stage.kv_layer >= 0) kv_stream_.join(stage.kv_layer);
+    begin_stage(program, i, shape);
     devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], shape);
+    for (TensorId id : stage.sends) send(program, id, stage.device, shape);
     if (stage.kv_layer >= 0) kv_stream_.done(stage.kv_layer);
     if (stage.group >= 0 && program.turn_of(stage).last_stage == i)
       pass_slot_on(program, program.turn_of(stage), stage.device);
   }
   kv_stream_.end();
+}
+
+// What the stage reads will be there when it runs.
+void Executor::begin_stage(Program& program, size_t i, const StepShape& shape) {
+  const Stage& stage = program.partition_.stages[i];
+  const auto d = static_cast<size_t>(stage.device);
+  for (const Transfer& t : stage.transfers) transfer(program, t, shape);
+  if (d == 0) {
+    settle_host_reads();
+  } else if (!stage.transfers.empty()) {
+    reads_host_[d] = devices_[d]->record();
+  }
+  if (stage.group >= 0) stream_.join(stage.device, program.turn_of(stage).slot);
+  if (stage.kv_layer >= 0) kv_stream_.join(stage.kv_layer);
 }
 
 // What comes next into the slot is brought there while the stages that follow compute.
@@ -204,7 +231,7 @@ void Executor::feed_inputs(const Program& program, const StepInputs& inputs) {
       TANDEM_CHECK(data.size_bytes() <= program.graph_.tensor(id).n_bytes());
       devices_[d]->copy_in(program.addresses_[d][static_cast<size_t>(id)], data.data(), data.size_bytes());
     }
-    if (d != 0 && !program.partition_.inputs[d].empty()) reading_host_.push_back(static_cast<int>(d));
+    if (d != 0 && !program.partition_.inputs[d].empty()) reads_host_[d] = devices_[d]->record();
   }
 }
 
@@ -218,27 +245,53 @@ void Executor::transfer(const Program& program, const Transfer& t, const StepSha
   const DevicePtr target = program.addresses_[static_cast<size_t>(t.to)][storage];
   if (t.from == 0) {
     to.copy_in(target, source, n_bytes);
-    reading_host_.push_back(t.to);
   } else if (t.to == 0) {
-    settle_host_reads();  // the target may reuse memory that another device still reads
-    from.copy_out(target, source, n_bytes);
-    from.wait(from.record());
+    from.wait(program.sent_[static_cast<size_t>(t.tensor)]);
   } else {
     settle_host_reads();
     from.copy_out(staging_.data(), source, n_bytes);
     from.wait(from.record());
     to.copy_in(target, staging_.data(), n_bytes);
-    reading_host_.push_back(t.to);
+    reads_host_[static_cast<size_t>(t.to)] = to.record();
   }
   transfers_.n_bytes += n_bytes;
   transfers_.n_copies += 1;
 }
 
-// Copies into a device read host memory asynchronously; before the host writes there again they must be over.
+void Executor::send(Program& program, TensorId id, int device, const StepShape& shape) {
+  const Tensor& tensor = program.graph_.tensor(id);
+  const auto storage = static_cast<size_t>(tensor.storage);
+  const auto d = static_cast<size_t>(device);
+  // The target may reuse memory that another device still reads; this one does all in order.
+  for (size_t other = 0; other < reads_host_.size(); ++other) {
+    if (other != d) settle_host_reads(other);
+  }
+  devices_[d]->copy_out(program.addresses_[0][storage], program.addresses_[d][storage],
+                        step_bytes(tensor, shape));
+  program.sent_[static_cast<size_t>(id)] = devices_[d]->record();
+}
+
+// Copies into a device read host memory asynchronously; before it is written to again they must be over.
 void Executor::settle_host_reads() {
-  for (int d : reading_host_)
-    devices_[static_cast<size_t>(d)]->wait(devices_[static_cast<size_t>(d)]->record());
-  reading_host_.clear();
+  for (size_t d = 0; d < reads_host_.size(); ++d) settle_host_reads(d);
+}
+
+void Executor::settle_host_reads(size_t d) {
+  if (reads_host_[d]) devices_[d]->wait(*reads_host_[d]);
+  reads_host_[d].reset();
+}
+
+// After a failure nothing that was issued may still use the host's memory, and nobody knows what the slots
+// hold.
+void Executor::abandon_step() {
+  stream_.forget();
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    reads_host_[d].reset();
+    try {
+      devices_[d]->wait(devices_[d]->record());
+    } catch (const Error&) {  // the first failure is the one to report
+    }
+  }
 }
 
 }  // namespace tandem

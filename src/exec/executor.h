@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,6 +56,7 @@ class Executor {
 
  private:
   friend class Program;
+  std::unique_ptr<Program> compile_placed(Graph graph);
   struct Arena {
     DevicePtr base = nullptr;
     size_t n_bytes = 0;
@@ -69,8 +71,12 @@ class Executor {
   void pass_slot_on(const Program& program, const StreamSchedule::Turn& turn, int device);
   std::span<const float> collect_logits(const Program& program, const StepShape& shape);
   void feed_inputs(const Program& program, const StepInputs& inputs);
+  void begin_stage(Program& program, size_t stage, const StepShape& shape);
   void transfer(const Program& program, const Transfer& transfer, const StepShape& shape);
+  void send(Program& program, TensorId tensor, int from, const StepShape& shape);
   void settle_host_reads();
+  void settle_host_reads(size_t device);
+  void abandon_step();
 
   std::vector<Device*> devices_;
   Placement placement_;
@@ -82,7 +88,8 @@ class Executor {
   std::vector<Program*> programs_;
   std::vector<std::byte> staging_;  // for copies between two devices neither of which is the host
   std::vector<float> logits_;       // when the logits are made on another device
-  std::vector<int> reading_host_;   // devices that may still be reading host activations
+  // [device] when it has read the host's activations that it was given; none: it has none to read
+  std::vector<std::optional<Event>> reads_host_;
   TransferStats transfers_;
 };
 
@@ -107,6 +114,8 @@ class Program {
   std::vector<std::unique_ptr<Plan>> plans_;       // one a stage
   std::vector<SlotNeeds> slots_;                   // [device]
   StreamSchedule schedule_;
+  std::vector<Event> sent_;  // [TensorId] when what goes to the host is there
+  std::unique_ptr<Program> while_recent_;  // runs instead while caches in two parts have no old one
 };
 
 }  // namespace tandem

@@ -16,6 +16,8 @@ class Partitioner {
   Partitioner(const Graph& graph, const Placement& placement, int n_devices)
       : graph_(graph), placement_(placement), n_devices_(static_cast<size_t>(n_devices)) {
     made_on_.assign(graph.tensors.size(), kInput);
+    made_in_.assign(graph.tensors.size(), 0);
+    host_uses_.assign(graph.tensors.size(), false);
     valid_.assign(n_devices_, std::vector<bool>(graph.tensors.size(), false));
     lifetimes_.assign(n_devices_,
                       std::vector<BufferLifetime>(graph.tensors.size(), BufferLifetime{0, -1, -1}));
@@ -24,6 +26,7 @@ class Partitioner {
   Partition run() {
     result_.weights.resize(n_devices_);
     result_.inputs.resize(n_devices_);
+    find_host_uses();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
     const auto end = static_cast<int32_t>(graph_.nodes.size());
     result_.logits_device = made_on_[static_cast<size_t>(graph_.logits)];
@@ -40,8 +43,9 @@ class Partitioner {
     const int group = group_of(node, device);
     const int kv_layer = prefetched_layer(node);
     if (begins_stage(node, device, group) || result_.stages.back().kv_layer != kv_layer) {
-      result_.stages.push_back(Stage{device, group, kv_layer, {}, {}});
+      result_.stages.push_back(Stage{device, group, kv_layer, {}, {}, {}});
       stage_begin_ = index;
+      host_waits_ = false;
     }
     result_.stages.back().nodes.push_back(index);
     for (TensorId id : node.inputs) {
@@ -49,8 +53,19 @@ class Partitioner {
     }
     if (node.output == kNoTensor) return;
     made_on_[static_cast<size_t>(node.output)] = device;
+    made_in_[static_cast<size_t>(node.output)] = result_.stages.size() - 1;
+    host_waits_ |= device != 0 && host_uses_[static_cast<size_t>(node.output)];
     valid_[static_cast<size_t>(device)][static_cast<size_t>(node.output)] = true;
     touch(device, node.output, index);
+  }
+
+  void find_host_uses() {
+    for (const Node& node : graph_.nodes) {
+      if (placement_.device_of(graph_, node) != 0) continue;
+      for (TensorId id : node.inputs) {
+        if (id != kNoTensor) host_uses_[static_cast<size_t>(id)] = true;
+      }
+    }
   }
 
   bool streams(const Node& node, TensorId id) const {
@@ -84,6 +99,7 @@ class Partitioner {
 
   bool begins_stage(const Node& node, int device, int group) const {
     if (result_.stages.empty() || result_.stages.back().device != device) return true;
+    if (node.device >= 0 && host_waits_) return true;
     const int current = result_.stages.back().group;
     if (group >= 0) return group != current;
     return current >= 0 && result_.groups[static_cast<size_t>(current)].layer != node.layer;
@@ -104,10 +120,17 @@ class Partitioner {
     if (!*valid) {
       const int from = made_on_[static_cast<size_t>(id)];
       TANDEM_CHECK(from != kInput);
-      // A copy is issued when the stage begins: source and destination live from there on.
+      // A copy to the host is issued behind the stage that made the tensor, others when the stage begins that
+      // needs it: source and destination live from there on.
       result_.stages.back().transfers.push_back(Transfer{id, from, device});
-      touch(from, id, stage_begin_);
-      touch(device, id, stage_begin_);
+      int32_t issued = stage_begin_;
+      if (device == 0) {
+        Stage& maker = result_.stages[made_in_[static_cast<size_t>(id)]];
+        maker.sends.push_back(id);
+        issued = maker.nodes.back();
+      }
+      touch(from, id, issued);
+      touch(device, id, issued);
       *valid = true;
     }
     touch(device, id, index);
@@ -149,7 +172,10 @@ class Partitioner {
   const Placement& placement_;
   size_t n_devices_;
   int32_t stage_begin_ = 0;
+  bool host_waits_ = false;                             // for something that the current stage has made
+  std::vector<bool> host_uses_;                         // [TensorId]
   std::vector<int> made_on_;                            // [TensorId] device of the producer
+  std::vector<size_t> made_in_;                         // [TensorId] its stage
   std::vector<std::vector<bool>> valid_;                // [device][TensorId] the value is there
   std::vector<std::vector<BufferLifetime>> lifetimes_;  // [device][storage TensorId]
   Partition result_;

@@ -1,7 +1,8 @@
 // Cuts a graph into segments, one after the other, each on one device, with the copies that the cuts make
 // necessary, and lays out each device's activations. Layers whose weights are streamed are segments of their
 // own, so that each can wait for its weights, and the slot they lie in is free again, as late and as soon as
-// may be.
+// may be. A node that says itself where it runs begins a segment when the host waits for what was made
+// before.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,9 @@
 
 namespace tandem {
 
-// A tensor that crosses from the device where it was made to the one that needs it next.
+// A tensor that crosses from the device where it was made to the one that needs it next. What crosses to the
+// host is on its way as soon as the stage that made it was issued, and only waited for where it is needed, so
+// that what was issued since does not hold it up.
 struct Transfer {
   TensorId tensor = kNoTensor;
   int from = 0;
@@ -28,9 +31,10 @@ struct StreamGroup {
 struct Stage {
   int device = 0;
   int group = -1;                   // index of the streamed weights that the nodes read; -1: none
-  int kv_layer = -1;  // layer whose cache was brought here for the nodes; -1: none
+  int kv_layer = -1;                // layer whose cache was brought here for the nodes; -1: none
   std::vector<int32_t> nodes;       // indices into the graph, ascending
   std::vector<Transfer> transfers;  // to be done before the nodes run; all go to this device
+  std::vector<TensorId> sends;      // made here, to be on their way to the host once the nodes were issued
 };
 
 struct Partition {

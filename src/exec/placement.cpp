@@ -1,5 +1,7 @@
 #include "exec/placement.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace tandem {
@@ -25,7 +27,13 @@ int Placement::home_of(const Graph& graph, const Node& node) const {
   const bool beside_cache =
       std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
   if (!beside_cache) return layers[layer].weights;
-  return layers[layer].kv != 0 ? layers[layer].kv : layers[layer].kv_prefetched;
+  if (layers[layer].kv != 0) return layers[layer].kv;
+  return layers[layer].kv_recent != 0 ? layers[layer].kv_recent : layers[layer].kv_prefetched;
+}
+
+bool Placement::splits_caches() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerPlacement& l) { return l.kv == 0 && l.kv_recent != 0; });
 }
 
 int Placement::device_of(const Graph& graph, const Node& node) const {

@@ -19,13 +19,16 @@ struct LayerPlacement {
   int experts = 0;  // moe_ffn runs here
   int kv = 0;       // the cache lies here; kv_write and attention run beside it
   int kv_prefetched = 0;  // a cache on the host is brought to this device for every step and used there; 0: it is not
+  // A cache on the host has its newest positions on this device, where they are written; each attends over its part.
+  // 0: all is on the host.
+  int kv_recent = 0;
   // The device that what is on the host by `weights` or `experts` is streamed to; 0: it is computed on the
   // host.
-  int streamed_prefill = 0;  // in steps of several tokens
-  int streamed_decode = 0;   // in steps of one
+  int streamed_prefill = 0;  // in steps of several tokens of a sequence
+  int streamed_decode = 0;   // in steps of one token of each
 
   int streamed(const ShapeClass& shape) const {
-    return shape.max_tokens > 1 ? streamed_prefill : streamed_decode;
+    return shape.max_tokens > shape.max_sequences ? streamed_prefill : streamed_decode;
   }
 };
 
@@ -33,6 +36,8 @@ struct Placement {
   int input = 0;                       // the embedding table; nodes before the first layer
   std::vector<LayerPlacement> layers;  // one for each layer of the model
   int output = 0;                      // the output norm and head
+  int64_t kv_split = 0;                // positions that a recent part (kv_recent) holds at the least
+  int64_t n_recent_blocks = 0;         // cache blocks that it has room for
   int n_stream_slots = 2;              // layers that a device has room for to stream into
   std::unordered_map<const Weight*, int>
       overrides;  // nodes of these weights run there, whatever the rest says
@@ -43,6 +48,9 @@ struct Placement {
     placement.layers.resize(static_cast<size_t>(n_layer));
     return placement;
   }
+
+  // Whether some layer's cache is in two parts.
+  bool splits_caches() const;
 
   // The device that runs a node.
   int device_of(const Graph& graph, const Node& node) const;

@@ -24,7 +24,8 @@ TensorId GraphBuilder::input(Input which) {
   TensorId& id = graph_.inputs[static_cast<size_t>(which)];
   if (id != kNoTensor) return id;
   static constexpr const char* names[kInputCount] = {"ids",   "positions",   "sequences",
-                                                     "slots", "block_table", "outputs", "recent_blocks", "recent_from"};
+                                                     "slots", "block_table", "outputs", "recent_blocks", "recent_from",
+                                                     "recent_slots"};
   Tensor t;
   t.name = names[static_cast<size_t>(which)];
   t.role = Role::input;

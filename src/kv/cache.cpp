@@ -10,10 +10,11 @@ namespace {
 
 int64_t block_count(const KvConfig& config) { return ceil_div(config.n_ctx, config.block_size); }
 
-size_t pool_bytes(const KvConfig& config, const KvShape& shape, DType dtype, int64_t head_dim) {
-  return row_bytes(dtype, head_dim) *
-         static_cast<size_t>(block_count(config) * config.block_size * shape.n_head_kv);
+size_t pool_bytes(const KvLayer& layer, DType dtype, int64_t head_dim) {
+  return row_bytes(dtype, head_dim) * static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
 }
+size_t k_bytes(const KvLayer& layer) { return pool_bytes(layer, layer.k_dtype, layer.head_dim_k); }
+size_t v_bytes(const KvLayer& layer) { return pool_bytes(layer, layer.v_dtype, layer.head_dim_v); }
 
 void check_dtype(DType dtype, int64_t head_dim, const char* which) {
   const DTypeInfo& info = dtype_info(dtype);
@@ -41,28 +42,36 @@ void check_kv_config(const KvConfig& config) {
 }
 
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer) {
+  return kv_layer_shape(config, layer, block_count(config));
+}
+
+KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
   const KvShape& shape = config.layers[layer];
-  return {nullptr,          nullptr,          config.k_dtype,    config.v_dtype,     shape.n_head_kv,
-          shape.head_dim_k, shape.head_dim_v, config.block_size, block_count(config)};
+  return {nullptr,          nullptr,          config.k_dtype,    config.v_dtype, shape.n_head_kv,
+          shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
 }
 
 size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
-  const KvShape& shape = config.layers[layer];
-  return pool_bytes(config, shape, config.k_dtype, shape.head_dim_k) +
-         pool_bytes(config, shape, config.v_dtype, shape.head_dim_v);
+  const KvLayer shape = kv_layer_shape(config, layer);
+  return k_bytes(shape) + v_bytes(shape);
 }
 
-KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const int> device_of_layer)
+KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const int> device_of_layer,
+                 RecentPools recent)
     : config_(config),
       devices_(devices),
+      recent_(std::move(recent)),
       pool_(block_count(config)),
       layers_(devices.size(), std::vector<KvLayer>(config.layers.size())) {
   check_kv_config(config);
   try {
     for (size_t i = 0; i < config.layers.size(); ++i) {
       const auto d = static_cast<size_t>(device_of_layer[i]);
-      layers_[d][i] = allocate(i, *devices_[d]);
-      n_bytes_ += kv_layer_bytes(config, i);
+      layers_[d][i] = allocate(kv_layer_shape(config, i), *devices_[d]);
+      const auto r = static_cast<size_t>(recent_.device(i));
+      if (r == 0) continue;
+      TANDEM_CHECK(d == 0);
+      layers_[r][i] = allocate(kv_layer_shape(config, i, recent_.n_blocks), *devices_[r]);
     }
   } catch (const Error& e) {
     free_all();
@@ -75,43 +84,56 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::
   }
 }
 
-KvLayer KvCache::allocate(size_t i, Device& device) const {
-  KvLayer layer = kv_layer_shape(config_, i);
-  layer.k = device.alloc(pool_bytes(config_, config_.layers[i], config_.k_dtype, layer.head_dim_k));
+KvLayer KvCache::allocate(KvLayer layer, Device& device) {
+  layer.k = device.alloc(k_bytes(layer));
   try {
-    layer.v = device.alloc(pool_bytes(config_, config_.layers[i], config_.v_dtype, layer.head_dim_v));
+    layer.v = device.alloc(v_bytes(layer));
   } catch (...) {
     device.free(layer.k);
     throw;
   }
+  n_bytes_ += k_bytes(layer) + v_bytes(layer);
   return layer;
+}
+
+void KvCache::free_layer(Device& device, KvLayer& layer) {
+  device.free(layer.k);
+  device.free(layer.v);
+  n_bytes_ -= k_bytes(layer) + v_bytes(layer);
+  layer = KvLayer{};
+}
+
+void KvCache::drop_recent() {
+  for (size_t i = 0; i < config_.layers.size(); ++i) {
+    const auto d = static_cast<size_t>(recent_.device(i));
+    if (d != 0) free_layer(*devices_[d], layers_[d][i]);
+  }
+  recent_ = RecentPools{};
 }
 
 void KvCache::relocate(std::span<const int> device_of_layer) {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
     const auto to = static_cast<size_t>(device_of_layer[i]);
     for (size_t from = 0; from < layers_.size(); ++from) {
-      if (from == to || layers_[from][i].k == nullptr) continue;
-      const KvLayer layer = allocate(i, *devices_[to]);
+      const bool is_recent = from != 0 && from == static_cast<size_t>(recent_.device(i));
+      if (from == to || is_recent || layers_[from][i].k == nullptr) continue;
+      KvLayer layer = allocate(kv_layer_shape(config_, i), *devices_[to]);
       KvLayer& old = layers_[from][i];
-      const auto move = [&](DevicePtr target, DevicePtr source, DType dtype, int64_t head_dim) {
-        std::vector<std::byte> bytes(pool_bytes(config_, config_.layers[i], dtype, head_dim));
+      const auto move = [&](DevicePtr target, DevicePtr source, size_t n_bytes) {
+        std::vector<std::byte> bytes(n_bytes);
         devices_[from]->copy_out(bytes.data(), source, bytes.size());
         devices_[from]->wait(devices_[from]->record());
         devices_[to]->copy_in(target, bytes.data(), bytes.size());
         devices_[to]->wait(devices_[to]->record());
       };
       try {
-        move(layer.k, old.k, layer.k_dtype, layer.head_dim_k);
-        move(layer.v, old.v, layer.v_dtype, layer.head_dim_v);
+        move(layer.k, old.k, k_bytes(layer));
+        move(layer.v, old.v, v_bytes(layer));
       } catch (...) {
-        devices_[to]->free(layer.k);
-        devices_[to]->free(layer.v);
+        free_layer(*devices_[to], layer);
         throw;
       }
-      devices_[from]->free(old.k);
-      devices_[from]->free(old.v);
-      old = KvLayer{};
+      free_layer(*devices_[from], old);
       layers_[to][i] = layer;
     }
   }
@@ -122,9 +144,7 @@ KvCache::~KvCache() { free_all(); }
 void KvCache::free_all() {
   for (size_t d = 0; d < layers_.size(); ++d) {
     for (KvLayer& layer : layers_[d]) {
-      if (layer.k) devices_[d]->free(layer.k);
-      if (layer.v) devices_[d]->free(layer.v);
-      layer = KvLayer{};
+      if (layer.k) free_layer(*devices_[d], layer);
     }
   }
 }

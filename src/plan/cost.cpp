@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.h"
 #include "exec/kv_stream.h"
 
 namespace tandem {
@@ -33,19 +34,49 @@ double rows_of(const Tensor& t, const StepLoad& load) {
                                                            : t.n_rows);
 }
 
+// Cached positions that a step reads, and pairs of a query and one of them, of each sequence.
+struct Attended {
+  double positions = 0, pairs = 0;
+};
+
+// A sequence's tokens of the step.
+double tokens_of_each(const StepLoad& load) {
+  return static_cast<double>(load.n_tokens) / static_cast<double>(load.n_sequences);
+}
+
+Attended attended(const AttentionOp& op, const StepLoad& load) {
+  const double n = tokens_of_each(load), n_past = static_cast<double>(load.n_past);
+  const Attended all{n_past + n, n * (n_past + (n + 1) / 2)};
+  if (op.window == 0) return all;
+  const auto window = static_cast<double>(op.window);
+  return {std::min(all.positions, window + n), std::min(all.pairs, n * window)};
+}
+
+// Of those, the ones before a position that is none of the step's.
+Attended attended_before(const AttentionOp& op, const StepLoad& load, int64_t position) {
+  const auto end = static_cast<double>(std::min(position, load.n_past));
+  const double n = tokens_of_each(load);
+  if (op.window == 0) return {end, n * end};
+  // The first query sees this many, each one after it one less, until the window has passed the position.
+  const double first = std::min(end, std::max(0.0, end - static_cast<double>(load.n_past - op.window + 1)));
+  const double n_queries = std::min(n, first);
+  return {first, n_queries * (first + (first - n_queries + 1)) / 2};
+}
+
 NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvConfig& kv) {
-  const double n = static_cast<double>(load.n_tokens);
-  double seen = static_cast<double>(load.n_past) + n;                   // positions that are read
-  double pairs = n * (static_cast<double>(load.n_past) + (n + 1) / 2);  // of a query and a position
-  if (op.window > 0) {
-    seen = std::min(seen, static_cast<double>(op.window) + n);
-    pairs = std::min(pairs, n * static_cast<double>(op.window));
+  const Attended whole = attended(op, load);
+  Attended done = whole;
+  if (op.part != KvPart::whole) {
+    const Attended old = attended_before(op, load, load.recent_from);
+    done = op.part == KvPart::old ? old : Attended{whole.positions - old.positions, whole.pairs - old.pairs};
   }
+  const double n_sequences = static_cast<double>(load.n_sequences);
   const double position_bytes =
       static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) + row_bytes(kv.v_dtype, op.head_dim_v)) *
       static_cast<double>(op.n_head_kv);
-  return {seen * position_bytes,
-          2 * pairs * static_cast<double>(op.n_head) * static_cast<double>(op.head_dim_k + op.head_dim_v)};
+  return {n_sequences * done.positions * position_bytes,
+          2 * n_sequences * done.pairs * static_cast<double>(op.n_head) *
+              static_cast<double>(op.head_dim_k + op.head_dim_v)};
 }
 
 // Each token chooses n_used of the experts, as if by lot: what a batch reads is what anybody chose.
@@ -67,7 +98,9 @@ class Timeline {
         rates_(rates),
         load_(load),
         at_(devices.size()),
-        bus_(devices.size()) {
+        bus_(devices.size()),
+        moves_s_(devices.size()),
+        sent_(graph.tensors.size(), 0.0) {
     for (size_t d = 0; d < devices.size(); ++d) {
       needs_.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
       fetched_.emplace_back(needs_[d].n_slots, 0.0);
@@ -83,8 +116,10 @@ class Timeline {
       group_s_.push_back(n_bytes / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s));
     }
     for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage, kv));
+    const int64_t n_new = ceil_div(load.n_tokens, load.n_sequences);  // of each sequence
     const auto n_blocks =
-        static_cast<double>((load.n_past + load.n_tokens + kv.block_size - 1) / kv.block_size);
+        static_cast<double>(load.n_sequences * ceil_div(load.n_past + n_new, kv.block_size));
+    const auto n_written = static_cast<double>(load.n_sequences * ceil_div(n_new, kv.block_size));
     for (size_t i = 0; i < kv.layers.size(); ++i) {
       const auto d = static_cast<size_t>(placement.layers[i].kv == 0 ? placement.layers[i].kv_prefetched : 0);
       caches_.push_back({d, 0, 0, 0});
@@ -92,13 +127,19 @@ class Timeline {
       Cache& cache = caches_.back();
       const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
       cache.in_s = n_blocks * block / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s);
-      cache.out_s = std::ceil(static_cast<double>(load.n_tokens) / static_cast<double>(kv.block_size)) *
-                    block / rates[d].bus_bytes_per_s;
+      cache.out_s = n_written * block / rates[d].bus_bytes_per_s;
       prefetched_.push_back(i);
     }
+    for (size_t i = 0; load.recent_from > 0 && i < kv.layers.size(); ++i) plan_moves(placement, kv, i);
   }
 
   void step() {
+    for (size_t d = 1; d < moves_s_.size(); ++d) {
+      if (moves_s_[d] > 0) at_[d] = std::max(at_[d], at_[0]) + moves_s_[d];
+    }
+    for (size_t d = 1; d < moves_s_.size(); ++d) {  // issued together, and waited for
+      if (moves_s_[d] > 0) at_[0] = std::max(at_[0], at_[d]);
+    }
     for (size_t i = 0; i < std::min<size_t>(2, prefetched_.size()); ++i) fetch_cache(prefetched_[i]);
     for (size_t i = 0; i < partition_.stages.size(); ++i) run(i);
     for (size_t i : prefetched_) at_[0] = std::max(at_[0], at_[caches_[i].device]);
@@ -116,6 +157,16 @@ class Timeline {
   }
 
  private:
+  // What of a layer's recent part goes to the host for a step, on the average.
+  void plan_moves(const Placement& placement, const KvConfig& kv, size_t i) {
+    const LayerPlacement& layer = placement.layers[i];
+    if (layer.kv != 0 || layer.kv_recent == 0) return;
+    const auto d = static_cast<size_t>(layer.kv_recent);
+    const double n_blocks = static_cast<double>(load_.n_tokens) / static_cast<double>(kv.block_size);
+    const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
+    moves_s_[d] += n_blocks * (2 * rates_[d].stage_s + block / rates_[d].bus_bytes_per_s);
+  }
+
   double stage_seconds(const Stage& stage, const KvConfig& kv) const {
     const DeviceRates& rates = rates_[static_cast<size_t>(stage.device)];
     double seconds = rates.stage_s;
@@ -129,14 +180,23 @@ class Timeline {
     const Stage& stage = partition_.stages[i];
     const auto d = static_cast<size_t>(stage.device);
     for (const Transfer& t : stage.transfers) {
-      if (t.from != 0) copy_out(static_cast<size_t>(t.from), graph_.tensor(t.tensor));
-      if (t.to != 0) copy_in(d, graph_.tensor(t.tensor));
+      const Tensor& tensor = graph_.tensor(t.tensor);
+      if (t.to == 0) {
+        at_[0] = std::max(at_[0], sent_[static_cast<size_t>(t.tensor)]);
+        continue;
+      }
+      if (t.from != 0) copy_out(static_cast<size_t>(t.from), tensor);
+      copy_in(d, tensor);
     }
     const StreamSchedule::Turn* turn =
         stage.group < 0 ? nullptr : &schedule_.turns[static_cast<size_t>(stage.group)];
     if (turn) at_[d] = std::max(at_[d], fetched_[d][turn->slot]);
     if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
     at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];  // the host runs its own segments itself
+    for (TensorId id : stage.sends) {
+      at_[d] += over_bus(d, graph_.tensor(id));
+      sent_[static_cast<size_t>(id)] = at_[d];
+    }
     if (stage.kv_layer >= 0) pass_cache_on(static_cast<size_t>(stage.kv_layer));
     if (turn == nullptr || turn->last_stage != i || turn->next == static_cast<size_t>(stage.group)) return;
     bus_[d] = std::max({bus_[d], at_[d], at_[0]}) + group_s_[turn->next];
@@ -173,9 +233,11 @@ class Timeline {
   const Partition& partition_;
   std::span<const DeviceRates> rates_;
   StepLoad load_;
-  std::vector<double> at_;                    // [device] when what it was given is done
-  std::vector<double> bus_;                   // [device] when its last fetch is
-  std::vector<SlotNeeds> needs_;              // [device]
+  std::vector<double> at_;        // [device] when what it was given is done
+  std::vector<double> bus_;       // [device] when its last fetch is
+  std::vector<double> moves_s_;   // [device] to bring the oldest blocks of recent parts to the host
+  std::vector<double> sent_;      // [TensorId] when what goes to the host is there
+  std::vector<SlotNeeds> needs_;  // [device]
   std::vector<std::vector<double>> fetched_;  // [device][slot] when its layer is complete
   std::vector<double> group_s_, stage_s_;
   StreamSchedule schedule_;

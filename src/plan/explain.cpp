@@ -1,6 +1,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "exec/kv_stream.h"
 #include "plan/fit.h"
 
 namespace tandem {
@@ -41,6 +42,18 @@ std::string on_devices(const FitRequest& r, const std::map<int, size_t>& bytes) 
   return text;
 }
 
+// "CPU 8.0 MiB", or of a cache in two parts "CUDA0 1.0 MiB + CPU 8.0 MiB".
+std::string cache_text(const FitRequest& r, const Placement& placement, size_t layer) {
+  const LayerPlacement& p = placement.layers[layer];
+  const auto part = [&](int device, size_t n_bytes) {
+    return r.devices[static_cast<size_t>(device)]->info().name + " " + mib(n_bytes);
+  };
+  const std::string whole = part(p.kv, kv_layer_bytes(r.kv, layer));
+  if (p.kv != 0 || p.kv_recent == 0) return whole;
+  return part(p.kv_recent, kv_pool_bytes(kv_layer_shape(r.kv, layer, placement.n_recent_blocks))) + " + " +
+         whole;
+}
+
 // "  streamed to CUDA0", of what the host holds.
 std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
   if (p.kv == 0 && p.kv_prefetched != 0) {
@@ -67,10 +80,9 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       continue;
     }
     const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
-    text +=
-        format("%-8d %-34s %-10s %s %s%s\n", layer, where.c_str(),
-               weights.has_experts ? name(p.experts).c_str() : "-", name(p.kv).c_str(),
-               mib(kv_layer_bytes(r.kv, static_cast<size_t>(layer))).c_str(), streamed_text(r, p).c_str());
+    text += format(
+        "%-8d %-34s %-10s %s%s\n", layer, where.c_str(), weights.has_experts ? name(p.experts).c_str() : "-",
+        cache_text(r, fit.placement, static_cast<size_t>(layer)).c_str(), streamed_text(r, p).c_str());
   }
   text += format("\n%-8s %14s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache",
                  "activations", "staging", "scratch", "total", "free");
@@ -80,6 +92,12 @@ std::string explain(const FitRequest& r, const Fit& fit) {
                    mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(),
                    mib(b.staging).c_str(), mib(b.scratch).c_str(), mib(b.total()).c_str(),
                    mib(r.devices[d]->memory_info().free_bytes).c_str());
+  }
+  if (fit.placement.splits_caches()) {
+    text +=
+        format("the newest %lld tokens' cache is on the GPU, and up to %lld, the older ones' on the CPU\n",
+               static_cast<long long>(fit.placement.kv_split),
+               static_cast<long long>(fit.placement.n_recent_blocks * r.kv.block_size));
   }
   text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
   const BusBytes& bus = fit.bytes.per_token;
@@ -91,6 +109,13 @@ std::string explain(const FitRequest& r, const Fit& fit) {
   if (bus.kv_out > 0) {
     text += format("bus, per decoded token: %zu bytes of cache for each block in use, and %zu back\n",
                    bus.kv_in_per_block, bus.kv_out);
+  }
+  if (bus.kv_moved_per_block > 0) {
+    text += format(
+        "bus, per decoded token: %zu bytes of step inputs for each block of recent cache in use; and for "
+        "every %lld "
+        "tokens %zu bytes of cache that go to the host\n",
+        bus.inputs_per_recent_block, static_cast<long long>(r.kv.block_size), bus.kv_moved_per_block);
   }
   if (bus.weights > 0) text += format("bus, per decoded token: %zu bytes of streamed weights\n", bus.weights);
   if (fit.speed.decode_tokens_per_s > 0) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "exec/placed_graph.h"
+#include "kv/recent_part.h"
 
 namespace tandem {
 namespace {
@@ -18,18 +19,20 @@ std::string gib(size_t bytes) {
 std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
   std::map<std::string, int> reasons;
   for (const Graph* graph : r.graphs) {
-    for (const Node& node : graph->nodes) {
-      const Device& device = *r.devices[static_cast<size_t>(placement.device_of(*graph, node))];
-      const std::string why = device.why_unsupported(*graph, node);
+    const Graph placed = placed_graph(*graph, placement);
+    for (const Node& node : placed.nodes) {
+      const Device& device = *r.devices[static_cast<size_t>(placement.device_of(placed, node))];
+      const std::string why = device.why_unsupported(placed, node);
       if (why.empty()) continue;
       ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];
-      if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op)) {
+      if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op) ||
+          std::holds_alternative<MergeOp>(node.op)) {
         LayerPlacement& layer = placement.layers[static_cast<size_t>(node.layer)];
-        layer.kv = layer.kv_prefetched = 0;
+        layer.kv = layer.kv_prefetched = layer.kv_recent = 0;
         continue;
       }
       for (TensorId id : node.inputs) {
-        if (id != kNoTensor && graph->tensor(id).weight) placement.overrides[graph->tensor(id).weight] = 0;
+        if (id != kNoTensor && placed.tensor(id).weight) placement.overrides[placed.tensor(id).weight] = 0;
       }
     }
   }
@@ -39,14 +42,21 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
 }
 
 Prediction predict(const FitRequest& r, const Placement& placement) {
-  const auto seconds = [&](const Graph& built, const StepLoad& load) {
-    const Graph graph = placed_graph(built, placement);
+  const auto seconds = [&](const Graph& built, StepLoad load) {
+    if (placement.splits_caches()) {
+      load.recent_from = recent_from_of(r.kv, placement.n_recent_blocks, load.n_past + load.n_tokens);
+    }
+    const Graph graph = placed_graph(built, placement,
+                                     load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
     const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
     return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
   };
   const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
   Prediction p;
-  p.decode_tokens_per_s = 1 / seconds(*r.graphs.front(), {1, 1, r.kv.n_ctx / 2});
+  const int64_t n_sequences = r.graphs.front()->shape.max_sequences;
+  p.decode_tokens_per_s =
+      static_cast<double>(n_sequences) /
+      seconds(*r.graphs.front(), {n_sequences, n_sequences, r.kv.n_ctx / 2 / n_sequences, n_sequences});
   p.prefill_tokens_per_s = static_cast<double>(n) / seconds(*r.graphs.back(), {n, 1, 0});
   return p;
 }
@@ -128,16 +138,28 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
   if (fits(r, candidate)) list.push_back(std::move(candidate));
 }
 
+// More than one sequence.
+bool has_sequences(const FitRequest& r) {
+  return r.graphs.front()->shape.max_sequences > 1;
+}
+
 // What the flags leave open.
 std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   const OffloadFlags& f = r.flags;
   const OffloadChoice said = as_flags_say(f, 0);
   if (r.devices.size() < 2) return {OffloadChoice{}};
   if (r.rates.empty()) return {said};
-  enum class Cache { gpu, host, prefetched };
-  std::vector<Cache> kv{said.kv_prefetched ? Cache::prefetched : said.kv_on_host ? Cache::host : Cache::gpu};
-  if (!f.kv_on_host && !f.n_kv_layers_gpu && !f.kv_prefetched)
-    kv = {Cache::gpu, Cache::host, Cache::prefetched};
+  struct Cache {
+    bool on_host, prefetched;
+    int64_t split;
+  };
+  std::vector<Cache> kv{{said.kv_on_host, said.kv_prefetched, said.kv_split}};
+  if (!f.kv_on_host && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
+    kv = {{false, false, 0}, {true, false, 0}, {false, true, 0}};
+    for (int64_t parts : {2, 4, 8}) {
+      if (!has_sequences(r)) kv.push_back({false, false, std::max<int64_t>(1, r.kv.n_ctx / parts)});
+    }
+  }
   std::vector<int64_t> moe{said.n_cpu_moe};
   const int64_t n_layer = r.architecture.hparams().n_layer;
   if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
@@ -148,11 +170,21 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   }
   std::vector<OffloadChoice> list;
   for (const Streaming s : streaming) {
-    for (const Cache cache : kv) {
-      for (const int64_t n : moe) list.push_back({0, cache == Cache::host, cache == Cache::prefetched, n, s});
+    for (const Cache& cache : kv) {
+      for (const int64_t n : moe) list.push_back({0, cache.on_host, cache.prefetched, n, s, cache.split});
     }
   }
   return list;
+}
+
+// Whether all that the choice would have on GPUs fits there with the whole cache, so that no part of it need
+// be on the host. That choice came earlier.
+bool fits_whole(const FitRequest& r, const OffloadChoice& choice, const std::vector<Fit>& list) {
+  return std::any_of(list.begin(), list.end(), [&](const Fit& f) {
+    return f.choice.streaming == choice.streaming && f.choice.n_cpu_moe == choice.n_cpu_moe &&
+           !f.choice.kv_on_host && !f.choice.kv_prefetched && f.choice.kv_split == 0 &&
+           f.choice.n_gpu_layers == n_most(r);
+  });
 }
 
 // "-ngl 17, -c 8192, or -ctk q8_0 -ctv q8_0": each alone would fit.
@@ -222,6 +254,7 @@ void check_budget_holds_a_layer(const FitRequest& r) {
   one.streaming = Streaming::none;
   one.kv_on_host = true;
   one.kv_prefetched = false;
+  one.kv_split = 0;
   one.n_cpu_moe = 0;
   const Fit smallest = fit_with(r, one);
   const size_t d = first_too_small(r, smallest);
@@ -258,6 +291,7 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
   result.choice = choice;
   result.placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
+  size_recent_part(result.placement, r.kv, r.graphs.back()->shape.max_tokens);
   result.fallbacks = fall_back(r, result.placement);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   return result;
@@ -265,13 +299,21 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_flags(r.flags);
+  if (r.flags.kv_split && has_sequences(r)) {
+    throw_error(ErrorCode::usage,
+                "--kv-split divides the cache of one sequence, and there are to be %lld (-np)",
+                static_cast<long long>(r.graphs.front()->shape.max_sequences));
+  }
   std::vector<Fit> list;
   if (r.devices.size() < 2) {
     Fit host = fit_with(r, {});
     if (fits(r, host)) list.push_back(std::move(host));
   } else {
     check_budget_holds_a_layer(r);
-    for (const OffloadChoice& choice : open_choices(r)) add_fit(r, choice, list);
+    for (const OffloadChoice& choice : open_choices(r)) {
+      if (!r.flags.kv_split && choice.kv_split > 0 && fits_whole(r, choice, list)) continue;
+      add_fit(r, choice, list);
+    }
   }
   if (r.rates.empty()) return list;
   for (Fit& f : list) f.speed = predict(r, f.placement);

@@ -18,7 +18,11 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const LayerPlacement& layer = placement.layers[i];
     layers[static_cast<size_t>(layer.kv)][i] = kv_layer_shape(kv, i);
-    if (layer.kv == 0) layers[static_cast<size_t>(layer.kv_prefetched)][i] = kv_layer_shape(kv, i);
+    if (layer.kv != 0) continue;
+    if (layer.kv_recent != 0) {
+      layers[static_cast<size_t>(layer.kv_recent)][i] = kv_layer_shape(kv, i, placement.n_recent_blocks);
+    }
+    if (layer.kv_prefetched != 0) layers[static_cast<size_t>(layer.kv_prefetched)][i] = kv_layer_shape(kv, i);
   }
   return layers;
 }
@@ -51,10 +55,24 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   if (partition.logits_device != 0) bus.logits = row_bytes(logits.dtype, logits.n_cols);
   for (size_t d = 1; d < partition.inputs.size(); ++d) {
     for (TensorId id : partition.inputs[d]) {
-      (graph.tensor(id).input == Input::block_table ? bus.inputs_per_block : bus.inputs) += sizeof(int32_t);
+      const Input which = graph.tensor(id).input;
+      (which == Input::block_table     ? bus.inputs_per_block
+       : which == Input::recent_blocks ? bus.inputs_per_recent_block
+                                       : bus.inputs) += sizeof(int32_t);
     }
   }
   return bus;
+}
+
+// All that an executor compiles of the graphs.
+std::vector<Graph> placed_graphs(const std::vector<const Graph*>& graphs, const Placement& placement) {
+  std::vector<Graph> placed;
+  for (const Graph* graph : graphs) placed.push_back(placed_graph(*graph, placement));
+  if (!placement.splits_caches()) return placed;
+  for (const Graph* graph : graphs) {
+    placed.push_back(placed_graph(*graph, placement, CacheReach::recent_part));
+  }
+  return placed;
 }
 
 }  // namespace
@@ -66,8 +84,9 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   const auto kv_layers = kv_without_memory(kv, placement, devices.size());
   std::vector<std::set<const Weight*>> weights(devices.size());
   std::vector<SlotNeeds> slots(devices.size());
-  for (size_t g = 0; g < graphs.size(); ++g) {
-    const Graph graph = placed_graph(*graphs[g], placement);
+  const std::vector<Graph> placed = placed_graphs(graphs, placement);
+  for (size_t g = 0; g < placed.size(); ++g) {
+    const Graph& graph = placed[g];
     const Partition partition = partition_graph(graph, placement, static_cast<int>(devices.size()));
     if (g == 0) result.per_token = bus_bytes(graph, partition);
     std::vector<SlotNeeds> needs;
@@ -100,6 +119,11 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const LayerPlacement& layer = placement.layers[i];
     result.devices[static_cast<size_t>(layer.kv)].kv += kv_layer_bytes(kv, i);
+    if (layer.kv == 0 && layer.kv_recent != 0) {
+      const KvLayer& recent = kv_layers[static_cast<size_t>(layer.kv_recent)][i];
+      result.devices[static_cast<size_t>(layer.kv_recent)].kv += kv_pool_bytes(recent);
+      result.per_token.kv_moved_per_block += kv_block_bytes(recent);
+    }
     if (layer.kv != 0 || layer.kv_prefetched == 0) continue;
     result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
     result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <numeric>
 #include <regex>
+#include <utility>
 
 #include "base/error.h"
+#include "kv/recent_part.h"
 
 namespace tandem {
 namespace {
@@ -157,6 +159,15 @@ void check_flags(const OffloadFlags& f) {
   if (f.kv_prefetched && f.n_kv_layers_gpu) {
     refuse("--kv-offload prefetch", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
   }
+  if (f.kv_split && f.kv_on_host.value_or(false)) {
+    refuse("--kv-split", "-nkvo", "one keeps a part of the cache on the GPU, the other none");
+  }
+  if (f.kv_split && f.kv_prefetched) {
+    refuse("--kv-split", "--kv-offload prefetch", "both say how a cache in host memory is used");
+  }
+  if (f.kv_split && f.n_kv_layers_gpu) {
+    refuse("--kv-split", "--kv-layers-gpu", "one divides the cache by tokens, the other by layers");
+  }
   if (f.kv_on_host.value_or(false) && f.n_kv_layers_gpu.value_or(0) > 0) {
     refuse("-nkvo", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
   }
@@ -167,8 +178,12 @@ bool streams(const OffloadFlags& flags) {
 }
 
 OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
-  return {n_gpu_layers, flags.kv_on_host.value_or(false), flags.kv_prefetched, flags.n_cpu_moe.value_or(0),
-          streams(flags) ? Streaming::always : Streaming::none};
+  return {n_gpu_layers,
+          flags.kv_on_host.value_or(false),
+          flags.kv_prefetched,
+          flags.n_cpu_moe.value_or(0),
+          streams(flags) ? Streaming::always : Streaming::none,
+          flags.kv_split.value_or(0)};
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
@@ -199,8 +214,24 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     layer.kv_prefetched = layer.weights != 0 ? layer.weights : layer.streamed_decode;
     layer.kv = 0;
   }
+  for (LayerPlacement& layer : placement.layers) {
+    if (choice.kv_split > 0) layer.kv_recent = std::exchange(layer.kv, 0);
+  }
+  placement.kv_split = choice.kv_split;
   apply_overrides(placement, weights, devices, flags);
   return placement;
+}
+
+void size_recent_part(Placement& placement, const KvConfig& kv, int64_t n_ubatch) {
+  if (!placement.splits_caches() || placement.n_recent_blocks > 0) return;
+  const int64_t n_blocks = recent_block_count(kv, placement.kv_split, n_ubatch);
+  if (n_blocks * kv.block_size < kv.n_ctx) {
+    placement.n_recent_blocks = n_blocks;
+    return;
+  }
+  for (LayerPlacement& layer : placement.layers) {
+    if (layer.kv_recent != 0) layer.kv = std::exchange(layer.kv_recent, 0);
+  }
 }
 
 }  // namespace tandem

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "exec/placement.h"
+#include "kv/cache.h"
 #include "model/architecture.h"
 
 namespace tandem {
@@ -33,6 +34,7 @@ struct OffloadFlags {
   std::optional<int64_t> n_gpu_layers;
   std::optional<bool> kv_on_host;  // -nkvo
   bool kv_prefetched = false;      // --kv-offload prefetch: in host memory, brought to the GPU for every step
+  std::optional<int64_t> kv_split;  // the newest N tokens' cache on the GPU, the rest in host memory
   std::optional<int64_t> n_kv_layers_gpu;  // of the layers on GPUs, only the last N keep their cache there
   std::vector<std::pair<std::string, std::string>>
       overrides;                     // tensor name regex, device name; the first match wins
@@ -58,6 +60,7 @@ struct OffloadChoice {
   bool kv_prefetched = false;  // on the host, but used on the GPUs
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
+  int64_t kv_split = 0;  // tokens whose cache is on the GPUs, of layers that are; 0: all or none
 };
 
 // Whether the flags want weights streamed in every step.
@@ -75,5 +78,8 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
                 const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, int64_t n_gpu_layers);
+// Caches in two parts, of a placement by place(): how large the recent one is for a cache and a micro-batch. Where it
+// holds the whole cache, that is in one piece there.
+void size_recent_part(Placement& placement, const KvConfig& kv, int64_t n_ubatch);
 
 }  // namespace tandem

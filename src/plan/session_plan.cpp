@@ -15,7 +15,8 @@ constexpr int64_t kMostContext = int64_t{1} << 24;
 std::vector<SessionShape> open_shapes(const PlanRequest& r) {
   const SessionShape asked = checked_shape(r.architecture, r.shape);
   std::vector<SessionShape> list{asked};
-  for (int64_t n = asked.n_ubatch / 2; r.ubatch_is_free && n >= 64; n /= 2) {
+  const int64_t smallest = std::max<int64_t>(64, asked.n_sequences + 1);
+  for (int64_t n = asked.n_ubatch / 2; r.ubatch_is_free && n >= smallest; n /= 2) {
     list.push_back(asked);
     list.back().n_ubatch = n;
   }
@@ -40,7 +41,7 @@ FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
 // Everything that a GPU can have is on one: no other shape could be faster.
 bool is_all_on_gpus(const PlanRequest& r, const Fit& fit) {
   return fit.choice.n_gpu_layers > r.architecture.hparams().n_layer && !fit.choice.kv_on_host &&
-         !fit.choice.kv_prefetched && fit.choice.n_cpu_moe == 0;
+         !fit.choice.kv_prefetched && fit.choice.kv_split == 0 && fit.choice.n_cpu_moe == 0;
 }
 
 size_t gpu_bytes(const Fit& fit) {
@@ -52,7 +53,7 @@ size_t gpu_bytes(const Fit& fit) {
 
 bool within_budgets(const PlanRequest& r, SessionShape shape, int64_t n_ctx, const OffloadChoice& choice) {
   shape.n_ctx = n_ctx;
-  shape.n_ubatch = std::min(shape.n_ubatch, n_ctx);
+  shape = checked_shape(r.architecture, shape);
   const SessionGraphs graphs = session_graphs(r.architecture, shape);
   const std::vector<const Graph*> both = graphs.both();
   const FitRequest request = fit_request(r, graphs, both);
@@ -69,10 +70,14 @@ bool within_budgets(const PlanRequest& r, SessionShape shape, int64_t n_ctx, con
 SessionShape checked_shape(const Architecture& architecture, SessionShape shape) {
   if (shape.n_ctx <= 0) shape.n_ctx = architecture.hparams().n_ctx_train;
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
+  if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;
+  shape.n_sequences = std::clamp<int64_t>(shape.n_sequences, 1, ceil_div(shape.n_ctx, KvConfig{}.block_size));
+  if (shape.n_sequences > 1) shape.n_ubatch = std::max(shape.n_ubatch, shape.n_sequences + 1);
   return shape;
 }
 
-SessionGraphs session_graphs(const Architecture& architecture, const SessionShape& shape) {
+SessionGraphs session_graphs(const Architecture& architecture, const SessionShape& asked) {
+  const SessionShape shape = checked_shape(architecture, asked);
   SessionGraphs graphs;
   KvConfig& kv = graphs.kv;
   kv.k_dtype = shape.k_dtype;
@@ -81,14 +86,15 @@ SessionGraphs session_graphs(const Architecture& architecture, const SessionShap
   for (int i = 0; i < architecture.hparams().n_layer; ++i) kv.layers.push_back(architecture.kv_shape(i));
   check_kv_config(kv);
   ShapeClass capacity;
-  capacity.n_ctx = kv.n_ctx;
-  capacity.max_blocks = ceil_div(kv.n_ctx, kv.block_size);
+  capacity.n_ctx = shape.n_ctx_sequence;
+  capacity.max_blocks = ceil_div(shape.n_ctx_sequence, kv.block_size);
+  capacity.max_tokens = capacity.max_outputs = capacity.max_sequences = shape.n_sequences;
   graphs.decode = architecture.build(capacity);
   capacity.max_tokens = shape.n_ubatch;
   if (shape.all_logits) {
     const size_t row = static_cast<size_t>(architecture.hparams().n_vocab) * sizeof(float);
     capacity.max_outputs =
-        std::clamp<int64_t>(static_cast<int64_t>(kMaxLogitsBytes / row), 1, shape.n_ubatch);
+        std::clamp<int64_t>(static_cast<int64_t>(kMaxLogitsBytes / row), shape.n_sequences, shape.n_ubatch);
   }
   graphs.prefill = architecture.build(capacity);
   return graphs;
@@ -124,9 +130,10 @@ Fit fit_shape(const PlanRequest& r, const SessionShape& shape, const OffloadChoi
 }
 
 MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
-  // Two contexts of whole blocks, with a micro-batch that both hold.
+  // Two contexts of whole blocks, with a micro-batch that both hold, and more than the recent part of caches in two.
   SessionShape shape = checked_shape(r.architecture, r.shape);
-  shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(shape.n_ubatch), 1024), 8192);
+  const int64_t held = shape.n_ubatch + (choice.kv_split > 0 ? choice.kv_split + 1024 : 0);
+  shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(held), 1024), 8192);
   const int64_t first = shape.n_ctx;
   const auto low = static_cast<double>(gpu_bytes(fit_shape(r, shape, choice)));
   shape.n_ctx = 2 * first;

@@ -8,18 +8,22 @@ namespace tandem {
 
 // What decides how much memory a session takes, beside its placement.
 struct SessionShape {
-  int64_t n_ctx = 0;
+  int64_t n_ctx = 0;  // of all sequences together
   int64_t n_ubatch = 512;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   bool all_logits = false;  // logits of every token are kept room for
+  int64_t n_sequences = 1;     // in one step
+  int64_t n_ctx_sequence = 0;  // of one sequence; 0: n_ctx
 };
 
-// n_ctx 0 becomes what the model was trained with; n_ubatch is held to n_ctx.
+// n_ctx 0 becomes what the model was trained with, and the rest is held to it; several sequences have a block of the
+// cache each, and a micro-batch that has room for more than one token of each.
 SessionShape checked_shape(const Architecture& architecture, SessionShape shape);
 
 struct SessionGraphs {
   KvConfig kv;
-  Graph decode, prefill;
+  Graph decode;   // one token of each sequence
+  Graph prefill;  // n_ubatch tokens
 
   std::vector<const Graph*> both() const { return {&decode, &prefill}; }
 };

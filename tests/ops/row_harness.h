@@ -172,6 +172,8 @@ class OpBench {
     if (name == "add") return compile_add(c, node);
     if (name == "scale") return compile_scale(c, node);
     if (name == "softcap") return compile_softcap(c, node);
+    if (name == "merge") return compile_merge(c, node);
+    if (name == "join") return compile_join(c, node);
     TANDEM_CHECK(name == "gather_rows");
     return compile_gather_rows(c, node);
   }

@@ -39,6 +39,9 @@ TEST(OffloadOptions, CacheAndExperts) {
   EXPECT_EQ(parse({"-nkvo"}).flags.kv_on_host, true);
   EXPECT_EQ(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host, false);
   EXPECT_TRUE(parse({"--kv-offload", "prefetch"}).flags.kv_prefetched);
+  EXPECT_FALSE(parse({}).flags.kv_split.has_value());
+  EXPECT_EQ(parse({"--kv-split", "4096"}).flags.kv_split, 4096);
+  EXPECT_THROW(parse({"--kv-split", "0"}), Error);
   EXPECT_TRUE(parse({"--kv-offload=prefetch"}).flags.kv_prefetched);
   EXPECT_FALSE(parse({"--kv-offload"}).flags.kv_prefetched);
   EXPECT_THROW(parse({"--kv-offload=elsewhere"}), Error);

@@ -244,6 +244,45 @@ TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
   EXPECT_EQ(plan_session(r).front().shape.k_dtype, DType::Q8_0);
 }
 
+// A cache that does not fit beside the weights.
+TEST_F(Planner, CachesInTwoPartsAreChosenWhereTheyWin) {
+  gpu(8);
+  const std::vector<SessionPlan> plans = plan_session(request(32768));
+  EXPECT_GT(plans.front().fit.choice.kv_split, 0);
+  const auto quarter = std::find_if(plans.begin(), plans.end(), [](const SessionPlan& p) {
+    return p.fit.choice.kv_split == 32768 / 4 && p.fit.choice.streaming == Streaming::none;
+  });
+  ASSERT_NE(quarter, plans.end());
+  EXPECT_GT(quarter->fit.choice.n_gpu_layers, PhiLike::kLayers);
+  // With the context half full half of it is read on the host, less up to a micro-batch.
+  const double old_s = (16384 - 8192 - 512) * 393216.0 / kHost.read_bytes_per_s;
+  EXPECT_NEAR(1 / quarter->fit.speed.decode_tokens_per_s, old_s, 0.1 * old_s);
+  for (const SessionPlan& p : plans) EXPECT_LE(p.fit.bytes.devices[1].total(), size_t{8} << 30);
+  gpu(24);  // all of it fits
+  for (const SessionPlan& p : plan_session(request(32768))) EXPECT_EQ(p.fit.choice.kv_split, 0);
+  gpu(8);
+  flags_.kv_split = 1000;
+  for (const SessionPlan& p : plan_session(request(32768))) EXPECT_EQ(p.fit.choice.kv_split, 1000);
+}
+
+TEST_F(Planner, CachesInTwoPartsDoNotGrowOnTheGpu) {
+  gpu(24);
+  OffloadChoice choice = everything();
+  for (int64_t n_keep : {1000, 20000}) {
+    choice.kv_split = n_keep;
+    const MemoryLine line = memory_line(request(), choice);
+    EXPECT_LT(line.bytes_per_token, 1);
+    for (int64_t n_ctx : {32768, 131072}) {
+      const Fit fit = fit_shape(request(n_ctx), request(n_ctx).shape, choice);
+      EXPECT_NEAR(static_cast<double>(fit.bytes.devices[1].total()), line.fixed_bytes, 1e-4 * line.fixed_bytes);
+      EXPECT_EQ(fit.bytes.devices[0].kv, static_cast<size_t>(n_ctx) * 393216);
+      EXPECT_EQ(fit.bytes.devices[1].kv, static_cast<size_t>((n_keep + 512 + 30) / 32 + 1) * 32 * 393216);
+    }
+  }
+  const MemoryLine whole = memory_line(request(), everything());
+  EXPECT_NEAR(whole.bytes_per_token, 393216, 1);
+}
+
 TEST_F(Planner, AMicroBatchThatFits) {
   gpu(24);
   flags_.n_gpu_layers = PhiLike::kLayers + 1;
@@ -290,6 +329,11 @@ TEST_F(Planner, ContradictionsNameBothFlags) {
               AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-layers-gpu")));
   EXPECT_THAT(message({.kv_on_host = true, .kv_prefetched = true}),
               AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-offload prefetch")));
+  EXPECT_THAT(message({.kv_on_host = true, .kv_split = 100}), AllOf(HasSubstr("--kv-split"), HasSubstr("-nkvo")));
+  EXPECT_THAT(message({.kv_prefetched = true, .kv_split = 100}),
+              AllOf(HasSubstr("--kv-split"), HasSubstr("--kv-offload prefetch")));
+  EXPECT_THAT(message({.kv_split = 100, .n_kv_layers_gpu = 3}),
+              AllOf(HasSubstr("--kv-split"), HasSubstr("--kv-layers-gpu")));
   OffloadFlags budgets;
   budgets.budgets.max_vram = 1;
   budgets.budgets.vram_utilization = 0.5;

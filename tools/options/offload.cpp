@@ -40,6 +40,11 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
         if (!f.kv_prefetched) f.kv_on_host = false;
       })
       ->group(kGroup);
+  choice(app, "--kv-split", "N",
+         "keep the cache of the newest N tokens on the GPU and that of older ones in host memory; each side attends "
+         "over its part at the same time",
+         "", [&f](const std::string& value) { f.kv_split = parse_integer("--kv-split", value, 1); })
+      ->group(kGroup);
   choice(app, "--kv-layers-gpu", "N", "of the layers on GPUs, only the last N keep their cache there", "",
          [&f](const std::string& value) { f.n_kv_layers_gpu = parse_integer("--kv-layers-gpu", value, 0); })
       ->group(kGroup);

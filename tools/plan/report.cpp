@@ -50,9 +50,16 @@ std::string layers_text(const PlanReport& r, const OffloadChoice& c) {
   return format("%lld/%lld", static_cast<long long>(c.n_gpu_layers), static_cast<long long>(r.n_layer + 1));
 }
 
+// Where the cache is: "GPU 4096" when it is the newest 4096 tokens' and the rest is on the CPU.
+std::string cache_text(bool gpu, const OffloadChoice& c) {
+  if (!gpu || c.kv_on_host) return "CPU";
+  if (c.kv_prefetched) return "CPU>";
+  return c.kv_split == 0 ? "GPU" : format("GPU %lld", static_cast<long long>(c.kv_split));
+}
+
 std::string plans_text(const PlanReport& r) {
   std::string text =
-      format("\n%-3s %-9s %-12s %-6s %-6s %-9s %6s %12s %12s %12s %12s\n", "", "ngl", "CPU experts", "KV",
+      format("\n%-3s %-9s %-12s %-10s %-6s %-9s %6s %12s %12s %12s %12s\n", "", "ngl", "CPU experts", "KV",
              "cache", "streaming", "ubatch", "VRAM", "RAM", "prefill t/s", "decode t/s");
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
@@ -60,11 +67,9 @@ std::string plans_text(const PlanReport& r) {
     const bool gpu = r.tiers.size() > 1;
     size_t vram = 0;
     for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
-    text += format("%-3zu %-9s %-12lld %-6s %-6s %-9s %6lld %12s %12s %12.1f %12.1f\n", i + 1,
+    text += format("%-3zu %-9s %-12lld %-10s %-6s %-9s %6lld %12s %12s %12.1f %12.1f\n", i + 1,
                    gpu ? layers_text(r, c).c_str() : "-", static_cast<long long>(c.n_cpu_moe),
-                   !gpu || c.kv_on_host ? "CPU"
-                   : c.kv_prefetched    ? "CPU>"
-                                        : "GPU",
+                   cache_text(gpu, c).c_str(),
                    std::string(dtype_name(p.shape.k_dtype)).c_str(),
                    std::string(streaming_name(c.streaming)).c_str(), static_cast<long long>(p.shape.n_ubatch),
                    size_text(vram).c_str(), size_text(r.plan_bytes[i][0]).c_str(),
@@ -163,6 +168,7 @@ std::string plan_json(const PlanReport& r) {
                              {"n_cpu_moe", p.fit.choice.n_cpu_moe},
                              {"kv_on_host", p.fit.choice.kv_on_host},
                              {"kv_prefetched", p.fit.choice.kv_prefetched},
+                             {"kv_split", p.fit.choice.kv_split},
                              {"streaming", streaming_name(p.fit.choice.streaming)},
                              {"n_ubatch", p.shape.n_ubatch},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},

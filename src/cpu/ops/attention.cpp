@@ -2,7 +2,8 @@
 //
 // An item is a tile of query rows (tokens x query heads) of one key-value head over a range of cached
 // positions; the kernel gives its unnormalized sums. Where a tile's positions were cut into chunks, a second
-// phase merges the chunks in order. Cost: 2 * (hd_k + hd_v) operations for a query row and position; the
+// phase merges the chunks in order. Over the recent part of a cache, positions count from where it begins.
+// Cost: 2 * (hd_k + hd_v) operations for a query row and position; the
 // cache is read once a tile.
 #include <cmath>
 #include <limits>
@@ -59,9 +60,13 @@ class AttentionStep final : public Step {
         sequences_(context.address<const int32_t>(node.inputs[2])),
         block_table_(context.address<const int32_t>(node.inputs[3])),
         sinks_(context, node.inputs[4]),
+        recent_from_(context.address<const int32_t>(node.inputs[5])),
+        n_sequences_(context.tensor(node.inputs[3]).n_rows),
         y_(context.address<float>(node.output)) {
     TANDEM_CHECK(kv_.n_head_kv == op_.n_head_kv && kv_.head_dim_k == op_.head_dim_k &&
                  kv_.head_dim_v == op_.head_dim_v && kv_.block_size > 0);
+    TANDEM_CHECK((op_.part == KvPart::whole) == (node.inputs[5] == kNoTensor));
+    n_cols_ = op_.n_head * (op_.head_dim_v + (op_.part == KvPart::whole ? 0 : 1));
     max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
     n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);
     Carver shared(nullptr), local(nullptr);
@@ -79,7 +84,8 @@ class AttentionStep final : public Step {
     const Local local(*this, carver);
     std::byte* scratch = context.scratch + carver.used();
     const size_t n = static_cast<size_t>(context.shape.n_tokens);
-    const AttentionInputs in{{positions_, n}, {sequences_, n}, n_slots_, kv_.block_size, op_.window};
+    const AttentionInputs in{{positions_, n}, {sequences_, n}, n_slots_,     kv_.block_size,
+                             op_.window,      op_.part,        recent_from()};
     const AttentionWork work = divide_attention(in, parts_, local.order, local.tiles);
 
     worker.for_each(work.n_items, [&](int64_t item) {
@@ -138,23 +144,30 @@ class AttentionStep final : public Step {
     return call;
   }
 
+  std::span<const int32_t> recent_from() const {
+    return {recent_from_, op_.part == KvPart::whole ? 0 : static_cast<size_t>(n_sequences_)};
+  }
+
   // One item: into the shared partial sums where there are any, straight to y otherwise.
   void attend(const AttentionWork& work, const AttentionTile& tile, int64_t slot, int64_t chunk,
               const Local& local, const Partials* partials, std::byte* scratch) const {
     AttentionCall call = call_of_head(slot / parts_.parts);
     const int32_t* tokens = work.order.data() + tile.first;
     const int64_t head0 = first_head(slot), n_heads = head_count(slot);
+    // The position of the first row of the block table.
+    const int32_t origin = op_.part == KvPart::recent ? recent_from_[sequences_[tokens[0]]] : 0;
     for (int64_t t = 0; t < tile.n_tokens; ++t) {
       for (int64_t h = 0; h < n_heads; ++h) {
         local.q[call.n_queries] = q_ + (tokens[t] * op_.n_head + head0 + h) * op_.head_dim_k;
-        local.positions[call.n_queries++] = positions_[tokens[t]];
+        local.positions[call.n_queries++] = positions_[tokens[t]] - origin;
       }
     }
     call.q = local.q;
     call.positions = local.positions;
     call.block_table = block_table_ + sequences_[tokens[0]] * max_blocks_;
-    call.kv_begin = tile.kv_begin + chunk * tile.chunk;
-    call.kv_end = tile.n_chunks == 1 ? tile.kv_end : std::min(tile.kv_end, call.kv_begin + tile.chunk);
+    const int64_t begin = tile.kv_begin + chunk * tile.chunk;
+    call.kv_begin = begin - origin;
+    call.kv_end = (tile.n_chunks == 1 ? tile.kv_end : std::min(tile.kv_end, begin + tile.chunk)) - origin;
     const Partials& to = partials ? *partials : local.partials;
     const int64_t row0 = partials ? partial_row(tile, slot, chunk) : 0;
     call.acc = to.acc + row0 * op_.head_dim_v;
@@ -183,11 +196,13 @@ class AttentionStep final : public Step {
   }
 
   // y of a token and head from n partial results, rows row, row + stride, ...:
-  //   m = greatest max, y = sum of e^(max - m) * acc / (sum of e^(max - m) * sum + e^(sink - m)).
+  //   m = greatest max, y = sum of e^(max - m) * acc / (sum of e^(max - m) * sum + e^(sink - m)),
+  // and of a part m + ln of the divisor behind all heads.
   void finish(int32_t token, int64_t head, const Partials& partials, int64_t row, int64_t stride,
               int64_t n) const {
     const int64_t n_cols = op_.head_dim_v;
-    float* y = y_ + (token * op_.n_head + head) * n_cols;
+    float* row_of_y = y_ + token * n_cols_;
+    float* y = row_of_y + head * n_cols;
     const bool has_sink = sinks_.data() != nullptr;
     float m = has_sink ? sinks_.data()[head] : -std::numeric_limits<float>::infinity();
     for (int64_t c = 0; c < n; ++c) m = std::max(m, partials.max[row + c * stride]);
@@ -195,6 +210,7 @@ class AttentionStep final : public Step {
     const auto weight = [&](int64_t c) { return std::exp(partials.max[row + c * stride] - m); };
     float total = has_sink ? std::exp(sinks_.data()[head] - m) : 0.0f;
     for (int64_t c = 0; c < n; ++c) total += weight(c) * partials.sum[row + c * stride];
+    if (op_.part != KvPart::whole) row_of_y[op_.n_head * n_cols + head] = m + std::log(total);
     const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
     scale_row_(partials.acc + row * n_cols, weight(0) * inverse, y, n_cols);
     for (int64_t c = 1; c < n; ++c) {
@@ -217,7 +233,9 @@ class AttentionStep final : public Step {
   const int32_t* sequences_;    // [n_tokens]
   const int32_t* block_table_;  // [n_sequences, max_blocks]
   VectorWeight sinks_;          // [n_head]
-  float* y_;                    // [n_tokens, n_head * head_dim_v]
+  const int32_t* recent_from_;  // [n_sequences], of a part
+  int64_t n_sequences_, n_cols_ = 0;
+  float* y_;  // [n_tokens, n_head * head_dim_v], of a part n_head more
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// merge: the attention over a whole cache from those over its two parts. Reads 2 n rows of H * (hd + 1) floats.
+// merge: the attention over a whole cache from those over its two parts. Reads 2 n rows of H * (hd + 1)
+// floats.
 #include <algorithm>
 #include <cmath>
 
@@ -37,8 +38,9 @@ class MergeStep final : public Step {
   };
   // e^a and e^b over their sum; 0 for both where neither part has anything.
   static Weights weights(float a, float b) {
+    const auto nothing = [](float x) { return std::isinf(x) && x < 0; };
+    if (nothing(a) && nothing(b)) return {0.0f, 0.0f};
     const float most = std::max(a, b);
-    if (std::isinf(most) && most < 0) return {0.0f, 0.0f};
     const float left = std::exp(a - most), right = std::exp(b - most);
     return {left / (left + right), right / (left + right)};
   }

@@ -1,0 +1,312 @@
+#include "engine/runtime.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/checked.h"
+#include "base/log.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kSmallestUbatch = 32;  // that the out-of-memory ladder goes to
+
+// No NaN and no +infinity. (-infinity is how some models rule out a token.)
+bool all_usable(std::span<const float> row) {
+  bool usable = true;
+  for (float x : row) usable &= x < INFINITY;
+  return usable;
+}
+
+}  // namespace
+
+Runtime::Runtime(const Model& model, std::vector<Device*> devices, const RuntimeOptions& options,
+                 const Explain& before_allocation)
+    : model_(model), devices_(std::move(devices)), options_(options) {
+  if (options_.n_ctx <= 0) options_.n_ctx = model.hparams().n_ctx_train;
+  options_.n_batch = std::clamp<int64_t>(options_.n_batch, 1, options_.n_ctx);
+  options_.n_ubatch = std::clamp<int64_t>(options_.n_ubatch, 1, options_.n_batch);
+  const SessionShape checked = checked_shape(model.architecture(), shape());
+  options_.n_ubatch = checked.n_ubatch;
+  options_.n_sequences = checked.n_sequences;
+  options_.n_ctx_sequence = checked.n_ctx_sequence;
+  place(before_allocation);
+  build_down_the_ladder();
+}
+
+// Everything that takes memory, for the placement and micro-batch as they are. What the cache holds stays.
+void Runtime::build() {
+  prefill_.reset();
+  decode_.reset();
+  executor_.reset();
+  SessionGraphs graphs = session_graphs(model_.architecture(), shape());
+  const ShapeClass capacity = graphs.prefill.shape;
+  fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
+  build_cache(graphs.kv);
+  executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers());
+  decode_ = executor_->compile(std::move(graphs.decode));
+  prefill_ = executor_->compile(std::move(graphs.prefill));
+
+  max_outputs_ = capacity.max_outputs;
+  for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_, &recent_slots_}) {
+    input->resize(static_cast<size_t>(capacity.max_tokens));
+  }
+  outputs_.resize(static_cast<size_t>(capacity.max_outputs));
+  block_table_.assign(static_cast<size_t>(capacity.max_sequences * capacity.max_blocks), 0);
+}
+
+// The cache where the placement says; what one holds that was elsewhere moves.
+void Runtime::build_cache(const KvConfig& kv) {
+  const bool splits = fit_.placement.splits_caches();
+  std::vector<int> device_of_layer;
+  RecentPools recent{{}, fit_.placement.n_recent_blocks};
+  for (const LayerPlacement& layer : fit_.placement.layers) {
+    device_of_layer.push_back(layer.kv);
+    recent.device_of_layer.push_back(layer.kv_recent);
+  }
+  if (cache_) {
+    if (recent_ && !splits) {
+      recent_->move_out();
+      recent_.reset();
+      cache_->drop_recent();
+    }
+    return cache_->relocate(device_of_layer);
+  }
+  TANDEM_CHECK(!splits || n_sequences() == 1);
+  cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(recent));
+  if (splits) recent_ = std::make_unique<RecentPart>(*cache_, fit_.placement.kv_split);
+}
+
+void Runtime::build_down_the_ladder() {
+  for (;;) {
+    try {
+      return build();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(e.what())) throw;
+    }
+  }
+}
+
+// One rung down; false at the end, with everything on the host and small.
+bool Runtime::step_down(const std::string& reason) {
+  std::vector<LayerPlacement>& layers = fit_.placement.layers;
+  const auto say = [&](const std::string& what) { log_warning("%s; %s", reason.c_str(), what.c_str()); };
+  const int64_t smallest = std::max(kSmallestUbatch, options_.n_sequences + 1);
+  if (options_.n_ubatch > smallest) {
+    const int64_t n = std::max(options_.n_ubatch / 2, smallest);
+    say(format("the micro-batch goes from %lld tokens to %lld", static_cast<long long>(options_.n_ubatch),
+               static_cast<long long>(n)));
+    options_.n_ubatch = n;
+    return true;
+  }
+  const auto on_gpu = [](const LayerPlacement& l) {
+    return l.weights != 0 || l.experts != 0 || l.streamed_prefill != 0 || l.streamed_decode != 0;
+  };
+  const auto uses_gpu_cache = [](const LayerPlacement& l) {
+    return l.kv != 0 || l.kv_prefetched != 0 || l.kv_recent != 0;
+  };
+  if (std::any_of(layers.begin(), layers.end(), uses_gpu_cache)) {
+    say("the KV cache goes to host memory");
+    for (LayerPlacement& l : layers) l.kv = l.kv_prefetched = l.kv_recent = 0;
+    return true;
+  }
+  const auto n_gpu = std::count_if(layers.begin(), layers.end(), on_gpu);
+  if (n_gpu == 0 && fit_.placement.output == 0 && fit_.placement.overrides.empty()) return false;
+  if (n_gpu == 0) {
+    say("the rest goes to the host too");
+    fit_.placement.output = 0;
+    fit_.placement.overrides.clear();
+    return true;
+  }
+  auto n = (n_gpu + 3) / 4;
+  say(format("%lld of %lld layers go to the host", static_cast<long long>(n), static_cast<long long>(n_gpu)));
+  for (LayerPlacement& l : layers) {
+    if (on_gpu(l) && n-- > 0) l = LayerPlacement{};
+  }
+  return true;
+}
+
+// After a step that found no memory: everything is built again, smaller. False when that was not the matter,
+// or there is nothing left to be made smaller.
+bool Runtime::recover(const Error& error) {
+  if (error.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(error.what()))
+    return false;
+  build_down_the_ladder();
+  return true;
+}
+
+// Chooses what is open and says what was chosen.
+void Runtime::place(const Explain& before_allocation) {
+  PlanRequest plan{model_.architecture(), model_.weights(), devices_, options_.offload, shape()};
+  plan.ubatch_is_free = options_.ubatch_is_free;
+  plan.kv_dtype_is_free = options_.kv_dtype_is_free;
+  plan.rates = options_.rates;
+  if (options_.placement.layers.empty()) {
+    SessionPlan best = std::move(plan_session(plan).front());
+    plan.shape = best.shape;
+    fit_ = std::move(best.fit);
+    options_.n_ubatch = plan.shape.n_ubatch;
+    options_.k_dtype = plan.shape.k_dtype;
+    options_.v_dtype = plan.shape.v_dtype;
+  }
+  if (!options_.placement.layers.empty()) {
+    fit_.placement = options_.placement;
+    size_recent_part(fit_.placement, session_graphs(model_.architecture(), plan.shape).kv,
+                     plan.shape.n_ubatch);
+  }
+  for (const std::string& fallback : fit_.fallbacks)
+    log_warning("runs on the CPU instead: %s", fallback.c_str());
+  if (!before_allocation) return;
+  const SessionGraphs graphs = session_graphs(model_.architecture(), plan.shape);
+  const std::vector<const Graph*> both = graphs.both();
+  fit_.bytes = footprint(both, devices_, fit_.placement, graphs.kv);
+  before_allocation(explain(
+      {plan.architecture, plan.weights, plan.devices, plan.flags, graphs.kv, both, plan.rates}, fit_));
+}
+
+SessionShape Runtime::shape() const {
+  return {options_.n_ctx,      options_.n_ubatch,    options_.k_dtype,       options_.v_dtype,
+          options_.all_logits, options_.n_sequences, options_.n_ctx_sequence};
+}
+
+// Programs before the executor that made them.
+Runtime::~Runtime() {
+  prefill_.reset();
+  decode_.reset();
+  executor_.reset();
+}
+
+size_t Runtime::arena_bytes() const {
+  size_t sum = 0;
+  for (size_t d = 0; d < devices_.size(); ++d) sum += executor_->arena_bytes(static_cast<int>(d));
+  return sum;
+}
+
+void Runtime::check_vocabulary(std::span<const int32_t> tokens) const {
+  const int64_t n_vocab = model_.hparams().n_vocab;
+  for (int32_t id : tokens) {
+    if (id >= 0 && id < n_vocab) continue;
+    throw_error(ErrorCode::usage, "token id %d is not in the vocabulary of %lld", id,
+                static_cast<long long>(n_vocab));
+  }
+}
+
+void Runtime::check_finite(std::span<const float> logits, int64_t position) const {
+  if (all_usable(logits)) return;
+  throw_error(ErrorCode::numeric, "%s: the logits at position %lld are not finite (NaN or infinity)",
+              model_.path().c_str(), static_cast<long long>(position));
+}
+
+std::optional<std::span<const float>> Runtime::step(std::span<const StepPart> parts) {
+  if (!prefill_) build_down_the_ladder();  // an earlier call found no memory
+  TANDEM_CHECK(!parts.empty() && static_cast<int64_t>(parts.size()) <= n_sequences());
+  size_t n_appended = 0;
+  const auto take_back = [&] {
+    while (n_appended > 0) {
+      const StepPart& part = parts[--n_appended];
+      part.sequence->truncate(part.sequence->length() - static_cast<int64_t>(part.tokens.size()));
+    }
+  };
+  try {
+    int32_t* slots = slots_.data();
+    for (const StepPart& part : parts) {
+      const auto n = static_cast<int64_t>(part.tokens.size());
+      TANDEM_CHECK(n > 0 && slots - slots_.data() + n <= n_ubatch());
+      TANDEM_CHECK(part.sequence->length() + n <= n_ctx_sequence());
+      part.sequence->append(n, slots);
+      ++n_appended;
+      slots += n;
+    }
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  try {
+    return run(parts);
+  } catch (const Error& e) {
+    take_back();
+    if (!recover(e)) throw;
+    return std::nullopt;
+  } catch (...) {
+    take_back();
+    throw;
+  }
+}
+
+// The parts, whose tokens have their slots, one after the other; a row of the block table for each.
+StepShape Runtime::fill_inputs(std::span<const StepPart> parts) {
+  const size_t max_blocks = block_table_.size() / static_cast<size_t>(n_sequences());
+  StepShape shape;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const StepPart& part = parts[i];
+    const auto n = static_cast<int64_t>(part.tokens.size());
+    const std::span<const int32_t> blocks = part.sequence->blocks();
+    TANDEM_CHECK(part.n_outputs <= n && shape.n_outputs + part.n_outputs <= max_outputs_);
+    std::copy(part.tokens.begin(), part.tokens.end(), ids_.begin() + shape.n_tokens);
+    std::iota(positions_.begin() + shape.n_tokens, positions_.begin() + shape.n_tokens + n,
+              static_cast<int32_t>(part.sequence->length() - n));
+    std::fill_n(sequences_.begin() + shape.n_tokens, n, static_cast<int32_t>(i));
+    const auto row = block_table_.begin() + static_cast<int64_t>(i * max_blocks);
+    std::fill(std::copy(blocks.begin(), blocks.end(), row), row + static_cast<int64_t>(max_blocks), 0);
+    shape.n_tokens += n;
+    std::iota(outputs_.begin() + shape.n_outputs, outputs_.begin() + shape.n_outputs + part.n_outputs,
+              static_cast<int32_t>(shape.n_tokens - part.n_outputs));
+    shape.n_outputs += part.n_outputs;
+  }
+  if (shape.n_outputs == 0) {  // no graph runs without
+    outputs_[0] = static_cast<int32_t>(shape.n_tokens - 1);
+    shape.n_outputs = 1;
+  }
+  return shape;
+}
+
+std::span<const float> Runtime::run(std::span<const StepPart> parts) {
+  StepInputs inputs;
+  inputs.shape = fill_inputs(parts);
+  const auto n_tokens = static_cast<size_t>(inputs.shape.n_tokens);
+  const auto set = [&](Input which, std::span<const int32_t> data) {
+    inputs.data[static_cast<size_t>(which)] = data;
+  };
+  set(Input::ids, std::span(ids_).first(n_tokens));
+  set(Input::positions, std::span(positions_).first(n_tokens));
+  set(Input::sequences, std::span(sequences_).first(n_tokens));
+  set(Input::slots, std::span(slots_).first(n_tokens));
+  set(Input::outputs, std::span(outputs_).first(static_cast<size_t>(inputs.shape.n_outputs)));
+  const size_t max_blocks = block_table_.size() / static_cast<size_t>(n_sequences());
+  set(Input::block_table,
+      std::span(block_table_)
+          .first((parts.size() - 1) * max_blocks + parts.back().sequence->blocks().size()));
+  int32_t recent_from = 0;
+  if (recent_) {
+    recent_->append(*parts.front().sequence, inputs.shape.n_tokens, recent_slots_.data());
+    recent_from = recent_->from();
+    set(Input::recent_slots, std::span(recent_slots_).first(n_tokens));
+    set(Input::recent_blocks, recent_->blocks());
+    set(Input::recent_from, std::span(&recent_from, 1));
+  }
+  const ShapeClass& small = decode_->graph().shape;
+  const bool decodes =
+      inputs.shape.n_tokens <= small.max_tokens && inputs.shape.n_outputs <= small.max_outputs;
+  return executor_->run(decodes ? *decode_ : *prefill_, inputs);
+}
+
+Device& Runtime::kv_device(size_t layer) const {
+  return *devices_[static_cast<size_t>(fit_.placement.layers[layer].kv)];
+}
+
+const KvLayer& Runtime::kv_layer(size_t layer) const {
+  return cache_->layers()[static_cast<size_t>(fit_.placement.layers[layer].kv)][layer];
+}
+
+void Runtime::read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
+  if (recent_) return recent_->read_rows(sequence, layer, half, rows);
+  read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
+}
+
+void Runtime::write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows) {
+  if (recent_) recent_->forget();
+  write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
+}
+
+}  // namespace tandem

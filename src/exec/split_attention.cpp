@@ -1,0 +1,124 @@
+#include "exec/split_attention.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+class Splitter {
+ public:
+  Splitter(Graph graph, const Placement& placement, CacheReach reach)
+      : graph_(std::move(graph)), placement_(placement), reach_(reach) {}
+
+  Graph run() {
+    graph_.shape.max_recent_blocks = placement_.n_recent_blocks;
+    std::vector<Node> built = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (Node& node : built) {
+      if (is_split(node) && std::holds_alternative<KvWriteOp>(node.op)) {
+        node.inputs[2] = input(Input::recent_slots, "recent_slots", 1, graph_.shape.max_tokens);
+      }
+      if (is_split(node) && std::holds_alternative<AttentionOp>(node.op)) {
+        split(std::move(node));
+      } else {
+        graph_.nodes.push_back(std::move(node));
+      }
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  bool is_split(const Node& node) const {
+    if (node.layer < 0 || static_cast<size_t>(node.layer) >= placement_.layers.size()) return false;
+    const LayerPlacement& layer = placement_.layers[static_cast<size_t>(node.layer)];
+    return layer.kv == 0 && layer.kv_recent != 0;
+  }
+
+  // Inputs of the node: q, positions, sequences, block table, sinks, recent_from.
+  void split(Node whole) {
+    const ShapeClass& shape = graph_.shape;
+    const TensorId blocks =
+        input(Input::recent_blocks, "recent_blocks", shape.max_sequences, shape.max_recent_blocks);
+    if (reach_ == CacheReach::recent_part) {  // which is the whole cache
+      whole.inputs[3] = blocks;
+      graph_.nodes.push_back(std::move(whole));
+      return;
+    }
+    const TensorId from = input(Input::recent_from, "recent_from", 1, shape.max_sequences);
+    const AttentionOp op = std::get<AttentionOp>(whole.op);
+    const int device = placement_.layers[static_cast<size_t>(whole.layer)].kv_recent;
+
+    Node recent = part(whole, KvPart::recent, from, device);
+    recent.inputs[3] = blocks;
+    Node merge{MergeOp{op.n_head, op.head_dim_v},
+               {recent.output, recent.output},  // with itself: what it was
+               whole.output,
+               whole.layer,
+               device};
+    graph_.nodes.push_back(std::move(recent));
+    if (!is_recent(op)) {
+      Node old = part(whole, KvPart::old, from, 0);
+      old.inputs[4] = kNoTensor;  // the sinks count once
+      merge.inputs[1] = old.output;
+      graph_.nodes.push_back(std::move(old));
+    }
+    graph_.nodes.push_back(std::move(merge));
+  }
+
+  // Whether the window never reaches past the recent part, which holds kv_split positions before those of a
+  // step.
+  bool is_recent(const AttentionOp& op) const {
+    return op.window > 0 && op.window <= placement_.kv_split + 1;
+  }
+
+  Node part(const Node& whole, KvPart which, TensorId from, int device) {
+    Node node = whole;
+    AttentionOp& op = std::get<AttentionOp>(node.op);
+    op.part = which;
+    node.inputs[5] = from;
+    node.device = device;
+    Tensor result = graph_.tensor(whole.output);
+    TANDEM_CHECK(result.storage == whole.output);
+    result.name += which == KvPart::old ? ".old" : ".recent";
+    result.n_cols = op.n_head * (op.head_dim_v + 1);
+    node.output = add(std::move(result));
+    return node;
+  }
+
+  TensorId input(Input which, const char* name, int64_t n_rows, int64_t n_cols) {
+    TensorId& id = graph_.inputs[static_cast<size_t>(which)];
+    if (id != kNoTensor) return id;
+    Tensor t;
+    t.name = name;
+    t.role = Role::input;
+    t.dtype = DType::I32;
+    t.input = which;
+    t.n_rows = n_rows;
+    t.n_cols = n_cols;
+    return id = add(std::move(t));
+  }
+
+  TensorId add(Tensor tensor) {
+    const auto id = static_cast<TensorId>(graph_.tensors.size());
+    tensor.storage = id;
+    graph_.tensors.push_back(std::move(tensor));
+    return id;
+  }
+
+  Graph graph_;
+  const Placement& placement_;
+  CacheReach reach_;
+};
+
+}  // namespace
+
+Graph split_attention(Graph graph, const Placement& placement, CacheReach reach) {
+  TANDEM_CHECK(placement.n_recent_blocks > 0);
+  return Splitter(std::move(graph), placement, reach).run();
+}
+
+}  // namespace tandem

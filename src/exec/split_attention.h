@@ -1,0 +1,14 @@
+// Attention over caches in two parts: that of a layer becomes attention over the recent part on the device
+// where it lies, attention over the old part on the host, and their merge on the device. The device is asked
+// first, so that both compute at the same time. A window that the recent part always holds is attended to
+// there alone.
+#pragma once
+
+#include "exec/placed_graph.h"
+
+namespace tandem {
+
+// For a placement that splits caches.
+Graph split_attention(Graph graph, const Placement& placement, CacheReach reach);
+
+}  // namespace tandem

@@ -1,0 +1,153 @@
+#include "kv/recent_part.h"
+
+#include <algorithm>
+#include <exception>
+#include <set>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+size_t block_bytes(const KvLayer& layer, KvHalf half) {
+  return kv_token_bytes(layer, half) * static_cast<size_t>(layer.block_size);
+}
+
+DevicePtr block_address(const KvLayer& layer, KvHalf half, int32_t block) {
+  return (half == KvHalf::keys ? layer.k : layer.v) + static_cast<size_t>(block) * block_bytes(layer, half);
+}
+
+}  // namespace
+
+int64_t recent_block_count(const KvConfig& config, int64_t n_keep, int64_t n_ubatch) {
+  const int64_t whole = ceil_div(config.n_ctx, config.block_size);
+  if (n_keep >= config.n_ctx) return whole;
+  return std::min(whole, ceil_div(n_keep + n_ubatch - 1, config.block_size) + 1);
+}
+
+int64_t recent_from_of(const KvConfig& config, int64_t n_recent_blocks, int64_t n_tokens) {
+  return std::max<int64_t>(0, ceil_div(n_tokens, config.block_size) - n_recent_blocks) * config.block_size;
+}
+
+RecentPart::RecentPart(KvCache& cache, int64_t n_keep)
+    : cache_(cache),
+      pool_(cache.recent().n_blocks),
+      n_keep_(n_keep),
+      block_size_(cache.config().block_size) {}
+
+// Forgets what lies past a length that the sequence was truncated to.
+void RecentPart::settle(int64_t length) {
+  const int64_t n_blocks = ceil_div(length, block_size_);
+  while (!blocks_.empty() && first_block() + static_cast<int64_t>(blocks_.size()) > n_blocks) {
+    pool_.release(blocks_.back());
+    blocks_.pop_back();
+    host_.pop_back();
+  }
+  if (blocks_.empty()) from_ = std::min(from_, n_blocks * block_size_);
+}
+
+void RecentPart::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
+  const int64_t length = sequence.length() - n;  // before
+  settle(length);
+  const auto n_blocks = static_cast<int64_t>(sequence.blocks().size());
+  const int64_t first = std::max<int64_t>(0, n_blocks - pool_.n_blocks());
+  TANDEM_CHECK(first * block_size_ <= length);
+  if (first_block() < first) move_out_first(static_cast<size_t>(first - first_block()));
+  const int64_t wanted = std::max(first, std::max<int64_t>(0, length - n_keep_) / block_size_);
+  if (first_block() > wanted) bring_back_from(sequence, wanted);
+  while (first_block() + static_cast<int64_t>(blocks_.size()) < n_blocks) {
+    host_.push_back(sequence.blocks()[static_cast<size_t>(first_block()) + blocks_.size()]);
+    blocks_.push_back(pool_.take());
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t p = length + i - from_;
+    slots[i] =
+        static_cast<int32_t>(blocks_[static_cast<size_t>(p / block_size_)] * block_size_ + p % block_size_);
+  }
+}
+
+void RecentPart::move_out_first(size_t n) {
+  copy(std::span(host_).first(n), std::span(blocks_).first(n), Way::out);
+  for (size_t i = 0; i < n; ++i) pool_.release(blocks_[i]);
+  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(n));
+  host_.erase(host_.begin(), host_.begin() + static_cast<std::ptrdiff_t>(n));
+  from_ += static_cast<int64_t>(n) * block_size_;
+}
+
+void RecentPart::bring_back_from(const KvSequence& sequence, int64_t block) {
+  const auto n = static_cast<size_t>(first_block() - block);
+  const std::span<const int32_t> host = sequence.blocks().subspan(static_cast<size_t>(block), n);
+  std::vector<int32_t> taken;
+  try {
+    while (taken.size() < n) taken.push_back(pool_.take());
+    copy(host, taken, Way::back);
+  } catch (...) {
+    for (int32_t b : taken) pool_.release(b);
+    throw;
+  }
+  blocks_.insert(blocks_.begin(), taken.begin(), taken.end());
+  host_.insert(host_.begin(), host.begin(), host.end());
+  from_ = block * block_size_;
+}
+
+// Blocks of all layers, each to or from its fellow. They are issued together and have arrived on return.
+void RecentPart::copy(std::span<const int32_t> host, std::span<const int32_t> recent, Way way) {
+  for (size_t layer = 0; layer < cache_.config().layers.size(); ++layer) {
+    const int d = cache_.recent().device(layer);
+    if (d == 0) continue;
+    const KvLayer& there = cache_.layers()[static_cast<size_t>(d)][layer];
+    const KvLayer& here = cache_.layers()[0][layer];
+    for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
+      for (size_t i = 0; i < host.size(); ++i) {
+        const DevicePtr near = block_address(here, half, host[i]),
+                        far = block_address(there, half, recent[i]);
+        if (way == Way::out) {
+          cache_.device(d).copy_out(near, far, block_bytes(here, half));
+        } else {
+          cache_.device(d).copy_in(far, near, block_bytes(here, half));
+        }
+      }
+    }
+  }
+  finish_copies();
+}
+
+// Also when one device fails the others are waited for, so that nobody writes to host memory any more.
+void RecentPart::finish_copies() {
+  const std::vector<int>& devices = cache_.recent().device_of_layer;
+  std::exception_ptr failure;
+  for (int d : std::set<int>(devices.begin(), devices.end())) {
+    if (d == 0) continue;
+    try {
+      cache_.device(d).wait(cache_.device(d).record());
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+void RecentPart::read_rows(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
+  const int d = cache_.recent().device(layer);
+  const int64_t n_old = d == 0 ? sequence.length() : std::min(from_, sequence.length());
+  const int64_t n_recent = sequence.length() - n_old;
+  const KvLayer& host = cache_.layers()[0][layer];
+  read_kv_rows(cache_.device(0), host, half, sequence.blocks(), n_old, rows);
+  if (n_recent == 0) return;
+  read_kv_rows(cache_.device(d), cache_.layers()[static_cast<size_t>(d)][layer], half, blocks_, n_recent,
+               rows + static_cast<size_t>(n_old) * kv_token_bytes(host, half));
+}
+
+void RecentPart::forget() {
+  for (int32_t block : blocks_) pool_.release(block);
+  blocks_.clear();
+  host_.clear();
+  from_ = ceil_div(cache_.config().n_ctx, block_size_) * block_size_;
+}
+
+void RecentPart::move_out() {
+  move_out_first(blocks_.size());
+}
+
+}  // namespace tandem

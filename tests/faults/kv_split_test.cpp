@@ -1,0 +1,418 @@
+// Caches whose newest tokens are on a simulated device and whose older ones are on the host, each attended to
+// where they are: logits and texts are the CPU's with every cache type, wherever the cache is cut and however
+// it is truncated; the bytes are those planned; failures are clean.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/session_file.h"
+#include "support/shared_data.h"
+#include "support/split_rig.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kLayers = 5, kContext = 320, kBlock = 32;
+
+class KvSplit : public test::SplitRig {
+ protected:
+  void SetUp() override {
+    test::TinyShape shape;
+    shape.n_layer = kLayers;
+    shape.n_head = 2;  // heads of 32: whole blocks of the quantized cache types
+    model_ = load("tiny.gguf", shape);
+  }
+
+  static SessionOptions options(const OffloadFlags& flags, DType cache = DType::F16) {
+    SessionOptions o;
+    o.n_ctx = kContext;
+    o.n_ubatch = 16;
+    o.k_dtype = o.v_dtype = cache;
+    o.offload = flags;
+    o.oom_ladder = false;
+    return o;
+  }
+
+  static OffloadFlags split(int64_t n_gpu_layers, int64_t n_keep, StreamMode stream = StreamMode::off) {
+    OffloadFlags flags;
+    flags.n_gpu_layers = n_gpu_layers;
+    flags.kv_split = n_keep;
+    flags.stream = stream;
+    return flags;
+  }
+
+  // After a prompt, some decoded tokens, and more prompts over part of what was there.
+  static std::vector<float> logits(Session& session) {
+    std::vector<float> all;
+    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    const std::vector<int32_t> ids = prompt(171);
+    add(session.append(ids));
+    for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
+    for (int64_t n : {150, 77, 20}) {
+      session.truncate(n);
+      add(session.append(std::span(ids).first(21)));
+    }
+    return all;
+  }
+
+  std::vector<float> cpu_logits(DType cache = DType::F16) {
+    Session session(*model_, {host_.get()}, options({}, cache));
+    return logits(session);
+  }
+
+  // The greatest difference as a part of the greatest logit. Merging rounds otherwise than summing in one go.
+  static double difference(std::span<const float> got, std::span<const float> want) {
+    EXPECT_EQ(got.size(), want.size());
+    double most = 0, largest = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_TRUE(std::isfinite(got[i]));
+      most = std::max<double>(most, std::fabs(got[i] - want[i]));
+      largest = std::max<double>(largest, std::fabs(want[i]));
+    }
+    return most / largest;
+  }
+
+  // The likeliest tokens, one after the other.
+  static std::vector<int32_t> text(Session& session, int n_prompt, size_t n) {
+    std::vector<int32_t> made;
+    std::span<const float> row = session.append(prompt(n_prompt));
+    while (made.size() < n) {
+      made.push_back(static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()));
+      row = session.append(std::span(&made.back(), 1));
+    }
+    return made;
+  }
+
+  std::unique_ptr<Model> model_;
+};
+
+TEST_F(KvSplit, EveryCacheTypeAndSizeGivesTheLogitsOfTheCpu) {
+  test::SimDevice sim({.copy_bytes_per_s = 3e9});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  double worst = 0;
+  for (DType cache : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+    const std::vector<float> expected = cpu_logits(cache);
+    for (int64_t n_gpu_layers : {1, 3, 6}) {
+      for (int64_t n_keep : {1, 31, 33, 100, 200, 319, 320, 100000}) {
+        SCOPED_TRACE(std::string(dtype_name(cache)) + " -ngl " + std::to_string(n_gpu_layers) +
+                     " --kv-split " + std::to_string(n_keep));
+        Session s(*model_, devices, options(split(n_gpu_layers, n_keep), cache));
+        const double apart = difference(logits(s), expected);
+        EXPECT_LE(apart, 1e-4);
+        worst = std::max(worst, apart);
+        EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
+        if (n_keep >= kContext) {
+          EXPECT_EQ(apart, 0);  // all on the device
+        }
+      }
+    }
+  }
+  EXPECT_GT(worst, 0);  // something was merged
+  RecordProperty("worst_difference", std::to_string(worst));
+}
+
+TEST_F(KvSplit, WithStreamedWeightsAndOnTwoDevices) {
+  const std::vector<float> expected = cpu_logits();
+  test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 3e9}),
+      sim1({.name = "SIM1", .copy_bytes_per_s = 3e9});
+  for (StreamMode stream : {StreamMode::off, StreamMode::on}) {
+    for (int64_t n_keep : {1, 50}) {
+      Session one(*model_, {host_.get(), &sim0}, options(split(3, n_keep, stream)));
+      EXPECT_LE(difference(logits(one), expected), 1e-4);
+      EXPECT_EQ(sim0.used_bytes(), one.placement().bytes.devices[1].total());
+      Session two(*model_, {host_.get(), &sim1, &sim0}, options(split(6, n_keep, stream)));
+      EXPECT_LE(difference(logits(two), expected), 1e-4);
+      EXPECT_EQ(sim1.used_bytes(), two.placement().bytes.devices[1].total());
+      EXPECT_GT(two.placement().bytes.devices[1].kv, 0u);
+      EXPECT_GT(two.placement().bytes.devices[2].kv, 0u);
+    }
+  }
+}
+
+TEST_F(KvSplit, TextsAreThoseOfTheCpu) {
+  Session alone(*model_, {host_.get()}, options({}));
+  const std::vector<int32_t> expected = text(alone, 60, 200);
+  EXPECT_GT(std::set<int32_t>(expected.begin(), expected.end()).size(), 5u);  // in which mistakes would show
+  test::SimDevice sim({});
+  for (int64_t n_gpu_layers : {2, 6}) {
+    for (int64_t n_keep : {1, 40, 150}) {
+      Session s(*model_, {host_.get(), &sim}, options(split(n_gpu_layers, n_keep)));
+      EXPECT_EQ(text(s, 60, 200), expected) << n_gpu_layers << " " << n_keep;
+    }
+  }
+}
+
+TEST_F(KvSplit, TextsOfATrainedModelAreThoseOfTheCpu) {
+  const auto path = test::shared_data("stories260K.gguf");
+  TANDEM_NEED_SHARED(path);
+  const auto stories = Model::load(path.string());
+  const auto made = [&](Session& session) {
+    std::vector<int32_t> tokens{1, 403, 407, 261, 378};
+    std::span<const float> row = session.append(tokens);
+    for (int i = 0; i < 200; ++i) {
+      tokens.push_back(static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()));
+      row = session.append(std::span(&tokens.back(), 1));
+    }
+    return tokens;
+  };
+  Session alone(*stories, {host_.get()}, options({}));
+  const std::vector<int32_t> expected = made(alone);
+  test::SimDevice sim({});
+  for (int64_t n_gpu_layers : {2, 99}) {
+    for (int64_t n_keep : {1, 32, 100}) {
+      Session s(*stories, {host_.get(), &sim}, options(split(n_gpu_layers, n_keep)));
+      EXPECT_EQ(made(s), expected) << n_gpu_layers << " " << n_keep;
+    }
+  }
+}
+
+TEST_F(KvSplit, TruncatedAnywhere) {
+  const std::vector<int32_t> ids = prompt(170);
+  test::SimDevice sim({});
+  Session alone(*model_, {host_.get()}, options({}));
+  // Recent parts of 3 blocks: with 170 tokens the cut is at 96.
+  Session s(*model_, {host_.get(), &sim}, options(split(6, 40)));
+  for (int64_t n = 170; n >= 0; n -= n > 140 || n < 50 ? 7 : 1) {
+    for (Session* session : {&s, &alone}) {  // back to all of the prompt
+      if (session->n_past() == 170) continue;
+      session->append(std::span(ids).subspan(static_cast<size_t>(session->n_past())));
+    }
+    for (int more : {1, 20, 40}) {
+      s.truncate(n);
+      alone.truncate(n);
+      const std::span<const float> want = alone.append(prompt(more));
+      EXPECT_LE(difference(s.append(prompt(more)), want), 1e-4) << "at " << n << ", then " << more;
+    }
+    s.truncate(n);
+    alone.truncate(n);
+  }
+}
+
+TEST_F(KvSplit, SavedAndRestored) {
+  test::SimDevice sim({});
+  const auto next = [](Session& session) {
+    const std::vector<int32_t> more{5, 280, 33};
+    const auto row = session.append(more);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  const std::vector<int32_t> ids = prompt(150);
+  for (DType cache : {DType::F16, DType::Q8_0}) {
+    Session alone(*model_, {host_.get()}, options({}, cache));
+    alone.append(prompt(150));
+    Session s(*model_, {host_.get(), &sim}, options(split(4, 33), cache));
+    s.append(prompt(150));
+    // Keys and values of the first layer come before any attention: they are the same to the bit, on either
+    // side.
+    for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
+      for (int64_t n : {150, 149, 113, 97, 70, 50, 33, 32}) {
+        s.truncate(n);
+        std::vector<std::byte> want(kv_token_bytes(kv_layer_shape(s.kv_config(), 0), half) * ids.size()),
+            got = want;
+        alone.read_kv(0, half, want.data());
+        s.read_kv(0, half, got.data());
+        want.resize(want.size() / ids.size() * static_cast<size_t>(n));
+        got.resize(want.size());
+        EXPECT_TRUE(got == want) << n;
+        s.truncate(n / 16 * 16);  // in the same micro-batches as before
+        s.append(std::span(ids).subspan(static_cast<size_t>(s.n_past())));
+      }
+    }
+    const std::string path = directory_.path("saved");
+    save_session(s, path, "");
+    const std::vector<float> expected = next(alone);
+    for (int64_t n_keep : {0, 1, 60, 149}) {  // 0: into a session on the host
+      Session other(*model_, {host_.get(), &sim},
+                    options(n_keep == 0 ? split(0, 1) : split(6, n_keep), cache));
+      other.append(prompt(n_keep == 60 ? 40 : 200));  // what was there does not matter
+      SessionFile(path, other).restore(other, 150);
+      EXPECT_LE(difference(next(other), expected), 1e-4) << n_keep;
+      SessionFile(path, other).restore(other, 75);
+      Session half(*model_, {host_.get()}, options({}, cache));
+      half.append(prompt(75));
+      EXPECT_LE(difference(next(other), next(half)), 1e-4) << n_keep;
+    }
+  }
+}
+
+// ---- Bytes ----
+
+TEST_F(KvSplit, BytesAreThosePlanned) {
+  for (int64_t n_gpu_layers : {1, 3, 6}) {
+    SCOPED_TRACE(n_gpu_layers);
+    test::SimDevice sim({});
+    Session s(*model_, {host_.get(), &sim}, options(split(n_gpu_layers, 50)));
+    const Footprint& planned = s.placement().bytes;
+    const Placement& placement = s.placement().placement;
+    EXPECT_EQ(placement.n_recent_blocks,
+              4);  // 50 + 16 tokens, wherever they begin: 65 after the first in 3, and one
+    EXPECT_EQ(s.kv_bytes(), planned.devices[0].kv + planned.devices[1].kv);
+    s.append(prompt(3 * kBlock));
+    const uint64_t none = s.executor().transfers().n_bytes;
+    decode_one(s);
+    const uint64_t while_recent = s.executor().transfers().n_bytes - none;
+    s.append(prompt(70));
+    const BusBytes& bus = planned.per_token;
+    uint64_t copied = sim.copied_bytes(), crossed = s.executor().transfers().n_bytes;
+    for (int i = 0; i < 100; ++i) {
+      const int64_t before = recent_from_of(s.kv_config(), placement.n_recent_blocks, s.n_past());
+      decode_one(s);
+      const int64_t from = recent_from_of(s.kv_config(), placement.n_recent_blocks, s.n_past());
+      EXPECT_GT(from, 0);
+      const auto n_blocks = static_cast<uint64_t>((s.n_past() - from + kBlock - 1) / kBlock);
+      const auto n_moved = static_cast<uint64_t>((from - before) / kBlock);
+      EXPECT_EQ(sim.copied_bytes() - copied, bus.activations + bus.logits + bus.inputs +
+                                                 n_blocks * bus.inputs_per_recent_block +
+                                                 n_moved * bus.kv_moved_per_block)
+          << s.n_past();
+      EXPECT_EQ(s.executor().transfers().n_bytes - crossed, bus.activations);
+      copied = sim.copied_bytes();
+      crossed = s.executor().transfers().n_bytes;
+    }
+    // What the host need not attend to does not cross.
+    if (n_gpu_layers > kLayers) {
+      EXPECT_LT(while_recent, bus.activations);
+    }
+    EXPECT_EQ(sim.peak_bytes(), planned.devices[1].total());
+  }
+}
+
+TEST_F(KvSplit, ThePartsAreAsLargeAsTheyMustBe) {
+  KvConfig kv;
+  kv.n_ctx = 10000;
+  EXPECT_EQ(recent_block_count(kv, 1, 1), 2);
+  EXPECT_EQ(recent_block_count(kv, 32, 1), 2);  // 33 tokens in a row: at most two blocks
+  EXPECT_EQ(recent_block_count(kv, 33, 1), 3);
+  EXPECT_EQ(recent_block_count(kv, 1, 512), 17);
+  EXPECT_EQ(recent_block_count(kv, 10000, 1), 313);
+  EXPECT_EQ(recent_block_count(kv, 9999, 512), 313);
+  for (int64_t n_keep : {1, 31, 32, 33, 100}) {
+    for (int64_t n_ubatch : {1, 2, 32, 50}) {
+      const int64_t n_blocks = recent_block_count(kv, n_keep, n_ubatch);
+      for (int64_t n_past = 0; n_past < 500; ++n_past) {
+        const int64_t from = recent_from_of(kv, n_blocks, n_past + n_ubatch);
+        EXPECT_LE(from, std::max<int64_t>(0, n_past - n_keep));
+        EXPECT_LE(n_past + n_ubatch, from + n_blocks * kv.block_size);
+      }
+    }
+  }
+}
+
+TEST_F(KvSplit, ExplainSaysWhatIsWhere) {
+  test::SimDevice sim({});
+  std::string table;
+  Session s(*model_, {host_.get(), &sim}, options(split(6, 50)), [&](const std::string& t) { table = t; });
+  EXPECT_THAT(
+      table,
+      HasSubstr("the newest 50 tokens' cache is on the GPU, and up to 128, the older ones' on the CPU"));
+  EXPECT_THAT(
+      table, HasSubstr("for every 32 tokens " +
+                       std::to_string(s.placement().bytes.per_token.kv_moved_per_block) + " bytes of cache"));
+}
+
+// ---- Failures ----
+
+TEST_F(KvSplit, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
+  const auto run = [&](test::SimDevice& sim) {
+    Session s(*model_, {host_.get(), &sim}, options(split(4, 20)));
+    logits(s);
+  };
+  test::SimDevice works({});
+  run(works);
+  for (int64_t i = 0; i < works.n_allocs(); ++i) {
+    test::SimDevice sim({.fail_alloc = i});
+    EXPECT_THROW(run(sim), Error) << "allocation " << i;
+    EXPECT_EQ(sim.used_bytes(), 0u);
+  }
+  for (int64_t i = 0; i < works.n_copies(); i += 7) {
+    test::SimDevice sim({.fail_copy = i});
+    EXPECT_THROW(run(sim), Error) << "copy " << i;
+  }
+}
+
+// A step that fails changes nothing: said again, it gives what it would have given.
+TEST_F(KvSplit, AFailedCopyLosesNothing) {
+  Session alone(*model_, {host_.get()}, options({}));
+  alone.append(prompt(130));
+  const std::vector<int32_t> more = prompt(40);
+  const std::vector<float> expected = [&] {
+    const auto row = alone.append(more);
+    return std::vector<float>(row.begin(), row.end());
+  }();
+  test::SimDevice works({});
+  int64_t first, last;
+  {
+    Session s(*model_, {host_.get(), &works}, options(split(6, 20)));
+    s.append(prompt(130));
+    first = works.n_copies();
+    s.append(more);
+    last = works.n_copies();
+  }
+  for (int64_t i = first; i < last; i += 3) {
+    test::SimDevice sim({.fail_copy = i});
+    Session s(*model_, {host_.get(), &sim}, options(split(6, 20)));
+    s.append(prompt(130));
+    try {
+      s.append(more);
+      FAIL() << i;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::io);
+    }
+    s.truncate(130);
+    EXPECT_LE(difference(s.append(more), expected), 1e-4) << "copy " << i;
+  }
+}
+
+class KvSplitLadder : public KvSplit {
+ protected:
+  static SessionOptions with_ladder() {
+    SessionOptions o = options(split(6, 20));
+    o.oom_ladder = true;
+    return o;
+  }
+  std::vector<int32_t> run(test::SimDevice& sim) {
+    Session session(*model_, {host_.get(), &sim}, with_ladder());
+    std::vector<int32_t> made = text(session, 100, 200);
+    EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
+    return made;
+  }
+};
+
+TEST_F(KvSplitLadder, TextsStayTheSame) {
+  test::SimDevice works({});
+  const std::vector<int32_t> expected = run(works);
+  for (int64_t i = 0; i < works.n_allocs(); ++i) {
+    test::SimDevice sim({.fail_alloc = i});
+    EXPECT_EQ(run(sim), expected) << "allocation " << i;
+  }
+  for (int64_t i = 0; i < works.n_runs(); i += works.n_runs() / 13) {
+    test::SimDevice sim({.fail_run = i});
+    EXPECT_EQ(run(sim), expected) << "run " << i;
+  }
+}
+
+TEST_F(KvSplitLadder, TheCacheGoesToTheHostWithAllThatItHolds) {
+  test::SimDevice works({});
+  const std::vector<int32_t> expected = run(works);
+  test::SimDevice sim({.fail_run = works.n_runs() * 3 / 4});
+  const std::string log = directory_.path("log");
+  set_log_file(log);
+  Session session(*model_, {host_.get(), &sim}, with_ladder());
+  EXPECT_EQ(text(session, 100, 200), expected);
+  EXPECT_EQ(session.placement().bytes.devices[1].kv, 0u);
+  EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
+  for (const LayerPlacement& layer : session.placement().placement.layers) EXPECT_EQ(layer.weights, 1);
+  std::ifstream file(log);
+  const std::string lines((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(lines, HasSubstr("the KV cache goes to host memory"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,136 @@
+// Several sequences in one step: the logits of each are those it has alone, wherever layers and caches are,
+// and bytes are those that were planned.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/runtime.h"
+#include "support/split_rig.h"
+
+namespace tandem {
+namespace {
+
+class Sequences : public test::SplitRig {
+ protected:
+  void SetUp() override {
+    test::TinyShape shape;
+    shape.n_layer = 3;
+    dense_ = load("dense.gguf", shape);
+    shape.n_expert = 5;
+    shape.n_expert_used = 2;
+    moe_ = load("moe.gguf", shape);
+  }
+
+  static RuntimeOptions options(int64_t n_sequences) {
+    RuntimeOptions o;
+    o.n_ctx = 512;
+    o.n_ctx_sequence = 128;
+    o.n_ubatch = 32;
+    o.n_sequences = n_sequences;
+    o.k_dtype = o.v_dtype = DType::F32;  // that keeps differences as small as they are
+    return o;
+  }
+
+  static std::vector<int32_t> text(int sequence, int n) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < n; ++i) ids.push_back(3 + (i * 7 + sequence * 31 + i * i * sequence) % 290);
+    return ids;
+  }
+
+  // The logits after every token of a text, alone on the CPU.
+  std::vector<float> alone(const Model& model, std::span<const int32_t> ids) {
+    SessionOptions o = options(1);
+    o.all_logits = true;
+    Session session(model, {host_.get()}, o);
+    std::vector<float> all;
+    session.evaluate(ids, [&](int64_t, int64_t, std::span<const float> logits) {
+      all.insert(all.end(), logits.begin(), logits.end());
+    });
+    return all;
+  }
+
+  std::unique_ptr<Model> dense_, moe_;
+};
+
+// But for rounding: a product of one row and one of many add up in different orders.
+TEST_F(Sequences, EachHasTheLogitsItHasAlone) {
+  test::SimDevice sim({});
+  const std::vector<Device*> both{host_.get(), &sim};
+  for (const Model* model : {dense_.get(), moe_.get()}) {
+    const auto n_vocab = static_cast<size_t>(model->hparams().n_vocab);
+    for (const OffloadChoice& choice :
+         {OffloadChoice{}, OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, true},
+          OffloadChoice{2, false, true, 0, Streaming::prefill},
+          OffloadChoice{1, false, false, 0, Streaming::always}}) {
+      SCOPED_TRACE("-ngl " + std::to_string(choice.n_gpu_layers));
+      RuntimeOptions o = options(4);
+      o.placement = place(model->architecture(), model->weights(), both, {}, choice);
+      Runtime runtime(*model, both, o);
+      EXPECT_EQ(sim.used_bytes(), runtime.placement().bytes.devices[1].total());
+      constexpr int kLengths[] = {70, 9, 33};
+      std::vector<std::vector<int32_t>> texts;
+      std::vector<std::vector<float>> expected;
+      std::vector<std::unique_ptr<KvSequence>> sequences;
+      for (int s = 0; s < 3; ++s) {
+        texts.push_back(text(s, kLengths[s]));
+        expected.push_back(alone(*model, texts.back()));
+        sequences.push_back(std::unique_ptr<KvSequence>(new KvSequence(runtime.new_sequence())));
+      }
+      // Chunks of one sequence beside single tokens of others, beginning and ending at different steps.
+      for (int step = 0;; ++step) {
+        std::vector<StepPart> parts;
+        for (size_t s = 0; s < texts.size(); ++s) {
+          const auto done = static_cast<size_t>(sequences[s]->length());
+          if (done == texts[s].size() || step < static_cast<int>(s)) continue;
+          const size_t n =
+              (static_cast<size_t>(step) + s) % 3 == 0 ? std::min<size_t>(20, texts[s].size() - done) : 1;
+          parts.push_back({sequences[s].get(), std::span(texts[s]).subspan(done, n), 1});
+        }
+        if (parts.empty()) break;
+        const auto logits = runtime.step(parts);
+        ASSERT_TRUE(logits.has_value());
+        for (size_t i = 0; i < parts.size(); ++i) {
+          const size_t s =
+              static_cast<size_t>(std::find_if(sequences.begin(), sequences.end(),
+                                               [&](const auto& q) { return q.get() == parts[i].sequence; }) -
+                                  sequences.begin());
+          const float* is = logits->data() + i * n_vocab;
+          const float* was = expected[s].data() + (static_cast<size_t>(sequences[s]->length()) - 1) * n_vocab;
+          double worst = 0;
+          for (size_t v = 0; v < n_vocab; ++v)
+            worst = std::max(worst, static_cast<double>(std::abs(is[v] - was[v])));
+          ASSERT_LT(worst, 1e-5) << "step " << step << ", sequence " << s;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Sequences, AFullCacheChangesNothing) {
+  RuntimeOptions o = options(4);
+  o.n_ctx = 128;
+  Runtime runtime(*dense_, {host_.get()}, o);
+  KvSequence a = runtime.new_sequence(), b = runtime.new_sequence(), c = runtime.new_sequence();
+  const std::vector<int32_t> ids = text(0, 30);
+  for (KvSequence* s : {&a, &b, &a, &b}) {
+    const StepPart part{s, ids, 1};
+    runtime.step(std::span(&part, 1));
+  }
+  EXPECT_EQ(runtime.pool().n_free(), 0);
+  const std::vector<StepPart> parts{{&a, std::span(ids).first(4), 1}, {&c, std::span(ids).first(1), 1}};
+  try {
+    runtime.step(parts);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::out_of_memory);
+    EXPECT_THAT(e.what(), testing::HasSubstr("the KV cache is full"));
+  }
+  EXPECT_EQ(a.length(), 60);
+  EXPECT_EQ(c.length(), 0);
+  EXPECT_EQ(runtime.n_ubatch(), 32);  // no rung of the ladder helps
+}
+
+}  // namespace
+}  // namespace tandem
