@@ -112,6 +112,18 @@ std::vector<float> logits_of(Session& session) {
   return all;
 }
 
+// After a prompt and single tokens of which the first are far behind the last.
+std::vector<float> long_logits_of(Session& session) {
+  std::vector<float> all = logits_of(session);
+  std::vector<int32_t> more;
+  for (int i = 0; i < 70; ++i) more.push_back(5 + i * 11 % 280);
+  for (std::span<const int32_t> part : {std::span<const int32_t>(more), std::span<const int32_t>(more).first(1)}) {
+    const std::span<const float> row = session.append(part);
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
 SessionOptions random_model_options(const OffloadFlags& flags, DType cache) {
   SessionOptions options;
   options.n_ctx = 128;
@@ -197,6 +209,30 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
             EXPECT_GT(session.executor().streamed_bytes(), 0u);
           }
         }
+      }
+    }
+  }
+}
+
+// Caches of which the GPU has the newest tokens: each device attends over its part.
+TEST_F(GpuSplit, CachesInTwoPartsAgreeWithTheCpu) {
+  const test::TempDir directory;
+  const std::string path = directory.path("random.gguf");
+  test::tiny_llama({.n_embd = 256, .n_layer = 3}, 12).write(path);
+  const auto model = Model::load(path);
+  for (DType cache : some_of<DType>({DType::F32, DType::F16, DType::Q8_0}, 2)) {
+    Session alone(*model, {host_.get()}, random_model_options({}, cache));
+    const std::vector<float> expected = long_logits_of(alone);
+    for (int64_t n_recent : {1, 33}) {
+      for (int64_t n_gpu_layers : some_of<int64_t>({4, 2}, 2)) {
+        SCOPED_TRACE(std::string(dtype_name(cache)) + " --kv-split " + std::to_string(n_recent) + " -ngl " +
+                     std::to_string(n_gpu_layers));
+        OffloadFlags flags;
+        flags.n_gpu_layers = n_gpu_layers;
+        flags.kv_split = n_recent;
+        Session session(*model, both(), random_model_options(flags, cache));
+        EXPECT_LT(relative_error(long_logits_of(session), expected), cache == DType::F32 ? 2 * kF32 : 2e-2);
+        EXPECT_TRUE(session.placement().placement.splits_caches());
       }
     }
   }
