@@ -88,6 +88,7 @@ void describe_placement(const Session& session, BenchResult& result) {
   result.kv_prefetched = fit.choice.kv_prefetched;
   result.streaming = streaming_name(fit.choice.streaming);
   result.predicted = fit.speed;
+  result.mapped_weights = fit.bytes.mapped_weights;
   for (const DeviceBytes& bytes : fit.bytes.devices) result.planned_bytes.push_back(bytes.total());
 }
 
@@ -180,6 +181,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   describe_placement(session, result);
   result.model_type = model_->description();
   result.model_bytes = model_->n_weight_bytes();
+  result.weights_read_per_token = model_->bytes_read_per_token();
   result.n_params = model_->n_params();
   result.bytes_per_token = bytes_read_per_token(result.test, model_->bytes_read_per_token(),
                                                 kv_bytes_per_token(*model_, result.test));
@@ -192,6 +194,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
     run_prompt(session, c.n_prompt);
     run_generation(session, c.n_gen > 0 ? 1 : 0);
   }
+  const uint64_t streamed_before = session.executor().streamed_bytes();
   for (int32_t i = 0; i < settings_.repetitions; ++i) {
     stage(format("%d/%d", i + 1, settings_.repetitions));
     session.truncate(c.n_depth);  // what lies before stays in the cache
@@ -201,6 +204,9 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
     const auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
     result.samples_ns.push_back(static_cast<uint64_t>(std::max<int64_t>(elapsed.count(), 1)));
   }
+  result.streamed_bytes_per_token =
+      static_cast<double>(session.executor().streamed_bytes() - streamed_before) /
+      static_cast<double>(settings_.repetitions * c.n_tokens());
   const std::vector<size_t> free_now = free_memory();
   for (size_t d = 0; d < devices_.size(); ++d) {
     result.used_bytes.push_back(free_before[d] - std::min(free_before[d], free_now[d]));

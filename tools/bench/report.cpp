@@ -194,6 +194,9 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   o["predicted_decode_ts"] = r.predicted.decode_tokens_per_s;
   o["planned_bytes"] = r.planned_bytes;
   o["used_bytes"] = r.used_bytes;
+  o["mapped_weights"] = r.mapped_weights;
+  o["weights_read_per_token"] = r.weights_read_per_token;
+  o["streamed_bytes_per_token"] = r.streamed_bytes_per_token;
   o["samples_ns"] = r.samples_ns;
   o["samples_ts"] = ts;
   return o;

@@ -43,6 +43,9 @@ struct BenchResult {
   // By device, the host first: what the session was planned to take, mapped weights not included, and of
   // GPUs, by how much less of their memory was free at its end.
   std::vector<size_t> planned_bytes, used_bytes;
+  size_t mapped_weights = 0;            // that the host reads, to compute with them or to send them
+  size_t weights_read_per_token = 0;    // of all, wherever they are
+  double streamed_bytes_per_token = 0;  // weights that crossed the bus
 
   std::vector<double> samples_ts() const;  // tokens per second
   // Share of the measured bandwidth of the device that does all the work, in percent; 0 when the work is
