@@ -287,6 +287,8 @@ TEST_F(BenchStories, MeasuresEveryRepetition) {
   EXPECT_EQ(r.mapped_weights, 4u * 292800);
   EXPECT_EQ(r.weights_read_per_token, weights);
   EXPECT_EQ(r.planned_bytes.size(), 1u);
+  ASSERT_EQ(r.used_bytes.size(), 1u);
+  EXPECT_GT(r.used_bytes[0], r.planned_bytes[0]);
 
   // The same runner with another shape: the same model stays, and no warm-up.
   case_.n_prompt = 0;

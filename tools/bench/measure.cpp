@@ -1,5 +1,7 @@
 #include "tools/bench/measure.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <ctime>
@@ -35,6 +37,14 @@ std::string utc_now() {
   char text[32];
   strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
   return text;
+}
+
+// Of this process, in bytes; 0: nobody knows.
+size_t resident_bytes() {
+  std::ifstream pages("/proc/self/statm");
+  size_t all = 0, resident = 0;
+  pages >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 void check_interrupt() {
@@ -208,13 +218,14 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
       static_cast<double>(session.executor().streamed_bytes() - streamed_before) /
       static_cast<double>(settings_.repetitions * c.n_tokens());
   const std::vector<size_t> free_now = free_memory();
-  for (size_t d = 0; d < devices_.size(); ++d) {
+  result.used_bytes.push_back(resident_bytes());
+  for (size_t d = 1; d < devices_.size(); ++d) {
     result.used_bytes.push_back(free_before[d] - std::min(free_before[d], free_now[d]));
   }
   return result;
 }
 
-// Of each GPU; of the host others take and give back all the time.
+// Of each GPU.
 std::vector<size_t> BenchRunner::free_memory() const {
   std::vector<size_t> bytes(devices_.size(), 0);
   for (size_t d = 1; d < devices_.size(); ++d) bytes[d] = devices_[d]->memory_info().free_bytes;

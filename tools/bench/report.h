@@ -40,8 +40,8 @@ struct BenchResult {
   bool kv_on_host = false, kv_prefetched = false;
   std::string streaming = "none";
   Prediction predicted;  // zeros: nobody knew how fast the devices are
-  // By device, the host first: what the session was planned to take, mapped weights not included, and of
-  // GPUs, by how much less of their memory was free at its end.
+  // By device, the host first: what the session was planned to take, mapped weights not included, and what it
+  // took: of the host, what of the program was resident at its end, of GPUs, by how much less was free then.
   std::vector<size_t> planned_bytes, used_bytes;
   size_t mapped_weights = 0;            // that the host reads, to compute with them or to send them
   size_t weights_read_per_token = 0;    // of all, wherever they are
