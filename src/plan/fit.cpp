@@ -177,13 +177,12 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   return list;
 }
 
-// Whether all that the choice would have on GPUs fits there with the whole cache, so that no part of it need
-// be on the host. That choice came earlier.
-bool fits_whole(const FitRequest& r, const OffloadChoice& choice, const std::vector<Fit>& list) {
+// Whether all layers fit on GPUs with the whole cache, or a larger part of it than the choice would have
+// there. Those choices came earlier.
+bool fits_with_more(const OffloadChoice& choice, int64_t n_most, const std::vector<Fit>& list) {
   return std::any_of(list.begin(), list.end(), [&](const Fit& f) {
     return f.choice.streaming == choice.streaming && f.choice.n_cpu_moe == choice.n_cpu_moe &&
-           !f.choice.kv_on_host && !f.choice.kv_prefetched && f.choice.kv_split == 0 &&
-           f.choice.n_gpu_layers == n_most(r);
+           !f.choice.kv_on_host && !f.choice.kv_prefetched && f.choice.n_gpu_layers == n_most;
   });
 }
 
@@ -311,7 +310,7 @@ std::vector<Fit> all_fits(const FitRequest& r) {
   } else {
     check_budget_holds_a_layer(r);
     for (const OffloadChoice& choice : open_choices(r)) {
-      if (!r.flags.kv_split && choice.kv_split > 0 && fits_whole(r, choice, list)) continue;
+      if (!r.flags.kv_split && choice.kv_split > 0 && fits_with_more(choice, n_most(r), list)) continue;
       add_fit(r, choice, list);
     }
   }

@@ -137,6 +137,26 @@ TEST_F(KvSplit, WithStreamedWeightsAndOnTwoDevices) {
   }
 }
 
+TEST_F(KvSplit, WithExpertsAndNamedTensorsElsewhere) {
+  test::TinyShape shape;
+  shape.n_layer = 3;
+  shape.n_expert = 4;
+  shape.n_expert_used = 2;
+  const auto moe = load("moe.gguf", shape);
+  Session alone(*moe, {host_.get()}, options({}));
+  const std::vector<float> expected = logits(alone);
+  test::SimDevice sim({});
+  for (const char* names :
+       {"blk\\.1\\.attn_q\\.", "blk\\.[01]\\.attn_(q|k|v|output)\\.", "blk\\.2\\.attn_norm"}) {
+    OffloadFlags flags = split(4, 40);
+    flags.n_cpu_moe = 2;
+    flags.overrides = {{names, "CPU"}};
+    Session s(*moe, {host_.get(), &sim}, options(flags));
+    EXPECT_LE(difference(logits(s), expected), 1e-4) << names;
+    EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
+  }
+}
+
 TEST_F(KvSplit, TextsAreThoseOfTheCpu) {
   Session alone(*model_, {host_.get()}, options({}));
   const std::vector<int32_t> expected = text(alone, 60, 200);

@@ -265,6 +265,15 @@ TEST_F(Planner, CachesInTwoPartsAreChosenWhereTheyWin) {
   for (const SessionPlan& p : plan_session(request(32768))) EXPECT_EQ(p.fit.choice.kv_split, 1000);
 }
 
+TEST_F(Planner, CachesInTwoPartsAreOfOneSequence) {
+  gpu(8);
+  PlanRequest r = request(32768);
+  r.shape.n_sequences = 4;
+  for (const SessionPlan& p : plan_session(r)) EXPECT_EQ(p.fit.choice.kv_split, 0);
+  flags_.kv_split = 1000;
+  EXPECT_THAT(error_of(r, ErrorCode::usage), AllOf(HasSubstr("--kv-split"), HasSubstr("-np")));
+}
+
 TEST_F(Planner, CachesInTwoPartsDoNotGrowOnTheGpu) {
   gpu(24);
   OffloadChoice choice = everything();

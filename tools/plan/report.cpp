@@ -127,7 +127,9 @@ std::string plan_text(const PlanReport& r) {
   text += plans_text(r);
   const bool gpu = r.tiers.size() > 1;
   const size_t overhead = gpu ? r.tiers[1].overhead : 0;
-  const bool everything = r.line_choice.n_gpu_layers > r.n_layer;
+  const OffloadChoice& c = r.line_choice;
+  const bool everything =
+      c.n_gpu_layers > r.n_layer && !c.kv_on_host && !c.kv_prefetched && c.kv_split == 0 && c.n_cpu_moe == 0;
   text += format(
       "\n%s = %.9f GB * n_ctx + %.3f GB  (%.0f bytes a token; %s%s)\n", gpu ? "min_vram" : "min_ram",
       r.line.bytes_per_token / 1e9, (r.line.fixed_bytes + static_cast<double>(overhead)) / 1e9,
