@@ -29,10 +29,13 @@ struct AttentionCall {
   const int32_t* positions;    // [n_tokens]
   const int32_t* sequences;    // [n_tokens]
   const int32_t* block_table;  // [n_sequences, max_blocks]
+  const int32_t* recent_from;  // [n_sequences]; null over the whole cache
   PlainValues sinks;           // [n_head]; may be absent
-  float* y;                    // [n_tokens, n_head * head_dim_v]
+  float* y;                    // [n_tokens, y_cols]: n_head * head_dim_v, over a part n_head logarithms more
   CachePool k, v;
+  CachePart part;
   int n_tokens, n_head, n_head_kv, group;  // group: query heads a key-value head
+  int y_cols;
   int block_size, max_blocks, window;
   float scale, softcap;
   // Partial results of splits: acc = sum of exp(s - max) * v, unnormalized. A split that saw nothing has sum
@@ -42,7 +45,22 @@ struct AttentionCall {
   float* max;  // [n_tokens, n_head, n_splits]
   float* sum;  // [n_tokens, n_head, n_splits]
 
-  // Row index of partial results, and of y with n_splits 1.
+  // What a token sees, and which range that is of the positions in the block table.
+  __device__ PositionRange in_part(PositionRange seen, int sequence) const {
+    return part == CachePart::whole ? seen : seen_of_part(seen, part, recent_from[sequence]);
+  }
+
+  __device__ float* y_of(int token, int head) const {
+    return y + static_cast<int64_t>(token) * y_cols + static_cast<int64_t>(head) * v.head_dim;
+  }
+  // The logarithm of what a part's sum is over: the greatest score and the sum of e^(score - it).
+  __device__ void put_logarithm(int token, int head, float greatest, float total) const {
+    if (part == CachePart::whole) return;
+    y[static_cast<int64_t>(token) * y_cols + static_cast<int64_t>(n_head) * v.head_dim + head] =
+        total == 0.0f ? -INFINITY : greatest + logf(total);
+  }
+
+  // Row index of partial results.
   __device__ int64_t partial(int token, int head, int split) const {
     return (static_cast<int64_t>(token) * n_head + head) * n_splits + split;
   }

@@ -31,6 +31,16 @@ TANDEM_HD inline PositionRange seen_by(int position, int window) {
   return {window > 0 ? int_max(0, position - window + 1) : 0, position + 1};
 }
 
+// Which positions of the cache an attention goes over (KvPart in graph/ops.h).
+enum class CachePart : int { whole, old, recent };
+
+// What is seen of a part, counted from the part's first position; recent ones begin with position recent_from.
+TANDEM_HD inline PositionRange seen_of_part(PositionRange seen, CachePart part, int recent_from) {
+  if (part == CachePart::old) seen.end = int_min(seen.end, recent_from);
+  if (part == CachePart::recent) seen = {int_max(0, seen.begin - recent_from), seen.end - recent_from};
+  return seen.begin < seen.end ? seen : PositionRange{0, 0};
+}
+
 // The part of `seen` that belongs to one of n_splits splits: equal runs of whole units, the last ones empty
 // (begin == end) where there are few positions. Together they cover `seen` once, in order, whatever its
 // length: a grid with a fixed number of splits serves every length.

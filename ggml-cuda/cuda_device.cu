@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/checked.h"
+#include "ggml-cuda/fetcher.h"
 #include "ggml-cuda/step.h"
 #include "ggml-cuda/step_graphs.h"
 #include "ggml-cuda/stream.h"
@@ -104,6 +105,7 @@ class CudaPlan final : public Plan {
 struct Opened {
   Stream stream;
   CublasHandle cublas{stream.get()};
+  std::optional<Fetcher> fetcher;  // made when something is first fetched
 };
 
 class CudaDevice final : public Device {
@@ -171,6 +173,7 @@ class CudaDevice final : public Device {
 
   void free(DevicePtr address) override {
     use();
+    if (opened_->fetcher) opened_->fetcher->settle();
     TANDEM_CUDA(cudaFree(address));
   }
 
@@ -191,7 +194,20 @@ class CudaDevice final : public Device {
   }
 
   Event record() override { return use().record(); }
-  void wait(Event event) override { use().wait(event); }
+  void wait(Event event) override {
+    use().wait(event);
+    if (opened_->fetcher) opened_->fetcher->check();
+  }
+
+  Event fetch(DevicePtr to, const Weight& weight, Event after) override {
+    const Stream& stream = use();
+    if (!opened_->fetcher) opened_->fetcher.emplace(index_);
+    return opened_->fetcher->fetch(to, weight, stream.shared(after));
+  }
+  void join(Event fetched) override {
+    const Stream& stream = use();
+    if (opened_->fetcher) opened_->fetcher->join(fetched, stream.get());
+  }
 
   std::unique_ptr<Plan> compile(const Segment& segment) override {
     use();

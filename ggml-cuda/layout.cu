@@ -1,6 +1,7 @@
-// Weights on their way to the device. The file's bytes go through two halves of a pinned buffer in turn, so
-// that the reading of one overlaps the copying of the other; blocks are taken apart by a kernel that reads
-// the pinned memory over the bus. Cost: the file's bytes once over the bus; the relayout hides behind it.
+// Weights on their way to the device, to stay there. The file's bytes go through two halves of a pinned
+// buffer in turn, so that the reading of one overlaps the copying of the other; blocks are taken apart by a
+// kernel that reads the pinned memory over the bus. Cost: the file's bytes once over the bus; the relayout
+// hides behind it. (Weights that do not stay: fetcher.h.)
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +14,7 @@ namespace {
 constexpr int kFileBlocks = 64;  // file blocks of a thread block: a multiple of 16 bytes of any dtype
 constexpr int kThreads = 256;
 
-// from: n_file_blocks file blocks in host memory, the first being number `first` of the weight. A thread
+// from: n_file_blocks file blocks in pinned or device memory, the first being number `first` of the weight. A thread
 // block copies 64 of them to shared memory in 16-byte loads, then a thread takes a block of 32 columns apart.
 template <DType T>
 __global__ void __launch_bounds__(kThreads)
@@ -85,28 +86,34 @@ size_t device_weight_bytes(const Weight& weight) {
                                           static_cast<int64_t>(weight.n_bytes())));
 }
 
-void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream) {
-  const size_t n_bytes = weight.n_bytes();
+size_t chunk_unit(const Weight& weight) {
+  return is_quantized(weight.dtype) ? dtype_info(weight.dtype).block_bytes : 1;
+}
+
+void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t at, size_t count,
+             cudaStream_t stream) {
   if (!is_quantized(weight.dtype)) {
-    in_chunks(n_bytes, 1, staging, stream, [&](std::byte* buffer, size_t at, size_t count) {
-      std::memcpy(buffer, weight.data + at, count);
-      TANDEM_CUDA(cudaMemcpyAsync(to + at, buffer, count, cudaMemcpyHostToDevice, stream));
-    });
+    TANDEM_CUDA(cudaMemcpyAsync(to + at, from, count, cudaMemcpyDefault, stream));
     return;
   }
   const DTypeInfo& info = dtype_info(weight.dtype);
   const PlaneOffsets offsets = plane_offsets(weight.dtype, weight.n_rows, weight.n_cols);
   const int64_t file_blocks_per_mat = weight.n_rows * (weight.n_cols / info.block_elements);
-  in_chunks(n_bytes, info.block_bytes, staging, stream, [&](std::byte* buffer, size_t at, size_t count) {
-    std::memcpy(buffer, weight.data + at, count);
-    const auto first = static_cast<int64_t>(at / info.block_bytes),
-               n = static_cast<int64_t>(count / info.block_bytes);
-    const auto grid = static_cast<unsigned>((n + kFileBlocks - 1) / kFileBlocks);
-    for_format(weight.dtype, [&]<DType T>() {
-      relayout_kernel<T><<<grid, kThreads, 0, stream>>>(buffer, first, n, file_blocks_per_mat, to, offsets);
-    });
-    check_launch("relayout_kernel");
+  const auto first = static_cast<int64_t>(at / info.block_bytes),
+             n = static_cast<int64_t>(count / info.block_bytes);
+  const auto grid = static_cast<unsigned>((n + kFileBlocks - 1) / kFileBlocks);
+  for_format(weight.dtype, [&]<DType T>() {
+    relayout_kernel<T><<<grid, kThreads, 0, stream>>>(from, first, n, file_blocks_per_mat, to, offsets);
   });
+  check_launch("relayout_kernel");
+}
+
+void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream) {
+  in_chunks(weight.n_bytes(), chunk_unit(weight), staging, stream,
+            [&](std::byte* buffer, size_t at, size_t count) {
+              std::memcpy(buffer, weight.data + at, count);
+              lay_out(to, weight, buffer, at, count, stream);
+            });
 }
 
 }  // namespace tandem::cuda

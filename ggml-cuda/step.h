@@ -96,6 +96,11 @@ std::string why_not_moe_ffn(const Graph& graph, const Node& node);
 
 // Weight layouts (layout.h): how each dtype's matrix lies on the device. F32, F16 and BF16 lie as in the file.
 size_t device_weight_bytes(const Weight& weight);
+// Bytes that a weight in the file's layout may be cut after, and multiples of it.
+size_t chunk_unit(const Weight& weight);
+// Enqueues the laying out of bytes at .. at + count of a weight, whole units, that are at `from`: memory that the device
+// reads, 16-byte aligned and readable up to a multiple of 16.
+void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t at, size_t count, cudaStream_t stream);
 // Re-lays `weight` out from host memory to `to` on the stream, through pinned staging buffers of the caller.
 void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream);
 

@@ -31,37 +31,46 @@ Stream::~Stream() {
 }
 
 void Stream::close() {
-  for (const Recorded& r : recorded_) cudaEventDestroy(r.event);
-  for (cudaEvent_t event : spare_) cudaEventDestroy(event);
+  recorded_.clear();
+  spare_.clear();
   if (pinned_) cudaFreeHost(pinned_);
   if (stream_) cudaStreamDestroy(stream_);
 }
 
+SharedEvent make_event() {
+  cudaEvent_t event;
+  TANDEM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return SharedEvent(event, [](cudaEvent_t e) { cudaEventDestroy(e); });
+}
+
 uint64_t Stream::record() {
   // Nobody may ever wait for an event: those that were reached anyway are used again.
-  while (recorded_.size() >= kMaxRecorded && cudaEventQuery(recorded_.front().event) == cudaSuccess) forget(1);
-  cudaEvent_t event;
-  if (spare_.empty()) {
-    TANDEM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  } else {
-    event = spare_.back();
-    spare_.pop_back();
-  }
-  recorded_.push_back({last_ + 1, event});
-  TANDEM_CUDA(cudaEventRecord(event, stream_));
+  while (recorded_.size() >= kMaxRecorded && cudaEventQuery(recorded_.front().event.get()) == cudaSuccess) forget(1);
+  if (spare_.empty()) spare_.push_back(make_event());
+  recorded_.push_back({last_ + 1, std::move(spare_.back())});
+  spare_.pop_back();
+  TANDEM_CUDA(cudaEventRecord(recorded_.back().event.get(), stream_));
   return ++last_;
 }
 
 void Stream::forget(size_t n_events) {
-  for (size_t i = 0; i < n_events; ++i) spare_.push_back(recorded_[i].event);
+  for (size_t i = 0; i < n_events; ++i) {
+    if (recorded_[i].event.use_count() == 1) spare_.push_back(std::move(recorded_[i].event));
+  }
   recorded_.erase(recorded_.begin(), recorded_.begin() + static_cast<std::ptrdiff_t>(n_events));
+}
+
+SharedEvent Stream::shared(uint64_t event) const {
+  TANDEM_CHECK(event <= last_);
+  if (recorded_.empty() || event < recorded_.front().number) return nullptr;
+  return recorded_[event - recorded_.front().number].event;
 }
 
 void Stream::reach(uint64_t event) {
   TANDEM_CHECK(event <= last_);
   if (recorded_.empty() || event < recorded_.front().number) return;
   const size_t index = event - recorded_.front().number;
-  TANDEM_CUDA(cudaEventSynchronize(recorded_[index].event));
+  TANDEM_CUDA(cudaEventSynchronize(recorded_[index].event.get()));
   forget(index + 1);
 }
 

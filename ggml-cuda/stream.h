@@ -10,12 +10,17 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "ggml-cuda/ring.h"
 
 namespace tandem::cuda {
+
+// An event that others may still wait for is not recorded again before they let go of it.
+using SharedEvent = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
+SharedEvent make_event();
 
 class Stream {
  public:
@@ -30,6 +35,8 @@ class Stream {
   // Returns when everything before the event is done and copy_out's bytes before it are where they belong.
   void wait(uint64_t event);
   void synchronize() { wait(record()); }
+  // For other streams to wait for; null when it is known to be reached.
+  SharedEvent shared(uint64_t event) const;
 
   void copy_in(std::byte* to, const std::byte* from, size_t n_bytes);
   void copy_out(std::byte* to, const std::byte* from, size_t n_bytes);
@@ -46,7 +53,7 @@ class Stream {
   using Piece = Ring<Copy>::Piece;
   struct Recorded {
     uint64_t number;
-    cudaEvent_t event;
+    SharedEvent event;
   };
 
   Piece& take(size_t n_bytes);
@@ -59,7 +66,7 @@ class Stream {
   std::byte* pinned_ = nullptr;
   Ring<Copy> ring_;
   std::deque<Recorded> recorded_;  // events that may not have been reached, by rising number
-  std::vector<cudaEvent_t> spare_;
+  std::vector<SharedEvent> spare_;
   uint64_t last_ = 0;              // number of the newest event
 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Measures tandem on the first NVIDIA GPU, with random weights in the shape of Llama 3.1 8B, and prints two tables: speed
-at -ngl all with what part of the GPU's measured ceilings that is, and speed over -ngl with and without -nkvo.
+"""Measures tandem on the first NVIDIA GPU, with random weights in the shape of Llama 3.1 8B, and prints three tables:
+speed at -ngl all with what part of the GPU's measured ceilings that is, speed over -ngl with and without -nkvo, and
+speed of the ways to do with less of the GPU's memory: weights streamed, caches in host memory, both at once.
 
     scripts/bench_gpu.py BUILD [--scratch FOLDER] [--types Q4_0,Q4_K_M,Q8_0,F16] [--sweep-type Q4_K_M] [--json FILE]
 
@@ -25,6 +26,20 @@ MATRIX_ELEMENTS = N_LAYER * N_EMBD * (2 * N_EMBD + 2 * N_HEAD_KV_DIM + 3 * N_FF)
 DEPTHS = (0, 4096, 16384)
 PROMPTS = (512, 4096)
 LAYERS = (0, 8, 16, 24, 99)
+# What less memory can be done with, behind 16k tokens where it is the cache that is elsewhere. What the program does not
+# know yet is left out.
+MODES = (
+    ("all on the GPU", ["-ngl", 99], 0),
+    ("stream all weights", ["--gpu-weights-percent", 0, "--stream-weights", "on"], 0),
+    ("stream half the weights", ["--gpu-weights-percent", 50, "--stream-weights", "on"], 0),
+    ("half on the CPU", ["-ngl", 16, "--stream-weights", "off"], 0),
+    ("half on the CPU, prompts streamed", ["-ngl", 16], 0),
+    ("half on both", ["-ngl", 16, "--stream-weights", "on", "--gpu-rows", 50], 0),
+    ("cache on the GPU", ["-ngl", 99], 16384),
+    ("cache on the host", ["-ngl", 99, "-nkvo", 1], 16384),
+    ("cache prefetched", ["-ngl", 99, "--kv-offload", "prefetch"], 16384),
+    ("cache split, newest 4k on the GPU", ["-ngl", 99, "--kv-split", 4096], 16384),
+)
 
 
 def operations_per_token(n_prompt):
@@ -100,13 +115,28 @@ def sweep_rows(bench, model):
     return rows
 
 
+def mode_rows(bench, model, limits):
+    """Speed of each mode, and what part of the bus's speed the streamed weights came over it with while decoding."""
+    known, rows = run([bench.program, "bench", "--help"]), []
+    for name, options, depth in MODES:
+        if any(str(o).startswith("--") and str(o) not in known for o in options):
+            continue
+        prefill, = bench.measure(model, "-p", 512, "-n", 0, "-d", depth, *options)
+        decode, = bench.measure(model, "-p", 0, "-n", 32, "-d", depth, *options)
+        share = decode["streamed_bytes_per_token"] * decode["avg_ts"] / limits["to_device"]
+        rows.append([name, depth, f"{prefill['avg_ts']:.1f}", f"{decode['avg_ts']:.1f}",
+                     f"{share:.0%}" if share > 0 else "-", f"{decode['used_bytes'][1] / 2**30:.2f}"])
+    return rows
+
+
 def measure_all(bench, arguments, limits, folder, keep):
-    full, sweep = [], []
+    full, sweep, modes = [], [], []
     for kind in arguments.types.split(","):
         model = bench.synthesize(kind, folder)
         full.append(full_offload_row(bench, kind, model, limits))
         if kind == arguments.sweep_type:
             sweep = sweep_rows(bench, model)
+            modes = mode_rows(bench, model, limits)
         if not keep:
             model.unlink()
     print(f"{SHAPE}, -ngl all, t/s (decode: share of the bandwidth of a copy; prefill: share of the F16 tensor rate)\n")
@@ -114,6 +144,9 @@ def measure_all(bench, arguments, limits, folder, keep):
     if sweep:
         print(f"\n{SHAPE} {arguments.sweep_type}, t/s\n")
         print(table(["-ngl", "pp512", "tg32", "pp512 -nkvo", "tg32 -nkvo"], sweep))
+    if modes:
+        print(f"\n{SHAPE} {arguments.sweep_type} with less of the GPU's memory, t/s (bus: what streaming used of it)\n")
+        print(table(["mode", "depth", "pp512", "tg32", "bus", "GiB on the GPU"], modes))
 
 
 def main():

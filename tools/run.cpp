@@ -132,9 +132,7 @@ void run(RunOptions& options) {
       load_model(options.model, options.rope, options.threads.numa, &options.offload.flags);
   Session session(*model, pointers(devices),
                   session_options(options.context, options.offload, devices, model.get()),
-                  options.offload.explain
-                      ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
-                      : nullptr);
+                  explain_on_stderr(options.offload));
   Sampler sampler(options.sampling, sampler_model(session));
   std::vector<int32_t> ids;
   if (!from_cache) ids = model->vocab().tokenize(prompt);

@@ -1,6 +1,7 @@
 #include "tools/setup.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -179,6 +180,11 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
 double disk_rate(const Model& model, const OffloadFlags& flags) {
   const bool may_stay = model.file().is_mapped() && model.file().n_file_bytes() > most_to_read_ahead(flags);
   return may_stay ? disk_rate_of(model.disk_files(), RatesCache(RatesCache::usual_path())) : 0;
+}
+
+Session::Explain explain_on_stderr(const OffloadOptions& offload) {
+  if (!offload.explain) return nullptr;
+  return [](const std::string& table) { fputs(table.c_str(), stderr); };
 }
 
 }  // namespace tandem::tools

@@ -38,4 +38,7 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
 // Bytes per second; 0: of this model nothing can stay on disk.
 double disk_rate(const Model& model, const OffloadFlags& flags);
 
+// What --explain asks for; empty without it.
+Session::Explain explain_on_stderr(const OffloadOptions& offload);
+
 }  // namespace tandem::tools

@@ -1,5 +1,8 @@
 // attention: which of the kernels (attention_call.cuh) a step runs, and the scratch of its partial results.
 //
+// Over a part of the cache they are the same kernels: positions are counted from the part's first, and what writes y
+// puts the logarithm of the sum behind it.
+//
 // Steps of few tokens, and all steps over caches that tensor cores would round (F32), go through the decode
 // kernel and are merged; the others through the prefill kernel, in splits too where its tiles are too few for
 // the GPU.
@@ -16,6 +19,15 @@ namespace {
 CachePool pool_of(const std::byte* data, DType dtype, int64_t head_dim) {
   return {reinterpret_cast<const uint8_t*>(data), dtype, static_cast<int>(head_dim),
           static_cast<int>(row_bytes(dtype, head_dim))};
+}
+
+CachePart part_of(KvPart part) {
+  switch (part) {
+    case KvPart::whole: return CachePart::whole;
+    case KvPart::old: return CachePart::old;
+    case KvPart::recent: return CachePart::recent;
+  }
+  return CachePart::whole;
 }
 
 // Floats of one split of one token and head: acc, max, sum.
@@ -35,13 +47,16 @@ class AttentionStep final : public Step {
     call_.positions = context.address<const int32_t>(node.inputs[1]);
     call_.sequences = context.address<const int32_t>(node.inputs[2]);
     call_.block_table = context.address<const int32_t>(node.inputs[3]);
+    call_.recent_from = context.address<const int32_t>(node.inputs[5]);
     call_.sinks = plain_values(context, node.inputs[4]);
     call_.y = context.address<float>(node.output);
     call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);
     call_.v = pool_of(kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.part = part_of(op.part);
     call_.n_head = static_cast<int>(op.n_head);
     call_.n_head_kv = static_cast<int>(op.n_head_kv);
     call_.group = static_cast<int>(op.n_head / op.n_head_kv);
+    call_.y_cols = static_cast<int>(context.tensor(node.output).n_cols);
     call_.block_size = static_cast<int>(kv.block_size);
     const Tensor& table = context.tensor(node.inputs[3]);
     call_.max_blocks = static_cast<int>(table.n_cols);

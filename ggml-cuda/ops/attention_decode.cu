@@ -296,7 +296,9 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   const int head0 = kv_head * call.group + part * kHeads,
             n_heads = int_min(kHeads, call.group - part * kHeads);
 
-  const PositionRange range = split_of(seen_by(call.positions[token], call.window), split, call.n_splits);
+  const PositionRange seen =
+      call.in_part(seen_by(call.positions[token], call.window), call.sequences[token]);
+  const PositionRange range = split_of(seen, split, call.n_splits);
   if (range.begin >= range.end) {
     if (threadIdx.x < n_heads) {
       call.max[call.partial(token, head0 + threadIdx.x, split)] = -INFINITY;
@@ -324,9 +326,10 @@ __global__ void attention_merge(const __grid_constant__ AttentionCall call) {
   __shared__ float weights[kMaxSplits];
   __shared__ float inverse;
   const int64_t row = blockIdx.x, first = row * call.n_splits;
+  const int token = static_cast<int>(row / call.n_head), head = static_cast<int>(row % call.n_head);
   if (threadIdx.x < kWarp) {
     const int lane = threadIdx.x;
-    const float sink = sink_of(call, static_cast<int>(row % call.n_head));
+    const float sink = sink_of(call, head);
     float m = sink;
     for (int i = lane; i < call.n_splits; i += kWarp) {
       if (call.sum[first + i] != 0.0f) m = fmaxf(m, call.max[first + i]);
@@ -338,7 +341,10 @@ __global__ void attention_merge(const __grid_constant__ AttentionCall call) {
       total += weights[i] * call.sum[first + i];
     }
     total = warp_sum(total) + (call.sinks.data ? exp_of(sink - m) : 0.0f);
-    if (lane == 0) inverse = total == 0.0f ? 0.0f : 1.0f / total;
+    if (lane == 0) {
+      inverse = total == 0.0f ? 0.0f : 1.0f / total;
+      call.put_logarithm(token, head, m, total);
+    }
   }
   __syncthreads();
   const int n_cols = call.v.head_dim;
@@ -348,7 +354,7 @@ __global__ void attention_merge(const __grid_constant__ AttentionCall call) {
     for (int i = 0; i < call.n_splits; ++i) {
       if (weights[i] != 0.0f) value += weights[i] * call.acc[(first + i) * n_cols + d];
     }
-    call.y[row * n_cols + d] = value * inverse;
+    call.y_of(token, head)[d] = value * inverse;
   }
 }
 

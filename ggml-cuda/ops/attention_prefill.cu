@@ -309,13 +309,20 @@ struct PrefillWarp {
         const float total =
             (factor == 0.0f ? 0.0f : sum[r] * factor) + (call.sinks.data ? exp_of(sink - most) : 0.0f);
         factor = total == 0.0f ? 0.0f : factor / total;
-        target = call.y + to * call.v.head_dim;
+        target = call.y_of(row.token, head);
+        if (lane % 4 == 0) call.put_logarithm(row.token, head, most, total);
       }
 #pragma unroll
       for (int tile = 0; tile < kDim / 8; ++tile) {
         const int col = 8 * tile + place_in_c(lane, 0).col;
         if (8 * tile >= call.v.head_dim) break;
-        *reinterpret_cast<float2*>(target + col) = {o[tile][2 * r] * factor, o[tile][2 * r + 1] * factor};
+        const float2 two{o[tile][2 * r] * factor, o[tile][2 * r + 1] * factor};
+        if (call.y_cols % 2 == 0) {
+          *reinterpret_cast<float2*>(target + col) = two;
+        } else {  // a logarithm for each of an odd number of heads: every other row begins between two
+          target[col] = two.x;
+          target[col + 1] = two.y;
+        }
       }
     }
   }
@@ -350,15 +357,16 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
   for (int leader = 0; leader < n_tokens; ++leader) {
     if (!leads_sequence(memory.sequences, leader)) continue;
     const int32_t sequence = memory.sequences[leader];
-    const PositionRange any =
-        seen_by_any(memory.positions, memory.sequences, n_tokens, sequence, call.window);
+    const PositionRange any = call.in_part(
+        seen_by_any(memory.positions, memory.sequences, n_tokens, sequence, call.window), sequence);
     const PositionRange range = split_of(any, blockIdx.z, call.n_splits);
     if (range.begin >= range.end) continue;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = work.exists(r, n_rows) ? query_row(work.flat[r], call.group).token - token0 : 0;
       const bool mine = work.exists(r, n_rows) && memory.sequences[i] == sequence;
-      work.seen[r] = mine ? seen_by(memory.positions[i], call.window) : PositionRange{0, 0};
+      work.seen[r] = mine ? call.in_part(seen_by(memory.positions[i], call.window), sequence)
+                          : PositionRange{0, 0};
       work.seen[r] = {int_max(work.seen[r].begin, range.begin), int_min(work.seen[r].end, range.end)};
     }
     const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;

@@ -37,9 +37,10 @@ __global__ void __launch_bounds__(kThreads) attention_simple(const __grid_consta
   const int token = blockIdx.x, head = blockIdx.y, kv_head = head / call.group, tid = threadIdx.x;
   const int64_t row = static_cast<int64_t>(token) * call.n_head + head;
   const float* q = call.q + row * call.k.head_dim;
-  float* y = call.y + row * call.v.head_dim;
+  float* y = call.y_of(token, head);
   const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
-  const PositionRange range = seen_by(call.positions[token], call.window);
+  const PositionRange range =
+      call.in_part(seen_by(call.positions[token], call.window), call.sequences[token]);
   const float sink = sink_of(call, head);
   float max = sink, sum = call.sinks.data ? 1.0f : 0.0f;
   for (int d = tid; d < call.v.head_dim; d += kThreads) y[d] = 0.0f;
@@ -72,6 +73,7 @@ __global__ void __launch_bounds__(kThreads) attention_simple(const __grid_consta
   }
   const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
   for (int d = tid; d < call.v.head_dim; d += kThreads) y[d] *= inverse;
+  if (tid == 0) call.put_logarithm(token, head, finite_max(max), sum);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads) merge_parts(const float* a, const fl
   const int64_t in = row * n_head * (head_dim + 1);
   const float log_a = a[in + n_head * head_dim + head], log_b = b[in + n_head * head_dim + head];
   const float most = fmaxf(log_a, log_b);
-  const bool none = most == -INFINITY;
+  const bool none = log_a == -INFINITY && log_b == -INFINITY;  // but what is not a number shows
   const float left = none ? 0.0f : expf(log_a - most), right = none ? 0.0f : expf(log_b - most);
   const float inverse = none ? 0.0f : 1.0f / (left + right);
   for (int i = static_cast<int>(threadIdx.x); i < head_dim; i += kThreads) {

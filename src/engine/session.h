@@ -27,6 +27,7 @@ class Session {
 
   const Model& model() const { return runtime_.model(); }
   int64_t n_ctx() const { return runtime_.n_ctx(); }
+  int64_t n_ubatch() const { return runtime_.n_ubatch(); }
   std::span<const int32_t> tokens() const { return tokens_; }  // those in the cache
   int64_t n_past() const { return static_cast<int64_t>(tokens_.size()); }
 

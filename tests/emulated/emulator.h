@@ -5,12 +5,14 @@
 // The threads of a block are fibers. They run one at a time, in changing order, each until it waits at a barrier or
 // takes part in something that its warp does together (shuffles, votes, matrix products); between two barriers of a
 // block its warps run in step, or one after the other, and blocks run first to last or last to first. So what a missing
-// barrier leaves to chance comes out differently now and then. Streams do nothing before somebody waits for them. Memory
+// barrier leaves to chance comes out differently now and then. Streams do nothing before somebody waits for them, and in
+// what order streams take their turns, where no event says so, changes too. Memory
 // of the device, and a block's shared memory, is full of NaN at first; behind device memory are inaccessible pages;
 // asynchronous copies arrive as late as they may; vectors that are not aligned end the program, and so does what else is
 // not allowed (divergent barriers, ended lanes in a shuffle, launches beyond the limits).
 //
-// It is slow and checks results, not speed: sums of tensor cores are in F32 with one order. One thread.
+// It is slow and checks results, not speed: sums of tensor cores are in F32 with one order. Several threads may use it;
+// what streams do is done by the thread that waits for it.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,5 @@
-// The runtime: memory with guards around it, and streams whose work waits until somebody waits for it.
+// The runtime: memory with guards around it, and streams whose work waits until somebody waits for it. Any thread may call
+// it; the one that waits does the work.
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
@@ -6,41 +7,48 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "emulated/faults.h"
 #include "emulated/threads.h"
 
 using Work = std::function<void()>;
 
+// What an event is remembered by, also when it has been destroyed.
+struct EventState {
+  EmulatedStream* stream = nullptr;
+  uint64_t n_recorded = 0, n_reached = 0;
+};
+struct EmulatedEvent {
+  std::shared_ptr<EventState> state = std::make_shared<EventState>();
+};
 struct EmulatedGraph {
   std::vector<Work> work;
 };
 struct EmulatedStream {
-  std::deque<Work> queue;
+  struct Item {
+    Work work;
+    std::shared_ptr<EventState> awaited;  // work that is to wait until its event was reached so often
+    uint64_t n_reached = 0;
+  };
+  std::deque<Item> queue;
   EmulatedGraph* capture = nullptr;
 
   void add(Work work) {
     if (capture) {
       capture->work.push_back(std::move(work));
     } else {
-      queue.push_back(std::move(work));
+      queue.push_back({std::move(work), nullptr, 0});
     }
   }
-  void run_one() {
-    const Work work = std::move(queue.front());
-    queue.pop_front();
-    work();
-  }
-  void run_all() {
-    while (!queue.empty()) run_one();
-  }
-};
-struct EmulatedEvent {
-  EmulatedStream* stream = nullptr;
-  uint64_t n_recorded = 0, n_reached = 0;
 };
 
 namespace {
+
+// All below, and what kernels and fibers are made of, is one thread's at a time.
+std::recursive_mutex mutex;
+using Lock = std::lock_guard<std::recursive_mutex>;
 
 constexpr size_t kPage = 4096, kAlignment = 64, kTotalBytes = size_t{4} << 30;
 constexpr size_t kDefaultShared = 48 << 10, kMaxShared = 227 << 10;
@@ -54,7 +62,9 @@ std::map<void*, Allocation> allocations;
 size_t used_bytes = 0;
 std::vector<EmulatedStream*> streams;
 std::map<const void*, size_t> shared_limits;
-cudaError_t last_error = cudaSuccess;
+thread_local cudaError_t last_error = cudaSuccess;
+uint32_t order_seed = 1;
+int64_t n_copies_to_fail = -1;  // the how-manyth copy from the host fails
 
 cudaError_t report(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
@@ -63,8 +73,42 @@ cudaError_t report(cudaError_t error) {
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+unsigned draw(unsigned n) {
+  order_seed = order_seed * 1664525u + 1013904223u;
+  return (order_seed >> 8) % n;
+}
+
+// The next piece of work of a stream, or, where that waits for another's event, of the other.
+void step(EmulatedStream& stream) {
+  EmulatedStream::Item& front = stream.queue.front();
+  if (front.awaited && front.awaited->n_reached < front.n_reached) return step(*front.awaited->stream);
+  const EmulatedStream::Item item = std::move(front);
+  stream.queue.pop_front();
+  if (item.work) item.work();
+}
+
+// Runs a stream until done(). What order other streams have with it is not for anyone to rely on: they may not have
+// begun, or be done long since, or take turns.
+template <class Done>
+void run_until(EmulatedStream& stream, Done done) {
+  const unsigned how = draw(3);
+  for (EmulatedStream* other : streams) {
+    while (how == 0 && other != &stream && !other->queue.empty()) step(*other);
+  }
+  while (!done()) {
+    EmulatedStream* next = how == 1 ? streams[draw(static_cast<unsigned>(streams.size()))] : &stream;
+    if (!next->queue.empty()) step(*next);
+  }
+}
+void run_all(EmulatedStream& stream) {
+  run_until(stream, [&] { return stream.queue.empty(); });
+}
+void run_up_to(const EventState& event) {
+  if (event.stream) run_until(*event.stream, [&] { return event.n_reached >= event.n_recorded; });
+}
+
 void synchronize() {
-  for (EmulatedStream* stream : streams) stream->run_all();
+  for (EmulatedStream* stream : streams) run_all(*stream);
 }
 
 bool legal(const emulator::Shape& s, const void* kernel) {
@@ -78,6 +122,7 @@ bool legal(const emulator::Shape& s, const void* kernel) {
 }  // namespace
 
 void emulator::Shape::enqueue(const void* kernel, Work body) const {
+  const Lock lock(mutex);
   if (!legal(*this, kernel)) {
     report(cudaErrorInvalidConfiguration);
     return;
@@ -122,6 +167,7 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 // An allocation ends where a page ends, but for what alignment leaves; what is behind it cannot be touched, nor can the
 // page before. What alignment leaves is full of NaN and is looked at when the memory is given back.
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
+  const Lock lock(mutex);
   if (n_bytes > kTotalBytes - used_bytes) return report(cudaErrorMemoryAllocation);
   const size_t room = round_up(std::max<size_t>(n_bytes, 1), kAlignment), pages = round_up(room, kPage);
   const size_t mapping_bytes = pages + 2 * kPage;
@@ -137,6 +183,7 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
 }
 cudaError_t cudaFree(void* address) {
   if (!address) return cudaSuccess;
+  const Lock lock(mutex);
   synchronize();
   const auto found = allocations.find(address);
   if (found == allocations.end()) return report(cudaErrorInvalidValue);
@@ -158,15 +205,23 @@ cudaError_t cudaFreeHost(void* address) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  const Lock lock(mutex);
   *free_bytes = kTotalBytes - used_bytes;
   *total_bytes = kTotalBytes;
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  const Lock lock(mutex);
+  if (kind == cudaMemcpyHostToDevice && n_copies_to_fail >= 0 && n_copies_to_fail-- == 0) return report(cudaErrorInvalidValue);
   stream->add([=] { std::memmove(to, from, n_bytes); });
   return cudaSuccess;
 }
+void emulator::fail_copy_from_host(int64_t n) {
+  const Lock lock(mutex);
+  n_copies_to_fail = n;
+}
 cudaError_t cudaMemsetAsync(void* to, int value, size_t n_bytes, cudaStream_t stream) {
+  const Lock lock(mutex);
   stream->add([=] { std::memset(to, value, n_bytes); });
   return cudaSuccess;
 }
@@ -174,17 +229,26 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t n_bytes, cudaStream_t st
 // ---- Streams and events ----
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const Lock lock(mutex);
   *stream = streams.emplace_back(new EmulatedStream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  stream->run_all();
+  const Lock lock(mutex);
+  run_all(*stream);
   std::erase(streams, stream);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  stream->run_all();
+  const Lock lock(mutex);
+  run_all(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(mutex);
+  if (stream->capture) emulator::fail("a captured stream waits for an event");
+  if (event->state->stream) stream->queue.push_back({nullptr, event->state, event->state->n_recorded});
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -192,32 +256,38 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (event->stream) event->stream->run_all();
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  event->stream = stream;
-  const uint64_t number = ++event->n_recorded;
-  stream->add([event, number] { event->n_reached = number; });
+  const Lock lock(mutex);
+  const std::shared_ptr<EventState> state = event->state;
+  state->stream = stream;
+  const uint64_t number = ++state->n_recorded;
+  stream->add([state, number] { state->n_reached = number; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (event->n_reached < event->n_recorded) event->stream->run_one();
-  return event->n_reached < event->n_recorded ? cudaErrorNotReady : cudaSuccess;
+  const Lock lock(mutex);
+  const EventState& state = *event->state;
+  if (state.n_reached < state.n_recorded) step(*state.stream);
+  return state.n_reached < state.n_recorded ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  while (event->n_reached < event->n_recorded) event->stream->run_one();
+  const Lock lock(mutex);
+  run_up_to(*event->state);
   return cudaSuccess;
 }
 
 // ---- Graphs ----
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const Lock lock(mutex);
   stream->capture = new EmulatedGraph;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const Lock lock(mutex);
   *graph = std::exchange(stream->capture, nullptr);
   return cudaSuccess;
 }
@@ -226,6 +296,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  const Lock lock(mutex);
   for (const Work& work : exec->work) stream->add(work);
   return cudaSuccess;
 }
@@ -245,6 +316,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return cudaSuccess;
 }
 cudaError_t emulated_set_attribute(const void* kernel, cudaFuncAttribute, int value) {
+  const Lock lock(mutex);
   if (value < 0 || static_cast<size_t>(value) > kMaxShared) return report(cudaErrorInvalidValue);
   shared_limits[kernel] = static_cast<size_t>(value);
   return cudaSuccess;

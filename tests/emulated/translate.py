@@ -93,8 +93,8 @@ def translate_asm(text):
 
 def translate_launches(text):
     # The kernel is what stands on the line before the brackets.
-    pattern = re.compile(r"^([ \t]*)([\w.:<>, ]+?)<<<(.*?)>>>\s*\(", re.M | re.S)
-    return pattern.sub(r"\1::emulator::at(\3).launch(\2, ", text)
+    pattern = re.compile(r"^([ \t]*)([\w.:<>, ]+?)<<<(.*?)>>>\s*\(\s*(\)?)", re.M | re.S)
+    return pattern.sub(lambda m: f"{m[1]}::emulator::at({m[3]}).launch({m[2]}{m[4] or ', '}", text)
 
 
 def translate_shared(text):

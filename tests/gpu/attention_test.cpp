@@ -1,89 +1,21 @@
-// Attention of a GPU against the scalar reference: every cache dtype, one query and many, several sequences. Cache rows
-// that nobody wrote hold NaN, as fresh device memory may.
-#include <algorithm>
-#include <cmath>
-
-#include "gguf/quants.h"
-#include "gpu/harness.h"
+// Attention of a GPU against the scalar reference: every cache dtype, one query and many, several sequences.
+#include "gpu/attention_scene.h"
 
 namespace tandem::gpu_test {
 namespace {
 
-struct Case {
-  int64_t n_head = 4, n_head_kv = 2, head_dim_k = 64, head_dim_v = 64, block_size = 32;
-  DType k_dtype = DType::F16, v_dtype = DType::F16;
-  int64_t window = 0;
-  float softcap = 0;
-  bool sinks = false;
-  std::vector<int64_t> lengths{40};    // cached positions of each sequence
-  std::vector<int64_t> n_queries{1};   // the last so many of them are asked for
-};
+using Case = AttentionCase;
 
 class GpuAttention : public GpuTest {
  protected:
   void check(const Case& c) {
-    SCOPED_TRACE(describe(c));
-    const int64_t n_sequences = static_cast<int64_t>(c.lengths.size());
-    const int64_t n_queries = std::accumulate(c.n_queries.begin(), c.n_queries.end(), int64_t{0});
-    ShapeClass shape;
-    shape.max_tokens = n_queries;
-    shape.max_sequences = n_sequences;
-    shape.max_blocks = *std::max_element(c.lengths.begin(), c.lengths.end()) / c.block_size + 3;
-    OpCase op(random_, shape);
-    lay_out(c, shape, op);
-
-    AttentionOp attention{c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v};
-    attention.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim_k));
-    attention.softcap = c.softcap;
-    attention.window = c.window;
+    SCOPED_TRACE(c.text());
+    OpCase op(random_, c.shape());
+    AttentionScene(random_, c).give(op);
     op.builder.set_layer(0);
-    op.finish(op.builder.attention(op.activation(c.n_head * c.head_dim_k, 2.0f), attention,
+    op.finish(op.builder.attention(op.activation(c.n_head * c.head_dim_k, 2.0f), c.op(),
                                    c.sinks ? op.vector(random_.normals(c.n_head, 2.0f)) : nullptr));
-    op.expect_match(*device_, {n_queries, 1}, c.k_dtype == DType::F32 && c.v_dtype == DType::F32 ? kF32 : kRounded);
-  }
-
- private:
-  static std::string describe(const Case& c) {
-    return std::to_string(c.n_head) + "/" + std::to_string(c.n_head_kv) + " heads of " + std::to_string(c.head_dim_k) +
-           "/" + std::to_string(c.head_dim_v) + " " + std::string(dtype_name(c.k_dtype)) + "/" +
-           std::string(dtype_name(c.v_dtype)) + ", " + std::to_string(c.lengths.front()) + " positions, " +
-           std::to_string(c.n_queries.front()) + " queries, window " + std::to_string(c.window);
-  }
-
-  // Shuffled blocks, random rows where a sequence has them, and the inputs.
-  void lay_out(const Case& c, const ShapeClass& shape, OpCase& op) {
-    KvLayer layer{nullptr, nullptr, c.k_dtype, c.v_dtype, c.n_head_kv, c.head_dim_k, c.head_dim_v, c.block_size,
-                  shape.max_sequences * shape.max_blocks};
-    std::vector<int32_t> table(static_cast<size_t>(layer.n_blocks));
-    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
-    random_.shuffle(table);
-    const auto rows = static_cast<size_t>(layer.n_blocks * c.block_size * c.n_head_kv);
-    CacheBytes bytes{std::vector<std::byte>(rows * row_bytes(c.k_dtype, c.head_dim_k), std::byte{0xff}),
-                     std::vector<std::byte>(rows * row_bytes(c.v_dtype, c.head_dim_v), std::byte{0xff})};
-    std::vector<int32_t> positions, sequences;
-    for (size_t s = 0; s < c.lengths.size(); ++s) {
-      const int32_t* blocks = table.data() + s * static_cast<size_t>(shape.max_blocks);
-      for (int64_t p = 0; p < c.lengths[s]; ++p) {
-        for (int64_t h = 0; h < c.n_head_kv; ++h) {
-          const int64_t row = (blocks[p / c.block_size] * c.n_head_kv + h) * c.block_size + p % c.block_size;
-          store(c.k_dtype, c.head_dim_k, row, bytes.k);
-          store(c.v_dtype, c.head_dim_v, row, bytes.v);
-        }
-      }
-      for (int64_t p = c.lengths[s] - c.n_queries[s]; p < c.lengths[s]; ++p) {
-        positions.push_back(static_cast<int32_t>(p));
-        sequences.push_back(static_cast<int32_t>(s));
-      }
-    }
-    op.set_cache(layer, std::move(bytes));
-    op.set_input(Input::positions, positions);
-    op.set_input(Input::sequences, sequences);
-    op.set_input(Input::block_table, table);
-  }
-
-  void store(DType dtype, int64_t head_dim, int64_t row, std::vector<std::byte>& pool) {
-    const std::vector<float> x = random_.normals(head_dim);
-    quantize_row(dtype, x.data(), pool.data() + static_cast<size_t>(row) * row_bytes(dtype, head_dim), head_dim);
+    op.expect_match(*device_, {c.n_tokens(), 1}, c.all_f32() ? kF32 : kRounded);
   }
 };
 

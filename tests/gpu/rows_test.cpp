@@ -280,6 +280,52 @@ TEST_F(GpuRows, AddScaleSoftcapAndGather) {
   }
 }
 
+TEST_F(GpuRows, JoinPutsRowsBesideEachOther) {
+  struct Size {
+    int64_t left, right, n;
+  };
+  for (const Size& size : {Size{1, 1, 1}, {7, 300, 2}, {256, 256, 1}, {3000, 1096, 5}, {4095, 1, 3}, {64, 8192, 50}}) {
+    for (bool residual : {false, true}) {
+      SCOPED_TRACE(std::to_string(size.n) + " x " + std::to_string(size.left) + " + " + std::to_string(size.right));
+      OpCase c(random_, tokens(size.n));
+      const TensorId a = c.activation(size.left), b = c.activation(size.right);
+      c.finish(c.builder.join(a, b, residual ? c.activation(size.left + size.right) : kNoTensor));
+      c.expect_match(*device_, {size.n, 1}, 1e-7);
+    }
+  }
+}
+
+// Logarithms of ordinary sums, of sums beside which the other's are nothing, and of nothing in one part or in both.
+TEST_F(GpuRows, MergeWeighsThePartsByTheirSums) {
+  struct Size {
+    int64_t n_head, head_dim, n;
+  };
+  for (const Size& size : {Size{1, 1, 1}, {32, 128, 1}, {5, 80, 9}, {3, 20, 33}, {16, 512, 4}}) {
+    SCOPED_TRACE(std::to_string(size.n) + " x " + std::to_string(size.n_head) + " heads of " + std::to_string(size.head_dim));
+    const int64_t n_sums = size.n_head * size.head_dim, n_cols = n_sums + size.n_head;
+    std::vector<float> parts[2];
+    for (std::vector<float>& part : parts) {
+      part = random_.normals(size.n * n_cols);
+      for (int64_t row = 0; row < size.n; ++row) {
+        for (int64_t h = 0; h < size.n_head; ++h) {
+          float* of_head = part.data() + row * n_cols + h * size.head_dim;
+          float& logarithm = part[static_cast<size_t>(row * n_cols + n_sums + h)];
+          logarithm = random_.normal(random_.below(2) == 0 ? 3.0f : 200.0f);
+          if (random_.below(4) != 0) continue;
+          logarithm = -INFINITY;
+          std::fill(of_head, of_head + size.head_dim, 0.0f);
+        }
+      }
+    }
+    OpCase c(random_, tokens(size.n));
+    const TensorId a = c.activation(n_cols, parts[0]), b = c.activation(n_cols, parts[1]);
+    c.finish(c.builder.merge(a, b, {size.n_head, size.head_dim}));
+    c.expect_match(*device_, {size.n, 1}, kRow);
+    const OpResult out = c.run(*device_, {size.n, 1}).front();
+    for (float x : out.values) ASSERT_TRUE(std::isfinite(x));
+  }
+}
+
 // A step may want no outputs: nothing is launched for them, and nothing fails.
 TEST_F(GpuRows, NoOutputsAreNoError) {
   OpCase c(random_, tokens(3));

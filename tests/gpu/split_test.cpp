@@ -112,6 +112,18 @@ std::vector<float> logits_of(Session& session) {
   return all;
 }
 
+// After a prompt and single tokens of which the first are far behind the last.
+std::vector<float> long_logits_of(Session& session) {
+  std::vector<float> all = logits_of(session);
+  std::vector<int32_t> more;
+  for (int i = 0; i < 70; ++i) more.push_back(5 + i * 11 % 280);
+  for (std::span<const int32_t> part : {std::span<const int32_t>(more), std::span<const int32_t>(more).first(1)}) {
+    const std::span<const float> row = session.append(part);
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
 SessionOptions random_model_options(const OffloadFlags& flags, DType cache) {
   SessionOptions options;
   options.n_ctx = 128;
@@ -160,6 +172,69 @@ TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
       Session session(*model, both(), random_model_options(flags, cache));
       EXPECT_LT(relative_error(logits_of(session), expected), cache == DType::F32 ? 2 * kF32 : 2e-2);
     });
+  }
+}
+
+// Weights that are streamed, in all steps or in those of several tokens; with the cache beside them, at home, and at home
+// but brought to the GPU. Recorded steps find other weights at the same addresses.
+TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
+  const test::TempDir directory;
+  for (DType dtype : some_of<DType>({DType::F32, DType::Q8_0, DType::Q4_K}, 2)) {
+    for (int64_t n_expert : some_of<int64_t>({0, 3}, 2)) {
+      test::TinyShape shape;
+      shape.n_embd = 256;
+      shape.n_ff = 512;
+      shape.n_layer = 4;
+      shape.n_expert = shape.n_expert_used = n_expert;
+      shape.dtype = dtype;
+      const std::string path = directory.path("random.gguf");
+      test::tiny_llama(shape, 11).write(path);
+      const auto model = Model::load(path);
+      Session alone(*model, {host_.get()}, random_model_options({}, DType::F16));
+      const std::vector<float> expected = logits_of(alone);
+      for (Streaming streaming : {Streaming::prefill, Streaming::always}) {
+        for (int64_t n_gpu_layers : {0, 2}) {
+          for (int kv = 0; kv < 3; ++kv) {  // on the GPU, on the host, on the host and prefetched
+            const bool is_quick = dtype == DType::F32 ? n_gpu_layers == 2 && kv != 1
+                                                      : n_gpu_layers == 0 && kv == 0 && streaming == Streaming::always;
+            if (on_short_list() && !is_quick) continue;
+            SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts " : " ") +
+                         std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) + " cache " +
+                         std::to_string(kv));
+            SessionOptions options = random_model_options({}, DType::F16);
+            options.placement = place(model->architecture(), model->weights(), both(), {},
+                                      {n_gpu_layers, kv == 1, kv == 2, 0, streaming});
+            Session session(*model, both(), options);
+            EXPECT_LT(relative_error(logits_of(session), expected), dtype == DType::F32 ? 2 * kF32 : 5e-2);
+            EXPECT_GT(session.executor().streamed_bytes(), 0u);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Caches of which the GPU has the newest tokens: each device attends over its part.
+TEST_F(GpuSplit, CachesInTwoPartsAgreeWithTheCpu) {
+  const test::TempDir directory;
+  const std::string path = directory.path("random.gguf");
+  test::tiny_llama({.n_embd = 256, .n_layer = 3}, 12).write(path);
+  const auto model = Model::load(path);
+  for (DType cache : some_of<DType>({DType::F32, DType::F16, DType::Q8_0}, 2)) {
+    Session alone(*model, {host_.get()}, random_model_options({}, cache));
+    const std::vector<float> expected = long_logits_of(alone);
+    for (int64_t n_recent : {1, 33}) {
+      for (int64_t n_gpu_layers : some_of<int64_t>({4, 2}, 2)) {
+        SCOPED_TRACE(std::string(dtype_name(cache)) + " --kv-split " + std::to_string(n_recent) + " -ngl " +
+                     std::to_string(n_gpu_layers));
+        OffloadFlags flags;
+        flags.n_gpu_layers = n_gpu_layers;
+        flags.kv_split = n_recent;
+        Session session(*model, both(), random_model_options(flags, cache));
+        EXPECT_LT(relative_error(long_logits_of(session), expected), cache == DType::F32 ? 2 * kF32 : 2e-2);
+        EXPECT_TRUE(session.placement().placement.splits_caches());
+      }
+    }
   }
 }
 

@@ -121,6 +121,10 @@ BenchResult some_result() {
   r.test_time = "2025-01-31T12:00:00Z";
   r.samples_ns = {1000000000, 2000000000};
   r.bytes_per_token = 1e6;
+  r.streaming = "prefill";
+  r.planned_bytes = {1, 2000};
+  r.used_bytes = {0, 3000};
+  r.streamed_bytes_per_token = 2.5e6;
   return r;
 }
 
@@ -204,6 +208,10 @@ void expect_fields(const nlohmann::json& record) {
   EXPECT_EQ(record.at("bandwidth_bytes_per_s"), 10000000000);
   EXPECT_NEAR(record.at("bandwidth_percent").get<double>(), 3.84, 1e-12);
   EXPECT_EQ(record.at("samples_ns"), nlohmann::json({1000000000, 2000000000}));
+  EXPECT_EQ(record.at("streaming"), "prefill");
+  EXPECT_EQ(record.at("planned_bytes"), nlohmann::json({1, 2000}));
+  EXPECT_EQ(record.at("used_bytes"), nlohmann::json({0, 3000}));
+  EXPECT_EQ(record.at("streamed_bytes_per_token"), 2.5e6);
 }
 
 TEST(BenchReport, Json) {
@@ -274,10 +282,27 @@ TEST_F(BenchStories, MeasuresEveryRepetition) {
   const double cache = 640.0 * (56 + 60 + 61 + 62 + 63);
   EXPECT_DOUBLE_EQ(r.bytes_per_token, (5 * weights + cache) / 23);
 
+  EXPECT_EQ(r.test.n_ubatch, 16);
+  EXPECT_EQ(r.n_ctx, 63);
+  EXPECT_EQ(r.mapped_weights, 4u * 292800);
+  EXPECT_EQ(r.weights_read_per_token, weights);
+  EXPECT_EQ(r.planned_bytes.size(), 1u);
+  ASSERT_EQ(r.used_bytes.size(), 1u);
+  EXPECT_GT(r.used_bytes[0], r.planned_bytes[0]);
+
   // The same runner with another shape: the same model stays, and no warm-up.
   case_.n_prompt = 0;
   case_.n_depth = 0;
   EXPECT_EQ(runner.run(case_, [](const std::string&) {}).test.n_gen, 3);
+}
+
+TEST_F(BenchStories, TheContextMayBeLargerThanTheTest) {
+  case_.n_gen = 1;
+  case_.n_ubatch = 512;
+  BenchRunner runner({.repetitions = 1, .warmup = false, .n_ctx = 100});
+  const BenchResult r = runner.run(case_, [](const std::string&) {});
+  EXPECT_EQ(r.n_ctx, 100);
+  EXPECT_EQ(r.test.n_ubatch, 100);  // no more than there is room for
 }
 
 TEST_F(BenchStories, StopsWhenInterrupted) {

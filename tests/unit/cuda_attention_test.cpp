@@ -52,6 +52,25 @@ TEST(CudaAttentionIndex, SplitsCoverWhatATokenSeesOnceAndInOrder) {
   }
 }
 
+TEST(CudaAttentionIndex, PartsCoverWhatATokenSeesOnce) {
+  for (int window : {0, 1, 20, 64, 4096}) {
+    for (int from : {0, 16, 64, 96, 2048}) {
+      for (int position : {0, 15, 63, 64, 100, 2047, 2048, 5000}) {
+        const PositionRange seen = seen_by(position, window);
+        EXPECT_EQ(seen_of_part(seen, CachePart::whole, from).begin, seen.begin);
+        EXPECT_EQ(seen_of_part(seen, CachePart::whole, from).end, seen.end);
+        const PositionRange old = seen_of_part(seen, CachePart::old, from),
+                            recent = seen_of_part(seen, CachePart::recent, from);
+        for (int p = 0; p < position + 100; ++p) {
+          const bool is_seen = p >= seen.begin && p < seen.end;
+          EXPECT_EQ(p >= old.begin && p < old.end, is_seen && p < from) << p;
+          EXPECT_EQ(p - from >= recent.begin && p - from < recent.end, is_seen && p >= from) << p;
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaAttentionIndex, ThePositionsOfALongContextDoNotOverflow) {
   const PositionRange seen = seen_by(std::numeric_limits<int>::max() - 128, 0);
   EXPECT_EQ(split_of(seen, 127, 128).end, seen.end);

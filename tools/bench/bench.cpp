@@ -133,12 +133,21 @@ CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_d
   });
 }
 
+// Where things run, as for run and chat; -ngl and -nkvo are lists here.
+void add_placement_options(CLI::App& app, BenchSettings& settings) {
+  add_offload_options(app, settings.offload);
+  for (const char* name : {"--n-gpu-layers", "--no-kv-offload"}) app.remove_option(app.get_option(name));
+}
+
 void add_course_options(CLI::App& app, BenchOptions& o) {
   const char* group = "Course and output";
   integer(app, "-r,--repetitions", o.settings.repetitions, 1, "how often each test is measured")
       ->group(group);
   app.add_flag("--warmup,!--no-warmup", o.settings.warmup,
                "run each test once before it counts (default: on)")
+      ->group(group);
+  integer(app, "--ctx-size", o.settings.n_ctx, 0,
+          "room in the cache for this many tokens, where a test needs less")
       ->group(group);
   integer(app, "--delay", o.delay_s, 0, "seconds to wait before each test")->group(group);
   report_format(app, "-o,--output", "md", "what to print: md, csv, json, jsonl or none", o.output)
@@ -207,6 +216,7 @@ void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Report
 
 void run_bench(BenchOptions& o) {
   apply_log_options(o.log);
+  check_flags(o.settings.offload.flags);
   install_interrupt_handler();
   if (o.flash_attention_off) {
     log_warning("--flash-attn off makes no difference: there is only the one attention");
@@ -241,17 +251,24 @@ void add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   options->lists.n_threads = {physical_core_count()};
   add_test_options(*command, options->lists);
+  add_placement_options(*command, options->settings);
   add_parameter_options(*command, options->lists);
   add_course_options(*command, *options);
   add_log_options(*command, options->log);
   command->footer(
+      "What runs on GPUs and is not said is chosen as it is by run and chat.\n"
       "Tests and parameters take lists: 1,2,4 or 1-4 or 512-2048+512 or 1-8*2, or the option several times. "
       "Every\n"
       "combination is measured.\n\n"
       "read/token: bytes that each token needs from memory, weights and cache. bandwidth: the share of what "
       "this\n"
       "machine's memory gives, measured first, that reading them at this speed takes.");
-  command->callback([options] { run_bench(*options); });
+  command->callback([command, options] {
+    const auto given = [&](const char* name) { return command->get_option(name)->count() > 0; };
+    options->settings.ubatch_given = given("--ubatch-size");
+    options->settings.cache_type_given = given("--cache-type-k") || given("--cache-type-v");
+    run_bench(*options);
+  });
 }
 
 }  // namespace tandem::tools

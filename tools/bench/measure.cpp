@@ -1,5 +1,7 @@
 #include "tools/bench/measure.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <ctime>
@@ -37,6 +39,14 @@ std::string utc_now() {
   return text;
 }
 
+// Of this process, in bytes; 0: nobody knows.
+size_t resident_bytes() {
+  std::ifstream pages("/proc/self/statm");
+  size_t all = 0, resident = 0;
+  pages >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
 void check_interrupt() {
   if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted");
 }
@@ -50,18 +60,6 @@ size_t kv_bytes_per_token(const Model& model, const BenchCase& c) {
          (row_bytes(c.type_k, shape.head_dim_k) + row_bytes(c.type_v, shape.head_dim_v));
   }
   return n;
-}
-
-SessionOptions session_for(const BenchCase& c) {
-  SessionOptions options;
-  options.n_ctx = c.n_depth + c.n_tokens();
-  options.n_batch = c.n_batch;
-  options.n_ubatch = c.n_ubatch;
-  options.k_dtype = c.type_k;
-  options.v_dtype = c.type_v;
-  if (c.n_gpu_layers != kAutoGpuLayers) options.offload.n_gpu_layers = c.n_gpu_layers;
-  if (c.no_kv_offload) options.offload.kv_on_host = true;
-  return options;
 }
 
 // Bytes per second, read and written, of a copy within the device's memory: the best of some.
@@ -90,6 +88,18 @@ std::string backend_name(const Session& session) {
   }
   count(fit.placement.output);
   return !gpu ? "CPU" : host ? "CPU+CUDA" : "CUDA";
+}
+
+void describe_placement(const Session& session, BenchResult& result) {
+  const Fit& fit = session.placement();
+  result.n_ctx = session.n_ctx();
+  result.n_cpu_moe = fit.choice.n_cpu_moe;
+  result.kv_on_host = fit.choice.kv_on_host;
+  result.kv_prefetched = fit.choice.kv_prefetched;
+  result.streaming = streaming_name(fit.choice.streaming);
+  result.predicted = fit.speed;
+  result.mapped_weights = fit.bytes.mapped_weights;
+  for (const DeviceBytes& bytes : fit.bytes.devices) result.planned_bytes.push_back(bytes.total());
 }
 
 }  // namespace
@@ -123,9 +133,25 @@ void BenchRunner::load(const BenchCase& c) {
     devices_.clear();
     ThreadOptions options;
     options.threads = c.n_threads;
-    devices_ = make_devices(options);
+    devices_ = make_devices(options, settings_.offload);
     n_threads_ = c.n_threads;
+    ContextOptions context;
+    context.ubatch_given = settings_.ubatch_given;
+    context.cache_type_given = settings_.cache_type_given;
+    usual_ = session_options(context, settings_.offload, devices_, model_.get());
   }
+}
+
+SessionOptions BenchRunner::session_for(const BenchCase& c) const {
+  SessionOptions options = usual_;
+  options.n_ctx = std::max<int64_t>(c.n_depth + c.n_tokens(), settings_.n_ctx);
+  options.n_batch = c.n_batch;
+  options.n_ubatch = c.n_ubatch;
+  options.k_dtype = c.type_k;
+  options.v_dtype = c.type_v;
+  if (c.n_gpu_layers != kAutoGpuLayers) options.offload.n_gpu_layers = c.n_gpu_layers;
+  if (c.no_kv_offload) options.offload.kv_on_host = true;
+  return options;
 }
 
 void BenchRunner::run_prompt(Session& session, int64_t n_tokens) {
@@ -145,7 +171,8 @@ void BenchRunner::run_generation(Session& session, int64_t n_tokens) {
 BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   stage("loading");
   load(c);
-  Session session(*model_, pointers(devices_), session_for(c));
+  const std::vector<size_t> free_before = free_memory();
+  Session session(*model_, pointers(devices_), session_for(c), explain_on_stderr(settings_.offload));
   Random random(kSeed);
   ids_.resize(static_cast<size_t>(std::max({c.n_prompt, c.n_depth, c.n_gen})));
   for (int32_t& id : ids_)
@@ -153,16 +180,21 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
 
   BenchResult result;
   result.test = c;
+  result.test.n_ubatch = static_cast<int32_t>(session.n_ubatch());
+  result.test.type_k = session.kv_config().k_dtype;
+  result.test.type_v = session.kv_config().v_dtype;
   if (devices_.size() < 2 && c.n_gpu_layers > 0) {
     throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none");
   }
   result.backend = backend_name(session);
   result.n_gpu_layers = std::min(session.placement().choice.n_gpu_layers, model_->hparams().n_layer + 1);
+  describe_placement(session, result);
   result.model_type = model_->description();
   result.model_bytes = model_->n_weight_bytes();
+  result.weights_read_per_token = model_->bytes_read_per_token();
   result.n_params = model_->n_params();
-  result.bytes_per_token =
-      bytes_read_per_token(c, model_->bytes_read_per_token(), kv_bytes_per_token(*model_, c));
+  result.bytes_per_token = bytes_read_per_token(result.test, model_->bytes_read_per_token(),
+                                                kv_bytes_per_token(*model_, result.test));
   result.test_time = utc_now();
 
   if (c.n_depth > 0) stage("depth");
@@ -172,6 +204,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
     run_prompt(session, c.n_prompt);
     run_generation(session, c.n_gen > 0 ? 1 : 0);
   }
+  const uint64_t streamed_before = session.executor().streamed_bytes();
   for (int32_t i = 0; i < settings_.repetitions; ++i) {
     stage(format("%d/%d", i + 1, settings_.repetitions));
     session.truncate(c.n_depth);  // what lies before stays in the cache
@@ -181,7 +214,22 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
     const auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
     result.samples_ns.push_back(static_cast<uint64_t>(std::max<int64_t>(elapsed.count(), 1)));
   }
+  result.streamed_bytes_per_token =
+      static_cast<double>(session.executor().streamed_bytes() - streamed_before) /
+      static_cast<double>(settings_.repetitions * c.n_tokens());
+  const std::vector<size_t> free_now = free_memory();
+  result.used_bytes.push_back(resident_bytes());
+  for (size_t d = 1; d < devices_.size(); ++d) {
+    result.used_bytes.push_back(free_before[d] - std::min(free_before[d], free_now[d]));
+  }
   return result;
+}
+
+// Of each GPU.
+std::vector<size_t> BenchRunner::free_memory() const {
+  std::vector<size_t> bytes(devices_.size(), 0);
+  for (size_t d = 1; d < devices_.size(); ++d) bytes[d] = devices_[d]->memory_info().free_bytes;
+  return bytes;
 }
 
 }  // namespace tandem::tools

@@ -9,12 +9,17 @@
 #include "device/device.h"
 #include "engine/session.h"
 #include "tools/bench/report.h"
+#include "tools/options/offload.h"
 
 namespace tandem::tools {
 
 struct BenchSettings {
   int32_t repetitions = 5;
   bool warmup = true;
+  int32_t n_ctx = 0;  // room in the cache, where a test needs less
+  // As for run and chat, but for what cases have values of: what they leave open is chosen as it is there.
+  OffloadOptions offload;
+  bool ubatch_given = false, cache_type_given = false;
 };
 
 // The bandwidth of the memory, over all physical cores, and the name of the CPU.
@@ -31,6 +36,8 @@ class BenchRunner {
 
  private:
   void load(const BenchCase& c);
+  SessionOptions session_for(const BenchCase& c) const;
+  std::vector<size_t> free_memory() const;
   void run_prompt(Session& session, int64_t n_tokens);
   void run_generation(Session& session, int64_t n_tokens);
 
@@ -40,6 +47,7 @@ class BenchRunner {
   bool model_mapped_ = false;
   int32_t n_threads_ = 0;
   std::vector<std::unique_ptr<Device>> devices_;
+  SessionOptions usual_;      // what all cases on these devices have
   std::vector<int32_t> ids_;  // what a prompt is made of
 };
 

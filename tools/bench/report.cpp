@@ -185,6 +185,18 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   o["bytes_per_token"] = std::llround(r.bytes_per_token);
   o["bandwidth_bytes_per_s"] = std::llround(machine.bandwidth);
   o["bandwidth_percent"] = r.bandwidth_percent(machine);
+  o["n_ctx"] = r.n_ctx;
+  o["n_cpu_moe"] = r.n_cpu_moe;
+  o["kv_on_host"] = r.kv_on_host;
+  o["kv_prefetched"] = r.kv_prefetched;
+  o["streaming"] = r.streaming;
+  o["predicted_prefill_ts"] = r.predicted.prefill_tokens_per_s;
+  o["predicted_decode_ts"] = r.predicted.decode_tokens_per_s;
+  o["planned_bytes"] = r.planned_bytes;
+  o["used_bytes"] = r.used_bytes;
+  o["mapped_weights"] = r.mapped_weights;
+  o["weights_read_per_token"] = r.weights_read_per_token;
+  o["streamed_bytes_per_token"] = r.streamed_bytes_per_token;
   o["samples_ns"] = r.samples_ns;
   o["samples_ts"] = ts;
   return o;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/cost.h"
 #include "tools/bench/cases.h"
 #include "tools/output.h"
 
@@ -33,6 +34,18 @@ struct BenchResult {
   double bytes_per_token = 0;
   std::string backend = "CPU";  // "CPU", "CUDA", "CPU+CUDA"
   int64_t n_gpu_layers = 0;     // that were on GPUs
+  int64_t n_ctx = 0;
+  // What was chosen for it, or asked for; test has the micro-batch and the cache types that were.
+  int64_t n_cpu_moe = 0;
+  bool kv_on_host = false, kv_prefetched = false;
+  std::string streaming = "none";
+  Prediction predicted;  // zeros: nobody knew how fast the devices are
+  // By device, the host first: what the session was planned to take, mapped weights not included, and what it
+  // took: of the host, what of the program was resident at its end, of GPUs, by how much less was free then.
+  std::vector<size_t> planned_bytes, used_bytes;
+  size_t mapped_weights = 0;            // that the host reads, to compute with them or to send them
+  size_t weights_read_per_token = 0;    // of all, wherever they are
+  double streamed_bytes_per_token = 0;  // weights that crossed the bus
 
   std::vector<double> samples_ts() const;  // tokens per second
   // Share of the measured bandwidth of the device that does all the work, in percent; 0 when the work is

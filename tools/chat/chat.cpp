@@ -110,10 +110,8 @@ void chat(ChatOptions& o) {
     const ChatTemplate chat_template = choose_template(*model, o.chat_template);
     const bool may_fit = model->file().n_file_bytes() <= most_to_read_ahead(o.offload.flags);
     if (asks && o.model.mmap && may_fit) read_ahead(*model, view_options.animate);
-    Session session(*model, pointers(devices), session_options(o.context, o.offload),
-                    o.offload.explain
-                        ? Session::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
-                        : nullptr);
+    Session session(*model, pointers(devices), session_options(o.context, o.offload, devices, model.get()),
+                    explain_on_stderr(o.offload));
     if (interrupted()) throw Error(ErrorCode::interrupted, "");
     Conversation conversation(session, chat_template, conversation_options(o, reasoning));
     validate(o.sampling);

@@ -34,6 +34,7 @@ struct PerplexityOptions {
   ContextOptions context;
   RopeOptions rope;
   ThreadOptions threads;
+  OffloadOptions offload;
   LogOptions log;
 };
 
@@ -41,11 +42,11 @@ struct PerplexityOptions {
 class Scorer {
  public:
   Scorer(const PerplexityOptions& o, const Model& model, const TextChunks& chunks)
-      : chunks_(chunks), devices_(make_devices(o.threads)) {
-    SessionOptions options = session_options(o.context);
+      : chunks_(chunks), devices_(make_devices(o.threads, o.offload)) {
+    SessionOptions options = session_options(o.context, o.offload, devices_, &model);
     options.n_ctx = chunks.n_ctx;
     options.all_logits = true;
-    session_ = std::make_unique<Session>(model, pointers(devices_), options);
+    session_ = std::make_unique<Session>(model, pointers(devices_), options, explain_on_stderr(o.offload));
     if (model.vocab().add_bos()) bos_ = model.vocab().special().bos;
   }
 
@@ -142,7 +143,7 @@ void run_perplexity(const PerplexityOptions& o) {
   }
   if (!o.kl_divergence && o.text.file.empty()) throw_error(ErrorCode::usage, "--file is required");
   install_interrupt_handler();
-  const auto model = load_model(o.model, o.rope, o.threads.numa);
+  const auto model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
   if (o.kl_divergence) {
     measure_divergence(o, *model);
   } else {
@@ -169,6 +170,7 @@ void add_perplexity(CLI::App& app) {
   add_context_options(*command, o->context);
   add_rope_options(*command, o->rope);
   add_thread_options(*command, o->threads);
+  add_offload_options(*command, o->offload);
   add_log_options(*command, o->log);
   command->footer(
       "The text is cut into chunks of -c tokens, and the second half of each is scored. Printed are the "

@@ -1,0 +1,193 @@
+#include "ggml-cuda/fetcher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+
+#include "ggml-cuda/layout.h"
+#include "ggml-cuda/step.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr size_t kSliceBytes = size_t{256} << 10;  // of a piece, for one of the copiers
+
+// One thread copies some 10 GB/s, a bus five times that; but most cores are for those who compute.
+int copier_count() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 6);
+}
+
+// Does nothing, and is not begun early: what comes behind it, and may begin before it has ended, cannot begin
+// before what the stream waits for.
+__global__ void fence_kernel() {}
+
+}  // namespace
+
+Fetcher::Fetcher(int device) : device_(device), copiers_(copier_count()) {
+  try {
+    take_memory();
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error&) {
+    give_memory_back();
+    throw_error(ErrorCode::out_of_memory, "cannot start a thread");
+  } catch (...) {
+    give_memory_back();
+    throw;
+  }
+}
+
+Fetcher::~Fetcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  cudaStreamSynchronize(copies_);
+  cudaStreamSynchronize(layouts_);
+  give_memory_back();
+}
+
+void Fetcher::take_memory() {
+  for (cudaStream_t* stream : {&copies_, &layouts_}) {
+    TANDEM_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+  }
+  TANDEM_CUDA(
+      cudaHostAlloc(reinterpret_cast<void**>(&pieces_[0].pinned), kStagingBytes, cudaHostAllocDefault));
+  TANDEM_CUDA(cudaMalloc(reinterpret_cast<void**>(&pieces_[0].device), kStagingBytes));
+  for (size_t i = 0; i < kPieces; ++i) {
+    pieces_[i] = {pieces_[0].pinned + i * kPieceBytes, pieces_[0].device + i * kPieceBytes, make_event(),
+                  make_event()};
+  }
+}
+
+void Fetcher::give_memory_back() {
+  if (pieces_[0].device) cudaFree(pieces_[0].device);
+  if (pieces_[0].pinned) cudaFreeHost(pieces_[0].pinned);
+  for (cudaStream_t stream : {copies_, layouts_}) {
+    if (stream) cudaStreamDestroy(stream);
+  }
+}
+
+uint64_t Fetcher::fetch(std::byte* to, const Weight& weight, SharedEvent after) {
+  Job job{to, {}, std::move(after)};
+  job.weight.dtype = weight.dtype;
+  job.weight.n_mats = weight.n_mats;
+  job.weight.n_rows = weight.n_rows;
+  job.weight.n_cols = weight.n_cols;
+  job.weight.data = weight.data;
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(job));
+  changed_.notify_all();
+  return ++n_asked_;
+}
+
+void Fetcher::join(uint64_t fetched, cudaStream_t stream) {
+  std::unique_lock lock(mutex_);
+  TANDEM_CHECK(fetched <= n_asked_);
+  changed_.wait(lock, [&] { return n_issued_ >= fetched; });
+  rethrow();
+  SharedEvent event;  // of the fetch; those of earlier ones are nobody's any more
+  while (!complete_.empty() && complete_.front().number <= fetched) {
+    if (event) spare_.push_back(std::move(event));
+    event = std::move(complete_.front().event);
+    complete_.pop_front();
+  }
+  if (!event) return;  // the stream has waited for it, or for a later one, or nothing came of it
+  TANDEM_CUDA(cudaStreamWaitEvent(stream, event.get(), 0));
+  spare_.push_back(std::move(event));
+  lock.unlock();
+  fence_kernel<<<1, 1, 0, stream>>>();
+  check_launch("fence_kernel");
+}
+
+void Fetcher::check() {
+  const std::lock_guard lock(mutex_);
+  rethrow();
+}
+
+void Fetcher::rethrow() {
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void Fetcher::settle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return n_issued_ == n_asked_; });
+}
+
+void Fetcher::work() {
+  cudaSetDevice(device_);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    const Job job = std::move(queue_.front());
+    queue_.pop_front();
+    if (!failure_) {
+      lock.unlock();
+      std::exception_ptr failure;
+      SharedEvent event;
+      try {
+        bring(job);
+        event = record_complete();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (event) complete_.push_back({n_issued_ + 1, std::move(event)});
+      if (failure) failure_ = failure;
+    }
+    ++n_issued_;
+    changed_.notify_all();
+  }
+}
+
+SharedEvent Fetcher::record_complete() {
+  SharedEvent event;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_.empty()) {
+      event = std::move(spare_.back());
+      spare_.pop_back();
+    }
+  }
+  if (!event) event = make_event();
+  TANDEM_CUDA(cudaEventRecord(event.get(), layouts_));
+  return event;
+}
+
+void Fetcher::bring(const Job& job) {
+  // Floats are written to their place by the copies, all else by the kernels.
+  const cudaStream_t writer = is_quantized(job.weight.dtype) ? layouts_ : copies_;
+  if (job.after) TANDEM_CUDA(cudaStreamWaitEvent(writer, job.after.get(), 0));
+  if (writer == copies_) {  // in order with what kernels write to the same place
+    const Piece& last = pieces_[(next_piece_ + kPieces - 1) % kPieces];
+    TANDEM_CUDA(cudaStreamWaitEvent(copies_, last.done.get(), 0));
+  }
+  const size_t n_bytes = job.weight.n_bytes(), unit = chunk_unit(job.weight);
+  const size_t chunk = kPieceBytes / unit * unit;
+  for (size_t at = 0; at < n_bytes && !stop_; at += chunk)
+    bring_piece(job, at, std::min(chunk, n_bytes - at));
+}
+
+void Fetcher::bring_piece(const Job& job, size_t at, size_t count) {
+  const Piece& piece = pieces_[next_piece_];
+  next_piece_ = (next_piece_ + 1) % kPieces;
+  TANDEM_CUDA(cudaEventSynchronize(piece.done.get()));  // at once when never recorded
+  const auto n_slices = static_cast<int64_t>((count + kSliceBytes - 1) / kSliceBytes);
+  copiers_.run([&](Worker& worker) {
+    worker.for_each(n_slices, [&](int64_t i) {
+      const size_t from = static_cast<size_t>(i) * kSliceBytes;
+      std::memcpy(piece.pinned + from, job.weight.data + at + from, std::min(kSliceBytes, count - from));
+    });
+  });
+  const bool in_place = !is_quantized(job.weight.dtype);
+  TANDEM_CUDA(cudaMemcpyAsync(in_place ? job.to + at : piece.device, piece.pinned, count,
+                              cudaMemcpyHostToDevice, copies_));
+  TANDEM_CUDA(cudaEventRecord(piece.copied.get(), copies_));
+  TANDEM_CUDA(cudaStreamWaitEvent(layouts_, piece.copied.get(), 0));
+  if (!in_place) lay_out(job.to, job.weight, piece.device, at, count, layouts_);
+  TANDEM_CUDA(cudaEventRecord(piece.done.get(), layouts_));
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,97 @@
+// Brings weights in beside the runs (Device::fetch). What is fetched lies in memory that is not pinned,
+// mapped files mostly, so a thread of its own copies it piece by piece into pinned memory, from where the
+// copy engine takes it to a piece of device memory, and a kernel from there to where it belongs, in the
+// layout of layout.h. Copies and kernels have a stream each: one piece is laid out while the next is on the
+// bus. Floats lie as in the file and go straight to where they belong.
+//
+//   file -> pinned piece -> device piece -> slot        every arrow a resource of its own, so that the
+//   slowest
+//     thread         copy engine       kernel           alone decides
+//
+// Fetches are done in the order they are asked for. A fetch fills its pieces at once, and writes to its slot
+// when the event has been reached that it is to come after. kStagingBytes of pinned memory and as much of the
+// device's are taken when a Fetcher is made; they are part of what Budgets::vram_overhead allows for.
+//
+// The functions are called from one thread, with the device current. Throw Error(out_of_memory | io); what
+// fails in the thread is thrown by the next join() or check(), and nothing is fetched until then.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "ggml-cuda/stream.h"
+
+namespace tandem::cuda {
+
+class Fetcher {
+ public:
+  static constexpr size_t kPieceBytes = size_t{4} << 20;
+  static constexpr size_t kPieces = 4;
+  static constexpr size_t kStagingBytes = kPieces * kPieceBytes;
+
+  explicit Fetcher(int device);  // the driver's number
+  ~Fetcher();                    // what is not done is left
+  Fetcher(const Fetcher&) = delete;
+  Fetcher& operator=(const Fetcher&) = delete;
+
+  // Numbers fetches from 1. `after` may be null.
+  uint64_t fetch(std::byte* to, const Weight& weight, SharedEvent after);
+  // What is enqueued to the stream, always the same one, from now on begins when the fetch is complete.
+  // Blocks until all of it is on its way.
+  void join(uint64_t fetched, cudaStream_t stream);
+  void check();
+  // Returns when everything that was asked for is on its way, or has failed: cudaFree() waits for the rest.
+  void settle();
+
+ private:
+  struct Piece {
+    std::byte* pinned = nullptr;
+    std::byte* device = nullptr;
+    SharedEvent copied, done;
+  };
+  struct Job {
+    std::byte* to;
+    Weight weight;  // without its name
+    SharedEvent after;
+  };
+  struct Complete {
+    uint64_t number;
+    SharedEvent event;
+  };
+
+  void take_memory();
+  void give_memory_back();
+  void work();
+  void bring(const Job& job);
+  void bring_piece(const Job& job, size_t at, size_t count);
+  SharedEvent record_complete();
+  void rethrow();
+
+  int device_;
+  cudaStream_t copies_ = nullptr, layouts_ = nullptr;
+  std::array<Piece, kPieces> pieces_;
+  size_t next_piece_ = 0;
+  ThreadPool copiers_;  // run by the thread
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> queue_;
+  std::deque<Complete> complete_;  // not joined yet, by rising number
+  std::vector<SharedEvent> spare_;
+  uint64_t n_asked_ = 0, n_issued_ = 0;
+  std::exception_ptr failure_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""What tandem plans for models larger than the GPU, and what it then does: one table of predicted and measured speed and
+memory for models with random weights, under several limits of GPU memory.
+
+    scripts/offload_report.py BUILD [--models 8B,70B] [--vram 4,8,16,24] [--scratch FOLDER] [--cpu] [--check]
+
+A model is 8B, 70B (Llama 3.1), a shape of `tandem synth` (tinyllama-1.1b; tinyllama-1.1b:4 is its first four layers), or
+a GGUF file. Models are made one after the other (5 and 43 GB) in a folder of BUILD and removed again; with --scratch
+they are kept there and used again. One that does not fit on the disk is left out.
+
+Each row is the placement that `tandem plan` puts first, which is what `tandem bench`, run and chat then use. Prefill is
+a prompt that fills the micro-batch, decode goes through the middle of the context, as the predictions mean them.
+Memory is what the session was planned to take of the GPU, and by how much less of it was free when it was measured
+(without what the driver takes for itself); of the host, what of the program was resident. The share of the bound is the
+measured speed over that at which the weights that crossed the bus, and those that the CPU read, could have been read:
+both rates as measured, and both transfers one after the other.
+
+Without a GPU it says so and does the host's row, for the first four layers of tinyllama-1.1b unless --models says
+otherwise, as --cpu asks for. With --check the exit code is 1 when a prediction was off by more than --tolerance.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SHAPES = {"8B": "llama-3.1-8b", "70B": "llama-3.1-70b"}
+BITS = {"Q4_0": 4.6, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q8_0": 8.6, "F16": 16.0, "F32": 32.0}  # a weight
+GIB = 2**30
+OUT_OF_MEMORY = 4  # exit code
+
+
+class Failed(Exception):
+    """A command of tandem's that failed, with its code and the line it said why in."""
+
+    def __init__(self, code, why):
+        super().__init__(why)
+        self.code = code
+
+
+def run(command):
+    print("  " + " ".join(map(str, command[1:])), file=sys.stderr, flush=True)
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if "error: " in line] or result.stderr.splitlines()[-1:]
+        raise Failed(result.returncode, lines[-1].split("error: ", 1)[-1] if lines else f"exit code {result.returncode}")
+    return result.stdout
+
+
+class Tandem:
+    def __init__(self, build, arguments):
+        self.program = build / "bin" / "tandem"
+        self.arguments = arguments
+
+    def has_gpu(self):
+        return len(run([self.program, "plan", "--list-devices"]).splitlines()) > 1
+
+    def plan(self, model, options):
+        return json.loads(run([self.program, "plan", "-m", model, "-c", self.arguments.ctx, "--json", *options]))
+
+    def bench(self, model, options):
+        command = [self.program, "bench", "-m", model, "--ctx-size", self.arguments.ctx, "-o", "jsonl",
+                   "-r", self.arguments.repetitions, *options]
+        return json.loads(run(command))
+
+    def estimated_bytes(self, spec):
+        """Of the file of a shape."""
+        shape, _, layers = spec.partition(":")
+        found = re.search(rf"^\s+{re.escape(shape)}\s+([\d.]+) B weights, (\d+) layers", run([self.program, "synth", "--list"]), re.M)
+        if not found:
+            raise Failed(2, f"{shape} is neither a shape of `tandem synth` nor a file")
+        share = int(layers) / int(found[2]) if layers else 1
+        return float(found[1]) * 1e9 * BITS.get(self.arguments.type, 16.0) / 8 * (0.2 + 0.8 * share if layers else 1)
+
+    def synthesize(self, spec, folder):
+        path = folder / f"{spec.replace(':', '-')}-{self.arguments.type}.gguf"
+        if path.exists():
+            return path
+        needed, free = self.estimated_bytes(spec) * 1.02, shutil.disk_usage(folder).free
+        if needed + GIB > free:
+            raise Failed(OUT_OF_MEMORY, f"its file of {needed / 1e9:.0f} GB does not fit on the disk, {free / 1e9:.0f} GB are free")
+        shape, _, layers = spec.partition(":")
+        run([self.program, "synth", shape, "--type", self.arguments.type, "-o", path, *(["--layers", layers] if layers else [])])
+        return path
+
+
+def bound_speed(record, tiers, weights_read):
+    """Tokens per second if reading the streamed and the host's weights were all there is to do; None where there are none."""
+    streamed = record["streamed_bytes_per_token"]
+    # The host reads what it holds, but for the table of the embeddings and what it only sends, once a step.
+    step = max(1, min(record["n_prompt"], record["n_ubatch"]))
+    unread = max(0, record["model_size"] - weights_read)
+    on_host = max(0.0, (record["mapped_weights"] - unread) / step - streamed)
+    seconds = on_host / tiers[0]["read_bytes_per_s"]
+    if streamed > 0:
+        seconds += streamed / tiers[1]["bus_bytes_per_s"]
+    return 1 / seconds if seconds > 0 else None
+
+
+def speed_cells(predicted, measured, bound):
+    off = predicted / measured - 1
+    return off, [f"{predicted:.1f}", f"{measured:.1f}", f"{off:+.0%}", f"{measured / bound:.0%}" if bound else "-"]
+
+
+def placement_text(plan):
+    cache = "GPU>" if plan["kv_prefetched"] else "CPU" if plan["kv_on_host"] else "GPU"
+    extra = [f"{name} {plan[name]}" for name in ("kv_split", "n_cpu_moe") if plan.get(name)]
+    rows = [plan.get(f"gpu_rows_{step}", 1) for step in ("prefill", "decode")]
+    if any(0 < share < 1 for share in rows):
+        extra.append("GPU rows " + "/".join(f"{share:.0%}" for share in rows))
+    return ", ".join([f"ngl {plan['n_gpu_layers']}", f"stream {plan['streaming']}", f"cache {cache}", *extra])
+
+
+def measured_row(tandem, name, model, limit, options):
+    """The cells of a row, and how far off its predictions were."""
+    page = tandem.plan(model, options)
+    best, tiers = page["plans"][0], page["tiers"]
+    n_ubatch, n_gen, n_ctx = best["n_ubatch"], tandem.arguments.gen, tandem.arguments.ctx
+    prefill = tandem.bench(model, ["-p", n_ubatch, "-n", 0, *options])
+    decode = tandem.bench(model, ["-p", 0, "-n", n_gen, "-d", max(0, (n_ctx - n_gen) // 2), *options])
+    weights_read = decode["weights_read_per_token"]
+    off_prefill, prefill_cells = speed_cells(best["prefill_tokens_per_s"], prefill["avg_ts"], bound_speed(prefill, tiers, weights_read))
+    off_decode, decode_cells = speed_cells(best["decode_tokens_per_s"], decode["avg_ts"], bound_speed(decode, tiers, weights_read))
+    last = len(tiers) - 1
+    planned, used = best["bytes"][last], max(prefill["used_bytes"][last], decode["used_bytes"][last])
+    where = placement_text(best) if last > 0 else "all on the CPU"
+    for record in (prefill, decode):
+        if last > 0 and (record["n_gpu_layers"], record["streaming"]) != (best["n_gpu_layers"], best["streaming"]):
+            where += " (bench chose another)"
+    memory = [f"{planned / GIB:.2f}", f"{used / GIB:.2f}"]
+    return [name, limit, where, n_ubatch, *prefill_cells, *decode_cells, *memory], [off_prefill, off_decode]
+
+
+def table(header, rows):
+    """A Markdown table."""
+    widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(cells):
+        return "| " + " | ".join(str(c).rjust(w) for c, w in zip(cells, widths)) + " |"
+
+    return "\n".join([line(header), "|" + "|".join("-" * (w + 1) + ":" for w in widths) + "|", *map(line, rows)])
+
+
+def rows_of(tandem, spec, folder, keep, limits):
+    """Rows, how far their predictions were off, and what could not be measured."""
+    rows, off, problems = [], [], []
+    given = pathlib.Path(spec)
+    try:
+        model = given if given.suffix == ".gguf" else tandem.synthesize(SHAPES.get(spec, spec), folder)
+    except Failed as failure:
+        return rows, off, [(failure.code, f"{spec}: {failure}")]
+    for limit in limits:
+        options = ["--device", "none"] if limit is None else ["--max-vram", f"{limit}GiB"]
+        try:
+            row, errors = measured_row(tandem, spec if model is not given else given.stem, model, limit or "-", options)
+            rows.append(row)
+            off += errors
+        except Failed as failure:
+            problems.append((failure.code, f"{spec}{f' in {limit} GiB' if limit else ''}: {failure}"))
+    if not keep and model is not given:
+        model.unlink()
+    return rows, off, problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--models")
+    parser.add_argument("--vram", default="4,8,16,24", help="limits in GiB")
+    parser.add_argument("--type", default="Q4_K_M", help="of the weights")
+    parser.add_argument("--ctx", type=int, default=4096)
+    parser.add_argument("--gen", type=int, default=32, help="tokens to decode")
+    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--scratch", type=pathlib.Path)
+    parser.add_argument("--cpu", action="store_true", help="the host's row only")
+    parser.add_argument("--tolerance", type=float, default=0.15)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+
+    tandem = Tandem(arguments.build, arguments)
+    has_gpu = tandem.has_gpu()
+    if not has_gpu:
+        print("offload_report: there is no GPU, so this is the host's row only\n", flush=True)
+    on_host = arguments.cpu or not has_gpu
+    models = arguments.models or ("tinyllama-1.1b:4" if on_host else "8B,70B")
+    limits = [None] if on_host else arguments.vram.split(",")
+
+    with tempfile.TemporaryDirectory(dir=arguments.build) as temporary:
+        folder = arguments.scratch or pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows, off, problems = [], [], []
+        for spec in models.split(","):
+            for all_of, some in zip((rows, off, problems), rows_of(tandem, spec, folder, bool(arguments.scratch), limits)):
+                all_of += some
+    header = ["model", "max VRAM", "placement", "ubatch", "prefill t/s", "measured", "off", "of bound", "decode t/s", "measured",
+              "off", "of bound", "GiB planned", "measured"]
+    if rows:
+        print(table(header, rows))
+    for _, problem in problems:
+        print(f"not measured: {problem}")
+    within = sum(abs(x) <= arguments.tolerance for x in off)
+    print(f"\n{within} of {len(off)} speeds within {arguments.tolerance:.0%} of what was predicted")
+    if any(code != OUT_OF_MEMORY for code, _ in problems) or not rows:
+        return 1
+    return 1 if arguments.check and within < len(off) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

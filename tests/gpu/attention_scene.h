@@ -1,0 +1,160 @@
+// Attention of a GPU: a cache with shuffled blocks, and who asks for what of it. Cache rows that nobody wrote
+// hold NaN, as fresh device memory may.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "gguf/quants.h"
+#include "gpu/harness.h"
+
+namespace tandem::gpu_test {
+
+struct AttentionCase {
+  int64_t n_head = 4, n_head_kv = 2, head_dim_k = 64, head_dim_v = 64, block_size = 32;
+  DType k_dtype = DType::F16, v_dtype = DType::F16;
+  int64_t window = 0;
+  float softcap = 0;
+  bool sinks = false;
+  std::vector<int64_t> lengths{40};   // cached positions of each sequence
+  std::vector<int64_t> n_queries{1};  // the last so many of them are asked for
+  std::vector<int64_t> recent_from;   // the position that each sequence's recent part begins with
+
+  int64_t n_tokens() const {
+    int64_t n = 0;
+    for (int64_t of_sequence : n_queries) n += of_sequence;
+    return n;
+  }
+  bool all_f32() const { return k_dtype == DType::F32 && v_dtype == DType::F32; }
+
+  ShapeClass shape() const {
+    ShapeClass s;
+    s.max_tokens = n_tokens();
+    s.max_sequences = static_cast<int64_t>(lengths.size());
+    s.max_blocks = *std::max_element(lengths.begin(), lengths.end()) / block_size + 3;
+    if (!recent_from.empty()) s.max_recent_blocks = s.max_blocks;
+    return s;
+  }
+
+  AttentionOp op(KvPart part = KvPart::whole) const {
+    AttentionOp attention{n_head, n_head_kv, head_dim_k, head_dim_v};
+    attention.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_k));
+    attention.softcap = softcap;
+    attention.window = window;
+    attention.part = part;
+    return attention;
+  }
+
+  std::string text() const {
+    return std::to_string(n_head) + "/" + std::to_string(n_head_kv) + " heads of " +
+           std::to_string(head_dim_k) + "/" + std::to_string(head_dim_v) + " " +
+           std::string(dtype_name(k_dtype)) + "/" + std::string(dtype_name(v_dtype)) + ", " +
+           std::to_string(lengths.front()) + " positions, " + std::to_string(n_queries.front()) +
+           " queries, window " + std::to_string(window) +
+           (recent_from.empty() ? "" : ", recent from " + std::to_string(recent_from.front()));
+  }
+
+  bool is_in(KvPart part, size_t sequence, int64_t position) const {
+    if (part == KvPart::whole) return true;
+    return (position >= recent_from[sequence]) == (part == KvPart::recent);
+  }
+};
+
+// Random rows where a sequence has them, of `part` only, and the inputs.
+class AttentionScene {
+ public:
+  AttentionScene(Random& random, const AttentionCase& c, KvPart part = KvPart::whole)
+      : random_(random),
+        case_(c),
+        shape_(c.shape()),
+        blocks_(static_cast<size_t>(shape_.max_sequences * shape_.max_blocks)) {
+    for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = static_cast<int32_t>(i);
+    random_.shuffle(blocks_);
+    const auto rows = blocks_.size() * static_cast<size_t>(c.block_size * c.n_head_kv);
+    bytes_ = {std::vector<std::byte>(rows * row_bytes(c.k_dtype, c.head_dim_k), std::byte{0xff}),
+              std::vector<std::byte>(rows * row_bytes(c.v_dtype, c.head_dim_v), std::byte{0xff})};
+    fill(part);
+  }
+
+  void give(OpCase& op) const {
+    op.set_cache({nullptr, nullptr, case_.k_dtype, case_.v_dtype, case_.n_head_kv, case_.head_dim_k,
+                  case_.head_dim_v, case_.block_size, static_cast<int64_t>(blocks_.size())},
+                 bytes_);
+    op.set_input(Input::positions, positions_);
+    op.set_input(Input::sequences, sequences_);
+    op.set_input(Input::block_table, blocks_);
+    if (!case_.recent_from.empty()) give_parts(op);
+  }
+
+  // Of a token of the step.
+  int64_t position(size_t token) const { return positions_[token]; }
+  size_t sequence(size_t token) const { return static_cast<size_t>(sequences_[token]); }
+  std::vector<float> key(size_t sequence, int64_t position, int64_t head) const {
+    return read(case_.k_dtype, case_.head_dim_k, row(sequence, position, head), bytes_.k);
+  }
+  std::vector<float> value(size_t sequence, int64_t position, int64_t head) const {
+    return read(case_.v_dtype, case_.head_dim_v, row(sequence, position, head), bytes_.v);
+  }
+
+ private:
+  int64_t row(size_t sequence, int64_t position, int64_t head) const {
+    const size_t block =
+        sequence * static_cast<size_t>(shape_.max_blocks) + static_cast<size_t>(position / case_.block_size);
+    return (blocks_[block] * case_.n_head_kv + head) * case_.block_size + position % case_.block_size;
+  }
+
+  void fill(KvPart part) {
+    for (size_t s = 0; s < case_.lengths.size(); ++s) {
+      for (int64_t p = 0; p < case_.lengths[s]; ++p) {
+        for (int64_t h = 0; h < case_.n_head_kv && case_.is_in(part, s, p); ++h) {
+          store(case_.k_dtype, case_.head_dim_k, row(s, p, h), bytes_.k);
+          store(case_.v_dtype, case_.head_dim_v, row(s, p, h), bytes_.v);
+        }
+      }
+      for (int64_t p = case_.lengths[s] - case_.n_queries[s]; p < case_.lengths[s]; ++p) {
+        positions_.push_back(static_cast<int32_t>(p));
+        sequences_.push_back(static_cast<int32_t>(s));
+      }
+    }
+  }
+
+  // The recent part's table begins with the block of its first position; what a table has behind a sequence's
+  // last block is no block at all.
+  void give_parts(OpCase& op) const {
+    std::vector<int32_t> recent(static_cast<size_t>(shape_.max_sequences * shape_.max_recent_blocks),
+                                1 << 29),
+        from;
+    for (size_t s = 0; s < case_.lengths.size(); ++s) {
+      from.push_back(static_cast<int32_t>(case_.recent_from[s]));
+      const int64_t first = case_.recent_from[s] / case_.block_size;
+      for (int64_t b = first; b * case_.block_size < case_.lengths[s]; ++b) {
+        recent[s * static_cast<size_t>(shape_.max_recent_blocks) + static_cast<size_t>(b - first)] =
+            blocks_[s * static_cast<size_t>(shape_.max_blocks) + static_cast<size_t>(b)];
+      }
+    }
+    op.set_input(Input::recent_blocks, std::move(recent));
+    op.set_input(Input::recent_from, std::move(from));
+  }
+
+  void store(DType dtype, int64_t head_dim, int64_t row, std::vector<std::byte>& pool) {
+    const std::vector<float> x = random_.normals(head_dim);
+    quantize_row(dtype, x.data(), pool.data() + static_cast<size_t>(row) * row_bytes(dtype, head_dim),
+                 head_dim);
+  }
+  static std::vector<float> read(DType dtype, int64_t head_dim, int64_t row,
+                                 const std::vector<std::byte>& pool) {
+    std::vector<float> x(static_cast<size_t>(head_dim));
+    dequantize_row(dtype, pool.data() + static_cast<size_t>(row) * row_bytes(dtype, head_dim), x.data(),
+                   head_dim);
+    return x;
+  }
+
+  Random& random_;
+  const AttentionCase& case_;
+  ShapeClass shape_;
+  std::vector<int32_t> blocks_;  // [n_sequences, max_blocks]
+  std::vector<int32_t> positions_, sequences_;
+  CacheBytes bytes_;
+};
+
+}  // namespace tandem::gpu_test
