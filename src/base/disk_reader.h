@@ -36,7 +36,7 @@ class DiskReader {
   virtual ~DiskReader() = default;
 
   using Ticket = uint64_t;
-  // Starts reading; `to` is in use until the ticket has been waited for, which must happen once.
+  // Starts reading; `to` is in use until the ticket has been waited for, once, or the reader is gone.
   virtual Ticket start(std::span<const DiskRead> reads) = 0;
   virtual bool is_done(Ticket ticket) = 0;  // wait() would return at once
   virtual void wait(Ticket ticket) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "exec/placed_graph.h"
@@ -118,29 +119,46 @@ size_t ram_before_disk(const FitRequest& r) {
   return r.flags.budgets.max_ram.value_or(n_free - n_free / 16);
 }
 
+// Layers on disk that leave the host `n_bytes` less to hold, if all are as large as each other.
+int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_t n_bytes) {
+  size_t sum = 0;
+  std::set<int> layers;
+  for (const Weight& w : r.weights) {
+    if (!w.in_file || w.layer < 0 || w.n_rows * w.n_mats < 2) continue;
+    const LayerPlacement& layer = placement.layers[static_cast<size_t>(w.layer)];
+    if ((w.n_mats > 1 ? layer.experts : layer.weights) != 0) continue;
+    sum += w.n_bytes();
+    layers.insert(w.layer);
+  }
+  if (sum == 0) return 1;
+  const size_t each = sum / layers.size();
+  return static_cast<int64_t>((n_bytes + each - 1) / each) + placement.n_disk_slots;
+}
+
 // With as few layers on disk as the host's memory asks for; where no number is enough, as with the choice.
 Fit with_disk(const FitRequest& r, OffloadChoice choice) {
   Fit without = fit_with(r, choice);
-  const size_t limit = ram_before_disk(r);
-  if (r.flags.disk == DiskMode::off || !r.flags.loaded_by.empty() || device_needs(without, 0) <= limit)
-    return without;
-  // More layers on disk need less memory, but for the first ones, which have slots to themselves.
-  const auto needs = [&](int64_t n) {
+  const size_t limit = ram_before_disk(r), needed = device_needs(without, 0);
+  if (r.flags.disk == DiskMode::off || !r.flags.loaded_by.empty() || needed <= limit) return without;
+  const int64_t n_layer = r.architecture.hparams().n_layer;
+  const auto with = [&](int64_t n) {
     choice.n_disk_layers = n;
-    return device_needs(fit_with(r, choice), 0);
-  };
-  int64_t low = 0, high = r.architecture.hparams().n_layer;  // low is too few
-  const size_t least = needs(high);
-  if (least > limit) {
-    if (r.flags.budgets.max_ram || least >= device_needs(without, 0)) return without;
     return fit_with(r, choice);
+  };
+  // More layers on disk need less memory. From the guess on, in steps that grow, then by halves.
+  int64_t low = 0, high = n_layer + 1;  // low is too few, high enough or not known to be
+  int64_t next = std::clamp<int64_t>(guess_disk_layers(r, without.placement, needed - limit), 1, n_layer);
+  for (int64_t step = 1; high - low > 1; step *= 2) {
+    if (low > 0 && high <= n_layer) next = low + (high - low) / 2;
+    next = std::clamp(next, low + 1, high - 1);
+    const bool enough = device_needs(with(next), 0) <= limit;
+    (enough ? high : low) = next;
+    next += enough ? -step : step;
   }
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (needs(middle) <= limit ? high : low) = middle;
-  }
-  choice.n_disk_layers = high;
-  return fit_with(r, choice);
+  if (high <= n_layer) return with(high);
+  Fit all = with(n_layer);
+  const bool helps = !r.flags.budgets.max_ram && device_needs(all, 0) < needed;
+  return helps ? all : without;
 }
 
 // The least that the host needs, with layers on disk if they may be.

@@ -100,7 +100,7 @@ TEST_P(Reader, ManyReadsAtATime) {
   const std::string bytes = random_bytes(6 << 20, 3);
   test::write_file(path, bytes);
   const Mapping mapping(path, bytes.size());
-  const auto reader = open({mapping.file()});
+  auto reader = open({mapping.file()});
   std::vector<Pages> to;
   std::vector<DiskReader::Ticket> tickets;
   for (size_t i = 0; i < 150; ++i) {
@@ -121,6 +121,7 @@ TEST_P(Reader, ManyReadsAtATime) {
   const Pages big = pages(bytes.size());
   const DiskRead all{mapping.at(0), bytes.size(), big.get()};
   reader->start({&all, 1});
+  reader.reset();
 }
 
 TEST_P(Reader, AReadMayCrossIntoTheNextFile) {
