@@ -130,6 +130,25 @@ TEST_F(DividedRows, WithTheCachePrefetchedAndOnlyInPrefill) {
   EXPECT_EQ(logits(*session(*dense_, {host_.get(), &sim}, c)), expected);
 }
 
+// Caches in two parts bring a host's share of attention; merged results are not the whole cache's bit for
+// bit.
+TEST_F(DividedRows, WithCachesInTwoParts) {
+  test::SimDevice sim({.copy_bytes_per_s = 3e8});
+  const auto with_rows = [&](double prefill, double decode) {
+    OffloadFlags flags;
+    flags.n_gpu_layers = 2;
+    flags.stream = StreamMode::on;
+    flags.kv_split = 32;
+    SessionOptions o = options(flags);
+    Session sizes(*dense_, {host_.get(), &sim}, o);
+    o.placement = sizes.placement().placement;
+    for (LayerPlacement& layer : o.placement.layers) layer.rows_prefill = prefill, layer.rows_decode = decode;
+    Session s(*dense_, {host_.get(), &sim}, o);
+    return logits(s);
+  };
+  EXPECT_EQ(with_rows(0.3, 0.6), with_rows(1, 1));
+}
+
 TEST_F(DividedRows, BytesAreThosePlanned) {
   for (const double share : {0.2, 0.5, 0.8}) {
     for (int64_t n_gpu_layers : {0, 1, 4, 7}) {
