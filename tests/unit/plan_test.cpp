@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/model.h"
+#include "plan/disk_rate.h"
 #include "plan/imagined_device.h"
 #include "plan/rates.h"
 #include "plan/session_plan.h"
@@ -184,13 +185,13 @@ TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
     rates_[0] = host;
     return plan_session(request(512)).front().fit.choice;
   };
-  DeviceRates few_cores{10 * kGiga, 0.2e12, 10 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  DeviceRates few_cores{10 * kGiga, 0.2e12, 10 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   const OffloadChoice divided = best(few_cores, 20);
   EXPECT_EQ(divided.streaming, Streaming::always);
   EXPECT_NEAR(divided.rows_decode, 20.0 / 30, 0.06);  // and a little more, for layers that need no bus
   EXPECT_GT(divided.rows_prefill, divided.rows_decode);  // computing much is not for few cores
   // The CPU alone takes all that the memory gives.
-  DeviceRates many_cores{60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  DeviceRates many_cores{60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   EXPECT_EQ(best(many_cores, 20).rows_decode, 1);
   EXPECT_NE(best(many_cores, 20).streaming, Streaming::always);
   // As does the bus.
@@ -213,7 +214,7 @@ TEST_F(Planner, RowsAreDividedForBatchesThatTheCpuIsSlowAt) {
   DeviceRates rates = kGpu;
   rates.bus_bytes_per_s = 20 * kGiga;
   gpu(4, rates);
-  rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   flags_.n_gpu_layers = 1;
   flags_.kv_on_host = false;
   const auto best = [&](int64_t n_sequences) {
@@ -432,6 +433,21 @@ TEST(Rates, AreRemembered) {
   cache.remember("CPU: x", kGpu);  // the last counts
   EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
   EXPECT_FALSE(RatesCache("").find("CPU: x"));
+}
+
+TEST(Rates, DisksAreMeasuredOnce) {
+  test::TempDir directory;
+  const std::string path = directory.path("file");
+  const RatesCache cache(directory.path("rates"));
+  const auto files = [&](size_t n_bytes) {
+    test::write_file(path, std::string(n_bytes, 'x'));
+    return std::vector<DiskFile>{{path, {reinterpret_cast<const std::byte*>(4096), n_bytes}}};
+  };
+  EXPECT_EQ(disk_rate_of(files(size_t{1} << 20), cache), 0);  // too small to tell
+  const double rate = disk_rate_of(files(size_t{160} << 20), cache);
+  EXPECT_GT(rate, 1e6);
+  EXPECT_LT(rate, 1e12);
+  EXPECT_NEAR(disk_rate_of(files(size_t{1} << 20), cache), rate, 1e-4 * rate);
 }
 
 TEST(Rates, NonsenseIsAsIfNotMeasured) {
