@@ -35,13 +35,14 @@ struct LayerPlacement {
   bool from_disk = false;    // what is on the host by `weights` or `experts` is read from disk for every step
 
   // The share of the rows of streamed matrices that the device computes, the host computing the others
-  // meanwhile; 1: all.
+  // meanwhile; 1: all. What is on disk is not divided.
   double rows_prefill = 1, rows_decode = 1;
 
   int streamed(const ShapeClass& shape) const {
     return shape.max_tokens > shape.max_sequences ? streamed_prefill : streamed_decode;
   }
   double rows(const ShapeClass& shape) const {
+    if (from_disk) return 1;
     return shape.max_tokens > shape.max_sequences ? rows_prefill : rows_decode;
   }
 };

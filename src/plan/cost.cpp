@@ -249,7 +249,7 @@ class Timeline {
 
   // The bus cannot carry more than the memory gives.
   double bus_rate(size_t d) const { return std::min(rates_[d].bus_bytes_per_s, rates_[0].memory()); }
-  // Brings bytes to a device, from `after` on; returns when they are there.
+  // Brings bytes to a device, not before `after`; returns when they are there.
   double bring(size_t d, double after, double n_bytes) {
     const double begin = std::max({bus_[d], after, at_[0]});
     memory_.forget_until(at_[0]);

@@ -56,7 +56,7 @@ std::string percent(double share) {
 std::string divided_text(const LayerPlacement& p) {
   const bool prefill = p.streamed_prefill != 0 && p.rows_prefill < 1;
   const bool decode = p.streamed_decode != 0 && p.rows_decode < 1;
-  if (!prefill && !decode) return "";
+  if (p.from_disk || (!prefill && !decode)) return "";
   std::string text = ", ";
   if (prefill) text += percent(p.rows_prefill) + " of the rows in prefill";
   if (decode)

@@ -195,6 +195,7 @@ void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& lis
   const RowShares shares = best_shares(r, choice);
   choice.rows_prefill = shares.prefill;
   choice.rows_decode = shares.decode;
+  choice.n_disk_layers = 0;  // as many as then must be
   if (choice.divides_rows()) add_fit(r, choice, list);
 }
 

@@ -41,9 +41,11 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
     }
     const double bus = std::min(r.rates[d].bus_bytes_per_s, memory);
     s.stream += streamed / bus;
+    const bool on_disk =
+        streamed > 0 && placement.layers[static_cast<size_t>(node.layer)].from_disk;  // not divided
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
-    const bool on_host = experts && streamed > 0 && host_computes_experts(graph, *experts);
-    if (experts || streamed == 0) {
+    const bool on_host = experts && streamed > 0 && !on_disk && host_computes_experts(graph, *experts);
+    if (experts || on_disk || streamed == 0) {
       if (!on_host) s.whole += streamed / bus;
       s.rest += node_seconds(work, r.rates[on_host ? 0 : d]);
       continue;

@@ -130,6 +130,25 @@ TEST_F(DividedRows, WithTheCachePrefetchedAndOnlyInPrefill) {
   EXPECT_EQ(logits(*session(*dense_, {host_.get(), &sim}, c)), expected);
 }
 
+// Caches in two parts bring a host's share of attention; merged results are not the whole cache's bit for
+// bit.
+TEST_F(DividedRows, WithCachesInTwoParts) {
+  test::SimDevice sim({.copy_bytes_per_s = 3e8});
+  const auto with_rows = [&](double prefill, double decode) {
+    OffloadFlags flags;
+    flags.n_gpu_layers = 2;
+    flags.stream = StreamMode::on;
+    flags.kv_split = 32;
+    SessionOptions o = options(flags);
+    Session sizes(*dense_, {host_.get(), &sim}, o);
+    o.placement = sizes.placement().placement;
+    for (LayerPlacement& layer : o.placement.layers) layer.rows_prefill = prefill, layer.rows_decode = decode;
+    Session s(*dense_, {host_.get(), &sim}, o);
+    return logits(s);
+  };
+  EXPECT_EQ(with_rows(0.3, 0.6), with_rows(1, 1));
+}
+
 TEST_F(DividedRows, BytesAreThosePlanned) {
   for (const double share : {0.2, 0.5, 0.8}) {
     for (int64_t n_gpu_layers : {0, 1, 4, 7}) {
@@ -198,19 +217,23 @@ TEST_F(DividedRows, ExplainSaysTheProportion) {
 }
 
 TEST_F(DividedRows, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
+  int64_t n_copies = 0;  // but those of the last step, some of which are for one that never comes
   const auto run = [&](test::SimDevice& sim) {
     const auto s = session(*biased_, {host_.get(), &sim}, choice(3, 0.7, 0.4));
-    logits(*s);
+    s->append(prompt(37));
+    decode_one(*s);
+    n_copies = sim.n_copies();
+    decode_one(*s);
   };
   test::SimDevice works({});
   run(works);
+  const int64_t n_checked = n_copies;
   for (int64_t i = 0; i < works.n_allocs(); ++i) {
     test::SimDevice sim({.fail_alloc = i});
     EXPECT_THROW(run(sim), Error) << "allocation " << i;
     EXPECT_EQ(sim.used_bytes(), 0u);
   }
-  // But for what is already on its way for a step that never comes, which nobody waits for.
-  for (int64_t i = 0; i < works.n_copies() - 2 * 7; i += 2) {
+  for (int64_t i = 0; i < n_checked; i += 2) {
     test::SimDevice sim({.fail_copy = i});
     EXPECT_THROW(run(sim), Error) << "copy " << i;
   }

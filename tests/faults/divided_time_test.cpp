@@ -24,7 +24,7 @@ struct Rates {
   double cpu_ops = 1e15;
 
   std::vector<DeviceRates> devices() const {
-    return {{cpu, cpu_ops, cpu, 0, 1e-8, memory}, {1e12, 1e15, bus, 0, 1e-8}};
+    return {{cpu, cpu_ops, cpu, 0, 1e-8, 0, memory}, {1e12, 1e15, bus, 0, 1e-8}};
   }
 };
 

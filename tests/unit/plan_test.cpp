@@ -185,13 +185,13 @@ TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
     rates_[0] = host;
     return plan_session(request(512)).front().fit.choice;
   };
-  DeviceRates few_cores{10 * kGiga, 0.2e12, 10 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  DeviceRates few_cores{10 * kGiga, 0.2e12, 10 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   const OffloadChoice divided = best(few_cores, 20);
   EXPECT_EQ(divided.streaming, Streaming::always);
   EXPECT_NEAR(divided.rows_decode, 20.0 / 30, 0.06);  // and a little more, for layers that need no bus
   EXPECT_GT(divided.rows_prefill, divided.rows_decode);  // computing much is not for few cores
   // The CPU alone takes all that the memory gives.
-  DeviceRates many_cores{60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  DeviceRates many_cores{60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   EXPECT_EQ(best(many_cores, 20).rows_decode, 1);
   EXPECT_NE(best(many_cores, 20).streaming, Streaming::always);
   // As does the bus.
@@ -214,7 +214,7 @@ TEST_F(Planner, RowsAreDividedForBatchesThatTheCpuIsSlowAt) {
   DeviceRates rates = kGpu;
   rates.bus_bytes_per_s = 20 * kGiga;
   gpu(4, rates);
-  rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 60 * kGiga};
+  rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   flags_.n_gpu_layers = 1;
   flags_.kv_on_host = false;
   const auto best = [&](int64_t n_sequences) {

@@ -65,10 +65,9 @@ std::string cache_text(bool gpu, const OffloadChoice& c) {
 }
 
 std::string plans_text(const PlanReport& r) {
-  std::string text =
-      format("\n%-3s %-9s %-12s %-10s %-6s %-9s %-9s %-8s %6s %12s %12s %12s %12s\n", "", "ngl",
-             "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch", "VRAM", "RAM",
-             "prefill t/s", "decode t/s");
+  std::string text = format("\n%-3s %-9s %-12s %-10s %-6s %-9s %-9s %-8s %6s %12s %12s %12s %12s\n", "",
+                            "ngl", "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch",
+                            "VRAM", "RAM", "prefill t/s", "decode t/s");
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
     const OffloadChoice& c = p.fit.choice;
@@ -195,9 +194,9 @@ std::string plan_json(const PlanReport& r) {
                              {"kv_prefetched", p.fit.choice.kv_prefetched},
                              {"kv_split", p.fit.choice.kv_split},
                              {"streaming", streaming_name(p.fit.choice.streaming)},
-                             {"n_disk_layers", p.fit.choice.n_disk_layers},
                              {"gpu_rows_prefill", p.fit.choice.rows_prefill},
                              {"gpu_rows_decode", p.fit.choice.rows_decode},
+                             {"n_disk_layers", p.fit.choice.n_disk_layers},
                              {"n_ubatch", p.shape.n_ubatch},
                              {"n_sequences", p.shape.n_sequences},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},
