@@ -242,7 +242,7 @@ class BatchJob {
 
 RuntimeOptions runtime_options(const BatchOptions& o, const Model& model,
                                const std::vector<std::unique_ptr<Device>>& devices) {
-  RuntimeOptions r = session_options(o.context, o.offload, devices);
+  RuntimeOptions r = session_options(o.context, o.offload, devices, &model);
   const BatchContext context =
       batch_context(o.context.ctx_size, o.ctx_sequence, o.parallel, model.hparams().n_ctx_train);
   r.n_ctx = context.n_ctx;
@@ -273,7 +273,7 @@ void batch(BatchOptions& o) {
                  : "");
   }
   const auto devices = make_devices(o.threads, o.offload);
-  const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa);
+  const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
   Sampler(o.sampling, sampler_model(*model, 0));  // what is wrong with the options is no fault of a line
   install_interrupt_handler();
   Runtime runtime(*model, pointers(devices), runtime_options(o, *model, devices),
