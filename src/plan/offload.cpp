@@ -128,7 +128,6 @@ void stream_prefill(Placement& placement, const std::vector<int>& gpu) {
   }
 }
 
-// Layers on disk are not divided: what is read for every step is used whole.
 void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   std::vector<LayerPlacement*> held;  // by the host
   for (LayerPlacement& layer : placement.layers) {
@@ -136,12 +135,7 @@ void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   }
   const auto n_held = static_cast<int64_t>(held.size());
   const int64_t n = std::clamp<int64_t>(n_disk_layers, 0, n_held);
-  for (int64_t i = 0; i < n_held; ++i) {
-    if (!is_spread(i, n, n_held)) continue;
-    LayerPlacement& layer = *held[static_cast<size_t>(i)];
-    layer.from_disk = true;
-    layer.rows_prefill = layer.rows_decode = 1;
-  }
+  for (int64_t i = 0; i < n_held; ++i) held[static_cast<size_t>(i)]->from_disk = is_spread(i, n, n_held);
 }
 
 }  // namespace

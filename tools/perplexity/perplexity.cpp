@@ -135,7 +135,7 @@ void measure_divergence(const PerplexityOptions& o, const Model& model) {
   scorer.print(kl_report(divergence));
 }
 
-void run_perplexity(const PerplexityOptions& o) {
+void run_perplexity(PerplexityOptions& o) {
   apply_log_options(o.log);
   note_no_effect(o.context);
   if (o.kl_divergence && o.base.empty()) {
