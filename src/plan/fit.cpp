@@ -233,8 +233,10 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   for (const Streaming s : streaming) {
     for (const Cache& cache : kv) {
       for (const int64_t n : moe) {
-        list.push_back(
-            {0, cache.on_host, cache.prefetched, n, s, cache.split, said.rows_prefill, said.rows_decode});
+        OffloadChoice choice{0, cache.on_host, cache.prefetched, n, s, cache.split};
+        choice.rows_prefill = said.rows_prefill;
+        choice.rows_decode = said.rows_decode;
+        list.push_back(choice);
       }
     }
   }

@@ -195,14 +195,15 @@ bool streams(const OffloadFlags& flags) {
 }
 
 OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
-  return {n_gpu_layers,
-          flags.kv_on_host.value_or(false),
-          flags.kv_prefetched,
-          flags.n_cpu_moe.value_or(0),
-          streams(flags) ? Streaming::always : Streaming::none,
-          flags.kv_split.value_or(0),
-          flags.gpu_rows.value_or(1),
-          flags.gpu_rows.value_or(1)};
+  OffloadChoice choice;
+  choice.n_gpu_layers = n_gpu_layers;
+  choice.kv_on_host = flags.kv_on_host.value_or(false);
+  choice.kv_prefetched = flags.kv_prefetched;
+  choice.n_cpu_moe = flags.n_cpu_moe.value_or(0);
+  choice.streaming = streams(flags) ? Streaming::always : Streaming::none;
+  choice.kv_split = flags.kv_split.value_or(0);
+  choice.rows_prefill = choice.rows_decode = flags.gpu_rows.value_or(1);
+  return choice;
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,

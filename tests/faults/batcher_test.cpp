@@ -53,7 +53,8 @@ TEST_F(Batches, WhereverTheModelIs) {
     for (const OffloadChoice& choice :
          {OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, true}, OffloadChoice{4, false, false, 2},
           OffloadChoice{2, false, true, 0, Streaming::prefill},
-          OffloadChoice{1, false, false, 0, Streaming::always}}) {
+          OffloadChoice{1, false, false, 0, Streaming::always}, OffloadChoice{.n_disk_layers = 3},
+          OffloadChoice{.n_gpu_layers = 2, .streaming = Streaming::prefill, .n_disk_layers = 2}}) {
       SCOPED_TRACE("-ngl " + std::to_string(choice.n_gpu_layers) + " " +
                    std::string(streaming_name(choice.streaming)));
       RuntimeOptions o = options(5, 512);

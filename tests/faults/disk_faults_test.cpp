@@ -63,7 +63,7 @@ TEST_F(DiskFaults, EveryReadThatFails) {
       const auto with = [&](const test::SimDiskOptions& disk, const auto& check) {
         test::MeteredHost host;
         test::SimDevice sim({.copy_bytes_per_s = 1e9});
-        const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 0, n_disk}, disk);
+        const auto s = session(*model_, {&host, &sim}, {.n_gpu_layers = 1, .streaming = streaming, .n_disk_layers = n_disk}, disk);
         check(*s);
       };
       int64_t n = 0;

@@ -220,8 +220,8 @@ class BatchJob {
           "is faster",
           static_cast<long long>(s.n_preempted), static_cast<long long>(s.n_recomputed));
     }
-    if (batcher_.n_open() > 0) {
-      log_info("%lld lines were begun and are not done: the same command goes on",
+    if (interrupted()) {
+      log_info("interrupted, with %lld lines begun and not done: the same command goes on",
                static_cast<long long>(batcher_.n_open()));
     }
   }

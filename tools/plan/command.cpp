@@ -130,6 +130,23 @@ Machine machine_of(const PlanOptions& o) {
   return machine;
 }
 
+PlanRequest plan_request(const PlanOptions& o, const Model& model, const std::vector<Device*>& devices,
+                         std::span<const DeviceRates> rates) {
+  SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
+                     o.context.cache_type_v};
+  if (o.parallel > 1) {
+    const BatchContext context = batch_context(shape.n_ctx, 0, o.parallel, model.hparams().n_ctx_train);
+    shape.n_ctx = context.n_ctx;
+    shape.n_ctx_sequence = context.n_ctx_sequence;
+    shape.n_sequences = o.parallel;
+  }
+  PlanRequest request{model.architecture(), model.weights(), devices, o.offload.flags, shape};
+  request.ubatch_is_free = !o.context.ubatch_given;
+  request.kv_dtype_is_free = o.offload.fit_kv_quant && !o.context.cache_type_given;
+  request.rates = rates;
+  return request;
+}
+
 void plan(PlanOptions& o) {
   apply_log_options(o.log);
   check_flags(o.offload.flags);
@@ -138,17 +155,7 @@ void plan(PlanOptions& o) {
   const std::unique_ptr<Model> model = load_model(o.model, o.rope, Numa::none, &o.offload.flags);
   if (o.disk_bw || !o.imagines_gpu())
     machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.offload.flags);
-  SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k, o.context.cache_type_v};
-  if (o.parallel > 1) {
-    const BatchContext context = batch_context(shape.n_ctx, 0, o.parallel, model->hparams().n_ctx_train);
-    shape.n_ctx = context.n_ctx;
-    shape.n_ctx_sequence = context.n_ctx_sequence;
-    shape.n_sequences = o.parallel;
-  }
-  PlanRequest request{model->architecture(), model->weights(), devices, o.offload.flags, shape};
-  request.ubatch_is_free = !o.context.ubatch_given;
-  request.kv_dtype_is_free = o.offload.fit_kv_quant && !o.context.cache_type_given;
-  request.rates = machine.rates;
+  const PlanRequest request = plan_request(o, *model, devices, machine.rates);
   const PlanReport report = make_plan_report(request, model->path(), model->description());
   Output out;
   out.write(o.json ? plan_json(report) : plan_text(report));
