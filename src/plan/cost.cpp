@@ -198,7 +198,7 @@ class Timeline {
     std::vector<double> busy(at_.size(), 0.0);
     for (size_t g = 0; g < group_bytes_.size(); ++g) {
       const auto d = static_cast<size_t>(partition_.groups[g].device);
-      if (schedule_.turns[g].next != g) busy[d] += group_bytes_[g] / bus_rate(d);
+      if (d != 0 && schedule_.turns[g].next != g) busy[d] += group_bytes_[g] / bus_rate(d);
     }
     return *std::max_element(busy.begin(), busy.end());
   }

@@ -216,7 +216,7 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
     for (const Cache& cache : kv) {
       for (const int64_t n : moe) {
         list.push_back(
-            {0, cache.on_host, cache.prefetched, n, s, cache.split, said.rows_prefill, said.rows_decode});
+            {0, cache.on_host, cache.prefetched, n, s, cache.split, 0, said.rows_prefill, said.rows_decode});
       }
     }
   }

@@ -201,6 +201,7 @@ OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
           flags.n_cpu_moe.value_or(0),
           streams(flags) ? Streaming::always : Streaming::none,
           flags.kv_split.value_or(0),
+          0,
           flags.gpu_rows.value_or(1),
           flags.gpu_rows.value_or(1)};
 }

@@ -71,6 +71,7 @@ struct OffloadChoice {
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
   int64_t kv_split = 0;  // tokens whose cache is on the GPUs, of layers that are; 0: all or none
+  int64_t n_disk_layers = 0;  // of those with weights on the host, so many are read from disk
   // Of what is streamed, the share of the rows that the GPU computes, the CPU computing the others; 1: all.
   double rows_prefill = 1, rows_decode = 1;
 
@@ -78,7 +79,6 @@ struct OffloadChoice {
     return streaming != Streaming::none &&
            (rows_prefill < 1 || (streaming == Streaming::always && rows_decode < 1));
   }
-  int64_t n_disk_layers = 0;  // of those with weights on the host, so many are read from disk
 };
 
 // Whether the flags want weights streamed in every step.
