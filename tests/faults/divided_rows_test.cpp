@@ -149,6 +149,16 @@ TEST_F(DividedRows, WithCachesInTwoParts) {
   EXPECT_EQ(with_rows(0.3, 0.6), with_rows(1, 1));
 }
 
+// What is on disk is not divided; the other layers are.
+TEST_F(DividedRows, WithLayersOnDisk) {
+  test::SimDevice sim({.copy_bytes_per_s = 3e8});
+  OffloadChoice c = choice(2, 0.3, 0.6);
+  c.n_disk_layers = 2;
+  const auto s = session(*dense_, {host_.get(), &sim}, c);
+  EXPECT_EQ(logits(*s), cpu_logits(*dense_));
+  EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());
+}
+
 TEST_F(DividedRows, BytesAreThosePlanned) {
   for (const double share : {0.2, 0.5, 0.8}) {
     for (int64_t n_gpu_layers : {0, 1, 4, 7}) {
