@@ -24,6 +24,9 @@ std::string TensorInfo::shape_text() const {
 GgufFile::GgufFile(const std::string& path, const OpenOptions& options) {
   add_part(MappedFile::open(path, options));
   add_split_parts(options);
+  if (!options.prefetch || options.numa || options.metadata_only || n_file_bytes() > options.prefetch_limit)
+    return;
+  for (const MappedFile& part : parts_) part.prefetch();
 }
 
 GgufFile::GgufFile(std::span<const std::byte> bytes, const std::string& name) {
@@ -102,6 +105,13 @@ uint64_t GgufFile::n_tensor_bytes() const {
   uint64_t n = 0;
   for (const TensorInfo& tensor : tensors_) n += tensor.n_bytes;
   return n;
+}
+
+bool GgufFile::is_mapped() const {
+  for (const MappedFile& part : parts_) {
+    if (!part.is_evictable()) return false;
+  }
+  return true;
 }
 
 const TensorInfo* GgufFile::find_tensor(std::string_view name) const {

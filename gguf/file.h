@@ -70,6 +70,9 @@ class GgufFile {
   // Refuses dtypes that are in the format but that tandem cannot compute with (I8, Q8_1, IQ2_XXS, ...).
   void require_computable(const TensorInfo& tensor) const;
 
+  // Whether the weights lie in mappings that the system may drop and fill again: not copied, not locked in
+  // memory.
+  bool is_mapped() const;
   // The mappings, for page-locking by a GPU and for read-ahead hints.
   std::span<const MappedFile> parts() const { return parts_; }
 

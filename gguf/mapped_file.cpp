@@ -90,16 +90,6 @@ void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
   }
 }
 
-// Hints: when the system refuses them nothing is lost but time.
-void advise(void* address, size_t n_bytes, const OpenOptions& options) {
-  if (options.metadata_only) return;
-  if (options.numa) {
-    madvise(address, n_bytes, MADV_RANDOM);
-  } else if (options.prefetch && options.mmap) {
-    madvise(address, n_bytes, MADV_WILLNEED);
-  }
-}
-
 }  // namespace
 
 MappedFile MappedFile::open(const std::string& path, const OpenOptions& options) {
@@ -122,13 +112,19 @@ MappedFile MappedFile::open(const std::string& path, const OpenOptions& options)
   } else {
     read_all(file.fd, bytes, n_bytes, path);
   }
-  advise(holder.address, n_bytes, options);
+  // A hint, as prefetch() is: when the system refuses it nothing is lost but time.
+  if (options.numa && !options.metadata_only) madvise(holder.address, n_bytes, MADV_RANDOM);
   if (options.mlock && !options.metadata_only && mlock(holder.address, n_bytes) != 0) {
     log_warning("%s: cannot lock %zu bytes in memory: %s (see ulimit -l)", path.c_str(), n_bytes,
                 strerror(errno));
   }
   mapped.bytes_ = {bytes, n_bytes};
+  mapped.evictable_ = map && !options.mlock;
   return mapped;
+}
+
+void MappedFile::prefetch() const {
+  if (holder_ && holder_->guard) madvise(holder_->address, holder_->n_bytes, MADV_WILLNEED);
 }
 
 MappedFile MappedFile::view(std::span<const std::byte> bytes, const std::string& name) {

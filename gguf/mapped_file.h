@@ -18,6 +18,7 @@ struct OpenOptions {
   bool mmap = true;      // false (--no-mmap): read the file into memory instead
   bool mlock = false;    // keep it from being paged out; a warning when the system does not allow it
   bool prefetch = true;  // ask the system to read ahead the whole mapping
+  uint64_t prefetch_limit = UINT64_MAX;  // but not of a model that is larger than this
   bool numa = false;     // access is scattered over nodes: no read-ahead, pages come where they are touched
   bool metadata_only = false;  // the tensor data will not be read: always mapped, never prefetched or locked
 };
@@ -35,6 +36,10 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Asks the system to read ahead all of it.
+  void prefetch() const;
+  // Whether the bytes are a mapping of the file that the system may drop and fill again.
+  bool is_evictable() const { return evictable_; }
 
  private:
   MappedFile() = default;
@@ -45,6 +50,7 @@ class MappedFile {
 
   std::string path_;
   std::span<const std::byte> bytes_;
+  bool evictable_ = false;
   std::unique_ptr<Holder, HolderDelete> holder_;
 };
 

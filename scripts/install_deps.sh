@@ -45,6 +45,7 @@ need_header libutf8proc-dev utf8proc.h
 need_header libcli11-dev CLI/CLI.hpp
 need_header nlohmann-json3-dev nlohmann/json.hpp
 need_header libedit-dev histedit.h
+need_header liburing-dev liburing.h
 if [ $tests = yes ]; then
   need_command python3 python3
   need_header libgtest-dev gtest/gtest.h

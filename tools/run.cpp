@@ -128,8 +128,10 @@ void run(RunOptions& options) {
   const std::string prompt = read_prompt(options.text);
   const bool from_cache = prompt.empty() && access(options.prompt_cache.c_str(), R_OK) == 0;
   if (!from_cache) check_prompt(prompt, options.text);
-  const std::unique_ptr<Model> model = load_model(options.model, options.rope, options.threads.numa);
-  Session session(*model, pointers(devices), session_options(options.context, options.offload, devices),
+  const std::unique_ptr<Model> model =
+      load_model(options.model, options.rope, options.threads.numa, &options.offload.flags);
+  Session session(*model, pointers(devices),
+                  session_options(options.context, options.offload, devices, model.get()),
                   explain_on_stderr(options.offload));
   Sampler sampler(options.sampling, sampler_model(session));
   std::vector<int32_t> ids;

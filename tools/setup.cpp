@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cpu/cpu_device.h"
+#include "cpu/host_memory.h"
+#include "plan/disk_rate.h"
 #include "plan/rates.h"
 #ifdef TANDEM_HAVE_CUDA
 #include "ggml-cuda/cuda_device.h"
@@ -98,8 +100,19 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOption
 
 }  // namespace
 
-std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope, Numa numa) {
+size_t most_to_read_ahead(const OffloadFlags& flags) {
+  if (flags.disk == DiskMode::off) return SIZE_MAX;
+  return flags.budgets.max_ram.value_or(cpu::host_memory_info().free_bytes);
+}
+
+std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope, Numa numa,
+                                  OffloadFlags* offload) {
+  if (offload) {
+    offload->loaded_by = !options.mmap ? "--no-mmap" : options.mlock ? "--mlock" : "";
+    check_flags(*offload);
+  }
   tandem::ModelOptions engine;
+  engine.open.prefetch_limit = most_to_read_ahead(offload ? *offload : OffloadFlags{});
   engine.open.mmap = options.mmap;
   engine.open.mlock = options.mlock;
   engine.open.numa = numa != Numa::none;
@@ -146,7 +159,7 @@ std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& device
 }
 
 SessionOptions session_options(const ContextOptions& options, const OffloadOptions& offload,
-                               const std::vector<std::unique_ptr<Device>>& devices) {
+                               const std::vector<std::unique_ptr<Device>>& devices, const Model* model) {
   SessionOptions session;
   session.n_ctx = options.ctx_size;
   session.n_batch = options.batch_size;
@@ -157,6 +170,7 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
   session.oom_ladder = offload.oom_ladder;
   if (devices.size() > 1 && offload.fit) {
     session.rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
+    if (model && !session.rates.empty()) session.rates[0].disk_bytes_per_s = disk_rate(*model, offload.flags);
     session.ubatch_is_free = !options.ubatch_given;
     session.kv_dtype_is_free = offload.fit_kv_quant && !options.cache_type_given;
   }
@@ -166,6 +180,11 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
 Session::Explain explain_on_stderr(const OffloadOptions& offload) {
   if (!offload.explain) return nullptr;
   return [](const std::string& table) { fputs(table.c_str(), stderr); };
+}
+
+double disk_rate(const Model& model, const OffloadFlags& flags) {
+  const bool may_stay = model.file().is_mapped() && model.file().n_file_bytes() > most_to_read_ahead(flags);
+  return may_stay ? disk_rate_of(model.disk_files(), RatesCache(RatesCache::usual_path())) : 0;
 }
 
 }  // namespace tandem::tools

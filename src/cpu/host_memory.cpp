@@ -15,6 +15,20 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2u << 20;
 
+// Of what a control group has taken, pages of files that it gives back when they are wanted.
+unsigned long long reclaimable_bytes() {
+  unsigned long long sum = 0;
+  if (FILE* f = fopen("/sys/fs/cgroup/memory.stat", "r")) {
+    char line[256];
+    unsigned long long n = 0;
+    while (fgets(line, sizeof line, f)) {
+      if (sscanf(line, "inactive_file %llu", &n) == 1 || sscanf(line, "active_file %llu", &n) == 1) sum += n;
+    }
+    fclose(f);
+  }
+  return sum;
+}
+
 }  // namespace
 
 HostMemory::HostMemory(size_t n_bytes) : size_(n_bytes) {
@@ -50,6 +64,7 @@ MemoryInfo host_memory_info() {
   FILE* current = fopen("/sys/fs/cgroup/memory.current", "r");
   if (max && current && fscanf(max, "%llu", &limit) == 1 && fscanf(current, "%llu", &used) == 1) {
     info.total_bytes = std::min<size_t>(info.total_bytes, limit);
+    used -= std::min(used, reclaimable_bytes());
     info.free_bytes = std::min<size_t>(info.free_bytes, limit > used ? limit - used : 0);
   }
   if (max) fclose(max);

@@ -38,6 +38,12 @@ std::unique_ptr<Model> Model::load(const std::string& path, const ModelOptions& 
   return model;
 }
 
+std::vector<DiskFile> Model::disk_files() const {
+  std::vector<DiskFile> files;
+  for (const MappedFile& part : file_.parts()) files.push_back({part.path(), part.bytes()});
+  return files;
+}
+
 int64_t Model::n_params() const {
   int64_t n = 0;
   for (const TensorInfo& t : file_.tensors()) n += t.n_elements();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/disk_reader.h"
 #include "gguf/file.h"
 #include "model/architecture.h"
 #include "text/vocab.h"
@@ -29,6 +30,9 @@ class Model {
   const Architecture& architecture() const { return *architecture_; }
   const Vocab& vocab() const { return *vocab_; }
   const std::deque<Weight>& weights() const { return weights_->weights(); }
+
+  // The files that hold the weights, for reading them past their mapping.
+  std::vector<DiskFile> disk_files() const;
 
   int64_t n_params() const;       // elements of all weights in the file
   size_t n_weight_bytes() const;  // their bytes

@@ -19,6 +19,18 @@ bool all_usable(std::span<const float> row) {
   return usable;
 }
 
+bool has_disk_layers(const Placement& placement) {
+  return std::any_of(placement.layers.begin(), placement.layers.end(),
+                     [](const LayerPlacement& l) { return l.from_disk; });
+}
+
+// None when the placement has nothing on disk.
+std::unique_ptr<DiskReader> disk_reader(const Model& model, const RuntimeOptions& options,
+                                        const Placement& placement) {
+  if (!has_disk_layers(placement)) return nullptr;
+  return options.open_disk ? options.open_disk(model.disk_files()) : open_disk_reader(model.disk_files());
+}
+
 }  // namespace
 
 Runtime::Runtime(const Model& model, std::vector<Device*> devices, const RuntimeOptions& options,
@@ -44,7 +56,8 @@ void Runtime::build() {
   const ShapeClass capacity = graphs.prefill.shape;
   fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
   build_cache(graphs.kv);
-  executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers());
+  executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers(),
+                                         disk_reader(model_, options_, fit_.placement));
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
 
@@ -121,8 +134,9 @@ bool Runtime::step_down(const std::string& reason) {
   }
   auto n = (n_gpu + 3) / 4;
   say(format("%lld of %lld layers go to the host", static_cast<long long>(n), static_cast<long long>(n_gpu)));
+  const bool to_disk = has_disk_layers(fit_.placement);  // there is no room for more in host memory
   for (LayerPlacement& l : layers) {
-    if (on_gpu(l) && n-- > 0) l = LayerPlacement{};
+    if (on_gpu(l) && n-- > 0) l = LayerPlacement{.from_disk = to_disk};
   }
   return true;
 }
@@ -149,6 +163,10 @@ void Runtime::place(const Explain& before_allocation) {
     options_.n_ubatch = plan.shape.n_ubatch;
     options_.k_dtype = plan.shape.k_dtype;
     options_.v_dtype = plan.shape.v_dtype;
+    if (has_disk_layers(fit_.placement)) {
+      log_info("%s: %.2f GiB of weights do not fit in memory and are read from disk for every step",
+               model_.path().c_str(), static_cast<double>(fit_.bytes.disk_weights) / (1 << 30));
+    }
   }
   if (!options_.placement.layers.empty()) {
     fit_.placement = options_.placement;

@@ -43,6 +43,8 @@ struct RuntimeOptions {
   bool oom_ladder = true;
   int64_t n_sequences = 1;     // that a step may have; at most one for each block of the cache
   int64_t n_ctx_sequence = 0;  // tokens that one of them may have; 0: n_ctx
+  // What reads the layers that are left on disk; empty: open_disk_reader().
+  std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)> open_disk;
 };
 
 // What a step does with one sequence.

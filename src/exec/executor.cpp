@@ -28,12 +28,14 @@ Program::~Program() {
   std::erase(executor_.programs_, this);
 }
 
-Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv)
+Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
+                   std::unique_ptr<DiskReader> disk)
     : devices_(std::move(devices)),
       placement_(std::move(placement)),
       kv_(std::move(kv)),
       residency_(devices_),
-      stream_(devices_),
+      disk_(devices_, std::move(disk)),
+      stream_(devices_, disk_),
       kv_stream_(devices_, placement_, kv_.at(0)) {
   TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
@@ -72,6 +74,7 @@ std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
   }
   program->schedule_ = schedule_stream(program->partition_, program->slots_);
   const Partition& p = program->partition_;
+  for (const StreamGroup& group : p.groups) program->disk_.push_back(disk_layout(program->graph_, group));
   if (p.logits_device != 0) {
     const size_t n = program->graph_.tensor(program->graph_.logits).n_bytes() / sizeof(float);
     if (logits_.size() < n) logits_.resize(n);
@@ -117,8 +120,9 @@ void Executor::grow_arena(size_t d, size_t n_bytes) {
 }
 
 void Executor::grow_slots(size_t d, const SlotNeeds& needs) {
-  if (!stream_.must_grow(static_cast<int>(d), needs)) return;
+  if (d == 0 ? !disk_.must_grow(needs) : !stream_.must_grow(static_cast<int>(d), needs)) return;
   for (Program* program : programs_) program->plans_.clear();
+  if (d == 0) return disk_.reserve(needs);
   stream_.reserve(static_cast<int>(d), needs);
 }
 
@@ -140,6 +144,14 @@ void Executor::bind(Program& program) {
   }
   for (size_t g = 0; g < partition.groups.size(); ++g) {
     const auto d = static_cast<size_t>(partition.groups[g].device);
+    if (d == 0) {
+      const DevicePtr slot = disk_.slot(program.schedule_.disk_turns[g].slot);
+      for (TensorId id : partition.groups[g].weights) {
+        program.addresses_[0][static_cast<size_t>(id)] =
+            slot + program.disk_[g].offset_of(*graph.tensor(id).weight);
+      }
+      continue;
+    }
     DevicePtr address = stream_.slot(static_cast<int>(d), program.schedule_.turns[g].slot);
     for (TensorId id : partition.groups[g].weights) {
       program.addresses_[d][static_cast<size_t>(id)] = address;
@@ -177,17 +189,15 @@ void Executor::run_stages(Program& program, const StepInputs& inputs) {
   const Partition& partition = program.partition_;
   kv_stream_.begin(inputs.data[static_cast<size_t>(Input::block_table)],
                    inputs.data[static_cast<size_t>(Input::slots)]);
-  for (size_t group : program.schedule_.first) {
-    stream_.fetch(program.graph_, partition.groups[group], program.schedule_.turns[group].slot);
-  }
+  begin_streams(program);
   for (size_t i = 0; i < partition.stages.size(); ++i) {
     const Stage& stage = partition.stages[i];
     begin_stage(program, i, shape);
     devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], shape);
     for (TensorId id : stage.sends) send(program, id, stage.device, shape);
     if (stage.kv_layer >= 0) kv_stream_.done(stage.kv_layer);
-    if (stage.group >= 0 && program.turn_of(stage).last_stage == i)
-      pass_slot_on(program, program.turn_of(stage), stage.device);
+    if (stage.group >= 0 && program.schedule_.turns[static_cast<size_t>(stage.group)].last_stage == i)
+      pass_slots_on(program, stage);
   }
   kv_stream_.end();
 }
@@ -202,14 +212,52 @@ void Executor::begin_stage(Program& program, size_t i, const StepShape& shape) {
   } else if (!stage.transfers.empty()) {
     reads_host_[d] = devices_[d]->record();
   }
-  if (stage.group >= 0) stream_.join(stage.device, program.turn_of(stage).slot);
+  join_weights(program, stage);
   if (stage.kv_layer >= 0) kv_stream_.join(stage.kv_layer);
 }
 
-// What comes next into the slot is brought there while the stages that follow compute.
-void Executor::pass_slot_on(const Program& program, const StreamSchedule::Turn& turn, int device) {
-  stream_.release(device, turn.slot);
-  stream_.fetch(program.graph_, program.partition_.groups[turn.next], turn.slot);
+void Executor::begin_streams(const Program& program) {
+  stream_.begin();
+  for (size_t group : program.schedule_.first_read) read(program, group);
+  for (size_t group : program.schedule_.first) fetch(program, group);
+}
+
+void Executor::fetch(const Program& program, size_t g) {
+  stream_.fetch({&program.graph_, &program.partition_.groups[g], &program.disk_[g],
+                 program.schedule_.disk_turns[g].slot},
+                program.schedule_.turns[g].slot);
+}
+
+// Unless the device has it already.
+void Executor::read(const Program& program, size_t g) {
+  const StreamGroup& group = program.partition_.groups[g];
+  if (group.device != 0 && stream_.holds(group, program.graph_, program.schedule_.turns[g].slot)) return;
+  disk_.fetch(program.disk_[g], program.schedule_.disk_turns[g].slot);
+}
+
+// What the stage runs finds its weights complete.
+void Executor::join_weights(const Program& program, const Stage& stage) {
+  stream_.start_ready();
+  if (stage.group < 0) return;
+  const auto g = static_cast<size_t>(stage.group);
+  const size_t disk_slot = program.schedule_.disk_turns[g].slot;
+  if (stage.device == 0) {
+    disk_.fetch(program.disk_[g], disk_slot);
+    disk_.wait(disk_slot);
+    return;
+  }
+  stream_.join(stage.device, program.schedule_.turns[g].slot);
+  if (program.partition_.groups[g].on_disk) disk_.joined(disk_slot);
+}
+
+// What comes next into the slots is brought there while the stages that follow compute.
+void Executor::pass_slots_on(const Program& program, const Stage& stage) {
+  const auto g = static_cast<size_t>(stage.group);
+  if (stage.device != 0) {
+    stream_.release(stage.device, program.schedule_.turns[g].slot);
+    fetch(program, program.schedule_.turns[g].next);
+  }
+  if (program.partition_.groups[g].on_disk) read(program, program.schedule_.disk_turns[g].next);
 }
 
 std::span<const float> Executor::collect_logits(const Program& program, const StepShape& shape) {
@@ -285,6 +333,7 @@ void Executor::settle_host_reads(size_t d) {
 // hold.
 void Executor::abandon_step() {
   stream_.forget();
+  disk_.forget();
   for (size_t d = 0; d < devices_.size(); ++d) {
     reads_host_[d].reset();
     try {

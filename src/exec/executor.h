@@ -35,8 +35,10 @@ class Program;
 
 class Executor {
  public:
-  // kv[device][layer]; a layer's entry is used only on the device that its placement names.
-  Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv);
+  // kv[device][layer]; a layer's entry is used only on the device that its placement names. `disk` reads the
+  // layers that the placement has on disk; none when there are none.
+  Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
+           std::unique_ptr<DiskReader> disk = nullptr);
   ~Executor();
 
   // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
@@ -51,8 +53,11 @@ class Executor {
   size_t weight_bytes(int device) const { return residency_.n_bytes(device); }
   size_t arena_bytes(int device) const { return arenas_[static_cast<size_t>(device)].n_bytes; }
   // Memory of the slots that streamed layers and caches pass through, and bytes that have passed.
-  size_t slot_bytes(int device) const { return stream_.n_bytes(device) + kv_stream_.n_bytes(device); }
+  size_t slot_bytes(int device) const {
+    return stream_.n_bytes(device) + kv_stream_.n_bytes(device) + (device == 0 ? disk_.n_bytes() : 0);
+  }
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
+  uint64_t disk_bytes() const { return disk_.read_bytes(); }
 
  private:
   friend class Program;
@@ -68,7 +73,11 @@ class Executor {
   void bind(Program& program);
   void grow_slots(size_t device, const SlotNeeds& needs);
   void run_stages(Program& program, const StepInputs& inputs);
-  void pass_slot_on(const Program& program, const StreamSchedule::Turn& turn, int device);
+  void begin_streams(const Program& program);
+  void fetch(const Program& program, size_t group);
+  void read(const Program& program, size_t group);
+  void join_weights(const Program& program, const Stage& stage);
+  void pass_slots_on(const Program& program, const Stage& stage);
   std::span<const float> collect_logits(const Program& program, const StepShape& shape);
   void feed_inputs(const Program& program, const StepInputs& inputs);
   void begin_stage(Program& program, size_t stage, const StepShape& shape);
@@ -82,6 +91,7 @@ class Executor {
   Placement placement_;
   std::vector<std::vector<KvLayer>> kv_;
   WeightResidency residency_;
+  DiskStream disk_;
   WeightStream stream_;
   KvStream kv_stream_;
   std::vector<Arena> arenas_;  // one a device, shared by all programs
@@ -103,9 +113,6 @@ class Program {
  private:
   friend class Executor;
   Program(Executor& executor, Graph graph, Partition partition);
-  const StreamSchedule::Turn& turn_of(const Stage& stage) const {
-    return schedule_.turns[static_cast<size_t>(stage.group)];
-  }
 
   Executor& executor_;
   Graph graph_;
@@ -114,6 +121,7 @@ class Program {
   std::vector<std::unique_ptr<Plan>> plans_;       // one a stage
   std::vector<SlotNeeds> slots_;                   // [device]
   StreamSchedule schedule_;
+  std::vector<DiskLayout> disk_;  // [group]
   std::vector<Event> sent_;  // [TensorId] when what goes to the host is there
   std::unique_ptr<Program> while_recent_;  // runs instead while caches in two parts have no old one
 };

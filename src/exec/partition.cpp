@@ -78,14 +78,23 @@ class Partitioner {
     int group = -1;
     for (TensorId id : node.inputs) {
       if (id == kNoTensor || !streams(node, id)) continue;
-      if (result_.groups.empty() || result_.groups.back().layer != node.layer) {
-        result_.groups.push_back(StreamGroup{device, node.layer, {}});
-      }
-      group = static_cast<int>(result_.groups.size()) - 1;
-      std::vector<TensorId>& weights = result_.groups.back().weights;
+      group = find_group(device, node.layer);
+      StreamGroup& found = result_.groups[static_cast<size_t>(group)];
+      found.on_disk |= placement_.on_disk(*graph_.tensor(id).weight);
+      std::vector<TensorId>& weights = found.weights;
       if (std::find(weights.begin(), weights.end(), id) == weights.end()) weights.push_back(id);
     }
     return group;
+  }
+
+  // The layer's group on the device, which may be a new one.
+  int find_group(int device, int layer) {
+    auto& groups = result_.groups;
+    for (size_t i = groups.size(); i > 0 && groups[i - 1].layer == layer; --i) {
+      if (groups[i - 1].device == device) return static_cast<int>(i) - 1;
+    }
+    groups.push_back(StreamGroup{device, layer, {}});
+    return static_cast<int>(groups.size()) - 1;
   }
 
   // The layer whose cache the node uses where it was brought to; -1: none.

@@ -21,11 +21,12 @@ struct Transfer {
   int to = 0;
 };
 
-// The weights of one layer that are streamed to a device.
+// The weights of one layer that are streamed to a device. Device 0: those that it reads from disk for itself.
 struct StreamGroup {
   int device = 0;
   int layer = 0;
   std::vector<TensorId> weights;
+  bool on_disk = false;  // some of them are
 };
 
 struct Stage {

@@ -48,7 +48,14 @@ int Placement::device_of(const Graph& graph, const Node& node) const {
 
 bool Placement::streams(const Graph& graph, const Node& node, const Weight& weight) const {
   const bool own_matrix = weight.layer == node.layer && weight.n_rows * weight.n_mats > 1;
-  return own_matrix && home_of(graph, node) == 0 && device_of(graph, node) != 0;
+  if (!own_matrix || home_of(graph, node) != 0) return false;
+  return device_of(graph, node) != 0 || on_disk(weight);
+}
+
+bool Placement::on_disk(const Weight& weight) const {
+  const bool in_layer = weight.layer >= 0 && static_cast<size_t>(weight.layer) < layers.size();
+  return in_layer && layers[static_cast<size_t>(weight.layer)].from_disk && weight.in_file &&
+         weight.n_rows * weight.n_mats > 1;
 }
 
 }  // namespace tandem

@@ -5,6 +5,9 @@
 // Weights that the host holds can be streamed: the nodes that read them run on another device, and the
 // layer's weights are brought there for every step, while the layers before it compute. Steps of several
 // tokens and of one token may differ in that.
+//
+// Where host memory does not hold them all, the matrices of some layers stay on disk: they are read into
+// slots in host memory for every step, and used or streamed from there.
 #pragma once
 
 #include <unordered_map>
@@ -26,6 +29,7 @@ struct LayerPlacement {
   // host.
   int streamed_prefill = 0;  // in steps of several tokens of a sequence
   int streamed_decode = 0;   // in steps of one token of each
+  bool from_disk = false;    // what is on the host by `weights` or `experts` is read from disk for every step
 
   int streamed(const ShapeClass& shape) const {
     return shape.max_tokens > shape.max_sequences ? streamed_prefill : streamed_decode;
@@ -39,6 +43,7 @@ struct Placement {
   int64_t kv_split = 0;                // positions that a recent part (kv_recent) holds at the least
   int64_t n_recent_blocks = 0;         // cache blocks that it has room for
   int n_stream_slots = 2;              // layers that a device has room for to stream into
+  int n_disk_slots = 2;                // layers that host memory has room for to read into
   std::unordered_map<const Weight*, int>
       overrides;  // nodes of these weights run there, whatever the rest says
 
@@ -57,6 +62,8 @@ struct Placement {
   // Whether a node reads this weight of its own layer from a slot that it was streamed into. Vectors are not
   // worth the trouble: they stay on the device.
   bool streams(const Graph& graph, const Node& node, const Weight& weight) const;
+  // Whether the weight is one that is read from disk, where a node streams it.
+  bool on_disk(const Weight& weight) const;
 
  private:
   const int* override_of(const Graph& graph, const Node& node) const;

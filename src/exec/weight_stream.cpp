@@ -15,12 +15,9 @@ size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const De
   return n_bytes;
 }
 
-SlotNeeds SlotNeeds::united(const SlotNeeds& other) const {
-  return {std::max(n_slots, other.n_slots), std::max(slot_bytes, other.slot_bytes)};
-}
-
 SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
                      const Device& device, int number) {
+  if (number == 0) return disk_slot_needs(graph, partition, placement);
   SlotNeeds needs;
   for (const StreamGroup& group : partition.groups) {
     if (group.device != number) continue;
@@ -30,30 +27,60 @@ SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Place
   return needs;
 }
 
+namespace {
+
+// The groups take the slots in turn.
+void take_turns(const std::vector<size_t>& groups, size_t n_slots, std::vector<StreamSchedule::Turn>& turns,
+                std::vector<size_t>& first) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    StreamSchedule::Turn& turn = turns[groups[i]];
+    turn.slot = i % n_slots;
+    turn.next = groups[i + n_slots < groups.size() ? i + n_slots : i % n_slots];
+    if (i < n_slots) first.push_back(groups[i]);
+  }
+}
+
+}  // namespace
+
 StreamSchedule schedule_stream(const Partition& partition, std::span<const SlotNeeds> needs) {
   StreamSchedule schedule;
   schedule.turns.resize(partition.groups.size());
+  schedule.disk_turns.resize(partition.groups.size());
   for (size_t d = 0; d < needs.size(); ++d) {
     std::vector<size_t> groups;
     for (size_t g = 0; g < partition.groups.size(); ++g) {
-      if (partition.groups[g].device == static_cast<int>(d)) groups.push_back(g);
+      const StreamGroup& group = partition.groups[g];
+      if (d == 0 ? group.on_disk : group.device == static_cast<int>(d)) groups.push_back(g);
     }
-    const size_t n_slots = needs[d].n_slots;
-    for (size_t i = 0; i < groups.size(); ++i) {
-      StreamSchedule::Turn& turn = schedule.turns[groups[i]];
-      turn.slot = i % n_slots;
-      turn.next = groups[i + n_slots < groups.size() ? i + n_slots : i % n_slots];
-      if (i < n_slots) schedule.first.push_back(groups[i]);
-    }
+    take_turns(groups, needs[d].n_slots, d == 0 ? schedule.disk_turns : schedule.turns,
+               d == 0 ? schedule.first_read : schedule.first);
   }
   for (size_t i = 0; i < partition.stages.size(); ++i) {
-    if (partition.stages[i].group >= 0)
-      schedule.turns[static_cast<size_t>(partition.stages[i].group)].last_stage = i;
+    if (partition.stages[i].group < 0) continue;
+    const auto g = static_cast<size_t>(partition.stages[i].group);
+    schedule.turns[g].last_stage = schedule.disk_turns[g].last_stage = i;
   }
   return schedule;
 }
 
-WeightStream::WeightStream(std::span<Device* const> devices) : devices_(devices), slots_(devices.size()) {}
+std::vector<bool> read_every_step(const Partition& partition, const StreamSchedule& schedule) {
+  const size_t n = partition.groups.size();
+  std::vector<size_t> passing;  // those that do not stay on a device
+  for (size_t g = 0; g < n; ++g) {
+    const StreamGroup& group = partition.groups[g];
+    if (group.on_disk && (group.device == 0 || schedule.turns[g].next != g)) passing.push_back(g);
+  }
+  std::vector<bool> read(n, false);
+  for (size_t g : passing) {
+    for (size_t other : passing) {
+      if (other != g && schedule.disk_turns[other].slot == schedule.disk_turns[g].slot) read[g] = true;
+    }
+  }
+  return read;
+}
+
+WeightStream::WeightStream(std::span<Device* const> devices, DiskStream& disk)
+    : devices_(devices), disk_(disk), slots_(devices.size()) {}
 
 WeightStream::~WeightStream() {
   for (size_t d = 0; d < slots_.size(); ++d) free_slots(d);
@@ -80,25 +107,68 @@ void WeightStream::reserve(int device, const SlotNeeds& needs) {
   slots_[d].needs = united;
 }
 
-void WeightStream::fetch(const Graph& graph, const StreamGroup& group, size_t index) {
-  const auto d = static_cast<size_t>(group.device);
+// What waited in the step before has other sources in this one.
+void WeightStream::begin() {
+  for (Slots& slots : slots_) slots.waiting.clear();
+}
+
+bool WeightStream::holds(const StreamGroup& group, const Graph& graph, size_t slot) const {
+  return at(group.device).slots[slot].holds == graph.tensor(group.weights.front()).weight;
+}
+
+void WeightStream::fetch(const Source& source, size_t index) {
+  const auto d = static_cast<size_t>(source.group->device);
   Slot& slot = slots_[d].slots[index];
-  const Weight* first = graph.tensor(group.weights.front()).weight;
-  if (slot.holds == first) return;
+  if (holds(*source.group, *source.graph, index)) return;
   slot.holds = nullptr;
+  if (source.group->on_disk || !slots_[d].waiting.empty()) {
+    slots_[d].waiting.push_back({index, source});
+  } else {
+    start(d, slot, source);
+  }
+}
+
+void WeightStream::start(size_t d, Slot& slot, const Source& source) {
   size_t offset = 0;
-  for (TensorId id : group.weights) {
-    const Weight& weight = *graph.tensor(id).weight;
+  for (TensorId id : source.group->weights) {
+    const Weight& weight = *source.graph->tensor(id).weight;
+    part_ = weight;
+    if (source.group->on_disk && weight.in_file) {
+      part_.data = disk_.slot(source.disk_slot) + source.layout->offset_of(weight);
+    }
     const size_t n_bytes = devices_[d]->weight_bytes(weight);
-    slot.fetched = devices_[d]->fetch(slot.base + offset, weight, slot.released);
+    slot.fetched = devices_[d]->fetch(slot.base + offset, part_, slot.released);
+    if (source.group->on_disk) disk_.lend(source.disk_slot, static_cast<int>(d), slot.fetched);
     offset += align_up(n_bytes, kSlotAlignment);
     fetched_bytes_ += n_bytes;
   }
-  slot.holds = first;
+  slot.holds = source.graph->tensor(source.group->weights.front()).weight;
 }
 
-void WeightStream::join(int device, size_t slot) {
-  devices_[static_cast<size_t>(device)]->join(at(device).slots[slot].fetched);
+void WeightStream::start_first(size_t d) {
+  const Waiting first = slots_[d].waiting.front();
+  slots_[d].waiting.erase(slots_[d].waiting.begin());
+  if (first.source.group->on_disk) {
+    disk_.fetch(*first.source.layout, first.source.disk_slot);
+    disk_.wait(first.source.disk_slot);
+  }
+  start(d, slots_[d].slots[first.slot], first.source);
+}
+
+void WeightStream::start_ready() {
+  for (size_t d = 1; d < slots_.size(); ++d) {
+    const auto is_ready = [&](const Source& source) {
+      return !source.group->on_disk || disk_.is_ready(*source.layout, source.disk_slot);
+    };
+    while (!slots_[d].waiting.empty() && is_ready(slots_[d].waiting.front().source)) start_first(d);
+  }
+}
+
+void WeightStream::join(int device, size_t index) {
+  const auto d = static_cast<size_t>(device);
+  const Slot& slot = slots_[d].slots[index];
+  while (slot.holds == nullptr && !slots_[d].waiting.empty()) start_first(d);
+  devices_[d]->join(slot.fetched);
 }
 
 void WeightStream::release(int device, size_t slot) {
@@ -108,6 +178,7 @@ void WeightStream::release(int device, size_t slot) {
 
 void WeightStream::forget() {
   for (Slots& slots : slots_) {
+    slots.waiting.clear();
     for (Slot& slot : slots.slots) slot.holds = nullptr;
   }
 }

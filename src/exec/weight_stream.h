@@ -1,6 +1,8 @@
 // WeightStream: the slots that streamed layers pass through. A device has a few, all of one size; the layers
 // that a program streams to it take them in turn, and a layer is on its way into a slot as soon as the one
 // that had it has been computed. Owns the slots.
+// What is on disk comes by way of a DiskStream: such a layer is on its way into the slot as soon as it has
+// also been read.
 //
 // Which layer a slot holds is remembered from step to step, also between programs, so nothing is brought in
 // twice while it is still there.
@@ -9,21 +11,14 @@
 #include <span>
 #include <vector>
 
-#include "exec/partition.h"
+#include "exec/disk_stream.h"
 
 namespace tandem {
 
 // Bytes of a group in a slot: its weights one after the other, each padded to kSlotAlignment.
 inline constexpr size_t kSlotAlignment = 256;
 size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const Device& device);
-// Slots that a partition's groups need on a device, and how large each must be.
-struct SlotNeeds {
-  size_t n_slots = 0;
-  size_t slot_bytes = 0;
-
-  size_t n_bytes() const { return n_slots * slot_bytes; }
-  SlotNeeds united(const SlotNeeds& other) const;
-};
+// Slots that a partition's groups need on a device; on device 0, those that groups on disk are read into.
 SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
                      const Device& device, int number);
 
@@ -35,14 +30,20 @@ struct StreamSchedule {
     size_t next = 0;        // the group that has the slot afterwards; itself when it is the only one
     size_t last_stage = 0;  // the stage after which the slot is free
   };
-  std::vector<Turn> turns;    // [group]
-  std::vector<size_t> first;  // the groups that a step begins with
+  std::vector<Turn> turns;         // [group], but for those of device 0
+  std::vector<Turn> disk_turns;    // [group], of those on disk: in the slots of device 0
+  std::vector<size_t> first;       // the groups that a step begins with
+  std::vector<size_t> first_read;  // of those on disk
 };
 StreamSchedule schedule_stream(const Partition& partition, std::span<const SlotNeeds> needs);
+// [group] Whether it is read from disk in every step: not when it has a slot to itself, there or on its
+// device.
+std::vector<bool> read_every_step(const Partition& partition, const StreamSchedule& schedule);
 
 class WeightStream {
  public:
-  explicit WeightStream(std::span<Device* const> devices);
+  // `disk` outlives the stream.
+  WeightStream(std::span<Device* const> devices, DiskStream& disk);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
@@ -54,8 +55,20 @@ class WeightStream {
   DevicePtr slot(int device, size_t slot) const { return at(device).slots[slot].base; }
   size_t n_bytes(int device) const { return at(device).needs.n_bytes(); }
 
-  // Starts bringing the group into the slot, unless it is there.
-  void fetch(const Graph& graph, const StreamGroup& group, size_t slot);
+  // A group of a graph, and where it comes from when it is on disk: a slot of the DiskStream.
+  struct Source {
+    const Graph* graph = nullptr;
+    const StreamGroup* group = nullptr;
+    const DiskLayout* layout = nullptr;
+    size_t disk_slot = 0;
+  };
+  void begin();  // a step
+  // Starts bringing the group into the slot, unless it is there. What is on disk begins when start_ready()
+  // finds it read, or at join(), and what comes after it on the same device does not overtake it; until then
+  // `source` must be good.
+  void fetch(const Source& source, size_t slot);
+  void start_ready();
+  bool holds(const StreamGroup& group, const Graph& graph, size_t slot) const;
   // What is issued to the device from now on finds the slot's group complete.
   void join(int device, size_t slot);
   // All that reads the slot has been issued: the next fetch begins after it.
@@ -74,14 +87,23 @@ class WeightStream {
     Event fetched = 0;
     Event released = 0;
   };
+  struct Waiting {
+    size_t slot = 0;
+    Source source;
+  };
   struct Slots {
     SlotNeeds needs;
     std::vector<Slot> slots;
+    std::vector<Waiting> waiting;  // for the disk, or behind what does
   };
   const Slots& at(int device) const { return slots_[static_cast<size_t>(device)]; }
   void free_slots(size_t device);
+  void start(size_t device, Slot& slot, const Source& source);
+  void start_first(size_t device);
 
   std::span<Device* const> devices_;
+  DiskStream& disk_;
+  Weight part_;               // what is being fetched, where the disk's slot has it
   std::vector<Slots> slots_;  // [device]
   uint64_t fetched_bytes_ = 0;
 };

@@ -20,6 +20,7 @@ struct Weight {
   int64_t n_cols = 0;     // inputs of a linear layer, innermost in memory
   const std::byte* data = nullptr;
   int layer = -1;         // -1: belongs to no layer (embedding, output)
+  bool in_file = false;   // data lies in the mapping of a model file, so it can be read from there
 
   size_t n_bytes() const { return row_bytes(dtype, n_cols) * static_cast<size_t>(n_rows * n_mats); }
 };

@@ -28,6 +28,7 @@ const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_c
   w.n_rows = n_rows;
   w.n_cols = n_cols;
   w.data = t.data;
+  w.in_file = file_.is_mapped();
   w.layer = layer_;
   used_.insert(t.name);
   weights_.push_back(std::move(w));
@@ -90,6 +91,7 @@ const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int6
     dequantize_row(t.dtype, t.data, copy.data(), n_rows * n_cols);
     weights_.back().dtype = DType::F32;
     weights_.back().data = reinterpret_cast<const std::byte*>(copy.data());
+    weights_.back().in_file = false;
   }
   return added;
 }

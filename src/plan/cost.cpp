@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "base/checked.h"
 #include "exec/kv_stream.h"
@@ -100,18 +101,22 @@ class Timeline {
         at_(devices.size()),
         bus_(devices.size()),
         moves_s_(devices.size()),
-        sent_(graph.tensors.size(), 0.0) {
+        sent_(graph.tensors.size(), 0.0),
+        waiting_(devices.size()) {
     for (size_t d = 0; d < devices.size(); ++d) {
       needs_.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
-      fetched_.emplace_back(needs_[d].n_slots, 0.0);
+      slots_.emplace_back(needs_[d].n_slots);
     }
     schedule_ = schedule_stream(partition, needs_);
+    read_every_step_ = read_every_step(partition, schedule_);
+    const double disk = rates[0].disk_bytes_per_s > 0 ? rates[0].disk_bytes_per_s : kUsualDiskBytesPerS;
     for (const StreamGroup& group : partition.groups) {
       const auto d = static_cast<size_t>(group.device);
       double n_bytes = 0;
       for (TensorId id : group.weights) {
         n_bytes += static_cast<double>(devices[d]->weight_bytes(*graph.tensor(id).weight));
       }
+      read_s_.push_back(static_cast<double>(disk_layout(graph, group).n_bytes) / disk);
       // The bus cannot carry more than the host reads.
       group_s_.push_back(n_bytes / std::min(rates[d].bus_bytes_per_s, rates[0].read_bytes_per_s));
     }
@@ -157,6 +162,15 @@ class Timeline {
   }
 
  private:
+  struct Slot {
+    double complete = 0;  // when its layer is
+    double released = 0;  // when nobody needs what it had before
+  };
+  struct Cache {
+    size_t device = 0;
+    double in_s = 0, out_s = 0, ready = 0;
+  };
+
   // What of a layer's recent part goes to the host for a step, on the average.
   void plan_moves(const Placement& placement, const KvConfig& kv, size_t i) {
     const LayerPlacement& layer = placement.layers[i];
@@ -188,9 +202,8 @@ class Timeline {
       if (t.from != 0) copy_out(static_cast<size_t>(t.from), tensor);
       copy_in(d, tensor);
     }
-    const StreamSchedule::Turn* turn =
-        stage.group < 0 ? nullptr : &schedule_.turns[static_cast<size_t>(stage.group)];
-    if (turn) at_[d] = std::max(at_[d], fetched_[d][turn->slot]);
+    start_ready();
+    if (stage.group >= 0) join_weights(static_cast<size_t>(stage.group));
     if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
     at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];  // the host runs its own segments itself
     for (TensorId id : stage.sends) {
@@ -198,9 +211,64 @@ class Timeline {
       sent_[static_cast<size_t>(id)] = at_[d];
     }
     if (stage.kv_layer >= 0) pass_cache_on(static_cast<size_t>(stage.kv_layer));
-    if (turn == nullptr || turn->last_stage != i || turn->next == static_cast<size_t>(stage.group)) return;
-    bus_[d] = std::max({bus_[d], at_[d], at_[0]}) + group_s_[turn->next];
-    fetched_[d][turn->slot] = bus_[d];
+    if (stage.group >= 0 && schedule_.turns[static_cast<size_t>(stage.group)].last_stage == i)
+      pass_slots_on(static_cast<size_t>(stage.group));
+  }
+
+  Slot& device_slot(size_t g) {
+    return slots_[static_cast<size_t>(partition_.groups[g].device)][schedule_.turns[g].slot];
+  }
+  Slot& disk_slot(size_t g) { return slots_[0][schedule_.disk_turns[g].slot]; }
+
+  void fetch(size_t g) {
+    Slot& slot = device_slot(g);
+    const auto d = static_cast<size_t>(partition_.groups[g].device);
+    bus_[d] = std::max({bus_[d], slot.released, at_[0]}) + group_s_[g];
+    slot.complete = bus_[d];
+  }
+  // What has come from disk goes on over the bus when the host comes by.
+  void start_ready() {
+    for (std::deque<size_t>& waiting : waiting_) {
+      for (; !waiting.empty(); waiting.pop_front()) {
+        const size_t g = waiting.front();
+        if (partition_.groups[g].on_disk && disk_slot(g).complete > at_[0]) break;
+        fetch(g);
+      }
+    }
+  }
+  void join_weights(size_t g) {
+    const StreamGroup& group = partition_.groups[g];
+    const auto d = static_cast<size_t>(group.device);
+    if (d == 0) {
+      at_[0] = std::max(at_[0], disk_slot(g).complete);
+      return;
+    }
+    while (std::find(waiting_[d].begin(), waiting_[d].end(), g) != waiting_[d].end()) {
+      const size_t first = waiting_[d].front();
+      waiting_[d].pop_front();
+      if (partition_.groups[first].on_disk) at_[0] = std::max(at_[0], disk_slot(first).complete);
+      fetch(first);
+    }
+    at_[d] = std::max(at_[d], device_slot(g).complete);
+    if (group.on_disk) disk_slot(g).released = at_[d];
+  }
+  void pass_slots_on(size_t g) {
+    const StreamGroup& group = partition_.groups[g];
+    const size_t next = schedule_.turns[g].next;
+    if (group.device != 0 && next != g) {
+      const auto d = static_cast<size_t>(group.device);
+      device_slot(g).released = at_[d];
+      if (partition_.groups[next].on_disk || !waiting_[d].empty()) {
+        waiting_[d].push_back(next);
+      } else {
+        fetch(next);
+      }
+    }
+    if (!group.on_disk || !read_every_step_[schedule_.disk_turns[g].next]) return;
+    Slot& slot = disk_slot(g);
+    at_[0] = std::max(at_[0], slot.released);
+    disk_at_ = std::max(disk_at_, at_[0]) + read_s_[schedule_.disk_turns[g].next];
+    slot.complete = disk_at_;
   }
 
   void fetch_cache(size_t layer) {
@@ -224,22 +292,20 @@ class Timeline {
     at_[0] = at_[d];
   }
 
-  struct Cache {
-    size_t device = 0;
-    double in_s = 0, out_s = 0, ready = 0;
-  };
-
   const Graph& graph_;
   const Partition& partition_;
   std::span<const DeviceRates> rates_;
   StepLoad load_;
-  std::vector<double> at_;        // [device] when what it was given is done
-  std::vector<double> bus_;       // [device] when its last fetch is
-  std::vector<double> moves_s_;   // [device] to bring the oldest blocks of recent parts to the host
-  std::vector<double> sent_;      // [TensorId] when what goes to the host is there
-  std::vector<SlotNeeds> needs_;  // [device]
-  std::vector<std::vector<double>> fetched_;  // [device][slot] when its layer is complete
-  std::vector<double> group_s_, stage_s_;
+  std::vector<double> at_;                // [device] when what it was given is done
+  std::vector<double> bus_;               // [device] when its last fetch is
+  std::vector<double> moves_s_;           // [device] to bring the oldest blocks of recent parts to the host
+  std::vector<double> sent_;              // [TensorId] when what goes to the host is there
+  std::vector<SlotNeeds> needs_;          // [device]
+  std::vector<std::vector<Slot>> slots_;  // [device]; of the host, those that layers are read into from disk
+  std::vector<std::deque<size_t>> waiting_;  // [device] groups for the disk, or behind those that do
+  double disk_at_ = 0;                       // when its last read is done
+  std::vector<double> group_s_, read_s_, stage_s_;
+  std::vector<bool> read_every_step_;  // [group]
   StreamSchedule schedule_;
   std::vector<Cache> caches_;       // [layer]
   std::vector<size_t> prefetched_;  // layers whose cache is brought to a device

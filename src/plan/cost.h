@@ -1,8 +1,8 @@
 // The cost model: how long a step takes under a placement, before anything runs. A node takes the time that
 // its bytes need at the device's reading speed or its operations at its arithmetic speed, whichever is
 // longer; a segment adds a latency, a transfer its bytes over the bus; and a streamed layer cannot begin
-// before its weights have come. Who waits for whom is followed through the schedule that the executor keeps
-// to.
+// before its weights have come, over the bus, from disk, or both. Who waits for whom is followed through the
+// schedule that the executor keeps to.
 //
 // Pure functions; any thread.
 #pragma once
@@ -21,7 +21,10 @@ struct DeviceRates {
   double bus_bytes_per_s = 0;   // from and to host memory; unused on the host
   double stage_s = 0;           // to start a segment
   double node_s = 0;            // to start an op of a segment
+  double disk_bytes_per_s = 0;  // of the host: how fast it reads the model's file; 0: not known
 };
+// Where nobody knows: as most NVMe drives do.
+inline constexpr double kUsualDiskBytesPerS = 3e9;
 
 // The step whose time is asked for.
 struct StepLoad {

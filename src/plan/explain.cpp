@@ -11,6 +11,8 @@ std::string mib(size_t bytes) {
   return format("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
+constexpr int kDisk = -1;  // where weights can be, beside the devices
+
 // Bytes of a layer's weights by the device that reads them, and which of them are experts.
 struct LayerWeights {
   std::map<int, size_t> bytes;
@@ -27,7 +29,10 @@ std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit
     for (TensorId id : node.inputs) {
       if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
       const Weight& w = *graph.tensor(id).weight;
-      layer.bytes[fit.placement.streams(graph, node, w) ? 0 : device] +=
+      const bool streamed = fit.placement.streams(graph, node, w);
+      layer.bytes[streamed && fit.placement.on_disk(w) ? kDisk
+                  : streamed                           ? 0
+                                                       : device] +=
           std::holds_alternative<EmbedOp>(node.op) ? row_bytes(w.dtype, w.n_cols) : w.n_bytes();
     }
   }
@@ -37,7 +42,8 @@ std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit
 std::string on_devices(const FitRequest& r, const std::map<int, size_t>& bytes) {
   std::string text;
   for (const auto& [device, n] : bytes) {
-    text += (text.empty() ? "" : " + ") + r.devices[static_cast<size_t>(device)]->info().name + " " + mib(n);
+    const std::string name = device == kDisk ? "disk" : r.devices[static_cast<size_t>(device)]->info().name;
+    text += (text.empty() ? "" : " + ") + name + " " + mib(n);
   }
   return text;
 }
@@ -101,6 +107,10 @@ std::string explain(const FitRequest& r, const Fit& fit) {
   }
   text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
   const BusBytes& bus = fit.bytes.per_token;
+  if (fit.bytes.disk_weights > 0) {
+    text += format("read from disk: %s of weights, %zu bytes for every decoded token\n",
+                   mib(fit.bytes.disk_weights).c_str(), bus.disk);
+  }
   text += format(
       "bus, per decoded token: %zu bytes of activations in %zu copies, %zu of logits, %zu of step inputs and "
       "%zu "

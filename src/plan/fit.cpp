@@ -121,6 +121,46 @@ int64_t layers_by_share(const FitRequest& r) {
                            }));
 }
 
+// Host memory that may be taken before layers are left on disk: what the user allows, or what is free but for
+// a reserve.
+size_t ram_before_disk(const FitRequest& r) {
+  const size_t n_free = r.devices[0]->memory_info().free_bytes;
+  return r.flags.budgets.max_ram.value_or(n_free - n_free / 16);
+}
+
+// With as few layers on disk as the host's memory asks for; where no number is enough, as with the choice.
+Fit with_disk(const FitRequest& r, OffloadChoice choice) {
+  Fit without = fit_with(r, choice);
+  const size_t limit = ram_before_disk(r);
+  if (r.flags.disk == DiskMode::off || !r.flags.loaded_by.empty() || device_needs(without, 0) <= limit)
+    return without;
+  // More layers on disk need less memory, but for the first ones, which have slots to themselves.
+  const auto needs = [&](int64_t n) {
+    choice.n_disk_layers = n;
+    return device_needs(fit_with(r, choice), 0);
+  };
+  int64_t low = 0, high = r.architecture.hparams().n_layer;  // low is too few
+  const size_t least = needs(high);
+  if (least > limit) {
+    if (r.flags.budgets.max_ram || least >= device_needs(without, 0)) return without;
+    return fit_with(r, choice);
+  }
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (needs(middle) <= limit ? high : low) = middle;
+  }
+  choice.n_disk_layers = high;
+  return fit_with(r, choice);
+}
+
+// The least that the host needs, with layers on disk if they may be.
+size_t least_host_needs(const FitRequest& r, const Fit& f) {
+  if (r.flags.disk == DiskMode::off || !r.flags.loaded_by.empty()) return device_needs(f, 0);
+  OffloadChoice choice = f.choice;
+  choice.n_disk_layers = r.architecture.hparams().n_layer;
+  return std::min(device_needs(f, 0), device_needs(fit_with(r, choice), 0));
+}
+
 // One way to fill in the flags, with as many layers on GPUs as fit; nothing when none does.
 void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) {
   const bool share = r.flags.gpu_weights_percent || r.flags.cpu_offload_gib;
@@ -134,7 +174,7 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
     });
   }
   if (choice.n_gpu_layers < 0) return;
-  Fit candidate = fit_with(r, choice);
+  Fit candidate = with_disk(r, choice);
   if (fits(r, candidate)) list.push_back(std::move(candidate));
 }
 
@@ -221,7 +261,7 @@ void check_host_budget(const FitRequest& r) {
   unlimited.budgets.max_ram.reset();
   size_t minimum = SIZE_MAX;
   for (const Fit& f : all_fits({r.architecture, r.weights, r.devices, unlimited, r.kv, r.graphs, r.rates})) {
-    minimum = std::min(minimum, device_needs(f, 0));
+    minimum = std::min(minimum, least_host_needs(r, f));
   }
   if (minimum == SIZE_MAX) return;
   throw_error(ErrorCode::out_of_memory,
@@ -305,7 +345,7 @@ std::vector<Fit> all_fits(const FitRequest& r) {
   }
   std::vector<Fit> list;
   if (r.devices.size() < 2) {
-    Fit host = fit_with(r, {});
+    Fit host = with_disk(r, {});
     if (fits(r, host)) list.push_back(std::move(host));
   } else {
     check_budget_holds_a_layer(r);

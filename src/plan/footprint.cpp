@@ -35,9 +35,20 @@ size_t streamed_bytes(const Graph& graph, const Partition& partition, const std:
   for (size_t g = 0; g < partition.groups.size(); ++g) {
     if (schedule.turns[g].next == g) continue;
     const StreamGroup& group = partition.groups[g];
+    if (group.device == 0) continue;
     for (TensorId id : group.weights) {
       n_bytes += devices[static_cast<size_t>(group.device)]->weight_bytes(*graph.tensor(id).weight);
     }
+  }
+  return n_bytes;
+}
+
+// What a step reads from disk.
+size_t disk_bytes(const Graph& graph, const Partition& partition, const std::vector<SlotNeeds>& slots) {
+  const std::vector<bool> read = read_every_step(partition, schedule_stream(partition, slots));
+  size_t n_bytes = 0;
+  for (size_t g = 0; g < partition.groups.size(); ++g) {
+    if (read[g]) n_bytes += disk_layout(graph, partition.groups[g]).n_bytes;
   }
   return n_bytes;
 }
@@ -83,6 +94,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   result.devices.resize(devices.size());
   const auto kv_layers = kv_without_memory(kv, placement, devices.size());
   std::vector<std::set<const Weight*>> weights(devices.size());
+  std::set<const Weight*> on_disk;
   std::vector<SlotNeeds> slots(devices.size());
   const std::vector<Graph> placed = placed_graphs(graphs, placement);
   for (size_t g = 0; g < placed.size(); ++g) {
@@ -97,10 +109,15 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
       needs.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
       slots[d] = slots[d].united(needs[d]);
     }
-    if (g == 0) result.per_token.weights = streamed_bytes(graph, partition, devices, needs);
+    if (g == 0) {
+      result.per_token.weights = streamed_bytes(graph, partition, devices, needs);
+      result.per_token.disk = disk_bytes(graph, partition, needs);
+    }
     for (const StreamGroup& group : partition.groups) {
-      for (TensorId id : group.weights)
-        weights[0].insert(graph.tensor(id).weight);  // the host reads it, to send it
+      for (TensorId id : group.weights) {
+        const Weight* weight = graph.tensor(id).weight;
+        (placement.on_disk(*weight) ? on_disk : weights[0]).insert(weight);  // the host reads it, to send it
+      }
     }
     for (const Stage& stage : partition.stages) {
       const auto d = static_cast<size_t>(stage.device);
@@ -116,6 +133,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
       if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();
     }
   }
+  for (const Weight* w : on_disk) result.disk_weights += w->n_bytes();
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const LayerPlacement& layer = placement.layers[i];
     result.devices[static_cast<size_t>(layer.kv)].kv += kv_layer_bytes(kv, i);

@@ -14,7 +14,7 @@ struct DeviceBytes {
   size_t weights = 0;  // copied to the device; 0 on the host, where they are mapped
   size_t kv = 0;
   size_t activations = 0;  // the arena that all programs share
-  size_t staging = 0;      // the slots that streamed layers and caches pass through
+  size_t staging = 0;      // the slots that streamed layers and caches pass through, or layers from disk
   size_t scratch = 0;
   size_t total() const { return weights + kv + activations + staging + scratch; }
 };
@@ -31,6 +31,7 @@ struct BusBytes {
   size_t weights = 0;  // streamed, as they lie on the device
   // Of caches that are brought to a device: for every cache block in use; and what goes back.
   size_t kv_in_per_block = 0, kv_out = 0;
+  size_t disk = 0;  // read from disk into host memory
   // Of caches in two parts: what goes to the host once for every block of tokens, when the recent part is
   // full.
   size_t kv_moved_per_block = 0;
@@ -40,6 +41,7 @@ struct Footprint {
   std::vector<DeviceBytes> devices;
   BusBytes per_token;
   size_t mapped_weights = 0;  // bytes of weights that the host reads where they are mapped
+  size_t disk_weights = 0;    // of those that it reads from disk
 };
 
 // For the given graphs (the shape classes that a session compiles, the decode one first).

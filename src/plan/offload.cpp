@@ -128,6 +128,16 @@ void stream_prefill(Placement& placement, const std::vector<int>& gpu) {
   }
 }
 
+void place_on_disk(Placement& placement, int64_t n_disk_layers) {
+  std::vector<LayerPlacement*> held;  // by the host
+  for (LayerPlacement& layer : placement.layers) {
+    if (layer.weights == 0 || layer.experts == 0) held.push_back(&layer);
+  }
+  const auto n_held = static_cast<int64_t>(held.size());
+  const int64_t n = std::clamp<int64_t>(n_disk_layers, 0, n_held);
+  for (int64_t i = 0; i < n_held; ++i) held[static_cast<size_t>(i)]->from_disk = is_spread(i, n, n_held);
+}
+
 }  // namespace
 
 std::string_view streaming_name(Streaming streaming) {
@@ -170,6 +180,9 @@ void check_flags(const OffloadFlags& f) {
   }
   if (f.kv_on_host.value_or(false) && f.n_kv_layers_gpu.value_or(0) > 0) {
     refuse("-nkvo", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
+  }
+  if (f.disk == DiskMode::on && !f.loaded_by.empty()) {
+    refuse("--disk-tier", f.loaded_by.c_str(), "one leaves weights on disk, the other loads them all");
   }
 }
 
@@ -218,6 +231,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     if (choice.kv_split > 0) layer.kv_recent = std::exchange(layer.kv, 0);
   }
   placement.kv_split = choice.kv_split;
+  place_on_disk(placement, choice.n_disk_layers);
   apply_overrides(placement, weights, devices, flags);
   return placement;
 }

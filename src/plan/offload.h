@@ -18,6 +18,10 @@ enum class SplitMode { none, layer };  // all on the main GPU, or whole layers o
 
 enum class StreamMode { automatic, on, off };
 
+// Whether layers that host memory does not hold are read from disk for every step. on: also an error where
+// that cannot be.
+enum class DiskMode { automatic, on, off };
+
 // What a placement may take. Nothing set: what is free, less a reserve.
 struct Budgets {
   std::optional<size_t> max_vram;          // bytes of each GPU, what its driver takes included
@@ -46,6 +50,9 @@ struct OffloadFlags {
   // How much is to stay on the GPUs, said otherwise than by n_gpu_layers; the rest is streamed.
   std::optional<double> gpu_weights_percent;
   std::optional<double> cpu_offload_gib;  // weights that the host holds
+  DiskMode disk = DiskMode::automatic;
+  std::string
+      loaded_by;  // "--no-mmap", "--mlock": the flag that keeps all weights in memory; empty: none does
   Budgets budgets;
 };
 
@@ -61,6 +68,7 @@ struct OffloadChoice {
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
   int64_t kv_split = 0;  // tokens whose cache is on the GPUs, of layers that are; 0: all or none
+  int64_t n_disk_layers = 0;  // of those with weights on the host, so many are read from disk
 };
 
 // Whether the flags want weights streamed in every step.
@@ -73,7 +81,7 @@ void check_flags(const OffloadFlags& flags);
 
 // Without streaming in decoding, the last n_gpu_layers of the model are on GPUs, as -ngl says. With it, as
 // many, the output first, but spread over the model, so that there is always something to compute while
-// weights are on their way.
+// weights are on their way. So are the layers that are read from disk.
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,

@@ -148,6 +148,27 @@ TEST_P(FamiliesSplit, ExpertsAndNamedTensorsStayOnTheHost) {
   expect_as_planned(session, devices);
 }
 
+TEST_P(FamiliesSplit, LayersOnDisk) {
+  const auto host = cpu::make_cpu_device({1, 1});
+  Session alone(*model_, {host.get()}, options({}));
+  const std::vector<float> expected = logits(alone);
+  test::SimDevice sim({});
+  const std::vector<Device*> devices{host.get(), &sim};
+  const int64_t n_layer = model_->hparams().n_layer;
+  for (const Streaming streaming : {Streaming::none, Streaming::always}) {
+    SCOPED_TRACE(streaming_name(streaming));
+    SessionOptions o = options({});
+    o.placement = place(model_->architecture(), model_->weights(), devices, {},
+                        {.n_gpu_layers = 1, .streaming = streaming, .n_disk_layers = n_layer});
+    Session session(*model_, devices, o);
+    EXPECT_EQ(logits(session), expected);
+    const Footprint& bytes = session.placement().bytes;
+    EXPECT_GT(bytes.disk_weights, 0u);
+    EXPECT_EQ(session.executor().slot_bytes(0), bytes.devices[0].staging);
+    EXPECT_EQ(sim.used_bytes(), bytes.devices[1].total());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FamiliesSplit, testing::ValuesIn(test::family_names()),
                          [](const auto& param_info) { return param_info.param; });
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/model.h"
+#include "plan/disk_rate.h"
 #include "plan/imagined_device.h"
 #include "plan/rates.h"
 #include "plan/session_plan.h"
@@ -373,6 +374,21 @@ TEST(Rates, AreRemembered) {
   cache.remember("CPU: x", kGpu);  // the last counts
   EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
   EXPECT_FALSE(RatesCache("").find("CPU: x"));
+}
+
+TEST(Rates, DisksAreMeasuredOnce) {
+  test::TempDir directory;
+  const std::string path = directory.path("file");
+  const RatesCache cache(directory.path("rates"));
+  const auto files = [&](size_t n_bytes) {
+    test::write_file(path, std::string(n_bytes, 'x'));
+    return std::vector<DiskFile>{{path, {reinterpret_cast<const std::byte*>(4096), n_bytes}}};
+  };
+  EXPECT_EQ(disk_rate_of(files(size_t{1} << 20), cache), 0);  // too small to tell
+  const double rate = disk_rate_of(files(size_t{160} << 20), cache);
+  EXPECT_GT(rate, 1e6);
+  EXPECT_LT(rate, 1e12);
+  EXPECT_NEAR(disk_rate_of(files(size_t{1} << 20), cache), rate, 1e-4 * rate);
 }
 
 TEST(Rates, NonsenseIsAsIfNotMeasured) {

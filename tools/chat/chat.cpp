@@ -132,10 +132,11 @@ void chat(ChatOptions& o) {
   try {
     install_interrupt_handler();
     const auto devices = make_devices(o.threads, o.offload);
-    const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa);
+    const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
     const ChatTemplate chat_template = choose_template(*model, o.chat_template);
-    if (asks && o.model.mmap) read_ahead(*model, view_options.animate);
-    Session session(*model, pointers(devices), session_options(o.context, o.offload, devices),
+    const bool may_fit = model->file().n_file_bytes() <= most_to_read_ahead(o.offload.flags);
+    if (asks && o.model.mmap && may_fit) read_ahead(*model, view_options.animate);
+    Session session(*model, pointers(devices), session_options(o.context, o.offload, devices, model.get()),
                     explain_on_stderr(o.offload));
     if (interrupted()) throw Error(ErrorCode::interrupted, "");
     Conversation conversation(session, chat_template, conversation_options(o, reasoning));

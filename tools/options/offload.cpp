@@ -79,6 +79,20 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
   })->group(kGroup);
 }
 
+void add_disk_options(CLI::App& app, OffloadFlags& f) {
+  bare_choice(
+      app, "--disk-tier", "on|off|auto", "on",
+      "read the layers that host memory (or --max-ram) does not hold from disk for every step, ahead of "
+      "use and past the page cache; off: they are mapped, and fault in (default: auto)",
+      [&f](const std::string& value) {
+        const OnOffAuto mode = parse_on_off_auto("--disk-tier", value);
+        f.disk = mode == OnOffAuto::on    ? DiskMode::on
+                 : mode == OnOffAuto::off ? DiskMode::off
+                                          : DiskMode::automatic;
+      })
+      ->group(kGroup);
+}
+
 // A number with no more than `max`, as "0.9" of --gpu-memory-utilization.
 double parse_share(const char* option, const std::string& text, double max) {
   const double value = parse_real(option, text, 0);
@@ -200,6 +214,7 @@ std::vector<double> parse_tensor_split(const std::string& text) {
 void add_offload_options(CLI::App& app, OffloadOptions& o) {
   add_placement_options(app, o.flags);
   add_stream_options(app, o.flags);
+  add_disk_options(app, o.flags);
   add_budget_options(app, o);
   choice(app, "--device", "DEVICE,...", "the GPUs to use, none: the CPU only (default: all)", "",
          [&o](const std::string& value) {

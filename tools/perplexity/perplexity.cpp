@@ -43,7 +43,7 @@ class Scorer {
  public:
   Scorer(const PerplexityOptions& o, const Model& model, const TextChunks& chunks)
       : chunks_(chunks), devices_(make_devices(o.threads, o.offload)) {
-    SessionOptions options = session_options(o.context, o.offload, devices_);
+    SessionOptions options = session_options(o.context, o.offload, devices_, &model);
     options.n_ctx = chunks.n_ctx;
     options.all_logits = true;
     session_ = std::make_unique<Session>(model, pointers(devices_), options, explain_on_stderr(o.offload));
@@ -135,7 +135,7 @@ void measure_divergence(const PerplexityOptions& o, const Model& model) {
   scorer.print(kl_report(divergence));
 }
 
-void run_perplexity(const PerplexityOptions& o) {
+void run_perplexity(PerplexityOptions& o) {
   apply_log_options(o.log);
   note_no_effect(o.context);
   if (o.kl_divergence && o.base.empty()) {
@@ -143,7 +143,7 @@ void run_perplexity(const PerplexityOptions& o) {
   }
   if (!o.kl_divergence && o.text.file.empty()) throw_error(ErrorCode::usage, "--file is required");
   install_interrupt_handler();
-  const auto model = load_model(o.model, o.rope, o.threads.numa);
+  const auto model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
   if (o.kl_divergence) {
     measure_divergence(o, *model);
   } else {

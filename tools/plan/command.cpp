@@ -27,7 +27,7 @@ struct PlanOptions {
   LogOptions log;
   const KnownGpu* gpu = nullptr;
   std::optional<size_t> vram;
-  std::optional<double> vram_bw, pcie_bw, ram_bw;  // bytes per second
+  std::optional<double> vram_bw, pcie_bw, ram_bw, disk_bw;  // bytes per second
   bool json = false;
 
   bool imagines_gpu() const { return gpu || vram; }
@@ -72,6 +72,7 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
   bandwidth("--vram-bw", "how fast the GPU reads its memory", o.vram_bw);
   bandwidth("--pcie-bw", "how fast host memory is copied to the GPU", o.pcie_bw);
   bandwidth("--ram-bw", "how fast the CPU reads host memory", o.ram_bw);
+  bandwidth("--disk-bw", "how fast the model is read from disk", o.disk_bw);
 }
 
 // The devices to plan for, and how fast they are.
@@ -126,9 +127,11 @@ Machine machine_of(const PlanOptions& o) {
 void plan(PlanOptions& o) {
   apply_log_options(o.log);
   check_flags(o.offload.flags);
-  const Machine machine = machine_of(o);
+  Machine machine = machine_of(o);
   const std::vector<Device*> devices = pointers(machine.devices);
-  const std::unique_ptr<Model> model = load_model(o.model, o.rope);
+  const std::unique_ptr<Model> model = load_model(o.model, o.rope, Numa::none, &o.offload.flags);
+  if (o.disk_bw || !o.imagines_gpu())
+    machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.offload.flags);
   const SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
                            o.context.cache_type_v};
   PlanRequest request{model->architecture(), model->weights(), devices, o.offload.flags, shape};

@@ -59,21 +59,22 @@ std::string cache_text(bool gpu, const OffloadChoice& c) {
 
 std::string plans_text(const PlanReport& r) {
   std::string text =
-      format("\n%-3s %-9s %-12s %-10s %-6s %-9s %6s %12s %12s %12s %12s\n", "", "ngl", "CPU experts", "KV",
-             "cache", "streaming", "ubatch", "VRAM", "RAM", "prefill t/s", "decode t/s");
+      format("\n%-3s %-9s %-12s %-10s %-6s %-9s %-8s %6s %12s %12s %12s %12s\n", "", "ngl", "CPU experts",
+             "KV", "cache", "streaming", "on disk", "ubatch", "VRAM", "RAM", "prefill t/s", "decode t/s");
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
     const OffloadChoice& c = p.fit.choice;
     const bool gpu = r.tiers.size() > 1;
     size_t vram = 0;
     for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
-    text += format("%-3zu %-9s %-12lld %-10s %-6s %-9s %6lld %12s %12s %12.1f %12.1f\n", i + 1,
+    text += format("%-3zu %-9s %-12lld %-10s %-6s %-9s %-8lld %6lld %12s %12s %12.1f %12.1f\n", i + 1,
                    gpu ? layers_text(r, c).c_str() : "-", static_cast<long long>(c.n_cpu_moe),
                    cache_text(gpu, c).c_str(),
                    std::string(dtype_name(p.shape.k_dtype)).c_str(),
-                   std::string(streaming_name(c.streaming)).c_str(), static_cast<long long>(p.shape.n_ubatch),
-                   size_text(vram).c_str(), size_text(r.plan_bytes[i][0]).c_str(),
-                   p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
+                   std::string(streaming_name(c.streaming)).c_str(), static_cast<long long>(c.n_disk_layers),
+                   static_cast<long long>(p.shape.n_ubatch), size_text(vram).c_str(),
+                   size_text(r.plan_bytes[i][0]).c_str(), p.fit.speed.prefill_tokens_per_s,
+                   p.fit.speed.decode_tokens_per_s);
   }
   return text;
 }
@@ -85,6 +86,8 @@ PlanReport make_plan_report(const PlanRequest& request, const std::string& path,
   report.path = path;
   report.model = model;
   report.n_layer = request.architecture.hparams().n_layer;
+  const double disk = request.rates[0].disk_bytes_per_s;
+  report.disk_bytes_per_s = disk > 0 ? disk : kUsualDiskBytesPerS;
   report.plans = plan_session(request);
   if (report.plans.size() > 3) report.plans.resize(3);
   for (size_t d = 0; d < request.devices.size(); ++d)
@@ -119,11 +122,17 @@ std::string plan_text(const PlanReport& r) {
                    size_text(t.bytes.scratch).c_str(), size_text(t.overhead).c_str(),
                    size_text(t.total()).c_str(), budget_text(t.budget).c_str());
   }
+  const Footprint& bytes = best.fit.bytes;
+  if (bytes.disk_weights > 0) {
+    text += format("%-10s %12s  %s read for every token\n", "disk", size_text(bytes.disk_weights).c_str(),
+                   size_text(bytes.per_token.disk).c_str());
+  }
   for (const PlanReport::Tier& t : r.tiers) {
     text += format("%s: reads %.1f GB/s, %.2f Tops/s", t.name.c_str(), t.rates.read_bytes_per_s / 1e9,
                    t.rates.ops_per_s / 1e12);
     text += t.is_gpu ? format(", bus %.1f GB/s\n", t.rates.bus_bytes_per_s / 1e9) : "\n";
   }
+  if (bytes.disk_weights > 0) text += format("disk: reads %.1f GB/s\n", r.disk_bytes_per_s / 1e9);
   text += plans_text(r);
   const bool gpu = r.tiers.size() > 1;
   const size_t overhead = gpu ? r.tiers[1].overhead : 0;
@@ -163,6 +172,10 @@ std::string plan_json(const PlanReport& r) {
                              {"ops_per_s", t.rates.ops_per_s},
                              {"bus_bytes_per_s", t.is_gpu ? Json(t.rates.bus_bytes_per_s) : Json(nullptr)}});
   }
+  const Footprint& best = r.plans[0].fit.bytes;
+  page["disk"] = {{"weights", best.disk_weights},
+                  {"read_per_token", best.per_token.disk},
+                  {"read_bytes_per_s", r.disk_bytes_per_s}};
   page["plans"] = Json::array();
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
@@ -172,6 +185,7 @@ std::string plan_json(const PlanReport& r) {
                              {"kv_prefetched", p.fit.choice.kv_prefetched},
                              {"kv_split", p.fit.choice.kv_split},
                              {"streaming", streaming_name(p.fit.choice.streaming)},
+                             {"n_disk_layers", p.fit.choice.n_disk_layers},
                              {"n_ubatch", p.shape.n_ubatch},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},
                              {"cache_type_v", dtype_name(p.shape.v_dtype)},

@@ -21,6 +21,7 @@ struct PlanReport {
   };
   std::string path, model;
   int64_t n_layer = 0;
+  double disk_bytes_per_s = 0;                  // of what the best plan leaves on disk
   std::vector<Tier> tiers;                      // of the best plan
   std::vector<SessionPlan> plans;               // three at most, the best first
   std::vector<std::vector<size_t>> plan_bytes;  // [plan][device], without overhead
