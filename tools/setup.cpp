@@ -177,14 +177,14 @@ SessionOptions session_options(const ContextOptions& options, const OffloadOptio
   return session;
 }
 
-double disk_rate(const Model& model, const OffloadFlags& flags) {
-  const bool may_stay = model.file().is_mapped() && model.file().n_file_bytes() > most_to_read_ahead(flags);
-  return may_stay ? disk_rate_of(model.disk_files(), RatesCache(RatesCache::usual_path())) : 0;
-}
-
 Session::Explain explain_on_stderr(const OffloadOptions& offload) {
   if (!offload.explain) return nullptr;
   return [](const std::string& table) { fputs(table.c_str(), stderr); };
+}
+
+double disk_rate(const Model& model, const OffloadFlags& flags) {
+  const bool may_stay = model.file().is_mapped() && model.file().n_file_bytes() > most_to_read_ahead(flags);
+  return may_stay ? disk_rate_of(model.disk_files(), RatesCache(RatesCache::usual_path())) : 0;
 }
 
 }  // namespace tandem::tools

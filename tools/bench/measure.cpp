@@ -120,26 +120,30 @@ BenchMachine inspect_machine() {
 }
 
 void BenchRunner::load(const BenchCase& c) {
-  if (!model_ || model_path_ != c.model || model_mapped_ != c.mmap) {
+  const bool is_other_model = !model_ || model_path_ != c.model || model_mapped_ != c.mmap;
+  const bool is_other_pool = devices_.empty() || n_threads_ != c.n_threads;
+  if (is_other_model) {
     model_.reset();  // two models at a time may be more than there is room for
     ModelOptions options;
     options.model = c.model;
     options.mmap = c.mmap;
-    model_ = load_model(options);
+    offload_ = settings_.offload;
+    model_ = load_model(options, {}, Numa::none, &offload_.flags);
     model_path_ = c.model;
     model_mapped_ = c.mmap;
   }
-  if (devices_.empty() || n_threads_ != c.n_threads) {
+  if (is_other_pool) {
     devices_.clear();
     ThreadOptions options;
     options.threads = c.n_threads;
     devices_ = make_devices(options, settings_.offload);
     n_threads_ = c.n_threads;
-    ContextOptions context;
-    context.ubatch_given = settings_.ubatch_given;
-    context.cache_type_given = settings_.cache_type_given;
-    usual_ = session_options(context, settings_.offload, devices_, model_.get());
   }
+  if (!is_other_model && !is_other_pool) return;
+  ContextOptions context;
+  context.ubatch_given = settings_.ubatch_given;
+  context.cache_type_given = settings_.cache_type_given;
+  usual_ = session_options(context, offload_, devices_, model_.get());
 }
 
 SessionOptions BenchRunner::session_for(const BenchCase& c) const {

@@ -45,6 +45,7 @@ class BenchRunner {
   std::unique_ptr<Model> model_;
   std::string model_path_;  // as the case names it
   bool model_mapped_ = false;
+  OffloadOptions offload_;  // for this model
   int32_t n_threads_ = 0;
   std::vector<std::unique_ptr<Device>> devices_;
   SessionOptions usual_;      // what all cases on these devices have
