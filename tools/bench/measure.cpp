@@ -184,7 +184,10 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
 
   BenchResult result;
   result.test = c;
-  result.test.n_ubatch = static_cast<int32_t>(session.n_ubatch());
+  // As asked for, unless a smaller one was chosen, or was all that there is memory for.
+  if (session.n_ubatch() < std::min(c.step_size(), session.n_ctx())) {
+    result.test.n_ubatch = static_cast<int32_t>(session.n_ubatch());
+  }
   result.test.type_k = session.kv_config().k_dtype;
   result.test.type_v = session.kv_config().v_dtype;
   if (devices_.size() < 2 && c.n_gpu_layers > 0) {
