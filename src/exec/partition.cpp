@@ -23,7 +23,7 @@ class Partitioner {
                       std::vector<BufferLifetime>(graph.tensors.size(), BufferLifetime{0, -1, -1}));
   }
 
-  Partition run() {
+  Partition run(Arenas arenas) {
     result_.weights.resize(n_devices_);
     result_.inputs.resize(n_devices_);
     find_host_uses();
@@ -31,7 +31,7 @@ class Partitioner {
     const auto end = static_cast<int32_t>(graph_.nodes.size());
     result_.logits_device = made_on_[static_cast<size_t>(graph_.logits)];
     touch(result_.logits_device, graph_.logits, end);
-    lay_out();
+    if (arenas == Arenas::laid_out) lay_out();
     return std::move(result_);
   }
 
@@ -192,8 +192,8 @@ class Partitioner {
 
 }  // namespace
 
-Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices) {
-  return Partitioner(graph, placement, n_devices).run();
+Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices, Arenas arenas) {
+  return Partitioner(graph, placement, n_devices).run(arenas);
 }
 
 }  // namespace tandem

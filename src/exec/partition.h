@@ -51,6 +51,9 @@ struct Partition {
   static constexpr size_t kNowhere = SIZE_MAX;
 };
 
-Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices);
+// Without arenas for those who only ask what runs where, and when.
+enum class Arenas : uint8_t { laid_out, none };
+Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices,
+                          Arenas arenas = Arenas::laid_out);
 
 }  // namespace tandem

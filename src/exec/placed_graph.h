@@ -2,6 +2,8 @@
 // several devices replaced by those parts. Tensor ids stay what they were; new tensors come after them.
 #pragma once
 
+#include <optional>
+
 #include "exec/placement.h"
 
 namespace tandem {
@@ -11,5 +13,16 @@ namespace tandem {
 enum class CacheReach : uint8_t { both_parts, recent_part };
 
 Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach = CacheReach::both_parts);
+
+// The same for those who only look: a copy is made where something is replaced. `graph` outlives it.
+class PlacedGraph {
+ public:
+  PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach = CacheReach::both_parts);
+  const Graph& operator*() const { return own_ ? *own_ : *graph_; }
+
+ private:
+  const Graph* graph_;
+  std::optional<Graph> own_;
+};
 
 }  // namespace tandem

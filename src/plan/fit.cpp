@@ -21,7 +21,8 @@ std::string gib(size_t bytes) {
 std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
   std::map<std::string, int> reasons;
   for (const Graph* graph : r.graphs) {
-    const Graph placed = placed_graph(*graph, placement);
+    const PlacedGraph rewritten(*graph, placement);
+    const Graph& placed = *rewritten;
     for (const Node& node : placed.nodes) {
       const Device& device = *r.devices[static_cast<size_t>(placement.device_of(placed, node))];
       const std::string why = device.why_unsupported(placed, node);
@@ -365,9 +366,10 @@ double step_seconds(const FitRequest& r, const Placement& placement, const Graph
   if (placement.splits_caches()) {
     load.recent_from = recent_from_of(r.kv, placement.n_recent_blocks, load.n_past + load.n_tokens);
   }
-  const Graph graph =
-      placed_graph(built, placement, load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
-  const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()));
+  const PlacedGraph placed(built, placement,
+                           load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
+  const Graph& graph = *placed;
+  const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()), Arenas::none);
   return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
 }
 
@@ -400,7 +402,8 @@ std::vector<Fit> all_fits(const FitRequest& r) {
     if (fits(r, host)) list.push_back(std::move(host));
   } else {
     check_budget_holds_a_layer(r);
-    for (const OffloadChoice& choice : open_choices(r)) {
+    for (const OffloadChoice& choice : r.choices.empty() ? open_choices(r)
+                                                         : std::vector(r.choices.begin(), r.choices.end())) {
       if (!r.flags.kv_split && choice.kv_split > 0 && fits_with_more(choice, n_most(r), list)) continue;
       add_fit(r, choice, list);
     }

@@ -19,6 +19,7 @@ struct FitRequest {
   const KvConfig& kv;
   const std::vector<const Graph*>& graphs;  // the decode graph first, then the prefill graph
   std::span<const DeviceRates> rates = {};  // of the devices; empty: not known
+  std::span<const OffloadChoice> choices = {};  // to try, with any number of layers on GPUs; empty: all that is open
 };
 
 struct Fit {

@@ -76,13 +76,11 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
 }
 
 // All that an executor compiles of the graphs.
-std::vector<Graph> placed_graphs(const std::vector<const Graph*>& graphs, const Placement& placement) {
-  std::vector<Graph> placed;
-  for (const Graph* graph : graphs) placed.push_back(placed_graph(*graph, placement));
+std::vector<PlacedGraph> placed_graphs(const std::vector<const Graph*>& graphs, const Placement& placement) {
+  std::vector<PlacedGraph> placed;
+  for (const Graph* graph : graphs) placed.emplace_back(*graph, placement);
   if (!placement.splits_caches()) return placed;
-  for (const Graph* graph : graphs) {
-    placed.push_back(placed_graph(*graph, placement, CacheReach::recent_part));
-  }
+  for (const Graph* graph : graphs) placed.emplace_back(*graph, placement, CacheReach::recent_part);
   return placed;
 }
 
@@ -96,9 +94,9 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   std::vector<std::set<const Weight*>> weights(devices.size());  // on the host whole ones, for it maps them
   std::set<const Weight*> on_disk;
   std::vector<SlotNeeds> slots(devices.size());
-  const std::vector<Graph> placed = placed_graphs(graphs, placement);
+  const std::vector<PlacedGraph> placed = placed_graphs(graphs, placement);
   for (size_t g = 0; g < placed.size(); ++g) {
-    const Graph& graph = placed[g];
+    const Graph& graph = *placed[g];
     const Partition partition = partition_graph(graph, placement, static_cast<int>(devices.size()));
     if (g == 0) result.per_token = bus_bytes(graph, partition);
     std::vector<SlotNeeds> needs;

@@ -38,6 +38,22 @@ FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
   return {r.architecture, r.weights, r.devices, r.flags, graphs.kv, both, r.rates};
 }
 
+// With smaller micro-batches there is some memory more for the rest, which changes how many layers are on
+// GPUs but hardly which way of placing them is good: the best of the shape asked for are tried. None for
+// those that nothing is known of.
+std::vector<OffloadChoice> choices_for(const SessionShape& shape, const std::vector<SessionPlan>& plans) {
+  constexpr size_t kBest = 6;
+  std::vector<OffloadChoice> list;
+  for (const SessionPlan& plan : plans) {
+    const bool is_wider = plan.shape.n_ubatch > shape.n_ubatch && plan.shape.k_dtype == shape.k_dtype;
+    OffloadChoice choice = plan.fit.choice;
+    if (!is_wider || choice.divides_rows()) continue;  // rows are divided anew
+    list.push_back(choice);
+    if (list.size() == kBest) break;
+  }
+  return list;
+}
+
 // Everything that a GPU can have is on one: no other shape could be faster.
 bool is_all_on_gpus(const PlanRequest& r, const Fit& fit) {
   return fit.choice.n_gpu_layers > r.architecture.hparams().n_layer && !fit.choice.kv_on_host &&
@@ -105,7 +121,10 @@ std::vector<SessionPlan> plan_session(const PlanRequest& r) {
   for (const SessionShape& shape : open_shapes(r)) {
     const SessionGraphs graphs = session_graphs(r.architecture, shape);
     const std::vector<const Graph*> both = graphs.both();
-    for (Fit& f : all_fits(fit_request(r, graphs, both))) plans.push_back({shape, std::move(f)});
+    FitRequest request = fit_request(r, graphs, both);
+    const std::vector<OffloadChoice> choices = choices_for(shape, plans);
+    request.choices = choices;
+    for (Fit& f : all_fits(request)) plans.push_back({shape, std::move(f)});
     if (!plans.empty() && (r.rates.empty() || is_all_on_gpus(r, plans.front().fit))) break;
   }
   if (plans.empty()) {  // what fit() says of the shape asked for
@@ -130,7 +149,8 @@ Fit fit_shape(const PlanRequest& r, const SessionShape& shape, const OffloadChoi
 }
 
 MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
-  // Two contexts of whole blocks, with a micro-batch that both hold, and more than the recent part of caches in two.
+  // Two contexts of whole blocks, with a micro-batch that both hold, and more than the recent part of caches
+  // in two.
   SessionShape shape = checked_shape(r.architecture, r.shape);
   const int64_t held = shape.n_ubatch + (choice.kv_split > 0 ? choice.kv_split + 1024 : 0);
   shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(held), 1024), 8192);

@@ -32,8 +32,10 @@ PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
   const bool used = t.is_gpu && t.bytes.total() > 0;
   t.overhead = used ? r.flags.budgets.vram_overhead : 0;
   t.budget = device_budget(request, d);
-  if (t.is_gpu && r.flags.budgets.max_vram)
-    t.budget = std::min(*r.flags.budgets.max_vram, t.budget + t.overhead);
+  // What is allowed is for the overhead too, where the budget left room for it.
+  const Budgets& budgets = r.flags.budgets;
+  if (t.is_gpu && (budgets.max_vram || !(budgets.vram_utilization || r.flags.n_gpu_layers)))
+    t.budget = std::min(budgets.max_vram.value_or(SIZE_MAX), t.budget + t.overhead);
   t.total_memory = r.devices[d]->memory_info().total_bytes;
   t.rates = r.rates[d];
   return t;
