@@ -163,7 +163,9 @@ void Runtime::place(const Explain& before_allocation) {
     options_.n_ubatch = plan.shape.n_ubatch;
     options_.k_dtype = plan.shape.k_dtype;
     options_.v_dtype = plan.shape.v_dtype;
-    if (has_disk_layers(fit_.placement)) {
+    if (devices_.size() > 1) {
+      log_info("%s", summary(devices_, fit_).c_str());
+    } else if (has_disk_layers(fit_.placement)) {
       log_info("%s: %.2f GiB of weights do not fit in memory and are read from disk for every step",
                model_.path().c_str(), static_cast<double>(fit_.bytes.disk_weights) / (1 << 30));
     }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -90,7 +91,74 @@ std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
          (p.streamed_decode == 0 ? " in prefill" : "") + divided_text(p);
 }
 
+// What becomes of the layers that are not on GPUs as a whole.
+std::string rest_text(const Placement& placement) {
+  int64_t n_computed = 0, n_experts = 0, n_prefill = 0, n_streamed = 0;
+  std::string divided;
+  for (const LayerPlacement& p : placement.layers) {
+    if (p.weights != 0 && p.experts != 0) continue;
+    if (p.streamed_decode != 0) {
+      ++n_streamed;
+      divided = divided_text(p);
+    } else if (p.weights != 0) {
+      ++n_experts;
+    } else {
+      ++n_computed;
+    }
+    n_prefill += p.streamed_decode == 0 && p.streamed_prefill != 0;
+  }
+  std::string text;
+  const auto add = [&](int64_t n, const char* what) {
+    if (n > 0) text += format("; %lld %s", static_cast<long long>(n), what);
+  };
+  add(n_streamed, "streamed there for every step");
+  text += divided;
+  add(n_computed, "on the CPU");
+  add(n_experts, "with their experts on the CPU");
+  if (n_prefill > 0) text += ", streamed there for prompts";
+  return text;
+}
+
+std::string cache_summary(const Placement& placement) {
+  if (placement.splits_caches()) {
+    return format("; the cache of the newest %lld tokens there, older ones on the CPU",
+                  static_cast<long long>(placement.kv_split));
+  }
+  bool prefetched = false, apart = false;
+  for (const LayerPlacement& p : placement.layers) {
+    prefetched |= p.kv == 0 && p.kv_prefetched != 0;
+    apart |= p.kv == 0 && p.kv_prefetched == 0 && (p.weights != 0 || p.streamed_decode != 0);
+  }
+  return prefetched ? "; the KV cache brought there from host memory" : apart ? "; the KV cache on the CPU" : "";
+}
+
 }  // namespace
+
+std::string summary(const std::vector<Device*>& devices, const Fit& fit) {
+  if (devices.size() < 2) return "";
+  std::string text;
+  size_t n_bytes = 0;
+  for (size_t d = 1; d < devices.size(); ++d) {
+    text += (d > 1 ? ", " : "") + devices[d]->info().name;
+    n_bytes += fit.bytes.devices[d].total();
+  }
+  const std::vector<LayerPlacement>& layers = fit.placement.layers;
+  const auto n_resident =
+      std::ranges::count_if(layers, [](const LayerPlacement& p) { return p.weights != 0 && p.experts != 0; });
+  text += n_resident == static_cast<int64_t>(layers.size())
+              ? ": all layers"
+              : format(": %lld of %zu layers", static_cast<long long>(n_resident), layers.size());
+  if (fit.placement.output != 0) text += " and the output";
+  text += format(" (%.2f GiB)", static_cast<double>(n_bytes) / (1 << 30));
+  text += rest_text(fit.placement) + cache_summary(fit.placement);
+  if (fit.bytes.disk_weights > 0)
+    text += format("; %.2f GiB of weights on disk", static_cast<double>(fit.bytes.disk_weights) / (1 << 30));
+  if (fit.speed.decode_tokens_per_s > 0) {
+    text += format("; predicted %.1f t/s for prompts, %.1f t/s decoding", fit.speed.prefill_tokens_per_s,
+                   fit.speed.decode_tokens_per_s);
+  }
+  return text;
+}
 
 std::string explain(const FitRequest& r, const Fit& fit) {
   const auto name = [&](int d) { return r.devices[static_cast<size_t>(d)]->info().name; };

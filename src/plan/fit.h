@@ -56,5 +56,8 @@ size_t device_needs(const Fit& fit, size_t device);
 // The table of --explain: where everything lives, its bytes, what crosses the bus for a token, and how fast
 // it will be.
 std::string explain(const FitRequest& request, const Fit& fit);
+// The same in a line: "CUDA0: 48 of 80 layers and the output (23.7 GiB); 32 streamed there, ...; predicted ...". Empty
+// without GPUs.
+std::string summary(const std::vector<Device*>& devices, const Fit& fit);
 
 }  // namespace tandem

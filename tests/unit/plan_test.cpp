@@ -161,6 +161,31 @@ TEST_F(Planner, EverythingGoesOnAGpuThatHoldsIt) {
   EXPECT_NEAR(best.fit.speed.decode_tokens_per_s, 1 / (2.05e9 / 1e12 + 0.8e9 / 1e12 + 260 * 2e-6), 60);
 }
 
+TEST_F(Planner, ALineSaysWhatWasChosen) {
+  gpu(24);
+  const auto line = [&](const OffloadChoice& choice) {
+    return summary(devices_, fit_shape(request(), request().shape, choice));
+  };
+  const std::string all = line(everything());
+  EXPECT_THAT(all, HasSubstr(": all layers and the output ("));
+  EXPECT_THAT(all, testing::Not(HasSubstr(";")));  // nothing is anywhere else
+  EXPECT_THAT(line({10}), HasSubstr(": 10 of 32 layers ("));
+  EXPECT_THAT(line({10}), HasSubstr("; 22 on the CPU"));
+  OffloadChoice streamed{11};
+  streamed.streaming = Streaming::always;
+  streamed.rows_decode = 0.5;
+  EXPECT_THAT(line(streamed), HasSubstr(": 10 of 32 layers and the output ("));
+  EXPECT_THAT(line(streamed), HasSubstr("; 22 streamed there for every step, 50% of the rows in decoding, the CPU"));
+  OffloadChoice split = everything();
+  split.kv_split = 1024;
+  EXPECT_THAT(line(split), HasSubstr("; the cache of the newest 1024 tokens there, older ones on the CPU"));
+  OffloadChoice apart = everything();
+  apart.kv_on_host = true;
+  EXPECT_THAT(line(apart), HasSubstr("; the KV cache on the CPU"));
+  EXPECT_THAT(summary(devices_, plan_session(request()).front().fit), HasSubstr("; predicted "));
+  EXPECT_EQ(summary({host_.get()}, {}), "");
+}
+
 TEST_F(Planner, StreamingIsChosenWhereTheBusIsWorthIt) {
   DeviceRates fast_bus = kGpu;
   fast_bus.bus_bytes_per_s = 60 * kGiga;
