@@ -152,14 +152,19 @@ std::string shown_at_second_interrupt(const char* no_color) {
               raise(SIGINT);
             }),
             130);
+  close(terminal);  // or reading would wait for what nobody writes
   std::array<char, 64> seen{};
   const ssize_t n = read(master, seen.data(), seen.size());
   close(master);
-  close(terminal);
   return {seen.data(), static_cast<size_t>(std::max<ssize_t>(0, n))};
 }
 
 TEST(Interrupt, TheSecondResetsColorsWhereThereAreAny) {
+  struct sigaction now {};
+  sigaction(SIGINT, nullptr, &now);
+  if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) {
+    GTEST_SKIP() << "a test before this one has installed the handler, for the terminal that was there then";
+  }
   EXPECT_EQ(shown_at_second_interrupt(""), "\033[0m\r\n");
   EXPECT_EQ(shown_at_second_interrupt("1"), "\r\n");
 }
