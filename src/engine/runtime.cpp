@@ -166,8 +166,8 @@ void Runtime::place(const Explain& before_allocation) {
     if (devices_.size() > 1) {
       log_info("%s", summary(devices_, fit_).c_str());
     } else if (has_disk_layers(fit_.placement)) {
-      log_info("%s: %.2f GiB of weights do not fit in memory and are read from disk for every step",
-               model_.path().c_str(), static_cast<double>(fit_.bytes.disk_weights) / (1 << 30));
+      log_info("%s: %s of weights do not fit in memory and are read from disk for every step",
+               model_.path().c_str(), size_text(fit_.bytes.disk_weights).c_str());
     }
   }
   if (!options_.placement.layers.empty()) {

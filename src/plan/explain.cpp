@@ -129,7 +129,9 @@ std::string cache_summary(const Placement& placement) {
     prefetched |= p.kv == 0 && p.kv_prefetched != 0;
     apart |= p.kv == 0 && p.kv_prefetched == 0 && (p.weights != 0 || p.streamed_decode != 0);
   }
-  return prefetched ? "; the KV cache brought there from host memory" : apart ? "; the KV cache on the CPU" : "";
+  return prefetched ? "; the KV cache brought there from host memory"
+         : apart    ? "; the KV cache on the CPU"
+                    : "";
 }
 
 }  // namespace
@@ -149,10 +151,9 @@ std::string summary(const std::vector<Device*>& devices, const Fit& fit) {
               ? ": all layers"
               : format(": %lld of %zu layers", static_cast<long long>(n_resident), layers.size());
   if (fit.placement.output != 0) text += " and the output";
-  text += format(" (%.2f GiB)", static_cast<double>(n_bytes) / (1 << 30));
+  text += " (" + size_text(n_bytes) + ")";
   text += rest_text(fit.placement) + cache_summary(fit.placement);
-  if (fit.bytes.disk_weights > 0)
-    text += format("; %.2f GiB of weights on disk", static_cast<double>(fit.bytes.disk_weights) / (1 << 30));
+  if (fit.bytes.disk_weights > 0) text += "; " + size_text(fit.bytes.disk_weights) + " of weights on disk";
   if (fit.speed.decode_tokens_per_s > 0) {
     text += format("; predicted %.1f t/s for prompts, %.1f t/s decoding", fit.speed.prefill_tokens_per_s,
                    fit.speed.decode_tokens_per_s);

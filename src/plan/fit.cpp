@@ -12,10 +12,6 @@
 namespace tandem {
 namespace {
 
-std::string gib(size_t bytes) {
-  return format("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
-}
-
 // Moves what its device cannot run to the host: nodes of weights by their weights, attention with the layer's
 // cache.
 std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
@@ -293,7 +289,7 @@ void check_host_budget(const FitRequest& r) {
   if (minimum == SIZE_MAX) return;
   throw_error(ErrorCode::out_of_memory,
               "--max-ram: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed", minimum,
-              gib(minimum).c_str(), *r.flags.budgets.max_ram, gib(*r.flags.budgets.max_ram).c_str());
+              size_text(minimum).c_str(), *r.flags.budgets.max_ram, size_text(*r.flags.budgets.max_ram).c_str());
 }
 
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
@@ -330,7 +326,7 @@ void check_budget_holds_a_layer(const FitRequest& r) {
               "%s: %s cannot hold one layer: the minimum is %zu bytes (%s), of which %zu are the "
               "driver's; -ngl 0 uses no GPU",
               b.max_vram ? "--max-vram" : "--gpu-memory-utilization", r.devices[d]->info().name.c_str(),
-              minimum, gib(minimum).c_str(), b.vram_overhead);
+              minimum, size_text(minimum).c_str(), b.vram_overhead);
 }
 
 }  // namespace

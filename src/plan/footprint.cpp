@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "base/error.h"
 #include "exec/kv_stream.h"
 #include "exec/placed_graph.h"
 #include "exec/weight_stream.h"
@@ -85,6 +86,13 @@ std::vector<PlacedGraph> placed_graphs(const std::vector<const Graph*>& graphs, 
 }
 
 }  // namespace
+
+std::string size_text(size_t bytes) {
+  const auto n = static_cast<double>(bytes);
+  if (bytes >= size_t{1} << 30) return format("%.2f GiB", n / (1 << 30));
+  if (bytes >= size_t{1} << 20) return format("%.1f MiB", n / (1 << 20));
+  return format("%.1f KiB", n / (1 << 10));
+}
 
 Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<Device*>& devices,
                     const Placement& placement, const KvConfig& kv) {

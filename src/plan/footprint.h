@@ -2,6 +2,7 @@
 // that allocates: partitions, arenas, cache sizes and the devices' own answers about weights and scratch.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "exec/partition.h"
@@ -43,6 +44,9 @@ struct Footprint {
   size_t mapped_weights = 0;  // bytes of weights that the host reads where they are mapped
   size_t disk_weights = 0;    // of those that it reads from disk
 };
+
+// "1.50 GiB", "20.0 MiB", "3.0 KiB".
+std::string size_text(size_t bytes);
 
 // For the given graphs (the shape classes that a session compiles, the decode one first).
 Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<Device*>& devices,

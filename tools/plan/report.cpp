@@ -10,13 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string size_text(size_t bytes) {
-  const auto n = static_cast<double>(bytes);
-  if (bytes >= size_t{1} << 30) return format("%.2f GiB", n / (1 << 30));
-  if (bytes >= size_t{1} << 20) return format("%.1f MiB", n / (1 << 20));
-  return format("%.1f KiB", n / (1 << 10));
-}
-
 std::string budget_text(size_t bytes) {
   return bytes == SIZE_MAX ? "-" : size_text(bytes);
 }
