@@ -135,6 +135,29 @@ TEST_F(Disk, SingleTensorsElsewhereAndTwoDevices) {
   }
 }
 
+TEST_F(Disk, BesideACacheInTwoParts) {
+  const auto logits_with = [&](int64_t n_disk, Streaming streaming) {
+    test::MeteredHost host;
+    test::SimDevice sim({.copy_bytes_per_s = 1e9});
+    SessionOptions o = options();
+    o.n_ctx = 256;
+    const std::vector<Device*> devices{&host, &sim};
+    o.placement = place(dense_->architecture(), dense_->weights(), devices, {},
+                        {.n_gpu_layers = 6, .streaming = streaming, .kv_split = 8, .n_disk_layers = n_disk});
+    Session s(*dense_, devices, o);
+    s.append(prompt(150));  // more than the recent part holds
+    EXPECT_TRUE(s.placement().placement.splits_caches());
+    std::vector<float> all = logits(s);
+    expect_as_planned(s, host);
+    EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
+    return all;
+  };
+  for (const Streaming streaming : {Streaming::none, Streaming::always}) {
+    const std::vector<float> in_memory = logits_with(0, streaming);
+    for (int64_t n_disk : {3, 9}) EXPECT_EQ(logits_with(n_disk, streaming), in_memory) << n_disk;
+  }
+}
+
 TEST_F(Disk, ModelsInSeveralFiles) {
   const std::string path = directory_.path("split.gguf");
   const GgufFile whole(directory_.path("dense.gguf"));
