@@ -128,13 +128,17 @@ std::vector<float> multiply(const LinearKernels& kernels, const Problem& p, Extr
   return y;
 }
 
-// Sum of |w| |x| of each output: what rounding errors are relative to.
-std::vector<float> magnitudes(const Problem& p) {
+// Sum of |w| |x| of each output and of what is added to it: what rounding errors are relative to.
+std::vector<float> magnitudes(const Problem& p, Extra extra = Extra::none) {
+  const bool has_bias = extra == Extra::bias || extra == Extra::both;
+  const bool has_residual = extra != Extra::none && extra != Extra::bias;
   std::vector<float> w(static_cast<size_t>(p.k)), out(static_cast<size_t>(p.n * p.m));
   for (int64_t r = 0; r < p.m; ++r) {
     dequantize_row(p.dtype, p.w.data() + row_bytes(p.dtype, p.k) * static_cast<size_t>(r), w.data(), p.k);
     for (int64_t t = 0; t < p.n; ++t) {
       double sum = 0;
+      if (has_bias) sum += std::abs(p.bias[static_cast<size_t>(r)]);
+      if (has_residual) sum += std::abs(p.residual[static_cast<size_t>(t * p.m + r)]);
       for (int64_t i = 0; i < p.k; ++i) {
         sum += std::abs(static_cast<double>(w[static_cast<size_t>(i)]) * p.x[static_cast<size_t>(t * p.k + i)]);
       }
@@ -191,8 +195,8 @@ TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
         SCOPED_TRACE(testing::Message() << "n " << n << " m " << m << " k " << k);
         const Problem p(dtype(), n, m, k, rng);
         const Extra extra = extras[which++ % 5];
-        expect_close(multiply(kernels(), p, extra), multiply(scalar::linear_kernels(), p, extra), magnitudes(p),
-                     tolerance());
+        expect_close(multiply(kernels(), p, extra), multiply(scalar::linear_kernels(), p, extra),
+                     magnitudes(p, extra), tolerance());
       }
     }
   }
