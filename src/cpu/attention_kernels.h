@@ -9,7 +9,8 @@
 
 namespace tandem::cpu {
 
-// A query reads exactly the positions that it may see; rows of the cache outside [kv_begin, kv_end) are never read.
+// A query's result depends on exactly the positions that it may see. Rows of the cache outside [kv_begin, kv_end) are
+// not read but for those of the last block behind kv_end, whose contents do not matter.
 // Values at positions that only some queries of a tile see must be finite, or those queries' results are NaN as well.
 //
 // The part of one key-value head's cache that a tile of queries reads.

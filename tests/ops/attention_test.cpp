@@ -266,7 +266,7 @@ TEST(Attention, EveryHeadSize) {
 
 TEST(Attention, EveryGroupOfQueryHeads) {
   Random random;
-  for (int64_t group : {1, 2, 3, 4, 5, 7, 8, 9, 16, 71}) {
+  for (int64_t group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 71}) {
     Case c;
     c.n_head = 2 * group;
     c.n_head_kv = 2;
@@ -275,6 +275,32 @@ TEST(Attention, EveryGroupOfQueryHeads) {
     check_all_isas(random, c, "decode, group " + std::to_string(group));
     c.tokens = {range(60, 90), range(0, 33)};
     check_all_isas(random, c, "prefill, group " + std::to_string(group));
+  }
+}
+
+TEST(Attention, FewQueriesOfAnySizes) {
+  Random random;
+  const int64_t dims[] = {16, 32, 48, 64, 96, 112, 128, 160};
+  const DType dtypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0};
+  for (int i = 0; i < 60; ++i) {
+    Case c;
+    c.n_head_kv = 1 + random.below(2);
+    const int64_t group = 1 + i % 8;
+    c.n_head = group * c.n_head_kv;
+    c.k_dtype = dtypes[random.below(4)];
+    c.v_dtype = dtypes[random.below(4)];
+    const auto dim = [&](DType dtype) { return dtype == DType::Q8_0 ? 64 : dims[random.below(8)]; };
+    c.head_dim_k = dim(c.k_dtype);
+    c.head_dim_v = dim(c.v_dtype);
+    const int64_t blocks[] = {8, 16, 32, 48};
+    c.block_size = blocks[random.below(4)];
+    c.lengths = {1 + random.below(700), 1 + random.below(70)};
+    if (random.below(3) == 0) c.window = 1 + random.below(300);
+    if (random.below(3) == 0) c.softcap = 5;
+    check_all_isas(random, c, format("group %d of %dx%d, blocks of %d, K %s, V %s", static_cast<int>(group),
+                                     static_cast<int>(c.head_dim_k), static_cast<int>(c.head_dim_v),
+                                     static_cast<int>(c.block_size), std::string(dtype_name(c.k_dtype)).c_str(),
+                                     std::string(dtype_name(c.v_dtype)).c_str()));
   }
 }
 

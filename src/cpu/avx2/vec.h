@@ -61,6 +61,7 @@ TANDEM_INLINE Vec select(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, 
 TANDEM_INLINE Vec keep(Mask m, Vec a) { return _mm256_and_ps(m, a); }  // 0 elsewhere
 
 TANDEM_INLINE IVec iset1(int32_t x) { return _mm256_set1_epi32(x); }
+TANDEM_INLINE IVec iadd(IVec a, IVec b) { return _mm256_add_epi32(a, b); }
 TANDEM_INLINE IVec iload(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 TANDEM_INLINE IVec iota(int32_t first) {
   return _mm256_add_epi32(iset1(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -104,14 +105,29 @@ TANDEM_INLINE void store_i8(int8_t* p, Vec v) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
 }
 
-// The sums of four vectors' lanes.
-TANDEM_INLINE __m128 sum_lanes_4(Vec a, Vec b, Vec c, Vec d) {
+// The sums of the lanes of four vectors, in each half those of the half.
+TANDEM_INLINE Vec sum_halves_4(Vec a, Vec b, Vec c, Vec d) {
   const Vec ab = _mm256_unpacklo_ps(a, b) + _mm256_unpackhi_ps(a, b);
   const Vec cd = _mm256_unpacklo_ps(c, d) + _mm256_unpackhi_ps(c, d);
-  const Vec abcd = _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
-  return _mm256_castps256_ps128(abcd) + _mm256_extractf128_ps(abcd, 1);
+  return _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
 }
-TANDEM_INLINE float sum_lanes(Vec a) { return _mm_cvtss_f32(sum_lanes_4(a, a, a, a)); }
+// Lane i: the sum of v[i]'s lanes.
+TANDEM_INLINE Vec sum_each(const Vec (&v)[8]) {
+  Vec halves[4];  // of v[i] and v[i + 4]
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    halves[i] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20) + _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+  }
+  return sum_halves_4(halves[0], halves[1], halves[2], halves[3]);
+}
+// Lane i: lane i + n, going round.
+TANDEM_INLINE Vec turn_lanes(Vec v, int n) {
+  return _mm256_permutevar8x32_ps(v, _mm256_and_si256(iota(n), iset1(7)));
+}
+TANDEM_INLINE float sum_lanes(Vec a) {
+  const Vec s = sum_halves_4(a, a, a, a);
+  return _mm_cvtss_f32(_mm256_castps256_ps128(s) + _mm256_extractf128_ps(s, 1));
+}
 TANDEM_INLINE float max_lanes(Vec a) {
   __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));

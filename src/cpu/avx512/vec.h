@@ -54,6 +54,7 @@ TANDEM_INLINE Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(
 TANDEM_INLINE Vec keep(Mask m, Vec a) { return _mm512_maskz_mov_ps(m, a); }  // 0 elsewhere
 
 TANDEM_INLINE IVec iset1(int32_t x) { return _mm512_set1_epi32(x); }
+TANDEM_INLINE IVec iadd(IVec a, IVec b) { return _mm512_add_epi32(a, b); }
 TANDEM_INLINE IVec iload(const int32_t* p) { return _mm512_loadu_si512(p); }
 TANDEM_INLINE IVec iota(int32_t first) {
   return _mm512_add_epi32(iset1(first), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
@@ -90,13 +91,30 @@ TANDEM_INLINE void store_i8(int8_t* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
 }
 
-// The sums of four vectors' lanes.
-TANDEM_INLINE __m128 sum_lanes_4(Vec a, Vec b, Vec c, Vec d) {
+// The sums of the lanes of four vectors, in each quarter those of the quarter.
+TANDEM_INLINE Vec sum_quarters_4(Vec a, Vec b, Vec c, Vec d) {
   const Vec ab = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
   const Vec cd = _mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d);
-  const Vec abcd = _mm512_shuffle_ps(ab, cd, 0x44) + _mm512_shuffle_ps(ab, cd, 0xee);
-  const __m256 half = _mm512_castps512_ps256(abcd) + _mm512_extractf32x8_ps(abcd, 1);
-  return _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+  return _mm512_shuffle_ps(ab, cd, 0x44) + _mm512_shuffle_ps(ab, cd, 0xee);
+}
+// Lane i: the sum of v[i]'s lanes.
+TANDEM_INLINE Vec sum_each(const Vec (&v)[16]) {
+  Vec halves[8], quarters[4];  // of v[i] and v[i + 4]; of v[i], v[i + 4], v[i + 8] and v[i + 12]
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const Vec a = v[i % 4 + i / 4 * 8], b = v[i % 4 + i / 4 * 8 + 4];
+    halves[i] = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    quarters[i] = _mm512_shuffle_f32x4(halves[i], halves[i + 4], 0x88) +
+                  _mm512_shuffle_f32x4(halves[i], halves[i + 4], 0xdd);
+  }
+  return sum_quarters_4(quarters[0], quarters[1], quarters[2], quarters[3]);
+}
+// Lane i: lane i + n, going round.
+TANDEM_INLINE Vec turn_lanes(Vec v, int n) {
+  return _mm512_permutexvar_ps(_mm512_and_si512(iota(n), iset1(15)), v);
 }
 
 TANDEM_INLINE DVec dload(const double* p) { return _mm512_loadu_pd(p); }

@@ -1,0 +1,301 @@
+// Attention of few queries (decode): all of them against one cached row after the other.
+//
+// Queries are kStride apart, their number rounded up to a power of two, so a vector has kLanes / kStride
+// positions of each. For the scores lanes are columns of the head: kLanes products of a query and a position
+// run at once, and one transposed sum makes them a vector of scores, s[position, query]. The softmax is
+// elementwise on those, and the values take their weights one by one.
+//
+// Rows of floats, half floats and BF16 are converted where they are used; those of other types, of heads that
+// are no whole vectors and of tiny blocks are converted to a panel first. While a panel is computed the next
+// one is fetched: the rows of a block are too few for the hardware to see that they go on.
+#pragma once
+
+#include "cpu/simd/attention_panels.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+inline constexpr int64_t kFewQueries = kLanes / 2;
+
+TANDEM_INLINE constexpr int stride_of(int n_queries) {
+  return n_queries <= 2 ? n_queries : n_queries <= 4 ? 4 : 8;
+}
+
+// A vector of a row's columns from the d-th on.
+struct RowsF32 {
+  TANDEM_INLINE static Vec at(const std::byte* row, int64_t d) {
+    return load(reinterpret_cast<const float*>(row) + d);
+  }
+};
+struct RowsF16 {
+  TANDEM_INLINE static Vec at(const std::byte* row, int64_t d) {
+    return load_f16(reinterpret_cast<const fp16_t*>(row) + d);
+  }
+};
+struct RowsBF16 {
+  TANDEM_INLINE static Vec at(const std::byte* row, int64_t d) {
+    return load_bf16(reinterpret_cast<const bf16_t*>(row) + d);
+  }
+};
+
+// Rows of a panel that lie side by side.
+struct Run {
+  const std::byte* rows;
+  int64_t n;
+};
+// A panel's rows of one of the two pools.
+struct PanelRows {
+  Run runs[kPanel];
+  int64_t n_runs = 0;
+  size_t row_bytes = 0;
+
+  // Where they lie in the cache.
+  void find(const CacheRows& cache, int64_t first, int64_t n) {
+    n_runs = 0;
+    row_bytes = cache.row_bytes;
+    for (int64_t i = 0; i < n;) {
+      const int64_t left = cache.block_size - (first + i) % cache.block_size;
+      const int64_t run = left < n - i ? left : n - i;
+      runs[n_runs++] = {cache.row(first + i), run};
+      i += run;
+    }
+  }
+  // Converted, followed by zeros up to whole vectors.
+  void convert(const CacheRows& cache, int64_t first, int64_t n, float* to) {
+    cache.load(first, n, to);
+    zero(to + n * cache.ld, (whole_vecs(n) - n) * cache.ld);
+    row_bytes = static_cast<size_t>(cache.ld) * sizeof(float);
+    runs[0] = {reinterpret_cast<const std::byte*>(to), n};
+    n_runs = 1;
+  }
+  // Row i of run r, where there is one; otherwise `other`, which does no harm to fetch.
+  TANDEM_INLINE const std::byte* row_or(int64_t r, int64_t i, const std::byte* other) const {
+    return r < n_runs && i < runs[r].n ? runs[r].rows + static_cast<size_t>(i) * row_bytes : other;
+  }
+};
+
+TANDEM_INLINE void fetch(const std::byte* from, size_t n_bytes) {
+  for (size_t b = 0; b < n_bytes; b += 64) _mm_prefetch(reinterpret_cast<const char*>(from) + b, _MM_HINT_T1);
+}
+
+void scale_queries(const AttentionCall& call, const Panels& p) {
+  for (int64_t i = 0; i < call.n_queries; ++i) {
+    float* q = p.q + i * p.ld_k;
+    zero(q, p.ld_k);
+    for (int64_t d = 0; d < call.head_dim_k; ++d) q[d] = call.q[i][d] * call.scale;
+  }
+}
+
+// Scores of all queries and a panel's rows, and of what else lies in the last rows' vectors. The rows at
+// `next` are fetched meanwhile.
+template <class Rows, int kQueries>
+void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
+  constexpr int kStride = stride_of(kQueries), kPositions = kLanes / kStride;
+  const size_t step_bytes =
+      static_cast<size_t>(kPositions) * next.row_bytes / static_cast<size_t>(p.ld_k / kLanes);
+  float* s = p.s;
+  for (int64_t r = 0; r < keys.n_runs; ++r) {
+    const std::byte* row = keys.runs[r].rows;
+    for (int64_t i = 0; i < keys.runs[r].n; i += kPositions, s += kLanes) {
+      const std::byte* ahead = next.row_or(r, i, row);
+      Vec dot[kLanes];
+#pragma GCC unroll 16
+      for (Vec& v : dot) v = set1(0.0f);
+      for (int64_t d = 0; d < p.ld_k; d += kLanes) {
+        Vec y[kQueries];
+#pragma GCC unroll 8
+        for (int q = 0; q < kQueries; ++q) y[q] = load(p.q + q * p.ld_k + d);
+        fetch(ahead, step_bytes);  // a little at a time: the core can wait for few lines only
+        ahead += step_bytes;
+#pragma GCC unroll 16
+        for (int j = 0; j < kPositions; ++j) {
+          const Vec x = Rows::at(row + static_cast<size_t>(j) * keys.row_bytes, d);
+#pragma GCC unroll 8
+          for (int q = 0; q < kQueries; ++q) dot[j * kStride + q] = fma(y[q], x, dot[j * kStride + q]);
+        }
+      }
+      store(s, sum_each(dot));
+      row += kPositions * keys.row_bytes;
+    }
+  }
+}
+
+// What the lanes of a vector of scores are.
+template <int kStride>
+struct ScoreLanes {
+  int32_t lowest[kLanes], highest[kLanes];  // positions that the lane's query sees
+  int32_t position[kLanes];                 // of the lane, from the vector's first on
+
+  explicit ScoreLanes(const Panels& p) {
+    for (int i = 0; i < kLanes; ++i) {
+      lowest[i] = p.lowest[i % kStride];
+      highest[i] = p.highest[i % kStride];
+      position[i] = i / kStride;
+    }
+  }
+};
+
+// All lanes of the same query get the greatest of them.
+template <int kStride>
+TANDEM_INLINE Vec max_of_queries(Vec v) {
+#pragma GCC unroll 4
+  for (int turn = kLanes / 2; turn >= kStride; turn /= 2) v = vmax(turn_lanes(v, turn), v);
+  return v;
+}
+
+// Scores become weights; max, sum (of each lane) and factor follow.
+template <int kStride>
+void softmax_panel(const Panels& p, int64_t first, int64_t n, bool masked) {
+  constexpr int kPositions = kLanes / kStride;
+  const ScoreLanes<kStride> lanes(p);
+  const int64_t n_vecs = (n + kPositions - 1) / kPositions;
+  const Vec old = load(p.max);
+  Vec max = old;
+  for (int64_t i = 0; i < n_vecs; ++i) {
+    Vec x = load(p.s + i * kLanes);
+    if (masked) {
+      const IVec position = iadd(iset1(static_cast<int32_t>(first + i * kPositions)), iload(lanes.position));
+      x = select(between(iload(lanes.lowest), position, iload(lanes.highest)), x, set1(kNothing));
+      store(p.s + i * kLanes, x);
+    }
+    max = vmax(x, max);
+  }
+  max = max_of_queries<kStride>(max);
+  const Vec m = subtractable(max), factor = vexp_bounded(old - m);
+  Vec sum = load(p.sum) * factor;
+  for (int64_t i = 0; i < n_vecs; ++i) {
+    const Vec e = vexp_bounded(load(p.s + i * kLanes) - m);
+    store(p.s + i * kLanes, e);
+    sum = sum + e;
+  }
+  store(p.max, max);
+  store(p.sum, sum);
+  store(p.factor, factor);
+}
+
+// acc = acc * factor + weights times values, kVecs vectors of columns from the d-th on.
+template <class Rows, int kQueries, int kVecs>
+void update_columns(const Panels& p, const PanelRows& values, const PanelRows& next, int64_t d) {
+  constexpr int kStride = stride_of(kQueries);
+  Vec acc[kQueries][kVecs];
+#pragma GCC unroll 8
+  for (int q = 0; q < kQueries; ++q) {
+    const Vec factor = set1(p.factor[q]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) acc[q][v] = load(p.acc + q * p.ld_v + d + v * kLanes) * factor;
+  }
+  const float* s = p.s;
+  for (int64_t r = 0; r < values.n_runs; ++r) {
+    const std::byte* row = values.runs[r].rows;
+    for (int64_t i = 0; i < values.runs[r].n; ++i, row += values.row_bytes, s += kStride) {
+      if (d == 0) fetch(next.row_or(r, i, row), next.row_bytes);
+      Vec x[kVecs];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) x[v] = Rows::at(row, d + v * kLanes);
+#pragma GCC unroll 8
+      for (int q = 0; q < kQueries; ++q) {
+        const Vec y = set1(s[q]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) acc[q][v] = fma(y, x[v], acc[q][v]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) store(p.acc + q * p.ld_v + d + v * kLanes, acc[q][v]);
+  }
+}
+
+// All columns, as many vectors at once as registers hold.
+template <class Rows, int kQueries, int kVecs>
+void update_from(const Panels& p, const PanelRows& values, const PanelRows& next, int64_t d) {
+  for (; d + kVecs * kLanes <= p.ld_v; d += kVecs * kLanes)
+    update_columns<Rows, kQueries, kVecs>(p, values, next, d);
+  if constexpr (kVecs > 1) {
+    if (d < p.ld_v) update_from<Rows, kQueries, kVecs / 2>(p, values, next, d);
+  }
+}
+template <class Rows, int kQueries>
+void update_panel(const Panels& p, const PanelRows& values, const PanelRows& next) {
+  constexpr int kRoom = static_cast<int>(kLanes) / stride_of(kQueries);
+  update_from<Rows, kQueries, (kRoom < 8 ? kRoom : 8)>(p, values, next, 0);
+}
+
+using PanelFn = void (*)(const Panels&, const PanelRows&, const PanelRows& next);
+using SoftmaxPanel = void (*)(const Panels&, int64_t first, int64_t n, bool masked);
+
+template <class Rows>
+PanelFn dot_panel_fn(int64_t n_queries) {
+  static_assert(kFewQueries == 4 || kFewQueries == 8);
+  constexpr int kMore = kFewQueries == 8 ? 4 : 0;
+  constexpr PanelFn kFns[] = {dot_panel<Rows, 1>,         dot_panel<Rows, 2>,
+                              dot_panel<Rows, 3>,         dot_panel<Rows, 4>,
+                              dot_panel<Rows, 1 + kMore>, dot_panel<Rows, 2 + kMore>,
+                              dot_panel<Rows, 3 + kMore>, dot_panel<Rows, 4 + kMore>};
+  return kFns[n_queries - 1];
+}
+template <class Rows>
+PanelFn update_panel_fn(int64_t n_queries) {
+  constexpr int kMore = kFewQueries == 8 ? 4 : 0;
+  constexpr PanelFn kFns[] = {update_panel<Rows, 1>,         update_panel<Rows, 2>,
+                              update_panel<Rows, 3>,         update_panel<Rows, 4>,
+                              update_panel<Rows, 1 + kMore>, update_panel<Rows, 2 + kMore>,
+                              update_panel<Rows, 3 + kMore>, update_panel<Rows, 4 + kMore>};
+  return kFns[n_queries - 1];
+}
+SoftmaxPanel softmax_panel_fn(int64_t stride) {
+  if constexpr (kFewQueries == 8) {
+    if (stride == 8) return softmax_panel<8>;
+  }
+  return stride == 1 ? softmax_panel<1> : stride == 2 ? softmax_panel<2> : softmax_panel<4>;
+}
+
+// How the rows of a pool are read.
+enum class Reading { f32, f16, bf16, converted };
+
+Reading reading_of(DType dtype, const CacheRows& rows, int64_t positions_of_vector) {
+  const bool direct = rows.ld == rows.head_dim && rows.block_size % positions_of_vector == 0;
+  if (direct && dtype == DType::F32) return Reading::f32;
+  if (direct && dtype == DType::F16) return Reading::f16;
+  if (direct && dtype == DType::BF16) return Reading::bf16;
+  return Reading::converted;
+}
+
+void attend_few(const AttentionCall& call, const Panels& p, const Seen& seen) {
+  const int64_t stride = stride_of(static_cast<int>(call.n_queries));
+  const CacheRows key_cache = keys_of(call, p), value_cache = values_of(call, p);
+  const Reading read_k = reading_of(call.k_dtype, key_cache, kLanes / stride);
+  const Reading read_v = reading_of(call.v_dtype, value_cache, 1);
+  const auto choose = [&](Reading reading, auto of_f32, auto of_f16, auto of_bf16) {
+    return (reading == Reading::f16 ? of_f16 : reading == Reading::bf16 ? of_bf16 : of_f32)(call.n_queries);
+  };
+  const PanelFn dot = choose(read_k, dot_panel_fn<RowsF32>, dot_panel_fn<RowsF16>, dot_panel_fn<RowsBF16>);
+  const PanelFn update =
+      choose(read_v, update_panel_fn<RowsF32>, update_panel_fn<RowsF16>, update_panel_fn<RowsBF16>);
+  const SoftmaxPanel softmax = softmax_panel_fn(stride);
+  scale_queries(call, p);
+  PanelRows keys, values, next, converted;
+  for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanel) {
+    const int64_t left = call.kv_end - first, n = left < kPanel ? left : kPanel, last = first + n - 1;
+    if (last < seen.any_from || first > seen.any_to) continue;
+    keys.find(key_cache, first, n);
+    values.find(value_cache, first, n);
+    next.find(key_cache, first + n, left - n < kPanel ? left - n : kPanel);
+    if (read_k == Reading::converted) converted.convert(key_cache, first, n, p.k);
+    dot(p, read_k == Reading::converted ? converted : keys, values);
+    if (call.softcap > 0) cap_scores(p.s, whole_vecs(n * stride), call.softcap);
+    softmax(p, first, n, first < seen.all_from || last > seen.all_to || n % kLanes != 0);
+    if (read_v == Reading::converted) converted.convert(value_cache, first, n, p.v);
+    update(p, read_v == Reading::converted ? converted : values, next);
+  }
+  Vec sum = load(p.sum);
+  for (int64_t turn = kLanes / 2; turn >= stride; turn /= 2)
+    sum = sum + turn_lanes(sum, static_cast<int>(turn));
+  store(p.sum, sum);
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

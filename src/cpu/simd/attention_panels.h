@@ -1,0 +1,160 @@
+// What both ways of attending share (see attention.h): a tile's working memory, where cached rows lie, and what
+// its queries see.
+#pragma once
+
+#include "cpu/attention_kernels.h"
+#include "cpu/simd/cache_rows.h"
+#include "cpu/simd/math.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+inline constexpr int64_t kPanel = 64;  // positions
+inline constexpr int64_t kMaxQueries = 64;
+inline constexpr float kNothing = -__builtin_inff();
+
+TANDEM_INLINE int64_t whole_vecs(int64_t n) {
+  return (n + kLanes - 1) / kLanes * kLanes;
+}
+
+// The tile's working memory. Leading dimensions are whole vectors; padding is zero.
+struct Panels {
+  int64_t n_q;  // queries, padded to whole vectors
+  int64_t ld_k, ld_v;
+  float* q;          // many: [head_dim_k, n_q] scaled; few: [n_queries, ld_k]
+  float* k;          // [kPanel, ld_k]
+  float* v;          // [kPanel, ld_v]
+  float* s;          // many: [kPanel, n_q]; few: [n_queries, kPanel]
+  float* acc;        // [n_queries, ld_v]
+  float* max;        // [n_q]
+  float* sum;        // [n_q]
+  float* factor;     // [n_q] what older sums are worth after a new maximum
+  int32_t* lowest;   // [n_q] positions that a query sees: lowest .. highest
+  int32_t* highest;  // [n_q]
+  size_t bytes;
+
+  Panels(const AttentionCall& call, std::byte* scratch)
+      : n_q(whole_vecs(call.n_queries)),
+        ld_k(whole_vecs(call.head_dim_k)),
+        ld_v(whole_vecs(call.head_dim_v)) {
+    // Integers, because the size is also wanted without any memory.
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(scratch);
+    uintptr_t end = begin;
+    const auto take = [&](int64_t n) {
+      float* piece = reinterpret_cast<float*>(end);
+      end += static_cast<size_t>(n + 15) / 16 * 64;
+      return piece;
+    };
+    q = take(ld_k * n_q);
+    k = take(kPanel * ld_k);
+    v = take(kPanel * ld_v);
+    s = take(kPanel * n_q);
+    acc = take(n_q * ld_v);
+    max = take(n_q);
+    sum = take(n_q);
+    factor = take(n_q);
+    lowest = reinterpret_cast<int32_t*>(take(n_q));
+    highest = reinterpret_cast<int32_t*>(take(n_q));
+    bytes = end - begin;
+  }
+};
+
+size_t scratch_bytes(const AttentionCall& call) {
+  return Panels(call, nullptr).bytes;
+}
+
+// Rows of one of the two pools, by position.
+struct CacheRows {
+  LoadRows load_rows;
+  const std::byte* base;
+  size_t block_stride, row_bytes;
+  int64_t block_size, head_dim, ld;
+  const int32_t* block_table;
+
+  const std::byte* row(int64_t position) const {
+    const size_t block = static_cast<size_t>(block_table[position / block_size]);
+    return base + block * block_stride + static_cast<size_t>(position % block_size) * row_bytes;
+  }
+
+  // Positions [first, first + n) as rows of `to`. Rows lie side by side inside a block.
+  void load(int64_t first, int64_t n, float* to) const {
+    for (int64_t i = 0; i < n;) {
+      const int64_t left = block_size - (first + i) % block_size;
+      const int64_t run = left < n - i ? left : n - i;
+      const std::byte* from = row(first + i);
+      if (ld == head_dim) {
+        load_rows(from, to + i * ld, run * head_dim);
+      } else {
+        for (int64_t j = 0; j < run; ++j, from += row_bytes) load_rows(from, to + (i + j) * ld, head_dim);
+      }
+      i += run;
+    }
+  }
+};
+
+CacheRows keys_of(const AttentionCall& call, const Panels& p) {
+  return {load_rows_fn(call.k_dtype),
+          call.k,
+          call.k_block_stride,
+          cache_row_bytes(call.k_dtype, call.head_dim_k),
+          call.block_size,
+          call.head_dim_k,
+          p.ld_k,
+          call.block_table};
+}
+CacheRows values_of(const AttentionCall& call, const Panels& p) {
+  return {load_rows_fn(call.v_dtype),
+          call.v,
+          call.v_block_stride,
+          cache_row_bytes(call.v_dtype, call.head_dim_v),
+          call.block_size,
+          call.head_dim_v,
+          p.ld_v,
+          call.block_table};
+}
+
+void zero(float* p, int64_t n) {
+  memset(p, 0, static_cast<size_t>(n) * sizeof(float));
+}
+
+// What each query sees below kv_end, and nothing summed yet. Padding queries see nothing.
+struct Seen {
+  int32_t all_from, all_to, any_from, any_to;
+};  // positions seen by all queries, by any query
+Seen prepare(const AttentionCall& call, Panels& p) {
+  Seen seen{INT32_MIN, INT32_MAX, INT32_MAX, INT32_MIN};
+  for (int64_t i = 0; i < p.n_q; ++i) {
+    const bool real = i < call.n_queries;
+    const int64_t own = real ? call.positions[i] : -1;
+    const int64_t high = own < call.kv_end ? own : call.kv_end - 1;
+    const int64_t low = real && call.window > 0 && own - call.window + 1 > 0 ? own - call.window + 1 : 0;
+    p.lowest[i] = static_cast<int32_t>(low);
+    p.highest[i] = static_cast<int32_t>(high);
+    p.max[i] = kNothing;
+    p.sum[i] = 0.0f;
+    if (!real) continue;
+    if (p.lowest[i] > seen.all_from) seen.all_from = p.lowest[i];
+    if (p.highest[i] < seen.all_to) seen.all_to = p.highest[i];
+    if (p.lowest[i] < seen.any_from) seen.any_from = p.lowest[i];
+    if (p.highest[i] > seen.any_to) seen.any_to = p.highest[i];
+  }
+  zero(p.acc, p.n_q * p.ld_v);
+  if (p.ld_k != call.head_dim_k) zero(p.k, kPanel * p.ld_k);
+  if (p.ld_v != call.head_dim_v) zero(p.v, kPanel * p.ld_v);
+  return seen;
+}
+
+// Maxima as they may be subtracted: -inf (nothing seen yet) as 0, so that e^(-inf - max) is 0 and not NaN.
+TANDEM_INLINE Vec subtractable(Vec max) {
+  return select(equal(max, set1(kNothing)), set1(0.0f), max);
+}
+
+TANDEM_INLINE void cap_scores(float* s, int64_t n, float cap) {
+  const Vec c = set1(cap), inverse = set1(1.0f / cap);
+  for (int64_t i = 0; i < n; i += kLanes) store(s + i, c * vtanh(load(s + i) * inverse));
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu
