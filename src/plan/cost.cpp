@@ -75,17 +75,19 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
   const double position_bytes =
       static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) + row_bytes(kv.v_dtype, op.head_dim_v)) *
       static_cast<double>(op.n_head_kv);
-  return {n_sequences * done.positions * position_bytes,
-          2 * n_sequences * done.pairs * static_cast<double>(op.n_head) *
-              static_cast<double>(op.head_dim_k + op.head_dim_v)};
+  return {.n_bytes = n_sequences * done.positions * position_bytes,
+          .n_ops = 2 * n_sequences * done.pairs * static_cast<double>(op.n_head) *
+                   static_cast<double>(op.head_dim_k + op.head_dim_v),
+          .pace = load.n_tokens > load.n_sequences ? &DeviceRates::attention_ops_per_s
+                                                   : &DeviceRates::single_attention_ops_per_s};
 }
 
 // Each token chooses n_used of the experts, as if by lot: what a batch reads is what anybody chose.
 NodeWork moe_work(const Graph& graph, const Node& node, const MoeFfnOp& op, double n) {
   const double share = static_cast<double>(op.n_used) / static_cast<double>(op.n_expert);
   const double touched = 1 - std::pow(1 - share, n);
-  return {touched * weight_bytes(graph, node),
-          2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node)};
+  return {.n_bytes = touched * weight_bytes(graph, node),
+          .n_ops = 2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node)};
 }
 
 // What buses take of host memory, and when others are done who read it too. A bus keeps its pace; the host
@@ -242,7 +244,7 @@ class Timeline {
     for (int32_t i : stage.nodes) {
       const NodeWork work = work_of(i);
       t += rates.node_s;
-      t = std::max(memory_.finish(t, work.n_bytes, rates.read_bytes_per_s), t + work.n_ops / rates.ops_per_s);
+      t = std::max(memory_.finish(t, work.n_bytes, rates.read_bytes_per_s), t + work.compute_seconds(rates));
     }
     at_[0] = t;
   }
@@ -392,13 +394,18 @@ NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, c
   if (const auto* moe = std::get_if<MoeFfnOp>(&node.op)) return moe_work(graph, node, *moe, n);
   const double activations = 3 * n * static_cast<double>(out.n_cols) * sizeof(float);
   if (std::holds_alternative<LinearOp>(node.op) || std::holds_alternative<GluOp>(node.op)) {
-    return {weight_bytes(graph, node) + activations, 2 * n * matrix_elements(graph, node)};
+    return {.n_bytes = weight_bytes(graph, node) + activations,
+            .n_ops = 2 * n * matrix_elements(graph, node)};
   }
-  return {activations, 0};
+  return {.n_bytes = activations};
+}
+
+double NodeWork::compute_seconds(const DeviceRates& rates) const {
+  return n_ops / (rates.*pace > 0 ? rates.*pace : rates.ops_per_s);
 }
 
 double node_seconds(const NodeWork& work, const DeviceRates& rates) {
-  return rates.node_s + std::max(work.n_bytes / rates.read_bytes_per_s, work.n_ops / rates.ops_per_s);
+  return rates.node_s + std::max(work.n_bytes / rates.read_bytes_per_s, work.compute_seconds(rates));
 }
 
 StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,

@@ -27,6 +27,9 @@ struct DeviceRates {
   // Of host memory: what all who read it get together; on the host what its cores get, on others what the CPU
   // and the bus get when both read. 0: not known.
   double memory_bytes_per_s = 0;
+  // Attention has a pace of its own, and another where a sequence has one token only. 0: as ops_per_s.
+  double attention_ops_per_s = 0;
+  double single_attention_ops_per_s = 0;
 
   double memory() const { return std::max(memory_bytes_per_s, read_bytes_per_s); }
 };
@@ -46,6 +49,10 @@ struct StepLoad {
 struct NodeWork {
   double n_bytes = 0;
   double n_ops = 0;
+  double DeviceRates::*pace = &DeviceRates::ops_per_s;  // of the operations
+
+  // Of the operations alone.
+  double compute_seconds(const DeviceRates& rates) const;
 };
 NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv);
 double node_seconds(const NodeWork& work, const DeviceRates& rates);

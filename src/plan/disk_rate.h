@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/disk_reader.h"
-#include "plan/rates.h"
+#include "plan/rates_cache.h"
 
 namespace tandem {
 

@@ -1,138 +1,32 @@
 #include "plan/rates.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <deque>
-#include <fstream>
-#include <functional>
 #include <new>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/others_load.h"
 #include "base/thread_pool.h"
-#include "graph/builder.h"
 #include "plan/bandwidth.h"
+#include "plan/op_bench.h"
 
 namespace tandem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr DType kDType = DType::Q4_K;
-constexpr int64_t kColumns = 2048, kRows = 4096;
-constexpr int64_t kBatch = 256;
-constexpr size_t kReadBytes = size_t{96} << 20;  // of matrices on the host: more than caches hold
-constexpr size_t kGpuReadBytes = size_t{300} << 20;
+// Square matrices so large that starting an op is nothing beside reading them.
+constexpr int64_t kSize = 4096, kGpuSize = 8192;
+constexpr size_t kGpuBytes = size_t{340} << 20;  // of those that are read one after the other
+constexpr int64_t kBatch = 512;
+constexpr int kSmallOps = 33;
+// Attention of a decoding step, and of a piece of a prompt.
+constexpr OpBench::Attention kSingle{.n_tokens = 1, .n_past = 4095};
+constexpr OpBench::Attention kPrompt{.n_tokens = 256, .n_past = 768};
 constexpr size_t kBusBytes = size_t{64} << 20;
 constexpr int kFetches = 4;
-constexpr double kMostSeconds = 0.25;  // for one number
-
-// What goes on beside each timed run.
-struct Beside {
-  std::function<void()> begin;
-  std::function<void(double run_s)> end;
-};
-
-// Graphs of products with random-looking matrices, and the memory to run them on a device.
-class Bench {
- public:
-  Bench(Device& device, int64_t n_rows)
-      : device_(device), n_rows_(n_rows), data_(matrix_bytes(n_rows), std::byte{0x11}) {}
-  ~Bench() {
-    for (const DevicePtr p : allocated_) device_.free(p);
-  }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
-
-  static size_t matrix_bytes(int64_t n_rows) {
-    return row_bytes(kDType, kColumns) * static_cast<size_t>(n_rows);
-  }
-
-  // Seconds of n_matrices products with n_tokens rows; the best of several runs.
-  double products(int64_t n_tokens, size_t n_matrices, const Beside& beside = {}) {
-    std::vector<std::byte> table_data(row_bytes(DType::F32, kColumns) * 2);
-    Weight table{"table", DType::F32, 1, 2, kColumns, table_data.data()};
-    std::vector<std::vector<std::byte>> copies(device_.info().host_memory ? n_matrices : 0, data_);
-    std::deque<Weight> matrices;
-    for (size_t i = 0; i < n_matrices; ++i) {
-      matrices.push_back(
-          {"matrix", kDType, 1, n_rows_, kColumns, copies.empty() ? data_.data() : copies[i].data()});
-    }
-    ShapeClass shape;
-    shape.max_tokens = n_tokens;
-    GraphBuilder builder(shape);
-    const TensorId x = builder.embed(&table);
-    TensorId y = kNoTensor;
-    for (const Weight& w : matrices) y = builder.linear(x, &w);
-    const Graph graph = builder.finish(builder.gather_outputs(y));
-    return seconds_of(graph, {n_tokens, 1}, beside);
-  }
-
-  double bus_bytes_per_s() {
-    std::vector<std::byte> host(kBusBytes, std::byte{1});
-    const DevicePtr memory = alloc(kBusBytes);
-    const Weight weight{
-        "bus", DType::F32, 1, 1, static_cast<int64_t>(kBusBytes / sizeof(float)), host.data()};
-    const double seconds = best([&] {  // as layers are streamed, one after the other
-      const Event now = device_.record();
-      for (int i = 1; i < kFetches; ++i) device_.fetch(memory, weight, now);
-      device_.join(device_.fetch(memory, weight, now));
-    });
-    return kFetches * static_cast<double>(kBusBytes) / seconds;
-  }
-
- private:
-  DevicePtr alloc(size_t n_bytes) {
-    allocated_.push_back(device_.alloc(n_bytes));
-    return allocated_.back();
-  }
-
-  double seconds_of(const Graph& graph, const StepShape& shape, const Beside& beside) {
-    std::vector<DevicePtr> addresses;
-    const std::vector<int32_t> ids(static_cast<size_t>(shape.n_tokens), 0);
-    for (const Tensor& t : graph.tensors) {
-      if (t.weight && device_.info().host_memory) {
-        addresses.push_back(const_cast<std::byte*>(t.weight->data));  // only read
-        continue;
-      }
-      addresses.push_back(alloc(t.weight ? device_.weight_bytes(*t.weight) : t.n_bytes()));
-      if (t.weight) device_.upload(addresses.back(), *t.weight);
-      if (t.role == Role::input) device_.copy_in(addresses.back(), ids.data(), t.n_bytes());
-    }
-    std::vector<int32_t> nodes;
-    for (size_t i = 0; i < graph.nodes.size(); ++i) nodes.push_back(static_cast<int32_t>(i));
-    const std::unique_ptr<Plan> plan = device_.compile(Segment{&graph, nodes, addresses, {}});
-    return best([&] { device_.run(*plan, shape); }, beside);
-  }
-
-  template <class Fn>
-  double best(const Fn& work, const Beside& beside = {}) {
-    double shortest = INFINITY, spent = 0;
-    for (int i = 0; i < 3 || (i < 50 && spent < kMostSeconds); ++i) {
-      device_.wait(device_.record());
-      if (beside.begin) beside.begin();
-      const Clock::time_point start = Clock::now();
-      work();
-      device_.wait(device_.record());
-      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-      if (beside.end) beside.end(seconds);
-      if (i > 0) shortest = std::min(shortest, seconds);  // the first one warms up
-      spent += seconds;
-    }
-    return shortest;
-  }
-
-  Device& device_;
-  int64_t n_rows_;
-  std::vector<std::byte> data_;
-  std::vector<DevicePtr> allocated_;
-};
+constexpr double kDisturbing = 0.1;  // share of the CPUs that others take
 
 // Keeps a device's bus busy with weights that are brought to it.
 class BusLoad {
@@ -182,48 +76,61 @@ class BusLoad {
   Clock::time_point start_;
 };
 
-constexpr double kGiga = 1e9;
-
-// The reading and arithmetic speeds that good kernels reach, taken as 0.8 and 0.4 of what the makers' data
-// sheets say of the memory and of dense products of half floats; and the bus, as 0.85 of PCIe 3, 4 or 5 with
-// 16 lanes (T4: 3, L4: 4 with 8 lanes; Macs and the like have none and are not here).
-constexpr KnownGpu gpu(std::string_view name, double gib, double gb_per_s, double tflops,
-                       double bus_gb_per_s) {
-  return {name, gib, {0.8 * gb_per_s * kGiga, 0.4 * tflops * 1e12, 0.85 * bus_gb_per_s * kGiga, 8e-6, 2e-6}};
+// As layers are streamed, one after the other.
+double measure_bus(Device& device) {
+  OpBench bench(device);
+  const std::vector<std::byte> host(kBusBytes, std::byte{1});
+  const DevicePtr memory = bench.alloc(kBusBytes);
+  const Weight weight{"bus", DType::F32, 1, 1, static_cast<int64_t>(kBusBytes / sizeof(float)), host.data()};
+  const double seconds = bench.seconds_of([&] {
+    const Event now = device.record();
+    for (int i = 1; i < kFetches; ++i) device.fetch(memory, weight, now);
+    device.join(device.fetch(memory, weight, now));
+  });
+  return kFetches * static_cast<double>(kBusBytes) / seconds;
 }
-constexpr KnownGpu kGpus[] = {
-    gpu("t4", 15, 320, 65, 15.8),       gpu("l4", 22.5, 300, 121, 15.8),  gpu("rtx3060", 12, 360, 51, 31.5),
-    gpu("rtx3090", 24, 936, 142, 31.5), gpu("rtx4060", 8, 272, 60, 15.8), gpu("rtx4090", 24, 1008, 165, 31.5),
-    gpu("rtx5090", 32, 1792, 210, 63),  gpu("a10", 22.5, 600, 125, 31.5), gpu("a100", 80, 2039, 312, 31.5),
-    gpu("l40s", 45, 864, 362, 31.5),    gpu("h100", 80, 3350, 989, 63),   gpu("h200", 141, 4800, 989, 63),
-};
+
+// Seconds of each of n, where the difference to one leaves out what comes once.
+template <class Fn>
+double each(size_t n, const Fn& seconds_of) {
+  return std::max((seconds_of(n) - seconds_of(1)) / static_cast<double>(n - 1), 1e-9);
+}
+
+// Operations per second in steps through so many layers.
+double attention_rate(OpBench& bench, OpBench::Attention step, size_t n_layers) {
+  const double seconds = each(n_layers, [&](size_t n) {
+    step.n_layers = static_cast<int>(n);
+    return bench.attention(step);
+  });
+  return OpBench::attention_work(step).n_ops / seconds;
+}
+
+// How many things to go through so that caches hold little of them; two where memory is scarce.
+size_t count_of(Device& device, size_t thing_bytes) {
+  const size_t wanted =
+      device.info().host_memory ? bandwidth_buffer_bytes(device.memory_info().free_bytes) : kGpuBytes;
+  return std::max<size_t>(2, wanted / thing_bytes);
+}
 
 }  // namespace
 
 DeviceRates measure_rates(Device& device) {
   const bool host = device.info().host_memory;
-  const auto seconds = [&](int64_t n_rows, int64_t n_tokens, size_t n_matrices) {
-    return Bench(device, n_rows).products(n_tokens, n_matrices);
-  };
-  // Matrices so large that starting an op is nothing beside reading them; differences leave out what comes
-  // once.
-  const int64_t n_rows = host ? kRows : 8 * kRows;
-  const auto n_bytes = static_cast<double>(Bench::matrix_bytes(n_rows));
-  const auto n = static_cast<size_t>(static_cast<double>(host ? kReadBytes : kGpuReadBytes) / n_bytes);
-  const double read = (seconds(n_rows, 1, n) - seconds(n_rows, 1, 1)) / static_cast<double>(n - 1);
-  const double batch = seconds(n_rows, kBatch, 2) - seconds(n_rows, kBatch, 1);
+  const int64_t size = host ? kSize : kGpuSize;
+  const size_t n = count_of(device, OpBench::matrix_bytes(size));
+  OpBench bench(device);
+  const double read = each(n, [&](size_t i) { return bench.products(size, 1, i); });
+  const double batch = each(2, [&](size_t i) { return bench.products(size, kBatch, i); });
   DeviceRates rates;
-  rates.read_bytes_per_s = n_bytes / std::max(read, 1e-9);
-  rates.ops_per_s = 2.0 * kBatch * static_cast<double>(n_rows * kColumns) / std::max(batch, 1e-9);
-  // Small matrices tell what starting costs.
-  constexpr int64_t kFewRows = 64;
-  constexpr size_t kMany = 33;
-  const double one = seconds(kFewRows, 1, 1);
-  const double more = (seconds(kFewRows, 1, kMany) - one) / (kMany - 1);
-  rates.node_s =
-      std::max(0.0, more - static_cast<double>(Bench::matrix_bytes(kFewRows)) / rates.read_bytes_per_s);
-  rates.stage_s = std::max(0.0, one - more);
-  rates.bus_bytes_per_s = host ? rates.read_bytes_per_s : Bench(device, kFewRows).bus_bytes_per_s();
+  rates.read_bytes_per_s = static_cast<double>(OpBench::matrix_bytes(size)) / read;
+  rates.ops_per_s = 2.0 * kBatch * static_cast<double>(size * size) / batch;
+  const double alone = bench.small_ops(1);
+  rates.node_s = std::max(0.0, (bench.small_ops(kSmallOps) - alone) / (kSmallOps - 1));
+  rates.stage_s = std::max(0.0, alone - rates.node_s);
+  rates.attention_ops_per_s = attention_rate(bench, kPrompt, 3);
+  const auto cache_bytes = static_cast<size_t>(OpBench::attention_work(kSingle).n_bytes);
+  rates.single_attention_ops_per_s = attention_rate(bench, kSingle, count_of(device, 2 * cache_bytes));
+  rates.bus_bytes_per_s = host ? rates.read_bytes_per_s : measure_bus(device);
   if (host) {
     ThreadPool pool(physical_core_count());
     rates.memory_bytes_per_s =
@@ -234,86 +141,20 @@ DeviceRates measure_rates(Device& device) {
 }
 
 double measure_shared_memory(Device& host, Device& device, const DeviceRates& rates) {
-  const auto matrix_bytes = static_cast<double>(Bench::matrix_bytes(kRows));
-  const auto n = static_cast<size_t>(static_cast<double>(kReadBytes) / matrix_bytes);
-  Bench bench(host, kRows);
-  const double alone = bench.products(1, n);
+  OpBench bench(host);
+  const size_t n = count_of(host, OpBench::matrix_bytes(kSize));
+  const double n_bytes = static_cast<double>(n * OpBench::matrix_bytes(kSize));
+  const double alone = bench.products(kSize, 1, n);
   BusLoad load(device);
   double most = 0;
   Beside beside;
   // Twice as much as it needs alone, for it needs longer.
   beside.begin = [&] { load.begin(2 * alone, rates.bus_bytes_per_s); };
   beside.end = [&](double run_s) {
-    const double read = static_cast<double>(n) * matrix_bytes / run_s;
-    most = std::max(most, read + load.end(run_s, rates.bus_bytes_per_s));
+    most = std::max(most, n_bytes / run_s + load.end(run_s, rates.bus_bytes_per_s));
   };
-  bench.products(1, n, beside);
+  bench.products(kSize, 1, n, beside);
   return most;
-}
-
-std::string RatesCache::usual_path() {
-  const auto set = [](const char* name) {
-    const char* value = std::getenv(name);
-    return value && *value ? std::string(value) : std::string();
-  };
-  if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty()) return cache + "/tandem/rates";
-  const std::string home = set("HOME");
-  return home.empty() ? "" : home + "/.cache/tandem/rates";
-}
-
-namespace {
-
-// "read ops bus stage node memory<tab>host<tab>device"
-std::string key_of(const std::string& device) {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  return std::string(host) + "\t" + printable(device, 400);
-}
-
-std::optional<DeviceRates> parse_rates(const std::string& text) {
-  DeviceRates r;
-  char rest;
-  if (std::sscanf(text.c_str(), "%lf %lf %lf %lf %lf %lf%c", &r.read_bytes_per_s, &r.ops_per_s,
-                  &r.bus_bytes_per_s, &r.stage_s, &r.node_s, &r.memory_bytes_per_s, &rest) != 6) {
-    return std::nullopt;
-  }
-  const bool usable = r.read_bytes_per_s > 0 && r.ops_per_s > 0 && r.bus_bytes_per_s > 0 && r.stage_s >= 0 &&
-                      r.node_s >= 0 && r.memory_bytes_per_s >= 0;
-  const double sum =
-      r.read_bytes_per_s + r.ops_per_s + r.bus_bytes_per_s + r.stage_s + r.node_s + r.memory_bytes_per_s;
-  return usable && std::isfinite(sum) ? std::optional(r) : std::nullopt;
-}
-
-}  // namespace
-
-std::optional<DeviceRates> RatesCache::find(const std::string& device) const {
-  if (path_.empty()) return std::nullopt;
-  std::ifstream file(path_);
-  const std::string key = key_of(device);
-  std::optional<DeviceRates> found;
-  for (std::string line; std::getline(file, line);) {
-    const size_t tab = line.find('\t');
-    if (tab == std::string::npos || line.compare(tab + 1, std::string::npos, key) != 0) continue;
-    found = parse_rates(line.substr(0, tab));  // the last line counts
-  }
-  return found;
-}
-
-// One short append: processes that do it at the same time do not mix their lines.
-void RatesCache::remember(const std::string& device, const DeviceRates& r) const {
-  if (path_.empty()) return;
-  for (size_t slash = path_.find('/', 1); slash != std::string::npos; slash = path_.find('/', slash + 1)) {
-    mkdir(path_.substr(0, slash).c_str(), 0777);
-  }
-  const std::string line =
-      format("%.6g %.6g %.6g %.6g %.6g %.6g\t%s\n", r.read_bytes_per_s, r.ops_per_s, r.bus_bytes_per_s,
-             r.stage_s, r.node_s, r.memory_bytes_per_s, key_of(device).c_str());
-  FILE* file = std::fopen(path_.c_str(), "ae");
-  const bool written = file && std::fwrite(line.data(), 1, line.size(), file) == line.size();
-  if (!(file && std::fclose(file) == 0 && written)) {
-    log_verbose("%s: cannot be written, speeds will be measured again next time",
-                printable(path_, 400).c_str());
-  }
 }
 
 std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesCache& cache) {
@@ -323,6 +164,7 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
     std::optional<DeviceRates> rates = cache.find(name);
     if (!rates) {
       log_verbose("measuring the speed of %s", name.c_str());
+      const OthersLoad others;
       try {
         rates = measure_rates(*device);
         if (!device->info().host_memory) {
@@ -334,7 +176,10 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
       } catch (const std::bad_alloc&) {
         return {};
       }
-      cache.remember(name, *rates);
+      const bool disturbed = others.share() > kDisturbing;
+      if (disturbed)
+        log_verbose("%s was busy with something else: its speed will be measured again", name.c_str());
+      cache.remember(name, *rates, disturbed ? Measured::disturbed : Measured::quietly);
     }
     list.push_back(*rates);
   }
@@ -342,16 +187,6 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
     list[0].memory_bytes_per_s = std::max(list[0].memory_bytes_per_s, r.memory_bytes_per_s);
   }
   return list;
-}
-
-std::span<const KnownGpu> known_gpus() {
-  return kGpus;
-}
-
-const KnownGpu* find_gpu(std::string_view name) {
-  const auto found =
-      std::find_if(std::begin(kGpus), std::end(kGpus), [&](const KnownGpu& g) { return g.name == name; });
-  return found == std::end(kGpus) ? nullptr : found;
 }
 
 }  // namespace tandem

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "ggml-cuda/layout.h"
 #include "plan/imagined_device.h"
+#include "plan/known_gpus.h"
 #include "plan/rates.h"
 #include "tools/batch/batch_context.h"
 #include "tools/command.h"

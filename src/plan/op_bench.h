@@ -1,0 +1,61 @@
+// How long a device takes for ops that matter, on memory of its own that is free again afterwards: what its
+// kernels do counts, not what the hardware could. One thread. Throws what the device throws.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "plan/cost.h"
+
+namespace tandem {
+
+// What goes on beside each timed run.
+struct Beside {
+  std::function<void()> begin;
+  std::function<void(double run_s)> end;
+};
+
+class OpBench {
+ public:
+  explicit OpBench(Device& device) : device_(device) {}
+  ~OpBench() { free_all(); }
+  OpBench(const OpBench&) = delete;
+  OpBench& operator=(const OpBench&) = delete;
+
+  // Bytes of a square matrix of the commonest type.
+  static size_t matrix_bytes(int64_t size) {
+    return row_bytes(DType::Q4_K, size) * static_cast<size_t>(size);
+  }
+  // Seconds of n_tokens rows multiplied by one such matrix after the other. This and all others: the median
+  // of several runs, for that is what a user gets.
+  double products(int64_t size, int64_t n_tokens, size_t n_matrices, const Beside& beside = {});
+  // Of n_ops ops on one row, so small that they are little but starting them.
+  double small_ops(int n_ops);
+
+  // A step of one sequence through layers that only attend, with a cache of half floats.
+  struct Attention {
+    int64_t n_tokens = 1;
+    int64_t n_past = 0;
+    int n_layers = 1;
+  };
+  // Seconds; and what a layer's op has to do.
+  double attention(const Attention& step);
+  static NodeWork attention_work(const Attention& step);
+
+  // Of work that the caller gives to the device.
+  double seconds_of(const std::function<void()>& work, const Beside& beside = {});
+  DevicePtr alloc(size_t n_bytes);  // free again when this object is gone, or measures the next thing
+
+ private:
+  double run_seconds(const Graph& graph, const StepShape& shape, int64_t n_past, std::span<const KvLayer> kv,
+                     const Beside& beside);
+  void free_all();
+
+  Device& device_;
+  std::vector<DevicePtr> allocated_;
+};
+
+}  // namespace tandem
