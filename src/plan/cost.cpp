@@ -244,7 +244,7 @@ class Timeline {
     for (int32_t i : stage.nodes) {
       const NodeWork work = work_of(i);
       t += rates.node_s;
-      t = std::max(memory_.finish(t, work.n_bytes, rates.read_bytes_per_s), t + work.compute_seconds(rates));
+      t += work.seconds(rates, memory_.finish(t, work.n_bytes, rates.read_bytes_per_s) - t);
     }
     at_[0] = t;
   }
@@ -404,8 +404,14 @@ double NodeWork::compute_seconds(const DeviceRates& rates) const {
   return n_ops / (rates.*pace > 0 ? rates.*pace : rates.ops_per_s);
 }
 
+double NodeWork::seconds(const DeviceRates& rates, double read_seconds) const {
+  const double compute = compute_seconds(rates);
+  const bool adds_up = rates.in_turn && pace == &DeviceRates::ops_per_s;
+  return adds_up ? read_seconds + compute : std::max(read_seconds, compute);
+}
+
 double node_seconds(const NodeWork& work, const DeviceRates& rates) {
-  return rates.node_s + std::max(work.n_bytes / rates.read_bytes_per_s, work.compute_seconds(rates));
+  return rates.node_s + work.seconds(rates, work.n_bytes / rates.read_bytes_per_s);
 }
 
 StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
@@ -420,7 +426,7 @@ StepCost step_cost(const Graph& graph, const Partition& partition, const Placeme
 }
 
 double Prediction::work_seconds() const {
-  return 512 / prefill_tokens_per_s + 128 / decode_tokens_per_s;
+  return kUsualPrompt / prefill_tokens_per_s + kUsualAnswer / decode_tokens_per_s;
 }
 
 }  // namespace tandem

@@ -27,6 +27,9 @@ struct DeviceRates {
   // Of host memory: what all who read it get together; on the host what its cores get, on others what the CPU
   // and the bus get when both read. 0: not known.
   double memory_bytes_per_s = 0;
+  // Of the host: in products its cores read and compute in turn, so that the times add up. Elsewhere the
+  // longer one counts.
+  bool in_turn = false;
   // Attention has a pace of its own, and another where a sequence has one token only. 0: as ops_per_s.
   double attention_ops_per_s = 0;
   double single_attention_ops_per_s = 0;
@@ -51,8 +54,9 @@ struct NodeWork {
   double n_ops = 0;
   double DeviceRates::*pace = &DeviceRates::ops_per_s;  // of the operations
 
-  // Of the operations alone.
+  // Of the operations; and of all when reading takes so long.
   double compute_seconds(const DeviceRates& rates) const;
+  double seconds(const DeviceRates& rates, double read_seconds) const;
 };
 NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv);
 double node_seconds(const NodeWork& work, const DeviceRates& rates);
@@ -66,12 +70,15 @@ StepCost step_cost(const Graph& graph, const Partition& partition, const Placeme
                    std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
                    const StepLoad& load);
 
-// Tokens per second of a prompt that fills the micro-batch, and of decoding with the context half full.
+inline constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 128;  // tokens
+
+// Tokens per second of a usual prompt, or of one that fills the micro-batch where that is longer, and of
+// decoding with the context half full.
 struct Prediction {
   double prefill_tokens_per_s = 0;
   double decode_tokens_per_s = 0;
 
-  // Of a usual piece of work, by which placements are compared: a prompt of 512 tokens and an answer of 128.
+  // Of a usual prompt and answer, by which placements are compared.
   double work_seconds() const;
 };
 

@@ -289,7 +289,8 @@ void check_host_budget(const FitRequest& r) {
   if (minimum == SIZE_MAX) return;
   throw_error(ErrorCode::out_of_memory,
               "--max-ram: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed", minimum,
-              size_text(minimum).c_str(), *r.flags.budgets.max_ram, size_text(*r.flags.budgets.max_ram).c_str());
+              size_text(minimum).c_str(), *r.flags.budgets.max_ram,
+              size_text(*r.flags.budgets.max_ram).c_str());
 }
 
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
@@ -355,7 +356,9 @@ StepLoad decode_load(const FitRequest& r) {
 }
 
 StepLoad prefill_load(const FitRequest& r) {
-  return {std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx), 1, 0};
+  const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
+  const int64_t n_prompt = std::clamp(kUsualPrompt, n, std::max(n, r.kv.n_ctx));
+  return {n, 1, (n_prompt - n) / 2};  // the step in the middle of the prompt is as all are on the average
 }
 
 double step_seconds(const FitRequest& r, const Placement& placement, const Graph& built, StepLoad load) {
@@ -365,7 +368,8 @@ double step_seconds(const FitRequest& r, const Placement& placement, const Graph
   const PlacedGraph placed(built, placement,
                            load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
   const Graph& graph = *placed;
-  const Partition partition = partition_graph(graph, placement, static_cast<int>(r.devices.size()), Arenas::none);
+  const Partition partition =
+      partition_graph(graph, placement, static_cast<int>(r.devices.size()), Arenas::none);
   return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
 }
 
@@ -398,8 +402,8 @@ std::vector<Fit> all_fits(const FitRequest& r) {
     if (fits(r, host)) list.push_back(std::move(host));
   } else {
     check_budget_holds_a_layer(r);
-    for (const OffloadChoice& choice : r.choices.empty() ? open_choices(r)
-                                                         : std::vector(r.choices.begin(), r.choices.end())) {
+    for (const OffloadChoice& choice :
+         r.choices.empty() ? open_choices(r) : std::vector(r.choices.begin(), r.choices.end())) {
       if (!r.flags.kv_split && choice.kv_split > 0 && fits_with_more(choice, n_most(r), list)) continue;
       add_fit(r, choice, list);
     }

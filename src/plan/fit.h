@@ -19,7 +19,8 @@ struct FitRequest {
   const KvConfig& kv;
   const std::vector<const Graph*>& graphs;  // the decode graph first, then the prefill graph
   std::span<const DeviceRates> rates = {};  // of the devices; empty: not known
-  std::span<const OffloadChoice> choices = {};  // to try, with any number of layers on GPUs; empty: all that is open
+  std::span<const OffloadChoice> choices =
+      {};  // to try, with any number of layers on GPUs; empty: all that is open
 };
 
 struct Fit {
@@ -56,8 +57,8 @@ size_t device_needs(const Fit& fit, size_t device);
 // The table of --explain: where everything lives, its bytes, what crosses the bus for a token, and how fast
 // it will be.
 std::string explain(const FitRequest& request, const Fit& fit);
-// The same in a line: "CUDA0: 48 of 80 layers and the output (23.7 GiB); 32 streamed there, ...; predicted ...". Empty
-// without GPUs.
+// The same in a line: "CUDA0: 48 of 80 layers and the output (23.7 GiB); 32 streamed there, ...; predicted
+// ...". Empty without GPUs.
 std::string summary(const std::vector<Device*>& devices, const Fit& fit);
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/others_load.h"
+#include "base/progress.h"
 #include "base/thread_pool.h"
 #include "plan/bandwidth.h"
 #include "plan/op_bench.h"
@@ -119,11 +120,14 @@ DeviceRates measure_rates(Device& device) {
   const int64_t size = host ? kSize : kGpuSize;
   const size_t n = count_of(device, OpBench::matrix_bytes(size));
   OpBench bench(device);
-  const double read = each(n, [&](size_t i) { return bench.products(size, 1, i); });
+  const double single = each(n, [&](size_t i) { return bench.products(size, 1, i); });
   const double batch = each(2, [&](size_t i) { return bench.products(size, kBatch, i); });
   DeviceRates rates;
-  rates.read_bytes_per_s = static_cast<double>(OpBench::matrix_bytes(size)) / read;
-  rates.ops_per_s = 2.0 * kBatch * static_cast<double>(size * size) / batch;
+  // Where reading and computing add up, a single row has read / (all - computing).
+  const double computing = host ? std::max(0.0, batch - single) / (kBatch - 1) : batch / kBatch;
+  const double reading = host ? std::max(single - computing, 0.1 * single) : single;
+  rates.read_bytes_per_s = static_cast<double>(OpBench::matrix_bytes(size)) / reading;
+  rates.ops_per_s = 2.0 * static_cast<double>(size * size) / std::max(computing, 1e-12);
   const double alone = bench.small_ops(1);
   rates.node_s = std::max(0.0, (bench.small_ops(kSmallOps) - alone) / (kSmallOps - 1));
   rates.stage_s = std::max(0.0, alone - rates.node_s);
@@ -157,36 +161,42 @@ double measure_shared_memory(Device& host, Device& device, const DeviceRates& ra
   return most;
 }
 
-std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesCache& cache) {
+namespace {
+
+// Of devices[d], now; and remembered.
+DeviceRates measured_rates(std::span<Device* const> devices, size_t d, const std::string& name,
+                           const RatesCache& cache) {
+  log_verbose("measuring the speed of %s", name.c_str());
+  StatusLine line;
+  line.show(format("measuring the speed of %s", name.c_str()));
+  const OthersLoad others;
+  DeviceRates rates = measure_rates(*devices[d]);
+  if (d > 0) rates.memory_bytes_per_s = measure_shared_memory(*devices[0], *devices[d], rates);
+  const bool disturbed = others.share() > kDisturbing;
+  if (disturbed) log_verbose("the machine was busy: the speed of %s will be measured again", name.c_str());
+  cache.remember(name, rates, disturbed ? Measured::disturbed : Measured::quietly);
+  return rates;
+}
+
+}  // namespace
+
+std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesCache& cache) try {
   std::vector<DeviceRates> list;
-  for (Device* device : devices) {
-    const std::string name = device->info().name + ": " + device->info().description;
-    std::optional<DeviceRates> rates = cache.find(name);
-    if (!rates) {
-      log_verbose("measuring the speed of %s", name.c_str());
-      const OthersLoad others;
-      try {
-        rates = measure_rates(*device);
-        if (!device->info().host_memory) {
-          rates->memory_bytes_per_s = measure_shared_memory(*devices[0], *device, *rates);
-        }
-      } catch (const Error& e) {
-        if (e.code() != ErrorCode::out_of_memory) throw;
-        return {};
-      } catch (const std::bad_alloc&) {
-        return {};
-      }
-      const bool disturbed = others.share() > kDisturbing;
-      if (disturbed)
-        log_verbose("%s was busy with something else: its speed will be measured again", name.c_str());
-      cache.remember(name, *rates, disturbed ? Measured::disturbed : Measured::quietly);
-    }
-    list.push_back(*rates);
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const std::string name = devices[d]->info().name + ": " + devices[d]->info().description;
+    const std::optional<DeviceRates> known = cache.find(name);
+    list.push_back(known ? *known : measured_rates(devices, d, name, cache));
+    list.back().in_turn = d == 0;
   }
   for (const DeviceRates& r : list) {
     list[0].memory_bytes_per_s = std::max(list[0].memory_bytes_per_s, r.memory_bytes_per_s);
   }
   return list;
+} catch (const Error& e) {
+  if (e.code() != ErrorCode::out_of_memory) throw;
+  return {};
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 }  // namespace tandem

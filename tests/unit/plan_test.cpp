@@ -1,17 +1,13 @@
-// The planner: memory lines, budgets, choices by predicted speed, speeds remembered, and what `tandem plan`
-// prints.
+// The planner: memory lines, budgets, choices by predicted speed, and what `tandem plan` prints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/model.h"
-#include "plan/disk_rate.h"
 #include "plan/imagined_device.h"
-#include "plan/rates.h"
 #include "plan/session_plan.h"
 #include "support/gguf_bytes.h"
 #include "support/process.h"
@@ -427,74 +423,6 @@ TEST_F(Planner, ContradictionsNameBothFlags) {
   budgets.budgets.max_vram = 1;
   budgets.budgets.vram_utilization = 0.5;
   EXPECT_THAT(message(budgets), AllOf(HasSubstr("--max-vram"), HasSubstr("--gpu-memory-utilization")));
-}
-
-TEST(Rates, AreMeasured) {
-  const auto cpu = cpu::make_cpu_device({1, 1});
-  const DeviceRates r = measure_rates(*cpu);
-  EXPECT_GT(r.read_bytes_per_s, 1e8);
-  EXPECT_LT(r.read_bytes_per_s, 1e13);
-  EXPECT_GT(r.ops_per_s, 1e8);
-  EXPECT_GE(r.memory_bytes_per_s, r.read_bytes_per_s);
-  EXPECT_GE(r.stage_s, 0);
-  EXPECT_LT(r.stage_s, 0.1);
-}
-
-TEST(Rates, AreRemembered) {
-  test::TempDir directory;
-  const std::string path = directory.path("deep/er/rates");
-  const RatesCache cache(path);
-  EXPECT_FALSE(cache.find("CPU: x"));
-  cache.remember("CPU: x", kHost);
-  cache.remember("GPU: y", kGpu);
-  ASSERT_TRUE(cache.find("CPU: x"));
-  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
-  EXPECT_NEAR(cache.find("GPU: y")->ops_per_s, kGpu.ops_per_s, 1);
-  DeviceRates with_memory = kHost;
-  with_memory.memory_bytes_per_s = 123e9;
-  cache.remember("CPU: z", with_memory);
-  EXPECT_NEAR(cache.find("CPU: z")->memory_bytes_per_s, 123e9, 1);
-  EXPECT_FALSE(cache.find("CPU"));
-  cache.remember("CPU: x", kGpu);  // the last counts
-  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
-  EXPECT_FALSE(RatesCache("").find("CPU: x"));
-}
-
-TEST(Rates, DisksAreMeasuredOnce) {
-  test::TempDir directory;
-  const std::string path = directory.path("file");
-  const RatesCache cache(directory.path("rates"));
-  const auto files = [&](size_t n_bytes) {
-    test::write_file(path, std::string(n_bytes, 'x'));
-    return std::vector<DiskFile>{{path, {reinterpret_cast<const std::byte*>(4096), n_bytes}}};
-  };
-  EXPECT_EQ(disk_rate_of(files(size_t{1} << 20), cache), 0);  // too small to tell
-  const double rate = disk_rate_of(files(size_t{160} << 20), cache);
-  EXPECT_GT(rate, 1e6);
-  EXPECT_LT(rate, 1e12);
-  EXPECT_NEAR(disk_rate_of(files(size_t{1} << 20), cache), rate, 1e-4 * rate);
-}
-
-TEST(Rates, NonsenseIsAsIfNotMeasured) {
-  test::TempDir directory;
-  const std::string path = directory.path("rates");
-  const RatesCache cache(path);
-  cache.remember("CPU: x", kHost);
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  const std::string key = line.substr(line.find('\t'));
-  for (const char* bad :
-       {"", "1 2 3", "0 1 1 1 1 1", "-1 1 1 1 1 1", "1 1 1 1 1 -1", "nan 1 1 1 1 1", "inf 1 1 1 1 1",
-        "a b c d e f", "1 1 1 1 1", "1 1 1 1 1 1 1"}) {
-    std::ofstream(path) << bad << key << "\n";
-    EXPECT_FALSE(cache.find("CPU: x")) << bad;
-  }
-}
-
-TEST(Rates, KnownGpus) {
-  for (const KnownGpu& gpu : known_gpus()) EXPECT_EQ(find_gpu(gpu.name), &gpu);
-  EXPECT_EQ(find_gpu("voodoo2"), nullptr);
 }
 
 class PlanCommand : public testing::Test {

@@ -184,7 +184,7 @@ void add_plan(CLI::App& app) {
   add_log_options(*command, options->log);
   command->add_flag("--json", options->json, "everything as one JSON object, sizes in bytes");
   command->footer(
-      "Prefill is predicted for a prompt that fills the micro-batch, decoding for a context that is half "
+      "Prefill is predicted for a prompt of 512 tokens, decoding for a context that is half "
       "full, of all texts together.\n"
       "Placements are ordered by the time of a prompt of 512 tokens and an answer of 128.");
   command->callback([options] { plan(*options); });

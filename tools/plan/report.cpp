@@ -80,6 +80,10 @@ std::string plans_text(const PlanReport& r) {
   return text;
 }
 
+Json rate_json(double rate) {
+  return rate > 0 ? Json(rate) : Json(nullptr);
+}
+
 }  // namespace
 
 PlanReport make_plan_report(const PlanRequest& request, const std::string& path, const std::string& model) {
@@ -174,6 +178,8 @@ std::string plan_json(const PlanReport& r) {
                              {"allowed", t.budget == SIZE_MAX ? Json(nullptr) : Json(t.budget)},
                              {"read_bytes_per_s", t.rates.read_bytes_per_s},
                              {"ops_per_s", t.rates.ops_per_s},
+                             {"attention_ops_per_s", rate_json(t.rates.attention_ops_per_s)},
+                             {"single_attention_ops_per_s", rate_json(t.rates.single_attention_ops_per_s)},
                              {"bus_bytes_per_s", t.is_gpu ? Json(t.rates.bus_bytes_per_s) : Json(nullptr)}});
   }
   const Footprint& best = r.plans[0].fit.bytes;

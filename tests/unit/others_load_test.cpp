@@ -1,0 +1,43 @@
+#include "base/others_load.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+namespace tandem {
+namespace {
+
+TEST(OthersLoad, ReadsTheLineOfAllCpus) {
+  const auto seconds = parse_cpu_seconds("cpu  100 20 30 400 50 6 7 8 9 10", 100);
+  ASSERT_TRUE(seconds);
+  EXPECT_DOUBLE_EQ(seconds->busy, 1.71);  // without guests, who are in the first two
+  EXPECT_DOUBLE_EQ(seconds->idle, 4.5);
+  for (const char* other : {"", "cpu", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3", "cpu 1 2 three 4 5 6 7 8"}) {
+    EXPECT_FALSE(parse_cpu_seconds(other, 100)) << other;
+  }
+}
+
+// Another process that computes is seen, whatever else goes on.
+TEST(OthersLoad, SeesAnotherProcess) {
+  const pid_t other = fork();
+  ASSERT_GE(other, 0);
+  if (other == 0) {
+    volatile unsigned n = 0;
+    for (;;) n = n + 1;
+  }
+  const OthersLoad load;
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const double share = load.share();
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+  const double one_cpu = 1.0 / static_cast<double>(std::thread::hardware_concurrency());
+  EXPECT_GT(share, 0.3 * one_cpu);
+  EXPECT_LE(share, 1.0);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,155 @@
+// How fast devices are: measured, remembered for a while, and what the cost model makes of it.
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <fstream>
+
+#include "cpu/cpu_device.h"
+#include "plan/disk_rate.h"
+#include "plan/known_gpus.h"
+#include "plan/rates.h"
+#include "support/gguf_bytes.h"
+
+namespace tandem {
+namespace {
+
+constexpr double kGiga = 1e9;
+constexpr DeviceRates kHost{20 * kGiga, 0.5e12, 20 * kGiga, 1e-6, 1e-7};
+constexpr DeviceRates kGpu{1000 * kGiga, 50e12, 25 * kGiga, 1e-5, 2e-6};
+
+TEST(Rates, AreMeasured) {
+  const auto cpu = cpu::make_cpu_device({1, 1});
+  const DeviceRates r = measure_rates(*cpu);
+  EXPECT_GT(r.read_bytes_per_s, 1e8);
+  EXPECT_LT(r.read_bytes_per_s, 1e13);
+  EXPECT_GT(r.ops_per_s, 1e8);
+  EXPECT_GE(r.memory_bytes_per_s, r.read_bytes_per_s);
+  EXPECT_GE(r.stage_s, 0);
+  EXPECT_LT(r.stage_s, 0.1);
+  for (const double ops : {r.attention_ops_per_s, r.single_attention_ops_per_s}) {
+    EXPECT_GT(ops, 1e7);
+    EXPECT_LT(ops, 1e15);
+  }
+}
+
+TEST(Rates, AreRemembered) {
+  test::TempDir directory;
+  const std::string path = directory.path("deep/er/rates");
+  const RatesCache cache(path);
+  EXPECT_FALSE(cache.find("CPU: x"));
+  cache.remember("CPU: x", kHost);
+  cache.remember("GPU: y", kGpu);
+  ASSERT_TRUE(cache.find("CPU: x"));
+  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
+  EXPECT_NEAR(cache.find("GPU: y")->ops_per_s, kGpu.ops_per_s, 1);
+  DeviceRates with_memory = kHost;
+  with_memory.memory_bytes_per_s = 123e9;
+  with_memory.attention_ops_per_s = 7e9;
+  with_memory.single_attention_ops_per_s = 3e9;
+  cache.remember("CPU: z", with_memory, Measured::disturbed);
+  EXPECT_NEAR(cache.find("CPU: z")->memory_bytes_per_s, 123e9, 1);
+  EXPECT_NEAR(cache.find("CPU: z")->attention_ops_per_s, 7e9, 1);
+  EXPECT_NEAR(cache.find("CPU: z")->single_attention_ops_per_s, 3e9, 1);
+  EXPECT_FALSE(cache.find("CPU"));
+  cache.remember("CPU: x", kGpu);  // the last counts
+  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
+  EXPECT_FALSE(RatesCache("").find("CPU: x"));
+}
+
+TEST(Rates, DisksAreMeasuredOnce) {
+  test::TempDir directory;
+  const std::string path = directory.path("file");
+  const RatesCache cache(directory.path("rates"));
+  const auto files = [&](size_t n_bytes) {
+    test::write_file(path, std::string(n_bytes, 'x'));
+    return std::vector<DiskFile>{{path, {reinterpret_cast<const std::byte*>(4096), n_bytes}}};
+  };
+  EXPECT_EQ(disk_rate_of(files(size_t{1} << 20), cache), 0);  // too small to tell
+  const double rate = disk_rate_of(files(size_t{160} << 20), cache);
+  EXPECT_GT(rate, 1e6);
+  EXPECT_LT(rate, 1e12);
+  EXPECT_NEAR(disk_rate_of(files(size_t{1} << 20), cache), rate, 1e-4 * rate);
+}
+
+class RatesFile : public testing::Test {
+ protected:
+  RatesFile() : path_(directory_.path("rates")), cache_(path_) { cache_.remember("CPU: x", kHost); }
+  // "numbers<tab>key", the line that was just written.
+  std::pair<std::string, std::string> line() const {
+    std::ifstream in(path_);
+    std::string line, last;
+    while (std::getline(in, line)) last = line;
+    const size_t tab = last.find('\t');
+    return {last.substr(0, tab), last.substr(tab)};
+  }
+  void append(const std::string& numbers, const std::string& key) const {
+    std::ofstream(path_, std::ios::app) << numbers << key << "\n";
+  }
+  test::TempDir directory_;
+  std::string path_;
+  RatesCache cache_;
+};
+
+TEST_F(RatesFile, NonsenseIsAsIfNotMeasured) {
+  const auto [numbers, key] = line();
+  const std::string until = numbers.substr(0, numbers.find(' '));
+  for (const char* bad :
+       {"", "1 2 3", "0 1 1 1 1 1 1 1", "-1 1 1 1 1 1 1 1", "1 1 1 1 1 -1 1 1", "nan 1 1 1 1 1 1 1",
+        "inf 1 1 1 1 1 1 1", "a b c d e f g h", "1 1 1 1 1 1 1", "1 1 1 1 1 1 1 1 1", "1 1 1 1 1 1 1 1x"}) {
+    std::ofstream(path_) << until << " " << bad << key << "\n";
+    EXPECT_FALSE(cache_.find("CPU: x")) << bad;
+  }
+  std::ofstream(path_) << "soon 1 1 1 1 1 1 1 1" << key << "\n";
+  EXPECT_FALSE(cache_.find("CPU: x"));
+}
+
+TEST_F(RatesFile, LinesOfOtherVersionsAreSkipped) {
+  const auto [numbers, key] = line();
+  append("1e9 1e9 1e9 0 0 1e9", key);
+  ASSERT_TRUE(cache_.find("CPU: x"));
+  EXPECT_NEAR(cache_.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
+}
+
+TEST_F(RatesFile, AreBelievedForAWhile) {
+  const auto seconds_left = [&] {
+    return std::stoll(line().first) - static_cast<long long>(std::time(nullptr));
+  };
+  EXPECT_GT(seconds_left(), 24 * 3600);
+  cache_.remember("CPU: x", kHost, Measured::disturbed);
+  EXPECT_LT(seconds_left(), 3600);
+  EXPECT_GT(seconds_left(), 0);
+  const auto [numbers, key] = line();
+  const std::string rates = numbers.substr(numbers.find(' '));
+  const auto holds_until = [&](int64_t until) {
+    std::ofstream(path_) << until << rates << key << "\n";
+    return cache_.find("CPU: x").has_value();
+  };
+  EXPECT_TRUE(holds_until(std::time(nullptr) + 60));
+  EXPECT_FALSE(holds_until(std::time(nullptr) - 1));
+  EXPECT_FALSE(holds_until(std::time(nullptr) + int64_t{365} * 24 * 3600));  // a clock was wrong
+}
+
+// The time of a graph's attention follows the pace of attention, and that of its products does not.
+TEST(Cost, AttentionHasAPaceOfItsOwn) {
+  const NodeWork product{.n_bytes = 1e6, .n_ops = 1e9};
+  NodeWork prompt{.n_bytes = 1e6, .n_ops = 1e9, .pace = &DeviceRates::attention_ops_per_s};
+  NodeWork single{.n_bytes = 1e6, .n_ops = 1e9, .pace = &DeviceRates::single_attention_ops_per_s};
+  DeviceRates rates{1e9, 1e12, 1e9};
+  for (const NodeWork& work : {product, prompt, single}) EXPECT_NEAR(node_seconds(work, rates), 1e-3, 1e-9);
+  rates.attention_ops_per_s = 1e11;
+  rates.single_attention_ops_per_s = 2e10;
+  EXPECT_NEAR(node_seconds(product, rates), 1e-3, 1e-9);
+  EXPECT_NEAR(node_seconds(prompt, rates), 1e-2, 1e-9);
+  EXPECT_NEAR(node_seconds(single, rates), 5e-2, 1e-9);
+  rates.in_turn = true;
+  EXPECT_NEAR(node_seconds(product, rates), 2e-3, 1e-9);
+  EXPECT_NEAR(node_seconds(prompt, rates), 1e-2, 1e-9);
+}
+
+TEST(Rates, KnownGpus) {
+  for (const KnownGpu& gpu : known_gpus()) EXPECT_EQ(find_gpu(gpu.name), &gpu);
+  EXPECT_EQ(find_gpu("voodoo2"), nullptr);
+}
+
+}  // namespace
+}  // namespace tandem
