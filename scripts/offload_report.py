@@ -25,6 +25,7 @@ import json
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -124,8 +125,8 @@ def measured_row(tandem, name, model, limit, options):
     prefill = tandem.bench(model, ["-p", min(n_ctx, max(512, n_ubatch)), "-n", 0, *options])
     decode = tandem.bench(model, ["-p", 0, "-n", n_gen, "-d", max(0, (n_ctx - n_gen) // 2), *options])
     weights_read = decode["weights_read_per_token"]
-    off_prefill, prefill_cells = speed_cells(best["prefill_tokens_per_s"], prefill["avg_ts"], bound_speed(prefill, tiers, weights_read))
-    off_decode, decode_cells = speed_cells(best["decode_tokens_per_s"], decode["avg_ts"], bound_speed(decode, tiers, weights_read))
+    off_prefill, prefill_cells = speed_cells(best["prefill_tokens_per_s"], statistics.median(prefill["samples_ts"]), bound_speed(prefill, tiers, weights_read))
+    off_decode, decode_cells = speed_cells(best["decode_tokens_per_s"], statistics.median(decode["samples_ts"]), bound_speed(decode, tiers, weights_read))
     last = len(tiers) - 1
     planned, used = best["bytes"][last], max(prefill["used_bytes"][last], decode["used_bytes"][last])
     where = placement_text(best) if last > 0 else "all on the CPU"
@@ -175,7 +176,7 @@ def main():
     parser.add_argument("--type", default="Q4_K_M", help="of the weights")
     parser.add_argument("--ctx", type=int, default=4096)
     parser.add_argument("--gen", type=int, default=32, help="tokens to decode")
-    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--scratch", type=pathlib.Path)
     parser.add_argument("--cpu", action="store_true", help="the host's row only")
     parser.add_argument("--tolerance", type=float, default=0.15)

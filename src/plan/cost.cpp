@@ -29,6 +29,17 @@ double matrix_elements(const Graph& graph, const Node& node) {
   return n;
 }
 
+// Of products with the node's matrices.
+double DeviceRates::*pace_of(const Graph& graph, const Node& node) {
+  for (TensorId id : node.inputs) {
+    const Weight* w = id == kNoTensor ? nullptr : graph.tensor(id).weight;
+    if (w && w->n_rows > 1)
+      return dtype_info(w->dtype).block_elements > 1 ? &DeviceRates::ops_per_s
+                                                     : &DeviceRates::float_ops_per_s;
+  }
+  return &DeviceRates::ops_per_s;
+}
+
 double rows_of(const Tensor& t, const StepLoad& load) {
   return static_cast<double>(t.extent == Extent::tokens    ? load.n_tokens
                              : t.extent == Extent::outputs ? load.n_outputs
@@ -87,7 +98,8 @@ NodeWork moe_work(const Graph& graph, const Node& node, const MoeFfnOp& op, doub
   const double share = static_cast<double>(op.n_used) / static_cast<double>(op.n_expert);
   const double touched = 1 - std::pow(1 - share, n);
   return {.n_bytes = touched * weight_bytes(graph, node),
-          .n_ops = 2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node)};
+          .n_ops = 2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node),
+          .pace = pace_of(graph, node)};
 }
 
 // What buses take of host memory, and when others are done who read it too. A bus keeps its pace; the host
@@ -395,7 +407,8 @@ NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, c
   const double activations = 3 * n * static_cast<double>(out.n_cols) * sizeof(float);
   if (std::holds_alternative<LinearOp>(node.op) || std::holds_alternative<GluOp>(node.op)) {
     return {.n_bytes = weight_bytes(graph, node) + activations,
-            .n_ops = 2 * n * matrix_elements(graph, node)};
+            .n_ops = 2 * n * matrix_elements(graph, node),
+            .pace = pace_of(graph, node)};
   }
   return {.n_bytes = activations};
 }
@@ -406,7 +419,8 @@ double NodeWork::compute_seconds(const DeviceRates& rates) const {
 
 double NodeWork::seconds(const DeviceRates& rates, double read_seconds) const {
   const double compute = compute_seconds(rates);
-  const bool adds_up = rates.in_turn && pace == &DeviceRates::ops_per_s;
+  const bool adds_up =
+      rates.in_turn && (pace == &DeviceRates::ops_per_s || pace == &DeviceRates::float_ops_per_s);
   return adds_up ? read_seconds + compute : std::max(read_seconds, compute);
 }
 

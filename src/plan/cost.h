@@ -30,6 +30,7 @@ struct DeviceRates {
   // Of the host: in products its cores read and compute in turn, so that the times add up. Elsewhere the
   // longer one counts.
   bool in_turn = false;
+  double float_ops_per_s = 0;  // of products with weights that are floats of 16 or 32 bits; 0: as ops_per_s
   // Attention has a pace of its own, and another where a sequence has one token only. 0: as ops_per_s.
   double attention_ops_per_s = 0;
   double single_attention_ops_per_s = 0;

@@ -15,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kFewestRuns = 4, kMostRuns = 50;
 constexpr double kMostSeconds = 0.2;  // for one number
-constexpr std::byte kPattern{0x11};    // of weights and caches: small numbers in every type
-constexpr int64_t kBlock = 32;         // positions
+constexpr std::byte kPattern{0x11};   // of weights and caches: small numbers in every type
+constexpr int64_t kBlock = 32;        // positions
 constexpr int64_t kSmallColumns = 256;
 
 // Heads as most models have them.
@@ -75,12 +75,12 @@ std::vector<int32_t> input_data(Input which, size_t n, int64_t n_past) {
 
 }  // namespace
 
-double OpBench::products(int64_t size, int64_t n_tokens, size_t n_matrices, const Beside& beside) {
-  const Table table(size);
-  const std::vector<std::byte> data(matrix_bytes(size), kPattern);
+double OpBench::products(const Matrix& matrix, int64_t n_tokens, size_t n_matrices, const Beside& beside) {
+  const Table table(matrix.size);
+  const std::vector<std::byte> data(matrix.n_bytes(), kPattern);
   std::deque<Weight> matrices;
   for (size_t i = 0; i < n_matrices; ++i) {
-    matrices.push_back({"matrix", DType::Q4_K, 1, size, size, data.data()});
+    matrices.push_back({"matrix", matrix.dtype, 1, matrix.size, matrix.size, data.data()});
     if (!device_.info().host_memory) continue;  // others get copies when they are uploaded
     const DevicePtr copy = alloc(data.size());
     device_.copy_in(copy, data.data(), data.size());

@@ -25,13 +25,16 @@ class OpBench {
   OpBench(const OpBench&) = delete;
   OpBench& operator=(const OpBench&) = delete;
 
-  // Bytes of a square matrix of the commonest type.
-  static size_t matrix_bytes(int64_t size) {
-    return row_bytes(DType::Q4_K, size) * static_cast<size_t>(size);
-  }
+  struct Matrix {  // a square one
+    DType dtype = DType::Q4_K;
+    int64_t size = 0;  // a multiple of 256
+
+    size_t n_bytes() const { return row_bytes(dtype, size) * static_cast<size_t>(size); }
+    double n_ops() const { return 2.0 * static_cast<double>(size * size); }  // of a product with one row
+  };
   // Seconds of n_tokens rows multiplied by one such matrix after the other. This and all others: the median
   // of several runs, for that is what a user gets.
-  double products(int64_t size, int64_t n_tokens, size_t n_matrices, const Beside& beside = {});
+  double products(const Matrix& matrix, int64_t n_tokens, size_t n_matrices, const Beside& beside = {});
   // Of n_ops ops on one row, so small that they are little but starting them.
   double small_ops(int n_ops);
 

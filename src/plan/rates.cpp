@@ -18,7 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Square matrices so large that starting an op is nothing beside reading them.
-constexpr int64_t kSize = 4096, kGpuSize = 8192;
+constexpr OpBench::Matrix kHostMatrix{DType::Q4_K, 4096}, kGpuMatrix{DType::Q4_K, 8192};
+constexpr OpBench::Matrix kFloats{DType::F16, 4096};
 constexpr size_t kGpuBytes = size_t{340} << 20;  // of those that are read one after the other
 constexpr int64_t kBatch = 512;
 constexpr int kSmallOps = 33;
@@ -94,7 +95,20 @@ double measure_bus(Device& device) {
 // Seconds of each of n, where the difference to one leaves out what comes once.
 template <class Fn>
 double each(size_t n, const Fn& seconds_of) {
-  return std::max((seconds_of(n) - seconds_of(1)) / static_cast<double>(n - 1), 1e-9);
+  const double all = seconds_of(n), one = seconds_of(1);
+  return std::max((all - one) / static_cast<double>(n - 1), 0.5 * all / static_cast<double>(n));
+}
+
+// Of a product with one row.
+double single_seconds(OpBench& bench, const OpBench::Matrix& matrix, size_t n_matrices) {
+  return each(n_matrices, [&](size_t n) { return bench.products(matrix, 1, n); });
+}
+
+// Of each row of many, of computing only: where reading the matrix comes on top, both are in the time of one
+// row.
+double row_seconds(OpBench& bench, const OpBench::Matrix& matrix, double single, bool adds_up) {
+  const double batch = each(2, [&](size_t n) { return bench.products(matrix, kBatch, n); });
+  return adds_up ? std::max(batch - single, 0.5 * batch) / (kBatch - 1) : batch / kBatch;
 }
 
 // Operations per second in steps through so many layers.
@@ -117,17 +131,16 @@ size_t count_of(Device& device, size_t thing_bytes) {
 
 DeviceRates measure_rates(Device& device) {
   const bool host = device.info().host_memory;
-  const int64_t size = host ? kSize : kGpuSize;
-  const size_t n = count_of(device, OpBench::matrix_bytes(size));
+  const OpBench::Matrix matrix = host ? kHostMatrix : kGpuMatrix;
   OpBench bench(device);
-  const double single = each(n, [&](size_t i) { return bench.products(size, 1, i); });
-  const double batch = each(2, [&](size_t i) { return bench.products(size, kBatch, i); });
   DeviceRates rates;
-  // Where reading and computing add up, a single row has read / (all - computing).
-  const double computing = host ? std::max(0.0, batch - single) / (kBatch - 1) : batch / kBatch;
+  const double single = single_seconds(bench, matrix, count_of(device, matrix.n_bytes()));
+  const double computing = row_seconds(bench, matrix, single, host);
   const double reading = host ? std::max(single - computing, 0.1 * single) : single;
-  rates.read_bytes_per_s = static_cast<double>(OpBench::matrix_bytes(size)) / reading;
-  rates.ops_per_s = 2.0 * static_cast<double>(size * size) / std::max(computing, 1e-12);
+  rates.read_bytes_per_s = static_cast<double>(matrix.n_bytes()) / reading;
+  rates.ops_per_s = matrix.n_ops() / computing;
+  const double single_of_floats = static_cast<double>(kFloats.n_bytes()) / rates.read_bytes_per_s;
+  rates.float_ops_per_s = kFloats.n_ops() / row_seconds(bench, kFloats, single_of_floats, host);
   const double alone = bench.small_ops(1);
   rates.node_s = std::max(0.0, (bench.small_ops(kSmallOps) - alone) / (kSmallOps - 1));
   rates.stage_s = std::max(0.0, alone - rates.node_s);
@@ -146,9 +159,9 @@ DeviceRates measure_rates(Device& device) {
 
 double measure_shared_memory(Device& host, Device& device, const DeviceRates& rates) {
   OpBench bench(host);
-  const size_t n = count_of(host, OpBench::matrix_bytes(kSize));
-  const double n_bytes = static_cast<double>(n * OpBench::matrix_bytes(kSize));
-  const double alone = bench.products(kSize, 1, n);
+  const size_t n = count_of(host, kHostMatrix.n_bytes());
+  const double n_bytes = static_cast<double>(n * kHostMatrix.n_bytes());
+  const double alone = bench.products(kHostMatrix, 1, n);
   BusLoad load(device);
   double most = 0;
   Beside beside;
@@ -157,7 +170,7 @@ double measure_shared_memory(Device& host, Device& device, const DeviceRates& ra
   beside.end = [&](double run_s) {
     most = std::max(most, n_bytes / run_s + load.end(run_s, rates.bus_bytes_per_s));
   };
-  bench.products(kSize, 1, n, beside);
+  bench.products(kHostMatrix, 1, n, beside);
   return most;
 }
 

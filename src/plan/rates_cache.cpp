@@ -38,6 +38,7 @@ constexpr double DeviceRates::*kFields[] = {&DeviceRates::read_bytes_per_s,
                                             &DeviceRates::stage_s,
                                             &DeviceRates::node_s,
                                             &DeviceRates::memory_bytes_per_s,
+                                            &DeviceRates::float_ops_per_s,
                                             &DeviceRates::attention_ops_per_s,
                                             &DeviceRates::single_attention_ops_per_s};
 constexpr size_t kPositive = 3;

@@ -26,7 +26,7 @@ TEST(Rates, AreMeasured) {
   EXPECT_GE(r.memory_bytes_per_s, r.read_bytes_per_s);
   EXPECT_GE(r.stage_s, 0);
   EXPECT_LT(r.stage_s, 0.1);
-  for (const double ops : {r.attention_ops_per_s, r.single_attention_ops_per_s}) {
+  for (const double ops : {r.float_ops_per_s, r.attention_ops_per_s, r.single_attention_ops_per_s}) {
     EXPECT_GT(ops, 1e7);
     EXPECT_LT(ops, 1e15);
   }
@@ -44,10 +44,12 @@ TEST(Rates, AreRemembered) {
   EXPECT_NEAR(cache.find("GPU: y")->ops_per_s, kGpu.ops_per_s, 1);
   DeviceRates with_memory = kHost;
   with_memory.memory_bytes_per_s = 123e9;
+  with_memory.float_ops_per_s = 9e9;
   with_memory.attention_ops_per_s = 7e9;
   with_memory.single_attention_ops_per_s = 3e9;
   cache.remember("CPU: z", with_memory, Measured::disturbed);
   EXPECT_NEAR(cache.find("CPU: z")->memory_bytes_per_s, 123e9, 1);
+  EXPECT_NEAR(cache.find("CPU: z")->float_ops_per_s, 9e9, 1);
   EXPECT_NEAR(cache.find("CPU: z")->attention_ops_per_s, 7e9, 1);
   EXPECT_NEAR(cache.find("CPU: z")->single_attention_ops_per_s, 3e9, 1);
   EXPECT_FALSE(cache.find("CPU"));
@@ -93,13 +95,13 @@ class RatesFile : public testing::Test {
 TEST_F(RatesFile, NonsenseIsAsIfNotMeasured) {
   const auto [numbers, key] = line();
   const std::string until = numbers.substr(0, numbers.find(' '));
-  for (const char* bad :
-       {"", "1 2 3", "0 1 1 1 1 1 1 1", "-1 1 1 1 1 1 1 1", "1 1 1 1 1 -1 1 1", "nan 1 1 1 1 1 1 1",
-        "inf 1 1 1 1 1 1 1", "a b c d e f g h", "1 1 1 1 1 1 1", "1 1 1 1 1 1 1 1 1", "1 1 1 1 1 1 1 1x"}) {
+  for (const char* bad : {"", "1 2 3", "0 1 1 1 1 1 1 1 1", "-1 1 1 1 1 1 1 1 1", "1 1 1 1 1 -1 1 1 1",
+                          "nan 1 1 1 1 1 1 1 1", "inf 1 1 1 1 1 1 1 1", "a b c d e f g h i",
+                          "1 1 1 1 1 1 1 1", "1 1 1 1 1 1 1 1 1 1", "1 1 1 1 1 1 1 1 1x"}) {
     std::ofstream(path_) << until << " " << bad << key << "\n";
     EXPECT_FALSE(cache_.find("CPU: x")) << bad;
   }
-  std::ofstream(path_) << "soon 1 1 1 1 1 1 1 1" << key << "\n";
+  std::ofstream(path_) << "soon 1 1 1 1 1 1 1 1 1" << key << "\n";
   EXPECT_FALSE(cache_.find("CPU: x"));
 }
 
@@ -129,20 +131,24 @@ TEST_F(RatesFile, AreBelievedForAWhile) {
   EXPECT_FALSE(holds_until(std::time(nullptr) + int64_t{365} * 24 * 3600));  // a clock was wrong
 }
 
-// The time of a graph's attention follows the pace of attention, and that of its products does not.
-TEST(Cost, AttentionHasAPaceOfItsOwn) {
+TEST(Cost, OpsHaveTheirOwnPaces) {
   const NodeWork product{.n_bytes = 1e6, .n_ops = 1e9};
-  NodeWork prompt{.n_bytes = 1e6, .n_ops = 1e9, .pace = &DeviceRates::attention_ops_per_s};
-  NodeWork single{.n_bytes = 1e6, .n_ops = 1e9, .pace = &DeviceRates::single_attention_ops_per_s};
+  const NodeWork floats{.n_bytes = 1e6, .n_ops = 1e9, .pace = &DeviceRates::float_ops_per_s};
+  const NodeWork prompt{.n_bytes = 1e6, .n_ops = 1e9, .pace = &DeviceRates::attention_ops_per_s};
+  const NodeWork single{.n_bytes = 1e6, .n_ops = 1e9, .pace = &DeviceRates::single_attention_ops_per_s};
   DeviceRates rates{1e9, 1e12, 1e9};
-  for (const NodeWork& work : {product, prompt, single}) EXPECT_NEAR(node_seconds(work, rates), 1e-3, 1e-9);
+  for (const NodeWork& work : {product, floats, prompt, single})
+    EXPECT_NEAR(node_seconds(work, rates), 1e-3, 1e-9);
+  rates.float_ops_per_s = 5e11;
   rates.attention_ops_per_s = 1e11;
   rates.single_attention_ops_per_s = 2e10;
   EXPECT_NEAR(node_seconds(product, rates), 1e-3, 1e-9);
+  EXPECT_NEAR(node_seconds(floats, rates), 2e-3, 1e-9);
   EXPECT_NEAR(node_seconds(prompt, rates), 1e-2, 1e-9);
   EXPECT_NEAR(node_seconds(single, rates), 5e-2, 1e-9);
   rates.in_turn = true;
   EXPECT_NEAR(node_seconds(product, rates), 2e-3, 1e-9);
+  EXPECT_NEAR(node_seconds(floats, rates), 3e-3, 1e-9);
   EXPECT_NEAR(node_seconds(prompt, rates), 1e-2, 1e-9);
 }
 

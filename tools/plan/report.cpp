@@ -178,6 +178,7 @@ std::string plan_json(const PlanReport& r) {
                              {"allowed", t.budget == SIZE_MAX ? Json(nullptr) : Json(t.budget)},
                              {"read_bytes_per_s", t.rates.read_bytes_per_s},
                              {"ops_per_s", t.rates.ops_per_s},
+                             {"float_ops_per_s", rate_json(t.rates.float_ops_per_s)},
                              {"attention_ops_per_s", rate_json(t.rates.attention_ops_per_s)},
                              {"single_attention_ops_per_s", rate_json(t.rates.single_attention_ops_per_s)},
                              {"bus_bytes_per_s", t.is_gpu ? Json(t.rates.bus_bytes_per_s) : Json(nullptr)}});
