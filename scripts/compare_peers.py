@@ -6,8 +6,8 @@ threads, alternately in one run, and prints medians and ratios as a Markdown tab
 
 The package is installed into a scratch virtual environment (--venv) on first use, which compiles it for this machine's
 CPU; the model files are made by `tandem synth` (--models). Each measurement is a process of its own: load, one warm-up
-of each kind, then prefill of --prompt-len tokens as one batch (micro-batch 512) and decoding of --gen-len tokens from
-an empty context, F16 cache, as llama-bench does. llama.cpp runs with flash attention on and off and is judged by the
+of each kind, then prefill of --prompt-len tokens as one batch (micro-batch 512) and decoding of --gen-len tokens behind
+--depth others, F16 cache, as llama-bench does. llama.cpp runs with flash attention on and off and is judged by the
 faster of the two (--flash-attn); tandem has one attention.
 """
 
@@ -43,7 +43,7 @@ def peer_main(spec):
         sys.exit("llama.cpp could not load " + spec["model"])
 
     params = lc.llama_context_default_params()
-    params.n_ctx = max(spec["prompt_len"], spec["gen_len"]) + 8
+    params.n_ctx = max(spec["prompt_len"], spec["depth"] + spec["gen_len"]) + 8
     params.n_batch = max(spec["prompt_len"], UBATCH)
     params.n_ubatch = UBATCH
     params.n_threads = params.n_threads_batch = spec["threads"]
@@ -55,24 +55,29 @@ def peer_main(spec):
     memory = lc.llama_get_memory(context)
     n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
 
-    def run(n_tokens, n_batch):
-        """Tokens per second of n_tokens in batches of n_batch, from an empty context."""
+    def run(n_tokens, n_batch, depth=0):
+        """Tokens per second of n_tokens in batches of n_batch, in a context of `depth` tokens."""
         lc.llama_memory_clear(memory, True)
-        tokens = [(7919 * i + 13) % n_vocab for i in range(n_tokens)]
+        if depth > 0:
+            feed(depth, params.n_batch)
         start = time.perf_counter()
+        feed(n_tokens, n_batch)
+        return n_tokens / (time.perf_counter() - start)
+
+    def feed(n_tokens, n_batch):
+        tokens = [(7919 * i + 13) % n_vocab for i in range(n_tokens)]
         for first in range(0, n_tokens, n_batch):
             part = tokens[first:first + n_batch]
             ids = (lc.llama_token * len(part))(*part)  # the batch only points to it
             if lc.llama_decode(context, lc.llama_batch_get_one(ids, len(part))) != 0:
                 sys.exit("llama_decode failed")
             lc.llama_synchronize(context)
-        return n_tokens / (time.perf_counter() - start)
 
     run(spec["prompt_len"], spec["prompt_len"])
     run(2, 1)
     result = {
         "prefill": run(spec["prompt_len"], spec["prompt_len"]),
-        "decode": run(spec["gen_len"], 1),
+        "decode": run(spec["gen_len"], 1, spec["depth"]),
         "version": lc.__version__,
         "system": lc.llama_print_system_info().decode().strip(" |"),
     }
@@ -92,20 +97,19 @@ def run_checked(command, **options):
 def measure_peer(args, model, flash_attn):
     """Tokens per second of one run of each test, and facts about the peer."""
     spec = {"model": str(model), "threads": args.threads, "prompt_len": args.prompt_len, "gen_len": args.gen_len,
-            "flash_attn": flash_attn}
+            "flash_attn": flash_attn, "depth": args.depth}
     output = run_checked([venv_python(args.venv), __file__, "--peer-child", json.dumps(spec)])
     return json.loads(output.strip().splitlines()[-1])
 
 
 def measure_tandem(args, model):
     """Tokens per second of one run of each test."""
-    words = [args.tandem, "bench", "-m", model, "-p", args.prompt_len, "-n", args.gen_len, "-r", 1, "-t", args.threads,
-             "-ub", UBATCH, "-o", "json"]
-    output = run_checked([str(word) for word in words])
-    rows = json.loads(output)
-    prefill = [row["avg_ts"] for row in rows if row["n_prompt"] > 0 and row["n_gen"] == 0]
-    decode = [row["avg_ts"] for row in rows if row["n_prompt"] == 0 and row["n_gen"] > 0]
-    return {"prefill": prefill[0], "decode": decode[0]}
+    def bench(*what):
+        words = [args.tandem, "bench", "-m", model, "-r", 1, "-t", args.threads, "-ub", UBATCH, "-o", "jsonl", *what]
+        return json.loads(run_checked([str(word) for word in words]))["avg_ts"]
+
+    return {"prefill": bench("-p", args.prompt_len, "-n", 0),
+            "decode": bench("-p", 0, "-n", args.gen_len, "-d", args.depth)}
 
 
 # ---- what a run needs -----------------------------------------------------------------------------------------------
@@ -172,7 +176,8 @@ def compare(args, file_type):
 
 def table(results, args):
     head = ["model", "type"]
-    for test in (f"prefill {args.prompt_len}", f"decode {args.gen_len}"):
+    depth = f" at {args.depth}" if args.depth > 0 else ""
+    for test in (f"prefill {args.prompt_len}", f"decode {args.gen_len}{depth}"):
         head += [f"{test}: tandem", "llama.cpp", "ratio"]
     lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * 6]
     for result in results:
@@ -199,6 +204,7 @@ def parse_args():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all CPUs")
     parser.add_argument("--prompt-len", type=int, default=512, help="default %(default)s")
     parser.add_argument("--gen-len", type=int, default=64, help="default %(default)s")
+    parser.add_argument("--depth", type=int, default=0, help="tokens in the context before decoding (default %(default)s)")
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
     parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="of llama.cpp; default both, the best counts")
     parser.add_argument("--only", choices=["tandem", "peer"], help="measure one of the two")
