@@ -5,16 +5,16 @@
 // run at once, and one transposed sum makes them a vector of scores, s[position, query]. The softmax is
 // elementwise on those, and the values take their weights one by one.
 //
-// Rows of floats, half floats and BF16 are converted where they are used; those of other types, of heads that
-// are no whole vectors and of tiny blocks are converted to a panel first. While keys are multiplied the panel's
-// values are fetched, and meanwhile the next keys: the rows of a head in a block are too few for the hardware
-// to see that they go on (it is a third of the time with a cache beyond the L3).
+// Rows of floats, half floats, BF16 and Q8_0 are converted where they are used; those of other types, of
+// heads that are no whole vectors and of tiny blocks are converted to a panel first. While keys are
+// multiplied the panel's values are fetched, and meanwhile the next keys: the rows of a head in a block are
+// too few for the hardware to see that they go on (it is a third of the time with a cache beyond the L3).
 //
 // The floors are the bytes of the cache over bandwidth and 2 * (hd_k + hd_v) operations a query and position
 // over the peak of the multipliers. On two cores of a Sapphire Rapids one query of 64 columns and half floats
-// reads what the memory gives (40 GB/s), 53 GB/s from the L3; four of 128 columns 38 GB/s; eight of 64 columns
-// take 26 ns a position and core, 36% of the multipliers' peak: half the time of the scores is the transposed
-// sums, and loads of the queries compete with those of the rows.
+// reads what the memory gives (40 GB/s), 53 GB/s from the L3; four of 128 columns 38 GB/s; eight of 64
+// columns take 26 ns a position and core, 36% of the multipliers' peak: half the time of the scores is the
+// transposed sums, and loads of the queries compete with those of the rows.
 #pragma once
 
 #include "cpu/simd/attention_panels.h"
@@ -233,23 +233,22 @@ void update_panel(const Panels& p, const PanelRows& values, const PanelRows& nex
 using PanelFn = void (*)(const Panels&, const PanelRows&, const PanelRows& next);
 using SoftmaxPanel = void (*)(const Panels&, int64_t first, int64_t n, bool masked);
 
+struct PanelFns {
+  PanelFn dot, update;
+};
+
 template <class Rows>
-PanelFn dot_panel_fn(int64_t n_queries) {
+PanelFns panel_fns(int64_t n_queries) {
   static_assert(kFewQueries == 4 || kFewQueries == 8);
   constexpr int kMore = kFewQueries == 8 ? 4 : 0;
-  constexpr PanelFn kFns[] = {dot_panel<Rows, 1>,         dot_panel<Rows, 2>,
-                              dot_panel<Rows, 3>,         dot_panel<Rows, 4>,
-                              dot_panel<Rows, 1 + kMore>, dot_panel<Rows, 2 + kMore>,
-                              dot_panel<Rows, 3 + kMore>, dot_panel<Rows, 4 + kMore>};
-  return kFns[n_queries - 1];
-}
-template <class Rows>
-PanelFn update_panel_fn(int64_t n_queries) {
-  constexpr int kMore = kFewQueries == 8 ? 4 : 0;
-  constexpr PanelFn kFns[] = {update_panel<Rows, 1>,         update_panel<Rows, 2>,
-                              update_panel<Rows, 3>,         update_panel<Rows, 4>,
-                              update_panel<Rows, 1 + kMore>, update_panel<Rows, 2 + kMore>,
-                              update_panel<Rows, 3 + kMore>, update_panel<Rows, 4 + kMore>};
+  constexpr PanelFns kFns[] = {{dot_panel<Rows, 1>, update_panel<Rows, 1>},
+                               {dot_panel<Rows, 2>, update_panel<Rows, 2>},
+                               {dot_panel<Rows, 3>, update_panel<Rows, 3>},
+                               {dot_panel<Rows, 4>, update_panel<Rows, 4>},
+                               {dot_panel<Rows, 1 + kMore>, update_panel<Rows, 1 + kMore>},
+                               {dot_panel<Rows, 2 + kMore>, update_panel<Rows, 2 + kMore>},
+                               {dot_panel<Rows, 3 + kMore>, update_panel<Rows, 3 + kMore>},
+                               {dot_panel<Rows, 4 + kMore>, update_panel<Rows, 4 + kMore>}};
   return kFns[n_queries - 1];
 }
 SoftmaxPanel softmax_panel_fn(int64_t stride) {
@@ -270,17 +269,21 @@ Reading reading_of(DType dtype, const CacheRows& rows, int64_t positions_of_vect
   return Reading::converted;
 }
 
+PanelFns panel_fns_of(Reading reading, int64_t n_queries) {
+  switch (reading) {
+    case Reading::f16: return panel_fns<RowsF16>(n_queries);
+    case Reading::bf16: return panel_fns<RowsBF16>(n_queries);
+    default: return panel_fns<RowsF32>(n_queries);
+  }
+}
+
 void attend_few(const AttentionCall& call, const Panels& p, const Seen& seen) {
   const int64_t stride = stride_of(static_cast<int>(call.n_queries));
   const CacheRows key_cache = keys_of(call, p), value_cache = values_of(call, p);
   const Reading read_k = reading_of(call.k_dtype, key_cache, kLanes / stride);
   const Reading read_v = reading_of(call.v_dtype, value_cache, 1);
-  const auto choose = [&](Reading reading, auto of_f32, auto of_f16, auto of_bf16) {
-    return (reading == Reading::f16 ? of_f16 : reading == Reading::bf16 ? of_bf16 : of_f32)(call.n_queries);
-  };
-  const PanelFn dot = choose(read_k, dot_panel_fn<RowsF32>, dot_panel_fn<RowsF16>, dot_panel_fn<RowsBF16>);
-  const PanelFn update =
-      choose(read_v, update_panel_fn<RowsF32>, update_panel_fn<RowsF16>, update_panel_fn<RowsBF16>);
+  const PanelFn dot = panel_fns_of(read_k, call.n_queries).dot;
+  const PanelFn update = panel_fns_of(read_v, call.n_queries).update;
   const SoftmaxPanel softmax = softmax_panel_fn(stride);
   scale_queries(call, p);
   PanelRows keys, values, next, converted;
