@@ -15,16 +15,7 @@ using testing::HasSubstr;
 
 class Batches : public test::BatchRig {
  protected:
-  void SetUp() override {
-    test::TinyShape shape;
-    shape.n_layer = 3;
-    dense_ = load("dense.gguf", shape);
-    shape.n_expert = 5;
-    shape.n_expert_used = 2;
-    moe_ = load("moe.gguf", shape);
-  }
-
-  std::unique_ptr<Model> dense_, moe_;
+  void SetUp() override { load_both(3); }
 };
 
 TEST_F(Batches, GiveWhatEachPromptGivesAlone) {

@@ -20,14 +20,7 @@ constexpr int64_t kLayers = 16;
 
 class Disk : public test::SplitRig {
  protected:
-  void SetUp() override {
-    test::TinyShape shape;
-    shape.n_layer = kLayers;
-    dense_ = load("dense.gguf", shape);
-    shape.n_expert = 5;
-    shape.n_expert_used = 2;
-    moe_ = load("moe.gguf", shape);
-  }
+  void SetUp() override { load_both(kLayers); }
 
   SessionOptions options(const OffloadFlags& flags = {}) {
     SessionOptions o;
@@ -62,7 +55,6 @@ class Disk : public test::SplitRig {
   }
 
   test::SimDiskOptions disk_;
-  std::unique_ptr<Model> dense_, moe_;
 };
 
 TEST_F(Disk, OnTheCpu) {

@@ -27,14 +27,7 @@ class DiskTime : public test::SplitRig {
     double compute_s, read_s, copy_s;
   };
 
-  void SetUp() override {
-    test::TinyShape shape;
-    shape.n_layer = kLayers;
-    dense_ = load("dense.gguf", shape);
-    shape.n_expert = 5;
-    shape.n_expert_used = 2;
-    moe_ = load("moe.gguf", shape);
-  }
+  void SetUp() override { load_both(kLayers); }
 
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
                                    const OffloadChoice& choice, const test::SimDiskOptions& disk) {
@@ -60,7 +53,6 @@ class DiskTime : public test::SplitRig {
     return {static_cast<double>(s->placement().bytes.per_token.disk) / kLayers, matrices};
   }
 
-  std::unique_ptr<Model> dense_, moe_;
 };
 
 TEST_F(DiskTime, OnTheCpuIsTheLongerOfComputingAndReadingAndOneLayer) {

@@ -43,14 +43,6 @@ class DividedRows : public test::SplitRig {
     moe_ = load("moe.gguf", shape);
   }
 
-  static SessionOptions options(const OffloadFlags& flags) {
-    SessionOptions o;
-    o.n_ubatch = 16;
-    o.offload = flags;
-    o.oom_ladder = false;
-    return o;
-  }
-
   static OffloadChoice choice(int64_t n_gpu_layers, double prefill, double decode) {
     OffloadChoice c;
     c.n_gpu_layers = n_gpu_layers;
@@ -60,17 +52,7 @@ class DividedRows : public test::SplitRig {
     return c;
   }
 
-  std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
-                                   const OffloadChoice& choice, int n_slots = 2) {
-    SessionOptions o = options({});
-    o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
-    o.placement.n_stream_slots = n_slots;
-    return std::make_unique<Session>(model, devices, o);
-  }
-
-  std::vector<float> cpu_logits(const Model& model) { return SplitRig::cpu_logits(model, options({})); }
-
-  std::unique_ptr<Model> dense_, biased_, quantized_, moe_;
+  std::unique_ptr<Model> biased_, quantized_;
 };
 
 TEST_F(DividedRows, EveryShareGivesTheLogitsOfTheCpu) {
@@ -238,15 +220,7 @@ TEST_F(DividedRows, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
   test::SimDevice works({});
   run(works);
   const int64_t n_checked = n_copies;
-  for (int64_t i = 0; i < works.n_allocs(); ++i) {
-    test::SimDevice sim({.fail_alloc = i});
-    EXPECT_THROW(run(sim), Error) << "allocation " << i;
-    EXPECT_EQ(sim.used_bytes(), 0u);
-  }
-  for (int64_t i = 0; i < n_checked; i += 2) {
-    test::SimDevice sim({.fail_copy = i});
-    EXPECT_THROW(run(sim), Error) << "copy " << i;
-  }
+  expect_clean_failures(run, 2, n_checked);
 }
 
 TEST_F(DividedRows, AFailedStepLeavesNothingWrongBehind) {

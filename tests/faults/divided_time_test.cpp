@@ -142,7 +142,6 @@ class DividedTime : public test::SplitRig {
   }
 
   test::SimDevice sim_{{}};
-  std::unique_ptr<Model> dense_, moe_;
 };
 
 TEST_F(DividedTime, IsAllBytesAtTheSumOfBothRatesAndALayer) {

@@ -21,15 +21,6 @@ class KvPrefetch : public test::SplitRig {
     model_ = load("tiny.gguf", shape);
   }
 
-  SessionOptions options(const OffloadFlags& flags, DType cache = DType::F16) const {
-    SessionOptions o;
-    o.n_ubatch = 16;
-    o.k_dtype = o.v_dtype = cache;
-    o.offload = flags;
-    o.oom_ladder = false;
-    return o;
-  }
-
   static OffloadFlags prefetched(int64_t n_gpu_layers, StreamMode stream = StreamMode::off) {
     OffloadFlags flags;
     flags.n_gpu_layers = n_gpu_layers;
@@ -107,17 +98,7 @@ TEST_F(KvPrefetch, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
     Session s(*model_, {host_.get(), &sim}, options(prefetched(4)));
     logits(s);
   };
-  test::SimDevice works({});
-  run(works);
-  for (int64_t i = 0; i < works.n_allocs(); ++i) {
-    test::SimDevice sim({.fail_alloc = i});
-    EXPECT_THROW(run(sim), Error) << "allocation " << i;
-    EXPECT_EQ(sim.used_bytes(), 0u);
-  }
-  for (int64_t i = 0; i < works.n_copies(); i += 3) {
-    test::SimDevice sim({.fail_copy = i});
-    EXPECT_THROW(run(sim), Error) << "copy " << i;
-  }
+  expect_clean_failures(run, 3);
 }
 
 TEST_F(KvPrefetch, BringingHidesBehindComputing) {

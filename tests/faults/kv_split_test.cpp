@@ -32,12 +32,8 @@ class KvSplit : public test::SplitRig {
   }
 
   static SessionOptions options(const OffloadFlags& flags, DType cache = DType::F16) {
-    SessionOptions o;
+    SessionOptions o = SplitRig::options(flags, cache);
     o.n_ctx = kContext;
-    o.n_ubatch = 16;
-    o.k_dtype = o.v_dtype = cache;
-    o.offload = flags;
-    o.oom_ladder = false;
     return o;
   }
 
@@ -344,17 +340,7 @@ TEST_F(KvSplit, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
     Session s(*model_, {host_.get(), &sim}, options(split(4, 20)));
     logits(s);
   };
-  test::SimDevice works({});
-  run(works);
-  for (int64_t i = 0; i < works.n_allocs(); ++i) {
-    test::SimDevice sim({.fail_alloc = i});
-    EXPECT_THROW(run(sim), Error) << "allocation " << i;
-    EXPECT_EQ(sim.used_bytes(), 0u);
-  }
-  for (int64_t i = 0; i < works.n_copies(); i += 7) {
-    test::SimDevice sim({.fail_copy = i});
-    EXPECT_THROW(run(sim), Error) << "copy " << i;
-  }
+  expect_clean_failures(run, 7);
 }
 
 // A step that fails changes nothing: said again, it gives what it would have given.

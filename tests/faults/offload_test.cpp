@@ -13,14 +13,7 @@ using testing::HasSubstr;
 
 class Offload : public test::SplitRig {
  protected:
-  void SetUp() override {
-    test::TinyShape shape;
-    shape.n_layer = 4;
-    dense_ = load("dense.gguf", shape);
-    shape.n_expert = 5;
-    shape.n_expert_used = 2;
-    moe_ = load("moe.gguf", shape);
-  }
+  void SetUp() override { load_both(4); }
 
   static SessionOptions options(const OffloadFlags& flags) {
     SessionOptions o;
@@ -28,8 +21,6 @@ class Offload : public test::SplitRig {
     o.offload = flags;
     return o;
   }
-
-  std::vector<float> cpu_logits(const Model& model) { return SplitRig::cpu_logits(model, options({})); }
 
   static uint64_t copied(const std::vector<Device*>& devices) {
     uint64_t sum = 0;
@@ -70,7 +61,6 @@ class Offload : public test::SplitRig {
     }
   }
 
-  std::unique_ptr<Model> dense_, moe_;
 };
 
 TEST_F(Offload, EveryNglOnOneDevice) {

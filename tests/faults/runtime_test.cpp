@@ -14,14 +14,7 @@ namespace {
 
 class Sequences : public test::SplitRig {
  protected:
-  void SetUp() override {
-    test::TinyShape shape;
-    shape.n_layer = 3;
-    dense_ = load("dense.gguf", shape);
-    shape.n_expert = 5;
-    shape.n_expert_used = 2;
-    moe_ = load("moe.gguf", shape);
-  }
+  void SetUp() override { load_both(3); }
 
   static RuntimeOptions options(int64_t n_sequences) {
     RuntimeOptions o;
@@ -50,8 +43,6 @@ class Sequences : public test::SplitRig {
     });
     return all;
   }
-
-  std::unique_ptr<Model> dense_, moe_;
 };
 
 // But for rounding: a product of one row and one of many add up in different orders.

@@ -13,22 +13,7 @@ constexpr int64_t kLayers = 8;
 
 class Stream : public test::SplitRig {
  protected:
-  void SetUp() override {
-    test::TinyShape shape;
-    shape.n_layer = kLayers;
-    dense_ = load("dense.gguf", shape);
-    shape.n_expert = 5;
-    shape.n_expert_used = 2;
-    moe_ = load("moe.gguf", shape);
-  }
-
-  static SessionOptions options(const OffloadFlags& flags) {
-    SessionOptions o;
-    o.n_ubatch = 16;
-    o.offload = flags;
-    o.oom_ladder = false;
-    return o;
-  }
+  void SetUp() override { load_both(kLayers); }
 
   static OffloadFlags streamed(int64_t n_gpu_layers) {
     OffloadFlags flags;
@@ -37,18 +22,6 @@ class Stream : public test::SplitRig {
     return flags;
   }
 
-  // A session whose placement is `choice`, whatever the planner thinks of it.
-  std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
-                                   const OffloadChoice& choice, int n_slots = 2) {
-    SessionOptions o = options({});
-    o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
-    o.placement.n_stream_slots = n_slots;
-    return std::make_unique<Session>(model, devices, o);
-  }
-
-  std::vector<float> cpu_logits(const Model& model) { return SplitRig::cpu_logits(model, options({})); }
-
-  std::unique_ptr<Model> dense_, moe_;
 };
 
 TEST_F(Stream, EveryModeGivesTheLogitsOfTheCpu) {
@@ -128,16 +101,8 @@ TEST_F(Stream, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
   };
   test::SimDevice works({});
   run(works);
-  for (int64_t i = 0; i < works.n_allocs(); ++i) {
-    test::SimDevice sim({.fail_alloc = i});
-    EXPECT_THROW(run(sim), Error) << "allocation " << i;
-    EXPECT_EQ(sim.used_bytes(), 0u);
-  }
   // But for what is already on its way for a step that never comes, which nobody waits for, and the logits behind it.
-  for (int64_t i = 0; i < works.n_copies() - 2 * 7 - 1; ++i) {
-    test::SimDevice sim({.fail_copy = i});
-    EXPECT_THROW(run(sim), Error) << "copy " << i;
-  }
+  expect_clean_failures(run, 1, works.n_copies() - 2 * 7 - 1);
 }
 
 TEST_F(Stream, AFailedStepLeavesNoWrongWeightsBehind) {

@@ -1,8 +1,10 @@
-// What the tests of models that run on several devices share: the host, tiny models, and logits to compare.
+// What the tests of models that run on several devices share: the host, tiny models, logits to compare, and
+// failures to inject.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
 #include "support/gguf_bytes.h"
@@ -17,6 +19,35 @@ class SplitRig : public testing::Test {
     const std::string path = directory_.path(name);
     tiny_llama(shape, 9).write(path);
     return Model::load(path);
+  }
+
+  // dense_, and moe_ with experts.
+  void load_both(int64_t n_layer) {
+    TinyShape shape;
+    shape.n_layer = n_layer;
+    dense_ = load("dense.gguf", shape);
+    shape.n_expert = 5;
+    shape.n_expert_used = 2;
+    moe_ = load("moe.gguf", shape);
+  }
+
+  // Prompts take several steps, and a failure is one.
+  static SessionOptions options(const OffloadFlags& flags = {}, DType cache = DType::F16) {
+    SessionOptions o;
+    o.n_ubatch = 16;
+    o.k_dtype = o.v_dtype = cache;
+    o.offload = flags;
+    o.oom_ladder = false;
+    return o;
+  }
+
+  // Placed by `choice`, whatever the planner thinks of it.
+  std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
+                                   const OffloadChoice& choice, int n_slots = 2) {
+    SessionOptions o = options();
+    o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
+    o.placement.n_stream_slots = n_slots;
+    return std::make_unique<Session>(model, devices, o);
   }
 
   // Tokens that are all in a tiny model's vocabulary.
@@ -40,13 +71,32 @@ class SplitRig : public testing::Test {
     return all;
   }
 
-  std::vector<float> cpu_logits(const Model& model, const SessionOptions& options) {
-    Session session(model, {host_.get()}, options);
-    return logits(session);
+  std::vector<float> cpu_logits(const Model& model, const SessionOptions& of = options()) {
+    Session alone(model, {host_.get()}, of);
+    return logits(alone);
+  }
+
+  // Whichever allocation fails, or every stride-th of the first n_copies copies (-1: of all), run(device) throws and
+  // nothing stays allocated.
+  template <class Run>
+  static void expect_clean_failures(const Run& run, int64_t stride = 1, int64_t n_copies = -1) {
+    SimDevice works({});
+    run(works);
+    for (int64_t i = 0; i < works.n_allocs(); ++i) {
+      SimDevice sim({.fail_alloc = i});
+      EXPECT_THROW(run(sim), Error) << "allocation " << i;
+      EXPECT_EQ(sim.used_bytes(), 0u);
+    }
+    for (int64_t i = 0; i < (n_copies < 0 ? works.n_copies() : n_copies); i += stride) {
+      SimDevice sim({.fail_copy = i});
+      EXPECT_THROW(run(sim), Error) << "copy " << i;
+      EXPECT_EQ(sim.used_bytes(), 0u);
+    }
   }
 
   TempDir directory_;
   std::unique_ptr<Device> host_ = cpu::make_cpu_device({1, 1});
+  std::unique_ptr<Model> dense_, moe_;
 };
 
 }  // namespace tandem::test
