@@ -10,7 +10,9 @@
 namespace tandem::cuda {
 namespace {
 
-std::string library_name() { return "libcublas.so." + std::to_string(CUBLAS_VER_MAJOR); }
+std::string library_name() {
+  return "libcublas.so." + std::to_string(CUBLAS_VER_MAJOR);
+}
 
 template <class Fn>
 void bind(void* library, const char* name, Fn& fn) {

@@ -1,5 +1,5 @@
-// cuBLAS, loaded by name when it is first needed: the program starts and runs where the library is not, and only what
-// cannot do without it says so. Calls go through the table that cublas_api() gives.
+// cuBLAS, loaded by name when it is first needed: the program starts and runs where the library is not, and
+// only what cannot do without it says so. Calls go through the table that cublas_api() gives.
 #pragma once
 
 #include <cublas_v2.h>
@@ -14,23 +14,24 @@ struct CublasApi {
   decltype(&cublasSetWorkspace_v2) set_workspace;
   decltype(&cublasGetStatusString) status_string;
   // Spelled out: the headers overload these names for C++.
-  cublasStatus_t (*gemm_ex)(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
-                            const void* alpha, const void* a, cudaDataType a_type, int lda, const void* b,
-                            cudaDataType b_type, int ldb, const void* beta, void* c, cudaDataType c_type, int ldc,
-                            cublasComputeType_t, cublasGemmAlgo_t);
-  cublasStatus_t (*gemm_strided_batched_ex)(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b, int m,
-                                            int n, int k, const void* alpha, const void* a, cudaDataType a_type,
-                                            int lda, long long stride_a, const void* b, cudaDataType b_type, int ldb,
-                                            long long stride_b, const void* beta, void* c, cudaDataType c_type,
-                                            int ldc, long long stride_c, int n_batch, cublasComputeType_t,
+  cublasStatus_t (*gemm_ex)(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
+                            int k, const void* alpha, const void* a, cudaDataType a_type, int lda,
+                            const void* b, cudaDataType b_type, int ldb, const void* beta, void* c,
+                            cudaDataType c_type, int ldc, cublasComputeType_t, cublasGemmAlgo_t);
+  cublasStatus_t (*gemm_strided_batched_ex)(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b,
+                                            int m, int n, int k, const void* alpha, const void* a,
+                                            cudaDataType a_type, int lda, long long stride_a, const void* b,
+                                            cudaDataType b_type, int ldb, long long stride_b,
+                                            const void* beta, void* c, cudaDataType c_type, int ldc,
+                                            long long stride_c, int n_batch, cublasComputeType_t,
                                             cublasGemmAlgo_t);
 };
 
 // Any thread. Throws Error(io) naming the library where it cannot be loaded.
 const CublasApi& cublas_api();
 
-// The room that a step which uses cuBLAS adds to its scratch_bytes (256-byte aligned) and hands to set_workspace
-// before its products, so that cuBLAS allocates nothing of its own.
+// The room that a step which uses cuBLAS adds to its scratch_bytes (256-byte aligned) and hands to
+// set_workspace before its products, so that cuBLAS allocates nothing of its own.
 inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
 // A device's handle, made at the first use, on the device's stream.

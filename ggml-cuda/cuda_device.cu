@@ -32,8 +32,8 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-// A run of linear nodes that read the same input becomes one step: the input is quantized once. Returns the index
-// after the run.
+// A run of linear nodes that read the same input becomes one step: the input is quantized once. Returns the
+// index after the run.
 size_t end_of_linear_group(const CompileContext& c, std::span<const int32_t> nodes, size_t begin) {
   const TensorId x = c.node(nodes[begin]).inputs[0];
   size_t end = begin + 1;
@@ -115,8 +115,9 @@ class CudaDevice final : public Device {
         compute_capability_(properties.major * 10 + properties.minor),
         n_multiprocessors_(properties.multiProcessorCount) {
     info_.name = "CUDA" + std::to_string(number);
-    info_.description = format("%s, sm_%d, %d multiprocessors, %.1f GiB", properties.name, compute_capability_,
-                               n_multiprocessors_, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
+    info_.description =
+        format("%s, sm_%d, %d multiprocessors, %.1f GiB", properties.name, compute_capability_,
+               n_multiprocessors_, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   }
 
   ~CudaDevice() override {
@@ -164,8 +165,8 @@ class CudaDevice final : public Device {
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       const MemoryInfo memory = memory_info();
-      throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)", info_.name.c_str(),
-                  n_bytes, memory.free_bytes, memory.total_bytes);
+      throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)",
+                  info_.name.c_str(), n_bytes, memory.free_bytes, memory.total_bytes);
     }
     check_cuda(status, "cudaMalloc");
     return static_cast<DevicePtr>(address);
@@ -234,8 +235,8 @@ class CudaDevice final : public Device {
     return opened_->stream;
   }
 
-  // Plans of a device run one after the other, so all share one scratch. It is taken when plans are compiled; a run
-  // takes it only when that failed before.
+  // Plans of a device run one after the other, so all share one scratch. It is taken when plans are compiled;
+  // a run takes it only when that failed before.
   void reserve_scratch(size_t n_bytes) {
     if (n_bytes <= scratch_bytes_) return;
     TANDEM_CUDA(cudaStreamSynchronize(opened_->stream.get()));
@@ -254,8 +255,8 @@ class CudaDevice final : public Device {
   size_t scratch_bytes_ = 0;
 };
 
-// Whether this build has code for a GPU: machine code runs on the later minors of its generation, PTX (which only the
-// last has) is translated for what came after.
+// Whether this build has code for a GPU: machine code runs on the later minors of its generation, PTX (which
+// only the last has) is translated for what came after.
 bool has_code_for(int compute_capability) {
   constexpr int archs[] = {__CUDA_ARCH_LIST__};  // 800, 900, ...
   for (const int arch : archs) {
@@ -265,7 +266,9 @@ bool has_code_for(int compute_capability) {
   return compute_capability > *std::max_element(std::begin(archs), std::end(archs)) / 10;
 }
 
-std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
+std::string version_text(int version) {
+  return format("%d.%d", version / 1000, version % 1000 / 10);
+}
 
 // Why the runtime finds no GPU.
 std::string why_none(cudaError_t status) {
@@ -299,7 +302,8 @@ Found find_devices() {
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) {
       found.why = why_none(cudaGetLastError());
     } else if (!has_code_for(properties.major * 10 + properties.minor)) {
-      found.why = format("this build has no code for %s (sm_%d%d)", properties.name, properties.major, properties.minor);
+      found.why = format("this build has no code for %s (sm_%d%d)", properties.name, properties.major,
+                         properties.minor);
     } else {
       const auto number = static_cast<int>(found.devices.size());
       found.devices.push_back(std::make_unique<CudaDevice>(i, number, properties));
@@ -311,8 +315,12 @@ Found find_devices() {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Device>> make_cuda_devices() { return find_devices().devices; }
+std::vector<std::unique_ptr<Device>> make_cuda_devices() {
+  return find_devices().devices;
+}
 
-std::string why_no_device() { return find_devices().why; }
+std::string why_no_device() {
+  return find_devices().why;
+}
 
 }  // namespace tandem::cuda

@@ -10,7 +10,8 @@
 
 namespace tandem::cuda {
 
-// The GPUs of this machine, as "CUDA0", "CUDA1", ...; empty when there is no driver or no GPU. Throws nothing.
+// The GPUs of this machine, as "CUDA0", "CUDA1", ...; empty when there is no driver or no GPU. Throws
+// nothing.
 std::vector<std::unique_ptr<Device>> make_cuda_devices();
 
 // Why make_cuda_devices gives none: "no NVIDIA driver", "no GPU", ...; empty when it gives some.

@@ -14,8 +14,9 @@ namespace {
 constexpr int kFileBlocks = 64;  // file blocks of a thread block: a multiple of 16 bytes of any dtype
 constexpr int kThreads = 256;
 
-// from: n_file_blocks file blocks in pinned or device memory, the first being number `first` of the weight. A thread
-// block copies 64 of them to shared memory in 16-byte loads, then a thread takes a block of 32 columns apart.
+// from: n_file_blocks file blocks in pinned or device memory, the first being number `first` of the weight. A
+// thread block copies 64 of them to shared memory in 16-byte loads, then a thread takes a block of 32 columns
+// apart.
 template <DType T>
 __global__ void __launch_bounds__(kThreads)
     relayout_kernel(const std::byte* from, int64_t first, int64_t n_file_blocks, int64_t file_blocks_per_mat,

@@ -304,7 +304,8 @@ TANDEM_HD constexpr int accumulator_token(int lane, int i) {
   return lane % 4 * 2 + i % 2;
 }
 
-TANDEM_HD inline void store_sum(const MatmulArgs& args, int slice, int expert, int token, int row, float sum) {
+TANDEM_HD inline void store_sum(const MatmulArgs& args, int slice, int expert, int token, int row,
+                                float sum) {
   const int64_t at = static_cast<int64_t>(token) * args.w.m + row;
   if (args.store == MatmulStore::partial) {
     args.partial[static_cast<int64_t>(slice) * args.n * args.w.m + at] = sum;

@@ -27,10 +27,10 @@ inline constexpr int kMaxMatvecWeights = 4;
 // One weight of a launch and where its results go.
 struct MatvecTarget {
   DeviceWeight w;
-  const float* bias = nullptr;      // [m] or null
-  const float* residual = nullptr;  // [n, m] or null; may be y itself
-  float* y = nullptr;               // [n, m]
-  int first_block = 0;              // of the grid, that works on this weight
+  const float* bias = nullptr;         // [m] or null
+  const float* residual = nullptr;     // [n, m] or null; may be y itself
+  float* y = nullptr;                  // [n, m]
+  int first_block = 0;                 // of the grid, that works on this weight
   const float* expert_bias = nullptr;  // experts only: [n_expert, m] or null
 };
 

@@ -1,9 +1,9 @@
-// Functions that are written once for the device and for the host, so that index arithmetic, unpacking and rounding
-// can be tested where there is no GPU: mark them `TANDEM_HD inline` and include nothing of CUDA's. Compiled by nvcc
-// they exist on both sides, by any other compiler on the host alone.
+// Functions that are written once for the device and for the host, so that index arithmetic, unpacking and
+// rounding can be tested where there is no GPU: mark them `TANDEM_HD inline` and include nothing of CUDA's.
+// Compiled by nvcc they exist on both sides, by any other compiler on the host alone.
 //
-// What differs between the two sides is here. nvcc contracts a * b + c into one rounding; mul_rn and add_rn keep two,
-// where results must be bit for bit those of the host.
+// What differs between the two sides is here. nvcc contracts a * b + c into one rounding; mul_rn and add_rn
+// keep two, where results must be bit for bit those of the host.
 #pragma once
 
 #include <bit>

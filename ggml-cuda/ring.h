@@ -1,5 +1,5 @@
-// Room in a circular buffer, first in, first out: pieces are taken in order and released in the order they were taken.
-// Only the bookkeeping; the memory is the caller's.
+// Room in a circular buffer, first in, first out: pieces are taken in order and released in the order they
+// were taken. Only the bookkeeping; the memory is the caller's.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,10 @@
-// How the CUDA device runs a plan: a list of steps, each a launch or a few on the device's stream. A file in ops/ turns
-// a node (or a run of linear nodes with one input) into a step; the names are those of the CPU's ops.
+// How the CUDA device runs a plan: a list of steps, each a launch or a few on the device's stream. A file in
+// ops/ turns a node (or a run of linear nodes with one input) into a step; the names are those of the CPU's
+// ops.
 //
-// launch() only enqueues. It may not allocate, synchronize or depend on host data that changes from step to step:
-// launches of one token are captured once as a CUDA graph and replayed, so lengths and positions are read from device
-// memory (the input tensors). For more tokens the grid may follow the shape.
+// launch() only enqueues. It may not allocate, synchronize or depend on host data that changes from step to
+// step: launches of one token are captured once as a CUDA graph and replayed, so lengths and positions are
+// read from device memory (the input tensors). For more tokens the grid may follow the shape.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,7 +25,9 @@ void check_cublas(cublasStatus_t status, const char* call);
 #define TANDEM_CUDA(call) ::tandem::cuda::check_cuda((call), #call)
 #define TANDEM_CUBLAS(call) ::tandem::cuda::check_cublas((call), #call)
 // After a kernel launch: what was wrong with the launch itself.
-inline void check_launch(const char* kernel) { check_cuda(cudaPeekAtLastError(), kernel); }
+inline void check_launch(const char* kernel) {
+  check_cuda(cudaPeekAtLastError(), kernel);
+}
 
 struct LaunchContext {
   cudaStream_t stream;
@@ -40,13 +43,14 @@ class Step {
 };
 using StepPtr = std::unique_ptr<Step>;
 
-// What an op's compile function sees. Addresses may be null when only scratch_bytes is asked for: compile functions
-// store them and do not look behind them.
+// What an op's compile function sees. Addresses may be null when only scratch_bytes is asked for: compile
+// functions store them and do not look behind them.
 struct CompileContext {
   const Segment& segment;
   int compute_capability;  // 80, 86, 89, 90, ...
   int n_multiprocessors;
-  CublasHandle* cublas;    // null when only scratch_bytes is asked for; get() it when compiling, if it will be needed
+  CublasHandle*
+      cublas;  // null when only scratch_bytes is asked for; get() it when compiling, if it will be needed
 
   const Graph& graph() const { return *segment.graph; }
   const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
@@ -58,11 +62,14 @@ struct CompileContext {
   }
 };
 
-// Rows of a tensor in a step; 0 for the outputs of a step that wants none, and then there is nothing to launch.
+// Rows of a tensor in a step; 0 for the outputs of a step that wants none, and then there is nothing to
+// launch.
 inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
   return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
 }
-inline int64_t row_count(const Tensor& t, const StepShape& shape) { return row_count(t.extent, t.n_rows, shape); }
+inline int64_t row_count(const Tensor& t, const StepShape& shape) {
+  return row_count(t.extent, t.n_rows, shape);
+}
 
 // One a file in ops/.
 StepPtr compile_embed(const CompileContext& context, const Node& node);
@@ -70,7 +77,8 @@ StepPtr compile_norm(const CompileContext& context, const Node& node);
 StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);  // all read the same x
 StepPtr compile_rope(const CompileContext& context, const Node& node);
 StepPtr compile_kv_write(const CompileContext& context, const Node& node);
-// The first three nodes, where they are rope of queries, rope of keys and kv_write of those keys; otherwise null.
+// The first three nodes, where they are rope of queries, rope of keys and kv_write of those keys; otherwise
+// null.
 StepPtr compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
 StepPtr compile_attention(const CompileContext& context, const Node& node);
 StepPtr compile_glu(const CompileContext& context, const Node& node);
@@ -83,8 +91,8 @@ StepPtr compile_gather_rows(const CompileContext& context, const Node& node);
 StepPtr compile_merge(const CompileContext& context, const Node& node);
 StepPtr compile_join(const CompileContext& context, const Node& node);
 
-// Why a node cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile function
-// of the ops that have limits.
+// Why a node cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile
+// function of the ops that have limits.
 std::string why_not_embed(const Graph& graph, const Node& node);
 std::string why_not_norm(const Graph& graph, const Node& node);
 std::string why_not_linear(const Graph& graph, const Node& node);
@@ -94,13 +102,15 @@ std::string why_not_glu(const Graph& graph, const Node& node);
 std::string why_not_moe_route(const Graph& graph, const Node& node);
 std::string why_not_moe_ffn(const Graph& graph, const Node& node);
 
-// Weight layouts (layout.h): how each dtype's matrix lies on the device. F32, F16 and BF16 lie as in the file.
+// Weight layouts (layout.h): how each dtype's matrix lies on the device. F32, F16 and BF16 lie as in the
+// file.
 size_t device_weight_bytes(const Weight& weight);
 // Bytes that a weight in the file's layout may be cut after, and multiples of it.
 size_t chunk_unit(const Weight& weight);
-// Enqueues the laying out of bytes at .. at + count of a weight, whole units, that are at `from`: memory that the device
-// reads, 16-byte aligned and readable up to a multiple of 16.
-void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t at, size_t count, cudaStream_t stream);
+// Enqueues the laying out of bytes at .. at + count of a weight, whole units, that are at `from`: memory that
+// the device reads, 16-byte aligned and readable up to a multiple of 16.
+void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t at, size_t count,
+             cudaStream_t stream);
 // Re-lays `weight` out from host memory to `to` on the stream, through pinned staging buffers of the caller.
 void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream);
 

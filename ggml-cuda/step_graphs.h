@@ -1,6 +1,6 @@
-// The launches of a plan's one-token steps, recorded once as a CUDA graph and replayed: one call instead of hundreds.
-// What changes from token to token is data in device memory, so a recording stays good as long as the scratch stays
-// where it is.
+// The launches of a plan's one-token steps, recorded once as a CUDA graph and replayed: one call instead of
+// hundreds. What changes from token to token is data in device memory, so a recording stays good as long as
+// the scratch stays where it is.
 //
 // One thread, with the device current.
 #pragma once
@@ -21,8 +21,8 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // Enqueues the steps. The first run of a shape launches them one by one, which also loads their kernels; the second
-  // records them.
+  // Enqueues the steps. The first run of a shape launches them one by one, which also loads their kernels;
+  // the second records them.
   void run(std::span<const StepPtr> steps, const LaunchContext& context);
 
  private:

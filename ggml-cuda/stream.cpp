@@ -45,7 +45,8 @@ SharedEvent make_event() {
 
 uint64_t Stream::record() {
   // Nobody may ever wait for an event: those that were reached anyway are used again.
-  while (recorded_.size() >= kMaxRecorded && cudaEventQuery(recorded_.front().event.get()) == cudaSuccess) forget(1);
+  while (recorded_.size() >= kMaxRecorded && cudaEventQuery(recorded_.front().event.get()) == cudaSuccess)
+    forget(1);
   if (spare_.empty()) spare_.push_back(make_event());
   TANDEM_CUDA(cudaEventRecord(spare_.back().get(), stream_));
   recorded_.push_back({last_ + 1, std::move(spare_.back())});

@@ -1,7 +1,7 @@
-// A device's stream: the one order in which everything on it happens. Numbers points in that order (events), and
-// moves bytes between the device and host memory that is not pinned, through a ring of pinned pieces, so that copies
-// are asynchronous: the caller's memory is read when copy_in is called, and written when it waits for an event that
-// was recorded after the copy_out.
+// A device's stream: the one order in which everything on it happens. Numbers points in that order (events),
+// and moves bytes between the device and host memory that is not pinned, through a ring of pinned pieces, so
+// that copies are asynchronous: the caller's memory is read when copy_in is called, and written when it waits
+// for an event that was recorded after the copy_out.
 //
 // One thread, with the device current. Throws Error(out_of_memory | io).
 #pragma once
@@ -41,11 +41,13 @@ class Stream {
   void copy_in(std::byte* to, const std::byte* from, size_t n_bytes);
   void copy_out(std::byte* to, const std::byte* from, size_t n_bytes);
 
-  // The whole ring, for an upload that manages it itself. The caller waits for the stream before the next copy.
+  // The whole ring, for an upload that manages it itself. The caller waits for the stream before the next
+  // copy.
   std::span<std::byte> idle_ring();
 
  private:
-  // A copy through a piece of the ring is over once event `done` is reached; a copy_out must then be moved on.
+  // A copy through a piece of the ring is over once event `done` is reached; a copy_out must then be moved
+  // on.
   struct Copy {
     std::byte* target = nullptr;  // of a copy_out
     uint64_t done = 0;
@@ -67,7 +69,7 @@ class Stream {
   Ring<Copy> ring_;
   std::deque<Recorded> recorded_;  // events that may not have been reached, by rising number
   std::vector<SharedEvent> spare_;
-  uint64_t last_ = 0;              // number of the newest event
+  uint64_t last_ = 0;  // number of the newest event
 };
 
 }  // namespace tandem::cuda

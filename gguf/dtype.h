@@ -12,19 +12,46 @@ namespace tandem {
 
 // The numbers are the ones in the file.
 enum class DType : uint32_t {
-  F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q8_1 = 9,
-  Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, Q8_K = 15,
-  IQ2_XXS = 16, IQ2_XS = 17, IQ3_XXS = 18, IQ1_S = 19, IQ4_NL = 20, IQ3_S = 21, IQ2_S = 22, IQ4_XS = 23,
-  I8 = 24, I16 = 25, I32 = 26, I64 = 27, F64 = 28, IQ1_M = 29, BF16 = 30,
-  TQ1_0 = 34, TQ2_0 = 35, MXFP4 = 39,
+  F32 = 0,
+  F16 = 1,
+  Q4_0 = 2,
+  Q4_1 = 3,
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,
+  Q8_1 = 9,
+  Q2_K = 10,
+  Q3_K = 11,
+  Q4_K = 12,
+  Q5_K = 13,
+  Q6_K = 14,
+  Q8_K = 15,
+  IQ2_XXS = 16,
+  IQ2_XS = 17,
+  IQ3_XXS = 18,
+  IQ1_S = 19,
+  IQ4_NL = 20,
+  IQ3_S = 21,
+  IQ2_S = 22,
+  IQ4_XS = 23,
+  I8 = 24,
+  I16 = 25,
+  I32 = 26,
+  I64 = 27,
+  F64 = 28,
+  IQ1_M = 29,
+  BF16 = 30,
+  TQ1_0 = 34,
+  TQ2_0 = 35,
+  MXFP4 = 39,
 };
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;     // "Q4_K", as users type it
-  uint32_t block_elements;   // elements in one block; rows are a multiple of it
+  std::string_view name;    // "Q4_K", as users type it
+  uint32_t block_elements;  // elements in one block; rows are a multiple of it
   uint32_t block_bytes;
-  bool computable;           // tandem can quantize, dequantize and multiply it
+  bool computable;  // tandem can quantize, dequantize and multiply it
 };
 
 // nullptr when the number is not one of the format's.
@@ -36,7 +63,9 @@ std::span<const DTypeInfo> all_dtypes();
 
 // For dtypes that are known to be in the table.
 const DTypeInfo& dtype_info(DType dtype);
-inline std::string_view dtype_name(DType dtype) { return dtype_info(dtype).name; }
+inline std::string_view dtype_name(DType dtype) {
+  return dtype_info(dtype).name;
+}
 
 // Bytes of a row of `n` elements; `n` must be a multiple of block_elements. Trusted sizes only.
 inline size_t row_bytes(DType dtype, int64_t n) {

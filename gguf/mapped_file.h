@@ -19,7 +19,7 @@ struct OpenOptions {
   bool mlock = false;    // keep it from being paged out; a warning when the system does not allow it
   bool prefetch = true;  // ask the system to read ahead the whole mapping
   uint64_t prefetch_limit = UINT64_MAX;  // but not of a model that is larger than this
-  bool numa = false;     // access is scattered over nodes: no read-ahead, pages come where they are touched
+  bool numa = false;  // access is scattered over nodes: no read-ahead, pages come where they are touched
   bool metadata_only = false;  // the tensor data will not be read: always mapped, never prefetched or locked
 };
 

@@ -72,35 +72,24 @@ constexpr ValueType value_type_of() {
   }
 }
 
-// Calls f(T{}) with the C++ type that the number type `type` stores; for strings and arrays nothing is called.
+// Calls f(T{}) with the C++ type that the number type `type` stores; for strings and arrays nothing is
+// called.
 template <class F>
 void with_type(ValueType type, F&& f) {
   switch (type) {
-    case ValueType::u8:
-      return f(uint8_t{});
-    case ValueType::i8:
-      return f(int8_t{});
-    case ValueType::u16:
-      return f(uint16_t{});
-    case ValueType::i16:
-      return f(int16_t{});
-    case ValueType::u32:
-      return f(uint32_t{});
-    case ValueType::i32:
-      return f(int32_t{});
-    case ValueType::u64:
-      return f(uint64_t{});
-    case ValueType::i64:
-      return f(int64_t{});
-    case ValueType::f32:
-      return f(float{});
-    case ValueType::f64:
-      return f(double{});
-    case ValueType::boolean:
-      return f(bool{});
+    case ValueType::u8: return f(uint8_t{});
+    case ValueType::i8: return f(int8_t{});
+    case ValueType::u16: return f(uint16_t{});
+    case ValueType::i16: return f(int16_t{});
+    case ValueType::u32: return f(uint32_t{});
+    case ValueType::i32: return f(int32_t{});
+    case ValueType::u64: return f(uint64_t{});
+    case ValueType::i64: return f(int64_t{});
+    case ValueType::f32: return f(float{});
+    case ValueType::f64: return f(double{});
+    case ValueType::boolean: return f(bool{});
     case ValueType::string:
-    case ValueType::array:
-      return;
+    case ValueType::array: return;
   }
 }
 

@@ -98,31 +98,19 @@ std::string number_text(ValueType type, const std::byte* data) {
     return std::string(text, std::to_chars(text, text + sizeof text, ArrayView<T>(data, 1)[0]).ptr);
   };
   switch (type) {
-    case ValueType::u8:
-      return to_text(uint8_t{});
-    case ValueType::i8:
-      return to_text(int8_t{});
-    case ValueType::u16:
-      return to_text(uint16_t{});
-    case ValueType::i16:
-      return to_text(int16_t{});
-    case ValueType::u32:
-      return to_text(uint32_t{});
-    case ValueType::i32:
-      return to_text(int32_t{});
-    case ValueType::u64:
-      return to_text(uint64_t{});
-    case ValueType::i64:
-      return to_text(int64_t{});
-    case ValueType::f32:
-      return to_text(float{});
-    case ValueType::f64:
-      return to_text(double{});
-    case ValueType::boolean:
-      return ArrayView<bool>(data, 1)[0] ? "true" : "false";
+    case ValueType::u8: return to_text(uint8_t{});
+    case ValueType::i8: return to_text(int8_t{});
+    case ValueType::u16: return to_text(uint16_t{});
+    case ValueType::i16: return to_text(int16_t{});
+    case ValueType::u32: return to_text(uint32_t{});
+    case ValueType::i32: return to_text(int32_t{});
+    case ValueType::u64: return to_text(uint64_t{});
+    case ValueType::i64: return to_text(int64_t{});
+    case ValueType::f32: return to_text(float{});
+    case ValueType::f64: return to_text(double{});
+    case ValueType::boolean: return ArrayView<bool>(data, 1)[0] ? "true" : "false";
     case ValueType::string:
-    case ValueType::array:
-      break;
+    case ValueType::array: break;
   }
   return {};
 }

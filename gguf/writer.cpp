@@ -1,7 +1,5 @@
 #include "gguf/writer.h"
 
-
-
 #include "base/checked.h"
 #include "base/error.h"
 

@@ -1,5 +1,6 @@
-// The subcommands of the tandem binary. Each file in tools/ defines one: it adds its options to the app and sets
-// the callback that runs it. A callback throws tandem::Error; main() turns that into one line and an exit code.
+// The subcommands of the tandem binary. Each file in tools/ defines one: it adds its options to the app and
+// sets the callback that runs it. A callback throws tandem::Error; main() turns that into one line and an
+// exit code.
 #pragma once
 
 namespace CLI {

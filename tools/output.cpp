@@ -32,8 +32,7 @@ size_t write_some(int descriptor, std::string_view text) {
 Output::~Output() {
   try {
     flush();
-  } catch (const Error&) {
-  }
+  } catch (const Error&) {}
 }
 
 void Output::write(std::string_view text) {

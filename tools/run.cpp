@@ -39,7 +39,9 @@ struct RunOptions {
 void check_prompt(const std::string& prompt, const TextOptions& options) {
   const std::string source = options.file.empty() ? "the prompt" : printable(options.file, 4096);
   if (prompt.empty()) {
-    throw_error(ErrorCode::usage, "%s is empty: give a text to continue with -p, or -f FILE (-f - reads stdin)", source.c_str());
+    throw_error(ErrorCode::usage,
+                "%s is empty: give a text to continue with -p, or -f FILE (-f - reads stdin)",
+                source.c_str());
   }
   const size_t valid = valid_utf8_prefix(prompt);
   if (valid == prompt.size()) return;
@@ -50,7 +52,8 @@ void check_prompt(const std::string& prompt, const TextOptions& options) {
 
 void check_fits(const Session& session, size_t n_prompt) {
   if (static_cast<int64_t>(n_prompt) <= session.n_ctx()) return;
-  throw_error(ErrorCode::usage, "the prompt has %zu tokens and the context holds %lld: use -c %zu or more, or a shorter prompt",
+  throw_error(ErrorCode::usage,
+              "the prompt has %zu tokens and the context holds %lld: use -c %zu or more, or a shorter prompt",
               n_prompt, static_cast<long long>(session.n_ctx()), n_prompt + 1);
 }
 
@@ -70,7 +73,8 @@ void show_prompt_progress(int64_t n_done, size_t n_prompt, const TextOptions& op
   fflush(stderr);
 }
 
-// Whether the prompt is shown in a colour of its own: on a terminal, unless NO_COLOR or the user says otherwise.
+// Whether the prompt is shown in a colour of its own: on a terminal, unless NO_COLOR or the user says
+// otherwise.
 bool use_color(const TextOptions& options) {
   if (options.simple_io || options.color == OnOffAuto::off) return false;
   if (options.color == OnOffAuto::on) return true;
@@ -78,11 +82,11 @@ bool use_color(const TextOptions& options) {
   return isatty(1) != 0 && (no_color == nullptr || *no_color == '\0');
 }
 
-// How much of the prompt a cache file gives. Its tokens are the session's afterwards; the last one of the prompt is left
-// to compute, for its logits.
+// How much of the prompt a cache file gives. Its tokens are the session's afterwards; the last one of the
+// prompt is left to compute, for its logits.
 struct CachedPrompt {
-  size_t n_tokens = 0;   // of the prompt
-  bool complete = false; // nothing would be new in the file
+  size_t n_tokens = 0;    // of the prompt
+  bool complete = false;  // nothing would be new in the file
 };
 
 CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std::vector<int32_t>& ids) {
@@ -92,8 +96,8 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
   const std::vector<int32_t>& tokens = file.tokens();
   if (ids.empty()) ids = tokens;  // without a prompt the cached text goes on
   if (ids.empty()) return cached;
-  const auto common = static_cast<size_t>(std::mismatch(tokens.begin(), tokens.end(), ids.begin(), ids.end()).first -
-                                          tokens.begin());
+  const auto common = static_cast<size_t>(
+      std::mismatch(tokens.begin(), tokens.end(), ids.begin(), ids.end()).first - tokens.begin());
   cached.complete = common == ids.size();
   cached.n_tokens = std::min(common, ids.size() - 1);
   file.restore(session, cached.n_tokens);
@@ -114,10 +118,13 @@ const char* reason_text(StopReason reason) {
 }
 
 void report(const GenerateStats& s, uint64_t seed) {
-  const auto rate = [](int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0.0; };
+  const auto rate = [](int64_t n, double seconds) {
+    return seconds > 0 ? static_cast<double>(n) / seconds : 0.0;
+  };
   log_info("prompt %lld tokens, %.1f t/s; generated %lld tokens, %.1f t/s; stopped: %s; seed %llu",
-           static_cast<long long>(s.n_prompt), rate(s.n_prompt, s.prompt_s), static_cast<long long>(s.n_generated),
-           rate(s.n_generated, s.generate_s), reason_text(s.reason), static_cast<unsigned long long>(seed));
+           static_cast<long long>(s.n_prompt), rate(s.n_prompt, s.prompt_s),
+           static_cast<long long>(s.n_generated), rate(s.n_generated, s.generate_s), reason_text(s.reason),
+           static_cast<unsigned long long>(seed));
 }
 
 void run(RunOptions& options) {
@@ -138,7 +145,8 @@ void run(RunOptions& options) {
   if (!from_cache) ids = model->vocab().tokenize(prompt);
   check_fits(session, ids.size());
   const CachedPrompt cached = read_prompt_cache(options, session, ids);
-  if (ids.empty()) throw_error(ErrorCode::usage, "the prompt is empty, and so is %s", options.prompt_cache.c_str());
+  if (ids.empty())
+    throw_error(ErrorCode::usage, "the prompt is empty, and so is %s", options.prompt_cache.c_str());
   check_fits(session, ids.size());
   for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept_prompt(ids[i]);
   const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);
@@ -167,7 +175,8 @@ void run(RunOptions& options) {
   callbacks.prompt_progress = [&](int64_t n_done) {
     show_prompt_progress(n_done, rest.size(), options.text);
     const bool read = n_done == static_cast<int64_t>(rest.size());
-    if (read && update && !options.prompt_cache_all && !cached.complete) save_session(session, options.prompt_cache);
+    if (read && update && !options.prompt_cache_all && !cached.complete)
+      save_session(session, options.prompt_cache);
   };
   callbacks.interrupted = [] { return interrupted(); };
   GenerateStats stats;
@@ -194,16 +203,20 @@ void add_run(CLI::App& app) {
   add_text_options(*command, options->text);
   add_model_options(*command, options->model);
   add_context_options(*command, options->context);
-  command->add_flag("--context-shift,!--no-context-shift", options->context_shift,
-                    "when the context is full, drop the older half of what --keep does not keep, and go on")
+  command
+      ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
+                 "when the context is full, drop the older half of what --keep does not keep, and go on")
       ->group("Context");
   const char* cache_group = "Prompt cache";
   text(*command, "--prompt-cache", options->prompt_cache, "FILE",
-       "what was computed for the prompt is saved here, and not computed again the next time; without -p the saved text "
+       "what was computed for the prompt is saved here, and not computed again the next time; without -p the "
+       "saved text "
        "goes on")
       ->group(cache_group);
-  command->add_flag("--prompt-cache-all", options->prompt_cache_all, "save what is generated too")->group(cache_group);
-  command->add_flag("--prompt-cache-ro", options->prompt_cache_ro, "read the file, never write it")->group(cache_group);
+  command->add_flag("--prompt-cache-all", options->prompt_cache_all, "save what is generated too")
+      ->group(cache_group);
+  command->add_flag("--prompt-cache-ro", options->prompt_cache_ro, "read the file, never write it")
+      ->group(cache_group);
   add_thread_options(*command, options->threads);
   add_offload_options(*command, options->offload);
   add_sampling_options(*command, options->sampling);

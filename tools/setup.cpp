@@ -81,17 +81,21 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOption
   const std::string why = "this program was built without CUDA";
 #endif
   if (gpus.empty()) {
-    if (wanted > 0) throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none: %s", why.c_str());
+    if (wanted > 0)
+      throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none: %s", why.c_str());
     if (streams(offload.flags)) {
-      throw_error(ErrorCode::usage, "weights are to be streamed to a GPU, but there is none: %s", why.c_str());
+      throw_error(ErrorCode::usage, "weights are to be streamed to a GPU, but there is none: %s",
+                  why.c_str());
     }
     // Whoever asks for the CPU need not be told that there is nothing else.
     const bool asked = offload.flags.n_gpu_layers.has_value() || offload.no_devices;
     (asked ? log_verbose : log_info)("no GPU is used: %s", why.c_str());
   }
   for (const std::string& name : offload.devices) {
-    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const auto& d) { return d && d->info().name == name; });
-    if (found == gpus.end()) throw_error(ErrorCode::usage, "--device: there is no GPU %s", printable(name).c_str());
+    const auto found =
+        std::find_if(gpus.begin(), gpus.end(), [&](const auto& d) { return d && d->info().name == name; });
+    if (found == gpus.end())
+      throw_error(ErrorCode::usage, "--device: there is no GPU %s", printable(name).c_str());
     devices.push_back(std::move(*found));
   }
   if (!offload.devices.empty()) return;
@@ -133,7 +137,8 @@ std::unique_ptr<Device> make_cpu(const ThreadOptions& options, cpu::ProductObser
   return cpu::make_cpu_device(cpu_options);
 }
 
-std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options, const OffloadOptions& offload) {
+std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options,
+                                                  const OffloadOptions& offload) {
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(make_cpu(options));
   log_verbose("%s: %s", devices[0]->info().name.c_str(), devices[0]->info().description.c_str());
@@ -146,8 +151,8 @@ std::string device_table(const std::vector<std::unique_ptr<Device>>& devices) {
   for (const auto& device : devices) {
     const MemoryInfo memory = device->memory_info();
     if (!text.empty()) text += '\n';
-    text += format("%-8s %s, %zu MiB, %zu MiB free", device->info().name.c_str(), device->info().description.c_str(),
-                   memory.total_bytes >> 20, memory.free_bytes >> 20);
+    text += format("%-8s %s, %zu MiB, %zu MiB free", device->info().name.c_str(),
+                   device->info().description.c_str(), memory.total_bytes >> 20, memory.free_bytes >> 20);
   }
   return text;
 }

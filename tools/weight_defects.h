@@ -1,5 +1,5 @@
-// Weights that no file should hold, counted: NaN, infinite, or too large for the dtype they are to become. Counted by
-// many threads at once.
+// Weights that no file should hold, counted: NaN, infinite, or too large for the dtype they are to become.
+// Counted by many threads at once.
 #pragma once
 
 #include <atomic>

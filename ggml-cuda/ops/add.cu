@@ -12,8 +12,8 @@ struct Add {
 };
 
 // The grid's x is the row, so that its gate is read once a thread.
-__global__ void __launch_bounds__(kThreads) add_gated(Add add, const float* a, const float* b, const float* gate,
-                                                      float* y, int n_cols) {
+__global__ void __launch_bounds__(kThreads)
+    add_gated(Add add, const float* a, const float* b, const float* gate, float* y, int n_cols) {
   let_next_begin();
   wait_for_previous();
   const int64_t row = blockIdx.x;

@@ -1,7 +1,7 @@
 // attention: which of the kernels (attention_call.cuh) a step runs, and the scratch of its partial results.
 //
-// Over a part of the cache they are the same kernels: positions are counted from the part's first, and what writes y
-// puts the logarithm of the sum behind it.
+// Over a part of the cache they are the same kernels: positions are counted from the part's first, and what
+// writes y puts the logarithm of the sum behind it.
 //
 // Steps of few tokens, and all steps over caches that tensor cores would round (F32), go through the decode
 // kernel and are merged; the others through the prefill kernel, in splits too where its tiles are too few for

@@ -296,8 +296,7 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   const int head0 = kv_head * call.group + part * kHeads,
             n_heads = int_min(kHeads, call.group - part * kHeads);
 
-  const PositionRange seen =
-      call.in_part(seen_by(call.positions[token], call.window), call.sequences[token]);
+  const PositionRange seen = call.in_part(seen_by(call.positions[token], call.window), call.sequences[token]);
   const PositionRange range = split_of(seen, split, call.n_splits);
   if (range.begin >= range.end) {
     if (threadIdx.x < n_heads) {

@@ -365,8 +365,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     for (int r = 0; r < 2; ++r) {
       const int i = work.exists(r, n_rows) ? query_row(work.flat[r], call.group).token - token0 : 0;
       const bool mine = work.exists(r, n_rows) && memory.sequences[i] == sequence;
-      work.seen[r] = mine ? call.in_part(seen_by(memory.positions[i], call.window), sequence)
-                          : PositionRange{0, 0};
+      work.seen[r] =
+          mine ? call.in_part(seen_by(memory.positions[i], call.window), sequence) : PositionRange{0, 0};
       work.seen[r] = {int_max(work.seen[r].begin, range.begin), int_min(work.seen[r].end, range.end)};
     }
     const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;

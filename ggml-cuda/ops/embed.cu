@@ -1,5 +1,5 @@
-// embed: gathers rows of the token table as floats. A block a token; of a quantized table a thread takes a block of
-// 32 columns (layout.h). Reads n rows of the table, writes n * d floats.
+// embed: gathers rows of the token table as floats. A block a token; of a quantized table a thread takes a
+// block of 32 columns (layout.h). Reads n rows of the table, writes n * d floats.
 #include "ggml-cuda/formats.h"
 #include "ggml-cuda/ops/rows.cuh"
 
@@ -44,8 +44,8 @@ class EmbedStep final : public Step {
   void launch(const LaunchContext& context) const override {
     const auto n = static_cast<unsigned>(context.shape.n_tokens);
     if (is_plain(dtype_)) {
-      launch_overlapping(embed_plain, n, 256, 0, context.stream, ids_, PlainValues{table_, dtype_}, x_, n_cols_,
-                         scale_);
+      launch_overlapping(embed_plain, n, 256, 0, context.stream, ids_, PlainValues{table_, dtype_}, x_,
+                         n_cols_, scale_);
     } else {
       const Planes planes = planes_of(dtype_, table_, n_vocab_, n_cols_);
       for_format(dtype_, [&]<DType T>() {

@@ -25,8 +25,8 @@ class GatherRowsStep final : public Step {
     const auto n = static_cast<unsigned>(context.shape.n_outputs);
     if (n == 0) return;
     if (n_cols_ % 4 == 0) {
-      launch_overlapping(gather<float4>, n, 256, 0, context.stream, reinterpret_cast<const float4*>(x_), outputs_,
-                         reinterpret_cast<float4*>(y_), n_cols_ / 4);
+      launch_overlapping(gather<float4>, n, 256, 0, context.stream, reinterpret_cast<const float4*>(x_),
+                         outputs_, reinterpret_cast<float4*>(y_), n_cols_ / 4);
     } else {
       launch_overlapping(gather<float>, n, 256, 0, context.stream, x_, outputs_, y_, n_cols_);
     }

@@ -1,4 +1,5 @@
-// join: y = [a b] + residual. Reads n * (p + q) floats, twice as many with a residual, and writes n * (p + q).
+// join: y = [a b] + residual. Reads n * (p + q) floats, twice as many with a residual, and writes n * (p +
+// q).
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -7,14 +8,15 @@ namespace {
 constexpr int kThreads = 256;
 
 // The grid's x is the row.
-__global__ void __launch_bounds__(kThreads) join_rows(const float* a, const float* b, const float* residual, float* y,
-                                                      int n_left, int n_cols) {
+__global__ void __launch_bounds__(kThreads)
+    join_rows(const float* a, const float* b, const float* residual, float* y, int n_left, int n_cols) {
   let_next_begin();
   wait_for_previous();
   const int64_t row = blockIdx.x;
   const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   if (column >= n_cols) return;
-  const float value = column < n_left ? a[row * n_left + column] : b[row * (n_cols - n_left) + column - n_left];
+  const float value =
+      column < n_left ? a[row * n_left + column] : b[row * (n_cols - n_left) + column - n_left];
   const int64_t at = row * n_cols + column;
   y[at] = residual ? residual[at] + value : value;
 }

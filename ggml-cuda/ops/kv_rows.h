@@ -31,9 +31,14 @@ TANDEM_HD inline int truncate_to(float v, int max) {
   return v < static_cast<float>(max) ? static_cast<int>(v) : max;
 }
 
-// A block's scale from its element of largest magnitude (the first of equals, with its sign; 0 for no finite one).
-TANDEM_HD inline float q8_0_scale(float largest) { return fabsf(largest) / 127.0f; }
-TANDEM_HD inline float q4_0_scale(float largest) { return largest / -8.0f; }
+// A block's scale from its element of largest magnitude (the first of equals, with its sign; 0 for no finite
+// one).
+TANDEM_HD inline float q8_0_scale(float largest) {
+  return fabsf(largest) / 127.0f;
+}
+TANDEM_HD inline float q4_0_scale(float largest) {
+  return largest / -8.0f;
+}
 
 // -127..127, ties away from zero. `inverse` is inverse_or_zero of the scale before its rounding to half.
 TANDEM_HD inline int q8_0_level(float x, float inverse) {
@@ -44,6 +49,8 @@ TANDEM_HD inline int q8_0_level(float x, float inverse) {
 }
 
 // 0..15
-TANDEM_HD inline int q4_0_level(float x, float inverse) { return truncate_to(add_rn(mul_rn(x, inverse), 8.5f), 15); }
+TANDEM_HD inline int q4_0_level(float x, float inverse) {
+  return truncate_to(add_rn(mul_rn(x, inverse), 8.5f), 15);
+}
 
 }  // namespace tandem::cuda

@@ -1,5 +1,5 @@
-// Storing rows into the cache: a warp a row (a token's keys or values of one head), 32 elements at a time: coalesced
-// floats in, one quantized block or 64 to 128 contiguous bytes out.
+// Storing rows into the cache: a warp a row (a token's keys or values of one head), 32 elements at a time:
+// coalesced floats in, one quantized block or 64 to 128 contiguous bytes out.
 #pragma once
 
 #include "ggml-cuda/ops/kv_rows.h"

@@ -1,5 +1,5 @@
-// kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. A warp a row. Reads
-// n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
+// kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. A warp a
+// row. Reads n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
 #include "ggml-cuda/ops/kv_store.cuh"
 
 namespace tandem::cuda {
@@ -38,7 +38,8 @@ class KvWriteStep final : public Step {
     constexpr int kWarps = 4;
     KvWriteCall call = call_;
     call.n_rows = context.shape.n_tokens * call.n_head_kv;
-    launch_overlapping(kv_write, dim3(blocks_of(call.n_rows, kWarps), 2), kWarps * kWarp, 0, context.stream, call);
+    launch_overlapping(kv_write, dim3(blocks_of(call.n_rows, kWarps), 2), kWarps * kWarp, 0, context.stream,
+                       call);
   }
 
  private:

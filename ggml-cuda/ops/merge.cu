@@ -1,4 +1,5 @@
-// merge: the attention over a whole cache from those over its two parts. Reads 2 n rows of H * (hd + 1) floats.
+// merge: the attention over a whole cache from those over its two parts. Reads 2 n rows of H * (hd + 1)
+// floats.
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -7,8 +8,8 @@ namespace {
 constexpr int kThreads = 128;
 
 // The grid's x is the row, its y the head.
-__global__ void __launch_bounds__(kThreads) merge_parts(const float* a, const float* b, float* y, int n_head,
-                                                        int head_dim) {
+__global__ void __launch_bounds__(kThreads)
+    merge_parts(const float* a, const float* b, float* y, int n_head, int head_dim) {
   let_next_begin();
   wait_for_previous();
   const int64_t row = blockIdx.x;
@@ -38,8 +39,8 @@ class MergeStep final : public Step {
     const int64_t n = row_count(shape_, context.shape);
     if (n == 0) return;
     const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>(op_.n_head));
-    launch_overlapping(merge_parts, grid, kThreads, 0, context.stream, a_, b_, y_, static_cast<int>(op_.n_head),
-                       static_cast<int>(op_.head_dim_v));
+    launch_overlapping(merge_parts, grid, kThreads, 0, context.stream, a_, b_, y_,
+                       static_cast<int>(op_.n_head), static_cast<int>(op_.head_dim_v));
   }
 
  private:

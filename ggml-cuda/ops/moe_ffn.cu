@@ -199,14 +199,14 @@ class MoeFfnStep final : public Step {
   MoeFfnOp op_;
   Gpu gpu_;
   const Tensor& output_;
-  const float* x_;          // [n, k]
-  const float* route_;      // [n, 2 * n_used]
-  DeviceWeight gate_, up_;  // [n_expert, m, k]
-  DeviceWeight down_;       // [n_expert, k, m]
-  const float* residual_;   // [n, k] or null
+  const float* x_;                     // [n, k]
+  const float* route_;                 // [n, 2 * n_used]
+  DeviceWeight gate_, up_;             // [n_expert, m, k]
+  DeviceWeight down_;                  // [n_expert, k, m]
+  const float* residual_;              // [n, k] or null
   const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
   const float* down_bias_;             // [n_expert, k] or null
-  float* y_;                // [n, k]
+  float* y_;                           // [n, k]
   int64_t max_n_, max_slots_;
   InputEncodings x_encodings_, h_encodings_;
   size_t h_at_ = 0, up_at_ = 0, z_at_ = 0;

@@ -1,6 +1,6 @@
-// moe_route: which experts each token goes to, and with what weights. A warp a token: its scores lie in shared memory,
-// the best are taken one after the other. Reads n * E floats, writes n * 2 * n_used; some n_used * E / 32 comparisons
-// a lane.
+// moe_route: which experts each token goes to, and with what weights. A warp a token: its scores lie in
+// shared memory, the best are taken one after the other. Reads n * E floats, writes n * 2 * n_used; some
+// n_used * E / 32 comparisons a lane.
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -38,7 +38,8 @@ __device__ Best best_of_warp(const float* choice, int n_expert, int lane) {
   }
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) {
-    const Best other{__shfl_xor_sync(kAllLanes, best.choice, mask), __shfl_xor_sync(kAllLanes, best.expert, mask)};
+    const Best other{__shfl_xor_sync(kAllLanes, best.choice, mask),
+                     __shfl_xor_sync(kAllLanes, best.expert, mask)};
     if (better(other, best)) best = other;
   }
   return best;
@@ -143,7 +144,8 @@ class MoeRouteStep final : public Step {
     call.n_tokens = static_cast<int>(row_count(shape_, context.shape));
     if (call.n_tokens == 0) return;
     const size_t shared = kWarps * static_cast<size_t>(2 * call.n_expert + call.n_group) * sizeof(float);
-    launch_overlapping(moe_route, blocks_of(call.n_tokens, kWarps), kWarps * kWarp, shared, context.stream, call);
+    launch_overlapping(moe_route, blocks_of(call.n_tokens, kWarps), kWarps * kWarp, shared, context.stream,
+                       call);
   }
 
  private:
@@ -157,9 +159,9 @@ class MoeRouteStep final : public Step {
 std::string why_not_moe_route(const Graph& graph, const Node& node) {
   const auto& op = std::get<MoeRouteOp>(node.op);
   if (op.n_expert > kMaxExperts || op.n_group > kMaxGroups) {
-    return format("%lld experts in %lld groups, %lld in %lld are the most here", static_cast<long long>(op.n_expert),
-                  static_cast<long long>(op.n_group), static_cast<long long>(kMaxExperts),
-                  static_cast<long long>(kMaxGroups));
+    return format("%lld experts in %lld groups, %lld in %lld are the most here",
+                  static_cast<long long>(op.n_expert), static_cast<long long>(op.n_group),
+                  static_cast<long long>(kMaxExperts), static_cast<long long>(kMaxGroups));
   }
   return why_not_plain(graph, node.inputs[1], "moe_route");
 }

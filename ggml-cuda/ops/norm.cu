@@ -1,5 +1,6 @@
-// norm: every group of columns of every row by itself, by a warp where it is short (heads), by a block where it is a
-// whole row. Reads and writes n * c floats; the second and third pass over a group find it in the L1 cache.
+// norm: every group of columns of every row by itself, by a warp where it is short (heads), by a block where
+// it is a whole row. Reads and writes n * c floats; the second and third pass over a group find it in the L1
+// cache.
 #include <algorithm>
 
 #include "ggml-cuda/ops/rows.cuh"
@@ -16,7 +17,9 @@ struct NormCall {
   float eps;
 };
 
-__device__ float sum_of(float4 v) { return (v.x + v.y) + (v.z + v.w); }
+__device__ float sum_of(float4 v) {
+  return (v.x + v.y) + (v.z + v.w);
+}
 __device__ float squares_of(float4 v, float mean) {
   v = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
   return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
@@ -42,8 +45,12 @@ struct Access<1> {
   __device__ static float scaled(float x, float mean, float scale, float w) { return (x - mean) * scale * w; }
   __device__ static float plus(float a, float b) { return a + b; }
 };
-__device__ float sum_of(float v) { return v; }
-__device__ float squares_of(float v, float mean) { return (v - mean) * (v - mean); }
+__device__ float sum_of(float v) {
+  return v;
+}
+__device__ float squares_of(float v, float mean) {
+  return (v - mean) * (v - mean);
+}
 
 template <class Team, int kWidth, NormKind kKind>
 __device__ void normalize(const NormCall& call, int64_t group_index) {
@@ -92,10 +99,12 @@ template <int kWidth, NormKind kKind>
 void launch_norm(const NormCall& call, cudaStream_t stream) {
   constexpr int kWarps = 4, kShort = 512;
   if (call.group <= kShort) {
-    launch_overlapping(norm_by_warps<kWidth, kKind>, blocks_of(call.n_groups, kWarps), kWarps * kWarp, 0, stream, call);
+    launch_overlapping(norm_by_warps<kWidth, kKind>, blocks_of(call.n_groups, kWarps), kWarps * kWarp, 0,
+                       stream, call);
   } else {
     const int n = std::clamp((call.group / kWidth + kWarp - 1) / kWarp * kWarp, 128, 1024);
-    launch_overlapping(norm_by_blocks<kWidth, kKind>, static_cast<unsigned>(call.n_groups), n, 0, stream, call);
+    launch_overlapping(norm_by_blocks<kWidth, kKind>, static_cast<unsigned>(call.n_groups), n, 0, stream,
+                       call);
   }
 }
 
@@ -115,9 +124,11 @@ class NormStep final : public Step {
     const NormCall call{x_, weight_, bias_, y_, n_groups, static_cast<int>(op_.group), op_.eps};
     const bool rms = op_.kind == NormKind::rms;
     if (op_.group % 4 == 0) {
-      rms ? launch_norm<4, NormKind::rms>(call, context.stream) : launch_norm<4, NormKind::layer>(call, context.stream);
+      rms ? launch_norm<4, NormKind::rms>(call, context.stream)
+          : launch_norm<4, NormKind::layer>(call, context.stream);
     } else {
-      rms ? launch_norm<1, NormKind::rms>(call, context.stream) : launch_norm<1, NormKind::layer>(call, context.stream);
+      rms ? launch_norm<1, NormKind::rms>(call, context.stream)
+          : launch_norm<1, NormKind::layer>(call, context.stream);
     }
   }
 

@@ -1,5 +1,5 @@
-// rope: rotates pairs of columns of every head in place. A block turns eight heads of one token. Reads and writes
-// n * n_head * n_rot floats.
+// rope: rotates pairs of columns of every head in place. A block turns eight heads of one token. Reads and
+// writes n * n_head * n_rot floats.
 #include "ggml-cuda/ops/rotation.cuh"
 
 namespace tandem::cuda {
@@ -28,8 +28,9 @@ class RopeStep final : public Step {
   void launch(const LaunchContext& context) const override {
     const dim3 grid(static_cast<unsigned>(context.shape.n_tokens), blocks_of(op_.n_head, kHeadsPerBlock));
     launch_overlapping(op_.style == RopeStyle::pair ? rope<RopeStyle::pair> : rope<RopeStyle::half>, grid,
-                       kRotationThreads, 0, context.stream, x_, positions_, table_, static_cast<int>(op_.n_head),
-                       static_cast<int>(op_.head_dim), static_cast<int>(op_.n_rot / 2));
+                       kRotationThreads, 0, context.stream, x_, positions_, table_,
+                       static_cast<int>(op_.n_head), static_cast<int>(op_.head_dim),
+                       static_cast<int>(op_.n_rot / 2));
   }
 
  private:
@@ -44,7 +45,8 @@ class RopeStep final : public Step {
 std::string why_not_rope(const Graph&, const Node& node) {
   const int64_t n_rot = std::get<RopeOp>(node.op).n_rot;
   if (n_rot <= 2 * kMaxPairs) return "";
-  return format("heads rotate %lld columns, %d are the most here", static_cast<long long>(n_rot), 2 * kMaxPairs);
+  return format("heads rotate %lld columns, %d are the most here", static_cast<long long>(n_rot),
+                2 * kMaxPairs);
 }
 
 StepPtr compile_rope(const CompileContext& context, const Node& node) {

@@ -1,7 +1,7 @@
-// rope of the queries, rope of the keys and kv_write, which follow each other in most layers, in one launch. For every
-// token some blocks turn eight heads of queries each, some turn eight heads of keys and then store them, some store
-// eight heads of values; a warp stores a row. Reads n * (H + 2 Hkv) * head_dim floats, writes back those that were
-// turned, and the cache.
+// rope of the queries, rope of the keys and kv_write, which follow each other in most layers, in one launch.
+// For every token some blocks turn eight heads of queries each, some turn eight heads of keys and then store
+// them, some store eight heads of values; a warp stores a row. Reads n * (H + 2 Hkv) * head_dim floats,
+// writes back those that were turned, and the cache.
 #include "ggml-cuda/ops/kv_store.cuh"
 #include "ggml-cuda/ops/rotation.cuh"
 
@@ -15,7 +15,7 @@ struct RopeKvCall {
   const int32_t* positions;  // [n_tokens]
   const int32_t* slots;      // [n_tokens]
   int n_head, n_head_kv, head_dim, n_pairs, block_size;
-  int q_parts, kv_parts;     // blocks a token for the queries; for the keys, and for the values
+  int q_parts, kv_parts;  // blocks a token for the queries; for the keys, and for the values
   RopeTable table;
 };
 
@@ -40,7 +40,8 @@ __global__ void rope_kv(const __grid_constant__ RopeKvCall call) {
   __syncthreads();  // the turned keys are in memory
   const int head = first + static_cast<int>(threadIdx.x / kWarp);
   if (head >= first + n_here) return;
-  store_row(call.pools[values], token * n_head + head, kv_row(call.slots[token], head, n_head, call.block_size));
+  store_row(call.pools[values], token * n_head + head,
+            kv_row(call.slots[token], head, n_head, call.block_size));
 }
 
 class RopeKvStep final : public Step {
@@ -54,7 +55,8 @@ class RopeKvStep final : public Step {
     call_.q = context.address<float>(q.inputs[0]);
     call_.k = context.address<float>(k.inputs[0]);
     call_.pools[0] = make_pool(call_.k, kv.k, kv.k_dtype, kv.head_dim_k);
-    call_.pools[1] = make_pool(context.address<const float>(write.inputs[1]), kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.pools[1] =
+        make_pool(context.address<const float>(write.inputs[1]), kv.v, kv.v_dtype, kv.head_dim_v);
     call_.positions = context.address<const int32_t>(q.inputs[1]);
     call_.slots = context.address<const int32_t>(write.inputs[2]);
     call_.n_head = static_cast<int>(op.n_head);

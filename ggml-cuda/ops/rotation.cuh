@@ -1,5 +1,6 @@
-// Rotations as kernels make them: a block first computes the cosines and sines of its token into shared memory, then
-// turns pair after pair of its heads. Sums are not contracted: they are those of the scalar reference.
+// Rotations as kernels make them: a block first computes the cosines and sines of its token into shared
+// memory, then turns pair after pair of its heads. Sums are not contracted: they are those of the scalar
+// reference.
 #pragma once
 
 #include <numbers>
@@ -36,18 +37,22 @@ inline RopeTable rope_table(const CompileContext& context, const Node& node) {
   const std::vector<double> frequency = rope_frequencies(op, factors);
   TANDEM_CHECK(frequency.size() <= kMaxPairs);
   RopeTable table{};
-  for (size_t i = 0; i < frequency.size(); ++i) table.turns_per_position[i] = frequency[i] / (2 * std::numbers::pi);
+  for (size_t i = 0; i < frequency.size(); ++i)
+    table.turns_per_position[i] = frequency[i] / (2 * std::numbers::pi);
   table.magnitude = rope_magnitude(op);
   table.temperature_scale = op.temperature_scale;
   table.temperature_length = static_cast<int>(op.temperature_length);
   return table;
 }
 
-// All threads of the block; rotation [n_pairs] (cosine, sine) in shared memory is ready for all of them at the end.
-__device__ inline void compute_rotations(const RopeTable& table, int32_t position, int n_pairs, float2* rotation) {
+// All threads of the block; rotation [n_pairs] (cosine, sine) in shared memory is ready for all of them at
+// the end.
+__device__ inline void compute_rotations(const RopeTable& table, int32_t position, int n_pairs,
+                                         float2* rotation) {
   float magnitude = table.magnitude;
   if (table.temperature_scale != 0.0f) {
-    magnitude *= 1.0f + table.temperature_scale * log1pf(static_cast<float>(position / table.temperature_length));
+    magnitude *=
+        1.0f + table.temperature_scale * log1pf(static_cast<float>(position / table.temperature_length));
   }
   for (int i = threadIdx.x; i < n_pairs; i += blockDim.x) {
     float sine, cosine;

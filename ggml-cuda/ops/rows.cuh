@@ -1,4 +1,5 @@
-// What the row-wise ops share: sums over a warp or a block, small vectors of the model, element-wise launches.
+// What the row-wise ops share: sums over a warp or a block, small vectors of the model, element-wise
+// launches.
 #pragma once
 
 #include <cfloat>
@@ -44,7 +45,9 @@ struct BlockTeam {  // of whole warps
 };
 
 // Dtypes whose matrices lie on the device as in the file.
-inline bool is_plain(DType dtype) { return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16; }
+inline bool is_plain(DType dtype) {
+  return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
+}
 
 // A vector or matrix of such a dtype; `data` may be null.
 struct PlainValues {
@@ -62,7 +65,8 @@ struct PlainValues {
   __device__ float4 four(int64_t i) const {
     if (dtype == DType::F32) return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + i);
     const ushort4 h = *reinterpret_cast<const ushort4*>(static_cast<const uint16_t*>(data) + i);
-    if (dtype == DType::F16) return {half_to_float(h.x), half_to_float(h.y), half_to_float(h.z), half_to_float(h.w)};
+    if (dtype == DType::F16)
+      return {half_to_float(h.x), half_to_float(h.y), half_to_float(h.z), half_to_float(h.w)};
     return {bfloat_to_float(h.x), bfloat_to_float(h.y), bfloat_to_float(h.z), bfloat_to_float(h.w)};
   }
   // Brings the line of element i near: weights may be read before the previous kernel has ended.
@@ -81,15 +85,16 @@ inline PlainValues plain_values(const CompileContext& context, TensorId id) {
 // "name: dtype Q4_K is not read by norm" for a tensor that is there and not plain; empty otherwise.
 inline std::string why_not_plain(const Graph& graph, TensorId id, const char* op) {
   if (id == kNoTensor || is_plain(graph.tensor(id).dtype)) return "";
-  return graph.tensor(id).name + ": " + op + " does not read " + std::string(dtype_name(graph.tensor(id).dtype));
+  return graph.tensor(id).name + ": " + op + " does not read " +
+         std::string(dtype_name(graph.tensor(id).dtype));
 }
 
 inline unsigned blocks_of(int64_t n_items, int64_t items_per_block) {
   return static_cast<unsigned>((n_items + items_per_block - 1) / items_per_block);
 }
 
-// y[i] = f(a[i], b[i]) over n floats; b may be null for functions of one. Four elements a thread, the rest of fewer
-// than four by the first threads. Bytes: 4 n for every array.
+// y[i] = f(a[i], b[i]) over n floats; b may be null for functions of one. Four elements a thread, the rest of
+// fewer than four by the first threads. Bytes: 4 n for every array.
 template <class Fn>
 __global__ void map_floats(Fn f, const float* a, const float* b, float* y, int64_t n) {
   let_next_begin();

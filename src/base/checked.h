@@ -26,7 +26,11 @@ inline std::optional<uint64_t> checked_align(uint64_t a, uint64_t alignment) {
 }
 
 // For trusted sizes.
-constexpr size_t align_up(size_t a, size_t alignment) { return (a + alignment - 1) / alignment * alignment; }
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr size_t align_up(size_t a, size_t alignment) {
+  return (a + alignment - 1) / alignment * alignment;
+}
+constexpr int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace tandem

@@ -2,8 +2,8 @@
 // Bugs of ours are asserts (TANDEM_CHECK), never Errors.
 #pragma once
 
-#include <stdexcept>
 #include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -20,7 +20,8 @@ enum class ErrorCode : int {
   interrupted = 130,  // Ctrl-C
 };
 
-// Message: one line, no trailing newline; names the file, tensor or offset, what was found and what was needed.
+// Message: one line, no trailing newline; names the file, tensor or offset, what was found and what was
+// needed.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -36,7 +37,8 @@ class Error : public std::runtime_error {
 // printf-style std::string.
 std::string format(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Text of an untrusted string that is safe to print on one line: control characters escaped, cut at `limit` bytes.
+// Text of an untrusted string that is safe to print on one line: control characters escaped, cut at `limit`
+// bytes.
 std::string printable(std::string_view text, size_t limit = 80);
 
 // Prints file, line and the condition and leaves with exit code 70. For broken invariants of our own only.

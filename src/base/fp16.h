@@ -5,8 +5,8 @@
 #include <bit>
 #include <cstdint>
 
-// Always inlined: the same header is compiled for several instruction sets, and the linker must not be left to pick
-// one copy for all of them.
+// Always inlined: the same header is compiled for several instruction sets, and the linker must not be left
+// to pick one copy for all of them.
 #define TANDEM_INLINE [[gnu::always_inline]] inline
 
 namespace tandem {
@@ -29,7 +29,7 @@ TANDEM_INLINE fp16_t fp32_to_fp16(float f) {
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return static_cast<fp16_t>(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));  // NaN
-  if (magnitude >= 0x477ff000) return static_cast<fp16_t>(sign | 0x7c00);                  // rounds to infinity
+  if (magnitude >= 0x477ff000) return static_cast<fp16_t>(sign | 0x7c00);  // rounds to infinity
   if (magnitude < 0x38800000) {  // subnormal result: let the float adder do the rounding
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<fp16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
@@ -38,7 +38,9 @@ TANDEM_INLINE fp16_t fp32_to_fp16(float f) {
   return static_cast<fp16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-TANDEM_INLINE float bf16_to_fp32(bf16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
+TANDEM_INLINE float bf16_to_fp32(bf16_t h) {
+  return std::bit_cast<float>(static_cast<uint32_t>(h) << 16);
+}
 
 TANDEM_INLINE bf16_t fp32_to_bf16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);

@@ -35,8 +35,12 @@ void write_line(LogLevel level, const char* prefix, const char* format, va_list 
 
 }  // namespace
 
-void set_log_level(LogLevel level) { g_level = level; }
-LogLevel log_level() { return g_level; }
+void set_log_level(LogLevel level) {
+  g_level = level;
+}
+LogLevel log_level() {
+  return g_level;
+}
 
 void set_log_file(const std::string& path) {
   FILE* file = fopen(path.c_str(), "a");

@@ -11,11 +11,12 @@ enum class LogLevel { quiet = 0, error = 1, warning = 2, info = 3, verbose = 4 }
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
-// Also appends every message (of any level up to the set one) to this file. Throws Error(io) if it cannot be opened.
+// Also appends every message (of any level up to the set one) to this file. Throws Error(io) if it cannot be
+// opened.
 void set_log_file(const std::string& path);
 
-// Shows a line on the terminal that every message, and the next call, wipes away and an empty text only wipes. For
-// progress.h, which knows whether there is a terminal.
+// Shows a line on the terminal that every message, and the next call, wipes away and an empty text only
+// wipes. For progress.h, which knows whether there is a terminal.
 void show_status(const std::string& text);
 
 void log_error(const char* format, ...) __attribute__((format(printf, 1, 2)));    // "tandem: error: ..."

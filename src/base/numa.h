@@ -1,4 +1,5 @@
-// Memory nodes: which processors lie near which memory. On a machine with one node there is nothing to choose.
+// Memory nodes: which processors lie near which memory. On a machine with one node there is nothing to
+// choose.
 #pragma once
 
 #include <vector>

@@ -110,6 +110,8 @@ void OutputFile::publish() {
   fd_ = -1;
 }
 
-void check_writable(const std::string& path) { const OutputFile file(path); }
+void check_writable(const std::string& path) {
+  const OutputFile file(path);
+}
 
 }  // namespace tandem

@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kActiveBits = 12;
 constexpr int kMaxThreads = 512;  // more than any machine that this was written for has cores
-constexpr unsigned kCrowd = 4;     // threads for each processor from which waiting must not spin
+constexpr unsigned kCrowd = 4;    // threads for each processor from which waiting must not spin
 static_assert(kMaxThreads < 1 << kActiveBits);
 
-// Spins, then yields, then parks in the kernel until `word` differs from `seen`. A barrier inside a run is short, so
-// spinning pays; with more threads than cores yielding is what lets the others come.
-// Where there are far more threads than processors whoever waits stands in the way, so it parks at once.
+// Spins, then yields, then parks in the kernel until `word` differs from `seen`. A barrier inside a run is
+// short, so spinning pays; with more threads than cores yielding is what lets the others come. Where there
+// are far more threads than processors whoever waits stands in the way, so it parks at once.
 void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool crowded) {
   for (int i = 0; i < 4000 && !crowded; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
@@ -52,7 +52,8 @@ void Worker::barrier() {
 
 ThreadPool::ThreadPool(int n_threads)
     : n_threads_(std::clamp(n_threads, 1, kMaxThreads)),
-      crowded_(static_cast<unsigned>(n_threads_) > kCrowd * std::max(1u, std::thread::hardware_concurrency())) {
+      crowded_(static_cast<unsigned>(n_threads_) >
+               kCrowd * std::max(1u, std::thread::hardware_concurrency())) {
   try {
     for (int i = 1; i < n_threads_; ++i) threads_.emplace_back(&ThreadPool::worker_main, this, i);
   } catch (const std::system_error& e) {
@@ -61,7 +62,9 @@ ThreadPool::ThreadPool(int n_threads)
   }
 }
 
-ThreadPool::~ThreadPool() { join(); }
+ThreadPool::~ThreadPool() {
+  join();
+}
 
 void ThreadPool::join() {
   stop_ = true;
@@ -76,8 +79,8 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
   fn_ = fn;
   Worker self(*this, 0, n_active_);
   if (n_active_ > 1) {
-    // The number of active workers travels in the epoch itself: a worker that wakes late and is not wanted must not
-    // read the number of a later run.
+    // The number of active workers travels in the epoch itself: a worker that wakes late and is not wanted
+    // must not read the number of a later run.
     const uint32_t run = (epoch_.load(std::memory_order_relaxed) >> kActiveBits) + 1;
     epoch_.store(run << kActiveBits | static_cast<uint32_t>(n_active_), std::memory_order_release);
     epoch_.notify_all();

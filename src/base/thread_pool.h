@@ -1,6 +1,6 @@
-// One persistent pool of threads that runs a whole plan at a time. Inside a run every worker executes the same
-// function; work is claimed item by item, so slow cores do not stall fast ones, and a barrier ends every step.
-// Waiting spins for a while and then parks, so an idle pool costs nothing.
+// One persistent pool of threads that runs a whole plan at a time. Inside a run every worker executes the
+// same function; work is claimed item by item, so slow cores do not stall fast ones, and a barrier ends every
+// step. Waiting spins for a while and then parks, so an idle pool costs nothing.
 //
 // The thread that calls run() is worker 0. run() is not reentrant and is called from one thread at a time.
 #pragma once
@@ -44,7 +44,8 @@ class Worker {
 
 class ThreadPool {
  public:
-  // n_threads >= 1, the caller's included; at most 512 are made. Throws Error(out_of_memory) when threads cannot be started.
+  // n_threads >= 1, the caller's included; at most 512 are made. Throws Error(out_of_memory) when threads
+  // cannot be started.
   explicit ThreadPool(int n_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -52,7 +53,8 @@ class ThreadPool {
 
   int n_threads() const { return n_threads_; }
 
-  // Runs fn(Worker&) on the first `n_active` workers (all by default) and returns when all are done. fn must not throw.
+  // Runs fn(Worker&) on the first `n_active` workers (all by default) and returns when all are done. fn must
+  // not throw.
   template <class Fn>
   void run(Fn&& fn, int n_active = 0) {
     run_erased([](void* f, Worker& w) { (*static_cast<std::remove_reference_t<Fn>*>(f))(w); },
@@ -81,7 +83,9 @@ class ThreadPool {
   int n_active_ = 0;
 };
 
-inline int64_t Worker::claim() { return pool_.next_item_.fetch_add(1, std::memory_order_relaxed); }
+inline int64_t Worker::claim() {
+  return pool_.next_item_.fetch_add(1, std::memory_order_relaxed);
+}
 
 // Physical cores that this process may run on (hyper-threads counted once), at least 1.
 int physical_core_count();

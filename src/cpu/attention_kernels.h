@@ -1,5 +1,5 @@
-// Attention over the block cache, flash style: scores of a tile of queries against one cache block at a time, with a
-// running maximum and sum, so that nothing of size n x context is ever stored (arXiv:2205.14135).
+// Attention over the block cache, flash style: scores of a tile of queries against one cache block at a time,
+// with a running maximum and sum, so that nothing of size n x context is ever stored (arXiv:2205.14135).
 #pragma once
 
 #include <cstddef>
@@ -9,37 +9,37 @@
 
 namespace tandem::cpu {
 
-// A query's result depends on exactly the positions that it may see. Rows of the cache outside [kv_begin, kv_end) are
-// not read but for those of the last block behind kv_end, whose contents do not matter.
-// Values at positions that only some queries of a tile see must be finite, or those queries' results are NaN as well.
+// A query's result depends on exactly the positions that it may see. Rows of the cache outside [kv_begin,
+// kv_end) are not read but for those of the last block behind kv_end, whose contents do not matter. Values at
+// positions that only some queries of a tile see must be finite, or those queries' results are NaN as well.
 //
 // The part of one key-value head's cache that a tile of queries reads.
 struct AttentionCall {
-  DType k_dtype, v_dtype;                 // F32 F16 BF16 Q8_0 Q4_0
+  DType k_dtype, v_dtype;  // F32 F16 BF16 Q8_0 Q4_0
   int64_t head_dim_k = 0, head_dim_v = 0;
-  int64_t block_size = 0;                 // slots in a block
+  int64_t block_size = 0;  // slots in a block
   // First row of this head in block b: k + block_table[b] * k_block_stride (v likewise), rows contiguous.
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;
   size_t k_block_stride = 0, v_block_stride = 0;  // bytes from block to block
-  const int32_t* block_table = nullptr;   // of this sequence
+  const int32_t* block_table = nullptr;           // of this sequence
   float scale = 1.0f, softcap = 0.0f;
   int64_t window = 0;
 
-  int64_t n_queries = 0;                  // rows of the tile: tokens x query heads of this kv head
-  const float* const* q = nullptr;        // [n_queries] pointers to head_dim_k floats
-  const int32_t* positions = nullptr;     // [n_queries] position of each query
-  int64_t kv_begin = 0, kv_end = 0;       // cached positions to read; kv_begin is a multiple of block_size
+  int64_t n_queries = 0;               // rows of the tile: tokens x query heads of this kv head
+  const float* const* q = nullptr;     // [n_queries] pointers to head_dim_k floats
+  const int32_t* positions = nullptr;  // [n_queries] position of each query
+  int64_t kv_begin = 0, kv_end = 0;    // cached positions to read; kv_begin is a multiple of block_size
 
   // Unnormalized result over [kv_begin, kv_end): acc = sum of exp(s - max) * v, sum of exp(s - max), and max.
   // A query that sees nothing has max = -inf, sum = 0, acc = 0.
-  float* acc = nullptr;                   // [n_queries, head_dim_v]
-  float* sum = nullptr;                   // [n_queries]
-  float* max = nullptr;                   // [n_queries]
+  float* acc = nullptr;  // [n_queries, head_dim_v]
+  float* sum = nullptr;  // [n_queries]
+  float* max = nullptr;  // [n_queries]
 };
 
 struct AttentionKernels {
-  int64_t max_queries;                                   // rows of a tile at most
+  int64_t max_queries;  // rows of a tile at most
   // Depends on dtypes, head dims, block size and n_queries only, and never falls as n_queries grows.
   size_t (*scratch_bytes)(const AttentionCall& call);
   void (*attend)(const AttentionCall& call, std::byte* scratch);
@@ -47,9 +47,17 @@ struct AttentionKernels {
   void (*store_row)(DType dtype, const float* from, std::byte* to, int64_t n);
 };
 
-namespace scalar { const AttentionKernels& attention_kernels(); }
-namespace avx2 { const AttentionKernels& attention_kernels(); }
-namespace avx512 { const AttentionKernels& attention_kernels(); }
-namespace avx512_vnni { const AttentionKernels& attention_kernels(); }
+namespace scalar {
+const AttentionKernels& attention_kernels();
+}
+namespace avx2 {
+const AttentionKernels& attention_kernels();
+}
+namespace avx512 {
+const AttentionKernels& attention_kernels();
+}
+namespace avx512_vnni {
+const AttentionKernels& attention_kernels();
+}
 
 }  // namespace tandem::cpu

@@ -23,8 +23,8 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-// A run of linear nodes that read the same input becomes one step: the input is encoded once and all rows of all
-// matrices are claimed from one list. Returns the index after the run.
+// A run of linear nodes that read the same input becomes one step: the input is encoded once and all rows of
+// all matrices are claimed from one list. Returns the index after the run.
 size_t end_of_linear_group(const CompileContext& c, std::span<const int32_t> nodes, size_t begin) {
   const TensorId x = c.node(nodes[begin]).inputs[0];
   size_t end = begin + 1;
@@ -61,7 +61,8 @@ void bind_workers(ThreadPool& pool, NumaPolicy policy) {
   const std::vector<std::vector<int>> nodes = numa_nodes();
   const auto home = static_cast<size_t>(current_numa_node(nodes));
   pool.run([&](Worker& worker) {
-    const size_t node = policy == NumaPolicy::isolate ? home : static_cast<size_t>(worker.index()) % nodes.size();
+    const size_t node =
+        policy == NumaPolicy::isolate ? home : static_cast<size_t>(worker.index()) % nodes.size();
     bind_thread(nodes[node]);
   });
 }
@@ -131,7 +132,8 @@ class CpuDevice final : public Device {
     const auto& steps = static_cast<CpuPlan&>(plan).steps;
     pool_.run(
         [&](Worker& worker) {
-          std::byte* own = scratch_.data() + shared_bytes_ + static_cast<size_t>(worker.index()) * scratch_bytes_;
+          std::byte* own =
+              scratch_.data() + shared_bytes_ + static_cast<size_t>(worker.index()) * scratch_bytes_;
           const RunContext context{shape, scratch_.data(), own};
           for (const StepPtr& step : steps) {
             step->run(worker, context);
@@ -195,6 +197,8 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) { return std::make_unique<CpuDevice>(options); }
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
 
 }  // namespace tandem::cpu

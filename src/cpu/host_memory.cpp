@@ -33,11 +33,13 @@ unsigned long long reclaimable_bytes() {
 
 HostMemory::HostMemory(size_t n_bytes) : size_(n_bytes) {
   const auto rounded = checked_align(std::max<size_t>(n_bytes, 1), kPage);
-  void* p = rounded ? mmap(nullptr, *rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+  void* p = rounded ? mmap(nullptr, *rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                    : MAP_FAILED;
   if (p == MAP_FAILED) {
     const size_t available = host_memory_info().free_bytes;
-    const std::string why = n_bytes > available ? std::to_string(available) + " bytes of memory are available"
-                                                : "the system's limit for this process is reached, see ulimit -v";
+    const std::string why = n_bytes > available
+                                ? std::to_string(available) + " bytes of memory are available"
+                                : "the system's limit for this process is reached, see ulimit -v";
     throw_error(ErrorCode::out_of_memory, "CPU: cannot allocate %zu bytes (%s)", n_bytes, why.c_str());
   }
   if (n_bytes >= kHugePage) madvise(p, *rounded, MADV_HUGEPAGE);

@@ -1,5 +1,6 @@
-// Host memory in whole pages: zeroed, page-aligned, on huge pages where the system grants them. Large buffers come
-// from here rather than from the heap, so that they go back to the system at once and share no page with others.
+// Host memory in whole pages: zeroed, page-aligned, on huge pages where the system grants them. Large buffers
+// come from here rather than from the heap, so that they go back to the system at once and share no page with
+// others.
 #pragma once
 
 #include <cstddef>

@@ -30,10 +30,13 @@ std::vector<Isa> supported_isas() {
     return isas;
   }
   isas.push_back(Isa::avx512);
-  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) isas.push_back(Isa::avx512_vnni);
+  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16"))
+    isas.push_back(Isa::avx512_vnni);
   return isas;
 }
 
-Isa best_isa() { return supported_isas().back(); }
+Isa best_isa() {
+  return supported_isas().back();
+}
 
 }  // namespace tandem::cpu

@@ -1,7 +1,7 @@
-// The kernels of one instruction set, as tables of functions: one generic interface, one implementation a folder
-// (scalar/, avx2/, avx512/; the last is compiled twice, without and with VNNI and BF16). The scalar ones are the
-// reference that the others are tested against. Kernels do not allocate, do not throw and know nothing of threads:
-// ops/ divides the work.
+// The kernels of one instruction set, as tables of functions: one generic interface, one implementation a
+// folder (scalar/, avx2/, avx512/; the last is compiled twice, without and with VNNI and BF16). The scalar
+// ones are the reference that the others are tested against. Kernels do not allocate, do not throw and know
+// nothing of threads: ops/ divides the work.
 #pragma once
 
 #include "cpu/attention_kernels.h"

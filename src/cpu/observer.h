@@ -1,4 +1,5 @@
-// Watching what matrix products multiply by: how importance matrices are made. Costs nothing when nobody watches.
+// Watching what matrix products multiply by: how importance matrices are made. Costs nothing when nobody
+// watches.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct ProductInput {
   const float* row(int64_t i) const { return x + (row_of ? row_of[i] : i) * weight.n_cols; }
 };
 
-// Called after the product, from one thread at a time, before the memory is used for anything else. Must not throw.
+// Called after the product, from one thread at a time, before the memory is used for anything else. Must not
+// throw.
 using ProductObserver = std::function<void(const ProductInput&)>;
 
 }  // namespace tandem::cpu

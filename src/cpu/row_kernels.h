@@ -1,5 +1,5 @@
-// Work on one row of floats: norms, rotations, element-wise ops. n is any length >= 1; pointers need no alignment;
-// `to` may be the input itself.
+// Work on one row of floats: norms, rotations, element-wise ops. n is any length >= 1; pointers need no
+// alignment; `to` may be the input itself.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,13 @@ struct RowKernels {
   void (*rms_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
   // to[i] = (x[i] - mean) * w[i] / sqrt(var + eps) + bias[i]
   void (*layer_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
-  // cos[i] = magnitude * cos(position * frequency[i]) and sin likewise, each within 1e-7 * magnitude for angles below
-  // 2^24: computed in double precision, because a float angle of 100000 radians is known to 0.004 only.
-  void (*rotations)(const double* frequency, double position, float magnitude, float* cos, float* sin, int64_t n);
-  // One head: rotates n_rot of its columns in place by the angles whose cosines and sines are given ([n_rot / 2]).
+  // cos[i] = magnitude * cos(position * frequency[i]) and sin likewise, each within 1e-7 * magnitude for
+  // angles below 2^24: computed in double precision, because a float angle of 100000 radians is known to
+  // 0.004 only.
+  void (*rotations)(const double* frequency, double position, float magnitude, float* cos, float* sin,
+                    int64_t n);
+  // One head: rotates n_rot of its columns in place by the angles whose cosines and sines are given ([n_rot /
+  // 2]).
   void (*rope_pair)(float* x, const float* cos, const float* sin, int64_t n_rot);
   void (*rope_half)(float* x, const float* cos, const float* sin, int64_t n_rot);
   // to[i] = a[i] + factor * b[i]
@@ -30,9 +33,17 @@ struct RowKernels {
   void (*dequantize)(DType dtype, const std::byte* row, float* to, int64_t n);
 };
 
-namespace scalar { const RowKernels& row_kernels(); }
-namespace avx2 { const RowKernels& row_kernels(); }
-namespace avx512 { const RowKernels& row_kernels(); }
-namespace avx512_vnni { const RowKernels& row_kernels(); }
+namespace scalar {
+const RowKernels& row_kernels();
+}
+namespace avx2 {
+const RowKernels& row_kernels();
+}
+namespace avx512 {
+const RowKernels& row_kernels();
+}
+namespace avx512_vnni {
+const RowKernels& row_kernels();
+}
 
 }  // namespace tandem::cpu

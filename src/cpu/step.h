@@ -1,5 +1,5 @@
-// How the CPU device runs a plan: a list of steps, each executed by all workers of the pool together. A file in ops/
-// turns a node (or a run of linear nodes with one input) into a step.
+// How the CPU device runs a plan: a list of steps, each executed by all workers of the pool together. A file
+// in ops/ turns a node (or a run of linear nodes with one input) into a step.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,8 @@ struct RunContext {
 class Step {
  public:
   virtual ~Step() = default;
-  // Called by every worker. Leaves only after the step's work is complete on all of them (ends with a barrier).
+  // Called by every worker. Leaves only after the step's work is complete on all of them (ends with a
+  // barrier).
   virtual void run(Worker& worker, const RunContext& context) const = 0;
 
   // Tells of the inputs of its products. Called by one worker after run(), while the others wait.
@@ -43,7 +44,8 @@ struct CompileContext {
   const Graph& graph() const { return *segment.graph; }
   const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
   const Tensor& tensor(TensorId id) const { return graph().tensor(id); }
-  // Address of a tensor on this device as T*; null for kNoTensor, and for all when only the scratch is asked for.
+  // Address of a tensor on this device as T*; null for kNoTensor, and for all when only the scratch is asked
+  // for.
   template <class T = float>
   T* address(TensorId id) const {
     if (id == kNoTensor || segment.addresses.empty()) return nullptr;
@@ -57,7 +59,9 @@ struct CompileContext {
 inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
   return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
 }
-inline int64_t row_count(const Tensor& t, const StepShape& shape) { return row_count(t.extent, t.n_rows, shape); }
+inline int64_t row_count(const Tensor& t, const StepShape& shape) {
+  return row_count(t.extent, t.n_rows, shape);
+}
 
 // One a file in ops/.
 StepPtr compile_embed(const CompileContext& context, const Node& node);

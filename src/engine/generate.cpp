@@ -8,17 +8,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 class Generation {
  public:
-  Generation(Session& session, Sampler& sampler, std::span<const int32_t> prompt, const GenerateOptions& options,
-             const GenerateCallbacks& callbacks)
+  Generation(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
+             const GenerateOptions& options, const GenerateCallbacks& callbacks)
       : session_(session), sampler_(sampler), prompt_(prompt), options_(options), callbacks_(callbacks) {}
 
   GenerateStats run() {
     const Clock::time_point start = Clock::now();
-    n_keep_ = options_.n_keep < 0 ? session_.n_past() + static_cast<int64_t>(prompt_.size()) : options_.n_keep;
+    n_keep_ =
+        options_.n_keep < 0 ? session_.n_past() + static_cast<int64_t>(prompt_.size()) : options_.n_keep;
     for (int32_t id : prompt_) sampler_.accept_prompt(id);
     std::span<const float> logits = session_.append(prompt_, [&](int64_t n_done) {
       stats_.n_prompt = n_done;
@@ -60,8 +63,8 @@ class Generation {
     }
   }
 
-  // Drops the older half of what is not kept and reads the rest again at its new place: exact, where moving the
-  // cached keys would leave in them what they saw of the dropped tokens.
+  // Drops the older half of what is not kept and reads the rest again at its new place: exact, where moving
+  // the cached keys would leave in them what they saw of the dropped tokens.
   bool shift() {
     const int64_t n_past = session_.n_past();
     const int64_t n_keep = std::min(n_keep_, n_past);
@@ -95,7 +98,9 @@ SamplerModel sampler_model(const Model& model, int64_t n_ctx) {
   return m;
 }
 
-SamplerModel sampler_model(const Session& session) { return sampler_model(session.model(), session.n_ctx()); }
+SamplerModel sampler_model(const Session& session) {
+  return sampler_model(session.model(), session.n_ctx());
+}
 
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
                        const GenerateOptions& options, const GenerateCallbacks& callbacks) {

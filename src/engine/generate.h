@@ -28,8 +28,9 @@ struct GenerateCallbacks {
 SamplerModel sampler_model(const Model& model, int64_t n_ctx);
 SamplerModel sampler_model(const Session& session);
 
-// Continues `session` with the prompt's tokens and then with what the sampler chooses. The sampler has accepted what
-// the session holds already; it is given the prompt here. Throws what Session and Sampler throw.
+// Continues `session` with the prompt's tokens and then with what the sampler chooses. The sampler has
+// accepted what the session holds already; it is given the prompt here. Throws what Session and Sampler
+// throw.
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
                        const GenerateOptions& options, const GenerateCallbacks& callbacks);
 

@@ -25,12 +25,14 @@ std::unique_ptr<Model> Model::load(const std::string& path, const ModelOptions& 
   for (const std::string& spec : options.override_kv) model->file_.metadata().override_from_text(spec);
   model->vocab_ = load_vocab(model->file_);
   if (model->file_.tensors().empty()) {
-    throw_error(ErrorCode::bad_file, "%s: the file holds a vocabulary and no weights; a model is needed", path.c_str());
+    throw_error(ErrorCode::bad_file, "%s: the file holds a vocabulary and no weights; a model is needed",
+                path.c_str());
   }
   model->architecture_ = load_architecture(ModelSource{model->file_, *model->weights_, options.rope});
   if (model->vocab_->size() > model->hparams().n_vocab) {
-    throw_error(ErrorCode::bad_file, "%s: the vocabulary has %d tokens, but tensor token_embd.weight only %lld rows",
-                path.c_str(), model->vocab_->size(), static_cast<long long>(model->hparams().n_vocab));
+    throw_error(ErrorCode::bad_file,
+                "%s: the vocabulary has %d tokens, but tensor token_embd.weight only %lld rows", path.c_str(),
+                model->vocab_->size(), static_cast<long long>(model->hparams().n_vocab));
   }
   for (std::string_view name : model->weights_->unused()) {
     log_verbose("%s: tensor %s is not used", path.c_str(), printable(name).c_str());
@@ -50,7 +52,9 @@ int64_t Model::n_params() const {
   return n;
 }
 
-size_t Model::n_weight_bytes() const { return file_.n_tensor_bytes(); }
+size_t Model::n_weight_bytes() const {
+  return file_.n_tensor_bytes();
+}
 
 std::string Model::description() const {
   std::map<DType, uint64_t> bytes;
@@ -67,7 +71,8 @@ size_t Model::bytes_read_per_token() const {
   for (const Node& node : graph.nodes) {
     const bool embeds = std::holds_alternative<EmbedOp>(node.op);
     for (TensorId id : node.inputs) {
-      if (id != kNoTensor && graph.tensor(id).weight) (embeds ? tables : multiplied).push_back(graph.tensor(id).weight);
+      if (id != kNoTensor && graph.tensor(id).weight)
+        (embeds ? tables : multiplied).push_back(graph.tensor(id).weight);
     }
   }
   std::sort(multiplied.begin(), multiplied.end());

@@ -1,5 +1,6 @@
-// Model: a model file opened for running: metadata, vocabulary, weights in place in the mapping, architecture.
-// Immutable after loading; sessions and threads may share it. It must outlive the sessions made from it.
+// Model: a model file opened for running: metadata, vocabulary, weights in place in the mapping,
+// architecture. Immutable after loading; sessions and threads may share it. It must outlive the sessions made
+// from it.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 namespace tandem {
 
 struct ModelOptions {
-  OpenOptions open;                        // mmap, mlock, ...
-  std::vector<std::string> override_kv;    // "KEY=TYPE:VALUE"
+  OpenOptions open;                      // mmap, mlock, ...
+  std::vector<std::string> override_kv;  // "KEY=TYPE:VALUE"
   RopeOverrides rope;
 };
 
@@ -38,8 +39,8 @@ class Model {
   size_t n_weight_bytes() const;  // their bytes
   // "llama 1B Q4_K - Medium" style: architecture, size and the commonest dtype, for tables.
   std::string description() const;
-  // Bytes of weights that one decoded token reads: all matrices that its graph multiplies by, and one row of the
-  // embedding table.
+  // Bytes of weights that one decoded token reads: all matrices that its graph multiplies by, and one row of
+  // the embedding table.
   size_t bytes_read_per_token() const;
 
  private:

@@ -8,10 +8,9 @@
 //   session.version         u32, 2
 //   session.fingerprint     of the model: its metadata, its tensor table and a sample of every tensor
 //   session.model           the model's name, for messages
-//   session.rotation        of what turned the cached keys: a context or options that turn them otherwise are refused
-//   session.tokens          i32 array
-//   session.transcript      JSON of the caller's, or ""
-//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache
+//   session.rotation        of what turned the cached keys: a context or options that turn them otherwise are
+//   refused session.tokens          i32 array session.transcript      JSON of the caller's, or "" tensors
+//   cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache
 //
 // The cache is laid out token after token, so it loads into any placement, block size or thread count; into a
 // cache of another dtype it is converted. Files are written beside their final name and renamed, so a name

@@ -121,8 +121,8 @@ class Program {
   std::vector<std::unique_ptr<Plan>> plans_;       // one a stage
   std::vector<SlotNeeds> slots_;                   // [device]
   StreamSchedule schedule_;
-  std::vector<DiskLayout> disk_;  // [group]
-  std::vector<Event> sent_;  // [TensorId] when what goes to the host is there
+  std::vector<DiskLayout> disk_;           // [group]
+  std::vector<Event> sent_;                // [TensorId] when what goes to the host is there
   std::unique_ptr<Program> while_recent_;  // runs instead while caches in two parts have no old one
 };
 

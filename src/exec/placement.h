@@ -24,9 +24,10 @@ struct LayerPlacement {
   int weights = 0;  // linear, glu, norms, rope and routing run here
   int experts = 0;  // moe_ffn runs here
   int kv = 0;       // the cache lies here; kv_write and attention run beside it
-  int kv_prefetched = 0;  // a cache on the host is brought to this device for every step and used there; 0: it is not
-  // A cache on the host has its newest positions on this device, where they are written; each attends over its part.
-  // 0: all is on the host.
+  int kv_prefetched =
+      0;  // a cache on the host is brought to this device for every step and used there; 0: it is not
+  // A cache on the host has its newest positions on this device, where they are written; each attends over
+  // its part. 0: all is on the host.
   int kv_recent = 0;
   // The device that what is on the host by `weights` or `experts` is streamed to; 0: it is computed on the
   // host.

@@ -1,5 +1,5 @@
-// Where the weights are: on a device that works on host memory they are used where the file is mapped; to any other
-// they are copied once, and shared by all graphs. Owns the copies.
+// Where the weights are: on a device that works on host memory they are used where the file is mapped; to any
+// other they are copied once, and shared by all graphs. Owns the copies.
 #pragma once
 
 #include <span>
@@ -20,7 +20,9 @@ class WeightResidency {
   // The weight's address on the device, after copying it there if need be. Throws Error(out_of_memory | io).
   DevicePtr address(int device, const Weight& weight);
 
-  size_t n_bytes(int device) const { return n_bytes_[static_cast<size_t>(device)]; }  // copied to the device so far
+  size_t n_bytes(int device) const {
+    return n_bytes_[static_cast<size_t>(device)];
+  }  // copied to the device so far
 
  private:
   std::span<Device* const> devices_;

@@ -8,9 +8,9 @@
 namespace tandem {
 
 std::string_view op_name(const Op& op) {
-  static constexpr std::string_view names[] = {"embed", "norm", "linear", "rope",  "kv_write",   "attention",
-                                               "glu",   "moe_route", "moe_ffn", "add",  "scale",  "softcap", "gather_rows",
-                                               "merge", "join"};
+  static constexpr std::string_view names[] = {"embed",     "norm",    "linear",      "rope",    "kv_write",
+                                               "attention", "glu",     "moe_route",   "moe_ffn", "add",
+                                               "scale",     "softcap", "gather_rows", "merge",   "join"};
   static_assert(std::size(names) == std::variant_size_v<Op>);
   return names[op.index()];
 }
@@ -23,9 +23,9 @@ GraphBuilder::GraphBuilder(const ShapeClass& shape) {
 TensorId GraphBuilder::input(Input which) {
   TensorId& id = graph_.inputs[static_cast<size_t>(which)];
   if (id != kNoTensor) return id;
-  static constexpr const char* names[kInputCount] = {"ids",   "positions",   "sequences",
-                                                     "slots", "block_table", "outputs", "recent_blocks", "recent_from",
-                                                     "recent_slots"};
+  static constexpr const char* names[kInputCount] = {"ids",           "positions",   "sequences",
+                                                     "slots",         "block_table", "outputs",
+                                                     "recent_blocks", "recent_from", "recent_slots"};
   Tensor t;
   t.name = names[static_cast<size_t>(which)];
   t.role = Role::input;
@@ -120,7 +120,8 @@ TensorId GraphBuilder::attention(TensorId q, const AttentionOp& op, const Weight
 
 TensorId GraphBuilder::merge(TensorId a, TensorId b, const MergeOp& op) {
   const int64_t n_cols = op.n_head * (op.head_dim_v + 1);
-  TANDEM_CHECK(tensor(a).n_cols == n_cols && tensor(b).n_cols == n_cols && tensor(a).extent == tensor(b).extent);
+  TANDEM_CHECK(tensor(a).n_cols == n_cols && tensor(b).n_cols == n_cols &&
+               tensor(a).extent == tensor(b).extent);
   return append(op, {a, b}, op.n_head * op.head_dim_v, tensor(a).extent);
 }
 
@@ -131,8 +132,8 @@ TensorId GraphBuilder::join(TensorId a, TensorId b, TensorId residual) {
   return append(JoinOp{}, {a, b, residual}, n_cols, tensor(a).extent);
 }
 
-TensorId GraphBuilder::glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up, const Weight* gate_bias,
-                           const Weight* up_bias) {
+TensorId GraphBuilder::glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up,
+                           const Weight* gate_bias, const Weight* up_bias) {
   TANDEM_CHECK(tensor(x).n_cols == gate->n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
   return append(op, {x, weight(gate), weight(up), weight(gate_bias), weight(up_bias)}, gate->n_rows,
                 tensor(x).extent);
@@ -145,8 +146,9 @@ TensorId GraphBuilder::moe_route(TensorId logits, const MoeRouteOp& op, const We
   return append(op, {logits, weight(selection_bias)}, 2 * op.n_used, tensor(logits).extent);
 }
 
-TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
-                               const Weight* down, TensorId residual, const ExpertBiases& biases) {
+TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate,
+                               const Weight* up, const Weight* down, TensorId residual,
+                               const ExpertBiases& biases) {
   TANDEM_CHECK(tensor(route).n_cols == 2 * op.n_used && tensor(route).extent == tensor(x).extent);
   TANDEM_CHECK(gate->n_mats == op.n_expert && up->n_mats == op.n_expert && down->n_mats == op.n_expert);
   TANDEM_CHECK(gate->n_cols == tensor(x).n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
@@ -156,8 +158,8 @@ TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, c
   };
   TANDEM_CHECK(fits(biases.gate, gate) && fits(biases.up, up) && fits(biases.down, down));
   return append(op,
-                {x, route, weight(gate), weight(up), weight(down), residual, weight(biases.gate), weight(biases.up),
-                 weight(biases.down)},
+                {x, route, weight(gate), weight(up), weight(down), residual, weight(biases.gate),
+                 weight(biases.up), weight(biases.down)},
                 down->n_rows, tensor(x).extent);
 }
 

@@ -1,5 +1,6 @@
-// GraphBuilder: how an architecture says what it computes. Every method appends one op and returns its result.
-// Shapes are checked here (TANDEM_CHECK: by then the weights have been validated against the hyperparameters).
+// GraphBuilder: how an architecture says what it computes. Every method appends one op and returns its
+// result. Shapes are checked here (TANDEM_CHECK: by then the weights have been validated against the
+// hyperparameters).
 #pragma once
 
 #include <string>
@@ -33,8 +34,8 @@ class GraphBuilder {
   void kv_write(TensorId k, TensorId v);
   TensorId attention(TensorId q, const AttentionOp& op, const Weight* sinks = nullptr);
   TensorId merge(TensorId a, TensorId b, const MergeOp& op);
-  TensorId glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up, const Weight* gate_bias = nullptr,
-               const Weight* up_bias = nullptr);
+  TensorId glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up,
+               const Weight* gate_bias = nullptr, const Weight* up_bias = nullptr);
   TensorId moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias = nullptr);
   TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
                    const Weight* down, TensorId residual = kNoTensor, const ExpertBiases& biases = {});
@@ -48,7 +49,8 @@ class GraphBuilder {
   Graph finish(TensorId logits);
 
  private:
-  TensorId append(Op op, std::vector<TensorId> inputs, int64_t n_cols, Extent extent, TensorId in_place_of = kNoTensor);
+  TensorId append(Op op, std::vector<TensorId> inputs, int64_t n_cols, Extent extent,
+                  TensorId in_place_of = kNoTensor);
   const Tensor& tensor(TensorId id) const { return graph_.tensor(id); }
 
   Graph graph_;

@@ -10,7 +10,8 @@
 
 namespace tandem {
 
-// Capacities of a graph: the most tokens, outputs, sequences and cache blocks a sequence that a step may have.
+// Capacities of a graph: the most tokens, outputs, sequences and cache blocks a sequence that a step may
+// have.
 struct ShapeClass {
   int64_t max_tokens = 1;
   int64_t max_outputs = 1;
@@ -23,9 +24,9 @@ struct ShapeClass {
 struct Graph {
   ShapeClass shape;
   std::vector<Tensor> tensors;
-  std::vector<Node> nodes;                       // in execution order
-  std::array<TensorId, kInputCount> inputs{};    // kNoTensor where a graph does not use it
-  TensorId logits = kNoTensor;                   // [max_outputs, n_vocab] F32
+  std::vector<Node> nodes;                     // in execution order
+  std::array<TensorId, kInputCount> inputs{};  // kNoTensor where a graph does not use it
+  TensorId logits = kNoTensor;                 // [max_outputs, n_vocab] F32
 
   const Tensor& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
 };

@@ -19,8 +19,8 @@ struct MemoryPlan {
   size_t n_bytes = 0;           // size of the arena
 };
 
-// Greedy by size: the largest buffers are placed first, each at the lowest offset where it meets no buffer that is
-// alive at the same time. (Pisarchyk & Lee, arXiv:2001.03288, "greedy by size".)
+// Greedy by size: the largest buffers are placed first, each at the lowest offset where it meets no buffer
+// that is alive at the same time. (Pisarchyk & Lee, arXiv:2001.03288, "greedy by size".)
 MemoryPlan plan_memory(const std::vector<BufferLifetime>& buffers, size_t alignment);
 
 }  // namespace tandem

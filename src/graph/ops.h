@@ -1,6 +1,6 @@
-// The ops: few, coarse, each what a good hand-written kernel does in one pass. Devices implement all of them; models
-// are described with nothing else. The order of a node's inputs is given with each op; kNoTensor where absent.
-// Shapes are [rows, columns], n = tokens of the step.
+// The ops: few, coarse, each what a good hand-written kernel does in one pass. Devices implement all of them;
+// models are described with nothing else. The order of a node's inputs is given with each op; kNoTensor where
+// absent. Shapes are [rows, columns], n = tokens of the step.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,9 @@ enum class RopeStyle : uint8_t { pair, half };  // rotates (2i, 2i+1), or (i, i 
 enum class Activation : uint8_t { silu, gelu, gelu_tanh, relu2, swiglu_oai };
 
 // embed: ids[n], table[V, d] -> x[n, d] F32, times scale.
-struct EmbedOp { float scale = 1.0f; };
+struct EmbedOp {
+  float scale = 1.0f;
+};
 
 // norm: x[n, c], weight[group], bias[group]? -> y[n, c]. Every run of `group` columns is normalized by itself
 // (group == c, or head_dim for per-head norms).
@@ -33,10 +35,11 @@ struct NormOp {
 struct LinearOp {};
 
 // rope: x[n, n_head * head_dim], positions[n], freq_factors[n_rot / 2]? -> rotated in place.
-// Angle of pair i at position p: p * freq_scale * freq_base^(-2i / n_rot) / factor[i], mixed with its unscaled value
-// by the YaRN ramp where ext_factor != 0 (arXiv:2309.00071); cos and sin are multiplied by attn_factor, and with
-// YaRN by 1 + 0.1 ln(1 / freq_scale) too. Queries whose softmax shall sharpen as the context grows are multiplied by
-// 1 + temperature_scale * ln(1 + floor(p / temperature_length)) as well (n_rot == head_dim then).
+// Angle of pair i at position p: p * freq_scale * freq_base^(-2i / n_rot) / factor[i], mixed with its
+// unscaled value by the YaRN ramp where ext_factor != 0 (arXiv:2309.00071); cos and sin are multiplied by
+// attn_factor, and with YaRN by 1 + 0.1 ln(1 / freq_scale) too. Queries whose softmax shall sharpen as the
+// context grows are multiplied by 1 + temperature_scale * ln(1 + floor(p / temperature_length)) as well
+// (n_rot == head_dim then).
 struct RopeOp {
   RopeStyle style = RopeStyle::pair;
   int64_t n_head = 0, head_dim = 0, n_rot = 0;
@@ -50,22 +53,24 @@ struct RopeOp {
   bool operator==(const RopeOp&) const = default;
 };
 
-// kv_write: k[n, Hkv * hd_k], v[n, Hkv * hd_v], slots[n] -> the cache of the node's layer, converted to its dtypes.
+// kv_write: k[n, Hkv * hd_k], v[n, Hkv * hd_v], slots[n] -> the cache of the node's layer, converted to its
+// dtypes.
 struct KvWriteOp {};
 
-// A layer's cache may be in two parts, each on a device of its own: the recent positions of a sequence, those from
-// recent_from on, and the old ones before. kv_write and attention of a device work on the part that is there.
+// A layer's cache may be in two parts, each on a device of its own: the recent positions of a sequence, those
+// from recent_from on, and the old ones before. kv_write and attention of a device work on the part that is
+// there.
 enum class KvPart : uint8_t { whole, old, recent };
 
 // attention: q[n, H * hd_k], positions[n], sequences[n], block_table[s, b], sinks[H]?, recent_from[s]?
 // -> y[n, H * hd_v].
-// Token t sees the cached positions p of its sequence with p <= positions[t], and p > positions[t] - window where
-// window > 0. Scores are scale * q.k, then softcap * tanh(score / softcap) where softcap > 0. Query head h reads
-// key-value head h / (H / Hkv).
-// Over a part only (which takes recent_from), block_table holds the part's blocks, the first of the recent one's that
-// of position recent_from, and the result is y[n, H * hd_v + H]: behind the attention over the part's positions alone,
-// the natural logarithm of the sum of e^score over them for each head; 0 and -infinity where there are none. Sinks
-// are given to one part of the two.
+// Token t sees the cached positions p of its sequence with p <= positions[t], and p > positions[t] - window
+// where window > 0. Scores are scale * q.k, then softcap * tanh(score / softcap) where softcap > 0. Query
+// head h reads key-value head h / (H / Hkv). Over a part only (which takes recent_from), block_table holds
+// the part's blocks, the first of the recent one's that of position recent_from, and the result is y[n, H *
+// hd_v + H]: behind the attention over the part's positions alone, the natural logarithm of the sum of
+// e^score over them for each head; 0 and -infinity where there are none. Sinks are given to one part of the
+// two.
 struct AttentionOp {
   int64_t n_head = 0, n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   float scale = 1.0f, softcap = 0.0f;
@@ -73,18 +78,22 @@ struct AttentionOp {
   KvPart part = KvPart::whole;
 };
 
-// merge: a[n, H * hd_v + H], b[n, H * hd_v + H] -> y[n, H * hd_v], the attention over both parts: of each head, the
-// mean of the parts' results weighted by e^logarithm (arXiv:2205.14135, the merge of blocks).
-struct MergeOp { int64_t n_head = 0, head_dim_v = 0; };
+// merge: a[n, H * hd_v + H], b[n, H * hd_v + H] -> y[n, H * hd_v], the attention over both parts: of each
+// head, the mean of the parts' results weighted by e^logarithm (arXiv:2205.14135, the merge of blocks).
+struct MergeOp {
+  int64_t n_head = 0, head_dim_v = 0;
+};
 
 // glu: x[n, k], Wgate[m, k], Wup[m, k], bias_gate[m]?, bias_up[m]? -> y[n, m] = act(x Wgate^T) * (x Wup^T).
-struct GluOp { Activation activation = Activation::silu; };
+struct GluOp {
+  Activation activation = Activation::silu;
+};
 
-// moe_route: logits[n, E], selection_bias[E]? -> route[n, 2 * n_used] F32: the ids of the chosen experts (I32 bits) in
-// the first n_used columns, by falling score, their weights in the others.
-// Scores are the softmax or the sigmoid of the logits. The n_used best by score + selection_bias are chosen (within
-// the n_group_used best of n_group equal groups, judged by the sum of their two best, where n_group > 1); the weights
-// are their scores without the bias, divided by their sum if normalize, times scale.
+// moe_route: logits[n, E], selection_bias[E]? -> route[n, 2 * n_used] F32: the ids of the chosen experts (I32
+// bits) in the first n_used columns, by falling score, their weights in the others. Scores are the softmax or
+// the sigmoid of the logits. The n_used best by score + selection_bias are chosen (within the n_group_used
+// best of n_group equal groups, judged by the sum of their two best, where n_group > 1); the weights are
+// their scores without the bias, divided by their sum if normalize, times scale.
 enum class MoeScoring : uint8_t { softmax, sigmoid };
 struct MoeRouteOp {
   int64_t n_expert = 0, n_used = 0;
@@ -96,26 +105,32 @@ struct MoeRouteOp {
 
 // moe_ffn: x[n, k], route[n, 2 * n_used], Wgate[E, m, k], Wup[E, m, k], Wdown[E, k, m], residual[n, k]?,
 // bias_gate[E, m]?, bias_up[E, m]?, bias_down[E, k]? ->
-// y[n, k] = residual + sum over the chosen experts e of weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)), every product
-// with its bias added. Only the chosen experts' weights are read.
+// y[n, k] = residual + sum over the chosen experts e of weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)),
+// every product with its bias added. Only the chosen experts' weights are read.
 struct MoeFfnOp {
   int64_t n_expert = 0, n_used = 0;
   Activation activation = Activation::silu;
 };
 
 // add: a[n, c], b[n, c], gate[n, 1]? -> a + factor * b, where there is a gate times sigmoid(gate) of the row.
-struct AddOp { float factor = 1.0f; };
+struct AddOp {
+  float factor = 1.0f;
+};
 // scale: x[n, c] -> factor * x.
-struct ScaleOp { float factor = 1.0f; };
+struct ScaleOp {
+  float factor = 1.0f;
+};
 // softcap: x[n, c] -> cap * tanh(x / cap).
-struct SoftcapOp { float cap = 1.0f; };
+struct SoftcapOp {
+  float cap = 1.0f;
+};
 // join: a[n, p], b[n, q], residual[n, p + q]? -> [a b] + residual.
 struct JoinOp {};
 // gather_rows: x[n, c], outputs[n_outputs] -> y[n_outputs, c].
 struct GatherRowsOp {};
 
-using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, MoeRouteOp, MoeFfnOp,
-                        AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
+using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, MoeRouteOp,
+                        MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
 
 // "linear", "attention", ...
 std::string_view op_name(const Op& op);

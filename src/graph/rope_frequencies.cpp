@@ -14,8 +14,9 @@ double pair_of_turns(const RopeOp& op, double turns) {
          (2 * std::log(static_cast<double>(op.freq_base)));
 }
 
-// How much pair i keeps of its unscaled frequency: 1 for pairs that turn fast, 0 for slow ones, linear in between
-// (YaRN, arXiv:2309.00071, section 3.2, with the ramp over pair indices that its authors' code and GGUF models use).
+// How much pair i keeps of its unscaled frequency: 1 for pairs that turn fast, 0 for slow ones, linear in
+// between (YaRN, arXiv:2309.00071, section 3.2, with the ramp over pair indices that its authors' code and
+// GGUF models use).
 double unscaled_share(const RopeOp& op, int64_t i) {
   if (op.ext_factor == 0.0f) return 0.0;
   double first = pair_of_turns(op, op.beta_fast), last = pair_of_turns(op, op.beta_slow);
@@ -33,8 +34,8 @@ double unscaled_share(const RopeOp& op, int64_t i) {
 std::vector<double> rope_frequencies(const RopeOp& op, std::span<const float> factors) {
   std::vector<double> frequency(static_cast<size_t>(op.n_rot / 2));
   for (int64_t i = 0; i < op.n_rot / 2; ++i) {
-    const double unscaled = std::pow(static_cast<double>(op.freq_base), -2.0 * static_cast<double>(i) /
-                                                                            static_cast<double>(op.n_rot)) /
+    const double unscaled = std::pow(static_cast<double>(op.freq_base),
+                                     -2.0 * static_cast<double>(i) / static_cast<double>(op.n_rot)) /
                             (factors.empty() ? 1.0 : factors[static_cast<size_t>(i)]);
     const double share = unscaled_share(op, i);
     frequency[static_cast<size_t>(i)] = unscaled * (share + (1.0 - share) * op.freq_scale);
@@ -49,7 +50,8 @@ float rope_magnitude(const RopeOp& op) {
 
 float rope_temperature(const RopeOp& op, int32_t position) {
   if (op.temperature_scale == 0.0f) return 1.0f;
-  return static_cast<float>(1.0 + op.temperature_scale * std::log1p(static_cast<double>(position / op.temperature_length)));
+  return static_cast<float>(1.0 + op.temperature_scale *
+                                      std::log1p(static_cast<double>(position / op.temperature_length)));
 }
 
 }  // namespace tandem

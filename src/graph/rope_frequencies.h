@@ -1,5 +1,6 @@
 // What a rope op's scaling method comes to, whatever device runs it: the angle of pair i at position p is
-// p * rope_frequencies()[i], and cosines and sines are multiplied by rope_magnitude() and by rope_temperature(p).
+// p * rope_frequencies()[i], and cosines and sines are multiplied by rope_magnitude() and by
+// rope_temperature(p).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// What flows through a graph. Every tensor is a matrix: rows are tokens (or rows of a weight), columns are features;
-// heads lie side by side in the columns. The sizes of activations are capacities: how many rows a step really has is
-// given when a plan is run, so one graph serves every step of its shape class.
+// What flows through a graph. Every tensor is a matrix: rows are tokens (or rows of a weight), columns are
+// features; heads lie side by side in the columns. The sizes of activations are capacities: how many rows a
+// step really has is given when a plan is run, so one graph serves every step of its shape class.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace tandem {
 
 // A matrix of the model, owned by the Model and shared by all graphs. `data` points into the mapped file.
 struct Weight {
-  std::string name;       // as in the file: "blk.0.attn_q.weight"
+  std::string name;  // as in the file: "blk.0.attn_q.weight"
   DType dtype = DType::F32;
-  int64_t n_mats = 1;     // experts; 1 otherwise
-  int64_t n_rows = 0;     // outputs of a linear layer; 1 for a vector
-  int64_t n_cols = 0;     // inputs of a linear layer, innermost in memory
+  int64_t n_mats = 1;  // experts; 1 otherwise
+  int64_t n_rows = 0;  // outputs of a linear layer; 1 for a vector
+  int64_t n_cols = 0;  // inputs of a linear layer, innermost in memory
   const std::byte* data = nullptr;
-  int layer = -1;         // -1: belongs to no layer (embedding, output)
-  bool in_file = false;   // data lies in the mapping of a model file, so it can be read from there
+  int layer = -1;        // -1: belongs to no layer (embedding, output)
+  bool in_file = false;  // data lies in the mapping of a model file, so it can be read from there
 
   size_t n_bytes() const { return row_bytes(dtype, n_cols) * static_cast<size_t>(n_rows * n_mats); }
 };
@@ -54,11 +54,11 @@ struct Tensor {
   Role role = Role::activation;
   DType dtype = DType::F32;
   Extent extent = Extent::fixed;
-  int64_t n_rows = 0;                 // capacity
+  int64_t n_rows = 0;  // capacity
   int64_t n_cols = 0;
-  TensorId storage = kNoTensor;       // results in place: the tensor whose memory this one is (itself otherwise)
-  const Weight* weight = nullptr;     // role weight
-  Input input = Input::ids;           // role input
+  TensorId storage = kNoTensor;    // results in place: the tensor whose memory this one is (itself otherwise)
+  const Weight* weight = nullptr;  // role weight
+  Input input = Input::ids;        // role input
 
   // Capacity in bytes; rows are contiguous.
   size_t n_bytes() const {

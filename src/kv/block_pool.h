@@ -1,5 +1,5 @@
-// The blocks of a cache: which are free, and how many sequences share each. One pool serves all layers: block b is
-// block b of every layer. Not synchronized.
+// The blocks of a cache: which are free, and how many sequences share each. One pool serves all layers: block
+// b is block b of every layer. Not synchronized.
 #pragma once
 
 #include <cstddef>

@@ -8,27 +8,39 @@
 namespace tandem {
 namespace {
 
-int64_t block_count(const KvConfig& config) { return ceil_div(config.n_ctx, config.block_size); }
+int64_t block_count(const KvConfig& config) {
+  return ceil_div(config.n_ctx, config.block_size);
+}
 
 size_t pool_bytes(const KvLayer& layer, DType dtype, int64_t head_dim) {
-  return row_bytes(dtype, head_dim) * static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
+  return row_bytes(dtype, head_dim) *
+         static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
 }
-size_t k_bytes(const KvLayer& layer) { return pool_bytes(layer, layer.k_dtype, layer.head_dim_k); }
-size_t v_bytes(const KvLayer& layer) { return pool_bytes(layer, layer.v_dtype, layer.head_dim_v); }
+size_t k_bytes(const KvLayer& layer) {
+  return pool_bytes(layer, layer.k_dtype, layer.head_dim_k);
+}
+size_t v_bytes(const KvLayer& layer) {
+  return pool_bytes(layer, layer.v_dtype, layer.head_dim_v);
+}
 
 void check_dtype(DType dtype, int64_t head_dim, const char* which) {
   const DTypeInfo& info = dtype_info(dtype);
   switch (dtype) {
-    case DType::F32: case DType::F16: case DType::BF16: case DType::Q8_0: case DType::Q4_0: break;
+    case DType::F32:
+    case DType::F16:
+    case DType::BF16:
+    case DType::Q8_0:
+    case DType::Q4_0: break;
     default:
-      throw_error(ErrorCode::usage, "the %s cache cannot be %s: it can be f32, f16, bf16, q8_0 or q4_0", which,
-                  std::string(info.name).c_str());
+      throw_error(ErrorCode::usage, "the %s cache cannot be %s: it can be f32, f16, bf16, q8_0 or q4_0",
+                  which, std::string(info.name).c_str());
   }
   if (head_dim % info.block_elements != 0) {
-    throw_error(ErrorCode::usage,
-                "the %s cache cannot be %s: its blocks of %u elements do not divide this model's head size of %lld; "
-                "use f16",
-                which, std::string(info.name).c_str(), info.block_elements, static_cast<long long>(head_dim));
+    throw_error(
+        ErrorCode::usage,
+        "the %s cache cannot be %s: its blocks of %u elements do not divide this model's head size of %lld; "
+        "use f16",
+        which, std::string(info.name).c_str(), info.block_elements, static_cast<long long>(head_dim));
   }
 }
 
@@ -56,8 +68,8 @@ size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
   return k_bytes(shape) + v_bytes(shape);
 }
 
-KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const int> device_of_layer,
-                 RecentPools recent)
+KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
+                 std::span<const int> device_of_layer, RecentPools recent)
     : config_(config),
       devices_(devices),
       recent_(std::move(recent)),
@@ -76,8 +88,9 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices, std::
   } catch (const Error& e) {
     free_all();
     if (e.code() != ErrorCode::out_of_memory) throw;
-    throw_error(e.code(), "%s, for the KV cache of %lld tokens (a smaller -c or -ctk q8_0 -ctv q8_0 needs less)", e.what(),
-                static_cast<long long>(config.n_ctx));
+    throw_error(e.code(),
+                "%s, for the KV cache of %lld tokens (a smaller -c or -ctk q8_0 -ctv q8_0 needs less)",
+                e.what(), static_cast<long long>(config.n_ctx));
   } catch (...) {
     free_all();
     throw;
@@ -139,7 +152,9 @@ void KvCache::relocate(std::span<const int> device_of_layer) {
   }
 }
 
-KvCache::~KvCache() { free_all(); }
+KvCache::~KvCache() {
+  free_all();
+}
 
 void KvCache::free_all() {
   for (size_t d = 0; d < layers_.size(); ++d) {

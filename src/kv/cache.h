@@ -1,5 +1,5 @@
-// The KV cache: for every layer two pools of blocks, on the device that the placement names, and for layers whose cache
-// is in two parts two more for the recent one. Owns that memory.
+// The KV cache: for every layer two pools of blocks, on the device that the placement names, and for layers
+// whose cache is in two parts two more for the recent one. Owns that memory.
 #pragma once
 
 #include <span>
@@ -33,8 +33,9 @@ size_t kv_layer_bytes(const KvConfig& config, size_t layer);
 
 // Where recent parts of caches lie.
 struct RecentPools {
-  std::vector<int> device_of_layer;  // index into devices; 0: the layer's cache is in one piece. Empty: all are
-  int64_t n_blocks = 0;              // in each
+  std::vector<int>
+      device_of_layer;   // index into devices; 0: the layer's cache is in one piece. Empty: all are
+  int64_t n_blocks = 0;  // in each
 
   int device(size_t layer) const { return device_of_layer.empty() ? 0 : device_of_layer[layer]; }
 };
@@ -52,13 +53,13 @@ class KvCache {
   BlockPool& pool() { return pool_; }
   Device& device(int index) const { return *devices_[static_cast<size_t>(index)]; }
   const RecentPools& recent() const { return recent_; }
-  // [device][layer], as the executor takes it. Where a layer's cache is in two parts, that on the host has room for all
-  // positions.
+  // [device][layer], as the executor takes it. Where a layer's cache is in two parts, that on the host has
+  // room for all positions.
   const std::vector<std::vector<KvLayer>>& layers() const { return layers_; }
   size_t n_bytes() const { return n_bytes_; }
 
-  // Moves layers, with what they hold, to where device_of_layer says. A layer that finds no room stays where it was, as
-  // do those after it: Error(out_of_memory).
+  // Moves layers, with what they hold, to where device_of_layer says. A layer that finds no room stays where
+  // it was, as do those after it: Error(out_of_memory).
   void relocate(std::span<const int> device_of_layer);
   // Frees the recent parts, whose positions are on the host by now.
   void drop_recent();

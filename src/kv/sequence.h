@@ -1,6 +1,7 @@
 // A sequence of cached tokens: its length and the blocks that hold it, in order. Position p lies in
-// blocks()[p / block_size] at offset p % block_size. A sequence can share the whole blocks of another's beginning
-// (prefix reuse); a shared block is never written, since only positions past the shared part are appended.
+// blocks()[p / block_size] at offset p % block_size. A sequence can share the whole blocks of another's
+// beginning (prefix reuse); a shared block is never written, since only positions past the shared part are
+// appended.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,14 @@ class KvSequence {
   int64_t length() const { return length_; }
   std::span<const int32_t> blocks() const { return blocks_; }
 
-  // Room for n more tokens: takes blocks and writes the slot of each new position to slots[n]. Nothing changes when
-  // it throws Error(out_of_memory).
+  // Room for n more tokens: takes blocks and writes the slot of each new position to slots[n]. Nothing
+  // changes when it throws Error(out_of_memory).
   void append(int64_t n, int32_t* slots);
-  // Forgets the positions from `length` on. If others share the block that `length` falls into, all of that block is
-  // forgotten, so length() may then be smaller than asked for.
+  // Forgets the positions from `length` on. If others share the block that `length` falls into, all of that
+  // block is forgotten, so length() may then be smaller than asked for.
   void truncate(int64_t length);
-  // Makes this (empty) sequence begin as `other` does: shares as many whole blocks of its first n positions as there
-  // are, and returns how many positions that is.
+  // Makes this (empty) sequence begin as `other` does: shares as many whole blocks of its first n positions
+  // as there are, and returns how many positions that is.
   int64_t share_prefix(const KvSequence& other, int64_t n);
   // length() is whole blocks: goes on with one that is in use and full.
   void append_shared(int32_t block);

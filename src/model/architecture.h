@@ -1,5 +1,6 @@
-// Architecture: one family of models. It reads its hyperparameters, binds its weights and builds its graph out of
-// coarse ops; nothing above it knows any family by name. One file a family, registered in architectures.cpp.
+// Architecture: one family of models. It reads its hyperparameters, binds its weights and builds its graph
+// out of coarse ops; nothing above it knows any family by name. One file a family, registered in
+// architectures.cpp.
 #pragma once
 
 #include <memory>

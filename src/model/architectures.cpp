@@ -7,24 +7,18 @@ namespace tandem {
 namespace {
 
 constexpr ArchitectureEntry kArchitectures[] = {
-    {"llama", load_llama},
-    {"mistral3", load_mistral3},
-    {"qwen2", load_qwen2},
-    {"qwen2moe", load_qwen2moe},
-    {"qwen3", load_qwen3},
-    {"qwen3moe", load_qwen3moe},
-    {"gemma2", load_gemma2},
-    {"gemma3", load_gemma3},
-    {"phi3", load_phi3},
-    {"granite", load_granite},
-    {"smollm3", load_smollm3},
-    {"olmo2", load_olmo2},
+    {"llama", load_llama},       {"mistral3", load_mistral3}, {"qwen2", load_qwen2},
+    {"qwen2moe", load_qwen2moe}, {"qwen3", load_qwen3},       {"qwen3moe", load_qwen3moe},
+    {"gemma2", load_gemma2},     {"gemma3", load_gemma3},     {"phi3", load_phi3},
+    {"granite", load_granite},   {"smollm3", load_smollm3},   {"olmo2", load_olmo2},
     {"gpt-oss", load_gpt_oss},
 };
 
 }  // namespace
 
-std::span<const ArchitectureEntry> architectures() { return kArchitectures; }
+std::span<const ArchitectureEntry> architectures() {
+  return kArchitectures;
+}
 
 std::unique_ptr<Architecture> load_architecture(const ModelSource& source) {
   const auto name = source.file.metadata().get<std::string>("general.architecture");

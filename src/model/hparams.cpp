@@ -13,7 +13,8 @@ int64_t HparamReader::integer(std::string_view suffix, int64_t min, int64_t max)
   int64_t result = 0;
   if (value && value->is_array()) {
     const std::vector<int64_t> per_layer = metadata_.get_vector<int64_t>(k);
-    if (per_layer.empty() || std::any_of(per_layer.begin(), per_layer.end(), [&](int64_t v) { return v != per_layer[0]; })) {
+    if (per_layer.empty() ||
+        std::any_of(per_layer.begin(), per_layer.end(), [&](int64_t v) { return v != per_layer[0]; })) {
       metadata_.fail(k, "a value that differs from layer to layer", "one value for all layers");
     }
     result = per_layer[0];
@@ -21,8 +22,9 @@ int64_t HparamReader::integer(std::string_view suffix, int64_t min, int64_t max)
     result = metadata_.get<int64_t>(k);
   }
   if (result < min || result > max) {
-    metadata_.fail(k, std::to_string(result), format("an integer from %lld to %lld", static_cast<long long>(min),
-                                                     static_cast<long long>(max)));
+    metadata_.fail(
+        k, std::to_string(result),
+        format("an integer from %lld to %lld", static_cast<long long>(min), static_cast<long long>(max)));
   }
   return result;
 }
@@ -63,7 +65,8 @@ std::vector<bool> HparamReader::flags(std::string_view suffix, size_t n) const {
     for (int64_t flag : metadata_.get_vector<int64_t>(k)) result.push_back(flag != 0);
   }
   if (result.size() != n) {
-    metadata_.fail(k, std::to_string(result.size()) + " flags", "one for each of " + std::to_string(n) + " layers");
+    metadata_.fail(k, std::to_string(result.size()) + " flags",
+                   "one for each of " + std::to_string(n) + " layers");
   }
   return result;
 }
@@ -88,7 +91,8 @@ Hparams HparamReader::transformer(std::string_view eps_key) const {
                    "a divisor of embedding_length, " + std::to_string(h.n_embd));
   }
   h.head_dim_k = integer_or("attention.key_length", h.n_embd / h.n_head, 1, 65536);
-  h.head_dim_v = integer_or("attention.value_length", has_key_length ? h.head_dim_k : h.n_embd / h.n_head, 1, 65536);
+  h.head_dim_v =
+      integer_or("attention.value_length", has_key_length ? h.head_dim_k : h.n_embd / h.n_head, 1, 65536);
   h.norm_eps = number(eps_key, 0.0f, 1.0f);
   return h;
 }
@@ -98,10 +102,11 @@ RopeOp HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOve
   op.style = style;
   op.head_dim = hparams.head_dim_k;
   op.n_rot = integer_or("rope.dimension_count", hparams.head_dim_k, 2, hparams.head_dim_k);
-  if (op.n_rot % 2 != 0) metadata_.fail(key("rope.dimension_count"), std::to_string(op.n_rot), "an even number");
+  if (op.n_rot % 2 != 0)
+    metadata_.fail(key("rope.dimension_count"), std::to_string(op.n_rot), "an even number");
   op.freq_base = overrides.freq_base.value_or(number_or("rope.freq_base", 10000.0f, 1.0f, 1e30f));
-  op.n_ctx_orig = overrides.n_ctx_orig.value_or(integer_or("rope.scaling.original_context_length",
-                                                           hparams.n_ctx_train, 1, int64_t{1} << 31));
+  op.n_ctx_orig = overrides.n_ctx_orig.value_or(
+      integer_or("rope.scaling.original_context_length", hparams.n_ctx_train, 1, int64_t{1} << 31));
 
   std::string scaling = metadata_.get_or<std::string>(key("rope.scaling.type"), "linear");
   if (scaling == "longrope") scaling = "none";  // its factors are tensors
@@ -116,13 +121,17 @@ RopeOp HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOve
   if (overrides.freq_scale) op.freq_scale = *overrides.freq_scale;
   if (scaling == "none") op.freq_scale = 1.0f;
 
-  op.ext_factor = scaling == "yarn" ? overrides.ext_factor.value_or(number_or("rope.scaling.yarn_ext_factor", 1.0f, -1.0f, 1e6f)) : 0.0f;
+  op.ext_factor =
+      scaling == "yarn"
+          ? overrides.ext_factor.value_or(number_or("rope.scaling.yarn_ext_factor", 1.0f, -1.0f, 1e6f))
+          : 0.0f;
   op.beta_fast = overrides.beta_fast.value_or(number_or("rope.scaling.yarn_beta_fast", 32.0f, 0.0f, 1e6f));
   op.beta_slow = overrides.beta_slow.value_or(number_or("rope.scaling.yarn_beta_slow", 1.0f, 0.0f, 1e6f));
   op.attn_factor = overrides.attn_factor.value_or(number_or("rope.scaling.attn_factor", 1.0f, 0.0f, 1e6f));
   // Models that undo some of what YaRN multiplies q and k by.
   const float log_multiplier = number_or("rope.scaling.yarn_log_multiplier", 0.0f, 0.0f, 1e3f);
-  if (op.ext_factor != 0.0f && op.freq_scale < 1.0f) op.attn_factor /= 1.0f - 0.1f * log_multiplier * std::log(op.freq_scale);
+  if (op.ext_factor != 0.0f && op.freq_scale < 1.0f)
+    op.attn_factor /= 1.0f - 0.1f * log_multiplier * std::log(op.freq_scale);
   return op;
 }
 

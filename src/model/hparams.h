@@ -21,12 +21,13 @@ struct Hparams {
   int64_t n_layer = 0;
   int64_t n_head = 0, n_head_kv = 0;
   int64_t head_dim_k = 0, head_dim_v = 0;
-  int64_t n_ff = 0;                          // of each expert, in a mixture
-  int64_t n_expert = 0, n_expert_used = 0;   // 0: dense
+  int64_t n_ff = 0;                         // of each expert, in a mixture
+  int64_t n_expert = 0, n_expert_used = 0;  // 0: dense
   float norm_eps = 0.0f;
 };
 
-inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; keeps every product of two within 64 bits
+inline constexpr int64_t kMaxDimension =
+    1 << 24;  // far above any model; keeps every product of two within 64 bits
 
 // What the user may set over what the file says (--rope-*, --yarn-*).
 struct RopeOverrides {
@@ -37,7 +38,8 @@ struct RopeOverrides {
   std::optional<float> ext_factor, attn_factor, beta_fast, beta_slow;
 };
 
-// Typed access to "ARCH.key" with the checks that every architecture needs. All throw Error(bad_file) naming the key.
+// Typed access to "ARCH.key" with the checks that every architecture needs. All throw Error(bad_file) naming
+// the key.
 class HparamReader {
  public:
   HparamReader(const Metadata& metadata, std::string architecture)
@@ -58,7 +60,8 @@ class HparamReader {
   // An array of n flags, bools or integers.
   std::vector<bool> flags(std::string_view suffix, size_t n) const;
 
-  // Everything in Hparams but n_vocab, for a decoder-only transformer. eps_key: "attention.layer_norm_rms_epsilon".
+  // Everything in Hparams but n_vocab, for a decoder-only transformer. eps_key:
+  // "attention.layer_norm_rms_epsilon".
   Hparams transformer(std::string_view eps_key) const;
   // The rotation of an architecture with this style. n_head is left to the caller.
   RopeOp rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;

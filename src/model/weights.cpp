@@ -11,9 +11,13 @@ namespace {
               printable(t.name).c_str(), t.shape_text().c_str(), needed.c_str());
 }
 
-bool fits(int64_t found, int64_t needed) { return needed == WeightBinder::kAnySize || found == needed; }
+bool fits(int64_t found, int64_t needed) {
+  return needed == WeightBinder::kAnySize || found == needed;
+}
 
-std::string size_text(int64_t n) { return n == WeightBinder::kAnySize ? "any" : std::to_string(n); }
+std::string size_text(int64_t n) {
+  return n == WeightBinder::kAnySize ? "any" : std::to_string(n);
+}
 
 }  // namespace
 
@@ -48,7 +52,8 @@ const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int
   const TensorInfo& t = file_.tensor(full_name(name));
   file_.require_computable(t);
   if (t.dims[3] != 1 || t.dims[2] != n_mats || t.dims[1] != n_rows || t.dims[0] != n_cols) {
-    wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");
+    wrong_shape(file_, t,
+                "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");
   }
   const Weight* added = add(t, n_rows, n_cols);
   weights_.back().n_mats = n_mats;
@@ -81,8 +86,8 @@ const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
 // Kernels read F32 that is aligned; anything else is converted once.
 const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {
   if (t.dtype != DType::F32 && t.dtype != DType::F16 && t.dtype != DType::BF16) {
-    throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed F32, F16 or BF16", file_.path().c_str(),
-                printable(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str());
+    throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed F32, F16 or BF16",
+                file_.path().c_str(), printable(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str());
   }
   const Weight* added = add(t, n_rows, n_cols);
   const bool usable = t.dtype == DType::F32 && reinterpret_cast<uintptr_t>(t.data) % alignof(float) == 0;

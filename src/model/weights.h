@@ -1,5 +1,5 @@
-// WeightBinder: finds the tensors that an architecture needs in the model file, checks their shapes and dtypes, and
-// keeps them as Weights that graphs refer to. Throws Error(bad_file) naming file and tensor.
+// WeightBinder: finds the tensors that an architecture needs in the model file, checks their shapes and
+// dtypes, and keeps them as Weights that graphs refer to. Throws Error(bad_file) naming file and tensor.
 #pragma once
 
 #include <deque>
@@ -18,7 +18,8 @@ class WeightBinder {
   WeightBinder(const WeightBinder&) = delete;
   WeightBinder& operator=(const WeightBinder&) = delete;
 
-  // The layer that the following weights belong to: they are "blk.LAYER.NAME"; -1 for those outside of layers.
+  // The layer that the following weights belong to: they are "blk.LAYER.NAME"; -1 for those outside of
+  // layers.
   void set_layer(int layer) { layer_ = layer; }
 
   // A matrix [n_rows, n_cols] of any computable dtype; kAnySize where the file decides.
@@ -40,7 +41,8 @@ class WeightBinder {
   // nullptr when the file has no such tensor.
   const Weight* optional_matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   const Weight* optional_vector(const std::string& name, int64_t n);
-  const Weight* optional_vectors(const std::string& name, int64_t n_vectors, int64_t n);  // [n_vectors, n] floats
+  const Weight* optional_vectors(const std::string& name, int64_t n_vectors,
+                                 int64_t n);  // [n_vectors, n] floats
 
   const std::deque<Weight>& weights() const { return weights_; }
   // Tensors of the file that nobody asked for.
@@ -53,8 +55,8 @@ class WeightBinder {
 
   const GgufFile& file_;
   int layer_ = -1;
-  std::deque<Weight> weights_;                   // a deque: graphs hold pointers
-  std::deque<std::vector<float>> converted_;     // vectors that were not F32 in the file
+  std::deque<Weight> weights_;                // a deque: graphs hold pointers
+  std::deque<std::vector<float>> converted_;  // vectors that were not F32 in the file
   std::unordered_set<std::string_view> used_;
 };
 

@@ -38,7 +38,7 @@ struct OffloadFlags {
   std::optional<int64_t> n_gpu_layers;
   std::optional<bool> kv_on_host;  // -nkvo
   bool kv_prefetched = false;      // --kv-offload prefetch: in host memory, brought to the GPU for every step
-  std::optional<int64_t> kv_split;  // the newest N tokens' cache on the GPU, the rest in host memory
+  std::optional<int64_t> kv_split;         // the newest N tokens' cache on the GPU, the rest in host memory
   std::optional<int64_t> n_kv_layers_gpu;  // of the layers on GPUs, only the last N keep their cache there
   std::vector<std::pair<std::string, std::string>>
       overrides;                     // tensor name regex, device name; the first match wins
@@ -70,7 +70,7 @@ struct OffloadChoice {
   bool kv_prefetched = false;  // on the host, but used on the GPUs
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
-  int64_t kv_split = 0;  // tokens whose cache is on the GPUs, of layers that are; 0: all or none
+  int64_t kv_split = 0;       // tokens whose cache is on the GPUs, of layers that are; 0: all or none
   int64_t n_disk_layers = 0;  // of those with weights on the host, so many are read from disk
   // Of what is streamed, the share of the rows that the GPU computes, the CPU computing the others; 1: all.
   double rows_prefill = 1, rows_decode = 1;
@@ -96,8 +96,8 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
                 const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, int64_t n_gpu_layers);
-// Caches in two parts, of a placement by place(): how large the recent one is for a cache and a micro-batch. Where it
-// holds the whole cache, that is in one piece there.
+// Caches in two parts, of a placement by place(): how large the recent one is for a cache and a micro-batch.
+// Where it holds the whole cache, that is in one piece there.
 void size_recent_part(Placement& placement, const KvConfig& kv, int64_t n_ubatch);
 
 }  // namespace tandem

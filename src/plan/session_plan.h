@@ -11,13 +11,13 @@ struct SessionShape {
   int64_t n_ctx = 0;  // of all sequences together
   int64_t n_ubatch = 512;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
-  bool all_logits = false;  // logits of every token are kept room for
+  bool all_logits = false;     // logits of every token are kept room for
   int64_t n_sequences = 1;     // in one step
   int64_t n_ctx_sequence = 0;  // of one sequence; 0: n_ctx
 };
 
-// n_ctx 0 becomes what the model was trained with, and the rest is held to it; several sequences have a block of the
-// cache each, and a micro-batch that has room for more than one token of each.
+// n_ctx 0 becomes what the model was trained with, and the rest is held to it; several sequences have a block
+// of the cache each, and a micro-batch that has room for more than one token of each.
 SessionShape checked_shape(const Architecture& architecture, SessionShape shape);
 
 struct SessionGraphs {

@@ -2,17 +2,17 @@
 // its bytes behind it can still become a text of the grammar; a token that ends the generation exactly where
 // the text is complete; a token without text, like any control token, never.
 //
-// One token is checked by its bytes alone. All tokens are checked by walking the tree of the vocabulary and the
-// automaton of the grammar together: what no text can start with is left with all that is below it. The walk's floor is
-// reading the tree, 12 bytes a node, where nearly everything is allowed, as inside a string of JSON. Its result is kept
-// for each state, and then the floor is reading and writing the logits.
+// One token is checked by its bytes alone. All tokens are checked by walking the tree of the vocabulary and
+// the automaton of the grammar together: what no text can start with is left with all that is below it. The
+// walk's floor is reading the tree, 12 bytes a node, where nearly everything is allowed, as inside a string
+// of JSON. Its result is kept for each state, and then the floor is reading and writing the logits.
 //
-// Measured with tests/bench/grammar_bench.cpp: JSON, 128,256 tokens in the shape of Llama 3's (587 thousand nodes,
-// 7 MB), one core of a 2.3 GHz Xeon:
+// Measured with tests/bench/grammar_bench.cpp: JSON, 128,256 tokens in the shape of Llama 3's (587 thousand
+// nodes, 7 MB), one core of a 2.3 GHz Xeon:
 //   the chosen token fits (most tokens of a model that writes JSON)   0.05 us
 //   all tokens, where few are allowed: start of a value, of a key     0.06 ms the first time
-//   all tokens, inside a string (127,889 allowed)                     3.9 ms the first time; floor 0.7 ms (10 GB/s)
-//   all tokens, in a state met before                                 0.05 to 0.09 ms; floor 0.012 ms
+//   all tokens, inside a string (127,889 allowed)                     3.9 ms the first time; floor 0.7 ms (10
+//   GB/s) all tokens, in a state met before                                 0.05 to 0.09 ms; floor 0.012 ms
 //   making the tree, once for a sampler                               53 ms
 //
 // A value, like the sampler that has it: copying copies the state. One thread.

@@ -40,8 +40,8 @@ struct RenderOptions {
 
 // A prompt that remembers which bytes came from messages, tools and extra variables. A tokenizer must find no
 // control token that touches such a span (TokenizeOptions::plain); it should still tokenize ordinary text
-// across their ends, as the model was trained. A role made of letters, digits, "_" and "-" is not marked: templates spell control
-// tokens with it.
+// across their ends, as the model was trained. A role made of letters, digits, "_" and "-" is not marked:
+// templates spell control tokens with it.
 struct MarkedPrompt {
   std::string text;
   std::vector<TextSpan> user;  // ascending, apart

@@ -56,12 +56,17 @@ Value none_other(Call& call) {
 }
 
 constexpr Builtin kStringTests[] = {
-    {"isdigit", "self", all_chars<is_digit>},           {"isdecimal", "self", all_chars<is_digit>},
-    {"isnumeric", "self", all_chars<is_digit>},         {"isalpha", "self", all_chars<is_alpha>},
-    {"isalnum", "self", all_chars<is_alnum>},           {"isspace", "self", all_chars<is_space>},
-    {"isascii", "self", none_other<is_ascii>},          {"isprintable", "self", none_other<is_printable>},
+    {"isdigit", "self", all_chars<is_digit>},
+    {"isdecimal", "self", all_chars<is_digit>},
+    {"isnumeric", "self", all_chars<is_digit>},
+    {"isalpha", "self", all_chars<is_alpha>},
+    {"isalnum", "self", all_chars<is_alnum>},
+    {"isspace", "self", all_chars<is_space>},
+    {"isascii", "self", none_other<is_ascii>},
+    {"isprintable", "self", none_other<is_printable>},
     {"istitle", "self", is_title},
-    {"isupper", "self", all_cased<is_upper, is_lower>}, {"islower", "self", all_cased<is_lower, is_upper>},
+    {"isupper", "self", all_cased<is_upper, is_lower>},
+    {"islower", "self", all_cased<is_lower, is_upper>},
 };
 
 }  // namespace

@@ -30,10 +30,10 @@ struct TokenCut {
 struct TokenizeOptions {
   bool add_special = true;    // BOS before and EOS behind, where the model wants them
   bool parse_special = true;  // "<|eot_id|>" in the text is that token; if not, it is plain text
-  // Where no control token is found all the same, however much of it lies outside; ascending, apart. Text that
-  // users typed is marked so within a prompt whose own control tokens count.
+  // Where no control token is found all the same, however much of it lies outside; ascending, apart. Text
+  // that users typed is marked so within a prompt whose own control tokens count.
   std::span<const TextSpan> plain = {};
-  bool at_start = true;                   // false: the text goes on from another, so no space is put before it
+  bool at_start = true;  // false: the text goes on from another, so no space is put before it
   std::vector<TokenCut>* cuts = nullptr;  // gets every place behind a special token
 };
 
@@ -82,7 +82,8 @@ class Vocab {
   void set_flags(const struct PreTokenizerSpec* pre_tokenizer);
   void make_text_tokenizer(const struct PreTokenizerSpec* pre_tokenizer);
   void make_matchers();
-  SpecialMatcher::Match find_special(std::string_view text, size_t from, const TokenizeOptions& options) const;
+  SpecialMatcher::Match find_special(std::string_view text, size_t from,
+                                     const TokenizeOptions& options) const;
   void encode_fragment(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
   void warn_about_double_bos(std::span<const int32_t> ids) const;
 

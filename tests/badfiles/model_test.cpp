@@ -1,5 +1,5 @@
-// Model files that are good GGUF and no good model: each gives one sentence naming the file and the thing, and exit
-// code 3.
+// Model files that are good GGUF and no good model: each gives one sentence naming the file and the thing,
+// and exit code 3.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,7 +77,8 @@ TEST_F(BadModel, Hyperparameters) {
   EXPECT_THAT(with("llama.embedding_length", uint32_t{96}), HasSubstr("token_embd.weight"));
   EXPECT_THAT(with("llama.feed_forward_length", uint32_t{97}), HasSubstr("ffn_"));
   EXPECT_THAT(with("llama.context_length", uint32_t{0}), HasSubstr("context_length"));
-  EXPECT_THAT(with("llama.context_length", uint32_t{1} << 31), HasSubstr("context_length"));  // positions are int32
+  EXPECT_THAT(with("llama.context_length", uint32_t{1} << 31),
+              HasSubstr("context_length"));  // positions are int32
   EXPECT_THAT(with("llama.rope.dimension_count", uint32_t{7}), HasSubstr("rope.dimension_count"));
   EXPECT_THAT(with("llama.rope.freq_base", std::numeric_limits<float>::infinity()), HasSubstr("freq_base"));
   EXPECT_THAT(with("llama.rope.scaling.type", "cubic"), HasSubstr("scaling.type"));
@@ -117,9 +118,12 @@ TEST_F(BadModel, WrongTypes) {
 TEST_F(BadModel, Vocabulary) {
   EXPECT_THAT(without("tokenizer.ggml.tokens"), HasSubstr("tokenizer.ggml.tokens"));
   EXPECT_THAT(with("tokenizer.ggml.tokens", uint32_t{3}), HasSubstr("tokenizer.ggml.tokens"));
-  EXPECT_THAT(with("tokenizer.ggml.tokens", std::vector<int32_t>(300, 1)), HasSubstr("tokenizer.ggml.tokens"));
-  EXPECT_THAT(with("tokenizer.ggml.scores", std::vector<float>(299, 0.0f)), HasSubstr("tokenizer.ggml.scores"));
-  EXPECT_THAT(with("tokenizer.ggml.scores", std::vector<int32_t>(300, 0)), HasSubstr("tokenizer.ggml.scores"));
+  EXPECT_THAT(with("tokenizer.ggml.tokens", std::vector<int32_t>(300, 1)),
+              HasSubstr("tokenizer.ggml.tokens"));
+  EXPECT_THAT(with("tokenizer.ggml.scores", std::vector<float>(299, 0.0f)),
+              HasSubstr("tokenizer.ggml.scores"));
+  EXPECT_THAT(with("tokenizer.ggml.scores", std::vector<int32_t>(300, 0)),
+              HasSubstr("tokenizer.ggml.scores"));
   EXPECT_THAT(with("tokenizer.ggml.token_type", std::vector<int32_t>(1, 1)), HasSubstr("token_type"));
   EXPECT_THAT(with("tokenizer.ggml.bos_token_id", uint32_t{300}), HasSubstr("bos_token_id"));
   EXPECT_THAT(with("tokenizer.ggml.eos_token_id", uint32_t{4000000}), HasSubstr("eos_token_id"));

@@ -1,5 +1,7 @@
-// The ceilings of the first GPU, measured: what `make bench-gpu` compares speeds with. One JSON object on stdout:
-//   {"device": "...", "copy": bytes/s read and written by a copy on the device, "to_device", "to_host": bytes/s over
+// The ceilings of the first GPU, measured: what `make bench-gpu` compares speeds with. One JSON object on
+// stdout:
+//   {"device": "...", "copy": bytes/s read and written by a copy on the device, "to_device", "to_host":
+//   bytes/s over
 //    the bus from and to pinned memory, "f16": operations/s of a large F16 product with F32 sums by cuBLAS}
 // or {"device": "", "why": "..."} where there is no GPU.
 #include <algorithm>
@@ -57,23 +59,20 @@ void print_limits(const std::string& description) {
     check_launch("fill_with_noise");
   }
 
-  const double copy = seconds(stream, [&] {
-    TANDEM_CUDA(cudaMemcpyAsync(b, a, kCopyBytes, cudaMemcpyDeviceToDevice, stream));
-  });
-  const double to_host = seconds(stream, [&] {
-    TANDEM_CUDA(cudaMemcpyAsync(host, a, kBusBytes, cudaMemcpyDeviceToHost, stream));
-  });
-  const double to_device = seconds(stream, [&] {
-    TANDEM_CUDA(cudaMemcpyAsync(a, host, kBusBytes, cudaMemcpyHostToDevice, stream));
-  });
+  const double copy = seconds(
+      stream, [&] { TANDEM_CUDA(cudaMemcpyAsync(b, a, kCopyBytes, cudaMemcpyDeviceToDevice, stream)); });
+  const double to_host = seconds(
+      stream, [&] { TANDEM_CUDA(cudaMemcpyAsync(host, a, kBusBytes, cudaMemcpyDeviceToHost, stream)); });
+  const double to_device = seconds(
+      stream, [&] { TANDEM_CUDA(cudaMemcpyAsync(a, host, kBusBytes, cudaMemcpyHostToDevice, stream)); });
   CublasHandle cublas(stream);
   const cublasHandle_t handle = cublas.get();
   constexpr size_t kMatrix = size_t{kOrder} * kOrder * 2;
   const float one = 1.0f, zero = 0.0f;
   const double product = seconds(stream, [&] {
-    TANDEM_CUBLAS(cublas_api().gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, kOrder, kOrder, kOrder, &one, a, CUDA_R_16F,
-                                       kOrder, a + kMatrix, CUDA_R_16F, kOrder, &zero, b, CUDA_R_32F, kOrder,
-                                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    TANDEM_CUBLAS(cublas_api().gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, kOrder, kOrder, kOrder, &one, a,
+                                       CUDA_R_16F, kOrder, a + kMatrix, CUDA_R_16F, kOrder, &zero, b,
+                                       CUDA_R_32F, kOrder, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
   });
   printf("{\"device\": \"%s\", \"copy\": %.6g, \"to_device\": %.6g, \"to_host\": %.6g, \"f16\": %.6g}\n",
          description.c_str(), 2.0 * kCopyBytes / copy, kBusBytes / to_device, kBusBytes / to_host,
@@ -98,4 +97,6 @@ int run() {
 }  // namespace
 }  // namespace tandem::cuda
 
-int main() { return tandem::cuda::run(); }
+int main() {
+  return tandem::cuda::run();
+}

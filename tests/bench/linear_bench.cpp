@@ -1,5 +1,6 @@
-// Rates of the matrix products, apart from everything else: GOP/s (2 n m k operations) and GB/s of weights, for the
-// shapes of tinyllama-1.1b. Weights rotate through copies larger than the caches, so that decode reads memory.
+// Rates of the matrix products, apart from everything else: GOP/s (2 n m k operations) and GB/s of weights,
+// for the shapes of tinyllama-1.1b. Weights rotate through copies larger than the caches, so that decode
+// reads memory.
 //
 //   linear_bench --benchmark_filter='avx512_vnni/Q4_0/.*' --benchmark_repetitions=5
 #include <benchmark/benchmark.h>
@@ -38,11 +39,13 @@ void fill_weights(DType dtype, int64_t k) {
     for (float& v : values) v = normal(rng);
     quantize_row(dtype, values.data(), weight_memory() + r * row, k);
   }
-  for (size_t r = unique; r < kRotation / row; ++r) std::memcpy(weight_memory() + r * row, weight_memory() + (r % unique) * row, row);
+  for (size_t r = unique; r < kRotation / row; ++r)
+    std::memcpy(weight_memory() + r * row, weight_memory() + (r % unique) * row, row);
 }
 
 struct AlignedFloats {
-  explicit AlignedFloats(size_t bytes) : p(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64)), std::free) {}
+  explicit AlignedFloats(size_t bytes)
+      : p(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64)), std::free) {}
   std::unique_ptr<std::byte, void (*)(void*)> p;
 };
 
@@ -86,8 +89,10 @@ void run(benchmark::State& state, Isa isa, DType dtype, int64_t n, int64_t m, in
     copy += n > 64 ? 1 : 8;
   }
   const double products = static_cast<double>(state.iterations()) * (n > 64 ? 1 : 8);
-  state.counters["GOP/s"] = benchmark::Counter(2e-9 * static_cast<double>(n * m * k) * products, benchmark::Counter::kIsRate);
-  state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(matrix) * products, benchmark::Counter::kIsRate);
+  state.counters["GOP/s"] =
+      benchmark::Counter(2e-9 * static_cast<double>(n * m * k) * products, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] =
+      benchmark::Counter(1e-9 * static_cast<double>(matrix) * products, benchmark::Counter::kIsRate);
 }
 
 // What memory gives to plain sums with this many threads: the floor of decode.
@@ -106,14 +111,18 @@ void read_memory(benchmark::State& state, int n_threads) {
       });
     });
   }
-  state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(kRotation) * static_cast<double>(state.iterations()),
-                                              benchmark::Counter::kIsRate);
+  state.counters["GB/s"] =
+      benchmark::Counter(1e-9 * static_cast<double>(kRotation) * static_cast<double>(state.iterations()),
+                         benchmark::Counter::kIsRate);
 }
 
 void register_all() {
-  struct Shape { int64_t m, k; };
+  struct Shape {
+    int64_t m, k;
+  };
   for (int threads : {1, 2}) {
-    benchmark::RegisterBenchmark(("read/t" + std::to_string(threads)).c_str(), read_memory, threads)->UseRealTime();
+    benchmark::RegisterBenchmark(("read/t" + std::to_string(threads)).c_str(), read_memory, threads)
+        ->UseRealTime();
   }
   for (Isa isa : supported_isas()) {
     for (const DTypeInfo& info : all_dtypes()) {
@@ -122,10 +131,11 @@ void register_all() {
         for (int64_t n : {1, 2, 4, 8, 12, 16, 32, 128, 512}) {
           for (int threads : {1, 2}) {
             const std::string name = std::string(isa_name(isa)) + "/" + std::string(info.name) + "/m" +
-                                     std::to_string(s.m) + "/k" + std::to_string(s.k) + "/n" + std::to_string(n) + "/t" +
-                                     std::to_string(threads);
+                                     std::to_string(s.m) + "/k" + std::to_string(s.k) + "/n" +
+                                     std::to_string(n) + "/t" + std::to_string(threads);
             benchmark::RegisterBenchmark(name.c_str(), run, isa, info.dtype, n, s.m, s.k, threads)
-                ->UseRealTime()->Unit(benchmark::kMicrosecond);
+                ->UseRealTime()
+                ->Unit(benchmark::kMicrosecond);
           }
         }
       }

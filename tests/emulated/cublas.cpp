@@ -20,8 +20,12 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
   handle->stream = stream;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, size_t) { return CUBLAS_STATUS_SUCCESS; }
-const char* cublasGetStatusString(cublasStatus_t) { return "an error"; }
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasGetStatusString(cublasStatus_t) {
+  return "an error";
+}
 
 namespace tandem::cuda {
 namespace {
@@ -33,8 +37,8 @@ float element(const void* matrix, cudaDataType type, int64_t i) {
 }
 
 // c [m, n] = alpha op(a) [m, k] op(b) [k, n] + beta c, columns one after the other.
-cublasStatus_t gemm_ex(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
-                       const void* alpha, const void* a, cudaDataType a_type, int lda, const void* b,
+cublasStatus_t gemm_ex(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
+                       int k, const void* alpha, const void* a, cudaDataType a_type, int lda, const void* b,
                        cudaDataType b_type, int ldb, const void* beta, void* c, cudaDataType c_type, int ldc,
                        cublasComputeType_t, cublasGemmAlgo_t) {
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
@@ -58,8 +62,9 @@ cublasStatus_t gemm_ex(cublasHandle_t handle, cublasOperation_t op_a, cublasOper
 }  // namespace
 
 const CublasApi& cublas_api() {
-  static const CublasApi api{cublasCreate_v2,       cublasDestroy_v2, cublasSetStream_v2, cublasSetWorkspace_v2,
-                             cublasGetStatusString, gemm_ex,          nullptr};
+  static const CublasApi api{
+      cublasCreate_v2, cublasDestroy_v2, cublasSetStream_v2, cublasSetWorkspace_v2, cublasGetStatusString,
+      gemm_ex,         nullptr};
   return api;
 }
 
@@ -67,7 +72,9 @@ void check_cublas(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) throw_error(ErrorCode::io, "%s: an error", call);
 }
 
-CublasHandle::~CublasHandle() { delete handle_; }
+CublasHandle::~CublasHandle() {
+  delete handle_;
+}
 
 cublasHandle_t CublasHandle::get() {
   if (!handle_) {

@@ -107,7 +107,8 @@ void run_ready(unsigned first, unsigned end) {
   }
 }
 
-// Lets a warp go on whose lanes have all come to the same point. False where they wait for the block, or have ended.
+// Lets a warp go on whose lanes have all come to the same point. False where they wait for the block, or have
+// ended.
 bool release_warp(unsigned first, unsigned end) {
   unsigned n_waiting = 0, n_done = 0;
   for (unsigned i = first; i < end; ++i) {
@@ -171,16 +172,26 @@ void fail(const char* format, ...) {
   abort();
 }
 
-int lane() { return current->number % 32; }
-void wait_for_block() { wait(State::at_block); }
-void wait_for_warp() { wait(State::at_warp); }
-void* dynamic_shared() { return shared_memory; }
+int lane() {
+  return current->number % 32;
+}
+void wait_for_block() {
+  wait(State::at_block);
+}
+void wait_for_warp() {
+  wait(State::at_warp);
+}
+void* dynamic_shared() {
+  return shared_memory;
+}
 void poison_shared(void* variable, size_t n_bytes) {
   if (std::find(poisoned.begin(), poisoned.end(), variable) != poisoned.end()) return;
   poisoned.push_back(variable);
   std::memset(variable, 0xff, n_bytes);
 }
-AsyncCopies& async_copies() { return current->copies; }
+AsyncCopies& async_copies() {
+  return current->copies;
+}
 
 // Two sets of words take turns: a lane can be at most one exchange ahead of one that still reads.
 const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words) {

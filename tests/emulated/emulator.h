@@ -1,18 +1,19 @@
-// A GPU in software, to run the CUDA device's own sources where there is none: translate.py rewrites what only nvcc
-// understands, this header is included before every file and gives g++ the vocabulary of CUDA, and the folder include/
-// stands for the toolkit's headers.
+// A GPU in software, to run the CUDA device's own sources where there is none: translate.py rewrites what
+// only nvcc understands, this header is included before every file and gives g++ the vocabulary of CUDA, and
+// the folder include/ stands for the toolkit's headers.
 //
-// The threads of a block are fibers. They run one at a time, in changing order, each until it waits at a barrier or
-// takes part in something that its warp does together (shuffles, votes, matrix products); between two barriers of a
-// block its warps run in step, or one after the other, and blocks run first to last or last to first. So what a missing
-// barrier leaves to chance comes out differently now and then. Streams do nothing before somebody waits for them, and in
-// what order streams take their turns, where no event says so, changes too. Memory
-// of the device, and a block's shared memory, is full of NaN at first; behind device memory are inaccessible pages;
-// asynchronous copies arrive as late as they may; vectors that are not aligned end the program, and so does what else is
-// not allowed (divergent barriers, ended lanes in a shuffle, launches beyond the limits).
+// The threads of a block are fibers. They run one at a time, in changing order, each until it waits at a
+// barrier or takes part in something that its warp does together (shuffles, votes, matrix products); between
+// two barriers of a block its warps run in step, or one after the other, and blocks run first to last or last
+// to first. So what a missing barrier leaves to chance comes out differently now and then. Streams do nothing
+// before somebody waits for them, and in what order streams take their turns, where no event says so, changes
+// too. Memory of the device, and a block's shared memory, is full of NaN at first; behind device memory are
+// inaccessible pages; asynchronous copies arrive as late as they may; vectors that are not aligned end the
+// program, and so does what else is not allowed (divergent barriers, ended lanes in a shuffle, launches
+// beyond the limits).
 //
-// It is slow and checks results, not speed: sums of tensor cores are in F32 with one order. Several threads may use it;
-// what streams do is done by the thread that waits for it.
+// It is slow and checks results, not speed: sums of tensor cores are in F32 with one order. Several threads
+// may use it; what streams do is done by the thread that waits for it.
 #pragma once
 
 #include <bit>
@@ -39,21 +40,43 @@
 #define __align__(n) alignas(n)
 #define __CUDA_ARCH_LIST__ 900
 
-struct float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
-struct int2 { int x, y; };
-struct alignas(16) int4 { int x, y, z, w; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct ushort2 { unsigned short x, y; };
-struct alignas(8) ushort4 { unsigned short x, y, z, w; };
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct ushort2 {
+  unsigned short x, y;
+};
+struct alignas(8) ushort4 {
+  unsigned short x, y, z, w;
+};
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
-inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
 
 struct EmulatedStream;
 using cudaStream_t = EmulatedStream*;
@@ -74,7 +97,8 @@ void wait_for_warp();
 struct Words {
   uint64_t word[12];
 };
-const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words);  // [32], until the lane's next exchange
+const Words* exchange(unsigned mask,
+                      std::initializer_list<uint64_t> words);  // [32], until the lane's next exchange
 void* dynamic_shared();
 void poison_shared(void* variable, size_t n_bytes);  // once a block, by the first thread that comes
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -105,11 +129,17 @@ struct Operand {
   uint64_t bits;
 };
 template <class T>
-Operand output(T& x) { return {&x, sizeof x, 0}; }
+Operand output(T& x) {
+  return {&x, sizeof x, 0};
+}
 template <class T>
-Operand in_out(T& x) { return {&x, sizeof x, bits_of(x)}; }
+Operand in_out(T& x) {
+  return {&x, sizeof x, bits_of(x)};
+}
 template <class T>
-Operand input(T x) { return {nullptr, sizeof x, bits_of(x)}; }
+Operand input(T x) {
+  return {nullptr, sizeof x, bits_of(x)};
+}
 void ptx(std::string_view instruction, std::initializer_list<Operand> operands);
 
 // ---- Launches ----
@@ -141,14 +171,20 @@ inline const dim3& gridDim = emulator::now.grid_dim;
 
 // ---- Intrinsics ----
 
-inline void __syncthreads() { emulator::wait_for_block(); }
-inline void __syncwarp(unsigned = 0xffffffffu) { emulator::wait_for_warp(); }
+inline void __syncthreads() {
+  emulator::wait_for_block();
+}
+inline void __syncwarp(unsigned = 0xffffffffu) {
+  emulator::wait_for_warp();
+}
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from) {
   return emulator::from_bits<T>(emulator::exchange(mask, {emulator::bits_of(value)})[from & 31].word[0]);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int with) { return __shfl_sync(mask, value, emulator::lane() ^ with); }
+T __shfl_xor_sync(unsigned mask, T value, int with) {
+  return __shfl_sync(mask, value, emulator::lane() ^ with);
+}
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned by) {
   const int from = emulator::lane() + static_cast<int>(by);
@@ -161,7 +197,9 @@ inline unsigned __ballot_sync(unsigned mask, int vote) {
   for (int i = 0; i < 32; ++i) bits |= static_cast<unsigned>(all[i].word[0]) << i;
   return bits;
 }
-inline int __any_sync(unsigned mask, int vote) { return __ballot_sync(mask, vote) != 0; }
+inline int __any_sync(unsigned mask, int vote) {
+  return __ballot_sync(mask, vote) != 0;
+}
 inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
   const emulator::Words* all = emulator::exchange(mask, {value});
   unsigned most = 0;
@@ -169,34 +207,66 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
   return most;
 }
 template <class T>
-T atomicAdd(T* at, T value) { return std::exchange(*at, *at + value); }
+T atomicAdd(T* at, T value) {
+  return std::exchange(*at, *at + value);
+}
 // Shared memory is addressed in 32 bits, from the start of the program's image.
 extern "C" char __executable_start;
 inline size_t __cvta_generic_to_shared(const void* p) {
   return static_cast<size_t>(static_cast<const char*>(p) - &__executable_start);
 }
 template <class T>
-T __ldcv(const T* p) { return *p; }
+T __ldcv(const T* p) {
+  return *p;
+}
 template <class T>
-T __ldg(const T* p) { return *p; }
+T __ldg(const T* p) {
+  return *p;
+}
 
-inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline int __float2int_rn(float x) { return static_cast<int>(std::lrint(x)); }
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline int __ffs(unsigned x) {
+  return __builtin_ffs(static_cast<int>(x));
+}
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline int __float2int_rn(float x) {
+  return static_cast<int>(std::lrint(x));
+}
+inline unsigned __float_as_uint(float x) {
+  return std::bit_cast<unsigned>(x);
+}
+inline int __float_as_int(float x) {
+  return std::bit_cast<int>(x);
+}
+inline float __uint_as_float(unsigned x) {
+  return std::bit_cast<float>(x);
+}
+inline float __int_as_float(int x) {
+  return std::bit_cast<float>(x);
+}
 inline void sincospif(float x, float* sine, float* cosine) {
   const double angle = 3.14159265358979323846 * x;
   *sine = static_cast<float>(std::sin(angle));
   *cosine = static_cast<float>(std::cos(angle));
 }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float rsqrtf(float x) {
+  return 1.0f / std::sqrt(x);
+}
 template <class A, class B>
-constexpr std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+constexpr std::common_type_t<A, B> min(A a, B b) {
+  return b < a ? b : a;
+}
 template <class A, class B>
-constexpr std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
+constexpr std::common_type_t<A, B> max(A a, B b) {
+  return a < b ? b : a;
+}

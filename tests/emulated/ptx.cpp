@@ -1,5 +1,5 @@
-// The instructions that the kernels spell out, by the PTX ISA: products of fragments, matrices out of shared memory,
-// asynchronous copies.
+// The instructions that the kernels spell out, by the PTX ISA: products of fragments, matrices out of shared
+// memory, asynchronous copies.
 #include <vector>
 
 #include "base/fp16.h"
@@ -15,7 +15,9 @@ const Operand& operand(Operands operands, size_t i) {
   return operands.begin()[i];
 }
 template <class T>
-T value(Operands operands, size_t i) { return from_bits<T>(operand(operands, i).bits); }
+T value(Operands operands, size_t i) {
+  return from_bits<T>(operand(operands, i).bits);
+}
 template <class T>
 void set(Operands operands, size_t i, T x) {
   const Operand& o = operand(operands, i);
@@ -23,19 +25,27 @@ void set(Operands operands, size_t i, T x) {
   std::memcpy(o.to, &x, sizeof x);
 }
 std::byte* shared_at(uint64_t address) {
-  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(&__executable_start) + static_cast<uint32_t>(address));
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(&__executable_start) +
+                                      static_cast<uint32_t>(address));
 }
 
 // ---- Products ----
 
 // Element i of a register of 16-bit or 8-bit elements.
-float half_element(uint64_t word, int i) { return tandem::fp16_to_fp32(static_cast<uint16_t>(word >> 16 * i)); }
-float bfloat_element(uint64_t word, int i) { return tandem::bf16_to_fp32(static_cast<uint16_t>(word >> 16 * i)); }
-int byte_element(uint64_t word, int i) { return static_cast<int8_t>(word >> 8 * i); }
+float half_element(uint64_t word, int i) {
+  return tandem::fp16_to_fp32(static_cast<uint16_t>(word >> 16 * i));
+}
+float bfloat_element(uint64_t word, int i) {
+  return tandem::bf16_to_fp32(static_cast<uint16_t>(word >> 16 * i));
+}
+int byte_element(uint64_t word, int i) {
+  return static_cast<int8_t>(word >> 8 * i);
+}
 
 // c [16, 8] = a [16, k] b [k, 8] + c, where four lanes share a row of a (and a column of b) and hold kWidth
-// neighbouring elements of k in a register: registers 0 and 1 of a are rows g and g + 8 of the first half of k (of all
-// of it, where a has two), 2 and 3 of the second. The first n_a words of a lane are its a, the rest its b.
+// neighbouring elements of k in a register: registers 0 and 1 of a are rows g and g + 8 of the first half of
+// k (of all of it, where a has two), 2 and 3 of the second. The first n_a words of a lane are its a, the rest
+// its b.
 template <int kWidth, class Sum, class Element>
 void multiply(Operands operands, int n_a, Element element, bool accumulate) {
   const int n_b = n_a / 2;
@@ -50,7 +60,8 @@ void multiply(Operands operands, int n_a, Element element, bool accumulate) {
       for (int quarter = 0; quarter < 4; ++quarter) {
         const uint64_t a = all[4 * (row % 8) + quarter].word[2 * part + row / 8];
         const uint64_t b = all[4 * column + quarter].word[n_a + part];
-        for (int i = 0; i < kWidth; ++i) sum += static_cast<Sum>(element(a, i)) * static_cast<Sum>(element(b, i));
+        for (int i = 0; i < kWidth; ++i)
+          sum += static_cast<Sum>(element(a, i)) * static_cast<Sum>(element(b, i));
       }
     }
     set(operands, static_cast<size_t>(e), sum);
@@ -100,8 +111,9 @@ void wait_copies(size_t n_pending) {
 }
 
 void pack(Operands operands, uint16_t (*narrow)(float)) {  // the second operand is the low half
-  set(operands, 0, static_cast<uint32_t>(narrow(value<float>(operands, 2))) |
-                       static_cast<uint32_t>(narrow(value<float>(operands, 1))) << 16);
+  set(operands, 0,
+      static_cast<uint32_t>(narrow(value<float>(operands, 2))) |
+          static_cast<uint32_t>(narrow(value<float>(operands, 1))) << 16);
 }
 
 struct Instruction {
@@ -110,11 +122,14 @@ struct Instruction {
 };
 
 constexpr Instruction kInstructions[] = {
-    {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 ", [](Operands o) { multiply<2, float>(o, 4, half_element, true); }},
+    {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 ",
+     [](Operands o) { multiply<2, float>(o, 4, half_element, true); }},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 ",
      [](Operands o) { multiply<2, float>(o, 4, bfloat_element, true); }},
-    {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 ", [](Operands o) { multiply<4, int>(o, 4, byte_element, false); }},
-    {"mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 ", [](Operands o) { multiply<4, int>(o, 2, byte_element, false); }},
+    {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 ",
+     [](Operands o) { multiply<4, int>(o, 4, byte_element, false); }},
+    {"mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 ",
+     [](Operands o) { multiply<4, int>(o, 2, byte_element, false); }},
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 ", [](Operands o) { load_matrices(o, false); }},
     {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 ", [](Operands o) { load_matrices(o, true); }},
     {"cp.async.cg.shared.global [%0], [%1], 16;", [](Operands o) { copy_async(o, 16, 16); }},

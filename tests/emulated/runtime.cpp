@@ -1,5 +1,5 @@
-// The runtime: memory with guards around it, and streams whose work waits until somebody waits for it. Any thread may call
-// it; the one that waits does the work.
+// The runtime: memory with guards around it, and streams whose work waits until somebody waits for it. Any
+// thread may call it; the one that waits does the work.
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
@@ -71,7 +71,9 @@ cudaError_t report(cudaError_t error) {
   return error;
 }
 
-size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+size_t round_up(size_t n, size_t to) {
+  return (n + to - 1) / to * to;
+}
 
 unsigned draw(unsigned n) {
   order_seed = order_seed * 1664525u + 1013904223u;
@@ -87,8 +89,8 @@ void step(EmulatedStream& stream) {
   if (item.work) item.work();
 }
 
-// Runs a stream until done(). What order other streams have with it is not for anyone to rely on: they may not have
-// begun, or be done long since, or take turns.
+// Runs a stream until done(). What order other streams have with it is not for anyone to rely on: they may
+// not have begun, or be done long since, or take turns.
 template <class Done>
 void run_until(EmulatedStream& stream, Done done) {
   const unsigned how = draw(3);
@@ -145,12 +147,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->sharedMemPerBlockOptin = kMaxShared;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
 }
-cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return cudaDriverGetVersion(version);
+}
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaErrorMemoryAllocation: return "out of memory";
@@ -159,13 +165,18 @@ const char* cudaGetErrorString(cudaError_t error) {
     default: return "an error";
   }
 }
-cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  return last_error;
+}
 
 // ---- Memory ----
 
-// An allocation ends where a page ends, but for what alignment leaves; what is behind it cannot be touched, nor can the
-// page before. What alignment leaves is full of NaN and is looked at when the memory is given back.
+// An allocation ends where a page ends, but for what alignment leaves; what is behind it cannot be touched,
+// nor can the page before. What alignment leaves is full of NaN and is looked at when the memory is given
+// back.
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
   const Lock lock(mutex);
   if (n_bytes > kTotalBytes - used_bytes) return report(cudaErrorMemoryAllocation);
@@ -189,7 +200,8 @@ cudaError_t cudaFree(void* address) {
   if (found == allocations.end()) return report(cudaErrorInvalidValue);
   const auto* begin = static_cast<const std::byte*>(address);
   for (size_t i = found->second.n_bytes; i < round_up(found->second.n_bytes, kAlignment); ++i) {
-    if (begin[i] != std::byte{0xff}) emulator::fail("%zu bytes, and byte %zu was written", found->second.n_bytes, i);
+    if (begin[i] != std::byte{0xff})
+      emulator::fail("%zu bytes, and byte %zu was written", found->second.n_bytes, i);
   }
   munmap(found->second.mapping, found->second.mapping_bytes);
   used_bytes -= found->second.n_bytes;
@@ -210,9 +222,11 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *total_bytes = kTotalBytes;
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   const Lock lock(mutex);
-  if (kind == cudaMemcpyHostToDevice && n_copies_to_fail >= 0 && n_copies_to_fail-- == 0) return report(cudaErrorInvalidValue);
+  if (kind == cudaMemcpyHostToDevice && n_copies_to_fail >= 0 && n_copies_to_fail-- == 0)
+    return report(cudaErrorInvalidValue);
   stream->add([=] { std::memmove(to, from, n_bytes); });
   return cudaSuccess;
 }

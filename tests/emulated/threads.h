@@ -15,7 +15,7 @@ struct AsyncCopies {
     const void* from;
     size_t n_bytes, n_zeros;
   };
-  std::vector<Copy> open;                  // not in a group yet
+  std::vector<Copy> open;                // not in a group yet
   std::deque<std::vector<Copy>> groups;  // oldest first
 };
 AsyncCopies& async_copies();  // of the thread that runs

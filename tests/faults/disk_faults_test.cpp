@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "gguf/split_writer.h"
-#include "support/sim_disk.h"
 #include "support/metered_host.h"
+#include "support/sim_disk.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -63,7 +63,8 @@ TEST_F(DiskFaults, EveryReadThatFails) {
       const auto with = [&](const test::SimDiskOptions& disk, const auto& check) {
         test::MeteredHost host;
         test::SimDevice sim({.copy_bytes_per_s = 1e9});
-        const auto s = session(*model_, {&host, &sim}, {.n_gpu_layers = 1, .streaming = streaming, .n_disk_layers = n_disk}, disk);
+        const auto s = session(*model_, {&host, &sim},
+                               {.n_gpu_layers = 1, .streaming = streaming, .n_disk_layers = n_disk}, disk);
         check(*s);
       };
       int64_t n = 0;
@@ -155,7 +156,8 @@ TEST_F(DiskFaults, WithoutDirectReadsAndWithoutIoUring) {
     test::MeteredHost host;
     test::SimDevice sim({.copy_bytes_per_s = 1e9});
     for (const Streaming streaming : {Streaming::none, Streaming::always}) {
-      const auto s = session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 0, 5}, {.reader = reader});
+      const auto s =
+          session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 0, 5}, {.reader = reader});
       EXPECT_FALSE(fails(*s));
     }
   }

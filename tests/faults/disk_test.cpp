@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "gguf/split_writer.h"
-#include "support/sim_disk.h"
 #include "support/metered_host.h"
+#include "support/sim_disk.h"
 #include "support/split_rig.h"
 
 namespace tandem {

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "exec/placed_graph.h"
-#include "support/sim_disk.h"
 #include "support/metered_host.h"
+#include "support/sim_disk.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -52,7 +52,6 @@ class DiskTime : public test::SplitRig {
     }
     return {static_cast<double>(s->placement().bytes.per_token.disk) / kLayers, matrices};
   }
-
 };
 
 TEST_F(DiskTime, OnTheCpuIsTheLongerOfComputingAndReadingAndOneLayer) {

@@ -1,5 +1,6 @@
-// Placement by flags on simulated devices: every -ngl with and without -nkvo, experts on either side, one and two
-// devices: the logits are the CPU's bit for bit, and the bytes that cross the bus are those that --explain promises.
+// Placement by flags on simulated devices: every -ngl with and without -nkvo, experts on either side, one and
+// two devices: the logits are the CPU's bit for bit, and the bytes that cross the bus are those that
+// --explain promises.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +25,8 @@ class Offload : public test::SplitRig {
 
   static uint64_t copied(const std::vector<Device*>& devices) {
     uint64_t sum = 0;
-    for (size_t d = 1; d < devices.size(); ++d) sum += static_cast<test::SimDevice*>(devices[d])->copied_bytes();
+    for (size_t d = 1; d < devices.size(); ++d)
+      sum += static_cast<test::SimDevice*>(devices[d])->copied_bytes();
     return sum;
   }
 
@@ -37,7 +39,8 @@ class Offload : public test::SplitRig {
     EXPECT_EQ(copied(devices) - before,
               bus.activations + bus.logits + bus.inputs + bus.inputs_per_block * n_blocks);
     for (size_t d = 1; d < devices.size(); ++d) {
-      EXPECT_EQ(static_cast<test::SimDevice*>(devices[d])->used_bytes(), session.placement().bytes.devices[d].total());
+      EXPECT_EQ(static_cast<test::SimDevice*>(devices[d])->used_bytes(),
+                session.placement().bytes.devices[d].total());
     }
   }
 
@@ -60,7 +63,6 @@ class Offload : public test::SplitRig {
       }
     }
   }
-
 };
 
 TEST_F(Offload, EveryNglOnOneDevice) {

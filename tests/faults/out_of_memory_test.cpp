@@ -1,4 +1,5 @@
-// Every allocation and every copy on a simulated device is made to fail in turn: a clean error, and nothing is left.
+// Every allocation and every copy on a simulated device is made to fail in turn: a clean error, and nothing
+// is left.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -15,7 +16,8 @@ SessionOptions on_device(const Model& model) {
   options.n_ctx = 64;
   options.oom_ladder = false;
   options.placement = Placement::host_only(static_cast<int>(model.hparams().n_layer));
-  for (size_t i = 2; i < options.placement.layers.size(); ++i) options.placement.layers[i] = {1, 1, i == 3 ? 0 : 1};
+  for (size_t i = 2; i < options.placement.layers.size(); ++i)
+    options.placement.layers[i] = {1, 1, i == 3 ? 0 : 1};
   return options;
 }
 

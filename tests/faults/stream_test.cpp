@@ -21,7 +21,6 @@ class Stream : public test::SplitRig {
     flags.stream = StreamMode::on;
     return flags;
   }
-
 };
 
 TEST_F(Stream, EveryModeGivesTheLogitsOfTheCpu) {
@@ -101,7 +100,8 @@ TEST_F(Stream, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
   };
   test::SimDevice works({});
   run(works);
-  // But for what is already on its way for a step that never comes, which nobody waits for, and the logits behind it.
+  // But for what is already on its way for a step that never comes, which nobody waits for, and the logits
+  // behind it.
   expect_clean_failures(run, 1, works.n_copies() - 2 * 7 - 1);
 }
 

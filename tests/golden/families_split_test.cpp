@@ -98,8 +98,8 @@ TEST_P(FamiliesSplit, LogitsAreThoseOfTheCpu) {
   }
 }
 
-// Merging rounds otherwise than summing in one go: close, but not to the bit. In floats: where activations are rounded
-// to 8 bits, what is close to the middle between two of them now and then goes the other way.
+// Merging rounds otherwise than summing in one go: close, but not to the bit. In floats: where activations
+// are rounded to 8 bits, what is close to the middle between two of them now and then goes the other way.
 TEST_P(FamiliesSplit, CachesInTwoPartsGiveTheLogitsOfTheCpu) {
   const auto host = cpu::make_cpu_device({1, 1});
   std::vector<int32_t> ids = family_.ids();

@@ -47,8 +47,8 @@ class Families : public testing::TestWithParam<std::string> {
   }
 
   struct Deviation {
-    double worst = 0;                 // of any logit that the file has, relative to the largest of its row
-    double squares = 0, of = 0;       // sums over the rows that the file has in full
+    double worst = 0;            // of any logit that the file has, relative to the largest of its row
+    double squares = 0, of = 0;  // sums over the rows that the file has in full
     double rms() const { return std::sqrt(squares / of); }
   };
 
@@ -66,7 +66,8 @@ class Families : public testing::TestWithParam<std::string> {
     const auto n_vocab = static_cast<size_t>(model->hparams().n_vocab);
     session.evaluate(ids, [&](int64_t first, int64_t n, std::span<const float> logits) {
       for (int64_t i = 0; i < n; ++i) {
-        add_row(static_cast<size_t>(first + i), logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab), deviation);
+        add_row(static_cast<size_t>(first + i), logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab),
+                deviation);
       }
     });
     return deviation;
@@ -78,7 +79,8 @@ class Families : public testing::TestWithParam<std::string> {
     const double norm = j["norm"][position];
     const double scale = 3 * norm / std::sqrt(static_cast<double>(row.size()));  // about the largest logit
     double worst = 0, sum = 0;
-    for (size_t i = 0; i < heads.size(); ++i) worst = std::max(worst, std::fabs(heads[i] - static_cast<double>(row[i])));
+    for (size_t i = 0; i < heads.size(); ++i)
+      worst = std::max(worst, std::fabs(heads[i] - static_cast<double>(row[i])));
     for (const float x : row) sum += static_cast<double>(x) * static_cast<double>(x);
     worst = std::max(worst, std::fabs(std::sqrt(sum) - norm) / std::sqrt(static_cast<double>(row.size())));
     const auto full = j["logits"].find(std::to_string(position));
@@ -121,7 +123,8 @@ TEST_P(Families, EveryWeightIsKept) {
     if (t.name.starts_with("rope_")) continue;  // made from config.json
     std::vector<float> row(static_cast<size_t>(t.dims[0]));
     for (int64_t r = 0; r < t.n_rows(); ++r) {
-      dequantize_row(t.dtype, t.data + static_cast<size_t>(r) * row_bytes(t.dtype, t.dims[0]), row.data(), t.dims[0]);
+      dequantize_row(t.dtype, t.data + static_cast<size_t>(r) * row_bytes(t.dtype, t.dims[0]), row.data(),
+                     t.dims[0]);
       found.insert(row.begin(), row.end());
     }
   }
@@ -135,7 +138,8 @@ TEST_P(Families, EveryWeightIsKept) {
       wanted.insert(bf16_to_fp32(bits) + (plus_one ? 1.0f : 0.0f));
     }
   }
-  for (const auto& [name, t] : folder_.tensors) {  // two neighbours in a byte, times the power of two of their block
+  for (const auto& [name, t] :
+       folder_.tensors) {  // two neighbours in a byte, times the power of two of their block
     if (!name.ends_with("_blocks")) continue;
     constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
     const std::string& scales = folder_.tensors.at(name.substr(0, name.size() - 7) + "_scales").bytes;

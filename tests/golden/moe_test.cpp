@@ -1,5 +1,5 @@
-// A whole mixture-of-experts model: the scalar kernels token by token against every ISA, micro-batch, number of
-// threads, and split over a simulated device.
+// A whole mixture-of-experts model: the scalar kernels token by token against every ISA, micro-batch, number
+// of threads, and split over a simulated device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,9 @@ class Moe : public testing::TestWithParam<DType> {
     options.placement = std::move(placement);
     Session session(*model_, devices, options);
     std::vector<float> all;
-    session.evaluate(ids_, [&](int64_t, int64_t, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); });
+    session.evaluate(ids_, [&](int64_t, int64_t, std::span<const float> row) {
+      all.insert(all.end(), row.begin(), row.end());
+    });
     return all;
   }
 

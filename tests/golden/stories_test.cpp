@@ -1,5 +1,5 @@
-// A real trained model against logits that an independent program computed in float64, and the text that it writes.
-// Every ISA, 1 to 4 threads, several micro-batch sizes, and split over simulated devices.
+// A real trained model against logits that an independent program computed in float64, and the text that it
+// writes. Every ISA, 1 to 4 threads, several micro-batch sizes, and split over simulated devices.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -128,7 +128,8 @@ TEST_F(Stories, LogitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Every way of giving the last layers to one simulated device or to two, with the cache beside the layer or at home.
+// Every way of giving the last layers to one simulated device or to two, with the cache beside the layer or
+// at home.
 TEST_F(Stories, ASplitOverSimulatedDevicesChangesNoBit) {
   const auto n_layer = static_cast<int>(model_->hparams().n_layer);
   const auto cpu_device = cpu::make_cpu_device({1, 1, cpu::best_isa()});
@@ -142,7 +143,8 @@ TEST_F(Stories, ASplitOverSimulatedDevicesChangesNoBit) {
       options.placement = Placement::host_only(n_layer);
       const int first = std::max(0, n_layer + 1 - on_device);
       for (int i = first; i < n_layer; ++i) {
-        const int device = 1 + (i - first) * 2 / (n_layer - first);  // the first half on one, the rest on the other
+        const int device =
+            1 + (i - first) * 2 / (n_layer - first);  // the first half on one, the rest on the other
         options.placement.layers[static_cast<size_t>(i)] = {device, device, cache_at_home ? 0 : device};
       }
       options.placement.output = 2;

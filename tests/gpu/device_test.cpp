@@ -102,7 +102,8 @@ TEST_F(GpuDevice, ThousandsOfEvents) {
   device_->wait(last);
 }
 
-// A step of one token is launched once, then recorded and replayed: each run gives the same bits from the same inputs.
+// A step of one token is launched once, then recorded and replayed: each run gives the same bits from the
+// same inputs.
 TEST_F(GpuDevice, ReplayedStepsEqualLaunchedOnes) {
   ShapeClass shape;
   shape.max_tokens = 4;

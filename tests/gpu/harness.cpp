@@ -16,10 +16,14 @@ namespace {
 constexpr std::byte kPoison{0xff};  // NaN in every float dtype
 
 int64_t rows_of(const Tensor& t, const StepShape& shape) {
-  return t.extent == Extent::tokens ? shape.n_tokens : t.extent == Extent::outputs ? shape.n_outputs : t.n_rows;
+  return t.extent == Extent::tokens    ? shape.n_tokens
+         : t.extent == Extent::outputs ? shape.n_outputs
+                                       : t.n_rows;
 }
 
-std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
+std::span<const std::byte> bytes_of(const auto& values) {
+  return std::as_bytes(std::span(values));
+}
 
 }  // namespace
 
@@ -182,7 +186,8 @@ class OpCase::Running {
     kv_.push_back(layer);
   }
 
-  // Inputs, given activations, the cache as it was, NaN elsewhere. The copies have read host memory when this returns.
+  // Inputs, given activations, the cache as it was, NaN elsewhere. The copies have read host memory when this
+  // returns.
   void feed() {
     std::vector<std::vector<std::byte>> poison;
     for (size_t i = 0; i < addresses_.size(); ++i) {
@@ -214,7 +219,8 @@ class OpCase::Running {
   std::unique_ptr<Plan> plan_;
 };
 
-std::vector<OpResult> OpCase::run(Device& device, const Graph& graph, const StepShape& shape, int n_runs) const {
+std::vector<OpResult> OpCase::run(Device& device, const Graph& graph, const StepShape& shape,
+                                  int n_runs) const {
   Running running(*this, device, graph);
   std::vector<OpResult> results;
   for (int i = 0; i < n_runs; ++i) results.push_back(running.run(shape));

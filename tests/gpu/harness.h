@@ -1,11 +1,12 @@
-// What the tests of a GPU share: the device under test, and graphs of one op or a few with fresh random inputs that run
-// on it and on the CPU's scalar reference, everything through the Device interface.
+// What the tests of a GPU share: the device under test, and graphs of one op or a few with fresh random
+// inputs that run on it and on the CPU's scalar reference, everything through the Device interface.
 //
-// The device is the first GPU; without one every test skips. TANDEM_GPU_TESTS_ON=simulated puts the simulated device
-// in its place: that tests the tests. Built for the emulator (tests/emulated/) they run the same kernels on the host.
+// The device is the first GPU; without one every test skips. TANDEM_GPU_TESTS_ON=simulated puts the simulated
+// device in its place: that tests the tests. Built for the emulator (tests/emulated/) they run the same
+// kernels on the host.
 //
-// TANDEM_GPU_TESTS=some shortens the lists of sizes, for what runs them slowly: sanitizers, and the emulator, which does
-// so unless it is told TANDEM_GPU_TESTS=all.
+// TANDEM_GPU_TESTS=some shortens the lists of sizes, for what runs them slowly: sanitizers, and the emulator,
+// which does so unless it is told TANDEM_GPU_TESTS=all.
 #pragma once
 
 #include <array>
@@ -73,14 +74,17 @@ class OpCase {
   GraphBuilder builder;
 
   // Random values, about normal; [n_mats * n_rows, n_cols].
-  const Weight* matrix(DType dtype, int64_t n_rows, int64_t n_cols, int64_t n_mats = 1, float deviation = 0.1f);
+  const Weight* matrix(DType dtype, int64_t n_rows, int64_t n_cols, int64_t n_mats = 1,
+                       float deviation = 0.1f);
   const Weight* vector(const std::vector<float>& values, DType dtype = DType::F32);
   // An input of the graph under test: [max_tokens, n_cols] random floats, or those given.
   TensorId activation(int64_t n_cols, float deviation = 1.0f) {
     return activation(n_cols, random_.normals(max_tokens_ * n_cols, deviation));
   }
   TensorId activation(int64_t n_cols, std::vector<float> values);
-  void set_input(Input which, std::vector<int32_t> values) { inputs_[static_cast<size_t>(which)] = std::move(values); }
+  void set_input(Input which, std::vector<int32_t> values) {
+    inputs_[static_cast<size_t>(which)] = std::move(values);
+  }
   const std::vector<int32_t>& input(Input which) const { return inputs_[static_cast<size_t>(which)]; }
   // The cache of layer 0; the layer's addresses are ignored.
   void set_cache(const KvLayer& layer, CacheBytes bytes);
@@ -97,8 +101,8 @@ class OpCase {
   // The same with the weights' values as F32, and so with inputs that nobody rounds.
   OpResult exact(const StepShape& shape) const;
 
-  // The device's result is the reference's. With Rounding::allowed, the exact one will do as well: a device need not
-  // round as the reference does.
+  // The device's result is the reference's. With Rounding::allowed, the exact one will do as well: a device
+  // need not round as the reference does.
   enum class Rounding { as_reference, allowed };
   void expect_match(Device& device, const StepShape& shape, double tolerance,
                     Rounding rounding = Rounding::as_reference) const;
@@ -112,7 +116,7 @@ class OpCase {
   int64_t max_tokens_;
   Graph graph_;
   TensorId result_ = kNoTensor;
-  std::vector<int32_t> nodes_;                        // those under test
+  std::vector<int32_t> nodes_;  // those under test
   std::map<TensorId, std::vector<float>> activations_;
   std::array<std::vector<int32_t>, kInputCount> inputs_;
   bool has_cache_ = false;

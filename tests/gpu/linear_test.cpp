@@ -34,8 +34,9 @@ TEST_F(GpuLinear, EveryDtypeAndNumberOfTokens) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(m) + " x " + std::to_string(n_cols));
       OpCase c(random_, tokens(130));
       c.finish(c.builder.linear(c.activation(n_cols), c.matrix(dtype, m, n_cols)));
-      check(c, m > 200 ? some_of<int64_t>({1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 130}, 11)
-                       : some_of<int64_t>({1, 3, 2, 5, 4, 9, 8, 17, 16, 65, 33, 130, 64}, 2),
+      check(c,
+            m > 200 ? some_of<int64_t>({1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 130}, 11)
+                    : some_of<int64_t>({1, 3, 2, 5, 4, 9, 8, 17, 16, 65, 33, 130, 64}, 2),
             dtype);
     }
   }
@@ -65,7 +66,8 @@ TEST_F(GpuLinear, BiasAndResidual) {
         OpCase c(random_, tokens(40));
         const int64_t k = columns(dtype, 512), m = 70;
         const TensorId x = c.activation(k), r = residual ? c.activation(m) : kNoTensor;
-        c.finish(c.builder.linear(x, c.matrix(dtype, m, k), bias ? c.vector(random_.normals(m)) : nullptr, r));
+        c.finish(
+            c.builder.linear(x, c.matrix(dtype, m, k), bias ? c.vector(random_.normals(m)) : nullptr, r));
         check(c, {1, 6, 40}, dtype);
       }
     }
@@ -102,14 +104,17 @@ TEST_F(GpuLinear, TheHeadReadsOnlyWantedRows) {
 
 TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
   for (DType dtype : computable_dtypes()) {
-    for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu2,
-                                  Activation::swiglu_oai}) {
+    for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
+                                  Activation::relu2, Activation::swiglu_oai}) {
       const bool bias = activation == Activation::gelu;
-      if (on_short_list() && activation != Activation::silu && dtype != DType::F16 && dtype != DType::Q4_K) continue;
-      SCOPED_TRACE(std::string(dtype_name(dtype)) + " activation " + std::to_string(static_cast<int>(activation)));
+      if (on_short_list() && activation != Activation::silu && dtype != DType::F16 && dtype != DType::Q4_K)
+        continue;
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " activation " +
+                   std::to_string(static_cast<int>(activation)));
       OpCase c(random_, tokens(35));
       const int64_t k = columns(dtype, 768), m = 150;
-      c.finish(c.builder.glu(c.activation(k, activation == Activation::swiglu_oai ? 3.0f : 1.0f), {activation}, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
+      c.finish(c.builder.glu(c.activation(k, activation == Activation::swiglu_oai ? 3.0f : 1.0f),
+                             {activation}, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
                              bias ? c.vector(random_.normals(m)) : nullptr,
                              bias ? c.vector(random_.normals(m)) : nullptr));
       check(c, some_of<int64_t>({1, 3, 16, 35}, activation == Activation::silu ? 1 : 3), dtype);
@@ -117,8 +122,8 @@ TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
   }
 }
 
-// A mixture whose route the graph itself makes, so that ids and weights are those of real routing. With biases, it is
-// one of gpt-oss.
+// A mixture whose route the graph itself makes, so that ids and weights are those of real routing. With
+// biases, it is one of gpt-oss.
 void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual,
                bool biases) {
   ShapeClass shape;
@@ -139,8 +144,8 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
     b.down = c.matrix(DType::F32, n_expert, k, 1, 1.0f);
   }
   const DType up_dtype = dtype == DType::Q5_K ? DType::Q4_K : dtype;  // once of another than the gate
-  c.finish(c.builder.moe_ffn(x, chosen, op, c.matrix(dtype, m, k, n_expert), c.matrix(up_dtype, m, k, n_expert),
-                             c.matrix(dtype, k, m, n_expert), r, b));
+  c.finish(c.builder.moe_ffn(x, chosen, op, c.matrix(dtype, m, k, n_expert),
+                             c.matrix(up_dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r, b));
   for (int64_t n : some_of<int64_t>({1, 2, 50, 7}, 2)) {
     c.expect_match(device, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
   }

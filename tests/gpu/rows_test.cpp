@@ -42,9 +42,9 @@ TEST_F(GpuRows, NormOfRowsAndHeads) {
   struct Size {
     int64_t group, n_groups, n;
   };
-  const Size sizes[] = {{1, 1, 1},  {3, 5, 2},    {32, 4, 3},   {64, 32, 7},  {100, 3, 2},  {127, 1, 1},  {128, 8, 33},
-                        {512, 2, 3}, {513, 1, 2}, {576, 1, 5}, {1000, 1, 3}, {2048, 1, 9}, {4096, 1, 1}, {8192, 2, 2},
-                        {11007, 1, 2}, {16384, 1, 1}};
+  const Size sizes[] = {{1, 1, 1},    {3, 5, 2},    {32, 4, 3},    {64, 32, 7},  {100, 3, 2},  {127, 1, 1},
+                        {128, 8, 33}, {512, 2, 3},  {513, 1, 2},   {576, 1, 5},  {1000, 1, 3}, {2048, 1, 9},
+                        {4096, 1, 1}, {8192, 2, 2}, {11007, 1, 2}, {16384, 1, 1}};
   for (const Size& size : sizes) {
     for (NormKind kind : {NormKind::rms, NormKind::layer}) {
       for (DType dtype : {DType::F32, DType::F16, DType::BF16}) {
@@ -80,8 +80,8 @@ TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
   struct Size {
     int64_t n_head, head_dim, n_rot, n;
   };
-  const Size sizes[] = {{1, 2, 2, 1}, {3, 8, 8, 2}, {8, 64, 64, 5}, {9, 80, 20, 3}, {32, 128, 128, 4}, {40, 96, 64, 17},
-                        {2, 256, 256, 1}, {1, 512, 512, 2}};
+  const Size sizes[] = {{1, 2, 2, 1},      {3, 8, 8, 2},     {8, 64, 64, 5},   {9, 80, 20, 3},
+                        {32, 128, 128, 4}, {40, 96, 64, 17}, {2, 256, 256, 1}, {1, 512, 512, 2}};
   for (const Size& size : sizes) {
     for (RopeStyle style : {RopeStyle::pair, RopeStyle::half}) {
       for (bool factors : {false, true}) {
@@ -108,7 +108,14 @@ struct CacheSize {
   int64_t n_head_kv, head_dim_k, head_dim_v, block_size, n;
 };
 void give_cache(Random& random, OpCase& c, const CacheSize& size, DType k, DType v) {
-  KvLayer layer{nullptr, nullptr, k, v, size.n_head_kv, size.head_dim_k, size.head_dim_v, size.block_size,
+  KvLayer layer{nullptr,
+                nullptr,
+                k,
+                v,
+                size.n_head_kv,
+                size.head_dim_k,
+                size.head_dim_v,
+                size.block_size,
                 2 + size.n / size.block_size};
   const auto n_slots = static_cast<size_t>(layer.n_blocks * size.block_size);
   const auto rows = n_slots * static_cast<size_t>(size.n_head_kv);
@@ -125,11 +132,15 @@ void give_cache(Random& random, OpCase& c, const CacheSize& size, DType k, DType
 // Every byte of the cache is compared: those of the slots, and that no other was touched.
 TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
   constexpr DType kDtypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
-  for (const CacheSize& size : {CacheSize{1, 32, 64, 1, 1}, {2, 64, 64, 16, 7}, {8, 128, 128, 32, 1}, {3, 192, 128, 32, 33},
+  for (const CacheSize& size : {CacheSize{1, 32, 64, 1, 1},
+                                {2, 64, 64, 16, 7},
+                                {8, 128, 128, 32, 1},
+                                {3, 192, 128, 32, 33},
                                 {5, 96, 32, 8, 20}}) {
     for (DType k : kDtypes) {
       for (DType v : {DType::F16, DType::Q8_0, k}) {
-        SCOPED_TRACE(std::string(dtype_name(k)) + " " + std::string(dtype_name(v)) + " " + std::to_string(size.head_dim_k));
+        SCOPED_TRACE(std::string(dtype_name(k)) + " " + std::string(dtype_name(v)) + " " +
+                     std::to_string(size.head_dim_k));
         OpCase c(random_, tokens(size.n));
         give_cache(random_, c, size, k, v);
         std::vector<float> keys = random_.normals(size.n * size.n_head_kv * size.head_dim_k, 3.0f);
@@ -154,18 +165,22 @@ std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
   return x;
 }
 
-// Rotations and the write behind them are one launch where they follow each other, and then give the same bits as one
-// by one, in the order that keeps them apart.
+// Rotations and the write behind them are one launch where they follow each other, and then give the same
+// bits as one by one, in the order that keeps them apart.
 TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
   struct Heads {
     int64_t n_head, n_head_kv, head_dim, n_rot, head_dim_v, n;
   };
-  for (const Heads& h : {Heads{4, 2, 32, 32, 32, 1}, {32, 8, 128, 128, 128, 1}, {9, 3, 64, 64, 64, 5}, {28, 20, 96, 64, 64, 3},
+  for (const Heads& h : {Heads{4, 2, 32, 32, 32, 1},
+                         {32, 8, 128, 128, 128, 1},
+                         {9, 3, 64, 64, 64, 5},
+                         {28, 20, 96, 64, 64, 3},
                          {1, 1, 256, 256, 256, 40}}) {
     for (DType dtype : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0}) {
       for (RopeStyle style : {RopeStyle::pair, RopeStyle::half}) {
-        SCOPED_TRACE(std::to_string(h.n_head) + "/" + std::to_string(h.n_head_kv) + " heads of " + std::to_string(h.head_dim) +
-                     " " + std::string(dtype_name(dtype)) + (style == RopeStyle::pair ? " pair" : " half"));
+        SCOPED_TRACE(std::to_string(h.n_head) + "/" + std::to_string(h.n_head_kv) + " heads of " +
+                     std::to_string(h.head_dim) + " " + std::string(dtype_name(dtype)) +
+                     (style == RopeStyle::pair ? " pair" : " half"));
         const std::vector<float> q = random_.normals(h.n * h.n_head * h.head_dim),
                                  k = random_.normals(h.n * h.n_head_kv * h.head_dim),
                                  v = random_.normals(h.n * h.n_head_kv * h.head_dim_v);
@@ -174,9 +189,11 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
         const auto build = [&](OpCase& c, bool together) {
           give_cache(random_, c, {h.n_head_kv, h.head_dim, h.head_dim_v, 16, h.n}, dtype, dtype);
           c.set_input(Input::positions, positions);
-          const TensorId tq = c.activation(h.n_head * h.head_dim, q), tk = c.activation(h.n_head_kv * h.head_dim, k),
+          const TensorId tq = c.activation(h.n_head * h.head_dim, q),
+                         tk = c.activation(h.n_head_kv * h.head_dim, k),
                          tv = c.activation(h.n_head_kv * h.head_dim_v, v);
-          const RopeOp q_op{style, h.n_head, h.head_dim, h.n_rot}, k_op{style, h.n_head_kv, h.head_dim, h.n_rot};
+          const RopeOp q_op{style, h.n_head, h.head_dim, h.n_rot},
+              k_op{style, h.n_head_kv, h.head_dim, h.n_rot};
           TensorId turned = together ? c.builder.rope(tq, q_op) : kNoTensor;
           c.builder.kv_write(c.builder.rope(tk, k_op), tv);
           if (!together) turned = c.builder.rope(tq, q_op);
@@ -188,16 +205,19 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
         apart.set_input(Input::slots, together.input(Input::slots));
         const StepShape shape{h.n, 1};
         ASSERT_EQ(together.why_unsupported(*device_), "");
-        const OpResult one = together.run(*device_, shape).front(), three = apart.run(*device_, shape).front();
+        const OpResult one = together.run(*device_, shape).front(),
+                       three = apart.run(*device_, shape).front();
         EXPECT_EQ(one.values, three.values);
         EXPECT_TRUE(one.cache == three.cache);
         const OpResult expected = together.reference(shape);
         EXPECT_LT(relative_error(one.values, expected.values), 1e-6);
         EXPECT_TRUE(one.cache.v == expected.cache.v);
-        const std::vector<float> keys = floats_of(dtype, one.cache.k), wanted = floats_of(dtype, expected.cache.k);
+        const std::vector<float> keys = floats_of(dtype, one.cache.k),
+                                 wanted = floats_of(dtype, expected.cache.k);
         if (dtype == DType::F32) {
           EXPECT_LT(relative_error(keys, wanted), 1e-6);
-        } else {  // a cosine that differs in its last bit may round a key to the neighbouring level, now and then
+        } else {  // a cosine that differs in its last bit may round a key to the neighbouring level, now and
+                  // then
           size_t n_different = 0;
           for (size_t i = 0; i < keys.size(); ++i) n_different += keys[i] != wanted[i];
           EXPECT_LE(n_different, 2 + keys.size() / 500);
@@ -211,12 +231,19 @@ TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
   struct Size {
     int64_t n_expert, n_used, n_group, n_group_used, n;
   };
-  for (const Size& size : {Size{4, 2, 1, 1, 1}, {8, 2, 1, 1, 5}, {60, 4, 1, 1, 3}, {64, 6, 8, 3, 9}, {128, 8, 1, 1, 4},
-                           {256, 8, 8, 4, 17}, {384, 8, 1, 1, 2}, {5, 5, 1, 1, 2}, {40, 40, 1, 1, 2}}) {
+  for (const Size& size : {Size{4, 2, 1, 1, 1},
+                           {8, 2, 1, 1, 5},
+                           {60, 4, 1, 1, 3},
+                           {64, 6, 8, 3, 9},
+                           {128, 8, 1, 1, 4},
+                           {256, 8, 8, 4, 17},
+                           {384, 8, 1, 1, 2},
+                           {5, 5, 1, 1, 2},
+                           {40, 40, 1, 1, 2}}) {
     for (MoeScoring scoring : {MoeScoring::softmax, MoeScoring::sigmoid}) {
       for (bool bias : {false, true}) {
-        SCOPED_TRACE(std::to_string(size.n_expert) + " experts" + (scoring == MoeScoring::softmax ? " softmax" : " sigmoid") +
-                     (bias ? " bias" : ""));
+        SCOPED_TRACE(std::to_string(size.n_expert) + " experts" +
+                     (scoring == MoeScoring::softmax ? " softmax" : " sigmoid") + (bias ? " bias" : ""));
         OpCase c(random_, tokens(size.n));
         MoeRouteOp op;
         op.n_expert = size.n_expert;
@@ -232,10 +259,12 @@ TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
         c.finish(c.builder.moe_route(x, op, bias ? c.vector(random_.normals(size.n_expert, 0.2f)) : nullptr));
         ASSERT_EQ(c.why_unsupported(*device_), "");
         const StepShape shape{size.n, 1};
-        const std::vector<float> out = c.run(*device_, shape).front().values, expected = c.reference(shape).values;
+        const std::vector<float> out = c.run(*device_, shape).front().values,
+                                 expected = c.reference(shape).values;
         for (int64_t t = 0; t < size.n; ++t) {
           for (int64_t i = 0; i < size.n_used; ++i) {
-            const auto at = static_cast<size_t>(t * 2 * size.n_used + i), weight = at + static_cast<size_t>(size.n_used);
+            const auto at = static_cast<size_t>(t * 2 * size.n_used + i),
+                       weight = at + static_cast<size_t>(size.n_used);
             EXPECT_EQ(std::bit_cast<int32_t>(out[at]), std::bit_cast<int32_t>(expected[at])) << "token " << t;
             EXPECT_NEAR(out[weight], expected[weight], 1e-5 * std::fabs(expected[weight]) + 1e-7);
           }
@@ -284,9 +313,11 @@ TEST_F(GpuRows, JoinPutsRowsBesideEachOther) {
   struct Size {
     int64_t left, right, n;
   };
-  for (const Size& size : {Size{1, 1, 1}, {7, 300, 2}, {256, 256, 1}, {3000, 1096, 5}, {4095, 1, 3}, {64, 8192, 50}}) {
+  for (const Size& size :
+       {Size{1, 1, 1}, {7, 300, 2}, {256, 256, 1}, {3000, 1096, 5}, {4095, 1, 3}, {64, 8192, 50}}) {
     for (bool residual : {false, true}) {
-      SCOPED_TRACE(std::to_string(size.n) + " x " + std::to_string(size.left) + " + " + std::to_string(size.right));
+      SCOPED_TRACE(std::to_string(size.n) + " x " + std::to_string(size.left) + " + " +
+                   std::to_string(size.right));
       OpCase c(random_, tokens(size.n));
       const TensorId a = c.activation(size.left), b = c.activation(size.right);
       c.finish(c.builder.join(a, b, residual ? c.activation(size.left + size.right) : kNoTensor));
@@ -295,13 +326,15 @@ TEST_F(GpuRows, JoinPutsRowsBesideEachOther) {
   }
 }
 
-// Logarithms of ordinary sums, of sums beside which the other's are nothing, and of nothing in one part or in both.
+// Logarithms of ordinary sums, of sums beside which the other's are nothing, and of nothing in one part or in
+// both.
 TEST_F(GpuRows, MergeWeighsThePartsByTheirSums) {
   struct Size {
     int64_t n_head, head_dim, n;
   };
   for (const Size& size : {Size{1, 1, 1}, {32, 128, 1}, {5, 80, 9}, {3, 20, 33}, {16, 512, 4}}) {
-    SCOPED_TRACE(std::to_string(size.n) + " x " + std::to_string(size.n_head) + " heads of " + std::to_string(size.head_dim));
+    SCOPED_TRACE(std::to_string(size.n) + " x " + std::to_string(size.n_head) + " heads of " +
+                 std::to_string(size.head_dim));
     const int64_t n_sums = size.n_head * size.head_dim, n_cols = n_sums + size.n_head;
     std::vector<float> parts[2];
     for (std::vector<float>& part : parts) {

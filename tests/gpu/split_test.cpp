@@ -1,5 +1,5 @@
-// Whole models split between the CPU and a GPU at every layer, with the cache beside the layer and at home: the golden
-// text of a real model, and random models of every dtype against the CPU alone.
+// Whole models split between the CPU and a GPU at every layer, with the cache beside the layer and at home:
+// the golden text of a real model, and random models of every dtype against the CPU alone.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -117,7 +117,8 @@ std::vector<float> long_logits_of(Session& session) {
   std::vector<float> all = logits_of(session);
   std::vector<int32_t> more;
   for (int i = 0; i < 70; ++i) more.push_back(5 + i * 11 % 280);
-  for (std::span<const int32_t> part : {std::span<const int32_t>(more), std::span<const int32_t>(more).first(1)}) {
+  for (std::span<const int32_t> part :
+       {std::span<const int32_t>(more), std::span<const int32_t>(more).first(1)}) {
     const std::span<const float> row = session.append(part);
     all.insert(all.end(), row.begin(), row.end());
   }
@@ -175,8 +176,8 @@ TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
   }
 }
 
-// Weights that are streamed, in all steps or in those of several tokens; with the cache beside them, at home, and at home
-// but brought to the GPU. Recorded steps find other weights at the same addresses.
+// Weights that are streamed, in all steps or in those of several tokens; with the cache beside them, at home,
+// and at home but brought to the GPU. Recorded steps find other weights at the same addresses.
 TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
   const test::TempDir directory;
   for (DType dtype : some_of<DType>({DType::F32, DType::Q8_0, DType::Q4_K}, 2)) {
@@ -195,12 +196,13 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
       for (Streaming streaming : {Streaming::prefill, Streaming::always}) {
         for (int64_t n_gpu_layers : {0, 2}) {
           for (int kv = 0; kv < 3; ++kv) {  // on the GPU, on the host, on the host and prefetched
-            const bool is_quick = dtype == DType::F32 ? n_gpu_layers == 2 && kv != 1
-                                                      : n_gpu_layers == 0 && kv == 0 && streaming == Streaming::always;
+            const bool is_quick = dtype == DType::F32
+                                      ? n_gpu_layers == 2 && kv != 1
+                                      : n_gpu_layers == 0 && kv == 0 && streaming == Streaming::always;
             if (on_short_list() && !is_quick) continue;
             SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts " : " ") +
-                         std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) + " cache " +
-                         std::to_string(kv));
+                         std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
+                         " cache " + std::to_string(kv));
             SessionOptions options = random_model_options({}, DType::F16);
             options.placement = place(model->architecture(), model->weights(), both(), {},
                                       {n_gpu_layers, kv == 1, kv == 2, 0, streaming});

@@ -1,4 +1,5 @@
-// The linear and glu steps: several products of one input in one step, encodings shared or not, any number of threads.
+// The linear and glu steps: several products of one input in one step, encodings shared or not, any number of
+// threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,7 +37,8 @@ struct TestWeight {
 // Runs single steps of a graph on memory of its own.
 class StepRunner {
  public:
-  explicit StepRunner(const Graph& graph) : graph_(graph), memory_(graph.tensors.size()), addresses_(graph.tensors.size()) {
+  explicit StepRunner(const Graph& graph)
+      : graph_(graph), memory_(graph.tensors.size()), addresses_(graph.tensors.size()) {
     for (size_t i = 0; i < graph.tensors.size(); ++i) {
       const Tensor& t = graph.tensors[i];
       if (t.weight != nullptr) {
@@ -48,7 +50,9 @@ class StepRunner {
     }
   }
 
-  float* values(TensorId id) { return reinterpret_cast<float*>(addresses_[static_cast<size_t>(graph_.tensor(id).storage)]); }
+  float* values(TensorId id) {
+    return reinterpret_cast<float*>(addresses_[static_cast<size_t>(graph_.tensor(id).storage)]);
+  }
 
   CompileContext context(const Kernels& kernels, int n_threads) {
     segment_ = Segment{&graph_, {}, addresses_, {}};
@@ -57,7 +61,8 @@ class StepRunner {
 
   static void run(const Step& step, int n_threads, const StepShape& shape) {
     ThreadPool pool(n_threads);
-    std::vector<std::byte> room(step.shared_bytes + 64 + static_cast<size_t>(n_threads) * (step.scratch_bytes + 64));
+    std::vector<std::byte> room(step.shared_bytes + 64 +
+                                static_cast<size_t>(n_threads) * (step.scratch_bytes + 64));
     std::byte* aligned = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64;
     pool.run([&](Worker& worker) {
       std::byte* scratch = aligned + (step.shared_bytes + 63) / 64 * 64 +
@@ -79,7 +84,8 @@ std::vector<float> product(const float* x, const TestWeight& w, int64_t n) {
   for (int64_t t = 0; t < n; ++t) {
     for (int64_t r = 0; r < m; ++r) {
       double sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[t * k + i]) * w.values[static_cast<size_t>(r * k + i)];
+      for (int64_t i = 0; i < k; ++i)
+        sum += static_cast<double>(x[t * k + i]) * w.values[static_cast<size_t>(r * k + i)];
       y[static_cast<size_t>(t * m + r)] = static_cast<float>(sum);
     }
   }
@@ -102,7 +108,8 @@ class Steps : public ::testing::TestWithParam<Isa> {
 
 TEST_P(Steps, LinearGroupSharesInputAndNotEncoding) {
   constexpr int64_t kMax = 37, k = 512;
-  TestWeight q(DType::Q4_K, 96, k, rng), kk(DType::Q8_0, 32, k, rng), v(DType::Q6_K, 35, k, rng), f(DType::F32, 20, k, rng);
+  TestWeight q(DType::Q4_K, 96, k, rng), kk(DType::Q8_0, 32, k, rng), v(DType::Q6_K, 35, k, rng),
+      f(DType::F32, 20, k, rng);
   TestWeight bias(DType::F32, 1, 35, rng), output(DType::F32, 5, 96, rng);
   GraphBuilder b(ShapeClass{kMax, kMax, 1, 1});
   TestWeight table(DType::F32, 4, k, rng), wide(DType::F32, 4, 96, rng);
@@ -134,10 +141,14 @@ TEST_P(Steps, LinearGroupSharesInputAndNotEncoding) {
       const int64_t m = weights[i]->weight.n_rows;
       const std::vector<float> want = product(runner.values(x), *weights[i], n);
       for (int64_t j = 0; j < n * m; ++j) {
-        const float extra = i == 0 ? runner.values(residual)[j] : i == 2 ? bias.values[static_cast<size_t>(j % m)] : 0.0f;
-        ASSERT_NEAR(first[i][static_cast<size_t>(j)], want[static_cast<size_t>(j)] + extra, 0.15) << i << " " << j;
+        const float extra = i == 0   ? runner.values(residual)[j]
+                            : i == 2 ? bias.values[static_cast<size_t>(j % m)]
+                                     : 0.0f;
+        ASSERT_NEAR(first[i][static_cast<size_t>(j)], want[static_cast<size_t>(j)] + extra, 0.15)
+            << i << " " << j;
       }
-      for (int64_t j = n * m; j < kMax * m; ++j) ASSERT_EQ(first[i][static_cast<size_t>(j)], -5.0f) << "past the step";
+      for (int64_t j = n * m; j < kMax * m; ++j)
+        ASSERT_EQ(first[i][static_cast<size_t>(j)], -5.0f) << "past the step";
     }
   }
 }
@@ -166,11 +177,13 @@ TEST_P(Steps, GluIsTheGatedProduct) {
       }
       const std::vector<float> g = product(runner.values(x), gate, n), u = product(runner.values(x), up, n);
       for (int64_t j = 0; j < n * m; ++j) {
-        const float a = g[static_cast<size_t>(j)], c = u[static_cast<size_t>(j)] + up_bias.values[static_cast<size_t>(j % m)];
+        const float a = g[static_cast<size_t>(j)],
+                    c = u[static_cast<size_t>(j)] + up_bias.values[static_cast<size_t>(j % m)];
         const float silu = a / (1 + std::exp(-a));
         ASSERT_NEAR(first[static_cast<size_t>(j)], silu * c, 0.1 + 0.1 * (std::abs(a) + std::abs(c))) << j;
       }
-      for (int64_t j = n * m; j < kMax * m; ++j) ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the step";
+      for (int64_t j = n * m; j < kMax * m; ++j)
+        ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the step";
     }
   }
 }

@@ -1,5 +1,6 @@
-// Matrix products of every instruction set against the scalar reference, and the scalar reference against plain sums
-// of dequantized weights. Weights are random blocks, so that every bit pattern of quants and scales occurs.
+// Matrix products of every instruction set against the scalar reference, and the scalar reference against
+// plain sums of dequantized weights. Weights are random blocks, so that every bit pattern of quants and
+// scales occurs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,8 +47,15 @@ const std::vector<DType>& weight_dtypes() {
 // Bytes inside a block that hold half floats.
 std::vector<size_t> half_offsets(DType dtype) {
   switch (dtype) {
-    case DType::Q4_0: case DType::Q5_0: case DType::Q8_0: case DType::IQ4_NL: case DType::IQ4_XS: return {0};
-    case DType::Q4_1: case DType::Q5_1: case DType::Q4_K: case DType::Q5_K: return {0, 2};
+    case DType::Q4_0:
+    case DType::Q5_0:
+    case DType::Q8_0:
+    case DType::IQ4_NL:
+    case DType::IQ4_XS: return {0};
+    case DType::Q4_1:
+    case DType::Q5_1:
+    case DType::Q4_K:
+    case DType::Q5_K: return {0, 2};
     case DType::Q2_K: return {80, 82};
     case DType::Q3_K: return {108};
     case DType::Q6_K: return {208};
@@ -91,8 +99,13 @@ struct Problem {
   std::vector<float> x, bias, residual;
 
   Problem(DType type, int64_t tokens, int64_t rows, int64_t columns, std::mt19937& rng)
-      : dtype(type), n(tokens), m(rows), k(columns), w(random_weights(type, rows, columns, rng)),
-        x(random_floats(tokens * columns, rng)), bias(random_floats(rows, rng)),
+      : dtype(type),
+        n(tokens),
+        m(rows),
+        k(columns),
+        w(random_weights(type, rows, columns, rng)),
+        x(random_floats(tokens * columns, rng)),
+        bias(random_floats(rows, rng)),
         residual(random_floats(tokens * rows, rng)) {}
 };
 
@@ -101,7 +114,8 @@ enum class Extra { none, bias, residual, both, residual_in_place };
 // Rows handed out `rows_at_once` at a time (rounded up to the kernels' granularity); 0: all at once.
 std::vector<float> multiply(const LinearKernels& kernels, const Problem& p, Extra extra = Extra::none,
                             int64_t rows_at_once = 0) {
-  AlignedBytes encoded(kernels.encoded_bytes(p.dtype, p.n, p.k)), scratch(kernels.scratch_bytes(p.dtype, p.n, p.k));
+  AlignedBytes encoded(kernels.encoded_bytes(p.dtype, p.n, p.k)),
+      scratch(kernels.scratch_bytes(p.dtype, p.n, p.k));
   const int64_t tokens = kernels.encode_granularity(p.n);
   for (int64_t t = 0; t < p.n; t += tokens) {
     kernels.encode(p.dtype, p.x.data(), p.k, p.n, p.k, t, std::min(t + tokens, p.n), encoded.p);
@@ -140,7 +154,8 @@ std::vector<float> magnitudes(const Problem& p, Extra extra = Extra::none) {
       if (has_bias) sum += std::abs(p.bias[static_cast<size_t>(r)]);
       if (has_residual) sum += std::abs(p.residual[static_cast<size_t>(t * p.m + r)]);
       for (int64_t i = 0; i < p.k; ++i) {
-        sum += std::abs(static_cast<double>(w[static_cast<size_t>(i)]) * p.x[static_cast<size_t>(t * p.k + i)]);
+        sum +=
+            std::abs(static_cast<double>(w[static_cast<size_t>(i)]) * p.x[static_cast<size_t>(t * p.k + i)]);
       }
       out[static_cast<size_t>(t * p.m + r)] = static_cast<float>(sum);
     }
@@ -148,8 +163,8 @@ std::vector<float> magnitudes(const Problem& p, Extra extra = Extra::none) {
   return out;
 }
 
-void expect_close(const std::vector<float>& got, const std::vector<float>& want, const std::vector<float>& magnitude,
-                  double tolerance) {
+void expect_close(const std::vector<float>& got, const std::vector<float>& want,
+                  const std::vector<float>& magnitude, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
   double worst = 0;
   size_t where = 0;
@@ -170,7 +185,8 @@ class Linear : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
   DType dtype() const { return std::get<1>(GetParam()); }
   int64_t block() const { return dtype_info(dtype()).block_elements; }
   const LinearKernels& kernels() const { return cpu::kernels(isa()).linear; }
-  // An ISA may round activations to BF16 for BF16 weights; everything else differs by the order of float sums only.
+  // An ISA may round activations to BF16 for BF16 weights; everything else differs by the order of float sums
+  // only.
   double tolerance() const { return dtype() == DType::BF16 ? 0x1p-8 : 1e-5; }
   std::mt19937 rng{fresh_seed()};
 };
@@ -185,8 +201,9 @@ TEST_P(Linear, AgreesWithTheReferenceAtEveryNumberOfTokens) {
 }
 
 TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
-  const std::vector<int64_t> ks = block() == 1 ? std::vector<int64_t>{1, 7, 8, 31, 192, 515}
-                                               : std::vector<int64_t>{block(), 2 * block(), 5 * block(), 1792};
+  const std::vector<int64_t> ks = block() == 1
+                                      ? std::vector<int64_t>{1, 7, 8, 31, 192, 515}
+                                      : std::vector<int64_t>{block(), 2 * block(), 5 * block(), 1792};
   const Extra extras[] = {Extra::none, Extra::bias, Extra::residual, Extra::both, Extra::residual_in_place};
   int which = 0;
   for (int64_t n : {1, 2, 5, 13, 67}) {
@@ -264,13 +281,14 @@ TEST_P(Linear, SharedEncodingsAreEqual) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kernels, Linear,
-    ::testing::Combine(::testing::Values(Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni),
-                       ::testing::ValuesIn(weight_dtypes())),
-    [](const auto& test) {
-      return std::string(isa_name(std::get<0>(test.param))) + "_" + std::string(dtype_name(std::get<1>(test.param)));
-    });
+INSTANTIATE_TEST_SUITE_P(Kernels, Linear,
+                         ::testing::Combine(::testing::Values(Isa::scalar, Isa::avx2, Isa::avx512,
+                                                              Isa::avx512_vnni),
+                                            ::testing::ValuesIn(weight_dtypes())),
+                         [](const auto& test) {
+                           return std::string(isa_name(std::get<0>(test.param))) + "_" +
+                                  std::string(dtype_name(std::get<1>(test.param)));
+                         });
 
 // The reference itself: within the rounding of the activations of the product of floats.
 TEST(LinearReference, IsTheProductUpToTheEncodingOfActivations) {
@@ -294,7 +312,8 @@ TEST(LinearReference, IsTheProductUpToTheEncodingOfActivations) {
             max = std::max(max, std::abs(x));
             sum += std::abs(wi);
           }
-          bound += block == 1 ? 1e-6 * max * sum : max / 254 * 1.001 * sum;  // half a step for each activation
+          bound +=
+              block == 1 ? 1e-6 * max * sum : max / 254 * 1.001 * sum;  // half a step for each activation
         }
         EXPECT_NEAR(y[static_cast<size_t>(t * p.m + r)], want, bound);
       }

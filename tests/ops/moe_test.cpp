@@ -25,7 +25,8 @@ std::vector<float> random_floats(std::mt19937& rng, int64_t n, float scale) {
   return v;
 }
 
-Weight f32_weight(const char* name, const std::vector<float>& data, int64_t n_mats, int64_t n_rows, int64_t n_cols) {
+Weight f32_weight(const char* name, const std::vector<float>& data, int64_t n_mats, int64_t n_rows,
+                  int64_t n_cols) {
   Weight w;
   w.name = name;
   w.n_mats = n_mats;
@@ -36,12 +37,14 @@ Weight f32_weight(const char* name, const std::vector<float>& data, int64_t n_ma
 }
 
 // The experts of a token, best first, with their weights.
-std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteOp& op, const float* logits, const float* bias) {
+std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteOp& op, const float* logits,
+                                                        const float* bias) {
   const auto n = static_cast<size_t>(op.n_expert);
   std::vector<double> score(n), choice(n);
   double sum = 0;
   for (size_t e = 0; e < n; ++e) {
-    score[e] = op.scoring == MoeScoring::sigmoid ? 1 / (1 + std::exp(-double{logits[e]})) : std::exp(double{logits[e]});
+    score[e] = op.scoring == MoeScoring::sigmoid ? 1 / (1 + std::exp(-double{logits[e]}))
+                                                 : std::exp(double{logits[e]});
     sum += score[e];
   }
   for (size_t e = 0; e < n; ++e) {
@@ -52,7 +55,8 @@ std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteOp& op, co
     const size_t size = n / static_cast<size_t>(op.n_group);
     std::vector<std::pair<double, size_t>> groups;
     for (size_t g = 0; g < static_cast<size_t>(op.n_group); ++g) {
-      std::vector<double> members(choice.begin() + static_cast<long>(g * size), choice.begin() + static_cast<long>((g + 1) * size));
+      std::vector<double> members(choice.begin() + static_cast<long>(g * size),
+                                  choice.begin() + static_cast<long>((g + 1) * size));
       std::sort(members.rbegin(), members.rend());
       groups.push_back({-(members[0] + (size > 1 ? members[1] : 0)), g});
     }
@@ -63,7 +67,9 @@ std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteOp& op, co
   }
   std::vector<int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return choice[static_cast<size_t>(a)] > choice[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return choice[static_cast<size_t>(a)] > choice[static_cast<size_t>(b)];
+  });
   std::vector<std::pair<int32_t, double>> chosen;
   double total = 0;
   for (int64_t i = 0; i < op.n_used; ++i) {
@@ -79,15 +85,20 @@ void check(const Case& c, unsigned seed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", n " + std::to_string(c.n));
   std::mt19937 rng(seed);
   const int64_t E = c.route.n_expert, k = c.n_embd, m = c.n_ff;
-  const auto x = random_floats(rng, c.n * k, 1), logits = random_floats(rng, c.n * E, 2), bias = random_floats(rng, E, 0.2f);
+  const auto x = random_floats(rng, c.n * k, 1), logits = random_floats(rng, c.n * E, 2),
+             bias = random_floats(rng, E, 0.2f);
   const auto residual = random_floats(rng, c.n * k, 1);
-  const auto gate_bias = random_floats(rng, E * m, 1), up_bias = random_floats(rng, E * m, 1), down_bias = random_floats(rng, E * k, 1);
+  const auto gate_bias = random_floats(rng, E * m, 1), up_bias = random_floats(rng, E * m, 1),
+             down_bias = random_floats(rng, E * k, 1);
   const float s = 1 / std::sqrt(static_cast<float>(k));
-  const auto gate = random_floats(rng, E * m * k, s), up = random_floats(rng, E * m * k, s), down = random_floats(rng, E * k * m, s);
-  const Weight w_gate = f32_weight("gate", gate, E, m, k), w_up = f32_weight("up", up, E, m, k), w_down = f32_weight("down", down, E, k, m);
+  const auto gate = random_floats(rng, E * m * k, s), up = random_floats(rng, E * m * k, s),
+             down = random_floats(rng, E * k * m, s);
+  const Weight w_gate = f32_weight("gate", gate, E, m, k), w_up = f32_weight("up", up, E, m, k),
+               w_down = f32_weight("down", down, E, k, m);
   const Weight w_bias = f32_weight("bias", bias, 1, 1, E);
 
-  const Weight w_gate_bias = f32_weight("gate_bias", gate_bias, 1, E, m), w_up_bias = f32_weight("up_bias", up_bias, 1, E, m);
+  const Weight w_gate_bias = f32_weight("gate_bias", gate_bias, 1, E, m),
+               w_up_bias = f32_weight("up_bias", up_bias, 1, E, m);
   const Weight w_down_bias = f32_weight("down_bias", down_bias, 1, E, k);
 
   // A graph whose activations are filled by hand.
@@ -97,18 +108,21 @@ void check(const Case& c, unsigned seed) {
   Weight table_x = f32_weight("x", x, 1, 1, k), table_l = f32_weight("l", logits, 1, 1, E);
   const TensorId tx = g.embed(&table_x), tl = g.embed(&table_l), tr = g.scale(tx, 1.0f);
   const TensorId route = g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr);
-  const TensorId y = g.moe_ffn(tx, route, MoeFfnOp{E, c.route.n_used, Activation::silu}, &w_gate, &w_up, &w_down,
-                               c.residual ? tr : kNoTensor,
-                               c.bias ? ExpertBiases{&w_gate_bias, &w_up_bias, &w_down_bias}
-                                      : ExpertBiases{});
+  const TensorId y =
+      g.moe_ffn(tx, route, MoeFfnOp{E, c.route.n_used, Activation::silu}, &w_gate, &w_up, &w_down,
+                c.residual ? tr : kNoTensor,
+                c.bias ? ExpertBiases{&w_gate_bias, &w_up_bias, &w_down_bias} : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
 
   std::vector<float> first;
   for (int n_threads = 1; n_threads <= 4; ++n_threads) {
     const auto device = cpu::make_cpu_device({n_threads, n_threads});
-    std::vector<float> r(static_cast<size_t>(c.n * 2 * c.route.n_used)), out(static_cast<size_t>(c.n * k), NAN);
+    std::vector<float> r(static_cast<size_t>(c.n * 2 * c.route.n_used)),
+        out(static_cast<size_t>(c.n * k), NAN);
     std::vector<DevicePtr> at(graph.tensors.size(), nullptr);
-    const auto put = [&](TensorId id, const void* p) { at[static_cast<size_t>(id)] = static_cast<std::byte*>(const_cast<void*>(p)); };
+    const auto put = [&](TensorId id, const void* p) {
+      at[static_cast<size_t>(id)] = static_cast<std::byte*>(const_cast<void*>(p));
+    };
     for (size_t i = 0; i < graph.tensors.size(); ++i) {
       if (graph.tensors[i].weight) at[i] = const_cast<std::byte*>(graph.tensors[i].weight->data);
     }
@@ -139,13 +153,16 @@ void check(const Case& c, unsigned seed) {
             b += xj * up[static_cast<size_t>((expert * m + h) * k + j)];
           }
           const double v = a / (1 + std::exp(-a)) * b * weight;
-          for (int64_t j = 0; j < k; ++j) sum[static_cast<size_t>(j)] += v * down[static_cast<size_t>((expert * k + j) * m + h)];
+          for (int64_t j = 0; j < k; ++j)
+            sum[static_cast<size_t>(j)] += v * down[static_cast<size_t>((expert * k + j) * m + h)];
         }
-        for (int64_t j = 0; j < k && c.bias; ++j) sum[static_cast<size_t>(j)] += weight * down_bias[static_cast<size_t>(expert * k + j)];
+        for (int64_t j = 0; j < k && c.bias; ++j)
+          sum[static_cast<size_t>(j)] += weight * down_bias[static_cast<size_t>(expert * k + j)];
       }
       for (int64_t j = 0; j < k; ++j) {
         const auto i = static_cast<size_t>(t * k + j);
-        EXPECT_NEAR(out[i], sum[static_cast<size_t>(j)] + (c.residual ? residual[i] : 0.0f), 1e-4) << "token " << t;
+        EXPECT_NEAR(out[i], sum[static_cast<size_t>(j)] + (c.residual ? residual[i] : 0.0f), 1e-4)
+            << "token " << t;
       }
     }
   }

@@ -67,7 +67,9 @@ std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors,
   };
   double temperature = 1;
   if (op.temperature_scale != 0) {
-    temperature += op.temperature_scale * std::log(1 + std::floor(static_cast<double>(position) / static_cast<double>(op.temperature_length)));
+    temperature +=
+        op.temperature_scale *
+        std::log(1 + std::floor(static_cast<double>(position) / static_cast<double>(op.temperature_length)));
   }
   for (int64_t i = 0; i < half; ++i) {
     const double plain = static_cast<double>(position) *

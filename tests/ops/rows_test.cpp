@@ -114,22 +114,19 @@ TEST(Rows, AddScaleSoftcap) {
 
 double activate(Activation activation, double x) {
   switch (activation) {
-    case Activation::silu:
-      return x / (1 + std::exp(-x));
-    case Activation::gelu:
-      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::silu: return x / (1 + std::exp(-x));
+    case Activation::gelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::relu2:
-      return x > 0 ? x * x : 0;
-    case Activation::swiglu_oai:
-      return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
+    case Activation::relu2: return x > 0 ? x * x : 0;
+    case Activation::swiglu_oai: return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
   }
   return NAN;
 }
 
 double gated(Activation activation, double gate, double up) {
-  return activate(activation, gate) * (activation == Activation::swiglu_oai ? std::clamp(up, -7.0, 7.0) + 1 : up);
+  return activate(activation, gate) *
+         (activation == Activation::swiglu_oai ? std::clamp(up, -7.0, 7.0) + 1 : up);
 }
 
 constexpr Activation kActivations[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh,
@@ -140,7 +137,8 @@ TEST(Rows, Glu) {
   for (Activation activation : kActivations) {
     SCOPED_TRACE("activation " + std::to_string(static_cast<int>(activation)));
     sweep([&](const RowKernels& rows, int64_t n) {
-      const std::vector<float> gate = random.normals(n, n % 2 ? 1.0f : 6.0f), up = random.normals(n, n % 3 ? 1.0f : 6.0f);
+      const std::vector<float> gate = random.normals(n, n % 2 ? 1.0f : 6.0f),
+                               up = random.normals(n, n % 3 ? 1.0f : 6.0f);
       std::vector<double> want(gate.size());
       for (size_t i = 0; i < gate.size(); ++i) want[i] = gated(activation, gate[i], up[i]);
       Guarded y(n);

@@ -35,8 +35,8 @@ struct Family {
   nlohmann::json json;
   std::string name() const { return json["name"]; }
   std::vector<int32_t> ids() const { return json["ids"]; }
-  // The context to ask for: transformers chooses between LongRoPE's two sets of factors by the tokens it has, we by the
-  // context there is room for. 0: as the model says.
+  // The context to ask for: transformers chooses between LongRoPE's two sets of factors by the tokens it has,
+  // we by the context there is room for. 0: as the model says.
   int64_t n_ctx() const {
     const int64_t n_orig = json["config"].value("original_max_position_embeddings", int64_t{0});
     return n_orig >= static_cast<int64_t>(json["ids"].size()) ? n_orig : 0;

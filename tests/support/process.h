@@ -13,7 +13,7 @@
 namespace tandem::test {
 
 struct Outcome {
-  std::string out;   // what the shell line's stdout gave
+  std::string out;  // what the shell line's stdout gave
   int exit_code = -1;
 };
 

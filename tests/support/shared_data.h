@@ -4,5 +4,5 @@
 #include "support/paths.h"
 
 // Skips the test, by name, when the file is not there.
-#define TANDEM_NEED_SHARED(path)                                                             \
+#define TANDEM_NEED_SHARED(path) \
   if (!std::filesystem::exists(path)) GTEST_SKIP() << (path).string() << " is not there"

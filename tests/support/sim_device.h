@@ -32,7 +32,7 @@ struct SimTraffic {
 struct SimTimes {
   double bus_bytes_per_s = 0;                                     // 0: copies take no time
   std::function<double(const Segment&, const StepShape&)> run_s;  // none: runs take no time
-  double* host_s = nullptr;  // when the host is; none: a clock of its own
+  double* host_s = nullptr;                    // when the host is; none: a clock of its own
   std::vector<SimTraffic>* traffic = nullptr;  // every fetch is added
 };
 
@@ -44,7 +44,7 @@ struct SimOptions {
   cpu::Isa isa = cpu::best_isa();
   int64_t fail_alloc = -1;  // the how-manyth alloc (from 0) throws Error(out_of_memory)
   int64_t fail_copy = -1;   // the how-manyth copy (in, out or fetch) throws Error(io), when it is waited for
-  int64_t fail_run = -1;            // the how-manyth run throws Error(out_of_memory), when it is waited for
+  int64_t fail_run = -1;    // the how-manyth run throws Error(out_of_memory), when it is waited for
   SimTimes times;
 };
 

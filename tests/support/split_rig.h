@@ -76,8 +76,8 @@ class SplitRig : public testing::Test {
     return logits(alone);
   }
 
-  // Whichever allocation fails, or every stride-th of the first n_copies copies (-1: of all), run(device) throws and
-  // nothing stays allocated.
+  // Whichever allocation fails, or every stride-th of the first n_copies copies (-1: of all), run(device)
+  // throws and nothing stays allocated.
   template <class Run>
   static void expect_clean_failures(const Run& run, int64_t stride = 1, int64_t n_copies = -1) {
     SimDevice works({});

@@ -66,12 +66,15 @@ void TinyModel::add(const std::string& name, DType dtype, std::vector<int64_t> d
   const int64_t n_cols = dims[0];
   const bool norm = dims.size() == 1;
   std::mt19937_64 rng(seed);
-  std::normal_distribution<float> normal(norm ? 1.0f : 0.0f, norm ? 0.1f : 1.0f / std::sqrt(static_cast<float>(n_cols)));
+  std::normal_distribution<float> normal(norm ? 1.0f : 0.0f,
+                                         norm ? 0.1f : 1.0f / std::sqrt(static_cast<float>(n_cols)));
   std::vector<float> row(static_cast<size_t>(n_cols));
-  TinyTensor t{dtype, std::move(dims), std::vector<std::byte>(row_bytes(dtype, n_cols) * static_cast<size_t>(n_rows))};
+  TinyTensor t{dtype, std::move(dims),
+               std::vector<std::byte>(row_bytes(dtype, n_cols) * static_cast<size_t>(n_rows))};
   for (int64_t r = 0; r < n_rows; ++r) {
     for (float& x : row) x = normal(rng);
-    quantize_row(dtype, row.data(), t.data.data() + row_bytes(dtype, n_cols) * static_cast<size_t>(r), n_cols);
+    quantize_row(dtype, row.data(), t.data.data() + row_bytes(dtype, n_cols) * static_cast<size_t>(r),
+                 n_cols);
   }
   tensors[name] = std::move(t);
 }

@@ -1,5 +1,5 @@
-// The arithmetic of the CUDA device's row ops, on the host: slots, cache quantization, angles, and the ring that copies
-// go through.
+// The arithmetic of the CUDA device's row ops, on the host: slots, cache quantization, angles, and the ring
+// that copies go through.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +55,8 @@ float largest_of_lanes(const float* x) {
 BlockQ8_0 q8_0_of_lanes(const float* x) {
   BlockQ8_0 block;
   const float d = q8_0_scale(largest_of_lanes(x));
-  for (int lane = 0; lane < QK; ++lane) block.qs[lane] = static_cast<int8_t>(q8_0_level(x[lane], inverse_or_zero(d)));
+  for (int lane = 0; lane < QK; ++lane)
+    block.qs[lane] = static_cast<int8_t>(q8_0_level(x[lane], inverse_or_zero(d)));
   block.d = scale_to_half(d);
   return block;
 }
@@ -64,7 +65,8 @@ BlockQ4_0 q4_0_of_lanes(const float* x) {
   BlockQ4_0 block;
   const float d = q4_0_scale(largest_of_lanes(x));
   const auto level = [&](int lane) { return q4_0_level(x[lane], inverse_or_zero(d)); };
-  for (int lane = 0; lane < QK / 2; ++lane) block.qs[lane] = static_cast<uint8_t>(level(lane) | level(lane + QK / 2) << 4);
+  for (int lane = 0; lane < QK / 2; ++lane)
+    block.qs[lane] = static_cast<uint8_t>(level(lane) | level(lane + QK / 2) << 4);
   block.d = scale_to_half(d);
   return block;
 }
@@ -76,12 +78,14 @@ std::vector<std::vector<float>> awkward_blocks() {
     std::normal_distribution<float> normal(0.0f, std::ldexp(1.0f, static_cast<int>(rng() % 60) - 40));
     std::vector<float> x(QK);
     for (float& v : x) v = normal(rng);
-    if (i % 7 == 0) x[rng() % QK] = -x[rng() % QK];           // equal magnitudes
+    if (i % 7 == 0) x[rng() % QK] = -x[rng() % QK];  // equal magnitudes
     if (i % 11 == 0) x[rng() % QK] = std::nanf("");
     if (i % 13 == 0) x[rng() % QK] = -INFINITY;
     if (i % 17 == 0) std::fill(x.begin(), x.end(), i % 2 ? -0.0f : 0.0f);
-    if (i % 19 == 0) for (float& v : x) v = std::round(v) / 2;  // ties of rounding
-    if (i % 23 == 0) for (float& v : x) v *= 1e-38f;            // inverse of the scale overflows
+    if (i % 19 == 0)
+      for (float& v : x) v = std::round(v) / 2;  // ties of rounding
+    if (i % 23 == 0)
+      for (float& v : x) v *= 1e-38f;  // inverse of the scale overflows
     blocks.push_back(std::move(x));
   }
   return blocks;

@@ -24,7 +24,9 @@ class Inspect : public testing::Test {
     test::write_file(path, file.bytes());
   }
   // stdout, and stderr after it
-  test::Outcome run(const std::string& arguments) { return test::shell("", "inspect " + arguments + " 2>&1"); }
+  test::Outcome run(const std::string& arguments) {
+    return test::shell("", "inspect " + arguments + " 2>&1");
+  }
 
   test::TempDir directory;
   std::string path;

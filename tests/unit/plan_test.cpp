@@ -171,7 +171,8 @@ TEST_F(Planner, ALineSaysWhatWasChosen) {
   streamed.streaming = Streaming::always;
   streamed.rows_decode = 0.5;
   EXPECT_THAT(line(streamed), HasSubstr(": 10 of 32 layers and the output ("));
-  EXPECT_THAT(line(streamed), HasSubstr("; 22 streamed there for every step, 50% of the rows in decoding, the CPU"));
+  EXPECT_THAT(line(streamed),
+              HasSubstr("; 22 streamed there for every step, 50% of the rows in decoding, the CPU"));
   OffloadChoice split = everything();
   split.kv_split = 1024;
   EXPECT_THAT(line(split), HasSubstr("; the cache of the newest 1024 tokens there, older ones on the CPU"));
@@ -209,7 +210,7 @@ TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
   DeviceRates few_cores{10 * kGiga, 0.2e12, 10 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   const OffloadChoice divided = best(few_cores, 20);
   EXPECT_EQ(divided.streaming, Streaming::always);
-  EXPECT_NEAR(divided.rows_decode, 20.0 / 30, 0.06);  // and a little more, for layers that need no bus
+  EXPECT_NEAR(divided.rows_decode, 20.0 / 30, 0.06);     // and a little more, for layers that need no bus
   EXPECT_GT(divided.rows_prefill, divided.rows_decode);  // computing much is not for few cores
   // The CPU alone takes all that the memory gives.
   DeviceRates many_cores{60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
@@ -357,7 +358,8 @@ TEST_F(Planner, CachesInTwoPartsDoNotGrowOnTheGpu) {
     EXPECT_LT(line.bytes_per_token, 1);
     for (int64_t n_ctx : {32768, 131072}) {
       const Fit fit = fit_shape(request(n_ctx), request(n_ctx).shape, choice);
-      EXPECT_NEAR(static_cast<double>(fit.bytes.devices[1].total()), line.fixed_bytes, 1e-4 * line.fixed_bytes);
+      EXPECT_NEAR(static_cast<double>(fit.bytes.devices[1].total()), line.fixed_bytes,
+                  1e-4 * line.fixed_bytes);
       EXPECT_EQ(fit.bytes.devices[0].kv, static_cast<size_t>(n_ctx) * 393216);
       EXPECT_EQ(fit.bytes.devices[1].kv, static_cast<size_t>((n_keep + 512 + 30) / 32 + 1) * 32 * 393216);
     }
@@ -414,7 +416,8 @@ TEST_F(Planner, ContradictionsNameBothFlags) {
               AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-offload prefetch")));
   EXPECT_THAT(message({.stream = StreamMode::off, .gpu_rows = 0.5}),
               AllOf(HasSubstr("--gpu-rows"), HasSubstr("--stream-weights off")));
-  EXPECT_THAT(message({.kv_on_host = true, .kv_split = 100}), AllOf(HasSubstr("--kv-split"), HasSubstr("-nkvo")));
+  EXPECT_THAT(message({.kv_on_host = true, .kv_split = 100}),
+              AllOf(HasSubstr("--kv-split"), HasSubstr("-nkvo")));
   EXPECT_THAT(message({.kv_prefetched = true, .kv_split = 100}),
               AllOf(HasSubstr("--kv-split"), HasSubstr("--kv-offload prefetch")));
   EXPECT_THAT(message({.kv_split = 100, .n_kv_layers_gpu = 3}),

@@ -96,9 +96,9 @@ TEST_F(Run, NanLogitsHaveTheirOwnExitCode) {
 
 // The first Ctrl-C lets the token be finished; the exit code says what happened.
 TEST_F(Run, CtrlCFinishesTheToken) {
-  const Outcome o = shell("", "run -m " + path_ +
-                                  " -p 'a b' -n -1 -c 128 --ignore-eos --context-shift >" + directory_.path("out") +
-                                  " 2>" + directory_.path("err") + " & pid=$!; sleep 1; kill -INT $pid; wait $pid");
+  const Outcome o = shell("", "run -m " + path_ + " -p 'a b' -n -1 -c 128 --ignore-eos --context-shift >" +
+                                  directory_.path("out") + " 2>" + directory_.path("err") +
+                                  " & pid=$!; sleep 1; kill -INT $pid; wait $pid");
   EXPECT_EQ(o.exit_code, 130);
   const Outcome err = shell("cat " + directory_.path("err") + "; true", " --version >/dev/null");
   EXPECT_THAT(err.out, HasSubstr("stopped: interrupted"));
@@ -119,7 +119,8 @@ TEST_F(Run, AGrammarHoldsTheOutput) {
   const std::string schema = directory_.path("s.json");
   test::write_file(schema, R"({"type":"array","items":{"enum":["é",12]},"minItems":2,"maxItems":2})");
   const Outcome json = run(common + "-jf " + schema);
-  EXPECT_THAT(json.out, testing::MatchesRegex("\\[[ \n\t]*(\"é\"|12)[ \n\t]*,[ \n\t]*(\"é\"|12)[ \n\t]*\\]\n"));
+  EXPECT_THAT(json.out,
+              testing::MatchesRegex("\\[[ \n\t]*(\"é\"|12)[ \n\t]*,[ \n\t]*(\"é\"|12)[ \n\t]*\\]\n"));
   EXPECT_EQ(run(common + "-j \"$(cat " + schema + ")\"").out, json.out);
 
   const Outcome recursive = run("-p a --grammar 'root ::= root \"a\" | \"b\"' 2>&1");
@@ -142,8 +143,9 @@ TEST_F(Run, AGrammarHoldsTheOutput) {
 // As people write "what the model says".
 TEST_F(Run, ZeroAndBelowAreTheModelsOwnRotation) {
   const std::string plain = run("-p 'a b' -n 20 --temp 0 2>/dev/null").out;
-  const Outcome zeros = run("-p 'a b' -n 20 --temp 0 --rope-freq-base 0 --rope-freq-scale 0 --yarn-orig-ctx 0 "
-                            "--yarn-ext-factor -1 --yarn-attn-factor -1 --yarn-beta-slow -1 --yarn-beta-fast -1 2>/dev/null");
+  const Outcome zeros =
+      run("-p 'a b' -n 20 --temp 0 --rope-freq-base 0 --rope-freq-scale 0 --yarn-orig-ctx 0 "
+          "--yarn-ext-factor -1 --yarn-attn-factor -1 --yarn-beta-slow -1 --yarn-beta-fast -1 2>/dev/null");
   EXPECT_EQ(zeros.exit_code, 0);
   EXPECT_EQ(zeros.out, plain);
   const std::string yarn = "-p 'a b' -n 20 --temp 0 --rope-scaling yarn --rope-scale 4 2>/dev/null ";
@@ -171,18 +173,21 @@ TEST_F(Run, FarTooManyThreadsAreSlowButWork) {
 }
 
 TEST_F(Run, AClosedPipeEndsItQuietly) {
-  const Outcome o = shell("{ {", "run -m " + path_ +
-                                     " -p 'a b' -n -1 --ignore-eos --context-shift --log-disable; echo $? >&3; } | "
-                                     "head -c 3 >/dev/null; } 3>&1 2>&1");
+  const Outcome o =
+      shell("{ {", "run -m " + path_ +
+                       " -p 'a b' -n -1 --ignore-eos --context-shift --log-disable; echo $? >&3; } | "
+                       "head -c 3 >/dev/null; } 3>&1 2>&1");
   EXPECT_EQ(o.out, "5\n");
 }
 
 TEST_F(Run, TheStoryIsTheGoldenStory) {
   const auto story = test::shared_data("stories260K.gguf");
   TANDEM_NEED_SHARED(story);
-  const Outcome o = shell("", "run -m " + story.string() + " -p 'Once upon a time' -n 200 --temp 0 2>/dev/null");
-  EXPECT_THAT(o.out, testing::StartsWith("Once upon a time, there was a little girl named Lily. She loved to play outside "
-                                         "in the park. One day, she saw a big, red ball."));
+  const Outcome o =
+      shell("", "run -m " + story.string() + " -p 'Once upon a time' -n 200 --temp 0 2>/dev/null");
+  EXPECT_THAT(o.out, testing::StartsWith(
+                         "Once upon a time, there was a little girl named Lily. She loved to play outside "
+                         "in the park. One day, she saw a big, red ball."));
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ TEST(ThreadPool, EveryItemIsClaimedOnceAndStepsAreOrdered) {
             seen.fetch_add(1);
             w.for_each(97, [&](int64_t i) { first[static_cast<size_t>(i)] += 1; });
             // The barrier makes all of `first` visible to every worker.
-            w.for_each(97, [&](int64_t i) { second[static_cast<size_t>(i)] += first[96 - static_cast<size_t>(i)]; });
+            w.for_each(
+                97, [&](int64_t i) { second[static_cast<size_t>(i)] += first[96 - static_cast<size_t>(i)]; });
             if (w.index() == 0) workers = w.count();
           },
           n_active);
@@ -47,7 +48,9 @@ TEST(Numa, EveryProcessorBelongsToOneNodeAndThreadsCanBeBound) {
   std::thread([&] { EXPECT_TRUE(bind_thread(nodes[0])); }).join();
 }
 
-TEST(ThreadPool, PhysicalCoresAreAtLeastOne) { EXPECT_GE(physical_core_count(), 1); }
+TEST(ThreadPool, PhysicalCoresAreAtLeastOne) {
+  EXPECT_GE(physical_core_count(), 1);
+}
 
 }  // namespace
 }  // namespace tandem

@@ -56,7 +56,8 @@ std::string read_stdin() {
 
 std::string system_text(const ChatOptions& o) {
   if (o.system_file.empty()) return o.text.escape ? process_escapes(o.system) : o.system;
-  if (!o.system.empty()) throw Error(ErrorCode::usage, "-sys and -sysf are both given, but there is one system prompt");
+  if (!o.system.empty())
+    throw Error(ErrorCode::usage, "-sys and -sysf are both given, but there is one system prompt");
   std::string text = read_message_file(o.system_file);
   if (text.ends_with('\n')) text.pop_back();
   return text;

@@ -54,7 +54,9 @@ class TextView final : public ChatView {
 
   void progress(int64_t n_done, int64_t n_prompt) override {
     if (n_done >= n_prompt) return status_.clear();
-    if (options_.animate) status_.show(format("reading %s of %lld tokens", bar(n_done, n_prompt).c_str(), static_cast<long long>(n_prompt)));
+    if (options_.animate)
+      status_.show(format("reading %s of %lld tokens", bar(n_done, n_prompt).c_str(),
+                          static_cast<long long>(n_prompt)));
     fflush(stderr);
   }
 

@@ -41,7 +41,8 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
       })
       ->group(kGroup);
   choice(app, "--kv-split", "N",
-         "keep the cache of the newest N tokens on the GPU and that of older ones in host memory; each side attends "
+         "keep the cache of the newest N tokens on the GPU and that of older ones in host memory; each side "
+         "attends "
          "over its part at the same time",
          "", [&f](const std::string& value) { f.kv_split = parse_integer("--kv-split", value, 1); })
       ->group(kGroup);
@@ -114,11 +115,12 @@ void add_stream_options(CLI::App& app, OffloadFlags& f) {
                                             : StreamMode::automatic;
       })
       ->group(kGroup);
-  choice(app, "--gpu-rows", "auto|off|P",
-         "both at once: of every matrix that the host holds, the GPU computes P percent of the rows, which are "
-         "brought to it for every step, while the CPU computes the others",
-         "auto, where it is predicted to be faster",
-         [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
+  choice(
+      app, "--gpu-rows", "auto|off|P",
+      "both at once: of every matrix that the host holds, the GPU computes P percent of the rows, which are "
+      "brought to it for every step, while the CPU computes the others",
+      "auto, where it is predicted to be faster",
+      [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
       ->group(kGroup);
   choice(app, "--gpu-weights-percent", "P", "keep P percent of the weights on GPUs and stream the rest", "",
          [&f](const std::string& value) {

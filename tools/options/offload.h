@@ -30,7 +30,8 @@ std::optional<int64_t> parse_gpu_layers(const std::string& text);
 std::optional<double> parse_gpu_rows(const std::string& text);
 // "REGEX=DEVICE,REGEX=DEVICE". Throws Error(usage).
 std::vector<std::pair<std::string, std::string>> parse_overrides(const std::string& text);
-// "8GiB", "8G", "8192MiB", "8GB" (of 10^9), a bare number: bytes. Throws Error(usage) that starts with the option's name.
+// "8GiB", "8G", "8192MiB", "8GB" (of 10^9), a bare number: bytes. Throws Error(usage) that starts with the
+// option's name.
 size_t parse_bytes(const std::string& option, const std::string& text);
 // "3,1" or "3/1". Throws Error(usage).
 std::vector<double> parse_tensor_split(const std::string& text);

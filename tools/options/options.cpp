@@ -41,7 +41,7 @@ void add_context_options(CLI::App& app, ContextOptions& o) {
       ->each([&o](const std::string&) { o.ubatch_given = true; })
       ->group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
-                                        const char* help) {
+                                            const char* help) {
     choice(app, names, "TYPE", help, "f16", [option, &target, &o](const std::string& value) {
       target = parse_cache_type(option, value);
       o.cache_type_given = true;

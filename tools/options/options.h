@@ -42,13 +42,13 @@ void add_model_options(CLI::App& app, ModelOptions& options);
 enum class OnOffAuto { on, off, automatic };
 
 struct ContextOptions {
-  int32_t ctx_size = 0;                              // -c, 0 = as the model says
-  int32_t batch_size = 2048;                         // -b
-  int32_t ubatch_size = 512;                         // -ub
+  int32_t ctx_size = 0;                                 // -c, 0 = as the model says
+  int32_t batch_size = 2048;                            // -b
+  int32_t ubatch_size = 512;                            // -ub
   bool ubatch_given = false, cache_type_given = false;  // by the user
-  DType cache_type_k = DType::F16;                   // -ctk: f32 f16 bf16 q8_0 q4_0
-  DType cache_type_v = DType::F16;                   // -ctv
-  OnOffAuto flash_attention = OnOffAuto::automatic;  // -fa, accepted; see note_no_effect
+  DType cache_type_k = DType::F16;                      // -ctk: f32 f16 bf16 q8_0 q4_0
+  DType cache_type_v = DType::F16;                      // -ctv
+  OnOffAuto flash_attention = OnOffAuto::automatic;     // -fa, accepted; see note_no_effect
 };
 void add_context_options(CLI::App& app, ContextOptions& options);
 // Says in a verbose line what the options ask for that makes no difference here.

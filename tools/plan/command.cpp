@@ -175,7 +175,8 @@ void add_plan(CLI::App& app) {
     options->context.ubatch_size = static_cast<int32_t>(parse_integer("--batch", text, 1));
     options->context.ubatch_given = true;
   })->group("Context");
-  integer(*command, "--parallel", options->parallel, 1, "texts that are generated at once, as in tandem batch")
+  integer(*command, "--parallel", options->parallel, 1,
+          "texts that are generated at once, as in tandem batch")
       ->group("Context");
   add_machine_options(*command, *options);
   add_offload_options(*command, options->offload);

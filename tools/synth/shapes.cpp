@@ -92,7 +92,9 @@ class TensorList {
   std::vector<ShapeTensor> tensors_;
 };
 
-bool is_gemma(const Shape& s) { return s.arch == "gemma2" || s.arch == "gemma3"; }
+bool is_gemma(const Shape& s) {
+  return s.arch == "gemma2" || s.arch == "gemma3";
+}
 
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
   const int64_t n_q = int64_t{s.n_head} * s.head_dim, n_kv = int64_t{s.n_head_kv} * s.head_dim;
@@ -202,7 +204,8 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
   set_float("attention.layer_norm_rms_epsilon", s.rms_eps);
   set_float("rope.freq_base", s.rope_freq_base);
   set_count("vocab_size", s.n_vocab);
-  if (s.arch == "llama" || s.arch == "phi3" || s.arch == "smollm3") set_count("rope.dimension_count", s.head_dim);
+  if (s.arch == "llama" || s.arch == "phi3" || s.arch == "smollm3")
+    set_count("rope.dimension_count", s.head_dim);
   if (s.n_expert > 0) {
     set_count("expert_count", s.n_expert);
     set_count("expert_used_count", s.n_expert_used);

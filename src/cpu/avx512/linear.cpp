@@ -5,7 +5,9 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-bool is_float(DType dtype) { return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16; }
+bool is_float(DType dtype) {
+  return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
+}
 
 // Columns that share an activation scale.
 int unit_of(DType dtype) {
@@ -30,7 +32,9 @@ bool same_encoding(DType a, DType b, int64_t) {
   return unit_of(a) == unit_of(b);
 }
 
-int64_t encode_granularity(int64_t n) { return tile_tokens(n); }
+int64_t encode_granularity(int64_t n) {
+  return tile_tokens(n);
+}
 
 void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
             std::byte* encoded) {
@@ -43,7 +47,9 @@ void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int6
   }
 }
 
-int64_t row_granularity(DType, int64_t, int64_t, int64_t) { return kStrip; }
+int64_t row_granularity(DType, int64_t, int64_t, int64_t) {
+  return kStrip;
+}
 
 size_t scratch_bytes(DType dtype, int64_t n, int64_t k) {
   return is_float(dtype) ? float_scratch_bytes(n, k) : quantized_scratch_bytes(dtype, n, k);
@@ -60,8 +66,8 @@ void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scr
 }  // namespace
 
 const LinearKernels& linear_kernels() {
-  static constexpr LinearKernels table{encoded_bytes,   same_encoding, encode_granularity, encode,
-                                       row_granularity, scratch_bytes, multiply};
+  static constexpr LinearKernels table{
+      encoded_bytes, same_encoding, encode_granularity, encode, row_granularity, scratch_bytes, multiply};
   return table;
 }
 

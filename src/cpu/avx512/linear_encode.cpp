@@ -1,5 +1,5 @@
-// Activations to 8 bits, 256 columns of a token at a time; then the tokens of a tile are interleaved. Cost: reads 4
-// bytes and writes about 1.2 an element, half a cycle each; once for all weights that read the input.
+// Activations to 8 bits, 256 columns of a token at a time; then the tokens of a tile are interleaved. Cost:
+// reads 4 bytes and writes about 1.2 an element, half a cycle each; once for all weights that read the input.
 #include <cstring>
 #include <limits>
 
@@ -14,13 +14,14 @@ constexpr int64_t kSpan = 256;
 
 // Some columns of one token. Columns past the end are zero.
 struct Span {
-  alignas(64) float scale[8];   // per unit
+  alignas(64) float scale[8];  // per unit
   alignas(64) float inverse[8];
   alignas(32) int16_t sum16[16];
   alignas(32) int32_t sum32[8];
 };
 
-// Largest magnitude of n floats, as bits: they order like the magnitudes, with infinity and NaN above everything.
+// Largest magnitude of n floats, as bits: they order like the magnitudes, with infinity and NaN above
+// everything.
 template <int n>
 TANDEM_INLINE int32_t max_magnitude(const float* x) {
   __m512i max = _mm512_setzero_si512();
@@ -31,10 +32,12 @@ TANDEM_INLINE int32_t max_magnitude(const float* x) {
   return _mm512_reduce_max_epi32(max);
 }
 
-// See LinearKernels::encode. Where the inverse is zero NaNs may convert to anything: the NaN scale outlives it.
+// See LinearKernels::encode. Where the inverse is zero NaNs may convert to anything: the NaN scale outlives
+// it.
 TANDEM_INLINE void scales_of(const int32_t* max_bits, Span& span) {
   const __m256 max = _mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(max_bits)));
-  const __mmask8 finite = _mm256_cmp_ps_mask(max, _mm256_set1_ps(std::numeric_limits<float>::max()), _CMP_LE_OQ);
+  const __mmask8 finite =
+      _mm256_cmp_ps_mask(max, _mm256_set1_ps(std::numeric_limits<float>::max()), _CMP_LE_OQ);
   const __mmask8 usable = _mm256_mask_cmp_ps_mask(finite, max, _mm256_set1_ps(1e-30f), _CMP_GE_OQ);
   const __m256 steps = _mm256_set1_ps(127.0f);
   const __m256 scale = _mm256_maskz_div_ps(usable, max, steps);
@@ -47,7 +50,8 @@ TANDEM_INLINE void scales_of(const int32_t* max_bits, Span& span) {
 TANDEM_INLINE void sums_of(const int8_t* q, Span& span) {
   __m512i fours[4];
   unroll<4>([&](auto i) __attribute__((always_inline)) {
-    fours[i.value] = dot_u8s8<false>(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_load_si512(q + 64 * i.value));
+    fours[i.value] =
+        dot_u8s8<false>(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_load_si512(q + 64 * i.value));
   });
   const auto fold32 = [](__m512i a, __m512i b) __attribute__((always_inline)) {
     return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));

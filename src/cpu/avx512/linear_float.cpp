@@ -1,10 +1,10 @@
 // Products with F32, F16 and BF16 weights.
 //
-// Up to kDotTokens tokens: dot products of four rows at a time with F32 activations, in order through the weights;
-// floor: weight bytes / memory bandwidth (32 halves cost 2 conversions and 2 FMAs a token).
-// More: panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens of FMAs: 64 flop a cycle and port.
-// BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs once in two cycles
-// where two FMAs run in each, so it would be slower and round the activations.
+// Up to kDotTokens tokens: dot products of four rows at a time with F32 activations, in order through the
+// weights; floor: weight bytes / memory bandwidth (32 halves cost 2 conversions and 2 FMAs a token). More:
+// panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens of FMAs: 64 flop a cycle and
+// port. BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs
+// once in two cycles where two FMAs run in each, so it would be slower and round the activations.
 #include <cstring>
 
 #include "cpu/avx512/linear_layout.h"
@@ -17,22 +17,25 @@ namespace TANDEM_ISA {
 namespace {
 
 constexpr int64_t kDotTokens = 12;
-constexpr int64_t kDotGroup = 4;      // of them at a time; a row stays in L1 for all
+constexpr int64_t kDotGroup = 4;  // of them at a time; a row stays in L1 for all
 constexpr int64_t kDotRows = 4;
 constexpr size_t kAheadBytes = 1024;  // of a row, between a prefetch and the use
 constexpr int kPairStrips = 2;        // strips of one tile kernel
 constexpr int64_t kSpan = 64;         // columns interleaved at a time
 
-constexpr int64_t padded(int64_t k) { return (k + 7) & ~int64_t{7}; }
+constexpr int64_t padded(int64_t k) {
+  return (k + 7) & ~int64_t{7};
+}
 
-
-template <DType dtype> constexpr size_t sizeof_element = dtype == DType::F32 ? 4 : 2;
+template <DType dtype>
+constexpr size_t sizeof_element = dtype == DType::F32 ? 4 : 2;
 
 // ---- dot products ----
 
 template <DType dtype>
 TANDEM_INLINE __m512 load_weights(const std::byte* w, int64_t i, __mmask16 mask) {
-  if constexpr (dtype == DType::F32) return _mm512_maskz_loadu_ps(mask, reinterpret_cast<const float*>(w) + i);
+  if constexpr (dtype == DType::F32)
+    return _mm512_maskz_loadu_ps(mask, reinterpret_cast<const float*>(w) + i);
   const __m256i halves = _mm256_maskz_loadu_epi16(mask, w + 2 * i);
   if constexpr (dtype == DType::F16) return _mm512_cvtph_ps(halves);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
@@ -86,7 +89,7 @@ using DotRows = void (*)(const LinearCall&, int64_t, int64_t);
 
 template <DType dtype, int R>
 constexpr DotRows dot_by_tokens[kDotGroup + 1] = {nullptr, dot_rows<dtype, R, 1>, dot_rows<dtype, R, 2>,
-                                                   dot_rows<dtype, R, 3>, dot_rows<dtype, R, 4>};
+                                                  dot_rows<dtype, R, 3>, dot_rows<dtype, R, 4>};
 
 template <DType dtype>
 void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
@@ -100,8 +103,12 @@ void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
 
 // ---- panels ----
 
-TANDEM_INLINE void put_next(__m512i*& panel, __m512i v) { _mm512_store_si512(panel++, v); }
-TANDEM_INLINE void put_next(__m512i*& panel, __m512 v) { put_next(panel, _mm512_castps_si512(v)); }
+TANDEM_INLINE void put_next(__m512i*& panel, __m512i v) {
+  _mm512_store_si512(panel++, v);
+}
+TANDEM_INLINE void put_next(__m512i*& panel, __m512 v) {
+  put_next(panel, _mm512_castps_si512(v));
+}
 
 // 16 bytes of each row at `at` (4 or 8 columns) to columns of the panel.
 template <DType dtype>
@@ -160,17 +167,18 @@ void tile_kernel(const __m512* panel, size_t panel_vectors, const float* x, int6
     ++panel;
     x += T;
   }
-  unroll<S * T>([&](auto i) __attribute__((always_inline)) { _mm512_store_ps(acc + 16 * i.value, sum[i.value]); });
+  unroll<S * T>([&](auto i)
+                    __attribute__((always_inline)) { _mm512_store_ps(acc + 16 * i.value, sum[i.value]); });
 }
 
 using TileKernel = void (*)(const __m512*, size_t, const float*, int64_t, float*);
 
 template <int S>
 constexpr TileKernel tile_by_tokens[kMaxTile + 1] = {
-    nullptr,
-    tile_kernel<S, 1>, tile_kernel<S, 2>,  tile_kernel<S, 3>,  tile_kernel<S, 4>,
-    tile_kernel<S, 5>, tile_kernel<S, 6>,  tile_kernel<S, 7>,  tile_kernel<S, 8>,
-    tile_kernel<S, 9>, tile_kernel<S, 10>, tile_kernel<S, 11>, tile_kernel<S, 12>};
+    nullptr,           tile_kernel<S, 1>, tile_kernel<S, 2>,  tile_kernel<S, 3>,
+    tile_kernel<S, 4>, tile_kernel<S, 5>, tile_kernel<S, 6>,  tile_kernel<S, 7>,
+    tile_kernel<S, 8>, tile_kernel<S, 9>, tile_kernel<S, 10>, tile_kernel<S, 11>,
+    tile_kernel<S, 12>};
 
 template <DType dtype>
 void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
@@ -183,12 +191,14 @@ void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byt
     const int64_t n_strips = min64(kPairStrips, (row1 - first + kStrip - 1) / kStrip);
     for (int64_t s = 0; s < n_strips; ++s) {
       const int64_t r = first + s * kStrip;
-      unpack_strip<dtype>(call.w + static_cast<size_t>(r) * stride, stride, call.m - r, call.k, panels + s * n_columns);
+      unpack_strip<dtype>(call.w + static_cast<size_t>(r) * stride, stride, call.m - r, call.k,
+                          panels + s * n_columns);
     }
     for (int64_t token0 = 0; token0 < call.n; token0 += T) {
       const int64_t tokens = min64(T, call.n - token0);
       const TileKernel kernel = n_strips == 1 ? tile_by_tokens<1>[tokens] : tile_by_tokens<2>[tokens];
-      kernel(reinterpret_cast<const __m512*>(panels), static_cast<size_t>(n_columns), x + token0 * n_columns, n_columns, acc);
+      kernel(reinterpret_cast<const __m512*>(panels), static_cast<size_t>(n_columns), x + token0 * n_columns,
+             n_columns, acc);
       for (int64_t s = 0; s < n_strips; ++s) {
         store_tile(call, first + s * kStrip, token0, tokens, acc + s * tokens * 16);
       }
@@ -215,7 +225,8 @@ void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t tok
                   std::byte* encoded) {
   float* const to = reinterpret_cast<float*>(encoded);
   if (n <= kDotTokens) {
-    for (int64_t t = token0; t < token1; ++t) std::memcpy(to + t * k, x + t * ldx, static_cast<size_t>(k) * 4);
+    for (int64_t t = token0; t < token1; ++t)
+      std::memcpy(to + t * k, x + t * ldx, static_cast<size_t>(k) * 4);
     return;
   }
   const int64_t step = tile_tokens(n);

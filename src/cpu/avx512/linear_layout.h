@@ -1,15 +1,17 @@
 // How matrix products are laid out for AVX512.
 //
-// Weights. Sixteen rows make a strip. A strip is unpacked into a panel in scratch: for every 4 columns one 64-byte
-// vector, 16 rows x 4 bytes, unsigned; so that one vpdpbusd multiplies it with 4 columns of one token, broadcast, and
-// leaves every row's sum in a lane of its own: no horizontal sums, no shuffles but those of the unpacking. The float
-// scales of 16 rows are one vector as well, and lie in the panel behind the columns they belong to.
+// Weights. Sixteen rows make a strip. A strip is unpacked into a panel in scratch: for every 4 columns one
+// 64-byte vector, 16 rows x 4 bytes, unsigned; so that one vpdpbusd multiplies it with 4 columns of one
+// token, broadcast, and leaves every row's sum in a lane of its own: no horizontal sums, no shuffles but
+// those of the unpacking. The float scales of 16 rows are one vector as well, and lie in the panel behind the
+// columns they belong to.
 //
 // Activations. T tokens (T <= kMaxTile) make a tile, columns outermost: q[k / 4][T][4 bytes], and likewise
 // [block][T] scales and sums, so that a kernel walks panel and tile with one pointer each.
 //
-// Prefill unpacks a few strips for all columns (they stay in L2) and runs all tiles over them. Up to kMaxTile tokens
-// are one tile: then a strip is unpacked some hundred columns at a time into L1, where the tile meets it at once.
+// Prefill unpacks a few strips for all columns (they stay in L2) and runs all tiles over them. Up to kMaxTile
+// tokens are one tile: then a strip is unpacked some hundred columns at a time into L1, where the tile meets
+// it at once.
 #pragma once
 
 #include <cstddef>
@@ -25,17 +27,15 @@ inline constexpr int64_t kMaxTile = 12;  // tokens: 12 integer and 12 float accu
 
 // What a quantized dtype looks like to the product kernels.
 struct Shape {
-  int unit;       // columns of one activation scale: 32 or 256
-  int sub;        // columns of one weight scale: 16, 32 or 256
-  int offset;     // subtracted from the unsigned panel bytes
-  int mins;       // mins in a unit: 0, 1 (a float per 32 columns), 8 or 16 (integers times dmin)
-  bool wide;      // panel bytes reach beyond 127: pairs of products overflow 16 bits
+  int unit;    // columns of one activation scale: 32 or 256
+  int sub;     // columns of one weight scale: 16, 32 or 256
+  int offset;  // subtracted from the unsigned panel bytes
+  int mins;    // mins in a unit: 0, 1 (a float per 32 columns), 8 or 16 (integers times dmin)
+  bool wide;   // panel bytes reach beyond 127: pairs of products overflow 16 bits
 
   constexpr int subs() const { return unit / sub; }
   // Vectors of a unit in the panel: bytes, scales, mins, dmin.
-  constexpr int unit_vectors() const {
-    return unit / 4 + subs() + (mins > 1 ? mins / 2 + 1 : mins);
-  }
+  constexpr int unit_vectors() const { return unit / 4 + subs() + (mins > 1 ? mins / 2 + 1 : mins); }
 };
 
 // Tokens in a tile when there are n (the last tile may have less).
@@ -46,7 +46,8 @@ inline int64_t tile_tokens(int64_t n) {
 
 // The parts of a tile of T tokens, every one a [count][T] array of 4-byte words:
 //   unit 32:  q[k / 4], scale[k / 32] f32, sum[k / 32] i32
-//   unit 256: q[k / 4], scale[k / 256] f32, sum16[k / 32] pairs of i16 sums of 16, sum32[k / 64] pairs of sums of 32
+//   unit 256: q[k / 4], scale[k / 256] f32, sum16[k / 32] pairs of i16 sums of 16, sum32[k / 64] pairs of
+//   sums of 32
 struct TileLayout {
   int unit;
   int64_t k;

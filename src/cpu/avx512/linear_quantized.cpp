@@ -1,7 +1,7 @@
 // Products with block quantized weights: who unpacks what when (linear_layout.h has the layouts).
 //
-// Floors. Decode: weight bytes / memory bandwidth. Prefill: n * m * k multiply-adds at 128 a cycle (64 lanes, two
-// ports), times what scales add (linear_tile.h).
+// Floors. Decode: weight bytes / memory bandwidth. Prefill: n * m * k multiply-adds at 128 a cycle (64 lanes,
+// two ports), times what scales add (linear_tile.h).
 #include <cstring>
 
 #include "base/error.h"
@@ -16,7 +16,8 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Strips whose panels stay in L2 together while the tiles pass by: each tile is then read from L3 once for all.
+// Strips whose panels stay in L2 together while the tiles pass by: each tile is then read from L3 once for
+// all.
 constexpr int64_t kStripsAtOnce = 4;
 // Columns unpacked at a time, of all rows of a strip, before the next.
 constexpr int64_t kChunkColumns = 256;
@@ -37,14 +38,15 @@ struct Format {
   Shape shape;
   size_t unit_bytes;
   void (*unpack)(const Chunk& chunk, __m512i* panel);
-  const TileKernel* tile_kernels;                          // by tokens
+  const TileKernel* tile_kernels;                         // by tokens
   void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
 };
 
 template <class Unpack>
 TANDEM_INLINE auto ahead_of(const Chunk& chunk) {
   constexpr int units = kChunkColumns / Unpack::shape.unit;
-  return Ahead<16 / (units * Unpack::pauses), (units * Unpack::unit_bytes + 63) / 64>{chunk.ahead, chunk.ahead_stride};
+  return Ahead<16 / (units * Unpack::pauses), (units * Unpack::unit_bytes + 63) / 64>{chunk.ahead,
+                                                                                      chunk.ahead_stride};
 }
 
 template <class Unpack>
@@ -173,7 +175,8 @@ TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const st
   const int64_t n_blocks = layout.k / 32;
   if (shape.mins == 1) {
     float* to = reinterpret_cast<float*>(derived);
-    for (int64_t i = 0; i < n_blocks * T; ++i) to[i] = args.scale[i] * static_cast<float>(static_cast<int32_t>(sum[i]));
+    for (int64_t i = 0; i < n_blocks * T; ++i)
+      to[i] = args.scale[i] * static_cast<float>(static_cast<int32_t>(sum[i]));
   } else if (shape.offset == 0) {
     return;
   } else if (shape.unit == 32) {
@@ -202,21 +205,26 @@ TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const st
 class Chunks {
  public:
   Chunks(const LinearCall& call, const Format& f, int64_t row1, std::byte* copy)
-      : call_(call), f_(f), row1_(row1), copy_(copy), n_units_(call.k / f.shape.unit),
+      : call_(call),
+        f_(f),
+        row1_(row1),
+        copy_(copy),
+        n_units_(call.k / f.shape.unit),
         stride_(static_cast<size_t>(n_units_) * f.unit_bytes) {}
 
   int64_t n_units() const { return n_units_; }
   int64_t step() const { return kChunkColumns / f_.shape.unit; }  // units of a chunk
 
-  // The chunk of the strip at `row` that starts at `unit`. The last rows of a matrix, fewer than a strip, are copied;
-  // what the copy holds behind them is computed with and never stored.
+  // The chunk of the strip at `row` that starts at `unit`. The last rows of a matrix, fewer than a strip, are
+  // copied; what the copy holds behind them is computed with and never stored.
   Chunk at(int64_t row, int64_t unit) const {
     const std::byte* from = address(row, unit);
     Chunk chunk{{from, stride_}, min64(step(), n_units_ - unit), ahead(row, unit), stride_};
     if (call_.m - row >= kStrip) return chunk;
     const size_t row_size = static_cast<size_t>(chunk.n_units) * f_.unit_bytes;
     for (int64_t r = 0; r < call_.m - row; ++r) {
-      std::memcpy(copy_ + static_cast<size_t>(r) * row_size, from + static_cast<size_t>(r) * stride_, row_size);
+      std::memcpy(copy_ + static_cast<size_t>(r) * row_size, from + static_cast<size_t>(r) * stride_,
+                  row_size);
     }
     chunk.rows = {copy_, row_size};
     return chunk;
@@ -243,7 +251,8 @@ class Chunks {
 };
 
 // One tile: a chunk of weights is used where it was unpacked, in registers or L1.
-void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
+void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, int64_t row1,
+                       std::byte* scratch) {
   const Scratch parts = scratch_parts(f, call.n, call.k);
   float* acc = reinterpret_cast<float*>(scratch);
   std::byte* copy = scratch + parts.acc_bytes;
@@ -310,7 +319,9 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
 
 }  // namespace
 
-size_t quantized_scratch_bytes(DType dtype, int64_t n, int64_t k) { return scratch_parts(format(dtype), n, k).total(); }
+size_t quantized_scratch_bytes(DType dtype, int64_t n, int64_t k) {
+  return scratch_parts(format(dtype), n, k).total();
+}
 
 void multiply_quantized(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
   const Format& f = format(call.dtype);

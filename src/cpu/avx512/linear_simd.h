@@ -18,7 +18,10 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-template <int I> struct Index { static constexpr int value = I; };
+template <int I>
+struct Index {
+  static constexpr int value = I;
+};
 
 template <int... I, class Fn>
 TANDEM_INLINE void unroll_each(std::integer_sequence<int, I...>, Fn&& fn) {
@@ -41,7 +44,8 @@ TANDEM_INLINE __m512i dot_u8s8(__m512i acc, __m512i u, __m512i s) {
   } else {
     const __m512i u_even = _mm512_and_si512(u, _mm512_set1_epi16(0xff)), u_odd = _mm512_srli_epi16(u, 8);
     const __m512i s_even = _mm512_srai_epi16(_mm512_slli_epi16(s, 8), 8), s_odd = _mm512_srai_epi16(s, 8);
-    return _mm512_add_epi32(acc, _mm512_add_epi32(_mm512_madd_epi16(u_even, s_even), _mm512_madd_epi16(u_odd, s_odd)));
+    return _mm512_add_epi32(
+        acc, _mm512_add_epi32(_mm512_madd_epi16(u_even, s_even), _mm512_madd_epi16(u_odd, s_odd)));
   }
 #endif
 }
@@ -56,8 +60,12 @@ TANDEM_INLINE __m512i dot_i16(__m512i acc, __m512i a, __m512i b) {
 }
 
 // Low halves of 16 words, as floats.
-TANDEM_INLINE __m512 low_halves(__m512i words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
-TANDEM_INLINE __m512 high_halves(__m512i words) { return low_halves(_mm512_srli_epi32(words, 16)); }
+TANDEM_INLINE __m512 low_halves(__m512i words) {
+  return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
+}
+TANDEM_INLINE __m512 high_halves(__m512i words) {
+  return low_halves(_mm512_srli_epi32(words, 16));
+}
 
 TANDEM_INLINE __mmask16 first_lanes(int64_t n) {
   return n >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << n) - 1);

@@ -1,7 +1,8 @@
-// Where unpacked weights go (linear_unpack.h): into a panel in memory, or at once into products with one token.
+// Where unpacked weights go (linear_unpack.h): into a panel in memory, or at once into products with one
+// token.
 //
-// The second is decode. Nothing is stored and loaded again, and unpacking and multiplying, which wait on different
-// things, lie mixed in the instruction window.
+// The second is decode. Nothing is stored and loaded again, and unpacking and multiplying, which wait on
+// different things, lie mixed in the instruction window.
 #pragma once
 
 #include "cpu/avx512/linear_layout.h"
@@ -11,9 +12,9 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Weights that will be wanted soon: rows_a_pause rows of a strip are fetched at each pause of the unpacking, so that
-// requests to memory are spread over it. The hardware follows neither 16 rows at once nor the step from strip to
-// strip. Into L2: L1's line buffers are few. Addresses past the end of the weights do no harm.
+// Weights that will be wanted soon: rows_a_pause rows of a strip are fetched at each pause of the unpacking,
+// so that requests to memory are spread over it. The hardware follows neither 16 rows at once nor the step
+// from strip to strip. Into L2: L1's line buffers are few. Addresses past the end of the weights do no harm.
 template <int rows_a_pause, int lines>
 struct Ahead {
   const std::byte* row;
@@ -37,17 +38,23 @@ struct PanelSink {
 
   TANDEM_INLINE void pause() { ahead.fetch(); }
   template <int at>
-  TANDEM_INLINE void put(__m512i v) { _mm512_store_si512(panel + at, v); }
+  TANDEM_INLINE void put(__m512i v) {
+    _mm512_store_si512(panel + at, v);
+  }
   template <int i>
-  TANDEM_INLINE PanelSink unit() const { return {panel + i * S.unit_vectors(), ahead}; }
+  TANDEM_INLINE PanelSink unit() const {
+    return {panel + i * S.unit_vectors(), ahead};
+  }
   TANDEM_INLINE void finish() {}
 };
 
-// One unit of columns times one token; `sum` is the 16 rows' result so far. `args` is where the group of units starts.
+// One unit of columns times one token; `sum` is the 16 rows' result so far. `args` is where the group of
+// units starts.
 template <Shape S, class AheadOf, int i_unit = 0>
 struct DotSink {
-  static constexpr int kBytes = S.sub / 4, kStep = kBytes + 1;  // vectors of a sub-block: bytes, then the scale
-  static constexpr int kChains = S.sub == 256 ? 4 : 1;          // sums in parallel: vpdpbusd takes 5 cycles
+  static constexpr int kBytes = S.sub / 4,
+                       kStep = kBytes + 1;              // vectors of a sub-block: bytes, then the scale
+  static constexpr int kChains = S.sub == 256 ? 4 : 1;  // sums in parallel: vpdpbusd takes 5 cycles
   const TileArgs& args;
   AheadOf& ahead;
   __m512& sum;
@@ -61,7 +68,9 @@ struct DotSink {
 
   TANDEM_INLINE void pause() { ahead.fetch(); }
   template <int i>
-  TANDEM_INLINE DotSink<S, AheadOf, i> unit() const { return {args, ahead, sum}; }
+  TANDEM_INLINE DotSink<S, AheadOf, i> unit() const {
+    return {args, ahead, sum};
+  }
 
   template <int at>
   TANDEM_INLINE void put(__m512i v) {

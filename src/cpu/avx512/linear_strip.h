@@ -1,5 +1,5 @@
-// Loading a strip of 16 weight rows so that every lane of a vector is a row: pieces of the rows are loaded several to a
-// vector and transposed as 4-byte words.
+// Loading a strip of 16 weight rows so that every lane of a vector is a row: pieces of the rows are loaded
+// several to a vector and transposed as 4-byte words.
 #pragma once
 
 #include "cpu/avx512/linear_layout.h"
@@ -17,12 +17,15 @@ struct StripRows {
   // The 4 bytes at `at` of every row.
   TANDEM_INLINE __m512i words(size_t at) const {
     const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_i32gather_epi32(_mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride))), base + at, 1);
+    return _mm512_i32gather_epi32(_mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride))),
+                                  base + at, 1);
   }
 };
 
 // The 4 bytes at `at`, `at` + 4, + 8, + 12 of every row.
-struct Words4 { __m512i w[4]; };
+struct Words4 {
+  __m512i w[4];
+};
 
 // Lane i of the result is 16 bytes of row 4 * i.
 TANDEM_INLINE __m512i load_every_fourth(const std::byte* row, size_t stride) {
@@ -51,7 +54,9 @@ TANDEM_INLINE Words4 load_words4(const StripRows& rows, size_t at) {
 }
 
 // The 8 words of 32 bytes of every row: less work a word than two times four.
-struct Words8 { __m512i w[8]; };
+struct Words8 {
+  __m512i w[8];
+};
 
 // 32 bytes of a row and of the one four further.
 TANDEM_INLINE __m512i load_two(const std::byte* row, size_t stride) {
@@ -67,7 +72,8 @@ TANDEM_INLINE Words8 load_words8(const StripRows& rows, size_t at) {
   unroll<2>([&](auto h) __attribute__((always_inline)) {
     const std::byte* p = rows.base + at + 8 * h.value * rows.stride;
     half[h.value] = transpose_lanes(load_two(p, rows.stride), load_two(p + rows.stride, rows.stride),
-                                    load_two(p + 2 * rows.stride, rows.stride), load_two(p + 3 * rows.stride, rows.stride));
+                                    load_two(p + 2 * rows.stride, rows.stride),
+                                    load_two(p + 3 * rows.stride, rows.stride));
   });
   Words8 words;
   unroll<4>([&](auto j) __attribute__((always_inline)) {
@@ -77,7 +83,8 @@ TANDEM_INLINE Words8 load_words8(const StripRows& rows, size_t at) {
   return words;
 }
 
-// Tokens as rows: n_words (a multiple of 8) of T <= 16 rows to [n_words][T]. Of the rows beyond T anything is read.
+// Tokens as rows: n_words (a multiple of 8) of T <= 16 rows to [n_words][T]. Of the rows beyond T anything is
+// read.
 TANDEM_INLINE void interleave(const StripRows& rows, int64_t n_words, int64_t T, void* to) {
   const __mmask16 tokens = first_lanes(T);
   std::byte* at = static_cast<std::byte*>(to);
@@ -90,8 +97,8 @@ TANDEM_INLINE void interleave(const StripRows& rows, int64_t n_words, int64_t T,
   }
 }
 
-// The words of 16 rows, `total` bytes wide, at any even byte offset: put together from pieces of 32 bytes and, at the
-// end, perhaps 16.
+// The words of 16 rows, `total` bytes wide, at any even byte offset: put together from pieces of 32 bytes
+// and, at the end, perhaps 16.
 template <int total>
 struct Pieces {
   static_assert(total % 16 == 0);

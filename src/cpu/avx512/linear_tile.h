@@ -1,10 +1,10 @@
 // The inner kernel: a panel of 16 weight rows times a tile of T tokens, all in registers.
 //
-// Per 4 columns one load of the panel and T vpdpbusd with the activations broadcast from memory. vpdpbusd runs two a
-// cycle on the ports that the float conversions need too, so the floor is set by what a scale costs: of 32 columns
-// 8 products and 3 float operations (convert, join the scales, accumulate) per token with a scale each, 8 and 2 with
-// a super-block's; 4 and 2 for Q6_K's sub-blocks of 16; 64 and 3 for Q2_K and Q3_K. Loads (T + 1 for T products) stay
-// just below two a cycle.
+// Per 4 columns one load of the panel and T vpdpbusd with the activations broadcast from memory. vpdpbusd
+// runs two a cycle on the ports that the float conversions need too, so the floor is set by what a scale
+// costs: of 32 columns 8 products and 3 float operations (convert, join the scales, accumulate) per token
+// with a scale each, 8 and 2 with a super-block's; 4 and 2 for Q6_K's sub-blocks of 16; 64 and 3 for Q2_K and
+// Q3_K. Loads (T + 1 for T products) stay just below two a cycle.
 #pragma once
 
 #include "cpu/avx512/linear_layout.h"
@@ -17,20 +17,23 @@ namespace {
 // A tile (linear_layout.h) from some unit on, with what its sums become for one dtype.
 struct TileArgs {
   const __m512i* panel;
-  const uint32_t* q;        // [k / 4][T]
-  const float* scale;       // [k / unit][T]
-  const int32_t* start;     // [k / sub][T] -offset * sum: where the integer sums start from
-  const float* min_scale;   // [k / 32][T] scale * sum; mins == 1
-  const uint32_t* sums;     // [k / 32 or k / 64][T] pairs of 16-bit sums; mins > 1
+  const uint32_t* q;       // [k / 4][T]
+  const float* scale;      // [k / unit][T]
+  const int32_t* start;    // [k / sub][T] -offset * sum: where the integer sums start from
+  const float* min_scale;  // [k / 32][T] scale * sum; mins == 1
+  const uint32_t* sums;    // [k / 32 or k / 64][T] pairs of 16-bit sums; mins > 1
   int64_t n_units;
-  float* acc;               // [T][16] added to
+  float* acc;  // [T][16] added to
 };
 
-TANDEM_INLINE __m512i broadcast(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
+TANDEM_INLINE __m512i broadcast(const uint32_t* p) {
+  return _mm512_set1_epi32(static_cast<int>(*p));
+}
 
 // acc[t] = start of the integer sums, then the products of `columns` columns.
 template <Shape S, int T, int columns>
-TANDEM_INLINE void dot_columns(const __m512i*& panel, const uint32_t*& q, const int32_t*& start, __m512i (&acc)[T]) {
+TANDEM_INLINE void dot_columns(const __m512i*& panel, const uint32_t*& q, const int32_t*& start,
+                               __m512i (&acc)[T]) {
   unroll<T>([&](auto t) __attribute__((always_inline)) {
     acc[t.value] = S.offset == 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(start[t.value]);
   });
@@ -41,7 +44,8 @@ TANDEM_INLINE void dot_columns(const __m512i*& panel, const uint32_t*& q, const 
     });
     q += T;
   };
-  // Not all 256 columns at once, but enough that the compiler's register shuffling between rounds does not count.
+  // Not all 256 columns at once, but enough that the compiler's register shuffling between rounds does not
+  // count.
   constexpr int at_once = columns < 32 ? columns : 32;
   for (int i = 0; i < columns / at_once; ++i) {
     unroll<at_once / 4>([&](auto) __attribute__((always_inline)) { four_columns(); });
@@ -58,7 +62,8 @@ void tile_simple(const TileArgs& args) {
   const float* scale = args.scale;
   const float* min_scale = args.min_scale;
   __m512 sum[T];
-  unroll<T>([&](auto t) __attribute__((always_inline)) { sum[t.value] = _mm512_loadu_ps(args.acc + 16 * t.value); });
+  unroll<T>([&](auto t)
+                __attribute__((always_inline)) { sum[t.value] = _mm512_loadu_ps(args.acc + 16 * t.value); });
   for (int64_t b = 0; b < args.n_units; ++b) {
     __m512i acc[T];
     dot_columns<S, T, 32>(panel, q, start, acc);
@@ -76,10 +81,12 @@ void tile_simple(const TileArgs& args) {
       min_scale += T;
     }
   }
-  unroll<T>([&](auto t) __attribute__((always_inline)) { _mm512_storeu_ps(args.acc + 16 * t.value, sum[t.value]); });
+  unroll<T>([&](auto t)
+                __attribute__((always_inline)) { _mm512_storeu_ps(args.acc + 16 * t.value, sum[t.value]); });
 }
 
-// Super-blocks of 256 columns: the sub-blocks' sums meet in `part`, which the activation's scale multiplies once.
+// Super-blocks of 256 columns: the sub-blocks' sums meet in `part`, which the activation's scale multiplies
+// once.
 template <Shape S, int T>
 void tile_super(const TileArgs& args) {
   const __m512i* panel = args.panel;
@@ -114,7 +121,8 @@ void tile_super(const TileArgs& args) {
     }
     unroll<T>([&](auto t) __attribute__((always_inline)) {
       float* to = args.acc + 16 * t.value;
-      _mm512_storeu_ps(to, _mm512_fmadd_ps(part[t.value], _mm512_set1_ps(scale[t.value]), _mm512_loadu_ps(to)));
+      _mm512_storeu_ps(to,
+                       _mm512_fmadd_ps(part[t.value], _mm512_set1_ps(scale[t.value]), _mm512_loadu_ps(to)));
     });
     scale += T;
   }
@@ -134,10 +142,19 @@ constexpr TileKernel tile_kernel() {
 // By the number of tokens in the tile.
 template <Shape S>
 struct TileKernels {
-  static constexpr TileKernel by_tokens[kMaxTile + 1] = {
-      nullptr,           tile_kernel<S, 1>(), tile_kernel<S, 2>(),  tile_kernel<S, 3>(),  tile_kernel<S, 4>(),
-      tile_kernel<S, 5>(), tile_kernel<S, 6>(), tile_kernel<S, 7>(),  tile_kernel<S, 8>(),  tile_kernel<S, 9>(),
-      tile_kernel<S, 10>(), tile_kernel<S, 11>(), tile_kernel<S, 12>()};
+  static constexpr TileKernel by_tokens[kMaxTile + 1] = {nullptr,
+                                                         tile_kernel<S, 1>(),
+                                                         tile_kernel<S, 2>(),
+                                                         tile_kernel<S, 3>(),
+                                                         tile_kernel<S, 4>(),
+                                                         tile_kernel<S, 5>(),
+                                                         tile_kernel<S, 6>(),
+                                                         tile_kernel<S, 7>(),
+                                                         tile_kernel<S, 8>(),
+                                                         tile_kernel<S, 9>(),
+                                                         tile_kernel<S, 10>(),
+                                                         tile_kernel<S, 11>(),
+                                                         tile_kernel<S, 12>()};
 };
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Unpacking a strip of 16 weight rows, one struct a dtype. What is unpacked goes to a sink, vector by vector, under the
-// number that it has in a panel (linear_layout.h): into memory, or straight into products (linear_sink.h). A scale
-// comes before the bytes that it belongs to, and these in ascending order.
+// Unpacking a strip of 16 weight rows, one struct a dtype. What is unpacked goes to a sink, vector by vector,
+// under the number that it has in a panel (linear_layout.h): into memory, or straight into products
+// (linear_sink.h). A scale comes before the bytes that it belongs to, and these in ascending order.
 //
-// Rows are transposed (linear_strip.h) while still packed, so that nibbles cost half and single bits an eighth of the
-// shuffles that unpacked bytes would. After that every lane is a row, and scales and mins, packed as they may be,
-// unpack for 16 rows at once. Q4_0 takes some 60 vector operations for 512 weights (288 bytes).
+// Rows are transposed (linear_strip.h) while still packed, so that nibbles cost half and single bits an
+// eighth of the shuffles that unpacked bytes would. After that every lane is a row, and scales and mins,
+// packed as they may be, unpack for 16 rows at once. Q4_0 takes some 60 vector operations for 512 weights
+// (288 bytes).
 #pragma once
 
 #include "cpu/avx512/linear_layout.h"
@@ -15,14 +16,24 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-TANDEM_INLINE __m512i bytes(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
-TANDEM_INLINE __m512i low_nibbles(__m512i v) { return _mm512_and_si512(v, bytes(0x0f)); }
-TANDEM_INLINE __m512i high_nibbles(__m512i v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+TANDEM_INLINE __m512i bytes(int value) {
+  return _mm512_set1_epi8(static_cast<char>(value));
+}
+TANDEM_INLINE __m512i low_nibbles(__m512i v) {
+  return _mm512_and_si512(v, bytes(0x0f));
+}
+TANDEM_INLINE __m512i high_nibbles(__m512i v) {
+  return low_nibbles(_mm512_srli_epi16(v, 4));
+}
 
 template <int at, class Sink>
-TANDEM_INLINE void put(Sink& sink, __m512i v) { sink.template put<at>(v); }
+TANDEM_INLINE void put(Sink& sink, __m512i v) {
+  sink.template put<at>(v);
+}
 template <int at, class Sink>
-TANDEM_INLINE void put(Sink& sink, __m512 v) { sink.template put<at>(_mm512_castps_si512(v)); }
+TANDEM_INLINE void put(Sink& sink, __m512 v) {
+  sink.template put<at>(_mm512_castps_si512(v));
+}
 
 template <int offset>
 TANDEM_INLINE __m512i level_table(const int8_t (&levels)[16]) {
@@ -32,18 +43,18 @@ TANDEM_INLINE __m512i level_table(const int8_t (&levels)[16]) {
 
 // Four bits to bit 4 of four bytes.
 TANDEM_INLINE __m512i bits_to_bit4(__m512i bits) {
-  const __m512i table = _mm512_setr_epi32(0x00000000, 0x00000010, 0x00001000, 0x00001010, 0x00100000, 0x00100010,
-                                          0x00101000, 0x00101010, 0x10000000, 0x10000010, 0x10001000, 0x10001010,
-                                          0x10100000, 0x10100010, 0x10101000, 0x10101010);
+  const __m512i table = _mm512_setr_epi32(
+      0x00000000, 0x00000010, 0x00001000, 0x00001010, 0x00100000, 0x00100010, 0x00101000, 0x00101010,
+      0x10000000, 0x10000010, 0x10001000, 0x10001010, 0x10100000, 0x10100010, 0x10101000, 0x10101010);
   return _mm512_permutexvar_epi32(bits, table);  // looks at the low four bits only
 }
 
-// The simple types: a block of 32 is one or two halves, perhaps a word with the fifth bits (bit j is element j's),
-// and nibbles: low ones are elements 0..15, high ones 16..31. Units are unpacked `group` at a time, which is a
-// multiple of 16 bytes, or one by one with loads that stay inside the unit.
+// The simple types: a block of 32 is one or two halves, perhaps a word with the fifth bits (bit j is element
+// j's), and nibbles: low ones are elements 0..15, high ones 16..31. Units are unpacked `group` at a time,
+// which is a multiple of 16 bytes, or one by one with loads that stay inside the unit.
 
-// 16 words of nibbles become vectors first .. first + 3 and first + 4 .. first + 7. `words` gives the word at a
-// constant offset in bytes.
+// 16 words of nibbles become vectors first .. first + 3 and first + 4 .. first + 7. `words` gives the word at
+// a constant offset in bytes.
 template <int first, class Words, class Sink>
 TANDEM_INLINE void put_nibbles(const Words& words, Sink& sink) {
   unroll<4>([&](auto i) __attribute__((always_inline)) {
@@ -68,11 +79,13 @@ TANDEM_INLINE void put_nibbles_and_bits(const Words& words, __m512i high, Sink& 
   unroll<4>([&](auto i) __attribute__((always_inline)) {
     const __m512i q = words(Index<4 * i.value>{});
     put<i.value>(sink, _mm512_or_si512(low_nibbles(q), bits_to_bit4(_mm512_srli_epi32(high, 4 * i.value))));
-    put<4 + i.value>(sink, _mm512_or_si512(high_nibbles(q), bits_to_bit4(_mm512_srli_epi32(high, 16 + 4 * i.value))));
+    put<4 + i.value>(
+        sink, _mm512_or_si512(high_nibbles(q), bits_to_bit4(_mm512_srli_epi32(high, 16 + 4 * i.value))));
   });
 }
 
-// The units of such a type, from what it says of one: Self::put_unit(pieces, Index<offset of the unit>, sink).
+// The units of such a type, from what it says of one: Self::put_unit(pieces, Index<offset of the unit>,
+// sink).
 template <class Self, int bytes_of_unit>
 struct SimpleUnits {
   static constexpr size_t unit_bytes = bytes_of_unit;
@@ -98,7 +111,8 @@ struct SimpleUnits {
     alignas(64) std::byte copy[16 * width];
     for (size_t r = 0; r < 16; ++r) {
       unroll<width / 16>([&](auto i) __attribute__((always_inline)) {
-        constexpr int piece = decltype(i)::value * 16 + 16 <= bytes_of_unit ? decltype(i)::value * 16 : bytes_of_unit - 16;
+        constexpr int piece =
+            decltype(i)::value * 16 + 16 <= bytes_of_unit ? decltype(i)::value * 16 : bytes_of_unit - 16;
         const __m128i* from = reinterpret_cast<const __m128i*>(rows.base + r * rows.stride + at + piece);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(copy + width * r + piece), _mm_loadu_si128(from));
       });
@@ -118,8 +132,8 @@ TANDEM_INLINE auto words_from(const P& pieces) {
   };
 }
 
-// Every struct: the shape of the panel, bytes of a unit in the file, and unpack of the unit at byte `at` of each row,
-// which pauses so many times a unit to let the sink look ahead.
+// Every struct: the shape of the panel, bytes of a unit in the file, and unpack of the unit at byte `at` of
+// each row, which pauses so many times a unit to let the sink look ahead.
 
 struct UnpackQ4_0 : SimpleUnits<UnpackQ4_0, sizeof(BlockQ4_0)> {
   static constexpr Shape shape{32, 32, 8, 0, false};
@@ -165,7 +179,8 @@ struct UnpackQ8_0 : SimpleUnits<UnpackQ8_0, sizeof(BlockQ8_0)> {
   TANDEM_INLINE static void put_unit(const P& pieces, Index<o>, Sink& sink) {
     put<8>(sink, pieces.template half<o>());
     unroll<8>([&](auto i) __attribute__((always_inline)) {
-      put<i.value>(sink, _mm512_xor_si512(pieces.template word<o + 2 + 4 * decltype(i)::value>(), bytes(0x80)));
+      put<i.value>(sink,
+                   _mm512_xor_si512(pieces.template word<o + 2 + 4 * decltype(i)::value>(), bytes(0x80)));
     });
   }
 };
@@ -182,7 +197,9 @@ struct UnpackIQ4_NL : SimpleUnits<UnpackIQ4_NL, sizeof(BlockIQ4_NL)> {
 // Words as they were loaded, from number `first` on.
 template <int first = 0, class Words>
 TANDEM_INLINE auto words_of(const Words& q) {
-  return [&q](auto offset) __attribute__((always_inline)) { return q.w[first + decltype(offset)::value / 4]; };
+  return [&q](auto offset) __attribute__((always_inline)) {
+    return q.w[first + decltype(offset)::value / 4];
+  };
 }
 
 // 17 bytes: no words to be had but by loads at the very place.
@@ -277,16 +294,18 @@ struct UnpackQ5_K {
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
     put_header_k4(rows, at, sink);
     const __m512i bit4 = bytes(0x10);
-    const Words8 high = load_words8(rows, at + 16);  // bit 2c for the low nibbles of chunk c, 2c + 1 for the high ones
+    const Words8 high =
+        load_words8(rows, at + 16);  // bit 2c for the low nibbles of chunk c, 2c + 1 for the high ones
     unroll<4>([&](auto chunk) __attribute__((always_inline)) {
       constexpr int c = decltype(chunk)::value;
       sink.pause();
       const Words8 q = load_words8(rows, at + 48 + 32 * c);
       unroll<8>([&](auto i) __attribute__((always_inline)) {
         const __m512i bits = high.w[i.value];
-        put<18 * c + i.value>(sink, _mm512_or_si512(low_nibbles(q.w[i.value]), shift_and_mask<2 * c - 4>(bits, bit4)));
-        put<18 * c + 9 + i.value>(sink,
-                                  _mm512_or_si512(high_nibbles(q.w[i.value]), shift_and_mask<2 * c - 3>(bits, bit4)));
+        put<18 * c + i.value>(
+            sink, _mm512_or_si512(low_nibbles(q.w[i.value]), shift_and_mask<2 * c - 4>(bits, bit4)));
+        put<18 * c + 9 + i.value>(
+            sink, _mm512_or_si512(high_nibbles(q.w[i.value]), shift_and_mask<2 * c - 3>(bits, bit4)));
       });
     });
   }
@@ -326,12 +345,12 @@ struct UnpackQ6_K {
 template <int b>
 TANDEM_INLINE __m512i twice_byte(__m512i words) {
   constexpr int pattern = static_cast<int>(0x80008000u) | b | b << 16;
-  return _mm512_shuffle_epi8(words, _mm512_set4_epi32(pattern + 0x000c000c, pattern + 0x00080008,
-                                                      pattern + 0x00040004, pattern));
+  return _mm512_shuffle_epi8(
+      words, _mm512_set4_epi32(pattern + 0x000c000c, pattern + 0x00080008, pattern + 0x00040004, pattern));
 }
 
-// Scale and quant are so few bits that their product fits a byte: it goes into the panel, and a whole super-block
-// needs one float scale.
+// Scale and quant are so few bits that their product fits a byte: it goes into the panel, and a whole
+// super-block needs one float scale.
 struct UnpackQ2_K {
   static constexpr Shape shape{256, 256, 0, 16, false};
   static constexpr size_t unit_bytes = sizeof(BlockQ2_K);
@@ -363,8 +382,8 @@ struct UnpackQ2_K {
   }
 };
 
-// (q - 4) * (scale - 32) is -124..128: a byte, with an offset of 124. The two low bits of q choose among four such
-// bytes of the row, in a lookup that four rows share; the third bit adds 4 * (scale - 32).
+// (q - 4) * (scale - 32) is -124..128: a byte, with an offset of 124. The two low bits of q choose among four
+// such bytes of the row, in a lookup that four rows share; the third bit adds 4 * (scale - 32).
 struct UnpackQ3_K {
   static constexpr Shape shape{256, 256, 124, 0, true};
   static constexpr size_t unit_bytes = sizeof(BlockQ3_K);
@@ -380,10 +399,14 @@ struct UnpackQ3_K {
     put<64>(sink, high_halves(t.w[3]));
     const __m512i top = bytes(0x30), zero_point = bytes(32);
     const __m512i scales[4] = {
-        _mm512_sub_epi8(_mm512_or_si512(low_nibbles(packed[0]), shift_and_mask<-4>(packed[2], top)), zero_point),
-        _mm512_sub_epi8(_mm512_or_si512(low_nibbles(packed[1]), shift_and_mask<-2>(packed[2], top)), zero_point),
-        _mm512_sub_epi8(_mm512_or_si512(high_nibbles(packed[0]), shift_and_mask<0>(packed[2], top)), zero_point),
-        _mm512_sub_epi8(_mm512_or_si512(high_nibbles(packed[1]), shift_and_mask<2>(packed[2], top)), zero_point)};
+        _mm512_sub_epi8(_mm512_or_si512(low_nibbles(packed[0]), shift_and_mask<-4>(packed[2], top)),
+                        zero_point),
+        _mm512_sub_epi8(_mm512_or_si512(low_nibbles(packed[1]), shift_and_mask<-2>(packed[2], top)),
+                        zero_point),
+        _mm512_sub_epi8(_mm512_or_si512(high_nibbles(packed[0]), shift_and_mask<0>(packed[2], top)),
+                        zero_point),
+        _mm512_sub_epi8(_mm512_or_si512(high_nibbles(packed[1]), shift_and_mask<2>(packed[2], top)),
+                        zero_point)};
     const __m512i twos = bytes(3);
     const __m512i row_of_four = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
     const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xff00ff00u));
@@ -398,10 +421,12 @@ struct UnpackQ3_K {
         const __m512i scale = _mm512_shuffle_epi8(scales[s / 4], _mm512_add_epi8(row_of_four, bytes(s % 4)));
         const __m512i twice = _mm512_add_epi8(scale, scale), four_times = _mm512_add_epi8(twice, twice);
         // Bytes 0, 1, 2, 3 times the scale, each plus 124 - 4 * scale. Modulo 256 all the way.
-        const __m512i multiples = _mm512_add_epi8(_mm512_and_si512(scale, odd), _mm512_and_si512(twice, upper));
+        const __m512i multiples =
+            _mm512_add_epi8(_mm512_and_si512(scale, odd), _mm512_and_si512(twice, upper));
         const __m512i table = _mm512_add_epi8(multiples, _mm512_sub_epi8(bytes(124), four_times));
         unroll<4>([&](auto i) __attribute__((always_inline)) {
-          const __m512i index = _mm512_or_si512(shift_and_mask<2 * plane>(q.w[first + i.value], twos), row_of_four);
+          const __m512i index =
+              _mm512_or_si512(shift_and_mask<2 * plane>(q.w[first + i.value], twos), row_of_four);
           const __m512i value = _mm512_shuffle_epi8(table, index);
           const __mmask64 bit2 = _mm512_test_epi8_mask(mask.w[first + i.value], bytes(1 << (4 * h + plane)));
           put<4 * s + i.value>(sink, _mm512_mask_add_epi8(value, bit2, value, four_times));
@@ -425,7 +450,8 @@ struct UnpackIQ4_XS {
       const __m512i low4 = _mm512_and_si512(_mm512_srli_epi32(low, 4 * s), _mm512_set1_epi32(0x0f));
       const __m512i high2 = _mm512_and_si512(_mm512_srli_epi32(d_high, 16 + 2 * s), _mm512_set1_epi32(3));
       const __m512i six = _mm512_or_si512(low4, _mm512_slli_epi32(high2, 4));
-      put<9 * s + 8>(sink, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(six, _mm512_set1_epi32(32))), d));
+      put<9 * s + 8>(sink,
+                     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(six, _mm512_set1_epi32(32))), d));
     });
     unroll<4>([&](auto pair) __attribute__((always_inline)) {  // of sub-blocks
       constexpr int p = decltype(pair)::value;

@@ -1,5 +1,6 @@
-// glu: act(x Wgate^T) * (x Wup^T). A worker takes a strip of rows, computes both products of the strip into its own
-// scratch while that is warm in cache, and writes their combination: nothing of size n x m but the result is stored.
+// glu: act(x Wgate^T) * (x Wup^T). A worker takes a strip of rows, computes both products of the strip into
+// its own scratch while that is warm in cache, and writes their combination: nothing of size n x m but the
+// result is stored.
 #include <array>
 
 #include "cpu/ops/linear_group.h"
@@ -15,8 +16,15 @@ class GluStep : public Step {
  public:
   GluStep(const Kernels& kernels, Activation activation, EncodedInput input, LinearCall gate, LinearCall up,
           const Tensor& x, float* y, size_t multiply_bytes)
-      : kernels_(kernels), activation_(activation), input_(std::move(input)), gate_(gate), up_(up),
-        extent_(x.extent), fixed_rows_(x.n_rows), y_(y), multiply_bytes_(multiply_bytes) {}
+      : kernels_(kernels),
+        activation_(activation),
+        input_(std::move(input)),
+        gate_(gate),
+        up_(up),
+        extent_(x.extent),
+        fixed_rows_(x.n_rows),
+        y_(y),
+        multiply_bytes_(multiply_bytes) {}
 
   void observe(const ProductObserver& observer, const RunContext& context) const override {
     const int64_t n = row_count(extent_, fixed_rows_, context.shape);
@@ -36,12 +44,13 @@ class GluStep : public Step {
       multiply_strip(gate_, encoded, n, row0, rows, gate, scratch);
       multiply_strip(up_, encoded, n, row0, rows, up, scratch);
       for (int64_t t = 0; t < n; ++t) {
-        kernels_.rows.glu(activation_, gate + t * kMaxStripRows, up + t * kMaxStripRows, y_ + t * m + row0, rows);
+        kernels_.rows.glu(activation_, gate + t * kMaxStripRows, up + t * kMaxStripRows, y_ + t * m + row0,
+                          rows);
       }
     });
   }
 
-  const float* x = nullptr;               // [n, k], what is observed
+  const float* x = nullptr;                   // [n, k], what is observed
   std::array<const Weight*, 2> weights = {};  // gate and up
 
  private:
@@ -57,8 +66,8 @@ class GluStep : public Step {
   }
 
   // The strip alone, as a product of its own: y is [n, kMaxStripRows].
-  void multiply_strip(const LinearCall& whole, const std::byte* x, int64_t n, int64_t row0, int64_t rows, float* y,
-                      std::byte* scratch) const {
+  void multiply_strip(const LinearCall& whole, const std::byte* x, int64_t n, int64_t row0, int64_t rows,
+                      float* y, std::byte* scratch) const {
     LinearCall call = whole;
     call.w += row_bytes(call.dtype, call.k) * static_cast<size_t>(row0);
     if (call.bias) call.bias += row0;
@@ -106,8 +115,9 @@ StepPtr compile_glu(const CompileContext& context, const Node& node) {
   const size_t strip_bytes = 2 * sizeof(float) * static_cast<size_t>(x.n_rows * kMaxStripRows);
   const size_t shared_bytes = input.shared_bytes();
   const size_t scratch_bytes = input.private_bytes() + multiply_bytes + strip_bytes;
-  auto step = std::make_unique<GluStep>(context.kernels, std::get<GluOp>(node.op).activation, std::move(input), gate,
-                                        up, x, context.address(node.output), multiply_bytes);
+  auto step =
+      std::make_unique<GluStep>(context.kernels, std::get<GluOp>(node.op).activation, std::move(input), gate,
+                                up, x, context.address(node.output), multiply_bytes);
   step->x = context.address(node.inputs[0]);
   step->weights = {context.tensor(node.inputs[1]).weight, context.tensor(node.inputs[2]).weight};
   step->shared_bytes = shared_bytes;

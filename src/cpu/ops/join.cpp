@@ -1,4 +1,5 @@
-// join: y = [a b] + residual. Reads n * (p + q) floats, twice as many with a residual, and writes n * (p + q).
+// join: y = [a b] + residual. Reads n * (p + q) floats, twice as many with a residual, and writes n * (p +
+// q).
 #include <cstring>
 
 #include "cpu/ops/rows.h"

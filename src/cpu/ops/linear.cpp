@@ -1,6 +1,6 @@
-// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once, then the
-// strips of all the weights are one list of items, so that a small matrix fills in behind a large one and the step
-// ends with a single barrier.
+// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once,
+// then the strips of all the weights are one list of items, so that a small matrix fills in behind a large
+// one and the step ends with a single barrier.
 #include "cpu/ops/linear_group.h"
 #include "cpu/step.h"
 
@@ -48,7 +48,9 @@ class LinearStep : public Step {
   }
 
  private:
-  struct Items { int64_t rows, count; };
+  struct Items {
+    int64_t rows, count;
+  };
   Items items(const Product& p, int64_t n, const Worker& worker) const {
     const int64_t rows = rows_per_item(kernels_, p.call.dtype, n, p.call.m, p.call.k, worker.count());
     return {rows, (p.call.m + rows - 1) / rows};
@@ -90,7 +92,8 @@ StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> n
   }
   EncodedInput input(kernels, context.address(x_id), x.n_cols, x.n_rows, dtypes);
   const size_t shared_bytes = input.shared_bytes(), scratch_bytes = input.private_bytes() + multiply_bytes;
-  auto step = std::make_unique<LinearStep>(kernels, context.address(x_id), std::move(input), std::move(products));
+  auto step =
+      std::make_unique<LinearStep>(kernels, context.address(x_id), std::move(input), std::move(products));
   step->shared_bytes = shared_bytes;
   step->scratch_bytes = scratch_bytes;
   return step;

@@ -5,11 +5,13 @@
 namespace tandem::cpu {
 namespace {
 
-// Up to here every worker encodes the whole input for itself: that takes less time than a barrier and the first
-// reads of what another core has just written.
+// Up to here every worker encodes the whole input for itself: that takes less time than a barrier and the
+// first reads of what another core has just written.
 constexpr int64_t kPrivateElements = 16384;
 
-bool encodes_privately(int64_t n, int64_t k) { return n * k <= kPrivateElements || n == 1; }
+bool encodes_privately(int64_t n, int64_t k) {
+  return n * k <= kPrivateElements || n == 1;
+}
 
 }  // namespace
 
@@ -27,7 +29,8 @@ EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t
   }
   for (int64_t n = 1; n <= max_tokens && encodes_privately(n, k); ++n) {
     for (size_t i = 0; i < dtypes_.size(); ++i) {
-      private_bytes_ = std::max(private_bytes_, align64(offsets_[i] + kernels.encoded_bytes(dtypes_[i], n, k)));
+      private_bytes_ =
+          std::max(private_bytes_, align64(offsets_[i] + kernels.encoded_bytes(dtypes_[i], n, k)));
     }
   }
 }
@@ -66,8 +69,10 @@ size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_
   return align64(bytes);
 }
 
-int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k, int n_workers) {
-  constexpr int64_t kItemBytes = 256 << 10;  // of weights: what comes first in an item nobody has fetched ahead
+int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
+                      int n_workers) {
+  constexpr int64_t kItemBytes =
+      256 << 10;  // of weights: what comes first in an item nobody has fetched ahead
   constexpr int64_t kItemsPerWorker = 8;
   const int64_t step = kernels.row_granularity(dtype, n, m, k);
   const int64_t bytes_per_step = static_cast<int64_t>(row_bytes(dtype, k)) * step;

@@ -1,5 +1,5 @@
-// What the steps made of matrix products share: encoding one input for several weights, and how many weight rows make
-// an item of work.
+// What the steps made of matrix products share: encoding one input for several weights, and how many weight
+// rows make an item of work.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,18 @@
 
 namespace tandem::cpu {
 
-// The encodings of one input x[n, k] for a set of weight dtypes. Which dtypes share one depends on n, so room is kept
-// for one each. Immutable after construction.
+// The encodings of one input x[n, k] for a set of weight dtypes. Which dtypes share one depends on n, so room
+// is kept for one each. Immutable after construction.
 class EncodedInput {
  public:
-  EncodedInput(const LinearKernels& kernels, const float* x, int64_t k, int64_t max_tokens, std::vector<DType> dtypes);
+  EncodedInput(const LinearKernels& kernels, const float* x, int64_t k, int64_t max_tokens,
+               std::vector<DType> dtypes);
 
   size_t shared_bytes() const { return shared_bytes_; }
   size_t private_bytes() const { return private_bytes_; }  // per worker
 
-  // Called by all workers; barriers unless every worker made its own copy, which is cheaper for a token or two.
-  // Returns the start of the encodings, to give to `at`. room is this worker's, of private_bytes().
+  // Called by all workers; barriers unless every worker made its own copy, which is cheaper for a token or
+  // two. Returns the start of the encodings, to give to `at`. room is this worker's, of private_bytes().
   const std::byte* encode(Worker& worker, int64_t n, std::byte* shared, std::byte* room) const;
   const std::byte* at(const std::byte* encodings, DType dtype, int64_t n) const;
 
@@ -36,9 +37,13 @@ class EncodedInput {
 // Most scratch that multiply takes for any number of tokens up to max_tokens.
 size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_tokens, int64_t k);
 
-// Rows of a weight [m, k] to claim at a time: enough to be worth a claim, few enough that all workers end together.
-int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k, int n_workers);
+// Rows of a weight [m, k] to claim at a time: enough to be worth a claim, few enough that all workers end
+// together.
+int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
+                      int n_workers);
 
-inline size_t align64(size_t n) { return (n + 63) & ~size_t{63}; }
+inline size_t align64(size_t n) {
+  return (n + 63) & ~size_t{63};
+}
 
 }  // namespace tandem::cpu

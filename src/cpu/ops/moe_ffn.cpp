@@ -1,8 +1,10 @@
-// moe_ffn: every token through the few experts that it was routed to. The (token, expert) pairs, slots, are sorted by
-// expert, so that each chosen expert's weights are read once for all its tokens and the others' not at all:
+// moe_ffn: every token through the few experts that it was routed to. The (token, expert) pairs, slots, are
+// sorted by expert, so that each chosen expert's weights are read once for all its tokens and the others' not
+// at all:
 //   1. group the slots by expert;                              2. gather and encode x for each group;
 //   3. gate and up of each (expert, strip), combined into h;   4. encode h for each group;
-//   5. down of each (expert, strip) into z;                    6. y = residual + sum of weight * z, slot by slot.
+//   5. down of each (expert, strip) into z;                    6. y = residual + sum of weight * z, slot by
+//   slot.
 // A barrier ends each phase. Cost: the chosen experts' weights once; 3 * 2 * m * k operations a slot.
 #include <algorithm>
 #include <bit>
@@ -98,7 +100,8 @@ class MoeFfnStep final : public Step {
     encode(worker, groups, gate_.dtype, room, context.scratch, room.encoded, true);
     const bool shared_encoding = same_for_all(groups);
     if (!shared_encoding) encode(worker, groups, up_.dtype, room, context.scratch, room.encoded_up, true);
-    combine_gate_and_up(worker, groups, room, shared_encoding ? room.encoded : room.encoded_up, context.scratch);
+    combine_gate_and_up(worker, groups, room, shared_encoding ? room.encoded : room.encoded_up,
+                        context.scratch);
     encode(worker, groups, down_.dtype, room, context.scratch, room.encoded, false);
     multiply_down(worker, groups, room, context.scratch);
     sum_up(worker, n, room);
@@ -107,13 +110,13 @@ class MoeFfnStep final : public Step {
  private:
   // The step's shared scratch.
   struct Room {
-    Group* groups;          // [n_expert + 1], ended by one with n == 0
-    int32_t* token_of;      // [slots] in sorted order
-    int32_t* sorted_at;     // [n, n_used] where each of a token's slots went
-    std::byte* encoded;     // groups one after the other
+    Group* groups;       // [n_expert + 1], ended by one with n == 0
+    int32_t* token_of;   // [slots] in sorted order
+    int32_t* sorted_at;  // [n, n_used] where each of a token's slots went
+    std::byte* encoded;  // groups one after the other
     std::byte* encoded_up;
-    float* h;               // [slots, gate.m]
-    float* z;               // [slots, down.m]
+    float* h;  // [slots, gate.m]
+    float* z;  // [slots, down.m]
   };
 
   Room lay_out(std::byte* p) const {
@@ -137,7 +140,8 @@ class MoeFfnStep final : public Step {
   size_t encoded_bound(const Experts& e, int64_t max_tokens) const {
     size_t per_token = 0;
     for (int64_t n = 1; n <= max_tokens; ++n) {
-      per_token = std::max(per_token, align64(kernels_.linear.encoded_bytes(e.dtype, n, e.k)) / static_cast<size_t>(n) + 1);
+      per_token = std::max(
+          per_token, align64(kernels_.linear.encoded_bytes(e.dtype, n, e.k)) / static_cast<size_t>(n) + 1);
     }
     return align64(per_token * static_cast<size_t>(max_slots_));
   }
@@ -184,13 +188,14 @@ class MoeFfnStep final : public Step {
   // Where the encoding of a group starts.
   const std::byte* encoding(std::span<const Group> groups, size_t index, DType dtype, int64_t k,
                             const std::byte* encoded) const {
-    for (size_t i = 0; i < index; ++i) encoded += align64(kernels_.linear.encoded_bytes(dtype, groups[i].n, k));
+    for (size_t i = 0; i < index; ++i)
+      encoded += align64(kernels_.linear.encoded_bytes(dtype, groups[i].n, k));
     return encoded;
   }
 
   // Encodes the groups' rows: of x, gathered, or of h, which lie in order.
-  void encode(Worker& worker, std::span<const Group> groups, DType dtype, const Room& room, std::byte* scratch,
-              std::byte* encoded, bool of_x) const {
+  void encode(Worker& worker, std::span<const Group> groups, DType dtype, const Room& room,
+              std::byte* scratch, std::byte* encoded, bool of_x) const {
     const LinearKernels& kernels = kernels_.linear;
     const int64_t k = of_x ? gate_.k : down_.k;
     int64_t n_items = 0;
@@ -205,7 +210,8 @@ class MoeFfnStep final : public Step {
       if (of_x) {
         float* gathered = reinterpret_cast<float*>(scratch + multiply_bytes_);
         for (int64_t t = first; t < last; ++t) {
-          memcpy(gathered + (t - first) * k, x_ + room.token_of[g.begin + t] * k, static_cast<size_t>(k) * sizeof(float));
+          memcpy(gathered + (t - first) * k, x_ + room.token_of[g.begin + t] * k,
+                 static_cast<size_t>(k) * sizeof(float));
         }
         rows = gathered;
       }
@@ -251,7 +257,8 @@ class MoeFfnStep final : public Step {
     });
   }
 
-  void multiply_down(Worker& worker, std::span<const Group> groups, const Room& room, std::byte* scratch) const {
+  void multiply_down(Worker& worker, std::span<const Group> groups, const Room& room,
+                     std::byte* scratch) const {
     for_each_strip(worker, groups, down_.m, [&](size_t index, int64_t row0, int64_t rows) {
       const Group& g = groups[index];
       LinearCall call = down_.call(g.expert, g.n, row0, rows);

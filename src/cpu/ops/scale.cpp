@@ -33,11 +33,13 @@ class MapStep final : public Step {
 }  // namespace
 
 StepPtr compile_scale(const CompileContext& context, const Node& node) {
-  return std::make_unique<MapStep>(context, node, context.kernels.rows.scale, std::get<ScaleOp>(node.op).factor);
+  return std::make_unique<MapStep>(context, node, context.kernels.rows.scale,
+                                   std::get<ScaleOp>(node.op).factor);
 }
 
 StepPtr compile_softcap(const CompileContext& context, const Node& node) {
-  return std::make_unique<MapStep>(context, node, context.kernels.rows.softcap, std::get<SoftcapOp>(node.op).cap);
+  return std::make_unique<MapStep>(context, node, context.kernels.rows.softcap,
+                                   std::get<SoftcapOp>(node.op).cap);
 }
 
 }  // namespace tandem::cpu

@@ -1,5 +1,5 @@
-// The reference of matrix products: weights dequantized to floats by the format's own reference, activations encoded
-// as every instruction set encodes them. Written to be read and to be compared with, not to be fast.
+// The reference of matrix products: weights dequantized to floats by the format's own reference, activations
+// encoded as every instruction set encodes them. Written to be read and to be compared with, not to be fast.
 //
 // Encodings, by weight dtype:
 //   floats            the activations as they are
@@ -34,14 +34,19 @@ size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
   return static_cast<size_t>(n) * encoded_token_bytes(dtype, k);
 }
 
-bool same_encoding(DType a, DType b, int64_t) { return scale_columns(a) == scale_columns(b); }
+bool same_encoding(DType a, DType b, int64_t) {
+  return scale_columns(a) == scale_columns(b);
+}
 
-int64_t encode_granularity(int64_t) { return 1; }
+int64_t encode_granularity(int64_t) {
+  return 1;
+}
 
 // See LinearKernels::encode. Returns the scale.
 float encode_block(const float* x, int8_t* q, int64_t count) {
   uint32_t max_bits = 0;  // magnitudes order like their bits, infinity and NaN above everything
-  for (int64_t i = 0; i < count; ++i) max_bits = std::max(max_bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffff);
+  for (int64_t i = 0; i < count; ++i)
+    max_bits = std::max(max_bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffff);
   const float max = std::bit_cast<float>(max_bits);
   const bool finite = std::isfinite(max);
   if (!finite || max < 1e-30f) {
@@ -70,9 +75,13 @@ void encode(DType dtype, const float* x, int64_t ldx, int64_t, int64_t k, int64_
   }
 }
 
-int64_t row_granularity(DType, int64_t, int64_t, int64_t) { return 1; }
+int64_t row_granularity(DType, int64_t, int64_t, int64_t) {
+  return 1;
+}
 
-size_t scratch_bytes(DType, int64_t, int64_t k) { return static_cast<size_t>(k) * sizeof(float); }
+size_t scratch_bytes(DType, int64_t, int64_t k) {
+  return static_cast<size_t>(k) * sizeof(float);
+}
 
 // One weight row, as floats, with one encoded token.
 double dot(const float* w, const std::byte* x, int64_t block, int64_t k) {
@@ -112,8 +121,8 @@ void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scr
 }  // namespace
 
 const LinearKernels& linear_kernels() {
-  static constexpr LinearKernels table{encoded_bytes,   same_encoding, encode_granularity, encode,
-                                       row_granularity, scratch_bytes, multiply};
+  static constexpr LinearKernels table{
+      encoded_bytes, same_encoding, encode_granularity, encode, row_granularity, scratch_bytes, multiply};
   return table;
 }
 

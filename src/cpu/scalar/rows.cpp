@@ -77,8 +77,7 @@ void glu(Activation activation, const float* gate, const float* up, float* to, i
       return glu_with(
           [](float x) { return 0.5f * x * (1.0f + std::tanh(0.79788456f * x * (1.0f + 0.044715f * x * x))); },
           gate, up, to, n);
-    case Activation::relu2:
-      return glu_with([](float x) { return x < 0.0f ? 0.0f : x * x; }, gate, up, to, n);
+    case Activation::relu2: return glu_with([](float x) { return x < 0.0f ? 0.0f : x * x; }, gate, up, to, n);
     case Activation::swiglu_oai:
       for (int64_t i = 0; i < n; ++i) {
         const float g = gate[i] > 7.0f ? 7.0f : gate[i];

@@ -1,13 +1,13 @@
 // Attention of a tile of queries over the block cache, for every vector ISA. Included after the ISA's vec.h,
 // by one source of its folder.
 //
-// Many queries (prefill). Cached rows are taken in panels of kPanel positions, converted to floats once a tile.
-// Lanes are queries: with q transposed once a tile, S^T[position, query] = K q^T needs no transposed keys (K's
-// elements are broadcast), the softmax over positions is a walk down the lanes, and S^T is at once the form that
-// acc += S V broadcasts from. Both products run from registers (product.h). The floor is 2 * (hd_k + hd_v)
-// operations a query and position over the peak of the multipliers; 64 queries reach 75% of it with heads of 64
-// columns (163 of 217 GFLOP/s on a core of a Sapphire Rapids at 3.4 GHz), 78% with 128, whatever the cache's
-// dtype; 73% with AVX2. The rest is the exponentials (a tenth) and the conversion.
+// Many queries (prefill). Cached rows are taken in panels of kPanel positions, converted to floats once a
+// tile. Lanes are queries: with q transposed once a tile, S^T[position, query] = K q^T needs no transposed
+// keys (K's elements are broadcast), the softmax over positions is a walk down the lanes, and S^T is at once
+// the form that acc += S V broadcasts from. Both products run from registers (product.h). The floor is 2 *
+// (hd_k + hd_v) operations a query and position over the peak of the multipliers; 64 queries reach 75% of it
+// with heads of 64 columns (163 of 217 GFLOP/s on a core of a Sapphire Rapids at 3.4 GHz), 78% with 128,
+// whatever the cache's dtype; 73% with AVX2. The rest is the exponentials (a tenth) and the conversion.
 //
 // Few queries (decode): see attention_few.h.
 #pragma once

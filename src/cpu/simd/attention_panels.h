@@ -1,5 +1,5 @@
-// What both ways of attending share (see attention.h): a tile's working memory, where cached rows lie, and what
-// its queries see.
+// What both ways of attending share (see attention.h): a tile's working memory, where cached rows lie, and
+// what its queries see.
 #pragma once
 
 #include "cpu/attention_kernels.h"

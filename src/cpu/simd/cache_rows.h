@@ -57,18 +57,12 @@ void load_q4_0_rows(const std::byte* from, float* to, int64_t n) {
 // nullptr for dtypes that a cache cannot have.
 TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
   switch (dtype) {
-    case DType::F32:
-      return load_f32_rows;
-    case DType::F16:
-      return load_f16_rows;
-    case DType::BF16:
-      return load_bf16_rows;
-    case DType::Q8_0:
-      return load_q8_0_rows;
-    case DType::Q4_0:
-      return load_q4_0_rows;
-    default:
-      return nullptr;
+    case DType::F32: return load_f32_rows;
+    case DType::F16: return load_f16_rows;
+    case DType::BF16: return load_bf16_rows;
+    case DType::Q8_0: return load_q8_0_rows;
+    case DType::Q4_0: return load_q4_0_rows;
+    default: return nullptr;
   }
 }
 
@@ -77,14 +71,10 @@ TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
 TANDEM_INLINE size_t cache_row_bytes(DType dtype, int64_t n) {
   const size_t size = static_cast<size_t>(n);
   switch (dtype) {
-    case DType::F32:
-      return size * sizeof(float);
-    case DType::Q8_0:
-      return size / QK * sizeof(BlockQ8_0);
-    case DType::Q4_0:
-      return size / QK * sizeof(BlockQ4_0);
-    default:
-      return size * sizeof(fp16_t);
+    case DType::F32: return size * sizeof(float);
+    case DType::Q8_0: return size / QK * sizeof(BlockQ8_0);
+    case DType::Q4_0: return size / QK * sizeof(BlockQ4_0);
+    default: return size * sizeof(fp16_t);
   }
 }
 

@@ -93,24 +93,12 @@ TANDEM_INLINE void for_each_tile(int64_t n_rows, int64_t n_vecs, F f) {
     for (int64_t s = 0; s < strips; ++s) {
       const int64_t row = s * n_rows / strips, rows = (s + 1) * n_rows / strips - row;
       switch (rows) {
-        case 1:
-          with_vecs<1>(vecs, row, v * kLanes, f);
-          break;
-        case 2:
-          with_vecs<2>(vecs, row, v * kLanes, f);
-          break;
-        case 3:
-          with_vecs<3>(vecs, row, v * kLanes, f);
-          break;
-        case 4:
-          with_vecs<4>(vecs, row, v * kLanes, f);
-          break;
-        case 5:
-          with_vecs<5>(vecs, row, v * kLanes, f);
-          break;
-        default:
-          with_vecs<6>(vecs, row, v * kLanes, f);
-          break;
+        case 1: with_vecs<1>(vecs, row, v * kLanes, f); break;
+        case 2: with_vecs<2>(vecs, row, v * kLanes, f); break;
+        case 3: with_vecs<3>(vecs, row, v * kLanes, f); break;
+        case 4: with_vecs<4>(vecs, row, v * kLanes, f); break;
+        case 5: with_vecs<5>(vecs, row, v * kLanes, f); break;
+        default: with_vecs<6>(vecs, row, v * kLanes, f); break;
       }
     }
   }

@@ -122,12 +122,9 @@ void softcap(const float* x, float cap, float* to, int64_t n) {
 
 void glu(Activation activation, const float* gate, const float* up, float* to, int64_t n) {
   switch (activation) {
-    case Activation::silu:
-      return map2([](Vec g, Vec u) { return g * vsigmoid(g) * u; }, gate, up, to, n);
-    case Activation::gelu:
-      return map2([](Vec g, Vec u) { return vgelu(g) * u; }, gate, up, to, n);
-    case Activation::gelu_tanh:
-      return map2([](Vec g, Vec u) { return vgelu_tanh(g) * u; }, gate, up, to, n);
+    case Activation::silu: return map2([](Vec g, Vec u) { return g * vsigmoid(g) * u; }, gate, up, to, n);
+    case Activation::gelu: return map2([](Vec g, Vec u) { return vgelu(g) * u; }, gate, up, to, n);
+    case Activation::gelu_tanh: return map2([](Vec g, Vec u) { return vgelu_tanh(g) * u; }, gate, up, to, n);
     case Activation::relu2:
       return map2([](Vec g, Vec u) { return keep(not_less(g, set1(0.0f)), g * g) * u; }, gate, up, to, n);
     case Activation::swiglu_oai:

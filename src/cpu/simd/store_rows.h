@@ -100,19 +100,12 @@ void store_q4_0_row(const float* from, std::byte* to, int64_t n) {
 
 void store_row(DType dtype, const float* from, std::byte* to, int64_t n) {
   switch (dtype) {
-    case DType::F32:
-      memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
-      return;
-    case DType::F16:
-      return store_f16_row(from, to, n);
-    case DType::BF16:
-      return store_bf16_row(from, to, n);
-    case DType::Q8_0:
-      return store_q8_0_row(from, to, n);
-    case DType::Q4_0:
-      return store_q4_0_row(from, to, n);
-    default:
-      return;
+    case DType::F32: memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); return;
+    case DType::F16: return store_f16_row(from, to, n);
+    case DType::BF16: return store_bf16_row(from, to, n);
+    case DType::Q8_0: return store_q8_0_row(from, to, n);
+    case DType::Q4_0: return store_q4_0_row(from, to, n);
+    default: return;
   }
 }
 

@@ -12,7 +12,12 @@ enum cudaError_t {
   cudaErrorNoDevice = 100,
   cudaErrorNotReady = 600,
 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4
+};
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -61,7 +66,8 @@ cudaError_t cudaFree(void* address);
 cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* address);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t n_bytes, cudaStream_t stream);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
@@ -89,6 +95,7 @@ cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, in
 }
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), A&&... arguments) {
-  emulator::Shape{c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream}.launch(kernel, std::forward<A>(arguments)...);
+  emulator::Shape{c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream}.launch(
+      kernel, std::forward<A>(arguments)...);
   return cudaPeekAtLastError();
 }
