@@ -1,8 +1,9 @@
 #include "plan/op_bench.h"
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <deque>
+#include <memory>
 #include <numeric>
 
 #include "base/checked.h"

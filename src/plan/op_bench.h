@@ -2,10 +2,7 @@
 // kernels do counts, not what the hardware could. One thread. Throws what the device throws.
 #pragma once
 
-#include <chrono>
 #include <functional>
-#include <limits>
-#include <memory>
 #include <vector>
 
 #include "plan/cost.h"
