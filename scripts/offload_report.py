@@ -9,7 +9,7 @@ a GGUF file. Models are made one after the other (5 and 43 GB) in a folder of BU
 they are kept there and used again. One that does not fit on the disk is left out.
 
 Each row is the placement that `tandem plan` puts first, which is what `tandem bench`, run and chat then use. Prefill is
-a prompt of 512 tokens, decode goes through the middle of the context, as the predictions mean them.
+a prompt of 512 tokens (or a micro-batch, if larger), decode goes through the middle of the context, as the predictions mean them.
 Memory is what the session was planned to take of the GPU, and by how much less of it was free when it was measured
 (without what the driver takes for itself); of the host, what of the program was resident. The share of the bound is the
 measured speed over that at which the weights that crossed the bus, and those that the CPU read, could have been read:

@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// Measures a device in a fraction of a second, on memory of its own that is free again afterwards. What its
+// Measures a device in some seconds, on memory of its own that is free again afterwards. What its
 // kernels do with weights of a common type is what counts, not what the hardware could. Throws what the
 // device throws.
 DeviceRates measure_rates(Device& device);

@@ -72,7 +72,7 @@ size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_
 int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
                       int n_workers) {
   constexpr int64_t kItemBytes =
-      256 << 10;  // of weights: what comes first in an item nobody has fetched ahead
+      256 << 10;  // of weights: long, for the first chunks of an item come unfetched
   constexpr int64_t kItemsPerWorker = 8;
   const int64_t step = kernels.row_granularity(dtype, n, m, k);
   const int64_t bytes_per_step = static_cast<int64_t>(row_bytes(dtype, k)) * step;

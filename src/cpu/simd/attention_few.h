@@ -62,12 +62,9 @@ struct PanelRows {
   void find(const CacheRows& cache, int64_t first, int64_t n) {
     n_runs = 0;
     row_bytes = cache.row_bytes;
-    for (int64_t i = 0; i < n;) {
-      const int64_t left = cache.block_size - (first + i) % cache.block_size;
-      const int64_t run = left < n - i ? left : n - i;
-      runs[n_runs++] = {cache.row(first + i), run};
-      i += run;
-    }
+    cache.for_each_run(first, n, [&](const std::byte* rows, int64_t, int64_t run) {
+      runs[n_runs++] = {rows, run};
+    });
   }
   // Converted, followed by zeros up to whole vectors.
   void convert(const CacheRows& cache, int64_t first, int64_t n, float* to) {

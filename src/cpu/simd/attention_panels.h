@@ -77,19 +77,24 @@ struct CacheRows {
     return base + block * block_stride + static_cast<size_t>(position % block_size) * row_bytes;
   }
 
-  // Positions [first, first + n) as rows of `to`. Rows lie side by side inside a block.
-  void load(int64_t first, int64_t n, float* to) const {
+  // use(rows, i, n) for the runs of positions [first, first + n) whose rows lie side by side: n of them from
+  // the i-th on.
+  template <class Use>
+  TANDEM_INLINE void for_each_run(int64_t first, int64_t n, const Use& use) const {
     for (int64_t i = 0; i < n;) {
       const int64_t left = block_size - (first + i) % block_size;
       const int64_t run = left < n - i ? left : n - i;
-      const std::byte* from = row(first + i);
-      if (ld == head_dim) {
-        load_rows(from, to + i * ld, run * head_dim);
-      } else {
-        for (int64_t j = 0; j < run; ++j, from += row_bytes) load_rows(from, to + (i + j) * ld, head_dim);
-      }
+      use(row(first + i), i, run);
       i += run;
     }
+  }
+
+  // Positions [first, first + n) as rows of `to`.
+  void load(int64_t first, int64_t n, float* to) const {
+    for_each_run(first, n, [&](const std::byte* from, int64_t i, int64_t run) {
+      if (ld == head_dim) return load_rows(from, to + i * ld, run * head_dim);
+      for (int64_t j = 0; j < run; ++j, from += row_bytes) load_rows(from, to + (i + j) * ld, head_dim);
+    });
   }
 };
 
