@@ -73,7 +73,7 @@ test-gpu:  ## build and run the tests that need an NVIDIA GPU, and under compute
 	@if $(has_cuda); then $(call build,$(BUILD),gpu_tests); fi
 	@python3 scripts/test_gpu.py $(BUILD) $(if $(CHECK),--check $(CHECK))
 
-layers:  ## check that includes only point down the rooms of DESIGN.md
+layers:  ## check that includes only point down the rooms, and the lengths of files
 	@python3 scripts/check_layers.py
 
 bench: binary  ## measure MODEL (default: random weights in the shape of TinyLlama, Q4_0)

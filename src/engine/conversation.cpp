@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "sample/candidates.h"
 #include "sample/dry.h"
-#include "sample/grammar_filter.h"
+#include "sample/grammar/filter.h"
 #include "sample/logit_scan.h"
 #include "sample/mirostat.h"
 #include "sample/params.h"

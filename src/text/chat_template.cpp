@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "gguf/file.h"
-#include "text/jinja_interp.h"
-#include "text/jinja_lexer.h"
-#include "text/jinja_parser.h"
+#include "jinja/interp.h"
+#include "jinja/lexer.h"
+#include "jinja/parser.h"
 
 namespace tandem {
 

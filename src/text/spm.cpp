@@ -4,7 +4,7 @@
 #include <bit>
 #include <string>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem {
 namespace {

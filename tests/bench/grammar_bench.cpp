@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sample/grammar_filter.h"
-#include "sample/json_schema.h"
+#include "sample/grammar/filter.h"
+#include "sample/json_schema/json_schema.h"
 #include "text/vocab.h"
 #include "text/vocab_gguf.h"
 #include "tools/synth/random_vocab.h"

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "sample/grammar_filter.h"
-#include "sample/json_schema.h"
+#include "sample/grammar/filter.h"
+#include "sample/json_schema/json_schema.h"
 
 namespace tandem {
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "support/tiny_vocab.h"
 #include "text/pretokenizer_table.h"
 #include "text/spm.h"
 #include "text/stream_detokenizer.h"
-#include "text/utf8.h"
 #include "text/vocab.h"
 
 namespace tandem {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sample/grammar_states.h"
+#include "sample/grammar/states.h"
 #include "sample/sampler.h"
 
 namespace tandem::test {

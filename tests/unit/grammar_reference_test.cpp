@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "sample/grammar.h"
+#include "sample/grammar/grammar.h"
 #include "support/grammar_text.h"
 
 namespace tandem {

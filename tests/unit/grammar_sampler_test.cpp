@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "sample/json_schema.h"
+#include "sample/json_schema/json_schema.h"
 #include "support/grammar_text.h"
 
 namespace tandem {

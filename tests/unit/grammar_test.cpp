@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "sample/grammar.h"
+#include "sample/grammar/grammar.h"
 #include "support/grammar_text.h"
 
 namespace tandem {

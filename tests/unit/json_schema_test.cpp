@@ -5,7 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "sample/json_schema.h"
+#include "sample/json_schema/json_schema.h"
 #include "support/grammar_text.h"
 #include "support/schema_validator.h"
 #include "support/schemas.h"

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "sample/grammar.h"
-#include "sample/json_schema.h"
+#include "sample/grammar/grammar.h"
+#include "sample/json_schema/json_schema.h"
 #include "tools/chat/choose_template.h"
 
 namespace tandem::tools {

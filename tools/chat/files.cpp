@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/output_file.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem::tools {
 namespace fs = std::filesystem;

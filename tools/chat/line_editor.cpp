@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "tools/chat/history.h"
 
 namespace tandem::tools {

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/progress.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "tools/chat/view.h"
 #include "tools/output.h"
 

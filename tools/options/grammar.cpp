@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
-#include "sample/grammar.h"
-#include "sample/json_schema.h"
+#include "sample/grammar/grammar.h"
+#include "sample/json_schema/json_schema.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 

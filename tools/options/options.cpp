@@ -1,5 +1,5 @@
 // The groups of options. Each option is one line of names, target and help; how values are read is in
-// options_values.cpp, how arguments become calls in options_parse.cpp, how help looks in options_help.cpp.
+// values.cpp, how arguments become calls in parse.cpp, how help looks in help.cpp.
 #include "tools/options/options.h"
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,5 @@
 // Kinds of options, so that every number is checked, and refused, in the same words. Names are CLI11's
-// ("-c,--ctx-size"); short forms of several letters come from the table in options_parse.cpp.
+// ("-c,--ctx-size"); short forms of several letters come from the table in parse.cpp.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,0 +1,78 @@
+// The methods of str that ask what a text is made of.
+#include "jinja/builtins.h"
+
+namespace tandem::jinja {
+namespace {
+
+const Text& self(const Call& call) {
+  return call[0].text();
+}
+
+// Whether there are characters and the test holds for all.
+template <bool (*Test)(uint32_t)>
+Value all_chars(Call& call) {
+  bool all = !self(call).empty();
+  for (size_t at = 0; all && at < self(call).size(); at += char_bytes(self(call).view(), at)) {
+    all = Test(char_code(self(call).view(), at));
+  }
+  return Value(all);
+}
+
+template <bool (*Wanted)(uint32_t), bool (*Other)(uint32_t)>
+Value all_cased(Call& call) {
+  bool any = false;
+  for (size_t at = 0; at < self(call).size(); at += char_bytes(self(call).view(), at)) {
+    const uint32_t code = char_code(self(call).view(), at);
+    if (Other(code)) return Value(false);
+    any |= Wanted(code);
+  }
+  return Value(any);
+}
+
+bool is_alnum(uint32_t code) {
+  return is_alpha(code) || is_digit(code);
+}
+
+bool is_ascii(uint32_t code) {
+  return code < 0x80;
+}
+
+// Upper case where a word starts, lower case within, and one cased character at least.
+Value is_title(Call& call) {
+  bool any = false, within = false;
+  for (size_t at = 0; at < self(call).size(); at += char_bytes(self(call).view(), at)) {
+    const uint32_t code = char_code(self(call).view(), at);
+    if (is_upper(code) ? within : is_lower(code) && !within) return Value(false);
+    within = is_upper(code) || is_lower(code);
+    any |= within;
+  }
+  return Value(any);
+}
+
+// Both are true of an empty text.
+template <bool (*Test)(uint32_t)>
+Value none_other(Call& call) {
+  return self(call).empty() ? Value(true) : all_chars<Test>(call);
+}
+
+constexpr Builtin kStringTests[] = {
+    {"isdigit", "self", all_chars<is_digit>},
+    {"isdecimal", "self", all_chars<is_digit>},
+    {"isnumeric", "self", all_chars<is_digit>},
+    {"isalpha", "self", all_chars<is_alpha>},
+    {"isalnum", "self", all_chars<is_alnum>},
+    {"isspace", "self", all_chars<is_space>},
+    {"isascii", "self", none_other<is_ascii>},
+    {"isprintable", "self", none_other<is_printable>},
+    {"istitle", "self", is_title},
+    {"isupper", "self", all_cased<is_upper, is_lower>},
+    {"islower", "self", all_cased<is_lower, is_upper>},
+};
+
+}  // namespace
+
+Builtins string_tests() {
+  return kStringTests;
+}
+
+}  // namespace tandem::jinja
