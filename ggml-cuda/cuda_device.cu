@@ -32,57 +32,8 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-// A run of linear nodes that read the same input becomes one step: the input is quantized once. Returns the
-// index after the run.
-size_t end_of_linear_group(const CompileContext& c, std::span<const int32_t> nodes, size_t begin) {
-  const TensorId x = c.node(nodes[begin]).inputs[0];
-  size_t end = begin + 1;
-  while (end < nodes.size() && std::holds_alternative<LinearOp>(c.node(nodes[end]).op) &&
-         c.node(nodes[end]).inputs[0] == x) {
-    ++end;
-  }
-  return end;
-}
-
-StepPtr compile_node(const CompileContext& c, const Node& node) {
-  return std::visit(Overloaded{
-                        [&](const EmbedOp&) { return compile_embed(c, node); },
-                        [&](const NormOp&) { return compile_norm(c, node); },
-                        [&](const LinearOp&) -> StepPtr { return nullptr; },  // compiled in groups
-                        [&](const RopeOp&) { return compile_rope(c, node); },
-                        [&](const KvWriteOp&) { return compile_kv_write(c, node); },
-                        [&](const AttentionOp&) { return compile_attention(c, node); },
-                        [&](const GluOp&) { return compile_glu(c, node); },
-                        [&](const MoeRouteOp&) { return compile_moe_route(c, node); },
-                        [&](const MoeFfnOp&) { return compile_moe_ffn(c, node); },
-                        [&](const AddOp&) { return compile_add(c, node); },
-                        [&](const ScaleOp&) { return compile_scale(c, node); },
-                        [&](const SoftcapOp&) { return compile_softcap(c, node); },
-                        [&](const GatherRowsOp&) { return compile_gather_rows(c, node); },
-                        [&](const MergeOp&) { return compile_merge(c, node); },
-                        [&](const JoinOp&) { return compile_join(c, node); },
-                    },
-                    node.op);
-}
-
 std::vector<StepPtr> compile_steps(const CompileContext& context) {
-  const std::span<const int32_t> nodes = context.segment.nodes;
-  std::vector<StepPtr> steps;
-  for (size_t i = 0; i < nodes.size();) {
-    const Node& node = context.node(nodes[i]);
-    if (StepPtr fused = compile_rope_kv(context, nodes.subspan(i))) {
-      steps.push_back(std::move(fused));
-      i += 3;
-    } else if (std::holds_alternative<LinearOp>(node.op)) {
-      const size_t end = end_of_linear_group(context, nodes, i);
-      steps.push_back(compile_linear(context, nodes.subspan(i, end - i)));
-      i = end;
-    } else {
-      steps.push_back(compile_node(context, node));
-      ++i;
-    }
-  }
-  return steps;
+  return lower<StepPtr>(context, compile_rope_kv);
 }
 
 size_t scratch_of(const std::vector<StepPtr>& steps) {
@@ -148,7 +99,7 @@ class CudaDevice final : public Device {
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
 
   size_t scratch_bytes(const Segment& segment) override {
-    return scratch_of(compile_steps({segment, compute_capability_, n_multiprocessors_, nullptr}));
+    return scratch_of(compile_steps({{segment}, compute_capability_, n_multiprocessors_, nullptr}));
   }
 
   MemoryInfo memory_info() override {
@@ -213,7 +164,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Plan> compile(const Segment& segment) override {
     use();
     auto plan = std::make_unique<CudaPlan>(
-        compile_steps({segment, compute_capability_, n_multiprocessors_, &opened_->cublas}));
+        compile_steps({{segment}, compute_capability_, n_multiprocessors_, &opened_->cublas}));
     reserve_scratch(plan->scratch_bytes);
     return plan;
   }

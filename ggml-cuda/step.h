@@ -13,8 +13,7 @@
 #include <span>
 #include <string>
 
-#include "base/error.h"
-#include "device/device.h"
+#include "device/lowering.h"
 #include "ggml-cuda/cublas.h"
 
 namespace tandem::cuda {
@@ -45,51 +44,31 @@ using StepPtr = std::unique_ptr<Step>;
 
 // What an op's compile function sees. Addresses may be null when only scratch_bytes is asked for: compile
 // functions store them and do not look behind them.
-struct CompileContext {
-  const Segment& segment;
+struct CompileContext : SegmentView {
   int compute_capability;  // 80, 86, 89, 90, ...
   int n_multiprocessors;
   CublasHandle*
       cublas;  // null when only scratch_bytes is asked for; get() it when compiling, if it will be needed
-
-  const Graph& graph() const { return *segment.graph; }
-  const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
-  const Tensor& tensor(TensorId id) const { return graph().tensor(id); }
-  template <class T = float>
-  T* address(TensorId id) const {
-    if (id == kNoTensor || segment.addresses.empty()) return nullptr;
-    return reinterpret_cast<T*>(segment.addresses[static_cast<size_t>(tensor(id).storage)]);
-  }
 };
 
-// Rows of a tensor in a step; 0 for the outputs of a step that wants none, and then there is nothing to
-// launch.
-inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
-  return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
-}
-inline int64_t row_count(const Tensor& t, const StepShape& shape) {
-  return row_count(t.extent, t.n_rows, shape);
-}
-
 // One a file in ops/.
-StepPtr compile_embed(const CompileContext& context, const Node& node);
-StepPtr compile_norm(const CompileContext& context, const Node& node);
+StepPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
 StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);  // all read the same x
-StepPtr compile_rope(const CompileContext& context, const Node& node);
-StepPtr compile_kv_write(const CompileContext& context, const Node& node);
-// The first three nodes, where they are rope of queries, rope of keys and kv_write of those keys; otherwise
-// null.
-StepPtr compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
-StepPtr compile_attention(const CompileContext& context, const Node& node);
-StepPtr compile_glu(const CompileContext& context, const Node& node);
-StepPtr compile_moe_route(const CompileContext& context, const Node& node);
-StepPtr compile_moe_ffn(const CompileContext& context, const Node& node);
-StepPtr compile_add(const CompileContext& context, const Node& node);
-StepPtr compile_scale(const CompileContext& context, const Node& node);
-StepPtr compile_softcap(const CompileContext& context, const Node& node);
-StepPtr compile_gather_rows(const CompileContext& context, const Node& node);
-StepPtr compile_merge(const CompileContext& context, const Node& node);
-StepPtr compile_join(const CompileContext& context, const Node& node);
+StepPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
+// A fusion: the first three nodes, where they are rope of queries, rope of keys and kv_write of those keys.
+Lowered<StepPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
+StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const AddOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
 
 // Why a node cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile
 // function of the ops that have limits.

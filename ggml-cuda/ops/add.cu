@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads)
 
 class AddStep final : public Step {
  public:
-  AddStep(const CompileContext& context, const Node& node)
-      : add_{std::get<AddOp>(node.op).factor},
+  AddStep(const CompileContext& context, const Node& node, const AddOp& op)
+      : add_{op.factor},
         shape_(context.tensor(node.output)),
         a_(context.address<const float>(node.inputs[0])),
         b_(context.address<const float>(node.inputs[1])),
@@ -55,8 +55,8 @@ class AddStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_add(const CompileContext& context, const Node& node) {
-  return std::make_unique<AddStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const AddOp& op) {
+  return std::make_unique<AddStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -37,9 +37,8 @@ int64_t partial_floats(const AttentionCall& call) {
 
 class AttentionStep final : public Step {
  public:
-  AttentionStep(const CompileContext& context, const Node& node)
+  AttentionStep(const CompileContext& context, const Node& node, const AttentionOp& op)
       : n_multiprocessors_(context.n_multiprocessors) {
-    const AttentionOp& op = std::get<AttentionOp>(node.op);
     const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
     TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
                  kv.head_dim_v == op.head_dim_v && kv.block_size > 0 && op.n_head % op.n_head_kv == 0);
@@ -162,8 +161,8 @@ std::string why_not_attention(const Graph& graph, const Node& node) {
   return why_not_plain(graph, node.inputs[4], "attention");
 }
 
-StepPtr compile_attention(const CompileContext& context, const Node& node) {
-  return std::make_unique<AttentionStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {
+  return std::make_unique<AttentionStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -32,14 +32,14 @@ __global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int6
 
 class EmbedStep final : public Step {
  public:
-  EmbedStep(const CompileContext& context, const Node& node)
+  EmbedStep(const CompileContext& context, const Node& node, const EmbedOp& op)
       : ids_(context.address<const int32_t>(node.inputs[0])),
         table_(context.address<const std::byte>(node.inputs[1])),
         dtype_(context.tensor(node.inputs[1]).dtype),
         n_vocab_(context.tensor(node.inputs[1]).n_rows),
         x_(context.address<float>(node.output)),
         n_cols_(context.tensor(node.output).n_cols),
-        scale_(std::get<EmbedOp>(node.op).scale) {}
+        scale_(op.scale) {}
 
   void launch(const LaunchContext& context) const override {
     const auto n = static_cast<unsigned>(context.shape.n_tokens);
@@ -72,8 +72,8 @@ std::string why_not_embed(const Graph& graph, const Node& node) {
   return table.name + ": dtype " + std::string(dtype_name(table.dtype)) + " has no kernel";
 }
 
-StepPtr compile_embed(const CompileContext& context, const Node& node) {
-  return std::make_unique<EmbedStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op) {
+  return std::make_unique<EmbedStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -15,7 +15,7 @@ __global__ void gather(const T* x, const int32_t* outputs, T* y, int64_t n_cols)
 
 class GatherRowsStep final : public Step {
  public:
-  GatherRowsStep(const CompileContext& context, const Node& node)
+  GatherRowsStep(const CompileContext& context, const Node& node, const GatherRowsOp& op)
       : n_cols_(context.tensor(node.output).n_cols),
         x_(context.address<const float>(node.inputs[0])),
         outputs_(context.address<const int32_t>(node.inputs[1])),
@@ -41,8 +41,8 @@ class GatherRowsStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_gather_rows(const CompileContext& context, const Node& node) {
-  return std::make_unique<GatherRowsStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op) {
+  return std::make_unique<GatherRowsStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -8,10 +8,10 @@ namespace {
 
 class GluStep final : public Step {
  public:
-  GluStep(const CompileContext& context, const Node& node, ScratchLayout scratch = {})
+  GluStep(const CompileContext& context, const Node& node, const GluOp& op, ScratchLayout scratch = {})
       : shape_(context.tensor(node.inputs[0])),
         x_(context.address(node.inputs[0])),
-        activation_(std::get<GluOp>(node.op).activation),
+        activation_(op.activation),
         gate_(target(context, node.inputs[1], node.inputs[3])),
         up_(target(context, node.inputs[2], node.inputs[4])),
         encodings_(shape_.n_cols, shape_.n_rows, {gate_.w.dtype, up_.w.dtype}, scratch),
@@ -77,9 +77,9 @@ std::string why_not_glu(const Graph& graph, const Node& node) {
   return "";
 }
 
-StepPtr compile_glu(const CompileContext& context, const Node& node) {
+StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
   TANDEM_CHECK(node.inputs.size() == 5);
-  return std::make_unique<GluStep>(context, node);
+  return std::make_unique<GluStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

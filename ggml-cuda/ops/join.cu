@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
 
 class JoinStep final : public Step {
  public:
-  JoinStep(const CompileContext& context, const Node& node)
+  JoinStep(const CompileContext& context, const Node& node, const JoinOp& op)
       : shape_(context.tensor(node.output)),
         n_left_(context.tensor(node.inputs[0]).n_cols),
         a_(context.address<const float>(node.inputs[0])),
@@ -50,8 +50,8 @@ class JoinStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_join(const CompileContext& context, const Node& node) {
-  return std::make_unique<JoinStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op) {
+  return std::make_unique<JoinStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

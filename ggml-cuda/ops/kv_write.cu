@@ -23,7 +23,7 @@ __global__ void kv_write(const __grid_constant__ KvWriteCall call) {
 
 class KvWriteStep final : public Step {
  public:
-  KvWriteStep(const CompileContext& context, const Node& node) {
+  KvWriteStep(const CompileContext& context, const Node& node, const KvWriteOp& op) {
     const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
     TANDEM_CHECK(context.tensor(node.inputs[0]).n_cols == kv.n_head_kv * kv.head_dim_k);
     TANDEM_CHECK(context.tensor(node.inputs[1]).n_cols == kv.n_head_kv * kv.head_dim_v);
@@ -48,8 +48,8 @@ class KvWriteStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_kv_write(const CompileContext& context, const Node& node) {
-  return std::make_unique<KvWriteStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op) {
+  return std::make_unique<KvWriteStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

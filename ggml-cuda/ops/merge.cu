@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kThreads)
 
 class MergeStep final : public Step {
  public:
-  MergeStep(const CompileContext& context, const Node& node)
-      : op_(std::get<MergeOp>(node.op)),
+  MergeStep(const CompileContext& context, const Node& node, const MergeOp& op)
+      : op_(op),
         shape_(context.tensor(node.output)),
         a_(context.address<const float>(node.inputs[0])),
         b_(context.address<const float>(node.inputs[1])),
@@ -53,8 +53,8 @@ class MergeStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_merge(const CompileContext& context, const Node& node) {
-  return std::make_unique<MergeStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op) {
+  return std::make_unique<MergeStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
 
 class MoeFfnStep final : public Step {
  public:
-  MoeFfnStep(const CompileContext& context, const Node& node, ScratchLayout scratch = {})
-      : op_(std::get<MoeFfnOp>(node.op)),
+  MoeFfnStep(const CompileContext& context, const Node& node, const MoeFfnOp& op, ScratchLayout scratch = {})
+      : op_(op),
         gpu_{context.compute_capability, context.n_multiprocessors},
         output_(context.tensor(node.output)),
         x_(context.address(node.inputs[0])),
@@ -227,9 +227,9 @@ std::string why_not_moe_ffn(const Graph& graph, const Node& node) {
   return n_expert > 4096 ? std::to_string(n_expert) + " experts" : "";  // counted in shared memory
 }
 
-StepPtr compile_moe_ffn(const CompileContext& context, const Node& node) {
+StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op) {
   TANDEM_CHECK(node.inputs.size() == 9);
-  return std::make_unique<MoeFfnStep>(context, node);
+  return std::make_unique<MoeFfnStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -125,8 +125,8 @@ __global__ void moe_route(MoeRouteCall call) {
 
 class MoeRouteStep final : public Step {
  public:
-  MoeRouteStep(const CompileContext& context, const Node& node)
-      : op_(std::get<MoeRouteOp>(node.op)), shape_(context.tensor(node.output)) {
+  MoeRouteStep(const CompileContext& context, const Node& node, const MoeRouteOp& op)
+      : op_(op), shape_(context.tensor(node.output)) {
     call_.logits = context.address<const float>(node.inputs[0]);
     call_.bias = plain_values(context, node.inputs[1]);
     call_.route = context.address<float>(node.output);
@@ -166,8 +166,8 @@ std::string why_not_moe_route(const Graph& graph, const Node& node) {
   return why_not_plain(graph, node.inputs[1], "moe_route");
 }
 
-StepPtr compile_moe_route(const CompileContext& context, const Node& node) {
-  return std::make_unique<MoeRouteStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op) {
+  return std::make_unique<MoeRouteStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -110,8 +110,8 @@ void launch_norm(const NormCall& call, cudaStream_t stream) {
 
 class NormStep final : public Step {
  public:
-  NormStep(const CompileContext& context, const Node& node)
-      : op_(std::get<NormOp>(node.op)),
+  NormStep(const CompileContext& context, const Node& node, const NormOp& op)
+      : op_(op),
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(node.inputs[0])),
         weight_(plain_values(context, node.inputs[1])),
@@ -147,8 +147,8 @@ std::string why_not_norm(const Graph& graph, const Node& node) {
   return why.empty() ? why_not_plain(graph, node.inputs[2], "norm") : why;
 }
 
-StepPtr compile_norm(const CompileContext& context, const Node& node) {
-  return std::make_unique<NormStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op) {
+  return std::make_unique<NormStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -19,8 +19,8 @@ __global__ void rope(float* x, const int32_t* positions, const __grid_constant__
 
 class RopeStep final : public Step {
  public:
-  RopeStep(const CompileContext& context, const Node& node)
-      : op_(std::get<RopeOp>(node.op)),
+  RopeStep(const CompileContext& context, const Node& node, const RopeOp& op)
+      : op_(op),
         x_(context.address<float>(node.inputs[0])),
         positions_(context.address<const int32_t>(node.inputs[1])),
         table_(rope_table(context, node)) {}
@@ -49,8 +49,8 @@ std::string why_not_rope(const Graph&, const Node& node) {
                 2 * kMaxPairs);
 }
 
-StepPtr compile_rope(const CompileContext& context, const Node& node) {
-  return std::make_unique<RopeStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const RopeOp& op) {
+  return std::make_unique<RopeStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -88,15 +88,15 @@ bool same_but_heads(RopeOp a, const RopeOp& b) {
 
 }  // namespace
 
-StepPtr compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes) {
-  if (nodes.size() < 3) return nullptr;
+Lowered<StepPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes) {
+  if (nodes.size() < 3) return {};
   const Node &q = context.node(nodes[0]), &k = context.node(nodes[1]), &write = context.node(nodes[2]);
   const auto *q_op = std::get_if<RopeOp>(&q.op), *k_op = std::get_if<RopeOp>(&k.op);
-  if (!q_op || !k_op || !std::holds_alternative<KvWriteOp>(write.op)) return nullptr;
+  if (!q_op || !k_op || !std::holds_alternative<KvWriteOp>(write.op)) return {};
   const bool keys_of_these_queries = write.inputs[0] == k.output && same_but_heads(*q_op, *k_op) &&
                                      q.inputs[1] == k.inputs[1] && q.inputs[2] == k.inputs[2];
-  if (!keys_of_these_queries) return nullptr;
-  return std::make_unique<RopeKvStep>(context, q, k, write);
+  if (!keys_of_these_queries) return {};
+  return {std::make_unique<RopeKvStep>(context, q, k, write), 3};
 }
 
 }  // namespace tandem::cuda

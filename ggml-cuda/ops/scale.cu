@@ -11,8 +11,8 @@ struct Scale {
 
 class ScaleStep final : public Step {
  public:
-  ScaleStep(const CompileContext& context, const Node& node)
-      : scale_{std::get<ScaleOp>(node.op).factor},
+  ScaleStep(const CompileContext& context, const Node& node, const ScaleOp& op)
+      : scale_{op.factor},
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(node.inputs[0])),
         y_(context.address<float>(node.output)) {}
@@ -30,8 +30,8 @@ class ScaleStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_scale(const CompileContext& context, const Node& node) {
-  return std::make_unique<ScaleStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op) {
+  return std::make_unique<ScaleStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -11,8 +11,8 @@ struct Softcap {
 
 class SoftcapStep final : public Step {
  public:
-  SoftcapStep(const CompileContext& context, const Node& node)
-      : softcap_{std::get<SoftcapOp>(node.op).cap},
+  SoftcapStep(const CompileContext& context, const Node& node, const SoftcapOp& op)
+      : softcap_{op.cap},
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(node.inputs[0])),
         y_(context.address<float>(node.output)) {}
@@ -30,8 +30,8 @@ class SoftcapStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_softcap(const CompileContext& context, const Node& node) {
-  return std::make_unique<SoftcapStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op) {
+  return std::make_unique<SoftcapStep>(context, node, op);
 }
 
 }  // namespace tandem::cuda

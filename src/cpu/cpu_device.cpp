@@ -16,46 +16,6 @@ class CpuPlan final : public Plan {
   std::vector<StepPtr> steps;
 };
 
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
-
-// A run of linear nodes that read the same input becomes one step: the input is encoded once and all rows of
-// all matrices are claimed from one list. Returns the index after the run.
-size_t end_of_linear_group(const CompileContext& c, std::span<const int32_t> nodes, size_t begin) {
-  const TensorId x = c.node(nodes[begin]).inputs[0];
-  size_t end = begin + 1;
-  while (end < nodes.size() && std::holds_alternative<LinearOp>(c.node(nodes[end]).op) &&
-         c.node(nodes[end]).inputs[0] == x) {
-    ++end;
-  }
-  return end;
-}
-
-StepPtr compile_node(const CompileContext& c, const Node& node) {
-  return std::visit(Overloaded{
-                        [&](const EmbedOp&) { return compile_embed(c, node); },
-                        [&](const NormOp&) { return compile_norm(c, node); },
-                        [&](const LinearOp&) -> StepPtr { return nullptr; },  // compiled in groups
-                        [&](const RopeOp&) { return compile_rope(c, node); },
-                        [&](const KvWriteOp&) { return compile_kv_write(c, node); },
-                        [&](const AttentionOp&) { return compile_attention(c, node); },
-                        [&](const GluOp&) { return compile_glu(c, node); },
-                        [&](const MoeRouteOp&) { return compile_moe_route(c, node); },
-                        [&](const MoeFfnOp&) { return compile_moe_ffn(c, node); },
-                        [&](const AddOp&) { return compile_add(c, node); },
-                        [&](const ScaleOp&) { return compile_scale(c, node); },
-                        [&](const SoftcapOp&) { return compile_softcap(c, node); },
-                        [&](const GatherRowsOp&) { return compile_gather_rows(c, node); },
-                        [&](const MergeOp&) { return compile_merge(c, node); },
-                        [&](const JoinOp&) { return compile_join(c, node); },
-                    },
-                    node.op);
-}
-
 // Binds every worker: round robin over the nodes, or all to the node that we are on.
 void bind_workers(ThreadPool& pool, NumaPolicy policy) {
   const std::vector<std::vector<int>> nodes = numa_nodes();
@@ -147,20 +107,7 @@ class CpuDevice final : public Device {
 
  private:
   std::vector<StepPtr> compile_steps(const Segment& segment) const {
-    const CompileContext context{segment, kernels_, pool_.n_threads()};
-    std::vector<StepPtr> steps;
-    for (size_t i = 0; i < segment.nodes.size();) {
-      const Node& node = context.node(segment.nodes[i]);
-      if (std::holds_alternative<LinearOp>(node.op)) {
-        const size_t end = end_of_linear_group(context, segment.nodes, i);
-        steps.push_back(compile_linear(context, segment.nodes.subspan(i, end - i)));
-        i = end;
-      } else {
-        steps.push_back(compile_node(context, node));
-        ++i;
-      }
-    }
-    return steps;
+    return lower<StepPtr>(CompileContext{{segment}, kernels_, pool_.n_threads()});
   }
 
   static size_t shared_bytes_of(const std::vector<StepPtr>& steps) {

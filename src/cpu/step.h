@@ -5,11 +5,10 @@
 #include <memory>
 #include <span>
 
-#include "base/error.h"
 #include "base/thread_pool.h"
 #include "cpu/kernels.h"
 #include "cpu/observer.h"
-#include "device/device.h"
+#include "device/lowering.h"
 
 namespace tandem::cpu {
 
@@ -36,48 +35,26 @@ class Step {
 using StepPtr = std::unique_ptr<Step>;
 
 // What an op's compile function sees.
-struct CompileContext {
-  const Segment& segment;
+struct CompileContext : SegmentView {
   const Kernels& kernels;
   int n_threads;
-
-  const Graph& graph() const { return *segment.graph; }
-  const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
-  const Tensor& tensor(TensorId id) const { return graph().tensor(id); }
-  // Address of a tensor on this device as T*; null for kNoTensor, and for all when only the scratch is asked
-  // for.
-  template <class T = float>
-  T* address(TensorId id) const {
-    if (id == kNoTensor || segment.addresses.empty()) return nullptr;
-    DevicePtr p = segment.addresses[static_cast<size_t>(tensor(id).storage)];
-    TANDEM_CHECK(p != nullptr);
-    return reinterpret_cast<T*>(p);
-  }
 };
 
-// Rows of a tensor in a step.
-inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
-  return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
-}
-inline int64_t row_count(const Tensor& t, const StepShape& shape) {
-  return row_count(t.extent, t.n_rows, shape);
-}
-
 // One a file in ops/.
-StepPtr compile_embed(const CompileContext& context, const Node& node);
-StepPtr compile_norm(const CompileContext& context, const Node& node);
+StepPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
 StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);  // all read the same x
-StepPtr compile_rope(const CompileContext& context, const Node& node);
-StepPtr compile_kv_write(const CompileContext& context, const Node& node);
-StepPtr compile_attention(const CompileContext& context, const Node& node);
-StepPtr compile_glu(const CompileContext& context, const Node& node);
-StepPtr compile_moe_route(const CompileContext& context, const Node& node);
-StepPtr compile_moe_ffn(const CompileContext& context, const Node& node);
-StepPtr compile_add(const CompileContext& context, const Node& node);
-StepPtr compile_scale(const CompileContext& context, const Node& node);
-StepPtr compile_softcap(const CompileContext& context, const Node& node);
-StepPtr compile_gather_rows(const CompileContext& context, const Node& node);
-StepPtr compile_merge(const CompileContext& context, const Node& node);
-StepPtr compile_join(const CompileContext& context, const Node& node);
+StepPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const AddOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
+StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
 
 }  // namespace tandem::cpu

@@ -56,7 +56,7 @@ class StepRunner {
 
   CompileContext context(const Kernels& kernels, int n_threads) {
     segment_ = Segment{&graph_, {}, addresses_, {}};
-    return CompileContext{segment_, kernels, n_threads};
+    return CompileContext{{segment_}, kernels, n_threads};
   }
 
   static void run(const Step& step, int n_threads, const StepShape& shape) {
@@ -168,7 +168,8 @@ TEST_P(Steps, GluIsTheGatedProduct) {
       SCOPED_TRACE(n);
       std::vector<float> first;
       for (int n_threads : {1, 2, 3}) {
-        const StepPtr step = compile_glu(runner.context(kernels(GetParam()), n_threads), graph.nodes[1]);
+        const StepPtr step = compile(runner.context(kernels(GetParam()), n_threads), graph.nodes[1],
+                                     std::get<GluOp>(graph.nodes[1].op));
         std::fill_n(runner.values(y), kMax * m, -5.0f);
         StepRunner::run(*step, n_threads, {n, 0});
         const std::vector<float> got(runner.values(y), runner.values(y) + kMax * m);

@@ -127,9 +127,9 @@ class OpBench {
   // Runs the last node but the final gather_rows (or any other) with some threads.
   void run(Isa isa, const StepShape& shape, int n_threads, size_t node_index) {
     const Kernels kernels{isa, {}, attention_of(isa), rows_of(isa)};
-    const Segment segment{&graph, nodes_, addresses_, kv};
-    const CompileContext context{segment, kernels, n_threads};
-    const StepPtr step = compile(context, graph.nodes[node_index]);
+    const Segment segment{&graph, std::span(nodes_).subspan(node_index, 1), addresses_, kv};
+    const std::vector<StepPtr> steps = lower<StepPtr>(CompileContext{{segment}, kernels, n_threads});
+    const StepPtr& step = steps.front();
     ThreadPool pool(n_threads);
     std::vector<std::byte> memory(step->shared_bytes + 64 +
                                   static_cast<size_t>(n_threads) * (step->scratch_bytes + 64));
@@ -154,22 +154,6 @@ class OpBench {
   Graph graph;
 
  private:
-  static StepPtr compile(const CompileContext& c, const Node& node) {
-    const std::string_view name = op_name(node.op);
-    if (name == "embed") return compile_embed(c, node);
-    if (name == "norm") return compile_norm(c, node);
-    if (name == "rope") return compile_rope(c, node);
-    if (name == "kv_write") return compile_kv_write(c, node);
-    if (name == "attention") return compile_attention(c, node);
-    if (name == "add") return compile_add(c, node);
-    if (name == "scale") return compile_scale(c, node);
-    if (name == "softcap") return compile_softcap(c, node);
-    if (name == "merge") return compile_merge(c, node);
-    if (name == "join") return compile_join(c, node);
-    TANDEM_CHECK(name == "gather_rows");
-    return compile_gather_rows(c, node);
-  }
-
   std::vector<std::vector<float>> values_;
   std::vector<std::vector<std::byte>> bytes_;
   std::vector<std::unique_ptr<Weight>> weights_;

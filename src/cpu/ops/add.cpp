@@ -8,8 +8,8 @@ namespace {
 
 class AddStep final : public Step {
  public:
-  AddStep(const CompileContext& context, const Node& node)
-      : factor_(std::get<AddOp>(node.op).factor),
+  AddStep(const CompileContext& context, const Node& node, const AddOp& op)
+      : factor_(op.factor),
         kernel_(context.kernels.rows.add),
         shape_(context.tensor(node.output)),
         a_(context.address<const float>(node.inputs[0])),
@@ -37,8 +37,8 @@ class AddStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_add(const CompileContext& context, const Node& node) {
-  return std::make_unique<AddStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const AddOp& op) {
+  return std::make_unique<AddStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

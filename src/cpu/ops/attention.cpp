@@ -46,8 +46,8 @@ struct Partials {
 
 class AttentionStep final : public Step {
  public:
-  AttentionStep(const CompileContext& context, const Node& node)
-      : op_(std::get<AttentionOp>(node.op)),
+  AttentionStep(const CompileContext& context, const Node& node, const AttentionOp& op)
+      : op_(op),
         kernels_(context.kernels.attention),
         scale_row_(context.kernels.rows.scale),
         kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
@@ -240,8 +240,8 @@ class AttentionStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_attention(const CompileContext& context, const Node& node) {
-  return std::make_unique<AttentionStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {
+  return std::make_unique<AttentionStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

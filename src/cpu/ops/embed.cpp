@@ -6,7 +6,7 @@ namespace {
 
 class EmbedStep final : public Step {
  public:
-  EmbedStep(const CompileContext& context, const Node& node)
+  EmbedStep(const CompileContext& context, const Node& node, const EmbedOp& op)
       : rows_(context.kernels.rows),
         dtype_(context.tensor(node.inputs[1]).dtype),
         ids_(context.address<const int32_t>(node.inputs[0])),
@@ -14,7 +14,7 @@ class EmbedStep final : public Step {
         x_(context.address<float>(node.output)),
         n_cols_(context.tensor(node.output).n_cols),
         row_bytes_(row_bytes(dtype_, n_cols_)),
-        scale_(std::get<EmbedOp>(node.op).scale) {}
+        scale_(op.scale) {}
 
   void run(Worker& worker, const RunContext& context) const override {
     for_each_row(worker, context.shape.n_tokens, n_cols_, [&](int64_t row) {
@@ -37,8 +37,8 @@ class EmbedStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_embed(const CompileContext& context, const Node& node) {
-  return std::make_unique<EmbedStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op) {
+  return std::make_unique<EmbedStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -8,7 +8,7 @@ namespace {
 
 class GatherRowsStep final : public Step {
  public:
-  GatherRowsStep(const CompileContext& context, const Node& node)
+  GatherRowsStep(const CompileContext& context, const Node& node, const GatherRowsOp& op)
       : n_cols_(context.tensor(node.output).n_cols),
         x_(context.address<const float>(node.inputs[0])),
         outputs_(context.address<const int32_t>(node.inputs[1])),
@@ -30,8 +30,8 @@ class GatherRowsStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_gather_rows(const CompileContext& context, const Node& node) {
-  return std::make_unique<GatherRowsStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op) {
+  return std::make_unique<GatherRowsStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

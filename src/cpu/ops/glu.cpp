@@ -102,7 +102,7 @@ LinearCall weight_call(const CompileContext& context, TensorId weight, TensorId 
 
 }  // namespace
 
-StepPtr compile_glu(const CompileContext& context, const Node& node) {
+StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
   TANDEM_CHECK(node.inputs.size() == 5);
   const Tensor& x = context.tensor(node.inputs[0]);
   const LinearCall gate = weight_call(context, node.inputs[1], node.inputs[3]);
@@ -115,9 +115,8 @@ StepPtr compile_glu(const CompileContext& context, const Node& node) {
   const size_t strip_bytes = 2 * sizeof(float) * static_cast<size_t>(x.n_rows * kMaxStripRows);
   const size_t shared_bytes = input.shared_bytes();
   const size_t scratch_bytes = input.private_bytes() + multiply_bytes + strip_bytes;
-  auto step =
-      std::make_unique<GluStep>(context.kernels, std::get<GluOp>(node.op).activation, std::move(input), gate,
-                                up, x, context.address(node.output), multiply_bytes);
+  auto step = std::make_unique<GluStep>(context.kernels, op.activation, std::move(input), gate, up, x,
+                                        context.address(node.output), multiply_bytes);
   step->x = context.address(node.inputs[0]);
   step->weights = {context.tensor(node.inputs[1]).weight, context.tensor(node.inputs[2]).weight};
   step->shared_bytes = shared_bytes;

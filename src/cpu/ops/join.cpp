@@ -9,7 +9,7 @@ namespace {
 
 class JoinStep final : public Step {
  public:
-  JoinStep(const CompileContext& context, const Node& node)
+  JoinStep(const CompileContext& context, const Node& node, const JoinOp& op)
       : add_(context.kernels.rows.add),
         shape_(context.tensor(node.output)),
         n_left_(context.tensor(node.inputs[0]).n_cols),
@@ -43,8 +43,8 @@ class JoinStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_join(const CompileContext& context, const Node& node) {
-  return std::make_unique<JoinStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op) {
+  return std::make_unique<JoinStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

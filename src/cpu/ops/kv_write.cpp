@@ -7,7 +7,7 @@ namespace {
 
 class KvWriteStep final : public Step {
  public:
-  KvWriteStep(const CompileContext& context, const Node& node)
+  KvWriteStep(const CompileContext& context, const Node& node, const KvWriteOp& op)
       : store_row_(context.kernels.attention.store_row),
         kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
         k_(context.address<const float>(node.inputs[0])),
@@ -45,8 +45,8 @@ class KvWriteStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_kv_write(const CompileContext& context, const Node& node) {
-  return std::make_unique<KvWriteStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op) {
+  return std::make_unique<KvWriteStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -10,8 +10,8 @@ namespace {
 
 class MergeStep final : public Step {
  public:
-  MergeStep(const CompileContext& context, const Node& node)
-      : op_(std::get<MergeOp>(node.op)),
+  MergeStep(const CompileContext& context, const Node& node, const MergeOp& op)
+      : op_(op),
         add_(context.kernels.rows.add),
         scale_(context.kernels.rows.scale),
         shape_(context.tensor(node.output)),
@@ -56,8 +56,8 @@ class MergeStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_merge(const CompileContext& context, const Node& node) {
-  return std::make_unique<MergeStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op) {
+  return std::make_unique<MergeStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

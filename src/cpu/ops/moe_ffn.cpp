@@ -50,8 +50,8 @@ struct Group {
 
 class MoeFfnStep final : public Step {
  public:
-  MoeFfnStep(const CompileContext& context, const Node& node)
-      : op_(std::get<MoeFfnOp>(node.op)),
+  MoeFfnStep(const CompileContext& context, const Node& node, const MoeFfnOp& op)
+      : op_(op),
         kernels_(context.kernels),
         gate_(experts(context, node.inputs[2], node.inputs[6])),
         up_(experts(context, node.inputs[3], node.inputs[7])),
@@ -301,8 +301,8 @@ class MoeFfnStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_moe_ffn(const CompileContext& context, const Node& node) {
-  return std::make_unique<MoeFfnStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op) {
+  return std::make_unique<MoeFfnStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

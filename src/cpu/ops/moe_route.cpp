@@ -12,8 +12,8 @@ namespace {
 
 class MoeRouteStep final : public Step {
  public:
-  MoeRouteStep(const CompileContext& context, const Node& node)
-      : op_(std::get<MoeRouteOp>(node.op)),
+  MoeRouteStep(const CompileContext& context, const Node& node, const MoeRouteOp& op)
+      : op_(op),
         logits_(context.address(node.inputs[0])),
         bias_(context.address(node.inputs[1])),
         route_(context.address(node.output)),
@@ -106,8 +106,8 @@ class MoeRouteStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_moe_route(const CompileContext& context, const Node& node) {
-  return std::make_unique<MoeRouteStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op) {
+  return std::make_unique<MoeRouteStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -6,8 +6,8 @@ namespace {
 
 class NormStep final : public Step {
  public:
-  NormStep(const CompileContext& context, const Node& node)
-      : op_(std::get<NormOp>(node.op)),
+  NormStep(const CompileContext& context, const Node& node, const NormOp& op)
+      : op_(op),
         kernel_(op_.kind == NormKind::rms ? context.kernels.rows.rms_norm : context.kernels.rows.layer_norm),
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(node.inputs[0])),
@@ -35,8 +35,8 @@ class NormStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_norm(const CompileContext& context, const Node& node) {
-  return std::make_unique<NormStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op) {
+  return std::make_unique<NormStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -10,8 +10,8 @@ namespace {
 
 class RopeStep final : public Step {
  public:
-  RopeStep(const CompileContext& context, const Node& node)
-      : op_(std::get<RopeOp>(node.op)),
+  RopeStep(const CompileContext& context, const Node& node, const RopeOp& op)
+      : op_(op),
         rows_(context.kernels.rows),
         rotate_(op_.style == RopeStyle::pair ? rows_.rope_pair : rows_.rope_half),
         x_(context.address<float>(node.inputs[0])),
@@ -47,8 +47,8 @@ class RopeStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_rope(const CompileContext& context, const Node& node) {
-  return std::make_unique<RopeStep>(context, node);
+StepPtr compile(const CompileContext& context, const Node& node, const RopeOp& op) {
+  return std::make_unique<RopeStep>(context, node, op);
 }
 
 }  // namespace tandem::cpu

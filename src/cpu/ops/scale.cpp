@@ -32,14 +32,12 @@ class MapStep final : public Step {
 
 }  // namespace
 
-StepPtr compile_scale(const CompileContext& context, const Node& node) {
-  return std::make_unique<MapStep>(context, node, context.kernels.rows.scale,
-                                   std::get<ScaleOp>(node.op).factor);
+StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op) {
+  return std::make_unique<MapStep>(context, node, context.kernels.rows.scale, op.factor);
 }
 
-StepPtr compile_softcap(const CompileContext& context, const Node& node) {
-  return std::make_unique<MapStep>(context, node, context.kernels.rows.softcap,
-                                   std::get<SoftcapOp>(node.op).cap);
+StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op) {
+  return std::make_unique<MapStep>(context, node, context.kernels.rows.softcap, op.cap);
 }
 
 }  // namespace tandem::cpu

@@ -1,0 +1,87 @@
+// Lowering: how a device turns the nodes of a segment into its steps, one for each node or for a run of nodes
+// that one kernel computes. A device brings, in the namespace of its context,
+//   StepPtr compile(context, node, op)      for each op but linear, and
+//   StepPtr compile_linear(context, nodes)  for linear nodes that all read the same x;
+// an op without a compile function does not build.
+#pragma once
+
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "device/device.h"
+
+namespace tandem {
+
+// A segment as compile functions read it; their contexts derive from it.
+struct SegmentView {
+  const Segment& segment;
+
+  const Graph& graph() const { return *segment.graph; }
+  const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
+  const Tensor& tensor(TensorId id) const { return graph().tensor(id); }
+  // Address of a tensor on this device as T*; null for kNoTensor, and for all when only the scratch is asked
+  // for.
+  template <class T = float>
+  T* address(TensorId id) const {
+    if (id == kNoTensor || segment.addresses.empty()) return nullptr;
+    const DevicePtr p = segment.addresses[static_cast<size_t>(tensor(id).storage)];
+    TANDEM_CHECK(p != nullptr);
+    return reinterpret_cast<T*>(p);
+  }
+};
+
+// Rows of a tensor in a step; 0 for the outputs of a step that wants none.
+inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
+  return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
+}
+inline int64_t row_count(const Tensor& t, const StepShape& shape) {
+  return row_count(t.extent, t.n_rows, shape);
+}
+
+// A step, null for none, and how many nodes it computes.
+template <class StepPtr>
+struct Lowered {
+  StepPtr step;
+  size_t n_nodes = 0;
+};
+
+// The linear nodes at the front of `nodes` that read the same x, so that it is encoded once for all of them.
+std::span<const int32_t> linear_group(const SegmentView& view, std::span<const int32_t> nodes);
+
+// The step of the first node, and of the linear nodes that join it.
+template <class StepPtr, class Context>
+Lowered<StepPtr> lower_first(const Context& context, std::span<const int32_t> nodes) {
+  const Node& node = context.node(nodes.front());
+  const auto lower_op = [&]<class AnyOp>(const AnyOp& op) -> Lowered<StepPtr> {
+    if constexpr (std::is_same_v<AnyOp, LinearOp>) {
+      const std::span<const int32_t> group = linear_group(context, nodes);
+      return {compile_linear(context, group), group.size()};
+    } else {
+      return {compile(context, node, op), 1};
+    }
+  };
+  return std::visit(lower_op, node.op);
+}
+
+// The steps of the context's segment, in order. Each of the device's own fusions, fusion(context, nodes), is
+// asked first whether one of its steps computes the front of `nodes`.
+template <class StepPtr, class Context, class... Fusion>
+std::vector<StepPtr> lower(const Context& context, const Fusion&... fusions) {
+  std::vector<StepPtr> steps;
+  for (std::span<const int32_t> nodes = context.segment.nodes; !nodes.empty();) {
+    Lowered<StepPtr> next;
+    [[maybe_unused]] const auto found = [&](const auto& fusion) {
+      return (next = fusion(context, nodes)).step != nullptr;
+    };
+    if (!(found(fusions) || ...)) next = lower_first<StepPtr>(context, nodes);
+    steps.push_back(std::move(next.step));
+    nodes = nodes.subspan(next.n_nodes);
+  }
+  return steps;
+}
+
+}  // namespace tandem
