@@ -25,13 +25,6 @@ namespace {
 
 constexpr size_t kScratchAlignment = 256;
 
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
-
 std::vector<StepPtr> compile_steps(const CompileContext& context) {
   return lower<StepPtr>(context, compile_rope_kv);
 }
@@ -82,18 +75,7 @@ class CudaDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
 
   std::string why_unsupported(const Graph& graph, const Node& node) const override {
-    return std::visit(Overloaded{
-                          [&](const EmbedOp&) { return why_not_embed(graph, node); },
-                          [&](const NormOp&) { return why_not_norm(graph, node); },
-                          [&](const LinearOp&) { return why_not_linear(graph, node); },
-                          [&](const RopeOp&) { return why_not_rope(graph, node); },
-                          [&](const AttentionOp&) { return why_not_attention(graph, node); },
-                          [&](const GluOp&) { return why_not_glu(graph, node); },
-                          [&](const MoeRouteOp&) { return why_not_moe_route(graph, node); },
-                          [&](const MoeFfnOp&) { return why_not_moe_ffn(graph, node); },
-                          [](const auto&) { return std::string(); },
-                      },
-                      node.op);
+    return std::visit([&](const auto& op) { return why_not(graph, op); }, node.op);
   }
 
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }

@@ -70,16 +70,20 @@ StepPtr compile(const CompileContext& context, const Node& node, const GatherRow
 StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
 StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
 
-// Why a node cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile
+// Why an op cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile
 // function of the ops that have limits.
-std::string why_not_embed(const Graph& graph, const Node& node);
-std::string why_not_norm(const Graph& graph, const Node& node);
-std::string why_not_linear(const Graph& graph, const Node& node);
-std::string why_not_rope(const Graph& graph, const Node& node);
-std::string why_not_attention(const Graph& graph, const Node& node);
-std::string why_not_glu(const Graph& graph, const Node& node);
-std::string why_not_moe_route(const Graph& graph, const Node& node);
-std::string why_not_moe_ffn(const Graph& graph, const Node& node);
+std::string why_not(const Graph& graph, const EmbedOp& op);
+std::string why_not(const Graph& graph, const NormOp& op);
+std::string why_not(const Graph& graph, const LinearOp& op);
+std::string why_not(const Graph& graph, const RopeOp& op);
+std::string why_not(const Graph& graph, const AttentionOp& op);
+std::string why_not(const Graph& graph, const GluOp& op);
+std::string why_not(const Graph& graph, const MoeRouteOp& op);
+std::string why_not(const Graph& graph, const MoeFfnOp& op);
+template <class OtherOp>
+std::string why_not(const Graph&, const OtherOp&) {
+  return "";
+}
 
 // Weight layouts (layout.h): how each dtype's matrix lies on the device. F32, F16 and BF16 lie as in the
 // file.

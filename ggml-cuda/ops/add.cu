@@ -28,10 +28,10 @@ class AddStep final : public Step {
   AddStep(const CompileContext& context, const Node& node, const AddOp& op)
       : add_{op.factor},
         shape_(context.tensor(node.output)),
-        a_(context.address<const float>(node.inputs[0])),
-        b_(context.address<const float>(node.inputs[1])),
-        gate_(context.address<const float>(node.inputs[2])),
-        gated_(node.inputs[2] != kNoTensor),
+        a_(context.address<const float>(op.a)),
+        b_(context.address<const float>(op.b)),
+        gate_(context.address<const float>(op.gate)),
+        gated_(op.gate != kNoTensor),
         y_(context.address<float>(node.output)) {}
 
   void launch(const LaunchContext& context) const override {

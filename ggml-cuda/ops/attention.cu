@@ -42,12 +42,12 @@ class AttentionStep final : public Step {
     const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
     TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
                  kv.head_dim_v == op.head_dim_v && kv.block_size > 0 && op.n_head % op.n_head_kv == 0);
-    call_.q = context.address<const float>(node.inputs[0]);
-    call_.positions = context.address<const int32_t>(node.inputs[1]);
-    call_.sequences = context.address<const int32_t>(node.inputs[2]);
-    call_.block_table = context.address<const int32_t>(node.inputs[3]);
-    call_.recent_from = context.address<const int32_t>(node.inputs[5]);
-    call_.sinks = plain_values(context, node.inputs[4]);
+    call_.q = context.address<const float>(op.q);
+    call_.positions = context.address<const int32_t>(op.positions);
+    call_.sequences = context.address<const int32_t>(op.sequences);
+    call_.block_table = context.address<const int32_t>(op.block_table);
+    call_.recent_from = context.address<const int32_t>(op.recent_from);
+    call_.sinks = plain_values(context, op.sinks);
     call_.y = context.address<float>(node.output);
     call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);
     call_.v = pool_of(kv.v, kv.v_dtype, kv.head_dim_v);
@@ -57,7 +57,7 @@ class AttentionStep final : public Step {
     call_.group = static_cast<int>(op.n_head / op.n_head_kv);
     call_.y_cols = static_cast<int>(context.tensor(node.output).n_cols);
     call_.block_size = static_cast<int>(kv.block_size);
-    const Tensor& table = context.tensor(node.inputs[3]);
+    const Tensor& table = context.tensor(op.block_table);
     call_.max_blocks = static_cast<int>(table.n_cols);
     call_.window = op.window < std::numeric_limits<int>::max() ? static_cast<int>(op.window) : 0;
     call_.scale = op.scale;
@@ -157,8 +157,8 @@ size_t shared_limit(int compute_capability) {
   }
 }
 
-std::string why_not_attention(const Graph& graph, const Node& node) {
-  return why_not_plain(graph, node.inputs[4], "attention");
+std::string why_not(const Graph& graph, const AttentionOp& op) {
+  return why_not_plain(graph, op.sinks, "attention");
 }
 
 StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {

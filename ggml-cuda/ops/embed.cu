@@ -33,10 +33,10 @@ __global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int6
 class EmbedStep final : public Step {
  public:
   EmbedStep(const CompileContext& context, const Node& node, const EmbedOp& op)
-      : ids_(context.address<const int32_t>(node.inputs[0])),
-        table_(context.address<const std::byte>(node.inputs[1])),
-        dtype_(context.tensor(node.inputs[1]).dtype),
-        n_vocab_(context.tensor(node.inputs[1]).n_rows),
+      : ids_(context.address<const int32_t>(op.ids)),
+        table_(context.address<const std::byte>(op.table)),
+        dtype_(context.tensor(op.table).dtype),
+        n_vocab_(context.tensor(op.table).n_rows),
         x_(context.address<float>(node.output)),
         n_cols_(context.tensor(node.output).n_cols),
         scale_(op.scale) {}
@@ -66,8 +66,8 @@ class EmbedStep final : public Step {
 
 }  // namespace
 
-std::string why_not_embed(const Graph& graph, const Node& node) {
-  const Tensor& table = graph.tensor(node.inputs[1]);
+std::string why_not(const Graph& graph, const EmbedOp& op) {
+  const Tensor& table = graph.tensor(op.table);
   if (is_plain(table.dtype) || is_quantized(table.dtype)) return "";
   return table.name + ": dtype " + std::string(dtype_name(table.dtype)) + " has no kernel";
 }

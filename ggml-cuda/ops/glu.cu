@@ -9,11 +9,11 @@ namespace {
 class GluStep final : public Step {
  public:
   GluStep(const CompileContext& context, const Node& node, const GluOp& op, ScratchLayout scratch = {})
-      : shape_(context.tensor(node.inputs[0])),
-        x_(context.address(node.inputs[0])),
+      : shape_(context.tensor(op.x)),
+        x_(context.address(op.x)),
         activation_(op.activation),
-        gate_(target(context, node.inputs[1], node.inputs[3])),
-        up_(target(context, node.inputs[2], node.inputs[4])),
+        gate_(target(context, op.gate, op.gate_bias)),
+        up_(target(context, op.up, op.up_bias)),
         encodings_(shape_.n_cols, shape_.n_rows, {gate_.w.dtype, up_.w.dtype}, scratch),
         large_(context, shape_.n_cols, shape_.n_rows, {gate_.w, up_.w}, LargeProducts::Use::gate_and_up,
                scratch) {
@@ -67,18 +67,17 @@ class GluStep final : public Step {
 
 }  // namespace
 
-std::string why_not_glu(const Graph& graph, const Node& node) {
-  for (int i : {1, 2}) {
-    if (std::string why = why_not_weight(graph, node.inputs[i]); !why.empty()) return why;
+std::string why_not(const Graph& graph, const GluOp& op) {
+  for (const TensorId weight : {op.gate, op.up}) {
+    if (std::string why = why_not_weight(graph, weight); !why.empty()) return why;
   }
-  for (int i : {3, 4}) {
-    if (std::string why = why_not_bias(graph, node.inputs[i]); !why.empty()) return why;
+  for (const TensorId bias : {op.gate_bias, op.up_bias}) {
+    if (std::string why = why_not_bias(graph, bias); !why.empty()) return why;
   }
   return "";
 }
 
 StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
-  TANDEM_CHECK(node.inputs.size() == 5);
   return std::make_unique<GluStep>(context, node, op);
 }
 

@@ -25,10 +25,10 @@ class JoinStep final : public Step {
  public:
   JoinStep(const CompileContext& context, const Node& node, const JoinOp& op)
       : shape_(context.tensor(node.output)),
-        n_left_(context.tensor(node.inputs[0]).n_cols),
-        a_(context.address<const float>(node.inputs[0])),
-        b_(context.address<const float>(node.inputs[1])),
-        residual_(context.address<const float>(node.inputs[2])),
+        n_left_(context.tensor(op.a).n_cols),
+        a_(context.address<const float>(op.a)),
+        b_(context.address<const float>(op.b)),
+        residual_(context.address<const float>(op.residual)),
         y_(context.address<float>(node.output)) {}
 
   void launch(const LaunchContext& context) const override {

@@ -25,11 +25,11 @@ class KvWriteStep final : public Step {
  public:
   KvWriteStep(const CompileContext& context, const Node& node, const KvWriteOp& op) {
     const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
-    TANDEM_CHECK(context.tensor(node.inputs[0]).n_cols == kv.n_head_kv * kv.head_dim_k);
-    TANDEM_CHECK(context.tensor(node.inputs[1]).n_cols == kv.n_head_kv * kv.head_dim_v);
-    call_.pools[0] = make_pool(context.address<const float>(node.inputs[0]), kv.k, kv.k_dtype, kv.head_dim_k);
-    call_.pools[1] = make_pool(context.address<const float>(node.inputs[1]), kv.v, kv.v_dtype, kv.head_dim_v);
-    call_.slots = context.address<const int32_t>(node.inputs[2]);
+    TANDEM_CHECK(context.tensor(op.k).n_cols == kv.n_head_kv * kv.head_dim_k);
+    TANDEM_CHECK(context.tensor(op.v).n_cols == kv.n_head_kv * kv.head_dim_v);
+    call_.pools[0] = make_pool(context.address<const float>(op.k), kv.k, kv.k_dtype, kv.head_dim_k);
+    call_.pools[1] = make_pool(context.address<const float>(op.v), kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.slots = context.address<const int32_t>(op.slots);
     call_.n_head_kv = static_cast<int>(kv.n_head_kv);
     call_.block_size = static_cast<int>(kv.block_size);
   }

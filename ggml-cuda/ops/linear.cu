@@ -59,22 +59,23 @@ class LinearStep final : public Step {
 
 }  // namespace
 
-std::string why_not_linear(const Graph& graph, const Node& node) {
-  const std::string why = why_not_weight(graph, node.inputs[1]);
-  return why.empty() ? why_not_bias(graph, node.inputs[2]) : why;
+std::string why_not(const Graph& graph, const LinearOp& op) {
+  const std::string why = why_not_weight(graph, op.weight);
+  return why.empty() ? why_not_bias(graph, op.bias) : why;
 }
 
 StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
-  const TensorId x_id = context.node(nodes[0]).inputs[0];
+  const TensorId x_id = std::get<LinearOp>(context.node(nodes.front()).op).x;
   const Tensor& x = context.tensor(x_id);
   std::vector<MatvecTarget> targets;
   for (int32_t index : nodes) {
     const Node& node = context.node(index);
-    TANDEM_CHECK(node.inputs.size() == 4 && node.inputs[0] == x_id);
+    const auto& op = std::get<LinearOp>(node.op);
+    TANDEM_CHECK(op.x == x_id);
     MatvecTarget t;
-    t.w = device_weight(context, node.inputs[1]);
-    t.bias = context.address(node.inputs[2]);
-    t.residual = context.address(node.inputs[3]);
+    t.w = device_weight(context, op.weight);
+    t.bias = context.address(op.bias);
+    t.residual = context.address(op.residual);
     t.y = context.address(node.output);
     TANDEM_CHECK(t.w.k == x.n_cols);
     targets.push_back(t);

@@ -31,8 +31,8 @@ class MergeStep final : public Step {
   MergeStep(const CompileContext& context, const Node& node, const MergeOp& op)
       : op_(op),
         shape_(context.tensor(node.output)),
-        a_(context.address<const float>(node.inputs[0])),
-        b_(context.address<const float>(node.inputs[1])),
+        a_(context.address<const float>(op.a)),
+        b_(context.address<const float>(op.b)),
         y_(context.address<float>(node.output)) {}
 
   void launch(const LaunchContext& context) const override {

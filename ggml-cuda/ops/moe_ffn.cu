@@ -65,15 +65,15 @@ class MoeFfnStep final : public Step {
       : op_(op),
         gpu_{context.compute_capability, context.n_multiprocessors},
         output_(context.tensor(node.output)),
-        x_(context.address(node.inputs[0])),
-        route_(context.address(node.inputs[1])),
-        gate_(device_weight(context, node.inputs[2])),
-        up_(device_weight(context, node.inputs[3])),
-        down_(device_weight(context, node.inputs[4])),
-        residual_(context.address(node.inputs[5])),
-        gate_bias_(context.address(node.inputs[6])),
-        up_bias_(context.address(node.inputs[7])),
-        down_bias_(context.address(node.inputs[8])),
+        x_(context.address(op.x)),
+        route_(context.address(op.route)),
+        gate_(device_weight(context, op.gate)),
+        up_(device_weight(context, op.up)),
+        down_(device_weight(context, op.down)),
+        residual_(context.address(op.residual)),
+        gate_bias_(context.address(op.gate_bias)),
+        up_bias_(context.address(op.up_bias)),
+        down_bias_(context.address(op.down_bias)),
         y_(context.address(node.output)),
         max_n_(std::min(kMaxGroupedTokens, output_.n_rows)),
         max_slots_(max_n_ * op_.n_used),
@@ -215,20 +215,17 @@ class MoeFfnStep final : public Step {
 
 }  // namespace
 
-std::string why_not_moe_ffn(const Graph& graph, const Node& node) {
-  for (int i : {2, 3, 4}) {
-    if (std::string why = why_not_weight(graph, node.inputs[static_cast<size_t>(i)]); !why.empty())
-      return why;
+std::string why_not(const Graph& graph, const MoeFfnOp& op) {
+  for (const TensorId weight : {op.gate, op.up, op.down}) {
+    if (std::string why = why_not_weight(graph, weight); !why.empty()) return why;
   }
-  for (size_t i : {6, 7, 8}) {
-    if (std::string why = why_not_bias(graph, node.inputs[i]); !why.empty()) return why;
+  for (const TensorId bias : {op.gate_bias, op.up_bias, op.down_bias}) {
+    if (std::string why = why_not_bias(graph, bias); !why.empty()) return why;
   }
-  const int64_t n_expert = std::get<MoeFfnOp>(node.op).n_expert;
-  return n_expert > 4096 ? std::to_string(n_expert) + " experts" : "";  // counted in shared memory
+  return op.n_expert > 4096 ? std::to_string(op.n_expert) + " experts" : "";  // counted in shared memory
 }
 
 StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op) {
-  TANDEM_CHECK(node.inputs.size() == 9);
   return std::make_unique<MoeFfnStep>(context, node, op);
 }
 

@@ -127,8 +127,8 @@ class MoeRouteStep final : public Step {
  public:
   MoeRouteStep(const CompileContext& context, const Node& node, const MoeRouteOp& op)
       : op_(op), shape_(context.tensor(node.output)) {
-    call_.logits = context.address<const float>(node.inputs[0]);
-    call_.bias = plain_values(context, node.inputs[1]);
+    call_.logits = context.address<const float>(op.logits);
+    call_.bias = plain_values(context, op.selection_bias);
     call_.route = context.address<float>(node.output);
     call_.n_expert = static_cast<int>(op_.n_expert);
     call_.n_used = static_cast<int>(op_.n_used);
@@ -156,14 +156,13 @@ class MoeRouteStep final : public Step {
 
 }  // namespace
 
-std::string why_not_moe_route(const Graph& graph, const Node& node) {
-  const auto& op = std::get<MoeRouteOp>(node.op);
+std::string why_not(const Graph& graph, const MoeRouteOp& op) {
   if (op.n_expert > kMaxExperts || op.n_group > kMaxGroups) {
     return format("%lld experts in %lld groups, %lld in %lld are the most here",
                   static_cast<long long>(op.n_expert), static_cast<long long>(op.n_group),
                   static_cast<long long>(kMaxExperts), static_cast<long long>(kMaxGroups));
   }
-  return why_not_plain(graph, node.inputs[1], "moe_route");
+  return why_not_plain(graph, op.selection_bias, "moe_route");
 }
 
 StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op) {

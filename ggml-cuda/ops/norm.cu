@@ -113,9 +113,9 @@ class NormStep final : public Step {
   NormStep(const CompileContext& context, const Node& node, const NormOp& op)
       : op_(op),
         shape_(context.tensor(node.output)),
-        x_(context.address<const float>(node.inputs[0])),
-        weight_(plain_values(context, node.inputs[1])),
-        bias_(plain_values(context, node.inputs[2])),
+        x_(context.address<const float>(op.x)),
+        weight_(plain_values(context, op.weight)),
+        bias_(plain_values(context, op.bias)),
         y_(context.address<float>(node.output)) {}
 
   void launch(const LaunchContext& context) const override {
@@ -142,9 +142,9 @@ class NormStep final : public Step {
 
 }  // namespace
 
-std::string why_not_norm(const Graph& graph, const Node& node) {
-  const std::string why = why_not_plain(graph, node.inputs[1], "norm");
-  return why.empty() ? why_not_plain(graph, node.inputs[2], "norm") : why;
+std::string why_not(const Graph& graph, const NormOp& op) {
+  const std::string why = why_not_plain(graph, op.weight, "norm");
+  return why.empty() ? why_not_plain(graph, op.bias, "norm") : why;
 }
 
 StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op) {

@@ -19,11 +19,11 @@ __global__ void rope(float* x, const int32_t* positions, const __grid_constant__
 
 class RopeStep final : public Step {
  public:
-  RopeStep(const CompileContext& context, const Node& node, const RopeOp& op)
+  RopeStep(const CompileContext& context, const RopeOp& op)
       : op_(op),
-        x_(context.address<float>(node.inputs[0])),
-        positions_(context.address<const int32_t>(node.inputs[1])),
-        table_(rope_table(context, node)) {}
+        x_(context.address<float>(op.x)),
+        positions_(context.address<const int32_t>(op.positions)),
+        table_(rope_table(context, op)) {}
 
   void launch(const LaunchContext& context) const override {
     const dim3 grid(static_cast<unsigned>(context.shape.n_tokens), blocks_of(op_.n_head, kHeadsPerBlock));
@@ -42,15 +42,14 @@ class RopeStep final : public Step {
 
 }  // namespace
 
-std::string why_not_rope(const Graph&, const Node& node) {
-  const int64_t n_rot = std::get<RopeOp>(node.op).n_rot;
-  if (n_rot <= 2 * kMaxPairs) return "";
-  return format("heads rotate %lld columns, %d are the most here", static_cast<long long>(n_rot),
+std::string why_not(const Graph&, const RopeOp& op) {
+  if (op.n_rot <= 2 * kMaxPairs) return "";
+  return format("heads rotate %lld columns, %d are the most here", static_cast<long long>(op.n_rot),
                 2 * kMaxPairs);
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const RopeOp& op) {
-  return std::make_unique<RopeStep>(context, node, op);
+StepPtr compile(const CompileContext& context, const Node&, const RopeOp& op) {
+  return std::make_unique<RopeStep>(context, op);
 }
 
 }  // namespace tandem::cuda

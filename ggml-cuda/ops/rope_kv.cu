@@ -46,25 +46,23 @@ __global__ void rope_kv(const __grid_constant__ RopeKvCall call) {
 
 class RopeKvStep final : public Step {
  public:
-  RopeKvStep(const CompileContext& context, const Node& q, const Node& k, const Node& write)
-      : style_(std::get<RopeOp>(q.op).style) {
-    const auto& op = std::get<RopeOp>(q.op);
-    const KvLayer& kv = context.segment.kv[static_cast<size_t>(write.layer)];
-    TANDEM_CHECK(std::get<RopeOp>(k.op).n_head == kv.n_head_kv && op.head_dim == kv.head_dim_k);
-    TANDEM_CHECK(context.tensor(write.inputs[1]).n_cols == kv.n_head_kv * kv.head_dim_v);
-    call_.q = context.address<float>(q.inputs[0]);
-    call_.k = context.address<float>(k.inputs[0]);
+  RopeKvStep(const CompileContext& context, const KvLayer& kv, const RopeOp& q, const RopeOp& k,
+             const KvWriteOp& write)
+      : style_(q.style) {
+    TANDEM_CHECK(k.n_head == kv.n_head_kv && q.head_dim == kv.head_dim_k);
+    TANDEM_CHECK(context.tensor(write.v).n_cols == kv.n_head_kv * kv.head_dim_v);
+    call_.q = context.address<float>(q.x);
+    call_.k = context.address<float>(k.x);
     call_.pools[0] = make_pool(call_.k, kv.k, kv.k_dtype, kv.head_dim_k);
-    call_.pools[1] =
-        make_pool(context.address<const float>(write.inputs[1]), kv.v, kv.v_dtype, kv.head_dim_v);
-    call_.positions = context.address<const int32_t>(q.inputs[1]);
-    call_.slots = context.address<const int32_t>(write.inputs[2]);
-    call_.n_head = static_cast<int>(op.n_head);
+    call_.pools[1] = make_pool(context.address<const float>(write.v), kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.positions = context.address<const int32_t>(q.positions);
+    call_.slots = context.address<const int32_t>(write.slots);
+    call_.n_head = static_cast<int>(q.n_head);
     call_.n_head_kv = static_cast<int>(kv.n_head_kv);
-    call_.head_dim = static_cast<int>(op.head_dim);
-    call_.n_pairs = static_cast<int>(op.n_rot / 2);
+    call_.head_dim = static_cast<int>(q.head_dim);
+    call_.n_pairs = static_cast<int>(q.n_rot / 2);
     call_.block_size = static_cast<int>(kv.block_size);
-    call_.q_parts = static_cast<int>(blocks_of(op.n_head, kHeadsPerBlock));
+    call_.q_parts = static_cast<int>(blocks_of(q.n_head, kHeadsPerBlock));
     call_.kv_parts = static_cast<int>(blocks_of(kv.n_head_kv, kHeadsPerBlock));
     call_.table = rope_table(context, q);
   }
@@ -81,22 +79,24 @@ class RopeKvStep final : public Step {
   RopeKvCall call_{};
 };
 
-bool same_but_heads(RopeOp a, const RopeOp& b) {
-  a.n_head = b.n_head;
-  return a == b;
+// Whether two rotations are alike, whatever they rotate.
+bool same_but_heads(const RopeOp& a, const RopeOp& b) {
+  RopeParams with_heads = a;
+  with_heads.n_head = b.n_head;
+  return with_heads == b && a.positions == b.positions && a.freq_factors == b.freq_factors;
 }
 
 }  // namespace
 
 Lowered<StepPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes) {
   if (nodes.size() < 3) return {};
-  const Node &q = context.node(nodes[0]), &k = context.node(nodes[1]), &write = context.node(nodes[2]);
-  const auto *q_op = std::get_if<RopeOp>(&q.op), *k_op = std::get_if<RopeOp>(&k.op);
-  if (!q_op || !k_op || !std::holds_alternative<KvWriteOp>(write.op)) return {};
-  const bool keys_of_these_queries = write.inputs[0] == k.output && same_but_heads(*q_op, *k_op) &&
-                                     q.inputs[1] == k.inputs[1] && q.inputs[2] == k.inputs[2];
-  if (!keys_of_these_queries) return {};
-  return {std::make_unique<RopeKvStep>(context, q, k, write), 3};
+  const Node &keys = context.node(nodes[1]), &writer = context.node(nodes[2]);
+  const auto* q = std::get_if<RopeOp>(&context.node(nodes[0]).op);
+  const auto* k = std::get_if<RopeOp>(&keys.op);
+  const auto* write = std::get_if<KvWriteOp>(&writer.op);
+  if (!q || !k || !write || write->k != keys.output || !same_but_heads(*q, *k)) return {};
+  const KvLayer& kv = context.segment.kv[static_cast<size_t>(writer.layer)];
+  return {std::make_unique<RopeKvStep>(context, kv, *q, *k, *write), 3};
 }
 
 }  // namespace tandem::cuda

@@ -25,12 +25,11 @@ struct RopeTable {
   int temperature_length;
 };
 
-// The table of a rope node; its factors are read from the mapped file.
-inline RopeTable rope_table(const CompileContext& context, const Node& node) {
-  const auto& op = std::get<RopeOp>(node.op);
+// The table of a rope op; its factors are read from the mapped file.
+inline RopeTable rope_table(const CompileContext& context, const RopeOp& op) {
   std::vector<float> factors;
-  if (node.inputs[2] != kNoTensor) {
-    const Weight& weight = *context.tensor(node.inputs[2]).weight;
+  if (op.freq_factors != kNoTensor) {
+    const Weight& weight = *context.tensor(op.freq_factors).weight;
     factors.resize(static_cast<size_t>(weight.n_cols));
     dequantize_row(weight.dtype, weight.data, factors.data(), weight.n_cols);
   }

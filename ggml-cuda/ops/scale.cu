@@ -14,7 +14,7 @@ class ScaleStep final : public Step {
   ScaleStep(const CompileContext& context, const Node& node, const ScaleOp& op)
       : scale_{op.factor},
         shape_(context.tensor(node.output)),
-        x_(context.address<const float>(node.inputs[0])),
+        x_(context.address<const float>(op.x)),
         y_(context.address<float>(node.output)) {}
 
   void launch(const LaunchContext& context) const override {

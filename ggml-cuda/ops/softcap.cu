@@ -14,7 +14,7 @@ class SoftcapStep final : public Step {
   SoftcapStep(const CompileContext& context, const Node& node, const SoftcapOp& op)
       : softcap_{op.cap},
         shape_(context.tensor(node.output)),
-        x_(context.address<const float>(node.inputs[0])),
+        x_(context.address<const float>(op.x)),
         y_(context.address<float>(node.output)) {}
 
   void launch(const LaunchContext& context) const override {

@@ -46,8 +46,7 @@ class CpuDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
 
   std::string why_unsupported(const Graph& graph, const Node& node) const override {
-    for (TensorId id : node.inputs) {
-      if (id == kNoTensor) continue;
+    for (TensorId id : inputs_of(node.op)) {
       const Tensor& t = graph.tensor(id);
       if (t.role == Role::weight && !dtype_info(t.dtype).computable) {
         return t.name + ": dtype " + std::string(dtype_name(t.dtype)) + " has no kernel";

@@ -3,10 +3,9 @@
 namespace tandem {
 
 std::span<const int32_t> linear_group(const SegmentView& view, std::span<const int32_t> nodes) {
-  const auto x_of = [&](size_t i) { return view.node(nodes[i]).inputs[0]; };
+  const auto linear = [&](size_t i) { return std::get_if<LinearOp>(&view.node(nodes[i]).op); };
   size_t n = 1;
-  while (n < nodes.size() && std::holds_alternative<LinearOp>(view.node(nodes[n]).op) && x_of(n) == x_of(0))
-    ++n;
+  while (n < nodes.size() && linear(n) && linear(n)->x == linear(0)->x) ++n;
   return nodes.first(n);
 }
 

@@ -70,9 +70,8 @@ size_t Model::bytes_read_per_token() const {
   std::vector<const Weight*> tables, multiplied;
   for (const Node& node : graph.nodes) {
     const bool embeds = std::holds_alternative<EmbedOp>(node.op);
-    for (TensorId id : node.inputs) {
-      if (id != kNoTensor && graph.tensor(id).weight)
-        (embeds ? tables : multiplied).push_back(graph.tensor(id).weight);
+    for (TensorId id : inputs_of(node.op)) {
+      if (graph.tensor(id).weight) (embeds ? tables : multiplied).push_back(graph.tensor(id).weight);
     }
   }
   std::sort(multiplied.begin(), multiplied.end());

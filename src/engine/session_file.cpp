@@ -79,8 +79,8 @@ std::string rotation(const Session& session) {
                     static_cast<long long>(op->n_rot), op->freq_base, op->freq_scale, op->ext_factor,
                     op->attn_factor, op->beta_fast, op->beta_slow, op->yarn_truncate,
                     static_cast<long long>(op->n_ctx_orig)));
-    for (const TensorId id : node.inputs) {
-      if (id != kNoTensor && graph.tensor(id).weight) hash.add(graph.tensor(id).weight->name);
+    for (const TensorId id : inputs_of(node.op)) {
+      if (graph.tensor(id).weight) hash.add(graph.tensor(id).weight->name);
     }
   }
   return hash.text();

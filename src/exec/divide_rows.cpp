@@ -19,7 +19,8 @@ class Divider {
     const std::vector<Node> nodes = std::exchange(graph_.nodes, {});
     for (size_t i = 0; i < nodes.size();) {
       size_t end = i;
-      while (end < nodes.size() && is_divided(nodes[end]) && nodes[end].inputs[0] == nodes[i].inputs[0])
+      while (end < nodes.size() && is_divided(nodes[end]) &&
+             product_of(nodes[end]).x == product_of(nodes[i]).x)
         ++end;
       if (end == i) {
         graph_.nodes.push_back(nodes[i++]);
@@ -33,9 +34,16 @@ class Divider {
   }
 
  private:
-  static constexpr size_t kResidual = 3;  // among the inputs of a linear node
-
-  static bool is_linear(const Node& node) { return std::holds_alternative<LinearOp>(node.op); }
+  // What a node that can be divided multiplies; of a glu, either of the weights, which have as many rows.
+  struct Product {
+    TensorId x = kNoTensor, weight = kNoTensor, residual = kNoTensor;
+  };
+  static Product product_of(const Node& node) {
+    if (const auto* linear = std::get_if<LinearOp>(&node.op))
+      return {linear->x, linear->weight, linear->residual};
+    if (const auto* glu = std::get_if<GluOp>(&node.op)) return {glu->x, glu->gate};
+    return {};
+  }
 
   bool in_divided_layer(const Node& node) const {
     return node.device < 0 && node.layer >= 0 && static_cast<size_t>(node.layer) < placement_.layers.size() &&
@@ -43,22 +51,22 @@ class Divider {
   }
 
   bool is_divided(const Node& node) const {
-    if (!is_linear(node) && !std::holds_alternative<GluOp>(node.op)) return false;
-    if (!in_divided_layer(node)) return false;
-    const Weight& w = *graph_.tensor(node.inputs[1]).weight;
+    const TensorId weight = product_of(node).weight;
+    if (weight == kNoTensor || !in_divided_layer(node)) return false;
+    const Weight& w = *graph_.tensor(weight).weight;
     return placement_.streams(graph_, node, w) && rows_of(node) < w.n_rows;
   }
 
   bool is_for_host(const Node& node) const {
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
     return experts && in_divided_layer(node) && host_computes_experts(graph_, *experts) &&
-           placement_.streams(graph_, node, *graph_.tensor(node.inputs[2]).weight);
+           placement_.streams(graph_, node, *graph_.tensor(experts->gate).weight);
   }
 
   // Rows that the device computes.
   int64_t rows_of(const Node& node) const {
     const LayerPlacement& layer = placement_.layers[static_cast<size_t>(node.layer)];
-    return device_rows(graph_.tensor(node.inputs[1]).n_rows, layer.rows(graph_.shape));
+    return device_rows(graph_.tensor(product_of(node).weight).n_rows, layer.rows(graph_.shape));
   }
 
   // Products of one input: the device's parts first, for the host does not wait for them, then its own.
@@ -66,15 +74,15 @@ class Divider {
     std::vector<TensorId> device_parts, host_parts;
     for (const Node& node : nodes) {
       const int device = placement_.device_of(graph_, node);
-      device_parts.push_back(add_part(node, {0, rows_of(node)}, device, node.inputs[0]));
+      device_parts.push_back(add_part(node, {0, rows_of(node)}, device, product_of(node).x));
     }
-    const TensorId x = on_host(nodes[0].inputs[0]);
+    const TensorId x = on_host(product_of(nodes.front()).x);
     for (const Node& node : nodes) {
-      const int64_t n_rows = graph_.tensor(node.inputs[1]).n_rows, first = rows_of(node);
+      const int64_t n_rows = graph_.tensor(product_of(node).weight).n_rows, first = rows_of(node);
       host_parts.push_back(add_part(node, {first, n_rows - first}, 0, x));
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
-      const TensorId residual = is_linear(nodes[i]) ? nodes[i].inputs[kResidual] : kNoTensor;
+      const TensorId residual = product_of(nodes[i]).residual;
       const int device = placement_.device_of(graph_, nodes[i]);
       add_join(nodes[i], {device_parts[i], host_parts[i], residual}, nodes[i].output, device);
       if (residual == kNoTensor) joined_[nodes[i].output] = {device_parts[i], host_parts[i]};
@@ -100,21 +108,22 @@ class Divider {
   TensorId add_part(const Node& whole, const Rows& rows, int device, TensorId x) {
     Node part = whole;
     part.device = device;
-    part.inputs[0] = x;
-    for (size_t i = 1; i < part.inputs.size(); ++i) {
-      if (part.inputs[i] != kNoTensor && graph_.tensor(part.inputs[i]).weight) {
-        part.inputs[i] = add_slice(*graph_.tensor(part.inputs[i]).weight, rows);
-      }
+    for_each_input(part.op, [&](TensorId& id) {
+      if (const Weight* weight = graph_.tensor(id).weight) id = add_slice(*weight, rows);
+    });
+    if (auto* glu = std::get_if<GluOp>(&part.op)) glu->x = x;
+    if (auto* linear = std::get_if<LinearOp>(&part.op)) {
+      linear->x = x;
+      linear->residual = kNoTensor;  // which the join adds
     }
-    if (is_linear(part)) part.inputs[kResidual] = kNoTensor;
     const Tensor& y = graph_.tensor(whole.output);
     part.output = add_activation(y.name + (device == 0 ? ".host" : ".device"), y, rows.n);
     graph_.nodes.push_back(part);
     return part.output;
   }
 
-  void add_join(const Node& like, std::vector<TensorId> inputs, TensorId output, int device) {
-    graph_.nodes.push_back(Node{JoinOp{}, std::move(inputs), output, like.layer, device});
+  void add_join(const Node& like, const JoinOp& join, TensorId output, int device) {
+    graph_.nodes.push_back(Node{join, output, like.layer, device});
   }
 
   TensorId add_activation(std::string name, const Tensor& like, int64_t n_cols) {

@@ -48,8 +48,8 @@ class Partitioner {
       host_waits_ = false;
     }
     result_.stages.back().nodes.push_back(index);
-    for (TensorId id : node.inputs) {
-      if (id != kNoTensor && !streams(node, id)) use(device, id, index);
+    for (TensorId id : inputs_of(node.op)) {
+      if (!streams(node, id)) use(device, id, index);
     }
     if (node.output == kNoTensor) return;
     made_on_[static_cast<size_t>(node.output)] = device;
@@ -62,9 +62,7 @@ class Partitioner {
   void find_host_uses() {
     for (const Node& node : graph_.nodes) {
       if (placement_.device_of(graph_, node) != 0) continue;
-      for (TensorId id : node.inputs) {
-        if (id != kNoTensor) host_uses_[static_cast<size_t>(id)] = true;
-      }
+      for (TensorId id : inputs_of(node.op)) host_uses_[static_cast<size_t>(id)] = true;
     }
   }
 
@@ -76,8 +74,8 @@ class Partitioner {
   // The group of the node's streamed weights, after adding them to it; -1 when it reads none.
   int group_of(const Node& node, int device) {
     int group = -1;
-    for (TensorId id : node.inputs) {
-      if (id == kNoTensor || !streams(node, id)) continue;
+    for (TensorId id : inputs_of(node.op)) {
+      if (!streams(node, id)) continue;
       group = find_group(device, node.layer);
       StreamGroup& found = result_.groups[static_cast<size_t>(group)];
       found.on_disk |= placement_.on_disk(*graph_.tensor(id).weight);

@@ -9,8 +9,8 @@ namespace tandem {
 // Where the first of a node's weights that has an override is to be; null when none has.
 const int* Placement::override_of(const Graph& graph, const Node& node) const {
   if (overrides.empty()) return nullptr;
-  for (TensorId id : node.inputs) {
-    if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
+  for (TensorId id : inputs_of(node.op)) {
+    if (graph.tensor(id).weight == nullptr) continue;
     const auto found = overrides.find(graph.tensor(id).weight);
     if (found != overrides.end()) return &found->second;
   }

@@ -19,8 +19,8 @@ class Splitter {
     std::vector<Node> built = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (Node& node : built) {
-      if (is_split(node) && std::holds_alternative<KvWriteOp>(node.op)) {
-        node.inputs[2] = input(Input::recent_slots, "recent_slots", 1, graph_.shape.max_tokens);
+      if (auto* write = std::get_if<KvWriteOp>(&node.op); write && is_split(node)) {
+        write->slots = input(Input::recent_slots, "recent_slots", 1, graph_.shape.max_tokens);
       }
       if (is_split(node) && std::holds_alternative<AttentionOp>(node.op)) {
         split(std::move(node));
@@ -38,35 +38,30 @@ class Splitter {
     return layer.kv == 0 && layer.kv_recent != 0;
   }
 
-  // Inputs of the node: q, positions, sequences, block table, sinks, recent_from.
   void split(Node whole) {
+    auto& op = std::get<AttentionOp>(whole.op);
     const ShapeClass& shape = graph_.shape;
     const TensorId blocks =
         input(Input::recent_blocks, "recent_blocks", shape.max_sequences, shape.max_recent_blocks);
     if (reach_ == CacheReach::recent_part) {  // which is the whole cache
-      whole.inputs[3] = blocks;
+      op.block_table = blocks;
       graph_.nodes.push_back(std::move(whole));
       return;
     }
     const TensorId from = input(Input::recent_from, "recent_from", 1, shape.max_sequences);
-    const AttentionOp op = std::get<AttentionOp>(whole.op);
     const int device = placement_.layers[static_cast<size_t>(whole.layer)].kv_recent;
 
     Node recent = part(whole, KvPart::recent, from, device);
-    recent.inputs[3] = blocks;
-    Node merge{MergeOp{op.n_head, op.head_dim_v},
-               {recent.output, recent.output},  // with itself: what it was
-               whole.output,
-               whole.layer,
-               device};
+    std::get<AttentionOp>(recent.op).block_table = blocks;
+    MergeOp merge{{op.n_head, op.head_dim_v}, recent.output, recent.output};  // with itself: what it was
     graph_.nodes.push_back(std::move(recent));
     if (!is_recent(op)) {
       Node old = part(whole, KvPart::old, from, 0);
-      old.inputs[4] = kNoTensor;  // the sinks count once
-      merge.inputs[1] = old.output;
+      std::get<AttentionOp>(old.op).sinks = kNoTensor;  // they count once
+      merge.b = old.output;
       graph_.nodes.push_back(std::move(old));
     }
-    graph_.nodes.push_back(std::move(merge));
+    graph_.nodes.push_back(Node{merge, whole.output, whole.layer, device});
   }
 
   // Whether the window never reaches past the recent part, which holds kv_split positions before those of a
@@ -79,7 +74,7 @@ class Splitter {
     Node node = whole;
     AttentionOp& op = std::get<AttentionOp>(node.op);
     op.part = which;
-    node.inputs[5] = from;
+    op.recent_from = from;
     node.device = device;
     Tensor result = graph_.tensor(whole.output);
     TANDEM_CHECK(result.storage == whole.output);

@@ -1,19 +1,10 @@
 #include "graph/builder.h"
 
-#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
 
 namespace tandem {
-
-std::string_view op_name(const Op& op) {
-  static constexpr std::string_view names[] = {"embed",     "norm",    "linear",      "rope",    "kv_write",
-                                               "attention", "glu",     "moe_route",   "moe_ffn", "add",
-                                               "scale",     "softcap", "gather_rows", "merge",   "join"};
-  static_assert(std::size(names) == std::variant_size_v<Op>);
-  return names[op.index()];
-}
 
 GraphBuilder::GraphBuilder(const ShapeClass& shape) {
   graph_.shape = shape;
@@ -67,8 +58,7 @@ TensorId GraphBuilder::weight(const Weight* w) {
   return it->second;
 }
 
-TensorId GraphBuilder::append(Op op, std::vector<TensorId> inputs, int64_t n_cols, Extent extent,
-                              TensorId in_place_of) {
+TensorId GraphBuilder::append(Op op, int64_t n_cols, Extent extent, TensorId in_place_of) {
   const TensorId id = static_cast<TensorId>(graph_.tensors.size());
   Tensor t;
   t.name = std::string(op_name(op)) + "." + std::to_string(graph_.nodes.size());
@@ -77,108 +67,119 @@ TensorId GraphBuilder::append(Op op, std::vector<TensorId> inputs, int64_t n_col
   t.n_cols = n_cols;
   t.storage = in_place_of == kNoTensor ? id : tensor(in_place_of).storage;
   graph_.tensors.push_back(std::move(t));
-  graph_.nodes.push_back(Node{std::move(op), std::move(inputs), id, layer_});
+  graph_.nodes.push_back(Node{std::move(op), id, layer_});
   return id;
 }
 
 TensorId GraphBuilder::embed(const Weight* table, float scale) {
-  return append(EmbedOp{scale}, {input(Input::ids), weight(table)}, table->n_cols, Extent::tokens);
+  return append(EmbedOp{input(Input::ids), weight(table), scale}, table->n_cols, Extent::tokens);
 }
 
-TensorId GraphBuilder::norm(TensorId x, const NormOp& op, const Weight* w, const Weight* bias) {
-  TANDEM_CHECK(op.group > 0 && tensor(x).n_cols % op.group == 0 && w->n_cols == op.group);
-  return append(op, {x, weight(w), weight(bias)}, tensor(x).n_cols, tensor(x).extent);
+TensorId GraphBuilder::norm(TensorId x, const NormParams& params, const Weight* w, const Weight* bias) {
+  TANDEM_CHECK(params.group > 0 && tensor(x).n_cols % params.group == 0 && w->n_cols == params.group);
+  return append(NormOp{params, x, weight(w), weight(bias)}, tensor(x).n_cols, tensor(x).extent);
 }
 
 TensorId GraphBuilder::linear(TensorId x, const Weight* w, const Weight* bias, TensorId residual) {
   TANDEM_CHECK(tensor(x).n_cols == w->n_cols && (bias == nullptr || bias->n_cols == w->n_rows));
   TANDEM_CHECK(residual == kNoTensor ||
                (tensor(residual).n_cols == w->n_rows && tensor(residual).extent == tensor(x).extent));
-  return append(LinearOp{}, {x, weight(w), weight(bias), residual}, w->n_rows, tensor(x).extent);
+  return append(LinearOp{x, weight(w), weight(bias), residual}, w->n_rows, tensor(x).extent);
 }
 
-TensorId GraphBuilder::rope(TensorId x, const RopeOp& op, const Weight* freq_factors) {
-  TANDEM_CHECK(tensor(x).n_cols == op.n_head * op.head_dim && op.n_rot <= op.head_dim && op.n_rot % 2 == 0);
-  TANDEM_CHECK(freq_factors == nullptr || freq_factors->n_cols == op.n_rot / 2);
-  TANDEM_CHECK(op.temperature_scale == 0.0f || (op.n_rot == op.head_dim && op.temperature_length >= 1));
-  return append(op, {x, input(Input::positions), weight(freq_factors)}, tensor(x).n_cols, Extent::tokens, x);
+TensorId GraphBuilder::rope(TensorId x, const RopeParams& params, const Weight* freq_factors) {
+  TANDEM_CHECK(tensor(x).n_cols == params.n_head * params.head_dim && params.n_rot <= params.head_dim &&
+               params.n_rot % 2 == 0);
+  TANDEM_CHECK(freq_factors == nullptr || freq_factors->n_cols == params.n_rot / 2);
+  TANDEM_CHECK(params.temperature_scale == 0.0f ||
+               (params.n_rot == params.head_dim && params.temperature_length >= 1));
+  return append(RopeOp{params, x, input(Input::positions), weight(freq_factors)}, tensor(x).n_cols,
+                Extent::tokens, x);
 }
 
 void GraphBuilder::kv_write(TensorId k, TensorId v) {
-  graph_.nodes.push_back(Node{KvWriteOp{}, {k, v, input(Input::slots)}, kNoTensor, layer_});
+  graph_.nodes.push_back(Node{KvWriteOp{k, v, input(Input::slots)}, kNoTensor, layer_});
 }
 
-TensorId GraphBuilder::attention(TensorId q, const AttentionOp& op, const Weight* sinks) {
-  TANDEM_CHECK(tensor(q).n_cols == op.n_head * op.head_dim_k && op.n_head % op.n_head_kv == 0);
-  const bool whole = op.part == KvPart::whole;
-  const TensorId blocks = input(op.part == KvPart::recent ? Input::recent_blocks : Input::block_table);
-  return append(op,
-                {q, input(Input::positions), input(Input::sequences), blocks, weight(sinks),
-                 whole ? kNoTensor : input(Input::recent_from)},
-                op.n_head * (op.head_dim_v + (whole ? 0 : 1)), Extent::tokens);
+TensorId GraphBuilder::attention(TensorId q, const AttentionParams& params, const Weight* sinks) {
+  TANDEM_CHECK(tensor(q).n_cols == params.n_head * params.head_dim_k &&
+               params.n_head % params.n_head_kv == 0);
+  const bool whole = params.part == KvPart::whole;
+  const TensorId blocks = input(params.part == KvPart::recent ? Input::recent_blocks : Input::block_table);
+  const AttentionOp op{params,
+                       q,
+                       input(Input::positions),
+                       input(Input::sequences),
+                       blocks,
+                       weight(sinks),
+                       whole ? kNoTensor : input(Input::recent_from)};
+  return append(op, op.n_head * (op.head_dim_v + (whole ? 0 : 1)), Extent::tokens);
 }
 
-TensorId GraphBuilder::merge(TensorId a, TensorId b, const MergeOp& op) {
-  const int64_t n_cols = op.n_head * (op.head_dim_v + 1);
+TensorId GraphBuilder::merge(TensorId a, TensorId b, const MergeParams& params) {
+  const int64_t n_cols = params.n_head * (params.head_dim_v + 1);
   TANDEM_CHECK(tensor(a).n_cols == n_cols && tensor(b).n_cols == n_cols &&
                tensor(a).extent == tensor(b).extent);
-  return append(op, {a, b}, op.n_head * op.head_dim_v, tensor(a).extent);
+  return append(MergeOp{params, a, b}, params.n_head * params.head_dim_v, tensor(a).extent);
 }
 
 TensorId GraphBuilder::join(TensorId a, TensorId b, TensorId residual) {
   const int64_t n_cols = tensor(a).n_cols + tensor(b).n_cols;
   TANDEM_CHECK(tensor(a).extent == tensor(b).extent);
   TANDEM_CHECK(residual == kNoTensor || tensor(residual).n_cols == n_cols);
-  return append(JoinOp{}, {a, b, residual}, n_cols, tensor(a).extent);
+  return append(JoinOp{a, b, residual}, n_cols, tensor(a).extent);
 }
 
-TensorId GraphBuilder::glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up,
+TensorId GraphBuilder::glu(TensorId x, Activation activation, const Weight* gate, const Weight* up,
                            const Weight* gate_bias, const Weight* up_bias) {
   TANDEM_CHECK(tensor(x).n_cols == gate->n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
-  return append(op, {x, weight(gate), weight(up), weight(gate_bias), weight(up_bias)}, gate->n_rows,
-                tensor(x).extent);
+  return append(GluOp{x, weight(gate), weight(up), weight(gate_bias), weight(up_bias), activation},
+                gate->n_rows, tensor(x).extent);
 }
 
-TensorId GraphBuilder::moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias) {
-  TANDEM_CHECK(tensor(logits).n_cols == op.n_expert && op.n_used >= 1 && op.n_used <= op.n_expert);
-  TANDEM_CHECK(selection_bias == nullptr || selection_bias->n_cols == op.n_expert);
-  TANDEM_CHECK(op.n_group >= 1 && op.n_expert % op.n_group == 0 && op.n_group_used <= op.n_group);
-  return append(op, {logits, weight(selection_bias)}, 2 * op.n_used, tensor(logits).extent);
+TensorId GraphBuilder::moe_route(TensorId logits, const MoeRouteParams& params,
+                                 const Weight* selection_bias) {
+  TANDEM_CHECK(tensor(logits).n_cols == params.n_expert && params.n_used >= 1 &&
+               params.n_used <= params.n_expert);
+  TANDEM_CHECK(selection_bias == nullptr || selection_bias->n_cols == params.n_expert);
+  TANDEM_CHECK(params.n_group >= 1 && params.n_expert % params.n_group == 0 &&
+               params.n_group_used <= params.n_group);
+  return append(MoeRouteOp{params, logits, weight(selection_bias)}, 2 * params.n_used, tensor(logits).extent);
 }
 
-TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate,
+TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnParams& params, const Weight* gate,
                                const Weight* up, const Weight* down, TensorId residual,
                                const ExpertBiases& biases) {
-  TANDEM_CHECK(tensor(route).n_cols == 2 * op.n_used && tensor(route).extent == tensor(x).extent);
-  TANDEM_CHECK(gate->n_mats == op.n_expert && up->n_mats == op.n_expert && down->n_mats == op.n_expert);
+  TANDEM_CHECK(tensor(route).n_cols == 2 * params.n_used && tensor(route).extent == tensor(x).extent);
+  TANDEM_CHECK(gate->n_mats == params.n_expert && up->n_mats == params.n_expert &&
+               down->n_mats == params.n_expert);
   TANDEM_CHECK(gate->n_cols == tensor(x).n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
   TANDEM_CHECK(down->n_cols == gate->n_rows);
   const auto fits = [&](const Weight* bias, const Weight* w) {
-    return bias == nullptr || (bias->n_rows == op.n_expert && bias->n_cols == w->n_rows);
+    return bias == nullptr || (bias->n_rows == params.n_expert && bias->n_cols == w->n_rows);
   };
   TANDEM_CHECK(fits(biases.gate, gate) && fits(biases.up, up) && fits(biases.down, down));
-  return append(op,
-                {x, route, weight(gate), weight(up), weight(down), residual, weight(biases.gate),
-                 weight(biases.up), weight(biases.down)},
+  return append(MoeFfnOp{params, x, route, weight(gate), weight(up), weight(down), residual,
+                         weight(biases.gate), weight(biases.up), weight(biases.down)},
                 down->n_rows, tensor(x).extent);
 }
 
-TensorId GraphBuilder::add(TensorId a, TensorId b, const AddOp& op, TensorId gate) {
+TensorId GraphBuilder::add(TensorId a, TensorId b, float factor, TensorId gate) {
   TANDEM_CHECK(tensor(a).n_cols == tensor(b).n_cols && tensor(a).extent == tensor(b).extent);
   TANDEM_CHECK(gate == kNoTensor || (tensor(gate).n_cols == 1 && tensor(gate).extent == tensor(a).extent));
-  return append(op, {a, b, gate}, tensor(a).n_cols, tensor(a).extent);
+  return append(AddOp{a, b, gate, factor}, tensor(a).n_cols, tensor(a).extent);
 }
 
 TensorId GraphBuilder::scale(TensorId x, float factor) {
-  return append(ScaleOp{factor}, {x}, tensor(x).n_cols, tensor(x).extent);
+  return append(ScaleOp{x, factor}, tensor(x).n_cols, tensor(x).extent);
 }
 
 TensorId GraphBuilder::softcap(TensorId x, float cap) {
-  return append(SoftcapOp{cap}, {x}, tensor(x).n_cols, tensor(x).extent);
+  return append(SoftcapOp{x, cap}, tensor(x).n_cols, tensor(x).extent);
 }
 
 TensorId GraphBuilder::gather_outputs(TensorId x) {
-  return append(GatherRowsOp{}, {x, input(Input::outputs)}, tensor(x).n_cols, Extent::outputs);
+  return append(GatherRowsOp{x, input(Input::outputs)}, tensor(x).n_cols, Extent::outputs);
 }
 
 Graph GraphBuilder::finish(TensorId logits) {

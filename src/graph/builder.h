@@ -28,18 +28,19 @@ class GraphBuilder {
   TensorId weight(const Weight* weight);  // nullptr gives kNoTensor: an optional weight that the model lacks
 
   TensorId embed(const Weight* table, float scale = 1.0f);
-  TensorId norm(TensorId x, const NormOp& op, const Weight* weight, const Weight* bias = nullptr);
+  TensorId norm(TensorId x, const NormParams& params, const Weight* weight, const Weight* bias = nullptr);
   TensorId linear(TensorId x, const Weight* w, const Weight* bias = nullptr, TensorId residual = kNoTensor);
-  TensorId rope(TensorId x, const RopeOp& op, const Weight* freq_factors = nullptr);
+  TensorId rope(TensorId x, const RopeParams& params, const Weight* freq_factors = nullptr);
   void kv_write(TensorId k, TensorId v);
-  TensorId attention(TensorId q, const AttentionOp& op, const Weight* sinks = nullptr);
-  TensorId merge(TensorId a, TensorId b, const MergeOp& op);
-  TensorId glu(TensorId x, const GluOp& op, const Weight* gate, const Weight* up,
+  TensorId attention(TensorId q, const AttentionParams& params, const Weight* sinks = nullptr);
+  TensorId merge(TensorId a, TensorId b, const MergeParams& params);
+  TensorId glu(TensorId x, Activation activation, const Weight* gate, const Weight* up,
                const Weight* gate_bias = nullptr, const Weight* up_bias = nullptr);
-  TensorId moe_route(TensorId logits, const MoeRouteOp& op, const Weight* selection_bias = nullptr);
-  TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnOp& op, const Weight* gate, const Weight* up,
-                   const Weight* down, TensorId residual = kNoTensor, const ExpertBiases& biases = {});
-  TensorId add(TensorId a, TensorId b, const AddOp& op = {}, TensorId gate = kNoTensor);
+  TensorId moe_route(TensorId logits, const MoeRouteParams& params, const Weight* selection_bias = nullptr);
+  TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnParams& params, const Weight* gate,
+                   const Weight* up, const Weight* down, TensorId residual = kNoTensor,
+                   const ExpertBiases& biases = {});
+  TensorId add(TensorId a, TensorId b, float factor = 1.0f, TensorId gate = kNoTensor);
   TensorId scale(TensorId x, float factor);
   TensorId softcap(TensorId x, float cap);
   TensorId join(TensorId a, TensorId b, TensorId residual = kNoTensor);
@@ -49,8 +50,7 @@ class GraphBuilder {
   Graph finish(TensorId logits);
 
  private:
-  TensorId append(Op op, std::vector<TensorId> inputs, int64_t n_cols, Extent extent,
-                  TensorId in_place_of = kNoTensor);
+  TensorId append(Op op, int64_t n_cols, Extent extent, TensorId in_place_of = kNoTensor);
   const Tensor& tensor(TensorId id) const { return graph_.tensor(id); }
 
   Graph graph_;

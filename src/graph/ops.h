@@ -1,12 +1,18 @@
 // The ops: few, coarse, each what a good hand-written kernel does in one pass. Devices implement all of them;
-// models are described with nothing else. The order of a node's inputs is given with each op; kNoTensor where
-// absent. Shapes are [rows, columns], n = tokens of the step.
+// models are described with nothing else. An op has parameters and names the tensors that it reads. Shapes
+// are [rows, columns], n = tokens of the step; "?" marks an optional tensor, kNoTensor where absent.
+// Parameters that models hand to GraphBuilder are a struct of their own, which the op extends. inputs() lists
+// an op's tensors once: everything that walks over a node's inputs goes by it, in its order.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <variant>
-#include <vector>
 
 #include "graph/tensor.h"
 
@@ -18,29 +24,50 @@ enum class RopeStyle : uint8_t { pair, half };  // rotates (2i, 2i+1), or (i, i 
 // g * sigmoid(1.702 * g) * (u + 1) with g = min(gate, 7), u = up within [-7, 7].
 enum class Activation : uint8_t { silu, gelu, gelu_tanh, relu2, swiglu_oai };
 
-// embed: ids[n], table[V, d] -> x[n, d] F32, times scale.
+// embed: -> x[n, d] F32, rows of the table times scale.
 struct EmbedOp {
+  TensorId ids = kNoTensor;    // [n]
+  TensorId table = kNoTensor;  // [V, d]
   float scale = 1.0f;
+
+  static constexpr std::string_view kName = "embed";
+  static auto inputs(auto& op) { return std::tie(op.ids, op.table); }
 };
 
-// norm: x[n, c], weight[group], bias[group]? -> y[n, c]. Every run of `group` columns is normalized by itself
-// (group == c, or head_dim for per-head norms).
-struct NormOp {
+// norm: -> y[n, c]. Every run of `group` columns is normalized by itself (group == c, or head_dim for
+// per-head norms).
+struct NormParams {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
   int64_t group = 0;
 };
+struct NormOp : NormParams {
+  TensorId x = kNoTensor;       // [n, c]
+  TensorId weight = kNoTensor;  // [group]
+  TensorId bias = kNoTensor;    // [group]?
 
-// linear: x[n, k], W[m, k], bias[m]?, residual[n, m]? -> y[n, m] = x W^T + bias + residual.
-struct LinearOp {};
+  static constexpr std::string_view kName = "norm";
+  static auto inputs(auto& op) { return std::tie(op.x, op.weight, op.bias); }
+};
 
-// rope: x[n, n_head * head_dim], positions[n], freq_factors[n_rot / 2]? -> rotated in place.
+// linear: -> y[n, m] = x W^T + bias + residual.
+struct LinearOp {
+  TensorId x = kNoTensor;         // [n, k]
+  TensorId weight = kNoTensor;    // W[m, k]
+  TensorId bias = kNoTensor;      // [m]?
+  TensorId residual = kNoTensor;  // [n, m]?
+
+  static constexpr std::string_view kName = "linear";
+  static auto inputs(auto& op) { return std::tie(op.x, op.weight, op.bias, op.residual); }
+};
+
+// rope: x is rotated in place.
 // Angle of pair i at position p: p * freq_scale * freq_base^(-2i / n_rot) / factor[i], mixed with its
 // unscaled value by the YaRN ramp where ext_factor != 0 (arXiv:2309.00071); cos and sin are multiplied by
 // attn_factor, and with YaRN by 1 + 0.1 ln(1 / freq_scale) too. Queries whose softmax shall sharpen as the
 // context grows are multiplied by 1 + temperature_scale * ln(1 + floor(p / temperature_length)) as well
 // (n_rot == head_dim then).
-struct RopeOp {
+struct RopeParams {
   RopeStyle style = RopeStyle::pair;
   int64_t n_head = 0, head_dim = 0, n_rot = 0;
   float freq_base = 10000.0f, freq_scale = 1.0f;
@@ -50,20 +77,33 @@ struct RopeOp {
   float temperature_scale = 0.0f;
   int64_t temperature_length = 1;
 
-  bool operator==(const RopeOp&) const = default;
+  bool operator==(const RopeParams&) const = default;
+};
+struct RopeOp : RopeParams {
+  TensorId x = kNoTensor;             // [n, n_head * head_dim]
+  TensorId positions = kNoTensor;     // [n]
+  TensorId freq_factors = kNoTensor;  // [n_rot / 2]?
+
+  static constexpr std::string_view kName = "rope";
+  static auto inputs(auto& op) { return std::tie(op.x, op.positions, op.freq_factors); }
 };
 
-// kv_write: k[n, Hkv * hd_k], v[n, Hkv * hd_v], slots[n] -> the cache of the node's layer, converted to its
-// dtypes.
-struct KvWriteOp {};
+// kv_write: k and v go to the cache of the node's layer, converted to its dtypes. It has no output.
+struct KvWriteOp {
+  TensorId k = kNoTensor;      // [n, Hkv * hd_k]
+  TensorId v = kNoTensor;      // [n, Hkv * hd_v]
+  TensorId slots = kNoTensor;  // [n]
+
+  static constexpr std::string_view kName = "kv_write";
+  static auto inputs(auto& op) { return std::tie(op.k, op.v, op.slots); }
+};
 
 // A layer's cache may be in two parts, each on a device of its own: the recent positions of a sequence, those
 // from recent_from on, and the old ones before. kv_write and attention of a device work on the part that is
 // there.
 enum class KvPart : uint8_t { whole, old, recent };
 
-// attention: q[n, H * hd_k], positions[n], sequences[n], block_table[s, b], sinks[H]?, recent_from[s]?
-// -> y[n, H * hd_v].
+// attention: -> y[n, H * hd_v].
 // Token t sees the cached positions p of its sequence with p <= positions[t], and p > positions[t] - window
 // where window > 0. Scores are scale * q.k, then softcap * tanh(score / softcap) where softcap > 0. Query
 // head h reads key-value head h / (H / Hkv). Over a part only (which takes recent_from), block_table holds
@@ -71,63 +111,145 @@ enum class KvPart : uint8_t { whole, old, recent };
 // hd_v + H]: behind the attention over the part's positions alone, the natural logarithm of the sum of
 // e^score over them for each head; 0 and -infinity where there are none. Sinks are given to one part of the
 // two.
-struct AttentionOp {
+struct AttentionParams {
   int64_t n_head = 0, n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   float scale = 1.0f, softcap = 0.0f;
   int64_t window = 0;
   KvPart part = KvPart::whole;
 };
+struct AttentionOp : AttentionParams {
+  TensorId q = kNoTensor;            // [n, H * hd_k]
+  TensorId positions = kNoTensor;    // [n]
+  TensorId sequences = kNoTensor;    // [n]
+  TensorId block_table = kNoTensor;  // [s, b]
+  TensorId sinks = kNoTensor;        // [H]?
+  TensorId recent_from = kNoTensor;  // [s]?
 
-// merge: a[n, H * hd_v + H], b[n, H * hd_v + H] -> y[n, H * hd_v], the attention over both parts: of each
-// head, the mean of the parts' results weighted by e^logarithm (arXiv:2205.14135, the merge of blocks).
-struct MergeOp {
-  int64_t n_head = 0, head_dim_v = 0;
+  static constexpr std::string_view kName = "attention";
+  static auto inputs(auto& op) {
+    return std::tie(op.q, op.positions, op.sequences, op.block_table, op.sinks, op.recent_from);
+  }
 };
 
-// glu: x[n, k], Wgate[m, k], Wup[m, k], bias_gate[m]?, bias_up[m]? -> y[n, m] = act(x Wgate^T) * (x Wup^T).
+// glu: -> y[n, m] = act(x Wgate^T) * (x Wup^T), each product with its bias added.
 struct GluOp {
+  TensorId x = kNoTensor;          // [n, k]
+  TensorId gate = kNoTensor;       // Wgate[m, k]
+  TensorId up = kNoTensor;         // Wup[m, k]
+  TensorId gate_bias = kNoTensor;  // [m]?
+  TensorId up_bias = kNoTensor;    // [m]?
   Activation activation = Activation::silu;
+
+  static constexpr std::string_view kName = "glu";
+  static auto inputs(auto& op) { return std::tie(op.x, op.gate, op.up, op.gate_bias, op.up_bias); }
 };
 
-// moe_route: logits[n, E], selection_bias[E]? -> route[n, 2 * n_used] F32: the ids of the chosen experts (I32
-// bits) in the first n_used columns, by falling score, their weights in the others. Scores are the softmax or
-// the sigmoid of the logits. The n_used best by score + selection_bias are chosen (within the n_group_used
-// best of n_group equal groups, judged by the sum of their two best, where n_group > 1); the weights are
-// their scores without the bias, divided by their sum if normalize, times scale.
+// moe_route: -> route[n, 2 * n_used] F32: the ids of the chosen experts (I32 bits) in the first n_used
+// columns, by falling score, their weights in the others. Scores are the softmax or the sigmoid of the
+// logits. The n_used best by score + selection_bias are chosen (within the n_group_used best of n_group equal
+// groups, judged by the sum of their two best, where n_group > 1); the weights are their scores without the
+// bias, divided by their sum if normalize, times scale.
 enum class MoeScoring : uint8_t { softmax, sigmoid };
-struct MoeRouteOp {
+struct MoeRouteParams {
   int64_t n_expert = 0, n_used = 0;
   MoeScoring scoring = MoeScoring::softmax;
   bool normalize = true;
   float scale = 1.0f;
   int64_t n_group = 1, n_group_used = 1;
 };
+struct MoeRouteOp : MoeRouteParams {
+  TensorId logits = kNoTensor;          // [n, E]
+  TensorId selection_bias = kNoTensor;  // [E]?
 
-// moe_ffn: x[n, k], route[n, 2 * n_used], Wgate[E, m, k], Wup[E, m, k], Wdown[E, k, m], residual[n, k]?,
-// bias_gate[E, m]?, bias_up[E, m]?, bias_down[E, k]? ->
-// y[n, k] = residual + sum over the chosen experts e of weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)),
-// every product with its bias added. Only the chosen experts' weights are read.
-struct MoeFfnOp {
+  static constexpr std::string_view kName = "moe_route";
+  static auto inputs(auto& op) { return std::tie(op.logits, op.selection_bias); }
+};
+
+// moe_ffn: -> y[n, k] = residual + sum over the chosen experts e of
+// weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)), every product with its bias added. Only the chosen
+// experts' weights are read.
+struct MoeFfnParams {
   int64_t n_expert = 0, n_used = 0;
   Activation activation = Activation::silu;
 };
+struct MoeFfnOp : MoeFfnParams {
+  TensorId x = kNoTensor;          // [n, k]
+  TensorId route = kNoTensor;      // [n, 2 * n_used]
+  TensorId gate = kNoTensor;       // Wgate[E, m, k]
+  TensorId up = kNoTensor;         // Wup[E, m, k]
+  TensorId down = kNoTensor;       // Wdown[E, k, m]
+  TensorId residual = kNoTensor;   // [n, k]?
+  TensorId gate_bias = kNoTensor;  // [E, m]?
+  TensorId up_bias = kNoTensor;    // [E, m]?
+  TensorId down_bias = kNoTensor;  // [E, k]?
 
-// add: a[n, c], b[n, c], gate[n, 1]? -> a + factor * b, where there is a gate times sigmoid(gate) of the row.
+  static constexpr std::string_view kName = "moe_ffn";
+  static auto inputs(auto& op) {
+    return std::tie(op.x, op.route, op.gate, op.up, op.down, op.residual, op.gate_bias, op.up_bias,
+                    op.down_bias);
+  }
+};
+
+// add: -> a + factor * b, where there is a gate times sigmoid(gate) of the row.
 struct AddOp {
+  TensorId a = kNoTensor;     // [n, c]
+  TensorId b = kNoTensor;     // [n, c]
+  TensorId gate = kNoTensor;  // [n, 1]?
   float factor = 1.0f;
+
+  static constexpr std::string_view kName = "add";
+  static auto inputs(auto& op) { return std::tie(op.a, op.b, op.gate); }
 };
-// scale: x[n, c] -> factor * x.
+
+// scale: -> factor * x.
 struct ScaleOp {
+  TensorId x = kNoTensor;  // [n, c]
   float factor = 1.0f;
+
+  static constexpr std::string_view kName = "scale";
+  static auto inputs(auto& op) { return std::tie(op.x); }
 };
-// softcap: x[n, c] -> cap * tanh(x / cap).
+
+// softcap: -> cap * tanh(x / cap).
 struct SoftcapOp {
+  TensorId x = kNoTensor;  // [n, c]
   float cap = 1.0f;
+
+  static constexpr std::string_view kName = "softcap";
+  static auto inputs(auto& op) { return std::tie(op.x); }
 };
-// join: a[n, p], b[n, q], residual[n, p + q]? -> [a b] + residual.
-struct JoinOp {};
-// gather_rows: x[n, c], outputs[n_outputs] -> y[n_outputs, c].
-struct GatherRowsOp {};
+
+// gather_rows: -> y[n_outputs, c].
+struct GatherRowsOp {
+  TensorId x = kNoTensor;        // [n, c]
+  TensorId outputs = kNoTensor;  // [n_outputs]
+
+  static constexpr std::string_view kName = "gather_rows";
+  static auto inputs(auto& op) { return std::tie(op.x, op.outputs); }
+};
+
+// merge: -> y[n, H * hd_v], the attention over both parts of a cache: of each head, the mean of the parts'
+// results weighted by e^logarithm (arXiv:2205.14135, the merge of blocks).
+struct MergeParams {
+  int64_t n_head = 0, head_dim_v = 0;
+};
+struct MergeOp : MergeParams {
+  TensorId a = kNoTensor;  // [n, H * hd_v + H]
+  TensorId b = kNoTensor;  // [n, H * hd_v + H]
+
+  static constexpr std::string_view kName = "merge";
+  static auto inputs(auto& op) { return std::tie(op.a, op.b); }
+};
+
+// join: -> [a b] + residual.
+struct JoinOp {
+  TensorId a = kNoTensor;         // [n, p]
+  TensorId b = kNoTensor;         // [n, q]
+  TensorId residual = kNoTensor;  // [n, p + q]?
+
+  static constexpr std::string_view kName = "join";
+  static auto inputs(auto& op) { return std::tie(op.a, op.b, op.residual); }
+};
 
 using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, MoeRouteOp,
                         MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
@@ -135,9 +257,36 @@ using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionO
 // "linear", "attention", ...
 std::string_view op_name(const Op& op);
 
+// Calls f(id) for every tensor that the op reads, in order. Of an Op that is not const, f may take a
+// TensorId& and replace it.
+template <class AnyOp, class F>
+void for_each_input(AnyOp& op, F&& f) {
+  const auto visit_present = [&](auto&... ids) { ((ids == kNoTensor ? void() : void(f(ids))), ...); };
+  std::visit([&](auto& alternative) { std::apply(visit_present, alternative.inputs(alternative)); }, op);
+}
+
+template <class... Alternative>
+constexpr size_t max_inputs(const std::variant<Alternative...>*) {
+  return std::max({std::tuple_size_v<decltype(Alternative::inputs(std::declval<Alternative&>()))>...});
+}
+
+// The same as a list: for (const TensorId id : inputs_of(op)).
+class InputList {
+ public:
+  explicit InputList(const Op& op) {
+    for_each_input(op, [this](TensorId id) { ids_[n_++] = id; });
+  }
+  const TensorId* begin() const { return ids_.data(); }
+  const TensorId* end() const { return ids_.data() + n_; }
+
+ private:
+  std::array<TensorId, max_inputs(static_cast<const Op*>(nullptr))> ids_;
+  size_t n_ = 0;
+};
+InputList inputs_of(const Op& op);
+
 struct Node {
   Op op;
-  std::vector<TensorId> inputs;
   TensorId output = kNoTensor;  // kNoTensor: kv_write
   int layer = -1;               // -1: before the first layer; n_layer: the output head
   int device = -1;              // that runs it, whatever the placement says; -1: as the placement says

@@ -12,12 +12,12 @@
 namespace tandem {
 
 // Radians per position of every pair, [n_rot / 2]. `factors` is [n_rot / 2], or empty for none.
-std::vector<double> rope_frequencies(const RopeOp& op, std::span<const float> factors);
+std::vector<double> rope_frequencies(const RopeParams& rope, std::span<const float> factors);
 
 // YaRN sharpens attention by growing q and k with the logarithm of the stretch.
-float rope_magnitude(const RopeOp& op);
+float rope_magnitude(const RopeParams& rope);
 
 // What the query at this position is multiplied by: 1 for models without attention temperature.
-float rope_temperature(const RopeOp& op, int32_t position);
+float rope_temperature(const RopeParams& rope, int32_t position);
 
 }  // namespace tandem

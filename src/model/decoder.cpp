@@ -28,7 +28,7 @@ class DecoderGraph {
  private:
   // Runs of w's width are normalized: a row as a whole, or each head by itself.
   TensorId norm(TensorId x, const Weight* w) {
-    return w ? g_.norm(x, NormOp{NormKind::rms, spec_.hparams.norm_eps, w->n_cols}, w) : x;
+    return w ? g_.norm(x, NormParams{NormKind::rms, spec_.hparams.norm_eps, w->n_cols}, w) : x;
   }
 
   TensorId linear(TensorId x, const Linear& l, TensorId residual = kNoTensor) {
@@ -37,9 +37,9 @@ class DecoderGraph {
 
   TensorId rotate(TensorId x, const AttentionPart& a, int64_t n_head) {
     if (!a.rotates) return x;
-    RopeOp op = a.rope;
-    op.n_head = n_head;
-    return g_.rope(x, op, rope_factors_);
+    RopeParams rope = a.rope;
+    rope.n_head = n_head;
+    return g_.rope(x, rope, rope_factors_);
   }
 
   // The last product of a branch can add x by itself, unless there is something to do to the branch first.
@@ -48,7 +48,7 @@ class DecoderGraph {
   }
 
   void add_branch(TensorId branch, const Weight* post_norm) {
-    x_ = adds_itself(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), AddOp{spec_.residual_scale});
+    x_ = adds_itself(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), spec_.residual_scale);
   }
 
   void add_attention(const DecoderLayer& l, bool last) {
@@ -58,12 +58,12 @@ class DecoderGraph {
     const TensorId k = linear(in, a.k);  // [n, n_head_kv * head_dim_k]
     const TensorId v = linear(in, a.v);  // [n, n_head_kv * head_dim_v]
     const TensorId q_normed = norm(q, a.q_norm), k_normed = norm(k, a.k_norm);
-    const TensorId q_rotated = rotate(q_normed, a, a.op.n_head);
+    const TensorId q_rotated = rotate(q_normed, a, a.params.n_head);
     AttentionPart keys = a;
     keys.rope.temperature_scale = 0.0f;  // the queries' alone
-    g_.kv_write(rotate(k_normed, keys, a.op.n_head_kv), v);
-    TensorId y = g_.attention(q_rotated, a.op, a.sinks);  // [n, n_head * head_dim_v]
-    if (last) {                                           // only the rows whose logits are wanted go on
+    g_.kv_write(rotate(k_normed, keys, a.params.n_head_kv), v);
+    TensorId y = g_.attention(q_rotated, a.params, a.sinks);  // [n, n_head * head_dim_v]
+    if (last) {                                               // only the rows whose logits are wanted go on
       y = g_.gather_outputs(y);
       x_ = g_.gather_outputs(x_);
     }
@@ -78,21 +78,20 @@ class DecoderGraph {
   }
 
   TensorId gated_unit(TensorId in, const FeedForward& f, TensorId residual) {
-    const TensorId h =
-        g_.glu(in, GluOp{f.activation}, f.gate.w, f.up.w, f.gate.bias, f.up.bias);  // [n, n_ff]
+    const TensorId h = g_.glu(in, f.activation, f.gate.w, f.up.w, f.gate.bias, f.up.bias);  // [n, n_ff]
     return linear(h, f.down, residual);
   }
 
   TensorId mixture(TensorId in, const FeedForward& f, TensorId residual) {
     const TensorId route = g_.moe_route(linear(in, f.router), f.route);
-    const MoeFfnOp op{f.route.n_expert, f.route.n_used, f.activation};
-    const TensorId y = g_.moe_ffn(in, route, op, f.gate.w, f.up.w, f.down.w, residual,
+    const MoeFfnParams params{f.route.n_expert, f.route.n_used, f.activation};
+    const TensorId y = g_.moe_ffn(in, route, params, f.gate.w, f.up.w, f.down.w, residual,
                                   {f.gate.bias, f.up.bias, f.down.bias});
     if (f.shared_gate.w == nullptr) return y;
     const FeedForward shared{f.activation, f.shared_gate, f.shared_up, f.shared_down, {}, {}, {}, {},
                              {},           nullptr};
     const TensorId all = gated_unit(in, shared, kNoTensor);
-    return g_.add(y, all, {}, g_.linear(in, f.shared_switch));
+    return g_.add(y, all, 1.0f, g_.linear(in, f.shared_switch));
   }
 
   const DecoderSpec& spec_;
@@ -109,8 +108,8 @@ class Decoder final : public Architecture {
   }
 
   KvShape kv_shape(int layer) const override {
-    const AttentionOp& op = spec_.layers[static_cast<size_t>(layer)].attention.op;
-    return {op.n_head_kv, op.head_dim_k, op.head_dim_v};
+    const AttentionParams& params = spec_.layers[static_cast<size_t>(layer)].attention.params;
+    return {params.n_head_kv, params.head_dim_k, params.head_dim_v};
   }
 
   Graph build(const ShapeClass& shape) const override { return DecoderGraph(spec_, shape).build(); }

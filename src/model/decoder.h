@@ -30,8 +30,8 @@ struct AttentionPart {
       nullptr;  // [head_dim_k]: each head by itself; [n_head * head_dim_k]: the row as a whole
   const Weight* k_norm = nullptr;  // likewise, of n_head_kv heads
   bool rotates = true;             // false: this layer knows no positions
-  RopeOp rope;                     // n_head is set for q and k when they are rotated
-  AttentionOp op;
+  RopeParams rope;                 // n_head is set for q and k when they are rotated
+  AttentionParams params;
   const Weight* sinks = nullptr;  // [n_head]
   Linear out;                     // [n_embd, n_head * head_dim_v]
 };
@@ -42,8 +42,8 @@ struct FeedForward {
   Linear gate, up;  // [n_ff, n_embd]
   Linear down;      // [n_embd, n_ff]
 
-  Linear router;     // [n_expert, n_embd]
-  MoeRouteOp route;  // how the mixture's experts are chosen
+  Linear router;         // [n_expert, n_embd]
+  MoeRouteParams route;  // how the mixture's experts are chosen
 
   // A unit that every token goes through beside the mixture's, times sigmoid(shared_switch x).
   Linear shared_gate, shared_up, shared_down;

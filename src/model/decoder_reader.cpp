@@ -74,8 +74,8 @@ AttentionPart DecoderReader::attention() {
   }
   a.out = linear("attn_output", h.n_embd, h.n_head * h.head_dim_v);
   a.rope = rope_;
-  a.op = {h.n_head, h.n_head_kv, h.head_dim_k, h.head_dim_v,
-          1.0f / std::sqrt(static_cast<float>(h.head_dim_k))};
+  a.params = {h.n_head, h.n_head_kv, h.head_dim_k, h.head_dim_v,
+              1.0f / std::sqrt(static_cast<float>(h.head_dim_k))};
   return a;
 }
 
@@ -99,7 +99,7 @@ FeedForward DecoderReader::fused_ffn(Activation activation) {
   return f;
 }
 
-FeedForward DecoderReader::mixture(Activation activation, const MoeRouteOp& route) {
+FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& route) {
   const Hparams& h = hparams_;
   FeedForward f;
   f.activation = activation;
@@ -115,12 +115,12 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteOp& rout
   return f;
 }
 
-MoeRouteOp DecoderReader::read_experts(bool normalize) {
+MoeRouteParams DecoderReader::read_experts(bool normalize) {
   Hparams& h = hparams_;
   h.n_expert = integer("expert_count", 1, 65536);
   h.n_expert_used = integer("expert_used_count", 1, h.n_expert);
   h.n_ff = integer_or("expert_feed_forward_length", h.n_ff, 1, kMaxDimension);
-  MoeRouteOp route{h.n_expert, h.n_expert_used};
+  MoeRouteParams route{h.n_expert, h.n_expert_used};
   route.normalize = flag_or("expert_weights_norm", normalize);
   const float scale = number_or("expert_weights_scale", 1.0f, 0.0f, 1e6f);
   route.scale = scale == 0.0f ? 1.0f : scale;

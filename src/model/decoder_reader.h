@@ -28,7 +28,7 @@ class DecoderReader : public HparamReader {
 
   const Hparams& hparams() const { return hparams_; }
   Hparams& hparams() { return hparams_; }
-  const RopeOp& rope() const { return rope_; }
+  const RopeParams& rope() const { return rope_; }
 
   // Embedding, output norm and head, rope factors. Before it, a family may change hparams().
   DecoderSpec begin();
@@ -45,10 +45,10 @@ class DecoderReader : public HparamReader {
   FeedForward gated_ffn(Activation activation);                     // ffn_gate, ffn_up, ffn_down
   FeedForward fused_ffn(Activation activation);  // ffn_up with the gate's rows first, ffn_down
   // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps: the experts that read_experts() has announced.
-  FeedForward mixture(Activation activation, const MoeRouteOp& route);
+  FeedForward mixture(Activation activation, const MoeRouteParams& route);
 
   // Mixtures: hparams().n_expert, n_expert_used and the experts' n_ff, and how they are chosen.
-  MoeRouteOp read_experts(bool normalize);
+  MoeRouteParams read_experts(bool normalize);
 
   // A scale: finite and not 0; `fallback` where the file has none.
   float scale_or(std::string_view suffix, float fallback) const;
@@ -64,7 +64,7 @@ class DecoderReader : public HparamReader {
 
   WeightBinder& w_;
   Hparams hparams_;
-  RopeOp rope_;
+  RopeParams rope_;
   int layer_ = -1;
 };
 

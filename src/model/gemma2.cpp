@@ -28,9 +28,9 @@ std::unique_ptr<Architecture> load_gemma2(const ModelSource& source) {
     DecoderLayer& l = r.next_layer(spec);
     l.attn_norm = r.norm("attn_norm");
     l.attention = r.attention();
-    l.attention.op.scale = attention_scale(r);
-    l.attention.op.softcap = score_cap;
-    l.attention.op.window = window;
+    l.attention.params.scale = attention_scale(r);
+    l.attention.params.softcap = score_cap;
+    l.attention.params.window = window;
     l.attn_post_norm = r.norm("post_attention_norm");
     l.ffn_norm = r.norm("ffn_norm");
     l.ffn = r.gated_ffn(Activation::gelu_tanh);

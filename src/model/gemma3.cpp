@@ -20,7 +20,7 @@ float attention_scale(const DecoderReader& r) {
 std::unique_ptr<Architecture> load_gemma3(const ModelSource& source) {
   DecoderReader r(source, "gemma3", RopeStyle::half);
   const std::vector<int64_t> windows = r.windows(6, 1024);
-  RopeOp local = r.rope();
+  RopeParams local = r.rope();
   local.freq_base = r.number_or("rope.freq_base_swa", 10000.0f, 1.0f, 1e30f);
   local.freq_scale = 1.0f;
   local.ext_factor = 0.0f;
@@ -34,8 +34,8 @@ std::unique_ptr<Architecture> load_gemma3(const ModelSource& source) {
     l.attention = r.attention();
     l.attention.q_norm = r.head_norm("attn_q_norm");
     l.attention.k_norm = r.head_norm("attn_k_norm");
-    l.attention.op.scale = attention_scale(r);
-    l.attention.op.window = window;
+    l.attention.params.scale = attention_scale(r);
+    l.attention.params.window = window;
     if (window > 0) l.attention.rope = local;
     l.attn_post_norm = r.norm("post_attention_norm");
     l.ffn_norm = r.norm("ffn_norm");

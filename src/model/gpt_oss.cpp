@@ -7,7 +7,7 @@ namespace tandem {
 
 std::unique_ptr<Architecture> load_gpt_oss(const ModelSource& source) {
   DecoderReader r(source, "gpt-oss", RopeStyle::half);
-  const MoeRouteOp route = r.read_experts(true);  // the softmax over the chosen ones
+  const MoeRouteParams route = r.read_experts(true);  // the softmax over the chosen ones
   const std::vector<int64_t> windows = r.windows(2, 128);
   DecoderSpec spec = r.begin();
   for (int64_t window : windows) {
@@ -15,7 +15,7 @@ std::unique_ptr<Architecture> load_gpt_oss(const ModelSource& source) {
     l.attn_norm = r.norm("attn_norm");
     l.attention = r.attention();
     l.attention.sinks = r.per_head("attn_sinks");
-    l.attention.op.window = window;
+    l.attention.params.window = window;
     l.attention.rope.yarn_truncate = false;
     l.ffn_norm = r.norm("post_attention_norm");
     l.ffn = r.mixture(Activation::swiglu_oai, route);

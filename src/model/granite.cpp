@@ -17,7 +17,7 @@ std::unique_ptr<Architecture> load_granite(const ModelSource& source) {
     DecoderLayer& l = r.next_layer(spec);
     l.attn_norm = r.norm("attn_norm");
     l.attention = r.attention();
-    l.attention.op.scale = r.scale_or("attention.scale", default_scale);
+    l.attention.params.scale = r.scale_or("attention.scale", default_scale);
     l.ffn_norm = r.norm("ffn_norm");
     l.ffn = r.gated_ffn(Activation::silu);
   }

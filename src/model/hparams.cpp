@@ -97,8 +97,8 @@ Hparams HparamReader::transformer(std::string_view eps_key) const {
   return h;
 }
 
-RopeOp HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const {
-  RopeOp op;
+RopeParams HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const {
+  RopeParams op;
   op.style = style;
   op.head_dim = hparams.head_dim_k;
   op.n_rot = integer_or("rope.dimension_count", hparams.head_dim_k, 2, hparams.head_dim_k);

@@ -64,7 +64,7 @@ class HparamReader {
   // "attention.layer_norm_rms_epsilon".
   Hparams transformer(std::string_view eps_key) const;
   // The rotation of an architecture with this style. n_head is left to the caller.
-  RopeOp rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
+  RopeParams rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
 
  private:
   const Metadata& metadata_;

@@ -8,7 +8,7 @@ namespace tandem {
 std::unique_ptr<Architecture> load_llama(const ModelSource& source) {
   DecoderReader r(source, "llama", RopeStyle::pair);
   const bool is_mixture = r.integer_or("expert_count", 0, 0, 65536) > 0;
-  const MoeRouteOp route = is_mixture ? r.read_experts(true) : MoeRouteOp{};
+  const MoeRouteParams route = is_mixture ? r.read_experts(true) : MoeRouteParams{};
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {
     DecoderLayer& l = r.next_layer(spec);

@@ -9,7 +9,7 @@ namespace tandem {
 std::unique_ptr<Architecture> load_mistral3(const ModelSource& source) {
   DecoderReader r(source, "mistral3", RopeStyle::pair);
   const bool is_mixture = r.integer_or("expert_count", 0, 0, 65536) > 0;
-  const MoeRouteOp route = is_mixture ? r.read_experts(true) : MoeRouteOp{};
+  const MoeRouteParams route = is_mixture ? r.read_experts(true) : MoeRouteParams{};
   const float temperature = r.number_or("attention.temperature_scale", 0.0f, 0.0f, 1e3f);
   const int64_t length = r.integer_or("attention.temperature_length", r.rope().n_ctx_orig, 1, INT32_MAX);
   if (temperature != 0.0f && r.rope().n_rot != r.rope().head_dim) {

@@ -6,7 +6,7 @@
 namespace tandem {
 namespace {
 
-RopeOp not_stretched(RopeOp rope) {
+RopeParams not_stretched(RopeParams rope) {
   rope.freq_scale = 1.0f;
   rope.ext_factor = 0.0f;
   rope.attn_factor = 1.0f;
@@ -24,7 +24,7 @@ std::unique_ptr<Architecture> load_olmo2(const ModelSource& source) {
     l.attention = r.attention();
     l.attention.q_norm = r.row_norm("attn_q_norm", r.hparams().n_head);
     l.attention.k_norm = r.row_norm("attn_k_norm", r.hparams().n_head_kv);
-    l.attention.op.window = window;
+    l.attention.params.window = window;
     if (window > 0) l.attention.rope = not_stretched(r.rope());
     l.attn_post_norm = r.norm("post_attention_norm");
     l.ffn = r.gated_ffn(Activation::silu);

@@ -14,7 +14,7 @@ std::unique_ptr<Architecture> load_phi3(const ModelSource& source) {
     DecoderLayer& l = r.next_layer(spec);
     l.attn_norm = r.norm("attn_norm");
     l.attention = r.attention();  // attn_qkv
-    l.attention.op.window = window;
+    l.attention.params.window = window;
     l.ffn_norm = r.norm("ffn_norm");
     l.ffn = r.fused_ffn(Activation::silu);
   }

@@ -10,7 +10,7 @@ std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source) {
   const int64_t n_embd = r.hparams().n_embd;
   const int64_t n_ff_shared =
       r.integer_or("expert_shared_feed_forward_length", r.hparams().n_ff, 1, kMaxDimension);
-  const MoeRouteOp route = r.read_experts(false);
+  const MoeRouteParams route = r.read_experts(false);
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {
     DecoderLayer& l = r.next_layer(spec);

@@ -6,7 +6,7 @@ namespace tandem {
 
 std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source) {
   DecoderReader r(source, "qwen3moe", RopeStyle::half);
-  const MoeRouteOp route = r.read_experts(true);
+  const MoeRouteParams route = r.read_experts(true);
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {
     DecoderLayer& l = r.next_layer(spec);

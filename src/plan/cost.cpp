@@ -12,9 +12,8 @@ namespace {
 
 double weight_bytes(const Graph& graph, const Node& node) {
   double n_bytes = 0;
-  for (TensorId id : node.inputs) {
-    if (id != kNoTensor && graph.tensor(id).weight)
-      n_bytes += static_cast<double>(graph.tensor(id).n_bytes());
+  for (TensorId id : inputs_of(node.op)) {
+    if (graph.tensor(id).weight) n_bytes += static_cast<double>(graph.tensor(id).n_bytes());
   }
   return n_bytes;
 }
@@ -22,8 +21,8 @@ double weight_bytes(const Graph& graph, const Node& node) {
 // Multiplications with a matrix are two operations an element and row.
 double matrix_elements(const Graph& graph, const Node& node) {
   double n = 0;
-  for (TensorId id : node.inputs) {
-    const Weight* w = id == kNoTensor ? nullptr : graph.tensor(id).weight;
+  for (TensorId id : inputs_of(node.op)) {
+    const Weight* w = graph.tensor(id).weight;
     if (w && w->n_rows > 1) n += static_cast<double>(w->n_rows) * static_cast<double>(w->n_cols);
   }
   return n;
@@ -31,8 +30,8 @@ double matrix_elements(const Graph& graph, const Node& node) {
 
 // Of products with the node's matrices.
 double DeviceRates::*pace_of(const Graph& graph, const Node& node) {
-  for (TensorId id : node.inputs) {
-    const Weight* w = id == kNoTensor ? nullptr : graph.tensor(id).weight;
+  for (TensorId id : inputs_of(node.op)) {
+    const Weight* w = graph.tensor(id).weight;
     if (w && w->n_rows > 1)
       return dtype_info(w->dtype).block_elements > 1 ? &DeviceRates::ops_per_s
                                                      : &DeviceRates::float_ops_per_s;
@@ -401,7 +400,8 @@ class Timeline {
 
 NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv) {
   if (const auto* attention = std::get_if<AttentionOp>(&node.op)) return attention_work(*attention, load, kv);
-  const Tensor& out = graph.tensor(node.output == kNoTensor ? node.inputs.front() : node.output);
+  const auto* write = std::get_if<KvWriteOp>(&node.op);
+  const Tensor& out = graph.tensor(write ? write->k : node.output);
   const double n = rows_of(out, load);
   if (const auto* moe = std::get_if<MoeFfnOp>(&node.op)) return moe_work(graph, node, *moe, n);
   const double activations = 3 * n * static_cast<double>(out.n_cols) * sizeof(float);

@@ -27,8 +27,8 @@ std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit
     LayerWeights& layer = layers[node.layer];
     const int device = fit.placement.device_of(graph, node);
     layer.has_experts |= std::holds_alternative<MoeFfnOp>(node.op);
-    for (TensorId id : node.inputs) {
-      if (id == kNoTensor || graph.tensor(id).weight == nullptr) continue;
+    for (TensorId id : inputs_of(node.op)) {
+      if (graph.tensor(id).weight == nullptr) continue;
       const Weight& w = *graph.tensor(id).weight;
       const bool streamed = fit.placement.streams(graph, node, w);
       layer.bytes[streamed && fit.placement.on_disk(w) ? kDisk

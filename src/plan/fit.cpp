@@ -30,8 +30,8 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
         layer.kv = layer.kv_prefetched = layer.kv_recent = 0;
         continue;
       }
-      for (TensorId id : node.inputs) {
-        if (id != kNoTensor && placed.tensor(id).weight) placement.overrides[placed.tensor(id).weight] = 0;
+      for (TensorId id : inputs_of(node.op)) {
+        if (placed.tensor(id).weight) placement.overrides[placed.tensor(id).weight] = 0;
       }
     }
   }

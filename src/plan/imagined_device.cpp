@@ -6,6 +6,17 @@
 #include "base/error.h"
 
 namespace tandem {
+namespace {
+
+// What an op multiplies with matrices; kNoTensor where it has none.
+TensorId input_of_products(const Op& op) {
+  if (const auto* linear = std::get_if<LinearOp>(&op)) return linear->x;
+  if (const auto* glu = std::get_if<GluOp>(&op)) return glu->x;
+  if (const auto* experts = std::get_if<MoeFfnOp>(&op)) return experts->x;
+  return kNoTensor;
+}
+
+}  // namespace
 
 ImaginedDevice::ImaginedDevice(std::string name, size_t memory_bytes, WeightBytes weight_bytes)
     : memory_bytes_(memory_bytes), weight_bytes_(std::move(weight_bytes)) {
@@ -18,11 +29,9 @@ size_t ImaginedDevice::scratch_bytes(const Segment& segment) {
   size_t most = 0;
   for (int32_t i : segment.nodes) {
     const Node& node = graph.nodes[static_cast<size_t>(i)];
-    const bool multiplies = std::holds_alternative<LinearOp>(node.op) ||
-                            std::holds_alternative<GluOp>(node.op) ||
-                            std::holds_alternative<MoeFfnOp>(node.op);
-    if (!multiplies) continue;
-    const Tensor& x = graph.tensor(node.inputs.front());
+    const TensorId multiplied = input_of_products(node.op);
+    if (multiplied == kNoTensor) continue;
+    const Tensor& x = graph.tensor(multiplied);
     // A byte an element, and a scale and a sum for each 32.
     most = std::max(most, static_cast<size_t>(x.n_rows) * static_cast<size_t>(x.n_cols) * 5 / 4);
   }

@@ -21,7 +21,7 @@ constexpr int64_t kBlock = 32;        // positions
 constexpr int64_t kSmallColumns = 256;
 
 // Heads as most models have them.
-constexpr AttentionOp kAttention{
+constexpr AttentionParams kAttention{
     .n_head = 16, .n_head_kv = 4, .head_dim_k = 128, .head_dim_v = 128, .scale = 0.1f};
 
 KvConfig cache_config(const OpBench::Attention& step) {

@@ -34,8 +34,8 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
     if (d == 0) continue;
     const NodeWork work = node_work(graph, node, load, r.kv);
     double streamed = 0;
-    for (TensorId id : node.inputs) {
-      const Weight* w = id == kNoTensor ? nullptr : graph.tensor(id).weight;
+    for (TensorId id : inputs_of(node.op)) {
+      const Weight* w = graph.tensor(id).weight;
       if (w && placement.streams(graph, node, *w))
         streamed += static_cast<double>(r.devices[d]->weight_bytes(*w));
     }

@@ -36,8 +36,8 @@ struct AttentionCase {
     return s;
   }
 
-  AttentionOp op(KvPart part = KvPart::whole) const {
-    AttentionOp attention{n_head, n_head_kv, head_dim_k, head_dim_v};
+  AttentionParams op(KvPart part = KvPart::whole) const {
+    AttentionParams attention{n_head, n_head_kv, head_dim_k, head_dim_v};
     attention.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_k));
     attention.softcap = softcap;
     attention.window = window;

@@ -132,11 +132,11 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
   const int64_t block = dtype_info(dtype).block_elements;
   const int64_t k = std::max<int64_t>(block, 128), m = std::max<int64_t>(block, 96);
   const TensorId x = c.activation(k), r = residual ? c.activation(k) : kNoTensor;
-  MoeRouteOp route;
+  MoeRouteParams route;
   route.n_expert = n_expert;
   route.n_used = n_used;
   const TensorId chosen = c.builder.moe_route(c.activation(n_expert, 2.0f), route);
-  const MoeFfnOp op{n_expert, n_used, biases ? Activation::swiglu_oai : Activation::silu};
+  const MoeFfnParams op{n_expert, n_used, biases ? Activation::swiglu_oai : Activation::silu};
   ExpertBiases b;
   if (biases) {
     b.gate = c.matrix(DType::F32, n_expert, m, 1, 1.0f);

@@ -64,7 +64,7 @@ TEST_F(GpuRows, NormOfRowsAndHeads) {
   }
 }
 
-void check_rope(Random& random, Device& device, const RopeOp& op, bool factors, int64_t n) {
+void check_rope(Random& random, Device& device, const RopeParams& op, bool factors, int64_t n) {
   OpCase c(random, tokens(n));
   std::vector<int32_t> positions(static_cast<size_t>(n));
   for (int32_t& p : positions) p = static_cast<int32_t>(random.below(1 << 20));
@@ -87,7 +87,7 @@ TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
       for (bool factors : {false, true}) {
         SCOPED_TRACE(std::to_string(size.n_head) + " heads of " + std::to_string(size.head_dim) +
                      (style == RopeStyle::pair ? " pair" : " half") + (factors ? " factors" : ""));
-        RopeOp op{style, size.n_head, size.head_dim, size.n_rot};
+        RopeParams op{style, size.n_head, size.head_dim, size.n_rot};
         check_rope(random_, *device_, op, factors, size.n);
         if (size.n_rot == size.head_dim) {
           op.temperature_scale = 0.1f;
@@ -192,7 +192,7 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
           const TensorId tq = c.activation(h.n_head * h.head_dim, q),
                          tk = c.activation(h.n_head_kv * h.head_dim, k),
                          tv = c.activation(h.n_head_kv * h.head_dim_v, v);
-          const RopeOp q_op{style, h.n_head, h.head_dim, h.n_rot},
+          const RopeParams q_op{style, h.n_head, h.head_dim, h.n_rot},
               k_op{style, h.n_head_kv, h.head_dim, h.n_rot};
           TensorId turned = together ? c.builder.rope(tq, q_op) : kNoTensor;
           c.builder.kv_write(c.builder.rope(tk, k_op), tv);
@@ -245,7 +245,7 @@ TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
         SCOPED_TRACE(std::to_string(size.n_expert) + " experts" +
                      (scoring == MoeScoring::softmax ? " softmax" : " sigmoid") + (bias ? " bias" : ""));
         OpCase c(random_, tokens(size.n));
-        MoeRouteOp op;
+        MoeRouteParams op;
         op.n_expert = size.n_expert;
         op.n_used = size.n_used;
         op.scoring = scoring;
@@ -286,7 +286,7 @@ TEST_F(GpuRows, AddScaleSoftcapAndGather) {
       for (bool gated : {false, true}) {
         OpCase c(random_, tokens(n));
         const TensorId a = c.activation(n_cols), b = c.activation(n_cols);
-        c.finish(c.builder.add(a, b, AddOp{0.22f}, gated ? c.activation(1, 3.0f) : kNoTensor));
+        c.finish(c.builder.add(a, b, 0.22f, gated ? c.activation(1, 3.0f) : kNoTensor));
         c.expect_match(*device_, {n, 1}, 1e-6);
       }
       {

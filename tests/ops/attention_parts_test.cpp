@@ -27,7 +27,7 @@ struct Case {
 class Scene {
  public:
   Scene(Random& random, const Case& c) : case_(c), bench_(shape(c)) {
-    AttentionOp op{c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v, 0.3f, c.softcap, c.window};
+    AttentionParams op{c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v, 0.3f, c.softcap, c.window};
     const Weight* sinks = c.sinks ? bench_.weight(random.normals(c.n_head, 2.0f)) : nullptr;
     q_ = bench_.activation(c.n_head * c.head_dim_k);
     bench_.builder.set_layer(0);

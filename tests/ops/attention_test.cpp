@@ -57,13 +57,13 @@ class Scene {
         bench(shape_of(c)),
         k(pool(random, c, c.k_dtype, c.head_dim_k)),
         v(pool(random, c, c.v_dtype, c.head_dim_v)) {
-    AttentionOp op{c.n_head,
-                   c.n_head_kv,
-                   c.head_dim_k,
-                   c.head_dim_v,
-                   1.0f / std::sqrt(static_cast<float>(c.head_dim_k)),
-                   c.softcap,
-                   c.window};
+    AttentionParams op{c.n_head,
+                       c.n_head_kv,
+                       c.head_dim_k,
+                       c.head_dim_v,
+                       1.0f / std::sqrt(static_cast<float>(c.head_dim_k)),
+                       c.softcap,
+                       c.window};
     if (c.sinks) sinks = random.normals(c.n_head, 2.0f);
     q_id = bench.activation(c.n_head * c.head_dim_k);
     bench.builder.set_layer(0);

@@ -36,7 +36,7 @@ Tokens random_tokens(Random& random, int64_t max_tokens, int64_t max_positions) 
 }
 
 void check(Random& random) {
-  AttentionOp op;
+  AttentionParams op;
   op.n_head_kv = 1 + random.below(8);
   op.n_head = op.n_head_kv * (1 + random.below(random.below(4) == 0 ? 150 : 9));
   const HeadParts parts(op, 64);
@@ -101,7 +101,7 @@ TEST(AttentionTiles, CoverEverythingOnceAndFit) {
 }
 
 TEST(AttentionTiles, DecodeIsSplitAndPrefillIsNot) {
-  AttentionOp op{32, 4, 64, 64};
+  AttentionParams op{32, 4, 64, 64};
   const HeadParts parts(op, 64);
   std::vector<int32_t> positions{4095}, sequences{0}, order(512);
   std::vector<AttentionTile> tiles(512);

@@ -160,7 +160,7 @@ TEST_P(Steps, GluIsTheGatedProduct) {
     TestWeight table(DType::F32, 4, k, rng);
     GraphBuilder b(ShapeClass{kMax, kMax, 1, 1});
     const TensorId x = b.embed(&table.weight);
-    const TensorId y = b.glu(x, GluOp{Activation::silu}, &gate.weight, &up.weight, nullptr, &up_bias.weight);
+    const TensorId y = b.glu(x, Activation::silu, &gate.weight, &up.weight, nullptr, &up_bias.weight);
     const Graph graph = b.finish(b.gather_outputs(y));
     StepRunner runner(graph);
     fill(runner.values(x), kMax * k, rng);

@@ -14,7 +14,7 @@ namespace {
 
 struct Case {
   int64_t n, n_embd, n_ff;
-  MoeRouteOp route;
+  MoeRouteParams route;
   bool bias, residual;
 };
 
@@ -37,7 +37,7 @@ Weight f32_weight(const char* name, const std::vector<float>& data, int64_t n_ma
 }
 
 // The experts of a token, best first, with their weights.
-std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteOp& op, const float* logits,
+std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteParams& op, const float* logits,
                                                         const float* bias) {
   const auto n = static_cast<size_t>(op.n_expert);
   std::vector<double> score(n), choice(n);
@@ -109,7 +109,7 @@ void check(const Case& c, unsigned seed) {
   const TensorId tx = g.embed(&table_x), tl = g.embed(&table_l), tr = g.scale(tx, 1.0f);
   const TensorId route = g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr);
   const TensorId y =
-      g.moe_ffn(tx, route, MoeFfnOp{E, c.route.n_used, Activation::silu}, &w_gate, &w_up, &w_down,
+      g.moe_ffn(tx, route, MoeFfnParams{E, c.route.n_used, Activation::silu}, &w_gate, &w_up, &w_down,
                 c.residual ? tr : kNoTensor,
                 c.bias ? ExpertBiases{&w_gate_bias, &w_up_bias, &w_down_bias} : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
@@ -169,10 +169,10 @@ void check(const Case& c, unsigned seed) {
 }
 
 TEST(MoeOps, AgreeWithPlainArithmetic) {
-  MoeRouteOp plain{8, 2};
-  MoeRouteOp sigmoid{12, 4, MoeScoring::sigmoid, true, 2.5f, 4, 2};
-  MoeRouteOp raw{5, 5, MoeScoring::softmax, false};
-  MoeRouteOp one{3, 1};
+  MoeRouteParams plain{8, 2};
+  MoeRouteParams sigmoid{12, 4, MoeScoring::sigmoid, true, 2.5f, 4, 2};
+  MoeRouteParams raw{5, 5, MoeScoring::softmax, false};
+  MoeRouteParams one{3, 1};
   for (const Case& c : {Case{1, 32, 48, plain, false, true}, Case{2, 24, 70, sigmoid, true, false},
                         Case{37, 40, 65, sigmoid, true, true}, Case{9, 16, 129, raw, false, false},
                         Case{70, 32, 40, plain, true, true}, Case{33, 8, 8, one, false, true}}) {

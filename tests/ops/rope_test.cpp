@@ -52,7 +52,7 @@ TEST(Rope, RotationsInEveryQuadrant) {
 }
 
 // What the op must do to one head x, in double precision.
-std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors, int64_t position,
+std::vector<double> rotated(const RopeParams& op, const std::vector<float>& factors, int64_t position,
                             const float* x) {
   std::vector<double> y(x, x + op.head_dim);
   const int64_t half = op.n_rot / 2;
@@ -94,7 +94,7 @@ std::vector<double> rotated(const RopeOp& op, const std::vector<float>& factors,
   return y;
 }
 
-void check(Random& random, RopeOp op, const std::vector<float>& factors, int64_t n) {
+void check(Random& random, RopeParams op, const std::vector<float>& factors, int64_t n) {
   const int64_t n_cols = op.n_head * op.head_dim;
   OpBench bench({n, 1, 1, 1});
   const TensorId x = bench.activation(n_cols);
@@ -127,8 +127,8 @@ void check(Random& random, RopeOp op, const std::vector<float>& factors, int64_t
   }
 }
 
-RopeOp rope_op(RopeStyle style, int64_t n_head, int64_t head_dim, int64_t n_rot) {
-  RopeOp op;
+RopeParams rope_op(RopeStyle style, int64_t n_head, int64_t head_dim, int64_t n_rot) {
+  RopeParams op;
   op.style = style;
   op.n_head = n_head;
   op.head_dim = head_dim;
@@ -150,7 +150,7 @@ TEST(Rope, BothStylesAndAwkwardSizes) {
 
 TEST(Rope, LinearScalingFactorsAndBase) {
   Random random;
-  RopeOp op = rope_op(RopeStyle::half, 2, 128, 128);
+  RopeParams op = rope_op(RopeStyle::half, 2, 128, 128);
   op.freq_base = 500000.0f;
   op.freq_scale = 0.25f;
   op.attn_factor = 1.19f;
@@ -162,7 +162,7 @@ TEST(Rope, LinearScalingFactorsAndBase) {
 
 TEST(Rope, Yarn) {
   Random random;
-  RopeOp op = rope_op(RopeStyle::half, 2, 128, 128);
+  RopeParams op = rope_op(RopeStyle::half, 2, 128, 128);
   op.ext_factor = 1.0f;
   op.freq_scale = 1.0f / 16;
   op.n_ctx_orig = 4096;
@@ -182,7 +182,7 @@ TEST(Rope, Yarn) {
 
 TEST(Rope, TemperatureOfQueries) {
   Random random;
-  RopeOp op = rope_op(RopeStyle::pair, 2, 64, 64);
+  RopeParams op = rope_op(RopeStyle::pair, 2, 64, 64);
   op.temperature_scale = 0.1f;
   op.temperature_length = 8192;
   check(random, op, {}, 20);

@@ -333,7 +333,7 @@ TEST(RowOps, AddScaleSoftcapGather) {
   };
   with([](GraphBuilder& g, TensorId x, TensorId z) { return g.add(x, z); },
        [](float x, float z) { return x + z; });
-  with([](GraphBuilder& g, TensorId x, TensorId z) { return g.add(x, z, AddOp{0.22f}); },
+  with([](GraphBuilder& g, TensorId x, TensorId z) { return g.add(x, z, 0.22f); },
        [](float x, float z) { return x + 0.22f * z; });
   with([](GraphBuilder& g, TensorId x, TensorId) { return g.scale(x, 2.5f); },
        [](float x, float) { return 2.5f * x; });
@@ -343,7 +343,7 @@ TEST(RowOps, AddScaleSoftcapGather) {
   {
     OpBench bench({n, n_outputs, 1, 1});
     const TensorId x = bench.activation(n_cols), z = bench.activation(n_cols), gate = bench.activation(1);
-    const TensorId y = bench.builder.add(x, z, AddOp{3.0f}, gate);
+    const TensorId y = bench.builder.add(x, z, 3.0f, gate);
     bench.finish(y);
     fill(bench, x, a);
     fill(bench, z, b);

@@ -57,10 +57,10 @@ class PhiLike final : public Architecture {
       g.set_layer(i);
       const TensorId q = g.linear(x, w(0)), k = g.linear(x, w(1)), v = g.linear(x, w(2));
       g.kv_write(k, v);
-      TensorId y = g.attention(q, AttentionOp{kHeads, kHeads, kWidth / kHeads, kWidth / kHeads, 0.1f});
+      TensorId y = g.attention(q, AttentionParams{kHeads, kHeads, kWidth / kHeads, kWidth / kHeads, 0.1f});
       if (i + 1 == kLayers) y = g.gather_outputs(y), x = g.gather_outputs(x);
       x = g.linear(y, w(3), nullptr, x);
-      x = g.linear(g.glu(x, GluOp{}, w(4), w(5)), w(6), nullptr, x);
+      x = g.linear(g.glu(x, Activation::silu, w(4), w(5)), w(6), nullptr, x);
     }
     g.set_layer(kLayers);
     return g.finish(g.linear(x, &weights[1]));

@@ -12,9 +12,9 @@ class AddStep final : public Step {
       : factor_(op.factor),
         kernel_(context.kernels.rows.add),
         shape_(context.tensor(node.output)),
-        a_(context.address<const float>(node.inputs[0])),
-        b_(context.address<const float>(node.inputs[1])),
-        gate_(context.address<const float>(node.inputs[2])),
+        a_(context.address<const float>(op.a)),
+        b_(context.address<const float>(op.b)),
+        gate_(context.address<const float>(op.gate)),
         y_(context.address<float>(node.output)) {}
 
   void run(Worker& worker, const RunContext& context) const override {

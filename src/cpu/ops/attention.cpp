@@ -54,18 +54,18 @@ class AttentionStep final : public Step {
         parts_(op_, kernels_.max_queries),
         n_slots_(op_.n_head_kv * parts_.parts),
         max_tokens_(context.graph().shape.max_tokens),
-        max_blocks_(context.tensor(node.inputs[3]).n_cols),
-        q_(context.address<const float>(node.inputs[0])),
-        positions_(context.address<const int32_t>(node.inputs[1])),
-        sequences_(context.address<const int32_t>(node.inputs[2])),
-        block_table_(context.address<const int32_t>(node.inputs[3])),
-        sinks_(context, node.inputs[4]),
-        recent_from_(context.address<const int32_t>(node.inputs[5])),
-        n_sequences_(context.tensor(node.inputs[3]).n_rows),
+        max_blocks_(context.tensor(op.block_table).n_cols),
+        q_(context.address<const float>(op.q)),
+        positions_(context.address<const int32_t>(op.positions)),
+        sequences_(context.address<const int32_t>(op.sequences)),
+        block_table_(context.address<const int32_t>(op.block_table)),
+        sinks_(context, op.sinks),
+        recent_from_(context.address<const int32_t>(op.recent_from)),
+        n_sequences_(context.tensor(op.block_table).n_rows),
         y_(context.address<float>(node.output)) {
     TANDEM_CHECK(kv_.n_head_kv == op_.n_head_kv && kv_.head_dim_k == op_.head_dim_k &&
                  kv_.head_dim_v == op_.head_dim_v && kv_.block_size > 0);
-    TANDEM_CHECK((op_.part == KvPart::whole) == (node.inputs[5] == kNoTensor));
+    TANDEM_CHECK((op_.part == KvPart::whole) == (op.recent_from == kNoTensor));
     n_cols_ = op_.n_head * (op_.head_dim_v + (op_.part == KvPart::whole ? 0 : 1));
     max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
     n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);

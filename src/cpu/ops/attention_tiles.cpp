@@ -55,7 +55,7 @@ AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::
 
 }  // namespace
 
-HeadParts::HeadParts(const AttentionOp& op, int64_t max_queries) {
+HeadParts::HeadParts(const AttentionParams& op, int64_t max_queries) {
   group = op.n_head / op.n_head_kv;
   parts = ceil_div(group, max_queries);
   heads = ceil_div(group, parts);

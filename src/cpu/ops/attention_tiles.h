@@ -24,7 +24,7 @@ struct HeadParts {
   int64_t tokens = 1;  // of a tile at most
 
   HeadParts() = default;
-  HeadParts(const AttentionOp& op, int64_t max_queries);
+  HeadParts(const AttentionParams& op, int64_t max_queries);
 };
 
 struct AttentionTile {

@@ -8,9 +8,9 @@ class EmbedStep final : public Step {
  public:
   EmbedStep(const CompileContext& context, const Node& node, const EmbedOp& op)
       : rows_(context.kernels.rows),
-        dtype_(context.tensor(node.inputs[1]).dtype),
-        ids_(context.address<const int32_t>(node.inputs[0])),
-        table_(context.address<const std::byte>(node.inputs[1])),
+        dtype_(context.tensor(op.table).dtype),
+        ids_(context.address<const int32_t>(op.ids)),
+        table_(context.address<const std::byte>(op.table)),
         x_(context.address<float>(node.output)),
         n_cols_(context.tensor(node.output).n_cols),
         row_bytes_(row_bytes(dtype_, n_cols_)),

@@ -10,8 +10,8 @@ class GatherRowsStep final : public Step {
  public:
   GatherRowsStep(const CompileContext& context, const Node& node, const GatherRowsOp& op)
       : n_cols_(context.tensor(node.output).n_cols),
-        x_(context.address<const float>(node.inputs[0])),
-        outputs_(context.address<const int32_t>(node.inputs[1])),
+        x_(context.address<const float>(op.x)),
+        outputs_(context.address<const int32_t>(op.outputs)),
         y_(context.address<float>(node.output)) {}
 
   void run(Worker& worker, const RunContext& context) const override {

@@ -103,13 +103,12 @@ LinearCall weight_call(const CompileContext& context, TensorId weight, TensorId 
 }  // namespace
 
 StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
-  TANDEM_CHECK(node.inputs.size() == 5);
-  const Tensor& x = context.tensor(node.inputs[0]);
-  const LinearCall gate = weight_call(context, node.inputs[1], node.inputs[3]);
-  const LinearCall up = weight_call(context, node.inputs[2], node.inputs[4]);
+  const Tensor& x = context.tensor(op.x);
+  const LinearCall gate = weight_call(context, op.gate, op.gate_bias);
+  const LinearCall up = weight_call(context, op.up, op.up_bias);
   TANDEM_CHECK(gate.m == up.m && gate.k == x.n_cols && up.k == x.n_cols);
   const LinearKernels& kernels = context.kernels.linear;
-  EncodedInput input(kernels, context.address(node.inputs[0]), x.n_cols, x.n_rows, {gate.dtype, up.dtype});
+  EncodedInput input(kernels, context.address(op.x), x.n_cols, x.n_rows, {gate.dtype, up.dtype});
   const size_t multiply_bytes = std::max(max_scratch_bytes(kernels, gate.dtype, x.n_rows, gate.k),
                                          max_scratch_bytes(kernels, up.dtype, x.n_rows, up.k));
   const size_t strip_bytes = 2 * sizeof(float) * static_cast<size_t>(x.n_rows * kMaxStripRows);
@@ -117,8 +116,8 @@ StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op
   const size_t scratch_bytes = input.private_bytes() + multiply_bytes + strip_bytes;
   auto step = std::make_unique<GluStep>(context.kernels, op.activation, std::move(input), gate, up, x,
                                         context.address(node.output), multiply_bytes);
-  step->x = context.address(node.inputs[0]);
-  step->weights = {context.tensor(node.inputs[1]).weight, context.tensor(node.inputs[2]).weight};
+  step->x = context.address(op.x);
+  step->weights = {context.tensor(op.gate).weight, context.tensor(op.up).weight};
   step->shared_bytes = shared_bytes;
   step->scratch_bytes = scratch_bytes;
   return step;

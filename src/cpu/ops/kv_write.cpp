@@ -10,13 +10,13 @@ class KvWriteStep final : public Step {
   KvWriteStep(const CompileContext& context, const Node& node, const KvWriteOp& op)
       : store_row_(context.kernels.attention.store_row),
         kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
-        k_(context.address<const float>(node.inputs[0])),
-        v_(context.address<const float>(node.inputs[1])),
-        slots_(context.address<const int32_t>(node.inputs[2])),
+        k_(context.address<const float>(op.k)),
+        v_(context.address<const float>(op.v)),
+        slots_(context.address<const int32_t>(op.slots)),
         k_row_bytes_(row_bytes(kv_.k_dtype, kv_.head_dim_k)),
         v_row_bytes_(row_bytes(kv_.v_dtype, kv_.head_dim_v)) {
-    TANDEM_CHECK(context.tensor(node.inputs[0]).n_cols == kv_.n_head_kv * kv_.head_dim_k);
-    TANDEM_CHECK(context.tensor(node.inputs[1]).n_cols == kv_.n_head_kv * kv_.head_dim_v);
+    TANDEM_CHECK(context.tensor(op.k).n_cols == kv_.n_head_kv * kv_.head_dim_k);
+    TANDEM_CHECK(context.tensor(op.v).n_cols == kv_.n_head_kv * kv_.head_dim_v);
   }
 
   void run(Worker& worker, const RunContext& context) const override {

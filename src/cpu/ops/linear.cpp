@@ -66,24 +66,25 @@ class LinearStep : public Step {
 
 StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
   const LinearKernels& kernels = context.kernels.linear;
-  const TensorId x_id = context.node(nodes[0]).inputs[0];
+  const TensorId x_id = std::get<LinearOp>(context.node(nodes.front()).op).x;
   const Tensor& x = context.tensor(x_id);
   std::vector<Product> products;
   std::vector<DType> dtypes;
   size_t multiply_bytes = 0;
   for (int32_t index : nodes) {
     const Node& node = context.node(index);
-    TANDEM_CHECK(node.inputs.size() == 4 && node.inputs[0] == x_id);
-    const Tensor& w = context.tensor(node.inputs[1]);
+    const auto& op = std::get<LinearOp>(node.op);
+    TANDEM_CHECK(op.x == x_id);
+    const Tensor& w = context.tensor(op.weight);
     Product p{{}, w.weight, x.extent, x.n_rows};
     p.call.dtype = w.dtype;
-    p.call.w = context.address<std::byte>(node.inputs[1]);
+    p.call.w = context.address<std::byte>(op.weight);
     p.call.m = w.n_rows;
     p.call.k = w.n_cols;
     p.call.y = context.address(node.output);
     p.call.ldy = w.n_rows;
-    p.call.bias = context.address(node.inputs[2]);
-    p.call.residual = context.address(node.inputs[3]);
+    p.call.bias = context.address(op.bias);
+    p.call.residual = context.address(op.residual);
     p.call.ld_residual = w.n_rows;
     TANDEM_CHECK(w.n_cols == x.n_cols);
     products.push_back(p);

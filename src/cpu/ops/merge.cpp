@@ -15,8 +15,8 @@ class MergeStep final : public Step {
         add_(context.kernels.rows.add),
         scale_(context.kernels.rows.scale),
         shape_(context.tensor(node.output)),
-        a_(context.address<const float>(node.inputs[0])),
-        b_(context.address<const float>(node.inputs[1])),
+        a_(context.address<const float>(op.a)),
+        b_(context.address<const float>(op.b)),
         y_(context.address<float>(node.output)) {}
 
   void run(Worker& worker, const RunContext& context) const override {

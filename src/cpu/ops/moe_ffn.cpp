@@ -53,15 +53,16 @@ class MoeFfnStep final : public Step {
   MoeFfnStep(const CompileContext& context, const Node& node, const MoeFfnOp& op)
       : op_(op),
         kernels_(context.kernels),
-        gate_(experts(context, node.inputs[2], node.inputs[6])),
-        up_(experts(context, node.inputs[3], node.inputs[7])),
-        down_(experts(context, node.inputs[4], node.inputs[8])),
-        x_(context.address(node.inputs[0])),
-        route_(context.address(node.inputs[1])),
-        residual_(context.address(node.inputs[5])),
+        gate_(experts(context, op.gate, op.gate_bias)),
+        up_(experts(context, op.up, op.up_bias)),
+        down_(experts(context, op.down, op.down_bias)),
+        x_(context.address(op.x)),
+        route_(context.address(op.route)),
+        residual_(context.address(op.residual)),
         y_(context.address(node.output)),
-        extent_(context.tensor(node.output).extent) {
-    for (size_t i = 0; i < 3; ++i) weights_[i] = context.tensor(node.inputs[2 + i]).weight;
+        extent_(context.tensor(node.output).extent),
+        weights_{context.tensor(op.gate).weight, context.tensor(op.up).weight,
+                 context.tensor(op.down).weight} {
     const int64_t max_tokens = context.tensor(node.output).n_rows;
     max_slots_ = max_tokens * op_.n_used;
     const LinearKernels& k = kernels_.linear;

@@ -14,8 +14,8 @@ class MoeRouteStep final : public Step {
  public:
   MoeRouteStep(const CompileContext& context, const Node& node, const MoeRouteOp& op)
       : op_(op),
-        logits_(context.address(node.inputs[0])),
-        bias_(context.address(node.inputs[1])),
+        logits_(context.address(op.logits)),
+        bias_(context.address(op.selection_bias)),
         route_(context.address(node.output)),
         extent_(context.tensor(node.output).extent) {
     scratch_bytes = static_cast<size_t>(op_.n_expert) * (2 * sizeof(float) + sizeof(int32_t)) +

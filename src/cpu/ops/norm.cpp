@@ -10,9 +10,9 @@ class NormStep final : public Step {
       : op_(op),
         kernel_(op_.kind == NormKind::rms ? context.kernels.rows.rms_norm : context.kernels.rows.layer_norm),
         shape_(context.tensor(node.output)),
-        x_(context.address<const float>(node.inputs[0])),
-        weight_(context, node.inputs[1]),
-        bias_(context, node.inputs[2]),
+        x_(context.address<const float>(op.x)),
+        weight_(context, op.weight),
+        bias_(context, op.bias),
         y_(context.address<float>(node.output)) {}
 
   void run(Worker& worker, const RunContext& context) const override {

@@ -10,13 +10,13 @@ namespace {
 
 class RopeStep final : public Step {
  public:
-  RopeStep(const CompileContext& context, const Node& node, const RopeOp& op)
+  RopeStep(const CompileContext& context, const RopeOp& op)
       : op_(op),
         rows_(context.kernels.rows),
         rotate_(op_.style == RopeStyle::pair ? rows_.rope_pair : rows_.rope_half),
-        x_(context.address<float>(node.inputs[0])),
-        positions_(context.address<const int32_t>(node.inputs[1])),
-        frequency_(rope_frequencies(op_, weight_floats(context, node.inputs[2]))),
+        x_(context.address<float>(op.x)),
+        positions_(context.address<const int32_t>(op.positions)),
+        frequency_(rope_frequencies(op_, weight_floats(context, op.freq_factors))),
         magnitude_(rope_magnitude(op_)) {
     scratch_bytes = align_up(2 * frequency_.size() * sizeof(float), 64);
   }
@@ -47,8 +47,8 @@ class RopeStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const RopeOp& op) {
-  return std::make_unique<RopeStep>(context, node, op);
+StepPtr compile(const CompileContext& context, const Node&, const RopeOp& op) {
+  return std::make_unique<RopeStep>(context, op);
 }
 
 }  // namespace tandem::cpu

@@ -9,11 +9,11 @@ class MapStep final : public Step {
  public:
   using Kernel = void (*)(const float* x, float parameter, float* to, int64_t n);
 
-  MapStep(const CompileContext& context, const Node& node, Kernel kernel, float parameter)
+  MapStep(const CompileContext& context, const Node& node, TensorId x, Kernel kernel, float parameter)
       : kernel_(kernel),
         parameter_(parameter),
         shape_(context.tensor(node.output)),
-        x_(context.address<const float>(node.inputs[0])),
+        x_(context.address<const float>(x)),
         y_(context.address<float>(node.output)) {}
 
   void run(Worker& worker, const RunContext& context) const override {
@@ -33,11 +33,11 @@ class MapStep final : public Step {
 }  // namespace
 
 StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op) {
-  return std::make_unique<MapStep>(context, node, context.kernels.rows.scale, op.factor);
+  return std::make_unique<MapStep>(context, node, op.x, context.kernels.rows.scale, op.factor);
 }
 
 StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op) {
-  return std::make_unique<MapStep>(context, node, context.kernels.rows.softcap, op.cap);
+  return std::make_unique<MapStep>(context, node, op.x, context.kernels.rows.softcap, op.cap);
 }
 
 }  // namespace tandem::cpu
