@@ -69,7 +69,7 @@ Batcher::Batcher(Runtime& runtime, int64_t n_parallel)
       block_size_(runtime.kv_config().block_size),
       n_parallel_(std::min(n_parallel, runtime.n_sequences())),
       prefixes_(runtime.pool()) {
-  if (runtime.placement().placement.kv_split > 0) {
+  if (runtime.placement().placement.splits_caches()) {
     throw_error(ErrorCode::usage,
                 "a KV cache in two parts (--kv-split) is of one sequence, and a batch has several");
   }

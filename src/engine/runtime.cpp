@@ -19,15 +19,10 @@ bool all_usable(std::span<const float> row) {
   return usable;
 }
 
-bool has_disk_layers(const Placement& placement) {
-  return std::any_of(placement.layers.begin(), placement.layers.end(),
-                     [](const LayerPlacement& l) { return l.from_disk; });
-}
-
 // None when the placement has nothing on disk.
 std::unique_ptr<DiskReader> disk_reader(const Model& model, const RuntimeOptions& options,
                                         const Placement& placement) {
-  if (!has_disk_layers(placement)) return nullptr;
+  if (!placement.reads_disk()) return nullptr;
   return options.open_disk ? options.open_disk(model.disk_files()) : open_disk_reader(model.disk_files());
 }
 
@@ -71,24 +66,25 @@ void Runtime::build() {
 
 // The cache where the placement says; what one holds that was elsewhere moves.
 void Runtime::build_cache(const KvConfig& kv) {
-  const bool splits = fit_.placement.splits_caches();
-  std::vector<int> device_of_layer;
-  RecentPools recent{{}, fit_.placement.n_recent_blocks};
+  const SplitKv* split = fit_.placement.split();
+  std::vector<DeviceId> device_of_layer;
+  RecentPools recent{{}, split ? split->n_blocks : 0};
   for (const LayerPlacement& layer : fit_.placement.layers) {
-    device_of_layer.push_back(layer.kv);
-    recent.device_of_layer.push_back(layer.kv_recent);
+    device_of_layer.push_back(holder(layer.kv));
+    const auto* hot = std::get_if<SplitKv>(&layer.kv);
+    recent.gpu_of_layer.push_back(hot ? std::optional(hot->hot) : std::nullopt);
   }
   if (cache_) {
-    if (recent_ && !splits) {
+    if (recent_ && !split) {
       recent_->move_out();
       recent_.reset();
       cache_->drop_recent();
     }
     return cache_->relocate(device_of_layer);
   }
-  TANDEM_CHECK(!splits || n_sequences() == 1);
+  TANDEM_CHECK(!split || n_sequences() == 1);
   cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(recent));
-  if (splits) recent_ = std::make_unique<RecentPart>(*cache_, fit_.placement.kv_split);
+  if (split) recent_ = std::make_unique<RecentPart>(*cache_, split->n_keep);
 }
 
 void Runtime::build_down_the_ladder() {
@@ -113,30 +109,26 @@ bool Runtime::step_down(const std::string& reason) {
     options_.n_ubatch = n;
     return true;
   }
-  const auto on_gpu = [](const LayerPlacement& l) {
-    return l.weights != 0 || l.experts != 0 || l.streamed_prefill != 0 || l.streamed_decode != 0;
-  };
-  const auto uses_gpu_cache = [](const LayerPlacement& l) {
-    return l.kv != 0 || l.kv_prefetched != 0 || l.kv_recent != 0;
-  };
-  if (std::any_of(layers.begin(), layers.end(), uses_gpu_cache)) {
+  const auto on_gpu = [](const LayerPlacement& l) { return uses_gpu(l.weights) || uses_gpu(l.experts); };
+  if (std::ranges::any_of(layers, [](const LayerPlacement& l) { return uses_gpu(l.kv); })) {
     say("the KV cache goes to host memory");
-    for (LayerPlacement& l : layers) l.kv = l.kv_prefetched = l.kv_recent = 0;
+    for (LayerPlacement& l : layers) l.kv = ResidentKv{DeviceId::host()};
     return true;
   }
   const auto n_gpu = std::count_if(layers.begin(), layers.end(), on_gpu);
-  if (n_gpu == 0 && fit_.placement.output == 0 && fit_.placement.overrides.empty()) return false;
+  if (n_gpu == 0 && fit_.placement.output.is_host() && fit_.placement.overrides.empty()) return false;
   if (n_gpu == 0) {
     say("the rest goes to the host too");
-    fit_.placement.output = 0;
+    fit_.placement.output = DeviceId::host();
     fit_.placement.overrides.clear();
     return true;
   }
   auto n = (n_gpu + 3) / 4;
   say(format("%lld of %lld layers go to the host", static_cast<long long>(n), static_cast<long long>(n_gpu)));
-  const bool to_disk = has_disk_layers(fit_.placement);  // there is no room for more in host memory
+  WeightHome host = InMemory{};
+  if (fit_.placement.reads_disk()) host = OnDisk{};  // there is no room for more in host memory
   for (LayerPlacement& l : layers) {
-    if (on_gpu(l) && n-- > 0) l = LayerPlacement{.from_disk = to_disk};
+    if (on_gpu(l) && n-- > 0) l = {host, host, ResidentKv{DeviceId::host()}};
   }
   return true;
 }
@@ -165,15 +157,13 @@ void Runtime::place(const Explain& before_allocation) {
     options_.v_dtype = plan.shape.v_dtype;
     if (devices_.size() > 1) {
       log_info("%s", summary(devices_, fit_).c_str());
-    } else if (has_disk_layers(fit_.placement)) {
+    } else if (fit_.placement.reads_disk()) {
       log_info("%s: %s of weights do not fit in memory and are read from disk for every step",
                model_.path().c_str(), size_text(fit_.bytes.disk_weights).c_str());
     }
   }
   if (!options_.placement.layers.empty()) {
     fit_.placement = options_.placement;
-    size_recent_part(fit_.placement, session_graphs(model_.architecture(), plan.shape).kv,
-                     plan.shape.n_ubatch);
   }
   for (const std::string& fallback : fit_.fallbacks)
     log_warning("runs on the CPU instead: %s", fallback.c_str());
@@ -199,7 +189,7 @@ Runtime::~Runtime() {
 
 size_t Runtime::arena_bytes() const {
   size_t sum = 0;
-  for (size_t d = 0; d < devices_.size(); ++d) sum += executor_->arena_bytes(static_cast<int>(d));
+  for (size_t d = 0; d < devices_.size(); ++d) sum += executor_->arena_bytes(DeviceId::at(d));
   return sum;
 }
 
@@ -312,11 +302,11 @@ std::span<const float> Runtime::run(std::span<const StepPart> parts) {
 }
 
 Device& Runtime::kv_device(size_t layer) const {
-  return *devices_[static_cast<size_t>(fit_.placement.layers[layer].kv)];
+  return *devices_[holder(fit_.placement.layers[layer].kv).index()];
 }
 
 const KvLayer& Runtime::kv_layer(size_t layer) const {
-  return cache_->layers()[static_cast<size_t>(fit_.placement.layers[layer].kv)][layer];
+  return cache_->layers()[holder(fit_.placement.layers[layer].kv).index()][layer];
 }
 
 void Runtime::read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {

@@ -57,7 +57,7 @@ SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition, const 
   SlotNeeds needs;
   for (const StreamGroup& group : partition.groups) {
     if (!group.on_disk) continue;
-    needs.n_slots = std::min(needs.n_slots + 1, static_cast<size_t>(placement.n_disk_slots));
+    needs.n_slots = std::min(needs.n_slots + 1, placement.n_disk_slots);
     needs.slot_bytes = std::max(needs.slot_bytes, disk_layout(graph, group).n_bytes);
   }
   return needs;
@@ -124,24 +124,24 @@ void DiskStream::wait(size_t index) {
   }
 }
 
-void DiskStream::lend(size_t index, int device, Event fetched) {
-  slots_[index].loan = {device, fetched, std::nullopt};
+void DiskStream::lend(size_t index, DeviceId device, Event fetched) {
+  slots_[index].loan = Loan{device, fetched, std::nullopt};
 }
 
 void DiskStream::joined(size_t index) {
-  Loan& loan = slots_[index].loan;
-  if (loan.device != 0 && !loan.over) loan.over = devices_[static_cast<size_t>(loan.device)]->record();
+  std::optional<Loan>& loan = slots_[index].loan;
+  if (loan && !loan->over) loan->over = devices_[loan->device.index()]->record();
 }
 
 void DiskStream::end_loan(Slot& slot) {
-  if (slot.loan.device == 0) return;
-  Device& device = *devices_[static_cast<size_t>(slot.loan.device)];
-  if (!slot.loan.over) {
-    device.join(slot.loan.fetched);
-    slot.loan.over = device.record();
+  if (!slot.loan) return;
+  Device& device = *devices_[slot.loan->device.index()];
+  if (!slot.loan->over) {
+    device.join(slot.loan->fetched);
+    slot.loan->over = device.record();
   }
-  const Event over = *slot.loan.over;
-  slot.loan = {};
+  const Event over = *slot.loan->over;
+  slot.loan.reset();
   device.wait(over);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/disk_reader.h"
+#include "device/device.h"
 #include "exec/partition.h"
 #include "exec/slots.h"
 
@@ -53,7 +54,7 @@ class DiskStream {
 
   // The device brings to itself what the slot holds, with a Device::fetch that gave this event; and joined
   // it.
-  void lend(size_t slot, int device, Event fetched);
+  void lend(size_t slot, DeviceId device, Event fetched);
   void joined(size_t slot);
 
   // After a failure: nothing is under way any more, and the slots hold nothing.
@@ -63,15 +64,15 @@ class DiskStream {
 
  private:
   struct Loan {
-    int device = 0;  // 0: none
-    Event fetched = 0;
+    DeviceId device;
+    Event fetched;
     std::optional<Event> over;  // once it has been joined
   };
   struct Slot {
     std::byte* base = nullptr;
     std::vector<DiskLayout::Extent> holds;
     std::optional<DiskReader::Ticket> under_way;
-    Loan loan;
+    std::optional<Loan> loan;
   };
   void end_loan(Slot& slot);
   void free_slots();

@@ -24,7 +24,7 @@ class Divider {
         ++end;
       if (end == i) {
         graph_.nodes.push_back(nodes[i++]);
-        if (is_for_host(graph_.nodes.back())) graph_.nodes.back().device = 0;
+        if (is_for_host(graph_.nodes.back())) graph_.nodes.back().device = DeviceId::host();
         continue;
       }
       divide(std::span(nodes).subspan(i, end - i));
@@ -45,45 +45,46 @@ class Divider {
     return {};
   }
 
-  bool in_divided_layer(const Node& node) const {
-    return node.device < 0 && node.layer >= 0 && static_cast<size_t>(node.layer) < placement_.layers.size() &&
-           placement_.layers[static_cast<size_t>(node.layer)].rows(graph_.shape) < 1;
+  double share_of(const Node& node) const {
+    const WeightHome* home = placement_.home_of(node);
+    return home ? row_share(*home, step_kind(graph_.shape)) : 1;
   }
+
+  bool is_shared(const Node& node) const { return !node.device && share_of(node) < 1; }
 
   bool is_divided(const Node& node) const {
     const TensorId weight = product_of(node).weight;
-    if (weight == kNoTensor || !in_divided_layer(node)) return false;
+    if (weight == kNoTensor || !is_shared(node)) return false;
     const Weight& w = *graph_.tensor(weight).weight;
     return placement_.streams(graph_, node, w) && rows_of(node) < w.n_rows;
   }
 
   bool is_for_host(const Node& node) const {
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
-    return experts && in_divided_layer(node) && host_computes_experts(graph_, *experts) &&
+    return experts && is_shared(node) && host_computes_experts(graph_, *experts) &&
            placement_.streams(graph_, node, *graph_.tensor(experts->gate).weight);
   }
 
   // Rows that the device computes.
   int64_t rows_of(const Node& node) const {
-    const LayerPlacement& layer = placement_.layers[static_cast<size_t>(node.layer)];
-    return device_rows(graph_.tensor(product_of(node).weight).n_rows, layer.rows(graph_.shape));
+    return device_rows(graph_.tensor(product_of(node).weight).n_rows, share_of(node));
   }
 
   // Products of one input: the device's parts first, for the host does not wait for them, then its own.
   void divide(std::span<const Node> nodes) {
     std::vector<TensorId> device_parts, host_parts;
     for (const Node& node : nodes) {
-      const int device = placement_.device_of(graph_, node);
+      const DeviceId device = placement_.runs_on(graph_, node);
       device_parts.push_back(add_part(node, {0, rows_of(node)}, device, product_of(node).x));
     }
     const TensorId x = on_host(product_of(nodes.front()).x);
     for (const Node& node : nodes) {
       const int64_t n_rows = graph_.tensor(product_of(node).weight).n_rows, first = rows_of(node);
-      host_parts.push_back(add_part(node, {first, n_rows - first}, 0, x));
+      host_parts.push_back(add_part(node, {first, n_rows - first}, DeviceId::host(), x));
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
       const TensorId residual = product_of(nodes[i]).residual;
-      const int device = placement_.device_of(graph_, nodes[i]);
+      const DeviceId device = placement_.runs_on(graph_, nodes[i]);
       add_join(nodes[i], {device_parts[i], host_parts[i], residual}, nodes[i].output, device);
       if (residual == kNoTensor) joined_[nodes[i].output] = {device_parts[i], host_parts[i]};
     }
@@ -96,7 +97,7 @@ class Divider {
     Joined& j = found->second;
     if (j.on_host == kNoTensor) {
       j.on_host = add_activation(graph_.tensor(x).name + "@host", graph_.tensor(x), graph_.tensor(x).n_cols);
-      add_join(graph_.nodes.back(), {j.device_part, j.host_part, kNoTensor}, j.on_host, 0);
+      add_join(graph_.nodes.back(), {j.device_part, j.host_part, kNoTensor}, j.on_host, DeviceId::host());
     }
     return j.on_host;
   }
@@ -105,7 +106,7 @@ class Divider {
     int64_t first, n;
   };
 
-  TensorId add_part(const Node& whole, const Rows& rows, int device, TensorId x) {
+  TensorId add_part(const Node& whole, const Rows& rows, DeviceId device, TensorId x) {
     Node part = whole;
     part.device = device;
     for_each_input(part.op, [&](TensorId& id) {
@@ -117,12 +118,12 @@ class Divider {
       linear->residual = kNoTensor;  // which the join adds
     }
     const Tensor& y = graph_.tensor(whole.output);
-    part.output = add_activation(y.name + (device == 0 ? ".host" : ".device"), y, rows.n);
+    part.output = add_activation(y.name + (device.is_host() ? ".host" : ".device"), y, rows.n);
     graph_.nodes.push_back(part);
     return part.output;
   }
 
-  void add_join(const Node& like, const JoinOp& join, TensorId output, int device) {
+  void add_join(const Node& like, const JoinOp& join, TensorId output, DeviceId device) {
     graph_.nodes.push_back(Node{join, output, like.layer, device});
   }
 
@@ -173,10 +174,7 @@ bool host_computes_experts(const Graph& graph, const MoeFfnOp& op) {
 }
 
 Graph divide_rows(Graph graph, const Placement& placement) {
-  const bool divided = std::any_of(
-      placement.layers.begin(), placement.layers.end(),
-      [&](const LayerPlacement& l) { return l.streamed(graph.shape) != 0 && l.rows(graph.shape) < 1; });
-  return divided ? Divider(std::move(graph), placement).run() : graph;
+  return placement.divides_rows(step_kind(graph.shape)) ? Divider(std::move(graph), placement).run() : graph;
 }
 
 }  // namespace tandem

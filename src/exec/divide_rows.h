@@ -15,7 +15,7 @@ int64_t device_rows(int64_t n_rows, double share);
 // cannot choose them all; in others they are streamed.
 bool host_computes_experts(const Graph& graph, const MoeFfnOp& op);
 
-// The graph with the linear and glu nodes of layers whose rows are divided (LayerPlacement::rows) replaced by
+// The graph with the linear and glu nodes of layers whose rows are divided (RowsShared) replaced by
 // a part for the device, a part for the host and a join. Results are those of the whole product, bit for bit
 // where the kernels' do not depend on which rows are computed together.
 Graph divide_rows(Graph graph, const Placement& placement);

@@ -41,9 +41,8 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
   arenas_.resize(devices_.size());
   reads_host_.resize(devices_.size());
   for (size_t i = 0; i < placement_.layers.size(); ++i) {
-    const LayerPlacement& layer = placement_.layers[i];
-    if (layer.kv != 0 || layer.kv_prefetched == 0) continue;
-    kv_[static_cast<size_t>(layer.kv_prefetched)][i] = kv_stream_.view(static_cast<int>(i));
+    const auto* prefetched = std::get_if<PrefetchedKv>(&placement_.layers[i].kv);
+    if (prefetched) kv_[prefetched->to.index()][i] = kv_stream_.view(static_cast<int>(i));
   }
 }
 
@@ -66,22 +65,22 @@ std::unique_ptr<Program> Executor::compile(Graph graph) {
 
 std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
   check_supported(graph);
-  Partition partition = partition_graph(graph, placement_, static_cast<int>(devices_.size()));
+  Partition partition = partition_graph(graph, placement_, devices_.size());
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));
   for (size_t d = 0; d < devices_.size(); ++d) {
     program->slots_.push_back(
-        slot_needs(program->graph_, program->partition_, placement_, *devices_[d], static_cast<int>(d)));
+        slot_needs(program->graph_, program->partition_, placement_, *devices_[d], DeviceId::at(d)));
   }
   program->schedule_ = schedule_stream(program->partition_, program->slots_);
   const Partition& p = program->partition_;
   for (const StreamGroup& group : p.groups) program->disk_.push_back(disk_layout(program->graph_, group));
-  if (p.logits_device != 0) {
+  if (!p.logits_device.is_host()) {
     const size_t n = program->graph_.tensor(program->graph_.logits).n_bytes() / sizeof(float);
     if (logits_.size() < n) logits_.resize(n);
   }
   for (const Stage& stage : p.stages) {
     for (const Transfer& t : stage.transfers) {
-      if (t.from == 0 || t.to == 0) continue;
+      if (t.from.is_host() || t.to.is_host()) continue;
       staging_.resize(std::max(staging_.size(), program->graph_.tensor(t.tensor).n_bytes()));
     }
   }
@@ -99,7 +98,7 @@ void Executor::prepare(Program& program) {
 
 void Executor::check_supported(const Graph& graph) const {
   for (const Node& node : graph.nodes) {
-    const Device& device = *devices_[static_cast<size_t>(placement_.device_of(graph, node))];
+    const Device& device = *devices_[placement_.runs_on(graph, node).index()];
     const std::string why = device.why_unsupported(graph, node);
     if (why.empty()) continue;
     throw_error(ErrorCode::usage, "%s cannot run %s of layer %d: %s", device.info().name.c_str(),
@@ -120,10 +119,10 @@ void Executor::grow_arena(size_t d, size_t n_bytes) {
 }
 
 void Executor::grow_slots(size_t d, const SlotNeeds& needs) {
-  if (d == 0 ? !disk_.must_grow(needs) : !stream_.must_grow(static_cast<int>(d), needs)) return;
+  if (d == 0 ? !disk_.must_grow(needs) : !stream_.must_grow(DeviceId::at(d), needs)) return;
   for (Program* program : programs_) program->plans_.clear();
   if (d == 0) return disk_.reserve(needs);
-  stream_.reserve(static_cast<int>(d), needs);
+  stream_.reserve(DeviceId::at(d), needs);
 }
 
 void Executor::bind(Program& program) {
@@ -139,12 +138,12 @@ void Executor::bind(Program& program) {
       if (offset != Partition::kNowhere) addresses[id] = arenas_[d].base + offset;
     }
     for (TensorId id : partition.weights[d]) {
-      addresses[static_cast<size_t>(id)] = residency_.address(static_cast<int>(d), *graph.tensor(id).weight);
+      addresses[static_cast<size_t>(id)] = residency_.address(DeviceId::at(d), *graph.tensor(id).weight);
     }
   }
   for (size_t g = 0; g < partition.groups.size(); ++g) {
-    const auto d = static_cast<size_t>(partition.groups[g].device);
-    if (d == 0) {
+    const DeviceId device = partition.groups[g].device;
+    if (device.is_host()) {
       const DevicePtr slot = disk_.slot(program.schedule_.disk_turns[g].slot);
       for (TensorId id : partition.groups[g].weights) {
         program.addresses_[0][static_cast<size_t>(id)] =
@@ -152,14 +151,14 @@ void Executor::bind(Program& program) {
       }
       continue;
     }
-    DevicePtr address = stream_.slot(static_cast<int>(d), program.schedule_.turns[g].slot);
+    DevicePtr address = stream_.slot(device, program.schedule_.turns[g].slot);
     for (TensorId id : partition.groups[g].weights) {
-      program.addresses_[d][static_cast<size_t>(id)] = address;
-      address += align_up(devices_[d]->weight_bytes(*graph.tensor(id).weight), kSlotAlignment);
+      program.addresses_[device.index()][static_cast<size_t>(id)] = address;
+      address += align_up(devices_[device.index()]->weight_bytes(*graph.tensor(id).weight), kSlotAlignment);
     }
   }
   for (const Stage& stage : partition.stages) {
-    const auto d = static_cast<size_t>(stage.device);
+    const size_t d = stage.device.index();
     program.plans_.push_back(
         devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
   }
@@ -193,7 +192,7 @@ void Executor::run_stages(Program& program, const StepInputs& inputs) {
   for (size_t i = 0; i < partition.stages.size(); ++i) {
     const Stage& stage = partition.stages[i];
     begin_stage(program, i, shape);
-    devices_[static_cast<size_t>(stage.device)]->run(*program.plans_[i], shape);
+    devices_[stage.device.index()]->run(*program.plans_[i], shape);
     for (TensorId id : stage.sends) send(program, id, stage.device, shape);
     if (stage.kv_layer >= 0) kv_stream_.done(stage.kv_layer);
     if (stage.group >= 0 && program.schedule_.turns[static_cast<size_t>(stage.group)].last_stage == i)
@@ -205,9 +204,9 @@ void Executor::run_stages(Program& program, const StepInputs& inputs) {
 // What the stage reads will be there when it runs.
 void Executor::begin_stage(Program& program, size_t i, const StepShape& shape) {
   const Stage& stage = program.partition_.stages[i];
-  const auto d = static_cast<size_t>(stage.device);
+  const size_t d = stage.device.index();
   for (const Transfer& t : stage.transfers) transfer(program, t, shape);
-  if (d == 0) {
+  if (stage.device.is_host()) {
     settle_host_reads();
   } else if (!stage.transfers.empty()) {
     reads_host_[d] = devices_[d]->record();
@@ -231,7 +230,8 @@ void Executor::fetch(const Program& program, size_t g) {
 // Unless the device has it already.
 void Executor::read(const Program& program, size_t g) {
   const StreamGroup& group = program.partition_.groups[g];
-  if (group.device != 0 && stream_.holds(group, program.graph_, program.schedule_.turns[g].slot)) return;
+  if (!group.device.is_host() && stream_.holds(group, program.graph_, program.schedule_.turns[g].slot))
+    return;
   disk_.fetch(program.disk_[g], program.schedule_.disk_turns[g].slot);
 }
 
@@ -241,7 +241,7 @@ void Executor::join_weights(const Program& program, const Stage& stage) {
   if (stage.group < 0) return;
   const auto g = static_cast<size_t>(stage.group);
   const size_t disk_slot = program.schedule_.disk_turns[g].slot;
-  if (stage.device == 0) {
+  if (stage.device.is_host()) {
     disk_.fetch(program.disk_[g], disk_slot);
     disk_.wait(disk_slot);
     return;
@@ -253,7 +253,7 @@ void Executor::join_weights(const Program& program, const Stage& stage) {
 // What comes next into the slots is brought there while the stages that follow compute.
 void Executor::pass_slots_on(const Program& program, const Stage& stage) {
   const auto g = static_cast<size_t>(stage.group);
-  if (stage.device != 0) {
+  if (!stage.device.is_host()) {
     stream_.release(stage.device, program.schedule_.turns[g].slot);
     fetch(program, program.schedule_.turns[g].next);
   }
@@ -263,10 +263,10 @@ void Executor::pass_slots_on(const Program& program, const Stage& stage) {
 std::span<const float> Executor::collect_logits(const Program& program, const StepShape& shape) {
   const Partition& partition = program.partition_;
   const Tensor& logits = program.graph_.tensor(program.graph_.logits);
-  const auto d = static_cast<size_t>(partition.logits_device);
+  const size_t d = partition.logits_device.index();
   const DevicePtr address = program.addresses_[d][static_cast<size_t>(logits.storage)];
   const size_t n = step_bytes(logits, shape) / sizeof(float);
-  if (d == 0) return {reinterpret_cast<const float*>(address), n};
+  if (partition.logits_device.is_host()) return {reinterpret_cast<const float*>(address), n};
   devices_[d]->copy_out(logits_.data(), address, n * sizeof(float));
   devices_[d]->wait(devices_[d]->record());
   return {logits_.data(), n};
@@ -287,29 +287,29 @@ void Executor::transfer(const Program& program, const Transfer& t, const StepSha
   const Tensor& tensor = program.graph_.tensor(t.tensor);
   const size_t n_bytes = step_bytes(tensor, shape);
   const auto storage = static_cast<size_t>(tensor.storage);
-  Device& from = *devices_[static_cast<size_t>(t.from)];
-  Device& to = *devices_[static_cast<size_t>(t.to)];
-  const DevicePtr source = program.addresses_[static_cast<size_t>(t.from)][storage];
-  const DevicePtr target = program.addresses_[static_cast<size_t>(t.to)][storage];
-  if (t.from == 0) {
+  Device& from = *devices_[t.from.index()];
+  Device& to = *devices_[t.to.index()];
+  const DevicePtr source = program.addresses_[t.from.index()][storage];
+  const DevicePtr target = program.addresses_[t.to.index()][storage];
+  if (t.from.is_host()) {
     to.copy_in(target, source, n_bytes);
-  } else if (t.to == 0) {
+  } else if (t.to.is_host()) {
     from.wait(program.sent_[static_cast<size_t>(t.tensor)]);
   } else {
     settle_host_reads();
     from.copy_out(staging_.data(), source, n_bytes);
     from.wait(from.record());
     to.copy_in(target, staging_.data(), n_bytes);
-    reads_host_[static_cast<size_t>(t.to)] = to.record();
+    reads_host_[t.to.index()] = to.record();
   }
   transfers_.n_bytes += n_bytes;
   transfers_.n_copies += 1;
 }
 
-void Executor::send(Program& program, TensorId id, int device, const StepShape& shape) {
+void Executor::send(Program& program, TensorId id, DeviceId device, const StepShape& shape) {
   const Tensor& tensor = program.graph_.tensor(id);
   const auto storage = static_cast<size_t>(tensor.storage);
-  const auto d = static_cast<size_t>(device);
+  const size_t d = device.index();
   // The target may reuse memory that another device still reads; this one does all in order.
   for (size_t other = 0; other < reads_host_.size(); ++other) {
     if (other != d) settle_host_reads(other);

@@ -50,11 +50,11 @@ class Executor {
 
   const TransferStats& transfers() const { return transfers_; }
   // Memory taken on a device by weights copied there and by activations.
-  size_t weight_bytes(int device) const { return residency_.n_bytes(device); }
-  size_t arena_bytes(int device) const { return arenas_[static_cast<size_t>(device)].n_bytes; }
+  size_t weight_bytes(DeviceId device) const { return residency_.n_bytes(device); }
+  size_t arena_bytes(DeviceId device) const { return arenas_[device.index()].n_bytes; }
   // Memory of the slots that streamed layers and caches pass through, and bytes that have passed.
-  size_t slot_bytes(int device) const {
-    return stream_.n_bytes(device) + kv_stream_.n_bytes(device) + (device == 0 ? disk_.n_bytes() : 0);
+  size_t slot_bytes(DeviceId device) const {
+    return stream_.n_bytes(device) + kv_stream_.n_bytes(device) + (device.is_host() ? disk_.n_bytes() : 0);
   }
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
   uint64_t disk_bytes() const { return disk_.read_bytes(); }
@@ -82,7 +82,7 @@ class Executor {
   void feed_inputs(const Program& program, const StepInputs& inputs);
   void begin_stage(Program& program, size_t stage, const StepShape& shape);
   void transfer(const Program& program, const Transfer& transfer, const StepShape& shape);
-  void send(Program& program, TensorId tensor, int from, const StepShape& shape);
+  void send(Program& program, TensorId tensor, DeviceId from, const StepShape& shape);
   void settle_host_reads();
   void settle_host_reads(size_t device);
   void abandon_step();

@@ -33,6 +33,11 @@ Weight as_floats(const std::byte* data, size_t n_bytes) {
   return w;
 }
 
+bool is_brought_to(DeviceId device, const LayerPlacement& layer) {
+  const auto* prefetched = std::get_if<PrefetchedKv>(&layer.kv);
+  return prefetched && prefetched->to == device;
+}
+
 }  // namespace
 
 size_t kv_block_bytes(const KvLayer& l) {
@@ -42,10 +47,10 @@ size_t kv_pool_bytes(const KvLayer& l) {
   return kv_block_bytes(l) * static_cast<size_t>(l.n_blocks);
 }
 
-KvSlotNeeds kv_slot_needs(const Placement& placement, std::span<const KvLayer> layers, int device) {
+KvSlotNeeds kv_slot_needs(const Placement& placement, std::span<const KvLayer> layers, DeviceId device) {
   KvSlotNeeds needs;
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (device == 0 || placement.layers[i].kv != 0 || placement.layers[i].kv_prefetched != device) continue;
+    if (!is_brought_to(device, placement.layers[i])) continue;
     const size_t v_bytes = v_block_bytes(layers[i]) * static_cast<size_t>(layers[i].n_blocks);
     needs.n_slots = std::min(needs.n_slots + 1, kSlots);
     needs.slot_bytes = std::max(needs.slot_bytes, v_offset(layers[i]) + align_up(v_bytes, kAlignment));
@@ -58,19 +63,18 @@ KvStream::KvStream(std::span<Device* const> devices, const Placement& placement,
     : devices_(devices), host_(host), layers_(host.size()), slots_(devices.size()), parts_(2 * host.size()) {
   try {
     for (size_t d = 1; d < devices.size(); ++d) {
-      slots_[d].needs = kv_slot_needs(placement, host, static_cast<int>(d));
+      const DeviceId device = DeviceId::at(d);
+      slots_[d].needs = kv_slot_needs(placement, host, device);
       while (slots_[d].base.size() < slots_[d].needs.n_slots) {
         slots_[d].base.push_back(devices[d]->alloc(slots_[d].needs.slot_bytes));
       }
       std::vector<int> mine;
       for (size_t i = 0; i < host.size(); ++i) {
-        if (placement.layers[i].kv == 0 && placement.layers[i].kv_prefetched == static_cast<int>(d)) {
-          mine.push_back(static_cast<int>(i));
-        }
+        if (is_brought_to(device, placement.layers[i])) mine.push_back(static_cast<int>(i));
       }
       for (size_t i = 0; i < mine.size(); ++i) {
         Layer& layer = layers_[static_cast<size_t>(mine[i])];
-        layer.device = static_cast<int>(d);
+        layer.to = device.gpu();
         layer.slot = i % slots_[d].needs.n_slots;
         if (i + kSlots < mine.size()) layer.next = mine[i + kSlots];
         if (i < kSlots) slots_[d].first.push_back(mine[i]);
@@ -95,7 +99,7 @@ void KvStream::free_all() {
 KvLayer KvStream::view(int i) const {
   const Layer& layer = layers_[static_cast<size_t>(i)];
   KvLayer view = host_[static_cast<size_t>(i)];
-  view.k = slots_[static_cast<size_t>(layer.device)].base[layer.slot];
+  view.k = slots_[layer.to->index()].base[layer.slot];
   view.v = view.k + v_offset(view);
   return view;
 }
@@ -117,7 +121,7 @@ void KvStream::begin(std::span<const int32_t> block_table, std::span<const int32
 
 void KvStream::fetch(int i, Event after) {
   Layer& layer = layers_[static_cast<size_t>(i)];
-  Device& device = *devices_[static_cast<size_t>(layer.device)];
+  Device& device = *devices_[layer.to->index()];
   const KvLayer& host = host_[static_cast<size_t>(i)];
   const KvLayer there = view(i);
   const auto n = static_cast<size_t>(n_blocks_);
@@ -130,12 +134,12 @@ void KvStream::fetch(int i, Event after) {
 
 void KvStream::join(int i) {
   const Layer& layer = layers_[static_cast<size_t>(i)];
-  devices_[static_cast<size_t>(layer.device)]->join(layer.fetched);
+  devices_[layer.to->index()]->join(layer.fetched);
 }
 
 void KvStream::done(int i) {
   const Layer& layer = layers_[static_cast<size_t>(i)];
-  Device& device = *devices_[static_cast<size_t>(layer.device)];
+  Device& device = *devices_[layer.to->index()];
   const KvLayer& host = host_[static_cast<size_t>(i)];
   const KvLayer there = view(i);
   for (int32_t block : written_) {

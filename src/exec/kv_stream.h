@@ -4,9 +4,11 @@
 // the slots.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "device/device.h"
 #include "exec/placement.h"
 
 namespace tandem {
@@ -23,7 +25,7 @@ struct KvSlotNeeds {
 
   size_t n_bytes() const { return n_slots * slot_bytes; }
 };
-KvSlotNeeds kv_slot_needs(const Placement& placement, std::span<const KvLayer> layers, int device);
+KvSlotNeeds kv_slot_needs(const Placement& placement, std::span<const KvLayer> layers, DeviceId device);
 
 class KvStream {
  public:
@@ -35,7 +37,7 @@ class KvStream {
 
   // The layer's cache as the device sees it: in its slot.
   KvLayer view(int layer) const;
-  size_t n_bytes(int device) const { return slots_[static_cast<size_t>(device)].needs.n_bytes(); }
+  size_t n_bytes(DeviceId device) const { return slots_[device.index()].needs.n_bytes(); }
 
   // A step that reads the blocks of block_table and writes to `slots` of the cache, both as in its inputs.
   void begin(std::span<const int32_t> block_table, std::span<const int32_t> slots);
@@ -48,7 +50,7 @@ class KvStream {
 
  private:
   struct Layer {
-    int device = 0;  // 0: not brought anywhere
+    std::optional<GpuId> to;  // none: not brought anywhere
     size_t slot = 0;
     int next = -1;  // the layer that has the slot afterwards
     Event fetched = 0;

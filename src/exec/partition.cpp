@@ -9,13 +9,12 @@ namespace tandem {
 namespace {
 
 constexpr size_t kArenaAlignment = 256;
-constexpr int kInput = -1;  // valid on every device that uses it
 
 class Partitioner {
  public:
-  Partitioner(const Graph& graph, const Placement& placement, int n_devices)
-      : graph_(graph), placement_(placement), n_devices_(static_cast<size_t>(n_devices)) {
-    made_on_.assign(graph.tensors.size(), kInput);
+  Partitioner(const Graph& graph, const Placement& placement, size_t n_devices)
+      : graph_(graph), placement_(placement), n_devices_(n_devices) {
+    made_on_.resize(graph.tensors.size());
     made_in_.assign(graph.tensors.size(), 0);
     host_uses_.assign(graph.tensors.size(), false);
     valid_.assign(n_devices_, std::vector<bool>(graph.tensors.size(), false));
@@ -29,7 +28,7 @@ class Partitioner {
     find_host_uses();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
     const auto end = static_cast<int32_t>(graph_.nodes.size());
-    result_.logits_device = made_on_[static_cast<size_t>(graph_.logits)];
+    result_.logits_device = made_on_[static_cast<size_t>(graph_.logits)].value();
     touch(result_.logits_device, graph_.logits, end);
     if (arenas == Arenas::laid_out) lay_out();
     return std::move(result_);
@@ -38,8 +37,8 @@ class Partitioner {
  private:
   void place_node(int32_t index) {
     const Node& node = graph_.nodes[static_cast<size_t>(index)];
-    const int device = placement_.device_of(graph_, node);
-    TANDEM_CHECK(device >= 0 && static_cast<size_t>(device) < n_devices_);
+    const DeviceId device = placement_.runs_on(graph_, node);
+    TANDEM_CHECK(device.index() < n_devices_);
     const int group = group_of(node, device);
     const int kv_layer = prefetched_layer(node);
     if (begins_stage(node, device, group) || result_.stages.back().kv_layer != kv_layer) {
@@ -54,14 +53,14 @@ class Partitioner {
     if (node.output == kNoTensor) return;
     made_on_[static_cast<size_t>(node.output)] = device;
     made_in_[static_cast<size_t>(node.output)] = result_.stages.size() - 1;
-    host_waits_ |= device != 0 && host_uses_[static_cast<size_t>(node.output)];
-    valid_[static_cast<size_t>(device)][static_cast<size_t>(node.output)] = true;
+    host_waits_ |= !device.is_host() && host_uses_[static_cast<size_t>(node.output)];
+    valid_[device.index()][static_cast<size_t>(node.output)] = true;
     touch(device, node.output, index);
   }
 
   void find_host_uses() {
     for (const Node& node : graph_.nodes) {
-      if (placement_.device_of(graph_, node) != 0) continue;
+      if (!placement_.runs_on(graph_, node).is_host()) continue;
       for (TensorId id : inputs_of(node.op)) host_uses_[static_cast<size_t>(id)] = true;
     }
   }
@@ -72,7 +71,7 @@ class Partitioner {
   }
 
   // The group of the node's streamed weights, after adding them to it; -1 when it reads none.
-  int group_of(const Node& node, int device) {
+  int group_of(const Node& node, DeviceId device) {
     int group = -1;
     for (TensorId id : inputs_of(node.op)) {
       if (!streams(node, id)) continue;
@@ -86,7 +85,7 @@ class Partitioner {
   }
 
   // The layer's group on the device, which may be a new one.
-  int find_group(int device, int layer) {
+  int find_group(DeviceId device, int layer) {
     auto& groups = result_.groups;
     for (size_t i = groups.size(); i > 0 && groups[i - 1].layer == layer; --i) {
       if (groups[i - 1].device == device) return static_cast<int>(i) - 1;
@@ -100,38 +99,37 @@ class Partitioner {
     const bool uses_cache =
         std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
     if (!uses_cache) return -1;
-    const LayerPlacement& layer = placement_.layers[static_cast<size_t>(node.layer)];
-    return layer.kv == 0 && layer.kv_prefetched != 0 ? node.layer : -1;
+    const KvHome& home = placement_.layers[static_cast<size_t>(node.layer)].kv;
+    return std::holds_alternative<PrefetchedKv>(home) ? node.layer : -1;
   }
 
-  bool begins_stage(const Node& node, int device, int group) const {
+  bool begins_stage(const Node& node, DeviceId device, int group) const {
     if (result_.stages.empty() || result_.stages.back().device != device) return true;
-    if (node.device >= 0 && host_waits_) return true;
+    if (node.device && host_waits_) return true;
     const int current = result_.stages.back().group;
     if (group >= 0) return group != current;
     return current >= 0 && result_.groups[static_cast<size_t>(current)].layer != node.layer;
   }
 
-  void use(int device, TensorId id, int32_t index) {
-    auto valid = valid_[static_cast<size_t>(device)].begin() + id;
+  void use(DeviceId device, TensorId id, int32_t index) {
+    auto valid = valid_[device.index()].begin() + id;
     const Tensor& t = graph_.tensor(id);
     if (t.role != Role::activation) {
       if (!*valid) {
         auto& list = t.role == Role::weight ? result_.weights : result_.inputs;
-        list[static_cast<size_t>(device)].push_back(id);
+        list[device.index()].push_back(id);
         *valid = true;
       }
       if (t.role == Role::input) touch_whole_run(device, id);
       return;
     }
     if (!*valid) {
-      const int from = made_on_[static_cast<size_t>(id)];
-      TANDEM_CHECK(from != kInput);
+      const DeviceId from = made_on_[static_cast<size_t>(id)].value();
       // A copy to the host is issued behind the stage that made the tensor, others when the stage begins that
       // needs it: source and destination live from there on.
       result_.stages.back().transfers.push_back(Transfer{id, from, device});
       int32_t issued = stage_begin_;
-      if (device == 0) {
+      if (device.is_host()) {
         Stage& maker = result_.stages[made_in_[static_cast<size_t>(id)]];
         maker.sends.push_back(id);
         issued = maker.nodes.back();
@@ -144,15 +142,15 @@ class Partitioner {
   }
 
   // The memory of a tensor is in use on a device at node `index`.
-  void touch(int device, TensorId id, int32_t index) {
+  void touch(DeviceId device, TensorId id, int32_t index) {
     const TensorId storage = graph_.tensor(id).storage;
-    BufferLifetime& life = lifetimes_[static_cast<size_t>(device)][static_cast<size_t>(storage)];
+    BufferLifetime& life = lifetimes_[device.index()][static_cast<size_t>(storage)];
     life.n_bytes = std::max(life.n_bytes, graph_.tensor(id).n_bytes());
     life.first = life.first < 0 ? index : std::min(life.first, index);
     life.last = std::max(life.last, index);
   }
 
-  void touch_whole_run(int device, TensorId id) {
+  void touch_whole_run(DeviceId device, TensorId id) {
     touch(device, id, 0);
     touch(device, id, static_cast<int32_t>(graph_.nodes.size()));
   }
@@ -181,7 +179,7 @@ class Partitioner {
   int32_t stage_begin_ = 0;
   bool host_waits_ = false;                             // for something that the current stage has made
   std::vector<bool> host_uses_;                         // [TensorId]
-  std::vector<int> made_on_;                            // [TensorId] device of the producer
+  std::vector<std::optional<DeviceId>> made_on_;        // [TensorId] device of the producer; inputs: none
   std::vector<size_t> made_in_;                         // [TensorId] its stage
   std::vector<std::vector<bool>> valid_;                // [device][TensorId] the value is there
   std::vector<std::vector<BufferLifetime>> lifetimes_;  // [device][storage TensorId]
@@ -190,7 +188,7 @@ class Partitioner {
 
 }  // namespace
 
-Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices, Arenas arenas) {
+Partition partition_graph(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas) {
   return Partitioner(graph, placement, n_devices).run(arenas);
 }
 

@@ -17,20 +17,19 @@ namespace tandem {
 // that what was issued since does not hold it up.
 struct Transfer {
   TensorId tensor = kNoTensor;
-  int from = 0;
-  int to = 0;
+  DeviceId from, to;
 };
 
-// The weights of one layer that are streamed to a device. Device 0: those that it reads from disk for itself.
+// The weights of one layer that are streamed to a device; to the host: those that it reads from disk for itself.
 struct StreamGroup {
-  int device = 0;
+  DeviceId device;
   int layer = 0;
   std::vector<TensorId> weights;
   bool on_disk = false;  // some of them are
 };
 
 struct Stage {
-  int device = 0;
+  DeviceId device;
   int group = -1;                   // index of the streamed weights that the nodes read; -1: none
   int kv_layer = -1;                // layer whose cache was brought here for the nodes; -1: none
   std::vector<int32_t> nodes;       // indices into the graph, ascending
@@ -46,14 +45,14 @@ struct Partition {
   std::vector<std::vector<TensorId>> weights;  // [device] weight tensors used there, but for streamed ones
   std::vector<StreamGroup> groups;             // in order of use
   std::vector<std::vector<TensorId>> inputs;   // [device] input tensors used there
-  int logits_device = 0;
+  DeviceId logits_device = DeviceId::host();
 
   static constexpr size_t kNowhere = SIZE_MAX;
 };
 
 // Without arenas for those who only ask what runs where, and when.
 enum class Arenas : uint8_t { laid_out, none };
-Partition partition_graph(const Graph& graph, const Placement& placement, int n_devices,
+Partition partition_graph(const Graph& graph, const Placement& placement, size_t n_devices,
                           Arenas arenas = Arenas::laid_out);
 
 }  // namespace tandem

@@ -1,7 +1,5 @@
 #include "exec/placed_graph.h"
 
-#include <algorithm>
-
 #include "exec/divide_rows.h"
 #include "exec/split_attention.h"
 
@@ -13,9 +11,8 @@ Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach) {
 }
 
 PlacedGraph::PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach) : graph_(&graph) {
-  const bool divides = std::ranges::any_of(
-      placement.layers, [&](const LayerPlacement& layer) { return layer.rows(graph.shape) < 1; });
-  if (divides || placement.splits_caches()) own_ = placed_graph(graph, placement, reach);
+  if (placement.divides_rows(step_kind(graph.shape)) || placement.splits_caches())
+    own_ = placed_graph(graph, placement, reach);
 }
 
 }  // namespace tandem

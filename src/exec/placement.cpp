@@ -5,9 +5,61 @@
 #include "base/error.h"
 
 namespace tandem {
+namespace {
+
+bool is_beside_cache(const Node& node) {
+  return std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
+}
+
+}  // namespace
+
+bool LayerPlacement::is_resident() const {
+  return std::holds_alternative<Resident>(weights) && std::holds_alternative<Resident>(experts);
+}
+
+bool LayerPlacement::reads_disk() const {
+  return std::holds_alternative<OnDisk>(weights) || std::holds_alternative<OnDisk>(experts);
+}
+
+bool LayerPlacement::divides_rows(StepKind kind) const {
+  return row_share(weights, kind) < 1 || row_share(experts, kind) < 1;
+}
+
+Placement Placement::host_only(size_t n_layer) {
+  Placement placement;
+  placement.layers.resize(n_layer);
+  return placement;
+}
+
+const SplitKv* Placement::split() const {
+  for (const LayerPlacement& layer : layers) {
+    if (const auto* split = std::get_if<SplitKv>(&layer.kv)) return split;
+  }
+  return nullptr;
+}
+
+bool Placement::reads_disk() const {
+  return std::ranges::any_of(layers, [](const LayerPlacement& l) { return l.reads_disk(); });
+}
+
+bool Placement::divides_rows(StepKind kind) const {
+  return std::ranges::any_of(layers, [&](const LayerPlacement& l) { return l.divides_rows(kind); });
+}
+
+// Null before the first layer and after the last one.
+const LayerPlacement* Placement::layer_of(int layer) const {
+  const bool in_layer = layer >= 0 && static_cast<size_t>(layer) < layers.size();
+  return in_layer ? &layers[static_cast<size_t>(layer)] : nullptr;
+}
+
+const WeightHome* Placement::home_of(const Node& node) const {
+  const LayerPlacement* layer = layer_of(node.layer);
+  if (!layer || is_beside_cache(node)) return nullptr;
+  return std::holds_alternative<MoeFfnOp>(node.op) ? &layer->experts : &layer->weights;
+}
 
 // Where the first of a node's weights that has an override is to be; null when none has.
-const int* Placement::override_of(const Graph& graph, const Node& node) const {
+const DeviceId* Placement::override_of(const Graph& graph, const Node& node) const {
   if (overrides.empty()) return nullptr;
   for (TensorId id : inputs_of(node.op)) {
     if (graph.tensor(id).weight == nullptr) continue;
@@ -17,45 +69,27 @@ const int* Placement::override_of(const Graph& graph, const Node& node) const {
   return nullptr;
 }
 
-int Placement::home_of(const Graph& graph, const Node& node) const {
-  if (const int* device = override_of(graph, node)) return *device;
-  if (node.layer < 0) return input;
-  const auto layer = static_cast<size_t>(node.layer);
-  TANDEM_CHECK(layer <= layers.size());
-  if (layer == layers.size()) return output;
-  if (std::holds_alternative<MoeFfnOp>(node.op)) return layers[layer].experts;
-  const bool beside_cache =
-      std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
-  if (!beside_cache) return layers[layer].weights;
-  if (layers[layer].kv != 0) return layers[layer].kv;
-  return layers[layer].kv_recent != 0 ? layers[layer].kv_recent : layers[layer].kv_prefetched;
-}
-
-bool Placement::splits_caches() const {
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerPlacement& l) { return l.kv == 0 && l.kv_recent != 0; });
-}
-
-int Placement::device_of(const Graph& graph, const Node& node) const {
-  if (node.device >= 0) return node.device;
-  const int home = home_of(graph, node);
-  const bool in_layer = node.layer >= 0 && static_cast<size_t>(node.layer) < layers.size();
-  const bool beside_cache =
-      std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
-  if (home != 0 || !in_layer || beside_cache || override_of(graph, node)) return home;
-  return layers[static_cast<size_t>(node.layer)].streamed(graph.shape);
+DeviceId Placement::runs_on(const Graph& graph, const Node& node) const {
+  if (node.device) return *node.device;
+  if (const DeviceId* device = override_of(graph, node)) return *device;
+  if (const WeightHome* home = home_of(node)) return computes_on(*home, step_kind(graph.shape));
+  if (const LayerPlacement* layer = layer_of(node.layer)) return attends_on(layer->kv);
+  TANDEM_CHECK(node.layer <= static_cast<int>(layers.size()));
+  return node.layer < 0 ? input : output;
 }
 
 bool Placement::streams(const Graph& graph, const Node& node, const Weight& weight) const {
   const bool own_matrix = weight.layer == node.layer && weight.n_rows * weight.n_mats > 1;
-  if (!own_matrix || home_of(graph, node) != 0) return false;
-  return device_of(graph, node) != 0 || on_disk(weight);
+  const WeightHome* home = home_of(node);
+  if (!own_matrix || !home) return false;
+  const DeviceId* device = override_of(graph, node);
+  if (!(device ? *device : holder(*home)).is_host()) return false;
+  return !runs_on(graph, node).is_host() || on_disk(weight);
 }
 
 bool Placement::on_disk(const Weight& weight) const {
-  const bool in_layer = weight.layer >= 0 && static_cast<size_t>(weight.layer) < layers.size();
-  return in_layer && layers[static_cast<size_t>(weight.layer)].from_disk && weight.in_file &&
-         weight.n_rows * weight.n_mats > 1;
+  const LayerPlacement* layer = layer_of(weight.layer);
+  return layer && layer->reads_disk() && weight.in_file && weight.n_rows * weight.n_mats > 1;
 }
 
 }  // namespace tandem

@@ -11,8 +11,8 @@ WeightResidency::~WeightResidency() {
   }
 }
 
-DevicePtr WeightResidency::address(int device, const Weight& weight) {
-  const auto d = static_cast<size_t>(device);
+DevicePtr WeightResidency::address(DeviceId device, const Weight& weight) {
+  const size_t d = device.index();
   // The CPU's kernels only read weights; DevicePtr has no const of its own.
   if (devices_[d]->info().host_memory) return const_cast<std::byte*>(weight.data);
   const auto found = copies_[d].find(&weight);

@@ -18,11 +18,9 @@ class WeightResidency {
   WeightResidency& operator=(const WeightResidency&) = delete;
 
   // The weight's address on the device, after copying it there if need be. Throws Error(out_of_memory | io).
-  DevicePtr address(int device, const Weight& weight);
+  DevicePtr address(DeviceId device, const Weight& weight);
 
-  size_t n_bytes(int device) const {
-    return n_bytes_[static_cast<size_t>(device)];
-  }  // copied to the device so far
+  size_t n_bytes(DeviceId device) const { return n_bytes_[device.index()]; }  // copied there so far
 
  private:
   std::span<Device* const> devices_;

@@ -15,15 +15,16 @@ class Splitter {
       : graph_(std::move(graph)), placement_(placement), reach_(reach) {}
 
   Graph run() {
-    graph_.shape.max_recent_blocks = placement_.n_recent_blocks;
+    graph_.shape.max_recent_blocks = placement_.split()->n_blocks;
     std::vector<Node> built = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (Node& node : built) {
-      if (auto* write = std::get_if<KvWriteOp>(&node.op); write && is_split(node)) {
+      const SplitKv* home = split_home(node);
+      if (auto* write = std::get_if<KvWriteOp>(&node.op); write && home) {
         write->slots = input(Input::recent_slots, "recent_slots", 1, graph_.shape.max_tokens);
       }
-      if (is_split(node) && std::holds_alternative<AttentionOp>(node.op)) {
-        split(std::move(node));
+      if (home && std::holds_alternative<AttentionOp>(node.op)) {
+        split(std::move(node), *home);
       } else {
         graph_.nodes.push_back(std::move(node));
       }
@@ -32,13 +33,13 @@ class Splitter {
   }
 
  private:
-  bool is_split(const Node& node) const {
-    if (node.layer < 0 || static_cast<size_t>(node.layer) >= placement_.layers.size()) return false;
-    const LayerPlacement& layer = placement_.layers[static_cast<size_t>(node.layer)];
-    return layer.kv == 0 && layer.kv_recent != 0;
+  // Of the node's layer; null when its cache is in one piece, and outside of layers.
+  const SplitKv* split_home(const Node& node) const {
+    if (node.layer < 0 || static_cast<size_t>(node.layer) >= placement_.layers.size()) return nullptr;
+    return std::get_if<SplitKv>(&placement_.layers[static_cast<size_t>(node.layer)].kv);
   }
 
-  void split(Node whole) {
+  void split(Node whole, const SplitKv& home) {
     auto& op = std::get<AttentionOp>(whole.op);
     const ShapeClass& shape = graph_.shape;
     const TensorId blocks =
@@ -49,28 +50,27 @@ class Splitter {
       return;
     }
     const TensorId from = input(Input::recent_from, "recent_from", 1, shape.max_sequences);
-    const int device = placement_.layers[static_cast<size_t>(whole.layer)].kv_recent;
 
-    Node recent = part(whole, KvPart::recent, from, device);
+    Node recent = part(whole, KvPart::recent, from, home.hot);
     std::get<AttentionOp>(recent.op).block_table = blocks;
     MergeOp merge{{op.n_head, op.head_dim_v}, recent.output, recent.output};  // with itself: what it was
     graph_.nodes.push_back(std::move(recent));
-    if (!is_recent(op)) {
-      Node old = part(whole, KvPart::old, from, 0);
+    if (!is_recent(op, home)) {
+      Node old = part(whole, KvPart::old, from, DeviceId::host());
       std::get<AttentionOp>(old.op).sinks = kNoTensor;  // they count once
       merge.b = old.output;
       graph_.nodes.push_back(std::move(old));
     }
-    graph_.nodes.push_back(Node{merge, whole.output, whole.layer, device});
+    graph_.nodes.push_back(Node{merge, whole.output, whole.layer, home.hot});
   }
 
-  // Whether the window never reaches past the recent part, which holds kv_split positions before those of a
+  // Whether the window never reaches past the recent part, which holds n_keep positions before those of a
   // step.
-  bool is_recent(const AttentionOp& op) const {
-    return op.window > 0 && op.window <= placement_.kv_split + 1;
+  static bool is_recent(const AttentionOp& op, const SplitKv& home) {
+    return op.window > 0 && op.window <= home.n_keep + 1;
   }
 
-  Node part(const Node& whole, KvPart which, TensorId from, int device) {
+  Node part(const Node& whole, KvPart which, TensorId from, DeviceId device) {
     Node node = whole;
     AttentionOp& op = std::get<AttentionOp>(node.op);
     op.part = which;
@@ -112,7 +112,7 @@ class Splitter {
 }  // namespace
 
 Graph split_attention(Graph graph, const Placement& placement, CacheReach reach) {
-  TANDEM_CHECK(placement.n_recent_blocks > 0);
+  TANDEM_CHECK(placement.splits_caches());
   return Splitter(std::move(graph), placement, reach).run();
 }
 

@@ -16,12 +16,12 @@ size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const De
 }
 
 SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
-                     const Device& device, int number) {
-  if (number == 0) return disk_slot_needs(graph, partition, placement);
+                     const Device& device, DeviceId id) {
+  if (id.is_host()) return disk_slot_needs(graph, partition, placement);
   SlotNeeds needs;
   for (const StreamGroup& group : partition.groups) {
-    if (group.device != number) continue;
-    needs.n_slots = std::min(needs.n_slots + 1, static_cast<size_t>(placement.n_stream_slots));
+    if (group.device != id) continue;
+    needs.n_slots = std::min(needs.n_slots + 1, placement.n_stream_slots);
     needs.slot_bytes = std::max(needs.slot_bytes, stream_group_bytes(graph, group, device));
   }
   return needs;
@@ -50,7 +50,7 @@ StreamSchedule schedule_stream(const Partition& partition, std::span<const SlotN
     std::vector<size_t> groups;
     for (size_t g = 0; g < partition.groups.size(); ++g) {
       const StreamGroup& group = partition.groups[g];
-      if (d == 0 ? group.on_disk : group.device == static_cast<int>(d)) groups.push_back(g);
+      if (d == 0 ? group.on_disk : group.device == DeviceId::at(d)) groups.push_back(g);
     }
     take_turns(groups, needs[d].n_slots, d == 0 ? schedule.disk_turns : schedule.turns,
                d == 0 ? schedule.first_read : schedule.first);
@@ -68,7 +68,7 @@ std::vector<bool> read_every_step(const Partition& partition, const StreamSchedu
   std::vector<size_t> passing;  // those that do not stay on a device
   for (size_t g = 0; g < n; ++g) {
     const StreamGroup& group = partition.groups[g];
-    if (group.on_disk && (group.device == 0 || schedule.turns[g].next != g)) passing.push_back(g);
+    if (group.on_disk && (group.device.is_host() || schedule.turns[g].next != g)) passing.push_back(g);
   }
   std::vector<bool> read(n, false);
   for (size_t g : passing) {
@@ -91,14 +91,14 @@ void WeightStream::free_slots(size_t d) {
   slots_[d] = Slots{};
 }
 
-bool WeightStream::must_grow(int device, const SlotNeeds& needs) const {
+bool WeightStream::must_grow(DeviceId device, const SlotNeeds& needs) const {
   const SlotNeeds& has = at(device).needs;
   return needs.n_slots > has.n_slots || needs.slot_bytes > has.slot_bytes;
 }
 
-void WeightStream::reserve(int device, const SlotNeeds& needs) {
+void WeightStream::reserve(DeviceId device, const SlotNeeds& needs) {
   if (!must_grow(device, needs)) return;
-  const auto d = static_cast<size_t>(device);
+  const size_t d = device.index();
   const SlotNeeds united = at(device).needs.united(needs);
   free_slots(d);
   while (slots_[d].slots.size() < united.n_slots) {
@@ -119,7 +119,7 @@ bool WeightStream::holds(const StreamGroup& group, const Graph& graph, size_t sl
 }
 
 void WeightStream::fetch(const Source& source, size_t index) {
-  const auto d = static_cast<size_t>(source.group->device);
+  const size_t d = source.group->device.index();
   Slot& slot = slots_[d].slots[index];
   if (holds(*source.group, *source.graph, index)) return;
   slot.holds.clear();
@@ -140,7 +140,7 @@ void WeightStream::start(size_t d, Slot& slot, const Source& source) {
     }
     const size_t n_bytes = devices_[d]->weight_bytes(weight);
     slot.fetched = devices_[d]->fetch(slot.base + offset, part_, slot.released);
-    if (source.group->on_disk) disk_.lend(source.disk_slot, static_cast<int>(d), slot.fetched);
+    if (source.group->on_disk) disk_.lend(source.disk_slot, source.group->device, slot.fetched);
     offset += align_up(n_bytes, kSlotAlignment);
     fetched_bytes_ += n_bytes;
   }
@@ -166,15 +166,15 @@ void WeightStream::start_ready() {
   }
 }
 
-void WeightStream::join(int device, size_t index) {
-  const auto d = static_cast<size_t>(device);
+void WeightStream::join(DeviceId device, size_t index) {
+  const size_t d = device.index();
   const Slot& slot = slots_[d].slots[index];
   while (slot.holds.empty() && !slots_[d].waiting.empty()) start_first(d);
   devices_[d]->join(slot.fetched);
 }
 
-void WeightStream::release(int device, size_t slot) {
-  const auto d = static_cast<size_t>(device);
+void WeightStream::release(DeviceId device, size_t slot) {
+  const size_t d = device.index();
   slots_[d].slots[slot].released = devices_[d]->record();
 }
 

@@ -18,9 +18,9 @@ namespace tandem {
 // Bytes of a group in a slot: its weights one after the other, each padded to kSlotAlignment.
 inline constexpr size_t kSlotAlignment = 256;
 size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const Device& device);
-// Slots that a partition's groups need on a device; on device 0, those that groups on disk are read into.
+// Slots that a partition's groups need on a device; on the host, those that groups on disk are read into.
 SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
-                     const Device& device, int number);
+                     const Device& device, DeviceId id);
 
 // Which slot each group of a partition has, and whom it goes to afterwards: the groups of a device take its
 // slots in turn, and after the last one the first ones, for the next step.
@@ -30,8 +30,8 @@ struct StreamSchedule {
     size_t next = 0;        // the group that has the slot afterwards; itself when it is the only one
     size_t last_stage = 0;  // the stage after which the slot is free
   };
-  std::vector<Turn> turns;         // [group], but for those of device 0
-  std::vector<Turn> disk_turns;    // [group], of those on disk: in the slots of device 0
+  std::vector<Turn> turns;         // [group], but for those of the host
+  std::vector<Turn> disk_turns;    // [group], of those on disk: in the slots of the host
   std::vector<size_t> first;       // the groups that a step begins with
   std::vector<size_t> first_read;  // of those on disk
 };
@@ -49,11 +49,11 @@ class WeightStream {
   WeightStream& operator=(const WeightStream&) = delete;
 
   // Whether reserve() would move the slots, so that addresses given out before are no longer good.
-  bool must_grow(int device, const SlotNeeds& needs) const;
+  bool must_grow(DeviceId device, const SlotNeeds& needs) const;
   // Throws Error(out_of_memory).
-  void reserve(int device, const SlotNeeds& needs);
-  DevicePtr slot(int device, size_t slot) const { return at(device).slots[slot].base; }
-  size_t n_bytes(int device) const { return at(device).needs.n_bytes(); }
+  void reserve(DeviceId device, const SlotNeeds& needs);
+  DevicePtr slot(DeviceId device, size_t slot) const { return at(device).slots[slot].base; }
+  size_t n_bytes(DeviceId device) const { return at(device).needs.n_bytes(); }
 
   // A group of a graph, and where it comes from when it is on disk: a slot of the DiskStream.
   struct Source {
@@ -70,9 +70,9 @@ class WeightStream {
   void start_ready();
   bool holds(const StreamGroup& group, const Graph& graph, size_t slot) const;
   // What is issued to the device from now on finds the slot's group complete.
-  void join(int device, size_t slot);
+  void join(DeviceId device, size_t slot);
   // All that reads the slot has been issued: the next fetch begins after it.
-  void release(int device, size_t slot);
+  void release(DeviceId device, size_t slot);
   // After a failure nobody knows what the slots hold.
   void forget();
 
@@ -96,7 +96,7 @@ class WeightStream {
     std::vector<Slot> slots;
     std::vector<Waiting> waiting;  // for the disk, or behind what does
   };
-  const Slots& at(int device) const { return slots_[static_cast<size_t>(device)]; }
+  const Slots& at(DeviceId device) const { return slots_[device.index()]; }
   void free_slots(size_t device);
   void start(size_t device, Slot& slot, const Source& source);
   void start_first(size_t device);

@@ -9,11 +9,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
 
+#include "graph/device_id.h"
 #include "graph/tensor.h"
 
 namespace tandem {
@@ -287,9 +289,9 @@ InputList inputs_of(const Op& op);
 
 struct Node {
   Op op;
-  TensorId output = kNoTensor;  // kNoTensor: kv_write
-  int layer = -1;               // -1: before the first layer; n_layer: the output head
-  int device = -1;              // that runs it, whatever the placement says; -1: as the placement says
+  TensorId output = kNoTensor;     // kNoTensor: kv_write
+  int layer = -1;                  // -1: before the first layer; n_layer: the output head
+  std::optional<DeviceId> device;  // that runs it, whatever the placement says; none: as the placement says
 };
 
 }  // namespace tandem

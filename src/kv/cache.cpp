@@ -69,7 +69,7 @@ size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
 }
 
 KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
-                 std::span<const int> device_of_layer, RecentPools recent)
+                 std::span<const DeviceId> device_of_layer, RecentPools recent)
     : config_(config),
       devices_(devices),
       recent_(std::move(recent)),
@@ -78,12 +78,12 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
   check_kv_config(config);
   try {
     for (size_t i = 0; i < config.layers.size(); ++i) {
-      const auto d = static_cast<size_t>(device_of_layer[i]);
-      layers_[d][i] = allocate(kv_layer_shape(config, i), *devices_[d]);
-      const auto r = static_cast<size_t>(recent_.device(i));
-      if (r == 0) continue;
-      TANDEM_CHECK(d == 0);
-      layers_[r][i] = allocate(kv_layer_shape(config, i, recent_.n_blocks), *devices_[r]);
+      const DeviceId whole = device_of_layer[i];
+      layers_[whole.index()][i] = allocate(kv_layer_shape(config, i), device(whole));
+      const std::optional<GpuId> gpu = recent_.gpu(i);
+      if (!gpu) continue;
+      TANDEM_CHECK(whole.is_host());
+      layers_[gpu->index()][i] = allocate(kv_layer_shape(config, i, recent_.n_blocks), device(*gpu));
     }
   } catch (const Error& e) {
     free_all();
@@ -118,17 +118,17 @@ void KvCache::free_layer(Device& device, KvLayer& layer) {
 
 void KvCache::drop_recent() {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
-    const auto d = static_cast<size_t>(recent_.device(i));
-    if (d != 0) free_layer(*devices_[d], layers_[d][i]);
+    const std::optional<GpuId> gpu = recent_.gpu(i);
+    if (gpu) free_layer(device(*gpu), layers_[gpu->index()][i]);
   }
   recent_ = RecentPools{};
 }
 
-void KvCache::relocate(std::span<const int> device_of_layer) {
+void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
-    const auto to = static_cast<size_t>(device_of_layer[i]);
+    const size_t to = device_of_layer[i].index();
     for (size_t from = 0; from < layers_.size(); ++from) {
-      const bool is_recent = from != 0 && from == static_cast<size_t>(recent_.device(i));
+      const bool is_recent = recent_.gpu(i) == DeviceId::at(from);
       if (from == to || is_recent || layers_[from][i].k == nullptr) continue;
       KvLayer layer = allocate(kv_layer_shape(config_, i), *devices_[to]);
       KvLayer& old = layers_[from][i];

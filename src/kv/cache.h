@@ -2,6 +2,7 @@
 // whose cache is in two parts two more for the recent one. Owns that memory.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,17 +34,18 @@ size_t kv_layer_bytes(const KvConfig& config, size_t layer);
 
 // Where recent parts of caches lie.
 struct RecentPools {
-  std::vector<int>
-      device_of_layer;   // index into devices; 0: the layer's cache is in one piece. Empty: all are
-  int64_t n_blocks = 0;  // in each
+  std::vector<std::optional<GpuId>> gpu_of_layer;  // none: the layer's cache is in one piece. Empty: all are
+  int64_t n_blocks = 0;                            // in each
 
-  int device(size_t layer) const { return device_of_layer.empty() ? 0 : device_of_layer[layer]; }
+  std::optional<GpuId> gpu(size_t layer) const {
+    return gpu_of_layer.empty() ? std::nullopt : gpu_of_layer[layer];
+  }
 };
 
 class KvCache {
  public:
-  // device_of_layer[i]: index into devices. Throws Error(out_of_memory).
-  KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const int> device_of_layer,
+  // Throws Error(out_of_memory).
+  KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const DeviceId> device_of_layer,
           RecentPools recent = {});
   ~KvCache();
   KvCache(const KvCache&) = delete;
@@ -51,7 +53,7 @@ class KvCache {
 
   const KvConfig& config() const { return config_; }
   BlockPool& pool() { return pool_; }
-  Device& device(int index) const { return *devices_[static_cast<size_t>(index)]; }
+  Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const RecentPools& recent() const { return recent_; }
   // [device][layer], as the executor takes it. Where a layer's cache is in two parts, that on the host has
   // room for all positions.
@@ -60,7 +62,7 @@ class KvCache {
 
   // Moves layers, with what they hold, to where device_of_layer says. A layer that finds no room stays where
   // it was, as do those after it: Error(out_of_memory).
-  void relocate(std::span<const int> device_of_layer);
+  void relocate(std::span<const DeviceId> device_of_layer);
   // Frees the recent parts, whose positions are on the host by now.
   void drop_recent();
 

@@ -94,18 +94,18 @@ void RecentPart::bring_back_from(const KvSequence& sequence, int64_t block) {
 // Blocks of all layers, each to or from its fellow. They are issued together and have arrived on return.
 void RecentPart::copy(std::span<const int32_t> host, std::span<const int32_t> recent, Way way) {
   for (size_t layer = 0; layer < cache_.config().layers.size(); ++layer) {
-    const int d = cache_.recent().device(layer);
-    if (d == 0) continue;
-    const KvLayer& there = cache_.layers()[static_cast<size_t>(d)][layer];
+    const std::optional<GpuId> gpu = cache_.recent().gpu(layer);
+    if (!gpu) continue;
+    const KvLayer& there = cache_.layers()[gpu->index()][layer];
     const KvLayer& here = cache_.layers()[0][layer];
     for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
       for (size_t i = 0; i < host.size(); ++i) {
         const DevicePtr near = block_address(here, half, host[i]),
                         far = block_address(there, half, recent[i]);
         if (way == Way::out) {
-          cache_.device(d).copy_out(near, far, block_bytes(here, half));
+          cache_.device(*gpu).copy_out(near, far, block_bytes(here, half));
         } else {
-          cache_.device(d).copy_in(far, near, block_bytes(here, half));
+          cache_.device(*gpu).copy_in(far, near, block_bytes(here, half));
         }
       }
     }
@@ -115,12 +115,12 @@ void RecentPart::copy(std::span<const int32_t> host, std::span<const int32_t> re
 
 // Also when one device fails the others are waited for, so that nobody writes to host memory any more.
 void RecentPart::finish_copies() {
-  const std::vector<int>& devices = cache_.recent().device_of_layer;
+  const std::vector<std::optional<GpuId>>& gpus = cache_.recent().gpu_of_layer;
   std::exception_ptr failure;
-  for (int d : std::set<int>(devices.begin(), devices.end())) {
-    if (d == 0) continue;
+  for (const std::optional<GpuId>& gpu : std::set(gpus.begin(), gpus.end())) {
+    if (!gpu) continue;
     try {
-      cache_.device(d).wait(cache_.device(d).record());
+      cache_.device(*gpu).wait(cache_.device(*gpu).record());
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
@@ -129,13 +129,13 @@ void RecentPart::finish_copies() {
 }
 
 void RecentPart::read_rows(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
-  const int d = cache_.recent().device(layer);
-  const int64_t n_old = d == 0 ? sequence.length() : std::min(from_, sequence.length());
+  const std::optional<GpuId> gpu = cache_.recent().gpu(layer);
+  const int64_t n_old = gpu ? std::min(from_, sequence.length()) : sequence.length();
   const int64_t n_recent = sequence.length() - n_old;
   const KvLayer& host = cache_.layers()[0][layer];
-  read_kv_rows(cache_.device(0), host, half, sequence.blocks(), n_old, rows);
+  read_kv_rows(cache_.device(DeviceId::host()), host, half, sequence.blocks(), n_old, rows);
   if (n_recent == 0) return;
-  read_kv_rows(cache_.device(d), cache_.layers()[static_cast<size_t>(d)][layer], half, blocks_, n_recent,
+  read_kv_rows(cache_.device(*gpu), cache_.layers()[gpu->index()][layer], half, blocks_, n_recent,
                rows + static_cast<size_t>(n_old) * kv_token_bytes(host, half));
 }
 

@@ -159,14 +159,14 @@ class Timeline {
         sent_(graph.tensors.size(), 0.0),
         waiting_(devices.size()) {
     for (size_t d = 0; d < devices.size(); ++d) {
-      needs_.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
+      needs_.push_back(slot_needs(graph, partition, placement, *devices[d], DeviceId::at(d)));
       slots_.emplace_back(needs_[d].n_slots);
     }
     schedule_ = schedule_stream(partition, needs_);
     read_every_step_ = read_every_step(partition, schedule_);
     const double disk = rates[0].disk_bytes_per_s > 0 ? rates[0].disk_bytes_per_s : kUsualDiskBytesPerS;
     for (const StreamGroup& group : partition.groups) {
-      const auto d = static_cast<size_t>(group.device);
+      const size_t d = group.device.index();
       double n_bytes = 0;
       for (TensorId id : group.weights) {
         n_bytes += static_cast<double>(devices[d]->weight_bytes(*graph.tensor(id).weight));
@@ -180,10 +180,10 @@ class Timeline {
         static_cast<double>(load.n_sequences * ceil_div(load.n_past + n_new, kv.block_size));
     const auto n_written = static_cast<double>(load.n_sequences * ceil_div(n_new, kv.block_size));
     for (size_t i = 0; i < kv.layers.size(); ++i) {
-      const auto d = static_cast<size_t>(placement.layers[i].kv == 0 ? placement.layers[i].kv_prefetched : 0);
-      caches_.push_back({d, 0, 0, 0});
-      if (d == 0) continue;
-      Cache& cache = caches_.back();
+      Cache& cache = caches_.emplace_back();
+      const auto* prefetched = std::get_if<PrefetchedKv>(&placement.layers[i].kv);
+      if (!prefetched) continue;
+      const size_t d = cache.device = prefetched->to.index();
       const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
       cache.in_bytes = n_blocks * block;
       cache.out_s = n_written * block / rates[d].bus_bytes_per_s;
@@ -203,14 +203,14 @@ class Timeline {
     for (size_t i = 0; i < partition_.stages.size(); ++i) run(i);
     for (size_t i : prefetched_) at_[0] = std::max(at_[0], at_[caches_[i].device]);
     const Tensor& logits = graph_.tensor(graph_.logits);
-    if (partition_.logits_device != 0) copy_out(static_cast<size_t>(partition_.logits_device), logits);
+    if (!partition_.logits_device.is_host()) copy_out(partition_.logits_device.index(), logits);
   }
 
   double host_s() const { return at_[0]; }
   double bus_s() const {
     std::vector<double> busy(at_.size(), 0.0);
     for (size_t g = 0; g < group_bytes_.size(); ++g) {
-      const auto d = static_cast<size_t>(partition_.groups[g].device);
+      const size_t d = partition_.groups[g].device.index();
       if (d != 0 && schedule_.turns[g].next != g) busy[d] += group_bytes_[g] / bus_rate(d);
     }
     return *std::max_element(busy.begin(), busy.end());
@@ -228,9 +228,9 @@ class Timeline {
 
   // What of a layer's recent part goes to the host for a step, on the average.
   void plan_moves(const Placement& placement, const KvConfig& kv, size_t i) {
-    const LayerPlacement& layer = placement.layers[i];
-    if (layer.kv != 0 || layer.kv_recent == 0) return;
-    const auto d = static_cast<size_t>(layer.kv_recent);
+    const auto* split = std::get_if<SplitKv>(&placement.layers[i].kv);
+    if (!split) return;
+    const size_t d = split->hot.index();
     const double n_blocks = static_cast<double>(load_.n_tokens) / static_cast<double>(kv.block_size);
     const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
     moves_s_[d] += n_blocks * (2 * rates_[d].stage_s + block / rates_[d].bus_bytes_per_s);
@@ -241,7 +241,7 @@ class Timeline {
   }
 
   double stage_seconds(const Stage& stage) const {
-    const DeviceRates& rates = rates_[static_cast<size_t>(stage.device)];
+    const DeviceRates& rates = rates_[stage.device.index()];
     double seconds = rates.stage_s;
     for (int32_t i : stage.nodes) seconds += node_seconds(work_of(i), rates);
     return seconds;
@@ -273,20 +273,20 @@ class Timeline {
 
   void run(size_t i) {
     const Stage& stage = partition_.stages[i];
-    const auto d = static_cast<size_t>(stage.device);
+    const size_t d = stage.device.index();
     for (const Transfer& t : stage.transfers) {
       const Tensor& tensor = graph_.tensor(t.tensor);
-      if (t.to == 0) {
+      if (t.to.is_host()) {
         at_[0] = std::max(at_[0], sent_[static_cast<size_t>(t.tensor)]);
         continue;
       }
-      if (t.from != 0) copy_out(static_cast<size_t>(t.from), tensor);
+      if (!t.from.is_host()) copy_out(t.from.index(), tensor);
       copy_in(d, tensor);
     }
     start_ready();
     if (stage.group >= 0) join_weights(static_cast<size_t>(stage.group));
     if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
-    if (d == 0) {
+    if (stage.device.is_host()) {
       run_on_host(stage);
     } else {
       at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];
@@ -300,14 +300,12 @@ class Timeline {
       pass_slots_on(static_cast<size_t>(stage.group));
   }
 
-  Slot& device_slot(size_t g) {
-    return slots_[static_cast<size_t>(partition_.groups[g].device)][schedule_.turns[g].slot];
-  }
+  Slot& device_slot(size_t g) { return slots_[partition_.groups[g].device.index()][schedule_.turns[g].slot]; }
   Slot& disk_slot(size_t g) { return slots_[0][schedule_.disk_turns[g].slot]; }
 
   void fetch(size_t g) {
     Slot& slot = device_slot(g);
-    const auto d = static_cast<size_t>(partition_.groups[g].device);
+    const size_t d = partition_.groups[g].device.index();
     slot.complete = bring(d, slot.released, group_bytes_[g]);
   }
   // What has come from disk goes on over the bus when the host comes by.
@@ -322,8 +320,8 @@ class Timeline {
   }
   void join_weights(size_t g) {
     const StreamGroup& group = partition_.groups[g];
-    const auto d = static_cast<size_t>(group.device);
-    if (d == 0) {
+    const size_t d = group.device.index();
+    if (group.device.is_host()) {
       at_[0] = std::max(at_[0], disk_slot(g).complete);
       return;
     }
@@ -339,8 +337,8 @@ class Timeline {
   void pass_slots_on(size_t g) {
     const StreamGroup& group = partition_.groups[g];
     const size_t next = schedule_.turns[g].next;
-    if (group.device != 0 && next != g) {
-      const auto d = static_cast<size_t>(group.device);
+    if (!group.device.is_host() && next != g) {
+      const size_t d = group.device.index();
       device_slot(g).released = at_[d];
       if (partition_.groups[next].on_disk || !waiting_[d].empty()) {
         waiting_[d].push_back(next);

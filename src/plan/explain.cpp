@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/overloaded.h"
 #include "exec/kv_stream.h"
 #include "plan/fit.h"
 
@@ -12,11 +13,15 @@ std::string mib(size_t bytes) {
   return format("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-constexpr int kDisk = -1;  // where weights can be, beside the devices
+// Where weights are: on disk, or on a device.
+struct Disk {
+  auto operator<=>(const Disk&) const = default;
+};
+using Place = std::variant<Disk, DeviceId>;
 
-// Bytes of a layer's weights by the device that reads them, and which of them are experts.
+// Bytes of a layer's weights by where they are, and which of them are experts.
 struct LayerWeights {
-  std::map<int, size_t> bytes;
+  std::map<Place, size_t> bytes;
   bool has_experts = false;
 };
 
@@ -25,26 +30,31 @@ std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit
   const Graph& graph = *r.graphs[0];
   for (const Node& node : graph.nodes) {
     LayerWeights& layer = layers[node.layer];
-    const int device = fit.placement.device_of(graph, node);
+    const DeviceId device = fit.placement.runs_on(graph, node);
     layer.has_experts |= std::holds_alternative<MoeFfnOp>(node.op);
     for (TensorId id : inputs_of(node.op)) {
       if (graph.tensor(id).weight == nullptr) continue;
       const Weight& w = *graph.tensor(id).weight;
-      const bool streamed = fit.placement.streams(graph, node, w);
-      layer.bytes[streamed && fit.placement.on_disk(w) ? kDisk
-                  : streamed                           ? 0
-                                                       : device] +=
+      Place place = device;
+      if (fit.placement.streams(graph, node, w)) {
+        place = fit.placement.on_disk(w) ? Place(Disk{}) : DeviceId::host();
+      }
+      layer.bytes[place] +=
           std::holds_alternative<EmbedOp>(node.op) ? row_bytes(w.dtype, w.n_cols) : w.n_bytes();
     }
   }
   return layers;
 }
 
-std::string on_devices(const FitRequest& r, const std::map<int, size_t>& bytes) {
+const std::string& name_of(const FitRequest& r, DeviceId device) {
+  return r.devices[device.index()]->info().name;
+}
+
+std::string in_places(const FitRequest& r, const std::map<Place, size_t>& bytes) {
   std::string text;
-  for (const auto& [device, n] : bytes) {
-    const std::string name = device == kDisk ? "disk" : r.devices[static_cast<size_t>(device)]->info().name;
-    text += (text.empty() ? "" : " + ") + name + " " + mib(n);
+  for (const auto& [place, n] : bytes) {
+    const auto* device = std::get_if<DeviceId>(&place);
+    text += (text.empty() ? "" : " + ") + (device ? name_of(r, *device) : "disk") + " " + mib(n);
   }
   return text;
 }
@@ -54,41 +64,46 @@ std::string percent(double share) {
 }
 
 // ", 90% of the rows in prefill and 40% in decoding, the CPU computing the others"
-std::string divided_text(const LayerPlacement& p) {
-  const bool prefill = p.streamed_prefill != 0 && p.rows_prefill < 1;
-  const bool decode = p.streamed_decode != 0 && p.rows_decode < 1;
-  if (p.from_disk || (!prefill && !decode)) return "";
+std::string divided_text(const WeightHome& home) {
+  const double prefill = row_share(home, StepKind::prefill), decode = row_share(home, StepKind::decode);
+  if (prefill == 1 && decode == 1) return "";
   std::string text = ", ";
-  if (prefill) text += percent(p.rows_prefill) + " of the rows in prefill";
-  if (decode)
+  if (prefill < 1) text += percent(prefill) + " of the rows in prefill";
+  if (decode < 1) {
     text +=
-        (prefill ? " and " : "") + percent(p.rows_decode) + (prefill ? "" : " of the rows") + " in decoding";
+        (prefill < 1 ? " and " : "") + percent(decode) + (prefill < 1 ? "" : " of the rows") + " in decoding";
+  }
   return text + ", the CPU computing the others";
 }
 
 // "CPU 8.0 MiB", or of a cache in two parts "CUDA0 1.0 MiB + CPU 8.0 MiB".
 std::string cache_text(const FitRequest& r, const Placement& placement, size_t layer) {
-  const LayerPlacement& p = placement.layers[layer];
-  const auto part = [&](int device, size_t n_bytes) {
-    return r.devices[static_cast<size_t>(device)]->info().name + " " + mib(n_bytes);
-  };
-  const std::string whole = part(p.kv, kv_layer_bytes(r.kv, layer));
-  if (p.kv != 0 || p.kv_recent == 0) return whole;
-  return part(p.kv_recent, kv_pool_bytes(kv_layer_shape(r.kv, layer, placement.n_recent_blocks))) + " + " +
-         whole;
+  const KvHome& home = placement.layers[layer].kv;
+  const std::string whole = name_of(r, holder(home)) + " " + mib(kv_layer_bytes(r.kv, layer));
+  return std::visit(Overloaded{[&](const ResidentKv&) { return whole; },
+                               [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
+                               [&](const SplitKv& kv) {
+                                 const size_t n_bytes =
+                                     kv_pool_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
+                                 return name_of(r, kv.hot) + " " + mib(n_bytes) + " + " + whole;
+                               }},
+                    home);
+}
+
+// Of the weights or else of the experts, that which the host holds; null when GPUs hold both.
+const WeightHome* held_by_host(const LayerPlacement& p) {
+  if (holder(p.weights).is_host()) return &p.weights;
+  return holder(p.experts).is_host() ? &p.experts : nullptr;
 }
 
 // "  streamed to CUDA0", of what the host holds.
 std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
-  if (p.kv == 0 && p.kv_prefetched != 0) {
-    LayerPlacement weights = p;
-    weights.kv_prefetched = 0;
-    return " for " + r.devices[static_cast<size_t>(p.kv_prefetched)]->info().name + streamed_text(r, weights);
-  }
-  if (p.streamed_prefill == 0 && p.streamed_decode == 0) return "";
-  const int device = p.streamed_prefill != 0 ? p.streamed_prefill : p.streamed_decode;
-  return "  streamed to " + r.devices[static_cast<size_t>(device)]->info().name +
-         (p.streamed_decode == 0 ? " in prefill" : "") + divided_text(p);
+  const WeightHome* held = held_by_host(p);
+  if (!held || !uses_gpu(*held)) return "";
+  const std::optional<GpuId> prefill = streamed_to(*held, StepKind::prefill);
+  const std::optional<GpuId> decode = streamed_to(*held, StepKind::decode);
+  return "  streamed to " + name_of(r, prefill ? *prefill : *decode) + (decode ? "" : " in prefill") +
+         divided_text(*held);
 }
 
 // What becomes of the layers that are not on GPUs as a whole.
@@ -96,16 +111,15 @@ std::string rest_text(const Placement& placement) {
   int64_t n_computed = 0, n_experts = 0, n_prefill = 0, n_streamed = 0;
   std::string divided;
   for (const LayerPlacement& p : placement.layers) {
-    if (p.weights != 0 && p.experts != 0) continue;
-    if (p.streamed_decode != 0) {
+    const WeightHome* held = held_by_host(p);
+    if (!held) continue;
+    if (streamed_to(*held, StepKind::decode)) {
       ++n_streamed;
-      divided = divided_text(p);
-    } else if (p.weights != 0) {
-      ++n_experts;
-    } else {
-      ++n_computed;
+      divided = divided_text(*held);
+      continue;
     }
-    n_prefill += p.streamed_decode == 0 && p.streamed_prefill != 0;
+    ++(held == &p.weights ? n_computed : n_experts);
+    if (streamed_to(*held, StepKind::prefill)) ++n_prefill;
   }
   std::string text;
   const auto add = [&](int64_t n, const char* what) {
@@ -120,14 +134,14 @@ std::string rest_text(const Placement& placement) {
 }
 
 std::string cache_summary(const Placement& placement) {
-  if (placement.splits_caches()) {
+  if (const SplitKv* split = placement.split()) {
     return format("; the cache of the newest %lld tokens there, older ones on the CPU",
-                  static_cast<long long>(placement.kv_split));
+                  static_cast<long long>(split->n_keep));
   }
   bool prefetched = false, apart = false;
   for (const LayerPlacement& p : placement.layers) {
-    prefetched |= p.kv == 0 && p.kv_prefetched != 0;
-    apart |= p.kv == 0 && p.kv_prefetched == 0 && (p.weights != 0 || p.streamed_decode != 0);
+    prefetched |= std::holds_alternative<PrefetchedKv>(p.kv);
+    apart |= attends_on(p.kv).is_host() && !computes_on(p.weights, StepKind::decode).is_host();
   }
   return prefetched ? "; the KV cache brought there from host memory"
          : apart    ? "; the KV cache on the CPU"
@@ -146,11 +160,11 @@ std::string summary(const std::vector<Device*>& devices, const Fit& fit) {
   }
   const std::vector<LayerPlacement>& layers = fit.placement.layers;
   const auto n_resident =
-      std::ranges::count_if(layers, [](const LayerPlacement& p) { return p.weights != 0 && p.experts != 0; });
+      std::ranges::count_if(layers, [](const LayerPlacement& p) { return p.is_resident(); });
   text += n_resident == static_cast<int64_t>(layers.size())
               ? ": all layers"
               : format(": %lld of %zu layers", static_cast<long long>(n_resident), layers.size());
-  if (fit.placement.output != 0) text += " and the output";
+  if (!fit.placement.output.is_host()) text += " and the output";
   text += " (" + size_text(n_bytes) + ")";
   text += rest_text(fit.placement) + cache_summary(fit.placement);
   if (fit.bytes.disk_weights > 0) text += "; " + size_text(fit.bytes.disk_weights) + " of weights on disk";
@@ -162,19 +176,19 @@ std::string summary(const std::vector<Device*>& devices, const Fit& fit) {
 }
 
 std::string explain(const FitRequest& r, const Fit& fit) {
-  const auto name = [&](int d) { return r.devices[static_cast<size_t>(d)]->info().name; };
   const auto n_layer = static_cast<int>(r.architecture.hparams().n_layer);
   std::string text = format("%-8s %-34s %-10s %s\n", "layer", "weights", "experts", "KV cache");
   for (const auto& [layer, weights] : weights_by_layer(r, fit)) {
-    const std::string where = on_devices(r, weights.bytes);
+    const std::string where = in_places(r, weights.bytes);
     if (layer < 0 || layer >= n_layer) {
       text += format("%-8s %-34s\n", layer < 0 ? "input" : "output", where.c_str());
       continue;
     }
     const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
-    text += format(
-        "%-8d %-34s %-10s %s%s\n", layer, where.c_str(), weights.has_experts ? name(p.experts).c_str() : "-",
-        cache_text(r, fit.placement, static_cast<size_t>(layer)).c_str(), streamed_text(r, p).c_str());
+    text +=
+        format("%-8d %-34s %-10s %s%s\n", layer, where.c_str(),
+               weights.has_experts ? name_of(r, holder(p.experts)).c_str() : "-",
+               cache_text(r, fit.placement, static_cast<size_t>(layer)).c_str(), streamed_text(r, p).c_str());
   }
   text += format("\n%-8s %14s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache",
                  "activations", "staging", "scratch", "total", "free");
@@ -185,11 +199,10 @@ std::string explain(const FitRequest& r, const Fit& fit) {
                    mib(b.staging).c_str(), mib(b.scratch).c_str(), mib(b.total()).c_str(),
                    mib(r.devices[d]->memory_info().free_bytes).c_str());
   }
-  if (fit.placement.splits_caches()) {
-    text +=
-        format("the newest %lld tokens' cache is on the GPU, and up to %lld, the older ones' on the CPU\n",
-               static_cast<long long>(fit.placement.kv_split),
-               static_cast<long long>(fit.placement.n_recent_blocks * r.kv.block_size));
+  if (const SplitKv* split = fit.placement.split()) {
+    text += format(
+        "the newest %lld tokens' cache is on the GPU, and up to %lld, the older ones' on the CPU\n",
+        static_cast<long long>(split->n_keep), static_cast<long long>(split->n_blocks * r.kv.block_size));
   }
   text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
   const BusBytes& bus = fit.bytes.per_token;

@@ -20,18 +20,18 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
     const PlacedGraph rewritten(*graph, placement);
     const Graph& placed = *rewritten;
     for (const Node& node : placed.nodes) {
-      const Device& device = *r.devices[static_cast<size_t>(placement.device_of(placed, node))];
+      const Device& device = *r.devices[placement.runs_on(placed, node).index()];
       const std::string why = device.why_unsupported(placed, node);
       if (why.empty()) continue;
       ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];
       if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op) ||
           std::holds_alternative<MergeOp>(node.op)) {
-        LayerPlacement& layer = placement.layers[static_cast<size_t>(node.layer)];
-        layer.kv = layer.kv_prefetched = layer.kv_recent = 0;
+        placement.layers[static_cast<size_t>(node.layer)].kv = ResidentKv{DeviceId::host()};
         continue;
       }
       for (TensorId id : inputs_of(node.op)) {
-        if (placed.tensor(id).weight) placement.overrides[placed.tensor(id).weight] = 0;
+        const Weight* weight = placed.tensor(id).weight;
+        if (weight) placement.overrides.insert_or_assign(weight, DeviceId::host());
       }
     }
   }
@@ -87,26 +87,23 @@ int64_t most_layers(int64_t n_most, const Ok& ok) {
 int64_t layers_by_share(const FitRequest& r) {
   size_t total = 0;
   for (const Weight& w : r.weights) total += w.n_bytes();
-  return std::max<int64_t>(0, most_layers(n_most(r), [&](int64_t n) {
-                             const Placement placement =
-                                 place(r.architecture, r.weights, r.devices, r.flags, n);
-                             const Partition partition =
-                                 partition_graph(*r.graphs[0], placement, static_cast<int>(r.devices.size()));
-                             size_t resident = 0, host = 0;
-                             for (size_t d = 1; d < r.devices.size(); ++d) {
-                               for (TensorId id : partition.weights[d])
-                                 resident += r.graphs[0]->tensor(id).weight->n_bytes();
-                             }
-                             for (const StreamGroup& group : partition.groups) {
-                               for (TensorId id : group.weights)
-                                 host += r.graphs[0]->tensor(id).weight->n_bytes();
-                             }
-                             if (r.flags.gpu_weights_percent) {
-                               return static_cast<double>(resident) <=
-                                      *r.flags.gpu_weights_percent / 100 * static_cast<double>(total);
-                             }
-                             return static_cast<double>(host) >= *r.flags.cpu_offload_gib * (1 << 30);
-                           }));
+  return std::max<int64_t>(
+      0, most_layers(n_most(r), [&](int64_t n) {
+        const Placement placement = place(r.architecture, r.weights, r.devices, r.flags, n);
+        const Partition partition = partition_graph(*r.graphs[0], placement, r.devices.size());
+        size_t resident = 0, host = 0;
+        for (size_t d = 1; d < r.devices.size(); ++d) {
+          for (TensorId id : partition.weights[d]) resident += r.graphs[0]->tensor(id).weight->n_bytes();
+        }
+        for (const StreamGroup& group : partition.groups) {
+          for (TensorId id : group.weights) host += r.graphs[0]->tensor(id).weight->n_bytes();
+        }
+        if (r.flags.gpu_weights_percent) {
+          return static_cast<double>(resident) <=
+                 *r.flags.gpu_weights_percent / 100 * static_cast<double>(total);
+        }
+        return static_cast<double>(host) >= *r.flags.cpu_offload_gib * (1 << 30);
+      }));
 }
 
 // Host memory that may be taken before layers are left on disk: what the user allows, or what is free but for
@@ -123,13 +120,13 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
   for (const Weight& w : r.weights) {
     if (!w.in_file || w.layer < 0 || w.n_rows * w.n_mats < 2) continue;
     const LayerPlacement& layer = placement.layers[static_cast<size_t>(w.layer)];
-    if ((w.n_mats > 1 ? layer.experts : layer.weights) != 0) continue;
+    if (!holder(w.n_mats > 1 ? layer.experts : layer.weights).is_host()) continue;
     sum += w.n_bytes();
     layers.insert(w.layer);
   }
   if (sum == 0) return 1;
   const size_t each = sum / layers.size();
-  return static_cast<int64_t>((n_bytes + each - 1) / each) + placement.n_disk_slots;
+  return static_cast<int64_t>((n_bytes + each - 1) / each + placement.n_disk_slots);
 }
 
 // With as few layers on disk as the host's memory asks for; where no number is enough, as with the choice.
@@ -207,15 +204,11 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   const OffloadChoice said = as_flags_say(f, 0);
   if (r.devices.size() < 2) return {OffloadChoice{}};
   if (r.rates.empty()) return {said};
-  struct Cache {
-    bool on_host, prefetched;
-    int64_t split;
-  };
-  std::vector<Cache> kv{{said.kv_on_host, said.kv_prefetched, said.kv_split}};
+  std::vector<CacheChoice> caches{said.cache};
   if (!f.kv_on_host && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
-    kv = {{false, false, 0}, {true, false, 0}, {false, true, 0}};
+    caches = {CacheBesideLayers{}, CacheOnHost{}, PrefetchedCache{}};
     for (int64_t parts : {2, 4, 8}) {
-      if (!has_sequences(r)) kv.push_back({false, false, std::max<int64_t>(1, r.kv.n_ctx / parts)});
+      if (!has_sequences(r)) caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
     }
   }
   std::vector<int64_t> moe{said.n_cpu_moe};
@@ -228,9 +221,9 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   }
   std::vector<OffloadChoice> list;
   for (const Streaming s : streaming) {
-    for (const Cache& cache : kv) {
+    for (const CacheChoice& cache : caches) {
       for (const int64_t n : moe) {
-        OffloadChoice choice{0, cache.on_host, cache.prefetched, n, s, cache.split};
+        OffloadChoice choice{0, cache, n, s};
         choice.rows_prefill = said.rows_prefill;
         choice.rows_decode = said.rows_decode;
         list.push_back(choice);
@@ -245,7 +238,7 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
 bool fits_with_more(const OffloadChoice& choice, int64_t n_most, const std::vector<Fit>& list) {
   return std::any_of(list.begin(), list.end(), [&](const Fit& f) {
     return f.choice.streaming == choice.streaming && f.choice.n_cpu_moe == choice.n_cpu_moe &&
-           !f.choice.kv_on_host && !f.choice.kv_prefetched && f.choice.n_gpu_layers == n_most;
+           keeps_on_gpus(f.choice.cache) && f.choice.n_gpu_layers == n_most;
   });
 }
 
@@ -315,9 +308,7 @@ void check_budget_holds_a_layer(const FitRequest& r) {
     return;
   OffloadChoice one = as_flags_say(r.flags, 1);
   one.streaming = Streaming::none;
-  one.kv_on_host = true;
-  one.kv_prefetched = false;
-  one.kv_split = 0;
+  one.cache = CacheOnHost{};
   one.n_cpu_moe = 0;
   const Fit smallest = fit_with(r, one);
   const size_t d = first_too_small(r, smallest);
@@ -362,20 +353,21 @@ StepLoad prefill_load(const FitRequest& r) {
 }
 
 double step_seconds(const FitRequest& r, const Placement& placement, const Graph& built, StepLoad load) {
-  if (placement.splits_caches()) {
-    load.recent_from = recent_from_of(r.kv, placement.n_recent_blocks, load.n_past + load.n_tokens);
+  if (const SplitKv* split = placement.split()) {
+    load.recent_from = recent_from_of(r.kv, split->n_blocks, load.n_past + load.n_tokens);
   }
   const PlacedGraph placed(built, placement,
                            load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
   const Graph& graph = *placed;
-  const Partition partition =
-      partition_graph(graph, placement, static_cast<int>(r.devices.size()), Arenas::none);
+  const Partition partition = partition_graph(graph, placement, r.devices.size(), Arenas::none);
   return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
 }
 
 Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::vector<std::string>* reasons) {
   Placement placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
-  size_recent_part(placement, r.kv, r.graphs.back()->shape.max_tokens);
+  if (const auto* split = std::get_if<SplitCache>(&choice.cache)) {
+    split_caches(placement, split->n_keep, r.kv, r.graphs.back()->shape.max_tokens);
+  }
   std::vector<std::string> list = fall_back(r, placement);
   if (reasons) *reasons = std::move(list);
   return placement;
@@ -404,7 +396,9 @@ std::vector<Fit> all_fits(const FitRequest& r) {
     check_budget_holds_a_layer(r);
     for (const OffloadChoice& choice :
          r.choices.empty() ? open_choices(r) : std::vector(r.choices.begin(), r.choices.end())) {
-      if (!r.flags.kv_split && choice.kv_split > 0 && fits_with_more(choice, n_most(r), list)) continue;
+      if (!r.flags.kv_split && std::holds_alternative<SplitCache>(choice.cache) &&
+          fits_with_more(choice, n_most(r), list))
+        continue;
       add_fit(r, choice, list);
     }
     const std::vector<Fit> whole = list;

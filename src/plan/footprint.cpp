@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/overloaded.h"
 #include "exec/kv_stream.h"
 #include "exec/placed_graph.h"
 #include "exec/weight_stream.h"
@@ -17,13 +18,13 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
                                                     size_t n_devices) {
   std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
   for (size_t i = 0; i < kv.layers.size(); ++i) {
-    const LayerPlacement& layer = placement.layers[i];
-    layers[static_cast<size_t>(layer.kv)][i] = kv_layer_shape(kv, i);
-    if (layer.kv != 0) continue;
-    if (layer.kv_recent != 0) {
-      layers[static_cast<size_t>(layer.kv_recent)][i] = kv_layer_shape(kv, i, placement.n_recent_blocks);
-    }
-    if (layer.kv_prefetched != 0) layers[static_cast<size_t>(layer.kv_prefetched)][i] = kv_layer_shape(kv, i);
+    const KvHome& home = placement.layers[i].kv;
+    layers[holder(home).index()][i] = kv_layer_shape(kv, i);
+    std::visit(
+        Overloaded{[](const ResidentKv&) {},
+                   [&](const PrefetchedKv& p) { layers[p.to.index()][i] = kv_layer_shape(kv, i); },
+                   [&](const SplitKv& s) { layers[s.hot.index()][i] = kv_layer_shape(kv, i, s.n_blocks); }},
+        home);
   }
   return layers;
 }
@@ -36,9 +37,9 @@ size_t streamed_bytes(const Graph& graph, const Partition& partition, const std:
   for (size_t g = 0; g < partition.groups.size(); ++g) {
     if (schedule.turns[g].next == g) continue;
     const StreamGroup& group = partition.groups[g];
-    if (group.device == 0) continue;
+    if (group.device.is_host()) continue;
     for (TensorId id : group.weights) {
-      n_bytes += devices[static_cast<size_t>(group.device)]->weight_bytes(*graph.tensor(id).weight);
+      n_bytes += devices[group.device.index()]->weight_bytes(*graph.tensor(id).weight);
     }
   }
   return n_bytes;
@@ -58,13 +59,14 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   BusBytes bus;
   for (const Stage& stage : partition.stages) {
     for (const Transfer& t : stage.transfers) {
-      const size_t crossings = t.from != 0 && t.to != 0 ? 2 : 1;  // between two GPUs: through the host
+      // Between two GPUs: through the host.
+      const size_t crossings = t.from.is_host() || t.to.is_host() ? 1 : 2;
       bus.activations += crossings * row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
       ++bus.n_transfers;
     }
   }
   const Tensor& logits = graph.tensor(graph.logits);
-  if (partition.logits_device != 0) bus.logits = row_bytes(logits.dtype, logits.n_cols);
+  if (!partition.logits_device.is_host()) bus.logits = row_bytes(logits.dtype, logits.n_cols);
   for (size_t d = 1; d < partition.inputs.size(); ++d) {
     for (TensorId id : partition.inputs[d]) {
       const Input which = graph.tensor(id).input;
@@ -105,7 +107,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   const std::vector<PlacedGraph> placed = placed_graphs(graphs, placement);
   for (size_t g = 0; g < placed.size(); ++g) {
     const Graph& graph = *placed[g];
-    const Partition partition = partition_graph(graph, placement, static_cast<int>(devices.size()));
+    const Partition partition = partition_graph(graph, placement, devices.size());
     if (g == 0) result.per_token = bus_bytes(graph, partition);
     std::vector<SlotNeeds> needs;
     for (size_t d = 0; d < devices.size(); ++d) {
@@ -115,7 +117,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
         const Weight* w = graph.tensor(id).weight;
         weights[d].insert(devices[d]->info().host_memory ? placement.slices->whole(w) : w);
       }
-      needs.push_back(slot_needs(graph, partition, placement, *devices[d], static_cast<int>(d)));
+      needs.push_back(slot_needs(graph, partition, placement, *devices[d], DeviceId::at(d)));
       slots[d] = slots[d].united(needs[d]);
     }
     if (g == 0) {
@@ -129,14 +131,14 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
       }
     }
     for (const Stage& stage : partition.stages) {
-      const auto d = static_cast<size_t>(stage.device);
+      const size_t d = stage.device.index();
       const Segment segment{&graph, stage.nodes, {}, kv_layers[d]};
       result.devices[d].scratch = std::max(result.devices[d].scratch, devices[d]->scratch_bytes(segment));
     }
   }
   for (size_t d = 0; d < devices.size(); ++d) {
     result.devices[d].staging =
-        slots[d].n_bytes() + kv_slot_needs(placement, kv_layers[0], static_cast<int>(d)).n_bytes();
+        slots[d].n_bytes() + kv_slot_needs(placement, kv_layers[0], DeviceId::at(d)).n_bytes();
     for (const Weight* w : weights[d]) {
       result.devices[d].weights += devices[d]->weight_bytes(*w);
       if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();
@@ -144,16 +146,19 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<D
   }
   for (const Weight* w : on_disk) result.disk_weights += w->n_bytes();
   for (size_t i = 0; i < kv.layers.size(); ++i) {
-    const LayerPlacement& layer = placement.layers[i];
-    result.devices[static_cast<size_t>(layer.kv)].kv += kv_layer_bytes(kv, i);
-    if (layer.kv == 0 && layer.kv_recent != 0) {
-      const KvLayer& recent = kv_layers[static_cast<size_t>(layer.kv_recent)][i];
-      result.devices[static_cast<size_t>(layer.kv_recent)].kv += kv_pool_bytes(recent);
-      result.per_token.kv_moved_per_block += kv_block_bytes(recent);
-    }
-    if (layer.kv != 0 || layer.kv_prefetched == 0) continue;
-    result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
-    result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);
+    const KvHome& home = placement.layers[i].kv;
+    result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i);
+    std::visit(Overloaded{[](const ResidentKv&) {},
+                          [&](const PrefetchedKv&) {
+                            result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
+                            result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);
+                          },
+                          [&](const SplitKv& split) {
+                            const KvLayer& recent = kv_layers[split.hot.index()][i];
+                            result.devices[split.hot.index()].kv += kv_pool_bytes(recent);
+                            result.per_token.kv_moved_per_block += kv_block_bytes(recent);
+                          }},
+               home);
   }
   return result;
 }

@@ -12,18 +12,18 @@ namespace tandem {
 namespace {
 
 // Which of the GPUs has the i-th of n layers: consecutive runs in proportion to the shares.
-std::vector<int> divide_layers(int64_t n, const std::vector<double>& shares) {
+std::vector<GpuId> divide_layers(int64_t n, const std::vector<double>& shares) {
   const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
-  std::vector<int> device;
+  std::vector<GpuId> gpus;
   double upto = 0;
   size_t gpu = 0;
   for (int64_t i = 0; i < n; ++i) {
     // The middle of the layer decides, so that small shares are rounded and not always cut off.
     const double at = (static_cast<double>(i) + 0.5) / static_cast<double>(n);
     while (gpu + 1 < shares.size() && at >= (upto + shares[gpu]) / total) upto += shares[gpu++];
-    device.push_back(static_cast<int>(gpu));
+    gpus.emplace_back(gpu);
   }
-  return device;
+  return gpus;
 }
 
 std::vector<double> shares_of(const std::vector<Device*>& devices, const OffloadFlags& flags) {
@@ -54,10 +54,10 @@ std::vector<double> shares_of(const std::vector<Device*>& devices, const Offload
   return shares;
 }
 
-int find_device(const std::vector<Device*>& devices, const std::string& name) {
+DeviceId find_device(const std::vector<Device*>& devices, const std::string& name) {
   std::string known;
   for (size_t d = 0; d < devices.size(); ++d) {
-    if (devices[d]->info().name == name) return static_cast<int>(d);
+    if (devices[d]->info().name == name) return DeviceId::at(d);
     known += (d ? ", " : "") + devices[d]->info().name;
   }
   throw_error(ErrorCode::usage, "-ot: there is no device %s; there is: %s", printable(name).c_str(),
@@ -67,7 +67,7 @@ int find_device(const std::vector<Device*>& devices, const std::string& name) {
 void apply_overrides(Placement& placement, const std::deque<Weight>& weights,
                      const std::vector<Device*>& devices, const OffloadFlags& flags) {
   for (const auto& [pattern, device_name] : flags.overrides) {
-    const int device = find_device(devices, device_name);
+    const DeviceId device = find_device(devices, device_name);
     std::regex regex;
     try {
       regex = std::regex(pattern, std::regex::optimize);
@@ -91,51 +91,68 @@ bool is_spread(int64_t i, int64_t n, int64_t n_layer) {
 }
 
 // Streaming in every step: all layers run on GPUs.
-void place_streamed(Placement& placement, const std::vector<int>& gpu, const OffloadChoice& choice) {
+void place_streamed(Placement& placement, const std::vector<GpuId>& gpus, const OffloadChoice& choice) {
   const auto n_layer = static_cast<int64_t>(placement.layers.size());
   const int64_t n_resident = std::clamp<int64_t>(choice.n_gpu_layers - 1, 0, n_layer);
   for (int64_t i = 0; i < n_layer; ++i) {
     LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
-    const int device = 1 + gpu[static_cast<size_t>(i)];
-    layer.weights = is_spread(i, n_resident, n_layer) ? device : 0;
-    layer.experts = i < choice.n_cpu_moe ? 0 : layer.weights;
-    if (layer.weights == 0 || layer.experts == 0) layer.streamed_prefill = layer.streamed_decode = device;
-    layer.kv = device;
+    const GpuId gpu = gpus[static_cast<size_t>(i)];
+    const InMemory streamed{use_on(gpu, choice.rows_prefill), use_on(gpu, choice.rows_decode)};
+    layer.weights = streamed;
+    if (is_spread(i, n_resident, n_layer)) layer.weights = Resident{gpu};
+    layer.experts = i < choice.n_cpu_moe ? streamed : layer.weights;
+    layer.kv = ResidentKv{gpu};
   }
-  if (choice.n_gpu_layers > 0) placement.output = 1 + gpu.back();
+  if (choice.n_gpu_layers > 0) placement.output = gpus.back();
 }
 
-void place_last(Placement& placement, const std::vector<int>& gpu, const OffloadChoice& choice) {
+void place_last(Placement& placement, const std::vector<GpuId>& gpus, const OffloadChoice& choice) {
   const auto n_layer = static_cast<int64_t>(placement.layers.size());
-  const auto n = static_cast<int64_t>(gpu.size());
+  const auto n = static_cast<int64_t>(gpus.size());
   const int64_t first = std::max<int64_t>(0, n_layer - n);
   for (int64_t i = first; i < n_layer; ++i) {
     LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
-    layer.weights = 1 + gpu[static_cast<size_t>(i - first)];
-    layer.experts = i < choice.n_cpu_moe ? 0 : layer.weights;
-    layer.kv = layer.weights;
+    const GpuId gpu = gpus[static_cast<size_t>(i - first)];
+    layer.weights = Resident{gpu};
+    if (i >= choice.n_cpu_moe) layer.experts = layer.weights;
+    layer.kv = ResidentKv{gpu};
   }
-  if (n > n_layer) placement.output = 1 + gpu.back();
+  if (n > n_layer) placement.output = gpus.back();
 }
 
 // Several tokens at a time are worth bringing the weights for that the host holds.
-void stream_prefill(Placement& placement, const std::vector<int>& gpu) {
+void stream_prefill(Placement& placement, const std::vector<GpuId>& gpus, double share) {
   for (size_t i = 0; i < placement.layers.size(); ++i) {
     LayerPlacement& layer = placement.layers[i];
-    if (layer.weights == 0 || layer.experts == 0) {
-      layer.streamed_prefill = layer.weights != 0 ? layer.weights : 1 + gpu[i];
+    const GpuId gpu = holder(layer.weights).gpu().value_or(gpus[i]);
+    for (WeightHome* home : {&layer.weights, &layer.experts}) {
+      if (auto* held = std::get_if<InMemory>(home)) held->prefill = use_on(gpu, share);
     }
+  }
+}
+
+// Caches of layers that compute on a GPU while decoding are brought there.
+void prefetch_caches(Placement& placement) {
+  for (LayerPlacement& layer : placement.layers) {
+    const std::optional<GpuId> gpu = computes_on(layer.weights, StepKind::decode).gpu();
+    layer.kv = gpu ? KvHome(PrefetchedKv{*gpu}) : ResidentKv{DeviceId::host()};
   }
 }
 
 void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   std::vector<LayerPlacement*> held;  // by the host
   for (LayerPlacement& layer : placement.layers) {
-    if (layer.weights == 0 || layer.experts == 0) held.push_back(&layer);
+    if (!layer.is_resident()) held.push_back(&layer);
   }
   const auto n_held = static_cast<int64_t>(held.size());
   const int64_t n = std::clamp<int64_t>(n_disk_layers, 0, n_held);
-  for (int64_t i = 0; i < n_held; ++i) held[static_cast<size_t>(i)]->from_disk = is_spread(i, n, n_held);
+  for (int64_t i = 0; i < n_held; ++i) {
+    if (!is_spread(i, n, n_held)) continue;
+    LayerPlacement& layer = *held[static_cast<size_t>(i)];
+    for (WeightHome* home : {&layer.weights, &layer.experts}) {
+      if (const auto* memory = std::get_if<InMemory>(home)) *home = moved_to_disk(*memory);
+    }
+  }
 }
 
 }  // namespace
@@ -189,6 +206,10 @@ void check_flags(const OffloadFlags& f) {
   }
 }
 
+bool keeps_on_gpus(const CacheChoice& cache) {
+  return std::holds_alternative<CacheBesideLayers>(cache) || std::holds_alternative<SplitCache>(cache);
+}
+
 bool streams(const OffloadFlags& flags) {
   return flags.stream == StreamMode::on || flags.gpu_weights_percent || flags.cpu_offload_gib ||
          flags.gpu_rows.value_or(1) < 1;
@@ -197,11 +218,11 @@ bool streams(const OffloadFlags& flags) {
 OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
   OffloadChoice choice;
   choice.n_gpu_layers = n_gpu_layers;
-  choice.kv_on_host = flags.kv_on_host.value_or(false);
-  choice.kv_prefetched = flags.kv_prefetched;
+  if (flags.kv_on_host.value_or(false)) choice.cache = CacheOnHost{};
+  if (flags.kv_prefetched) choice.cache = PrefetchedCache{};
+  if (flags.kv_split) choice.cache = SplitCache{*flags.kv_split};
   choice.n_cpu_moe = flags.n_cpu_moe.value_or(0);
   choice.streaming = streams(flags) ? Streaming::always : Streaming::none;
-  choice.kv_split = flags.kv_split.value_or(0);
   choice.rows_prefill = choice.rows_decode = flags.gpu_rows.value_or(1);
   return choice;
 }
@@ -214,7 +235,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice) {
   const int64_t n_layer = architecture.hparams().n_layer;
-  Placement placement = Placement::host_only(static_cast<int>(n_layer));
+  Placement placement = Placement::host_only(static_cast<size_t>(n_layer));
   const int64_t n = std::clamp<int64_t>(choice.n_gpu_layers, 0, n_layer + 1);
   if (n > 0 || choice.streaming != Streaming::none) {
     TANDEM_CHECK(devices.size() > 1);
@@ -224,36 +245,27 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     } else if (n > 0) {
       place_last(placement, divide_layers(n, shares), choice);
     }
-    if (choice.streaming == Streaming::prefill) stream_prefill(placement, divide_layers(n_layer, shares));
-    const int64_t n_kv =
-        choice.kv_on_host ? 0 : std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer);
-    for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[static_cast<size_t>(i)].kv = 0;
+    if (choice.streaming == Streaming::prefill) {
+      stream_prefill(placement, divide_layers(n_layer, shares), choice.rows_prefill);
+    }
+    const int64_t n_kv = keeps_on_gpus(choice.cache)
+                             ? std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer)
+                             : 0;
+    for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[static_cast<size_t>(i)].kv = ResidentKv{};
   }
-  for (LayerPlacement& layer : placement.layers) {
-    if (!choice.kv_prefetched) break;
-    layer.kv_prefetched = layer.weights != 0 ? layer.weights : layer.streamed_decode;
-    layer.kv = 0;
-  }
-  for (LayerPlacement& layer : placement.layers) {
-    layer.rows_prefill = choice.rows_prefill;
-    layer.rows_decode = choice.rows_decode;
-    if (choice.kv_split > 0) layer.kv_recent = std::exchange(layer.kv, 0);
-  }
-  placement.kv_split = choice.kv_split;
+  if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement);
   place_on_disk(placement, choice.n_disk_layers);
   apply_overrides(placement, weights, devices, flags);
   return placement;
 }
 
-void size_recent_part(Placement& placement, const KvConfig& kv, int64_t n_ubatch) {
-  if (!placement.splits_caches() || placement.n_recent_blocks > 0) return;
-  const int64_t n_blocks = recent_block_count(kv, placement.kv_split, n_ubatch);
-  if (n_blocks * kv.block_size < kv.n_ctx) {
-    placement.n_recent_blocks = n_blocks;
-    return;
-  }
+void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int64_t n_ubatch) {
+  const int64_t n_blocks = recent_block_count(kv, n_keep, n_ubatch);
+  if (n_blocks * kv.block_size >= kv.n_ctx) return;
   for (LayerPlacement& layer : placement.layers) {
-    if (layer.kv_recent != 0) layer.kv = std::exchange(layer.kv_recent, 0);
+    const auto* resident = std::get_if<ResidentKv>(&layer.kv);
+    const std::optional<GpuId> gpu = resident ? resident->device.gpu() : std::nullopt;
+    if (gpu) layer.kv = SplitKv{*gpu, n_keep, n_blocks};
   }
 }
 

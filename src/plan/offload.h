@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "exec/placement.h"
@@ -63,14 +64,32 @@ struct OffloadFlags {
 enum class Streaming { none, prefill, always };
 std::string_view streaming_name(Streaming streaming);
 
+// Where the caches of layers on GPUs are.
+struct CacheBesideLayers {
+  bool operator==(const CacheBesideLayers&) const = default;
+};
+struct CacheOnHost {
+  bool operator==(const CacheOnHost&) const = default;
+};
+// In host memory, but used on the GPUs.
+struct PrefetchedCache {
+  bool operator==(const PrefetchedCache&) const = default;
+};
+// Of the newest n_keep tokens on the GPUs, of older ones in host memory.
+struct SplitCache {
+  int64_t n_keep;
+  bool operator==(const SplitCache&) const = default;
+};
+using CacheChoice = std::variant<CacheBesideLayers, CacheOnHost, PrefetchedCache, SplitCache>;
+// Whether some of it stays on the GPUs.
+bool keeps_on_gpus(const CacheChoice& cache);
+
 // One way to fill in what the flags leave open.
 struct OffloadChoice {
   int64_t n_gpu_layers = 0;
-  bool kv_on_host = false;
-  bool kv_prefetched = false;  // on the host, but used on the GPUs
+  CacheChoice cache = CacheBesideLayers{};
   int64_t n_cpu_moe = 0;
   Streaming streaming = Streaming::none;
-  int64_t kv_split = 0;       // tokens whose cache is on the GPUs, of layers that are; 0: all or none
   int64_t n_disk_layers = 0;  // of those with weights on the host, so many are read from disk
   // Of what is streamed, the share of the rows that the GPU computes, the CPU computing the others; 1: all.
   double rows_prefill = 1, rows_decode = 1;
@@ -78,6 +97,10 @@ struct OffloadChoice {
   bool divides_rows() const {
     return streaming != Streaming::none &&
            (rows_prefill < 1 || (streaming == Streaming::always && rows_decode < 1));
+  }
+  // Everything that a GPU can have is on one.
+  bool is_all_on_gpus(int64_t n_layer) const {
+    return n_gpu_layers > n_layer && std::holds_alternative<CacheBesideLayers>(cache) && n_cpu_moe == 0;
   }
 };
 
@@ -91,13 +114,14 @@ void check_flags(const OffloadFlags& flags);
 
 // Without streaming in decoding, the last n_gpu_layers of the model are on GPUs, as -ngl says. With it, as
 // many, the output first, but spread over the model, so that there is always something to compute while
-// weights are on their way. So are the layers that are read from disk.
+// weights are on their way. So are the layers that are read from disk. A cache that the choice splits is whole
+// on its GPU until split_caches().
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const std::vector<Device*>& devices, const OffloadFlags& flags, int64_t n_gpu_layers);
-// Caches in two parts, of a placement by place(): how large the recent one is for a cache and a micro-batch.
-// Where it holds the whole cache, that is in one piece there.
-void size_recent_part(Placement& placement, const KvConfig& kv, int64_t n_ubatch);
+// Splits the caches that are on GPUs, so that the newest n_keep positions stay there beside those of any step
+// of n_ubatch tokens. Where the GPU's part would hold the whole cache, that stays in one piece.
+void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int64_t n_ubatch);
 
 }  // namespace tandem

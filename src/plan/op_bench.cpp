@@ -110,7 +110,7 @@ double OpBench::attention(const Attention& step) {
   const Graph graph = attention_graph(step, table.weight());
   const KvConfig config = cache_config(step);
   Device* const devices[] = {&device_};
-  const std::vector<int> here(config.layers.size(), 0);
+  const std::vector<DeviceId> here(config.layers.size(), DeviceId::at(0));
   const KvCache cache(config, devices, here);
   const std::vector<std::byte> data(kv_layer_bytes(config, 0) / 2, kPattern);
   for (const KvLayer& layer : cache.layers()[0]) {

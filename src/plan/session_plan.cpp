@@ -56,8 +56,7 @@ std::vector<OffloadChoice> choices_for(const SessionShape& shape, const std::vec
 
 // Everything that a GPU can have is on one: no other shape could be faster.
 bool is_all_on_gpus(const PlanRequest& r, const Fit& fit) {
-  return fit.choice.n_gpu_layers > r.architecture.hparams().n_layer && !fit.choice.kv_on_host &&
-         !fit.choice.kv_prefetched && fit.choice.kv_split == 0 && fit.choice.n_cpu_moe == 0;
+  return fit.choice.is_all_on_gpus(r.architecture.hparams().n_layer);
 }
 
 size_t gpu_bytes(const Fit& fit) {
@@ -152,7 +151,8 @@ MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
   // Two contexts of whole blocks, with a micro-batch that both hold, and more than the recent part of caches
   // in two.
   SessionShape shape = checked_shape(r.architecture, r.shape);
-  const int64_t held = shape.n_ubatch + (choice.kv_split > 0 ? choice.kv_split + 1024 : 0);
+  const auto* split = std::get_if<SplitCache>(&choice.cache);
+  const int64_t held = shape.n_ubatch + (split ? split->n_keep + 1024 : 0);
   shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(held), 1024), 8192);
   const int64_t first = shape.n_ctx;
   const auto low = static_cast<double>(gpu_bytes(fit_shape(r, shape, choice)));

@@ -30,8 +30,9 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
   Sides s;
   const double memory = r.rates[0].memory();
   for (const Node& node : graph.nodes) {
-    const auto d = static_cast<size_t>(placement.device_of(graph, node));
-    if (d == 0) continue;
+    const DeviceId device = placement.runs_on(graph, node);
+    if (device.is_host()) continue;
+    const size_t d = device.index();
     const NodeWork work = node_work(graph, node, load, r.kv);
     double streamed = 0;
     for (TensorId id : inputs_of(node.op)) {
@@ -42,7 +43,7 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
     const double bus = std::min(r.rates[d].bus_bytes_per_s, memory);
     s.stream += streamed / bus;
     const bool on_disk =
-        streamed > 0 && placement.layers[static_cast<size_t>(node.layer)].from_disk;  // not divided
+        streamed > 0 && std::holds_alternative<OnDisk>(*placement.home_of(node));  // not divided
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
     const bool on_host = experts && streamed > 0 && !on_disk && host_computes_experts(graph, *experts);
     if (experts || on_disk || streamed == 0) {

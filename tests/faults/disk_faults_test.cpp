@@ -87,7 +87,7 @@ TEST_F(DiskFaults, EveryReadThatFails) {
 }
 
 TEST_F(DiskFaults, EveryCopyToADeviceThatFails) {
-  const OffloadChoice choice{1, false, false, 0, Streaming::always, 0, 5};
+  const OffloadChoice choice{1, {}, 0, Streaming::always, 5};
   int64_t n_before = 0, n_copies = 0;
   {
     test::MeteredHost host;
@@ -156,8 +156,7 @@ TEST_F(DiskFaults, WithoutDirectReadsAndWithoutIoUring) {
     test::MeteredHost host;
     test::SimDevice sim({.copy_bytes_per_s = 1e9});
     for (const Streaming streaming : {Streaming::none, Streaming::always}) {
-      const auto s =
-          session(*model_, {&host, &sim}, {1, false, false, 0, streaming, 0, 5}, {.reader = reader});
+      const auto s = session(*model_, {&host, &sim}, {1, {}, 0, streaming, 5}, {.reader = reader});
       EXPECT_FALSE(fails(*s));
     }
   }
@@ -187,8 +186,8 @@ TEST_F(DiskFaults, TheLadderLeavesLayersOnDisk) {
   test::SimDevice tight({.memory_bytes = 200 << 10});
   Session s(*model_, {&host, &tight}, o);
   const std::vector<LayerPlacement>& layers = s.placement().placement.layers;
-  EXPECT_GT(std::count_if(layers.begin(), layers.end(), [](const LayerPlacement& l) { return l.from_disk; }),
-            3);
+  EXPECT_GT(
+      std::count_if(layers.begin(), layers.end(), [](const LayerPlacement& l) { return l.reads_disk(); }), 3);
   EXPECT_FALSE(fails(s));
 }
 

@@ -48,7 +48,7 @@ class Disk : public test::SplitRig {
   static void expect_as_planned(Session& session, const test::MeteredHost& host) {
     const Footprint& bytes = session.placement().bytes;
     EXPECT_EQ(host.used_bytes(), bytes.devices[0].total() - bytes.devices[0].scratch);
-    EXPECT_EQ(session.executor().slot_bytes(0), bytes.devices[0].staging);
+    EXPECT_EQ(session.executor().slot_bytes(DeviceId::host()), bytes.devices[0].staging);
     const uint64_t before = session.executor().disk_bytes();
     decode_one(session);
     EXPECT_EQ(session.executor().disk_bytes() - before, bytes.per_token.disk);
@@ -79,21 +79,21 @@ TEST_F(Disk, EveryWayOfPlacing) {
     const std::vector<float> expected = cpu_logits(*model);
     for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
       for (int64_t n_gpu_layers : {0, 5, 17}) {
-        for (const char* kv : {"", " -nkvo", " prefetched"}) {
+        for (const CacheChoice& cache :
+             {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}), CacheChoice(PrefetchedCache{})}) {
           for (int64_t n_disk : {2, 7, 16}) {
-            const bool nkvo = std::string(kv) == " -nkvo", prefetched = std::string(kv) == " prefetched";
             SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
-                         kv + ", on disk " + std::to_string(n_disk));
+                         ", cache " + std::to_string(cache.index()) + ", on disk " + std::to_string(n_disk));
             const int64_t n_cpu_moe = model == moe_.get() && n_disk == 7 ? 9 : 0;
             test::MeteredHost host;
-            const auto s = session(*model, {&host, &sim},
-                                   {n_gpu_layers, nkvo, prefetched, n_cpu_moe, streaming, 0, n_disk});
+            const auto s =
+                session(*model, {&host, &sim}, {n_gpu_layers, cache, n_cpu_moe, streaming, n_disk});
             ASSERT_EQ(logits(*s), expected);
             expect_as_planned(*s, host);
             EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());
             const uint64_t before = sim.fetched_bytes();
             decode_one(*s);
-            if (!prefetched) {
+            if (!std::holds_alternative<PrefetchedCache>(cache)) {
               // What comes from disk for the next step may be on its way already or not.
               EXPECT_NEAR(static_cast<double>(sim.fetched_bytes() - before),
                           static_cast<double>(s->placement().bytes.per_token.weights),
@@ -135,7 +135,9 @@ TEST_F(Disk, BesideACacheInTwoParts) {
     o.n_ctx = 256;
     const std::vector<Device*> devices{&host, &sim};
     o.placement = place(dense_->architecture(), dense_->weights(), devices, {},
-                        {.n_gpu_layers = 6, .streaming = streaming, .kv_split = 8, .n_disk_layers = n_disk});
+                        {.n_gpu_layers = 6, .streaming = streaming, .n_disk_layers = n_disk});
+    const SessionShape shape{.n_ctx = o.n_ctx, .n_ubatch = o.n_ubatch};
+    split_caches(o.placement, 8, session_graphs(dense_->architecture(), shape).kv, o.n_ubatch);
     Session s(*dense_, devices, o);
     s.append(prompt(150));  // more than the recent part holds
     EXPECT_TRUE(s.placement().placement.splits_caches());

@@ -65,7 +65,7 @@ TEST_F(DividedRows, EveryShareGivesTheLogitsOfTheCpu) {
         SCOPED_TRACE(format("share 0.%d%s", tenths, kv_on_host ? " -nkvo" : ""));
         // The two programs divide differently.
         OffloadChoice c = choice(tenths % 4, tenths * 0.1, 1 - tenths * 0.1);
-        c.kv_on_host = kv_on_host;
+        if (kv_on_host) c.cache = CacheOnHost{};
         const auto s = session(*model, devices, c);
         EXPECT_EQ(logits(*s), expected);
         EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());
@@ -81,7 +81,7 @@ TEST_F(DividedRows, BiasesArePartOfTheResult) {
 TEST_F(DividedRows, AnyNumberOfSlotsWillDo) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const std::vector<float> expected = cpu_logits(*dense_);
-  for (int n_slots : {1, 2, 3, 20}) {
+  for (const size_t n_slots : {1, 2, 3, 20}) {
     const auto s = session(*dense_, {host_.get(), &sim}, choice(2, 0.7, 0.4), n_slots);
     EXPECT_EQ(logits(*s), expected) << n_slots;
   }
@@ -105,7 +105,7 @@ TEST_F(DividedRows, WithTheCachePrefetchedAndOnlyInPrefill) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const std::vector<float> expected = cpu_logits(*dense_);
   OffloadChoice c = choice(2, 0.3, 0.6);
-  c.kv_prefetched = true;
+  c.cache = PrefetchedCache{};
   EXPECT_EQ(logits(*session(*dense_, {host_.get(), &sim}, c)), expected);
   c = choice(2, 0.3, 0.6);
   c.streaming = Streaming::prefill;
@@ -124,7 +124,12 @@ TEST_F(DividedRows, WithCachesInTwoParts) {
     SessionOptions o = options(flags);
     Session sizes(*dense_, {host_.get(), &sim}, o);
     o.placement = sizes.placement().placement;
-    for (LayerPlacement& layer : o.placement.layers) layer.rows_prefill = prefill, layer.rows_decode = decode;
+    for (LayerPlacement& layer : o.placement.layers) {
+      for (WeightHome* home : {&layer.weights, &layer.experts}) {
+        const std::optional<GpuId> gpu = streamed_to(*home, StepKind::decode);
+        if (gpu) *home = InMemory{use_on(*gpu, prefill), use_on(*gpu, decode)};
+      }
+    }
     Session s(*dense_, {host_.get(), &sim}, o);
     return logits(s);
   };
@@ -153,7 +158,7 @@ TEST_F(DividedRows, BytesAreThosePlanned) {
       const Footprint& planned = s.placement().bytes;
       logits(s);
       EXPECT_EQ(sim.peak_bytes(), planned.devices[1].total());
-      EXPECT_EQ(s.executor().slot_bytes(1), planned.devices[1].staging);
+      EXPECT_EQ(s.executor().slot_bytes(GpuId(0)), planned.devices[1].staging);
       const uint64_t fetched = sim.fetched_bytes(), copied = sim.copied_bytes();
       decode_one(s);
       const BusBytes& bus = planned.per_token;

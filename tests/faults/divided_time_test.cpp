@@ -193,7 +193,7 @@ TEST_F(DividedTime, IsWhatThePlannerPredicts) {
                                   static_cast<int>(n_gpu_layers), static_cast<int>(n_tokens),
                                   kv_on_host ? ", -nkvo" : ""));
               OffloadChoice choice = streamed(n_gpu_layers, share);
-              choice.kv_on_host = kv_on_host;
+              if (kv_on_host) choice.cache = CacheOnHost{};
               const double seconds = measured(*model, rates, choice, n_tokens);
               EXPECT_NEAR(predicted(request, choice, n_tokens), seconds, 0.05 * seconds);
             }

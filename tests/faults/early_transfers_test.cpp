@@ -12,12 +12,13 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kCols = 64;
+constexpr DeviceId kSim = GpuId(0);
 
 class EarlyTransfers : public testing::Test {
  protected:
   // ids -> x = A(embedding) on SIM; B(x) on SIM and C(x) on the host, each `run` apart from the others;
-  // joined on SIM. `part_device` -1 leaves B to the placement: in one segment with A.
-  Graph graph(int part_device) {
+  // joined on SIM. `part_device` none leaves B to the placement: in one segment with A.
+  Graph graph(std::optional<DeviceId> part_device) {
     GraphBuilder b({.max_tokens = 4, .max_outputs = 4});
     const TensorId x = b.linear(b.embed(&table_), &square_);
     const TensorId on_sim = b.linear(x, &square_);
@@ -25,7 +26,7 @@ class EarlyTransfers : public testing::Test {
     const TensorId all = b.join(on_sim, on_host);
     Graph g = b.finish(b.gather_outputs(all));
     g.nodes[2].device = part_device;
-    g.nodes[3].device = 0;
+    g.nodes[3].device = DeviceId::host();
     return g;
   }
 
@@ -39,16 +40,16 @@ class EarlyTransfers : public testing::Test {
     return {logits.begin(), logits.end()};
   }
 
-  static Placement on(int device) {
+  static Placement on(DeviceId device) {
     Placement p = Placement::host_only(0);
     p.input = device;
     return p;
   }
 
   std::vector<float> cpu_logits() {
-    Executor executor({host_.get()}, on(0), {{}});
-    Graph g = graph(-1);
-    g.nodes[3].device = -1;
+    Executor executor({host_.get()}, on(DeviceId::host()), {{}});
+    Graph g = graph(std::nullopt);
+    g.nodes[3].device.reset();
     const auto program = executor.compile(std::move(g));
     return run(executor, *program);
   }
@@ -65,7 +66,7 @@ class EarlyTransfers : public testing::Test {
 };
 
 TEST_F(EarlyTransfers, TheHostAndADeviceComputeAtTheSameTime) {
-  for (const int part_device : {1, -1}) {
+  for (const std::optional<DeviceId> part_device : {std::optional(kSim), std::optional<DeviceId>()}) {
     double now = 0;
     test::SimDevice sim({.times = {.run_s =
                                        [](const Segment& s, const StepShape&) {
@@ -78,11 +79,11 @@ TEST_F(EarlyTransfers, TheHostAndADeviceComputeAtTheSameTime) {
                                        },
                                    .host_s = &now}});
     test::SimHost host(now, [](const Segment&, const StepShape&, double) { return 1.0; });
-    Executor executor({&host, &sim}, on(1), {{}, {}});
+    Executor executor({&host, &sim}, on(kSim), {{}, {}});
     const auto program = executor.compile(graph(part_device));
     EXPECT_EQ(run(executor, *program), cpu_logits());
     // A, then B and C at once; but one after the other where B is in A's segment.
-    EXPECT_DOUBLE_EQ(now, part_device == 1 ? 2.0 : 3.0);
+    EXPECT_DOUBLE_EQ(now, part_device ? 2.0 : 3.0);
   }
 }
 
@@ -98,8 +99,8 @@ TEST_F(EarlyTransfers, OnlyWaitForTheCopyAndNotForWhatComesAfterIt) {
     begun = at;
     return 1.0;
   });
-  Executor executor({&host, &sim}, on(1), {{}, {}});
-  const auto program = executor.compile(graph(1));
+  Executor executor({&host, &sim}, on(kSim), {{}, {}});
+  const auto program = executor.compile(graph(kSim));
   run(executor, *program);
   EXPECT_DOUBLE_EQ(begun, 1.0);
   EXPECT_DOUBLE_EQ(now, 7.0);  // A, B, and the join
@@ -109,8 +110,8 @@ TEST_F(EarlyTransfers, OnlyWaitForTheCopyAndNotForWhatComesAfterIt) {
 TEST_F(EarlyTransfers, SlowCopiesGiveTheLogitsOfTheCpu) {
   const std::vector<float> expected = cpu_logits();
   test::SimDevice sim({.copy_bytes_per_s = 1e6});
-  Executor executor({host_.get(), &sim}, on(1), {{}, {}});
-  const auto program = executor.compile(graph(1));
+  Executor executor({host_.get(), &sim}, on(kSim), {{}, {}});
+  const auto program = executor.compile(graph(kSim));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run(executor, *program), expected);
 }
 
@@ -118,14 +119,14 @@ TEST_F(EarlyTransfers, ACopyThatFailsIsACleanErrorAndTheNextStepIsRight) {
   const std::vector<float> expected = cpu_logits();
   test::SimDevice works({});
   {
-    Executor executor({host_.get(), &works}, on(1), {{}, {}});
-    run(executor, *executor.compile(graph(1)));
+    Executor executor({host_.get(), &works}, on(kSim), {{}, {}});
+    run(executor, *executor.compile(graph(kSim)));
   }
   const int64_t n_weights = 2;  // copied when the graph is compiled
   for (int64_t i = n_weights; i < works.n_copies(); ++i) {
     test::SimDevice sim({.copy_bytes_per_s = 1e6, .fail_copy = i});
-    Executor executor({host_.get(), &sim}, on(1), {{}, {}});
-    const auto program = executor.compile(graph(1));
+    Executor executor({host_.get(), &sim}, on(kSim), {{}, {}});
+    const auto program = executor.compile(graph(kSim));
     EXPECT_THROW(run(executor, *program), Error) << i;
     EXPECT_EQ(run(executor, *program), expected) << i;
   }

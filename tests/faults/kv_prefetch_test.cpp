@@ -82,7 +82,7 @@ TEST_F(KvPrefetch, BytesAreThosePlanned) {
   logits(s);
   const Footprint& planned = s.placement().bytes;
   EXPECT_EQ(sim.peak_bytes(), planned.devices[1].total());
-  EXPECT_EQ(s.executor().slot_bytes(1), planned.devices[1].staging);
+  EXPECT_EQ(s.executor().slot_bytes(GpuId(0)), planned.devices[1].staging);
   const uint64_t fetched = sim.fetched_bytes(), copied = sim.copied_bytes();
   const int32_t id = 9;
   s.append(std::span(&id, 1));

@@ -266,9 +266,9 @@ TEST_F(KvSplit, BytesAreThosePlanned) {
     test::SimDevice sim({});
     Session s(*model_, {host_.get(), &sim}, options(split(n_gpu_layers, 50)));
     const Footprint& planned = s.placement().bytes;
-    const Placement& placement = s.placement().placement;
-    EXPECT_EQ(placement.n_recent_blocks,
-              4);  // 50 + 16 tokens, wherever they begin: 65 after the first in 3, and one
+    const SplitKv split_at = *s.placement().placement.split();
+    EXPECT_EQ(split_at.n_keep, 50);
+    EXPECT_EQ(split_at.n_blocks, 4);  // 50 + 16 tokens, wherever they begin: 65 after the first in 3, and one
     EXPECT_EQ(s.kv_bytes(), planned.devices[0].kv + planned.devices[1].kv);
     s.append(prompt(3 * kBlock));
     const uint64_t none = s.executor().transfers().n_bytes;
@@ -278,9 +278,9 @@ TEST_F(KvSplit, BytesAreThosePlanned) {
     const BusBytes& bus = planned.per_token;
     uint64_t copied = sim.copied_bytes(), crossed = s.executor().transfers().n_bytes;
     for (int i = 0; i < 100; ++i) {
-      const int64_t before = recent_from_of(s.kv_config(), placement.n_recent_blocks, s.n_past());
+      const int64_t before = recent_from_of(s.kv_config(), split_at.n_blocks, s.n_past());
       decode_one(s);
-      const int64_t from = recent_from_of(s.kv_config(), placement.n_recent_blocks, s.n_past());
+      const int64_t from = recent_from_of(s.kv_config(), split_at.n_blocks, s.n_past());
       EXPECT_GT(from, 0);
       const auto n_blocks = static_cast<uint64_t>((s.n_past() - from + kBlock - 1) / kBlock);
       const auto n_moved = static_cast<uint64_t>((from - before) / kBlock);
@@ -414,7 +414,8 @@ TEST_F(KvSplitLadder, TheCacheGoesToTheHostWithAllThatItHolds) {
   EXPECT_EQ(text(session, 100, 200), expected);
   EXPECT_EQ(session.placement().bytes.devices[1].kv, 0u);
   EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
-  for (const LayerPlacement& layer : session.placement().placement.layers) EXPECT_EQ(layer.weights, 1);
+  for (const LayerPlacement& layer : session.placement().placement.layers)
+    EXPECT_EQ(layer.weights, WeightHome(Resident{GpuId(0)}));
   std::ifstream file(log);
   const std::string lines((std::istreambuf_iterator<char>(file)), {});
   EXPECT_THAT(lines, HasSubstr("the KV cache goes to host memory"));

@@ -111,7 +111,7 @@ TEST_F(KvSplitTime, IsWhatThePlannerPredicts) {
         double measured = 0, predicted = 0;
         for (int i = 0; i < 66; ++i) {
           load.n_past = session.n_past();
-          load.recent_from = recent_from_of(graphs.kv, placement.n_recent_blocks, load.n_past + 1);
+          load.recent_from = recent_from_of(graphs.kv, placement.split()->n_blocks, load.n_past + 1);
           ASSERT_GT(load.recent_from, 0);
           const double before = now;
           decode_one(session);
@@ -126,7 +126,7 @@ TEST_F(KvSplitTime, IsWhatThePlannerPredicts) {
         load.n_tokens = 24;
         for (int i = 0; i < 4; ++i) {  // three blocks
           load.n_past = session.n_past();
-          load.recent_from = recent_from_of(graphs.kv, placement.n_recent_blocks, load.n_past + 24);
+          load.recent_from = recent_from_of(graphs.kv, placement.split()->n_blocks, load.n_past + 24);
           const double before = now;
           session.append(prompt(24));
           measured += now - before;

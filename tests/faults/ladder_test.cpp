@@ -91,8 +91,8 @@ TEST_F(Ladder, TheCacheMovesInTheMiddleOfAText) {
   Session session(*model_, {host_.get(), &sim}, o);
   EXPECT_EQ(text(session), expected);
   for (const LayerPlacement& layer : session.placement().placement.layers) {
-    EXPECT_EQ(layer.kv, 0);
-    EXPECT_EQ(layer.weights, 1);
+    EXPECT_EQ(layer.kv, KvHome(ResidentKv{DeviceId::host()}));
+    EXPECT_EQ(layer.weights, WeightHome(Resident{GpuId(0)}));
   }
 }
 

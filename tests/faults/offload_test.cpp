@@ -84,14 +84,14 @@ TEST_F(Offload, TensorSplitAndMainGpuSayWhichDevice) {
   flags.n_gpu_layers = 5;
   flags.tensor_split = {3, 2};
   const Placement split = place(dense_->architecture(), dense_->weights(), devices, flags, 5);
-  std::vector<int> where;
-  for (const LayerPlacement& l : split.layers) where.push_back(l.weights);
-  EXPECT_EQ(where, (std::vector<int>{1, 1, 1, 2}));
-  EXPECT_EQ(split.output, 2);
+  std::vector<DeviceId> where;
+  for (const LayerPlacement& l : split.layers) where.push_back(holder(l.weights));
+  EXPECT_EQ(where, (std::vector<DeviceId>{GpuId(0), GpuId(0), GpuId(0), GpuId(1)}));
+  EXPECT_EQ(split.output, GpuId(1));
   flags.split_mode = SplitMode::none;
   flags.main_gpu = 1;
   for (const LayerPlacement& l : place(dense_->architecture(), dense_->weights(), devices, flags, 5).layers) {
-    EXPECT_EQ(l.weights, 2);
+    EXPECT_EQ(l.weights, WeightHome(Resident{GpuId(1)}));
   }
   flags.main_gpu = 2;
   EXPECT_THROW(place(dense_->architecture(), dense_->weights(), devices, flags, 5), Error);
@@ -108,9 +108,10 @@ TEST_F(Offload, KvLayersGpuKeepsOnlyThatManyThere) {
   flags.n_kv_layers_gpu = 1;
   Session session(*dense_, devices, options(flags));
   EXPECT_EQ(logits(session), cpu_logits(*dense_));
-  std::vector<int> kv;
-  for (const LayerPlacement& l : session.placement().placement.layers) kv.push_back(l.kv);
-  EXPECT_EQ(kv, (std::vector<int>{0, 0, 0, 1}));
+  std::vector<DeviceId> kv;
+  for (const LayerPlacement& l : session.placement().placement.layers) kv.push_back(holder(l.kv));
+  const DeviceId host = DeviceId::host();
+  EXPECT_EQ(kv, (std::vector<DeviceId>{host, host, host, GpuId(0)}));
 }
 
 TEST_F(Offload, OverridesMoveWhatTheyName) {

@@ -15,9 +15,12 @@ SessionOptions on_device(const Model& model) {
   SessionOptions options;
   options.n_ctx = 64;
   options.oom_ladder = false;
-  options.placement = Placement::host_only(static_cast<int>(model.hparams().n_layer));
-  for (size_t i = 2; i < options.placement.layers.size(); ++i)
-    options.placement.layers[i] = {1, 1, i == 3 ? 0 : 1};
+  options.placement = Placement::host_only(static_cast<size_t>(model.hparams().n_layer));
+  const GpuId gpu(0);
+  for (size_t i = 2; i < options.placement.layers.size(); ++i) {
+    const DeviceId kv = i == 3 ? DeviceId::host() : gpu;
+    options.placement.layers[i] = {Resident{gpu}, Resident{gpu}, ResidentKv{kv}};
+  }
   return options;
 }
 

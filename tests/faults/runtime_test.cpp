@@ -52,9 +52,9 @@ TEST_F(Sequences, EachHasTheLogitsItHasAlone) {
   for (const Model* model : {dense_.get(), moe_.get()}) {
     const auto n_vocab = static_cast<size_t>(model->hparams().n_vocab);
     for (const OffloadChoice& choice :
-         {OffloadChoice{}, OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, true},
-          OffloadChoice{2, false, true, 0, Streaming::prefill},
-          OffloadChoice{1, false, false, 0, Streaming::always}}) {
+         {OffloadChoice{}, OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, CacheOnHost{}},
+          OffloadChoice{2, PrefetchedCache{}, 0, Streaming::prefill},
+          OffloadChoice{1, {}, 0, Streaming::always}}) {
       SCOPED_TRACE("-ngl " + std::to_string(choice.n_gpu_layers));
       RuntimeOptions o = options(4);
       o.placement = place(model->architecture(), model->weights(), both, {}, choice);
@@ -133,9 +133,9 @@ TEST_F(Sequences, TakeTheTimeThatThePlannerPredicts) {
   for (const Model* model : {dense_.get(), moe_.get()}) {
     for (const int64_t n : {2, 4}) {
       for (const OffloadChoice& choice :
-           {OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, true}, OffloadChoice{3, false, true},
-            OffloadChoice{1, false, false, 0, Streaming::prefill},
-            OffloadChoice{1, false, false, 0, Streaming::always}}) {
+           {OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, CacheOnHost{}},
+            OffloadChoice{3, PrefetchedCache{}}, OffloadChoice{1, {}, 0, Streaming::prefill},
+            OffloadChoice{1, {}, 0, Streaming::always}}) {
         SCOPED_TRACE(std::to_string(n) + " sequences, -ngl " + std::to_string(choice.n_gpu_layers) + " " +
                      std::string(streaming_name(choice.streaming)));
         const StepLoad load{n, n, kPast, n};

@@ -36,7 +36,10 @@ TEST_F(Stream, EveryModeGivesTheLogitsOfTheCpu) {
             if (n_cpu_moe > 0 && model == dense_.get()) continue;
             SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
                          (kv_on_host ? " -nkvo" : "") + " --n-cpu-moe " + std::to_string(n_cpu_moe));
-            const auto s = session(*model, devices, {n_gpu_layers, kv_on_host, false, n_cpu_moe, streaming});
+            const auto s =
+                session(*model, devices,
+                        {n_gpu_layers, kv_on_host ? CacheChoice(CacheOnHost{}) : CacheBesideLayers{},
+                         n_cpu_moe, streaming});
             EXPECT_EQ(logits(*s), expected);
             EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());
           }
@@ -50,8 +53,8 @@ TEST_F(Stream, AnyNumberOfSlotsWillDo) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const std::vector<Device*> devices{host_.get(), &sim};
   const std::vector<float> expected = cpu_logits(*dense_);
-  for (int n_slots : {1, 2, 3, 5, 20}) {
-    const auto s = session(*dense_, devices, {2, false, false, 0, Streaming::always}, n_slots);
+  for (const size_t n_slots : {1, 2, 3, 5, 20}) {
+    const auto s = session(*dense_, devices, {2, {}, 0, Streaming::always}, n_slots);
     EXPECT_EQ(logits(*s), expected) << n_slots;
   }
 }
@@ -60,7 +63,7 @@ TEST_F(Stream, TwoDevicesStreamEachItsLayers) {
   test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 3e8}),
       sim1({.name = "SIM1", .copy_bytes_per_s = 3e8});
   const std::vector<Device*> devices{host_.get(), &sim0, &sim1};
-  const auto s = session(*moe_, devices, {3, false, false, 0, Streaming::always});
+  const auto s = session(*moe_, devices, {3, {}, 0, Streaming::always});
   EXPECT_EQ(logits(*s), cpu_logits(*moe_));
   EXPECT_GT(sim0.fetched_bytes(), 0u);
   EXPECT_GT(sim1.fetched_bytes(), 0u);
@@ -75,7 +78,7 @@ TEST_F(Stream, BytesAreThosePlanned) {
     const size_t planned = s.placement().bytes.devices[1].total();
     logits(s);
     EXPECT_EQ(sim.peak_bytes(), planned);
-    EXPECT_EQ(s.executor().slot_bytes(1), s.placement().bytes.devices[1].staging);
+    EXPECT_EQ(s.executor().slot_bytes(GpuId(0)), s.placement().bytes.devices[1].staging);
     const uint64_t before = sim.fetched_bytes();
     decode_one(s);
     EXPECT_EQ(sim.fetched_bytes() - before, s.placement().bytes.per_token.weights);
@@ -140,7 +143,7 @@ class StreamTime : public Stream {
     double seconds = 0, copied_layers = 0;
   };
 
-  Step decode_step(const Times& t, int64_t n_gpu_layers, int n_slots) {
+  Step decode_step(const Times& t, int64_t n_gpu_layers, size_t n_slots) {
     size_t layer_bytes = 0;
     for (const Weight& w : dense_->weights()) layer_bytes += w.layer == 1 && w.n_rows > 1 ? w.n_bytes() : 0;
     test::SimDevice sim({.times = {.bus_bytes_per_s = static_cast<double>(layer_bytes) / t.copy_s,
@@ -152,8 +155,7 @@ class StreamTime : public Stream {
                                      }
                                      return n_glu * t.compute_s;
                                    }}});
-    const auto s =
-        session(*dense_, {host_.get(), &sim}, {n_gpu_layers, false, false, 0, Streaming::always}, n_slots);
+    const auto s = session(*dense_, {host_.get(), &sim}, {n_gpu_layers, {}, 0, Streaming::always}, n_slots);
     for (int i = 0; i < 3; ++i) decode_one(*s);
     const double before = sim.host_s();
     const uint64_t fetched = sim.fetched_bytes();
@@ -166,13 +168,13 @@ class StreamTime : public Stream {
 // Of computing and copying the one that takes longer, and what one layer takes longer of: also where resident
 // layers lie between streamed ones, and for any number of them.
 TEST_F(StreamTime, IsTheLongerOfComputingAndCopyingAndOneLayer) {
-  for (const int n_slots : {2, 3}) {
+  for (const size_t n_slots : {2, 3}) {
     for (const Times t :
          {Times{1e-3, 1e-3}, Times{1e-3, 4e-3}, Times{4e-3, 1e-3}, Times{2e-3, 3e-3}, Times{3e-3, 4e-3},
           Times{4e-3, 3e-3}, Times{1e-3, 2e-3}, Times{4e-3, 5e-3}, Times{5e-3, 4e-3}, Times{1e-3, 8e-3}}) {
       for (int64_t n_gpu_layers = 1; n_gpu_layers <= kLayers; ++n_gpu_layers) {
-        SCOPED_TRACE(format("compute %g ms, copy %g ms, -ngl %d, %d slots", t.compute_s * 1e3, t.copy_s * 1e3,
-                            static_cast<int>(n_gpu_layers), n_slots));
+        SCOPED_TRACE(format("compute %g ms, copy %g ms, -ngl %d, %zu slots", t.compute_s * 1e3,
+                            t.copy_s * 1e3, static_cast<int>(n_gpu_layers), n_slots));
         const Step step = decode_step(t, n_gpu_layers, n_slots);
         const double longer = std::max(kLayers * t.compute_s, step.copied_layers * t.copy_s);
         EXPECT_LE(step.seconds, 1.1 * (longer + std::max(t.compute_s, t.copy_s)));
@@ -208,7 +210,10 @@ TEST_F(StreamTime, IsWhatThePlannerPredicts) {
                                            return seconds;
                                          }}});
           const std::vector<Device*> devices{host_.get(), &sim};
-          const auto s = session(*model, devices, {n_gpu_layers, false, prefetched, 0, streaming});
+          const auto s =
+              session(*model, devices,
+                      {n_gpu_layers, prefetched ? CacheChoice(PrefetchedCache{}) : CacheBesideLayers{}, 0,
+                       streaming});
           for (int i = 0; i < 3; ++i) decode_one(*s);
           load.n_past = s->n_past();
           const double before = sim.host_s();

@@ -164,7 +164,7 @@ TEST_P(FamiliesSplit, LayersOnDisk) {
     EXPECT_EQ(logits(session), expected);
     const Footprint& bytes = session.placement().bytes;
     EXPECT_GT(bytes.disk_weights, 0u);
-    EXPECT_EQ(session.executor().slot_bytes(0), bytes.devices[0].staging);
+    EXPECT_EQ(session.executor().slot_bytes(DeviceId::host()), bytes.devices[0].staging);
     EXPECT_EQ(sim.used_bytes(), bytes.devices[1].total());
   }
 }

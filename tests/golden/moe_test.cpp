@@ -73,7 +73,8 @@ TEST_P(Moe, ThreadsMicroBatchesIsasAndDevicesAgree) {
   const auto host = cpu::make_cpu_device({1, 1});
   test::SimDevice sim({});
   Placement placement = Placement::host_only(2);
-  placement.layers[1] = {1, 1, 1};
+  const GpuId gpu(0);
+  placement.layers[1] = {Resident{gpu}, Resident{gpu}, ResidentKv{gpu}};
   EXPECT_EQ(logits({host.get(), &sim}, 32, placement), logits({host.get()}, 32));
 }
 

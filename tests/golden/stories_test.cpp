@@ -140,14 +140,15 @@ TEST_F(Stories, ASplitOverSimulatedDevicesChangesNoBit) {
     for (bool cache_at_home : {false, true}) {
       SCOPED_TRACE(std::to_string(on_device) + (cache_at_home ? " layers, cache at home" : " layers"));
       SessionOptions options = f32_session(32);
-      options.placement = Placement::host_only(n_layer);
+      options.placement = Placement::host_only(static_cast<size_t>(n_layer));
       const int first = std::max(0, n_layer + 1 - on_device);
       for (int i = first; i < n_layer; ++i) {
-        const int device =
-            1 + (i - first) * 2 / (n_layer - first);  // the first half on one, the rest on the other
-        options.placement.layers[static_cast<size_t>(i)] = {device, device, cache_at_home ? 0 : device};
+        // The first half on one, the rest on the other.
+        const GpuId gpu((i - first) * 2 < n_layer - first ? 0 : 1);
+        options.placement.layers[static_cast<size_t>(i)] = {
+            Resident{gpu}, Resident{gpu}, ResidentKv{cache_at_home ? DeviceId::host() : gpu}};
       }
-      options.placement.output = 2;
+      options.placement.output = GpuId(1);
       const uint64_t copied = sim0.copied_bytes() + sim1.copied_bytes();
       EXPECT_EQ(all_logits(devices, options), expected);
       EXPECT_GT(sim0.copied_bytes() + sim1.copied_bytes(), copied);

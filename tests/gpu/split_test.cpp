@@ -195,17 +195,19 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
       const std::vector<float> expected = logits_of(alone);
       for (Streaming streaming : {Streaming::prefill, Streaming::always}) {
         for (int64_t n_gpu_layers : {0, 2}) {
-          for (int kv = 0; kv < 3; ++kv) {  // on the GPU, on the host, on the host and prefetched
+          for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
+                                           CacheChoice(PrefetchedCache{})}) {
             const bool is_quick = dtype == DType::F32
-                                      ? n_gpu_layers == 2 && kv != 1
-                                      : n_gpu_layers == 0 && kv == 0 && streaming == Streaming::always;
+                                      ? n_gpu_layers == 2 && cache != CacheChoice(CacheOnHost{})
+                                      : n_gpu_layers == 0 && cache == CacheChoice(CacheBesideLayers{}) &&
+                                            streaming == Streaming::always;
             if (on_short_list() && !is_quick) continue;
             SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts " : " ") +
                          std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
-                         " cache " + std::to_string(kv));
+                         " cache " + std::to_string(cache.index()));
             SessionOptions options = random_model_options({}, DType::F16);
             options.placement = place(model->architecture(), model->weights(), both(), {},
-                                      {n_gpu_layers, kv == 1, kv == 2, 0, streaming});
+                                      {n_gpu_layers, cache, 0, streaming});
             Session session(*model, both(), options);
             EXPECT_LT(relative_error(logits_of(session), expected), dtype == DType::F32 ? 2 * kF32 : 5e-2);
             EXPECT_GT(session.executor().streamed_bytes(), 0u);

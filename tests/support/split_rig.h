@@ -43,7 +43,7 @@ class SplitRig : public testing::Test {
 
   // Placed by `choice`, whatever the planner thinks of it.
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
-                                   const OffloadChoice& choice, int n_slots = 2) {
+                                   const OffloadChoice& choice, size_t n_slots = 2) {
     SessionOptions o = options();
     o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
     o.placement.n_stream_slots = n_slots;

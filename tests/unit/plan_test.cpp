@@ -88,6 +88,9 @@ class Planner : public testing::Test {
     devices_ = {host_.get(), gpu_.get()};
     rates_ = {kHost, rates};
   }
+  static bool is_split(const SessionPlan& p) {
+    return std::holds_alternative<SplitCache>(p.fit.choice.cache);
+  }
   OffloadChoice everything() const { return {PhiLike::kLayers + 1}; }
 
   std::string error_of(const PlanRequest& r, ErrorCode code) {
@@ -152,7 +155,7 @@ TEST_F(Planner, EverythingGoesOnAGpuThatHoldsIt) {
   gpu(24);
   const SessionPlan best = plan_session(request()).front();
   EXPECT_EQ(best.fit.choice.n_gpu_layers, PhiLike::kLayers + 1);
-  EXPECT_FALSE(best.fit.choice.kv_on_host);
+  EXPECT_EQ(best.fit.choice.cache, CacheChoice(CacheBesideLayers{}));
   // 1.9 GB of weights a token at 1 TB/s, and half of 4096 tokens of cache.
   EXPECT_NEAR(best.fit.speed.decode_tokens_per_s, 1 / (2.05e9 / 1e12 + 0.8e9 / 1e12 + 260 * 2e-6), 60);
 }
@@ -174,10 +177,10 @@ TEST_F(Planner, ALineSaysWhatWasChosen) {
   EXPECT_THAT(line(streamed),
               HasSubstr("; 22 streamed there for every step, 50% of the rows in decoding, the CPU"));
   OffloadChoice split = everything();
-  split.kv_split = 1024;
+  split.cache = SplitCache{1024};
   EXPECT_THAT(line(split), HasSubstr("; the cache of the newest 1024 tokens there, older ones on the CPU"));
   OffloadChoice apart = everything();
-  apart.kv_on_host = true;
+  apart.cache = CacheOnHost{};
   EXPECT_THAT(line(apart), HasSubstr("; the KV cache on the CPU"));
   EXPECT_THAT(summary(devices_, plan_session(request()).front().fit), HasSubstr("; predicted "));
   EXPECT_EQ(summary({host_.get()}, {}), "");
@@ -256,7 +259,7 @@ TEST_F(Planner, WhatTheUserSetIsKept) {
   flags_.kv_on_host = true;
   for (const SessionPlan& p : plan_session(request(512))) {
     EXPECT_EQ(p.fit.choice.n_gpu_layers, 3);
-    EXPECT_TRUE(p.fit.choice.kv_on_host);
+    EXPECT_EQ(p.fit.choice.cache, CacheChoice(CacheOnHost{}));
   }
   flags_ = {};
   flags_.stream = StreamMode::off;
@@ -323,9 +326,10 @@ TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
 TEST_F(Planner, CachesInTwoPartsAreChosenWhereTheyWin) {
   gpu(8);
   const std::vector<SessionPlan> plans = plan_session(request(32768));
-  EXPECT_GT(plans.front().fit.choice.kv_split, 0);
+  EXPECT_TRUE(is_split(plans.front()));
   const auto quarter = std::find_if(plans.begin(), plans.end(), [](const SessionPlan& p) {
-    return p.fit.choice.kv_split == 32768 / 4 && p.fit.choice.streaming == Streaming::none;
+    return p.fit.choice.cache == CacheChoice(SplitCache{32768 / 4}) &&
+           p.fit.choice.streaming == Streaming::none;
   });
   ASSERT_NE(quarter, plans.end());
   EXPECT_GT(quarter->fit.choice.n_gpu_layers, PhiLike::kLayers);
@@ -334,17 +338,18 @@ TEST_F(Planner, CachesInTwoPartsAreChosenWhereTheyWin) {
   EXPECT_NEAR(1 / quarter->fit.speed.decode_tokens_per_s, old_s, 0.1 * old_s);
   for (const SessionPlan& p : plans) EXPECT_LE(p.fit.bytes.devices[1].total(), size_t{8} << 30);
   gpu(24);  // all of it fits
-  for (const SessionPlan& p : plan_session(request(32768))) EXPECT_EQ(p.fit.choice.kv_split, 0);
+  for (const SessionPlan& p : plan_session(request(32768))) EXPECT_FALSE(is_split(p));
   gpu(8);
   flags_.kv_split = 1000;
-  for (const SessionPlan& p : plan_session(request(32768))) EXPECT_EQ(p.fit.choice.kv_split, 1000);
+  for (const SessionPlan& p : plan_session(request(32768)))
+    EXPECT_EQ(p.fit.choice.cache, CacheChoice(SplitCache{1000}));
 }
 
 TEST_F(Planner, CachesInTwoPartsAreOfOneSequence) {
   gpu(8);
   PlanRequest r = request(32768);
   r.shape.n_sequences = 4;
-  for (const SessionPlan& p : plan_session(r)) EXPECT_EQ(p.fit.choice.kv_split, 0);
+  for (const SessionPlan& p : plan_session(r)) EXPECT_FALSE(is_split(p));
   flags_.kv_split = 1000;
   EXPECT_THAT(error_of(r, ErrorCode::usage), AllOf(HasSubstr("--kv-split"), HasSubstr("-np")));
 }
@@ -353,7 +358,7 @@ TEST_F(Planner, CachesInTwoPartsDoNotGrowOnTheGpu) {
   gpu(24);
   OffloadChoice choice = everything();
   for (int64_t n_keep : {1000, 20000}) {
-    choice.kv_split = n_keep;
+    choice.cache = SplitCache{n_keep};
     const MemoryLine line = memory_line(request(), choice);
     EXPECT_LT(line.bytes_per_token, 1);
     for (int64_t n_ctx : {32768, 131072}) {

@@ -81,10 +81,10 @@ double measure_copy_bandwidth(Device& device) {
 std::string backend_name(const Session& session) {
   const Fit& fit = session.placement();
   bool host = false, gpu = false;
-  const auto count = [&](int device) { (device == 0 ? host : gpu) = true; };
+  const auto count = [&](DeviceId device) { (device.is_host() ? host : gpu) = true; };
   for (const LayerPlacement& layer : fit.placement.layers) {
-    count(layer.weights);
-    count(layer.kv);
+    count(holder(layer.weights));
+    count(holder(layer.kv));
   }
   count(fit.placement.output);
   return !gpu ? "CPU" : host ? "CPU+CUDA" : "CUDA";
@@ -94,8 +94,8 @@ void describe_placement(const Session& session, BenchResult& result) {
   const Fit& fit = session.placement();
   result.n_ctx = session.n_ctx();
   result.n_cpu_moe = fit.choice.n_cpu_moe;
-  result.kv_on_host = fit.choice.kv_on_host;
-  result.kv_prefetched = fit.choice.kv_prefetched;
+  result.kv_on_host = std::holds_alternative<CacheOnHost>(fit.choice.cache);
+  result.kv_prefetched = std::holds_alternative<PrefetchedCache>(fit.choice.cache);
   result.streaming = streaming_name(fit.choice.streaming);
   result.predicted = fit.speed;
   result.mapped_weights = fit.bytes.mapped_weights;

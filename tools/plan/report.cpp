@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/overloaded.h"
 
 namespace tandem::tools {
 namespace {
@@ -54,9 +55,14 @@ std::string rows_text(const OffloadChoice& c) {
 
 // Where the cache is: "GPU 4096" when it is the newest 4096 tokens' and the rest is on the CPU.
 std::string cache_text(bool gpu, const OffloadChoice& c) {
-  if (!gpu || c.kv_on_host) return "CPU";
-  if (c.kv_prefetched) return "CPU>";
-  return c.kv_split == 0 ? "GPU" : format("GPU %lld", static_cast<long long>(c.kv_split));
+  if (!gpu) return "CPU";
+  return std::visit(Overloaded{[](const CacheBesideLayers&) -> std::string { return "GPU"; },
+                               [](const CacheOnHost&) -> std::string { return "CPU"; },
+                               [](const PrefetchedCache&) -> std::string { return "CPU>"; },
+                               [](const SplitCache& split) {
+                                 return format("GPU %lld", static_cast<long long>(split.n_keep));
+                               }},
+                    c.cache);
 }
 
 std::string plans_text(const PlanReport& r) {
@@ -145,8 +151,7 @@ std::string plan_text(const PlanReport& r) {
   const bool gpu = r.tiers.size() > 1;
   const size_t overhead = gpu ? r.tiers[1].overhead : 0;
   const OffloadChoice& c = r.line_choice;
-  const bool everything =
-      c.n_gpu_layers > r.n_layer && !c.kv_on_host && !c.kv_prefetched && c.kv_split == 0 && c.n_cpu_moe == 0;
+  const bool everything = c.is_all_on_gpus(r.n_layer);
   text += format(
       "\n%s = %.9f GB * n_ctx + %.3f GB  (%.0f bytes a token; %s%s)\n", gpu ? "min_vram" : "min_ram",
       r.line.bytes_per_token / 1e9, (r.line.fixed_bytes + static_cast<double>(overhead)) / 1e9,
@@ -190,11 +195,13 @@ std::string plan_json(const PlanReport& r) {
   page["plans"] = Json::array();
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
+    const CacheChoice& cache = p.fit.choice.cache;
+    const auto* split = std::get_if<SplitCache>(&cache);
     page["plans"].push_back({{"n_gpu_layers", p.fit.choice.n_gpu_layers},
                              {"n_cpu_moe", p.fit.choice.n_cpu_moe},
-                             {"kv_on_host", p.fit.choice.kv_on_host},
-                             {"kv_prefetched", p.fit.choice.kv_prefetched},
-                             {"kv_split", p.fit.choice.kv_split},
+                             {"kv_on_host", std::holds_alternative<CacheOnHost>(cache)},
+                             {"kv_prefetched", std::holds_alternative<PrefetchedCache>(cache)},
+                             {"kv_split", split ? split->n_keep : 0},
                              {"streaming", streaming_name(p.fit.choice.streaming)},
                              {"gpu_rows_prefill", p.fit.choice.rows_prefill},
                              {"gpu_rows_decode", p.fit.choice.rows_decode},

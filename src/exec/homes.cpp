@@ -1,0 +1,82 @@
+#include "exec/homes.h"
+
+#include "base/overloaded.h"
+
+namespace tandem {
+namespace {
+
+// Who computes, of MemoryUse and DiskUse alike.
+struct GpuOf {
+  std::optional<GpuId> operator()(const HostComputes&) const { return std::nullopt; }
+  std::optional<GpuId> operator()(const Streamed& use) const { return use.to; }
+  std::optional<GpuId> operator()(const RowsShared& use) const { return use.with; }
+};
+
+template <class Held>  // InMemory or OnDisk
+const auto& use_of(const Held& home, StepKind kind) {
+  return kind == StepKind::prefill ? home.prefill : home.decode;
+}
+
+}  // namespace
+
+StepKind step_kind(const ShapeClass& shape) {
+  return shape.max_tokens > shape.max_sequences ? StepKind::prefill : StepKind::decode;
+}
+
+MemoryUse use_on(GpuId gpu, double share) {
+  if (share < 1) return RowsShared{gpu, share};
+  return Streamed{gpu};
+}
+
+DeviceId holder(const WeightHome& home) {
+  const auto* resident = std::get_if<Resident>(&home);
+  return resident ? DeviceId(resident->gpu) : DeviceId::host();
+}
+
+std::optional<GpuId> streamed_to(const WeightHome& home, StepKind kind) {
+  return std::visit(Overloaded{[](const Resident&) -> std::optional<GpuId> { return std::nullopt; },
+                               [&](const auto& held) { return std::visit(GpuOf{}, use_of(held, kind)); }},
+                    home);
+}
+
+DeviceId computes_on(const WeightHome& home, StepKind kind) {
+  if (const std::optional<GpuId> gpu = streamed_to(home, kind)) return *gpu;
+  return holder(home);
+}
+
+double row_share(const WeightHome& home, StepKind kind) {
+  const auto* held = std::get_if<InMemory>(&home);
+  const auto* divided = held ? std::get_if<RowsShared>(&use_of(*held, kind)) : nullptr;
+  return divided ? divided->share : 1;
+}
+
+bool uses_gpu(const WeightHome& home) {
+  return !holder(home).is_host() || streamed_to(home, StepKind::prefill) ||
+         streamed_to(home, StepKind::decode);
+}
+
+OnDisk moved_to_disk(const InMemory& home) {
+  const auto whole = [](const MemoryUse& use) -> DiskUse {
+    const std::optional<GpuId> gpu = std::visit(GpuOf{}, use);
+    return gpu ? DiskUse(Streamed{*gpu}) : HostComputes{};
+  };
+  return {whole(home.prefill), whole(home.decode)};
+}
+
+DeviceId holder(const KvHome& home) {
+  const auto* resident = std::get_if<ResidentKv>(&home);
+  return resident ? resident->device : DeviceId::host();
+}
+
+DeviceId attends_on(const KvHome& home) {
+  return std::visit(Overloaded{[](const ResidentKv& kv) { return kv.device; },
+                               [](const PrefetchedKv& kv) { return DeviceId(kv.to); },
+                               [](const SplitKv& kv) { return DeviceId(kv.hot); }},
+                    home);
+}
+
+bool uses_gpu(const KvHome& home) {
+  return !attends_on(home).is_host();
+}
+
+}  // namespace tandem
