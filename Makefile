@@ -1,5 +1,4 @@
-# tandem's front door: a thin layer over CMake that installs what is missing, configures once and builds.
-# `make help` lists what there is.
+# A thin layer over CMake: installs missing packages, configures once and builds. `make help` lists all targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
@@ -12,27 +11,27 @@ FUZZ_SECONDS ?= 300
 TOKENS ?= 200
 PROMPT ?=
 MODEL ?=
-# Taken literally, `$` and quotes included, and handed to the shell through the environment.
+# Literal values, `$` and quotes included; the shell gets them through the environment.
 override MODEL := $(value MODEL)
 override PROMPT := $(value PROMPT)
 export MODEL PROMPT
 DEMO_MODEL := models/tandem-demo-Q8_0.gguf
 
 TANDEM := $(BUILD)/bin/tandem
-# A folder keeps the generator that it was first configured with.
+# A build folder keeps the generator it was first configured with.
 generator = $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 # TANDEM_CUDA=AUTO|ON|OFF and TANDEM_CUDA_ARCHS (e.g. 90), from the command line or the environment.
 CUDA_OPTIONS := -DTANDEM_CUDA=$(or $(TANDEM_CUDA),AUTO) '-DTANDEM_CUDA_ARCHS=$(TANDEM_CUDA_ARCHS)'
 SOURCES = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh')
 
-# $(call configure,folder,options): configures the folder, unless it already is with the same options.
+# $(call configure,folder,options): configures the folder unless it is configured with the same options already.
 configure = { [ "$$(cat $(1)/.options 2>/dev/null)" = "$(strip $(2))" ] && [ -f $(1)/CMakeCache.txt ]; } || \
   { mkdir -p $(1) && scripts/quietly.sh $(1)/configure.log cmake -S . -B $(1) $(call generator,$(1)) $(LAUNCHER) $(2) && \
     echo "$(strip $(2))" > $(1)/.options; }
-# $(call build,folder,targets): on a terminal the build tool's progress, elsewhere only what went wrong.
+# $(call build,folder,targets): shows the build tool's progress on a terminal, elsewhere only warnings and errors.
 build = scripts/quietly.sh --progress $(1)/build.log cmake --build $(1) -j $(JOBS) $(if $(2),--target $(2))
-# Tests once asked for stay configured.
+# Once a target has configured the tests, later builds keep them.
 tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF)
 
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
@@ -41,7 +40,7 @@ has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
-help:  ## this list
+help:  ## list the targets
 	@echo "make [target] [NAME=value]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS)"
@@ -51,10 +50,10 @@ binary:
 	@$(call configure,$(BUILD),$(tests_option) $(CUDA_OPTIONS))
 	@$(call build,$(BUILD),tandem)
 
-demo: binary  ## complete PROMPT ("Once upon a time") with MODEL (the one in models/)
+demo: binary  ## complete PROMPT (default "Once upon a time") with MODEL (default: the demo model)
 	@$(TANDEM) run -m "$${MODEL:-$(DEMO_MODEL)}" -p "$${PROMPT:-Once upon a time}" -n $(TOKENS)
 
-chat: binary  ## talk to MODEL (the one in models/); PROMPT is the first message
+chat: binary  ## chat with MODEL (default: the demo model); PROMPT is the first message
 	@$(TANDEM) chat -m "$${MODEL:-$(DEMO_MODEL)}" $${PROMPT:+-p "$$PROMPT"}
 
 test:  ## build everything and run every test
@@ -66,14 +65,14 @@ test:  ## build everything and run every test
 	@python3 scripts/check_layers.py
 	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
 
-test-gpu:  ## build and run the tests that need an NVIDIA GPU, and under compute-sanitizer too (CHECK=memcheck: only so; CHECK=none)
+test-gpu:  ## run the tests that need an NVIDIA GPU, then under compute-sanitizer (CHECK=memcheck: only that tool; CHECK=none: no tool)
 	@scripts/install_deps.sh --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
 	@if $(has_cuda); then $(call build,$(BUILD),gpu_tests); fi
 	@python3 scripts/test_gpu.py $(BUILD) $(if $(CHECK),--check $(CHECK))
 
-layers:  ## check that includes only point down the rooms, and the lengths of files
+layers:  ## check that includes follow the layers, and the lengths of files
 	@python3 scripts/check_layers.py
 
 bench: binary  ## measure MODEL (default: random weights in the shape of TinyLlama, Q4_0)
@@ -84,14 +83,14 @@ bench: binary  ## measure MODEL (default: random weights in the shape of TinyLla
 	fi; \
 	$(TANDEM) bench -m "$$model"
 
-bench-gpu:  ## measure an NVIDIA GPU with random weights in the shape of Llama 3.1 8B (SCRATCH=folder for 40 GB of models)
+bench-gpu:  ## measure an NVIDIA GPU with random weights in the shape of Llama 3.1 8B (SCRATCH=folder keeps 40 GB of models)
 	@scripts/install_deps.sh --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
 	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_limits); fi
 	@python3 scripts/bench_gpu.py $(BUILD) $(if $(SCRATCH),--scratch "$(SCRATCH)")
 
-install: binary  ## install the program under PREFIX (DESTDIR is honoured)
+install: binary  ## install the program under PREFIX (honours DESTDIR)
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, run every test
@@ -112,8 +111,8 @@ fmt:  ## format every source with clang-format
 	@scripts/install_deps.sh --format
 	@clang-format -i $(SOURCES)
 
-deps:  ## install what building and testing needs
+deps:  ## install the packages that building and testing need
 	@scripts/install_deps.sh --tests
 
-clean:  ## remove everything that was built
+clean:  ## remove all build output
 	@rm -rf $(BUILD) build-asan build-fuzz
