@@ -166,7 +166,7 @@ class Checker:
         if done.returncode != 0:
             raise Failed(f"tandem run: {done.stderr.strip().splitlines()[-1]}")
         tokens = gguf.GGUFReader(session).fields["session.tokens"].contents()
-        return {"prompt": prompt, "tokens": tokens, "ended": "the model ended its text" in done.stderr}
+        return {"prompt": prompt, "tokens": tokens, "ended": "stopped: end of text" in done.stderr}
 
     def compare_tokens(self, path, label, is_precise):
         """Greedy tokens; how many were compared and how many are ties."""

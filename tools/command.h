@@ -1,6 +1,5 @@
-// The subcommands of the tandem binary. Each file in tools/ defines one: it adds its options to the app and
-// sets the callback that runs it. A callback throws tandem::Error; main() turns that into one line and an
-// exit code.
+// The subcommands of the tandem binary. Each add_* function adds a command's options to the app and sets the
+// callback that runs it. A callback throws tandem::Error; main() turns that into one line and an exit code.
 #pragma once
 
 namespace CLI {
@@ -9,7 +8,7 @@ class App;
 
 namespace tandem::tools {
 
-// Thrown by a command that has said all it has to say and whose answer is an exit code, such as 1 for "no".
+// Thrown by a command to exit with this code and no message, such as 1 for "the files differ".
 struct ExitCode {
   int code;
 };

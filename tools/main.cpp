@@ -1,4 +1,4 @@
-// The tandem program: finds the command, runs it, and turns what it throws into one line and an exit code.
+// The tandem program: finds the command, runs it, and turns an exception into one line and an exit code.
 #include <fcntl.h>
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@ namespace tandem::tools {
 
 namespace {
 
-// The one place where a command is registered, in the order of the help page.
+// All commands, in the order of the help page.
 // clang-format off
 constexpr void (*kCommands[])(CLI::App&) = {
     add_run,
@@ -43,16 +43,16 @@ constexpr int exit_code(ErrorCode code) {
   return static_cast<int>(code);
 }
 
-// "try 'tandem run --help'"; the arguments may be too wrong to have been parsed.
+// "try 'tandem run --help'". Reads the command's name from the arguments, because parsing may have failed.
 std::string help_hint(const CLI::App& app, const std::vector<std::string>& arguments) {
   const auto named = app.get_subcommands(
       [&arguments](const CLI::App* c) { return !arguments.empty() && c->check_name(arguments.front()); });
   return "try 'tandem " + (named.empty() ? "" : named.front()->get_name() + " ") + "--help'";
 }
 
-// An error that ends the program. Not log_error: --log-disable must not hide why nothing came out.
+// Reports an error that ends the program. Not log_error: --log-disable must not hide it.
 int report(const std::string& message, ErrorCode code) {
-  const std::string line = printable(message, message.size());  // a file's name may hold a line break
+  const std::string line = printable(message, message.size());  // a file name may contain a line break
   fprintf(stderr, "tandem: error: %s\n", line.c_str());
   return exit_code(code);
 }
@@ -92,9 +92,9 @@ int run_and_report(int argc, char** argv) {
   } catch (const ExitCode& e) {
     return e.code;
   } catch (const ClosedPipe& e) {
-    return exit_code(e.code());  // whoever read our output has left: nothing to say, and nobody to say it to
+    return exit_code(e.code());  // the reader of stdout has gone: exit without a message
   } catch (const Error& e) {
-    if (e.code() == ErrorCode::interrupted) return exit_code(e.code());  // the user knows
+    if (e.code() == ErrorCode::interrupted) return exit_code(e.code());  // no message after a Ctrl-C
     return report(e.what(), e.code());
   } catch (const std::bad_alloc&) {
     return report("out of memory", ErrorCode::out_of_memory);
@@ -103,12 +103,12 @@ int run_and_report(int argc, char** argv) {
   }
 }
 
-// Takes the place of a standard descriptor that was closed, or a file that is opened later would: messages
-// would be written into a model. Writing to stdout and stderr is an error as before, stdin is at its end.
+// Opens /dev/null on standard descriptors that are closed. Otherwise a file opened later could get number 2,
+// and messages would be written into a model. Writing to stdout or stderr still fails; stdin is at its end.
 void occupy_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) != -1) continue;
-    if (open("/dev/null", O_RDONLY) != descriptor) return;  // the lowest one that is free
+    if (open("/dev/null", O_RDONLY) != descriptor) return;  // open() returns the lowest free descriptor
   }
 }
 
@@ -118,6 +118,6 @@ void occupy_standard_descriptors() {
 int main(int argc, char** argv) {
   tandem::tools::occupy_standard_descriptors();
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of writing
+  signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error
   return tandem::tools::run_and_report(argc, argv);
 }

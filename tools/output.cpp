@@ -11,13 +11,13 @@ namespace {
 
 constexpr size_t kBufferBytes = 64 * 1024;
 
-// Bytes written, at least one.
+// Returns the number of bytes written, at least 1.
 size_t write_some(int descriptor, std::string_view text) {
   while (true) {
     const ssize_t n = ::write(descriptor, text.data(), text.size());
     if (n > 0) return static_cast<size_t>(n);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {  // somebody made the terminal non-blocking
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {  // another program made stdout non-blocking
       pollfd wait{descriptor, POLLOUT, 0};
       poll(&wait, 1, -1);
       continue;
@@ -42,7 +42,7 @@ void Output::write(std::string_view text) {
 
 void Output::flush() {
   std::string pending;
-  pending.swap(buffer_);  // a failed write is not tried again by the destructor
+  pending.swap(buffer_);  // so that the destructor does not retry a failed write
   std::string_view rest = pending;
   while (!rest.empty()) rest.remove_prefix(write_some(descriptor_, rest));
   pending.clear();

@@ -1,6 +1,6 @@
 // The program's stdout. Buffers until flush(); a streaming command flushes after each token. Checks every
-// write: a full disk is Error(io), and a reader that went away is ClosedPipe, which ends the program quietly.
-// One at a time, used by one thread. Does not own the descriptor.
+// write: a full disk is Error(io), and a closed pipe is ClosedPipe, which ends the program quietly. Use one
+// at a time, from one thread. Does not own the descriptor.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tandem::tools {
 
-// Exit code 5 without a message: the pipe's reader wanted no more.
+// The reader of the pipe has closed it: exit code 5 without a message.
 class ClosedPipe : public Error {
  public:
   ClosedPipe() : Error(ErrorCode::io, "the reader of the output has closed it") {}
@@ -21,7 +21,7 @@ class Output {
   explicit Output(int descriptor = 1) : descriptor_(descriptor) {}
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
-  // Writes what is left; errors are lost here, so flush() before.
+  // Flushes, but ignores errors; call flush() first.
   ~Output();
 
   void write(std::string_view text);

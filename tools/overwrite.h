@@ -1,5 +1,5 @@
-// A command that makes a file of another never writes over that other, under whatever name or link: should it
-// fail, nothing would be left. Throws Error(usage) naming both.
+// Refuses to write an output over its input, under any name or link: a failure would leave neither file.
+// Throws Error(usage) that names both.
 #pragma once
 
 #include <span>
@@ -10,6 +10,6 @@
 namespace tandem::tools {
 
 void refuse_to_overwrite(const std::string& input, std::span<const std::string> outputs);
-void refuse_to_overwrite(const GgufFile& input, std::span<const std::string> outputs);  // any part of it
+void refuse_to_overwrite(const GgufFile& input, std::span<const std::string> outputs);  // checks every part
 
 }  // namespace tandem::tools

@@ -35,12 +35,11 @@ struct RunOptions {
   bool prompt_cache_all = false, prompt_cache_ro = false;
 };
 
-// Throws Error unless the prompt is text that a model can continue.
+// Throws Error if the prompt is empty or not UTF-8.
 void check_prompt(const std::string& prompt, const TextOptions& options) {
   const std::string source = options.file.empty() ? "the prompt" : printable(options.file, 4096);
   if (prompt.empty()) {
-    throw_error(ErrorCode::usage,
-                "%s is empty: give a text to continue with -p, or -f FILE (-f - reads stdin)",
+    throw_error(ErrorCode::usage, "%s is empty: give a text with -p, or -f FILE (-f - reads stdin)",
                 source.c_str());
   }
   const size_t valid = valid_utf8_prefix(prompt);
@@ -52,12 +51,13 @@ void check_prompt(const std::string& prompt, const TextOptions& options) {
 
 void check_fits(const Session& session, size_t n_prompt) {
   if (static_cast<int64_t>(n_prompt) <= session.n_ctx()) return;
-  throw_error(ErrorCode::usage,
-              "the prompt has %zu tokens and the context holds %lld: use -c %zu or more, or a shorter prompt",
-              n_prompt, static_cast<long long>(session.n_ctx()), n_prompt + 1);
+  throw_error(
+      ErrorCode::usage,
+      "the prompt has %zu tokens, but the context holds %lld: use -c %zu or more, or a shorter prompt",
+      n_prompt, static_cast<long long>(session.n_ctx()), n_prompt + 1);
 }
 
-// As it was shown when it was generated.
+// The same text as when these tokens were generated.
 std::string text_of(const Vocab& vocab, std::span<const int32_t> ids) {
   StreamDetokenizer detokenizer(vocab);
   std::string text;
@@ -65,7 +65,7 @@ std::string text_of(const Vocab& vocab, std::span<const int32_t> ids) {
   return text;
 }
 
-// How far a long prompt has been read, on a terminal only; gone when it is done.
+// Shows the progress of a long prompt, on a terminal only; erased at the end.
 void show_prompt_progress(int64_t n_done, size_t n_prompt, const TextOptions& options) {
   if (isatty(2) == 0 || options.simple_io) return;
   fprintf(stderr, "\r\x1b[Kreading the prompt: %lld of %zu tokens", static_cast<long long>(n_done), n_prompt);
@@ -73,8 +73,7 @@ void show_prompt_progress(int64_t n_done, size_t n_prompt, const TextOptions& op
   fflush(stderr);
 }
 
-// Whether the prompt is shown in a colour of its own: on a terminal, unless NO_COLOR or the user says
-// otherwise.
+// Whether to color the prompt: on a terminal, unless NO_COLOR or an option says otherwise.
 bool use_color(const TextOptions& options) {
   if (options.simple_io || options.color == OnOffAuto::off) return false;
   if (options.color == OnOffAuto::on) return true;
@@ -82,11 +81,11 @@ bool use_color(const TextOptions& options) {
   return isatty(1) != 0 && (no_color == nullptr || *no_color == '\0');
 }
 
-// How much of the prompt a cache file gives. Its tokens are the session's afterwards; the last one of the
-// prompt is left to compute, for its logits.
+// The tokens of the prompt that a cache file restored into the session. The last prompt token is always
+// computed, for its logits.
 struct CachedPrompt {
-  size_t n_tokens = 0;    // of the prompt
-  bool complete = false;  // nothing would be new in the file
+  size_t n_tokens = 0;
+  bool complete = false;  // the file holds the whole prompt; no need to write it again
 };
 
 CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std::vector<int32_t>& ids) {
@@ -94,24 +93,24 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
   if (options.prompt_cache.empty() || access(options.prompt_cache.c_str(), F_OK) != 0) return cached;
   const SessionFile file(options.prompt_cache, session);
   const std::vector<int32_t>& tokens = file.tokens();
-  if (ids.empty()) ids = tokens;  // without a prompt the cached text goes on
+  if (ids.empty()) ids = tokens;  // without a prompt, continue the cached text
   if (ids.empty()) return cached;
   const auto common = static_cast<size_t>(
       std::mismatch(tokens.begin(), tokens.end(), ids.begin(), ids.end()).first - tokens.begin());
   cached.complete = common == ids.size();
   cached.n_tokens = std::min(common, ids.size() - 1);
   file.restore(session, cached.n_tokens);
-  log_info("%s: %zu of the prompt's %zu tokens are known", printable(options.prompt_cache, 4096).c_str(),
+  log_info("%s: reusing %zu of the prompt's %zu tokens", printable(options.prompt_cache, 4096).c_str(),
            cached.n_tokens, ids.size());
   return cached;
 }
 
 const char* reason_text(StopReason reason) {
   switch (reason) {
-    case StopReason::end_of_generation: return "the model ended its text";
+    case StopReason::end_of_generation: return "end of text";
     case StopReason::limit: return "-n reached";
-    case StopReason::context_full: return "the context is full (-c makes it larger, --context-shift goes on)";
-    case StopReason::stop_text: return "reverse prompt met";
+    case StopReason::context_full: return "the context is full (increase -c, or use --context-shift)";
+    case StopReason::stop_text: return "reverse prompt reached";
     case StopReason::interrupted: return "interrupted";
   }
   return "";
@@ -146,7 +145,7 @@ void run(RunOptions& options) {
   check_fits(session, ids.size());
   const CachedPrompt cached = read_prompt_cache(options, session, ids);
   if (ids.empty())
-    throw_error(ErrorCode::usage, "the prompt is empty, and so is %s", options.prompt_cache.c_str());
+    throw_error(ErrorCode::usage, "both the prompt and %s are empty", options.prompt_cache.c_str());
   check_fits(session, ids.size());
   for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept_prompt(ids[i]);
   const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);
@@ -186,7 +185,7 @@ void run(RunOptions& options) {
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error&) {
-    out.write("\n");  // the message gets a line of its own
+    out.write("\n");  // put the error message on its own line
     throw;
   }
   out.write("\n");
@@ -198,24 +197,22 @@ void run(RunOptions& options) {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("run", "complete a prompt and print the text as it comes");
+  CLI::App* command = app.add_subcommand("run", "complete a prompt and stream the text");
   const auto options = std::make_shared<RunOptions>();
   add_text_options(*command, options->text);
   add_model_options(*command, options->model);
   add_context_options(*command, options->context);
   command
       ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
-                 "when the context is full, drop the older half of what --keep does not keep, and go on")
+                 "when the context is full, drop the older half (except the --keep tokens) and continue")
       ->group("Context");
   const char* cache_group = "Prompt cache";
   text(*command, "--prompt-cache", options->prompt_cache, "FILE",
-       "what was computed for the prompt is saved here, and not computed again the next time; without -p the "
-       "saved text "
-       "goes on")
+       "save the computed prompt here and reuse it the next time; without -p, continue the saved text")
       ->group(cache_group);
-  command->add_flag("--prompt-cache-all", options->prompt_cache_all, "save what is generated too")
+  command->add_flag("--prompt-cache-all", options->prompt_cache_all, "save the generated text too")
       ->group(cache_group);
-  command->add_flag("--prompt-cache-ro", options->prompt_cache_ro, "read the file, never write it")
+  command->add_flag("--prompt-cache-ro", options->prompt_cache_ro, "only read the file, never write it")
       ->group(cache_group);
   add_thread_options(*command, options->threads);
   add_offload_options(*command, options->offload);

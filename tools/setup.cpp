@@ -36,7 +36,7 @@ const char* scaling_name(RopeScaling scaling) {
   return "none";
 }
 
-// The usual ways to write "as the model says": 0, and for some of YaRN's numbers anything below.
+// Drops values that mean "the model's default": 0, and for some YaRN parameters any negative number.
 std::optional<float> unless(std::optional<float> value, bool (*means_default)(float)) {
   return value && means_default(*value) ? std::nullopt : value;
 }
@@ -56,20 +56,20 @@ RopeOverrides rope_overrides(const RopeOptions& options) {
   return rope;
 }
 
-// TANDEM_ISA picks another instruction set than the best one: for comparing, and for finding faults.
+// TANDEM_ISA overrides the instruction set, for comparison and debugging.
 cpu::Isa chosen_isa() {
   const char* name = std::getenv("TANDEM_ISA");
   if (name == nullptr || *name == '\0') return cpu::best_isa();
   const auto isa = cpu::isa_from_name(name);
   const auto supported = cpu::supported_isas();
   if (!isa || std::find(supported.begin(), supported.end(), *isa) == supported.end()) {
-    throw_error(ErrorCode::usage, "TANDEM_ISA=%s: this machine has scalar to %s", printable(name).c_str(),
-                std::string(cpu::isa_name(supported.back())).c_str());
+    throw_error(ErrorCode::usage, "TANDEM_ISA=%s: this machine supports scalar to %s",
+                printable(name).c_str(), std::string(cpu::isa_name(supported.back())).c_str());
   }
   return *isa;
 }
 
-// Adds the GPUs that the user lets us use.
+// Adds the GPUs that the options allow.
 void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOptions& offload) {
   const int64_t wanted = offload.flags.n_gpu_layers.value_or(0);
 #ifdef TANDEM_HAVE_CUDA
@@ -81,21 +81,19 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOption
   const std::string why = "this program was built without CUDA";
 #endif
   if (gpus.empty()) {
-    if (wanted > 0)
-      throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none: %s", why.c_str());
+    if (wanted > 0) throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none: %s", why.c_str());
     if (streams(offload.flags)) {
-      throw_error(ErrorCode::usage, "weights are to be streamed to a GPU, but there is none: %s",
-                  why.c_str());
+      throw_error(ErrorCode::usage, "streaming weights needs a GPU, but there is none: %s", why.c_str());
     }
-    // Whoever asks for the CPU need not be told that there is nothing else.
+    // No message at the default level if the user chose the CPU.
     const bool asked = offload.flags.n_gpu_layers.has_value() || offload.no_devices;
-    (asked ? log_verbose : log_info)("no GPU is used: %s", why.c_str());
+    (asked ? log_verbose : log_info)("not using a GPU: %s", why.c_str());
   }
   for (const std::string& name : offload.devices) {
     const auto found =
         std::find_if(gpus.begin(), gpus.end(), [&](const auto& d) { return d && d->info().name == name; });
     if (found == gpus.end())
-      throw_error(ErrorCode::usage, "--device: there is no GPU %s", printable(name).c_str());
+      throw_error(ErrorCode::usage, "--device: no GPU named %s", printable(name).c_str());
     devices.push_back(std::move(*found));
   }
   if (!offload.devices.empty()) return;
@@ -130,7 +128,7 @@ std::unique_ptr<Device> make_cpu(const ThreadOptions& options, cpu::ProductObser
   cpu_options.n_threads = options.threads > 0 ? options.threads : 0;
   cpu_options.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : 0;
   cpu_options.isa = chosen_isa();
-  // With numactl the threads stay where it put them.
+  // With numactl, threads stay where it put them.
   if (options.numa == Numa::distribute) cpu_options.numa = cpu::NumaPolicy::distribute;
   if (options.numa == Numa::isolate) cpu_options.numa = cpu::NumaPolicy::isolate;
   cpu_options.observer = std::move(observer);

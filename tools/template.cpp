@@ -1,4 +1,4 @@
-// tandem template: what a chat template makes of a conversation, for people who debug one.
+// tandem template: renders a conversation with a chat template, for debugging templates.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
@@ -33,10 +33,10 @@ std::string read_all(const std::string& path) {
   std::string text;
   try {
     text.assign(std::istreambuf_iterator<char>(in), {});
-  } catch (const std::ios_base::failure&) {  // a folder opens, but does not read
+  } catch (const std::ios_base::failure&) {  // a directory can be opened, but not read
     in.setstate(std::ios_base::badbit);
   }
-  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot be read", path.c_str());
+  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot read", path.c_str());
   return text;
 }
 
@@ -44,12 +44,11 @@ Json read_json(const std::string& path) {
   try {
     return Json::parse(read_all(path));
   } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "%s: no valid JSON: %s", path.c_str(), printable(e.what(), 300).c_str());
+    throw_error(ErrorCode::bad_file, "%s: invalid JSON: %s", path.c_str(), printable(e.what(), 300).c_str());
   }
 }
 
-// "2026-01-15", "2026-01-15T12:00" or "2026-01-15T12:00:00"; a fraction and a zone may follow and change
-// nothing.
+// Parses "2026-01-15", "2026-01-15T12:00" or "2026-01-15T12:00:00"; ignores a fraction and a time zone.
 std::tm parse_time(const std::string& text) {
   std::tm time{};
   int n_read = 0;
@@ -65,13 +64,13 @@ std::tm parse_time(const std::string& text) {
   const bool real = n_fields >= 3 && n_fields != 4 && rest_fits && timegm(&time) != -1;
   if (!real || time.tm_mday != given.tm_mday || time.tm_hour != given.tm_hour ||
       time.tm_min != given.tm_min) {
-    throw_error(ErrorCode::usage, "--now: '%s' is no time such as 2026-01-15T12:00:00",
+    throw_error(ErrorCode::usage, "--now: '%s' is not a time like 2026-01-15T12:00:00",
                 printable(text).c_str());
   }
   return time;
 }
 
-// Takes a text out of the variables; nothing where there is none of that name.
+// Removes a string variable and returns it; nothing if there is none of that name.
 std::optional<std::string> take_text(Json& variables, const char* name) {
   const auto found = variables.find(name);
   if (found == variables.end() || !found->is_string()) return std::nullopt;
@@ -82,13 +81,13 @@ std::optional<std::string> take_text(Json& variables, const char* name) {
 
 void render(const Options& options) {
   if (options.model.has_value() == options.file.has_value()) {
-    throw_error(ErrorCode::usage, "template needs one template: -m MODEL or --file TEMPLATE");
+    throw_error(ErrorCode::usage, "needed exactly one template: -m MODEL or --file TEMPLATE");
   }
   ModelTemplate source;
   if (options.model) {
     source = read_model_template(GgufFile(*options.model, {.metadata_only = true}));
     if (source.text.empty()) {
-      throw_error(ErrorCode::bad_file, "%s: has no chat template (tokenizer.chat_template)",
+      throw_error(ErrorCode::bad_file, "%s: found no chat template (tokenizer.chat_template)",
                   options.model->c_str());
     }
   } else {
@@ -115,7 +114,7 @@ void render(const Options& options) {
   }
   if (!messages.is_array()) {
     throw_error(ErrorCode::bad_file,
-                "%s: is neither an array of messages nor an object with one as \"messages\"",
+                "%s: needed an array of messages, or an object with one named \"messages\"",
                 options.input.c_str());
   }
   if (options.no_generation_prompt) how.add_generation_prompt = false;
@@ -132,35 +131,32 @@ void render(const Options& options) {
 
 void add_template(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("template", "show what a chat template makes of a conversation");
+  CLI::App* command = app.add_subcommand("template", "render a conversation with a chat template");
   command
-      ->add_option("-m,--model", options->model,
-                   "The GGUF file whose template it is; one without weights will do")
+      ->add_option("-m,--model", options->model, "use the template of this GGUF file; it may have no weights")
       ->type_name("FILE")
-      ->group("Template, one of these");
-  command->add_option("--file", options->file, "A file that holds the template")
+      ->group("Template (one of these)");
+  command->add_option("--file", options->file, "use the template in this file")
       ->type_name("FILE")
-      ->group("Template, one of these");
+      ->group("Template (one of these)");
 
   command
-      ->add_option(
-          "-i,--input", options->input,
-          "JSON: an array of messages, or an object with messages, tools and further variables; - is stdin")
+      ->add_option("-i,--input", options->input,
+                   "JSON file: an array of messages, or an object with messages, tools and other variables; "
+                   "- for stdin")
       ->type_name("FILE")
       ->required();
   command
       ->add_flag("--no-generation-prompt", options->no_generation_prompt,
-                 "Leave out the beginning of the model's answer")
+                 "leave out the start of the model's answer")
       ->group("Variables");
-  command
-      ->add_option("--bos", options->bos,
-                   "The text of the beginning-of-sequence token (default: the model's)")
+  command->add_option("--bos", options->bos, "text of the beginning-of-sequence token (default: the model's)")
       ->type_name("TEXT")
       ->group("Variables");
-  command->add_option("--eos", options->eos, "The text of the end-of-sequence token (default: the model's)")
+  command->add_option("--eos", options->eos, "text of the end-of-sequence token (default: the model's)")
       ->type_name("TEXT")
       ->group("Variables");
-  command->add_option("--now", options->now, "The time that the template is told, ISO 8601 (default: now)")
+  command->add_option("--now", options->now, "current time for the template, ISO 8601 (default: now)")
       ->type_name("TIME")
       ->group("Variables");
 

@@ -8,7 +8,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int64_t kMinChunk = 3;  // the smallest whose last token is scored
+constexpr int64_t kMinChunk = 3;  // in a shorter chunk no token is scored
 
 }  // namespace
 
@@ -16,11 +16,11 @@ int64_t chunk_size(const ContextOptions& context, const Model& model) {
   const int64_t n_ctx_train = model.hparams().n_ctx_train;
   const int64_t n = context.ctx_size > 0 ? context.ctx_size : n_ctx_train;
   if (n < kMinChunk) {
-    throw_error(ErrorCode::usage, "--ctx-size: %lld tokens leave nothing to score, at least %lld are needed",
+    throw_error(ErrorCode::usage, "--ctx-size: %lld tokens leave nothing to score, needed at least %lld",
                 static_cast<long long>(n), static_cast<long long>(kMinChunk));
   }
   if (n > n_ctx_train) {
-    log_warning("chunks of %lld tokens are longer than the %lld that the model was trained with",
+    log_warning("chunks of %lld tokens are longer than the model's training context of %lld",
                 static_cast<long long>(n), static_cast<long long>(n_ctx_train));
   }
   return n;
@@ -30,16 +30,15 @@ TextChunks read_chunks(const ChunkOptions& o, int64_t n_ctx, const Vocab& vocab)
   TextOptions text;
   text.file = o.file;
   TextChunks chunks;
-  // BOS first where the model wants it, and without the EOS that some want last.
+  // Add BOS if the model uses it, but never the EOS that some models put at the end.
   chunks.tokens = vocab.tokenize(read_prompt(text), {.add_special = false, .parse_special = o.parse_special});
   if (vocab.add_bos()) chunks.tokens.insert(chunks.tokens.begin(), vocab.special().bos);
   const auto n = static_cast<int64_t>(chunks.tokens.size());
   if (n < o.n_least * n_ctx) {
     throw_error(ErrorCode::usage,
-                "%s: the text has %lld tokens, but chunks of %lld need at least %lld "
-                "(-c sets their size)",
-                printable(o.file, 4096).c_str(), static_cast<long long>(n), static_cast<long long>(n_ctx),
-                static_cast<long long>(o.n_least * n_ctx));
+                "%s: found %lld tokens, needed at least %lld for chunks of %lld (-c sets the chunk size)",
+                printable(o.file, 4096).c_str(), static_cast<long long>(n),
+                static_cast<long long>(o.n_least * n_ctx), static_cast<long long>(n_ctx));
   }
   chunks.n_ctx = n_ctx;
   chunks.n_chunks = o.n_chunks <= 0 ? n / n_ctx : std::min<int64_t>(o.n_chunks, n / n_ctx);

@@ -1,4 +1,4 @@
-// tandem tokenize: shows the tokens of a text. Works on files that hold only a vocabulary, too.
+// tandem tokenize: shows the tokens of a text. Also works on files that have only a vocabulary.
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -34,10 +34,10 @@ std::string read_all(std::istream& in, const std::string& name) {
   std::string text;
   try {
     text.assign(std::istreambuf_iterator<char>(in), {});
-  } catch (const std::ios_base::failure&) {  // a folder opens, but does not read
+  } catch (const std::ios_base::failure&) {  // a directory can be opened, but not read
     in.setstate(std::ios_base::badbit);
   }
-  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot be read", name.c_str());
+  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot read", name.c_str());
   return text;
 }
 
@@ -63,7 +63,7 @@ void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids, Output& o
 
 void tokenize(const Options& options) {
   if (options.from_stdin + options.prompt.has_value() + options.file.has_value() != 1) {
-    throw_error(ErrorCode::usage, "tokenize needs one text: -p TEXT, -f FILE or --stdin");
+    throw_error(ErrorCode::usage, "needed exactly one text: -p TEXT, -f FILE or --stdin");
   }
   const GgufFile file(options.model, {.metadata_only = true});
   const std::shared_ptr<const Vocab> vocab = load_vocab(file);
@@ -83,32 +83,30 @@ void tokenize(const Options& options) {
 void add_tokenize(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("tokenize", "show the tokens of a text");
-  command->add_option("-m,--model", options->model, "The GGUF file; one that holds only a vocabulary will do")
+  command->add_option("-m,--model", options->model, "GGUF file; it may have only a vocabulary")
       ->type_name("FILE")
       ->required();
 
-  command->add_option("-p,--prompt", options->prompt, "The text itself, byte for byte")
+  command->add_option("-p,--prompt", options->prompt, "tokenize this text as it is")
       ->type_name("TEXT")
-      ->group("Text, one of these");
-  command->add_option("-f,--file", options->file, "A file that holds it, byte for byte, the last newline too")
+      ->group("Text (one of these)");
+  command->add_option("-f,--file", options->file, "tokenize this file as it is, including the last newline")
       ->type_name("FILE")
-      ->group("Text, one of these");
-  command->add_flag("--stdin", options->from_stdin, "All of standard input")->group("Text, one of these");
+      ->group("Text (one of these)");
+  command->add_flag("--stdin", options->from_stdin, "tokenize standard input")->group("Text (one of these)");
 
-  command
-      ->add_flag("--no-bos", options->no_bos,
-                 "Add no token before or behind the text, even if the model wants it")
+  command->add_flag("--no-bos", options->no_bos, "add no BOS or EOS token, even if the model uses one")
       ->group("Tokens");
   command
       ->add_flag("--no-parse-special", options->no_parse_special,
-                 "Take the text of special tokens, such as <|eot_id|>, for plain text")
+                 "treat special tokens in the text, such as <|eot_id|>, as plain text")
       ->group("Tokens");
 
   command
       ->add_flag("--ids", options->ids_only,
-                 "Only the ids, as [1, 2, 3]; else a line for each: id -> 'its bytes'")
+                 "print only the ids, as [1, 2, 3] (default: one line per token: id -> 'bytes')")
       ->group("Output");
-  command->add_flag("--show-count", options->show_count, "The number of tokens, too, at the end")
+  command->add_flag("--show-count", options->show_count, "print the number of tokens at the end")
       ->group("Output");
 
   command->footer("Example: tandem tokenize -m model.gguf -p \"Hello world\" --ids");

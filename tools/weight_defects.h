@@ -1,5 +1,4 @@
-// Weights that no file should hold, counted: NaN, infinite, or too large for the dtype they are to become.
-// Counted by many threads at once.
+// Counts defective weights: NaN, infinite, or too large for the target dtype. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -12,11 +11,11 @@ namespace tandem::tools {
 
 class WeightDefects {
  public:
-  // x: n weights that become `target`.
+  // x[n]: weights to be stored as `target`.
   void count(const float* x, int64_t n, DType target);
 
   bool any() const { return n_nan_ != 0 || n_infinite_ != 0 || n_too_large_ != 0; }
-  // "2 NaN, 1 too large for F16", with `advice` behind the last.
+  // "2 NaN, 1 too large for F16"; `advice` follows a "too large" count.
   std::string text(const std::string& advice = "") const;
 
  private:

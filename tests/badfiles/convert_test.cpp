@@ -308,7 +308,7 @@ TEST_F(BadFolder, TheOutputIsNoInput) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::usage);
-    EXPECT_THAT(e.what(), HasSubstr("this is the input too"));
+    EXPECT_THAT(e.what(), HasSubstr("the output is the input file"));
   }
   EXPECT_EQ(std::filesystem::file_size(path + "/model.safetensors"), before);
   for (const bool vocab_only : {false, true}) {

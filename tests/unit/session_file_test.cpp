@@ -281,7 +281,7 @@ TEST_F(SessionFiles, RunKeepsItsPrompt) {
   EXPECT_THAT(again.out, HasSubstr(text));
   EXPECT_THAT(again.out, HasSubstr("prompt 1 tokens"));
   EXPECT_THAT(run("-p 'one tree'" + cache + " --prompt-cache-ro").out,
-              HasSubstr("5 of the prompt's 8 tokens are known"));
+              HasSubstr("reusing 5 of the prompt's 8 tokens"));
   EXPECT_THAT(run(cache).out, HasSubstr(text));  // the saved text goes on
   EXPECT_EQ(run("-p 'one two' --prompt-cache-all" + cache).exit_code, 0);
   EXPECT_THAT(run(cache).out, HasSubstr(text.substr(0, text.size() - 4)));
