@@ -172,14 +172,14 @@ TEST_F(ChatTerminal, CtrlCAtThePrompt) {
   t->type("never sent");
   t->rest();
   t->type(kCtrlC);
-  ASSERT_TRUE(t->wait_for("(Ctrl-C again leaves)")) << t->seen();
+  ASSERT_TRUE(t->wait_for("(press Ctrl-C again to exit)")) << t->seen();
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("sent" + kEnter);
   ASSERT_TRUE(t->wait_for("answer 1"));
   EXPECT_EQ(said(*t), "sent");
   ASSERT_TRUE(t->wait_for(kReady));
   t->type(kCtrlC);
-  ASSERT_TRUE(t->wait_for("(Ctrl-C again leaves)"));
+  ASSERT_TRUE(t->wait_for("(press Ctrl-C again to exit)"));
   ASSERT_TRUE(t->wait_for(kReady));
   t->type(kCtrlC);
   EXPECT_EQ(t->wait_for_exit(), 130);
@@ -201,7 +201,7 @@ TEST_F(ChatTerminal, CtrlCStopsTheAnswerAndKeepsWhatWasSaid) {
   EXPECT_GT(std::filesystem::file_size(path), 40u);
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("/set n_predict 1" + kEnter + "again" + kEnter);  // what is computed already stays so
-  ASSERT_TRUE(t->wait_for(" known), ")) << t->seen();
+  ASSERT_TRUE(t->wait_for(" reused), ")) << t->seen();
   ASSERT_TRUE(t->wait_for("answer 1 tokens"));
 }
 
@@ -210,9 +210,9 @@ TEST_F(ChatTerminal, CtrlCWhileALongPromptIsRead) {
   const auto t = start({"-n", "1", "-c", "40000", "-ub", "64"});
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("/file " + directory_.path("long.txt") + kEnter);
-  ASSERT_TRUE(t->wait_for("goes with the next message"));
+  ASSERT_TRUE(t->wait_for("sent with the next message"));
   t->type("read this" + kEnter);
-  ASSERT_TRUE(t->wait_for("reading [")) << t->seen();
+  ASSERT_TRUE(t->wait_for("reading the prompt [")) << t->seen();
   t->type(kCtrlC);
   ASSERT_TRUE(t->wait_for("stopped before the answer began")) << t->seen();
   ASSERT_TRUE(t->wait_for(kReady));
@@ -227,7 +227,7 @@ TEST_F(ChatTerminal, ASecondCtrlCLeavesAtOnce) {
   const auto t = start({"-n", "1", "-c", "40000", "-b", "16384", "-ub", "16384"});
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("/file " + directory_.path("long.txt") + kEnter);
-  ASSERT_TRUE(t->wait_for("goes with the next message"));
+  ASSERT_TRUE(t->wait_for("sent with the next message"));
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("read this" + kEnter);
   t->rest(100);
@@ -259,8 +259,8 @@ TEST_F(ChatTerminal, ReasoningIsDimmedFoldedOrOff) {
   EXPECT_THAT(shown, Not(HasSubstr("thinking")));
   const std::string hidden = talk("hide");
   EXPECT_THAT(hidden, HasSubstr("thinking, "));
-  EXPECT_THAT(hidden, HasSubstr("(/reasoning shows what it thought)"));
-  EXPECT_THAT(talk("off"), HasSubstr("the last answer came without reasoning"));
+  EXPECT_THAT(hidden, HasSubstr("(/reasoning shows the reasoning)"));
+  EXPECT_THAT(talk("off"), HasSubstr("the last answer has no reasoning"));
 }
 
 TEST_F(ChatTerminal, CtrlCAtAnyMomentOfTheStart) {
@@ -294,15 +294,15 @@ TEST_F(ChatTerminal, CommandsUndoEditRegenerateAndSettings) {
   ASSERT_TRUE(t->wait_for("answer 4"));
   EXPECT_EQ(said(*t), "hello you");
   t->type("/undo" + kEnter + "/undo" + kEnter);
-  ASSERT_TRUE(t->wait_for("error: nothing has been said yet"));
+  ASSERT_TRUE(t->wait_for("error: there is no message yet"));
   t->type("/set temp 0.25" + kEnter);
   ASSERT_TRUE(t->wait_for("(temp is 0.25)"));
   t->type("/set temp warm" + kEnter);
   ASSERT_TRUE(t->wait_for("error: temp: 'warm' is not a number"));
   t->type("/set colour blue" + kEnter);
-  ASSERT_TRUE(t->wait_for("error: there is no setting 'colour'"));
+  ASSERT_TRUE(t->wait_for("error: unknown setting 'colour'"));
   t->type("/nonsense" + kEnter);
-  ASSERT_TRUE(t->wait_for("error: there is no command /nonsense"));
+  ASSERT_TRUE(t->wait_for("error: unknown command /nonsense"));
   t->type("/help" + kEnter);
   ASSERT_TRUE(t->wait_for("/export FILE.md"));
   t->type("/stats" + kEnter);
@@ -317,7 +317,7 @@ TEST_F(ChatTerminal, TabCompletesCommandsSettingsAndPaths) {
   ASSERT_TRUE(t->wait_for("(temp is 0.5)")) << t->seen();
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("/fi\t" + directory_.path("no") + "\t" + kEnter);
-  ASSERT_TRUE(t->wait_for("2 bytes, goes with the next message")) << t->seen();
+  ASSERT_TRUE(t->wait_for("2 bytes, sent with the next message")) << t->seen();
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("/set re\t\t");
   ASSERT_TRUE(t->wait_for("repeat_penalty")) << t->seen();  // the choices are listed
@@ -339,7 +339,7 @@ TEST_F(ChatTerminal, ASavedConversationGoesOn) {
   ASSERT_TRUE(t->wait_for("(loaded: 2 messages")) << t->seen();
   EXPECT_EQ(said(*t), "remember");
   t->type("next" + kEnter);
-  ASSERT_TRUE(t->wait_for(" known), ")) << t->seen();
+  ASSERT_TRUE(t->wait_for(" reused), ")) << t->seen();
   ASSERT_TRUE(t->wait_for("answer 4"));
   // What cannot be loaded changes nothing.
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
@@ -364,7 +364,7 @@ TEST_F(ChatTerminal, AFullContextSaysSoAndTheConversationStays) {
     ASSERT_TRUE(t->wait_for(kReady));
     t->type(std::string(30, 'y') + kEnter);
   }
-  ASSERT_TRUE(t->wait_for("messages are left out from now on)")) << t->seen();
+  ASSERT_TRUE(t->wait_for("messages are no longer included)")) << t->seen();
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("more" + kEnter);
   ASSERT_TRUE(t->wait_for("answer 4"));

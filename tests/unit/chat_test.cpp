@@ -1,5 +1,5 @@
-// tandem chat as scripts use it: stdin, stdout, exit codes. (With a terminal:
-// tests/faults/chat_terminal_test.cpp.)
+// tandem chat in scripts: stdin, stdout, exit codes. tests/faults/chat_terminal_test.cpp tests it on a
+// terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TEST_F(Chat, StdinIsTheMessageAndStdoutTheAnswer) {
   EXPECT_EQ(chat("-n 8 2>&1 >/dev/null --log-disable", "echo hello |").out, "");
 }
 
-TEST_F(Chat, JsonIsAnObjectALine) {
+TEST_F(Chat, JsonIsOneObjectPerLine) {
   const Outcome o = chat("-n 8 --ignore-eos --json 2>/dev/null", "echo hello |");
   EXPECT_EQ(o.exit_code, 0);
   std::istringstream lines(o.out);
@@ -71,16 +71,16 @@ TEST_F(Chat, JsonIsAnObjectALine) {
   EXPECT_THAT(bad.out, HasSubstr(R"("code":2)"));
 }
 
-TEST_F(Chat, WhatMakesNoSense) {
+TEST_F(Chat, RejectsInvalidOptions) {
   const auto expect = [&](const std::string& arguments, int code, const char* why) {
     const Outcome o = chat(arguments + " 2>&1 </dev/null");
     EXPECT_EQ(o.exit_code, code) << o.out;
     EXPECT_THAT(o.out, HasSubstr(why));
   };
-  expect("", 2, "there is no message");
+  expect("", 2, "no message");
   expect("-p hi -sys a -sysf b", 2, "-sysf");
-  expect("-p hi -sysf " + directory_.path("none"), 5, "there is no such file");
-  expect("-p hi --chat-template nope", 2, "neither a file nor one of chatml, llama3");
+  expect("-p hi -sysf " + directory_.path("none"), 5, "no such file");
+  expect("-p hi --chat-template nope", 2, "not a file and not one of chatml, llama3");
   expect("-p hi --reasoning loud", 2, "--reasoning");
   expect("-p hi -c 100 -sys \"$(seq 1 100)\"", 2, "the system prompt");
   expect("-p \"$(seq 1 100)\"", 2, "the context is full");
@@ -102,10 +102,10 @@ TEST_F(Chat, TemplatesByNameAndFromFiles) {
   EXPECT_EQ(chat("-n 4 -p hi --chat-template " + directory_.path("t.jinja") + " 2>/dev/null </dev/null").out,
             own);
   test::tiny_llama().write(path_);
-  EXPECT_THAT(chat("-n 4 -p hi 2>&1 </dev/null").out, HasSubstr("has no chat template, so chatml is used"));
+  EXPECT_THAT(chat("-n 4 -p hi 2>&1 </dev/null").out, HasSubstr("no chat template, using chatml"));
 }
 
-TEST_F(Chat, ASessionGoesOnFromRunToRun) {
+TEST_F(Chat, ASessionContinuesFromRunToRun) {
   const std::string session = "--session " + directory_.path("talk") + " -n 4 --json 2>/dev/null </dev/null";
   EXPECT_THAT(chat("-p one " + session).out, HasSubstr(R"("n_reused":0)"));
   const Outcome second = chat("-p two -ctk f32 " + session);

@@ -39,7 +39,7 @@ struct ChatOptions {
   bool context_shift = false, single_turn = false, json = false;
 };
 
-// -p and -f together, so that `-p "Summarize:" -f notes.txt` does what it says.
+// Joins -p and -f, as in `-p "Summarize:" -f notes.txt`.
 std::string first_message(const ChatOptions& o) {
   if (o.text.file.empty()) return o.text.prompt;
   TextOptions file_only = o.text;
@@ -56,8 +56,7 @@ std::string read_stdin() {
 
 std::string system_text(const ChatOptions& o) {
   if (o.system_file.empty()) return o.text.escape ? process_escapes(o.system) : o.system;
-  if (!o.system.empty())
-    throw Error(ErrorCode::usage, "-sys and -sysf are both given, but there is one system prompt");
+  if (!o.system.empty()) throw Error(ErrorCode::usage, "use either -sys or -sysf, not both");
   std::string text = read_message_file(o.system_file);
   if (text.ends_with('\n')) text.pop_back();
   return text;
@@ -82,7 +81,7 @@ ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning rea
   return c;
 }
 
-// Whatever is said before the model is there must not need it: what a script said wrong costs no time.
+// Checks everything that does not need the model before loading it, so that mistakes show at once.
 void chat(ChatOptions& o) {
   apply_log_options(o.log);
   apply_escapes(o.text, o.sampling);
@@ -93,7 +92,7 @@ void chat(ChatOptions& o) {
   const bool asks = terminal && !(o.single_turn && !first.empty());
   if (!asks && first.empty()) first = read_stdin();
   if (!asks && first.empty())
-    throw Error(ErrorCode::usage, "there is no message: stdin is empty, and -p and -f are not given");
+    throw Error(ErrorCode::usage, "no message: stdin is empty, and neither -p nor -f is given");
 
   const bool color = color_on(o.text);
   ShowReasoning reasoning =
@@ -142,56 +141,57 @@ void chat(ChatOptions& o) {
 
 void add_message_options(CLI::App& app, ChatOptions& o) {
   const char* group = "Conversation";
-  text(app, "--system-prompt", o.system, "TEXT", "what the model is told before the first message")
+  text(app, "--system-prompt", o.system, "TEXT", "system prompt")->group(group);
+  text(app, "--system-prompt-file", o.system_file, "FILE", "read the system prompt from this file")
       ->group(group);
-  text(app, "--system-prompt-file", o.system_file, "FILE", "a file with that text")->group(group);
-  text(app, "-p,--prompt", o.text.prompt, "TEXT", "the first message")->group(group);
+  text(app, "-p,--prompt", o.text.prompt, "TEXT", "first message")->group(group);
   text(app, "-f,--file", o.text.file, "FILE",
-       "a file with the first message, or with what follows -p; - for stdin")
+       "read the first message, or its part after -p, from this file; - for stdin")
       ->group(group);
-  app.add_flag(
-         "-e,--escape,!--no-escape", o.text.escape,
-         "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -sys, -p and -r into what they stand for (default: on)")
+  app.add_flag("-e,--escape,!--no-escape", o.text.escape,
+               "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -sys, -p and -r (default: on)")
       ->group(group);
-  app.add_flag("--single-turn", o.single_turn, "leave after one answer")->group(group);
-  text(app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
-       "the template instead of the model's own: chatml, llama3, llama2, mistral, gemma, phi3, zephyr, "
-       "vicuna, or a "
-       "file with a Jinja template")
+  app.add_flag("--single-turn", o.single_turn, "exit after one answer")->group(group);
+  text(
+      app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
+      "replace the model's chat template: chatml, llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, or a "
+      "file with a Jinja template")
       ->group(group);
   choice(app, "--reasoning", "show|hide|off",
-         "what the model thinks before it answers: shown dimmed, left out, or not thought at all", "",
+         "show the reasoning before the answer dimmed, hide it, or turn it off in the model", "",
          [&o](const std::string& value) { o.reasoning = parse_reasoning("--reasoning", value); })
       ->group(group);
   text(app, "--session", o.session_file, "FILE",
-       "go on with this saved conversation if it is there, and save it at the end")
+       "continue this saved conversation if the file exists, and save it at the end")
       ->group(group);
-  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "tokens of an answer, -1: no limit")
+  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "maximum tokens per answer, -1: no limit")
       ->group(group);
-  repeated(app, "-r,--reverse-prompt", "TEXT", "an answer ends after this text; repeatable",
+  repeated(app, "-r,--reverse-prompt", "TEXT", "end an answer after this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
       ->group(group);
-  app.add_flag("--json", o.json, "one JSON object an event on stdout; stdin is the message")->group(group);
-  bare_choice(app, "--color", "on|off|auto", "on", "colors (default: auto, on a terminal without NO_COLOR)",
+  app.add_flag("--json", o.json, "print one JSON object per event on stdout; read the message from stdin")
+      ->group(group);
+  bare_choice(app, "--color", "on|off|auto", "on",
+              "use colors (default: auto, on a terminal without NO_COLOR)",
               [&o](const std::string& value) { o.text.color = parse_on_off_auto("--color", value); })
       ->group(group);
-  app.add_flag("--simple-io", o.text.simple_io, "no colors and no control sequences")->group(group);
+  app.add_flag("--simple-io", o.text.simple_io, "print no colors and no control sequences")->group(group);
   for (const char* name : {"--conversation", "--jinja", "--no-warmup"}) {
-    app.add_flag(name)->description("this is how it always is")->group(kNoEffectGroup);
+    app.add_flag(name)->description("always in effect")->group(kNoEffectGroup);
   }
 }
 
 }  // namespace
 
 void add_chat(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("chat", "talk with a model");
+  CLI::App* command = app.add_subcommand("chat", "chat with a model");
   const auto options = std::make_shared<ChatOptions>();
   add_message_options(*command, *options);
   add_model_options(*command, options->model);
   add_context_options(*command, options->context);
   command
       ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
-                 "when the context is full, leave the oldest turns out and go on")
+                 "when the context is full, drop the oldest turns and continue")
       ->group("Context");
   add_thread_options(*command, options->threads);
   add_offload_options(*command, options->offload);

@@ -10,7 +10,7 @@
 namespace tandem::tools {
 namespace {
 
-// A name from our table, a file, or the template itself.
+// `text` is a built-in name, a file, or the template itself.
 ChatTemplate given_template(const std::string& text) {
   if (const BuiltinTemplate* builtin = find_builtin_template(text)) {
     return ChatTemplate(builtin->text, "chat template " + text);
@@ -22,7 +22,7 @@ ChatTemplate given_template(const std::string& text) {
   std::string known;
   for (const BuiltinTemplate& t : builtin_templates())
     known += (known.empty() ? "" : ", ") + std::string(t.name);
-  throw_error(ErrorCode::usage, "--chat-template: '%s' is neither a file nor one of %s",
+  throw_error(ErrorCode::usage, "--chat-template: '%s' is not a file and not one of %s",
               printable(text).c_str(), known.c_str());
 }
 
@@ -32,7 +32,7 @@ ChatTemplate choose_template(const Model& model, const std::string& given) {
   if (!given.empty()) return given_template(given);
   const ModelTemplate own = read_model_template(model.file());
   if (!own.text.empty()) return ChatTemplate(own.text, model.path() + ": chat template");
-  log_warning("%s: has no chat template, so %s is used (--chat-template takes another)", model.path().c_str(),
+  log_warning("%s: no chat template, using %s (--chat-template sets another)", model.path().c_str(),
               std::string(kDefaultTemplate).c_str());
   return ChatTemplate(find_builtin_template(kDefaultTemplate)->text, "chat template chatml");
 }

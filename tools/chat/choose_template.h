@@ -1,4 +1,4 @@
-// Which chat template a conversation is rendered with.
+// Chooses the chat template of a conversation.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tandem::tools {
 
-// --chat-template's: a name from our table, a file, or the template itself; when empty the model's own, and
-// ChatML, with a warning, where it has none. Throws Error(usage | io | bad_file).
+// `given` is the value of --chat-template: a built-in name, a file, or the template itself. If it is empty,
+// returns the model's own template, or ChatML with a warning. Throws Error(usage | io | bad_file).
 ChatTemplate choose_template(const Model& model, const std::string& given);
 
 }  // namespace tandem::tools

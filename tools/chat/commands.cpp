@@ -11,7 +11,7 @@ enum class Argument { none, text, path, setting };
 
 struct Command {
   std::string_view name;
-  std::string_view shape;  // of its argument; "[...]" can be left out
+  std::string_view shape;  // of its argument; "[...]" is optional
   const char* help;
   Argument argument;
   CommandResult (*run)(ChatState& chat, const std::string& argument);
@@ -24,11 +24,11 @@ CommandResult help(ChatState& chat, const std::string&);
 CommandResult system(ChatState& chat, const std::string& text) {
   Conversation& c = chat.conversation;
   if (text.empty()) {
-    chat.view.note(c.system().empty() ? "(there is no system prompt)" : std::string(c.system()));
+    chat.view.note(c.system().empty() ? "(no system prompt)" : std::string(c.system()));
     return kDone;
   }
   c.set_system(text == "none" ? "" : text);
-  chat.view.note(text == "none" ? "(the system prompt is gone)" : "(the system prompt is set)");
+  chat.view.note(text == "none" ? "(system prompt removed)" : "(system prompt set)");
   return kDone;
 }
 
@@ -36,8 +36,8 @@ CommandResult clear(ChatState& chat, const std::string&) {
   chat.conversation.clear();
   chat.attached.clear();
   chat.unanswered.clear();
-  chat.view.note(chat.conversation.system().empty() ? "(a new conversation)"
-                                                    : "(a new conversation; the system prompt stays)");
+  chat.view.note(chat.conversation.system().empty() ? "(new conversation)"
+                                                    : "(new conversation with the same system prompt)");
   return kDone;
 }
 
@@ -46,21 +46,21 @@ CommandResult regen(ChatState& chat, const std::string&) {
   throw Error(ErrorCode::usage, "there is no answer yet");
 }
 
-std::string take_back(ChatState& chat) {
+std::string undo_last_turn(ChatState& chat) {
   const auto text = chat.conversation.undo();
-  if (!text) throw Error(ErrorCode::usage, "nothing has been said yet");
+  if (!text) throw Error(ErrorCode::usage, "there is no message yet");
   return *text;
 }
 
 CommandResult undo(ChatState& chat, const std::string&) {
-  take_back(chat);
-  chat.view.note("(the last message and its answer are taken back)");
+  undo_last_turn(chat);
+  chat.view.note("(removed the last message and its answer)");
   return kDone;
 }
 
 CommandResult edit(ChatState& chat, const std::string&) {
   chat.edit = std::exchange(chat.unanswered, "");
-  if (chat.edit.empty()) chat.edit = take_back(chat);
+  if (chat.edit.empty()) chat.edit = undo_last_turn(chat);
   return kDone;
 }
 
@@ -115,14 +115,14 @@ CommandResult file(ChatState& chat, const std::string& path) {
   const std::string text = read_message_file(expand_home(path));
   chat.attached += path + ":\n```\n" + text + (text.ends_with('\n') ? "" : "\n") + "```\n\n";
   chat.view.note(
-      format("(%s, %zu bytes, goes with the next message)", printable(path, 200).c_str(), text.size()));
+      format("(%s, %zu bytes, sent with the next message)", printable(path, 200).c_str(), text.size()));
   return kDone;
 }
 
 CommandResult reasoning(ChatState& chat, const std::string&) {
   const auto& messages = chat.conversation.messages();
   if (messages.empty() || messages.back().reasoning.empty()) {
-    throw Error(ErrorCode::usage, "the last answer came without reasoning");
+    throw Error(ErrorCode::usage, "the last answer has no reasoning");
   }
   chat.view.note(messages.back().reasoning);
   return kDone;
@@ -134,20 +134,20 @@ CommandResult leave(ChatState& chat, const std::string&) {
 }
 
 constexpr Command kCommands[] = {
-    {"/help", "", "this list", Argument::none, help},
-    {"/system", "[TEXT]", "show or set the system prompt; none removes it", Argument::text, system},
+    {"/help", "", "list the commands", Argument::none, help},
+    {"/system", "[TEXT]", "show or set the system prompt; \"none\" removes it", Argument::text, system},
     {"/clear", "", "start a new conversation", Argument::none, clear},
     {"/regen", "", "answer the last message again", Argument::none, regen},
-    {"/undo", "", "take the last message and its answer back", Argument::none, undo},
-    {"/edit", "", "take the last message back and edit it", Argument::none, edit},
-    {"/save", "FILE", "save the conversation with all that was computed", Argument::path, save},
-    {"/load", "FILE", "go on with a saved conversation", Argument::path, load},
+    {"/undo", "", "remove the last message and its answer", Argument::none, undo},
+    {"/edit", "", "remove the last answer and edit its message", Argument::none, edit},
+    {"/save", "FILE", "save the conversation and its KV cache", Argument::path, save},
+    {"/load", "FILE", "continue a saved conversation", Argument::path, load},
     {"/export", "FILE.md", "write the conversation as Markdown", Argument::path, export_markdown},
-    {"/stats", "", "model, context and memory", Argument::none, stats},
-    {"/set", "[NAME VALUE]", "show or change settings, as in /set temp 0.2", Argument::setting, set},
+    {"/stats", "", "show model, context and memory", Argument::none, stats},
+    {"/set", "[NAME VALUE]", "list or change settings, as in /set temp 0.2", Argument::setting, set},
     {"/file", "PATH", "put a file's text before the next message", Argument::path, file},
-    {"/reasoning", "", "show what the model thought before its last answer", Argument::none, reasoning},
-    {"/exit", "", "leave, as Ctrl-D does", Argument::none, leave},
+    {"/reasoning", "", "show the reasoning behind the last answer", Argument::none, reasoning},
+    {"/exit", "", "exit (also Ctrl-D)", Argument::none, leave},
 };
 
 CommandResult help(ChatState& chat, const std::string&) {
@@ -156,7 +156,9 @@ CommandResult help(ChatState& chat, const std::string&) {
     text += format("%-22s %s\n", (std::string(c.name) + " " + std::string(c.shape)).c_str(), c.help);
   }
   text +=
-      "Alt-Enter or a \\ at its end breaks a line. Ctrl-C stops an answer; twice at the prompt it leaves.";
+      "Alt-Enter, or \\ at the end of a line, starts a new line. Ctrl-C stops an answer; twice at the "
+      "prompt, it "
+      "exits.";
   chat.view.note(text);
   return kDone;
 }
@@ -183,7 +185,7 @@ std::vector<std::string> starting_with(const std::vector<std::string>& names, co
 
 }  // namespace
 
-// A path such as /usr/bin, or a word of several lines, is a message.
+// A path such as /usr/bin is a message, not a command.
 bool is_command(std::string_view line) {
   if (!line.starts_with('/')) return false;
   const std::string_view name = line.substr(0, line.find_first_of(" \t\n"));
@@ -194,7 +196,7 @@ CommandResult run_command(ChatState& chat, const std::string& line) {
   const std::string name = line.substr(0, line.find_first_of(" \t\n"));
   const Command* command = find_command(name);
   if (command == nullptr) {
-    throw_error(ErrorCode::usage, "there is no command %s; /help lists them", printable(name).c_str());
+    throw_error(ErrorCode::usage, "unknown command %s; /help lists the commands", printable(name).c_str());
   }
   const std::string argument = trimmed(std::string_view(line).substr(name.size()));
   const bool needed = !command->shape.empty() && !command->shape.starts_with('[');
@@ -202,7 +204,7 @@ CommandResult run_command(ChatState& chat, const std::string& line) {
     throw_error(ErrorCode::usage, "%s needs %s", name.c_str(), std::string(command->shape).c_str());
   }
   if (command->argument == Argument::none && !argument.empty()) {
-    throw_error(ErrorCode::usage, "%s takes nothing behind it", name.c_str());
+    throw_error(ErrorCode::usage, "%s takes no argument", name.c_str());
   }
   return command->run(chat, argument);
 }

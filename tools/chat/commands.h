@@ -1,4 +1,4 @@
-// The lines that start with a slash: a table of commands and what each does to the chat.
+// Chat commands: lines that start with a slash.
 #pragma once
 
 #include <optional>
@@ -12,22 +12,22 @@
 
 namespace tandem::tools {
 
-// A chat as commands see it.
+// The state that commands read and change.
 struct ChatState {
   Conversation& conversation;
   ChatView& view;
   ShowReasoning& reasoning;
-  std::string attached;    // text of /file, which goes with the next message
-  std::string edit;        // what stands in the next line already
-  std::string unanswered;  // a message whose answer was stopped before it began, for /regen
+  std::string attached;    // text of /file, to be sent with the next message
+  std::string edit;        // initial text of the next input line
+  std::string unanswered;  // message whose answer was stopped before it began, for /regen
   bool leave = false;
 };
 
-// What a command wants to be done by the caller.
+// The caller's next action.
 enum class CommandResult { done, regenerate };
 
 bool is_command(std::string_view line);
-// Throws what commands throw; the conversation is then as it was.
+// Throws Error; the conversation is then unchanged.
 CommandResult run_command(ChatState& chat, const std::string& line);
 Completion complete_command(const std::string& line);
 

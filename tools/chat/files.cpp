@@ -20,19 +20,19 @@ std::string expand_home(const std::string& path) {
 }
 
 std::string read_message_file(const std::string& path) {
-  constexpr uintmax_t kMostBytes = uintmax_t{16} << 20;
+  constexpr uintmax_t kMaxBytes = uintmax_t{16} << 20;
   const std::string name = printable(path, 4096);
   std::error_code error;
-  if (!fs::exists(path, error)) throw_error(ErrorCode::io, "%s: there is no such file", name.c_str());
-  if (!fs::is_regular_file(path, error)) throw_error(ErrorCode::io, "%s: is not a file", name.c_str());
+  if (!fs::exists(path, error)) throw_error(ErrorCode::io, "%s: no such file", name.c_str());
+  if (!fs::is_regular_file(path, error)) throw_error(ErrorCode::io, "%s: not a regular file", name.c_str());
   const uintmax_t n_bytes = fs::file_size(path, error);
-  if (!error && n_bytes > kMostBytes) {
-    throw_error(ErrorCode::bad_file, "%s: has %ju bytes, a message takes %ju at most", name.c_str(), n_bytes,
-                kMostBytes);
+  if (!error && n_bytes > kMaxBytes) {
+    throw_error(ErrorCode::bad_file, "%s: found %ju bytes, needed at most %ju", name.c_str(), n_bytes,
+                kMaxBytes);
   }
   std::ifstream in(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), {});
-  if (!in) throw_error(ErrorCode::io, "%s: cannot be read", name.c_str());
+  if (!in) throw_error(ErrorCode::io, "%s: cannot read", name.c_str());
   const size_t valid = valid_utf8_prefix(text);
   if (valid != text.size()) {
     throw_error(ErrorCode::bad_file, "%s: found byte 0x%02x at offset %zu, needed UTF-8", name.c_str(),

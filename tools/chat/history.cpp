@@ -12,7 +12,7 @@
 namespace tandem::tools {
 namespace {
 
-// Readable by its owner only: what people say to a model is theirs.
+// Only the owner can read the file: conversations are private.
 bool write_lines(const std::string& path, int flags, const std::string& lines) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
   if (file < 0) return false;
@@ -44,8 +44,7 @@ std::vector<std::string> load_history(const std::string& path) {
 }
 
 void append_history(const std::string& path, const std::string& text) {
-  if (!write_lines(path, O_APPEND, encoded(text)))
-    log_verbose("%s: the history cannot be written", path.c_str());
+  if (!write_lines(path, O_APPEND, encoded(text))) log_verbose("%s: cannot write the history", path.c_str());
 }
 
 }  // namespace tandem::tools

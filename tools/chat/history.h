@@ -1,5 +1,5 @@
-// What was typed in earlier runs: a JSON string a line, so that messages of several lines stay whole. Several
-// programs may append at once.
+// The input history across runs: one JSON string per line, so that a message may have several lines. Several
+// processes may append at once.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace tandem::tools {
 
 inline constexpr size_t kHistoryLines = 1000;
 
-// The newest kHistoryLines, oldest first; shortens a file that has grown to twice that. A file that cannot be
-// read, and lines that are damaged, are nothing.
+// Returns the newest kHistoryLines, oldest first; shortens a file that has more than twice as many. Skips
+// damaged lines; an unreadable file gives an empty history.
 std::vector<std::string> load_history(const std::string& path);
 void append_history(const std::string& path, const std::string& text);
 

@@ -1,11 +1,11 @@
-// The view for programs: an object a line on stdout, told apart by "event":
+// The view for programs: one JSON object per line on stdout. Its "event" is one of:
 //
-//   start      model, n_ctx
-//   reasoning  text: a piece of what the model thinks
+//   start      model, description, n_ctx
+//   reasoning  text: a piece of the reasoning
 //   text       text: a piece of the answer
-//   end        reason (end, limit, context_full, stop, interrupted), content, reasoning, and what it cost
+//   end        reason (end, limit, context_full, stop, interrupted), content, reasoning, and statistics
 //   note       text
-//   error      message, code (the exit code that ends the program with it)
+//   error      message, code (the exit code, if the error ends the program)
 #include <nlohmann/json.hpp>
 
 #include "tools/chat/view.h"

@@ -22,13 +22,13 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int kLookMs = 200;                          // how soon a new window size or a Ctrl-C is noticed
-constexpr const char* kInsertInitial = "\033[7200~";  // a key that no keyboard has
+constexpr int kPollMs = 200;  // interval of the checks for a new window size and Ctrl-C
+constexpr const char* kInsertInitial = "\033[7200~";  // a key sequence that no keyboard sends
 constexpr const char* kPasteOn = "\033[?2004h";
 constexpr const char* kPasteOff = "\033[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\033[201~";
 
-// libedit works with the characters of the locale; a machine without one still speaks UTF-8 to its terminal.
+// libedit reads characters in the locale's encoding; without a locale, use UTF-8.
 void use_utf8() {
   setlocale(LC_CTYPE, "");
   if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
@@ -48,7 +48,7 @@ std::string narrowed(const std::wstring& text) {
   return narrow;
 }
 
-// The code point of one whole UTF-8 character.
+// Decodes one complete UTF-8 character.
 wchar_t decoded(std::string_view bytes) {
   const auto lead = static_cast<unsigned char>(bytes[0]);
   if (bytes.size() == 1) return static_cast<wchar_t>(lead);
@@ -57,7 +57,7 @@ wchar_t decoded(std::string_view bytes) {
   return static_cast<wchar_t>(code);
 }
 
-// libedit leaves a terminal that echoes; what is typed during an answer must wait unseen for the next line.
+// libedit leaves echo on. Text typed during an answer must stay invisible until the next prompt.
 void stop_echo() {
   termios settings{};
   if (tcgetattr(STDIN_FILENO, &settings) != 0) return;
@@ -83,7 +83,7 @@ struct LineEditor::Impl {
   void remember(const std::string& text);
   void add_to_history(const std::string& text);
 
-  // What libedit calls.
+  // Callbacks of libedit.
   static Impl& self(EditLine* e) {
     void* data = nullptr;
     el_get(e, EL_CLIENTDATA, &data);
@@ -116,7 +116,7 @@ struct LineEditor::Impl {
   bool dumb = false;
 };
 
-// The prompt goes to the terminal, wherever stdout goes.
+// Shows the prompt on the terminal even if stdout is redirected.
 LineEditor::Impl::Impl(LineEditorOptions given)
     : options(std::move(given)), out(isatty(STDOUT_FILENO) ? stdout : stderr), dumb(is_dumb()) {
   if (isatty(fileno(out)) == 1 && tcgetattr(STDIN_FILENO, &found_settings) == 0) start_editor();
@@ -132,7 +132,7 @@ LineEditor::Impl::~Impl() {
 
 void LineEditor::Impl::start_editor() {
   use_utf8();
-  nowhere.reset(fopen("/dev/null", "w"));  // libedit complains there of terminals that it does not know
+  nowhere.reset(fopen("/dev/null", "w"));  // for libedit's complaints about unknown terminals
   edit = el_init("tandem", stdin, out, nowhere ? nowhere.get() : stderr);
   if (edit == nullptr) return;
   stop_echo();
@@ -141,8 +141,8 @@ void LineEditor::Impl::start_editor() {
   el_set(edit, EL_EDITOR, "emacs");
   el_set(edit, EL_SIGNAL, 0);
   el_wset(edit, EL_GETCFN, get_char);
-  el_set(edit, EL_ADDFN, "tandem-newline", "break the line", insert_newline);
-  el_set(edit, EL_ADDFN, "tandem-initial", "the text to be edited", insert_initial);
+  el_set(edit, EL_ADDFN, "tandem-newline", "start a new line", insert_newline);
+  el_set(edit, EL_ADDFN, "tandem-initial", "insert the initial text", insert_initial);
   el_set(edit, EL_ADDFN, "tandem-paste", "paste", insert_paste);
   el_set(edit, EL_ADDFN, "tandem-complete", "complete", complete_word);
   const std::pair<const char*, const char*> keys[] = {
@@ -186,7 +186,7 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
     el_push(edit, kInsertInitial);
   }
   was_interrupted = false;
-  el_set(edit, EL_PREP_TERM, 1);  // before anybody is told that we listen
+  el_set(edit, EL_PREP_TERM, 1);  // raw mode before the terminal learns of bracketed paste
   say(kPasteOn);
   int n = 0;
   errno = 0;
@@ -202,7 +202,7 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
   }
   if (line == nullptr || n <= 0) {
     if (n < 0 && error != 0 && error != EIO)
-      throw_error(ErrorCode::io, "the terminal: cannot read: %s", strerror(error));
+      throw_error(ErrorCode::io, "cannot read from the terminal: %s", strerror(error));
     fputs("\n", out);
     fflush(out);
     return {End::end_of_input, ""};
@@ -212,7 +212,7 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
   return {End::line, text};
 }
 
-// Where the prompt could not be seen anyway.
+// Reads without editing, for when no terminal can show the prompt.
 LineEditor::Line LineEditor::Impl::read_plain() {
   std::string text;
   for (char c;;) {
@@ -233,7 +233,7 @@ unsigned char LineEditor::Impl::insert_initial(EditLine* e, int) {
   return el_winsertstr(e, self(e).initial_text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-// Everything up to the end mark, as it is: a line break is a line break and a tab a tab.
+// Inserts everything up to the end mark literally, line breaks and tabs included.
 unsigned char LineEditor::Impl::insert_paste(EditLine* e, int) {
   std::wstring text;
   for (wchar_t c; !text.ends_with(kPasteEnd);) {
@@ -272,16 +272,16 @@ unsigned char LineEditor::Impl::complete() {
 }
 
 void LineEditor::Impl::show(const std::vector<std::string>& candidates) {
-  constexpr size_t kMost = 100;
+  constexpr size_t kMaxShown = 100;
   std::string text = "\n";
-  for (size_t i = 0; i < std::min(candidates.size(), kMost); ++i)
+  for (size_t i = 0; i < std::min(candidates.size(), kMaxShown); ++i)
     text += printable(candidates[i], 200) + "  ";
-  if (candidates.size() > kMost) text += "and " + std::to_string(candidates.size() - kMost) + " more";
+  if (candidates.size() > kMaxShown) text += "and " + std::to_string(candidates.size() - kMaxShown) + " more";
   fputs((text + "\n").c_str(), out);
   fflush(out);
 }
 
-// Ctrl-Z and a resized window leave no trace but the terminal's state.
+// Detects a return from Ctrl-Z and a resized window by the terminal's state, and redraws.
 void LineEditor::Impl::look_at_terminal() {
   termios settings{};
   if (tcgetattr(STDIN_FILENO, &settings) == 0 && (settings.c_lflag & ICANON) != 0) {
@@ -296,7 +296,7 @@ void LineEditor::Impl::look_at_terminal() {
   el_set(edit, EL_REFRESH);
 }
 
-// 1: a byte; 0: the end; -1: Ctrl-C, or an error in errno.
+// Returns 1 for a byte, 0 at the end, -1 after Ctrl-C or an error (in errno).
 int LineEditor::Impl::next_byte(char& byte) {
   for (;;) {
     if (interrupted()) {
@@ -305,7 +305,7 @@ int LineEditor::Impl::next_byte(char& byte) {
       return -1;
     }
     pollfd ready{STDIN_FILENO, POLLIN, 0};
-    const int n = poll(&ready, 1, kLookMs);
+    const int n = poll(&ready, 1, kPollMs);
     if (n <= 0) {
       if (n < 0 && errno != EINTR) return -1;
       look_at_terminal();

@@ -1,9 +1,9 @@
-// LineEditor: lines typed at a terminal, with editing, history and completion (libedit). A message may have
-// several lines: Alt-Enter breaks one, a backslash at its end goes on with the next, and what is pasted keeps
-// its breaks.
+// LineEditor: input from a terminal with editing, history and completion (libedit). A message may have
+// several lines: Alt-Enter, or a backslash at the end of a line, starts a new one, and pasted text keeps its
+// line breaks.
 //
-// Owns the editor and its history file; one at a time, one thread. After read() the terminal does not echo;
-// the destructor gives it back as the constructor found it.
+// Owns the editor and its history file. Use one at a time, from one thread. After read() the terminal does
+// not echo; the destructor restores the settings that the constructor found.
 #pragma once
 
 #include <functional>
@@ -14,15 +14,15 @@
 namespace tandem::tools {
 
 struct Completion {
-  size_t begin = 0;                     // byte of the line where what is completed starts
-  std::vector<std::string> candidates;  // for the text from there to the cursor
+  size_t begin = 0;                     // byte offset of the completed word
+  std::vector<std::string> candidates;  // replacements for the text from there to the cursor
 };
 
 struct LineEditorOptions {
   std::string prompt = "> ";
   bool color = false;
-  std::string history_file;  // "": no history is kept
-  // Candidates for a line that ends at the cursor.
+  std::string history_file;  // "": keep no history
+  // Returns candidates for the line up to the cursor.
   std::function<Completion(const std::string& line)> complete;
 };
 
@@ -39,7 +39,7 @@ class LineEditor {
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // `initial` stands in the line already, to be edited. Throws Error(io) when the terminal cannot be read.
+  // The line starts with the text `initial`. Throws Error(io) if the terminal cannot be read.
   Line read(const std::string& initial = "");
 
  private:
@@ -47,7 +47,7 @@ class LineEditor {
   std::unique_ptr<Impl> impl_;
 };
 
-// $XDG_STATE_HOME/tandem/NAME, or ~/.local/state/tandem/NAME; "" when there is no home. Makes the folder.
+// $XDG_STATE_HOME/tandem/NAME, or ~/.local/state/tandem/NAME; "" if there is no home. Creates the folder.
 std::string state_file(const std::string& name);
 
 }  // namespace tandem::tools

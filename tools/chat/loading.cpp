@@ -14,14 +14,14 @@
 namespace tandem::tools {
 namespace {
 
-constexpr size_t kStepBytes = size_t{64} << 20;
-constexpr auto kQuietTime = std::chrono::milliseconds(300);  // what is quicker needs no bar
+constexpr size_t kChunkBytes = size_t{64} << 20;
+constexpr auto kQuietTime = std::chrono::milliseconds(300);  // no bar for faster reads
 
 size_t memory_bytes() {
   return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Reads one byte of every page, as the system reads ahead of us.
+// Reads one byte of every page; the system reads ahead.
 void touch(std::span<const std::byte> bytes) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   unsigned sum = 0;
@@ -39,11 +39,11 @@ void read_ahead(const Model& model, bool show_progress) {
   size_t n_done = 0;
   for (const MappedFile& part : model.file().parts()) {
     const std::span<const std::byte> bytes = part.bytes();
-    for (size_t at = 0; at < bytes.size(); at += kStepBytes) {
+    for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
       if (interrupted()) throw Error(ErrorCode::interrupted, "");
-      const auto step = bytes.subspan(at, std::min(kStepBytes, bytes.size() - at));
-      touch(step);
-      n_done += step.size();
+      const auto chunk = bytes.subspan(at, std::min(kChunkBytes, bytes.size() - at));
+      touch(chunk);
+      n_done += chunk.size();
       if (!show_progress || std::chrono::steady_clock::now() - start < kQuietTime) continue;
       const size_t n_full = n_done * 24 / n_all;
       status.show("loading [" + std::string(n_full, '#') + std::string(24 - n_full, ' ') + "] " +

@@ -26,12 +26,12 @@ Answer ChatLoop::show(const std::function<Answer(const AnswerCallbacks&)>& make)
   const Session& session = chat_.conversation.session();
   view_.end(answer, session.n_past(), session.n_ctx());
   if (answer.n_left_out > n_left_out_) {
-    view_.note(format("(the context was full: the oldest %lld messages are left out from now on)",
+    view_.note(format("(the context was full: the oldest %lld messages are no longer included)",
                       static_cast<long long>(answer.n_left_out)));
   }
   n_left_out_ = answer.n_left_out;
   if (answer.stats.n_shifts > 0) {
-    view_.note(format("(the context was full: its older half was dropped, %lld times)",
+    view_.note(format("(the context was full: dropped its older half %lld times)",
                       static_cast<long long>(answer.stats.n_shifts)));
   }
   return answer;
@@ -42,7 +42,7 @@ void ChatLoop::turn(const std::string& message) {
   const Answer answer = show([&](const AnswerCallbacks& c) { return chat_.conversation.ask(text, c); });
   chat_.attached.clear();
   chat_.unanswered = answer.kept ? "" : text;
-  if (!answer.kept) view_.note("(stopped before the answer began; /regen or /edit go on from here)");
+  if (!answer.kept) view_.note("(stopped before the answer began; use /regen or /edit)");
 }
 
 void ChatLoop::regenerate() {
@@ -55,10 +55,10 @@ void ChatLoop::single_turn(const std::string& message) {
   if (answer.stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
 }
 
-// What the user's words cause must not cost the conversation.
-void ChatLoop::try_to(const std::function<void()>& what) {
+// Shows an error instead of ending the conversation.
+void ChatLoop::try_to(const std::function<void()>& action) {
   try {
-    what();
+    action();
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error& e) {
@@ -88,7 +88,7 @@ void ChatLoop::interactive(const Interactive& how) {
     if (line.end == LineEditor::End::interrupted) {
       if (interrupted_before) throw Error(ErrorCode::interrupted, "");
       interrupted_before = true;
-      view_.note("(Ctrl-C again leaves)");
+      view_.note("(press Ctrl-C again to exit)");
       continue;
     }
     interrupted_before = false;

@@ -1,4 +1,4 @@
-// ChatLoop: turns at a terminal until the user leaves, or the one turn of a script.
+// ChatLoop: turns at a terminal until the user exits, or a single turn for a script.
 #pragma once
 
 #include <string>
@@ -18,9 +18,9 @@ class ChatLoop {
   // One message and its answer. Throws what Conversation::ask throws, and Error(interrupted) after a Ctrl-C.
   void single_turn(const std::string& message);
 
-  // Reads lines until Ctrl-D, /exit, or Ctrl-C twice at the prompt (Error(interrupted)). `first`, when not
-  // empty, is the first message; with single_turn one message is all. What goes wrong in a turn is shown, and
-  // the chat goes on.
+  // Reads lines until Ctrl-D, /exit, or Ctrl-C twice at the prompt (Error(interrupted)). `first`, if not
+  // empty, is the first message; with single_turn, returns after one answer. Shows an error in a turn and
+  // continues.
   struct Interactive {
     std::string first;
     bool single_turn = false;
@@ -32,13 +32,13 @@ class ChatLoop {
   void turn(const std::string& message);
   void regenerate();
   void handle(const std::string& line);
-  void try_to(const std::function<void()>& what);
+  void try_to(const std::function<void()>& action);
   Answer show(const std::function<Answer(const AnswerCallbacks&)>& make);
   AnswerCallbacks callbacks() const;
 
   ChatView& view_;
   ChatState chat_;
-  int64_t n_left_out_ = 0;  // as last told to the user
+  int64_t n_left_out_ = 0;  // as last reported to the user
 };
 
 }  // namespace tandem::tools

@@ -8,12 +8,12 @@
 namespace tandem::tools {
 namespace {
 
-// One of the kinds of values that a setting has.
+// A sampling setting: exactly one of `real` and `integer` is set.
 struct Setting {
   const char* name;
   float SamplerParams::*real = nullptr;
   int32_t SamplerParams::*integer = nullptr;
-  int32_t least = INT32_MIN;  // of the integer
+  int32_t min = INT32_MIN;  // of the integer
 };
 
 constexpr Setting kSampling[] = {
@@ -103,13 +103,13 @@ void change_setting(const ChatSettings& settings, const std::string& given_name,
     if (found == std::end(kSampling)) {
       std::string known;
       for (const std::string& n : setting_names()) known += (known.empty() ? "" : ", ") + n;
-      throw_error(ErrorCode::usage, "there is no setting '%s'; there are %s", printable(given_name).c_str(),
-                  known.c_str());
+      throw_error(ErrorCode::usage, "unknown setting '%s'; the settings are %s",
+                  printable(given_name).c_str(), known.c_str());
     }
     if (found->real != nullptr) {
       params.*found->real = static_cast<float>(parse_real(name, value, -HUGE_VAL));
     } else {
-      params.*found->integer = static_cast<int32_t>(parse_integer(name, value, found->least));
+      params.*found->integer = static_cast<int32_t>(parse_integer(name, value, found->min));
     }
   }
   validate(params);

@@ -1,4 +1,4 @@
-// What /set changes in a running chat, by the names of the options.
+// The settings that /set changes in a running chat, named like the options.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace tandem::tools {
 
-// "show", "hide", "off". Throws Error(usage).
+// Parses "show", "hide" or "off". Throws Error(usage).
 ShowReasoning parse_reasoning(const std::string& option, const std::string& text);
 const char* reasoning_name(ShowReasoning show);
 
@@ -19,10 +19,9 @@ struct ChatSettings {
 };
 
 std::vector<std::string> setting_names();
-// "temp 0.8", a line a setting.
+// One line per setting, such as "temp 0.8".
 std::string settings_table(const ChatSettings& settings);
-// Throws Error(usage) for a name or value that makes no sense; then nothing has changed. "-" and "_" are the
-// same.
+// Throws Error(usage) for an invalid name or value, and then changes nothing. "-" and "_" are equivalent.
 void change_setting(const ChatSettings& settings, const std::string& name, const std::string& value);
 
 }  // namespace tandem::tools

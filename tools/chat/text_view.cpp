@@ -24,7 +24,8 @@ std::string bar(int64_t n_done, int64_t n) {
          std::to_string(n > 0 ? n_done * 100 / n : 0) + "%";
 }
 
-// A model's text must not steer the terminal: control characters but line breaks and tabs become U+FFFD.
+// Replaces control characters except line breaks and tabs with U+FFFD, so that a model cannot control the
+// terminal.
 std::string harmless(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -48,14 +49,14 @@ class TextView final : public ChatView {
 
   void begin(const Model& model, int64_t n_ctx) override {
     if (!options_.interactive) return;
-    note(format("%s, context of %lld tokens. /help lists commands, Ctrl-D leaves.",
+    note(format("%s, context of %lld tokens. /help lists commands, Ctrl-D exits.",
                 model.description().c_str(), static_cast<long long>(n_ctx)));
   }
 
   void progress(int64_t n_done, int64_t n_prompt) override {
     if (n_done >= n_prompt) return status_.clear();
     if (options_.animate)
-      status_.show(format("reading %s of %lld tokens", bar(n_done, n_prompt).c_str(),
+      status_.show(format("reading the prompt %s of %lld tokens", bar(n_done, n_prompt).c_str(),
                           static_cast<long long>(n_prompt)));
     fflush(stderr);
   }
@@ -81,7 +82,7 @@ class TextView final : public ChatView {
       return;
     }
     if (n_thought_bytes_ > 0 && options_.reasoning == ShowReasoning::hide)
-      note("(/reasoning shows what it thought)");
+      note("(/reasoning shows the reasoning)");
     n_thought_bytes_ = 0;
     if (answer.stats.reason != StopReason::end_of_generation &&
         answer.stats.reason != StopReason::stop_text) {
@@ -116,7 +117,7 @@ class TextView final : public ChatView {
   static std::string cost(const Answer& a) {
     const GenerateStats& s = a.stats;
     std::string text = format("prompt %lld tokens", static_cast<long long>(s.n_prompt));
-    if (a.n_reused > 0) text += format(" (%lld known)", static_cast<long long>(a.n_reused));
+    if (a.n_reused > 0) text += format(" (%lld reused)", static_cast<long long>(a.n_reused));
     return text + format(", %.1f t/s; answer %lld tokens, %.1f t/s",
                          tokens_per_second(s.n_prompt, s.prompt_s), static_cast<long long>(s.n_generated),
                          tokens_per_second(s.n_generated, s.generate_s));
@@ -172,10 +173,10 @@ double tokens_per_second(int64_t n, double seconds) {
 
 const char* reason_text(StopReason reason) {
   switch (reason) {
-    case StopReason::end_of_generation: return "the model ended its text";
+    case StopReason::end_of_generation: return "end of text";
     case StopReason::limit: return "-n reached";
-    case StopReason::context_full: return "the context is full (-c makes it larger, --context-shift goes on)";
-    case StopReason::stop_text: return "reverse prompt met";
+    case StopReason::context_full: return "the context is full (increase -c, or use --context-shift)";
+    case StopReason::stop_text: return "reverse prompt reached";
     case StopReason::interrupted: return "interrupted";
   }
   return "";

@@ -1,8 +1,8 @@
-// What a chat shows: the answer as it comes, how far a long prompt has been read, what a turn cost. One view
-// for people (text on stdout, everything else on stderr) and one for programs (--json, an object a line on
-// stdout).
+// The output of a chat: the streamed answer, the progress of a long prompt, the statistics of a turn. One
+// view is for people (text on stdout, everything else on stderr), one for programs (--json, one object per
+// line on stdout).
 //
-// One thread. Throws what Output throws.
+// Single-threaded. Throws what Output throws.
 #pragma once
 
 #include <memory>
@@ -14,21 +14,21 @@
 
 namespace tandem::tools {
 
-enum class ShowReasoning { show, hide, off };  // off: the model is told not to think, too
+enum class ShowReasoning { show, hide, off };  // off: also tell the model not to reason
 
 class ChatView {
  public:
   virtual ~ChatView() = default;
 
   virtual void begin(const Model& model, int64_t n_ctx) = 0;
-  virtual void progress(int64_t n_done, int64_t n_prompt) = 0;  // of reading the prompt
+  virtual void progress(int64_t n_done, int64_t n_prompt) = 0;  // of the prompt
   virtual void text(AnswerPart part, std::string_view text) = 0;
-  // The answer is complete; n_past of n_ctx tokens are used.
+  // The answer is complete; n_past of n_ctx tokens are in use.
   virtual void end(const Answer& answer, int64_t n_past, int64_t n_ctx) = 0;
-  // The answer ends here, with an error that is reported elsewhere.
+  // The answer failed; the caller reports the error.
   virtual void abandon() = 0;
-  // Something to know, and something that went wrong without ending the chat.
   virtual void note(const std::string& text) = 0;
+  // An error that does not end the chat.
   virtual void error(const std::string& message, ErrorCode code) = 0;
 
   virtual void set_reasoning(ShowReasoning show) = 0;
@@ -37,7 +37,7 @@ class ChatView {
 struct TextViewOptions {
   bool color = false;
   bool animate = true;      // progress on a terminal's stderr
-  bool interactive = true;  // a status after each answer
+  bool interactive = true;  // statistics after each answer
   ShowReasoning reasoning = ShowReasoning::show;
 };
 std::unique_ptr<ChatView> make_text_view(const TextViewOptions& options);
