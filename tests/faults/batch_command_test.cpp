@@ -1,5 +1,4 @@
-// tandem batch from outside: its lines, what it says of bad ones, and that being killed costs nothing but
-// time.
+// The batch command as a process: answers, reports of bad lines, and reruns after a kill or an interrupt.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,12 +43,11 @@ class BatchCommand : public testing::Test {
     tiny.write(model_);
   }
 
-  // Greedy, one text after the other unless told otherwise: then what each line gives does not depend on
-  // rounding.
+  // Greedy sampling on one thread, so that answers do not depend on rounding.
   Outcome batch(const std::string& arguments, const std::string& before = "") {
     return shell(before, "batch -m " + model_ + " -t 1 --temp 0 " + arguments);
   }
-  // By index; every line is whole, and none is there twice.
+  // The answers by index. Fails on an incomplete or repeated line.
   std::map<int64_t, Json> answers() const { return parsed(contents(output_)); }
   static std::map<int64_t, Json> parsed(const std::string& text) {
     std::map<int64_t, Json> all;
@@ -94,7 +92,7 @@ TEST_F(BatchCommand, AnswersEveryLine) {
     EXPECT_GE(json["n_prompt"], 2);
     EXPECT_TRUE(json["stop"] == "limit" || json["stop"] == "eos") << json;
   }
-  // The same through pipes, and as the run command gives it.
+  // The same through pipes, and as `tandem run` completes it.
   const Outcome piped = batch("-n 6 2>/dev/null", "cat " + input_ + " |");
   EXPECT_EQ(parsed(piped.out), all);
   const Outcome run =
@@ -112,12 +110,12 @@ TEST_F(BatchCommand, NothingToAnswer) {
   }
 }
 
-TEST_F(BatchCommand, SaysWhichLinesAreBadAndDoesTheOthers) {
+TEST_F(BatchCommand, ReportsBadLinesAndAnswersTheOthers) {
   const std::pair<const char*, const char*> bad[] = {
-      {"nonsense", "no valid JSON"},
-      {"[1]", "no JSON object"},
-      {"{}", "there is no \"prompt\""},
-      {R"({"prompt": 5})", "\"prompt\" is 5, needed a text"},
+      {"nonsense", "invalid JSON"},
+      {"[1]", "not a JSON object"},
+      {"{}", "found neither \"prompt\" nor"},
+      {R"({"prompt": 5})", "\"prompt\" is 5, needed a string"},
       {R"({"prompt": "a", "messages": []})", "only one of"},
       {R"({"messages": "a"})", "needed a list of objects"},
       {R"({"prompt": "a", "id": [1]})", "\"id\" is [1], needed"},
@@ -130,7 +128,7 @@ TEST_F(BatchCommand, SaysWhichLinesAreBadAndDoesTheOthers) {
       {R"({"prompt": "a", "grammar": "root ::= ("})", "grammar"},
       {R"({"prompt": "a", "json_schema": {"not": {}}})", "json_schema"},
       {R"({"prompt": "a", "grammar": "root ::= \"a\"", "json_schema": {}})", "only one of"},
-      {"{\"prompt\": \"\xff\"}", "no valid JSON"},
+      {"{\"prompt\": \"\xff\"}", "invalid JSON"},
   };
   std::string text;
   for (const auto& [line, says] : bad) text += std::string(line) + "\n{\"prompt\": \"a\"}\n";
@@ -151,7 +149,7 @@ TEST_F(BatchCommand, SaysWhichLinesAreBadAndDoesTheOthers) {
   EXPECT_THAT(all.rbegin()->second["error"].get<std::string>(),
               HasSubstr("the context of a sequence holds 128"));
   EXPECT_EQ(all.rbegin()->second["id"], 3);
-  // They have been said: going on has nothing to do, and nothing is wrong with that.
+  // The errors were reported. A rerun has nothing to do, and succeeds.
   const std::string before = contents(output_);
   const Outcome again = batch(in_out_ + "-n 3 2>&1");
   EXPECT_EQ(again.exit_code, 0);
@@ -181,7 +179,7 @@ TEST_F(BatchCommand, LinesHaveTheirOwnOptions) {
   EXPECT_TRUE(all[6]["text"] == "\"left\"" || all[6]["text"] == "\"right\"") << all[6];
   EXPECT_EQ(all[5]["stop"], "eos");
   EXPECT_GT(all[7]["n_prompt"], all[1]["n_prompt"]);  // with its turns
-  EXPECT_THAT(o.out, HasSubstr("\"surprise\" means nothing"));
+  EXPECT_THAT(o.out, HasSubstr("unknown option \"surprise\", ignored"));
   EXPECT_EQ(all[8]["text"], all[9]["text"]);  // line 8 has the seed 100 + 7
   const std::string text = all[1]["text"];
   ASSERT_FALSE(text.empty());
@@ -192,7 +190,7 @@ TEST_F(BatchCommand, LinesHaveTheirOwnOptions) {
   EXPECT_EQ(parsed(stopped.out)[1]["stop"], "stop");
 }
 
-TEST_F(BatchCommand, KilledAtAnyMomentItGoesOn) {
+TEST_F(BatchCommand, ARerunContinuesAfterAKillAtAnyMoment) {
   constexpr int kLines = 1500;
   write_prompts(kLines);
   ASSERT_EQ(
@@ -200,13 +198,13 @@ TEST_F(BatchCommand, KilledAtAnyMomentItGoesOn) {
       0);
   const std::map<int64_t, Json> expected = parsed(contents(directory_.path("whole.jsonl")));
   ASSERT_EQ(expected.size(), static_cast<size_t>(kLines));
-  // One at a time, answers are the same to the bit; several at once, they are as many.
+  // With -np 1 the answers are bit-identical; with more, only their number and ids are.
   for (const char* parallel : {"1", "5"}) {
     test::write_file(output_, "");
     int n_kills = 0;
     for (int tries = 1;; ++tries) {
       ASSERT_LT(tries, 400);
-      // Later and later, so that it ends on the slowest machine.
+      // Wait longer each time, so that the test ends even on a slow machine.
       const std::string seconds = std::to_string(0.02 + 0.004 * tries + 0.001 * (tries * 7 % 5));
       const Outcome o =
           batch(in_out_ + "-n 25 -np " + parallel + " 2>/dev/null", "timeout -s KILL " + seconds);
@@ -224,18 +222,18 @@ TEST_F(BatchCommand, KilledAtAnyMomentItGoesOn) {
   }
 }
 
-TEST_F(BatchCommand, InterruptedItKeepsWhatIsDone) {
+TEST_F(BatchCommand, AnInterruptKeepsFinishedAnswers) {
   const Outcome o = batch("-o " + output_ + " -n 30 -np 4 2>&1",
                           R"(yes '{"prompt": "a b"}' | timeout --preserve-status -s INT 1)");
   EXPECT_EQ(o.exit_code, 130);
-  EXPECT_THAT(o.out, HasSubstr("the same command goes on"));
+  EXPECT_THAT(o.out, HasSubstr("rerun the same command"));
   EXPECT_THAT(o.out, testing::Not(HasSubstr("error")));
   const std::map<int64_t, Json> all = answers();
   EXPECT_GT(all.size(), 0u);
   for (const auto& [index, json] : all) EXPECT_TRUE(json.contains("text")) << index;
 }
 
-TEST_F(BatchCommand, ATornLineIsDoneAgain) {
+TEST_F(BatchCommand, AnIncompleteLineIsDoneAgain) {
   write_prompts(6);
   ASSERT_EQ(batch(in_out_ + "-np 1 -n 5 2>/dev/null").exit_code, 0);
   const std::string whole = contents(output_);
@@ -248,7 +246,7 @@ TEST_F(BatchCommand, ATornLineIsDoneAgain) {
   }
 }
 
-TEST_F(BatchCommand, NeverWritesToAFileOfSomethingElse) {
+TEST_F(BatchCommand, NeverModifiesAFileWithOtherContents) {
   write_prompts(2);
   for (const std::string text :
        {"my diary\n", "my diary", "{\"prompt\": \"a\"}\n", "{\"index\": \"1\", \"text\": \"a\"}\n",
@@ -257,7 +255,7 @@ TEST_F(BatchCommand, NeverWritesToAFileOfSomethingElse) {
     test::write_file(output_, text);
     const Outcome o = batch(in_out_ + "-n 2 2>&1");
     EXPECT_EQ(o.exit_code, 3) << text;
-    EXPECT_THAT(o.out, HasSubstr("is no answer of tandem batch"));
+    EXPECT_THAT(o.out, HasSubstr("is not an answer of tandem batch"));
     EXPECT_EQ(contents(output_), text);
   }
   const std::string prompts = contents(input_);
@@ -265,18 +263,18 @@ TEST_F(BatchCommand, NeverWritesToAFileOfSomethingElse) {
   EXPECT_EQ(contents(input_), prompts);
 }
 
-TEST_F(BatchCommand, NoticesAnotherInput) {
+TEST_F(BatchCommand, DetectsAnswersOfAnotherInput) {
   write_prompts(3);
   ASSERT_EQ(batch(in_out_ + "-n 2 2>/dev/null").exit_code, 0);
   test::write_file(input_, "{\"prompt\": \"new\", \"id\": \"p0\"}\n" + contents(input_));
   const std::string before = contents(output_);
   const Outcome o = batch(in_out_ + "-n 2 2>&1");
   EXPECT_EQ(o.exit_code, 3);
-  EXPECT_THAT(o.out, HasSubstr("line 1 has another id"));
+  EXPECT_THAT(o.out, HasSubstr("line 1 and the existing answer to line 1 have different ids"));
   EXPECT_EQ(contents(output_), before);
 }
 
-TEST_F(BatchCommand, FilesThatCannotBe) {
+TEST_F(BatchCommand, ReportsInvalidFiles) {
   write_prompts(1);
   const Outcome no_input = batch("-i " + directory_.path("none") + " -o " + output_ + " 2>&1");
   EXPECT_EQ(no_input.exit_code, 5);
@@ -292,8 +290,8 @@ TEST_F(BatchCommand, FilesThatCannotBe) {
   EXPECT_THAT(locked.out, HasSubstr("another tandem batch is writing it"));
 }
 
-// What a known model says one after the other and all at once.
-TEST_F(BatchCommand, StoriesAreThoseOfTheRunCommand) {
+// batch gives the same texts as run, for any -np.
+TEST_F(BatchCommand, StoriesMatchTheRunCommand) {
   const std::string stories = test::shared_data("stories260K.gguf").string();
   if (!std::ifstream(stories)) GTEST_SKIP() << stories << " is not there";
   std::string text;

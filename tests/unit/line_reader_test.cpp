@@ -60,13 +60,13 @@ TEST(LineReader, DoesNotWaitForASlowPipe) {
 TEST(LineReader, PassesOverALineThatIsTooLong) {
   const test::TempDir directory;
   const std::string path = directory.path("long");
-  test::write_file(path, std::string(LineReader::kLongest + 70'000, 'x') + "\nnext\n");
+  test::write_file(path, std::string(LineReader::kMaxBytes + 70'000, 'x') + "\nnext\n");
   const int fd = open(path.c_str(), O_RDONLY);
   LineReader reader(fd, "long");
   std::string line;
   ASSERT_EQ(reader.next(line), Result::line);
   EXPECT_TRUE(reader.too_long());
-  EXPECT_EQ(reader.n_bytes(), LineReader::kLongest + 70'001);
+  EXPECT_EQ(reader.n_bytes(), LineReader::kMaxBytes + 70'001);
   ASSERT_EQ(reader.next(line), Result::line);
   EXPECT_FALSE(reader.too_long());
   EXPECT_EQ(line, "next");

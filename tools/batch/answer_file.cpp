@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kBeginning = "{\"index\":";  // of every line
+constexpr std::string_view kLineStart = "{\"index\":";
 
 uint64_t hash_of(const Json& id) {
   if (id.is_null()) return 0;
@@ -67,13 +67,13 @@ void AnswerFile::open_file() {
 void AnswerFile::read_done() {
   LineReader reader(fd_, name_);
   std::string line;
-  uint64_t n_whole = 0;  // bytes
+  uint64_t n_whole = 0;  // bytes of complete lines
   while (reader.next(line) == LineReader::Result::line) {
     if (!reader.ended()) {
-      const size_t n = std::min(line.size(), kBeginning.size());
-      if (reader.too_long() || line.compare(0, n, kBeginning, 0, n) != 0) add_done(line, reader.n_lines());
+      const size_t n = std::min(line.size(), kLineStart.size());
+      if (reader.too_long() || line.compare(0, n, kLineStart, 0, n) != 0) add_done(line, reader.n_lines());
       if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) {
-        throw_error(ErrorCode::io, "%s: cannot drop the torn line at its end: %s", name_.c_str(),
+        throw_error(ErrorCode::io, "%s: cannot remove the incomplete last line: %s", name_.c_str(),
                     strerror(errno));
       }
       return;
@@ -87,8 +87,8 @@ void AnswerFile::add_done(const std::string& text, int64_t number) {
   const Json line = Json::parse(text, nullptr, false);
   if (!is_ours(line)) {
     throw_error(ErrorCode::bad_file,
-                "%s: line %lld is no answer of tandem batch; a file that is there already must be of this "
-                "command, which goes on with it",
+                "%s: line %lld is not an answer of tandem batch; an existing output file must hold only such "
+                "answers",
                 name_.c_str(), static_cast<long long>(number));
   }
   const bool error = line.contains("error");
@@ -101,14 +101,14 @@ bool AnswerFile::is_of(int64_t index, const Json& id) const {
   return done.id == hash_of(id) || (done.error && done.id == 0);
 }
 
-// In one call, so that a kill can tear the last line only.
+// Writes the line in one call, so that a kill can cut only the last line.
 void AnswerFile::write(const Json& answer) {
   const std::string line = answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(fd_, rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EPIPE && fd_ == STDOUT_FILENO) throw ClosedPipe();
-    if (n < 0) throw_error(ErrorCode::io, "%s: writing failed: %s", name_.c_str(), strerror(errno));
+    if (n < 0) throw_error(ErrorCode::io, "%s: write failed: %s", name_.c_str(), strerror(errno));
     rest.remove_prefix(static_cast<size_t>(n));
   }
 }

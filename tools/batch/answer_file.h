@@ -1,8 +1,8 @@
-// AnswerFile: the output of `tandem batch`, a line of JSON an answer, each written whole as it is complete.
-// What a file holds already is done; the torn line that a kill leaves is dropped. One process at a time
-// writes it.
+// AnswerFile: the output of `tandem batch`, one line of JSON per answer, each written in one call. Answers
+// that the file already holds are kept; the incomplete line that a kill leaves is removed. One process at a
+// time may write a file.
 //
-// Throws Error(io), and Error(bad_file) for a file that holds something else: that is never written to.
+// Throws Error(io), and Error(bad_file) for a file with other contents, which it never modifies.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ namespace tandem::tools {
 
 class AnswerFile {
  public:
-  // "-" is stdout, where nothing is done already; so is whatever is no regular file.
+  // "-" is stdout. Stdout, and anything that is not a regular file, starts without answers.
   explicit AnswerFile(const std::string& path);
   ~AnswerFile();
   AnswerFile(const AnswerFile&) = delete;
@@ -22,15 +22,15 @@ class AnswerFile {
   int64_t n_done() const { return static_cast<int64_t>(done_.size()); }
   int64_t n_errors() const { return n_errors_; }
   bool has(int64_t index) const { return done_.contains(index); }
-  // Whether the answer there is one to a line of this id (an error may be one to a line whose id could not be
-  // read).
+  // Whether the answer with this index belongs to a line with this id. (An error without an id matches any:
+  // the line's id could not be read.)
   bool is_of(int64_t index, const nlohmann::ordered_json& id) const;
 
   void write(const nlohmann::ordered_json& answer);
 
  private:
   struct Done {
-    uint64_t id;  // a hash; 0: none
+    uint64_t id;  // hash; 0: no id
     bool error;
   };
   void open_file();

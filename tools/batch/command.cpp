@@ -1,4 +1,4 @@
-// tandem batch: many prompts from a file, answered together.
+// tandem batch: answers many prompts from a file at once.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -69,7 +69,7 @@ class Descriptor {
   int fd_;
 };
 
-// Lines to answer of a file that can be read twice; of a pipe nobody knows.
+// Counts the lines to answer, if the input is a regular file and can be read twice.
 std::optional<int64_t> count_lines(const std::string& path, const std::string& name,
                                    const AnswerFile& answers) {
   struct stat info {};
@@ -83,7 +83,7 @@ std::optional<int64_t> count_lines(const std::string& path, const std::string& n
   return n;
 }
 
-// Everything between the lines of the input and those of the output.
+// Reads requests, runs them, and writes the answers.
 class BatchJob {
  public:
   BatchJob(const BatchOptions& options, Runtime& runtime, int input, AnswerFile& answers,
@@ -119,7 +119,7 @@ class BatchJob {
     return g;
   }
 
-  // As many as there are places for. While there is something to compute, nobody waits for a slow writer.
+  // Reads as many lines as the batcher has room for. Waits for a slow pipe only if nothing is being computed.
   void read_lines() {
     std::string line;
     while (!at_end_ && batcher_.has_room() && !interrupted()) {
@@ -132,10 +132,11 @@ class BatchJob {
       if (!answers_.has(index)) {
         begin(index, line);
       } else if (!answers_.is_of(index, id_of(line))) {
-        throw_error(ErrorCode::bad_file,
-                    "%s: line %lld has another id than the answer to line %lld that is there already: the "
-                    "answers are to another input",
-                    name_.c_str(), static_cast<long long>(index), static_cast<long long>(index));
+        throw_error(
+            ErrorCode::bad_file,
+            "%s: line %lld and the existing answer to line %lld have different ids: the answers belong "
+            "to another input",
+            name_.c_str(), static_cast<long long>(index), static_cast<long long>(index));
       }
     }
   }
@@ -144,7 +145,7 @@ class BatchJob {
     Json id;
     try {
       if (reader_.too_long()) {
-        throw_error(ErrorCode::bad_file, "longer than %zu MiB", LineReader::kLongest >> 20);
+        throw_error(ErrorCode::bad_file, "longer than %zu MiB", LineReader::kMaxBytes >> 20);
       }
       BatchRequest request = parser_.parse(index, line, id);
       ids_[index] = id;
@@ -174,7 +175,7 @@ class BatchJob {
     ++n_answers_;
   }
 
-  // Said, and kept: whoever goes on with this output has not the same mistakes again and again.
+  // Reports the error and writes it as an answer, so that a rerun does not try the line again.
   void write_error(int64_t index, const Error& error) {
     log_warning("%s: line %lld: %s", name_.c_str(), static_cast<long long>(index), error.what());
     Json answer = answer_to(index);
@@ -198,7 +199,7 @@ class BatchJob {
     }
     if (progress_.animated() || Clock::now() - logged_ < kLogInterval) return;
     logged_ = Clock::now();
-    log_info("%lld lines are done%s, %s", static_cast<long long>(n_done),
+    log_info("%lld lines done%s, %s", static_cast<long long>(n_done),
              n_lines_ ? format(" of %lld", static_cast<long long>(*n_lines_)).c_str() : "", rate.c_str());
   }
 
@@ -216,12 +217,13 @@ class BatchJob {
         static_cast<long long>(s.n_generated), static_cast<double>(s.n_generated) / seconds);
     if (s.n_preempted > 0) {
       log_info(
-          "the cache was full %lld times and %lld tokens were computed again: a larger -c or a smaller -np "
-          "is faster",
+          "the cache was full %lld times and %lld tokens were computed again; use a larger -c or a smaller "
+          "-np "
+          "for speed",
           static_cast<long long>(s.n_preempted), static_cast<long long>(s.n_recomputed));
     }
     if (interrupted()) {
-      log_info("interrupted, with %lld lines begun and not done: the same command goes on",
+      log_info("interrupted with %lld lines unfinished; rerun the same command to continue",
                static_cast<long long>(batcher_.n_open()));
     }
   }
@@ -233,9 +235,9 @@ class BatchJob {
   RequestParser parser_;
   Batcher batcher_;
   Progress progress_;
-  StatusLine status_;  // where the number of lines is not known
+  StatusLine status_;  // if the number of lines is unknown
   Clock::time_point shown_{}, logged_ = Clock::now();
-  std::unordered_map<int64_t, Json> ids_;  // of what is open
+  std::unordered_map<int64_t, Json> ids_;  // of open requests
   bool at_end_ = false;
   int64_t n_answers_ = 0, n_bad_ = 0;
 };
@@ -247,8 +249,8 @@ RuntimeOptions runtime_options(const BatchOptions& o, const Model& model,
       batch_context(o.context.ctx_size, o.ctx_sequence, o.parallel, model.hparams().n_ctx_train);
   r.n_ctx = context.n_ctx;
   r.n_ctx_sequence = context.n_ctx_sequence;
-  // A runtime for one sequence may have its cache in two parts, which is no good for several one after the
-  // other.
+  // A runtime for one sequence may split its cache into hot and cold, which does not work for several
+  // sequences in turn.
   r.n_sequences = std::max(o.parallel, 2);
   return r;
 }
@@ -257,7 +259,7 @@ void batch(BatchOptions& o) {
   apply_log_options(o.log);
   if (o.offload.flags.kv_split) {
     throw_error(ErrorCode::usage,
-                "--kv-split divides the cache of one conversation, and tandem batch has many");
+                "--kv-split divides the cache of one conversation, but tandem batch runs many");
   }
   apply_escapes(o.text, o.sampling);
   note_no_effect(o.context);
@@ -266,7 +268,7 @@ void batch(BatchOptions& o) {
   AnswerFile answers(o.output);
   const std::optional<int64_t> n_lines = count_lines(o.input, name, answers);
   if (answers.n_done() > 0) {
-    log_info("%s: %lld lines are done already%s", printable(o.output, 4096).c_str(),
+    log_info("%s: %lld lines already done%s", printable(o.output, 4096).c_str(),
              static_cast<long long>(answers.n_done()),
              answers.n_errors() > 0
                  ? format(", %lld of them with an error", static_cast<long long>(answers.n_errors())).c_str()
@@ -274,7 +276,7 @@ void batch(BatchOptions& o) {
   }
   const auto devices = make_devices(o.threads, o.offload);
   const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
-  Sampler(o.sampling, sampler_model(*model, 0));  // what is wrong with the options is no fault of a line
+  Sampler(o.sampling, sampler_model(*model, 0));  // report invalid sampling options now, not for each line
   install_interrupt_handler();
   Runtime runtime(*model, pointers(devices), runtime_options(o, *model, devices),
                   o.offload.explain
@@ -289,49 +291,51 @@ void batch(BatchOptions& o) {
 
 void add_batch_options(CLI::App& app, BatchOptions& o) {
   const char* group = "Input and output";
-  text(app, "-i,--input", o.input, "FILE", "the prompts, a JSON object a line; - for stdin")->group(group);
+  text(app, "-i,--input", o.input, "FILE",
+       "read prompts from this file, one JSON object per line; - for stdin")
+      ->group(group);
   text(app, "-o,--output", o.output, "FILE",
-       "the answers, a JSON object a line; what is there already is done; - for stdout")
+       "write answers to this file, one JSON object per line; keep the answers it already has; - for stdout")
       ->group(group);
-  integer(app, "--parallel", o.parallel, 1, "texts that are generated at once")->group(group);
-  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "tokens of an answer, -1: no limit")
+  integer(app, "--parallel", o.parallel, 1, "number of prompts to answer at once")->group(group);
+  integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "maximum tokens per answer, -1: no limit")
       ->group(group);
-  repeated(app, "-r,--reverse-prompt", "TEXT", "an answer ends before this text; repeatable",
+  repeated(app, "-r,--reverse-prompt", "TEXT", "end an answer before this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
       ->group(group);
   app.add_flag("-e,--escape,!--no-escape", o.text.escape,
-               "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -r into what they stand for (default: on)")
+               "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -r (default: on)")
       ->group(group);
   text(app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
-       "the template for \"messages\" instead of the model's own, as in tandem chat")
+       "replace the model's chat template for \"messages\", as in tandem chat")
       ->group(group);
 }
 
 constexpr const char* kFooter =
-    "Input lines: {\"prompt\": TEXT} or {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, and where\n"
-    "wanted \"id\" and, for this line, n_predict (or max_tokens), temperature, top_k, top_p, min_p,\n"
+    "Input lines: {\"prompt\": TEXT} or {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, with an\n"
+    "optional \"id\" and options for this line: n_predict (or max_tokens), temperature, top_k, top_p, "
+    "min_p,\n"
     "typical_p, repeat_penalty, presence_penalty, frequency_penalty, seed, stop, grammar, json_schema.\n"
-    "Empty lines are skipped. With --seed N line L has the seed N + L - 1.\n"
-    "Output lines, as they are done: {\"index\": number of the line, from 1, \"id\", \"text\", \"stop\":\n"
-    "eos|limit|stop|context, \"n_prompt\", \"n_generated\"}, or {\"index\", \"id\", \"error\"} for a bad "
-    "line;\n"
-    "then the exit code is 3 at the end.\n"
-    "Stopped or killed, the same command goes on with what is not in the output; delete a line there,\n"
-    "such as one with an error, to have it done again.\n"
+    "Empty lines are skipped. With --seed N, line L uses the seed N + L - 1.\n"
+    "Output lines, in order of completion: {\"index\": line number from 1, \"id\", \"text\", \"stop\":\n"
+    "eos|limit|stop|context, \"n_prompt\", \"n_generated\"}, or {\"index\", \"id\", \"error\"} for an "
+    "invalid\n"
+    "line, which also makes the exit code 3.\n"
+    "If interrupted, rerun the same command: finished answers are kept. To have a line answered again, for\n"
+    "example after an error, delete it from the output.\n"
     "Example: tandem batch -m model.gguf -i prompts.jsonl -o answers.jsonl -np 16";
 
 }  // namespace
 
 void add_batch(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("batch", "answer many prompts from a file, as fast as they go together");
+  CLI::App* command = app.add_subcommand("batch", "answer many prompts from a file at once");
   const auto options = std::make_shared<BatchOptions>();
   add_batch_options(*command, *options);
   add_model_options(*command, options->model);
   add_context_options(*command, options->context);
   integer(*command, "--ctx-sequence", options->ctx_sequence, 0,
-          "most tokens of a prompt with its answer, 0: as the model was trained; -c is for all together, 0: "
-          "2048 each")
+          "context of one prompt and its answer, 0: the model's training context; -c is for all together, 0: "
+          "2048 tokens each")
       ->group("Context");
   add_thread_options(*command, options->threads);
   add_offload_options(*command, options->offload);

@@ -16,15 +16,15 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\n") == line.npos;
 }
 
-// The line that begins at begin_, if its end is in the buffer, or nothing follows. Of one that is too long
-// the rest is passed over.
+// Takes the line at begin_ if its end is in the buffer or the input is at its end. Skips the rest of a line
+// that is too long.
 bool LineReader::take(std::string& line) {
   const size_t found = buffer_.find('\n', searched_);
   const bool whole = found != std::string::npos;
   const size_t end = whole ? found : buffer_.size();
   if (!whole && !at_end_) {
     searched_ = end;
-    if (end - begin_ <= kLongest) return false;
+    if (end - begin_ <= kMaxBytes) return false;
     n_bytes_ += end - begin_;
     buffer_.clear();
     begin_ = searched_ = 0;
@@ -32,7 +32,7 @@ bool LineReader::take(std::string& line) {
     return false;
   }
   if (!whole && end == begin_ && !skipping_) return false;  // the end
-  too_long_ = skipping_ || end - begin_ > kLongest;
+  too_long_ = skipping_ || end - begin_ > kMaxBytes;
   skipping_ = false;
   line.assign(buffer_, begin_, too_long_ ? 0 : end - begin_);
   ended_ = whole;
@@ -43,7 +43,7 @@ bool LineReader::take(std::string& line) {
   return true;
 }
 
-// False when nothing is to be had now.
+// Reads more input. False if none is available now.
 bool LineReader::fill(Wait wait) {
   constexpr size_t kChunk = 1 << 16;
   if (wait == Wait::no) {
@@ -59,7 +59,7 @@ bool LineReader::fill(Wait wait) {
   const int error = errno;
   buffer_.resize(had + static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (n < 0 && error == EINTR) return !interrupted();
-  if (n < 0) throw_error(ErrorCode::io, "%s: reading failed: %s", name_.c_str(), strerror(error));
+  if (n < 0) throw_error(ErrorCode::io, "%s: read failed: %s", name_.c_str(), strerror(error));
   at_end_ = n == 0;
   return true;
 }

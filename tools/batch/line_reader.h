@@ -1,4 +1,4 @@
-// LineReader: the lines of a file or a pipe, one after the other, however large it is. Throws Error(io).
+// LineReader: reads a file or a pipe of any size line by line. Throws Error(io).
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,20 @@ namespace tandem::tools {
 
 class LineReader {
  public:
-  // Does not own the descriptor. `name` is what errors start with.
+  // Does not own the descriptor. Errors start with `name`.
   LineReader(int descriptor, std::string name) : descriptor_(descriptor), name_(std::move(name)) {}
 
   enum class Result { line, end, not_yet };
-  // The next line, without its end. Where it is not there yet, as in a pipe whose writer takes his time,
-  // waits for it until a Ctrl-C, or not at all.
+  // Reads the next line, without its newline. If a pipe has no complete line yet, Wait::yes waits for it (or
+  // for a Ctrl-C) and Wait::no returns not_yet.
   enum class Wait { yes, no };
   Result next(std::string& line, Wait wait = Wait::yes);
 
-  int64_t n_lines() const { return n_lines_; }  // so far; the number of the last one, counted from 1
-  // Whether the last line had its newline, and the bytes up to its end.
-  bool ended() const { return ended_; }
-  uint64_t n_bytes() const { return n_bytes_; }
-  // Whether the last line was longer than kLongest and so is not all there.
-  bool too_long() const { return too_long_; }
-  static constexpr size_t kLongest = size_t{64} << 20;
+  int64_t n_lines() const { return n_lines_; }   // lines read so far = number of the last line, from 1
+  bool ended() const { return ended_; }          // whether the last line had its newline
+  uint64_t n_bytes() const { return n_bytes_; }  // up to the end of the last line
+  bool too_long() const { return too_long_; }    // the last line exceeded kMaxBytes and was dropped
+  static constexpr size_t kMaxBytes = size_t{64} << 20;
 
  private:
   bool fill(Wait wait);
@@ -39,7 +37,7 @@ class LineReader {
   uint64_t n_bytes_ = 0;
 };
 
-// Nothing but white space.
+// Whether the line is empty or only white space.
 bool is_blank(std::string_view line);
 
 }  // namespace tandem::tools

@@ -14,9 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kGrammars = 64;     // that are kept compiled
-constexpr size_t kUnknownKeys = 16;  // that are said
-constexpr int kDepth = 100;          // of lists in objects in lists
+constexpr size_t kMaxGrammars = 64;     // compiled grammars to keep
+constexpr size_t kMaxUnknownKeys = 16;  // unknown keys to report
+constexpr int kMaxDepth = 100;          // of nested JSON
 
 [[noreturn]] void refuse(const std::string& key, const char* needed, const Json& value) {
   throw_error(ErrorCode::bad_file, "\"%s\" is %s, needed %s", printable(key).c_str(),
@@ -41,7 +41,7 @@ std::vector<std::string> stop_texts(const Json& value) {
   if (value.is_string()) return {value.get<std::string>()};
   const bool all_texts = value.is_array() &&
                          std::all_of(value.begin(), value.end(), [](const Json& s) { return s.is_string(); });
-  if (!all_texts) refuse("stop", "a text or a list of texts", value);
+  if (!all_texts) refuse("stop", "a string or a list of strings", value);
   return value.get<std::vector<std::string>>();
 }
 
@@ -75,11 +75,11 @@ RequestParser::RequestParser(const Model& model, SamplerParams sampling, Generat
 std::shared_ptr<const Grammar> RequestParser::grammar(const std::string& gbnf) {
   const auto known = grammars_.find(gbnf);
   if (known != grammars_.end()) return known->second;
-  if (grammars_.size() >= kGrammars) grammars_.clear();
+  if (grammars_.size() >= kMaxGrammars) grammars_.clear();
   return grammars_[gbnf] = Grammar::parse(gbnf, {"grammar", ErrorCode::bad_file});
 }
 
-// An override; what is null is as if it were not there.
+// Applies one key of a line; ignores null values.
 void RequestParser::apply(const std::string& key, const Json& value, BatchRequest& r) {
   if (value.is_null() || key == "prompt" || key == "messages" || key == "id") return;
   if (float* number = sampling_number(r.sampling, key)) {
@@ -93,18 +93,18 @@ void RequestParser::apply(const std::string& key, const Json& value, BatchReques
   } else if (key == "stop") {
     r.generation.stop = stop_texts(value);
   } else if (key == "grammar") {
-    if (!value.is_string()) refuse(key, "a text", value);
+    if (!value.is_string()) refuse(key, "a string", value);
     r.sampling.grammar = grammar(value.get<std::string>());
   } else if (key == "json_schema") {
     if (!value.is_object() && !value.is_boolean()) refuse(key, "a JSON schema", value);
     r.sampling.grammar = grammar(json_schema_to_gbnf(value.dump(), {"json_schema", ErrorCode::bad_file}));
-  } else if (unknown_.size() < kUnknownKeys && unknown_.insert(key).second) {
-    log_warning("line %lld: \"%s\" means nothing here and is passed over (said once)",
-                static_cast<long long>(r.index), printable(key).c_str());
+  } else if (unknown_.size() < kMaxUnknownKeys && unknown_.insert(key).second) {
+    log_warning("line %lld: unknown option \"%s\", ignored (reported once)", static_cast<long long>(r.index),
+                printable(key).c_str());
   }
 }
 
-// As a conversation reads it: what messages say never becomes a control token.
+// Tokenizes like a conversation: text of messages never becomes a control token.
 std::vector<int32_t> RequestParser::tokens_of(const MarkedPrompt& prompt) const {
   const Vocab& vocab = model_.vocab();
   std::vector<int32_t> ids;
@@ -122,11 +122,11 @@ std::vector<int32_t> RequestParser::prompt(const Json& line) {
   const auto text = line.find("prompt"), messages = line.find("messages");
   if ((text == line.end()) == (messages == line.end())) {
     throw_error(ErrorCode::bad_file, text == line.end()
-                                         ? "there is no \"prompt\", and no \"messages\" either"
-                                         : "there can be only one of \"prompt\" and \"messages\"");
+                                         ? "found neither \"prompt\" nor \"messages\""
+                                         : "found both \"prompt\" and \"messages\", needed only one of them");
   }
   if (text != line.end()) {
-    if (!text->is_string()) refuse("prompt", "a text", *text);
+    if (!text->is_string()) refuse("prompt", "a string", *text);
     return model_.vocab().tokenize(text->get_ref<const std::string&>());
   }
   const bool are_messages = messages->is_array() && !messages->empty() &&
@@ -143,7 +143,7 @@ std::vector<int32_t> RequestParser::prompt(const Json& line) {
 
 BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& id) {
   const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kDepth) throw_error(ErrorCode::bad_file, "lists and objects more than %d deep", kDepth);
+    if (depth > kMaxDepth) throw_error(ErrorCode::bad_file, "JSON nested more than %d deep", kMaxDepth);
     return true;
   };
   Json json;
@@ -151,12 +151,12 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
     json = Json::parse(text, check_depth);
   } catch (const Json::exception& e) {
     const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
-    throw_error(ErrorCode::bad_file, "no valid JSON: %s",
+    throw_error(ErrorCode::bad_file, "invalid JSON: %s",
                 printable(what.substr(what.find("] ") + 2), 200).c_str());
   }
-  if (!json.is_object()) throw Error(ErrorCode::bad_file, "no JSON object");
+  if (!json.is_object()) throw Error(ErrorCode::bad_file, "not a JSON object");
   if (const auto found = json.find("id"); found != json.end()) {
-    if (found->is_structured()) refuse("id", "a text, a number, true, false or null", *found);
+    if (found->is_structured()) refuse("id", "a string, a number, true, false or null", *found);
     id = *found;
   }
   BatchRequest r;
@@ -167,7 +167,7 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
     r.sampling.seed = static_cast<int64_t>(
         (static_cast<uint64_t>(r.sampling.seed) + static_cast<uint64_t>(line - 1)) & INT64_MAX);
   if (json.contains("grammar") && json.contains("json_schema")) {
-    throw Error(ErrorCode::bad_file, "there can be only one of \"grammar\" and \"json_schema\"");
+    throw Error(ErrorCode::bad_file, "found both \"grammar\" and \"json_schema\", needed only one of them");
   }
   for (const auto& [key, value] : json.items()) apply(key, value, r);
   validate(r.sampling);
@@ -176,7 +176,7 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
   if (n == 0) throw Error(ErrorCode::bad_file, "the prompt is empty");
   if (n > n_ctx_) {
     throw_error(ErrorCode::bad_file,
-                "the prompt has %lld tokens and the context of a sequence holds %lld (-c, --ctx-sequence)",
+                "the prompt has %lld tokens, but the context of a sequence holds %lld (-c, --ctx-sequence)",
                 static_cast<long long>(n), static_cast<long long>(n_ctx_));
   }
   return r;

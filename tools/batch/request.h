@@ -1,4 +1,4 @@
-// A line of the input of `tandem batch`: what is to be answered, and how.
+// Parses the input lines of `tandem batch` into requests.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,13 +14,13 @@ namespace tandem::tools {
 
 class RequestParser {
  public:
-  // What the command line says holds where a line says nothing. `chat_template` as in choose_template(),
-  // asked for only when a line has messages. The model outlives this.
+  // `sampling` and `generation` are the defaults for lines that do not override them. `chat_template` is as
+  // in choose_template() and is needed only for lines with messages. The model must outlive the parser.
   RequestParser(const Model& model, SamplerParams sampling, GenerateOptions generation,
                 std::string chat_template, int64_t n_ctx);
 
-  // {"prompt": "..."} or {"messages": [...]}, and overrides. `line` counts from 1. A line that cannot be is
-  // Error(bad_file) that says why, `id` then being what could be read of it.
+  // Parses {"prompt": "..."} or {"messages": [...]} with overrides. `line` counts from 1. Throws
+  // Error(bad_file) for an invalid line; `id` then holds the line's id, if it could be read.
   BatchRequest parse(int64_t line, const std::string& text, nlohmann::ordered_json& id);
 
  private:
@@ -38,10 +38,10 @@ class RequestParser {
   ModelTemplate own_;
   std::optional<ChatTemplate> template_;
   std::unordered_map<std::string, std::shared_ptr<const Grammar>> grammars_;
-  std::set<std::string> unknown_;  // keys that were said to mean nothing
+  std::set<std::string> unknown_;  // unknown keys reported so far
 };
 
-// The id of a line, null where there is none or the line is none of ours.
+// The id of a line; null if it has none or is invalid.
 nlohmann::ordered_json id_of(const std::string& line);
 
 }  // namespace tandem::tools
