@@ -1,4 +1,4 @@
-// tandem bench: tokens per second, with the flags and the tables of llama-bench.
+// tandem bench: measures tokens per second, with the flags and the tables of llama-bench.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -30,7 +30,7 @@ struct BenchOptions {
   LogOptions log;
 };
 
-// An option that is a list, by commas or by being given several times. parse(text) gives a vector of values.
+// A list option: comma-separated, or given several times. parse(text) returns a vector of values.
 template <class T, class Parse>
 void list(CLI::App& app, const char* group, const char* names, const char* type, const char* shown_default,
           const char* help, std::vector<T>& target, Parse parse) {
@@ -52,7 +52,7 @@ void integers(CLI::App& app, const char* group, const char* names, const char* o
        [option, min](const std::string& text) { return parse_ranges(option, text, min); });
 }
 
-// For options whose values are words.
+// A list option whose values are words.
 template <class T, class Parse>
 void words(CLI::App& app, const char* group, const char* names, const char* type, const char* shown_default,
            const char* help, std::vector<T>& target, Parse parse) {
@@ -66,7 +66,8 @@ void words(CLI::App& app, const char* group, const char* names, const char* type
 std::pair<int32_t, int32_t> parse_pair(const std::string& text) {
   const size_t comma = text.find(',');
   if (comma == std::string::npos) {
-    throw_error(ErrorCode::usage, "--prompt-gen: '%s' is not PP,TG, like 512,128", printable(text).c_str());
+    throw_error(ErrorCode::usage, "--prompt-gen: '%s' is not of the form PP,TG, such as 512,128",
+                printable(text).c_str());
   }
   return {static_cast<int32_t>(parse_integer("--prompt-gen", text.substr(0, comma), 0)),
           static_cast<int32_t>(parse_integer("--prompt-gen", text.substr(comma + 1), 0))};
@@ -82,33 +83,32 @@ bool parse_on_off(const char* option, const std::string& text) {
 
 void add_test_options(CLI::App& app, BenchLists& o) {
   const char* group = "Tests";
-  words(app, group, "-m,--model", "FILE", "", "the GGUF file", o.model,
+  words(app, group, "-m,--model", "FILE", "", "GGUF file", o.model,
         [](const std::string& name) { return name; });
   app.get_option("--model")->required();
-  integers(app, group, "-p,--n-prompt", "--n-prompt",
-           "tokens of a prompt, computed together; 0: no such test", o.n_prompt, 0);
-  integers(app, group, "-n,--n-gen", "--n-gen", "tokens to generate, one after the other; 0: no such test",
-           o.n_gen, 0);
-  list(app, group, "--prompt-gen", "PP,TG", "", "tests of a prompt and then generating; one pair each time",
-       o.prompt_gen, [](const std::string& text) { return std::vector{parse_pair(text)}; });
-  integers(app, group, "-d,--n-depth", "--n-depth", "tokens that are in the cache before a test begins",
-           o.n_depth, 0);
+  integers(app, group, "-p,--n-prompt", "--n-prompt", "prompt tokens, computed together; 0: skip this test",
+           o.n_prompt, 0);
+  integers(app, group, "-n,--n-gen", "--n-gen", "tokens to generate one by one; 0: skip this test", o.n_gen,
+           0);
+  list(app, group, "--prompt-gen", "PP,TG", "",
+       "measure a prompt followed by generation; one pair per option", o.prompt_gen,
+       [](const std::string& text) { return std::vector{parse_pair(text)}; });
+  integers(app, group, "-d,--n-depth", "--n-depth", "tokens in the cache before a test starts", o.n_depth, 0);
 }
 
 void add_parameter_options(CLI::App& app, BenchLists& o) {
   const char* group = "Parameters";
-  integers(app, group, "-t,--threads", "--threads", "threads", o.n_threads, 1);
-  integers(app, group, "-b,--batch-size", "--batch-size", "most tokens that are handed over at once",
-           o.n_batch, 1);
-  integers(app, group, "--ubatch-size", "--ubatch-size", "most tokens that are computed at once", o.n_ubatch,
-           1);
+  integers(app, group, "-t,--threads", "--threads", "number of threads", o.n_threads, 1);
+  integers(app, group, "-b,--batch-size", "--batch-size", "maximum prompt tokens per batch", o.n_batch, 1);
+  integers(app, group, "--ubatch-size", "--ubatch-size", "maximum tokens computed at once (micro-batch)",
+           o.n_ubatch, 1);
   const auto cache_type = [&](const char* option, const char* help, std::vector<DType>& target) {
     words(app, group, option, "TYPE", "f16", help, target,
           [option](const std::string& word) { return parse_cache_type(option, word); });
   };
-  cache_type("--cache-type-k", "type of the cached keys: f32, f16, bf16, q8_0 or q4_0", o.type_k);
-  cache_type("--cache-type-v", "type of the cached values: f32, f16, bf16, q8_0 or q4_0", o.type_v);
-  list(app, group, "--n-gpu-layers", "N|all|auto", "auto", "layers on GPUs", o.n_gpu_layers,
+  cache_type("--cache-type-k", "type of cached keys: f32, f16, bf16, q8_0 or q4_0", o.type_k);
+  cache_type("--cache-type-v", "type of cached values: f32, f16, bf16, q8_0 or q4_0", o.type_v);
+  list(app, group, "--n-gpu-layers", "N|all|auto", "auto", "number of layers on GPUs", o.n_gpu_layers,
        [](const std::string& text) {
          if (text == "auto") return std::vector<int32_t>{kAutoGpuLayers};
          if (text == "all") return std::vector<int32_t>{kAllGpuLayers};
@@ -133,36 +133,31 @@ CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_d
   });
 }
 
-// Where things run, as for run and chat; -ngl and -nkvo are lists here.
+// The placement options of run and chat, except -ngl and -nkvo, which are lists here.
 void add_placement_options(CLI::App& app, BenchSettings& settings) {
   add_offload_options(app, settings.offload);
   for (const char* name : {"--n-gpu-layers", "--no-kv-offload"}) app.remove_option(app.get_option(name));
 }
 
-void add_course_options(CLI::App& app, BenchOptions& o) {
-  const char* group = "Course and output";
-  integer(app, "-r,--repetitions", o.settings.repetitions, 1, "how often each test is measured")
-      ->group(group);
+void add_run_options(CLI::App& app, BenchOptions& o) {
+  const char* group = "Runs and output";
+  integer(app, "-r,--repetitions", o.settings.repetitions, 1, "measurements per test")->group(group);
   app.add_flag("--warmup,!--no-warmup", o.settings.warmup,
-               "run each test once before it counts (default: on)")
+               "run each test once before measuring it (default: on)")
       ->group(group);
-  integer(app, "--ctx-size", o.settings.n_ctx, 0,
-          "room in the cache for this many tokens, where a test needs less")
-      ->group(group);
+  integer(app, "--ctx-size", o.settings.n_ctx, 0, "minimum context size, if a test needs less")->group(group);
   integer(app, "--delay", o.delay_s, 0, "seconds to wait before each test")->group(group);
-  report_format(app, "-o,--output", "md", "what to print: md, csv, json, jsonl or none", o.output)
+  report_format(app, "-o,--output", "md", "format of the report: md, csv, json, jsonl or none", o.output)
       ->group(group);
-  report_format(app, "--output-err", "none", "the same, on stderr", o.output_err)->group(group);
-  app.add_flag("--progress", o.progress, "say on stderr when a test begins, also where that is no terminal")
+  report_format(app, "--output-err", "none", "format of a second report on stderr", o.output_err)
       ->group(group);
-  bare_choice(app, "--flash-attn", "on|off|auto", "on",
-              "attention that never writes out its score matrix is always used",
-              [&o](const std::string& text) {
-                for (const std::string& word : split_list(text)) {
-                  if (parse_on_off_auto("--flash-attn", word) == OnOffAuto::off) o.flash_attention_off = true;
-                }
-              })
-      ->group(kNoEffectGroup);
+  app.add_flag("--progress", o.progress, "report each test on stderr, even if that is not a terminal")
+      ->group(group);
+  bare_choice(app, "--flash-attn", "on|off|auto", "on", "always on", [&o](const std::string& text) {
+    for (const std::string& word : split_list(text)) {
+      if (parse_on_off_auto("--flash-attn", word) == OnOffAuto::off) o.flash_attention_off = true;
+    }
+  })->group(kNoEffectGroup);
 }
 
 // ---- Running ----
@@ -219,14 +214,14 @@ void run_bench(BenchOptions& o) {
   check_flags(o.settings.offload.flags);
   install_interrupt_handler();
   if (o.flash_attention_off) {
-    log_warning("--flash-attn off makes no difference: there is only the one attention");
+    log_warning("--flash-attn off has no effect: flash attention is the only implementation");
   }
   const std::vector<BenchCase> cases = make_cases(o.lists);
-  for (const std::string& model : o.lists.model) {  // a bad file is better found now than in an hour
+  for (const std::string& model : o.lists.model) {  // report a bad file now rather than in an hour
     GgufFile(model, {.metadata_only = true});
   }
   StatusLine status;
-  status.show("measuring the memory");
+  status.show("measuring the memory bandwidth");
   const BenchMachine machine = inspect_machine();
   status.clear();
 
@@ -253,16 +248,15 @@ void add_bench(CLI::App& app) {
   add_test_options(*command, options->lists);
   add_placement_options(*command, options->settings);
   add_parameter_options(*command, options->lists);
-  add_course_options(*command, *options);
+  add_run_options(*command, *options);
   add_log_options(*command, options->log);
   command->footer(
-      "What runs on GPUs and is not said is chosen as it is by run and chat.\n"
-      "Tests and parameters take lists: 1,2,4 or 1-4 or 512-2048+512 or 1-8*2, or the option several times. "
-      "Every\n"
-      "combination is measured.\n\n"
-      "read/token: bytes that each token needs from memory, weights and cache. bandwidth: the share of what "
-      "this\n"
-      "machine's memory gives, measured first, that reading them at this speed takes.");
+      "Placement options that are not given are chosen as for run and chat.\n"
+      "Tests and parameters take lists: 1,2,4 or 1-4 or 512-2048+512 or 1-8*2, or the option several times.\n"
+      "Every combination is measured.\n\n"
+      "read/token: bytes of weights and cache that each token reads. bandwidth: the speed of reading them, "
+      "as a\n"
+      "share of this machine's memory bandwidth, which is measured first.");
   command->callback([command, options] {
     const auto given = [&](const char* name) { return command->get_option(name)->count() > 0; };
     options->settings.ubatch_given = given("--ubatch-size");

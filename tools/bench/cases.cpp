@@ -9,16 +9,16 @@
 namespace tandem::tools {
 namespace {
 
-constexpr size_t kMaxValues = 10000;  // of a list, and rows: more is a slip of the finger
+constexpr size_t kMaxValues = 10000;  // in a list, and rows in total: more is surely a typing error
 
 [[noreturn]] void refuse_range(const std::string& option, const std::string& text, const char* why) {
   throw_error(ErrorCode::usage, "%s: '%s': %s", option.c_str(), printable(text).c_str(), why);
 }
 
-// One part between commas: FIRST, FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR.
+// Parses one item: FIRST, FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR.
 void append_range(const std::string& option, const std::string& text, int32_t min,
                   std::vector<int32_t>& values) {
-  const size_t dash = text.find('-', 1);  // behind a sign
+  const size_t dash = text.find('-', 1);  // after a possible sign
   const size_t op = dash == std::string::npos ? dash : text.find_first_of("+*", dash);
   const auto number = [&](size_t begin, size_t end, int64_t least) {
     return parse_integer(option, text.substr(begin, end == std::string::npos ? end : end - begin), least);
@@ -28,14 +28,14 @@ void append_range(const std::string& option, const std::string& text, int32_t mi
   const int64_t step = op == std::string::npos ? 1 : number(op + 1, std::string::npos, 1);
   const bool multiplies = op != std::string::npos && text[op] == '*';
   if (last < first) refuse_range(option, text, "the last value is smaller than the first");
-  if (multiplies && (step == 1 || first == 0)) refuse_range(option, text, "this would never end");
+  if (multiplies && (step == 1 || first == 0)) refuse_range(option, text, "this range is endless");
   for (int64_t value = first; value <= last; value = multiplies ? value * step : value + step) {
-    if (values.size() >= kMaxValues) refuse_range(option, text, "these are too many values");
+    if (values.size() >= kMaxValues) refuse_range(option, text, "too many values");
     values.push_back(static_cast<int32_t>(value));
   }
 }
 
-// Fills in the test itself for one combination of the other parameters.
+// Appends the tests for one combination of the other parameters.
 void append_tests(const BenchLists& lists, BenchCase c, std::vector<BenchCase>& cases) {
   const auto add = [&](int32_t n_prompt, int32_t n_gen) {
     if (n_prompt == 0 && n_gen == 0) return;
@@ -51,7 +51,7 @@ void append_tests(const BenchLists& lists, BenchCase c, std::vector<BenchCase>& 
   for (const auto& [n_prompt, n_gen] : lists.prompt_gen) add(n_prompt, n_gen);
 }
 
-// Every one of `all` with each of the values in turn.
+// Every case of `all` with each of the values.
 template <class T>
 std::vector<BenchCase> times(const std::vector<BenchCase>& all, const std::vector<T>& values,
                              T BenchCase::*member) {
@@ -79,7 +79,7 @@ std::string test_name(const BenchCase& c) {
 }
 
 std::vector<BenchCase> make_cases(const BenchLists& lists) {
-  // Models outermost: loading one takes longest.
+  // The model is the outermost loop, because loading takes longest.
   std::vector<BenchCase> combinations(1);
   combinations = times(combinations, lists.model, &BenchCase::model);
   combinations = times(combinations, lists.mmap, &BenchCase::mmap);
@@ -94,7 +94,7 @@ std::vector<BenchCase> make_cases(const BenchLists& lists) {
   std::vector<BenchCase> cases;
   for (const BenchCase& c : combinations) append_tests(lists, c, cases);
   if (cases.empty()) {
-    throw_error(ErrorCode::usage, "nothing to measure: -p and -n are both 0, and there is no -pg");
+    throw_error(ErrorCode::usage, "nothing to measure: -p and -n are both 0, and -pg is not given");
   }
   return cases;
 }

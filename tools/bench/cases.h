@@ -1,4 +1,4 @@
-// What `tandem bench` measures: lists of parameters, and the cases that they multiply out to.
+// The cases that `tandem bench` measures: every combination of lists of parameters.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace tandem::tools {
 inline constexpr int32_t kAutoGpuLayers = -1;   // as many as fit
 inline constexpr int32_t kAllGpuLayers = 9999;  // more than any model has
 
-// One row of the result: n_prompt tokens at once, then n_gen one by one, behind n_depth that are in the cache
-// already.
+// One row of the result: a prompt of n_prompt tokens, then n_gen tokens one by one, after n_depth tokens that
+// are in the cache already.
 struct BenchCase {
   std::string model;
   bool mmap = true;
@@ -26,14 +26,14 @@ struct BenchCase {
   int32_t n_prompt = 0, n_gen = 0, n_depth = 0;
 
   int64_t n_tokens() const { return int64_t{n_prompt} + n_gen; }
-  // Tokens of the prompt that are computed in one step.
+  // Prompt tokens per step.
   int64_t step_size() const { return n_batch < n_ubatch ? n_batch : n_ubatch; }
 };
 
 // "pp512", "tg128", "pp512+tg128", "tg128 @ d4096"
 std::string test_name(const BenchCase& c);
 
-// Every list has at least one value, but for prompt_gen.
+// Every list has at least one value, except prompt_gen.
 struct BenchLists {
   std::vector<std::string> model;
   std::vector<bool> mmap{true};
@@ -46,17 +46,16 @@ struct BenchLists {
   std::vector<std::pair<int32_t, int32_t>> prompt_gen;
 };
 
-// The product of the lists: for each combination of parameters the prompts, then the generations, then the
-// pairs. A test of no tokens is left out. Throws Error(usage) when nothing is left, or too much.
+// All combinations of the lists: for each set of parameters the prompts, then the generations, then the
+// pairs. Skips tests of 0 tokens. Throws Error(usage) for no test or too many.
 std::vector<BenchCase> make_cases(const BenchLists& lists);
 
-// "512", "1,2,4", "1-4" (1 2 3 4), "128-512+128" (128 256 384 512), "1-8*2" (1 2 4 8), and lists of these.
-// Throws Error(usage) that names `option`, also for values below `min`.
+// Parses "512", "1,2,4", "1-4" (1 2 3 4), "128-512+128" (128 256 384 512), "1-8*2" (1 2 4 8), and lists of
+// these. Throws Error(usage) that names `option`, also for values below `min`.
 std::vector<int32_t> parse_ranges(const std::string& option, const std::string& text, int32_t min);
 
-// Bytes that must be read for each token of the case at the least: every step reads the weights once, and the
-// part of the cache that is filled by its end. `weights`: Model::bytes_read_per_token(), `kv`: bytes of a
-// token in the cache.
+// The minimum of bytes to read per token: every step reads the weights once, and the cache as filled at its
+// end. `weights`: Model::bytes_read_per_token(); `kv`: cache bytes per token.
 double bytes_read_per_token(const BenchCase& c, size_t weights, size_t kv);
 
 }  // namespace tandem::tools

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kSeed = 42;  // every run of every version computes the same tokens
+constexpr uint64_t kSeed = 42;  // fixed, so that all versions compute the same tokens
 
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
@@ -39,7 +39,7 @@ std::string utc_now() {
   return text;
 }
 
-// Of this process, in bytes; 0: nobody knows.
+// Resident memory of this process; 0 if unknown.
 size_t resident_bytes() {
   std::ifstream pages("/proc/self/statm");
   size_t all = 0, resident = 0;
@@ -51,7 +51,7 @@ void check_interrupt() {
   if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted");
 }
 
-// Bytes of a token in the cache, over all layers.
+// Cache bytes per token, over all layers.
 size_t kv_bytes_per_token(const Model& model, const BenchCase& c) {
   size_t n = 0;
   for (int layer = 0; layer < model.hparams().n_layer; ++layer) {
@@ -62,7 +62,7 @@ size_t kv_bytes_per_token(const Model& model, const BenchCase& c) {
   return n;
 }
 
-// Bytes per second, read and written, of a copy within the device's memory: the best of some.
+// Bytes per second, read and written, of a copy within the device's memory: the best of 10.
 double measure_copy_bandwidth(Device& device) {
   const size_t n_bytes = std::min(size_t{1} << 30, device.memory_info().free_bytes / 4);
   const DevicePtr memory = device.alloc(2 * n_bytes);
@@ -123,7 +123,7 @@ void BenchRunner::load(const BenchCase& c) {
   const bool is_other_model = !model_ || model_path_ != c.model || model_mapped_ != c.mmap;
   const bool is_other_pool = devices_.empty() || n_threads_ != c.n_threads;
   if (is_other_model) {
-    model_.reset();  // two models at a time may be more than there is room for
+    model_.reset();  // memory may not hold two models
     ModelOptions options;
     options.model = c.model;
     options.mmap = c.mmap;
@@ -184,14 +184,14 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
 
   BenchResult result;
   result.test = c;
-  // As asked for, unless a smaller one was chosen, or was all that there is memory for.
+  // The session may have chosen a smaller micro-batch, or had memory only for that.
   if (session.n_ubatch() < std::min(c.step_size(), session.n_ctx())) {
     result.test.n_ubatch = static_cast<int32_t>(session.n_ubatch());
   }
   result.test.type_k = session.kv_config().k_dtype;
   result.test.type_v = session.kv_config().v_dtype;
   if (devices_.size() < 2 && c.n_gpu_layers > 0) {
-    throw_error(ErrorCode::usage, "-ngl asks for layers on a GPU, but there is none");
+    throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none");
   }
   result.backend = backend_name(session);
   result.n_gpu_layers = std::min(session.placement().choice.n_gpu_layers, model_->hparams().n_layer + 1);
@@ -214,7 +214,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   const uint64_t streamed_before = session.executor().streamed_bytes();
   for (int32_t i = 0; i < settings_.repetitions; ++i) {
     stage(format("%d/%d", i + 1, settings_.repetitions));
-    session.truncate(c.n_depth);  // what lies before stays in the cache
+    session.truncate(c.n_depth);
     const Clock::time_point start = Clock::now();
     run_prompt(session, c.n_prompt);
     run_generation(session, c.n_gen);
@@ -232,7 +232,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   return result;
 }
 
-// Of each GPU.
+// Free bytes of each GPU; [0] is unused.
 std::vector<size_t> BenchRunner::free_memory() const {
   std::vector<size_t> bytes(devices_.size(), 0);
   for (size_t d = 1; d < devices_.size(); ++d) bytes[d] = devices_[d]->memory_info().free_bytes;

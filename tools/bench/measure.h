@@ -1,4 +1,4 @@
-// Measuring one case of `tandem bench`. Keeps model and devices from case to case as long as they fit.
+// Measures one case of `tandem bench`. Keeps the model and the devices between cases that share them.
 #pragma once
 
 #include <functional>
@@ -16,21 +16,21 @@ namespace tandem::tools {
 struct BenchSettings {
   int32_t repetitions = 5;
   bool warmup = true;
-  int32_t n_ctx = 0;  // room in the cache, where a test needs less
-  // As for run and chat, but for what cases have values of: what they leave open is chosen as it is there.
+  int32_t n_ctx = 0;  // minimum context size
+  // As for run and chat, except for the parameters of a case. Options left open are chosen as they are there.
   OffloadOptions offload;
   bool ubatch_given = false, cache_type_given = false;
 };
 
-// The bandwidth of the memory, over all physical cores, and the name of the CPU.
+// Measures the memory bandwidth of all physical cores and of the first GPU; finds the names of both.
 BenchMachine inspect_machine();
 
 class BenchRunner {
  public:
   explicit BenchRunner(const BenchSettings& settings) : settings_(settings) {}
 
-  // `stage` is told what begins: "loading", "depth", "warm-up", "2/5".
-  // Throws what loading a model and running it throw, and Error(interrupted) soon after a Ctrl-C.
+  // Calls `stage` at the start of each stage: "loading", "depth", "warm-up", "2/5". Throws what loading and
+  // running a model throw, and Error(interrupted) soon after a Ctrl-C.
   using Stage = std::function<void(const std::string& name)>;
   BenchResult run(const BenchCase& c, const Stage& stage);
 
@@ -43,13 +43,13 @@ class BenchRunner {
 
   BenchSettings settings_;
   std::unique_ptr<Model> model_;
-  std::string model_path_;  // as the case names it
+  std::string model_path_;  // as named by the case
   bool model_mapped_ = false;
   OffloadOptions offload_;  // for this model
   int32_t n_threads_ = 0;
   std::vector<std::unique_ptr<Device>> devices_;
-  SessionOptions usual_;      // what all cases on these devices have
-  std::vector<int32_t> ids_;  // what a prompt is made of
+  SessionOptions usual_;      // shared by all cases on these devices
+  std::vector<int32_t> ids_;  // random prompt tokens
 };
 
 }  // namespace tandem::tools

@@ -43,7 +43,7 @@ struct Column {
   std::function<std::string(const BenchResult&)> text;
 };
 
-// Columns as the terminal counts them: the bytes that continue a UTF-8 character take none.
+// Width on a terminal: UTF-8 continuation bytes take no column.
 int display_width(const std::string& text) {
   return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
@@ -108,14 +108,14 @@ class MarkdownReport final : public BenchReport {
     add(name, 7, Column::right, [member](const BenchResult& r) { return std::to_string(r.test.*member); });
   }
 
-  // A parameter has a column when a case differs from its default.
+  // A parameter gets a column if a case differs from its default.
   void add_parameters(std::span<const BenchCase> cases) {
     const auto differs = [cases](auto member) {
       const BenchCase usual;
       return std::any_of(cases.begin(), cases.end(),
                          [&](const BenchCase& c) { return c.*member != usual.*member; });
     };
-    // With a GPU in the machine it matters how many layers were on it, also when the user left it open.
+    // On a machine with a GPU, always show the number of its layers, even if it was chosen automatically.
     if (!machine_.gpus.empty() || differs(&BenchCase::n_gpu_layers)) {
       add("ngl", 4, Column::right, [](const BenchResult& r) { return std::to_string(r.n_gpu_layers); });
     }
@@ -152,7 +152,7 @@ class MarkdownReport final : public BenchReport {
 
 using Record = nlohmann::ordered_json;
 
-// llama-bench's names, in its order, and ours behind them.
+// llama-bench's fields in its order, then our own.
 Record record_of(const BenchResult& r, const BenchMachine& machine) {
   const std::vector<double> ns = as_doubles(r.samples_ns), ts = r.samples_ts();
   Record o;
@@ -172,7 +172,7 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   o["no_kv_offload"] = r.test.no_kv_offload;
   o["type_k"] = cache_type(r.test.type_k);
   o["type_v"] = cache_type(r.test.type_v);
-  o["flash_attn"] = true;  // there is no other attention
+  o["flash_attn"] = true;  // the only implementation
   o["use_mmap"] = r.test.mmap;
   o["n_prompt"] = r.test.n_prompt;
   o["n_gen"] = r.test.n_gen;
@@ -202,7 +202,7 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   return o;
 }
 
-// A file name need not be UTF-8, JSON must be.
+// Replaces invalid UTF-8, which a file name may contain.
 std::string dump(const Record& record, int indent) {
   return record.dump(indent, ' ', false, Record::error_handler_t::replace);
 }
@@ -241,7 +241,7 @@ class JsonLinesReport final : public BenchReport {
   const BenchMachine& machine_;
 };
 
-// One line a row; lists of samples have no place in it.
+// One line per row, without the lists of samples.
 class CsvReport final : public BenchReport {
  public:
   CsvReport(Output& out, const BenchMachine& machine) : out_(out), machine_(machine) {}

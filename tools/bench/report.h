@@ -1,5 +1,5 @@
-// The results of `tandem bench` as text: the table of llama-bench in Markdown, or its fields as CSV, JSON or
-// JSON lines, each with our own about memory traffic. Rows go out as they come.
+// Reports of `tandem bench`: llama-bench's table in Markdown, or its fields as CSV, JSON or JSON lines, with
+// additional fields about memory traffic. Each row is written as soon as it is measured.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ namespace tandem::tools {
 
 enum class ReportFormat { none, markdown, csv, json, jsonl };
 
-// What is the same in all rows.
+// Properties of the machine, the same in all rows.
 struct BenchMachine {
   std::string cpu;
   int bandwidth_threads = 0;
   double bandwidth = 0;      // bytes per second, measured
-  std::string gpus;          // their descriptions; empty without
-  double gpu_bandwidth = 0;  // of a copy on the first GPU, read and written, bytes per second
+  std::string gpus;          // descriptions of the GPUs; empty if there are none
+  double gpu_bandwidth = 0;  // bytes read and written per second by a copy on the first GPU
 };
 
 struct BenchResult {
@@ -29,44 +29,43 @@ struct BenchResult {
   std::string model_type;  // "llama 1.1B Q4_0"
   uint64_t model_bytes = 0;
   int64_t n_params = 0;
-  std::string test_time;             // when it began, "2025-01-31T12:00:00Z"
-  std::vector<uint64_t> samples_ns;  // one a repetition; never empty
+  std::string test_time;             // start time, "2025-01-31T12:00:00Z"
+  std::vector<uint64_t> samples_ns;  // one per repetition; never empty
   double bytes_per_token = 0;
   std::string backend = "CPU";  // "CPU", "CUDA", "CPU+CUDA"
-  int64_t n_gpu_layers = 0;     // that were on GPUs
+  int64_t n_gpu_layers = 0;     // layers on GPUs
   int64_t n_ctx = 0;
-  // What was chosen for it, or asked for; test has the micro-batch and the cache types that were.
+  // The placement used, chosen or given; `test` has the micro-batch and the cache types used.
   int64_t n_cpu_moe = 0;
   bool kv_on_host = false, kv_prefetched = false;
   std::string streaming = "none";
-  Prediction predicted;  // zeros: nobody knew how fast the devices are
-  // By device, the host first: what the session was planned to take, mapped weights not included, and what it
-  // took: of the host, what of the program was resident at its end, of GPUs, by how much less was free then.
+  Prediction predicted;  // zeros if the speeds of the devices are unknown
+  // By device, the host first. planned: predicted for the session, without mapped weights. used: on the host
+  // the resident memory at the end, on GPUs the decrease in free memory.
   std::vector<size_t> planned_bytes, used_bytes;
-  size_t mapped_weights = 0;            // that the host reads, to compute with them or to send them
-  size_t weights_read_per_token = 0;    // of all, wherever they are
-  double streamed_bytes_per_token = 0;  // weights that crossed the bus
+  size_t mapped_weights = 0;            // bytes that the host reads, to compute or to send
+  size_t weights_read_per_token = 0;    // bytes on all devices
+  double streamed_bytes_per_token = 0;  // weights copied over the bus
 
   std::vector<double> samples_ts() const;  // tokens per second
-  // Share of the measured bandwidth of the device that does all the work, in percent; 0 when the work is
-  // divided.
+  // Percentage of the measured bandwidth of the device that does all the work; 0 if several share it.
   double bandwidth_percent(const BenchMachine& machine) const;
 };
 
 double mean(std::span<const double> samples);
-double standard_deviation(std::span<const double> samples);  // of the sample; 0 for a single one
+double standard_deviation(std::span<const double> samples);  // sample deviation; 0 for a single value
 
 class BenchReport {
  public:
   virtual ~BenchReport() = default;
-  // Each writes and flushes. end() also after a failure: what was written until then is complete.
+  // Each call writes and flushes. Call end() also after a failure, to complete the report.
   virtual void begin() {}
   virtual void row(const BenchResult& result) = 0;
   virtual void end() {}
 };
 
-// `cases`: all that will be measured; they decide which columns the table has. out and machine outlive the
-// report. nullptr for ReportFormat::none.
+// `cases`: all cases to measure; they determine the columns of the table. `out` and `machine` must outlive
+// the report. Returns nullptr for ReportFormat::none.
 std::unique_ptr<BenchReport> make_report(ReportFormat format, Output& out, const BenchMachine& machine,
                                          std::span<const BenchCase> cases);
 

@@ -1,5 +1,5 @@
-// tandem plan: what a model needs, where it would go, and how fast it would be, before anything runs. For the
-// devices of this machine, or for a GPU that is not here.
+// tandem plan: predicts the memory, placement and speed of a model before it runs, for the devices of this
+// machine or for a GPU that the machine does not have.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -48,7 +48,7 @@ const KnownGpu* parse_gpu(const std::string& name) {
     gpu = find_gpu("rtx" + CLI::detail::to_lower(name));
   if (!gpu) {
     throw_error(ErrorCode::usage,
-                "--gpu: '%s' is none of %s; --vram, --vram-bw and --pcie-bw describe others",
+                "--gpu: '%s' is not one of %s; describe another GPU with --vram, --vram-bw and --pcie-bw",
                 printable(name).c_str(), known_gpu_names().c_str());
   }
   return gpu;
@@ -60,27 +60,27 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
     choice(app, name, "GB/s", help, "", [name, &target](const std::string& text) {
       const double value = parse_real(name, text, 0);
       if (!(value > 0) || std::isinf(value))
-        throw_error(ErrorCode::usage, "%s: %s is not above 0", name, text.c_str());
+        throw_error(ErrorCode::usage, "%s: found %s, needed a number above 0", name, text.c_str());
       target = value * 1e9;
     })->group(group);
   };
-  const std::string names = "a GPU, one of " + known_gpu_names();
+  const std::string names = "plan for this GPU, one of " + known_gpu_names();
   choice(app, "--gpu", "NAME", names.c_str(), "", [&o](const std::string& text) {
     o.gpu = parse_gpu(text);
   })->group(group);
-  choice(app, "--vram", "SIZE", "memory of the GPU", "", [&o](const std::string& text) {
+  choice(app, "--vram", "SIZE", "memory size of the GPU", "", [&o](const std::string& text) {
     o.vram = parse_bytes("--vram", text);
-    if (*o.vram == 0) throw_error(ErrorCode::usage, "--vram: a GPU has more than 0 bytes");
+    if (*o.vram == 0) throw_error(ErrorCode::usage, "--vram: found 0, needed a size above 0");
   })->group(group);
-  bandwidth("--vram-bw", "how fast the GPU reads its memory", o.vram_bw);
-  bandwidth("--pcie-bw", "how fast host memory is copied to the GPU", o.pcie_bw);
-  bandwidth("--ram-bw", "how fast host memory is", o.ram_bw);
-  bandwidth("--cpu-bw", "how fast the CPU reads weights there while it computes (default: as --ram-bw)",
+  bandwidth("--vram-bw", "bandwidth of the GPU's memory", o.vram_bw);
+  bandwidth("--pcie-bw", "bandwidth of copies from the host to the GPU", o.pcie_bw);
+  bandwidth("--ram-bw", "bandwidth of host memory", o.ram_bw);
+  bandwidth("--cpu-bw", "rate at which the CPU reads weights while computing (default: as --ram-bw)",
             o.cpu_bw);
-  bandwidth("--disk-bw", "how fast the model is read from disk", o.disk_bw);
+  bandwidth("--disk-bw", "rate of reading the model from disk", o.disk_bw);
 }
 
-// The devices to plan for, and how fast they are.
+// The devices to plan for, and their speeds.
 struct Machine {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<DeviceRates> rates;
@@ -97,7 +97,7 @@ Machine imagined_machine(const PlanOptions& o) {
   if (o.gpu) {
     gpu = o.gpu->rates;
   } else {
-    // As most GPUs are: 60 operations a byte, and a bus of PCIe 4.
+    // A typical GPU: 500 GB/s, 60 operations per byte (below), and a PCIe 4 bus.
     gpu = {0.8 * 500e9, 0, 0.85 * 31.5e9, 8e-6, 2e-6};
   }
   if (o.vram_bw) gpu.read_bytes_per_s = *o.vram_bw;
@@ -123,7 +123,7 @@ Machine machine_of(const PlanOptions& o) {
     machine.rates = rates_of(pointers(machine.devices), RatesCache(RatesCache::usual_path()));
   }
   if (machine.rates.size() != machine.devices.size()) {
-    throw_error(ErrorCode::out_of_memory, "there is no memory to measure speeds with");
+    throw_error(ErrorCode::out_of_memory, "not enough memory to measure speeds");
   }
   DeviceRates& host = machine.rates[0];
   if (o.ram_bw) host.read_bytes_per_s = host.memory_bytes_per_s = *o.ram_bw;
@@ -166,28 +166,27 @@ void plan(PlanOptions& o) {
 }  // namespace
 
 void add_plan(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("plan", "what a model needs, where it would go, how fast it would be");
+  CLI::App* command = app.add_subcommand("plan", "predict memory, placement and speed before running");
   const auto options = std::make_shared<PlanOptions>();
   add_model_options(*command, options->model);
   add_context_options(*command, options->context);
-  choice(*command, "--batch", "N", "as --ubatch-size", "", [options](const std::string& text) {
+  choice(*command, "--batch", "N", "same as --ubatch-size", "", [options](const std::string& text) {
     options->context.ubatch_size = static_cast<int32_t>(parse_integer("--batch", text, 1));
     options->context.ubatch_given = true;
   })->group("Context");
   integer(*command, "--parallel", options->parallel, 1,
-          "texts that are generated at once, as in tandem batch")
+          "number of prompts answered at once, as in tandem batch")
       ->group("Context");
   add_machine_options(*command, *options);
   add_offload_options(*command, options->offload);
   add_thread_options(*command, options->threads);
   add_rope_options(*command, options->rope);
   add_log_options(*command, options->log);
-  command->add_flag("--json", options->json, "everything as one JSON object, sizes in bytes");
+  command->add_flag("--json", options->json, "print everything as one JSON object, sizes in bytes");
   command->footer(
-      "Prefill is predicted for a prompt of 512 tokens, decoding for a context that is half "
-      "full, of all texts together.\n"
-      "Placements are ordered by the time of a prompt of 512 tokens and an answer of 128.");
+      "Prefill is predicted for a prompt of 512 tokens, decoding for a half-full context, both for all "
+      "prompts\n"
+      "together. Placements are ordered by the time for a prompt of 512 tokens and an answer of 128.");
   command->callback([options] { plan(*options); });
 }
 

@@ -26,7 +26,7 @@ PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
   const bool used = t.is_gpu && t.bytes.total() > 0;
   t.overhead = used ? r.flags.budgets.vram_overhead : 0;
   t.budget = device_budget(request, d);
-  // What is allowed is for the overhead too, where the budget left room for it.
+  // If the budget reserves room for the overhead, include it in the limit shown.
   const Budgets& budgets = r.flags.budgets;
   if (t.is_gpu && (budgets.max_vram || !(budgets.vram_utilization || r.flags.n_gpu_layers)))
     t.budget = std::min(budgets.max_vram.value_or(SIZE_MAX), t.budget + t.overhead);
@@ -35,7 +35,7 @@ PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
   return t;
 }
 
-// What min_vram is said of: everything on GPUs, but for what the user keeps off them.
+// The choice that min_vram describes: everything on GPUs, except as the user says otherwise.
 OffloadChoice line_choice(const PlanRequest& r) {
   if (r.devices.size() < 2) return {};
   return as_flags_say(r.flags, r.flags.n_gpu_layers.value_or(r.architecture.hparams().n_layer + 1));
@@ -46,14 +46,14 @@ std::string layers_text(const PlanReport& r, const OffloadChoice& c) {
   return format("%lld/%lld", static_cast<long long>(c.n_gpu_layers), static_cast<long long>(r.n_layer + 1));
 }
 
-// Of what is streamed, the GPU's share in prefill and in decoding, where the CPU computes rows of it too.
+// The GPU's share of the rows of streamed matrices, in prefill and in decoding; "-" if the CPU computes none.
 std::string rows_text(const OffloadChoice& c) {
   if (!c.divides_rows()) return "-";
   return format("%.0f%%/%.0f%%", 100 * c.rows_prefill,
                 c.streaming == Streaming::always ? 100 * c.rows_decode : 0);
 }
 
-// Where the cache is: "GPU 4096" when it is the newest 4096 tokens' and the rest is on the CPU.
+// Home of the KV cache: "GPU 4096" means the newest 4096 tokens are on the GPU and the rest on the CPU.
 std::string cache_text(bool gpu, const OffloadChoice& c) {
   if (!gpu) return "CPU";
   return std::visit(Overloaded{[](const CacheBesideLayers&) -> std::string { return "GPU"; },
@@ -125,7 +125,7 @@ std::string plan_text(const PlanReport& r) {
              std::string(dtype_name(best.shape.k_dtype)).c_str(),
              std::string(dtype_name(best.shape.v_dtype)).c_str(), static_cast<long long>(best.shape.n_ubatch),
              best.shape.n_sequences > 1
-                 ? format(", %lld texts at once", static_cast<long long>(best.shape.n_sequences)).c_str()
+                 ? format(", %lld prompts at once", static_cast<long long>(best.shape.n_sequences)).c_str()
                  : "");
   text += format("%-10s %12s %12s %12s %12s %12s %12s %12s %12s\n", "tier", "weights", "KV cache",
                  "activations", "staging", "scratch", "overhead", "total", "allowed");
@@ -153,14 +153,14 @@ std::string plan_text(const PlanReport& r) {
   const OffloadChoice& c = r.line_choice;
   const bool everything = c.is_all_on_gpus(r.n_layer);
   text += format(
-      "\n%s = %.9f GB * n_ctx + %.3f GB  (%.0f bytes a token; %s%s)\n", gpu ? "min_vram" : "min_ram",
+      "\n%s = %.9f GB * n_ctx + %.3f GB  (%.0f bytes per token; %s%s)\n", gpu ? "min_vram" : "min_ram",
       r.line.bytes_per_token / 1e9, (r.line.fixed_bytes + static_cast<double>(overhead)) / 1e9,
       r.line.bytes_per_token,
       !gpu         ? "on the CPU"
       : everything ? "everything on the GPU"
-                   : "as the flags place it",
+                   : "placed as the options say",
       overhead > 0 ? format(", with %.3f GB of overhead", static_cast<double>(overhead) / 1e9).c_str() : "");
-  text += format("largest context that fits: %lld tokens so, %lld as placed in line 1\n",
+  text += format("largest context: %lld tokens with these options, %lld with placement 1\n",
                  static_cast<long long>(r.largest_context), static_cast<long long>(r.largest_context_best));
   return text;
 }
