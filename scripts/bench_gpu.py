@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Measures tandem on the first NVIDIA GPU, with random weights in the shape of Llama 3.1 8B, and prints three tables:
-speed at -ngl all with what part of the GPU's measured ceilings that is, speed over -ngl with and without -nkvo, and
-speed of the ways to do with less of the GPU's memory: weights streamed, caches in host memory, both at once.
+speed at -ngl all, also as a share of the GPU's measured limits; speed over -ngl with and without -nkvo; and speed in the
+modes that need less GPU memory: streamed weights, caches in host memory, both at once.
 
     scripts/bench_gpu.py BUILD [--scratch FOLDER] [--types Q4_0,Q4_K_M,Q8_0,F16] [--sweep-type Q4_K_M] [--json FILE]
 
-Models are made one after the other (5 to 16 GB each) in a folder of BUILD and removed again; with --scratch they are
-kept there and used again. Without a GPU it says so and leaves with 0.
+Models (5 to 16 GB each) are written one at a time to a temporary folder in BUILD; with --scratch they are kept in that
+folder and reused. Without a GPU the script says so and exits with 0.
 
-Bandwidth: the bytes of weights and cache that a token needs, at the measured speed, over those that a copy on the
-device reads and writes in the same time. Tensor rate: the operations of the matrices and of attention, over the F16
-rate of cuBLAS.
+Bandwidth: the bytes of weights and cache that a token reads, times the measured speed, as a share of the rate at which a
+copy on the device reads and writes. Tensor rate: the operations of matrices and attention, as a share of cuBLAS's F16
+rate.
 """
 
 import argparse
@@ -22,12 +22,12 @@ import tempfile
 
 SHAPE = "llama-3.1-8b"
 N_LAYER, N_EMBD, N_HEAD_KV_DIM, N_FF = 32, 4096, 1024, 14336
-MATRIX_ELEMENTS = N_LAYER * N_EMBD * (2 * N_EMBD + 2 * N_HEAD_KV_DIM + 3 * N_FF)  # a prompt's token multiplies by these
+MATRIX_ELEMENTS = N_LAYER * N_EMBD * (2 * N_EMBD + 2 * N_HEAD_KV_DIM + 3 * N_FF)  # multiplied for each prompt token
 DEPTHS = (0, 4096, 16384)
 PROMPTS = (512, 4096)
 LAYERS = (0, 8, 16, 24, 99)
-# What less memory can be done with, behind 16k tokens where it is the cache that is elsewhere. What the program does not
-# know yet is left out.
+# (name, options, depth): modes that need less GPU memory; the cache modes run at a depth of 16k tokens. A mode with an
+# option that the program does not have is skipped.
 MODES = (
     ("all on the GPU", ["-ngl", 99], 0),
     ("stream all weights", ["--gpu-weights-percent", 0, "--stream-weights", "on"], 0),
@@ -43,19 +43,19 @@ MODES = (
 
 
 def operations_per_token(n_prompt):
-    """A multiplication and an addition for every matrix element, and for every position seen in attention."""
+    """One multiplication and one addition per matrix element, and per position in attention."""
     return 2 * MATRIX_ELEMENTS + 4 * N_LAYER * N_EMBD * (n_prompt + 1) / 2
 
 
 def run(command):
     result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        sys.exit(f"bench_gpu.py: {' '.join(map(str, command))} gave {result.returncode}:\n{result.stderr.strip()}")
+        sys.exit(f"bench_gpu.py: {' '.join(map(str, command))}: exit code {result.returncode}:\n{result.stderr.strip()}")
     return result.stdout
 
 
 class Bench:
-    """The program, and the results so far."""
+    """Runs the program and collects its results."""
 
     def __init__(self, build, repetitions):
         self.program = build / "bin" / "tandem"
@@ -63,7 +63,7 @@ class Bench:
         self.records = []
 
     def measure(self, model, *options):
-        """Records of one `tandem bench`, as its JSON gives them."""
+        """The JSON records of one `tandem bench`."""
         command = [self.program, "bench", "-m", model, "-r", self.repetitions, "-o", "jsonl", *options]
         print("  " + " ".join(map(str, command[1:])), file=sys.stderr, flush=True)
         records = [json.loads(line) for line in run(command).splitlines()]
@@ -116,7 +116,7 @@ def sweep_rows(bench, model):
 
 
 def mode_rows(bench, model, limits):
-    """Speed of each mode, and what part of the bus's speed the streamed weights came over it with while decoding."""
+    """The speed of each mode, and the share of the bus bandwidth that streamed weights use while decoding."""
     known, rows = run([bench.program, "bench", "--help"]), []
     for name, options, depth in MODES:
         if any(str(o).startswith("--") and str(o) not in known for o in options):
@@ -145,7 +145,7 @@ def measure_all(bench, arguments, limits, folder, keep):
         print(f"\n{SHAPE} {arguments.sweep_type}, t/s\n")
         print(table(["-ngl", "pp512", "tg32", "pp512 -nkvo", "tg32 -nkvo"], sweep))
     if modes:
-        print(f"\n{SHAPE} {arguments.sweep_type} with less of the GPU's memory, t/s (bus: what streaming used of it)\n")
+        print(f"\n{SHAPE} {arguments.sweep_type} with less GPU memory, t/s (bus: share used by streamed weights)\n")
         print(table(["mode", "depth", "pp512", "tg32", "bus", "GiB on the GPU"], modes))
 
 
@@ -156,12 +156,12 @@ def main():
     parser.add_argument("--types", default="Q4_0,Q4_K_M,Q8_0,F16")
     parser.add_argument("--sweep-type", default="Q4_K_M")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--json", type=pathlib.Path, help="also write everything that was measured to this file")
+    parser.add_argument("--json", type=pathlib.Path, help="write all measurements to this file")
     arguments = parser.parse_args()
 
     program = arguments.build / "bin" / "gpu_limits"
     if not program.exists():
-        print("bench-gpu: nothing measured, tandem was built without CUDA (no nvcc was found)")
+        print("bench-gpu: nothing measured, tandem was built without CUDA (nvcc not found)")
         return 0
     limits = json.loads(run([program]))
     if not limits["device"]:

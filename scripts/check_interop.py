@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Checks that tandem and the programs of its file format understand each other's files.
+"""Checks that tandem and other GGUF programs (the gguf package, llama.cpp) read each other's files.
 
     scripts/check_interop.py [--hf FOLDER] [--tandem build/bin/tandem] [--model models/tandem-demo-Q8_0.gguf]
 
-Needs the Python packages gguf, numpy and llama-cpp-python, in the Python that runs it.
+Needs the Python packages gguf, numpy and llama-cpp-python.
 
-Files that tandem writes (quantize, split, and convert of each --hf folder) are read with gguf.GGUFReader, whose names,
-shapes, dtypes and metadata must be those of `tandem inspect`, and whose dequantized tensors must be near those of the
-file that they came from. Then tandem continues a few prompts greedily, and llama.cpp is shown the same tokens one by
-one: at each it must prefer the token that tandem took. Files that llama.cpp's quantizer writes run here and are
-checked in the same way; their perplexity may differ from that of our quantization by --max-ppl.
+Reads the files that tandem writes (quantize, split, and convert of each --hf folder) with gguf.GGUFReader: its names,
+shapes, dtypes and metadata must match `tandem inspect`, and its dequantized tensors must be close to those of the
+original file. Then tandem continues a few prompts greedily, and llama.cpp is fed the same tokens one by one: at each it
+must prefer the token that tandem chose. Files written by llama.cpp's quantizer are checked in the same way in tandem;
+their perplexity may differ from that of tandem's quantization by --max-ppl.
 
-A tie is no failure: llama.cpp prefers another token, but gives ours, after the same tokens, a logit that is less below
-its best than rounding explains: 0.01 when the weights are F32 and F16, 0.1 when some are quantized or BF16, for which
-activations are rounded to 8 bits too. More ties than one in 20 tokens are a failure. They are counted, and the first
-of each file is shown below the table. Exit code 1 when a check failed.
+A tie is not a failure: llama.cpp prefers another token, but its logit for ours is so close to the best that rounding
+explains the difference: within 0.01 if the weights are F32 and F16, within 0.1 if some are quantized or BF16, because
+activations are then rounded to 8 bits too. More than one tie in 20 tokens is a failure. The script counts the ties and
+shows the first of each file below the table. Exits with 1 if a check failed.
 """
 
 import argparse
@@ -36,17 +36,17 @@ OUR_TYPES = ["F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0", "Q4
              "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q2_K"]
 THEIR_TYPES = {"Q8_0": 7, "Q4_K_M": 15, "Q4_0": 2, "F16": 1}  # values of llama_ftype
 OUT_TYPES = ["f32", "f16", "bf16", "q8_0"]
-N_CTX = 256  # in both programs, as some ways to stretch a context depend on it
+N_CTX = 256  # in both programs, because some kinds of RoPE scaling depend on it
 PRECISE = {"F32", "F16"}
 TIE_OF_PRECISE, TIE_OF_OTHERS, MAX_TIES = 0.01, 0.1, 0.05
-# Root mean square of the error over that of the tensor, by dtype: somewhat above what normally distributed weights get.
+# Limits on the relative RMS error by dtype: slightly above that of normally distributed weights.
 MAX_ERROR = {"F32": 1e-7, "F16": 1e-3, "BF16": 4e-3, "Q8_0": 0.012, "Q6_K": 0.03, "Q5_K": 0.06, "Q5_1": 0.06,
              "Q5_0": 0.07, "Q4_K": 0.12, "Q4_1": 0.12, "Q4_0": 0.14, "IQ4_NL": 0.12, "IQ4_XS": 0.12, "MXFP4": 0.2,
              "Q3_K": 0.25, "Q2_K": 0.5}
 
 
 class Failed(Exception):
-    """A check that did not hold, in one line."""
+    """A failed check; the message is one line."""
 
 
 def run(*command):
@@ -58,7 +58,7 @@ def run(*command):
     return result.stdout
 
 
-# ---- llama.cpp, in a process of its own: its assertions abort -------------------------------------------------------
+# ---- llama.cpp, in a separate process because its assertions abort --------------------------------------------------
 
 def peer_quantize(spec):
     import llama_cpp
@@ -71,7 +71,8 @@ def peer_quantize(spec):
 
 
 def peer_follow(spec):
-    """Where llama.cpp, shown our tokens one by one, prefers another: [prompt, position, our token, its token, gap]."""
+    """Feeds our tokens to llama.cpp one by one. Returns where it prefers another, as [prompt, position, our token,
+    its token, gap between their logits]."""
     import llama_cpp
 
     llm = llama_cpp.Llama(spec["model"], n_ctx=N_CTX, n_threads=1, logits_all=True, verbose=False)
@@ -80,20 +81,20 @@ def peer_follow(spec):
         prompt = llm.tokenize(text["prompt"].encode(), add_bos=True, special=True)
         found["prompts"].append(prompt)
         if text["tokens"][:len(prompt)] != prompt:
-            continue  # told by the caller
+            continue  # the caller reports it
         llm.reset()
         llm.eval(prompt)
         following = text["tokens"][len(prompt):] + ([None] if text["ended"] else [])
         for position, token in enumerate(following):
             logits = llm.scores[llm.n_tokens - 1]
             best = int(np.argmax(logits))
-            if token is None:  # tandem ended its text here
+            if token is None:  # tandem's text ends here
                 token = best if llama_cpp.llama_vocab_is_eog(llm._model.vocab, best) else llm.token_eos()
             if best != token:
                 found["differ"].append([number, position, token, best, float(logits[best] - logits[token])])
             found["n_tokens"] += 1
             llm.eval([token])
-    llm.close()  # not when the interpreter is half gone
+    llm.close()  # now rather than during interpreter shutdown
     return found
 
 
@@ -133,24 +134,24 @@ class Checker:
         self.rows, self.notes = [], []
 
     def compare_listing(self, path, files):
-        """What gguf reads is what `tandem inspect` prints."""
+        """gguf and `tandem inspect` list the same tensors and metadata."""
         page = json.loads(run(self.tandem, "inspect", path, "--json"))
         ours = {t["name"]: (t["dtype"], t["dims"]) for t in page["tensors"]}
         theirs = {name: (t.tensor_type.name, [int(n) for n in t.shape]) for name, t in files.tensors.items()}
         if ours != theirs or files.n_tensors != len(ours):
             name = next((n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)), "a name twice")
-            raise Failed(f"{name}: we say {ours.get(name)}, gguf says {theirs.get(name)}")
+            raise Failed(f"{name}: tandem reads {ours.get(name)}, gguf reads {theirs.get(name)}")
         if page["metadata"].keys() != files.metadata.keys():
-            raise Failed(f"metadata: only one side has {set(page['metadata']) ^ set(files.metadata)}")
+            raise Failed(f"metadata: only one of them has {set(page['metadata']) ^ set(files.metadata)}")
         for key, entry in page["metadata"].items():
             if not same_value(entry["value"], files.metadata[key].contents()):
-                raise Failed(f"{key}: we say {str(entry['value'])[:60]}, "
-                             f"gguf says {str(files.metadata[key].contents())[:60]}")
+                raise Failed(f"{key}: tandem reads {str(entry['value'])[:60]}, "
+                             f"gguf reads {str(files.metadata[key].contents())[:60]}")
 
     def compare_values(self, files, original):
-        """Each tensor, dequantized by gguf, is near that of the original."""
+        """Each tensor, dequantized by gguf, is close to that of the original."""
         if files.tensors.keys() != original.tensors.keys():
-            raise Failed(f"tensors: not in both: {sorted(files.tensors.keys() ^ original.tensors.keys())[:4]}")
+            raise Failed(f"tensors in only one file: {sorted(files.tensors.keys() ^ original.tensors.keys())[:4]}")
         for name, tensor in files.tensors.items():
             x = original.values(name)
             error = np.sqrt(np.mean((files.values(name) - x) ** 2) / max(np.mean(x ** 2), 1e-30))
@@ -169,20 +170,20 @@ class Checker:
         return {"prompt": prompt, "tokens": tokens, "ended": "stopped: end of text" in done.stderr}
 
     def compare_tokens(self, path, label, is_precise):
-        """Greedy tokens; how many were compared and how many are ties."""
+        """Compares greedy tokens. Returns the number of tokens and of ties as text."""
         texts = [self.continue_greedily(path, prompt) for prompt in PROMPTS]
         found = peer("follow", model=str(path), texts=texts)
         for text, prompt in zip(texts, found["prompts"]):
             if text["tokens"][:len(prompt)] != prompt:
-                raise Failed(f"{text['prompt']!r}: we read {text['tokens'][:len(prompt)]}, llama.cpp {prompt}")
+                raise Failed(f"{text['prompt']!r}: tandem reads {text['tokens'][:len(prompt)]}, llama.cpp {prompt}")
         if found["n_tokens"] < len(PROMPTS):
             raise Failed("nothing was generated")
         limit = TIE_OF_PRECISE if is_precise else TIE_OF_OTHERS
         largest = max((gap for *_, gap in found["differ"]), default=0.0)
         if found["differ"]:
             number, position, ours, theirs, gap = found["differ"][0]
-            self.notes.append(f"{label}: {PROMPTS[number]!r}, token {position}: we took {ours}, llama.cpp prefers "
-                              f"{theirs}; the logits are {gap:.4f} apart")
+            self.notes.append(f"{label}: {PROMPTS[number]!r}, token {position}: tandem chose {ours}, llama.cpp prefers "
+                              f"{theirs}; their logits differ by {gap:.4f}")
         worst = [gap for *_, gap in found["differ"] if not gap < limit]
         if worst:
             raise Failed(f"{len(worst)} of {found['n_tokens']} tokens differ, by up to {largest:.4f} "
@@ -211,7 +212,7 @@ class Checker:
                 ours, theirs = self.perplexity(same_ppl_as), self.perplexity(paths[0])
                 row["ppl"] = f"{theirs:.4f}, ours {ours:.4f}"
                 if not abs(theirs / ours - 1) <= self.max_ppl:
-                    raise Failed(f"perplexities are more than {self.max_ppl:.1%} apart")
+                    raise Failed(f"perplexities differ by more than {self.max_ppl:.1%}")
         except Failed as failure:
             row["result"] = f"FAILED: {failure}"
         self.rows.append(row)
@@ -219,7 +220,7 @@ class Checker:
 
 
 def check_model(checker, model):
-    """Quantizations of a model by both programs, and its parts."""
+    """Checks quantizations of a model by both programs, and a split copy."""
     original, folder = Files([model]), checker.folder
     checker.check(model.name, [model])
     for name in OUR_TYPES:
@@ -254,8 +255,9 @@ def parse_args():
     parser.add_argument("--hf", type=pathlib.Path, action="append", default=[], metavar="FOLDER",
                         help="a Hugging Face folder to convert; may be repeated")
     parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")
-    parser.add_argument("-n", "--tokens", type=int, default=64, help="tokens a prompt (default %(default)s)")
-    parser.add_argument("--max-ppl", type=float, default=0.02, help="relative difference (default %(default)s)")
+    parser.add_argument("-n", "--tokens", type=int, default=64, help="tokens per prompt (default %(default)s)")
+    parser.add_argument("--max-ppl", type=float, default=0.02,
+                        help="limit on the relative difference of perplexities (default %(default)s)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 

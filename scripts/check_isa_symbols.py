@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that code compiled for an instruction set stays behind its table of kernels.
+"""Checks that objects compiled for an instruction set export only their own kernels.
 
-The linker keeps one copy of a weak function (an inline function or a template's instance) for the whole program. If
-that copy comes from a file compiled for AVX512, every machine without it crashes, in code that has nothing to do with
-kernels. So the objects of an instruction set may define no weak function at all, and nothing outside their namespace.
-Weak constants are let through: their bytes are the same whatever the flags.
+The linker keeps one copy of a weak function (an inline function or a template instance) for the whole program. If that
+copy comes from a file compiled for AVX-512, the program crashes on machines without it, in code that has nothing to do
+with kernels. Therefore the objects of an instruction set may define no weak function, and nothing outside their
+namespace. Weak constants are allowed: their bytes do not depend on compiler flags.
 
     scripts/check_isa_symbols.py [--nm NM] ISA OBJECT...    exit code 1 and a line for each symbol that leaks
     scripts/check_isa_symbols.py --self-test
@@ -19,16 +19,16 @@ WEAK_OBJECTS = "Vu"
 
 
 def leaks(isa, listing):
-    """Lines for the symbols of `nm --defined-only --extern-only --format=posix` that leak."""
+    """One line for each leaking symbol in the output of `nm --defined-only --extern-only --format=posix`."""
     inside = f"_ZN6tandem3cpu{len(isa)}{isa}"  # Itanium mangling; functions and objects alike
     found = []
     for line in listing.splitlines():
         fields = line.split()
         if len(fields) < 2 or len(fields[1]) != 1:
-            continue  # the names of files, blank lines
+            continue  # file names and blank lines
         name, kind = fields[0], fields[1]
         if kind == WEAK_FUNCTION:
-            found.append(f"{name}: a weak function; make it static or always inlined")
+            found.append(f"{name}: weak function; make it static or always inlined")
         elif kind not in WEAK_OBJECTS and not name.startswith(inside):
             found.append(f"{name}: outside of namespace tandem::cpu::{isa}")
     return found
@@ -42,7 +42,7 @@ def check(nm, isa, objects):
         functions += sum(line.split()[1:2] == ["T"] for line in listing.splitlines())
         problems += [f"{path}: {problem}" for problem in leaks(isa, listing)]
     if functions == 0:
-        problems.append(f"{isa}: no functions in {len(objects)} objects, so nothing was checked")
+        problems.append(f"{isa}: found no functions in {len(objects)} objects")
     return problems
 
 
@@ -52,8 +52,8 @@ def self_test():
         ("_ZN6tandem3cpu4avx25tableE R 0 40", None),
         ("_ZN6tandem12kvalues_iq4nlE u 0 10", None),
         ("DW.ref.__gxx_personality_v0 V 0 8", None),
-        ("_ZSt3maxIfERKT_S2_S2_ W 0 1b", "a weak function"),
-        ("_ZN6tandem3cpu4avx24axpyIfEEvPT_ W 0 1b", "a weak function"),
+        ("_ZSt3maxIfERKT_S2_S2_ W 0 1b", "weak function"),
+        ("_ZN6tandem3cpu4avx24axpyIfEEvPT_ W 0 1b", "weak function"),
         ("_ZN6tandem3cpu6avx5126helperEv T 0 1b", "outside of namespace tandem::cpu::avx2"),
         ("_ZN6tandem9row_bytesENS_5DTypeEl T 0 1b", "outside of namespace tandem::cpu::avx2"),
         ("counter B 0 4", "outside of namespace tandem::cpu::avx2"),
@@ -75,7 +75,7 @@ def main():
     parser.add_argument("objects", nargs="*", help="object files compiled for it")
     args = parser.parse_args()
     if not args.self_test and not args.objects:
-        parser.error("an instruction set and its objects are needed")
+        parser.error("needed an instruction set and its objects")
     problems = self_test() if args.self_test else check(args.nm, args.isa, args.objects)
     for line in problems:
         print(line, file=sys.stderr)

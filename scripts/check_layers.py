@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the house rules that a compiler does not: includes point only down the table of rooms below and are written
-from the room up, there are no include cycles, and no source file is longer than 600 lines.
+"""Checks the source layout: each folder includes only the folders that the table below allows, includes are written
+from the folder's name up ("gguf/dtype.h"), there are no include cycles, and no source file is longer than 600 lines.
 
     scripts/check_layers.py [ROOT]     check the tree; prints file:line of each violation, exit code 1 if any
     scripts/check_layers.py --self-test
@@ -11,7 +11,8 @@ import re
 import sys
 import tempfile
 
-# What each room may include directly; what those may include comes with it. src/README.md says what each is for.
+# The folders ("rooms") that each folder may include directly; it may also include what those may include.
+# src/README.md describes each folder.
 ROOMS = {
     "base": [],
     "gguf": ["base"],
@@ -31,7 +32,7 @@ ROOMS = {
     "engine": ["plan", "model", "exec", "kv", "text", "sample"],
     "tools": ["engine", "cpu", "ggml-cuda"],
 }
-TOP_LEVEL_ROOMS = ("gguf", "ggml-cuda", "tools")  # the others are folders of src/
+TOP_LEVEL_ROOMS = ("gguf", "ggml-cuda", "tools")  # the others are in src/
 MAX_LINES = 600
 SOURCE_SUFFIXES = {".h", ".cpp", ".inc", ".cu", ".cuh"}
 COUNTED_SUFFIXES = SOURCE_SUFFIXES | {".py", ".sh"}
@@ -39,7 +40,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def below(room):
-    """Every room that `room` may include, itself among them."""
+    """Every room that `room` may include, including itself."""
     seen, todo = set(), [room]
     while todo:
         name = todo.pop()
@@ -54,7 +55,7 @@ def room_folder(root, room):
 
 
 def room_of(name):
-    """The innermost room of a file written from the room up, "sample/grammar/states.h"; None outside of all rooms."""
+    """The innermost room of an include such as "sample/grammar/states.h"; None if it is in no room."""
     folders = name.split("/")[:-1]
     while folders and "/".join(folders) not in ROOMS:
         folders.pop()
@@ -62,7 +63,7 @@ def room_of(name):
 
 
 def find_cycle(edges):
-    """One cycle of a graph {node: iterable of nodes}, as a list that ends where it starts; None without one."""
+    """A cycle of a graph {node: iterable of nodes}, as a list that ends where it starts; None if there is none."""
     done, path = set(), []
 
     def visit(node):
@@ -87,7 +88,7 @@ def find_cycle(edges):
 
 
 def check_includes(root):
-    """Violations of the table and of the way includes are written, and cycles, as lines of text."""
+    """Forbidden includes, includes written in another way, and cycles, as lines of text."""
     problems, file_edges, room_edges = [], {}, {}
     for room in ROOMS:
         allowed = below(room)
@@ -104,7 +105,7 @@ def check_includes(root):
                 other = room_of(target)
                 if other is None:
                     if quoted:
-                        problems.append(f'{name}:{number}: "{target}" is not written from a room up')
+                        problems.append(f'{name}:{number}: "{target}" does not start with a room')
                     continue
                 if other not in allowed:
                     problems.append(f"{name}:{number}: {room} may not include {other} ({target})")
@@ -116,14 +117,14 @@ def check_includes(root):
     for what, edges in (("rooms", room_edges), ("files", file_edges)):
         cycle = find_cycle(edges)
         if cycle:
-            problems.append(f"{what} include each other in a circle: {' -> '.join(cycle)}")
+            problems.append(f"{what} form an include cycle: {' -> '.join(cycle)}")
     return problems
 
 
 def check_rooms_known(root):
     known = {name for name in ROOMS if name not in TOP_LEVEL_ROOMS}
     folders = (p for p in sorted((root / "src").glob("*")) if p.is_dir())
-    return [f"src/{p.name}: not a room of scripts/check_layers.py" for p in folders if p.name not in known]
+    return [f"src/{p.name}: not a room in the table of scripts/check_layers.py" for p in folders if p.name not in known]
 
 
 def check_lengths(root):
@@ -143,7 +144,7 @@ def check(root):
 
 
 def self_test():
-    """Each rule must find what it is for, and nothing in a tree that keeps the rules."""
+    """Each rule must find its violation, and nothing in a clean tree."""
     good = {
         "src/base/error.h": "#include <string>\n",
         "gguf/dtype.h": '#include "base/error.h"\n#include "gguf/blocks.h"\n',
@@ -160,10 +161,10 @@ def self_test():
         ({"gguf/a.h": '\n#include "graph/graph.h"\n'}, "gguf/a.h:2: gguf may not include graph"),
         ({"src/cpu/a.h": '#include "ggml-cuda/b.h"\n'}, "src/cpu/a.h:1: cpu may not include ggml-cuda"),
         ({"src/engine/a.h": '  #  include <cpu/b.h>\n'}, "src/engine/a.h:1: engine may not include cpu"),
-        ({"src/text/a.h": '#include "vocab.h"\n'}, 'src/text/a.h:1: "vocab.h" is not written from a room up'),
+        ({"src/text/a.h": '#include "vocab.h"\n'}, 'src/text/a.h:1: "vocab.h" does not start with a room'),
         ({"gguf/a.h": '#include "gguf/b.h"\n', "gguf/b.h": '#include "gguf/a.h"\n'},
-         "files include each other in a circle: gguf/a.h -> gguf/b.h -> gguf/a.h"),
-        ({"src/base/a.h": '#include "gguf/dtype.h"\n'}, "rooms include each other in a circle: base -> gguf -> base"),
+         "files form an include cycle: gguf/a.h -> gguf/b.h -> gguf/a.h"),
+        ({"src/base/a.h": '#include "gguf/dtype.h"\n'}, "rooms form an include cycle: base -> gguf -> base"),
         ({"src/misc/a.h": ""}, "src/misc: not a room"),
         ({"src/sample/grammar/a.h": '#include "sample/sampler.h"\n', "src/sample/sampler.h": ""},
          "src/sample/grammar/a.h:1: sample/grammar may not include sample"),

@@ -4,8 +4,8 @@ jsonschema, formats included. Needs the packages jsonschema and rfc3339-validato
 
     scripts/check_schemas.py MODEL.gguf [--tandem build/bin/tandem] [-n 5] [--temp 1.5]
 
-A model of any size will do: what is checked is that nothing else can come out. Exit code 1 if anything does not parse
-or validate; answers that -n cut short are counted apart.
+Any model will do: the check is that no invalid output is possible. Exits with 1 if an output does not parse or validate;
+outputs cut short by --tokens are counted separately.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def schemas(root):
 
 
 def sample(args, schema, seed):
-    """The output, and whether it came to its end."""
+    """The output, and whether it is complete."""
     command = [args.tandem, "run", "-m", args.model, "-p", "The JSON is", "--no-display-prompt", "-n", str(args.tokens),
                "-c", "0", "--context-shift", "--temp", str(args.temp), "--top-k", "0", "--top-p", "1", "--min-p", "0",
                "-s", str(seed), "-j", json.dumps(schema)]
@@ -40,14 +40,14 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--tandem", default=str(root / "build/bin/tandem"))
     parser.add_argument("-n", type=int, default=5, help="outputs for each schema")
-    parser.add_argument("--tokens", type=int, default=2000, help="most tokens of an output")
+    parser.add_argument("--tokens", type=int, default=2000, help="maximum tokens per output")
     parser.add_argument("--temp", type=float, default=1.5)
     args = parser.parse_args()
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
     n_good = n_cut = 0
     problems = []
     for schema in schemas(root):
-        # OpenAPI's nullable is the one keyword here that is not JSON Schema's.
+        # OpenAPI's "nullable" is the only keyword here that is not part of JSON Schema.
         plain = json.loads(json.dumps(schema).replace('"type": "integer", "nullable": true', '"type": ["integer", "null"]'))
         validator = jsonschema.Draft202012Validator(plain, format_checker=checker)
         for seed in range(args.n):
@@ -60,7 +60,7 @@ def main():
                 n_good += 1
             except (ValueError, jsonschema.ValidationError) as error:
                 problems.append(f"{json.dumps(schema)}\n  gave {text!r}\n  {error}")
-    print(f"{n_good} outputs parse and validate, {n_cut} were cut by -n, {len(problems)} are wrong")
+    print(f"{n_good} outputs are valid, {n_cut} were cut short, {len(problems)} are invalid")
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems or n_good == 0 else 0

@@ -2,11 +2,11 @@
 """Converts tokenizers of every common kind and compares the ids with those of their own libraries.
 
     scripts/check_tokenizer.py [--tandem build/bin/tandem] [--lines 2000] [NAME ...]
-    scripts/check_tokenizer.py --fixtures tests/golden/tokenizers      writes what the tests in CI compare with
+    scripts/check_tokenizer.py --fixtures tests/golden/tokenizers      writes the reference data of the tests
 
-Needs the Python packages tokenizers and sentencepiece. Each kind is trained here, on lines in many languages made here;
-`tandem convert --vocab-only` turns it into a GGUF vocabulary, and `tandem tokenize` must give the ids of `tokenizers`
-(or `sentencepiece`) for every line.
+Needs the Python packages tokenizers and sentencepiece. The script trains a tokenizer of each kind on generated lines in
+many languages; `tandem convert --vocab-only` converts it to a GGUF vocabulary, and `tandem tokenize` must give the same
+ids as `tokenizers` (or `sentencepiece`) for every line.
 """
 
 import argparse
@@ -96,7 +96,7 @@ SENTENCEPIECE = ("llama_spm", "gemma_spm", "llama_model", "gemma_model")  # toke
 
 
 def make_lines(n, seed):
-    """Lines of words of all the sentences, and some of characters at random."""
+    """Lines of random words from all sentences, and some of random characters."""
     rng = random.Random(seed)
     sentences = [s.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for s in SENTENCES]
     words = [w for s in sentences for w in s.split(" ")]
@@ -142,7 +142,7 @@ def train_sentencepiece(name, n_tokens, corpus):
 
 
 def tokenizer_of_model(name, proto):
-    """The tokenizer.json of a SentencePiece model: its merges are the pairs of pieces that make a piece, best first."""
+    """The tokenizer.json of a SentencePiece model: its merges are the pairs of pieces that form a piece, best first."""
     import sentencepiece
     model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
@@ -166,7 +166,7 @@ def tokenizer_of_model(name, proto):
 
 
 def make_tokenizer(name, n_tokens, corpus):
-    """({file name: bytes}, encode(text) -> ids with what is put before and behind)"""
+    """({file name: bytes}, encode(text) -> ids including BOS and EOS)"""
     if name in BYTE_LEVEL:
         tokenizer = train_byte_level(name, n_tokens, corpus)
         return {"tokenizer.json": tokenizer.to_str().encode()}, lambda text: tokenizer.encode(text).ids
@@ -186,7 +186,7 @@ TOKENIZER_CONFIG = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>
 
 
 def check(name, tandem, lines, corpus):
-    """Lines whose ids differ."""
+    """One line of text for each line whose ids differ."""
     files, encode = make_tokenizer(name, 2000, corpus)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -196,7 +196,7 @@ def check(name, tandem, lines, corpus):
             (folder / file).write_bytes(data)
         gguf, text = folder / "vocab.gguf", folder / "text"
         subprocess.run([tandem, "convert", folder, "-o", gguf, "--vocab-only", "--log-disable"], check=True)
-        text.write_bytes(SEPARATOR.join(lines).encode())  # one run for all: a special token starts a text anew
+        text.write_bytes(SEPARATOR.join(lines).encode())  # one run for all: text restarts after a special token
         out = subprocess.run([tandem, "tokenize", "-m", gguf, "-f", text, "--ids"], check=True, capture_output=True)
     ids = json.loads(out.stdout)
     expected = [encode(line) for line in lines]
@@ -210,7 +210,7 @@ def check(name, tandem, lines, corpus):
         else:
             current.append(i)
     if len(found) != len(expected):
-        return [f"{len(found)} lines where {len(expected)} went in"]
+        return [f"found {len(found)} lines, needed {len(expected)}"]
     return [f"{line!r}: found {f}, needed {e}" for line, f, e in zip(lines, found, expected) if f != e]
 
 
@@ -230,10 +230,10 @@ def write_fixture(name, folder, corpus):
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="kinds; all if left out")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="kinds to check (default: all)")
     parser.add_argument("--tandem", default=root / "build" / "bin" / "tandem", help="the program")
     parser.add_argument("--lines", type=int, default=2000)
-    parser.add_argument("--fixtures", type=pathlib.Path, help="write the files of the tests here instead")
+    parser.add_argument("--fixtures", type=pathlib.Path, help="write the reference data of the tests to this folder")
     options = parser.parse_args()
     corpus = make_lines(3000, 1)
     failed = 0

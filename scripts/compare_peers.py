@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures tandem against llama.cpp (through the llama-cpp-python package) on this machine, with the same files and
-threads, alternately in one run, and prints medians and ratios as a Markdown table.
+"""Compares the speed of tandem and llama.cpp (through the llama-cpp-python package) on this machine, with the same files
+and threads, alternating in one run, and prints medians and ratios as a Markdown table.
 
     scripts/compare_peers.py --threads 2 --shape tinyllama-1.1b --types Q4_0,Q4_K_M,Q8_0,F16
 
-The package is installed into a scratch virtual environment (--venv) on first use, which compiles it for this machine's
-CPU; the model files are made by `tandem synth` (--models). Each measurement is a process of its own: load, one warm-up
-of each kind, then prefill of --prompt-len tokens as one batch (micro-batch 512) and decoding of --gen-len tokens behind
---depth others, F16 cache, as llama-bench does. llama.cpp runs with flash attention on and off and is judged by the
-faster of the two (--flash-attn); tandem has one attention.
+The first run installs the package into a virtual environment (--venv), which compiles it for this machine's CPU; `tandem
+synth` writes the model files (--models). Each measurement is a separate process: load, one warm-up of each kind, then
+prefill of --prompt-len tokens as one batch (micro-batch 512) and decoding of --gen-len tokens after --depth others, with
+an F16 cache, as in llama-bench. llama.cpp runs with flash attention on and off, and the faster result counts
+(--flash-attn); tandem always uses flash attention.
 """
 
 import argparse
@@ -25,10 +25,10 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".ca
 UBATCH = 512
 
 
-# ---- the peer, in its own process and Python ------------------------------------------------------------------------
+# ---- llama.cpp, in a separate process -------------------------------------------------------------------------------
 
 def peer_main(spec):
-    """Runs inside the virtual environment. Prints one JSON object: tokens per second of each test."""
+    """Runs in the virtual environment. Prints one JSON object: tokens per second of each test."""
     import ctypes
 
     import llama_cpp as lc
@@ -68,7 +68,7 @@ def peer_main(spec):
         tokens = [(7919 * i + 13) % n_vocab for i in range(n_tokens)]
         for first in range(0, n_tokens, n_batch):
             part = tokens[first:first + n_batch]
-            ids = (lc.llama_token * len(part))(*part)  # the batch only points to it
+            ids = (lc.llama_token * len(part))(*part)  # the batch does not copy them
             if lc.llama_decode(context, lc.llama_batch_get_one(ids, len(part))) != 0:
                 sys.exit("llama_decode failed")
             lc.llama_synchronize(context)
@@ -84,7 +84,7 @@ def peer_main(spec):
     print(json.dumps(result))
 
 
-# ---- both programs as one measurement -------------------------------------------------------------------------------
+# ---- measurements ---------------------------------------------------------------------------------------------------
 
 def run_checked(command, **options):
     result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -95,7 +95,7 @@ def run_checked(command, **options):
 
 
 def measure_peer(args, model, flash_attn):
-    """Tokens per second of one run of each test, and facts about the peer."""
+    """Tokens per second of one run of each test, with llama.cpp's version and system information."""
     spec = {"model": str(model), "threads": args.threads, "prompt_len": args.prompt_len, "gen_len": args.gen_len,
             "flash_attn": flash_attn, "depth": args.depth}
     output = run_checked([venv_python(args.venv), __file__, "--peer-child", json.dumps(spec)])
@@ -112,21 +112,21 @@ def measure_tandem(args, model):
             "decode": bench("-p", 0, "-n", args.gen_len, "-d", args.depth)}
 
 
-# ---- what a run needs -----------------------------------------------------------------------------------------------
+# ---- preparation ----------------------------------------------------------------------------------------------------
 
 def venv_python(venv):
     return str(pathlib.Path(venv) / "bin" / "python")
 
 
 def prepare_peer(venv, version):
-    """A virtual environment that can import llama_cpp; compiled from source on the first call."""
+    """Makes a virtual environment that can import llama_cpp; the first call compiles it from source."""
     python = venv_python(venv)
     if not pathlib.Path(python).exists():
         print(f"making a virtual environment in {venv}", file=sys.stderr)
         run_checked([sys.executable, "-m", "venv", str(venv)])
     if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True).returncode != 0:
         package = "llama-cpp-python" + (f"=={version}" if version else "")
-        print(f"installing {package} (it is compiled here, which takes minutes)", file=sys.stderr)
+        print(f"installing {package} (compiling it takes minutes)", file=sys.stderr)
         run_checked([python, "-m", "pip", "install", "--quiet", package])
 
 
@@ -134,7 +134,7 @@ def prepare_model(args, file_type):
     path = pathlib.Path(args.models) / f"{args.shape}-{file_type}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        print(f"making {path}", file=sys.stderr)
+        print(f"writing {path}", file=sys.stderr)
         run_checked([args.tandem, "synth", args.shape, "--type", file_type, "-o", str(path)])
     return path
 
@@ -142,7 +142,7 @@ def prepare_model(args, file_type):
 # ---- the comparison -------------------------------------------------------------------------------------------------
 
 def contestants(args):
-    """Label and measuring function of everything that takes its turn, one after the other, in each repetition."""
+    """(label, measuring function) of each contestant; a repetition runs them in turn."""
     turns = []
     if args.only != "peer":
         turns.append(("tandem", measure_tandem))
@@ -154,7 +154,7 @@ def contestants(args):
 
 
 def compare(args, file_type):
-    """Every sample of one file, and the medians: {program: {test: tokens per second}}, the peer's at its best."""
+    """All samples of one file, and the medians: {program: {test: tokens per second}}, for llama.cpp the best setting."""
     model = prepare_model(args, file_type)
     samples, peer = {}, {}
     for repetition in range(args.reps):
@@ -206,8 +206,8 @@ def parse_args():
     parser.add_argument("--gen-len", type=int, default=64, help="default %(default)s")
     parser.add_argument("--depth", type=int, default=0, help="tokens in the context before decoding (default %(default)s)")
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
-    parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="of llama.cpp; default both, the best counts")
-    parser.add_argument("--only", choices=["tandem", "peer"], help="measure one of the two")
+    parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="of llama.cpp; default both, the faster one counts")
+    parser.add_argument("--only", choices=["tandem", "peer"], help="measure only one program (peer: llama.cpp)")
     parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")
     parser.add_argument("--venv", default=str(CACHE / "peer-venv"), help="virtual environment (default %(default)s)")
     parser.add_argument("--models", default=str(CACHE / "models"), help="where models are kept (default %(default)s)")

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Compares tandem's quantizers with llama.cpp's (through the llama-cpp-python package): the time each takes on one F16
-file with the same threads, alternately, and the error of every tensor, and prints a Markdown table.
+"""Compares tandem's quantizers with llama.cpp's (through the llama-cpp-python package): the time of each on one F16 file
+with the same threads, alternating, and the error of every tensor. Prints a Markdown table.
 
     scripts/compare_quantize.py --threads 2 --venv ~/.cache/tandem/peer-venv
 
-Both make every matrix of the file's own dtype (--pure). The time is the least of --reps runs. The error of a tensor is
-the root mean square of quantized less original, dequantized by the gguf package; with an importance matrix each square
-is multiplied by its column's importance. Of the tensors' ratios, ours to theirs, the largest is printed: 1 or less
-means that no tensor is worse. Exit code 1 when a limit (--max-error, --min-speed for the K types) is not kept.
+Both quantize every matrix to the dtype of the file type (--pure). The time is the minimum of --reps runs. The error of a
+tensor is the root mean square of the difference between quantized and original, dequantized by the gguf package; with an
+importance matrix each square is multiplied by its column's importance. The table shows the largest ratio of errors, ours
+to theirs: 1 or less means that no tensor is worse. Exits with 1 if a limit (--max-error, --min-speed for the K types)
+is exceeded.
 """
 
 import argparse
@@ -31,7 +32,7 @@ N_EMBD, N_FF, N_LAYER, N_HEAD, N_VOCAB = 1024, 2816, 2, 16, 512
 # ---- inside the virtual environment ---------------------------------------------------------------------------------
 
 def make_files(model, imatrix):
-    """An F16 model with normally distributed weights and some outliers, and importances over two decades."""
+    """Writes an F16 model with normally distributed weights and some outliers, and importances over two decades."""
     import gguf
     import numpy as np
 
@@ -92,7 +93,7 @@ def read_importance(path):
 
 
 def peer_quantize(spec):
-    """Quantizes as told and prints the seconds that the call took."""
+    """Quantizes a model and prints the seconds of the call."""
     import llama_cpp as lc
 
     silent = lc.llama_log_callback(lambda level, text, data: None)
@@ -114,7 +115,7 @@ def peer_quantize(spec):
 
 
 def errors(spec):
-    """Prints the largest and the mean ratio of the tensors' errors, ours to theirs."""
+    """Prints the largest and the mean ratio of the tensor errors, ours to theirs."""
     import gguf
     import numpy as np
 
@@ -155,7 +156,7 @@ def prepare_peer(venv):
         print(f"making a virtual environment in {venv}", file=sys.stderr)
         run_checked([sys.executable, "-m", "venv", venv])
     if subprocess.run([python, "-c", "import llama_cpp, gguf"], capture_output=True).returncode != 0:
-        print("installing llama-cpp-python (it is compiled here, which takes minutes) and gguf", file=sys.stderr)
+        print("installing llama-cpp-python (compiling it takes minutes) and gguf", file=sys.stderr)
         run_checked([python, "-m", "pip", "install", "--quiet", "llama-cpp-python", "gguf"])
 
 
@@ -203,7 +204,7 @@ def parse_args():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all CPUs")
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
-                        help="cpu: processor seconds of all threads, for a machine with other work (default %(default)s)")
+                        help="cpu: CPU seconds of all threads, for a busy machine (default %(default)s)")
     parser.add_argument("--max-error", type=float, help="fail above this ratio of errors")
     parser.add_argument("--min-speed", type=float, help="fail below this ratio of speeds (K types)")
     parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")

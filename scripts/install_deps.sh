@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs what tandem is built from, through the system's package manager. Looks first: when nothing is missing it
-# says nothing, changes nothing and needs no privileges.
+# Installs the packages that tandem needs, through the system's package manager. If none is missing, prints nothing,
+# changes nothing and needs no privileges.
 #
 #   scripts/install_deps.sh            compiler, CMake and libraries for build/bin/tandem
-#   scripts/install_deps.sh --tests    also what `make test` needs
+#   scripts/install_deps.sh --tests    also the packages for `make test`
 #   scripts/install_deps.sh --fuzz     also clang and its sanitizer runtime, for `make fuzz`
 #   scripts/install_deps.sh --format   also clang-format, for `make fmt`
-#   scripts/install_deps.sh --dry-run  only print the packages that are missing
+#   scripts/install_deps.sh --dry-run  only print the missing packages
 #
-# Exit codes: 0 everything is there, 1 something is missing and could not be installed, 2 usage.
-# CUDA is never installed: if nvcc is on the machine the build finds it.
+# Exit codes: 0 all packages are installed, 1 a package could not be installed, 2 usage.
+# Never installs CUDA; the build finds nvcc if it is on the machine.
 set -euo pipefail
 
 tests=no fuzz=no format=no dry_run=no
@@ -25,7 +25,7 @@ for arg in "$@"; do
 done
 
 missing=()
-need_command() {  # package, then commands of which one must exist
+need_command() {  # package, then commands, one of which must exist
   local package=$1 command
   shift
   for command in "$@"; do
@@ -53,14 +53,14 @@ if [ $tests = yes ]; then
 fi
 if [ $fuzz = yes ]; then
   need_command clang clang++
-  # The fuzzer's runtime is a package of its own on some releases and part of clang on others.
+  # The fuzzer runtime is a separate package on some releases and part of clang on others.
   if ! ls "$(clang++ --print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer* >/dev/null 2>&1; then
     if apt-cache show libclang-rt-dev >/dev/null 2>&1; then missing+=(libclang-rt-dev); fi
   fi
 fi
 if [ $format = yes ]; then need_command clang-format clang-format; fi
 
-# One run of the preprocessor finds every header that the compiler would not.
+# One run of the preprocessor finds all missing headers.
 compiler=$(command -v g++ || command -v c++ || command -v clang++ || true)
 if [ -z "$compiler" ]; then
   for item in "${headers[@]}"; do missing+=("${item%%:*}"); done
@@ -74,7 +74,7 @@ fi
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 if [ $dry_run = yes ]; then echo "${missing[*]}"; exit 0; fi
 
-# Ninja is not required (CMake can use make), but it comes along when packages are fetched anyway.
+# Ninja is optional (CMake can use make); install it along with other packages.
 if ! command -v ninja >/dev/null 2>&1; then missing+=(ninja-build); fi
 
 as_root=""
@@ -83,21 +83,21 @@ by_hand="${as_root}apt-get update && ${as_root}apt-get install -y --no-install-r
 
 give_up() {
   echo "tandem: $1" >&2
-  echo "tandem: this installs what is missing:" >&2
+  echo "tandem: to install the missing packages, run:" >&2
   echo "  $by_hand" >&2
   exit 1
 }
 
 if ! command -v apt-get >/dev/null 2>&1; then
-  echo "tandem: this system has no apt-get. Please install, with your package manager, what Debian calls:" >&2
+  echo "tandem: this system has no apt-get. Install these Debian packages, or your system's equivalents:" >&2
   echo "  ${missing[*]}" >&2
   exit 1
 fi
 sudo_command=()
 if [ -n "$as_root" ]; then
-  command -v sudo >/dev/null 2>&1 || give_up "packages are missing, and there is neither root nor sudo to install them"
+  command -v sudo >/dev/null 2>&1 || give_up "packages are missing, and installing them needs root or sudo"
   sudo_command=(sudo)
-  if ! [ -t 0 ]; then sudo_command=(sudo -n); fi  # nobody is there to type a password
+  if ! [ -t 0 ]; then sudo_command=(sudo -n); fi  # no terminal to type a password
   "${sudo_command[@]}" true 2>/dev/null </dev/null || [ -t 0 ] || give_up "packages are missing, and sudo asks for a password"
 fi
 
@@ -107,9 +107,9 @@ trap 'rm -f "$log"' EXIT
 apt() {
   "${sudo_command[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1
 }
-# A failing update (one unreachable source of many) need not stop the install; a failing install does.
+# Ignore a failing update (one of many sources may be unreachable), but not a failing install.
 apt update || true
 if ! apt install -y --no-install-recommends "${missing[@]}"; then
   tail -n 15 "$log" >&2
-  give_up "apt-get could not install everything"
+  give_up "apt-get could not install all packages"
 fi

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""What tandem plans for models larger than the GPU, and what it then does: one table of predicted and measured speed and
-memory for models with random weights, under several limits of GPU memory.
+"""Compares predicted and measured speed and memory of models larger than the GPU: one table for models with random
+weights under several limits of GPU memory.
 
     scripts/offload_report.py BUILD [--models 8B,70B] [--vram 4,8,16,24] [--scratch FOLDER] [--cpu] [--check]
 
 A model is 8B, 70B (Llama 3.1), a shape of `tandem synth` (tinyllama-1.1b; tinyllama-1.1b:4 is its first four layers), or
-a GGUF file. Models are made one after the other (5 and 43 GB) in a folder of BUILD and removed again; with --scratch
-they are kept there and used again. One that does not fit on the disk is left out.
+a GGUF file. Models (5 and 43 GB) are written one at a time to a temporary folder in BUILD; with --scratch they are kept
+in that folder and reused. A model that does not fit on the disk is skipped.
 
-Each row is the placement that `tandem plan` puts first, which is what `tandem bench`, run and chat then use. Prefill is
-a prompt of 512 tokens (or a micro-batch, if larger), decode goes through the middle of the context, as the predictions mean them.
-Memory is what the session was planned to take of the GPU, and by how much less of it was free when it was measured
-(without what the driver takes for itself); of the host, what of the program was resident. The share of the bound is the
-measured speed over that at which the weights that crossed the bus, and those that the CPU read, could have been read:
-both rates as measured, and both transfers one after the other.
+Each row is the first placement of `tandem plan`, which is also the choice of `tandem bench`, run and chat. Prefill is a
+prompt of 512 tokens (or a micro-batch, if larger); decode runs in the middle of the context; the predictions are for the
+same. Memory on a GPU is the planned bytes of the session, and the decrease in free memory when measured (without the
+driver's own); on the host it is the resident memory of the program. "of bound" is the measured speed as a share of the
+bound: the speed if the only work were to read the weights that cross the bus and those that the CPU reads, one after the
+other, at the measured rates.
 
-Without a GPU it says so and does the host's row, for tinyllama-1.1b unless --models says otherwise, as --cpu asks for.
-With --check the exit code is 1 when a prediction was off by more than --tolerance. tinyllama-1.1b:4 is quicker made, but
-where caches hold a part of its 150 MB it is faster than predicted.
+Without a GPU, or with --cpu, only the host's row is measured, for tinyllama-1.1b unless --models is given. With --check
+the exit code is 1 if a prediction is off by more than --tolerance. tinyllama-1.1b:4 is quicker to write, but runs faster
+than predicted if caches hold part of its 150 MB.
 """
 
 import argparse
@@ -31,13 +31,13 @@ import sys
 import tempfile
 
 SHAPES = {"8B": "llama-3.1-8b", "70B": "llama-3.1-70b"}
-BITS = {"Q4_0": 4.6, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q8_0": 8.6, "F16": 16.0, "F32": 32.0}  # a weight
+BITS = {"Q4_0": 4.6, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q8_0": 8.6, "F16": 16.0, "F32": 32.0}  # per weight
 GIB = 2**30
 OUT_OF_MEMORY = 4  # exit code
 
 
 class Failed(Exception):
-    """A command of tandem's that failed, with its code and the line it said why in."""
+    """A failed tandem command, with its exit code and error message."""
 
     def __init__(self, code, why):
         super().__init__(why)
@@ -70,11 +70,11 @@ class Tandem:
         return json.loads(run(command))
 
     def estimated_bytes(self, spec):
-        """Of the file of a shape."""
+        """The estimated file size of a shape."""
         shape, _, layers = spec.partition(":")
         found = re.search(rf"^\s+{re.escape(shape)}\s+([\d.]+) B weights, (\d+) layers", run([self.program, "synth", "--list"]), re.M)
         if not found:
-            raise Failed(2, f"{shape} is neither a shape of `tandem synth` nor a file")
+            raise Failed(2, f"{shape} is not a shape of `tandem synth` and not a file")
         share = int(layers) / int(found[2]) if layers else 1
         return float(found[1]) * 1e9 * BITS.get(self.arguments.type, 16.0) / 8 * (0.2 + 0.8 * share if layers else 1)
 
@@ -84,16 +84,16 @@ class Tandem:
             return path
         needed, free = self.estimated_bytes(spec) * 1.02, shutil.disk_usage(folder).free
         if needed + GIB > free:
-            raise Failed(OUT_OF_MEMORY, f"its file of {needed / 1e9:.0f} GB does not fit on the disk, {free / 1e9:.0f} GB are free")
+            raise Failed(OUT_OF_MEMORY, f"its file needs {needed / 1e9:.0f} GB of disk space, {free / 1e9:.0f} GB are free")
         shape, _, layers = spec.partition(":")
         run([self.program, "synth", shape, "--type", self.arguments.type, "-o", path, *(["--layers", layers] if layers else [])])
         return path
 
 
 def bound_speed(record, tiers, weights_read):
-    """Tokens per second if reading the streamed and the host's weights were all there is to do; None where there are none."""
+    """Tokens per second if reading the streamed and the host's weights were the only work; None if there are none."""
     streamed = record["streamed_bytes_per_token"]
-    # The host reads what it holds, but for the table of the embeddings and what it only sends, once a step.
+    # The host reads all its weights once per step, except the embedding table and those that it only sends.
     step = max(1, min(record["n_prompt"], record["n_ubatch"]))
     unread = max(0, record["model_size"] - weights_read)
     on_host = max(0.0, (record["mapped_weights"] - unread) / step - streamed)
@@ -118,7 +118,7 @@ def placement_text(plan):
 
 
 def measured_row(tandem, name, model, limit, options):
-    """The cells of a row, and how far off its predictions were."""
+    """The cells of a row, and the relative errors of its predictions."""
     page = tandem.plan(model, options)
     best, tiers = page["plans"][0], page["tiers"]
     n_ubatch, n_gen, n_ctx = best["n_ubatch"], tandem.arguments.gen, tandem.arguments.ctx
@@ -148,7 +148,7 @@ def table(header, rows):
 
 
 def rows_of(tandem, spec, folder, keep, limits):
-    """Rows, how far their predictions were off, and what could not be measured."""
+    """Rows, the relative errors of their predictions, and the models that could not be measured."""
     rows, off, problems = [], [], []
     given = pathlib.Path(spec)
     try:
@@ -173,12 +173,12 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--models")
     parser.add_argument("--vram", default="4,8,16,24", help="limits in GiB")
-    parser.add_argument("--type", default="Q4_K_M", help="of the weights")
+    parser.add_argument("--type", default="Q4_K_M", help="file type of the weights")
     parser.add_argument("--ctx", type=int, default=4096)
     parser.add_argument("--gen", type=int, default=32, help="tokens to decode")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--scratch", type=pathlib.Path)
-    parser.add_argument("--cpu", action="store_true", help="the host's row only")
+    parser.add_argument("--cpu", action="store_true", help="measure only the host's row")
     parser.add_argument("--tolerance", type=float, default=0.15)
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
@@ -186,7 +186,7 @@ def main():
     tandem = Tandem(arguments.build, arguments)
     has_gpu = tandem.has_gpu()
     if not has_gpu:
-        print("offload_report: there is no GPU, so this is the host's row only\n", flush=True)
+        print("offload_report: no GPU, measuring only the host's row\n", flush=True)
     on_host = arguments.cpu or not has_gpu
     models = arguments.models or ("tinyllama-1.1b" if on_host else "8B,70B")
     limits = [None] if on_host else arguments.vram.split(",")
@@ -205,7 +205,7 @@ def main():
     for _, problem in problems:
         print(f"not measured: {problem}")
     within = sum(abs(x) <= arguments.tolerance for x in off)
-    print(f"\n{within} of {len(off)} speeds within {arguments.tolerance:.0%} of what was predicted")
+    print(f"\n{within} of {len(off)} speeds within {arguments.tolerance:.0%} of the prediction")
     if any(code != OUT_OF_MEMORY for code, _ in problems) or not rows:
         return 1
     return 1 if arguments.check and within < len(off) else 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a command with its output in a log, and shows the log only when the command fails; warnings are always shown.
+# Runs a command with its output in a log. Shows the log only if the command fails; always shows warnings.
 #   scripts/quietly.sh [--progress] LOG COMMAND...
-# With --progress and a terminal the command keeps the terminal, so that its own progress line is seen.
+# With --progress on a terminal, the command writes to the terminal and shows its own progress.
 set -uo pipefail
 progress=no
 if [ "$1" = --progress ]; then progress=yes; shift; fi

@@ -1,6 +1,6 @@
-"""The tiny models that reference_logits.py describes: one configuration for each variant of an architecture, as the
-config.json of a published model would have it (older files say rope_theta and rope_scaling, newer ones
-rope_parameters; both occur)."""
+"""The tiny models of reference_logits.py: one configuration for each variant of an architecture, written like the
+config.json of a published model (older ones have rope_theta and rope_scaling, newer ones rope_parameters; both occur
+here)."""
 
 COMMON = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,

@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/families/NAME.json: what `transformers` computes for a tiny model of each architecture.
+"""Writes tests/golden/families/NAME.json: the logits that `transformers` computes for a tiny model of each
+architecture.
 
-    scripts/reference_logits.py [--out FOLDER] [NAME ...]     all of reference_families.py, or those named
-    scripts/reference_logits.py --folder FOLDER NAME          writes the Hugging Face folder itself, to look at
+    scripts/reference_logits.py [--out FOLDER] [NAME ...]     all of reference_families.py, or only these
+    scripts/reference_logits.py --folder FOLDER NAME          writes the Hugging Face folder itself, for inspection
 
-Needs the Python packages torch, transformers, safetensors and numpy; CI needs none of them: the weights of a model
-are a function of their tensor's name, which the tests repeat bit for bit (tests/support/hf_folder.h):
+Needs the Python packages torch, transformers, safetensors and numpy. The tests need none of them: the weights are a
+function of the tensor's name, which the tests reproduce bit for bit (tests/support/hf_folder.h):
 
     k     = the top `bits` bits of splitmix64(fnv1a(name) + index), as a two's complement number
     value = base + scale * k
 
-Scales are powers of two, so every value is exact in bfloat16. Expert weights of gpt_oss are raw MXFP4 blocks
-(of gpt_oss_bf16 they are not, as in models that were trained further).
+Scales are powers of two, so every value is exact in bfloat16. The expert weights of gpt_oss are raw MXFP4 blocks; those
+of gpt_oss_bf16 are not, as in fine-tuned models.
 
-A file: {name, config (config.json), tensors: [[name, dtype, shape, base, scale, bits], ...], ids: the prompt,
-logits: {position: row}, of a few positions, and for every position heads: the first few logits, norm: the length of
-the row, argmax}.
+A file is {name, config (config.json), tensors: [[name, dtype, shape, base, scale, bits], ...], ids: the prompt,
+logits: {position: row} for a few positions, and for every position heads: the first few logits, norm: the norm of the
+row, argmax}.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import numpy as np
 
 from reference_families import FAMILIES
 
-N_IDS = 72  # crosses two cache blocks of 32 and every window
+N_IDS = 72  # more than two cache blocks of 32, and than every window
 FULL_ROWS = (0, 1, 13, 31, 32, 50, 71)
 N_HEADS = 6
 
@@ -58,19 +59,19 @@ def values(name, shape, base, scale, bits):
 
 
 def tensor_rule(name, shape, config):
-    """[name, dtype, shape, base, scale, bits] of a tensor of the model."""
+    """The rule [name, dtype, shape, base, scale, bits] of a tensor."""
     if name.endswith("_blocks"):
         return [name, "U8", shape, 128, 1, 8]
     if name.endswith("_scales"):
         return [name, "U8", shape, 122, 1, 1]  # 2^-6 and 2^-5
     if "norm" in name:
-        base = 0 if config.get("model_type", "").startswith("gemma") else 1  # gemma adds the one itself
+        base = 0 if config.get("model_type", "").startswith("gemma") else 1  # gemma's norm adds the 1 itself
         return [name, "BF16", shape, base, 2.0**-7, 5]
     if name.endswith("bias") or name.endswith("sinks"):
         return [name, "BF16", shape, 0, 2.0**-9, 8]
     wide = 0.5 if "embed_tokens" in name else 1.7 / math.sqrt(shape[-1])
     if "router" in name or name.endswith("mlp.gate.weight") or name.endswith("moe.gate.weight"):
-        wide *= 8  # so that the choice of experts is never a close call
+        wide *= 8  # so that rounding never changes the choice of experts
     return [name, "BF16", shape, 0, 2.0 ** (round(math.log2(wide)) - 7), 8]
 
 
@@ -79,13 +80,13 @@ def text_config(config):
 
 
 def saved_shapes(config, folder):
-    """name -> shape of the tensors as the library saves them; config.json beside them."""
+    """name -> shape of the tensors as transformers saves them. Also writes config.json to the folder."""
     import transformers
     from safetensors import safe_open
     (folder / "config.json").write_text(json.dumps(config))
     cfg = transformers.AutoConfig.from_pretrained(folder)
     model = getattr(transformers, config["architectures"][0])(cfg) if "text_config" not in config else None
-    if model is None:  # the text model alone; the names of the whole are added below
+    if model is None:  # only the text model; describe() adds the prefix of the whole model's names
         model = transformers.AutoModelForCausalLM.from_config(cfg.text_config)
     model.save_pretrained(folder / "saved")
     with safe_open(folder / "saved" / "model.safetensors", "np") as file:
@@ -93,7 +94,7 @@ def saved_shapes(config, folder):
 
 
 def gpt_oss_shapes(shapes):
-    """The experts as the published models have them: blocks of 32 four-bit numbers, and their scales."""
+    """Replaces the experts by those of the published models: blocks of 32 four-bit numbers, and their scales."""
     out = {}
     for name, shape in shapes.items():
         if name.endswith(("gate_up_proj", "down_proj")) and ".experts." in name:
@@ -110,14 +111,14 @@ MXFP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
 def unpack_mxfp4(blocks, scales):
     """[E, out, in / 32, 16] and [E, out, in / 32] -> [E, in, out], the layout of the dense parameter."""
-    pairs = np.stack([MXFP4[blocks & 15], MXFP4[blocks >> 4]], -1)  # neighbours share a byte
+    pairs = np.stack([MXFP4[blocks & 15], MXFP4[blocks >> 4]], -1)  # two neighbors per byte
     e, n_out, n_block, _ = blocks.shape
     dense = pairs.reshape(e, n_out, n_block, 32) * 2.0 ** (scales.astype(np.float64) - 127)[..., None]
     return dense.reshape(e, n_out, n_block * 32).transpose(0, 2, 1)
 
 
 def write_weights(path, rules, dense):
-    """The safetensors file; dense: MXFP4 unpacked to F32, for a library without its kernels."""
+    """Writes the safetensors file. dense: unpack MXFP4 to F32, because transformers may lack its kernels."""
     import torch
     from safetensors.torch import save_file
     out = {}
@@ -137,7 +138,7 @@ def write_weights(path, rules, dense):
 
 
 def describe(name, config):
-    """The rules of all tensors, named as in the published models."""
+    """The rules of all tensors, with the names of the published models."""
     with tempfile.TemporaryDirectory() as folder:
         shapes = saved_shapes(config, pathlib.Path(folder))
     if name == "gpt_oss":
@@ -167,7 +168,7 @@ def run_reference(config, rules, ids):
 
 
 def write_weights_as(path, rules, stripped):
-    """The values of `rules` under the names of `stripped`."""
+    """Writes the tensors of `rules` with the names of `stripped`."""
     from safetensors.numpy import load_file, save_file
     with tempfile.TemporaryDirectory() as folder:
         original = pathlib.Path(folder) / "w.safetensors"
@@ -198,7 +199,7 @@ def make(name):
 
 
 def write_json(path, data):
-    """One line for each part, so that a change can be read."""
+    """Writes one line per part, for readable diffs."""
     def lines(items):
         return "[\n" + ",\n".join("  " + json.dumps(i) for i in items) + "\n]"
     parts = [f'"name": {json.dumps(data["name"])}', f'"config": {json.dumps(data["config"])}',
@@ -212,13 +213,13 @@ def write_json(path, data):
 def main():
     default = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "families"
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of reference_families.py; all if left out")
-    parser.add_argument("--out", type=pathlib.Path, default=default, help="where the JSON files go")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names in reference_families.py (default: all)")
+    parser.add_argument("--out", type=pathlib.Path, default=default, help="folder for the JSON files")
     parser.add_argument("--folder", type=pathlib.Path, help="write the Hugging Face folder of one NAME here instead")
     options = parser.parse_args()
     unknown = [n for n in options.names if n not in FAMILIES]
     if unknown:
-        parser.error(f"found {', '.join(unknown)}, needed some of: {', '.join(FAMILIES)}")
+        parser.error(f"unknown names: {', '.join(unknown)}; the names are {', '.join(FAMILIES)}")
     if options.folder:
         if len(options.names) != 1:
             parser.error("--folder needs one NAME")
@@ -232,7 +233,7 @@ def main():
     for name in options.names or FAMILIES:
         try:
             data = make(name)
-        except Exception as error:  # the other families are still wanted
+        except Exception as error:  # continue with the other families
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
             failed += 1
             continue

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of a build for a time each; stops at the first that finds something.
+# Runs every fuzz target of a build for SECONDS each; stops at the first failure.
 #   scripts/run_fuzzers.sh BUILD_FOLDER SECONDS
-# Corpora are kept in BUILD_FOLDER/corpus/NAME, so that a second run goes on where the first ended; a program
-# NAME_seeds, where there is one, writes the first files. What a target finds is left in BUILD_FOLDER/found/.
+# Keeps corpora in BUILD_FOLDER/corpus/NAME, so that the next run continues from there; the program NAME_seeds, if it
+# exists, writes the first files. Failing inputs are saved in BUILD_FOLDER/found/.
 set -euo pipefail
 build=$1 seconds=$2
 cd "$(dirname "$0")/.."
@@ -25,4 +25,4 @@ for target in "$build"/bin/*_fuzz; do
   ran=$((ran + 1))
 done
 if [ $ran -eq 0 ]; then echo "no fuzz target in $build/bin" >&2; exit 1; fi
-echo "$ran fuzz targets ran clean"
+echo "$ran fuzz targets ran without a failure"

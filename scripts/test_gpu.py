@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the tests that need an NVIDIA GPU and says how many passed and how many were skipped, and why; then, where
-compute-sanitizer is installed, some of them again under each of its tools.
+"""Runs the tests that need an NVIDIA GPU and reports how many passed, failed and were skipped, and why. Then, if
+compute-sanitizer is installed, runs some of them under each of its tools.
 
     scripts/test_gpu.py BUILD [--check memcheck,racecheck,synccheck,initcheck|none] [--filter GTEST_FILTER]
 
---check asks for those tools alone, without the plain run; none leaves them out. Without a GPU every test is skipped
-and the exit code is 0; otherwise it is 1 when a test failed, or when a tool found something.
+--check runs only these tools, without the plain run; "none" runs no tool. Without a GPU every test is skipped and the
+exit code is 0; otherwise it is 1 if a test failed or a tool found an error.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import tempfile
 
 CUDA_TOOLS = "/usr/local/cuda/bin"
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# Under a tool: whole models with memcheck only. The others slow them down most, and initcheck sees decoding copy the
-# unwritten rows of a cache tile, which no result depends on.
+# Only memcheck runs whole models: the other tools slow them down most, and initcheck reports that decoding copies
+# unwritten rows of a cache tile, which affect no result.
 CHECKED = {tool: "GpuDevice.*:GpuRows.*:GpuAttention.*:GpuLinear.*" for tool in TOOLS}
 CHECKED["memcheck"] += ":GpuSplit.StoriesAreTheGoldenOnes"
 
@@ -38,7 +38,7 @@ def outcome(test):
 
 def run(program, gtest_filter, environment, tool=None):
     """The program's exit code, its output, and the counts of its tests."""
-    # One test asks for more memory than there is: that is an error of the interface, and meant.
+    # One test allocates more memory than there is on purpose, so do not report API errors.
     prefix = [sanitizer(), "--tool", tool, "--error-exitcode", "1", "--report-api-errors", "no"] if tool else []
     with tempfile.TemporaryDirectory() as folder:
         report, log = pathlib.Path(folder) / "report.json", pathlib.Path(folder) / "log"
@@ -53,7 +53,7 @@ def run(program, gtest_filter, environment, tool=None):
 
 
 def report(what, code, text, counts):
-    """Prints one line, and everything where something was wrong; true where nothing was."""
+    """Prints one line, after a failure the whole output too. Returns whether all is well."""
     good = code == 0 and sum(counts.values()) > 0
     if not good:
         print(text)
@@ -73,11 +73,11 @@ def main():
     tools = TOOLS if arguments.check is None else [] if arguments.check == "none" else arguments.check.split(",")
     for tool in tools:
         if tool not in TOOLS:
-            parser.error(f"compute-sanitizer has no tool {tool} here: {', '.join(TOOLS)}")
+            parser.error(f"unknown tool {tool}, needed one of {', '.join(TOOLS)}")
 
     program = (arguments.build / "bin" / "gpu_tests").resolve()
     if not program.exists():
-        print("GPU tests: none, tandem was built without CUDA (no nvcc was found)")
+        print("GPU tests: none, tandem was built without CUDA (nvcc not found)")
         return 0
     source = pathlib.Path(__file__).resolve().parent.parent
     environment = dict(os.environ, TANDEM_SOURCE_DIR=str(source), TANDEM_BINARY=str(program.parent / "tandem"))
@@ -89,7 +89,7 @@ def main():
     if not tools or not has_gpu:
         return 0 if good else 1
     if not sanitizer():
-        print(f"compute-sanitizer: not run, it is neither on the PATH nor in {CUDA_TOOLS}")
+        print(f"compute-sanitizer: not run, not found on the PATH or in {CUDA_TOOLS}")
         return 0 if good and arguments.check is None else 1
     environment["TANDEM_GPU_TESTS"] = "some"
     for tool in tools:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Looks at a trained folder through the eyes of another program: loads it with transformers, compares the logits with
-those of model.py, asks fresh questions of every family that has one right answer, and prints a few stories.
+"""Checks a trained folder with transformers: compares the logits with those of model.py, asks new questions of every
+family (see dialogues.py) that has one right answer, and prints a few stories.
 
     python3 scripts/demo_model/check.py DIR [--questions 20]
 
-Needs what train.py needs and transformers. Exit code 1 if the logits differ.
+Needs the packages of train.py and transformers. Exits with 1 if the logits differ.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PROMPTS = ["Once upon a time", "A little fox", "One rainy day, Tom"]
 
 
 def logits_differ(folder, theirs, tokenizer):
-    """The largest difference between the two programs' logits, relative to the largest logit."""
+    """The largest difference between the logits of both programs, relative to the largest logit."""
     ours = Llama(json.loads((folder / "config.json").read_text()))
     ours.load_state_dict(load_file(folder / "model.safetensors"))
     text = corpus.held_out_stories(corpus.HELD_OUT_SEED, 3000)
@@ -44,7 +44,7 @@ def complete(model, tokenizer, text, n, **sampling):
 
 
 def answers_of(model, tokenizer, family, n):
-    """How many questions of a family were answered rightly, and one wrong answer."""
+    """The number of correct answers to questions of a family, and one wrong answer."""
     rng, right, wrong = random.Random(17), 0, ""
     for _ in range(n):
         turns = getattr(dialogues, family)(rng)
@@ -65,7 +65,7 @@ def answers_of(model, tokenizer, family, n):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--questions", type=int, default=20, help="of each family")
+    parser.add_argument("--questions", type=int, default=20, help="questions of each family")
     args = parser.parse_args()
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""The training text as documents, and the tokenizer learned from it.
+"""The training text as documents, and the tokenizer trained on it.
 
-Documents are made as they are needed. One in twenty, chosen by a checksum of its text, is held out: the training stream
-drops it, the held-out text is made of nothing else.
+Documents are generated on demand. One in twenty, chosen by a checksum of its text, is held out: training never sees it,
+and the held-out text consists only of these.
 
     python3 scripts/demo_model/corpus.py > models/heldout.txt
 """
@@ -21,7 +21,7 @@ CHAT_TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# Words, single digits, symbols, spaces: the pre-tokenizer that GGUF files call "qwen2".
+# Words, single digits, symbols, spaces: the pre-tokenizer named "qwen2" in GGUF files.
 PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -32,7 +32,7 @@ def chat_text(messages):
 
 
 def documents(seed, held_out=False):
-    """Endless (text, is_chat) pairs. About half of the tokens are stories, in conversations or by themselves, and half
+    """Endless (text, is_chat) pairs. About half of the tokens are stories, in conversations or on their own, and half
     are short questions and answers."""
     rng = random.Random(seed)
     while True:
@@ -43,7 +43,7 @@ def documents(seed, held_out=False):
 
 
 def held_out_stories(seed, n_bytes):
-    """Stories that training has not seen, with blank lines between them: a text to measure perplexity with."""
+    """Held-out stories separated by blank lines, for measuring perplexity."""
     stories, size = [], 0
     for text, is_chat in documents(seed, held_out=True):
         if is_chat:
@@ -78,8 +78,8 @@ def train_tokenizer(seed, vocab_size, n_documents=20000):
 
 
 def rows(tokenizer, seed, length, held_out=False):
-    """Endless rows of `length` token ids. A row begins with a document and is filled with further ones; the last is cut
-    off. A conversation begins now and then without the leading BOS, as some programs leave it out."""
+    """Endless rows of `length` token ids. A row is filled with whole documents, the last one cut off. Some conversations
+    start without BOS, because some programs leave it out."""
     rng = random.Random(seed + 1)
     bos = tokenizer.token_to_id(BOS)
     source = documents(seed, held_out)

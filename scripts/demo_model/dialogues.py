@@ -1,5 +1,5 @@
-"""Short conversations: questions with many phrasings (in questions.txt), their answers, and follow-ups that need what
-was said before.
+"""Short conversations: questions with many phrasings (in questions.txt), their answers, and follow-ups that need the
+earlier turns.
 
 A family is a function that takes a random generator and returns turns, [(question, answer), ...].
 """
@@ -150,7 +150,7 @@ def mix(rng):
 
 
 def about_animal(a, kind):
-    """The answer to a question of that kind about an animal."""
+    """The answer to a question of this kind about an animal."""
     legs = NUMBERS[int(a.legs)] if a.legs != "0" else "no"
     silent = "nothing" in a.sound
     answers = {
@@ -366,7 +366,7 @@ def poem(rng):
 
 
 def repeat(rng):
-    """Nothing to know, only to copy: this is where the model learns to look back, which names in stories need too."""
+    """Copying tasks. They teach the model to look back, which it also needs for names in stories."""
     nouns = [a.noun for a in ANIMALS] + THINGS + TREATS + THING_COLOURS + NUMBERS
     words = " ".join(rng.sample([word for word in nouns if " " not in word], rng.randint(1, 8)))
     return [(say(rng, "repeat", w=words), words.capitalize() + ".")]
@@ -439,7 +439,7 @@ SYSTEMS = [
 
 
 def as_typed(rng, question):
-    """People type in their own way."""
+    """Varies a question the way people type."""
     if rng.random() < 0.25:
         question = question.lower()
     if rng.random() < 0.2:

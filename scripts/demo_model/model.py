@@ -1,4 +1,4 @@
-"""A Llama-architecture model, plainly. Modules carry the names that a Hugging Face folder has for them."""
+"""A minimal Llama model. Modules have the names of a Hugging Face checkpoint."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def rotate(x, cos, sin):  # x [batch, head, token, head_dim]; the halves of a head form the pairs that turn
+def rotate(x, cos, sin):  # x [batch, head, token, head_dim]; element i pairs with element i + head_dim / 2
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
@@ -68,7 +68,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """config: a dict with the keys of config.json. The output matrix is the embedding."""
+    """config: a dict with the keys of config.json. The output head is tied to the embedding."""
 
     def __init__(self, config):
         super().__init__()
@@ -82,7 +82,7 @@ class Llama(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
         for name, weight in self.named_parameters():
-            if weight.dim() == 2:  # what adds to the residual stream starts smaller the more layers there are
+            if weight.dim() == 2:  # matrices that add to the residual stream start smaller in deeper models
                 into_stream = name.endswith(("o_proj.weight", "down_proj.weight"))
                 nn.init.normal_(weight, std=0.02 / (2 * config["num_hidden_layers"]) ** (0.5 * into_stream))
 

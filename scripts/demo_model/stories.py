@@ -1,4 +1,4 @@
-"""Short stories: an opening, a plot told beat by beat, pauses to look around, an ending. plots.txt has the words."""
+"""Short stories: an opening, a plot told beat by beat with pauses, an ending. The sentences are in plots.txt."""
 
 import pathlib
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ from world import CHILDREN, HERO_ANIMALS, PLACES, THINGS, expand, fields_for, ti
 
 
 def read_sentences(path):
-    """The groups of sentences by name, and the plots by name."""
+    """The groups of sentences and the plots, each by name."""
     sentences, plots = {}, {}
     for line in path.read_text().splitlines():
         indent, text = len(line) - len(line.lstrip()), line.strip()
@@ -38,8 +38,8 @@ SENTENCES, PLOTS = read_sentences(pathlib.Path(__file__).with_name("plots.txt"))
 
 
 def tell(rng, about=None, plot_name=None, opening=True):
-    """One story as text, and what it was about (for questions afterwards). `about`: see world.fields_for. Without its
-    opening it begins in the middle."""
+    """One story as text, and its fields (for questions about it). `about`: see world.fields_for. opening=False leaves
+    out the opening."""
     about = dict(about or {})
     name = plot_name or rng.choice(sorted(PLOTS))
     if "thing" in about and plot_name is None:
@@ -66,7 +66,7 @@ def tell(rng, about=None, plot_name=None, opening=True):
         fields["pause"] = expand(rng, rng.choice(pauses), fields) if rng.random() < 0.6 else ""
         friend = fields["B"].name if friend_came else fields["friend"]
         if "{friend" not in way and "{B.intro}" not in way:
-            way = way.replace("{B}", "{friend}", 1)  # the first mention says who it is
+            way = way.replace("{B}", "{friend}", 1)  # the first mention introduces the friend
         sentence = expand(rng, way, {**fields, "friend": friend, "friend2": friend[0].upper() + friend[1:]})
         friend_came = friend_came or fields["B"].name in sentence
         sentences.append(sentence)
@@ -97,7 +97,7 @@ def _small_fields(rng, fields, link):
 
 
 def _paragraphs(rng, sentences):
-    """Most stories are one block; some break into two or three paragraphs."""
+    """Most stories are one paragraph; some are split into two or three."""
     if rng.random() < 0.6:
         return " ".join(sentences)
     text = sentences[0]
@@ -107,7 +107,7 @@ def _paragraphs(rng, sentences):
 
 
 def subjects(rng):
-    """Something that a story can be told about: how a person names it, and `about` for tell()."""
+    """A subject for a story: its name in a question, and `about` for tell()."""
     kind = rng.choice(["animal", "animal", "animal", "hero", "hero", "place", "thing", "plot", "weather"])
     if kind == "animal":
         noun = rng.choice(HERO_ANIMALS).noun

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains tandem's demo model from nothing and writes it as a Hugging Face folder.
+"""Trains tandem's demo model from scratch and writes it as a Hugging Face folder.
 
     python3 scripts/demo_model/train.py --out DIR [--minutes 50] [--workers 2]
 
 Needs Python 3.10 or later with torch, numpy, tokenizers and safetensors. The learning rate follows the clock, so that
-the model is finished when the minutes are over, however fast the machine; --steps N counts steps instead, and then the
-same machine makes the same model again. The folder is rewritten every minute and can be used at any time.
+training ends after --minutes on any machine. With --steps N it follows the steps instead, and the same machine trains
+the same model again. The folder is rewritten every minute and is usable at any time.
 """
 
 import argparse
@@ -29,12 +29,12 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write")
     parser.add_argument("--minutes", type=float, default=50, help="how long to train")
-    parser.add_argument("--steps", type=int, help="train for so many steps, whatever the time")
+    parser.add_argument("--steps", type=int, help="train for this many steps instead of --minutes")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that share each step")
-    parser.add_argument("--start-from", type=pathlib.Path, help="folder of an earlier run to train on")
-    parser.add_argument("--vocab", type=int, default=3072, help="tokens of the vocabulary")
+    parser.add_argument("--start-from", type=pathlib.Path, help="continue from the folder of an earlier run")
+    parser.add_argument("--vocab", type=int, default=3072, help="vocabulary size")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=2, help="rows of 512 tokens, a worker and step")
+    parser.add_argument("--rows", type=int, default=2, help="rows of 512 tokens per worker and step")
     parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate")
     return parser.parse_args()
 
@@ -96,14 +96,14 @@ def loss_of(model, batch):
 
 
 def learning_rate(args, progress):
-    """A short rise, then half a cosine down to a fiftieth."""
+    """A short warm-up, then a cosine decay to 1/50."""
     if progress < 0.03:
         return args.lr * (progress + 0.0005) / 0.0305
     return args.lr * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
 
 def average_gradients(model, progress):
-    """Over the workers, in one exchange that also carries the first worker's progress, so that all stop together."""
+    """Averages over the workers. The same exchange carries the first worker's progress, so that all stop together."""
     flat = torch.cat([p.grad.flatten() for p in model.parameters()] + [torch.tensor([progress])])
     dist.all_reduce(flat)
     offset = 0
@@ -148,10 +148,10 @@ def train(args, worker, model, tokenizer, config):
 
 
 def work(worker, args):
-    """One process of one thread: small matrices gain little from more, and on a busy machine threads would wait for
-    each other at every product, workers only once a step."""
+    """A worker process. It has one thread: small matrices gain little from more, and on a busy machine threads would
+    wait for each other at every product, but workers do so only once per step."""
     torch.set_num_threads(1)
-    torch.manual_seed(corpus.TRAIN_SEED)  # the same weights everywhere
+    torch.manual_seed(corpus.TRAIN_SEED)  # the same weights in every worker
     dist.init_process_group(
         "gloo", init_method=f"file://{(args.out / '.workers').resolve()}", rank=worker, world_size=args.workers
     )

@@ -1,8 +1,7 @@
-"""The toy world: who lives in it, where, and what its things are like; and the template language of its stories.
+"""The toy world (its characters, places and things) and the template language of its stories.
 
-A template is a sentence with choices and fields: "[One day|That morning], {A} went {place.to}." A choice may hold
-choices; an empty one leaves nothing behind. Every number comes from the generator that is passed in, so that the same
-seed writes the same text.
+A template is a sentence with choices and fields: "[One day|That morning], {A} went {place.to}." Choices may be nested
+and may be empty. All randomness comes from the generator passed in, so the same seed gives the same text.
 """
 
 import re
@@ -30,7 +29,7 @@ PET_NAMES = _pairs(
 )
 
 # Animal | its sound as a verb | the sound | where it lives | what it eats | legs | color | what it does well | young.
-# Those of the first group are also heroes and friends of stories.
+# Animals of the first group are also heroes and friends in stories.
 _ANIMALS = """
 fox | barks | yip | in a den under an old oak | berries and mice | 4 | orange | run | cub
 rabbit | squeaks | squeak | in a burrow on a green hill | carrots and grass | 4 | brown | hop | kit
@@ -79,7 +78,7 @@ def _animals():
 
 HERO_ANIMALS, ANIMALS = _animals()
 
-# Place: where somebody is, where somebody goes, what there is to see.
+# Place: where a character is, where a character goes, the sights.
 PLACES = {
     "forest": (
         "in the forest",
@@ -132,7 +131,7 @@ WEATHERS = {
     ),
 }
 
-# Small things to carry, their colors, what is eaten, and people.
+# Small things to carry, their colors, food, and people.
 THINGS = _list(
     """ball; kite; hat; scarf; book; drum; bell; lantern; spoon; basket; blanket; whistle; button; key; boat; doll;
     wagon;
@@ -151,8 +150,8 @@ _FORMS = {"he": ("he", "him", "his", "himself"), "she": ("she", "her", "her", "h
 
 
 class Person:
-    """Somebody in a story: {A} is the name, {A.he} {A.him} {A.his} {A.himself} the pronouns, {A.He} and {A.His} the
-    same at the start of a sentence, {A.intro} and {A.home} what an opening says."""
+    """A person in a story: {A} is the name, {A.he} {A.him} {A.his} {A.himself} the pronouns, {A.He} and {A.His} the
+    same at the start of a sentence, {A.intro} and {A.home} phrases for an opening."""
 
     def __init__(self, name, pronoun, kind, intro="", home=""):
         self.name, self.kind, self.intro, self.home = name, kind, intro, home
@@ -168,7 +167,7 @@ _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 
 
 def choose(rng, template):
-    """The template with its choices made."""
+    """Makes a template's choices at random."""
     while True:
         found = _CHOICE.search(template)
         if not found:
@@ -177,7 +176,7 @@ def choose(rng, template):
 
 
 def tidy(text):
-    """Single spaces, "an" before a vowel, a capital at the start of each sentence."""
+    """Fixes spaces, "an" before a vowel, and the capital at the start of each sentence."""
     text = re.sub(r" {2,}", " ", text)
     text = re.sub(r" +([.,!?\n])", r"\1", text).strip()
     text = re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)
@@ -185,7 +184,7 @@ def tidy(text):
 
 
 def expand(rng, template, fields):
-    """The template with choices made and fields filled in; a field may hold choices and fields itself."""
+    """Makes a template's choices and fills in its fields; a field may contain choices and fields too."""
     text = choose(rng, template)
     for _ in range(4):
         if "{" not in text:
