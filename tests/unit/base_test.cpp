@@ -58,12 +58,12 @@ TEST(Error, CarriesCodeAndMessage) {
   EXPECT_EQ(printable("é€\U0001f600"), "é€\U0001f600");
   EXPECT_EQ(printable("\xc2\x9b"
                       "31m"),
-            "\\xc2\\x9b31m");  // a terminal's control sequence in one character
+            "\\xc2\\x9b31m");  // one-character terminal control sequence
   EXPECT_EQ(printable("\xff"
                       "a\xc3"),
-            "\\xffa\\xc3");                                                   // not UTF-8, and cut
+            "\\xffa\\xc3");                                                   // invalid and incomplete UTF-8
   EXPECT_EQ(printable("\xc0\x80\xed\xa0\x80"), "\\xc0\\x80\\xed\\xa0\\x80");  // overlong, surrogate
-  EXPECT_EQ(printable("aé", 2), "a...");                                      // no half characters
+  EXPECT_EQ(printable("aé", 2), "a...");                                      // cuts between characters
 }
 
 }  // namespace

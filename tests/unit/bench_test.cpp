@@ -1,4 +1,4 @@
-// tandem bench: lists and the cases they make, the arithmetic of its columns, its reports, and real
+// tandem bench: lists of parameters and their combinations, the arithmetic of the columns, reports, and real
 // measurements.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(BenchLists, RangesAreAddedUpOrMultiplied) {
   EXPECT_THAT(parse("1000000-2147483647*1000"), ElementsAre(1000000, 1000000000));
 }
 
-TEST(BenchLists, RefusesWhatIsNoRange) {
+TEST(BenchLists, RejectsInvalidRanges) {
   for (const char* text : {"", "x", "1,", ",1", "4-1", "1-5*1", "0-5*2", "1-5+0", "1-", "-1", "1-2+", "1-2-3",
                            "1+2", "1-100000", "99999999999", "0"}) {
     try {
@@ -77,7 +77,7 @@ TEST(BenchLists, MultiplyOut) {
   EXPECT_EQ(cases[16].model, "b");
 }
 
-TEST(BenchLists, RefusesNothingAndFarTooMuch) {
+TEST(BenchLists, RejectsNoTestAndTooMany) {
   BenchLists lists = small_lists();
   lists.n_prompt = lists.n_gen = {0};
   EXPECT_THROW(make_cases(lists), Error);
@@ -98,7 +98,7 @@ TEST(BenchBytes, EachStepReadsTheWeightsAndTheCacheSoFar) {
   c.n_ubatch = 2;  // steps of 2, 2 and 1
   EXPECT_DOUBLE_EQ(bytes_read_per_token(c, 1000, 10), (3 * 1000 + 20 + 40 + 50) / 5.0);
   c.n_ubatch = 512;
-  c.n_batch = 3;  // bounds the step, too
+  c.n_batch = 3;  // also limits the step
   c.n_gen = 1;
   EXPECT_DOUBLE_EQ(bytes_read_per_token(c, 1000, 10), (3 * 1000 + 30 + 50 + 60) / 6.0);
 }
@@ -137,7 +137,7 @@ TEST(BenchStatistics, PercentOfBandwidthIsBytesTimesSpeed) {
 
 // ---- Reports ----
 
-// What a report writes for these results.
+// The text of a report of these results.
 std::string reported(ReportFormat format, const std::vector<BenchResult>& results) {
   FILE* file = std::tmpfile();
   std::vector<BenchCase> cases;
@@ -163,7 +163,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The cells of a table's line, without their padding.
+// The cells of a table row, without padding.
 std::vector<std::string> cells_of(const std::string& line) {
   std::vector<std::string> cells;
   std::istringstream in(line.substr(1));
@@ -239,14 +239,14 @@ TEST(BenchReport, CsvHasAHeaderAndQuotedValues) {
 
 // ---- Measurements ----
 
-TEST(Bandwidth, IsThatOfAMachine) {
+TEST(Bandwidth, IsPlausible) {
   ThreadPool pool(2);
   const double bandwidth = measure_read_bandwidth(pool, 32u << 20);
-  EXPECT_GT(bandwidth, 1e8);   // slower: the unit is wrong
-  EXPECT_LT(bandwidth, 1e13);  // faster: nothing was read
+  EXPECT_GT(bandwidth, 1e8);   // less would mean a wrong unit
+  EXPECT_LT(bandwidth, 1e13);  // more would mean that nothing was read
 }
 
-TEST(Bandwidth, TakesLittleOfTheMemoryThatIsFree) {
+TEST(Bandwidth, UsesLittleOfTheFreeMemory) {
   EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40), 512u << 20);
   EXPECT_EQ(bandwidth_buffer_bytes(100u << 20), 25u << 20);
   EXPECT_EQ(bandwidth_buffer_bytes(0), 16u << 20);
@@ -276,8 +276,8 @@ TEST_F(BenchStories, MeasuresEveryRepetition) {
   for (const double ts : r.samples_ts()) EXPECT_GT(ts, 0);
   EXPECT_EQ(r.n_params, 292800);
   EXPECT_EQ(r.model_bytes, 4u * 292800);
-  // 5 layers of 4 heads with 8 dimensions, as F16: 640 bytes a token. A step reads all weights but the
-  // embedding table of 512 rows, and of that one row.
+  // 5 layers of 4 heads with 8 dimensions, as F16: 640 bytes per token. A step reads all weights, but only
+  // one of the 512 rows of the embedding table.
   const double weights = 4.0 * (292800 - 511 * 64);
   const double cache = 640.0 * (56 + 60 + 61 + 62 + 63);
   EXPECT_DOUBLE_EQ(r.bytes_per_token, (5 * weights + cache) / 23);
@@ -290,7 +290,7 @@ TEST_F(BenchStories, MeasuresEveryRepetition) {
   ASSERT_EQ(r.used_bytes.size(), 1u);
   EXPECT_GT(r.used_bytes[0], r.planned_bytes[0]);
 
-  // The same runner with another shape: the same model stays, and no warm-up.
+  // The same runner with another shape keeps the model and needs no warm-up.
   case_.n_prompt = 0;
   case_.n_depth = 0;
   EXPECT_EQ(runner.run(case_, [](const std::string&) {}).test.n_gen, 3);

@@ -1,5 +1,5 @@
-// tandem convert as a whole: what it writes of the same weights in other shapes of folder, how much memory it
-// takes, and what is left when it does not get to the end.
+// tandem convert: the same weights in folders of different layout, memory use, and the files left by an
+// unfinished run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -90,7 +90,7 @@ TEST_F(Convert, OutTypes) {
             bytes_of(convert_folder("auto", {.type = OutType::BF16})));
 }
 
-TEST_F(Convert, RowsThatAreNoWholeBlocksBecomeF16) {
+TEST_F(Convert, RowsOfPartialBlocksBecomeF16) {
   HfFolder odd = test::family_folder(test::load_family("llama"));
   odd.config["intermediate_size"] = 40;
   for (auto& [name, t] : odd.tensors) {
@@ -115,14 +115,14 @@ TEST_F(Convert, PartsHoldTheSameTensors) {
   }
 }
 
-TEST_F(Convert, AVocabularyAloneNeedsNoWeights) {
+TEST_F(Convert, VocabOnlyNeedsNoWeights) {
   folder_.tensors.clear();
   const GgufFile file(convert(folder_, "vocab", {.vocab_only = true}));
   EXPECT_TRUE(file.tensors().empty());
   EXPECT_EQ(file.metadata().get_strings("tokenizer.ggml.tokens").size(), 128u);
 }
 
-// What the folder holds is all needed to make the file once more: none of it is written over.
+// convert never overwrites its input files.
 TEST_F(Convert, RefusesToWriteOverTheFolder) {
   folder_.write(directory_.path("hf"));
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
@@ -139,12 +139,12 @@ TEST_F(Convert, RefusesToWriteOverTheFolder) {
       EXPECT_EQ(bytes_of(path), before);
     }
   }
-  const std::string inside = directory_.path("hf/model.gguf");  // beside them it may be, and again
+  const std::string inside = directory_.path("hf/model.gguf");  // a new file beside them is fine, twice
   for (int i = 0; i < 2; ++i) write_conversion(plan_conversion(directory_.path("hf"), {}), {}, inside);
   EXPECT_NO_THROW(GgufFile{inside});
 }
 
-// general.size_label, as people name sizes: two digits, and experts apart.
+// general.size_label: two digits, the number of experts separately.
 TEST_F(Convert, SizeLabel) {
   const auto label = [](const std::string& path) {
     return std::string(GgufFile(path).metadata().get<std::string_view>("general.size_label"));
@@ -160,7 +160,7 @@ TEST_F(Convert, SizeLabel) {
   EXPECT_EQ(label(convert(folder_, "experts")), "4x79K");  // the routers: 512 more
 }
 
-// Weights that cannot be told from those of Llama: a folder of files with holes, which take no room on disk.
+// A folder of sparse files with the tensors of a Llama model; takes no disk space.
 std::string large_folder(const test::TempDir& directory, int64_t n_ff) {
   HfFolder folder = test::family_folder(test::load_family("llama"));
   folder.config["intermediate_size"] = n_ff;
@@ -186,7 +186,7 @@ std::string large_folder(const test::TempDir& directory, int64_t n_ff) {
   return path;
 }
 
-// Tensors of 128 MiB: most of them is never in memory.
+// Tensors of 128 MiB, which convert must never hold in memory as a whole.
 TEST_F(Convert, MemoryIsBounded) {
   TANDEM_NEED_BINARY();
   const std::string path = large_folder(directory_, int64_t{1} << 20), out = directory_.path("large.gguf");
@@ -205,9 +205,8 @@ TEST_F(Convert, MemoryIsBounded) {
   EXPECT_EQ(GgufFile(out).tensor("blk.0.ffn_up.weight").n_bytes, (uint64_t{1} << 20) * 68);
 }
 
-// Ctrl-C or a kill in the middle: the name holds what it held, and no temporary is left of an interrupted
-// run.
-TEST_F(Convert, StoppedInTheMiddle) {
+// Ctrl-C or a kill in the middle: the old file stays, and an interrupted run leaves no temporary file.
+TEST_F(Convert, InterruptedOrKilled) {
   TANDEM_NEED_BINARY();
   const std::string path = large_folder(directory_, int64_t{1} << 22);
   std::filesystem::create_directories(directory_.path("out"));
@@ -235,7 +234,7 @@ TEST_F(Convert, StoppedInTheMiddle) {
   }
 }
 
-// A disk that is full: no file, one line, exit code 5.
+// A full disk: no file, one line, exit code 5.
 TEST_F(Convert, FullDisk) {
   TANDEM_NEED_BINARY();
   const std::string path = large_folder(directory_, int64_t{1} << 20);

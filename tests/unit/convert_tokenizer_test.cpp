@@ -1,4 +1,4 @@
-// What convert makes of a folder's tokenizer files: kinds, special tokens, flags, chat templates.
+// Conversion of a folder's tokenizer files: kinds, special tokens, flags, chat templates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,16 +69,16 @@ TEST_F(ConvertTokenizer, SpecialIds) {
   folder_.generation_config = {{"eos_token_id", {8, 9}}};
   m = convert();
   EXPECT_EQ(id(m, "eos"),
-            8u);  // generation_config.json is closer to what runs; a second end is the end of a turn
+            8u);  // generation_config.json overrides config.json; a second EOS id is the end of a turn
   EXPECT_EQ(id(m, "eot"), 9u);
   folder_.tokenizer_config = {
       {"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}, {"pad_token", nullptr}};
   m = convert();
-  EXPECT_EQ(id(m, "bos"), 1u);  // the tokenizer's own words count most
+  EXPECT_EQ(id(m, "bos"), 1u);  // tokenizer_config.json overrides both
   EXPECT_EQ(id(m, "eos"), 2u);
   EXPECT_EQ(id(m, "eot"), 8u);
   folder_.tokenizer_config = nullptr;
-  folder_.config["pad_token_id"] = 100000;  // as some models have it: left out
+  folder_.config["pad_token_id"] = 100000;  // out of range, as in some models: left out
   EXPECT_FALSE(convert().has("tokenizer.ggml.padding_token_id"));
 }
 
@@ -98,7 +98,7 @@ TEST_F(ConvertTokenizer, WhetherBosAndEosAreAdded) {
       {"type", "Sequence"},
       {"processors",
        {{{"type", "ByteLevel"}}, {{"type", "TemplateProcessing"}, {"single", {bos, text, eos}}}}}};
-  folder_.tokenizer_config["add_bos_token"] = false;  // what the tokenizer does, not what is said about it
+  folder_.tokenizer_config["add_bos_token"] = false;  // ignored: the tokenizer itself adds BOS
   EXPECT_EQ(flags(), std::pair(true, true));
   folder_.tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {text}}};
   folder_.tokenizer_config["add_bos_token"] = true;
@@ -132,7 +132,7 @@ TEST_F(ConvertTokenizer, MergesMayBePairs) {
   EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
 }
 
-// A pre-tokenizer is recognized by what it does; the name is the user's where it is not.
+// A pre-tokenizer is recognized by its rules; otherwise the user must name it.
 TEST_F(ConvertTokenizer, PreTokenizers) {
   const auto named = [&](const nlohmann::json& steps, const nlohmann::json& normalizer, bool ignore_merges) {
     nlohmann::json parts = nlohmann::json::array();
@@ -154,7 +154,7 @@ TEST_F(ConvertTokenizer, PreTokenizers) {
   EXPECT_EQ(named({llama3}, nullptr, false), "smaug-bpe");
   EXPECT_EQ(named({qwen2}, nfc, false), "qwen2");
   EXPECT_EQ(named({qwen2}, nullptr, false), "hunyuan");
-  // Every row that needs no steps of other kinds is recognized as itself, or as another that does the same.
+  // Every row of the table that is a plain list of patterns is recognized as itself or as an equivalent one.
   for (const PreTokenizerSpec& spec : all_pre_tokenizers()) {
     nlohmann::json steps = nlohmann::json::array();
     bool only_splits = true;
@@ -179,7 +179,7 @@ TEST_F(ConvertTokenizer, PreTokenizers) {
   EXPECT_THROW(plan_conversion(directory_.path("hf"), {.vocab_only = true, .pre = "nonsense"}), Error);
 }
 
-// A ModelProto by hand: pieces {1 text, 2 score, 3 type}, trainer {3 kind, 41 bos, ...}, normalizer {3, 4}.
+// A hand-made ModelProto: pieces {1 text, 2 score, 3 type}, trainer {3 kind, 41 bos, ...}, normalizer {3, 4}.
 std::string field(int number, const std::string& bytes) {
   return std::string(1, static_cast<char>(number << 3 | 2)) + static_cast<char>(bytes.size()) + bytes;
 }

@@ -27,7 +27,7 @@ struct Matrix {
   float at(int row, int col) const { return x[static_cast<size_t>(row * n_cols + col)]; }
 };
 
-// What ldmatrix.x4 does: register i from the matrix whose rows lanes 8 i .. 8 i + 7 point at.
+// Emulates ldmatrix.x4: register i comes from the matrix whose rows lanes 8 i .. 8 i + 7 point to.
 Fragments<4> load_matrices(const Matrix& m, int row, int col, Place (*row_of)(int), bool trans) {
   Fragments<4> f{};
   for (int lane = 0; lane < 32; ++lane) {
@@ -92,7 +92,7 @@ TEST(CudaAttentionFragments, EveryElementIsInOneRegister) {
 }
 
 // The examples of the PTX ISA: lane 5 is group 1, thread 1 of it.
-TEST(CudaAttentionFragments, LanesAreWhereTheManualPutsThem) {
+TEST(CudaAttentionFragments, LanesMatchTheManual) {
   const auto is = [](Place p, int row, int col) { return p.row == row && p.col == col; };
   EXPECT_TRUE(is(place_in_a(5, 0, 0), 1, 2));
   EXPECT_TRUE(is(place_in_a(5, 1, 1), 9, 3));
@@ -105,7 +105,7 @@ TEST(CudaAttentionFragments, LanesAreWhereTheManualPutsThem) {
 }
 
 // ldmatrix gives B of Q K^T from keys [position, dim], and with .trans B of P V from values [position, dim].
-TEST(CudaAttentionFragments, MatricesAreLoadedAsTheProductsWantThem) {
+TEST(CudaAttentionFragments, LdmatrixLoadsTheOperandsOfTheProducts) {
   Matrix m(16, 16);
   for (int i = 0; i < 256; ++i) m.x[static_cast<size_t>(i)] = static_cast<float>(i);
   const Fragments<4> keys = load_matrices(m, 0, 0, key_row_of, false);
@@ -154,7 +154,7 @@ TEST(CudaAttentionTiles, QueryRowsAreEveryHeadOfEveryTokenOnce) {
   }
 }
 
-// A block of attention_prefill.cu with the lanes of its warps in arrays.
+// A block of attention_prefill.cu, with the lanes of its warps in arrays.
 template <int kDim>
 class BlockOnHost {
  public:
@@ -362,7 +362,7 @@ class BlockOnHost {
   std::array<Warp, 4> warps_;
 };
 
-// ||got - want|| / ||want|| over all tokens and heads, and that every row came out.
+// ||got - want|| / ||want|| over all tokens and heads; also checks that every row has a result.
 template <int kDim>
 double error_of(Scene scene) {
   std::mt19937 random(5);

@@ -1,5 +1,5 @@
-// What the tests of the CUDA attention kernels share: a cache with tokens that look at it, the answer in
-// double precision, and the merge of partial results.
+// Shared by the tests of the CUDA attention kernels: a cache with queries, the result in double precision,
+// and the merge of partial results.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline std::vector<float> normals(std::mt19937& random, size_t n, float scale = 
   return x;
 }
 
-// A cache of one layer and the tokens that look at it.
+// A cache of one layer and the queries on it.
 struct Scene {
   int n_head = 4, n_head_kv = 2, head_dim_k = 64, head_dim_v = 64, block_size = 32;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
@@ -42,7 +42,7 @@ struct Scene {
   size_t k_row() const { return row_bytes(k_dtype, head_dim_k); }
   size_t v_row() const { return row_bytes(v_dtype, head_dim_v); }
 
-  // Rows that nobody may see hold 0xff: NaN in every dtype but Q4_0 and Q8_0, whose scales are.
+  // Rows outside of all queries hold 0xff: NaN in every dtype (in Q4_0 and Q8_0, NaN scales).
   void fill(std::mt19937& random) {
     scale = 1.0f / std::sqrt(static_cast<float>(head_dim_k));
     const int n_sequences = 1 + *std::max_element(sequences.begin(), sequences.end());

@@ -1,6 +1,6 @@
-// The arithmetic of the CUDA attention kernels, on the host: which positions a split has, how rows of every
-// cache dtype are read, how lanes share them, how partial sums merge; and the whole decode kernel, lane by
-// lane, against a reference in double precision.
+// The arithmetic of the CUDA attention kernels, on the host: the positions of a split, reading rows of every
+// cache dtype, how lanes share them, merging partial sums; and the whole decode kernel, lane by lane, against
+// a reference in double precision.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ TEST(CudaAttentionIndex, RowsAreThoseThatKvWriteWrites) {
   }
 }
 
-TEST(CudaAttentionUnpack, RowsAreReadAsTheFormatSays) {
+TEST(CudaAttentionUnpack, RowsAreReadAsTheFormatDefines) {
   std::mt19937 random(11);
   for (DType dtype : kCacheDTypes) {
     const int n = 256;
@@ -143,7 +143,8 @@ TEST(CudaAttentionLanes, ATileIsReadOnceAndEveryScoreStoredOnce) {
   check_lane_map<LaneMap<32, 8>>(32, 8);
 }
 
-// One warp of attention_decode.cu with its lanes in an array: exchanges read the lanes as they were before.
+// One warp of attention_decode.cu, with its lanes in an array; exchanges read the previous state of the
+// lanes.
 template <int kLanes, int kHeads>
 struct WarpOnHost {
   using Map = LaneMap<kLanes, kHeads>;
@@ -255,7 +256,7 @@ struct WarpOnHost {
     }
   }
 
-  // What the warp leaves for a head.
+  // The warp's result for a head.
   Partial left(int head) const {
     Partial part{std::vector<float>(static_cast<size_t>(scene.head_dim_v)), kNothing, 0.0f};
     for (int l = 0; l < 32; ++l) {
@@ -265,7 +266,7 @@ struct WarpOnHost {
         if (d < scene.head_dim_v) part.acc[static_cast<size_t>(d)] += lane.acc[head][i];
       }
       if (!Map::is_first_copy(l) || Map::head_of(l) != head) continue;
-      EXPECT_TRUE(part.max == kNothing || part.max == lane.max);  // all rows' lanes agree
+      EXPECT_TRUE(part.max == kNothing || part.max == lane.max);  // the lanes of all rows agree
       part.max = lane.max;
       part.sum += lane.sum;
     }
@@ -343,7 +344,7 @@ TEST(CudaAttentionDecode, HeadsOfAllShapesEqualTheReference) {
   check_decode<16, 4>(scene, "heads of 80 and 96");
   scene.n_head = 14;  // groups of 7
   check_decode<16, 8>(scene, "group of 7");
-  scene.n_head = 24;  // groups of 12: a part of 8, one of 4
+  scene.n_head = 24;  // groups of 12: passes of 8 and 4
   check_decode<16, 8>(scene, "group of 12");
   scene.n_head = scene.n_head_kv;
   check_decode<16, 1>(scene, "group of 1");

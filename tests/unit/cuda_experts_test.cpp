@@ -1,4 +1,4 @@
-// Grouping of tokens by expert for the GPU.
+// Grouping tokens by expert for the GPU.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@ TEST(CudaExpertGroups, TilesCoverEverySlotOfEveryExpertOnce) {
     for (const int n_slots : {1, 20, 64, 4096}) {
       for (const int tile : {32, 64}) {
         std::vector<int> counts(n_expert), firsts(n_expert, -1);
-        // Some experts are loved more than others.
+        // An uneven distribution over the experts.
         for (int s = 0; s < n_slots; ++s) ++counts[rng() % (1 + rng() % static_cast<unsigned>(n_expert))];
         std::vector<TokenTile> tiles(static_cast<size_t>(max_token_tiles(n_slots, n_expert, tile)),
                                      {-1, -1, -1});
@@ -38,7 +38,7 @@ TEST(CudaExpertGroups, TilesCoverEverySlotOfEveryExpertOnce) {
   }
 }
 
-// The worst there is: every expert leaves a tile of one slot, and one expert has the rest.
+// The worst case: every expert has a tile with a single token, and one expert has the rest.
 TEST(CudaExpertGroups, RoomForTilesIsEnough) {
   for (const int tile : {32, 64}) {
     for (int n_slots = 1; n_slots < 300; ++n_slots) {

@@ -1,4 +1,5 @@
-// The device's weight layouts, on the host: re-laid out and read back, blocks give the floats of the format.
+// The CUDA device's weight layouts, on the host: blocks converted and read back give the floats of the
+// format.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +16,7 @@ constexpr DType kQuantized[] = {DType::Q4_0,   DType::Q4_1,   DType::Q5_0, DType
                                 DType::Q2_K,   DType::Q3_K,   DType::Q4_K, DType::Q5_K, DType::Q6_K,
                                 DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
 
-// Random bits everywhere but in the scales, which are finite: quantized random floats have them all in use.
+// Quantized random floats use all bits and have finite scales.
 std::vector<std::byte> random_weight(DType dtype, int64_t n, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   std::vector<float> x(static_cast<size_t>(n));
@@ -61,7 +62,7 @@ TEST_P(CudaLayout, BlocksReadBackEqualTheReference) {
   });
 }
 
-// Every bit of a block's codes and scales reaches the planes: blocks of random bytes, whatever they mean.
+// Blocks of random bytes, to check that every bit of codes and scales reaches the planes.
 TEST_P(CudaLayout, RandomBytesReadBackEqualTheReference) {
   const DType dtype = GetParam();
   std::mt19937 rng(99 + static_cast<uint32_t>(dtype));
@@ -80,7 +81,7 @@ TEST_P(CudaLayout, RandomBytesReadBackEqualTheReference) {
       dequantize_block<T>(planes, block, got);
       for (int i = 0; i < kBlockColumns; ++i) {
         const float want = expected[block * kBlockColumns + i];
-        if (!std::isfinite(want)) continue;  // a scale that is no number
+        if (!std::isfinite(want)) continue;  // NaN or infinite scale
         ASSERT_EQ(got[i], want) << block << " " << i;
         ++n_compared;
       }
@@ -89,7 +90,7 @@ TEST_P(CudaLayout, RandomBytesReadBackEqualTheReference) {
   EXPECT_GT(n_compared, kCols / 2);
 }
 
-TEST_P(CudaLayout, PlanesAreAlignedApartAndLittleLargerThanTheFile) {
+TEST_P(CudaLayout, PlanesAreAlignedDisjointAndCompact) {
   const DType dtype = GetParam();
   const int64_t rows = 33, cols = 512;
   const PlaneOffsets o = plane_offsets(dtype, rows, cols);

@@ -1,5 +1,5 @@
-// The GPU's tensor-core products, run on the host block by block: a stand-in does what cp.async, ldmatrix and
-// mma do, by the fragment layouts of the PTX manual; everything else is the kernel's own.
+// The CUDA tensor-core products, run on the host block by block. A stand-in replaces cp.async, ldmatrix and
+// mma, with the fragment layouts of the PTX manual; everything else is the kernel's own code.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@ int8_t byte_of(uint32_t word, int i) {
   return static_cast<int8_t>(word >> 8 * i & 0xff);
 }
 
-// What the lanes of a warp hold; [lane][register].
+// Registers of a warp, [lane][register].
 struct Warp {
   uint32_t a[32][4];
   uint32_t b[32][4];
@@ -233,7 +233,7 @@ TEST_P(CudaMatmul, GroupsReadTheirExpertAndTheirRows) {
   expect_near(y, expected, dtype_name(dtype));
 }
 
-// Every byte of a stage that is read is written once, whatever thread does it.
+// Every byte of a stage that is read is written exactly once, by any thread.
 TEST_P(CudaMatmul, ThreadsCopyDistinctPieces) {
   for_format(GetParam(), [&]<DType T>() {
     using M = Matmul<T, 2>;

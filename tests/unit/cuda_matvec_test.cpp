@@ -1,4 +1,4 @@
-// The GPU's products of small batches, run on the host thread by thread: everything but shuffles and
+// The CUDA products of small batches, run on the host thread by thread: everything except shuffles and
 // barriers.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace tandem::cuda {
 namespace {
 
-// What the grid of launch_matvec does.
+// The same work as the grid of launch_matvec.
 template <int N>
 void run_grid(MatvecArgs args) {
   int grid = 0;
@@ -107,7 +107,7 @@ TEST_P(CudaMatvec, GluReadsBothMatricesTogether) {
 }
 
 // Gate and up for every chosen expert, then the weighted sum of their down products.
-TEST_P(CudaMatvec, ExpertsAreThoseOfTheRoute) {
+TEST_P(CudaMatvec, ComputesTheRoutedExperts) {
   const DType dtype = GetParam();
   const int n = 3, n_used = 2, n_expert = 4, m = 256, k = 512;
   const HostWeight gate(dtype, m, k, n_expert, rng), up(dtype, m, k, n_expert, rng),
@@ -188,7 +188,7 @@ TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
   for (size_t i = 0; i < y.size(); ++i) expect_near(y[i], expected[i], "target");
 }
 
-// Lanes of the warps of a pair take every piece once, and every pair has its warps.
+// The lanes of a pair's warps take every piece once, and every pair has its warps.
 TEST(CudaMatvecShares, CoverEveryPieceOnce) {
   for (int bits : {0, 1, 2}) {
     std::multiset<std::pair<int, int>> seen;

@@ -1,4 +1,4 @@
-// Weights and inputs of the GPU's products, in the device's layouts, on the host.
+// Weights and inputs of CUDA products, in the device's layouts, on the host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline std::vector<float> normals(int64_t n, std::mt19937& rng) {
   return x;
 }
 
-// Memory that starts on 16 bytes, as a device's does.
+// Memory aligned to 16 bytes, like device memory.
 class Aligned {
  public:
   explicit Aligned(int64_t n_bytes) : bytes_(static_cast<size_t>(n_bytes + 15) / 16) {}
@@ -42,7 +42,7 @@ class Aligned {
   std::vector<Piece> bytes_;
 };
 
-// Random matrices [n_mats, m, k] laid out as upload_weight does, and their values.
+// Random matrices [n_mats, m, k] in the layout of upload_weight, and their values.
 struct HostWeight {
   HostWeight(DType dtype, int m, int k, int n_mats, std::mt19937& rng)
       : values(static_cast<size_t>(n_mats) * m * k),
@@ -95,7 +95,7 @@ struct HostInput {
             {activations_at(self->encoded[0].data(), n, k), activations_at(self->encoded[1].data(), n, k)}};
   }
 
-  // Row r of matrix `mat` with token t, with the input as the weight's dtype has it.
+  // Product of row r of matrix `mat` with token t, with the input encoded for the weight's dtype.
   float dot(const HostWeight& w, int mat, int r, int t) const {
     const DType dtype = w.device.dtype;
     const std::vector<float>& from =
@@ -112,7 +112,7 @@ struct HostInput {
   Aligned floats;
   std::vector<float> x;
   std::vector<Aligned> encoded;             // by Encoding
-  std::vector<std::vector<float>> rounded;  // what the encodings stand for
+  std::vector<std::vector<float>> rounded;  // values of the encodings
 
  private:
   void encode(int e, int columns) {
@@ -138,7 +138,7 @@ struct HostInput {
   }
 };
 
-// Equal but for the order of float sums: error of the whole under 1e-5 of the whole.
+// Equal except for the order of float sums: relative error under 1e-5.
 inline void expect_near(const std::vector<float>& got, const std::vector<float>& expected,
                         std::string_view what) {
   ASSERT_EQ(got.size(), expected.size());

@@ -1,5 +1,5 @@
-// The arithmetic of the CUDA device's row ops, on the host: slots, cache quantization, angles, and the ring
-// that copies go through.
+// The arithmetic of the CUDA device's row ops, on the host: KV slots, cache quantization, angles, and the
+// ring buffer of the copies.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ TEST(CudaKvRows, EverySlotOfEveryHeadHasARowOfItsOwn) {
           const int64_t row = kv_row(slot, head, n_head_kv, block_size);
           EXPECT_TRUE(row >= 0 && row < n_rows);
           rows.insert(row);
-          if (slot % block_size != 0) {  // a head's rows of a block lie one after the other
+          if (slot % block_size != 0) {  // the rows of a head within a block are contiguous
             EXPECT_EQ(row, kv_row(slot - 1, head, n_head_kv, block_size) + 1);
           }
         }
@@ -38,7 +38,7 @@ TEST(CudaKvRows, EverySlotOfEveryHeadHasARowOfItsOwn) {
   }
 }
 
-// A block as a warp of kv_write makes it: lane i has element i.
+// A block as written by a warp of kv_write: lane i has element i.
 float largest_of_lanes(const float* x) {
   uint32_t most = 0;
   const auto bits = [&](int lane) {
@@ -117,7 +117,7 @@ TEST(CudaRope, AnglesAreRightAtAnyPosition) {
   }
 }
 
-// Pieces taken at random never overlap one that is held, start aligned, and come as soon as there is room.
+// Pieces taken at random never overlap a held one, are aligned, and are granted as soon as there is room.
 TEST(CudaRing, PiecesDoNotOverlapAndRoomIsUsedAgain) {
   std::mt19937 rng(std::random_device{}());
   constexpr size_t kBytes = 4096, kAlignment = 64;

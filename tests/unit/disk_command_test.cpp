@@ -1,5 +1,5 @@
-// --disk-tier from outside: the same text from a quarter of the memory, what plan and --explain say of it,
-// and the ways to ask for what cannot be.
+// --disk-tier in the program: the same text with a quarter of the memory, the reports of plan and --explain,
+// and contradictory options.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,10 +48,10 @@ TEST_F(DiskCommand, TheSameTextFromAQuarterOfTheMemory) {
     EXPECT_EQ(outcome.out, whole.out) << flag;
   }
   EXPECT_THAT(run(quarter_ + "2>&1").out, HasSubstr("are read from disk for every step"));
-  EXPECT_THAT(run("--disk-tier 2>&1").out, Not(HasSubstr("are read from disk")));  // there is no need
+  EXPECT_THAT(run("--disk-tier 2>&1").out, Not(HasSubstr("are read from disk")));  // not needed
 }
 
-TEST_F(DiskCommand, WhatCannotBe) {
+TEST_F(DiskCommand, RejectsContradictions) {
   for (const std::string other : {"--no-mmap", "--mlock"}) {
     const Outcome outcome = run("--disk-tier " + other + " 2>&1");
     EXPECT_EQ(outcome.exit_code, 2);
@@ -66,7 +66,7 @@ TEST_F(DiskCommand, WhatCannotBe) {
   EXPECT_EQ(run("--disk-tier=perhaps 2>&1").exit_code, 2);
 }
 
-TEST_F(DiskCommand, ExplainAndPlanTellOfIt) {
+TEST_F(DiskCommand, ExplainAndPlanReportIt) {
   const std::string explained = run(quarter_ + "--explain 2>&1 >/dev/null").out;
   EXPECT_THAT(explained, AllOf(HasSubstr("disk 0.9 MiB"), HasSubstr("read from disk: ")));
   EXPECT_THAT(tandem("plan", quarter_).out, HasSubstr("read for every token"));
@@ -83,7 +83,7 @@ TEST_F(DiskCommand, ExplainAndPlanTellOfIt) {
   EXPECT_GT(slow["disk"]["weights"], 0);
   EXPECT_EQ(slow["disk"]["read_bytes_per_s"], 0.01e9);
   EXPECT_GT(slow["plans"][0]["n_disk_layers"], 12);
-  // Nothing is slower than this disk, so that it decides alone.
+  // A disk slow enough to determine the speed alone.
   const double read = slow["disk"]["read_per_token"], rate = slow["plans"][0]["decode_tokens_per_s"];
   EXPECT_NEAR(rate, 0.01e9 / read, 0.1 * rate);
   EXPECT_NEAR(fast["plans"][0]["decode_tokens_per_s"], 2 * rate, 0.2 * rate);

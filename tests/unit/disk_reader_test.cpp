@@ -1,5 +1,5 @@
-// Reading files past the page cache: every way of reading gives the file's bytes, ends and errors are told
-// with file and offset, and what the system cannot do is done otherwise and said.
+// Reading files past the page cache: every method gives the file's bytes, errors name the file and the
+// offset, and on a system without a feature the fallback works and is reported.
 #include "base/disk_reader.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A mapping of a file that nobody may look at: the reader must not either.
+// An inaccessible mapping of a file, to check that the reader does not use it.
 class Mapping {
  public:
   explicit Mapping(const std::string& path, size_t n_bytes) : path_(path), n_bytes_(n_bytes) {
@@ -77,7 +77,7 @@ class Reader : public testing::TestWithParam<DiskOptions> {
   test::TempDir directory_;
 };
 
-TEST_P(Reader, GivesWhatTheFileHolds) {
+TEST_P(Reader, GivesTheBytesOfTheFile) {
   const std::string path = directory_.path("file");
   const std::string bytes = random_bytes((5 << 20) + 777, 1);
   test::write_file(path, bytes);
@@ -117,7 +117,7 @@ TEST_P(Reader, ManyReadsAtATime) {
       EXPECT_EQ(memcmp(to[i - 1].get() + k * 4096, bytes.data() + ((i - 1) * 7 + k * 11) * 4096, 4096), 0);
     }
   }
-  // Those that nobody waits for end with the reader.
+  // Reads without a wait end with the reader.
   const Pages big = pages(bytes.size());
   const DiskRead all{mapping.at(0), bytes.size(), big.get()};
   reader->start({&all, 1});
@@ -143,7 +143,7 @@ TEST_P(Reader, AReadMayCrossIntoTheNextFile) {
   munmap(both, 8 * 4096);
 }
 
-TEST_P(Reader, AFileThatBecameShorterIsAnErrorThatSaysWhere) {
+TEST_P(Reader, ATruncatedFileIsAnErrorWithItsOffset) {
   const std::string path = directory_.path("file");
   test::write_file(path, random_bytes(3 << 20, 6));
   const Mapping mapping(path, 3 << 20);
@@ -154,18 +154,18 @@ TEST_P(Reader, AFileThatBecameShorterIsAnErrorThatSaysWhere) {
     const DiskRead read{mapping.at(0), 3 << 20, to.get()};
     const std::string message = error_of(*reader, reader->start({&read, 1}));
     EXPECT_THAT(message, AllOf(HasSubstr(path), HasSubstr("truncated")));
-    // The first chunk that fails is told of; which one that is depends on the order in which they end.
+    // The first chunk that fails is reported; which one depends on the order of completion.
     const size_t at = message.find("at offset ");
     ASSERT_NE(at, std::string::npos);
     EXPECT_GE(std::stoull(message.substr(at + 10)), n_left / 4096 * 4096) << message;
   }
-  test::write_file(path, random_bytes(3 << 20, 6));  // and is read again when it is there again
+  test::write_file(path, random_bytes(3 << 20, 6));  // a restored file is readable again
   const Pages to = pages(4096);
   const DiskRead read{mapping.at(4096), 4096, to.get()};
   EXPECT_EQ(error_of(*reader, reader->start({&read, 1})), "no error");
 }
 
-TEST_P(Reader, AFileThatIsNotThereIsAnError) {
+TEST_P(Reader, AMissingFileIsAnError) {
   const Mapping mapping(directory_.path("nothing"), 4096);
   EXPECT_THROW(open({mapping.file()}), Error);
 }
@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(All, Reader,
                                   (p.param.uring ? "_uring" : "_threads");
                          });
 
-// What opening the file says on stderr, and that it can be read all the same.
+// Returns the messages on stderr when opening the file; checks that it can be read anyway.
 std::string said(const DiskFile& file, const std::string& content) {
   const LogLevel level = log_level();
   set_log_level(LogLevel::info);
@@ -218,11 +218,11 @@ TEST(DiskFallback, AFilesystemInMemory) {
   const std::string content = random_bytes(123456, 7);
   test::write_file(path, content);
   const Mapping mapping(path, content.size());
-  said(mapping.file(), content);  // with direct reads or without, as the kernel has it
+  said(mapping.file(), content);  // with or without direct reads, depending on the kernel
   unlink(path);
 }
 
-// In a process of its own, as it cannot be undone.
+// In a separate process, because it cannot be undone.
 void forbid_io_uring() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),

@@ -100,7 +100,7 @@ TEST(GgufFile, AlignmentOfTheFileIsUsed) {
   EXPECT_EQ(text_of(file.tensor("t")), "12345678");
 }
 
-TEST(GgufFile, DtypesThatCannotBeComputedLoadAndAreRefusedByName) {
+TEST(GgufFile, UnsupportedDtypesLoadAndAreRejectedByName) {
   test::RawGguf raw;
   raw.tensors = {test::tensor_info("iq", {256}, 16, 0), test::tensor_info("f", {1}, 0, 96)};
   raw.data.resize(100);
@@ -164,7 +164,7 @@ size_t n_files(const test::TempDir& directory) {
   return static_cast<size_t>(std::distance(begin(files), end(files)));
 }
 
-// Writes the model that `source` holds, tensor data in pieces of `piece` bytes.
+// Writes the model in `source`, tensor data in pieces of `piece` bytes.
 void copy_model(const GgufFile& source, const std::string& path, size_t piece) {
   GgufWriter writer(path, source.alignment());
   for (const Metadata::Entry& entry : source.metadata().entries())
@@ -190,7 +190,7 @@ TEST(GgufWriter, WritesWhatTheReaderReads) {
     copy_model(GgufFile(test::as_bytes(bytes), "memory"), path, piece);
     expect_small_file(GgufFile(path));
     const std::string header = test::small_gguf().header();
-    EXPECT_EQ(file_bytes(path).substr(0, header.size()), header);  // to the byte
+    EXPECT_EQ(file_bytes(path).substr(0, header.size()), header);  // byte for byte
   }
   EXPECT_EQ(n_files(directory), 1u);
 }
@@ -233,7 +233,7 @@ TEST(GgufWriter, LeavesNothingBehindWhenNotFinished) {
     GgufWriter writer(path);
     writer.add_tensor("a", DType::F32, std::vector<int64_t>{4});
     writer.begin_tensor("a");
-    EXPECT_LE(n_files(directory), 2u);  // the temporary may have no name
+    EXPECT_LE(n_files(directory), 2u);  // the temporary file may be unnamed
     EXPECT_EQ(file_bytes(path), "what was there before");
   }
   EXPECT_EQ(n_files(directory), 1u);

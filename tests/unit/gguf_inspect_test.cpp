@@ -1,4 +1,4 @@
-// `tandem inspect` from the outside: needs the binary that this build made.
+// `tandem inspect` as a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class Inspect : public testing::Test {
     file.pairs.push_back(test::kv_string("bad\x1b[31m", "line\nbreak \x1b]0;title\x07"));
     test::write_file(path, file.bytes());
   }
-  // stdout, and stderr after it
+  // stdout, then stderr
   test::Outcome run(const std::string& arguments) {
     return test::shell("", "inspect " + arguments + " 2>&1");
   }

@@ -1,4 +1,4 @@
-// The language of a grammar, compared with a matcher that goes through all ways to read a text.
+// The language of a grammar, compared with a matcher that tries every parse.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace {
 
 using test::accepts;
 
-// All ends of what a node can read from each position, by trying everything.
+// All positions where a match of a node may end, for each start, by exhaustive search.
 class ReferenceMatcher {
  public:
   ReferenceMatcher(const GrammarSyntax& syntax, std::string text) : syntax_(syntax), text_(std::move(text)) {}
@@ -76,7 +76,7 @@ class ReferenceMatcher {
     uint32_t c = n == 1 ? lead : lead & (0x7fu >> n);
     for (size_t i = 1; i < n && from + i < text_.size(); ++i)
       c = c << 6 | (static_cast<uint8_t>(text_[from + i]) & 0x3f);
-    std::string bytes;  // whatever is no UTF-8 is not written like this
+    std::string bytes;  // invalid UTF-8 has no such encoding
     if (c <= kLastCodePoint) append_utf8(bytes, c);
     if (c > kLastCodePoint || text_.compare(from, n, bytes) != 0) return 0;
     const bool in =
@@ -89,7 +89,7 @@ class ReferenceMatcher {
   std::map<std::pair<uint32_t, size_t>, Ends> memo_;
 };
 
-// A text that the grammar can produce, if one is found in so many steps.
+// A text of the grammar, if one is found within this number of choices.
 class Producer {
  public:
   Producer(const GrammarSyntax& syntax, std::mt19937& random) : syntax_(syntax), random_(random) {}
@@ -133,7 +133,7 @@ class Producer {
   size_t n_steps_ = 0;
 };
 
-// A random grammar over a small alphabet; many are refused, for left recursion mostly.
+// A random grammar over a small alphabet; many are rejected, mostly for left recursion.
 std::string random_grammar(std::mt19937& random) {
   const int n_rules = 1 + static_cast<int>(random() % 4);
   const std::function<std::string(int)> expression = [&](int depth) -> std::string {

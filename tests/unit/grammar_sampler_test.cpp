@@ -1,4 +1,4 @@
-// A grammar in the sampler: which tokens it lets through, where the text may end, and what stays as it was.
+// A grammar in the sampler: allowed tokens, where the text may end, and unchanged probabilities.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ std::string message_of(const std::function<void()>& f) {
   return "";
 }
 
-// The mask of all tokens says what checking each by itself says, in every state on the way.
+// In every state, the mask of all tokens agrees with checking each token by itself.
 TEST(GrammarFilter, TheWalkAndTheSingleCheckAgree) {
   const test::GrammarVocab vocab = test::grammar_vocab(300);
   const SamplerModel model = vocab.model();
@@ -69,7 +69,7 @@ TEST(GrammarFilter, TheWalkAndTheSingleCheckAgree) {
   }
 }
 
-TEST(GrammarSampler, TheBestTokenThatIsAllowed) {
+TEST(GrammarSampler, GreedyTakesTheBestAllowedToken) {
   const std::vector<std::string> pieces = {"a", "b", "ab", "", "</s>", "\xc3", "\xa9"};
   for (const float temp : {0.0f, 1.0f}) {
     SamplerParams p = with_grammar("root ::= \"ab\" | \"é\" \"b\"");
@@ -94,7 +94,7 @@ TEST(GrammarSampler, TheBestTokenThatIsAllowed) {
   }
 }
 
-TEST(GrammarSampler, WhatFitsIsSampledAsWithoutAGrammar) {
+TEST(GrammarSampler, AllowedTokensKeepTheirProbabilities) {
   const test::GrammarVocab vocab = test::grammar_vocab(100);
   SamplerParams free;
   free.seed = 5;
@@ -142,7 +142,7 @@ TEST(GrammarSampler, EveryChainKeepsTheTextValid) {
   }
 }
 
-TEST(GrammarSampler, ACopyGoesOnByItself) {
+TEST(GrammarSampler, ACopyContinuesIndependently) {
   const std::vector<std::string> pieces = {"a", "b", "c", ""};
   SamplerParams p = with_grammar("root ::= \"a\" \"b\" \"c\"");
   Sampler first(p, model_of(pieces, {3}));
@@ -156,7 +156,7 @@ TEST(GrammarSampler, ACopyGoesOnByItself) {
   EXPECT_EQ(first.sample(logits), 0);
 }
 
-TEST(GrammarSampler, WhereNothingIsLeft) {
+TEST(GrammarSampler, NoAllowedToken) {
   const std::vector<std::string> pieces = {"a", "b", "", "a"};
   const std::vector<float> logits = {1, 2, 3, 0};
   Sampler stuck(with_grammar("root ::= \"a\" [xy]"), model_of(pieces, {2}));
@@ -175,7 +175,7 @@ TEST(GrammarSampler, WhereNothingIsLeft) {
   Sampler wrong(with_grammar("root ::= \"a\""), model_of(pieces, {2}));
   EXPECT_THAT(message_of([&] { wrong.accept(1); }), HasSubstr("does not allow token 1"));
   EXPECT_THAT(message_of([&] { wrong.accept(2); }), HasSubstr("does not allow token 2"));
-  // An end that is banned comes all the same where there is nothing else.
+  // A banned end token is still chosen if no other token is allowed.
   SamplerParams ignoring = with_grammar("root ::= \"a\"");
   ignoring.ignore_eos = true;
   Sampler ends(ignoring, model_of(pieces, {2}));

@@ -1,4 +1,4 @@
-// Grammars as texts: the notation, errors with their place, limits.
+// Parsing grammars: the notation, errors with line and column, limits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,7 +115,7 @@ TEST(Grammar, ErrorsSayWhereAndWhat) {
   for (const auto& [gbnf, expected] : cases) EXPECT_THAT(refusal(gbnf), HasSubstr(expected)) << gbnf;
 }
 
-TEST(Grammar, HostileTextsCostLittle) {
+TEST(Grammar, HostileTextsAreCheap) {
   EXPECT_THAT(refusal("root ::= " + std::string(100000, '(')), HasSubstr("nested deeper"));
   EXPECT_THAT(refusal("root ::= \"a\"" + std::string(100000, '?')), HasSubstr("nested deeper"));
   EXPECT_THAT(refusal("root ::= " + std::string(5 << 20, ' ')), HasSubstr("the limit is"));
@@ -129,7 +129,7 @@ TEST(Grammar, HostileTextsCostLittle) {
                       return text;
                     }()),
             "");
-  // A chain of rules, each the start of the one before; forwards and backwards.
+  // A chain of rules, each starting with the next; forwards and backwards.
   std::string chain = "root ::= r0\n";
   for (int i = 0; i < 20000; ++i)
     chain += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " | \"a\"\n";
@@ -137,7 +137,7 @@ TEST(Grammar, HostileTextsCostLittle) {
   EXPECT_THAT(refusal(chain + "r20000 ::= r0"), HasSubstr("left recursion"));
 }
 
-// Texts with very many readings, and deep ones.
+// Highly ambiguous texts, and deeply nested ones.
 TEST(Grammar, AmbiguityAndDepthStayCheap) {
   GrammarStates twice(Grammar::parse("root ::= \"x\" root \"y\" | \"x\" root \"z\" | \"\""));
   EXPECT_TRUE(accepts(twice, std::string(400, 'x') + std::string(200, 'y') + std::string(200, 'z')));
@@ -149,13 +149,13 @@ TEST(Grammar, AmbiguityAndDepthStayCheap) {
   GrammarStates deep(Grammar::parse("root ::= \"[\" root? \"]\""));
   const size_t n = 200000;
   EXPECT_TRUE(accepts(deep, std::string(n, '[') + std::string(n, ']')));
-  // A call in last place takes no stack, so the states come back.
+  // A tail call takes no stack, so the states repeat.
   GrammarStates tail(Grammar::parse("root ::= [ab] root | \"c\""));
   EXPECT_TRUE(accepts(tail, std::string(100000, 'a') + "c"));
   EXPECT_LT(tail.n_states(), 10u);
 }
 
-TEST(Grammar, WhatWasLearnedCanBeForgotten) {
+TEST(Grammar, CachedStatesCanBeDropped) {
   const auto grammar =
       Grammar::parse("root ::= \"[\" (root (\",\" root)*)? \"]\" | \"x\" root | \"x\" root \"y\" | \"z\"");
   GrammarStates kept(grammar), forgetful(grammar);

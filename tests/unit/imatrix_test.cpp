@@ -1,5 +1,5 @@
-// tandem imatrix: what the CPU device tells of its products, sums over tokens and experts, files and merging;
-// the command from the outside.
+// tandem imatrix: the inputs of matrix products that the CPU device reports, sums over tokens and experts,
+// files and merging; the command as a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ class Imatrix : public testing::Test {
     return ids;
   }
 
-  // What the first layer's q, k and v are multiplied by, squared and summed: the normalized embeddings.
+  // The input of the first layer's q, k and v, squared and summed: the normalized embeddings.
   std::vector<double> first_layer_sums() const {
     const TensorInfo& table = model->file().tensor("token_embd.weight");
     const TensorInfo& norm = model->file().tensor("blk.0.attn_norm.weight");
@@ -87,8 +87,7 @@ TEST_F(Imatrix, SumsSquaresOfWhatIsMultiplied) {
       for (size_t j = 0; j < expected.size(); ++j)
         EXPECT_NEAR(entry.sums[j], expected[j], 1e-4 * expected[j]);
     }
-    for (const auto& [name, entry] :
-         sums.entries) {  // the last layer too, whose tokens mostly need no logits
+    for (const auto& [name, entry] : sums.entries) {  // also the last layer, although few tokens need logits
       EXPECT_THAT(entry.counts, ElementsAre(kTokens)) << name;
       EXPECT_GT(*std::max_element(entry.sums.begin(), entry.sums.end()), 0.0f) << name;
     }
@@ -96,12 +95,12 @@ TEST_F(Imatrix, SumsSquaresOfWhatIsMultiplied) {
   }
 }
 
-TEST_F(Imatrix, TheOutputWhenAskedFor) {
+TEST_F(Imatrix, TheOutputMatrixIsOptional) {
   const ImportanceSums sums = collect({}, OutputTensor::include, 1);
   EXPECT_THAT(sums.entries.at("output.weight").counts, ElementsAre(kTokens));
 }
 
-TEST_F(Imatrix, ExpertsAreCountedEachForItself) {
+TEST_F(Imatrix, ExpertsAreCountedSeparately) {
   const test::TinyShape shape{.n_expert = 6, .n_expert_used = 2};
   const ImportanceSums sums = collect(shape, OutputTensor::skip, 2);
   const auto& router = sums.entries.at("blk.0.ffn_gate_inp.weight");
@@ -116,13 +115,13 @@ TEST_F(Imatrix, ExpertsAreCountedEachForItself) {
   double n = 0;
   for (const double count : gate.counts) n += count;
   EXPECT_EQ(n, 2 * kTokens);
-  // Every token goes to two experts, so over all of them every column has twice what the router has.
+  // Every token goes to two experts, so the sum over the experts is twice that of the router.
   for (size_t j = 0; j < 64; ++j) {
     double sum = 0;
     for (size_t e = 0; e < 6; ++e) sum += gate.sums[64 * e + j];
     EXPECT_NEAR(sum, 2 * router.sums[j], 1e-4 * router.sums[j]);
   }
-  for (size_t e = 0; e < 6; ++e) {  // what no token reached has nothing
+  for (size_t e = 0; e < 6; ++e) {  // an expert without tokens has no sums
     const float largest = *std::max_element(down.sums.begin() + 96 * e, down.sums.begin() + 96 * (e + 1));
     EXPECT_EQ(largest > 0, down.counts[e] > 0) << e;
   }
@@ -181,7 +180,7 @@ TEST_F(Imatrix, Command) {
   EXPECT_EQ(five.n_chunks, 5u);
   EXPECT_EQ(five.entries.at("blk.0.attn_q.weight").counts[0], 5 * 64);
   EXPECT_EQ(read_imatrix_sums(directory.path("i.gguf.at_4")).n_chunks, 4u);
-  // The first two chunks, then the other three on top of them.
+  // The first two chunks, then the other three added to them.
   ASSERT_EQ(run("imatrix -m m.gguf -f t.txt -o a.gguf -c 64 --chunks 2").exit_code, 0);
   ASSERT_EQ(run("imatrix -m m.gguf -f t.txt -o b.gguf -c 64 --chunk 2 --chunks 5 --in-file a.gguf").exit_code,
             0);

@@ -1,4 +1,4 @@
-// tandem inspect --diff: what is told of two files, on the page, as JSON and by the exit code.
+// tandem inspect --diff: the comparison of two files as text, as JSON and as exit code.
 #include "tools/inspect/diff.h"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ TEST_F(Diff, Metadata) {
   model.metadata.set("general.name", Value("other"));
   model.metadata.set("only.b", Value(uint32_t{7}));
   model.metadata.remove("llama.block_count");
-  model.metadata.set("llama.context_length", Value(int32_t{5}));  // another type, too
+  model.metadata.set("llama.context_length", Value(int32_t{5}));  // another type too
   const FileDifference d = compared();
   EXPECT_TRUE(d.tensors.empty());
   std::map<std::string_view, std::pair<bool, bool>> found;
@@ -62,7 +62,7 @@ TEST_F(Diff, Metadata) {
   EXPECT_EQ(d.metadata.size(), 4u);
 }
 
-TEST_F(Diff, Values) {
+TEST_F(Diff, TensorValues) {
   values("blk.0.attn_q.weight")[5] += 0.5f;
   values("blk.0.attn_q.weight")[6] -= 0.25f;
   const FileDifference d = compared();
@@ -115,7 +115,7 @@ TEST_F(Diff, Command) {
   EXPECT_EQ(parsed["same"], false);
   EXPECT_EQ(parsed["tensors"][0]["name"], "output.weight");
   EXPECT_EQ(parsed["tensors"][0]["n_different"], 1);
-  // In how many files a model lies makes no difference.
+  // Splitting a model into several files makes no difference.
   model.write(a);
   ASSERT_EQ(
       test::shell("", "split '" + a + "' '" + directory.path("s") + "' --split-max-tensors 9 2>&1").exit_code,

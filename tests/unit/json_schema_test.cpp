@@ -1,4 +1,4 @@
-// Schemas: what is sampled validates, what is refused is refused by name.
+// Schemas: sampled outputs validate, unsupported keywords are rejected by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ std::vector<std::string> sample_texts(const std::string& gbnf, size_t n, uint32_
   return texts;
 }
 
-TEST(JsonSchema, WhatIsSampledParsesAndValidates) {
+TEST(JsonSchema, SampledOutputsParseAndValidate) {
   ASSERT_GE(std::size(test::kSchemas), 30u);
   const size_t n = (1000 + std::size(test::kSchemas) - 1) / std::size(test::kSchemas);
   for (size_t i = 0; i < std::size(test::kSchemas); ++i) {
@@ -179,7 +179,7 @@ TEST(JsonSchema, PatternsMatchWhereTheySay) {
   EXPECT_TRUE(schema_accepts(R"({"pattern":"^a{2,3}$","minLength":2,"maxLength":3})", "\"aa\""));
 }
 
-TEST(JsonSchema, WhatIsNotSupportedIsRefusedByName) {
+TEST(JsonSchema, UnsupportedKeywordsAreRejectedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"not":{}})", "'not'"},
       {R"({"type":"array","uniqueItems":true})", "'uniqueItems'"},
@@ -238,7 +238,7 @@ TEST(JsonSchema, HostileSizesAreRefused) {
   EXPECT_EQ(refusal(nested(90)), "");
   EXPECT_THAT(refusal(nested(10000)), HasSubstr("nested deeper"));
   EXPECT_THAT(refusal(std::string(1 << 20, ' ')), HasSubstr("the limit is"));
-  // Doubles with each reference.
+  // Doubles in size with each reference.
   std::string doubling = R"({"$ref":"#/$defs/0","$defs":{)";
   for (int i = 0; i < 25; ++i) {
     const std::string next = R"({"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"}";
@@ -254,7 +254,7 @@ TEST(JsonSchema, HostileSizesAreRefused) {
   EXPECT_EQ(refusal(chain + R"("3000":{"type":"null"}}})"), "");
 }
 
-TEST(JsonSchema, CompositionIsWorkedOut) {
+TEST(JsonSchema, ComposedSchemas) {
   EXPECT_TRUE(schema_accepts(R"({"allOf":[{"type":["integer","null"]},{"minimum":3}],"maximum":5})", "4"));
   EXPECT_TRUE(schema_accepts(R"({"allOf":[{"type":["integer","null"]},{"minimum":3}],"maximum":5})", "null"));
   EXPECT_FALSE(schema_accepts(R"({"allOf":[{"type":["integer","null"]},{"minimum":3}],"maximum":5})", "6"));

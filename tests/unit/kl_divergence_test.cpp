@@ -1,4 +1,4 @@
-// Saved logits and the divergence from them: against sums written out here, and the command from the outside.
+// Saved logits and the divergence from them, against sums written out here; the command as a process.
 #include "tools/perplexity/kl_divergence.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ TEST(BaseLogits, FileHasTheLayoutThatOthersRead) {
   TextChunks chunks;
   chunks.n_ctx = 4;
   chunks.n_chunks = 2;
-  chunks.tokens = {1, 0, 2, 1, 0, 2, 2, 1, 2};  // one more than fits into chunks
+  chunks.tokens = {1, 0, 2, 1, 0, 2, 2, 1, 2};  // one more than whole chunks
   BaseLogitsWriter writer(path, chunks, 3);
   const std::vector<float> a{0, 1, 2}, b{3, 1, 0};
   writer.add(a);
@@ -88,7 +88,7 @@ TEST(BaseLogits, FileHasTheLayoutThatOthersRead) {
     EXPECT_THROW(BaseLogitsReader{path}, Error) << n;
   }
   std::string wrong = bytes;
-  wrong[20] = 3;  // a token that is not in the vocabulary
+  wrong[20] = 3;  // a token outside the vocabulary
   test::write_file(path, wrong);
   EXPECT_THROW(BaseLogitsReader{path}, Error);
   wrong = bytes;
@@ -134,7 +134,7 @@ TEST(KlDivergence, IsTheSumOverTheVocabulary) {
   EXPECT_NEAR(divergence.perplexity().value, std::exp(nll / kTokens), 1e-3 * std::exp(nll / kTokens));
   EXPECT_DOUBLE_EQ(divergence.same_top().value, n_same / static_cast<double>(kTokens));
   EXPECT_LT(n_same, kTokens);
-  // Both vary together, so their ratio is known better than either.
+  // Both vary together, so their ratio is more precise than either.
   EXPECT_LT(divergence.log_ratio().error, divergence.perplexity().error / divergence.perplexity().value);
 }
 
@@ -152,7 +152,7 @@ class KlCommand : public testing::Test {
   test::TempDir directory;
 };
 
-TEST_F(KlCommand, NothingFromItselfAndSomethingFromItsQuantization) {
+TEST_F(KlCommand, ZeroAgainstItselfAndMoreAgainstItsQuantization) {
   ASSERT_EQ(run("quantize m.gguf q.gguf Q2_K 2").exit_code, 0);
   test::Outcome got = run("perplexity -m m.gguf -f t.txt -c 64 --chunks 8 --kl-divergence-base base");
   ASSERT_EQ(got.exit_code, 0) << got.out;

@@ -29,7 +29,7 @@ TEST(KvSequence, SlotsFollowTheBlocks) {
   EXPECT_EQ(pool.n_free(), 0);
 }
 
-TEST(KvSequence, AFullCacheLeavesTheSequenceAsItWas) {
+TEST(KvSequence, AFullCacheLeavesTheSequenceUnchanged) {
   BlockPool pool(2);
   KvSequence a(pool, 4);
   std::vector<int32_t> slots(16);
@@ -63,7 +63,7 @@ TEST(KvSequence, APrefixIsSharedInWholeBlocksAndNeverOverwritten) {
     EXPECT_EQ(pool.n_free(), 5);  // nothing new was taken
     b.append(2, slots.data());
     EXPECT_NE(b.blocks()[2], a.blocks()[2]);
-    // Cutting into a shared block gives up all of it, so that the other's data stays.
+    // Truncating within a shared block releases the whole block, so that the other sequence keeps its data.
     b.truncate(6);
     EXPECT_EQ(b.length(), 4);
     b.append(2, slots.data());

@@ -1,4 +1,4 @@
-// Lines of files and pipes, whole or not yet there.
+// Reading lines of files and pipes, complete and incomplete.
 #include "tools/batch/line_reader.h"
 
 #include <fcntl.h>
@@ -57,7 +57,7 @@ TEST(LineReader, DoesNotWaitForASlowPipe) {
   close(ends[0]);
 }
 
-TEST(LineReader, PassesOverALineThatIsTooLong) {
+TEST(LineReader, SkipsALineThatIsTooLong) {
   const test::TempDir directory;
   const std::string path = directory.path("long");
   test::write_file(path, std::string(LineReader::kMaxBytes + 70'000, 'x') + "\nnext\n");
@@ -74,7 +74,7 @@ TEST(LineReader, PassesOverALineThatIsTooLong) {
   close(fd);
 }
 
-TEST(LineReader, SaysWhatCannotBeRead) {
+TEST(LineReader, ReportsReadErrors) {
   const test::TempDir directory;
   const int fd = open(directory.path("").c_str(), O_RDONLY);
   LineReader reader(fd, "a folder");

@@ -1,4 +1,4 @@
-// The program from outside: what it prints where, and its exit codes.
+// The program as a process: its output on stdout and stderr, and its exit codes.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -55,18 +55,17 @@ TEST_F(Main, UsageErrorsAreOneLineWithAHint) {
   EXPECT_EQ(wrong.out, "tandem: error: unknown option '--nonsense' (try 'tandem --help')\n");
 }
 
-TEST_F(Main, OutputThatCannotBeWritten) {
+TEST_F(Main, UnwritableOutput) {
   const Result full = shell("", "--help 2>&1 >/dev/full");
   EXPECT_EQ(full.exit_code, 5);
   EXPECT_EQ(full.out, "tandem: error: stdout: write failed: No space left on device\n");
-  // a pipe whose reader has left: no message, exit code 5
+  // a pipe closed by its reader: no message, exit code 5
   const Result closed = shell("{ { sleep 0.2;", "--help; echo $? >&3; } | true; } 3>&1 2>&1");
   EXPECT_EQ(closed.out, "5\n");
 }
 
-// A file that is opened must not become the stderr or stdout that was closed: messages would be written into
-// it.
-TEST_F(Main, ClosedDescriptorsAreNotTheFilesOfTheProgram) {
+// An opened file must not get the number of a closed stdout or stderr: messages would be written into it.
+TEST_F(Main, ClosedDescriptorsAreNotReused) {
   const test::TempDir directory;
   const std::string model = directory.path("m.gguf");
   test::tiny_llama().write(model);

@@ -1,4 +1,4 @@
-// The GPU options: argument vectors in, OffloadFlags out; and what the program says without a GPU.
+// The GPU options: argument vectors in, OffloadFlags out; and messages without a GPU.
 #include "tools/options/offload.h"
 
 #include <gmock/gmock.h>
@@ -109,7 +109,7 @@ TEST(OffloadOptions, Budgets) {
   EXPECT_THROW(parse({"--gpu-memory-utilization", "1.1"}), Error);
 }
 
-TEST(OffloadOptions, AGpuThatIsNotThereIsAUsageError) {
+TEST(OffloadOptions, AMissingGpuIsAUsageError) {
   TANDEM_NEED_BINARY();
   const test::Outcome list = test::shell("", "run --list-devices 2>/dev/null");
   EXPECT_EQ(list.exit_code, 0);

@@ -19,7 +19,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 using Arguments = std::vector<std::string>;
 
-// An app with one command that has every group, and what it was filled with.
+// An app with one command that has every option group, and the structs it fills.
 struct Everything {
   ModelOptions model;
   ContextOptions context;
@@ -90,7 +90,7 @@ class Variable {
   const char* name_;
 };
 
-TEST(Options, DefaultsAreThoseOfTheField) {
+TEST(Options, DefaultsMatchLlamaCpp) {
   const Everything e = parse({});
   EXPECT_EQ(e.model.model, "x.gguf");
   EXPECT_TRUE(e.model.mmap);
@@ -124,7 +124,7 @@ TEST(Options, ShortFormsOfSeveralLetters) {
   EXPECT_EQ(e.context.flash_attention, OnOffAuto::on);
 }
 
-TEST(Options, EveryWayToWriteAValue) {
+TEST(Options, ValuesInEverySyntax) {
   for (const Arguments& a : std::vector<Arguments>{{"-c", "512"},
                                                    {"-c512"},
                                                    {"-c=512"},
@@ -156,7 +156,7 @@ TEST(Options, NegativeNumbersAreValues) {
   EXPECT_EQ(e.sampling.top_n_sigma, -1.5f);
 }
 
-TEST(Options, AValueIsNeverTakenForAnOption) {
+TEST(Options, AValueIsNeverParsedAsAnOption) {
   for (const std::string text : {"-fa", "-ub", "--help", "--", "-", "run", "-ctk=f16", "", "{}", "[a,b]",
                                  "a,b", "%%", "x=y", "\"quoted\"", "-5", "[]", "#", " ", "\n"}) {
     EXPECT_EQ(parse({"-p", text}).text.prompt, text);

@@ -16,14 +16,14 @@ namespace {
 TEST(OthersLoad, ReadsTheLineOfAllCpus) {
   const auto seconds = parse_cpu_seconds("cpu  100 20 30 400 50 6 7 8 9 10", 100);
   ASSERT_TRUE(seconds);
-  EXPECT_DOUBLE_EQ(seconds->busy, 1.71);  // without guests, who are in the first two
+  EXPECT_DOUBLE_EQ(seconds->busy, 1.71);  // without guests, which the first two include
   EXPECT_DOUBLE_EQ(seconds->idle, 4.5);
   for (const char* other : {"", "cpu", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3", "cpu 1 2 three 4 5 6 7 8"}) {
     EXPECT_FALSE(parse_cpu_seconds(other, 100)) << other;
   }
 }
 
-// Another process that computes is seen, whatever else goes on.
+// Detects the load of another process.
 TEST(OthersLoad, SeesAnotherProcess) {
   std::ifstream stat("/proc/stat");
   std::string line;

@@ -1,4 +1,4 @@
-// What the program does with its own process: stdout that closes or is full, and Ctrl-C.
+// The program's own process: a closed or full stdout, and Ctrl-C.
 #include "tools/output.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ struct Pipe {
   int ends[2];
 };
 
-// Runs `child` in a process of its own and returns its exit code, or 128 + the signal that ended it.
+// Runs `child` in a separate process; returns its exit code, or 128 + the signal that ended it.
 int exit_code_of(const std::function<void()>& child) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -89,7 +89,7 @@ TEST(Output, ManyBytesArriveWhole) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(Output, AReaderThatLeftIsAQuietError) {
+TEST(Output, AClosedPipeIsAQuietError) {
   Pipe pipe;
   pipe.close_read();
   const auto before = signal(SIGPIPE, SIG_IGN);
@@ -116,7 +116,7 @@ TEST(Output, AFullDiskIsAnError) {
   close(full);
 }
 
-TEST(Interrupt, TheFirstSetsAFlag) {
+TEST(Interrupt, TheFirstCtrlCSetsAFlag) {
   EXPECT_EQ(exit_code_of([] {
               install_interrupt_handler();
               install_interrupt_handler();
@@ -131,7 +131,7 @@ TEST(Interrupt, TheFirstSetsAFlag) {
             0);
 }
 
-TEST(Interrupt, TheSecondLeavesAtOnce) {
+TEST(Interrupt, TheSecondCtrlCExitsAtOnce) {
   EXPECT_EQ(exit_code_of([] {
               install_interrupt_handler();
               raise(SIGINT);
@@ -140,7 +140,7 @@ TEST(Interrupt, TheSecondLeavesAtOnce) {
             130);
 }
 
-// What a terminal gets by the second one.
+// The output on a terminal after the second Ctrl-C.
 std::string shown_at_second_interrupt(const char* no_color) {
   int master = -1, terminal = -1;
   if (openpty(&master, &terminal, nullptr, nullptr, nullptr) != 0) return "no terminal";
@@ -152,14 +152,14 @@ std::string shown_at_second_interrupt(const char* no_color) {
               raise(SIGINT);
             }),
             130);
-  close(terminal);  // or reading would wait for what nobody writes
+  close(terminal);  // otherwise the read would never end
   std::array<char, 64> seen{};
   const ssize_t n = read(master, seen.data(), seen.size());
   close(master);
   return {seen.data(), static_cast<size_t>(std::max<ssize_t>(0, n))};
 }
 
-TEST(Interrupt, TheSecondResetsColorsWhereThereAreAny) {
+TEST(Interrupt, TheSecondCtrlCResetsColors) {
   struct sigaction now {};
   sigaction(SIGINT, nullptr, &now);
   if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) {
@@ -169,9 +169,9 @@ TEST(Interrupt, TheSecondResetsColorsWhereThereAreAny) {
   EXPECT_EQ(shown_at_second_interrupt("1"), "\r\n");
 }
 
-TEST(Interrupt, WithoutTheHandlerNothingIsCaught) {
+TEST(Interrupt, WithoutTheHandlerCtrlCEndsTheProcess) {
   EXPECT_EQ(exit_code_of([] {
-              signal(SIGINT, SIG_DFL);  // whoever started the tests may ignore it
+              signal(SIGINT, SIG_DFL);  // the parent process may ignore SIGINT
               raise(SIGINT);
             }),
             128 + SIGINT);

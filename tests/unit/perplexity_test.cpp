@@ -1,5 +1,4 @@
-// Perplexity: its arithmetic on numbers that are known, and on a real model against logits evaluated in one
-// go.
+// Perplexity: its arithmetic on known numbers, and on a real model against logits computed in one pass.
 #include "tools/perplexity/score.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +70,7 @@ class PerplexityStories : public testing::Test {
     return options;
   }
 
-  // The definition, over logits of the whole chunk in one go.
+  // The definition, over the logits of the whole chunk.
   double expected() {
     auto tokens = ids_;
     tokens[0] = 1;
@@ -103,13 +102,13 @@ TEST_F(PerplexityStories, ScoresTheSecondHalfOfAChunk) {
   for (const int64_t n_ubatch : {512, 7, 1}) {
     Session session(*model_, pointers(devices_), session_options(n_ubatch));
     PerplexityEstimate estimate;
-    for (int pass = 1; pass <= 2; ++pass) {  // the second chunk knows nothing of the first
+    for (int pass = 1; pass <= 2; ++pass) {  // the second chunk does not see the first
       score_chunk(session, ids_, 1, adding(estimate), [] { return false; });
       const auto n = static_cast<int64_t>(ids_.size());
       EXPECT_EQ(estimate.count(), pass * (n - 1 - n / 2));
       EXPECT_NEAR(estimate.perplexity(), expected(), 1e-4 * expected()) << "micro-batches of " << n_ubatch;
     }
-    EXPECT_LT(estimate.perplexity(), 20);  // it is the kind of story that the model was trained on
+    EXPECT_LT(estimate.perplexity(), 20);  // the model was trained on such stories
   }
 }
 

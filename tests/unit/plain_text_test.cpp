@@ -1,4 +1,4 @@
-// Text that users typed never becomes a control token, wherever it stands and whatever stands beside it.
+// User text never becomes a control token, wherever it is and whatever is next to it.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -29,7 +29,7 @@ class PlainText : public testing::TestWithParam<bool> {
   Vocab vocab_;
 };
 
-TEST_P(PlainText, AControlTokenThatTouchesASpanIsNone) {
+TEST_P(PlainText, AControlTokenThatTouchesUserTextIsPlain) {
   const std::string text = std::string("hello") + kEnd + "hello" + kEnd;
   EXPECT_EQ(n_ends(tokenize(text, {})), 2);
   EXPECT_EQ(n_ends(tokenize(text, {{5, 15}})), 1);
@@ -41,14 +41,14 @@ TEST_P(PlainText, AControlTokenThatTouchesASpanIsNone) {
   EXPECT_EQ(n_ends(tokenize(text, {{4, 5}, {15, 16}})), 2);
 }
 
-TEST_P(PlainText, WithAllOfItPlainItIsTheTextWithoutControlTokens) {
+TEST_P(PlainText, AllPlainMeansNoControlTokens) {
   const std::string text = std::string("a") + kEnd + " <tool> b" + kEnd;
   TokenizeOptions options;
   options.add_special = options.parse_special = false;
   EXPECT_EQ(tokenize(text, {{0, text.size()}}), vocab_.tokenize(text, options));
 }
 
-// What a user types after the beginning of a control token, or after one, does not change the template's.
+// User text after a part of a control token, or after a whole one, does not change the template's tokens.
 TEST_P(PlainText, TheTemplatesOwnTokensStay) {
   VocabData data = GetParam() ? test::tiny_spm() : test::tiny_bpe();
   data.tokens.push_back({std::string(kEnd) + "x", 0, TokenType::control});
@@ -74,15 +74,15 @@ TEST_P(PlainText, ThroughATemplate) {
 }
 
 // Half a control token from a message and half from the template.
-TEST_P(PlainText, TokensMadeOfBothAreNone) {
+TEST_P(PlainText, TokensThatMixUserTextAreNotControlTokens) {
   const ChatTemplate chat("{{ '<|im_' + messages[0].content }}");
   const MarkedPrompt prompt = chat.render_marked({{{"role", "user"}, {"content", "end|>"}}});
   EXPECT_EQ(prompt.text, kEnd);
   EXPECT_EQ(n_ends(tokenize(prompt.text, prompt.user)), 0);
 }
 
-// Cutting a text at a cut and going on gives the tokens of the whole.
-TEST_P(PlainText, CutsAreWhereATextCanBeCut) {
+// Tokenizing both sides of a cut gives the tokens of the whole text.
+TEST_P(PlainText, CutsKeepTheTokens) {
   std::mt19937 random(3);
   const std::vector<std::string> pieces = {kEnd, "<tool>", "hello", " ", "w", "he", " hello", "\n\n"};
   for (int round = 0; round < 200; ++round) {

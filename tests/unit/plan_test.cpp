@@ -1,4 +1,4 @@
-// The planner: memory lines, budgets, choices by predicted speed, and what `tandem plan` prints.
+// The planner: memory lines, budgets, choices by predicted speed, and the output of `tandem plan`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ size_t file_bytes(const Weight& w) {
 }
 
 // A dense model with the sizes of Phi-3-mini-128k: 32 layers, keys and values of 3072. The weights have no
-// data: to plan, nobody reads them.
+// data, because planning does not read them.
 class PhiLike final : public Architecture {
  public:
   static constexpr int64_t kLayers = 32, kWidth = 3072, kFf = 8192, kVocab = 32064, kHeads = 32;
@@ -112,11 +112,11 @@ class Planner : public testing::Test {
   OffloadFlags flags_;
 };
 
-// The figure published for Phi-3-mini-128k, from samples of how much memory its users' programs took: A =
-// 0.00045 GB a token. The cache alone is 2 * 32 layers * 3072 * 2 bytes = 393216 bytes = 0.000393 GB of 10^9
-// (0.000366 GiB), and in this program nothing else grows with the context, but for 4 bytes in the block table
-// for each block of 32 tokens. The rest of the published slope, 14 %, are the buffers of the sampled program
-// that grow with the context: scores, masks.
+// The published figure for Phi-3-mini-128k, measured on another program: A = 0.00045 GB per token. The cache
+// alone is 2 * 32 layers * 3072 * 2 bytes = 393216 bytes = 0.000393 GB of 10^9 (0.000366 GiB). In this
+// program nothing else grows with the context, except 4 bytes in the block table for each block of 32 tokens.
+// The rest of the published slope, 14%, is buffers of the measured program that grow with the context:
+// scores, masks.
 TEST_F(Planner, MemoryOfPhi3Mini) {
   gpu(24);
   const MemoryLine line = memory_line(request(), everything());
@@ -151,23 +151,23 @@ TEST_F(Planner, LargestContextFitsAndOneMoreDoesNot) {
   EXPECT_LT(n, without_overhead);
 }
 
-TEST_F(Planner, EverythingGoesOnAGpuThatHoldsIt) {
+TEST_F(Planner, UsesTheGpuForEverythingThatFits) {
   gpu(24);
   const SessionPlan best = plan_session(request()).front();
   EXPECT_EQ(best.fit.choice.n_gpu_layers, PhiLike::kLayers + 1);
   EXPECT_EQ(best.fit.choice.cache, CacheChoice(CacheBesideLayers{}));
-  // 1.9 GB of weights a token at 1 TB/s, and half of 4096 tokens of cache.
+  // 1.9 GB of weights per token at 1 TB/s, and half of 4096 tokens of cache.
   EXPECT_NEAR(best.fit.speed.decode_tokens_per_s, 1 / (2.05e9 / 1e12 + 0.8e9 / 1e12 + 260 * 2e-6), 60);
 }
 
-TEST_F(Planner, ALineSaysWhatWasChosen) {
+TEST_F(Planner, SummaryDescribesTheChoice) {
   gpu(24);
   const auto line = [&](const OffloadChoice& choice) {
     return summary(devices_, fit_shape(request(), request().shape, choice));
   };
   const std::string all = line(everything());
   EXPECT_THAT(all, HasSubstr(": all layers and the output ("));
-  EXPECT_THAT(all, testing::Not(HasSubstr(";")));  // nothing is anywhere else
+  EXPECT_THAT(all, testing::Not(HasSubstr(";")));  // no part is elsewhere
   EXPECT_THAT(line({10}), HasSubstr(": 10 of 32 layers ("));
   EXPECT_THAT(line({10}), HasSubstr("; 22 on the CPU"));
   OffloadChoice streamed{11};
@@ -186,7 +186,7 @@ TEST_F(Planner, ALineSaysWhatWasChosen) {
   EXPECT_EQ(summary({host_.get()}, {}), "");
 }
 
-TEST_F(Planner, StreamingIsChosenWhereTheBusIsWorthIt) {
+TEST_F(Planner, StreamsIfTheBusIsFastEnough) {
   DeviceRates fast_bus = kGpu;
   fast_bus.bus_bytes_per_s = 60 * kGiga;
   gpu(1, fast_bus);
@@ -197,12 +197,13 @@ TEST_F(Planner, StreamingIsChosenWhereTheBusIsWorthIt) {
   gpu(1, slow_bus);
   EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::none);
   slow_bus.bus_bytes_per_s = 10 * kGiga;
-  gpu(1, slow_bus);  // in between: many tokens are worth the transfer, one is not
+  gpu(1, slow_bus);  // between the two: streaming pays for many tokens, but not for one
   EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::prefill);
 }
 
-// Host memory feeds both: dividing wins where the CPU leaves some of its speed to the bus, and not elsewhere.
-TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
+// The CPU and the bus share host memory: dividing rows wins only if the CPU leaves some of its bandwidth
+// unused.
+TEST_F(Planner, DividesRowsIfTheCpuLeavesBandwidthToTheBus) {
   const auto best = [&](const DeviceRates& host, double bus_gb_per_s) {
     DeviceRates rates = kGpu;
     rates.bus_bytes_per_s = bus_gb_per_s * kGiga;
@@ -213,16 +214,16 @@ TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
   DeviceRates few_cores{10 * kGiga, 0.2e12, 10 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   const OffloadChoice divided = best(few_cores, 20);
   EXPECT_EQ(divided.streaming, Streaming::always);
-  EXPECT_NEAR(divided.rows_decode, 20.0 / 30, 0.06);     // and a little more, for layers that need no bus
-  EXPECT_GT(divided.rows_prefill, divided.rows_decode);  // computing much is not for few cores
-  // The CPU alone takes all that the memory gives.
+  EXPECT_NEAR(divided.rows_decode, 20.0 / 30, 0.06);     // plus a little for layers that need no bus
+  EXPECT_GT(divided.rows_prefill, divided.rows_decode);  // a few cores are slow at prefill
+  // The CPU alone uses the whole memory bandwidth.
   DeviceRates many_cores{60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   EXPECT_EQ(best(many_cores, 20).rows_decode, 1);
   EXPECT_NE(best(many_cores, 20).streaming, Streaming::always);
-  // As does the bus.
+  // So does the bus.
   few_cores.memory_bytes_per_s = 20 * kGiga;
   EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
-  // What the user says is kept.
+  // The user's value is kept.
   few_cores.memory_bytes_per_s = 60 * kGiga;
   flags_.gpu_rows = 1;
   EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
@@ -234,8 +235,8 @@ TEST_F(Planner, RowsAreDividedWhereTheCpuLeavesSpeedToTheBus) {
   EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
 }
 
-// A CPU that reads as fast as its memory gives has no time for it when many sequences are to be computed.
-TEST_F(Planner, RowsAreDividedForBatchesThatTheCpuIsSlowAt) {
+// A CPU that saturates its memory with one sequence is bound by computing with many.
+TEST_F(Planner, DividesRowsForLargeBatches) {
   DeviceRates rates = kGpu;
   rates.bus_bytes_per_s = 20 * kGiga;
   gpu(4, rates);
@@ -253,7 +254,7 @@ TEST_F(Planner, RowsAreDividedForBatchesThatTheCpuIsSlowAt) {
   EXPECT_NEAR(batch.rows_decode, 0.5, 0.1);  // 100 ms over the bus, 90 ms on the CPU
 }
 
-TEST_F(Planner, WhatTheUserSetIsKept) {
+TEST_F(Planner, KeepsTheUsersOptions) {
   gpu(1);
   flags_.n_gpu_layers = 3;
   flags_.kv_on_host = true;
@@ -323,7 +324,7 @@ TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
 }
 
 // A cache that does not fit beside the weights.
-TEST_F(Planner, CachesInTwoPartsAreChosenWhereTheyWin) {
+TEST_F(Planner, SplitsTheCacheIfThatIsFaster) {
   gpu(8);
   const std::vector<SessionPlan> plans = plan_session(request(32768));
   EXPECT_TRUE(is_split(plans.front()));
@@ -333,7 +334,7 @@ TEST_F(Planner, CachesInTwoPartsAreChosenWhereTheyWin) {
   });
   ASSERT_NE(quarter, plans.end());
   EXPECT_GT(quarter->fit.choice.n_gpu_layers, PhiLike::kLayers);
-  // With the context half full half of it is read on the host, less up to a micro-batch.
+  // With a half-full context, the host reads half of it, up to a micro-batch less.
   const double old_s = (16384 - 8192 - 512) * 393216.0 / kHost.read_bytes_per_s;
   EXPECT_NEAR(1 / quarter->fit.speed.decode_tokens_per_s, old_s, 0.1 * old_s);
   for (const SessionPlan& p : plans) EXPECT_LE(p.fit.bytes.devices[1].total(), size_t{8} << 30);
@@ -345,7 +346,7 @@ TEST_F(Planner, CachesInTwoPartsAreChosenWhereTheyWin) {
     EXPECT_EQ(p.fit.choice.cache, CacheChoice(SplitCache{1000}));
 }
 
-TEST_F(Planner, CachesInTwoPartsAreOfOneSequence) {
+TEST_F(Planner, ASplitCacheNeedsOneSequence) {
   gpu(8);
   PlanRequest r = request(32768);
   r.shape.n_sequences = 4;
@@ -354,7 +355,7 @@ TEST_F(Planner, CachesInTwoPartsAreOfOneSequence) {
   EXPECT_THAT(error_of(r, ErrorCode::usage), AllOf(HasSubstr("--kv-split"), HasSubstr("-np")));
 }
 
-TEST_F(Planner, CachesInTwoPartsDoNotGrowOnTheGpu) {
+TEST_F(Planner, ASplitCacheDoesNotGrowOnTheGpu) {
   gpu(24);
   OffloadChoice choice = everything();
   for (int64_t n_keep : {1000, 20000}) {
@@ -387,7 +388,7 @@ TEST_F(Planner, AMicroBatchThatFits) {
   EXPECT_LT(plan_session(r).front().shape.n_ubatch, 8192);
 }
 
-TEST_F(Planner, TooLittleForALayerSaysTheMinimum) {
+TEST_F(Planner, TooLittleMemoryForALayerReportsTheMinimum) {
   gpu(24);
   flags_.budgets.max_vram = size_t{20} << 20;
   const std::string message = error_of(request(512), ErrorCode::out_of_memory);
@@ -475,7 +476,7 @@ TEST_F(PlanCommand, JsonAgreesWithItself) {
   EXPECT_GE(json["plans"].size(), 1u);
 }
 
-TEST_F(PlanCommand, RefusesWhatMakesNoSense) {
+TEST_F(PlanCommand, RejectsInvalidOptions) {
   TANDEM_NEED_BINARY();
   EXPECT_EQ(plan("--gpu voodoo2").exit_code, 2);
   EXPECT_EQ(plan("--vram 0").exit_code, 2);

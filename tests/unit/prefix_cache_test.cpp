@@ -1,5 +1,4 @@
-// Beginnings that are known: found by all of their tokens, kept while somebody uses them, let go from their
-// ends.
+// Cached prefixes: found by all of their tokens, kept while in use, evicted from their ends.
 #include "kv/prefix_cache.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +12,7 @@ constexpr int64_t kBlock = 4;
 
 class Prefixes : public testing::Test {
  protected:
-  // Fills a sequence and makes its whole blocks known.
+  // Fills a sequence and publishes its whole blocks.
   PrefixCache::Beginning publish(KvSequence& s, const std::vector<int32_t>& tokens) {
     std::vector<int32_t> slots(tokens.size());
     s.append(static_cast<int64_t>(tokens.size()), slots.data());
@@ -26,7 +25,7 @@ class Prefixes : public testing::Test {
     }
     return at;
   }
-  // Tokens of a text that are known.
+  // Number of cached tokens of a text.
   int64_t known(const std::vector<int32_t>& tokens) {
     PrefixCache::Beginning at = PrefixCache::kEmpty;
     int64_t n = 0;
@@ -50,7 +49,7 @@ TEST_F(Prefixes, AreFoundByAllTheirTokens) {
   EXPECT_EQ(known({1, 2, 3, 4, 5, 6, 7}), 4);
   EXPECT_EQ(known({1, 2, 3, 4, 5, 6, 7, 9}), 4);
   EXPECT_EQ(known({1, 2, 3, 5}), 0);
-  EXPECT_EQ(known({5, 6, 7, 8}), 0);  // it was known after something else
+  EXPECT_EQ(known({5, 6, 7, 8}), 0);  // cached only after another prefix
   EXPECT_EQ(cache_.n_unused(), 0);
   s.truncate(0);
   EXPECT_EQ(cache_.n_unused(), 2);
@@ -58,10 +57,10 @@ TEST_F(Prefixes, AreFoundByAllTheirTokens) {
   EXPECT_EQ(known({1, 2, 3, 4, 5, 6, 7, 8}), 8);
 }
 
-TEST_F(Prefixes, AreSharedByWhoeverHasThem) {
+TEST_F(Prefixes, AreSharedBetweenSequences) {
   KvSequence a(pool_, kBlock), b(pool_, kBlock);
   publish(a, {1, 2, 3, 4, 5, 6, 7, 8});
-  publish(b, {1, 2, 3, 4, 9, 9, 9, 9});  // its own first block is given back
+  publish(b, {1, 2, 3, 4, 9, 9, 9, 9});  // its own first block is freed
   EXPECT_EQ(a.blocks()[0], b.blocks()[0]);
   EXPECT_NE(a.blocks()[1], b.blocks()[1]);
   EXPECT_EQ(pool_.n_free(), 5);
@@ -74,15 +73,15 @@ TEST_F(Prefixes, AreSharedByWhoeverHasThem) {
   EXPECT_NE(slot / kBlock, a.blocks()[1]);
   a.truncate(0);
   b.truncate(0);
-  EXPECT_EQ(cache_.n_unused(), 2);  // not the one that c has
+  EXPECT_EQ(cache_.n_unused(), 2);  // without the block that c uses
 }
 
-TEST_F(Prefixes, MakeRoomFromTheirEndsTheOldestFirst) {
+TEST_F(Prefixes, AreEvictedFromTheirEndsTheOldestFirst) {
   {
     KvSequence a(pool_, kBlock), b(pool_, kBlock);
     publish(a, {1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3});
     publish(b, {4, 4, 4, 4, 5, 5, 5, 5});
-    EXPECT_EQ(known({1, 1, 1, 1}), 4);  // asked for last
+    EXPECT_EQ(known({1, 1, 1, 1}), 4);  // used last
   }
   EXPECT_EQ(pool_.n_free(), 3);
   EXPECT_TRUE(cache_.make_free(3));

@@ -83,7 +83,7 @@ TEST(PreTokenizer, KimiKeepsHanCharactersByThemselves) {
   EXPECT_THAT(split("kimi-k2", "abc中文def"), ElementsAre("abc", "中文", "def"));
 }
 
-// U+180E was white space once; it is to PCRE2's \s, it is not in the engines that the patterns come from.
+// U+180E is white space for PCRE2's \s, but not in the regex engines that the patterns were written for.
 TEST(PreTokenizer, WhiteSpaceIsThatOfUnicode) {
   EXPECT_THAT(split("gpt-2", "a\u180e\u180eb"), ElementsAre("a", "\u180e\u180e", "b"));
   EXPECT_THAT(split("gpt-2", "a \u180eb"), ElementsAre("a", " \u180e", "b"));

@@ -1,4 +1,4 @@
-// The progress bar: its text, and what reaches stderr with and without a terminal there.
+// The progress bar: its text, and its output on stderr with and without a terminal.
 #include "base/progress.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ TEST(ProgressText, FitsEveryWidth) {
   for (size_t n = 0; n < 120; ++n) {
     const std::string text = progress_text(state, n);
     EXPECT_LE(text.size(), n);
-    if (!text.empty()) {  // no half character at the end
+    if (!text.empty()) {  // no incomplete character at the end
       EXPECT_NE(static_cast<unsigned char>(text.back()), 0xc3) << text;
     }
   }

@@ -1,5 +1,5 @@
-// tandem quantize: the bytes against the row quantizers, importance from both file formats, what the options
-// choose, and everything that is refused; the command from the outside.
+// tandem quantize: bytes against the row quantizers, importance from both file formats, options, and
+// everything that is rejected; the command as a process.
 #include "tools/quantize/quantize.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ std::string read_all(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// What the call throws; fails the test when it throws nothing.
+// The message thrown by the call; fails the test if it throws nothing.
 template <class Fn>
 Error error_of(Fn fn) {
   try {
@@ -115,7 +115,7 @@ TEST_F(Quantize, ThreadsDoNotMatter) {
   EXPECT_EQ(read_all(out), alone);
 }
 
-TEST_F(Quantize, CopyChangesNothing) {
+TEST_F(Quantize, CopyKeepsEveryByte) {
   quantize({});
   const GgufFile before(in), after(out);
   for (const TensorInfo& tensor : after.tensors()) {
@@ -159,7 +159,7 @@ TEST_F(Quantize, RowsThatDoNotFitFallBack) {
 
 // ---- importance
 
-// As `tandem imatrix` and llama-imatrix write it.
+// The format of `tandem imatrix` and llama-imatrix.
 void write_gguf_imatrix(const std::string& path, const std::string& name, int64_t n_columns, int64_t n_mat,
                         const std::vector<float>& sums, const std::vector<float>& counts) {
   GgufWriter writer(path);
@@ -235,7 +235,7 @@ TEST_F(Quantize, ImportanceReachesTheRowsOfEachExpert) {
 
 // ---- refusals
 
-TEST_F(Quantize, BadWeightsAreCountedAndNamed) {
+TEST_F(Quantize, InvalidWeightsAreCountedAndNamed) {
   test::TinyModel model = test::tiny_llama(shape);
   auto* halves = reinterpret_cast<uint16_t*>(model.tensors["blk.1.ffn_up.weight"].data.data());
   halves[5] = 0x7e00;      // NaN
@@ -251,7 +251,7 @@ TEST_F(Quantize, BadWeightsAreCountedAndNamed) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path("")), {}), 2);  // no leftovers
 }
 
-TEST_F(Quantize, WhatDoesNotFitIntoF16IsRefused) {
+TEST_F(Quantize, WeightsTooLargeForF16AreRejected) {
   shape.dtype = DType::F32;
   test::TinyModel model = test::tiny_llama(shape);
   reinterpret_cast<float*>(model.tensors["blk.0.attn_q.weight"].data.data())[3] = -1e5f;
@@ -322,7 +322,7 @@ TEST_F(Quantize, CommandNamesTheOutputAfterTheType) {
   TANDEM_NEED_BINARY();
   const test::Outcome outcome = run(in + " q4_k 2");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
-  EXPECT_THAT(outcome.out, HasSubstr("blk.1.ffn_down.weight"));  // one line for each tensor
+  EXPECT_THAT(outcome.out, HasSubstr("blk.1.ffn_down.weight"));  // one line per tensor
   EXPECT_EQ(GgufFile(directory.path("ggml-model-Q4_K.gguf")).metadata().get<uint32_t>("general.file_type"),
             15u);
   EXPECT_EQ(run("--pure " + in + " " + out + " 10").exit_code, 0);  // the number of Q2_K

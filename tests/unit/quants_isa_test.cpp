@@ -1,5 +1,5 @@
-// The bytes of the K quantizers do not depend on the instruction set: the same sources, compiled here for the
-// baseline alone, against the library, which takes the best that the processor has.
+// The bytes of the K quantizers do not depend on the instruction set: compares the same sources, compiled
+// here for the baseline only, with the library, which uses the best instruction set of the CPU.
 #define TANDEM_LANES_FN
 #define quants quants_baseline
 #include "gguf/quantize_k.cpp"

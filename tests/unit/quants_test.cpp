@@ -181,7 +181,7 @@ TEST(Quants, OneOutlierIsKept) {
   }
 }
 
-// Whatever comes in, nothing crashes, and finite input gives finite output.
+// No input crashes, and finite input gives finite output.
 TEST(Quants, OddInputDoesNotCrash) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kMax = std::numeric_limits<float>::max();

@@ -1,4 +1,4 @@
-// How fast devices are: measured, remembered for a while, and what the cost model makes of it.
+// Device speeds: measuring, caching, and their use in the cost model.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -53,7 +53,7 @@ TEST(Rates, AreRemembered) {
   EXPECT_NEAR(cache.find("CPU: z")->attention_ops_per_s, 7e9, 1);
   EXPECT_NEAR(cache.find("CPU: z")->single_attention_ops_per_s, 3e9, 1);
   EXPECT_FALSE(cache.find("CPU"));
-  cache.remember("CPU: x", kGpu);  // the last counts
+  cache.remember("CPU: x", kGpu);  // the last one counts
   EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
   EXPECT_FALSE(RatesCache("").find("CPU: x"));
 }
@@ -66,7 +66,7 @@ TEST(Rates, DisksAreMeasuredOnce) {
     test::write_file(path, std::string(n_bytes, 'x'));
     return std::vector<DiskFile>{{path, {reinterpret_cast<const std::byte*>(4096), n_bytes}}};
   };
-  EXPECT_EQ(disk_rate_of(files(size_t{1} << 20), cache), 0);  // too small to tell
+  EXPECT_EQ(disk_rate_of(files(size_t{1} << 20), cache), 0);  // too small to measure
   const double rate = disk_rate_of(files(size_t{160} << 20), cache);
   EXPECT_GT(rate, 1e6);
   EXPECT_LT(rate, 1e12);
@@ -76,7 +76,7 @@ TEST(Rates, DisksAreMeasuredOnce) {
 class RatesFile : public testing::Test {
  protected:
   RatesFile() : path_(directory_.path("rates")), cache_(path_) { cache_.remember("CPU: x", kHost); }
-  // "numbers<tab>key", the line that was just written.
+  // "numbers<tab>key", the last line written.
   std::pair<std::string, std::string> line() const {
     std::ifstream in(path_);
     std::string line, last;
@@ -92,7 +92,7 @@ class RatesFile : public testing::Test {
   RatesCache cache_;
 };
 
-TEST_F(RatesFile, NonsenseIsAsIfNotMeasured) {
+TEST_F(RatesFile, InvalidLinesAreIgnored) {
   const auto [numbers, key] = line();
   const std::string until = numbers.substr(0, numbers.find(' '));
   for (const char* bad : {"", "1 2 3", "0 1 1 1 1 1 1 1 1", "-1 1 1 1 1 1 1 1 1", "1 1 1 1 1 -1 1 1 1",
@@ -112,7 +112,7 @@ TEST_F(RatesFile, LinesOfOtherVersionsAreSkipped) {
   EXPECT_NEAR(cache_.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
 }
 
-TEST_F(RatesFile, AreBelievedForAWhile) {
+TEST_F(RatesFile, RatesExpire) {
   const auto seconds_left = [&] {
     return std::stoll(line().first) - static_cast<long long>(std::time(nullptr));
   };
@@ -128,7 +128,7 @@ TEST_F(RatesFile, AreBelievedForAWhile) {
   };
   EXPECT_TRUE(holds_until(std::time(nullptr) + 60));
   EXPECT_FALSE(holds_until(std::time(nullptr) - 1));
-  EXPECT_FALSE(holds_until(std::time(nullptr) + int64_t{365} * 24 * 3600));  // a clock was wrong
+  EXPECT_FALSE(holds_until(std::time(nullptr) + int64_t{365} * 24 * 3600));  // the clock was wrong
 }
 
 TEST(Cost, OpsHaveTheirOwnPaces) {

@@ -1,4 +1,4 @@
-// What a model thinks and what it says are told apart, however the pieces cut the marks.
+// Separates a model's reasoning from its answer, however the text is cut into pieces.
 #include "text/reasoning.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Reasoning, MarksOfTheFamilies) {
   expect_split("", "<think>\n\n</think>\n\nFour.", {"", "Four."});
 }
 
-TEST(Reasoning, WhatLooksLikeAMark) {
+TEST(Reasoning, TextThatLooksLikeAMark) {
   expect_split("", "a <think> b </think> c", {"", "a <think> b </think> c"});
   expect_split("", "x < y <thin", {"", "x < y <thin"});
   expect_split("", "<thinking about it", {"", "<thinking about it"});

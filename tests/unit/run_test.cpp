@@ -1,4 +1,4 @@
-// tandem run from outside: what it prints where, its exit codes, and how it ends.
+// tandem run as a process: its output on stdout and stderr, exit codes, and how it stops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class Run : public testing::Test {
     path_ = directory_.path("tiny.gguf");
     test::tiny_llama().write(path_);
   }
-  // Arguments after the model; stderr is dropped unless they say otherwise.
+  // Runs with arguments after the model; drops stderr unless they redirect it.
   Outcome run(const std::string& arguments, const std::string& before = "") {
     return shell(before, "run -m " + path_ + " " + arguments);
   }
@@ -49,7 +49,7 @@ TEST_F(Run, ASeedRepeatsItself) {
   EXPECT_EQ(run("-p 'a b' -n 30 2>/dev/null", "TANDEM_ARG_SEED=42 TANDEM_ARG_TEMP=1.5").out, first);
 }
 
-TEST_F(Run, PromptsThatAreNone) {
+TEST_F(Run, RejectsInvalidPrompts) {
   const Outcome empty = run("-p '' 2>&1");
   EXPECT_EQ(empty.exit_code, 2);
   EXPECT_THAT(empty.out, HasSubstr("prompt is empty"));
@@ -90,11 +90,11 @@ TEST_F(Run, NanLogitsHaveTheirOwnExitCode) {
   model.write(path_);
   const Outcome nan = run("-p 'a b' -n 5 2>&1 >/dev/null");
   EXPECT_EQ(nan.exit_code, 6);
-  EXPECT_EQ(run("-p 'a b' -n 5 2>/dev/null").out, "a b\n");  // so that the message has a line of its own
+  EXPECT_EQ(run("-p 'a b' -n 5 2>/dev/null").out, "a b\n");  // so that the message is on its own line
   EXPECT_THAT(nan.out, HasSubstr("position"));
 }
 
-// The first Ctrl-C lets the token be finished; the exit code says what happened.
+// The first Ctrl-C finishes the token; the exit code is 130.
 TEST_F(Run, CtrlCFinishesTheToken) {
   const Outcome o = shell("", "run -m " + path_ + " -p 'a b' -n -1 -c 128 --ignore-eos --context-shift >" +
                                   directory_.path("out") + " 2>" + directory_.path("err") +
@@ -105,8 +105,8 @@ TEST_F(Run, CtrlCFinishesTheToken) {
   EXPECT_EQ(err.out.find("error"), std::string::npos);
 }
 
-// The output is a text of the grammar however it is asked for; a mistake is told before the model is read.
-TEST_F(Run, AGrammarHoldsTheOutput) {
+// All grammar options constrain the output; an error is reported before the model is read.
+TEST_F(Run, AGrammarConstrainsTheOutput) {
   const std::string common = "-p 'a b' -n 60 --temp 1.5 -s 3 --no-display-prompt 2>/dev/null ";
   const std::string file = directory_.path("g.gbnf");
   test::write_file(file, "root ::= (\"x\" | \"yz\"){3} \"!\"\n");
@@ -140,8 +140,8 @@ TEST_F(Run, AGrammarHoldsTheOutput) {
   EXPECT_THAT(both.out, HasSubstr("only one of"));
 }
 
-// As people write "what the model says".
-TEST_F(Run, ZeroAndBelowAreTheModelsOwnRotation) {
+// 0 and negative values mean the model's own.
+TEST_F(Run, ZeroOrNegativeRopeOptionsMeanTheModelsOwn) {
   const std::string plain = run("-p 'a b' -n 20 --temp 0 2>/dev/null").out;
   const Outcome zeros =
       run("-p 'a b' -n 20 --temp 0 --rope-freq-base 0 --rope-freq-scale 0 --yarn-orig-ctx 0 "
@@ -152,21 +152,21 @@ TEST_F(Run, ZeroAndBelowAreTheModelsOwnRotation) {
   EXPECT_EQ(run(yarn + "--yarn-ext-factor -1 --yarn-beta-slow -1 --yarn-beta-fast -1").out, run(yarn).out);
 }
 
-TEST_F(Run, AContextThatDoesNotFitSaysWhatWouldHelp) {
+TEST_F(Run, AContextThatDoesNotFitGivesAdvice) {
   const Outcome o = run("-p 'a b' -c 2000000000 -ctk f32 -ctv f32 2>&1", "ulimit -v 4000000;");
   EXPECT_EQ(o.exit_code, 4);
   EXPECT_THAT(o.out, HasSubstr("KV cache"));
   EXPECT_THAT(o.out, HasSubstr("-c"));
 }
 
-TEST_F(Run, MessagesAreOneLineWhateverTheFileIsCalled) {
+TEST_F(Run, MessagesAreOneLineForAnyFileName) {
   const Outcome o = shell("", "run --log-disable -m \"$(printf '/no\\nsuch')\" -p a 2>&1");
   EXPECT_EQ(o.exit_code, 5);
   EXPECT_EQ(o.out, "tandem: error: /no\\x0asuch: cannot open: No such file or directory\n");
 }
 
-// Hundreds of threads on a few processors take turns; they do not take a minute.
-TEST_F(Run, FarTooManyThreadsAreSlowButWork) {
+// Hundreds of threads on a few CPUs take turns; the test must not take a minute.
+TEST_F(Run, HundredsOfThreadsWork) {
   const Outcome o = run("-p 'a b' -n 2 -t 10000 --temp 0 2>/dev/null", "timeout 60");
   EXPECT_EQ(o.exit_code, 0);
   EXPECT_EQ(o.out, run("-p 'a b' -n 2 -t 1 --temp 0 2>/dev/null").out);
@@ -180,7 +180,7 @@ TEST_F(Run, AClosedPipeEndsItQuietly) {
   EXPECT_EQ(o.out, "5\n");
 }
 
-TEST_F(Run, TheStoryIsTheGoldenStory) {
+TEST_F(Run, TheStoryMatchesTheGoldenData) {
   const auto story = test::shared_data("stories260K.gguf");
   TANDEM_NEED_SHARED(story);
   const Outcome o =

@@ -35,7 +35,7 @@ std::vector<int32_t> ids(const Candidates& c) {
   return out;
 }
 
-// Probabilities by id, 0 for what is gone.
+// Probabilities by id, 0 for removed tokens.
 void expect_probabilities(Candidates c, const std::vector<float>& expected, float tolerance = 1e-5f) {
   c.softmax();
   std::vector<float> found(expected.size(), 0.0f);
@@ -213,7 +213,7 @@ TEST(Xtc, TakesTheTopChoicesButTheLast) {
   EXPECT_EQ(c.size(), 4u);
 }
 
-TEST(Xtc, HappensAsOftenAsItShould) {
+TEST(Xtc, HappensWithItsProbability) {
   Rng rng(3);
   int taken = 0;
   for (int i = 0; i < 10000; ++i) {
@@ -290,7 +290,7 @@ TEST(Penalties, FrequencyCountsAndPresenceDoesNot) {
   EXPECT_FLOAT_EQ(c.items()[3].logit, std::log(0.2f) - 1.75f);
 }
 
-TEST(Penalties, ForgetWhatLeftTheWindow) {
+TEST(Penalties, IgnoreTokensOutsideTheWindow) {
   const Candidates c = penalized({0, 1, 2, 0, 3, 4}, 1, 1, 0, 2);
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_FLOAT_EQ(c.items()[i].logit, std::log(0.2f) - (i >= 3 ? 1.0f : 0.0f)) << i;
@@ -387,7 +387,7 @@ TEST(Dry, StopsAtSequenceBreakers) {
   EXPECT_EQ(penalty_of(24, {0, 1, 24, 0, 1}, {"y"}), 0.0f);
 }
 
-TEST(Dry, LooksBackNoFurtherThanTold) {
+TEST(Dry, HonoursItsRange) {
   EXPECT_GT(penalty_of(3, {0, 1, 2, 3, 4, 5, 0, 1, 2}, {}, 9), 0.0f);
   EXPECT_EQ(penalty_of(3, {0, 1, 2, 3, 4, 5, 0, 1, 2}, {}, 6), 0.0f);
   EXPECT_EQ(penalty_of(3, {0, 1, 2, 3, 0, 1, 2}, {}, 0), 0.0f);
@@ -404,8 +404,7 @@ TEST(Dry, HugeRepeatsStayFinite) {
   EXPECT_GT(penalty, 1e37f);
 }
 
-// A long text over a Zipf distribution; the mean surprise of what is chosen, by the distribution it is drawn
-// from.
+// The mean surprise of a long text drawn from a Zipf distribution, measured by that distribution.
 double mean_surprise(int32_t version, float target) {
   SamplerParams params;
   params.mirostat = version;
@@ -436,7 +435,7 @@ TEST(Mirostat, BothVersionsReachTheTargetSurprise) {
   }
 }
 
-TEST(Mirostat, CopesWithNothingToFit) {
+TEST(Mirostat, WorksWithASingleCandidate) {
   for (const int32_t version : {1, 2}) {
     SamplerParams params;
     params.mirostat = version;

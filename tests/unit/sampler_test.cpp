@@ -49,7 +49,7 @@ std::vector<int> draws(const SamplerParams& params, const std::vector<float>& lo
   return counts;
 }
 
-TEST(SamplerParams, DefaultsAreThoseOfTheField) {
+TEST(SamplerParams, DefaultsMatchLlamaCpp) {
   const SamplerParams p;
   EXPECT_EQ(sampler_names(p.stages), "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature");
   EXPECT_EQ(p.stages, parse_sampler_letters("edskypmxt"));
@@ -80,7 +80,7 @@ TEST(SamplerParams, NamesAndLetters) {
   EXPECT_NE(message.find("'z'"), std::string::npos);
 }
 
-TEST(SamplerParams, NonsenseIsRefused) {
+TEST(SamplerParams, InvalidValuesAreRejected) {
   const auto refused = [](auto change) {
     SamplerParams p;
     change(p);
@@ -111,7 +111,7 @@ TEST(Rng, GivesThePublishedNumbersAndEvenOnes) {
   EXPECT_NEAR(sum / 100000, 0.5, 0.003);
 }
 
-TEST(Sampler, GreedyTakesTheLargestAndOfEqualsTheFirst) {
+TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
   SamplerParams params;
   for (const float temp : {0.0f, -1.0f}) {
     params.temp = temp;
@@ -121,7 +121,7 @@ TEST(Sampler, GreedyTakesTheLargestAndOfEqualsTheFirst) {
   }
 }
 
-TEST(Sampler, GreedyIsTheSameWithTheLongWay) {
+TEST(Sampler, GreedyAgreesWithTheFullChain) {
   SamplerParams plain, biased;
   plain.temp = biased.temp = 0;
   biased.logit_bias = {{0, 0.0f}};
@@ -132,7 +132,7 @@ TEST(Sampler, GreedyIsTheSameWithTheLongWay) {
   }
 }
 
-TEST(Sampler, GreedyMindsPenaltiesButNotChance) {
+TEST(Sampler, GreedyAppliesPenaltiesWithoutRandomness) {
   SamplerParams params;
   params.temp = 0;
   params.repeat_penalty = 2.0f;
@@ -183,8 +183,8 @@ TEST(Sampler, SameSeedSameTokens) {
   EXPECT_LT(same, 150);
 }
 
-// The numbers that this version gives everywhere: a change of any of them changes what users' seeds give.
-TEST(Sampler, SeedsGiveTheTokensTheyAlwaysGave) {
+// Fixed results of this version on every machine: a change here changes the texts of users' seeds.
+TEST(Sampler, SeedsGiveTheSameTokensInEveryVersion) {
   SamplerParams params;
   params.seed = 42;
   std::vector<float> logits(64);
@@ -203,7 +203,7 @@ TEST(Sampler, RandomSeedsDiffer) {
   EXPECT_NE(a.seed(), before);
 }
 
-TEST(Sampler, CopiesGoOnAlike) {
+TEST(Sampler, CopiesContinueIdentically) {
   SamplerParams params;
   params.seed = 5;
   params.frequency_penalty = 0.3f;
@@ -238,7 +238,7 @@ TEST(Sampler, DrawsWithTheRightProbabilities) {
   EXPECT_EQ(counts.back(), 0);
 }
 
-TEST(Sampler, TheDefaultChainDrawsFromTheDistributionItShould) {
+TEST(Sampler, TheDefaultChainDrawsFromTheRightDistribution) {
   // by hand: top_k 40 keeps all, top_p 0.95 keeps {.5 .3 .12 .05}, min_p 0.05 of 0.5 keeps those, temperature
   // 0.8
   const std::vector<double> p = {0.5, 0.3, 0.12, 0.05, 0.02, 0.01};
@@ -314,7 +314,7 @@ TEST(Sampler, IgnoreEosBansEveryEndToken) {
   EXPECT_EQ(Sampler(params, m).sample(std::vector<float>{9, 1, 8, 2}), 3);
 }
 
-TEST(Sampler, LeavesTheLogitsAlone) {
+TEST(Sampler, DoesNotChangeTheLogits) {
   SamplerParams params;
   params.logit_bias = {{0, 5.0f}};
   params.repeat_penalty = 1.5f;
@@ -363,8 +363,8 @@ TEST(Sampler, DryAndPenaltiesActThroughTheChain) {
   EXPECT_EQ(sampler.sample(std::vector<float>{0, 0, 5, 1}), 2);
 }
 
-// The order of magnitude only: machines differ, and a busy one must not fail the test.
-TEST(Sampler, ALargeVocabularyTakesLittleTime) {
+// Checks only the order of magnitude: machines differ, and a busy one must not fail the test.
+TEST(Sampler, ALargeVocabularyIsFast) {
   constexpr size_t kVocab = 150000;
   const auto logits = random_logits(kVocab, 1);
   double best_ms = 1e9;

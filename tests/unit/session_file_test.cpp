@@ -1,4 +1,4 @@
-// Saved sessions: they go on wherever they are loaded, and what does not fit is refused.
+// Saved sessions: they continue under any placement, and a mismatch is rejected.
 #include "engine/session_file.h"
 
 #include <gmock/gmock.h>
@@ -79,7 +79,7 @@ class SessionFiles : public testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-TEST_F(SessionFiles, GoOnBitForBitUnderAnyPlacement) {
+TEST_F(SessionFiles, ContinueBitForBitUnderAnyPlacement) {
   save_some();
   const auto whole = open(*model_);
   whole->append(some_tokens(45));
@@ -96,7 +96,7 @@ TEST_F(SessionFiles, GoOnBitForBitUnderAnyPlacement) {
       file.restore(*session, file.tokens().size());
       EXPECT_EQ(session->n_past(), 45);
       EXPECT_EQ(next(*session), expected) << n_layers << kv_on_host;
-      save_session(*session, directory_.path("again"));  // and back
+      save_session(*session, directory_.path("again"));  // and back again
       const auto host = open(*model_);
       const SessionFile again(directory_.path("again"), *host);
       again.restore(*host, 45);
@@ -105,15 +105,15 @@ TEST_F(SessionFiles, GoOnBitForBitUnderAnyPlacement) {
   }
 }
 
-TEST_F(SessionFiles, APartOfThePromptCanBeUsed) {
+TEST_F(SessionFiles, APartialPromptIsReused) {
   save_some();
   for (const int n : {0, 1, 31, 32, 33, 44}) {
     const auto whole = open(*model_);
     if (n > 0) whole->append(some_tokens(n));
     const auto session = open(*model_);
-    session->append(some_tokens(7));  // is replaced
+    session->append(some_tokens(7));  // to be replaced
     SessionFile(file_, *session).restore(*session, static_cast<size_t>(n));
-    EXPECT_LT(distance(next(*session), next(*whole)), 1e-4) << n;  // one token has kernels of its own
+    EXPECT_LT(distance(next(*session), next(*whole)), 1e-4) << n;  // single tokens use other kernels
   }
 }
 
@@ -137,7 +137,7 @@ TEST_F(SessionFiles, AnotherModelIsRefused) {
   save_some();
   test::TinyShape shape;
   shape.n_embd = 128;
-  test::TinyModel other = test::tiny_llama(shape, 2);  // the same but for its weights
+  test::TinyModel other = test::tiny_llama(shape, 2);  // the same except for its weights
   add_chat_template(other);
   other.write(directory_.path("other.gguf"));
   const auto weights = Model::load(directory_.path("other.gguf"));
@@ -152,7 +152,7 @@ TEST_F(SessionFiles, AnotherModelIsRefused) {
   expect_refused(*open(*overridden), ErrorCode::bad_file, "another model");
 }
 
-TEST_F(SessionFiles, AnotherRotationIsRefused) {
+TEST_F(SessionFiles, OtherRopeParametersAreRejected) {
   save_some();
   for (const auto& change : std::vector<std::function<void(RopeOverrides&)>>{
            [](RopeOverrides& r) { r.freq_base = 5000.0f; }, [](RopeOverrides& r) { r.scale = 4.0f; },
@@ -164,8 +164,8 @@ TEST_F(SessionFiles, AnotherRotationIsRefused) {
   }
 }
 
-// LongRoPE: which factors rotate depends on the context there is room for.
-TEST_F(SessionFiles, TheOtherSideOfTheOriginalContextIsRefused) {
+// LongRoPE: the factors depend on the context size.
+TEST_F(SessionFiles, AContextWithOtherRopeFactorsIsRejected) {
   tiny_.metadata.set("llama.rope.scaling.original_context_length", Value(uint32_t{64}));
   tiny_.add("rope_factors_short.weight", DType::F32, {16}, 1);
   tiny_.add("rope_factors_long.weight", DType::F32, {16}, 2);
@@ -227,16 +227,16 @@ TEST_F(SessionFiles, AContextThatIsTooSmall) {
   EXPECT_EQ(session->n_past(), 5);
 }
 
-TEST_F(SessionFiles, NothingHalfWrittenUnderTheFinalName) {
+TEST_F(SessionFiles, AFailedSaveLeavesNoPartialFile) {
   const auto session = open(*model_);
   session->append(some_tokens(5));
   EXPECT_THROW(save_session(*session, directory_.path("no/such/folder")), Error);
   save_session(*session, file_);
-  save_session(*session, file_);  // over itself
+  save_session(*session, file_);  // overwrites the file
   EXPECT_EQ(SessionFile(file_, *session).tokens(), some_tokens(5));
 }
 
-TEST_F(SessionFiles, ConversationsGoOn) {
+TEST_F(SessionFiles, ConversationsContinue) {
   const ChatTemplate chat_template(read_model_template(model_->file()).text);
   ConversationOptions options;
   options.sampling.temp = 0;
@@ -257,7 +257,7 @@ TEST_F(SessionFiles, ConversationsGoOn) {
   const Answer answer = loaded.ask("next", {});
   EXPECT_EQ(answer.message, expected.message);
   EXPECT_EQ(answer.n_reused, expected.n_reused);
-  // A file without a conversation, and one whose transcript is no transcript.
+  // A file without a conversation, and one with an invalid transcript.
   for (const char* text :
        {"", "{}", "[]", "nonsense", R"({"messages":[{"role":"assistant","content":"x"}]})"}) {
     save_session(*first, file_, text);
@@ -282,12 +282,12 @@ TEST_F(SessionFiles, RunKeepsItsPrompt) {
   EXPECT_THAT(again.out, HasSubstr("prompt 1 tokens"));
   EXPECT_THAT(run("-p 'one tree'" + cache + " --prompt-cache-ro").out,
               HasSubstr("reusing 5 of the prompt's 8 tokens"));
-  EXPECT_THAT(run(cache).out, HasSubstr(text));  // the saved text goes on
+  EXPECT_THAT(run(cache).out, HasSubstr(text));  // continues the saved text
   EXPECT_EQ(run("-p 'one two' --prompt-cache-all" + cache).exit_code, 0);
   EXPECT_THAT(run(cache).out, HasSubstr(text.substr(0, text.size() - 4)));
   EXPECT_EQ(run("-c 4 -p 'a'" + cache).exit_code, 0);
   EXPECT_EQ(run("-p a --prompt-cache " + model_path_).exit_code, 3);
-  // what could not be saved is not computed first
+  // an unwritable file is an error before computing
   const test::Outcome nowhere = run("-p a --prompt-cache " + directory_.path("no/such/folder"));
   EXPECT_EQ(nowhere.exit_code, 5);
   EXPECT_THAT(nowhere.out, testing::EndsWith("folder: cannot create: No such file or directory\n"));

@@ -1,4 +1,4 @@
-// Models in several files: which tensors go where, names, metadata; split and merge from the outside.
+// Models in several files: distribution of tensors, names, metadata; split and merge as processes.
 #include "tools/split/split.h"
 
 #include <gmock/gmock.h>
@@ -101,7 +101,7 @@ TEST_F(Split, PartsOpenAsOneAndMergeToTheSameBytes) {
   }
 }
 
-TEST_F(Split, NeverOverItsInput) {
+TEST_F(Split, NeverOverwritesItsInput) {
   const GgufFile file(in);
   EXPECT_THROW(write_parts(file, {}, in), Error);
   std::filesystem::create_symlink(in, directory.path("link.gguf"));
@@ -113,7 +113,7 @@ TEST_F(Split, NeverOverItsInput) {
   EXPECT_THROW(write_parts(split, {}, split_path(directory.path("part"), 2, 3)), Error);
 }
 
-TEST_F(Split, Commands) {
+TEST_F(Split, RunsAsCommands) {
   TANDEM_NEED_BINARY();
   const test::Outcome dry = run("split in.gguf a.gguf --split-max-tensors 10 --dry-run");
   EXPECT_EQ(dry.exit_code, 0) << dry.out;

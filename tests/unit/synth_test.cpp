@@ -1,5 +1,5 @@
-// tandem synth: the mixes against counts that loaders print for public files, the fillers against the
-// reference dequantizers, the vocabularies against the rules of their tokenizers.
+// tandem synth: type mixes against the counts of public files, random weights against the reference
+// dequantizers, vocabularies against the rules of their tokenizers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -111,7 +111,7 @@ int64_t n_parameters(const char* shape) {
   return n;
 }
 
-// The parameter counts that the models' cards give.
+// The parameter counts in the model cards.
 TEST(Shapes, HaveTheirModelsParameters) {
   EXPECT_EQ(n_parameters("tinyllama-1.1b"), 1100048384);
   EXPECT_EQ(n_parameters("llama-2-7b"), 6738415616);
@@ -156,7 +156,7 @@ TEST(RandomWeights, HaveTheSpreadAskedFor) {
       squares += static_cast<double>(value) * value;
     }
     const double mean = sum / static_cast<double>(n), deviation = std::sqrt(squares / static_cast<double>(n));
-    // Symmetric integer types have one level more below zero than above: half a step of bias.
+    // Symmetric integer types have one more level below zero than above: a bias of half a level.
     EXPECT_NEAR(mean, 0, 0.25 * kStddev) << info.name;
     const double tolerance = info.dtype == DType::MXFP4 ? 0.45 : 0.1;  // its scale is a power of two
     EXPECT_NEAR(deviation / kStddev, 1, tolerance) << info.name;
@@ -169,7 +169,7 @@ TEST(RandomWeights, HaveTheSpreadAskedFor) {
   }
 }
 
-// Small enough for a test, with every kind of tensor that the llama shapes have.
+// A small shape with every kind of tensor of the llama shapes.
 constexpr Shape kSmall = {"small", "Small", "llama", 2,     256,   4, 2, 64, 512, VocabKind::spm_llama,
                           4096,    128,     1e4f,    1e-5f, false, 8};
 
@@ -238,7 +238,7 @@ struct VocabCase {
   std::map<int, std::string> specials;
 };
 
-// How the test's name ends.
+// The suffix of the test's name.
 void PrintTo(const VocabCase& c, std::ostream* out) {
   *out << c.shape;
 }

@@ -1,4 +1,4 @@
-// Tokenizing and back with two tiny vocabularies whose merges can be followed by hand.
+// Tokenizing and detokenizing with two tiny vocabularies whose merges can be checked by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using testing::ElementsAreArray;
 
 constexpr TokenizeOptions kPlain = {.add_special = false, .parse_special = false};
 
-// The texts of the tokens, as the vocabulary writes them.
+// The texts of the tokens in the vocabulary.
 std::vector<std::string> pieces(const Vocab& vocab, std::string_view text,
                                 const TokenizeOptions& options = kPlain) {
   std::vector<std::string> out;
@@ -63,7 +63,7 @@ TEST(Spm, PlainTextNeverBecomesAControlToken) {
   EXPECT_THAT(vocab.tokenize("<s>", {.add_special = false, .parse_special = true}), ElementsAre(1));
 }
 
-// A merge across a word boundary forbids the shortcut of working word by word.
+// A merge across a word boundary rules out tokenizing word by word.
 TEST(Spm, TokensWithASpaceInsideAreFound) {
   VocabData data = test::tiny_spm();
   data.tokens.push_back({"o▁w", -1, TokenType::normal});
@@ -104,7 +104,7 @@ TEST(Bpe, BytesThatAreNoUtf8GoThrough) {
   EXPECT_EQ(pieces(vocab, text).front(), "hello");
 }
 
-TEST(Bpe, AWholePieceIsTakenAsItIsWhereThePreTokenizerSaysSo) {
+TEST(Bpe, IgnoreMergesTakesAWholePiece) {
   EXPECT_THAT(pieces(Vocab(test::tiny_bpe("llama-bpe")), "world"), ElementsAre("world"));
   EXPECT_THAT(pieces(Vocab(test::tiny_bpe("gpt-2")), "world"), ElementsAre("w", "o", "r", "l", "d"));
 }
@@ -115,13 +115,13 @@ TEST(Bpe, AMergeThatGivesNoTokenIsSpelledOut) {
   EXPECT_THAT(pieces(Vocab(std::move(data)), "xyhe"), ElementsAre("x", "y", "he"));
 }
 
-TEST(Bpe, NormalizesWhereTheModelWasTrainedSo) {
+TEST(Bpe, NormalizesIfTheModelWasTrainedSo) {
   const std::string decomposed = "e\u0301";
   EXPECT_THAT(pieces(Vocab(test::tiny_bpe("qwen2")), decomposed), ElementsAre("Ã", "©"));
   EXPECT_THAT(pieces(Vocab(test::tiny_bpe("gpt-2")), decomposed), ElementsAre("e", "Ì", "ģ"));
 }
 
-TEST(Bpe, AMissingByteIsLeftOutUnlessThereIsAnUnknownToken) {
+TEST(Bpe, AMissingByteIsDroppedUnlessThereIsAnUnknownToken) {
   VocabData data = test::tiny_bpe();
   data.tokens[0xff].text = "no longer a byte";
   EXPECT_THAT(pieces(Vocab(VocabData(data)),
@@ -155,7 +155,7 @@ TEST(Special, TheLongestAtAPlaceWins) {
   EXPECT_THAT(pieces(vocab, "<a<a", options), ElementsAre("<a", "<a"));
 }
 
-TEST(Special, TenThousandOfThemAreNoBurden) {
+TEST(Special, TenThousandTokensAreFast) {
   VocabData data = test::tiny_bpe();
   for (int i = 0; i < 20'000; ++i) {
     data.tokens.push_back({"<|reserved_special_token_" + std::to_string(i) + "|>", 0, TokenType::control});
@@ -171,7 +171,7 @@ TEST(Special, TenThousandOfThemAreNoBurden) {
   EXPECT_THAT(vocab.tokenize(text, {.add_special = false}), ElementsAreArray(expected));
 }
 
-TEST(Special, SomeSwallowTheWhiteSpaceAroundThem) {
+TEST(Special, SomeStripTheWhiteSpaceAroundThem) {
   VocabData data = test::tiny_bpe();
   data.tokens.push_back({"<r>", 0, TokenType::control, false, true});
   data.tokens.push_back({"<l>", 0, TokenType::control, true, false});
@@ -210,7 +210,7 @@ TEST(Stream, NeverGivesHalfACharacter) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(Stream, ReplacesWhatIsNoCharacter) {
+TEST(Stream, ReplacesInvalidBytes) {
   const Vocab vocab(test::tiny_bpe());
   StreamDetokenizer stream(vocab);
   EXPECT_EQ(stream.add(0xff), "\ufffd");
@@ -224,7 +224,7 @@ TEST(Stream, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(Stream, TakesTheSpaceThatTokenizeAddedAway) {
+TEST(Stream, RemovesTheSpaceThatTokenizeAdded) {
   const Vocab vocab(test::tiny_spm());
   for (const std::string text : {"world world", " world", "</s>world</s> world"}) {
     StreamDetokenizer stream(vocab, SpecialText::shown);
@@ -244,7 +244,7 @@ TEST(Eog, IsKnownByRoleAndByText) {
   EXPECT_THAT(spm.eog_ids(), ElementsAre(2, *spm.find("<|im_end|>")));
 }
 
-TEST(Eog, TextsThatAreOrdinaryInSomeModelsCountOnlyWhenMarked) {
+TEST(Eog, AmbiguousTextsCountOnlyIfMarked) {
   VocabData data = test::tiny_bpe();
   data.tokens.push_back({"</s>", 0, TokenType::normal});
   data.tokens.push_back({"<|endoftext|>", 0, TokenType::normal});
@@ -254,7 +254,7 @@ TEST(Eog, TextsThatAreOrdinaryInSomeModelsCountOnlyWhenMarked) {
   EXPECT_EQ(vocab.token(*vocab.find("<|endoftext|>")).type, TokenType::control);
 }
 
-TEST(Eog, AnEndOfOneMessageIsNotTheEndOfAReplyOfSeveral) {
+TEST(Eog, AnEndOfMessageIsNotAnEndOfTurn) {
   VocabData data = test::tiny_bpe();
   for (const char* text : {"<|end|>", "<|return|>", "<|call|>"})
     data.tokens.push_back({text, 0, TokenType::control});
@@ -263,7 +263,7 @@ TEST(Eog, AnEndOfOneMessageIsNotTheEndOfAReplyOfSeveral) {
   EXPECT_TRUE(vocab.is_eog(*vocab.find("<|return|>")));
 }
 
-TEST(Vocab, AnIdOfPaddingStandsForNothing) {
+TEST(Vocab, PaddingIdsHaveNoText) {
   const Vocab vocab(test::tiny_spm());
   for (const int32_t id : {-1, vocab.size(), vocab.size() + 100'000}) {
     EXPECT_FALSE(vocab.is_eog(id));

@@ -22,7 +22,7 @@ TEST(Utf8, TakesEveryLengthOfCharacter) {
   expect_step("\xf4\x8f\xbf\xbf", Utf8Status::valid, 4);  // U+10FFFF
 }
 
-TEST(Utf8, RefusesWhatIsNoCharacter) {
+TEST(Utf8, RejectsInvalidBytes) {
   expect_step("\x80", Utf8Status::invalid, 1);
   expect_step("\xc0\x80", Utf8Status::invalid, 1);          // overlong NUL
   expect_step("\xc1\xbf", Utf8Status::invalid, 1);          // overlong
@@ -32,16 +32,16 @@ TEST(Utf8, RefusesWhatIsNoCharacter) {
   expect_step("\xf4\x90\x80\x80", Utf8Status::invalid, 1);  // past the last code point
   expect_step("\xf5\x80\x80\x80", Utf8Status::invalid, 1);
   expect_step("\xff", Utf8Status::invalid, 1);
-  expect_step("\xe2\x82x", Utf8Status::invalid, 2);  // the two bytes together are one mistake
+  expect_step("\xe2\x82x", Utf8Status::invalid, 2);  // the two bytes are one error
 }
 
-TEST(Utf8, KnowsACharacterThatIsNotThereYet) {
+TEST(Utf8, RecognizesAnIncompleteCharacter) {
   expect_step("\xc3", Utf8Status::incomplete, 1);
   expect_step("\xe2\x82", Utf8Status::incomplete, 2);
   expect_step("\xf0\x9f\xa6", Utf8Status::incomplete, 3);
 }
 
-// Against a straightforward encoder: exactly the encodings of code points are characters.
+// Against a simple encoder: the valid characters are exactly the encodings of code points.
 TEST(Utf8, AgreesWithTheDefinitionForEveryCodePoint) {
   for (uint32_t c = 0x80; c < 0x110000; ++c) {
     std::string text;

@@ -1,4 +1,4 @@
-// What a Vocab refuses, and what is read from GGUF metadata.
+// Invalid vocabularies, and reading a vocabulary from GGUF metadata.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(VocabData, ScoresMustBeNumbers) {
   expect_refused(data, AllOf(HasSubstr("tokenizer.ggml.scores"), HasSubstr("260")));
 }
 
-TEST(VocabData, BosThatIsWantedMustExist) {
+TEST(VocabData, ARequiredBosMustExist) {
   VocabData data = test::tiny_bpe();
   data.add_bos = Flag::on;
   expect_refused(data, HasSubstr("tokenizer.ggml.bos_token_id"));
@@ -80,7 +80,7 @@ TEST(VocabData, BosThatIsWantedMustExist) {
   EXPECT_TRUE(Vocab(std::move(data)).add_bos());
 }
 
-TEST(VocabData, DuplicatesAreTakenForTheFirst) {
+TEST(VocabData, DuplicatesResolveToTheFirst) {
   VocabData data = test::tiny_bpe();
   data.tokens.push_back({"hello", 0, TokenType::normal});
   data.merges.push_back("h e");
@@ -94,7 +94,7 @@ TEST(VocabData, AnUnknownPreTokenizerFallsBackToTheDefault) {
   EXPECT_EQ(unknown.tokenize("hello 12345!"), usual.tokenize("hello 12345!"));
 }
 
-TEST(VocabData, Phi3SwallowsSpaceBehindItsSpecialTokens) {
+TEST(VocabData, Phi3StripsSpaceAfterItsSpecialTokens) {
   VocabData data = test::tiny_spm();
   apply_strip_rules(data, "Phi-3 mini");
   const Vocab vocab(std::move(data));
@@ -105,7 +105,7 @@ TEST(VocabData, Phi3SwallowsSpaceBehindItsSpecialTokens) {
   EXPECT_FALSE(other.tokens.back().strip_right);
 }
 
-// A complete tokenizer as metadata, to be spoilt one key at a time.
+// A complete tokenizer as metadata, for tests that break one key at a time.
 Metadata spm_metadata() {
   const VocabData data = test::tiny_spm();
   std::vector<std::string> texts;
@@ -194,7 +194,7 @@ TEST(VocabGguf, RefusesWhatDoesNotFit) {
   }
 }
 
-TEST(VocabGguf, IdsThatGenerationDoesNotNeedAreLeftOutWhenTheyAreOutOfRange) {
+TEST(VocabGguf, OptionalIdsOutOfRangeAreDropped) {
   Metadata metadata = spm_metadata();
   metadata.set("tokenizer.ggml.padding_token_id", Value(uint32_t{100'000}));
   metadata.set("tokenizer.ggml.mask_token_id", Value(int32_t{-1}));
