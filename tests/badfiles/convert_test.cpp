@@ -1,5 +1,5 @@
-// Hugging Face folders that are no model: each is refused with one line that names file, tensor or key, and
-// leaves nothing behind.
+// Invalid Hugging Face folders: each is rejected with one line that names the file, tensor or key, and leaves
+// no output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ std::string safetensors_of(const std::string& header, size_t n_data) {
 
 class BadFolder : public testing::Test {
  protected:
-  // The message that a folder is refused with; nothing may be left of the output.
+  // The message of the rejection; checks that no output is left.
   std::string refusal_of_folder(const std::string& folder, ErrorCode code = ErrorCode::bad_file) const {
     const std::string out = directory_.path("out/m.gguf");
     std::filesystem::create_directories(directory_.path("out"));
@@ -57,7 +57,7 @@ class BadFolder : public testing::Test {
     return refusal_of_folder(path);
   }
 
-  // A small Llama, spoiled by `spoil`.
+  // A small Llama, broken by `spoil`.
   std::string refusal(const std::function<void(HfFolder&)>& spoil, const char* family = "llama") {
     HfFolder folder = test::family_folder(test::load_family(family));
     spoil(folder);
@@ -298,7 +298,7 @@ TEST_F(BadFolder, SentencePieceModel) {
               HasSubstr("unigram"));
 }
 
-TEST_F(BadFolder, TheOutputIsNoInput) {
+TEST_F(BadFolder, TheOutputIsNeverAnInput) {
   const std::string path = directory_.path("hf");
   test::family_folder(test::load_family("llama")).write(path);
   std::filesystem::create_hard_link(path + "/model.safetensors", directory_.path("link.gguf"));
@@ -322,8 +322,8 @@ TEST_F(BadFolder, TheOutputIsNoInput) {
   }
 }
 
-// A file that is cut while it is read is an error, not a crash.
-TEST_F(BadFolder, WeightsThatShrink) {
+// A file truncated during reading is an error, not a crash.
+TEST_F(BadFolder, AWeightFileThatShrinks) {
   const std::string path = directory_.path("hf");
   test::family_folder(test::load_family("llama")).write(path);
   const auto conversion = tools::plan_conversion(path, {});

@@ -1,6 +1,6 @@
-// Files of every family with one thing wrong: a tensor missing or of another shape, a hyperparameter missing,
-// zero, out of range, of another type or not a number. Each is refused with one sentence that names it, or
-// does no harm.
+// Files of every family with one fault: a tensor missing or of the wrong shape; a hyperparameter missing,
+// zero, out of range, of the wrong type or not a number. Each is rejected with one sentence that names it, or
+// is harmless.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class BadFamily : public testing::TestWithParam<std::string> {
     prefix_ = file_->metadata().get<std::string>("general.architecture") + ".";
   }
 
-  // What loading says; empty when the model is loaded.
+  // The error of loading; empty if the model loads.
   std::string refusal(const TinyModel& model) const {
     const std::string path = directory_.path("bad.gguf");
     model.write(path);
@@ -71,7 +71,7 @@ class BadFamily : public testing::TestWithParam<std::string> {
   std::string prefix_;
 };
 
-// A file without them is another good model: one without biases or factors, or with tied embeddings.
+// Optional tensors: a file without them is a valid model without biases or factors, or with tied embeddings.
 bool is_optional(const std::string& name) {
   return name.ends_with(".bias") || name == "output.weight" || name.starts_with("rope_");
 }
@@ -83,7 +83,7 @@ TEST_P(BadFamily, MissingTensors) {
     model.tensors.erase(name);
     const std::string message = refusal(model);
     if (is_optional(name)) continue;
-    // Where one matrix for queries, keys and values is missing, three are looked for.
+    // If the fused matrix of queries, keys and values is missing, loading looks for three.
     EXPECT_THAT(message, HasSubstr(name.ends_with("attn_qkv.weight") ? "attn_q.weight" : name));
   }
 }
@@ -92,7 +92,7 @@ TEST_P(BadFamily, WrongShapes) {
   for (const auto& [name, tensor] : good_.tensors) {
     for (size_t axis = 0; axis < tensor.dims.size(); ++axis) {
       if (name == "token_embd.weight" && axis == 1)
-        continue;  // any number of rows that the vocabulary fits in
+        continue;  // any number of rows that holds the vocabulary is valid
       TinyModel model = good_;
       std::vector<int64_t> dims = tensor.dims;
       dims[axis] += axis == 0 ? 32 : 1;
@@ -105,18 +105,18 @@ TEST_P(BadFamily, WrongShapes) {
 TEST_P(BadFamily, Counts) {
   for (const std::string& key : keys(ValueType::u32)) {
     const bool may_be_zero = key.ends_with(".vocab_size") || key == "phi3.attention.sliding_window" ||
-                             key == "llama.expert_count";  // nobody's business; no window; no mixture
+                             key == "llama.expert_count";  // unused; no window; no experts
     const std::string zero = with(key, uint32_t{0});
     if (!may_be_zero) EXPECT_THAT(zero, HasSubstr(key));
     if (key == "llama.expert_count") EXPECT_THAT(zero, HasSubstr("ffn_gate.weight"));
     if (!key.ends_with(".vocab_size")) EXPECT_THAT(with(key, "many"), HasSubstr(key));
-    with(key, uint32_t{4000000000u});  // refused by some, a large context to others
+    with(key, uint32_t{4000000000u});  // too large for most keys, but valid as a context size
     with(key, uint32_t{1});
     with(key, uint32_t{7});
     TinyModel model = good_;
     model.metadata.remove(key);
     const std::string message = refusal(model);
-    // What is then taken for granted may be right, or disagree with a tensor or with another key.
+    // The default may be right, or contradict a tensor or another key.
     if (!message.empty())
       EXPECT_THAT(message, testing::AnyOf(HasSubstr("metadata " + prefix_), HasSubstr("tensor"))) << key;
   }
@@ -129,14 +129,14 @@ TEST_P(BadFamily, Numbers) {
     }
     EXPECT_THAT(with(key, "large"), HasSubstr(key));
   }
-  // Those that tiny models do without.
+  // Keys that tiny models do not have.
   for (const char* suffix : {"rope.scaling.yarn_log_multiplier", "rope.scaling.attn_factor"}) {
     EXPECT_THAT(with(prefix_ + suffix, std::nanf("")), HasSubstr(suffix));
   }
   EXPECT_THAT(with(prefix_ + "rope.scaling.type", "cubic"), HasSubstr("rope.scaling.type"));
 }
 
-TEST_P(BadFamily, HeadsThatDoNotDivide) {
+TEST_P(BadFamily, IndivisibleHeads) {
   EXPECT_THAT(with(prefix_ + "attention.head_count_kv", uint32_t{3}), HasSubstr("divisor"));
   if (!file_->metadata().has(prefix_ + "attention.key_length")) {
     EXPECT_THAT(with(prefix_ + "attention.head_count", uint32_t{5}), HasSubstr("divisor"));
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadFamily,
                                          "phi3_longrope_long", "granite", "smollm3", "olmo2", "gpt_oss"),
                          [](const auto& param_info) { return param_info.param; });
 
-// What one family alone has.
+// Tests of a single family.
 class BadOne : public BadFamily {};
 
 TEST_P(BadOne, WindowPatterns) {

@@ -1,5 +1,4 @@
-// Broken GGUF files: each must give one Error that names the file and the thing, whatever the way it is
-// opened.
+// Broken GGUF files: each must give one Error that names the file and the fault, mapped or read into memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -24,7 +23,7 @@ using test::tensor_info;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// The message when opening `path` fails with `code`; a test failure when it does not.
+// The message when opening `path` fails with `code`; fails the test otherwise.
 std::string open_error(const std::string& path, ErrorCode code, const OpenOptions& options = {}) {
   try {
     GgufFile file(path, options);
@@ -48,7 +47,7 @@ class GgufBadFile : public testing::Test {
     EXPECT_THAT(open_error(path, ErrorCode::bad_file, {.mmap = false}), HasSubstr(needle));
   }
   void expect_bad(const RawGguf& file, const std::string& needle) { expect_bad(file.bytes(), needle); }
-  // The small file with one more pair or tensor.
+  // The small file with an additional pair or tensor.
   void expect_bad_pair(const std::string& pair, const std::string& needle) {
     RawGguf file = small_gguf();
     file.pairs.push_back(pair);
@@ -63,7 +62,7 @@ class GgufBadFile : public testing::Test {
   test::TempDir directory;
 };
 
-TEST_F(GgufBadFile, TheSmallFileIsGood) {
+TEST_F(GgufBadFile, TheSmallFileIsValid) {
   const std::string path = directory.path("good.gguf");
   test::write_file(path, small_gguf().bytes());
   EXPECT_EQ(GgufFile(path).tensors().size(), 2u);
@@ -94,14 +93,14 @@ TEST_F(GgufBadFile, Start) {
   expect_bad(file, "big-endian");
 }
 
-TEST_F(GgufBadFile, VersionTwoIsGood) {
+TEST_F(GgufBadFile, VersionTwoIsValid) {
   RawGguf file = small_gguf();
   file.version = 2;
   const std::string bytes = file.bytes();
   EXPECT_EQ(GgufFile(test::as_bytes(bytes), "two").version(), 2u);
 }
 
-// A copy of exactly that size on the heap, so that a sanitizer sees every read past its end.
+// An exact-size copy on the heap, so that a sanitizer detects every read past its end.
 void expect_truncated(const std::string& bytes, size_t n) {
   const auto copy = std::make_unique<std::byte[]>(n);
   std::memcpy(copy.get(), bytes.data(), n);
@@ -182,7 +181,8 @@ TEST_F(GgufBadFile, Alignment) {
   expect_bad_pair(kv_string("general.alignment", "32"), "metadata general.alignment: found string");
   expect_bad_pair(test::kv_i32("general.alignment", -32), "metadata general.alignment: found i32 -32");
   RawGguf file = small_gguf();
-  file.pairs.push_back(kv_u32("general.alignment", 1u << 24));  // allowed, but there is no data that far
+  file.pairs.push_back(
+      kv_u32("general.alignment", 1u << 24));  // valid, but the data would start past the end
   file.tensors.pop_back();
   expect_bad(file, "tensor first needs 48 bytes at data offset 0, found 0");
 }
@@ -246,7 +246,7 @@ class GgufBadSplit : public GgufBadFile {
   }
 };
 
-TEST_F(GgufBadSplit, PartsThatDoNotFit) {
+TEST_F(GgufBadSplit, InconsistentParts) {
   const std::string one = write("m-00001-of-00002.gguf", part(0, 2, 2, "a"));
   EXPECT_THROW(GgufFile{one}, Error);
   const std::string two = directory.path("m-00002-of-00002.gguf");

@@ -1,4 +1,4 @@
-// A mapped file that shrinks while it is read: one line and exit code 5, not a crash.
+// A mapped file that shrinks during reading: one line and exit code 5, not a crash.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ class GgufSigbus : public testing::Test {
     path = directory.path("shrinks.gguf");
     test::write_file(path, file.bytes());
   }
-  // Reads every byte of `file` after it was cut to one page.
+  // Reads every byte of `file` after truncating it to one page.
   void cut_and_read(const GgufFile& file) {
     if (truncate(path.c_str(), 4096) != 0) _exit(99);
     volatile unsigned sum = 0;
@@ -65,7 +65,7 @@ TEST_F(GgufSigbus, ACopyInMemoryIsSafe) {
       testing::ExitedWithCode(98), "");
 }
 
-TEST_F(GgufSigbus, OthersAreNotOurs) {
+TEST_F(GgufSigbus, OtherFaultsAreNotHandled) {
   EXPECT_EXIT(
       {
         signal(SIGBUS, [](int) { _exit(97); });  // the handler that was there before

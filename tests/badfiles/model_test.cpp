@@ -1,5 +1,5 @@
-// Model files that are good GGUF and no good model: each gives one sentence naming the file and the thing,
-// and exit code 3.
+// Valid GGUF files with an invalid model: each gives one sentence that names the file and the fault, and exit
+// code 3.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 class BadModel : public testing::Test {
  protected:
-  // The message that loading gives.
+  // The error message of loading.
   std::string refusal(const TinyModel& model, ErrorCode code = ErrorCode::bad_file) {
     const std::string path = directory_.path("model.gguf");
     model.write(path);
@@ -36,7 +36,7 @@ class BadModel : public testing::Test {
     return "";
   }
 
-  // The refusal of the tiny model with one metadata value changed.
+  // The error of the tiny model with one changed metadata value.
   template <class T>
   std::string with(const char* key, T value) {
     TinyModel model = test::tiny_llama();
@@ -109,7 +109,7 @@ TEST_F(BadModel, WrongTypes) {
   EXPECT_THAT(refusal(model), HasSubstr("blk.1.attn_norm.weight"));
   model = test::tiny_llama();
   test::TinyTensor& q = model.tensors["blk.1.attn_q.weight"];
-  q.dtype = DType::I32;  // in the format's table, but nothing to multiply with
+  q.dtype = DType::I32;  // a valid dtype, but not for weights
   const std::string message = refusal(model);
   EXPECT_THAT(message, HasSubstr("blk.1.attn_q.weight"));
   EXPECT_THAT(message, HasSubstr("I32"));
@@ -133,7 +133,7 @@ TEST_F(BadModel, Vocabulary) {
   EXPECT_THAT(refusal(small), HasSubstr("token_embd.weight"));
 }
 
-TEST_F(BadModel, AVocabularyAloneIsNoModel) {
+TEST_F(BadModel, AVocabularyOnlyFile) {
   TinyModel model = test::tiny_llama();
   model.tensors.clear();
   EXPECT_THAT(refusal(model), HasSubstr("vocabulary"));

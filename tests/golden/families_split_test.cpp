@@ -1,5 +1,5 @@
-// Every architecture over simulated devices: wherever its layers, its experts and its cache lie, the logits
-// are those of the CPU alone, bit for bit, and what is held and copied is what was planned.
+// Every architecture over simulated devices: for any placement of layers, experts and cache, the logits equal
+// those of the CPU alone bit for bit, and memory and copies match the footprint.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,7 +52,7 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
     return all;
   }
 
-  // Every device holds, and one more token copies, what the footprint says.
+  // Memory of every device, and copies for one more token, match the footprint.
   static void expect_as_planned(Session& session, const std::vector<Device*>& devices) {
     const auto copied = [&] {
       uint64_t sum = 0;
@@ -77,7 +77,7 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
   std::unique_ptr<Model> model_;
 };
 
-TEST_P(FamiliesSplit, LogitsAreThoseOfTheCpu) {
+TEST_P(FamiliesSplit, LogitsEqualThoseOfTheCpu) {
   const auto host = cpu::make_cpu_device({1, 1});
   Session alone(*model_, {host.get()}, options({}));
   const std::vector<float> expected = logits(alone);
@@ -98,9 +98,9 @@ TEST_P(FamiliesSplit, LogitsAreThoseOfTheCpu) {
   }
 }
 
-// Merging rounds otherwise than summing in one go: close, but not to the bit. In floats: where activations
-// are rounded to 8 bits, what is close to the middle between two of them now and then goes the other way.
-TEST_P(FamiliesSplit, CachesInTwoPartsGiveTheLogitsOfTheCpu) {
+// Merging rounds differently from one sum, so results are close but not bit-identical. Float weights only:
+// with activations rounded to 8 bits, a value near the middle of two levels may round the other way.
+TEST_P(FamiliesSplit, SplitCachesGiveTheLogitsOfTheCpu) {
   const auto host = cpu::make_cpu_device({1, 1});
   std::vector<int32_t> ids = family_.ids();
   ids.insert(ids.end(), ids.begin(), ids.end());

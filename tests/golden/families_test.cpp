@@ -1,4 +1,4 @@
-// Every architecture from a Hugging Face folder to logits: what transformers computes for a tiny model (see
+// Every architecture from a Hugging Face folder to logits: the logits of transformers for a tiny model (see
 // scripts/reference_logits.py) against convert and our own graph.
 #include <gtest/gtest.h>
 
@@ -47,8 +47,8 @@ class Families : public testing::TestWithParam<std::string> {
   }
 
   struct Deviation {
-    double worst = 0;            // of any logit that the file has, relative to the largest of its row
-    double squares = 0, of = 0;  // sums over the rows that the file has in full
+    double worst = 0;            // error of any logit in the file, relative to the largest of its row
+    double squares = 0, of = 0;  // sums over the complete rows in the file
     double rms() const { return std::sqrt(squares / of); }
   };
 
@@ -101,9 +101,9 @@ class Families : public testing::TestWithParam<std::string> {
   test::TempDir directory_;
 };
 
-TEST_P(Families, LogitsAreThoseOfTransformers) {
+TEST_P(Families, LogitsEqualThoseOfTransformers) {
   const std::string path = convert(OutType::F32);
-  // Products with MXFP4 weights round activations to 8 bits, whatever the other weights are.
+  // Products with MXFP4 weights always round activations to 8 bits.
   const double tolerance = has_dtype(path, DType::MXFP4) ? 3e-2 : 1e-3;
   for (const int64_t n_ubatch : {512, 1, 7, 33}) {
     EXPECT_LT(deviation(path, n_ubatch).worst, tolerance) << "-ub " << n_ubatch;
@@ -115,7 +115,7 @@ TEST_P(Families, LogitsAreThoseOfTransformers) {
   EXPECT_LT(deviation(convert(OutType::Q8_0), 7).rms(), 5e-2);
 }
 
-// Every element of every tensor of the folder is in the file, but for those of MXFP4, whose blocks are.
+// Every element of every tensor of the folder is in the file; of MXFP4 tensors, every block.
 TEST_P(Families, EveryWeightIsKept) {
   const GgufFile file(convert(OutType::F32));
   std::multiset<float> found, wanted;

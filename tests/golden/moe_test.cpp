@@ -52,7 +52,7 @@ class Moe : public testing::TestWithParam<DType> {
 TEST_P(Moe, ThreadsMicroBatchesIsasAndDevicesAgree) {
   const auto reference_device = cpu::make_cpu_device({1, 1, cpu::Isa::scalar});
   const std::vector<float> reference = logits({reference_device.get()}, 1);
-  // The 8-bit activations of a quantized model may round another way when a float differs in its last bit.
+  // The 8-bit activations of a quantized model may round differently if a float differs in its last bit.
   const float tolerance = GetParam() == DType::F32 ? 2e-4f : 3e-2f;
   for (cpu::Isa isa : cpu::supported_isas()) {
     for (int64_t n_ubatch : {1, 3, 32, 512}) {

@@ -1,5 +1,5 @@
-// A real trained model against logits that an independent program computed in float64, and the text that it
-// writes. Every ISA, 1 to 4 threads, several micro-batch sizes, and split over simulated devices.
+// A trained model against the float64 logits of an independent program, and its text. Every ISA, 1 to 4
+// threads, several micro-batch sizes, and split over simulated devices.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ class Stories : public testing::Test {
     golden_ = read_golden(test::shared_data("stories260K.golden.json"));
   }
 
-  // All logits of the golden sequence but its last token, one row after the other.
+  // All logits of the golden sequence except its last token, row by row.
   std::vector<float> all_logits(const std::vector<Device*>& devices, const SessionOptions& options) {
     Session session(*model_, devices, options);
     std::vector<float> all;
@@ -128,8 +128,8 @@ TEST_F(Stories, LogitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Every way of giving the last layers to one simulated device or to two, with the cache beside the layer or
-// at home.
+// Every number of last layers on one simulated device or on two, with the cache beside the layer or on the
+// host.
 TEST_F(Stories, ASplitOverSimulatedDevicesChangesNoBit) {
   const auto n_layer = static_cast<int>(model_->hparams().n_layer);
   const auto cpu_device = cpu::make_cpu_device({1, 1, cpu::best_isa()});
@@ -157,7 +157,7 @@ TEST_F(Stories, ASplitOverSimulatedDevicesChangesNoBit) {
   }
 }
 
-TEST_F(Stories, ForgettingAndContinuingIsAsIfItHadNeverBeenSaid) {
+TEST_F(Stories, TruncatingAndContinuingLeavesNoTrace) {
   const auto device = cpu::make_cpu_device();
   Session session(*model_, {device.get()}, f32_session(32));
   const auto ids = std::span<const int32_t>(golden_.ids);

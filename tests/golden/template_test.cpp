@@ -1,5 +1,4 @@
-// The chat templates of real models, byte for byte as Jinja2 renders them; and `tandem template` as a user
-// runs it.
+// The chat templates of real models against Jinja2, byte for byte; and `tandem template` as a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,7 +89,7 @@ TEST_F(TemplateCommand, PrintsTheRender) {
             "<user>hi2026-01-15 00:00y[1]\n");
 }
 
-TEST_F(TemplateCommand, SaysWhatIsWrong) {
+TEST_F(TemplateCommand, ReportsErrors) {
   const auto bad_template = run("--file bad.jinja -i m.json");
   EXPECT_EQ(bad_template.exit_code, 3);
   EXPECT_EQ(bad_template.out, "tandem: error: bad.jinja, line 2: unexpected '%}'\n");

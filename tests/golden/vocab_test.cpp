@@ -1,4 +1,4 @@
-// Public vocabularies: exactly the ids that their authors' tokenizers give, and the text back from them.
+// Public vocabularies: the same ids as their authors' tokenizers, and the text back from the ids.
 #include "text/vocab.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Each ends before the newline that precedes the line of its separator.
+// Each text ends before the newline that precedes its separator line.
 std::vector<std::string> test_texts(const std::string& all) {
   const std::string separator = "\n__ggml_vocab_test__\n";
   std::vector<std::string> texts;

@@ -1,5 +1,5 @@
-// Attention over the two parts of a cache, each in a pool of its own, and their merge: together they are the
-// attention over the whole. And the ops that put parts together, against plain loops.
+// Attention over the hot and the cold cache, each in its own pool, and their merge: together they equal
+// attention over the whole cache. Also tests the merge and join ops against plain loops.
 #include <cmath>
 
 #include "gguf/quants.h"
@@ -20,10 +20,10 @@ struct Case {
   float softcap = 0;
   bool sinks = false;
   std::vector<int64_t> lengths{40};  // cached positions of each sequence
-  int64_t n_tokens = 1;              // of each sequence, its last ones
+  int64_t n_tokens = 1;              // of each sequence, at its end
 };
 
-// The whole cache as layer 0, its recent parts once more as layer 1, in other blocks.
+// The whole cache as layer 0; a copy of its hot part as layer 1, in other blocks.
 class Scene {
  public:
   Scene(Random& random, const Case& c) : case_(c), bench_(shape(c)) {
@@ -49,7 +49,7 @@ class Scene {
     fill(random);
   }
 
-  // The recent parts begin with these blocks: copies what they hold there, and spoils it in the old part.
+  // The hot cache begins with these blocks: copies their data there, and overwrites it in the cold cache.
   std::vector<float> run_split(Random& random, const std::vector<int64_t>& first_blocks, Isa isa,
                                int n_threads) {
     std::vector<std::vector<std::byte>> saved = whole_pools_;
@@ -75,7 +75,7 @@ class Scene {
     }
     const StepShape step{n_tokens(), 0};
     for (size_t node : {size_t{2}, size_t{3}, size_t{4}}) bench_.run(isa, step, n_threads, node);
-    for (size_t half = 0; half < 2; ++half) {  // in place: the steps know the addresses
+    for (size_t half = 0; half < 2; ++half) {  // in place, because compiled nodes hold the addresses
       std::copy(saved[half].begin(), saved[half].end(), whole_pools_[half].begin());
     }
     return result(merged_);
@@ -86,7 +86,7 @@ class Scene {
     return result(whole_);
   }
 
-  // The logarithms that an old part without positions gives.
+  // The logarithms of a cold cache without positions.
   std::vector<float> old_logarithms() {
     const float* y = bench_.data(old_);
     const int64_t n = case_.n_head * case_.head_dim_v;
@@ -176,7 +176,7 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
   EXPECT_LE(worst, 1e-5f * largest) << what;
 }
 
-// Every split point of the first sequence, any of the others.
+// Every split point of the first sequence, random ones of the others.
 void check_every_split(Random& random, const Case& c, const std::string& what) {
   Scene scene(random, c);
   for (Isa isa : supported_isas()) {
@@ -242,7 +242,7 @@ TEST(AttentionParts, MergeToTheWholeForAnySizes) {
   }
 }
 
-// So long that both parts are cut into chunks of their own.
+// Long enough that both parts are divided into chunks.
 TEST(AttentionParts, MergeToTheWholeWhenLong) {
   Random random;
   Case c;
@@ -253,7 +253,7 @@ TEST(AttentionParts, MergeToTheWholeWhenLong) {
   check_every_split(random, c, "decode");
 }
 
-TEST(AttentionParts, NothingIsMinusInfinity) {
+TEST(AttentionParts, AnEmptyPartHasMinusInfinity) {
   Random random;
   Case c;
   c.lengths = {60};
@@ -325,7 +325,7 @@ TEST(Merge, LargeLogarithmsDoNotOverflowAndNaNIsKept) {
   }
 }
 
-TEST(Join, PutsSideBySide) {
+TEST(Join, ConcatenatesColumns) {
   Random random;
   for (int64_t p : {1, 5, 16, 31, 200}) {
     for (int64_t q : {1, 3, 64, 97}) {

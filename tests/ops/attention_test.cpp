@@ -1,4 +1,4 @@
-// Attention of every ISA and through the op, against a reference in double precision that forms all scores.
+// Attention of every ISA, kernel and op, against a reference in double precision that computes all scores.
 #include <cmath>
 
 #include "gguf/quants.h"
@@ -12,7 +12,7 @@ using test::Random;
 
 constexpr DType kCacheDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
 
-// A cache of one layer with random rows, several sequences with shuffled blocks, and tokens that look at it.
+// A cache of one layer with random rows, several sequences with shuffled blocks, and queries on it.
 struct Case {
   int64_t n_head = 1, n_head_kv = 1, head_dim_k = 64, head_dim_v = 64, block_size = 16;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
@@ -20,7 +20,7 @@ struct Case {
   float softcap = 0;
   bool sinks = false;
   std::vector<int64_t> lengths{40};          // cached positions of each sequence
-  std::vector<std::vector<int32_t>> tokens;  // positions asked for, by sequence; empty: the last one of each
+  std::vector<std::vector<int32_t>> tokens;  // query positions, by sequence; empty: the last one of each
 };
 
 // The cache as floats, and its bytes.
@@ -31,7 +31,7 @@ struct Pool {
 
   Pool(Random& random, DType t, int64_t dim, int64_t rows) : dtype(t), head_dim(dim) {
     const size_t row = row_bytes(t, dim);
-    bytes.assign(row * static_cast<size_t>(rows), std::byte{0xff});  // NaN where nothing is stored
+    bytes.assign(row * static_cast<size_t>(rows), std::byte{0xff});  // NaN in unused rows
     for (int64_t r = 0; r < rows; ++r) store(r, random.normals(dim));
   }
   void store(int64_t row, const std::vector<float>& x) {
@@ -170,7 +170,7 @@ class Scene {
     table.assign(blocks.begin(),
                  blocks.begin() + static_cast<int64_t>(case_.lengths.size()) * max_blocks(case_));
     for (size_t s = 0; s < case_.lengths.size(); ++s) {
-      // What was never stored must not be read.
+      // Unused rows must not be read.
       for (int64_t p = case_.lengths[s]; p < max_blocks(case_) * case_.block_size; ++p) {
         for (int64_t h = 0; h < case_.n_head_kv; ++h) {
           k.poison(cache_row(static_cast<int64_t>(s), p, h));
@@ -185,7 +185,7 @@ class Scene {
         sequences.push_back(static_cast<int32_t>(s));
       }
     }
-    // Tokens of a step come in any order.
+    // The tokens of a step may be in any order.
     std::vector<size_t> order(positions.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     if (case_.lengths.size() > 1) random.shuffle(order);
@@ -325,7 +325,7 @@ TEST(Attention, WindowSoftcapAndSinks) {
   }
 }
 
-TEST(Attention, AwkwardBlocksAndLengths) {
+TEST(Attention, UnevenBlocksAndLengths) {
   Random random;
   for (int64_t block_size : {1, 3, 10, 32, 64, 100, 256}) {
     Case c;
@@ -372,8 +372,8 @@ TEST(Attention, AWholePrompt) {
   check_all_isas(random, c, "prompt");
 }
 
-// Scores far apart: weights that underflow, and maxima that move late. A score of some hundreds is known to
-// 1e-5 in single precision, and so is its weight.
+// Scores far apart: weights that underflow, and maxima that change late. A score of some hundreds has a
+// relative error of 1e-5 in single precision, and so has its weight.
 TEST(Attention, LargeScores) {
   Random random;
   for (int n_head : {1, 16}) {
@@ -405,7 +405,7 @@ TEST(Attention, NaNReachesTheResultAndOnlyItsRow) {
   }
 }
 
-TEST(Attention, KernelsStoreRowsAsTheReferenceDoes) {
+TEST(Attention, KernelsStoreTheReferencesBytes) {
   Random random;
   for (Isa isa : supported_isas()) {
     for (DType dtype : kCacheDTypes) {

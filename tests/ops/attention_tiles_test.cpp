@@ -1,5 +1,5 @@
-// The division of attention into items: every pair of a query and a position that it sees belongs to exactly
-// one item, and the partial results fit where the step makes room for them.
+// The division of attention into work items: every pair of a query and a visible position belongs to exactly
+// one item, and the partial results fit in their scratch memory.
 #include "cpu/ops/attention_tiles.h"
 
 #include <map>
@@ -116,7 +116,7 @@ TEST(AttentionTiles, DecodeIsSplitAndPrefillIsNot) {
       divide_attention({positions, sequences, 4, 32, 0}, parts, order.data(), tiles.data());
   EXPECT_FALSE(prefill.split);
   EXPECT_EQ(prefill.n_items, 4 * 64);
-  EXPECT_EQ(prefill.tile_of_item(0).kv_end, 512);  // the dearest first
+  EXPECT_EQ(prefill.tile_of_item(0).kv_end, 512);  // the most expensive first
 }
 
 }  // namespace

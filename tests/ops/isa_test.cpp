@@ -1,4 +1,4 @@
-// The choice of instruction set: names, what this machine can run, and that each table holds its own kernels.
+// The choice of instruction set: names, the sets of this machine, and separate kernels in each table.
 #include "cpu/isa.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace tandem::cpu {
 namespace {
 
-TEST(Isa, NamesGoBothWays) {
+TEST(Isa, NamesRoundTrip) {
   for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni})
     EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
   for (std::string_view name : {"", "?", "AVX2", "avx", "avx512 ", "neon"}) {
@@ -26,7 +26,8 @@ TEST(Isa, SupportedOnesStartAtScalarAndAscendToTheBest) {
   EXPECT_EQ(best_isa(), isas.back());
 }
 
-// A kernel shared by two tables was compiled for one of them: on a machine of the other it may crash.
+// A kernel shared by two tables was compiled for one instruction set and may crash on a machine with only the
+// other.
 TEST(Isa, TablesShareNoKernels) {
   const Isa isas[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni};
   for (Isa a : isas) {

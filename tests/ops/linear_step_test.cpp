@@ -1,5 +1,5 @@
-// The linear and glu steps: several products of one input in one step, encodings shared or not, any number of
-// threads.
+// The linear and glu ops: several products of one input computed together, with and without shared encodings,
+// for any number of threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace tandem::cpu {
 namespace {
 
-// Weights of a test model, with the floats they stand for.
+// Weights of a test model, with their values as floats.
 struct TestWeight {
   Weight weight;
   std::vector<std::byte> data;
@@ -34,7 +34,7 @@ struct TestWeight {
   }
 };
 
-// Runs single steps of a graph on memory of its own.
+// Runs single nodes of a graph on its own memory.
 class StepRunner {
  public:
   explicit StepRunner(const Graph& graph)

@@ -142,7 +142,7 @@ std::vector<float> multiply(const LinearKernels& kernels, const Problem& p, Extr
   return y;
 }
 
-// Sum of |w| |x| of each output and of what is added to it: what rounding errors are relative to.
+// Sum of |w| |x| of each output, with bias and residual: rounding errors are relative to it.
 std::vector<float> magnitudes(const Problem& p, Extra extra = Extra::none) {
   const bool has_bias = extra == Extra::bias || extra == Extra::both;
   const bool has_residual = extra != Extra::none && extra != Extra::bias;
@@ -219,7 +219,7 @@ TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
   }
 }
 
-TEST_P(Linear, ResultsDoNotDependOnHowRowsAreDividedOrWhereTheyLie) {
+TEST_P(Linear, ResultsDoNotDependOnDivisionOrAlignment) {
   for (int64_t n : {1, 3, 9, 30}) {
     SCOPED_TRACE(n);
     const Problem p(dtype(), n, 147, 4 * block(), rng);
@@ -231,7 +231,7 @@ TEST_P(Linear, ResultsDoNotDependOnHowRowsAreDividedOrWhereTheyLie) {
   }
 }
 
-TEST_P(Linear, NanAndInfinityComeOutAsNan) {
+TEST_P(Linear, NanAndInfinityGiveNan) {
   for (int64_t n : {1, 3, 20}) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       Problem p(dtype(), n, 21, 2 * block(), rng);
@@ -262,7 +262,7 @@ TEST_P(Linear, ZeroAndTinyInputsGiveZero) {
   }
 }
 
-// An encoding that is said to be shared must be the same for both dtypes.
+// A shared encoding must be the same for both dtypes.
 TEST_P(Linear, SharedEncodingsAreEqual) {
   for (int64_t n : {1, 2, 7, 50}) {
     for (DType other : weight_dtypes()) {
@@ -290,8 +290,8 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Linear,
                                   std::string(dtype_name(std::get<1>(test.param)));
                          });
 
-// The reference itself: within the rounding of the activations of the product of floats.
-TEST(LinearReference, IsTheProductUpToTheEncodingOfActivations) {
+// The reference itself: equal to the product of floats up to the rounding of activations.
+TEST(LinearReference, EqualsTheProductUpToActivationRounding) {
   std::mt19937 rng{fresh_seed()};
   for (DType dtype : weight_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
@@ -312,8 +312,8 @@ TEST(LinearReference, IsTheProductUpToTheEncodingOfActivations) {
             max = std::max(max, std::abs(x));
             sum += std::abs(wi);
           }
-          bound +=
-              block == 1 ? 1e-6 * max * sum : max / 254 * 1.001 * sum;  // half a step for each activation
+          bound += block == 1 ? 1e-6 * max * sum
+                              : max / 254 * 1.001 * sum;  // half a quantization level for each activation
         }
         EXPECT_NEAR(y[static_cast<size_t>(t * p.m + r)], want, bound);
       }

@@ -1,5 +1,5 @@
-// Rotations against double precision: the kernels' cosines and sines up to far positions, and the op with
-// every kind of scaling against formulas written a second time, from the papers.
+// RoPE against double precision: the kernels' cosines and sines up to distant positions, and the op with
+// every kind of scaling against an independent implementation of the papers' formulas.
 #include <cmath>
 
 #include "ops/row_harness.h"
@@ -10,7 +10,7 @@ namespace {
 using test::OpBench;
 using test::Random;
 
-TEST(Rope, RotationsAreAccurateFarOut) {
+TEST(Rope, DistantRotationsAreAccurate) {
   Random random;
   for (Isa isa : supported_isas()) {
     for (int64_t n : {1, 3, 4, 7, 8, 9, 32, 37, 64, 128}) {
@@ -51,15 +51,15 @@ TEST(Rope, RotationsInEveryQuadrant) {
   }
 }
 
-// What the op must do to one head x, in double precision.
+// The expected result for one head x, in double precision.
 std::vector<double> rotated(const RopeParams& op, const std::vector<float>& factors, int64_t position,
                             const float* x) {
   std::vector<double> y(x, x + op.head_dim);
   const int64_t half = op.n_rot / 2;
-  const auto turns_at = [&](double pair) {  // full turns that a pair makes within the original context
+  const auto turns_at = [&](double pair) {  // full turns of a pair within the original context
     return op.n_ctx_orig * std::pow(op.freq_base, -2 * pair / static_cast<double>(op.n_rot)) / (2 * M_PI);
   };
-  // The pair indices at which beta_fast and beta_slow turns are made, perhaps widened to whole pairs.
+  // The pair indices with beta_fast and beta_slow turns, possibly rounded outward to whole pairs.
   const auto crossing = [&](double turns) {
     double low = -1e4, high = 1e4;  // turns_at falls
     for (int i = 0; i < 200; ++i) (turns_at((low + high) / 2) > turns ? low : high) = (low + high) / 2;

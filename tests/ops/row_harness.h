@@ -1,4 +1,4 @@
-// What the tests of the CPU's row and attention ops share: kernels by ISA, fresh random inputs whose seed is
+// Shared by the tests of the CPU's row and attention ops: kernels by ISA, fresh random inputs whose seed is
 // printed with a failure, and a graph of one op with its memory.
 #pragma once
 
@@ -69,7 +69,7 @@ class Random {
   std::mt19937 engine_;
 };
 
-// Memory of the tensors of a small graph on the CPU, and the steps of its nodes.
+// Memory of the tensors of a small graph on the CPU, and its compiled nodes.
 class OpBench {
  public:
   explicit OpBench(const ShapeClass& shape) : builder(shape) {}
@@ -95,8 +95,7 @@ class OpBench {
     return weights_.back().get();
   }
 
-  // The result of an op without inputs of its own: an embedding that is filled by hand serves as an
-  // activation.
+  // An activation without inputs: the result of an embedding, filled by hand.
   TensorId activation(int64_t n_cols) {
     return builder.embed(weight(std::vector<float>(static_cast<size_t>(n_cols)), 1));
   }
@@ -133,8 +132,7 @@ class OpBench {
     ThreadPool pool(n_threads);
     std::vector<std::byte> memory(step->shared_bytes + 64 +
                                   static_cast<size_t>(n_threads) * (step->scratch_bytes + 64));
-    std::fill(memory.begin(), memory.end(),
-              std::byte{0xff});  // NaN: nothing may be read before it is written
+    std::fill(memory.begin(), memory.end(), std::byte{0xff});  // NaN, to detect reads before a write
     const auto aligned = [&](size_t offset) {
       return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data() + offset) + 63) / 64 *
                                           64);

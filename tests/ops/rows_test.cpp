@@ -1,5 +1,5 @@
-// Row kernels of every ISA against the scalar reference and, where that is a formula, against double
-// precision; then the row-wise ops through their steps.
+// Row kernels of every ISA against the scalar reference and, where there is a formula, against double
+// precision; then the row-wise ops through the device.
 #include <cmath>
 
 #include "gguf/quants.h"
@@ -31,7 +31,7 @@ void sweep(Check&& check) {
   }
 }
 
-// Output buffer with a guard behind it.
+// Output buffer with a guard after its end.
 class Guarded {
  public:
   explicit Guarded(int64_t n) : x_(static_cast<size_t>(n) + 1, 123.0f) {}
@@ -74,7 +74,7 @@ TEST(Rows, LayerNorm) {
   Random random;
   sweep([&](const RowKernels& rows, int64_t n) {
     std::vector<float> x = random.normals(n);
-    for (float& v : x) v += 5.0f;  // a mean to take off
+    for (float& v : x) v += 5.0f;  // a mean for layer norm to subtract
     const std::vector<float> w = random.normals(n), b = random.normals(n);
     double mean = 0, squares = 0;
     for (float v : x) mean += v / static_cast<double>(n);
@@ -148,7 +148,7 @@ TEST(Rows, Glu) {
   }
 }
 
-// Activations over the whole range of floats: no overflow on the way, and limits where they belong.
+// Activations over the whole range of floats: no intermediate overflow, and the right limits.
 TEST(Rows, GluAtTheEnds) {
   const std::vector<float> gate = {0.0f,    -0.0f, 1e-30f, -1e-30f, 20.0f,  -20.0f, 88.0f, -88.0f, 100.0f,
                                    -100.0f, 1e18f, -1e18f, 50.0f,   -50.0f, 5.0f,   -5.0f, NAN};
@@ -201,7 +201,7 @@ TEST(Rows, DequantizeIsExact) {
   }
 }
 
-// Every half and bfloat16 there is, through the hardware's conversions.
+// Every half and bfloat16 value, through the hardware's conversions.
 TEST(Rows, DequantizeEveryHalf) {
   std::vector<uint16_t> halves(0x10000);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
@@ -222,8 +222,8 @@ TEST(Rows, DequantizeEveryHalf) {
   }
 }
 
-// Runs the op under test with 1 to 4 threads on every ISA, checks that the threads do not matter and hands
-// the result to check.
+// Runs the op under test with 1 to 4 threads on every ISA, checks that results do not depend on the threads,
+// and passes the result to `check`.
 template <class Check>
 void run_op(OpBench& bench, TensorId y, const StepShape& shape, int64_t n_rows, Check&& check) {
   const size_t size = static_cast<size_t>(n_rows * bench.graph.tensor(y).n_cols);
