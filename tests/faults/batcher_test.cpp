@@ -1,5 +1,5 @@
-// Continuous batching: every answer is the one that its prompt gives alone, whatever else is computed beside
-// it, wherever the model is, however little room there is, and whatever memory is not to be had.
+// Continuous batching: every answer equals that of its prompt alone, for any other prompts in the batch, any
+// placement, a small cache, and any failing allocation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class Batches : public test::BatchRig {
   void SetUp() override { load_both(3); }
 };
 
-TEST_F(Batches, GiveWhatEachPromptGivesAlone) {
+TEST_F(Batches, AnswersEqualThoseOfPromptsAlone) {
   const std::vector<BatchRequest> list = requests(24);
   for (const Model* model : {dense_.get(), moe_.get()}) {
     const std::vector<std::string> expected = alone(*model, list);
@@ -35,7 +35,7 @@ TEST_F(Batches, GiveWhatEachPromptGivesAlone) {
   }
 }
 
-TEST_F(Batches, WhereverTheModelIs) {
+TEST_F(Batches, AnyPlacement) {
   test::SimDevice sim({.copy_bytes_per_s = 6e8});
   const std::vector<Device*> both{host_.get(), &sim};
   const std::vector<BatchRequest> list = requests(12);
@@ -58,9 +58,9 @@ TEST_F(Batches, WhereverTheModelIs) {
   }
 }
 
-TEST_F(Batches, ThatFindTheCacheFullComputeAgain) {
+TEST_F(Batches, AFullCacheComputesAgain) {
   std::vector<BatchRequest> list = requests(20);
-  for (BatchRequest& r : list) r.generation.n_predict = 150;  // more than is kept free for an answer
+  for (BatchRequest& r : list) r.generation.n_predict = 150;  // more than is reserved for an answer
   const std::vector<std::string> expected = alone(*dense_, list);
   int64_t n_preempted = 0;
   for (int64_t n_ctx : {256, 288, 320, 512}) {
@@ -74,7 +74,7 @@ TEST_F(Batches, ThatFindTheCacheFullComputeAgain) {
   EXPECT_GT(n_preempted, 3);
 }
 
-TEST_F(Batches, ComputeACommonBeginningOnce) {
+TEST_F(Batches, ComputeASharedPrefixOnce) {
   constexpr int kShared = 70;  // two whole blocks
   const std::vector<BatchRequest> list = requests(16, kShared);
   const std::vector<std::string> expected = alone(*moe_, list);
@@ -82,18 +82,18 @@ TEST_F(Batches, ComputeACommonBeginningOnce) {
   Batcher batcher(runtime);
   EXPECT_EQ(together(batcher, list), expected);
   EXPECT_GE(batcher.stats().n_reused, 15 * 64);
-  // Again: what was computed is still there, so that only what is behind the last whole block is left.
+  // Again: the prefix is still cached, so that only the tokens after the last whole block are computed.
   int64_t n_again = 0;
   for (const BatchRequest& r : list) n_again += (static_cast<int64_t>(r.prompt.size()) - 1) / 32 * 32;
   const int64_t before = batcher.stats().n_reused;
   EXPECT_EQ(together(batcher, list), expected);
   EXPECT_EQ(batcher.stats().n_reused - before, n_again);
-  // The blocks of beginnings are not in the way of what comes later.
+  // Cached prefixes do not block later prompts.
   EXPECT_EQ(together(batcher, requests(16)), alone(*moe_, requests(16)));
 }
 
-// All of it at once: common beginnings, too little room, any number of places, answers of any length.
-TEST_F(Batches, OfEveryKind) {
+// All at once: shared prefixes, a small cache, any number of sequences, answers of any length.
+TEST_F(Batches, AllKindsOfRequests) {
   std::mt19937 rng(7);
   const auto below = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
   for (int round = 0; round < 12; ++round) {
@@ -101,7 +101,7 @@ TEST_F(Batches, OfEveryKind) {
     std::vector<BatchRequest> list;
     for (int i = 0; i < 25; ++i) {
       BatchRequest r = request(i, below(3) * 33);
-      if (below(3) == 0) {  // like one before, as far as it goes
+      if (below(3) == 0) {  // a prefix of an earlier prompt
         const std::vector<int32_t>& other = list.empty() ? r.prompt : list[rng() % list.size()].prompt;
         const size_t n = std::min(other.size(), r.prompt.size());
         std::copy_n(other.begin(), rng() % (n + 1), r.prompt.begin());
@@ -117,7 +117,7 @@ TEST_F(Batches, OfEveryKind) {
   }
 }
 
-TEST_F(Batches, ThatFindNoMemoryGoDownTheLadder) {
+TEST_F(Batches, FailedAllocationsUseTheLadder) {
   const std::vector<BatchRequest> list = requests(6);
   const std::vector<std::string> expected = alone(*dense_, list);
   RuntimeOptions o = options(3, 512);
@@ -142,11 +142,11 @@ TEST_F(Batches, ThatFindNoMemoryGoDownTheLadder) {
   run(small);
 }
 
-TEST_F(Batches, EndTextsAsTheyEndAlone) {
+TEST_F(Batches, StopLikeSingleRequests) {
   std::vector<BatchRequest> list = requests(8);
   for (BatchRequest& r : list) r.generation.n_predict = -1;
-  const std::vector<std::string> free = alone(*dense_, list);  // until the context is full, or to their end
-  // A stop text that begins in one token and ends in another: every token is a byte or a letter.
+  const std::vector<std::string> free = alone(*dense_, list);  // until the context is full, or an end token
+  // A stop text that spans several tokens, because every token is a byte or a letter.
   list[1].generation.stop = {free[1].substr(9, 5)};
   list[2].generation.stop = {"not to be found", free[2].substr(4, 3), free[2].substr(5, 8)};
   list[3].generation.n_predict = 0;
@@ -160,7 +160,7 @@ TEST_F(Batches, EndTextsAsTheyEndAlone) {
   EXPECT_EQ(together(batcher, list), expected);
 }
 
-TEST_F(Batches, GoOnWhenOneFails) {
+TEST_F(Batches, ContinueAfterAFailedRequest) {
   std::vector<BatchRequest> list = requests(5);
   std::vector<std::string> expected = alone(*dense_, list);
   for (int32_t id = 0; id < 300; ++id) {
@@ -175,7 +175,7 @@ TEST_F(Batches, GoOnWhenOneFails) {
   EXPECT_EQ(runtime.pool().n_free() > 0, true);
 }
 
-TEST_F(Batches, SampleTheSameWhateverIsBeside) {
+TEST_F(Batches, SamplingDoesNotDependOnOtherRequests) {
   std::vector<BatchRequest> list = requests(10);
   for (BatchRequest& r : list) {
     r.sampling = SamplerParams{};

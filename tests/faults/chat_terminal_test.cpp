@@ -1,4 +1,4 @@
-// tandem chat as a person uses it: in a pseudo-terminal.
+// tandem chat in a pseudo-terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 const std::string kCtrlC = "\x03", kCtrlD = "\x04", kEnter = "\r", kUp = "\033[A", kLeft = "\033[D";
-const std::string kReady = "\033[?2004h";  // the prompt is there, and takes pastes
+const std::string kReady = "\033[?2004h";  // sent when the prompt is ready for input
 
 TerminalOptions with(std::vector<std::string> environment) {
   TerminalOptions options;
@@ -47,7 +47,7 @@ class ChatTerminal : public testing::Test {
     return std::make_unique<Terminal>(argv, options);
   }
 
-  // The message of the user as the exported conversation has it.
+  // The user's message in the exported conversation.
   std::string said(Terminal& terminal) {
     const std::string path = directory_.path("said.md");
     std::filesystem::remove(path);
@@ -63,7 +63,7 @@ class ChatTerminal : public testing::Test {
   std::string path_;
 };
 
-TEST_F(ChatTerminal, TypesAnswersAndLeaves) {
+TEST_F(ChatTerminal, AMessageAnAnswerAndExit) {
   const auto t = start({"-n", "8"});
   ASSERT_TRUE(t->wait_for(kReady)) << t->seen();
   EXPECT_THAT(t->seen(), HasSubstr("context of 128 tokens"));
@@ -76,7 +76,7 @@ TEST_F(ChatTerminal, TypesAnswersAndLeaves) {
   EXPECT_EQ(t->wait_for_exit(), 0);
 }
 
-TEST_F(ChatTerminal, EditsAsEditorsDo) {
+TEST_F(ChatTerminal, EditingKeys) {
   const auto t = start({"-n", "1"});
   ASSERT_TRUE(t->wait_for(kReady));
   // "acd", back twice, "b", to the start, "X", to the end, "!", one character deleted, one typed.
@@ -85,11 +85,11 @@ TEST_F(ChatTerminal, EditsAsEditorsDo) {
   EXPECT_EQ(said(*t), "Xabcd?");
 }
 
-TEST_F(ChatTerminal, Utf8AndWideCharactersAreWholeOnes) {
+TEST_F(ChatTerminal, EditsWholeUtf8Characters) {
   for (const char* locale : {"LC_ALL=C.UTF-8", "LC_ALL=C"}) {
     const auto t = start({"-n", "1"}, with({locale}));
     ASSERT_TRUE(t->wait_for(kReady));
-    // The character before the cursor is deleted, not a byte of it.
+    // Deletes the character before the cursor, not a byte of it.
     t->type("gr\xc3\xbc\xc3\x9f \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80\x7f!" + kLeft + kLeft + kLeft +
             "\x7f" + kEnter);
     ASSERT_TRUE(t->wait_for("answer 1 tokens")) << t->seen();
@@ -141,7 +141,7 @@ TEST_F(ChatTerminal, APasteOfTenThousandCharacters) {
   EXPECT_EQ(said(*t), text);
 }
 
-// A terminal that marks no pastes types very fast.
+// Without bracketed paste, a paste looks like fast typing.
 TEST_F(ChatTerminal, TenThousandCharactersWithoutMarks) {
   const auto t = start({"-n", "1", "-c", "16000"});
   ASSERT_TRUE(t->wait_for(kReady));
@@ -160,7 +160,7 @@ TEST_F(ChatTerminal, TheWindowIsResizedWhileTyping) {
   t->type("a line that is longer than the window will be");
   t->rest();
   t->resize(10, 20);
-  EXPECT_NE(t->rest(600), "");  // drawn again
+  EXPECT_NE(t->rest(600), "");  // redrawn
   t->type(" soon" + kEnter);
   ASSERT_TRUE(t->wait_for("answer 1")) << t->seen();
   EXPECT_EQ(said(*t), "a line that is longer than the window will be soon");
@@ -185,7 +185,7 @@ TEST_F(ChatTerminal, CtrlCAtThePrompt) {
   EXPECT_EQ(t->wait_for_exit(), 130);
 }
 
-TEST_F(ChatTerminal, CtrlCStopsTheAnswerAndKeepsWhatWasSaid) {
+TEST_F(ChatTerminal, CtrlCStopsTheAnswerAndKeepsItsText) {
   const auto t = start({"-c", "60000", "--ignore-eos"});
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("go on" + kEnter);
@@ -200,7 +200,7 @@ TEST_F(ChatTerminal, CtrlCStopsTheAnswerAndKeepsWhatWasSaid) {
   ASSERT_TRUE(t->wait_for("(written)"));
   EXPECT_GT(std::filesystem::file_size(path), 40u);
   ASSERT_TRUE(t->wait_for(kReady));
-  t->type("/set n_predict 1" + kEnter + "again" + kEnter);  // what is computed already stays so
+  t->type("/set n_predict 1" + kEnter + "again" + kEnter);  // keeps the computed tokens
   ASSERT_TRUE(t->wait_for(" reused), ")) << t->seen();
   ASSERT_TRUE(t->wait_for("answer 1 tokens"));
 }
@@ -220,9 +220,8 @@ TEST_F(ChatTerminal, CtrlCWhileALongPromptIsRead) {
   EXPECT_EQ(t->wait_for_exit(), 0);
 }
 
-// Work that takes long between two looks at the keyboard is left at once by a second Ctrl-C, and the terminal
-// is as it was.
-TEST_F(ChatTerminal, ASecondCtrlCLeavesAtOnce) {
+// A second Ctrl-C ends a long computation at once and restores the terminal.
+TEST_F(ChatTerminal, ASecondCtrlCExitsAtOnce) {
   std::ofstream(directory_.path("long.txt")) << std::string(30000, 'x');
   const auto t = start({"-n", "1", "-c", "40000", "-b", "16384", "-ub", "16384"});
   ASSERT_TRUE(t->wait_for(kReady));
@@ -239,7 +238,7 @@ TEST_F(ChatTerminal, ASecondCtrlCLeavesAtOnce) {
   EXPECT_TRUE(t->echoes());
 }
 
-TEST_F(ChatTerminal, ReasoningIsDimmedFoldedOrOff) {
+TEST_F(ChatTerminal, ReasoningIsShownHiddenOrOff) {
   const std::string file = directory_.path("thinks.jinja");
   std::ofstream(file)
       << "<s>{{ messages[-1].content }}</s><s>{% if enable_thinking is not defined %}<think>{% endif %}";
@@ -269,7 +268,7 @@ TEST_F(ChatTerminal, CtrlCAtAnyMomentOfTheStart) {
     usleep(static_cast<useconds_t>(delay_us));
     t->type(kCtrlC);
     int code = t->wait_for_exit(1000);
-    // It came to the prompt; the first key may have been typed before anybody listened.
+    // At the prompt; the first key may have come before the handler was installed.
     for (int again = 0; again < 2 && code == -1; ++again) {
       t->type(kCtrlC);
       code = t->wait_for_exit(again == 0 ? 1000 : 60000);
@@ -286,7 +285,7 @@ TEST_F(ChatTerminal, CommandsUndoEditRegenerateAndSettings) {
   t->type("hello" + kEnter);
   ASSERT_TRUE(t->wait_for("answer 4"));
   t->type("/regen" + kEnter);
-  ASSERT_TRUE(t->wait_for("prompt 1 tokens")) << t->seen();  // all but the last one is known
+  ASSERT_TRUE(t->wait_for("prompt 1 tokens")) << t->seen();  // all but the last one are cached
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("/edit" + kEnter);
   ASSERT_TRUE(t->wait_for("hello")) << t->seen();
@@ -323,7 +322,7 @@ TEST_F(ChatTerminal, TabCompletesCommandsSettingsAndPaths) {
   ASSERT_TRUE(t->wait_for("repeat_penalty")) << t->seen();  // the choices are listed
 }
 
-TEST_F(ChatTerminal, ASavedConversationGoesOn) {
+TEST_F(ChatTerminal, ASavedConversationContinues) {
   const std::string path = directory_.path("talk.session");
   {
     const auto t = start({"-n", "4"});
@@ -341,7 +340,7 @@ TEST_F(ChatTerminal, ASavedConversationGoesOn) {
   t->type("next" + kEnter);
   ASSERT_TRUE(t->wait_for(" reused), ")) << t->seen();
   ASSERT_TRUE(t->wait_for("answer 4"));
-  // What cannot be loaded changes nothing.
+  // A failed /load changes nothing.
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   t->type("/load " + path + kEnter);
   ASSERT_TRUE(t->wait_for("error: "));
@@ -350,7 +349,7 @@ TEST_F(ChatTerminal, ASavedConversationGoesOn) {
   EXPECT_EQ(said(*t).substr(0, 8), "remember");
 }
 
-TEST_F(ChatTerminal, AFullContextSaysSoAndTheConversationStays) {
+TEST_F(ChatTerminal, AFullContextIsReportedAndKeepsTheConversation) {
   const auto t = start({"-n", "4"});
   ASSERT_TRUE(t->wait_for(kReady));
   t->type("short" + kEnter);
@@ -370,7 +369,7 @@ TEST_F(ChatTerminal, AFullContextSaysSoAndTheConversationStays) {
   ASSERT_TRUE(t->wait_for("answer 4"));
 }
 
-TEST_F(ChatTerminal, ColoursAreForTerminalsThatWantThem) {
+TEST_F(ChatTerminal, ColorsDependOnTheTerminal) {
   const auto colours = [&](TerminalOptions options) {
     const auto t = start({"-n", "2"}, std::move(options));
     EXPECT_TRUE(t->wait_for("> "));
@@ -389,8 +388,8 @@ TEST_F(ChatTerminal, ColoursAreForTerminalsThatWantThem) {
   EXPECT_THAT(colours(with({"TERM=no-such-terminal"})), Not(HasSubstr("No entry")));
 }
 
-// stdout into a file: it has the answers, and the screen all else.
-TEST_F(ChatTerminal, StdoutMayGoElsewhere) {
+// stdout redirected to a file: the file has the answers, the terminal everything else.
+TEST_F(ChatTerminal, StdoutCanBeRedirected) {
   const std::string file = directory_.path("answers.txt");
   TerminalOptions into_file;
   into_file.stdout_file = file;

@@ -1,5 +1,5 @@
-// What can go wrong with layers on disk: reads that fail, files that became shorter, devices that fail while
-// a slot is lent to them. Each is one clean error, and what comes after it is right.
+// Failures with layers on disk: failing reads, truncated files, devices that fail while they use a stream
+// slot. Each gives one clean error, and later results are right.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ TEST_F(DiskFaults, EveryReadThatFails) {
       };
       int64_t n = 0;
       with({.n_reads = &n}, [&](Session& s) { EXPECT_FALSE(fails(s)); });
-      // But for those that are on their way for a step that never comes.
+      // Except reads ahead for a next step that never happens.
       const int64_t n_waited = n - std::min<int64_t>(n_disk, 2) * (n_disk > 2);
       ASSERT_GT(n_waited, 1);
       for (int64_t i = 0; i < n_waited; ++i) {
@@ -93,11 +93,11 @@ TEST_F(DiskFaults, EveryCopyToADeviceThatFails) {
     test::MeteredHost host;
     test::SimDevice works({});
     const auto s = session(*model_, {&host, &works}, choice, {});
-    n_before = works.n_copies();  // of what stays there
+    n_before = works.n_copies();  // for resident data
     EXPECT_FALSE(fails(*s));
     n_copies = works.n_copies();
   }
-  // But for what is on its way for a step that never comes.
+  // Except copies ahead for a next step that never happens.
   for (int64_t i = n_before; i < n_copies - 2 * 7; i += 3) {
     SCOPED_TRACE(i);
     test::MeteredHost host;
@@ -109,8 +109,8 @@ TEST_F(DiskFaults, EveryCopyToADeviceThatFails) {
   }
 }
 
-TEST_F(DiskFaults, AFileThatBecomesShorter) {
-  // The layers last: what is cut off is read from disk and by nobody else.
+TEST_F(DiskFaults, ATruncatedFile) {
+  // Layers at the end of the file, so that only reads from disk touch the truncated part.
   const std::string path = directory_.path("ordered.gguf");
   {
     const GgufFile file(directory_.path("model.gguf"));
@@ -144,7 +144,7 @@ TEST_F(DiskFaults, AFileThatBecomesShorter) {
     EXPECT_THAT(e.what(),
                 AllOf(HasSubstr(path + ": reading "), HasSubstr("at offset "), HasSubstr("truncated")));
   }
-  // And when it is whole again, so is the text.
+  // After restoring the file, the text is right again.
   std::filesystem::copy_file(path + ".whole", path, std::filesystem::copy_options::overwrite_existing);
   s->truncate(0);
   EXPECT_FALSE(fails(*s));
@@ -175,7 +175,7 @@ TEST_F(DiskFaults, AFileThatCannotBeOpenedAgain) {
   }
 }
 
-// A GPU that runs out of memory leaves its layers to the host, which has no room for them but on disk.
+// A GPU that runs out of memory leaves its layers to the host, which can keep them only on disk.
 TEST_F(DiskFaults, TheLadderLeavesLayersOnDisk) {
   test::MeteredHost host;
   test::SimDevice sim({});

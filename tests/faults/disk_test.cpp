@@ -1,5 +1,5 @@
-// Layers on disk: wherever they are computed, the logits are those of a model in memory, bit for bit; the
-// bytes are those that were planned; and a model several times the memory runs.
+// Layers on disk: wherever they are computed, the logits equal those of a model in memory bit for bit; bytes
+// match the footprint; and a model several times larger than memory runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -34,7 +34,7 @@ class Disk : public test::SplitRig {
     return o;
   }
 
-  // A session whose placement is `choice`, whatever the planner thinks of it.
+  // A session placed by `choice`, without the planner.
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
                                    const OffloadChoice& choice, const OffloadFlags& flags = {}) {
     SessionOptions o = options();
@@ -44,7 +44,7 @@ class Disk : public test::SplitRig {
 
   std::vector<float> cpu_logits(const Model& model) { return SplitRig::cpu_logits(model, options()); }
 
-  // Every device holds, and one more token reads, what the footprint says.
+  // Memory of every device, and reads for one more token, match the footprint.
   static void expect_as_planned(Session& session, const test::MeteredHost& host) {
     const Footprint& bytes = session.placement().bytes;
     EXPECT_EQ(host.used_bytes(), bytes.devices[0].total() - bytes.devices[0].scratch);
@@ -66,13 +66,13 @@ TEST_F(Disk, OnTheCpu) {
       const auto s = session(*model, {&host}, {.n_disk_layers = n_disk});
       EXPECT_EQ(logits(*s), expected);
       expect_as_planned(*s, host);
-      EXPECT_EQ(s->placement().bytes.per_token.disk > 0, n_disk > 2);  // two have slots to themselves
+      EXPECT_EQ(s->placement().bytes.per_token.disk > 0, n_disk > 2);  // two layers fit in the two slots
     }
   }
 }
 
-TEST_F(Disk, EveryWayOfPlacing) {
-  // Slow enough that a segment that did not wait for its weights would read what was there before.
+TEST_F(Disk, EveryPlacement) {
+  // Slow enough that a segment that does not wait for its weights reads old data.
   test::SimDevice sim({.copy_bytes_per_s = 1e9});
   const Model* const models[] = {dense_.get(), moe_.get()};
   for (const Model* model : models) {
@@ -94,7 +94,7 @@ TEST_F(Disk, EveryWayOfPlacing) {
             const uint64_t before = sim.fetched_bytes();
             decode_one(*s);
             if (!std::holds_alternative<PrefetchedCache>(cache)) {
-              // What comes from disk for the next step may be on its way already or not.
+              // Reads ahead for the next step may or may not have started.
               EXPECT_NEAR(static_cast<double>(sim.fetched_bytes() - before),
                           static_cast<double>(s->placement().bytes.per_token.weights),
                           static_cast<double>(s->placement().bytes.devices[1].staging));
@@ -109,7 +109,7 @@ TEST_F(Disk, EveryWayOfPlacing) {
 TEST_F(Disk, SingleTensorsElsewhereAndTwoDevices) {
   test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 1e9}), sim1({.name = "SIM1"});
   OffloadFlags flags;
-  // On the CPU in the middle of layers that are streamed: such a layer is read into two slots.
+  // A CPU layer between streamed layers is read into two slots.
   flags.overrides = {{"blk\\.(3|8|9)\\.(attn_k|ffn_up)", "CPU"}, {"blk\\.(4|8)\\.attn_output", "SIM1"}};
   flags.tensor_split = {1, 1};
   for (const Model* model : {dense_.get(), moe_.get()}) {
@@ -127,7 +127,7 @@ TEST_F(Disk, SingleTensorsElsewhereAndTwoDevices) {
   }
 }
 
-TEST_F(Disk, BesideACacheInTwoParts) {
+TEST_F(Disk, WithASplitCache) {
   const auto logits_with = [&](int64_t n_disk, Streaming streaming) {
     test::MeteredHost host;
     test::SimDevice sim({.copy_bytes_per_s = 1e9});
@@ -139,7 +139,7 @@ TEST_F(Disk, BesideACacheInTwoParts) {
     const SessionShape shape{.n_ctx = o.n_ctx, .n_ubatch = o.n_ubatch};
     split_caches(o.placement, 8, session_graphs(dense_->architecture(), shape).kv, o.n_ubatch);
     Session s(*dense_, devices, o);
-    s.append(prompt(150));  // more than the recent part holds
+    s.append(prompt(150));  // more than the hot cache holds
     EXPECT_TRUE(s.placement().placement.splits_caches());
     std::vector<float> all = logits(s);
     expect_as_planned(s, host);
@@ -174,7 +174,7 @@ TEST_F(Disk, ModelsInSeveralFiles) {
 
 // ---- More than memory ----
 
-// Whole pages of what is read from disk; nobody may touch them where they are mapped.
+// The whole pages of weights read from disk; their mapping must not be touched.
 class Forbidden {
  public:
   Forbidden(const Model& model, const Placement& placement) {
@@ -260,7 +260,7 @@ TEST_F(LargerThanMemory, FourTimesRunsWithAGpu) {
   }
 }
 
-TEST_F(LargerThanMemory, AsFewLayersAsNeedBe) {
+TEST_F(LargerThanMemory, AsFewLayersAsNecessary) {
   test::MeteredHost host;
   OffloadFlags flags;
   int64_t before = kLayers + 1;
@@ -285,7 +285,7 @@ TEST_F(LargerThanMemory, WithoutABudgetTheMachineDecides) {
   EXPECT_EQ(mapped.placement().bytes.disk_weights, 0u);
 }
 
-TEST_F(LargerThanMemory, TooLittleSaysTheMinimum) {
+TEST_F(LargerThanMemory, TooLittleReportsTheMinimum) {
   test::MeteredHost host;
   OffloadFlags flags;
   flags.budgets.max_ram = 1 << 20;
@@ -310,7 +310,7 @@ TEST_F(LargerThanMemory, ContradictionsNameBothFlags) {
     EXPECT_THAT(error_of({&host}, flags, ErrorCode::usage),
                 AllOf(HasSubstr("--disk-tier"), HasSubstr(other)));
   }
-  // What is loaded anyway is not read again.
+  // Weights in memory are not read again.
   flags.disk = DiskMode::automatic;
   flags.budgets.max_ram = 4 << 20;
   EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("--max-ram"));

@@ -1,5 +1,5 @@
-// Layers on disk in simulated time: reading hides behind computing as far as it can, and takes as long as the
-// planner says.
+// Layers on disk in simulated time: reads overlap with computing as far as possible, and take as long as
+// predicted.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -42,7 +42,7 @@ class DiskTime : public test::SplitRig {
     return std::make_unique<Session>(model, devices, o);
   }
 
-  // What is read of a layer, and its matrices.
+  // The bytes read for a layer, and its matrices.
   std::pair<double, double> layer_bytes() {
     test::MeteredHost host;
     const auto s = session(*dense_, {&host}, {.n_disk_layers = kLayers}, {});
@@ -54,7 +54,7 @@ class DiskTime : public test::SplitRig {
   }
 };
 
-TEST_F(DiskTime, OnTheCpuIsTheLongerOfComputingAndReadingAndOneLayer) {
+TEST_F(DiskTime, OnTheCpuReadsOverlapWithComputing) {
   const double read_bytes = layer_bytes().first;
   for (const Times t :
        {Times{1e-3, 1e-3, 0}, Times{1e-3, 4e-3, 0}, Times{4e-3, 1e-3, 0}, Times{2e-3, 3e-3, 0}}) {
@@ -76,7 +76,7 @@ TEST_F(DiskTime, OnTheCpuIsTheLongerOfComputingAndReadingAndOneLayer) {
   }
 }
 
-TEST_F(DiskTime, StreamedToAGpuTooEachBehindTheOther) {
+TEST_F(DiskTime, StreamedToAGpuReadsCopiesAndComputingOverlap) {
   const auto [read_bytes, matrix_bytes] = layer_bytes();
   for (const Times t :
        {Times{1e-3, 1e-3, 1e-3}, Times{1e-3, 4e-3, 2e-3}, Times{4e-3, 1e-3, 1e-3}, Times{2e-3, 3e-3, 5e-3}}) {
@@ -103,8 +103,8 @@ TEST_F(DiskTime, StreamedToAGpuTooEachBehindTheOther) {
   }
 }
 
-// The planner's prediction against the simulated time of the executor's schedule, for every way of placing.
-TEST_F(DiskTime, IsWhatThePlannerPredicts) {
+// The planner's prediction against the simulated time of execution, for every placement.
+TEST_F(DiskTime, MatchesThePrediction) {
   const std::vector<DeviceRates> rates{{1e9, 5e11, 1e9, 2e-6, 2e-7, 3e7}, {2e9, 1e12, 4e7, 1e-6, 1e-7}};
   StepLoad load;
   KvConfig kv;

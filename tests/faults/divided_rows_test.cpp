@@ -1,6 +1,5 @@
-// Both at once on simulated devices: the rows of streamed matrices are divided between a device and the host.
-// The logits are the CPU's bit for bit whatever the share, the bytes are those planned, failures are clean,
-// and a step takes no longer than all bytes at the sum of both rates, and a layer.
+// Divided rows on simulated devices: a device and the host each compute some rows of the streamed matrices.
+// The logits equal the CPU's bit for bit for any share, bytes match the footprint, and failures are clean.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +77,7 @@ TEST_F(DividedRows, BiasesArePartOfTheResult) {
   EXPECT_NE(cpu_logits(*biased_), cpu_logits(*dense_));
 }
 
-TEST_F(DividedRows, AnyNumberOfSlotsWillDo) {
+TEST_F(DividedRows, AnyNumberOfSlots) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const std::vector<float> expected = cpu_logits(*dense_);
   for (const size_t n_slots : {1, 2, 3, 20}) {
@@ -112,9 +111,8 @@ TEST_F(DividedRows, WithTheCachePrefetchedAndOnlyInPrefill) {
   EXPECT_EQ(logits(*session(*dense_, {host_.get(), &sim}, c)), expected);
 }
 
-// Caches in two parts bring a host's share of attention; merged results are not the whole cache's bit for
-// bit.
-TEST_F(DividedRows, WithCachesInTwoParts) {
+// With a split cache the host computes part of the attention; merged results are not bit-identical.
+TEST_F(DividedRows, WithASplitCache) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const auto with_rows = [&](double prefill, double decode) {
     OffloadFlags flags;
@@ -136,7 +134,7 @@ TEST_F(DividedRows, WithCachesInTwoParts) {
   EXPECT_EQ(with_rows(0.3, 0.6), with_rows(1, 1));
 }
 
-// What is on disk is not divided; the other layers are.
+// Layers on disk are not divided; the others are.
 TEST_F(DividedRows, WithLayersOnDisk) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   OffloadChoice c = choice(2, 0.3, 0.6);
@@ -146,7 +144,7 @@ TEST_F(DividedRows, WithLayersOnDisk) {
   EXPECT_EQ(sim.used_bytes(), s->placement().bytes.devices[1].total());
 }
 
-TEST_F(DividedRows, BytesAreThosePlanned) {
+TEST_F(DividedRows, BytesMatchTheFootprint) {
   for (const double share : {0.2, 0.5, 0.8}) {
     for (int64_t n_gpu_layers : {0, 1, 4, 7}) {
       SCOPED_TRACE(format("share %g, -ngl %d", share, static_cast<int>(n_gpu_layers)));
@@ -170,8 +168,8 @@ TEST_F(DividedRows, BytesAreThosePlanned) {
   }
 }
 
-// The device holds its share of what it would hold alone, and the host maps what it did.
-TEST_F(DividedRows, TheShareIsWhatTheDeviceIsBrought) {
+// The device's slots hold only its share, and the host maps the same weights as before.
+TEST_F(DividedRows, TheDeviceFetchesItsShare) {
   test::SimDevice sim({});
   const auto planned = [&](double share) {
     return session(*dense_, {host_.get(), &sim}, choice(0, share, share))->placement().bytes;
@@ -189,7 +187,7 @@ TEST_F(DividedRows, TheShareIsWhatTheDeviceIsBrought) {
   }
 }
 
-TEST_F(DividedRows, RowsAreWholeStripsAndSomeForEachSide) {
+TEST_F(DividedRows, SharesAreWholeStripsOnBothSides) {
   EXPECT_EQ(device_rows(4096, 0.5), 2048);
   EXPECT_EQ(device_rows(4096, 0.4), 1664);
   EXPECT_EQ(device_rows(4096, 0.001), 64);
@@ -200,7 +198,7 @@ TEST_F(DividedRows, RowsAreWholeStripsAndSomeForEachSide) {
   EXPECT_EQ(device_rows(4096, 1), 4096);
 }
 
-TEST_F(DividedRows, ExplainSaysTheProportion) {
+TEST_F(DividedRows, ExplainShowsTheShare) {
   test::SimDevice sim({});
   const std::vector<Device*> devices{host_.get(), &sim};
   OffloadFlags flags;
@@ -213,8 +211,9 @@ TEST_F(DividedRows, ExplainSaysTheProportion) {
                                  "computing the others"));
 }
 
-TEST_F(DividedRows, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
-  int64_t n_copies = 0;  // but those of the last step, some of which are for one that never comes
+TEST_F(DividedRows, FailedAllocationsAndCopiesAreCleanErrors) {
+  int64_t n_copies =
+      0;  // except those of the last step, some of which are for a next step that never happens
   const auto run = [&](test::SimDevice& sim) {
     const auto s = session(*biased_, {host_.get(), &sim}, choice(3, 0.7, 0.4));
     s->append(prompt(37));
@@ -228,7 +227,7 @@ TEST_F(DividedRows, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
   expect_clean_failures(run, 2, n_checked);
 }
 
-TEST_F(DividedRows, AFailedStepLeavesNothingWrongBehind) {
+TEST_F(DividedRows, AFailedStepLeavesNoWrongData) {
   const std::vector<float> expected = cpu_logits(*dense_);
   test::SimDevice works({});
   logits(*session(*dense_, {host_.get(), &works}, choice(3, 0.7, 0.4)));
@@ -241,7 +240,7 @@ TEST_F(DividedRows, AFailedStepLeavesNothingWrongBehind) {
   }
 }
 
-// Whatever allocation or run finds no memory, the text is the same.
+// Any allocation or run may fail without changing the text.
 TEST_F(DividedRows, TheOutOfMemoryLadderKeepsTheText) {
   const auto text = [&](test::SimDevice& sim) {
     SessionOptions o = options({});

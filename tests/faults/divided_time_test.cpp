@@ -1,6 +1,6 @@
-// Both at once in simulated time, with a host whose clock is simulated too and whose memory feeds both: a
-// step takes no longer than all bytes at the sum of both rates, and a layer; the planner predicts it, finds
-// the share at which both are done together, and divides where that wins.
+// Divided rows in simulated time, with a simulated host whose memory feeds both the CPU and the bus: a step
+// takes at most the time of all bytes at the sum of both rates, plus one layer; the planner predicts it,
+// finds the share at which both finish together, and divides only if that is faster.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,11 +42,11 @@ class DividedTime : public test::SplitRig {
     moe_ = load("moe.gguf", shape);
   }
 
-  // Seconds of a decoded token, or of a batch, simulated.
+  // Simulated seconds of a decoded token, or of a batch.
   double measured(const Model& model, const Rates& rates, const OffloadChoice& choice, int64_t n_tokens) {
     double now = 0;
     std::vector<test::SimTraffic> traffic;
-    // Every step as long as the last one: a step among others of its kind.
+    // The time of a step among many equal ones.
     StepLoad load{n_tokens, 1, 3 * n_tokens};
     const std::vector<DeviceRates> devices = rates.devices();
     const auto work_of = [&](const Segment& segment, int32_t node, const StepShape& shape) {
@@ -88,7 +88,7 @@ class DividedTime : public test::SplitRig {
     return now - before;
   }
 
-  // When the host has read n_bytes beside the buses.
+  // The time when the host has read n_bytes while the buses use its memory too.
   static double reads_until(double t, double n_bytes, const Rates& rates,
                             const std::vector<test::SimTraffic>& traffic) {
     while (n_bytes > 0) {
@@ -105,7 +105,7 @@ class DividedTime : public test::SplitRig {
     return t;
   }
 
-  // What the planner would need, for a session like the measured one.
+  // The planner's inputs for a session like the measured one.
   struct Request {
     Request(const Model& model, std::vector<Device*> list, const Rates& machine)
         : devices(std::move(list)),
@@ -144,7 +144,7 @@ class DividedTime : public test::SplitRig {
   test::SimDevice sim_{{}};
 };
 
-TEST_F(DividedTime, IsAllBytesAtTheSumOfBothRatesAndALayer) {
+TEST_F(DividedTime, AStepReadsAllBytesAtTheSumOfBothRates) {
   const double bytes = layer_bytes(*dense_);
   for (const Rates& rates : {Rates{1e9, 1e9, 4e9}, Rates{1e9, 3e9, 4e9}, Rates{3e9, 1e9, 4e9},
                              Rates{1e9, 6e9, 9e9}, Rates{2e9, 2e9, 3e9}, Rates{3e9, 2e9, 4e9}}) {
@@ -165,7 +165,7 @@ TEST_F(DividedTime, IsAllBytesAtTheSumOfBothRatesAndALayer) {
 }
 
 // In a batch the CPU is bound by its arithmetic.
-TEST_F(DividedTime, OfABatchIsBoundByTheCpusArithmetic) {
+TEST_F(DividedTime, ABatchIsBoundByTheCpusArithmetic) {
   const double bytes = layer_bytes(*dense_);
   for (const double cpu_ops : {4e9, 16e9}) {
     const Rates rates{8e9, 2e9, 10e9, cpu_ops};
@@ -180,7 +180,7 @@ TEST_F(DividedTime, OfABatchIsBoundByTheCpusArithmetic) {
   }
 }
 
-TEST_F(DividedTime, IsWhatThePlannerPredicts) {
+TEST_F(DividedTime, MatchesThePrediction) {
   for (const Model* model : {dense_.get(), moe_.get()}) {
     for (const Rates& rates : {Rates{1e9, 2e9, 4e9}, Rates{2e9, 2e9, 3e9, 20e9}}) {
       const Request request(*model, {host_.get(), &sim_}, rates);
@@ -218,7 +218,7 @@ TEST_F(DividedTime, TheShareFoundIsTheBest) {
   }
 }
 
-TEST_F(DividedTime, WhatMemoryGivesIsMeasuredWithTheBusBusy) {
+TEST_F(DividedTime, MemoryBandwidthIsMeasuredWithABusyBus) {
   test::SimDevice sim({.copy_bytes_per_s = 1e9});
   const DeviceRates rates{1e10, 1e12, 1e9};
   const double memory = measure_shared_memory(*host_, sim, rates);
@@ -228,15 +228,15 @@ TEST_F(DividedTime, WhatMemoryGivesIsMeasuredWithTheBusBusy) {
   EXPECT_EQ(sim.used_bytes(), 0u);
 }
 
-TEST_F(DividedTime, NothingIsDividedWhereItDoesNotWin) {
+TEST_F(DividedTime, DoesNotDivideWithoutAGain) {
   const auto shares = [&](const Rates& rates) {
     const Request request(*dense_, {host_.get(), &sim_}, rates);
     return best_shares(request.fit, streamed(1));
   };
-  EXPECT_EQ(shares({4e9, 2e9, 4e9}).decode, 1);  // the CPU takes all that the memory gives
-  EXPECT_EQ(shares({1e9, 4e9, 4e9}).decode, 1);  // the bus does
-  EXPECT_EQ(shares({1e7, 4e9, 9e9}).decode, 1);  // the CPU would hardly help
-  EXPECT_EQ(shares({4e9, 1e7, 9e9}).decode, 1);  // nor the bus
+  EXPECT_EQ(shares({4e9, 2e9, 4e9}).decode, 1);  // the CPU uses the whole memory bandwidth
+  EXPECT_EQ(shares({1e9, 4e9, 4e9}).decode, 1);  // so does the bus
+  EXPECT_EQ(shares({1e7, 4e9, 9e9}).decode, 1);  // the CPU is too slow to help
+  EXPECT_EQ(shares({4e9, 1e7, 9e9}).decode, 1);  // the bus is too slow to help
   EXPECT_LT(shares({2e9, 2e9, 4e9}).decode, 1);
 }
 

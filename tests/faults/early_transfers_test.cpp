@@ -1,5 +1,5 @@
-// What the host needs of a device is on its way as soon as it was made: work that the device was given since
-// does not hold it up, so a device and the host compute at the same time.
+// A result that the host needs is copied as soon as it is computed: later work on the device does not delay
+// the copy, so the device and the host compute at the same time.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -75,19 +75,19 @@ TEST_F(EarlyTransfers, TheHostAndADeviceComputeAtTheSameTime) {
                                            n += std::holds_alternative<LinearOp>(
                                                s.graph->nodes[static_cast<size_t>(i)].op);
                                          }
-                                         return n;  // a second a product
+                                         return n;  // one second per product
                                        },
                                    .host_s = &now}});
     test::SimHost host(now, [](const Segment&, const StepShape&, double) { return 1.0; });
     Executor executor({&host, &sim}, on(kSim), {{}, {}});
     const auto program = executor.compile(graph(part_device));
     EXPECT_EQ(run(executor, *program), cpu_logits());
-    // A, then B and C at once; but one after the other where B is in A's segment.
+    // A, then B and C at the same time; one after the other if B is in A's segment.
     EXPECT_DOUBLE_EQ(now, part_device ? 2.0 : 3.0);
   }
 }
 
-TEST_F(EarlyTransfers, OnlyWaitForTheCopyAndNotForWhatComesAfterIt) {
+TEST_F(EarlyTransfers, TheHostWaitsOnlyForTheCopy) {
   double now = 0;
   test::SimDevice sim({.times = {.run_s =
                                      [](const Segment& s, const StepShape&) {
@@ -106,7 +106,7 @@ TEST_F(EarlyTransfers, OnlyWaitForTheCopyAndNotForWhatComesAfterIt) {
   EXPECT_DOUBLE_EQ(now, 7.0);  // A, B, and the join
 }
 
-// The copy to the host lands while later segments run: its memory there must not be anybody's before.
+// The copy to the host arrives while later segments run, so no other tensor may use its memory until then.
 TEST_F(EarlyTransfers, SlowCopiesGiveTheLogitsOfTheCpu) {
   const std::vector<float> expected = cpu_logits();
   test::SimDevice sim({.copy_bytes_per_s = 1e6});
@@ -115,7 +115,7 @@ TEST_F(EarlyTransfers, SlowCopiesGiveTheLogitsOfTheCpu) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run(executor, *program), expected);
 }
 
-TEST_F(EarlyTransfers, ACopyThatFailsIsACleanErrorAndTheNextStepIsRight) {
+TEST_F(EarlyTransfers, AFailedCopyIsACleanErrorAndTheNextStepIsRight) {
   const std::vector<float> expected = cpu_logits();
   test::SimDevice works({});
   {

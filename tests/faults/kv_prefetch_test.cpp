@@ -1,6 +1,6 @@
-// Caches in host memory that are brought to a simulated device for every step: the logits are the CPU's bit
-// for bit with every cache type, together with streamed weights and without; the bytes are those planned;
-// failures are clean.
+// Caches in host memory, prefetched to a simulated device for every step: the logits equal the CPU's bit for
+// bit with every cache type, with and without streamed weights; bytes match the footprint; failures are
+// clean.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class KvPrefetch : public test::SplitRig {
     return flags;
   }
 
-  // After a prompt, some decoded tokens, and a second prompt over part of what was there.
+  // Logits after a prompt, some decoded tokens, and a second prompt that replaces some of them.
   static std::vector<float> logits(Session& session) {
     std::vector<float> all;
     const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
@@ -76,7 +76,7 @@ TEST_F(KvPrefetch, TwoDevices) {
   EXPECT_GT(sim1.fetched_bytes(), 0u);
 }
 
-TEST_F(KvPrefetch, BytesAreThosePlanned) {
+TEST_F(KvPrefetch, BytesMatchTheFootprint) {
   test::SimDevice sim({});
   Session s(*model_, {host_.get(), &sim}, options(prefetched(6)));
   logits(s);
@@ -93,7 +93,7 @@ TEST_F(KvPrefetch, BytesAreThosePlanned) {
                                              bus.kv_out + bus.activations + bus.logits + bus.inputs);
 }
 
-TEST_F(KvPrefetch, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
+TEST_F(KvPrefetch, FailedAllocationsAndCopiesAreCleanErrors) {
   const auto run = [&](test::SimDevice& sim) {
     Session s(*model_, {host_.get(), &sim}, options(prefetched(4)));
     logits(s);
@@ -101,8 +101,9 @@ TEST_F(KvPrefetch, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
   expect_clean_failures(run, 3);
 }
 
-TEST_F(KvPrefetch, BringingHidesBehindComputing) {
-  // A layer computes as long as its cache takes to come, so a step takes as long as the layers, and one more.
+TEST_F(KvPrefetch, FetchesOverlapWithComputing) {
+  // A layer computes for as long as its cache is fetched, so a step takes the time of all layers and one
+  // more.
   constexpr double kLayerS = 1e-3;
   const auto seconds = [&](double bus_bytes_per_s) {
     test::SimDevice sim({.times = {.bus_bytes_per_s = bus_bytes_per_s,
@@ -126,7 +127,8 @@ TEST_F(KvPrefetch, BringingHidesBehindComputing) {
       2 * 2 * 2 * 32 * 32 * 2;  // two blocks of keys and values, two heads of 32 halves
   const double fast = seconds(0), even = seconds(layer_bytes / kLayerS);
   EXPECT_NEAR(fast, kLayers * kLayerS, 1e-9);
-  EXPECT_LE(even, 1.1 * (kLayers + 1) * kLayerS + kLayers * kLayerS / 2);  // and half a cache back, in line
+  EXPECT_LE(even, 1.1 * (kLayers + 1) * kLayerS +
+                      kLayers * kLayerS / 2);  // plus half a cache copied back, not overlapped
   EXPECT_GT(even, fast);
 }
 

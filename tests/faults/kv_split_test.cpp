@@ -1,6 +1,6 @@
-// Caches whose newest tokens are on a simulated device and whose older ones are on the host, each attended to
-// where they are: logits and texts are the CPU's with every cache type, wherever the cache is cut and however
-// it is truncated; the bytes are those planned; failures are clean.
+// Split caches: the newest tokens (hot) are on a simulated device and older ones (cold) on the host, and each
+// side computes its own attention. Logits and texts equal the CPU's with every cache type, split point and
+// truncation; bytes match the footprint; failures are clean.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class KvSplit : public test::SplitRig {
     return flags;
   }
 
-  // After a prompt, some decoded tokens, and more prompts over part of what was there.
+  // Logits after a prompt, some decoded tokens, and more prompts that replace some of them.
   static std::vector<float> logits(Session& session) {
     std::vector<float> all;
     const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
@@ -64,7 +64,7 @@ class KvSplit : public test::SplitRig {
     return logits(session);
   }
 
-  // The greatest difference as a part of the greatest logit. Merging rounds otherwise than summing in one go.
+  // The largest difference relative to the largest logit. Merging rounds differently from one sum.
   static double difference(std::span<const float> got, std::span<const float> want) {
     EXPECT_EQ(got.size(), want.size());
     double most = 0, largest = 0;
@@ -76,7 +76,7 @@ class KvSplit : public test::SplitRig {
     return most / largest;
   }
 
-  // The likeliest tokens, one after the other.
+  // Greedy tokens.
   static std::vector<int32_t> text(Session& session, int n_prompt, size_t n) {
     std::vector<int32_t> made;
     std::span<const float> row = session.append(prompt(n_prompt));
@@ -111,7 +111,7 @@ TEST_F(KvSplit, EveryCacheTypeAndSizeGivesTheLogitsOfTheCpu) {
       }
     }
   }
-  EXPECT_GT(worst, 0);  // something was merged
+  EXPECT_GT(worst, 0);  // the results were merged
   RecordProperty("worst_difference", std::to_string(worst));
 }
 
@@ -153,7 +153,7 @@ TEST_F(KvSplit, WithExpertsAndNamedTensorsElsewhere) {
   }
 }
 
-TEST_F(KvSplit, TextsAreThoseOfTheCpu) {
+TEST_F(KvSplit, TextsEqualThoseOfTheCpu) {
   Session alone(*model_, {host_.get()}, options({}));
   const std::vector<int32_t> expected = text(alone, 60, 200);
   EXPECT_GT(std::set<int32_t>(expected.begin(), expected.end()).size(), 5u);  // in which mistakes would show
@@ -166,7 +166,7 @@ TEST_F(KvSplit, TextsAreThoseOfTheCpu) {
   }
 }
 
-TEST_F(KvSplit, TextsOfATrainedModelAreThoseOfTheCpu) {
+TEST_F(KvSplit, TextsOfATrainedModelEqualThoseOfTheCpu) {
   const auto path = test::shared_data("stories260K.gguf");
   TANDEM_NEED_SHARED(path);
   const auto stories = Model::load(path.string());
@@ -194,7 +194,7 @@ TEST_F(KvSplit, TruncatedAnywhere) {
   const std::vector<int32_t> ids = prompt(170);
   test::SimDevice sim({});
   Session alone(*model_, {host_.get()}, options({}));
-  // Recent parts of 3 blocks: with 170 tokens the cut is at 96.
+  // A hot cache of 3 blocks: with 170 tokens the split is at 96.
   Session s(*model_, {host_.get(), &sim}, options(split(6, 40)));
   for (int64_t n = 170; n >= 0; n -= n > 140 || n < 50 ? 7 : 1) {
     for (Session* session : {&s, &alone}) {  // back to all of the prompt
@@ -225,8 +225,7 @@ TEST_F(KvSplit, SavedAndRestored) {
     alone.append(prompt(150));
     Session s(*model_, {host_.get(), &sim}, options(split(4, 33), cache));
     s.append(prompt(150));
-    // Keys and values of the first layer come before any attention: they are the same to the bit, on either
-    // side.
+    // Keys and values of the first layer do not depend on attention: they are bit-identical on both sides.
     for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
       for (int64_t n : {150, 149, 113, 97, 70, 50, 33, 32}) {
         s.truncate(n);
@@ -247,7 +246,7 @@ TEST_F(KvSplit, SavedAndRestored) {
     for (int64_t n_keep : {0, 1, 60, 149}) {  // 0: into a session on the host
       Session other(*model_, {host_.get(), &sim},
                     options(n_keep == 0 ? split(0, 1) : split(6, n_keep), cache));
-      other.append(prompt(n_keep == 60 ? 40 : 200));  // what was there does not matter
+      other.append(prompt(n_keep == 60 ? 40 : 200));  // replaced by the restore
       SessionFile(path, other).restore(other, 150);
       EXPECT_LE(difference(next(other), expected), 1e-4) << n_keep;
       SessionFile(path, other).restore(other, 75);
@@ -260,7 +259,7 @@ TEST_F(KvSplit, SavedAndRestored) {
 
 // ---- Bytes ----
 
-TEST_F(KvSplit, BytesAreThosePlanned) {
+TEST_F(KvSplit, BytesMatchTheFootprint) {
   for (int64_t n_gpu_layers : {1, 3, 6}) {
     SCOPED_TRACE(n_gpu_layers);
     test::SimDevice sim({});
@@ -268,7 +267,7 @@ TEST_F(KvSplit, BytesAreThosePlanned) {
     const Footprint& planned = s.placement().bytes;
     const SplitKv split_at = *s.placement().placement.split();
     EXPECT_EQ(split_at.n_keep, 50);
-    EXPECT_EQ(split_at.n_blocks, 4);  // 50 + 16 tokens, wherever they begin: 65 after the first in 3, and one
+    EXPECT_EQ(split_at.n_blocks, 4);  // 50 + 16 tokens from any start: 65 after the first take 3 blocks, plus one
     EXPECT_EQ(s.kv_bytes(), planned.devices[0].kv + planned.devices[1].kv);
     s.append(prompt(3 * kBlock));
     const uint64_t none = s.executor().transfers().n_bytes;
@@ -292,7 +291,7 @@ TEST_F(KvSplit, BytesAreThosePlanned) {
       copied = sim.copied_bytes();
       crossed = s.executor().transfers().n_bytes;
     }
-    // What the host need not attend to does not cross.
+    // No copies while all tokens are in the hot cache.
     if (n_gpu_layers > kLayers) {
       EXPECT_LT(while_recent, bus.activations);
     }
@@ -300,7 +299,7 @@ TEST_F(KvSplit, BytesAreThosePlanned) {
   }
 }
 
-TEST_F(KvSplit, ThePartsAreAsLargeAsTheyMustBe) {
+TEST_F(KvSplit, ThePartsHaveTheRequiredSize) {
   KvConfig kv;
   kv.n_ctx = 10000;
   EXPECT_EQ(recent_block_count(kv, 1, 1), 2);
@@ -321,7 +320,7 @@ TEST_F(KvSplit, ThePartsAreAsLargeAsTheyMustBe) {
   }
 }
 
-TEST_F(KvSplit, ExplainSaysWhatIsWhere) {
+TEST_F(KvSplit, ExplainShowsBothParts) {
   test::SimDevice sim({});
   std::string table;
   Session s(*model_, {host_.get(), &sim}, options(split(6, 50)), [&](const std::string& t) { table = t; });
@@ -335,7 +334,7 @@ TEST_F(KvSplit, ExplainSaysWhatIsWhere) {
 
 // ---- Failures ----
 
-TEST_F(KvSplit, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
+TEST_F(KvSplit, FailedAllocationsAndCopiesAreCleanErrors) {
   const auto run = [&](test::SimDevice& sim) {
     Session s(*model_, {host_.get(), &sim}, options(split(4, 20)));
     logits(s);
@@ -343,8 +342,8 @@ TEST_F(KvSplit, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
   expect_clean_failures(run, 7);
 }
 
-// A step that fails changes nothing: said again, it gives what it would have given.
-TEST_F(KvSplit, AFailedCopyLosesNothing) {
+// A failed step changes nothing: repeating it gives the right result.
+TEST_F(KvSplit, AFailedCopyChangesNothing) {
   Session alone(*model_, {host_.get()}, options({}));
   alone.append(prompt(130));
   const std::vector<int32_t> more = prompt(40);
@@ -404,7 +403,7 @@ TEST_F(KvSplitLadder, TextsStayTheSame) {
   }
 }
 
-TEST_F(KvSplitLadder, TheCacheGoesToTheHostWithAllThatItHolds) {
+TEST_F(KvSplitLadder, TheCacheMovesToTheHostWithItsContents) {
   test::SimDevice works({});
   const std::vector<int32_t> expected = run(works);
   test::SimDevice sim({.fail_run = works.n_runs() * 3 / 4});

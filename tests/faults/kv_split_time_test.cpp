@@ -1,5 +1,5 @@
-// How long a step with the cache in two parts takes, in simulated time: both sides attend at once, and the
-// planner knows.
+// The time of a step with a split cache, in simulated time: both sides compute attention at the same time,
+// and the planner predicts it.
 #include <gtest/gtest.h>
 
 #include "exec/placed_graph.h"
@@ -31,7 +31,7 @@ class KvSplitTime : public test::SplitRig {
     return o;
   }
 
-  // What the nodes of a segment take together.
+  // The total time of a segment's nodes.
   static double sum(const Segment& segment, const std::function<double(const Node&)>& seconds) {
     double all = 0;
     for (int32_t i : segment.nodes) all += seconds(segment.graph->nodes[static_cast<size_t>(i)]);
@@ -41,7 +41,7 @@ class KvSplitTime : public test::SplitRig {
   std::unique_ptr<Model> model_;
 };
 
-TEST_F(KvSplitTime, IsTheLongerOfBothSidesAndTheRest) {
+TEST_F(KvSplitTime, BothSidesOverlap) {
   struct Times {
     double recent_s, old_s, rest_s, bus_bytes_per_s;
   };
@@ -67,7 +67,7 @@ TEST_F(KvSplitTime, IsTheLongerOfBothSidesAndTheRest) {
     double before = now;
     decode_one(session);
     EXPECT_NEAR(now - before, kLayers * (t.recent_s + t.rest_s), 0.1 * kLayers * (t.recent_s + t.rest_s));
-    session.append(prompt(200));  // now there is an old part
+    session.append(prompt(200));  // now some tokens are cold
     before = now;
     decode_one(session);
     const double bound = kLayers * (std::max(t.recent_s, t.old_s) + t.rest_s);
@@ -76,8 +76,8 @@ TEST_F(KvSplitTime, IsTheLongerOfBothSidesAndTheRest) {
   }
 }
 
-// The mean over the steps in which two blocks go to the host.
-TEST_F(KvSplitTime, IsWhatThePlannerPredicts) {
+// The mean over the steps that move two blocks to the host.
+TEST_F(KvSplitTime, MatchesThePrediction) {
   const std::vector<DeviceRates> rates{{5e8, 1e10, 1e12, 1e-6, 1e-7}, {2e9, 1e12, 4e7, 1e-6, 1e-7}};
   for (StreamMode stream : {StreamMode::off, StreamMode::on}) {
     for (int64_t n_gpu_layers : {1, 4, 7}) {

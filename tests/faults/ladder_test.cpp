@@ -1,4 +1,4 @@
-// The out-of-memory ladder: whatever allocation or run of a text finds no memory, the text is the same.
+// The out-of-memory ladder: any allocation or run may fail without changing the text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ class Ladder : public test::SplitRig {
     return o;
   }
 
-  // The likeliest tokens, one after the other.
+  // Greedy tokens.
   static std::vector<int32_t> text(Session& session) {
     std::vector<int32_t> made;
     std::span<const float> logits = session.append(prompt(kPrompt));
@@ -82,11 +82,11 @@ TEST_F(Ladder, AnyRunMayFail) {
 
 TEST_F(Ladder, TheCacheMovesInTheMiddleOfAText) {
   SessionOptions o = options(false);
-  o.n_ubatch = 32;  // as small as the ladder makes it: the cache is next
+  o.n_ubatch = 32;  // the ladder's minimum, so that the cache is next
   test::SimDevice works({});
   const std::vector<int32_t> expected = run(works, o);
   EXPECT_GT(std::set<int32_t>(expected.begin(), expected.end()).size(),
-            5u);  // a text in which mistakes would show
+            5u);  // a text varied enough to show errors
   test::SimDevice sim({.fail_run = works.n_runs() / 2});
   Session session(*model_, {host_.get(), &sim}, o);
   EXPECT_EQ(text(session), expected);
@@ -96,8 +96,8 @@ TEST_F(Ladder, TheCacheMovesInTheMiddleOfAText) {
   }
 }
 
-// Less and less memory: every rung, down to a device that can hold nothing at all.
-TEST_F(Ladder, AnyAmountOfMemoryWillDo) {
+// Less and less memory: every rung of the ladder, down to a device that can hold nothing.
+TEST_F(Ladder, AnyAmountOfMemory) {
   test::SimDevice works({});
   const std::vector<int32_t> expected = run(works, options(false));
   const std::string log = directory_.path("log");
@@ -114,7 +114,7 @@ TEST_F(Ladder, AnyAmountOfMemoryWillDo) {
   }
 }
 
-TEST_F(Ladder, CanBeTakenAway) {
+TEST_F(Ladder, CanBeDisabled) {
   SessionOptions o = options(false);
   o.oom_ladder = false;
   test::SimDevice none({.memory_bytes = 4096});

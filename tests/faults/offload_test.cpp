@@ -1,6 +1,5 @@
 // Placement by flags on simulated devices: every -ngl with and without -nkvo, experts on either side, one and
-// two devices: the logits are the CPU's bit for bit, and the bytes that cross the bus are those that
-// --explain promises.
+// two devices. The logits equal the CPU's bit for bit, and the bytes that cross the bus match --explain.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +29,7 @@ class Offload : public test::SplitRig {
     return sum;
   }
 
-  // One decoded token copies what the footprint says, and every device holds what it says.
+  // Copies for one decoded token, and the memory of every device, match the footprint.
   void expect_footprint(Session& session, const std::vector<Device*>& devices) {
     const BusBytes& bus = session.placement().bytes.per_token;
     const uint64_t before = copied(devices);
@@ -77,7 +76,7 @@ TEST_F(Offload, EveryNglOnTwoDevices) {
   sweep(*moe_, {host_.get(), &sim0, &sim1}, true);
 }
 
-TEST_F(Offload, TensorSplitAndMainGpuSayWhichDevice) {
+TEST_F(Offload, TensorSplitAndMainGpuChooseTheDevice) {
   test::SimDevice sim0({.name = "SIM0"}), sim1({.name = "SIM1"});
   const std::vector<Device*> devices{host_.get(), &sim0, &sim1};
   OffloadFlags flags;
@@ -100,7 +99,7 @@ TEST_F(Offload, TensorSplitAndMainGpuSayWhichDevice) {
   EXPECT_THROW(place(dense_->architecture(), dense_->weights(), devices, flags, 5), Error);
 }
 
-TEST_F(Offload, KvLayersGpuKeepsOnlyThatManyThere) {
+TEST_F(Offload, KvLayersGpuLimitsTheCacheOnTheGpu) {
   test::SimDevice sim({});
   const std::vector<Device*> devices{host_.get(), &sim};
   OffloadFlags flags;
@@ -114,7 +113,7 @@ TEST_F(Offload, KvLayersGpuKeepsOnlyThatManyThere) {
   EXPECT_EQ(kv, (std::vector<DeviceId>{host, host, host, GpuId(0)}));
 }
 
-TEST_F(Offload, OverridesMoveWhatTheyName) {
+TEST_F(Offload, OverridesMoveTheirTensors) {
   test::SimDevice sim({});
   const std::vector<Device*> devices{host_.get(), &sim};
   OffloadFlags flags;
@@ -131,7 +130,7 @@ TEST_F(Offload, OverridesMoveWhatTheyName) {
   EXPECT_THROW(Session(*moe_, devices, options(flags)), Error);
 }
 
-TEST_F(Offload, AutoTakesWhatFitsAndNoMore) {
+TEST_F(Offload, AutoUsesWhatFits) {
   OffloadFlags all;
   all.n_gpu_layers = 99;
   test::SimDevice big({.memory_bytes = size_t{1} << 30});
@@ -149,7 +148,7 @@ TEST_F(Offload, AutoTakesWhatFitsAndNoMore) {
   EXPECT_EQ(logits(session), cpu_logits(*dense_));
 }
 
-TEST_F(Offload, TooMuchSaysWhatWouldFit) {
+TEST_F(Offload, TooManyLayersReportsWhatWouldFit) {
   OffloadFlags all;
   all.n_gpu_layers = 99;
   test::SimDevice small({.memory_bytes = 200000});
@@ -161,7 +160,7 @@ TEST_F(Offload, TooMuchSaysWhatWouldFit) {
     EXPECT_THAT(e.what(), HasSubstr("200000 are free"));
     EXPECT_THAT(e.what(), HasSubstr("-ngl "));
   }
-  EXPECT_EQ(small.n_allocs(), 0);  // nothing was tried
+  EXPECT_EQ(small.n_allocs(), 0);  // no attempt was made
 }
 
 TEST_F(Offload, ExplainNamesEveryPlace) {

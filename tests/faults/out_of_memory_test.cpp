@@ -1,5 +1,5 @@
-// Every allocation and every copy on a simulated device is made to fail in turn: a clean error, and nothing
-// is left.
+// Every allocation and every copy on a simulated device fails in turn: each gives a clean error and leaves no
+// memory allocated.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -43,7 +43,7 @@ class Faults : public testing::Test {
   std::unique_ptr<Device> host_;
 };
 
-TEST_F(Faults, EveryAllocationThatFailsIsACleanError) {
+TEST_F(Faults, AFailedAllocationIsACleanError) {
   test::SimDevice works({});
   generate_some(*model_, *host_, works);
   ASSERT_GT(works.n_allocs(), 10);
@@ -68,7 +68,7 @@ TEST_F(Faults, TooLittleMemoryIsACleanError) {
   EXPECT_THROW(generate_some(*model_, *host_, small), Error);
 }
 
-TEST_F(Faults, EveryCopyThatFailsIsACleanError) {
+TEST_F(Faults, AFailedCopyIsACleanError) {
   test::SimDevice works({});
   generate_some(*model_, *host_, works);
   for (int64_t i = 0; i < works.n_copies(); ++i) {

@@ -1,5 +1,5 @@
-// Writing models when the world is against it: interrupted, killed, no space, failing calls. Whatever
-// happens, the target is the old file or the complete new one.
+// Failures while writing a model: an interrupt, a kill, a full disk, failing system calls. The target is
+// always either the old file or the complete new one.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@
 #include "tools/quantize/quantize.h"
 #include "tools/split/split.h"
 
-// These stand for libc's in the whole program: the n-th of them from now on fails, once armed.
+// These replace libc's functions in the whole program; once armed, the n-th call from now fails.
 namespace {
 int g_calls_until_failure = -1;  // negative: never
 bool fails() {
@@ -81,7 +81,7 @@ class WriteFaults : public testing::Test {
     return names;
   }
 
-  // Runs the program and gives it a signal after a while. Returns what waitpid says.
+  // Runs the program and sends it a signal after a delay. Returns the status of waitpid.
   int run_and_signal(const std::vector<std::string>& arguments, int signal, std::chrono::microseconds after) {
     std::vector<const char*> argv;
     const std::string program = test::binary_path();
@@ -100,7 +100,7 @@ class WriteFaults : public testing::Test {
     return status;
   }
 
-  // The outputs of the commands that write models, undisturbed, and how long they took.
+  // The outputs of undisturbed commands that write models, and their run times.
   struct Job {
     std::vector<std::string> arguments;
     std::string expected;  // bytes of out
@@ -133,7 +133,7 @@ class WriteFaults : public testing::Test {
       if (signal == SIGINT) {
         EXPECT_THAT(files_beside_out(), ElementsAre("out.gguf"));
       }
-      for (const std::string& name : files_beside_out()) {  // a killed program cannot tidy up
+      for (const std::string& name : files_beside_out()) {  // a killed program cannot clean up
         EXPECT_THAT(name, testing::StartsWith("out.gguf"));
         if (name != "out.gguf") std::filesystem::remove(directory.path("to/" + name));
       }
@@ -196,7 +196,7 @@ TEST_F(WriteFaults, PartsGetTheirNamesOnlyWhenAllAreComplete) {
   const SplitLimits limits{.max_tensors = 8};
   const size_t n_parts = plan_parts(file, limits, out).size();
   ASSERT_GT(n_parts, 1u);
-  int n_published = 0;  // renaming may fail in the middle: then some have their names, and are complete
+  int n_published = 0;  // if a rename fails, the parts renamed before are complete
   fail_each_call([&] { write_parts(file, limits, out); },
                  [&] {
                    const std::vector<std::string> files = files_beside_out();
@@ -205,7 +205,7 @@ TEST_F(WriteFaults, PartsGetTheirNamesOnlyWhenAllAreComplete) {
                      EXPECT_THAT(name, testing::Not(HasSubstr("tmp")));
                      const MappedFile part = MappedFile::open(directory.path("to/" + name), {});
                      EXPECT_NO_THROW(parse_gguf(part.bytes(), name));
-                     EXPECT_THAT(name, testing::Not(HasSubstr("-00001-of")));  // the last to come
+                     EXPECT_THAT(name, testing::Not(HasSubstr("-00001-of")));  // the last to be renamed
                      std::filesystem::remove(directory.path("to/" + name));
                    }
                  });
@@ -213,7 +213,7 @@ TEST_F(WriteFaults, PartsGetTheirNamesOnlyWhenAllAreComplete) {
   EXPECT_EQ(files_beside_out().size(), n_parts);
 }
 
-TEST_F(WriteFaults, AFileThatMayNotGrow) {
+TEST_F(WriteFaults, AFileSizeLimit) {
   TANDEM_NEED_BINARY();
   test::write_file(out, kOld);
   for (const std::string& command :
@@ -249,7 +249,7 @@ TEST_F(WriteFaults, AFullDisk) {
   umount2(disk.c_str(), MNT_DETACH);
 }
 
-TEST_F(WriteFaults, NeverOverTheInput) {
+TEST_F(WriteFaults, NeverOverwritesTheInput) {
   TANDEM_NEED_BINARY();
   const std::string before = read_all(in);
   std::filesystem::create_symlink(in, directory.path("to/link.gguf"));
@@ -263,7 +263,7 @@ TEST_F(WriteFaults, NeverOverTheInput) {
   EXPECT_TRUE(read_all(in) == before);
 }
 
-TEST_F(WriteFaults, WeightsThatAreNoNumbersAreCountedAndNamed) {
+TEST_F(WriteFaults, InvalidWeightsAreCountedAndNamed) {
   TANDEM_NEED_BINARY();
   test::TinyModel model = test::tiny_llama({.n_embd = 256, .n_ff = 512, .dtype = DType::F32});
   test::TinyTensor& tensor = model.tensors.at("blk.1.ffn_up.weight");

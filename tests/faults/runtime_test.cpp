@@ -1,5 +1,5 @@
-// Several sequences in one step: the logits of each are those it has alone, wherever layers and caches are,
-// and bytes are those that were planned.
+// Several sequences in one step: the logits of each equal those of the sequence alone, for any placement, and
+// bytes match the footprint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class Sequences : public test::SplitRig {
     o.n_ctx_sequence = 128;
     o.n_ubatch = 32;
     o.n_sequences = n_sequences;
-    o.k_dtype = o.v_dtype = DType::F32;  // that keeps differences as small as they are
+    o.k_dtype = o.v_dtype = DType::F32;  // keeps rounding differences small
     return o;
   }
 
@@ -45,8 +45,8 @@ class Sequences : public test::SplitRig {
   }
 };
 
-// But for rounding: a product of one row and one of many add up in different orders.
-TEST_F(Sequences, EachHasTheLogitsItHasAlone) {
+// Equal up to rounding: products of one row and of many rows sum in different orders.
+TEST_F(Sequences, EachHasTheLogitsOfItselfAlone) {
   test::SimDevice sim({});
   const std::vector<Device*> both{host_.get(), &sim};
   for (const Model* model : {dense_.get(), moe_.get()}) {
@@ -69,7 +69,7 @@ TEST_F(Sequences, EachHasTheLogitsItHasAlone) {
         expected.push_back(alone(*model, texts.back()));
         sequences.push_back(std::unique_ptr<KvSequence>(new KvSequence(runtime.new_sequence())));
       }
-      // Chunks of one sequence beside single tokens of others, beginning and ending at different steps.
+      // Chunks of one sequence together with single tokens of others that start and end at different steps.
       for (int step = 0;; ++step) {
         std::vector<StepPart> parts;
         for (size_t s = 0; s < texts.size(); ++s) {
@@ -124,7 +124,7 @@ TEST_F(Sequences, AFullCacheChangesNothing) {
 }
 
 // The planner's prediction for a token of each sequence against the simulated time.
-TEST_F(Sequences, TakeTheTimeThatThePlannerPredicts) {
+TEST_F(Sequences, TimeMatchesThePrediction) {
   const std::vector<DeviceRates> rates{{1e12, 1e15, 1e12, 0, 0},
                                        {2e9, 1e12, 4e7, 1e-6, 1e-7}};  // the host takes no time
   constexpr int64_t kPast = 45;

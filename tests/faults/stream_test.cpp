@@ -1,5 +1,5 @@
-// Streamed weights on simulated devices: the logits are the CPU's bit for bit however slow the bus is, the
-// bytes are those that were planned, failures are clean, and copying hides behind computing as far as it can.
+// Streamed weights on simulated devices: the logits equal the CPU's bit for bit on a bus of any speed, bytes
+// match the footprint, failures are clean, and copies overlap with computing as far as possible.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ class Stream : public test::SplitRig {
 };
 
 TEST_F(Stream, EveryModeGivesTheLogitsOfTheCpu) {
-  // Slow enough that a segment that did not wait for its weights would read what was there before.
+  // Slow enough that a segment that does not wait for its weights reads old data.
   test::SimDevice sim({.copy_bytes_per_s = 6e8});
   const std::vector<Device*> devices{host_.get(), &sim};
   for (const Model* model : {dense_.get(), moe_.get()}) {
@@ -49,7 +49,7 @@ TEST_F(Stream, EveryModeGivesTheLogitsOfTheCpu) {
   }
 }
 
-TEST_F(Stream, AnyNumberOfSlotsWillDo) {
+TEST_F(Stream, AnyNumberOfSlots) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const std::vector<Device*> devices{host_.get(), &sim};
   const std::vector<float> expected = cpu_logits(*dense_);
@@ -69,7 +69,7 @@ TEST_F(Stream, TwoDevicesStreamEachItsLayers) {
   EXPECT_GT(sim1.fetched_bytes(), 0u);
 }
 
-TEST_F(Stream, BytesAreThosePlanned) {
+TEST_F(Stream, BytesMatchTheFootprint) {
   for (int64_t n_gpu_layers : {0, 4, 7, 8, 9}) {
     SCOPED_TRACE(n_gpu_layers);
     test::SimDevice sim({});
@@ -86,7 +86,7 @@ TEST_F(Stream, BytesAreThosePlanned) {
   }
 }
 
-TEST_F(Stream, FewEnoughLayersAreBroughtInOnce) {
+TEST_F(Stream, FewLayersAreFetchedOnce) {
   test::SimDevice sim({});
   Session s(*dense_, {host_.get(), &sim}, options(streamed(kLayers - 1)));  // two layers, two slots
   logits(s);
@@ -96,15 +96,14 @@ TEST_F(Stream, FewEnoughLayersAreBroughtInOnce) {
   EXPECT_EQ(s.placement().bytes.per_token.weights, 0u);
 }
 
-TEST_F(Stream, EveryAllocationAndEveryCopyThatFailsIsACleanError) {
+TEST_F(Stream, FailedAllocationsAndCopiesAreCleanErrors) {
   const auto run = [&](test::SimDevice& sim) {
     Session s(*dense_, {host_.get(), &sim}, options(streamed(3)));
     logits(s);
   };
   test::SimDevice works({});
   run(works);
-  // But for what is already on its way for a step that never comes, which nobody waits for, and the logits
-  // behind it.
+  // Except copies ahead for a next step that never happens, and the logits after them.
   expect_clean_failures(run, 1, works.n_copies() - 2 * 7 - 1);
 }
 
@@ -133,7 +132,7 @@ TEST_F(Stream, AFailedStepLeavesNoWrongWeightsBehind) {
 
 // ---- Time ----
 
-// A decoded token in simulated time, where every segment of a layer takes compute_s and its weights copy_s.
+// A decoded token in simulated time: computing a layer takes compute_s, and copying its weights copy_s.
 class StreamTime : public Stream {
  protected:
   struct Times {
@@ -165,9 +164,9 @@ class StreamTime : public Stream {
   }
 };
 
-// Of computing and copying the one that takes longer, and what one layer takes longer of: also where resident
-// layers lie between streamed ones, and for any number of them.
-TEST_F(StreamTime, IsTheLongerOfComputingAndCopyingAndOneLayer) {
+// A token takes the longer of computing and copying, plus one layer: also with resident layers between
+// streamed ones, and for any number of them.
+TEST_F(StreamTime, CopiesOverlapWithComputing) {
   for (const size_t n_slots : {2, 3}) {
     for (const Times t :
          {Times{1e-3, 1e-3}, Times{1e-3, 4e-3}, Times{4e-3, 1e-3}, Times{2e-3, 3e-3}, Times{3e-3, 4e-3},
@@ -184,8 +183,8 @@ TEST_F(StreamTime, IsTheLongerOfComputingAndCopyingAndOneLayer) {
   }
 }
 
-// The planner's prediction against the simulated time of the executor's schedule, for every way of placing.
-TEST_F(StreamTime, IsWhatThePlannerPredicts) {
+// The planner's prediction against the simulated time of execution, for every placement.
+TEST_F(StreamTime, MatchesThePrediction) {
   const std::vector<DeviceRates> rates{{1e12, 1e15, 1e12, 0, 0},
                                        {2e9, 1e12, 4e7, 1e-6, 1e-7}};  // the host takes no time
   for (const Model* model : {dense_.get(), moe_.get()}) {
