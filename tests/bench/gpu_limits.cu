@@ -1,9 +1,9 @@
-// The ceilings of the first GPU, measured: what `make bench-gpu` compares speeds with. One JSON object on
-// stdout:
-//   {"device": "...", "copy": bytes/s read and written by a copy on the device, "to_device", "to_host":
-//   bytes/s over
-//    the bus from and to pinned memory, "f16": operations/s of a large F16 product with F32 sums by cuBLAS}
-// or {"device": "", "why": "..."} where there is no GPU.
+// Measures the limits of the first GPU, for comparison in `make bench-gpu`. Prints one JSON object:
+//   {"device": "...",
+//    "copy": bytes/s read and written by a copy on the device,
+//    "to_device", "to_host": bytes/s over the bus from and to pinned memory,
+//    "f16": operations/s of a large F16 product with F32 sums by cuBLAS}
+// or {"device": "", "why": "..."} if there is no GPU.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -19,7 +19,7 @@ constexpr size_t kCopyBytes = size_t{2} << 30;
 constexpr size_t kBusBytes = size_t{256} << 20;
 constexpr int kOrder = 8192;  // of the matrices
 
-// The median time of some runs in seconds, after one that does not count.
+// The median time of some runs in seconds, after a warm-up.
 double seconds(cudaStream_t stream, const std::function<void()>& work) {
   cudaEvent_t begin, end;
   TANDEM_CUDA(cudaEventCreate(&begin));
@@ -38,7 +38,7 @@ double seconds(cudaStream_t stream, const std::function<void()>& work) {
   return ms[ms.size() / 2] / 1000.0;
 }
 
-// Not zeros: on those a product runs faster than on numbers.
+// Not zeros, because products of zeros run faster.
 __global__ void fill_with_noise(uint16_t* to, size_t n) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) {
     const uint32_t bits = static_cast<uint32_t>(i) * 2654435761u;

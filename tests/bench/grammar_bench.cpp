@@ -1,9 +1,9 @@
-// What a grammar costs per token, over a vocabulary of 128,256 tokens in the shape of Llama 3's.
+// The cost of a grammar per token, over a vocabulary of 128,256 tokens in the shape of Llama 3's.
 //
-//   first_mask    all tokens checked in a state that was never met, by walking the tree of the vocabulary
-//   known_mask    the same in a state met before: the sampler's chain over the tokens that are allowed comes
-//   on top one_token     the chosen token checked and accepted copy          reading and writing the logits,
-//   the least that masking them can cost
+//   first_mask   checking all tokens in a new state, by walking the tree of the vocabulary
+//   known_mask   the same in a cached state (without the sampler's chain over the allowed tokens)
+//   one_token    checking and accepting the chosen token
+//   copy         reading and writing the logits, the minimum cost of a mask
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::shared_ptr<const TokenTrie> trie() {
   return made;
 }
 
-// Where a text of a schema of any JSON stands.
+// A state within a text of the schema for any JSON.
 GrammarFilter filter_behind(const std::string& text) {
   GrammarFilter filter(Grammar::parse(json_schema_to_gbnf("{}")), trie(), {});
   for (const char c : text) {

@@ -1,6 +1,5 @@
-// Rates of the matrix products, apart from everything else: GOP/s (2 n m k operations) and GB/s of weights,
-// for the shapes of tinyllama-1.1b. Weights rotate through copies larger than the caches, so that decode
-// reads memory.
+// Rates of the matrix products alone: GOP/s (2 n m k operations) and GB/s of weights, for the shapes of
+// tinyllama-1.1b. The weights cycle through copies larger than the CPU caches, so that decode reads memory.
 //
 //   linear_bench --benchmark_filter='avx512_vnni/Q4_0/.*' --benchmark_repetitions=5
 #include <benchmark/benchmark.h>
@@ -28,7 +27,7 @@ std::byte* weight_memory() {
   return memory.get();
 }
 
-// The same few rows of random values again and again.
+// A few rows of random values, repeated.
 void fill_weights(DType dtype, int64_t k) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal(0.0f, 0.02f);
@@ -69,7 +68,7 @@ void run(benchmark::State& state, Isa isa, DType dtype, int64_t n, int64_t m, in
   for (auto _ : state) {
     pool.run([&](Worker& worker) {
       std::byte* own = scratch.p.get() + align64(scratch_bytes) * static_cast<size_t>(worker.index());
-      // As many matrices in a row as a layer or two would have.
+      // As many consecutive matrices as in a layer or two.
       const int n_products = n > 64 ? 1 : 8;
       for (int i = 0; i < n_products; ++i) {
         const std::byte* encoded = input.encode(worker, n, shared.p.get(), own);
@@ -95,7 +94,7 @@ void run(benchmark::State& state, Isa isa, DType dtype, int64_t n, int64_t m, in
       benchmark::Counter(1e-9 * static_cast<double>(matrix) * products, benchmark::Counter::kIsRate);
 }
 
-// What memory gives to plain sums with this many threads: the floor of decode.
+// The memory bandwidth of plain sums with this number of threads: the limit for decode.
 void read_memory(benchmark::State& state, int n_threads) {
   ThreadPool pool(n_threads);
   std::memset(weight_memory(), 1, kRotation);

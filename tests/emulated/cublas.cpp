@@ -1,4 +1,4 @@
-// cuBLAS for the emulator: its products by their definition, on the handle's stream.
+// cuBLAS for the emulator: products as plain loops, on the handle's stream.
 #include "ggml-cuda/cublas.h"
 
 #include "base/fp16.h"
@@ -36,7 +36,7 @@ float element(const void* matrix, cudaDataType type, int64_t i) {
   return static_cast<const float*>(matrix)[i];
 }
 
-// c [m, n] = alpha op(a) [m, k] op(b) [k, n] + beta c, columns one after the other.
+// c [m, n] = alpha op(a) [m, k] op(b) [k, n] + beta c, all column-major.
 cublasStatus_t gemm_ex(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
                        int k, const void* alpha, const void* a, cudaDataType a_type, int lda, const void* b,
                        cudaDataType b_type, int ldb, const void* beta, void* c, cudaDataType c_type, int ldc,

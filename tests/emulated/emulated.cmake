@@ -1,7 +1,7 @@
-# emulated_gpu_tests: the tests of GPUs, on kernels that run on the host. translate.py makes C++ of the CUDA device's own
-# sources, the files beside it are the GPU that they believe in. Needs neither nvcc nor a GPU.
+# emulated_gpu_tests: the tests of gpu/ on the software GPU. translate.py turns the CUDA device's own sources into C++; the
+# other files in this folder emulate the GPU. Needs neither nvcc nor a GPU.
 find_package(Python3 COMPONENTS Interpreter)
-if(NOT Python3_Interpreter_FOUND OR TANDEM_SANITIZE OR TANDEM_FUZZ)  # fibers and the sanitizers do not mix
+if(NOT Python3_Interpreter_FOUND OR TANDEM_SANITIZE OR TANDEM_FUZZ)  # the sanitizers do not support the fibers
   return()
 endif()
 set(emulated ${CMAKE_SOURCE_DIR}/tests/emulated)

@@ -1,4 +1,4 @@
-// Blocks and their threads: fibers that are switched where threads wait.
+// Blocks and their threads: fibers that switch where threads wait.
 #include "emulated/emulator.h"
 
 #include <setjmp.h>
@@ -99,7 +99,7 @@ unsigned draw() {
   return order_seed >> 8;
 }
 
-// Those of fibers first .. end - 1 that can run, in an order that changes.
+// Runs the ready fibers of first .. end - 1, in varying order.
 void run_ready(unsigned first, unsigned end) {
   const unsigned count = end - first, from = draw() % count, step = draw() & 1 ? 1 : count - 1;
   for (unsigned i = 0, at = from; i < count; ++i, at = (at + step) % count) {
@@ -107,8 +107,8 @@ void run_ready(unsigned first, unsigned end) {
   }
 }
 
-// Lets a warp go on whose lanes have all come to the same point. False where they wait for the block, or have
-// ended.
+// Continues a warp whose lanes have all reached the same point. Returns false if they wait for the block or
+// have ended.
 bool release_warp(unsigned first, unsigned end) {
   unsigned n_waiting = 0, n_done = 0;
   for (unsigned i = first; i < end; ++i) {
@@ -117,12 +117,12 @@ bool release_warp(unsigned first, unsigned end) {
   }
   if (n_waiting == 0) return false;
   if (n_waiting + n_done < end - first) fail("lanes of a warp wait for each other at different points");
-  if (n_done > 0) fail("a lane that has ended is waited for by its warp");
+  if (n_done > 0) fail("a warp waits for a lane that has ended");
   for (unsigned i = first; i < end; ++i) fibers[i].state = State::ready;
   return true;
 }
 
-// Runs every warp up to the block's next barrier: one after the other, or in step.
+// Runs every warp up to the block's next barrier: one warp at a time, or in lockstep.
 void run_warps() {
   const unsigned n_warps = (n_threads + 31) / 32, from = draw() % n_warps;
   const bool in_step = draw() & 1;
@@ -138,7 +138,7 @@ void run_warps() {
   }
 }
 
-// Lets all go on when all have come to the barrier.
+// Continues all threads that wait at the block's barrier.
 bool release_block() {
   bool released = false;
   for (unsigned i = 0; i < n_threads; ++i) {
@@ -193,10 +193,10 @@ AsyncCopies& async_copies() {
   return current->copies;
 }
 
-// Two sets of words take turns: a lane can be at most one exchange ahead of one that still reads.
+// Two sets of words alternate: a lane can be at most one exchange ahead of another that still reads.
 const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words) {
-  if (mask != 0xffffffffu) fail("an exchange of some lanes of a warp only");
-  if (n_threads % 32 != 0) fail("an exchange in a block that is not of whole warps");
+  if (mask != 0xffffffffu) fail("an exchange between only some lanes of a warp");
+  if (n_threads % 32 != 0) fail("an exchange in a block of partial warps");
   auto& set = warps[static_cast<size_t>(current->number / 32)].words[current->n_exchanges++ % 2];
   std::copy(words.begin(), words.end(), set[lane()].word);
   wait_for_warp();

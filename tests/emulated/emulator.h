@@ -1,19 +1,17 @@
-// A GPU in software, to run the CUDA device's own sources where there is none: translate.py rewrites what
-// only nvcc understands, this header is included before every file and gives g++ the vocabulary of CUDA, and
-// the folder include/ stands for the toolkit's headers.
+// The software GPU: runs the CUDA device's own sources on the host. translate.py rewrites the syntax that
+// only nvcc understands, this header is included before every file and defines CUDA's types and intrinsics
+// for g++, and the folder include/ replaces the toolkit's headers. See tests/README.md.
 //
-// The threads of a block are fibers. They run one at a time, in changing order, each until it waits at a
-// barrier or takes part in something that its warp does together (shuffles, votes, matrix products); between
-// two barriers of a block its warps run in step, or one after the other, and blocks run first to last or last
-// to first. So what a missing barrier leaves to chance comes out differently now and then. Streams do nothing
-// before somebody waits for them, and in what order streams take their turns, where no event says so, changes
-// too. Memory of the device, and a block's shared memory, is full of NaN at first; behind device memory are
-// inaccessible pages; asynchronous copies arrive as late as they may; vectors that are not aligned end the
-// program, and so does what else is not allowed (divergent barriers, ended lanes in a shuffle, launches
-// beyond the limits).
+// The threads of a block are fibers. They run one at a time, in varying order, each until a barrier or a warp
+// operation (shuffle, vote, matrix product). Between two barriers of a block its warps run in lockstep or one
+// after the other, and blocks run first to last or last to first; so a missing barrier gives different
+// results now and then. Streams do nothing until a thread waits for them, and their order varies where no
+// event sets it. Device memory and a block's shared memory start full of NaN; inaccessible pages guard device
+// memory; asynchronous copies arrive as late as allowed. Misaligned vectors, divergent barriers and ended
+// lanes in a shuffle end the program; launches beyond the limits are errors.
 //
-// It is slow and checks results, not speed: sums of tensor cores are in F32 with one order. Several threads
-// may use it; what streams do is done by the thread that waits for it.
+// It is slow and checks results, not speed: tensor-core sums are in F32 in one fixed order. Several threads
+// may use it; the thread that waits for a stream does its work.
 #pragma once
 
 #include <bit>
@@ -93,14 +91,14 @@ inline Position now;  // of the thread that runs
 int lane();
 void wait_for_block();
 void wait_for_warp();
-// Every lane of the warp brings some words (at most 12); all get all.
+// Every lane of the warp gives some words (at most 12) and gets those of all lanes.
 struct Words {
   uint64_t word[12];
 };
 const Words* exchange(unsigned mask,
                       std::initializer_list<uint64_t> words);  // [32], until the lane's next exchange
 void* dynamic_shared();
-void poison_shared(void* variable, size_t n_bytes);  // once a block, by the first thread that comes
+void poison_shared(void* variable, size_t n_bytes);  // once per block, by the first thread
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 template <class T>
@@ -151,7 +149,7 @@ struct Shape {
 
   template <class... P, class... A>
   void launch(void (*kernel)(P...), A&&... arguments) const {
-    static_assert((sizeof(P) + ... + 0) <= 4096, "parameters of a kernel");
+    static_assert((sizeof(P) + ... + 0) <= 4096, "the parameters of a kernel are too large");
     std::tuple<std::decay_t<P>...> values(std::forward<A>(arguments)...);
     enqueue(reinterpret_cast<const void*>(kernel),
             [kernel, values] { std::apply([&](const auto&... v) { kernel(v...); }, values); });

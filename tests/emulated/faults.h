@@ -1,11 +1,11 @@
-// Failures that tests of the emulated GPU ask for.
+// Injected failures of the software GPU.
 #pragma once
 
 #include <cstdint>
 
 namespace emulator {
 
-// The n-th copy from host memory from now on (the next is 0) fails; -1: none does.
+// Makes the n-th copy from host memory from now on (the next is 0) fail; -1: none.
 void fail_copy_from_host(int64_t n);
 
 }  // namespace emulator

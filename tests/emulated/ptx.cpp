@@ -1,4 +1,4 @@
-// The instructions that the kernels spell out, by the PTX ISA: products of fragments, matrices out of shared
+// The PTX instructions in the kernels' inline assembly: products of fragments, loading matrices from shared
 // memory, asynchronous copies.
 #include <vector>
 
@@ -86,7 +86,7 @@ void load_matrices(Operands operands, bool transposed) {
     registers[m] = transposed ? element(m, minor, major) | element(m, minor + 1, major) << 16
                               : element(m, major, minor) | element(m, major, minor + 1) << 16;
   }
-  wait_for_warp();  // others may write where this lane has read
+  wait_for_warp();  // other lanes may then overwrite this memory
   for (size_t m = 0; m < 4; ++m) set(operands, m, registers[m]);
 }
 

@@ -1,5 +1,5 @@
-// The runtime: memory with guards around it, and streams whose work waits until somebody waits for it. Any
-// thread may call it; the one that waits does the work.
+// The runtime: guarded memory, and streams that do nothing until a thread waits for them. Any thread may call
+// it; the waiting thread does the work.
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
@@ -15,7 +15,7 @@
 
 using Work = std::function<void()>;
 
-// What an event is remembered by, also when it has been destroyed.
+// The state of an event, which may outlive it.
 struct EventState {
   EmulatedStream* stream = nullptr;
   uint64_t n_recorded = 0, n_reached = 0;
@@ -29,7 +29,7 @@ struct EmulatedGraph {
 struct EmulatedStream {
   struct Item {
     Work work;
-    std::shared_ptr<EventState> awaited;  // work that is to wait until its event was reached so often
+    std::shared_ptr<EventState> awaited;  // the work waits until this event was reached n_reached times
     uint64_t n_reached = 0;
   };
   std::deque<Item> queue;
@@ -46,7 +46,7 @@ struct EmulatedStream {
 
 namespace {
 
-// All below, and what kernels and fibers are made of, is one thread's at a time.
+// Protects everything below and the state of kernels and fibers.
 std::recursive_mutex mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
@@ -64,7 +64,7 @@ std::vector<EmulatedStream*> streams;
 std::map<const void*, size_t> shared_limits;
 thread_local cudaError_t last_error = cudaSuccess;
 uint32_t order_seed = 1;
-int64_t n_copies_to_fail = -1;  // the how-manyth copy from the host fails
+int64_t n_copies_to_fail = -1;  // the n-th copy from the host fails
 
 cudaError_t report(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
@@ -80,7 +80,7 @@ unsigned draw(unsigned n) {
   return (order_seed >> 8) % n;
 }
 
-// The next piece of work of a stream, or, where that waits for another's event, of the other.
+// Does the next piece of work of a stream, or of another stream whose event it waits for.
 void step(EmulatedStream& stream) {
   EmulatedStream::Item& front = stream.queue.front();
   if (front.awaited && front.awaited->n_reached < front.n_reached) return step(*front.awaited->stream);
@@ -89,8 +89,8 @@ void step(EmulatedStream& stream) {
   if (item.work) item.work();
 }
 
-// Runs a stream until done(). What order other streams have with it is not for anyone to rely on: they may
-// not have begun, or be done long since, or take turns.
+// Runs a stream until done(). The order of other streams varies, so that no code can rely on it: they may
+// have done nothing yet, be finished, or take turns.
 template <class Done>
 void run_until(EmulatedStream& stream, Done done) {
   const unsigned how = draw(3);
@@ -174,9 +174,8 @@ cudaError_t cudaPeekAtLastError() {
 
 // ---- Memory ----
 
-// An allocation ends where a page ends, but for what alignment leaves; what is behind it cannot be touched,
-// nor can the page before. What alignment leaves is full of NaN and is looked at when the memory is given
-// back.
+// An allocation ends at the end of a page, except for alignment; the pages before and after are inaccessible.
+// The alignment bytes are filled with NaN and checked by cudaFree.
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
   const Lock lock(mutex);
   if (n_bytes > kTotalBytes - used_bytes) return report(cudaErrorMemoryAllocation);
@@ -201,7 +200,7 @@ cudaError_t cudaFree(void* address) {
   const auto* begin = static_cast<const std::byte*>(address);
   for (size_t i = found->second.n_bytes; i < round_up(found->second.n_bytes, kAlignment); ++i) {
     if (begin[i] != std::byte{0xff})
-      emulator::fail("%zu bytes, and byte %zu was written", found->second.n_bytes, i);
+      emulator::fail("byte %zu was written after an allocation of %zu bytes", i, found->second.n_bytes);
   }
   munmap(found->second.mapping, found->second.mapping_bytes);
   used_bytes -= found->second.n_bytes;

@@ -1,4 +1,4 @@
-// What the parts of the emulator share.
+// Interface between the parts of the emulator.
 #pragma once
 
 #include <deque>
@@ -8,7 +8,7 @@
 
 namespace emulator {
 
-// Asynchronous copies of a thread into shared memory: they happen when they are waited for, no earlier.
+// Asynchronous copies of a thread into shared memory; they happen at the wait, no earlier.
 struct AsyncCopies {
   struct Copy {
     void* to;

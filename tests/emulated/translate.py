@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes C++ for an ordinary compiler of the CUDA device's sources, to be run by the emulator beside this script.
+"""Translates the CUDA device's sources to plain C++ for the emulator in this folder.
 
     translate.py FROM TO     translates every source and header of FROM (ggml-cuda/) into the folder TO
 
-What only nvcc understands becomes calls of emulator.h: launches in triple angle brackets, shared memory, and inline
-PTX. All else, kernels included, stays as it is. Files that did not change keep their time.
+Launches in triple angle brackets, shared memory and inline PTX become calls of emulator.h. Everything else, including
+the kernels, stays unchanged. Unchanged files keep their modification time.
 """
 
 import pathlib
@@ -44,7 +44,7 @@ def skip_space(text, i):
 
 
 def parse_asm(body):
-    """The instruction and the operands [(section, constraint, expression)] of what stands between asm's brackets."""
+    """The instruction and the operands [(section, constraint, expression)] of an asm statement's body."""
     i, instruction, operands, section = skip_space(body, 0), "", [], 0
     body += " \0"
     while body[i] == '"':
@@ -92,7 +92,7 @@ def translate_asm(text):
 
 
 def translate_launches(text):
-    # The kernel is what stands on the line before the brackets.
+    # The kernel's name is on the same line, before the brackets.
     pattern = re.compile(r"^([ \t]*)([\w.:<>, ]+?)<<<(.*?)>>>\s*\(\s*(\)?)", re.M | re.S)
     return pattern.sub(lambda m: f"{m[1]}::emulator::at({m[3]}).launch({m[2]}{m[4] or ', '}", text)
 

@@ -1,5 +1,5 @@
-// Feeds arbitrary bytes to the GGUF reader. Whatever they are, it either throws Error(bad_file) or returns
-// what parse.h guarantees; and then everything it returned can be read.
+// Feeds arbitrary bytes to the GGUF reader. It must either throw Error(bad_file) or return what gguf/parse.h
+// guarantees; everything it returns must then be readable.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace tandem {
 namespace {
 
-// Wrong types are refused with an Error, as a caller would see; nothing else may happen.
+// Reading a value as the wrong type may only throw an Error.
 void attempt(const std::function<void()>& get) {
   try {
     get();
@@ -48,7 +48,7 @@ void read_tensor(const GgufFile& file, const TensorInfo& tensor, std::span<const
   TANDEM_CHECK(tensor.n_bytes ==
                row_bytes(tensor.dtype, tensor.dims[0]) * static_cast<uint64_t>(tensor.n_rows()));
   if (!dtype_info(tensor.dtype).computable) return;
-  // Aligned as a mapping would be.
+  // Aligned like a mapping.
   std::vector<uint64_t> row(row_bytes(tensor.dtype, tensor.dims[0]) / sizeof(uint64_t) + 1);
   std::memcpy(row.data(), tensor.data, row_bytes(tensor.dtype, tensor.dims[0]));
   std::vector<float> floats(static_cast<size_t>(tensor.dims[0]));

@@ -1,4 +1,4 @@
-// Writes small valid GGUF files for the fuzzer to start from, into the folder that is its argument.
+// Writes small valid GGUF files as first inputs of the fuzzer to the folder given as argument.
 #include <cstdio>
 #include <filesystem>
 #include <string>

@@ -1,8 +1,8 @@
-// Feeds arbitrary bytes to the parsers of grammars and of JSON schemas, and what they take to the automaton.
-// Nothing may crash or go on for long, only Error may be thrown, and whatever is generated from a grammar
-// must be a text of it.
+// Feeds arbitrary bytes to the parsers of grammars and of JSON schemas, and runs the automaton of accepted
+// grammars. Nothing may crash or take long, only Error may be thrown, and a generated text must match the
+// grammar.
 //
-// The first byte says what the rest is: a schema, or a grammar.
+// The first byte selects the kind of the rest: a schema or a grammar.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,14 +28,14 @@ std::shared_ptr<const TokenTrie> trie() {
   return made;
 }
 
-// Walks through the grammar, choosing tokens by the bytes of the input.
+// Walks through the grammar; the bytes of the input choose the tokens.
 void generate(const std::shared_ptr<const Grammar>& grammar, std::string_view choices) {
   GrammarFilter filter(grammar, trie(), {261});
   std::string text;
   size_t n = 0;
   for (; n < 24 && !filter.is_finished(); ++n) {
     std::vector<float> logits(262, 0.0f);
-    TANDEM_CHECK(filter.apply(logits));  // with every byte a token there is always a way on
+    TANDEM_CHECK(filter.apply(logits));  // every byte is a token, so some token is always allowed
     size_t token = static_cast<uint8_t>(choices.empty() ? n : choices[n % choices.size()]) + n * 7;
     while (logits[token % logits.size()] != 0.0f) ++token;
     token %= logits.size();
@@ -62,7 +62,7 @@ void check(std::string_view text, bool is_schema) {
   try {
     grammar = Grammar::parse(gbnf);
   } catch (const Error& e) {
-    // What a schema becomes is GBNF; only loops and sizes can be wrong with it.
+    // A translated schema is valid GBNF, except for endless loops and excessive sizes.
     const std::string_view message = e.what();
     const bool expected =
         message.find("left recursion") != message.npos || message.find("has no end") != message.npos ||
@@ -70,7 +70,7 @@ void check(std::string_view text, bool is_schema) {
     TANDEM_CHECK(!is_schema || expected);
     return;
   }
-  // Larger ones are right all the same, but slow under the sanitizers.
+  // Larger ones work too, but are slow under the sanitizers.
   if (grammar->states().size() < 20000) generate(grammar, text);
 }
 

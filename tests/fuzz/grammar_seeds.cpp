@@ -1,4 +1,4 @@
-// Writes grammars and schemas for the fuzzer to start from, into the folder that is its argument.
+// Writes grammars and schemas as first inputs of the fuzzer to the folder given as argument.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

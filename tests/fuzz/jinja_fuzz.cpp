@@ -1,5 +1,5 @@
-// Runs arbitrary bytes as a chat template on a small conversation. Whatever they are, parsing and rendering
-// end soon, and either give a prompt whose marks lie inside it or throw Error(bad_file).
+// Runs arbitrary bytes as a chat template on a small conversation. Parsing and rendering must end soon, and
+// either give a prompt with marks inside its bounds or throw Error(bad_file).
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>

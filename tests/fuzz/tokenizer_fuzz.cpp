@@ -1,5 +1,5 @@
 // Feeds arbitrary bytes to tiny vocabularies of both kinds, with every pre-tokenizer. Nothing may crash; and
-// since the vocabularies have a token for every byte, the text must come back, whatever it is.
+// because the vocabularies have a token for every byte, detokenizing must restore the text.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,13 +20,13 @@ namespace {
 
 struct Subject {
   std::unique_ptr<Vocab> vocab;
-  bool gives_back;  // not where the text is normalized
+  bool gives_back;  // false if the text is normalized
 };
 
 std::vector<Subject> make_subjects() {
   std::vector<Subject> subjects;
   subjects.push_back({std::make_unique<Vocab>(test::tiny_spm()), true});
-  VocabData crossing = test::tiny_spm();  // with a merge across a space, all of the text is one word
+  VocabData crossing = test::tiny_spm();  // a merge across a space makes the whole text one word
   crossing.tokens.push_back({"o▁w", -1, TokenType::normal});
   crossing.add_space_prefix = Flag::off;
   subjects.push_back({std::make_unique<Vocab>(std::move(crossing)), true});

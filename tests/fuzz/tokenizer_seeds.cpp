@@ -1,4 +1,4 @@
-// Writes a few texts for the tokenizer's fuzzer to start from, into the folder that is its argument.
+// Writes a few texts as first inputs of the fuzzer to the folder given as argument.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

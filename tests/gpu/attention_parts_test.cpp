@@ -1,5 +1,5 @@
-// Attention of a GPU over a part of the cache, against its definition in double precision, and both parts
-// merged against attention over the whole.
+// GPU attention over the hot or the cold cache, against its definition in double precision; and both merged,
+// against attention over the whole cache.
 #include <limits>
 #include <numeric>
 
@@ -14,7 +14,7 @@ constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 class GpuAttentionParts : public GpuTest {
  protected:
-  // A part alone; its rows only are in the cache.
+  // One part alone; the cache holds only its rows.
   void check_part(const Case& c, KvPart part) {
     SCOPED_TRACE(c.text() + (part == KvPart::old ? ", old" : ", recent"));
     OpCase op(random_, c.shape());
@@ -75,7 +75,7 @@ class GpuAttentionParts : public GpuTest {
   }
 
  private:
-  // Appends what a token's head sees of the part; returns the logarithm of the sum.
+  // Appends the result of a token's head over the part; returns the logarithm of the sum.
   static double attend(const Case& c, const AttentionScene& scene, KvPart part, size_t token, int64_t head,
                        const std::vector<float>& q, const std::vector<float>& sinks, std::vector<float>& to) {
     const size_t sequence = scene.sequence(token);
@@ -97,8 +97,8 @@ class GpuAttentionParts : public GpuTest {
   }
 };
 
-// Where the recent part begins: everything is recent, some is, only the newest token's block, nothing yet.
-TEST_F(GpuAttentionParts, EveryCacheDtypeAndBeginning) {
+// Starts of the hot cache: everything is hot, some of it, only the newest token's block, nothing yet.
+TEST_F(GpuAttentionParts, EveryCacheDtypeAndStart) {
   for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
     for (int64_t from : some_of<int64_t>({0, 64, 160, 96, 192}, 2)) {
       for (int64_t n : {1, 40}) {
@@ -125,8 +125,8 @@ TEST_F(GpuAttentionParts, LongOnesInManySplits) {
   }
 }
 
-// Odd numbers of heads, whose logarithms leave rows at odd addresses, and shapes that only the simple kernel
-// takes.
+// Odd numbers of heads, whose logarithms put rows at odd addresses, and shapes that only the simple kernel
+// supports.
 TEST_F(GpuAttentionParts, HeadsOfManyShapes) {
   struct Heads {
     int64_t n_head, n_head_kv, k, v;
@@ -168,7 +168,7 @@ TEST_F(GpuAttentionParts, WindowSoftcapAndSinks) {
   }
 }
 
-TEST_F(GpuAttentionParts, SeveralSequencesEachWithABeginningOfItsOwn) {
+TEST_F(GpuAttentionParts, SeveralSequencesWithDifferentStarts) {
   for (int64_t block_size : {8, 16, 32, 64}) {
     Case c;
     c.block_size = block_size;
@@ -181,7 +181,7 @@ TEST_F(GpuAttentionParts, SeveralSequencesEachWithABeginningOfItsOwn) {
   }
 }
 
-// A step of one token is recorded; where the recent part begins is data.
+// A step of one token is recorded; the start of the hot cache is input data.
 TEST_F(GpuAttentionParts, ReplayedStepsEqualLaunchedOnes) {
   Case c;
   c.lengths = {200};

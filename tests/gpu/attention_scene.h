@@ -1,5 +1,5 @@
-// Attention of a GPU: a cache with shuffled blocks, and who asks for what of it. Cache rows that nobody wrote
-// hold NaN, as fresh device memory may.
+// A cache with shuffled blocks and queries on it, for tests of GPU attention. Unwritten cache rows hold NaN,
+// as fresh device memory may.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ struct AttentionCase {
   float softcap = 0;
   bool sinks = false;
   std::vector<int64_t> lengths{40};   // cached positions of each sequence
-  std::vector<int64_t> n_queries{1};  // the last so many of them are asked for
-  std::vector<int64_t> recent_from;   // the position that each sequence's recent part begins with
+  std::vector<int64_t> n_queries{1};  // queries at the end of each sequence
+  std::vector<int64_t> recent_from;   // first position of each sequence's hot cache
 
   int64_t n_tokens() const {
     int64_t n = 0;
@@ -60,7 +60,7 @@ struct AttentionCase {
   }
 };
 
-// Random rows where a sequence has them, of `part` only, and the inputs.
+// Fills the rows of sequences, only of `part`, with random values, and sets the inputs.
 class AttentionScene {
  public:
   AttentionScene(Random& random, const AttentionCase& c, KvPart part = KvPart::whole)
@@ -118,8 +118,8 @@ class AttentionScene {
     }
   }
 
-  // The recent part's table begins with the block of its first position; what a table has behind a sequence's
-  // last block is no block at all.
+  // The hot cache's table starts with the block of its first position; entries after a sequence's last block
+  // are invalid.
   void give_parts(OpCase& op) const {
     std::vector<int32_t> recent(static_cast<size_t>(shape_.max_sequences * shape_.max_recent_blocks),
                                 1 << 29),

@@ -1,4 +1,4 @@
-// Attention of a GPU against the scalar reference: every cache dtype, one query and many, several sequences.
+// GPU attention against the scalar reference: every cache dtype, one query and many, several sequences.
 #include "gpu/attention_scene.h"
 
 namespace tandem::gpu_test {

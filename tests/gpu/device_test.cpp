@@ -1,4 +1,4 @@
-// The device itself: memory, copies, events, plans and their recordings.
+// The device itself: memory, copies, events, executables and their recordings.
 #include <numeric>
 
 #include "base/error.h"
@@ -17,7 +17,7 @@ class GpuDevice : public GpuTest {
   }
 };
 
-TEST_F(GpuDevice, SaysWhatItIs) {
+TEST_F(GpuDevice, HasANameAndADescription) {
   EXPECT_FALSE(device_->info().name.empty());
   EXPECT_FALSE(device_->info().description.empty());
   EXPECT_FALSE(device_->info().host_memory);
@@ -35,7 +35,7 @@ TEST_F(GpuDevice, AllocatingTooMuchIsACleanError) {
     EXPECT_EQ(e.code(), ErrorCode::out_of_memory);
     EXPECT_NE(std::string(e.what()).find("bytes"), std::string::npos) << e.what();
   }
-  const DevicePtr address = device_->alloc(1 << 20);  // and nothing is broken
+  const DevicePtr address = device_->alloc(1 << 20);  // the device still works
   EXPECT_NE(address, nullptr);
   device_->free(address);
 }
@@ -49,7 +49,7 @@ TEST_F(GpuDevice, AddressesAreAlignedAndNeverNull) {
   }
 }
 
-TEST_F(GpuDevice, CopiesOfAnySizeComeBackWhole) {
+TEST_F(GpuDevice, CopiesOfAnySizeRoundTrip) {
   constexpr size_t kMiB = size_t{1} << 20;
   for (size_t n : {size_t{1}, size_t{255}, 2 * kMiB - 1, 2 * kMiB, 2 * kMiB + 1, 16 * kMiB, 50 * kMiB + 7}) {
     SCOPED_TRACE(n);
@@ -66,7 +66,7 @@ TEST_F(GpuDevice, CopiesOfAnySizeComeBackWhole) {
   }
 }
 
-// Many small copies in both directions, waited for now and then, in any order of events.
+// Many small copies in both directions, with waits now and then, on events in any order.
 TEST_F(GpuDevice, CopiesKeepTheirOrder) {
   constexpr size_t kSlots = 64, kBytes = 40000;
   const DevicePtr memory = device_->alloc(kSlots * kBytes);
@@ -84,14 +84,14 @@ TEST_F(GpuDevice, CopiesKeepTheirOrder) {
   device_->wait(events[kSlots / 2]);
   for (size_t i = 0; i <= kSlots / 2; ++i) EXPECT_TRUE(back[i] == written[i]);
   device_->wait(events.back());
-  device_->wait(events[3]);  // long past
+  device_->wait(events[3]);  // already reached
   for (size_t i = 0; i < back.size(); ++i) {
     EXPECT_TRUE(back[i] == written[(i % kSlots + i / kSlots) % kSlots]) << i;
   }
   device_->free(memory);
 }
 
-// Events that nobody waits for cost nothing and break nothing.
+// Events without a wait are harmless.
 TEST_F(GpuDevice, ThousandsOfEvents) {
   Event last = 0;
   for (int i = 0; i < 5000; ++i) {
@@ -102,8 +102,7 @@ TEST_F(GpuDevice, ThousandsOfEvents) {
   device_->wait(last);
 }
 
-// A step of one token is launched once, then recorded and replayed: each run gives the same bits from the
-// same inputs.
+// A step of one token is launched once, then recorded and replayed: each run gives bit-identical results.
 TEST_F(GpuDevice, ReplayedStepsEqualLaunchedOnes) {
   ShapeClass shape;
   shape.max_tokens = 4;
@@ -133,8 +132,9 @@ TEST_F(GpuDevice, ReplayedProductsEqualLaunchedOnes) {
   }
 }
 
-// A plan compiled later may need more scratch, which moves; recordings made before must not use the old one.
-TEST_F(GpuDevice, ScratchThatGrowsMovesUnderRecordings) {
+// An executable compiled later may need more scratch, which then moves; earlier recordings must not use the
+// old memory.
+TEST_F(GpuDevice, GrowingScratchMovesUnderRecordings) {
   OpCase small(random_, ShapeClass{});
   small.finish(small.builder.linear(small.activation(256), small.matrix(DType::Q4_0, 64, 256)));
   ShapeClass many;

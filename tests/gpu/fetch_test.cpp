@@ -1,5 +1,5 @@
-// Weights that are brought in beside the runs, and results that are brought out early: who waits for whom,
-// what is where afterwards, and what comes of failures.
+// Fetching weights while other work runs, and copying results out early: waits, resulting memory, and
+// failures.
 #include <algorithm>
 #include <deque>
 
@@ -35,7 +35,7 @@ class GpuFetch : public GpuTest {
     return bytes;
   }
 
-  // Memory that is all zeros, also where nothing is laid out to.
+  // Zeroed memory, including the gaps of the layout.
   DevicePtr zeros(size_t n) {
     const DevicePtr address = device_->alloc(n);
     const std::vector<std::byte> nothing(n);
@@ -45,7 +45,7 @@ class GpuFetch : public GpuTest {
   }
 };
 
-TEST_F(GpuFetch, WhatIsFetchedIsWhatIsUploaded) {
+TEST_F(GpuFetch, FetchEqualsUpload) {
   struct Size {
     int64_t n_mats, n_rows, n_cols;
   };
@@ -77,8 +77,8 @@ TEST_F(GpuFetch, BytesOfAnyNumber) {
   }
 }
 
-// As layers are streamed: a few slots, each filled while others are read; a weight of either layout.
-TEST_F(GpuFetch, ASlotIsReadWhenItIsFullAndFilledWhenItWasRead) {
+// Like streaming layers: a few slots, each filled while others are read; weights of both layouts.
+TEST_F(GpuFetch, SlotsAreReadWhenFullAndFilledWhenRead) {
   constexpr size_t kLayers = 40;
   Weight shape{"w", DType::Q8_0, 1, 96, 1024};
   std::deque<std::vector<std::byte>> files;
@@ -119,7 +119,7 @@ TEST_F(GpuFetch, ASlotIsReadWhenItIsFullAndFilledWhenItWasRead) {
   }
 }
 
-// Joining a fetch joins those before it; twice is once; what was never fetched is no fetch.
+// Joining a fetch joins all earlier ones; joining twice, or an event without a fetch, is harmless.
 TEST_F(GpuFetch, JoinsInAnyOrder) {
   const std::vector<std::byte> bytes = random_bytes(64 * 1024);
   std::vector<DevicePtr> to;
@@ -139,8 +139,8 @@ TEST_F(GpuFetch, JoinsInAnyOrder) {
   for (const DevicePtr address : to) device_->free(address);
 }
 
-// What is asked for last is what stays, whoever writes it: a copy or a kernel.
-TEST_F(GpuFetch, TheLastFetchIntoASlotIsTheOneThatStays) {
+// The last write to a slot wins, whether a copy or a kernel makes it.
+TEST_F(GpuFetch, TheLastFetchIntoASlotWins) {
   Weight blocks{"w", DType::Q4_0, 1, 64, 1024};
   const std::vector<std::byte> packed = random_bytes(blocks.n_bytes()), plain = random_bytes(16384);
   blocks.data = packed.data();
@@ -160,7 +160,7 @@ TEST_F(GpuFetch, TheLastFetchIntoASlotIsTheOneThatStays) {
   device_->free(once);
 }
 
-// Events that many fetches wait for, among many that nobody does: none is taken for another.
+// Many fetches wait for events among many unused ones: none is confused with another.
 TEST_F(GpuFetch, ThousandsOfEvents) {
   const std::vector<std::byte> a = random_bytes(4096), b = random_bytes(4096);
   const DevicePtr slot = zeros(4096), result = zeros(4096);
@@ -177,7 +177,7 @@ TEST_F(GpuFetch, ThousandsOfEvents) {
   device_->free(result);
 }
 
-TEST_F(GpuFetch, MemoryThatIsFilledCanBeFreedAndTheDeviceGoAway) {
+TEST_F(GpuFetch, MemoryAndDeviceCanBeFreedDuringAFetch) {
   const std::vector<std::byte> bytes = random_bytes(30 * kMiB);
   for (int i = 0; i < 3; ++i) {
     const DevicePtr to = device_->alloc(bytes.size());
@@ -190,8 +190,8 @@ TEST_F(GpuFetch, MemoryThatIsFilledCanBeFreedAndTheDeviceGoAway) {
   device_.reset();
 }
 
-// A result on its way to the host while more is issued: it is there when its event is waited for.
-TEST_F(GpuFetch, WhatIsCopiedOutEarlyIsThereWhenItIsWaitedFor) {
+// A result is copied to the host while more work is issued: it has arrived after the wait for its event.
+TEST_F(GpuFetch, AnEarlyCopyOutHasArrivedAfterTheWait) {
   constexpr size_t kBytes = 200000;
   const std::vector<std::byte> first = random_bytes(kBytes), second = random_bytes(kBytes);
   const DevicePtr memory = zeros(kBytes), slot = zeros(kBytes);
@@ -220,7 +220,7 @@ TEST_F(GpuFetch, WhatIsCopiedOutEarlyIsThereWhenItIsWaitedFor) {
 }
 
 #ifdef TANDEM_EMULATED_GPU
-TEST_F(GpuFetch, AFailureIsThrownByWhoWaitsAndThenForgotten) {
+TEST_F(GpuFetch, AFailureIsThrownOnceByTheWait) {
   const std::vector<std::byte> bytes = random_bytes(10 * kMiB);  // three pieces
   for (int64_t n = 0; n < 6; ++n) {
     SCOPED_TRACE(n);

@@ -100,7 +100,7 @@ const Weight* OpCase::vector(const std::vector<float>& values, DType dtype) {
 }
 
 TensorId OpCase::activation(int64_t n_cols, std::vector<float> values) {
-  const TensorId id = builder.embed(matrix(DType::F32, 1, n_cols));  // a node that is not run
+  const TensorId id = builder.embed(matrix(DType::F32, 1, n_cols));  // a placeholder node, never run
   activations_[id] = std::move(values);
   return id;
 }
@@ -130,7 +130,7 @@ std::string OpCase::why_unsupported(const Device& device) const {
   return "";
 }
 
-// The memory of a case on a device, and its plan.
+// The memory of a case on a device, and its executable.
 class OpCase::Running {
  public:
   Running(const OpCase& c, Device& device, const Graph& graph) : case_(c), device_(device), graph_(graph) {
@@ -186,8 +186,8 @@ class OpCase::Running {
     kv_.push_back(layer);
   }
 
-  // Inputs, given activations, the cache as it was, NaN elsewhere. The copies have read host memory when this
-  // returns.
+  // Sets inputs, given activations and the initial cache; NaN elsewhere. Waits until the copies have read
+  // host memory.
   void feed() {
     std::vector<std::vector<std::byte>> poison;
     for (size_t i = 0; i < addresses_.size(); ++i) {

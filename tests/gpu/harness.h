@@ -1,12 +1,12 @@
-// What the tests of a GPU share: the device under test, and graphs of one op or a few with fresh random
-// inputs that run on it and on the CPU's scalar reference, everything through the Device interface.
+// Shared by the tests of GPUs: the device under test, and graphs of one op or a few with fresh random inputs
+// that run on it and on the CPU's scalar reference, through the Device interface.
 //
-// The device is the first GPU; without one every test skips. TANDEM_GPU_TESTS_ON=simulated puts the simulated
-// device in its place: that tests the tests. Built for the emulator (tests/emulated/) they run the same
-// kernels on the host.
+// The device is the first GPU; without one every test is skipped. TANDEM_GPU_TESTS_ON=simulated uses the
+// simulated device instead, to test the tests. emulated_gpu_tests runs the same kernels on the host (see
+// tests/README.md).
 //
-// TANDEM_GPU_TESTS=some shortens the lists of sizes, for what runs them slowly: sanitizers, and the emulator,
-// which does so unless it is told TANDEM_GPU_TESTS=all.
+// TANDEM_GPU_TESTS=some shortens the lists of sizes, for slow runs: sanitizers, and the emulator, where it is
+// the default (TANDEM_GPU_TESTS=all for the full lists).
 #pragma once
 
 #include <array>
@@ -25,9 +25,9 @@ using cpu::test::Random;
 // Bounds on ||out - reference|| / ||reference||.
 inline constexpr double kF32 = 1e-3;      // sums in F32
 inline constexpr double kRounded = 5e-3;  // inputs rounded to F16 or to 8 bits on the way
-inline constexpr double kRow = 1e-5;      // row ops: a few F32 operations an element
+inline constexpr double kRow = 1e-5;      // row ops: a few F32 operations per element
 
-// Null, with the reason in `why`, when there is none.
+// Returns null, with the reason in `why`, if there is no device.
 std::unique_ptr<Device> make_device_under_test(std::string& why);
 
 class GpuTest : public testing::Test {
@@ -42,7 +42,7 @@ class GpuTest : public testing::Test {
   Random random_;
 };
 
-// What a list is shortened to: every step-th entry, the first among them.
+// Shortens a list to every step-th entry, starting with the first.
 bool on_short_list();
 template <class T>
 std::vector<T> some_of(std::vector<T> all, size_t step) {
@@ -62,22 +62,22 @@ struct CacheBytes {
 };
 
 struct OpResult {
-  std::vector<float> values;  // rows of the step, of the tensor that finish() named
+  std::vector<float> values;  // rows of the tensor passed to finish()
   CacheBytes cache;
 };
 
-// A graph under test with all that it reads.
+// A graph under test with its inputs.
 class OpCase {
  public:
   OpCase(Random& random, const ShapeClass& shape);
 
   GraphBuilder builder;
 
-  // Random values, about normal; [n_mats * n_rows, n_cols].
+  // Normally distributed random values, [n_mats * n_rows, n_cols].
   const Weight* matrix(DType dtype, int64_t n_rows, int64_t n_cols, int64_t n_mats = 1,
                        float deviation = 0.1f);
   const Weight* vector(const std::vector<float>& values, DType dtype = DType::F32);
-  // An input of the graph under test: [max_tokens, n_cols] random floats, or those given.
+  // An input of the graph under test: [max_tokens, n_cols] random floats, or the given values.
   TensorId activation(int64_t n_cols, float deviation = 1.0f) {
     return activation(n_cols, random_.normals(max_tokens_ * n_cols, deviation));
   }
@@ -89,20 +89,21 @@ class OpCase {
   // The cache of layer 0; the layer's addresses are ignored.
   void set_cache(const KvLayer& layer, CacheBytes bytes);
 
-  // Ends the graph; the result is what is compared. A graph of nothing but kv_write names any activation.
+  // Ends the graph; `result` is the tensor to compare. For a graph of only kv_write, any activation will do.
   void finish(TensorId result);
   const Graph& graph() const { return graph_; }
 
   // Why the device cannot run it, or empty.
   std::string why_unsupported(const Device& device) const;
-  // One plan, run n times, each from the same inputs; results of every run. What a run does not write is NaN.
+  // Compiles once and runs n times from the same inputs; returns the result of every run. Unwritten values
+  // are NaN.
   std::vector<OpResult> run(Device& device, const StepShape& shape, int n_runs = 1) const;
   OpResult reference(const StepShape& shape) const;
-  // The same with the weights' values as F32, and so with inputs that nobody rounds.
+  // The same with the weights dequantized to F32, so that inputs are not rounded.
   OpResult exact(const StepShape& shape) const;
 
-  // The device's result is the reference's. With Rounding::allowed, the exact one will do as well: a device
-  // need not round as the reference does.
+  // Checks the device's result against the reference. Rounding::allowed also accepts the exact result,
+  // because a device need not round like the reference.
   enum class Rounding { as_reference, allowed };
   void expect_match(Device& device, const StepShape& shape, double tolerance,
                     Rounding rounding = Rounding::as_reference) const;

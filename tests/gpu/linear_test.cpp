@@ -1,4 +1,4 @@
-// Products of a GPU against the scalar reference: every dtype, one token and many, awkward sizes.
+// GPU matrix products against the scalar reference: every dtype, one token and many, awkward sizes.
 #include "gpu/harness.h"
 
 namespace tandem::gpu_test {
@@ -14,13 +14,13 @@ class GpuLinear : public GpuTest {
   }
   static double tolerance(DType dtype) { return dtype == DType::F32 ? kF32 : kRounded; }
 
-  // Rows of a multiple of the dtype's block, next to n.
+  // The multiple of the dtype's block next to n.
   static int64_t columns(DType dtype, int64_t n) {
     const int64_t block = dtype_info(dtype).block_elements;
     return std::max(block, n / block * block);
   }
 
-  // One capacity, several steps: plans serve every step of their shape class.
+  // One capacity, several steps: an executable serves every step of its shape class.
   void check(const OpCase& c, const std::vector<int64_t>& steps, DType dtype) {
     for (int64_t n : steps) c.expect_match(*device_, {n, 1}, tolerance(dtype), OpCase::Rounding::allowed);
   }
@@ -74,7 +74,7 @@ TEST_F(GpuLinear, BiasAndResidual) {
   }
 }
 
-// Products that follow each other and read the same input are one step.
+// Consecutive products of the same input are one launch.
 TEST_F(GpuLinear, GroupsOfOneInput) {
   for (DType dtype : computable_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
@@ -89,7 +89,7 @@ TEST_F(GpuLinear, GroupsOfOneInput) {
   }
 }
 
-TEST_F(GpuLinear, TheHeadReadsOnlyWantedRows) {
+TEST_F(GpuLinear, TheHeadReadsOnlyOutputRows) {
   for (DType dtype : {DType::F32, DType::F16, DType::Q4_0, DType::Q6_K}) {
     SCOPED_TRACE(dtype_name(dtype));
     OpCase c(random_, tokens(20));
@@ -122,8 +122,8 @@ TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
   }
 }
 
-// A mixture whose route the graph itself makes, so that ids and weights are those of real routing. With
-// biases, it is one of gpt-oss.
+// A mixture of experts with its router in the graph, so that ids and weights come from real routing. With
+// biases, it is like gpt-oss.
 void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual,
                bool biases) {
   ShapeClass shape;

@@ -1,4 +1,4 @@
-// The row-wise ops of a GPU against the scalar reference.
+// Row-wise GPU ops against the scalar reference.
 #include <bit>
 #include <cmath>
 
@@ -103,7 +103,7 @@ TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
   }
 }
 
-// A layer of cache for some tokens, filled with a pattern, and slots for them in any order.
+// A layer of cache for some tokens, filled with a pattern, and KV slots for them in any order.
 struct CacheSize {
   int64_t n_head_kv, head_dim_k, head_dim_v, block_size, n;
 };
@@ -129,7 +129,7 @@ void give_cache(Random& random, OpCase& c, const CacheSize& size, DType k, DType
   c.builder.set_layer(0);
 }
 
-// Every byte of the cache is compared: those of the slots, and that no other was touched.
+// Compares every byte of the cache: the written slots, and that no other byte changed.
 TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
   constexpr DType kDtypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
   for (const CacheSize& size : {CacheSize{1, 32, 64, 1, 1},
@@ -165,8 +165,8 @@ std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
   return x;
 }
 
-// Rotations and the write behind them are one launch where they follow each other, and then give the same
-// bits as one by one, in the order that keeps them apart.
+// Rotations followed by the cache write are one launch, with the same bits as the separate ops in an order
+// that keeps them apart.
 TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
   struct Heads {
     int64_t n_head, n_head_kv, head_dim, n_rot, head_dim_v, n;
@@ -254,7 +254,7 @@ TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
         op.n_group = size.n_group;
         op.n_group_used = size.n_group_used;
         std::vector<float> logits = random_.normals(size.n * size.n_expert, 2.0f);
-        logits[1] = logits[0];  // the first of equals
+        logits[1] = logits[0];  // a tie: the first one wins
         const TensorId x = c.activation(size.n_expert, logits);
         c.finish(c.builder.moe_route(x, op, bias ? c.vector(random_.normals(size.n_expert, 0.2f)) : nullptr));
         ASSERT_EQ(c.why_unsupported(*device_), "");
@@ -309,7 +309,7 @@ TEST_F(GpuRows, AddScaleSoftcapAndGather) {
   }
 }
 
-TEST_F(GpuRows, JoinPutsRowsBesideEachOther) {
+TEST_F(GpuRows, JoinConcatenatesColumns) {
   struct Size {
     int64_t left, right, n;
   };
@@ -326,9 +326,8 @@ TEST_F(GpuRows, JoinPutsRowsBesideEachOther) {
   }
 }
 
-// Logarithms of ordinary sums, of sums beside which the other's are nothing, and of nothing in one part or in
-// both.
-TEST_F(GpuRows, MergeWeighsThePartsByTheirSums) {
+// Logarithms of ordinary sums, of sums that dwarf the other's, and of an empty part or two.
+TEST_F(GpuRows, MergeWeightsThePartsByTheirSums) {
   struct Size {
     int64_t n_head, head_dim, n;
   };
@@ -359,8 +358,8 @@ TEST_F(GpuRows, MergeWeighsThePartsByTheirSums) {
   }
 }
 
-// A step may want no outputs: nothing is launched for them, and nothing fails.
-TEST_F(GpuRows, NoOutputsAreNoError) {
+// A step may have no outputs: no launch, no failure.
+TEST_F(GpuRows, ZeroOutputsAreNoError) {
   OpCase c(random_, tokens(3));
   const TensorId rows = c.builder.gather_outputs(c.activation(64));
   const TensorId normed = c.builder.norm(rows, {NormKind::rms, 1e-5f, 64}, c.vector(random_.normals(64)));

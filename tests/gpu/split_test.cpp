@@ -1,5 +1,5 @@
-// Whole models split between the CPU and a GPU at every layer, with the cache beside the layer and at home:
-// the golden text of a real model, and random models of every dtype against the CPU alone.
+// Whole models split between the CPU and a GPU at every layer, with the cache beside the layer and on the
+// host: the golden text of a trained model, and random models of every dtype against the CPU alone.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -67,7 +67,7 @@ int32_t argmax(std::span<const float> row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// Continues the prompt token by token; also looks at the logits where the golden file has them.
+// Continues the prompt token by token; also checks the logits at the positions in the golden file.
 void expect_golden_text(Session& session, const Golden& golden) {
   std::span<const float> logits = session.append(std::span(golden.ids).first(kPrompt));
   for (size_t p = kPrompt; p < golden.ids.size(); ++p) {
@@ -112,7 +112,7 @@ std::vector<float> logits_of(Session& session) {
   return all;
 }
 
-// After a prompt and single tokens of which the first are far behind the last.
+// After a prompt and many single tokens.
 std::vector<float> long_logits_of(Session& session) {
   std::vector<float> all = logits_of(session);
   std::vector<int32_t> more;
@@ -144,7 +144,7 @@ TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
       shape.n_ff = 512;
       shape.n_layer = 3;
       shape.n_expert = n_expert;
-      shape.n_expert_used = n_expert;  // all: which of two nearly alike is chosen would hang on a rounding
+      shape.n_expert_used = n_expert;  // all of them, so that rounding cannot change the choice
       shape.dtype = dtype;
       const std::string path = directory.path("random.gguf");
       test::tiny_llama(shape, 11).write(path);
@@ -153,7 +153,7 @@ TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
       const std::vector<float> expected = logits_of(alone);
       for_every_split(*model, [&](const OffloadFlags& flags) {
         Session session(*model, both(), random_model_options(flags, DType::F16));
-        // Rounding differs from layer to layer and adds up; what is wrong is off by much more.
+        // Rounding differences add up over the layers; a real error is much larger.
         EXPECT_LT(relative_error(logits_of(session), expected), dtype == DType::F32 ? 2 * kF32 : 5e-2);
       });
     }
@@ -176,8 +176,8 @@ TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
   }
 }
 
-// Weights that are streamed, in all steps or in those of several tokens; with the cache beside them, at home,
-// and at home but brought to the GPU. Recorded steps find other weights at the same addresses.
+// Weights streamed in all steps, or only in steps of several tokens; with the cache on the GPU, on the host,
+// and on the host but prefetched. Recorded steps find other weights at the same addresses.
 TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
   const test::TempDir directory;
   for (DType dtype : some_of<DType>({DType::F32, DType::Q8_0, DType::Q4_K}, 2)) {
@@ -218,8 +218,8 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
   }
 }
 
-// Caches of which the GPU has the newest tokens: each device attends over its part.
-TEST_F(GpuSplit, CachesInTwoPartsAgreeWithTheCpu) {
+// Split caches: the GPU has the newest tokens, and each device computes attention over its part.
+TEST_F(GpuSplit, SplitCachesAgreeWithTheCpu) {
   const test::TempDir directory;
   const std::string path = directory.path("random.gguf");
   test::tiny_llama({.n_embd = 256, .n_layer = 3}, 12).write(path);
@@ -242,7 +242,7 @@ TEST_F(GpuSplit, CachesInTwoPartsAgreeWithTheCpu) {
   }
 }
 
-TEST_F(GpuSplit, AContextThatCannotFitIsACleanError) {
+TEST_F(GpuSplit, AnImpossibleContextIsACleanError) {
   const test::TempDir directory;
   const std::string path = directory.path("random.gguf");
   test::tiny_llama({.n_embd = 256, .n_layer = 2}, 13).write(path);
@@ -251,7 +251,7 @@ TEST_F(GpuSplit, AContextThatCannotFitIsACleanError) {
   OffloadFlags flags;
   flags.n_gpu_layers = 3;
   SessionOptions options = random_model_options(flags, DType::F32);
-  // Keys and values of one layer take 2 * 128 * 4 bytes a token: more than there is.
+  // Keys and values of one layer take 2 * 128 * 4 bytes per token: more memory than the GPU has.
   options.n_ctx = static_cast<int64_t>(device_->memory_info().total_bytes / 1024);
   try {
     Session session(*model, both(), options);
@@ -259,7 +259,7 @@ TEST_F(GpuSplit, AContextThatCannotFitIsACleanError) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::out_of_memory) << e.what();
   }
-  // What was taken on the way is free again, but for what the driver keeps for itself.
+  // All memory is free again, except the driver's own.
   EXPECT_GT(device_->memory_info().free_bytes + (size_t{256} << 20), free_before);
   options.n_ctx = 128;
   Session session(*model, both(), options);

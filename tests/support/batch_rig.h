@@ -1,4 +1,4 @@
-// What the tests of batches share: requests of many kinds, and what each gives alone.
+// Shared by the tests of batches: requests of many kinds, and the answer of each alone.
 #pragma once
 
 #include <limits>
@@ -11,10 +11,9 @@ namespace tandem::test {
 
 class BatchRig : public SplitRig {
  protected:
-  static constexpr int64_t kContext = 256;  // of a text
+  static constexpr int64_t kContext = 256;  // per sequence
 
-  // Caches of floats keep the differences that rounding makes as small as they are: no choice depends on
-  // them.
+  // F32 caches keep rounding differences so small that they change no token.
   static RuntimeOptions options(int64_t n_sequences, int64_t n_ctx = 2048) {
     RuntimeOptions o;
     o.n_ctx = n_ctx;
@@ -25,7 +24,7 @@ class BatchRig : public SplitRig {
     return o;
   }
 
-  // `n_shared` tokens that all have in common, then some of its own; 1 to 90 tokens, answers of 1 to 40.
+  // A prompt of 1 to 90 tokens, the first n_shared the same for all; an answer of 1 to 40 tokens.
   static BatchRequest request(int64_t index, int n_shared = 0) {
     BatchRequest r;
     r.index = index;
@@ -43,7 +42,7 @@ class BatchRig : public SplitRig {
     return list;
   }
 
-  // "text|reason|tokens" of what a request gives in a session of its own on the CPU.
+  // "text|reason|tokens" of a request in its own session on the CPU.
   std::string alone(const Model& model, const BatchRequest& r) {
     RuntimeOptions o = options(1, kContext);
     Session session(model, {host_.get()}, o);
@@ -62,7 +61,7 @@ class BatchRig : public SplitRig {
     return all;
   }
 
-  // The same of all in a batch, by index; no more are open at once than the runtime takes.
+  // The same for all requests in a batch, by index; keeps as many open as the runtime has room for.
   static std::vector<std::string> together(Batcher& batcher, const std::vector<BatchRequest>& list) {
     std::vector<std::string> all(list.size());
     size_t n_added = 0;

@@ -1,4 +1,4 @@
-// Hand-made GGUF files for tests: every field may lie. And a directory that goes away with the test.
+// Hand-made GGUF files in which every field may be wrong, and a directory that is removed after the test.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem::test {
 
-// Little-endian bytes, appended one after the other.
+// A buffer to append little-endian values to.
 class ByteString {
  public:
   template <class T>
@@ -62,7 +62,7 @@ struct RawGguf {
   uint32_t version = 3;
   std::vector<std::string> pairs;              // kv_...
   std::vector<std::string> tensors;            // tensor_info
-  std::optional<uint64_t> n_tensors, n_pairs;  // lies about the counts
+  std::optional<uint64_t> n_tensors, n_pairs;  // false counts
   uint64_t alignment = 32;                     // of the padding before the data
   std::string data;
 
@@ -80,7 +80,7 @@ struct RawGguf {
   }
 };
 
-// A small valid file with every value type and two tensors: what tests then break.
+// A small valid file with every value type and two tensors, for tests to break.
 inline RawGguf small_gguf() {
   RawGguf file;
   file.pairs = {

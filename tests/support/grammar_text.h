@@ -1,4 +1,4 @@
-// What tests of grammars share: whether a text is in a grammar, and a vocabulary for sampling.
+// Shared by the tests of grammars: matching a text, and a vocabulary for sampling.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace tandem::test {
 
-// The state behind a text, and what may be said of it.
+// The state after a text, and whether the text is complete.
 inline uint32_t state_behind(GrammarStates& states, std::string_view text) {
   uint32_t state = states.start();
   for (const char c : text) state = states.step(state, static_cast<uint8_t>(c));
@@ -26,8 +26,8 @@ inline bool accepts(const std::string& gbnf, std::string_view text) {
   return accepts(states, text);
 }
 
-// Every byte, pieces of JSON, words with and without a space, digits, characters of several bytes, whole and
-// cut; then a control token and two that end the generation.
+// Every byte, pieces of JSON, words with and without a space, digits, whole and cut multi-byte characters;
+// then a control token and two end tokens.
 struct GrammarVocab {
   std::vector<std::string> pieces;
   int32_t control, end_of_text, end_of_turn;
@@ -72,7 +72,7 @@ inline GrammarVocab grammar_vocab(size_t n_words = 500) {
   return v;
 }
 
-// Samples one text with random logits. The longer it gets, the likelier is what closes it.
+// Samples one text with random logits. The longer it gets, the more likely are tokens that close it.
 inline std::string sample_text(const GrammarVocab& vocab, Sampler& sampler, std::mt19937& random,
                                size_t most_tokens = 3000) {
   std::vector<float> logits(vocab.pieces.size());

@@ -1,5 +1,5 @@
-// Hugging Face model folders for tests: made from tests/golden/families/NAME.json, where the weights are a
-// function of their names, and open to being spoiled before they are written.
+// Hugging Face model folders for tests, made from tests/golden/families/NAME.json, where the weights are a
+// function of their names. A test may change them before writing.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct HfFolder {
   nlohmann::json tokenizer;         // tokenizer.json; none: no such file
   nlohmann::json tokenizer_config;  // the same
   nlohmann::json generation_config;
-  std::map<std::string, std::string> files;  // further files, or others in place of the above
+  std::map<std::string, std::string> files;  // additional files, or replacements of the above
 
   // Makes the folder with config.json, model.safetensors and the tokenizer.
   void write(const std::string& folder) const;
@@ -35,8 +35,8 @@ struct Family {
   nlohmann::json json;
   std::string name() const { return json["name"]; }
   std::vector<int32_t> ids() const { return json["ids"]; }
-  // The context to ask for: transformers chooses between LongRoPE's two sets of factors by the tokens it has,
-  // we by the context there is room for. 0: as the model says.
+  // The context size to use: transformers chooses between LongRoPE's two sets of factors by the number of
+  // tokens, tandem by the context size. 0: the model's.
   int64_t n_ctx() const {
     const int64_t n_orig = json["config"].value("original_max_position_embeddings", int64_t{0});
     return n_orig >= static_cast<int64_t>(json["ids"].size()) ? n_orig : 0;

@@ -1,5 +1,5 @@
-// The CPU as a host of which tests know how much memory it gave, say how much it has, and how long its runs
-// take in simulated time.
+// The CPU as a host with counted allocations, a set amount of memory, and set durations of runs in simulated
+// time.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class MeteredHost final : public Device {
     if (options_.run_s) host_s += options_.run_s(timed.segment, shape);
   }
 
-  // What tests look at. Scratch is not counted.
+  // For checks in tests. Scratch is not counted.
   size_t used_bytes() const { return used_bytes_; }
   size_t peak_bytes() const { return peak_bytes_; }
   double host_s = 0;  // simulated
@@ -66,7 +66,7 @@ class MeteredHost final : public Device {
  private:
   struct TimedPlan final : Plan {
     std::unique_ptr<Plan> inner;
-    Segment segment;  // the caller's, for how long it takes
+    Segment segment;  // the caller's, for its duration
   };
   MeteredHostOptions options_;
   std::unique_ptr<Device> cpu_;

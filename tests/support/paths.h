@@ -6,15 +6,14 @@
 
 namespace tandem::test {
 
-// The path of the program: $TANDEM_BINARY, else the one of this build; empty when it is not there.
+// The path of the program: $TANDEM_BINARY, or the one of this build; empty if it does not exist.
 std::string binary_path();
 
 // $TANDEM_SHARED/data/NAME, or ../shared/data/NAME beside the source tree. It is not part of the repository;
-// tests that need it say so and are skipped without it.
+// tests that need a missing file are skipped and name it.
 std::filesystem::path shared_data(const std::string& name);
 
-// tests/NAME of the source tree, for data that is part of the repository: $TANDEM_TESTS, else where the build
-// was made.
+// Data in the repository: $TANDEM_TESTS/NAME, or tests/NAME of the source tree.
 std::filesystem::path test_data(const std::string& name);
 
 }  // namespace tandem::test

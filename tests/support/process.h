@@ -1,4 +1,4 @@
-// Runs the program under test as a user would, in a shell.
+// Runs the program under test in a shell.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace tandem::test {
 
 struct Outcome {
-  std::string out;  // what the shell line's stdout gave
+  std::string out;  // stdout of the shell command
   int exit_code = -1;
 };
 
@@ -31,6 +31,6 @@ inline Outcome shell(const std::string& before, const std::string& after) {
 
 }  // namespace tandem::test
 
-// Skips the test when the program has not been built.
+// Skips the test if the program is not built.
 #define TANDEM_NEED_BINARY() \
   if (::tandem::test::binary_path().empty()) GTEST_SKIP() << "TANDEM_BINARY names no program"

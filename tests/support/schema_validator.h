@@ -1,5 +1,5 @@
-// A small validator for the part of JSON Schema that the tests use; written from the specification, not from
-// the code under test. Throws std::logic_error for a keyword it does not know.
+// A small validator for the part of JSON Schema that the tests use, written from the specification and
+// independent of the code under test. Throws std::logic_error for an unknown keyword.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// JSON schemas as people write them. scripts/check_schemas.py reads the raw strings of this file too.
+// Typical JSON schemas. scripts/check_schemas.py reads the raw strings of this file too.
 #pragma once
 
 namespace tandem::test {

@@ -3,6 +3,6 @@
 
 #include "support/paths.h"
 
-// Skips the test, by name, when the file is not there.
+// Skips the test if the file does not exist, and names it.
 #define TANDEM_NEED_SHARED(path) \
   if (!std::filesystem::exists(path)) GTEST_SKIP() << (path).string() << " is not there"

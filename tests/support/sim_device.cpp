@@ -22,7 +22,7 @@ class SimPlan final : public Plan {
   std::vector<DevicePtr> addresses;  // real ones
   std::vector<KvLayer> kv;
   std::unique_ptr<Plan> inner;
-  Segment segment;  // the caller's, for how long it takes
+  Segment segment;  // the caller's, for its duration
 };
 
 [[noreturn]] void fault(const char* what) {
@@ -68,7 +68,7 @@ DevicePtr SimDevice::alloc(size_t n_bytes) {
   void* forbidden = mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (forbidden == MAP_FAILED || memory == MAP_FAILED) fault("mmap failed");
-  memset(memory, 0xcd, n_bytes);  // what is read before it is written shows
+  memset(memory, 0xcd, n_bytes);  // to detect reads before a write
   const auto address = static_cast<DevicePtr>(forbidden);
   allocations_[address] = {static_cast<std::byte*>(memory), n_bytes};
   used_bytes_ += n_bytes;
@@ -147,7 +147,7 @@ double SimDevice::bus_s(size_t n_bytes) const {
 void SimDevice::copy(void* to, const void* from, size_t n_bytes) {
   const double seconds =
       options_.copy_bytes_per_s > 0 ? static_cast<double>(n_bytes) / options_.copy_bytes_per_s : 0;
-  // Shorter than a sleep can be: not worth one.
+  // Skip sleeps shorter than the timer's resolution.
   if (seconds > 2e-5) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   memcpy(to, from, n_bytes);
 }

@@ -1,12 +1,11 @@
-// A device that is not there: the CPU's kernels behind an address space of their own. The addresses that it
-// gives out point into memory that nobody may touch, so any use of them by the host faults at once; the real
-// memory lies elsewhere and only the device knows where. Copies run on a thread of their own, in order with
-// the runs, as fast as a set bandwidth, and allocations, copies and runs can be made to fail. Fetches run on
-// a second thread.
+// The simulated device: the CPU's kernels behind a separate address space. Its addresses point into
+// inaccessible memory, so the host faults if it uses them; only the device knows the real memory. Copies and
+// runs are done in order by a separate thread, copies at a set bandwidth; fetches by a second thread.
+// Allocations, copies and runs can be made to fail.
 //
-// Beside the real time there is a simulated one: from how long each copy and run would take, and from what
-// waits for what, the device computes when each would begin and end. It does not depend on how busy the
-// machine is.
+// In addition to real time there is simulated time: from the duration of each copy and run, and from their
+// dependencies, the device computes when each would start and end, independent of the load of the machine.
+// See tests/README.md.
 #pragma once
 
 #include <condition_variable>
@@ -23,28 +22,28 @@
 
 namespace tandem::test {
 
-// When a bus is busy with something fetched, in simulated time.
+// A fetch on the bus, in simulated time.
 struct SimTraffic {
   double begin, end;
 };
 
-// Simulated time, in seconds. Devices that work together share the host's.
+// Simulated time, in seconds. Devices that work together share the host's clock.
 struct SimTimes {
   double bus_bytes_per_s = 0;                                     // 0: copies take no time
   std::function<double(const Segment&, const StepShape&)> run_s;  // none: runs take no time
-  double* host_s = nullptr;                    // when the host is; none: a clock of its own
-  std::vector<SimTraffic>* traffic = nullptr;  // every fetch is added
+  double* host_s = nullptr;                                       // the host's clock; null: a separate clock
+  std::vector<SimTraffic>* traffic = nullptr;                     // records every fetch
 };
 
 struct SimOptions {
   std::string name = "SIM0";
   size_t memory_bytes = size_t{1} << 30;
-  double copy_bytes_per_s = 0;  // 0: as fast as it goes
+  double copy_bytes_per_s = 0;  // 0: unlimited
   int n_threads = 1;
   cpu::Isa isa = cpu::best_isa();
-  int64_t fail_alloc = -1;  // the how-manyth alloc (from 0) throws Error(out_of_memory)
-  int64_t fail_copy = -1;   // the how-manyth copy (in, out or fetch) throws Error(io), when it is waited for
-  int64_t fail_run = -1;    // the how-manyth run throws Error(out_of_memory), when it is waited for
+  int64_t fail_alloc = -1;  // the n-th alloc (from 0) throws Error(out_of_memory)
+  int64_t fail_copy = -1;   // the n-th copy (in, out or fetch) throws Error(io) at the next wait
+  int64_t fail_run = -1;    // the n-th run throws Error(out_of_memory) at the next wait
   SimTimes times;
 };
 
@@ -71,7 +70,7 @@ class SimDevice final : public Device {
   std::unique_ptr<Plan> compile(const Segment& segment) override;
   void run(Plan& plan, const StepShape& shape) override;
 
-  // What the tests look at.
+  // For checks in tests.
   size_t used_bytes() const { return used_bytes_; }
   size_t peak_bytes() const { return peak_bytes_; }
   int64_t n_allocs() const { return n_allocs_; }
@@ -87,18 +86,18 @@ class SimDevice final : public Device {
     size_t n_bytes;
   };
 
-  // Work done by a thread of its own, one piece after the other.
+  // A queue of work with its own thread.
   struct Order {
     std::deque<std::function<void()>> queue;
     uint64_t n_issued = 0, n_done = 0;
     std::thread thread;
-    double s = 0;                // simulated: when all that was issued is done
+    double s = 0;                // simulated: when all issued work is done
     std::map<Event, double> at;  // simulated: when events are reached
   };
 
-  std::byte* real(DevicePtr address, size_t n_bytes) const;  // aborts the test when out of bounds
+  std::byte* real(DevicePtr address, size_t n_bytes) const;  // aborts the test if out of bounds
   void enqueue(Order& order, double seconds, std::function<void()> work);
-  void block_until(Order& order, Event event);  // on the other order's thread
+  void block_until(Order& order, Event event);  // called on the other queue's thread
   void copy(void* to, const void* from, size_t n_bytes);
   double bus_s(size_t n_bytes) const;
   void work_off(Order& order);

@@ -1,5 +1,5 @@
-// A disk whose reads take simulated time and can be made to fail. What is read comes from the files, by the
-// reader that the program uses; until it is complete, there is rubbish in its place.
+// A disk whose reads take simulated time and can be made to fail. The data comes from the files, through the
+// program's own reader; until a read is complete, its target holds garbage.
 #pragma once
 
 #include <cstring>
@@ -12,9 +12,9 @@ namespace tandem::test {
 
 struct SimDiskOptions {
   double bytes_per_s = 0;      // 0: reads take no time
-  double* host_s = nullptr;    // when the host is, as in SimTimes; none: no time at all
-  int64_t* n_reads = nullptr;  // counts the reads, also over several disks; none: nobody counts
-  int64_t fail_read = -1;      // the how-manyth of them throws Error(io), when it is waited for
+  double* host_s = nullptr;    // the host's clock, as in SimTimes; null: no simulated time
+  int64_t* n_reads = nullptr;  // counts the reads, possibly of several disks; null: not counted
+  int64_t fail_read = -1;      // the n-th read (from 0) throws Error(io) at its wait
   DiskOptions reader;
 };
 

@@ -1,5 +1,5 @@
-// The host in simulated time: the CPU device, whose runs take as long as the test says. Every run moves the
-// clock that it shares with simulated devices (SimTimes::host_s).
+// The host in simulated time: the CPU device, with durations of runs set by the test. Every run advances the
+// clock shared with simulated devices (SimTimes::host_s).
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// What the tests of models that run on several devices share: the host, tiny models, logits to compare, and
-// failures to inject.
+// Shared by the tests of models on several devices: the host, tiny models, logits to compare, and injected
+// failures.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class SplitRig : public testing::Test {
     return Model::load(path);
   }
 
-  // dense_, and moe_ with experts.
+  // Loads dense_, and moe_ with experts.
   void load_both(int64_t n_layer) {
     TinyShape shape;
     shape.n_layer = n_layer;
@@ -31,7 +31,8 @@ class SplitRig : public testing::Test {
     moe_ = load("moe.gguf", shape);
   }
 
-  // Prompts take several steps, and a failure is one.
+  // A small micro-batch, so that prompts take several steps; no out-of-memory ladder, so that a failure is an
+  // error.
   static SessionOptions options(const OffloadFlags& flags = {}, DType cache = DType::F16) {
     SessionOptions o;
     o.n_ubatch = 16;
@@ -41,7 +42,7 @@ class SplitRig : public testing::Test {
     return o;
   }
 
-  // Placed by `choice`, whatever the planner thinks of it.
+  // A session placed by `choice`, without the planner.
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
                                    const OffloadChoice& choice, size_t n_slots = 2) {
     SessionOptions o = options();
@@ -50,7 +51,7 @@ class SplitRig : public testing::Test {
     return std::make_unique<Session>(model, devices, o);
   }
 
-  // Tokens that are all in a tiny model's vocabulary.
+  // Tokens of a tiny model's vocabulary.
   static std::vector<int32_t> prompt(int n) {
     std::vector<int32_t> ids;
     for (int i = 0; i < n; ++i) ids.push_back(3 + i * 7 % 290);
@@ -76,8 +77,8 @@ class SplitRig : public testing::Test {
     return logits(alone);
   }
 
-  // Whichever allocation fails, or every stride-th of the first n_copies copies (-1: of all), run(device)
-  // throws and nothing stays allocated.
+  // Fails each allocation in turn, and every stride-th of the first n_copies copies (-1: of all): run(device)
+  // must throw and leave no memory allocated.
   template <class Run>
   static void expect_clean_failures(const Run& run, int64_t stride = 1, int64_t n_copies = -1) {
     SimDevice works({});

@@ -75,7 +75,7 @@ void Terminal::type(const std::string& keys) {
   for (size_t done = 0; done < keys.size();) {
     pollfd ready{master_, POLLIN | POLLOUT, 0};
     if (poll(&ready, 1, 10000) <= 0) return;
-    if ((ready.revents & POLLIN) != 0) read_some(0);  // or both sides would wait for each other
+    if ((ready.revents & POLLIN) != 0) read_some(0);  // otherwise both sides would wait for each other
     if ((ready.revents & POLLOUT) == 0) continue;
     const ssize_t n = write(master_, keys.data() + done, std::min<size_t>(keys.size() - done, 512));
     if (n <= 0) return;

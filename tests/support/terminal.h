@@ -1,5 +1,4 @@
-// A program in a pseudo-terminal, as a person at a keyboard has it: keys go in, what the screen gets comes
-// out.
+// A program in a pseudo-terminal: tests send keys and read the screen output.
 #pragma once
 
 #include <sys/types.h>
@@ -10,16 +9,16 @@
 namespace tandem::test {
 
 struct TerminalOptions {
-  std::vector<std::string> environment;  // "NAME=value", added to ours; "NAME" alone is removed
+  std::vector<std::string> environment;  // "NAME=value" is added; "NAME" alone is removed
   int rows = 24, columns = 80;
-  std::string stdout_file;  // stdout goes there and not to the terminal
+  std::string stdout_file;  // redirects stdout to this file
 };
 
 class Terminal {
  public:
   // Starts argv[0] with these arguments.
   explicit Terminal(const std::vector<std::string>& argv, const TerminalOptions& options = {});
-  ~Terminal();  // kills what still runs
+  ~Terminal();  // kills the program if it still runs
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
@@ -27,13 +26,13 @@ class Terminal {
   void resize(int rows, int columns);
   void hang_up();  // the window is closed
 
-  // Reads until `text` has come (true) or the time is over or the program gone (false). What came before, and
-  // the text, are in seen() and not looked at again.
+  // Reads until `text` appears (true), or until a timeout or the end of the program (false). The output up to
+  // and including the text is then in seen() and is not searched again.
   bool wait_for(const std::string& text, int timeout_ms = 60000);
   const std::string& seen() const { return seen_; }
-  // What came and was not waited for, `ms` after the last of it; what never ends is cut after ten times that.
+  // Returns the remaining output, once there was none for `ms`, or after ten times that.
   std::string rest(int ms = 300);
-  // Reads on until the program ends: its exit code, or 128 + signal; -1 when it does not end.
+  // Reads until the program ends: returns its exit code, or 128 + signal; -1 if it does not end.
   int wait_for_exit(int timeout_ms = 60000);
   bool echoes() const;  // whether the terminal is in its usual mode
 

@@ -1,4 +1,4 @@
-// A tiny model with random weights, as data that a test can spoil before it writes the file.
+// A tiny model with random weights, as data that a test can change before writing the file.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +34,13 @@ struct TinyShape {
   DType dtype = DType::F32;  // of the matrices
 };
 
-// What a file holds. The metadata refers to the file's memory, which must outlive it.
+// Reads a file into a TinyModel. The metadata refers to the file's memory, which must outlive it.
 TinyModel read_model(const GgufFile& file);
 
 // Architecture llama with a SentencePiece vocabulary: <unk> <s> </s>, 256 byte tokens, then letters.
 TinyModel tiny_llama(const TinyShape& shape = {}, uint64_t seed = 1);
 
-// Gives it a chat template whose turns stand between <s> and </s>, both control tokens.
+// Adds a chat template with each turn between <s> and </s>, both control tokens.
 void add_chat_template(TinyModel& model);
 
 }  // namespace tandem::test

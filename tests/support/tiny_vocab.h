@@ -1,5 +1,4 @@
-// Two vocabularies small enough to merge by hand. Both have a token for every byte, so no text is lost in
-// them.
+// Two vocabularies small enough to merge by hand. Both have a token for every byte, so they lose no text.
 #pragma once
 
 #include <cstdio>
