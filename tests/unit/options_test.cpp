@@ -436,7 +436,7 @@ TEST(Options, RefusalsSayWhatAndWhy) {
   EXPECT_EQ(refusal({"stray"}), "unexpected argument: stray");
   EXPECT_EQ(refusal({"--dry-sequence-breaker", ""}), "--dry-sequence-breaker: an empty text breaks nothing");
   EXPECT_EQ(refusal_of_all({"run"}), "--model is required");
-  EXPECT_EQ(refusal_of_all({"rum"}), "unknown command 'rum'; there are run, other");
+  EXPECT_EQ(refusal_of_all({"rum"}), "unknown command 'rum'; the commands are run, other");
   EXPECT_EQ(refusal_of_all({}), "a subcommand is required");
   const Variable v("TANDEM_ARG_BATCH_SIZE", "0");
   EXPECT_EQ(refusal({}), "--batch-size: 0 is too small, it must be 1 or more (set by TANDEM_ARG_BATCH_SIZE)");

@@ -1,5 +1,5 @@
-// The "Constrained output" group: four ways to say what the output must be a text of. Compiled while parsing,
-// so that a mistake is told before a model is loaded.
+// The "Constrained output" group. Grammars are compiled while parsing the options, so that an error is
+// reported before loading a model.
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
@@ -14,7 +14,7 @@ namespace {
 void set_grammar(SamplerParams& params, std::string_view gbnf, const GrammarSource& source) {
   if (params.grammar) {
     throw_error(ErrorCode::usage,
-                "there can be only one of --grammar, --grammar-file, --json-schema and --json-schema-file");
+                "use only one of --grammar, --grammar-file, --json-schema and --json-schema-file");
   }
   params.grammar = Grammar::parse(gbnf, source);
 }
@@ -34,17 +34,17 @@ void add_grammar_options(CLI::App& app, SamplerParams& p) {
                           std::function<void(const std::string&)> set) {
     choice(app, names, type, help, "", std::move(set))->group("Constrained output");
   };
-  add("--grammar", "GBNF", "the output is a text of this grammar", [&p](const std::string& text) {
+  add("--grammar", "GBNF", "constrain the output to this grammar", [&p](const std::string& text) {
     if (!text.empty()) set_grammar(p, text, {"--grammar", ErrorCode::usage});
   });
-  add("--grammar-file", "FILE", "the same, the grammar is in a file", [&p](const std::string& path) {
+  add("--grammar-file", "FILE", "read the grammar from this file", [&p](const std::string& path) {
     set_grammar(p, read_text_file(path, GrammarLimits::kTextBytes), file_source(path));
   });
-  add("-j,--json-schema", "SCHEMA", "the output is JSON that this JSON schema accepts, '{}': any JSON",
+  add("-j,--json-schema", "SCHEMA", "constrain the output to JSON that matches this schema, '{}': any JSON",
       [&p](const std::string& text) {
         set_schema(p, text, {"--json-schema", ErrorCode::usage});
       });
-  add("--json-schema-file", "FILE", "the same, the schema is in a file", [&p](const std::string& path) {
+  add("--json-schema-file", "FILE", "read the schema from this file", [&p](const std::string& path) {
     set_schema(p, read_text_file(path, GrammarLimits::kTextBytes), file_source(path));
   });
 }

@@ -93,9 +93,7 @@ class HelpFormatter : public CLI::Formatter {
     out += "\n" + usage(*app, name);
     out += positionals(*app) + commands(*app) + groups(*app);
     if (app->get_parent() != nullptr) {
-      out +=
-          "\nEvery option with a long name can be set in the environment: --ctx-size by "
-          "TANDEM_ARG_CTX_SIZE.\n";
+      out += "\nEvery long option can be set in the environment: TANDEM_ARG_CTX_SIZE sets --ctx-size.\n";
     }
     if (!app->get_footer().empty()) out += "\n" + app->get_footer() + "\n";
     return out;

@@ -24,35 +24,34 @@ std::vector<std::string> cut(const std::string& text, const char* separators) {
 
 void add_placement_options(CLI::App& app, OffloadFlags& f) {
   choice(app, "--n-gpu-layers,--gpu-layers", "N|all|auto",
-         "layers on GPUs: the last N, and with one more than the model has the output too", "auto",
+         "put the last N layers on GPUs; one more than the model has adds the output head", "auto",
          [&f](const std::string& value) { f.n_gpu_layers = parse_gpu_layers(value); })
       ->group(kGroup);
   app.add_flag_function(
          "--no-kv-offload", [&f](int64_t n) { f.kv_on_host = n > 0; },
-         "keep the KV cache in host memory; attention runs beside it on the CPU")
+         "keep the KV cache in host memory and compute attention on the CPU")
       ->group(kGroup);
-  bare_choice(
-      app, "--kv-offload", "on|prefetch", "on",
-      "on: the KV cache of layers on GPUs is there too; prefetch: it is in host memory, and each layer's is "
-      "brought to the GPU while the layers before it compute",
-      [&f](const std::string& value) {
-        f.kv_prefetched = one_of<bool>("--kv-offload", value, {{"on", false}, {"prefetch", true}});
-        if (!f.kv_prefetched) f.kv_on_host = false;
-      })
+  bare_choice(app, "--kv-offload", "on|prefetch", "on",
+              "on: keep the KV cache of GPU layers on the GPU; prefetch: keep it in host memory and copy "
+              "each layer's "
+              "to the GPU while the layers before it compute",
+              [&f](const std::string& value) {
+                f.kv_prefetched = one_of<bool>("--kv-offload", value, {{"on", false}, {"prefetch", true}});
+                if (!f.kv_prefetched) f.kv_on_host = false;
+              })
       ->group(kGroup);
-  choice(app, "--kv-split", "N",
-         "keep the cache of the newest N tokens on the GPU and that of older ones in host memory; each side "
-         "attends "
-         "over its part at the same time",
-         "", [&f](const std::string& value) { f.kv_split = parse_integer("--kv-split", value, 1); })
+  choice(
+      app, "--kv-split", "N",
+      "keep the cache of the newest N tokens on the GPU (hot) and that of older ones in host memory (cold); "
+      "both sides compute attention at the same time",
+      "", [&f](const std::string& value) { f.kv_split = parse_integer("--kv-split", value, 1); })
       ->group(kGroup);
-  choice(app, "--kv-layers-gpu", "N", "of the layers on GPUs, only the last N keep their cache there", "",
+  choice(app, "--kv-layers-gpu", "N", "keep only the cache of the last N layers on GPUs", "",
          [&f](const std::string& value) { f.n_kv_layers_gpu = parse_integer("--kv-layers-gpu", value, 0); })
       ->group(kGroup);
   repeated(app, "--override-tensor", "REGEX=DEVICE",
-           "run the layers whose tensor names match on that device (CPU, CUDA0, ...); several are separated "
-           "by commas; "
-           "repeatable, the first match wins",
+           "run layers with matching tensor names on this device (CPU, CUDA0, ...); comma-separated or "
+           "repeated, the first match wins",
            [&f](const std::vector<std::string>& values) {
              for (const std::string& value : values) {
                for (auto& pair : parse_overrides(value)) f.overrides.push_back(std::move(pair));
@@ -65,17 +64,17 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
   choice(app, "--n-cpu-moe", "N", "keep the experts of the first N layers on the CPU", "",
          [&f](const std::string& value) { f.n_cpu_moe = parse_integer("--n-cpu-moe", value, 0); })
       ->group(kGroup);
-  choice(app, "--split-mode", "none|layer", "with several GPUs: use one, or give whole layers to each",
+  choice(app, "--split-mode", "none|layer", "with several GPUs: use only one, or distribute whole layers",
          "layer",
          [&f](const std::string& value) {
            f.split_mode = one_of<SplitMode>("--split-mode", value,
                                             {{"none", SplitMode::none}, {"layer", SplitMode::layer}});
          })
       ->group(kGroup);
-  choice(app, "--tensor-split", "N,N,...", "share of each GPU (default: by free memory)", "",
+  choice(app, "--tensor-split", "N,N,...", "proportion of layers for each GPU (default: by free memory)", "",
          [&f](const std::string& value) { f.tensor_split = parse_tensor_split(value); })
       ->group(kGroup);
-  choice(app, "--main-gpu", "N", "the GPU of --split-mode none", "0", [&f](const std::string& value) {
+  choice(app, "--main-gpu", "N", "GPU to use with --split-mode none", "0", [&f](const std::string& value) {
     f.main_gpu = parse_integer("--main-gpu", value, 0);
   })->group(kGroup);
 }
@@ -83,8 +82,8 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
 void add_disk_options(CLI::App& app, OffloadFlags& f) {
   bare_choice(
       app, "--disk-tier", "on|off|auto", "on",
-      "read the layers that host memory (or --max-ram) does not hold from disk for every step, ahead of "
-      "use and past the page cache; off: they are mapped, and fault in (default: auto)",
+      "read layers that do not fit in host memory (or --max-ram) from disk for every step, ahead of use and "
+      "past the page cache; off: map them and let the system page them in (default: auto)",
       [&f](const std::string& value) {
         const OnOffAuto mode = parse_on_off_auto("--disk-tier", value);
         f.disk = mode == OnOffAuto::on    ? DiskMode::on
@@ -104,23 +103,23 @@ double parse_share(const char* option, const std::string& text, double max) {
 }
 
 void add_stream_options(CLI::App& app, OffloadFlags& f) {
-  bare_choice(
-      app, "--stream-weights", "on|off|auto", "on",
-      "bring the weights that the host holds to the GPU for every step, while the layers before compute "
-      "(default: auto, where it is predicted to be faster)",
-      [&f](const std::string& value) {
-        const OnOffAuto mode = parse_on_off_auto("--stream-weights", value);
-        f.stream = mode == OnOffAuto::on    ? StreamMode::on
-                   : mode == OnOffAuto::off ? StreamMode::off
-                                            : StreamMode::automatic;
-      })
+  bare_choice(app, "--stream-weights", "on|off|auto", "on",
+              "stream weights in host memory to the GPU for every step, each layer while the layers before "
+              "it compute "
+              "(default: auto, if predicted to be faster)",
+              [&f](const std::string& value) {
+                const OnOffAuto mode = parse_on_off_auto("--stream-weights", value);
+                f.stream = mode == OnOffAuto::on    ? StreamMode::on
+                           : mode == OnOffAuto::off ? StreamMode::off
+                                                    : StreamMode::automatic;
+              })
       ->group(kGroup);
-  choice(
-      app, "--gpu-rows", "auto|off|P",
-      "both at once: of every matrix that the host holds, the GPU computes P percent of the rows, which are "
-      "brought to it for every step, while the CPU computes the others",
-      "auto, where it is predicted to be faster",
-      [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
+  choice(app, "--gpu-rows", "auto|off|P",
+         "divide matrices in host memory: stream P percent of the rows to the GPU for every step and let the "
+         "CPU "
+         "compute the others at the same time",
+         "auto, if predicted to be faster",
+         [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
       ->group(kGroup);
   choice(app, "--gpu-weights-percent", "P", "keep P percent of the weights on GPUs and stream the rest", "",
          [&f](const std::string& value) {
@@ -135,29 +134,29 @@ void add_stream_options(CLI::App& app, OffloadFlags& f) {
 
 void add_budget_options(CLI::App& app, OffloadOptions& o) {
   Budgets& b = o.flags.budgets;
-  choice(app, "--max-vram", "SIZE", "use no more of each GPU's memory than this (8GiB, 500MiB)", "",
+  choice(app, "--max-vram", "SIZE", "limit on each GPU's memory (8GiB, 500MiB)", "",
          [&b](const std::string& value) { b.max_vram = parse_bytes("--max-vram", value); })
       ->group(kGroup);
-  choice(app, "--max-ram", "SIZE", "use no more host memory than this, mapped weights included", "",
+  choice(app, "--max-ram", "SIZE", "limit on host memory, including mapped weights", "",
          [&b](const std::string& value) { b.max_ram = parse_bytes("--max-ram", value); })
       ->group(kGroup);
-  choice(app, "--gpu-memory-utilization", "X", "share of each GPU's memory that may be in use, as 0.9", "",
+  choice(app, "--gpu-memory-utilization", "X", "limit on each GPU's memory as a share, such as 0.9", "",
          [&b](const std::string& value) {
            b.vram_utilization = parse_share("--gpu-memory-utilization", value, 1);
          })
       ->group(kGroup);
   app.add_flag(
          "--fit,!--no-fit", o.fit,
-         "choose what no option says (layers, experts, cache, micro-batch, streaming) by predicted speed; "
-         "speeds are measured once and remembered (default: on)")
+         "choose everything left open (layers, experts, cache, micro-batch, streaming) by predicted speed, "
+         "from speeds measured once (default: on)")
       ->group(kGroup);
-  app.add_flag("--oom-ladder,!--no-oom-ladder", o.oom_ladder,
-               "when memory runs out, go on with a smaller micro-batch, the KV cache on the host, layers on "
-               "the host; "
-               "without it, that is an error (default: on)")
+  app.add_flag(
+         "--oom-ladder,!--no-oom-ladder", o.oom_ladder,
+         "when memory runs out, continue with a smaller micro-batch, then the KV cache on the host, then "
+         "layers on the host, instead of stopping with an error (default: on)")
       ->group(kGroup);
   app.add_flag("--fit-kv-quant", o.fit_kv_quant,
-               "the choice may be a quantized KV cache, which is not lossless")
+               "allow --fit to choose a quantized KV cache, which loses precision")
       ->group(kGroup);
 }
 
@@ -238,7 +237,7 @@ void add_offload_options(CLI::App& app, OffloadOptions& o) {
   add_stream_options(app, o.flags);
   add_disk_options(app, o.flags);
   add_budget_options(app, o);
-  choice(app, "--device", "DEVICE,...", "the GPUs to use, none: the CPU only (default: all)", "",
+  choice(app, "--device", "DEVICE,...", "use these GPUs, none: only the CPU (default: all)", "",
          [&o](const std::string& value) {
            o.no_devices = value == "none";
            if (!o.no_devices) o.devices = cut(value, ",");
@@ -247,11 +246,11 @@ void add_offload_options(CLI::App& app, OffloadOptions& o) {
   app.add_flag_callback(
          "--list-devices",
          [] { throw CLI::CallForVersion(device_table(make_devices({})), 0); },  // no model is needed for this
-         "show the devices of this machine and end")
+         "list the devices of this machine and exit")
       ->trigger_on_parse()
       ->group(kGroup);
   app.add_flag("--explain", o.explain,
-               "before running, show where every layer, its experts and its cache live, in bytes")
+               "before running, show the placement of every layer, its experts and its cache, in bytes")
       ->group(kGroup);
 }
 

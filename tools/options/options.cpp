@@ -19,11 +19,10 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group(group);
   app.add_flag("--mmap,!--no-mmap", o.mmap, "map the file instead of reading it into memory (default: on)")
       ->group(group);
-  app.add_flag("--mlock", o.mlock, "keep the model in memory, never let it be swapped out")->group(group);
+  app.add_flag("--mlock", o.mlock, "lock the model in memory, so that it is never swapped out")->group(group);
   repeated(
       app, "--override-kv", "KEY=TYPE:VALUE",
-      "replace a value of the file's metadata; TYPE is int, float, bool or str; several are separated by "
-      "commas; repeatable",
+      "replace a metadata value of the file; TYPE is int, float, bool or str; comma-separated or repeated",
       [&o](const std::vector<std::string>& values) {
         for (const std::string& value : values) {
           for (KvOverride& kv : parse_kv_overrides(value)) o.override_kv.push_back(std::move(kv));
@@ -34,10 +33,10 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
 
 void add_context_options(CLI::App& app, ContextOptions& o) {
   const char* group = "Context";
-  integer(app, "-c,--ctx-size", o.ctx_size, 0, "size of the context in tokens, 0: as the model was trained")
+  integer(app, "-c,--ctx-size", o.ctx_size, 0, "context size in tokens, 0: the model's training context")
       ->group(group);
-  integer(app, "-b,--batch-size", o.batch_size, 1, "most tokens that are handed over at once")->group(group);
-  integer(app, "--ubatch-size", o.ubatch_size, 1, "most tokens that are computed at once")
+  integer(app, "-b,--batch-size", o.batch_size, 1, "maximum prompt tokens per batch")->group(group);
+  integer(app, "--ubatch-size", o.ubatch_size, 1, "maximum tokens computed at once (micro-batch)")
       ->each([&o](const std::string&) { o.ubatch_given = true; })
       ->group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
@@ -48,25 +47,24 @@ void add_context_options(CLI::App& app, ContextOptions& o) {
     })->group(group);
   };
   cache_type("--cache-type-k", "--cache-type-k", o.cache_type_k,
-             "type of the cached keys: f32, f16, bf16, q8_0 or q4_0");
+             "type of cached keys: f32, f16, bf16, q8_0 or q4_0");
   cache_type("--cache-type-v", "--cache-type-v", o.cache_type_v,
-             "type of the cached values: f32, f16, bf16, q8_0 or q4_0");
+             "type of cached values: f32, f16, bf16, q8_0 or q4_0");
   bare_choice(
-      app, "--flash-attn", "on|off|auto", "on",
-      "attention that never writes out its score matrix; it is always used (default: auto)",
+      app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
       [&o](const std::string& value) { o.flash_attention = parse_on_off_auto("--flash-attn", value); })
       ->group(group);
 }
 
 void note_no_effect(const ContextOptions& o) {
   if (o.flash_attention == OnOffAuto::off) {
-    log_verbose("--flash-attn off makes no difference: there is only the one attention");
+    log_verbose("--flash-attn off has no effect: flash attention is the only implementation");
   }
 }
 
 void add_rope_options(CLI::App& app, RopeOptions& o) {
   const char* group = "Context";
-  choice(app, "--rope-scaling", "none|linear|yarn", "how positions beyond the trained context are scaled", "",
+  choice(app, "--rope-scaling", "none|linear|yarn", "scaling of positions beyond the training context", "",
          [&o](const std::string& value) {
            o.scaling = one_of<RopeScaling>(
                "--rope-scaling", value,
@@ -80,11 +78,11 @@ void add_rope_options(CLI::App& app, RopeOptions& o) {
   const double any = -std::numeric_limits<double>::infinity();
   real_option("--rope-scale", "stretch the context by this factor", std::numeric_limits<float>::min(),
               [&o](float n) { o.freq_scale = 1.0f / n; });
-  real_option("--rope-freq-base", "base frequency of the rotation, 0: as the model says", 0,
+  real_option("--rope-freq-base", "base frequency of RoPE, 0: the model's", 0,
               [&o](float n) { o.freq_base = n; });
-  real_option("--rope-freq-scale", "scale of the frequencies, 1/N for --rope-scale N, 0: as the model says",
-              0, [&o](float n) { o.freq_scale = n; });
-  choice(app, "--yarn-orig-ctx", "N", "YaRN: context the model was trained with, 0: as the model says", "",
+  real_option("--rope-freq-scale", "scale of RoPE frequencies, 1/N for --rope-scale N, 0: the model's", 0,
+              [&o](float n) { o.freq_scale = n; });
+  choice(app, "--yarn-orig-ctx", "N", "YaRN: original training context, 0: the model's", "",
          [&o](const std::string& value) {
            o.yarn_orig_ctx = static_cast<int32_t>(parse_integer("--yarn-orig-ctx", value, 0));
          })
@@ -101,10 +99,9 @@ void add_rope_options(CLI::App& app, RopeOptions& o) {
 
 void add_thread_options(CLI::App& app, ThreadOptions& o) {
   const char* group = "Threads";
-  integer(app, "-t,--threads", o.threads, -1, "threads for one token, -1: one for each physical core")
+  integer(app, "-t,--threads", o.threads, -1, "threads for generation, -1: one per physical core")
       ->group(group);
-  integer(app, "--threads-batch", o.threads_batch, -1, "threads for many tokens, -1: as --threads")
-      ->group(group);
+  integer(app, "--threads-batch", o.threads_batch, -1, "threads for prompts, -1: as --threads")->group(group);
   bare_choice(
       app, "--numa", "distribute|isolate|numactl", "distribute",
       "spread threads over all memory nodes, stay on one, or keep what numactl set",
@@ -118,43 +115,42 @@ void add_thread_options(CLI::App& app, ThreadOptions& o) {
 
 void add_text_options(CLI::App& app, TextOptions& o) {
   const char* group = "Input and output";
-  text(app, "-p,--prompt", o.prompt, "TEXT", "the text to continue")->group(group);
-  text(app, "-f,--file", o.file, "FILE", "file with the text to continue, - for stdin")->group(group);
+  text(app, "-p,--prompt", o.prompt, "TEXT", "text to continue")->group(group);
+  text(app, "-f,--file", o.file, "FILE", "read the text to continue from this file, - for stdin")
+      ->group(group);
   app.add_flag("-e,--escape,!--no-escape", o.escape,
-               "turn \\n, \\t, \\\\, \\\", \\', \\xNN in -p and -r into what they stand for (default: on)")
+               "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -p and -r (default: on)")
       ->group(group);
   integer(app, "-n,--n-predict,--predict", o.n_predict, -2,
           "tokens to generate, -1: no limit, -2: until the context is full")
       ->group(group);
-  integer(app, "--keep", o.keep, -1, "tokens of the prompt to keep when the context is full, -1: all")
-      ->group(group);
+  integer(app, "--keep", o.keep, -1, "prompt tokens to keep when the context is full, -1: all")->group(group);
   repeated(app, "-r,--reverse-prompt", "TEXT", "stop after this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.reverse_prompts = values; })
       ->group(group);
   app.add_flag("--display-prompt,!--no-display-prompt", o.display_prompt,
-               "print the prompt before what is generated (default: on)")
+               "print the prompt before the generated text (default: on)")
       ->group(group);
-  bare_choice(app, "--color", "on|off|auto", "on",
-              "tell prompt and generated text apart by color (default: auto, on a terminal)",
+  bare_choice(app, "--color", "on|off|auto", "on", "color the prompt (default: auto, on a terminal)",
               [&o](const std::string& value) { o.color = parse_on_off_auto("--color", value); })
       ->group(group);
-  app.add_flag("--simple-io", o.simple_io, "no colors and no control sequences")->group(group);
+  app.add_flag("--simple-io", o.simple_io, "print no colors and no control sequences")->group(group);
 
   const auto accept = [&app](const char* names, const char* why) {
     app.add_flag(names)->description(why)->group(kNoEffectGroup);
   };
-  accept("--no-conversation", "this command only ever completes the prompt");
-  accept("--single-turn", "this command never asks for more");
-  accept("--warmup,--no-warmup", "there is nothing to warm up");
-  accept("--perf,--no-perf", "statistics go to stderr");
+  accept("--no-conversation", "always in effect");
+  accept("--single-turn", "always in effect");
+  accept("--warmup,--no-warmup", "nothing to warm up");
+  accept("--perf,--no-perf", "statistics always go to stderr");
 }
 
 void add_log_options(CLI::App& app, LogOptions& o) {
   const char* group = "Logging";
-  app.add_flag("-v,--verbose,--log-verbose", o.verbose, "say everything there is to say, on stderr")
+  app.add_flag("-v,--verbose,--log-verbose", o.verbose, "print all messages on stderr")->group(group);
+  app.add_flag("--log-disable", o.disable, "print no messages except the error that ends the program")
       ->group(group);
-  app.add_flag("--log-disable", o.disable, "say nothing but the error that ends the program")->group(group);
-  text(app, "--log-file", o.file, "FILE", "also append the messages to this file")->group(group);
+  text(app, "--log-file", o.file, "FILE", "also append messages to this file")->group(group);
 }
 
 void apply_log_options(const LogOptions& o) {

@@ -119,7 +119,7 @@ class Rewriter {
       }
       known += (known.empty() ? "" : ", ") + command->get_name();
     }
-    throw_error(ErrorCode::usage, "unknown command '%s'; there are %s", printable(argument).c_str(),
+    throw_error(ErrorCode::usage, "unknown command '%s'; the commands are %s", printable(argument).c_str(),
                 known.c_str());
   }
 

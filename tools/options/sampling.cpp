@@ -11,16 +11,16 @@ namespace {
 constexpr const char* kGroup = "Sampling";
 
 void add_order_options(CLI::App& app, SamplerParams& p) {
-  choice(app, "--samplers", "NAMES", "the samplers and their order, separated by ;",
+  choice(app, "--samplers", "NAMES", "samplers in this order, separated by ;",
          sampler_names(p.stages).c_str(),
          [&p](const std::string& value) { p.stages = parse_sampler_names(value); })
       ->group(kGroup);
   std::string letters;
   for (const SamplerStage stage : p.stages) letters += sampler_stage_letter(stage);
-  choice(app, "--sampling-seq,--sampler-seq", "LETTERS", "the same, a letter each", letters.c_str(),
-         [&p](const std::string& value) { p.stages = parse_sampler_letters(value); })
+  choice(app, "--sampling-seq,--sampler-seq", "LETTERS", "samplers in this order, one letter each",
+         letters.c_str(), [&p](const std::string& value) { p.stages = parse_sampler_letters(value); })
       ->group(kGroup);
-  choice(app, "-s,--seed", "N", "the same seed gives the same text, -1: random", "-1",
+  choice(app, "-s,--seed", "N", "random seed; the same seed gives the same text, -1: random", "-1",
          [&p](const std::string& value) { p.seed = parse_integer("--seed", value, -1, INT64_MAX); })
       ->group(kGroup);
 }
@@ -31,17 +31,16 @@ void add_truncation_options(CLI::App& app, SamplerParams& p) {
   };
   add("--temp,--temperature", p.temp, "temperature, 0: always the most likely token");
   integer(app, "--top-k", p.top_k, INT32_MIN, "keep the N most likely tokens, 0: off")->group(kGroup);
-  add("--top-p", p.top_p, "keep the likeliest tokens that together have this probability, 1: off");
-  add("--min-p", p.min_p, "keep tokens at least this likely compared to the likeliest, 0: off");
+  add("--top-p", p.top_p, "keep the most likely tokens with this total probability, 1: off");
+  add("--min-p", p.min_p, "keep tokens with at least this share of the highest probability, 0: off");
   add("--top-nsigma,--top-n-sigma", p.top_n_sigma,
       "keep logits within N standard deviations of the largest, -1: off");
   add("--typical,--typical-p", p.typical_p, "keep the most typical tokens with this probability, 1: off");
-  add("--xtc-probability", p.xtc_probability, "how often the likeliest choices are left out, 0: off");
-  add("--xtc-threshold", p.xtc_threshold, "a choice has at least this probability, above 0.5: off");
-  add("--dynatemp-range", p.dynatemp_range, "let the temperature move by this much with the entropy, 0: off");
-  add("--dynatemp-exp", p.dynatemp_exponent, "exponent of that movement");
-  integer(app, "--mirostat", p.mirostat, 0,
-          "1, 2: hold the surprise steady with Mirostat 1 or 2 instead of the samplers, 0: off")
+  add("--xtc-probability", p.xtc_probability, "probability of removing the top choices (XTC), 0: off");
+  add("--xtc-threshold", p.xtc_threshold, "minimum probability of a top choice (XTC), above 0.5: off");
+  add("--dynatemp-range", p.dynatemp_range, "range of the temperature, which follows the entropy, 0: off");
+  add("--dynatemp-exp", p.dynatemp_exponent, "exponent of the dynamic temperature");
+  integer(app, "--mirostat", p.mirostat, 0, "use Mirostat 1 or 2 instead of the other samplers, 0: off")
       ->group(kGroup);
   add("--mirostat-lr", p.mirostat_lr, "Mirostat learning rate, eta");
   add("--mirostat-ent", p.mirostat_ent, "Mirostat target surprise in bits, tau");
@@ -52,21 +51,22 @@ void add_penalty_options(CLI::App& app, SamplerParams& p) {
     real(app, names, target, help)->group(kGroup);
   };
   integer(app, "--repeat-last-n", p.repeat_last_n, -1,
-          "tokens the penalties look back, 0: off, -1: the context")
+          "apply penalties to the last N tokens, 0: off, -1: the whole context")
       ->group(kGroup);
   add("--repeat-penalty", p.repeat_penalty, "divide the logits of seen tokens by this, 1: off");
   add("--presence-penalty", p.presence_penalty, "subtract this from the logits of seen tokens, 0: off");
-  add("--frequency-penalty", p.frequency_penalty, "subtract this for each time a token was seen, 0: off");
+  add("--frequency-penalty", p.frequency_penalty, "subtract this for each occurrence of a token, 0: off");
   add("--dry-multiplier", p.dry_multiplier, "strength of the penalty on repeated sequences (DRY), 0: off");
-  add("--dry-base", p.dry_base, "how the DRY penalty grows with each repeated token");
-  integer(app, "--dry-allowed-length", p.dry_allowed_length, 0, "repeats shorter than this are free")
+  add("--dry-base", p.dry_base, "growth of the DRY penalty with each repeated token");
+  integer(app, "--dry-allowed-length", p.dry_allowed_length, 0,
+          "do not penalize repeats shorter than this (DRY)")
       ->group(kGroup);
   integer(app, "--dry-penalty-last-n", p.dry_penalty_last_n, -1,
-          "tokens DRY looks back, 0: off, -1: the context")
+          "search the last N tokens for repeats (DRY), 0: off, -1: the whole context")
       ->group(kGroup);
   repeated(
       app, "--dry-sequence-breaker", "TEXT",
-      "DRY looks for no repeats across this text; the first use clears the default ones (newline, colon, "
+      "do not search for repeats across this text (DRY); the first use clears the defaults (newline, colon, "
       "double quote, asterisk), 'none' adds nothing; repeatable",
       [&p](const std::vector<std::string>& values) {
         p.dry_sequence_breakers.clear();
@@ -92,7 +92,7 @@ void add_sampling_options(CLI::App& app, SamplerParams& p) {
              for (const std::string& value : values) p.logit_bias.push_back(parse_logit_bias(value));
            })
       ->group(kGroup);
-  app.add_flag("--ignore-eos", p.ignore_eos, "never end before -n tokens")->group(kGroup);
+  app.add_flag("--ignore-eos", p.ignore_eos, "continue past the end token, up to -n tokens")->group(kGroup);
   add_grammar_options(app, p);
 }
 
