@@ -237,7 +237,7 @@ def fields_for(rng, about):
             A = child(rng)
     child_hero = A.kind in ("girl", "boy")
     B = child(rng, [A.name]) if child_hero and rng.random() < 0.7 else animal(rng, [A.name])
-    D = animal(rng, [A.name, B.name])  # somebody met on the way
+    D = animal(rng, [A.name, B.name])  # met on the way
     while D.kind in (A.kind, B.kind):
         D = animal(rng, [A.name, B.name])
     elder, pronoun = rng.choice(ELDERS)

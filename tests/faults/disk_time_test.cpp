@@ -16,7 +16,7 @@ constexpr int64_t kLayers = 16;
 int n_layers_of(const Segment& segment) {
   int n = 0;
   for (int32_t i : segment.nodes) {
-    n += std::holds_alternative<GluOp>(segment.graph->nodes[static_cast<size_t>(i)].op);  // one a layer
+    n += std::holds_alternative<GluOp>(segment.graph->nodes[static_cast<size_t>(i)].op);  // one per layer
   }
   return n;
 }

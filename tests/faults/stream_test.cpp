@@ -147,7 +147,7 @@ class StreamTime : public Stream {
     for (const Weight& w : dense_->weights()) layer_bytes += w.layer == 1 && w.n_rows > 1 ? w.n_bytes() : 0;
     test::SimDevice sim({.times = {.bus_bytes_per_s = static_cast<double>(layer_bytes) / t.copy_s,
                                    .run_s = [&t](const Segment& segment, const StepShape&) {
-                                     int n_glu = 0;  // one a layer
+                                     int n_glu = 0;  // one per layer
                                      for (int32_t i : segment.nodes) {
                                        n_glu += std::holds_alternative<GluOp>(
                                            segment.graph->nodes[static_cast<size_t>(i)].op);
