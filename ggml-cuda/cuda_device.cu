@@ -58,7 +58,8 @@ class CudaDevice final : public Device {
       : index_(index),
         compute_capability_(properties.major * 10 + properties.minor),
         n_multiprocessors_(properties.multiProcessorCount) {
-    info_.name = "CUDA" + std::to_string(number);
+    info_.backend = "CUDA";
+    info_.name = info_.backend + std::to_string(number);
     info_.description =
         format("%s, sm_%d, %d multiprocessors, %.1f GiB", properties.name, compute_capability_,
                n_multiprocessors_, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
@@ -80,11 +81,11 @@ class CudaDevice final : public Device {
 
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
 
-  size_t scratch_bytes(const Segment& segment) override {
+  size_t scratch_bytes(const Segment& segment) const override {
     return scratch_of(compile_steps({{segment}, compute_capability_, n_multiprocessors_, nullptr}));
   }
 
-  MemoryInfo memory_info() override {
+  MemoryInfo memory_info() const override {
     use();
     MemoryInfo info;
     TANDEM_CUDA(cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
@@ -161,8 +162,8 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Makes the GPU the one that this thread's calls go to.
-  Stream& use() {
+  // Makes the GPU the one that this thread's calls go to. A question may be what opens it.
+  Stream& use() const {
     TANDEM_CUDA(cudaSetDevice(index_));
     if (!opened_) opened_.emplace();
     return opened_->stream;
@@ -183,7 +184,7 @@ class CudaDevice final : public Device {
   int compute_capability_;
   int n_multiprocessors_;
   DeviceInfo info_;
-  std::optional<Opened> opened_;
+  mutable std::optional<Opened> opened_;
   std::byte* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
 };

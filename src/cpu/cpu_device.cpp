@@ -38,7 +38,7 @@ class CpuDevice final : public Device {
     n_threads_ = std::min(n_threads_, pool_.n_threads());
     n_threads_batch_ = std::min(n_threads_batch_, pool_.n_threads());
     if (options.numa != NumaPolicy::anywhere) bind_workers(pool_, options.numa);
-    info_.name = "CPU";
+    info_.name = info_.backend = "CPU";
     info_.description = std::string(isa_name(options.isa)) + ", " + std::to_string(n_threads_) + " threads";
     info_.host_memory = true;
   }
@@ -55,7 +55,7 @@ class CpuDevice final : public Device {
     return "";
   }
 
-  MemoryInfo memory_info() override { return host_memory_info(); }
+  MemoryInfo memory_info() const override { return host_memory_info(); }
 
   DevicePtr alloc(size_t n_bytes) override {
     HostMemory memory(n_bytes);
@@ -75,7 +75,7 @@ class CpuDevice final : public Device {
   size_t weight_bytes(const Weight&) const override { return 0; }
   void upload(DevicePtr, const Weight&) override { TANDEM_CHECK(!"weights are used where they are mapped"); }
 
-  size_t scratch_bytes(const Segment& segment) override {
+  size_t scratch_bytes(const Segment& segment) const override {
     const std::vector<StepPtr> steps = compile_steps(segment);
     return shared_bytes_of(steps) + worker_bytes_of(steps) * static_cast<size_t>(pool_.n_threads());
   }

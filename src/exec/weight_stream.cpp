@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const Device& device) {
+size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const DeviceModel& device) {
   size_t n_bytes = 0;
   for (TensorId id : group.weights) {
     n_bytes += align_up(device.weight_bytes(*graph.tensor(id).weight), kSlotAlignment);
@@ -16,7 +16,7 @@ size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const De
 }
 
 SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
-                     const Device& device, DeviceId id) {
+                     const DeviceModel& device, DeviceId id) {
   if (id.is_host()) return disk_slot_needs(graph, partition, placement);
   SlotNeeds needs;
   for (const StreamGroup& group : partition.groups) {

@@ -17,10 +17,10 @@ namespace tandem {
 
 // Bytes of a group in a slot: its weights one after the other, each padded to kSlotAlignment.
 inline constexpr size_t kSlotAlignment = 256;
-size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const Device& device);
+size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const DeviceModel& device);
 // Slots that a partition's groups need on a device; on the host, those that groups on disk are read into.
 SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
-                     const Device& device, DeviceId id);
+                     const DeviceModel& device, DeviceId id);
 
 // Which slot each group of a partition has, and whom it goes to afterwards: the groups of a device take its
 // slots in turn, and after the last one the first ones, for the next step.

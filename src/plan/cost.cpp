@@ -145,7 +145,7 @@ class MemoryTraffic {
 class Timeline {
  public:
   Timeline(const Graph& graph, const Partition& partition, const Placement& placement,
-           std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
+           const DeviceModels& devices, std::span<const DeviceRates> rates, const KvConfig& kv,
            const StepLoad& load)
       : graph_(graph),
         partition_(partition),
@@ -427,7 +427,7 @@ double node_seconds(const NodeWork& work, const DeviceRates& rates) {
 }
 
 StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
-                   std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
+                   const DeviceModels& devices, std::span<const DeviceRates> rates, const KvConfig& kv,
                    const StepLoad& load) {
   Timeline timeline(graph, partition, placement, devices, rates, kv, load);
   timeline.step();

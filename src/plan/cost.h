@@ -68,7 +68,7 @@ struct StepCost {
   double bus_seconds = 0;  // the longest that a bus is busy with streamed weights
 };
 StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
-                   std::span<Device* const> devices, std::span<const DeviceRates> rates, const KvConfig& kv,
+                   const DeviceModels& devices, std::span<const DeviceRates> rates, const KvConfig& kv,
                    const StepLoad& load);
 
 inline constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 128;  // tokens

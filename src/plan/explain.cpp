@@ -150,7 +150,7 @@ std::string cache_summary(const Placement& placement) {
 
 }  // namespace
 
-std::string summary(const std::vector<Device*>& devices, const Fit& fit) {
+std::string summary(const DeviceModels& devices, const Fit& fit) {
   if (devices.size() < 2) return "";
   std::string text;
   size_t n_bytes = 0;

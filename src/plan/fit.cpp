@@ -20,7 +20,7 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
     const PlacedGraph rewritten(*graph, placement);
     const Graph& placed = *rewritten;
     for (const Node& node : placed.nodes) {
-      const Device& device = *r.devices[placement.runs_on(placed, node).index()];
+      const DeviceModel& device = *r.devices[placement.runs_on(placed, node).index()];
       const std::string why = device.why_unsupported(placed, node);
       if (why.empty()) continue;
       ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];

@@ -14,7 +14,7 @@ namespace tandem {
 struct FitRequest {
   const Architecture& architecture;
   const std::deque<Weight>& weights;
-  const std::vector<Device*>& devices;
+  DeviceModels devices;
   const OffloadFlags& flags;
   const KvConfig& kv;
   const std::vector<const Graph*>& graphs;  // the decode graph first, then the prefill graph
@@ -59,6 +59,6 @@ size_t device_needs(const Fit& fit, size_t device);
 std::string explain(const FitRequest& request, const Fit& fit);
 // The same in a line: "CUDA0: 48 of 80 layers and the output (23.7 GiB); 32 streamed there, ...; predicted
 // ...". Empty without GPUs.
-std::string summary(const std::vector<Device*>& devices, const Fit& fit);
+std::string summary(const DeviceModels& devices, const Fit& fit);
 
 }  // namespace tandem

@@ -30,7 +30,7 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
 }
 
 // Streamed weights that a step brings to the devices: all but those that have a slot to themselves.
-size_t streamed_bytes(const Graph& graph, const Partition& partition, const std::vector<Device*>& devices,
+size_t streamed_bytes(const Graph& graph, const Partition& partition, const DeviceModels& devices,
                       const std::vector<SlotNeeds>& slots) {
   const StreamSchedule schedule = schedule_stream(partition, slots);
   size_t n_bytes = 0;
@@ -96,7 +96,7 @@ std::string size_text(size_t bytes) {
   return format("%.1f KiB", n / (1 << 10));
 }
 
-Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<Device*>& devices,
+Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels& devices,
                     const Placement& placement, const KvConfig& kv) {
   Footprint result;
   result.devices.resize(devices.size());

@@ -49,7 +49,7 @@ struct Footprint {
 std::string size_text(size_t bytes);
 
 // For the given graphs (the shape classes that a session compiles, the decode one first).
-Footprint footprint(const std::vector<const Graph*>& graphs, const std::vector<Device*>& devices,
+Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels& devices,
                     const Placement& placement, const KvConfig& kv);
 
 }  // namespace tandem

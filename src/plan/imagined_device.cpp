@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/checked.h"
-#include "base/error.h"
 
 namespace tandem {
 namespace {
@@ -24,7 +23,7 @@ ImaginedDevice::ImaginedDevice(std::string name, size_t memory_bytes, WeightByte
   info_.description = "to plan for";
 }
 
-size_t ImaginedDevice::scratch_bytes(const Segment& segment) {
+size_t ImaginedDevice::scratch_bytes(const Segment& segment) const {
   const Graph& graph = *segment.graph;
   size_t most = 0;
   for (int32_t i : segment.nodes) {
@@ -36,10 +35,6 @@ size_t ImaginedDevice::scratch_bytes(const Segment& segment) {
     most = std::max(most, static_cast<size_t>(x.n_rows) * static_cast<size_t>(x.n_cols) * 5 / 4);
   }
   return align_up(most, 256);
-}
-
-void ImaginedDevice::refuse() const {
-  throw_error(ErrorCode::bug, "%s is only to plan for", info_.name.c_str());
 }
 
 }  // namespace tandem

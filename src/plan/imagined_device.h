@@ -1,40 +1,26 @@
-// A GPU that is not here, to plan for: it has sizes, but no memory and runs nothing.
+// A GPU that is not here, to plan for: it answers a planner's questions from its size alone.
 #pragma once
 
 #include <functional>
 
-#include "device/device.h"
+#include "device/device_model.h"
 
 namespace tandem {
 
-class ImaginedDevice final : public Device {
+class ImaginedDevice final : public DeviceModel {
  public:
-  // weight_bytes: how the kernels of such a device want a weight; it decides about bytes only.
+  // weight_bytes: how the kernels of such a device want a weight.
   using WeightBytes = std::function<size_t(const Weight&)>;
   ImaginedDevice(std::string name, size_t memory_bytes, WeightBytes weight_bytes);
 
   const DeviceInfo& info() const override { return info_; }
   std::string why_unsupported(const Graph&, const Node&) const override { return ""; }
+  MemoryInfo memory_info() const override { return {memory_bytes_, memory_bytes_}; }
   size_t weight_bytes(const Weight& weight) const override { return weight_bytes_(weight); }
   // An estimate: the activations of the widest product, quantized.
-  size_t scratch_bytes(const Segment& segment) override;
-  MemoryInfo memory_info() override { return {memory_bytes_, memory_bytes_}; }
-
-  // Nobody calls these: Error(bug).
-  DevicePtr alloc(size_t) override { refuse(); }
-  void free(DevicePtr) override { refuse(); }
-  void upload(DevicePtr, const Weight&) override { refuse(); }
-  void copy_in(DevicePtr, const void*, size_t) override { refuse(); }
-  void copy_out(void*, DevicePtr, size_t) override { refuse(); }
-  void copy_within(DevicePtr, DevicePtr, size_t) override { refuse(); }
-  Event record() override { refuse(); }
-  void wait(Event) override { refuse(); }
-  std::unique_ptr<Plan> compile(const Segment&) override { refuse(); }
-  void run(Plan&, const StepShape&) override { refuse(); }
+  size_t scratch_bytes(const Segment& segment) const override;
 
  private:
-  [[noreturn]] void refuse() const;
-
   DeviceInfo info_;
   size_t memory_bytes_;
   WeightBytes weight_bytes_;

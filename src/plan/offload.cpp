@@ -26,7 +26,7 @@ std::vector<GpuId> divide_layers(int64_t n, const std::vector<double>& shares) {
   return gpus;
 }
 
-std::vector<double> shares_of(const std::vector<Device*>& devices, const OffloadFlags& flags) {
+std::vector<double> shares_of(const DeviceModels& devices, const OffloadFlags& flags) {
   const size_t n_gpus = devices.size() - 1;
   if (flags.split_mode == SplitMode::none) {
     if (flags.main_gpu < 0 || static_cast<size_t>(flags.main_gpu) >= n_gpus) {
@@ -54,7 +54,7 @@ std::vector<double> shares_of(const std::vector<Device*>& devices, const Offload
   return shares;
 }
 
-DeviceId find_device(const std::vector<Device*>& devices, const std::string& name) {
+DeviceId find_device(const DeviceModels& devices, const std::string& name) {
   std::string known;
   for (size_t d = 0; d < devices.size(); ++d) {
     if (devices[d]->info().name == name) return DeviceId::at(d);
@@ -64,8 +64,8 @@ DeviceId find_device(const std::vector<Device*>& devices, const std::string& nam
               known.c_str());
 }
 
-void apply_overrides(Placement& placement, const std::deque<Weight>& weights,
-                     const std::vector<Device*>& devices, const OffloadFlags& flags) {
+void apply_overrides(Placement& placement, const std::deque<Weight>& weights, const DeviceModels& devices,
+                     const OffloadFlags& flags) {
   for (const auto& [pattern, device_name] : flags.overrides) {
     const DeviceId device = find_device(devices, device_name);
     std::regex regex;
@@ -228,12 +228,12 @@ OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
-                const std::vector<Device*>& devices, const OffloadFlags& flags, int64_t n_gpu_layers) {
+                const DeviceModels& devices, const OffloadFlags& flags, int64_t n_gpu_layers) {
   return place(architecture, weights, devices, flags, as_flags_say(flags, n_gpu_layers));
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
-                const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice) {
+                const DeviceModels& devices, const OffloadFlags& flags, const OffloadChoice& choice) {
   const int64_t n_layer = architecture.hparams().n_layer;
   Placement placement = Placement::host_only(static_cast<size_t>(n_layer));
   const int64_t n = std::clamp<int64_t>(choice.n_gpu_layers, 0, n_layer + 1);

@@ -117,9 +117,9 @@ void check_flags(const OffloadFlags& flags);
 // weights are on their way. So are the layers that are read from disk. A cache that the choice splits is whole
 // on its GPU until split_caches().
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
-                const std::vector<Device*>& devices, const OffloadFlags& flags, const OffloadChoice& choice);
+                const DeviceModels& devices, const OffloadFlags& flags, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
-                const std::vector<Device*>& devices, const OffloadFlags& flags, int64_t n_gpu_layers);
+                const DeviceModels& devices, const OffloadFlags& flags, int64_t n_gpu_layers);
 // Splits the caches that are on GPUs, so that the newest n_keep positions stay there beside those of any step
 // of n_ubatch tokens. Where the GPU's part would hold the whole cache, that stays in one piece.
 void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int64_t n_ubatch);

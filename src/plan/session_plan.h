@@ -34,7 +34,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const SessionShap
 struct PlanRequest {
   const Architecture& architecture;
   const std::deque<Weight>& weights;
-  const std::vector<Device*>& devices;
+  DeviceModels devices;
   const OffloadFlags& flags;
   SessionShape shape;
   bool ubatch_is_free = false;    // smaller micro-batches may be chosen too

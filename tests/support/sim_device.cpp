@@ -36,6 +36,7 @@ SimDevice::SimDevice(const SimOptions& options)
     : options_(options), cpu_(cpu::make_cpu_device({options.n_threads, options.n_threads, options.isa})) {
   info_.name = options.name;
   info_.description = "simulated";
+  info_.backend = "SIM";
   if (options.times.host_s) host_s_ = options.times.host_s;
   for (Order* order : {&runs_, &fetches_}) order->thread = std::thread([this, order] { work_off(*order); });
 }
@@ -55,7 +56,7 @@ std::string SimDevice::why_unsupported(const Graph& graph, const Node& node) con
   return cpu_->why_unsupported(graph, node);
 }
 
-MemoryInfo SimDevice::memory_info() {
+MemoryInfo SimDevice::memory_info() const {
   return {options_.memory_bytes - used_bytes_, options_.memory_bytes};
 }
 

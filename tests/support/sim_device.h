@@ -55,8 +55,8 @@ class SimDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   std::string why_unsupported(const Graph& graph, const Node& node) const override;
   size_t weight_bytes(const Weight& weight) const override { return weight.n_bytes(); }
-  size_t scratch_bytes(const Segment&) override { return 0; }  // the kernels' scratch is the host's
-  MemoryInfo memory_info() override;
+  size_t scratch_bytes(const Segment&) const override { return 0; }  // the kernels' scratch is the host's
+  MemoryInfo memory_info() const override;
   DevicePtr alloc(size_t n_bytes) override;
   void free(DevicePtr address) override;
   void upload(DevicePtr to, const Weight& weight) override { copy_in(to, weight.data, weight.n_bytes()); }

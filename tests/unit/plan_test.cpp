@@ -106,8 +106,8 @@ class Planner : public testing::Test {
   struct {
     PhiLike architecture;
   } phi_;
-  std::unique_ptr<Device> host_, gpu_;
-  std::vector<Device*> devices_;
+  std::unique_ptr<DeviceModel> host_, gpu_;
+  DeviceModels devices_;
   std::vector<DeviceRates> rates_;
   OffloadFlags flags_;
 };

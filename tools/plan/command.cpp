@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 
 #include "base/log.h"
@@ -82,16 +83,21 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
 
 // The devices to plan for, and their speeds.
 struct Machine {
-  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<DeviceModel>> devices;
   std::vector<DeviceRates> rates;
 };
 
+Machine machine_with(const ThreadOptions& threads, const OffloadOptions& offload) {
+  auto devices = make_devices(threads, offload);
+  std::vector<DeviceRates> rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
+  return {{std::make_move_iterator(devices.begin()), std::make_move_iterator(devices.end())},
+          std::move(rates)};
+}
+
 Machine imagined_machine(const PlanOptions& o) {
-  Machine machine;
   OffloadOptions host_only;
   host_only.no_devices = true;
-  machine.devices = make_devices(o.threads, host_only);
-  machine.rates = rates_of(pointers(machine.devices), RatesCache(RatesCache::usual_path()));
+  Machine machine = machine_with(o.threads, host_only);
   if (machine.rates.empty()) return machine;
   DeviceRates gpu;
   if (o.gpu) {
@@ -119,8 +125,7 @@ Machine machine_of(const PlanOptions& o) {
     machine = imagined_machine(o);
   } else {
     if (o.vram_bw || o.pcie_bw) throw_error(ErrorCode::usage, "--vram-bw and --pcie-bw need --vram or --gpu");
-    machine.devices = make_devices(o.threads, o.offload);
-    machine.rates = rates_of(pointers(machine.devices), RatesCache(RatesCache::usual_path()));
+    machine = machine_with(o.threads, o.offload);
   }
   if (machine.rates.size() != machine.devices.size()) {
     throw_error(ErrorCode::out_of_memory, "not enough memory to measure speeds");
@@ -131,7 +136,7 @@ Machine machine_of(const PlanOptions& o) {
   return machine;
 }
 
-PlanRequest plan_request(const PlanOptions& o, const Model& model, const std::vector<Device*>& devices,
+PlanRequest plan_request(const PlanOptions& o, const Model& model, const DeviceModels& devices,
                          std::span<const DeviceRates> rates) {
   SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
                      o.context.cache_type_v};
@@ -152,11 +157,10 @@ void plan(PlanOptions& o) {
   apply_log_options(o.log);
   check_flags(o.offload.flags);
   Machine machine = machine_of(o);
-  const std::vector<Device*> devices = pointers(machine.devices);
   const std::unique_ptr<Model> model = load_model(o.model, o.rope, Numa::none, &o.offload.flags);
   if (o.disk_bw || !o.imagines_gpu())
     machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.offload.flags);
-  const PlanRequest request = plan_request(o, *model, devices, machine.rates);
+  const PlanRequest request = plan_request(o, *model, machine.devices, machine.rates);
   const PlanReport report = make_plan_report(request, model->path(), model->description());
   Output out;
   out.write(o.json ? plan_json(report) : plan_text(report));

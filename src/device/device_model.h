@@ -1,0 +1,70 @@
+// DeviceModel: the questions that a device answers. The planner needs no more, so a GPU that is not in this
+// machine can be one (plan/imagined_device.h); Device adds the work (device/device.h).
+//
+// Sizes are bytes. Calls on one device come from one thread. Questions change nothing that a later answer or
+// run depends on, so they are const, but they are not free: scratch_bytes() lowers the segment, and the first
+// memory_info() may open the driver's context, which takes memory of its own. That is how it must be: what a
+// plan may count on is what is free with the context open.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/segment.h"
+
+namespace tandem {
+
+struct DeviceInfo {
+  std::string name;          // "CPU", "SIM0": what users type, unique in a program
+  std::string description;   // "Xeon ..., AVX512-VNNI, 2 threads"
+  std::string backend;       // of which kind it is, as in device/registry.h; the host's is "CPU"
+  bool host_memory = false;  // its addresses are host addresses: weights are used where they are mapped
+};
+
+struct MemoryInfo {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+};
+
+class DeviceModel {
+ public:
+  virtual ~DeviceModel() = default;
+  virtual const DeviceInfo& info() const = 0;
+
+  // Why this device cannot run the node, or an empty string when it can. What is not supported is placed
+  // elsewhere.
+  virtual std::string why_unsupported(const Graph& graph, const Node& node) const = 0;
+
+  // What there is at this moment. Throws Error(io) when the driver does not say.
+  virtual MemoryInfo memory_info() const = 0;
+  // That a weight takes here once uploaded; 0 on host memory, where it is used where it is mapped.
+  virtual size_t weight_bytes(const Weight& weight) const = 0;
+  // Of scratch that a segment of these nodes needs while it runs. A device keeps one scratch, as large as the
+  // largest segment compiled on it needs, and takes it when it compiles.
+  virtual size_t scratch_bytes(const Segment& segment) const = 0;
+};
+
+// The devices to plan for, [0] the host. They outlive the list.
+class DeviceModels {
+ public:
+  DeviceModels() = default;
+  DeviceModels(std::initializer_list<const DeviceModel*> devices) : list_(devices) {}
+  template <class D>  // of a list of devices
+  DeviceModels(const std::vector<D*>& devices) : list_(devices.begin(), devices.end()) {}
+  template <class D>
+  DeviceModels(const std::vector<std::unique_ptr<D>>& devices) {
+    for (const auto& device : devices) list_.push_back(device.get());
+  }
+
+  size_t size() const { return list_.size(); }
+  const DeviceModel* operator[](size_t i) const { return list_[i]; }
+  auto begin() const { return list_.begin(); }
+  auto end() const { return list_.end(); }
+
+ private:
+  std::vector<const DeviceModel*> list_;
+};
+
+}  // namespace tandem
