@@ -1,5 +1,5 @@
-# The CUDA device. TANDEM_CUDA=AUTO builds it where nvcc is found; the same program comes out without it, only without
-# GPUs. The binary needs neither the driver nor cuBLAS to start: the runtime is linked statically, cuBLAS is loaded
+# The CUDA backend. TANDEM_CUDA=AUTO builds its devices where nvcc is found; the same program comes out without them,
+# only without GPUs. The binary needs neither the driver nor cuBLAS to start: the runtime is linked statically, cuBLAS is loaded
 # when it is first used.
 #
 # Code is made for the GPUs that are seen, otherwise for those that are common, with PTX of the last for newer ones.
@@ -75,10 +75,13 @@ if(TANDEM_HAVE_CUDA)
     ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cu ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cpp)
   add_library(tandem_cuda STATIC ${TANDEM_CUDA_SOURCES})
   set_target_properties(tandem_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
-  target_include_directories(tandem_cuda PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
   target_include_directories(tandem_cuda PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_options(tandem_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall>)
-  target_link_libraries(tandem_cuda PUBLIC tandem_device tandem_graph tandem_gguf tandem_base PRIVATE ${CMAKE_DL_LIBS})
-  target_compile_definitions(tandem_cuda INTERFACE TANDEM_HAVE_CUDA)
+  target_compile_definitions(tandem_cuda PRIVATE TANDEM_HAVE_CUDA)
+  target_link_libraries(tandem_cuda PRIVATE ${CMAKE_DL_LIBS})
+else()
+  add_library(tandem_cuda STATIC ${CMAKE_SOURCE_DIR}/ggml-cuda/backend.cpp)
 endif()
+target_include_directories(tandem_cuda PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
+target_link_libraries(tandem_cuda PUBLIC tandem_device tandem_graph tandem_gguf tandem_base)

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/checked.h"
+#include "ggml-cuda/backend.h"
 #include "ggml-cuda/fetcher.h"
 #include "ggml-cuda/step.h"
 #include "ggml-cuda/step_graphs.h"
@@ -58,7 +59,7 @@ class CudaDevice final : public Device {
       : index_(index),
         compute_capability_(properties.major * 10 + properties.minor),
         n_multiprocessors_(properties.multiProcessorCount) {
-    info_.backend = "CUDA";
+    info_.backend = kBackendName;
     info_.name = info_.backend + std::to_string(number);
     info_.description =
         format("%s, sm_%d, %d multiprocessors, %.1f GiB", properties.name, compute_capability_,
@@ -218,43 +219,30 @@ std::string why_none(cudaError_t status) {
   return std::string("the NVIDIA driver says: ") + cudaGetErrorString(status);
 }
 
-struct Found {
-  std::vector<std::unique_ptr<Device>> devices;
-  std::string why;  // there are none
-};
+}  // namespace
 
-Found find_devices() {
+FoundDevices find_devices() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  Found found;
+  FoundDevices found;
   if (status != cudaSuccess || count == 0) {
-    found.why = why_none(status);
+    found.why_none = why_none(status);
     return found;
   }
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) {
-      found.why = why_none(cudaGetLastError());
+      found.why_none = why_none(cudaGetLastError());
     } else if (!has_code_for(properties.major * 10 + properties.minor)) {
-      found.why = format("this build has no code for %s (sm_%d%d)", properties.name, properties.major,
-                         properties.minor);
+      found.why_none = format("this build has no code for %s (sm_%d%d)", properties.name, properties.major,
+                              properties.minor);
     } else {
       const auto number = static_cast<int>(found.devices.size());
       found.devices.push_back(std::make_unique<CudaDevice>(i, number, properties));
     }
   }
-  if (!found.devices.empty()) found.why.clear();
+  if (!found.devices.empty()) found.why_none.clear();
   return found;
-}
-
-}  // namespace
-
-std::vector<std::unique_ptr<Device>> make_cuda_devices() {
-  return find_devices().devices;
-}
-
-std::string why_no_device() {
-  return find_devices().why;
 }
 
 }  // namespace tandem::cuda

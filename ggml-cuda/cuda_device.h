@@ -2,19 +2,12 @@
 // everything happens, weights re-laid out at upload, segments of one token captured as CUDA graphs.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "device/device.h"
+#include "device/registry.h"
 
 namespace tandem::cuda {
 
-// The GPUs of this machine, as "CUDA0", "CUDA1", ...; empty when there is no driver or no GPU. Throws
-// nothing.
-std::vector<std::unique_ptr<Device>> make_cuda_devices();
-
-// Why make_cuda_devices gives none: "no NVIDIA driver", "no GPU", ...; empty when it gives some.
-std::string why_no_device();
+// The GPUs of this machine, as "CUDA0", "CUDA1", ...; or why there is none: "no NVIDIA driver", "no NVIDIA
+// GPU", ... Throws nothing.
+FoundDevices find_devices();
 
 }  // namespace tandem::cuda

@@ -82,11 +82,6 @@ void in_chunks(size_t n_bytes, size_t unit_bytes, std::span<std::byte> staging, 
 
 }  // namespace
 
-size_t device_weight_bytes(const Weight& weight) {
-  return static_cast<size_t>(layout_bytes(weight.dtype, weight.n_mats, weight.n_rows, weight.n_cols,
-                                          static_cast<int64_t>(weight.n_bytes())));
-}
-
 size_t chunk_unit(const Weight& weight) {
   return is_quantized(weight.dtype) ? dtype_info(weight.dtype).block_bytes : 1;
 }

@@ -87,7 +87,6 @@ std::string why_not(const Graph&, const OtherOp&) {
 
 // Weight layouts (layout.h): how each dtype's matrix lies on the device. F32, F16 and BF16 lie as in the
 // file.
-size_t device_weight_bytes(const Weight& weight);
 // Bytes that a weight in the file's layout may be cut after, and multiples of it.
 size_t chunk_unit(const Weight& weight);
 // Enqueues the laying out of bytes at .. at + count of a weight, whole units, that are at `from`: memory that

@@ -10,9 +10,7 @@
 #include "cpu/host_memory.h"
 #include "plan/disk_rate.h"
 #include "plan/rates.h"
-#ifdef TANDEM_HAVE_CUDA
-#include "ggml-cuda/cuda_device.h"
-#endif
+#include "tools/backends.h"
 
 namespace tandem::tools {
 namespace {
@@ -70,16 +68,10 @@ cpu::Isa chosen_isa() {
 }
 
 // Adds the GPUs that the options allow.
-void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const OffloadOptions& offload) {
+void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const Registry& registry,
+              const OffloadOptions& offload) {
   const int64_t wanted = offload.flags.n_gpu_layers.value_or(0);
-#ifdef TANDEM_HAVE_CUDA
-  std::vector<std::unique_ptr<Device>> gpus;
-  if (!offload.no_devices) gpus = cuda::make_cuda_devices();
-  const std::string why = offload.no_devices ? "--device none" : cuda::why_no_device();
-#else
-  std::vector<std::unique_ptr<Device>> gpus;
-  const std::string why = "this program was built without CUDA";
-#endif
+  auto [gpus, why] = offload.no_devices ? FoundDevices{{}, "--device none"} : registry.find_gpus();
   if (gpus.empty()) {
     if (wanted > 0) throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none: %s", why.c_str());
     if (streams(offload.flags)) {
@@ -137,10 +129,14 @@ std::unique_ptr<Device> make_cpu(const ThreadOptions& options, cpu::ProductObser
 
 std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options,
                                                   const OffloadOptions& offload) {
+  return devices_of(backends(options), offload);
+}
+
+std::vector<std::unique_ptr<Device>> devices_of(const Registry& registry, const OffloadOptions& offload) {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(make_cpu(options));
+  devices.push_back(registry.make_host());
   log_verbose("%s: %s", devices[0]->info().name.c_str(), devices[0]->info().description.c_str());
-  add_gpus(devices, offload);
+  add_gpus(devices, registry, offload);
   return devices;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/observer.h"
-#include "device/device.h"
+#include "device/registry.h"
 #include "engine/session.h"
 #include "tools/options/offload.h"
 #include "tools/options/options.h"
@@ -25,6 +25,8 @@ std::unique_ptr<Device> make_cpu(const ThreadOptions& options, cpu::ProductObser
 // there is no GPU; throws Error(usage) if -ngl needs one, or --device names one that does not exist.
 std::vector<std::unique_ptr<Device>> make_devices(const ThreadOptions& options,
                                                   const OffloadOptions& offload = {});
+// The same of other backends than the program's.
+std::vector<std::unique_ptr<Device>> devices_of(const Registry& registry, const OffloadOptions& offload = {});
 // The table of --list-devices.
 std::string device_table(const std::vector<std::unique_ptr<Device>>& devices);
 std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& devices);

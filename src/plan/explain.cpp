@@ -76,7 +76,7 @@ std::string divided_text(const WeightHome& home) {
   return text + ", the CPU computing the others";
 }
 
-// "CPU 8.0 MiB", or of a cache in two parts "CUDA0 1.0 MiB + CPU 8.0 MiB".
+// "CPU 8.0 MiB", or of a cache in two parts "GPU0 1.0 MiB + CPU 8.0 MiB".
 std::string cache_text(const FitRequest& r, const Placement& placement, size_t layer) {
   const KvHome& home = placement.layers[layer].kv;
   const std::string whole = name_of(r, holder(home)) + " " + mib(kv_layer_bytes(r.kv, layer));
@@ -96,7 +96,7 @@ const WeightHome* held_by_host(const LayerPlacement& p) {
   return holder(p.experts).is_host() ? &p.experts : nullptr;
 }
 
-// "  streamed to CUDA0", of what the host holds.
+// "  streamed to GPU0", of what the host holds.
 std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
   const WeightHome* held = held_by_host(p);
   if (!held || !uses_gpu(*held)) return "";

@@ -28,7 +28,7 @@ struct Fit {
   Placement placement;
   Footprint bytes;
   Prediction speed;  // zeros where the rates are not known
-  // What was to run on a device that cannot, and so runs on the host: "12 x attention on CUDA0: reason".
+  // What was to run on a device that cannot, and so runs on the host: "12 x attention on GPU0: reason".
   std::vector<std::string> fallbacks;
 };
 
@@ -57,7 +57,7 @@ size_t device_needs(const Fit& fit, size_t device);
 // The table of --explain: where everything lives, its bytes, what crosses the bus for a token, and how fast
 // it will be.
 std::string explain(const FitRequest& request, const Fit& fit);
-// The same in a line: "CUDA0: 48 of 80 layers and the output (23.7 GiB); 32 streamed there, ...; predicted
+// The same in a line: "GPU0: 48 of 80 layers and the output (23.7 GiB); 32 streamed there, ...; predicted
 // ...". Empty without GPUs.
 std::string summary(const DeviceModels& devices, const Fit& fit);
 

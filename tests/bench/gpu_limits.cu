@@ -80,13 +80,13 @@ void print_limits(const std::string& description) {
 }
 
 int run() {
-  const auto devices = make_cuda_devices();
-  if (devices.empty()) {
-    printf("{\"device\": \"\", \"why\": \"%s\"}\n", why_no_device().c_str());
+  const FoundDevices found = find_devices();
+  if (found.devices.empty()) {
+    printf("{\"device\": \"\", \"why\": \"%s\"}\n", found.why_none.c_str());
     return 0;
   }
   try {
-    print_limits(devices.front()->info().description);
+    print_limits(found.devices.front()->info().description);
   } catch (const Error& e) {
     fprintf(stderr, "gpu_limits: %s\n", e.what());
     return static_cast<int>(e.code());

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "cpu/cpu_device.h"
-#include "ggml-cuda/cuda_device.h"
+#include "ggml-cuda/backend.h"
 #include "gguf/quants.h"
 #include "support/sim_device.h"
 
@@ -32,9 +32,9 @@ std::unique_ptr<Device> make_device_under_test(std::string& why) {
   if (choice != nullptr && std::string_view(choice) == "simulated") {
     return std::make_unique<test::SimDevice>(test::SimOptions{.name = "SIM0", .n_threads = 2});
   }
-  auto devices = cuda::make_cuda_devices();
-  if (!devices.empty()) return std::move(devices.front());
-  why = cuda::why_no_device();
+  FoundDevices found = cuda::backend().find();
+  if (!found.devices.empty()) return std::move(found.devices.front());
+  why = found.why_none;
   return nullptr;
 }
 

@@ -133,6 +133,14 @@ const BenchMachine kMachine{"Some CPU", 2, 1e10};
 TEST(BenchStatistics, PercentOfBandwidthIsBytesTimesSpeed) {
   EXPECT_THAT(some_result().samples_ts(), ElementsAre(512, 256));
   EXPECT_DOUBLE_EQ(some_result().bandwidth_percent(kMachine), 100 * 384 * 1e6 / 1e10);
+  BenchMachine machine = kMachine;
+  machine.gpu_backend = "SIM";
+  machine.gpu_bandwidth = 1e11;
+  BenchResult result = some_result();
+  result.backend = "SIM";
+  EXPECT_DOUBLE_EQ(result.bandwidth_percent(machine), 100 * 384 * 1e6 / 1e11);
+  result.backend = "CPU+SIM";
+  EXPECT_EQ(result.bandwidth_percent(machine), 0);
 }
 
 // ---- Reports ----

@@ -6,7 +6,6 @@
 
 #include "cpu/cpu_device.h"
 #include "plan/disk_rate.h"
-#include "plan/known_gpus.h"
 #include "plan/rates.h"
 #include "support/gguf_bytes.h"
 
@@ -150,11 +149,6 @@ TEST(Cost, OpsHaveTheirOwnPaces) {
   EXPECT_NEAR(node_seconds(product, rates), 2e-3, 1e-9);
   EXPECT_NEAR(node_seconds(floats, rates), 3e-3, 1e-9);
   EXPECT_NEAR(node_seconds(prompt, rates), 1e-2, 1e-9);
-}
-
-TEST(Rates, KnownGpus) {
-  for (const KnownGpu& gpu : known_gpus()) EXPECT_EQ(find_gpu(gpu.name), &gpu);
-  EXPECT_EQ(find_gpu("voodoo2"), nullptr);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <ctime>
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -78,16 +79,18 @@ double measure_copy_bandwidth(Device& device) {
   return best;
 }
 
-std::string backend_name(const Session& session) {
-  const Fit& fit = session.placement();
-  bool host = false, gpu = false;
-  const auto count = [&](DeviceId device) { (device.is_host() ? host : gpu) = true; };
-  for (const LayerPlacement& layer : fit.placement.layers) {
-    count(holder(layer.weights));
-    count(holder(layer.kv));
+// Of the devices that hold layers, their caches or the output: "CPU+SIM".
+std::string backend_names(const Placement& placement, std::span<const std::unique_ptr<Device>> devices) {
+  std::set<DeviceId> used{placement.output};
+  for (const LayerPlacement& layer : placement.layers) used.insert({holder(layer.weights), holder(layer.kv)});
+  std::vector<std::string> names;
+  for (const DeviceId d : used) {
+    const std::string& name = devices[d.index()]->info().backend;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  count(fit.placement.output);
-  return !gpu ? "CPU" : host ? "CPU+CUDA" : "CUDA";
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
+  return text;
 }
 
 void describe_placement(const Session& session, BenchResult& result) {
@@ -114,7 +117,9 @@ BenchMachine inspect_machine() {
   const auto devices = make_devices({});
   for (size_t d = 1; d < devices.size(); ++d) {
     machine.gpus += (d > 1 ? ", " : "") + devices[d]->info().description;
-    if (d == 1) machine.gpu_bandwidth = measure_copy_bandwidth(*devices[d]);
+    if (d > 1) continue;
+    machine.gpu_backend = devices[d]->info().backend;
+    machine.gpu_bandwidth = measure_copy_bandwidth(*devices[d]);
   }
   return machine;
 }
@@ -193,7 +198,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   if (devices_.size() < 2 && c.n_gpu_layers > 0) {
     throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none");
   }
-  result.backend = backend_name(session);
+  result.backend = backend_names(session.placement().placement, devices_);
   result.n_gpu_layers = std::min(session.placement().choice.n_gpu_layers, model_->hparams().n_layer + 1);
   describe_placement(session, result);
   result.model_type = model_->description();

@@ -286,9 +286,9 @@ std::vector<double> BenchResult::samples_ts() const {
 }
 
 double BenchResult::bandwidth_percent(const BenchMachine& machine) const {
-  const double bandwidth = backend == "CPU"    ? machine.bandwidth
-                           : backend == "CUDA" ? machine.gpu_bandwidth
-                                               : 0.0;
+  const double bandwidth = backend == "CPU"                 ? machine.bandwidth
+                           : backend == machine.gpu_backend ? machine.gpu_bandwidth
+                                                            : 0.0;
   return bandwidth > 0 ? 100.0 * bytes_per_token * mean(samples_ts()) / bandwidth : 0.0;
 }
 

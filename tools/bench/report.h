@@ -21,6 +21,7 @@ struct BenchMachine {
   int bandwidth_threads = 0;
   double bandwidth = 0;      // bytes per second, measured
   std::string gpus;          // descriptions of the GPUs; empty if there are none
+  std::string gpu_backend;   // of the first GPU
   double gpu_bandwidth = 0;  // bytes read and written per second by a copy on the first GPU
 };
 
@@ -32,7 +33,7 @@ struct BenchResult {
   std::string test_time;             // start time, "2025-01-31T12:00:00Z"
   std::vector<uint64_t> samples_ns;  // one per repetition; never empty
   double bytes_per_token = 0;
-  std::string backend = "CPU";  // "CPU", "CUDA", "CPU+CUDA"
+  std::string backend = "CPU";  // of all devices in use, joined by "+"
   int64_t n_gpu_layers = 0;     // layers on GPUs
   int64_t n_ctx = 0;
   // The placement used, chosen or given; `test` has the micro-batch and the cache types used.

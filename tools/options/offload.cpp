@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 
+#include "tools/backends.h"
 #include "tools/options/types.h"
 #include "tools/setup.h"
 
@@ -20,6 +21,14 @@ std::vector<std::string> cut(const std::string& text, const char* separators) {
   }
   parts.push_back(text.substr(begin));
   return parts;
+}
+
+// "CPU, SIM0": the first device of each backend.
+std::string device_examples() {
+  const Registry registry = backends();
+  std::string names = registry.backends().front().name;
+  for (const Backend& backend : registry.gpu_backends()) names += ", " + backend.name + "0";
+  return names;
 }
 
 void add_placement_options(CLI::App& app, OffloadFlags& f) {
@@ -49,9 +58,10 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
   choice(app, "--kv-layers-gpu", "N", "keep only the cache of the last N layers on GPUs", "",
          [&f](const std::string& value) { f.n_kv_layers_gpu = parse_integer("--kv-layers-gpu", value, 0); })
       ->group(kGroup);
-  repeated(app, "--override-tensor", "REGEX=DEVICE",
-           "run layers with matching tensor names on this device (CPU, CUDA0, ...); comma-separated or "
-           "repeated, the first match wins",
+  const std::string override_help = "run layers with matching tensor names on this device (" +
+                                    device_examples() +
+                                    ", ...); comma-separated or repeated, the first match wins";
+  repeated(app, "--override-tensor", "REGEX=DEVICE", override_help.c_str(),
            [&f](const std::vector<std::string>& values) {
              for (const std::string& value : values) {
                for (auto& pair : parse_overrides(value)) f.overrides.push_back(std::move(pair));

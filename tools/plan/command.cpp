@@ -7,10 +7,9 @@
 #include <memory>
 
 #include "base/log.h"
-#include "ggml-cuda/layout.h"
 #include "plan/imagined_device.h"
-#include "plan/known_gpus.h"
 #include "plan/rates.h"
+#include "tools/backends.h"
 #include "tools/batch/batch_context.h"
 #include "tools/command.h"
 #include "tools/options/types.h"
@@ -28,7 +27,7 @@ struct PlanOptions {
   ThreadOptions threads;
   OffloadOptions offload;
   LogOptions log;
-  const KnownGpu* gpu = nullptr;
+  std::optional<KnownGpu> gpu;
   std::optional<size_t> vram;
   std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
   int32_t parallel = 1;
@@ -39,20 +38,21 @@ struct PlanOptions {
 
 std::string known_gpu_names() {
   std::string names;
-  for (const KnownGpu& g : known_gpus()) names += (names.empty() ? "" : ", ") + std::string(g.name);
+  for (const KnownGpu& g : backends().known_gpus())
+    names += (names.empty() ? "" : ", ") + std::string(g.name);
   return names;
 }
 
-const KnownGpu* parse_gpu(const std::string& name) {
-  const KnownGpu* gpu = find_gpu(CLI::detail::to_lower(name));
-  if (!gpu && find_gpu("rtx" + CLI::detail::to_lower(name)))
-    gpu = find_gpu("rtx" + CLI::detail::to_lower(name));
+KnownGpu parse_gpu(const std::string& name) {
+  const Registry registry = backends();
+  std::optional<KnownGpu> gpu = registry.find_known(CLI::detail::to_lower(name));
+  if (!gpu) gpu = registry.find_known("rtx" + CLI::detail::to_lower(name));
   if (!gpu) {
     throw_error(ErrorCode::usage,
                 "--gpu: '%s' is not one of %s; describe another GPU with --vram, --vram-bw and --pcie-bw",
                 printable(name).c_str(), known_gpu_names().c_str());
   }
-  return gpu;
+  return *gpu;
 }
 
 void add_machine_options(CLI::App& app, PlanOptions& o) {
@@ -111,10 +111,8 @@ Machine imagined_machine(const PlanOptions& o) {
   if (!o.gpu) gpu.ops_per_s = 60 * gpu.read_bytes_per_s * 1.25;
   const size_t memory = o.vram.value_or(o.gpu ? static_cast<size_t>(o.gpu->memory_gib * (1 << 30)) : 0);
   machine.devices.push_back(
-      std::make_unique<ImaginedDevice>(o.gpu ? std::string(o.gpu->name) : "GPU", memory, [](const Weight& w) {
-        return static_cast<size_t>(
-            cuda::layout_bytes(w.dtype, w.n_mats, w.n_rows, w.n_cols, static_cast<int64_t>(w.n_bytes())));
-      }));
+      std::make_unique<ImaginedDevice>(o.gpu ? std::string(o.gpu->name) : "GPU", memory,
+                                       o.gpu ? o.gpu->weight_bytes : backends().usual_weight_bytes()));
   machine.rates.push_back(gpu);
   return machine;
 }
