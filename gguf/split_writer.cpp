@@ -41,18 +41,6 @@ std::string split_path(const std::string& path, uint32_t part, uint32_t n_parts)
   return path.substr(0, path.size() - (has_suffix ? kSuffix.size() : 0)) + part_suffix(part, n_parts);
 }
 
-std::optional<std::string> unsplit_path(const std::string& path) {
-  const size_t n = part_suffix(0, 1).size();
-  unsigned part = 0, n_parts = 0;
-  if (path.size() < n) return std::nullopt;
-  const std::string suffix = path.substr(path.size() - n);
-  if (std::sscanf(suffix.c_str(), "-%5u-of-%5u.gguf", &part, &n_parts) != 2 || part == 0 || part > n_parts ||
-      suffix != part_suffix(part - 1, n_parts)) {
-    return std::nullopt;
-  }
-  return path.substr(0, path.size() - n) + std::string(kSuffix);
-}
-
 SplitWriter::SplitWriter(std::string path, uint64_t alignment)
     : path_(std::move(path)), alignment_(alignment), metadata_(path_) {}
 

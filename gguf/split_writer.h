@@ -8,7 +8,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +28,6 @@ std::vector<uint32_t> plan_split(std::span<const uint64_t> tensor_bytes, const S
 
 // "PREFIX-00002-of-00003.gguf" of "PREFIX.gguf" or "PREFIX"; part counts from 0.
 std::string split_path(const std::string& path, uint32_t part, uint32_t n_parts);
-// "PREFIX.gguf" of "PREFIX-00001-of-00003.gguf", nullopt when the name is none of a part.
-std::optional<std::string> unsplit_path(const std::string& path);
 
 class SplitWriter {
  public:

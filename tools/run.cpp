@@ -3,12 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "base/terminal.h"
 #include "base/utf8.h"
 #include "engine/generate.h"
 #include "engine/session_file.h"
@@ -17,6 +17,7 @@
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/setup.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -67,18 +68,10 @@ std::string text_of(const Vocab& vocab, std::span<const int32_t> ids) {
 
 // Shows the progress of a long prompt, on a terminal only; erased at the end.
 void show_prompt_progress(int64_t n_done, size_t n_prompt, const TextOptions& options) {
-  if (isatty(2) == 0 || options.simple_io) return;
+  if (isatty(STDERR_FILENO) == 0 || is_dumb_terminal() || options.simple_io) return;
   fprintf(stderr, "\r\x1b[Kreading the prompt: %lld of %zu tokens", static_cast<long long>(n_done), n_prompt);
   if (n_done == static_cast<int64_t>(n_prompt)) fprintf(stderr, "\r\x1b[K");
   fflush(stderr);
-}
-
-// Whether to color the prompt: on a terminal, unless NO_COLOR or an option says otherwise.
-bool use_color(const TextOptions& options) {
-  if (options.simple_io || options.color == OnOffAuto::off) return false;
-  if (options.color == OnOffAuto::on) return true;
-  const char* no_color = std::getenv("NO_COLOR");
-  return isatty(1) != 0 && (no_color == nullptr || *no_color == '\0');
 }
 
 // The tokens of the prompt that a cache file restored into the session. The last prompt token is always
@@ -105,25 +98,11 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
   return cached;
 }
 
-const char* reason_text(StopReason reason) {
-  switch (reason) {
-    case StopReason::end_of_generation: return "end of text";
-    case StopReason::limit: return "-n reached";
-    case StopReason::context_full: return "the context is full (increase -c, or use --context-shift)";
-    case StopReason::stop_text: return "reverse prompt reached";
-    case StopReason::interrupted: return "interrupted";
-  }
-  return "";
-}
-
 void report(const GenerateStats& s, uint64_t seed) {
-  const auto rate = [](int64_t n, double seconds) {
-    return seconds > 0 ? static_cast<double>(n) / seconds : 0.0;
-  };
   log_info("prompt %lld tokens, %.1f t/s; generated %lld tokens, %.1f t/s; stopped: %s; seed %llu",
-           static_cast<long long>(s.n_prompt), rate(s.n_prompt, s.prompt_s),
-           static_cast<long long>(s.n_generated), rate(s.n_generated, s.generate_s), reason_text(s.reason),
-           static_cast<unsigned long long>(seed));
+           static_cast<long long>(s.n_prompt), tokens_per_second(s.n_prompt, s.prompt_s),
+           static_cast<long long>(s.n_generated), tokens_per_second(s.n_generated, s.generate_s),
+           reason_text(s.reason), static_cast<unsigned long long>(seed));
 }
 
 void run(RunOptions& options) {
@@ -155,7 +134,7 @@ void run(RunOptions& options) {
   install_interrupt_handler();
   Output out;
   if (options.text.display_prompt) {
-    const bool color = use_color(options.text);
+    const bool color = color_on(options.text);  // the prompt has one of its own
     if (color) out.write("\x1b[33m");
     out.write(from_cache ? text_of(model->vocab(), ids) : prompt);
     if (color) out.write("\x1b[0m");

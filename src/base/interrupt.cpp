@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 
 #include "base/error.h"
+#include "base/terminal.h"
 
 namespace tandem {
 namespace {
@@ -45,9 +45,8 @@ extern "C" void on_interrupt(int) {
 void install_interrupt_handler() {
   static const bool installed = [] {
     g_terminal.saved = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &g_terminal.settings) == 0;
-    const char* no_color = getenv("NO_COLOR");
     g_terminal.shown = isatty(STDOUT_FILENO);
-    g_terminal.color = g_terminal.shown && (no_color == nullptr || *no_color == '\0');
+    g_terminal.color = stdout_has_colors();
     struct sigaction action {};
     action.sa_handler = on_interrupt;
     sigemptyset(&action.sa_mask);

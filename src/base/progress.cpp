@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/terminal.h"
 
 namespace tandem {
 namespace {
@@ -22,8 +22,7 @@ size_t terminal_columns() {
 }
 
 bool can_wipe() {
-  const char* term = std::getenv("TERM");
-  return isatty(STDERR_FILENO) == 1 && term && std::string_view(term) != "dumb";
+  return isatty(STDERR_FILENO) == 1 && !is_dumb_terminal();
 }
 
 // At most n bytes, and no part of a character at the end.

@@ -3,20 +3,13 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace tandem {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kSpace = " \t\r\n";
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kSpace);
-  if (first == text.npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
 
 Json as_json(const std::vector<ChatMessage>& messages) {
   Json list = Json::array();
@@ -105,7 +98,7 @@ Conversation::Prompt Conversation::keep_common(const MarkedPrompt& marked) const
     kept = old;
     // The answer, as far as it is the same but for white space around it, which some templates change.
     const std::string_view said = trimmed(track_.answer);
-    const size_t begin = std::min(text.find_first_not_of(kSpace, n_same), text.size());
+    const size_t begin = std::min(text.find_first_not_of(kWhiteSpace, n_same), text.size());
     const bool exact = std::string_view(text).substr(n_same).starts_with(track_.answer);
     if (!said.empty() && (exact || std::string_view(text).substr(begin).starts_with(said))) {
       kept.ids.insert(kept.ids.end(), track_.answer_ids.begin(), track_.answer_ids.end());

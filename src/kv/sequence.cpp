@@ -44,17 +44,6 @@ void KvSequence::truncate(int64_t length) {
   length_ = length;
 }
 
-int64_t KvSequence::share_prefix(const KvSequence& other, int64_t n) {
-  TANDEM_CHECK(length_ == 0 && blocks_.empty());
-  const int64_t whole = std::min(n, other.length_) / block_size_;
-  for (int64_t i = 0; i < whole; ++i) {
-    pool_->share(other.blocks_[static_cast<size_t>(i)]);
-    blocks_.push_back(other.blocks_[static_cast<size_t>(i)]);
-  }
-  length_ = whole * block_size_;
-  return length_;
-}
-
 void KvSequence::append_shared(int32_t block) {
   TANDEM_CHECK(length_ % block_size_ == 0);
   blocks_.push_back(block);

@@ -28,9 +28,6 @@ class KvSequence {
   // Forgets the positions from `length` on. If others share the block that `length` falls into, all of that
   // block is forgotten, so length() may then be smaller than asked for.
   void truncate(int64_t length);
-  // Makes this (empty) sequence begin as `other` does: shares as many whole blocks of its first n positions
-  // as there are, and returns how many positions that is.
-  int64_t share_prefix(const KvSequence& other, int64_t n);
   // length() is whole blocks: goes on with one that is in use and full.
   void append_shared(int32_t block);
   // Takes a block that holds the same in place of its own i-th one.

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
-#include <string_view>
 
 #include "graph/builder.h"
 #include "kv/cache.h"
@@ -33,16 +31,6 @@ struct ModelSource {
   WeightBinder& weights;
   RopeOverrides rope;
 };
-
-using LoadArchitecture = std::unique_ptr<Architecture> (*)(const ModelSource& source);
-
-struct ArchitectureEntry {
-  std::string_view name;  // general.architecture
-  LoadArchitecture load;
-};
-
-// The families that this build knows.
-std::span<const ArchitectureEntry> architectures();
 
 // Picks by general.architecture. Throws Error(bad_file), naming the known ones when it is not among them.
 std::unique_ptr<Architecture> load_architecture(const ModelSource& source);

@@ -1,4 +1,5 @@
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "model/architecture.h"
@@ -6,6 +7,12 @@
 namespace tandem {
 namespace {
 
+struct ArchitectureEntry {
+  std::string_view name;  // general.architecture
+  std::unique_ptr<Architecture> (*load)(const ModelSource& source);
+};
+
+// The families that this build knows.
 constexpr ArchitectureEntry kArchitectures[] = {
     {"llama", load_llama},       {"mistral3", load_mistral3}, {"qwen2", load_qwen2},
     {"qwen2moe", load_qwen2moe}, {"qwen3", load_qwen3},       {"qwen3moe", load_qwen3moe},
@@ -15,10 +22,6 @@ constexpr ArchitectureEntry kArchitectures[] = {
 };
 
 }  // namespace
-
-std::span<const ArchitectureEntry> architectures() {
-  return kArchitectures;
-}
 
 std::unique_ptr<Architecture> load_architecture(const ModelSource& source) {
   const auto name = source.file.metadata().get<std::string>("general.architecture");

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tandem {
 namespace {
@@ -46,12 +47,6 @@ SamplerStage stage_from_name(std::string_view text) {
   std::string known;
   for (const StageInfo& s : kStages) known += (known.empty() ? "" : " ") + std::string(s.name);
   throw_error(ErrorCode::usage, "unknown sampler '%s'; there are %s", printable(text).c_str(), known.c_str());
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
 }
 
 void require(bool ok, const char* name, double found, const char* needed) {

@@ -1,6 +1,6 @@
 #include "text/pretokenizer_table.h"
 
-#include <algorithm>
+#include "base/text.h"
 
 namespace tandem {
 namespace {
@@ -226,16 +226,6 @@ std::vector<PreTokenizerSpec> make_table() {
 const std::vector<PreTokenizerSpec>& table() {
   static const std::vector<PreTokenizerSpec> rows = make_table();
   return rows;
-}
-
-// Whether `name` is one of the words of `names`.
-bool lists_name(std::string_view names, std::string_view name) {
-  while (!names.empty()) {
-    const size_t end = std::min(names.find(' '), names.size());
-    if (names.substr(0, end) == name) return true;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-  return false;
 }
 
 }  // namespace

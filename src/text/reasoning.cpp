@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "base/text.h"
+
 namespace tandem {
 
 struct ReasoningMarks {
@@ -19,13 +21,6 @@ constexpr ReasoningMarks kMarks[] = {
 };
 // What gpt-oss writes before the answer itself.
 constexpr std::string_view kDropped[] = {"<|start|>assistant", "<|channel|>final<|message|>"};
-
-constexpr std::string_view kSpace = " \t\r\n";
-
-std::string_view trimmed_end(std::string_view text) {
-  const size_t last = text.find_last_not_of(kSpace);
-  return text.substr(0, last == text.npos ? 0 : last + 1);
-}
 
 // Bytes at the end of `text` that may be the start of `mark`.
 size_t started(std::string_view text, std::string_view mark) {
@@ -94,7 +89,7 @@ bool ReasoningSplitter::take_mark() {
 
 void ReasoningSplitter::emit(std::string_view text) {
   if (skip_space_) {
-    const size_t first = text.find_first_not_of(kSpace);
+    const size_t first = text.find_first_not_of(kWhiteSpace);
     text.remove_prefix(first == text.npos ? text.size() : first);
   }
   if (text.empty()) return;

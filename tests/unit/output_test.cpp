@@ -141,11 +141,12 @@ TEST(Interrupt, TheSecondCtrlCExitsAtOnce) {
 }
 
 // The output on a terminal after the second Ctrl-C.
-std::string shown_at_second_interrupt(const char* no_color) {
+std::string shown_at_second_interrupt(const char* no_color, const char* term = "xterm") {
   int master = -1, terminal = -1;
   if (openpty(&master, &terminal, nullptr, nullptr, nullptr) != 0) return "no terminal";
   EXPECT_EQ(exit_code_of([&] {
               setenv("NO_COLOR", no_color, 1);
+              setenv("TERM", term, 1);
               dup2(terminal, STDOUT_FILENO);
               install_interrupt_handler();
               raise(SIGINT);
@@ -167,6 +168,7 @@ TEST(Interrupt, TheSecondCtrlCResetsColors) {
   }
   EXPECT_EQ(shown_at_second_interrupt(""), "\033[0m\r\n");
   EXPECT_EQ(shown_at_second_interrupt("1"), "\r\n");
+  EXPECT_EQ(shown_at_second_interrupt("", "dumb"), "\r\n");
 }
 
 TEST(Interrupt, WithoutTheHandlerCtrlCEndsTheProcess) {

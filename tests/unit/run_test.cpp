@@ -7,6 +7,7 @@
 #include "support/gguf_bytes.h"
 #include "support/process.h"
 #include "support/shared_data.h"
+#include "support/terminal.h"
 #include "support/tiny_model.h"
 
 namespace tandem {
@@ -15,6 +16,7 @@ namespace {
 using test::Outcome;
 using test::shell;
 using testing::HasSubstr;
+using testing::Not;
 
 class Run : public testing::Test {
  protected:
@@ -40,6 +42,20 @@ TEST_F(Run, StdoutHoldsPromptAndTextAndNothingElse) {
   EXPECT_EQ("a b" + text.out, all.out);
   EXPECT_EQ(run("-p 'a b' -n 0 2>/dev/null").out, "a b\n");
   EXPECT_EQ(run("-p 'a b' -n 0 2>&1 --log-disable").out, "a b\n");
+}
+
+TEST_F(Run, EscapeSequencesAreForTerminalsThatKnowThem) {
+  const auto shown = [&](const std::vector<std::string>& environment) {
+    test::TerminalOptions options;
+    options.environment = {"TERM=xterm", "NO_COLOR"};
+    options.environment.insert(options.environment.end(), environment.begin(), environment.end());
+    test::Terminal t({test::binary_path(), "run", "-m", path_, "-p", "a b", "-n", "1"}, options);
+    EXPECT_FALSE(t.wait_for("no such text"));  // all of it
+    return t.seen();
+  };
+  EXPECT_THAT(shown({}), HasSubstr("\033[33ma b"));
+  EXPECT_THAT(shown({"NO_COLOR=1"}), Not(HasSubstr("\033[33m")));
+  EXPECT_THAT(shown({"TERM=dumb"}), Not(HasSubstr("\033")));
 }
 
 TEST_F(Run, ASeedRepeatsItself) {

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 
 #include "base/interrupt.h"
@@ -60,15 +58,6 @@ std::string system_text(const ChatOptions& o) {
   std::string text = read_message_file(o.system_file);
   if (text.ends_with('\n')) text.pop_back();
   return text;
-}
-
-bool color_on(const TextOptions& o) {
-  if (o.simple_io || o.color == OnOffAuto::off) return false;
-  if (o.color == OnOffAuto::on) return true;
-  const char* no_color = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
-  const bool dumb = term == nullptr || *term == '\0' || std::strcmp(term, "dumb") == 0;
-  return isatty(STDOUT_FILENO) == 1 && !dumb && (no_color == nullptr || *no_color == '\0');
 }
 
 ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning reasoning) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "tools/chat/files.h"
 
 namespace tandem::tools {
@@ -170,12 +171,6 @@ const Command* find_command(std::string_view name) {
   return nullptr;
 }
 
-std::string trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\n");
-  if (first == text.npos) return "";
-  return std::string(text.substr(first, text.find_last_not_of(" \t\n") - first + 1));
-}
-
 std::vector<std::string> starting_with(const std::vector<std::string>& names, const std::string& start) {
   std::vector<std::string> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
@@ -198,7 +193,7 @@ CommandResult run_command(ChatState& chat, const std::string& line) {
   if (command == nullptr) {
     throw_error(ErrorCode::usage, "unknown command %s; /help lists the commands", printable(name).c_str());
   }
-  const std::string argument = trimmed(std::string_view(line).substr(name.size()));
+  const std::string argument(trimmed(std::string_view(line).substr(name.size())));
   const bool needed = !command->shape.empty() && !command->shape.starts_with('[');
   if (needed && argument.empty()) {
     throw_error(ErrorCode::usage, "%s needs %s", name.c_str(), std::string(command->shape).c_str());

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/terminal.h"
 #include "base/utf8.h"
 #include "tools/chat/history.h"
 
@@ -63,11 +64,6 @@ void stop_echo() {
   if (tcgetattr(STDIN_FILENO, &settings) != 0) return;
   settings.c_lflag &= ~static_cast<tcflag_t>(ECHO | ICANON);
   tcsetattr(STDIN_FILENO, TCSANOW, &settings);
-}
-
-bool is_dumb() {
-  const char* term = std::getenv("TERM");
-  return term == nullptr || *term == '\0' || std::strcmp(term, "dumb") == 0;
 }
 
 }  // namespace
@@ -118,7 +114,7 @@ struct LineEditor::Impl {
 
 // Shows the prompt on the terminal even if stdout is redirected.
 LineEditor::Impl::Impl(LineEditorOptions given)
-    : options(std::move(given)), out(isatty(STDOUT_FILENO) ? stdout : stderr), dumb(is_dumb()) {
+    : options(std::move(given)), out(isatty(STDOUT_FILENO) ? stdout : stderr), dumb(is_dumb_terminal()) {
   if (isatty(fileno(out)) == 1 && tcgetattr(STDIN_FILENO, &found_settings) == 0) start_editor();
 }
 

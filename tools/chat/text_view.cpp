@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "tools/chat/view.h"
 #include "tools/output.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -165,21 +166,6 @@ class TextView final : public ChatView {
 
 std::unique_ptr<ChatView> make_text_view(const TextViewOptions& options) {
   return std::make_unique<TextView>(options);
-}
-
-double tokens_per_second(int64_t n, double seconds) {
-  return seconds > 0 ? static_cast<double>(n) / seconds : 0;
-}
-
-const char* reason_text(StopReason reason) {
-  switch (reason) {
-    case StopReason::end_of_generation: return "end of text";
-    case StopReason::limit: return "-n reached";
-    case StopReason::context_full: return "the context is full (increase -c, or use --context-shift)";
-    case StopReason::stop_text: return "reverse prompt reached";
-    case StopReason::interrupted: return "interrupted";
-  }
-  return "";
 }
 
 }  // namespace tandem::tools

@@ -43,7 +43,4 @@ struct TextViewOptions {
 std::unique_ptr<ChatView> make_text_view(const TextViewOptions& options);
 std::unique_ptr<ChatView> make_json_view();
 
-const char* reason_text(StopReason reason);
-double tokens_per_second(int64_t n, double seconds);
-
 }  // namespace tandem::tools

@@ -100,6 +100,8 @@ struct TextOptions {
   bool simple_io = false;                    // --simple-io
 };
 void add_text_options(CLI::App& app, TextOptions& options);
+// Whether to color text on stdout: as the user says, or where it can show colors.
+bool color_on(const TextOptions& options);
 // Turns escapes in -p, -r and the sequence breakers into the characters they stand for, unless --no-escape. A
 // file's text is never changed. Call once, after the parse.
 void apply_escapes(TextOptions& options, SamplerParams& params);

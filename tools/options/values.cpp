@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 
@@ -148,6 +149,11 @@ void apply_escapes(TextOptions& options, SamplerParams& params) {
   options.prompt = process_escapes(options.prompt);
   for (std::string& text : options.reverse_prompts) text = process_escapes(text);
   for (std::string& text : params.dry_sequence_breakers) text = process_escapes(text);
+}
+
+bool color_on(const TextOptions& options) {
+  if (options.simple_io || options.color == OnOffAuto::off) return false;
+  return options.color == OnOffAuto::on || stdout_has_colors();
 }
 
 std::string read_prompt(const TextOptions& options) {

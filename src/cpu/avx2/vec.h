@@ -38,7 +38,6 @@ TANDEM_INLINE Vec fnma(Vec a, Vec b, Vec c) { return _mm256_fnmadd_ps(a, b, c); 
 TANDEM_INLINE Vec vmax(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 TANDEM_INLINE Vec vmin(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 TANDEM_INLINE Vec vabs(Vec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-TANDEM_INLINE Vec vsqrt(Vec a) { return _mm256_sqrt_ps(a); }
 TANDEM_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   return _mm256_or_ps(magnitude, _mm256_and_ps(sign, _mm256_set1_ps(-0.0f)));
 }

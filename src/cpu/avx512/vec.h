@@ -36,7 +36,6 @@ TANDEM_INLINE Vec fnma(Vec a, Vec b, Vec c) { return _mm512_fnmadd_ps(a, b, c); 
 TANDEM_INLINE Vec vmax(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 TANDEM_INLINE Vec vmin(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 TANDEM_INLINE Vec vabs(Vec a) { return _mm512_abs_ps(a); }
-TANDEM_INLINE Vec vsqrt(Vec a) { return _mm512_sqrt_ps(a); }
 TANDEM_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   return _mm512_or_ps(magnitude, _mm512_and_ps(sign, _mm512_set1_ps(-0.0f)));
 }

@@ -1,0 +1,20 @@
+#include "tools/statistics.h"
+
+namespace tandem::tools {
+
+const char* reason_text(StopReason reason) {
+  switch (reason) {
+    case StopReason::end_of_generation: return "end of text";
+    case StopReason::limit: return "-n reached";
+    case StopReason::context_full: return "the context is full (increase -c, or use --context-shift)";
+    case StopReason::stop_text: return "reverse prompt reached";
+    case StopReason::interrupted: return "interrupted";
+  }
+  return "";
+}
+
+double tokens_per_second(int64_t n_tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(n_tokens) / seconds : 0;
+}
+
+}  // namespace tandem::tools
