@@ -61,7 +61,7 @@ struct BlockQ4_K {
   uint8_t scales[12];
   uint8_t qs[QK_K / 2];
 };
-// As Q4_K, with bit 4 of the elements of chunk c in bits 2c (low) and 2c+1 (high) of qh.
+// Like Q4_K; the fifth bit of the elements of chunk c is in bits 2c (low nibbles) and 2c+1 (high) of qh.
 struct BlockQ5_K {
   fp16_t d, dmin;
   uint8_t scales[12];
@@ -76,20 +76,20 @@ struct BlockQ6_K {
   fp16_t d;
 };
 
-// x = d * kvalues_iq4nl[q]; nibble order as Q4_0.
+// x = d * kvalues_iq4nl[q]; nibble order of Q4_0.
 struct BlockIQ4_NL {
   fp16_t d;
   uint8_t qs[QK / 2];
 };
-// x = d * (sc - 32) * kvalues_iq4nl[q]; 8 sub-blocks of 32; sc: 4 low bits in scales_l, 2 high bits in
-// scales_h.
+// x = d * (sc - 32) * kvalues_iq4nl[q]; 8 sub-blocks of 32.
+// sc: low 4 bits in scales_l, high 2 bits in scales_h.
 struct BlockIQ4_XS {
   fp16_t d;
   uint16_t scales_h;
   uint8_t scales_l[QK_K / 64];
   uint8_t qs[QK_K / 2];
 };
-// x = 2^(e - 127) * fp4(q); e is an E8M0 exponent, fp4 is E2M1; nibble order as Q4_0.
+// x = 2^(e - 127) * fp4(q); e is an E8M0 exponent, fp4 is E2M1; nibble order of Q4_0.
 struct BlockMXFP4 {
   uint8_t e;
   uint8_t qs[QK / 2];
@@ -104,16 +104,16 @@ static_assert(sizeof(BlockIQ4_NL) == 18 && sizeof(BlockIQ4_XS) == 136 && sizeof(
 // The 16 levels of IQ4_NL and IQ4_XS.
 inline constexpr int8_t kvalues_iq4nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                              1,    13,   25,  38,  53,  69,  89,  113};
-// Twice the value of each E2M1 code; the exponent is halved to make up for it.
+// Twice the value of each E2M1 code; e8m0_to_fp32_half() halves the scale to make up for it.
 inline constexpr int8_t kvalues_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// Scale of MXFP4 for use with kvalues_mxfp4: 2^(e - 127) / 2, exact for every e (subnormal for e < 2).
+// The MXFP4 scale that goes with kvalues_mxfp4: 2^(e - 127) / 2, exact for every e (subnormal for e < 2).
 TANDEM_INLINE float e8m0_to_fp32_half(uint8_t e) {
   return e < 2 ? std::bit_cast<float>(0x00200000u << e)
                : std::bit_cast<float>(static_cast<uint32_t>(e - 1) << 23);
 }
 
-// Sub-block s (0..7) of the packed six-bit scales and mins of Q4_K and Q5_K.
+// Unpacks the six-bit scale and min of sub-block s (0..7) of Q4_K and Q5_K.
 TANDEM_INLINE void unpack_scale_min_k4(int s, const uint8_t* packed, uint8_t* scale, uint8_t* min) {
   if (s < 4) {
     *scale = packed[s] & 63;

@@ -1,5 +1,5 @@
-// The bit packing of the K types: 256 codes, one a byte, and the packed scales of a super-block, to and from
-// the block's bit planes. Internal to gguf/ and to tests; kernels unpack in registers.
+// Bit packing of the K types: converts between a super-block's bit planes and 256 codes (one per byte), and
+// packs and unpacks its scales. Internal to gguf/ and tests; kernels unpack in registers.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace tandem::quants {
 
-// codes [256]: what the bits say, before any offset (Q3_K: q = code - 4, Q6_K: q = code - 32).
+// codes [256]: the raw bits, before any offset (Q3_K: q = code - 4, Q6_K: q = code - 32).
 
-// Two bits of element e = 128 h + 32 p + j in byte 32 h + j of qs, shifted by 2 p.
+// Bits of element e = 128 h + 32 p + j: in byte 32 h + j of qs, shifted left by 2 p.
 inline void unpack_two_bits(const uint8_t* qs, uint8_t* codes) {
   for (int e = 0; e < QK_K; ++e) codes[e] = qs[e / 128 * 32 + e % 32] >> e % 128 / 32 * 2 & 3;
 }
@@ -28,13 +28,13 @@ inline void pack_two_bits(const uint8_t* codes, uint8_t* qs) {
   std::memcpy(qs, bytes, sizeof bytes);
 }
 
-// One bit of element e = 32 s + j in bit s of byte j, at `position` of the code.
+// Bit of element e = 32 s + j: bit s of byte j; it becomes bit `position` of the code.
 inline void add_bit_plane(const uint8_t* plane, int position, uint8_t* codes) {
   for (int e = 0; e < QK_K; ++e)
     codes[e] = static_cast<uint8_t>(codes[e] | (plane[e % 32] >> e / 32 & 1) << position);
 }
 
-// Packing goes by byte in a room of its own, so that compilers see that nothing overlaps.
+// Packs into a local array, so that the compiler knows that input and output do not overlap.
 inline void pack_bit_plane(const uint8_t* codes, int position, uint8_t* plane) {
   uint8_t bytes[QK_K / 8] = {};
   for (int b = 0; b < 8; ++b) {
@@ -45,7 +45,7 @@ inline void pack_bit_plane(const uint8_t* codes, int position, uint8_t* plane) {
   std::memcpy(plane, bytes, sizeof bytes);
 }
 
-// Four bits of element e = 2 w c + w h + j in byte w c + j of qs, nibble h; w = 32 (Q4_K, Q5_K) or 64 (Q6_K).
+// Bits of element e = 2 w c + w h + j: nibble h of byte w c + j of qs; w = 32 (Q4_K, Q5_K) or 64 (Q6_K).
 inline void unpack_four_bits(const uint8_t* qs, int w, uint8_t* codes) {
   for (int e = 0; e < QK_K; ++e) codes[e] = qs[e / (2 * w) * w + e % w] >> e / w % 2 * 4 & 15;
 }
@@ -105,8 +105,8 @@ inline void pack_codes(const uint8_t* codes, BlockQ6_K& block) {
   pack_two_bits(high, block.qh);
 }
 
-// The 16 six-bit scales of Q3_K, as codes 0..63 (scale = code - 32): the low four bits of scale s in nibble s
-// / 8 of byte s % 8, the high two in byte 8 + s % 4, shifted by 2 * (s / 4).
+// The 16 six-bit scales of Q3_K as codes 0..63 (scale = code - 32). Scale s: low four bits in nibble s / 8 of
+// byte s % 8, high two bits in byte 8 + s % 4, shifted left by 2 * (s / 4).
 inline void unpack_scales_q3_k(const uint8_t* packed, uint8_t* scales) {
   for (int s = 0; s < 16; ++s) {
     const int low = packed[s % 8] >> s / 8 * 4 & 15, high = packed[8 + s % 4] >> s / 4 * 2 & 3;

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// "-00001-of-00003.gguf", the end of the name of a part (1-based).
+// Suffix of the file name of a part, counted from 1: "-00001-of-00003.gguf".
 std::string part_suffix(uint64_t part, uint64_t n_parts) {
   return format("-%05u-of-%05u.gguf", static_cast<unsigned>(part), static_cast<unsigned>(n_parts));
 }
@@ -34,7 +34,7 @@ GgufFile::GgufFile(std::span<const std::byte> bytes, const std::string& name) {
   add_split_parts({});
 }
 
-// The first part gives the metadata of the model; the others repeat only what says which part they are.
+// The model's metadata come from the first part; the other parts have only their number and the count.
 void GgufFile::add_part(MappedFile file) {
   const int part = static_cast<int>(parts_.size());
   ParsedGguf parsed = parse_gguf(file.bytes(), file.path());
@@ -68,13 +68,13 @@ void GgufFile::add_split_parts(const OpenOptions& options) {
   const auto part = metadata_.get<uint16_t>("split.no");
   const std::string suffix = part_suffix(1, n_parts);
   if (part != 0) {
-    throw_error(ErrorCode::bad_file, "%s: this is part %d of %d; name the first part (...%s)", path().c_str(),
+    throw_error(ErrorCode::bad_file, "%s: this is part %d of %d; open the first part (...%s)", path().c_str(),
                 part + 1, n_parts, suffix.c_str());
   }
   if (options.metadata_only) return;
   const std::string first = path();
   if (!first.ends_with(suffix)) {
-    throw_error(ErrorCode::bad_file, "%s: this is part 1 of %d, so its name must end in %s", first.c_str(),
+    throw_error(ErrorCode::bad_file, "%s: this is part 1 of %d; its name must end in %s", first.c_str(),
                 n_parts, suffix.c_str());
   }
   const std::string prefix = first.substr(0, first.size() - suffix.size());

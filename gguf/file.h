@@ -1,15 +1,15 @@
-// GgufFile: a GGUF model file (v2 or v3, one part or split), opened, fully validated and mapped without
-// copying.
+// GgufFile: a GGUF model file (v2 or v3, single or split), opened, validated and mapped without a copy.
 //
-// Layout, little-endian: "GGUF", u32 version, u64 n_tensors, u64 n_kv; n_kv times (string key, u32 type,
-// value); n_tensors times (string name, u32 n_dims, u64 dims[n_dims], u32 dtype, u64 offset); padding to
-// general.alignment; tensor data, offsets relative to its start. A string is u64 length and bytes.
+// Layout, little-endian: "GGUF", u32 version, u64 n_tensors, u64 n_metadata; n_metadata times (string key,
+// u32 type, value); n_tensors times (string name, u32 n_dims, u64 dims[n_dims], u32 dtype, u64 offset);
+// padding to general.alignment; tensor data (offsets are relative to its start). A string is its u64 length
+// followed by its bytes.
 //
 // Ownership: the object owns its mappings; metadata, names and data pointers are views that live as long as
-// it does (moving it keeps them valid). Threads: immutable after open, read it from any. Throws
-// Error(bad_file) for anything wrong inside the file, Error(io) when it cannot be opened or read,
-// Error(out_of_memory) when --no-mmap finds no room. If the mapped file shrinks under us, the process ends
-// with one line on stderr and exit code 5 (see mapped_file.h).
+// it does (moving it keeps them valid). Threads: immutable once open; read from any thread. Throws
+// Error(bad_file) for anything wrong inside the file, Error(io) when the file cannot be opened or read,
+// Error(out_of_memory) when there is no memory for a copy (OpenOptions::mmap false). If a mapped file shrinks
+// while it is open, the process exits with one line on stderr and code 5 (see mapped_file.h).
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ struct TensorInfo {
   int n_dims;       // 1..4
   int64_t dims[4];  // innermost (contiguous) first, as in the file; unused ones are 1
   uint64_t n_bytes;
-  const std::byte* data;  // dims[0] elements a row, rows without padding; aligned to general.alignment
-  int part;               // index of the file it lies in
+  const std::byte* data;  // rows of dims[0] elements without padding; aligned to general.alignment
+  int part;               // index of the file that holds it
   uint64_t offset;        // of data, from the start of that file
 
   int64_t n_elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
@@ -43,10 +43,10 @@ struct TensorInfo {
 
 class GgufFile {
  public:
-  // Opens `path`; when it is the first part of a split model, all the parts (beside it) as one.
-  // With options.metadata_only the other parts are not needed, and tensors() is of the first part only.
+  // Opens `path`; for the first part of a split model, opens all parts (in the same folder) as one model.
+  // With options.metadata_only the other parts may be missing, and tensors() lists the first part only.
   explicit GgufFile(const std::string& path, const OpenOptions& options = {});
-  // Parses bytes that outlive the object. `name` stands for the path in messages.
+  // Parses bytes that outlive the object. `name` replaces the path in messages.
   GgufFile(std::span<const std::byte> bytes, const std::string& name);
 
   GgufFile(GgufFile&&) = default;
@@ -67,13 +67,13 @@ class GgufFile {
   const TensorInfo* find_tensor(std::string_view name) const;       // nullptr when absent
   const TensorInfo& tensor(std::string_view name) const;            // throws when absent
 
-  // Refuses dtypes that are in the format but that tandem cannot compute with (I8, Q8_1, IQ2_XXS, ...).
+  // Throws for dtypes that the format has but tandem cannot compute with (I8, Q8_1, IQ2_XXS, ...).
   void require_computable(const TensorInfo& tensor) const;
 
-  // Whether the weights lie in mappings that the system may drop and fill again: not copied, not locked in
-  // memory.
+  // Returns whether the weights lie in mappings whose pages the system may drop and read again: neither
+  // copied nor locked in memory.
   bool is_mapped() const;
-  // The mappings, for page-locking by a GPU and for read-ahead hints.
+  // The mappings, for page-locking by a GPU and for read-ahead.
   std::span<const MappedFile> parts() const { return parts_; }
 
  private:
@@ -83,7 +83,7 @@ class GgufFile {
   std::vector<MappedFile> parts_;
   Metadata metadata_;
   std::vector<TensorInfo> tensors_;
-  std::map<std::string_view, size_t> index_;  // a tree: untrusted names cannot degrade it
+  std::map<std::string_view, size_t> index_;  // a tree, so that untrusted names cannot make it slow
   uint32_t version_ = 0;
   uint64_t alignment_ = 0;
 };

@@ -1,7 +1,7 @@
-// Sixteen floats side by side, for the quantizers' inner loops. One body is compiled for several instruction
-// sets and the processor decides at load time; every one gives the same bits, because each lane is computed
-// with plain IEEE operations in the order in which they are written: include this last, it switches fused
-// multiply-adds off for the rest of the file. Internal to gguf/.
+// Vectors of sixteen floats for the quantizers' inner loops. Each body is compiled for several instruction
+// sets, and the one for this processor is chosen at load time. All give the same bits: each lane uses plain
+// IEEE operations in source order. Include this header last: it turns fused multiply-adds off for the rest
+// of the file. Internal to gguf/.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 #pragma GCC optimize("fp-contract=off")
 
-// Sanitizers want plain functions.
-#ifdef TANDEM_LANES_FN  // a test has its own
+// No function multiversioning under sanitizers.
+#ifdef TANDEM_LANES_FN  // a test defines its own
 #elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define TANDEM_LANES_FN [[gnu::target_clones("default", "avx2", "avx512f")]]
@@ -43,7 +43,7 @@ using ByteLanes = uint8_t __attribute__((vector_size(kLanes)));
   return v < Lanes{} ? -v : v;
 }
 
-// nearest_in() as floats.
+// nearest_in() for each lane, as floats.
 [[gnu::always_inline]] inline Lanes nearest(Lanes v, const Lanes& low, const Lanes& high) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
   v = v > low ? v : low;
@@ -51,13 +51,13 @@ using ByteLanes = uint8_t __attribute__((vector_size(kLanes)));
   return (v + kRound) - kRound;
 }
 
-// inverse() of each: 1 / v, or 0 when that is not a finite number.
+// inverse() of each lane: 1 / v, or 0 where that is not finite.
 [[gnu::always_inline]] inline Lanes inverse_of(const Lanes& v) {
   const Lanes r = 1.0f / v;
   return r - r == Lanes{} ? r : Lanes{};
 }
 
-// Of the first n lanes, in order.
+// Sums the first n lanes, in order.
 [[gnu::always_inline]] inline float sum_of(const Lanes& v, int n = kLanes) {
   float sum = 0.0f;
   for (int i = 0; i < n; ++i) sum += v[i];

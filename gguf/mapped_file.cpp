@@ -51,7 +51,7 @@ const char* kind_of(mode_t mode) {
   return "not a regular file";
 }
 
-// Size of the regular file behind `fd`.
+// Returns the size of the regular file behind `fd`.
 size_t regular_size(int fd, const std::string& path) {
   struct stat status;
   if (fstat(fd, &status) != 0)
@@ -93,7 +93,7 @@ void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
 }  // namespace
 
 MappedFile MappedFile::open(const std::string& path, const OpenOptions& options) {
-  // Without O_NONBLOCK opening a FIFO would wait for a writer. It means nothing to a regular file.
+  // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on a regular file.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path.c_str(), strerror(errno));
   const size_t n_bytes = regular_size(file.fd, path);
@@ -112,7 +112,7 @@ MappedFile MappedFile::open(const std::string& path, const OpenOptions& options)
   } else {
     read_all(file.fd, bytes, n_bytes, path);
   }
-  // A hint, as prefetch() is: when the system refuses it nothing is lost but time.
+  // A hint, like prefetch(): if the system refuses, only time is lost.
   if (options.numa && !options.metadata_only) madvise(holder.address, n_bytes, MADV_RANDOM);
   if (options.mlock && !options.metadata_only && mlock(holder.address, n_bytes) != 0) {
     log_warning("%s: cannot lock %zu bytes in memory: %s (see ulimit -l)", path.c_str(), n_bytes,

@@ -1,9 +1,9 @@
-// MappedFile: the bytes of one file, mapped read-only or read into memory; and what happens when a mapped
-// file shrinks or its disk goes away while we read it (SIGBUS).
+// MappedFile: the bytes of one file, mapped read-only or read into memory, with a SIGBUS guard for mapped
+// files that shrink or whose disk goes away while they are read.
 //
 // The first mapping installs a SIGBUS handler. For an address inside one of our mappings it prints one line
-// naming the file and the offset to stderr and leaves with exit code 5 (io); other SIGBUS go to the handler
-// that was there. Threads: open and close from any; the bytes may be read from any.
+// with the file and the offset to stderr and exits with code 5 (io); any other SIGBUS goes to the previous
+// handler. Threads: open, close and read from any.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@
 namespace tandem {
 
 struct OpenOptions {
-  bool mmap = true;      // false (--no-mmap): read the file into memory instead
-  bool mlock = false;    // keep it from being paged out; a warning when the system does not allow it
-  bool prefetch = true;  // ask the system to read ahead the whole mapping
-  uint64_t prefetch_limit = UINT64_MAX;  // but not of a model that is larger than this
-  bool numa = false;  // access is scattered over nodes: no read-ahead, pages come where they are touched
-  bool metadata_only = false;  // the tensor data will not be read: always mapped, never prefetched or locked
+  bool mmap = true;                      // false: read the file into memory instead
+  bool mlock = false;                    // lock it in memory; a warning when the system does not allow it
+  bool prefetch = true;                  // read the whole mapping ahead
+  uint64_t prefetch_limit = UINT64_MAX;  // no read-ahead for models larger than this, in bytes
+  bool numa = false;                     // no read-ahead: pages land on the node that first touches them
+  bool metadata_only = false;            // tensor data is not read: always mapped, never prefetched or locked
 };
 
 class MappedFile {
@@ -28,7 +28,7 @@ class MappedFile {
   // Throws Error(io) when `path` cannot be opened or read, Error(bad_file) when it is not a regular file
   // (a FIFO never blocks), Error(out_of_memory) when there is no room for a copy.
   static MappedFile open(const std::string& path, const OpenOptions& options);
-  // Bytes that live elsewhere and outlive the object.
+  // A view of bytes that live elsewhere and outlive the object.
   static MappedFile view(std::span<const std::byte> bytes, const std::string& name);
 
   MappedFile(MappedFile&&) noexcept = default;
@@ -36,9 +36,9 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Asks the system to read ahead all of it.
+  // Asks the system to read the whole file ahead.
   void prefetch() const;
-  // Whether the bytes are a mapping of the file that the system may drop and fill again.
+  // Returns whether the bytes are a mapping of the file whose pages the system may drop and read again.
   bool is_evictable() const { return evictable_; }
 
  private:

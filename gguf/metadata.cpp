@@ -22,7 +22,7 @@ constexpr TypeRow kTypes[] = {{"u8", 1},  {"i8", 1},  {"u16", 2},  {"i16", 2},  
 template <class T>
 constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-// Numbers convert between widths, never between kinds. nullopt: another kind, or out of range.
+// Converts between widths, never between integers, floats and bools. nullopt: another kind, or out of range.
 template <class T, class From>
 std::optional<T> convert(From from) {
   if constexpr (std::is_same_v<T, From>) {
@@ -36,7 +36,7 @@ std::optional<T> convert(From from) {
   }
 }
 
-// What a T needs in the file, for messages.
+// Returns the values that a T accepts, for messages.
 template <class T>
 std::string needed_text() {
   if constexpr (is_integer<T>) {
@@ -184,11 +184,11 @@ TANDEM_INSTANTIATE_NUMBER(double)
 #undef TANDEM_INSTANTIATE
 #undef TANDEM_INSTANTIATE_NUMBER
 
-// ---- --override-kv
+// ---- overrides
 
 namespace {
 
-// The whole of `text` as a number, or nullopt.
+// Parses all of `text` as a number; nullopt if it is not one.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T number{};
@@ -236,15 +236,15 @@ void Metadata::override_from_text(std::string_view spec) {
     throw_error(ErrorCode::usage, "override \"%s\": needed %s", printable(spec).c_str(), needed);
   };
   if (equals == 0 || colon == std::string_view::npos)
-    refuse("KEY=TYPE:VALUE, TYPE one of int, float, bool, str");
+    refuse("KEY=TYPE:VALUE with a TYPE of int, float, bool or str");
   const std::string_view key = spec.substr(0, equals);
   const std::string_view type = spec.substr(equals + 1, colon - equals - 1);
   std::optional<Value> value = parse_override(type, spec.substr(colon + 1), find(key));
   if (!value) {
-    if (type == "int") refuse("an integer that fits the type the key has in the file");
+    if (type == "int") refuse("an integer that fits the key's type in the file");
     if (type == "float") refuse("a number");
     if (type == "bool") refuse("true or false");
-    refuse("one of the types int, float, bool, str");
+    refuse("a type of int, float, bool or str");
   }
   set(key, std::move(*value));
 }

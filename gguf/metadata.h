@@ -1,9 +1,8 @@
-// Metadata: the key/value part of a GGUF file. Used by the reader, the writer, --override-kv and tests.
+// Metadata: the key-value pairs of a GGUF file. Used by the reader, the writer, metadata overrides and tests.
 //
-// Ownership: a Value that came from a file is a view into that file's mapping and must not outlive it; a
-// Value that was made from C++ values owns its bytes. Both copy cheaply. Not synchronized; reading from many
-// threads is fine. Throws Error(bad_file) naming source (the file) and key, what was found and what was
-// needed.
+// Ownership: a Value read from a file is a view into that file's mapping and must not outlive it; a Value
+// made from C++ values owns its bytes. Both are cheap to copy. Not synchronized; concurrent reads are fine.
+// Throws Error(bad_file) with the source (the file), the key, what was found and what was needed.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +20,7 @@
 
 namespace tandem {
 
-// The numbers are the ones in the file.
+// The numbers are those of the file format.
 enum class ValueType : uint32_t {
   u8 = 0,
   i8 = 1,
@@ -38,9 +37,9 @@ enum class ValueType : uint32_t {
   f64 = 12,
 };
 
-// "u32", "string", ...; `type` must be one of the above.
+// Returns "u32", "string", ...; `type` must be one of the above.
 std::string_view value_type_name(ValueType type);
-// Bytes of one element in the file; 0 for string and array, whose size varies, and for unknown numbers.
+// Returns the bytes of one element in the file; 0 for string and array (variable size) and unknown types.
 size_t value_type_bytes(ValueType type);
 
 // The ValueType that stores a C++ arithmetic type.
@@ -72,8 +71,7 @@ constexpr ValueType value_type_of() {
   }
 }
 
-// Calls f(T{}) with the C++ type that the number type `type` stores; for strings and arrays nothing is
-// called.
+// Calls f(T{}) with the C++ type that stores numbers of `type`. Does nothing for strings and arrays.
 template <class F>
 void with_type(ValueType type, F&& f) {
   switch (type) {
@@ -93,7 +91,7 @@ void with_type(ValueType type, F&& f) {
   }
 }
 
-// Packed elements of exactly type T, in place, at any alignment.
+// An array of packed elements of type T, read in place, at any alignment.
 template <class T>
 class ArrayView {
  public:
@@ -103,7 +101,7 @@ class ArrayView {
   bool empty() const { return size_ == 0; }
   T operator[](size_t i) const {
     if constexpr (std::is_same_v<T, bool>) {
-      return data_[i] != std::byte{0};  // any byte may be in the file
+      return data_[i] != std::byte{0};  // the file may hold any byte
     } else {
       T value;
       std::memcpy(&value, data_ + i * sizeof(T), sizeof(T));
@@ -141,7 +139,7 @@ class ArrayView {
   size_t size_ = 0;
 };
 
-// One metadata value: a number, a bool, a string, or an array of one of these (arrays do not nest).
+// One metadata value: a number, a bool, a string, or an array of one of these (never nested).
 class Value {
  public:
   // Owning values.
@@ -158,7 +156,7 @@ class Value {
   requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) explicit Value(const std::vector<T>& elements)
       : Value(std::span<const T>(elements)) {}
 
-  // Views into memory that outlives the value (what the reader makes).
+  // Views into memory that outlives the value, as the reader makes them.
   static Value scalar_view(ValueType type, const std::byte* data);
   static Value string_view_of(std::string_view text);
   static Value array_view(ValueType element_type, const std::byte* data, size_t count);
@@ -170,7 +168,7 @@ class Value {
   ValueType element_type() const { return element_type_; }
   size_t size() const { return count_; }
 
-  // The caller has looked at the type; a wrong one is a bug (TANDEM_CHECK).
+  // Accessors. The caller has checked the type; a wrong one is a bug (TANDEM_CHECK).
   std::string_view text() const;
   std::span<const std::string_view> strings() const;
   template <class T>
@@ -183,12 +181,12 @@ class Value {
     check(is_array() && element_type_ == value_type_of<T>());
     return ArrayView<T>(data_, count_);
   }
-  // Bytes of a packed array of numbers, or of a scalar, as they stand in the file.
+  // The bytes of a number or of a packed array of numbers, as in the file.
   std::span<const std::byte> raw() const;
 
-  // "u32", "string", "array of 3 f32": what an error message calls this value's type.
+  // Returns the type for messages: "u32", "string", "array of 3 f32".
   std::string type_text() const;
-  // For people: the value, long strings and arrays shortened, safe to print.
+  // Returns the value for messages: long strings and arrays shortened, safe to print.
   std::string short_text(size_t limit = 60) const;
 
  private:
@@ -214,7 +212,7 @@ class Metadata {
   };
 
   Metadata() = default;
-  // `source` is the name that error messages start with: the path of the file.
+  // `source` starts every error message: the path of the file.
   explicit Metadata(std::string source) : source_(std::move(source)) {}
   const std::string& source() const { return source_; }
 
@@ -222,16 +220,15 @@ class Metadata {
   const Value* find(std::string_view key) const;               // nullptr when absent
   bool has(std::string_view key) const { return find(key) != nullptr; }
 
-  // Adds, or replaces in place.
+  // Adds the key, or replaces its value in place.
   void set(std::string_view key, Value value);
   void remove(std::string_view key);
-  // "KEY=int:3", "KEY=float:1e-5", "KEY=bool:true", "KEY=str:text", as --override-kv takes it. An int takes
-  // the integer type that the key has already, else i64 (u32 when it fits). Throws Error(usage).
+  // Parses an override: "KEY=int:3", "KEY=float:1e-5", "KEY=bool:true" or "KEY=str:text". An int keeps the
+  // integer type of an existing key; a new key is u32 if the value fits, else i64. Throws Error(usage).
   void override_from_text(std::string_view spec);
 
-  // T: an integer (any integer in the file, range checked), float or double (f32 or f64 in the file), bool,
-  // std::string_view or std::string. get throws when the key is absent; all throw when the type or range is
-  // wrong.
+  // T is an integer (accepts any integer type, range checked), float or double (accepts f32 and f64), bool,
+  // std::string_view or std::string. get throws when the key is absent; all throw on a wrong type or range.
   template <class T>
   T get(std::string_view key) const;
   template <class T>
@@ -241,12 +238,11 @@ class Metadata {
     return get_optional<T>(key).value_or(std::move(fallback));
   }
 
-  // Arrays in place; the element type must be exactly T. Absent: throws, or an empty view from the _optional
-  // form.
+  // Arrays in place; the element type must be exactly T. Throws when absent.
   template <class T>
   ArrayView<T> get_array(std::string_view key) const;
   std::span<const std::string_view> get_strings(std::string_view key) const;
-  // Arrays copied, elements converted as get does. A scalar is not an array.
+  // A copy of an array, each element converted as in get. Throws for a scalar.
   template <class T>
   std::vector<T> get_vector(std::string_view key) const;
 
@@ -258,7 +254,7 @@ class Metadata {
 
   std::string source_;
   std::vector<Entry> entries_;
-  std::map<std::string, size_t, std::less<>> index_;  // a tree: untrusted keys cannot degrade it
+  std::map<std::string, size_t, std::less<>> index_;  // a tree, so that untrusted keys cannot make it slow
 };
 
 }  // namespace tandem

@@ -19,7 +19,7 @@ constexpr uint64_t kMinAlignment = 8;
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 24;
 constexpr uint64_t kMaxBytes = INT64_MAX;
 
-// Reads little-endian fields one after the other. `what` names the field in messages.
+// Reads little-endian fields in order. `what` names the field in messages.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> bytes, const std::string& path) : bytes_(bytes), path_(path) {}
@@ -49,7 +49,7 @@ class Cursor {
     return {reinterpret_cast<const char*>(take(n_bytes, what)), n_bytes};
   }
 
-  // A count of things that take at least `min_bytes` each.
+  // Checks a count of items of at least `min_bytes` each against the bytes left.
   uint64_t count(uint64_t n, uint64_t min_bytes, const std::string& what) {
     if (n > remaining() / min_bytes) {
       fail(offset_, "%s is %" PRIu64 ", but %" PRIu64 " bytes left in the file hold at most %" PRIu64,
@@ -119,8 +119,8 @@ Value read_value(Cursor& cursor, const std::string& what) {
   return Value::scalar_view(type, data);
 }
 
-void read_metadata(Cursor& cursor, uint64_t n_kv, Metadata& metadata) {
-  for (uint64_t i = 0; i < n_kv; ++i) {
+void read_metadata(Cursor& cursor, uint64_t n_metadata, Metadata& metadata) {
+  for (uint64_t i = 0; i < n_metadata; ++i) {
     const uint64_t at = cursor.offset();
     const std::string_view key = cursor.string(format("metadata key %" PRIu64, i));
     if (metadata.has(key)) cursor.fail(at, "metadata key %s appears twice", printable(key).c_str());
@@ -188,7 +188,7 @@ void read_shape(Cursor& cursor, TensorInfo& tensor, const std::string& what) {
   tensor.n_bytes = *n_bytes;
 }
 
-// Everything of a tensor but data; offset is still relative to the start of the data.
+// Reads all of a tensor but its data; offset stays relative to the start of the data.
 TensorInfo read_tensor(Cursor& cursor, uint64_t i, uint64_t alignment) {
   TensorInfo tensor{};
   tensor.name = cursor.string(format("tensor name %" PRIu64, i));
@@ -213,7 +213,7 @@ void check_unique(const std::vector<TensorInfo>& tensors, const std::string& pat
   }
 }
 
-// Makes offsets absolute and sets data, once both are known to lie in the file.
+// Makes offsets absolute and sets data, after checking that both lie in the file.
 void place_tensors(std::vector<TensorInfo>& tensors, uint64_t data_start, std::span<const std::byte> bytes,
                    const std::string& path) {
   const uint64_t n_data = data_start <= bytes.size() ? bytes.size() - data_start : 0;
@@ -252,11 +252,11 @@ ParsedGguf parse_gguf(std::span<const std::byte> bytes, const std::string& path)
   parsed.metadata = Metadata(path);
   parsed.version = read_version(cursor);
   const auto n_tensors = cursor.number<uint64_t>("the tensor count");
-  const auto n_kv = cursor.number<uint64_t>("the metadata count");
+  const auto n_metadata = cursor.number<uint64_t>("the metadata count");
   // The smallest tensor: empty name, one dimension. The smallest pair: empty key, one byte.
   cursor.count(n_tensors, 8 + 4 + 8 + 4 + 8, "the tensor count");
-  cursor.count(n_kv, 8 + 4 + 1, "the metadata count");
-  read_metadata(cursor, n_kv, parsed.metadata);
+  cursor.count(n_metadata, 8 + 4 + 1, "the metadata count");
+  read_metadata(cursor, n_metadata, parsed.metadata);
   parsed.alignment = read_alignment(parsed.metadata);
 
   cursor.count(n_tensors, 8 + 4 + 8 + 4 + 8, "the tensor count");

@@ -1,5 +1,4 @@
-// Quantizers of the K types: the search of quants_blocks.h with each type's numbers, and how a block is
-// packed.
+// Quantizers of the K types: each type's parameters for the search of quants_blocks.h, and its packing.
 #include <algorithm>
 
 #include "gguf/blocks_k.h"
@@ -16,9 +15,9 @@ constexpr SymmetricType kQ3_K{-4, 3, -32, 31, 1, 0.5f};
 constexpr SymmetricType kQ6_K{-32, 31, -128, 127, 9, 0.1f};
 
 AffineBlock quantize_block(AffineType type, const float* x, const float* importance) {
-  if (importance) {  // worth the time where it is asked for
+  if (importance) {  // a finer search
     type.first = -0.9f;
-    type.step = 0.05f;
+    type.spacing = 0.05f;
     type.n_tries = 37;
   }
   AffineBlock block;
@@ -29,7 +28,7 @@ AffineBlock quantize_block(AffineType type, const float* x, const float* importa
 SymmetricBlock quantize_block(SymmetricType type, const float* x, const float* importance) {
   if (importance) {
     type.n_tries = 9;
-    type.step = 0.1f;
+    type.spacing = 0.1f;
   }
   SymmetricBlock block;
   fit_block(type, x, importance, block);

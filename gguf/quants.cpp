@@ -18,7 +18,7 @@ void quantize_f32(const float* src, void* dst, int64_t n, const float*) {
   std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
 }
 
-// Sixteen at a time: the exponent is moved by a multiplication, which is exact and takes care of subnormals.
+// Sixteen at a time. A multiplication shifts the exponent; it is exact and handles subnormals.
 TANDEM_LANES_FN void dequantize_f16(const void* src, float* dst, int64_t n) {
   using HalfLanes = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
   const auto* halves = static_cast<const fp16_t*>(src);

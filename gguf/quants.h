@@ -1,8 +1,8 @@
-// The scalar reference of every computable dtype: block bytes to floats and back, bit-compatible with the
-// format. Kernels elsewhere are tested against these. Any thread; no state; nothing is thrown.
+// The scalar reference of every computable dtype: converts blocks to floats and back, bit-compatible with the
+// format. All kernels are tested against it. Callable from any thread; no state; nothing is thrown.
 //
-// Pointers need no alignment beyond that of the block type's members (2 bytes at most; 4 for F32).
-// Quantizers accept any float: NaN and infinities do not crash, and turn into values of no meaning.
+// Pointers need only the alignment of the block type's members (at most 2 bytes; 4 for F32).
+// Quantizers accept any float: NaN and infinities do not crash, but give meaningless values.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using DequantizeFn = void (*)(const void* src, float* dst, int64_t n);
 // src: [n], dst: [n / block_elements] blocks, importance: [n] weights >= 0 of the squared errors, or null.
 using QuantizeFn = void (*)(const float* src, void* dst, int64_t n, const float* importance);
 
-// Resolve the dtype once, outside the loop. The dtype must be computable (dtype_info(dtype).computable).
+// Look up the function once, outside the loop. The dtype must be computable (dtype_info(dtype).computable).
 DequantizeFn dequantize_fn(DType dtype);
 QuantizeFn quantize_fn(DType dtype);
 

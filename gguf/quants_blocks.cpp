@@ -9,8 +9,8 @@
 namespace tandem::quants {
 namespace {
 
-// Sub-blocks beside each other: [width] lanes of 16 sub-blocks, or twice the same 8, where the two halves of
-// a vector try different candidates.
+// Sub-blocks as columns: [width] rows of 16 lanes, one lane per sub-block. With 8 sub-blocks they are there
+// twice, and the two halves of a vector try different candidates.
 struct Columns {
   int width;
   Lanes x[32], w[32];
@@ -28,7 +28,7 @@ struct Columns {
   }
 }
 
-// Back to the order of the elements.
+// Copies the codes back to element order.
 [[gnu::always_inline]] inline void put_codes(const ByteLanes* rows, int width, uint8_t* codes) {
   const int n_subs = kBlockElements / width;
   for (int l = 0; l < n_subs; ++l) {
@@ -54,16 +54,16 @@ struct Columns {
 
 // ---- x = d * scale * q
 
-// Weight of an element without importance: flatness * mean square + x^2. The squares alone would spend
-// everything on the largest elements.
+// Weight of an element without importance: flatness * mean square + x^2. With x^2 alone the largest elements
+// would dominate the fit.
 constexpr float kFlatness = 0.5f;
 constexpr int kSymmetricRounds = 3;
 
 struct SymmetricFits {
-  Lanes scale{}, gain{}, weight{};  // the best so far; how much it gains on zeros; sum of w * q^2
+  Lanes scale{}, gain{}, weight{};  // the best so far; its gain over all zeros; sum of w * q^2
 };
 
-// Rounds x * inverse_scale to levels, solves for the scale, and keeps what is better.
+// Rounds x * inverse_scale to levels, solves for the scale, and keeps it if it is the best so far.
 [[gnu::always_inline]] inline void try_scale(const Columns& c, const Lanes& low, const Lanes& high,
                                              const Lanes& inverse_scale, SymmetricFits& best) {
   Lanes xl{}, ll{};
@@ -91,19 +91,19 @@ TANDEM_LANES_FN SymmetricFits search_scales(const SymmetricType& type, const Col
   const Lanes inverse_max = inverse_of(max);
   SymmetricFits best;
   for (int k = -type.n_tries; k <= type.n_tries; ++k) {
-    const float extreme = static_cast<float>(type.lo) + type.step * static_cast<float>(k);
+    const float extreme = static_cast<float>(type.lo) + type.spacing * static_cast<float>(k);
     try_scale(c, low, high, extreme * inverse_max, best);
   }
   for (int round = 0; round < kSymmetricRounds; ++round) {
     try_scale(c, low, high, inverse_of(best.scale), best);
   }
-  // Weights of zero, or nothing but overflow: the plain fit.
+  // All weights zero, or only overflow: the plain fit.
   best.scale = best.gain > Lanes{} ? best.scale : max / low;
   best.scale = inverse_max != Lanes{} ? best.scale : Lanes{};
   return best;
 }
 
-// The integer next to each scale (or the scale itself) that is best when codes are chosen for it.
+// Picks the best of each integer scale and its two neighbours, with codes chosen for it.
 [[gnu::always_inline]] inline void refine(const SymmetricType& type, const Columns& c, float d,
                                           Lanes& scales) {
   const Lanes low = splat(static_cast<float>(type.lo)), high = splat(static_cast<float>(type.hi));
@@ -181,12 +181,12 @@ struct AffineFits {
   Lanes weight{};                // sum of w * q^2
 };
 
-// What does not depend on the codes.
+// Sums that do not depend on the codes.
 struct AffineSums {
   Lanes w{}, x{};  // sums of w and w * x
 };
 
-// Rounds (x - min) * inverse_scale, solves for scale and a minimum of at most 0, and keeps what is better.
+// Rounds (x - min) * inverse_scale, solves for scale and a minimum <= 0, and keeps the best so far.
 [[gnu::always_inline]] inline void try_scale(const Columns& c, const AffineSums& sums, float q_max,
                                              const Lanes& from_min, const Lanes& inverse_scale,
                                              AffineFits& best) {
@@ -214,12 +214,12 @@ struct AffineSums {
   best.loss = loss < best.loss ? loss : best.loss;
 }
 
-// The other half's lane of the same sub-block.
+// Swaps the halves: each lane gets the value of the other lane of the same sub-block.
 [[gnu::always_inline]] inline Lanes mirrored(const Lanes& v) {
   return __builtin_shuffle(v, IntLanes{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
 }
 
-// 0 in the lower half, 1 in the upper: which of two candidates a lane tries.
+// 0 in the lower half, 1 in the upper: selects the candidate that a lane tries.
 constexpr Lanes kHalf{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
 
 TANDEM_LANES_FN AffineFits search_scales(const AffineType& type, const Columns& c, AffineSums& sums) {
@@ -237,8 +237,8 @@ TANDEM_LANES_FN AffineFits search_scales(const AffineType& type, const Columns& 
   AffineFits best{(hi - lo) / q_max, lo, splat(INFINITY), zero};
   const int at_once = c.halves() ? 2 : 1;
   for (int i = 0; i <= type.n_tries; i += at_once) {
-    Lanes levels = splat(q_max + type.first + type.step * static_cast<float>(i));
-    if (c.halves()) levels += type.step * kHalf;
+    Lanes levels = splat(q_max + type.first + type.spacing * static_cast<float>(i));
+    if (c.halves()) levels += type.spacing * kHalf;
     try_scale(c, sums, q_max, lo, levels * inverse_range, best);
   }
   if (c.halves()) {
@@ -251,7 +251,7 @@ TANDEM_LANES_FN AffineFits search_scales(const AffineType& type, const Columns& 
   for (int round = 0; round < kAffineRounds; ++round) {
     try_scale(c, sums, q_max, best.min, inverse_of(best.scale), best);
   }
-  // A flat sub-block, or one that overflows.
+  // Flat sub-blocks, and sub-blocks that overflow.
   const Lanes finite_lo = lo - lo == zero ? lo : zero;
   const Lanes usable = lo - lo == zero ? inverse_range : zero;
   best.scale = usable != zero ? best.scale : zero;
@@ -264,8 +264,8 @@ struct Integers {
   Lanes scale, min;
 };
 
-// Scale and minimum were rounded each for itself; their errors partly cancel, so look at the neighbours of
-// the pair.
+// Scale and minimum were rounded independently, and their errors partly cancel: tries the neighbours of the
+// pair.
 [[gnu::always_inline]] inline void refine(const AffineType& type, const Columns& c, float d, float dmin,
                                           Integers& integers) {
   const Lanes zero{}, high = splat(static_cast<float>(type.q_max));
@@ -336,7 +336,7 @@ struct Integers {
   }
 }
 
-// In: d, dmin, scales and mins of the block. Out: all of it.
+// In: d, dmin, scales and mins of the block. Out: the whole block.
 TANDEM_LANES_FN void settle(const AffineType& type, const Columns& c, const AffineSums& sums,
                             AffineBlock& block) {
   float scales[kLanes], mins[kLanes];

@@ -1,10 +1,10 @@
-// Fits the super-blocks of the K types: 256 elements in sub-blocks of 16 or 32, each with an integer scale
-// (and minimum) times one half for all. All sub-blocks are fitted side by side, one a lane (see lanes.h), so
-// every instruction set gives the same bits. Internal to gguf/.
+// Fits the super-blocks of the K types: 256 elements in sub-blocks of 16 or 32; each sub-block has an integer
+// scale (and minimum), and all share one half-precision factor d (and dmin). The sub-blocks are fitted in
+// parallel, one per lane (see lanes.h), so every instruction set gives the same bits. Internal to gguf/.
 //
-// Each sub-block's scale is searched on its own; then the scales are fitted by small integers times one half;
-// then the integers' neighbours are tried; then the codes are rounded, the half is solved for once more, and
-// the codes are rounded with what it really gives.
+// Stages: search the best scale of each sub-block; approximate the scales by small integers times d; try
+// the neighbours of each integer; round the codes and solve for d once more; round the codes again with d as
+// it is stored.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ inline constexpr int kMaxSubs = 16;
 
 // x = d * scale * q, q and scale of either sign, in 16 sub-blocks: Q3_K, Q6_K.
 struct SymmetricType {
-  int lo, hi;              // of q
-  int scale_lo, scale_hi;  // of the integer scales
-  int n_tries;             // 2 * n_tries + 1 inverse scales, `step` levels apart
-  float step;
+  int lo, hi;              // range of q
+  int scale_lo, scale_hi;  // range of the integer scales
+  int n_tries;             // the search tries 2 * n_tries + 1 inverse scales
+  float spacing;           // between them, in levels
 };
 
 struct SymmetricBlock {
@@ -37,8 +37,9 @@ void fit_block(const SymmetricType& type, const float* x, const float* importanc
 struct AffineType {
   int width;  // elements in a sub-block: 16 or 32
   int q_max;
-  int scale_max;      // of the integer scales and minima
-  float first, step;  // inverse scales q_max + first + step * i levels over the range of x, i = 0..n_tries
+  int scale_max;  // of the integer scales and minima
+  // Inverse scales to try: q_max + first + spacing * i levels over the range of x, i = 0..n_tries.
+  float first, spacing;
   int n_tries;
   float flatness;  // weight of an element without importance: flatness * rms + |x|
 

@@ -22,8 +22,7 @@ float signed_max(const float* x, int n) {
 
 namespace {
 
-// All midpoints between the levels of IQ4_NL are multiples of one half, so floor(2 v) says which level is
-// nearest.
+// All midpoints between levels of IQ4_NL are multiples of one half, so floor(2 v) gives the nearest level.
 constexpr auto kNearestIq4 = [] {
   std::array<uint8_t, 512> nearest{};
   for (int i = 0; i < 512; ++i) {
@@ -49,7 +48,7 @@ namespace {
 
 struct Fit {
   float scale = 0.0f;
-  float gain = 0.0f;  // how much the weighted squared error is below that of all zeros
+  float gain = 0.0f;  // weighted squared error of all zeros less that of the fit
 };
 
 // Rounds x * inverse_scale to levels and solves for the scale.
@@ -73,12 +72,12 @@ Fit round_and_solve(const float* x, const float* w, int n, const Levels& levels,
 }
 
 struct SymmetricSearch {
-  float extreme, step;
+  float extreme, spacing;
   int n_tries;
   float inverse_max;
 };
 
-// The inverse scale of the largest gain; that of the middle when none gains.
+// Returns the inverse scale with the largest gain; the middle one when none gains.
 float best_symmetric(const float* x, const float* w, int n, const Levels& levels,
                      const SymmetricSearch& search) {
   float best = search.extreme * search.inverse_max, gain = 0.0f;
@@ -86,7 +85,7 @@ float best_symmetric(const float* x, const float* w, int n, const Levels& levels
     const int n_candidates = std::min(kLanes, search.n_tries + 1 - first);
     float candidates[kLanes] = {}, gains[kLanes];
     for (int k = 0; k < n_candidates; ++k) {
-      candidates[k] = (search.extreme + search.step * static_cast<float>(first + k)) * search.inverse_max;
+      candidates[k] = (search.extreme + search.spacing * static_cast<float>(first + k)) * search.inverse_max;
     }
     symmetric_lanes(x, w, n, static_cast<float>(levels.lo), static_cast<float>(levels.hi), candidates, gains);
     for (int k = 0; k < n_candidates; ++k) {
@@ -100,7 +99,7 @@ float best_symmetric(const float* x, const float* w, int n, const Levels& levels
 
 }  // namespace
 
-float fit_symmetric(const float* x, const float* w, int n, const Levels& levels, int n_tries, float step,
+float fit_symmetric(const float* x, const float* w, int n, const Levels& levels, int n_tries, float spacing,
                     int8_t* q) {
   const float max = signed_max(x, n);
   const float inverse_max = inverse(max);
@@ -120,15 +119,15 @@ float fit_symmetric(const float* x, const float* w, int n, const Levels& levels,
   const float lowest = levels.value(levels.lo), highest = levels.value(levels.hi);
   if (levels.table) {
     for (int i = -n_tries; i <= n_tries; ++i) {
-      consider((lowest + step * static_cast<float>(i)) * inverse_max);
-      consider((highest + step * static_cast<float>(i)) * inverse_max);
+      consider((lowest + spacing * static_cast<float>(i)) * inverse_max);
+      consider((highest + spacing * static_cast<float>(i)) * inverse_max);
     }
   } else {
-    consider(best_symmetric(x, w, n, levels, {lowest, step, n_tries, inverse_max}));
+    consider(best_symmetric(x, w, n, levels, {lowest, spacing, n_tries, inverse_max}));
   }
   for (int round = 0; round < 4 && best.scale != 0.0f && consider(inverse(best.scale)); ++round) {}
   if (best.gain > 0.0f) return best.scale;
-  // Weights of zero, or nothing but overflow: the plain fit.
+  // All weights zero, or only overflow: the plain fit.
   for (int i = 0; i < n; ++i) q[i] = static_cast<int8_t>(levels.nearest(x[i] * lowest * inverse_max));
   return max / lowest;
 }
@@ -200,7 +199,7 @@ ScaleMin fit_affine(const float* x, const float* w, int n, const AffineSearch& s
     const int n_candidates = std::min(kLanes, search.n_tries + 1 - first);
     float candidates[kLanes] = {}, scales[kLanes], mins[kLanes], losses[kLanes];
     for (int k = 0; k < n_candidates; ++k) {
-      candidates[k] = (q_max + search.first + search.step * static_cast<float>(first + k)) * inverse_range;
+      candidates[k] = (q_max + search.first + search.spacing * static_cast<float>(first + k)) * inverse_range;
     }
     affine_lanes(x, w, n, q_max, search.sign, lo, candidates, scales, mins, losses);
     for (int k = 0; k < n_candidates; ++k) {

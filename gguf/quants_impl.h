@@ -1,4 +1,4 @@
-// One dequantizer and one quantizer per dtype; quants.h is the public face. Internal to gguf/.
+// One dequantizer and one quantizer per dtype; the public interface is quants.h. Internal to gguf/.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // Dequantizers of the K types: super-blocks of 256 elements in sub-blocks of 16 or 32 with small integer
-// scales. The order of the multiplications is part of the contract: floats come out equal to the bit
-// everywhere.
+// scales. The order of the multiplications is part of the contract: every implementation gives the same bits.
 #include "gguf/blocks_k.h"
 #include "gguf/quants_impl.h"
 
@@ -37,7 +36,7 @@ void dequantize_q3_k(const void* src, float* dst, int64_t n) {
 
 namespace {
 
-// Q4_K and Q5_K differ in their codes only.
+// Q4_K and Q5_K differ only in their codes.
 template <class Block>
 void dequantize_k4(const Block& block, float* dst) {
   const float d = fp16_to_fp32(block.d), dmin = fp16_to_fp32(block.dmin);

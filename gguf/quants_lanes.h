@@ -1,5 +1,5 @@
-// The inner loops of the quantizers' searches: sixteen candidate scales side by side, one a lane, each summed
-// over the elements in order. So every instruction set gives the same bits as a plain loop over one
+// Inner loops of the quantizers' searches: sixteen candidate scales in parallel, one per lane, each summed
+// over the elements in order, so every instruction set gives the same bits as a plain loop over one
 // candidate. Internal to gguf/. x and w are [n]; every other pointer is [kLanes].
 #pragma once
 
@@ -8,13 +8,13 @@
 
 namespace tandem::quants {
 
-// x ~ scale * q, q the nearest of lo..hi to x * inverse_scale: how much the best scale for these q brings the
-// weighted squared error below that of all zeros.
+// x ~ scale * q, q = x * inverse_scale rounded into lo..hi. Fills gain: the weighted squared error of all
+// zeros less that of the best scale for these q.
 void symmetric_lanes(const float* x, const float* w, int n, float lo, float hi, const float* inverse_scale,
                      float* gain);
 
-// x ~ scale * q + min, q the nearest of 0..q_max to (x - first_min) * inverse_scale: the best scale, min and
-// the weighted squared error, less a constant.
+// x ~ scale * q + min, q = (x - first_min) * inverse_scale rounded into 0..q_max. Fills the best scale and
+// min, and the weighted squared error less a constant.
 void affine_lanes(const float* x, const float* w, int n, float q_max, MinSign sign, float first_min,
                   const float* inverse_scale, float* scale, float* min, float* loss);
 

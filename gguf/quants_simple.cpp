@@ -1,5 +1,5 @@
 // Q4_0 Q4_1 Q5_0 Q5_1 Q8_0: 32 elements, one scale, perhaps a minimum. Without importance the quantizers give
-// the bytes that every program of the field gives; with it they search.
+// the same bytes as other GGUF programs; with importance they search.
 #include <cmath>
 #include <cstring>
 
@@ -88,7 +88,7 @@ HalfScaleMin search_affine(const float* x, const float* importance, float square
   return half;
 }
 
-// The scale of a block (of either kind), with or without importance.
+// Quantizes with the search if there is importance, else plainly; returns the scale (or scale and min).
 template <class Plain, class Search>
 auto choose(int64_t block, const float* importance, Plain plain, Search search) {
   return importance ? search(importance + block * QK) : plain();
@@ -200,7 +200,7 @@ void dequantize_q8_0(const void* src, float* dst, int64_t n) {
   }
 }
 
-// At 8 bits there is nothing to win by a search: importance is not used. Ties are rounded away from zero.
+// 8 bits gain nothing from a search, so importance is not used. Ties round away from zero.
 TANDEM_LANES_FN void quantize_q8_0(const float* src, void* dst, int64_t n, const float*) {
   auto* blocks = static_cast<BlockQ8_0*>(dst);
   const Lanes zero{}, most = splat(127.0f);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Levels kIq4{0, 15, kvalues_iq4nl};
 
-// One 32-element group of nibbles times its scale.
+// Expands 32 nibbles: table value times scale.
 void expand(const uint8_t* qs, const int8_t* table, float scale, float* dst) {
   for (int j = 0; j < QK / 2; ++j) {
     dst[j] = scale * table[qs[j] & 15];
@@ -102,7 +102,7 @@ void dequantize_mxfp4(const void* src, float* dst, int64_t n) {
 
 namespace {
 
-// The first of the nearest codes.
+// Returns the nearest code; the first one on a tie.
 uint8_t nearest_mxfp4(float x, float scale) {
   uint8_t best = 0;
   float least = std::fabs(x);
@@ -118,8 +118,8 @@ uint8_t nearest_mxfp4(float x, float scale) {
 
 }  // namespace
 
-// The exponent follows from the largest element, as the OCP microscaling specification says; importance has
-// no say.
+// The exponent follows from the largest element, as in the OCP microscaling specification; importance is not
+// used.
 void quantize_mxfp4(const float* src, void* dst, int64_t n, const float*) {
   auto* blocks = static_cast<BlockMXFP4*>(dst);
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {

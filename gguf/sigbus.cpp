@@ -12,9 +12,9 @@
 
 namespace tandem {
 
-// A node of a list that only grows, so that the handler can walk it at any moment without a lock. Closed
-// ranges stay in it, empty, and are used again. begin is written last and cleared first: a range with a begin
-// has a name.
+// A node of a list that only grows, so that the handler can walk it at any time without a lock. Closed ranges
+// stay in the list, empty, for reuse. begin is written last and cleared first: a range with a begin has a
+// name.
 struct SigbusRange {
   std::atomic<uintptr_t> begin{0};
   std::atomic<size_t> n_bytes{0};
@@ -31,7 +31,7 @@ struct sigaction g_before;
 
 static_assert(std::atomic<uintptr_t>::is_always_lock_free && std::atomic<SigbusRange*>::is_always_lock_free);
 
-// Async-signal-safe pieces of a line of text.
+// Builds a line of text; async-signal-safe.
 struct Line {
   char text[1024];
   size_t n = 0;
@@ -64,7 +64,7 @@ void on_sigbus(int, siginfo_t* info, void*) {
     (void)ignored;
     _exit(static_cast<int>(ErrorCode::io));
   }
-  sigaction(SIGBUS, &g_before, nullptr);  // a fault happens again on return, and goes there
+  sigaction(SIGBUS, &g_before, nullptr);  // on return the fault repeats and reaches the previous handler
   if (!fault) raise(SIGBUS);
 }
 

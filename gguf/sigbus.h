@@ -1,4 +1,4 @@
-// The SIGBUS guard of mapped files; see mapped_file.h for what it does. Internal to gguf/.
+// SIGBUS guard of mapped files; mapped_file.h describes it. Internal to gguf/.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@ namespace tandem {
 
 struct SigbusRange;
 
-// Names the bytes [begin, begin + n_bytes) after `path` until unguard_range. The first call installs the
-// handler.
+// Reports faults in [begin, begin + n_bytes) as errors of `path`, until unguard_range. The first call
+// installs the handler.
 SigbusRange* guard_range(const void* begin, size_t n_bytes, const std::string& path);
 void unguard_range(SigbusRange* range);
 

@@ -64,8 +64,8 @@ void SplitWriter::split_as(std::vector<uint32_t> part_of, uint32_t n_parts, Name
   TANDEM_CHECK(std::is_sorted(part_of.begin(), part_of.end()));
   TANDEM_CHECK(part_of.empty() || part_of.back() < n_parts);
   if (n_parts > kMaxParts) {
-    throw_error(ErrorCode::usage, "%s: this would be %u parts, at most %u are possible", path_.c_str(),
-                n_parts, kMaxParts);
+    throw_error(ErrorCode::usage, "%s: this makes %u parts, at most %u are possible", path_.c_str(), n_parts,
+                kMaxParts);
   }
   part_of_ = std::move(part_of);
   n_parts_ = n_parts;
@@ -128,7 +128,7 @@ void SplitWriter::append(std::span<const std::byte> bytes) {
 void SplitWriter::finish() {
   if (writers_.empty()) open_parts();
   for (const auto& writer : writers_) writer->complete();
-  // The first part last: where it is, all are.
+  // The first part last: when it is there, all are.
   for (auto writer = writers_.rbegin(); writer != writers_.rend(); ++writer) (*writer)->finish();
 }
 

@@ -1,10 +1,10 @@
 // SplitWriter: writes a GGUF model as one file or as several parts that readers open as one.
 //
-// The parts of out.gguf are out-00001-of-00003.gguf and so on; the first has all the metadata, the others
-// only split.no, split.count and split.tensors.count, which every part has. Used like GgufWriter; split() or
-// split_as(), called when all tensors are declared, make several parts. Memory: a buffer a part. Ownership:
-// owns the temporary files; without finish() none of the names changes. Not thread-safe. Throws Error(io) as
-// GgufWriter does, Error(usage) for more parts than the format can count.
+// The parts of out.gguf are out-00001-of-00003.gguf and so on. The first has all the metadata; every part has
+// split.no, split.count and split.tensors.count. Use it like GgufWriter: after the last add_tensor(), call
+// split() or split_as() to write several parts. Memory: one buffer per part. Ownership: owns the temporary
+// files; no final name changes before finish(). Not thread-safe. Throws Error(io) as GgufWriter does, and
+// Error(usage) for more parts than the format can count.
 #pragma once
 
 #include <memory>
@@ -18,32 +18,32 @@
 namespace tandem {
 
 struct SplitLimits {
-  uint64_t max_tensors = 0;            // in a part; 0: any number
-  uint64_t max_bytes = 0;              // of tensor data in a part, but at least one tensor; 0: any number
-  bool first_without_tensors = false;  // the first part holds the metadata only
+  uint64_t max_tensors = 0;            // per part; 0: no limit
+  uint64_t max_bytes = 0;              // of tensor data per part, but at least one tensor; 0: no limit
+  bool first_without_tensors = false;  // the first part holds only metadata
 };
 
-// Which part each tensor goes to, tensors being of these sizes, in order. An empty model is one part.
+// Returns the part of each tensor, given the tensors' sizes in order. An empty model is one part.
 std::vector<uint32_t> plan_split(std::span<const uint64_t> tensor_bytes, const SplitLimits& limits);
 
-// "PREFIX-00002-of-00003.gguf" of "PREFIX.gguf" or "PREFIX"; part counts from 0.
+// Returns "PREFIX-00002-of-00003.gguf" for "PREFIX.gguf" or "PREFIX"; part counts from 0.
 std::string split_path(const std::string& path, uint32_t part, uint32_t n_parts);
 
 class SplitWriter {
  public:
   explicit SplitWriter(std::string path, uint64_t alignment = 32);
 
-  // Free to change until the first begin_tensor(). Keys of splitting are set here.
+  // May be changed until the first begin_tensor(). The writer sets the split.* keys.
   Metadata& metadata() { return metadata_; }
   void add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims);
 
   void split(const SplitLimits& limits);
-  // part_of[i]: the part of the i-th tensor, never falling; n_parts at least 1. With keep_names the parts
-  // have part names even if there is only one.
+  // part_of[i]: the part of tensor i, never decreasing; n_parts >= 1. With always_numbered a single part
+  // is named "-00001-of-00001" too.
   enum class Names { plain_if_one, always_numbered };
   void split_as(std::vector<uint32_t> part_of, uint32_t n_parts, Names names = Names::plain_if_one);
 
-  // The files that will be there after finish(): after split().
+  // Returns the files that finish() will leave. Call it after split().
   std::vector<std::string> paths() const;
   uint64_t n_bytes_of_part(uint32_t part) const;  // of tensor data
   size_t n_tensors_of_part(uint32_t part) const;
@@ -54,7 +54,7 @@ class SplitWriter {
     begin_tensor(name);
     append(bytes);
   }
-  // All parts are complete on disk before the first gets its name.
+  // Completes all parts on disk before the first gets its name.
   void finish();
 
  private:

@@ -91,7 +91,7 @@ std::string Value::type_text() const {
 
 namespace {
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that reads back as the same number.
 std::string number_text(ValueType type, const std::byte* data) {
   char text[40];
   const auto to_text = [&]<class T>(T) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kDefaultAlignment = 32;
 
-// The header, as it will stand in the file.
+// Builds the header.
 struct Bytes {
   std::vector<std::byte> bytes;
 

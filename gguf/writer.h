@@ -1,9 +1,9 @@
 // GgufWriter: writes a GGUF v3 file as a stream, so that a model larger than memory can be written.
 //
-// Use: set metadata(), declare every tensor with add_tensor(), then for each in that order begin_tensor() and
-// append() until it is full, then finish(). Until then the file does not have its name (see
-// base/output_file.h). Not thread-safe. Throws Error(io) when the disk refuses; using it out of order, or
-// with a wrong number of bytes, is a bug (TANDEM_CHECK).
+// Use: set metadata(), declare every tensor with add_tensor(); then for each tensor, in that order, call
+// begin_tensor() and append() until it is full; then finish(). Until then the file has no final name (see
+// base/output_file.h). Not thread-safe. Throws Error(io) when a write fails; a wrong order of calls or number
+// of bytes is a bug (TANDEM_CHECK).
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,15 @@ namespace tandem {
 
 class GgufWriter {
  public:
-  // Opens the temporary file. `alignment` of tensor data: a power of two, at least 8.
+  // Opens the temporary file. `alignment` of the tensor data: a power of two >= 8.
   explicit GgufWriter(const std::string& path, uint64_t alignment = 32);
   GgufWriter(const GgufWriter&) = delete;
   GgufWriter& operator=(const GgufWriter&) = delete;
 
-  // Free to change until the first begin_tensor(). general.alignment is set here when it is not the default.
+  // May be changed until the first begin_tensor(). The constructor sets a general.alignment other than 32.
   Metadata& metadata() { return metadata_; }
 
-  // dims: innermost first, 1 to 4 of them, rows whole blocks of the dtype.
+  // dims: innermost first, 1 to 4; rows are whole blocks of the dtype.
   void add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims);
   uint64_t n_tensor_bytes() const;  // of all declared tensors, without padding
 
@@ -40,10 +40,10 @@ class GgufWriter {
     append(bytes);
   }
 
-  // Everything is on disk, durably, but not yet under the final name: of several files that belong together
-  // all are completed before the first is finished.
+  // Writes and syncs everything, without the final name yet: with several files that belong together,
+  // complete all of them before finishing the first.
   void complete();
-  // Completes the file, if that is still to be done, and gives it its final name.
+  // Completes the file, if complete() was not called, and gives it its final name.
   void finish();
 
  private:

@@ -289,7 +289,7 @@ TEST_F(GgufBadSplit, MissingPart) {
 
 TEST_F(GgufBadSplit, WrongPartOrName) {
   const std::string two = write("m-00002-of-00002.gguf", part(1, 2, 2, "b"));
-  EXPECT_THAT(open_error(two, ErrorCode::bad_file), HasSubstr("this is part 2 of 2; name the first part"));
+  EXPECT_THAT(open_error(two, ErrorCode::bad_file), HasSubstr("this is part 2 of 2; open the first part"));
   const std::string renamed = write("model.gguf", part(0, 2, 2, "a"));
   EXPECT_THAT(open_error(renamed, ErrorCode::bad_file), HasSubstr("must end in -00001-of-00002.gguf"));
   const std::string no_number = directory.path("n-00001-of-00002.gguf");
