@@ -15,10 +15,10 @@
 namespace tandem {
 namespace {
 
-constexpr unsigned kDepth = 32;  // chunks under way at a time
+constexpr unsigned kDepth = 32;  // chunks in flight
 constexpr size_t kThreads = 4;   // without io_uring
 
-// Why io_uring cannot be used; empty, with the ring made, when it can.
+// Makes the ring. Returns the reason if io_uring cannot be used, empty on success.
 std::string make_ring(io_uring& ring) {
   const int made = io_uring_queue_init(kDepth, &ring, 0);
   if (made < 0) return strerror(-made);
@@ -27,10 +27,10 @@ std::string make_ring(io_uring& ring) {
   if (probe) io_uring_free_probe(probe);
   if (reads) return "";
   io_uring_queue_exit(&ring);
-  return "this system's io_uring cannot read";
+  return "this system's io_uring does not support reads";
 }
 
-// Keeps kDepth reads under way until the queue is closed and they have ended.
+// Keeps up to kDepth reads in flight until the queue is closed and they have ended.
 void read_with_ring(io_uring& ring, ReadQueue& queue) {
   std::array<ReadChunk, kDepth> under_way;
   std::vector<unsigned> idle;
@@ -43,13 +43,13 @@ void read_with_ring(io_uring& ring, ReadQueue& queue) {
       const unsigned i = idle.back();
       idle.pop_back();
       under_way[i] = *chunk;
-      io_uring_sqe* entry = io_uring_get_sqe(&ring);  // as many as chunks
+      io_uring_sqe* entry = io_uring_get_sqe(&ring);  // never null: the ring has kDepth entries
       io_uring_prep_read(entry, chunk->file->fd(), chunk->to, static_cast<unsigned>(chunk->n_bytes),
                          chunk->offset);
       io_uring_sqe_set_data64(entry, i);
     }
     if (idle.size() == kDepth) return;
-    io_uring_submit_and_wait(&ring, 1);  // what it could not do now it is asked for again
+    io_uring_submit_and_wait(&ring, 1);  // entries that were not submitted are submitted next time
     io_uring_cqe* done;
     while (io_uring_peek_cqe(&ring, &done) == 0) {
       const auto i = static_cast<unsigned>(io_uring_cqe_get_data64(done));
@@ -60,7 +60,7 @@ void read_with_ring(io_uring& ring, ReadQueue& queue) {
   }
 }
 
-void read_plainly(ReadQueue& queue) {
+void read_with_pread(ReadQueue& queue) {
   while (const auto chunk = queue.next(ReadQueue::Patience::wait)) {
     const ssize_t n = pread(chunk->file->fd(), chunk->to, chunk->n_bytes, static_cast<off_t>(chunk->offset));
     queue.finish(*chunk, n < 0 ? -errno : n);
@@ -71,14 +71,14 @@ class FileReader final : public DiskReader {
  public:
   FileReader(std::vector<DiskFile> files, const DiskOptions& options) {
     for (DiskFile& file : files) files_.emplace_back(std::move(file), options.direct);
-    const std::string why = options.uring ? make_ring(ring_) : "it is not wanted";
+    const std::string why = options.uring ? make_ring(ring_) : "it is switched off";
     has_ring_ = why.empty();
     if (has_ring_) {
       threads_.emplace_back([this] { read_with_ring(ring_, queue_); });
       return;
     }
-    log_info("files are read with %zu threads: io_uring cannot be used (%s)", kThreads, why.c_str());
-    for (size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { read_plainly(queue_); });
+    log_info("reading files with %zu threads: io_uring is not available (%s)", kThreads, why.c_str());
+    for (size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { read_with_pread(queue_); });
   }
 
   ~FileReader() override {

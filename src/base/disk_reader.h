@@ -1,9 +1,9 @@
-// DiskReader: large files read into memory ahead of use, past the page cache where the filesystem allows it
-// (O_DIRECT). Reads are cut into chunks, many of which are under way at a time: through io_uring, or, where
-// the system has none, by a few threads. What cannot be had is said in one line when the files are opened.
+// DiskReader: reads large files into memory ahead of use, past the page cache where the filesystem allows it
+// (O_DIRECT). Splits reads into chunks and keeps many in flight, through io_uring or, without it, a few
+// threads. Opening the files logs one line for each of these that is not available.
 //
-// A reader belongs to one thread; it has threads of its own for the reading. Its destructor waits for what is
-// under way. Failures are Error(io), naming file and offset, thrown by whoever waits for the read.
+// A reader belongs to one thread; it reads on threads of its own. Its destructor waits for reads in flight.
+// A failed read throws Error(io), with file and offset, from wait().
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 
 namespace tandem {
 
-// A file and where it is mapped. What is to be read is named by its address there; the mapping itself is
-// never touched.
+// A file and its mapping. A read names its source by address in the mapping; the mapping itself is not
+// touched.
 struct DiskFile {
   std::string path;
   std::span<const std::byte> mapped;
 };
 
-// Both addresses and the size are multiples of this. What lies past the end of a file is left as it was, and
-// so is what lies in no file.
+// Both addresses and the size are multiples of this. Bytes of `to` for addresses past the end of a file, or
+// in no file, stay unchanged.
 inline constexpr size_t kDiskAlignment = 4096;
 struct DiskRead {
   const std::byte* from = nullptr;
@@ -36,18 +36,19 @@ class DiskReader {
   virtual ~DiskReader() = default;
 
   using Ticket = uint64_t;
-  // Starts reading; `to` is in use until the ticket has been waited for, once, or the reader is gone.
+  // Starts reading. `to` must stay valid until wait(ticket) returns or the reader is gone; wait once per
+  // ticket.
   virtual Ticket start(std::span<const DiskRead> reads) = 0;
-  virtual bool is_done(Ticket ticket) = 0;  // wait() would return at once
+  virtual bool is_done(Ticket ticket) = 0;  // whether wait() would return at once
   virtual void wait(Ticket ticket) = 0;
 };
 
 struct DiskOptions {
-  bool direct = true;  // past the page cache
+  bool direct = true;  // bypass the page cache
   bool uring = true;
 };
 
-// Throws Error(io) for a file that cannot be opened.
+// Throws Error(io) if a file cannot be opened.
 std::unique_ptr<DiskReader> open_disk_reader(std::vector<DiskFile> files, const DiskOptions& options = {});
 
 }  // namespace tandem

@@ -35,8 +35,8 @@ std::string format(const char* format, ...) {
   return text;
 }
 
-// The bytes of the UTF-8 character that `text` begins with, or 0 where it begins with none or with a control
-// character.
+// Returns the length of the UTF-8 character at the start of `text`; 0 for invalid bytes and control
+// characters.
 static size_t printable_character(std::string_view text) {
   const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) != 0x7f ? 1 : 0;
@@ -47,7 +47,7 @@ static size_t printable_character(std::string_view text) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
     code = code << 6 | (byte(i) & 0x3f);
   }
-  constexpr uint32_t kSmallest[] = {0, 0, 0xa0, 0x800, 0x10000};  // of two bytes: behind the C1 controls
+  constexpr uint32_t kSmallest[] = {0, 0, 0xa0, 0x800, 0x10000};  // two bytes: from behind the C1 controls
   const bool surrogate = code >= 0xd800 && code < 0xe000;
   return code >= kSmallest[n] && code <= 0x10ffff && !surrogate ? n : 0;
 }

@@ -1,12 +1,12 @@
-// IEEE half and bfloat16 as plain 16-bit integers, converted in software, exactly, round to nearest even.
-// Kernels use the hardware's instructions; this is the reference and what everything else uses.
+// IEEE half and bfloat16 as plain 16-bit integers, converted exactly in software, round to nearest even.
+// This is the reference; kernels use the hardware's instructions instead.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
-// Always inlined: the same header is compiled for several instruction sets, and the linker must not be left
-// to pick one copy for all of them.
+// Always inlined: translation units for different instruction sets include this header, and the linker must
+// not pick one copy for all of them.
 #define TANDEM_INLINE [[gnu::always_inline]] inline
 
 namespace tandem {

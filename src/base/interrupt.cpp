@@ -14,7 +14,7 @@ namespace tandem {
 namespace {
 
 std::atomic<bool> g_interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler touches it");
+static_assert(std::atomic<bool>::is_always_lock_free, "used in a signal handler");
 
 // Written once before the handler is installed, then only read.
 struct Terminal {
@@ -23,7 +23,7 @@ struct Terminal {
   bool shown = false, color = false;  // stdout
 } g_terminal;
 
-// Only calls that are allowed in a signal handler.
+// Async-signal-safe.
 void restore_terminal() {
   if (g_terminal.saved) tcsetattr(STDIN_FILENO, TCSANOW, &g_terminal.settings);
   static constexpr char kResetColor[] = "\033[0m";
@@ -50,7 +50,7 @@ void install_interrupt_handler() {
     struct sigaction action {};
     action.sa_handler = on_interrupt;
     sigemptyset(&action.sa_mask);
-    action.sa_flags = 0;  // no SA_RESTART: a read from the terminal must come back
+    action.sa_flags = 0;  // no SA_RESTART: a read from the terminal must return
     return sigaction(SIGINT, &action, nullptr) == 0;
   }();
   (void)installed;

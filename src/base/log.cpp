@@ -17,7 +17,7 @@ std::atomic<LogLevel> g_level{LogLevel::warning};
 std::mutex g_mutex;
 std::unique_ptr<FILE, int (*)(FILE*)> g_file{nullptr, fclose};
 bool g_status_shown = false;
-constexpr const char* kWipe = "\r\033[K";
+constexpr const char* kEraseLine = "\r\033[K";
 
 void write_line(LogLevel level, const char* prefix, const char* format, va_list args) {
   if (level > log_level()) return;
@@ -25,7 +25,7 @@ void write_line(LogLevel level, const char* prefix, const char* format, va_list 
   const int start = snprintf(line, sizeof line, "tandem: %s", prefix);
   vsnprintf(line + start, sizeof line - static_cast<size_t>(start), format, args);
   const std::lock_guard lock(g_mutex);
-  fprintf(stderr, "%s%s\n", g_status_shown ? kWipe : "", line);
+  fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "", line);
   g_status_shown = false;
   if (g_file) {
     fprintf(g_file.get(), "%s\n", line);
@@ -52,7 +52,7 @@ void set_log_file(const std::string& path) {
 void show_status(const std::string& text) {
   const std::lock_guard lock(g_mutex);
   if (!g_status_shown && text.empty()) return;
-  fprintf(stderr, "%s%s", kWipe, text.c_str());
+  fprintf(stderr, "%s%s", kEraseLine, text.c_str());
   g_status_shown = !text.empty();
 }
 

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// "0-3,8,10-11" of a file in /sys; empty when it cannot be read.
+// Parses a list like "0-3,8,10-11" from a file in /sys; empty when it cannot be read.
 std::vector<int> read_cpu_list(const char* path) {
   std::vector<int> cpus;
   FILE* f = fopen(path, "r");

@@ -28,7 +28,7 @@ double own_seconds() {
 
 }  // namespace
 
-// "cpu user nice system idle iowait irq softirq steal guest guest_nice": guests are in user and nice already.
+// Format: "cpu user nice system idle iowait irq softirq steal guest guest_nice"; user and nice include guest.
 std::optional<CpuSeconds> parse_cpu_seconds(const std::string& line, double ticks_per_s) {
   std::istringstream in(line);
   std::string name;

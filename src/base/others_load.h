@@ -1,4 +1,4 @@
-// How busy other programs keep the machine: whether what is being measured can be believed.
+// Measures how busy other programs keep the machine, to tell whether a benchmark can be trusted.
 #pragma once
 
 #include <optional>
@@ -6,19 +6,19 @@
 
 namespace tandem {
 
-// Seconds of all CPUs since the machine started, together.
+// Seconds since the machine started, summed over all CPUs.
 struct CpuSeconds {
   double busy = 0, idle = 0;
 };
-// Of the first line of Linux's /proc/stat, with so many ticks a second; nothing where it is something else.
+// Parses the first line of Linux's /proc/stat; nullopt for any other text.
 std::optional<CpuSeconds> parse_cpu_seconds(const std::string& line, double ticks_per_s);
 
-// From when it is made on. One thread.
+// Measures from construction on. One thread.
 class OthersLoad {
  public:
   OthersLoad();
-  // The share of all CPUs' time, 0 to 1, that was taken by others than this process, other machines on the
-  // same hardware among them; 0 where the system does not tell.
+  // Returns the share (0 to 1) of all CPU time that other processes used, including other virtual machines on
+  // the same hardware; 0 where the system does not report it.
   double share() const;
 
  private:

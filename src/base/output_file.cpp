@@ -21,17 +21,16 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 
 OutputFile::OutputFile(std::string path)
     : path_(std::move(path)), temporary_path_(path_ + ".tmp-" + std::to_string(getpid())) {
-  if (path_.empty()) throw_error(ErrorCode::usage, "the name of a file to write is empty");
+  if (path_.empty()) throw_error(ErrorCode::usage, "the output file name is empty");
   struct stat status;
-  if (stat(path_.c_str(), &status) == 0 &&
-      !S_ISREG(status.st_mode)) {  // do not replace a device or a directory
+  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // never replace a device or folder
     throw_error(ErrorCode::io, "%s: cannot write: it exists and is not a regular file", path_.c_str());
   }
   open_temporary();
   buffer_.reserve(kBufferBytes);
 }
 
-// By a link of /proc a file without a name can be given one.
+// linkat() gives an unnamed file a name through this link.
 std::string OutputFile::descriptor_path() const {
   return "/proc/self/fd/" + std::to_string(fd_);
 }
@@ -97,7 +96,7 @@ void OutputFile::complete() {
 void OutputFile::publish() {
   TANDEM_CHECK(fd_ >= 0);
   if (!complete_) complete();
-  if (!named_) {  // a link cannot replace a file, so it is linked beside the target and renamed
+  if (!named_) {  // linkat cannot replace a file: link under the temporary name, then rename
     unlink(temporary_path_.c_str());
     if (linkat(AT_FDCWD, descriptor_path().c_str(), AT_FDCWD, temporary_path_.c_str(), AT_SYMLINK_FOLLOW) !=
         0) {

@@ -1,10 +1,9 @@
 // OutputFile: a file that appears under its name only when it is complete.
 //
-// Everything goes to a temporary file beside the target that takes its name in publish(). Where the file
-// system can, the temporary has no name at all, and is gone even when the process is killed; elsewhere it is
-// PATH.tmp-PID, which the destructor removes. Ownership: owns the temporary. Not thread-safe. Throws
-// Error(io) when the disk refuses, naming the file, and the temporary where it has a name; Error(usage) for
-// an empty name.
+// Writes to a temporary file in the target's folder, which publish() renames. Where the filesystem allows it,
+// the temporary is unnamed and disappears even if the process is killed; otherwise it is PATH.tmp-PID, which
+// the destructor removes. Ownership: owns the temporary. Not thread-safe. Throws Error(io) when writing
+// fails, with the file's name (the temporary's, if it has one), and Error(usage) for an empty name.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +24,10 @@ class OutputFile {
   void write(std::span<const std::byte> bytes);
   uint64_t n_bytes() const { return n_written_; }  // so far
 
-  // Everything is on disk, durably, but not yet under the final name: of several files that belong together
-  // all are completed before the first is published.
+  // Writes and syncs everything, without the final name yet: with several files that belong together,
+  // complete all of them before publishing the first.
   void complete();
-  // Completes the file, if that is still to be done, and gives it its name.
+  // Completes the file, if complete() was not called, and gives it its final name.
   void publish();
 
  private:
@@ -45,7 +44,7 @@ class OutputFile {
   uint64_t n_written_ = 0;  // buffered bytes included
 };
 
-// Before long work whose result goes there: throws what OutputFile would throw at its beginning.
+// Throws if OutputFile could not be opened for this path. For use before long work that ends in writing it.
 void check_writable(const std::string& path);
 
 }  // namespace tandem

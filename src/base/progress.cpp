@@ -14,18 +14,18 @@ namespace {
 
 constexpr size_t kBarColumns = 24;
 
-// A line that wrapped could not be wiped away.
+// A line that wraps could not be erased.
 size_t terminal_columns() {
   winsize size{};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
   return known ? size.ws_col : 80;
 }
 
-bool can_wipe() {
+bool can_erase_line() {
   return isatty(STDERR_FILENO) == 1 && !is_dumb_terminal();
 }
 
-// At most n bytes, and no part of a character at the end.
+// Cuts to at most n bytes, between UTF-8 characters.
 std::string_view cut(std::string_view text, size_t n) {
   if (text.size() <= n) return text;
   while (n > 0 && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) --n;
@@ -53,7 +53,7 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
-StatusLine::StatusLine() : shown_(log_level() >= LogLevel::info && can_wipe()) {}
+StatusLine::StatusLine() : shown_(log_level() >= LogLevel::info && can_erase_line()) {}
 
 void StatusLine::show(std::string_view text) {
   if (shown_) show_status(std::string(cut(text, terminal_columns() - 1)));

@@ -1,7 +1,7 @@
-// Long work told on stderr, never on stdout: on a terminal a bar with rate and time left that the next line
-// wipes away, elsewhere one line of the log for each item done. Nothing is shown below log level info.
+// Progress of long work, on stderr: on a terminal a bar with rate and time left, erased by the next line;
+// elsewhere one log line per finished item. Silent below log level info.
 //
-// Used by one thread. Messages of the log may come from any: they wipe the line first.
+// Used by one thread. Log messages may come from any thread: they erase the bar first.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// A line on a terminal's stderr that stays until it is wiped away. Shows nothing where stderr is no terminal
-// (or one that cannot wipe: TERM=dumb). One at a time.
+// A line on the terminal that stays until it is erased. Shows nothing if stderr is not a terminal or cannot
+// erase (TERM=dumb). One at a time.
 class StatusLine {
  public:
   StatusLine();
@@ -22,34 +22,34 @@ class StatusLine {
   StatusLine& operator=(const StatusLine&) = delete;
 
   bool shown() const { return shown_; }
-  void show(std::string_view text);  // cut to the width of the terminal; one line, without control characters
+  void show(std::string_view text);  // one line without control characters; cut to the terminal's width
   void clear();
 
  private:
   bool shown_;
 };
 
-// How far a piece of work is.
+// The state of a piece of work.
 struct ProgressState {
-  std::string_view unit;  // "weights", "tokens"; "bytes" are counted in KiB, MiB, ...
+  std::string_view unit;  // "weights", "tokens"; "bytes" print as KiB, MiB, ...
   int64_t done = 0, total = 0;
   double seconds = 0;     // since the start
-  std::string_view item;  // what is being worked on
+  std::string_view item;  // being worked on
 };
 
-// "[####....]  50%  12.3 M weights/s, 0:05 left  blk.0.attn_q.weight" in at most n_columns columns: without
-// room the item goes first, then the bar.
+// Returns "[####....]  50%  12.3 M weights/s, 0:05 left  blk.0.attn_q.weight" in at most n_columns columns.
+// Drops the item first, then the bar, if they do not fit.
 std::string progress_text(const ProgressState& state, size_t n_columns);
 
 class Progress {
  public:
   Progress(std::string unit, int64_t total);
 
-  // Draws at most ten times a second, so call it as often as you like.
+  // Draws at most ten times a second, so it is cheap to call often.
   void update(int64_t done, std::string_view item = {});
-  // Where there is no bar: an item's line in the log.
+  // Logs a line for a finished item, if there is no bar.
   void item_done(const std::string& line);
-  void clear() { line_.clear(); }  // before the last line
+  void clear() { line_.clear(); }  // before the final message
   bool animated() const { return line_.shown(); }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 

@@ -16,17 +16,16 @@
 namespace tandem {
 namespace {
 
-constexpr int kMostRetries = 1000;  // of a chunk that the system asks to try again
+constexpr int kMaxRetries = 1000;  // per chunk, when the system says to try again
 
-// Why a file that was opened for direct reads cannot be read in chunks that are aligned to kDiskAlignment;
-// empty when it can.
+// Returns why a file opened with O_DIRECT cannot be read in chunks of kDiskAlignment; empty if it can.
 std::string why_not_direct(int fd) {
 #ifdef STATX_DIOALIGN
   struct statx status;
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN) &&
       (status.stx_dio_offset_align == 0 || status.stx_dio_offset_align > kDiskAlignment ||
        status.stx_dio_mem_align > kDiskAlignment)) {
-    return "the filesystem wants reads that are aligned otherwise";
+    return "the filesystem needs another alignment";
   }
 #endif
   alignas(kDiskAlignment) std::byte probe[kDiskAlignment];
@@ -39,7 +38,7 @@ std::string why_not_direct(int fd) {
 }  // namespace
 
 OpenDiskFile::OpenDiskFile(DiskFile file, bool direct) : file_(std::move(file)) {
-  std::string why = direct ? "" : "direct reads are not wanted";
+  std::string why = direct ? "" : "direct reads are switched off";
   if (direct) {
     fd_ = ::open(path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (fd_ < 0 && errno == EINVAL) why = "the filesystem has no O_DIRECT";
@@ -50,8 +49,8 @@ OpenDiskFile::OpenDiskFile(DiskFile file, bool direct) : file_(std::move(file)) 
   if (!direct_) fd_ = ::open(path().c_str(), O_RDONLY | O_CLOEXEC);
   if (fd_ < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path().c_str(), strerror(errno));
   if (direct_) return;
-  posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // the chunks are the read-ahead
-  log_info("%s is read through the page cache: %s", path().c_str(), why.c_str());
+  posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // we read ahead ourselves
+  log_info("%s: reading through the page cache: %s", path().c_str(), why.c_str());
 }
 
 OpenDiskFile::~OpenDiskFile() {
@@ -61,7 +60,7 @@ OpenDiskFile::~OpenDiskFile() {
 OpenDiskFile::OpenDiskFile(OpenDiskFile&& other) noexcept
     : file_(std::move(other.file_)), fd_(std::exchange(other.fd_, -1)), direct_(other.direct_) {}
 
-// A read may cross from one mapping into another.
+// A read may span several mappings.
 DiskReader::Ticket ReadQueue::add(std::span<const OpenDiskFile> files, std::span<const DiskRead> reads) {
   const std::lock_guard lock(mutex_);
   const DiskReader::Ticket ticket = ++last_;
@@ -121,33 +120,33 @@ void ReadQueue::finish(ReadChunk chunk, int64_t result) {
     work_.notify_one();
   };
   if (result < 0) {
-    const bool may_pass = result == -EINTR || result == -EAGAIN;
-    if (!may_pass || ++chunk.n_retries > kMostRetries)
+    const bool retryable = result == -EINTR || result == -EAGAIN;
+    if (!retryable || ++chunk.n_retries > kMaxRetries)
       return fail(chunk.offset, strerror(static_cast<int>(-result)));
     return again();
   }
   const auto n = static_cast<size_t>(result);
   if (n >= chunk.n_needed) {
-    // Read once a step: in the page cache it would only take the room of what is mapped.
+    // Drop the pages: this data is read once per step, and would evict pages of the mapped weights.
     if (!chunk.file->is_direct()) {
       posix_fadvise(chunk.file->fd(), static_cast<off_t>(chunk.offset), static_cast<off_t>(chunk.n_bytes),
                     POSIX_FADV_DONTNEED);
     }
     return chunk_done(chunk, "");
   }
-  if (n == 0) return fail(chunk.offset, "the file ends before that, it has been truncated");
-  // The next read begins at an aligned address too, unless that would read the same again.
+  if (n == 0) return fail(chunk.offset, "the file ends before that; it was truncated");
+  // Continue at an aligned address, unless that would read the same bytes again.
   const size_t whole = n / kDiskAlignment * kDiskAlignment;
-  const size_t step = whole > 0 || chunk.file->is_direct() ? whole : n;
-  if (step == 0) return fail(chunk.offset + n, "the file ends there, it has been truncated");
-  chunk.offset += step;
-  chunk.to += step;
-  chunk.n_bytes -= step;
-  chunk.n_needed -= step;
+  const size_t advance = whole > 0 || chunk.file->is_direct() ? whole : n;
+  if (advance == 0) return fail(chunk.offset + n, "the file ends there; it was truncated");
+  chunk.offset += advance;
+  chunk.to += advance;
+  chunk.n_bytes -= advance;
+  chunk.n_needed -= advance;
   again();
 }
 
-// The first of a batch's errors counts.
+// A batch reports its first error.
 void ReadQueue::chunk_done(const ReadChunk& chunk, const std::string& error) {
   Batch& batch = batches_.at(chunk.ticket);
   if (batch.error.empty()) batch.error = error;

@@ -1,5 +1,5 @@
-// What a DiskReader is made of: files opened for reading in large aligned chunks, and the queue of chunks
-// between whoever wants them and the threads that read.
+// The parts of DiskReader: files opened for reading in large aligned chunks, and the queue of chunks between
+// callers and reading threads.
 #pragma once
 
 #include <condition_variable>
@@ -12,10 +12,10 @@
 
 namespace tandem {
 
-// Open for as long as the object lives.
+// A file, open as long as the object lives.
 class OpenDiskFile {
  public:
-  // Says in one line why it reads through the page cache, if it does. Throws Error(io).
+  // Logs one line if it cannot bypass the page cache, with the reason. Throws Error(io).
   OpenDiskFile(DiskFile file, bool direct);
   ~OpenDiskFile();
   OpenDiskFile(OpenDiskFile&& other) noexcept;
@@ -35,8 +35,8 @@ class OpenDiskFile {
 struct ReadChunk {
   const OpenDiskFile* file = nullptr;
   uint64_t offset = 0;
-  size_t n_bytes = 0;   // asked for
-  size_t n_needed = 0;  // of those, in the file
+  size_t n_bytes = 0;   // to read, rounded up to the alignment
+  size_t n_needed = 0;  // of those, inside the file
   std::byte* to = nullptr;
   DiskReader::Ticket ticket = 0;
   int n_retries = 0;
@@ -52,11 +52,11 @@ class ReadQueue {
   void wait(DiskReader::Ticket ticket);
 
   enum class Patience { wait, none };
-  // The next chunk to read; none when there is none, or, with patience, when all is over.
+  // Takes the next chunk. nullopt: the queue is empty (Patience::none) or closed.
   std::optional<ReadChunk> next(Patience patience);
-  // What a read of the chunk returned: a number of bytes or -errno. What is missing is queued again.
+  // Reports the result of reading a chunk: a number of bytes or -errno. Queues the missing bytes again.
   void finish(ReadChunk chunk, int64_t result);
-  // Nothing is read from now on.
+  // Stops reading: next() returns nothing from now on.
   void close();
 
  private:

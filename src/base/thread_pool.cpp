@@ -13,13 +13,13 @@ namespace tandem {
 namespace {
 
 constexpr int kActiveBits = 12;
-constexpr int kMaxThreads = 512;  // more than any machine that this was written for has cores
-constexpr unsigned kCrowd = 4;    // threads for each processor from which waiting must not spin
+constexpr int kMaxThreads = 512;
+constexpr unsigned kCrowd = 4;  // with more threads than this per processor, waiting does not spin
 static_assert(kMaxThreads < 1 << kActiveBits);
 
-// Spins, then yields, then parks in the kernel until `word` differs from `seen`. A barrier inside a run is
-// short, so spinning pays; with more threads than cores yielding is what lets the others come. Where there
-// are far more threads than processors whoever waits stands in the way, so it parks at once.
+// Waits until `word` differs from `seen`: spins, yields, then parks in the kernel. A barrier inside a run is
+// short, so spinning pays; with more threads than cores, yielding lets the others run. With many more
+// threads than cores a waiting thread only gets in the way, so it parks at once.
 void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool crowded) {
   for (int i = 0; i < 4000 && !crowded; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
@@ -79,14 +79,14 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
   fn_ = fn;
   Worker self(*this, 0, n_active_);
   if (n_active_ > 1) {
-    // The number of active workers travels in the epoch itself: a worker that wakes late and is not wanted
-    // must not read the number of a later run.
+    // The epoch itself holds the number of active workers: a worker that wakes late and is not part of this
+    // run must not read the number of a later one.
     const uint32_t run = (epoch_.load(std::memory_order_relaxed) >> kActiveBits) + 1;
     epoch_.store(run << kActiveBits | static_cast<uint32_t>(n_active_), std::memory_order_release);
     epoch_.notify_all();
   }
   entry(fn, self);
-  self.barrier();  // nobody still uses fn after this
+  self.barrier();  // after this no worker uses fn
 }
 
 void ThreadPool::worker_main(int index) {

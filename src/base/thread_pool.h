@@ -1,6 +1,6 @@
-// One persistent pool of threads that runs a whole plan at a time. Inside a run every worker executes the
-// same function; work is claimed item by item, so slow cores do not stall fast ones, and a barrier ends every
-// step. Waiting spins for a while and then parks, so an idle pool costs nothing.
+// One persistent pool of threads. In a run every worker executes the same function, which may contain many
+// parallel loops: items are claimed one by one, so slow cores do not hold up fast ones, and each loop ends in
+// a barrier. Waiting threads spin for a while and then park, so an idle pool costs nothing.
 //
 // The thread that calls run() is worker 0. run() is not reentrant and is called from one thread at a time.
 #pragma once
@@ -21,11 +21,11 @@ class Worker {
   int index() const { return index_; }
   int count() const { return count_; }
 
-  // Waits until every worker of the run has come here.
+  // Waits until every worker of the run has called it.
   void barrier();
 
-  // Calls fn(i) for every i in [0, n_items), each once, on whichever worker comes first, then barriers.
-  // All workers must call it with the same n_items.
+  // Calls fn(i) once for every i in [0, n_items), on any worker, then waits at a barrier. All workers must
+  // call it with the same n_items.
   template <class Fn>
   void for_each(int64_t n_items, Fn&& fn) {
     for (int64_t i = claim(); i < n_items; i = claim()) fn(i);
@@ -44,7 +44,7 @@ class Worker {
 
 class ThreadPool {
  public:
-  // n_threads >= 1, the caller's included; at most 512 are made. Throws Error(out_of_memory) when threads
+  // n_threads >= 1, including the caller; at most 512 are started. Throws Error(out_of_memory) when threads
   // cannot be started.
   explicit ThreadPool(int n_threads);
   ~ThreadPool();
@@ -53,8 +53,8 @@ class ThreadPool {
 
   int n_threads() const { return n_threads_; }
 
-  // Runs fn(Worker&) on the first `n_active` workers (all by default) and returns when all are done. fn must
-  // not throw.
+  // Runs fn(Worker&) on the first `n_active` workers (0: all) and returns when all are done. fn must not
+  // throw.
   template <class Fn>
   void run(Fn&& fn, int n_active = 0) {
     run_erased([](void* f, Worker& w) { (*static_cast<std::remove_reference_t<Fn>*>(f))(w); },
@@ -69,14 +69,14 @@ class ThreadPool {
   void join();
 
   int n_threads_;
-  const bool crowded_;  // far more threads than processors
+  const bool crowded_;  // many more threads than processors
   std::vector<std::thread> threads_;
 
-  // One cache line each: the words that workers spin on.
-  alignas(64) std::atomic<uint32_t> epoch_{0};     // number of the run, and its workers
+  // Words that workers spin on, one cache line each.
+  alignas(64) std::atomic<uint32_t> epoch_{0};     // run number and its number of workers
   alignas(64) std::atomic<uint32_t> phase_{0};     // counts barriers
   alignas(64) std::atomic<int32_t> arrived_{0};    // workers at the current barrier
-  alignas(64) std::atomic<int64_t> next_item_{0};  // next unclaimed item of the current step
+  alignas(64) std::atomic<int64_t> next_item_{0};  // next unclaimed item of the current loop
   alignas(64) std::atomic<bool> stop_{false};
   Entry entry_ = nullptr;
   void* fn_ = nullptr;
@@ -87,7 +87,7 @@ inline int64_t Worker::claim() {
   return pool_.next_item_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Physical cores that this process may run on (hyper-threads counted once), at least 1.
+// Returns the physical cores that this process may run on (hyper-threads counted once), at least 1.
 int physical_core_count();
 
 }  // namespace tandem

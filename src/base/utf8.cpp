@@ -6,9 +6,9 @@
 namespace tandem {
 namespace {
 
-// How a character may go on after its first byte: how many bytes follow and what the second one may be.
+// What may follow a first byte: the number of bytes, and the range of the second one.
 struct Lead {
-  uint8_t n_following;  // 0 with low > high: not a first byte
+  uint8_t n_following;  // with low > high: not a first byte
   uint8_t low, high;
 };
 
@@ -16,12 +16,12 @@ constexpr Lead lead_of(uint8_t byte) {
   if (byte < 0x80) return {0, 0, 0};
   if (byte < 0xc2) return {0, 1, 0};
   if (byte < 0xe0) return {1, 0x80, 0xbf};
-  if (byte == 0xe0) return {2, 0xa0, 0xbf};  // below are overlong forms
-  if (byte == 0xed) return {2, 0x80, 0x9f};  // above are surrogates
+  if (byte == 0xe0) return {2, 0xa0, 0xbf};  // below: overlong forms
+  if (byte == 0xed) return {2, 0x80, 0x9f};  // above: surrogates
   if (byte < 0xf0) return {2, 0x80, 0xbf};
   if (byte == 0xf0) return {3, 0x90, 0xbf};
   if (byte < 0xf4) return {3, 0x80, 0xbf};
-  if (byte == 0xf4) return {3, 0x80, 0x8f};  // above is past U+10FFFF
+  if (byte == 0xf4) return {3, 0x80, 0x8f};  // above: past U+10FFFF
   return {0, 1, 0};
 }
 

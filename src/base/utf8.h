@@ -1,5 +1,4 @@
-// UTF-8, one character at a time, over bytes that may be anything. Pure functions, no allocation, nothing
-// thrown.
+// UTF-8, one character at a time, over arbitrary bytes. Pure functions; nothing is allocated or thrown.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +8,8 @@ namespace tandem {
 
 enum class Utf8Status {
   valid,       // n_bytes are one character
-  invalid,     // n_bytes can never be part of a character (the longest such run that one U+FFFD replaces)
-  incomplete,  // the text ends inside a character that is well-formed so far; n_bytes is all that is left
+  invalid,     // n_bytes are not UTF-8: the longest run that one U+FFFD replaces
+  incomplete,  // the text ends inside a character, well-formed so far; n_bytes are the rest
 };
 
 struct Utf8Step {
@@ -18,11 +17,11 @@ struct Utf8Step {
   Utf8Status status;
 };
 
-// What the text starts with. Refuses overlong forms, surrogates and code points past U+10FFFF. `text` is not
-// empty.
+// Reads the first character of `text`, which is not empty. Rejects overlong forms, surrogates and code points
+// past U+10FFFF.
 Utf8Step next_utf8(std::string_view text);
 
-// Bytes of the longest prefix that is valid UTF-8; text.size() when all of it is.
+// Returns the length in bytes of the longest prefix that is valid UTF-8.
 size_t valid_utf8_prefix(std::string_view text);
 
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD

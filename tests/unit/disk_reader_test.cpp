@@ -233,7 +233,7 @@ void forbid_io_uring() {
   const sock_fprog program{std::size(filter), filter};
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-    fprintf(stderr, "io_uring cannot be used: neither can seccomp\n");
+    fprintf(stderr, "io_uring is not available: neither is seccomp\n");
     _exit(0);
   }
 }
@@ -253,7 +253,7 @@ TEST(DiskFallback, ASystemWithoutIoUring) {
     reader->wait(reader->start({&read, 1}));
     _exit(memcmp(to.get(), content.data(), content.size()) == 0 ? 0 : 1);
   };
-  EXPECT_EXIT(read_all(), testing::ExitedWithCode(0), "io_uring cannot be used");
+  EXPECT_EXIT(read_all(), testing::ExitedWithCode(0), "io_uring is not available");
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ TEST_F(Main, AnEmptyNameOfAFileToWrite) {
   test::tiny_llama().write(directory.path("m.gguf"));
   const Result result = shell("cd '" + directory.path("") + "' &&", "quantize m.gguf '' Q8_0 2>&1");
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_NE(result.out.find("the name of a file to write is empty"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("the output file name is empty"), std::string::npos) << result.out;
 }
 
 }  // namespace
