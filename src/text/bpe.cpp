@@ -18,7 +18,7 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
-// Canonical composition. `text` is valid UTF-8.
+// Normalizes to canonical composition. `text` is valid UTF-8.
 std::string to_nfc(std::string_view text) {
   if (is_ascii(text)) return std::string(text);
   utf8proc_uint8_t* composed = nullptr;
@@ -31,7 +31,7 @@ std::string to_nfc(std::string_view text) {
   return {reinterpret_cast<const char*>(composed), static_cast<size_t>(n)};
 }
 
-// Symbols for the tokens and for every other text that a merge mentions, while the merge table is built.
+// Numbers the texts of tokens and merges while the merge table is built.
 class SymbolTable {
  public:
   SymbolTable(const StringIndex& tokens, size_t n_tokens)
@@ -46,7 +46,7 @@ class SymbolTable {
 
  private:
   StringIndex index_;
-  std::deque<std::string> others_;  // never moves what it holds
+  std::deque<std::string> others_;  // a deque: the views in use stay valid
   int32_t n_symbols_;
 };
 
@@ -76,7 +76,7 @@ PairMerge MergeTable::find(int32_t left, int32_t right) const {
   }
 }
 
-// Scratch of one encode call, so that no piece allocates.
+// Buffers of one encode call, so that pieces allocate nothing.
 struct BpeTokenizer::Work {
   MergeChain chain;
   std::string letters;
@@ -106,8 +106,8 @@ void BpeTokenizer::add_merges(const VocabData& data) {
         merge.find(' ', space + 1) != std::string_view::npos) {
       throw_error(
           ErrorCode::bad_file,
-          "%s: metadata tokenizer.ggml.merges: found '%s' as merge %zu, needed two texts with one space "
-          "between them",
+          "%s: metadata tokenizer.ggml.merges: found '%s' as merge %zu, needed two texts separated by one "
+          "space",
           data.source.c_str(), printable(merge, 40).c_str(), rank);
     }
     const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
@@ -117,7 +117,7 @@ void BpeTokenizer::add_merges(const VocabData& data) {
   }
 }
 
-// Bytes that are no UTF-8 would stop the regular expressions, so each such run is a piece of its own.
+// Invalid UTF-8 would stop the regular expressions, so each run of invalid bytes is a piece of its own.
 void BpeTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) const {
   Work work;
   while (!text.empty()) {
@@ -162,7 +162,7 @@ void BpeTokenizer::encode_piece(std::string_view piece, Work& work, std::vector<
   chain.clear();
   for (size_t i = 0; i < piece.size(); ++i) {
     const int32_t symbol = byte_symbols_[static_cast<uint8_t>(piece[i])];
-    // What nothing can stand for is left out, and its neighbours may merge.
+    // Drops a byte that no token can represent; its neighbours may merge.
     if (!is_token(symbol) && unknown_ == kNoToken) continue;
     chain.append(i, symbol);
   }
@@ -183,7 +183,7 @@ int32_t BpeTokenizer::whole_piece_token(std::string_view piece, std::string& let
   return type == TokenType::control || type == TokenType::unknown ? kNoToken : id;
 }
 
-// A symbol that is no token is spelled in the tokens of its bytes.
+// A symbol that is not a token is written as the tokens of its bytes.
 void BpeTokenizer::append_symbol(int32_t symbol, std::string_view bytes, std::vector<int32_t>& ids) const {
   if (is_token(symbol)) {
     ids.push_back(symbol);

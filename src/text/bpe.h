@@ -1,7 +1,6 @@
-// Byte-level BPE: the text is cut into pieces by a pre-tokenizer, and within a piece, starting from single
-// bytes, the neighbouring pair with the best rank is merged until no pair is in the table. (Sennrich et al.,
-// 2016; GPT-2, 2019.)
-// Works on numbers, not on strings: every text that a merge mentions is a symbol. O(n log n) for any piece.
+// Byte-level BPE: a pre-tokenizer cuts the text into pieces. Within a piece, starting from single bytes, the
+// adjacent pair of best rank is merged until no pair is in the table. (Sennrich et al., 2016; GPT-2, 2019.)
+// Works on symbol numbers, not strings: every text in a merge is a symbol. O(n log n) for any piece.
 #pragma once
 
 #include <array>
@@ -15,11 +14,11 @@
 
 namespace tandem {
 
-// (left symbol, right symbol) -> what they become, with their rank for its priority. Open addressing.
+// Maps (left symbol, right symbol) to the merged symbol, with its rank as priority. Open addressing.
 class MergeTable {
  public:
   void reserve(size_t n_merges);
-  // Does nothing if the pair is there already: the first of two has the better rank.
+  // Does nothing if the pair is already there: the earlier merge has the better rank.
   void insert(int32_t left, int32_t right, PairMerge merge);
   PairMerge find(int32_t left, int32_t right) const;
 
@@ -28,7 +27,7 @@ class MergeTable {
     uint64_t key = kEmpty;
     PairMerge merge = {};
   };
-  static constexpr uint64_t kEmpty = UINT64_MAX;  // symbols are not negative
+  static constexpr uint64_t kEmpty = UINT64_MAX;  // never a key: symbols are not negative
   static uint64_t key_of(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
@@ -39,8 +38,8 @@ class MergeTable {
 
 class BpeTokenizer final : public TextTokenizer {
  public:
-  // data.tokens and `index` (text -> id of data.tokens) must outlive the object; data.merges is not kept.
-  // Throws Error(bad_file) naming the first merge that is malformed.
+  // data.tokens and `index` (text -> id of data.tokens) must outlive the object; data.merges need not.
+  // Throws Error(bad_file) with the first malformed merge.
   BpeTokenizer(const VocabData& data, const StringIndex& index, const PreTokenizerSpec& spec);
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override;
@@ -60,7 +59,7 @@ class BpeTokenizer final : public TextTokenizer {
   std::span<const Token> tokens_;
   const StringIndex& index_;
   int32_t unknown_;
-  // A symbol below tokens_.size() is that token; one above is a text of the merge table that no token has.
+  // A symbol below tokens_.size() is that token; above, a text of the merge table that is not a token.
   std::array<int32_t, 256> byte_symbols_;
   MergeTable merges_;
 };

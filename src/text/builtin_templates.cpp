@@ -20,7 +20,7 @@ constexpr std::string_view kLlama3 = R"({{ bos_token }}
 
 {% endif %})";
 
-// The system prompt stands within the first turn of the user.
+// The system prompt goes inside the first user turn.
 constexpr std::string_view kLlama2 = R"({% set ns = namespace(system='') %}
 {%- for m in messages -%}
 {%- if m.role == 'system' %}{% set ns.system = '<<SYS>>\n' ~ (m.content | trim) ~ '\n<</SYS>>\n\n' %}
@@ -41,7 +41,7 @@ constexpr std::string_view kMistral = R"({{ bos_token }}{% set ns = namespace(sy
 {%- endif %}
 {%- endfor %})";
 
-// Knows no system role: what it says goes before the first words of the user.
+// No system role: the system prompt goes before the first user message.
 constexpr std::string_view kGemma = R"({{ bos_token }}{% set ns = namespace(system='') %}
 {%- for m in messages -%}
 {%- if m.role == 'system' %}{% set ns.system = (m.content | trim) ~ '\n\n' %}

@@ -1,5 +1,5 @@
-// Chat templates by name, for models whose file has none: `--chat-template llama3`. They turn a conversation
-// into the prompt that the models of that family were trained with; tools are not among what they know.
+// Chat templates by name, for models whose file has none: `--chat-template llama3`. Each gives the prompt
+// format that its model family was trained with, without tools.
 #pragma once
 
 #include <span>
@@ -13,9 +13,9 @@ struct BuiltinTemplate {
 };
 
 std::span<const BuiltinTemplate> builtin_templates();
-// nullptr when there is none of that name.
+// Returns nullptr for an unknown name.
 const BuiltinTemplate* find_builtin_template(std::string_view name);
-// The one for models that say nothing.
+// The template for models that have none.
 inline constexpr std::string_view kDefaultTemplate = "chatml";
 
 }  // namespace tandem

@@ -61,7 +61,7 @@ jinja::Value value_of(const Json& json, size_t depth) {
   }
 }
 
-// A message, whose role is trusted where it is plain.
+// Converts a message; a plain role is not marked.
 jinja::Value message_value(const Json& json) {
   if (!json.is_object()) return value_of(json, 1);
   auto dict = std::make_shared<jinja::DictData>();
@@ -121,9 +121,10 @@ std::string ChatTemplate::render(const Json& messages, const RenderOptions& opti
 }
 
 MarkedPrompt ChatTemplate::render_marked(const Json& messages, const RenderOptions& options) const {
-  if (!messages.is_array()) throw_error(ErrorCode::bad_file, "%s: the messages are no array", name_.c_str());
+  if (!messages.is_array())
+    throw_error(ErrorCode::bad_file, "%s: the messages are not an array", name_.c_str());
   if (!options.extra.is_object())
-    throw_error(ErrorCode::bad_file, "%s: the variables are no object", name_.c_str());
+    throw_error(ErrorCode::bad_file, "%s: the variables are not an object", name_.c_str());
   const TemplateLimits& limits = options.limits;
   jinja::Interp interp({limits.n_steps, limits.n_bytes, limits.n_output_bytes, limits.n_depth},
                        options.now ? *options.now : local_time());

@@ -1,10 +1,9 @@
-// ChatTemplate: the text that a model's author wrote to turn a conversation into a prompt, ready to run.
+// ChatTemplate: a model author's Jinja2 template, which turns a conversation into a prompt, ready to run.
 //
-// Made once from the template (Jinja2, as transformers runs it: trim_blocks and lstrip_blocks on, sandboxed,
-// with break and continue, raise_exception, strftime_now and its own tojson), then immutable: any thread may
-// render. Both the constructor and the renders throw Error(bad_file) that names the template and the line:
-// for a syntax error, for what the template itself refuses (raise_exception), and past the limits on steps,
-// depth, memory and output.
+// Semantics are those of transformers: trim_blocks and lstrip_blocks on, sandboxed, with break and continue,
+// raise_exception, strftime_now and its own tojson. Immutable after construction: any thread may render. The
+// constructor and the renders throw Error(bad_file) with the template's name and line: for syntax errors,
+// raise_exception, and when a limit on operations, depth, memory or output is exceeded.
 #pragma once
 
 #include <cstddef>
@@ -23,33 +22,33 @@ namespace tandem {
 class GgufFile;
 
 struct TemplateLimits {
-  size_t n_steps = 50'000'000;               // what a render may compute
+  size_t n_steps = 50'000'000;               // operations of one render
   size_t n_bytes = size_t{1} << 30;          // of all values it makes
   size_t n_output_bytes = size_t{32} << 20;  // of the prompt
-  int n_depth = 1000;                        // of expressions in statements in macros
+  int n_depth = 1000;                        // nesting of macros, statements and expressions
 };
 
 struct RenderOptions {
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;
   nlohmann::ordered_json tools = nullptr;                           // null is Python's None
-  nlohmann::ordered_json extra = nlohmann::ordered_json::object();  // further variables by name
-  std::optional<std::tm> now;  // what strftime_now shows; the local time when not given
+  nlohmann::ordered_json extra = nlohmann::ordered_json::object();  // more variables, by name
+  std::optional<std::tm> now;                                       // for strftime_now; default: local time
   TemplateLimits limits = {};
 };
 
-// A prompt that remembers which bytes came from messages, tools and extra variables. A tokenizer must find no
-// control token that touches such a span (TokenizeOptions::plain); it should still tokenize ordinary text
-// across their ends, as the model was trained. A role made of letters, digits, "_" and "-" is not marked:
-// templates spell control tokens with it.
+// A prompt, with the spans of bytes that came from messages, tools and extra variables. No control token may
+// overlap such a span (TokenizeOptions::plain), but ordinary text is tokenized across their ends, as in
+// training. A role made of letters, digits, "_" and "-" is not marked: templates build control tokens from
+// it.
 struct MarkedPrompt {
   std::string text;
-  std::vector<TextSpan> user;  // ascending, apart
+  std::vector<TextSpan> user;  // ascending, disjoint
 };
 
 class ChatTemplate {
  public:
-  // `name` is what errors start with.
+  // Error messages start with `name`.
   explicit ChatTemplate(std::string_view text, std::string name = "chat template");
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -65,8 +64,7 @@ class ChatTemplate {
   std::unique_ptr<const Parsed> parsed_;
 };
 
-// What a model file says: tokenizer.chat_template and the texts of its BOS and EOS tokens, empty where it has
-// none.
+// The template and the texts of the BOS and EOS tokens in a model file; empty where it has none.
 struct ModelTemplate {
   std::string text, bos_token, eos_token;
 };

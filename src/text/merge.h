@@ -1,6 +1,6 @@
-// The merging that SPM and BPE share: a chain of symbols, of which the best neighbouring pair becomes one
-// symbol, until no pair can. O(n log n) for n symbols, and 8 bytes a waiting pair, so that a megabyte without
-// a space stays quick.
+// The merge loop shared by SPM and BPE: in a chain of symbols the best adjacent pair is merged into one
+// symbol, until no pair can merge. O(n log n) for n symbols and 8 bytes per queued pair, so a megabyte
+// without a space stays fast.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-// What a pair of symbols would become. The lowest priority goes first, the leftmost of equals.
+// The result of merging a pair of symbols. Lowest priority value first; leftmost on ties.
 struct PairMerge {
   static constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
   uint32_t priority = kNever;
@@ -22,13 +22,13 @@ struct PairMerge {
 };
 
 struct MergeNode {
-  uint32_t start;       // its first byte; it ends where the next one starts
-  int32_t symbol;       // what it stands for; the meaning is the caller's
+  uint32_t start;       // first byte; it ends where the next node starts
+  int32_t symbol;       // meaning defined by the caller
   int32_t prev, next;   // -1 at the ends
-  PairMerge pair = {};  // with the next one; kNever once this one is merged into its left neighbour
+  PairMerge pair = {};  // with the next node; kNever after this node was merged into its left neighbour
 };
 
-// A piece of text as a chain of nodes. One thread; reused from piece to piece so that nothing is allocated.
+// A piece of text as a chain of nodes. One thread; reused for piece after piece, to avoid allocations.
 class MergeChain {
  public:
   void clear() { nodes_.clear(); }
@@ -40,8 +40,8 @@ class MergeChain {
     nodes_.push_back({static_cast<uint32_t>(start), symbol, i - 1, -1});
   }
 
-  // find_pair(const MergeNode& left, const MergeNode& right, size_t end) -> PairMerge; `end` is where right
-  // ends, in a piece of n_bytes.
+  // find_pair(const MergeNode& left, const MergeNode& right, size_t end) -> PairMerge; `end` is the end of
+  // right. The piece has n_bytes.
   template <class FindPair>
   void merge_all(size_t n_bytes, const FindPair& find_pair) {
     waiting_.clear();
@@ -53,7 +53,7 @@ class MergeChain {
       waiting_.pop_back();
       const auto i = static_cast<int32_t>(best & 0xffffffff);
       MergeNode& left = at(i);
-      if (left.pair.priority != best >> 32) continue;  // one of the two has changed since
+      if (left.pair.priority != best >> 32) continue;  // stale: one of the two has changed
       MergeNode& right = at(left.next);
       left.symbol = left.pair.symbol;
       left.next = right.next;
@@ -64,7 +64,7 @@ class MergeChain {
     }
   }
 
-  // visit(symbol, start, end) for what is left, in order.
+  // Calls visit(symbol, start, end) for each remaining node, in order.
   template <class Visit>
   void for_each(size_t n_bytes, const Visit& visit) const {
     for (int32_t i = nodes_.empty() ? -1 : 0; i >= 0; i = nodes_[static_cast<size_t>(i)].next) {
@@ -97,13 +97,14 @@ class MergeChain {
   }
 
   std::vector<MergeNode> nodes_;
-  std::vector<uint64_t> waiting_;  // a heap of priority << 32 | node; stale entries are told by the priority
+  std::vector<uint64_t> waiting_;  // a heap of priority << 32 | node; a wrong priority marks a stale entry
 };
 
-// Words repeat: remembers where in the output the ids of a piece already stand. Views must outlive it.
+// Remembers where the ids of earlier pieces are in the output, because words repeat. Its views must outlive
+// it.
 class PieceCache {
  public:
-  // Appends to ids what `piece` gave before; false if it is new.
+  // Appends the ids of an earlier equal `piece`; false if it is new.
   bool append_known(std::string_view piece, std::vector<int32_t>& ids) const {
     const int32_t known = index_.find(piece);
     if (known == StringIndex::kAbsent) return false;
@@ -112,7 +113,7 @@ class PieceCache {
     return true;
   }
 
-  // ids[begin..end) is what `piece` gives.
+  // Records that ids[begin..end) are those of `piece`.
   void remember(std::string_view piece, size_t begin, size_t end) {
     if (piece.size() > kMaxPieceBytes || spans_.size() >= kMaxPieces) return;
     index_.insert(piece, static_cast<int32_t>(spans_.size()));

@@ -20,13 +20,12 @@ struct FreeMatchData {
 };
 using MatchData = std::unique_ptr<pcre2_match_data, FreeMatchData>;
 
-// White_Space of Unicode. PCRE2's own \s has U+180E besides, which the engines that models were trained with
-// do not.
+// Unicode's White_Space. PCRE2's own \s also matches U+180E, which the regex engines used in training do not.
 constexpr std::string_view kWhiteSpace =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"
     "3000}";
 
-// The pattern with \s and \S written out as that set. \S does not occur inside brackets in the table.
+// Replaces \s and \S by that set. In the table \S never occurs inside brackets.
 std::string with_white_space_spelled_out(std::string_view pattern) {
   std::string out;
   bool in_brackets = false;
@@ -61,7 +60,7 @@ pcre2_code* compile(const std::string& pattern) {
     throw_error(ErrorCode::bug, "pre-tokenizer pattern '%s': PCRE2 error %d at offset %zu", text.c_str(),
                 error, offset);
   }
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it matching is slower, and just as right
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // may fail: matching is slower without it, not wrong
   return code;
 }
 
@@ -69,7 +68,7 @@ size_t character_length(std::string_view text) {
   return next_utf8(text).n_bytes;
 }
 
-// Appends `match` cut into groups of three characters, the short one first.
+// Appends `match` in groups of three characters, the short group first.
 void append_by_three(std::string_view match, std::vector<std::string_view>& out) {
   size_t n_chars = 0;
   for (const char c : match) n_chars += (c & 0xc0) != 0x80;
@@ -90,16 +89,16 @@ struct PreTokenizer::Step {
   SplitStep how;
   std::unique_ptr<pcre2_code, FreeCode> code;
 
-  // The span of the first match at or after `from`; empty at the end of the piece if there is none.
+  // Returns the first match at or after `from`; an empty span at the end of the piece if there is none.
   std::pair<size_t, size_t> next_match(std::string_view piece, size_t from, pcre2_match_data* data) const {
     const auto subject = reinterpret_cast<PCRE2_SPTR>(piece.data());
     int rc = pcre2_match(code.get(), subject, piece.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data,
                          nullptr);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its stack on the heap
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter's stack is on the heap
       rc = pcre2_match(code.get(), subject, piece.size(), from,
                        PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT, data, nullptr);
     }
-    if (rc < 0) return {piece.size(), piece.size()};  // no match, or a limit was reached
+    if (rc < 0) return {piece.size(), piece.size()};  // no match, or a limit reached
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(data);
     return {span[0], span[1]};
   }

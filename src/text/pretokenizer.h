@@ -1,7 +1,7 @@
-// PreTokenizer: cuts a text into the pieces that BPE merges within, by the regular expressions of its row in
-// the table. Compiled once; immutable, any number of threads may call split at once. The constructor throws
-// Error(bug) for a pattern that does not compile; split throws nothing but bad_alloc: where the regex engine
-// gives up on a piece (its limits guard against runaway input), the rest of that piece stays whole.
+// PreTokenizer: cuts a text into the pieces that BPE merges within, with the regular expressions of its row
+// in the table. Compiled once; immutable, any number of threads may call split. The constructor throws
+// Error(bug) for a pattern that does not compile; split throws only bad_alloc: where a match reaches the
+// regex engine's limits (they guard against runaway input), the rest of that piece stays whole.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class PreTokenizer {
   PreTokenizer(const PreTokenizer&) = delete;
   PreTokenizer& operator=(const PreTokenizer&) = delete;
 
-  // Pieces of `text`, in order, none empty, together all of it. `text` must be valid UTF-8.
+  // Returns the pieces of `text`, in order, non-empty, covering all of it. `text` must be valid UTF-8.
   std::vector<std::string_view> split(std::string_view text) const;
 
  private:

@@ -14,7 +14,7 @@ PreTokenizerStep group_by_three(std::string pattern) {
   return {SplitStep::group_by_three, std::move(pattern)};
 }
 
-// Parts that many patterns share.
+// Building blocks shared by many patterns.
 constexpr const char* kLowerContractions = R"('s|'t|'re|'ve|'m|'ll|'d)";
 constexpr const char* kContractions = R"((?i:'s|'t|'re|'ve|'m|'ll|'d))";
 constexpr const char* kWord = R"([^\r\n\p{L}\p{N}]?\p{L}+)";
@@ -24,7 +24,7 @@ constexpr const char* kSpace = R"(\s+(?!\S)|\s+)";
 constexpr const char* kNewlinesAndSpace = R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kCjk = R"([\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 
-// Alternatives, first choice first.
+// Joins alternatives, first choice first.
 std::string any(const std::vector<std::string>& alternatives) {
   std::string pattern;
   for (const std::string& one : alternatives) pattern += (pattern.empty() ? "" : "|") + one;
@@ -35,12 +35,12 @@ std::string gpt2_pattern() {
   return any({kLowerContractions, R"( ?\p{L}+)", R"( ?\p{N}+)", R"( ?[^\s\p{L}\p{N}]+)", kSpace});
 }
 
-// Words, numbers of up to so many digits, symbols.
+// Words, numbers (as `number` matches them), symbols.
 std::string llama3_pattern(const char* number) {
   return any({kContractions, kWord, number, kSymbols, kNewlinesAndSpace});
 }
 
-// Words that begin where lower case turns to upper case, with a contraction behind them. `without` forbids
+// Words that start where lower case turns to upper case, each with its contraction. `without` excludes
 // characters.
 std::string cased_words(const std::string& without, const std::string& contraction) {
   const auto only = [&](const char* set) {
@@ -58,13 +58,13 @@ std::string gpt4o_pattern(const char* number) {
       {cased_words("", std::string(kContractions) + "?"), number, kSymbolsAndSlashes, kNewlinesAndSpace});
 }
 
-// An ASCII symbol with the ASCII letters behind it, a word with its marks, a run of symbols.
+// An ASCII symbol with the ASCII letters behind it; a word with its marks; a run of symbols.
 std::string deepseek3_pattern() {
   return any({R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)", R"([^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)",
               R"( ?[\p{P}\p{S}]+[\r\n]*)", kNewlinesAndSpace});
 }
 
-// The cased letters of the Unicode version that the authors had.
+// Cased letters, as of the Unicode version that the authors used.
 constexpr const char* kDeepseekLetters =
     R"([A-Za-z\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}\x{295}-\x{2af})"
     R"(\x{370}-\x{373}\x{376}\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c}\x{38e}-\x{3a1})"
@@ -86,7 +86,7 @@ Steps deepseek_llm() {
   return {isolate(R"([\r\n])"),
           isolate(R"(\s?)" + std::string(kDeepseekLetters) + "+"),
           isolate(R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)"),
-          isolate(R"((?<!\s)\s++$)"),  // \s+$, with what keeps long runs of spaces linear
+          isolate(R"((?<!\s)\s++$)"),  // \s+$, written so that long runs of spaces take linear time
           isolate(kDeepseekCjk),
           isolate(R"(\p{N})")};
 }
@@ -113,7 +113,7 @@ Steps youtu() {
           isolate(gpt4o_pattern(R"(\p{N})"))};
 }
 
-// In the original the parenthesis and the bar belong to the set.
+// In the original, the parenthesis and the bar are inside the set.
 PreTokenizerStep bloom_step() {
   return isolate(R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)");
 }
@@ -128,8 +128,8 @@ Steps kimi_k2() {
                        kSymbols, kNewlinesAndSpace}))};
 }
 
-// Digits go by threes from the right, but only where nothing that the original engine takes for a word
-// follows them.
+// Groups digits by threes from the right, unless a character that the original engine counts as part of a
+// word follows.
 Steps tiny_aya() {
   return {group_by_three(
               R"((?<!\d)\d++(?![\p{L}\p{M}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9}]))"),

@@ -1,6 +1,6 @@
-// The pre-tokenizers of byte-level BPE: how a text is cut into pieces before merging, by the name that a
-// model file gives in tokenizer.ggml.pre. Facts as the models' authors published them (tokenizer.json), one
-// row a family. Made at the first use, immutable; any thread.
+// The pre-tokenizers of byte-level BPE: how a text is cut into pieces before merging, by the name in
+// tokenizer.ggml.pre. The patterns are those that the models' authors published (tokenizer.json), one row per
+// family. Built at first use; immutable; any thread.
 #pragma once
 
 #include <span>
@@ -10,15 +10,15 @@
 
 namespace tandem {
 
-// What a step does with every piece that the steps before it left.
+// What a rule does with each piece left by the rules before it.
 enum class SplitStep {
-  isolate,         // each match becomes a piece of its own; so does what lies between matches
-  group_by_three,  // the same, and a match is cut into groups of three characters, counted from its end
+  isolate,         // each match becomes a piece, and so does the text between matches
+  group_by_three,  // as isolate, with matches cut into groups of three characters, counted from their end
 };
 
 struct PreTokenizerStep {
   SplitStep how;
-  std::string pattern;  // PCRE2; \s and \S are exactly the Unicode White_Space property, as in the originals
+  std::string pattern;  // PCRE2; \s and \S mean exactly Unicode's White_Space, as in the originals
 };
 
 enum class Normalization { none, nfc };
@@ -27,14 +27,14 @@ struct PreTokenizerSpec {
   std::string_view names;  // separated by spaces
   std::vector<PreTokenizerStep> steps;
   Normalization normalization = Normalization::none;
-  bool ignore_merges = false;  // a piece that is a token as a whole is taken as that token
-  bool add_bos = false;        // unless the file says otherwise
+  bool ignore_merges = false;  // a piece that is itself a token becomes that token
+  bool add_bos = false;        // default, if the file does not say
 };
 
-// nullptr for a name that is not known.
+// Returns nullptr for an unknown name.
 const PreTokenizerSpec* find_pre_tokenizer(std::string_view name);
 
-// What to use for a model that names none, or one that is not known.
+// For models that name no pre-tokenizer, or an unknown one.
 const PreTokenizerSpec& default_pre_tokenizer();
 
 std::span<const PreTokenizerSpec> all_pre_tokenizers();

@@ -19,10 +19,10 @@ constexpr ReasoningMarks kMarks[] = {
     {"[THINK]", "[/THINK]"},
     {"<|channel|>analysis<|message|>", "<|end|>"},
 };
-// What gpt-oss writes before the answer itself.
+// What gpt-oss writes before its answer.
 constexpr std::string_view kDropped[] = {"<|start|>assistant", "<|channel|>final<|message|>"};
 
-// Bytes at the end of `text` that may be the start of `mark`.
+// Returns the number of bytes at the end of `text` that may start `mark`.
 size_t started(std::string_view text, std::string_view mark) {
   for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
     if (text.ends_with(mark.substr(0, n))) return n;
@@ -59,7 +59,7 @@ void ReasoningSplitter::finish() {
   pending_.clear();
 }
 
-// Takes the first mark that is complete, with what stands before it.
+// Removes the first complete mark and emits the text before it.
 bool ReasoningSplitter::take_mark() {
   size_t position = pending_.npos, n_bytes = 0;
   const ReasoningMarks* then = open_;
@@ -79,7 +79,7 @@ bool ReasoningSplitter::take_mark() {
   if (position == pending_.npos) return false;
   const std::string_view before = std::string_view(pending_).substr(0, position);
   const bool opens_late = open_ == nullptr && !trimmed_end(before).empty();
-  if (opens_late) return false;  // text came first: the mark is part of it
+  if (opens_late) return false;  // after text of the answer: the mark belongs to it
   emit(trimmed_end(before));
   pending_.erase(0, position + n_bytes);
   open_ = then;
@@ -98,7 +98,7 @@ void ReasoningSplitter::emit(std::string_view text) {
   sink_(open_ != nullptr ? AnswerPart::reasoning : AnswerPart::answer, text);
 }
 
-// Bytes that must wait: the start of a mark, or white space that a mark may follow.
+// Returns the bytes to hold back: the start of a mark, or white space before a possible mark.
 size_t ReasoningSplitter::held_back() const {
   size_t n = 0;
   const auto wait_for = [&](std::string_view mark) { n = std::max(n, started(pending_, mark)); };

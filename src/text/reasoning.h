@@ -1,6 +1,7 @@
-// ReasoningSplitter: tells what a model thinks from what it says, as the text comes. Thinking stands between
-// marks that the model was trained to write: <think> </think>, [THINK] [/THINK], or the channels of gpt-oss.
-// Marks are taken out, however the pieces cut them, and so is the white space around what they enclose.
+// ReasoningSplitter: separates a model's reasoning from its answer while the text streams in. Reasoning
+// stands between marks that the model was trained to write: <think> </think>, [THINK] [/THINK], or the
+// channels of gpt-oss. The splitter removes the marks, even if pieces cut them, and the white space around
+// what they enclose.
 //
 // One answer, one thread.
 #pragma once
@@ -16,14 +17,14 @@ enum class AnswerPart { reasoning, answer };
 class ReasoningSplitter {
  public:
   using Sink = std::function<void(AnswerPart part, std::string_view text)>;
-  // `prompt`: what stands before the answer; it may have opened the marks already.
+  // `prompt`: the text before the answer; it may have opened the marks already.
   ReasoningSplitter(std::string_view prompt, Sink sink);
 
   void add(std::string_view text);
-  // The rest that waited for a mark to be completed.
+  // Emits text that was held back in case a mark followed.
   void finish();
 
-  // Whether a token of this text is a mark or a part of one, so that it must reach add().
+  // Returns whether a token with this text is a mark or a piece of one, so that it must reach add().
   static bool is_mark(std::string_view token_text);
 
  private:
@@ -32,8 +33,8 @@ class ReasoningSplitter {
   size_t held_back() const;
 
   Sink sink_;
-  const struct ReasoningMarks* open_ = nullptr;  // the marks that enclose what comes now
-  bool said_something_ = false;                  // of the answer; from then on marks are plain text
+  const struct ReasoningMarks* open_ = nullptr;  // the marks that enclose the current text
+  bool said_something_ = false;                  // the answer has text: from then on marks are plain text
   bool skip_space_ = true;
   std::string pending_;
 };

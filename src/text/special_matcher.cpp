@@ -21,8 +21,8 @@ SpecialMatcher::SpecialMatcher(std::vector<Entry> entries) : entries_(std::move(
   for (size_t b = 0; b < 256; ++b) first_[b + 1] += first_[b];
 }
 
-// At each place the sorted entries are narrowed to those that agree with the text, one byte deeper at a time.
-// An entry that ends at the current depth sorts first among them.
+// At each position, narrows the sorted entries to those that agree with the text, one byte at a time. An
+// entry that ends at the current depth sorts first.
 SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from) const {
   for (size_t start = from; start < text.size(); ++start) {
     auto low = entries_.begin() + first_[byte_at(text, start)];

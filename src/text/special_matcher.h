@@ -1,5 +1,5 @@
-// SpecialMatcher: finds the special tokens that stand in a text, leftmost first and longest at one place.
-// Immutable; holds views of the texts it was given, which must outlive it. Throws nothing but bad_alloc.
+// SpecialMatcher: finds special tokens in a text, leftmost first, then longest.
+// Immutable; its views of the tokens' texts must outlive it. Throws only bad_alloc.
 #pragma once
 
 #include <array>
@@ -24,12 +24,12 @@ class SpecialMatcher {
   SpecialMatcher() = default;
   explicit SpecialMatcher(std::vector<Entry> entries);
 
-  // The first match at or after `from`.
+  // Finds the first match at or after `from`.
   Match find(std::string_view text, size_t from) const;
   bool empty() const { return entries_.empty(); }
 
  private:
-  std::vector<Entry> entries_;            // sorted by text; of equal texts the lowest id
+  std::vector<Entry> entries_;            // sorted by text; the lowest id of equal texts
   std::array<uint32_t, 257> first_ = {};  // entries that start with byte b: first_[b] .. first_[b + 1]
 };
 

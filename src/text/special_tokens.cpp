@@ -55,10 +55,10 @@ constexpr std::string_view kEndOfGeneration[] = {"<|eot_id|>",
                                                  "<｜end▁of▁sentence｜>",
                                                  "[e~["};
 
-// These are ordinary text in some vocabularies, so they count only where the file marks them as special.
+// Ordinary text in some vocabularies, so they count only if the file marks them as special.
 constexpr std::string_view kEndOfGenerationIfSpecial[] = {"</s>", "<eos>"};
 
-// gpt-oss: markers of the reply's structure that readers of the output need to see.
+// gpt-oss: marks of the reply's structure that clients must see.
 constexpr std::string_view kShownMarkers[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"};
 
 Token& token_at(VocabData& data, int32_t id) {
@@ -110,7 +110,7 @@ std::vector<int32_t> find_end_of_generation(VocabData& data, const StringIndex& 
     if (id == StringIndex::kAbsent || std::erase(ids, id) == 0) return;
     token_at(data, id).type = type;
   };
-  // Where a reply has several messages, "<|end|>" ends one of them, not the reply.
+  // In replies of several messages, "<|end|>" ends a message, not the reply.
   const bool calls = has("<|call|>") || has("<|calls|>");
   if (calls && (has("<|return|>") || has("<|flush|>"))) drop("<|end|>", TokenType::user_defined);
   if (has("<|tool_response>")) drop("</s>", TokenType::normal);

@@ -29,16 +29,16 @@ bool has_space_after_something_else(std::string_view text) {
   return false;
 }
 
-// Bytes of the first word: spaces, then everything up to the next space.
+// Returns the length of the first word: spaces, then everything up to the next space.
 size_t word_length(std::string_view text) {
   size_t end = 0;
   while (text.substr(end).starts_with(kSpaceSymbol)) end += kSpaceSymbol.size();
   return std::min(text.find(kSpaceSymbol, end), text.size());
 }
 
-// Numbers in the order of scores from the highest down. `score` is not NaN.
+// Maps scores to integers, highest score first. `score` is not NaN.
 uint32_t priority_of(float score) {
-  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // the sum makes -0 and 0 one
+  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // turns -0 into 0
   const uint32_t ascending = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   return ~ascending;
 }

@@ -1,4 +1,4 @@
-// StreamDetokenizer: token ids in, one by one; text out, in whole UTF-8 characters only.
+// StreamDetokenizer: token ids in, one by one; text out, in complete UTF-8 characters.
 // One text, one thread. The vocabulary must outlive it.
 #pragma once
 
@@ -13,11 +13,10 @@ class StreamDetokenizer {
   explicit StreamDetokenizer(const Vocab& vocab, SpecialText special = SpecialText::hidden)
       : vocab_(vocab), special_(special), at_start_(vocab.add_space_prefix()) {}
 
-  // The characters that this token completes; may be empty. Bytes that can be no part of a character become
-  // U+FFFD.
+  // Returns the characters that this token completes; may be empty. Invalid bytes become U+FFFD.
   std::string add(int32_t id);
 
-  // The rest of the text: U+FFFD if it ended inside a character, else nothing.
+  // Returns the rest of the text: U+FFFD if it ends inside a character, else nothing.
   std::string finish();
 
  private:
@@ -25,8 +24,8 @@ class StreamDetokenizer {
 
   const Vocab& vocab_;
   SpecialText special_;
-  bool at_start_;        // a leading space would be the one that tokenize put there
-  std::string pending_;  // the start of a character, at most 3 bytes between calls
+  bool at_start_;        // the next leading space is the one that tokenize added
+  std::string pending_;  // an incomplete character, at most 3 bytes between calls
 };
 
 }  // namespace tandem

@@ -1,7 +1,7 @@
 // StringIndex: text -> id, for hundreds of thousands of short strings that are looked up a few times per byte
-// of input. Open addressing, 24 bytes a slot. Holds views: the strings must outlive it and stay where they
-// are. Immutable use from many threads is fine. The hash is seeded at random once per process, so a file
-// cannot be made to collide.
+// of input. Open addressing, 24 bytes per entry. Holds views: the strings must outlive it and stay in place.
+// Concurrent lookups are fine. The hash is seeded randomly once per process, so that files cannot be crafted
+// to collide.
 #pragma once
 
 #include <bit>
@@ -28,7 +28,7 @@ class StringIndex {
     }
   }
 
-  // The id already there, or `id` (not negative), which it adds.
+  // Returns the id already there, or adds `id` (not negative) and returns it.
   int32_t insert(std::string_view text, int32_t id) {
     if ((n_ + 1) * 2 > slots_.size()) rehash(n_ * 2 + 1);
     const uint32_t hash = hash_of(text);

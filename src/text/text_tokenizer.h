@@ -1,5 +1,5 @@
-// TextTokenizer: what turns plain text, special tokens already cut out, into token ids. One implementation a
-// kind of tokenizer: spm.h, bpe.h. Immutable, for any number of threads.
+// TextTokenizer: turns plain text, special tokens already cut out, into token ids. One implementation for
+// each kind of tokenizer: spm.h, bpe.h. Immutable; any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ class TextTokenizer {
  public:
   virtual ~TextTokenizer() = default;
 
-  // Appends the ids of `text`, which may be any bytes. Nothing of it is lost unless the vocabulary has
-  // neither a token for a byte nor an unknown token.
+  // Appends the ids of `text`, which may be any bytes. Text is lost only if the vocabulary has neither a
+  // token for a byte nor an unknown token.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
 };
 

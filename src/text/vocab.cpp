@@ -16,9 +16,9 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions within a text are 32 bits wide
+constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions in a text are 32-bit
 
-// The byte of "<0x41>"; nullopt for any other text.
+// Returns the byte of "<0x41>"; nullopt for any other text.
 std::optional<uint8_t> byte_of(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
   int value = 0;
@@ -89,7 +89,7 @@ Vocab::Vocab(VocabData data) : data_(std::move(data)), index_(data_.tokens.size(
     pre_tokenizer = find_pre_tokenizer(data_.pre);
     if (pre_tokenizer == nullptr) {
       log_warning(
-          "%s: %s; using the default, so the text may be cut differently from how the model was trained",
+          "%s: %s; using the default, which may cut the text differently from how the model was trained",
           data_.source.c_str(),
           data_.pre.empty() ? "no pre-tokenizer is named (metadata tokenizer.ggml.pre)"
                             : format("unknown pre-tokenizer '%s' (metadata tokenizer.ggml.pre)",
@@ -123,9 +123,8 @@ void Vocab::check() const {
     }
     if (data_.kind == TokenizerKind::spm && token.type == TokenType::byte && !byte_of(token.text)) {
       throw_error(ErrorCode::bad_file,
-                  "%s: metadata tokenizer.ggml.tokens: token %zu is of type byte, but its text is '%s', "
-                  "needed <0x00> "
-                  "to <0xFF>",
+                  "%s: metadata tokenizer.ggml.tokens: token %zu is of type byte, but its text is '%s'; "
+                  "needed <0x00> to <0xFF>",
                   source, id, printable(token.text, 40).c_str());
     }
   }
@@ -147,7 +146,9 @@ void Vocab::check() const {
 
 void Vocab::set_flags(const PreTokenizerSpec* pre_tokenizer) {
   const bool spm = data_.kind == TokenizerKind::spm;
-  const auto value = [](Flag flag, bool usual) { return flag == Flag::unset ? usual : flag == Flag::on; };
+  const auto value = [](Flag flag, bool otherwise) {
+    return flag == Flag::unset ? otherwise : flag == Flag::on;
+  };
   const char* source = data_.source.c_str();
   if (data_.add_bos == Flag::on && data_.special.bos == kNoToken) {
     throw_error(
@@ -164,8 +165,7 @@ void Vocab::set_flags(const PreTokenizerSpec* pre_tokenizer) {
   const bool usually_bos = spm || pre_tokenizer->add_bos;
   add_bos_ = value(data_.add_bos, usually_bos) && data_.special.bos != kNoToken;
   add_eos_ = value(data_.add_eos, false);
-  // What pre-tokenizers take for the start of a word is in the text already, so for BPE these two mean
-  // nothing.
+  // BPE has neither: its pre-tokenizers see spaces as part of the text.
   add_space_prefix_ = spm && value(data_.add_space_prefix, true);
   remove_extra_whitespaces_ = spm && value(data_.remove_extra_whitespaces, false);
 }
@@ -197,8 +197,8 @@ std::optional<int32_t> Vocab::find(std::string_view text) const {
 
 std::vector<int32_t> Vocab::tokenize(std::string_view text, const TokenizeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
-    throw_error(ErrorCode::usage, "a text of %zu bytes is too long to tokenize at once, the most is %zu",
-                text.size(), kMaxTextBytes);
+    throw_error(ErrorCode::usage, "the text has %zu bytes, at most %zu can be tokenized at once", text.size(),
+                kMaxTextBytes);
   }
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 2);
@@ -227,7 +227,7 @@ std::vector<int32_t> Vocab::tokenize(std::string_view text, const TokenizeOption
   return ids;
 }
 
-// The first special token at or after `from` that may stand there.
+// Finds the first special token at or after `from` that is allowed there.
 SpecialMatcher::Match Vocab::find_special(std::string_view text, size_t from,
                                           const TokenizeOptions& options) const {
   const SpecialMatcher::Match none{text.size(), 0, kNoToken};
@@ -239,7 +239,7 @@ SpecialMatcher::Match Vocab::find_special(std::string_view text, size_t from,
     const auto span = std::partition_point(options.plain.begin(), options.plain.end(),
                                            [&](const TextSpan& s) { return s.end <= match.position; });
     if (span == options.plain.end() || span->begin >= match.position + match.n_bytes) return match;
-    // A shorter one may end before the span, and a user-defined one may stand anywhere.
+    // A shorter token may end before the span, and a user-defined one may stand anywhere.
     for (const auto& [other, end] : {std::pair(&all_special_, std::max(span->begin, match.position)),
                                      std::pair(&user_defined_, text.size())}) {
       const SpecialMatcher::Match shorter = other->find(text.substr(0, end), match.position);
@@ -264,9 +264,8 @@ void Vocab::encode_fragment(std::string_view text, bool at_start, std::vector<in
 
 void Vocab::warn_about_double_bos(std::span<const int32_t> ids) const {
   if (ids.size() < 2 || ids[1] != data_.special.bos) return;
-  log_warning(
-      "the text starts with the token '%s', which is added to every text anyway; now there are two of them",
-      printable(token(data_.special.bos).text).c_str());
+  log_warning("the text starts with the token '%s', which is added to every text; now there are two of them",
+              printable(token(data_.special.bos).text).c_str());
 }
 
 std::string Vocab::token_to_piece(int32_t id, SpecialText special) const {

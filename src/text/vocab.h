@@ -1,10 +1,10 @@
 // Vocab: the tokenizer of a model. Text to token ids and back.
 //
-// Made once from a VocabData (see vocab_gguf.h for files) and shared: immutable, every member may be called
-// from any thread. The constructor throws Error(bad_file), naming the metadata key, for data that makes no
-// tokenizer; tokenize and detokenize take any bytes and throw only for a text too long to index
-// (Error(usage)) and bad_alloc. A model may have more outputs than its vocabulary has tokens (padding): such
-// an id stands for no text and ends nothing.
+// Built once from a VocabData (see vocab_gguf.h for files) and shared: immutable, any thread may call any
+// member. The constructor throws Error(bad_file), with the metadata key, for an invalid tokenizer; tokenize
+// and detokenize accept any bytes and throw only Error(usage), for a text too long to index, and bad_alloc. A
+// model may have more outputs than its vocabulary has tokens (padding): such an id has no text and does not
+// end generation.
 #pragma once
 
 #include <memory>
@@ -22,22 +22,22 @@
 
 namespace tandem {
 
-// A place where a text can be cut so that its parts have the tokens of the whole.
+// A position where a text can be cut without changing its tokens.
 struct TokenCut {
   size_t n_tokens, n_bytes;  // before it
 };
 
 struct TokenizeOptions {
-  bool add_special = true;    // BOS before and EOS behind, where the model wants them
-  bool parse_special = true;  // "<|eot_id|>" in the text is that token; if not, it is plain text
-  // Where no control token is found all the same, however much of it lies outside; ascending, apart. Text
-  // that users typed is marked so within a prompt whose own control tokens count.
+  bool add_special = true;    // add BOS and EOS where the model wants them
+  bool parse_special = true;  // "<|eot_id|>" in the text becomes that token; if false it is plain text
+  // Spans, ascending and disjoint, that no control token may overlap, not even partly. Marks text that users
+  // typed in a prompt that has control tokens of its own.
   std::span<const TextSpan> plain = {};
-  bool at_start = true;  // false: the text goes on from another, so no space is put before it
-  std::vector<TokenCut>* cuts = nullptr;  // gets every place behind a special token
+  bool at_start = true;                   // false: the text continues another, so it gets no space prefix
+  std::vector<TokenCut>* cuts = nullptr;  // receives the position after each special token
 };
 
-enum class SpecialText { hidden, shown };  // what control tokens (BOS, "<|eot_id|>") look like as text
+enum class SpecialText { hidden, shown };  // how control tokens (BOS, "<|eot_id|>") appear in text
 
 class Vocab {
  public:
@@ -55,23 +55,22 @@ class Vocab {
   bool add_eos() const { return add_eos_; }
   bool add_space_prefix() const { return add_space_prefix_; }
 
-  // Whether generation ends with this token: end of sequence, of turn, of message, or another of that
-  // meaning.
+  // Returns whether this token ends generation: end of sequence, of turn, of message or the like.
   bool is_eog(int32_t id) const { return has(id) && is_eog_[static_cast<size_t>(id)]; }
   std::span<const int32_t> eog_ids() const { return eog_ids_; }  // ascending
 
-  // The token whose text, as the file has it, is exactly this.
+  // Returns the token whose text in the file is exactly this.
   std::optional<int32_t> find(std::string_view text) const;
 
   std::vector<int32_t> tokenize(std::string_view text, const TokenizeOptions& options = {}) const;
 
-  // The bytes a token stands for; half a character is possible. SPM: a leading space is kept.
+  // Returns the bytes of a token, possibly half a character. SPM: keeps a leading space.
   std::string token_to_piece(int32_t id, SpecialText special = SpecialText::hidden) const;
-  // The bytes that the ids stand for; what tokenize was given, but for what it had to change (normalization,
-  // white space around special tokens that swallow it).
+  // Returns the bytes of the ids: the text given to tokenize, except for what it changed (normalization,
+  // white space that special tokens strip).
   std::string detokenize(std::span<const int32_t> ids, SpecialText special = SpecialText::hidden) const;
 
-  // Whether what stands behind this token is a text of its own, before which tokenize puts a space.
+  // Returns whether text after this token starts anew, with the space prefix that tokenize adds.
   bool restarts_text(int32_t id) const { return add_space_prefix_ && has(id) && is_cut_out(token(id).type); }
 
  private:
@@ -87,14 +86,14 @@ class Vocab {
   void encode_fragment(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
   void warn_about_double_bos(std::span<const int32_t> ids) const;
 
-  VocabData data_;  // without the merges, which live on in the text tokenizer
+  VocabData data_;  // without the merges, which the text tokenizer keeps
   StringIndex index_;
   bool add_bos_ = false, add_eos_ = false, add_space_prefix_ = false, remove_extra_whitespaces_ = false;
   std::vector<int32_t> eog_ids_;
   std::vector<bool> is_eog_;
   std::unique_ptr<TextTokenizer> text_tokenizer_;
   SpecialMatcher all_special_;   // control, unknown and user-defined tokens
-  SpecialMatcher user_defined_;  // these stand for themselves even in plain text
+  SpecialMatcher user_defined_;  // tokens even in plain text
 };
 
 }  // namespace tandem

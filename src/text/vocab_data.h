@@ -1,5 +1,5 @@
-// VocabData: a tokenizer as plain data, the way a model file describes it. Filled by read_vocab_data (from
-// GGUF) or by hand (tests, synthetic models), and turned into a Vocab, which validates it.
+// VocabData: a tokenizer as plain data, as model files describe it. Filled by read_vocab_data (from GGUF) or
+// by hand (tests, synthetic models); Vocab validates it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ enum class TokenizerKind {
   bpe,  // byte-level BPE: merges by rank after a pre-tokenizer; tokenizer.ggml.model "gpt2"
 };
 
-// The numbers are the ones in the file.
+// The numbers are those of the file format.
 enum class TokenType : int32_t {
   undefined = 0,
   normal = 1,
@@ -28,31 +28,31 @@ struct Token {
   std::string text;  // as in the file: U+2581 for a space (SPM), the byte alphabet of GPT-2 (BPE)
   float score = 0;   // SPM only
   TokenType type = TokenType::normal;
-  bool strip_left = false;   // swallows the white space before it when it is cut out of a text
+  bool strip_left = false;   // strips the white space before it
   bool strip_right = false;  // and after it
 };
 
 inline constexpr int32_t kNoToken = -1;
 
-// Ids of the tokens with a role; kNoToken where the model has none.
+// Ids of the tokens with a role; kNoToken where there is none.
 struct SpecialIds {
   int32_t bos = kNoToken, eos = kNoToken;
   int32_t eot = kNoToken;  // end of turn
-  int32_t eom = kNoToken;  // end of message, when a tool is called
+  int32_t eom = kNoToken;  // end of message, before a tool call
   int32_t unk = kNoToken, sep = kNoToken, pad = kNoToken, mask = kNoToken;
   // Fill in the middle: before, after, between, padding, repository name, file separator.
   int32_t fim_pre = kNoToken, fim_suf = kNoToken, fim_mid = kNoToken;
   int32_t fim_pad = kNoToken, fim_rep = kNoToken, fim_sep = kNoToken;
 };
 
-enum class Flag { unset, off, on };  // unset: as is usual for the kind and the pre-tokenizer
+enum class Flag { unset, off, on };  // unset: the default of the kind and the pre-tokenizer
 
 struct VocabData {
-  std::string source = "vocabulary";  // what error messages start with: the path of the file
+  std::string source = "vocabulary";  // start of error messages: the path of the file
   TokenizerKind kind = TokenizerKind::spm;
   std::string pre;  // BPE: the name of the pre-tokenizer, tokenizer.ggml.pre
   std::vector<Token> tokens;
-  std::vector<std::string> merges;  // BPE, best first: two texts with a space between them
+  std::vector<std::string> merges;  // BPE, best first: two texts separated by a space
   SpecialIds special;
   Flag add_bos = Flag::unset, add_eos = Flag::unset;
   Flag add_space_prefix = Flag::unset, remove_extra_whitespaces = Flag::unset;

@@ -25,7 +25,7 @@ void require_length(const Metadata& metadata, const char* key, size_t found, siz
   metadata.fail(key, format("%zu elements", found), format("%zu, one for each of %s", needed, kTokens));
 }
 
-// An SPM file without token types: byte tokens are known by their text, the others by their roles.
+// For SPM files without token types: recognizes byte tokens by their text, the others by their roles.
 void guess_spm_types(VocabData& data) {
   for (Token& token : data.tokens) {
     const std::string& t = token.text;
@@ -64,13 +64,13 @@ void read_tokens(const Metadata& metadata, VocabData& data) {
     require_length(metadata, kScores, scores.size(), texts.size());
     for (size_t i = 0; i < scores.size(); ++i) data.tokens[i].score = scores[i];
   } else if (data.kind == TokenizerKind::spm) {
-    log_warning("%s: no token scores (metadata %s), so every merge counts the same",
+    log_warning("%s: no token scores (metadata %s), so all merges have the same rank",
                 metadata.source().c_str(), kScores);
   }
 }
 
-// Some files have ids of roles that generation does not need pointing past the vocabulary; those are left
-// out.
+// optional: some files have ids past the vocabulary for roles that generation does not need; those are
+// ignored.
 enum class Need { exact, optional };
 
 void read_id(const Metadata& metadata, const char* key, Need need, size_t n_tokens, int32_t& id) {
@@ -83,9 +83,9 @@ void read_id(const Metadata& metadata, const char* key, Need need, size_t n_toke
   if (need == Need::exact) {
     metadata.fail(key, format("%lld", static_cast<long long>(*found)), format("an id below %zu", n_tokens));
   }
-  if (*found == -1 || *found == UINT32_MAX) return;  // how converters write "none"
-  log_warning("%s: metadata %s is %lld, but there are only %zu tokens; it is ignored",
-              metadata.source().c_str(), key, static_cast<long long>(*found), n_tokens);
+  if (*found == -1 || *found == UINT32_MAX) return;  // converters write these for "none"
+  log_warning("%s: metadata %s is %lld, but there are only %zu tokens; ignored", metadata.source().c_str(),
+              key, static_cast<long long>(*found), n_tokens);
 }
 
 void read_special_ids(const Metadata& metadata, VocabData& data) {

@@ -1,6 +1,6 @@
 // Reads the tokenizer of a GGUF file, with or without weights, from its metadata (tokenizer.ggml.*).
-// Throws Error(bad_file) naming the file and the key: a tokenizer that is not supported, arrays of the wrong
-// type or of lengths that disagree, malformed merges, ids out of range.
+// Throws Error(bad_file) with file and key for unsupported tokenizers, arrays of the wrong type or with
+// different lengths, malformed merges, and ids out of range.
 #pragma once
 
 #include <memory>
