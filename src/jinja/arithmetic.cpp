@@ -1,4 +1,4 @@
-// Operators as Python has them: on numbers, and on texts and sequences where those have them.
+// Python's operators, on numbers and, where Python has them, on strings and sequences.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,7 @@ const char* symbol(Operator op) {
 }
 
 [[noreturn]] void too_large() {
-  fail("an integer is larger than 64 bits");
+  fail("an integer does not fit in 64 bits");
 }
 
 [[noreturn]] void unsupported(Operator op, const Value& a, const Value& b) {
@@ -33,7 +33,7 @@ const char* symbol(Operator op) {
        type_name(b).c_str());
 }
 
-// Rounds towards minus infinity, as Python; b is not 0.
+// Rounds towards minus infinity, as Python does; b is not 0.
 int64_t floor_divided(int64_t a, int64_t b) {
   if (b == -1) {
     if (a == INT64_MIN) too_large();
@@ -106,7 +106,7 @@ Value reals(Operator op, double a, double b) {
   }
   if (a == 0 && b < 0) fail("0.0 cannot be raised to a negative power");
   const double result = std::pow(a, b);
-  if (std::isnan(result) && !std::isnan(a) && !std::isnan(b)) fail("a complex number");
+  if (std::isnan(result) && !std::isnan(a) && !std::isnan(b)) fail("the result is a complex number");
   if (std::isinf(result) && !std::isinf(a) && !std::isinf(b)) fail("Numerical result out of range");
   return Value(result);
 }
@@ -179,7 +179,7 @@ struct Bounds {
   int64_t start, stop, step;
 };
 
-// Which of n elements a slice takes.
+// The indices that a slice of n elements selects.
 Bounds slice_bounds(const Value& start, const Value& stop, const Value& step, int64_t n) {
   const auto integer = [](const Value& v, int64_t otherwise) {
     if (v.is_none()) return otherwise;
@@ -206,7 +206,7 @@ Value slice_text(const Text& text, const Value& start, const Value& stop, const 
     const size_t n_chars = static_cast<size_t>(std::max<int64_t>(bounds.stop - bounds.start, 0));
     return Value(text.substr(begin, char_offset(text.view().substr(begin), n_chars)));
   }
-  std::vector<size_t> offsets;  // of each character, and the end
+  std::vector<size_t> offsets;  // of each character, then of the end
   for (size_t at = 0; at < text.size(); at += char_bytes(text.view(), at)) offsets.push_back(at);
   offsets.push_back(text.size());
   Text out;

@@ -1,5 +1,5 @@
-// What the parser makes of a template: statements and expressions as trees. Immutable once parsed, owned by
-// the Template. Trees are no deeper than kMaxDepth, so that walking and destroying them ends.
+// The syntax tree of a template: statements and expressions. Immutable once parsed, owned by the Template.
+// Trees are at most kMaxDepth deep, so recursion over them, and their destruction, is bounded.
 #pragma once
 
 #include <memory>
@@ -62,17 +62,17 @@ struct Stmt;
 using StmtPtr = std::unique_ptr<Stmt>;
 using Body = std::vector<StmtPtr>;
 
-// Where a value is stored: a name, an attribute of a namespace, or several of these.
+// The target of an assignment: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   std::string name;
-  std::string attribute;      // of the namespace `name`; empty for a name
-  std::vector<Target> parts;  // a tuple's; then there is no name
+  std::string attribute;      // of the namespace `name`; empty: the name itself
+  std::vector<Target> parts;  // of a tuple, which has no name
   bool is_tuple = false;
 };
 
 struct Parameter {
   std::string name;
-  ExprPtr initial;  // null where there is none
+  ExprPtr initial;  // default value, or null
 };
 
 enum class StmtKind {
@@ -84,9 +84,9 @@ enum class StmtKind {
   set_block,     // target = body, through expressions[0] (a chain of filters; may be null)
   macro,         // text(parameters): body
   call_block,    // {% call(parameters) expressions[0] %} body; expressions[0] is a call
-  filter_block,  // expressions[0] is a chain of filters for body
+  filter_block,  // body through expressions[0], a chain of filters
   with,          // targets[i] = expressions[i]: body
-  scope,         // body with names of its own: block, generation, autoescape
+  scope,         // body in a scope of its own: block, generation, autoescape
   break_loop,
   continue_loop,
 };
@@ -100,7 +100,7 @@ struct Stmt {
   std::vector<Parameter> parameters = {};
   std::vector<Body> bodies = {};
   Body otherwise = {};
-  // Of a macro or call block: whether the body asks for these.
+  // Macros and call blocks: whether the body uses these.
   bool uses_varargs = false, uses_kwargs = false, uses_caller = false;
 };
 

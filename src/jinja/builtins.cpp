@@ -79,7 +79,7 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
            args.positional.size());
   }
   for (auto& [keyword, value] : args.keyword) {
-    const std::string& name = keyword;  // lambdas cannot capture parts of a pair everywhere
+    const std::string& name = keyword;  // not all compilers can capture structured bindings
     const auto same = [&name](std::string_view n) {
       return (n.ends_with('?') ? n.substr(0, n.size() - 1) : n) == name;
     };

@@ -1,4 +1,4 @@
-// The expressions of Interp.
+// Expressions of Interp.
 #include <algorithm>
 
 #include "jinja/objects.h"
@@ -231,7 +231,7 @@ Value Interp::eval_slice(const Value& value, const Expr& bounds) {
 
 namespace {
 
-// As Jinja2's error messages name it.
+// Returns the type as Jinja2's error messages name it.
 std::string described_type(const Value& value) {
   if (value.is_none()) return "None";
   if (value.is(Kind::object)) return "jinja2 " + type_name(value) + " object";
@@ -242,7 +242,7 @@ Value no_attribute(const Value& value, const std::string& name) {
   return Value::undefined("'" + described_type(value) + "' has no attribute '" + name + "'");
 }
 
-// An element; null where there is none.
+// Finds an element; null if there is none.
 const Value* find_item(const Value& value, const Value& key) {
   if (value.is_dict()) return hashable(key) ? value.dict()->find(key) : nullptr;
   if (!value.is_list() || value.is_list(Flavor::generator) || value.is_list(Flavor::view)) return nullptr;
@@ -253,7 +253,7 @@ const Value* find_item(const Value& value, const Value& key) {
   return at >= 0 && at < n ? &items[static_cast<size_t>(at)] : nullptr;
 }
 
-// The attributes that Python's objects have; nothing where there is none.
+// Returns an attribute that the Python object would have; nullopt if there is none.
 std::optional<Value> own_attribute(Interp& in, const Value& value, const std::string& name) {
   if (value.is(Kind::object)) return value.object()->attribute(in, name);
   if (value.is_list(Flavor::tuple) && value.list_data().view_name == "group" && value.items().size() == 2) {

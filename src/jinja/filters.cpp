@@ -1,4 +1,4 @@
-// Filters of text and of numbers.
+// Filters of strings and numbers.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -23,7 +23,7 @@ Value replace(Call& call) {
   return replaced(to_text(call[0]), to_text(call[1]), to_text(call[2]), call.integer_or(3, -1));
 }
 
-// Words begin after white space and some brackets, as Jinja2 has it; not as str.title.
+// Words start after white space and some brackets, as in Jinja2; str.title differs.
 Value title(Call& call) {
   static constexpr std::string_view kBreaks = "-({[<";
   const Text text = to_text(call[0]);
@@ -88,7 +88,8 @@ Value truncate(Call& call) {
   const int64_t length = call.integer_or(1, 255), leeway = call.integer_or(4, 5);
   const Text end = call.text_or(3, "...");
   const int64_t kept = length - static_cast<int64_t>(count_chars(end.view()));
-  if (kept < 0 || leeway < 0) fail("truncate() takes a length of at least its end's and no negative leeway");
+  if (kept < 0 || leeway < 0)
+    fail("truncate() needs a length of at least that of its end, and a leeway >= 0");
   if (static_cast<int64_t>(count_chars(text.view())) <= length + leeway) return call[0];
   Text out = text.substr(0, char_offset(text.view(), static_cast<size_t>(kept)));
   const size_t space = out.bytes().rfind(' ');
@@ -146,7 +147,7 @@ constexpr Builtin kTextFilters[] = {
 
 // --- Numbers ---
 
-// What Python's float() makes of a text; nothing where it would not.
+// Parses as Python's float(); nullopt where that would fail.
 std::optional<double> parse_real(const std::string& text) {
   const Text bare = stripped(Text(text), {}, true, true);
   std::string digits = bare.bytes();
@@ -221,7 +222,7 @@ Value absolute(Call& call) {
   return call[0].integral() < 0 ? negated(call[0]) : Value(call[0].integral());
 }
 
-// Half to even in decimal, as Python: printf rounds what the double really is.
+// Rounds half to even in decimal, as Python does; printf rounds the exact binary value.
 double round_decimal(double number, int64_t precision) {
   if (!std::isfinite(number)) return number;
   if (precision >= 0) {

@@ -1,4 +1,4 @@
-// "%s %d" % x and "{} {name}".format(x): the parts of Python's two formatting languages that templates use.
+// "%s %d" % x and "{} {name}".format(x): the subset of Python's two format languages that templates use.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -24,7 +24,7 @@ struct Spec {
   char type = '\0';
 };
 
-// Reads over a pattern, byte by byte.
+// Reads a pattern byte by byte.
 class Cursor {
  public:
   explicit Cursor(const Text& text) : text_(text) {}
@@ -35,12 +35,12 @@ class Cursor {
   size_t at() const { return at_; }
   void move_to(size_t at) { at_ = at; }
   const Text& text() const { return text_; }
-  std::optional<int64_t> integer(int64_t most) {
+  std::optional<int64_t> integer(int64_t max) {
     if (peek() < '0' || peek() > '9') return std::nullopt;
     int64_t number = 0;
     while (peek() >= '0' && peek() <= '9') {
       number = number * 10 + (take() - '0');
-      if (number > most) fail("a width or precision in a format is larger than %d", static_cast<int>(most));
+      if (number > max) fail("a width or precision in a format is larger than %d", static_cast<int>(max));
     }
     return number;
   }
@@ -56,7 +56,7 @@ std::string grouped_digits(std::string digits) {
   return digits;
 }
 
-// The digits of |number|, without sign.
+// Returns the digits of |number|, without sign.
 std::string digits_of(const Value& value, const Spec& spec) {
   char text[512];
   if (value.is_integral() && !std::strchr("eEfFgG%", spec.type ? spec.type : 'd')) {
@@ -105,7 +105,7 @@ Text format_text(const Text& text, const Spec& spec) {
   const size_t n_bytes =
       spec.precision < 0 ? text.size() : char_offset(text.view(), static_cast<size_t>(spec.precision));
   const Side side = spec.align == '>' ? Side::right : spec.align == '^' ? Side::center : Side::left;
-  // Unlike str.center, a format puts the odd one behind.
+  // Unlike str.center, format puts the extra space at the end.
   if (side == Side::center) {
     const int64_t room = spec.width - static_cast<int64_t>(count_chars(text.view().substr(0, n_bytes)));
     const Text left =
@@ -273,7 +273,7 @@ Text formatted(const Value& value, const Text& spec_text) {
   return format_number(value, spec);
 }
 
-// "0", "name", "name.attribute[key]", or nothing, which is the next argument.
+// "0", "name", "name.attribute[key]", or empty for the next argument.
 Value field_value(Interp& in, const std::string& field, const Args& args, size_t& n_automatic) {
   const size_t name_end = std::min(field.find_first_of(".["), field.size());
   const std::string name = field.substr(0, name_end);
@@ -326,8 +326,7 @@ Text brace_format(Interp& in, const Text& text, const Args& args) {
     const size_t end = bytes.find('}', brace);
     if (end == std::string::npos) fail("expected '}' before end of string");
     const Text field = text.substr(brace + 1, end - brace - 1);
-    if (field.bytes().find('{') != std::string::npos)
-      fail("fields within the format of a field are not supported");
+    if (field.bytes().find('{') != std::string::npos) fail("nested fields in a format are not supported");
     const size_t colon = std::min(field.bytes().find(':'), field.size());
     const size_t bang = std::min(field.bytes().find('!'), colon);
     Value value = field_value(in, field.bytes().substr(0, bang), args, n_automatic);

@@ -1,4 +1,4 @@
-// The functions that are there without being set, and the methods of lists and dictionaries.
+// Predefined global functions, and the methods of lists and dictionaries.
 #include <algorithm>
 #include <ctime>
 
@@ -28,7 +28,7 @@ Value make_range(Call& call) {
   return Value::list(std::move(items), Flavor::range);
 }
 
-// What dict() and namespace() are made from: a mapping or pairs, and keyword arguments.
+// Builds the result of dict() and namespace() from a mapping or pairs, and keyword arguments.
 std::shared_ptr<DictData> dict_from(Call& call) {
   auto dict = std::make_shared<DictData>();
   if (call.rest.positional.size() > 1) fail("%s() takes at most 1 argument", std::string(call.name).c_str());
@@ -58,7 +58,7 @@ Value make_namespace(Call& call) {
   call.in.keep(space);
   const std::shared_ptr<const DictData> initial = dict_from(call);
   for (const auto& [key, value] : initial->entries()) {
-    if (!key.is_string()) fail("a namespace takes names, not '%s'", type_name(key).c_str());
+    if (!key.is_string()) fail("a namespace needs str keys, not '%s'", type_name(key).c_str());
     space->set(key.string(), value);
   }
   return Value(std::shared_ptr<Object>(space));
@@ -78,8 +78,7 @@ Value raise_exception(Call& call) {
   throw Failure(to_text(call[0]).bytes());
 }
 
-// The pattern that the C library gets: only conversions whose result is short, those of a time without a
-// zone.
+// Reduces the pattern for the C library to conversions with short results that need no time zone.
 std::string safe_pattern(const std::string& pattern) {
   static constexpr std::string_view kKnown = "aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyY%";
   std::string safe;
@@ -96,7 +95,7 @@ std::string safe_pattern(const std::string& pattern) {
     } else if (c != '\0' && kKnown.find(c) != kKnown.npos) {
       safe += pattern.substr(at + 1, conversion - at);
     } else {
-      fail("strftime_now() does not know the format '%s'", pattern.substr(at, 8).c_str());
+      fail("strftime_now() does not support the format '%s'", pattern.substr(at, 8).c_str());
     }
     at = conversion;
   }

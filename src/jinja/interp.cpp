@@ -1,4 +1,4 @@
-// The statements. Expressions are in eval.cpp.
+// Statements of Interp. Expressions are in eval.cpp.
 #include "jinja/interp.h"
 
 #include <algorithm>
@@ -31,12 +31,12 @@ void Interp::keep(std::shared_ptr<Object> object) {
 
 void Interp::step(size_t n) {
   n_steps_ += n;
-  if (n_steps_ > limits_.n_steps) fail("it runs for more than %zu steps", limits_.n_steps);
+  if (n_steps_ > limits_.n_steps) fail("the template runs for more than %zu operations", limits_.n_steps);
 }
 
 void Interp::charge_bytes(size_t n) {
   n_bytes_ += n;
-  if (n_bytes_ > limits_.n_bytes) fail("it makes more than %zu bytes of values", limits_.n_bytes);
+  if (n_bytes_ > limits_.n_bytes) fail("the template makes more than %zu bytes of values", limits_.n_bytes);
 }
 
 void Interp::charge(const Value& made) {
@@ -59,7 +59,7 @@ Text Interp::run(const Body& body, std::vector<std::pair<std::string, Value>> va
 void Interp::print(const Text& text) {
   step(text.size() / 1024);
   if (text.size() > limits_.n_output_bytes - std::min(out_->size(), limits_.n_output_bytes)) {
-    fail("its output is longer than %zu bytes", limits_.n_output_bytes);
+    fail("the output is longer than %zu bytes", limits_.n_output_bytes);
   }
   out_->append(text);
 }
@@ -114,7 +114,7 @@ Interp::Flow Interp::run_stmt(const Stmt& stmt) {
   return Flow::next;
 }
 
-// What the body prints, in a scope of its own.
+// Renders the body in a scope of its own and returns its output.
 Text Interp::capture(const Body& body) {
   const Inner inner(*this);
   Text text;
@@ -156,7 +156,7 @@ Interp::Flow Interp::run_with(const Stmt& stmt) {
   return run_body(stmt.bodies[0]);
 }
 
-// What the loop goes over: those elements for which the `if` behind `for` holds.
+// Returns the elements to loop over: those that pass the `if` of the `for`.
 std::vector<Value> Interp::loop_items(const Stmt& stmt) {
   std::vector<Value> items = iterate(eval(*stmt.expressions[0]));
   step(items.size());
@@ -206,7 +206,7 @@ std::string macro_name(const Stmt& macro) {
   return macro.kind == StmtKind::macro ? "'" + macro.text + "'" : "None";
 }
 
-// Takes the argument of that name out of the list; missing when there is none.
+// Removes the argument of that name and returns it; Missing if there is none.
 Value take_keyword(Args& args, std::string_view name) {
   const auto found = std::find_if(args.keyword.begin(), args.keyword.end(),
                                   [name](const auto& a) { return a.first == name; });
@@ -249,7 +249,7 @@ void Interp::bind_parameters(const Stmt& macro, Args& args) {
     const auto first = args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(n_given, n_parameters));
     scope_->set("varargs", Value::tuple({first, args.positional.end()}));
   } else if (n_given > n_parameters) {
-    fail("macro %s takes not more than %zu argument(s)", name.c_str(), n_parameters);
+    fail("macro %s takes at most %zu argument(s)", name.c_str(), n_parameters);
   }
 }
 

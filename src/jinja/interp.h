@@ -1,8 +1,8 @@
-// Interp: runs one template once. Values come in by name, text with its marks comes out.
+// Interp: renders one template once. Input is values by name, output is text with its marks.
 //
-// Nothing a template does reaches outside: no files, no clock but the time it is given, no attribute that is
-// not listed. Steps, recursion, memory and output are limited, so every run ends. One Interp is one render on
-// one thread; the parsed template must outlive it. Throws Failure; line() then says where.
+// Sandboxed: templates reach no files, no clock other than the given time, and only listed attributes.
+// Operations, recursion, memory and output are limited, so every run ends. One Interp is one render on one
+// thread; the parsed template must outlive it. Throws Failure; line() then returns the line.
 #pragma once
 
 #include <ctime>
@@ -18,13 +18,13 @@
 namespace tandem::jinja {
 
 struct Limits {
-  size_t n_steps = 50'000'000;               // expressions and statements, and elements of what they touch
+  size_t n_steps = 50'000'000;               // operations: statements, expressions, elements they visit
   size_t n_bytes = size_t{1} << 30;          // of all values that are made
   size_t n_output_bytes = size_t{32} << 20;  // of the render
-  int n_depth = 1000;                        // of expressions in statements in macros ...
+  int n_depth = 1000;                        // nesting of macros, statements and expressions
 };
 
-// Names that statements have set. A child looks up what it does not have in its parent.
+// Variables by name. Names that a scope does not have are looked up in its parent.
 struct Scope {
   std::shared_ptr<Scope> parent;
   std::vector<std::pair<std::string, Value>> variables;
@@ -50,10 +50,10 @@ class Interp {
   Value attribute(const Value& value, const std::string& name);
   Value item(const Value& value, const Value& key);
   Value call(const Value& callee, Args args);
-  Value filter(const std::string& name, Args args);  // args.positional[0] is what is filtered
+  Value filter(const std::string& name, Args args);  // args.positional[0] is the operand
   bool test(const std::string& name, Args args);
   Value call_macro(const Stmt& macro, const std::shared_ptr<Scope>& closure, Args& args);
-  // Objects that can come to hold themselves are let go of at the end.
+  // Keeps an object that may end up referring to itself, to break the cycle when the render ends.
   void keep(std::shared_ptr<Object> object);
 
  private:
@@ -96,7 +96,7 @@ class Interp {
   int depth_ = 0, line_ = 0;
   std::shared_ptr<Scope> scope_ = std::make_shared<Scope>();
   Text* out_ = nullptr;
-  const Value* block_text_ = nullptr;  // what a filter without an operand filters
+  const Value* block_text_ = nullptr;  // the operand of a filter that has none of its own
   std::vector<std::shared_ptr<Object>> kept_;
 };
 
@@ -127,10 +127,10 @@ class Interp::Inner {
   std::shared_ptr<Scope> outer_;
 };
 
-// Python's arithmetic.
+// Python's operators.
 Value arithmetic(Operator op, const Value& a, const Value& b);
 Value negated(const Value& value);
-// value[start:stop:step], where each may be None.
+// value[start:stop:step]; each bound may be None.
 Value slice(const Value& value, const Value& start, const Value& stop, const Value& step);
 
 }  // namespace tandem::jinja

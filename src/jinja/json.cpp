@@ -1,5 +1,4 @@
-// tojson, as the chat templates of transformers have it: Python's json.dumps, non-ASCII characters as they
-// are.
+// tojson as in the chat templates of transformers: Python's json.dumps with ensure_ascii=False.
 #include <algorithm>
 #include <cstdio>
 
@@ -115,7 +114,7 @@ void JsonWriter::write_dict(const DictData& dict, size_t depth) {
 void JsonWriter::write_string(const Text& text) {
   out_.append("\"");
   const std::string_view bytes = text.view();
-  size_t plain = 0;  // from here on nothing is changed
+  size_t plain = 0;  // start of the bytes to copy unchanged
   for (size_t at = 0, n = 0; at < bytes.size(); at += n) {
     n = char_bytes(bytes, at);
     const uint32_t code = char_code(bytes, at);

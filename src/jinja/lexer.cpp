@@ -22,7 +22,7 @@ bool is_decimal(char c) {
   return c >= '0' && c <= '9';
 }
 
-// "\r\n" and "\r" are "\n"; one newline at the very end is not part of the template.
+// Converts "\r\n" and "\r" to "\n" and drops one newline at the end.
 std::string normalized(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -54,7 +54,7 @@ class Lexer {
     tokens_.push_back({kind, line_, std::move(text), std::move(value)});
   }
   bool looking_at(std::string_view text) const { return rest_.substr(at_).starts_with(text); }
-  // Moves on, counting lines.
+  // Advances, counting lines.
   void advance(size_t n_bytes) {
     line_ += static_cast<int>(std::count(rest_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          rest_.begin() + static_cast<std::ptrdiff_t>(at_ + n_bytes), '\n'));
@@ -85,7 +85,7 @@ class Lexer {
   size_t at_ = 0;
   int line_ = 1;
   bool line_starting_ = true;
-  std::string open_;  // the brackets that are open, as the ones that close them
+  std::string open_;  // closing brackets of the brackets that are open
   std::vector<Token> tokens_;
 };
 
@@ -98,7 +98,7 @@ size_t Lexer::without_trailing_space(std::string_view text) const {
   return end;
 }
 
-// The text from here to `end`, where a tag with `sign` starts.
+// Adds the text from here to `end`, where a tag with `sign` starts.
 void Lexer::add_data(size_t end, char sign, bool may_lstrip) {
   std::string_view text = rest_.substr(at_, end - at_);
   if (sign == '-') {
@@ -155,7 +155,7 @@ void Lexer::skip_comment() {
   advance(next - at_);
 }
 
-// The bytes of "{% raw %}", should it stand here.
+// Returns the length of a "{% raw %}" here; nullopt if there is none.
 std::optional<size_t> Lexer::match_raw_begin() const {
   size_t at = at_ + 2;
   if (at < rest_.size() && (rest_[at] == '-' || rest_[at] == '+')) ++at;
@@ -213,7 +213,7 @@ void Lexer::lex_tag(TokenKind begin) {
       add(begin == TokenKind::block_begin ? TokenKind::block_end : TokenKind::print_end, "");
       return advance(*n);
     }
-    if (at_ >= rest_.size()) throw SyntaxError(begin_line, "the tag that starts here does not end");
+    if (at_ >= rest_.size()) throw SyntaxError(begin_line, "the tag that starts here is not closed");
     if (const size_t n = space_bytes(at_))
       advance(n);
     else
@@ -259,7 +259,7 @@ uint64_t parse_base(std::string_view digits, int base) {
   return all && number <= INT64_MAX ? number : UINT64_MAX;
 }
 
-// Decimal digits, where a "_" may stand between two.
+// Counts decimal digits; a "_" may stand between two.
 size_t digit_bytes(std::string_view text, size_t at) {
   size_t n = 0;
   while (at + n < text.size() &&
@@ -271,7 +271,7 @@ size_t digit_bytes(std::string_view text, size_t at) {
 }
 
 void Lexer::lex_number() {
-  const bool attribute = at_ > 0 && rest_[at_ - 1] == '.';  // "x.0.1" has no float in it
+  const bool attribute = at_ > 0 && rest_[at_ - 1] == '.';  // "x.0.1" contains no float
   size_t n = 0;
   int base = 10;
   if (rest_[at_] == '0' && at_ + 2 < rest_.size()) {
@@ -303,19 +303,19 @@ void Lexer::lex_number() {
   if (real) {
     double number = 0;
     const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    // A number out of range is infinity or zero, as in Python.
+    // Out of range: infinity or zero, as in Python.
     if (result.ec != std::errc())
       number = digits.find("e-") != npos || digits.find("E-") != npos ? 0 : HUGE_VAL;
     add(TokenKind::literal, "", Value(number));
   } else {
     const uint64_t number = parse_base(std::string_view(digits).substr(base == 10 ? 0 : 2), base);
-    if (number == UINT64_MAX) error("the integer " + printable(digits, 40) + " is none, or too large");
+    if (number == UINT64_MAX) error("the integer " + printable(digits, 40) + " is malformed or too large");
     add(TokenKind::literal, "", Value(static_cast<int64_t>(number)));
   }
   advance(n);
 }
 
-// A backslash and what follows it, from `at` on: appends what it stands for and returns its length.
+// Decodes the escape at `at`, appends the result and returns the escape's length; 0 if it is malformed.
 size_t unescape(std::string_view body, size_t at, std::string& out) {
   if (at + 1 >= body.size()) return out += '\\', 1;
   static constexpr std::string_view kFrom = "\\'\"abfnrtv", kTo = "\\'\"\a\b\f\n\r\t\v";
@@ -341,7 +341,7 @@ void Lexer::lex_string() {
   const char quote = rest_[at_];
   size_t end = at_ + 1;
   while (end < rest_.size() && rest_[end] != quote) end += rest_[end] == '\\' ? 2 : 1;
-  if (end >= rest_.size()) error("a string does not end");
+  if (end >= rest_.size()) error("a string is not closed");
   const std::string_view body = rest_.substr(at_ + 1, end - at_ - 1);
   std::string text;
   for (size_t at = 0; at < body.size();) {
@@ -350,7 +350,7 @@ void Lexer::lex_string() {
       continue;
     }
     const size_t n = unescape(body, at, text);
-    if (n == 0) error("a string has the malformed escape " + printable(body.substr(at, 10)));
+    if (n == 0) error("malformed escape in a string: " + printable(body.substr(at, 10)));
     at += n;
   }
   add(TokenKind::literal, "", Value(text));

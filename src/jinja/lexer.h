@@ -1,6 +1,6 @@
-// The template language cut into tokens: text that is copied, and names, literals and operators between
-// {% %} and {{ }}. Comments, raw blocks and white space control (the signs in {%- -%} {%+ +%}, trim_blocks
-// and lstrip_blocks, both on, as chat templates expect) are dealt with here. Throws SyntaxError.
+// Splits a template into tokens: literal text, and the names, literals and operators inside {% %} and {{ }}.
+// Handles comments, raw blocks and white space control (the signs in {%- -%} {%+ +%}; trim_blocks and
+// lstrip_blocks are on, as chat templates expect). Throws SyntaxError.
 #pragma once
 
 #include <stdexcept>

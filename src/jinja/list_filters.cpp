@@ -8,7 +8,7 @@
 namespace tandem::jinja {
 namespace {
 
-// "name", "name.inner.0", or a number: an element of each value, of that element one, ...
+// Gets the element at a path from a value: "name", "name.inner.0", or a number.
 class Getter {
  public:
   Getter(Interp& in, const Value& path, Value otherwise = {}) : in_(in), otherwise_(std::move(otherwise)) {
@@ -43,14 +43,14 @@ class Getter {
   Value otherwise_;
 };
 
-// What values are compared by: texts without regard to case, unless that is asked for.
+// Returns the key to compare by: strings ignore case unless case_sensitive.
 Value sort_key(const Value& value, bool case_sensitive) {
   return value.is_string() && !case_sensitive ? Value(lower(value.text())) : value;
 }
 
 using Keyed = std::pair<Value, Value>;  // key, value
 
-// Stable, as Python's: with `reverse`, equal ones keep their order.
+// Stable, as in Python: with `reverse` too, equal items keep their order.
 void sort_by_key(Interp& in, std::vector<Keyed>& items, bool reverse) {
   std::stable_sort(items.begin(), items.end(), [&in, reverse](const Keyed& a, const Keyed& b) {
     in.step(std::min(extent(a.first).weight, extent(b.first).weight));
@@ -132,7 +132,7 @@ Value unique(Call& call) {
   return Value::list(std::move(kept), Flavor::generator);
 }
 
-template <int Sign>  // -1: the smallest
+template <int Sign>  // -1: minimum
 Value extreme(Call& call) {
   const Getter getter(call.in, call[2]);
   const std::vector<Value> items = iterate(call[0]);
@@ -252,7 +252,7 @@ Value to_list(Call& call) {
 }
 
 Value attr(Call& call) {
-  // Attributes only, never an element of that name.
+  // Attributes only, not elements of that name.
   const Value& value = call[0];
   require_defined(value);
   const bool is_element = value.is_dict() && !find_method(value, call.text(1).view());
@@ -281,9 +281,9 @@ constexpr Builtin kListFilters[] = {
     {"attr", "value name", attr},
 };
 
-// --- Those that apply others ---
+// --- Filters that apply other filters or tests ---
 
-// The arguments behind the name of a filter or test, with the value in front.
+// Builds the arguments of the inner filter or test: `value`, then the arguments after its name.
 Args applied(const Call& call, size_t n_taken, const Value& value) {
   Args args{{value}, call.rest.keyword};
   const auto& given = call.rest.positional;
@@ -317,7 +317,7 @@ Value map(Call& call) {
   return Value::list(std::move(out), Flavor::generator);
 }
 
-// Those values for which a test (truth where none is named) of them, or of their attribute, gives `Wanted`.
+// Keeps values for which a test (default: truth) of the value, or of its attribute, returns `Wanted`.
 template <bool Wanted, bool OfAttribute>
 Value select(Call& call) {
   const auto& given = call.rest.positional;

@@ -1,4 +1,4 @@
-// The methods of str. Each carries the marks of what it cuts and joins along.
+// Methods of str. All of them preserve the marks of the text.
 #include <algorithm>
 #include <optional>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t npos = std::string::npos;
 
-// Bytes of the white space, or of characters that are in `set`, at the beginning or end.
+// Number of bytes to strip at the start or end: white space, or the characters in `set`.
 size_t strip_from_left(std::string_view text, const std::string* set) {
   size_t at = 0;
   while (at < text.size()) {
@@ -50,11 +50,11 @@ Text stripped(const Text& text, const Value& characters, bool left, bool right) 
   return text.substr(begin, end - begin);
 }
 
-Value replaced(const Text& text, const Text& from, const Text& to, int64_t n_most) {
-  size_t left = n_most < 0 ? npos : static_cast<size_t>(n_most);
+Value replaced(const Text& text, const Text& from, const Text& to, int64_t n_max) {
+  size_t left = n_max < 0 ? npos : static_cast<size_t>(n_max);
   Text out;
   size_t at = 0;
-  if (from.empty()) {  // before each character and at the end
+  if (from.empty()) {  // matches before each character and at the end
     for (; at < text.size() && left > 0; --left) {
       const size_t n = char_bytes(text.view(), at);
       out.append(to);
@@ -102,7 +102,7 @@ Text justified(const Text& text, int64_t width, Side side, const Text& fill) {
   if (room <= 0) return text;
   if (static_cast<uint64_t>(room) > kMaxTextBytes / 4)
     fail("a width of %lld is too large", static_cast<long long>(width));
-  // Python puts the odd one on the left where the width is odd.
+  // Python puts the extra space on the left if the width is odd.
   const int64_t centered = room / 2 + (room & width & 1);
   const int64_t before = side == Side::left ? 0 : side == Side::right ? room : centered;
   Text out;
@@ -125,31 +125,31 @@ Value list_of(std::vector<Text> parts) {
 }
 
 // Splits at white space, from the left.
-std::vector<Text> split_space(const Text& text, size_t n_most) {
+std::vector<Text> split_space(const Text& text, size_t n_max) {
   std::vector<Text> parts;
   const std::string_view bytes = text.view();
   size_t at = 0;
   while (true) {
     at += strip_from_left(bytes.substr(at), nullptr);
     if (at >= bytes.size()) return parts;
-    if (parts.size() >= n_most) break;
+    if (parts.size() >= n_max) break;
     size_t end = at;
     while (end < bytes.size() && !is_space(char_code(bytes, end))) end += char_bytes(bytes, end);
     parts.push_back(text.substr(at, end - at));
     at = end;
-    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu parts", kMaxPieces);
+    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu pieces", kMaxPieces);
   }
   parts.push_back(text.substr(at));
   return parts;
 }
 
-std::vector<Text> rsplit_space(const Text& text, size_t n_most) {
+std::vector<Text> rsplit_space(const Text& text, size_t n_max) {
   std::vector<Text> parts = split_space(text, npos);
-  if (parts.size() <= n_most) return parts;
-  // The last n_most words, and before them all there is.
-  std::vector<Text> kept(parts.end() - static_cast<std::ptrdiff_t>(n_most), parts.end());
+  if (parts.size() <= n_max) return parts;
+  // The last n_max words, preceded by all the text before them.
+  std::vector<Text> kept(parts.end() - static_cast<std::ptrdiff_t>(n_max), parts.end());
   size_t end = end_after_strip(text.view(), nullptr);
-  for (size_t i = 0; i < n_most; ++i) {
+  for (size_t i = 0; i < n_max; ++i) {
     end -= parts[parts.size() - 1 - i].size();
     end = end_after_strip(text.view().substr(0, end), nullptr);
   }
@@ -157,29 +157,29 @@ std::vector<Text> rsplit_space(const Text& text, size_t n_most) {
   return kept;
 }
 
-std::vector<Text> split_at(const Text& text, const std::string& separator, size_t n_most) {
+std::vector<Text> split_at(const Text& text, const std::string& separator, size_t n_max) {
   std::vector<Text> parts;
   size_t at = 0;
-  while (parts.size() < n_most) {
+  while (parts.size() < n_max) {
     const size_t found = text.bytes().find(separator, at);
     if (found == npos) break;
     parts.push_back(text.substr(at, found - at));
     at = found + separator.size();
-    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu parts", kMaxPieces);
+    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu pieces", kMaxPieces);
   }
   parts.push_back(text.substr(at));
   return parts;
 }
 
-std::vector<Text> rsplit_at(const Text& text, const std::string& separator, size_t n_most) {
+std::vector<Text> rsplit_at(const Text& text, const std::string& separator, size_t n_max) {
   std::vector<Text> parts;
   size_t end = text.size();
-  while (parts.size() < n_most && end >= separator.size()) {
+  while (parts.size() < n_max && end >= separator.size()) {
     const size_t found = text.bytes().rfind(separator, end - separator.size());
     if (found == npos) break;
     parts.push_back(text.substr(found + separator.size(), end - found - separator.size()));
     end = found;
-    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu parts", kMaxPieces);
+    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu pieces", kMaxPieces);
   }
   parts.push_back(text.substr(0, end));
   std::reverse(parts.begin(), parts.end());
@@ -188,14 +188,14 @@ std::vector<Text> rsplit_at(const Text& text, const std::string& separator, size
 
 template <bool FromRight>
 Value split(Call& call) {
-  const int64_t most = call.integer_or(2, -1);
-  const size_t n_most = most < 0 ? npos : static_cast<size_t>(most);
+  const int64_t max = call.integer_or(2, -1);
+  const size_t n_max = max < 0 ? npos : static_cast<size_t>(max);
   if (!call.given(1))
-    return list_of(FromRight ? rsplit_space(self(call), n_most) : split_space(self(call), n_most));
+    return list_of(FromRight ? rsplit_space(self(call), n_max) : split_space(self(call), n_max));
   const std::string& separator = call.text(1).bytes();
   if (separator.empty()) fail("empty separator");
-  return list_of(FromRight ? rsplit_at(self(call), separator, n_most)
-                           : split_at(self(call), separator, n_most));
+  return list_of(FromRight ? rsplit_at(self(call), separator, n_max)
+                           : split_at(self(call), separator, n_max));
 }
 
 template <bool Left, bool Right>
@@ -203,8 +203,8 @@ Value strip(Call& call) {
   return Value(stripped(self(call), call[1], Left, Right));
 }
 
-// The bytes [begin, end) of self that the arguments start and end of find and its like choose; none when
-// start is behind the end.
+// The bytes [begin, end) of self selected by the start and end arguments of find() and others; nullopt if
+// start is past the end.
 std::optional<ByteSpan> searched(const Call& call, size_t i_start) {
   const Text& text = self(call);
   if (!call.given(i_start) && !call.given(i_start + 1)) return ByteSpan{0, text.size()};
@@ -233,7 +233,7 @@ Value starts_or_ends(Call& call) {
   return Value(std::any_of(call[1].items().begin(), call[1].items().end(), matches));
 }
 
-// Characters before the match; -1 without one.
+// Returns the position of the match in characters; -1 if there is none.
 template <bool FromRight>
 int64_t find_position(const Call& call) {
   const std::string& wanted = call.text(1).bytes();
@@ -285,7 +285,7 @@ Value join(Call& call) {
   return Value(std::move(out));
 }
 
-// Letters after a letter in lower case, others as titles.
+// Lower-cases letters that follow a letter, title-cases the others.
 Value title(Call& call) {
   Text out;
   bool in_word = false;

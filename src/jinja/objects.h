@@ -1,4 +1,4 @@
-// The objects of the template language: what is called, and what has attributes of its own.
+// Objects of the template language: functions, macros, namespaces, loops.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace tandem::jinja {
 
-// A function of ours, by itself or as the method of a value.
+// A builtin function, or a builtin method bound to a value.
 class Function : public Object {
  public:
   explicit Function(const Builtin& builtin, Value self = {}) : builtin_(builtin), self_(std::move(self)) {}
@@ -27,8 +27,7 @@ class Function : public Object {
   const Value self_;
 };
 
-// A macro or the body of a call block. Scopes may hold the macro that refers to them, so it refers weakly;
-// the interpreter keeps the scope.
+// A macro or the body of a call block. Its scope may hold the macro itself; Interp::keep breaks the cycle.
 class Macro : public Object {
  public:
   Macro(const Stmt& stmt, std::shared_ptr<Scope> scope) : stmt_(stmt), scope_(std::move(scope)) {}
@@ -55,7 +54,7 @@ class Namespace : public Object {
   Scope scope_;
 };
 
-// What `loop` is inside a for.
+// The variable `loop` inside a for.
 class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
   explicit Loop(Value items) : items_(std::move(items)) {}
@@ -87,7 +86,7 @@ class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
   size_t at_ = 0;
 };
 
-// Nothing the first time it is called, then its separator.
+// Returns nothing on the first call, then its separator.
 class Joiner : public Object {
  public:
   explicit Joiner(Value separator) : separator_(std::move(separator)) {}

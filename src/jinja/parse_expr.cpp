@@ -12,7 +12,7 @@ ExprPtr Parser::make(ExprKind kind, int line) const {
 void Parser::check_depth(Expr& parent, const Expr* child) const {
   if (!child) return;
   parent.depth = std::max(parent.depth, child->depth + 1);
-  if (parent.depth > kMaxDepth) throw SyntaxError(parent.line, "an expression has too many parts");
+  if (parent.depth > kMaxDepth) throw SyntaxError(parent.line, "an expression has too many terms");
 }
 
 void Parser::add(Expr& parent, ExprPtr child) const {
@@ -49,7 +49,7 @@ ExprPtr Parser::parse_expression() {
   return expr;
 }
 
-// One expression, or several with commas between, which are a tuple.
+// One expression, or a tuple: several separated by commas.
 ExprPtr Parser::parse_tuple(Conditions conditions) {
   const Deeper deeper(*this);
   const auto parse_one = [&] { return conditions == Conditions::allowed ? parse_expression() : parse_or(); };

@@ -129,7 +129,7 @@ StmtPtr Parser::parse_statement() {
     return make_stmt(tag == "break" ? StmtKind::break_loop : StmtKind::continue_loop);
   }
   if (tag == "include" || tag == "import" || tag == "from" || tag == "extends") {
-    throw SyntaxError(line, "'" + tag + "' reads other templates, which a chat template may not");
+    throw SyntaxError(line, "'" + tag + "' reads other templates, which chat templates may not do");
   }
   throw SyntaxError(line, "Encountered unknown tag '" + printable(tag, 40) + "'.");
 }
@@ -189,8 +189,8 @@ std::vector<Parameter> Parser::parse_parameters() {
   return parameters;
 }
 
-// A body that runs later: no loop around it can be left from inside, and what names it uses decides what it
-// takes.
+// Parses a body that runs later: break and continue cannot leave a loop outside it, and the special names it
+// uses decide its implicit parameters.
 void Parser::parse_callable_body(Stmt& stmt, std::string_view end) {
   const int loops_outside = std::exchange(loop_depth_, 0);
   const bool varargs = std::exchange(saw_varargs_, false);
@@ -251,7 +251,7 @@ StmtPtr Parser::parse_scope(StmtPtr stmt, const std::string& tag) {
   return stmt;
 }
 
-// {% print a, b %}: one statement for each, in a scope that stands for them.
+// {% print a, b %}: one statement per expression, wrapped in a scope.
 StmtPtr Parser::parse_print(StmtPtr stmt) {
   Body body;
   while (current().kind != TokenKind::block_end) {

@@ -1,7 +1,7 @@
-// Tokens to trees, by recursive descent, with the precedences and quirks of Jinja2: `not` over comparisons
-// over
-// + and - over ~ over * / // % over ** over unary minus; filters and tests bind tighter than any operator.
-// Statements are in parser.cpp, expressions in parse_expr.cpp. Throws SyntaxError.
+// Parses tokens into syntax trees, by recursive descent, with the precedences and quirks of Jinja2:
+// `not`, then comparisons, then + and -, then ~, then * / // %, then **, then unary minus; filters and tests
+// bind tighter than any operator. Statements are in parser.cpp, expressions in parse_expr.cpp. Throws
+// SyntaxError.
 #pragma once
 
 #include <initializer_list>
@@ -20,7 +20,7 @@ class Parser {
   Body parse();
 
  private:
-  class Deeper;  // counts how deep the parser itself is in recursion
+  class Deeper;  // limits the parser's own recursion
 
   // --- Tokens ---
   const Token& current() const { return tokens_[at_]; }
@@ -41,8 +41,8 @@ class Parser {
 
   // --- Statements ---
   using Ends = std::initializer_list<std::string_view>;
-  Body parse_until(Ends ends);  // the token after is one of the ends
-  Body parse_body(Ends ends);   // with the end of the opening tag before
+  Body parse_until(Ends ends);  // stops at one of `ends`
+  Body parse_body(Ends ends);   // the same, after the end of the opening tag
   Body parse_last_body(std::string_view end);
   StmtPtr parse_statement();
   StmtPtr parse_for(StmtPtr stmt);
@@ -60,7 +60,7 @@ class Parser {
   Target parse_single_target(bool with_attribute);
 
   // --- Expressions ---
-  enum class Conditions { allowed, ended };  // whether `a if b` is one expression here
+  enum class Conditions { allowed, ended };  // whether `a if b else c` is an expression here
   ExprPtr parse_expression();
   ExprPtr parse_tuple(Conditions conditions);
   ExprPtr parse_or();
@@ -87,7 +87,7 @@ class Parser {
   ExprPtr parse_test(ExprPtr expr);
   Arguments parse_arguments();
   ExprPtr make(ExprKind kind, int line) const;
-  // Takes in a part and keeps count of the depth.
+  // Adds a child and updates the depth.
   void add(Expr& parent, ExprPtr child) const;
   void set_arguments(Expr& expr, Arguments arguments) const;
   void check_depth(Expr& parent, const Expr* child) const;
@@ -97,7 +97,7 @@ class Parser {
   size_t at_ = 0;
   int depth_ = 0;
   int loop_depth_ = 0;
-  bool saw_varargs_ = false, saw_kwargs_ = false, saw_caller_ = false;  // since the macro here began
+  bool saw_varargs_ = false, saw_kwargs_ = false, saw_caller_ = false;  // in the current macro
 };
 
 class Parser::Deeper {

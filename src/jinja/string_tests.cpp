@@ -1,4 +1,4 @@
-// The methods of str that ask what a text is made of.
+// The is...() methods of str.
 #include "jinja/builtins.h"
 
 namespace tandem::jinja {
@@ -8,7 +8,7 @@ const Text& self(const Call& call) {
   return call[0].text();
 }
 
-// Whether there are characters and the test holds for all.
+// Whether the text is not empty and the test holds for every character.
 template <bool (*Test)(uint32_t)>
 Value all_chars(Call& call) {
   bool all = !self(call).empty();
@@ -37,7 +37,7 @@ bool is_ascii(uint32_t code) {
   return code < 0x80;
 }
 
-// Upper case where a word starts, lower case within, and one cased character at least.
+// Whether words start in upper case and continue in lower case, with at least one cased character.
 Value is_title(Call& call) {
   bool any = false, within = false;
   for (size_t at = 0; at < self(call).size(); at += char_bytes(self(call).view(), at)) {
@@ -49,7 +49,7 @@ Value is_title(Call& call) {
   return Value(any);
 }
 
-// Both are true of an empty text.
+// Like all_chars, but true for an empty text.
 template <bool (*Test)(uint32_t)>
 Value none_other(Call& call) {
   return self(call).empty() ? Value(true) : all_chars<Test>(call);

@@ -1,4 +1,4 @@
-// What stands behind `is`.
+// Tests: the names after `is`.
 #include <algorithm>
 
 #include "jinja/builtins.h"
@@ -11,7 +11,7 @@ bool divisible(const Value& value, const Value& by, int64_t rest) {
   return equal(arithmetic(Operator::mod, value, by), Value(rest));
 }
 
-// Whether there is a cased letter and none of the other case.
+// Whether there is a cased letter, and none of the other case.
 bool all_cased(const Value& value, bool (*wanted)(uint32_t), bool (*other)(uint32_t)) {
   const Text text = to_text(value);
   bool any = false;

@@ -122,9 +122,9 @@ std::string one(utf8proc_int32_t code) {
   return bytes;
 }
 
-constexpr uint32_t kSharpS = 0xdf;  // the one common letter whose upper case is two
+constexpr uint32_t kSharpS = 0xdf;  // the one common letter whose upper case is two letters
 
-// Each character changed by `change(code, is_first)`. Bytes that are no UTF-8 stay.
+// Maps each character with `change(code, is_first)`. Invalid UTF-8 bytes stay.
 template <class Change>
 Text map_chars(const Text& text, Change change) {
   Text out;

@@ -1,10 +1,9 @@
-// Text: a string of the template language that knows which of its bytes came from the conversation.
+// Text: a string of the template language that tracks which of its bytes came from the conversation.
 //
-// Every operation that cuts, joins or changes text carries the marks along, so that in the end the render
-// says byte for byte what a user could have written; a tokenizer must not find control tokens there.
-// Positions are bytes; the template language counts characters, for which there are the functions below.
-// Bytes that are no UTF-8 count one character each. A plain value type. Throws Failure when it would grow
-// past kMaxTextBytes.
+// Every operation that cuts, joins or changes text preserves the marks, so that the rendered prompt shows
+// byte for byte what a user may have written; a tokenizer must find no control tokens there. Positions are
+// bytes; the functions below convert to characters, which the template language counts. Each invalid UTF-8
+// byte counts as one character. A plain value type. Throws Failure when it would grow past kMaxTextBytes.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,7 @@
 
 namespace tandem::jinja {
 
-// What goes wrong while a template runs; the interpreter adds where and makes an Error of it.
+// A runtime error of a template; the caller adds name and line and throws an Error.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -43,7 +42,7 @@ class Text {
   std::string_view view() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
-  const std::vector<ByteSpan>& user_spans() const { return user_; }  // ascending, apart
+  const std::vector<ByteSpan>& user_spans() const { return user_; }  // ascending, disjoint
   Origin origin_at(size_t position) const;
 
   void append(std::string_view bytes, Origin origin = Origin::program);
@@ -62,13 +61,13 @@ class Text {
 
 // --- Characters ---
 
-size_t char_bytes(std::string_view text, size_t at);   // of the character at byte `at`
-uint32_t char_code(std::string_view text, size_t at);  // its code point; the byte itself where it is no UTF-8
+size_t char_bytes(std::string_view text, size_t at);   // length of the character at byte `at`
+uint32_t char_code(std::string_view text, size_t at);  // its code point; the byte itself if not valid UTF-8
 size_t count_chars(std::string_view text);
 size_t char_offset(std::string_view text, size_t n_chars);  // bytes of the first n_chars characters
 void append_utf8(std::string& out, uint32_t code);
 
-// As Python's str methods of these names see them.
+// Character classes as in Python's str methods.
 bool is_space(uint32_t code);
 bool is_printable(uint32_t code);
 bool is_alpha(uint32_t code);
@@ -81,7 +80,7 @@ std::string to_title(uint32_t code);
 
 Text upper(const Text& text);
 Text lower(const Text& text);
-// First character as a title, the others in lower case.
+// Title-cases the first character, lower-cases the others.
 Text capitalize(const Text& text);
 
 }  // namespace tandem::jinja

@@ -13,7 +13,7 @@ void Extent::include(const Value& inner) {
   nesting = std::max(nesting, other.nesting + 1);
   weight += other.weight;
   if (nesting > kMaxNesting) fail("values nest deeper than %zu", kMaxNesting);
-  if (weight > kMaxWeight) fail("a value has more than %zu parts", kMaxWeight);
+  if (weight > kMaxWeight) fail("a value has more than %zu elements", kMaxWeight);
 }
 
 Extent extent(const Value& value) {

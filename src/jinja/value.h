@@ -1,10 +1,10 @@
-// Value: what a template computes with; Python's None, bool, int, float, str, list, tuple, dict, and objects.
+// Value: a value of the template language: Python's None, bool, int, float, str, list, tuple, dict, and
+// objects.
 //
-// Cheap to copy: big things are shared and, but for the state of a few objects, never change. Containers know
-// how deep they nest and what walking all of them costs, and refuse to be made past kMaxNesting and
-// kMaxWeight, so that recursion over them (and their destruction) ends; a thousand references to one list
-// count as lists. Not synchronized: a value belongs to the render that made it. Throws Failure, in the words
-// of Python.
+// Cheap to copy: large data is shared and immutable, except for the state of a few objects. Containers track
+// their nesting and the cost of a walk (weight), and fail beyond kMaxNesting and kMaxWeight, so recursion
+// over them, and their destruction, is bounded; each reference to a list counts as a list. Not synchronized:
+// a value belongs to one render. Throws Failure with Python's messages.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +29,17 @@ class Object;
 
 inline constexpr size_t kMaxNesting = 100;
 inline constexpr size_t kMaxWeight = size_t{4} << 20;
-inline constexpr size_t kMaxPieces = size_t{1} << 20;  // that one text is cut into
+inline constexpr size_t kMaxPieces = size_t{1} << 20;  // elements that one text may be split into
 
-// What a value, or walking it, amounts to.
+// Size of a value.
 struct Extent {
   size_t nesting = 0, weight = 1;
-  void include(const Value& inner);  // a Failure past the limits
+  void include(const Value& inner);  // fails beyond the limits
 };
 
 struct Missing {};  // an argument that was not given
 struct None {};
-// What a name or attribute that is not there gives. Prints as nothing; `message` is the error of using it.
+// The result of looking up an unknown name or attribute. Prints as nothing; using it fails with `message`.
 struct Undefined {
   std::shared_ptr<const std::string> message;
 };
@@ -47,7 +47,7 @@ struct Undefined {
 // In the order of Value's alternatives.
 enum class Kind { missing, undefined, none, boolean, integer, real, string, list, dict, object };
 
-// The kinds of sequences. A generator is what lazy filters give: read once, no length, no subscripts.
+// Kinds of sequences. A generator is the result of a lazy filter: read once, no length, no subscripts.
 enum class Flavor { list, tuple, range, generator, view };
 
 class Value {
@@ -81,7 +81,7 @@ class Value {
   bool is_number() const { return is(Kind::integer) || is(Kind::real) || is(Kind::boolean); }
   bool is_integral() const { return is(Kind::integer) || is(Kind::boolean); }
 
-  // Of that kind only; else std::bad_variant_access, a bug of ours.
+  // The value must be of that kind; otherwise std::bad_variant_access, a bug.
   bool boolean() const { return std::get<bool>(data_); }
   double real() const { return std::get<double>(data_); }
   const Text& text() const { return *std::get<std::shared_ptr<const Text>>(data_); }
@@ -97,10 +97,10 @@ class Value {
   int64_t integral() const { return is(Kind::boolean) ? boolean() : std::get<int64_t>(data_); }
   double number() const { return is(Kind::real) ? real() : static_cast<double>(integral()); }
   template <class T>
-  std::shared_ptr<T> as() const {  // null when it is no such object
+  std::shared_ptr<T> as() const {  // null if it is not a T
     return is(Kind::object) ? std::dynamic_pointer_cast<T>(object()) : nullptr;
   }
-  // What identity compares for shared things; null for others.
+  // Identity of shared data; null for other kinds.
   const void* address() const;
 
  private:
@@ -113,11 +113,11 @@ struct ListData {
   std::vector<Value> items;
   Flavor flavor = Flavor::list;
   Extent extent = {1, 1};
-  mutable size_t n_read = 0;  // of a generator
-  std::string view_name;      // of a view: "dict_keys"
+  mutable size_t n_read = 0;  // generators
+  std::string view_name;      // views: "dict_keys"
 };
 
-// Keys are what Python can hash: strings, numbers, None, tuples of them. The order of insertion is kept.
+// Keys are hashable values: strings, numbers, None, tuples of them. Keeps insertion order.
 class DictData {
  public:
   using Entry = std::pair<Value, Value>;
@@ -140,32 +140,32 @@ struct Args {
   std::vector<std::pair<std::string, Value>> keyword;
 };
 
-// Functions, macros, namespaces, loops.
+// Base of functions, macros, namespaces, loops.
 class Object {
  public:
   virtual ~Object() = default;
-  virtual std::string type_name() const = 0;  // as Python's errors name it
+  virtual std::string type_name() const = 0;  // as in Python's errors
   virtual std::optional<Value> attribute(Interp&, const std::string&) { return std::nullopt; }
   virtual bool callable() const { return false; }
   virtual Value call(Interp&, Args&);
   virtual Extent extent() const { return {}; }
-  virtual void drop() {}  // lets go of what it refers to, where it could be itself
+  virtual void drop() {}  // releases references that could form a cycle
 };
 
 bool truth(const Value& value);
 std::string type_name(const Value& value);
-// A Failure for a value whose use is an error.
+// Fails for an undefined value.
 void require_defined(const Value& value);
 Text to_text(const Value& value);  // str()
 Text repr(const Value& value);
 std::string float_text(double number);  // as Python prints it
 bool equal(const Value& a, const Value& b);
-// Negative, zero or positive. `op` is for the error: "<".
+// Returns a negative number, zero or a positive number. `op` appears in the error: "<".
 int compare(const Value& a, const Value& b, const char* op);
-// How Python hashes and compares dictionary keys, as a string that is the same for equal keys.
+// Returns a string that is equal for dictionary keys that Python considers equal.
 std::string hash_key(const Value& value);
 bool hashable(const Value& value);
-// The elements of anything that can be iterated; reading a generator uses it up.
+// Returns the elements of any iterable; consumes a generator.
 std::vector<Value> iterate(const Value& value);
 bool is_iterable(const Value& value);
 size_t length(const Value& value);

@@ -313,7 +313,7 @@ TEST(JinjaLimits, EveryRunEnds) {
   for (int i = 0; i < 5000; ++i) blocks += "{% if t %}";
   for (int i = 0; i < 5000; ++i) sums += " + 1";
   EXPECT_THAT(error_of(blocks), testing::HasSubstr("nested too deeply"));
-  EXPECT_THAT(error_of(sums + " }}"), testing::HasSubstr("too many parts"));
+  EXPECT_THAT(error_of(sums + " }}"), testing::HasSubstr("too many terms"));
 }
 
 TEST(JinjaLimits, AValueMayContainItself) {
