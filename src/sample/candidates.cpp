@@ -34,7 +34,7 @@ void Candidates::sort_front(size_t n) {
   if (wanted == unsorted) {
     std::sort(from, to, comes_before);
   } else if (wanted <= unsorted / 64 + 64) {
-    std::partial_sort(from, to, items_.end(), comes_before);  // a heap of `wanted`, rarely touched
+    std::partial_sort(from, to, items_.end(), comes_before);  // a heap of n candidates, rarely updated
   } else {
     std::nth_element(from, to, items_.end(), comes_before);
     std::sort(from, to, comes_before);
@@ -55,7 +55,7 @@ void Candidates::drop_front(size_t n) {
 
 void Candidates::keep_from(float min_logit) {
   std::erase_if(items_, [min_logit](const Candidate& c) { return c.logit < min_logit; });
-  n_sorted_ = std::min(n_sorted_, size());  // what was removed came after all that was kept
+  n_sorted_ = std::min(n_sorted_, size());  // the removed ones came after all that are kept
 }
 
 float Candidates::max_logit() const {
@@ -66,7 +66,7 @@ float Candidates::max_logit() const {
 }
 
 void Candidates::softmax() {
-  // Rounding a double result to float hides that math libraries differ in the last bit.
+  // Rounding a double to float hides last-bit differences between math libraries.
   const double max = max_logit();
   double sum = 0.0;
   for (Candidate& c : items_) {

@@ -1,5 +1,5 @@
-// The tokens that can still be chosen, with their logits. Every sampler takes some of them away or changes
-// logits; what is left is drawn from. The storage is reused from token to token. Used by one thread.
+// The tokens that can still be chosen, with their logits. Every sampler removes some or changes logits; the
+// token is drawn from the rest. The storage is reused from token to token. Used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,49 +15,49 @@ namespace tandem {
 struct Candidate {
   int32_t id;
   float logit;
-  float p;  // only right after softmax()
+  float p;  // valid only right after softmax()
 };
 
-// Higher logit first, lower id first among equals, so that every order is the only one.
+// Higher logit first; lower id first on ties, so that the order is unique.
 inline bool comes_before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
 class Candidates {
  public:
-  // Every token with its logit [n_vocab], none of them NaN.
+  // Sets every token with its logit [n_vocab]; no logit is NaN.
   void assign(std::span<const float> logits);
-  // The k largest and perhaps more; the logits are those that were scanned.
+  // Sets the k largest logits of the scan, perhaps a few more.
   void assign_largest(LogitScan& scan, size_t k);
 
   size_t size() const { return items_.size(); }
   std::span<const Candidate> items() const { return items_; }
-  // To change logits; call logits_changed() after, unless the order stays.
+  // For changing logits; call logits_changed() afterwards unless the order stays the same.
   std::span<Candidate> mutable_items() { return items_; }
   void logits_changed() { n_sorted_ = 0; }
 
-  // Puts the n first of the order at the front, sorted. Costs little when n is small or it is already so.
+  // Moves the first n in order to the front, sorted. Cheap if n is small or they are sorted already.
   void sort_front(size_t n);
   void sort() { sort_front(size()); }
-  // Keeps the first n (at least one is there to keep).
+  // Keeps the first n, at least one.
   void keep_front(size_t n);
-  // Takes the first n away.
+  // Removes the first n.
   void drop_front(size_t n);
-  // Keeps those that are not below this logit, in their order.
+  // Keeps the candidates with a logit of at least min_logit, in their order.
   void keep_from(float min_logit);
 
   float max_logit() const;
   // Sets p of all candidates to their probability.
   void softmax();
-  // Index of the first of the order: the greedy choice.
+  // Returns the index of the first in order: the greedy choice.
   size_t best() const;
 
  private:
   std::vector<Candidate> items_;
-  size_t n_sorted_ = 0;  // so many at the front are sorted, and none of the others comes before them
+  size_t n_sorted_ = 0;  // items at the front that are sorted and come before all others
 };
 
-// Draws an index with the probability that softmax() gives. Never one with probability zero.
+// Draws an index with the probability given by softmax(). Never one with probability zero.
 size_t draw(Candidates& candidates, Rng& rng);
 
 }  // namespace tandem

@@ -20,11 +20,11 @@ Dry::Dry(const SamplerParams& params, int32_t n_vocab, int32_t n_ctx, TokenPiece
   for (const std::string& breaker : breakers_) tail_bytes_ = std::max(tail_bytes_, breaker.size() - 1);
 }
 
-// True if a breaker ends within `text`, having begun there or in `before`.
+// Returns whether a breaker ends within `text`, starting there or in `before`.
 bool Dry::ends_breaker(const std::string& before, const std::string& text) const {
   const std::string joined = before + text;
   for (const std::string& breaker : breakers_) {
-    // the first start whose end lies past `before`
+    // the first start of a breaker that ends past `before`
     const size_t start = before.size() + 1 > breaker.size() ? before.size() + 1 - breaker.size() : 0;
     if (joined.find(breaker, start) != std::string::npos) return true;
   }
@@ -45,8 +45,8 @@ void Dry::accept(int32_t token) {
   if (tail_.size() > tail_bytes_) tail_.erase(0, tail_.size() - tail_bytes_);
 }
 
-// Z-algorithm over the last n tokens read backwards: match_[i] is the length of the longest common start of
-// r = (newest, ..., oldest) and r[i..]. It reuses what is known inside the match that reaches furthest. O(n).
+// Z-algorithm over the last n tokens in reverse: match_[i] is the length of the longest common prefix of
+// r = (newest, ..., oldest) and r[i..]. Reuses results inside the match that reaches furthest. O(n).
 void Dry::find_repeats(size_t n) {
   const auto r = [this](size_t i) { return history_[history_.size() - 1 - i]; };
   match_.assign(n, 0);
@@ -62,7 +62,7 @@ void Dry::find_repeats(size_t n) {
   }
 }
 
-// The token after each earlier occurrence of the newest tokens would continue the repeat.
+// The token after an earlier occurrence of the newest tokens would continue the repeat.
 void Dry::collect_penalties(size_t n, size_t max_repeat) {
   for (size_t i = 1; i < n; ++i) {
     const int32_t repeat = std::min(match_[i], static_cast<int32_t>(max_repeat));
@@ -88,7 +88,7 @@ void Dry::apply(Candidates& candidates) {
   find_repeats(n);
   collect_penalties(n, max_repeat);
   for (const int32_t token : touched_) {
-    // a token that breaks sequences by itself is always free
+    // a token that breaks sequences by itself is never penalized
     if (!breakers_.empty() && ends_breaker("", piece_(token))) repeat_of_[static_cast<size_t>(token)] = -1;
   }
   if (!touched_.empty()) {

@@ -1,7 +1,7 @@
-// DRY, "don't repeat yourself": a penalty on every token that would continue a sequence that is already in
-// the history, growing exponentially with the length of what repeats. Sequence breakers are looked for in the
-// text, so they are found however it was cut into tokens.
-// Remembers the last tokens of one sequence. Used by one thread.
+// DRY, "don't repeat yourself": penalizes every token that would continue a sequence already in the history,
+// growing exponentially with the length of the repeat. Sequence breakers are matched in the text, so they are
+// found however the text is cut into tokens.
+// Holds the last tokens of one sequence. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace tandem {
 
-// The text of a token, special tokens included.
+// Returns the text of a token, special tokens included.
 using TokenPiece = std::function<std::string(int32_t)>;
 
 class Dry {
  public:
-  // `n_ctx` is what a window of -1 means. `piece` is called with accepted and repeated tokens, only when
-  // active and when there are sequence breakers. Tokens are in [0, n_vocab).
+  // `n_ctx`: the window that -1 stands for. `piece` is called only when DRY is active and there are sequence
+  // breakers, for accepted and repeated tokens. Tokens are in [0, n_vocab).
   Dry(const SamplerParams& params, int32_t n_vocab, int32_t n_ctx, TokenPiece piece);
 
   bool active() const { return window_size_ > 0; }
@@ -40,12 +40,12 @@ class Dry {
   TokenPiece piece_;
   size_t window_size_ = 0;
 
-  std::vector<int32_t> history_;  // the newest token last; cut to window_size_ now and then
-  std::string tail_;              // text before the next token, as far as a breaker can reach back
+  std::vector<int32_t> history_;  // newest token last; trimmed to window_size_ now and then
+  std::string tail_;              // text before the next token, as long as a breaker can reach back
   size_t tail_bytes_ = 0;
   size_t since_breaker_ = 0;  // tokens after the one that ended the last breaker
 
-  std::vector<int32_t> match_;      // [n], match_[i]: how far history read backwards repeats from i
+  std::vector<int32_t> match_;      // [n], match_[i]: length of the repeat at i, reading history backwards
   std::vector<int32_t> repeat_of_;  // [n_vocab], length of the repeat that a token continues, or -1
   std::vector<int32_t> touched_;    // tokens with an entry in repeat_of_
 };

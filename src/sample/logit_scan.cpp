@@ -25,7 +25,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 void LogitScan::scan(std::span<const float> logits, int64_t position) {
   logits_ = logits;
   block_max_.resize((logits.size() + kBlock - 1) / kBlock);
-  // As keys, +inf and positive NaNs are the largest numbers, negative NaNs the smallest, below -inf.
+  // As keys, +inf and positive NaNs are the largest, negative NaNs the smallest, below -inf.
   int32_t lowest = std::numeric_limits<int32_t>::max();
   int32_t highest = std::numeric_limits<int32_t>::min();
   for (size_t block = 0; block < block_max_.size(); ++block) {
@@ -60,7 +60,7 @@ int32_t LogitScan::argmax() const {
 
 float LogitScan::bound_of_largest(size_t k) {
   if (k == 0 || k > block_max_.size()) return -kInfinity;
-  // k blocks have a maximum of at least this
+  // k blocks have a maximum of at least this bound
   scratch_ = block_max_;
   const auto nth = scratch_.begin() + static_cast<std::ptrdiff_t>(k - 1);
   std::nth_element(scratch_.begin(), nth, scratch_.end(), std::greater<>());

@@ -1,5 +1,5 @@
-// One look at all logits of a step: are they numbers, and where are the large ones? With the maximum of every
-// block of 64 known, a few candidates are found without visiting most of a large vocabulary again. Reuses its
+// One scan of all logits of a step: checks that they are numbers and records the maximum of every block of
+// 64, so that the few largest are found later without reading most of a large vocabulary again. Reuses its
 // storage. Used by one thread.
 #pragma once
 
@@ -14,18 +14,17 @@ namespace tandem {
 
 class LogitScan {
  public:
-  // Throws Error(numeric) when a logit is NaN or +inf or when all are -inf; `position` is the number of
-  // tokens before. logits [n_vocab]; they are looked at again by the other functions, so they must stay until
-  // then.
+  // Throws Error(numeric) if a logit is NaN or +inf, or if all are -inf; `position` is the number of tokens
+  // before. logits [n_vocab] must stay valid while the other functions are used.
   void scan(std::span<const float> logits, int64_t position);
 
-  // Lowest index of the largest.
+  // Returns the index of the largest; the lowest index on ties.
   int32_t argmax() const;
 
-  // A value that at least k logits reach and not many more. -inf when k is no small part of all.
+  // Returns a bound that at least k logits reach, and not many more; -inf if k is a large share of all.
   float bound_of_largest(size_t k);
 
-  // Calls visit(index, logit) for every logit that is at least `bound`, in the order of the indices.
+  // Calls visit(index, logit) for every logit >= bound, in index order.
   template <class Visit>
   void for_each_from(float bound, Visit visit) const {
     const int32_t key = order_key(bound);
@@ -41,7 +40,7 @@ class LogitScan {
  private:
   static constexpr size_t kBlock = 64;
 
-  // Integers in the order of the floats (-0 like 0), for loops that the compiler turns into vector code.
+  // Integers ordered like the floats (-0 equals 0), for loops that the compiler vectorizes.
   static int32_t order_key(float x) {
     const auto bits = std::bit_cast<int32_t>(x + 0.0f);
     return bits ^ ((bits >> 31) & 0x7fffffff);

@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kFitted = 100;
 
-// How many of the candidates have an expected surprise of mu, if the probabilities follow a Zipf law whose
-// exponent is fitted to the likeliest, which are sorted at the front.
+// Returns how many candidates have an expected surprise of at most mu, if the probabilities follow a Zipf law
+// with an exponent fitted to the likeliest, which are sorted at the front.
 size_t zipf_k(const Candidates& candidates, double mu, double n_vocab) {
   const auto c = candidates.items();
   double tb = 0.0, tt = 0.0;
@@ -24,7 +24,7 @@ size_t zipf_k(const Candidates& candidates, double mu, double n_vocab) {
   const double s = tb / tt;
   const double epsilon = s - 1.0;
   const double k = std::pow(epsilon * std::exp2(mu) / (1.0 - std::pow(n_vocab, -epsilon)), 1.0 / s);
-  if (std::isnan(k)) return c.size();  // an even distribution: the fit says nothing
+  if (std::isnan(k)) return c.size();  // a uniform distribution: nothing to fit
   return static_cast<size_t>(std::clamp(k, 1.0, static_cast<double>(c.size())));
 }
 
@@ -33,12 +33,12 @@ void keep_by_zipf(Candidates& candidates, double mu, double n_vocab) {
   top_k(candidates, static_cast<int32_t>(zipf_k(candidates, mu, n_vocab)));
 }
 
-// Keeps what is no more surprising than mu bits; at least the likeliest.
+// Keeps candidates with a surprise of at most mu bits, and always the likeliest.
 void keep_within(Candidates& candidates, double mu) {
   const size_t best = candidates.best();
   const double p_best = candidates.items()[best].p;
   const double limit = std::min(p_best, std::exp2(-mu));
-  // p >= limit, said of logits
+  // p >= limit, in terms of logits
   const double logit = candidates.items()[best].logit + std::log(limit / p_best);
   candidates.keep_from(static_cast<float>(logit));
   candidates.sort();

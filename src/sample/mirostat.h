@@ -1,5 +1,5 @@
-// Mirostat 1 and 2: choose so that the surprise of the text stays near a target ("Mirostat: A Neural Text
-// Decoding Algorithm that Directly Controls Perplexity", Basu et al. 2020). Keeps one number of one sequence.
+// Mirostat 1 and 2: keeps the surprise of the text near a target ("Mirostat: A Neural Text Decoding Algorithm
+// that Directly Controls Perplexity", Basu et al. 2020). Holds the state of one sequence.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ class Mirostat {
  public:
   Mirostat(const SamplerParams& params, int32_t n_vocab);
 
-  // Draws the index of a candidate and learns from it.
+  // Draws the index of a candidate and updates mu.
   size_t draw(Candidates& candidates, Rng& rng);
   void reset();
-  // The largest surprise allowed next, in bits.
+  // The largest surprise allowed for the next token, in bits.
   double mu() const { return mu_; }
 
  private:

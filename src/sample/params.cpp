@@ -46,7 +46,7 @@ SamplerStage stage_from_name(std::string_view text) {
   }
   std::string known;
   for (const StageInfo& s : kStages) known += (known.empty() ? "" : " ") + std::string(s.name);
-  throw_error(ErrorCode::usage, "unknown sampler '%s'; there are %s", printable(text).c_str(), known.c_str());
+  throw_error(ErrorCode::usage, "unknown sampler '%s'; known are %s", printable(text).c_str(), known.c_str());
 }
 
 void require(bool ok, const char* name, double found, const char* needed) {
@@ -82,7 +82,7 @@ std::vector<SamplerStage> parse_sampler_letters(std::string_view letters) {
                                  [c](const StageInfo& i) { return i.letter == c; });
     if (s == std::end(kStages)) {
       throw_error(ErrorCode::usage,
-                  "unknown sampler letter '%s' in '%s'; there are e (penalties), d (dry), "
+                  "unknown sampler letter '%s' in '%s'; known are e (penalties), d (dry), "
                   "s (top_n_sigma), k (top_k), y (typ_p), p (top_p), m (min_p), x (xtc), t (temperature)",
                   printable(std::string_view(&c, 1)).c_str(), printable(letters).c_str());
     }

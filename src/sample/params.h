@@ -1,4 +1,4 @@
-// What a user can say about sampling, with the names, meanings and defaults of the field. Plain data.
+// Sampling parameters, with the field's usual names, meanings and defaults. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tandem {
 
 class Grammar;
 
-// The stages a user can put in any order. Biases come before all of them, the random draw after.
+// The stages that users can order. Biases come before all of them, the draw after.
 enum class SamplerStage { penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature };
 
 struct LogitBias {
@@ -58,22 +58,21 @@ struct SamplerParams {
   std::vector<LogitBias> logit_bias;
   bool ignore_eos = false;  // bans every end-of-generation token
 
-  std::shared_ptr<const Grammar> grammar;  // what the output is a text of; none: anything
+  std::shared_ptr<const Grammar> grammar;  // the output must be a text of it; null: unrestricted
 };
 
-// "top_k", as users type it.
+// Returns the name that users type: "top_k".
 std::string_view sampler_stage_name(SamplerStage stage);
-// 'k', as in --sampling-seq.
+// Returns the letter of --sampling-seq: 'k'.
 char sampler_stage_letter(SamplerStage stage);
 
-// "penalties;top_k;temperature" and "ekt". Common other spellings of the names are understood. A stage may
-// come twice. Both throw Error(usage) that names the unknown part and what there is.
-std::vector<SamplerStage> parse_sampler_names(std::string_view names);
+// Parse "penalties;top_k;temperature" and "ekt". Other common spellings of the names are accepted, and a
+// stage may appear twice. Both throw Error(usage) with the unknown name and the known ones.
 std::vector<SamplerStage> parse_sampler_letters(std::string_view letters);
 // The inverse of parse_sampler_names.
 std::string sampler_names(const std::vector<SamplerStage>& stages);
 
-// Throws Error(usage) for values that no sampler can work with (NaN, a mirostat of 3, ...).
+// Throws Error(usage) for invalid values (NaN, a mirostat of 3, ...).
 void validate(const SamplerParams& params);
 
 }  // namespace tandem

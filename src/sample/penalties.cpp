@@ -30,7 +30,7 @@ void Penalties::apply(Candidates& candidates) const {
   for (Candidate& c : candidates.mutable_items()) {
     const int32_t count = counts_[static_cast<size_t>(c.id)];
     if (count == 0) continue;
-    // dividing a negative logit would make the token more likely
+    // dividing a negative logit would make the token likelier
     c.logit = c.logit <= 0 ? c.logit * repeat_ : c.logit / repeat_;
     c.logit -= static_cast<float>(count) * frequency_ + presence_;
   }

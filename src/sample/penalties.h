@@ -1,5 +1,5 @@
-// Penalties on tokens that came before: repetition ("CTRL", Keskar et al. 2019), presence and frequency.
-// Remembers the last tokens of one sequence. Used by one thread.
+// Penalties on earlier tokens: repetition ("CTRL", Keskar et al. 2019), presence and frequency.
+// Holds the last tokens of one sequence. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace tandem {
 
 class Penalties {
  public:
-  // `n_ctx` is what a window of -1 means. Tokens are in [0, n_vocab).
+  // `n_ctx`: the window that -1 stands for. Tokens are in [0, n_vocab).
   Penalties(const SamplerParams& params, int32_t n_vocab, int32_t n_ctx);
 
   bool active() const { return window_size_ > 0; }

@@ -1,6 +1,6 @@
-// A small random generator with the same numbers on every machine: xoshiro256** (Blackman and Vigna), seeded
-// through splitmix64. The standard library's distributions differ between implementations, so the conversion
-// is here too.
+// A small random generator with the same results on every machine: xoshiro256** (Blackman and Vigna), seeded
+// through splitmix64. It includes the conversion to floats, because the standard library's distributions
+// differ between implementations.
 #pragma once
 
 #include <bit>
@@ -32,7 +32,7 @@ class Rng {
     return result;
   }
 
-  // Evenly in [0, 1): the upper 53 bits.
+  // Uniform in [0, 1), from the upper 53 bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
  private:

@@ -21,18 +21,18 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 uint64_t resolve_seed(int64_t seed) {
   if (seed >= 0) return static_cast<uint64_t>(seed);
-  // 32 bits: easy to type again. The clock helps where random_device is not random.
+  // 32 bits, so that it is easy to type. The clock helps where random_device is not random.
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   return std::random_device()() ^ (static_cast<uint64_t>(now) & 0xffffffffu);
 }
 
-// Checked and completed: ignore_eos is a bias like any other.
+// Validates and completes the parameters: ignore_eos becomes biases.
 SamplerParams complete(SamplerParams params, const SamplerModel& model) {
   validate(params);
   TANDEM_CHECK(model.n_vocab > 0 && model.n_ctx >= 0);
   for (const LogitBias& b : params.logit_bias) {
     if (b.token < 0 || b.token >= model.n_vocab) {
-      throw_error(ErrorCode::usage, "--logit-bias: there is no token %d, the vocabulary has %d", b.token,
+      throw_error(ErrorCode::usage, "--logit-bias: token %d does not exist, the vocabulary has %d", b.token,
                   model.n_vocab);
     }
   }
@@ -58,8 +58,8 @@ bool changes_logits(SamplerStage stage) {
   return stage == SamplerStage::penalties || stage == SamplerStage::dry;
 }
 
-// The stages to run: not those that would do nothing. Greedy choice leaves out what could take the largest
-// logit away or is about chance, and after the last change of logits what only takes others away.
+// Returns the stages that have an effect. Greedy choice drops stages that could remove the largest logit or
+// are random, and, after the last stage that changes logits, those that only remove candidates.
 std::vector<SamplerStage> stages_to_run(const SamplerParams& p, bool greedy, const Penalties& penalties,
                                         const Dry& dry) {
   using S = SamplerStage;
@@ -125,7 +125,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
   scan_.scan(logits, n_accepted_);
   if (!grammar_) return choose(logits);
   if (grammar_->is_finished()) return choose_end(logits);
-  const Mirostat mirostat = mirostat_;  // it learns from the choice
+  const Mirostat mirostat = mirostat_;  // to restore: the draw updates it
   const int32_t token = choose(logits);
   if (grammar_->allows(token)) return token;
   mirostat_ = mirostat;
@@ -136,7 +136,7 @@ int32_t Sampler::choose_allowed(std::span<const float> logits) {
   allowed_logits_.assign(logits.begin(), logits.end());
   bool any = grammar_->apply(allowed_logits_);
   if (!any) {
-    throw_error(ErrorCode::usage, "no token of the vocabulary goes on as the grammar wants after %lld tokens",
+    throw_error(ErrorCode::usage, "no token of the vocabulary continues the grammar's text after %lld tokens",
                 static_cast<long long>(n_accepted_));
   }
   for (const LogitBias& b : params_.logit_bias) {
@@ -149,11 +149,12 @@ int32_t Sampler::choose_allowed(std::span<const float> logits) {
   return choose(allowed_logits_);
 }
 
-// Where the text must end, or else cannot go on, the bias of ignore_eos has no say.
+// Where the text must end, or cannot continue otherwise, the bias of ignore_eos does not apply.
 int32_t Sampler::choose_end(std::span<const float> logits) const {
   const int32_t token = grammar_->best_end(logits);
   if (token < 0)
-    throw_error(ErrorCode::usage, "the grammar's text is complete, and no token of the vocabulary ends it");
+    throw_error(ErrorCode::usage,
+                "the grammar's text is complete, but the vocabulary has no token to end it");
   return token;
 }
 
@@ -168,7 +169,7 @@ int32_t Sampler::choose(std::span<const float> logits) {
     candidates_.assign(logits);
     apply_biases();
   }
-  if (grammar_) candidates_.keep_from(std::numeric_limits<float>::lowest());  // what it took away
+  if (grammar_) candidates_.keep_from(std::numeric_limits<float>::lowest());  // drop what it banned
   size_t chosen = 0;
   if (!greedy_ && params_.mirostat != 0) {
     temperature(candidates_, params_.temp);
@@ -205,16 +206,16 @@ void Sampler::apply_temperature() {
 
 void Sampler::apply_biases() {
   if (params_.logit_bias.empty()) return;
-  auto items = candidates_.mutable_items();  // fresh: the index is the id
+  auto items = candidates_.mutable_items();  // unsorted: the index is the id
   for (const LogitBias& b : params_.logit_bias) {
     float& logit = items[static_cast<size_t>(b.token)].logit;
-    const bool banned = logit == -kInfinity || b.bias == -kInfinity;  // also against +inf
+    const bool banned = logit == -kInfinity || b.bias == -kInfinity;  // -inf wins over +inf
     logit = banned ? -kInfinity : logit + b.bias;
   }
   candidates_.logits_changed();
   const float max = candidates_.max_logit();
   if (max == -kInfinity) throw_error(ErrorCode::usage, "the logit biases leave no token to choose");
-  if (max == kInfinity) {  // only those that were raised to infinity, all alike
+  if (max == kInfinity) {  // keep only the tokens raised to infinity, with equal logits
     candidates_.keep_from(kInfinity);
     for (Candidate& c : candidates_.mutable_items()) c.logit = 0.0f;
   }

@@ -1,17 +1,17 @@
 // Chooses the next token of one sequence from its logits. One Sampler per sequence, used by one thread at a
-// time; copying one copies its whole state, so that both go on with the same tokens.
+// time; a copy has the whole state, so both continue with the same tokens.
 //
 //   Sampler sampler(params, {.n_vocab = 32000, .n_ctx = 4096, .eog = {2}, .piece = ...});
 //   for (int32_t token : prompt) sampler.accept_prompt(token);
 //   loop: const int32_t token = sampler.sample(logits); sampler.accept(token);
 //
-// Biases come first, then the stages of SamplerParams in their order, then the draw. With temp <= 0 the
-// choice is greedy: the largest logit, the lowest id among equals, without xtc, typ_p and temperature, so
-// that nothing random takes part. With mirostat 1 or 2 only the biases and the temperature come before its
-// own draw. sample() allocates nothing once its buffers have their size, but for what a grammar learns.
+// Order: biases, the stages of SamplerParams, the draw. With temp <= 0 the choice is greedy: the largest
+// logit, the lowest id on ties, without xtc, typ_p and temperature, so nothing is random. With mirostat 1 or
+// 2 only biases and temperature come before its own draw. Once its buffers have their size, sample()
+// allocates only for new states of a grammar.
 //
-// With a grammar the choice is made as without one, and if the grammar does not allow it, once more among the
-// tokens that it does allow. So it costs next to nothing for a model that writes what the grammar wants.
+// With a grammar the token is chosen as without one; only if the grammar does not allow it, it is chosen
+// again among the allowed tokens. So a grammar costs next to nothing while the model follows it.
 #pragma once
 
 #include <cstdint>
@@ -31,44 +31,42 @@
 
 namespace tandem {
 
-// What a sampler must know of the model.
+// What the sampler needs to know about the model.
 struct SamplerModel {
   int32_t n_vocab = 0;
-  int32_t n_ctx = 0;  // tokens that a window of -1 looks back
-  std::vector<int32_t>
-      eog;           // the end-of-generation tokens: ignore_eos bans them, a grammar says where they may come
-  TokenPiece piece;  // needed for DRY with sequence breakers and for grammars; "" for control tokens
-  // For grammars, where several samplers share it; none: a sampler makes its own.
+  int32_t n_ctx = 0;  // the window that -1 stands for
+  // End-of-generation tokens: ignore_eos bans them; a grammar allows them where its text is complete.
+  std::vector<int32_t> eog;
+  TokenPiece piece;  // for DRY with sequence breakers and for grammars; "" for control tokens
+  // For grammars, to share one tree between samplers; null: the sampler builds its own.
   std::shared_ptr<const TokenTrie> trie = nullptr;
 };
 std::shared_ptr<const TokenTrie> make_token_trie(const SamplerModel& model);
 
 class Sampler {
  public:
-  // Throws Error(usage) for parameters that make no sense, biases of tokens that do not exist included.
+  // Throws Error(usage) for invalid parameters, including biases of tokens that do not exist.
   Sampler(const SamplerParams& params, SamplerModel model);
 
-  // Tells of a token that stands before what is to be sampled. With a grammar, what follows starts a new text
-  // of it.
+  // Adds a token of the prompt. With a grammar, a new text starts after it.
   void accept_prompt(int32_t token);
-  // Tells of a token that was chosen. Throws Error(usage) for one that the grammar does not allow. A token id
-  // is in [0, n_vocab).
+  // Adds a chosen token. Throws Error(usage) if the grammar does not allow it. Token ids are in [0, n_vocab).
   void accept(int32_t token);
 
-  // The next token, for logits [n_vocab]; does not accept it. Throws Error(numeric) for logits that are NaN,
-  // +inf or all -inf, naming the position, and Error(usage) when biases ban every token, or when no token of
-  // the vocabulary goes on as the grammar wants.
+  // Returns the next token for logits [n_vocab]; does not accept it. Throws Error(numeric), with the
+  // position, for logits that are NaN, +inf or all -inf, and Error(usage) if biases ban every token, or if no
+  // token of the vocabulary continues the grammar's text.
   int32_t sample(std::span<const float> logits);
-  // True when there is a grammar, its text is complete and nothing can follow: the next token, if the
-  // vocabulary has one, can only be an end of generation, even where ignore_eos bans those.
+  // Returns whether there is a grammar whose text is complete and cannot continue: then only an
+  // end-of-generation token can follow, if the vocabulary has one, even if ignore_eos bans it.
   bool is_finished() const { return grammar_ && grammar_->is_finished(); }
 
-  // Forgets the sequence and starts the random numbers again (other ones if the seed is random).
+  // Forgets the sequence and restarts the random numbers (different ones if the seed is random).
   void reset();
 
-  // The seed in use, also when it was chosen at random.
+  // The seed in use, also if it was chosen randomly.
   uint64_t seed() const { return seed_; }
-  // Tokens accepted since the start.
+  // Tokens accepted since construction or reset().
   int64_t n_accepted() const { return n_accepted_; }
 
  private:
@@ -82,7 +80,7 @@ class Sampler {
 
   SamplerParams params_;
   int32_t n_vocab_;
-  std::vector<SamplerStage> stages_;  // those of params_ that have something to do
+  std::vector<SamplerStage> stages_;  // the stages of params_ that have an effect
   bool greedy_;
   uint64_t seed_;
   Rng rng_;

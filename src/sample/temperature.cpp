@@ -7,7 +7,7 @@ namespace tandem {
 
 void temperature(Candidates& candidates, float temp) {
   const float max = candidates.max_logit();
-  // A tiny temperature would make the logits infinite; softmax does not mind if they are moved first.
+  // A tiny temperature would make the logits infinite; shifting them first does not change the softmax.
   const float shift = std::isfinite(max / temp) ? 0.0f : max;
   for (Candidate& c : candidates.mutable_items()) c.logit = (c.logit - shift) / temp;
 }

@@ -18,12 +18,12 @@ void top_p(Candidates& candidates, float p, size_t min_keep) {
   double sum = 0.0;
   size_t sorted = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (i == sorted) {  // most distributions need few: sort as far as needed
+    if (i == sorted) {  // most distributions need few candidates: sort incrementally
       sorted = std::min(candidates.size(), std::max<size_t>(64, sorted * 4));
       candidates.sort_front(sorted);
     }
     sum += candidates.items()[i].p;
-    // as a float, so that 0.3 and 0.4 reach 0.7
+    // as float, so that 0.3 and 0.4 reach 0.7
     if (static_cast<float>(sum) >= p && i + 1 >= min_keep) {
       candidates.keep_front(i + 1);
       return;
@@ -54,7 +54,7 @@ void typical_p(Candidates& candidates, float p, size_t min_keep) {
   double entropy = 0.0;
   for (size_t i = 0; i < items.size() && items[i].p > 0; ++i) entropy += items[i].p * surprise(i);
 
-  // In this order surprise only grows, so what is nearest to the entropy is a range that grows to both sides.
+  // Surprise grows in this order, so the nearest to the entropy form a range that grows to both sides.
   size_t first = 0;
   while (first < items.size() && surprise(first) < entropy) ++first;
   size_t last = first;  // [first, last)

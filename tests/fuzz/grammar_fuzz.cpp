@@ -46,7 +46,7 @@ void generate(const std::shared_ptr<const Grammar>& grammar, std::string_view ch
   }
   GrammarStates states(grammar);
   uint32_t state = states.start();
-  for (const char c : text) state = states.step(state, static_cast<uint8_t>(c));
+  for (const char c : text) state = states.advance(state, static_cast<uint8_t>(c));
   TANDEM_CHECK(state != GrammarStates::kDead);
   if (n < 24) TANDEM_CHECK(states.is_complete(state));
 }

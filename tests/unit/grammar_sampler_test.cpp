@@ -161,7 +161,7 @@ TEST(GrammarSampler, NoAllowedToken) {
   const std::vector<float> logits = {1, 2, 3, 0};
   Sampler stuck(with_grammar("root ::= \"a\" [xy]"), model_of(pieces, {2}));
   stuck.accept(stuck.sample(logits));
-  EXPECT_THAT(message_of([&] { stuck.sample(logits); }), HasSubstr("no token of the vocabulary goes on"));
+  EXPECT_THAT(message_of([&] { stuck.sample(logits); }), HasSubstr("no token of the vocabulary continues"));
   SamplerParams banned = with_grammar("root ::= \"a\"");
   banned.logit_bias = {{0, -kInf}, {3, -kInf}};
   EXPECT_THAT(message_of([&] { Sampler(banned, model_of(pieces, {2})).sample(logits); }),
@@ -171,10 +171,13 @@ TEST(GrammarSampler, NoAllowedToken) {
   EXPECT_EQ(Sampler(twin, model_of(pieces, {2})).sample(logits), 3);
   Sampler endless(with_grammar("root ::= \"\""), model_of(pieces, {}));
   EXPECT_TRUE(endless.is_finished());
-  EXPECT_THAT(message_of([&] { endless.sample(logits); }), HasSubstr("no token of the vocabulary ends it"));
+  EXPECT_THAT(message_of([&] { endless.sample(logits); }),
+              HasSubstr("the vocabulary has no token to end it"));
   Sampler wrong(with_grammar("root ::= \"a\""), model_of(pieces, {2}));
-  EXPECT_THAT(message_of([&] { wrong.accept(1); }), HasSubstr("does not allow token 1"));
-  EXPECT_THAT(message_of([&] { wrong.accept(2); }), HasSubstr("does not allow token 2"));
+  EXPECT_THAT(message_of([&] { wrong.accept(1); }),
+              HasSubstr("token 1 was chosen, but the grammar does not allow it"));
+  EXPECT_THAT(message_of([&] { wrong.accept(2); }),
+              HasSubstr("token 2 was chosen, but the grammar does not allow it"));
   // A banned end token is still chosen if no other token is allowed.
   SamplerParams ignoring = with_grammar("root ::= \"a\"");
   ignoring.ignore_eos = true;

@@ -69,15 +69,15 @@ TEST(Grammar, TheNotation) {
 
 TEST(Grammar, ErrorsSayWhereAndWhat) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "1:1: there is no rule root"},
-      {"x ::= \"a\"", "there is no rule root"},
+      {"", "1:1: rule 'root', the start of the grammar, is missing"},
+      {"x ::= \"a\"", "rule 'root', the start of the grammar, is missing"},
       {"root ::= x\n\ny ::= z", "g.gbnf:1:10: rule 'x' is not defined"},
       {"root ::= \"a\"\nroot ::= \"b\"", "2:1: rule 'root' is defined twice, first in line 1"},
       {"root ::= root \"a\" | \"b\"",
-       "1:1: left recursion, a rule comes back to itself before it has read anything: root -> root"},
+       "1:1: left recursion: a rule calls itself before it has read anything: root -> root"},
       {"root ::= a\na ::= b \"x\"\nb ::= \"y\"? c\nc ::= a | \"z\"", "left recursion"},
       {"root ::= a\na ::= b{2,9}\nb ::= \"\" (\"c\"* a)",
-       "2:1: left recursion, a rule comes back to itself before it has read anything: a -> b -> a"},
+       "2:1: left recursion: a rule calls itself before it has read anything: a -> b -> a"},
       {"root ::= (root?)+ \"a\"", "left recursion"},
       {"root ::= \"a\"{1000000}", "1:14: a repetition of more than 100000"},
       {"root ::= \"a\"{1,1000000}", "1:16: a repetition of more than"},
@@ -86,20 +86,20 @@ TEST(Grammar, ErrorsSayWhereAndWhat) {
        "x ::= ([ab]{90000} \"abcdefghij\"{90000}){90000}\ny ::= (((x){100000}){100000}){100000} z\n"
        "z ::= [x]{100000} [x]{100000} [x]{100000} [x]{100000}",
        "more than 1048576 states"},
-      {"root ::= \"a\"{3,2}", "ends before it starts"},
+      {"root ::= \"a\"{3,2}", "the minimum exceeds the maximum"},
       {"root ::= \"a\"{,2}", "needed a number of repetitions"},
       {"root ::= \"a\"{2", "needed }"},
-      {"root ::= \"abc", "1:10: a literal that does not end"},
-      {"root ::= [abc", "1:10: a class that does not end"},
+      {"root ::= \"abc", "1:10: a literal that is not closed"},
+      {"root ::= [abc", "1:10: a class that is not closed"},
       {"root ::= [z-a]", "1:11: range U+007A-U+0061"},
       {"root ::= []", "matches nothing"},
       {"root ::= [^\\x00-\\U0010ffff]", "matches nothing"},
-      {"root ::= \"\\q\"", "1:11: there is no such escape"},
+      {"root ::= \"\\q\"", "1:11: unknown escape"},
       {"root ::= \"\\u12\"", "only 2"},
-      {"root ::= \"\\U00110000\"", "no character"},
-      {"root ::= \"\\ud800\"", "no character"},
+      {"root ::= \"\\U00110000\"", "not a character"},
+      {"root ::= \"\\ud800\"", "not a character"},
       {"root ::= (\"a\"\n  \"b\"", "2:6: the text ends, needed ) for the ( at 1:10"},
-      {"root ::= \"a\")", "1:13: found ')' in rule 'root'"},
+      {"root ::= \"a\")", "1:13: found ')' after the end of rule 'root'"},
       {"root ::= \"a\" @", "1:14: found '@', needed a literal"},
       {"root = \"a\"", "1:6: found '=', needed ::="},
       {"root ::= \"a\" x ::= \"b\"", "needs a line of its own"},
@@ -164,7 +164,7 @@ TEST(Grammar, CachedStatesCanBeDropped) {
     uint32_t a = kept.start(), b = forgetful.start();
     for (int i = 0; i < 40 && a != GrammarStates::kDead; ++i) {
       const auto byte = static_cast<uint8_t>("[],xyz"[random() % 6]);
-      const uint32_t next_a = kept.step(a, byte), next_b = forgetful.step(b, byte);
+      const uint32_t next_a = kept.advance(a, byte), next_b = forgetful.advance(b, byte);
       ASSERT_EQ(next_a == GrammarStates::kDead, next_b == GrammarStates::kDead);
       if (next_a == GrammarStates::kDead) continue;  // try another byte
       a = next_a, b = next_b;

@@ -6,7 +6,7 @@ namespace tandem {
 namespace {
 
 constexpr CodeRange kSurrogates = {0xd800, 0xdfff};
-constexpr uint32_t kLastOfLength[] = {0x7f, 0x7ff, 0xffff, kLastCodePoint};  // of 1, 2, 3, 4 bytes
+constexpr uint32_t kLastOfLength[] = {0x7f, 0x7ff, 0xffff, kLastCodePoint};  // 1, 2, 3, 4 bytes
 
 size_t utf8_length(uint32_t code_point) {
   size_t n = 1;
@@ -23,8 +23,8 @@ std::array<uint8_t, 4> encode(uint32_t code_point, size_t n) {
   return bytes;
 }
 
-// Cuts a range until each piece is one sequence: all of its characters have the same length, and below the
-// first byte that differs every continuation byte occurs.
+// Splits a range until each piece is one sequence: its characters have the same length, and after the first
+// byte that differs every continuation byte occurs.
 void split(CodeRange range, std::vector<ByteSequence>& out) {
   const size_t n = utf8_length(range.low);
   if (range.high > kLastOfLength[n - 1]) {

@@ -77,10 +77,10 @@ uint32_t GrammarCompiler::emit_literal(const std::string& bytes, uint32_t from) 
   return from;
 }
 
-// Sequences that end alike share the states of their ends.
+// Sequences with a common end share the states of that end.
 uint32_t GrammarCompiler::emit_characters(const std::vector<CodeRange>& ranges, uint32_t from) {
   const uint32_t to = new_state();
-  std::map<std::vector<uint8_t>, uint32_t> state_before;  // the bounds of the bytes that are still to come
+  std::map<std::vector<uint8_t>, uint32_t> state_before;  // key: the ranges of the remaining bytes
   for (const ByteSequence& sequence : utf8_sequences(ranges)) {
     uint32_t target = to;
     std::vector<uint8_t> rest;
@@ -132,7 +132,7 @@ uint32_t GrammarCompiler::emit_repeat(const SyntaxNode& node, uint32_t from) {
   return to;
 }
 
-// State i has read i times what is repeated. The last one loops when there is no upper bound.
+// State i has read i repetitions. The last one loops if there is no upper bound.
 void GrammarCompiler::emit_counted_rule(uint32_t rule, const SyntaxNode& node) {
   const uint32_t body = new_rule(false);
   current_rule_ = body;
@@ -154,8 +154,8 @@ void GrammarCompiler::emit_counted_rule(uint32_t rule, const SyntaxNode& node) {
   if (node.max == kNoLimit) add_edge(state, {state, body, EdgeKind::call, 0, 0});
 }
 
-// A rule is nullable when its end is reached from its entry through edges that read nothing. Each state is
-// visited once; states that wait for a rule to turn out nullable are kept with that rule.
+// A rule is nullable when its end is reachable from its entry through edges that read nothing. Visits each
+// state once; states that depend on a rule being nullable wait with that rule.
 void GrammarCompiler::find_nullable() {
   at_start_.assign(edges_.size(), false);
   std::vector<std::vector<uint32_t>> waiting(rules_.size());
@@ -189,7 +189,7 @@ void GrammarCompiler::find_nullable() {
   }
 }
 
-// x{m,n} of an x that may be empty is up to n times an x that is not: fewer ways to read the same text.
+// x{m,n} with a nullable x becomes up to n times a non-empty x: fewer ways to read the same text.
 void GrammarCompiler::relax_nullable_repetitions() {
   for (uint32_t state = 0; state < edges_.size(); ++state) {
     if (!infos_[rule_of_[state]].is_repetition) continue;
@@ -201,8 +201,8 @@ void GrammarCompiler::relax_nullable_repetitions() {
   }
 }
 
-// Orders rules so that one that is called before anything was read comes behind its caller. There is no such
-// order exactly when there is left recursion.
+// Ranks rules so that a rule called before anything was read comes after its caller. Such an order exists
+// exactly when there is no left recursion.
 void GrammarCompiler::rank_rules() {
   std::vector<std::vector<uint32_t>> callees(rules_.size());
   std::vector<uint32_t> n_callers(rules_.size(), 0);
@@ -230,7 +230,7 @@ void GrammarCompiler::rank_rules() {
   if (rank != rules_.size()) left_recursion(callees, n_callers);
 }
 
-// Names a circle among the rules that have callers left: going back from caller to caller must meet one.
+// Reports a cycle among the rules that still have callers: following callers backwards must find one.
 void GrammarCompiler::left_recursion(const std::vector<std::vector<uint32_t>>& callees,
                                      const std::vector<uint32_t>& n_callers) {
   std::vector<uint32_t> caller(rules_.size(), 0);
@@ -242,7 +242,7 @@ void GrammarCompiler::left_recursion(const std::vector<std::vector<uint32_t>>& c
   auto rule = static_cast<uint32_t>(left - n_callers.begin());
   std::vector<bool> seen(rules_.size(), false);
   for (; !seen[rule]; rule = caller[rule]) seen[rule] = true;
-  std::vector<uint32_t> owners;  // of the circle, backwards; a rule and its repetitions are one
+  std::vector<uint32_t> owners;  // of the cycle, backwards; a rule and its repetitions count as one
   const uint32_t start = rule;
   do {
     if (owners.empty() || owners.back() != infos_[rule].owner) owners.push_back(infos_[rule].owner);
@@ -250,21 +250,21 @@ void GrammarCompiler::left_recursion(const std::vector<std::vector<uint32_t>>& c
   } while (rule != start);
   if (owners.size() > 1 && owners.back() == owners.front()) owners.pop_back();
   const uint32_t first = owners.front();
-  std::string circle = printable(syntax_.rules[first].name);
+  std::string cycle = printable(syntax_.rules[first].name);
   constexpr size_t kShown = 8;
   if (owners.size() > kShown) {
-    circle += " -> ...";
+    cycle += " -> ...";
     owners.resize(kShown);
   }
   for (auto owner = owners.rbegin(); owner + 1 != owners.rend(); ++owner) {
-    circle += " -> " + printable(syntax_.rules[*owner].name);
+    cycle += " -> " + printable(syntax_.rules[*owner].name);
   }
-  circle += " -> " + printable(syntax_.rules[first].name);
+  cycle += " -> " + printable(syntax_.rules[first].name);
   grammar_error(source_, syntax_.rules[first].at,
-                "left recursion, a rule comes back to itself before it has read anything: " + circle);
+                "left recursion: a rule calls itself before it has read anything: " + cycle);
 }
 
-// Every rule must have an end that is reached in finitely many steps. Works like find_nullable.
+// Checks that every rule can end after finitely many edges. Works like find_nullable.
 void GrammarCompiler::check_ends() {
   std::vector<bool> reached(edges_.size(), false), ends(rules_.size(), false);
   std::vector<std::vector<uint32_t>> waiting(rules_.size());
@@ -296,11 +296,11 @@ void GrammarCompiler::check_ends() {
   if (endless == ends.end()) return;
   const SyntaxRule& rule = syntax_.rules[infos_[static_cast<size_t>(endless - ends.begin())].owner];
   grammar_error(source_, rule.at,
-                "rule '" + printable(rule.name) + "' has no end: every way through it goes on forever");
+                "rule '" + printable(rule.name) + "' has no end: every alternative recurses");
 }
 
-// Where a state that only leads on to another one ends up.
-std::vector<uint32_t> GrammarCompiler::skip_steps() const {
+// Maps each state whose only edge reads nothing to the state where it leads.
+std::vector<uint32_t> GrammarCompiler::skip_empty_edges() const {
   constexpr uint32_t kUnknown = kNoLimit;
   std::vector<uint32_t> end(edges_.size(), kUnknown);
   std::vector<uint32_t> path;
@@ -309,7 +309,7 @@ std::vector<uint32_t> GrammarCompiler::skip_steps() const {
     path.clear();
     while (end[state] == kUnknown) {
       path.push_back(state);
-      end[state] = state;  // also what ends a circle
+      end[state] = state;  // also breaks cycles
       const auto& edges = edges_[state];
       if (is_final_[state] || edges.size() != 1 || edges[0].kind != EdgeKind::nothing) break;
       state = edges[0].target;
@@ -319,12 +319,12 @@ std::vector<uint32_t> GrammarCompiler::skip_steps() const {
   return end;
 }
 
-// Lays everything out in flat arrays.
+// Copies everything into flat arrays.
 std::shared_ptr<const Grammar> GrammarCompiler::finish() {
   std::shared_ptr<Grammar> grammar(new Grammar);
   grammar->root_ = syntax_.root;
   grammar->rules_ = rules_;
-  const std::vector<uint32_t> end = skip_steps();
+  const std::vector<uint32_t> end = skip_empty_edges();
   std::vector<bool> starts_class(257, false);
   for (uint32_t state = 0; state < edges_.size(); ++state) {
     const auto& edges = edges_[state];

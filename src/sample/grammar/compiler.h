@@ -1,5 +1,6 @@
-// From syntax to automaton, in two steps: emit the states of every rule, then look at all rules together
-// (which can be empty, which end, which call each other before they read). Used by Grammar::parse only.
+// Compiles syntax to an automaton in two passes: emits the states of every rule, then analyses all rules
+// together (which are nullable, which end, which call each other before reading). Used only by
+// Grammar::parse.
 #pragma once
 
 #include <memory>
@@ -20,12 +21,12 @@ class GrammarCompiler {
 
  private:
   struct RuleInfo {
-    uint32_t owner;      // the named rule whose text it is part of
+    uint32_t owner;      // the named rule that contains it
     bool is_repetition;  // {m,n}: n calls in a row
   };
 
-  // Emitting. emit_* add what the node reads behind state `from` and return the state behind it. Edges are
-  // only added to states, so a state that others lead back to is never given to more than one of them.
+  // Emitting. emit_* adds what the node matches after state `from` and returns the state behind it. A state
+  // that has incoming edges from elsewhere is passed as `from` at most once, since edges are only added.
   void emit_rules();
   uint32_t emit(const SyntaxNode& node, uint32_t from);
   uint32_t emit_literal(const std::string& bytes, uint32_t from);
@@ -38,14 +39,14 @@ class GrammarCompiler {
   void add_edge(uint32_t from, Grammar::Edge edge);
   void add_nothing(uint32_t from, uint32_t to) { add_edge(from, {to, 0, Grammar::EdgeKind::nothing, 0, 0}); }
 
-  // Looking at the whole.
+  // Analysis of all rules.
   void find_nullable();
   void relax_nullable_repetitions();
   void rank_rules();
   [[noreturn]] void left_recursion(const std::vector<std::vector<uint32_t>>& callees,
                                    const std::vector<uint32_t>& n_callers);
   void check_ends();
-  std::vector<uint32_t> skip_steps() const;
+  std::vector<uint32_t> skip_empty_edges() const;
   std::shared_ptr<const Grammar> finish();
 
   const GrammarSyntax& syntax_;
@@ -53,7 +54,7 @@ class GrammarCompiler {
   std::vector<std::vector<Grammar::Edge>> edges_;  // of each state
   std::vector<bool> is_final_;                     // of each state
   std::vector<uint32_t> rule_of_;                  // of each state
-  std::vector<bool> at_start_;                     // of each state: reached before its rule has read anything
+  std::vector<bool> at_start_;                     // of each state: reachable before its rule reads anything
   std::vector<Grammar::Rule> rules_;
   std::vector<RuleInfo> infos_;  // of each rule
   uint32_t current_rule_ = 0;

@@ -26,7 +26,7 @@ bool GrammarFilter::is_end(int32_t token) const {
 uint32_t GrammarFilter::state_after(int32_t token) {
   uint32_t state = state_;
   for (const char c : trie_->text(token)) {
-    state = states_.step(state, static_cast<uint8_t>(c));
+    state = states_.advance(state, static_cast<uint8_t>(c));
     if (state == GrammarStates::kDead) break;
   }
   return state;
@@ -39,7 +39,7 @@ bool GrammarFilter::allows(int32_t token) {
 
 void GrammarFilter::accept(int32_t token) {
   if (!allows(token)) {
-    throw_error(ErrorCode::usage, "the grammar does not allow token %d here, but it was chosen", token);
+    throw_error(ErrorCode::usage, "token %d was chosen, but the grammar does not allow it here", token);
   }
   if (is_end(token)) {
     ended_ = true;
@@ -54,7 +54,7 @@ void GrammarFilter::reset() {
   ended_ = false;
 }
 
-// The states of a walk that goes on are kept too.
+// Also keeps the states of a walk in progress.
 void GrammarFilter::forget_if_large(std::span<uint32_t> also_keep) {
   std::vector<uint32_t> keep = {start_, state_};
   keep.insert(keep.end(), also_keep.begin(), also_keep.end());
@@ -75,7 +75,7 @@ const GrammarFilter::Mask& GrammarFilter::mask() {
   size_t n_states = states_.n_states();
   for (size_t i = 0; i < nodes.size();) {
     const TokenTrie::Node& node = nodes[i];
-    const uint32_t state = states_.step(walk_[node.depth - 1], node.byte);
+    const uint32_t state = states_.advance(walk_[node.depth - 1], node.byte);
     if (state == GrammarStates::kDead) {
       i = node.end;
       continue;
@@ -83,7 +83,7 @@ const GrammarFilter::Mask& GrammarFilter::mask() {
     walk_[node.depth] = state;
     if (node.token >= 0) mask[static_cast<size_t>(node.token) / 64] |= uint64_t{1} << (node.token % 64);
     ++i;
-    if (states_.n_states() - n_states >= 1024) {  // some were made: is it too much by now?
+    if (states_.n_states() - n_states >= 1024) {  // many new states: check the memory limit
       forget_if_large(std::span(walk_).first(node.depth + size_t{1}));
       n_states = states_.n_states();
     }

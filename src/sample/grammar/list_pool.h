@@ -1,5 +1,5 @@
-// Sorted lists of numbers, each kept once: the same list always has the same id. Ids count from 0 and list 0
-// is the empty one. One thread; throws only bad_alloc.
+// Interned sorted lists of numbers: equal lists have the same id. Ids count from 0; list 0 is the empty list.
+// One thread; throws only bad_alloc.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class ListPool {
     return {values_.data() + starts_[id], starts_[id + 1] - starts_[id]};
   }
 
-  // `list` is sorted and not a part of the pool.
+  // `list` is sorted and does not point into the pool.
   uint32_t intern(std::span<const uint64_t> list) {
     if (2 * size() >= slots_.size()) grow();
     size_t slot = hash(list) & (slots_.size() - 1);

@@ -1,5 +1,5 @@
-// A recursive descent over the text; each parse_* function leaves off behind what it read and, unless it says
-// otherwise, behind the white space after it.
+// Recursive descent over the text. Each parse_* function stops behind what it read and, unless noted, behind
+// the white space after it.
 #include <optional>
 #include <unordered_map>
 
@@ -35,7 +35,7 @@ class Parser {
       if (!defined_[i]) fail(out_.rules[i].at, "rule " + quoted(out_.rules[i].name) + " is not defined");
     }
     const auto root = index_.find("root");
-    if (root == index_.end()) fail({}, "there is no rule root, where a grammar starts");
+    if (root == index_.end()) fail({}, "rule 'root', the start of the grammar, is missing");
     out_.root = root->second;
     return std::move(out_);
   }
@@ -48,11 +48,11 @@ class Parser {
 
   bool at_end() const { return offset_ >= text_.size(); }
   GrammarPosition here() const { return {line_, column_}; }
-  // The next byte, 0 at the end (a NUL in the text is nothing that any caller looks for).
+  // Returns the next byte; 0 at the end. (No caller looks for a NUL in the text.)
   char peek(size_t ahead = 0) const { return offset_ + ahead < text_.size() ? text_[offset_ + ahead] : '\0'; }
   bool looking_at(std::string_view what) const { return text_.substr(offset_, what.size()) == what; }
 
-  // The next character, which is taken.
+  // Reads the next character.
   uint32_t take() {
     const auto lead = static_cast<uint8_t>(text_[offset_]);
     const size_t n = lead < 0x80   ? 1
@@ -94,7 +94,7 @@ class Parser {
     }
   }
 
-  // What stands here, for a message.
+  // Describes the next character, for messages.
   std::string found() const {
     if (at_end()) return "the text ends";
     if (peek() == '\n') return "the line ends";
@@ -109,7 +109,7 @@ class Parser {
     return std::string(text_.substr(start, offset_ - start));
   }
 
-  // The index of a rule; `at` is where it is first named.
+  // Returns the index of a rule; `at` is where it is first used.
   uint32_t rule_index(const std::string& name, GrammarPosition at) {
     const auto [entry, is_new] = index_.try_emplace(name, static_cast<uint32_t>(out_.rules.size()));
     if (is_new) {
@@ -139,8 +139,7 @@ class Parser {
     skip_space(true);
     const uint32_t body = parse_choice(0);
     out_.rules[index].body = body;
-    if (!at_end() && peek() != '\n')
-      fail(here(), found() + " in rule " + quoted(name) + ", which ended before it");
+    if (!at_end() && peek() != '\n') fail(here(), found() + " after the end of rule " + quoted(name));
     skip_space(true);
   }
 
@@ -149,7 +148,7 @@ class Parser {
     return static_cast<uint32_t>(out_.nodes.size() - 1);
   }
 
-  // Whether the next line, or one after it, goes on with |.
+  // Whether the next line that is not empty continues the rule with |.
   bool continues_below() {
     const auto saved = std::tuple(offset_, line_, column_);
     skip_space(true);
@@ -180,7 +179,7 @@ class Parser {
     return sequence.children.size() == 1 ? sequence.children[0] : add(std::move(sequence));
   }
 
-  // Nothing at the end of the sequence.
+  // nullopt at the end of the sequence.
   std::optional<uint32_t> parse_element(size_t depth) {
     SyntaxNode node;
     node.at = here();
@@ -223,7 +222,7 @@ class Parser {
     if (peek() != ')') fail(here(), found() + format(", needed ) for the ( at %u:%u", at.line, at.column));
     take();
     skip_space(depth > 0);
-    // A node of its own, so that the group can be told from its only element.
+    // A node of its own, so that the group differs from its only element.
     SyntaxNode group;
     group.at = at;
     group.children = {inner};
@@ -263,7 +262,7 @@ class Parser {
     if (peek() != '}') fail(here(), found() + ", needed } of a repetition");
     take();
     if (repeat.max < repeat.min)
-      fail(repeat.at, format("repetition {%u,%u} ends before it starts", repeat.min, repeat.max));
+      fail(repeat.at, format("repetition {%u,%u}: the minimum exceeds the maximum", repeat.min, repeat.max));
   }
 
   uint32_t parse_count() {
@@ -300,22 +299,22 @@ class Parser {
         take();
         high = parse_char(node.at, "a class");
       }
-      if (high < low) fail(at, format("range U+%04X-U+%04X ends before it starts", low, high));
+      if (high < low) fail(at, format("range U+%04X-U+%04X is in the wrong order", low, high));
       node.ranges.push_back({low, high});
     }
     take();
     node.ranges = normalized(std::move(node.ranges));
     if (negated) node.ranges = complement(node.ranges);
-    if (node.ranges.empty()) fail(node.at, "a class that no character is in matches nothing");
+    if (node.ranges.empty()) fail(node.at, "a class without characters matches nothing");
   }
 
-  // One character of a literal or class that starts at `start`, escapes understood.
+  // Reads one character or escape of a literal or class that starts at `start`.
   uint32_t parse_char(GrammarPosition start, const char* where) {
-    if (at_end()) fail(start, format("%s that does not end", where));
+    if (at_end()) fail(start, format("%s that is not closed", where));
     const GrammarPosition at = here();
     const uint32_t c = take();
     if (c != '\\') return c;
-    if (at_end()) fail(start, format("%s that does not end", where));
+    if (at_end()) fail(start, format("%s that is not closed", where));
     const uint32_t escaped = take();
     switch (escaped) {
       case 'x': return parse_hex(at, 2);
@@ -332,8 +331,7 @@ class Parser {
       case '^':
       case '\'':
       case '/': return escaped;
-      default:
-        fail(at, "there is no such escape: one of \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\] is needed");
+      default: fail(at, "unknown escape, needed one of \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\]");
     }
   }
 
@@ -346,7 +344,7 @@ class Parser {
       take();
     }
     if (value > kLastCodePoint || (value >= 0xd800 && value <= 0xdfff)) {
-      fail(at, format("there is no character U+%04X", value));
+      fail(at, format("U+%04X is not a character", value));
     }
     return value;
   }

@@ -8,7 +8,7 @@ using EdgeKind = Grammar::EdgeKind;
 
 GrammarStates::GrammarStates(std::shared_ptr<const Grammar> grammar)
     : grammar_(std::move(grammar)), n_classes_(grammar_->n_byte_classes()) {
-  steps_.assign(n_classes_, kDead);  // of the dead state, the empty set
+  transitions_.assign(n_classes_, kDead);  // the dead state is the empty set
   seen_.resize(256);
   seen_in_.assign(256, 0);
   callers_.resize(grammar_->rules().size());
@@ -17,14 +17,14 @@ GrammarStates::GrammarStates(std::shared_ptr<const Grammar> grammar)
 uint32_t GrammarStates::start() {
   const uint64_t bottom[] = {kBottom};
   const uint32_t stack = stacks_.intern(bottom);
-  ++step_number_;
+  ++transition_number_;
   n_seen_ = 0;
   add(item(grammar_->rules()[grammar_->root()].entry, stack));
   return finish_state();
 }
 
-uint32_t GrammarStates::compute_step(uint32_t state, uint8_t byte) {
-  ++step_number_;
+uint32_t GrammarStates::compute_transition(uint32_t state, uint8_t byte) {
+  ++transition_number_;
   n_seen_ = 0;
   for (const uint64_t from : sets_[state]) {
     if (from == kBottom) break;
@@ -34,11 +34,11 @@ uint32_t GrammarStates::compute_step(uint32_t state, uint8_t byte) {
     }
   }
   const uint32_t next = finish_state();
-  steps_[state * size_t{n_classes_} + grammar_->byte_class(byte)] = next;
+  transitions_[state * size_t{n_classes_} + grammar_->byte_class(byte)] = next;
   return next;
 }
 
-// Puts what was not there before in this step on the list of what to look at.
+// Queues an item, unless this transition has seen it already.
 void GrammarStates::add(uint64_t added) {
   if (2 * n_seen_ >= seen_.size()) {
     std::vector<uint64_t> old(4 * seen_.size());
@@ -48,17 +48,17 @@ void GrammarStates::add(uint64_t added) {
     n_seen_ = 0;
     const std::vector<uint64_t> todo = todo_;
     for (size_t i = 0; i < old.size(); ++i) {
-      if (old_in[i] == step_number_) add(old[i]);
+      if (old_in[i] == transition_number_) add(old[i]);
     }
     todo_ = todo;
   }
   size_t slot = (added * 0x9e3779b97f4a7c15u >> 20) & (seen_.size() - 1);
-  while (seen_in_[slot] == step_number_) {
+  while (seen_in_[slot] == transition_number_) {
     if (seen_[slot] == added) return;
     slot = (slot + 1) & (seen_.size() - 1);
   }
   seen_[slot] = added;
-  seen_in_[slot] = step_number_;
+  seen_in_[slot] = transition_number_;
   ++n_seen_;
   todo_.push_back(added);
 }
@@ -70,7 +70,7 @@ uint32_t GrammarStates::finish_state() {
   std::sort(result_.begin(), result_.end());
   result_.erase(std::unique(result_.begin(), result_.end()), result_.end());
   const uint32_t id = sets_.intern(result_);
-  steps_.resize(sets_.size() * n_classes_, kUnknown);
+  transitions_.resize(sets_.size() * n_classes_, kUnknown);
   return id;
 }
 
@@ -107,7 +107,7 @@ void GrammarStates::visit(uint64_t visited, Returns returns) {
   }
 }
 
-// The rule is entered once all of its callers here are known.
+// A rule is entered only once all of its callers here are known.
 void GrammarStates::call(const Grammar::Edge& edge, uint32_t below) {
   std::vector<uint64_t>& callers = callers_[edge.rule];
   if (callers.empty()) {
@@ -122,7 +122,7 @@ void GrammarStates::call(const Grammar::Edge& edge, uint32_t below) {
   }
 }
 
-// In the order of their ranks, so that no caller comes after its rule was entered.
+// In rank order, so that no caller is added after its rule was entered.
 void GrammarStates::enter_rules() {
   while (!called_.empty()) {
     std::pop_heap(called_.begin(), called_.end(), std::greater<>());
@@ -139,18 +139,19 @@ void GrammarStates::enter_rules() {
 }
 
 bool GrammarStates::forget_if_large(std::span<uint32_t> keep, size_t limit_bytes) {
-  if (sets_.n_bytes() + stacks_.n_bytes() + steps_.size() * sizeof steps_[0] < limit_bytes) return false;
+  if (sets_.n_bytes() + stacks_.n_bytes() + transitions_.size() * sizeof transitions_[0] < limit_bytes)
+    return false;
   ListPool old_sets, old_stacks;
   std::swap(old_sets, sets_);
   std::swap(old_stacks, stacks_);
   std::vector<uint32_t> new_stack(old_stacks.size(), kUnknown);
-  steps_.assign(n_classes_, kDead);
-  steps_.shrink_to_fit();
+  transitions_.assign(n_classes_, kDead);
+  transitions_.shrink_to_fit();
   for (uint32_t& state : keep) state = keep_state(state, old_sets, old_stacks, new_stack);
   return true;
 }
 
-// Stack nodes only refer to older ones, that is, to smaller numbers.
+// Stack nodes refer only to older nodes, which have smaller numbers.
 uint32_t GrammarStates::keep_state(uint32_t id, const ListPool& old_sets, const ListPool& old_stacks,
                                    std::vector<uint32_t>& new_stack) {
   std::vector<uint32_t> needed;
@@ -183,7 +184,7 @@ uint32_t GrammarStates::keep_state(uint32_t id, const ListPool& old_sets, const 
   }
   renumber(old_sets[id]);
   const uint32_t kept = sets_.intern(list);
-  steps_.resize(sets_.size() * n_classes_, kUnknown);
+  transitions_.resize(sets_.size() * n_classes_, kUnknown);
   return kept;
 }
 

@@ -1,5 +1,5 @@
-// A grammar as it was written: what the parser makes and the compiler reads. Plain data; nodes refer to each
-// other by index, so that no depth of nesting costs stack when it is destroyed.
+// The syntax tree of a grammar: output of the parser, input of the compiler. Plain data; nodes refer to each
+// other by index, so destroying deep nesting costs no stack.
 //
 // The notation is GBNF: rules `name ::= ...` of "literals", [classes], . (any character), names of rules,
 // (groups), alternatives with |, repetitions * + ? {m} {m,} {m,n}, and comments from # to the end of the
@@ -18,8 +18,7 @@
 
 namespace tandem {
 
-// Where a text came from, for messages: the path of a file or the name of an option, and the kind of the
-// error.
+// The source of a text and the kind of its errors: the path of a file or the name of an option.
 struct GrammarSource {
   std::string name = "grammar";
   ErrorCode code = ErrorCode::bad_file;
@@ -34,11 +33,11 @@ struct GrammarPosition {
 
 inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 
-// What a hostile or mistaken text can ask for at most.
+// Limits for hostile or mistaken input.
 struct GrammarLimits {
   static constexpr size_t kTextBytes = size_t{4} << 20;
-  static constexpr size_t kDepth = 256;            // of groups and repetitions within each other
-  static constexpr size_t kRules = 1 << 16;        // named ones
+  static constexpr size_t kDepth = 256;            // nested groups and repetitions
+  static constexpr size_t kRules = 1 << 16;        // named rules
   static constexpr uint32_t kRepetition = 100000;  // m and n of {m,n}
   static constexpr size_t kStates = 1 << 20;       // of the compiled automaton
 };
@@ -66,8 +65,8 @@ struct GrammarSyntax {
   uint32_t root = 0;
 };
 
-// Throws Error, with line and column, for a text that is no grammar, lacks `root`, uses a rule that is not
-// defined or defines one twice, or passes a limit.
+// Throws Error, with line and column, for syntax errors, a missing `root`, undefined rules, rules defined
+// twice, and exceeded limits.
 GrammarSyntax parse_gbnf(std::string_view text, const GrammarSource& source = {});
 
 }  // namespace tandem

@@ -19,7 +19,7 @@ TokenTrie::TokenTrie(int32_t n_vocab, const std::function<std::string(int32_t)>&
     const int difference = text(a).compare(text(b));
     return difference != 0 ? difference < 0 : a < b;
   });
-  std::vector<uint32_t> open;  // the nodes from the root to the last one
+  std::vector<uint32_t> open;  // the path from the root to the last node
   std::string_view before;
   for (const int32_t token : order) {
     add(token, text(token), before, open);
@@ -28,7 +28,7 @@ TokenTrie::TokenTrie(int32_t n_vocab, const std::function<std::string(int32_t)>&
   for (const uint32_t node : open) nodes_[node].end = static_cast<uint32_t>(nodes_.size());
 }
 
-// Tokens come in the order of their texts. One with the text of the token before gets a last node of its own.
+// Adds tokens in order of their texts. A token with the same text as the one before gets its own last node.
 void TokenTrie::add(int32_t token, std::string_view text, std::string_view before,
                     std::vector<uint32_t>& open) {
   size_t common = 0;

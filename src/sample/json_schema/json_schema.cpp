@@ -12,14 +12,14 @@ namespace tandem {
 namespace schema {
 namespace {
 
-constexpr size_t kMostBytes = 256 << 10;
-constexpr int kMostDepth = 200;
-constexpr size_t kMostRules = 20000;
-constexpr size_t kMostBranches = 200;  // of oneOf: each is compared with each
-constexpr size_t kMostGrammarBytes = GrammarLimits::kTextBytes;
+constexpr size_t kMaxBytes = 256 << 10;
+constexpr int kMaxDepth = 200;
+constexpr size_t kMaxRules = 20000;
+constexpr size_t kMaxBranches = 200;  // of oneOf: each pair is compared
+constexpr size_t kMaxGrammarBytes = GrammarLimits::kTextBytes;
 
-// Each schema inside another becomes a rule; equal ones the same. They wait in a queue, so that no depth of
-// references costs stack.
+// Each nested schema becomes a rule; equal schemas share one. Rules to be made wait in a queue, so deep
+// references cost no stack.
 class Converter {
  public:
   Converter(const Json& root, const GrammarSource& source)
@@ -50,12 +50,12 @@ class Converter {
 
   void add_rule(const std::string& name, std::string body, const Place& place) {
     n_bytes_ += name.size() + body.size() + 6;
-    if (n_bytes_ > kMostGrammarBytes || rules_.size() >= kMostRules)
-      place.fail("the schema becomes too large a grammar");
+    if (n_bytes_ > kMaxGrammarBytes || rules_.size() >= kMaxRules)
+      place.fail("the grammar of this schema is too large");
     rules_.emplace_back(name, std::move(body));
   }
 
-  // A rule of JSON itself.
+  // Uses a predefined rule of JSON.
   std::string use(std::string_view name) {
     for (const std::string_view needed : json_rules_needed(name)) {
       if (std::find(json_rules_used_.begin(), json_rules_used_.end(), needed) == json_rules_used_.end()) {
@@ -76,14 +76,14 @@ class Converter {
     return name;
   }
 
-  // The name of the rule for a schema, which is made later if it is new.
+  // Returns the name of the rule for a schema; queues it if it is new.
   std::string rule_for(const Json& schema, const Place& place, const std::string& hint) {
     Json plain = resolver_.flatten(schema, place);
     const auto [known, is_new] = rule_of_.try_emplace(plain.dump());
     if (is_new) {
       n_bytes_ += known->first.size();
-      if (n_bytes_ > kMostGrammarBytes || rule_of_.size() > kMostRules)
-        place.fail("the schema becomes too large a grammar");
+      if (n_bytes_ > kMaxGrammarBytes || rule_of_.size() > kMaxRules)
+        place.fail("the grammar of this schema is too large");
       known->second = unique_name(hint);
       waiting_.push_back({std::move(plain), place, known->second});
     }
@@ -103,24 +103,24 @@ class Converter {
       if (type == "integer" && number) continue;
       alternatives.push_back(of_type(type, plain, place, rule));
     }
-    if (alternatives.empty()) place.fail("no type is allowed, so nothing can be valid");
+    if (alternatives.empty()) place.fail("no type is allowed, so no value can be valid");
     return choice(alternatives);
   }
 
-  // Each branch takes the keywords beside anyOf or oneOf with it.
+  // Each branch is merged with the keywords next to anyOf or oneOf.
   std::string branches(const Json& plain, const std::string& key, const Place& place,
                        const std::string& rule) {
     const Json& list = plain[key];
-    if (!list.is_array() || list.empty()) place.below(key).fail("a list of schemas is needed");
-    Json beside = plain;
-    beside.erase(key);
+    if (!list.is_array() || list.empty()) place.below(key).fail("needed a list of schemas");
+    Json siblings = plain;
+    siblings.erase(key);
     std::vector<Json> merged;
     for (size_t i = 0; i < list.size(); ++i) {
       const Place branch = place.below(key).below(i);
-      merged.push_back(resolver_.merge(beside, resolver_.flatten(list[i], branch), branch));
+      merged.push_back(resolver_.merge(siblings, resolver_.flatten(list[i], branch), branch));
     }
-    if (key == "oneOf" && merged.size() > kMostBranches)
-      place.fail(format("oneOf of more than %zu branches", kMostBranches));
+    if (key == "oneOf" && merged.size() > kMaxBranches)
+      place.fail(format("oneOf of more than %zu branches", kMaxBranches));
     if (key == "oneOf") check_one_of(merged, place);
     std::vector<std::string> alternatives;
     for (size_t i = 0; i < merged.size(); ++i) {
@@ -137,7 +137,7 @@ class Converter {
         if (resolver_.exclude_each_other(merged[k], merged[i], place)) continue;
         place.below("oneOf").fail(
             format("branches %zu and %zu may both be valid at once, which a grammar cannot exclude; "
-                   "anyOf says that either may be",
+                   "use anyOf if either may be valid",
                    k, i));
       }
     }
@@ -152,7 +152,7 @@ class Converter {
     }
     Json list = Json::array();
     if (plain.contains("enum")) {
-      if (!plain["enum"].is_array()) place.below("enum").fail("a list of values is needed");
+      if (!plain["enum"].is_array()) place.below("enum").fail("needed a list of values");
       list = plain["enum"];
     } else {
       list.push_back(plain["const"]);
@@ -182,7 +182,7 @@ class Converter {
   std::string number(const std::string& type, const Json& plain, const Place& place) {
     const auto bound = [&](const char* key, bool exclusive) -> std::optional<Bound> {
       if (!plain.contains(key)) return std::nullopt;
-      if (!plain[key].is_number()) place.below(key).fail("a number is needed");
+      if (!plain[key].is_number()) place.below(key).fail("needed a number");
       return Bound{plain[key].get<double>(), exclusive};
     };
     auto low = bound("minimum", false), high = bound("maximum", false);
@@ -201,7 +201,7 @@ class Converter {
     use("char");
     if (plain.contains("pattern") || plain.contains("format")) {
       const char* key = plain.contains("pattern") ? "pattern" : "format";
-      if (!plain[key].is_string()) place.below(key).fail("a string is needed");
+      if (!plain[key].is_string()) place.below(key).fail("needed a string");
       if (plain.contains("pattern") && plain.contains("format"))
         place.fail("pattern together with format is not supported");
       const std::string text = plain[key];
@@ -217,8 +217,7 @@ class Converter {
   static std::optional<uint64_t> count(const Json& plain, const char* key, const Place& place) {
     if (!plain.contains(key)) return std::nullopt;
     const Json& value = plain[key];
-    if (!is_of_type(value, "integer") || value < 0)
-      place.below(key).fail("an integer of at least 0 is needed");
+    if (!is_of_type(value, "integer") || value < 0) place.below(key).fail("needed an integer of at least 0");
     if (value > GrammarLimits::kRepetition) {
       place.below(key).fail(
           format("%s, the limit is %u", printable(value.dump()).c_str(), GrammarLimits::kRepetition));
@@ -239,17 +238,18 @@ class Converter {
     check_order(min, max, "minItems", "maxItems", place);
     const Json any = true;
     const Json prefix = plain.contains("prefixItems") ? plain["prefixItems"] : Json::array();
-    if (!prefix.is_array()) place.below("prefixItems").fail("a list of schemas is needed");
+    if (!prefix.is_array()) place.below("prefixItems").fail("needed a list of schemas");
     const Json* rest = plain.contains("items")                 ? &plain["items"]
                        : prefix.empty() || min > prefix.size() ? &any
                                                                : nullptr;
-    if (rest && rest->is_array()) place.below("items").fail("a list of schemas is prefixItems now");
+    if (rest && rest->is_array())
+      place.below("items").fail("a list of schemas is not supported, use prefixItems");
     if (rest && allows_nothing(resolver_.flatten(*rest, place.below("items")))) rest = nullptr;
     const uint64_t n_prefix = std::min<uint64_t>(prefix.size(), max);
-    if (!rest && min > n_prefix) place.fail("minItems asks for more items than are allowed");
+    if (!rest && min > n_prefix) place.fail("minItems is larger than the number of items allowed");
 
     const std::string separator = use("ws") + " \",\" ws ";
-    std::string items;  // from the last one to the first
+    std::string items;  // built from the last to the first
     if (rest && max > n_prefix) {
       const std::string item = rule_for(*rest, place.below("items"), rule + "-item");
       items = rest_of_items(item, separator, n_prefix, min, max);
@@ -263,7 +263,7 @@ class Converter {
     return "\"[\" ws " + (items.empty() ? "" : items + " ws ") + "\"]\"";
   }
 
-  // The items behind n_prefix others.
+  // The items after n_prefix others.
   static std::string rest_of_items(const std::string& item, const std::string& separator, uint64_t n_prefix,
                                    uint64_t min, uint64_t max) {
     const uint64_t at_least = min > n_prefix ? min - n_prefix : 0,
@@ -293,7 +293,7 @@ class Converter {
         std::find_if(members.begin(), members.end(), [](const Member& m) { return m.required; });
     std::string text;
     if (first != members.end()) {
-      // What may stand before the first required one brings its comma with it.
+      // Each optional member before the first required one includes its comma.
       for (auto m = members.begin(); m != first; ++m) text += "( " + m->text + " " + separator + ")? ";
       text += first->text + behind(first + 1, members.end(), separator, more) + " ws ";
     } else if (!members.empty() || !more.empty()) {
@@ -311,7 +311,7 @@ class Converter {
     return text;
   }
 
-  // One or more of them: any can be the first. What follows each is a rule, which those before it share.
+  // One or more of the members; any may be first. A shared rule matches what follows each.
   std::string optional_members(const std::vector<Member>& members, const std::string& separator,
                                const std::string& more, const Place& place, const std::string& rule) {
     std::vector<std::string> alternatives;
@@ -335,14 +335,14 @@ class Converter {
       const bool is_required = required.erase(name) > 0;
       if (allows_nothing(resolver_.flatten(schema, at))) {
         if (is_required)
-          place.fail("property '" + printable(name) + "' is required, and nothing is valid for it");
+          place.fail("property '" + printable(name) + "' is required, but no value is valid for it");
         return;
       }
       const std::string value = rule_for(schema, at, rule + "-" + name);
       members.push_back({literal(Json(name).dump() + ":") + " " + use("ws") + " " + value, is_required});
     };
     const Json names = plain.contains("properties") ? plain["properties"] : Json::object();
-    if (!names.is_object()) place.below("properties").fail("an object is needed");
+    if (!names.is_object()) place.below("properties").fail("needed an object");
     for (const auto& [name, schema] : names.items()) add(name, schema, place.below("properties").below(name));
     const Json any = true;
     const Json& others = plain.contains("additionalProperties") ? plain["additionalProperties"] : any;
@@ -351,7 +351,7 @@ class Converter {
     return members;
   }
 
-  // A member that is none of those with a name; "" if there may be none.
+  // A member with a name other than those listed; "" if none is allowed.
   std::string more_members(const Json& plain, const Place& place, const std::string& rule) {
     const Json any = true;
     const bool named = plain.contains("properties");
@@ -372,16 +372,17 @@ class Converter {
     return key + " \":\" ws " + value;
   }
 
-  // Keys beside the named ones may come twice, so that counting members says nothing.
+  // Unlisted keys may repeat, so their number cannot be limited.
   static void check_member_count(const Json& plain, const std::vector<Member>& members, bool has_more,
                                  const Place& place) {
     const uint64_t min = count(plain, "minProperties", place).value_or(0);
     const uint64_t max = count(plain, "maxProperties", place).value_or(kNoLimit);
     const auto n_required = static_cast<uint64_t>(
         std::count_if(members.begin(), members.end(), [](const Member& m) { return m.required; }));
-    if (min > n_required) place.fail("minProperties of more than the required properties is not supported");
+    if (min > n_required)
+      place.fail("minProperties above the number of required properties is not supported");
     if (max < members.size() || (has_more && max != kNoLimit)) {
-      place.fail("maxProperties of less than all properties is not supported");
+      place.fail("maxProperties below the number of properties is not supported");
     }
   }
 
@@ -391,7 +392,7 @@ class Converter {
   std::deque<Waiting> waiting_;
   std::unordered_map<std::string, std::string> rule_of_;  // plain schema as text -> rule
   std::set<std::string> names_;                           // of the rules
-  std::map<std::string, size_t> n_named_;                 // the number that was last put behind a name
+  std::map<std::string, size_t> n_named_;                 // the last number appended to a name
   std::vector<std::pair<std::string, std::string>> rules_;
   std::vector<std::string_view> json_rules_used_;
   size_t n_bytes_ = 0;
@@ -399,10 +400,10 @@ class Converter {
 
 Json parse_schema(std::string_view text, const GrammarSource& source) {
   const Place place{&source, "#"};
-  if (text.size() > kMostBytes) place.fail(format("%zu bytes, the limit is %zu", text.size(), kMostBytes));
+  if (text.size() > kMaxBytes) place.fail(format("%zu bytes, the limit is %zu", text.size(), kMaxBytes));
   try {
     return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
-      if (depth > kMostDepth) place.fail(format("nested deeper than %d", kMostDepth));
+      if (depth > kMaxDepth) place.fail(format("nested deeper than %d", kMaxDepth));
       return true;
     });
   } catch (const Json::exception& e) {
@@ -417,8 +418,8 @@ std::string json_schema_to_gbnf(std::string_view text, const GrammarSource& sour
   const schema::Json root = schema::parse_schema(text, source);
   try {
     return schema::Converter(root, source).convert();
-  } catch (const schema::Json::exception& e) {  // a keyword with a value of another kind than it needs
-    throw_error(source.code, "%s: a keyword with a wrong value: %s", source.name.c_str(),
+  } catch (const schema::Json::exception& e) {  // a keyword's value has the wrong type
+    throw_error(source.code, "%s: a keyword has a wrong value: %s", source.name.c_str(),
                 printable(e.what(), 300).c_str());
   }
 }

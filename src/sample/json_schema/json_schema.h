@@ -1,13 +1,13 @@
-// JSON Schema -> grammar: a GBNF grammar all of whose texts are JSON that the schema accepts.
+// JSON Schema -> grammar: a GBNF grammar whose texts are all JSON that the schema accepts.
 //
-// It need not be every such JSON, and this is by choice: properties come in the order of the schema; an
+// By design the grammar does not produce every such JSON: properties come in the order of the schema; an
 // object with `properties` has no others unless additionalProperties allows them (and an array with
-// prefixItems ends there unless items says more); numbers have at most 16 digits and an exponent of two;
-// white space is short. What a schema says and no grammar is made for (`not`, `if`, `contains`, overlapping
-// `oneOf`, ...) is refused by name.
+// prefixItems ends there unless items allows more); numbers have at most 16 digits and a two-digit exponent;
+// white space is short. Keywords without a grammar (`not`, `if`, `contains`, overlapping `oneOf`, ...) are
+// rejected by name.
 //
-// Understood: type (also a list), nullable, properties, required, additionalProperties, items, prefixItems,
-// minItems, maxItems, enum, const, anyOf, oneOf (of branches that exclude each other), allOf, $ref within the
+// Supported: type (also a list), nullable, properties, required, additionalProperties, items, prefixItems,
+// minItems, maxItems, enum, const, anyOf, oneOf (if its branches exclude each other), allOf, $ref within the
 // document, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum.
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace tandem {
 
-// Throws Error: "NAME: #/path/in/the/schema: message" for a schema that is refused, and "NAME: not JSON: ..."
-// for text that is none. A schema whose JSON would never end is refused when its grammar is compiled.
+// Throws Error: "NAME: #/path/in/the/schema: message" for an unsupported schema, "NAME: not JSON: ..." for
+// text that is not JSON. A schema whose JSON would never end is rejected when its grammar is compiled.
 std::string json_schema_to_gbnf(std::string_view schema,
                                 const GrammarSource& source = {"schema", ErrorCode::bad_file});
 

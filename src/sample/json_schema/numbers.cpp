@@ -1,5 +1,4 @@
-// Numbers between bounds, written as choices of digits: what is still to be compared shrinks by a digit at
-// each step.
+// Numbers between bounds, written as choices of digits: recursion on the digits still to be compared.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,11 +8,11 @@
 namespace tandem::schema {
 namespace {
 
-// Doubles tell decimal numbers of 15 digits apart, so that what is written on one side of a bound is read on
-// that side.
+// Doubles distinguish decimal numbers of 15 digits, so a number written on one side of a bound is read back
+// on that side.
 constexpr int kExactDigits = 15;
 constexpr double kLargestBound = 1e15;
-constexpr int kMostFractionDigits = 10;
+constexpr int kMaxFractionDigits = 10;
 
 std::string digit_class(int low, int high) {
   return low == high ? format("\"%d\"", low) : format("[%d-%d]", low, high);
@@ -65,7 +64,7 @@ void check_bounds(const std::optional<Bound>& low, const std::optional<Bound>& h
 
 // ---- Fractions ----
 
-// A bound for the digits that are still to come: their text, without zeros at the end. None: unbounded.
+// A bound for the remaining digits: their text, without trailing zeros. nullopt: unbounded.
 struct FractionBound {
   std::string_view digits;
   bool exclusive;
@@ -79,7 +78,7 @@ bool may_end(const MaybeBound& low, const MaybeBound& high) {
          (!high || !high->digits.empty() || !high->exclusive);
 }
 
-// One to n more digits, so that the number is between; nothing if there are none.
+// One to n more digits with which the number is between the bounds; nullopt if there are none.
 std::optional<std::string> fraction_between(MaybeBound low, const MaybeBound& high, int n) {
   if (low && low->digits.empty() && !low->exclusive) low.reset();
   if (n == 0) return std::nullopt;
@@ -111,12 +110,12 @@ std::optional<std::string> fraction_between(MaybeBound low, const MaybeBound& hi
 
 struct Decimal {
   uint64_t whole = 0;
-  std::string fraction;  // digits, without zeros at the end
+  std::string fraction;  // digits, without trailing zeros
   bool exclusive = false;
 };
 
 Decimal decimal(double value, bool exclusive) {
-  // The shortest text that is read as the same number: what the schema's author wrote.
+  // The shortest text that reads back as the same number: as the schema's author wrote it.
   int precision = 1;
   std::string text;
   do {
@@ -141,7 +140,7 @@ Decimal decimal(double value, bool exclusive) {
 
 class DecimalRange {
  public:
-  // Appends to `alternatives` the decimals from low to high, each behind `sign`.
+  // Appends the decimals from low to high to `alternatives`, each after `sign`.
   DecimalRange(std::string sign, int n_fraction, std::vector<std::string>& alternatives)
       : sign_(std::move(sign)), n_fraction_(n_fraction), out_(alternatives) {}
 
@@ -171,9 +170,9 @@ class DecimalRange {
   std::vector<std::string>& out_;
 };
 
-// Digits behind the point: so many that bound and number together stay exact.
+// Returns the number of digits after the point with which bound and number stay exact.
 int fraction_digits(const std::optional<Bound>& low, const std::optional<Bound>& high, const Place& place) {
-  int n = kMostFractionDigits;
+  int n = kMaxFractionDigits;
   for (const auto& bound : {low, high}) {
     if (!bound) continue;
     const Decimal d = decimal(std::abs(bound->value), false);
@@ -220,7 +219,7 @@ std::string number_between(const std::optional<Bound>& low, const std::optional<
   check_bounds(low, high, place);
   const int n_fraction = fraction_digits(low, high, place);
   std::vector<std::string> alternatives;
-  if (!low || low->value < 0) {  // below zero: the magnitudes, the other way round
+  if (!low || low->value < 0) {  // negative: magnitudes with the bounds swapped
     const Decimal from =
         high && high->value < 0 ? decimal(-high->value, high->exclusive) : Decimal{0, "", true};
     std::optional<Decimal> to;

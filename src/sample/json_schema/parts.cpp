@@ -10,7 +10,7 @@ struct JsonRule {
   std::vector<std::string_view> uses;
 };
 
-// Escapes of surrogates come in pairs only, and a pair is one character.
+// Surrogate escapes come only in pairs; a pair is one character.
 const std::vector<JsonRule>& json_rules() {
   static const std::vector<JsonRule> rules = {
       {"ws", R"(( | " " | "\n" [ \t]{0,20} ))", {}},

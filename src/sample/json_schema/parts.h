@@ -1,4 +1,4 @@
-// What the files of json_schema share: the JSON type, errors, and pieces of GBNF text. Internal.
+// Shared by the files of json_schema: the JSON type, errors, and GBNF text. Internal.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,9 +12,9 @@
 
 namespace tandem::schema {
 
-using Json = nlohmann::ordered_json;  // properties come in the order of the text
+using Json = nlohmann::ordered_json;  // keeps the order of properties
 
-// Where in a document; errors start with it.
+// A place in a document; errors start with it.
 struct Place {
   const GrammarSource* source;
   std::string path = "#";
@@ -27,22 +27,21 @@ struct Place {
   }
 };
 
-// ---- Pieces of GBNF ----
+// ---- GBNF text ----
 
 std::string literal(std::string_view text);                    // "text", escaped
 std::string char_class(const std::vector<CodeRange>& ranges);  // [...], normalized ranges
-// {min,max} behind what it repeats; "" for exactly once.
+// "{min,max}" for what precedes it; "" for exactly once.
 std::string times(uint64_t min, uint64_t max);
-// "(a | b)"; the only one as it is.
+// "( a | b )"; a single alternative as it is.
 std::string choice(const std::vector<std::string>& alternatives);
 
-// The characters that stand for themselves in a JSON string.
+// The characters that a JSON string contains unescaped.
 std::vector<CodeRange> plain_characters();
 
-// A rule of JSON itself, "string" or "value": its text, and through it those that it uses. Empty for other
-// names.
+// Returns the text of a predefined rule of JSON, such as "string" or "value"; empty for other names.
 std::string_view json_rule(std::string_view name);
-// The rules `name` uses, itself included.
+// Returns the predefined rules that `name` uses, including itself.
 std::vector<std::string_view> json_rules_needed(std::string_view name);
 
 // ---- Values with a bound (numbers.cpp) ----
@@ -51,7 +50,7 @@ struct Bound {
   double value;
   bool exclusive = false;
 };
-// Expressions for the numbers between; throw Error for an empty range and for bounds with too many digits.
+// GBNF for the numbers between bounds; throw Error for an empty range and for bounds with too many digits.
 std::string integer_between(const std::optional<Bound>& low, const std::optional<Bound>& high,
                             const Place& place);
 std::string number_between(const std::optional<Bound>& low, const std::optional<Bound>& high,
@@ -62,13 +61,12 @@ std::string number_between(const std::optional<Bound>& low, const std::optional<
 struct Lengths {
   uint64_t min = 0, max = kNoLimit;  // in characters
 };
-// A JSON string with its quotes whose text the regular expression (of ECMA-262, the part of it that describes
-// a regular language) finds a match in. Throws Error for what is not understood, and when it does not keep to
-// the lengths.
+// A quoted JSON string in which the regular expression finds a match (ECMA-262, the subset that describes a
+// regular language). Throws Error for unsupported syntax, and if matches may not keep to the lengths.
 std::string string_matching(const std::string& pattern, const Lengths& lengths, const Place& place);
-// The same for a format. Throws Error for a format that is not known.
+// A quoted JSON string of a format. Throws Error for an unknown format.
 std::string string_of_format(const std::string& format_name, const Place& place);
-// The rules of a JSON string, with its quotes, that is none of these names. The first rule is called `rule`.
+// Rules for a quoted JSON string other than these names. The first rule is called `rule`.
 struct NamedRule {
   std::string name, body;
 };

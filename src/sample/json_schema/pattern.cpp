@@ -1,6 +1,5 @@
-// Regular expressions of `pattern`, turned into GBNF over the characters of a JSON string: what JSON must
-// escape is escaped. A pattern matches anywhere in the text unless ^ and $ say otherwise, as the
-// specification has it.
+// Converts the regular expression of `pattern` to GBNF over the characters of a JSON string, escaped as JSON
+// requires. A pattern matches anywhere in the text unless anchored with ^ and $, as the specification says.
 #include <algorithm>
 #include <limits>
 
@@ -19,7 +18,7 @@ uint64_t saturating_mul(uint64_t a, uint64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? kUnbounded : product;
 }
 
-// GBNF, and how many characters its texts have.
+// GBNF, with the range of lengths of its texts in characters.
 struct Piece {
   std::string gbnf;
   uint64_t min = 0, max = 0;
@@ -86,12 +85,12 @@ class PatternParser {
   }
 
   Piece parse() {
-    // Anchors are understood at the ends of the alternatives of the whole.
+    // Anchors are supported at the ends of top-level alternatives.
     std::vector<Piece> alternatives;
     do {
       alternatives.push_back(parse_sequence(0));
     } while (take_if('|'));
-    if (!at_end()) fail("there is a ) without a (");
+    if (!at_end()) fail("a ) without a (");
     return join(alternatives);
   }
 
@@ -181,7 +180,7 @@ class PatternParser {
     } else {
       return piece;
     }
-    take_if('?');  // lazy or not, the texts are the same
+    take_if('?');  // lazy or not, the matching texts are the same
     if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{')
       fail("a repetition of a repetition");
     if (min == 0 && max == 1) {
@@ -198,12 +197,12 @@ class PatternParser {
     ++next_;
     min = max = parse_count();
     if (take_if(',')) max = peek() == '}' ? kNoLimit : parse_count();
-    if (!take_if('}')) fail("a } is needed");
-    if (max < min) fail("a repetition that ends before it starts");
+    if (!take_if('}')) fail("needed a }");
+    if (max < min) fail("a repetition whose minimum exceeds its maximum");
   }
 
   uint64_t parse_count() {
-    if (peek() < '0' || peek() > '9') fail("a number is needed");
+    if (peek() < '0' || peek() > '9') fail("needed a number");
     uint64_t value = 0;
     for (; peek() >= '0' && peek() <= '9'; ++next_) {
       value = value * 10 + (peek() - '0');
@@ -217,9 +216,9 @@ class PatternParser {
     const uint32_t c = peek();
     if (c == '(') return parse_group(depth);
     if (c == '^' || c == '$')
-      fail("^ and $ are only understood at the start and end of the pattern and its alternatives");
+      fail("^ and $ are supported only at the start and end of the pattern and its alternatives");
     if (c == '*' || c == '+' || c == '?' || c == '{' || c == '}' || c == ']')
-      fail("nothing to repeat, or a bracket without its other half");
+      fail("nothing to repeat, or an unmatched bracket");
     ++next_;
     if (c == '[') return one_of(parse_class());
     if (c == '.') return one_of(complement(normalized({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}})));
@@ -233,16 +232,16 @@ class PatternParser {
     if (depth >= GrammarLimits::kDepth / 4) fail("groups are nested too deep");
     ++next_;
     if (peek() == '?') {
-      if (peek(1) != ':') fail("(? is only understood as (?:");
+      if (peek(1) != ':') fail("(? is supported only as (?:");
       next_ += 2;
     }
     Piece piece = parse_alternatives(depth + 1);
-    if (!take_if(')')) fail("a ) is needed");
+    if (!take_if(')')) fail("needed a )");
     piece.gbnf = "( " + piece.gbnf + " )";
     return piece;
   }
 
-  // Behind the backslash.
+  // After the backslash.
   std::vector<CodeRange> parse_escape(bool in_class) {
     const uint32_t c = peek();
     if (c == kNone) fail("a \\ at the end");
@@ -270,10 +269,10 @@ class PatternParser {
       const uint32_t c = peek(), lower = c | 0x20;
       const bool digit = c >= '0' && c <= '9';
       if (!digit && !(lower >= 'a' && lower <= 'f'))
-        fail(format("an escape of %d hexadecimal digits is needed", n));
+        fail(format("needed an escape of %d hexadecimal digits", n));
       value = value << 4 | (digit ? c - '0' : lower - 'a' + 10);
     }
-    if (value >= 0xd800 && value <= 0xdfff) fail("a surrogate is no character");
+    if (value >= 0xd800 && value <= 0xdfff) fail("a surrogate is not a character");
     return value;
   }
 
@@ -281,21 +280,21 @@ class PatternParser {
     const bool negated = take_if('^');
     std::vector<CodeRange> ranges;
     while (!take_if(']')) {
-      if (at_end()) fail("a ] is needed");
+      if (at_end()) fail("needed a ]");
       std::vector<CodeRange> item = parse_class_item();
       if (peek() == '-' && peek(1) != ']' && peek(1) != kNone) {
         ++next_;
         const std::vector<CodeRange> end = parse_class_item();
         const bool single =
             item.size() == 1 && item[0].low == item[0].high && end.size() == 1 && end[0].low == end[0].high;
-        if (!single || end[0].low < item[0].low) fail("a range that makes no sense");
+        if (!single || end[0].low < item[0].low) fail("an invalid range");
         item[0].high = end[0].low;
       }
       ranges.insert(ranges.end(), item.begin(), item.end());
     }
     ranges = normalized(std::move(ranges));
     if (negated) ranges = complement(ranges);
-    if (ranges.empty()) fail("a class that no character is in");
+    if (ranges.empty()) fail("a class without characters");
     return ranges;
   }
 

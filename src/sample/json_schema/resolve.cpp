@@ -6,14 +6,14 @@
 namespace tandem::schema {
 namespace {
 
-constexpr size_t kMostSteps = 400000;
+constexpr size_t kMaxExpansions = 400000;
 constexpr int kDeepestReference = 64;
 
 bool is_one_of(std::string_view key, std::initializer_list<std::string_view> keys) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// Keywords that say nothing about what is valid.
+// Keywords that do not affect validity.
 bool is_annotation(std::string_view key) {
   return is_one_of(key,
                    {"title", "description", "default", "examples", "example", "$schema", "$id", "id",
@@ -50,7 +50,7 @@ bool is_false(const Json& value) {
   return value.is_boolean() && !value.get<bool>();
 }
 
-// "a~1b%20c" of a JSON pointer in a URI fragment.
+// Decodes a token of a JSON pointer in a URI fragment: "a~1b%20c".
 std::string unescape_token(const std::string& token) {
   std::string out;
   for (size_t i = 0; i < token.size(); ++i) {
@@ -75,7 +75,7 @@ std::vector<std::string> type_list(const Json& type, const Place& place) {
         !is_one_of(name.get_ref<const std::string&>(),
                    {"null", "boolean", "object", "array", "number", "integer", "string"})) {
       place.fail("type " + printable(name.dump()) +
-                 " is none of null, boolean, object, array, number, integer, string");
+                 " is not one of null, boolean, object, array, number, integer, string");
     }
     if (std::find(types.begin(), types.end(), name) == types.end()) types.push_back(name);
   };
@@ -103,7 +103,7 @@ Json common_types(const Json& a, const Json& b, const Place& place) {
   return common;
 }
 
-// ["x", null] of enum or const; nothing for a schema with neither.
+// Returns the values of enum or const; nullopt for a schema with neither.
 std::optional<Json> finite_values(const Json& plain) {
   if (plain.contains("const")) return Json::array({plain["const"]});
   if (plain.contains("enum")) return plain["enum"];
@@ -144,13 +144,13 @@ std::set<std::string> required_of(const Json& plain, const Place& place) {
   const Json& list = plain["required"];
   const bool strings =
       list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_string(); });
-  if (!strings) place.below("required").fail("a list of names is needed");
+  if (!strings) place.below("required").fail("needed a list of names");
   for (const Json& name : list) names.insert(name.get<std::string>());
   return names;
 }
 
 const Json& SchemaResolver::referred(const Json& reference, const Place& place) const {
-  if (!reference.is_string()) place.fail("$ref needs a string");
+  if (!reference.is_string()) place.fail("$ref must be a string");
   const std::string text = reference;
   if (text.empty() || text[0] != '#' || (text.size() > 1 && text[1] != '/')) {
     place.fail("$ref '" + printable(text) + "': only references within the document, #/..., are supported");
@@ -166,7 +166,7 @@ const Json& SchemaResolver::referred(const Json& reference, const Place& place) 
     } else if (target->is_array() && is_index && std::stoul(token) < target->size()) {
       target = &(*target)[std::stoul(token)];
     } else {
-      place.fail("$ref '" + printable(text) + "' leads to nothing in the document");
+      place.fail("$ref '" + printable(text) + "' does not exist in the document");
     }
     start = end;
   }
@@ -179,11 +179,11 @@ Json SchemaResolver::flatten(const Json& schema, const Place& place) {
 
 Json SchemaResolver::flatten(const Json& schema, const Place& place, int depth) {
   if (depth > kDeepestReference)
-    place.fail("$ref and allOf lead on more than 64 times, or back to themselves");
-  if (++n_steps_ > kMostSteps) place.fail("the schema needs too many steps to be made plain");
+    place.fail("$ref and allOf are nested more than 64 times, or refer back to themselves");
+  if (++n_expansions_ > kMaxExpansions) place.fail("the schema takes too many expansions");
   if (is_false(schema)) return Json{{"enum", Json::array()}};
   if (schema.is_boolean()) return Json::object();
-  if (!schema.is_object()) place.fail("a schema is an object or a boolean");
+  if (!schema.is_object()) place.fail("a schema must be an object or a boolean");
   Json plain = Json::object();
   for (const auto& [key, value] : schema.items()) {
     if (is_annotation(key) || key == "$ref" || key == "allOf" || key == "nullable") continue;
@@ -201,7 +201,7 @@ Json SchemaResolver::flatten(const Json& schema, const Place& place, int depth) 
     plain = merge(flatten(referred(schema["$ref"], place), place, depth + 1), plain, place);
   }
   if (schema.contains("allOf")) {
-    if (!schema["allOf"].is_array()) place.below("allOf").fail("a list of schemas is needed");
+    if (!schema["allOf"].is_array()) place.below("allOf").fail("needed a list of schemas");
     for (const Json& part : schema["allOf"]) plain = merge(plain, flatten(part, place, depth + 1), place);
   }
   return plain;
@@ -236,7 +236,7 @@ void SchemaResolver::merge_keyword(Json& into, const std::string& key, const Jso
     }
     mine = common;
   } else if (key == "const") {
-    into["enum"] = Json::array();  // two values at once: none
+    into["enum"] = Json::array();  // two different values: nothing is valid
   } else if (key == "required") {
     for (const Json& name : value) {
       if (std::find(mine.begin(), mine.end(), name) == mine.end()) mine.push_back(name);
@@ -248,11 +248,11 @@ void SchemaResolver::merge_keyword(Json& into, const std::string& key, const Jso
   } else if (key == "items") {
     mine = Json{{"allOf", Json::array({mine, value})}};
   } else {
-    place.fail("allOf, $ref or anyOf bring together two different '" + key + "', which is not supported");
+    place.fail("allOf, $ref or anyOf combine two different '" + key + "', which is not supported");
   }
 }
 
-// A property that only one side names must satisfy the other side's additionalProperties too.
+// A property that only one side lists must also satisfy the other side's additionalProperties.
 void SchemaResolver::merge_properties(Json& into, const Json& a, const Json& b, const Place& place) {
   const auto part = [](const Json& schema, const char* key) {
     return schema.contains(key) ? schema[key] : Json();
@@ -260,7 +260,7 @@ void SchemaResolver::merge_properties(Json& into, const Json& a, const Json& b, 
   const Json a_more = part(a, "additionalProperties"), b_more = part(b, "additionalProperties");
   const Json a_names = part(a, "properties"), b_names = part(b, "properties");
   for (const Json* names : {&a_names, &b_names}) {
-    if (!names->is_null() && !names->is_object()) place.below("properties").fail("an object is needed");
+    if (!names->is_null() && !names->is_object()) place.below("properties").fail("needed an object");
   }
   Json names = Json::object();
   const auto both = [](const Json& x, const Json& y) {
@@ -282,7 +282,7 @@ bool SchemaResolver::exclude_each_other(const Json& a, const Json& b, const Plac
   return excludes(a, b, place, 0) && excludes(b, a, place, 0);
 }
 
-// Whether nothing that is made for `made` satisfies `other`.
+// Returns whether no JSON generated for `made` satisfies `other`.
 bool SchemaResolver::excludes(const Json& made, const Json& other, const Place& place, int depth) {
   if (depth > 4 || made.contains("anyOf") || made.contains("oneOf") || other.contains("anyOf") ||
       other.contains("oneOf")) {
@@ -292,7 +292,7 @@ bool SchemaResolver::excludes(const Json& made, const Json& other, const Place& 
   const auto types = types_of(made, place);
   const bool objects = types.size() == 1 && types[0] == "object";
   if (!objects || finite_values(made)) return false;
-  // What is made has no properties but those it names.
+  // Generated objects have only the properties that the schema lists.
   const Json names = made.contains("properties") ? made["properties"] : Json::object();
   const bool closed = (made.contains("properties") && !made.contains("additionalProperties")) ||
                       (made.contains("additionalProperties") && is_false(made["additionalProperties"]));
@@ -317,7 +317,7 @@ bool SchemaResolver::excludes(const Json& made, const Json& other, const Place& 
 bool SchemaResolver::values_differ(const Json& a, const Json& b, const Place& place, int depth) {
   const auto a_values = finite_values(a), b_values = finite_values(b);
   const auto a_types = types_of(a, place);
-  // Without `type`, keywords only speak of their own type and let all others pass.
+  // Without `type`, a keyword applies only to its own type; values of other types pass.
   const bool any_type = !b.contains("type");
   const std::vector<std::string> b_types = any_type ? std::vector<std::string>() : types_of(b, place);
   const auto in_types = [](const Json& value, const std::vector<std::string>& types) {

@@ -1,4 +1,4 @@
-// Schemas made plain: references followed, allOf folded in, what is not supported refused. Internal to
+// Flattens schemas: follows references, folds in allOf, rejects unsupported keywords. Internal to
 // json_schema.
 #pragma once
 
@@ -8,21 +8,22 @@
 
 namespace tandem::schema {
 
-// The kinds of JSON values a plain schema allows: null, boolean, object, array, number, integer, string.
-// Where it has no `type`, those that its other keywords are about.
+// Returns the types of JSON values that a plain schema allows: null, boolean, object, array, number, integer,
+// string. Without `type`, those that its other keywords apply to.
 std::vector<std::string> types_of(const Json& plain, const Place& place);
 
-// `root` and the source outlive it. One thread.
+// `root` and the source must outlive it. One thread.
 class SchemaResolver {
  public:
   SchemaResolver(const Json& root, const GrammarSource& source) : root_(root), source_(source) {}
 
-  // An object without $ref, allOf, nullable and annotations, only with keywords that are supported; false
-  // becomes one with an empty enum. Not recursive: schemas inside stay as they are. Throws Error.
+  // Returns an object without $ref, allOf, nullable and annotations, with supported keywords only; false
+  // becomes an empty enum. Not recursive: nested schemas stay as they are. Throws Error.
   Json flatten(const Json& schema, const Place& place);
-  // What satisfies both plain schemas. Throws Error where that cannot be said.
+  // Returns a schema that both plain schemas require. Throws Error if it cannot be expressed.
   Json merge(const Json& a, const Json& b, const Place& place);
-  // Whether no JSON that is made for one of two plain schemas satisfies the other, as far as can be seen.
+  // Returns whether no JSON generated for one of the plain schemas satisfies the other, as far as can be
+  // decided.
   bool exclude_each_other(const Json& a, const Json& b, const Place& place);
 
  private:
@@ -35,12 +36,12 @@ class SchemaResolver {
 
   const Json& root_;
   const GrammarSource& source_;
-  size_t n_steps_ = 0;  // against schemas that grow without end
+  size_t n_expansions_ = 0;  // guards against schemas that expand without end
 };
 
-// The properties a plain object schema names as required.
+// Returns the names that a plain object schema requires.
 std::set<std::string> required_of(const Json& plain, const Place& place);
-// Whether a value is of a type.
+// Returns whether a value has a type.
 bool is_of_type(const Json& value, const std::string& type);
 
 }  // namespace tandem::schema

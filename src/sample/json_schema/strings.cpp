@@ -1,4 +1,4 @@
-// Formats, and strings that are none of some names.
+// Formats, and strings other than given names.
 #include <map>
 #include <memory>
 
@@ -7,7 +7,7 @@
 namespace tandem::schema {
 namespace {
 
-// Patterns of formats. Each gives texts of the format only, though for some not all of them.
+// Patterns of formats. All their texts are valid; some patterns do not produce every valid text.
 constexpr const char* kDate =
     "(?:[1-9][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|"
     "02-(?:0[1-9]|1[0-9]|2[0-8]))|"
@@ -32,7 +32,7 @@ std::string format_pattern(const std::string& name) {
   return {};
 }
 
-// The characters of a text that is valid UTF-8, each as its bytes.
+// Splits valid UTF-8 into characters.
 std::vector<std::string> split_characters(const std::string& text) {
   std::vector<std::string> out;
   for (const char c : text) {
@@ -65,8 +65,8 @@ std::string string_of_format(const std::string& format_name, const Place& place)
   return string_matching("^" + pattern + "$", {}, place);
 }
 
-// One rule for each start that the names have: what may follow it. Such a string has no escapes, so that
-// there is one way to write it.
+// One rule for each prefix of the names: what may follow it. These strings contain no escapes, so each has
+// one spelling.
 std::vector<NamedRule> string_except(const std::vector<std::string>& names, const std::string& rule) {
   std::vector<NameTree> tree(1);
   for (const std::string& name : names) {
