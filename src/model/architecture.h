@@ -1,6 +1,5 @@
-// Architecture: one family of models. It reads its hyperparameters, binds its weights and builds its graph
-// out of coarse ops; nothing above it knows any family by name. One file a family, registered in
-// architectures.cpp.
+// Architecture: one family of models. It reads the hyperparameters, binds the weights and builds the graph of
+// coarse ops; nothing above it names a family. One file per family, registered in architectures.cpp.
 #pragma once
 
 #include <memory>
@@ -16,26 +15,26 @@ class Architecture {
  public:
   virtual ~Architecture() = default;
   const Hparams& hparams() const { return hparams_; }
-  // What layer `layer` caches for a token.
+  // The shape of what layer `layer` caches per token.
   virtual KvShape kv_shape(int layer) const = 0;
-  // The forward pass for one shape class. Thread-safe; the graph refers to the bound weights.
+  // Builds the forward pass for one shape class. Thread-safe; the graph refers to the bound weights.
   virtual Graph build(const ShapeClass& shape) const = 0;
 
  protected:
   Hparams hparams_;
 };
 
-// What an architecture is made from. Both outlive it.
+// Inputs of an architecture. Both references must outlive it.
 struct ModelSource {
   const GgufFile& file;
   WeightBinder& weights;
   RopeOverrides rope;
 };
 
-// Picks by general.architecture. Throws Error(bad_file), naming the known ones when it is not among them.
+// Picks the family by general.architecture. Throws Error(bad_file) with the known ones if it is unknown.
 std::unique_ptr<Architecture> load_architecture(const ModelSource& source);
 
-// One in each family's file.
+// Each is defined in its family's file.
 std::unique_ptr<Architecture> load_llama(const ModelSource& source);
 std::unique_ptr<Architecture> load_mistral3(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen2(const ModelSource& source);

@@ -5,7 +5,7 @@
 namespace tandem {
 namespace {
 
-// One graph in the making. x is the stream of activations [n, n_embd] that every part reads and adds to.
+// Builds one graph. x is the residual stream [n, n_embd], which every branch reads and adds to.
 class DecoderGraph {
  public:
   DecoderGraph(const DecoderSpec& spec, const ShapeClass& shape)
@@ -26,7 +26,7 @@ class DecoderGraph {
   }
 
  private:
-  // Runs of w's width are normalized: a row as a whole, or each head by itself.
+  // Normalizes groups of w's width: whole rows, or each head on its own.
   TensorId norm(TensorId x, const Weight* w) {
     return w ? g_.norm(x, NormParams{NormKind::rms, spec_.hparams.norm_eps, w->n_cols}, w) : x;
   }
@@ -35,14 +35,14 @@ class DecoderGraph {
     return g_.linear(x, l.w, l.bias, residual);
   }
 
-  TensorId rotate(TensorId x, const AttentionPart& a, int64_t n_head) {
+  TensorId rotate(TensorId x, const AttentionLayer& a, int64_t n_head) {
     if (!a.rotates) return x;
     RopeParams rope = a.rope;
     rope.n_head = n_head;
     return g_.rope(x, rope, rope_factors_);
   }
 
-  // The last product of a branch can add x by itself, unless there is something to do to the branch first.
+  // Whether the branch's last product can add the residual x: only if nothing is applied to the branch first.
   bool adds_itself(const Weight* post_norm) const {
     return post_norm == nullptr && spec_.residual_scale == 1.0f;
   }
@@ -52,18 +52,18 @@ class DecoderGraph {
   }
 
   void add_attention(const DecoderLayer& l, bool last) {
-    const AttentionPart& a = l.attention;
+    const AttentionLayer& a = l.attention;
     const TensorId in = norm(x_, l.attn_norm);
     const TensorId q = linear(in, a.q);  // [n, n_head * head_dim_k]
     const TensorId k = linear(in, a.k);  // [n, n_head_kv * head_dim_k]
     const TensorId v = linear(in, a.v);  // [n, n_head_kv * head_dim_v]
     const TensorId q_normed = norm(q, a.q_norm), k_normed = norm(k, a.k_norm);
     const TensorId q_rotated = rotate(q_normed, a, a.params.n_head);
-    AttentionPart keys = a;
-    keys.rope.temperature_scale = 0.0f;  // the queries' alone
+    AttentionLayer keys = a;
+    keys.rope.temperature_scale = 0.0f;  // applies to queries only
     g_.kv_write(rotate(k_normed, keys, a.params.n_head_kv), v);
     TensorId y = g_.attention(q_rotated, a.params, a.sinks);  // [n, n_head * head_dim_v]
-    if (last) {                                               // only the rows whose logits are wanted go on
+    if (last) {                                               // only rows whose logits are needed continue
       y = g_.gather_outputs(y);
       x_ = g_.gather_outputs(x_);
     }
@@ -91,7 +91,7 @@ class DecoderGraph {
     const FeedForward shared{f.activation, f.shared_gate, f.shared_up, f.shared_down, {}, {}, {}, {},
                              {},           nullptr};
     const TensorId all = gated_unit(in, shared, kNoTensor);
-    return g_.add(y, all, 1.0f, g_.linear(in, f.shared_switch));
+    return g_.add(y, all, 1.0f, g_.linear(in, f.shared_expert_gate));
   }
 
   const DecoderSpec& spec_;

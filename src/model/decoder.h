@@ -1,5 +1,5 @@
-// The decoder-only transformer that every family here is a variation of, as data. A family's file fills in a
-// DecoderSpec with what its paper says; the graph is built from that in one place, in decoder.cpp:
+// The decoder-only transformer that all families here vary, as data. A family's file fills in a DecoderSpec
+// as its paper describes; decoder.cpp builds the graph from it, for all families:
 //
 //   x = embed(ids) * embedding_scale
 //   for each layer:
@@ -9,7 +9,7 @@
 //     x = x + residual_scale * ffn_post_norm(feed_forward(f))
 //   logits = softcap(output_norm(x) Wout * logit_scale)
 //
-// A norm or bias that is null is left out. Weights are the WeightBinder's and outlive the model.
+// Null norms and biases are left out. The WeightBinder owns the weights; they outlive the model.
 #pragma once
 
 #include <memory>
@@ -20,48 +20,47 @@
 namespace tandem {
 
 struct Linear {
-  const Weight* w = nullptr;     // [outputs, inputs]; of experts: [n_expert, outputs, inputs]
-  const Weight* bias = nullptr;  // [outputs]; of experts: [n_expert, outputs]; optional
+  const Weight* w = nullptr;     // [outputs, inputs]; experts: [n_expert, outputs, inputs]
+  const Weight* bias = nullptr;  // [outputs]; experts: [n_expert, outputs]; optional
 };
 
-struct AttentionPart {
+struct AttentionLayer {
   Linear q, k, v;  // [n_head * head_dim_k | n_head_kv * head_dim_k | n_head_kv * head_dim_v, n_embd]
-  const Weight* q_norm =
-      nullptr;  // [head_dim_k]: each head by itself; [n_head * head_dim_k]: the row as a whole
-  const Weight* k_norm = nullptr;  // likewise, of n_head_kv heads
-  bool rotates = true;             // false: this layer knows no positions
-  RopeParams rope;                 // n_head is set for q and k when they are rotated
+  const Weight* q_norm = nullptr;  // per head: [head_dim_k]; over the row: [n_head * head_dim_k]
+  const Weight* k_norm = nullptr;  // likewise, with n_head_kv heads
+  bool rotates = true;             // false: no positions in this layer (NoPE)
+  RopeParams rope;                 // n_head is set when q and k are rotated
   AttentionParams params;
   const Weight* sinks = nullptr;  // [n_head]
   Linear out;                     // [n_embd, n_head * head_dim_v]
 };
 
-// A gated unit, down(act(gate x) * (up x)); or, where there is a router, the mixture of n_expert such units.
+// A gated unit, down(act(gate x) * (up x)); with a router, a mixture of n_expert such units.
 struct FeedForward {
   Activation activation = Activation::silu;
   Linear gate, up;  // [n_ff, n_embd]
   Linear down;      // [n_embd, n_ff]
 
   Linear router;         // [n_expert, n_embd]
-  MoeRouteParams route;  // how the mixture's experts are chosen
+  MoeRouteParams route;  // how experts are chosen
 
-  // A unit that every token goes through beside the mixture's, times sigmoid(shared_switch x).
+  // A shared expert that every token passes in addition to the mixture, times sigmoid(shared_expert_gate x).
   Linear shared_gate, shared_up, shared_down;
-  const Weight* shared_switch = nullptr;  // [1, n_embd]
+  const Weight* shared_expert_gate = nullptr;  // [1, n_embd]
 };
 
 struct DecoderLayer {
-  const Weight* attn_norm = nullptr;  // [n_embd], as all norms
-  AttentionPart attention;
+  const Weight* attn_norm = nullptr;  // [n_embd], like all norms here
+  AttentionLayer attention;
   const Weight* attn_post_norm = nullptr;
   const Weight* ffn_norm = nullptr;
   FeedForward ffn;
   const Weight* ffn_post_norm = nullptr;
 };
 
-// What rotations' frequencies are divided by, [n_rot / 2] each or null: `any`; or one for contexts up to
-// n_ctx_orig and one for longer ones (LongRoPE, arXiv:2402.13753). A sequence is rotated one way throughout,
-// so the choice is by the size of the context, not by how many tokens are in it.
+// Divisors of rotation frequencies, each [n_rot / 2] or null: `any`; or `up_to_orig` for contexts up to
+// n_ctx_orig and `beyond` for longer ones (LongRoPE, arXiv:2402.13753). All of a sequence must be rotated the
+// same way, so the size of the context decides, not the number of tokens in it.
 struct RopeFactors {
   const Weight *any = nullptr, *up_to_orig = nullptr, *beyond = nullptr;
   int64_t n_ctx_orig = 0;
@@ -75,7 +74,7 @@ struct DecoderSpec {
   float logit_softcap = 0.0f;           // 0: none
   const Weight* token_embd = nullptr;   // [n_vocab, n_embd]
   const Weight* output_norm = nullptr;  // [n_embd]
-  const Weight* output = nullptr;       // [n_vocab, n_embd]; token_embd where they are tied
+  const Weight* output = nullptr;       // [n_vocab, n_embd]; token_embd if tied
   RopeFactors rope_factors;
   std::vector<DecoderLayer> layers;
 };

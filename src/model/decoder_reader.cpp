@@ -52,21 +52,21 @@ Linear DecoderReader::linear(const std::string& name, int64_t n_rows, int64_t n_
   return {w_.matrix(name + ".weight", n_rows, n_cols), w_.optional_vector(name + ".bias", n_rows)};
 }
 
-AttentionPart DecoderReader::attention() {
+AttentionLayer DecoderReader::attention() {
   const Hparams& h = hparams_;
   const int64_t n_q = h.n_head * h.head_dim_k, n_k = h.n_head_kv * h.head_dim_k,
                 n_v = h.n_head_kv * h.head_dim_v;
-  AttentionPart a;
+  AttentionLayer a;
   if (w_.has("attn_qkv.weight")) {
     const WeightBinder::Rows all{n_q + n_k + n_v, 0, n_q};
     const WeightBinder::Rows keys{all.n_total, n_q, n_k}, values{all.n_total, n_q + n_k, n_v};
-    const auto part = [&](const WeightBinder::Rows& rows) {
+    const auto rows_of = [&](const WeightBinder::Rows& rows) {
       return Linear{w_.rows_of("attn_qkv.weight", rows, h.n_embd),
-                    w_.optional_part_of("attn_qkv.bias", rows)};
+                    w_.optional_rows_of("attn_qkv.bias", rows)};
     };
-    a.q = part(all);
-    a.k = part(keys);
-    a.v = part(values);
+    a.q = rows_of(all);
+    a.k = rows_of(keys);
+    a.v = rows_of(values);
   } else {
     a.q = linear("attn_q", n_q, h.n_embd);
     a.k = linear("attn_k", n_k, h.n_embd);

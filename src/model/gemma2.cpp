@@ -1,5 +1,5 @@
-// Gemma 2: embeddings times the root of their width, GELU gates, norms before and after each branch, every
-// other layer sees a window only, and scores and logits are capped by tanh. (arXiv:2408.00118)
+// Gemma 2: embeddings times the square root of their width, GELU gates, norms before and after each branch, a
+// sliding window in every other layer, and tanh softcaps on scores and logits. (arXiv:2408.00118)
 #include <cmath>
 
 #include "model/decoder_reader.h"
@@ -7,8 +7,8 @@
 namespace tandem {
 namespace {
 
-// Query heads are scaled as if they were head_dim wide, in the 27B model (of 46 layers) as if the width of
-// the model were divided among them. attention.scale, where a file has it, says it outright.
+// Query heads are scaled by head_dim, in the 27B model (46 layers) by the model's width divided by its number
+// of heads. attention.scale overrides it.
 float attention_scale(const DecoderReader& r) {
   const Hparams& h = r.hparams();
   const int64_t width = h.n_layer == 46 ? h.n_embd / h.n_head : h.head_dim_k;

@@ -1,6 +1,6 @@
-// Gemma 3 (text): Gemma 2 without the caps; heads of queries and keys are normalized, five layers with a
-// window follow each other before one that sees everything, and the two kinds are rotated with bases of their
-// own; what stretches the context stretches the latter kind only. (arXiv:2503.19786)
+// Gemma 3 (text): Gemma 2 without softcaps. Query and key heads are normalized; five layers with a sliding
+// window alternate with one layer of full attention; the two kinds have different rotation bases, and context
+// scaling applies only to full attention. (arXiv:2503.19786)
 #include <cmath>
 
 #include "model/decoder_reader.h"
@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// As in Gemma 2: the 27B model (of 62 layers) divides the width of the model among its query heads.
+// As in Gemma 2: the 27B model (62 layers) divides the model's width by its number of query heads.
 float attention_scale(const DecoderReader& r) {
   const Hparams& h = r.hparams();
   const int64_t width = h.n_layer == 62 ? h.n_embd / h.n_head : h.head_dim_k;

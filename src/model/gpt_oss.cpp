@@ -1,13 +1,13 @@
-// gpt-oss: a mixture of experts with biases everywhere and a clamped SiLU gate; every other layer sees a
-// window of 128 tokens only; each head has a sink, a score that takes its share of the softmax and gives
-// nothing. YaRN's ramp is not rounded to whole pairs here. (arXiv:2508.10925)
+// gpt-oss: a mixture of experts with biases everywhere and a clamped SiLU gate; a sliding window of 128
+// tokens in every other layer; each head has a sink, a score that takes part in the softmax but adds no
+// value. YaRN's ramp is not rounded to whole pairs. (arXiv:2508.10925)
 #include "model/decoder_reader.h"
 
 namespace tandem {
 
 std::unique_ptr<Architecture> load_gpt_oss(const ModelSource& source) {
   DecoderReader r(source, "gpt-oss", RopeStyle::half);
-  const MoeRouteParams route = r.read_experts(true);  // the softmax over the chosen ones
+  const MoeRouteParams route = r.read_experts(true);  // softmax over the chosen experts
   const std::vector<int64_t> windows = r.windows(2, 128);
   DecoderSpec spec = r.begin();
   for (int64_t window : windows) {

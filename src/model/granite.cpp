@@ -1,4 +1,4 @@
-// Granite 3: Llama's decoder with four multipliers: on embeddings, on what every branch adds, on attention
+// Granite 3: Llama's decoder with four scales: for embeddings, for what every branch adds, for attention
 // scores, and a divisor of logits. (The "maximal update" scaling of arXiv:2203.03466.)
 #include <cmath>
 

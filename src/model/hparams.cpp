@@ -109,12 +109,12 @@ RopeParams HparamReader::rope(const Hparams& hparams, RopeStyle style, const Rop
       integer_or("rope.scaling.original_context_length", hparams.n_ctx_train, 1, int64_t{1} << 31));
 
   std::string scaling = metadata_.get_or<std::string>(key("rope.scaling.type"), "linear");
-  if (scaling == "longrope") scaling = "none";  // its factors are tensors
+  if (scaling == "longrope") scaling = "none";  // its factors are stored as tensors
   if (scaling != "none" && scaling != "linear" && scaling != "yarn") {
     metadata_.fail(key("rope.scaling.type"), printable(scaling), "none, linear, yarn or longrope");
   }
   if (overrides.scaling) scaling = *overrides.scaling;
-  float factor = number_or("rope.scale_linear", 1.0f, 1e-6f, 1e6f);  // its name in old files
+  float factor = number_or("rope.scale_linear", 1.0f, 1e-6f, 1e6f);  // the name in old files
   factor = number_or("rope.scaling.factor", factor, 0.0f, 1e6f);
   if (factor == 0.0f) factor = 1.0f;
   op.freq_scale = 1.0f / overrides.scale.value_or(factor);
@@ -128,7 +128,7 @@ RopeParams HparamReader::rope(const Hparams& hparams, RopeStyle style, const Rop
   op.beta_fast = overrides.beta_fast.value_or(number_or("rope.scaling.yarn_beta_fast", 32.0f, 0.0f, 1e6f));
   op.beta_slow = overrides.beta_slow.value_or(number_or("rope.scaling.yarn_beta_slow", 1.0f, 0.0f, 1e6f));
   op.attn_factor = overrides.attn_factor.value_or(number_or("rope.scaling.attn_factor", 1.0f, 0.0f, 1e6f));
-  // Models that undo some of what YaRN multiplies q and k by.
+  // For models that undo part of YaRN's scaling of q and k.
   const float log_multiplier = number_or("rope.scaling.yarn_log_multiplier", 0.0f, 0.0f, 1e3f);
   if (op.ext_factor != 0.0f && op.freq_scale < 1.0f)
     op.attn_factor /= 1.0f - 0.1f * log_multiplier * std::log(op.freq_scale);

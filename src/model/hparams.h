@@ -1,4 +1,4 @@
-// Hyperparameters: what the metadata of a model file says about its shape. Read and validated once.
+// Hyperparameters: the shape of a model, from the metadata of its file. Read and validated once.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +14,31 @@ namespace tandem {
 
 struct Hparams {
   std::string architecture;  // "llama"
-  std::string name;          // general.name, for people
+  std::string name;          // general.name, for display
   int64_t n_vocab = 0;       // rows of the embedding table
   int64_t n_ctx_train = 0;   // context that the model was trained with
   int64_t n_embd = 0;
   int64_t n_layer = 0;
   int64_t n_head = 0, n_head_kv = 0;
   int64_t head_dim_k = 0, head_dim_v = 0;
-  int64_t n_ff = 0;                         // of each expert, in a mixture
+  int64_t n_ff = 0;                         // in a mixture: of each expert
   int64_t n_expert = 0, n_expert_used = 0;  // 0: dense
   float norm_eps = 0.0f;
 };
 
-inline constexpr int64_t kMaxDimension =
-    1 << 24;  // far above any model; keeps every product of two within 64 bits
+inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; products of two fit in 64 bits
 
-// What the user may set over what the file says (--rope-*, --yarn-*).
+// User overrides of the file's values (--rope-*, --yarn-*).
 struct RopeOverrides {
   std::optional<std::string> scaling;  // "none", "linear", "yarn"
-  std::optional<float> scale;          // context grows by this factor: freq_scale = 1 / scale
+  std::optional<float> scale;          // context extension factor: freq_scale = 1 / scale
   std::optional<float> freq_base, freq_scale;
   std::optional<int64_t> n_ctx_orig;
   std::optional<float> ext_factor, attn_factor, beta_fast, beta_slow;
 };
 
-// Typed access to "ARCH.key" with the checks that every architecture needs. All throw Error(bad_file) naming
-// the key.
+// Typed access to "ARCH.key" with the checks that every architecture needs. All functions throw
+// Error(bad_file) with the key.
 class HparamReader {
  public:
   HparamReader(const Metadata& metadata, std::string architecture)
@@ -49,7 +48,7 @@ class HparamReader {
   [[noreturn]] void fail(std::string_view suffix, const std::string& found, const std::string& needed) const {
     metadata_.fail(key(suffix), found, needed);
   }
-  // An integer in [min, max]; models that give one value a layer are accepted when all are equal.
+  // An integer in [min, max]; an array with one value per layer is accepted if all are equal.
   int64_t integer(std::string_view suffix, int64_t min, int64_t max) const;
   int64_t integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const;
   // A finite float in [min, max].
@@ -60,10 +59,10 @@ class HparamReader {
   // An array of n flags, bools or integers.
   std::vector<bool> flags(std::string_view suffix, size_t n) const;
 
-  // Everything in Hparams but n_vocab, for a decoder-only transformer. eps_key:
+  // Reads all of Hparams but n_vocab, for a decoder-only transformer. eps_key:
   // "attention.layer_norm_rms_epsilon".
   Hparams transformer(std::string_view eps_key) const;
-  // The rotation of an architecture with this style. n_head is left to the caller.
+  // Reads the rotation. The caller sets n_head.
   RopeParams rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
 
  private:

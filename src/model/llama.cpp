@@ -1,6 +1,6 @@
-// Llama 1, 2 and 3.x, Mistral, TinyLlama and their kin: RMS norm, rotated pairs, grouped-query attention,
-// SiLU-gated feed-forward; and Mixtral, whose feed-forward is a mixture of experts. (arXiv:2302.13971,
-// 2307.09288, 2407.21783, 2401.04088)
+// Llama 1, 2 and 3.x, Mistral, TinyLlama and relatives: RMS norm, rotated pairs, grouped-query attention,
+// SiLU-gated feed-forward; and Mixtral, with a mixture of experts. (arXiv:2302.13971, 2307.09288, 2407.21783,
+// 2401.04088)
 #include "model/decoder_reader.h"
 
 namespace tandem {

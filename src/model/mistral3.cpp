@@ -1,6 +1,5 @@
-// Mistral 3 and Ministral 3: Llama's decoder with YaRN, and queries that grow with the logarithm of the
-// position, so that attention stays as sharp in long contexts as it was in training (the temperature of Llama
-// 4).
+// Mistral 3 and Ministral 3: Llama's decoder with YaRN, and queries scaled with the logarithm of the
+// position, so that attention stays as sharp in long contexts as in training (Llama 4's temperature).
 #include "base/error.h"
 #include "model/decoder_reader.h"
 
@@ -15,7 +14,7 @@ std::unique_ptr<Architecture> load_mistral3(const ModelSource& source) {
   if (temperature != 0.0f && r.rope().n_rot != r.rope().head_dim) {
     r.fail("rope.dimension_count", std::to_string(r.rope().n_rot),
            "the whole head, " + std::to_string(r.rope().head_dim) +
-               ", where there is attention.temperature_scale");
+               ", because attention.temperature_scale is set");
   }
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {

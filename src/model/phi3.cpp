@@ -1,7 +1,6 @@
 // Phi-3, Phi-3.5 and Phi-4: Llama's decoder with one matrix for queries, keys and values and one for gate and
-// up; perhaps a window in every layer, perhaps a part of each head rotated only, and frequencies divided by
-// factors that were searched for contexts up to the original length and beyond it. (arXiv:2404.14219,
-// 2402.13753)
+// up. Optional: a sliding window in every layer, rotation of only a fraction of each head, and frequency
+// divisors for contexts up to the original length and beyond it. (arXiv:2404.14219, 2402.13753)
 #include "model/decoder_reader.h"
 
 namespace tandem {

@@ -1,4 +1,4 @@
-// Qwen2 and Qwen2.5: Llama's decoder with halves rotated instead of pairs, and biases on queries, keys and
+// Qwen2 and Qwen2.5: Llama's decoder with rotated halves instead of pairs, and biases on queries, keys and
 // values. (arXiv:2407.10671)
 #include "model/decoder_reader.h"
 

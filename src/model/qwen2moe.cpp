@@ -1,6 +1,6 @@
-// Qwen1.5 and Qwen2 with a mixture of experts: the weights of the chosen ones are their softmax scores as
-// they are, and beside them every token goes through a shared expert that a sigmoid of its own turns up or
-// down. (arXiv:2407.10671, section 2.2.2)
+// Qwen1.5 and Qwen2 with a mixture of experts: the weights of the chosen experts are their softmax scores,
+// not normalized, and every token also passes a shared expert scaled by its own sigmoid gate.
+// (arXiv:2407.10671, section 2.2.2)
 #include "model/decoder_reader.h"
 
 namespace tandem {
@@ -21,7 +21,7 @@ std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source) {
     l.ffn.shared_gate = r.linear("ffn_gate_shexp", n_ff_shared, n_embd);
     l.ffn.shared_up = r.linear("ffn_up_shexp", n_ff_shared, n_embd);
     l.ffn.shared_down = r.linear("ffn_down_shexp", n_embd, n_ff_shared);
-    l.ffn.shared_switch = r.linear("ffn_gate_inp_shexp", 1, n_embd).w;
+    l.ffn.shared_expert_gate = r.linear("ffn_gate_inp_shexp", 1, n_embd).w;
   }
   return make_decoder(std::move(spec));
 }

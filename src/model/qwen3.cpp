@@ -1,4 +1,4 @@
-// Qwen3: every head of queries and keys is normalized before it is rotated; no biases. (arXiv:2505.09388)
+// Qwen3: query and key heads are normalized before rotation; no biases. (arXiv:2505.09388)
 #include "model/decoder_reader.h"
 
 namespace tandem {

@@ -1,5 +1,5 @@
-// Qwen3 with a mixture of experts in every layer: many small experts, the weights of the chosen ones sum
-// to 1. (arXiv:2505.09388)
+// Qwen3 with a mixture of experts in every layer: many small experts; the weights of the chosen ones sum to
+// 1. (arXiv:2505.09388)
 #include "model/decoder_reader.h"
 
 namespace tandem {

@@ -1,4 +1,4 @@
-// SmolLM3: Llama's decoder in which every fourth layer knows no positions. (NoPE, arXiv:2501.18795)
+// SmolLM3: Llama's decoder without rotation in every fourth layer. (NoPE, arXiv:2501.18795)
 #include "model/decoder_reader.h"
 
 namespace tandem {

@@ -68,7 +68,7 @@ const Weight* WeightBinder::rows_of(const std::string& name, const Rows& rows, i
   return &part;
 }
 
-const Weight* WeightBinder::optional_part_of(const std::string& name, const Rows& rows) {
+const Weight* WeightBinder::optional_rows_of(const std::string& name, const Rows& rows) {
   if (!has(name)) return nullptr;
   vector(name, rows.n_total);
   Weight& part = weights_.back();
@@ -83,7 +83,7 @@ const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
   return add_floats(t, 1, n);
 }
 
-// Kernels read F32 that is aligned; anything else is converted once.
+// Kernels read aligned F32; anything else is converted once.
 const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {
   if (t.dtype != DType::F32 && t.dtype != DType::F16 && t.dtype != DType::BF16) {
     throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed F32, F16 or BF16",

@@ -1,5 +1,5 @@
-// WeightBinder: finds the tensors that an architecture needs in the model file, checks their shapes and
-// dtypes, and keeps them as Weights that graphs refer to. Throws Error(bad_file) naming file and tensor.
+// WeightBinder: finds the tensors that an architecture needs, checks their shapes and dtypes, and keeps them
+// as Weights that graphs refer to. Throws Error(bad_file) with the file and the tensor.
 #pragma once
 
 #include <deque>
@@ -18,34 +18,33 @@ class WeightBinder {
   WeightBinder(const WeightBinder&) = delete;
   WeightBinder& operator=(const WeightBinder&) = delete;
 
-  // The layer that the following weights belong to: they are "blk.LAYER.NAME"; -1 for those outside of
-  // layers.
+  // Sets the layer of the following weights, named "blk.LAYER.NAME"; -1 for weights outside of layers.
   void set_layer(int layer) { layer_ = layer; }
 
-  // A matrix [n_rows, n_cols] of any computable dtype; kAnySize where the file decides.
+  // A matrix [n_rows, n_cols] of any computable dtype; kAnySize accepts the file's size.
   static constexpr int64_t kAnySize = -1;
   const Weight* matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
-  // A vector of n floats. F16 and BF16 are converted to F32, which is what kernels read.
+  // A vector of n floats. F16 and BF16 are converted to F32, for the kernels.
   const Weight* vector(const std::string& name, int64_t n);
-  // One matrix [n_rows, n_cols] for each of n_mats experts.
+  // Matrices [n_rows, n_cols], one for each of n_mats experts.
   const Weight* experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols);
-  // Some rows of a matrix that holds several: as a weight of its own, under the tensor's name.
+  // A range of rows of a fused matrix, as a weight of its own under the tensor's name.
   struct Rows {
     int64_t n_total, first, n;
   };
   const Weight* rows_of(const std::string& name, const Rows& rows, int64_t n_cols);
-  // Likewise of a vector; nullptr when the file has no such tensor.
-  const Weight* optional_part_of(const std::string& name, const Rows& rows);
+  // The same for a vector; nullptr if the file has no such tensor.
+  const Weight* optional_rows_of(const std::string& name, const Rows& rows);
 
   bool has(const std::string& name) const { return file_.find_tensor(full_name(name)) != nullptr; }
-  // nullptr when the file has no such tensor.
+  // nullptr if the file has no such tensor.
   const Weight* optional_matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   const Weight* optional_vector(const std::string& name, int64_t n);
-  const Weight* optional_vectors(const std::string& name, int64_t n_vectors,
-                                 int64_t n);  // [n_vectors, n] floats
+  // [n_vectors, n] floats.
+  const Weight* optional_vectors(const std::string& name, int64_t n_vectors, int64_t n);
 
   const std::deque<Weight>& weights() const { return weights_; }
-  // Tensors of the file that nobody asked for.
+  // Returns the tensors of the file that were not bound.
   std::vector<std::string_view> unused() const;
 
  private:
@@ -55,8 +54,8 @@ class WeightBinder {
 
   const GgufFile& file_;
   int layer_ = -1;
-  std::deque<Weight> weights_;                // a deque: graphs hold pointers
-  std::deque<std::vector<float>> converted_;  // vectors that were not F32 in the file
+  std::deque<Weight> weights_;                // a deque: graphs hold pointers to them
+  std::deque<std::vector<float>> converted_;  // vectors that are not F32 in the file
   std::unordered_set<std::string_view> used_;
 };
 
