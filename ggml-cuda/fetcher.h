@@ -4,9 +4,10 @@
 // layout of layout.h. Copies and kernels have a stream each: one piece is laid out while the next is on the
 // bus. Floats lie as in the file and go straight to where they belong.
 //
-//   file -> pinned piece -> device piece -> slot        every arrow a resource of its own, so that the
-//   slowest
-//     thread         copy engine       kernel           alone decides
+//   file -> pinned piece -> device piece -> slot
+//     thread         copy engine       kernel
+//
+// Each arrow uses a resource of its own, so the slowest of them determines the speed.
 //
 // Fetches are done in the order they are asked for. A fetch fills its pieces at once, and writes to its slot
 // when the event has been reached that it is to come after. kStagingBytes of pinned memory and as much of the

@@ -160,9 +160,10 @@ TANDEM_HD inline uint32_t shift_right(uint32_t x, int by) {
   return by >= 0 ? x >> by : x << -by;
 }
 
-// Word w of both halves.
-//   low_a, low_b    4-bit codes: word w of the low piece, nothing; 2-bit: its two words; Q8_0: word w of low,
-//   of high high_a, high_b  one high bit: the piece, nothing; two: the two words of the piece
+// Unpacks word w of both halves.
+//   low_a, low_b    4-bit codes: word w of the low piece, unused; 2-bit: the two words of the low piece;
+//                   Q8_0: word w of the low piece, word w of the high piece
+//   high_a, high_b  one high bit: the high piece, unused; two high bits: the two words of the high piece
 template <DType T>
 TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t high_a, uint32_t high_b,
                                        int w) {

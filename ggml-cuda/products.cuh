@@ -1,10 +1,9 @@
 // What linear, glu and moe_ffn share: the encodings of an input, and one product of it with a weight, however
 // many tokens there are. Which kernel does it depends on n and the dtype:
 //
-//   n <= 8       matvec.h: weights as fast as they can be read
-//   more         quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight made
-//   bf16, panel
-//                by panel, and cuBLAS; F16, BF16, F32: cuBLAS
+//   n <= 8    matvec.h: weights as fast as they can be read
+//   more      quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight converted
+//             to bf16 panel by panel, and cuBLAS; F16, BF16, F32: cuBLAS
 //
 // All functions only enqueue on the stream.
 #pragma once

@@ -3,10 +3,9 @@
 // both devices give the same results; it is stored for every 32 columns either way.
 //
 //   q     [n][2][k / 32][16]  bytes of the first halves of all blocks of a token, then of the second halves:
-//   what a warp
-//                             reads for 32 consecutive blocks is contiguous
+//                             a warp reads contiguous bytes for 32 consecutive blocks
 //   meta  [n][k / 32]         scale, and the sums of the bytes of the two halves, for weights with minimums
-//   and offsets
+//                             and offsets
 //
 // byte = round to even (x * (127 / max|x|)), scale = max|x| / 127; columns with NaN or infinity among them
 // get a NaN scale, those with max|x| < 1e-30 are zero.

@@ -1,16 +1,16 @@
-// A saved session: the tokens that a session has seen, what is cached for them, and a transcript. `tandem
-// chat` saves conversations with it and `tandem run --prompt-cache` prompts.
+// A saved session: the tokens that a session has read, their KV cache, and a transcript. `tandem chat` saves
+// conversations with it, `tandem run --prompt-cache` prompts.
 //
-// The file is a GGUF file of its own kind, so it is read with the same care as a model and `tandem inspect`
-// shows it:
+// The file is a GGUF file, so it is validated like a model and `tandem inspect` shows it:
 //
 //   general.architecture    "tandem-session"
 //   session.version         u32, 2
 //   session.fingerprint     of the model: its metadata, its tensor table and a sample of every tensor
 //   session.model           the model's name, for messages
-//   session.rotation        of what turned the cached keys: a context or options that turn them otherwise are
-//   refused session.tokens          i32 array session.transcript      JSON of the caller's, or "" tensors
-//   cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache
+//   session.rotation        how the cached keys were rotated; a session that rotates otherwise refuses them
+//   session.tokens          i32 array
+//   session.transcript      JSON of the caller, or ""
+//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache
 //
 // The cache is laid out token after token, so it loads into any placement, block size or thread count; into a
 // cache of another dtype it is converted. Files are written beside their final name and renamed, so a name

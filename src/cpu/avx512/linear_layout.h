@@ -46,8 +46,8 @@ inline int64_t tile_tokens(int64_t n) {
 
 // The parts of a tile of T tokens, every one a [count][T] array of 4-byte words:
 //   unit 32:  q[k / 4], scale[k / 32] f32, sum[k / 32] i32
-//   unit 256: q[k / 4], scale[k / 256] f32, sum16[k / 32] pairs of i16 sums of 16, sum32[k / 64] pairs of
-//   sums of 32
+//   unit 256: q[k / 4], scale[k / 256] f32, sum16[k / 32] pairs of i16 sums of 16,
+//             sum32[k / 64] pairs of sums of 32
 struct TileLayout {
   int unit;
   int64_t k;

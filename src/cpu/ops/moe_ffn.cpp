@@ -1,11 +1,13 @@
-// moe_ffn: every token through the few experts that it was routed to. The (token, expert) pairs, slots, are
-// sorted by expert, so that each chosen expert's weights are read once for all its tokens and the others' not
-// at all:
-//   1. group the slots by expert;                              2. gather and encode x for each group;
-//   3. gate and up of each (expert, strip), combined into h;   4. encode h for each group;
-//   5. down of each (expert, strip) into z;                    6. y = residual + sum of weight * z, slot by
-//   slot.
-// A barrier ends each phase. Cost: the chosen experts' weights once; 3 * 2 * m * k operations a slot.
+// moe_ffn: runs every token through the few experts that it is routed to. The (token, expert) pairs are sorted
+// by expert, so that the weights of each chosen expert are read once for all its tokens, and those of the
+// others not at all:
+//   1. group the pairs by expert;
+//   2. gather and encode x for each group;
+//   3. gate and up of each (expert, strip), combined into h;
+//   4. encode h for each group;
+//   5. down of each (expert, strip) into z;
+//   6. y = residual + sum of weight * z, pair by pair.
+// A barrier ends each phase. Cost: the chosen experts' weights once; 3 * 2 * m * k operations per pair.
 #include <algorithm>
 #include <bit>
 #include <cstring>
