@@ -19,9 +19,9 @@ Rules join(std::initializer_list<Rules> parts) {
   return all;
 }
 
-// ---- Tensors: what many architectures share.
+// ---- Tensors shared by many architectures.
 
-// `norm`: plain, or plus_one for gemma.
+// `norm`: plain, or plus_one for Gemma.
 Rules ends(L norm = L::plain) {
   return {{"model.embed_tokens.weight", "token_embd.weight", S::vocab, S::embd},
           {"model.norm.weight", "output_norm.weight", S::embd, S::none, norm},
@@ -88,7 +88,7 @@ Rules shared_expert() {
       {"model.layers.{}.mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", S::embd, S::ff_shared}};
 }
 
-// Norms before and behind both halves of a layer; gemma stores all of them without the one.
+// Norms before and after both branches of a layer; Gemma stores all of them minus one.
 Rules gemma_norms() {
   return {
       {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
@@ -111,7 +111,7 @@ Rules olmo2_norms() {
           {"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.weight", S::embd}};
 }
 
-// Gate and up are interleaved row by row; published as MXFP4 blocks, retrained ones as floats.
+// Gate and up are interleaved by rows. The published files have MXFP4 blocks, fine-tuned ones floats.
 Rules gpt_oss_tensors() {
   return {
       {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
@@ -131,7 +131,7 @@ Rules gpt_oss_tensors() {
       {"model.layers.{}.mlp.experts.down_proj_bias", "ffn_down_exps.bias", S::embd, S::none, L::expert_bias}};
 }
 
-// ---- Hyperparameters: what an architecture has beyond those of all.
+// ---- Hyperparameters beyond those all share.
 
 void head_sizes(const ModelConfig& c, HparamWriter& out) {
   out.integer("attention.key_length", c.head_dim);
@@ -149,7 +149,7 @@ void llama(const ModelConfig& c, HparamWriter& out) {
   add_rope(c, out);
   const auto n = c.text.optional_integer("sliding_window", 0, INT32_MAX);
   if (n && *n > 0 && *n < c.n_ctx) {
-    log_warning("%s: sliding_window %lld is not kept: every token sees all before it",
+    log_warning("%s: sliding_window %lld is dropped: every token attends to all before it",
                 c.text.source().c_str(), static_cast<long long>(*n));
   }
 }
@@ -171,9 +171,9 @@ void granite(const ModelConfig& c, HparamWriter& out) {
   out.number("logit_scale", c.text.number("logits_scaling"));
 }
 
-// Layers without rotation: readers of GGUF take every fourth for granted.
+// Layers without rotation: GGUF has no key for them, readers assume every fourth.
 void smollm3(const ModelConfig& c, HparamWriter& out) {
-  const auto rotated = c.text.numbers("no_rope_layers");  // 1: rotated, in spite of the name
+  const auto rotated = c.text.numbers("no_rope_layers");  // despite the name, 1 means rotated
   for (size_t i = 0; rotated && i < rotated->size(); ++i) {
     if (((*rotated)[i] != 0) == (i % 4 != 3)) continue;
     c.text.fail("no_rope_layers", short_json(*c.text.find("no_rope_layers")),
@@ -198,7 +198,7 @@ void qwen_moe(const ModelConfig& c, HparamWriter& out, bool normalizes) {
   if (dense && !dense->empty()) c.text.fail("mlp_only_layers", "layers", "none: experts in every layer");
   if (c.text.boolean("norm_topk_prob").value_or(false) == normalizes) return;
   c.text.fail("norm_topk_prob", normalizes ? "false" : "true",
-              std::string(normalizes ? "true" : "false") + ", which readers of GGUF take for granted");
+              std::string(normalizes ? "true" : "false") + ", which readers of GGUF assume");
 }
 
 void qwen2_moe(const ModelConfig& c, HparamWriter& out) {
@@ -209,7 +209,7 @@ void qwen3_moe(const ModelConfig& c, HparamWriter& out) {
   qwen_moe(c, out, true);
 }
 
-// Scores are divided by the root of this where it is not the size of a head.
+// The square root of this value divides the scores, if it differs from the head size.
 void query_scale(const ModelConfig& c, HparamWriter& out) {
   const auto scalar = c.text.optional_number("query_pre_attn_scalar");
   if (scalar && *scalar > 0 && *scalar != static_cast<double>(c.head_dim)) {
@@ -228,7 +228,7 @@ void gemma2(const ModelConfig& c, HparamWriter& out) {
     out.number("final_logit_softcapping", *cap);
 }
 
-// A window in each layer but every `period`-th: readers of GGUF take that for granted.
+// Requires a window in every layer but each `period`-th, which readers of GGUF assume.
 void check_window_pattern(const ModelConfig& c, int64_t period) {
   const auto types = c.text.texts("layer_types");
   for (size_t i = 0; types && i < types->size(); ++i) {

@@ -1,6 +1,5 @@
-// The table of model classes that convert knows: which tensors they have, what those are called in a GGUF
-// file, and what their hyperparameters say. Another architecture is one more entry. Pure functions; any
-// thread.
+// The table of model classes that convert supports: their tensors, the tensors' names in GGUF, and their
+// hyperparameters. To add an architecture, add an entry. Pure functions; any thread.
 #pragma once
 
 #include <span>
@@ -23,7 +22,7 @@ class HparamWriter {
   void number(std::string_view key, double value) { set(key, Value(static_cast<float>(value))); }
   void text(std::string_view key, const std::string& value) { set(key, Value(value)); }
   void flag(std::string_view key, bool value) { set(key, Value(value)); }
-  // A vector of the file that config.json gives.
+  // Adds a vector of floats computed from config.json.
   void tensor(const std::string& name, std::vector<float> values);
 
  private:
@@ -40,20 +39,20 @@ struct ConvertArchitecture {
   std::string_view name;     // general.architecture
   ConfigDefaults defaults;
   std::vector<TensorRule> rules;
-  void (*add_hparams)(const ModelConfig& config, HparamWriter& out);  // beyond those that all have
+  void (*add_hparams)(const ModelConfig& config, HparamWriter& out);  // beyond those all share
 };
 
-// Throws Error(bad_file), naming the supported classes, for another.
+// Throws Error(bad_file) with the supported classes for an unknown one.
 const ConvertArchitecture& find_architecture(const JsonObject& config);
 std::span<const ConvertArchitecture> convert_architectures();
 
-// All hyperparameters, and the tensors that come from them.
+// Adds all hyperparameters, and tensors derived from them.
 void add_hparams(const ConvertArchitecture& architecture, const ModelConfig& config, Metadata& metadata,
                  std::vector<TensorPlan>& extra);
 
-// rope.freq_base and what scales it (rope_hparams.cpp).
+// Adds rope.freq_base and its scaling (rope_hparams.cpp).
 void add_rope(const ModelConfig& config, HparamWriter& out);
-// rope_factors_long and _short, for the scaling that Phi-3 has.
+// Adds rope_factors_long and _short, Phi-3's scaling.
 void add_longrope(const ModelConfig& config, HparamWriter& out);
 
 }  // namespace tandem::tools

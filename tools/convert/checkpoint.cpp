@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// Multimodal models hold their text model under a prefix, whose place has changed over time.
+// Multimodal models store their text model under a prefix, whose place has changed over time.
 std::string without_prefix(const std::string& name) {
   for (const std::string_view prefix : {"model.language_model.", "language_model.model."}) {
     if (name.starts_with(prefix)) return "model." + name.substr(prefix.size());
@@ -58,10 +58,10 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
   if (!map) index.fail("weight_map", "nothing", "an object of tensor names and files");
   std::map<std::string, std::vector<std::string>> names_of;
   for (const auto& [name, shard] : map->json().items()) {
-    if (!shard.is_string()) map->fail(name, short_json(shard), "the name of a file");
+    if (!shard.is_string()) map->fail(name, short_json(shard), "a file name");
     const std::string file = shard.get<std::string>();
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..") {
-      map->fail(name, short_json(shard), "the name of a file in the same folder");
+      map->fail(name, short_json(shard), "a file name in the same folder");
     }
     names_of[file].push_back(name);
   }
@@ -75,7 +75,7 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
     files_.push_back(std::make_unique<SafetensorsFile>(path));
     for (const std::string& name : names) {
       if (files_.back()->tensors().contains(name)) continue;
-      throw_error(ErrorCode::bad_file, "%s: tensor %s: the index %s says that it is here, but it is not",
+      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing, but the index %s lists it here",
                   path.c_str(), printable(name).c_str(), index_path.c_str());
     }
   }
@@ -84,7 +84,7 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
 void Checkpoint::add(const SourceTensor& tensor) {
   const auto [it, added] = tensors_.emplace(without_prefix(tensor.name), &tensor);
   if (added) return;
-  throw_error(ErrorCode::bad_file, "%s: tensor %s is in %s too, needed each tensor once",
+  throw_error(ErrorCode::bad_file, "%s: tensor %s is also in %s, needed each tensor once",
               tensor.file->path().c_str(), printable(tensor.name).c_str(), it->second->file->path().c_str());
 }
 

@@ -1,9 +1,8 @@
-// Checkpoint: all tensors of a model folder, whether they lie in model.safetensors, in the shards of an
-// index, or in whatever *.safetensors there are.
+// Checkpoint: all tensors of a model folder, from model.safetensors, the shards of an index, or any other
+// *.safetensors.
 //
 // Owns the open files. Immutable after opening; any thread may read. Throws Error(bad_file) for missing
-// shards, an index that does not agree with its shards and tensors that occur twice, and what SafetensorsFile
-// throws.
+// shards, an index that contradicts its shards, duplicate tensors, and what SafetensorsFile throws.
 #pragma once
 
 #include <map>
@@ -20,7 +19,7 @@ class Checkpoint {
  public:
   explicit Checkpoint(const std::string& folder);
 
-  // By name, without the prefix of a text model that is part of a larger one ("language_model.").
+  // By name, without the prefix of a text model inside a larger one ("language_model.").
   const std::map<std::string, const SourceTensor*, std::less<>>& tensors() const { return tensors_; }
   const SourceTensor* find(std::string_view name) const;  // nullptr when absent
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }

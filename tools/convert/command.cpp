@@ -1,4 +1,4 @@
-// tandem convert DIR -o OUT.gguf: a Hugging Face folder into a GGUF file.
+// tandem convert DIR -o OUT.gguf: converts a Hugging Face folder to a GGUF file.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -65,7 +65,7 @@ void run_convert(CommandOptions& options) {
 void add_convert(CLI::App& app) {
   const auto options = std::make_shared<CommandOptions>();
   ConvertOptions& how = options->convert;
-  CLI::App* command = app.add_subcommand("convert", "make a GGUF file of a Hugging Face model folder");
+  CLI::App* command = app.add_subcommand("convert", "convert a Hugging Face model folder to a GGUF file");
   command
       ->add_option("folder", options->folder, "the folder with config.json, *.safetensors and the tokenizer")
       ->type_name("DIR")
@@ -74,10 +74,10 @@ void add_convert(CLI::App& app) {
   text(*command, "-o,--outfile", options->out, "FILE", "the file to write")->required()->group("Model");
   text(*command, "--model-name", how.name, "NAME", "general.name (default: the folder's name)")
       ->group("Model");
-  text(*command, "--pre", how.pre, "NAME", "the pre-tokenizer's name, where it is not recognized")
+  text(*command, "--pre", how.pre, "NAME", "the pre-tokenizer's name, if it is not recognized")
       ->group("Model");
   choice(*command, "--outtype", "TYPE",
-         "f32, f16, bf16, q8_0, or auto: bf16 or f16, as most of the weights are stored", "auto",
+         "f32, f16, bf16, q8_0, or auto: bf16 or f16, as most weights are stored", "auto",
          [&how](const std::string& t) {
            how.type = one_of<OutType>("--outtype", CLI::detail::to_lower(t),
                                       {{"auto", OutType::automatic},
@@ -87,9 +87,10 @@ void add_convert(CLI::App& app) {
                                        {"q8_0", OutType::Q8_0}});
          })
       ->group("Output");
-  command->add_flag("--vocab-only", how.vocab_only, "the tokenizer alone, without weights")->group("Output");
-  choice(*command, "--split-max-size", "SIZE", "cut the file into parts of at most so many bytes, e.g. 4G",
-         "", [&how](const std::string& t) { how.max_bytes = parse_split_size("--split-max-size", t); })
+  command->add_flag("--vocab-only", how.vocab_only, "write only the tokenizer, without weights")
+      ->group("Output");
+  choice(*command, "--split-max-size", "SIZE", "split the file into parts of at most SIZE bytes, e.g. 4G", "",
+         [&how](const std::string& t) { how.max_bytes = parse_split_size("--split-max-size", t); })
       ->group("Output");
   integer(*command, "-t,--threads", options->n_threads, 0, "threads, 0: all processors")->group("Output");
   add_log_options(*command, options->log);

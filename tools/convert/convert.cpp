@@ -31,7 +31,7 @@ FileType file_type_of(OutType type, const std::vector<TensorPlan>& tensors) {
   return FileType::F16;
 }
 
-// The weights that one expert has, all the others' too, and how many experts there are: "8x7.2B".
+// Size label of the weights of one expert plus the shared ones, and the number of experts: "8x7.2B".
 std::string size_label_of(const std::vector<TensorPlan>& tensors, int64_t n_expert) {
   int64_t n_weights = 0;
   for (const TensorPlan& plan : tensors) {
@@ -41,7 +41,7 @@ std::string size_label_of(const std::vector<TensorPlan>& tensors, int64_t n_expe
   return size_label(n_weights, n_expert);
 }
 
-// A folder's files are what the model can be made of again, also those that were not read this time.
+// Refuses to overwrite any file of the folder, also files that were not read this time.
 void refuse_to_overwrite_folder(const std::string& folder, const std::vector<std::string>& paths) {
   std::error_code unreadable;
   for (const auto& file : std::filesystem::directory_iterator(folder, unreadable)) {
@@ -49,7 +49,7 @@ void refuse_to_overwrite_folder(const std::string& folder, const std::vector<std
   }
 }
 
-// What people call the model: the last part of the folder's path that says something.
+// Returns the model's name: the last meaningful component of the folder's path.
 std::string folder_name(const std::string& folder) {
   std::error_code ignored;
   const auto path = std::filesystem::weakly_canonical(folder, ignored);
@@ -114,8 +114,8 @@ Conversion plan_conversion(const std::string& folder, const ConvertOptions& opti
   }
   try {
     return make_conversion(folder, options);
-  } catch (const Json::exception& e) {  // an object where we took a string for granted
-    throw_error(ErrorCode::bad_file, "%s: a JSON file is not as needed: %s", folder.c_str(),
+  } catch (const Json::exception& e) {  // e.g. an object where a string is expected
+    throw_error(ErrorCode::bad_file, "%s: a JSON file has an unexpected structure: %s", folder.c_str(),
                 printable(e.what(), 160).c_str());
   }
 }

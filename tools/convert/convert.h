@@ -1,10 +1,10 @@
-// A Hugging Face folder into a GGUF file: config.json says which architecture it is, the checkpoint's tensors
-// are planned (plan_conversion) and then stream through in batches of rows (write_conversion).
+// Converts a Hugging Face folder to a GGUF file: config.json names the architecture, plan_conversion maps the
+// checkpoint's tensors, and write_conversion streams them in batches of rows.
 //
-// Memory: a few megabytes of rows, whatever the size of the model. The file appears under its name only when
-// it is complete. Threads: call from one; the work is shared by n_threads. Throws Error(bad_file) naming
-// file, tensor or key for folders that are no model this program knows, Error(io) when reading or writing
-// fails, Error(interrupted) after Ctrl-C, Error(usage) when the output is one of the folder's files.
+// Memory: a few megabytes of rows, whatever the size of the model. The output gets its name only when it is
+// complete. Threads: call from one; n_threads share the work. Throws Error(bad_file) with file, tensor or key
+// for unsupported or malformed folders, Error(io) when reading or writing fails, Error(interrupted) after
+// Ctrl-C, and Error(usage) when the output is one of the folder's files.
 #pragma once
 
 #include <functional>
@@ -23,16 +23,17 @@ struct ConvertOptions {
   bool vocab_only = false;
   std::string name;        // general.name; the folder's if empty
   std::string pre;         // the pre-tokenizer; recognized if empty
-  uint64_t max_bytes = 0;  // of a part's tensors; 0: one file
+  uint64_t max_bytes = 0;  // of tensors per part; 0: one file
   int n_threads = 1;
 };
 
-// How people name sizes, in two digits: 8030261248 weights are "8.0B", of one of 8 experts "8x8.0B".
+// Returns the size as people name it, with two digits: 8030261248 weights are "8.0B", with 8 experts
+// "8x8.0B".
 std::string size_label(int64_t n_weights, int64_t n_expert);
 
 struct Conversion {
   std::string folder;
-  std::unique_ptr<Checkpoint> checkpoint;  // none for a vocabulary alone
+  std::unique_ptr<Checkpoint> checkpoint;  // null with vocab_only
   Metadata metadata;
   std::vector<TensorPlan> tensors;  // in the order of the file
 
@@ -47,7 +48,7 @@ struct ConvertProgress {
   uint64_t n_bytes_done;  // of all tensors
 };
 
-// Returns the files written. `progress` may be empty; it is called after every batch.
+// Returns the files written. Calls `progress`, if set, after every batch.
 std::vector<std::string> write_conversion(const Conversion& conversion, const ConvertOptions& options,
                                           const std::string& path,
                                           const std::function<void(ConvertProgress)>& progress = {});

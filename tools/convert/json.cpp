@@ -13,7 +13,7 @@
 namespace tandem::tools {
 namespace {
 
-// An integer, or a float that is one (some tools write 4096.0).
+// Accepts an integer, or a float with an integer value (some tools write 4096.0).
 std::optional<int64_t> as_integer(const Json& value) {
   if (value.is_number_unsigned()) {
     const auto n = value.get<uint64_t>();
@@ -29,7 +29,7 @@ std::optional<int64_t> as_integer(const Json& value) {
 }  // namespace
 
 std::string read_regular_file(const std::string& path, uint64_t limit) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not block
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // do not block on a FIFO
   if (fd < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path.c_str(), strerror(errno));
   const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) { close(*f); });
   struct stat status;
@@ -46,7 +46,7 @@ std::string read_regular_file(const std::string& path, uint64_t limit) {
     const ssize_t n = read(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_error(ErrorCode::io, "%s: cannot read: %s", path.c_str(), strerror(errno));
-    if (n == 0) break;  // it shrank
+    if (n == 0) break;  // the file shrank
     done += static_cast<size_t>(n);
   }
   text.resize(done);

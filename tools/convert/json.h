@@ -1,8 +1,8 @@
-// JSON files of a model folder, read with the checks that untrusted text needs.
+// JSON files of a model folder, with the checks that untrusted text needs.
 //
-// A JsonObject owns its parsed text and knows where it came from, so that every error names the file and the
-// key. A key with the value null counts as absent, as in Python. Throws Error(bad_file) for what is not as
-// needed and Error(io) for a file that cannot be read. Immutable; any thread.
+// A JsonObject owns its parsed text and its source, so that every error names the file and the key. A key
+// with the value null counts as absent, as in Python. Throws Error(bad_file) for unexpected values and
+// Error(io) for a file that cannot be read. Immutable; any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace tandem::tools {
 
 using Json = nlohmann::json;
 
-// The bytes of a regular file of at most `limit` bytes.
+// Reads a regular file of at most `limit` bytes.
 std::string read_regular_file(const std::string& path, uint64_t limit = uint64_t{1} << 30);
 
 class JsonObject {
  public:
-  // `text` must be one JSON object. `source` is what errors start with.
+  // `text` must be one JSON object. Error messages start with `source`.
   static JsonObject parse(std::string_view text, const std::string& source);
   static JsonObject read(const std::string& path);
-  static std::optional<JsonObject> read_optional(
-      const std::string& path);  // nullopt when there is no such file
+  // nullopt if the file does not exist.
+  static std::optional<JsonObject> read_optional(const std::string& path);
 
   const std::string& source() const { return source_; }
   const Json& json() const { return *value_; }
@@ -34,7 +34,8 @@ class JsonObject {
   const Json* find(std::string_view key) const;  // nullptr when absent or null
   bool has(std::string_view key) const { return find(key) != nullptr; }
 
-  // Values of one key. A wrong type or range throws, and so does absence where nothing says what to do then.
+  // The value of a key. All throw for a wrong type or range; integer() and number() also if the key is
+  // absent.
   int64_t integer(std::string_view key, int64_t min, int64_t max) const;
   std::optional<int64_t> optional_integer(std::string_view key, int64_t min, int64_t max) const;
   double number(std::string_view key) const;  // finite
@@ -45,7 +46,7 @@ class JsonObject {
   std::optional<std::vector<double>> numbers(std::string_view key) const;
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
 
-  // "SOURCE: KEY: found ..., needed ..."
+  // Throws "SOURCE: KEY: found ..., needed ...".
   [[noreturn]] void fail(std::string_view key, const std::string& found, const std::string& needed) const;
 
  private:
@@ -53,11 +54,11 @@ class JsonObject {
       : source_(std::move(source)), prefix_(std::move(prefix)), value_(std::move(value)) {}
 
   std::string source_;  // the file
-  std::string prefix_;  // "rope_scaling." of an object within it
+  std::string prefix_;  // "rope_scaling." for an object inside the file
   std::shared_ptr<const Json> value_;
 };
 
-// For error messages: the value on one line, cut short.
+// Returns the value on one line, shortened, for error messages.
 std::string short_json(const Json& value);
 
 }  // namespace tandem::tools

@@ -5,14 +5,14 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int64_t kMaxDimension = int64_t{1} << 24;  // far above any model; no product of two overflows
+constexpr int64_t kMaxDimension = int64_t{1} << 24;  // far above any model; products of two do not overflow
 
 int64_t size_of(const JsonObject& c, const char* key, std::optional<int64_t> fallback = {}) {
   if (fallback && !c.has(key)) return *fallback;
   return c.integer(key, 1, kMaxDimension);
 }
 
-// The first of the keys that is there; 0 without.
+// Returns the first key that is present; 0 if none is.
 int64_t first_of(const JsonObject& c, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     if (const auto n = c.optional_integer(key, 0, kMaxDimension)) return *n;
@@ -20,8 +20,8 @@ int64_t first_of(const JsonObject& c, std::initializer_list<const char*> keys) {
   return 0;
 }
 
-// Old files: rope_theta and rope_scaling. New ones: rope_parameters, perhaps with an object for each kind of
-// layer.
+// Old files have rope_theta and rope_scaling; new ones rope_parameters, perhaps with an object for each kind
+// of layer.
 RopeConfig read_rope(const JsonObject& c, int64_t n_ctx, double default_theta) {
   RopeConfig rope;
   std::optional<JsonObject> parameters = c.object("rope_parameters");

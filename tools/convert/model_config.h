@@ -1,7 +1,7 @@
-// ModelConfig: what config.json says about a model, with the many ways of saying it made one.
+// ModelConfig: the contents of config.json, whose many dialects are unified here.
 //
-// The text model of a multimodal one (text_config) counts as the model. Immutable; throws Error(bad_file)
-// naming the file and the key.
+// For a multimodal model, only its text model (text_config). Immutable; throws Error(bad_file) with the file
+// and the key.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tandem::tools {
 
-// What an architecture takes for granted where config.json is silent.
+// An architecture's defaults for keys that config.json lacks.
 struct ConfigDefaults {
   std::optional<int64_t> n_head, n_head_kv, head_dim, n_ctx, n_vocab;
   std::optional<double> norm_eps;
@@ -23,29 +23,29 @@ struct ConfigDefaults {
 struct RopeConfig {
   std::string type = "default";  // "linear", "yarn", "llama3", "longrope", ...
   double theta = 10000.0;
-  std::optional<double> theta_local;  // of layers with a window, where they have their own
-  std::optional<JsonObject> scaling;  // the object that the type comes from
-  int64_t n_ctx_orig = 0;             // what the factors refer to
-  double rotated_share = 1.0;         // of a head's dimensions
+  std::optional<double> theta_local;  // of layers with a sliding window, if they have their own
+  std::optional<JsonObject> scaling;  // the object that `type` comes from
+  int64_t n_ctx_orig = 0;             // context that the factors refer to
+  double rotated_share = 1.0;         // fraction of a head's dimensions
 };
 
 struct ModelConfig {
   ModelConfig(const JsonObject& whole, const ConfigDefaults& defaults);
 
-  JsonObject whole, text;  // the file, and the text model's part of it
+  JsonObject whole, text;  // the file, and the object of the text model in it
   int64_t n_vocab, n_ctx, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
-  bool has_head_dim;                         // said, not computed
+  bool has_head_dim;                         // given in the file, not computed
   int64_t n_expert = 0, n_expert_used = 0;   // 0: dense
-  int64_t n_ff_expert = 0, n_ff_shared = 0;  // where experts have a width of their own
+  int64_t n_ff_expert = 0, n_ff_shared = 0;  // if experts have a width of their own
   double norm_eps;
   bool tied;       // the output is the embedding table
-  bool says_tied;  // the file says so, or says not
+  bool says_tied;  // the file has the key
   RopeConfig rope;
 
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
 };
 
-// The class that the model is for: architectures[0].
+// Returns the class of the model: architectures[0].
 std::string model_class(const JsonObject& config);
 
 }  // namespace tandem::tools

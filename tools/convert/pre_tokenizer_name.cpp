@@ -1,5 +1,5 @@
-// Recognizes a pre-tokenizer by what it does: the steps of tokenizer.json, as regular expressions, against
-// the table.
+// Recognizes a pre-tokenizer by its behaviour: compares the rules of tokenizer.json, as regular expressions,
+// with the table.
 #include <algorithm>
 #include <cctype>
 
@@ -16,7 +16,7 @@ struct Steps {
   bool byte_level = false;
 };
 
-// What ByteLevel cuts by when it is asked to cut: the expression of GPT-2.
+// The pattern that ByteLevel uses with use_regex: GPT-2's.
 const std::string& gpt2_pattern() {
   static const std::string pattern = find_pre_tokenizer("gpt-2")->steps.front().pattern;
   return pattern;
@@ -24,7 +24,7 @@ const std::string& gpt2_pattern() {
 
 std::string read_pattern(const JsonObject& part) {
   const auto pattern = part.object("pattern");
-  if (!pattern) part.fail("pattern", "nothing", "an expression");
+  if (!pattern) part.fail("pattern", "nothing", "a regular expression");
   if (const auto regex = pattern->text("Regex")) return *regex;
   if (const auto text = pattern->text("String")) {
     std::string escaped;
@@ -35,7 +35,7 @@ std::string read_pattern(const JsonObject& part) {
   part.fail("pattern", short_json(pattern->json()), "Regex or String");
 }
 
-// Adds what one pre-tokenizer does.
+// Adds the rules of one pre-tokenizer.
 void add_steps(const JsonObject& part, Steps& out) {
   const std::string type = part.text("type").value_or("");
   if (type == "Sequence") {
@@ -47,7 +47,7 @@ void add_steps(const JsonObject& part, Steps& out) {
   } else if (type == "Split") {
     const std::string behavior = part.text("behavior").value_or("");
     const bool inverted = part.boolean("invert").value_or(false);
-    // Removed and inverted is another way to say that the matches are the pieces, where everything matches.
+    // Removed and inverted is the same as Isolated if the matches cover everything.
     if (!(behavior == "Isolated" || (behavior == "Removed" && inverted))) {
       part.fail("behavior", "\"" + behavior + "\"", "\"Isolated\"");
     }
@@ -61,9 +61,8 @@ void add_steps(const JsonObject& part, Steps& out) {
   } else if (type == "ByteLevel") {
     out.byte_level = true;
     if (part.boolean("add_prefix_space").value_or(false)) {
-      log_warning(
-          "%s: add_prefix_space has no counterpart in GGUF: a text's first word is taken as it stands",
-          part.source().c_str());
+      log_warning("%s: add_prefix_space is not supported by GGUF: no space is put before a text's first word",
+                  part.source().c_str());
     }
     if (part.boolean("use_regex").value_or(true)) out.steps.push_back({SplitStep::isolate, gpt2_pattern()});
   } else {
@@ -85,8 +84,8 @@ void append_utf8(uint32_t point, std::string& out) {
   for (int i = n - 1; i >= 0; --i) out += static_cast<char>(0x80 | (point >> 6 * i & 63));
 }
 
-// The character that "\x{4e00}" or "\u4e00" at `at` stands for, and the length of that; 0 where there is
-// none, or one of ASCII, which may mean something in an expression.
+// Decodes "\x{4e00}" or "\u4e00" at `at`; sets its length, 0 if there is none, or one of ASCII, which may
+// have a special meaning in an expression.
 uint32_t escaped_character(std::string_view pattern, size_t at, size_t& length) {
   const std::string_view rest = pattern.substr(at + 1);
   const bool braced = rest.starts_with("x{") || rest.starts_with("u{");
@@ -110,15 +109,15 @@ std::string without_escapes(std::string_view pattern) {
       append_utf8(point, out);
       i += length - 1;
     } else {
-      if (pattern[++i] != '/') out += '\\';  // a slash needs none
+      if (pattern[++i] != '/') out += '\\';  // a slash needs no escape
       out += pattern[i];
     }
   }
   return out;
 }
 
-// One spelling for what expressions say in several: characters, the contractions, and loops that give nothing
-// back before what they cannot match, which changes nothing.
+// Unifies the spelling of equivalent expressions: characters, contractions, and possessive loops before
+// something they cannot match.
 std::string canonical(std::string_view pattern) {
   constexpr std::pair<std::string_view, std::string_view> kSpellings[] = {
       {"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"},
@@ -176,13 +175,12 @@ std::string pre_tokenizer_name(const JsonObject& json) {
   }
   if (!best) {
     json.fail("pre_tokenizer", short_json(part->json()),
-              "one that GGUF has a name for (--pre NAME says which one to write)");
+              "a known pre-tokenizer (--pre NAME sets the one to write)");
   }
   if (best->ignore_merges != ignore_merges) {
-    log_warning(
-        "%s: ignore_merges is %s, but is %s for the pre-tokenizer %s: some words may be cut differently",
-        json.source().c_str(), ignore_merges ? "true" : "false", ignore_merges ? "false" : "true",
-        first_word(best->names).c_str());
+    log_warning("%s: ignore_merges is %s, but %s for the pre-tokenizer %s: some words may be cut differently",
+                json.source().c_str(), ignore_merges ? "true" : "false", ignore_merges ? "false" : "true",
+                first_word(best->names).c_str());
   }
   return first_word(best->names);
 }

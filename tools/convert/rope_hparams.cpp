@@ -1,4 +1,4 @@
-// How rotary positions are scaled, from the words of config.json to those of GGUF.
+// Converts the scaling of rotary positions from config.json to GGUF.
 #include <cmath>
 #include <numbers>
 
@@ -12,7 +12,7 @@ double log_magnitude(double scale, double factor) {
   return scale <= 1.0 ? 1.0 : 0.1 * factor * std::log(scale) + 1.0;
 }
 
-// What cos and sin are multiplied by, over what YaRN multiplies them with anyway.
+// Factor for cos and sin, relative to YaRN's default factor.
 void add_yarn(const ModelConfig& c, HparamWriter& out) {
   const JsonObject& s = *c.rope.scaling;
   const double factor = s.number("factor");
@@ -31,8 +31,8 @@ void add_yarn(const ModelConfig& c, HparamWriter& out) {
     out.number("rope.scaling.attn_factor", *wanted / usual);
 }
 
-// Fast pairs keep their frequency, slow ones are slowed down by the factor, those between by something
-// between (Llama 3.1, arXiv:2407.21783). The file has what to divide each frequency by.
+// High frequencies stay, low ones are divided by the factor, with a blend between (Llama 3.1,
+// arXiv:2407.21783). The file stores the divisor of each frequency.
 void add_llama3(const ModelConfig& c, HparamWriter& out) {
   const JsonObject& s = *c.rope.scaling;
   const double factor = s.number("factor");
@@ -75,10 +75,11 @@ void add_rope(const ModelConfig& c, HparamWriter& out) {
   }
   if (type == "yarn") return add_yarn(c, out);
   if (type == "llama3") return add_llama3(c, out);
-  if (type == "dynamic") {  // changes only what lies past the context the model was trained with
+  if (type == "dynamic") {  // affects only positions past the training context
     return log_warning(
-        "%s: rope scaling \"dynamic\" has no counterpart in GGUF: it is left out, and contexts past %lld "
-        "tokens will not work as well",
+        "%s: rope scaling \"dynamic\" is not supported by GGUF and is dropped: expect lower quality past "
+        "%lld "
+        "tokens",
         c.text.source().c_str(), static_cast<long long>(c.n_ctx));
   }
   c.rope.scaling->fail("rope_type", "\"" + type + "\"", "default, linear, yarn, llama3 or dynamic");

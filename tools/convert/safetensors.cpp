@@ -71,7 +71,7 @@ size_t source_dtype_bytes(SourceDType dtype) {
 
 int64_t SourceTensor::n_elements() const {
   int64_t n = 1;
-  for (const int64_t size : shape) n *= size;  // checked when the header was read
+  for (const int64_t size : shape) n *= size;  // the header check ruled out overflow
   return n;
 }
 
@@ -96,12 +96,12 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
                   n_file_bytes);
     }
     read(0, std::as_writable_bytes(std::span(&n_header_bytes, 1)));
-    const uint64_t most = std::min(kMaxHeaderBytes, n_file_bytes - 8);
-    if (n_header_bytes > most) {
+    const uint64_t max = std::min(kMaxHeaderBytes, n_file_bytes - 8);
+    if (n_header_bytes > max) {
       throw_error(ErrorCode::bad_file,
                   "%s: the header says it has %" PRIu64 " bytes, needed at most %" PRIu64
                   " (the file has %" PRIu64 ")",
-                  path.c_str(), n_header_bytes, most, n_file_bytes);
+                  path.c_str(), n_header_bytes, max, n_file_bytes);
     }
     std::string header(n_header_bytes, '\0');
     read(8, std::as_writable_bytes(std::span(header)));
@@ -150,7 +150,7 @@ void SafetensorsFile::parse_header(std::string_view text, uint64_t data_start, u
   check_layout(data_start, n_data_bytes);
 }
 
-// The tensors, in order of their data, must follow one another from the first byte to the last.
+// Checks that the tensors, in order of their data, fill it from the first byte to the last.
 void SafetensorsFile::check_layout(uint64_t data_start, uint64_t n_data_bytes) const {
   std::vector<const SourceTensor*> order;
   for (const auto& [name, tensor] : tensors_) order.push_back(&tensor);
@@ -163,12 +163,12 @@ void SafetensorsFile::check_layout(uint64_t data_start, uint64_t n_data_bytes) c
       throw_error(ErrorCode::bad_file,
                   "%s: tensor %s: found its data at offset %" PRIu64 ", needed %" PRIu64 ": %s",
                   path_.c_str(), printable(tensor->name).c_str(), tensor->offset, end,
-                  tensor->offset < end ? "it overlaps another tensor" : "there is a hole before it");
+                  tensor->offset < end ? "it overlaps another tensor" : "there is a gap before it");
     }
     end += tensor->n_bytes;
   }
   if (end != data_start + n_data_bytes) {
-    throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes behind the last tensor, needed none",
+    throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes after the last tensor, needed none",
                 path_.c_str(), data_start + n_data_bytes - end);
   }
 }
@@ -181,7 +181,7 @@ void SafetensorsFile::read(uint64_t offset, std::span<std::byte> out) const {
       throw_error(ErrorCode::io, "%s: cannot read at offset %" PRIu64 ": %s", path_.c_str(), offset,
                   strerror(errno));
     if (n == 0)
-      throw_error(ErrorCode::io, "%s: the file ends at offset %" PRIu64 ": it was cut while being read",
+      throw_error(ErrorCode::io, "%s: the file ends at offset %" PRIu64 ": it was truncated while being read",
                   path_.c_str(), offset);
     offset += static_cast<uint64_t>(n);
     out = out.subspan(static_cast<size_t>(n));

@@ -1,11 +1,10 @@
-// SafetensorsFile: one *.safetensors file, its header validated, its tensors read by position.
+// SafetensorsFile: one *.safetensors file, with a validated header; tensors are read by position.
 //
 // Layout: u64 n (little-endian); n bytes of JSON {name: {dtype, shape, data_offsets: [begin, end]}, ...},
-// perhaps with
-// "__metadata__"; the data, which the tensors fill without holes or overlaps.
+// perhaps with "__metadata__"; the data, which the tensors fill without gaps or overlaps.
 //
-// Nothing is mapped, so memory holds only what is asked for. Owns the file descriptor; must outlive its
-// tensors. Any thread may read. Throws Error(bad_file) naming file and tensor, Error(io) when it cannot be
+// Nothing is mapped, so memory holds only what is read. Owns the file descriptor; must outlive its tensors.
+// Any thread may read. Throws Error(bad_file) with file and tensor, and Error(io) when the file cannot be
 // opened or read.
 #pragma once
 
@@ -47,7 +46,7 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   const std::map<std::string, SourceTensor, std::less<>>& tensors() const { return tensors_; }
 
-  // Fills `out` from `offset`, both within the file. Throws when the file has shrunk.
+  // Fills `out` from `offset`, both inside the file. Throws if the file has shrunk.
   void read(uint64_t offset, std::span<std::byte> out) const;
 
  private:

@@ -1,8 +1,8 @@
-// tokenizer.model: a SentencePiece ModelProto, read as far as a GGUF vocabulary needs it.
+// Reads tokenizer.model, a SentencePiece ModelProto, as far as a GGUF vocabulary needs it.
 //
-// A protocol buffer is a sequence of fields, each a varint (number << 3 | kind) and a value: 0 a varint, 1
-// eight bytes, 2 a varint of bytes and those bytes, 5 four bytes. ModelProto: 1 pieces {1 text, 2 score, 3
-// type}, 2 trainer {3 kind, 40 unk, 41 bos, 42 eos, 43 pad}, 3 normalizer {3 add_dummy_prefix, 4
+// A protocol buffer is a sequence of fields, each a varint (number << 3 | kind) and a value. Kinds: 0 a
+// varint, 1 eight bytes, 2 a length (varint) and that many bytes, 5 four bytes. ModelProto: 1 pieces {1 text,
+// 2 score, 3 type}, 2 trainer {3 kind, 40 unk, 41 bos, 42 eos, 43 pad}, 3 normalizer {3 add_dummy_prefix, 4
 // remove_extra_whitespaces}.
 #include <cstring>
 
@@ -15,12 +15,12 @@ namespace {
 constexpr uint64_t kBpe = 2;
 constexpr const char* kKinds[] = {"none", "unigram", "bpe", "word", "char"};
 
-// Walks over the fields of one message; never reads past its end.
+// Iterates over the fields of a message; never reads past its end.
 class Message {
  public:
   Message(std::string_view bytes, const std::string& source) : bytes_(bytes), source_(source) {}
 
-  // The next field; false at the end.
+  // Advances to the next field; false at the end.
   bool next() {
     if (at_ == bytes_.size()) return false;
     const uint64_t tag = varint();
@@ -37,10 +37,10 @@ class Message {
   }
 
   uint64_t field() const { return field_; }
-  uint64_t number() const { return kind_ == 0 ? number_ : (bad("a field that is no number"), 0); }
-  std::string_view bytes() const { return kind_ == 2 ? data_ : (bad("a field that is no text"), data_); }
+  uint64_t number() const { return kind_ == 0 ? number_ : (bad("a field that is not a number"), 0); }
+  std::string_view bytes() const { return kind_ == 2 ? data_ : (bad("a field that is not a string"), data_); }
   float real() const {
-    if (kind_ != 5) bad("a field that is no float");
+    if (kind_ != 5) bad("a field that is not a float");
     float x;
     std::memcpy(&x, data_.data(), sizeof x);
     return x;
@@ -89,7 +89,7 @@ Token read_piece(std::string_view bytes, const std::string& source, size_t id) {
     throw_error(ErrorCode::bad_file, "%s: piece %zu: found type %llu, needed 1 to 6", source.c_str(), id,
                 static_cast<unsigned long long>(type));
   }
-  token.type = static_cast<TokenType>(type);  // the numbers are the same
+  token.type = static_cast<TokenType>(type);  // same numbers
   if (token.text.empty()) token.text = format("[PAD%zu]", id);
   return token;
 }

@@ -16,8 +16,8 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int64_t kItemWeights = int64_t{1} << 16;   // what a worker claims at once
-constexpr int64_t kBatchWeights = int64_t{1} << 22;  // what lies in memory at once
+constexpr int64_t kItemWeights = int64_t{1} << 16;   // claimed by a worker at once
+constexpr int64_t kBatchWeights = int64_t{1} << 22;  // in memory at once
 
 [[noreturn]] void refuse(const TensorPlan& plan, const WeightDefects& defects) {
   const std::string found = defects.text(" (--outtype bf16 holds them)");
@@ -36,7 +36,7 @@ void widen(const std::byte* raw, int64_t step, int64_t n, float* out, Convert co
   }
 }
 
-// Every step-th of the numbers at `raw`.
+// Converts every `stride`-th number at `raw`.
 void to_floats(SourceDType dtype, const std::byte* raw, int64_t step, int64_t n, float* out) {
   switch (dtype) {
     case SourceDType::F64:
@@ -48,7 +48,7 @@ void to_floats(SourceDType dtype, const std::byte* raw, int64_t step, int64_t n,
   }
 }
 
-// A bias whose rows are paired is a column of rows of one.
+// A bias whose rows are paired counts as rows of one element.
 int64_t width_of(const TensorPlan& plan) {
   return plan.dims.size() == 1 && plan.pair_head_dim > 0 ? 1 : plan.n_cols();
 }
@@ -61,13 +61,13 @@ class RowReader {
         width_(width_of(plan)),
         dtype_(plan.sources[0]->dtype),
         size_(static_cast<int64_t>(source_dtype_bytes(dtype_))) {
-    // Rows that lie one behind the other are read at once.
+    // Contiguous rows are read in one go.
     in_order_ = plan.col_step == 1 && plan.row_step == width_ && plan.pair_head_dim == 0;
   }
 
   bool gathers() const { return plan_.col_step != 1; }
 
-  // The source of a whole matrix, for plans that gather columns.
+  // Reads a whole matrix, for tensors whose columns are gathered.
   void read_matrix(int64_t matrix, std::vector<std::byte>& out) const {
     const auto [tensor, start] = place(matrix);
     const int64_t n = plan_.matrix_step > 0 ? plan_.matrix_step : tensor->n_elements();
@@ -75,7 +75,7 @@ class RowReader {
     tensor->file->read(tensor->offset + static_cast<uint64_t>(start * size_), out);
   }
 
-  // Rows [row, row + n) of a matrix; `gathered` is the matrix where columns are gathered.
+  // Reads rows [row, row + n) of a matrix; `gathered` is the whole matrix if columns are gathered.
   void read_rows(int64_t matrix, int64_t row, int64_t n, std::span<const std::byte> gathered,
                  std::vector<std::byte>& raw, float* out) const {
     if (gathers()) {
@@ -113,7 +113,7 @@ class RowReader {
   bool in_order_;
 };
 
-// Runs fn(item, worker index) for all items on the pool; what it throws first is thrown here.
+// Runs fn(item, worker index) for all items on the pool; rethrows the first exception.
 template <class Fn>
 void run_items(ThreadPool& pool, int64_t n_items, Fn fn) {
   std::exception_ptr failure;
@@ -174,14 +174,14 @@ void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
         defects.count(b.row.data(), n_item * width, plan.dtype);
         quantize(b.row.data(), out_.data() + static_cast<size_t>(begin) * out_bytes, n_item * width, nullptr);
       });
-      if (!defects.any()) sink(out_);  // if any, only to count the rest
+      if (!defects.any()) sink(out_);  // with defects, only counts the rest
     }
   }
   if (defects.any()) refuse(plan, defects);
 }
 
-// The same numbers in another order: a block of the checkpoint has neighbours in one byte and its scale
-// elsewhere, one of GGUF has element i and i + 16 in one byte, behind the scale.
+// The same numbers in another order. The checkpoint packs neighbours into a byte and keeps the scales apart;
+// GGUF packs elements i and i + 16 into a byte, after the block's scale.
 void TensorConverter::repack_mxfp4(const TensorPlan& plan, const Sink& sink) {
   constexpr int64_t kHalf = 16;
   const int64_t blocks = plan.n_cols() / 32, matrix_rows = plan.dims[1];

@@ -1,9 +1,9 @@
-// Turns the tensors of a checkpoint into the bytes of the GGUF file, rows at a time on all threads, so that
-// memory holds a few megabytes of a tensor (or one matrix of it, where its columns become rows).
+// Converts a checkpoint's tensors to the bytes of the GGUF file, in batches of rows on all threads, so that
+// memory holds a few megabytes of a tensor (or one matrix of it, if it is transposed).
 //
-// Owns its buffers; use one for all tensors. Called from one thread, works on those of the pool. Throws
-// Error(bad_file) naming the tensor when weights are NaN, infinite or too large for the target, after having
-// counted them all; Error(io) when reading fails, Error(interrupted) after Ctrl-C; the sink may throw too.
+// Owns its buffers; use one for all tensors. Called from one thread; works on the pool's threads. Throws
+// Error(bad_file) with the tensor if weights are NaN, infinite or too large for the target, after counting
+// them all; Error(io) when reading fails, Error(interrupted) after Ctrl-C, and what the sink throws.
 #pragma once
 
 #include <cstddef>

@@ -22,8 +22,7 @@ bool is_mxfp4(Layout l) {
   return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd;
 }
 
-// Tensors that a checkpoint may hold and a GGUF file does without: tables that are computed, and eyes and
-// ears.
+// Tensors of a checkpoint that a GGUF file does not have: computed tables, vision and audio.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
   if (name == "lm_head.weight" && config.tied) return true;
@@ -62,11 +61,9 @@ class Planner {
     }
     for (const auto& [name, tensor] : checkpoint_.tensors()) {
       if (used_.contains(tensor) || is_ignored(name, config_)) continue;
-      throw_error(ErrorCode::bad_file,
-                  "%s: tensor %s %s: a model of the class that config.json names has none of that "
-                  "name",
-                  tensor->file->path().c_str(), printable(tensor->name).c_str(),
-                  tensor->shape_text().c_str());
+      throw_error(
+          ErrorCode::bad_file, "%s: tensor %s %s is not known for the model class that config.json names",
+          tensor->file->path().c_str(), printable(tensor->name).c_str(), tensor->shape_text().c_str());
     }
     return std::move(plans_);
   }
@@ -165,7 +162,7 @@ class Planner {
     TANDEM_CHECK(false);
   }
 
-  // A bias is paired like the rows of its matrix: as many rows of one element, which become one row again.
+  // A bias is paired like the rows of its matrix: as rows of one element, which become one row again.
   void pair_rows(TensorPlan& plan, bool is_vector) const {
     plan.pair_head_dim = config_.head_dim;
     if (!is_vector) return;
@@ -197,7 +194,7 @@ class Planner {
     return plan;
   }
 
-  // Counted in blocks: a row of the plan is cols / 32 of them.
+  // Counted in blocks: a row has cols / 32 of them.
   TensorPlan mxfp4_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t cols, int64_t step,
                         int64_t first) {
     const int64_t n = size(Size::expert), blocks = cols / kMxfp4Block;
@@ -230,7 +227,7 @@ int64_t TensorPlan::n_rows() const {
   return n;
 }
 
-// Halves to pairs: rows 2i and 2i + 1 of a head are its rows i and i + head_dim / 2.
+// Halves to pairs: rows 2i and 2i + 1 of a head are its source rows i and i + head_dim / 2.
 int64_t TensorPlan::source_row(int64_t row) const {
   if (pair_head_dim == 0) return row;
   const int64_t within = row % pair_head_dim;
@@ -270,7 +267,7 @@ void choose_dtypes(std::vector<TensorPlan>& plans, OutType type) {
                         name.find("ffn_gate_inp") == std::string_view::npos;
     if (!matrix || type == OutType::F32) {
       plan.dtype = DType::F32;
-    } else if (type == OutType::Q8_0) {  // a row that is no whole number of blocks has to do with halves
+    } else if (type == OutType::Q8_0) {  // F16 for rows that are not a whole number of blocks
       plan.dtype = plan.n_cols() % dtype_info(DType::Q8_0).block_elements == 0 ? DType::Q8_0 : DType::F16;
     } else {
       plan.dtype = type == OutType::BF16 ? DType::BF16 : DType::F16;

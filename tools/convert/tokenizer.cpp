@@ -71,8 +71,8 @@ class Tokenizer {
     if (!names.empty()) metadata.set("tokenizer.chat_templates", Value(names));
   }
 
-  // A SentencePiece model knows its scores exactly; a tokenizer.json beside it is made from it. But some
-  // folders have a tokenizer.model of another kind beside a byte-level tokenizer.json.
+  // A SentencePiece model has exact scores, so it wins over a tokenizer.json derived from it. But some
+  // folders have a byte-level tokenizer.json and an unrelated tokenizer.model.
   VocabData read_model() const {
     const std::string json_path = folder_ + "/tokenizer.json", model_path = folder_ + "/tokenizer.model";
     const auto json = JsonObject::read_optional(json_path);
@@ -87,7 +87,7 @@ class Tokenizer {
                 folder_.c_str());
   }
 
-  // What tokenizer.json knows beyond the model: added tokens, and what stands before and behind a text.
+  // Copies what only tokenizer.json has: added tokens, and what is added before and after a text.
   static void copy_added(const VocabData& from, VocabData& to) {
     for (size_t id = 0; id < from.tokens.size(); ++id) {
       const Token& token = from.tokens[id];
@@ -131,7 +131,7 @@ class Tokenizer {
     return std::nullopt;
   }
 
-  // "bos_token" of a file: a string, or an object with its content.
+  // Reads "bos_token" of a file: a string, or an object with its content.
   std::optional<int32_t> named_token(const std::optional<JsonObject>& file, const std::string& key) const {
     const Json* value = file ? file->find(key) : nullptr;
     if (value && value->is_object()) value = value->contains("content") ? &(*value)["content"] : nullptr;
@@ -139,7 +139,7 @@ class Tokenizer {
     return find(value->get<std::string>());
   }
 
-  // "eos_token_id" of a file: a number, or several, the first of which counts most.
+  // Reads "eos_token_id" of a file: a number or several, most important first.
   std::vector<int32_t> ids_of(const std::optional<JsonObject>& file, const std::string& key) const {
     std::vector<int32_t> ids;
     const Json* value = file ? file->find(key) : nullptr;
@@ -159,7 +159,7 @@ class Tokenizer {
         return;
       }
     }
-    if (role != kNoToken) return;  // the tokenizer itself has said it
+    if (role != kNoToken) return;  // set by the tokenizer itself
     for (const auto& file : {generation_, std::optional(config_), config_.object("text_config")}) {
       const std::vector<int32_t> ids = ids_of(file, name + "_token_id");
       if (ids.empty()) continue;
@@ -178,7 +178,7 @@ class Tokenizer {
                                      {&ids.mask, "mask"}}) {
       set_role(*role, name);
     }
-    // A second end of generation is the end of a turn.
+    // A second end-of-generation token is the end of turn.
     for (const auto& file : {generation_, std::optional(config_), config_.object("text_config")}) {
       for (const int32_t id : ids_of(file, "eos_token_id")) {
         if (ids.eot == kNoToken && id != ids.eos) ids.eot = id;
@@ -187,13 +187,12 @@ class Tokenizer {
     const auto n = static_cast<int64_t>(data_.tokens.size());
     for (int32_t* role : {&ids.bos, &ids.eos, &ids.pad, &ids.unk, &ids.sep, &ids.mask, &ids.eot}) {
       if (*role < std::max(n, options_.n_vocab)) continue;
-      log_warning("%s: a special token's id is %d, past the vocabulary: it is left out", folder_.c_str(),
-                  *role);
+      log_warning("%s: a special token's id is %d, past the vocabulary; ignored", folder_.c_str(), *role);
       *role = kNoToken;
     }
   }
 
-  // tokenizer.json says what is put before and behind a text; without it, tokenizer_config.json does.
+  // Additions before and after a text come from tokenizer.json or, without it, from tokenizer_config.json.
   void set_flags() {
     const auto flag = [&](Flag& target, const char* key, bool usual, int32_t id) {
       if (target != Flag::unset) return;
@@ -204,7 +203,7 @@ class Tokenizer {
     flag(data_.add_eos, "add_eos_token", false, data_.special.eos);
   }
 
-  // Ids that no token has, within the vocabulary or behind it.
+  // Fills ids without a token, inside the vocabulary or after it.
   void fill_up() {
     const auto n = static_cast<size_t>(options_.n_vocab);
     if (data_.tokens.size() > n) {
@@ -276,7 +275,7 @@ void add_tokenizer(const std::string& folder, const JsonObject& config, const To
   const VocabData data = tokenizer.read();
   set_metadata(data, metadata);
   tokenizer.add_chat_template(metadata);
-  const Vocab check(data);  // what reads the file will read it like this, so that a bad one is refused here
+  const Vocab check(data);  // fails now rather than when the file is read
 }
 
 }  // namespace tandem::tools

@@ -1,4 +1,4 @@
-// tokenizer.json: BPE over bytes (GPT-2, Llama 3, Qwen, ...), or over characters with byte fallback (Llama 2,
+// tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen, ...), or character BPE with byte fallback (Llama 2,
 // Gemma, ...).
 #include <algorithm>
 #include <unordered_map>
@@ -17,7 +17,7 @@ constexpr std::string_view kSpaceSymbol = "\xe2\x96\x81";  // U+2581
   throw_error(ErrorCode::bad_file, "%s: %s", json.source().c_str(), what.c_str());
 }
 
-// Ids must be 0, 1, ... with at most the gaps that added tokens fill.
+// Ids must be 0, 1, ...; added tokens must be able to fill the gaps.
 void read_tokens(const JsonObject& model, VocabData& data) {
   const auto vocab = model.object("vocab");
   if (!vocab || vocab->json().empty()) model.fail("vocab", "nothing", "an object of tokens and ids");
@@ -29,13 +29,13 @@ void read_tokens(const JsonObject& model, VocabData& data) {
     if (i >= data.tokens.size()) data.tokens.resize(i + 1);
     if (!data.tokens[i].text.empty()) {
       vocab->fail(text, "id " + std::to_string(i),
-                  "another one, which is that of \"" + printable(data.tokens[i].text) + "\"");
+                  "a unique id: this one belongs to \"" + printable(data.tokens[i].text) + "\"");
     }
     data.tokens[i].text = text;
   }
 }
 
-// "a b", or ["a", "b"] as newer files have it.
+// Reads "a b", or ["a", "b"] as in newer files.
 std::pair<std::string, std::string> read_merge(const JsonObject& model, const Json& merge, size_t index) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     return {merge[0].get<std::string>(), merge[1].get<std::string>()};
@@ -53,7 +53,7 @@ struct Merge {
   std::string left, right;
 };
 
-// Both parts and the whole must be tokens.
+// Both halves and the result must be tokens.
 std::vector<Merge> read_merges(const JsonObject& model, const VocabData& data) {
   const Json* list = model.find("merges");
   if (!list || !list->is_array() || list->empty()) {
@@ -68,7 +68,7 @@ std::vector<Merge> read_merges(const JsonObject& model, const VocabData& data) {
     for (const std::string& token : {left, right, left + right}) {
       if (ids.contains(token)) continue;
       model.fail("merges", format("\"%s %s\" at %zu", printable(left).c_str(), printable(right).c_str(), i),
-                 "tokens: \"" + printable(token) + "\" is none");
+                 "tokens: \"" + printable(token) + "\" is not one");
     }
     merges.push_back({std::move(left), std::move(right)});
   }
@@ -80,9 +80,8 @@ bool is_byte_token(std::string_view text) {
          text.find_first_not_of("0123456789ABCDEFabcdef", 3) == 5;
 }
 
-// SentencePiece merges what gives the best score, this file the pair of the best rank. The two agree when a
-// token's score falls with the rank of the first merge that makes it, and every pair of tokens that makes a
-// token is a merge.
+// SentencePiece merges by the result's score, this file by the pair's rank. They agree when a token's score
+// falls with the rank of its first merge, and every pair of tokens that forms a token is a merge.
 void set_scores(const JsonObject& model, VocabData& data, const std::vector<Merge>& merges) {
   std::unordered_map<std::string, size_t> rank;
   for (size_t i = 0; i < merges.size(); ++i) rank.emplace(merges[i].left + merges[i].right, i);
@@ -101,7 +100,7 @@ void set_scores(const JsonObject& model, VocabData& data, const std::vector<Merg
     model.fail("merges", "too many", "fewer than 2^24");  // scores are floats
 }
 
-// Whether a space is put before the text.
+// Returns whether a space is put before the text.
 bool prefixes_space(const JsonObject& json) {
   const auto looks = [](const Json& part) {
     const std::string type = part.value("type", "");
@@ -124,7 +123,7 @@ bool prefixes_space(const JsonObject& json) {
   return false;
 }
 
-// Whether the spaces of a text become U+2581, which makes it a SentencePiece vocabulary.
+// Returns whether spaces become U+2581, as in a SentencePiece vocabulary.
 bool has_space_symbol(const JsonObject& json) {
   for (const char* key : {"normalizer", "pre_tokenizer"}) {
     const Json* part = json.find(key);
@@ -144,7 +143,7 @@ void apply_added_tokens(const JsonObject& json, VocabData& data) {
   }
 }
 
-// What the template of a single text puts before and behind it.
+// Reads what the template of a single text puts before and after it.
 void read_template(const JsonObject& json, const JsonObject& part, VocabData& data) {
   const std::string type = part.text("type").value_or("");
   if (type == "Sequence") {
@@ -197,11 +196,10 @@ VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre) {
   const auto model = json.object("model");
   if (!model) json.fail("model", "nothing", "a BPE model");
   const std::string type = model->text("type").value_or("BPE");
-  if (type != "BPE")
-    model->fail("type", "\"" + printable(type) + "\"", "BPE, the one kind that is supported");
+  if (type != "BPE") model->fail("type", "\"" + printable(type) + "\"", "BPE, the only kind supported");
   const bool byte_level = is_byte_level(json);
   if (!byte_level && !has_space_symbol(json)) {
-    fail(json, "pre_tokenizer: found neither ByteLevel nor a space symbol, needed one of the two");
+    fail(json, "pre_tokenizer: found neither ByteLevel nor a space symbol, needed one of them");
   }
   data.kind = byte_level ? TokenizerKind::bpe : TokenizerKind::spm;
   read_tokens(*model, data);

@@ -1,7 +1,7 @@
-// Sums up the squares of what a model's weight matrices are multiplied by: the observer that makes an
-// importance matrix. Memory: a float for each column of each matrix (and expert), taken at the start.
+// Observer that computes an importance matrix: sums the squares of the inputs of a model's weight matrices.
+// Memory: one float per column of each matrix (and expert), allocated at the start.
 //
-// observe() is for one thread at a time; read sums() between steps.
+// Call observe() from one thread at a time; read sums() between steps.
 #pragma once
 
 #include <deque>
@@ -15,15 +15,15 @@ enum class OutputTensor { skip, include };
 
 class ImportanceCollector {
  public:
-  // The matrices of the blocks, and output.weight if it is to be included. `before` is what earlier runs saw.
-  // Throws Error(bad_file) when that is of another model.
+  // Observes the matrices of the layers, and output.weight if included. `before` holds the sums of earlier
+  // runs. Throws Error(bad_file) if they are of another model.
   ImportanceCollector(const std::deque<Weight>& weights, OutputTensor output, ImportanceSums before = {});
 
   void observe(const cpu::ProductInput& input);
 
-  // Of all that was seen; matrices that nothing has reached are not in it.
+  // Returns all sums so far, without matrices that no token reached.
   ImportanceSums sums() const;
-  // Throws Error(numeric) naming the first matrix whose inputs were not finite.
+  // Throws Error(numeric) with the first matrix whose inputs were not finite.
   void check_finite() const;
 
  private:

@@ -17,14 +17,14 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int32_t kUsualChunk = 512;
+constexpr int32_t kDefaultChunk = 512;
 
 struct ImatrixOptions {
   ModelOptions model;
   ChunkOptions text;
   int32_t first_chunk = 0;
   std::string out = "imatrix.gguf";
-  std::vector<std::string> in;  // what earlier runs saw
+  std::vector<std::string> in;  // sums of earlier runs
   bool process_output = false;
   int32_t output_frequency = 10, save_frequency = 0;
   ContextOptions context;
@@ -33,10 +33,10 @@ struct ImatrixOptions {
   LogOptions log;
 };
 
-// All of them as one. Names of files are what datasets are called where a file does not say.
+// Merges all files. The file name is the dataset's name if the file does not have one.
 ImportanceSums read_earlier(const ImatrixOptions& o) {
   ImportanceSums sums;
-  const int32_t n_ctx = o.context.ctx_size > 0 ? o.context.ctx_size : kUsualChunk;
+  const int32_t n_ctx = o.context.ctx_size > 0 ? o.context.ctx_size : kDefaultChunk;
   for (const std::string& path : o.in) sums.merge(read_imatrix_sums(path, static_cast<uint32_t>(n_ctx)));
   return sums;
 }
@@ -82,7 +82,7 @@ class Run {
   SessionOptions options() const {
     SessionOptions options = session_options(o_.context);
     options.n_ctx = chunks_.n_ctx;
-    options.all_logits = true;  // so that the last layer sees every token
+    options.all_logits = true;  // so that the last layer processes every token
     return options;
   }
 
@@ -111,7 +111,7 @@ class Run {
   int64_t n_done_ = 0;
 };
 
-// --in-file without a text: only puts the files together.
+// --in-file without a text: merges the files.
 void merge_files(const ImatrixOptions& o) {
   const ImportanceSums sums = read_earlier(o);
   write_imatrix(sums, o.out);
@@ -122,7 +122,7 @@ void run_imatrix(const ImatrixOptions& o) {
   apply_log_options(o.log);
   note_no_effect(o.context);
   if (o.text.file.empty() && o.in.empty()) {
-    throw_error(ErrorCode::usage, "needed a text to read (-f), or matrices to put together (--in-file)");
+    throw_error(ErrorCode::usage, "needed a text to read (-f) or matrices to merge (--in-file)");
   }
   for (const std::string& input : {o.model.model, o.text.file}) {
     if (!input.empty()) refuse_to_overwrite(input, std::span(&o.out, 1));
@@ -134,8 +134,8 @@ void run_imatrix(const ImatrixOptions& o) {
   const auto model = load_model(o.model, o.rope, o.threads.numa);
   TextChunks chunks = read_chunks(o.text, chunk_size(o.context, *model), model->vocab());
   if (o.first_chunk >= chunks.n_chunks) {
-    throw_error(ErrorCode::usage, "--chunk: %d of the %lld chunks are to be left out, needed fewer",
-                o.first_chunk, static_cast<long long>(chunks.n_chunks));
+    throw_error(ErrorCode::usage, "--chunk: cannot skip %d of %lld chunks, needed fewer", o.first_chunk,
+                static_cast<long long>(chunks.n_chunks));
   }
   Run(o, *model, std::move(chunks)).measure();
 }
@@ -145,28 +145,26 @@ void run_imatrix(const ImatrixOptions& o) {
 void add_imatrix(CLI::App& app) {
   CLI::App* command = app.add_subcommand("imatrix", "measure which weights matter, for quantize --imatrix");
   auto o = std::make_shared<ImatrixOptions>();
-  o->context.ctx_size = kUsualChunk;
+  o->context.ctx_size = kDefaultChunk;
   o->text.n_least = 1;
   add_model_options(*command, o->model);
   command->get_option("--model")->required(false);
   text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
   integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
-  integer(*command, "--chunk,--from-chunk", o->first_chunk, 0, "chunks to leave out at the start")
-      ->group("Text");
+  integer(*command, "--chunk,--from-chunk", o->first_chunk, 0, "chunks to skip at the start")->group("Text");
   command
       ->add_flag("--parse-special", o->text.parse_special,
-                 "\"<|im_end|>\" and the like in the text are the tokens")
+                 "parse \"<|im_end|>\" and the like in the text as special tokens")
       ->group("Text");
   text(*command, "-o,--output,--output-file", o->out, "FILE", "the matrix to write, as GGUF")
       ->group("Matrix");
-  repeated(
-      *command, "--in-file", "FILE",
-      "a matrix to go on with (GGUF or .dat); may be repeated, and without -f they are only put together",
-      [o](const std::vector<std::string>& files) { o->in = files; })
+  repeated(*command, "--in-file", "FILE",
+           "a matrix to add to (GGUF or .dat); may be repeated; without -f the matrices are merged",
+           [o](const std::vector<std::string>& files) { o->in = files; })
       ->group("Matrix");
-  command->add_flag("--process-output", o->process_output, "output.weight too")->group("Matrix");
+  command->add_flag("--process-output", o->process_output, "include output.weight")->group("Matrix");
   integer(*command, "--output-frequency", o->output_frequency, 0,
-          "write what there is after every N chunks, 0: only at the end")
+          "write the matrix so far after every N chunks, 0: only at the end")
       ->group("Matrix");
   integer(*command, "--save-frequency", o->save_frequency, 0,
           "keep a copy, FILE.at_N, after every N chunks, 0: none")

@@ -66,8 +66,8 @@ ImportanceSums read_gguf(const std::string& path) {
   return matrix;
 }
 
-// i32 n_entries; n_entries times (i32 length, name, i32 n_calls, i32 n_values, f32 values[n_values]); then,
-// perhaps, i32 n_chunks and (i32 length, name of the dataset).
+// Layout: i32 n_entries; n_entries times (i32 length, name, i32 n_calls, i32 n_values, f32 values[n_values]);
+// then, optionally, i32 n_chunks and (i32 length, name of the dataset).
 class DatReader {
  public:
   DatReader(std::span<const std::byte> bytes, const std::string& path) : bytes_(bytes), path_(path) {}
@@ -93,7 +93,7 @@ class DatReader {
   std::string text(const char* what) {
     const auto bytes = take(static_cast<size_t>(number(what, 0)), what);
     const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return text.c_str();  // some writers count a final zero
+    return text.c_str();  // drops a final zero, which some writers count
   }
 
  private:
@@ -142,7 +142,7 @@ void ImportanceSums::merge(const ImportanceSums& other) {
       fail(other.path, format("importance of %s: found %zu values, needed %zu as before",
                               printable(name).c_str(), entry.sums.size(), sum.sums.size()));
     }
-    // One count for all experts, as older files have it, stands for each.
+    // Older files have one count for all experts; it applies to each.
     const size_t n_mat = std::max(sum.counts.size(), entry.counts.size());
     if (sum.counts.size() == 1) sum.counts.resize(n_mat, sum.counts[0]);
     if (n_mat % entry.counts.size() != 0 || sum.counts.size() != n_mat) {

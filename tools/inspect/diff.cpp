@@ -52,7 +52,7 @@ bool same_shape(const TensorInfo& a, const TensorInfo& b) {
   return std::equal(std::begin(a.dims), std::end(a.dims), std::begin(b.dims));
 }
 
-// Row by row, in floats.
+// Compares row by row, as floats.
 void compare_values(TensorDifference& d) {
   const int64_t width = d.a->dims[0];
   const size_t a_bytes = row_bytes(d.a->dtype, width), b_bytes = row_bytes(d.b->dtype, width);
@@ -76,7 +76,7 @@ void compare_values(TensorDifference& d) {
   d.compared = true;
 }
 
-// Whether they differ in anything; fills in how.
+// Returns whether the tensors differ; fills in how.
 bool differ(TensorDifference& d) {
   if (!same_shape(*d.a, *d.b)) return true;
   const bool same_bytes = d.a->dtype == d.b->dtype && std::memcmp(d.a->data, d.b->data, d.a->n_bytes) == 0;
@@ -133,15 +133,16 @@ FileDifference compare(const GgufFile& a, const GgufFile& b) {
 
 std::string difference_page(const FileDifference& difference, const std::string& a, const std::string& b) {
   std::string page = format("A  %s\nB  %s\n", printable(a, 4096).c_str(), printable(b, 4096).c_str());
-  page +=
-      format("\nmetadata: %zu the same, %zu not\n", difference.n_same_metadata, difference.metadata.size());
+  page += format("\nmetadata: %zu equal, %zu different\n", difference.n_same_metadata,
+                 difference.metadata.size());
   for (const MetadataDifference& d : difference.metadata) {
     const char* where = !d.b ? "only in A" : !d.a ? "only in B" : "differs";
     const std::string text =
         d.a && d.b ? value_text(*d.a) + " -> " + value_text(*d.b) : value_text(d.a ? *d.a : *d.b);
     page += format("  %-9s  %s  %s\n", where, printable(d.key).c_str(), text.c_str());
   }
-  page += format("\ntensors: %zu the same, %zu not\n", difference.n_same_tensors, difference.tensors.size());
+  page +=
+      format("\ntensors: %zu equal, %zu different\n", difference.n_same_tensors, difference.tensors.size());
   for (const TensorDifference& d : difference.tensors) {
     const char* where = !d.b ? "only in A" : !d.a ? "only in B" : "differs";
     const std::string text = d.a && d.b ? tensor_text(d) : type_text(d.a ? *d.a : *d.b);

@@ -1,5 +1,5 @@
-// What two model files differ in: metadata, and tensors in dtype, shape and values. In how many files a model
-// lies makes no difference, nor does the order in them.
+// Differences between two model files: metadata; dtypes, shapes and values of tensors. The number of parts
+// and the order of tensors do not count.
 //
 // Results hold views into the files. Throws what reading throws.
 #pragma once
@@ -22,11 +22,12 @@ struct MetadataDifference {
 struct TensorDifference {
   const TensorInfo* a;  // nullptr: only in b
   const TensorInfo* b;
-  // Of the values, where both can be told and have one shape. The maximum is infinite where one is no number.
+  // Differences of values, if both are readable and have the same shape. max_abs is infinite if one is not
+  // finite.
   bool compared = false;
   int64_t n_different = 0;
   double max_abs = 0, rms = 0;
-  double rms_of_a = 0;  // of the values themselves, to judge by
+  double rms_of_a = 0;  // of the values of a, for comparison
 };
 
 struct FileDifference {

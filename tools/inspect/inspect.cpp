@@ -1,5 +1,4 @@
-// tandem inspect: what is in a GGUF file, or what two differ in, as a page for people or as JSON for
-// programs.
+// tandem inspect: shows the contents of a GGUF file, or the differences of two, as a page or as JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -23,7 +22,7 @@ struct DtypeTotal {
   uint64_t n_tensors = 0, n_elements = 0, n_bytes = 0;
 };
 
-// In the order of the dtype numbers.
+// Totals in the order of the dtype numbers.
 std::map<DType, DtypeTotal> dtype_totals(const GgufFile& file) {
   std::map<DType, DtypeTotal> totals;
   for (const TensorInfo& tensor : file.tensors()) {
@@ -67,9 +66,9 @@ std::string count_text(uint64_t n) {
   return std::to_string(n);
 }
 
-// ---- the page
+// ---- Page
 
-// The number at "ARCH.name", or "" when there is none: the file may hold anything.
+// Returns the number at "ARCH.name", or "" if there is none: the file may contain anything.
 std::string number_at(const GgufFile& file, const std::string& arch, const char* name) {
   const Value* value = file.metadata().find(arch + "." + name);
   return value && value->type() != ValueType::string ? value->short_text(20) : "";
@@ -137,8 +136,8 @@ void print_totals(const GgufFile& file, Output& out) {
 
 // ---- JSON
 
-// A float becomes the double with the same short text: 1e-05, not 9.999999747378752e-06. NaN and infinity are
-// null.
+// Converts a float to the double with the same short text: 1e-05, not 9.999999747378752e-06. NaN and infinity
+// become null.
 template <class T>
 Json number_json(T number) {
   if constexpr (std::is_same_v<T, float>) {
@@ -219,7 +218,7 @@ void print_json(const GgufFile& file, Output& out) {
   page["metadata"] = metadata_json(file);
   page["tensors"] = tensors_json(file);
   page["totals"] = totals_json(file);
-  // Strings that are not UTF-8 (pieces of byte-level tokens) get replacement characters.
+  // Strings that are not UTF-8 (tokens of partial characters) get replacement characters.
   out.write(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -267,17 +266,18 @@ void run_inspect(const InspectOptions& o) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("inspect", "show what is in a GGUF file: metadata, tensors, totals");
+  CLI::App* command = app.add_subcommand("inspect", "show metadata, tensors and totals of a GGUF file");
   const auto o = std::make_shared<InspectOptions>();
-  command->add_option("file,-m,--model", o->file, "The GGUF file; of a split model, its first part")
+  command->add_option("file,-m,--model", o->file, "the GGUF file; for a split model, its first part")
       ->type_name("FILE")
       ->required();
-  command->add_option("other", o->other, "The file to compare with, for --diff")->type_name("OTHER");
+  command->add_option("other", o->other, "the file to compare with, for --diff")->type_name("OTHER");
   command->add_flag("--json", o->json,
-                    "Everything as one JSON object: metadata with types, whole arrays, tensors");
-  command->add_flag("--diff", o->diff,
-                    "Compare two files: what only one has, what differs, and by how much; exit code 1 if "
-                    "anything does");
+                    "print everything as one JSON object: metadata with types, whole arrays, tensors");
+  command->add_flag(
+      "--diff", o->diff,
+      "compare two files: what only one has and how much the rest differs; exit code 1 if there "
+      "is any difference");
   command->callback([o] { run_inspect(*o); });
 }
 

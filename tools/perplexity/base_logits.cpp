@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view kMagic = "_logits_";
 constexpr size_t kHeaderBytes = kMagic.size() + 3 * sizeof(int32_t);
-constexpr float kRange = 16.0f;  // less likely than e^-16 of the likeliest counts as that
-constexpr float kSteps = 65535.0f;
+constexpr float kRange = 16.0f;  // probabilities below e^-16 of the largest are clamped to it
+constexpr float kLevels = 65535.0f;
 
 size_t row_values(int64_t n_vocab) {
   return static_cast<size_t>(n_vocab + n_vocab % 2);
@@ -24,11 +24,11 @@ size_t row_values(int64_t n_vocab) {
 }  // namespace
 
 PackedLogits pack_logits(std::span<const float> logits, std::span<uint16_t> room) {
-  const auto [least, most] = std::minmax_element(logits.begin(), logits.end());
-  const float max = *most, min = std::max(*least, max - kRange);
+  const auto [lowest, highest] = std::minmax_element(logits.begin(), logits.end());
+  const float max = *highest, min = std::max(*lowest, max - kRange);
   double sum = 0.0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
-  const float scale = (max - min) / kSteps;
+  const float scale = (max - min) / kLevels;
   const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
   for (size_t i = 0; i < logits.size(); ++i) {
     room[i] = logits[i] > min ? static_cast<uint16_t>(std::lround(inverse * (logits[i] - min))) : uint16_t{0};
@@ -65,7 +65,7 @@ BaseLogitsReader::BaseLogitsReader(const std::string& path)
     : file_(MappedFile::open(path, {.prefetch = false})) {
   const std::span<const std::byte> bytes = file_.bytes();
   if (bytes.size() < kHeaderBytes || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    throw_error(ErrorCode::bad_file, "%s: no saved logits, which start with %.8s", path.c_str(),
+    throw_error(ErrorCode::bad_file, "%s: not a file of saved logits, which starts with %.8s", path.c_str(),
                 kMagic.data());
   }
   int32_t header[3];

@@ -1,13 +1,12 @@
-// What a model thought of every scored token of a text, kept in a file so that another (its quantization) can
-// be compared with it: the file of llama-perplexity's --kl-divergence-base.
+// A file with a model's predictions for every scored token of a text, to compare another model (its
+// quantization) with it: the file of llama-perplexity's --kl-divergence-base.
 //
 // Layout, little-endian: "_logits_", i32 n_ctx, n_vocab, n_chunks, tokens [n_chunks, n_ctx] (as in the text,
-// before BOS takes the place of the first); then for every scored token a row: f32 scale, f32 min, u16
-// q[n_vocab], one more u16 where n_vocab is odd. log p(i) = scale * q[i] + min, nothing more than 16 below
-// the largest.
+// before BOS replaces the first); then a row for every scored token: f32 scale, f32 min, u16 q[n_vocab], and
+// one more u16 if n_vocab is odd. log p(i) = scale * q[i] + min, at most 16 below the largest.
 //
-// The writer owns its file, which has its name after finish(); the reader its mapping. Throw Error(io), and
-// the reader Error(bad_file) when the file is not what it should be.
+// The writer owns its file, which gets its name in finish(); the reader owns its mapping. Throw Error(io),
+// and the reader Error(bad_file) for a malformed file.
 #pragma once
 
 #include <cstdint>
@@ -28,18 +27,18 @@ struct PackedLogits {
   float log_probability(size_t i) const { return scale * static_cast<float>(q[i]) + min; }
 };
 
-// The row of these logits [n_vocab]; its q is put into `room` [n_vocab].
+// Packs logits [n_vocab] into a row; q points into `room` [n_vocab].
 PackedLogits pack_logits(std::span<const float> logits, std::span<uint16_t> room);
 
 class BaseLogitsWriter {
  public:
   BaseLogitsWriter(const std::string& path, const TextChunks& chunks, int64_t n_vocab);
-  void add(std::span<const float> logits);  // of the next scored token
+  void add(std::span<const float> logits);  // for the next scored token
   void finish();
 
  private:
   OutputFile file_;
-  std::vector<uint16_t> room_;  // [n_vocab], even
+  std::vector<uint16_t> room_;  // [n_vocab], rounded up to even
 };
 
 class BaseLogitsReader {
@@ -49,7 +48,7 @@ class BaseLogitsReader {
   const std::string& path() const { return file_.path(); }
   int64_t n_vocab() const { return n_vocab_; }
   const TextChunks& chunks() const { return chunks_; }
-  // The i-th scored token of all chunks. Valid until the next call.
+  // Returns the row of scored token i, counted over all chunks. Valid until the next call.
   PackedLogits row(int64_t i);
 
  private:

@@ -8,7 +8,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr float kLeastLogProbability = -16.0f;  // what is rarer in the base adds nothing that could be told
+constexpr float kMinLogProbability = -16.0f;  // clamped in the base file: rarer tokens contribute nothing
 
 Estimate exp_of(const Estimate& log) {
   return {std::exp(log.value), std::exp(log.value) * log.error};
@@ -56,7 +56,7 @@ void KlDivergence::add(std::span<const float> logits, const PackedLogits& base, 
   double divergence = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float log_base = base.log_probability(i);
-    if (log_base <= kLeastLogProbability) continue;
+    if (log_base <= kMinLogProbability) continue;
     divergence += std::exp(static_cast<double>(log_base)) * (log_base - (logits[i] - log_sum));
   }
   const auto at = static_cast<size_t>(target);
@@ -123,7 +123,7 @@ namespace {
 std::string perplexity_report(const KlDivergence& d) {
   const Estimate ppl = d.perplexity(), base = d.base_perplexity(), log_ratio = d.log_ratio();
   const Estimate ratio = exp_of(log_ratio);
-  // The error of the difference: both vary together.
+  // The error of the difference, with the covariance of both.
   const double covariance = d.correlation() * ppl.error * base.error;
   const double variance = ppl.error * ppl.error + base.error * base.error - 2 * covariance;
   std::string text = "\n====== Perplexity statistics ======\n";
@@ -138,7 +138,7 @@ std::string perplexity_report(const KlDivergence& d) {
 }
 
 struct NamedQuantile {
-  const char* name;  // seven columns
+  const char* name;  // padded to seven columns
   double share;
 };
 constexpr NamedQuantile kQuantiles[] = {{"Maximum", 1.0},   {"99.9%  ", 0.999}, {"99.0%  ", 0.99},

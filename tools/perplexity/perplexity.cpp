@@ -1,4 +1,4 @@
-// tandem perplexity: how well a model predicts a text, computed as llama-perplexity does.
+// tandem perplexity: measures how well a model predicts a text, as llama-perplexity does.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -24,12 +24,12 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int32_t kUsualChunk = 512;
+constexpr int32_t kDefaultChunk = 512;
 
 struct PerplexityOptions {
   ModelOptions model;
   ChunkOptions text;
-  std::string base;            // saved logits, to write or to compare with
+  std::string base;            // file of saved logits, to write or to compare with
   bool kl_divergence = false;  // compare
   ContextOptions context;
   RopeOptions rope;
@@ -38,7 +38,7 @@ struct PerplexityOptions {
   LogOptions log;
 };
 
-// A model at work on the chunks of a text.
+// Runs a model over the chunks of a text.
 class Scorer {
  public:
   Scorer(const PerplexityOptions& o, const Model& model, const TextChunks& chunks)
@@ -50,7 +50,7 @@ class Scorer {
     if (model.vocab().add_bos()) bos_ = model.vocab().special().bos;
   }
 
-  // after_chunk gives what to print. What was printed ends with a line break even when a chunk fails.
+  // after_chunk returns the text to print. The output ends with a line break even when a chunk fails.
   void run(const ScoreFn& score, const std::function<std::string(int64_t)>& after_chunk) {
     Progress progress("tokens", chunks_.n_chunks * chunks_.n_ctx);
     for (int64_t i = 0; i < chunks_.n_chunks; ++i) {
@@ -118,7 +118,7 @@ void measure_perplexity(const PerplexityOptions& o, const Model& model) {
 void measure_divergence(const PerplexityOptions& o, const Model& model) {
   BaseLogitsReader base(o.base);
   if (base.n_vocab() != model.hparams().n_vocab) {
-    throw_error(ErrorCode::bad_file, "%s: the logits are of a vocabulary of %lld, needed %lld as %s has",
+    throw_error(ErrorCode::bad_file, "%s: the logits are of a vocabulary of %lld, needed the %lld of %s",
                 o.base.c_str(), static_cast<long long>(base.n_vocab()),
                 static_cast<long long>(model.hparams().n_vocab), model.path().c_str());
   }
@@ -156,15 +156,15 @@ void run_perplexity(PerplexityOptions& o) {
 void add_perplexity(CLI::App& app) {
   CLI::App* command = app.add_subcommand("perplexity", "measure how well a model predicts a text");
   auto o = std::make_shared<PerplexityOptions>();
-  o->context.ctx_size = kUsualChunk;
+  o->context.ctx_size = kDefaultChunk;
   add_model_options(*command, o->model);
   text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
   text(*command, "--kl-divergence-base,--save-all-logits", o->base, "FILE",
-       "write what the model predicts to this file; with --kl-divergence: read it")
+       "file to write the model's predictions to; with --kl-divergence, to read them from")
       ->group("Text");
   command
       ->add_flag("--kl-divergence", o->kl_divergence,
-                 "compare with the predictions in the file, over the text that they are of")
+                 "compare with the predictions in the base file, over the text that it contains")
       ->group("Text");
   integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
   add_context_options(*command, o->context);
@@ -173,11 +173,11 @@ void add_perplexity(CLI::App& app) {
   add_offload_options(*command, o->offload);
   add_log_options(*command, o->log);
   command->footer(
-      "The text is cut into chunks of -c tokens, and the second half of each is scored. Printed are the "
+      "The text is cut into chunks of -c tokens, and the second half of each is scored. Prints the "
       "running\n"
       "estimate after every chunk, and the final one with its standard error.\n\n"
-      "How much a quantization loses: let the original write --kl-divergence-base, then run the other with\n"
-      "--kl-divergence. The file is that of llama-perplexity.");
+      "To measure what a quantization loses: let the original write --kl-divergence-base, then run the\n"
+      "quantized model with --kl-divergence. The file format is that of llama-perplexity.");
   command->callback([o] { run_perplexity(*o); });
 }
 

@@ -38,10 +38,10 @@ void score_chunk(Session& session, std::span<const int32_t> chunk, std::optional
   const auto interrupt = [] { throw Error(ErrorCode::interrupted, "interrupted"); };
   const auto first = static_cast<size_t>(first_scored(static_cast<int64_t>(chunk.size())));
   TANDEM_CHECK(first < chunk.size());
-  std::vector<int32_t> tokens(chunk.begin(), chunk.end() - 1);  // nothing is asked of what follows the last
+  std::vector<int32_t> tokens(chunk.begin(), chunk.end() - 1);  // the last token's logits are not needed
   if (bos) tokens[0] = *bos;
 
-  // The logits of a token are about the next one: those of token first - 1 are the first that matter.
+  // Logits predict the next token, so the first ones needed are those of token first - 1.
   session.truncate(0);
   const std::span<const int32_t> context = std::span(tokens).first(first - 1);
   session.append(context, [&stop](int64_t) { return !stop(); });

@@ -1,4 +1,4 @@
-// tandem quantize IN.gguf [OUT.gguf] TYPE [THREADS]: a model in another file type.
+// tandem quantize IN.gguf [OUT.gguf] TYPE [THREADS]: converts a model to another file type.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -18,7 +18,7 @@ namespace tandem::tools {
 namespace {
 
 struct CommandOptions {
-  std::vector<std::string> arguments;  // IN, OUT (perhaps), TYPE, THREADS (perhaps)
+  std::vector<std::string> arguments;  // IN, OUT (optional), TYPE, THREADS (optional)
   std::string in, out, imatrix;
   QuantizeOptions quantize;
   bool pure = false, dry_run = false;
@@ -36,7 +36,7 @@ std::string type_names() {
   return names + "COPY";
 }
 
-// A name or the number that general.file_type has for it. nullopt when it is neither.
+// Parses a name or a number of general.file_type; nullopt for anything else.
 std::optional<FileType> parse_type(const std::string& text) {
   for (const FileTypeInfo& info : all_file_types()) {
     if (text == std::to_string(static_cast<uint32_t>(info.type))) return info.type;
@@ -69,13 +69,13 @@ TensorRule parse_rule(const std::string& text) {
   try {
     rule.regex = std::regex(CLI::detail::to_lower(rule.pattern));
   } catch (const std::regex_error& error) {
-    throw_error(ErrorCode::usage, "--tensor-type: \"%s\" is no regular expression: %s",
+    throw_error(ErrorCode::usage, "--tensor-type: \"%s\" is not a regular expression: %s",
                 printable(rule.pattern).c_str(), error.what());
   }
   return rule;
 }
 
-// Names the parts of IN [OUT] TYPE [THREADS]: the second is OUT unless it is a type.
+// Assigns the arguments of IN [OUT] TYPE [THREADS]: the second is OUT unless it is a type.
 void parse_arguments_of(CommandOptions& options) {
   std::vector<std::string> rest = options.arguments;
   const auto take = [&rest] {
@@ -145,7 +145,7 @@ void run_quantize(CommandOptions& options) {
   if (options.pure) options.quantize.mix = Mix::pure;
   const QuantizeOptions& how = options.quantize;
   if (!how.rules.empty() && (!how.type || dtype_info(file_type_info(*how.type).base).block_elements == 1)) {
-    log_warning("--tensor-type has no effect: the type asked for does not quantize");
+    log_warning("--tensor-type has no effect: the file type does not quantize");
   }
 
   std::optional<ImportanceMatrix> imatrix;
@@ -154,7 +154,7 @@ void run_quantize(CommandOptions& options) {
   const GgufFile file(options.in, {.prefetch = false});
   const QuantizePlan plan = plan_quantize(file, how, importance);
   if (plan.n_fallback > 0) {
-    log_warning("%zu tensors have rows that the blocks of the type do not divide: another type for these",
+    log_warning("%zu tensors have rows that the type's blocks do not divide; they get another dtype",
                 plan.n_fallback);
   }
   if (options.dry_run) return print_plan(plan);
@@ -176,22 +176,21 @@ void run_quantize(CommandOptions& options) {
 void add_quantize(CLI::App& app) {
   const auto options = std::make_shared<CommandOptions>();
   QuantizeOptions& how = options->quantize;
-  CLI::App* command = app.add_subcommand("quantize", "write a model in another file type, e.g. Q4_K_M");
+  CLI::App* command = app.add_subcommand("quantize", "convert a model to another file type, e.g. Q4_K_M");
   command
       ->add_option("arguments", options->arguments,
                    "TYPE: " + type_names() +
-                       ". OUT.gguf: ggml-model-TYPE.gguf beside the input if left out. "
-                       "THREADS: all processors if left out")
+                       ". OUT.gguf defaults to ggml-model-TYPE.gguf next to the input. "
+                       "THREADS defaults to all processors")
       ->type_name("IN.gguf [OUT.gguf] TYPE [THREADS]")
       ->expected(2, 4)
       ->required()
       ->group("Model");
   text(*command, "--imatrix", options->imatrix, "FILE",
-       "importance matrix (GGUF or .dat) that says which columns matter")
+       "importance matrix (GGUF or .dat): which columns matter")
       ->group("Quality");
-  command->add_flag("--pure", options->pure, "every matrix in the type's own dtype, without a mix")
-      ->group("Quality");
-  command->add_flag("--leave-output-tensor", how.leave_output, "output.weight stays as it is")
+  command->add_flag("--pure", options->pure, "use the type's base dtype for every matrix")->group("Quality");
+  command->add_flag("--leave-output-tensor", how.leave_output, "keep output.weight as it is")
       ->group("Quality");
   choice(*command, "--output-tensor-type", "TYPE", "dtype of output.weight", "",
          [&how](const std::string& t) { how.output_dtype = parse_dtype("--output-tensor-type", t); })
@@ -201,16 +200,16 @@ void add_quantize(CLI::App& app) {
       ->group("Quality");
   repeated(
       *command, "--tensor-type", "PATTERN=TYPE",
-      "dtype of tensors whose name holds the regular expression; may be repeated, the first match decides",
+      "dtype of tensors whose name matches the regular expression; may be repeated, the first match wins",
       [&how](const std::vector<std::string>& rules) {
         for (const std::string& rule : rules) how.rules.push_back(parse_rule(rule));
       })
       ->group("Quality");
   command
       ->add_flag("--allow-requantize", how.allow_requantize,
-                 "quantize tensors that are quantized already; much is lost")
+                 "quantize tensors that are already quantized, at a loss of quality")
       ->group("Quality");
-  command->add_flag("--keep-split", how.keep_split, "as many parts as the input has")->group("Output");
+  command->add_flag("--keep-split", how.keep_split, "write as many parts as the input has")->group("Output");
   command
       ->add_flag("--dry-run", options->dry_run, "print the size of each tensor and the total, write nothing")
       ->group("Output");

@@ -34,7 +34,7 @@ constexpr FileTypeInfo kFileTypes[] = {
 
 enum class Category { output, token_embd, attn_q, attn_k, attn_v, attn_output, ffn_down, other };
 
-// Tensors of attention layers that hold v count as attn_v also when q or k share the matrix.
+// A fused matrix that contains v counts as attn_v.
 Category category_of(std::string_view name) {
   const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
   if (name == "output.weight") return Category::output;
@@ -52,20 +52,20 @@ bool is_quantized(DType dtype) {
   return dtype_info(dtype).block_elements > 1;
 }
 
-// N of "blk.N.", -1 without.
+// Returns N of "blk.N."; -1 for other names.
 int layer_of(std::string_view name) {
   int layer = -1;
   if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), layer);
   return layer;
 }
 
-// The first and last eighth of the layers, and every third between, get more bits in the _M mixes.
+// The _M mixes give more bits to the first and last eighth of the layers and every third one between.
 bool use_more_bits(int i, int n) {
   return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
 struct Position {
-  int index, count;  // the index-th of count tensors of its category
+  int index, count;  // this is tensor `index` of `count` of its category
 };
 
 DType output_dtype(FileType type, DType base, int64_t row) {
@@ -87,7 +87,8 @@ DType attn_v_dtype(FileType type, DType base, const MixModel& model, Position at
     case FileType::Q5_K_M: dtype = use_more_bits(at.index, at.count) ? DType::Q6_K : base; break;
     default: break;
   }
-  // 80 layers are the 70B models, whose attn_v is an eighth of attn_q: more bits cost next to nothing.
+  // 80 layers: the 70B models, whose attn_v has an eighth of attn_q's size, so more bits cost next to
+  // nothing.
   const bool is_70b = model.n_layer == 80 &&
                       ((model.arch == "llama" && model.n_head != model.n_head_kv) || model.arch == "qwen2");
   if (is_70b && (dtype == DType::Q3_K || dtype == DType::Q4_K)) dtype = DType::Q5_K;
@@ -112,7 +113,7 @@ DType ffn_down_dtype(FileType type, DType base, const MixModel& model, Position 
     case FileType::IQ4_XS: return first_eighth && !model.has_imatrix ? DType::Q5_K : base;
     case FileType::Q5_K_M: return more ? DType::Q6_K : base;
     case FileType::Q4_K_S: return first_eighth && !falcon ? DType::Q5_K : base;
-    case FileType::Q4_0:  // a search without a minimum can go wrong in these
+    case FileType::Q4_0:  // without a minimum, the search can fail on these
       return first_eighth && model.has_imatrix ? DType::Q4_1 : base;
     case FileType::Q5_0: return first_eighth && model.has_imatrix ? DType::Q5_1 : base;
     default: return base;
@@ -217,8 +218,8 @@ std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<con
   const DType base = file_type_info(type).base;
   const bool tied = std::none_of(tensors.begin(), tensors.end(),
                                  [](const MixTensor& t) { return category_of(t.name) == Category::output; });
-  // A tensor's index is the number of its kind in the layers before that the mix has chosen: not every layer
-  // of every model has one, and the user may have chosen some. Experts go by their layer.
+  // A tensor's index counts tensors of its category in earlier layers that the mix decides: some layers have
+  // none, and the user may have set some. Experts count by layer.
   std::vector<int> attn_v_layers, ffn_down_layers;
   int n_attn_v = 0;
   for (const MixTensor& tensor : tensors) {

@@ -1,6 +1,6 @@
-// The file types of GGUF models ("Q4_K_M") and the dtype that each tensor of such a file has: the mixes that
-// llama-quantize makes, so that files of ours have the sizes and the speed people expect. Pure functions of
-// their arguments; nothing is thrown.
+// The file types of GGUF models ("Q4_K_M") and the dtype of each tensor in such a file: the same mixes as
+// llama-quantize, so that files have the size and speed that people expect. Pure functions; nothing is
+// thrown.
 #pragma once
 
 #include <array>
@@ -42,40 +42,40 @@ enum class FileType : uint32_t {
 struct FileTypeInfo {
   FileType type;
   std::string_view name;
-  DType base;              // the dtype of a tensor with no rule of its own
-  std::string_view about;  // one line for people
+  DType base;              // dtype of tensors without a rule of their own
+  std::string_view about;  // one-line description
 };
 
 std::span<const FileTypeInfo> all_file_types();
 const FileTypeInfo& file_type_info(FileType type);
-// Case-insensitive; "Q3_K", "Q4_K" and "Q5_K" mean their medium mixes, "MXFP4_MOE" is MXFP4. nullopt when
-// unknown.
+// Case-insensitive. "Q3_K", "Q4_K" and "Q5_K" mean their medium mixes, "MXFP4_MOE" means MXFP4. nullopt for
+// an unknown name.
 std::optional<FileType> file_type_from_name(std::string_view name);
 
-// What the mix depends on beyond the tensors.
+// Properties of the model that the mix depends on.
 struct MixModel {
   std::string_view arch;
   int n_layer = 0, n_head = 0, n_head_kv = 0, n_expert = 0;
-  bool has_imatrix = false;                // an importance matrix steers the quantizers
-  std::optional<DType> output_dtype = {};  // of a tied output, where the user has named one
+  bool has_imatrix = false;                // quantizing with an importance matrix
+  std::optional<DType> output_dtype = {};  // of a tied output, if the user has set it
 };
 
 struct MixTensor {
   std::string_view name;
   std::array<int64_t, 4> dims;       // innermost first, unused ones are 1
-  DType dtype;                       // what it is kept as when it is not quantized
-  std::optional<DType> forced = {};  // chosen by the user; the mix then spends nothing on it
+  DType dtype;                       // kept if the tensor is not quantized
+  std::optional<DType> forced = {};  // set by the user; such tensors do not count in the mix
 };
 
-enum class Mix { standard, pure };  // pure: the base dtype for every matrix, with no rule but the row length
+enum class Mix { standard, pure };  // pure: the base dtype for every matrix; only row lengths can change it
 
-// Matrices and stacks of matrices that take part in matrix products; not the small ones that steer them.
+// Returns whether a tensor is a matrix (or a stack of them) used in products, not a small one like a router.
 bool may_quantize(const MixTensor& tensor);
-// The nearest dtype whose blocks fit into rows of this length: one with smaller blocks, at the last F16.
+// Returns the nearest dtype whose blocks divide rows of this length: one with smaller blocks, finally F16.
 DType fit_row(DType dtype, int64_t row);
 
-// The dtype of each tensor, in the order given: fit_row of what was forced or of what the mix says. Those
-// that may not be quantized keep theirs.
+// Returns the dtype of each tensor, in the given order: fit_row of the forced dtype or of the mix's choice.
+// Tensors that may not be quantized keep theirs.
 std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<const MixTensor> tensors,
                              Mix mix = Mix::standard);
 

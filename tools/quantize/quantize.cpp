@@ -19,7 +19,7 @@ bool is_quantized(DType dtype) {
   return dtype_info(dtype).block_elements > 1;
 }
 
-// A count that some models give for each layer.
+// Reads a count that some models give per layer.
 int first_count(const Metadata& metadata, const std::string& key, int fallback) {
   const Value* value = metadata.find(key);
   if (!value || !value->is_array()) return metadata.get_or<int32_t>(key, fallback);
@@ -45,7 +45,7 @@ std::optional<DType> forced_dtype(const QuantizeOptions& options, const TensorIn
   if (tensor.name == "output.weight" && options.leave_output) return tensor.dtype;
   if (is_token_embd(tensor.name) && options.token_embd_dtype) return options.token_embd_dtype;
   if (tensor.name == "output.weight" && options.output_dtype) return options.output_dtype;
-  if (!is_quantized(file_type_info(*options.type).base)) return std::nullopt;  // as others do
+  if (!is_quantized(file_type_info(*options.type).base)) return std::nullopt;  // as llama-quantize does
   for (const TensorRule& rule : options.rules) {
     if (std::regex_search(tensor.name.begin(), tensor.name.end(), rule.regex)) return rule.dtype;
   }
@@ -70,7 +70,7 @@ std::vector<DType> choose_dtypes(const GgufFile& file, const QuantizeOptions& op
                    tensors, options.mix);
 }
 
-// Refuses what cannot or should not be converted.
+// Throws if the tensor cannot or should not be converted.
 void check_source(const GgufFile& file, const TensorInfo& source, DType dtype, bool allow_requantize) {
   if (source.dtype == dtype) return;
   const std::string name = printable(source.name), from(dtype_name(source.dtype)), to(dtype_name(dtype));
@@ -81,13 +81,13 @@ void check_source(const GgufFile& file, const TensorInfo& source, DType dtype, b
   }
   if (is_quantized(source.dtype) && !allow_requantize) {
     throw_error(ErrorCode::bad_file,
-                "%s: tensor %s is %s already, needed floats to make %s of it (--allow-requantize does it "
-                "nevertheless, with a loss)",
+                "%s: tensor %s is already %s; converting it to %s loses quality (--allow-requantize does it "
+                "anyway)",
                 path, name.c_str(), from.c_str(), to.c_str());
   }
 }
 
-// nullptr when the matrix has none for this tensor.
+// Returns nullptr if the matrix has no importance for this tensor.
 const std::vector<float>* importance_of(const ImportanceMatrix& imatrix, const TensorInfo& tensor) {
   const std::vector<float>* values = imatrix.find(tensor.name);
   if (!values || values->size() == static_cast<size_t>(tensor.dims[0] * tensor.dims[2])) return values;
@@ -102,7 +102,7 @@ void warn_missing_importance(const ImportanceMatrix& imatrix, const std::vector<
   constexpr size_t kShown = 4;
   std::string names;
   for (size_t i = 0; i < std::min(missing.size(), kShown); ++i) names += (i ? ", " : "") + missing[i];
-  log_warning("%s has no importance for %zu of the tensors, which are quantized without: %s%s",
+  log_warning("%s has no importance for %zu tensors, which are quantized without it: %s%s",
               imatrix.path.c_str(), missing.size(), names.c_str(), missing.size() > kShown ? ", ..." : "");
 }
 
@@ -112,10 +112,10 @@ void set_metadata(const GgufFile& file, const QuantizeOptions& options, const Im
   if (options.type) metadata.set("general.file_type", Value(static_cast<uint32_t>(*options.type)));
   metadata.set("general.quantization_version", Value(uint32_t{2}));
   if (!imatrix) return;
-  constexpr size_t kLongest = 127;  // what other programs write
-  metadata.set("quantize.imatrix.file", Value(imatrix->path.substr(0, kLongest)));
+  constexpr size_t kMaxLength = 127;  // as other programs write
+  metadata.set("quantize.imatrix.file", Value(imatrix->path.substr(0, kMaxLength)));
   if (!imatrix->dataset.empty()) {
-    metadata.set("quantize.imatrix.dataset", Value(imatrix->dataset.substr(0, kLongest)));
+    metadata.set("quantize.imatrix.dataset", Value(imatrix->dataset.substr(0, kMaxLength)));
   }
   metadata.set("quantize.imatrix.entries_count", Value(static_cast<uint32_t>(imatrix->entries.size())));
   if (imatrix->n_chunks > 0) metadata.set("quantize.imatrix.chunks_count", Value(imatrix->n_chunks));

@@ -1,11 +1,11 @@
-// Quantizes a GGUF model into another file type: which dtype each tensor gets (plan_quantize), then the
-// conversion, tensor by tensor, a few megabytes of rows at a time (write_quantized).
+// Quantizes a GGUF model to another file type: plan_quantize chooses each tensor's dtype, write_quantized
+// converts tensor by tensor, a few megabytes of rows at a time.
 //
-// Threads: rows of a tensor are shared between n_threads; call from one thread. Memory: a batch of rows in
-// and out, whatever the size of the model. The file appears under its name only when it is complete. Throws
-// Error(bad_file) naming the tensor for weights that are NaN, infinite, too large for F16, or already
-// quantized without allow_requantize; Error(io) when writing fails; Error(interrupted) after Ctrl-C;
-// Error(usage) for options that contradict each other.
+// Threads: n_threads share the rows of a tensor; call from one thread. Memory: a batch of rows in and out,
+// whatever the size of the model. The output gets its name only when it is complete. Throws Error(bad_file)
+// with the tensor for weights that are NaN, infinite, too large for F16, or already quantized without
+// allow_requantize; Error(io) when writing fails; Error(interrupted) after Ctrl-C; Error(usage) for
+// contradictory options.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace tandem::tools {
 
 struct TensorRule {
   std::string pattern;  // as the user wrote it
-  std::regex regex;     // found anywhere in the name of a tensor
+  std::regex regex;     // searched in tensor names
   DType dtype;
 };
 
@@ -31,7 +31,7 @@ struct QuantizeOptions {
   std::optional<FileType> type;  // nullopt: every tensor keeps its dtype (COPY)
   Mix mix = Mix::standard;
   std::optional<DType> output_dtype, token_embd_dtype;
-  std::vector<TensorRule> rules;  // the first that matches decides
+  std::vector<TensorRule> rules;  // the first match wins
   bool leave_output = false;      // output.weight keeps its dtype
   bool allow_requantize = false;
   bool keep_split = false;  // as many parts as the input has, with the same tensors
@@ -42,17 +42,17 @@ struct PlannedTensor {
   const TensorInfo* source;
   DType dtype;
   uint64_t n_bytes;                      // in dtype
-  const std::vector<float>* importance;  // [n_expert or 1, dims[0]], nullptr without
+  const std::vector<float>* importance;  // [n_expert or 1, dims[0]], or nullptr
 };
 
 struct QuantizePlan {
   std::vector<PlannedTensor> tensors;  // in file order
   uint64_t n_bytes_in = 0, n_bytes_out = 0;
   int64_t n_weights = 0;
-  size_t n_fallback = 0;  // tensors whose rows do not fit the blocks of the type asked for
+  size_t n_fallback = 0;  // tensors whose rows the type's blocks do not divide
 };
 
-// `imatrix` may be nullptr. The plan refers to file and imatrix.
+// `imatrix` may be nullptr. The result refers to file and imatrix.
 QuantizePlan plan_quantize(const GgufFile& file, const QuantizeOptions& options,
                            const ImportanceMatrix* imatrix);
 
@@ -62,11 +62,10 @@ struct QuantizeProgress {
   int64_t n_weights_done;  // of all tensors
 };
 
-// Names of the files that write_quantized makes: `path`, or one for each part.
+// Returns the files that write_quantized makes: `path`, or one per part.
 std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOptions& options,
                                       const std::string& path);
-// Refuses to write over the input, under whatever name. `progress` may be empty; it is called after every
-// batch.
+// Refuses to overwrite the input, by whatever path. Calls `progress`, if set, after every batch.
 void write_quantized(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
                      const ImportanceMatrix* imatrix, const std::string& path,
                      const std::function<void(QuantizeProgress)>& progress = {});

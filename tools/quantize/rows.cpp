@@ -11,8 +11,8 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int64_t kItemWeights = int64_t{1} << 14;   // what a worker claims at once
-constexpr int64_t kBatchWeights = int64_t{1} << 21;  // what lies in memory at once
+constexpr int64_t kItemWeights = int64_t{1} << 14;   // claimed by a worker at once
+constexpr int64_t kBatchWeights = int64_t{1} << 21;  // in memory at once
 
 [[noreturn]] void refuse(const TensorInfo& source, const std::string& path, const WeightDefects& defects) {
   const std::string found = defects.text();
@@ -59,7 +59,7 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
         }
       });
     });
-    if (defects.any()) continue;  // only to count the rest
+    if (defects.any()) continue;  // only counts the rest
     const size_t n_bytes = static_cast<size_t>(n) * out_bytes;
     sink(copies ? std::span(in, n_bytes) : std::span<const std::byte>(out_), n * width);
   }

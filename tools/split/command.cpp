@@ -1,4 +1,4 @@
-// tandem split and tandem merge: a model in several files, and back.
+// tandem split and tandem merge: write a model as several files, and as one again.
 #include <CLI/CLI.hpp>
 #include <memory>
 
@@ -14,7 +14,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int32_t kUsualTensors = 128;
+constexpr int32_t kDefaultTensors = 128;
 
 struct CopyOptions {
   std::string in, out;
@@ -38,7 +38,7 @@ SplitLimits split_limits(const CopyOptions& o) {
     }
     limits.max_bytes = parse_split_size("--split-max-size", o.max_size);
   } else {
-    limits.max_tensors = static_cast<uint64_t>(o.max_tensors > 0 ? o.max_tensors : kUsualTensors);
+    limits.max_tensors = static_cast<uint64_t>(o.max_tensors > 0 ? o.max_tensors : kDefaultTensors);
   }
   return limits;
 }
@@ -85,25 +85,25 @@ void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* ou
 void add_split(CLI::App& app) {
   CLI::App* command = app.add_subcommand("split", "write a model as several smaller files");
   const auto o = std::make_shared<CopyOptions>();
-  add_files(*command, *o, "the model; of a split one, its first part", "OUT",
-            "OUT-00001-of-0000N.gguf and so on are written");
-  integer(*command, "--split-max-tensors", o->max_tensors, 1,
-          "most tensors in a file (default: 128, if there is no --split-max-size)")
-      ->default_str("")
-      ->group("Output");
+  add_files(*command, *o, "the model; if it is split, its first part", "OUT",
+            "name of the parts: OUT-00001-of-0000N.gguf and so on")
+      integer(*command, "--split-max-tensors", o->max_tensors, 1,
+              "maximum number of tensors per file (default: 128, without --split-max-size)")
+          ->default_str("")
+          ->group("Output");
   text(*command, "--split-max-size", o->max_size, "N(M|G)",
-       "most bytes of tensors in a file, in millions or billions: 4G")
+       "maximum bytes of tensors per file, in millions or billions: 4G")
       ->group("Output");
   command
       ->add_flag("--no-tensor-first-split", o->first_without_tensors,
-                 "the first file holds the metadata and no tensors")
+                 "write a first file with only the metadata")
       ->group("Output");
   add_log_options(*command, o->log);
   command->callback([o] { run_copy(*o, split_limits(*o)); });
 }
 
 void add_merge(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("merge", "write a model of several files as one");
+  CLI::App* command = app.add_subcommand("merge", "write a split model as one file");
   const auto o = std::make_shared<CopyOptions>();
   add_files(*command, *o, "the first part of the model", "OUT.gguf", "the file to write");
   add_log_options(*command, o->log);

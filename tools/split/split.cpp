@@ -10,7 +10,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{8} << 20;  // between two looks at Ctrl-C
+constexpr size_t kPieceBytes = size_t{8} << 20;  // copied between two checks for Ctrl-C
 
 SplitWriter make_writer(const GgufFile& file, const SplitLimits& limits, const std::string& path) {
   SplitWriter writer(path, file.alignment());

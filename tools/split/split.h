@@ -1,8 +1,8 @@
-// Copies a model into as many parts as asked for: one to merge a split model, several to split one. Tensors
-// and metadata stay as they are.
+// Copies a model into one file (to merge a split model) or into several parts (to split it). Tensors and
+// metadata stay unchanged.
 //
-// Memory: a buffer a part. The files appear under their names only when all are complete. Throws Error(io)
-// when writing fails, Error(usage) when a part would overwrite the input, Error(interrupted) after Ctrl-C.
+// Memory: one buffer per part. The files get their names only when all are complete. Throws Error(io) when
+// writing fails, Error(usage) when a part would overwrite the input, and Error(interrupted) after Ctrl-C.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct PlannedPart {
   uint64_t n_bytes;  // of tensor data
 };
 
-// "2G", "500M" as llama-gguf-split means them: powers of 1000. Throws Error(usage).
+// Parses "2G" or "500M" as llama-gguf-split does: powers of 1000. Throws Error(usage).
 uint64_t parse_split_size(const std::string& option, const std::string& text);
 
-// What write_parts would make; no limits make one part.
+// Returns the parts that write_parts makes; without limits one.
 std::vector<PlannedPart> plan_parts(const GgufFile& file, const SplitLimits& limits, const std::string& path);
 
 using CopyProgress = std::function<void(const TensorInfo& tensor, uint64_t n_bytes_done, bool tensor_done)>;

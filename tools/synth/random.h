@@ -1,4 +1,4 @@
-// A small random generator (xoshiro256++, seeded by splitmix64) whose numbers are the same on every machine,
+// A small random generator (xoshiro256++, seeded by splitmix64) with the same results on every machine,
 // unlike the standard library's distributions. For synthetic data only.
 #pragma once
 
@@ -28,9 +28,9 @@ class Random {
     return result;
   }
 
-  // 0 .. n - 1; n must not be 0 and should be far below 2^32.
+  // Uniform in 0..n - 1. 0 < n, and n far below 2^32.
   uint32_t below(uint32_t n) { return static_cast<uint32_t>((next() >> 32) * n >> 32); }
-  // [0, 1)
+  // Uniform in [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
   void fill(std::span<std::byte> bytes) {

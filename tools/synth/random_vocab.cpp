@@ -31,7 +31,7 @@ struct Vocab {
   int size() const { return static_cast<int>(tokens.size()); }
 };
 
-// A piece and the two earlier pieces that it is merged from, as plain text (a space is ' ').
+// A piece and the two earlier pieces it is merged from, as plain text (spaces as ' ').
 struct Merge {
   std::string left, right;
   std::string text() const { return left + right; }
@@ -41,7 +41,7 @@ bool is_vowel(char c) {
   return std::string_view("aeiouAEIOU").find(c) != std::string_view::npos;
 }
 
-// Grows a vocabulary the way byte-pair training does: every new piece joins two that exist.
+// Grows a vocabulary as byte-pair training does: every new piece joins two existing ones.
 class MergeBuilder {
  public:
   MergeBuilder(size_t n_merges, uint64_t seed) : n_merges_(n_merges), random_(seed) {}
@@ -55,7 +55,7 @@ class MergeBuilder {
     }
     if (digit_run >= 2) add_digits(digit_run);
     while (merges_.size() < n_merges_) {
-      const std::string left = pick();  // the order of evaluation must not depend on the compiler
+      const std::string left = pick();  // two statements: the order of evaluation must be fixed
       const std::string right = pick();
       if (sounds_right(left, right)) add_word_piece(left, right);
     }
@@ -76,7 +76,7 @@ class MergeBuilder {
     for (int n = 2; n <= 16; ++n) add(std::string(static_cast<size_t>(n - 1), ' '), " ");
   }
 
-  // " a", "ba", "ab", "Ba": what everything else is made of.
+  // " a", "ba", "ab", "Ba": the basis of all other pieces.
   void add_letter_pairs() {
     for (char c = 'a'; c <= 'z'; ++c) words_.push_back(std::string(1, c));
     for (char c = 'a'; c <= 'z'; ++c) add_word_piece(" ", std::string(1, c));
@@ -100,14 +100,14 @@ class MergeBuilder {
     }
   }
 
-  // A piece so far, early (short) ones more often.
+  // Returns an existing piece, preferring early (short) ones.
   std::string pick() {
     const double u = random_.uniform();
     return words_[static_cast<size_t>(u * u * static_cast<double>(words_.size()))];
   }
 
-  // Words may begin with a space or a capital, are not too long and never put three vowels or consonants
-  // together.
+  // Words may start with a space or a capital, are not too long, and never have three vowels or consonants in
+  // a row.
   static bool sounds_right(const std::string& left, const std::string& right) {
     if (right[0] < 'a' || left.size() + right.size() > 14) return false;
     const std::string around = left.substr(left.size() > 2 ? left.size() - 2 : 0) + right.substr(0, 2);
@@ -123,7 +123,7 @@ class MergeBuilder {
   size_t n_merges_;
   Random random_;
   std::vector<Merge> merges_;
-  std::vector<std::string> words_;  // letters and pieces of letters, maybe after a space
+  std::vector<std::string> words_;  // letters and word pieces, perhaps after a space
   std::unordered_set<std::string> seen_;
 };
 
@@ -141,8 +141,8 @@ std::string spm_text(std::string_view plain) {
   return text;
 }
 
-// Byte-level BPE writes every byte as a printable character: the 188 that are printable in Latin-1 as
-// themselves, the rest, in order, as U+0100 and up.
+// Byte-level BPE writes every byte as a printable character: the 188 printable Latin-1 bytes as themselves,
+// the others, in order, as U+0100 and up.
 std::vector<std::pair<int, std::string>> byte_characters() {
   const auto printable = [](int b) { return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad); };
   std::vector<std::pair<int, std::string>> characters;
@@ -160,7 +160,7 @@ void add_byte_tokens(Vocab& vocab) {
   for (int b = 0; b < 256; ++b) vocab.add(format("<0x%02X>", b), kByte);
 }
 
-// The characters that get a token of their own; others are spelled in byte tokens.
+// Characters with a token of their own; others become byte tokens.
 std::vector<uint32_t> spm_characters() {
   std::vector<uint32_t> characters = {0x2581, 0x2013, 0x2014, 0x2018, 0x2019, 0x201c, 0x201d, 0x2026, 0x20ac};
   constexpr std::pair<uint32_t, uint32_t> kRanges[] = {{0x21, 0x7e},    {0xa1, 0xac},   {0xae, 0x17f},
@@ -172,8 +172,8 @@ std::vector<uint32_t> spm_characters() {
   return characters;
 }
 
-// Fills up a SentencePiece vocabulary: pieces in the order of their merges, then single characters. The score
-// is what the tokenizer merges by: earlier is better.
+// Fills a SentencePiece vocabulary: pieces in the order of their merges, then single characters. The
+// tokenizer merges by score: earlier is better.
 void add_spm_pieces(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
   const std::vector<uint32_t> characters = spm_characters();
   const int n_special = vocab.size();
@@ -188,7 +188,7 @@ void add_spm_pieces(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata
   metadata.set("tokenizer.ggml.scores", Value(scores));
 }
 
-// 256 byte tokens and the pieces merged from them, up to n_base tokens.
+// Adds 256 byte tokens and the pieces merged from them, up to n_base tokens.
 void add_bpe_pieces(Vocab& vocab, int n_base, int digit_run, uint64_t seed, const char* pre,
                     Metadata& metadata) {
   std::vector<std::string> of_byte(256);

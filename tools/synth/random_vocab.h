@@ -1,6 +1,6 @@
-// Made-up vocabularies of real size: pronounceable pieces, built by merging pairs as a trained tokenizer's
-// are, so that text becomes tokens by the same work as with the model's own vocabulary, though into about
-// twice as many of them. Special tokens are those of the model, at their ids.
+// Synthetic vocabularies of real size: pronounceable pieces built by merging pairs, as tokenizer training
+// does, so that tokenizing costs as much work as with the model's own vocabulary, though it gives about twice
+// as many tokens. Special tokens are the model's, with their ids.
 //
 // Deterministic: the same kind, size and seed give the same vocabulary everywhere. Nothing is thrown.
 #pragma once

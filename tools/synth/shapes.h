@@ -1,8 +1,7 @@
-// The shapes of public models: the facts that decide how fast a model runs, one row of a table each, and the
-// tensors and hyperparameters that a GGUF file of such a model has. `tandem synth` fills them with random
-// weights.
+// The shapes of public models: a table of the numbers that determine a model's speed, and the tensors and
+// hyperparameters that its GGUF file has. `tandem synth` fills them with random weights.
 //
-// Everything here is static data or pure functions of it; any thread may call. Nothing is thrown.
+// Static data and pure functions; any thread may call. Nothing is thrown.
 #pragma once
 
 #include <array>
@@ -16,7 +15,7 @@
 
 namespace tandem::tools {
 
-// Which tokenizer the model has; its details are in random_vocab.h.
+// The model's tokenizer; see random_vocab.h.
 enum class VocabKind { spm_llama, spm_gemma, bpe_llama3, bpe_qwen };
 
 struct Shape {
@@ -30,15 +29,15 @@ struct Shape {
   bool tied = false;      // the output matrix is the token embedding
   float rope_factor = 0;  // 0, or the factor by which Llama 3's rope_freqs.weight stretches long waves
   int n_expert = 0, n_expert_used = 0, n_ff_expert = 0;
-  int window = 0;       // of the layers that have one
-  int n_ff_shared = 0;  // of the expert that every token goes through
+  int window = 0;       // of layers with a sliding window
+  int n_ff_shared = 0;  // of the shared expert
 };
 
 std::span<const Shape> all_shapes();
-// nullptr when there is none of that name.
+// Returns nullptr for an unknown name.
 const Shape* find_shape(std::string_view name);
 
-// What a tensor is for, as far as filling and quantizing it is concerned.
+// The role of a tensor, for filling and quantizing it.
 enum class TensorRole { matrix, norm, bias, router, rope_factors };
 
 struct ShapeTensor {
@@ -51,15 +50,15 @@ struct ShapeTensor {
   int64_t n_elements() const { return dims[0] * n_rows(); }
 };
 
-// Every tensor of the model, in the order of the file.
+// Returns every tensor of the model, in file order.
 std::vector<ShapeTensor> tensors_of(const Shape& shape);
 
-// general.architecture, general.name and the hyperparameters under the architecture's prefix.
+// Sets general.architecture, general.name and the hyperparameters under the architecture's prefix.
 void add_hyperparameters(const Shape& shape, Metadata& metadata);
 
-// The values of rope_freqs.weight, [head_dim / 2]: by what each rotation frequency is divided. Llama 3's
-// rule: waves shorter than a quarter of the original context (8192) stay, longer than all of it are stretched
-// by rope_factor, and between them it blends.
+// Returns the values of rope_freqs.weight, [head_dim / 2]: the divisor of each rotation frequency. Llama 3's
+// rule: waves shorter than a quarter of the original context (8192) stay, waves longer than it are stretched
+// by rope_factor, with a blend between.
 std::vector<float> llama3_rope_factors(const Shape& shape);
 
 }  // namespace tandem::tools

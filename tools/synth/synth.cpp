@@ -25,15 +25,15 @@ namespace {
 
 constexpr size_t kChunkBytes = 4 << 20;
 
-// A different stream for each tensor, whatever the others are.
+// Gives each tensor its own stream, independent of the other tensors.
 uint64_t tensor_seed(uint64_t seed, std::string_view name) {
   uint64_t hash = 14695981039346656037u ^ seed * 0x9e3779b97f4a7c15u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash;
 }
 
-// Weights of a matrix [k, m] have deviation 1/sqrt(k), so that a product keeps the size of its input: logits
-// stay finite and near 1. Norms are about 1.
+// Weights of a matrix [k, m] have standard deviation 1/sqrt(k), so a product keeps the magnitude of its input
+// and logits stay finite and near 1. Norms are about 1.
 RandomWeights weights_for(const ShapeTensor& tensor, DType dtype, uint64_t seed) {
   const float keeps_size = 1.0f / std::sqrt(static_cast<float>(tensor.dims[0]));
   switch (tensor.role) {
@@ -60,7 +60,7 @@ Metadata make_metadata(const Shape& shape, const SynthOptions& options) {
   return metadata;
 }
 
-// The bytes of one tensor, in chunks, to `sink`.
+// Passes the bytes of one tensor to `sink`, in chunks.
 template <class Sink>
 void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, uint64_t seed, Sink sink) {
   if (tensor.role == TensorRole::rope_factors) {
@@ -80,7 +80,7 @@ void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, uin
   }
 }
 
-// A line on the terminal that is drawn over a few times a second; nothing when stderr is a file.
+// A line on the terminal, redrawn a few times a second; nothing if stderr is a file.
 class ProgressLine {
  public:
   using Clock = std::chrono::steady_clock;
@@ -199,7 +199,7 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
     make_tensor(shape, tensors[i], dtypes[i], tensor_seed(options.seed, tensors[i].name),
                 [&](std::span<const std::byte> bytes) {
                   if (interrupted())
-                    throw_error(ErrorCode::interrupted, "%s: interrupted, not written", path.c_str());
+                    throw_error(ErrorCode::interrupted, "%s: interrupted, nothing written", path.c_str());
                   writer.append(bytes);
                   n_done += bytes.size();
                   if (progress) progress({n_done, result.n_bytes});
@@ -212,17 +212,15 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
 void add_synth(CLI::App& app) {
   const auto options = std::make_shared<CommandOptions>();
   CLI::App* synth =
-      app.add_subcommand("synth", "write a model of a public model's shape, with random weights");
-  synth
-      ->add_option("shape", options->shape, "the model whose shape to take, e.g. tinyllama-1.1b (see --list)")
+      app.add_subcommand("synth", "write a model with the shape of a public one and random weights");
+  synth->add_option("shape", options->shape, "the model whose shape to use, e.g. tinyllama-1.1b (see --list)")
       ->type_name("")
       ->group("Model");
   text(*synth, "-o,--output", options->out, "FILE", "the file to write")->group("Model");
   text(*synth, "--type", options->type, "TYPE", "file type, e.g. Q4_K_M, Q8_0 or F16 (see --list)")
       ->group("Model");
   integer(*synth, "--layers", options->n_layers, 0, "make only the first N layers, 0: all")->group("Model");
-  synth->add_flag("--pure", options->pure, "every matrix in the type's own dtype, without a mix")
-      ->group("Model");
+  synth->add_flag("--pure", options->pure, "use the type's base dtype for every matrix")->group("Model");
   integer(*synth, "--seed", options->seed, 0, "seed of the weights and the vocabulary")->group("Model");
   synth->add_flag("--list", options->list, "list the shapes and the file types")->group("Help");
   add_log_options(*synth, options->log);

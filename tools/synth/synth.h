@@ -1,8 +1,7 @@
-// Writes models of a given shape with random weights, so that speed can be measured anywhere with no
-// download.
+// Writes models of a given shape with random weights, to measure speed anywhere without a download.
 //
-// One thread, a few megabytes of memory whatever the size of the model: tensors are made and written chunk by
-// chunk. The file appears under its name only when it is complete. Throws Error(io) when writing fails,
+// One thread and a few megabytes of memory, whatever the size of the model: tensors are made and written in
+// chunks. The file gets its name only when it is complete. Throws Error(io) when writing fails, and
 // Error(interrupted) after Ctrl-C.
 #pragma once
 
@@ -31,8 +30,7 @@ struct SynthResult {
   size_t n_tensors = 0;
 };
 
-// The same shape, options and seed give the same bytes. `progress` may be empty; it is called after every
-// chunk.
+// The same shape, options and seed give the same bytes. Calls `progress`, if set, after every chunk.
 SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& options, const std::string& path,
                                   const std::function<void(SynthProgress)>& progress = {});
 
