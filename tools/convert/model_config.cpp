@@ -89,7 +89,7 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   n_ff_shared = first_of(text, {"shared_expert_intermediate_size"});
   const auto said = text.boolean("tie_word_embeddings");
   const auto said_outside = whole.boolean("tie_word_embeddings");
-  says_tied = said || said_outside;
+  has_tied_key = said || said_outside;
   tied = said ? *said : said_outside.value_or(defaults.tied);
   rope = read_rope(text, n_ctx, defaults.rope_theta);
 }

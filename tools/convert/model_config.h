@@ -39,7 +39,7 @@ struct ModelConfig {
   int64_t n_ff_expert = 0, n_ff_shared = 0;  // if experts have a width of their own
   double norm_eps;
   bool tied;       // the output is the embedding table
-  bool says_tied;  // the file has the key
+  bool has_tied_key;  // the file has the key
   RopeConfig rope;
 
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }

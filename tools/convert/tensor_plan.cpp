@@ -42,7 +42,7 @@ class Planner {
   void apply(const TensorRule& rule, int64_t layer) {
     const std::string target = layer < 0 ? rule.target : "blk." + std::to_string(layer) + "." + rule.target;
     const std::string source = replaced(rule.source, "{}", std::to_string(layer));
-    const bool tied_output = source == "lm_head.weight" && (config_.tied || !config_.says_tied);
+    const bool tied_output = source == "lm_head.weight" && (config_.tied || !config_.has_tied_key);
     if (source == "lm_head.weight" && config_.tied) return;
     const bool found = checkpoint_.find(first_name(rule, source)) != nullptr;
     if (!found || planned_.contains(target)) {
