@@ -26,7 +26,7 @@ struct OpenOptions {
 class MappedFile {
  public:
   // Throws Error(io) when `path` cannot be opened or read, Error(bad_file) when it is not a regular file
-  // (a FIFO never blocks), Error(out_of_memory) when there is no room for a copy.
+  // (a FIFO never blocks), Error(out_of_memory) when there is no memory for a copy.
   static MappedFile open(const std::string& path, const OpenOptions& options);
   // A view of bytes that live elsewhere and outlive the object.
   static MappedFile view(std::span<const std::byte> bytes, const std::string& name);

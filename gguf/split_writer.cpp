@@ -17,7 +17,7 @@ std::string part_suffix(uint32_t part, uint32_t n_parts) {
 
 }  // namespace
 
-std::vector<uint32_t> plan_split(std::span<const uint64_t> tensor_bytes, const SplitLimits& limits) {
+std::vector<uint32_t> assign_parts(std::span<const uint64_t> tensor_bytes, const SplitLimits& limits) {
   std::vector<uint32_t> part_of;
   uint32_t part = limits.first_without_tensors && !tensor_bytes.empty() ? 1 : 0;
   uint64_t n_tensors = 0, n_bytes = 0;  // of the part so far
@@ -54,7 +54,7 @@ void SplitWriter::add_tensor(std::string_view name, DType dtype, std::span<const
 void SplitWriter::split(const SplitLimits& limits) {
   std::vector<uint64_t> sizes;
   for (const Tensor& tensor : tensors_) sizes.push_back(tensor.n_bytes);
-  std::vector<uint32_t> part_of = plan_split(sizes, limits);
+  std::vector<uint32_t> part_of = assign_parts(sizes, limits);
   const uint32_t n_parts = part_of.empty() ? 1 : part_of.back() + 1;
   split_as(std::move(part_of), n_parts);
 }

@@ -24,7 +24,7 @@ struct SplitLimits {
 };
 
 // Returns the part of each tensor, given the tensors' sizes in order. An empty model is one part.
-std::vector<uint32_t> plan_split(std::span<const uint64_t> tensor_bytes, const SplitLimits& limits);
+std::vector<uint32_t> assign_parts(std::span<const uint64_t> tensor_bytes, const SplitLimits& limits);
 
 // Returns "PREFIX-00002-of-00003.gguf" for "PREFIX.gguf" or "PREFIX"; part counts from 0.
 std::string split_path(const std::string& path, uint32_t part, uint32_t n_parts);

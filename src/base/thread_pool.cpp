@@ -14,18 +14,18 @@ namespace {
 
 constexpr int kActiveBits = 12;
 constexpr int kMaxThreads = 512;
-constexpr unsigned kCrowd = 4;  // with more threads than this per processor, waiting does not spin
+constexpr unsigned kMaxThreadsPerCpu = 4;  // with more threads than this per processor, waiting does not spin
 static_assert(kMaxThreads < 1 << kActiveBits);
 
 // Waits until `word` differs from `seen`: spins, yields, then parks in the kernel. A barrier inside a run is
 // short, so spinning pays; with more threads than cores, yielding lets the others run. With many more
 // threads than cores a waiting thread only gets in the way, so it parks at once.
-void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool crowded) {
-  for (int i = 0; i < 4000 && !crowded; ++i) {
+void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool oversubscribed) {
+  for (int i = 0; i < 4000 && !oversubscribed; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
     __builtin_ia32_pause();
   }
-  for (int i = 0; i < 50 && !crowded; ++i) {
+  for (int i = 0; i < 50 && !oversubscribed; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
     sched_yield();
   }
@@ -46,14 +46,14 @@ void Worker::barrier() {
     pool_.phase_.fetch_add(1, std::memory_order_release);
     pool_.phase_.notify_all();
   } else {
-    wait_while_equal(pool_.phase_, phase, pool_.crowded_);
+    wait_while_equal(pool_.phase_, phase, pool_.oversubscribed_);
   }
 }
 
 ThreadPool::ThreadPool(int n_threads)
     : n_threads_(std::clamp(n_threads, 1, kMaxThreads)),
-      crowded_(static_cast<unsigned>(n_threads_) >
-               kCrowd * std::max(1u, std::thread::hardware_concurrency())) {
+      oversubscribed_(static_cast<unsigned>(n_threads_) >
+                      kMaxThreadsPerCpu * std::max(1u, std::thread::hardware_concurrency())) {
   try {
     for (int i = 1; i < n_threads_; ++i) threads_.emplace_back(&ThreadPool::worker_main, this, i);
   } catch (const std::system_error& e) {
@@ -92,7 +92,7 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
 void ThreadPool::worker_main(int index) {
   uint32_t seen = 0;
   for (;;) {
-    wait_while_equal(epoch_, seen, crowded_);
+    wait_while_equal(epoch_, seen, oversubscribed_);
     seen = epoch_.load(std::memory_order_acquire);
     if (stop_) return;
     const int n_active = static_cast<int>(seen & ((1u << kActiveBits) - 1));

@@ -69,7 +69,7 @@ class ThreadPool {
   void join();
 
   int n_threads_;
-  const bool crowded_;  // many more threads than processors
+  const bool oversubscribed_;  // many more threads than processors
   std::vector<std::thread> threads_;
 
   // Words that workers spin on, one cache line each.

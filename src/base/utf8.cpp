@@ -6,7 +6,7 @@
 namespace tandem {
 namespace {
 
-// What may follow a first byte: the number of bytes, and the range of the second one.
+// The bytes that may follow a first byte: how many, and the range of the second one.
 struct Lead {
   uint8_t n_following;  // with low > high: not a first byte
   uint8_t low, high;
@@ -27,7 +27,7 @@ constexpr Lead lead_of(uint8_t byte) {
 
 }  // namespace
 
-Utf8Step next_utf8(std::string_view text) {
+Utf8Char next_utf8(std::string_view text) {
   const Lead lead = lead_of(static_cast<uint8_t>(text[0]));
   if (lead.low > lead.high) return {1, Utf8Status::invalid};
   size_t n = 1;
@@ -51,9 +51,9 @@ size_t valid_utf8_prefix(std::string_view text) {
         continue;
       }
     }
-    const Utf8Step step = next_utf8(text.substr(i));
-    if (step.status != Utf8Status::valid) break;
-    i += step.n_bytes;
+    const Utf8Char next = next_utf8(text.substr(i));
+    if (next.status != Utf8Status::valid) break;
+    i += next.n_bytes;
   }
   return i;
 }

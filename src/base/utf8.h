@@ -12,14 +12,14 @@ enum class Utf8Status {
   incomplete,  // the text ends inside a character, well-formed so far; n_bytes are the rest
 };
 
-struct Utf8Step {
+struct Utf8Char {
   size_t n_bytes;
   Utf8Status status;
 };
 
 // Reads the first character of `text`, which is not empty. Rejects overlong forms, surrogates and code points
 // past U+10FFFF.
-Utf8Step next_utf8(std::string_view text);
+Utf8Char next_utf8(std::string_view text);
 
 // Returns the length in bytes of the longest prefix that is valid UTF-8.
 size_t valid_utf8_prefix(std::string_view text);

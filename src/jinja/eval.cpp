@@ -6,9 +6,9 @@
 namespace tandem::jinja {
 
 Value Interp::eval(const Expr& expr) {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   line_ = expr.line;
-  step();
+  spend();
   return eval_kind(expr);
 }
 
@@ -52,7 +52,7 @@ Value Interp::eval_kind(const Expr& expr) {
 
 Value Interp::eval_name(const Expr& expr) {
   for (Scope* scope = scope_.get(); scope; scope = scope->parent.get()) {
-    step(scope->variables.size() / 16);
+    spend(scope->variables.size() / 16);
     if (const Value* value = scope->find(expr.name)) return *value;
   }
   if (const Builtin* global = find_global(expr.name)) {
@@ -114,9 +114,9 @@ Value Interp::eval_compare(const Expr& expr) {
   for (size_t i = 0; i < expr.operators.size(); ++i) {
     Value right = eval(*expr.items[i + 1]);
     line_ = expr.line;
-    step(std::min(extent(left).weight, extent(right).weight));
+    spend(std::min(extent(left).weight, extent(right).weight));
     const bool membership = expr.operators[i] == Operator::in || expr.operators[i] == Operator::not_in;
-    if (membership) step(extent(right).weight);
+    if (membership) spend(extent(right).weight);
     if (!holds(expr.operators[i], left, right)) return Value(false);
     left = std::move(right);
   }
@@ -127,7 +127,7 @@ Value Interp::eval_concat(const Expr& expr) {
   Text text;
   for (const ExprPtr& item : expr.items) {
     const Value value = eval(*item);
-    step(extent(value).weight);
+    spend(extent(value).weight);
     if (value.is_string())
       text.append(value.text());
     else
@@ -144,13 +144,13 @@ Args Interp::eval_arguments(const Arguments& arguments) {
   for (const auto& [name, expr] : arguments.keyword) args.keyword.emplace_back(name, eval(*expr));
   if (arguments.more_positional) {
     std::vector<Value> more = iterate(eval(*arguments.more_positional));
-    step(more.size());
+    spend(more.size());
     args.positional.insert(args.positional.end(), more.begin(), more.end());
   }
   if (arguments.more_keyword) {
     const Value more = eval(*arguments.more_keyword);
     if (!more.is_dict()) fail("argument after ** must be a mapping, not %s", type_name(more).c_str());
-    step(more.dict()->entries().size());
+    spend(more.dict()->entries().size());
     for (const auto& [key, value] : more.dict()->entries()) {
       if (!key.is_string()) fail("keywords must be strings");
       args.keyword.emplace_back(key.string(), value);
@@ -160,7 +160,7 @@ Args Interp::eval_arguments(const Arguments& arguments) {
 }
 
 Value Interp::call(const Value& callee, Args args) {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   require_defined(callee);
   if (!callee.is(Kind::object)) fail("'%s' object is not callable", type_name(callee).c_str());
   Value result = callee.object()->call(*this, args);
@@ -179,7 +179,7 @@ Value Interp::eval_call(const Expr& expr) {
 Value Interp::filter(const std::string& name, Args args) {
   const Builtin* builtin = find_filter(name);
   if (!builtin) fail("No filter named '%s'.", name.c_str());
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   Value result = run_builtin(*builtin, *this, args);
   charge(result);
   return result;
@@ -224,7 +224,7 @@ Value Interp::eval_slice(const Value& value, const Expr& bounds) {
     fail("'%s' object is not subscriptable", type_name(value).c_str());
   }
   Value result = slice(value, parts[0], parts[1], parts[2]);
-  step(extent(result).weight);
+  spend(extent(result).weight);
   charge(result);
   return result;
 }

@@ -29,9 +29,10 @@ void Interp::keep(std::shared_ptr<Object> object) {
   kept_.push_back(std::move(object));
 }
 
-void Interp::step(size_t n) {
-  n_steps_ += n;
-  if (n_steps_ > limits_.n_steps) fail("the template runs for more than %zu operations", limits_.n_steps);
+void Interp::spend(size_t n) {
+  n_operations_ += n;
+  if (n_operations_ > limits_.n_operations)
+    fail("the template runs for more than %zu operations", limits_.n_operations);
 }
 
 void Interp::charge_bytes(size_t n) {
@@ -57,7 +58,7 @@ Text Interp::run(const Body& body, std::vector<std::pair<std::string, Value>> va
 }
 
 void Interp::print(const Text& text) {
-  step(text.size() / 1024);
+  spend(text.size() / 1024);
   if (text.size() > limits_.n_output_bytes - std::min(out_->size(), limits_.n_output_bytes)) {
     fail("the output is longer than %zu bytes", limits_.n_output_bytes);
   }
@@ -73,14 +74,14 @@ Interp::Flow Interp::run_body(const Body& body) {
 }
 
 Interp::Flow Interp::run_stmt(const Stmt& stmt) {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   line_ = stmt.line;
-  step();
+  spend();
   switch (stmt.kind) {
     case StmtKind::data: print(Text(stmt.text)); break;
     case StmtKind::print: {
       const Value value = eval(*stmt.expressions[0]);
-      step(extent(value).weight);
+      spend(extent(value).weight);
       print(value.is_string() ? value.text() : to_text(value));
       break;
     }
@@ -105,7 +106,7 @@ Interp::Flow Interp::run_stmt(const Stmt& stmt) {
     }
     case StmtKind::with: return run_with(stmt);
     case StmtKind::scope: {
-      const Inner inner(*this);
+      const InnerScope inner(*this);
       return run_body(stmt.bodies[0]);
     }
     case StmtKind::break_loop: return Flow::break_loop;
@@ -116,7 +117,7 @@ Interp::Flow Interp::run_stmt(const Stmt& stmt) {
 
 // Renders the body in a scope of its own and returns its output.
 Text Interp::capture(const Body& body) {
-  const Inner inner(*this);
+  const InnerScope inner(*this);
   Text text;
   Text* const outer = std::exchange(out_, &text);
   try {
@@ -151,7 +152,7 @@ Interp::Flow Interp::run_condition(const Stmt& stmt) {
 Interp::Flow Interp::run_with(const Stmt& stmt) {
   std::vector<Value> values;
   for (const ExprPtr& expr : stmt.expressions) values.push_back(eval(*expr));
-  const Inner inner(*this);
+  const InnerScope inner(*this);
   for (size_t i = 0; i < values.size(); ++i) assign(stmt.targets[i], values[i]);
   return run_body(stmt.bodies[0]);
 }
@@ -159,12 +160,12 @@ Interp::Flow Interp::run_with(const Stmt& stmt) {
 // Returns the elements to loop over: those that pass the `if` of the `for`.
 std::vector<Value> Interp::loop_items(const Stmt& stmt) {
   std::vector<Value> items = iterate(eval(*stmt.expressions[0]));
-  step(items.size());
+  spend(items.size());
   charge_bytes(items.size() * sizeof(Value));
   if (!stmt.expressions[1]) return items;
   std::vector<Value> kept;
   for (Value& item : items) {
-    const Inner inner(*this);
+    const InnerScope inner(*this);
     assign(stmt.targets[0], item);
     if (truth(eval(*stmt.expressions[1]))) kept.push_back(std::move(item));
   }
@@ -174,14 +175,14 @@ std::vector<Value> Interp::loop_items(const Stmt& stmt) {
 Interp::Flow Interp::run_for(const Stmt& stmt) {
   const Value items = Value::list(loop_items(stmt));
   if (items.items().empty()) {
-    const Inner inner(*this);
+    const InnerScope inner(*this);
     return run_body(stmt.otherwise);
   }
   const auto loop = std::make_shared<Loop>(items);
   for (size_t i = 0; i < items.items().size(); ++i) {
-    step();
+    spend();
     loop->set_index(i);
-    const Inner inner(*this);
+    const InnerScope inner(*this);
     scope_->variables.reserve(4);
     scope_->set("loop", Value(std::shared_ptr<Object>(loop)));
     assign(stmt.targets[0], items.items()[i]);
@@ -254,9 +255,9 @@ void Interp::bind_parameters(const Stmt& macro, Args& args) {
 }
 
 Value Interp::call_macro(const Stmt& macro, const std::shared_ptr<Scope>& closure, Args& args) {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   const int call_line = line_;
-  const Inner inner(*this, closure);
+  const InnerScope inner(*this, closure);
   bind_parameters(macro, args);
   Value result(capture(macro.bodies[0]));
   line_ = call_line;
@@ -266,7 +267,7 @@ Value Interp::call_macro(const Stmt& macro, const std::shared_ptr<Scope>& closur
 void Interp::assign(const Target& target, const Value& value) {
   if (target.is_tuple) return unpack(target, value);
   if (target.attribute.empty()) {
-    step(scope_->variables.size() / 16);
+    spend(scope_->variables.size() / 16);
     return scope_->set(target.name, value);
   }
   Value* found = nullptr;
@@ -274,7 +275,7 @@ void Interp::assign(const Target& target, const Value& value) {
     found = scope->find(target.name);
   const auto space = found ? found->as<Namespace>() : nullptr;
   if (!space) fail("cannot assign attribute on non-namespace object");
-  step(1 + space->size() / 16);
+  spend(1 + space->size() / 16);
   space->set(target.attribute, value);
 }
 

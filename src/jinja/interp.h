@@ -18,7 +18,7 @@
 namespace tandem::jinja {
 
 struct Limits {
-  size_t n_steps = 50'000'000;               // operations: statements, expressions, elements they visit
+  size_t n_operations = 50'000'000;          // operations: statements, expressions, elements they visit
   size_t n_bytes = size_t{1} << 30;          // of all values that are made
   size_t n_output_bytes = size_t{32} << 20;  // of the render
   int n_depth = 1000;                        // nesting of macros, statements and expressions
@@ -44,7 +44,7 @@ class Interp {
 
   // --- For functions, filters and tests ---
   const std::tm& now() const { return now_; }
-  void step(size_t n = 1);
+  void spend(size_t n = 1);
   void charge(const Value& made);
   void charge_bytes(size_t n);
   Value attribute(const Value& value, const std::string& name);
@@ -57,8 +57,8 @@ class Interp {
   void keep(std::shared_ptr<Object> object);
 
  private:
-  class Deeper;
-  class Inner;  // a scope within the current one
+  class DepthGuard;
+  class InnerScope;  // a scope within the current one
   enum class Flow { next, break_loop, continue_loop };
 
   Flow run_body(const Body& body);
@@ -92,7 +92,7 @@ class Interp {
 
   const Limits limits_;
   const std::tm now_;
-  size_t n_steps_ = 0, n_bytes_ = 0;
+  size_t n_operations_ = 0, n_bytes_ = 0;
   int depth_ = 0, line_ = 0;
   std::shared_ptr<Scope> scope_ = std::make_shared<Scope>();
   Text* out_ = nullptr;
@@ -100,27 +100,27 @@ class Interp {
   std::vector<std::shared_ptr<Object>> kept_;
 };
 
-class Interp::Deeper {
+class Interp::DepthGuard {
  public:
-  explicit Deeper(Interp& in) : in_(in) {
+  explicit DepthGuard(Interp& in) : in_(in) {
     if (in_.depth_ >= in_.limits_.n_depth) fail("recursion deeper than %d", in_.limits_.n_depth);
     ++in_.depth_;
   }
-  Deeper(const Deeper&) = delete;
-  ~Deeper() { --in_.depth_; }
+  DepthGuard(const DepthGuard&) = delete;
+  ~DepthGuard() { --in_.depth_; }
 
  private:
   Interp& in_;
 };
 
-class Interp::Inner {
+class Interp::InnerScope {
  public:
-  Inner(Interp& in, std::shared_ptr<Scope> parent) : in_(in), outer_(in.scope_) {
+  InnerScope(Interp& in, std::shared_ptr<Scope> parent) : in_(in), outer_(in.scope_) {
     in_.scope_ = std::make_shared<Scope>(Scope{std::move(parent), {}});
   }
-  explicit Inner(Interp& in) : Inner(in, in.scope_) {}
-  Inner(const Inner&) = delete;
-  ~Inner() { in_.scope_ = std::move(outer_); }
+  explicit InnerScope(Interp& in) : InnerScope(in, in.scope_) {}
+  InnerScope(const InnerScope&) = delete;
+  ~InnerScope() { in_.scope_ = std::move(outer_); }
 
  private:
   Interp& in_;

@@ -30,7 +30,7 @@ class Getter {
 
   Value operator()(Value value) const {
     for (const Value& part : parts_) {
-      in_.step();
+      in_.spend();
       value = in_.item(value, part);
       if (value.is_undefined() && !otherwise_.is_missing() && !otherwise_.is_none()) value = otherwise_;
     }
@@ -53,7 +53,7 @@ using Keyed = std::pair<Value, Value>;  // key, value
 // Stable, as in Python: with `reverse` too, equal items keep their order.
 void sort_by_key(Interp& in, std::vector<Keyed>& items, bool reverse) {
   std::stable_sort(items.begin(), items.end(), [&in, reverse](const Keyed& a, const Keyed& b) {
-    in.step(std::min(extent(a.first).weight, extent(b.first).weight));
+    in.spend(std::min(extent(a.first).weight, extent(b.first).weight));
     return compare(a.first, b.first, "<") * (reverse ? -1 : 1) < 0;
   });
 }
@@ -154,7 +154,7 @@ Value sum(Call& call) {
   if (total.is_string()) fail("sum() can't sum strings [use ''.join(seq) instead]");
   for (const Value& item : iterate(call[0])) {
     total = arithmetic(Operator::add, total, getter(item));
-    call.in.step(extent(total).weight);
+    call.in.spend(extent(total).weight);
     call.in.charge(total);
   }
   return total;

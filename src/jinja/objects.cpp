@@ -37,7 +37,7 @@ std::optional<Value> Macro::attribute(Interp&, const std::string& name) {
 }
 
 std::optional<Value> Namespace::attribute(Interp& in, const std::string& name) {
-  in.step(scope_.variables.size() / 16);
+  in.spend(scope_.variables.size() / 16);
   const Value* value = scope_.find(name);
   return value ? std::optional<Value>(*value) : std::nullopt;
 }

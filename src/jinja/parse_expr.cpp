@@ -37,7 +37,7 @@ ExprPtr Parser::binary(ExprKind kind, Operator op, ExprPtr left, ExprPtr right) 
 }
 
 ExprPtr Parser::parse_expression() {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   ExprPtr expr = parse_or();
   while (at_name("if")) {
     ExprPtr condition = make(ExprKind::condition, take().line);
@@ -51,7 +51,7 @@ ExprPtr Parser::parse_expression() {
 
 // One expression, or a tuple: several separated by commas.
 ExprPtr Parser::parse_tuple(Conditions conditions) {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   const auto parse_one = [&] { return conditions == Conditions::allowed ? parse_expression() : parse_or(); };
   const int line = current().line;
   ExprPtr first = parse_one();
@@ -81,7 +81,7 @@ ExprPtr Parser::parse_and() {
 
 ExprPtr Parser::parse_not() {
   if (!at_name("not")) return parse_compare();
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   ExprPtr expr = make(ExprKind::logic_not, take().line);
   add(*expr, parse_not());
   return expr;
@@ -166,7 +166,7 @@ ExprPtr Parser::parse_unary() {
 
 ExprPtr Parser::parse_signed() {
   if (!at_op("-") && !at_op("+")) return parse_postfix(parse_primary());
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   const Token sign = take();
   ExprPtr expr = make(sign.text == "-" ? ExprKind::negate : ExprKind::positive, sign.line);
   add(*expr, parse_signed());
@@ -377,7 +377,7 @@ ExprPtr Parser::parse_test(ExprPtr expr) {
   } else if (kind == TokenKind::literal || at_op("[") || at_op("{") ||
              (kind == TokenKind::name && !at_name("else") && !at_name("or") && !at_name("and"))) {
     if (at_name("is")) throw SyntaxError(line, "You cannot chain multiple tests with is");
-    const Deeper deeper(*this);
+    const DepthGuard guard(*this);
     Arguments arguments;
     arguments.positional.push_back(parse_postfix(parse_primary()));
     set_arguments(*test, std::move(arguments));

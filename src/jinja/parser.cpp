@@ -66,7 +66,7 @@ Body Parser::parse() {
 }
 
 Body Parser::parse_until(Ends ends) {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   Body body;
   while (true) {
     const int line = current().line;
@@ -281,7 +281,7 @@ Target Parser::parse_single_target(bool with_attribute) {
 }
 
 Target Parser::parse_target(bool with_attribute) {
-  const Deeper deeper(*this);
+  const DepthGuard guard(*this);
   Target first = parse_single_target(with_attribute);
   if (!at_op(",")) return first;
   Target tuple;

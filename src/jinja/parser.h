@@ -20,7 +20,7 @@ class Parser {
   Body parse();
 
  private:
-  class Deeper;  // limits the parser's own recursion
+  class DepthGuard;  // limits the parser's own recursion
 
   // --- Tokens ---
   const Token& current() const { return tokens_[at_]; }
@@ -100,16 +100,16 @@ class Parser {
   bool saw_varargs_ = false, saw_kwargs_ = false, saw_caller_ = false;  // in the current macro
 };
 
-class Parser::Deeper {
+class Parser::DepthGuard {
  public:
-  explicit Deeper(Parser& parser) : parser_(parser) {
+  explicit DepthGuard(Parser& parser) : parser_(parser) {
     if (++parser_.depth_ > kMaxDepth) {
       --parser_.depth_;
       throw SyntaxError(parser_.current().line, "nested too deeply");
     }
   }
-  Deeper(const Deeper&) = delete;
-  ~Deeper() { --parser_.depth_; }
+  DepthGuard(const DepthGuard&) = delete;
+  ~DepthGuard() { --parser_.depth_; }
 
  private:
   Parser& parser_;

@@ -63,8 +63,8 @@ void Text::clear() {
 
 size_t char_bytes(std::string_view text, size_t at) {
   if (static_cast<unsigned char>(text[at]) < 0x80) return 1;
-  const Utf8Step step = next_utf8(text.substr(at));
-  return step.status == Utf8Status::valid ? step.n_bytes : 1;
+  const Utf8Char next = next_utf8(text.substr(at));
+  return next.status == Utf8Status::valid ? next.n_bytes : 1;
 }
 
 uint32_t char_code(std::string_view text, size_t at) {

@@ -43,12 +43,12 @@ class DecoderGraph {
   }
 
   // Whether the branch's last product can add the residual x: only if nothing is applied to the branch first.
-  bool adds_itself(const Weight* post_norm) const {
+  bool adds_residual(const Weight* post_norm) const {
     return post_norm == nullptr && spec_.residual_scale == 1.0f;
   }
 
   void add_branch(TensorId branch, const Weight* post_norm) {
-    x_ = adds_itself(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), spec_.residual_scale);
+    x_ = adds_residual(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), spec_.residual_scale);
   }
 
   void add_attention(const DecoderLayer& l, bool last) {
@@ -67,12 +67,12 @@ class DecoderGraph {
       y = g_.gather_outputs(y);
       x_ = g_.gather_outputs(x_);
     }
-    add_branch(linear(y, a.out, adds_itself(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
+    add_branch(linear(y, a.out, adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
   }
 
   void add_feed_forward(const DecoderLayer& l) {
     const TensorId in = norm(x_, l.ffn_norm);
-    const TensorId residual = adds_itself(l.ffn_post_norm) ? x_ : kNoTensor;
+    const TensorId residual = adds_residual(l.ffn_post_norm) ? x_ : kNoTensor;
     add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : gated_unit(in, l.ffn, residual),
                l.ffn_post_norm);
   }

@@ -133,13 +133,13 @@ float DecoderReader::scale_or(std::string_view suffix, float fallback) const {
 
 std::vector<int64_t> DecoderReader::windows(int64_t period, int64_t fallback) const {
   const int64_t window = integer_or("attention.sliding_window", fallback, fallback == 0 ? 0 : 1, INT32_MAX);
-  const std::vector<bool> sliding = slides(period);
+  const std::vector<bool> sliding = sliding_layers(period);
   std::vector<int64_t> result;
-  for (bool slides_here : sliding) result.push_back(slides_here ? window : 0);
+  for (bool slides : sliding) result.push_back(slides ? window : 0);
   return result;
 }
 
-std::vector<bool> DecoderReader::slides(int64_t period) const {
+std::vector<bool> DecoderReader::sliding_layers(int64_t period) const {
   const auto n = static_cast<size_t>(hparams_.n_layer);
   const std::string_view suffix = "attention.sliding_window_pattern";
   if (is_array(suffix)) return flags(suffix, n);

@@ -60,7 +60,7 @@ class DecoderReader : public HparamReader {
   std::vector<int64_t> windows(int64_t period, int64_t fallback) const;
 
  private:
-  std::vector<bool> slides(int64_t period) const;
+  std::vector<bool> sliding_layers(int64_t period) const;
 
   WeightBinder& w_;
   Hparams hparams_;

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <new>
 
+#include "base/background_load.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/others_load.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "plan/bandwidth.h"
@@ -182,7 +182,7 @@ DeviceRates measured_rates(std::span<Device* const> devices, size_t d, const std
   log_verbose("measuring the speed of %s", name.c_str());
   StatusLine line;
   line.show(format("measuring the speed of %s", name.c_str()));
-  const OthersLoad others;
+  const BackgroundLoad others;
   DeviceRates rates = measure_rates(*devices[d]);
   if (d > 0) rates.memory_bytes_per_s = measure_shared_memory(*devices[0], *devices[d], rates);
   const bool disturbed = others.share() > kDisturbing;

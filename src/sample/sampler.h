@@ -31,7 +31,7 @@
 
 namespace tandem {
 
-// What the sampler needs to know about the model.
+// Properties of the model that the sampler needs.
 struct SamplerModel {
   int32_t n_vocab = 0;
   int32_t n_ctx = 0;  // the window that -1 stands for

@@ -54,25 +54,25 @@ class SymbolTable {
 
 size_t MergeTable::home_of(uint64_t key) const {
   key *= 0x9e3779b97f4a7c15u;
-  return (key ^ key >> 32) & (slots_.size() - 1);
+  return (key ^ key >> 32) & (buckets_.size() - 1);
 }
 
 void MergeTable::reserve(size_t n_merges) {
-  slots_.assign(std::bit_ceil(n_merges * 2 + 1), Slot{});
+  buckets_.assign(std::bit_ceil(n_merges * 2 + 1), Bucket{});
 }
 
 void MergeTable::insert(int32_t left, int32_t right, PairMerge merge) {
   const uint64_t key = key_of(left, right);
   size_t i = home_of(key);
-  while (slots_[i].key != kEmpty && slots_[i].key != key) i = (i + 1) & (slots_.size() - 1);
-  if (slots_[i].key == kEmpty) slots_[i] = {key, merge};
+  while (buckets_[i].key != kEmpty && buckets_[i].key != key) i = (i + 1) & (buckets_.size() - 1);
+  if (buckets_[i].key == kEmpty) buckets_[i] = {key, merge};
 }
 
 PairMerge MergeTable::find(int32_t left, int32_t right) const {
   const uint64_t key = key_of(left, right);
-  for (size_t i = home_of(key);; i = (i + 1) & (slots_.size() - 1)) {
-    if (slots_[i].key == key) return slots_[i].merge;
-    if (slots_[i].key == kEmpty) return {};
+  for (size_t i = home_of(key);; i = (i + 1) & (buckets_.size() - 1)) {
+    if (buckets_[i].key == key) return buckets_[i].merge;
+    if (buckets_[i].key == kEmpty) return {};
   }
 }
 
@@ -126,9 +126,9 @@ void BpeTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) cons
     text.remove_prefix(n_valid);
     size_t n_invalid = 0;
     while (n_invalid < text.size()) {
-      const Utf8Step step = next_utf8(text.substr(n_invalid));
-      if (step.status == Utf8Status::valid) break;
-      n_invalid += step.n_bytes;
+      const Utf8Char next = next_utf8(text.substr(n_invalid));
+      if (next.status == Utf8Status::valid) break;
+      n_invalid += next.n_bytes;
     }
     if (n_invalid > 0) encode_piece(text.substr(0, n_invalid), work, ids);
     text.remove_prefix(n_invalid);

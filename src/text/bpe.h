@@ -23,7 +23,7 @@ class MergeTable {
   PairMerge find(int32_t left, int32_t right) const;
 
  private:
-  struct Slot {
+  struct Bucket {
     uint64_t key = kEmpty;
     PairMerge merge = {};
   };
@@ -33,7 +33,7 @@ class MergeTable {
   }
   size_t home_of(uint64_t key) const;
 
-  std::vector<Slot> slots_;  // a power of two, at most half full
+  std::vector<Bucket> buckets_;  // a power of two, at most half full
 };
 
 class BpeTokenizer final : public TextTokenizer {

@@ -126,7 +126,7 @@ MarkedPrompt ChatTemplate::render_marked(const Json& messages, const RenderOptio
   if (!options.extra.is_object())
     throw_error(ErrorCode::bad_file, "%s: the variables are not an object", name_.c_str());
   const TemplateLimits& limits = options.limits;
-  jinja::Interp interp({limits.n_steps, limits.n_bytes, limits.n_output_bytes, limits.n_depth},
+  jinja::Interp interp({limits.n_operations, limits.n_bytes, limits.n_output_bytes, limits.n_depth},
                        options.now ? *options.now : local_time());
   try {
     const jinja::Text text = interp.run(parsed_->body, variables_of(messages, options));

@@ -22,7 +22,7 @@ namespace tandem {
 class GgufFile;
 
 struct TemplateLimits {
-  size_t n_steps = 50'000'000;               // operations of one render
+  size_t n_operations = 50'000'000;          // operations of one render
   size_t n_bytes = size_t{1} << 30;          // of all values it makes
   size_t n_output_bytes = size_t{32} << 20;  // of the prompt
   int n_depth = 1000;                        // nesting of macros, statements and expressions

@@ -85,8 +85,8 @@ void append_by_three(std::string_view match, std::vector<std::string_view>& out)
 
 }  // namespace
 
-struct PreTokenizer::Step {
-  SplitStep how;
+struct PreTokenizer::CompiledRule {
+  SplitMode mode;
   std::unique_ptr<pcre2_code, FreeCode> code;
 
   // Returns the first match at or after `from`; an empty span at the end of the piece if there is none.
@@ -109,7 +109,7 @@ struct PreTokenizer::Step {
       const auto [start, end] = next_match(piece, done, data);
       if (start > done) out.push_back(piece.substr(done, start - done));
       const std::string_view match = piece.substr(start, end - start);
-      if (how == SplitStep::group_by_three)
+      if (mode == SplitMode::group_by_three)
         append_by_three(match, out);
       else if (!match.empty())
         out.push_back(match);
@@ -119,8 +119,8 @@ struct PreTokenizer::Step {
 };
 
 PreTokenizer::PreTokenizer(const PreTokenizerSpec& spec) {
-  for (const PreTokenizerStep& step : spec.steps) {
-    steps_.push_back({step.how, std::unique_ptr<pcre2_code, FreeCode>(compile(step.pattern))});
+  for (const SplitRule& rule : spec.rules) {
+    rules_.push_back({rule.mode, std::unique_ptr<pcre2_code, FreeCode>(compile(rule.pattern))});
   }
 }
 
@@ -131,9 +131,9 @@ std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
   if (!text.empty()) pieces.push_back(text);
   const MatchData data(pcre2_match_data_create(1, nullptr));
   if (data == nullptr) throw std::bad_alloc();
-  for (const Step& step : steps_) {
+  for (const CompiledRule& rule : rules_) {
     cut.clear();
-    for (const std::string_view piece : pieces) step.apply(piece, data.get(), cut);
+    for (const std::string_view piece : pieces) rule.apply(piece, data.get(), cut);
     std::swap(pieces, cut);
   }
   return pieces;

@@ -23,8 +23,8 @@ class PreTokenizer {
   std::vector<std::string_view> split(std::string_view text) const;
 
  private:
-  struct Step;
-  std::vector<Step> steps_;
+  struct CompiledRule;
+  std::vector<CompiledRule> rules_;
 };
 
 }  // namespace tandem

@@ -5,13 +5,13 @@
 namespace tandem {
 namespace {
 
-using Steps = std::vector<PreTokenizerStep>;
+using Rules = std::vector<SplitRule>;
 
-PreTokenizerStep isolate(std::string pattern) {
-  return {SplitStep::isolate, std::move(pattern)};
+SplitRule isolate(std::string pattern) {
+  return {SplitMode::isolate, std::move(pattern)};
 }
-PreTokenizerStep group_by_three(std::string pattern) {
-  return {SplitStep::group_by_three, std::move(pattern)};
+SplitRule group_by_three(std::string pattern) {
+  return {SplitMode::group_by_three, std::move(pattern)};
 }
 
 // Building blocks shared by many patterns.
@@ -82,7 +82,7 @@ constexpr const char* kDeepseekLetters =
     R"(\x{1e900}-\x{1e943}])";
 constexpr const char* kDeepseekCjk = R"([\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+)";
 
-Steps deepseek_llm() {
+Rules deepseek_llm() {
   return {isolate(R"([\r\n])"),
           isolate(R"(\s?)" + std::string(kDeepseekLetters) + "+"),
           isolate(R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)"),
@@ -91,12 +91,12 @@ Steps deepseek_llm() {
           isolate(R"(\p{N})")};
 }
 
-Steps deepseek_coder() {
+Rules deepseek_coder() {
   return {isolate(R"([\r\n])"), isolate(R"(\s?\p{L}+)"), isolate(R"(\s?\p{P}+)"), isolate(kDeepseekCjk),
           isolate(R"(\p{N})")};
 }
 
-Steps afmoe() {
+Rules afmoe() {
   return {
       group_by_three(R"(\p{N}+)"),
       isolate(R"([\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{f900}-\x{faff}\x{3040}-\x{309f}\x{30a0}-\x{30ff})"
@@ -105,7 +105,7 @@ Steps afmoe() {
       isolate(deepseek3_pattern())};
 }
 
-Steps youtu() {
+Rules youtu() {
   return {isolate(any({R"([\x{ac00}-\x{d7a3}\x{3131}-\x{318e}]+)",
                        R"([\x{ff01}\x{2026}\x{201c}\x{201d}\x{2018}\x{2019}\x{2014}\x{ff1a}\x{ff1b}\x{ff0c})"
                        R"(\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+)",
@@ -114,11 +114,11 @@ Steps youtu() {
 }
 
 // In the original, the parenthesis and the bar are inside the set.
-PreTokenizerStep bloom_step() {
+SplitRule bloom_rule() {
   return isolate(R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)");
 }
 
-Steps kimi_k2() {
+Rules kimi_k2() {
   // Spelled out because \p{Han} is a wider set in some versions of PCRE2.
   const std::string han =
       R"([\x{2e80}-\x{2e99}\x{2e9b}-\x{2ef3}\x{2f00}-\x{2fd5}\x{3005}\x{3007}\x{3021}-\x{3029}\x{3038}-\x{303b})"
@@ -130,96 +130,96 @@ Steps kimi_k2() {
 
 // Groups digits by threes from the right, unless a character that the original engine counts as part of a
 // word follows.
-Steps tiny_aya() {
+Rules tiny_aya() {
   return {group_by_three(
               R"((?<!\d)\d++(?![\p{L}\p{M}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9}]))"),
           isolate(gpt4o_pattern(R"(\p{N}{1,3})"))};
 }
 
-Steps bailing_moe() {
+Rules bailing_moe() {
   return {isolate(any({R"('(?i:[sdmt]|ll|ve|re))", R"([^\r\n\p{L}\p{N}]?+\p{L}+)", R"(\p{N})",
                        R"( ?[^\s\p{L}\p{N}]++[\r\n]*)", R"(\s*[\r\n])", kSpace}))};
 }
 
-Steps exaone_moe() {
+Rules exaone_moe() {
   return {isolate(any({kContractions, R"([^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+)", R"(\p{N})",
                        R"( ?[^\s\p{L}\p{N}]+[\r\n/]?)", R"(\s*[\r\n])", kSpace}))};
 }
 
-Steps qwen35() {
+Rules qwen35() {
   return {isolate(any({kContractions, R"([^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+)", R"(\p{N})",
                        R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)", kNewlinesAndSpace}))};
 }
 
-Steps jais2() {
+Rules jais2() {
   return {isolate(any({kContractions, kWord, R"(\p{N}{1,3})", kSymbols, R"(\s*[\r\n]+)", R"(\s{512}(?!\S))",
                        R"(\s{256}(?!\S))", R"(\s{128}(?!\S))", R"(\s{64}(?!\S))", R"(\s{32}(?!\S))",
                        R"(\s{16}(?!\S))", R"(\s{8}(?!\S))", R"(\s{4}(?!\S))", R"(\s{1,2}(?!\S))", R"(\s)"}))};
 }
 
-Steps chameleon() {
+Rules chameleon() {
   return {isolate("<sentinel:[0-9]+>"), isolate("IMGIMG[A-I]{1,4}Z"),       isolate(R"([\t\n]|    |  )"),
           isolate(R"(\p{N})"),          isolate(R"([\p{P}!-/:-@\[-`{-~])"), isolate(gpt2_pattern())};
 }
 
 std::vector<PreTokenizerSpec> make_table() {
   constexpr Normalization nfc = Normalization::nfc;
-  const Steps gpt2 = {isolate(gpt2_pattern())};
-  const Steps digits_then_gpt2 = {isolate(R"(\p{N})"), isolate(gpt2_pattern())};
-  const Steps llama3 = {isolate(llama3_pattern(R"(\p{N}{1,3})"))};
-  const Steps qwen2 = {isolate(llama3_pattern(R"(\p{N})"))};
+  const Rules gpt2 = {isolate(gpt2_pattern())};
+  const Rules digits_then_gpt2 = {isolate(R"(\p{N})"), isolate(gpt2_pattern())};
+  const Rules llama3 = {isolate(llama3_pattern(R"(\p{N}{1,3})"))};
+  const Rules qwen2 = {isolate(llama3_pattern(R"(\p{N})"))};
   return {
       {.names = "default",
-       .steps = {isolate(R"([\p{P}$+<=>^~|]+)"), isolate(gpt2_pattern()), isolate(R"(\p{N}+)"),
+       .rules = {isolate(R"([\p{P}$+<=>^~|]+)"), isolate(gpt2_pattern()), isolate(R"(\p{N}+)"),
                  isolate("[0-9][0-9][0-9]")}},
       {.names =
            "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe gigachat "
            "a.x-4.0 mellum exaone4 jais trillion granite-docling",
-       .steps = gpt2},
-      {.names = "mpt olmo modern-bert", .steps = gpt2, .normalization = nfc},
-      {.names = "starcoder refact smollm codeshell exaone minerva-7b mellum2", .steps = digits_then_gpt2},
-      {.names = "command-r", .steps = digits_then_gpt2, .normalization = nfc},
+       .rules = gpt2},
+      {.names = "mpt olmo modern-bert", .rules = gpt2, .normalization = nfc},
+      {.names = "starcoder refact smollm codeshell exaone minerva-7b mellum2", .rules = digits_then_gpt2},
+      {.names = "command-r", .rules = digits_then_gpt2, .normalization = nfc},
       {.names = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
-       .steps = llama3,
+       .rules = llama3,
        .ignore_merges = true,
        .add_bos = true},
-      {.names = "smaug-bpe dbrx glm4 chatglm-bpe", .steps = llama3},
+      {.names = "smaug-bpe dbrx glm4 chatglm-bpe", .rules = llama3},
       {.names = "qwen2 deepseek-r1-qwen stablelm2 megrez kormo f2llmv2",
-       .steps = qwen2,
+       .rules = qwen2,
        .normalization = nfc},
-      {.names = "hunyuan solar-open grok-2", .steps = qwen2},
-      {.names = "ufakzeka", .steps = {isolate(any({kWord, R"(\p{N})", kSymbols, kNewlinesAndSpace}))}},
-      {.names = "qwen35", .steps = qwen35(), .normalization = nfc},
+      {.names = "hunyuan solar-open grok-2", .rules = qwen2},
+      {.names = "ufakzeka", .rules = {isolate(any({kWord, R"(\p{N})", kSymbols, kNewlinesAndSpace}))}},
+      {.names = "qwen35", .rules = qwen35(), .normalization = nfc},
       {.names = "falcon",
-       .steps = {isolate(R"([\p{P}$+<=>^~|`]+)"), isolate(gpt2_pattern()), isolate("[0-9][0-9][0-9]")}},
-      {.names = "deepseek-llm", .steps = deepseek_llm()},
-      {.names = "deepseek-coder", .steps = deepseek_coder()},
+       .rules = {isolate(R"([\p{P}$+<=>^~|`]+)"), isolate(gpt2_pattern()), isolate("[0-9][0-9][0-9]")}},
+      {.names = "deepseek-llm", .rules = deepseek_llm()},
+      {.names = "deepseek-coder", .rules = deepseek_coder()},
       {.names = "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
-       .steps = {isolate(R"(\p{N}{1,3})"), isolate(kCjk), isolate(deepseek3_pattern())}},
-      {.names = "afmoe", .steps = afmoe()},
-      {.names = "youtu", .steps = youtu(), .ignore_merges = true},
-      {.names = "poro-chat bloom gpt3-finnish", .steps = {bloom_step()}},
-      {.names = "viking", .steps = {bloom_step(), isolate(R"(\p{N})")}},
+       .rules = {isolate(R"(\p{N}{1,3})"), isolate(kCjk), isolate(deepseek3_pattern())}},
+      {.names = "afmoe", .rules = afmoe()},
+      {.names = "youtu", .rules = youtu(), .ignore_merges = true},
+      {.names = "poro-chat bloom gpt3-finnish", .rules = {bloom_rule()}},
+      {.names = "viking", .rules = {bloom_rule(), isolate(R"(\p{N})")}},
       {.names = "tekken",
-       .steps = {isolate(any({cased_words("", ""), R"(\p{N})", kSymbolsAndSlashes, kNewlinesAndSpace}))},
+       .rules = {isolate(any({cased_words("", ""), R"(\p{N})", kSymbolsAndSlashes, kNewlinesAndSpace}))},
        .ignore_merges = true,
        .add_bos = true},
       {.names = "gpt-4o llama4 kanana2 talkie minimax-m2",
-       .steps = {isolate(gpt4o_pattern(R"(\p{N}{1,3})"))}},
-      {.names = "tiny_aya cohere2moe", .steps = tiny_aya()},
-      {.names = "kimi-k2", .steps = kimi_k2()},
-      {.names = "superbpe", .steps = {isolate(R"(\p{N}+)"), group_by_three(R"(\d+)")}},
-      {.names = "bailingmoe bailingmoe2 llada-moe", .steps = bailing_moe()},
+       .rules = {isolate(gpt4o_pattern(R"(\p{N}{1,3})"))}},
+      {.names = "tiny_aya cohere2moe", .rules = tiny_aya()},
+      {.names = "kimi-k2", .rules = kimi_k2()},
+      {.names = "superbpe", .rules = {isolate(R"(\p{N}+)"), group_by_three(R"(\d+)")}},
+      {.names = "bailingmoe bailingmoe2 llada-moe", .rules = bailing_moe()},
       {.names = "seed-coder",
-       .steps = {isolate(
+       .rules = {isolate(
            any({kContractions, kWord, R"(\p{N})", R"( ?[^\s\p{L}\p{N}\r\n]+)", kNewlinesAndSpace}))}},
-      {.names = "exaone-moe", .steps = exaone_moe()},
+      {.names = "exaone-moe", .rules = exaone_moe()},
       {.names = "minicpm5",
-       .steps = {isolate(R"(\p{N}{1,3})"), isolate(llama3_pattern(R"(\p{N}+)"))},
+       .rules = {isolate(R"(\p{N}{1,3})"), isolate(llama3_pattern(R"(\p{N}+)"))},
        .ignore_merges = true},
-      {.names = "laguna", .steps = {isolate(R"([^\n]+|[\n]+)"), qwen2[0]}},
-      {.names = "jais-2", .steps = jais2()},
-      {.names = "chameleon", .steps = chameleon(), .add_bos = true},
+      {.names = "laguna", .rules = {isolate(R"([^\n]+|[\n]+)"), qwen2[0]}},
+      {.names = "jais-2", .rules = jais2()},
+      {.names = "chameleon", .rules = chameleon(), .add_bos = true},
   };
 }
 

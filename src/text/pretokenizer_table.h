@@ -10,14 +10,14 @@
 
 namespace tandem {
 
-// What a rule does with each piece left by the rules before it.
-enum class SplitStep {
+// How a rule splits each piece left by the rules before it.
+enum class SplitMode {
   isolate,         // each match becomes a piece, and so does the text between matches
   group_by_three,  // as isolate, with matches cut into groups of three characters, counted from their end
 };
 
-struct PreTokenizerStep {
-  SplitStep how;
+struct SplitRule {
+  SplitMode mode;
   std::string pattern;  // PCRE2; \s and \S mean exactly Unicode's White_Space, as in the originals
 };
 
@@ -25,7 +25,7 @@ enum class Normalization { none, nfc };
 
 struct PreTokenizerSpec {
   std::string_view names;  // separated by spaces
-  std::vector<PreTokenizerStep> steps;
+  std::vector<SplitRule> rules;
   Normalization normalization = Normalization::none;
   bool ignore_merges = false;  // a piece that is itself a token becomes that token
   bool add_bos = false;        // default, if the file does not say

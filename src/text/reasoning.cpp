@@ -19,11 +19,11 @@ constexpr ReasoningMarks kMarks[] = {
     {"[THINK]", "[/THINK]"},
     {"<|channel|>analysis<|message|>", "<|end|>"},
 };
-// What gpt-oss writes before its answer.
+// Marks that gpt-oss writes before its answer; dropped.
 constexpr std::string_view kDropped[] = {"<|start|>assistant", "<|channel|>final<|message|>"};
 
 // Returns the number of bytes at the end of `text` that may start `mark`.
-size_t started(std::string_view text, std::string_view mark) {
+size_t partial_match(std::string_view text, std::string_view mark) {
   for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
     if (text.ends_with(mark.substr(0, n))) return n;
   }
@@ -72,7 +72,7 @@ bool ReasoningSplitter::take_mark() {
   };
   if (open_ != nullptr) {
     look_for(open_->close, nullptr);
-  } else if (!said_something_) {
+  } else if (!has_answer_) {
     for (const ReasoningMarks& marks : kMarks) look_for(marks.open, &marks);
     for (const std::string_view mark : kDropped) look_for(mark, nullptr);
   }
@@ -94,20 +94,20 @@ void ReasoningSplitter::emit(std::string_view text) {
   }
   if (text.empty()) return;
   skip_space_ = false;
-  if (open_ == nullptr) said_something_ = true;
+  if (open_ == nullptr) has_answer_ = true;
   sink_(open_ != nullptr ? AnswerPart::reasoning : AnswerPart::answer, text);
 }
 
 // Returns the bytes to hold back: the start of a mark, or white space before a possible mark.
 size_t ReasoningSplitter::held_back() const {
   size_t n = 0;
-  const auto wait_for = [&](std::string_view mark) { n = std::max(n, started(pending_, mark)); };
+  const auto wait_for = [&](std::string_view mark) { n = std::max(n, partial_match(pending_, mark)); };
   if (open_ != nullptr) {
     wait_for(open_->close);
     const std::string_view rest = std::string_view(pending_).substr(0, pending_.size() - n);
     return n + rest.size() - trimmed_end(rest).size();
   }
-  if (said_something_) return 0;
+  if (has_answer_) return 0;
   for (const ReasoningMarks& marks : kMarks) wait_for(marks.open);
   for (const std::string_view mark : kDropped) wait_for(mark);
   return n;

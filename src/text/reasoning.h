@@ -34,7 +34,7 @@ class ReasoningSplitter {
 
   Sink sink_;
   const struct ReasoningMarks* open_ = nullptr;  // the marks that enclose the current text
-  bool said_something_ = false;                  // the answer has text: from then on marks are plain text
+  bool has_answer_ = false;                      // the answer has text: from then on marks are plain text
   bool skip_space_ = true;
   std::string pending_;
 };

@@ -21,10 +21,10 @@ std::string StreamDetokenizer::take_whole_characters() {
   std::string out;
   std::string_view rest = pending_;
   while (!rest.empty()) {
-    const Utf8Step step = next_utf8(rest);
-    if (step.status == Utf8Status::incomplete) break;
-    out += step.status == Utf8Status::valid ? rest.substr(0, step.n_bytes) : kReplacementCharacter;
-    rest.remove_prefix(step.n_bytes);
+    const Utf8Char next = next_utf8(rest);
+    if (next.status == Utf8Status::incomplete) break;
+    out += next.status == Utf8Status::valid ? rest.substr(0, next.n_bytes) : kReplacementCharacter;
+    rest.remove_prefix(next.n_bytes);
   }
   pending_ = std::string(rest);
   return out;

@@ -22,29 +22,29 @@ class StringIndex {
   int32_t find(std::string_view text) const {
     const uint32_t hash = hash_of(text);
     for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
-      const Slot& slot = slots_[i];
-      if (slot.id == kAbsent) return kAbsent;
-      if (slot.hash == hash && std::string_view(slot.data, slot.size) == text) return slot.id;
+      const Bucket& bucket = buckets_[i];
+      if (bucket.id == kAbsent) return kAbsent;
+      if (bucket.hash == hash && std::string_view(bucket.data, bucket.size) == text) return bucket.id;
     }
   }
 
   // Returns the id already there, or adds `id` (not negative) and returns it.
   int32_t insert(std::string_view text, int32_t id) {
-    if ((n_ + 1) * 2 > slots_.size()) rehash(n_ * 2 + 1);
+    if ((n_ + 1) * 2 > buckets_.size()) rehash(n_ * 2 + 1);
     const uint32_t hash = hash_of(text);
     for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
-      Slot& slot = slots_[i];
-      if (slot.id == kAbsent) {
-        slot = {text.data(), static_cast<uint32_t>(text.size()), hash, id};
+      Bucket& bucket = buckets_[i];
+      if (bucket.id == kAbsent) {
+        bucket = {text.data(), static_cast<uint32_t>(text.size()), hash, id};
         ++n_;
         return id;
       }
-      if (slot.hash == hash && std::string_view(slot.data, slot.size) == text) return slot.id;
+      if (bucket.hash == hash && std::string_view(bucket.data, bucket.size) == text) return bucket.id;
     }
   }
 
  private:
-  struct Slot {
+  struct Bucket {
     const char* data = nullptr;
     uint32_t size = 0;
     uint32_t hash = 0;
@@ -75,18 +75,18 @@ class StringIndex {
   }
 
   void rehash(size_t n_expected) {
-    std::vector<Slot> old = std::move(slots_);
-    slots_.assign(std::bit_ceil(n_expected * 2 + 16), Slot{});
-    mask_ = slots_.size() - 1;
-    for (const Slot& slot : old) {
-      if (slot.id == kAbsent) continue;
-      size_t i = slot.hash & mask_;
-      while (slots_[i].id != kAbsent) i = (i + 1) & mask_;
-      slots_[i] = slot;
+    std::vector<Bucket> old = std::move(buckets_);
+    buckets_.assign(std::bit_ceil(n_expected * 2 + 16), Bucket{});
+    mask_ = buckets_.size() - 1;
+    for (const Bucket& bucket : old) {
+      if (bucket.id == kAbsent) continue;
+      size_t i = bucket.hash & mask_;
+      while (buckets_[i].id != kAbsent) i = (i + 1) & mask_;
+      buckets_[i] = bucket;
     }
   }
 
-  std::vector<Slot> slots_;  // a power of two, at most half full
+  std::vector<Bucket> buckets_;  // a power of two, at most half full
   size_t mask_ = 0;
   size_t n_ = 0;
   uint64_t seed_;

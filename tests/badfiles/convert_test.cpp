@@ -40,7 +40,7 @@ class BadFolder : public testing::Test {
     options.type = type_;
     options.n_threads = 2;
     try {
-      write_conversion(tools::plan_conversion(folder, options), options, out);
+      write_conversion(tools::prepare_conversion(folder, options), options, out);
       ADD_FAILURE() << "it was accepted";
       return "";
     } catch (const Error& e) {
@@ -165,10 +165,8 @@ TEST_F(BadFolder, HolesAndOverlaps) {
   };
   EXPECT_THAT(refusal_of_weights(two("[0,4]", "[2,6]", 6)),
               AllOf(HasSubstr("tensor b"), HasSubstr("overlaps")));
-  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[6,10]", 10)),
-              AllOf(HasSubstr("tensor b"), HasSubstr("gap")));
-  EXPECT_THAT(refusal_of_weights(two("[4,8]", "[8,12]", 12)),
-              AllOf(HasSubstr("tensor a"), HasSubstr("gap")));
+  EXPECT_THAT(refusal_of_weights(two("[0,4]", "[6,10]", 10)), AllOf(HasSubstr("tensor b"), HasSubstr("gap")));
+  EXPECT_THAT(refusal_of_weights(two("[4,8]", "[8,12]", 12)), AllOf(HasSubstr("tensor a"), HasSubstr("gap")));
   EXPECT_THAT(refusal_of_weights(two("[0,4]", "[4,8]", 9)), HasSubstr("1 bytes after the last tensor"));
 }
 
@@ -304,7 +302,7 @@ TEST_F(BadFolder, TheOutputIsNeverAnInput) {
   std::filesystem::create_hard_link(path + "/model.safetensors", directory_.path("link.gguf"));
   const auto before = std::filesystem::file_size(path + "/model.safetensors");
   try {
-    write_conversion(tools::plan_conversion(path, {}), {}, directory_.path("link.gguf"));
+    write_conversion(tools::prepare_conversion(path, {}), {}, directory_.path("link.gguf"));
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::usage);
@@ -315,10 +313,10 @@ TEST_F(BadFolder, TheOutputIsNeverAnInput) {
     tools::ConvertOptions options;
     options.vocab_only = vocab_only;
     for (const char* name : {"/config.json", "/tokenizer.json", "/model.safetensors"}) {
-      const auto conversion = tools::plan_conversion(path, options);
+      const auto conversion = tools::prepare_conversion(path, options);
       EXPECT_THROW(write_conversion(conversion, options, path + name), Error) << name;
     }
-    EXPECT_NO_THROW(write_conversion(tools::plan_conversion(path, options), options, path + "/m.gguf"));
+    EXPECT_NO_THROW(write_conversion(tools::prepare_conversion(path, options), options, path + "/m.gguf"));
   }
 }
 
@@ -326,7 +324,7 @@ TEST_F(BadFolder, TheOutputIsNeverAnInput) {
 TEST_F(BadFolder, AWeightFileThatShrinks) {
   const std::string path = directory_.path("hf");
   test::family_folder(test::load_family("llama")).write(path);
-  const auto conversion = tools::plan_conversion(path, {});
+  const auto conversion = tools::prepare_conversion(path, {});
   std::filesystem::resize_file(path + "/model.safetensors", 3000);
   try {
     write_conversion(conversion, {}, directory_.path("m.gguf"));

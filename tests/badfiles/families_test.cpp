@@ -28,7 +28,7 @@ class BadFamily : public testing::TestWithParam<std::string> {
     tools::ConvertOptions options;
     options.n_threads = 1;
     const std::string path = directory_.path("good.gguf");
-    write_conversion(tools::plan_conversion(directory_.path("hf"), options), options, path);
+    write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path);
     file_.emplace(path, OpenOptions{});
     good_ = test::read_model(*file_);
     prefix_ = file_->metadata().get<std::string>("general.architecture") + ".";

@@ -180,7 +180,7 @@ int fail_each_call(const Fn& run, const std::function<void()>& check) {
 TEST_F(WriteFaults, EveryFailingCallLeavesTheOldFile) {
   const GgufFile file(in);
   const QuantizeOptions options{.type = FileType::Q8_0};
-  const QuantizePlan plan = plan_quantize(file, options, nullptr);
+  const QuantizeJob plan = prepare_quantize(file, options, nullptr);
   test::write_file(out, kOld);
   const auto check = [&] {
     EXPECT_EQ(read_all(out), kOld);
@@ -194,7 +194,7 @@ TEST_F(WriteFaults, EveryFailingCallLeavesTheOldFile) {
 TEST_F(WriteFaults, PartsGetTheirNamesOnlyWhenAllAreComplete) {
   const GgufFile file(in);
   const SplitLimits limits{.max_tensors = 8};
-  const size_t n_parts = plan_parts(file, limits, out).size();
+  const size_t n_parts = list_parts(file, limits, out).size();
   ASSERT_GT(n_parts, 1u);
   int n_published = 0;  // if a rename fails, the parts renamed before are complete
   fail_each_call([&] { write_parts(file, limits, out); },

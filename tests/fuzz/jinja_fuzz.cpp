@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       R"([{"role": "system", "content": "S"}, {"role": "user", "content": "Grüße <b>\n"},
           {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"x": [1, 2.5]}}}]}])");
   RenderOptions options;
-  options.limits = {.n_steps = 200000, .n_bytes = 64 << 20, .n_output_bytes = 1 << 20, .n_depth = 300};
+  options.limits = {.n_operations = 200000, .n_bytes = 64 << 20, .n_output_bytes = 1 << 20, .n_depth = 300};
   options.now = std::tm{};
   try {
     const ChatTemplate chat_template(std::string_view(reinterpret_cast<const char*>(data), size));

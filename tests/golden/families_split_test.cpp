@@ -30,7 +30,7 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
     options.type = type;
     options.n_threads = 1;
     const std::string path = directory_.path(type == OutType::Q8_0 ? "model.gguf" : "floats.gguf");
-    write_conversion(tools::plan_conversion(directory_.path("hf"), options), options, path);
+    write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path);
     return Model::load(path);
   }
 

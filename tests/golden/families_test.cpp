@@ -36,7 +36,7 @@ class Families : public testing::TestWithParam<std::string> {
     options.type = type;
     options.n_threads = 2;
     const std::string path = directory_.path(format("%d.gguf", static_cast<int>(type)));
-    write_conversion(tools::plan_conversion(directory_.path("hf"), options), options, path);
+    write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path);
     return path;
   }
 

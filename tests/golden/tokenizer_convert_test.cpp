@@ -38,7 +38,7 @@ TEST_P(ConvertedTokenizer, GivesTheIdsOfItsLibrary) {
   folder.tokenizer = json["tokenizer"];
   folder.tokenizer_config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   folder.write(directory.path("hf"));
-  const auto conversion = tools::plan_conversion(directory.path("hf"), {.vocab_only = true});
+  const auto conversion = tools::prepare_conversion(directory.path("hf"), {.vocab_only = true});
   const Vocab vocab(read_vocab_data(conversion.metadata));
   EXPECT_EQ(vocab.size(), 4000);
   const auto texts = json["texts"].get<std::vector<std::string>>();

@@ -35,7 +35,7 @@ class Convert : public testing::Test {
   std::string convert_folder(const std::string& name, ConvertOptions options = {}) const {
     options.name = "same";
     const std::string path = directory_.path(name + ".gguf");
-    return write_conversion(plan_conversion(directory_.path(name), options), options, path).front();
+    return write_conversion(prepare_conversion(directory_.path(name), options), options, path).front();
   }
   static std::string bytes_of(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
@@ -129,7 +129,7 @@ TEST_F(Convert, RefusesToWriteOverTheFolder) {
     const std::string path = directory_.path("hf/" + std::string(name)), before = bytes_of(path);
     for (const bool vocab_only : {false, true}) {
       const ConvertOptions options{.vocab_only = vocab_only};
-      const Conversion conversion = plan_conversion(directory_.path("hf"), options);
+      const Conversion conversion = prepare_conversion(directory_.path("hf"), options);
       try {
         write_conversion(conversion, options, path);
         ADD_FAILURE() << name << " was written over";
@@ -140,7 +140,7 @@ TEST_F(Convert, RefusesToWriteOverTheFolder) {
     }
   }
   const std::string inside = directory_.path("hf/model.gguf");  // a new file beside them is fine, twice
-  for (int i = 0; i < 2; ++i) write_conversion(plan_conversion(directory_.path("hf"), {}), {}, inside);
+  for (int i = 0; i < 2; ++i) write_conversion(prepare_conversion(directory_.path("hf"), {}), {}, inside);
   EXPECT_NO_THROW(GgufFile{inside});
 }
 

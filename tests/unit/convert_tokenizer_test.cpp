@@ -28,7 +28,7 @@ class ConvertTokenizer : public testing::Test {
 
   Metadata convert() {
     folder_.write(directory_.path("hf"));
-    return plan_conversion(directory_.path("hf"), {.vocab_only = true}).metadata;
+    return prepare_conversion(directory_.path("hf"), {.vocab_only = true}).metadata;
   }
 
   static uint32_t id(const Metadata& m, const std::string& role) {
@@ -134,9 +134,9 @@ TEST_F(ConvertTokenizer, MergesMayBePairs) {
 
 // A pre-tokenizer is recognized by its rules; otherwise the user must name it.
 TEST_F(ConvertTokenizer, PreTokenizers) {
-  const auto named = [&](const nlohmann::json& steps, const nlohmann::json& normalizer, bool ignore_merges) {
+  const auto named = [&](const nlohmann::json& rules, const nlohmann::json& normalizer, bool ignore_merges) {
     nlohmann::json parts = nlohmann::json::array();
-    for (const std::string regex : steps) {
+    for (const std::string regex : rules) {
       parts.push_back(
           {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}});
     }
@@ -156,27 +156,27 @@ TEST_F(ConvertTokenizer, PreTokenizers) {
   EXPECT_EQ(named({qwen2}, nullptr, false), "hunyuan");
   // Every row of the table that is a plain list of patterns is recognized as itself or as an equivalent one.
   for (const PreTokenizerSpec& spec : all_pre_tokenizers()) {
-    nlohmann::json steps = nlohmann::json::array();
+    nlohmann::json rules = nlohmann::json::array();
     bool only_splits = true;
-    for (const PreTokenizerStep& step : spec.steps) {
-      steps.push_back(step.pattern);
-      only_splits = only_splits && step.how == SplitStep::isolate;
+    for (const SplitRule& rule : spec.rules) {
+      rules.push_back(rule.pattern);
+      only_splits = only_splits && rule.mode == SplitMode::isolate;
     }
     if (!only_splits) continue;
     const std::string name =
-        named(steps, spec.normalization == Normalization::nfc ? nfc : nlohmann::json(), spec.ignore_merges);
+        named(rules, spec.normalization == Normalization::nfc ? nfc : nlohmann::json(), spec.ignore_merges);
     const PreTokenizerSpec* found = find_pre_tokenizer(name);
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->ignore_merges, spec.ignore_merges) << spec.names;
     EXPECT_EQ(found->normalization, spec.normalization) << spec.names;
-    ASSERT_EQ(found->steps.size(), spec.steps.size());
-    for (size_t i = 0; i < spec.steps.size(); ++i) EXPECT_EQ(found->steps[i].pattern, spec.steps[i].pattern);
+    ASSERT_EQ(found->rules.size(), spec.rules.size());
+    for (size_t i = 0; i < spec.rules.size(); ++i) EXPECT_EQ(found->rules[i].pattern, spec.rules[i].pattern);
   }
   folder_.tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[aeiou]+";
   folder_.write(directory_.path("hf"));
-  const auto forced = plan_conversion(directory_.path("hf"), {.vocab_only = true, .pre = "tekken"});
+  const auto forced = prepare_conversion(directory_.path("hf"), {.vocab_only = true, .pre = "tekken"});
   EXPECT_EQ(forced.metadata.get<std::string>("tokenizer.ggml.pre"), "tekken");
-  EXPECT_THROW(plan_conversion(directory_.path("hf"), {.vocab_only = true, .pre = "nonsense"}), Error);
+  EXPECT_THROW(prepare_conversion(directory_.path("hf"), {.vocab_only = true, .pre = "nonsense"}), Error);
 }
 
 // A hand-made ModelProto: pieces {1 text, 2 score, 3 type}, trainer {3 kind, 41 bos, ...}, normalizer {3, 4}.

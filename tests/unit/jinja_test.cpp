@@ -289,9 +289,10 @@ TEST(JinjaErrors, RejectsWhatPythonRejects) {
 }
 
 TEST(JinjaLimits, EveryRunEnds) {
-  const TemplateLimits few{.n_steps = 100000, .n_bytes = 1 << 20, .n_output_bytes = 1000, .n_depth = 300};
+  const TemplateLimits few{
+      .n_operations = 100000, .n_bytes = 1 << 20, .n_output_bytes = 1000, .n_depth = 300};
   EXPECT_THAT(error_of("{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}",
-                       {.n_steps = 100000}),
+                       {.n_operations = 100000}),
               testing::HasSubstr("100000 steps"));
   EXPECT_THAT(error_of("{% macro r(x) %}{{ r(x) }}{% endmacro %}{{ r(0) }}", few),
               testing::HasSubstr("recursion"));

@@ -51,14 +51,15 @@ class Quantize : public testing::Test {
   }
   void quantize(const QuantizeOptions& options, const ImportanceMatrix* imatrix = nullptr) {
     const GgufFile file(in);
-    write_quantized(file, plan_quantize(file, options, imatrix), options, imatrix, out);
+    write_quantized(file, prepare_quantize(file, options, imatrix), options, imatrix, out);
   }
   std::map<std::string, DType> planned(const QuantizeOptions& options,
                                        const ImportanceMatrix* imatrix = nullptr) {
     const GgufFile file(in);
-    const QuantizePlan plan = plan_quantize(file, options, imatrix);
+    const QuantizeJob plan = prepare_quantize(file, options, imatrix);
     std::map<std::string, DType> dtypes;
-    for (const PlannedTensor& tensor : plan.tensors) dtypes[std::string(tensor.source->name)] = tensor.dtype;
+    for (const QuantizedTensor& tensor : plan.tensors)
+      dtypes[std::string(tensor.source->name)] = tensor.dtype;
     return dtypes;
   }
   test::Outcome run(const std::string& arguments) {
@@ -152,7 +153,7 @@ TEST_F(Quantize, RowsThatDoNotFitFallBack) {
   shape.n_embd = 96;
   SetUp();
   const GgufFile file(in);
-  const QuantizePlan plan = plan_quantize(file, {.type = FileType::Q4_K_S}, nullptr);
+  const QuantizeJob plan = prepare_quantize(file, {.type = FileType::Q4_K_S}, nullptr);
   EXPECT_GT(plan.n_fallback, 0u);
   EXPECT_EQ(planned({.type = FileType::Q4_K_S})["blk.0.ffn_up.weight"], DType::Q5_0);
 }

@@ -27,19 +27,19 @@ std::string read_all(const std::string& path) {
 
 TEST(PlanSplit, ByTensors) {
   const std::vector<uint64_t> sizes(5, 100);
-  EXPECT_THAT(plan_split(sizes, {}), ElementsAre(0, 0, 0, 0, 0));
-  EXPECT_THAT(plan_split(sizes, {.max_tensors = 2}), ElementsAre(0, 0, 1, 1, 2));
-  EXPECT_THAT(plan_split(sizes, {.max_tensors = 5}), ElementsAre(0, 0, 0, 0, 0));
-  EXPECT_THAT(plan_split(sizes, {.max_tensors = 2, .first_without_tensors = true}),
+  EXPECT_THAT(assign_parts(sizes, {}), ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_THAT(assign_parts(sizes, {.max_tensors = 2}), ElementsAre(0, 0, 1, 1, 2));
+  EXPECT_THAT(assign_parts(sizes, {.max_tensors = 5}), ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_THAT(assign_parts(sizes, {.max_tensors = 2, .first_without_tensors = true}),
               ElementsAre(1, 1, 2, 2, 3));
-  EXPECT_TRUE(plan_split({}, {.max_tensors = 2, .first_without_tensors = true}).empty());
+  EXPECT_TRUE(assign_parts({}, {.max_tensors = 2, .first_without_tensors = true}).empty());
 }
 
 TEST(PlanSplit, BySize) {
   const std::vector<uint64_t> sizes{60, 40, 1, 200, 99, 1, 1};
-  EXPECT_THAT(plan_split(sizes, {.max_bytes = 100}), ElementsAre(0, 0, 1, 2, 3, 3, 4));
-  EXPECT_THAT(plan_split(sizes, {.max_bytes = 1}), ElementsAre(0, 1, 2, 3, 4, 5, 6));
-  EXPECT_THAT(plan_split(sizes, {.max_bytes = UINT64_MAX}), ElementsAre(0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(assign_parts(sizes, {.max_bytes = 100}), ElementsAre(0, 0, 1, 2, 3, 3, 4));
+  EXPECT_THAT(assign_parts(sizes, {.max_bytes = 1}), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(assign_parts(sizes, {.max_bytes = UINT64_MAX}), ElementsAre(0, 0, 0, 0, 0, 0, 0));
 }
 
 TEST(SplitNames, CountFromOne) {
@@ -73,7 +73,7 @@ TEST_F(Split, PartsOpenAsOneAndMergeToTheSameBytes) {
   for (const SplitLimits& limits : {SplitLimits{.max_tensors = 5}, SplitLimits{.max_bytes = 50'000},
                                     SplitLimits{.max_tensors = 7, .first_without_tensors = true}}) {
     const std::string out = directory.path("out.gguf");
-    const std::vector<PlannedPart> parts = plan_parts(whole, limits, out);
+    const std::vector<SplitPart> parts = list_parts(whole, limits, out);
     ASSERT_GT(parts.size(), 1u);
     write_parts(whole, limits, out);
     const GgufFile split(parts.front().path);

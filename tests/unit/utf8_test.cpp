@@ -8,9 +8,9 @@ namespace tandem {
 namespace {
 
 void expect_step(std::string_view text, Utf8Status status, size_t n_bytes) {
-  const Utf8Step step = next_utf8(text);
-  EXPECT_EQ(step.status, status) << testing::PrintToString(std::string(text));
-  EXPECT_EQ(step.n_bytes, n_bytes) << testing::PrintToString(std::string(text));
+  const Utf8Char next = next_utf8(text);
+  EXPECT_EQ(next.status, status) << testing::PrintToString(std::string(text));
+  EXPECT_EQ(next.n_bytes, n_bytes) << testing::PrintToString(std::string(text));
 }
 
 TEST(Utf8, TakesEveryLengthOfCharacter) {
@@ -55,8 +55,8 @@ TEST(Utf8, AgreesWithTheDefinitionForEveryCodePoint) {
               static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
     }
     const bool surrogate = c >= 0xd800 && c < 0xe000;
-    const Utf8Step step = next_utf8(text);
-    ASSERT_EQ(step.status == Utf8Status::valid && step.n_bytes == text.size(), !surrogate) << c;
+    const Utf8Char next = next_utf8(text);
+    ASSERT_EQ(next.status == Utf8Status::valid && next.n_bytes == text.size(), !surrogate) << c;
   }
 }
 

@@ -320,7 +320,7 @@ int LineEditor::Impl::next_char(wchar_t& wide) {
     const int n = next_byte(byte);
     if (n != 1) return n;
     bytes += byte;
-    const Utf8Step step = next_utf8(bytes);
+    const Utf8Char step = next_utf8(bytes);
     if (step.status == Utf8Status::incomplete) continue;
     wide = step.status == Utf8Status::valid ? decoded(bytes) : L'\xfffd';
     return 1;

@@ -317,11 +317,11 @@ std::vector<ConvertArchitecture> make_table() {
 }  // namespace
 
 void HparamWriter::tensor(const std::string& name, std::vector<float> values) {
-  TensorPlan plan;
-  plan.name = name;
-  plan.dims = {static_cast<int64_t>(values.size())};
-  plan.values = std::move(values);
-  extra_.push_back(std::move(plan));
+  TensorMapping mapping;
+  mapping.name = name;
+  mapping.dims = {static_cast<int64_t>(values.size())};
+  mapping.values = std::move(values);
+  extra_.push_back(std::move(mapping));
 }
 
 std::span<const ConvertArchitecture> convert_architectures() {
@@ -340,7 +340,7 @@ const ConvertArchitecture& find_architecture(const JsonObject& config) {
 }
 
 void add_hparams(const ConvertArchitecture& architecture, const ModelConfig& c, Metadata& metadata,
-                 std::vector<TensorPlan>& extra) {
+                 std::vector<TensorMapping>& extra) {
   HparamWriter out(architecture.name, metadata, extra);
   out.integer("vocab_size", c.n_vocab);
   out.integer("context_length", c.n_ctx);

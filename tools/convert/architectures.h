@@ -9,14 +9,14 @@
 
 #include "gguf/metadata.h"
 #include "tools/convert/model_config.h"
-#include "tools/convert/tensor_plan.h"
+#include "tools/convert/tensor_mapping.h"
 
 namespace tandem::tools {
 
 // Writes "ARCH.key" values and extra tensors.
 class HparamWriter {
  public:
-  HparamWriter(std::string_view architecture, Metadata& metadata, std::vector<TensorPlan>& extra)
+  HparamWriter(std::string_view architecture, Metadata& metadata, std::vector<TensorMapping>& extra)
       : architecture_(architecture), metadata_(metadata), extra_(extra) {}
   void integer(std::string_view key, int64_t value) { set(key, Value(static_cast<uint32_t>(value))); }
   void number(std::string_view key, double value) { set(key, Value(static_cast<float>(value))); }
@@ -31,7 +31,7 @@ class HparamWriter {
   }
   std::string_view architecture_;
   Metadata& metadata_;
-  std::vector<TensorPlan>& extra_;
+  std::vector<TensorMapping>& extra_;
 };
 
 struct ConvertArchitecture {
@@ -48,7 +48,7 @@ std::span<const ConvertArchitecture> convert_architectures();
 
 // Adds all hyperparameters, and tensors derived from them.
 void add_hparams(const ConvertArchitecture& architecture, const ModelConfig& config, Metadata& metadata,
-                 std::vector<TensorPlan>& extra);
+                 std::vector<TensorMapping>& extra);
 
 // Adds rope.freq_base and its scaling (rope_hparams.cpp).
 void add_rope(const ModelConfig& config, HparamWriter& out);

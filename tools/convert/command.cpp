@@ -28,14 +28,14 @@ double mib(uint64_t n_bytes) {
 }
 
 std::string tensor_line(const Conversion& conversion, size_t index) {
-  const TensorPlan& plan = conversion.tensors[index];
+  const TensorMapping& mapping = conversion.tensors[index];
   std::string dims;
-  for (const int64_t size : plan.dims) dims += (dims.empty() ? "" : ", ") + std::to_string(size);
+  for (const int64_t size : mapping.dims) dims += (dims.empty() ? "" : ", ") + std::to_string(size);
   const std::string from =
-      plan.sources.empty() ? "-" : std::string(source_dtype_name(plan.sources[0]->dtype));
+      mapping.sources.empty() ? "-" : std::string(source_dtype_name(mapping.sources[0]->dtype));
   return format("[%4zu/%4zu] %-32s %-20s %4s -> %-5s %9.2f MiB", index + 1, conversion.tensors.size(),
-                plan.name.c_str(), ("[" + dims + "]").c_str(), from.c_str(),
-                std::string(dtype_name(plan.dtype)).c_str(), mib(plan.n_bytes()));
+                mapping.name.c_str(), ("[" + dims + "]").c_str(), from.c_str(),
+                std::string(dtype_name(mapping.dtype)).c_str(), mib(mapping.n_bytes()));
 }
 
 void run_convert(CommandOptions& options) {
@@ -43,7 +43,7 @@ void run_convert(CommandOptions& options) {
   ConvertOptions& how = options.convert;
   how.n_threads = options.n_threads > 0 ? options.n_threads
                                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const Conversion conversion = plan_conversion(options.folder, how);
+  const Conversion conversion = prepare_conversion(options.folder, how);
   install_interrupt_handler();
   Progress progress("bytes", static_cast<int64_t>(conversion.n_bytes()));
   const auto paths = write_conversion(conversion, how, options.out, [&](ConvertProgress p) {

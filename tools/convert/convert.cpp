@@ -17,9 +17,9 @@
 namespace tandem::tools {
 namespace {
 
-FileType file_type_of(OutType type, const std::vector<TensorPlan>& tensors) {
-  for (const TensorPlan& plan : tensors) {
-    if (plan.dtype == DType::MXFP4) return FileType::MXFP4;
+FileType file_type_of(OutType type, const std::vector<TensorMapping>& tensors) {
+  for (const TensorMapping& mapping : tensors) {
+    if (mapping.dtype == DType::MXFP4) return FileType::MXFP4;
   }
   switch (type) {
     case OutType::F32: return FileType::F32;
@@ -32,11 +32,11 @@ FileType file_type_of(OutType type, const std::vector<TensorPlan>& tensors) {
 }
 
 // Size label of the weights of one expert plus the shared ones, and the number of experts: "8x7.2B".
-std::string size_label_of(const std::vector<TensorPlan>& tensors, int64_t n_expert) {
+std::string size_label_of(const std::vector<TensorMapping>& tensors, int64_t n_expert) {
   int64_t n_weights = 0;
-  for (const TensorPlan& plan : tensors) {
-    const bool of_experts = n_expert > 0 && plan.name.find("_exps.") != std::string::npos;
-    n_weights += of_experts ? plan.n_elements() / n_expert : plan.n_elements();
+  for (const TensorMapping& mapping : tensors) {
+    const bool of_experts = n_expert > 0 && mapping.name.find("_exps.") != std::string::npos;
+    n_weights += of_experts ? mapping.n_elements() / n_expert : mapping.n_elements();
   }
   return size_label(n_weights, n_expert);
 }
@@ -77,8 +77,8 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
     return out;
   }
   out.checkpoint = std::make_unique<Checkpoint>(folder);
-  for (TensorPlan& plan : plan_tensors(*out.checkpoint, config, architecture.rules))
-    out.tensors.push_back(std::move(plan));
+  for (TensorMapping& mapping : map_tensors(*out.checkpoint, config, architecture.rules))
+    out.tensors.push_back(std::move(mapping));
   const OutType type = resolve_out_type(options.type, out.tensors);
   choose_dtypes(out.tensors, type);
   metadata.set("general.size_label", Value(size_label_of(out.tensors, config.n_expert)));
@@ -104,11 +104,11 @@ std::string size_label(int64_t n_weights, int64_t n_expert) {
 
 uint64_t Conversion::n_bytes() const {
   uint64_t n = 0;
-  for (const TensorPlan& plan : tensors) n += plan.n_bytes();
+  for (const TensorMapping& mapping : tensors) n += mapping.n_bytes();
   return n;
 }
 
-Conversion plan_conversion(const std::string& folder, const ConvertOptions& options) {
+Conversion prepare_conversion(const std::string& folder, const ConvertOptions& options) {
   if (!std::filesystem::is_directory(folder)) {
     throw_error(ErrorCode::io, "%s: cannot read: it is not a folder", folder.c_str());
   }
@@ -126,7 +126,8 @@ std::vector<std::string> write_conversion(const Conversion& conversion, const Co
   SplitWriter writer(path);
   for (const Metadata::Entry& entry : conversion.metadata.entries())
     writer.metadata().set(entry.key, entry.value);
-  for (const TensorPlan& plan : conversion.tensors) writer.add_tensor(plan.name, plan.dtype, plan.dims);
+  for (const TensorMapping& mapping : conversion.tensors)
+    writer.add_tensor(mapping.name, mapping.dtype, mapping.dims);
   if (options.max_bytes > 0) writer.split({.max_bytes = options.max_bytes});
   const std::vector<std::string> paths = writer.paths();
   refuse_to_overwrite_folder(conversion.folder, paths);
@@ -134,9 +135,9 @@ std::vector<std::string> write_conversion(const Conversion& conversion, const Co
   TensorConverter converter(pool);
   uint64_t n_done = 0;
   for (size_t i = 0; i < conversion.tensors.size(); ++i) {
-    const TensorPlan& plan = conversion.tensors[i];
-    writer.begin_tensor(plan.name);
-    converter.convert(plan, [&](std::span<const std::byte> bytes) {
+    const TensorMapping& mapping = conversion.tensors[i];
+    writer.begin_tensor(mapping.name);
+    converter.convert(mapping, [&](std::span<const std::byte> bytes) {
       writer.append(bytes);
       n_done += bytes.size();
       if (progress) progress({i, false, n_done});

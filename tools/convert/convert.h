@@ -1,5 +1,5 @@
-// Converts a Hugging Face folder to a GGUF file: config.json names the architecture, plan_conversion maps the
-// checkpoint's tensors, and write_conversion streams them in batches of rows.
+// Converts a Hugging Face folder to a GGUF file: config.json names the architecture, prepare_conversion maps
+// the checkpoint's tensors, and write_conversion streams them in batches of rows.
 //
 // Memory: a few megabytes of rows, whatever the size of the model. The output gets its name only when it is
 // complete. Threads: call from one; n_threads share the work. Throws Error(bad_file) with file, tensor or key
@@ -14,7 +14,7 @@
 
 #include "gguf/metadata.h"
 #include "tools/convert/checkpoint.h"
-#include "tools/convert/tensor_plan.h"
+#include "tools/convert/tensor_mapping.h"
 
 namespace tandem::tools {
 
@@ -35,15 +35,15 @@ struct Conversion {
   std::string folder;
   std::unique_ptr<Checkpoint> checkpoint;  // null with vocab_only
   Metadata metadata;
-  std::vector<TensorPlan> tensors;  // in the order of the file
+  std::vector<TensorMapping> tensors;  // in the order of the file
 
   uint64_t n_bytes() const;
 };
 
-Conversion plan_conversion(const std::string& folder, const ConvertOptions& options);
+Conversion prepare_conversion(const std::string& folder, const ConvertOptions& options);
 
 struct ConvertProgress {
-  size_t index;  // of the tensor in the plan
+  size_t index;  // of the tensor in the mapping
   bool tensor_done;
   uint64_t n_bytes_done;  // of all tensors
 };

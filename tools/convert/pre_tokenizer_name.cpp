@@ -11,14 +11,14 @@
 namespace tandem::tools {
 namespace {
 
-struct Steps {
-  std::vector<PreTokenizerStep> steps;
+struct Rules {
+  std::vector<SplitRule> rules;
   bool byte_level = false;
 };
 
 // The pattern that ByteLevel uses with use_regex: GPT-2's.
 const std::string& gpt2_pattern() {
-  static const std::string pattern = find_pre_tokenizer("gpt-2")->steps.front().pattern;
+  static const std::string pattern = find_pre_tokenizer("gpt-2")->rules.front().pattern;
   return pattern;
 }
 
@@ -36,13 +36,13 @@ std::string read_pattern(const JsonObject& part) {
 }
 
 // Adds the rules of one pre-tokenizer.
-void add_steps(const JsonObject& part, Steps& out) {
+void add_rules(const JsonObject& part, Rules& out) {
   const std::string type = part.text("type").value_or("");
   if (type == "Sequence") {
     const Json* list = part.find("pretokenizers");
     if (!list || !list->is_array()) part.fail("pretokenizers", "nothing", "an array");
     for (const Json& one : *list) {
-      add_steps(JsonObject::parse(one.dump(), part.source() + ": pre_tokenizer"), out);
+      add_rules(JsonObject::parse(one.dump(), part.source() + ": pre_tokenizer"), out);
     }
   } else if (type == "Split") {
     const std::string behavior = part.text("behavior").value_or("");
@@ -51,20 +51,20 @@ void add_steps(const JsonObject& part, Steps& out) {
     if (!(behavior == "Isolated" || (behavior == "Removed" && inverted))) {
       part.fail("behavior", "\"" + behavior + "\"", "\"Isolated\"");
     }
-    out.steps.push_back({SplitStep::isolate, read_pattern(part)});
+    out.rules.push_back({SplitMode::isolate, read_pattern(part)});
   } else if (type == "Digits") {
     const bool single = part.boolean("individual_digits").value_or(false);
-    out.steps.push_back({SplitStep::isolate, single ? R"(\p{N})" : R"(\p{N}+)"});
+    out.rules.push_back({SplitMode::isolate, single ? R"(\p{N})" : R"(\p{N}+)"});
   } else if (type == "Punctuation") {
     const bool runs = part.text("behavior") == "Contiguous";
-    out.steps.push_back({SplitStep::isolate, std::string(R"([\p{P}$+<=>^~|`])") + (runs ? "+" : "")});
+    out.rules.push_back({SplitMode::isolate, std::string(R"([\p{P}$+<=>^~|`])") + (runs ? "+" : "")});
   } else if (type == "ByteLevel") {
     out.byte_level = true;
     if (part.boolean("add_prefix_space").value_or(false)) {
       log_warning("%s: add_prefix_space is not supported by GGUF: no space is put before a text's first word",
                   part.source().c_str());
     }
-    if (part.boolean("use_regex").value_or(true)) out.steps.push_back({SplitStep::isolate, gpt2_pattern()});
+    if (part.boolean("use_regex").value_or(true)) out.rules.push_back({SplitMode::isolate, gpt2_pattern()});
   } else {
     part.fail("type", "\"" + printable(type) + "\"", "Sequence, Split, Digits, Punctuation or ByteLevel");
   }
@@ -132,11 +132,10 @@ std::string canonical(std::string_view pattern) {
   return out;
 }
 
-bool same_steps(const std::vector<PreTokenizerStep>& a, const std::vector<PreTokenizerStep>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const PreTokenizerStep& x, const PreTokenizerStep& y) {
-                      return x.how == y.how && canonical(x.pattern) == canonical(y.pattern);
-                    });
+bool same_rules(const std::vector<SplitRule>& a, const std::vector<SplitRule>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const SplitRule& x, const SplitRule& y) {
+    return x.mode == y.mode && canonical(x.pattern) == canonical(y.pattern);
+  });
 }
 
 bool normalizes(const JsonObject& json) {
@@ -158,17 +157,17 @@ std::string first_word(std::string_view names) {
 }  // namespace
 
 std::string pre_tokenizer_name(const JsonObject& json) {
-  Steps found;
+  Rules found;
   const auto part = json.object("pre_tokenizer");
   if (!part) json.fail("pre_tokenizer", "nothing", "ByteLevel, or a Sequence that ends with it");
-  add_steps(*part, found);
+  add_rules(*part, found);
   const bool nfc = normalizes(json);
   const auto model = json.object("model");
   const bool ignore_merges = model && model->boolean("ignore_merges").value_or(false);
   const PreTokenizerSpec* best = nullptr;
   int best_score = -1;
   for (const PreTokenizerSpec& spec : all_pre_tokenizers()) {
-    if (!same_steps(found.steps, spec.steps)) continue;
+    if (!same_rules(found.rules, spec.rules)) continue;
     const int score =
         2 * (spec.ignore_merges == ignore_merges) + ((spec.normalization == Normalization::nfc) == nfc);
     if (score > best_score) best = &spec, best_score = score;

@@ -19,58 +19,58 @@ namespace {
 constexpr int64_t kItemWeights = int64_t{1} << 16;   // claimed by a worker at once
 constexpr int64_t kBatchWeights = int64_t{1} << 22;  // in memory at once
 
-[[noreturn]] void refuse(const TensorPlan& plan, const WeightDefects& defects) {
+[[noreturn]] void refuse(const TensorMapping& mapping, const WeightDefects& defects) {
   const std::string found = defects.text(" (--outtype bf16 holds them)");
-  const SourceTensor& source = *plan.sources[0];
+  const SourceTensor& source = *mapping.sources[0];
   throw_error(ErrorCode::bad_file, "%s: tensor %s: found %s of the %lld weights of %s, needed finite numbers",
               source.file->path().c_str(), printable(source.name).c_str(), found.c_str(),
-              static_cast<long long>(plan.n_elements()), plan.name.c_str());
+              static_cast<long long>(mapping.n_elements()), mapping.name.c_str());
 }
 
 template <class T, class Convert>
-void widen(const std::byte* raw, int64_t step, int64_t n, float* out, Convert convert) {
+void widen(const std::byte* raw, int64_t stride, int64_t n, float* out, Convert convert) {
   for (int64_t i = 0; i < n; ++i) {
     T x;
-    std::memcpy(&x, raw + i * step * static_cast<int64_t>(sizeof x), sizeof x);
+    std::memcpy(&x, raw + i * stride * static_cast<int64_t>(sizeof x), sizeof x);
     out[i] = convert(x);
   }
 }
 
 // Converts every `stride`-th number at `raw`.
-void to_floats(SourceDType dtype, const std::byte* raw, int64_t step, int64_t n, float* out) {
+void to_floats(SourceDType dtype, const std::byte* raw, int64_t stride, int64_t n, float* out) {
   switch (dtype) {
     case SourceDType::F64:
-      return widen<double>(raw, step, n, out, [](double x) { return static_cast<float>(x); });
-    case SourceDType::F32: return widen<float>(raw, step, n, out, [](float x) { return x; });
-    case SourceDType::F16: return widen<fp16_t>(raw, step, n, out, fp16_to_fp32);
-    case SourceDType::BF16: return widen<bf16_t>(raw, step, n, out, bf16_to_fp32);
+      return widen<double>(raw, stride, n, out, [](double x) { return static_cast<float>(x); });
+    case SourceDType::F32: return widen<float>(raw, stride, n, out, [](float x) { return x; });
+    case SourceDType::F16: return widen<fp16_t>(raw, stride, n, out, fp16_to_fp32);
+    case SourceDType::BF16: return widen<bf16_t>(raw, stride, n, out, bf16_to_fp32);
     default: TANDEM_CHECK(false);
   }
 }
 
 // A bias whose rows are paired counts as rows of one element.
-int64_t width_of(const TensorPlan& plan) {
-  return plan.dims.size() == 1 && plan.pair_head_dim > 0 ? 1 : plan.n_cols();
+int64_t width_of(const TensorMapping& mapping) {
+  return mapping.dims.size() == 1 && mapping.pair_head_dim > 0 ? 1 : mapping.n_cols();
 }
 
-// Reads the rows of a plan as floats.
+// Reads the rows of a mapping as floats.
 class RowReader {
  public:
-  explicit RowReader(const TensorPlan& plan)
-      : plan_(plan),
-        width_(width_of(plan)),
-        dtype_(plan.sources[0]->dtype),
+  explicit RowReader(const TensorMapping& mapping)
+      : mapping_(mapping),
+        width_(width_of(mapping)),
+        dtype_(mapping.sources[0]->dtype),
         size_(static_cast<int64_t>(source_dtype_bytes(dtype_))) {
     // Contiguous rows are read in one go.
-    in_order_ = plan.col_step == 1 && plan.row_step == width_ && plan.pair_head_dim == 0;
+    in_order_ = mapping.col_stride == 1 && mapping.row_stride == width_ && mapping.pair_head_dim == 0;
   }
 
-  bool gathers() const { return plan_.col_step != 1; }
+  bool gathers() const { return mapping_.col_stride != 1; }
 
   // Reads a whole matrix, for tensors whose columns are gathered.
   void read_matrix(int64_t matrix, std::vector<std::byte>& out) const {
     const auto [tensor, start] = place(matrix);
-    const int64_t n = plan_.matrix_step > 0 ? plan_.matrix_step : tensor->n_elements();
+    const int64_t n = mapping_.matrix_stride > 0 ? mapping_.matrix_stride : tensor->n_elements();
     out.resize(static_cast<size_t>(n * size_));
     tensor->file->read(tensor->offset + static_cast<uint64_t>(start * size_), out);
   }
@@ -80,21 +80,21 @@ class RowReader {
                  std::vector<std::byte>& raw, float* out) const {
     if (gathers()) {
       for (int64_t r = row; r < row + n; ++r, out += width_) {
-        const int64_t at = plan_.source_row(r) * plan_.row_step + plan_.first;
-        to_floats(type_of(matrix), gathered.data() + at * size_, plan_.col_step, width_, out);
+        const int64_t at = mapping_.source_row(r) * mapping_.row_stride + mapping_.first;
+        to_floats(type_of(matrix), gathered.data() + at * size_, mapping_.col_stride, width_, out);
       }
       return;
     }
-    if (in_order_) return read_run(matrix, row * plan_.row_step, n * width_, raw, out);
+    if (in_order_) return read_run(matrix, row * mapping_.row_stride, n * width_, raw, out);
     for (int64_t r = row; r < row + n; ++r, out += width_) {
-      read_run(matrix, plan_.source_row(r) * plan_.row_step, width_, raw, out);
+      read_run(matrix, mapping_.source_row(r) * mapping_.row_stride, width_, raw, out);
     }
   }
 
  private:
   std::pair<const SourceTensor*, int64_t> place(int64_t matrix) const {
-    if (plan_.sources.size() > 1) return {plan_.sources[static_cast<size_t>(matrix)], 0};
-    return {plan_.sources[0], matrix * plan_.matrix_step};
+    if (mapping_.sources.size() > 1) return {mapping_.sources[static_cast<size_t>(matrix)], 0};
+    return {mapping_.sources[0], matrix * mapping_.matrix_stride};
   }
   SourceDType type_of(int64_t matrix) const { return place(matrix).first->dtype; }
 
@@ -102,11 +102,11 @@ class RowReader {
     const auto [tensor, start] = place(matrix);
     const auto size = static_cast<int64_t>(source_dtype_bytes(tensor->dtype));
     raw.resize(static_cast<size_t>(n * size));
-    tensor->file->read(tensor->offset + static_cast<uint64_t>((start + at + plan_.first) * size), raw);
+    tensor->file->read(tensor->offset + static_cast<uint64_t>((start + at + mapping_.first) * size), raw);
     to_floats(tensor->dtype, raw.data(), 1, n, out);
   }
 
-  const TensorPlan& plan_;
+  const TensorMapping& mapping_;
   int64_t width_;
   SourceDType dtype_;
   int64_t size_;
@@ -131,8 +131,8 @@ void run_items(ThreadPool& pool, int64_t n_items, Fn fn) {
   if (failure) std::rethrow_exception(failure);
 }
 
-void check_interrupt(const TensorPlan& plan) {
-  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted at tensor %s", plan.name.c_str());
+void check_interrupt(const TensorMapping& mapping) {
+  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted at tensor %s", mapping.name.c_str());
 }
 
 }  // namespace
@@ -140,29 +140,29 @@ void check_interrupt(const TensorPlan& plan) {
 TensorConverter::TensorConverter(ThreadPool& pool)
     : pool_(pool), buffers_(static_cast<size_t>(pool.n_threads())) {}
 
-void TensorConverter::convert(const TensorPlan& plan, const Sink& sink) {
-  if (plan.sources.empty()) return convert_values(plan, sink);
-  if (plan.scales) return repack_mxfp4(plan, sink);
-  convert_floats(plan, sink);
+void TensorConverter::convert(const TensorMapping& mapping, const Sink& sink) {
+  if (mapping.sources.empty()) return convert_values(mapping, sink);
+  if (mapping.scales) return repack_mxfp4(mapping, sink);
+  convert_floats(mapping, sink);
 }
 
-void TensorConverter::convert_values(const TensorPlan& plan, const Sink& sink) {
-  sink(std::as_bytes(std::span(plan.values)));
+void TensorConverter::convert_values(const TensorMapping& mapping, const Sink& sink) {
+  sink(std::as_bytes(std::span(mapping.values)));
 }
 
-void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
-  const RowReader reader(plan);
-  const QuantizeFn quantize = quantize_fn(plan.dtype);
-  const int64_t width = width_of(plan), n_rows = plan.n_elements() / width,
-                matrix_rows = std::max<int64_t>(1, plan.matrix_rows);
-  const size_t out_bytes = row_bytes(plan.dtype, width);
+void TensorConverter::convert_floats(const TensorMapping& mapping, const Sink& sink) {
+  const RowReader reader(mapping);
+  const QuantizeFn quantize = quantize_fn(mapping.dtype);
+  const int64_t width = width_of(mapping), n_rows = mapping.n_elements() / width,
+                matrix_rows = std::max<int64_t>(1, mapping.matrix_rows);
+  const size_t out_bytes = row_bytes(mapping.dtype, width);
   const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);
   const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
   WeightDefects defects;
   for (int64_t matrix = 0; matrix * matrix_rows < n_rows; ++matrix) {
     if (reader.gathers()) reader.read_matrix(matrix, matrix_);
     for (int64_t first = 0; first < matrix_rows; first += batch_rows) {
-      check_interrupt(plan);
+      check_interrupt(mapping);
       const int64_t n = std::min(batch_rows, matrix_rows - first);
       out_.resize(static_cast<size_t>(n) * out_bytes);
       run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
@@ -170,27 +170,27 @@ void TensorConverter::convert_floats(const TensorPlan& plan, const Sink& sink) {
         Buffers& b = buffers_[worker];
         b.row.resize(static_cast<size_t>(n_item * width));
         reader.read_rows(matrix, first + begin, n_item, matrix_, b.raw, b.row.data());
-        for (float& x : b.row) x += plan.add;
-        defects.count(b.row.data(), n_item * width, plan.dtype);
+        for (float& x : b.row) x += mapping.add;
+        defects.count(b.row.data(), n_item * width, mapping.dtype);
         quantize(b.row.data(), out_.data() + static_cast<size_t>(begin) * out_bytes, n_item * width, nullptr);
       });
       if (!defects.any()) sink(out_);  // with defects, only counts the rest
     }
   }
-  if (defects.any()) refuse(plan, defects);
+  if (defects.any()) refuse(mapping, defects);
 }
 
 // The same numbers in another order. The checkpoint packs neighbours into a byte and keeps the scales apart;
 // GGUF packs elements i and i + 16 into a byte, after the block's scale.
-void TensorConverter::repack_mxfp4(const TensorPlan& plan, const Sink& sink) {
+void TensorConverter::repack_mxfp4(const TensorMapping& mapping, const Sink& sink) {
   constexpr int64_t kHalf = 16;
-  const int64_t blocks = plan.n_cols() / 32, matrix_rows = plan.dims[1];
-  const size_t out_bytes = row_bytes(DType::MXFP4, plan.n_cols());
-  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / plan.n_cols());
-  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / plan.n_cols());
-  for (int64_t row = 0; row < plan.n_rows(); row += batch_rows) {
-    check_interrupt(plan);
-    const int64_t n = std::min(batch_rows, plan.n_rows() - row);
+  const int64_t blocks = mapping.n_cols() / 32, matrix_rows = mapping.dims[1];
+  const size_t out_bytes = row_bytes(DType::MXFP4, mapping.n_cols());
+  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / mapping.n_cols());
+  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / mapping.n_cols());
+  for (int64_t row = 0; row < mapping.n_rows(); row += batch_rows) {
+    check_interrupt(mapping);
+    const int64_t n = std::min(batch_rows, mapping.n_rows() - row);
     out_.resize(static_cast<size_t>(n) * out_bytes);
     run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
       Buffers& b = buffers_[worker];
@@ -199,10 +199,10 @@ void TensorConverter::repack_mxfp4(const TensorPlan& plan, const Sink& sink) {
       const std::span<std::byte> scales = std::span(b.raw).last(static_cast<size_t>(blocks));
       for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
         const int64_t matrix = (row + r) / matrix_rows, within = (row + r) % matrix_rows;
-        const auto at =
-            static_cast<uint64_t>(matrix * plan.matrix_step + within * plan.row_step + plan.first);
-        plan.sources[0]->file->read(plan.sources[0]->offset + at * kHalf, nibbles);
-        plan.scales->file->read(plan.scales->offset + at, scales);
+        const auto at = static_cast<uint64_t>(matrix * mapping.matrix_stride + within * mapping.row_stride +
+                                              mapping.first);
+        mapping.sources[0]->file->read(mapping.sources[0]->offset + at * kHalf, nibbles);
+        mapping.scales->file->read(mapping.scales->offset + at, scales);
         std::byte* out = out_.data() + static_cast<size_t>(r) * out_bytes;
         for (int64_t block = 0; block < blocks; ++block, out += kHalf + 1) {
           const std::byte* in = nibbles.data() + block * kHalf;

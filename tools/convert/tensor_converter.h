@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "tools/convert/tensor_plan.h"
+#include "tools/convert/tensor_mapping.h"
 
 namespace tandem::tools {
 
@@ -21,16 +21,16 @@ class TensorConverter {
   explicit TensorConverter(ThreadPool& pool);
 
   using Sink = std::function<void(std::span<const std::byte> bytes)>;  // in order
-  void convert(const TensorPlan& plan, const Sink& sink);
+  void convert(const TensorMapping& mapping, const Sink& sink);
 
  private:
   struct Buffers {  // of one worker
     std::vector<std::byte> raw;
     std::vector<float> row;
   };
-  void convert_values(const TensorPlan& plan, const Sink& sink);
-  void convert_floats(const TensorPlan& plan, const Sink& sink);
-  void repack_mxfp4(const TensorPlan& plan, const Sink& sink);
+  void convert_values(const TensorMapping& mapping, const Sink& sink);
+  void convert_floats(const TensorMapping& mapping, const Sink& sink);
+  void repack_mxfp4(const TensorMapping& mapping, const Sink& sink);
 
   ThreadPool& pool_;
   std::vector<Buffers> buffers_;

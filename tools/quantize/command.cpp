@@ -113,29 +113,29 @@ double mib(uint64_t n_bytes) {
   return static_cast<double>(n_bytes) / 0x1p20;
 }
 
-std::string tensor_line(const QuantizePlan& plan, size_t index) {
-  const PlannedTensor& tensor = plan.tensors[index];
+std::string tensor_line(const QuantizeJob& job, size_t index) {
+  const QuantizedTensor& tensor = job.tensors[index];
   const std::string from(dtype_name(tensor.source->dtype)), to(dtype_name(tensor.dtype));
   std::string line =
-      format("[%4zu/%4zu] %-32s %-20s %6s", index + 1, plan.tensors.size(),
+      format("[%4zu/%4zu] %-32s %-20s %6s", index + 1, job.tensors.size(),
              printable(tensor.source->name).c_str(), tensor.source->shape_text().c_str(), from.c_str());
   if (tensor.dtype == tensor.source->dtype) return line + format("  %9.2f MiB", mib(tensor.n_bytes));
   return line + format("  %9.2f MiB -> %6s %9.2f MiB%s", mib(tensor.source->n_bytes), to.c_str(),
                        mib(tensor.n_bytes), tensor.importance ? ", with importance" : "");
 }
 
-std::string total_line(const QuantizePlan& plan) {
+std::string total_line(const QuantizeJob& job) {
   const auto bits = [&](uint64_t n_bytes) {
-    return 8.0 * static_cast<double>(n_bytes) / static_cast<double>(std::max<int64_t>(1, plan.n_weights));
+    return 8.0 * static_cast<double>(n_bytes) / static_cast<double>(std::max<int64_t>(1, job.n_weights));
   };
-  return format("%.2f MiB (%.2f bits a weight) -> %.2f MiB (%.2f bits a weight)", mib(plan.n_bytes_in),
-                bits(plan.n_bytes_in), mib(plan.n_bytes_out), bits(plan.n_bytes_out));
+  return format("%.2f MiB (%.2f bits a weight) -> %.2f MiB (%.2f bits a weight)", mib(job.n_bytes_in),
+                bits(job.n_bytes_in), mib(job.n_bytes_out), bits(job.n_bytes_out));
 }
 
-void print_plan(const QuantizePlan& plan) {
+void print_sizes(const QuantizeJob& job) {
   Output out;
-  for (size_t i = 0; i < plan.tensors.size(); ++i) out.write(tensor_line(plan, i) + "\n");
-  out.write("total: " + total_line(plan) + "\n");
+  for (size_t i = 0; i < job.tensors.size(); ++i) out.write(tensor_line(job, i) + "\n");
+  out.write("total: " + total_line(job) + "\n");
   out.flush();
 }
 
@@ -152,23 +152,23 @@ void run_quantize(CommandOptions& options) {
   if (!options.imatrix.empty()) imatrix = read_imatrix(options.imatrix);
   const ImportanceMatrix* importance = imatrix ? &*imatrix : nullptr;
   const GgufFile file(options.in, {.prefetch = false});
-  const QuantizePlan plan = plan_quantize(file, how, importance);
-  if (plan.n_fallback > 0) {
+  const QuantizeJob job = prepare_quantize(file, how, importance);
+  if (job.n_fallback > 0) {
     log_warning("%zu tensors have rows that the type's blocks do not divide; they get another dtype",
-                plan.n_fallback);
+                job.n_fallback);
   }
-  if (options.dry_run) return print_plan(plan);
+  if (options.dry_run) return print_sizes(job);
 
   install_interrupt_handler();
-  Progress progress("weights", plan.n_weights);
-  write_quantized(file, plan, how, importance, options.out, [&](QuantizeProgress p) {
-    if (p.tensor_done) progress.item_done(tensor_line(plan, p.index));
-    progress.update(p.n_weights_done, format("%zu/%zu ", p.index + 1, plan.tensors.size()) +
-                                          std::string(plan.tensors[p.index].source->name));
+  Progress progress("weights", job.n_weights);
+  write_quantized(file, job, how, importance, options.out, [&](QuantizeProgress p) {
+    if (p.tensor_done) progress.item_done(tensor_line(job, p.index));
+    progress.update(p.n_weights_done, format("%zu/%zu ", p.index + 1, job.tensors.size()) +
+                                          std::string(job.tensors[p.index].source->name));
   });
   progress.clear();
   log_info("wrote %s: %s, %.1f s", output_paths(file, how, options.out).front().c_str(),
-           total_line(plan).c_str(), progress.seconds());
+           total_line(job).c_str(), progress.seconds());
 }
 
 }  // namespace

@@ -121,10 +121,10 @@ void set_metadata(const GgufFile& file, const QuantizeOptions& options, const Im
   if (imatrix->n_chunks > 0) metadata.set("quantize.imatrix.chunks_count", Value(imatrix->n_chunks));
 }
 
-void declare_tensors(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
+void declare_tensors(const GgufFile& file, const QuantizeJob& job, const QuantizeOptions& options,
                      SplitWriter& writer) {
   std::vector<uint32_t> part_of;
-  for (const PlannedTensor& tensor : plan.tensors) {
+  for (const QuantizedTensor& tensor : job.tensors) {
     writer.add_tensor(tensor.source->name, tensor.dtype,
                       std::span(tensor.source->dims).first(static_cast<size_t>(tensor.source->n_dims)));
     part_of.push_back(static_cast<uint32_t>(tensor.source->part));
@@ -136,29 +136,29 @@ void declare_tensors(const GgufFile& file, const QuantizePlan& plan, const Quant
 
 }  // namespace
 
-QuantizePlan plan_quantize(const GgufFile& file, const QuantizeOptions& options,
-                           const ImportanceMatrix* imatrix) {
-  QuantizePlan plan;
-  const std::vector<DType> dtypes = choose_dtypes(file, options, imatrix, plan.n_fallback);
+QuantizeJob prepare_quantize(const GgufFile& file, const QuantizeOptions& options,
+                             const ImportanceMatrix* imatrix) {
+  QuantizeJob job;
+  const std::vector<DType> dtypes = choose_dtypes(file, options, imatrix, job.n_fallback);
   std::vector<std::string> missing;
   for (size_t i = 0; i < dtypes.size(); ++i) {
     const TensorInfo& source = file.tensors()[i];
     check_source(file, source, dtypes[i], options.allow_requantize);
-    PlannedTensor tensor{&source, dtypes[i],
-                         row_bytes(dtypes[i], source.dims[0]) * static_cast<uint64_t>(source.n_rows()),
-                         nullptr};
+    QuantizedTensor tensor{&source, dtypes[i],
+                           row_bytes(dtypes[i], source.dims[0]) * static_cast<uint64_t>(source.n_rows()),
+                           nullptr};
     if (imatrix && source.dtype != dtypes[i] && is_quantized(dtypes[i])) {
       tensor.importance = importance_of(*imatrix, source);
       const bool expected = !is_token_embd(source.name) && source.name != "output.weight";
       if (!tensor.importance && expected) missing.push_back(printable(source.name));
     }
-    plan.n_bytes_in += source.n_bytes;
-    plan.n_bytes_out += tensor.n_bytes;
-    plan.n_weights += source.n_elements();
-    plan.tensors.push_back(tensor);
+    job.n_bytes_in += source.n_bytes;
+    job.n_bytes_out += tensor.n_bytes;
+    job.n_weights += source.n_elements();
+    job.tensors.push_back(tensor);
   }
   if (imatrix) warn_missing_importance(*imatrix, missing);
-  return plan;
+  return job;
 }
 
 std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOptions& options,
@@ -170,19 +170,19 @@ std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOption
   return paths;
 }
 
-void write_quantized(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
+void write_quantized(const GgufFile& file, const QuantizeJob& job, const QuantizeOptions& options,
                      const ImportanceMatrix* imatrix, const std::string& path,
                      const std::function<void(QuantizeProgress)>& progress) {
   refuse_to_overwrite(file, output_paths(file, options, path));
   if (imatrix) refuse_to_overwrite(imatrix->path, output_paths(file, options, path));
   SplitWriter writer(path, file.alignment());
   set_metadata(file, options, imatrix, writer.metadata());
-  declare_tensors(file, plan, options, writer);
+  declare_tensors(file, job, options, writer);
   ThreadPool pool(options.n_threads);
   RowConverter converter(pool);
   int64_t n_weights_done = 0;
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    const PlannedTensor& tensor = plan.tensors[i];
+  for (size_t i = 0; i < job.tensors.size(); ++i) {
+    const QuantizedTensor& tensor = job.tensors[i];
     writer.begin_tensor(tensor.source->name);
     const std::span<const float> importance =
         tensor.importance ? std::span<const float>(*tensor.importance) : std::span<const float>();

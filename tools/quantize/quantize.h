@@ -1,4 +1,4 @@
-// Quantizes a GGUF model to another file type: plan_quantize chooses each tensor's dtype, write_quantized
+// Quantizes a GGUF model to another file type: prepare_quantize chooses each tensor's dtype, write_quantized
 // converts tensor by tensor, a few megabytes of rows at a time.
 //
 // Threads: n_threads share the rows of a tensor; call from one thread. Memory: a batch of rows in and out,
@@ -38,26 +38,26 @@ struct QuantizeOptions {
   int n_threads = 1;
 };
 
-struct PlannedTensor {
+struct QuantizedTensor {
   const TensorInfo* source;
   DType dtype;
   uint64_t n_bytes;                      // in dtype
   const std::vector<float>* importance;  // [n_expert or 1, dims[0]], or nullptr
 };
 
-struct QuantizePlan {
-  std::vector<PlannedTensor> tensors;  // in file order
+struct QuantizeJob {
+  std::vector<QuantizedTensor> tensors;  // in file order
   uint64_t n_bytes_in = 0, n_bytes_out = 0;
   int64_t n_weights = 0;
   size_t n_fallback = 0;  // tensors whose rows the type's blocks do not divide
 };
 
 // `imatrix` may be nullptr. The result refers to file and imatrix.
-QuantizePlan plan_quantize(const GgufFile& file, const QuantizeOptions& options,
-                           const ImportanceMatrix* imatrix);
+QuantizeJob prepare_quantize(const GgufFile& file, const QuantizeOptions& options,
+                             const ImportanceMatrix* imatrix);
 
 struct QuantizeProgress {
-  size_t index;  // of the tensor in the plan
+  size_t index;  // of the tensor in the job
   bool tensor_done;
   int64_t n_weights_done;  // of all tensors
 };
@@ -66,7 +66,7 @@ struct QuantizeProgress {
 std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOptions& options,
                                       const std::string& path);
 // Refuses to overwrite the input, by whatever path. Calls `progress`, if set, after every batch.
-void write_quantized(const GgufFile& file, const QuantizePlan& plan, const QuantizeOptions& options,
+void write_quantized(const GgufFile& file, const QuantizeJob& job, const QuantizeOptions& options,
                      const ImportanceMatrix* imatrix, const std::string& path,
                      const std::function<void(QuantizeProgress)>& progress = {});
 

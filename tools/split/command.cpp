@@ -43,21 +43,21 @@ SplitLimits split_limits(const CopyOptions& o) {
   return limits;
 }
 
-std::string part_line(const PlannedPart& part) {
+std::string part_line(const SplitPart& part) {
   return format("%s: %zu tensors, %s", printable(part.path, 4096).c_str(), part.n_tensors,
                 size_text(part.n_bytes).c_str());
 }
 
-void print_parts(const std::vector<PlannedPart>& parts) {
+void print_parts(const std::vector<SplitPart>& parts) {
   Output out;
-  for (const PlannedPart& part : parts) out.write(part_line(part) + "\n");
+  for (const SplitPart& part : parts) out.write(part_line(part) + "\n");
   out.flush();
 }
 
 void run_copy(const CopyOptions& o, const SplitLimits& limits) {
   apply_log_options(o.log);
   const GgufFile file(o.in, {.prefetch = false});
-  const std::vector<PlannedPart> parts = plan_parts(file, limits, o.out);
+  const std::vector<SplitPart> parts = list_parts(file, limits, o.out);
   if (o.dry_run) return print_parts(parts);
   install_interrupt_handler();
   Progress progress("bytes", static_cast<int64_t>(file.n_tensor_bytes()));

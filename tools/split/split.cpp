@@ -36,10 +36,9 @@ uint64_t parse_split_size(const std::string& option, const std::string& text) {
   return static_cast<uint64_t>(n) * (unit == 'G' ? 1000 * kMega : kMega);
 }
 
-std::vector<PlannedPart> plan_parts(const GgufFile& file, const SplitLimits& limits,
-                                    const std::string& path) {
+std::vector<SplitPart> list_parts(const GgufFile& file, const SplitLimits& limits, const std::string& path) {
   const SplitWriter writer = make_writer(file, limits, path);
-  std::vector<PlannedPart> parts;
+  std::vector<SplitPart> parts;
   for (const std::string& name : writer.paths()) {
     const auto part = static_cast<uint32_t>(parts.size());
     parts.push_back({name, writer.n_tensors_of_part(part), writer.n_bytes_of_part(part)});

@@ -16,7 +16,7 @@
 
 namespace tandem::tools {
 
-struct PlannedPart {
+struct SplitPart {
   std::string path;
   size_t n_tensors;
   uint64_t n_bytes;  // of tensor data
@@ -26,7 +26,7 @@ struct PlannedPart {
 uint64_t parse_split_size(const std::string& option, const std::string& text);
 
 // Returns the parts that write_parts makes; without limits one.
-std::vector<PlannedPart> plan_parts(const GgufFile& file, const SplitLimits& limits, const std::string& path);
+std::vector<SplitPart> list_parts(const GgufFile& file, const SplitLimits& limits, const std::string& path);
 
 using CopyProgress = std::function<void(const TensorInfo& tensor, uint64_t n_bytes_done, bool tensor_done)>;
 void write_parts(const GgufFile& file, const SplitLimits& limits, const std::string& path,

@@ -16,7 +16,7 @@ class ListPool {
 
   size_t size() const { return starts_.size() - 1; }
   size_t n_bytes() const {
-    return values_.size() * sizeof values_[0] + (starts_.size() + slots_.size()) * sizeof slots_[0];
+    return values_.size() * sizeof values_[0] + (starts_.size() + buckets_.size()) * sizeof buckets_[0];
   }
   // Valid until the next intern().
   std::span<const uint64_t> operator[](uint32_t id) const {
@@ -25,23 +25,23 @@ class ListPool {
 
   // `list` is sorted and does not point into the pool.
   uint32_t intern(std::span<const uint64_t> list) {
-    if (2 * size() >= slots_.size()) grow();
-    size_t slot = hash(list) & (slots_.size() - 1);
-    while (slots_[slot] != kFree) {
-      const auto other = (*this)[slots_[slot]];
-      if (std::equal(list.begin(), list.end(), other.begin(), other.end())) return slots_[slot];
-      slot = (slot + 1) & (slots_.size() - 1);
+    if (2 * size() >= buckets_.size()) grow();
+    size_t bucket = hash(list) & (buckets_.size() - 1);
+    while (buckets_[bucket] != kFree) {
+      const auto other = (*this)[buckets_[bucket]];
+      if (std::equal(list.begin(), list.end(), other.begin(), other.end())) return buckets_[bucket];
+      bucket = (bucket + 1) & (buckets_.size() - 1);
     }
-    slots_[slot] = static_cast<uint32_t>(size());
+    buckets_[bucket] = static_cast<uint32_t>(size());
     values_.insert(values_.end(), list.begin(), list.end());
     starts_.push_back(static_cast<uint32_t>(values_.size()));
-    return slots_[slot];
+    return buckets_[bucket];
   }
 
   void clear() {
     values_.clear();
     starts_.assign(1, 0);
-    slots_.assign(64, kFree);
+    buckets_.assign(64, kFree);
     intern({});
   }
 
@@ -58,17 +58,17 @@ class ListPool {
   }
 
   void grow() {
-    slots_.assign(2 * slots_.size(), kFree);
+    buckets_.assign(2 * buckets_.size(), kFree);
     for (uint32_t id = 0; id < size(); ++id) {
-      size_t slot = hash((*this)[id]) & (slots_.size() - 1);
-      while (slots_[slot] != kFree) slot = (slot + 1) & (slots_.size() - 1);
-      slots_[slot] = id;
+      size_t bucket = hash((*this)[id]) & (buckets_.size() - 1);
+      while (buckets_[bucket] != kFree) bucket = (bucket + 1) & (buckets_.size() - 1);
+      buckets_[bucket] = id;
     }
   }
 
   std::vector<uint64_t> values_;
-  std::vector<uint32_t> starts_;  // [size() + 1]
-  std::vector<uint32_t> slots_;   // open addressing, a power of two
+  std::vector<uint32_t> starts_;   // [size() + 1]
+  std::vector<uint32_t> buckets_;  // open addressing, a power of two
 };
 
 }  // namespace tandem

@@ -52,13 +52,13 @@ void GrammarStates::add(uint64_t added) {
     }
     todo_ = todo;
   }
-  size_t slot = (added * 0x9e3779b97f4a7c15u >> 20) & (seen_.size() - 1);
-  while (seen_in_[slot] == transition_number_) {
-    if (seen_[slot] == added) return;
-    slot = (slot + 1) & (seen_.size() - 1);
+  size_t bucket = (added * 0x9e3779b97f4a7c15u >> 20) & (seen_.size() - 1);
+  while (seen_in_[bucket] == transition_number_) {
+    if (seen_[bucket] == added) return;
+    bucket = (bucket + 1) & (seen_.size() - 1);
   }
-  seen_[slot] = added;
-  seen_in_[slot] = transition_number_;
+  seen_[bucket] = added;
+  seen_in_[bucket] = transition_number_;
   ++n_seen_;
   todo_.push_back(added);
 }

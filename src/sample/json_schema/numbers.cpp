@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "sample/json_schema/parts.h"
+#include "sample/json_schema/common.h"
 
 namespace tandem::schema {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "sample/json_schema/parts.h"
+#include "sample/json_schema/common.h"
 
 namespace tandem::schema {
 namespace {

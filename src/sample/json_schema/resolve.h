@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "sample/json_schema/parts.h"
+#include "sample/json_schema/common.h"
 
 namespace tandem::schema {
 

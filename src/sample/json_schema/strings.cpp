@@ -2,7 +2,7 @@
 #include <map>
 #include <memory>
 
-#include "sample/json_schema/parts.h"
+#include "sample/json_schema/common.h"
 
 namespace tandem::schema {
 namespace {

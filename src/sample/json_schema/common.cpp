@@ -1,4 +1,4 @@
-#include "sample/json_schema/parts.h"
+#include "sample/json_schema/common.h"
 
 #include <algorithm>
 

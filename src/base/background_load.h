@@ -14,9 +14,9 @@ struct CpuSeconds {
 std::optional<CpuSeconds> parse_cpu_seconds(const std::string& line, double ticks_per_s);
 
 // Measures from construction on. One thread.
-class OthersLoad {
+class BackgroundLoad {
  public:
-  OthersLoad();
+  BackgroundLoad();
   // Returns the share (0 to 1) of all CPU time that other processes used, including other virtual machines on
   // the same hardware; 0 where the system does not report it.
   double share() const;

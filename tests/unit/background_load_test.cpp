@@ -1,4 +1,4 @@
-#include "base/others_load.h"
+#include "base/background_load.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-TEST(OthersLoad, ReadsTheLineOfAllCpus) {
+TEST(BackgroundLoad, ReadsTheLineOfAllCpus) {
   const auto seconds = parse_cpu_seconds("cpu  100 20 30 400 50 6 7 8 9 10", 100);
   ASSERT_TRUE(seconds);
   EXPECT_DOUBLE_EQ(seconds->busy, 1.71);  // without guests, which the first two include
@@ -24,7 +24,7 @@ TEST(OthersLoad, ReadsTheLineOfAllCpus) {
 }
 
 // Detects the load of another process.
-TEST(OthersLoad, SeesAnotherProcess) {
+TEST(BackgroundLoad, SeesAnotherProcess) {
   std::ifstream stat("/proc/stat");
   std::string line;
   std::getline(stat, line);
@@ -36,7 +36,7 @@ TEST(OthersLoad, SeesAnotherProcess) {
     volatile unsigned n = 0;
     for (;;) n = n + 1;
   }
-  const OthersLoad load;
+  const BackgroundLoad load;
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const double share = load.share();
   kill(other, SIGKILL);

@@ -1,4 +1,4 @@
-#include "tools/convert/tensor_plan.h"
+#include "tools/convert/tensor_mapping.h"
 
 #include <map>
 #include <set>
@@ -34,9 +34,9 @@ bool is_ignored(std::string_view name, const ModelConfig& config) {
   return false;
 }
 
-class Planner {
+class TensorMapper {
  public:
-  Planner(const Checkpoint& checkpoint, const ModelConfig& config)
+  TensorMapper(const Checkpoint& checkpoint, const ModelConfig& config)
       : checkpoint_(checkpoint), config_(config) {}
 
   void apply(const TensorRule& rule, int64_t layer) {
@@ -45,17 +45,17 @@ class Planner {
     const bool tied_output = source == "lm_head.weight" && (config_.tied || !config_.has_tied_key);
     if (source == "lm_head.weight" && config_.tied) return;
     const bool found = checkpoint_.find(first_name(rule, source)) != nullptr;
-    if (!found || planned_.contains(target)) {
+    if (!found || mapped_.contains(target)) {
       if (rule.required && !tied_output) needed_.emplace(target, source);
       return;
     }
-    planned_.insert(target);
+    mapped_.insert(target);
     plans_.push_back(make_plan(rule, target, source));
   }
 
-  std::vector<TensorPlan> finish() {
+  std::vector<TensorMapping> finish() {
     for (const auto& [target, source] : needed_) {
-      if (planned_.contains(target)) continue;
+      if (mapped_.contains(target)) continue;
       throw_error(ErrorCode::bad_file, "%s: tensor %s is missing, needed for %s", folder_name().c_str(),
                   source.c_str(), target.c_str());
     }
@@ -122,155 +122,156 @@ class Planner {
                 printable(tensor.name).c_str(), std::string(source_dtype_name(tensor.dtype)).c_str(), needed);
   }
 
-  TensorPlan make_plan(const TensorRule& rule, const std::string& target, const std::string& source) {
+  TensorMapping make_plan(const TensorRule& rule, const std::string& target, const std::string& source) {
     const int64_t rows = size(rule.rows), cols = size(rule.cols), n = size(Size::expert);
-    TensorPlan plan;
-    plan.name = target;
+    TensorMapping mapping;
+    mapping.name = target;
     const bool is_vector = rule.cols == Size::none;
-    plan.dims = is_vector ? std::vector<int64_t>{rows} : std::vector<int64_t>{cols, rows};
-    plan.matrix_rows = is_vector ? 1 : rows;
-    plan.row_step = is_vector ? 0 : cols;
+    mapping.dims = is_vector ? std::vector<int64_t>{rows} : std::vector<int64_t>{cols, rows};
+    mapping.matrix_rows = is_vector ? 1 : rows;
+    mapping.row_stride = is_vector ? 0 : cols;
     switch (rule.layout) {
-      case Layout::plus_one: plan.add = 1.0f; [[fallthrough]];
+      case Layout::plus_one: mapping.add = 1.0f; [[fallthrough]];
       case Layout::plain:
       case Layout::rope_rows:
-        plan.sources = {take_floats(source, is_vector ? std::vector{rows} : std::vector{rows, cols})};
-        if (rule.layout == Layout::rope_rows) pair_rows(plan, is_vector);
-        return plan;
+        mapping.sources = {take_floats(source, is_vector ? std::vector{rows} : std::vector{rows, cols})};
+        if (rule.layout == Layout::rope_rows) pair_rows(mapping, is_vector);
+        return mapping;
       case Layout::row_of_one: {
         const SourceTensor* found = checkpoint_.find(source);
         const bool flat = found && found->shape.size() == 1;
-        plan.sources = {take_floats(source, flat ? std::vector{rows} : std::vector{int64_t{1}, rows})};
-        return plan;
+        mapping.sources = {take_floats(source, flat ? std::vector{rows} : std::vector{int64_t{1}, rows})};
+        return mapping;
       }
       case Layout::stacked:
-        plan.dims.push_back(n);
+        mapping.dims.push_back(n);
         for (int64_t e = 0; e < n; ++e) {
-          plan.sources.push_back(take_floats(replaced(source, "{e}", std::to_string(e)), {rows, cols}));
+          mapping.sources.push_back(take_floats(replaced(source, "{e}", std::to_string(e)), {rows, cols}));
         }
-        return plan;
-      case Layout::expert_bias: return bias_plan(std::move(plan), source, rows, 1, 0);
-      case Layout::even_bias: return bias_plan(std::move(plan), source, rows, 2, 0);
-      case Layout::odd_bias: return bias_plan(std::move(plan), source, rows, 2, 1);
-      case Layout::transposed: return transposed_plan(std::move(plan), source, rows, cols, 1, 0);
-      case Layout::transposed_even: return transposed_plan(std::move(plan), source, rows, cols, 2, 0);
-      case Layout::transposed_odd: return transposed_plan(std::move(plan), source, rows, cols, 2, 1);
-      case Layout::mxfp4: return mxfp4_plan(std::move(plan), source, rows, cols, 1, 0);
-      case Layout::mxfp4_even: return mxfp4_plan(std::move(plan), source, rows, cols, 2, 0);
-      case Layout::mxfp4_odd: return mxfp4_plan(std::move(plan), source, rows, cols, 2, 1);
+        return mapping;
+      case Layout::expert_bias: return bias_plan(std::move(mapping), source, rows, 1, 0);
+      case Layout::even_bias: return bias_plan(std::move(mapping), source, rows, 2, 0);
+      case Layout::odd_bias: return bias_plan(std::move(mapping), source, rows, 2, 1);
+      case Layout::transposed: return transposed_plan(std::move(mapping), source, rows, cols, 1, 0);
+      case Layout::transposed_even: return transposed_plan(std::move(mapping), source, rows, cols, 2, 0);
+      case Layout::transposed_odd: return transposed_plan(std::move(mapping), source, rows, cols, 2, 1);
+      case Layout::mxfp4: return mxfp4_mapping(std::move(mapping), source, rows, cols, 1, 0);
+      case Layout::mxfp4_even: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 0);
+      case Layout::mxfp4_odd: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 1);
     }
     TANDEM_CHECK(false);
   }
 
   // A bias is paired like the rows of its matrix: as rows of one element, which become one row again.
-  void pair_rows(TensorPlan& plan, bool is_vector) const {
-    plan.pair_head_dim = config_.head_dim;
+  void pair_rows(TensorMapping& mapping, bool is_vector) const {
+    mapping.pair_head_dim = config_.head_dim;
     if (!is_vector) return;
-    plan.matrix_rows = plan.dims[0];
-    plan.row_step = 1;
+    mapping.matrix_rows = mapping.dims[0];
+    mapping.row_stride = 1;
   }
 
-  TensorPlan bias_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t step,
-                       int64_t first) {
+  TensorMapping bias_plan(TensorMapping mapping, const std::string& source, int64_t rows, int64_t stride,
+                          int64_t first) {
     const int64_t n = size(Size::expert);
-    plan.dims = {rows, n};
-    plan.sources = {take_floats(source, {n, rows * step})};
-    plan.matrix_rows = n;
-    plan.row_step = rows * step;
-    plan.col_step = step;
-    plan.first = first;
-    return plan;
+    mapping.dims = {rows, n};
+    mapping.sources = {take_floats(source, {n, rows * stride})};
+    mapping.matrix_rows = n;
+    mapping.row_stride = rows * stride;
+    mapping.col_stride = stride;
+    mapping.first = first;
+    return mapping;
   }
 
-  TensorPlan transposed_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t cols,
-                             int64_t step, int64_t first) {
+  TensorMapping transposed_plan(TensorMapping mapping, const std::string& source, int64_t rows, int64_t cols,
+                                int64_t stride, int64_t first) {
     const int64_t n = size(Size::expert);
-    plan.dims.push_back(n);
-    plan.sources = {take_floats(source, {n, cols, rows * step})};
-    plan.matrix_step = cols * rows * step;
-    plan.row_step = step;
-    plan.col_step = rows * step;
-    plan.first = first;
-    return plan;
+    mapping.dims.push_back(n);
+    mapping.sources = {take_floats(source, {n, cols, rows * stride})};
+    mapping.matrix_stride = cols * rows * stride;
+    mapping.row_stride = stride;
+    mapping.col_stride = rows * stride;
+    mapping.first = first;
+    return mapping;
   }
 
   // Counted in blocks: a row has cols / 32 of them.
-  TensorPlan mxfp4_plan(TensorPlan plan, const std::string& source, int64_t rows, int64_t cols, int64_t step,
-                        int64_t first) {
+  TensorMapping mxfp4_mapping(TensorMapping mapping, const std::string& source, int64_t rows, int64_t cols,
+                              int64_t stride, int64_t first) {
     const int64_t n = size(Size::expert), blocks = cols / kMxfp4Block;
-    plan.dims.push_back(n);
-    plan.dtype = DType::MXFP4;
-    plan.sources = {take(source + "_blocks", {n, rows * step, blocks, kMxfp4Block / 2})};
-    plan.scales = take(source + "_scales", {n, rows * step, blocks});
-    for (const SourceTensor* tensor : {plan.sources[0], plan.scales}) {
+    mapping.dims.push_back(n);
+    mapping.dtype = DType::MXFP4;
+    mapping.sources = {take(source + "_blocks", {n, rows * stride, blocks, kMxfp4Block / 2})};
+    mapping.scales = take(source + "_scales", {n, rows * stride, blocks});
+    for (const SourceTensor* tensor : {mapping.sources[0], mapping.scales}) {
       if (tensor->dtype != SourceDType::U8) refuse_dtype(*tensor, "U8");
     }
-    plan.matrix_step = rows * step * blocks;
-    plan.row_step = step * blocks;
-    plan.first = first * blocks;
-    return plan;
+    mapping.matrix_stride = rows * stride * blocks;
+    mapping.row_stride = stride * blocks;
+    mapping.first = first * blocks;
+    return mapping;
   }
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
-  std::vector<TensorPlan> plans_;
-  std::set<std::string> planned_;
+  std::vector<TensorMapping> plans_;
+  std::set<std::string> mapped_;
   std::map<std::string, std::string> needed_;  // target -> source
   std::set<const SourceTensor*> used_;
 };
 
 }  // namespace
 
-int64_t TensorPlan::n_rows() const {
+int64_t TensorMapping::n_rows() const {
   int64_t n = 1;
   for (size_t i = 1; i < dims.size(); ++i) n *= dims[i];
   return n;
 }
 
 // Halves to pairs: rows 2i and 2i + 1 of a head are its source rows i and i + head_dim / 2.
-int64_t TensorPlan::source_row(int64_t row) const {
+int64_t TensorMapping::source_row(int64_t row) const {
   if (pair_head_dim == 0) return row;
   const int64_t within = row % pair_head_dim;
   return row - within + within / 2 + within % 2 * (pair_head_dim / 2);
 }
 
-std::vector<TensorPlan> plan_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
-                                     const std::vector<TensorRule>& rules) {
-  Planner planner(checkpoint, config);
+std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                       const std::vector<TensorRule>& rules) {
+  TensorMapper mapper(checkpoint, config);
   for (const TensorRule& rule : rules) {
-    if (!is_layered(rule)) planner.apply(rule, -1);
+    if (!is_layered(rule)) mapper.apply(rule, -1);
   }
   for (int64_t layer = 0; layer < config.n_layer; ++layer) {
     for (const TensorRule& rule : rules) {
-      if (is_layered(rule)) planner.apply(rule, layer);
+      if (is_layered(rule)) mapper.apply(rule, layer);
     }
   }
-  return planner.finish();
+  return mapper.finish();
 }
 
-OutType resolve_out_type(OutType type, const std::vector<TensorPlan>& plans) {
+OutType resolve_out_type(OutType type, const std::vector<TensorMapping>& mappings) {
   if (type != OutType::automatic) return type;
   int64_t n_bf16 = 0, n_other = 0;
-  for (const TensorPlan& plan : plans) {
-    if (plan.sources.empty() || plan.scales || plan.dims.size() < 2) continue;
-    (plan.sources[0]->dtype == SourceDType::BF16 ? n_bf16 : n_other) += plan.n_elements();
+  for (const TensorMapping& mapping : mappings) {
+    if (mapping.sources.empty() || mapping.scales || mapping.dims.size() < 2) continue;
+    (mapping.sources[0]->dtype == SourceDType::BF16 ? n_bf16 : n_other) += mapping.n_elements();
   }
   return n_bf16 > n_other ? OutType::BF16 : OutType::F16;
 }
 
-void choose_dtypes(std::vector<TensorPlan>& plans, OutType type) {
-  for (TensorPlan& plan : plans) {
-    if (plan.scales) continue;
-    const std::string_view name = plan.name;
-    const bool matrix = plan.dims.size() > 1 && name.ends_with(".weight") &&
+void choose_dtypes(std::vector<TensorMapping>& mappings, OutType type) {
+  for (TensorMapping& mapping : mappings) {
+    if (mapping.scales) continue;
+    const std::string_view name = mapping.name;
+    const bool matrix = mapping.dims.size() > 1 && name.ends_with(".weight") &&
                         !name.ends_with("_norm.weight") &&
                         name.find("ffn_gate_inp") == std::string_view::npos;
     if (!matrix || type == OutType::F32) {
-      plan.dtype = DType::F32;
+      mapping.dtype = DType::F32;
     } else if (type == OutType::Q8_0) {  // F16 for rows that are not a whole number of blocks
-      plan.dtype = plan.n_cols() % dtype_info(DType::Q8_0).block_elements == 0 ? DType::Q8_0 : DType::F16;
+      mapping.dtype =
+          mapping.n_cols() % dtype_info(DType::Q8_0).block_elements == 0 ? DType::Q8_0 : DType::F16;
     } else {
-      plan.dtype = type == OutType::BF16 ? DType::BF16 : DType::F16;
+      mapping.dtype = type == OutType::BF16 ? DType::BF16 : DType::F16;
     }
   }
 }

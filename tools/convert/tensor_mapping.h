@@ -1,5 +1,5 @@
-// TensorPlan: where every number of a tensor of the GGUF file comes from. Built from an architecture's rules,
-// the sizes of config.json and the tensors present.
+// TensorMapping: where every number of a tensor of the GGUF file comes from. Built from an architecture's
+// rules, the sizes of config.json and the tensors present.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +56,9 @@ struct TensorRule {
   bool required = true;  // of several rules for one target, one must apply
 };
 
-// Element j of row r of matrix m is element m * matrix_step + source_row(r) * row_step + j * col_step + first
-// of the source; with several sources, of sources[m] and without m * matrix_step.
-struct TensorPlan {
+// Element j of row r of matrix m is element m * matrix_stride + source_row(r) * row_stride + j * col_stride +
+// first of the source; with several sources, of sources[m] and without m * matrix_stride.
+struct TensorMapping {
   std::string name;
   std::vector<int64_t> dims;  // innermost first
   DType dtype = DType::F32;
@@ -66,7 +66,7 @@ struct TensorPlan {
   std::vector<float> values;                 // made from config.json
   const SourceTensor* scales = nullptr;      // MXFP4 blocks
   int64_t matrix_rows = 1;                   // rows of one matrix
-  int64_t matrix_step = 0, row_step = 0, col_step = 1, first = 0;
+  int64_t matrix_stride = 0, row_stride = 0, col_stride = 1, first = 0;
   int64_t pair_head_dim = 0;  // head size of rows to be paired; 0: rows stay
   float add = 0.0f;
 
@@ -81,12 +81,12 @@ enum class OutType { automatic, F32, F16, BF16, Q8_0 };
 
 // Plans all tensors, in the order of the rules. Throws Error(bad_file) for tensors that are missing, have a
 // shape other than config.json implies, or match no rule.
-std::vector<TensorPlan> plan_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
-                                     const std::vector<TensorRule>& rules);
+std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                       const std::vector<TensorRule>& rules);
 
 // Resolves `automatic` to BF16 or F16, as most weights are stored.
-OutType resolve_out_type(OutType type, const std::vector<TensorPlan>& plans);
+OutType resolve_out_type(OutType type, const std::vector<TensorMapping>& mappings);
 // Sets the dtypes: norms, biases and routers stay F32; MXFP4 stays MXFP4.
-void choose_dtypes(std::vector<TensorPlan>& plans, OutType type);
+void choose_dtypes(std::vector<TensorMapping>& mappings, OutType type);
 
 }  // namespace tandem::tools

@@ -1,4 +1,4 @@
-#include "base/others_load.h"
+#include "base/background_load.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -39,9 +39,9 @@ std::optional<CpuSeconds> parse_cpu_seconds(const std::string& line, double tick
                     (idle + iowait) / ticks_per_s};
 }
 
-OthersLoad::OthersLoad() : begin_(cpu_seconds()), own_begin_(own_seconds()) {}
+BackgroundLoad::BackgroundLoad() : begin_(cpu_seconds()), own_begin_(own_seconds()) {}
 
-double OthersLoad::share() const {
+double BackgroundLoad::share() const {
   const std::optional<CpuSeconds> now = cpu_seconds();
   if (!begin_ || !now) return 0;
   const double busy = now->busy - begin_->busy, idle = now->idle - begin_->idle;
