@@ -56,7 +56,7 @@ class GgufFile {
   uint32_t version() const { return version_; }
   uint64_t alignment() const { return alignment_; }  // of the first part
   size_t n_parts() const { return parts_.size(); }
-  const std::string& part_path(int part) const { return parts_[static_cast<size_t>(part)].path(); }
+  const std::string& part_path(int part) const { return parts_[part].path(); }
   uint64_t n_file_bytes() const;    // all parts
   uint64_t n_tensor_bytes() const;  // all tensors
 

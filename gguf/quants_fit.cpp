@@ -32,7 +32,7 @@ constexpr auto kNearestIq4 = [] {
       const auto distance = [&](int level) { return level > quarters ? level - quarters : quarters - level; };
       if (distance(4 * kvalues_iq4nl[q]) < distance(4 * kvalues_iq4nl[best])) best = q;
     }
-    nearest[static_cast<size_t>(i)] = static_cast<uint8_t>(best);
+    nearest[i] = static_cast<uint8_t>(best);
   }
   return nearest;
 }();

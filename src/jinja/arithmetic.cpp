@@ -227,7 +227,7 @@ Value slice(const Value& value, const Value& start, const Value& stop, const Val
   const Bounds bounds = slice_bounds(start, stop, step, static_cast<int64_t>(items.size()));
   std::vector<Value> taken;
   for (int64_t i = bounds.start; bounds.step > 0 ? i < bounds.stop : i > bounds.stop; i += bounds.step) {
-    taken.push_back(items[static_cast<size_t>(i)]);
+    taken.push_back(items[i]);
   }
   return Value::list(std::move(taken), value.list_data().flavor);
 }

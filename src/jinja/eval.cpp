@@ -250,7 +250,7 @@ const Value* find_item(const Value& value, const Value& key) {
   const auto& items = value.items();
   const int64_t n = static_cast<int64_t>(items.size());
   const int64_t at = key.integral() < 0 ? key.integral() + n : key.integral();
-  return at >= 0 && at < n ? &items[static_cast<size_t>(at)] : nullptr;
+  return at >= 0 && at < n ? &items[at] : nullptr;
 }
 
 // Returns an attribute that the Python object would have; nullopt if there is none.

@@ -108,7 +108,7 @@ class Decoder final : public Architecture {
   }
 
   KvShape kv_shape(int layer) const override {
-    const AttentionParams& params = spec_.layers[static_cast<size_t>(layer)].attention.params;
+    const AttentionParams& params = spec_.layers[layer].attention.params;
     return {params.n_head_kv, params.head_dim_k, params.head_dim_v};
   }
 

@@ -68,7 +68,7 @@ void Dry::collect_penalties(size_t n, size_t max_repeat) {
     const int32_t repeat = std::min(match_[i], static_cast<int32_t>(max_repeat));
     if (repeat < allowed_length_) continue;
     const int32_t next = history_[history_.size() - i];
-    int32_t& longest = repeat_of_[static_cast<size_t>(next)];
+    int32_t& longest = repeat_of_[next];
     if (longest < 0) touched_.push_back(next);
     longest = std::max(longest, repeat);
   }
@@ -89,16 +89,16 @@ void Dry::apply(Candidates& candidates) {
   collect_penalties(n, max_repeat);
   for (const int32_t token : touched_) {
     // a token that breaks sequences by itself is never penalized
-    if (!breakers_.empty() && ends_breaker("", piece_(token))) repeat_of_[static_cast<size_t>(token)] = -1;
+    if (!breakers_.empty() && ends_breaker("", piece_(token))) repeat_of_[token] = -1;
   }
   if (!touched_.empty()) {
     for (Candidate& c : candidates.mutable_items()) {
-      const int32_t repeat = repeat_of_[static_cast<size_t>(c.id)];
+      const int32_t repeat = repeat_of_[c.id];
       if (repeat >= 0) c.logit -= penalty(repeat);
     }
     candidates.logits_changed();
   }
-  for (const int32_t token : touched_) repeat_of_[static_cast<size_t>(token)] = -1;
+  for (const int32_t token : touched_) repeat_of_[token] = -1;
   touched_.clear();
 }
 

@@ -15,7 +15,7 @@ Penalties::Penalties(const SamplerParams& params, int32_t n_vocab, int32_t n_ctx
 
 void Penalties::accept(int32_t token) {
   if (!active()) return;
-  ++counts_[static_cast<size_t>(token)];
+  ++counts_[token];
   if (window_.size() < window_size_) {
     window_.push_back(token);
     return;
@@ -28,7 +28,7 @@ void Penalties::accept(int32_t token) {
 void Penalties::apply(Candidates& candidates) const {
   if (!active()) return;
   for (Candidate& c : candidates.mutable_items()) {
-    const int32_t count = counts_[static_cast<size_t>(c.id)];
+    const int32_t count = counts_[c.id];
     if (count == 0) continue;
     // dividing a negative logit would make the token likelier
     c.logit = c.logit <= 0 ? c.logit * repeat_ : c.logit / repeat_;

@@ -140,7 +140,7 @@ int32_t Sampler::choose_allowed(std::span<const float> logits) {
                 static_cast<long long>(n_accepted_));
   }
   for (const LogitBias& b : params_.logit_bias) {
-    if (b.bias == -kInfinity) allowed_logits_[static_cast<size_t>(b.token)] = -kInfinity;
+    if (b.bias == -kInfinity) allowed_logits_[b.token] = -kInfinity;
   }
   any = std::any_of(allowed_logits_.begin(), allowed_logits_.end(), [](float x) { return x > -kInfinity; });
   if (!any && grammar_->is_complete()) return choose_end(logits);
@@ -208,7 +208,7 @@ void Sampler::apply_biases() {
   if (params_.logit_bias.empty()) return;
   auto items = candidates_.mutable_items();  // unsorted: the index is the id
   for (const LogitBias& b : params_.logit_bias) {
-    float& logit = items[static_cast<size_t>(b.token)].logit;
+    float& logit = items[b.token].logit;
     const bool banned = logit == -kInfinity || b.bias == -kInfinity;  // -inf wins over +inf
     logit = banned ? -kInfinity : logit + b.bias;
   }

@@ -179,7 +179,7 @@ int32_t BpeTokenizer::whole_piece_token(std::string_view piece, std::string& let
   append_letters(piece, letters);
   const int32_t id = index_.find(letters);
   if (id == StringIndex::kAbsent) return kNoToken;
-  const TokenType type = tokens_[static_cast<size_t>(id)].type;
+  const TokenType type = tokens_[id].type;
   return type == TokenType::control || type == TokenType::unknown ? kNoToken : id;
 }
 

@@ -67,16 +67,16 @@ class MergeChain {
   // Calls visit(symbol, start, end) for each remaining node, in order.
   template <class Visit>
   void for_each(size_t n_bytes, const Visit& visit) const {
-    for (int32_t i = nodes_.empty() ? -1 : 0; i >= 0; i = nodes_[static_cast<size_t>(i)].next) {
-      const MergeNode& node = nodes_[static_cast<size_t>(i)];
+    for (int32_t i = nodes_.empty() ? -1 : 0; i >= 0; i = nodes_[i].next) {
+      const MergeNode& node = nodes_[i];
       visit(node.symbol, size_t{node.start}, end_of(node, n_bytes));
     }
   }
 
  private:
-  MergeNode& at(int32_t i) { return nodes_[static_cast<size_t>(i)]; }
+  MergeNode& at(int32_t i) { return nodes_[i]; }
   size_t end_of(const MergeNode& node, size_t n_bytes) const {
-    return node.next >= 0 ? nodes_[static_cast<size_t>(node.next)].start : n_bytes;
+    return node.next >= 0 ? nodes_[node.next].start : n_bytes;
   }
 
   template <class FindPair>
@@ -108,7 +108,7 @@ class PieceCache {
   bool append_known(std::string_view piece, std::vector<int32_t>& ids) const {
     const int32_t known = index_.find(piece);
     if (known == StringIndex::kAbsent) return false;
-    const Span span = spans_[static_cast<size_t>(known)];
+    const Span span = spans_[known];
     for (size_t i = span.begin; i < span.end; ++i) ids.push_back(ids[i]);
     return true;
   }

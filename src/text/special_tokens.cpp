@@ -62,7 +62,7 @@ constexpr std::string_view kEndOfGenerationIfSpecial[] = {"</s>", "<eos>"};
 constexpr std::string_view kShownMarkers[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"};
 
 Token& token_at(VocabData& data, int32_t id) {
-  return data.tokens[static_cast<size_t>(id)];
+  return data.tokens[id];
 }
 
 bool is_plain(TokenType type) {

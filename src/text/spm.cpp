@@ -86,7 +86,7 @@ void SpmTokenizer::encode_word(std::string_view word, MergeChain& chain, std::ve
     if (end - left.start > max_token_bytes_) return {};
     const int32_t token = index_.find(word.substr(left.start, end - left.start));
     if (token == StringIndex::kAbsent) return {};
-    return {priority_of(tokens_[static_cast<size_t>(token)].score), token};
+    return {priority_of(tokens_[token].score), token};
   });
   chain.for_each(word.size(), [&](int32_t token, size_t start, size_t end) {
     if (token != kNoToken)

@@ -82,7 +82,7 @@ Vocab::Vocab(VocabData data) : data_(std::move(data)), index_(data_.tokens.size(
   find_special_roles(data_, index_);
   eog_ids_ = find_end_of_generation(data_, index_);
   is_eog_.resize(data_.tokens.size());
-  for (const int32_t id : eog_ids_) is_eog_[static_cast<size_t>(id)] = true;
+  for (const int32_t id : eog_ids_) is_eog_[id] = true;
 
   const PreTokenizerSpec* pre_tokenizer = nullptr;
   if (data_.kind == TokenizerKind::bpe) {

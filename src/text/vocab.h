@@ -49,14 +49,14 @@ class Vocab {
   TokenizerKind kind() const { return data_.kind; }
   const std::string& pre_tokenizer() const { return data_.pre; }
   bool has(int32_t id) const { return id >= 0 && id < size(); }
-  const Token& token(int32_t id) const { return data_.tokens[static_cast<size_t>(id)]; }  // has(id)
+  const Token& token(int32_t id) const { return data_.tokens[id]; }  // has(id)
   const SpecialIds& special() const { return data_.special; }
   bool add_bos() const { return add_bos_; }
   bool add_eos() const { return add_eos_; }
   bool add_space_prefix() const { return add_space_prefix_; }
 
   // Returns whether this token ends generation: end of sequence, of turn, of message or the like.
-  bool is_eog(int32_t id) const { return has(id) && is_eog_[static_cast<size_t>(id)]; }
+  bool is_eog(int32_t id) const { return has(id) && is_eog_[id]; }
   std::span<const int32_t> eog_ids() const { return eog_ids_; }  // ascending
 
   // Returns the token whose text in the file is exactly this.

@@ -35,8 +35,7 @@ void guess_spm_types(VocabData& data) {
     }
   }
   const auto set = [&](int32_t id, TokenType type) {
-    if (id >= 0 && static_cast<size_t>(id) < data.tokens.size())
-      data.tokens[static_cast<size_t>(id)].type = type;
+    if (id >= 0 && static_cast<size_t>(id) < data.tokens.size()) data.tokens[id].type = type;
   };
   set(data.special.bos, TokenType::control);
   set(data.special.eos, TokenType::control);

@@ -93,7 +93,7 @@ class RowReader {
 
  private:
   std::pair<const SourceTensor*, int64_t> place(int64_t matrix) const {
-    if (mapping_.sources.size() > 1) return {mapping_.sources[static_cast<size_t>(matrix)], 0};
+    if (mapping_.sources.size() > 1) return {mapping_.sources[matrix], 0};
     return {mapping_.sources[0], matrix * mapping_.matrix_stride};
   }
   SourceDType type_of(int64_t matrix) const { return place(matrix).first->dtype; }
@@ -207,7 +207,7 @@ void TensorConverter::repack_mxfp4(const TensorMapping& mapping, const Sink& sin
         for (int64_t block = 0; block < blocks; ++block, out += kHalf + 1) {
           const std::byte* in = nibbles.data() + block * kHalf;
           const auto nibble = [in](int64_t i) { return (in[i / 2] >> (i % 2 * 4)) & std::byte{15}; };
-          out[0] = scales[static_cast<size_t>(block)];
+          out[0] = scales[block];
           for (int64_t i = 0; i < kHalf; ++i) out[1 + i] = nibble(i) | nibble(i + kHalf) << 4;
         }
       }

@@ -120,7 +120,7 @@ class Tokenizer {
 
   void apply_if_new(int64_t id, const std::string& text, bool special, const std::string& source) {
     const auto n = static_cast<int64_t>(data_.tokens.size());
-    if (id < n && data_.tokens[static_cast<size_t>(id)].text == text) return;
+    if (id < n && data_.tokens[id].text == text) return;
     apply_added_token(data_, id, text, special, source);
   }
 

@@ -36,7 +36,7 @@ void ImportanceCollector::observe(const cpu::ProductInput& input) {
     const float* x = input.row(i);
     for (int64_t j = 0; j < n_columns; ++j) sums[j] += x[j] * x[j];
   }
-  found->second.counts[static_cast<size_t>(input.expert)] += static_cast<double>(input.n);
+  found->second.counts[input.expert] += static_cast<double>(input.n);
 }
 
 ImportanceSums ImportanceCollector::sums() const {

@@ -12,7 +12,7 @@ double negative_log_likelihood(std::span<const float> logits, int32_t target) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  return std::log(sum) - (static_cast<double>(logits[static_cast<size_t>(target)]) - largest);
+  return std::log(sum) - (static_cast<double>(logits[target]) - largest);
 }
 
 void PerplexityEstimate::add(double nll) {

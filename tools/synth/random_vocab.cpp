@@ -181,8 +181,7 @@ void add_spm_pieces(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata
   for (const Merge& merge : MergeBuilder(n_pieces, seed).build(1)) vocab.add(spm_text(merge.text()), kNormal);
   for (const uint32_t c : characters) vocab.add(utf8(c), kNormal);
   std::vector<float> scores(vocab.tokens.size(), 0.0f);
-  for (int id = n_special; id < n_vocab; ++id)
-    scores[static_cast<size_t>(id)] = static_cast<float>(n_special - id);
+  for (int id = n_special; id < n_vocab; ++id) scores[id] = static_cast<float>(n_special - id);
   metadata.set("tokenizer.ggml.model", Value("llama"));
   metadata.set("tokenizer.ggml.pre", Value("default"));
   metadata.set("tokenizer.ggml.scores", Value(scores));
@@ -193,7 +192,7 @@ void add_bpe_pieces(Vocab& vocab, int n_base, int digit_run, uint64_t seed, cons
                     Metadata& metadata) {
   std::vector<std::string> of_byte(256);
   for (const auto& [byte, text] : byte_characters()) {
-    of_byte[static_cast<size_t>(byte)] = text;
+    of_byte[byte] = text;
     vocab.add(text, kNormal);
   }
   const auto encoded = [&](std::string_view plain) {

@@ -121,7 +121,7 @@ bool GrammarFilter::apply(std::span<float> logits) {
 int32_t GrammarFilter::best_end(std::span<const float> logits) const {
   int32_t best = -1;
   for (const int32_t token : eog_) {
-    if (best < 0 || logits[static_cast<size_t>(token)] > logits[static_cast<size_t>(best)]) best = token;
+    if (best < 0 || logits[token] > logits[best]) best = token;
   }
   return best;
 }
