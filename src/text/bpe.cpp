@@ -104,11 +104,10 @@ void BpeTokenizer::add_merges(const VocabData& data) {
     const size_t space = merge.find(' ');
     if (space == std::string_view::npos || space == 0 || space + 1 == merge.size() ||
         merge.find(' ', space + 1) != std::string_view::npos) {
-      throw_error(
-          ErrorCode::bad_file,
-          "%s: metadata tokenizer.ggml.merges: found '%s' as merge %zu, needed two texts separated by one "
-          "space",
-          data.source.c_str(), printable(merge, 40).c_str(), rank);
+      throw_error(ErrorCode::bad_file,
+                  "%s: metadata tokenizer.ggml.merges: found '%s' as merge %zu, needed two texts separated "
+                  "by a space",
+                  data.source.c_str(), printable(merge, 40).c_str(), rank);
     }
     const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
     joined.assign(left).append(right);

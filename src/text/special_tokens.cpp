@@ -34,26 +34,12 @@ const std::vector<RoleTexts>& role_texts() {
   return table;
 }
 
-constexpr std::string_view kEndOfGeneration[] = {"<|eot_id|>",
-                                                 "<|im_end|>",
-                                                 "<|end|>",
-                                                 "<|return|>",
-                                                 "<|call|>",
-                                                 "<|flush|>",
-                                                 "<|calls|>",
-                                                 "<end_of_turn>",
-                                                 "<|endoftext|>",
-                                                 "<|eom_id|>",
-                                                 "<EOT>",
-                                                 "_<EOT>",
-                                                 "[EOT]",
-                                                 "[EOS]",
-                                                 "<|end_of_text|>",
-                                                 "<end_of_utterance>",
-                                                 "<turn|>",
-                                                 "<|tool_response>",
-                                                 "<｜end▁of▁sentence｜>",
-                                                 "[e~["};
+// clang-format off
+constexpr std::string_view kEndOfGeneration[] = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
+    "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+    "<|end_of_text|>", "<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["};
+// clang-format on
 
 // Ordinary text in some vocabularies, so they count only if the file marks them as special.
 constexpr std::string_view kEndOfGenerationIfSpecial[] = {"</s>", "<eos>"};

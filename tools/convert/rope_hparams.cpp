@@ -77,9 +77,7 @@ void add_rope(const ModelConfig& c, HparamWriter& out) {
   if (type == "llama3") return add_llama3(c, out);
   if (type == "dynamic") {  // affects only positions past the training context
     return log_warning(
-        "%s: rope scaling \"dynamic\" is not supported by GGUF and is dropped: expect lower quality past "
-        "%lld "
-        "tokens",
+        "%s: GGUF does not support rope scaling \"dynamic\", dropped; expect lower quality past %lld tokens",
         c.text.source().c_str(), static_cast<long long>(c.n_ctx));
   }
   c.rope.scaling->fail("rope_type", "\"" + type + "\"", "default, linear, yarn, llama3 or dynamic");

@@ -160,36 +160,16 @@ std::optional<FileType> file_type_from_name(std::string_view name) {
 }
 
 bool may_quantize(const MixTensor& tensor) {
-  constexpr std::string_view kKept[] = {"_norm.weight",
-                                        "ffn_gate_inp.weight",
-                                        "ffn_gate_tid2eid.weight",
-                                        "ssm_conv1d",
-                                        "shortconv.conv.weight",
-                                        "altup",
-                                        "laurel",
-                                        "per_layer_model_proj",
-                                        "attn_rel_b.weight",
-                                        "indexer.k_proj.weight",
-                                        "indexer.q_proj.weight",
-                                        "time_mix_first.weight",
-                                        "time_mix_w0.weight",
-                                        "time_mix_w1.weight",
-                                        "time_mix_w2.weight",
-                                        "time_mix_v0.weight",
-                                        "time_mix_v1.weight",
-                                        "time_mix_v2.weight",
-                                        "time_mix_a0.weight",
-                                        "time_mix_a1.weight",
-                                        "time_mix_a2.weight",
-                                        "time_mix_g1.weight",
-                                        "time_mix_g2.weight",
-                                        "time_mix_decay_w1.weight",
-                                        "time_mix_decay_w2.weight",
-                                        "time_mix_lerp_fused.weight",
-                                        ".position_embd",
-                                        ".rel_pos",
-                                        ".patch_embd",
-                                        ".patch_merger"};
+  // clang-format off
+  constexpr std::string_view kKept[] = {
+      "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "ssm_conv1d", "shortconv.conv.weight",
+      "altup", "laurel", "per_layer_model_proj", "attn_rel_b.weight", "indexer.k_proj.weight",
+      "indexer.q_proj.weight", "time_mix_first.weight", "time_mix_w0.weight", "time_mix_w1.weight",
+      "time_mix_w2.weight", "time_mix_v0.weight", "time_mix_v1.weight", "time_mix_v2.weight",
+      "time_mix_a0.weight", "time_mix_a1.weight", "time_mix_a2.weight", "time_mix_g1.weight",
+      "time_mix_g2.weight", "time_mix_decay_w1.weight", "time_mix_decay_w2.weight",
+      "time_mix_lerp_fused.weight", ".position_embd", ".rel_pos", ".patch_embd", ".patch_merger"};
+  // clang-format on
   if (tensor.dims[1] * tensor.dims[2] * tensor.dims[3] <= 1) return false;
   if (!tensor.name.ends_with("weight")) return false;
   if (tensor.name == "position_embd.weight" || tensor.name == "token_types.weight") return false;

@@ -318,8 +318,7 @@ std::string string_matching(const std::string& pattern, const Lengths& lengths, 
   const Piece piece = PatternParser(pattern, place).parse();
   if (piece.min < lengths.min || (lengths.max != kNoLimit && piece.max > lengths.max)) {
     place.fail(
-        "pattern together with minLength or maxLength is supported only where the pattern keeps to them by "
-        "itself");
+        "pattern together with minLength or maxLength is supported only if all its matches keep to them");
   }
   return "\"\\\"\" " + piece.gbnf + " \"\\\"\"";
 }

@@ -22,28 +22,14 @@ bool is_annotation(std::string_view key) {
 }
 
 bool is_supported(std::string_view key) {
-  return is_one_of(key, {"type",
-                         "enum",
-                         "const",
-                         "properties",
-                         "required",
-                         "additionalProperties",
-                         "minProperties",
-                         "maxProperties",
-                         "items",
-                         "prefixItems",
-                         "minItems",
-                         "maxItems",
-                         "minLength",
-                         "maxLength",
-                         "pattern",
-                         "format",
-                         "minimum",
-                         "maximum",
-                         "exclusiveMinimum",
-                         "exclusiveMaximum",
-                         "anyOf",
-                         "oneOf"});
+  // clang-format off
+  return is_one_of(key, {
+      "type", "enum", "const", "anyOf", "oneOf",
+      "properties", "required", "additionalProperties", "minProperties", "maxProperties",
+      "items", "prefixItems", "minItems", "maxItems",
+      "minLength", "maxLength", "pattern", "format",
+      "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
+  // clang-format on
 }
 
 bool is_false(const Json& value) {
