@@ -86,7 +86,7 @@ void append_by_three(std::string_view match, std::vector<std::string_view>& out)
 }  // namespace
 
 struct PreTokenizer::CompiledRule {
-  SplitMode mode;
+  SplitBehavior mode;
   std::unique_ptr<pcre2_code, FreeCode> code;
 
   // Returns the first match at or after `from`; an empty span at the end of the piece if there is none.
@@ -109,7 +109,7 @@ struct PreTokenizer::CompiledRule {
       const auto [start, end] = next_match(piece, done, data);
       if (start > done) out.push_back(piece.substr(done, start - done));
       const std::string_view match = piece.substr(start, end - start);
-      if (mode == SplitMode::group_by_three)
+      if (mode == SplitBehavior::group_by_three)
         append_by_three(match, out);
       else if (!match.empty())
         out.push_back(match);

@@ -8,10 +8,10 @@ namespace {
 using Rules = std::vector<SplitRule>;
 
 SplitRule isolate(std::string pattern) {
-  return {SplitMode::isolate, std::move(pattern)};
+  return {SplitBehavior::isolate, std::move(pattern)};
 }
 SplitRule group_by_three(std::string pattern) {
-  return {SplitMode::group_by_three, std::move(pattern)};
+  return {SplitBehavior::group_by_three, std::move(pattern)};
 }
 
 // Building blocks shared by many patterns.

@@ -11,13 +11,13 @@
 namespace tandem {
 
 // How a rule splits each piece left by the rules before it.
-enum class SplitMode {
+enum class SplitBehavior {
   isolate,         // each match becomes a piece, and so does the text between matches
   group_by_three,  // as isolate, with matches cut into groups of three characters, counted from their end
 };
 
 struct SplitRule {
-  SplitMode mode;
+  SplitBehavior mode;
   std::string pattern;  // PCRE2; \s and \S mean exactly Unicode's White_Space, as in the originals
 };
 

@@ -160,7 +160,7 @@ TEST_F(ConvertTokenizer, PreTokenizers) {
     bool only_splits = true;
     for (const SplitRule& rule : spec.rules) {
       rules.push_back(rule.pattern);
-      only_splits = only_splits && rule.mode == SplitMode::isolate;
+      only_splits = only_splits && rule.mode == SplitBehavior::isolate;
     }
     if (!only_splits) continue;
     const std::string name =

@@ -51,20 +51,21 @@ void add_rules(const JsonObject& part, Rules& out) {
     if (!(behavior == "Isolated" || (behavior == "Removed" && inverted))) {
       part.fail("behavior", "\"" + behavior + "\"", "\"Isolated\"");
     }
-    out.rules.push_back({SplitMode::isolate, read_pattern(part)});
+    out.rules.push_back({SplitBehavior::isolate, read_pattern(part)});
   } else if (type == "Digits") {
     const bool single = part.boolean("individual_digits").value_or(false);
-    out.rules.push_back({SplitMode::isolate, single ? R"(\p{N})" : R"(\p{N}+)"});
+    out.rules.push_back({SplitBehavior::isolate, single ? R"(\p{N})" : R"(\p{N}+)"});
   } else if (type == "Punctuation") {
     const bool runs = part.text("behavior") == "Contiguous";
-    out.rules.push_back({SplitMode::isolate, std::string(R"([\p{P}$+<=>^~|`])") + (runs ? "+" : "")});
+    out.rules.push_back({SplitBehavior::isolate, std::string(R"([\p{P}$+<=>^~|`])") + (runs ? "+" : "")});
   } else if (type == "ByteLevel") {
     out.byte_level = true;
     if (part.boolean("add_prefix_space").value_or(false)) {
       log_warning("%s: add_prefix_space is not supported by GGUF: no space is put before a text's first word",
                   part.source().c_str());
     }
-    if (part.boolean("use_regex").value_or(true)) out.rules.push_back({SplitMode::isolate, gpt2_pattern()});
+    if (part.boolean("use_regex").value_or(true))
+      out.rules.push_back({SplitBehavior::isolate, gpt2_pattern()});
   } else {
     part.fail("type", "\"" + printable(type) + "\"", "Sequence, Split, Digits, Punctuation or ByteLevel");
   }
