@@ -96,7 +96,7 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// A kernel with its launch shape, chosen when a step is compiled.
+// A kernel with its launch shape, chosen when an op is compiled.
 struct AttentionKernel {
   void (*kernel)(AttentionCall) = nullptr;
   int n_threads = 0;

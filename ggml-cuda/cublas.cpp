@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "ggml-cuda/step.h"
+#include "ggml-cuda/compiled_op.h"
 
 namespace tandem::cuda {
 namespace {

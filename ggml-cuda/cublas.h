@@ -30,7 +30,7 @@ struct CublasApi {
 // Any thread. Throws Error(io) naming the library where it cannot be loaded.
 const CublasApi& cublas_api();
 
-// The room that a step which uses cuBLAS adds to its scratch_bytes (256-byte aligned) and hands to
+// The room that an op which uses cuBLAS adds to its scratch_bytes (256-byte aligned) and hands to
 // set_workspace before its products, so that cuBLAS allocates nothing of its own.
 inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 

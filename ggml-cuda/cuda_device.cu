@@ -7,8 +7,8 @@
 
 #include "base/checked.h"
 #include "ggml-cuda/backend.h"
+#include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/fetcher.h"
-#include "ggml-cuda/step.h"
 #include "ggml-cuda/step_graphs.h"
 #include "ggml-cuda/stream.h"
 
@@ -26,22 +26,22 @@ namespace {
 
 constexpr size_t kScratchAlignment = 256;
 
-std::vector<StepPtr> compile_steps(const CompileContext& context) {
-  return lower<StepPtr>(context, compile_rope_kv);
+std::vector<CompiledOpPtr> compile_ops(const CompileContext& context) {
+  return lower<CompiledOpPtr>(context, compile_rope_kv);
 }
 
-size_t scratch_of(const std::vector<StepPtr>& steps) {
+size_t scratch_of(const std::vector<CompiledOpPtr>& ops) {
   size_t most = 0;
-  for (const StepPtr& step : steps) most = std::max(most, align_up(step->scratch_bytes, kScratchAlignment));
+  for (const CompiledOpPtr& op : ops) most = std::max(most, align_up(op->scratch_bytes, kScratchAlignment));
   return most;
 }
 
-class CudaPlan final : public Plan {
+class CudaExecutable final : public Executable {
  public:
-  explicit CudaPlan(std::vector<StepPtr> compiled)
-      : steps(std::move(compiled)), scratch_bytes(scratch_of(steps)) {}
+  explicit CudaExecutable(std::vector<CompiledOpPtr> compiled)
+      : ops(std::move(compiled)), scratch_bytes(scratch_of(ops)) {}
 
-  std::vector<StepPtr> steps;
+  std::vector<CompiledOpPtr> ops;
   size_t scratch_bytes;
   StepGraphs graphs;
 };
@@ -83,7 +83,7 @@ class CudaDevice final : public Device {
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
 
   size_t scratch_bytes(const Segment& segment) const override {
-    return scratch_of(compile_steps({{segment}, compute_capability_, n_multiprocessors_, nullptr}));
+    return scratch_of(compile_ops({{segment}, compute_capability_, n_multiprocessors_, nullptr}));
   }
 
   MemoryInfo memory_info() const override {
@@ -145,21 +145,21 @@ class CudaDevice final : public Device {
     if (opened_->fetcher) opened_->fetcher->join(fetched, stream.get());
   }
 
-  std::unique_ptr<Plan> compile(const Segment& segment) override {
+  std::unique_ptr<Executable> compile(const Segment& segment) override {
     use();
-    auto plan = std::make_unique<CudaPlan>(
-        compile_steps({{segment}, compute_capability_, n_multiprocessors_, &opened_->cublas}));
-    reserve_scratch(plan->scratch_bytes);
-    return plan;
+    auto executable = std::make_unique<CudaExecutable>(
+        compile_ops({{segment}, compute_capability_, n_multiprocessors_, &opened_->cublas}));
+    reserve_scratch(executable->scratch_bytes);
+    return executable;
   }
 
-  void run(Plan& plan, const StepShape& shape) override {
+  void run(Executable& executable, const StepShape& shape) override {
     const Stream& stream = use();
-    auto& own = static_cast<CudaPlan&>(plan);
+    auto& own = static_cast<CudaExecutable&>(executable);
     reserve_scratch(own.scratch_bytes);
     const LaunchContext context{stream.get(), shape, scratch_};
-    if (shape.n_tokens == 1) return own.graphs.run(own.steps, context);
-    for (const StepPtr& step : own.steps) step->launch(context);
+    if (shape.n_tokens == 1) return own.graphs.run(own.ops, context);
+    for (const CompiledOpPtr& op : own.ops) op->launch(context);
   }
 
  private:
@@ -170,8 +170,8 @@ class CudaDevice final : public Device {
     return opened_->stream;
   }
 
-  // Plans of a device run one after the other, so all share one scratch. It is taken when plans are compiled;
-  // a run takes it only when that failed before.
+  // Executables of a device run one after the other, so all share one scratch. It is taken when they are
+  // compiled; a run takes it only when that failed before.
   void reserve_scratch(size_t n_bytes) {
     if (n_bytes <= scratch_bytes_) return;
     TANDEM_CUDA(cudaStreamSynchronize(opened_->stream.get()));

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/layout.h"
-#include "ggml-cuda/step.h"
 
 namespace tandem::cuda {
 namespace {

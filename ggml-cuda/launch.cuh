@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/overlap.h"
-#include "ggml-cuda/step.h"
 
 namespace tandem::cuda {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/relayout.h"
-#include "ggml-cuda/step.h"
 
 namespace tandem::cuda {
 namespace {

@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/matmul.h"
 #include "ggml-cuda/matvec.h"
-#include "ggml-cuda/step.h"
 
 namespace tandem::cuda {
 
@@ -47,7 +47,7 @@ void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n,
                  cudaStream_t stream);
 
-// Pieces of a step's scratch, handed out in order.
+// Pieces of an op's scratch, handed out in order.
 class ScratchLayout {
  public:
   size_t take(size_t n_bytes) {
@@ -84,7 +84,7 @@ void launch_matmul(MatmulArgs args, std::byte* scratch, const Gpu& gpu, cudaStre
 void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tiles, const Gpu& gpu,
                            cudaStream_t stream);
 
-// Products of more than 8 tokens with a step's weights, which all read one input. Its room serves one after
+// Products of more than 8 tokens with an op's weights, which all read one input. Its room serves one after
 // the other.
 class LargeProducts {
  public:

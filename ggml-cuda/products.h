@@ -68,7 +68,7 @@ TANDEM_HD inline Planes expert_planes(const DeviceWeight& w, int expert) {
   return {w.planes.low + at, w.planes.high + at, w.planes.scale + at, w.planes.super + at};
 }
 
-// The input of a step [n, k], as floats and, where a weight is quantized, as bytes.
+// The input of an op [n, k], as floats and, where a weight is quantized, as bytes.
 struct ProductInput {
   const float* x = nullptr;
   Activations encoded[kEncodings];  // by Encoding

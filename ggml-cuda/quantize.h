@@ -1,4 +1,4 @@
-// Activations for integer products: signed bytes with a float scale, made once per input of a step. As on the
+// Activations for integer products: signed bytes with a float scale, made once per input of an op. As on the
 // CPU a scale is that of 32 columns for weights in blocks of 32, and of 256 columns for the K types, so that
 // both devices give the same results; it is stored for every 32 columns either way.
 //

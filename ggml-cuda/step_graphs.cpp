@@ -5,16 +5,16 @@
 namespace tandem::cuda {
 namespace {
 
-void launch_all(std::span<const StepPtr> steps, const LaunchContext& context) {
-  for (const StepPtr& step : steps) step->launch(context);
+void launch_all(std::span<const CompiledOpPtr> ops, const LaunchContext& context) {
+  for (const CompiledOpPtr& op : ops) op->launch(context);
 }
 
 // Ends the capture whatever happens; gives the graph, or null where a launch could not be captured.
-cudaGraph_t capture(std::span<const StepPtr> steps, const LaunchContext& context) {
+cudaGraph_t capture(std::span<const CompiledOpPtr> ops, const LaunchContext& context) {
   TANDEM_CUDA(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
-    launch_all(steps, context);
+    launch_all(ops, context);
   } catch (const Error& e) {
     cudaStreamEndCapture(context.stream, &graph);
     if (graph) cudaGraphDestroy(graph);
@@ -45,9 +45,10 @@ StepGraphs::Recording* StepGraphs::find(const StepShape& shape) {
   return nullptr;
 }
 
-void StepGraphs::record(Recording& recording, std::span<const StepPtr> steps, const LaunchContext& context) {
+void StepGraphs::record(Recording& recording, std::span<const CompiledOpPtr> ops,
+                        const LaunchContext& context) {
   if (recording.exec) TANDEM_CUDA(cudaGraphExecDestroy(std::exchange(recording.exec, nullptr)));
-  const cudaGraph_t graph = capture(steps, context);
+  const cudaGraph_t graph = capture(ops, context);
   recording.recordable = graph != nullptr;
   recording.scratch = context.scratch;
   if (!graph) return;
@@ -56,16 +57,16 @@ void StepGraphs::record(Recording& recording, std::span<const StepPtr> steps, co
   check_cuda(status, "cudaGraphInstantiate");
 }
 
-void StepGraphs::run(std::span<const StepPtr> steps, const LaunchContext& context) {
+void StepGraphs::run(std::span<const CompiledOpPtr> ops, const LaunchContext& context) {
   Recording* recording = find(context.shape);
   if (!recording) {
     recordings_.push_back({context.shape});
-    return launch_all(steps, context);
+    return launch_all(ops, context);
   }
   if (recording->recordable && (!recording->exec || recording->scratch != context.scratch)) {
-    record(*recording, steps, context);
+    record(*recording, ops, context);
   }
-  if (!recording->exec) return launch_all(steps, context);
+  if (!recording->exec) return launch_all(ops, context);
   TANDEM_CUDA(cudaGraphLaunch(recording->exec, context.stream));
 }
 

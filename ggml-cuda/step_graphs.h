@@ -1,6 +1,6 @@
-// The launches of a plan's one-token steps, recorded once as a CUDA graph and replayed: one call instead of
-// hundreds. What changes from token to token is data in device memory, so a recording stays good as long as
-// the scratch stays where it is.
+// The launches of an executable's one-token steps, recorded once as a CUDA graph and replayed: one call
+// instead of hundreds. What changes from token to token is data in device memory, so a recording stays good
+// as long as the scratch stays where it is.
 //
 // One thread, with the device current.
 #pragma once
@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "ggml-cuda/step.h"
+#include "ggml-cuda/compiled_op.h"
 
 namespace tandem::cuda {
 
@@ -21,9 +21,9 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // Enqueues the steps. The first run of a shape launches them one by one, which also loads their kernels;
+  // Enqueues the ops. The first run of a shape launches them one by one, which also loads their kernels;
   // the second records them.
-  void run(std::span<const StepPtr> steps, const LaunchContext& context);
+  void run(std::span<const CompiledOpPtr> ops, const LaunchContext& context);
 
  private:
   struct Recording {
@@ -34,9 +34,9 @@ class StepGraphs {
   };
 
   Recording* find(const StepShape& shape);
-  static void record(Recording& recording, std::span<const StepPtr> steps, const LaunchContext& context);
+  static void record(Recording& recording, std::span<const CompiledOpPtr> ops, const LaunchContext& context);
 
-  std::vector<Recording> recordings_;  // one a shape: a plan of one token has few
+  std::vector<Recording> recordings_;  // one a shape: an executable of one token has few
 };
 
 }  // namespace tandem::cuda

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ggml-cuda/step.h"
+#include "ggml-cuda/compiled_op.h"
 
 namespace tandem::cuda {
 namespace {

@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(kThreads)
   y[row * n_cols + column] = add(a[row * n_cols + column], b[row * n_cols + column]);
 }
 
-class AddStep final : public Step {
+class CompiledAdd final : public CompiledOp {
  public:
-  AddStep(const CompileContext& context, const Node& node, const AddOp& op)
+  CompiledAdd(const CompileContext& context, const Node& node, const AddOp& op)
       : add_{op.factor},
         shape_(context.tensor(node.output)),
         a_(context.address<const float>(op.a)),
@@ -55,8 +55,8 @@ class AddStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const AddOp& op) {
-  return std::make_unique<AddStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const AddOp& op) {
+  return std::make_unique<CompiledAdd>(context, node, op);
 }
 
 }  // namespace tandem::cuda

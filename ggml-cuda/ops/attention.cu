@@ -35,9 +35,9 @@ int64_t partial_floats(const AttentionCall& call) {
   return call.v.head_dim + 2;
 }
 
-class AttentionStep final : public Step {
+class CompiledAttention final : public CompiledOp {
  public:
-  AttentionStep(const CompileContext& context, const Node& node, const AttentionOp& op)
+  CompiledAttention(const CompileContext& context, const Node& node, const AttentionOp& op)
       : n_multiprocessors_(context.n_multiprocessors) {
     const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
     TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
@@ -161,8 +161,8 @@ std::string why_not(const Graph& graph, const AttentionOp& op) {
   return why_not_plain(graph, op.sinks, "attention");
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {
-  return std::make_unique<AttentionStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {
+  return std::make_unique<CompiledAttention>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -30,9 +30,9 @@ __global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int6
   }
 }
 
-class EmbedStep final : public Step {
+class CompiledEmbed final : public CompiledOp {
  public:
-  EmbedStep(const CompileContext& context, const Node& node, const EmbedOp& op)
+  CompiledEmbed(const CompileContext& context, const Node& node, const EmbedOp& op)
       : ids_(context.address<const int32_t>(op.ids)),
         table_(context.address<const std::byte>(op.table)),
         dtype_(context.tensor(op.table).dtype),
@@ -72,8 +72,8 @@ std::string why_not(const Graph& graph, const EmbedOp& op) {
   return table.name + ": dtype " + std::string(dtype_name(table.dtype)) + " has no kernel";
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op) {
-  return std::make_unique<EmbedStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op) {
+  return std::make_unique<CompiledEmbed>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -13,9 +13,9 @@ __global__ void gather(const T* x, const int32_t* outputs, T* y, int64_t n_cols)
   for (int64_t i = threadIdx.x; i < n_cols; i += blockDim.x) to[i] = from[i];
 }
 
-class GatherRowsStep final : public Step {
+class CompiledGatherRows final : public CompiledOp {
  public:
-  GatherRowsStep(const CompileContext& context, const Node& node, const GatherRowsOp& op)
+  CompiledGatherRows(const CompileContext& context, const Node& node, const GatherRowsOp& op)
       : n_cols_(context.tensor(node.output).n_cols),
         x_(context.address<const float>(op.x)),
         outputs_(context.address<const int32_t>(op.outputs)),
@@ -41,8 +41,8 @@ class GatherRowsStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op) {
-  return std::make_unique<GatherRowsStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op) {
+  return std::make_unique<CompiledGatherRows>(context, node, op);
 }
 
 }  // namespace tandem::cuda

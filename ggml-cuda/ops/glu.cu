@@ -6,9 +6,9 @@
 namespace tandem::cuda {
 namespace {
 
-class GluStep final : public Step {
+class CompiledGlu final : public CompiledOp {
  public:
-  GluStep(const CompileContext& context, const Node& node, const GluOp& op, ScratchLayout scratch = {})
+  CompiledGlu(const CompileContext& context, const Node& node, const GluOp& op, ScratchLayout scratch = {})
       : shape_(context.tensor(op.x)),
         x_(context.address(op.x)),
         activation_(op.activation),
@@ -77,8 +77,8 @@ std::string why_not(const Graph& graph, const GluOp& op) {
   return "";
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
-  return std::make_unique<GluStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
+  return std::make_unique<CompiledGlu>(context, node, op);
 }
 
 }  // namespace tandem::cuda

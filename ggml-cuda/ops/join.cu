@@ -21,9 +21,9 @@ __global__ void __launch_bounds__(kThreads)
   y[at] = residual ? residual[at] + value : value;
 }
 
-class JoinStep final : public Step {
+class CompiledJoin final : public CompiledOp {
  public:
-  JoinStep(const CompileContext& context, const Node& node, const JoinOp& op)
+  CompiledJoin(const CompileContext& context, const Node& node, const JoinOp& op)
       : shape_(context.tensor(node.output)),
         n_left_(context.tensor(op.a).n_cols),
         a_(context.address<const float>(op.a)),
@@ -50,8 +50,8 @@ class JoinStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op) {
-  return std::make_unique<JoinStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op) {
+  return std::make_unique<CompiledJoin>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -21,9 +21,9 @@ __global__ void kv_write(const __grid_constant__ KvWriteCall call) {
   store_row(call.pools[blockIdx.y], row, kv_row(call.slots[token], head, call.n_head_kv, call.block_size));
 }
 
-class KvWriteStep final : public Step {
+class CompiledKvWrite final : public CompiledOp {
  public:
-  KvWriteStep(const CompileContext& context, const Node& node, const KvWriteOp& op) {
+  CompiledKvWrite(const CompileContext& context, const Node& node, const KvWriteOp& op) {
     const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
     TANDEM_CHECK(context.tensor(op.k).n_cols == kv.n_head_kv * kv.head_dim_k);
     TANDEM_CHECK(context.tensor(op.v).n_cols == kv.n_head_kv * kv.head_dim_v);
@@ -48,8 +48,8 @@ class KvWriteStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op) {
-  return std::make_unique<KvWriteStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op) {
+  return std::make_unique<CompiledKvWrite>(context, node, op);
 }
 
 }  // namespace tandem::cuda

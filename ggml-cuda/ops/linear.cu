@@ -1,4 +1,4 @@
-// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once;
+// linear: one or more products that read the same input (q, k and v) in one go. The input is encoded once;
 // up to eight tokens are one launch for all weights, whatever their dtypes.
 #include "ggml-cuda/products.cuh"
 
@@ -17,10 +17,10 @@ std::vector<DeviceWeight> weights_of(const std::vector<MatvecTarget>& targets) {
   return weights;
 }
 
-class LinearStep final : public Step {
+class CompiledLinear final : public CompiledOp {
  public:
-  LinearStep(const CompileContext& context, const Tensor& x, const float* address,
-             std::vector<MatvecTarget> targets, ScratchLayout scratch = {})
+  CompiledLinear(const CompileContext& context, const Tensor& x, const float* address,
+                 std::vector<MatvecTarget> targets, ScratchLayout scratch = {})
       : extent_(x.extent),
         fixed_rows_(x.n_rows),
         x_(address),
@@ -64,7 +64,7 @@ std::string why_not(const Graph& graph, const LinearOp& op) {
   return why.empty() ? why_not_bias(graph, op.bias) : why;
 }
 
-StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
+CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
   const TensorId x_id = std::get<LinearOp>(context.node(nodes.front()).op).x;
   const Tensor& x = context.tensor(x_id);
   std::vector<MatvecTarget> targets;
@@ -80,7 +80,7 @@ StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> n
     TANDEM_CHECK(t.w.k == x.n_cols);
     targets.push_back(t);
   }
-  return std::make_unique<LinearStep>(context, x, context.address(x_id), std::move(targets));
+  return std::make_unique<CompiledLinear>(context, x, context.address(x_id), std::move(targets));
 }
 
 }  // namespace tandem::cuda

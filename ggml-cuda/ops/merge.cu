@@ -26,9 +26,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-class MergeStep final : public Step {
+class CompiledMerge final : public CompiledOp {
  public:
-  MergeStep(const CompileContext& context, const Node& node, const MergeOp& op)
+  CompiledMerge(const CompileContext& context, const Node& node, const MergeOp& op)
       : op_(op),
         shape_(context.tensor(node.output)),
         a_(context.address<const float>(op.a)),
@@ -53,8 +53,8 @@ class MergeStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op) {
-  return std::make_unique<MergeStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op) {
+  return std::make_unique<CompiledMerge>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -59,9 +59,10 @@ __global__ void __launch_bounds__(kThreads)
   y[token * k + column] = sum;
 }
 
-class MoeFfnStep final : public Step {
+class CompiledMoeFfn final : public CompiledOp {
  public:
-  MoeFfnStep(const CompileContext& context, const Node& node, const MoeFfnOp& op, ScratchLayout scratch = {})
+  CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op,
+                 ScratchLayout scratch = {})
       : op_(op),
         gpu_{context.compute_capability, context.n_multiprocessors},
         output_(context.tensor(node.output)),
@@ -225,8 +226,8 @@ std::string why_not(const Graph& graph, const MoeFfnOp& op) {
   return op.n_expert > 4096 ? std::to_string(op.n_expert) + " experts" : "";  // counted in shared memory
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op) {
-  return std::make_unique<MoeFfnStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op) {
+  return std::make_unique<CompiledMoeFfn>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -123,9 +123,9 @@ __global__ void moe_route(MoeRouteCall call) {
   for (int i = lane; i < call.n_used; i += kWarp) weights[i] *= factor;
 }
 
-class MoeRouteStep final : public Step {
+class CompiledMoeRoute final : public CompiledOp {
  public:
-  MoeRouteStep(const CompileContext& context, const Node& node, const MoeRouteOp& op)
+  CompiledMoeRoute(const CompileContext& context, const Node& node, const MoeRouteOp& op)
       : op_(op), shape_(context.tensor(node.output)) {
     call_.logits = context.address<const float>(op.logits);
     call_.bias = plain_values(context, op.selection_bias);
@@ -165,8 +165,8 @@ std::string why_not(const Graph& graph, const MoeRouteOp& op) {
   return why_not_plain(graph, op.selection_bias, "moe_route");
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op) {
-  return std::make_unique<MoeRouteStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op) {
+  return std::make_unique<CompiledMoeRoute>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -108,9 +108,9 @@ void launch_norm(const NormCall& call, cudaStream_t stream) {
   }
 }
 
-class NormStep final : public Step {
+class CompiledNorm final : public CompiledOp {
  public:
-  NormStep(const CompileContext& context, const Node& node, const NormOp& op)
+  CompiledNorm(const CompileContext& context, const Node& node, const NormOp& op)
       : op_(op),
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(op.x)),
@@ -147,8 +147,8 @@ std::string why_not(const Graph& graph, const NormOp& op) {
   return why.empty() ? why_not_plain(graph, op.bias, "norm") : why;
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op) {
-  return std::make_unique<NormStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const NormOp& op) {
+  return std::make_unique<CompiledNorm>(context, node, op);
 }
 
 }  // namespace tandem::cuda

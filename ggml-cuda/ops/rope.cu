@@ -17,9 +17,9 @@ __global__ void rope(float* x, const int32_t* positions, const __grid_constant__
   rotate_heads<kStyle>(heads, min(kHeadsPerBlock, n_head - first), head_dim, n_pairs, rotation);
 }
 
-class RopeStep final : public Step {
+class CompiledRope final : public CompiledOp {
  public:
-  RopeStep(const CompileContext& context, const RopeOp& op)
+  CompiledRope(const CompileContext& context, const RopeOp& op)
       : op_(op),
         x_(context.address<float>(op.x)),
         positions_(context.address<const int32_t>(op.positions)),
@@ -48,8 +48,8 @@ std::string why_not(const Graph&, const RopeOp& op) {
                 2 * kMaxPairs);
 }
 
-StepPtr compile(const CompileContext& context, const Node&, const RopeOp& op) {
-  return std::make_unique<RopeStep>(context, op);
+CompiledOpPtr compile(const CompileContext& context, const Node&, const RopeOp& op) {
+  return std::make_unique<CompiledRope>(context, op);
 }
 
 }  // namespace tandem::cuda

@@ -44,10 +44,10 @@ __global__ void rope_kv(const __grid_constant__ RopeKvCall call) {
             kv_row(call.slots[token], head, n_head, call.block_size));
 }
 
-class RopeKvStep final : public Step {
+class CompiledRopeKv final : public CompiledOp {
  public:
-  RopeKvStep(const CompileContext& context, const KvLayer& kv, const RopeOp& q, const RopeOp& k,
-             const KvWriteOp& write)
+  CompiledRopeKv(const CompileContext& context, const KvLayer& kv, const RopeOp& q, const RopeOp& k,
+                 const KvWriteOp& write)
       : style_(q.style) {
     TANDEM_CHECK(k.n_head == kv.n_head_kv && q.head_dim == kv.head_dim_k);
     TANDEM_CHECK(context.tensor(write.v).n_cols == kv.n_head_kv * kv.head_dim_v);
@@ -88,7 +88,7 @@ bool same_but_heads(const RopeOp& a, const RopeOp& b) {
 
 }  // namespace
 
-Lowered<StepPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes) {
+Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes) {
   if (nodes.size() < 3) return {};
   const Node &keys = context.node(nodes[1]), &writer = context.node(nodes[2]);
   const auto* q = std::get_if<RopeOp>(&context.node(nodes[0]).op);
@@ -96,7 +96,7 @@ Lowered<StepPtr> compile_rope_kv(const CompileContext& context, std::span<const 
   const auto* write = std::get_if<KvWriteOp>(&writer.op);
   if (!q || !k || !write || write->k != keys.output || !same_but_heads(*q, *k)) return {};
   const KvLayer& kv = context.segment.kv[static_cast<size_t>(writer.layer)];
-  return {std::make_unique<RopeKvStep>(context, kv, *q, *k, *write), 3};
+  return {std::make_unique<CompiledRopeKv>(context, kv, *q, *k, *write), 3};
 }
 
 }  // namespace tandem::cuda

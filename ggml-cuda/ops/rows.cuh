@@ -4,9 +4,9 @@
 
 #include <cfloat>
 
+#include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/launch.cuh"
 #include "ggml-cuda/portable.h"
-#include "ggml-cuda/step.h"
 
 namespace tandem::cuda {
 

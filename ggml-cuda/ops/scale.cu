@@ -9,9 +9,9 @@ struct Scale {
   __device__ float operator()(float x, float) const { return factor * x; }
 };
 
-class ScaleStep final : public Step {
+class CompiledScale final : public CompiledOp {
  public:
-  ScaleStep(const CompileContext& context, const Node& node, const ScaleOp& op)
+  CompiledScale(const CompileContext& context, const Node& node, const ScaleOp& op)
       : scale_{op.factor},
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(op.x)),
@@ -30,8 +30,8 @@ class ScaleStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op) {
-  return std::make_unique<ScaleStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op) {
+  return std::make_unique<CompiledScale>(context, node, op);
 }
 
 }  // namespace tandem::cuda

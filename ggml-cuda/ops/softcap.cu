@@ -9,9 +9,9 @@ struct Softcap {
   __device__ float operator()(float x, float) const { return cap * tanhf(x / cap); }
 };
 
-class SoftcapStep final : public Step {
+class CompiledSoftcap final : public CompiledOp {
  public:
-  SoftcapStep(const CompileContext& context, const Node& node, const SoftcapOp& op)
+  CompiledSoftcap(const CompileContext& context, const Node& node, const SoftcapOp& op)
       : softcap_{op.cap},
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(op.x)),
@@ -30,8 +30,8 @@ class SoftcapStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op) {
-  return std::make_unique<SoftcapStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op) {
+  return std::make_unique<CompiledSoftcap>(context, node, op);
 }
 
 }  // namespace tandem::cuda

@@ -5,15 +5,15 @@
 
 #include "base/checked.h"
 #include "base/numa.h"
+#include "cpu/compiled_op.h"
 #include "cpu/host_memory.h"
-#include "cpu/step.h"
 
 namespace tandem::cpu {
 namespace {
 
-class CpuPlan final : public Plan {
+class CpuExecutable final : public Executable {
  public:
-  std::vector<StepPtr> steps;
+  std::vector<CompiledOpPtr> ops;
 };
 
 // Binds every worker: round robin over the nodes, or all to the node that we are on.
@@ -76,28 +76,28 @@ class CpuDevice final : public Device {
   void upload(DevicePtr, const Weight&) override { TANDEM_CHECK(!"weights are used where they are mapped"); }
 
   size_t scratch_bytes(const Segment& segment) const override {
-    const std::vector<StepPtr> steps = compile_steps(segment);
-    return shared_bytes_of(steps) + worker_bytes_of(steps) * static_cast<size_t>(pool_.n_threads());
+    const std::vector<CompiledOpPtr> ops = compile_ops(segment);
+    return shared_bytes_of(ops) + worker_bytes_of(ops) * static_cast<size_t>(pool_.n_threads());
   }
 
-  std::unique_ptr<Plan> compile(const Segment& segment) override {
-    auto plan = std::make_unique<CpuPlan>();
-    plan->steps = compile_steps(segment);
-    reserve_scratch(shared_bytes_of(plan->steps), worker_bytes_of(plan->steps));
-    return plan;
+  std::unique_ptr<Executable> compile(const Segment& segment) override {
+    auto executable = std::make_unique<CpuExecutable>();
+    executable->ops = compile_ops(segment);
+    reserve_scratch(shared_bytes_of(executable->ops), worker_bytes_of(executable->ops));
+    return executable;
   }
 
-  void run(Plan& plan, const StepShape& shape) override {
-    const auto& steps = static_cast<CpuPlan&>(plan).steps;
+  void run(Executable& executable, const StepShape& shape) override {
+    const auto& ops = static_cast<CpuExecutable&>(executable).ops;
     pool_.run(
         [&](Worker& worker) {
           std::byte* own =
               scratch_.data() + shared_bytes_ + static_cast<size_t>(worker.index()) * scratch_bytes_;
           const RunContext context{shape, scratch_.data(), own};
-          for (const StepPtr& step : steps) {
-            step->run(worker, context);
+          for (const CompiledOpPtr& op : ops) {
+            op->run(worker, context);
             if (!observer_) continue;
-            if (worker.index() == 0) step->observe(observer_, context);
+            if (worker.index() == 0) op->observe(observer_, context);
             worker.barrier();
           }
         },
@@ -105,22 +105,22 @@ class CpuDevice final : public Device {
   }
 
  private:
-  std::vector<StepPtr> compile_steps(const Segment& segment) const {
-    return lower<StepPtr>(CompileContext{{segment}, kernels_, pool_.n_threads()});
+  std::vector<CompiledOpPtr> compile_ops(const Segment& segment) const {
+    return lower<CompiledOpPtr>(CompileContext{{segment}, kernels_, pool_.n_threads()});
   }
 
-  static size_t shared_bytes_of(const std::vector<StepPtr>& steps) {
+  static size_t shared_bytes_of(const std::vector<CompiledOpPtr>& ops) {
     size_t most = 0;
-    for (const StepPtr& step : steps) most = std::max(most, align_up(step->shared_bytes, 64));
+    for (const CompiledOpPtr& op : ops) most = std::max(most, align_up(op->shared_bytes, 64));
     return most;
   }
-  static size_t worker_bytes_of(const std::vector<StepPtr>& steps) {
+  static size_t worker_bytes_of(const std::vector<CompiledOpPtr>& ops) {
     size_t most = 0;
-    for (const StepPtr& step : steps) most = std::max(most, align_up(step->scratch_bytes, 64));
+    for (const CompiledOpPtr& op : ops) most = std::max(most, align_up(op->scratch_bytes, 64));
     return most;
   }
 
-  // Plans of a device run one at a time, so all share one scratch, as large as the largest needs.
+  // Executables of a device run one at a time, so all share one scratch, as large as the largest needs.
   void reserve_scratch(size_t shared, size_t scratch) {
     if (shared <= shared_bytes_ && scratch <= scratch_bytes_ && scratch_.data()) return;
     shared_bytes_ = std::max(shared_bytes_, shared);

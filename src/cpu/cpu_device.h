@@ -1,5 +1,5 @@
 // The CPU as a device. Its addresses are host addresses; weights are used where the file is mapped. Runs are
-// synchronous: when run() returns, the work is done. One pool of threads serves all plans.
+// synchronous: when run() returns, the work is done. One pool of threads serves all executables.
 #pragma once
 
 #include <memory>

@@ -2,7 +2,7 @@
 //
 // A weight dtype decides how activations are encoded for it: F32 as they are; 16-bit floats as the ISA likes;
 // block quantized types as 8-bit integers with float scales and integer sums a block. The encoding happens
-// once per input of a step (encode), whatever the number of matrices that read it; its format is the ISA's
+// once per input of an op (encode), whatever the number of matrices that read it; its format is the ISA's
 // own affair.
 //
 // multiply() computes a range of weight rows for all tokens of a step. It picks by n what is best: dot

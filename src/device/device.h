@@ -15,9 +15,9 @@
 namespace tandem {
 
 // A compiled segment; only the device that made it knows what is inside.
-class Plan {
+class Executable {
  public:
-  virtual ~Plan() = default;
+  virtual ~Executable() = default;
 };
 
 using Event = uint64_t;
@@ -45,8 +45,8 @@ class Device : public DeviceModel {
   }
   virtual void join([[maybe_unused]] Event fetched) {}
 
-  virtual std::unique_ptr<Plan> compile(const Segment& segment) = 0;
-  virtual void run(Plan& plan, const StepShape& shape) = 0;
+  virtual std::unique_ptr<Executable> compile(const Segment& segment) = 0;
+  virtual void run(Executable& executable, const StepShape& shape) = 0;
 };
 
 }  // namespace tandem

@@ -1,7 +1,7 @@
-// Lowering: how a device turns the nodes of a segment into its steps, one for each node or for a run of nodes
-// that one kernel computes. A device brings, in the namespace of its context,
-//   StepPtr compile(context, node, op)      for each op but linear, and
-//   StepPtr compile_linear(context, nodes)  for linear nodes that all read the same x;
+// Lowering: how a device turns the nodes of a segment into compiled ops, one for each node or for a run of
+// nodes that one kernel computes. A device brings, in the namespace of its context,
+//   CompiledOpPtr compile(context, node, op)      for each op but linear, and
+//   CompiledOpPtr compile_linear(context, nodes)  for linear nodes that all read the same x;
 // an op without a compile function does not build.
 #pragma once
 
@@ -42,21 +42,21 @@ inline int64_t row_count(const Tensor& t, const StepShape& shape) {
   return row_count(t.extent, t.n_rows, shape);
 }
 
-// A step, null for none, and how many nodes it computes.
-template <class StepPtr>
+// A compiled op, null for none, and how many nodes it computes.
+template <class CompiledOpPtr>
 struct Lowered {
-  StepPtr step;
+  CompiledOpPtr op;
   size_t n_nodes = 0;
 };
 
 // The linear nodes at the front of `nodes` that read the same x, so that it is encoded once for all of them.
 std::span<const int32_t> linear_group(const SegmentView& view, std::span<const int32_t> nodes);
 
-// The step of the first node, and of the linear nodes that join it.
-template <class StepPtr, class Context>
-Lowered<StepPtr> lower_first(const Context& context, std::span<const int32_t> nodes) {
+// The compiled op of the first node, and of the linear nodes that join it.
+template <class CompiledOpPtr, class Context>
+Lowered<CompiledOpPtr> lower_first(const Context& context, std::span<const int32_t> nodes) {
   const Node& node = context.node(nodes.front());
-  const auto lower_op = [&]<class AnyOp>(const AnyOp& op) -> Lowered<StepPtr> {
+  const auto lower_op = [&]<class AnyOp>(const AnyOp& op) -> Lowered<CompiledOpPtr> {
     if constexpr (std::is_same_v<AnyOp, LinearOp>) {
       const std::span<const int32_t> group = linear_group(context, nodes);
       return {compile_linear(context, group), group.size()};
@@ -67,21 +67,21 @@ Lowered<StepPtr> lower_first(const Context& context, std::span<const int32_t> no
   return std::visit(lower_op, node.op);
 }
 
-// The steps of the context's segment, in order. Each of the device's own fusions, fusion(context, nodes), is
-// asked first whether one of its steps computes the front of `nodes`.
-template <class StepPtr, class Context, class... Fusion>
-std::vector<StepPtr> lower(const Context& context, const Fusion&... fusions) {
-  std::vector<StepPtr> steps;
+// The compiled ops of the context's segment, in order. Each of the device's own fusions, fusion(context,
+// nodes), is asked first whether one of its ops computes the front of `nodes`.
+template <class CompiledOpPtr, class Context, class... Fusion>
+std::vector<CompiledOpPtr> lower(const Context& context, const Fusion&... fusions) {
+  std::vector<CompiledOpPtr> ops;
   for (std::span<const int32_t> nodes = context.segment.nodes; !nodes.empty();) {
-    Lowered<StepPtr> next;
+    Lowered<CompiledOpPtr> next;
     [[maybe_unused]] const auto found = [&](const auto& fusion) {
-      return (next = fusion(context, nodes)).step != nullptr;
+      return (next = fusion(context, nodes)).op != nullptr;
     };
-    if (!(found(fusions) || ...)) next = lower_first<StepPtr>(context, nodes);
-    steps.push_back(std::move(next.step));
+    if (!(found(fusions) || ...)) next = lower_first<CompiledOpPtr>(context, nodes);
+    ops.push_back(std::move(next.op));
     nodes = nodes.subspan(next.n_nodes);
   }
-  return steps;
+  return ops;
 }
 
 }  // namespace tandem

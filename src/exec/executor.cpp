@@ -111,7 +111,7 @@ void Executor::check_supported(const Graph& graph) const {
 void Executor::grow_arena(size_t d, size_t n_bytes) {
   Arena& arena = arenas_[d];
   if (n_bytes <= arena.n_bytes) return;
-  for (Program* program : programs_) program->plans_.clear();
+  for (Program* program : programs_) program->executables_.clear();
   if (arena.base) devices_[d]->free(arena.base);
   arena = Arena{};
   arena.base = devices_[d]->alloc(n_bytes);
@@ -120,7 +120,7 @@ void Executor::grow_arena(size_t d, size_t n_bytes) {
 
 void Executor::grow_slots(size_t d, const SlotNeeds& needs) {
   if (d == 0 ? !disk_.must_grow(needs) : !stream_.must_grow(DeviceId::at(d), needs)) return;
-  for (Program* program : programs_) program->plans_.clear();
+  for (Program* program : programs_) program->executables_.clear();
   if (d == 0) return disk_.reserve(needs);
   stream_.reserve(DeviceId::at(d), needs);
 }
@@ -128,7 +128,7 @@ void Executor::grow_slots(size_t d, const SlotNeeds& needs) {
 void Executor::bind(Program& program) {
   const Graph& graph = program.graph_;
   const Partition& partition = program.partition_;
-  program.plans_.clear();
+  program.executables_.clear();
   program.sent_.assign(graph.tensors.size(), 0);
   program.addresses_.assign(devices_.size(), std::vector<DevicePtr>(graph.tensors.size(), nullptr));
   for (size_t d = 0; d < devices_.size(); ++d) {
@@ -159,7 +159,7 @@ void Executor::bind(Program& program) {
   }
   for (const Stage& stage : partition.stages) {
     const size_t d = stage.device.index();
-    program.plans_.push_back(
+    program.executables_.push_back(
         devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
   }
 }
@@ -171,7 +171,7 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
   }
   const ShapeClass& limit = program.graph_.shape;
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
-  if (program.plans_.empty()) prepare(program);
+  if (program.executables_.empty()) prepare(program);
   try {
     feed_inputs(program, inputs);
     run_stages(program, inputs);
@@ -192,7 +192,7 @@ void Executor::run_stages(Program& program, const StepInputs& inputs) {
   for (size_t i = 0; i < partition.stages.size(); ++i) {
     const Stage& stage = partition.stages[i];
     begin_stage(program, i, shape);
-    devices_[stage.device.index()]->run(*program.plans_[i], shape);
+    devices_[stage.device.index()]->run(*program.executables_[i], shape);
     for (TensorId id : stage.sends) send(program, id, stage.device, shape);
     if (stage.kv_layer >= 0) kv_stream_.done(stage.kv_layer);
     if (stage.group >= 0 && program.schedule_.turns[static_cast<size_t>(stage.group)].last_stage == i)

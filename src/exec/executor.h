@@ -117,9 +117,9 @@ class Program {
   Executor& executor_;
   Graph graph_;
   Partition partition_;
-  std::vector<std::vector<DevicePtr>> addresses_;  // [device][TensorId]
-  std::vector<std::unique_ptr<Plan>> plans_;       // one a stage
-  std::vector<SlotNeeds> slots_;                   // [device]
+  std::vector<std::vector<DevicePtr>> addresses_;         // [device][TensorId]
+  std::vector<std::unique_ptr<Executable>> executables_;  // one a stage
+  std::vector<SlotNeeds> slots_;                          // [device]
   StreamSchedule schedule_;
   std::vector<DiskLayout> disk_;           // [group]
   std::vector<Event> sent_;                // [TensorId] when what goes to the host is there

@@ -155,9 +155,9 @@ double OpBench::run_seconds(const Graph& graph, const StepShape& shape, int64_t 
   }
   std::vector<int32_t> nodes(graph.nodes.size());
   std::iota(nodes.begin(), nodes.end(), 0);
-  std::unique_ptr<Plan> plan = device_.compile(Segment{&graph, nodes, addresses, kv});
-  const double seconds = seconds_of([&] { device_.run(*plan, shape); }, beside);
-  plan.reset();
+  std::unique_ptr<Executable> executable = device_.compile(Segment{&graph, nodes, addresses, kv});
+  const double seconds = seconds_of([&] { device_.run(*executable, shape); }, beside);
+  executable.reset();
   free_all();
   return seconds;
 }

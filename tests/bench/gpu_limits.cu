@@ -9,8 +9,8 @@
 #include <functional>
 #include <vector>
 
+#include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/cuda_device.h"
-#include "ggml-cuda/step.h"
 
 namespace tandem::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #include "ggml-cuda/cublas.h"
 
 #include "base/fp16.h"
-#include "ggml-cuda/step.h"
+#include "ggml-cuda/compiled_op.h"
 
 struct EmulatedCublas {
   cudaStream_t stream = nullptr;

@@ -136,16 +136,16 @@ class OpCase::Running {
   Running(const OpCase& c, Device& device, const Graph& graph) : case_(c), device_(device), graph_(graph) {
     place_tensors();
     if (c.has_cache_) place_cache();
-    plan_ = device.compile(Segment{&graph, c.nodes_, addresses_, kv_});
+    executable_ = device.compile(Segment{&graph, c.nodes_, addresses_, kv_});
   }
   ~Running() {
-    plan_.reset();
+    executable_.reset();
     for (DevicePtr address : owned_) device_.free(address);
   }
 
   OpResult run(const StepShape& shape) {
     feed();
-    device_.run(*plan_, shape);
+    device_.run(*executable_, shape);
     OpResult result;
     const Tensor& t = graph_.tensor(case_.result_);
     result.values.resize(static_cast<size_t>(rows_of(t, shape) * t.n_cols));
@@ -216,7 +216,7 @@ class OpCase::Running {
   const Graph& graph_;
   std::vector<DevicePtr> addresses_, owned_;
   std::vector<KvLayer> kv_;
-  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<Executable> executable_;
 };
 
 std::vector<OpResult> OpCase::run(Device& device, const Graph& graph, const StepShape& shape,

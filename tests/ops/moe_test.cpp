@@ -132,8 +132,8 @@ void check(const Case& c, unsigned seed) {
     put(route, r.data());
     put(y, out.data());
     const std::vector<int32_t> nodes{3, 4};
-    const auto plan = device->compile(Segment{&graph, nodes, at, {}});
-    device->run(*plan, StepShape{c.n, 1});
+    const auto executable = device->compile(Segment{&graph, nodes, at, {}});
+    device->run(*executable, StepShape{c.n, 1});
     if (n_threads == 1) first = out;
     EXPECT_EQ(out, first) << n_threads << " threads";
     for (int64_t t = 0; t < c.n; ++t) {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "cpu/attention_kernels.h"
+#include "cpu/compiled_op.h"
 #include "cpu/isa.h"
 #include "cpu/row_kernels.h"
-#include "cpu/step.h"
 #include "graph/builder.h"
 
 namespace tandem::cpu::test {
@@ -127,11 +127,12 @@ class OpBench {
   void run(Isa isa, const StepShape& shape, int n_threads, size_t node_index) {
     const Kernels kernels{isa, {}, attention_of(isa), rows_of(isa)};
     const Segment segment{&graph, std::span(nodes_).subspan(node_index, 1), addresses_, kv};
-    const std::vector<StepPtr> steps = lower<StepPtr>(CompileContext{{segment}, kernels, n_threads});
-    const StepPtr& step = steps.front();
+    const std::vector<CompiledOpPtr> ops =
+        lower<CompiledOpPtr>(CompileContext{{segment}, kernels, n_threads});
+    const CompiledOpPtr& op = ops.front();
     ThreadPool pool(n_threads);
-    std::vector<std::byte> memory(step->shared_bytes + 64 +
-                                  static_cast<size_t>(n_threads) * (step->scratch_bytes + 64));
+    std::vector<std::byte> memory(op->shared_bytes + 64 +
+                                  static_cast<size_t>(n_threads) * (op->scratch_bytes + 64));
     std::fill(memory.begin(), memory.end(), std::byte{0xff});  // NaN, to detect reads before a write
     const auto aligned = [&](size_t offset) {
       return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data() + offset) + 63) / 64 *
@@ -140,9 +141,9 @@ class OpBench {
     pool.run([&](Worker& worker) {
       RunContext run{shape, aligned(0), nullptr};
       run.scratch =
-          aligned(step->shared_bytes + 64 + static_cast<size_t>(worker.index()) * (step->scratch_bytes + 64));
-      if (step->shared_bytes == 0) run.shared = nullptr;
-      step->run(worker, run);
+          aligned(op->shared_bytes + 64 + static_cast<size_t>(worker.index()) * (op->scratch_bytes + 64));
+      if (op->shared_bytes == 0) run.shared = nullptr;
+      op->run(worker, run);
     });
   }
   void run(Isa isa, const StepShape& shape, int n_threads = 1) {

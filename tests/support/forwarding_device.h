@@ -31,8 +31,8 @@ class ForwardingDevice : public Device {
     return inner_->fetch(to, weight, after);
   }
   void join(Event fetched) override { inner_->join(fetched); }
-  std::unique_ptr<Plan> compile(const Segment& segment) override { return inner_->compile(segment); }
-  void run(Plan& plan, const StepShape& shape) override { inner_->run(plan, shape); }
+  std::unique_ptr<Executable> compile(const Segment& segment) override { return inner_->compile(segment); }
+  void run(Executable& executable, const StepShape& shape) override { inner_->run(executable, shape); }
 
  private:
   std::unique_ptr<Device> inner_;
@@ -43,14 +43,14 @@ class WatchedDevice : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
 
-  std::unique_ptr<Plan> compile(const Segment& segment) override {
-    auto plan = std::make_unique<Watched>();
-    plan->segment = segment;
-    plan->inner = ForwardingDevice::compile(segment);
-    return plan;
+  std::unique_ptr<Executable> compile(const Segment& segment) override {
+    auto executable = std::make_unique<Watched>();
+    executable->segment = segment;
+    executable->inner = ForwardingDevice::compile(segment);
+    return executable;
   }
-  void run(Plan& plan, const StepShape& shape) override {
-    const auto& own = static_cast<Watched&>(plan);
+  void run(Executable& executable, const StepShape& shape) override {
+    const auto& own = static_cast<Watched&>(executable);
     ForwardingDevice::run(*own.inner, shape);
     ran(own.segment, shape);
   }
@@ -59,9 +59,9 @@ class WatchedDevice : public ForwardingDevice {
   virtual void ran(const Segment& segment, const StepShape& shape) = 0;
 
  private:
-  struct Watched final : Plan {
+  struct Watched final : Executable {
     Segment segment;  // the caller's
-    std::unique_ptr<Plan> inner;
+    std::unique_ptr<Executable> inner;
   };
 };
 

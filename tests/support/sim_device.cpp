@@ -17,11 +17,11 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-class SimPlan final : public Plan {
+class SimExecutable final : public Executable {
  public:
   std::vector<DevicePtr> addresses;  // real ones
   std::vector<KvLayer> kv;
-  std::unique_ptr<Plan> inner;
+  std::unique_ptr<Executable> inner;
   Segment segment;  // the caller's, for its duration
 };
 
@@ -217,29 +217,30 @@ void SimDevice::join(Event fetched) {
   enqueue(runs_, 0, [this, fetched] { block_until(fetches_, fetched); });
 }
 
-std::unique_ptr<Plan> SimDevice::compile(const Segment& segment) {
-  auto plan = std::make_unique<SimPlan>();
-  plan->addresses.assign(segment.addresses.size(), nullptr);
+std::unique_ptr<Executable> SimDevice::compile(const Segment& segment) {
+  auto executable = std::make_unique<SimExecutable>();
+  executable->addresses.assign(segment.addresses.size(), nullptr);
   for (size_t id = 0; id < segment.addresses.size(); ++id) {
     const DevicePtr address = segment.addresses[id];
     const Tensor& t = segment.graph->tensors[id];
-    if (address) plan->addresses[id] = real(address, t.n_bytes());
+    if (address) executable->addresses[id] = real(address, t.n_bytes());
   }
-  plan->kv.assign(segment.kv.begin(), segment.kv.end());
-  for (KvLayer& layer : plan->kv) {
+  executable->kv.assign(segment.kv.begin(), segment.kv.end());
+  for (KvLayer& layer : executable->kv) {
     if (!layer.k) continue;
     const auto rows = static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
     layer.k = real(layer.k, rows * row_bytes(layer.k_dtype, layer.head_dim_k));
     layer.v = real(layer.v, rows * row_bytes(layer.v_dtype, layer.head_dim_v));
   }
-  plan->segment = segment;
-  plan->inner = cpu_->compile(Segment{segment.graph, segment.nodes, plan->addresses, plan->kv});
-  return plan;
+  executable->segment = segment;
+  executable->inner =
+      cpu_->compile(Segment{segment.graph, segment.nodes, executable->addresses, executable->kv});
+  return executable;
 }
 
-void SimDevice::run(Plan& plan, const StepShape& shape) {
-  const SimPlan& own = static_cast<SimPlan&>(plan);
-  Plan* inner = own.inner.get();
+void SimDevice::run(Executable& executable, const StepShape& shape) {
+  const SimExecutable& own = static_cast<SimExecutable&>(executable);
+  Executable* inner = own.inner.get();
   const bool fails = n_runs_++ == options_.fail_run;
   const auto& run_s = options_.times.run_s;
   enqueue(runs_, run_s ? run_s(own.segment, shape) : 0, [this, inner, shape, fails] {

@@ -67,8 +67,8 @@ class SimDevice final : public Device {
   void wait(Event event) override;
   Event fetch(DevicePtr to, const Weight& weight, Event after) override;
   void join(Event fetched) override;
-  std::unique_ptr<Plan> compile(const Segment& segment) override;
-  void run(Plan& plan, const StepShape& shape) override;
+  std::unique_ptr<Executable> compile(const Segment& segment) override;
+  void run(Executable& executable, const StepShape& shape) override;
 
   // For checks in tests.
   size_t used_bytes() const { return used_bytes_; }

@@ -6,9 +6,9 @@
 namespace tandem::cpu {
 namespace {
 
-class AddStep final : public Step {
+class CompiledAdd final : public CompiledOp {
  public:
-  AddStep(const CompileContext& context, const Node& node, const AddOp& op)
+  CompiledAdd(const CompileContext& context, const Node& node, const AddOp& op)
       : factor_(op.factor),
         kernel_(context.kernels.rows.add),
         shape_(context.tensor(node.output)),
@@ -37,8 +37,8 @@ class AddStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const AddOp& op) {
-  return std::make_unique<AddStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const AddOp& op) {
+  return std::make_unique<CompiledAdd>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -44,9 +44,9 @@ struct Partials {
         max(carver.take<float>(n_rows)) {}
 };
 
-class AttentionStep final : public Step {
+class CompiledAttention final : public CompiledOp {
  public:
-  AttentionStep(const CompileContext& context, const Node& node, const AttentionOp& op)
+  CompiledAttention(const CompileContext& context, const Node& node, const AttentionOp& op)
       : op_(op),
         kernels_(context.kernels.attention),
         scale_row_(context.kernels.rows.scale),
@@ -109,12 +109,12 @@ class AttentionStep final : public Step {
     int32_t* positions;
     Partials partials;
 
-    Local(const AttentionStep& step, Carver& carver)
-        : order(carver.take<int32_t>(step.max_tokens_)),
-          tiles(carver.take<AttentionTile>(step.max_tokens_)),
-          q(carver.take<const float*>(step.max_rows_)),
-          positions(carver.take<int32_t>(step.max_rows_)),
-          partials(carver, step.max_rows_, step.op_.head_dim_v) {}
+    Local(const CompiledAttention& op, Carver& carver)
+        : order(carver.take<int32_t>(op.max_tokens_)),
+          tiles(carver.take<AttentionTile>(op.max_tokens_)),
+          q(carver.take<const float*>(op.max_rows_)),
+          positions(carver.take<int32_t>(op.max_rows_)),
+          partials(carver, op.max_rows_, op.op_.head_dim_v) {}
   };
 
   // Query heads of a slot.
@@ -240,8 +240,8 @@ class AttentionStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {
-  return std::make_unique<AttentionStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {
+  return std::make_unique<CompiledAttention>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -4,9 +4,9 @@
 namespace tandem::cpu {
 namespace {
 
-class EmbedStep final : public Step {
+class CompiledEmbed final : public CompiledOp {
  public:
-  EmbedStep(const CompileContext& context, const Node& node, const EmbedOp& op)
+  CompiledEmbed(const CompileContext& context, const Node& node, const EmbedOp& op)
       : rows_(context.kernels.rows),
         dtype_(context.tensor(op.table).dtype),
         ids_(context.address<const int32_t>(op.ids)),
@@ -37,8 +37,8 @@ class EmbedStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op) {
-  return std::make_unique<EmbedStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op) {
+  return std::make_unique<CompiledEmbed>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -6,9 +6,9 @@
 namespace tandem::cpu {
 namespace {
 
-class GatherRowsStep final : public Step {
+class CompiledGatherRows final : public CompiledOp {
  public:
-  GatherRowsStep(const CompileContext& context, const Node& node, const GatherRowsOp& op)
+  CompiledGatherRows(const CompileContext& context, const Node& node, const GatherRowsOp& op)
       : n_cols_(context.tensor(node.output).n_cols),
         x_(context.address<const float>(op.x)),
         outputs_(context.address<const int32_t>(op.outputs)),
@@ -30,8 +30,8 @@ class GatherRowsStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op) {
-  return std::make_unique<GatherRowsStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op) {
+  return std::make_unique<CompiledGatherRows>(context, node, op);
 }
 
 }  // namespace tandem::cpu

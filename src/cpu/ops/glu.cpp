@@ -3,8 +3,8 @@
 // result is stored.
 #include <array>
 
+#include "cpu/compiled_op.h"
 #include "cpu/ops/linear_group.h"
-#include "cpu/step.h"
 
 namespace tandem::cpu {
 namespace {
@@ -12,10 +12,10 @@ namespace {
 // Rows of a strip at most: with 512 tokens its two results take 256 KB of the worker's L2.
 constexpr int64_t kMaxStripRows = 64;
 
-class GluStep : public Step {
+class CompiledGlu : public CompiledOp {
  public:
-  GluStep(const Kernels& kernels, Activation activation, EncodedInput input, LinearCall gate, LinearCall up,
-          const Tensor& x, float* y, size_t multiply_bytes)
+  CompiledGlu(const Kernels& kernels, Activation activation, EncodedInput input, LinearCall gate,
+              LinearCall up, const Tensor& x, float* y, size_t multiply_bytes)
       : kernels_(kernels),
         activation_(activation),
         input_(std::move(input)),
@@ -102,7 +102,7 @@ LinearCall weight_call(const CompileContext& context, TensorId weight, TensorId 
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
   const Tensor& x = context.tensor(op.x);
   const LinearCall gate = weight_call(context, op.gate, op.gate_bias);
   const LinearCall up = weight_call(context, op.up, op.up_bias);
@@ -114,13 +114,13 @@ StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op
   const size_t strip_bytes = 2 * sizeof(float) * static_cast<size_t>(x.n_rows * kMaxStripRows);
   const size_t shared_bytes = input.shared_bytes();
   const size_t scratch_bytes = input.private_bytes() + multiply_bytes + strip_bytes;
-  auto step = std::make_unique<GluStep>(context.kernels, op.activation, std::move(input), gate, up, x,
-                                        context.address(node.output), multiply_bytes);
-  step->x = context.address(op.x);
-  step->weights = {context.tensor(op.gate).weight, context.tensor(op.up).weight};
-  step->shared_bytes = shared_bytes;
-  step->scratch_bytes = scratch_bytes;
-  return step;
+  auto compiled = std::make_unique<CompiledGlu>(context.kernels, op.activation, std::move(input), gate, up, x,
+                                                context.address(node.output), multiply_bytes);
+  compiled->x = context.address(op.x);
+  compiled->weights = {context.tensor(op.gate).weight, context.tensor(op.up).weight};
+  compiled->shared_bytes = shared_bytes;
+  compiled->scratch_bytes = scratch_bytes;
+  return compiled;
 }
 
 }  // namespace tandem::cpu

@@ -7,9 +7,9 @@
 namespace tandem::cpu {
 namespace {
 
-class JoinStep final : public Step {
+class CompiledJoin final : public CompiledOp {
  public:
-  JoinStep(const CompileContext& context, const Node& node, const JoinOp& op)
+  CompiledJoin(const CompileContext& context, const Node& node, const JoinOp& op)
       : add_(context.kernels.rows.add),
         shape_(context.tensor(node.output)),
         n_left_(context.tensor(op.a).n_cols),
@@ -43,8 +43,8 @@ class JoinStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op) {
-  return std::make_unique<JoinStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op) {
+  return std::make_unique<CompiledJoin>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -5,9 +5,9 @@
 namespace tandem::cpu {
 namespace {
 
-class KvWriteStep final : public Step {
+class CompiledKvWrite final : public CompiledOp {
  public:
-  KvWriteStep(const CompileContext& context, const Node& node, const KvWriteOp& op)
+  CompiledKvWrite(const CompileContext& context, const Node& node, const KvWriteOp& op)
       : store_row_(context.kernels.attention.store_row),
         kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
         k_(context.address<const float>(op.k)),
@@ -45,8 +45,8 @@ class KvWriteStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op) {
-  return std::make_unique<KvWriteStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op) {
+  return std::make_unique<CompiledKvWrite>(context, node, op);
 }
 
 }  // namespace tandem::cpu

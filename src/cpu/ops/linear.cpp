@@ -1,8 +1,8 @@
-// linear: one or more products that read the same input (q, k and v) as one step. The input is encoded once,
+// linear: one or more products that read the same input (q, k and v) in one go. The input is encoded once,
 // then the strips of all the weights are one list of items, so that a small matrix fills in behind a large
-// one and the step ends with a single barrier.
+// one and the op ends with a single barrier.
+#include "cpu/compiled_op.h"
 #include "cpu/ops/linear_group.h"
-#include "cpu/step.h"
 
 namespace tandem::cpu {
 namespace {
@@ -14,9 +14,10 @@ struct Product {
   int64_t fixed_rows;
 };
 
-class LinearStep : public Step {
+class CompiledLinear : public CompiledOp {
  public:
-  LinearStep(const LinearKernels& kernels, const float* x, EncodedInput input, std::vector<Product> products)
+  CompiledLinear(const LinearKernels& kernels, const float* x, EncodedInput input,
+                 std::vector<Product> products)
       : kernels_(kernels), x_(x), input_(std::move(input)), products_(std::move(products)) {}
 
   void observe(const ProductObserver& observer, const RunContext& context) const override {
@@ -64,7 +65,7 @@ class LinearStep : public Step {
 
 }  // namespace
 
-StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
+CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
   const LinearKernels& kernels = context.kernels.linear;
   const TensorId x_id = std::get<LinearOp>(context.node(nodes.front()).op).x;
   const Tensor& x = context.tensor(x_id);
@@ -93,11 +94,11 @@ StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> n
   }
   EncodedInput input(kernels, context.address(x_id), x.n_cols, x.n_rows, dtypes);
   const size_t shared_bytes = input.shared_bytes(), scratch_bytes = input.private_bytes() + multiply_bytes;
-  auto step =
-      std::make_unique<LinearStep>(kernels, context.address(x_id), std::move(input), std::move(products));
-  step->shared_bytes = shared_bytes;
-  step->scratch_bytes = scratch_bytes;
-  return step;
+  auto compiled =
+      std::make_unique<CompiledLinear>(kernels, context.address(x_id), std::move(input), std::move(products));
+  compiled->shared_bytes = shared_bytes;
+  compiled->scratch_bytes = scratch_bytes;
+  return compiled;
 }
 
 }  // namespace tandem::cpu

@@ -1,10 +1,10 @@
-// What the steps made of matrix products share: encoding one input for several weights, and how many weight
+// What the ops made of matrix products share: encoding one input for several weights, and how many weight
 // rows make an item of work.
 #pragma once
 
 #include <vector>
 
-#include "cpu/step.h"
+#include "cpu/compiled_op.h"
 
 namespace tandem::cpu {
 

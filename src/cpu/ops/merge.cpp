@@ -8,9 +8,9 @@
 namespace tandem::cpu {
 namespace {
 
-class MergeStep final : public Step {
+class CompiledMerge final : public CompiledOp {
  public:
-  MergeStep(const CompileContext& context, const Node& node, const MergeOp& op)
+  CompiledMerge(const CompileContext& context, const Node& node, const MergeOp& op)
       : op_(op),
         add_(context.kernels.rows.add),
         scale_(context.kernels.rows.scale),
@@ -56,8 +56,8 @@ class MergeStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op) {
-  return std::make_unique<MergeStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op) {
+  return std::make_unique<CompiledMerge>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -12,8 +12,8 @@
 #include <bit>
 #include <cstring>
 
+#include "cpu/compiled_op.h"
 #include "cpu/ops/linear_group.h"
-#include "cpu/step.h"
 
 namespace tandem::cpu {
 namespace {
@@ -50,9 +50,9 @@ struct Group {
   int32_t begin, n;
 };
 
-class MoeFfnStep final : public Step {
+class CompiledMoeFfn final : public CompiledOp {
  public:
-  MoeFfnStep(const CompileContext& context, const Node& node, const MoeFfnOp& op)
+  CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op)
       : op_(op),
         kernels_(context.kernels),
         gate_(experts(context, op.gate, op.gate_bias)),
@@ -111,7 +111,7 @@ class MoeFfnStep final : public Step {
   }
 
  private:
-  // The step's shared scratch.
+  // The op's shared scratch.
   struct Room {
     Group* groups;       // [n_expert + 1], ended by one with n == 0
     int32_t* token_of;   // [slots] in sorted order
@@ -304,8 +304,8 @@ class MoeFfnStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op) {
-  return std::make_unique<MoeFfnStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op) {
+  return std::make_unique<CompiledMoeFfn>(context, node, op);
 }
 
 }  // namespace tandem::cpu

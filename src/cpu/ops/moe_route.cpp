@@ -10,9 +10,9 @@
 namespace tandem::cpu {
 namespace {
 
-class MoeRouteStep final : public Step {
+class CompiledMoeRoute final : public CompiledOp {
  public:
-  MoeRouteStep(const CompileContext& context, const Node& node, const MoeRouteOp& op)
+  CompiledMoeRoute(const CompileContext& context, const Node& node, const MoeRouteOp& op)
       : op_(op),
         logits_(context.address(op.logits)),
         bias_(context.address(op.selection_bias)),
@@ -106,8 +106,8 @@ class MoeRouteStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op) {
-  return std::make_unique<MoeRouteStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op) {
+  return std::make_unique<CompiledMoeRoute>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -4,9 +4,9 @@
 namespace tandem::cpu {
 namespace {
 
-class NormStep final : public Step {
+class CompiledNorm final : public CompiledOp {
  public:
-  NormStep(const CompileContext& context, const Node& node, const NormOp& op)
+  CompiledNorm(const CompileContext& context, const Node& node, const NormOp& op)
       : op_(op),
         kernel_(op_.kind == NormKind::rms ? context.kernels.rows.rms_norm : context.kernels.rows.layer_norm),
         shape_(context.tensor(node.output)),
@@ -35,8 +35,8 @@ class NormStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op) {
-  return std::make_unique<NormStep>(context, node, op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const NormOp& op) {
+  return std::make_unique<CompiledNorm>(context, node, op);
 }
 
 }  // namespace tandem::cpu

@@ -1,5 +1,5 @@
 // rope: rotates pairs of columns of every head in place. The angle of a pair is position * frequency,
-// whatever the scaling method, so everything but the position is settled when the step is compiled. A token's
+// whatever the scaling method, so everything but the position is settled when the op is compiled. A token's
 // cosines and sines are computed once (n_rot / 2 of each, in a worker's scratch) and used for all its heads.
 #include "base/checked.h"
 #include "cpu/ops/rows.h"
@@ -8,9 +8,9 @@
 namespace tandem::cpu {
 namespace {
 
-class RopeStep final : public Step {
+class CompiledRope final : public CompiledOp {
  public:
-  RopeStep(const CompileContext& context, const RopeOp& op)
+  CompiledRope(const CompileContext& context, const RopeOp& op)
       : op_(op),
         rows_(context.kernels.rows),
         rotate_(op_.style == RopeStyle::pair ? rows_.rope_pair : rows_.rope_half),
@@ -47,8 +47,8 @@ class RopeStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node&, const RopeOp& op) {
-  return std::make_unique<RopeStep>(context, op);
+CompiledOpPtr compile(const CompileContext& context, const Node&, const RopeOp& op) {
+  return std::make_unique<CompiledRope>(context, op);
 }
 
 }  // namespace tandem::cpu

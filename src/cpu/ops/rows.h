@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpu/step.h"
+#include "cpu/compiled_op.h"
 #include "gguf/quants.h"
 
 namespace tandem::cpu {
@@ -20,7 +20,7 @@ void for_each_row(Worker& worker, int64_t n_rows, int64_t elements_per_row, Fn&&
   });
 }
 
-// A small weight as floats, read from the mapped file when the step is compiled; empty when absent.
+// A small weight as floats, read from the mapped file when the op is compiled; empty when absent.
 inline std::vector<float> weight_floats(const CompileContext& context, TensorId id) {
   if (id == kNoTensor) return {};
   const Tensor& tensor = context.tensor(id);

@@ -5,11 +5,11 @@ namespace tandem::cpu {
 namespace {
 
 // A kernel that maps a row with one parameter.
-class MapStep final : public Step {
+class CompiledMap final : public CompiledOp {
  public:
   using Kernel = void (*)(const float* x, float parameter, float* to, int64_t n);
 
-  MapStep(const CompileContext& context, const Node& node, TensorId x, Kernel kernel, float parameter)
+  CompiledMap(const CompileContext& context, const Node& node, TensorId x, Kernel kernel, float parameter)
       : kernel_(kernel),
         parameter_(parameter),
         shape_(context.tensor(node.output)),
@@ -32,12 +32,12 @@ class MapStep final : public Step {
 
 }  // namespace
 
-StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op) {
-  return std::make_unique<MapStep>(context, node, op.x, context.kernels.rows.scale, op.factor);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op) {
+  return std::make_unique<CompiledMap>(context, node, op.x, context.kernels.rows.scale, op.factor);
 }
 
-StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op) {
-  return std::make_unique<MapStep>(context, node, op.x, context.kernels.rows.softcap, op.cap);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op) {
+  return std::make_unique<CompiledMap>(context, node, op.x, context.kernels.rows.softcap, op.cap);
 }
 
 }  // namespace tandem::cpu

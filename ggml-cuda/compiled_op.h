@@ -1,6 +1,6 @@
-// How the CUDA device runs a plan: a list of steps, each a launch or a few on the device's stream. A file in
-// ops/ turns a node (or a run of linear nodes with one input) into a step; the names are those of the CPU's
-// ops.
+// How the CUDA device runs an executable: a list of compiled ops, each a launch or a few on the device's
+// stream. A file in ops/ turns a node (or a run of linear nodes with one input) into a compiled op; the names
+// are those of the CPU's ops.
 //
 // launch() only enqueues. It may not allocate, synchronize or depend on host data that changes from step to
 // step: launches of one token are captured once as a CUDA graph and replayed, so lengths and positions are
@@ -31,16 +31,16 @@ inline void check_launch(const char* kernel) {
 struct LaunchContext {
   cudaStream_t stream;
   StepShape shape;
-  std::byte* scratch;  // the device's, 256-byte aligned, of the step's scratch_bytes at least
+  std::byte* scratch;  // the device's, 256-byte aligned, of the op's scratch_bytes at least
 };
 
-class Step {
+class CompiledOp {
  public:
-  virtual ~Step() = default;
+  virtual ~CompiledOp() = default;
   virtual void launch(const LaunchContext& context) const = 0;
   size_t scratch_bytes = 0;  // for the largest shape of the graph
 };
-using StepPtr = std::unique_ptr<Step>;
+using CompiledOpPtr = std::unique_ptr<CompiledOp>;
 
 // What an op's compile function sees. Addresses may be null when only scratch_bytes is asked for: compile
 // functions store them and do not look behind them.
@@ -52,23 +52,24 @@ struct CompileContext : SegmentView {
 };
 
 // One a file in ops/.
-StepPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
-StepPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);  // all read the same x
-StepPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
+// Of nodes that all read the same x.
+CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
 // A fusion: the first three nodes, where they are rope of queries, rope of keys and kv_write of those keys.
-Lowered<StepPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
-StepPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const AddOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
-StepPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
+Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const AddOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
 
 // Why an op cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile
 // function of the ops that have limits.

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "cpu/step.h"
+#include "cpu/compiled_op.h"
 #include "gguf/quants.h"
 #include "graph/builder.h"
 
@@ -35,9 +35,9 @@ struct TestWeight {
 };
 
 // Runs single nodes of a graph on its own memory.
-class StepRunner {
+class OpRunner {
  public:
-  explicit StepRunner(const Graph& graph)
+  explicit OpRunner(const Graph& graph)
       : graph_(graph), memory_(graph.tensors.size()), addresses_(graph.tensors.size()) {
     for (size_t i = 0; i < graph.tensors.size(); ++i) {
       const Tensor& t = graph.tensors[i];
@@ -59,15 +59,15 @@ class StepRunner {
     return CompileContext{{segment_}, kernels, n_threads};
   }
 
-  static void run(const Step& step, int n_threads, const StepShape& shape) {
+  static void run(const CompiledOp& op, int n_threads, const StepShape& shape) {
     ThreadPool pool(n_threads);
-    std::vector<std::byte> room(step.shared_bytes + 64 +
-                                static_cast<size_t>(n_threads) * (step.scratch_bytes + 64));
+    std::vector<std::byte> room(op.shared_bytes + 64 +
+                                static_cast<size_t>(n_threads) * (op.scratch_bytes + 64));
     std::byte* aligned = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64;
     pool.run([&](Worker& worker) {
-      std::byte* scratch = aligned + (step.shared_bytes + 63) / 64 * 64 +
-                           static_cast<size_t>(worker.index()) * ((step.scratch_bytes + 63) / 64 * 64);
-      step.run(worker, RunContext{shape, aligned, scratch});
+      std::byte* scratch = aligned + (op.shared_bytes + 63) / 64 * 64 +
+                           static_cast<size_t>(worker.index()) * ((op.scratch_bytes + 63) / 64 * 64);
+      op.run(worker, RunContext{shape, aligned, scratch});
     });
   }
 
@@ -97,7 +97,7 @@ void fill(float* to, int64_t n, std::mt19937& rng) {
   for (int64_t i = 0; i < n; ++i) to[i] = normal(rng);
 }
 
-class Steps : public ::testing::TestWithParam<Isa> {
+class CompiledOps : public ::testing::TestWithParam<Isa> {
  protected:
   std::mt19937 rng{[] {
     const uint32_t seed = std::random_device{}();
@@ -106,7 +106,7 @@ class Steps : public ::testing::TestWithParam<Isa> {
   }()};
 };
 
-TEST_P(Steps, LinearGroupSharesInputAndNotEncoding) {
+TEST_P(CompiledOps, LinearGroupSharesInputAndNotEncoding) {
   constexpr int64_t kMax = 37, k = 512;
   TestWeight q(DType::Q4_K, 96, k, rng), kk(DType::Q8_0, 32, k, rng), v(DType::Q6_K, 35, k, rng),
       f(DType::F32, 20, k, rng);
@@ -117,7 +117,7 @@ TEST_P(Steps, LinearGroupSharesInputAndNotEncoding) {
   const TensorId yq = b.linear(x, &q.weight, nullptr, residual), yk = b.linear(x, &kk.weight);
   const TensorId yv = b.linear(x, &v.weight, &bias.weight), yf = b.linear(x, &f.weight);
   const Graph graph = b.finish(b.linear(b.gather_outputs(yq), &output.weight));
-  StepRunner runner(graph);
+  OpRunner runner(graph);
   fill(runner.values(x), kMax * k, rng);
   fill(runner.values(residual), kMax * 96, rng);
 
@@ -126,9 +126,9 @@ TEST_P(Steps, LinearGroupSharesInputAndNotEncoding) {
     SCOPED_TRACE(n);
     std::vector<std::vector<float>> first;
     for (int n_threads : {1, 2, 3}) {
-      const StepPtr step = compile_linear(runner.context(kernels(GetParam()), n_threads), nodes);
+      const CompiledOpPtr op = compile_linear(runner.context(kernels(GetParam()), n_threads), nodes);
       for (TensorId y : {yq, yk, yv, yf}) std::fill_n(runner.values(y), kMax * graph.tensor(y).n_cols, -5.0f);
-      StepRunner::run(*step, n_threads, {n, 0});
+      OpRunner::run(*op, n_threads, {n, 0});
       std::vector<std::vector<float>> got;
       for (TensorId y : {yq, yk, yv, yf}) {
         got.emplace_back(runner.values(y), runner.values(y) + kMax * graph.tensor(y).n_cols);
@@ -148,12 +148,12 @@ TEST_P(Steps, LinearGroupSharesInputAndNotEncoding) {
             << i << " " << j;
       }
       for (int64_t j = n * m; j < kMax * m; ++j)
-        ASSERT_EQ(first[i][static_cast<size_t>(j)], -5.0f) << "past the step";
+        ASSERT_EQ(first[i][static_cast<size_t>(j)], -5.0f) << "past the op";
     }
   }
 }
 
-TEST_P(Steps, GluIsTheGatedProduct) {
+TEST_P(CompiledOps, GluIsTheGatedProduct) {
   constexpr int64_t kMax = 30, k = 256, m = 150;
   for (auto [gate_type, up_type] : {std::pair{DType::Q8_0, DType::Q8_0}, {DType::Q4_K, DType::F16}}) {
     TestWeight gate(gate_type, m, k, rng), up(up_type, m, k, rng), up_bias(DType::F32, 1, m, rng);
@@ -162,16 +162,16 @@ TEST_P(Steps, GluIsTheGatedProduct) {
     const TensorId x = b.embed(&table.weight);
     const TensorId y = b.glu(x, Activation::silu, &gate.weight, &up.weight, nullptr, &up_bias.weight);
     const Graph graph = b.finish(b.gather_outputs(y));
-    StepRunner runner(graph);
+    OpRunner runner(graph);
     fill(runner.values(x), kMax * k, rng);
     for (int64_t n : {int64_t{1}, int64_t{3}, kMax}) {
       SCOPED_TRACE(n);
       std::vector<float> first;
       for (int n_threads : {1, 2, 3}) {
-        const StepPtr step = compile(runner.context(kernels(GetParam()), n_threads), graph.nodes[1],
-                                     std::get<GluOp>(graph.nodes[1].op));
+        const CompiledOpPtr op = compile(runner.context(kernels(GetParam()), n_threads), graph.nodes[1],
+                                         std::get<GluOp>(graph.nodes[1].op));
         std::fill_n(runner.values(y), kMax * m, -5.0f);
-        StepRunner::run(*step, n_threads, {n, 0});
+        OpRunner::run(*op, n_threads, {n, 0});
         const std::vector<float> got(runner.values(y), runner.values(y) + kMax * m);
         if (first.empty()) first = got;
         EXPECT_EQ(got, first) << n_threads << " threads";
@@ -184,12 +184,12 @@ TEST_P(Steps, GluIsTheGatedProduct) {
         ASSERT_NEAR(first[static_cast<size_t>(j)], silu * c, 0.1 + 0.1 * (std::abs(a) + std::abs(c))) << j;
       }
       for (int64_t j = n * m; j < kMax * m; ++j)
-        ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the step";
+        ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the op";
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Steps, ::testing::ValuesIn(supported_isas()),
+INSTANTIATE_TEST_SUITE_P(Kernels, CompiledOps, ::testing::ValuesIn(supported_isas()),
                          [](const auto& test) { return std::string(isa_name(test.param)); });
 
 }  // namespace
