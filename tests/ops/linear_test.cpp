@@ -231,6 +231,23 @@ TEST_P(Linear, ResultsDoNotDependOnDivisionOrAlignment) {
   }
 }
 
+// Bias and residual come after the whole sum, in this order, wherever the columns are cut: so a product whose
+// residual another op adds (rows divided between devices) is the same bit for bit.
+TEST_P(Linear, BiasAndResidualAreAddedLast) {
+  for (const int64_t n : {1, 3, 9, 40}) {
+    for (const int64_t k : {256, 512, 1280, 2304}) {
+      const Problem p(dtype(), n, 37, k, rng);
+      const std::vector<float> plain = multiply(kernels(), p);
+      const std::vector<float> both = multiply(kernels(), p, Extra::both);
+      const std::vector<float> in_place = multiply(kernels(), p, Extra::residual_in_place);
+      for (size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_EQ(both[i], plain[i] + p.bias[i % 37] + p.residual[i]) << n << " x " << k << " at " << i;
+        EXPECT_EQ(in_place[i], plain[i] + p.residual[i]) << n << " x " << k << " at " << i;
+      }
+    }
+  }
+}
+
 TEST_P(Linear, NanAndInfinityGiveNan) {
   for (int64_t n : {1, 3, 20}) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

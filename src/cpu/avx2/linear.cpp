@@ -53,7 +53,8 @@ int64_t row_granularity(DType dtype, int64_t n, int64_t, int64_t) {
 
 size_t scratch_bytes(DType dtype, int64_t n, int64_t) {
   const DtypeKernels& kernels = kernels_of(dtype);
-  return uses_panels(kernels, n) ? kernels.panel_scratch : 0;
+  constexpr size_t partial_bytes = 16 * sizeof(float);  // a strip's sums of a token
+  return uses_panels(kernels, n) ? kernels.panel_scratch + static_cast<size_t>(n) * partial_bytes : 0;
 }
 
 void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {

@@ -50,34 +50,38 @@ void dot_rows(const LinearCall& call, int64_t row0, int64_t row1) {
 
 constexpr int kStripRows = 16;  // two vectors of rows
 
-// Adds a tile's sums over a chunk of columns to y; the first chunk brings the bias and the residual.
+// A strip's sums over the chunks of columns so far, [token][row of the strip]. They wait in the scratch, not in
+// y: bias and residual are added last, so that a result does not depend on the number of chunks or on which op
+// adds the residual, and the residual may be y itself.
+using Partial = float[kStripRows];
+
+enum class Chunks { only, first, middle, last };  // the place of a chunk among those of the columns
+
+// Adds a tile's sums over a chunk of columns to the partial sums, and stores them in y after the last chunk.
 template <int T>
-TANDEM_INLINE void add_tile(const LinearCall& call, const __m256 (&tile)[2][T], int64_t row, int64_t token,
-                            bool first) {
-  const int64_t rows = call.m - row;
+TANDEM_INLINE void add_tile(const LinearCall& call, __m256 (&tile)[2][T], int64_t row, int64_t token,
+                            Partial* partial, Chunks chunk) {
+  const bool full = call.m - row >= kStripRows;
   for (int t = 0; t < T; ++t) {
-    float* y = call.y + (token + t) * call.ldy + row;
-    if (rows >= kStripRows) {
-      for (int p = 0; p < 2; ++p) {
-        __m256 sum = tile[p][t];
-        if (!first) {
-          sum = _mm256_add_ps(sum, _mm256_loadu_ps(y + 8 * p));
-        } else {
-          if (call.bias) sum = _mm256_add_ps(sum, _mm256_loadu_ps(call.bias + row + 8 * p));
-          if (call.residual) {
-            const float* residual = call.residual + (token + t) * call.ld_residual + row;
-            sum = _mm256_add_ps(sum, _mm256_loadu_ps(residual + 8 * p));
-          }
-        }
-        _mm256_storeu_ps(y + 8 * p, sum);
+    float* sums = partial[token + t];
+    for (int p = 0; p < 2; ++p) {
+      __m256 sum = tile[p][t];
+      if (chunk == Chunks::middle || chunk == Chunks::last)
+        sum = _mm256_add_ps(sum, _mm256_load_ps(sums + 8 * p));
+      if (chunk == Chunks::first || chunk == Chunks::middle || !full) {
+        _mm256_store_ps(sums + 8 * p, sum);
+        continue;
       }
-    } else {
-      alignas(32) float sums[kStripRows];
-      _mm256_store_ps(sums, tile[0][t]);
-      _mm256_store_ps(sums + 8, tile[1][t]);
-      for (int64_t r = 0; r < rows; ++r)
-        y[r] = first ? plus_addends(call, token + t, row + r, sums[r]) : y[r] + sums[r];
+      if (call.bias) sum = _mm256_add_ps(sum, _mm256_loadu_ps(call.bias + row + 8 * p));
+      if (call.residual) {
+        const float* residual = call.residual + (token + t) * call.ld_residual + row;
+        sum = _mm256_add_ps(sum, _mm256_loadu_ps(residual + 8 * p));
+      }
+      _mm256_storeu_ps(call.y + (token + t) * call.ldy + row + 8 * p, sum);
     }
+    if (full || chunk == Chunks::first || chunk == Chunks::middle) continue;
+    float* y = call.y + (token + t) * call.ldy + row;
+    for (int64_t r = 0; r < call.m - row; ++r) y[r] = plus_addends(call, token + t, row + r, sums[r]);
   }
 }
 
@@ -87,12 +91,17 @@ struct Strip {
   int64_t to_next;  // bytes
 };
 
+// Bytes of a kernel's chunk in the scratch; the partial sums of call.n tokens lie behind it.
+template <class Kernel>
+constexpr size_t chunk_bytes = (sizeof(typename Kernel::Chunk) + 63) / 64 * 64;
+
 // Kernel: Chunk, the unpacked weights of a strip, k_columns of them at a time; pack(strip, k0, columns,
 // chunk); tile<T>(chunk, tokens, k0, columns, sums). row0 is a multiple of kStripRows; rows past m repeat the
 // last one and are not stored.
 template <class Kernel>
 void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
   auto& chunk = *reinterpret_cast<typename Kernel::Chunk*>(scratch);
+  auto* partial = reinterpret_cast<Partial*>(scratch + chunk_bytes<Kernel>);
   const ActLayout at = act_layout(Kernel::format, call.k);
   const size_t stride = Kernel::row_bytes(call.k);
   for (int64_t row = row0; row < row1; row += kStripRows) {
@@ -104,13 +113,16 @@ void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* s
       const int64_t columns = call.k - k0 < Kernel::k_columns ? call.k - k0 : Kernel::k_columns;
       const int64_t next = k0 + columns < call.k ? columns : call.k * kStripRows - k0;
       strip.to_next = static_cast<int64_t>(Kernel::row_bytes(next));
+      const bool ends = k0 + columns == call.k;
+      const Chunks place =
+          ends ? (k0 == 0 ? Chunks::only : Chunks::last) : (k0 == 0 ? Chunks::first : Chunks::middle);
       Kernel::pack(strip, k0, columns, chunk);
       for_tokens<Kernel::most_tokens>(call.n, [&]<int T>(int64_t t0) {
         ActToken tokens[T];
         for (int t = 0; t < T; ++t) tokens[t] = act_token(call.x, at, t0 + t);
         __m256 sums[2][T];
         Kernel::template tile<T>(chunk, tokens, k0, columns, sums);
-        add_tile<T>(call, sums, row, t0, k0 == 0);
+        add_tile<T>(call, sums, row, t0, partial, place);
       });
     }
   }
@@ -118,8 +130,7 @@ void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* s
 
 template <class Dot, class Panel>
 constexpr DtypeKernels dtype_kernels(int64_t panel_from) {
-  return {Dot::format,   Panel::format,    panel_from, sizeof(typename Panel::Chunk),
-          dot_rows<Dot>, panel_rows<Panel>};
+  return {Dot::format, Panel::format, panel_from, chunk_bytes<Panel>, dot_rows<Dot>, panel_rows<Panel>};
 }
 
 }  // namespace
