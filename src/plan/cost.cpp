@@ -1,145 +1,14 @@
 #include "plan/cost.h"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 
 #include "base/checked.h"
 #include "exec/kv_stream.h"
+#include "plan/memory_traffic.h"
 
 namespace tandem {
 namespace {
-
-double weight_bytes(const Graph& graph, const Node& node) {
-  double n_bytes = 0;
-  for (TensorId id : inputs_of(node.op)) {
-    if (graph.tensor(id).weight) n_bytes += static_cast<double>(graph.tensor(id).n_bytes());
-  }
-  return n_bytes;
-}
-
-// Multiplications with a matrix are two operations an element and row.
-double matrix_elements(const Graph& graph, const Node& node) {
-  double n = 0;
-  for (TensorId id : inputs_of(node.op)) {
-    const Weight* w = graph.tensor(id).weight;
-    if (w && w->n_rows > 1) n += static_cast<double>(w->n_rows) * static_cast<double>(w->n_cols);
-  }
-  return n;
-}
-
-// Of products with the node's matrices.
-double DeviceRates::*pace_of(const Graph& graph, const Node& node) {
-  for (TensorId id : inputs_of(node.op)) {
-    const Weight* w = graph.tensor(id).weight;
-    if (w && w->n_rows > 1)
-      return dtype_info(w->dtype).block_elements > 1 ? &DeviceRates::ops_per_s
-                                                     : &DeviceRates::float_ops_per_s;
-  }
-  return &DeviceRates::ops_per_s;
-}
-
-double rows_of(const Tensor& t, const StepLoad& load) {
-  return static_cast<double>(t.extent == Extent::tokens    ? load.n_tokens
-                             : t.extent == Extent::outputs ? load.n_outputs
-                                                           : t.n_rows);
-}
-
-// Cached positions that a step reads, and pairs of a query and one of them, of each sequence.
-struct Attended {
-  double positions = 0, pairs = 0;
-};
-
-// A sequence's tokens of the step.
-double tokens_of_each(const StepLoad& load) {
-  return static_cast<double>(load.n_tokens) / static_cast<double>(load.n_sequences);
-}
-
-Attended attended(const AttentionOp& op, const StepLoad& load) {
-  const double n = tokens_of_each(load), n_past = static_cast<double>(load.n_past);
-  const Attended all{n_past + n, n * (n_past + (n + 1) / 2)};
-  if (op.window == 0) return all;
-  const auto window = static_cast<double>(op.window);
-  return {std::min(all.positions, window + n), std::min(all.pairs, n * window)};
-}
-
-// Of those, the ones before a position that is none of the step's.
-Attended attended_before(const AttentionOp& op, const StepLoad& load, int64_t position) {
-  const auto end = static_cast<double>(std::min(position, load.n_past));
-  const double n = tokens_of_each(load);
-  if (op.window == 0) return {end, n * end};
-  // The first query sees this many, each one after it one less, until the window has passed the position.
-  const double first = std::min(end, std::max(0.0, end - static_cast<double>(load.n_past - op.window + 1)));
-  const double n_queries = std::min(n, first);
-  return {first, n_queries * (first + (first - n_queries + 1)) / 2};
-}
-
-NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvConfig& kv) {
-  const Attended whole = attended(op, load);
-  Attended done = whole;
-  if (op.part != KvPart::whole) {
-    const Attended old = attended_before(op, load, load.recent_from);
-    done = op.part == KvPart::old ? old : Attended{whole.positions - old.positions, whole.pairs - old.pairs};
-  }
-  const double n_sequences = static_cast<double>(load.n_sequences);
-  const double position_bytes =
-      static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) + row_bytes(kv.v_dtype, op.head_dim_v)) *
-      static_cast<double>(op.n_head_kv);
-  return {.n_bytes = n_sequences * done.positions * position_bytes,
-          .n_ops = 2 * n_sequences * done.pairs * static_cast<double>(op.n_head) *
-                   static_cast<double>(op.head_dim_k + op.head_dim_v),
-          .pace = load.n_tokens > load.n_sequences ? &DeviceRates::attention_ops_per_s
-                                                   : &DeviceRates::single_attention_ops_per_s};
-}
-
-// Each token chooses n_used of the experts, as if by lot: what a batch reads is what anybody chose.
-NodeWork moe_work(const Graph& graph, const Node& node, const MoeFfnOp& op, double n) {
-  const double share = static_cast<double>(op.n_used) / static_cast<double>(op.n_expert);
-  const double touched = 1 - std::pow(1 - share, n);
-  return {.n_bytes = touched * weight_bytes(graph, node),
-          .n_ops = 2 * n * static_cast<double>(op.n_used) * matrix_elements(graph, node),
-          .pace = pace_of(graph, node)};
-}
-
-// What buses take of host memory, and when others are done who read it too. A bus keeps its pace; the host
-// gets what is left.
-class MemoryTraffic {
- public:
-  explicit MemoryTraffic(double bytes_per_s) : bytes_per_s_(bytes_per_s) {}
-
-  // When n_bytes are read that could be at `rate`, from `t` on.
-  double finish(double t, double n_bytes, double rate) const {
-    while (n_bytes > 0) {
-      double taken = 0, until = INFINITY;  // until something begins or ends
-      for (const Reader& r : readers_) {
-        if (r.begin <= t && t < r.end) taken += r.bytes_per_s;
-        if (r.begin > t) until = std::min(until, r.begin);
-        if (r.end > t) until = std::min(until, r.end);
-      }
-      const double pace = std::min(rate, std::max(bytes_per_s_ - taken, kLeast * bytes_per_s_));
-      const double seconds = std::min(n_bytes / pace, until - t);
-      if (seconds >= n_bytes / pace) return t + seconds;
-      n_bytes -= seconds * pace;
-      t = until;
-    }
-    return t;
-  }
-  void add(double begin, double end, double n_bytes) {
-    if (end > begin) readers_.push_back({begin, end, n_bytes / (end - begin)});
-  }
-  // Nobody will ask what was before.
-  void forget_until(double t) {
-    std::erase_if(readers_, [t](const Reader& r) { return r.end <= t; });
-  }
-
- private:
-  static constexpr double kLeast = 0.05;  // that everybody gets
-  struct Reader {
-    double begin, end, bytes_per_s;
-  };
-  double bytes_per_s_;
-  std::vector<Reader> readers_;
-};
 
 // When the host and the devices are done with what they were given.
 class Timeline {
@@ -364,8 +233,7 @@ class Timeline {
   }
 
   double over_bus(size_t d, const Tensor& t) const {
-    const double n_bytes = static_cast<double>(row_bytes(t.dtype, t.n_cols)) * rows_of(t, load_);
-    return rates_[d].stage_s + n_bytes / rates_[d].bus_bytes_per_s;
+    return rates_[d].stage_s + tensor_bytes(t, load_) / rates_[d].bus_bytes_per_s;
   }
   void copy_in(size_t d, const Tensor& t) { at_[d] = std::max(at_[d], at_[0]) + over_bus(d, t); }
   void copy_out(size_t d, const Tensor& t) {
@@ -395,36 +263,6 @@ class Timeline {
 };
 
 }  // namespace
-
-NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv) {
-  if (const auto* attention = std::get_if<AttentionOp>(&node.op)) return attention_work(*attention, load, kv);
-  const auto* write = std::get_if<KvWriteOp>(&node.op);
-  const Tensor& out = graph.tensor(write ? write->k : node.output);
-  const double n = rows_of(out, load);
-  if (const auto* moe = std::get_if<MoeFfnOp>(&node.op)) return moe_work(graph, node, *moe, n);
-  const double activations = 3 * n * static_cast<double>(out.n_cols) * sizeof(float);
-  if (std::holds_alternative<LinearOp>(node.op) || std::holds_alternative<GluOp>(node.op)) {
-    return {.n_bytes = weight_bytes(graph, node) + activations,
-            .n_ops = 2 * n * matrix_elements(graph, node),
-            .pace = pace_of(graph, node)};
-  }
-  return {.n_bytes = activations};
-}
-
-double NodeWork::compute_seconds(const DeviceRates& rates) const {
-  return n_ops / (rates.*pace > 0 ? rates.*pace : rates.ops_per_s);
-}
-
-double NodeWork::seconds(const DeviceRates& rates, double read_seconds) const {
-  const double compute = compute_seconds(rates);
-  const bool adds_up =
-      rates.in_turn && (pace == &DeviceRates::ops_per_s || pace == &DeviceRates::float_ops_per_s);
-  return adds_up ? read_seconds + compute : std::max(read_seconds, compute);
-}
-
-double node_seconds(const NodeWork& work, const DeviceRates& rates) {
-  return rates.node_s + work.seconds(rates, work.n_bytes / rates.read_bytes_per_s);
-}
 
 StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
                    const DeviceModels& devices, std::span<const DeviceRates> rates, const KvConfig& kv,

@@ -10,36 +10,10 @@
 
 #include <span>
 
-#include "device/rates.h"
 #include "exec/weight_stream.h"
-#include "kv/cache.h"
+#include "plan/node_work.h"
 
 namespace tandem {
-
-// Where nobody knows: as most NVMe drives do.
-inline constexpr double kUsualDiskBytesPerS = 3e9;
-
-// The step whose time is asked for.
-struct StepLoad {
-  int64_t n_tokens = 1;
-  int64_t n_outputs = 1;
-  int64_t n_past = 0;       // tokens of a sequence in the cache before the step
-  int64_t n_sequences = 1;  // that share the tokens equally
-  int64_t recent_from = 0;  // of caches in two parts: the position that the recent one begins with
-};
-
-// What a node reads from memory and computes.
-struct NodeWork {
-  double n_bytes = 0;
-  double n_ops = 0;
-  double DeviceRates::*pace = &DeviceRates::ops_per_s;  // of the operations
-
-  // Of the operations; and of all when reading takes so long.
-  double compute_seconds(const DeviceRates& rates) const;
-  double seconds(const DeviceRates& rates, double read_seconds) const;
-};
-NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv);
-double node_seconds(const NodeWork& work, const DeviceRates& rates);
 
 // Seconds of one step among others of its kind: what the step before brought to the slots is there.
 struct StepCost {
