@@ -53,12 +53,11 @@ DiskLayout disk_layout(const Graph& graph, const StreamGroup& group) {
   return layout;
 }
 
-SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition, const Placement& placement) {
+SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition) {
   SlotNeeds needs;
   for (const StreamGroup& group : partition.groups) {
     if (!group.on_disk) continue;
-    needs.n_slots = std::min(needs.n_slots + 1, placement.n_disk_slots);
-    needs.slot_bytes = std::max(needs.slot_bytes, disk_layout(graph, group).n_bytes);
+    needs = needs.united({group.disk_turn.slot + 1, disk_layout(graph, group).n_bytes});
   }
   return needs;
 }

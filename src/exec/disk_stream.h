@@ -1,7 +1,6 @@
 // DiskStream: the slots in host memory that layers on disk are read into, ahead of use. The CPU computes with
 // what a slot holds; a GPU's weights go on from there (see WeightStream), and until they have, the slot is
-// lent. Slots are few and the groups of a program take them in turn, so what is read next is known long
-// before. Owns the slots.
+// lent. Owns the slots and fills them on request; the schedule has the order.
 #pragma once
 
 #include <optional>
@@ -31,7 +30,7 @@ struct DiskLayout {
   size_t offset_of(const Weight& weight) const;
 };
 DiskLayout disk_layout(const Graph& graph, const StreamGroup& group);  // empty for a group not on disk
-SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition, const Placement& placement);
+SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition);
 
 class DiskStream {
  public:

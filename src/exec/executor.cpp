@@ -19,8 +19,8 @@ size_t step_bytes(const Tensor& t, const StepShape& shape) {
 
 }  // namespace
 
-Program::Program(Executor& executor, Graph graph, Partition partition)
-    : executor_(executor), graph_(std::move(graph)), partition_(std::move(partition)) {
+Program::Program(Executor& executor, Graph graph, Schedule schedule)
+    : executor_(executor), graph_(std::move(graph)), schedule_(std::move(schedule)) {
   executor_.programs_.push_back(this);
 }
 
@@ -36,13 +36,13 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       residency_(devices_),
       disk_(devices_, std::move(disk)),
       stream_(devices_, disk_),
-      kv_stream_(devices_, placement_, kv_.at(0)) {
+      queue_(stream_, devices_.size()),
+      kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0)) {
   TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
-  reads_host_.resize(devices_.size());
-  for (size_t i = 0; i < placement_.layers.size(); ++i) {
-    const auto* prefetched = std::get_if<PrefetchedKv>(&placement_.layers[i].kv);
-    if (prefetched) kv_[prefetched->to.index()][i] = kv_stream_.view(static_cast<int>(i));
+  const std::span<const PrefetchedLayer> caches = kv_stream_.caches();
+  for (size_t c = 0; c < caches.size(); ++c) {
+    kv_[caches[c].device.index()][static_cast<size_t>(caches[c].layer)] = kv_stream_.view(c);
   }
 }
 
@@ -64,24 +64,20 @@ std::unique_ptr<Program> Executor::compile(Graph graph) {
 }
 
 std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
-  check_supported(graph);
-  Partition partition = partition_graph(graph, placement_, devices_.size());
-  std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(partition)));
+  Schedule schedule = make_schedule(graph, placement_, devices_.size());
+  check_supported(graph, schedule.partition);
+  std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(schedule)));
+  const Partition& partition = program->schedule_.partition;
   for (size_t d = 0; d < devices_.size(); ++d) {
-    program->slots_.push_back(
-        slot_needs(program->graph_, program->partition_, placement_, *devices_[d], DeviceId::at(d)));
+    program->slots_.push_back(slot_needs(program->graph_, partition, *devices_[d], DeviceId::at(d)));
   }
-  program->schedule_ = schedule_stream(program->partition_, program->slots_);
-  const Partition& p = program->partition_;
-  for (const StreamGroup& group : p.groups) program->disk_.push_back(disk_layout(program->graph_, group));
-  if (!p.logits_device.is_host()) {
-    const size_t n = program->graph_.tensor(program->graph_.logits).n_bytes() / sizeof(float);
-    if (logits_.size() < n) logits_.resize(n);
-  }
-  for (const Stage& stage : p.stages) {
-    for (const Transfer& t : stage.transfers) {
-      if (t.from.is_host() || t.to.is_host()) continue;
-      staging_.resize(std::max(staging_.size(), program->graph_.tensor(t.tensor).n_bytes()));
+  for (const StreamGroup& group : partition.groups) program->groups_.emplace_back(program->graph_, group);
+  for (const Command& c : program->schedule_.commands) {
+    if (c.kind == CommandKind::collect) {
+      logits_.resize(std::max(logits_.size(), program->graph_.tensor(c.tensor).n_bytes() / sizeof(float)));
+    }
+    if (c.kind == CommandKind::copy && !c.from.is_host() && !c.device.is_host()) {
+      staging_.resize(std::max(staging_.size(), program->graph_.tensor(c.tensor).n_bytes()));
     }
   }
   prepare(*program);
@@ -90,19 +86,22 @@ std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
 
 void Executor::prepare(Program& program) {
   for (size_t d = 0; d < devices_.size(); ++d) {
-    grow_arena(d, program.partition_.arena_bytes[d]);
+    grow_arena(d, program.schedule_.partition.arena_bytes[d]);
     grow_slots(d, program.slots_[d]);
   }
   bind(program);
 }
 
-void Executor::check_supported(const Graph& graph) const {
-  for (const Node& node : graph.nodes) {
-    const Device& device = *devices_[placement_.runs_on(graph, node).index()];
-    const std::string why = device.why_unsupported(graph, node);
-    if (why.empty()) continue;
-    throw_error(ErrorCode::usage, "%s cannot run %s of layer %d: %s", device.info().name.c_str(),
-                std::string(op_name(node.op)).c_str(), node.layer, why.c_str());
+void Executor::check_supported(const Graph& graph, const Partition& partition) const {
+  for (const PlacedSegment& segment : partition.segments) {
+    const Device& device = *devices_[segment.device.index()];
+    for (int32_t i : segment.nodes) {
+      const Node& node = graph.nodes[static_cast<size_t>(i)];
+      const std::string why = device.why_unsupported(graph, node);
+      if (why.empty()) continue;
+      throw_error(ErrorCode::usage, "%s cannot run %s of layer %d: %s", device.info().name.c_str(),
+                  std::string(op_name(node.op)).c_str(), node.layer, why.c_str());
+    }
   }
 }
 
@@ -127,9 +126,9 @@ void Executor::grow_slots(size_t d, const SlotNeeds& needs) {
 
 void Executor::bind(Program& program) {
   const Graph& graph = program.graph_;
-  const Partition& partition = program.partition_;
+  const Partition& partition = program.schedule_.partition;
   program.executables_.clear();
-  program.sent_.assign(graph.tensors.size(), 0);
+  program.events_.assign(program.schedule_.n_events, 0);
   program.addresses_.assign(devices_.size(), std::vector<DevicePtr>(graph.tensors.size(), nullptr));
   for (size_t d = 0; d < devices_.size(); ++d) {
     std::vector<DevicePtr>& addresses = program.addresses_[d];
@@ -141,26 +140,30 @@ void Executor::bind(Program& program) {
       addresses[static_cast<size_t>(id)] = residency_.address(DeviceId::at(d), *graph.tensor(id).weight);
     }
   }
-  for (size_t g = 0; g < partition.groups.size(); ++g) {
-    const DeviceId device = partition.groups[g].device;
-    if (device.is_host()) {
-      const DevicePtr slot = disk_.slot(program.schedule_.disk_turns[g].slot);
-      for (TensorId id : partition.groups[g].weights) {
-        program.addresses_[0][static_cast<size_t>(id)] =
-            slot + program.disk_[g].offset_of(*graph.tensor(id).weight);
-      }
-      continue;
-    }
-    DevicePtr address = stream_.slot(device, program.schedule_.turns[g].slot);
-    for (TensorId id : partition.groups[g].weights) {
-      program.addresses_[device.index()][static_cast<size_t>(id)] = address;
-      address += align_up(devices_[device.index()]->weight_bytes(*graph.tensor(id).weight), kSlotAlignment);
-    }
-  }
-  for (const Stage& stage : partition.stages) {
-    const size_t d = stage.device.index();
+  bind_groups(program);
+  for (const PlacedSegment& segment : partition.segments) {
+    const size_t d = segment.device.index();
     program.executables_.push_back(
-        devices_[d]->compile(Segment{&graph, stage.nodes, program.addresses_[d], kv_[d]}));
+        devices_[d]->compile(Segment{&graph, segment.nodes, program.addresses_[d], kv_[d]}));
+  }
+}
+
+void Executor::bind_groups(Program& program) {
+  const std::vector<StreamGroup>& groups = program.schedule_.partition.groups;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const StreamGroup& group = groups[g];
+    const size_t d = group.device.index();
+    const DevicePtr read = group.on_disk ? disk_.slot(group.disk_turn.slot) : nullptr;
+    GroupWeights& bound = program.groups_[g];
+    bound.bind(read);
+    size_t offset = 0;  // in the slot of the device
+    for (size_t i = 0; i < group.weights.size(); ++i) {
+      const Weight& weight = *bound.weights[i];
+      program.addresses_[d][static_cast<size_t>(group.weights[i])] =
+          d == 0 ? read + bound.layout.offset_of(weight)
+                 : stream_.slot(group.device, group.turn.slot) + offset;
+      offset += align_up(devices_[d]->weight_bytes(weight), kSlotAlignment);
+    }
   }
 }
 
@@ -173,160 +176,85 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
   if (program.executables_.empty()) prepare(program);
   try {
-    feed_inputs(program, inputs);
-    run_stages(program, inputs);
-    settle_host_reads();
-    return collect_logits(program, inputs.shape);
+    begin_step(program, inputs);
+    for (const Command& command : program.schedule_.commands) execute(program, command, inputs);
+    return logits_of(program, inputs.shape);
   } catch (...) {
     abandon_step();
     throw;
   }
 }
 
-void Executor::run_stages(Program& program, const StepInputs& inputs) {
-  const StepShape& shape = inputs.shape;
-  const Partition& partition = program.partition_;
+void Executor::begin_step(const Program& program, const StepInputs& inputs) {
+  const std::vector<StreamGroup>& groups = program.schedule_.partition.groups;
+  stream_.use(groups, program.groups_);
+  queue_.begin(groups);
   kv_stream_.begin(inputs.data[static_cast<size_t>(Input::block_table)],
                    inputs.data[static_cast<size_t>(Input::slots)]);
-  begin_streams(program);
-  for (size_t i = 0; i < partition.stages.size(); ++i) {
-    const Stage& stage = partition.stages[i];
-    begin_stage(program, i, shape);
-    devices_[stage.device.index()]->run(*program.executables_[i], shape);
-    for (TensorId id : stage.sends) send(program, id, stage.device, shape);
-    if (stage.kv_layer >= 0) kv_stream_.done(stage.kv_layer);
-    if (stage.group >= 0 && program.schedule_.turns[static_cast<size_t>(stage.group)].last_stage == i)
-      pass_slots_on(program, stage);
-  }
-  kv_stream_.end();
 }
 
-// What the stage reads will be there when it runs.
-void Executor::begin_stage(Program& program, size_t i, const StepShape& shape) {
-  const Stage& stage = program.partition_.stages[i];
-  const size_t d = stage.device.index();
-  for (const Transfer& t : stage.transfers) transfer(program, t, shape);
-  if (stage.device.is_host()) {
-    settle_host_reads();
-  } else if (!stage.transfers.empty()) {
-    reads_host_[d] = devices_[d]->record();
-  }
-  join_weights(program, stage);
-  if (stage.kv_layer >= 0) kv_stream_.join(stage.kv_layer);
-}
-
-void Executor::begin_streams(const Program& program) {
-  stream_.begin();
-  for (size_t group : program.schedule_.first_read) read(program, group);
-  for (size_t group : program.schedule_.first) fetch(program, group);
-}
-
-void Executor::fetch(const Program& program, size_t g) {
-  stream_.fetch({&program.graph_, &program.partition_.groups[g], &program.disk_[g],
-                 program.schedule_.disk_turns[g].slot},
-                program.schedule_.turns[g].slot);
-}
-
-// Unless the device has it already.
-void Executor::read(const Program& program, size_t g) {
-  const StreamGroup& group = program.partition_.groups[g];
-  if (!group.device.is_host() && stream_.holds(group, program.graph_, program.schedule_.turns[g].slot))
-    return;
-  disk_.fetch(program.disk_[g], program.schedule_.disk_turns[g].slot);
-}
-
-// What the stage runs finds its weights complete.
-void Executor::join_weights(const Program& program, const Stage& stage) {
-  stream_.start_ready();
-  if (stage.group < 0) return;
-  const auto g = static_cast<size_t>(stage.group);
-  const size_t disk_slot = program.schedule_.disk_turns[g].slot;
-  if (stage.device.is_host()) {
-    disk_.fetch(program.disk_[g], disk_slot);
-    disk_.wait(disk_slot);
-    return;
-  }
-  stream_.join(stage.device, program.schedule_.turns[g].slot);
-  if (program.partition_.groups[g].on_disk) disk_.joined(disk_slot);
-}
-
-// What comes next into the slots is brought there while the stages that follow compute.
-void Executor::pass_slots_on(const Program& program, const Stage& stage) {
-  const auto g = static_cast<size_t>(stage.group);
-  if (!stage.device.is_host()) {
-    stream_.release(stage.device, program.schedule_.turns[g].slot);
-    fetch(program, program.schedule_.turns[g].next);
-  }
-  if (program.partition_.groups[g].on_disk) read(program, program.schedule_.disk_turns[g].next);
-}
-
-std::span<const float> Executor::collect_logits(const Program& program, const StepShape& shape) {
-  const Partition& partition = program.partition_;
-  const Tensor& logits = program.graph_.tensor(program.graph_.logits);
-  const size_t d = partition.logits_device.index();
-  const DevicePtr address = program.addresses_[d][static_cast<size_t>(logits.storage)];
-  const size_t n = step_bytes(logits, shape) / sizeof(float);
-  if (partition.logits_device.is_host()) return {reinterpret_cast<const float*>(address), n};
-  devices_[d]->copy_out(logits_.data(), address, n * sizeof(float));
-  devices_[d]->wait(devices_[d]->record());
-  return {logits_.data(), n};
-}
-
-void Executor::feed_inputs(const Program& program, const StepInputs& inputs) {
-  for (size_t d = 0; d < devices_.size(); ++d) {
-    for (TensorId id : program.partition_.inputs[d]) {
-      const std::span<const int32_t> data = inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
-      TANDEM_CHECK(data.size_bytes() <= program.graph_.tensor(id).n_bytes());
-      devices_[d]->copy_in(program.addresses_[d][static_cast<size_t>(id)], data.data(), data.size_bytes());
-    }
-    if (d != 0 && !program.partition_.inputs[d].empty()) reads_host_[d] = devices_[d]->record();
+void Executor::execute(Program& program, const Command& c, const StepInputs& inputs) {
+  const size_t d = c.device.index();
+  switch (c.kind) {
+    case CommandKind::feed: return feed(program, d, inputs);
+    case CommandKind::copy: return copy(program, c, inputs.shape);
+    case CommandKind::record: program.events_[c.event] = devices_[d]->record(); return;
+    case CommandKind::wait: return devices_[d]->wait(program.events_[c.event]);
+    case CommandKind::read: return queue_.read(c.group);
+    case CommandKind::wait_read: return queue_.wait_read(c.group);
+    case CommandKind::fetch: return queue_.fetch(c.group);
+    case CommandKind::start_fetches: return queue_.start_ready();
+    case CommandKind::join: queue_.start(c.group); return stream_.join(c.group);
+    case CommandKind::release: return stream_.release(c.group);
+    case CommandKind::fetch_cache: return kv_stream_.fetch(c.cache);
+    case CommandKind::join_cache: return kv_stream_.join(c.cache);
+    case CommandKind::write_back: return kv_stream_.write_back(c.cache);
+    case CommandKind::run: return devices_[d]->run(*program.executables_[c.segment], inputs.shape);
+    case CommandKind::collect: return collect(program, d, inputs.shape);
   }
 }
 
-void Executor::transfer(const Program& program, const Transfer& t, const StepShape& shape) {
-  const Tensor& tensor = program.graph_.tensor(t.tensor);
+void Executor::feed(const Program& program, size_t d, const StepInputs& inputs) {
+  for (TensorId id : program.schedule_.partition.inputs[d]) {
+    const std::span<const int32_t> data = inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
+    TANDEM_CHECK(data.size_bytes() <= program.graph_.tensor(id).n_bytes());
+    devices_[d]->copy_in(program.addresses_[d][static_cast<size_t>(id)], data.data(), data.size_bytes());
+  }
+}
+
+void Executor::copy(const Program& program, const Command& c, const StepShape& shape) {
+  const Tensor& tensor = program.graph_.tensor(c.tensor);
   const size_t n_bytes = step_bytes(tensor, shape);
   const auto storage = static_cast<size_t>(tensor.storage);
-  Device& from = *devices_[t.from.index()];
-  Device& to = *devices_[t.to.index()];
-  const DevicePtr source = program.addresses_[t.from.index()][storage];
-  const DevicePtr target = program.addresses_[t.to.index()][storage];
-  if (t.from.is_host()) {
-    to.copy_in(target, source, n_bytes);
-  } else if (t.to.is_host()) {
-    from.wait(program.sent_[static_cast<size_t>(t.tensor)]);
+  const size_t from = c.from.index(), to = c.device.index();
+  const DevicePtr source = program.addresses_[from][storage];
+  const DevicePtr target = program.addresses_[to][storage];
+  if (from == 0) {
+    devices_[to]->copy_in(target, source, n_bytes);
+  } else if (to == 0) {
+    devices_[from]->copy_out(target, source, n_bytes);
   } else {
-    settle_host_reads();
-    from.copy_out(staging_.data(), source, n_bytes);
-    from.wait(from.record());
-    to.copy_in(target, staging_.data(), n_bytes);
-    reads_host_[t.to.index()] = to.record();
+    devices_[from]->copy_out(staging_.data(), source, n_bytes);
+    devices_[from]->wait(devices_[from]->record());
+    devices_[to]->copy_in(target, staging_.data(), n_bytes);
   }
   transfers_.n_bytes += n_bytes;
   transfers_.n_copies += 1;
 }
 
-void Executor::send(Program& program, TensorId id, DeviceId device, const StepShape& shape) {
-  const Tensor& tensor = program.graph_.tensor(id);
-  const auto storage = static_cast<size_t>(tensor.storage);
-  const size_t d = device.index();
-  // The target may reuse memory that another device still reads; this one does all in order.
-  for (size_t other = 0; other < reads_host_.size(); ++other) {
-    if (other != d) settle_host_reads(other);
-  }
-  devices_[d]->copy_out(program.addresses_[0][storage], program.addresses_[d][storage],
-                        step_bytes(tensor, shape));
-  program.sent_[static_cast<size_t>(id)] = devices_[d]->record();
+void Executor::collect(const Program& program, size_t d, const StepShape& shape) {
+  const Tensor& logits = program.graph_.tensor(program.graph_.logits);
+  const DevicePtr address = program.addresses_[d][static_cast<size_t>(logits.storage)];
+  devices_[d]->copy_out(logits_.data(), address, step_bytes(logits, shape));
+  devices_[d]->wait(devices_[d]->record());
 }
 
-// Copies into a device read host memory asynchronously; before it is written to again they must be over.
-void Executor::settle_host_reads() {
-  for (size_t d = 0; d < reads_host_.size(); ++d) settle_host_reads(d);
-}
-
-void Executor::settle_host_reads(size_t d) {
-  if (reads_host_[d]) devices_[d]->wait(*reads_host_[d]);
-  reads_host_[d].reset();
+std::span<const float> Executor::logits_of(const Program& program, const StepShape& shape) const {
+  const Tensor& logits = program.graph_.tensor(program.graph_.logits);
+  const size_t n = step_bytes(logits, shape) / sizeof(float);
+  if (!program.schedule_.partition.logits_device.is_host()) return {logits_.data(), n};
+  const DevicePtr address = program.addresses_[0][static_cast<size_t>(logits.storage)];
+  return {reinterpret_cast<const float*>(address), n};
 }
 
 // After a failure nothing that was issued may still use the host's memory, and nobody knows what the slots
@@ -334,10 +262,9 @@ void Executor::settle_host_reads(size_t d) {
 void Executor::abandon_step() {
   stream_.forget();
   disk_.forget();
-  for (size_t d = 0; d < devices_.size(); ++d) {
-    reads_host_[d].reset();
+  for (Device* device : devices_) {
     try {
-      devices_[d]->wait(devices_[d]->record());
+      device->wait(device->record());
     } catch (const Error&) {  // the first failure is the one to report
     }
   }

@@ -1,18 +1,18 @@
-// Executor: runs graphs under a placement. compile() cuts a graph into segments, plans and allocates what it
-// needs; run() feeds the inputs, runs the stages in order with the copies between them, and returns the
-// logits. Nothing is allocated in run().
+// Executor: runs graphs under a placement. compile() makes a graph's schedule and allocates what it needs;
+// run() carries out the schedule's commands one after the other and returns the logits. Nothing is allocated
+// in run().
 //
 // An executor and its programs belong to one thread. Devices outlive it.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
+#include "exec/fetch_queue.h"
 #include "exec/kv_stream.h"
-#include "exec/partition.h"
 #include "exec/residency.h"
+#include "exec/schedule.h"
 #include "exec/weight_stream.h"
 
 namespace tandem {
@@ -67,24 +67,18 @@ class Executor {
     size_t n_bytes = 0;
   };
 
-  void check_supported(const Graph& graph) const;
+  void check_supported(const Graph& graph, const Partition& partition) const;
   void grow_arena(size_t device, size_t n_bytes);
   void prepare(Program& program);
   void bind(Program& program);
+  void bind_groups(Program& program);
   void grow_slots(size_t device, const SlotNeeds& needs);
-  void run_stages(Program& program, const StepInputs& inputs);
-  void begin_streams(const Program& program);
-  void fetch(const Program& program, size_t group);
-  void read(const Program& program, size_t group);
-  void join_weights(const Program& program, const Stage& stage);
-  void pass_slots_on(const Program& program, const Stage& stage);
-  std::span<const float> collect_logits(const Program& program, const StepShape& shape);
-  void feed_inputs(const Program& program, const StepInputs& inputs);
-  void begin_stage(Program& program, size_t stage, const StepShape& shape);
-  void transfer(const Program& program, const Transfer& transfer, const StepShape& shape);
-  void send(Program& program, TensorId tensor, DeviceId from, const StepShape& shape);
-  void settle_host_reads();
-  void settle_host_reads(size_t device);
+  void begin_step(const Program& program, const StepInputs& inputs);
+  void execute(Program& program, const Command& command, const StepInputs& inputs);
+  void feed(const Program& program, size_t device, const StepInputs& inputs);
+  void copy(const Program& program, const Command& command, const StepShape& shape);
+  void collect(const Program& program, size_t device, const StepShape& shape);
+  std::span<const float> logits_of(const Program& program, const StepShape& shape) const;
   void abandon_step();
 
   std::vector<Device*> devices_;
@@ -93,13 +87,12 @@ class Executor {
   WeightResidency residency_;
   DiskStream disk_;
   WeightStream stream_;
+  FetchQueue queue_;
   KvStream kv_stream_;
   std::vector<Arena> arenas_;  // one a device, shared by all programs
   std::vector<Program*> programs_;
   std::vector<std::byte> staging_;  // for copies between two devices neither of which is the host
   std::vector<float> logits_;       // when the logits are made on another device
-  // [device] when it has read the host's activations that it was given; none: it has none to read
-  std::vector<std::optional<Event>> reads_host_;
   TransferStats transfers_;
 };
 
@@ -108,21 +101,20 @@ class Program {
  public:
   ~Program();
   const Graph& graph() const { return graph_; }
-  const Partition& partition() const { return partition_; }
+  const Schedule& schedule() const { return schedule_; }
 
  private:
   friend class Executor;
-  Program(Executor& executor, Graph graph, Partition partition);
+  Program(Executor& executor, Graph graph, Schedule schedule);
 
   Executor& executor_;
   Graph graph_;
-  Partition partition_;
+  Schedule schedule_;
   std::vector<std::vector<DevicePtr>> addresses_;         // [device][TensorId]
-  std::vector<std::unique_ptr<Executable>> executables_;  // one a stage
+  std::vector<std::unique_ptr<Executable>> executables_;  // one a segment
   std::vector<SlotNeeds> slots_;                          // [device]
-  StreamSchedule schedule_;
-  std::vector<DiskLayout> disk_;           // [group]
-  std::vector<Event> sent_;                // [TensorId] when what goes to the host is there
+  std::vector<GroupWeights> groups_;
+  std::vector<Event> events_;              // that the schedule's commands record
   std::unique_ptr<Program> while_recent_;  // runs instead while caches in two parts have no old one
 };
 

@@ -8,7 +8,6 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kSlots = 2;
 constexpr size_t kAlignment = 256;
 
 size_t k_block_bytes(const KvLayer& l) {
@@ -33,11 +32,6 @@ Weight as_floats(const std::byte* data, size_t n_bytes) {
   return w;
 }
 
-bool is_brought_to(DeviceId device, const LayerPlacement& layer) {
-  const auto* prefetched = std::get_if<PrefetchedKv>(&layer.kv);
-  return prefetched && prefetched->to == device;
-}
-
 }  // namespace
 
 size_t kv_block_bytes(const KvLayer& l) {
@@ -47,37 +41,30 @@ size_t kv_pool_bytes(const KvLayer& l) {
   return kv_block_bytes(l) * static_cast<size_t>(l.n_blocks);
 }
 
-KvSlotNeeds kv_slot_needs(const Placement& placement, std::span<const KvLayer> layers, DeviceId device) {
-  KvSlotNeeds needs;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (!is_brought_to(device, placement.layers[i])) continue;
-    const size_t v_bytes = v_block_bytes(layers[i]) * static_cast<size_t>(layers[i].n_blocks);
-    needs.n_slots = std::min(needs.n_slots + 1, kSlots);
-    needs.slot_bytes = std::max(needs.slot_bytes, v_offset(layers[i]) + align_up(v_bytes, kAlignment));
+SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const KvLayer> layers,
+                        DeviceId device) {
+  SlotNeeds needs;
+  for (const PrefetchedLayer& cache : caches) {
+    if (cache.device != device) continue;
+    const KvLayer& l = layers[static_cast<size_t>(cache.layer)];
+    const size_t v_bytes = v_block_bytes(l) * static_cast<size_t>(l.n_blocks);
+    needs = needs.united({cache.turn.slot + 1, v_offset(l) + align_up(v_bytes, kAlignment)});
   }
   return needs;
 }
 
-KvStream::KvStream(std::span<Device* const> devices, const Placement& placement,
+KvStream::KvStream(std::span<Device* const> devices, std::vector<PrefetchedLayer> caches,
                    std::span<const KvLayer> host)
-    : devices_(devices), host_(host), layers_(host.size()), slots_(devices.size()), parts_(2 * host.size()) {
+    : devices_(devices),
+      caches_(std::move(caches)),
+      host_(host),
+      slots_(devices.size()),
+      parts_(2 * caches_.size()) {
   try {
     for (size_t d = 1; d < devices.size(); ++d) {
-      const DeviceId device = DeviceId::at(d);
-      slots_[d].needs = kv_slot_needs(placement, host, device);
-      while (slots_[d].base.size() < slots_[d].needs.n_slots) {
-        slots_[d].base.push_back(devices[d]->alloc(slots_[d].needs.slot_bytes));
-      }
-      std::vector<int> mine;
-      for (size_t i = 0; i < host.size(); ++i) {
-        if (is_brought_to(device, placement.layers[i])) mine.push_back(static_cast<int>(i));
-      }
-      for (size_t i = 0; i < mine.size(); ++i) {
-        Layer& layer = layers_[static_cast<size_t>(mine[i])];
-        layer.to = device.gpu();
-        layer.slot = i % slots_[d].needs.n_slots;
-        if (i + kSlots < mine.size()) layer.next = mine[i + kSlots];
-        if (i < kSlots) slots_[d].first.push_back(mine[i]);
+      slots_[d].needs = kv_slot_needs(caches_, host, DeviceId::at(d));
+      while (slots_[d].slots.size() < slots_[d].needs.n_slots) {
+        slots_[d].slots.push_back({devices[d]->alloc(slots_[d].needs.slot_bytes)});
       }
     }
   } catch (...) {
@@ -92,14 +79,17 @@ KvStream::~KvStream() {
 
 void KvStream::free_all() {
   for (size_t d = 0; d < slots_.size(); ++d) {
-    for (DevicePtr base : slots_[d].base) devices_[d]->free(base);
+    for (const Slot& slot : slots_[d].slots) devices_[d]->free(slot.base);
   }
 }
 
-KvLayer KvStream::view(int i) const {
-  const Layer& layer = layers_[static_cast<size_t>(i)];
-  KvLayer view = host_[static_cast<size_t>(i)];
-  view.k = slots_[layer.to->index()].base[layer.slot];
+KvStream::Slot& KvStream::slot_of(size_t c) {
+  return slots_[caches_[c].device.index()].slots[caches_[c].turn.slot];
+}
+
+KvLayer KvStream::view(size_t c) const {
+  KvLayer view = host(c);
+  view.k = slots_[caches_[c].device.index()].slots[caches_[c].turn.slot].base;
   view.v = view.k + v_offset(view);
   return view;
 }
@@ -112,49 +102,33 @@ void KvStream::begin(std::span<const int32_t> block_table, std::span<const int32
     const int32_t block = s / block_size;
     if (std::find(written_.begin(), written_.end(), block) == written_.end()) written_.push_back(block);
   }
-  for (size_t d = 1; d < slots_.size(); ++d) {
-    if (slots_[d].first.empty()) continue;
-    const Event now = devices_[d]->record();  // nothing of the step before is still read
-    for (int layer : slots_[d].first) fetch(layer, now);
-  }
 }
 
-void KvStream::fetch(int i, Event after) {
-  Layer& layer = layers_[static_cast<size_t>(i)];
-  Device& device = *devices_[layer.to->index()];
-  const KvLayer& host = host_[static_cast<size_t>(i)];
-  const KvLayer there = view(i);
+void KvStream::fetch(size_t c) {
+  Slot& slot = slot_of(c);
+  const KvLayer there = view(c);
   const auto n = static_cast<size_t>(n_blocks_);
-  Weight* part = &parts_[2 * static_cast<size_t>(i)];
-  part[0] = as_floats(host.k, k_block_bytes(host) * n);
-  part[1] = as_floats(host.v, v_block_bytes(host) * n);
-  device.fetch(there.k, part[0], after);
-  layer.fetched = device.fetch(there.v, part[1], after);
+  Weight* part = &parts_[2 * c];
+  part[0] = as_floats(host(c).k, k_block_bytes(host(c)) * n);
+  part[1] = as_floats(host(c).v, v_block_bytes(host(c)) * n);
+  device_of(c).fetch(there.k, part[0], slot.released);
+  slot.fetched = device_of(c).fetch(there.v, part[1], slot.released);
 }
 
-void KvStream::join(int i) {
-  const Layer& layer = layers_[static_cast<size_t>(i)];
-  devices_[layer.to->index()]->join(layer.fetched);
+void KvStream::join(size_t c) {
+  device_of(c).join(slot_of(c).fetched);
 }
 
-void KvStream::done(int i) {
-  const Layer& layer = layers_[static_cast<size_t>(i)];
-  Device& device = *devices_[layer.to->index()];
-  const KvLayer& host = host_[static_cast<size_t>(i)];
-  const KvLayer there = view(i);
+void KvStream::write_back(size_t c) {
+  Device& device = device_of(c);
+  const KvLayer there = view(c);
+  const size_t k_bytes = k_block_bytes(there), v_bytes = v_block_bytes(there);
   for (int32_t block : written_) {
-    const size_t k = k_block_bytes(host) * static_cast<size_t>(block);
-    const size_t v = v_block_bytes(host) * static_cast<size_t>(block);
-    device.copy_out(host.k + k, there.k + k, k_block_bytes(host));
-    device.copy_out(host.v + v, there.v + v, v_block_bytes(host));
+    const size_t k = k_bytes * static_cast<size_t>(block), v = v_bytes * static_cast<size_t>(block);
+    device.copy_out(host(c).k + k, there.k + k, k_bytes);
+    device.copy_out(host(c).v + v, there.v + v, v_bytes);
   }
-  if (layer.next >= 0) fetch(layer.next, device.record());
-}
-
-void KvStream::end() {
-  for (size_t d = 1; d < slots_.size(); ++d) {
-    if (!slots_[d].first.empty()) devices_[d]->wait(devices_[d]->record());
-  }
+  slot_of(c).released = device.record();
 }
 
 }  // namespace tandem

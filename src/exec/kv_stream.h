@@ -1,15 +1,14 @@
-// KvStream: caches that live in host memory and are read on a device. For every step the blocks in use of a
-// layer are brought into a slot of the device while the layers before it compute; attention runs there; and
-// the blocks that the step wrote to go back. Two slots a device, each as large as the cache of a layer. Owns
-// the slots.
+// KvStream: the device slots of caches in host memory. In every step the used blocks of a layer are brought
+// into a slot while earlier layers compute; attention runs there; the blocks that the step wrote go back.
+// Each slot is as large as the cache of a layer. Owns the slots and fills them on request; the schedule has
+// the order.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "device/device.h"
-#include "exec/placement.h"
+#include "exec/slots.h"
 
 namespace tandem {
 
@@ -17,57 +16,53 @@ namespace tandem {
 size_t kv_pool_bytes(const KvLayer& layer);
 size_t kv_block_bytes(const KvLayer& layer);
 
-// Slots on a device for the layers that the placement brings there. `layers` are the caches by layer, for
-// their shapes.
-struct KvSlotNeeds {
-  size_t n_slots = 0;
-  size_t slot_bytes = 0;
-
-  size_t n_bytes() const { return n_slots * slot_bytes; }
-};
-KvSlotNeeds kv_slot_needs(const Placement& placement, std::span<const KvLayer> layers, DeviceId device);
+// Slots that the caches need on a device. `layers` are those in host memory by layer, for their shapes.
+SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const KvLayer> layers,
+                        DeviceId device);
 
 class KvStream {
  public:
   // host: the caches in host memory, by layer. Throws Error(out_of_memory).
-  KvStream(std::span<Device* const> devices, const Placement& placement, std::span<const KvLayer> host);
+  KvStream(std::span<Device* const> devices, std::vector<PrefetchedLayer> caches,
+           std::span<const KvLayer> host);
   ~KvStream();
   KvStream(const KvStream&) = delete;
   KvStream& operator=(const KvStream&) = delete;
 
-  // The layer's cache as the device sees it: in its slot.
-  KvLayer view(int layer) const;
+  std::span<const PrefetchedLayer> caches() const { return caches_; }
+  // A cache, by its index, as its device sees it: in its slot.
+  KvLayer view(size_t cache) const;
   size_t n_bytes(DeviceId device) const { return slots_[device.index()].needs.n_bytes(); }
 
   // A step that reads the blocks of block_table and writes to `slots` of the cache, both as in its inputs.
   void begin(std::span<const int32_t> block_table, std::span<const int32_t> slots);
-  // What is issued to the layer's device from now on finds its cache complete.
-  void join(int layer);
-  // The layer has been computed: what it wrote goes back, and the slot to the next one.
-  void done(int layer);
-  // All that was written is in host memory.
-  void end();
+  // Starts to bring the blocks in use into the cache's slot.
+  void fetch(size_t cache);
+  // The cache's device waits until it is complete.
+  void join(size_t cache);
+  // Copies the blocks that the step wrote to the host; the next fetch into the slot begins after that.
+  void write_back(size_t cache);
 
  private:
-  struct Layer {
-    std::optional<GpuId> to;  // none: not brought anywhere
-    size_t slot = 0;
-    int next = -1;  // the layer that has the slot afterwards
+  struct Slot {
+    DevicePtr base = nullptr;
     Event fetched = 0;
+    Event released = 0;
   };
   struct Slots {
-    KvSlotNeeds needs;
-    std::vector<DevicePtr> base;
-    std::vector<int> first;  // layers that a step begins with
+    SlotNeeds needs;
+    std::vector<Slot> slots;
   };
-  void fetch(int layer, Event after);
+  const KvLayer& host(size_t cache) const { return host_[static_cast<size_t>(caches_[cache].layer)]; }
+  Device& device_of(size_t cache) const { return *devices_[caches_[cache].device.index()]; }
+  Slot& slot_of(size_t cache);
   void free_all();
 
   std::span<Device* const> devices_;
+  std::vector<PrefetchedLayer> caches_;
   std::span<const KvLayer> host_;
-  std::vector<Layer> layers_;
   std::vector<Slots> slots_;      // [device]
-  std::vector<Weight> parts_;     // [2 * layer] what is under way: keys, values
+  std::vector<Weight> parts_;     // [2 * cache] what is under way: keys, values
   int64_t n_blocks_ = 0;          // of a step: blocks from the first to the last in use
   std::vector<int32_t> written_;  // of a step: blocks
 };

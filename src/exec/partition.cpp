@@ -25,8 +25,10 @@ class Partitioner {
   Partition run(Arenas arenas) {
     result_.weights.resize(n_devices_);
     result_.inputs.resize(n_devices_);
+    result_.caches = prefetched_layers(placement_);
     find_host_uses();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
+    assign_slots();
     const auto end = static_cast<int32_t>(graph_.nodes.size());
     result_.logits_device = made_on_[static_cast<size_t>(graph_.logits)].value();
     touch(result_.logits_device, graph_.logits, end);
@@ -39,20 +41,20 @@ class Partitioner {
     const Node& node = graph_.nodes[static_cast<size_t>(index)];
     const DeviceId device = placement_.runs_on(graph_, node);
     TANDEM_CHECK(device.index() < n_devices_);
-    const int group = group_of(node, device);
-    const int kv_layer = prefetched_layer(node);
-    if (begins_stage(node, device, group) || result_.stages.back().kv_layer != kv_layer) {
-      result_.stages.push_back(Stage{device, group, kv_layer, {}, {}, {}});
-      stage_begin_ = index;
+    const std::optional<size_t> group = group_of(node, device);
+    const std::optional<size_t> cache = cache_of(node);
+    if (begins_segment(node, device, group, cache)) {
+      result_.segments.push_back(PlacedSegment{device, group, cache, {}, {}, {}});
+      segment_begin_ = index;
       host_waits_ = false;
     }
-    result_.stages.back().nodes.push_back(index);
+    result_.segments.back().nodes.push_back(index);
     for (TensorId id : inputs_of(node.op)) {
       if (!streams(node, id)) use(device, id, index);
     }
     if (node.output == kNoTensor) return;
     made_on_[static_cast<size_t>(node.output)] = device;
-    made_in_[static_cast<size_t>(node.output)] = result_.stages.size() - 1;
+    made_in_[static_cast<size_t>(node.output)] = result_.segments.size() - 1;
     host_waits_ |= !device.is_host() && host_uses_[static_cast<size_t>(node.output)];
     valid_[device.index()][static_cast<size_t>(node.output)] = true;
     touch(device, node.output, index);
@@ -70,13 +72,13 @@ class Partitioner {
     return weight && placement_.streams(graph_, node, *weight);
   }
 
-  // The group of the node's streamed weights, after adding them to it; -1 when it reads none.
-  int group_of(const Node& node, DeviceId device) {
-    int group = -1;
+  // The group of the node's streamed weights, after adding them to it; none when it reads none.
+  std::optional<size_t> group_of(const Node& node, DeviceId device) {
+    std::optional<size_t> group;
     for (TensorId id : inputs_of(node.op)) {
       if (!streams(node, id)) continue;
       group = find_group(device, node.layer);
-      StreamGroup& found = result_.groups[static_cast<size_t>(group)];
+      StreamGroup& found = result_.groups[*group];
       found.on_disk |= placement_.on_disk(*graph_.tensor(id).weight);
       std::vector<TensorId>& weights = found.weights;
       if (std::find(weights.begin(), weights.end(), id) == weights.end()) weights.push_back(id);
@@ -85,30 +87,33 @@ class Partitioner {
   }
 
   // The layer's group on the device, which may be a new one.
-  int find_group(DeviceId device, int layer) {
+  size_t find_group(DeviceId device, int layer) {
     auto& groups = result_.groups;
     for (size_t i = groups.size(); i > 0 && groups[i - 1].layer == layer; --i) {
-      if (groups[i - 1].device == device) return static_cast<int>(i) - 1;
+      if (groups[i - 1].device == device) return i - 1;
     }
     groups.push_back(StreamGroup{device, layer, {}});
-    return static_cast<int>(groups.size()) - 1;
+    return groups.size() - 1;
   }
 
-  // The layer whose cache the node uses where it was brought to; -1: none.
-  int prefetched_layer(const Node& node) const {
+  // The cache that the node uses in a slot of its device.
+  std::optional<size_t> cache_of(const Node& node) const {
     const bool uses_cache =
         std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
-    if (!uses_cache) return -1;
-    const KvHome& home = placement_.layers[static_cast<size_t>(node.layer)].kv;
-    return std::holds_alternative<PrefetchedKv>(home) ? node.layer : -1;
+    if (!uses_cache) return std::nullopt;
+    const auto found = std::ranges::find(result_.caches, node.layer, &PrefetchedLayer::layer);
+    if (found == result_.caches.end()) return std::nullopt;
+    return static_cast<size_t>(found - result_.caches.begin());
   }
 
-  bool begins_stage(const Node& node, DeviceId device, int group) const {
-    if (result_.stages.empty() || result_.stages.back().device != device) return true;
+  bool begins_segment(const Node& node, DeviceId device, std::optional<size_t> group,
+                      std::optional<size_t> cache) const {
+    if (result_.segments.empty()) return true;
+    const PlacedSegment& last = result_.segments.back();
+    if (last.device != device || last.cache != cache) return true;
     if (node.device && host_waits_) return true;
-    const int current = result_.stages.back().group;
-    if (group >= 0) return group != current;
-    return current >= 0 && result_.groups[static_cast<size_t>(current)].layer != node.layer;
+    if (group) return group != last.group;
+    return last.group && result_.groups[*last.group].layer != node.layer;
   }
 
   void use(DeviceId device, TensorId id, int32_t index) {
@@ -125,12 +130,12 @@ class Partitioner {
     }
     if (!*valid) {
       const DeviceId from = made_on_[static_cast<size_t>(id)].value();
-      // A copy to the host is issued behind the stage that made the tensor, others when the stage begins that
-      // needs it: source and destination live from there on.
-      result_.stages.back().transfers.push_back(Transfer{id, from, device});
-      int32_t issued = stage_begin_;
+      // A copy to the host is issued behind the segment that made the tensor, others when the segment begins
+      // that needs it: source and destination live from there on.
+      result_.segments.back().transfers.push_back(Transfer{id, from, device});
+      int32_t issued = segment_begin_;
       if (device.is_host()) {
-        Stage& maker = result_.stages[made_in_[static_cast<size_t>(id)]];
+        PlacedSegment& maker = result_.segments[made_in_[static_cast<size_t>(id)]];
         maker.sends.push_back(id);
         issued = maker.nodes.back();
       }
@@ -155,6 +160,30 @@ class Partitioner {
     touch(device, id, static_cast<int32_t>(graph_.nodes.size()));
   }
 
+  // The groups of a device take its slots in turn, and those on disk the host's.
+  void assign_slots() {
+    std::vector<StreamGroup>& groups = result_.groups;
+    for (size_t d = 0; d < n_devices_; ++d) {
+      std::vector<size_t> items;
+      for (size_t g = 0; g < groups.size(); ++g) {
+        if (d == 0 ? groups[g].on_disk : groups[g].device == DeviceId::at(d)) items.push_back(g);
+      }
+      const std::vector<SlotTurn> turns =
+          slot_turns(items, d == 0 ? placement_.n_disk_slots : placement_.n_stream_slots);
+      for (size_t i = 0; i < items.size(); ++i) {
+        (d == 0 ? groups[items[i]].disk_turn : groups[items[i]].turn) = turns[i];
+      }
+    }
+    for (size_t g = 0; g < groups.size(); ++g) {
+      groups[g].fetched_every_step = !groups[g].device.is_host() && groups[g].turn.next != g;
+    }
+    std::vector<int> n_passing(groups.size(), 0);  // [slot of the host]
+    for (const StreamGroup& g : groups) n_passing[g.disk_turn.slot] += g.passes_through_host();
+    for (StreamGroup& g : groups) {
+      g.read_every_step = g.passes_through_host() && n_passing[g.disk_turn.slot] > 1;
+    }
+  }
+
   void lay_out() {
     result_.arena_bytes.assign(n_devices_, 0);
     for (size_t device = 0; device < n_devices_; ++device) {
@@ -176,11 +205,11 @@ class Partitioner {
   const Graph& graph_;
   const Placement& placement_;
   size_t n_devices_;
-  int32_t stage_begin_ = 0;
-  bool host_waits_ = false;                             // for something that the current stage has made
+  int32_t segment_begin_ = 0;
+  bool host_waits_ = false;                             // for something that the current segment has made
   std::vector<bool> host_uses_;                         // [TensorId]
   std::vector<std::optional<DeviceId>> made_on_;        // [TensorId] device of the producer; inputs: none
-  std::vector<size_t> made_in_;                         // [TensorId] its stage
+  std::vector<size_t> made_in_;                         // [TensorId] its segment
   std::vector<std::vector<bool>> valid_;                // [device][TensorId] the value is there
   std::vector<std::vector<BufferLifetime>> lifetimes_;  // [device][storage TensorId]
   Partition result_;

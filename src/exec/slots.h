@@ -1,8 +1,13 @@
-// Slots: memory that layers pass through, one after the other.
+// Slots: memory that layers pass through one after the other, and the order in which they do. Streamed
+// weights, prefetched caches and layers read from disk all take their slots in turn.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
+#include <vector>
+
+#include "exec/placement.h"
 
 namespace tandem {
 
@@ -16,5 +21,22 @@ struct SlotNeeds {
     return {std::max(n_slots, other.n_slots), std::max(slot_bytes, other.slot_bytes)};
   }
 };
+
+struct SlotTurn {
+  size_t slot = 0;
+  size_t next = 0;     // the item that has the slot afterwards; itself when it is the only one
+  bool first = false;  // it has the slot when a step begins
+};
+// Items that share n_slots take them in turn; after the last ones it is the first ones' turn, for the next
+// step.
+std::vector<SlotTurn> slot_turns(std::span<const size_t> items, size_t n_slots);
+
+// A layer's cache in host memory that is brought into a slot of a device for every step.
+struct PrefetchedLayer {
+  int layer;
+  DeviceId device;
+  SlotTurn turn;  // `next` is an index among the placement's prefetched caches
+};
+std::vector<PrefetchedLayer> prefetched_layers(const Placement& placement);  // by layer
 
 }  // namespace tandem

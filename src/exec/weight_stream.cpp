@@ -15,68 +15,26 @@ size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const De
   return n_bytes;
 }
 
-SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
-                     const DeviceModel& device, DeviceId id) {
-  if (id.is_host()) return disk_slot_needs(graph, partition, placement);
+SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const DeviceModel& device, DeviceId id) {
+  if (id.is_host()) return disk_slot_needs(graph, partition);
   SlotNeeds needs;
   for (const StreamGroup& group : partition.groups) {
     if (group.device != id) continue;
-    needs.n_slots = std::min(needs.n_slots + 1, placement.n_stream_slots);
-    needs.slot_bytes = std::max(needs.slot_bytes, stream_group_bytes(graph, group, device));
+    needs = needs.united({group.turn.slot + 1, stream_group_bytes(graph, group, device)});
   }
   return needs;
 }
 
-namespace {
-
-// The groups take the slots in turn.
-void take_turns(const std::vector<size_t>& groups, size_t n_slots, std::vector<StreamSchedule::Turn>& turns,
-                std::vector<size_t>& first) {
-  for (size_t i = 0; i < groups.size(); ++i) {
-    StreamSchedule::Turn& turn = turns[groups[i]];
-    turn.slot = i % n_slots;
-    turn.next = groups[i + n_slots < groups.size() ? i + n_slots : i % n_slots];
-    if (i < n_slots) first.push_back(groups[i]);
-  }
+GroupWeights::GroupWeights(const Graph& graph, const StreamGroup& group) : layout(disk_layout(graph, group)) {
+  for (TensorId id : group.weights) weights.push_back(graph.tensor(id).weight);
 }
 
-}  // namespace
-
-StreamSchedule schedule_stream(const Partition& partition, std::span<const SlotNeeds> needs) {
-  StreamSchedule schedule;
-  schedule.turns.resize(partition.groups.size());
-  schedule.disk_turns.resize(partition.groups.size());
-  for (size_t d = 0; d < needs.size(); ++d) {
-    std::vector<size_t> groups;
-    for (size_t g = 0; g < partition.groups.size(); ++g) {
-      const StreamGroup& group = partition.groups[g];
-      if (d == 0 ? group.on_disk : group.device == DeviceId::at(d)) groups.push_back(g);
-    }
-    take_turns(groups, needs[d].n_slots, d == 0 ? schedule.disk_turns : schedule.turns,
-               d == 0 ? schedule.first_read : schedule.first);
+void GroupWeights::bind(const std::byte* disk_slot) {
+  fetched.clear();
+  for (const Weight* weight : weights) {
+    fetched.push_back(*weight);
+    if (disk_slot && weight->in_file) fetched.back().data = disk_slot + layout.offset_of(*weight);
   }
-  for (size_t i = 0; i < partition.stages.size(); ++i) {
-    if (partition.stages[i].group < 0) continue;
-    const auto g = static_cast<size_t>(partition.stages[i].group);
-    schedule.turns[g].last_stage = schedule.disk_turns[g].last_stage = i;
-  }
-  return schedule;
-}
-
-std::vector<bool> read_every_step(const Partition& partition, const StreamSchedule& schedule) {
-  const size_t n = partition.groups.size();
-  std::vector<size_t> passing;  // those that do not stay on a device
-  for (size_t g = 0; g < n; ++g) {
-    const StreamGroup& group = partition.groups[g];
-    if (group.on_disk && (group.device.is_host() || schedule.turns[g].next != g)) passing.push_back(g);
-  }
-  std::vector<bool> read(n, false);
-  for (size_t g : passing) {
-    for (size_t other : passing) {
-      if (other != g && schedule.disk_turns[other].slot == schedule.disk_turns[g].slot) read[g] = true;
-    }
-  }
-  return read;
 }
 
 WeightStream::WeightStream(std::span<Device* const> devices, DiskStream& disk)
@@ -107,80 +65,60 @@ void WeightStream::reserve(DeviceId device, const SlotNeeds& needs) {
   slots_[d].needs = united;
 }
 
-// What waited in the step before has other sources in this one.
-void WeightStream::begin() {
-  for (Slots& slots : slots_) slots.waiting.clear();
+void WeightStream::use(std::span<const StreamGroup> groups, std::span<const GroupWeights> weights) {
+  groups_ = groups;
+  weights_ = weights;
 }
 
-bool WeightStream::holds(const StreamGroup& group, const Graph& graph, size_t slot) const {
-  const std::vector<const Weight*>& held = at(group.device).slots[slot].holds;
-  return std::equal(group.weights.begin(), group.weights.end(), held.begin(), held.end(),
-                    [&](TensorId id, const Weight* weight) { return graph.tensor(id).weight == weight; });
+WeightStream::Slot& WeightStream::slot_of(size_t g) {
+  return slots_[groups_[g].device.index()].slots[groups_[g].turn.slot];
 }
 
-void WeightStream::fetch(const Source& source, size_t index) {
-  const size_t d = source.group->device.index();
-  Slot& slot = slots_[d].slots[index];
-  if (holds(*source.group, *source.graph, index)) return;
-  slot.holds.clear();
-  if (source.group->on_disk || !slots_[d].waiting.empty()) {
-    slots_[d].waiting.push_back({index, source});
-  } else {
-    start(d, slot, source);
-  }
+bool WeightStream::holds(size_t g) {
+  return slot_of(g).holds == weights_[g].weights;
 }
 
-void WeightStream::start(size_t d, Slot& slot, const Source& source) {
-  size_t offset = 0;
-  for (TensorId id : source.group->weights) {
-    const Weight& weight = *source.graph->tensor(id).weight;
-    part_ = weight;
-    if (source.group->on_disk && weight.in_file) {
-      part_.data = disk_.slot(source.disk_slot) + source.layout->offset_of(weight);
-    }
-    const size_t n_bytes = devices_[d]->weight_bytes(weight);
-    slot.fetched = devices_[d]->fetch(slot.base + offset, part_, slot.released);
-    if (source.group->on_disk) disk_.lend(source.disk_slot, source.group->device, slot.fetched);
-    offset += align_up(n_bytes, kSlotAlignment);
+bool WeightStream::is_read(size_t g) {
+  return disk_.is_ready(weights_[g].layout, groups_[g].disk_turn.slot);
+}
+
+void WeightStream::start_read(size_t g) {
+  disk_.fetch(weights_[g].layout, groups_[g].disk_turn.slot);
+}
+
+void WeightStream::wait_read(size_t g) {
+  disk_.wait(groups_[g].disk_turn.slot);
+}
+
+void WeightStream::clear(size_t g) {
+  slot_of(g).holds.clear();
+}
+
+void WeightStream::start_fetch(size_t g) {
+  Slot& slot = slot_of(g);
+  Device& device = device_of(g);
+  DevicePtr to = slot.base;
+  for (const Weight& weight : weights_[g].fetched) {
+    const size_t n_bytes = device.weight_bytes(weight);
+    slot.fetched = device.fetch(to, weight, slot.released);
+    if (groups_[g].on_disk) disk_.lend(groups_[g].disk_turn.slot, groups_[g].device, slot.fetched);
+    to += align_up(n_bytes, kSlotAlignment);
     fetched_bytes_ += n_bytes;
   }
-  for (TensorId id : source.group->weights) slot.holds.push_back(source.graph->tensor(id).weight);
+  slot.holds = weights_[g].weights;
 }
 
-void WeightStream::start_first(size_t d) {
-  const Waiting first = slots_[d].waiting.front();
-  slots_[d].waiting.erase(slots_[d].waiting.begin());
-  if (first.source.group->on_disk) {
-    disk_.fetch(*first.source.layout, first.source.disk_slot);
-    disk_.wait(first.source.disk_slot);
-  }
-  start(d, slots_[d].slots[first.slot], first.source);
+void WeightStream::join(size_t g) {
+  device_of(g).join(slot_of(g).fetched);
+  if (groups_[g].on_disk) disk_.joined(groups_[g].disk_turn.slot);
 }
 
-void WeightStream::start_ready() {
-  for (size_t d = 1; d < slots_.size(); ++d) {
-    const auto is_ready = [&](const Source& source) {
-      return !source.group->on_disk || disk_.is_ready(*source.layout, source.disk_slot);
-    };
-    while (!slots_[d].waiting.empty() && is_ready(slots_[d].waiting.front().source)) start_first(d);
-  }
-}
-
-void WeightStream::join(DeviceId device, size_t index) {
-  const size_t d = device.index();
-  const Slot& slot = slots_[d].slots[index];
-  while (slot.holds.empty() && !slots_[d].waiting.empty()) start_first(d);
-  devices_[d]->join(slot.fetched);
-}
-
-void WeightStream::release(DeviceId device, size_t slot) {
-  const size_t d = device.index();
-  slots_[d].slots[slot].released = devices_[d]->record();
+void WeightStream::release(size_t g) {
+  slot_of(g).released = device_of(g).record();
 }
 
 void WeightStream::forget() {
   for (Slots& slots : slots_) {
-    slots.waiting.clear();
     for (Slot& slot : slots.slots) slot.holds.clear();
   }
 }

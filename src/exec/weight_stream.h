@@ -1,17 +1,15 @@
-// WeightStream: the slots that streamed layers pass through. A device has a few, all of one size; the layers
-// that a program streams to it take them in turn, and a layer is on its way into a slot as soon as the one
-// that had it has been computed. Owns the slots.
-// What is on disk comes by way of a DiskStream: such a layer is on its way into the slot as soon as it has
-// also been read.
+// WeightStream: the device slots of streamed weights. A device has a few, all of one size. Owns the slots and
+// fills them on request; the schedule has the order.
 //
-// Which layer a slot holds is remembered from step to step, also between programs, so nothing is brought in
-// twice while it is still there.
+// It remembers what each slot holds, from step to step and between programs, so that nothing is fetched twice
+// while it is still there. Weights on disk come from the host slots of a DiskStream.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "exec/disk_stream.h"
+#include "exec/fetch_queue.h"
 
 namespace tandem {
 
@@ -19,28 +17,19 @@ namespace tandem {
 inline constexpr size_t kSlotAlignment = 256;
 size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const DeviceModel& device);
 // Slots that a partition's groups need on a device; on the host, those that groups on disk are read into.
-SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const Placement& placement,
-                     const DeviceModel& device, DeviceId id);
+SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const DeviceModel& device, DeviceId id);
 
-// Which slot each group of a partition has, and whom it goes to afterwards: the groups of a device take its
-// slots in turn, and after the last one the first ones, for the next step.
-struct StreamSchedule {
-  struct Turn {
-    size_t slot = 0;
-    size_t next = 0;        // the group that has the slot afterwards; itself when it is the only one
-    size_t last_stage = 0;  // the stage after which the slot is free
-  };
-  std::vector<Turn> turns;         // [group], but for those of the host
-  std::vector<Turn> disk_turns;    // [group], of those on disk: in the slots of the host
-  std::vector<size_t> first;       // the groups that a step begins with
-  std::vector<size_t> first_read;  // of those on disk
+// The weights of a program's group, and where they come from.
+struct GroupWeights {
+  std::vector<const Weight*> weights;  // by which a slot is known to hold them
+  std::vector<Weight> fetched;  // the same as they are fetched: those on disk from their slot of the host
+  DiskLayout layout;            // in that
+
+  GroupWeights(const Graph& graph, const StreamGroup& group);
+  void bind(const std::byte* disk_slot);  // null for a group that is not on disk
 };
-StreamSchedule schedule_stream(const Partition& partition, std::span<const SlotNeeds> needs);
-// [group] Whether it is read from disk in every step: not when it has a slot to itself, there or on its
-// device.
-std::vector<bool> read_every_step(const Partition& partition, const StreamSchedule& schedule);
 
-class WeightStream {
+class WeightStream final : public GroupSlots {
  public:
   // `disk` outlives the stream.
   WeightStream(std::span<Device* const> devices, DiskStream& disk);
@@ -55,30 +44,23 @@ class WeightStream {
   DevicePtr slot(DeviceId device, size_t slot) const { return at(device).slots[slot].base; }
   size_t n_bytes(DeviceId device) const { return at(device).needs.n_bytes(); }
 
-  // A group of a graph, and where it comes from when it is on disk: a slot of the DiskStream.
-  struct Source {
-    const Graph* graph = nullptr;
-    const StreamGroup* group = nullptr;
-    const DiskLayout* layout = nullptr;
-    size_t disk_slot = 0;
-  };
-  void begin();  // a step
-  // Starts bringing the group into the slot, unless it is there. What is on disk begins when start_ready()
-  // finds it read, or at join(), and what comes after it on the same device does not overtake it; until then
-  // `source` must be good.
-  void fetch(const Source& source, size_t slot);
-  void start_ready();
-  bool holds(const StreamGroup& group, const Graph& graph, size_t slot) const;
-  // What is issued to the device from now on finds the slot's group complete.
-  void join(DeviceId device, size_t slot);
-  // All that reads the slot has been issued: the next fetch begins after it.
-  void release(DeviceId device, size_t slot);
+  // The groups that the functions below refer to. Both spans stay valid until the next use().
+  void use(std::span<const StreamGroup> groups, std::span<const GroupWeights> weights);
+  bool holds(size_t group) override;
+  bool is_read(size_t group) override;
+  void start_read(size_t group) override;
+  void wait_read(size_t group) override;
+  void clear(size_t group) override;
+  void start_fetch(size_t group) override;
+  // The group's device waits until its slot is complete.
+  void join(size_t group);
+  // The next fetch into the group's slot begins when its device has done everything issued so far.
+  void release(size_t group);
   // After a failure nobody knows what the slots hold.
   void forget();
 
-  uint64_t fetched_bytes() const {
-    return fetched_bytes_;
-  }  // since the beginning, as they lie on the devices
+  // Since the beginning, as they lie on the devices.
+  uint64_t fetched_bytes() const { return fetched_bytes_; }
 
  private:
   struct Slot {
@@ -87,23 +69,19 @@ class WeightStream {
     Event fetched = 0;
     Event released = 0;
   };
-  struct Waiting {
-    size_t slot = 0;
-    Source source;
-  };
   struct Slots {
     SlotNeeds needs;
     std::vector<Slot> slots;
-    std::vector<Waiting> waiting;  // for the disk, or behind what does
   };
   const Slots& at(DeviceId device) const { return slots_[device.index()]; }
+  Device& device_of(size_t group) const { return *devices_[groups_[group].device.index()]; }
+  Slot& slot_of(size_t group);
   void free_slots(size_t device);
-  void start(size_t device, Slot& slot, const Source& source);
-  void start_first(size_t device);
 
   std::span<Device* const> devices_;
   DiskStream& disk_;
-  Weight part_;               // what is being fetched, where the disk's slot has it
+  std::span<const StreamGroup> groups_;
+  std::span<const GroupWeights> weights_;
   std::vector<Slots> slots_;  // [device]
   uint64_t fetched_bytes_ = 0;
 };

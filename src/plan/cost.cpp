@@ -1,278 +1,282 @@
 #include "plan/cost.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "base/checked.h"
+#include "exec/disk_stream.h"
+#include "exec/fetch_queue.h"
 #include "exec/kv_stream.h"
 #include "plan/memory_traffic.h"
 
 namespace tandem {
 namespace {
 
-// When the host and the devices are done with what they were given.
-class Timeline {
+// Carries out a schedule in time only: when the host and the devices have done everything issued so far.
+class Clock final : GroupSlots {
  public:
-  Timeline(const Graph& graph, const Partition& partition, const Placement& placement,
-           const DeviceModels& devices, std::span<const DeviceRates> rates, const KvConfig& kv,
-           const StepLoad& load)
+  Clock(const Graph& graph, const Schedule& schedule, const DeviceModels& devices,
+        std::span<const DeviceRates> rates, const KvConfig& kv, const StepLoad& load)
       : graph_(graph),
-        partition_(partition),
+        schedule_(schedule),
         rates_(rates),
         load_(load),
-        kv_(kv),
+        queue_(*this, devices.size()),
         memory_(rates[0].memory()),
         at_(devices.size()),
         bus_(devices.size()),
         moves_s_(devices.size()),
-        sent_(graph.tensors.size(), 0.0),
-        waiting_(devices.size()) {
-    for (size_t d = 0; d < devices.size(); ++d) {
-      needs_.push_back(slot_needs(graph, partition, placement, *devices[d], DeviceId::at(d)));
-      slots_.emplace_back(needs_[d].n_slots);
+        events_(schedule.n_events),
+        slots_(devices.size()),
+        cache_slots_(devices.size()) {
+    for (const PlacedSegment& segment : partition().segments) add_segment(segment, kv);
+    for (const StreamGroup& group : partition().groups) {
+      add_group(group, *devices[group.device.index()]);
     }
-    schedule_ = schedule_stream(partition, needs_);
-    read_every_step_ = read_every_step(partition, schedule_);
-    const double disk = rates[0].disk_bytes_per_s > 0 ? rates[0].disk_bytes_per_s : kUsualDiskBytesPerS;
-    for (const StreamGroup& group : partition.groups) {
-      const size_t d = group.device.index();
-      double n_bytes = 0;
-      for (TensorId id : group.weights) {
-        n_bytes += static_cast<double>(devices[d]->weight_bytes(*graph.tensor(id).weight));
-      }
-      read_s_.push_back(static_cast<double>(disk_layout(graph, group).n_bytes) / disk);
-      group_bytes_.push_back(n_bytes);
-    }
-    for (const Stage& stage : partition.stages) stage_s_.push_back(stage_seconds(stage));
-    const int64_t n_new = ceil_div(load.n_tokens, load.n_sequences);  // of each sequence
-    const auto n_blocks =
-        static_cast<double>(load.n_sequences * ceil_div(load.n_past + n_new, kv.block_size));
-    const auto n_written = static_cast<double>(load.n_sequences * ceil_div(n_new, kv.block_size));
-    for (size_t i = 0; i < kv.layers.size(); ++i) {
-      Cache& cache = caches_.emplace_back();
-      const auto* prefetched = std::get_if<PrefetchedKv>(&placement.layers[i].kv);
-      if (!prefetched) continue;
-      const size_t d = cache.device = prefetched->to.index();
-      const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
-      cache.in_bytes = n_blocks * block;
-      cache.out_s = n_written * block / rates[d].bus_bytes_per_s;
-      prefetched_.push_back(i);
-    }
-    for (size_t i = 0; load.recent_from > 0 && i < kv.layers.size(); ++i) plan_moves(placement, kv, i);
+    fill_slots();
+    for (const PrefetchedLayer& cache : partition().caches) add_cache(cache, kv);
+    for (const SplitLayer& cache : schedule.split_layers) add_moves(cache, kv);
   }
 
   void step() {
-    for (size_t d = 1; d < moves_s_.size(); ++d) {
-      if (moves_s_[d] > 0) at_[d] = std::max(at_[d], at_[0]) + moves_s_[d];
-    }
-    for (size_t d = 1; d < moves_s_.size(); ++d) {  // issued together, and waited for
-      if (moves_s_[d] > 0) at_[0] = std::max(at_[0], at_[d]);
-    }
-    for (size_t i = 0; i < std::min<size_t>(2, prefetched_.size()); ++i) fetch_cache(prefetched_[i]);
-    for (size_t i = 0; i < partition_.stages.size(); ++i) run(i);
-    for (size_t i : prefetched_) at_[0] = std::max(at_[0], at_[caches_[i].device]);
-    const Tensor& logits = graph_.tensor(graph_.logits);
-    if (!partition_.logits_device.is_host()) copy_out(partition_.logits_device.index(), logits);
+    move_oldest_blocks();
+    queue_.begin(partition().groups);
+    for (const Command& command : schedule_.commands) execute(command);
   }
 
   double host_s() const { return at_[0]; }
   double bus_s() const {
     std::vector<double> busy(at_.size(), 0.0);
-    for (size_t g = 0; g < group_bytes_.size(); ++g) {
-      const size_t d = partition_.groups[g].device.index();
-      if (d != 0 && schedule_.turns[g].next != g) busy[d] += group_bytes_[g] / bus_rate(d);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const size_t d = partition().groups[g].device.index();
+      if (partition().groups[g].fetched_every_step) busy[d] += groups_[g].n_bytes / bus_rate(d);
     }
     return *std::max_element(busy.begin(), busy.end());
   }
 
  private:
+  static constexpr size_t kNothing = SIZE_MAX;
   struct Slot {
-    double complete = 0;  // when its layer is
-    double released = 0;  // when nobody needs what it had before
+    double complete = 0;      // when what it was given last is there
+    double released = 0;      // when nobody needs what it had before
+    size_t holds = kNothing;  // a group
   };
-  struct Cache {
-    size_t device = 0;
-    double in_bytes = 0, out_s = 0, ready = 0;
+  using Slots = std::vector<std::vector<Slot>>;  // [device][slot]
+  struct SegmentTime {
+    double seconds = 0;           // with its device's memory for itself
+    std::vector<NodeWork> nodes;  // of the host, which has not
+  };
+  struct GroupTime {
+    double n_bytes = 0;  // on its device
+    double read_s = 0;   // from disk
+  };
+  struct CacheTime {
+    double in_bytes = 0, out_s = 0;
   };
 
-  // What of a layer's recent part goes to the host for a step, on the average.
-  void plan_moves(const Placement& placement, const KvConfig& kv, size_t i) {
-    const auto* split = std::get_if<SplitKv>(&placement.layers[i].kv);
-    if (!split) return;
-    const size_t d = split->hot.index();
+  const Partition& partition() const { return schedule_.partition; }
+
+  // ---- What there is ----
+
+  void add_segment(const PlacedSegment& segment, const KvConfig& kv) {
+    const DeviceRates& rates = rates_[segment.device.index()];
+    SegmentTime time{rates.stage_s, {}};
+    for (int32_t i : segment.nodes) {
+      const NodeWork work = node_work(graph_, graph_.nodes[static_cast<size_t>(i)], load_, kv);
+      time.seconds += node_seconds(work, rates);
+      if (segment.device.is_host()) time.nodes.push_back(work);
+    }
+    segments_.push_back(std::move(time));
+  }
+
+  void add_group(const StreamGroup& group, const DeviceModel& device) {
+    const double disk = rates_[0].disk_bytes_per_s > 0 ? rates_[0].disk_bytes_per_s : kUsualDiskBytesPerS;
+    GroupTime time;
+    for (TensorId id : group.weights) {
+      time.n_bytes += static_cast<double>(device.weight_bytes(*graph_.tensor(id).weight));
+    }
+    if (group.on_disk) time.read_s = static_cast<double>(disk_layout(graph_, group).n_bytes) / disk;
+    groups_.push_back(time);
+    make_slot(slots_, group.device, group.turn.slot);
+    make_slot(slots_, DeviceId::host(), group.disk_turn.slot);
+  }
+
+  static void make_slot(Slots& slots, DeviceId device, size_t index) {
+    std::vector<Slot>& list = slots[device.index()];
+    list.resize(std::max(list.size(), index + 1));
+  }
+
+  // As steps before have left them.
+  void fill_slots() {
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const StreamGroup& group = partition().groups[g];
+      if (!group.device.is_host()) fill_slot(device_slot(g), g);
+      if (group.passes_through_host()) fill_slot(host_slot(g), g);
+    }
+  }
+  static void fill_slot(Slot& slot, size_t g) {
+    if (slot.holds == kNothing) slot.holds = g;
+  }
+
+  void add_cache(const PrefetchedLayer& cache, const KvConfig& kv) {
+    const int64_t n_new = ceil_div(load_.n_tokens, load_.n_sequences);  // of each sequence
+    const auto n_blocks =
+        static_cast<double>(load_.n_sequences * ceil_div(load_.n_past + n_new, kv.block_size));
+    const auto n_written = static_cast<double>(load_.n_sequences * ceil_div(n_new, kv.block_size));
+    const double block = block_bytes(cache.layer, kv);
+    caches_.push_back({n_blocks * block, n_written * block / bus_bytes_per_s(cache.device)});
+    make_slot(cache_slots_, cache.device, cache.turn.slot);
+  }
+
+  // The blocks of the recent part that move to the host, on the average of many steps.
+  void add_moves(const SplitLayer& cache, const KvConfig& kv) {
+    if (load_.recent_from == 0) return;
+    const size_t d = cache.device.index();
     const double n_blocks = static_cast<double>(load_.n_tokens) / static_cast<double>(kv.block_size);
-    const auto block = static_cast<double>(kv_block_bytes(kv_layer_shape(kv, i)));
-    moves_s_[d] += n_blocks * (2 * rates_[d].stage_s + block / rates_[d].bus_bytes_per_s);
+    moves_s_[d] +=
+        n_blocks * (2 * rates_[d].stage_s + block_bytes(cache.layer, kv) / bus_bytes_per_s(cache.device));
   }
 
-  NodeWork work_of(int32_t node) const {
-    return node_work(graph_, graph_.nodes[static_cast<size_t>(node)], load_, kv_);
+  static double block_bytes(int layer, const KvConfig& kv) {
+    return static_cast<double>(kv_block_bytes(kv_layer_shape(kv, static_cast<size_t>(layer))));
+  }
+  double bus_bytes_per_s(DeviceId device) const { return rates_[device.index()].bus_bytes_per_s; }
+
+  // ---- Commands ----
+
+  void execute(const Command& c) {
+    const size_t d = c.device.index();
+    switch (c.kind) {
+      case CommandKind::feed: return;  // some integers
+      case CommandKind::copy: return copy(c);
+      case CommandKind::record: events_[c.event] = at_[d]; return;
+      case CommandKind::wait: return reach(0, events_[c.event]);
+      case CommandKind::read: return queue_.read(c.group);
+      case CommandKind::wait_read: return queue_.wait_read(c.group);
+      case CommandKind::fetch: return queue_.fetch(c.group);
+      case CommandKind::start_fetches: return queue_.start_ready();
+      case CommandKind::join: return join(c.group);
+      case CommandKind::release: device_slot(c.group).released = at_[d]; return;
+      case CommandKind::fetch_cache: return bring(d, cache_slot(c.cache), caches_[c.cache].in_bytes);
+      case CommandKind::join_cache: return reach(d, cache_slot(c.cache).complete);
+      case CommandKind::write_back: return write_back(c.cache);
+      case CommandKind::run: return d == 0 ? run_on_host(c.segment) : give(d, segments_[c.segment].seconds);
+      case CommandKind::collect: give(d, over_bus(d, c.tensor)); return reach(0, at_[d]);
+    }
   }
 
-  double stage_seconds(const Stage& stage) const {
-    const DeviceRates& rates = rates_[stage.device.index()];
-    double seconds = rates.stage_s;
-    for (int32_t i : stage.nodes) seconds += node_seconds(work_of(i), rates);
-    return seconds;
-  }
+  // The device does not go on before `t`.
+  void reach(size_t d, double t) { at_[d] = std::max(at_[d], t); }
+  // The host gives the device something to do.
+  void give(size_t d, double seconds) { at_[d] = std::max(at_[d], at_[0]) + seconds; }
 
-  // The host's own segment, beside what the buses take.
-  void run_on_host(const Stage& stage) {
+  // Beside what the buses take.
+  void run_on_host(size_t segment) {
     const DeviceRates& rates = rates_[0];
     double t = at_[0] + rates.stage_s;
     memory_.forget_until(t);
-    for (int32_t i : stage.nodes) {
-      const NodeWork work = work_of(i);
+    for (const NodeWork& work : segments_[segment].nodes) {
       t += rates.node_s;
       t += work.seconds(rates, memory_.finish(t, work.n_bytes, rates.read_bytes_per_s) - t);
     }
     at_[0] = t;
   }
 
+  void copy(const Command& c) {
+    const size_t from = c.from.index(), to = c.device.index();
+    if (from != 0) give(from, over_bus(from, c.tensor));
+    if (from != 0 && to != 0) reach(0, at_[from]);
+    if (to != 0) give(to, over_bus(to, c.tensor));
+  }
+  double over_bus(size_t d, TensorId id) const {
+    return rates_[d].stage_s + tensor_bytes(graph_.tensor(id), load_) / rates_[d].bus_bytes_per_s;
+  }
+
+  void move_oldest_blocks() {
+    for (size_t d = 1; d < moves_s_.size(); ++d) {
+      if (moves_s_[d] > 0) give(d, moves_s_[d]);
+    }
+    for (size_t d = 1; d < moves_s_.size(); ++d) {  // issued together, and waited for
+      if (moves_s_[d] > 0) reach(0, at_[d]);
+    }
+  }
+
+  // ---- Slots ----
+
+  Slot& device_slot(size_t g) {
+    const StreamGroup& group = partition().groups[g];
+    return slots_[group.device.index()][group.turn.slot];
+  }
+  Slot& host_slot(size_t g) { return slots_[0][partition().groups[g].disk_turn.slot]; }
+  Slot& cache_slot(size_t c) {
+    const PrefetchedLayer& cache = partition().caches[c];
+    return cache_slots_[cache.device.index()][cache.turn.slot];
+  }
+
   // The bus cannot carry more than the memory gives.
   double bus_rate(size_t d) const { return std::min(rates_[d].bus_bytes_per_s, rates_[0].memory()); }
-  // Brings bytes to a device, not before `after`; returns when they are there.
-  double bring(size_t d, double after, double n_bytes) {
-    const double begin = std::max({bus_[d], after, at_[0]});
+  void bring(size_t d, Slot& slot, double n_bytes) {
+    const double begin = std::max({bus_[d], slot.released, at_[0]});
     memory_.forget_until(at_[0]);
-    bus_[d] = memory_.finish(begin, n_bytes, bus_rate(d));
+    slot.complete = bus_[d] = memory_.finish(begin, n_bytes, bus_rate(d));
     memory_.add(begin, bus_[d], n_bytes);
-    return bus_[d];
   }
 
-  void run(size_t i) {
-    const Stage& stage = partition_.stages[i];
-    const size_t d = stage.device.index();
-    for (const Transfer& t : stage.transfers) {
-      const Tensor& tensor = graph_.tensor(t.tensor);
-      if (t.to.is_host()) {
-        at_[0] = std::max(at_[0], sent_[static_cast<size_t>(t.tensor)]);
-        continue;
-      }
-      if (!t.from.is_host()) copy_out(t.from.index(), tensor);
-      copy_in(d, tensor);
-    }
-    start_ready();
-    if (stage.group >= 0) join_weights(static_cast<size_t>(stage.group));
-    if (stage.kv_layer >= 0) at_[d] = std::max(at_[d], caches_[static_cast<size_t>(stage.kv_layer)].ready);
-    if (stage.device.is_host()) {
-      run_on_host(stage);
-    } else {
-      at_[d] = std::max(at_[d], at_[0]) + stage_s_[i];
-    }
-    for (TensorId id : stage.sends) {
-      at_[d] += over_bus(d, graph_.tensor(id));
-      sent_[static_cast<size_t>(id)] = at_[d];
-    }
-    if (stage.kv_layer >= 0) pass_cache_on(static_cast<size_t>(stage.kv_layer));
-    if (stage.group >= 0 && schedule_.turns[static_cast<size_t>(stage.group)].last_stage == i)
-      pass_slots_on(static_cast<size_t>(stage.group));
+  bool holds(size_t g) override { return device_slot(g).holds == g; }
+  bool is_read(size_t g) override { return host_slot(g).holds == g && host_slot(g).complete <= at_[0]; }
+  void start_read(size_t g) override {
+    Slot& slot = host_slot(g);
+    if (slot.holds == g) return;
+    reach(0, slot.released);
+    slot.complete = disk_s_ = std::max(disk_s_, at_[0]) + groups_[g].read_s;
+    slot.holds = g;
+  }
+  void wait_read(size_t g) override { reach(0, host_slot(g).complete); }
+  void clear(size_t g) override { device_slot(g).holds = kNothing; }
+  void start_fetch(size_t g) override {
+    bring(partition().groups[g].device.index(), device_slot(g), groups_[g].n_bytes);
+    device_slot(g).holds = g;
   }
 
-  Slot& device_slot(size_t g) { return slots_[partition_.groups[g].device.index()][schedule_.turns[g].slot]; }
-  Slot& disk_slot(size_t g) { return slots_[0][schedule_.disk_turns[g].slot]; }
-
-  void fetch(size_t g) {
-    Slot& slot = device_slot(g);
-    const size_t d = partition_.groups[g].device.index();
-    slot.complete = bring(d, slot.released, group_bytes_[g]);
-  }
-  // What has come from disk goes on over the bus when the host comes by.
-  void start_ready() {
-    for (std::deque<size_t>& waiting : waiting_) {
-      for (; !waiting.empty(); waiting.pop_front()) {
-        const size_t g = waiting.front();
-        if (partition_.groups[g].on_disk && disk_slot(g).complete > at_[0]) break;
-        fetch(g);
-      }
-    }
-  }
-  void join_weights(size_t g) {
-    const StreamGroup& group = partition_.groups[g];
-    const size_t d = group.device.index();
-    if (group.device.is_host()) {
-      at_[0] = std::max(at_[0], disk_slot(g).complete);
-      return;
-    }
-    while (std::find(waiting_[d].begin(), waiting_[d].end(), g) != waiting_[d].end()) {
-      const size_t first = waiting_[d].front();
-      waiting_[d].pop_front();
-      if (partition_.groups[first].on_disk) at_[0] = std::max(at_[0], disk_slot(first).complete);
-      fetch(first);
-    }
-    at_[d] = std::max(at_[d], device_slot(g).complete);
-    if (group.on_disk) disk_slot(g).released = at_[d];
-  }
-  void pass_slots_on(size_t g) {
-    const StreamGroup& group = partition_.groups[g];
-    const size_t next = schedule_.turns[g].next;
-    if (!group.device.is_host() && next != g) {
-      const size_t d = group.device.index();
-      device_slot(g).released = at_[d];
-      if (partition_.groups[next].on_disk || !waiting_[d].empty()) {
-        waiting_[d].push_back(next);
-      } else {
-        fetch(next);
-      }
-    }
-    if (!group.on_disk || !read_every_step_[schedule_.disk_turns[g].next]) return;
-    Slot& slot = disk_slot(g);
-    at_[0] = std::max(at_[0], slot.released);
-    disk_at_ = std::max(disk_at_, at_[0]) + read_s_[schedule_.disk_turns[g].next];
-    slot.complete = disk_at_;
+  void join(size_t g) {
+    const size_t d = partition().groups[g].device.index();
+    queue_.start(g);
+    reach(d, device_slot(g).complete);
+    if (partition().groups[g].on_disk && host_slot(g).holds == g) host_slot(g).released = at_[d];
   }
 
-  void fetch_cache(size_t layer) {
-    Cache& cache = caches_[layer];
-    cache.ready = bring(cache.device, at_[cache.device], cache.in_bytes);
-  }
-  void pass_cache_on(size_t layer) {
-    at_[caches_[layer].device] += caches_[layer].out_s;
-    const auto mine = std::find(prefetched_.begin(), prefetched_.end(), layer);
-    if (prefetched_.end() - mine > 2) fetch_cache(*(mine + 2));
-  }
-
-  double over_bus(size_t d, const Tensor& t) const {
-    return rates_[d].stage_s + tensor_bytes(t, load_) / rates_[d].bus_bytes_per_s;
-  }
-  void copy_in(size_t d, const Tensor& t) { at_[d] = std::max(at_[d], at_[0]) + over_bus(d, t); }
-  void copy_out(size_t d, const Tensor& t) {
-    at_[d] = std::max(at_[d], at_[0]) + over_bus(d, t);
-    at_[0] = at_[d];
+  void write_back(size_t c) {
+    const size_t d = partition().caches[c].device.index();
+    give(d, caches_[c].out_s);
+    cache_slot(c).released = at_[d];
   }
 
   const Graph& graph_;
-  const Partition& partition_;
+  const Schedule& schedule_;
   std::span<const DeviceRates> rates_;
   StepLoad load_;
-  const KvConfig& kv_;
+  FetchQueue queue_;
   MemoryTraffic memory_;
-  std::vector<double> at_;                // [device] when what it was given is done
-  std::vector<double> bus_;               // [device] when its last fetch is
-  std::vector<double> moves_s_;           // [device] to bring the oldest blocks of recent parts to the host
-  std::vector<double> sent_;              // [TensorId] when what goes to the host is there
-  std::vector<SlotNeeds> needs_;          // [device]
-  std::vector<std::vector<Slot>> slots_;  // [device]; of the host, those that layers are read into from disk
-  std::vector<std::deque<size_t>> waiting_;  // [device] groups for the disk, or behind those that do
-  double disk_at_ = 0;                       // when its last read is done
-  std::vector<double> group_bytes_, read_s_, stage_s_;
-  std::vector<bool> read_every_step_;  // [group]
-  StreamSchedule schedule_;
-  std::vector<Cache> caches_;       // [layer]
-  std::vector<size_t> prefetched_;  // layers whose cache is brought to a device
+  std::vector<double> at_;       // [device] when what it was given is done; [0]: when the host is
+  std::vector<double> bus_;      // [device] when its last fetch is
+  std::vector<double> moves_s_;  // [device] to bring the oldest blocks of recent parts to the host
+  std::vector<double> events_;   // when they are reached
+  double disk_s_ = 0;            // when the last read is done
+  std::vector<SegmentTime> segments_;
+  std::vector<GroupTime> groups_;
+  std::vector<CacheTime> caches_;
+  Slots slots_, cache_slots_;
 };
 
 }  // namespace
 
-StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
-                   const DeviceModels& devices, std::span<const DeviceRates> rates, const KvConfig& kv,
-                   const StepLoad& load) {
-  Timeline timeline(graph, partition, placement, devices, rates, kv, load);
-  timeline.step();
-  timeline.step();
-  const double two = timeline.host_s();
-  timeline.step();
-  return {timeline.host_s() - two, timeline.bus_s()};
+StepCost step_cost(const Graph& graph, const Schedule& schedule, const DeviceModels& devices,
+                   std::span<const DeviceRates> rates, const KvConfig& kv, const StepLoad& load) {
+  Clock clock(graph, schedule, devices, rates, kv, load);
+  clock.step();
+  clock.step();
+  const double two = clock.host_s();
+  clock.step();
+  return {clock.host_s() - two, clock.bus_s()};
 }
 
 double Prediction::work_seconds() const {

@@ -1,16 +1,14 @@
-// The cost model: how long a step takes under a placement, before anything runs. A node takes the time that
-// its bytes need at the device's reading speed or its operations at its arithmetic speed, whichever is
-// longer; a segment adds a latency, a transfer its bytes over the bus; and a streamed layer cannot begin
-// before its weights have come, over the bus, from disk, or both. Who waits for whom is followed through the
-// schedule that the executor keeps to. Host memory feeds the CPU and the buses alike: what buses take while
-// the host computes it cannot have.
+// The cost model: how long a step takes under a placement, before anything runs. It clocks the same commands
+// that the executor carries out. A segment takes the time of its nodes, a copy that of its bytes on the bus,
+// and the commands say who waits for whom. Host memory feeds the CPU and the buses: while the host computes,
+// it gets what the buses leave.
 //
 // Pure functions; any thread.
 #pragma once
 
 #include <span>
 
-#include "exec/weight_stream.h"
+#include "exec/schedule.h"
 #include "plan/node_work.h"
 
 namespace tandem {
@@ -20,9 +18,8 @@ struct StepCost {
   double seconds = 0;
   double bus_seconds = 0;  // the longest that a bus is busy with streamed weights
 };
-StepCost step_cost(const Graph& graph, const Partition& partition, const Placement& placement,
-                   const DeviceModels& devices, std::span<const DeviceRates> rates, const KvConfig& kv,
-                   const StepLoad& load);
+StepCost step_cost(const Graph& graph, const Schedule& schedule, const DeviceModels& devices,
+                   std::span<const DeviceRates> rates, const KvConfig& kv, const StepLoad& load);
 
 inline constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 128;  // tokens
 

@@ -90,7 +90,7 @@ int64_t layers_by_share(const FitRequest& r) {
   return std::max<int64_t>(
       0, most_layers(n_most(r), [&](int64_t n) {
         const Placement placement = place(r.architecture, r.weights, r.devices, r.flags, n);
-        const Partition partition = partition_graph(*r.graphs[0], placement, r.devices.size());
+        const Partition partition = partition_graph(*r.graphs[0], placement, r.devices.size(), Arenas::none);
         size_t resident = 0, host = 0;
         for (size_t d = 1; d < r.devices.size(); ++d) {
           for (TensorId id : partition.weights[d]) resident += r.graphs[0]->tensor(id).weight->n_bytes();
@@ -359,8 +359,8 @@ double step_seconds(const FitRequest& r, const Placement& placement, const Graph
   const PlacedGraph placed(built, placement,
                            load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
   const Graph& graph = *placed;
-  const Partition partition = partition_graph(graph, placement, r.devices.size(), Arenas::none);
-  return step_cost(graph, partition, placement, r.devices, r.rates, r.kv, load).seconds;
+  const Schedule schedule = make_schedule(graph, placement, r.devices.size(), Arenas::none);
+  return step_cost(graph, schedule, r.devices, r.rates, r.kv, load).seconds;
 }
 
 Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::vector<std::string>* reasons) {

@@ -29,15 +29,11 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
   return layers;
 }
 
-// Streamed weights that a step brings to the devices: all but those that have a slot to themselves.
-size_t streamed_bytes(const Graph& graph, const Partition& partition, const DeviceModels& devices,
-                      const std::vector<SlotNeeds>& slots) {
-  const StreamSchedule schedule = schedule_stream(partition, slots);
+// Streamed weights that a step brings to the devices.
+size_t streamed_bytes(const Graph& graph, const Partition& partition, const DeviceModels& devices) {
   size_t n_bytes = 0;
-  for (size_t g = 0; g < partition.groups.size(); ++g) {
-    if (schedule.turns[g].next == g) continue;
-    const StreamGroup& group = partition.groups[g];
-    if (group.device.is_host()) continue;
+  for (const StreamGroup& group : partition.groups) {
+    if (!group.fetched_every_step) continue;
     for (TensorId id : group.weights) {
       n_bytes += devices[group.device.index()]->weight_bytes(*graph.tensor(id).weight);
     }
@@ -45,20 +41,19 @@ size_t streamed_bytes(const Graph& graph, const Partition& partition, const Devi
   return n_bytes;
 }
 
-// What a step reads from disk.
-size_t disk_bytes(const Graph& graph, const Partition& partition, const std::vector<SlotNeeds>& slots) {
-  const std::vector<bool> read = read_every_step(partition, schedule_stream(partition, slots));
+// Bytes that a step reads from disk.
+size_t disk_bytes(const Graph& graph, const Partition& partition) {
   size_t n_bytes = 0;
-  for (size_t g = 0; g < partition.groups.size(); ++g) {
-    if (read[g]) n_bytes += disk_layout(graph, partition.groups[g]).n_bytes;
+  for (const StreamGroup& group : partition.groups) {
+    if (group.read_every_step) n_bytes += disk_layout(graph, group).n_bytes;
   }
   return n_bytes;
 }
 
 BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   BusBytes bus;
-  for (const Stage& stage : partition.stages) {
-    for (const Transfer& t : stage.transfers) {
+  for (const PlacedSegment& segment : partition.segments) {
+    for (const Transfer& t : segment.transfers) {
       // Between two GPUs: through the host.
       const size_t crossings = t.from.is_host() || t.to.is_host() ? 1 : 2;
       bus.activations += crossings * row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
@@ -109,7 +104,6 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
     const Graph& graph = *placed[g];
     const Partition partition = partition_graph(graph, placement, devices.size());
     if (g == 0) result.per_token = bus_bytes(graph, partition);
-    std::vector<SlotNeeds> needs;
     for (size_t d = 0; d < devices.size(); ++d) {
       DeviceBytes& bytes = result.devices[d];
       bytes.activations = std::max(bytes.activations, partition.arena_bytes[d]);
@@ -117,12 +111,11 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
         const Weight* w = graph.tensor(id).weight;
         weights[d].insert(devices[d]->info().host_memory ? placement.slices->whole(w) : w);
       }
-      needs.push_back(slot_needs(graph, partition, placement, *devices[d], DeviceId::at(d)));
-      slots[d] = slots[d].united(needs[d]);
+      slots[d] = slots[d].united(slot_needs(graph, partition, *devices[d], DeviceId::at(d)));
     }
     if (g == 0) {
-      result.per_token.weights = streamed_bytes(graph, partition, devices, needs);
-      result.per_token.disk = disk_bytes(graph, partition, needs);
+      result.per_token.weights = streamed_bytes(graph, partition, devices);
+      result.per_token.disk = disk_bytes(graph, partition);
     }
     for (const StreamGroup& group : partition.groups) {
       for (TensorId id : group.weights) {
@@ -130,15 +123,16 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
         (placement.on_disk(*weight) ? on_disk : weights[0]).insert(weight);  // the host reads it, to send it
       }
     }
-    for (const Stage& stage : partition.stages) {
-      const size_t d = stage.device.index();
-      const Segment segment{&graph, stage.nodes, {}, kv_layers[d]};
+    for (const PlacedSegment& placed_segment : partition.segments) {
+      const size_t d = placed_segment.device.index();
+      const Segment segment{&graph, placed_segment.nodes, {}, kv_layers[d]};
       result.devices[d].scratch = std::max(result.devices[d].scratch, devices[d]->scratch_bytes(segment));
     }
   }
+  const std::vector<PrefetchedLayer> caches = prefetched_layers(placement);
   for (size_t d = 0; d < devices.size(); ++d) {
     result.devices[d].staging =
-        slots[d].n_bytes() + kv_slot_needs(placement, kv_layers[0], DeviceId::at(d)).n_bytes();
+        slots[d].n_bytes() + kv_slot_needs(caches, kv_layers[0], DeviceId::at(d)).n_bytes();
     for (const Weight* w : weights[d]) {
       result.devices[d].weights += devices[d]->weight_bytes(*w);
       if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();

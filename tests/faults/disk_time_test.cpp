@@ -42,6 +42,20 @@ class DiskTime : public test::SplitRig {
     return std::make_unique<Session>(model, devices, o);
   }
 
+  // The seconds that the planner predicts for a segment.
+  std::function<double(const Segment&, const StepShape&)> run_s(const DeviceRates& rates) {
+    return [this, rates](const Segment& segment, const StepShape& shape) {
+      StepLoad step = load_;
+      step.n_tokens = shape.n_tokens;
+      double seconds = rates.stage_s;
+      for (int32_t i : segment.nodes) {
+        const Node& node = segment.graph->nodes[static_cast<size_t>(i)];
+        seconds += node_seconds(node_work(*segment.graph, node, step, {}), rates);
+      }
+      return seconds;
+    };
+  }
+
   // The bytes read for a layer, and its matrices.
   std::pair<double, double> layer_bytes() {
     test::MeteredHost host;
@@ -52,6 +66,8 @@ class DiskTime : public test::SplitRig {
     }
     return {static_cast<double>(s->placement().bytes.per_token.disk) / kLayers, matrices};
   }
+
+  StepLoad load_;  // of the measured step
 };
 
 TEST_F(DiskTime, OnTheCpuReadsOverlapWithComputing) {
@@ -106,39 +122,23 @@ TEST_F(DiskTime, StreamedToAGpuReadsCopiesAndComputingOverlap) {
 // The planner's prediction against the simulated time of execution, for every placement.
 TEST_F(DiskTime, MatchesThePrediction) {
   const std::vector<DeviceRates> rates{{1e9, 5e11, 1e9, 2e-6, 2e-7, 3e7}, {2e9, 1e12, 4e7, 1e-6, 1e-7}};
-  StepLoad load;
-  KvConfig kv;
-  kv.n_ctx = 128;
-  const auto run_s = [&](const DeviceRates& r) {
-    return [&](const Segment& segment, const StepShape& shape) {
-      double seconds = r.stage_s;
-      for (int32_t i : segment.nodes) {
-        StepLoad step = load;
-        step.n_tokens = shape.n_tokens;
-        const Node& node = segment.graph->nodes[static_cast<size_t>(i)];
-        seconds += node_seconds(node_work(*segment.graph, node, step, kv), r);
-      }
-      return seconds;
-    };
-  };
   for (const Model* model : {dense_.get(), moe_.get()}) {
     for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
       for (int64_t n_gpu_layers : {1, 6, 17}) {
-        for (const char* cache : {"", " -nkvo", " cache prefetched"}) {
+        for (const CacheChoice& cache :
+             {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}), CacheChoice(PrefetchedCache{})}) {
           for (int64_t n_disk : {0, 1, 3, 8, 16}) {
             SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
-                         cache + ", on disk " + std::to_string(n_disk));
+                         ", cache " + std::to_string(cache.index()) + ", on disk " + std::to_string(n_disk));
             test::MeteredHost host({.run_s = run_s(rates[0])});
             test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s,
                                            .run_s = run_s(rates[1]),
                                            .host_s = &host.host_s}});
             const std::vector<Device*> devices{&host, &sim};
-            const auto s = session(*model, devices,
-                                   {n_gpu_layers, std::string(cache) == " -nkvo",
-                                    std::string(cache) == " cache prefetched", 0, streaming, 0, n_disk},
+            const auto s = session(*model, devices, {n_gpu_layers, cache, 0, streaming, n_disk},
                                    {.bytes_per_s = rates[0].disk_bytes_per_s, .host_s = &host.host_s});
             for (int i = 0; i < 3; ++i) decode_one(*s);
-            load.n_past = s->n_past();
+            load_.n_past = s->n_past();
             const double before = host.host_s;
             decode_one(*s);
             const double measured = host.host_s - before;
@@ -146,14 +146,43 @@ TEST_F(DiskTime, MatchesThePrediction) {
             const SessionGraphs graphs = session_graphs(model->architecture(), SessionShape{128, 16});
             const Placement& placement = s->placement().placement;
             const Graph graph = placed_graph(graphs.decode, placement);
-            const Partition partition = partition_graph(graph, placement, 2);
-            const double predicted =
-                step_cost(graph, partition, placement, devices, rates, graphs.kv, load).seconds;
+            const Schedule schedule = make_schedule(graph, placement, 2);
+            const double predicted = step_cost(graph, schedule, devices, rates, graphs.kv, load_).seconds;
             EXPECT_NEAR(predicted, measured, 0.05 * measured);
           }
         }
       }
     }
+  }
+}
+
+// Two GPUs fill their slots at the beginning of a step, but the disk reads for one after the other: nothing
+// goes on to a GPU that has not been read.
+TEST_F(DiskTime, OfTwoGpusMatchesThePrediction) {
+  const std::vector<DeviceRates> rates{
+      {1e9, 5e11, 1e9, 2e-6, 2e-7, 3e7}, {2e9, 1e12, 4e7, 1e-6, 1e-7}, {2e9, 1e12, 4e7, 1e-6, 1e-7}};
+  for (int64_t n_disk : {2, 5, 8, 11, 16}) {
+    SCOPED_TRACE(n_disk);
+    test::MeteredHost host({.run_s = run_s(rates[0])});
+    test::SimDevice sim0(
+        {.name = "SIM0",
+         .times = {.bus_bytes_per_s = 4e7, .run_s = run_s(rates[1]), .host_s = &host.host_s}});
+    test::SimDevice sim1(
+        {.name = "SIM1",
+         .times = {.bus_bytes_per_s = 4e7, .run_s = run_s(rates[2]), .host_s = &host.host_s}});
+    const std::vector<Device*> devices{&host, &sim0, &sim1};
+    const auto s = session(*dense_, devices,
+                           {.n_gpu_layers = 1, .streaming = Streaming::always, .n_disk_layers = n_disk},
+                           {.bytes_per_s = rates[0].disk_bytes_per_s, .host_s = &host.host_s});
+    for (int i = 0; i < 3; ++i) decode_one(*s);
+    load_.n_past = s->n_past();
+    const double before = host.host_s;
+    decode_one(*s);
+    const double measured = host.host_s - before;
+    const SessionGraphs graphs = session_graphs(dense_->architecture(), SessionShape{128, 16});
+    const Schedule schedule = make_schedule(graphs.decode, s->placement().placement, 3);
+    const double predicted = step_cost(graphs.decode, schedule, devices, rates, graphs.kv, load_).seconds;
+    EXPECT_NEAR(predicted, measured, 0.05 * measured);
   }
 }
 

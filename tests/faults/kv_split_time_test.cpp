@@ -107,7 +107,7 @@ TEST_F(KvSplitTime, MatchesThePrediction) {
         session.append(prompt(450));
         const SessionGraphs graphs = session_graphs(model_->architecture(), SessionShape{kContext, 32});
         const Graph graph = placed_graph(graphs.decode, placement);
-        const Partition partition = partition_graph(graph, placement, 2);
+        const Schedule schedule = make_schedule(graph, placement, 2);
         double measured = 0, predicted = 0;
         for (int i = 0; i < 66; ++i) {
           load.n_past = session.n_past();
@@ -117,11 +117,11 @@ TEST_F(KvSplitTime, MatchesThePrediction) {
           decode_one(session);
           if (i < 2) continue;
           measured += now - before;
-          predicted += step_cost(graph, partition, placement, devices, rates, graphs.kv, load).seconds;
+          predicted += step_cost(graph, schedule, devices, rates, graphs.kv, load).seconds;
         }
         EXPECT_NEAR(predicted, measured, 0.05 * measured);
         const Graph prefill = placed_graph(graphs.prefill, placement);
-        const Partition stages = partition_graph(prefill, placement, 2);
+        const Schedule prefill_schedule = make_schedule(prefill, placement, 2);
         measured = predicted = 0;
         load.n_tokens = 24;
         for (int i = 0; i < 4; ++i) {  // three blocks
@@ -130,7 +130,7 @@ TEST_F(KvSplitTime, MatchesThePrediction) {
           const double before = now;
           session.append(prompt(24));
           measured += now - before;
-          predicted += step_cost(prefill, stages, placement, devices, rates, graphs.kv, load).seconds;
+          predicted += step_cost(prefill, prefill_schedule, devices, rates, graphs.kv, load).seconds;
         }
         EXPECT_NEAR(predicted, measured, 0.05 * measured);
       }

@@ -172,9 +172,8 @@ TEST_F(Sequences, TimeMatchesThePrediction) {
         }
         const SessionShape shape{o.n_ctx, o.n_ubatch, o.k_dtype, o.v_dtype, false, n, o.n_ctx_sequence};
         const SessionGraphs graphs = session_graphs(model->architecture(), shape);
-        const Partition partition = partition_graph(graphs.decode, o.placement, 2);
-        const double predicted =
-            step_cost(graphs.decode, partition, o.placement, both, rates, graphs.kv, load).seconds;
+        const Schedule schedule = make_schedule(graphs.decode, o.placement, 2);
+        const double predicted = step_cost(graphs.decode, schedule, both, rates, graphs.kv, load).seconds;
         EXPECT_NEAR(predicted, seconds, 0.05 * seconds);
         EXPECT_EQ(sim.peak_bytes(), runtime.placement().bytes.devices[1].total());
       }

@@ -222,9 +222,9 @@ TEST_F(StreamTime, MatchesThePrediction) {
           PlanRequest request{model->architecture(), model->weights(), devices, {}, SessionShape{128, 16}};
           const SessionGraphs graphs = session_graphs(model->architecture(), request.shape);
           const Placement& placement = s->placement().placement;
-          const Partition partition = partition_graph(graphs.decode, placement, 2);
+          const Schedule schedule = make_schedule(graphs.decode, placement, 2);
           const double predicted =
-              step_cost(graphs.decode, partition, placement, devices, rates, graphs.kv, load).seconds;
+              step_cost(graphs.decode, schedule, devices, rates, graphs.kv, load).seconds;
           EXPECT_NEAR(predicted, measured, 0.05 * measured);
         }
       }

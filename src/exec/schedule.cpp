@@ -1,0 +1,183 @@
+#include "exec/schedule.h"
+
+#include <algorithm>
+
+namespace tandem {
+namespace {
+
+class Scheduler {
+ public:
+  Scheduler(Partition partition, TensorId logits, size_t n_tensors, size_t n_devices)
+      : logits_(logits), reads_host_(n_devices, false), sent_(n_tensors, 0) {
+    schedule_.partition = std::move(partition);
+    schedule_.n_events = n_devices;  // those of reads_host_
+  }
+
+  Schedule run() {
+    find_last_uses();
+    begin_step();
+    for (size_t i = 0; i < partition().segments.size(); ++i) add_segment(i);
+    end_step();
+    return std::move(schedule_);
+  }
+
+ private:
+  const Partition& partition() const { return schedule_.partition; }
+  const StreamGroup& group(size_t g) const { return partition().groups[g]; }
+  const PrefetchedLayer& cache(size_t c) const { return partition().caches[c]; }
+  void add(const Command& command) { schedule_.commands.push_back(command); }
+
+  void find_last_uses() {
+    last_use_.resize(partition().groups.size());
+    for (size_t i = 0; i < partition().segments.size(); ++i) {
+      if (partition().segments[i].group) last_use_[*partition().segments[i].group] = i;
+    }
+    for (const StreamGroup& g : partition().groups) fetches_from_disk_ |= g.on_disk && !g.device.is_host();
+  }
+
+  void begin_step() {
+    for (size_t d = 0; d < reads_host_.size(); ++d) {
+      if (partition().inputs[d].empty()) continue;
+      add({.kind = CommandKind::feed, .device = DeviceId::at(d)});
+      if (d != 0) record_host_reads(DeviceId::at(d));
+    }
+    for (size_t c = 0; c < partition().caches.size(); ++c) {
+      if (cache(c).turn.first) fetch_cache(c);
+    }
+    for (size_t g = 0; g < partition().groups.size(); ++g) {
+      if (group(g).on_disk && group(g).disk_turn.first) read(g);
+    }
+    for (size_t d = 1; d < reads_host_.size(); ++d) {
+      for (size_t g = 0; g < partition().groups.size(); ++g) {
+        if (group(g).device == DeviceId::at(d) && group(g).turn.first) fetch(g);
+      }
+    }
+  }
+
+  void add_segment(size_t index) {
+    const PlacedSegment& s = partition().segments[index];
+    bring_activations(s);
+    if (fetches_from_disk_) add({.kind = CommandKind::start_fetches});
+    if (s.group) join_weights(*s.group);
+    if (s.cache) add({.kind = CommandKind::join_cache, .device = s.device, .cache = *s.cache});
+    add({.kind = CommandKind::run, .device = s.device, .segment = index});
+    for (TensorId id : s.sends) send(s.device, id);
+    if (s.cache) pass_on_cache_slot(*s.cache);
+    if (s.group && last_use_[*s.group] == index) pass_on_slots(*s.group);
+  }
+
+  void end_step() {
+    for (size_t d = 1; d < reads_host_.size(); ++d) {
+      const DeviceId device = DeviceId::at(d);
+      if (std::ranges::find(partition().caches, device, &PrefetchedLayer::device) == partition().caches.end())
+        continue;
+      const size_t event = schedule_.n_events++;
+      add({.kind = CommandKind::record, .device = device, .event = event});
+      add({.kind = CommandKind::wait, .device = device, .event = event});
+    }
+    wait_for_host_reads();
+    if (partition().logits_device.is_host()) return;
+    add({.kind = CommandKind::collect, .device = partition().logits_device, .tensor = logits_});
+  }
+
+  // ---- Activations ----
+
+  // The host runs a segment at once: everything sent to it must have arrived, and no device may still read
+  // the memory that it overwrites.
+  void bring_activations(const PlacedSegment& s) {
+    for (const Transfer& t : s.transfers) {
+      if (t.to.is_host()) {
+        add({.kind = CommandKind::wait, .device = t.from, .event = sent_[static_cast<size_t>(t.tensor)]});
+        continue;
+      }
+      if (!t.from.is_host()) wait_for_host_reads();  // of the memory that the copy goes through
+      add({.kind = CommandKind::copy, .device = t.to, .from = t.from, .tensor = t.tensor});
+      if (!t.from.is_host()) record_host_reads(t.to);
+    }
+    if (s.device.is_host()) {
+      wait_for_host_reads();
+    } else if (std::ranges::any_of(s.transfers, [](const Transfer& t) { return t.from.is_host(); })) {
+      record_host_reads(s.device);
+    }
+  }
+
+  // Other devices may still read the memory that the copy overwrites; this one works in order.
+  void send(DeviceId device, TensorId id) {
+    for (size_t d = 0; d < reads_host_.size(); ++d) {
+      if (DeviceId::at(d) != device) wait_for_host_reads(d);
+    }
+    sent_[static_cast<size_t>(id)] = schedule_.n_events++;
+    add({.kind = CommandKind::copy, .from = device, .tensor = id});
+    add({.kind = CommandKind::record, .device = device, .event = sent_[static_cast<size_t>(id)]});
+  }
+
+  // A copy to a device reads host memory later. The event of the device's own number is the point where it
+  // has read all of it.
+  void record_host_reads(DeviceId device) {
+    add({.kind = CommandKind::record, .device = device, .event = device.index()});
+    reads_host_[device.index()] = true;
+  }
+  void wait_for_host_reads(size_t d) {
+    if (reads_host_[d]) add({.kind = CommandKind::wait, .device = DeviceId::at(d), .event = d});
+    reads_host_[d] = false;
+  }
+  void wait_for_host_reads() {
+    for (size_t d = 0; d < reads_host_.size(); ++d) wait_for_host_reads(d);
+  }
+
+  // ---- Slots ----
+
+  void read(size_t g) { add({.kind = CommandKind::read, .group = g}); }
+  void fetch(size_t g) { add({.kind = CommandKind::fetch, .device = group(g).device, .group = g}); }
+  void fetch_cache(size_t c) {
+    add({.kind = CommandKind::fetch_cache, .device = cache(c).device, .cache = c});
+  }
+
+  void join_weights(size_t g) {
+    const CommandKind kind = group(g).device.is_host() ? CommandKind::wait_read : CommandKind::join;
+    add({.kind = kind, .device = group(g).device, .group = g});
+  }
+
+  // The slots go to the next groups, which arrive while the following segments compute.
+  void pass_on_slots(size_t g) {
+    if (!group(g).device.is_host()) {
+      add({.kind = CommandKind::release, .device = group(g).device, .group = g});
+      if (group(g).turn.next != g) fetch(group(g).turn.next);
+    }
+    if (group(g).on_disk && group(g).disk_turn.next != g) read(group(g).disk_turn.next);
+  }
+
+  // Caches change from step to step, so nothing is fetched here for the next step.
+  void pass_on_cache_slot(size_t c) {
+    add({.kind = CommandKind::write_back, .device = cache(c).device, .cache = c});
+    if (cache(c).turn.next > c) fetch_cache(cache(c).turn.next);
+  }
+
+  Schedule schedule_;
+  TensorId logits_;
+  std::vector<size_t> last_use_;    // [group] its last segment
+  bool fetches_from_disk_ = false;  // of any group
+  std::vector<bool> reads_host_;  // [device] it has copies from host memory that the host has not waited for
+  std::vector<size_t> sent_;      // [TensorId] the event of its copy to the host
+};
+
+std::vector<SplitLayer> split_layers(const Placement& placement) {
+  std::vector<SplitLayer> caches;
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    const auto* split = std::get_if<SplitKv>(&placement.layers[i].kv);
+    if (split) caches.push_back({static_cast<int>(i), split->hot});
+  }
+  return caches;
+}
+
+}  // namespace
+
+Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas) {
+  Partition partition = partition_graph(graph, placement, n_devices, arenas);
+  Scheduler scheduler(std::move(partition), graph.logits, graph.tensors.size(), n_devices);
+  Schedule schedule = scheduler.run();
+  schedule.split_layers = split_layers(placement);
+  return schedule;
+}
+
+}  // namespace tandem

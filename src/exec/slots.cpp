@@ -1,0 +1,32 @@
+#include "exec/slots.h"
+
+#include <map>
+
+namespace tandem {
+
+std::vector<SlotTurn> slot_turns(std::span<const size_t> items, size_t n_slots) {
+  std::vector<SlotTurn> turns;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const size_t after = i + n_slots;
+    turns.push_back({i % n_slots, items[after < items.size() ? after : i % n_slots], i < n_slots});
+  }
+  return turns;
+}
+
+std::vector<PrefetchedLayer> prefetched_layers(const Placement& placement) {
+  std::vector<PrefetchedLayer> caches;
+  std::map<DeviceId, std::vector<size_t>> by_device;
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    const auto* prefetched = std::get_if<PrefetchedKv>(&placement.layers[i].kv);
+    if (!prefetched) continue;
+    by_device[prefetched->to].push_back(caches.size());
+    caches.push_back({static_cast<int>(i), prefetched->to, {}});
+  }
+  for (const auto& [device, items] : by_device) {
+    const std::vector<SlotTurn> turns = slot_turns(items, placement.n_stream_slots);
+    for (size_t i = 0; i < items.size(); ++i) caches[items[i]].turn = turns[i];
+  }
+  return caches;
+}
+
+}  // namespace tandem

@@ -1,0 +1,315 @@
+// The schedule of a step: what its commands are for some placements, and what must hold in the list of any.
+#include "exec/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/model.h"
+#include "exec/placed_graph.h"
+#include "plan/imagined_device.h"
+#include "plan/session_plan.h"
+#include "support/gguf_bytes.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kLayers = 5;
+
+std::string text(const Command& c) {
+  switch (c.kind) {
+    case CommandKind::feed: return format("feed %zu", c.device.index());
+    case CommandKind::copy: return format("copy %zu to %zu", c.from.index(), c.device.index());
+    case CommandKind::record: return format("record %zu", c.device.index());
+    case CommandKind::wait: return format("wait %zu", c.device.index());
+    case CommandKind::read: return format("read %zu", c.group);
+    case CommandKind::wait_read: return format("wait_read %zu", c.group);
+    case CommandKind::fetch: return format("fetch %zu", c.group);
+    case CommandKind::start_fetches: return "start_fetches";
+    case CommandKind::join: return format("join %zu", c.group);
+    case CommandKind::release: return format("release %zu", c.group);
+    case CommandKind::fetch_cache: return format("fetch_cache %zu", c.cache);
+    case CommandKind::join_cache: return format("join_cache %zu", c.cache);
+    case CommandKind::write_back: return format("write_back %zu", c.cache);
+    case CommandKind::run: return format("run %zu on %zu", c.segment, c.device.index());
+    case CommandKind::collect: return format("collect %zu", c.device.index());
+  }
+  return "?";
+}
+
+// Follows the commands of a few steps in a row and checks that none comes too early.
+class Checker {
+ public:
+  Checker(const Graph& graph, const Schedule& schedule) : graph_(graph), schedule_(schedule) {}
+
+  void check() {
+    for (step_ = 0; step_ < 3; ++step_) {
+      next_segment_ = 0;
+      for (at_ = 0; at_ < schedule_.commands.size(); ++at_) {
+        const Command& c = schedule_.commands[at_];
+        SCOPED_TRACE(format("step %d, command %zu: %s", step_, at_, text(c).c_str()));
+        follow(c);
+        ++now_;
+      }
+      EXPECT_EQ(next_segment_, partition().segments.size());
+      EXPECT_TRUE(sent_.empty()) << "something was sent that nobody waited for";
+      EXPECT_TRUE(written_back_.empty()) << "the host did not wait for caches that go back";
+    }
+  }
+
+ private:
+  using Slot = std::pair<DeviceId, size_t>;  // device, slot
+  struct Content {
+    size_t item = SIZE_MAX;
+    bool released = true, joined = false;
+  };
+
+  const Partition& partition() const { return schedule_.partition; }
+
+  void follow(const Command& c) {
+    switch (c.kind) {
+      case CommandKind::feed:
+        if (!c.device.is_host()) unread_[c.device] = now_;
+        break;
+      case CommandKind::copy: copy(c); break;
+      case CommandKind::record: record(c); break;
+      case CommandKind::wait: wait(c); break;
+      case CommandKind::read: read(c.group); break;
+      case CommandKind::wait_read:
+        EXPECT_EQ(host_slot(c.group).item, c.group);
+        host_slot(c.group).joined = true;
+        break;
+      case CommandKind::fetch: fill(device_slot(c.group), c.group); break;
+      case CommandKind::start_fetches: break;
+      case CommandKind::join: join(c.group); break;
+      case CommandKind::release:
+        EXPECT_EQ(device_slot(c.group).item, c.group);
+        device_slot(c.group).released = true;
+        break;
+      case CommandKind::fetch_cache:
+        EXPECT_TRUE(cache_slot(c.cache).released);
+        cache_slot(c.cache) = {c.cache, false, false};
+        break;
+      case CommandKind::join_cache:
+        EXPECT_EQ(cache_slot(c.cache).item, c.cache);
+        cache_slot(c.cache).joined = true;
+        break;
+      case CommandKind::write_back:
+        EXPECT_TRUE(cache_slot(c.cache).joined);
+        cache_slot(c.cache).released = true;
+        written_back_[c.device] = now_;
+        break;
+      case CommandKind::run: run(c); break;
+      case CommandKind::collect:
+        EXPECT_EQ(at_ + 1, schedule_.commands.size());
+        EXPECT_EQ(c.tensor, graph_.logits);
+        break;
+    }
+  }
+
+  void copy(const Command& c) {
+    EXPECT_NE(c.from, c.device);
+    if (!c.device.is_host()) {
+      EXPECT_TRUE(c.from.is_host() || unread_.empty()) << "the memory that it goes through is still read";
+      unread_[c.device] = now_;
+      return;
+    }
+    for (const auto& [d, when] : unread_)
+      EXPECT_EQ(d, c.from) << "may overwrite what device " << d.index() << " reads";
+    const Command& next = schedule_.commands[at_ + 1];
+    ASSERT_EQ(next.kind, CommandKind::record);
+    EXPECT_EQ(next.device, c.from);
+    EXPECT_TRUE(sent_.insert(next.event).second) << "another one is on its way with this event";
+  }
+
+  void record(const Command& c) {
+    ASSERT_LT(c.event, schedule_.n_events);
+    recorded_.insert_or_assign(c.event, std::pair(c.device, now_));
+  }
+
+  void wait(const Command& c) {
+    ASSERT_TRUE(recorded_.contains(c.event));
+    const auto [device, when] = recorded_.at(c.event);
+    EXPECT_EQ(device, c.device);
+    sent_.erase(c.event);
+    for (auto* issued : {&unread_, &written_back_}) {
+      if (issued->contains(device) && issued->at(device) < when) issued->erase(device);
+    }
+  }
+
+  // A slot gets something else when all that used it has been issued. What it has it need not get again.
+  void fill(Content& slot, size_t item) {
+    if (slot.item == item) return;
+    EXPECT_TRUE(slot.released);
+    slot = {item, false, false};
+  }
+
+  void read(size_t g) {
+    Content& slot = host_slot(g);
+    const bool may_be_on_device = !partition().groups[g].device.is_host();
+    if (may_be_on_device && device_slot(g).item == g && device_slot(g).joined) return;
+    fill(slot, g);
+  }
+
+  void join(size_t g) {
+    Content& slot = device_slot(g);
+    EXPECT_EQ(slot.item, g);
+    if (partition().groups[g].on_disk && !slot.joined) {
+      EXPECT_EQ(host_slot(g).item, g) << "joined before it was read";
+      host_slot(g).released = true;
+    }
+    slot.joined = true;
+    slot.released = false;
+  }
+
+  void run(const Command& c) {
+    ASSERT_EQ(c.segment, next_segment_++);
+    const PlacedSegment& s = partition().segments[c.segment];
+    EXPECT_EQ(c.device, s.device);
+    EXPECT_TRUE(!s.device.is_host() || unread_.empty()) << "may overwrite what a device reads";
+    if (s.group) {
+      Content& slot = s.device.is_host() ? host_slot(*s.group) : device_slot(*s.group);
+      EXPECT_EQ(slot.item, *s.group);
+      EXPECT_TRUE(slot.joined);
+      if (s.device.is_host()) slot.released = true;
+    }
+    if (s.cache) {
+      EXPECT_EQ(cache_slot(*s.cache).item, *s.cache);
+      EXPECT_TRUE(cache_slot(*s.cache).joined);
+    }
+  }
+
+  Content& device_slot(size_t g) {
+    return slots_[{partition().groups[g].device, partition().groups[g].turn.slot}];
+  }
+  Content& host_slot(size_t g) { return slots_[{DeviceId::host(), partition().groups[g].disk_turn.slot}]; }
+  Content& cache_slot(size_t c) {
+    return cache_slots_[{partition().caches[c].device, partition().caches[c].turn.slot}];
+  }
+
+  const Graph& graph_;
+  const Schedule& schedule_;
+  int step_ = 0;
+  size_t at_ = 0, next_segment_ = 0;
+  int64_t now_ = 0;                     // commands of all steps so far
+  std::map<DeviceId, int64_t> unread_;  // [device] its last copy from the host that nobody has waited for
+  std::map<DeviceId, int64_t> written_back_;                 // [device] the last of a cache to the host
+  std::set<size_t> sent_;                                    // events of tensors on their way to the host
+  std::map<size_t, std::pair<DeviceId, int64_t>> recorded_;  // [event] its device, and when
+  std::map<Slot, Content> slots_, cache_slots_;
+};
+
+class Schedules : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::TinyShape shape;
+    shape.n_layer = kLayers;
+    dense_ = load("dense.gguf", shape);
+    shape.n_expert = 5;
+    shape.n_expert_used = 2;
+    moe_ = load("moe.gguf", shape);
+  }
+
+  std::unique_ptr<Model> load(const std::string& name, const test::TinyShape& shape) {
+    test::tiny_llama(shape, 9).write(directory_.path(name));
+    return Model::load(directory_.path(name));
+  }
+
+  struct Scheduled {
+    Graph graph;
+    Schedule schedule;
+  };
+  Scheduled decode(const Model& model, const OffloadChoice& choice, int n_gpus = 1, size_t n_slots = 2) {
+    std::vector<const DeviceModel*> devices{host_.get()};
+    for (int d = 0; d < n_gpus; ++d) devices.push_back(&gpus_[static_cast<size_t>(d)]);
+    Placement placement = place(model.architecture(), model.weights(), devices, {}, choice);
+    placement.n_stream_slots = n_slots;
+    const SessionGraphs graphs = session_graphs(model.architecture(), SessionShape{128, 16});
+    if (const auto* split = std::get_if<SplitCache>(&choice.cache)) {
+      split_caches(placement, split->n_keep, graphs.kv, 16);
+    }
+    Scheduled s{placed_graph(graphs.decode, placement), {}};
+    s.schedule = make_schedule(s.graph, placement, devices.size(), Arenas::none);
+    return s;
+  }
+
+  static std::vector<std::string> texts(const Scheduled& s) {
+    std::vector<std::string> list;
+    for (const Command& c : s.schedule.commands) list.push_back(text(c));
+    return list;
+  }
+
+  test::TempDir directory_;
+  std::unique_ptr<Model> dense_, moe_;
+  std::unique_ptr<Device> host_ = cpu::make_cpu_device({1, 1});
+  static size_t file_bytes(const Weight& w) { return w.n_bytes(); }
+  std::array<ImaginedDevice, 2> gpus_{ImaginedDevice{"GPU0", size_t{1} << 30, file_bytes},
+                                      ImaginedDevice{"GPU1", size_t{1} << 30, file_bytes}};
+};
+
+using testing::ElementsAre;
+
+TEST_F(Schedules, OnTheCpu) {
+  EXPECT_THAT(texts(decode(*dense_, {})), ElementsAre("feed 0", "run 0 on 0"));
+}
+
+TEST_F(Schedules, OnAGpu) {
+  EXPECT_THAT(texts(decode(*dense_, {.n_gpu_layers = kLayers + 1})),
+              ElementsAre("feed 0", "feed 1", "record 1", "wait 1", "run 0 on 0", "copy 0 to 1", "record 1",
+                          "run 1 on 1", "wait 1", "collect 1"));
+}
+
+TEST_F(Schedules, StreamedWeightsAreFetchedAheadIntoTheSlotThatIsReleased) {
+  const std::vector<std::string> list =
+      texts(decode(*dense_, {.n_gpu_layers = 1, .streaming = Streaming::always}));
+  std::vector<std::string> slots;
+  for (const std::string& command : list) {
+    if (command.starts_with("fetch") || command.starts_with("join") || command.starts_with("release")) {
+      slots.push_back(command);
+    }
+  }
+  // After the last groups it is the first ones' turn, for the next step.
+  EXPECT_THAT(slots, ElementsAre("fetch 0", "fetch 1", "join 0", "release 0", "fetch 2", "join 1",
+                                 "release 1", "fetch 3", "join 2", "release 2", "fetch 4", "join 3",
+                                 "release 3", "fetch 1", "join 4", "release 4", "fetch 0"));
+}
+
+TEST_F(Schedules, NoCommandComesTooEarly) {
+  for (const Model* model : {dense_.get(), moe_.get()}) {
+    for (int n_gpus : {1, 2}) {
+      for (const size_t n_slots : {1, 2, 3}) {
+        for (const Streaming streaming : {Streaming::none, Streaming::always}) {
+          for (int64_t n_gpu_layers : {0, 1, 3, 6}) {
+            for (int64_t n_disk : {0, 1, 2, 5}) {
+              for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
+                                               CacheChoice(PrefetchedCache{}), CacheChoice(SplitCache{32})}) {
+                for (const double rows : {1.0, 0.5}) {
+                  SCOPED_TRACE(format("%s, %d GPUs, %zu slots, %s, -ngl %d, %d on disk, cache %zu, rows %g",
+                                      model == moe_.get() ? "moe" : "dense", n_gpus, n_slots,
+                                      std::string(streaming_name(streaming)).c_str(),
+                                      static_cast<int>(n_gpu_layers), static_cast<int>(n_disk), cache.index(),
+                                      rows));
+                  OffloadChoice choice{n_gpu_layers, cache, 0, streaming, n_disk};
+                  choice.rows_prefill = choice.rows_decode = rows;
+                  const Scheduled s = decode(*model, choice, n_gpus, n_slots);
+                  Checker(s.graph, s.schedule).check();
+                  if (testing::Test::HasFailure()) {
+                    FAIL() << testing::PrintToString(texts(s));
+                  }
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem
