@@ -127,9 +127,10 @@ void DiskStream::lend(size_t index, DeviceId device, Event fetched) {
   slots_[index].loan = Loan{device, fetched, std::nullopt};
 }
 
-void DiskStream::joined(size_t index) {
+void DiskStream::joined(size_t index, DeviceId device, Event fetched) {
   std::optional<Loan>& loan = slots_[index].loan;
-  if (loan && !loan->over) loan->over = devices_[loan->device.index()]->record();
+  if (!loan || loan->device != device || loan->fetched != fetched) return;  // of another group
+  if (!loan->over) loan->over = devices_[device.index()]->record();
 }
 
 void DiskStream::end_loan(Slot& slot) {

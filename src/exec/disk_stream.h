@@ -54,7 +54,7 @@ class DiskStream {
   // The device brings to itself what the slot holds, with a Device::fetch that gave this event; and joined
   // it.
   void lend(size_t slot, DeviceId device, Event fetched);
-  void joined(size_t slot);
+  void joined(size_t slot, DeviceId device, Event fetched);
 
   // After a failure: nothing is under way any more, and the slots hold nothing.
   void forget();

@@ -109,8 +109,9 @@ void WeightStream::start_fetch(size_t g) {
 }
 
 void WeightStream::join(size_t g) {
-  device_of(g).join(slot_of(g).fetched);
-  if (groups_[g].on_disk) disk_.joined(groups_[g].disk_turn.slot);
+  const Event fetched = slot_of(g).fetched;
+  device_of(g).join(fetched);
+  if (groups_[g].on_disk) disk_.joined(groups_[g].disk_turn.slot, groups_[g].device, fetched);
 }
 
 void WeightStream::release(size_t g) {

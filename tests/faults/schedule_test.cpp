@@ -1,10 +1,15 @@
-// One schedule, two interpreters: the executor and the cost model both carry out every kind of command.
+// One schedule, two interpreters: both the executor and the cost model carry out every kind of command. And
+// the slots that the executor fills stay as they are while somebody reads them.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <set>
 
 #include "base/error.h"
+#include "exec/disk_stream.h"
 #include "exec/placed_graph.h"
+#include "support/metered_host.h"
+#include "support/sim_disk.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -36,6 +41,55 @@ TEST_F(Interpreters, BothHandleEveryKindOfCommand) {
     EXPECT_TRUE(kinds.contains(static_cast<CommandKind>(kind))) << "no schedule here has kind " << kind;
   }
   EXPECT_EQ(kinds.size(), kCommandKinds);
+}
+
+// A disk whose reads are complete when they start.
+class InstantDisk final : public DiskReader {
+ public:
+  Ticket start(std::span<const DiskRead> reads) override {
+    for (const DiskRead& r : reads) memcpy(r.to, r.from, r.n_bytes);
+    return 0;
+  }
+  bool is_done(Ticket) override { return true; }
+  void wait(Ticket) override {}
+};
+
+// A slot of the host that a device still fetches from is not read into, also when the device has joined what
+// another group of the same slot had brought to it.
+TEST(DiskSlots, AreNotOverwrittenWhileADeviceFetchesFromThem) {
+  constexpr size_t kBytes = kDiskAlignment;
+  constexpr GpuId kGpu(0);
+  const std::vector<std::byte> ones(kBytes, std::byte{1}), twos(kBytes, std::byte{2});
+  test::MeteredHost host;
+  test::SimDevice sim({.copy_bytes_per_s = kBytes / 0.05});
+  const std::vector<Device*> devices{&host, &sim};
+  DiskStream disk(devices, std::make_unique<InstantDisk>());
+  disk.reserve({1, kBytes});
+  const auto layout = [](const std::vector<std::byte>& bytes) {
+    return DiskLayout{{{bytes.data(), kBytes, 0}}, kBytes};
+  };
+  const DevicePtr target = sim.alloc(kBytes), other = sim.alloc(sizeof(float));
+  Weight weight{.name = "w", .n_rows = 1, .n_cols = kBytes / sizeof(float)};
+  float value = 0;
+  const Weight one_float{
+      .name = "v", .n_rows = 1, .n_cols = 1, .data = reinterpret_cast<const std::byte*>(&value)};
+
+  const Event before = sim.fetch(other, one_float, 0);
+  disk.fetch(layout(ones), 0);
+  disk.wait(0);
+  weight.data = disk.slot(0);
+  disk.lend(0, kGpu, sim.fetch(target, weight, 0));
+  sim.join(before);
+  disk.joined(0, kGpu, before);
+  disk.fetch(layout(twos), 0);
+
+  std::vector<std::byte> found(kBytes);
+  sim.copy_out(found.data(), target, kBytes);
+  sim.wait(sim.record());
+  EXPECT_EQ(found, ones);
+  disk.forget();
+  sim.free(target);
+  sim.free(other);
 }
 
 }  // namespace
