@@ -68,6 +68,7 @@ char sampler_stage_letter(SamplerStage stage);
 
 // Parse "penalties;top_k;temperature" and "ekt". Other common spellings of the names are accepted, and a
 // stage may appear twice. Both throw Error(usage) with the unknown name and the known ones.
+std::vector<SamplerStage> parse_sampler_names(std::string_view names);
 std::vector<SamplerStage> parse_sampler_letters(std::string_view letters);
 // The inverse of parse_sampler_names.
 std::string sampler_names(const std::vector<SamplerStage>& stages);
