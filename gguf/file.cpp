@@ -84,8 +84,8 @@ void GgufFile::add_split_parts(const OpenOptions& options) {
       add_part(MappedFile::open(name, options));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::io) throw;
-      throw_error(ErrorCode::bad_file, "%s (part %d of %d of %s)", error.what(), static_cast<int>(i), n_parts,
-                  first.c_str());
+      throw_error(ErrorCode::bad_file, "%s (part %d of %d of %s)", error.message().c_str(),
+                  static_cast<int>(i), n_parts, first.c_str());
     }
   }
   if (const auto needed = metadata_.get_optional<uint64_t>("split.tensors.count");

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "tools/command.h"
 #include "tools/options/options.h"
+#include "tools/options/setting_flags.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -73,7 +75,7 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
     return 0;
   } catch (const Error& e) {
     if (e.code() != ErrorCode::usage) throw;
-    return report(std::string(e.what()) + " (" + help_hint(app, arguments) + ")", e.code());
+    return report(message_of(e) + " (" + help_hint(app, arguments) + ")", e.code());
   }
 }
 
@@ -95,7 +97,7 @@ int run_and_report(int argc, char** argv) {
     return exit_code(e.code());  // the reader of stdout has gone: exit without a message
   } catch (const Error& e) {
     if (e.code() == ErrorCode::interrupted) return exit_code(e.code());  // no message after a Ctrl-C
-    return report(e.what(), e.code());
+    return report(message_of(e), e.code());
   } catch (const std::bad_alloc&) {
     return report("out of memory", ErrorCode::out_of_memory);
   } catch (const std::exception& e) {
@@ -119,5 +121,6 @@ int main(int argc, char** argv) {
   tandem::tools::occupy_standard_descriptors();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error
+  tandem::set_log_setting_writer(tandem::tools::flag_text);
   return tandem::tools::run_and_report(argc, argv);
 }

@@ -102,7 +102,9 @@ size_t most_to_read_ahead(const OffloadFlags& flags) {
 std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions& rope, Numa numa,
                                   OffloadFlags* offload) {
   if (offload) {
-    offload->loaded_by = !options.mmap ? "--no-mmap" : options.mlock ? "--mlock" : "";
+    offload->loaded_by.reset();
+    if (options.mlock) offload->loaded_by = {Setting::mlock};
+    if (!options.mmap) offload->loaded_by = {Setting::mmap, "off"};
     check_flags(*offload);
   }
   tandem::ModelOptions engine;

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/setting.h"
+
 namespace tandem {
 namespace {
 
@@ -18,6 +20,9 @@ std::string vformat(const char* format, va_list args) {
 }
 
 }  // namespace
+
+Error::Error(ErrorCode code, const std::string& message)
+    : std::runtime_error(write_settings(message, library_setting_text)), code_(code), message_(message) {}
 
 void throw_error(ErrorCode code, const char* format, ...) {
   va_list args;

@@ -21,14 +21,17 @@ enum class ErrorCode : int {
 };
 
 // Message: one line, no trailing newline; says what is wrong, where (file, tensor or offset), what was found
-// and what was needed.
+// and what was needed. Settings in it are marked (see base/setting.h); what() has the library's names for them.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message);
   ErrorCode code() const { return code_; }
+  // With marks: to print the settings under other names, or to include this in another message.
+  const std::string& message() const { return message_; }
 
  private:
   ErrorCode code_;
+  std::string message_;
 };
 
 // Builds the message printf-style: throw_error(ErrorCode::bad_file, "%s: ...", path).

@@ -17,6 +17,7 @@ std::atomic<LogLevel> g_level{LogLevel::warning};
 std::mutex g_mutex;
 std::unique_ptr<FILE, int (*)(FILE*)> g_file{nullptr, fclose};
 bool g_status_shown = false;
+std::atomic<SettingWriter> g_setting_writer{library_setting_text};
 constexpr const char* kEraseLine = "\r\033[K";
 
 void write_line(LogLevel level, const char* prefix, const char* format, va_list args) {
@@ -24,11 +25,12 @@ void write_line(LogLevel level, const char* prefix, const char* format, va_list 
   char line[4096];
   const int start = snprintf(line, sizeof line, "tandem: %s", prefix);
   vsnprintf(line + start, sizeof line - static_cast<size_t>(start), format, args);
+  const std::string text = write_settings(line, g_setting_writer);
   const std::lock_guard lock(g_mutex);
-  fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "", line);
+  fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "", text.c_str());
   g_status_shown = false;
   if (g_file) {
-    fprintf(g_file.get(), "%s\n", line);
+    fprintf(g_file.get(), "%s\n", text.c_str());
     fflush(g_file.get());
   }
 }
@@ -47,6 +49,10 @@ void set_log_file(const std::string& path) {
   if (!file) throw_error(ErrorCode::io, "%s: cannot open log file: %s", path.c_str(), strerror(errno));
   const std::lock_guard lock(g_mutex);
   g_file.reset(file);
+}
+
+void set_log_setting_writer(SettingWriter writer) {
+  g_setting_writer = writer;
 }
 
 void show_status(const std::string& text) {

@@ -1,8 +1,10 @@
 // Messages to the user, on stderr, one line each; stdout is only for the product's output.
-// Any thread may log. The log (level, file, status line) is one of the program's two globals.
+// Any thread may log. The log (level, file, status line, names of settings) is one of the program's two globals.
 #pragma once
 
 #include <string>
+
+#include "base/setting.h"
 
 namespace tandem {
 
@@ -13,6 +15,9 @@ LogLevel log_level();
 
 // Also appends every message, up to the set level, to this file. Throws Error(io) if it cannot be opened.
 void set_log_file(const std::string& path);
+
+// Sets how messages name settings; by default as the library does.
+void set_log_setting_writer(SettingWriter writer);
 
 // Shows a status line on the terminal until the next message or call erases it; an empty text only erases.
 // For progress.h, which checks that there is a terminal.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "base/setting.h"
 #include "engine/generate.h"
 
 namespace tandem {
@@ -70,8 +71,8 @@ Batcher::Batcher(Runtime& runtime, int64_t n_parallel)
       n_parallel_(std::min(n_parallel, runtime.n_sequences())),
       prefixes_(runtime.pool()) {
   if (runtime.placement().placement.splits_caches()) {
-    throw_error(ErrorCode::usage,
-                "a KV cache in two parts (--kv-split) is of one sequence, and a batch has several");
+    throw_error(ErrorCode::usage, "a KV cache in two parts (%s) is of one sequence, and a batch has several",
+                setting_text(Setting::kv_split).c_str());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -66,8 +67,8 @@ void Conversation::set_system(const std::string& text) {
     if (static_cast<int64_t>(n) >= session_.n_ctx()) {
       throw_error(
           ErrorCode::usage,
-          "the system prompt with a message has %zu tokens and the context holds %lld: -c makes it larger", n,
-          static_cast<long long>(session_.n_ctx()));
+          "the system prompt with a message has %zu tokens and the context holds %lld: %s makes it larger", n,
+          static_cast<long long>(session_.n_ctx()), setting_text(Setting::n_ctx).c_str());
     }
   }
   if (n_system() == 1) messages_.erase(messages_.begin());
@@ -158,10 +159,11 @@ Conversation::Prompt Conversation::fitting_prompt() {
   }
   if (prompt.ids.size() < n_ctx) return prompt;
   n_left_out_ = n_left_out_before;
+  const std::string shift = setting_text(Setting::context_shift) + " leaves old turns out; or a larger ";
   throw_error(ErrorCode::usage,
-              "the context is full: the conversation has %zu tokens and there is room for %zu (%s-c)",
-              n_needed, n_ctx,
-              options_.context_shift ? "" : "--context-shift leaves old turns out; or a larger ");
+              "the context is full: the conversation has %zu tokens and there is room for %zu (%s%s)",
+              n_needed, n_ctx, options_.context_shift ? "" : shift.c_str(),
+              setting_text(Setting::n_ctx).c_str());
 }
 
 // Tokens that a shift in the middle of an answer keeps: all before the first message of the user.

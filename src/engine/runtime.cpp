@@ -92,7 +92,7 @@ void Runtime::build_down_the_ladder() {
     try {
       return build();
     } catch (const Error& e) {
-      if (e.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(e.what())) throw;
+      if (e.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(e.message())) throw;
     }
   }
 }
@@ -136,7 +136,7 @@ bool Runtime::step_down(const std::string& reason) {
 // After a step that found no memory: everything is built again, smaller. False when that was not the matter,
 // or there is nothing left to be made smaller.
 bool Runtime::recover(const Error& error) {
-  if (error.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(error.what()))
+  if (error.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(error.message()))
     return false;
   build_down_the_ladder();
   return true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "gguf/quants.h"
 #include "gguf/writer.h"
 
@@ -177,9 +178,10 @@ void SessionFile::check_kind(const Session& session) const {
   }
   if (m.get<std::string>("session.rotation") != rotation(session)) {
     throw_error(ErrorCode::usage,
-                "%s: saved with positions encoded in another way: needed the same --rope and --yarn options, "
-                "and a context (-c) on the same side of the one that the model was first trained with",
-                path);
+                "%s: saved with positions encoded in another way: needed the same %s and %s options, and a "
+                "context (%s) on the same side of the one that the model was first trained with",
+                path, setting_text(Setting::rope).c_str(), setting_text(Setting::yarn).c_str(),
+                setting_text(Setting::n_ctx).c_str());
   }
 }
 
@@ -204,9 +206,9 @@ void SessionFile::check_tensors(const Session& session) const {
 void SessionFile::restore(Session& session, size_t n_tokens) const {
   TANDEM_CHECK(n_tokens <= tokens_.size());
   if (static_cast<int64_t>(n_tokens) > session.n_ctx()) {
-    throw_error(ErrorCode::usage,
-                "%s: holds %zu tokens, and the context only %lld (-c %zu or more makes room)",
-                file_.path().c_str(), n_tokens, static_cast<long long>(session.n_ctx()), n_tokens);
+    throw_error(ErrorCode::usage, "%s: holds %zu tokens, and the context only %lld (%s or more makes room)",
+                file_.path().c_str(), n_tokens, static_cast<long long>(session.n_ctx()),
+                setting_text(Setting::n_ctx, static_cast<int64_t>(n_tokens)).c_str());
   }
   const KvConfig& config = session.kv_config();
   std::vector<std::byte> converted;

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace tandem {
 namespace {
@@ -88,9 +89,10 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
   } catch (const Error& e) {
     free_all();
     if (e.code() != ErrorCode::out_of_memory) throw;
-    throw_error(e.code(),
-                "%s, for the KV cache of %lld tokens (a smaller -c or -ctk q8_0 -ctv q8_0 needs less)",
-                e.what(), static_cast<long long>(config.n_ctx));
+    throw_error(e.code(), "%s, for the KV cache of %lld tokens (a smaller %s or %s %s needs less)",
+                e.message().c_str(), static_cast<long long>(config.n_ctx),
+                setting_text(Setting::n_ctx).c_str(), setting_text(Setting::k_dtype, "q8_0").c_str(),
+                setting_text(Setting::v_dtype, "q8_0").c_str());
   } catch (...) {
     free_all();
     throw;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "exec/placed_graph.h"
 #include "kv/recent_part.h"
 #include "plan/share.h"
@@ -133,7 +134,7 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
 Fit with_disk(const FitRequest& r, OffloadChoice choice) {
   Fit without = fit_with(r, choice);
   const size_t limit = ram_before_disk(r), needed = device_needs(without, 0);
-  if (r.flags.disk == DiskMode::off || !r.flags.loaded_by.empty() || needed <= limit) return without;
+  if (r.flags.disk == DiskMode::off || r.flags.loaded_by || needed <= limit) return without;
   const int64_t n_layer = r.architecture.hparams().n_layer;
   const auto with = [&](int64_t n) {
     choice.n_disk_layers = n;
@@ -157,7 +158,7 @@ Fit with_disk(const FitRequest& r, OffloadChoice choice) {
 
 // The least that the host needs, with layers on disk if they may be.
 size_t least_host_needs(const FitRequest& r, const Fit& f) {
-  if (r.flags.disk == DiskMode::off || !r.flags.loaded_by.empty()) return device_needs(f, 0);
+  if (r.flags.disk == DiskMode::off || r.flags.loaded_by) return device_needs(f, 0);
   OffloadChoice choice = f.choice;
   choice.n_disk_layers = r.architecture.hparams().n_layer;
   return std::min(device_needs(f, 0), device_needs(fit_with(r, choice), 0));
@@ -242,7 +243,7 @@ bool fits_with_more(const OffloadChoice& choice, int64_t n_most, const std::vect
   });
 }
 
-// "-ngl 17, -c 8192, or -ctk q8_0 -ctv q8_0": each alone would fit.
+// "n_gpu_layers=17, n_ctx=8192 or k_dtype=q8_0 v_dtype=q8_0 would fit": each alone.
 std::string advice(const FitRequest& r, const OffloadChoice& choice) {
   std::vector<std::string> ways;
   OffloadChoice fewer = choice;
@@ -250,19 +251,21 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
     fewer.n_gpu_layers = layers;
     return fits(r, fit_with(r, fewer));
   });
-  if (n >= 0) ways.push_back("-ngl " + std::to_string(n));
+  if (n >= 0) ways.push_back(setting_text(Setting::n_gpu_layers, n));
   const auto fits_with_kv = [&](const KvConfig& kv) {
     const FitRequest other{r.architecture, r.weights, r.devices, r.flags, kv, r.graphs};
     return fits(other, fit_with(other, choice));
   };
   KvConfig kv = r.kv;
   while (kv.n_ctx > 512 && !fits_with_kv(kv)) kv.n_ctx /= 2;
-  if (kv.n_ctx < r.kv.n_ctx && fits_with_kv(kv)) ways.push_back("-c " + std::to_string(kv.n_ctx));
+  if (kv.n_ctx < r.kv.n_ctx && fits_with_kv(kv)) ways.push_back(setting_text(Setting::n_ctx, kv.n_ctx));
   kv = r.kv;
   kv.k_dtype = kv.v_dtype = DType::Q8_0;
   bool cacheable = true;
   for (const KvShape& s : kv.layers) cacheable &= s.head_dim_k % 32 == 0 && s.head_dim_v % 32 == 0;
-  if (cacheable && fits_with_kv(kv)) ways.push_back("-ctk q8_0 -ctv q8_0");
+  if (cacheable && fits_with_kv(kv)) {
+    ways.push_back(setting_text(Setting::k_dtype, "q8_0") + " " + setting_text(Setting::v_dtype, "q8_0"));
+  }
   if (ways.empty()) return "nothing smaller would fit either";
   std::string text;
   for (size_t i = 0; i < ways.size(); ++i)
@@ -281,9 +284,9 @@ void check_host_budget(const FitRequest& r) {
   }
   if (minimum == SIZE_MAX) return;
   throw_error(ErrorCode::out_of_memory,
-              "--max-ram: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed", minimum,
-              size_text(minimum).c_str(), *r.flags.budgets.max_ram,
-              size_text(*r.flags.budgets.max_ram).c_str());
+              "%s: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed",
+              setting_text(Setting::max_ram).c_str(), minimum, size_text(minimum).c_str(),
+              *r.flags.budgets.max_ram, size_text(*r.flags.budgets.max_ram).c_str());
 }
 
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
@@ -293,12 +296,13 @@ void check_host_budget(const FitRequest& r) {
   const char* name = r.devices[d]->info().name.c_str();
   if (!r.flags.n_gpu_layers) {
     throw_error(ErrorCode::out_of_memory,
-                "%s: the flags need %zu bytes there and %zu are free or allowed; %s", name,
+                "%s: the options need %zu bytes there and %zu are free or allowed; %s", name,
                 device_needs(smallest, d), device_budget(r, d), advice(r, choice).c_str());
   }
-  throw_error(ErrorCode::out_of_memory, "%s: -ngl %lld needs %zu bytes and %zu are free%s; %s", name,
-              static_cast<long long>(choice.n_gpu_layers), device_needs(smallest, d), device_budget(r, d),
-              r.flags.budgets.max_vram ? " of --max-vram" : "", advice(r, choice).c_str());
+  const std::string budget = " of " + setting_text(Setting::max_vram);
+  throw_error(ErrorCode::out_of_memory, "%s: %s needs %zu bytes and %zu are free%s; %s", name,
+              setting_text(Setting::n_gpu_layers, choice.n_gpu_layers).c_str(), device_needs(smallest, d),
+              device_budget(r, d), r.flags.budgets.max_vram ? budget.c_str() : "", advice(r, choice).c_str());
 }
 
 // A budget that no layer fits into is a mistake; without one, a GPU that is too small is merely not used.
@@ -316,9 +320,10 @@ void check_budget_holds_a_layer(const FitRequest& r) {
   const size_t minimum = device_needs(smallest, d) + b.vram_overhead;
   throw_error(ErrorCode::out_of_memory,
               "%s: %s cannot hold one layer: the minimum is %zu bytes (%s), of which %zu are the "
-              "driver's; -ngl 0 uses no GPU",
-              b.max_vram ? "--max-vram" : "--gpu-memory-utilization", r.devices[d]->info().name.c_str(),
-              minimum, size_text(minimum).c_str(), b.vram_overhead);
+              "driver's; %s uses no GPU",
+              setting_text(b.max_vram ? Setting::max_vram : Setting::vram_utilization).c_str(),
+              r.devices[d]->info().name.c_str(), minimum, size_text(minimum).c_str(), b.vram_overhead,
+              setting_text(Setting::n_gpu_layers, 0).c_str());
 }
 
 }  // namespace
@@ -384,9 +389,10 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_flags(r.flags);
   if (r.flags.kv_split && has_sequences(r)) {
-    throw_error(ErrorCode::usage,
-                "--kv-split divides the cache of one sequence, and there are to be %lld (-np)",
-                static_cast<long long>(r.graphs.front()->shape.max_sequences));
+    throw_error(ErrorCode::usage, "%s divides the cache of one sequence, and there are to be %lld (%s)",
+                setting_text(Setting::kv_split).c_str(),
+                static_cast<long long>(r.graphs.front()->shape.max_sequences),
+                setting_text(Setting::n_sequences).c_str());
   }
   std::vector<Fit> list;
   if (r.devices.size() < 2) {

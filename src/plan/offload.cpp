@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "kv/recent_part.h"
 
 namespace tandem {
@@ -30,8 +31,8 @@ std::vector<double> shares_of(const DeviceModels& devices, const OffloadFlags& f
   const size_t n_gpus = devices.size() - 1;
   if (flags.split_mode == SplitMode::none) {
     if (flags.main_gpu < 0 || static_cast<size_t>(flags.main_gpu) >= n_gpus) {
-      throw_error(ErrorCode::usage, "-mg %lld: there are %zu GPUs, numbered from 0",
-                  static_cast<long long>(flags.main_gpu), n_gpus);
+      throw_error(ErrorCode::usage, "%s: there are %zu GPUs, numbered from 0",
+                  setting_text(Setting::main_gpu, flags.main_gpu).c_str(), n_gpus);
     }
     std::vector<double> shares(n_gpus, 0.0);
     shares[static_cast<size_t>(flags.main_gpu)] = 1.0;
@@ -45,11 +46,13 @@ std::vector<double> shares_of(const DeviceModels& devices, const OffloadFlags& f
   }
   std::vector<double> shares = flags.tensor_split;
   if (shares.size() > n_gpus) {
-    throw_error(ErrorCode::usage, "-ts gives %zu shares, but there are %zu GPUs", shares.size(), n_gpus);
+    throw_error(ErrorCode::usage, "%s gives %zu shares, but there are %zu GPUs",
+                setting_text(Setting::tensor_split).c_str(), shares.size(), n_gpus);
   }
   shares.resize(n_gpus, 0.0);
   if (!(std::accumulate(shares.begin(), shares.end(), 0.0) > 0.0)) {
-    throw_error(ErrorCode::usage, "-ts: the shares must add up to more than 0");
+    throw_error(ErrorCode::usage, "%s: the shares must add up to more than 0",
+                setting_text(Setting::tensor_split).c_str());
   }
   return shares;
 }
@@ -60,8 +63,8 @@ DeviceId find_device(const DeviceModels& devices, const std::string& name) {
     if (devices[d]->info().name == name) return DeviceId::at(d);
     known += (d ? ", " : "") + devices[d]->info().name;
   }
-  throw_error(ErrorCode::usage, "-ot: there is no device %s; there is: %s", printable(name).c_str(),
-              known.c_str());
+  throw_error(ErrorCode::usage, "%s: there is no device %s; there is: %s",
+              setting_text(Setting::tensor_overrides).c_str(), printable(name).c_str(), known.c_str());
 }
 
 void apply_overrides(Placement& placement, const std::deque<Weight>& weights, const DeviceModels& devices,
@@ -72,7 +75,8 @@ void apply_overrides(Placement& placement, const std::deque<Weight>& weights, co
     try {
       regex = std::regex(pattern, std::regex::optimize);
     } catch (const std::regex_error&) {
-      throw_error(ErrorCode::usage, "-ot: '%s' is not a regular expression", printable(pattern).c_str());
+      throw_error(ErrorCode::usage, "%s: '%s' is not a regular expression",
+                  setting_text(Setting::tensor_overrides).c_str(), printable(pattern).c_str());
     }
     bool matched = false;
     for (const Weight& w : weights) {
@@ -80,8 +84,10 @@ void apply_overrides(Placement& placement, const std::deque<Weight>& weights, co
       matched = true;
       placement.overrides.try_emplace(&w, device);
     }
-    if (!matched)
-      throw_error(ErrorCode::usage, "-ot: '%s' matches no tensor of this model", printable(pattern).c_str());
+    if (!matched) {
+      throw_error(ErrorCode::usage, "%s: '%s' matches no tensor of this model",
+                  setting_text(Setting::tensor_overrides).c_str(), printable(pattern).c_str());
+    }
   }
 }
 
@@ -168,41 +174,50 @@ std::string_view streaming_name(Streaming streaming) {
 
 void check_flags(const OffloadFlags& f) {
   const bool percent = f.gpu_weights_percent.has_value(), gib = f.cpu_offload_gib.has_value();
-  const char* held = percent ? "--gpu-weights-percent" : "--cpu-offload-gb";
-  const auto refuse = [](const char* a, const char* b, const char* why) {
-    throw_error(ErrorCode::usage, "%s and %s contradict each other: %s", a, b, why);
+  const SettingValue held{percent ? Setting::gpu_weights_percent : Setting::cpu_offload_gib};
+  const SettingValue no_stream{Setting::stream, "off"};
+  const bool on_host = f.kv_on_host.value_or(false);
+  const auto refuse = [](const SettingValue& a, const SettingValue& b, const char* why) {
+    throw_error(ErrorCode::usage, "%s and %s contradict each other: %s",
+                setting_text(a.setting, a.value).c_str(), setting_text(b.setting, b.value).c_str(), why);
   };
-  if (percent && gib) refuse("--gpu-weights-percent", "--cpu-offload-gb", "both say how much the host holds");
-  if ((percent || gib) && f.n_gpu_layers) refuse(held, "-ngl", "both say how much stays on the GPU");
+  if (percent && gib) refuse(held, {Setting::cpu_offload_gib}, "both say how much the host holds");
+  if ((percent || gib) && f.n_gpu_layers) {
+    refuse(held, {Setting::n_gpu_layers}, "both say how much stays on the GPU");
+  }
   if ((percent || gib) && f.stream == StreamMode::off) {
-    refuse(held, "--stream-weights off", "what the host holds of it is streamed");
+    refuse(held, no_stream, "what the host holds of it is streamed");
   }
   if (f.gpu_rows.value_or(1) < 1 && f.stream == StreamMode::off) {
-    refuse("--gpu-rows", "--stream-weights off", "the GPU's rows are streamed to it");
+    refuse({Setting::gpu_rows}, no_stream, "the GPU's rows are streamed to it");
   }
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
-    refuse("--max-vram", "--gpu-memory-utilization", "both say how much of the GPU may be used");
+    refuse({Setting::max_vram}, {Setting::vram_utilization}, "both say how much of the GPU may be used");
   }
-  if (f.kv_prefetched && f.kv_on_host.value_or(false)) {
-    refuse("--kv-offload prefetch", "-nkvo", "one attends on the GPU, the other on the CPU");
+  if (f.kv_prefetched && on_host) {
+    refuse({Setting::kv_prefetched}, {Setting::kv_on_host}, "one attends on the GPU, the other on the CPU");
   }
   if (f.kv_prefetched && f.n_kv_layers_gpu) {
-    refuse("--kv-offload prefetch", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
+    refuse({Setting::kv_prefetched}, {Setting::n_kv_layers_gpu},
+           "one keeps the cache off the GPU, the other on it");
   }
-  if (f.kv_split && f.kv_on_host.value_or(false)) {
-    refuse("--kv-split", "-nkvo", "one keeps a part of the cache on the GPU, the other none");
+  if (f.kv_split && on_host) {
+    refuse({Setting::kv_split}, {Setting::kv_on_host},
+           "one keeps a part of the cache on the GPU, the other none");
   }
   if (f.kv_split && f.kv_prefetched) {
-    refuse("--kv-split", "--kv-offload prefetch", "both say how a cache in host memory is used");
+    refuse({Setting::kv_split}, {Setting::kv_prefetched}, "both say how a cache in host memory is used");
   }
   if (f.kv_split && f.n_kv_layers_gpu) {
-    refuse("--kv-split", "--kv-layers-gpu", "one divides the cache by tokens, the other by layers");
+    refuse({Setting::kv_split}, {Setting::n_kv_layers_gpu},
+           "one divides the cache by tokens, the other by layers");
   }
-  if (f.kv_on_host.value_or(false) && f.n_kv_layers_gpu.value_or(0) > 0) {
-    refuse("-nkvo", "--kv-layers-gpu", "one keeps the cache off the GPU, the other on it");
+  if (on_host && f.n_kv_layers_gpu.value_or(0) > 0) {
+    refuse({Setting::kv_on_host}, {Setting::n_kv_layers_gpu},
+           "one keeps the cache off the GPU, the other on it");
   }
-  if (f.disk == DiskMode::on && !f.loaded_by.empty()) {
-    refuse("--disk-tier", f.loaded_by.c_str(), "one leaves weights on disk, the other loads them all");
+  if (f.disk == DiskMode::on && f.loaded_by) {
+    refuse({Setting::disk}, *f.loaded_by, "one leaves weights on disk, the other loads them all");
   }
 }
 

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/setting.h"
 #include "exec/placement.h"
 #include "kv/cache.h"
 #include "model/architecture.h"
@@ -52,8 +53,7 @@ struct OffloadFlags {
   std::optional<double> gpu_weights_percent;
   std::optional<double> cpu_offload_gib;  // weights that the host holds
   DiskMode disk = DiskMode::automatic;
-  std::string
-      loaded_by;  // "--no-mmap", "--mlock": the flag that keeps all weights in memory; empty: none does
+  std::optional<SettingValue> loaded_by;  // the one that keeps all weights in memory, if one does
   // Of the matrices that the host holds, the share of the rows that GPUs compute while the CPU computes the
   // others; 1: never both at once. Not set: auto.
   std::optional<double> gpu_rows;

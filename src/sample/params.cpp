@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/text.h"
 
 namespace tandem {
@@ -49,8 +50,9 @@ SamplerStage stage_from_name(std::string_view text) {
   throw_error(ErrorCode::usage, "unknown sampler '%s'; known are %s", printable(text).c_str(), known.c_str());
 }
 
-void require(bool ok, const char* name, double found, const char* needed) {
-  if (!ok) throw_error(ErrorCode::usage, "--%s is %g, but must be %s", name, found, needed);
+void require(bool ok, Setting setting, double found, const char* needed) {
+  if (ok) return;
+  throw_error(ErrorCode::usage, "%s is %g, but must be %s", setting_text(setting).c_str(), found, needed);
 }
 
 }  // namespace
@@ -101,33 +103,33 @@ std::string sampler_names(const std::vector<SamplerStage>& stages) {
 }
 
 void validate(const SamplerParams& p) {
-  const auto finite = [](float value, const char* name) {
-    require(std::isfinite(value), name, value, "a finite number");
+  const auto finite = [](float value, Setting setting) {
+    require(std::isfinite(value), setting, value, "a finite number");
   };
-  finite(p.temp, "temp");
-  finite(p.dynatemp_exponent, "dynatemp-exp");
-  require(p.dynatemp_range >= 0 && std::isfinite(p.dynatemp_range), "dynatemp-range", p.dynatemp_range,
+  finite(p.temp, Setting::temp);
+  finite(p.dynatemp_exponent, Setting::dynatemp_exponent);
+  require(p.dynatemp_range >= 0 && std::isfinite(p.dynatemp_range), Setting::dynatemp_range, p.dynatemp_range,
           "a finite number, 0 or more");
-  require(!std::isnan(p.top_p), "top-p", p.top_p, "a number");
-  require(!std::isnan(p.min_p), "min-p", p.min_p, "a number");
-  require(!std::isnan(p.typical_p), "typical", p.typical_p, "a number");
-  require(!std::isnan(p.top_n_sigma), "top-nsigma", p.top_n_sigma, "a number");
-  require(!std::isnan(p.xtc_probability), "xtc-probability", p.xtc_probability, "a number");
-  require(!std::isnan(p.xtc_threshold), "xtc-threshold", p.xtc_threshold, "a number");
-  require(p.repeat_last_n >= -1, "repeat-last-n", p.repeat_last_n, "-1 or more");
-  require(p.repeat_penalty > 0 && std::isfinite(p.repeat_penalty), "repeat-penalty", p.repeat_penalty,
+  require(!std::isnan(p.top_p), Setting::top_p, p.top_p, "a number");
+  require(!std::isnan(p.min_p), Setting::min_p, p.min_p, "a number");
+  require(!std::isnan(p.typical_p), Setting::typical_p, p.typical_p, "a number");
+  require(!std::isnan(p.top_n_sigma), Setting::top_n_sigma, p.top_n_sigma, "a number");
+  require(!std::isnan(p.xtc_probability), Setting::xtc_probability, p.xtc_probability, "a number");
+  require(!std::isnan(p.xtc_threshold), Setting::xtc_threshold, p.xtc_threshold, "a number");
+  require(p.repeat_last_n >= -1, Setting::repeat_last_n, p.repeat_last_n, "-1 or more");
+  require(p.repeat_penalty > 0 && std::isfinite(p.repeat_penalty), Setting::repeat_penalty, p.repeat_penalty,
           "a finite number above 0");
-  finite(p.presence_penalty, "presence-penalty");
-  finite(p.frequency_penalty, "frequency-penalty");
-  finite(p.dry_multiplier, "dry-multiplier");
-  finite(p.dry_base, "dry-base");
-  require(p.dry_allowed_length >= 0, "dry-allowed-length", p.dry_allowed_length, "0 or more");
-  require(p.dry_penalty_last_n >= -1, "dry-penalty-last-n", p.dry_penalty_last_n, "-1 or more");
-  require(p.mirostat >= 0 && p.mirostat <= 2, "mirostat", p.mirostat, "0, 1 or 2");
-  finite(p.mirostat_lr, "mirostat-lr");
-  require(p.mirostat_ent > 0 && std::isfinite(p.mirostat_ent), "mirostat-ent", p.mirostat_ent,
+  finite(p.presence_penalty, Setting::presence_penalty);
+  finite(p.frequency_penalty, Setting::frequency_penalty);
+  finite(p.dry_multiplier, Setting::dry_multiplier);
+  finite(p.dry_base, Setting::dry_base);
+  require(p.dry_allowed_length >= 0, Setting::dry_allowed_length, p.dry_allowed_length, "0 or more");
+  require(p.dry_penalty_last_n >= -1, Setting::dry_penalty_last_n, p.dry_penalty_last_n, "-1 or more");
+  require(p.mirostat >= 0 && p.mirostat <= 2, Setting::mirostat, p.mirostat, "0, 1 or 2");
+  finite(p.mirostat_lr, Setting::mirostat_lr);
+  require(p.mirostat_ent > 0 && std::isfinite(p.mirostat_ent), Setting::mirostat_ent, p.mirostat_ent,
           "a finite number above 0");
-  require(p.seed >= -1, "seed", static_cast<double>(p.seed), "-1 or more");
+  require(p.seed >= -1, Setting::seed, static_cast<double>(p.seed), "-1 or more");
   for (const LogitBias& b : p.logit_bias) {
     if (std::isnan(b.bias))
       throw_error(ErrorCode::usage, "the logit bias of token %d is not a number", b.token);

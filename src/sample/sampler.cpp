@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "sample/temperature.h"
 #include "sample/truncation.h"
 #include "sample/xtc.h"
@@ -32,8 +33,8 @@ SamplerParams complete(SamplerParams params, const SamplerModel& model) {
   TANDEM_CHECK(model.n_vocab > 0 && model.n_ctx >= 0);
   for (const LogitBias& b : params.logit_bias) {
     if (b.token < 0 || b.token >= model.n_vocab) {
-      throw_error(ErrorCode::usage, "--logit-bias: token %d does not exist, the vocabulary has %d", b.token,
-                  model.n_vocab);
+      throw_error(ErrorCode::usage, "%s: token %d does not exist, the vocabulary has %d",
+                  setting_text(Setting::logit_bias).c_str(), b.token, model.n_vocab);
     }
   }
   if (params.ignore_eos) {

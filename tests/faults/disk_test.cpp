@@ -290,30 +290,30 @@ TEST_F(LargerThanMemory, TooLittleReportsTheMinimum) {
   OffloadFlags flags;
   flags.budgets.max_ram = 1 << 20;
   const std::string message = error_of({&host}, flags, ErrorCode::out_of_memory);
-  ASSERT_THAT(message, HasSubstr("--max-ram: "));
-  flags.budgets.max_ram = std::stoull(message.substr(11));
+  ASSERT_THAT(message, HasSubstr("max_ram: "));
+  flags.budgets.max_ram = std::stoull(message.substr(9));
   EXPECT_LT(*flags.budgets.max_ram, large_->n_weight_bytes() / 4);
   EXPECT_EQ(error_of({&host}, flags, ErrorCode::out_of_memory), "no error");
   --*flags.budgets.max_ram;
-  EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("--max-ram: "));
+  EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("max_ram: "));
   flags.disk = DiskMode::off;
   const std::string off = error_of({&host}, flags, ErrorCode::out_of_memory);
-  EXPECT_GT(std::stoull(off.substr(11)), large_->n_weight_bytes());
+  EXPECT_GT(std::stoull(off.substr(9)), large_->n_weight_bytes());
 }
 
-TEST_F(LargerThanMemory, ContradictionsNameBothFlags) {
+TEST_F(LargerThanMemory, ContradictionsNameBothSettings) {
   test::MeteredHost host;
   OffloadFlags flags;
   flags.disk = DiskMode::on;
-  for (const char* other : {"--no-mmap", "--mlock"}) {
+  for (const SettingValue& other : {SettingValue{Setting::mmap, "off"}, SettingValue{Setting::mlock}}) {
     flags.loaded_by = other;
     EXPECT_THAT(error_of({&host}, flags, ErrorCode::usage),
-                AllOf(HasSubstr("--disk-tier"), HasSubstr(other)));
+                AllOf(HasSubstr("disk and "), HasSubstr(library_setting_text(other))));
   }
   // Weights in memory are not read again.
   flags.disk = DiskMode::automatic;
   flags.budgets.max_ram = 4 << 20;
-  EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("--max-ram"));
+  EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("max_ram"));
   const auto loaded = Model::load(directory_.path("large.gguf"), {.open = {.mmap = false}});
   test::MeteredHost small({.memory_bytes = large_->n_weight_bytes() / 2});
   Session s(*loaded, {&small}, options());

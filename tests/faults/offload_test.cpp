@@ -158,7 +158,7 @@ TEST_F(Offload, TooManyLayersReportsWhatWouldFit) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::out_of_memory);
     EXPECT_THAT(e.what(), HasSubstr("200000 are free"));
-    EXPECT_THAT(e.what(), HasSubstr("-ngl "));
+    EXPECT_THAT(e.what(), HasSubstr("n_gpu_layers="));
   }
   EXPECT_EQ(small.n_allocs(), 0);  // no attempt was made
 }

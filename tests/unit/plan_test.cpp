@@ -16,7 +16,9 @@
 namespace tandem {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr double kGiga = 1e9;
 constexpr DeviceRates kHost{20 * kGiga, 0.5e12, 20 * kGiga, 1e-6, 1e-7};
@@ -287,8 +289,8 @@ TEST_F(Planner, BudgetsHold) {
     EXPECT_LE(device_needs(p.fit, 0), *flags_.budgets.max_ram);
   flags_.budgets.max_ram = size_t{10} << 20;
   const std::string message = error_of(request(1024), ErrorCode::out_of_memory);
-  ASSERT_THAT(message, HasSubstr("--max-ram: "));
-  flags_.budgets.max_ram = std::stoull(message.substr(11));
+  ASSERT_THAT(message, HasSubstr("max_ram: "));
+  flags_.budgets.max_ram = std::stoull(message.substr(9));
   EXPECT_EQ(error_of(request(1024), ErrorCode::out_of_memory), "no error");
 }
 
@@ -317,7 +319,8 @@ TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
   gpu(8);
   flags_.n_gpu_layers = PhiLike::kLayers + 1;
   flags_.kv_on_host = false;
-  EXPECT_THAT(error_of(request(20000), ErrorCode::out_of_memory), HasSubstr("-ctk q8_0 -ctv q8_0 would fit"));
+  EXPECT_THAT(error_of(request(20000), ErrorCode::out_of_memory),
+              HasSubstr("k_dtype=q8_0 v_dtype=q8_0 would fit"));
   PlanRequest r = request(20000);
   r.kv_dtype_is_free = true;
   EXPECT_EQ(plan_session(r).front().shape.k_dtype, DType::Q8_0);
@@ -352,7 +355,7 @@ TEST_F(Planner, ASplitCacheNeedsOneSequence) {
   r.shape.n_sequences = 4;
   for (const SessionPlan& p : plan_session(r)) EXPECT_FALSE(is_split(p));
   flags_.kv_split = 1000;
-  EXPECT_THAT(error_of(r, ErrorCode::usage), AllOf(HasSubstr("--kv-split"), HasSubstr("-np")));
+  EXPECT_THAT(error_of(r, ErrorCode::usage), AllOf(HasSubstr("kv_split"), HasSubstr("n_sequences")));
 }
 
 TEST_F(Planner, ASplitCacheDoesNotGrowOnTheGpu) {
@@ -392,7 +395,7 @@ TEST_F(Planner, TooLittleMemoryForALayerReportsTheMinimum) {
   gpu(24);
   flags_.budgets.max_vram = size_t{20} << 20;
   const std::string message = error_of(request(512), ErrorCode::out_of_memory);
-  EXPECT_THAT(message, HasSubstr("--max-vram: GPU cannot hold one layer: the minimum is "));
+  EXPECT_THAT(message, HasSubstr("max_vram: GPU cannot hold one layer: the minimum is "));
   const size_t minimum = std::stoull(message.substr(message.find("minimum is ") + 11));
   flags_.budgets.max_vram = minimum - 1;
   EXPECT_THAT(error_of(request(512), ErrorCode::out_of_memory), HasSubstr("minimum"));
@@ -401,37 +404,46 @@ TEST_F(Planner, TooLittleMemoryForALayerReportsTheMinimum) {
   flags_ = {};
   flags_.n_gpu_layers = 0;
   flags_.budgets.max_ram = 1 << 20;
-  EXPECT_THAT(error_of(request(512), ErrorCode::out_of_memory), HasSubstr("--max-ram: "));
+  EXPECT_THAT(error_of(request(512), ErrorCode::out_of_memory), HasSubstr("max_ram: "));
 }
 
-TEST_F(Planner, ContradictionsNameBothFlags) {
+// The library names settings; what the program makes of them is in options_offload_test.cpp.
+TEST_F(Planner, ContradictionsNameBothSettings) {
   gpu(24);
-  const auto message = [&](const OffloadFlags& flags) {
+  const auto settings = [&](const OffloadFlags& flags) {
     flags_ = flags;
-    return error_of(request(512), ErrorCode::usage);
+    try {
+      plan_session(request(512));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::usage);
+      EXPECT_THAT(e.what(), AllOf(HasSubstr(" and "), HasSubstr(" contradict each other: ")));
+      EXPECT_THAT(e.what(), Not(testing::ContainsRegex("(^| )--?[a-z]"))) << "a flag";
+      return settings_in(e.message());
+    }
+    return std::vector<SettingValue>{};
   };
-  EXPECT_THAT(message({.gpu_weights_percent = 10, .cpu_offload_gib = 1}),
-              AllOf(HasSubstr("--gpu-weights-percent"), HasSubstr("--cpu-offload-gb")));
-  EXPECT_THAT(message({.n_gpu_layers = 3, .cpu_offload_gib = 1}),
-              AllOf(HasSubstr("--cpu-offload-gb"), HasSubstr("-ngl")));
-  EXPECT_THAT(message({.stream = StreamMode::off, .gpu_weights_percent = 10}),
-              AllOf(HasSubstr("--gpu-weights-percent"), HasSubstr("--stream-weights off")));
-  EXPECT_THAT(message({.kv_on_host = true, .n_kv_layers_gpu = 3}),
-              AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-layers-gpu")));
-  EXPECT_THAT(message({.kv_on_host = true, .kv_prefetched = true}),
-              AllOf(HasSubstr("-nkvo"), HasSubstr("--kv-offload prefetch")));
-  EXPECT_THAT(message({.stream = StreamMode::off, .gpu_rows = 0.5}),
-              AllOf(HasSubstr("--gpu-rows"), HasSubstr("--stream-weights off")));
-  EXPECT_THAT(message({.kv_on_host = true, .kv_split = 100}),
-              AllOf(HasSubstr("--kv-split"), HasSubstr("-nkvo")));
-  EXPECT_THAT(message({.kv_prefetched = true, .kv_split = 100}),
-              AllOf(HasSubstr("--kv-split"), HasSubstr("--kv-offload prefetch")));
-  EXPECT_THAT(message({.kv_split = 100, .n_kv_layers_gpu = 3}),
-              AllOf(HasSubstr("--kv-split"), HasSubstr("--kv-layers-gpu")));
+  using testing::ElementsAre;
+  const SettingValue layers{Setting::n_gpu_layers}, percent{Setting::gpu_weights_percent},
+      offload{Setting::cpu_offload_gib}, no_stream{Setting::stream, "off"}, rows{Setting::gpu_rows},
+      on_host{Setting::kv_on_host}, prefetched{Setting::kv_prefetched}, split{Setting::kv_split},
+      kv_layers{Setting::n_kv_layers_gpu};
+  EXPECT_THAT(settings({.gpu_weights_percent = 10, .cpu_offload_gib = 1}), ElementsAre(percent, offload));
+  EXPECT_THAT(settings({.n_gpu_layers = 3, .cpu_offload_gib = 1}), ElementsAre(offload, layers));
+  EXPECT_THAT(settings({.n_gpu_layers = 3, .gpu_weights_percent = 10}), ElementsAre(percent, layers));
+  EXPECT_THAT(settings({.stream = StreamMode::off, .gpu_weights_percent = 10}),
+              ElementsAre(percent, no_stream));
+  EXPECT_THAT(settings({.stream = StreamMode::off, .gpu_rows = 0.5}), ElementsAre(rows, no_stream));
+  EXPECT_THAT(settings({.kv_on_host = true, .n_kv_layers_gpu = 3}), ElementsAre(on_host, kv_layers));
+  EXPECT_THAT(settings({.kv_on_host = true, .kv_prefetched = true}), ElementsAre(prefetched, on_host));
+  EXPECT_THAT(settings({.kv_prefetched = true, .n_kv_layers_gpu = 3}), ElementsAre(prefetched, kv_layers));
+  EXPECT_THAT(settings({.kv_on_host = true, .kv_split = 100}), ElementsAre(split, on_host));
+  EXPECT_THAT(settings({.kv_prefetched = true, .kv_split = 100}), ElementsAre(split, prefetched));
+  EXPECT_THAT(settings({.kv_split = 100, .n_kv_layers_gpu = 3}), ElementsAre(split, kv_layers));
   OffloadFlags budgets;
   budgets.budgets.max_vram = 1;
   budgets.budgets.vram_utilization = 0.5;
-  EXPECT_THAT(message(budgets), AllOf(HasSubstr("--max-vram"), HasSubstr("--gpu-memory-utilization")));
+  EXPECT_THAT(settings(budgets),
+              ElementsAre(SettingValue{Setting::max_vram}, SettingValue{Setting::vram_utilization}));
 }
 
 class PlanCommand : public testing::Test {
@@ -487,7 +499,74 @@ TEST_F(PlanCommand, RejectsInvalidOptions) {
   EXPECT_EQ(plan("--gpu h100 --gpu-weights-percent 101").exit_code, 2);
   const test::Outcome small = plan("--gpu h100 --max-vram 10KiB");
   EXPECT_EQ(small.exit_code, 4);
-  EXPECT_THAT(small.out, HasSubstr("the minimum is"));
+  EXPECT_THAT(small.out, AllOf(HasSubstr("--max-vram: h100 cannot hold one layer: the minimum is"),
+                               HasSubstr("-ngl 0 uses no GPU")));
+}
+
+// What the library says of settings, the program says of flags.
+TEST_F(PlanCommand, ContradictionsNameBothFlags) {
+  TANDEM_NEED_BINARY();
+  const std::pair<const char*, const char*> kSentences[] = {
+      {"--gpu-weights-percent 9 --cpu-offload-gb 1",
+       "--gpu-weights-percent and --cpu-offload-gb contradict each other: both say how much the host holds"},
+      {"--gpu-weights-percent 9 -ngl 3",
+       "--gpu-weights-percent and -ngl contradict each other: both say how much stays on the GPU"},
+      {"--cpu-offload-gb 1 -ngl 3",
+       "--cpu-offload-gb and -ngl contradict each other: both say how much stays on the GPU"},
+      {"--cpu-offload-gb 1 --stream-weights off",
+       "--cpu-offload-gb and --stream-weights off contradict each other: what the host holds of it is "
+       "streamed"},
+      {"--gpu-rows 50 --stream-weights off",
+       "--gpu-rows and --stream-weights off contradict each other: the GPU's rows are streamed to it"},
+      {"--max-vram 1G --gpu-memory-utilization 0.5",
+       "--max-vram and --gpu-memory-utilization contradict each other: both say how much of the GPU may be "
+       "used"},
+      {"--kv-offload prefetch -nkvo",
+       "--kv-offload prefetch and -nkvo contradict each other: one attends on the GPU, the other on the CPU"},
+      {"--kv-offload prefetch --kv-layers-gpu 3",
+       "--kv-offload prefetch and --kv-layers-gpu contradict each other: one keeps the cache off the GPU, "
+       "the "
+       "other on it"},
+      {"--kv-split 9 -nkvo",
+       "--kv-split and -nkvo contradict each other: one keeps a part of the cache on the GPU, the other "
+       "none"},
+      {"--kv-split 9 --kv-offload prefetch",
+       "--kv-split and --kv-offload prefetch contradict each other: both say how a cache in host memory is "
+       "used"},
+      {"--kv-split 9 --kv-layers-gpu 3",
+       "--kv-split and --kv-layers-gpu contradict each other: one divides the cache by tokens, the other by "
+       "layers"},
+      {"-nkvo --kv-layers-gpu 3",
+       "-nkvo and --kv-layers-gpu contradict each other: one keeps the cache off the GPU, the other on it"},
+      {"--disk-tier --no-mmap",
+       "--disk-tier and --no-mmap contradict each other: one leaves weights on disk, the other loads them "
+       "all"},
+      {"--disk-tier --mlock",
+       "--disk-tier and --mlock contradict each other: one leaves weights on disk, the other loads them all"},
+      {"--kv-split 9 -np 2", "--kv-split divides the cache of one sequence, and there are to be 2 (-np)"},
+      {"-ts 1,2", "-ts gives 2 shares, but there are 1 GPUs"},
+      {"-ts 0", "-ts: the shares must add up to more than 0"},
+      {"-sm none -mg 1", "-mg 1: there are 1 GPUs, numbered from 0"},
+      {"-ot a=GPU9", "-ot: there is no device GPU9; there is: CPU, h100"},
+      {"-ot '[=CPU'", "-ot: '[' is not a regular expression"},
+      {"-ot nothing=CPU", "-ot: 'nothing' matches no tensor of this model"},
+  };
+  for (const auto& [arguments, sentence] : kSentences) {
+    const test::Outcome refused = plan(std::string("-c 64 --gpu h100 --log-disable ") + arguments);
+    EXPECT_EQ(refused.exit_code, 2) << arguments;
+    EXPECT_EQ(refused.out, std::string("tandem: error: ") + sentence + " (try 'tandem plan --help')\n");
+  }
+}
+
+TEST_F(PlanCommand, WhatWouldFitIsSaidInFlags) {
+  TANDEM_NEED_BINARY();
+  const test::Outcome large = plan("-c 100000 --gpu h100 --max-vram 261MiB -ngl all");
+  EXPECT_EQ(large.exit_code, 4);
+  EXPECT_THAT(large.out, testing::ContainsRegex("h100: -ngl [0-9]+ needs [0-9]+ bytes and [0-9]+ are free of "
+                                                "--max-vram; -ngl [0-9]+(, -c [0-9]+)?.* would fit"));
+  const test::Outcome host = plan("-dev none --max-ram 10KiB");
+  EXPECT_EQ(host.exit_code, 4);
+  EXPECT_THAT(host.out, HasSubstr("--max-ram: "));
 }
 
 }  // namespace

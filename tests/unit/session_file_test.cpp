@@ -180,10 +180,10 @@ TEST_F(SessionFiles, AContextWithOtherRopeFactorsIsRejected) {
   small->append(some_tokens(20));
   save_session(*small, file_);
   SessionFile(file_, *with_context(64)).restore(*small, 20);
-  expect_refused(*large, ErrorCode::usage, "-c");
+  expect_refused(*large, ErrorCode::usage, "n_ctx");
   large->append(some_tokens(20));
   save_session(*large, file_);
-  expect_refused(*small, ErrorCode::usage, "-c");
+  expect_refused(*small, ErrorCode::usage, "n_ctx");
 }
 
 TEST_F(SessionFiles, DamageIsRefused) {

@@ -17,6 +17,7 @@
 #include "tools/batch/line_reader.h"
 #include "tools/batch/request.h"
 #include "tools/command.h"
+#include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/setup.h"
 
@@ -177,9 +178,10 @@ class BatchJob {
 
   // Reports the error and writes it as an answer, so that a rerun does not try the line again.
   void write_error(int64_t index, const Error& error) {
-    log_warning("%s: line %lld: %s", name_.c_str(), static_cast<long long>(index), error.what());
+    const std::string message = message_of(error);
+    log_warning("%s: line %lld: %s", name_.c_str(), static_cast<long long>(index), message.c_str());
     Json answer = answer_to(index);
-    answer["error"] = error.what();
+    answer["error"] = message;
     answers_.write(answer);
     ++n_bad_;
   }

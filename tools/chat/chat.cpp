@@ -16,6 +16,7 @@
 #include "tools/chat/settings.h"
 #include "tools/chat/view.h"
 #include "tools/command.h"
+#include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/setup.h"
@@ -123,7 +124,7 @@ void chat(ChatOptions& o) {
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error& e) {
-    if (o.json && e.code() != ErrorCode::interrupted) view->error(e.what(), e.code());
+    if (o.json && e.code() != ErrorCode::interrupted) view->error(message_of(e), e.code());
     throw;
   }
 }

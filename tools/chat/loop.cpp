@@ -1,6 +1,7 @@
 #include "tools/chat/loop.h"
 
 #include "base/interrupt.h"
+#include "tools/options/setting_flags.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -62,7 +63,7 @@ void ChatLoop::try_to(const std::function<void()>& action) {
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error& e) {
-    view_.error(e.what(), e.code());
+    view_.error(message_of(e), e.code());
   } catch (const std::bad_alloc&) {
     view_.error("out of memory", ErrorCode::out_of_memory);
   }

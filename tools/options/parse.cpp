@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "tools/options/options.h"
+#include "tools/options/setting_flags.h"
 
 namespace tandem::tools {
 namespace {
@@ -268,7 +269,7 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
     throw Error(ErrorCode::usage, with_origin(one_line(e), rewriter.from_environment));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::usage) throw;
-    throw Error(ErrorCode::usage, with_origin(e.what(), rewriter.from_environment));
+    throw Error(ErrorCode::usage, with_origin(message_of(e), rewriter.from_environment));
   }
 }
 

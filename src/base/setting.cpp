@@ -1,0 +1,128 @@
+#include "base/setting.h"
+
+#include <iterator>
+#include <optional>
+
+namespace tandem {
+namespace {
+
+// In the order of the enum.
+constexpr std::string_view kNames[] = {
+    "mmap",
+    "mlock",
+    "metadata_overrides",
+    "rope",
+    "yarn",
+    "n_ctx",
+    "k_dtype",
+    "v_dtype",
+    "n_sequences",
+    "context_shift",
+    "n_gpu_layers",
+    "kv_on_host",
+    "kv_prefetched",
+    "kv_split",
+    "n_kv_layers_gpu",
+    "tensor_overrides",
+    "tensor_split",
+    "main_gpu",
+    "stream",
+    "gpu_weights_percent",
+    "cpu_offload_gib",
+    "gpu_rows",
+    "disk",
+    "max_vram",
+    "max_ram",
+    "vram_utilization",
+    "temp",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "repeat_last_n",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat",
+    "mirostat_lr",
+    "mirostat_ent",
+    "seed",
+    "logit_bias",
+};
+static_assert(std::size(kNames) == kSettings);
+
+// A mark is kEdge, the name, '=', the value, kEdge. The control character SUBSTITUTE is in no text that is meant
+// to be read.
+constexpr char kEdge = '\x1a';
+
+std::optional<SettingValue> parse_mark(std::string_view mark) {
+  const size_t equals = mark.find('=');
+  if (equals == std::string_view::npos) return std::nullopt;
+  for (int i = 0; i < kSettings; ++i) {
+    if (kNames[i] != mark.substr(0, equals)) continue;
+    return SettingValue{static_cast<Setting>(i), std::string(mark.substr(equals + 1))};
+  }
+  return std::nullopt;
+}
+
+// Calls text(part) and setting(value) for the parts of a message, in order.
+template <class Text, class Found>
+void walk(std::string_view message, const Text& text, const Found& setting) {
+  for (size_t begin; (begin = message.find(kEdge)) != std::string_view::npos;) {
+    const size_t end = message.find(kEdge, begin + 1);
+    if (end == std::string_view::npos) break;
+    const auto value = parse_mark(message.substr(begin + 1, end - begin - 1));
+    text(message.substr(0, value ? begin : end));
+    if (value) setting(*value);
+    message.remove_prefix(value ? end + 1 : end);
+  }
+  text(message);
+}
+
+}  // namespace
+
+std::string_view setting_name(Setting setting) {
+  return kNames[static_cast<size_t>(setting)];
+}
+
+std::string setting_text(Setting setting, std::string_view value) {
+  std::string mark(1, kEdge);
+  mark += setting_name(setting);
+  mark += '=';
+  mark += value;
+  return mark += kEdge;
+}
+
+std::string setting_text(Setting setting, int64_t value) {
+  return setting_text(setting, std::to_string(value));
+}
+
+std::string library_setting_text(const SettingValue& s) {
+  const std::string name(setting_name(s.setting));
+  return s.value.empty() ? name : name + "=" + s.value;
+}
+
+std::string write_settings(std::string_view message, SettingWriter writer) {
+  std::string out;
+  walk(
+      message, [&](std::string_view text) { out += text; },
+      [&](const SettingValue& value) { out += writer(value); });
+  return out;
+}
+
+std::vector<SettingValue> settings_in(std::string_view message) {
+  std::vector<SettingValue> list;
+  walk(
+      message, [](std::string_view) {}, [&](const SettingValue& value) { list.push_back(value); });
+  return list;
+}
+
+}  // namespace tandem
