@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the source layout: each folder includes only the folders that the table below allows, includes are written
-from the folder's name up ("gguf/dtype.h"), there are no include cycles, and no source file is longer than 600 lines.
+from the folder's name up ("gguf/dtype.h"), there are no include cycles, no string of the library names a command-line
+flag, and no source file is longer than 600 lines.
 
     scripts/check_layers.py [ROOT]     check the tree; prints file:line of each violation, exit code 1 if any
     scripts/check_layers.py --self-test
@@ -39,6 +40,12 @@ MAX_LINES = 600
 SOURCE_SUFFIXES = {".h", ".cpp", ".inc", ".cu", ".cuh"}
 COUNTED_SUFFIXES = SOURCE_SUFFIXES | {".py", ".sh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+LIBRARY = ("src", "gguf", "ggml-cuda")  # other programs than tools/ may be built on it: it names settings, not flags
+STRING = re.compile(r"""//.*|"((?:\\.|[^"\\])*)"|'(?:\\.|[^'\\])'""")
+FLAG = re.compile(r"(?:^|[\s(\[{'\"/=])(--[A-Za-z%][\w%-]*|-[A-Za-z][\w-]*)")
+NO_TEXT = re.compile(r"\s*#\s*(include|pragma)\b")
+# What only looks like one: another program's, a number, the ends of names of grammar rules.
+NOT_FLAGS = re.compile(r"ulimit -[lv]|-[Ii]nf(inity)?\b|^-(item|more|key|other)$")
 
 
 def below(room):
@@ -142,8 +149,26 @@ def check_lengths(root):
     return problems
 
 
+def check_no_flags(root):
+    """Strings of the library that name a flag. Comments may."""
+    problems = []
+    for top in LIBRARY:
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in SOURCE_SUFFIXES:
+                continue
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                if NO_TEXT.match(line):
+                    continue
+                for literal in STRING.finditer(line):
+                    flag = FLAG.search(NOT_FLAGS.sub("", literal[1] or ""))
+                    if flag:
+                        name = path.relative_to(root).as_posix()
+                        problems.append(f"{name}:{number}: names the flag {flag[1]}; name a setting (base/setting.h)")
+    return problems
+
+
 def check(root):
-    return check_rooms_known(root) + check_includes(root) + check_lengths(root)
+    return check_rooms_known(root) + check_includes(root) + check_no_flags(root) + check_lengths(root)
 
 
 def self_test():
@@ -159,6 +184,9 @@ def self_test():
         "src/kv/cache.h": "",
         "tools/main.cpp": '#include "cpu/ops/norm.cpp"\n',
         "tools/backends.cpp": '#include "ggml-cuda/backend.h"\n#include "tools/backends.h"\n',
+        "src/kv/words.cpp": 'f("ulimit -l", "-inf", rule + "-item", "a-b", "1 - x", "-%}"); // "-c" and --mlock\n'
+                            'char quote = \'"\'; int n = --i;  // "--no-mmap"\n',
+        "tools/options.cpp": 'add("-c,--ctx-size", "--mlock");\n',
         "tests/unit/t.cpp": '#include "engine/engine.h"\n#include "support/x.h"\n' + "\n" * 598,
     }
     bad = [
@@ -173,6 +201,10 @@ def self_test():
         ({"src/misc/a.h": ""}, "src/misc: not a room"),
         ({"src/sample/grammar/a.h": '#include "sample/sampler.h"\n', "src/sample/sampler.h": ""},
          "src/sample/grammar/a.h:1: sample/grammar may not include sample"),
+        ({"src/kv/a.cpp": '\nfail("x", "a smaller -c needs less");\n'}, "src/kv/a.cpp:2: names the flag -c;"),
+        ({"gguf/a.cpp": 'char c = \'"\'; fail("see \\"--mlock\\"");\n'}, "gguf/a.cpp:1: names the flag --mlock;"),
+        ({"ggml-cuda/a.cu": 'fail("--%s is %g", name);\n'}, "ggml-cuda/a.cu:1: names the flag --%s;"),
+        ({"src/plan/a.cpp": 'fail("(-ngl %d)", n);\n'}, "src/plan/a.cpp:1: names the flag -ngl;"),
         ({"tests/unit/long.cpp": "\n" * 601}, "tests/unit/long.cpp:601: 601 lines"),
     ]
     failures = []
