@@ -1,12 +1,12 @@
 #include "gguf/metadata.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace tandem {
 namespace {
@@ -188,65 +188,48 @@ TANDEM_INSTANTIATE_NUMBER(double)
 
 namespace {
 
-// Parses all of `text` as a number; nullopt if it is not one.
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T number{};
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-std::optional<Value> parse_integer(std::string_view text, const Value* before) {
-  ValueType type = before ? before->type() : ValueType::u32;
-  if (type == ValueType::string || type == ValueType::array || type == ValueType::boolean ||
-      type == ValueType::f32 || type == ValueType::f64) {
-    type = ValueType::u32;
-    before = nullptr;
-  }
+std::optional<Value> integer_as(ValueType type, int64_t number) {
   std::optional<Value> value;
   with_type(type, [&]<class T>(T) {
     if constexpr (is_integer<T>) {
-      if (const auto number = parse_number<T>(text)) value = Value(*number);
+      if (std::in_range<T>(number)) value = Value(static_cast<T>(number));
     }
   });
-  if (!value && !before) {
-    if (const auto number = parse_number<int64_t>(text)) value = Value(*number);
-  }
   return value;
 }
 
-std::optional<Value> parse_override(std::string_view type, std::string_view text, const Value* before) {
-  if (type == "int") return parse_integer(text, before);
-  if (type == "str") return Value(std::string(text));
-  if (type == "bool" && text == "true") return Value(true);
-  if (type == "bool" && text == "false") return Value(false);
-  if (type == "float") {
-    if (const auto number = parse_number<float>(text)) return Value(*number);
-  }
-  return std::nullopt;
+bool is_integer_type(ValueType type) {
+  bool is = false;
+  with_type(type, [&]<class T>(T) { is = is_integer<T>; });
+  return is;
 }
 
 }  // namespace
 
-void Metadata::override_from_text(std::string_view spec) {
-  const size_t equals = spec.find('=');
-  const size_t colon = equals == std::string_view::npos ? equals : spec.find(':', equals);
-  const auto refuse = [&](const char* needed) {
-    throw_error(ErrorCode::usage, "override \"%s\": needed %s", printable(spec).c_str(), needed);
+void Metadata::apply(const MetadataOverride& o) {
+  const auto refuse = [&](const std::string& found, const std::string& needed) {
+    throw_error(ErrorCode::usage, "%s: %s=%s: needed %s", setting_text(Setting::metadata_overrides).c_str(),
+                printable(o.key).c_str(), found.c_str(), needed.c_str());
   };
-  if (equals == 0 || colon == std::string_view::npos)
-    refuse("KEY=TYPE:VALUE with a TYPE of int, float, bool or str");
-  const std::string_view key = spec.substr(0, equals);
-  const std::string_view type = spec.substr(equals + 1, colon - equals - 1);
-  std::optional<Value> value = parse_override(type, spec.substr(colon + 1), find(key));
-  if (!value) {
-    if (type == "int") refuse("an integer that fits the key's type in the file");
-    if (type == "float") refuse("a number");
-    if (type == "bool") refuse("true or false");
-    refuse("a type of int, float, bool or str");
+  if (const auto* text = std::get_if<std::string>(&o.value)) return set(o.key, Value(*text));
+  if (const auto* flag = std::get_if<bool>(&o.value)) return set(o.key, Value(*flag));
+  if (const auto* real = std::get_if<double>(&o.value)) {
+    const auto number = static_cast<float>(*real);
+    if (std::isfinite(*real) && !std::isfinite(number)) refuse(format("%g", *real), "a number that fits f32");
+    return set(o.key, Value(number));
   }
-  set(key, std::move(*value));
+  const int64_t number = std::get<int64_t>(o.value);
+  const Value* before = find(o.key);
+  if (before && is_integer_type(before->type())) {
+    std::optional<Value> value = integer_as(before->type(), number);
+    if (!value) {
+      refuse(std::to_string(number),
+             "an integer that fits " + before->type_text() + ", the key's type in the file");
+    }
+    return set(o.key, std::move(*value));
+  }
+  std::optional<Value> value = integer_as(ValueType::u32, number);
+  set(o.key, value ? std::move(*value) : Value(number));
 }
 
 }  // namespace tandem

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 namespace tandem {
@@ -203,6 +204,13 @@ class Value {
   std::shared_ptr<const void> owner_;
 };
 
+// A value that takes the place of a file's. An integer takes the integer type that the key has already, else u32
+// where it fits, else i64; a double becomes an f32.
+struct MetadataOverride {
+  std::string key;
+  std::variant<int64_t, double, bool, std::string> value;
+};
+
 // An ordered map from key to Value.
 class Metadata {
  public:
@@ -223,9 +231,8 @@ class Metadata {
   // Adds the key, or replaces its value in place.
   void set(std::string_view key, Value value);
   void remove(std::string_view key);
-  // Parses an override: "KEY=int:3", "KEY=float:1e-5", "KEY=bool:true" or "KEY=str:text". An int keeps the
-  // integer type of an existing key; a new key is u32 if the value fits, else i64. Throws Error(usage).
-  void override_from_text(std::string_view spec);
+  // Throws Error(usage) for a number that does not fit.
+  void apply(const MetadataOverride& replacement);
 
   // T is an integer (accepts any integer type, range checked), float or double (accepts f32 and f64), bool,
   // std::string_view or std::string. get throws when the key is absent; all throw on a wrong type or range.

@@ -15,16 +15,6 @@
 namespace tandem::tools {
 namespace {
 
-std::string override_text(const KvOverride& o) {
-  struct Text {
-    std::string operator()(int64_t v) const { return "int:" + std::to_string(v); }
-    std::string operator()(double v) const { return format("float:%.17g", v); }
-    std::string operator()(bool v) const { return v ? "bool:true" : "bool:false"; }
-    std::string operator()(const std::string& v) const { return "str:" + v; }
-  };
-  return o.key + "=" + std::visit(Text{}, o.value);
-}
-
 const char* scaling_name(RopeScaling scaling) {
   switch (scaling) {
     case RopeScaling::none: return "none";
@@ -112,7 +102,7 @@ std::unique_ptr<Model> load_model(const ModelOptions& options, const RopeOptions
   engine.open.mmap = options.mmap;
   engine.open.mlock = options.mlock;
   engine.open.numa = numa != Numa::none;
-  for (const KvOverride& o : options.override_kv) engine.override_kv.push_back(override_text(o));
+  engine.overrides = options.overrides;
   engine.rope = rope_overrides(rope);
   return Model::load(options.model, engine);
 }

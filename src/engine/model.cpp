@@ -22,7 +22,7 @@ std::string short_count(int64_t n) {
 
 std::unique_ptr<Model> Model::load(const std::string& path, const ModelOptions& options) {
   std::unique_ptr<Model> model(new Model(GgufFile(path, options.open)));
-  for (const std::string& spec : options.override_kv) model->file_.metadata().override_from_text(spec);
+  for (const MetadataOverride& o : options.overrides) model->file_.metadata().apply(o);
   model->vocab_ = load_vocab(model->file_);
   if (model->file_.tensors().empty()) {
     throw_error(ErrorCode::bad_file, "%s: the file holds a vocabulary and no weights; a model is needed",

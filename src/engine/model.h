@@ -15,8 +15,8 @@
 namespace tandem {
 
 struct ModelOptions {
-  OpenOptions open;                      // mmap, mlock, ...
-  std::vector<std::string> override_kv;  // "KEY=TYPE:VALUE"
+  OpenOptions open;  // mmap, mlock, ...
+  std::vector<MetadataOverride> overrides;
   RopeOverrides rope;
 };
 

@@ -305,7 +305,7 @@ TEST(Options, Rope) {
 TEST(Options, OverridesOfMetadata) {
   const auto o =
       parse({"--override-kv", "a.b=int:-7,c=bool:true,d=str:x\\,y:z", "--override-kv", "e=float:0.5"})
-          .model.override_kv;
+          .model.overrides;
   ASSERT_EQ(o.size(), 4u);
   EXPECT_EQ(o[0].key, "a.b");
   EXPECT_EQ(std::get<int64_t>(o[0].value), -7);
@@ -314,7 +314,7 @@ TEST(Options, OverridesOfMetadata) {
   EXPECT_EQ(std::get<double>(o[3].value), 0.5);
   for (const std::string bad :
        {"", "a", "a=int", "=int:1", "a=int:x", "a=bool:yes", "a=char:1", "a=float:", "a=int:1,"}) {
-    EXPECT_THROW(parse_kv_overrides(bad), Error) << bad;
+    EXPECT_THROW(parse_metadata_overrides(bad), Error) << bad;
   }
 }
 

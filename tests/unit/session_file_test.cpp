@@ -147,7 +147,7 @@ TEST_F(SessionFiles, AnotherModelIsRefused) {
   const auto rope = Model::load(directory_.path("rope.gguf"));
   expect_refused(*open(*rope), ErrorCode::bad_file, "another model");
   ModelOptions options;
-  options.override_kv = {"llama.rope.freq_base=float:1"};
+  options.overrides = {{"llama.rope.freq_base", 1.0}};
   const auto overridden = Model::load(model_path_, options);
   expect_refused(*open(*overridden), ErrorCode::bad_file, "another model");
 }

@@ -25,7 +25,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       "replace a metadata value of the file; TYPE is int, float, bool or str; comma-separated or repeated",
       [&o](const std::vector<std::string>& values) {
         for (const std::string& value : values) {
-          for (KvOverride& kv : parse_kv_overrides(value)) o.override_kv.push_back(std::move(kv));
+          for (MetadataOverride& kv : parse_metadata_overrides(value)) o.overrides.push_back(std::move(kv));
         }
       })
       ->group(group);

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "gguf/dtype.h"
+#include "gguf/metadata.h"
 #include "sample/params.h"
 
 namespace CLI {
@@ -23,17 +23,11 @@ namespace tandem::tools {
 
 // ---- Model ----
 
-// --override-kv KEY=TYPE:VALUE, a metadata value that replaces the file's.
-struct KvOverride {
-  std::string key;
-  std::variant<int64_t, double, bool, std::string> value;
-};
-
 struct ModelOptions {
-  std::string model;                    // -m, required
-  bool mmap = true;                     // --mmap / --no-mmap
-  bool mlock = false;                   // --mlock
-  std::vector<KvOverride> override_kv;  // --override-kv, repeatable, comma-separated
+  std::string model;                        // -m, required
+  bool mmap = true;                         // --mmap / --no-mmap
+  bool mlock = false;                       // --mlock
+  std::vector<MetadataOverride> overrides;  // --override-kv, repeatable, comma-separated
 };
 void add_model_options(CLI::App& app, ModelOptions& options);
 
@@ -126,7 +120,7 @@ std::string process_escapes(std::string_view text);
 // "15043+1", "15043-0.5", "2-inf". Throws Error(usage).
 LogitBias parse_logit_bias(const std::string& text);
 // "a=int:1,b=str:x\,y". Types: int float bool str. Throws Error(usage).
-std::vector<KvOverride> parse_kv_overrides(const std::string& text);
+std::vector<MetadataOverride> parse_metadata_overrides(const std::string& text);
 // "f32 f16 bf16 q8_0 q4_0", any case. Throws Error(usage). `option` names the flag in the message.
 DType parse_cache_type(const std::string& option, const std::string& text);
 

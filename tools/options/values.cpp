@@ -38,7 +38,7 @@ std::optional<char> simple_escape(char c) {
   }
 }
 
-KvOverride parse_kv_override(const std::string& text) {
+MetadataOverride parse_metadata_override(const std::string& text) {
   const std::string option = "--override-kv";
   const size_t equals = text.find('=');
   const size_t colon = equals == std::string::npos ? equals : text.find(':', equals);
@@ -127,9 +127,9 @@ LogitBias parse_logit_bias(const std::string& text) {
   return {static_cast<int32_t>(token), static_cast<float>(text[sign] == '-' ? -bias : bias)};
 }
 
-std::vector<KvOverride> parse_kv_overrides(const std::string& text) {
-  std::vector<KvOverride> overrides;
-  for (const std::string& part : split_list(text)) overrides.push_back(parse_kv_override(part));
+std::vector<MetadataOverride> parse_metadata_overrides(const std::string& text) {
+  std::vector<MetadataOverride> overrides;
+  for (const std::string& part : split_list(text)) overrides.push_back(parse_metadata_override(part));
   return overrides;
 }
 
