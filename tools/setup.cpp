@@ -85,7 +85,7 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const Registry& reg
 }  // namespace
 
 size_t most_to_read_ahead(const OffloadFlags& flags) {
-  if (flags.disk == DiskMode::off) return SIZE_MAX;
+  if (flags.disk == Toggle::off) return SIZE_MAX;
   return flags.budgets.max_ram.value_or(cpu::host_memory_info().free_bytes);
 }
 

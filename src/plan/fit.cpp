@@ -134,7 +134,7 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
 Fit with_disk(const FitRequest& r, OffloadChoice choice) {
   Fit without = fit_with(r, choice);
   const size_t limit = ram_before_disk(r), needed = device_needs(without, 0);
-  if (r.flags.disk == DiskMode::off || r.flags.loaded_by || needed <= limit) return without;
+  if (r.flags.disk == Toggle::off || r.flags.loaded_by || needed <= limit) return without;
   const int64_t n_layer = r.architecture.hparams().n_layer;
   const auto with = [&](int64_t n) {
     choice.n_disk_layers = n;
@@ -158,7 +158,7 @@ Fit with_disk(const FitRequest& r, OffloadChoice choice) {
 
 // The least that the host needs, with layers on disk if they may be.
 size_t least_host_needs(const FitRequest& r, const Fit& f) {
-  if (r.flags.disk == DiskMode::off || r.flags.loaded_by) return device_needs(f, 0);
+  if (r.flags.disk == Toggle::off || r.flags.loaded_by) return device_needs(f, 0);
   OffloadChoice choice = f.choice;
   choice.n_disk_layers = r.architecture.hparams().n_layer;
   return std::min(device_needs(f, 0), device_needs(fit_with(r, choice), 0));
@@ -206,7 +206,7 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   if (r.devices.size() < 2) return {OffloadChoice{}};
   if (r.rates.empty()) return {said};
   std::vector<CacheChoice> caches{said.cache};
-  if (!f.kv_on_host && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
+  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
     caches = {CacheBesideLayers{}, CacheOnHost{}, PrefetchedCache{}};
     for (int64_t parts : {2, 4, 8}) {
       if (!has_sequences(r)) caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
@@ -217,7 +217,7 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
     moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
   std::vector<Streaming> streaming{said.streaming};
-  if (said.streaming == Streaming::none && f.stream == StreamMode::automatic) {
+  if (said.streaming == Streaming::none && f.stream == Toggle::automatic) {
     streaming = {Streaming::none, Streaming::prefill, Streaming::always};
   }
   std::vector<OffloadChoice> list;

@@ -176,7 +176,7 @@ void check_flags(const OffloadFlags& f) {
   const bool percent = f.gpu_weights_percent.has_value(), gib = f.cpu_offload_gib.has_value();
   const SettingValue held{percent ? Setting::gpu_weights_percent : Setting::cpu_offload_gib};
   const SettingValue no_stream{Setting::stream, "off"};
-  const bool on_host = f.kv_on_host.value_or(false);
+  const bool on_host = f.kv_on_host == Toggle::on;
   const auto refuse = [](const SettingValue& a, const SettingValue& b, const char* why) {
     throw_error(ErrorCode::usage, "%s and %s contradict each other: %s",
                 setting_text(a.setting, a.value).c_str(), setting_text(b.setting, b.value).c_str(), why);
@@ -185,10 +185,10 @@ void check_flags(const OffloadFlags& f) {
   if ((percent || gib) && f.n_gpu_layers) {
     refuse(held, {Setting::n_gpu_layers}, "both say how much stays on the GPU");
   }
-  if ((percent || gib) && f.stream == StreamMode::off) {
+  if ((percent || gib) && f.stream == Toggle::off) {
     refuse(held, no_stream, "what the host holds of it is streamed");
   }
-  if (f.gpu_rows.value_or(1) < 1 && f.stream == StreamMode::off) {
+  if (f.gpu_rows.value_or(1) < 1 && f.stream == Toggle::off) {
     refuse({Setting::gpu_rows}, no_stream, "the GPU's rows are streamed to it");
   }
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
@@ -216,7 +216,7 @@ void check_flags(const OffloadFlags& f) {
     refuse({Setting::kv_on_host}, {Setting::n_kv_layers_gpu},
            "one keeps the cache off the GPU, the other on it");
   }
-  if (f.disk == DiskMode::on && f.loaded_by) {
+  if (f.disk == Toggle::on && f.loaded_by) {
     refuse({Setting::disk}, *f.loaded_by, "one leaves weights on disk, the other loads them all");
   }
 }
@@ -226,14 +226,14 @@ bool keeps_on_gpus(const CacheChoice& cache) {
 }
 
 bool streams(const OffloadFlags& flags) {
-  return flags.stream == StreamMode::on || flags.gpu_weights_percent || flags.cpu_offload_gib ||
+  return flags.stream == Toggle::on || flags.gpu_weights_percent || flags.cpu_offload_gib ||
          flags.gpu_rows.value_or(1) < 1;
 }
 
 OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
   OffloadChoice choice;
   choice.n_gpu_layers = n_gpu_layers;
-  if (flags.kv_on_host.value_or(false)) choice.cache = CacheOnHost{};
+  if (flags.kv_on_host == Toggle::on) choice.cache = CacheOnHost{};
   if (flags.kv_prefetched) choice.cache = PrefetchedCache{};
   if (flags.kv_split) choice.cache = SplitCache{*flags.kv_split};
   choice.n_cpu_moe = flags.n_cpu_moe.value_or(0);

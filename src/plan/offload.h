@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/setting.h"
+#include "base/toggle.h"
 #include "exec/placement.h"
 #include "kv/cache.h"
 #include "model/architecture.h"
@@ -17,12 +18,6 @@
 namespace tandem {
 
 enum class SplitMode { none, layer };  // all on the main GPU, or whole layers on each
-
-enum class StreamMode { automatic, on, off };
-
-// Whether layers that host memory does not hold are read from disk for every step. on: also an error where
-// that cannot be.
-enum class DiskMode { automatic, on, off };
 
 // What a placement may take. Nothing set: what is free, less a reserve.
 struct Budgets {
@@ -38,21 +33,23 @@ struct OffloadFlags {
   // Layers on GPUs: the last N of the model; one more than it has layers takes the output head too. Not set:
   // auto.
   std::optional<int64_t> n_gpu_layers;
-  std::optional<bool> kv_on_host;  // -nkvo
-  bool kv_prefetched = false;      // --kv-offload prefetch: in host memory, brought to the GPU for every step
+  Toggle kv_on_host = Toggle::automatic;
+  bool kv_prefetched = false;  // --kv-offload prefetch: in host memory, brought to the GPU for every step
   std::optional<int64_t> kv_split;         // the newest N tokens' cache on the GPU, the rest in host memory
   std::optional<int64_t> n_kv_layers_gpu;  // of the layers on GPUs, only the last N keep their cache there
   std::vector<std::pair<std::string, std::string>>
       overrides;                     // tensor name regex, device name; the first match wins
   std::optional<int64_t> n_cpu_moe;  // the experts of the first N layers stay on the host
   SplitMode split_mode = SplitMode::layer;
-  std::vector<double> tensor_split;           // share of each GPU; empty: by free memory
-  int64_t main_gpu = 0;                       // for SplitMode::none: index among the GPUs
-  StreamMode stream = StreamMode::automatic;  // of layers whose weights the host holds
+  std::vector<double> tensor_split;   // share of each GPU; empty: by free memory
+  int64_t main_gpu = 0;               // for SplitMode::none: index among the GPUs
+  Toggle stream = Toggle::automatic;  // of layers whose weights the host holds
   // How much is to stay on the GPUs, said otherwise than by n_gpu_layers; the rest is streamed.
   std::optional<double> gpu_weights_percent;
   std::optional<double> cpu_offload_gib;  // weights that the host holds
-  DiskMode disk = DiskMode::automatic;
+  // Whether layers that host memory does not hold are read from disk for every step. on: an error where that
+  // cannot be.
+  Toggle disk = Toggle::automatic;
   std::optional<SettingValue> loaded_by;  // the one that keeps all weights in memory, if one does
   // Of the matrices that the host holds, the share of the rows that GPUs compute while the CPU computes the
   // others; 1: never both at once. Not set: auto.

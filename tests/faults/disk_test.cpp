@@ -249,7 +249,7 @@ TEST_F(LargerThanMemory, FourTimesRunsWithAGpu) {
     test::SimDevice sim({.memory_bytes = 6 << 20});
     OffloadFlags flags = quarter();
     flags.budgets.vram_overhead = 0;
-    flags.stream = streams ? StreamMode::on : StreamMode::off;
+    flags.stream = streams ? Toggle::on : Toggle::off;
     Session s(*large_, {&host, &sim}, options(flags));
     const Forbidden pages(*large_, s.placement().placement);
     EXPECT_GT(pages.n_bytes(), large_->n_weight_bytes() / 4);
@@ -280,7 +280,7 @@ TEST_F(LargerThanMemory, WithoutABudgetTheMachineDecides) {
   EXPECT_GT(s.placement().choice.n_disk_layers, kLayers / 2);
   EXPECT_EQ(logits(s), expected_);
   OffloadFlags off;
-  off.disk = DiskMode::off;
+  off.disk = Toggle::off;
   Session mapped(*large_, {&small}, options(off));
   EXPECT_EQ(mapped.placement().bytes.disk_weights, 0u);
 }
@@ -296,7 +296,7 @@ TEST_F(LargerThanMemory, TooLittleReportsTheMinimum) {
   EXPECT_EQ(error_of({&host}, flags, ErrorCode::out_of_memory), "no error");
   --*flags.budgets.max_ram;
   EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("max_ram: "));
-  flags.disk = DiskMode::off;
+  flags.disk = Toggle::off;
   const std::string off = error_of({&host}, flags, ErrorCode::out_of_memory);
   EXPECT_GT(std::stoull(off.substr(9)), large_->n_weight_bytes());
 }
@@ -304,14 +304,14 @@ TEST_F(LargerThanMemory, TooLittleReportsTheMinimum) {
 TEST_F(LargerThanMemory, ContradictionsNameBothSettings) {
   test::MeteredHost host;
   OffloadFlags flags;
-  flags.disk = DiskMode::on;
+  flags.disk = Toggle::on;
   for (const SettingValue& other : {SettingValue{Setting::mmap, "off"}, SettingValue{Setting::mlock}}) {
     flags.loaded_by = other;
     EXPECT_THAT(error_of({&host}, flags, ErrorCode::usage),
                 AllOf(HasSubstr("disk and "), HasSubstr(library_setting_text(other))));
   }
   // Weights in memory are not read again.
-  flags.disk = DiskMode::automatic;
+  flags.disk = Toggle::automatic;
   flags.budgets.max_ram = 4 << 20;
   EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("max_ram"));
   const auto loaded = Model::load(directory_.path("large.gguf"), {.open = {.mmap = false}});

@@ -117,7 +117,7 @@ TEST_F(DividedRows, WithASplitCache) {
   const auto with_rows = [&](double prefill, double decode) {
     OffloadFlags flags;
     flags.n_gpu_layers = 2;
-    flags.stream = StreamMode::on;
+    flags.stream = Toggle::on;
     flags.kv_split = 32;
     SessionOptions o = options(flags);
     Session sizes(*dense_, {host_.get(), &sim}, o);

@@ -21,7 +21,7 @@ class KvPrefetch : public test::SplitRig {
     model_ = load("tiny.gguf", shape);
   }
 
-  static OffloadFlags prefetched(int64_t n_gpu_layers, StreamMode stream = StreamMode::off) {
+  static OffloadFlags prefetched(int64_t n_gpu_layers, Toggle stream = Toggle::off) {
     OffloadFlags flags;
     flags.n_gpu_layers = n_gpu_layers;
     flags.kv_prefetched = true;
@@ -54,10 +54,10 @@ TEST_F(KvPrefetch, EveryModeAndCacheTypeGivesTheLogitsOfTheCpu) {
   const std::vector<Device*> devices{host_.get(), &sim};
   for (DType cache : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0}) {
     const std::vector<float> expected = cpu_logits(cache);
-    for (StreamMode stream : {StreamMode::off, StreamMode::on}) {
+    for (Toggle stream : {Toggle::off, Toggle::on}) {
       for (int64_t n_gpu_layers : {1, 3, 6}) {
         SCOPED_TRACE(std::string(dtype_name(cache)) + " -ngl " + std::to_string(n_gpu_layers) +
-                     (stream == StreamMode::on ? " streamed" : ""));
+                     (stream == Toggle::on ? " streamed" : ""));
         Session s(*model_, devices, options(prefetched(n_gpu_layers, stream), cache));
         EXPECT_EQ(logits(s), expected);
         EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());

@@ -37,7 +37,7 @@ class KvSplit : public test::SplitRig {
     return o;
   }
 
-  static OffloadFlags split(int64_t n_gpu_layers, int64_t n_keep, StreamMode stream = StreamMode::off) {
+  static OffloadFlags split(int64_t n_gpu_layers, int64_t n_keep, Toggle stream = Toggle::off) {
     OffloadFlags flags;
     flags.n_gpu_layers = n_gpu_layers;
     flags.kv_split = n_keep;
@@ -119,7 +119,7 @@ TEST_F(KvSplit, WithStreamedWeightsAndOnTwoDevices) {
   const std::vector<float> expected = cpu_logits();
   test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 3e9}),
       sim1({.name = "SIM1", .copy_bytes_per_s = 3e9});
-  for (StreamMode stream : {StreamMode::off, StreamMode::on}) {
+  for (Toggle stream : {Toggle::off, Toggle::on}) {
     for (int64_t n_keep : {1, 50}) {
       Session one(*model_, {host_.get(), &sim0}, options(split(3, n_keep, stream)));
       EXPECT_LE(difference(logits(one), expected), 1e-4);

@@ -20,7 +20,7 @@ class KvSplitTime : public test::SplitRig {
     model_ = load("tiny.gguf", shape);
   }
 
-  static SessionOptions options(int64_t n_gpu_layers, int64_t n_keep, StreamMode stream = StreamMode::off) {
+  static SessionOptions options(int64_t n_gpu_layers, int64_t n_keep, Toggle stream = Toggle::off) {
     SessionOptions o;
     o.n_ctx = kContext;
     o.n_ubatch = 32;
@@ -79,11 +79,11 @@ TEST_F(KvSplitTime, BothSidesOverlap) {
 // The mean over the steps that move two blocks to the host.
 TEST_F(KvSplitTime, MatchesThePrediction) {
   const std::vector<DeviceRates> rates{{5e8, 1e10, 1e12, 1e-6, 1e-7}, {2e9, 1e12, 4e7, 1e-6, 1e-7}};
-  for (StreamMode stream : {StreamMode::off, StreamMode::on}) {
+  for (Toggle stream : {Toggle::off, Toggle::on}) {
     for (int64_t n_gpu_layers : {1, 4, 7}) {
       for (int64_t n_keep : {1, 100, 300}) {
         SCOPED_TRACE(testing::Message() << "-ngl " << n_gpu_layers << " --kv-split " << n_keep
-                                        << (stream == StreamMode::on ? " streamed" : ""));
+                                        << (stream == Toggle::on ? " streamed" : ""));
         double now = 0;
         StepLoad load;
         KvConfig kv;

@@ -29,7 +29,7 @@ class Ladder : public test::SplitRig {
     o.n_ctx = kPrompt + kTokens;
     o.n_ubatch = 64;
     OffloadFlags flags;
-    if (streamed) flags.stream = StreamMode::on;
+    if (streamed) flags.stream = Toggle::on;
     o.placement = place(model_->architecture(), model_->weights(), {host_.get(), sim_any_.get()}, flags,
                         streamed ? 1 : 4);
     return o;

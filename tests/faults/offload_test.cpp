@@ -53,7 +53,7 @@ class Offload : public test::SplitRig {
                        std::to_string(n_cpu_moe));
           OffloadFlags flags;
           flags.n_gpu_layers = ngl;
-          flags.kv_on_host = kv_on_host;
+          flags.kv_on_host = on_or_off(kv_on_host);
           flags.n_cpu_moe = n_cpu_moe;
           Session session(model, devices, options(flags));
           EXPECT_EQ(logits(session), expected);

@@ -18,7 +18,7 @@ class Stream : public test::SplitRig {
   static OffloadFlags streamed(int64_t n_gpu_layers) {
     OffloadFlags flags;
     flags.n_gpu_layers = n_gpu_layers;
-    flags.stream = StreamMode::on;
+    flags.stream = Toggle::on;
     return flags;
   }
 };

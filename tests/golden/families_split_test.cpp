@@ -89,7 +89,7 @@ TEST_P(FamiliesSplit, LogitsEqualThoseOfTheCpu) {
       SCOPED_TRACE("-ngl " + std::to_string(ngl) + (kv_on_host ? " -nkvo" : ""));
       OffloadFlags flags;
       flags.n_gpu_layers = ngl;
-      flags.kv_on_host = kv_on_host;
+      flags.kv_on_host = on_or_off(kv_on_host);
       flags.tensor_split = {1, 1};
       Session session(*model_, devices, options(flags));
       EXPECT_EQ(logits(session), expected);

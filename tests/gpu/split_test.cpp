@@ -35,7 +35,7 @@ class GpuSplit : public GpuTest {
         SCOPED_TRACE("-ngl " + std::to_string(n) + (kv_on_host ? " -nkvo" : ""));
         OffloadFlags flags;
         flags.n_gpu_layers = n;
-        flags.kv_on_host = kv_on_host;
+        flags.kv_on_host = on_or_off(kv_on_host);
         check(flags);
         if (HasFatalFailure()) return;
       }

@@ -35,9 +35,9 @@ TEST(OffloadOptions, Layers) {
 }
 
 TEST(OffloadOptions, CacheAndExperts) {
-  EXPECT_FALSE(parse({}).flags.kv_on_host.has_value());
-  EXPECT_EQ(parse({"-nkvo"}).flags.kv_on_host, true);
-  EXPECT_EQ(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host, false);
+  EXPECT_EQ(parse({}).flags.kv_on_host, Toggle::automatic);
+  EXPECT_EQ(parse({"-nkvo"}).flags.kv_on_host, Toggle::on);
+  EXPECT_EQ(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host, Toggle::off);
   EXPECT_TRUE(parse({"--kv-offload", "prefetch"}).flags.kv_prefetched);
   EXPECT_FALSE(parse({}).flags.kv_split.has_value());
   EXPECT_EQ(parse({"--kv-split", "4096"}).flags.kv_split, 4096);
@@ -68,10 +68,10 @@ TEST(OffloadOptions, OverridesAndShares) {
 }
 
 TEST(OffloadOptions, Streaming) {
-  EXPECT_EQ(parse({}).flags.stream, StreamMode::automatic);
-  EXPECT_EQ(parse({"--stream-weights"}).flags.stream, StreamMode::on);
-  EXPECT_EQ(parse({"--stream-weights=auto"}).flags.stream, StreamMode::automatic);
-  EXPECT_EQ(parse({"--stream-weights=off"}).flags.stream, StreamMode::off);
+  EXPECT_EQ(parse({}).flags.stream, Toggle::automatic);
+  EXPECT_EQ(parse({"--stream-weights"}).flags.stream, Toggle::on);
+  EXPECT_EQ(parse({"--stream-weights=auto"}).flags.stream, Toggle::automatic);
+  EXPECT_EQ(parse({"--stream-weights=off"}).flags.stream, Toggle::off);
   EXPECT_EQ(parse({"--gpu-weights-percent", "30"}).flags.gpu_weights_percent, 30);
   EXPECT_EQ(parse({"--cpu-offload-gb", "2.5"}).flags.cpu_offload_gib, 2.5);
   EXPECT_THROW(parse({"--stream-weights=sometimes"}), Error);

@@ -99,7 +99,7 @@ TEST(Options, DefaultsMatchLlamaCpp) {
   EXPECT_EQ(e.context.batch_size, 2048);
   EXPECT_EQ(e.context.ubatch_size, 512);
   EXPECT_EQ(e.context.cache_type_k, DType::F16);
-  EXPECT_EQ(e.context.flash_attention, OnOffAuto::automatic);
+  EXPECT_EQ(e.context.flash_attention, Toggle::automatic);
   EXPECT_EQ(e.threads.threads, -1);
   EXPECT_EQ(e.threads.threads_batch, -1);
   EXPECT_EQ(e.threads.numa, Numa::none);
@@ -121,7 +121,7 @@ TEST(Options, ShortFormsOfSeveralLetters) {
   EXPECT_EQ(e.threads.threads, 2);
   EXPECT_EQ(e.context.cache_type_k, DType::Q8_0);
   EXPECT_EQ(e.context.cache_type_v, DType::Q4_0);
-  EXPECT_EQ(e.context.flash_attention, OnOffAuto::on);
+  EXPECT_EQ(e.context.flash_attention, Toggle::on);
 }
 
 TEST(Options, ValuesInEverySyntax) {
@@ -177,18 +177,18 @@ TEST(Options, RepeatedOptionsTakeOneValueEach) {
 }
 
 TEST(Options, BareFormsAndTheirValues) {
-  EXPECT_EQ(parse({"-fa"}).context.flash_attention, OnOffAuto::on);
-  EXPECT_EQ(parse({"-fa", "off"}).context.flash_attention, OnOffAuto::off);
-  EXPECT_EQ(parse({"-fa=auto"}).context.flash_attention, OnOffAuto::automatic);
-  EXPECT_EQ(parse({"--flash-attn", "0"}).context.flash_attention, OnOffAuto::off);
+  EXPECT_EQ(parse({"-fa"}).context.flash_attention, Toggle::on);
+  EXPECT_EQ(parse({"-fa", "off"}).context.flash_attention, Toggle::off);
+  EXPECT_EQ(parse({"-fa=auto"}).context.flash_attention, Toggle::automatic);
+  EXPECT_EQ(parse({"--flash-attn", "0"}).context.flash_attention, Toggle::off);
   const Everything between = parse({"-fa", "-c", "8"});
-  EXPECT_EQ(between.context.flash_attention, OnOffAuto::on);
+  EXPECT_EQ(between.context.flash_attention, Toggle::on);
   EXPECT_EQ(between.context.ctx_size, 8);
   EXPECT_EQ(parse({"--numa"}).threads.numa, Numa::distribute);
   EXPECT_EQ(parse({"--numa", "isolate"}).threads.numa, Numa::isolate);
   EXPECT_EQ(parse({"--numa", "numactl"}).threads.numa, Numa::numactl);
-  EXPECT_EQ(parse({"--color"}).text.color, OnOffAuto::on);
-  EXPECT_EQ(parse({"--color", "off"}).text.color, OnOffAuto::off);
+  EXPECT_EQ(parse({"--color"}).text.color, Toggle::on);
+  EXPECT_EQ(parse({"--color", "off"}).text.color, Toggle::off);
 }
 
 TEST(Options, Flags) {
@@ -374,7 +374,7 @@ TEST(Options, TheEnvironmentSetsWhatIsNotGiven) {
   EXPECT_EQ(e.context.ctx_size, 77);
   EXPECT_EQ(e.context.cache_type_k, DType::Q8_0);
   EXPECT_EQ(e.text.prompt, "--from=env");
-  EXPECT_EQ(e.context.flash_attention, OnOffAuto::off);
+  EXPECT_EQ(e.context.flash_attention, Toggle::off);
   EXPECT_EQ(e.sampling.temp, -1.0f);
   EXPECT_EQ(e.text.n_predict, -2);
   EXPECT_EQ(e.text.reverse_prompts, (Arguments{"stop"}));

@@ -233,7 +233,7 @@ TEST_F(Planner, DividesRowsIfTheCpuLeavesBandwidthToTheBus) {
   EXPECT_EQ(best(few_cores, 20).rows_decode, 0.25);
   EXPECT_EQ(best(few_cores, 20).rows_prefill, 0.25);
   flags_ = {};
-  flags_.stream = StreamMode::on;
+  flags_.stream = Toggle::on;
   EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
 }
 
@@ -244,7 +244,7 @@ TEST_F(Planner, DividesRowsForLargeBatches) {
   gpu(4, rates);
   rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
   flags_.n_gpu_layers = 1;
-  flags_.kv_on_host = false;
+  flags_.kv_on_host = Toggle::off;
   const auto best = [&](int64_t n_sequences) {
     PlanRequest r = request(2048);
     r.shape.n_sequences = n_sequences;
@@ -259,15 +259,15 @@ TEST_F(Planner, DividesRowsForLargeBatches) {
 TEST_F(Planner, KeepsTheUsersOptions) {
   gpu(1);
   flags_.n_gpu_layers = 3;
-  flags_.kv_on_host = true;
+  flags_.kv_on_host = Toggle::on;
   for (const SessionPlan& p : plan_session(request(512))) {
     EXPECT_EQ(p.fit.choice.n_gpu_layers, 3);
     EXPECT_EQ(p.fit.choice.cache, CacheChoice(CacheOnHost{}));
   }
   flags_ = {};
-  flags_.stream = StreamMode::off;
+  flags_.stream = Toggle::off;
   for (const SessionPlan& p : plan_session(request(512))) EXPECT_EQ(p.fit.choice.streaming, Streaming::none);
-  flags_.stream = StreamMode::on;
+  flags_.stream = Toggle::on;
   for (const SessionPlan& p : plan_session(request(512)))
     EXPECT_EQ(p.fit.choice.streaming, Streaming::always);
 }
@@ -318,7 +318,7 @@ TEST_F(Planner, SharesOfWeights) {
 TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
   gpu(8);
   flags_.n_gpu_layers = PhiLike::kLayers + 1;
-  flags_.kv_on_host = false;
+  flags_.kv_on_host = Toggle::off;
   EXPECT_THAT(error_of(request(20000), ErrorCode::out_of_memory),
               HasSubstr("k_dtype=q8_0 v_dtype=q8_0 would fit"));
   PlanRequest r = request(20000);
@@ -380,7 +380,7 @@ TEST_F(Planner, ASplitCacheDoesNotGrowOnTheGpu) {
 TEST_F(Planner, AMicroBatchThatFits) {
   gpu(24);
   flags_.n_gpu_layers = PhiLike::kLayers + 1;
-  flags_.kv_on_host = false;
+  flags_.kv_on_host = Toggle::off;
   PlanRequest r = request(8192);
   r.shape.n_ubatch = 8192;
   const size_t needed = fit_shape(r, r.shape, everything()).bytes.devices[1].total();
@@ -430,13 +430,12 @@ TEST_F(Planner, ContradictionsNameBothSettings) {
   EXPECT_THAT(settings({.gpu_weights_percent = 10, .cpu_offload_gib = 1}), ElementsAre(percent, offload));
   EXPECT_THAT(settings({.n_gpu_layers = 3, .cpu_offload_gib = 1}), ElementsAre(offload, layers));
   EXPECT_THAT(settings({.n_gpu_layers = 3, .gpu_weights_percent = 10}), ElementsAre(percent, layers));
-  EXPECT_THAT(settings({.stream = StreamMode::off, .gpu_weights_percent = 10}),
-              ElementsAre(percent, no_stream));
-  EXPECT_THAT(settings({.stream = StreamMode::off, .gpu_rows = 0.5}), ElementsAre(rows, no_stream));
-  EXPECT_THAT(settings({.kv_on_host = true, .n_kv_layers_gpu = 3}), ElementsAre(on_host, kv_layers));
-  EXPECT_THAT(settings({.kv_on_host = true, .kv_prefetched = true}), ElementsAre(prefetched, on_host));
+  EXPECT_THAT(settings({.stream = Toggle::off, .gpu_weights_percent = 10}), ElementsAre(percent, no_stream));
+  EXPECT_THAT(settings({.stream = Toggle::off, .gpu_rows = 0.5}), ElementsAre(rows, no_stream));
+  EXPECT_THAT(settings({.kv_on_host = Toggle::on, .n_kv_layers_gpu = 3}), ElementsAre(on_host, kv_layers));
+  EXPECT_THAT(settings({.kv_on_host = Toggle::on, .kv_prefetched = true}), ElementsAre(prefetched, on_host));
   EXPECT_THAT(settings({.kv_prefetched = true, .n_kv_layers_gpu = 3}), ElementsAre(prefetched, kv_layers));
-  EXPECT_THAT(settings({.kv_on_host = true, .kv_split = 100}), ElementsAre(split, on_host));
+  EXPECT_THAT(settings({.kv_on_host = Toggle::on, .kv_split = 100}), ElementsAre(split, on_host));
   EXPECT_THAT(settings({.kv_prefetched = true, .kv_split = 100}), ElementsAre(split, prefetched));
   EXPECT_THAT(settings({.kv_split = 100, .n_kv_layers_gpu = 3}), ElementsAre(split, kv_layers));
   OffloadFlags budgets;

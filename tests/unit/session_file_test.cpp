@@ -89,7 +89,7 @@ TEST_F(SessionFiles, ContinueBitForBitUnderAnyPlacement) {
       SessionOptions options;
       options.n_ctx = 100;
       options.offload.n_gpu_layers = n_layers;
-      options.offload.kv_on_host = kv_on_host;
+      options.offload.kv_on_host = on_or_off(kv_on_host);
       const auto session = open(*model_, options, true);
       const SessionFile file(file_, *session);
       EXPECT_EQ(file.transcript(), "{}");

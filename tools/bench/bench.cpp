@@ -74,11 +74,11 @@ std::pair<int32_t, int32_t> parse_pair(const std::string& text) {
 }
 
 bool parse_on_off(const char* option, const std::string& text) {
-  const OnOffAuto value = parse_on_off_auto(option, text);
-  if (value == OnOffAuto::automatic) {
+  const Toggle value = parse_toggle(option, text);
+  if (value == Toggle::automatic) {
     throw_error(ErrorCode::usage, "%s: '%s' is neither 0 nor 1", option, printable(text).c_str());
   }
-  return value == OnOffAuto::on;
+  return value == Toggle::on;
 }
 
 void add_test_options(CLI::App& app, BenchLists& o) {
@@ -155,7 +155,7 @@ void add_run_options(CLI::App& app, BenchOptions& o) {
       ->group(group);
   bare_choice(app, "--flash-attn", "on|off|auto", "on", "always on", [&o](const std::string& text) {
     for (const std::string& word : split_list(text)) {
-      if (parse_on_off_auto("--flash-attn", word) == OnOffAuto::off) o.flash_attention_off = true;
+      if (parse_toggle("--flash-attn", word) == Toggle::off) o.flash_attention_off = true;
     }
   })->group(kNoEffectGroup);
 }

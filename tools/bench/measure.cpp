@@ -159,7 +159,7 @@ SessionOptions BenchRunner::session_for(const BenchCase& c) const {
   options.k_dtype = c.type_k;
   options.v_dtype = c.type_v;
   if (c.n_gpu_layers != kAutoGpuLayers) options.offload.n_gpu_layers = c.n_gpu_layers;
-  if (c.no_kv_offload) options.offload.kv_on_host = true;
+  if (c.no_kv_offload) options.offload.kv_on_host = Toggle::on;
   return options;
 }
 

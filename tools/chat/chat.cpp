@@ -163,7 +163,7 @@ void add_message_options(CLI::App& app, ChatOptions& o) {
       ->group(group);
   bare_choice(app, "--color", "on|off|auto", "on",
               "use colors (default: auto, on a terminal without NO_COLOR)",
-              [&o](const std::string& value) { o.text.color = parse_on_off_auto("--color", value); })
+              [&o](const std::string& value) { o.text.color = parse_toggle("--color", value); })
       ->group(group);
   app.add_flag("--simple-io", o.text.simple_io, "print no colors and no control sequences")->group(group);
   for (const char* name : {"--conversation", "--jinja", "--no-warmup"}) {

@@ -37,7 +37,7 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
          [&f](const std::string& value) { f.n_gpu_layers = parse_gpu_layers(value); })
       ->group(kGroup);
   app.add_flag_function(
-         "--no-kv-offload", [&f](int64_t n) { f.kv_on_host = n > 0; },
+         "--no-kv-offload", [&f](int64_t n) { f.kv_on_host = on_or_off(n > 0); },
          "keep the KV cache in host memory and compute attention on the CPU")
       ->group(kGroup);
   bare_choice(app, "--kv-offload", "on|prefetch", "on",
@@ -46,7 +46,7 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
               "to the GPU while the layers before it compute",
               [&f](const std::string& value) {
                 f.kv_prefetched = one_of<bool>("--kv-offload", value, {{"on", false}, {"prefetch", true}});
-                if (!f.kv_prefetched) f.kv_on_host = false;
+                if (!f.kv_prefetched) f.kv_on_host = Toggle::off;
               })
       ->group(kGroup);
   choice(
@@ -94,12 +94,7 @@ void add_disk_options(CLI::App& app, OffloadFlags& f) {
       app, "--disk-tier", "on|off|auto", "on",
       "read layers that do not fit in host memory (or --max-ram) from disk for every step, ahead of use and "
       "past the page cache; off: map them and let the system page them in (default: auto)",
-      [&f](const std::string& value) {
-        const OnOffAuto mode = parse_on_off_auto("--disk-tier", value);
-        f.disk = mode == OnOffAuto::on    ? DiskMode::on
-                 : mode == OnOffAuto::off ? DiskMode::off
-                                          : DiskMode::automatic;
-      })
+      [&f](const std::string& value) { f.disk = parse_toggle("--disk-tier", value); })
       ->group(kGroup);
 }
 
@@ -117,12 +112,7 @@ void add_stream_options(CLI::App& app, OffloadFlags& f) {
               "stream weights in host memory to the GPU for every step, each layer while the layers before "
               "it compute "
               "(default: auto, if predicted to be faster)",
-              [&f](const std::string& value) {
-                const OnOffAuto mode = parse_on_off_auto("--stream-weights", value);
-                f.stream = mode == OnOffAuto::on    ? StreamMode::on
-                           : mode == OnOffAuto::off ? StreamMode::off
-                                                    : StreamMode::automatic;
-              })
+              [&f](const std::string& value) { f.stream = parse_toggle("--stream-weights", value); })
       ->group(kGroup);
   choice(app, "--gpu-rows", "auto|off|P",
          "divide matrices in host memory: stream P percent of the rows to the GPU for every step and let the "

@@ -52,12 +52,12 @@ void add_context_options(CLI::App& app, ContextOptions& o) {
              "type of cached values: f32, f16, bf16, q8_0 or q4_0");
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
-      [&o](const std::string& value) { o.flash_attention = parse_on_off_auto("--flash-attn", value); })
+      [&o](const std::string& value) { o.flash_attention = parse_toggle("--flash-attn", value); })
       ->group(group);
 }
 
 void note_no_effect(const ContextOptions& o) {
-  if (o.flash_attention == OnOffAuto::off) {
+  if (o.flash_attention == Toggle::off) {
     log_verbose("--flash-attn off has no effect: flash attention is the only implementation");
   }
 }
@@ -132,7 +132,7 @@ void add_text_options(CLI::App& app, TextOptions& o) {
                "print the prompt before the generated text (default: on)")
       ->group(group);
   bare_choice(app, "--color", "on|off|auto", "on", "color the prompt (default: auto, on a terminal)",
-              [&o](const std::string& value) { o.color = parse_on_off_auto("--color", value); })
+              [&o](const std::string& value) { o.color = parse_toggle("--color", value); })
       ->group(group);
   app.add_flag("--simple-io", o.simple_io, "print no colors and no control sequences")->group(group);
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/toggle.h"
 #include "gguf/dtype.h"
 #include "gguf/metadata.h"
 #include "sample/params.h"
@@ -33,8 +34,6 @@ void add_model_options(CLI::App& app, ModelOptions& options);
 
 // ---- Context ----
 
-enum class OnOffAuto { on, off, automatic };
-
 struct ContextOptions {
   int32_t ctx_size = 0;                                 // -c, 0 = as the model says
   int32_t batch_size = 2048;                            // -b
@@ -42,7 +41,7 @@ struct ContextOptions {
   bool ubatch_given = false, cache_type_given = false;  // by the user
   DType cache_type_k = DType::F16;                      // -ctk: f32 f16 bf16 q8_0 q4_0
   DType cache_type_v = DType::F16;                      // -ctv
-  OnOffAuto flash_attention = OnOffAuto::automatic;     // -fa, accepted; see note_no_effect
+  Toggle flash_attention = Toggle::automatic;           // -fa, accepted; see note_no_effect
 };
 void add_context_options(CLI::App& app, ContextOptions& options);
 // Says in a verbose line what the options ask for that makes no difference here.
@@ -90,7 +89,7 @@ struct TextOptions {
   int32_t keep = 0;                          // --keep, -1 = the whole prompt
   std::vector<std::string> reverse_prompts;  // -r, repeatable: stop after one of these
   bool display_prompt = true;                // --display-prompt / --no-display-prompt
-  OnOffAuto color = OnOffAuto::automatic;    // --color, bare: on
+  Toggle color = Toggle::automatic;          // --color, bare: on
   bool simple_io = false;                    // --simple-io
 };
 void add_text_options(CLI::App& app, TextOptions& options);

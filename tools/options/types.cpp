@@ -46,11 +46,11 @@ double parse_real(const std::string& option, const std::string& text, double min
   return value;
 }
 
-OnOffAuto parse_on_off_auto(const std::string& option, const std::string& text) {
+Toggle parse_toggle(const std::string& option, const std::string& text) {
   const std::string word = CLI::detail::to_lower(text);
-  if (word == "on" || word == "1" || word == "true" || word == "enabled") return OnOffAuto::on;
-  if (word == "off" || word == "0" || word == "false" || word == "disabled") return OnOffAuto::off;
-  if (word == "auto" || word == "-1") return OnOffAuto::automatic;
+  if (word == "on" || word == "1" || word == "true" || word == "enabled") return Toggle::on;
+  if (word == "off" || word == "0" || word == "false" || word == "disabled") return Toggle::off;
+  if (word == "auto" || word == "-1") return Toggle::automatic;
   throw_error(ErrorCode::usage, "%s: '%s' is none of on, off, auto", option.c_str(), printable(text).c_str());
 }
 

@@ -28,7 +28,7 @@ std::vector<std::string> split_list(const std::string& text);
 // All of a file. Throws Error(io), and Error(bad_file) for one of more than `max_bytes`.
 std::string read_text_file(const std::string& path, size_t max_bytes = SIZE_MAX);
 // on, off, auto and their usual other spellings (1, true, enabled, ...).
-OnOffAuto parse_on_off_auto(const std::string& option, const std::string& text);
+Toggle parse_toggle(const std::string& option, const std::string& text);
 
 template <class Enum>
 Enum one_of(const std::string& option, const std::string& text,

@@ -152,8 +152,8 @@ void apply_escapes(TextOptions& options, SamplerParams& params) {
 }
 
 bool color_on(const TextOptions& options) {
-  if (options.simple_io || options.color == OnOffAuto::off) return false;
-  return options.color == OnOffAuto::on || stdout_has_colors();
+  if (options.simple_io || options.color == Toggle::off) return false;
+  return options.color == Toggle::on || stdout_has_colors();
 }
 
 std::string read_prompt(const TextOptions& options) {
