@@ -204,8 +204,8 @@ class Value {
   std::shared_ptr<const void> owner_;
 };
 
-// A value that takes the place of a file's. An integer takes the integer type that the key has already, else u32
-// where it fits, else i64; a double becomes an f32.
+// Replaces a value of the file. An integer keeps the integer type of an existing key; a new key is u32 if the
+// value fits, else i64. A double becomes f32.
 struct MetadataOverride {
   std::string key;
   std::variant<int64_t, double, bool, std::string> value;

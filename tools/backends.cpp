@@ -6,18 +6,18 @@
 namespace tandem::tools {
 namespace {
 
-Backend cpu_backend(const ThreadOptions& threads) {
-  return {"CPU", [threads] {
+Backend cpu_backend(const DeviceOptions& options) {
+  return {"CPU", [options] {
             FoundDevices found;
-            found.devices.push_back(make_cpu(threads));
+            found.devices.push_back(make_cpu(options));
             return found;
           }};
 }
 
 }  // namespace
 
-Registry backends(const ThreadOptions& threads) {
-  return Registry({cpu_backend(threads), cuda::backend()});
+Registry backends(const DeviceOptions& options) {
+  return Registry({cpu_backend(options), cuda::backend()});
 }
 
 }  // namespace tandem::tools

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "device/registry.h"
-#include "tools/options/options.h"
+#include "engine/options.h"
 
 namespace tandem::tools {
 
-// `threads`: of the host that the registry makes.
-Registry backends(const ThreadOptions& threads = {});
+// `options`: of the host that the registry makes.
+Registry backends(const DeviceOptions& options = {});
 
 }  // namespace tandem::tools

@@ -22,15 +22,9 @@
 namespace tandem::tools {
 namespace {
 
-struct RunOptions {
-  ModelOptions model;
-  ContextOptions context;
-  RopeOptions rope;
-  ThreadOptions threads;
-  OffloadOptions offload;
+struct RunOptions : CommandOptions {
   SamplerParams sampling;
   TextOptions text;
-  LogOptions log;
   bool context_shift = false;
   std::string prompt_cache;  // a session file
   bool prompt_cache_all = false, prompt_cache_ro = false;
@@ -108,16 +102,14 @@ void report(const GenerateStats& s, uint64_t seed) {
 void run(RunOptions& options) {
   apply_log_options(options.log);
   apply_escapes(options.text, options.sampling);
-  note_no_effect(options.context);
-  const auto devices = make_devices(options.threads, options.offload);
+  note_no_effect(options);
+  const auto devices = make_devices(options.engine);
   const std::string prompt = read_prompt(options.text);
   const bool from_cache = prompt.empty() && access(options.prompt_cache.c_str(), R_OK) == 0;
   if (!from_cache) check_prompt(prompt, options.text);
-  const std::unique_ptr<Model> model =
-      load_model(options.model, options.rope, options.threads.numa, &options.offload.flags);
-  Session session(*model, pointers(devices),
-                  session_options(options.context, options.offload, devices, model.get()),
-                  explain_on_stderr(options.offload));
+  const std::unique_ptr<Model> model = load_model(options.engine);
+  measure_speeds(options.engine, devices, *model);
+  Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
   Sampler sampler(options.sampling, sampler_model(session));
   std::vector<int32_t> ids;
   if (!from_cache) ids = model->vocab().tokenize(prompt);
@@ -179,8 +171,8 @@ void add_run(CLI::App& app) {
   CLI::App* command = app.add_subcommand("run", "complete a prompt and stream the text");
   const auto options = std::make_shared<RunOptions>();
   add_text_options(*command, options->text);
-  add_model_options(*command, options->model);
-  add_context_options(*command, options->context);
+  add_model_options(*command, options->engine.model);
+  add_context_options(*command, options->engine.context, options->flash_attention);
   command
       ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
                  "when the context is full, drop the older half (except the --keep tokens) and continue")
@@ -193,10 +185,10 @@ void add_run(CLI::App& app) {
       ->group(cache_group);
   command->add_flag("--prompt-cache-ro", options->prompt_cache_ro, "only read the file, never write it")
       ->group(cache_group);
-  add_thread_options(*command, options->threads);
-  add_offload_options(*command, options->offload);
+  add_thread_options(*command, options->engine.devices);
+  add_offload_options(*command, options->engine, options->explain);
   add_sampling_options(*command, options->sampling);
-  add_rope_options(*command, options->rope);
+  add_rope_options(*command, options->engine.model.rope);
   add_log_options(*command, options->log);
   command->callback([options] { run(*options); });
 }

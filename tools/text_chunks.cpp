@@ -14,7 +14,7 @@ constexpr int64_t kMinChunk = 3;  // in a shorter chunk no token is scored
 
 int64_t chunk_size(const ContextOptions& context, const Model& model) {
   const int64_t n_ctx_train = model.hparams().n_ctx_train;
-  const int64_t n = context.ctx_size > 0 ? context.ctx_size : n_ctx_train;
+  const int64_t n = context.n_ctx > 0 ? context.n_ctx : n_ctx_train;
   if (n < kMinChunk) {
     throw_error(ErrorCode::usage, "--ctx-size: %lld tokens leave nothing to score, needed at least %lld",
                 static_cast<long long>(n), static_cast<long long>(kMinChunk));

@@ -21,7 +21,7 @@ enum class ErrorCode : int {
 };
 
 // Message: one line, no trailing newline; says what is wrong, where (file, tensor or offset), what was found
-// and what was needed. Settings in it are marked (see base/setting.h); what() has the library's names for them.
+// and what was needed. It marks settings (see base/setting.h); what() has the library's names for them.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message);

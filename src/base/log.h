@@ -1,5 +1,5 @@
 // Messages to the user, on stderr, one line each; stdout is only for the product's output.
-// Any thread may log. The log (level, file, status line, names of settings) is one of the program's two globals.
+// Any thread may log. The log (level, file, status line, setting names) is one of the program's two globals.
 #pragma once
 
 #include <string>

@@ -3,6 +3,8 @@
 #include <iterator>
 #include <optional>
 
+#include "base/error.h"
+
 namespace tandem {
 namespace {
 
@@ -59,8 +61,7 @@ constexpr std::string_view kNames[] = {
 };
 static_assert(std::size(kNames) == kSettings);
 
-// A mark is kEdge, the name, '=', the value, kEdge. The control character SUBSTITUTE is in no text that is meant
-// to be read.
+// A mark is kEdge, the name, '=', the value, kEdge. Readable text has no control character SUBSTITUTE.
 constexpr char kEdge = '\x1a';
 
 std::optional<SettingValue> parse_mark(std::string_view mark) {
@@ -103,6 +104,11 @@ std::string setting_text(Setting setting, std::string_view value) {
 
 std::string setting_text(Setting setting, int64_t value) {
   return setting_text(setting, std::to_string(value));
+}
+
+void throw_contradiction(const SettingValue& a, const SettingValue& b, const char* why) {
+  throw_error(ErrorCode::usage, "%s and %s contradict each other: %s",
+              setting_text(a.setting, a.value).c_str(), setting_text(b.setting, b.value).c_str(), why);
 }
 
 std::string library_setting_text(const SettingValue& s) {

@@ -1,8 +1,8 @@
-// The settings of the library that a message may speak of: an option that contradicts another one, or one that
-// would help. The library calls a setting by the name of its field in the options ("n_gpu_layers"); a program
-// on top of it has other names for them, such as flags, and writes them in their place.
+// The settings that messages of the library name: options that contradict each other, or that would help.
+// The library knows a setting by the name of its field ("n_gpu_layers"). A program has its own names for
+// settings, such as flags, and replaces the library's when it prints a message.
 //
-// In the text of an Error or of a log line a setting stands as a mark, made by setting_text().
+// The text of an Error or of a log line contains settings as marks, made by setting_text().
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class Setting : uint8_t {
   mmap,
   mlock,
   metadata_overrides,
-  rope,  // all that rotates positions, but for YaRN
+  rope,  // all RoPE options except YaRN's
   yarn,
   // The context.
   n_ctx,
@@ -25,7 +25,7 @@ enum class Setting : uint8_t {
   v_dtype,
   n_sequences,
   context_shift,
-  // What runs on GPUs.
+  // Placement.
   n_gpu_layers,
   kv_on_host,
   kv_prefetched,
@@ -71,24 +71,27 @@ inline constexpr int kSettings = static_cast<int>(Setting::logit_bias) + 1;
 // "n_gpu_layers": the field of the options.
 std::string_view setting_name(Setting setting);
 
-// A setting as a message names it, with the value that it speaks of; "": with none.
+// A setting in a message, with a value if there is one.
 struct SettingValue {
   Setting setting = Setting::mmap;
   std::string value = {};
   bool operator==(const SettingValue&) const = default;
 };
 
-// Stands for the setting in a message.
+// The mark of a setting, for use in a message.
 std::string setting_text(Setting setting, std::string_view value = {});
 std::string setting_text(Setting setting, int64_t value);
 
-// How a program writes a setting. The library: "n_gpu_layers", "n_gpu_layers=17".
+// Throws Error(usage): "A and B contradict each other: WHY".
+[[noreturn]] void throw_contradiction(const SettingValue& a, const SettingValue& b, const char* why);
+
+// Prints a setting. The library's: "n_gpu_layers", "n_gpu_layers=17".
 using SettingWriter = std::string (*)(const SettingValue& setting);
 std::string library_setting_text(const SettingValue& setting);
 
-// A message with its settings written out.
+// Replaces the marks in a message.
 std::string write_settings(std::string_view message, SettingWriter writer);
-// The settings that a message names, in its order.
+// The settings in a message, in order.
 std::vector<SettingValue> settings_in(std::string_view message);
 
 }  // namespace tandem

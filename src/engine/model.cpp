@@ -20,8 +20,14 @@ std::string short_count(int64_t n) {
 
 }  // namespace
 
-std::unique_ptr<Model> Model::load(const std::string& path, const ModelOptions& options) {
+std::unique_ptr<Model> Model::load(const std::string& path) {
+  return load(ModelOptions{.path = path, .open = {}, .overrides = {}, .rope = {}});
+}
+
+std::unique_ptr<Model> Model::load(const ModelOptions& options) {
+  const std::string& path = options.path;
   std::unique_ptr<Model> model(new Model(GgufFile(path, options.open)));
+  model->is_locked_ = options.open.mlock;
   for (const MetadataOverride& o : options.overrides) model->file_.metadata().apply(o);
   model->vocab_ = load_vocab(model->file_);
   if (model->file_.tensors().empty()) {

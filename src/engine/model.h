@@ -8,22 +8,18 @@
 #include <vector>
 
 #include "base/disk_reader.h"
+#include "engine/options.h"
 #include "gguf/file.h"
 #include "model/architecture.h"
 #include "text/vocab.h"
 
 namespace tandem {
 
-struct ModelOptions {
-  OpenOptions open;  // mmap, mlock, ...
-  std::vector<MetadataOverride> overrides;
-  RopeOverrides rope;
-};
-
 class Model {
  public:
   // Throws Error(bad_file | io | out_of_memory | usage) naming file and tensor, key or offset.
-  static std::unique_ptr<Model> load(const std::string& path, const ModelOptions& options = {});
+  static std::unique_ptr<Model> load(const ModelOptions& options);
+  static std::unique_ptr<Model> load(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   const GgufFile& file() const { return file_; }
@@ -32,6 +28,8 @@ class Model {
   const Vocab& vocab() const { return *vocab_; }
   const std::deque<Weight>& weights() const { return weights_->weights(); }
 
+  // True if the system may drop weights from memory and read them again: mapped and not locked.
+  bool may_leave_on_disk() const { return file_.is_mapped() && !is_locked_; }
   // The files that hold the weights, for reading them past their mapping.
   std::vector<DiskFile> disk_files() const;
 
@@ -47,6 +45,7 @@ class Model {
   explicit Model(GgufFile file) : file_(std::move(file)), weights_(std::make_unique<WeightBinder>(file_)) {}
 
   GgufFile file_;
+  bool is_locked_ = false;
   std::unique_ptr<WeightBinder> weights_;
   std::unique_ptr<Architecture> architecture_;
   std::shared_ptr<const Vocab> vocab_;

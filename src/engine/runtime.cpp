@@ -20,24 +20,25 @@ bool all_usable(std::span<const float> row) {
 }
 
 // None when the placement has nothing on disk.
-std::unique_ptr<DiskReader> disk_reader(const Model& model, const RuntimeOptions& options,
+std::unique_ptr<DiskReader> disk_reader(const Model& model, const EngineOptions& options,
                                         const Placement& placement) {
   if (!placement.reads_disk()) return nullptr;
   return options.open_disk ? options.open_disk(model.disk_files()) : open_disk_reader(model.disk_files());
 }
 
+ContextOptions held_to_batch(ContextOptions o) {
+  o.n_ubatch = std::min(o.n_ubatch, std::max<int64_t>(o.n_batch, 1));
+  return o;
+}
+
 }  // namespace
 
-Runtime::Runtime(const Model& model, std::vector<Device*> devices, const RuntimeOptions& options,
+Runtime::Runtime(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
                  const Explain& before_allocation)
-    : model_(model), devices_(std::move(devices)), options_(options) {
-  if (options_.n_ctx <= 0) options_.n_ctx = model.hparams().n_ctx_train;
-  options_.n_batch = std::clamp<int64_t>(options_.n_batch, 1, options_.n_ctx);
-  options_.n_ubatch = std::clamp<int64_t>(options_.n_ubatch, 1, options_.n_batch);
-  const SessionShape checked = checked_shape(model.architecture(), shape());
-  options_.n_ubatch = checked.n_ubatch;
-  options_.n_sequences = checked.n_sequences;
-  options_.n_ctx_sequence = checked.n_ctx_sequence;
+    : model_(model),
+      devices_(std::move(devices)),
+      options_(options),
+      shape_(checked_shape(model.architecture(), held_to_batch(options.context))) {
   place(before_allocation);
   build_down_the_ladder();
 }
@@ -47,7 +48,7 @@ void Runtime::build() {
   prefill_.reset();
   decode_.reset();
   executor_.reset();
-  SessionGraphs graphs = session_graphs(model_.architecture(), shape());
+  SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
   const ShapeClass capacity = graphs.prefill.shape;
   fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
   build_cache(graphs.kv);
@@ -101,12 +102,12 @@ void Runtime::build_down_the_ladder() {
 bool Runtime::step_down(const std::string& reason) {
   std::vector<LayerPlacement>& layers = fit_.placement.layers;
   const auto say = [&](const std::string& what) { log_warning("%s; %s", reason.c_str(), what.c_str()); };
-  const int64_t smallest = std::max(kSmallestUbatch, options_.n_sequences + 1);
-  if (options_.n_ubatch > smallest) {
-    const int64_t n = std::max(options_.n_ubatch / 2, smallest);
-    say(format("the micro-batch goes from %lld tokens to %lld", static_cast<long long>(options_.n_ubatch),
+  const int64_t smallest = std::max(kSmallestUbatch, shape_.n_sequences + 1);
+  if (shape_.n_ubatch > smallest) {
+    const int64_t n = std::max(shape_.n_ubatch / 2, smallest);
+    say(format("the micro-batch goes from %lld tokens to %lld", static_cast<long long>(shape_.n_ubatch),
                static_cast<long long>(n)));
-    options_.n_ubatch = n;
+    shape_.n_ubatch = n;
     return true;
   }
   const auto on_gpu = [](const LayerPlacement& l) { return uses_gpu(l.weights) || uses_gpu(l.experts); };
@@ -144,17 +145,13 @@ bool Runtime::recover(const Error& error) {
 
 // Chooses what is open and says what was chosen.
 void Runtime::place(const Explain& before_allocation) {
-  PlanRequest plan{model_.architecture(), model_.weights(), devices_, options_.offload, shape()};
-  plan.ubatch_is_free = options_.ubatch_is_free;
-  plan.kv_dtype_is_free = options_.kv_dtype_is_free;
-  plan.rates = options_.rates;
+  check_options(options_);
+  PlanRequest plan{model_.architecture(), model_.weights(),          devices_, options_.offload, shape_,
+                   options_.rates,        model_.may_leave_on_disk()};
   if (options_.placement.layers.empty()) {
     SessionPlan best = std::move(plan_session(plan).front());
-    plan.shape = best.shape;
+    shape_ = best.shape;
     fit_ = std::move(best.fit);
-    options_.n_ubatch = plan.shape.n_ubatch;
-    options_.k_dtype = plan.shape.k_dtype;
-    options_.v_dtype = plan.shape.v_dtype;
     if (devices_.size() > 1) {
       log_info("%s", summary(devices_, fit_).c_str());
     } else if (fit_.placement.reads_disk()) {
@@ -168,16 +165,11 @@ void Runtime::place(const Explain& before_allocation) {
   for (const std::string& fallback : fit_.fallbacks)
     log_warning("runs on the CPU instead: %s", fallback.c_str());
   if (!before_allocation) return;
-  const SessionGraphs graphs = session_graphs(model_.architecture(), plan.shape);
+  const SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
   const std::vector<const Graph*> both = graphs.both();
   fit_.bytes = footprint(both, devices_, fit_.placement, graphs.kv);
   before_allocation(explain(
-      {plan.architecture, plan.weights, plan.devices, plan.flags, graphs.kv, both, plan.rates}, fit_));
-}
-
-SessionShape Runtime::shape() const {
-  return {options_.n_ctx,      options_.n_ubatch,    options_.k_dtype,       options_.v_dtype,
-          options_.all_logits, options_.n_sequences, options_.n_ctx_sequence};
+      {plan.architecture, plan.weights, plan.devices, plan.options, graphs.kv, both, plan.rates}, fit_));
 }
 
 // Programs before the executor that made them.

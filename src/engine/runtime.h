@@ -3,7 +3,7 @@
 // tokens, and what becomes of the logits, is the business of those above: a Session is one conversation, a
 // Batcher many prompts.
 //
-// Memory that runs out, when it is made or later, does not end it: see RuntimeOptions::oom_ladder.
+// Memory that runs out, when it is made or later, does not end it: see EngineOptions::oom_ladder.
 //
 // A runtime and its sequences belong to one thread. Model and devices outlive it; it outlives its sequences.
 #pragma once
@@ -25,28 +25,6 @@
 
 namespace tandem {
 
-struct RuntimeOptions {
-  int64_t n_ctx = 0;       // tokens of context, of all sequences together; 0: what the model was trained with
-  int64_t n_batch = 2048;  // upper bound of n_ubatch, as llama.cpp's users know it
-  int64_t n_ubatch = 512;  // tokens that the graph takes at a time
-  DType k_dtype = DType::F16, v_dtype = DType::F16;
-  bool all_logits = false;  // logits of every token of a step are kept room for
-  Placement placement;      // empty: by `offload`
-  OffloadFlags offload;     // with devices[1..]: what goes there
-  // How fast the devices are; empty: not known, and what `offload` leaves open is as much on GPUs as fits.
-  std::vector<DeviceRates> rates;
-  bool ubatch_is_free = false;    // with rates: a smaller n_ubatch may be chosen
-  bool kv_dtype_is_free = false;  // with rates: a quantized cache may be chosen
-  // Where memory that was counted on is not to be had, a smaller micro-batch, the cache on the host and
-  // layers on the host are tried in turn, each said in one line, and what was being computed goes on. Off:
-  // Error(out_of_memory).
-  bool oom_ladder = true;
-  int64_t n_sequences = 1;     // that a step may have; at most one for each block of the cache
-  int64_t n_ctx_sequence = 0;  // tokens that one of them may have; 0: n_ctx
-  // What reads the layers that are left on disk; empty: open_disk_reader().
-  std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)> open_disk;
-};
-
 // What a step does with one sequence.
 struct StepPart {
   KvSequence* sequence = nullptr;
@@ -59,16 +37,16 @@ class Runtime {
   // devices[0] works on host memory. Allocates all that is ever needed. Throws Error(usage | out_of_memory).
   // `before_allocation`, when given, sees the table of where everything will live.
   using Explain = std::function<void(const std::string& table)>;
-  Runtime(const Model& model, std::vector<Device*> devices, const RuntimeOptions& options,
+  Runtime(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
           const Explain& before_allocation = nullptr);
   ~Runtime();
 
   const Model& model() const { return model_; }
-  int64_t n_ctx() const { return options_.n_ctx; }
-  int64_t n_ctx_sequence() const { return options_.n_ctx_sequence; }
-  int64_t n_sequences() const { return options_.n_sequences; }
+  int64_t n_ctx() const { return shape_.n_ctx; }
+  int64_t n_ctx_sequence() const { return shape_.n_ctx_sequence; }
+  int64_t n_sequences() const { return shape_.n_sequences; }
   // Tokens and outputs that a step may have. The ladder makes n_ubatch smaller.
-  int64_t n_ubatch() const { return options_.n_ubatch; }
+  int64_t n_ubatch() const { return shape_.n_ubatch; }
   int64_t max_outputs() const { return max_outputs_; }
 
   // A sequence of this cache, empty.
@@ -103,7 +81,6 @@ class Runtime {
 
  private:
   void place(const Explain& before_allocation);
-  SessionShape shape() const;
   void build();
   void build_cache(const KvConfig& kv);
   void build_down_the_ladder();
@@ -116,7 +93,8 @@ class Runtime {
 
   const Model& model_;
   std::vector<Device*> devices_;
-  RuntimeOptions options_;
+  const EngineOptions options_;
+  ContextOptions shape_;  // as it was chosen; the ladder makes n_ubatch smaller
   Fit fit_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<RecentPart> recent_;  // of a cache in two parts; there is one sequence then

@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-Session::Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options,
+Session::Session(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
                  const Explain& before_allocation)
     : runtime_(model, std::move(devices), options, before_allocation), sequence_(runtime_.new_sequence()) {
   TANDEM_CHECK(runtime_.n_sequences() == 1);

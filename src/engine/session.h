@@ -1,7 +1,7 @@
 // Session: one conversation with a model: a runtime, one sequence of its cache, and the tokens seen. Tokens
 // go in, logits come out; choosing the next token is the caller's business (see generate.h).
 //
-// Memory that runs out, when it is made or later, does not end it: see RuntimeOptions::oom_ladder.
+// Memory that runs out, when it is made or later, does not end it: see EngineOptions::oom_ladder.
 //
 // A session belongs to one thread. Model and devices outlive it.
 #pragma once
@@ -14,15 +14,13 @@
 
 namespace tandem {
 
-// Those of a runtime with one sequence. all_logits: evaluate() will be used.
-using SessionOptions = RuntimeOptions;
-
 class Session {
  public:
-  // devices[0] works on host memory. Allocates all that is ever needed. Throws Error(usage | out_of_memory).
+  // One sequence. devices[0] works on host memory. Allocates all that is ever needed. Throws
+  // Error(usage | out_of_memory).
   // `before_allocation`, when given, sees the table of where everything will live.
   using Explain = Runtime::Explain;
-  Session(const Model& model, std::vector<Device*> devices, const SessionOptions& options,
+  Session(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
           const Explain& before_allocation = nullptr);
 
   const Model& model() const { return runtime_.model(); }
@@ -39,7 +37,7 @@ class Session {
   std::span<const float> append(std::span<const int32_t> tokens, const Progress& progress = nullptr);
 
   // As append, but hands out the logits of every token: fn(first, logits [n, n_vocab]) for runs of n tokens
-  // from index `first`. Needs options.all_logits.
+  // from index `first`. Needs options.context.all_logits.
   using LogitsFn = std::function<void(int64_t first, int64_t n, std::span<const float> logits)>;
   void evaluate(std::span<const int32_t> tokens, const LogitsFn& fn);
 

@@ -97,6 +97,15 @@ Hparams HparamReader::transformer(std::string_view eps_key) const {
   return h;
 }
 
+RopeScaling HparamReader::rope_scaling() const {
+  const auto name = metadata_.get_or<std::string>(key("rope.scaling.type"), "linear");
+  if (name == "none" || name == "longrope")
+    return RopeScaling::none;  // longrope: its factors are stored as tensors
+  if (name == "linear") return RopeScaling::linear;
+  if (name == "yarn") return RopeScaling::yarn;
+  metadata_.fail(key("rope.scaling.type"), printable(name), "none, linear, yarn or longrope");
+}
+
 RopeParams HparamReader::rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const {
   RopeParams op;
   op.style = style;
@@ -108,21 +117,17 @@ RopeParams HparamReader::rope(const Hparams& hparams, RopeStyle style, const Rop
   op.n_ctx_orig = overrides.n_ctx_orig.value_or(
       integer_or("rope.scaling.original_context_length", hparams.n_ctx_train, 1, int64_t{1} << 31));
 
-  std::string scaling = metadata_.get_or<std::string>(key("rope.scaling.type"), "linear");
-  if (scaling == "longrope") scaling = "none";  // its factors are stored as tensors
-  if (scaling != "none" && scaling != "linear" && scaling != "yarn") {
-    metadata_.fail(key("rope.scaling.type"), printable(scaling), "none, linear, yarn or longrope");
-  }
-  if (overrides.scaling) scaling = *overrides.scaling;
+  const RopeScaling in_file = rope_scaling();
+  const RopeScaling scaling = overrides.scaling.value_or(in_file);
   float factor = number_or("rope.scale_linear", 1.0f, 1e-6f, 1e6f);  // the name in old files
   factor = number_or("rope.scaling.factor", factor, 0.0f, 1e6f);
   if (factor == 0.0f) factor = 1.0f;
   op.freq_scale = 1.0f / overrides.scale.value_or(factor);
   if (overrides.freq_scale) op.freq_scale = *overrides.freq_scale;
-  if (scaling == "none") op.freq_scale = 1.0f;
+  if (scaling == RopeScaling::none) op.freq_scale = 1.0f;
 
   op.ext_factor =
-      scaling == "yarn"
+      scaling == RopeScaling::yarn
           ? overrides.ext_factor.value_or(number_or("rope.scaling.yarn_ext_factor", 1.0f, -1.0f, 1e6f))
           : 0.0f;
   op.beta_fast = overrides.beta_fast.value_or(number_or("rope.scaling.yarn_beta_fast", 32.0f, 0.0f, 1e6f));

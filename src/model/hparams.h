@@ -28,10 +28,12 @@ struct Hparams {
 
 inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; products of two fit in 64 bits
 
-// User overrides of the file's values (--rope-*, --yarn-*).
+enum class RopeScaling { none, linear, yarn };
+
+// User overrides of the file's values.
 struct RopeOverrides {
-  std::optional<std::string> scaling;  // "none", "linear", "yarn"
-  std::optional<float> scale;          // context extension factor: freq_scale = 1 / scale
+  std::optional<RopeScaling> scaling;
+  std::optional<float> scale;  // context extension factor: freq_scale = 1 / scale
   std::optional<float> freq_base, freq_scale;
   std::optional<int64_t> n_ctx_orig;
   std::optional<float> ext_factor, attn_factor, beta_fast, beta_slow;
@@ -66,6 +68,8 @@ class HparamReader {
   RopeParams rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
 
  private:
+  RopeScaling rope_scaling() const;
+
   const Metadata& metadata_;
   std::string architecture_;
 };

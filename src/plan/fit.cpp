@@ -84,13 +84,13 @@ int64_t most_layers(int64_t n_most, const Ok& ok) {
   return low;
 }
 
-// Layers on GPUs by --gpu-weights-percent or --cpu-offload-gb: as many as leave the host its part.
+// Layers on GPUs by gpu_weights_percent or cpu_offload_gib: as many as leave the host its part.
 int64_t layers_by_share(const FitRequest& r) {
   size_t total = 0;
   for (const Weight& w : r.weights) total += w.n_bytes();
   return std::max<int64_t>(
       0, most_layers(n_most(r), [&](int64_t n) {
-        const Placement placement = place(r.architecture, r.weights, r.devices, r.flags, n);
+        const Placement placement = place(r.architecture, r.weights, r.devices, r.options, n);
         const Partition partition = partition_graph(*r.graphs[0], placement, r.devices.size(), Arenas::none);
         size_t resident = 0, host = 0;
         for (size_t d = 1; d < r.devices.size(); ++d) {
@@ -99,11 +99,11 @@ int64_t layers_by_share(const FitRequest& r) {
         for (const StreamGroup& group : partition.groups) {
           for (TensorId id : group.weights) host += r.graphs[0]->tensor(id).weight->n_bytes();
         }
-        if (r.flags.gpu_weights_percent) {
+        if (r.options.gpu_weights_percent) {
           return static_cast<double>(resident) <=
-                 *r.flags.gpu_weights_percent / 100 * static_cast<double>(total);
+                 *r.options.gpu_weights_percent / 100 * static_cast<double>(total);
         }
-        return static_cast<double>(host) >= *r.flags.cpu_offload_gib * (1 << 30);
+        return static_cast<double>(host) >= *r.options.cpu_offload_gib * (1 << 30);
       }));
 }
 
@@ -111,7 +111,7 @@ int64_t layers_by_share(const FitRequest& r) {
 // a reserve.
 size_t ram_before_disk(const FitRequest& r) {
   const size_t n_free = r.devices[0]->memory_info().free_bytes;
-  return r.flags.budgets.max_ram.value_or(n_free - n_free / 16);
+  return r.options.budgets.max_ram.value_or(n_free - n_free / 16);
 }
 
 // Layers on disk that leave the host `n_bytes` less to hold, if all are as large as each other.
@@ -134,7 +134,7 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
 Fit with_disk(const FitRequest& r, OffloadChoice choice) {
   Fit without = fit_with(r, choice);
   const size_t limit = ram_before_disk(r), needed = device_needs(without, 0);
-  if (r.flags.disk == Toggle::off || r.flags.loaded_by || needed <= limit) return without;
+  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || needed <= limit) return without;
   const int64_t n_layer = r.architecture.hparams().n_layer;
   const auto with = [&](int64_t n) {
     choice.n_disk_layers = n;
@@ -152,24 +152,24 @@ Fit with_disk(const FitRequest& r, OffloadChoice choice) {
   }
   if (high <= n_layer) return with(high);
   Fit all = with(n_layer);
-  const bool helps = !r.flags.budgets.max_ram && device_needs(all, 0) < needed;
+  const bool helps = !r.options.budgets.max_ram && device_needs(all, 0) < needed;
   return helps ? all : without;
 }
 
 // The least that the host needs, with layers on disk if they may be.
 size_t least_host_needs(const FitRequest& r, const Fit& f) {
-  if (r.flags.disk == Toggle::off || r.flags.loaded_by) return device_needs(f, 0);
+  if (r.options.disk == Toggle::off || !r.may_leave_on_disk) return device_needs(f, 0);
   OffloadChoice choice = f.choice;
   choice.n_disk_layers = r.architecture.hparams().n_layer;
   return std::min(device_needs(f, 0), device_needs(fit_with(r, choice), 0));
 }
 
-// One way to fill in the flags, with as many layers on GPUs as fit; nothing when none does.
+// One way to fill in the options, with as many layers on GPUs as fit; nothing when none does.
 void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) {
-  const bool share = r.flags.gpu_weights_percent || r.flags.cpu_offload_gib;
-  if (r.flags.n_gpu_layers || share) {
+  const bool share = r.options.gpu_weights_percent || r.options.cpu_offload_gib;
+  if (r.options.n_gpu_layers || share) {
     choice.n_gpu_layers =
-        share ? layers_by_share(r) : std::clamp<int64_t>(*r.flags.n_gpu_layers, 0, n_most(r));
+        share ? layers_by_share(r) : std::clamp<int64_t>(*r.options.n_gpu_layers, 0, n_most(r));
   } else {
     choice.n_gpu_layers = most_layers(n_most(r), [&](int64_t n) {
       choice.n_gpu_layers = n;
@@ -183,7 +183,7 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
 
 // The same with the CPU computing rows of what is streamed, where that is open and faster.
 void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& list) {
-  const OffloadFlags& f = r.flags;
+  const OffloadOptions& f = r.options;
   if (r.rates.empty() || r.devices.size() < 2 || f.gpu_rows || streams(f)) return;
   if (streamed.choice.streaming == Streaming::none) return;
   OffloadChoice choice = streamed.choice;
@@ -199,10 +199,10 @@ bool has_sequences(const FitRequest& r) {
   return r.graphs.front()->shape.max_sequences > 1;
 }
 
-// What the flags leave open.
+// What the options leave open.
 std::vector<OffloadChoice> open_choices(const FitRequest& r) {
-  const OffloadFlags& f = r.flags;
-  const OffloadChoice said = as_flags_say(f, 0);
+  const OffloadOptions& f = r.options;
+  const OffloadChoice said = from_options(f, 0);
   if (r.devices.size() < 2) return {OffloadChoice{}};
   if (r.rates.empty()) return {said};
   std::vector<CacheChoice> caches{said.cache};
@@ -253,7 +253,7 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
   });
   if (n >= 0) ways.push_back(setting_text(Setting::n_gpu_layers, n));
   const auto fits_with_kv = [&](const KvConfig& kv) {
-    const FitRequest other{r.architecture, r.weights, r.devices, r.flags, kv, r.graphs};
+    const FitRequest other{r.architecture, r.weights, r.devices, r.options, kv, r.graphs};
     return fits(other, fit_with(other, choice));
   };
   KvConfig kv = r.kv;
@@ -275,18 +275,26 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
 
 // When host memory is all that is missing: how much is needed at the least.
 void check_host_budget(const FitRequest& r) {
-  if (!r.flags.budgets.max_ram) return;
-  OffloadFlags unlimited = r.flags;
+  if (!r.options.budgets.max_ram) return;
+  OffloadOptions unlimited = r.options;
   unlimited.budgets.max_ram.reset();
   size_t minimum = SIZE_MAX;
-  for (const Fit& f : all_fits({r.architecture, r.weights, r.devices, unlimited, r.kv, r.graphs, r.rates})) {
+  for (const Fit& f : all_fits({r.architecture,
+                                r.weights,
+                                r.devices,
+                                unlimited,
+                                r.kv,
+                                r.graphs,
+                                r.rates,
+                                {},
+                                r.may_leave_on_disk})) {
     minimum = std::min(minimum, least_host_needs(r, f));
   }
   if (minimum == SIZE_MAX) return;
   throw_error(ErrorCode::out_of_memory,
               "%s: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed",
               setting_text(Setting::max_ram).c_str(), minimum, size_text(minimum).c_str(),
-              *r.flags.budgets.max_ram, size_text(*r.flags.budgets.max_ram).c_str());
+              *r.options.budgets.max_ram, size_text(*r.options.budgets.max_ram).c_str());
 }
 
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
@@ -294,7 +302,7 @@ void check_host_budget(const FitRequest& r) {
   const size_t d = first_too_small(r, smallest, 1);
   TANDEM_CHECK(d < r.devices.size());
   const char* name = r.devices[d]->info().name.c_str();
-  if (!r.flags.n_gpu_layers) {
+  if (!r.options.n_gpu_layers) {
     throw_error(ErrorCode::out_of_memory,
                 "%s: the options need %zu bytes there and %zu are free or allowed; %s", name,
                 device_needs(smallest, d), device_budget(r, d), advice(r, choice).c_str());
@@ -302,15 +310,16 @@ void check_host_budget(const FitRequest& r) {
   const std::string budget = " of " + setting_text(Setting::max_vram);
   throw_error(ErrorCode::out_of_memory, "%s: %s needs %zu bytes and %zu are free%s; %s", name,
               setting_text(Setting::n_gpu_layers, choice.n_gpu_layers).c_str(), device_needs(smallest, d),
-              device_budget(r, d), r.flags.budgets.max_vram ? budget.c_str() : "", advice(r, choice).c_str());
+              device_budget(r, d), r.options.budgets.max_vram ? budget.c_str() : "",
+              advice(r, choice).c_str());
 }
 
 // A budget that no layer fits into is a mistake; without one, a GPU that is too small is merely not used.
 void check_budget_holds_a_layer(const FitRequest& r) {
-  const Budgets& b = r.flags.budgets;
-  if (r.devices.size() < 2 || !(b.max_vram || b.vram_utilization) || r.flags.n_gpu_layers.value_or(1) == 0)
+  const Budgets& b = r.options.budgets;
+  if (r.devices.size() < 2 || !(b.max_vram || b.vram_utilization) || r.options.n_gpu_layers.value_or(1) == 0)
     return;
-  OffloadChoice one = as_flags_say(r.flags, 1);
+  OffloadChoice one = from_options(r.options, 1);
   one.streaming = Streaming::none;
   one.cache = CacheOnHost{};
   one.n_cpu_moe = 0;
@@ -333,7 +342,7 @@ size_t device_needs(const Fit& fit, size_t d) {
 }
 
 size_t device_budget(const FitRequest& r, size_t d) {
-  const Budgets& b = r.flags.budgets;
+  const Budgets& b = r.options.budgets;
   if (d == 0) return b.max_ram.value_or(SIZE_MAX);
   if (r.devices[d]->info().host_memory) return SIZE_MAX;
   const auto less = [](size_t a, size_t n) { return a > n ? a - n : 0; };
@@ -343,7 +352,7 @@ size_t device_budget(const FitRequest& r, size_t d) {
     const auto allowed = static_cast<size_t>(*b.vram_utilization * static_cast<double>(memory.total_bytes));
     return less(allowed, memory.total_bytes - memory.free_bytes);
   }
-  return r.flags.n_gpu_layers ? memory.free_bytes : less(memory.free_bytes, b.vram_overhead);
+  return r.options.n_gpu_layers ? memory.free_bytes : less(memory.free_bytes, b.vram_overhead);
 }
 
 StepLoad decode_load(const FitRequest& r) {
@@ -369,7 +378,7 @@ double step_seconds(const FitRequest& r, const Placement& placement, const Graph
 }
 
 Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::vector<std::string>* reasons) {
-  Placement placement = place(r.architecture, r.weights, r.devices, r.flags, choice);
+  Placement placement = place(r.architecture, r.weights, r.devices, r.options, choice);
   if (const auto* split = std::get_if<SplitCache>(&choice.cache)) {
     split_caches(placement, split->n_keep, r.kv, r.graphs.back()->shape.max_tokens);
   }
@@ -387,8 +396,8 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 }
 
 std::vector<Fit> all_fits(const FitRequest& r) {
-  check_flags(r.flags);
-  if (r.flags.kv_split && has_sequences(r)) {
+  check_offload(r.options);
+  if (r.options.kv_split && has_sequences(r)) {
     throw_error(ErrorCode::usage, "%s divides the cache of one sequence, and there are to be %lld (%s)",
                 setting_text(Setting::kv_split).c_str(),
                 static_cast<long long>(r.graphs.front()->shape.max_sequences),
@@ -402,7 +411,7 @@ std::vector<Fit> all_fits(const FitRequest& r) {
     check_budget_holds_a_layer(r);
     for (const OffloadChoice& choice :
          r.choices.empty() ? open_choices(r) : std::vector(r.choices.begin(), r.choices.end())) {
-      if (!r.flags.kv_split && std::holds_alternative<SplitCache>(choice.cache) &&
+      if (!r.options.kv_split && std::holds_alternative<SplitCache>(choice.cache) &&
           fits_with_more(choice, n_most(r), list))
         continue;
       add_fit(r, choice, list);
@@ -431,8 +440,8 @@ Fit fit(const FitRequest& r) {
   std::vector<Fit> list = all_fits(r);
   if (!list.empty()) return std::move(list.front());
   check_host_budget(r);
-  const int64_t n = r.flags.n_gpu_layers ? std::clamp<int64_t>(*r.flags.n_gpu_layers, 0, n_most(r)) : 0;
-  throw_too_small(r, as_flags_say(r.flags, n));
+  const int64_t n = r.options.n_gpu_layers ? std::clamp<int64_t>(*r.options.n_gpu_layers, 0, n_most(r)) : 0;
+  throw_too_small(r, from_options(r.options, n));
 }
 
 }  // namespace tandem

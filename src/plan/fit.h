@@ -1,7 +1,7 @@
 // Fitting a session into the devices' memory: what the user left open is filled in so that the predicted time
 // is the shortest, or, where nobody knows how fast the devices are, so that most layers are on GPUs. What the
 // user set is kept. Throws Error(out_of_memory) that says what is needed, what there is, and what would fit;
-// Error(usage) for flags that contradict each other.
+// Error(usage) for options that contradict each other.
 #pragma once
 
 #include "plan/cost.h"
@@ -15,12 +15,13 @@ struct FitRequest {
   const Architecture& architecture;
   const std::deque<Weight>& weights;
   DeviceModels devices;
-  const OffloadFlags& flags;
+  const OffloadOptions& options;
   const KvConfig& kv;
   const std::vector<const Graph*>& graphs;  // the decode graph first, then the prefill graph
   std::span<const DeviceRates> rates = {};  // of the devices; empty: not known
-  std::span<const OffloadChoice> choices =
-      {};  // to try, with any number of layers on GPUs; empty: all that is open
+  // To try, with any number of layers on GPUs; empty: all that is open.
+  std::span<const OffloadChoice> choices = {};
+  bool may_leave_on_disk = true;  // false: all weights are in memory, read or locked
 };
 
 struct Fit {

@@ -27,24 +27,24 @@ std::vector<GpuId> divide_layers(int64_t n, const std::vector<double>& shares) {
   return gpus;
 }
 
-std::vector<double> shares_of(const DeviceModels& devices, const OffloadFlags& flags) {
+std::vector<double> shares_of(const DeviceModels& devices, const OffloadOptions& options) {
   const size_t n_gpus = devices.size() - 1;
-  if (flags.split_mode == SplitMode::none) {
-    if (flags.main_gpu < 0 || static_cast<size_t>(flags.main_gpu) >= n_gpus) {
+  if (options.split_mode == SplitMode::none) {
+    if (options.main_gpu < 0 || static_cast<size_t>(options.main_gpu) >= n_gpus) {
       throw_error(ErrorCode::usage, "%s: there are %zu GPUs, numbered from 0",
-                  setting_text(Setting::main_gpu, flags.main_gpu).c_str(), n_gpus);
+                  setting_text(Setting::main_gpu, options.main_gpu).c_str(), n_gpus);
     }
     std::vector<double> shares(n_gpus, 0.0);
-    shares[static_cast<size_t>(flags.main_gpu)] = 1.0;
+    shares[static_cast<size_t>(options.main_gpu)] = 1.0;
     return shares;
   }
-  if (flags.tensor_split.empty()) {
+  if (options.tensor_split.empty()) {
     std::vector<double> shares;
     for (size_t d = 1; d < devices.size(); ++d)
       shares.push_back(static_cast<double>(devices[d]->memory_info().free_bytes));
     return shares;
   }
-  std::vector<double> shares = flags.tensor_split;
+  std::vector<double> shares = options.tensor_split;
   if (shares.size() > n_gpus) {
     throw_error(ErrorCode::usage, "%s gives %zu shares, but there are %zu GPUs",
                 setting_text(Setting::tensor_split).c_str(), shares.size(), n_gpus);
@@ -68,8 +68,8 @@ DeviceId find_device(const DeviceModels& devices, const std::string& name) {
 }
 
 void apply_overrides(Placement& placement, const std::deque<Weight>& weights, const DeviceModels& devices,
-                     const OffloadFlags& flags) {
-  for (const auto& [pattern, device_name] : flags.overrides) {
+                     const OffloadOptions& options) {
+  for (const auto& [pattern, device_name] : options.tensor_overrides) {
     const DeviceId device = find_device(devices, device_name);
     std::regex regex;
     try {
@@ -172,52 +172,49 @@ std::string_view streaming_name(Streaming streaming) {
   return "";
 }
 
-void check_flags(const OffloadFlags& f) {
+void check_offload(const OffloadOptions& f) {
   const bool percent = f.gpu_weights_percent.has_value(), gib = f.cpu_offload_gib.has_value();
   const SettingValue held{percent ? Setting::gpu_weights_percent : Setting::cpu_offload_gib};
   const SettingValue no_stream{Setting::stream, "off"};
   const bool on_host = f.kv_on_host == Toggle::on;
-  const auto refuse = [](const SettingValue& a, const SettingValue& b, const char* why) {
-    throw_error(ErrorCode::usage, "%s and %s contradict each other: %s",
-                setting_text(a.setting, a.value).c_str(), setting_text(b.setting, b.value).c_str(), why);
-  };
-  if (percent && gib) refuse(held, {Setting::cpu_offload_gib}, "both say how much the host holds");
+  if (percent && gib)
+    throw_contradiction(held, {Setting::cpu_offload_gib}, "both say how much the host holds");
   if ((percent || gib) && f.n_gpu_layers) {
-    refuse(held, {Setting::n_gpu_layers}, "both say how much stays on the GPU");
+    throw_contradiction(held, {Setting::n_gpu_layers}, "both say how much stays on the GPU");
   }
   if ((percent || gib) && f.stream == Toggle::off) {
-    refuse(held, no_stream, "what the host holds of it is streamed");
+    throw_contradiction(held, no_stream, "what the host holds of it is streamed");
   }
   if (f.gpu_rows.value_or(1) < 1 && f.stream == Toggle::off) {
-    refuse({Setting::gpu_rows}, no_stream, "the GPU's rows are streamed to it");
+    throw_contradiction({Setting::gpu_rows}, no_stream, "the GPU's rows are streamed to it");
   }
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
-    refuse({Setting::max_vram}, {Setting::vram_utilization}, "both say how much of the GPU may be used");
+    throw_contradiction({Setting::max_vram}, {Setting::vram_utilization},
+                        "both say how much of the GPU may be used");
   }
   if (f.kv_prefetched && on_host) {
-    refuse({Setting::kv_prefetched}, {Setting::kv_on_host}, "one attends on the GPU, the other on the CPU");
+    throw_contradiction({Setting::kv_prefetched}, {Setting::kv_on_host},
+                        "one attends on the GPU, the other on the CPU");
   }
   if (f.kv_prefetched && f.n_kv_layers_gpu) {
-    refuse({Setting::kv_prefetched}, {Setting::n_kv_layers_gpu},
-           "one keeps the cache off the GPU, the other on it");
+    throw_contradiction({Setting::kv_prefetched}, {Setting::n_kv_layers_gpu},
+                        "one keeps the cache off the GPU, the other on it");
   }
   if (f.kv_split && on_host) {
-    refuse({Setting::kv_split}, {Setting::kv_on_host},
-           "one keeps a part of the cache on the GPU, the other none");
+    throw_contradiction({Setting::kv_split}, {Setting::kv_on_host},
+                        "one keeps a part of the cache on the GPU, the other none");
   }
   if (f.kv_split && f.kv_prefetched) {
-    refuse({Setting::kv_split}, {Setting::kv_prefetched}, "both say how a cache in host memory is used");
+    throw_contradiction({Setting::kv_split}, {Setting::kv_prefetched},
+                        "both say how a cache in host memory is used");
   }
   if (f.kv_split && f.n_kv_layers_gpu) {
-    refuse({Setting::kv_split}, {Setting::n_kv_layers_gpu},
-           "one divides the cache by tokens, the other by layers");
+    throw_contradiction({Setting::kv_split}, {Setting::n_kv_layers_gpu},
+                        "one divides the cache by tokens, the other by layers");
   }
   if (on_host && f.n_kv_layers_gpu.value_or(0) > 0) {
-    refuse({Setting::kv_on_host}, {Setting::n_kv_layers_gpu},
-           "one keeps the cache off the GPU, the other on it");
-  }
-  if (f.disk == Toggle::on && f.loaded_by) {
-    refuse({Setting::disk}, *f.loaded_by, "one leaves weights on disk, the other loads them all");
+    throw_contradiction({Setting::kv_on_host}, {Setting::n_kv_layers_gpu},
+                        "one keeps the cache off the GPU, the other on it");
   }
 }
 
@@ -225,36 +222,36 @@ bool keeps_on_gpus(const CacheChoice& cache) {
   return std::holds_alternative<CacheBesideLayers>(cache) || std::holds_alternative<SplitCache>(cache);
 }
 
-bool streams(const OffloadFlags& flags) {
-  return flags.stream == Toggle::on || flags.gpu_weights_percent || flags.cpu_offload_gib ||
-         flags.gpu_rows.value_or(1) < 1;
+bool streams(const OffloadOptions& options) {
+  return options.stream == Toggle::on || options.gpu_weights_percent || options.cpu_offload_gib ||
+         options.gpu_rows.value_or(1) < 1;
 }
 
-OffloadChoice as_flags_say(const OffloadFlags& flags, int64_t n_gpu_layers) {
+OffloadChoice from_options(const OffloadOptions& options, int64_t n_gpu_layers) {
   OffloadChoice choice;
   choice.n_gpu_layers = n_gpu_layers;
-  if (flags.kv_on_host == Toggle::on) choice.cache = CacheOnHost{};
-  if (flags.kv_prefetched) choice.cache = PrefetchedCache{};
-  if (flags.kv_split) choice.cache = SplitCache{*flags.kv_split};
-  choice.n_cpu_moe = flags.n_cpu_moe.value_or(0);
-  choice.streaming = streams(flags) ? Streaming::always : Streaming::none;
-  choice.rows_prefill = choice.rows_decode = flags.gpu_rows.value_or(1);
+  if (options.kv_on_host == Toggle::on) choice.cache = CacheOnHost{};
+  if (options.kv_prefetched) choice.cache = PrefetchedCache{};
+  if (options.kv_split) choice.cache = SplitCache{*options.kv_split};
+  choice.n_cpu_moe = options.n_cpu_moe.value_or(0);
+  choice.streaming = streams(options) ? Streaming::always : Streaming::none;
+  choice.rows_prefill = choice.rows_decode = options.gpu_rows.value_or(1);
   return choice;
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
-                const DeviceModels& devices, const OffloadFlags& flags, int64_t n_gpu_layers) {
-  return place(architecture, weights, devices, flags, as_flags_say(flags, n_gpu_layers));
+                const DeviceModels& devices, const OffloadOptions& options, int64_t n_gpu_layers) {
+  return place(architecture, weights, devices, options, from_options(options, n_gpu_layers));
 }
 
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
-                const DeviceModels& devices, const OffloadFlags& flags, const OffloadChoice& choice) {
+                const DeviceModels& devices, const OffloadOptions& options, const OffloadChoice& choice) {
   const int64_t n_layer = architecture.hparams().n_layer;
   Placement placement = Placement::host_only(static_cast<size_t>(n_layer));
   const int64_t n = std::clamp<int64_t>(choice.n_gpu_layers, 0, n_layer + 1);
   if (n > 0 || choice.streaming != Streaming::none) {
     TANDEM_CHECK(devices.size() > 1);
-    const std::vector<double> shares = shares_of(devices, flags);
+    const std::vector<double> shares = shares_of(devices, options);
     if (choice.streaming == Streaming::always) {
       place_streamed(placement, divide_layers(n_layer, shares), choice);
     } else if (n > 0) {
@@ -264,13 +261,13 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
       stream_prefill(placement, divide_layers(n_layer, shares), choice.rows_prefill);
     }
     const int64_t n_kv = keeps_on_gpus(choice.cache)
-                             ? std::clamp<int64_t>(flags.n_kv_layers_gpu.value_or(n_layer), 0, n_layer)
+                             ? std::clamp<int64_t>(options.n_kv_layers_gpu.value_or(n_layer), 0, n_layer)
                              : 0;
     for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[static_cast<size_t>(i)].kv = ResidentKv{};
   }
   if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement);
   place_on_disk(placement, choice.n_disk_layers);
-  apply_overrides(placement, weights, devices, flags);
+  apply_overrides(placement, weights, devices, options);
   return placement;
 }
 

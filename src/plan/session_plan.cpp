@@ -12,15 +12,16 @@ constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one ste
 constexpr int64_t kMostContext = int64_t{1} << 24;
 
 // The shapes that may be chosen, the one asked for first.
-std::vector<SessionShape> open_shapes(const PlanRequest& r) {
-  const SessionShape asked = checked_shape(r.architecture, r.shape);
-  std::vector<SessionShape> list{asked};
+std::vector<ContextOptions> open_shapes(const PlanRequest& r) {
+  const ContextOptions asked = checked_shape(r.architecture, r.shape);
+  std::vector<ContextOptions> list{asked};
   const int64_t smallest = std::max<int64_t>(64, asked.n_sequences + 1);
-  for (int64_t n = asked.n_ubatch / 2; r.ubatch_is_free && n >= smallest; n /= 2) {
+  if (r.rates.empty()) return list;
+  for (int64_t n = asked.n_ubatch / 2; !asked.n_ubatch_given && n >= smallest; n /= 2) {
     list.push_back(asked);
     list.back().n_ubatch = n;
   }
-  if (!r.kv_dtype_is_free) return list;
+  if (!r.options.may_quantize_kv || asked.kv_dtype_given) return list;
   for (int i = 0; i < r.architecture.hparams().n_layer; ++i) {
     const KvShape kv = r.architecture.kv_shape(i);
     if (kv.head_dim_k % 32 != 0 || kv.head_dim_v % 32 != 0) return list;
@@ -35,13 +36,13 @@ std::vector<SessionShape> open_shapes(const PlanRequest& r) {
 
 FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
                        const std::vector<const Graph*>& both) {
-  return {r.architecture, r.weights, r.devices, r.flags, graphs.kv, both, r.rates};
+  return {r.architecture, r.weights, r.devices, r.options, graphs.kv, both, r.rates, {}, r.may_leave_on_disk};
 }
 
 // With smaller micro-batches there is some memory more for the rest, which changes how many layers are on
 // GPUs but hardly which way of placing them is good: the best of the shape asked for are tried. None for
 // those that nothing is known of.
-std::vector<OffloadChoice> choices_for(const SessionShape& shape, const std::vector<SessionPlan>& plans) {
+std::vector<OffloadChoice> choices_for(const ContextOptions& shape, const std::vector<SessionPlan>& plans) {
   constexpr size_t kBest = 6;
   std::vector<OffloadChoice> list;
   for (const SessionPlan& plan : plans) {
@@ -66,7 +67,7 @@ size_t gpu_bytes(const Fit& fit) {
   return n_bytes;
 }
 
-bool within_budgets(const PlanRequest& r, SessionShape shape, int64_t n_ctx, const OffloadChoice& choice) {
+bool within_budgets(const PlanRequest& r, ContextOptions shape, int64_t n_ctx, const OffloadChoice& choice) {
   shape.n_ctx = n_ctx;
   shape = checked_shape(r.architecture, shape);
   const SessionGraphs graphs = session_graphs(r.architecture, shape);
@@ -82,7 +83,7 @@ bool within_budgets(const PlanRequest& r, SessionShape shape, int64_t n_ctx, con
 
 }  // namespace
 
-SessionShape checked_shape(const Architecture& architecture, SessionShape shape) {
+ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape) {
   if (shape.n_ctx <= 0) shape.n_ctx = architecture.hparams().n_ctx_train;
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
   if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;
@@ -91,8 +92,8 @@ SessionShape checked_shape(const Architecture& architecture, SessionShape shape)
   return shape;
 }
 
-SessionGraphs session_graphs(const Architecture& architecture, const SessionShape& asked) {
-  const SessionShape shape = checked_shape(architecture, asked);
+SessionGraphs session_graphs(const Architecture& architecture, const ContextOptions& asked) {
+  const ContextOptions shape = checked_shape(architecture, asked);
   SessionGraphs graphs;
   KvConfig& kv = graphs.kv;
   kv.k_dtype = shape.k_dtype;
@@ -117,7 +118,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const SessionShap
 
 std::vector<SessionPlan> plan_session(const PlanRequest& r) {
   std::vector<SessionPlan> plans;
-  for (const SessionShape& shape : open_shapes(r)) {
+  for (const ContextOptions& shape : open_shapes(r)) {
     const SessionGraphs graphs = session_graphs(r.architecture, shape);
     const std::vector<const Graph*> both = graphs.both();
     FitRequest request = fit_request(r, graphs, both);
@@ -127,7 +128,7 @@ std::vector<SessionPlan> plan_session(const PlanRequest& r) {
     if (!plans.empty() && (r.rates.empty() || is_all_on_gpus(r, plans.front().fit))) break;
   }
   if (plans.empty()) {  // what fit() says of the shape asked for
-    const SessionShape shape = checked_shape(r.architecture, r.shape);
+    const ContextOptions shape = checked_shape(r.architecture, r.shape);
     const SessionGraphs graphs = session_graphs(r.architecture, shape);
     const std::vector<const Graph*> both = graphs.both();
     plans.push_back({shape, fit(fit_request(r, graphs, both))});
@@ -141,7 +142,7 @@ std::vector<SessionPlan> plan_session(const PlanRequest& r) {
   return plans;
 }
 
-Fit fit_shape(const PlanRequest& r, const SessionShape& shape, const OffloadChoice& choice) {
+Fit fit_shape(const PlanRequest& r, const ContextOptions& shape, const OffloadChoice& choice) {
   const SessionGraphs graphs = session_graphs(r.architecture, shape);
   const std::vector<const Graph*> both = graphs.both();
   return fit_with(fit_request(r, graphs, both), choice);
@@ -150,7 +151,7 @@ Fit fit_shape(const PlanRequest& r, const SessionShape& shape, const OffloadChoi
 MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
   // Two contexts of whole blocks, with a micro-batch that both hold, and more than the recent part of caches
   // in two.
-  SessionShape shape = checked_shape(r.architecture, r.shape);
+  ContextOptions shape = checked_shape(r.architecture, r.shape);
   const auto* split = std::get_if<SplitCache>(&choice.cache);
   const int64_t held = shape.n_ubatch + (split ? split->n_keep + 1024 : 0);
   shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(held), 1024), 8192);
@@ -163,7 +164,7 @@ MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
 }
 
 int64_t largest_context(const PlanRequest& r, const OffloadChoice& choice) {
-  const SessionShape shape = checked_shape(r.architecture, r.shape);
+  const ContextOptions shape = checked_shape(r.architecture, r.shape);
   int64_t low = 0, high = kMostContext + 1;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;

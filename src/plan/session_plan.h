@@ -6,19 +6,9 @@
 
 namespace tandem {
 
-// What decides how much memory a session takes, beside its placement.
-struct SessionShape {
-  int64_t n_ctx = 0;  // of all sequences together
-  int64_t n_ubatch = 512;
-  DType k_dtype = DType::F16, v_dtype = DType::F16;
-  bool all_logits = false;     // logits of every token are kept room for
-  int64_t n_sequences = 1;     // in one step
-  int64_t n_ctx_sequence = 0;  // of one sequence; 0: n_ctx
-};
-
 // n_ctx 0 becomes what the model was trained with, and the rest is held to it; several sequences have a block
 // of the cache each, and a micro-batch that has room for more than one token of each.
-SessionShape checked_shape(const Architecture& architecture, SessionShape shape);
+ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape);
 
 struct SessionGraphs {
   KvConfig kv;
@@ -28,30 +18,30 @@ struct SessionGraphs {
   std::vector<const Graph*> both() const { return {&decode, &prefill}; }
 };
 // Throws Error(usage) for a cache that cannot be.
-SessionGraphs session_graphs(const Architecture& architecture, const SessionShape& shape);
+SessionGraphs session_graphs(const Architecture& architecture, const ContextOptions& shape);
 
 // All outlive the call.
 struct PlanRequest {
   const Architecture& architecture;
   const std::deque<Weight>& weights;
   DeviceModels devices;
-  const OffloadFlags& flags;
-  SessionShape shape;
-  bool ubatch_is_free = false;    // smaller micro-batches may be chosen too
-  bool kv_dtype_is_free = false;  // so may a quantized cache, which is not lossless
+  const OffloadOptions& options;
+  ContextOptions shape;
+  // If known, the plan may also use a smaller micro-batch or a quantized cache, unless the user set them.
   std::span<const DeviceRates> rates = {};
+  bool may_leave_on_disk = true;  // false: all weights are in memory, read or locked
 };
 
 struct SessionPlan {
-  SessionShape shape;
+  ContextOptions shape;
   Fit fit;
 };
 
-// Fastest first. Throws what fit() does when nothing fits, or flags contradict each other.
+// Fastest first. Throws what fit() does when nothing fits, or options contradict each other.
 std::vector<SessionPlan> plan_session(const PlanRequest& request);
 
 // The fit of one shape with one choice.
-Fit fit_shape(const PlanRequest& request, const SessionShape& shape, const OffloadChoice& choice);
+Fit fit_shape(const PlanRequest& request, const ContextOptions& shape, const OffloadChoice& choice);
 
 // Memory as a line over the context: bytes = per_token * n_ctx + fixed, for the given choice, on the GPUs (or
 // on the host, where there is none).

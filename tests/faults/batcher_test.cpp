@@ -48,7 +48,7 @@ TEST_F(Batches, AnyPlacement) {
           OffloadChoice{.n_gpu_layers = 2, .streaming = Streaming::prefill, .n_disk_layers = 2}}) {
       SCOPED_TRACE("-ngl " + std::to_string(choice.n_gpu_layers) + " " +
                    std::string(streaming_name(choice.streaming)));
-      RuntimeOptions o = options(5, 512);
+      EngineOptions o = options(5, 512);
       o.placement = place(model->architecture(), model->weights(), both, {}, choice);
       Runtime runtime(*model, both, o);
       Batcher batcher(runtime);
@@ -109,8 +109,8 @@ TEST_F(Batches, AllKindsOfRequests) {
       r.generation.n_predict = below(8) == 0 ? -1 : below(130);
       list.push_back(std::move(r));
     }
-    RuntimeOptions o = options(1 + below(9), kContext + 32 * below(20));
-    o.n_ubatch = 12 + below(60);
+    EngineOptions o = options(1 + below(9), kContext + 32 * below(20));
+    o.context.n_ubatch = 12 + below(60);
     Runtime runtime(*dense_, {host_.get()}, o);
     Batcher batcher(runtime, 1 + below(9));
     EXPECT_EQ(together(batcher, list), alone(*dense_, list));
@@ -120,7 +120,7 @@ TEST_F(Batches, AllKindsOfRequests) {
 TEST_F(Batches, FailedAllocationsUseTheLadder) {
   const std::vector<BatchRequest> list = requests(6);
   const std::vector<std::string> expected = alone(*dense_, list);
-  RuntimeOptions o = options(3, 512);
+  EngineOptions o = options(3, 512);
   const auto run = [&](test::SimDevice& sim) {
     o.placement = place(dense_->architecture(), dense_->weights(), {host_.get(), &sim}, {}, OffloadChoice{4});
     Runtime runtime(*dense_, {host_.get(), &sim}, o);
@@ -128,7 +128,7 @@ TEST_F(Batches, FailedAllocationsUseTheLadder) {
     EXPECT_EQ(together(batcher, list), expected);
   };
   test::SimDevice works({});
-  o.n_ubatch = 64;
+  o.context.n_ubatch = 64;
   run(works);
   for (int64_t i = 0; i < works.n_allocs(); i += 3) {
     test::SimDevice sim({.fail_alloc = i});

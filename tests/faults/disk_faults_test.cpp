@@ -25,16 +25,16 @@ class DiskFaults : public test::SplitRig {
     expected_ = cpu_logits(*model_, options());
   }
 
-  SessionOptions options() {
-    SessionOptions o;
-    o.n_ctx = 64;
-    o.n_ubatch = 16;
+  EngineOptions options() {
+    EngineOptions o;
+    o.context.n_ctx = 64;
+    o.context.n_ubatch = 16;
     o.oom_ladder = false;
     return o;
   }
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
                                    const OffloadChoice& choice, const test::SimDiskOptions& disk) {
-    SessionOptions o = options();
+    EngineOptions o = options();
     o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
     o.open_disk = [disk](std::vector<DiskFile> files) {
       return std::make_unique<test::SimDisk>(std::move(files), disk);
@@ -179,7 +179,7 @@ TEST_F(DiskFaults, AFileThatCannotBeOpenedAgain) {
 TEST_F(DiskFaults, TheLadderLeavesLayersOnDisk) {
   test::MeteredHost host;
   test::SimDevice sim({});
-  SessionOptions o = options();
+  EngineOptions o = options();
   o.oom_ladder = true;
   o.placement = place(model_->architecture(), model_->weights(), {&host, &sim}, {},
                       {.n_gpu_layers = 4, .n_disk_layers = 3});

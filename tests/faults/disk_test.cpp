@@ -22,10 +22,10 @@ class Disk : public test::SplitRig {
  protected:
   void SetUp() override { load_both(kLayers); }
 
-  SessionOptions options(const OffloadFlags& flags = {}) {
-    SessionOptions o;
-    o.n_ctx = 64;
-    o.n_ubatch = 16;
+  EngineOptions options(const OffloadOptions& flags = {}) {
+    EngineOptions o;
+    o.context.n_ctx = 64;
+    o.context.n_ubatch = 16;
     o.offload = flags;
     o.oom_ladder = false;
     o.open_disk = [this](std::vector<DiskFile> files) {
@@ -36,8 +36,8 @@ class Disk : public test::SplitRig {
 
   // A session placed by `choice`, without the planner.
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
-                                   const OffloadChoice& choice, const OffloadFlags& flags = {}) {
-    SessionOptions o = options();
+                                   const OffloadChoice& choice, const OffloadOptions& flags = {}) {
+    EngineOptions o = options();
     o.placement = place(model.architecture(), model.weights(), devices, flags, choice);
     return std::make_unique<Session>(model, devices, o);
   }
@@ -108,9 +108,10 @@ TEST_F(Disk, EveryPlacement) {
 
 TEST_F(Disk, SingleTensorsElsewhereAndTwoDevices) {
   test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 1e9}), sim1({.name = "SIM1"});
-  OffloadFlags flags;
+  OffloadOptions flags;
   // A CPU layer between streamed layers is read into two slots.
-  flags.overrides = {{"blk\\.(3|8|9)\\.(attn_k|ffn_up)", "CPU"}, {"blk\\.(4|8)\\.attn_output", "SIM1"}};
+  flags.tensor_overrides = {{"blk\\.(3|8|9)\\.(attn_k|ffn_up)", "CPU"},
+                            {"blk\\.(4|8)\\.attn_output", "SIM1"}};
   flags.tensor_split = {1, 1};
   for (const Model* model : {dense_.get(), moe_.get()}) {
     const std::vector<float> expected = cpu_logits(*model);
@@ -131,13 +132,13 @@ TEST_F(Disk, WithASplitCache) {
   const auto logits_with = [&](int64_t n_disk, Streaming streaming) {
     test::MeteredHost host;
     test::SimDevice sim({.copy_bytes_per_s = 1e9});
-    SessionOptions o = options();
-    o.n_ctx = 256;
+    EngineOptions o = options();
+    o.context.n_ctx = 256;
     const std::vector<Device*> devices{&host, &sim};
     o.placement = place(dense_->architecture(), dense_->weights(), devices, {},
                         {.n_gpu_layers = 6, .streaming = streaming, .n_disk_layers = n_disk});
-    const SessionShape shape{.n_ctx = o.n_ctx, .n_ubatch = o.n_ubatch};
-    split_caches(o.placement, 8, session_graphs(dense_->architecture(), shape).kv, o.n_ubatch);
+    const ContextOptions shape{.n_ctx = o.context.n_ctx, .n_ubatch = o.context.n_ubatch};
+    split_caches(o.placement, 8, session_graphs(dense_->architecture(), shape).kv, o.context.n_ubatch);
     Session s(*dense_, devices, o);
     s.append(prompt(150));  // more than the hot cache holds
     EXPECT_TRUE(s.placement().placement.splits_caches());
@@ -210,12 +211,12 @@ class LargerThanMemory : public Disk {
     large_ = load("large.gguf", shape);
     expected_ = SplitRig::cpu_logits(*large_, options());
   }
-  OffloadFlags quarter() const {
-    OffloadFlags flags;
+  OffloadOptions quarter() const {
+    OffloadOptions flags;
     flags.budgets.max_ram = large_->n_weight_bytes() / 4;
     return flags;
   }
-  std::string error_of(const std::vector<Device*>& devices, const OffloadFlags& flags, ErrorCode code) {
+  std::string error_of(const std::vector<Device*>& devices, const OffloadOptions& flags, ErrorCode code) {
     try {
       Session s(*large_, devices, options(flags));
     } catch (const Error& e) {
@@ -247,7 +248,7 @@ TEST_F(LargerThanMemory, FourTimesRunsWithAGpu) {
   for (const bool streams : {false, true}) {
     test::MeteredHost host;
     test::SimDevice sim({.memory_bytes = 6 << 20});
-    OffloadFlags flags = quarter();
+    OffloadOptions flags = quarter();
     flags.budgets.vram_overhead = 0;
     flags.stream = streams ? Toggle::on : Toggle::off;
     Session s(*large_, {&host, &sim}, options(flags));
@@ -262,7 +263,7 @@ TEST_F(LargerThanMemory, FourTimesRunsWithAGpu) {
 
 TEST_F(LargerThanMemory, AsFewLayersAsNecessary) {
   test::MeteredHost host;
-  OffloadFlags flags;
+  OffloadOptions flags;
   int64_t before = kLayers + 1;
   for (double share : {0.3, 0.5, 0.8, 0.95, 2.0}) {
     flags.budgets.max_ram = static_cast<size_t>(share * static_cast<double>(large_->n_weight_bytes()));
@@ -279,7 +280,7 @@ TEST_F(LargerThanMemory, WithoutABudgetTheMachineDecides) {
   Session s(*large_, {&small}, options());
   EXPECT_GT(s.placement().choice.n_disk_layers, kLayers / 2);
   EXPECT_EQ(logits(s), expected_);
-  OffloadFlags off;
+  OffloadOptions off;
   off.disk = Toggle::off;
   Session mapped(*large_, {&small}, options(off));
   EXPECT_EQ(mapped.placement().bytes.disk_weights, 0u);
@@ -287,7 +288,7 @@ TEST_F(LargerThanMemory, WithoutABudgetTheMachineDecides) {
 
 TEST_F(LargerThanMemory, TooLittleReportsTheMinimum) {
   test::MeteredHost host;
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.budgets.max_ram = 1 << 20;
   const std::string message = error_of({&host}, flags, ErrorCode::out_of_memory);
   ASSERT_THAT(message, HasSubstr("max_ram: "));
@@ -302,22 +303,33 @@ TEST_F(LargerThanMemory, TooLittleReportsTheMinimum) {
 }
 
 TEST_F(LargerThanMemory, ContradictionsNameBothSettings) {
-  test::MeteredHost host;
-  OffloadFlags flags;
-  flags.disk = Toggle::on;
-  for (const SettingValue& other : {SettingValue{Setting::mmap, "off"}, SettingValue{Setting::mlock}}) {
-    flags.loaded_by = other;
-    EXPECT_THAT(error_of({&host}, flags, ErrorCode::usage),
-                AllOf(HasSubstr("disk and "), HasSubstr(library_setting_text(other))));
-  }
-  // Weights in memory are not read again.
-  flags.disk = Toggle::automatic;
-  flags.budgets.max_ram = 4 << 20;
-  EXPECT_THAT(error_of({&host}, flags, ErrorCode::out_of_memory), HasSubstr("max_ram"));
-  const auto loaded = Model::load(directory_.path("large.gguf"), {.open = {.mmap = false}});
+  EngineOptions o;
+  o.offload.disk = Toggle::on;
+  const auto settings = [&] {
+    try {
+      check_options(o);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::usage);
+      return settings_in(e.message());
+    }
+    return std::vector<SettingValue>{};
+  };
+  EXPECT_TRUE(settings().empty());
+  o.model.open.mlock = true;
+  EXPECT_THAT(settings(), ElementsAre(SettingValue{Setting::disk}, SettingValue{Setting::mlock}));
+  o.model.open.mmap = false;
+  EXPECT_THAT(settings(), ElementsAre(SettingValue{Setting::disk}, SettingValue{Setting::mmap, "off"}));
+}
+
+TEST_F(LargerThanMemory, WhatIsLoadedAnywayIsNotReadAgain) {
+  const auto loaded = Model::load({.path = directory_.path("large.gguf"), .open = {.mmap = false}});
   test::MeteredHost small({.memory_bytes = large_->n_weight_bytes() / 2});
   Session s(*loaded, {&small}, options());
+  EXPECT_EQ(s.placement().choice.n_disk_layers, 0);
   EXPECT_EQ(s.placement().bytes.disk_weights, 0u);
+  OffloadOptions flags;
+  flags.budgets.max_ram = 4 << 20;
+  EXPECT_THROW(Session(*loaded, {&small}, options(flags)), Error);
 }
 
 }  // namespace

@@ -31,9 +31,9 @@ class DiskTime : public test::SplitRig {
 
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
                                    const OffloadChoice& choice, const test::SimDiskOptions& disk) {
-    SessionOptions o;
-    o.n_ctx = 128;
-    o.n_ubatch = 16;
+    EngineOptions o;
+    o.context.n_ctx = 128;
+    o.context.n_ubatch = 16;
     o.oom_ladder = false;
     o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
     o.open_disk = [disk](std::vector<DiskFile> files) {
@@ -143,7 +143,7 @@ TEST_F(DiskTime, MatchesThePrediction) {
             decode_one(*s);
             const double measured = host.host_s - before;
 
-            const SessionGraphs graphs = session_graphs(model->architecture(), SessionShape{128, 16});
+            const SessionGraphs graphs = session_graphs(model->architecture(), ContextOptions{128, 16});
             const Placement& placement = s->placement().placement;
             const Graph graph = placed_graph(graphs.decode, placement);
             const Schedule schedule = make_schedule(graph, placement, 2);

@@ -115,11 +115,11 @@ TEST_F(DividedRows, WithTheCachePrefetchedAndOnlyInPrefill) {
 TEST_F(DividedRows, WithASplitCache) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const auto with_rows = [&](double prefill, double decode) {
-    OffloadFlags flags;
+    OffloadOptions flags;
     flags.n_gpu_layers = 2;
     flags.stream = Toggle::on;
     flags.kv_split = 32;
-    SessionOptions o = options(flags);
+    EngineOptions o = options(flags);
     Session sizes(*dense_, {host_.get(), &sim}, o);
     o.placement = sizes.placement().placement;
     for (LayerPlacement& layer : o.placement.layers) {
@@ -149,7 +149,7 @@ TEST_F(DividedRows, BytesMatchTheFootprint) {
     for (int64_t n_gpu_layers : {0, 1, 4, 7}) {
       SCOPED_TRACE(format("share %g, -ngl %d", share, static_cast<int>(n_gpu_layers)));
       test::SimDevice sim({});
-      OffloadFlags flags;
+      OffloadOptions flags;
       flags.n_gpu_layers = n_gpu_layers;
       flags.gpu_rows = share;
       Session s(*biased_, {host_.get(), &sim}, options(flags));
@@ -201,7 +201,7 @@ TEST_F(DividedRows, SharesAreWholeStripsOnBothSides) {
 TEST_F(DividedRows, ExplainShowsTheShare) {
   test::SimDevice sim({});
   const std::vector<Device*> devices{host_.get(), &sim};
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 2;
   flags.gpu_rows = 0.4;
   std::string table;
@@ -243,8 +243,8 @@ TEST_F(DividedRows, AFailedStepLeavesNoWrongData) {
 // Any allocation or run may fail without changing the text.
 TEST_F(DividedRows, TheOutOfMemoryLadderKeepsTheText) {
   const auto text = [&](test::SimDevice& sim) {
-    SessionOptions o = options({});
-    o.n_ubatch = 64;
+    EngineOptions o = options({});
+    o.context.n_ubatch = 64;
     o.oom_ladder = true;
     o.placement =
         place(dense_->architecture(), dense_->weights(), {host_.get(), &sim}, {}, choice(3, 0.7, 0.4));

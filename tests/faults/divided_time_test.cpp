@@ -74,9 +74,9 @@ class DividedTime : public test::SplitRig {
                                        },
                                    .host_s = &now,
                                    .traffic = &traffic}});
-    SessionOptions o;
-    o.n_ctx = 128;
-    o.n_ubatch = kBatch;
+    EngineOptions o;
+    o.context.n_ctx = 128;
+    o.context.n_ubatch = kBatch;
     o.oom_ladder = false;
     o.placement = place(model.architecture(), model.weights(), {&host, &sim}, {}, choice);
     Session s(model, {&host, &sim}, o);
@@ -110,12 +110,12 @@ class DividedTime : public test::SplitRig {
     Request(const Model& model, std::vector<Device*> list, const Rates& machine)
         : devices(std::move(list)),
           rates(machine.devices()),
-          graphs(session_graphs(model.architecture(), SessionShape{128, kBatch})),
+          graphs(session_graphs(model.architecture(), ContextOptions{128, kBatch})),
           both(graphs.both()),
           fit{model.architecture(), model.weights(), devices, flags, graphs.kv, both, rates} {}
     std::vector<Device*> devices;
     std::vector<DeviceRates> rates;
-    OffloadFlags flags;
+    OffloadOptions flags;
     SessionGraphs graphs;
     std::vector<const Graph*> both;
     FitRequest fit;

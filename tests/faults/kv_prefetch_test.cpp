@@ -21,8 +21,8 @@ class KvPrefetch : public test::SplitRig {
     model_ = load("tiny.gguf", shape);
   }
 
-  static OffloadFlags prefetched(int64_t n_gpu_layers, Toggle stream = Toggle::off) {
-    OffloadFlags flags;
+  static OffloadOptions prefetched(int64_t n_gpu_layers, Toggle stream = Toggle::off) {
+    OffloadOptions flags;
     flags.n_gpu_layers = n_gpu_layers;
     flags.kv_prefetched = true;
     flags.stream = stream;

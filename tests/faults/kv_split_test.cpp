@@ -31,14 +31,14 @@ class KvSplit : public test::SplitRig {
     model_ = load("tiny.gguf", shape);
   }
 
-  static SessionOptions options(const OffloadFlags& flags, DType cache = DType::F16) {
-    SessionOptions o = SplitRig::options(flags, cache);
-    o.n_ctx = kContext;
+  static EngineOptions options(const OffloadOptions& flags, DType cache = DType::F16) {
+    EngineOptions o = SplitRig::options(flags, cache);
+    o.context.n_ctx = kContext;
     return o;
   }
 
-  static OffloadFlags split(int64_t n_gpu_layers, int64_t n_keep, Toggle stream = Toggle::off) {
-    OffloadFlags flags;
+  static OffloadOptions split(int64_t n_gpu_layers, int64_t n_keep, Toggle stream = Toggle::off) {
+    OffloadOptions flags;
     flags.n_gpu_layers = n_gpu_layers;
     flags.kv_split = n_keep;
     flags.stream = stream;
@@ -144,9 +144,9 @@ TEST_F(KvSplit, WithExpertsAndNamedTensorsElsewhere) {
   test::SimDevice sim({});
   for (const char* names :
        {"blk\\.1\\.attn_q\\.", "blk\\.[01]\\.attn_(q|k|v|output)\\.", "blk\\.2\\.attn_norm"}) {
-    OffloadFlags flags = split(4, 40);
+    OffloadOptions flags = split(4, 40);
     flags.n_cpu_moe = 2;
-    flags.overrides = {{names, "CPU"}};
+    flags.tensor_overrides = {{names, "CPU"}};
     Session s(*moe, {host_.get(), &sim}, options(flags));
     EXPECT_LE(difference(logits(s), expected), 1e-4) << names;
     EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
@@ -267,7 +267,8 @@ TEST_F(KvSplit, BytesMatchTheFootprint) {
     const Footprint& planned = s.placement().bytes;
     const SplitKv split_at = *s.placement().placement.split();
     EXPECT_EQ(split_at.n_keep, 50);
-    EXPECT_EQ(split_at.n_blocks, 4);  // 50 + 16 tokens from any start: 65 after the first take 3 blocks, plus one
+    EXPECT_EQ(split_at.n_blocks,
+              4);  // 50 + 16 tokens from any start: 65 after the first take 3 blocks, plus one
     EXPECT_EQ(s.kv_bytes(), planned.devices[0].kv + planned.devices[1].kv);
     s.append(prompt(3 * kBlock));
     const uint64_t none = s.executor().transfers().n_bytes;
@@ -377,8 +378,8 @@ TEST_F(KvSplit, AFailedCopyChangesNothing) {
 
 class KvSplitLadder : public KvSplit {
  protected:
-  static SessionOptions with_ladder() {
-    SessionOptions o = options(split(6, 20));
+  static EngineOptions with_ladder() {
+    EngineOptions o = options(split(6, 20));
     o.oom_ladder = true;
     return o;
   }

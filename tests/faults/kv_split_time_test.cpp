@@ -20,10 +20,10 @@ class KvSplitTime : public test::SplitRig {
     model_ = load("tiny.gguf", shape);
   }
 
-  static SessionOptions options(int64_t n_gpu_layers, int64_t n_keep, Toggle stream = Toggle::off) {
-    SessionOptions o;
-    o.n_ctx = kContext;
-    o.n_ubatch = 32;
+  static EngineOptions options(int64_t n_gpu_layers, int64_t n_keep, Toggle stream = Toggle::off) {
+    EngineOptions o;
+    o.context.n_ctx = kContext;
+    o.context.n_ubatch = 32;
     o.offload.n_gpu_layers = n_gpu_layers;
     o.offload.kv_split = n_keep;
     o.offload.stream = stream;
@@ -105,7 +105,7 @@ TEST_F(KvSplitTime, MatchesThePrediction) {
         Session session(*model_, devices, options(n_gpu_layers, n_keep, stream));
         const Placement& placement = session.placement().placement;
         session.append(prompt(450));
-        const SessionGraphs graphs = session_graphs(model_->architecture(), SessionShape{kContext, 32});
+        const SessionGraphs graphs = session_graphs(model_->architecture(), ContextOptions{kContext, 32});
         const Graph graph = placed_graph(graphs.decode, placement);
         const Schedule schedule = make_schedule(graph, placement, 2);
         double measured = 0, predicted = 0;

@@ -24,11 +24,11 @@ class Ladder : public test::SplitRig {
     model_ = load("tiny.gguf", shape);
   }
 
-  SessionOptions options(bool streamed) const {
-    SessionOptions o;
-    o.n_ctx = kPrompt + kTokens;
-    o.n_ubatch = 64;
-    OffloadFlags flags;
+  EngineOptions options(bool streamed) const {
+    EngineOptions o;
+    o.context.n_ctx = kPrompt + kTokens;
+    o.context.n_ubatch = 64;
+    OffloadOptions flags;
     if (streamed) flags.stream = Toggle::on;
     o.placement = place(model_->architecture(), model_->weights(), {host_.get(), sim_any_.get()}, flags,
                         streamed ? 1 : 4);
@@ -46,7 +46,7 @@ class Ladder : public test::SplitRig {
     return made;
   }
 
-  std::vector<int32_t> run(test::SimDevice& sim, const SessionOptions& o) {
+  std::vector<int32_t> run(test::SimDevice& sim, const EngineOptions& o) {
     Session session(*model_, {host_.get(), &sim}, o);
     std::vector<int32_t> made = text(session);
     EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
@@ -81,8 +81,8 @@ TEST_F(Ladder, AnyRunMayFail) {
 }
 
 TEST_F(Ladder, TheCacheMovesInTheMiddleOfAText) {
-  SessionOptions o = options(false);
-  o.n_ubatch = 32;  // the ladder's minimum, so that the cache is next
+  EngineOptions o = options(false);
+  o.context.n_ubatch = 32;  // the ladder's minimum, so that the cache is next
   test::SimDevice works({});
   const std::vector<int32_t> expected = run(works, o);
   EXPECT_GT(std::set<int32_t>(expected.begin(), expected.end()).size(),
@@ -115,7 +115,7 @@ TEST_F(Ladder, AnyAmountOfMemory) {
 }
 
 TEST_F(Ladder, CanBeDisabled) {
-  SessionOptions o = options(false);
+  EngineOptions o = options(false);
   o.oom_ladder = false;
   test::SimDevice none({.memory_bytes = 4096});
   try {

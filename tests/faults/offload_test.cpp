@@ -15,9 +15,9 @@ class Offload : public test::SplitRig {
  protected:
   void SetUp() override { load_both(4); }
 
-  static SessionOptions options(const OffloadFlags& flags) {
-    SessionOptions o;
-    o.n_ubatch = 16;
+  static EngineOptions options(const OffloadOptions& flags) {
+    EngineOptions o;
+    o.context.n_ubatch = 16;
     o.offload = flags;
     return o;
   }
@@ -51,7 +51,7 @@ class Offload : public test::SplitRig {
           if (n_cpu_moe > 0 && !with_experts) continue;
           SCOPED_TRACE("-ngl " + std::to_string(ngl) + (kv_on_host ? " -nkvo" : "") + " --n-cpu-moe " +
                        std::to_string(n_cpu_moe));
-          OffloadFlags flags;
+          OffloadOptions flags;
           flags.n_gpu_layers = ngl;
           flags.kv_on_host = on_or_off(kv_on_host);
           flags.n_cpu_moe = n_cpu_moe;
@@ -79,7 +79,7 @@ TEST_F(Offload, EveryNglOnTwoDevices) {
 TEST_F(Offload, TensorSplitAndMainGpuChooseTheDevice) {
   test::SimDevice sim0({.name = "SIM0"}), sim1({.name = "SIM1"});
   const std::vector<Device*> devices{host_.get(), &sim0, &sim1};
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 5;
   flags.tensor_split = {3, 2};
   const Placement split = place(dense_->architecture(), dense_->weights(), devices, flags, 5);
@@ -102,7 +102,7 @@ TEST_F(Offload, TensorSplitAndMainGpuChooseTheDevice) {
 TEST_F(Offload, KvLayersGpuLimitsTheCacheOnTheGpu) {
   test::SimDevice sim({});
   const std::vector<Device*> devices{host_.get(), &sim};
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 3;
   flags.n_kv_layers_gpu = 1;
   Session session(*dense_, devices, options(flags));
@@ -116,22 +116,22 @@ TEST_F(Offload, KvLayersGpuLimitsTheCacheOnTheGpu) {
 TEST_F(Offload, OverridesMoveTheirTensors) {
   test::SimDevice sim({});
   const std::vector<Device*> devices{host_.get(), &sim};
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 99;
-  flags.overrides = {{"ffn_.*_exps", "CPU"}, {"blk\\.0\\.attn_q", "CPU"}};
+  flags.tensor_overrides = {{"ffn_.*_exps", "CPU"}, {"blk\\.0\\.attn_q", "CPU"}};
   Session session(*moe_, devices, options(flags));
   EXPECT_EQ(logits(session), cpu_logits(*moe_));
   expect_footprint(session, devices);
-  flags.overrides = {{"no_such_tensor", "CPU"}};
+  flags.tensor_overrides = {{"no_such_tensor", "CPU"}};
   EXPECT_THROW(Session(*moe_, devices, options(flags)), Error);
-  flags.overrides = {{"ffn", "CUDA7"}};
+  flags.tensor_overrides = {{"ffn", "CUDA7"}};
   EXPECT_THROW(Session(*moe_, devices, options(flags)), Error);
-  flags.overrides = {{"ffn(", "CPU"}};
+  flags.tensor_overrides = {{"ffn(", "CPU"}};
   EXPECT_THROW(Session(*moe_, devices, options(flags)), Error);
 }
 
 TEST_F(Offload, AutoUsesWhatFits) {
-  OffloadFlags all;
+  OffloadOptions all;
   all.n_gpu_layers = 99;
   test::SimDevice big({.memory_bytes = size_t{1} << 30});
   const size_t everything = [&] {
@@ -149,7 +149,7 @@ TEST_F(Offload, AutoUsesWhatFits) {
 }
 
 TEST_F(Offload, TooManyLayersReportsWhatWouldFit) {
-  OffloadFlags all;
+  OffloadOptions all;
   all.n_gpu_layers = 99;
   test::SimDevice small({.memory_bytes = 200000});
   try {
@@ -165,7 +165,7 @@ TEST_F(Offload, TooManyLayersReportsWhatWouldFit) {
 
 TEST_F(Offload, ExplainNamesEveryPlace) {
   test::SimDevice sim({});
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 2;
   flags.n_cpu_moe = 3;
   std::string table;

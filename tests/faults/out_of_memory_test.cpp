@@ -11,9 +11,9 @@
 namespace tandem {
 namespace {
 
-SessionOptions on_device(const Model& model) {
-  SessionOptions options;
-  options.n_ctx = 64;
+EngineOptions on_device(const Model& model) {
+  EngineOptions options;
+  options.context.n_ctx = 64;
   options.oom_ladder = false;
   options.placement = Placement::host_only(static_cast<size_t>(model.hparams().n_layer));
   const GpuId gpu(0);

@@ -16,13 +16,13 @@ class Sequences : public test::SplitRig {
  protected:
   void SetUp() override { load_both(3); }
 
-  static RuntimeOptions options(int64_t n_sequences) {
-    RuntimeOptions o;
-    o.n_ctx = 512;
-    o.n_ctx_sequence = 128;
-    o.n_ubatch = 32;
-    o.n_sequences = n_sequences;
-    o.k_dtype = o.v_dtype = DType::F32;  // keeps rounding differences small
+  static EngineOptions options(int64_t n_sequences) {
+    EngineOptions o;
+    o.context.n_ctx = 512;
+    o.context.n_ctx_sequence = 128;
+    o.context.n_ubatch = 32;
+    o.context.n_sequences = n_sequences;
+    o.context.k_dtype = o.context.v_dtype = DType::F32;  // keeps rounding differences small
     return o;
   }
 
@@ -34,8 +34,8 @@ class Sequences : public test::SplitRig {
 
   // The logits after every token of a text, alone on the CPU.
   std::vector<float> alone(const Model& model, std::span<const int32_t> ids) {
-    SessionOptions o = options(1);
-    o.all_logits = true;
+    EngineOptions o = options(1);
+    o.context.all_logits = true;
     Session session(model, {host_.get()}, o);
     std::vector<float> all;
     session.evaluate(ids, [&](int64_t, int64_t, std::span<const float> logits) {
@@ -56,7 +56,7 @@ TEST_F(Sequences, EachHasTheLogitsOfItselfAlone) {
           OffloadChoice{2, PrefetchedCache{}, 0, Streaming::prefill},
           OffloadChoice{1, {}, 0, Streaming::always}}) {
       SCOPED_TRACE("-ngl " + std::to_string(choice.n_gpu_layers));
-      RuntimeOptions o = options(4);
+      EngineOptions o = options(4);
       o.placement = place(model->architecture(), model->weights(), both, {}, choice);
       Runtime runtime(*model, both, o);
       EXPECT_EQ(sim.used_bytes(), runtime.placement().bytes.devices[1].total());
@@ -100,8 +100,8 @@ TEST_F(Sequences, EachHasTheLogitsOfItselfAlone) {
 }
 
 TEST_F(Sequences, AFullCacheChangesNothing) {
-  RuntimeOptions o = options(4);
-  o.n_ctx = 128;
+  EngineOptions o = options(4);
+  o.context.n_ctx = 128;
   Runtime runtime(*dense_, {host_.get()}, o);
   KvSequence a = runtime.new_sequence(), b = runtime.new_sequence(), c = runtime.new_sequence();
   const std::vector<int32_t> ids = text(0, 30);
@@ -150,7 +150,7 @@ TEST_F(Sequences, TimeMatchesThePrediction) {
         };
         test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s, .run_s = run_s}});
         const std::vector<Device*> both{host_.get(), &sim};
-        RuntimeOptions o = options(n);
+        EngineOptions o = options(n);
         o.placement = place(model->architecture(), model->weights(), both, {}, choice);
         Runtime runtime(*model, both, o);
         std::vector<std::unique_ptr<KvSequence>> sequences;
@@ -170,8 +170,7 @@ TEST_F(Sequences, TimeMatchesThePrediction) {
           runtime.step(parts);
           seconds = sim.host_s() - before;
         }
-        const SessionShape shape{o.n_ctx, o.n_ubatch, o.k_dtype, o.v_dtype, false, n, o.n_ctx_sequence};
-        const SessionGraphs graphs = session_graphs(model->architecture(), shape);
+        const SessionGraphs graphs = session_graphs(model->architecture(), o.context);
         const Schedule schedule = make_schedule(graphs.decode, o.placement, 2);
         const double predicted = step_cost(graphs.decode, schedule, both, rates, graphs.kv, load).seconds;
         EXPECT_NEAR(predicted, seconds, 0.05 * seconds);

@@ -15,8 +15,8 @@ class Stream : public test::SplitRig {
  protected:
   void SetUp() override { load_both(kLayers); }
 
-  static OffloadFlags streamed(int64_t n_gpu_layers) {
-    OffloadFlags flags;
+  static OffloadOptions streamed(int64_t n_gpu_layers) {
+    OffloadOptions flags;
     flags.n_gpu_layers = n_gpu_layers;
     flags.stream = Toggle::on;
     return flags;
@@ -219,7 +219,7 @@ TEST_F(StreamTime, MatchesThePrediction) {
           decode_one(*s);
           const double measured = sim.host_s() - before;
 
-          PlanRequest request{model->architecture(), model->weights(), devices, {}, SessionShape{128, 16}};
+          PlanRequest request{model->architecture(), model->weights(), devices, {}, ContextOptions{128, 16}};
           const SessionGraphs graphs = session_graphs(model->architecture(), request.shape);
           const Placement& placement = s->placement().placement;
           const Schedule schedule = make_schedule(graphs.decode, placement, 2);

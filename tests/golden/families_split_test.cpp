@@ -34,10 +34,10 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
     return Model::load(path);
   }
 
-  SessionOptions options(const OffloadFlags& flags) const {
-    SessionOptions o;
-    o.n_ctx = family_.n_ctx();
-    o.n_ubatch = 24;
+  EngineOptions options(const OffloadOptions& flags) const {
+    EngineOptions o;
+    o.context.n_ctx = family_.n_ctx();
+    o.context.n_ubatch = 24;
     o.offload = flags;
     return o;
   }
@@ -87,7 +87,7 @@ TEST_P(FamiliesSplit, LogitsEqualThoseOfTheCpu) {
   for (int64_t ngl : {int64_t{1}, n_layer, n_layer + 1}) {
     for (bool kv_on_host : {false, true}) {
       SCOPED_TRACE("-ngl " + std::to_string(ngl) + (kv_on_host ? " -nkvo" : ""));
-      OffloadFlags flags;
+      OffloadOptions flags;
       flags.n_gpu_layers = ngl;
       flags.kv_on_host = on_or_off(kv_on_host);
       flags.tensor_split = {1, 1};
@@ -111,10 +111,10 @@ TEST_P(FamiliesSplit, SplitCachesGiveTheLogitsOfTheCpu) {
     for (size_t i = ids.size() - 3; i < ids.size(); ++i) add(session.append(std::span(ids).subspan(i, 1)));
     return all;
   };
-  OffloadFlags flags;
-  SessionOptions o = options(flags);
-  o.n_ctx = std::max<int64_t>(o.n_ctx, 160);
-  o.k_dtype = o.v_dtype = DType::F32;
+  OffloadOptions flags;
+  EngineOptions o = options(flags);
+  o.context.n_ctx = std::max<int64_t>(o.context.n_ctx, 160);
+  o.context.k_dtype = o.context.v_dtype = DType::F32;
   const std::unique_ptr<Model> floats = convert(OutType::F32);
   Session alone(*floats, {host.get()}, o);
   const std::vector<float> expected = run(alone);
@@ -139,10 +139,10 @@ TEST_P(FamiliesSplit, ExpertsAndNamedTensorsStayOnTheHost) {
   Session alone(*model_, {host.get()}, options({}));
   test::SimDevice sim({});
   const std::vector<Device*> devices{host.get(), &sim};
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 99;
   flags.n_cpu_moe = 99;
-  flags.overrides = {{"blk\\.1\\.(attn_output|attn_qkv|ffn_up)\\.", "CPU"}};
+  flags.tensor_overrides = {{"blk\\.1\\.(attn_output|attn_qkv|ffn_up)\\.", "CPU"}};
   Session session(*model_, devices, options(flags));
   EXPECT_EQ(logits(session), logits(alone));
   expect_as_planned(session, devices);
@@ -157,7 +157,7 @@ TEST_P(FamiliesSplit, LayersOnDisk) {
   const int64_t n_layer = model_->hparams().n_layer;
   for (const Streaming streaming : {Streaming::none, Streaming::always}) {
     SCOPED_TRACE(streaming_name(streaming));
-    SessionOptions o = options({});
+    EngineOptions o = options({});
     o.placement = place(model_->architecture(), model_->weights(), devices, {},
                         {.n_gpu_layers = 1, .streaming = streaming, .n_disk_layers = n_layer});
     Session session(*model_, devices, o);

@@ -55,11 +55,11 @@ class Families : public testing::TestWithParam<std::string> {
   Deviation deviation(const std::string& path, int64_t n_ubatch, cpu::Isa isa = cpu::best_isa()) const {
     const auto model = Model::load(path);
     const auto device = cpu::make_cpu_device({2, 2, isa});
-    SessionOptions options;
-    options.n_ctx = family_.n_ctx();
-    options.n_ubatch = n_ubatch;
-    options.all_logits = true;
-    options.k_dtype = options.v_dtype = DType::F32;
+    EngineOptions options;
+    options.context.n_ctx = family_.n_ctx();
+    options.context.n_ubatch = n_ubatch;
+    options.context.all_logits = true;
+    options.context.k_dtype = options.context.v_dtype = DType::F32;
     Session session(*model, {device.get()}, options);
     Deviation deviation;
     const std::vector<int32_t> ids = family_.ids();

@@ -30,10 +30,10 @@ class Moe : public testing::TestWithParam<DType> {
   }
 
   std::vector<float> logits(const std::vector<Device*>& devices, int64_t n_ubatch, Placement placement = {}) {
-    SessionOptions options;
-    options.n_ubatch = n_ubatch;
-    options.all_logits = true;
-    options.k_dtype = options.v_dtype = DType::F32;
+    EngineOptions options;
+    options.context.n_ubatch = n_ubatch;
+    options.context.all_logits = true;
+    options.context.k_dtype = options.context.v_dtype = DType::F32;
     options.placement = std::move(placement);
     Session session(*model_, devices, options);
     std::vector<float> all;

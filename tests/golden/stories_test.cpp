@@ -32,12 +32,12 @@ Golden read_golden(const std::filesystem::path& path) {
   return golden;
 }
 
-SessionOptions f32_session(int64_t n_ubatch) {
-  SessionOptions options;
-  options.n_ubatch = n_ubatch;
-  options.n_ctx = 128;
-  options.k_dtype = options.v_dtype = DType::F32;
-  options.all_logits = true;
+EngineOptions f32_session(int64_t n_ubatch) {
+  EngineOptions options;
+  options.context.n_ubatch = n_ubatch;
+  options.context.n_ctx = 128;
+  options.context.k_dtype = options.context.v_dtype = DType::F32;
+  options.context.all_logits = true;
   return options;
 }
 
@@ -55,7 +55,7 @@ class Stories : public testing::Test {
   }
 
   // All logits of the golden sequence except its last token, row by row.
-  std::vector<float> all_logits(const std::vector<Device*>& devices, const SessionOptions& options) {
+  std::vector<float> all_logits(const std::vector<Device*>& devices, const EngineOptions& options) {
     Session session(*model_, devices, options);
     std::vector<float> all;
     const auto ids = std::span(golden_.ids).first(golden_.ids.size() - 1);
@@ -81,7 +81,7 @@ class Stories : public testing::Test {
     }
   }
 
-  void expect_greedy(const std::vector<Device*>& devices, const SessionOptions& options) {
+  void expect_greedy(const std::vector<Device*>& devices, const EngineOptions& options) {
     Session session(*model_, devices, options);
     std::span<const float> logits = session.append(std::span(golden_.ids).first(kPrompt));
     for (size_t p = kPrompt; p < golden_.ids.size(); ++p) {
@@ -110,8 +110,8 @@ TEST_F(Stories, EveryIsaWritesTheGoldenText) {
     SCOPED_TRACE(cpu::isa_name(isa));
     const auto device = cpu::make_cpu_device({2, 2, isa});
     expect_greedy({device.get()}, f32_session(512));
-    SessionOptions half = f32_session(512);
-    half.k_dtype = half.v_dtype = DType::F16;
+    EngineOptions half = f32_session(512);
+    half.context.k_dtype = half.context.v_dtype = DType::F16;
     expect_greedy({device.get()}, half);
   }
 }
@@ -139,7 +139,7 @@ TEST_F(Stories, ASplitOverSimulatedDevicesChangesNoBit) {
   for (int on_device = 1; on_device <= n_layer + 1; ++on_device) {
     for (bool cache_at_home : {false, true}) {
       SCOPED_TRACE(std::to_string(on_device) + (cache_at_home ? " layers, cache at home" : " layers"));
-      SessionOptions options = f32_session(32);
+      EngineOptions options = f32_session(32);
       options.placement = Placement::host_only(static_cast<size_t>(n_layer));
       const int first = std::max(0, n_layer + 1 - on_device);
       for (int i = first; i < n_layer; ++i) {

@@ -33,7 +33,7 @@ class GpuSplit : public GpuTest {
       for (bool kv_on_host : {false, true}) {
         if (on_short_list() && kv_on_host != (n == all / 2)) continue;
         SCOPED_TRACE("-ngl " + std::to_string(n) + (kv_on_host ? " -nkvo" : ""));
-        OffloadFlags flags;
+        OffloadOptions flags;
         flags.n_gpu_layers = n;
         flags.kv_on_host = on_or_off(kv_on_host);
         check(flags);
@@ -86,12 +86,12 @@ TEST_F(GpuSplit, StoriesAreTheGoldenOnes) {
   TANDEM_NEED_SHARED(path);
   const auto model = Model::load(path.string());
   const Golden golden = read_golden(test::shared_data("stories260K.golden.json"));
-  for_every_split(*model, [&](const OffloadFlags& flags) {
+  for_every_split(*model, [&](const OffloadOptions& flags) {
     for (DType cache : some_of<DType>({DType::F16, DType::F32}, 2)) {
       SCOPED_TRACE(dtype_name(cache));
-      SessionOptions options;
-      options.n_ctx = 128;
-      options.k_dtype = options.v_dtype = cache;
+      EngineOptions options;
+      options.context.n_ctx = 128;
+      options.context.k_dtype = options.context.v_dtype = cache;
       options.offload = flags;
       Session session(*model, both(), options);
       expect_golden_text(session, golden);
@@ -125,11 +125,11 @@ std::vector<float> long_logits_of(Session& session) {
   return all;
 }
 
-SessionOptions random_model_options(const OffloadFlags& flags, DType cache) {
-  SessionOptions options;
-  options.n_ctx = 128;
-  options.n_ubatch = 16;
-  options.k_dtype = options.v_dtype = cache;
+EngineOptions random_model_options(const OffloadOptions& flags, DType cache) {
+  EngineOptions options;
+  options.context.n_ctx = 128;
+  options.context.n_ubatch = 16;
+  options.context.k_dtype = options.context.v_dtype = cache;
   options.offload = flags;
   return options;
 }
@@ -151,7 +151,7 @@ TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
       const auto model = Model::load(path);
       Session alone(*model, {host_.get()}, random_model_options({}, DType::F16));
       const std::vector<float> expected = logits_of(alone);
-      for_every_split(*model, [&](const OffloadFlags& flags) {
+      for_every_split(*model, [&](const OffloadOptions& flags) {
         Session session(*model, both(), random_model_options(flags, DType::F16));
         // Rounding differences add up over the layers; a real error is much larger.
         EXPECT_LT(relative_error(logits_of(session), expected), dtype == DType::F32 ? 2 * kF32 : 5e-2);
@@ -169,7 +169,7 @@ TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
     SCOPED_TRACE(dtype_name(cache));
     Session alone(*model, {host_.get()}, random_model_options({}, cache));
     const std::vector<float> expected = logits_of(alone);
-    for_every_split(*model, [&](const OffloadFlags& flags) {
+    for_every_split(*model, [&](const OffloadOptions& flags) {
       Session session(*model, both(), random_model_options(flags, cache));
       EXPECT_LT(relative_error(logits_of(session), expected), cache == DType::F32 ? 2 * kF32 : 2e-2);
     });
@@ -205,7 +205,7 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
             SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts " : " ") +
                          std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
                          " cache " + std::to_string(cache.index()));
-            SessionOptions options = random_model_options({}, DType::F16);
+            EngineOptions options = random_model_options({}, DType::F16);
             options.placement = place(model->architecture(), model->weights(), both(), {},
                                       {n_gpu_layers, cache, 0, streaming});
             Session session(*model, both(), options);
@@ -231,7 +231,7 @@ TEST_F(GpuSplit, SplitCachesAgreeWithTheCpu) {
       for (int64_t n_gpu_layers : some_of<int64_t>({4, 2}, 2)) {
         SCOPED_TRACE(std::string(dtype_name(cache)) + " --kv-split " + std::to_string(n_recent) + " -ngl " +
                      std::to_string(n_gpu_layers));
-        OffloadFlags flags;
+        OffloadOptions flags;
         flags.n_gpu_layers = n_gpu_layers;
         flags.kv_split = n_recent;
         Session session(*model, both(), random_model_options(flags, cache));
@@ -248,11 +248,11 @@ TEST_F(GpuSplit, AnImpossibleContextIsACleanError) {
   test::tiny_llama({.n_embd = 256, .n_layer = 2}, 13).write(path);
   const auto model = Model::load(path);
   const size_t free_before = device_->memory_info().free_bytes;
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 3;
-  SessionOptions options = random_model_options(flags, DType::F32);
+  EngineOptions options = random_model_options(flags, DType::F32);
   // Keys and values of one layer take 2 * 128 * 4 bytes per token: more memory than the GPU has.
-  options.n_ctx = static_cast<int64_t>(device_->memory_info().total_bytes / 1024);
+  options.context.n_ctx = static_cast<int64_t>(device_->memory_info().total_bytes / 1024);
   try {
     Session session(*model, both(), options);
     FAIL() << "a cache larger than the memory was given";
@@ -261,7 +261,7 @@ TEST_F(GpuSplit, AnImpossibleContextIsACleanError) {
   }
   // All memory is free again, except the driver's own.
   EXPECT_GT(device_->memory_info().free_bytes + (size_t{256} << 20), free_before);
-  options.n_ctx = 128;
+  options.context.n_ctx = 128;
   Session session(*model, both(), options);
   EXPECT_EQ(logits_of(session).size(), 5u * 300u);
 }

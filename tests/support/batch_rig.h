@@ -14,13 +14,13 @@ class BatchRig : public SplitRig {
   static constexpr int64_t kContext = 256;  // per sequence
 
   // F32 caches keep rounding differences so small that they change no token.
-  static RuntimeOptions options(int64_t n_sequences, int64_t n_ctx = 2048) {
-    RuntimeOptions o;
-    o.n_ctx = n_ctx;
-    o.n_ctx_sequence = kContext;
-    o.n_ubatch = 32;
-    o.n_sequences = n_sequences;
-    o.k_dtype = o.v_dtype = DType::F32;
+  static EngineOptions options(int64_t n_sequences, int64_t n_ctx = 2048) {
+    EngineOptions o;
+    o.context.n_ctx = n_ctx;
+    o.context.n_ctx_sequence = kContext;
+    o.context.n_ubatch = 32;
+    o.context.n_sequences = n_sequences;
+    o.context.k_dtype = o.context.v_dtype = DType::F32;
     return o;
   }
 
@@ -44,7 +44,7 @@ class BatchRig : public SplitRig {
 
   // "text|reason|tokens" of a request in its own session on the CPU.
   std::string alone(const Model& model, const BatchRequest& r) {
-    RuntimeOptions o = options(1, kContext);
+    EngineOptions o = options(1, kContext);
     Session session(model, {host_.get()}, o);
     Sampler sampler(r.sampling, sampler_model(session));
     std::string text;

@@ -33,10 +33,10 @@ class SplitRig : public testing::Test {
 
   // A small micro-batch, so that prompts take several steps; no out-of-memory ladder, so that a failure is an
   // error.
-  static SessionOptions options(const OffloadFlags& flags = {}, DType cache = DType::F16) {
-    SessionOptions o;
-    o.n_ubatch = 16;
-    o.k_dtype = o.v_dtype = cache;
+  static EngineOptions options(const OffloadOptions& flags = {}, DType cache = DType::F16) {
+    EngineOptions o;
+    o.context.n_ubatch = 16;
+    o.context.k_dtype = o.context.v_dtype = cache;
     o.offload = flags;
     o.oom_ladder = false;
     return o;
@@ -45,7 +45,7 @@ class SplitRig : public testing::Test {
   // A session placed by `choice`, without the planner.
   std::unique_ptr<Session> session(const Model& model, const std::vector<Device*>& devices,
                                    const OffloadChoice& choice, size_t n_slots = 2) {
-    SessionOptions o = options();
+    EngineOptions o = options();
     o.placement = place(model.architecture(), model.weights(), devices, {}, choice);
     o.placement.n_stream_slots = n_slots;
     return std::make_unique<Session>(model, devices, o);
@@ -72,7 +72,7 @@ class SplitRig : public testing::Test {
     return all;
   }
 
-  std::vector<float> cpu_logits(const Model& model, const SessionOptions& of = options()) {
+  std::vector<float> cpu_logits(const Model& model, const EngineOptions& of = options()) {
     Session alone(model, {host_.get()}, of);
     return logits(alone);
   }

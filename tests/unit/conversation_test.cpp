@@ -27,9 +27,9 @@ class Talk : public testing::Test {
   }
   void use_template(const std::string& text) { template_ = std::make_unique<ChatTemplate>(text); }
   void open(int64_t n_ctx) {
-    SessionOptions options;
-    options.n_ctx = n_ctx;
-    options.n_ubatch = 64;
+    EngineOptions options;
+    options.context.n_ctx = n_ctx;
+    options.context.n_ubatch = 64;
     session_ = std::make_unique<Session>(*model_, std::vector<Device*>{device_.get()}, options);
   }
   Conversation talk(int64_t n_predict = 8) {

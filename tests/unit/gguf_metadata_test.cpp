@@ -145,11 +145,9 @@ TEST(Metadata, Overrides) {
     return error_of(ErrorCode::usage, [&] { m.apply(o); });
   };
   EXPECT_EQ(refusal({"u16", int64_t{65536}}),
-            "metadata_overrides: u16=65536: needed an integer that fits u16, the type that the key has in "
-            "the file");
-  EXPECT_EQ(
-      refusal({"u16", int64_t{-1}}),
-      "metadata_overrides: u16=-1: needed an integer that fits u16, the key's type in the file");
+            "metadata_overrides: u16=65536: needed an integer that fits u16, the key's type in the file");
+  EXPECT_EQ(refusal({"u16", int64_t{-1}}),
+            "metadata_overrides: u16=-1: needed an integer that fits u16, the key's type in the file");
   EXPECT_EQ(refusal({"eps", 1e300}), "metadata_overrides: eps=1e+300: needed a number that fits f32");
   EXPECT_EQ(m.get<int>("u16"), 77);
 }

@@ -34,10 +34,10 @@ class Imatrix : public testing::Test {
     cpu.n_threads = n_threads;
     cpu.observer = [&](const cpu::ProductInput& input) { collector.observe(input); };
     const auto device = cpu::make_cpu_device(cpu);
-    SessionOptions options;
-    options.n_ctx = kTokens;
-    options.n_ubatch = n_ubatch;
-    options.all_logits = true;
+    EngineOptions options;
+    options.context.n_ctx = kTokens;
+    options.context.n_ubatch = n_ubatch;
+    options.context.all_logits = true;
     Session session(*model, {device.get()}, options);
     session.evaluate(tokens(), [](int64_t, int64_t, std::span<const float>) {});
     collector.check_finite();

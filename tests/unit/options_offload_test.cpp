@@ -1,4 +1,4 @@
-// The GPU options: argument vectors in, OffloadFlags out; and messages without a GPU.
+// The GPU options: argument vectors in, OffloadOptions out; and messages without a GPU.
 #include "tools/options/offload.h"
 
 #include <gmock/gmock.h>
@@ -13,103 +13,103 @@
 namespace tandem::tools {
 namespace {
 
-OffloadOptions parse(std::vector<std::string> arguments) {
-  OffloadOptions options;
+CommandOptions parse(std::vector<std::string> arguments) {
+  CommandOptions options;
   const auto app = make_app("test", "tandem");
   CLI::App* run = app->add_subcommand("run", "runs");
-  add_offload_options(*run, options);
+  add_offload_options(*run, options.engine, options.explain);
   arguments.insert(arguments.begin(), "run");
   parse_arguments(*app, arguments);
   return options;
 }
 
-TEST(OffloadOptions, Layers) {
-  EXPECT_FALSE(parse({}).flags.n_gpu_layers);
-  EXPECT_FALSE(parse({"-ngl", "auto"}).flags.n_gpu_layers);
-  EXPECT_EQ(parse({"-ngl", "20"}).flags.n_gpu_layers, 20);
-  EXPECT_EQ(parse({"-ngl", "0"}).flags.n_gpu_layers, 0);
-  EXPECT_GT(*parse({"-ngl", "all"}).flags.n_gpu_layers, 10000);
-  EXPECT_EQ(parse({"--gpu-layers", "-1"}).flags.n_gpu_layers,
-            parse({"--n-gpu-layers=all"}).flags.n_gpu_layers);
+TEST(GpuOptions, Layers) {
+  EXPECT_FALSE(parse({}).engine.offload.n_gpu_layers);
+  EXPECT_FALSE(parse({"-ngl", "auto"}).engine.offload.n_gpu_layers);
+  EXPECT_EQ(parse({"-ngl", "20"}).engine.offload.n_gpu_layers, 20);
+  EXPECT_EQ(parse({"-ngl", "0"}).engine.offload.n_gpu_layers, 0);
+  EXPECT_GT(*parse({"-ngl", "all"}).engine.offload.n_gpu_layers, 10000);
+  EXPECT_EQ(parse({"--gpu-layers", "-1"}).engine.offload.n_gpu_layers,
+            parse({"--n-gpu-layers=all"}).engine.offload.n_gpu_layers);
   for (const char* bad : {"many", "", "1.5", "-2"}) EXPECT_THROW(parse({"-ngl", bad}), Error) << bad;
 }
 
-TEST(OffloadOptions, CacheAndExperts) {
-  EXPECT_EQ(parse({}).flags.kv_on_host, Toggle::automatic);
-  EXPECT_EQ(parse({"-nkvo"}).flags.kv_on_host, Toggle::on);
-  EXPECT_EQ(parse({"-nkvo", "--kv-offload"}).flags.kv_on_host, Toggle::off);
-  EXPECT_TRUE(parse({"--kv-offload", "prefetch"}).flags.kv_prefetched);
-  EXPECT_FALSE(parse({}).flags.kv_split.has_value());
-  EXPECT_EQ(parse({"--kv-split", "4096"}).flags.kv_split, 4096);
+TEST(GpuOptions, CacheAndExperts) {
+  EXPECT_EQ(parse({}).engine.offload.kv_on_host, Toggle::automatic);
+  EXPECT_EQ(parse({"-nkvo"}).engine.offload.kv_on_host, Toggle::on);
+  EXPECT_EQ(parse({"-nkvo", "--kv-offload"}).engine.offload.kv_on_host, Toggle::off);
+  EXPECT_TRUE(parse({"--kv-offload", "prefetch"}).engine.offload.kv_prefetched);
+  EXPECT_FALSE(parse({}).engine.offload.kv_split.has_value());
+  EXPECT_EQ(parse({"--kv-split", "4096"}).engine.offload.kv_split, 4096);
   EXPECT_THROW(parse({"--kv-split", "0"}), Error);
-  EXPECT_TRUE(parse({"--kv-offload=prefetch"}).flags.kv_prefetched);
-  EXPECT_FALSE(parse({"--kv-offload"}).flags.kv_prefetched);
+  EXPECT_TRUE(parse({"--kv-offload=prefetch"}).engine.offload.kv_prefetched);
+  EXPECT_FALSE(parse({"--kv-offload"}).engine.offload.kv_prefetched);
   EXPECT_THROW(parse({"--kv-offload=elsewhere"}), Error);
-  EXPECT_EQ(parse({"--kv-layers-gpu", "3"}).flags.n_kv_layers_gpu, 3);
-  EXPECT_GT(parse({"--cpu-moe"}).flags.n_cpu_moe, 10000);
-  EXPECT_EQ(parse({"-ncmoe", "4"}).flags.n_cpu_moe, 4);
+  EXPECT_EQ(parse({"--kv-layers-gpu", "3"}).engine.offload.n_kv_layers_gpu, 3);
+  EXPECT_GT(parse({"--cpu-moe"}).engine.offload.n_cpu_moe, 10000);
+  EXPECT_EQ(parse({"-ncmoe", "4"}).engine.offload.n_cpu_moe, 4);
 }
 
-TEST(OffloadOptions, OverridesAndShares) {
+TEST(GpuOptions, OverridesAndShares) {
   using Pairs = std::vector<std::pair<std::string, std::string>>;
-  EXPECT_EQ(parse({"-ot", "ffn_.*_exps=CPU,attn=CUDA0", "-ot", "a=b=CPU"}).flags.overrides,
+  EXPECT_EQ(parse({"-ot", "ffn_.*_exps=CPU,attn=CUDA0", "-ot", "a=b=CPU"}).engine.offload.tensor_overrides,
             (Pairs{{"ffn_.*_exps", "CPU"}, {"attn", "CUDA0"}, {"a=b", "CPU"}}));
   EXPECT_THROW(parse({"-ot", "ffn"}), Error);
   EXPECT_THROW(parse({"-ot", "=CPU"}), Error);
-  EXPECT_EQ(parse({"-ts", "3,1"}).flags.tensor_split, (std::vector<double>{3, 1}));
-  EXPECT_EQ(parse({"-ts", "3/1"}).flags.tensor_split, (std::vector<double>{3, 1}));
+  EXPECT_EQ(parse({"-ts", "3,1"}).engine.offload.tensor_split, (std::vector<double>{3, 1}));
+  EXPECT_EQ(parse({"-ts", "3/1"}).engine.offload.tensor_split, (std::vector<double>{3, 1}));
   EXPECT_THROW(parse({"-ts", "3,x"}), Error);
   EXPECT_THROW(parse({"-ts", "-1"}), Error);
   EXPECT_THROW(parse({"-ts", "inf"}), Error);
-  EXPECT_EQ(parse({"-sm", "none", "-mg", "1"}).flags.split_mode, SplitMode::none);
+  EXPECT_EQ(parse({"-sm", "none", "-mg", "1"}).engine.offload.split_mode, SplitMode::none);
   EXPECT_THROW(parse({"-sm", "row"}), Error);
-  EXPECT_EQ(parse({"-dev", "CUDA1,CUDA0"}).devices, (std::vector<std::string>{"CUDA1", "CUDA0"}));
-  EXPECT_TRUE(parse({"-dev", "none"}).no_devices);
+  EXPECT_EQ(parse({"-dev", "CUDA1,CUDA0"}).engine.devices.gpus, (std::vector<std::string>{"CUDA1", "CUDA0"}));
+  EXPECT_TRUE(parse({"-dev", "none"}).engine.devices.no_gpus);
 }
 
-TEST(OffloadOptions, Streaming) {
-  EXPECT_EQ(parse({}).flags.stream, Toggle::automatic);
-  EXPECT_EQ(parse({"--stream-weights"}).flags.stream, Toggle::on);
-  EXPECT_EQ(parse({"--stream-weights=auto"}).flags.stream, Toggle::automatic);
-  EXPECT_EQ(parse({"--stream-weights=off"}).flags.stream, Toggle::off);
-  EXPECT_EQ(parse({"--gpu-weights-percent", "30"}).flags.gpu_weights_percent, 30);
-  EXPECT_EQ(parse({"--cpu-offload-gb", "2.5"}).flags.cpu_offload_gib, 2.5);
+TEST(GpuOptions, Streaming) {
+  EXPECT_EQ(parse({}).engine.offload.stream, Toggle::automatic);
+  EXPECT_EQ(parse({"--stream-weights"}).engine.offload.stream, Toggle::on);
+  EXPECT_EQ(parse({"--stream-weights=auto"}).engine.offload.stream, Toggle::automatic);
+  EXPECT_EQ(parse({"--stream-weights=off"}).engine.offload.stream, Toggle::off);
+  EXPECT_EQ(parse({"--gpu-weights-percent", "30"}).engine.offload.gpu_weights_percent, 30);
+  EXPECT_EQ(parse({"--cpu-offload-gb", "2.5"}).engine.offload.cpu_offload_gib, 2.5);
   EXPECT_THROW(parse({"--stream-weights=sometimes"}), Error);
   EXPECT_THROW(parse({"--gpu-weights-percent", "101"}), Error);
   EXPECT_THROW(parse({"--cpu-offload-gb", "-1"}), Error);
 }
 
-TEST(OffloadOptions, GpuRows) {
-  EXPECT_FALSE(parse({}).flags.gpu_rows);
-  EXPECT_FALSE(parse({"--gpu-rows", "auto"}).flags.gpu_rows);
-  EXPECT_EQ(parse({"--gpu-rows", "off"}).flags.gpu_rows, 1.0);
-  EXPECT_EQ(parse({"--gpu-rows", "25"}).flags.gpu_rows, 0.25);
-  EXPECT_EQ(parse({"--gpu-rows", "62.5%"}).flags.gpu_rows, 0.625);
+TEST(GpuOptions, GpuRows) {
+  EXPECT_FALSE(parse({}).engine.offload.gpu_rows);
+  EXPECT_FALSE(parse({"--gpu-rows", "auto"}).engine.offload.gpu_rows);
+  EXPECT_EQ(parse({"--gpu-rows", "off"}).engine.offload.gpu_rows, 1.0);
+  EXPECT_EQ(parse({"--gpu-rows", "25"}).engine.offload.gpu_rows, 0.25);
+  EXPECT_EQ(parse({"--gpu-rows", "62.5%"}).engine.offload.gpu_rows, 0.625);
   for (const char* bad : {"0", "100", "-5", "101", "half", "%", ""}) {
     EXPECT_THROW(parse({"--gpu-rows", bad}), Error) << bad;
   }
 }
 
-TEST(OffloadOptions, Budgets) {
-  EXPECT_FALSE(parse({}).flags.budgets.max_vram);
-  EXPECT_EQ(parse({"--max-vram", "8GiB"}).flags.budgets.max_vram, size_t{8} << 30);
-  EXPECT_EQ(parse({"--max-vram", "8g"}).flags.budgets.max_vram, size_t{8} << 30);
-  EXPECT_EQ(parse({"--max-ram", "500MB"}).flags.budgets.max_ram, 500000000u);
-  EXPECT_EQ(parse({"--max-ram", "1.5K"}).flags.budgets.max_ram, 1536u);
-  EXPECT_EQ(parse({"--max-ram", "77"}).flags.budgets.max_ram, 77u);
-  EXPECT_EQ(parse({"--gpu-memory-utilization", "0.9"}).flags.budgets.vram_utilization, 0.9);
-  EXPECT_TRUE(parse({}).fit);
-  EXPECT_FALSE(parse({"--no-fit"}).fit);
-  EXPECT_TRUE(parse({"--fit-kv-quant"}).fit_kv_quant);
-  EXPECT_TRUE(parse({}).oom_ladder);
-  EXPECT_FALSE(parse({"--no-oom-ladder"}).oom_ladder);
+TEST(GpuOptions, Budgets) {
+  EXPECT_FALSE(parse({}).engine.offload.budgets.max_vram);
+  EXPECT_EQ(parse({"--max-vram", "8GiB"}).engine.offload.budgets.max_vram, size_t{8} << 30);
+  EXPECT_EQ(parse({"--max-vram", "8g"}).engine.offload.budgets.max_vram, size_t{8} << 30);
+  EXPECT_EQ(parse({"--max-ram", "500MB"}).engine.offload.budgets.max_ram, 500000000u);
+  EXPECT_EQ(parse({"--max-ram", "1.5K"}).engine.offload.budgets.max_ram, 1536u);
+  EXPECT_EQ(parse({"--max-ram", "77"}).engine.offload.budgets.max_ram, 77u);
+  EXPECT_EQ(parse({"--gpu-memory-utilization", "0.9"}).engine.offload.budgets.vram_utilization, 0.9);
+  EXPECT_TRUE(parse({}).engine.offload.choose_by_speed);
+  EXPECT_FALSE(parse({"--no-fit"}).engine.offload.choose_by_speed);
+  EXPECT_TRUE(parse({"--fit-kv-quant"}).engine.offload.may_quantize_kv);
+  EXPECT_TRUE(parse({}).engine.oom_ladder);
+  EXPECT_FALSE(parse({"--no-oom-ladder"}).engine.oom_ladder);
   for (const char* bad : {"", "GiB", "8 GiB", "8GiBs", "-8GiB", "1.2.3G", "9999999999T"}) {
     EXPECT_THROW(parse({"--max-vram", bad}), Error) << bad;
   }
   EXPECT_THROW(parse({"--gpu-memory-utilization", "1.1"}), Error);
 }
 
-TEST(OffloadOptions, AMissingGpuIsAUsageError) {
+TEST(GpuOptions, AMissingGpuIsAUsageError) {
   TANDEM_NEED_BINARY();
   const test::Outcome list = test::shell("", "run --list-devices 2>/dev/null");
   EXPECT_EQ(list.exit_code, 0);

@@ -20,14 +20,9 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 using Arguments = std::vector<std::string>;
 
 // An app with one command that has every option group, and the structs it fills.
-struct Everything {
-  ModelOptions model;
-  ContextOptions context;
-  RopeOptions rope;
-  ThreadOptions threads;
+struct Everything : CommandOptions {
   SamplerParams sampling;
   TextOptions text;
-  LogOptions log;
   bool ran = false;
 };
 
@@ -35,10 +30,10 @@ std::unique_ptr<CLI::App> make_everything(Everything& e) {
   auto app = make_app("test", "tandem");
   app->require_subcommand(1);
   CLI::App* run = app->add_subcommand("run", "runs");
-  add_model_options(*run, e.model);
-  add_context_options(*run, e.context);
-  add_rope_options(*run, e.rope);
-  add_thread_options(*run, e.threads);
+  add_model_options(*run, e.engine.model);
+  add_context_options(*run, e.engine.context, e.flash_attention);
+  add_rope_options(*run, e.engine.model.rope);
+  add_thread_options(*run, e.engine.devices);
   add_sampling_options(*run, e.sampling);
   add_text_options(*run, e.text);
   add_log_options(*run, e.log);
@@ -92,22 +87,23 @@ class Variable {
 
 TEST(Options, DefaultsMatchLlamaCpp) {
   const Everything e = parse({});
-  EXPECT_EQ(e.model.model, "x.gguf");
-  EXPECT_TRUE(e.model.mmap);
-  EXPECT_FALSE(e.model.mlock);
-  EXPECT_EQ(e.context.ctx_size, 0);
-  EXPECT_EQ(e.context.batch_size, 2048);
-  EXPECT_EQ(e.context.ubatch_size, 512);
-  EXPECT_EQ(e.context.cache_type_k, DType::F16);
-  EXPECT_EQ(e.context.flash_attention, Toggle::automatic);
-  EXPECT_EQ(e.threads.threads, -1);
-  EXPECT_EQ(e.threads.threads_batch, -1);
-  EXPECT_EQ(e.threads.numa, Numa::none);
+  EXPECT_EQ(e.engine.model.path, "x.gguf");
+  EXPECT_TRUE(e.engine.model.open.mmap);
+  EXPECT_FALSE(e.engine.model.open.mlock);
+  EXPECT_EQ(e.engine.context.n_ctx, 0);
+  EXPECT_EQ(e.engine.context.n_batch, 2048);
+  EXPECT_EQ(e.engine.context.n_ubatch, 512);
+  EXPECT_EQ(e.engine.context.k_dtype, DType::F16);
+  EXPECT_EQ(e.flash_attention, Toggle::automatic);
+  EXPECT_EQ(e.engine.devices.n_threads, -1);
+  EXPECT_EQ(e.engine.devices.n_threads_batch, -1);
+  EXPECT_EQ(e.engine.devices.numa, Numa::none);
   EXPECT_EQ(e.text.n_predict, -1);
   EXPECT_EQ(e.text.keep, 0);
   EXPECT_TRUE(e.text.escape);
   EXPECT_TRUE(e.text.display_prompt);
-  EXPECT_FALSE(e.rope.scaling || e.rope.freq_base || e.rope.freq_scale || e.rope.yarn_orig_ctx);
+  const RopeOverrides& rope = e.engine.model.rope;
+  EXPECT_FALSE(rope.scaling || rope.freq_base || rope.freq_scale || rope.n_ctx_orig);
   EXPECT_EQ(e.sampling.seed, -1);
   EXPECT_FLOAT_EQ(e.sampling.temp, 0.8f);
   EXPECT_EQ(e.sampling.dry_sequence_breakers.size(), 4u);
@@ -116,12 +112,12 @@ TEST(Options, DefaultsMatchLlamaCpp) {
 TEST(Options, ShortFormsOfSeveralLetters) {
   const Everything e =
       parse({"-ub", "64", "-tb=3", "-ctk", "q8_0", "-ctv=Q4_0", "-t", "2", "-fa", "-no-cnv", "-st"});
-  EXPECT_EQ(e.context.ubatch_size, 64);
-  EXPECT_EQ(e.threads.threads_batch, 3);
-  EXPECT_EQ(e.threads.threads, 2);
-  EXPECT_EQ(e.context.cache_type_k, DType::Q8_0);
-  EXPECT_EQ(e.context.cache_type_v, DType::Q4_0);
-  EXPECT_EQ(e.context.flash_attention, Toggle::on);
+  EXPECT_EQ(e.engine.context.n_ubatch, 64);
+  EXPECT_EQ(e.engine.devices.n_threads_batch, 3);
+  EXPECT_EQ(e.engine.devices.n_threads, 2);
+  EXPECT_EQ(e.engine.context.k_dtype, DType::Q8_0);
+  EXPECT_EQ(e.engine.context.v_dtype, DType::Q4_0);
+  EXPECT_EQ(e.flash_attention, Toggle::on);
 }
 
 TEST(Options, ValuesInEverySyntax) {
@@ -131,7 +127,7 @@ TEST(Options, ValuesInEverySyntax) {
                                                    {"--ctx-size", "512"},
                                                    {"--ctx-size=512"},
                                                    {"-c", "1", "-c", "512"}}) {
-    EXPECT_EQ(parse(a).context.ctx_size, 512) << a[0];
+    EXPECT_EQ(parse(a).engine.context.n_ctx, 512) << a[0];
   }
   for (const Arguments& a : std::vector<Arguments>{{"-n", "-1"},
                                                    {"-n-1"},
@@ -160,7 +156,7 @@ TEST(Options, AValueIsNeverParsedAsAnOption) {
   for (const std::string text : {"-fa", "-ub", "--help", "--", "-", "run", "-ctk=f16", "", "{}", "[a,b]",
                                  "a,b", "%%", "x=y", "\"quoted\"", "-5", "[]", "#", " ", "\n"}) {
     EXPECT_EQ(parse({"-p", text}).text.prompt, text);
-    EXPECT_EQ(parse({"--prompt", text, "-c", "9"}).context.ctx_size, 9);
+    EXPECT_EQ(parse({"--prompt", text, "-c", "9"}).engine.context.n_ctx, 9);
     EXPECT_EQ(parse({"--prompt=" + text}).text.prompt, text);
     EXPECT_EQ(parse({"-r", text, "-r", "b"}).text.reverse_prompts, (Arguments{text, "b"})) << text;
   }
@@ -177,24 +173,24 @@ TEST(Options, RepeatedOptionsTakeOneValueEach) {
 }
 
 TEST(Options, BareFormsAndTheirValues) {
-  EXPECT_EQ(parse({"-fa"}).context.flash_attention, Toggle::on);
-  EXPECT_EQ(parse({"-fa", "off"}).context.flash_attention, Toggle::off);
-  EXPECT_EQ(parse({"-fa=auto"}).context.flash_attention, Toggle::automatic);
-  EXPECT_EQ(parse({"--flash-attn", "0"}).context.flash_attention, Toggle::off);
+  EXPECT_EQ(parse({"-fa"}).flash_attention, Toggle::on);
+  EXPECT_EQ(parse({"-fa", "off"}).flash_attention, Toggle::off);
+  EXPECT_EQ(parse({"-fa=auto"}).flash_attention, Toggle::automatic);
+  EXPECT_EQ(parse({"--flash-attn", "0"}).flash_attention, Toggle::off);
   const Everything between = parse({"-fa", "-c", "8"});
-  EXPECT_EQ(between.context.flash_attention, Toggle::on);
-  EXPECT_EQ(between.context.ctx_size, 8);
-  EXPECT_EQ(parse({"--numa"}).threads.numa, Numa::distribute);
-  EXPECT_EQ(parse({"--numa", "isolate"}).threads.numa, Numa::isolate);
-  EXPECT_EQ(parse({"--numa", "numactl"}).threads.numa, Numa::numactl);
+  EXPECT_EQ(between.flash_attention, Toggle::on);
+  EXPECT_EQ(between.engine.context.n_ctx, 8);
+  EXPECT_EQ(parse({"--numa"}).engine.devices.numa, Numa::distribute);
+  EXPECT_EQ(parse({"--numa", "isolate"}).engine.devices.numa, Numa::isolate);
+  EXPECT_EQ(parse({"--numa", "numactl"}).engine.devices.numa, Numa::numactl);
   EXPECT_EQ(parse({"--color"}).text.color, Toggle::on);
   EXPECT_EQ(parse({"--color", "off"}).text.color, Toggle::off);
 }
 
 TEST(Options, Flags) {
-  EXPECT_FALSE(parse({"--no-mmap"}).model.mmap);
-  EXPECT_TRUE(parse({"--no-mmap", "--mmap"}).model.mmap);
-  EXPECT_TRUE(parse({"--mlock"}).model.mlock);
+  EXPECT_FALSE(parse({"--no-mmap"}).engine.model.open.mmap);
+  EXPECT_TRUE(parse({"--no-mmap", "--mmap"}).engine.model.open.mmap);
+  EXPECT_TRUE(parse({"--mlock"}).engine.model.open.mlock);
   EXPECT_FALSE(parse({"--no-escape"}).text.escape);
   EXPECT_TRUE(parse({"--no-escape", "-e"}).text.escape);
   EXPECT_FALSE(parse({"--no-display-prompt"}).text.display_prompt);
@@ -287,25 +283,28 @@ TEST(Options, SequenceBreakersReplaceTheDefaultOnes) {
 }
 
 TEST(Options, Rope) {
-  const RopeOptions r = parse({"--rope-scaling", "yarn", "--rope-scale", "4", "--rope-freq-base", "10000",
-                               "--yarn-orig-ctx", "4096", "--yarn-ext-factor", "-1", "--yarn-attn-factor",
-                               "1.5", "--yarn-beta-slow", "1", "--yarn-beta-fast", "32"})
-                            .rope;
+  const RopeOverrides r = parse({"--rope-scaling", "yarn", "--rope-scale", "4", "--rope-freq-base", "10000",
+                                 "--yarn-orig-ctx", "4096", "--yarn-ext-factor", "-1", "--yarn-attn-factor",
+                                 "1.5", "--yarn-beta-slow", "1", "--yarn-beta-fast", "32"})
+                              .engine.model.rope;
   EXPECT_EQ(r.scaling, RopeScaling::yarn);
   EXPECT_EQ(r.freq_scale, 0.25f);
   EXPECT_EQ(r.freq_base, 10000.0f);
-  EXPECT_EQ(r.yarn_orig_ctx, 4096);
-  EXPECT_EQ(r.yarn_ext_factor, -1.0f);
-  EXPECT_EQ(r.yarn_attn_factor, 1.5f);
-  EXPECT_EQ(r.yarn_beta_slow, 1.0f);
-  EXPECT_EQ(r.yarn_beta_fast, 32.0f);
-  EXPECT_EQ(parse({"--rope-freq-scale", "0.5"}).rope.freq_scale, 0.5f);
+  EXPECT_EQ(r.n_ctx_orig, 4096);
+  EXPECT_EQ(r.ext_factor, std::nullopt) << "as the model says";
+  EXPECT_EQ(r.attn_factor, 1.5f);
+  EXPECT_EQ(r.beta_slow, 1.0f);
+  EXPECT_EQ(r.beta_fast, 32.0f);
+  EXPECT_EQ(parse({"--rope-freq-scale", "0.5"}).engine.model.rope.freq_scale, 0.5f);
+  const RopeOverrides zeros =
+      parse({"--rope-freq-base", "0", "--rope-freq-scale", "0", "--yarn-orig-ctx", "0"}).engine.model.rope;
+  EXPECT_FALSE(zeros.freq_base || zeros.freq_scale || zeros.n_ctx_orig) << "as the model says";
 }
 
 TEST(Options, OverridesOfMetadata) {
   const auto o =
       parse({"--override-kv", "a.b=int:-7,c=bool:true,d=str:x\\,y:z", "--override-kv", "e=float:0.5"})
-          .model.overrides;
+          .engine.model.overrides;
   ASSERT_EQ(o.size(), 4u);
   EXPECT_EQ(o[0].key, "a.b");
   EXPECT_EQ(std::get<int64_t>(o[0].value), -7);
@@ -371,16 +370,16 @@ TEST(Options, TheEnvironmentSetsWhatIsNotGiven) {
       n("TANDEM_ARG_N_PREDICT", "-2"), r("TANDEM_ARG_REVERSE_PROMPT", "stop"),
       b("TANDEM_ARG_LOGIT_BIAS", "1-inf"), empty("TANDEM_ARG_UBATCH_SIZE", "");
   const Everything e = parse({});
-  EXPECT_EQ(e.context.ctx_size, 77);
-  EXPECT_EQ(e.context.cache_type_k, DType::Q8_0);
+  EXPECT_EQ(e.engine.context.n_ctx, 77);
+  EXPECT_EQ(e.engine.context.k_dtype, DType::Q8_0);
   EXPECT_EQ(e.text.prompt, "--from=env");
-  EXPECT_EQ(e.context.flash_attention, Toggle::off);
+  EXPECT_EQ(e.flash_attention, Toggle::off);
   EXPECT_EQ(e.sampling.temp, -1.0f);
   EXPECT_EQ(e.text.n_predict, -2);
   EXPECT_EQ(e.text.reverse_prompts, (Arguments{"stop"}));
   EXPECT_EQ(e.sampling.logit_bias.size(), 1u);
-  EXPECT_EQ(e.context.ubatch_size, 512);
-  EXPECT_EQ(parse({"-c", "5"}).context.ctx_size, 5);
+  EXPECT_EQ(e.engine.context.n_ubatch, 512);
+  EXPECT_EQ(parse({"-c", "5"}).engine.context.n_ctx, 5);
   EXPECT_EQ(parse({"-r", "x"}).text.reverse_prompts, (Arguments{"x"}));
 }
 
@@ -389,7 +388,7 @@ TEST(Options, TheEnvironmentSetsRequiredOptionsAndOnlyOfTheCommand) {
   Everything e;
   const auto app = make_everything(e);
   parse_arguments(*app, {"run"});
-  EXPECT_EQ(e.model.model, "env.gguf");
+  EXPECT_EQ(e.engine.model.path, "env.gguf");
   const auto again = make_everything(e);
   parse_arguments(*again, {"other"});
 }
@@ -397,14 +396,14 @@ TEST(Options, TheEnvironmentSetsRequiredOptionsAndOnlyOfTheCommand) {
 TEST(Options, FlagsFromTheEnvironment) {
   for (const char* yes : {"1", "true", "on", "TRUE"}) {
     const Variable v("TANDEM_ARG_MLOCK", yes), no_mmap("TANDEM_ARG_NO_MMAP", yes);
-    EXPECT_TRUE(parse({}).model.mlock) << yes;
-    EXPECT_FALSE(parse({}).model.mmap) << yes;
-    EXPECT_TRUE(parse({"--mmap"}).model.mmap) << "given wins";
+    EXPECT_TRUE(parse({}).engine.model.open.mlock) << yes;
+    EXPECT_FALSE(parse({}).engine.model.open.mmap) << yes;
+    EXPECT_TRUE(parse({"--mmap"}).engine.model.open.mmap) << "given wins";
   }
   for (const char* no : {"0", "false", "off"}) {
     const Variable v("TANDEM_ARG_MMAP", no), lock("TANDEM_ARG_MLOCK", no), escape("TANDEM_ARG_NO_ESCAPE", no);
-    EXPECT_FALSE(parse({}).model.mmap) << no;
-    EXPECT_FALSE(parse({}).model.mlock) << no;
+    EXPECT_FALSE(parse({}).engine.model.open.mmap) << no;
+    EXPECT_FALSE(parse({}).engine.model.open.mlock) << no;
     EXPECT_TRUE(parse({}).text.escape) << no;
   }
   const Variable v("TANDEM_ARG_MMAP", "maybe");

@@ -48,13 +48,12 @@ ScoreFn adding(PerplexityEstimate& estimate) {
 class PerplexityStories : public testing::Test {
  protected:
   void SetUp() override {
-    ModelOptions options;
-    options.model = test::shared_data("stories260K.gguf").string();
-    TANDEM_NEED_SHARED(std::filesystem::path(options.model));
+    EngineOptions options;
+    options.model.path = test::shared_data("stories260K.gguf").string();
+    TANDEM_NEED_SHARED(std::filesystem::path(options.model.path));
     model_ = load_model(options);
-    ThreadOptions threads;
-    threads.threads = 2;
-    devices_ = make_devices(threads);
+    options.devices.n_threads = 2;
+    devices_ = make_devices(options);
     const std::string text =
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One "
         "day, she "
@@ -62,11 +61,11 @@ class PerplexityStories : public testing::Test {
     ids_ = model_->vocab().tokenize(text, {.add_special = false});
   }
 
-  SessionOptions session_options(int64_t n_ubatch) const {
-    SessionOptions options;
-    options.n_ctx = static_cast<int64_t>(ids_.size());
-    options.n_ubatch = n_ubatch;
-    options.all_logits = true;
+  EngineOptions session_options(int64_t n_ubatch) const {
+    EngineOptions options;
+    options.context.n_ctx = static_cast<int64_t>(ids_.size());
+    options.context.n_ubatch = n_ubatch;
+    options.context.all_logits = true;
     return options;
   }
 

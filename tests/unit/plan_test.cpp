@@ -81,9 +81,9 @@ class Planner : public testing::Test {
   void SetUp() override { host_ = cpu::make_cpu_device({1, 1}); }
 
   PlanRequest request(int64_t n_ctx = 4096) {
-    PlanRequest r{phi_.architecture, phi_.architecture.weights, devices_, flags_, SessionShape{n_ctx}};
-    r.rates = rates_;
-    return r;
+    ContextOptions shape{n_ctx};
+    shape.n_ubatch_given = true;
+    return {phi_.architecture, phi_.architecture.weights, devices_, flags_, shape, rates_};
   }
   void gpu(double gib, const DeviceRates& rates = kGpu) {
     gpu_ = std::make_unique<ImaginedDevice>("GPU", static_cast<size_t>(gib * (1 << 30)), file_bytes);
@@ -111,7 +111,7 @@ class Planner : public testing::Test {
   std::unique_ptr<DeviceModel> host_, gpu_;
   DeviceModels devices_;
   std::vector<DeviceRates> rates_;
-  OffloadFlags flags_;
+  OffloadOptions flags_;
 };
 
 // The published figure for Phi-3-mini-128k, measured on another program: A = 0.00045 GB per token. The cache
@@ -321,9 +321,11 @@ TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
   flags_.kv_on_host = Toggle::off;
   EXPECT_THAT(error_of(request(20000), ErrorCode::out_of_memory),
               HasSubstr("k_dtype=q8_0 v_dtype=q8_0 would fit"));
+  flags_.may_quantize_kv = true;
   PlanRequest r = request(20000);
-  r.kv_dtype_is_free = true;
   EXPECT_EQ(plan_session(r).front().shape.k_dtype, DType::Q8_0);
+  r.shape.kv_dtype_given = true;
+  EXPECT_THROW(plan_session(r), Error);
 }
 
 // A cache that does not fit beside the weights.
@@ -387,7 +389,7 @@ TEST_F(Planner, AMicroBatchThatFits) {
   flags_.budgets.vram_overhead = 0;
   flags_.budgets.max_vram = needed - (size_t{100} << 20);
   EXPECT_THROW(plan_session(r), Error);
-  r.ubatch_is_free = true;
+  r.shape.n_ubatch_given = false;
   EXPECT_LT(plan_session(r).front().shape.n_ubatch, 8192);
 }
 
@@ -410,7 +412,7 @@ TEST_F(Planner, TooLittleMemoryForALayerReportsTheMinimum) {
 // The library names settings; what the program makes of them is in options_offload_test.cpp.
 TEST_F(Planner, ContradictionsNameBothSettings) {
   gpu(24);
-  const auto settings = [&](const OffloadFlags& flags) {
+  const auto settings = [&](const OffloadOptions& flags) {
     flags_ = flags;
     try {
       plan_session(request(512));
@@ -438,7 +440,7 @@ TEST_F(Planner, ContradictionsNameBothSettings) {
   EXPECT_THAT(settings({.kv_on_host = Toggle::on, .kv_split = 100}), ElementsAre(split, on_host));
   EXPECT_THAT(settings({.kv_prefetched = true, .kv_split = 100}), ElementsAre(split, prefetched));
   EXPECT_THAT(settings({.kv_split = 100, .n_kv_layers_gpu = 3}), ElementsAre(split, kv_layers));
-  OffloadFlags budgets;
+  OffloadOptions budgets;
   budgets.budgets.max_vram = 1;
   budgets.budgets.vram_utilization = 0.5;
   EXPECT_THAT(settings(budgets),

@@ -102,9 +102,9 @@ TEST(Registry, TheProgramsOwnBackends) {
 
 class ThirdBackend : public testing::Test {
  protected:
-  static std::string error_of(const Registry& registry, const tools::OffloadOptions& offload) {
+  static std::string error_of(const Registry& registry, const EngineOptions& options) {
     try {
-      tools::devices_of(registry, offload);
+      tools::devices_of(registry, options);
     } catch (const Error& e) {
       return e.what();
     }
@@ -122,19 +122,19 @@ TEST_F(ThirdBackend, IsListed) {
 }
 
 TEST_F(ThirdBackend, IsChosenFrom) {
-  tools::OffloadOptions offload;
-  EXPECT_THAT(names_of(tools::devices_of(registry_, offload)), ElementsAre("CPU", "SIM0", "SIM1"));
-  offload.devices = {"SIM1"};
-  EXPECT_THAT(names_of(tools::devices_of(registry_, offload)), ElementsAre("CPU", "SIM1"));
-  offload.devices = {"SIM2"};
-  EXPECT_THAT(error_of(registry_, offload), HasSubstr("SIM2"));
-  offload.devices.clear();
-  offload.no_devices = true;
-  EXPECT_THAT(names_of(tools::devices_of(registry_, offload)), ElementsAre("CPU"));
-  offload.flags.n_gpu_layers = 1;
-  EXPECT_THAT(error_of(Registry({host_backend(), sim_backend(0)}), offload), HasSubstr("--device none"));
-  offload.no_devices = false;
-  EXPECT_THAT(error_of(Registry({host_backend(), sim_backend(0)}), offload),
+  EngineOptions options;
+  EXPECT_THAT(names_of(tools::devices_of(registry_, options)), ElementsAre("CPU", "SIM0", "SIM1"));
+  options.devices.gpus = {"SIM1"};
+  EXPECT_THAT(names_of(tools::devices_of(registry_, options)), ElementsAre("CPU", "SIM1"));
+  options.devices.gpus = {"SIM2"};
+  EXPECT_THAT(error_of(registry_, options), HasSubstr("SIM2"));
+  options.devices.gpus.clear();
+  options.devices.no_gpus = true;
+  EXPECT_THAT(names_of(tools::devices_of(registry_, options)), ElementsAre("CPU"));
+  options.offload.n_gpu_layers = 1;
+  EXPECT_THAT(error_of(Registry({host_backend(), sim_backend(0)}), options), HasSubstr("--device none"));
+  options.devices.no_gpus = false;
+  EXPECT_THAT(error_of(Registry({host_backend(), sim_backend(0)}), options),
               HasSubstr("nobody simulates one"));
 }
 
@@ -144,8 +144,8 @@ TEST_F(ThirdBackend, IsPlacedOnAndRuns) {
   test::tiny_llama({}, 3).write(path);
   const auto model = Model::load(path);
   const auto devices = tools::devices_of(registry_);
-  SessionOptions options;
-  options.n_ctx = 64;
+  EngineOptions options;
+  options.context.n_ctx = 64;
   const std::vector<int32_t> prompt{3, 77, 12, 9};
   const auto logits = [&](Session& session) {
     const std::span<const float> row = session.append(prompt);
@@ -155,7 +155,7 @@ TEST_F(ThirdBackend, IsPlacedOnAndRuns) {
   const std::vector<float> expected = logits(alone);
 
   options.offload.n_gpu_layers = 2;
-  options.offload.overrides = {{"blk.1", "SIM1"}};
+  options.offload.tensor_overrides = {{"blk.1", "SIM1"}};
   std::string table;
   Session session(*model, tools::pointers(devices), options, [&](const std::string& text) { table = text; });
   EXPECT_THAT(table, HasSubstr("SIM0"));

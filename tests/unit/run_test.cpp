@@ -178,7 +178,8 @@ TEST_F(Run, AContextThatDoesNotFitGivesAdvice) {
 TEST_F(Run, AnOverrideThatDoesNotFitNamesItsFlag) {
   const Outcome o = run("-p a --log-disable --override-kv llama.block_count=int:-1 2>&1");
   EXPECT_EQ(o.exit_code, 2);
-  EXPECT_THAT(o.out, HasSubstr("error: --override-kv: llama.block_count=-1: needed an integer that fits u32"));
+  EXPECT_THAT(o.out,
+              HasSubstr("error: --override-kv: llama.block_count=-1: needed an integer that fits u32"));
 }
 
 TEST_F(Run, MessagesAreOneLineForAnyFileName) {

@@ -31,7 +31,7 @@ class SessionFiles : public testing::Test {
     model_ = Model::load(model_path_);
   }
 
-  std::unique_ptr<Session> open(const Model& model, const SessionOptions& options = {}, bool gpu = false) {
+  std::unique_ptr<Session> open(const Model& model, const EngineOptions& options = {}, bool gpu = false) {
     std::vector<Device*> devices = {host_.get()};
     if (gpu) devices.push_back(&sim_);
     return std::make_unique<Session>(model, devices, options);
@@ -86,8 +86,8 @@ TEST_F(SessionFiles, ContinueBitForBitUnderAnyPlacement) {
   const std::vector<float> expected = next(*whole);
   for (const int64_t n_layers : {0, 1, 2, 3}) {
     for (const bool kv_on_host : {false, true}) {
-      SessionOptions options;
-      options.n_ctx = 100;
+      EngineOptions options;
+      options.context.n_ctx = 100;
       options.offload.n_gpu_layers = n_layers;
       options.offload.kv_on_host = on_or_off(kv_on_host);
       const auto session = open(*model_, options, true);
@@ -124,8 +124,8 @@ TEST_F(SessionFiles, AnotherCacheTypeIsConverted) {
   const std::vector<float> expected = next(*whole);
   for (const auto& [dtype, tolerance] : {std::pair(DType::F32, 1e-3), std::pair(DType::BF16, 0.05),
                                          std::pair(DType::Q8_0, 0.05), std::pair(DType::Q4_0, 0.5)}) {
-    SessionOptions options;
-    options.k_dtype = options.v_dtype = dtype;
+    EngineOptions options;
+    options.context.k_dtype = options.context.v_dtype = dtype;
     const auto session = open(*model_, options);
     SessionFile(file_, *session).restore(*session, 45);
     const std::vector<float> got = next(*session);
@@ -146,9 +146,9 @@ TEST_F(SessionFiles, AnotherModelIsRefused) {
   tiny_.write(directory_.path("rope.gguf"));
   const auto rope = Model::load(directory_.path("rope.gguf"));
   expect_refused(*open(*rope), ErrorCode::bad_file, "another model");
-  ModelOptions options;
+  ModelOptions options{.path = model_path_};
   options.overrides = {{"llama.rope.freq_base", 1.0}};
-  const auto overridden = Model::load(model_path_, options);
+  const auto overridden = Model::load(options);
   expect_refused(*open(*overridden), ErrorCode::bad_file, "another model");
 }
 
@@ -156,10 +156,10 @@ TEST_F(SessionFiles, OtherRopeParametersAreRejected) {
   save_some();
   for (const auto& change : std::vector<std::function<void(RopeOverrides&)>>{
            [](RopeOverrides& r) { r.freq_base = 5000.0f; }, [](RopeOverrides& r) { r.scale = 4.0f; },
-           [](RopeOverrides& r) { r.scaling = "yarn", r.scale = 4.0f; }}) {
-    ModelOptions options;
+           [](RopeOverrides& r) { r.scaling = RopeScaling::yarn, r.scale = 4.0f; }}) {
+    ModelOptions options{.path = model_path_};
     change(options.rope);
-    const auto model = Model::load(model_path_, options);
+    const auto model = Model::load(options);
     expect_refused(*open(*model), ErrorCode::usage, "positions encoded in another way");
   }
 }
@@ -172,8 +172,8 @@ TEST_F(SessionFiles, AContextWithOtherRopeFactorsIsRejected) {
   tiny_.write(model_path_);
   model_ = Model::load(model_path_);
   const auto with_context = [&](int64_t n) {
-    SessionOptions options;
-    options.n_ctx = n;
+    EngineOptions options;
+    options.context.n_ctx = n;
     return open(*model_, options);
   };
   const auto small = with_context(48), large = with_context(96);
@@ -218,8 +218,8 @@ TEST_F(SessionFiles, DamageIsRefused) {
 
 TEST_F(SessionFiles, AContextThatIsTooSmall) {
   save_some(100);
-  SessionOptions options;
-  options.n_ctx = 64;
+  EngineOptions options;
+  options.context.n_ctx = 64;
   const auto session = open(*model_, options);
   session->append(some_tokens(5));
   const SessionFile file(file_, *session);
@@ -247,7 +247,7 @@ TEST_F(SessionFiles, ConversationsContinue) {
   saved.ask("hello \xe4\xbd\xa0", {});
   saved.save(file_);
   const Answer expected = saved.ask("next", {});
-  SessionOptions gpu;
+  EngineOptions gpu;
   gpu.offload.n_gpu_layers = 99;
   const auto second = open(*model_, gpu, true);
   Conversation loaded(*second, chat_template, options);

@@ -29,15 +29,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLogInterval = std::chrono::seconds(30);
 
-struct BatchOptions {
-  ModelOptions model;
-  ContextOptions context;
-  RopeOptions rope;
-  ThreadOptions threads;
-  OffloadOptions offload;
+struct BatchOptions : CommandOptions {
   SamplerParams sampling;
   TextOptions text;  // -n, -r, -e
-  LogOptions log;
   std::string input = "-", output = "-", chat_template;
   int32_t parallel = 8, ctx_sequence = 0;
 };
@@ -244,27 +238,25 @@ class BatchJob {
   int64_t n_answers_ = 0, n_bad_ = 0;
 };
 
-RuntimeOptions runtime_options(const BatchOptions& o, const Model& model,
-                               const std::vector<std::unique_ptr<Device>>& devices) {
-  RuntimeOptions r = session_options(o.context, o.offload, devices, &model);
+void set_context(BatchOptions& o, const Model& model) {
+  ContextOptions& c = o.engine.context;
   const BatchContext context =
-      batch_context(o.context.ctx_size, o.ctx_sequence, o.parallel, model.hparams().n_ctx_train);
-  r.n_ctx = context.n_ctx;
-  r.n_ctx_sequence = context.n_ctx_sequence;
+      batch_context(c.n_ctx, o.ctx_sequence, o.parallel, model.hparams().n_ctx_train);
+  c.n_ctx = context.n_ctx;
+  c.n_ctx_sequence = context.n_ctx_sequence;
   // A runtime for one sequence may split its cache into hot and cold, which does not work for several
   // sequences in turn.
-  r.n_sequences = std::max(o.parallel, 2);
-  return r;
+  c.n_sequences = std::max(o.parallel, 2);
 }
 
 void batch(BatchOptions& o) {
   apply_log_options(o.log);
-  if (o.offload.flags.kv_split) {
+  if (o.engine.offload.kv_split) {
     throw_error(ErrorCode::usage,
                 "--kv-split divides the cache of one conversation, but tandem batch runs many");
   }
   apply_escapes(o.text, o.sampling);
-  note_no_effect(o.context);
+  note_no_effect(o);
   const std::string name = o.input == "-" ? "stdin" : printable(o.input, 4096);
   const Descriptor input(o.input, name);
   AnswerFile answers(o.output);
@@ -276,14 +268,13 @@ void batch(BatchOptions& o) {
                  ? format(", %lld of them with an error", static_cast<long long>(answers.n_errors())).c_str()
                  : "");
   }
-  const auto devices = make_devices(o.threads, o.offload);
-  const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
+  const auto devices = make_devices(o.engine);
+  const std::unique_ptr<Model> model = load_model(o.engine);
   Sampler(o.sampling, sampler_model(*model, 0));  // report invalid sampling options now, not for each line
   install_interrupt_handler();
-  Runtime runtime(*model, pointers(devices), runtime_options(o, *model, devices),
-                  o.offload.explain
-                      ? Runtime::Explain([](const std::string& table) { fputs(table.c_str(), stderr); })
-                      : nullptr);
+  set_context(o, *model);
+  measure_speeds(o.engine, devices, *model);
+  Runtime runtime(*model, pointers(devices), o.engine, explain_on_stderr(o.explain));
   if (runtime.n_sequences() < o.parallel) {
     log_warning("-np %d: the context of %lld tokens has room for %lld sequences", o.parallel,
                 static_cast<long long>(runtime.n_ctx()), static_cast<long long>(runtime.n_sequences()));
@@ -333,16 +324,16 @@ void add_batch(CLI::App& app) {
   CLI::App* command = app.add_subcommand("batch", "answer many prompts from a file at once");
   const auto options = std::make_shared<BatchOptions>();
   add_batch_options(*command, *options);
-  add_model_options(*command, options->model);
-  add_context_options(*command, options->context);
+  add_model_options(*command, options->engine.model);
+  add_context_options(*command, options->engine.context, options->flash_attention);
   integer(*command, "--ctx-sequence", options->ctx_sequence, 0,
           "context of one prompt and its answer, 0: the model's training context; -c is for all together, 0: "
           "2048 tokens each")
       ->group("Context");
-  add_thread_options(*command, options->threads);
-  add_offload_options(*command, options->offload);
+  add_thread_options(*command, options->engine.devices);
+  add_offload_options(*command, options->engine, options->explain);
   add_sampling_options(*command, options->sampling);
-  add_rope_options(*command, options->rope);
+  add_rope_options(*command, options->engine.model.rope);
   add_log_options(*command, options->log);
   command->footer(kFooter);
   command->callback([options] { batch(*options); });

@@ -135,7 +135,7 @@ CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_d
 
 // The placement options of run and chat, except -ngl and -nkvo, which are lists here.
 void add_placement_options(CLI::App& app, BenchSettings& settings) {
-  add_offload_options(app, settings.offload);
+  add_offload_options(app, settings.engine, settings.explain);
   for (const char* name : {"--n-gpu-layers", "--no-kv-offload"}) app.remove_option(app.get_option(name));
 }
 
@@ -211,7 +211,7 @@ void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Report
 
 void run_bench(BenchOptions& o) {
   apply_log_options(o.log);
-  check_flags(o.settings.offload.flags);
+  check_options(o.settings.engine);
   install_interrupt_handler();
   if (o.flash_attention_off) {
     log_warning("--flash-attn off has no effect: flash attention is the only implementation");
@@ -259,8 +259,9 @@ void add_bench(CLI::App& app) {
       "share of this machine's memory bandwidth, which is measured first.");
   command->callback([command, options] {
     const auto given = [&](const char* name) { return command->get_option(name)->count() > 0; };
-    options->settings.ubatch_given = given("--ubatch-size");
-    options->settings.cache_type_given = given("--cache-type-k") || given("--cache-type-v");
+    ContextOptions& context = options->settings.engine.context;
+    context.n_ubatch_given = given("--ubatch-size");
+    context.kv_dtype_given = given("--cache-type-k") || given("--cache-type-v");
     run_bench(*options);
   });
 }

@@ -129,35 +129,31 @@ void BenchRunner::load(const BenchCase& c) {
   const bool is_other_pool = devices_.empty() || n_threads_ != c.n_threads;
   if (is_other_model) {
     model_.reset();  // memory may not hold two models
-    ModelOptions options;
-    options.model = c.model;
-    options.mmap = c.mmap;
-    offload_ = settings_.offload;
-    model_ = load_model(options, {}, Numa::none, &offload_.flags);
+    usual_ = settings_.engine;
+    usual_.model.path = c.model;
+    usual_.model.open.mmap = c.mmap;
+    model_ = load_model(usual_);
     model_path_ = c.model;
     model_mapped_ = c.mmap;
   }
   if (is_other_pool) {
     devices_.clear();
-    ThreadOptions options;
-    options.threads = c.n_threads;
-    devices_ = make_devices(options, settings_.offload);
+    usual_.devices.n_threads = c.n_threads;
+    devices_ = make_devices(usual_);
     n_threads_ = c.n_threads;
   }
   if (!is_other_model && !is_other_pool) return;
-  ContextOptions context;
-  context.ubatch_given = settings_.ubatch_given;
-  context.cache_type_given = settings_.cache_type_given;
-  usual_ = session_options(context, offload_, devices_, model_.get());
+  measure_speeds(usual_, devices_, *model_);
 }
 
-SessionOptions BenchRunner::session_for(const BenchCase& c) const {
-  SessionOptions options = usual_;
-  options.n_ctx = std::max<int64_t>(c.n_depth + c.n_tokens(), settings_.n_ctx);
-  options.n_batch = c.n_batch;
-  options.n_ubatch = c.n_ubatch;
-  options.k_dtype = c.type_k;
-  options.v_dtype = c.type_v;
+EngineOptions BenchRunner::options_for(const BenchCase& c) const {
+  EngineOptions options = usual_;
+  ContextOptions& context = options.context;
+  context.n_ctx = std::max<int64_t>(c.n_depth + c.n_tokens(), settings_.n_ctx);
+  context.n_batch = c.n_batch;
+  context.n_ubatch = c.n_ubatch;
+  context.k_dtype = c.type_k;
+  context.v_dtype = c.type_v;
   if (c.n_gpu_layers != kAutoGpuLayers) options.offload.n_gpu_layers = c.n_gpu_layers;
   if (c.no_kv_offload) options.offload.kv_on_host = Toggle::on;
   return options;
@@ -181,7 +177,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   stage("loading");
   load(c);
   const std::vector<size_t> free_before = free_memory();
-  Session session(*model_, pointers(devices_), session_for(c), explain_on_stderr(settings_.offload));
+  Session session(*model_, pointers(devices_), options_for(c), explain_on_stderr(settings_.explain));
   Random random(kSeed);
   ids_.resize(static_cast<size_t>(std::max({c.n_prompt, c.n_depth, c.n_gen})));
   for (int32_t& id : ids_)

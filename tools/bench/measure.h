@@ -9,7 +9,6 @@
 #include "device/device.h"
 #include "engine/session.h"
 #include "tools/bench/report.h"
-#include "tools/options/offload.h"
 
 namespace tandem::tools {
 
@@ -18,8 +17,8 @@ struct BenchSettings {
   bool warmup = true;
   int32_t n_ctx = 0;  // minimum context size
   // As for run and chat, except for the parameters of a case. Options left open are chosen as they are there.
-  OffloadOptions offload;
-  bool ubatch_given = false, cache_type_given = false;
+  EngineOptions engine;
+  bool explain = false;
 };
 
 // Measures the memory bandwidth of all physical cores and of the first GPU; finds the names of both.
@@ -36,7 +35,7 @@ class BenchRunner {
 
  private:
   void load(const BenchCase& c);
-  SessionOptions session_for(const BenchCase& c) const;
+  EngineOptions options_for(const BenchCase& c) const;
   std::vector<size_t> free_memory() const;
   void run_prompt(Session& session, int64_t n_tokens);
   void run_generation(Session& session, int64_t n_tokens);
@@ -45,10 +44,9 @@ class BenchRunner {
   std::unique_ptr<Model> model_;
   std::string model_path_;  // as named by the case
   bool model_mapped_ = false;
-  OffloadOptions offload_;  // for this model
   int32_t n_threads_ = 0;
   std::vector<std::unique_ptr<Device>> devices_;
-  SessionOptions usual_;      // shared by all cases on these devices
+  EngineOptions usual_;       // shared by all cases of this model on these devices
   std::vector<int32_t> ids_;  // random prompt tokens
 };
 

@@ -24,14 +24,8 @@
 namespace tandem::tools {
 namespace {
 
-struct ChatOptions {
-  ModelOptions model;
-  ContextOptions context;
-  RopeOptions rope;
-  ThreadOptions threads;
-  OffloadOptions offload;
+struct ChatOptions : CommandOptions {
   SamplerParams sampling;
-  LogOptions log;
   TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
   std::string system, system_file, chat_template, session_file;
   std::optional<ShowReasoning> reasoning;
@@ -75,7 +69,7 @@ ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning rea
 void chat(ChatOptions& o) {
   apply_log_options(o.log);
   apply_escapes(o.text, o.sampling);
-  note_no_effect(o.context);
+  note_no_effect(o);
   const bool terminal = isatty(STDIN_FILENO) == 1 && !o.json;
   const std::string system = system_text(o);
   std::string first = first_message(o);
@@ -95,13 +89,13 @@ void chat(ChatOptions& o) {
   const std::unique_ptr<ChatView> view = o.json ? make_json_view() : make_text_view(view_options);
   try {
     install_interrupt_handler();
-    const auto devices = make_devices(o.threads, o.offload);
-    const std::unique_ptr<Model> model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
+    const auto devices = make_devices(o.engine);
+    const std::unique_ptr<Model> model = load_model(o.engine);
     const ChatTemplate chat_template = choose_template(*model, o.chat_template);
-    const bool may_fit = model->file().n_file_bytes() <= most_to_read_ahead(o.offload.flags);
-    if (asks && o.model.mmap && may_fit) read_ahead(*model, view_options.animate);
-    Session session(*model, pointers(devices), session_options(o.context, o.offload, devices, model.get()),
-                    explain_on_stderr(o.offload));
+    const bool may_fit = model->file().n_file_bytes() <= most_to_read_ahead(o.engine.offload);
+    if (asks && o.engine.model.open.mmap && may_fit) read_ahead(*model, view_options.animate);
+    measure_speeds(o.engine, devices, *model);
+    Session session(*model, pointers(devices), o.engine, explain_on_stderr(o.explain));
     if (interrupted()) throw Error(ErrorCode::interrupted, "");
     Conversation conversation(session, chat_template, conversation_options(o, reasoning));
     validate(o.sampling);
@@ -177,16 +171,16 @@ void add_chat(CLI::App& app) {
   CLI::App* command = app.add_subcommand("chat", "chat with a model");
   const auto options = std::make_shared<ChatOptions>();
   add_message_options(*command, *options);
-  add_model_options(*command, options->model);
-  add_context_options(*command, options->context);
+  add_model_options(*command, options->engine.model);
+  add_context_options(*command, options->engine.context, options->flash_attention);
   command
       ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
                  "when the context is full, drop the oldest turns and continue")
       ->group("Context");
-  add_thread_options(*command, options->threads);
-  add_offload_options(*command, options->offload);
+  add_thread_options(*command, options->engine.devices);
+  add_offload_options(*command, options->engine, options->explain);
   add_sampling_options(*command, options->sampling);
-  add_rope_options(*command, options->rope);
+  add_rope_options(*command, options->engine.model.rope);
   add_log_options(*command, options->log);
   command->footer("Example: tandem chat -m model.gguf -sys \"You are brief.\"");
   command->callback([options] { chat(*options); });

@@ -19,24 +19,19 @@ namespace {
 
 constexpr int32_t kDefaultChunk = 512;
 
-struct ImatrixOptions {
-  ModelOptions model;
+struct ImatrixOptions : CommandOptions {
   ChunkOptions text;
   int32_t first_chunk = 0;
   std::string out = "imatrix.gguf";
   std::vector<std::string> in;  // sums of earlier runs
   bool process_output = false;
   int32_t output_frequency = 10, save_frequency = 0;
-  ContextOptions context;
-  RopeOptions rope;
-  ThreadOptions threads;
-  LogOptions log;
 };
 
 // Merges all files. The file name is the dataset's name if the file does not have one.
 ImportanceSums read_earlier(const ImatrixOptions& o) {
   ImportanceSums sums;
-  const int32_t n_ctx = o.context.ctx_size > 0 ? o.context.ctx_size : kDefaultChunk;
+  const int64_t n_ctx = o.engine.context.n_ctx > 0 ? o.engine.context.n_ctx : kDefaultChunk;
   for (const std::string& path : o.in) sums.merge(read_imatrix_sums(path, static_cast<uint32_t>(n_ctx)));
   return sums;
 }
@@ -49,7 +44,8 @@ class Run {
         chunks_(std::move(chunks)),
         collector_(model.weights(), o.process_output ? OutputTensor::include : OutputTensor::skip,
                    read_earlier(o)),
-        cpu_(make_cpu(o.threads, [this](const cpu::ProductInput& input) { collector_.observe(input); })),
+        cpu_(make_cpu(o.engine.devices,
+                      [this](const cpu::ProductInput& input) { collector_.observe(input); })),
         session_(model, {cpu_.get()}, options()) {}
 
   void measure() {
@@ -79,10 +75,10 @@ class Run {
   }
 
  private:
-  SessionOptions options() const {
-    SessionOptions options = session_options(o_.context);
-    options.n_ctx = chunks_.n_ctx;
-    options.all_logits = true;  // so that the last layer processes every token
+  EngineOptions options() const {
+    EngineOptions options = o_.engine;
+    options.context.n_ctx = chunks_.n_ctx;
+    options.context.all_logits = true;  // so that the last layer processes every token
     return options;
   }
 
@@ -118,21 +114,21 @@ void merge_files(const ImatrixOptions& o) {
   log_info("wrote %s: %zu matrices of %zu files", o.out.c_str(), sums.entries.size(), o.in.size());
 }
 
-void run_imatrix(const ImatrixOptions& o) {
+void run_imatrix(ImatrixOptions& o) {
   apply_log_options(o.log);
-  note_no_effect(o.context);
+  note_no_effect(o);
   if (o.text.file.empty() && o.in.empty()) {
     throw_error(ErrorCode::usage, "needed a text to read (-f) or matrices to merge (--in-file)");
   }
-  for (const std::string& input : {o.model.model, o.text.file}) {
+  for (const std::string& input : {o.engine.model.path, o.text.file}) {
     if (!input.empty()) refuse_to_overwrite(input, std::span(&o.out, 1));
   }
   if (o.text.file.empty()) return merge_files(o);
-  if (o.model.model.empty()) throw_error(ErrorCode::usage, "--model is required");
+  if (o.engine.model.path.empty()) throw_error(ErrorCode::usage, "--model is required");
   check_writable(o.out);
   install_interrupt_handler();
-  const auto model = load_model(o.model, o.rope, o.threads.numa);
-  TextChunks chunks = read_chunks(o.text, chunk_size(o.context, *model), model->vocab());
+  const auto model = load_model(o.engine);
+  TextChunks chunks = read_chunks(o.text, chunk_size(o.engine.context, *model), model->vocab());
   if (o.first_chunk >= chunks.n_chunks) {
     throw_error(ErrorCode::usage, "--chunk: cannot skip %d of %lld chunks, needed fewer", o.first_chunk,
                 static_cast<long long>(chunks.n_chunks));
@@ -145,9 +141,9 @@ void run_imatrix(const ImatrixOptions& o) {
 void add_imatrix(CLI::App& app) {
   CLI::App* command = app.add_subcommand("imatrix", "measure which weights matter, for quantize --imatrix");
   auto o = std::make_shared<ImatrixOptions>();
-  o->context.ctx_size = kDefaultChunk;
+  o->engine.context.n_ctx = kDefaultChunk;
   o->text.n_least = 1;
-  add_model_options(*command, o->model);
+  add_model_options(*command, o->engine.model);
   command->get_option("--model")->required(false);
   text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
   integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
@@ -170,9 +166,9 @@ void add_imatrix(CLI::App& app) {
           "keep a copy, FILE.at_N, after every N chunks, 0: none")
       ->group("Matrix");
   command->add_flag("--no-ppl")->description("perplexity is never computed here")->group(kNoEffectGroup);
-  add_context_options(*command, o->context);
-  add_rope_options(*command, o->rope);
-  add_thread_options(*command, o->threads);
+  add_context_options(*command, o->engine.context, o->flash_attention);
+  add_rope_options(*command, o->engine.model.rope);
+  add_thread_options(*command, o->engine.devices);
   add_log_options(*command, o->log);
   command->footer(
       "The matrix has, for every weight matrix of the layers, the sum of squares of each column of its "

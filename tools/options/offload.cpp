@@ -31,7 +31,7 @@ std::string device_examples() {
   return names;
 }
 
-void add_placement_options(CLI::App& app, OffloadFlags& f) {
+void add_placement_options(CLI::App& app, OffloadOptions& f) {
   choice(app, "--n-gpu-layers,--gpu-layers", "N|all|auto",
          "put the last N layers on GPUs; one more than the model has adds the output head", "auto",
          [&f](const std::string& value) { f.n_gpu_layers = parse_gpu_layers(value); })
@@ -64,7 +64,7 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
   repeated(app, "--override-tensor", "REGEX=DEVICE", override_help.c_str(),
            [&f](const std::vector<std::string>& values) {
              for (const std::string& value : values) {
-               for (auto& pair : parse_overrides(value)) f.overrides.push_back(std::move(pair));
+               for (auto& pair : parse_overrides(value)) f.tensor_overrides.push_back(std::move(pair));
              }
            })
       ->group(kGroup);
@@ -89,7 +89,7 @@ void add_placement_options(CLI::App& app, OffloadFlags& f) {
   })->group(kGroup);
 }
 
-void add_disk_options(CLI::App& app, OffloadFlags& f) {
+void add_disk_options(CLI::App& app, OffloadOptions& f) {
   bare_choice(
       app, "--disk-tier", "on|off|auto", "on",
       "read layers that do not fit in host memory (or --max-ram) from disk for every step, ahead of use and "
@@ -107,7 +107,7 @@ double parse_share(const char* option, const std::string& text, double max) {
   return value;
 }
 
-void add_stream_options(CLI::App& app, OffloadFlags& f) {
+void add_stream_options(CLI::App& app, OffloadOptions& f) {
   bare_choice(app, "--stream-weights", "on|off|auto", "on",
               "stream weights in host memory to the GPU for every step, each layer while the layers before "
               "it compute "
@@ -132,8 +132,8 @@ void add_stream_options(CLI::App& app, OffloadFlags& f) {
       ->group(kGroup);
 }
 
-void add_budget_options(CLI::App& app, OffloadOptions& o) {
-  Budgets& b = o.flags.budgets;
+void add_budget_options(CLI::App& app, EngineOptions& o) {
+  Budgets& b = o.offload.budgets;
   choice(app, "--max-vram", "SIZE", "limit on each GPU's memory (8GiB, 500MiB)", "",
          [&b](const std::string& value) { b.max_vram = parse_bytes("--max-vram", value); })
       ->group(kGroup);
@@ -146,7 +146,7 @@ void add_budget_options(CLI::App& app, OffloadOptions& o) {
          })
       ->group(kGroup);
   app.add_flag(
-         "--fit,!--no-fit", o.fit,
+         "--fit,!--no-fit", o.offload.choose_by_speed,
          "choose everything left open (layers, experts, cache, micro-batch, streaming) by predicted speed, "
          "from speeds measured once (default: on)")
       ->group(kGroup);
@@ -155,7 +155,7 @@ void add_budget_options(CLI::App& app, OffloadOptions& o) {
          "when memory runs out, continue with a smaller micro-batch, then the KV cache on the host, then "
          "layers on the host, instead of stopping with an error (default: on)")
       ->group(kGroup);
-  app.add_flag("--fit-kv-quant", o.fit_kv_quant,
+  app.add_flag("--fit-kv-quant", o.offload.may_quantize_kv,
                "allow --fit to choose a quantized KV cache, which loses precision")
       ->group(kGroup);
 }
@@ -232,15 +232,15 @@ std::vector<double> parse_tensor_split(const std::string& text) {
   return shares;
 }
 
-void add_offload_options(CLI::App& app, OffloadOptions& o) {
-  add_placement_options(app, o.flags);
-  add_stream_options(app, o.flags);
-  add_disk_options(app, o.flags);
+void add_offload_options(CLI::App& app, EngineOptions& o, bool& explain) {
+  add_placement_options(app, o.offload);
+  add_stream_options(app, o.offload);
+  add_disk_options(app, o.offload);
   add_budget_options(app, o);
   choice(app, "--device", "DEVICE,...", "use these GPUs, none: only the CPU (default: all)", "",
          [&o](const std::string& value) {
-           o.no_devices = value == "none";
-           if (!o.no_devices) o.devices = cut(value, ",");
+           o.devices.no_gpus = value == "none";
+           if (!o.devices.no_gpus) o.devices.gpus = cut(value, ",");
          })
       ->group(kGroup);
   app.add_flag_callback(
@@ -249,7 +249,7 @@ void add_offload_options(CLI::App& app, OffloadOptions& o) {
          "list the devices of this machine and exit")
       ->trigger_on_parse()
       ->group(kGroup);
-  app.add_flag("--explain", o.explain,
+  app.add_flag("--explain", explain,
                "before running, show the placement of every layer, its experts and its cache, in bytes")
       ->group(kGroup);
 }

@@ -1,10 +1,12 @@
 // The options that say what runs on GPUs, with the names and meanings that llama.cpp users know.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "plan/offload.h"
+#include "engine/options.h"
 
 namespace CLI {
 class App;
@@ -12,17 +14,8 @@ class App;
 
 namespace tandem::tools {
 
-struct OffloadOptions {
-  OffloadFlags flags;
-  std::vector<std::string> devices;  // --device, in the order given; empty: all
-  bool no_devices = false;           // --device none
-  bool explain = false;
-  bool fit = true;            // what flags leave open is chosen by predicted speed
-  bool oom_ladder = true;     // when memory runs out, go on with less of it
-  bool fit_kv_quant = false;  // and the cache may be quantized for it
-};
-
-void add_offload_options(CLI::App& app, OffloadOptions& options);
+// The GPU group, --device, --list-devices and --explain.
+void add_offload_options(CLI::App& app, EngineOptions& options, bool& explain);
 
 // "-1", "all", "99" or "auto" of -ngl. Throws Error(usage).
 std::optional<int64_t> parse_gpu_layers(const std::string& text);

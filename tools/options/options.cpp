@@ -14,12 +14,14 @@ namespace tandem::tools {
 
 void add_model_options(CLI::App& app, ModelOptions& o) {
   const char* group = "Model";
-  text(app, "-m,--model", o.model, "FILE", "the GGUF file; of a split model, its first part")
+  text(app, "-m,--model", o.path, "FILE", "the GGUF file; of a split model, its first part")
       ->required()
       ->group(group);
-  app.add_flag("--mmap,!--no-mmap", o.mmap, "map the file instead of reading it into memory (default: on)")
+  app.add_flag("--mmap,!--no-mmap", o.open.mmap,
+               "map the file instead of reading it into memory (default: on)")
       ->group(group);
-  app.add_flag("--mlock", o.mlock, "lock the model in memory, so that it is never swapped out")->group(group);
+  app.add_flag("--mlock", o.open.mlock, "lock the model in memory, so that it is never swapped out")
+      ->group(group);
   repeated(
       app, "--override-kv", "KEY=TYPE:VALUE",
       "replace a metadata value of the file; TYPE is int, float, bool or str; comma-separated or repeated",
@@ -31,38 +33,46 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group(group);
 }
 
-void add_context_options(CLI::App& app, ContextOptions& o) {
+void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attention) {
   const char* group = "Context";
-  integer(app, "-c,--ctx-size", o.ctx_size, 0, "context size in tokens, 0: the model's training context")
+  integer(app, "-c,--ctx-size", o.n_ctx, 0, "context size in tokens, 0: the model's training context")
       ->group(group);
-  integer(app, "-b,--batch-size", o.batch_size, 1, "maximum prompt tokens per batch")->group(group);
-  integer(app, "--ubatch-size", o.ubatch_size, 1, "maximum tokens computed at once (micro-batch)")
-      ->each([&o](const std::string&) { o.ubatch_given = true; })
+  integer(app, "-b,--batch-size", o.n_batch, 1, "maximum prompt tokens per batch")->group(group);
+  integer(app, "--ubatch-size", o.n_ubatch, 1, "maximum tokens computed at once (micro-batch)")
+      ->each([&o](const std::string&) { o.n_ubatch_given = true; })
       ->group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
                                             const char* help) {
     choice(app, names, "TYPE", help, "f16", [option, &target, &o](const std::string& value) {
       target = parse_cache_type(option, value);
-      o.cache_type_given = true;
+      o.kv_dtype_given = true;
     })->group(group);
   };
-  cache_type("--cache-type-k", "--cache-type-k", o.cache_type_k,
+  cache_type("--cache-type-k", "--cache-type-k", o.k_dtype,
              "type of cached keys: f32, f16, bf16, q8_0 or q4_0");
-  cache_type("--cache-type-v", "--cache-type-v", o.cache_type_v,
+  cache_type("--cache-type-v", "--cache-type-v", o.v_dtype,
              "type of cached values: f32, f16, bf16, q8_0 or q4_0");
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
-      [&o](const std::string& value) { o.flash_attention = parse_toggle("--flash-attn", value); })
+      [&flash_attention](const std::string& value) { flash_attention = parse_toggle("--flash-attn", value); })
       ->group(group);
 }
 
-void note_no_effect(const ContextOptions& o) {
+void note_no_effect(const CommandOptions& o) {
   if (o.flash_attention == Toggle::off) {
     log_verbose("--flash-attn off has no effect: flash attention is the only implementation");
   }
 }
 
-void add_rope_options(CLI::App& app, RopeOptions& o) {
+// The usual ways to write "as the model says": 0, and for some of YaRN's numbers anything below.
+static std::optional<float> unless_zero(float x) {
+  return x == 0.0f ? std::nullopt : std::optional(x);
+}
+static std::optional<float> unless_negative(float x) {
+  return x < 0.0f ? std::nullopt : std::optional(x);
+}
+
+void add_rope_options(CLI::App& app, RopeOverrides& o) {
   const char* group = "Context";
   choice(app, "--rope-scaling", "none|linear|yarn", "scaling of positions beyond the training context", "",
          [&o](const std::string& value) {
@@ -77,31 +87,33 @@ void add_rope_options(CLI::App& app, RopeOptions& o) {
   };
   const double any = -std::numeric_limits<double>::infinity();
   real_option("--rope-scale", "stretch the context by this factor", std::numeric_limits<float>::min(),
-              [&o](float n) { o.freq_scale = 1.0f / n; });
+              [&o](float n) { o.freq_scale = unless_zero(1.0f / n); });
   real_option("--rope-freq-base", "base frequency of RoPE, 0: the model's", 0,
-              [&o](float n) { o.freq_base = n; });
+              [&o](float n) { o.freq_base = unless_zero(n); });
   real_option("--rope-freq-scale", "scale of RoPE frequencies, 1/N for --rope-scale N, 0: the model's", 0,
-              [&o](float n) { o.freq_scale = n; });
+              [&o](float n) { o.freq_scale = unless_zero(n); });
   choice(app, "--yarn-orig-ctx", "N", "YaRN: original training context, 0: the model's", "",
          [&o](const std::string& value) {
-           o.yarn_orig_ctx = static_cast<int32_t>(parse_integer("--yarn-orig-ctx", value, 0));
+           o.n_ctx_orig = parse_integer("--yarn-orig-ctx", value, 0);
+           if (*o.n_ctx_orig == 0) o.n_ctx_orig.reset();
          })
       ->group(group);
   real_option("--yarn-ext-factor", "YaRN: share of extrapolation", any,
-              [&o](float n) { o.yarn_ext_factor = n; });
+              [&o](float n) { o.ext_factor = unless_negative(n); });
   real_option("--yarn-attn-factor", "YaRN: scale of the attention's magnitude", any,
-              [&o](float n) { o.yarn_attn_factor = n; });
+              [&o](float n) { o.attn_factor = unless_negative(n); });
   real_option("--yarn-beta-slow", "YaRN: upper correction dimension", any,
-              [&o](float n) { o.yarn_beta_slow = n; });
+              [&o](float n) { o.beta_slow = unless_negative(n); });
   real_option("--yarn-beta-fast", "YaRN: lower correction dimension", any,
-              [&o](float n) { o.yarn_beta_fast = n; });
+              [&o](float n) { o.beta_fast = unless_negative(n); });
 }
 
-void add_thread_options(CLI::App& app, ThreadOptions& o) {
+void add_thread_options(CLI::App& app, DeviceOptions& o) {
   const char* group = "Threads";
-  integer(app, "-t,--threads", o.threads, -1, "threads for generation, -1: one per physical core")
+  integer(app, "-t,--threads", o.n_threads, -1, "threads for generation, -1: one per physical core")
       ->group(group);
-  integer(app, "--threads-batch", o.threads_batch, -1, "threads for prompts, -1: as --threads")->group(group);
+  integer(app, "--threads-batch", o.n_threads_batch, -1, "threads for prompts, -1: as --threads")
+      ->group(group);
   bare_choice(
       app, "--numa", "distribute|isolate|numactl", "distribute",
       "spread threads over all memory nodes, stay on one, or keep what numactl set",

@@ -5,14 +5,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/toggle.h"
-#include "gguf/dtype.h"
-#include "gguf/metadata.h"
+#include "engine/options.h"
 #include "sample/params.h"
 
 namespace CLI {
@@ -22,56 +19,33 @@ class FormatterBase;
 
 namespace tandem::tools {
 
-// ---- Model ----
+// ---- Logging ----
 
-struct ModelOptions {
-  std::string model;                        // -m, required
-  bool mmap = true;                         // --mmap / --no-mmap
-  bool mlock = false;                       // --mlock
-  std::vector<MetadataOverride> overrides;  // --override-kv, repeatable, comma-separated
+struct LogOptions {
+  bool verbose = false;  // -v
+  bool disable = false;  // --log-disable
+  std::string file;      // --log-file
 };
+void add_log_options(CLI::App& app, LogOptions& options);
+// Sets the log level (info by default: statistics are shown) and file. Throws Error(io).
+void apply_log_options(const LogOptions& options);
+
+// ---- The engine ----
+
+// The options of a command that runs a model: the engine's, and the program's own.
+struct CommandOptions {
+  EngineOptions engine;
+  bool explain = false;                        // --explain
+  Toggle flash_attention = Toggle::automatic;  // -fa, accepted; see note_no_effect
+  LogOptions log;
+};
+
 void add_model_options(CLI::App& app, ModelOptions& options);
-
-// ---- Context ----
-
-struct ContextOptions {
-  int32_t ctx_size = 0;                                 // -c, 0 = as the model says
-  int32_t batch_size = 2048;                            // -b
-  int32_t ubatch_size = 512;                            // -ub
-  bool ubatch_given = false, cache_type_given = false;  // by the user
-  DType cache_type_k = DType::F16;                      // -ctk: f32 f16 bf16 q8_0 q4_0
-  DType cache_type_v = DType::F16;                      // -ctv
-  Toggle flash_attention = Toggle::automatic;           // -fa, accepted; see note_no_effect
-};
-void add_context_options(CLI::App& app, ContextOptions& options);
+void add_context_options(CLI::App& app, ContextOptions& options, Toggle& flash_attention);
+void add_rope_options(CLI::App& app, RopeOverrides& options);
+void add_thread_options(CLI::App& app, DeviceOptions& options);
 // Says in a verbose line what the options ask for that makes no difference here.
-void note_no_effect(const ContextOptions& options);
-
-enum class RopeScaling { none, linear, yarn };
-
-// Whatever is not set stays as the model says.
-struct RopeOptions {
-  std::optional<RopeScaling> scaling;    // --rope-scaling
-  std::optional<float> freq_base;        // --rope-freq-base
-  std::optional<float> freq_scale;       // --rope-freq-scale F, or 1/N of --rope-scale N
-  std::optional<int32_t> yarn_orig_ctx;  // --yarn-orig-ctx
-  std::optional<float> yarn_ext_factor;  // --yarn-*
-  std::optional<float> yarn_attn_factor;
-  std::optional<float> yarn_beta_slow;
-  std::optional<float> yarn_beta_fast;
-};
-void add_rope_options(CLI::App& app, RopeOptions& options);
-
-// ---- Threads ----
-
-enum class Numa { none, distribute, isolate, numactl };
-
-struct ThreadOptions {
-  int32_t threads = -1;        // -t, -1 = one for each physical core
-  int32_t threads_batch = -1;  // -tb, -1 = as threads
-  Numa numa = Numa::none;      // --numa, bare: distribute
-};
-void add_thread_options(CLI::App& app, ThreadOptions& options);
+void note_no_effect(const CommandOptions& options);
 
 // ---- Sampling ----
 
@@ -100,17 +74,6 @@ bool color_on(const TextOptions& options);
 void apply_escapes(TextOptions& options, SamplerParams& params);
 // The text of -p or -f (without its last newline). Throws Error(io).
 std::string read_prompt(const TextOptions& options);
-
-// ---- Logging ----
-
-struct LogOptions {
-  bool verbose = false;  // -v
-  bool disable = false;  // --log-disable
-  std::string file;      // --log-file
-};
-void add_log_options(CLI::App& app, LogOptions& options);
-// Sets the log level (info by default: statistics are shown) and file. Throws Error(io).
-void apply_log_options(const LogOptions& options);
 
 // ---- Values ----
 

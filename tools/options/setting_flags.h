@@ -1,5 +1,4 @@
-// What the library's settings are called at the command line. Messages name settings; what the program shows of
-// them names flags.
+// The flags of the library's settings. Messages of the library name settings; the program prints flags.
 #pragma once
 
 #include <string>
@@ -12,9 +11,9 @@ namespace tandem::tools {
 
 // The flag of a setting: "-ngl", "--kv-offload prefetch".
 std::string_view setting_flag(Setting setting);
-// As it would be typed: "-ngl 17", "--no-mmap".
+// As typed: "-ngl 17", "--no-mmap".
 std::string flag_text(const SettingValue& setting);
-// What an error says, with flags.
+// The message of an error, with flags.
 std::string message_of(const Error& error);
 
 }  // namespace tandem::tools

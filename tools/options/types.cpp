@@ -65,11 +65,20 @@ CLI::Option* text(CLI::App& app, const char* names, std::string& target, const c
                 [&target](const std::string& value) { target = value; });
 }
 
-CLI::Option* integer(CLI::App& app, const char* names, int32_t& target, int32_t min, const char* help) {
+template <class Integer>
+static CLI::Option* any_integer(CLI::App& app, const char* names, Integer& target, int32_t min,
+                                const char* help) {
   return choice(app, names, "N", help, std::to_string(target).c_str(),
                 [&target, min, name = main_name(names)](const std::string& value) {
-                  target = static_cast<int32_t>(parse_integer(name, value, min));
+                  target = static_cast<Integer>(parse_integer(name, value, min));
                 });
+}
+
+CLI::Option* integer(CLI::App& app, const char* names, int32_t& target, int32_t min, const char* help) {
+  return any_integer(app, names, target, min, help);
+}
+CLI::Option* integer(CLI::App& app, const char* names, int64_t& target, int32_t min, const char* help) {
+  return any_integer(app, names, target, min, help);
 }
 
 CLI::Option* real(CLI::App& app, const char* names, float& target, const char* help) {

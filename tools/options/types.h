@@ -45,6 +45,7 @@ Enum one_of(const std::string& option, const std::string& text,
 // Options; `target` outlives the parse.
 CLI::Option* text(CLI::App& app, const char* names, std::string& target, const char* type, const char* help);
 CLI::Option* integer(CLI::App& app, const char* names, int32_t& target, int32_t min, const char* help);
+CLI::Option* integer(CLI::App& app, const char* names, int64_t& target, int32_t min, const char* help);
 CLI::Option* real(CLI::App& app, const char* names, float& target, const char* help);
 // No default to show: unset, the model or another option decides.
 CLI::Option* optional_real(CLI::App& app, const char* names, double min, const char* help,

@@ -26,27 +26,22 @@ namespace {
 
 constexpr int32_t kDefaultChunk = 512;
 
-struct PerplexityOptions {
-  ModelOptions model;
+struct PerplexityOptions : CommandOptions {
   ChunkOptions text;
   std::string base;            // file of saved logits, to write or to compare with
   bool kl_divergence = false;  // compare
-  ContextOptions context;
-  RopeOptions rope;
-  ThreadOptions threads;
-  OffloadOptions offload;
-  LogOptions log;
 };
 
 // Runs a model over the chunks of a text.
 class Scorer {
  public:
   Scorer(const PerplexityOptions& o, const Model& model, const TextChunks& chunks)
-      : chunks_(chunks), devices_(make_devices(o.threads, o.offload)) {
-    SessionOptions options = session_options(o.context, o.offload, devices_, &model);
-    options.n_ctx = chunks.n_ctx;
-    options.all_logits = true;
-    session_ = std::make_unique<Session>(model, pointers(devices_), options, explain_on_stderr(o.offload));
+      : chunks_(chunks), devices_(make_devices(o.engine)) {
+    EngineOptions options = o.engine;
+    options.context.n_ctx = chunks.n_ctx;
+    options.context.all_logits = true;
+    measure_speeds(options, devices_, model);
+    session_ = std::make_unique<Session>(model, pointers(devices_), options, explain_on_stderr(o.explain));
     if (model.vocab().add_bos()) bos_ = model.vocab().special().bos;
   }
 
@@ -92,7 +87,7 @@ void announce(const std::string& what, const TextChunks& chunks, size_t n_tokens
 }
 
 void measure_perplexity(const PerplexityOptions& o, const Model& model) {
-  const TextChunks chunks = read_chunks(o.text, chunk_size(o.context, model), model.vocab());
+  const TextChunks chunks = read_chunks(o.text, chunk_size(o.engine.context, model), model.vocab());
   std::optional<BaseLogitsWriter> saved;
   if (!o.base.empty()) {
     refuse_to_overwrite(model.file(), std::span(&o.base, 1));
@@ -137,13 +132,13 @@ void measure_divergence(const PerplexityOptions& o, const Model& model) {
 
 void run_perplexity(PerplexityOptions& o) {
   apply_log_options(o.log);
-  note_no_effect(o.context);
+  note_no_effect(o);
   if (o.kl_divergence && o.base.empty()) {
     throw_error(ErrorCode::usage, "--kl-divergence: needed --kl-divergence-base, the logits to compare with");
   }
   if (!o.kl_divergence && o.text.file.empty()) throw_error(ErrorCode::usage, "--file is required");
   install_interrupt_handler();
-  const auto model = load_model(o.model, o.rope, o.threads.numa, &o.offload.flags);
+  const auto model = load_model(o.engine);
   if (o.kl_divergence) {
     measure_divergence(o, *model);
   } else {
@@ -156,8 +151,8 @@ void run_perplexity(PerplexityOptions& o) {
 void add_perplexity(CLI::App& app) {
   CLI::App* command = app.add_subcommand("perplexity", "measure how well a model predicts a text");
   auto o = std::make_shared<PerplexityOptions>();
-  o->context.ctx_size = kDefaultChunk;
-  add_model_options(*command, o->model);
+  o->engine.context.n_ctx = kDefaultChunk;
+  add_model_options(*command, o->engine.model);
   text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
   text(*command, "--kl-divergence-base,--save-all-logits", o->base, "FILE",
        "file to write the model's predictions to; with --kl-divergence, to read them from")
@@ -167,10 +162,10 @@ void add_perplexity(CLI::App& app) {
                  "compare with the predictions in the base file, over the text that it contains")
       ->group("Text");
   integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
-  add_context_options(*command, o->context);
-  add_rope_options(*command, o->rope);
-  add_thread_options(*command, o->threads);
-  add_offload_options(*command, o->offload);
+  add_context_options(*command, o->engine.context, o->flash_attention);
+  add_rope_options(*command, o->engine.model.rope);
+  add_thread_options(*command, o->engine.devices);
+  add_offload_options(*command, o->engine, o->explain);
   add_log_options(*command, o->log);
   command->footer(
       "The text is cut into chunks of -c tokens, and the second half of each is scored. Prints the "

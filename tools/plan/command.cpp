@@ -20,13 +20,7 @@
 namespace tandem::tools {
 namespace {
 
-struct PlanOptions {
-  ModelOptions model;
-  ContextOptions context;
-  RopeOptions rope;
-  ThreadOptions threads;
-  OffloadOptions offload;
-  LogOptions log;
+struct PlanOptions : CommandOptions {
   std::optional<KnownGpu> gpu;
   std::optional<size_t> vram;
   std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
@@ -87,17 +81,18 @@ struct Machine {
   std::vector<DeviceRates> rates;
 };
 
-Machine machine_with(const ThreadOptions& threads, const OffloadOptions& offload) {
-  auto devices = make_devices(threads, offload);
+Machine machine_with(const EngineOptions& options) {
+  auto devices = make_devices(options);
   std::vector<DeviceRates> rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
   return {{std::make_move_iterator(devices.begin()), std::make_move_iterator(devices.end())},
           std::move(rates)};
 }
 
 Machine imagined_machine(const PlanOptions& o) {
-  OffloadOptions host_only;
-  host_only.no_devices = true;
-  Machine machine = machine_with(o.threads, host_only);
+  EngineOptions host_only;
+  host_only.devices = o.engine.devices;
+  host_only.devices.no_gpus = true;
+  Machine machine = machine_with(host_only);
   if (machine.rates.empty()) return machine;
   DeviceRates gpu;
   if (o.gpu) {
@@ -123,7 +118,7 @@ Machine machine_of(const PlanOptions& o) {
     machine = imagined_machine(o);
   } else {
     if (o.vram_bw || o.pcie_bw) throw_error(ErrorCode::usage, "--vram-bw and --pcie-bw need --vram or --gpu");
-    machine = machine_with(o.threads, o.offload);
+    machine = machine_with(o.engine);
   }
   if (machine.rates.size() != machine.devices.size()) {
     throw_error(ErrorCode::out_of_memory, "not enough memory to measure speeds");
@@ -136,28 +131,24 @@ Machine machine_of(const PlanOptions& o) {
 
 PlanRequest plan_request(const PlanOptions& o, const Model& model, const DeviceModels& devices,
                          std::span<const DeviceRates> rates) {
-  SessionShape shape{o.context.ctx_size, o.context.ubatch_size, o.context.cache_type_k,
-                     o.context.cache_type_v};
+  ContextOptions shape = o.engine.context;
   if (o.parallel > 1) {
     const BatchContext context = batch_context(shape.n_ctx, 0, o.parallel, model.hparams().n_ctx_train);
     shape.n_ctx = context.n_ctx;
     shape.n_ctx_sequence = context.n_ctx_sequence;
     shape.n_sequences = o.parallel;
   }
-  PlanRequest request{model.architecture(), model.weights(), devices, o.offload.flags, shape};
-  request.ubatch_is_free = !o.context.ubatch_given;
-  request.kv_dtype_is_free = o.offload.fit_kv_quant && !o.context.cache_type_given;
-  request.rates = rates;
-  return request;
+  return {model.architecture(),     model.weights(), devices, o.engine.offload, shape, rates,
+          model.may_leave_on_disk()};
 }
 
 void plan(PlanOptions& o) {
   apply_log_options(o.log);
-  check_flags(o.offload.flags);
+  check_options(o.engine);
   Machine machine = machine_of(o);
-  const std::unique_ptr<Model> model = load_model(o.model, o.rope, Numa::none, &o.offload.flags);
+  const std::unique_ptr<Model> model = load_model(o.engine);
   if (o.disk_bw || !o.imagines_gpu())
-    machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.offload.flags);
+    machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.engine.offload);
   const PlanRequest request = plan_request(o, *model, machine.devices, machine.rates);
   const PlanReport report = make_plan_report(request, model->path(), model->description());
   Output out;
@@ -170,19 +161,19 @@ void plan(PlanOptions& o) {
 void add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "predict memory, placement and speed before running");
   const auto options = std::make_shared<PlanOptions>();
-  add_model_options(*command, options->model);
-  add_context_options(*command, options->context);
+  add_model_options(*command, options->engine.model);
+  add_context_options(*command, options->engine.context, options->flash_attention);
   choice(*command, "--batch", "N", "same as --ubatch-size", "", [options](const std::string& text) {
-    options->context.ubatch_size = static_cast<int32_t>(parse_integer("--batch", text, 1));
-    options->context.ubatch_given = true;
+    options->engine.context.n_ubatch = parse_integer("--batch", text, 1);
+    options->engine.context.n_ubatch_given = true;
   })->group("Context");
   integer(*command, "--parallel", options->parallel, 1,
           "number of prompts answered at once, as in tandem batch")
       ->group("Context");
   add_machine_options(*command, *options);
-  add_offload_options(*command, options->offload);
-  add_thread_options(*command, options->threads);
-  add_rope_options(*command, options->rope);
+  add_offload_options(*command, options->engine, options->explain);
+  add_thread_options(*command, options->engine.devices);
+  add_rope_options(*command, options->engine.model.rope);
   add_log_options(*command, options->log);
   command->add_flag("--json", options->json, "print everything as one JSON object, sizes in bytes");
   command->footer(

@@ -17,18 +17,18 @@ std::string budget_text(size_t bytes) {
 
 PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
   const SessionGraphs no_graphs;
-  const FitRequest request{r.architecture, r.weights, r.devices, r.flags, no_graphs.kv, {}, r.rates};
+  const FitRequest request{r.architecture, r.weights, r.devices, r.options, no_graphs.kv, {}, r.rates};
   PlanReport::Tier t;
   t.name = r.devices[d]->info().name;
   t.is_gpu = !r.devices[d]->info().host_memory;
   t.bytes = fit.bytes.devices[d];
   if (d == 0) t.bytes.weights += fit.bytes.mapped_weights;
   const bool used = t.is_gpu && t.bytes.total() > 0;
-  t.overhead = used ? r.flags.budgets.vram_overhead : 0;
+  t.overhead = used ? r.options.budgets.vram_overhead : 0;
   t.budget = device_budget(request, d);
   // If the budget reserves room for the overhead, include it in the limit shown.
-  const Budgets& budgets = r.flags.budgets;
-  if (t.is_gpu && (budgets.max_vram || !(budgets.vram_utilization || r.flags.n_gpu_layers)))
+  const Budgets& budgets = r.options.budgets;
+  if (t.is_gpu && (budgets.max_vram || !(budgets.vram_utilization || r.options.n_gpu_layers)))
     t.budget = std::min(budgets.max_vram.value_or(SIZE_MAX), t.budget + t.overhead);
   t.total_memory = r.devices[d]->memory_info().total_bytes;
   t.rates = r.rates[d];
@@ -38,7 +38,7 @@ PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
 // The choice that min_vram describes: everything on GPUs, except as the user says otherwise.
 OffloadChoice line_choice(const PlanRequest& r) {
   if (r.devices.size() < 2) return {};
-  return as_flags_say(r.flags, r.flags.n_gpu_layers.value_or(r.architecture.hparams().n_layer + 1));
+  return from_options(r.options, r.options.n_gpu_layers.value_or(r.architecture.hparams().n_layer + 1));
 }
 
 std::string layers_text(const PlanReport& r, const OffloadChoice& c) {

@@ -1,0 +1,15 @@
+#include "engine/options.h"
+
+#include "plan/offload.h"
+
+namespace tandem {
+
+void check_options(const EngineOptions& o) {
+  check_offload(o.offload);
+  if (o.offload.disk != Toggle::on) return;
+  const char* why = "one leaves weights on disk, the other loads them all";
+  if (!o.model.open.mmap) throw_contradiction({Setting::disk}, {Setting::mmap, "off"}, why);
+  if (o.model.open.mlock) throw_contradiction({Setting::disk}, {Setting::mlock}, why);
+}
+
+}  // namespace tandem

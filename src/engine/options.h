@@ -1,0 +1,59 @@
+// All options of the engine in one struct. A program fills it in once; the engine passes references to its
+// parts down to the code that reads them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/disk_reader.h"
+#include "exec/placement.h"
+#include "gguf/mapped_file.h"
+#include "gguf/metadata.h"
+#include "model/hparams.h"
+#include "plan/cost.h"
+#include "plan/options.h"
+
+namespace tandem {
+
+struct ModelOptions {
+  std::string path;
+  OpenOptions open;                         // mmap, mlock, ...
+  std::vector<MetadataOverride> overrides;  // of the file's metadata
+  RopeOverrides rope;
+};
+
+enum class Numa { none, distribute, isolate, numactl };
+
+// For the program that creates the devices.
+struct DeviceOptions {
+  int32_t n_threads = -1;         // for steps of one token, -1: one per physical core
+  int32_t n_threads_batch = -1;   // for longer steps, -1: as n_threads
+  Numa numa = Numa::none;         // where threads run; numactl: where numactl put them
+  bool no_gpus = false;           // use the CPU only
+  std::vector<std::string> gpus;  // by name, in this order; empty: all
+};
+
+struct EngineOptions {
+  ModelOptions model;
+  DeviceOptions devices;
+  ContextOptions context;
+  OffloadOptions offload;
+  // When an allocation fails, try a smaller micro-batch, then the cache on the host, then layers on the host,
+  // each reported in one line, and continue the computation. false: Error(out_of_memory).
+  bool oom_ladder = true;
+
+  // Set by the program, not by its user:
+  // Speeds of the devices. Empty: unknown, the planner puts as much on GPUs as fits, with n_ubatch as it is.
+  std::vector<DeviceRates> rates;
+  Placement placement;  // empty: planned from `offload`
+  // Opens the reader of layers on disk; empty: open_disk_reader().
+  std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)> open_disk;
+};
+
+// Throws Error(usage) for options that contradict each other, naming both.
+void check_options(const EngineOptions& options);
+
+}  // namespace tandem

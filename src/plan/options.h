@@ -1,0 +1,66 @@
+// The user's options for the size of a session and the placement. The planner chooses what is not set.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/toggle.h"
+#include "gguf/dtype.h"
+
+namespace tandem {
+
+// The size of a session. Together with the placement, it determines how much memory the session takes.
+struct ContextOptions {
+  int64_t n_ctx = 0;       // tokens of context, of all sequences together; 0: the model's training context
+  int64_t n_ubatch = 512;  // maximum tokens in one step
+  DType k_dtype = DType::F16, v_dtype = DType::F16;
+  bool all_logits = false;     // reserve logits for every token of a step
+  int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache
+  int64_t n_ctx_sequence = 0;  // maximum tokens of one sequence; 0: n_ctx
+  int64_t n_batch = 2048;      // upper bound of n_ubatch, as in llama.cpp
+  // Set by the user: the planner keeps it. Otherwise, if it knows the devices' speeds, it may choose another.
+  bool n_ubatch_given = false, kv_dtype_given = false;
+};
+
+enum class SplitMode { none, layer };  // everything on the main GPU, or whole layers on each
+
+// Memory that a placement may take. Nothing set: the free memory, less a reserve.
+struct Budgets {
+  std::optional<size_t> max_vram;          // bytes of each GPU, including its driver's
+  std::optional<size_t> max_ram;           // bytes of host memory, including mapped weights
+  std::optional<double> vram_utilization;  // share of each GPU's memory, including other programs' use
+  // Bytes of each GPU that its driver and libraries take beside our allocations.
+  size_t vram_overhead = size_t{256} << 20;
+};
+
+struct OffloadOptions {
+  // Number of layers on GPUs: the last N of the model; one more than it has layers includes the output head.
+  std::optional<int64_t> n_gpu_layers;
+  Toggle kv_on_host = Toggle::automatic;
+  bool kv_prefetched = false;       // keep the cache in host memory, copy it to the GPU for every step
+  std::optional<int64_t> kv_split;  // keep the newest N tokens' cache on the GPU, the rest in host memory
+  std::optional<int64_t> n_kv_layers_gpu;  // of the layers on GPUs, only the last N keep their cache there
+  // Regex of tensor names, device name; the first match wins.
+  std::vector<std::pair<std::string, std::string>> tensor_overrides;
+  std::optional<int64_t> n_cpu_moe;  // the experts of the first N layers stay on the host
+  SplitMode split_mode = SplitMode::layer;
+  std::vector<double> tensor_split;   // share of each GPU; empty: by free memory
+  int64_t main_gpu = 0;               // for SplitMode::none: index among the GPUs
+  Toggle stream = Toggle::automatic;  // of layers whose weights are in host memory
+  // Two other ways to set how much stays on the GPUs; the rest is streamed.
+  std::optional<double> gpu_weights_percent;
+  std::optional<double> cpu_offload_gib;  // weights in host memory
+  // Read layers that do not fit in host memory from disk for every step. on: an error if that is impossible.
+  Toggle disk = Toggle::automatic;
+  // Of the matrices in host memory, the share of rows that GPUs compute while the CPU computes the others;
+  // 1: no division.
+  std::optional<double> gpu_rows;
+  Budgets budgets;
+  bool choose_by_speed = true;   // choose the rest by predicted speed; false: as much as fits on GPUs
+  bool may_quantize_kv = false;  // the choice may be a quantized cache, which is not lossless
+};
+
+}  // namespace tandem
