@@ -29,7 +29,7 @@ struct AttentionCall {
   const int32_t* positions;    // [n_tokens]
   const int32_t* sequences;    // [n_tokens]
   const int32_t* block_table;  // [n_sequences, max_blocks]
-  const int32_t* recent_from;  // [n_sequences]; null over the whole cache
+  const int32_t* hot_from;     // [n_sequences]; null over the whole cache
   PlainValues sinks;           // [n_head]; may be absent
   float* y;                    // [n_tokens, y_cols]: n_head * head_dim_v, over a part n_head logarithms more
   CachePool k, v;
@@ -47,7 +47,7 @@ struct AttentionCall {
 
   // What a token sees, and which range that is of the positions in the block table.
   __device__ PositionRange in_part(PositionRange seen, int sequence) const {
-    return part == CachePart::whole ? seen : seen_of_part(seen, part, recent_from[sequence]);
+    return part == CachePart::whole ? seen : seen_of_part(seen, part, hot_from[sequence]);
   }
 
   __device__ float* y_of(int token, int head) const {

@@ -32,13 +32,13 @@ TANDEM_HD inline PositionRange seen_by(int position, int window) {
 }
 
 // Which positions of the cache an attention goes over (KvPart in graph/ops.h).
-enum class CachePart : int { whole, old, recent };
+enum class CachePart : int { whole, cold, hot };
 
-// What is seen of a part, counted from the part's first position; recent ones begin with position
-// recent_from.
-TANDEM_HD inline PositionRange seen_of_part(PositionRange seen, CachePart part, int recent_from) {
-  if (part == CachePart::old) seen.end = int_min(seen.end, recent_from);
-  if (part == CachePart::recent) seen = {int_max(0, seen.begin - recent_from), seen.end - recent_from};
+// What is seen of a part, counted from the part's first position; hot ones begin with position
+// hot_from.
+TANDEM_HD inline PositionRange seen_of_part(PositionRange seen, CachePart part, int hot_from) {
+  if (part == CachePart::cold) seen.end = int_min(seen.end, hot_from);
+  if (part == CachePart::hot) seen = {int_max(0, seen.begin - hot_from), seen.end - hot_from};
   return seen.begin < seen.end ? seen : PositionRange{0, 0};
 }
 

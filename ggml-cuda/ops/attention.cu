@@ -24,8 +24,8 @@ CachePool pool_of(const std::byte* data, DType dtype, int64_t head_dim) {
 CachePart part_of(KvPart part) {
   switch (part) {
     case KvPart::whole: return CachePart::whole;
-    case KvPart::old: return CachePart::old;
-    case KvPart::recent: return CachePart::recent;
+    case KvPart::cold: return CachePart::cold;
+    case KvPart::hot: return CachePart::hot;
   }
   return CachePart::whole;
 }
@@ -46,7 +46,7 @@ class CompiledAttention final : public CompiledOp {
     call_.positions = context.address<const int32_t>(op.positions);
     call_.sequences = context.address<const int32_t>(op.sequences);
     call_.block_table = context.address<const int32_t>(op.block_table);
-    call_.recent_from = context.address<const int32_t>(op.recent_from);
+    call_.hot_from = context.address<const int32_t>(op.hot_from);
     call_.sinks = plain_values(context, op.sinks);
     call_.y = context.address<float>(node.output);
     call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);

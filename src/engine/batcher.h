@@ -48,7 +48,7 @@ struct BatchStats {
 
 class Batcher {
  public:
-  // As many texts at once as the runtime takes, or fewer. Throws Error(usage) for a cache in two parts.
+  // As many texts at once as the runtime takes, or fewer. Throws Error(usage) for a split cache.
   explicit Batcher(Runtime& runtime, int64_t n_parallel = INT64_MAX);
   ~Batcher();
 

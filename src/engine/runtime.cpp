@@ -58,7 +58,7 @@ void Runtime::build() {
   prefill_ = executor_->compile(std::move(graphs.prefill));
 
   max_outputs_ = capacity.max_outputs;
-  for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_, &recent_slots_}) {
+  for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_, &hot_slots_}) {
     input->resize(static_cast<size_t>(capacity.max_tokens));
   }
   outputs_.resize(static_cast<size_t>(capacity.max_outputs));
@@ -69,23 +69,23 @@ void Runtime::build() {
 void Runtime::build_cache(const KvConfig& kv) {
   const SplitKv* split = fit_.placement.split();
   std::vector<DeviceId> device_of_layer;
-  RecentPools recent{{}, split ? split->n_blocks : 0};
+  HotPools hot{{}, split ? split->n_blocks : 0};
   for (const LayerPlacement& layer : fit_.placement.layers) {
     device_of_layer.push_back(holder(layer.kv));
-    const auto* hot = std::get_if<SplitKv>(&layer.kv);
-    recent.gpu_of_layer.push_back(hot ? std::optional(hot->hot) : std::nullopt);
+    const auto* home = std::get_if<SplitKv>(&layer.kv);
+    hot.gpu_of_layer.push_back(home ? std::optional(home->hot) : std::nullopt);
   }
   if (cache_) {
-    if (recent_ && !split) {
-      recent_->move_out();
-      recent_.reset();
-      cache_->drop_recent();
+    if (hot_ && !split) {
+      hot_->move_out();
+      hot_.reset();
+      cache_->drop_hot();
     }
     return cache_->relocate(device_of_layer);
   }
   TANDEM_CHECK(!split || n_sequences() == 1);
-  cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(recent));
-  if (split) recent_ = std::make_unique<RecentPart>(*cache_, split->n_keep);
+  cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(hot));
+  if (split) hot_ = std::make_unique<HotCache>(*cache_, split->n_keep);
 }
 
 void Runtime::build_down_the_ladder() {
@@ -279,13 +279,13 @@ std::span<const float> Runtime::run(std::span<const StepPart> parts) {
   set(Input::block_table,
       std::span(block_table_)
           .first((parts.size() - 1) * max_blocks + parts.back().sequence->blocks().size()));
-  int32_t recent_from = 0;
-  if (recent_) {
-    recent_->append(*parts.front().sequence, inputs.shape.n_tokens, recent_slots_.data());
-    recent_from = recent_->from();
-    set(Input::recent_slots, std::span(recent_slots_).first(n_tokens));
-    set(Input::recent_blocks, recent_->blocks());
-    set(Input::recent_from, std::span(&recent_from, 1));
+  int32_t hot_from = 0;
+  if (hot_) {
+    hot_->append(*parts.front().sequence, inputs.shape.n_tokens, hot_slots_.data());
+    hot_from = hot_->from();
+    set(Input::hot_slots, std::span(hot_slots_).first(n_tokens));
+    set(Input::hot_blocks, hot_->blocks());
+    set(Input::hot_from, std::span(&hot_from, 1));
   }
   const ShapeClass& small = decode_->graph().shape;
   const bool decodes =
@@ -302,12 +302,12 @@ const KvLayer& Runtime::kv_layer(size_t layer) const {
 }
 
 void Runtime::read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
-  if (recent_) return recent_->read_rows(sequence, layer, half, rows);
+  if (hot_) return hot_->read_rows(sequence, layer, half, rows);
   read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
 }
 
 void Runtime::write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows) {
-  if (recent_) recent_->forget();
+  if (hot_) hot_->forget();
   write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
 }
 

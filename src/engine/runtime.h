@@ -18,7 +18,7 @@
 #include "engine/model.h"
 #include "exec/executor.h"
 #include "kv/cache.h"
-#include "kv/recent_part.h"
+#include "kv/hot_cache.h"
 #include "kv/rows.h"
 #include "kv/sequence.h"
 #include "plan/session_plan.h"
@@ -97,14 +97,14 @@ class Runtime {
   ContextOptions shape_;  // as it was chosen; the ladder makes n_ubatch smaller
   Fit fit_;
   std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<RecentPart> recent_;  // of a cache in two parts; there is one sequence then
+  std::unique_ptr<HotCache> hot_;  // of a split cache; there is one sequence then
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Program> decode_;   // up to a token of each sequence
   std::unique_ptr<Program> prefill_;  // up to n_ubatch tokens
   int64_t max_outputs_ = 1;
 
   // Step inputs, sized once.
-  std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_, recent_slots_;
+  std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_, hot_slots_;
   std::vector<int32_t> block_table_;  // [n_sequences, max_blocks]
 };
 

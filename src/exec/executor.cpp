@@ -54,12 +54,12 @@ Executor::~Executor() {
 }
 
 std::unique_ptr<Program> Executor::compile(Graph graph) {
-  std::unique_ptr<Program> while_recent;
+  std::unique_ptr<Program> while_hot;
   if (placement_.splits_caches()) {
-    while_recent = compile_placed(placed_graph(graph, placement_, CacheReach::recent_part));
+    while_hot = compile_placed(placed_graph(graph, placement_, CacheReach::hot_cache));
   }
   std::unique_ptr<Program> program = compile_placed(placed_graph(std::move(graph), placement_));
-  program->while_recent_ = std::move(while_recent);
+  program->while_hot_ = std::move(while_hot);
   return program;
 }
 
@@ -168,9 +168,9 @@ void Executor::bind_groups(Program& program) {
 }
 
 std::span<const float> Executor::run(Program& program, const StepInputs& inputs) {
-  const std::span<const int32_t> from = inputs.data[static_cast<size_t>(Input::recent_from)];
-  if (program.while_recent_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; })) {
-    return run(*program.while_recent_, inputs);
+  const std::span<const int32_t> from = inputs.data[static_cast<size_t>(Input::hot_from)];
+  if (program.while_hot_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; })) {
+    return run(*program.while_hot_, inputs);
   }
   const ShapeClass& limit = program.graph_.shape;
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);

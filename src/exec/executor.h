@@ -114,8 +114,8 @@ class Program {
   std::vector<std::unique_ptr<Executable>> executables_;  // one a segment
   std::vector<SlotNeeds> slots_;                          // [device]
   std::vector<GroupWeights> groups_;
-  std::vector<Event> events_;              // that the schedule's commands record
-  std::unique_ptr<Program> while_recent_;  // runs instead while caches in two parts have no old one
+  std::vector<Event> events_;           // that the schedule's commands record
+  std::unique_ptr<Program> while_hot_;  // runs instead while split caches have nothing cold
 };
 
 }  // namespace tandem

@@ -8,16 +8,15 @@
 
 namespace tandem {
 
-// What a step needs of caches that are in two parts. As long as the recent part holds all there is, the host
-// has nothing to do and nothing crosses the bus for it.
-enum class CacheReach : uint8_t { both_parts, recent_part };
+// What a step needs of split caches. As long as the hot cache holds all there is, the host has nothing to do and nothing crosses the bus for it.
+enum class CacheReach : uint8_t { both_caches, hot_cache };
 
-Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach = CacheReach::both_parts);
+Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach = CacheReach::both_caches);
 
 // The same for those who only look: a copy is made where something is replaced. `graph` outlives it.
 class PlacedGraph {
  public:
-  PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach = CacheReach::both_parts);
+  PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach = CacheReach::both_caches);
   const Graph& operator*() const { return own_ ? *own_ : *graph_; }
 
  private:

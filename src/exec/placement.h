@@ -38,8 +38,7 @@ struct Placement {
   // Everything on the host.
   static Placement host_only(size_t n_layer);
 
-  // How the caches in two parts are divided, which is the same in all layers that have one; null when no
-  // layer does.
+  // How caches are split, which is the same in all layers whose cache is; null when none is.
   const SplitKv* split() const;
   bool splits_caches() const { return split() != nullptr; }
   bool reads_disk() const;                 // of any layer

@@ -45,8 +45,8 @@ struct Command {
   size_t segment = 0;  // Partition::segments
 };
 
-// A cache in two parts; the device has the recent one. Its oldest blocks move to the host before a step that
-// needs more room. That is not a command, because the step's inputs depend on it (see kv/recent_part.h).
+// A split cache; the device has the hot part. Its oldest blocks move to the host before a step that
+// needs more room. That is not a command, because the step's inputs depend on it (see kv/hot_cache.h).
 struct SplitLayer {
   int layer;
   DeviceId device;

@@ -15,13 +15,13 @@ class Splitter {
       : graph_(std::move(graph)), placement_(placement), reach_(reach) {}
 
   Graph run() {
-    graph_.shape.max_recent_blocks = placement_.split()->n_blocks;
+    graph_.shape.max_hot_blocks = placement_.split()->n_blocks;
     std::vector<Node> built = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (Node& node : built) {
       const SplitKv* home = split_home(node);
       if (auto* write = std::get_if<KvWriteOp>(&node.op); write && home) {
-        write->slots = input(Input::recent_slots, "recent_slots", 1, graph_.shape.max_tokens);
+        write->slots = input(Input::hot_slots, "hot_slots", 1, graph_.shape.max_tokens);
       }
       if (home && std::holds_alternative<AttentionOp>(node.op)) {
         split(std::move(node), *home);
@@ -42,31 +42,30 @@ class Splitter {
   void split(Node whole, const SplitKv& home) {
     auto& op = std::get<AttentionOp>(whole.op);
     const ShapeClass& shape = graph_.shape;
-    const TensorId blocks =
-        input(Input::recent_blocks, "recent_blocks", shape.max_sequences, shape.max_recent_blocks);
-    if (reach_ == CacheReach::recent_part) {  // which is the whole cache
+    const TensorId blocks = input(Input::hot_blocks, "hot_blocks", shape.max_sequences, shape.max_hot_blocks);
+    if (reach_ == CacheReach::hot_cache) {  // which is the whole cache
       op.block_table = blocks;
       graph_.nodes.push_back(std::move(whole));
       return;
     }
-    const TensorId from = input(Input::recent_from, "recent_from", 1, shape.max_sequences);
+    const TensorId from = input(Input::hot_from, "hot_from", 1, shape.max_sequences);
 
-    Node recent = part(whole, KvPart::recent, from, home.hot);
-    std::get<AttentionOp>(recent.op).block_table = blocks;
-    MergeOp merge{{op.n_head, op.head_dim_v}, recent.output, recent.output};  // with itself: what it was
-    graph_.nodes.push_back(std::move(recent));
-    if (!is_recent(op, home)) {
-      Node old = part(whole, KvPart::old, from, DeviceId::host());
-      std::get<AttentionOp>(old.op).sinks = kNoTensor;  // they count once
-      merge.b = old.output;
-      graph_.nodes.push_back(std::move(old));
+    Node hot = part(whole, KvPart::hot, from, home.hot);
+    std::get<AttentionOp>(hot.op).block_table = blocks;
+    MergeOp merge{{op.n_head, op.head_dim_v}, hot.output, hot.output};  // with itself: what it was
+    graph_.nodes.push_back(std::move(hot));
+    if (!is_hot(op, home)) {
+      Node cold = part(whole, KvPart::cold, from, DeviceId::host());
+      std::get<AttentionOp>(cold.op).sinks = kNoTensor;  // they count once
+      merge.b = cold.output;
+      graph_.nodes.push_back(std::move(cold));
     }
     graph_.nodes.push_back(Node{merge, whole.output, whole.layer, home.hot});
   }
 
-  // Whether the window never reaches past the recent part, which holds n_keep positions before those of a
+  // Whether the window never reaches past the hot cache, which holds n_keep positions before those of a
   // step.
-  static bool is_recent(const AttentionOp& op, const SplitKv& home) {
+  static bool is_hot(const AttentionOp& op, const SplitKv& home) {
     return op.window > 0 && op.window <= home.n_keep + 1;
   }
 
@@ -74,11 +73,11 @@ class Splitter {
     Node node = whole;
     AttentionOp& op = std::get<AttentionOp>(node.op);
     op.part = which;
-    op.recent_from = from;
+    op.hot_from = from;
     node.device = device;
     Tensor result = graph_.tensor(whole.output);
     TANDEM_CHECK(result.storage == whole.output);
-    result.name += which == KvPart::old ? ".old" : ".recent";
+    result.name += which == KvPart::cold ? ".cold" : ".hot";
     result.n_cols = op.n_head * (op.head_dim_v + 1);
     node.output = add(std::move(result));
     return node;

@@ -1,6 +1,6 @@
-// Attention over caches in two parts: that of a layer becomes attention over the recent part on the device
-// where it lies, attention over the old part on the host, and their merge on the device. The device is asked
-// first, so that both compute at the same time. A window that the recent part always holds is attended to
+// Attention over split caches: that of a layer becomes attention over the hot cache on the device
+// where it lies, attention over the cold cache on the host, and their merge on the device. The device is asked
+// first, so that both compute at the same time. A window that the hot cache always holds is attended to
 // there alone.
 #pragma once
 

@@ -14,9 +14,9 @@ GraphBuilder::GraphBuilder(const ShapeClass& shape) {
 TensorId GraphBuilder::input(Input which) {
   TensorId& id = graph_.inputs[static_cast<size_t>(which)];
   if (id != kNoTensor) return id;
-  static constexpr const char* names[kInputCount] = {"ids",           "positions",   "sequences",
-                                                     "slots",         "block_table", "outputs",
-                                                     "recent_blocks", "recent_from", "recent_slots"};
+  static constexpr const char* names[kInputCount] = {"ids",        "positions",   "sequences",
+                                                     "slots",      "block_table", "outputs",
+                                                     "hot_blocks", "hot_from",    "hot_slots"};
   Tensor t;
   t.name = names[static_cast<size_t>(which)];
   t.role = Role::input;
@@ -29,11 +29,11 @@ TensorId GraphBuilder::input(Input which) {
       t.n_rows = graph_.shape.max_sequences;
       t.n_cols = graph_.shape.max_blocks;
       break;
-    case Input::recent_blocks:
+    case Input::hot_blocks:
       t.n_rows = graph_.shape.max_sequences;
-      t.n_cols = graph_.shape.max_recent_blocks;
+      t.n_cols = graph_.shape.max_hot_blocks;
       break;
-    case Input::recent_from: t.n_cols = graph_.shape.max_sequences; break;
+    case Input::hot_from: t.n_cols = graph_.shape.max_sequences; break;
     default: t.n_cols = graph_.shape.max_tokens;
   }
   id = static_cast<TensorId>(graph_.tensors.size());
@@ -105,14 +105,14 @@ TensorId GraphBuilder::attention(TensorId q, const AttentionParams& params, cons
   TANDEM_CHECK(tensor(q).n_cols == params.n_head * params.head_dim_k &&
                params.n_head % params.n_head_kv == 0);
   const bool whole = params.part == KvPart::whole;
-  const TensorId blocks = input(params.part == KvPart::recent ? Input::recent_blocks : Input::block_table);
+  const TensorId blocks = input(params.part == KvPart::hot ? Input::hot_blocks : Input::block_table);
   const AttentionOp op{params,
                        q,
                        input(Input::positions),
                        input(Input::sequences),
                        blocks,
                        weight(sinks),
-                       whole ? kNoTensor : input(Input::recent_from)};
+                       whole ? kNoTensor : input(Input::hot_from)};
   return append(op, op.n_head * (op.head_dim_v + (whole ? 0 : 1)), Extent::tokens);
 }
 

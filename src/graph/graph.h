@@ -17,7 +17,7 @@ struct ShapeClass {
   int64_t max_outputs = 1;
   int64_t max_sequences = 1;
   int64_t max_blocks = 1;
-  int64_t max_recent_blocks = 0;  // of a sequence's recent part, where caches are in two
+  int64_t max_hot_blocks = 0;  // of a sequence's hot cache, where caches are split
   int64_t n_ctx = 0;  // positions that a sequence may reach: some models rotate differently when it is large
 };
 

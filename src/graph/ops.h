@@ -100,16 +100,16 @@ struct KvWriteOp {
   static auto inputs(auto& op) { return std::tie(op.k, op.v, op.slots); }
 };
 
-// A layer's cache may be in two parts, each on a device of its own: the recent positions of a sequence, those
-// from recent_from on, and the old ones before. kv_write and attention of a device work on the part that is
-// there.
-enum class KvPart : uint8_t { whole, old, recent };
+// A layer's cache may be split in two parts, each on a device of its own: the hot cache has the newest
+// positions of a sequence, those from hot_from on, the cold cache those before. kv_write and attention of a
+// device work on the part that is there.
+enum class KvPart : uint8_t { whole, cold, hot };
 
 // attention: -> y[n, H * hd_v].
 // Token t sees the cached positions p of its sequence with p <= positions[t], and p > positions[t] - window
 // where window > 0. Scores are scale * q.k, then softcap * tanh(score / softcap) where softcap > 0. Query
-// head h reads key-value head h / (H / Hkv). Over a part only (which takes recent_from), block_table holds
-// the part's blocks, the first of the recent one's that of position recent_from, and the result is y[n, H *
+// head h reads key-value head h / (H / Hkv). Over a part only (which takes hot_from), block_table holds
+// the part's blocks, the first of the hot one's that of position hot_from, and the result is y[n, H *
 // hd_v + H]: behind the attention over the part's positions alone, the natural logarithm of the sum of
 // e^score over them for each head; 0 and -infinity where there are none. Sinks are given to one part of the
 // two.
@@ -125,11 +125,11 @@ struct AttentionOp : AttentionParams {
   TensorId sequences = kNoTensor;    // [n]
   TensorId block_table = kNoTensor;  // [s, b]
   TensorId sinks = kNoTensor;        // [H]?
-  TensorId recent_from = kNoTensor;  // [s]?
+  TensorId hot_from = kNoTensor;     // [s]?
 
   static constexpr std::string_view kName = "attention";
   static auto inputs(auto& op) {
-    return std::tie(op.q, op.positions, op.sequences, op.block_table, op.sinks, op.recent_from);
+    return std::tie(op.q, op.positions, op.sequences, op.block_table, op.sinks, op.hot_from);
   }
 };
 

@@ -38,11 +38,11 @@ enum class Input : uint8_t {
   slots,        // [n_tokens] cache slot (block * block_size + offset) that each token's k and v go to
   block_table,  // [n_sequences, max_blocks] cache blocks of each sequence, in order of position
   outputs,      // [n_outputs] indices of the tokens whose logits are wanted
-  // Of caches in two parts (see KvPart), whose kv_write and recent attention go by these: the blocks of each
-  // sequence's recent part, in order of position,
-  recent_blocks,  // [n_sequences, max_recent_blocks]
-  recent_from,    // [n_sequences] the position that it begins with, a multiple of the block size,
-  recent_slots,   // [n_tokens] and the slot there that each token's k and v go to
+  // Of split caches (see KvPart), whose kv_write and hot attention go by these: the blocks of each sequence's
+  // hot cache, in order of position,
+  hot_blocks,  // [n_sequences, max_hot_blocks]
+  hot_from,    // [n_sequences] the position that it begins with, a multiple of the block size,
+  hot_slots,   // [n_tokens] and the slot there that each token's k and v go to
 };
 inline constexpr int kInputCount = 9;
 

@@ -70,10 +70,10 @@ size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
 }
 
 KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
-                 std::span<const DeviceId> device_of_layer, RecentPools recent)
+                 std::span<const DeviceId> device_of_layer, HotPools hot)
     : config_(config),
       devices_(devices),
-      recent_(std::move(recent)),
+      hot_(std::move(hot)),
       pool_(block_count(config)),
       layers_(devices.size(), std::vector<KvLayer>(config.layers.size())) {
   check_kv_config(config);
@@ -81,10 +81,10 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
     for (size_t i = 0; i < config.layers.size(); ++i) {
       const DeviceId whole = device_of_layer[i];
       layers_[whole.index()][i] = allocate(kv_layer_shape(config, i), device(whole));
-      const std::optional<GpuId> gpu = recent_.gpu(i);
+      const std::optional<GpuId> gpu = hot_.gpu(i);
       if (!gpu) continue;
       TANDEM_CHECK(whole.is_host());
-      layers_[gpu->index()][i] = allocate(kv_layer_shape(config, i, recent_.n_blocks), device(*gpu));
+      layers_[gpu->index()][i] = allocate(kv_layer_shape(config, i, hot_.n_blocks), device(*gpu));
     }
   } catch (const Error& e) {
     free_all();
@@ -118,20 +118,20 @@ void KvCache::free_layer(Device& device, KvLayer& layer) {
   layer = KvLayer{};
 }
 
-void KvCache::drop_recent() {
+void KvCache::drop_hot() {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
-    const std::optional<GpuId> gpu = recent_.gpu(i);
+    const std::optional<GpuId> gpu = hot_.gpu(i);
     if (gpu) free_layer(device(*gpu), layers_[gpu->index()][i]);
   }
-  recent_ = RecentPools{};
+  hot_ = HotPools{};
 }
 
 void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
     const size_t to = device_of_layer[i].index();
     for (size_t from = 0; from < layers_.size(); ++from) {
-      const bool is_recent = recent_.gpu(i) == DeviceId::at(from);
-      if (from == to || is_recent || layers_[from][i].k == nullptr) continue;
+      const bool is_hot = hot_.gpu(i) == DeviceId::at(from);
+      if (from == to || is_hot || layers_[from][i].k == nullptr) continue;
       KvLayer layer = allocate(kv_layer_shape(config_, i), *devices_[to]);
       KvLayer& old = layers_[from][i];
       const auto move = [&](DevicePtr target, DevicePtr source, size_t n_bytes) {

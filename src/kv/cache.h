@@ -1,5 +1,5 @@
 // The KV cache: for every layer two pools of blocks, on the device that the placement names, and for layers
-// whose cache is in two parts two more for the recent one. Owns that memory.
+// whose cache is split two more for the hot one. Owns that memory.
 #pragma once
 
 #include <optional>
@@ -27,13 +27,13 @@ struct KvConfig {
 void check_kv_config(const KvConfig& config);
 // A layer of the cache as devices see it, without memory.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer);
-// Its recent part.
+// Its hot cache.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks);
 // Bytes of both pools of a layer.
 size_t kv_layer_bytes(const KvConfig& config, size_t layer);
 
-// Where recent parts of caches lie.
-struct RecentPools {
+// Where hot caches lie.
+struct HotPools {
   std::vector<std::optional<GpuId>> gpu_of_layer;  // none: the layer's cache is in one piece. Empty: all are
   int64_t n_blocks = 0;                            // in each
 
@@ -46,7 +46,7 @@ class KvCache {
  public:
   // Throws Error(out_of_memory).
   KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const DeviceId> device_of_layer,
-          RecentPools recent = {});
+          HotPools hot = {});
   ~KvCache();
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
@@ -54,8 +54,8 @@ class KvCache {
   const KvConfig& config() const { return config_; }
   BlockPool& pool() { return pool_; }
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
-  const RecentPools& recent() const { return recent_; }
-  // [device][layer], as the executor takes it. Where a layer's cache is in two parts, that on the host has
+  const HotPools& hot() const { return hot_; }
+  // [device][layer], as the executor takes it. Where a layer's cache is split, that on the host has
   // room for all positions.
   const std::vector<std::vector<KvLayer>>& layers() const { return layers_; }
   size_t n_bytes() const { return n_bytes_; }
@@ -63,8 +63,8 @@ class KvCache {
   // Moves layers, with what they hold, to where device_of_layer says. A layer that finds no room stays where
   // it was, as do those after it: Error(out_of_memory).
   void relocate(std::span<const DeviceId> device_of_layer);
-  // Frees the recent parts, whose positions are on the host by now.
-  void drop_recent();
+  // Frees the hot caches, whose positions are on the host by now.
+  void drop_hot();
 
  private:
   KvLayer allocate(KvLayer shape, Device& device);
@@ -73,7 +73,7 @@ class KvCache {
 
   KvConfig config_;
   std::span<Device* const> devices_;
-  RecentPools recent_;
+  HotPools hot_;
   BlockPool pool_;
   std::vector<std::vector<KvLayer>> layers_;
   size_t n_bytes_ = 0;

@@ -127,9 +127,9 @@ class Clock final : GroupSlots {
     make_slot(cache_slots_, cache.device, cache.turn.slot);
   }
 
-  // The blocks of the recent part that move to the host, on the average of many steps.
+  // The blocks of the hot cache that move to the host, on the average of many steps.
   void add_moves(const SplitLayer& cache, const KvConfig& kv) {
-    if (load_.recent_from == 0) return;
+    if (load_.hot_from == 0) return;
     const size_t d = cache.device.index();
     const double n_blocks = static_cast<double>(load_.n_tokens) / static_cast<double>(kv.block_size);
     moves_s_[d] +=
@@ -258,7 +258,7 @@ class Clock final : GroupSlots {
   MemoryTraffic memory_;
   std::vector<double> at_;       // [device] when what it was given is done; [0]: when the host is
   std::vector<double> bus_;      // [device] when its last fetch is
-  std::vector<double> moves_s_;  // [device] to bring the oldest blocks of recent parts to the host
+  std::vector<double> moves_s_;  // [device] to bring the oldest blocks of hot caches to the host
   std::vector<double> events_;   // when they are reached
   double disk_s_ = 0;            // when the last read is done
   std::vector<SegmentTime> segments_;

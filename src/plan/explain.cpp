@@ -221,10 +221,10 @@ std::string explain(const FitRequest& r, const Fit& fit) {
   }
   if (bus.kv_moved_per_block > 0) {
     text += format(
-        "bus, per decoded token: %zu bytes of step inputs for each block of recent cache in use; and for "
+        "bus, per decoded token: %zu bytes of step inputs for each block of the hot cache in use; and for "
         "every %lld "
         "tokens %zu bytes of cache that go to the host\n",
-        bus.inputs_per_recent_block, static_cast<long long>(r.kv.block_size), bus.kv_moved_per_block);
+        bus.inputs_per_hot_block, static_cast<long long>(r.kv.block_size), bus.kv_moved_per_block);
   }
   if (bus.weights > 0) {
     const int64_t n = r.graphs.front()->shape.max_sequences;

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "exec/placed_graph.h"
-#include "kv/recent_part.h"
+#include "kv/hot_cache.h"
 #include "plan/share.h"
 
 namespace tandem {
@@ -368,10 +368,10 @@ StepLoad prefill_load(const FitRequest& r) {
 
 double step_seconds(const FitRequest& r, const Placement& placement, const Graph& built, StepLoad load) {
   if (const SplitKv* split = placement.split()) {
-    load.recent_from = recent_from_of(r.kv, split->n_blocks, load.n_past + load.n_tokens);
+    load.hot_from = hot_from_of(r.kv, split->n_blocks, load.n_past + load.n_tokens);
   }
   const PlacedGraph placed(built, placement,
-                           load.recent_from > 0 ? CacheReach::both_parts : CacheReach::recent_part);
+                           load.hot_from > 0 ? CacheReach::both_caches : CacheReach::hot_cache);
   const Graph& graph = *placed;
   const Schedule schedule = make_schedule(graph, placement, r.devices.size(), Arenas::none);
   return step_cost(graph, schedule, r.devices, r.rates, r.kv, load).seconds;

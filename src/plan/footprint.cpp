@@ -65,9 +65,9 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   for (size_t d = 1; d < partition.inputs.size(); ++d) {
     for (TensorId id : partition.inputs[d]) {
       const Input which = graph.tensor(id).input;
-      (which == Input::block_table     ? bus.inputs_per_block
-       : which == Input::recent_blocks ? bus.inputs_per_recent_block
-                                       : bus.inputs) += sizeof(int32_t);
+      (which == Input::block_table  ? bus.inputs_per_block
+       : which == Input::hot_blocks ? bus.inputs_per_hot_block
+                                    : bus.inputs) += sizeof(int32_t);
     }
   }
   return bus;
@@ -78,7 +78,7 @@ std::vector<PlacedGraph> placed_graphs(const std::vector<const Graph*>& graphs, 
   std::vector<PlacedGraph> placed;
   for (const Graph* graph : graphs) placed.emplace_back(*graph, placement);
   if (!placement.splits_caches()) return placed;
-  for (const Graph* graph : graphs) placed.emplace_back(*graph, placement, CacheReach::recent_part);
+  for (const Graph* graph : graphs) placed.emplace_back(*graph, placement, CacheReach::hot_cache);
   return placed;
 }
 
@@ -148,9 +148,9 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
                             result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);
                           },
                           [&](const SplitKv& split) {
-                            const KvLayer& recent = kv_layers[split.hot.index()][i];
-                            result.devices[split.hot.index()].kv += kv_pool_bytes(recent);
-                            result.per_token.kv_moved_per_block += kv_block_bytes(recent);
+                            const KvLayer& hot = kv_layers[split.hot.index()][i];
+                            result.devices[split.hot.index()].kv += kv_pool_bytes(hot);
+                            result.per_token.kv_moved_per_block += kv_block_bytes(hot);
                           }},
                home);
   }

@@ -20,20 +20,20 @@ struct DeviceBytes {
   size_t total() const { return weights + kv + activations + staging + scratch; }
 };
 
-// What crosses between devices when one token is decoded, where caches are in two parts with something in
-// both.
+// What crosses between devices when one token is decoded, where split caches have something in both
+// parts.
 struct BusBytes {
   size_t activations = 0;  // transfers between segments
   size_t logits = 0;       // from the device that makes them to the host
   size_t inputs = 0;       // ids, positions, ... to each device; the block table is inputs_per_block more
-  size_t inputs_per_block = 0;         // for every cache block in use
-  size_t inputs_per_recent_block = 0;  // for every block in use of recent parts of caches
+  size_t inputs_per_block = 0;      // for every cache block in use
+  size_t inputs_per_hot_block = 0;  // for every block in use of hot caches
   size_t n_transfers = 0;
   size_t weights = 0;  // streamed, as they lie on the device
   // Of caches that are brought to a device: for every cache block in use; and what goes back.
   size_t kv_in_per_block = 0, kv_out = 0;
   size_t disk = 0;  // read from disk into host memory
-  // Of caches in two parts: what goes to the host once for every block of tokens, when the recent part is
+  // Of split caches: what goes to the host once for every block of tokens, when the hot cache is
   // full.
   size_t kv_moved_per_block = 0;
 };

@@ -73,8 +73,8 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
   const Attended whole = attended(op, load);
   Attended done = whole;
   if (op.part != KvPart::whole) {
-    const Attended old = attended_before(op, load, load.recent_from);
-    done = op.part == KvPart::old ? old : Attended{whole.positions - old.positions, whole.pairs - old.pairs};
+    const Attended old = attended_before(op, load, load.hot_from);
+    done = op.part == KvPart::cold ? old : Attended{whole.positions - old.positions, whole.pairs - old.pairs};
   }
   const double n_sequences = static_cast<double>(load.n_sequences);
   const double position_bytes =

@@ -20,7 +20,7 @@ struct StepLoad {
   int64_t n_outputs = 1;
   int64_t n_past = 0;       // tokens of a sequence in the cache before the step
   int64_t n_sequences = 1;  // that share the tokens equally
-  int64_t recent_from = 0;  // of caches in two parts: the position that the recent one begins with
+  int64_t hot_from = 0;     // of split caches: the position that the hot one begins with
 };
 
 // The bytes that a node reads from memory and its operations.

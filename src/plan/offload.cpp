@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
-#include "kv/recent_part.h"
+#include "kv/hot_cache.h"
 
 namespace tandem {
 namespace {
@@ -272,7 +272,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
 }
 
 void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int64_t n_ubatch) {
-  const int64_t n_blocks = recent_block_count(kv, n_keep, n_ubatch);
+  const int64_t n_blocks = hot_block_count(kv, n_keep, n_ubatch);
   if (n_blocks * kv.block_size >= kv.n_ctx) return;
   for (LayerPlacement& layer : placement.layers) {
     const auto* resident = std::get_if<ResidentKv>(&layer.kv);

@@ -149,8 +149,7 @@ Fit fit_shape(const PlanRequest& r, const ContextOptions& shape, const OffloadCh
 }
 
 MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
-  // Two contexts of whole blocks, with a micro-batch that both hold, and more than the recent part of caches
-  // in two.
+  // Two contexts of whole blocks, with a micro-batch that both hold, and more than a hot cache.
   ContextOptions shape = checked_shape(r.architecture, r.shape);
   const auto* split = std::get_if<SplitCache>(&choice.cache);
   const int64_t held = shape.n_ubatch + (split ? split->n_keep + 1024 : 0);

@@ -273,19 +273,19 @@ TEST_F(KvSplit, BytesMatchTheFootprint) {
     s.append(prompt(3 * kBlock));
     const uint64_t none = s.executor().transfers().n_bytes;
     decode_one(s);
-    const uint64_t while_recent = s.executor().transfers().n_bytes - none;
+    const uint64_t while_hot = s.executor().transfers().n_bytes - none;
     s.append(prompt(70));
     const BusBytes& bus = planned.per_token;
     uint64_t copied = sim.copied_bytes(), crossed = s.executor().transfers().n_bytes;
     for (int i = 0; i < 100; ++i) {
-      const int64_t before = recent_from_of(s.kv_config(), split_at.n_blocks, s.n_past());
+      const int64_t before = hot_from_of(s.kv_config(), split_at.n_blocks, s.n_past());
       decode_one(s);
-      const int64_t from = recent_from_of(s.kv_config(), split_at.n_blocks, s.n_past());
+      const int64_t from = hot_from_of(s.kv_config(), split_at.n_blocks, s.n_past());
       EXPECT_GT(from, 0);
       const auto n_blocks = static_cast<uint64_t>((s.n_past() - from + kBlock - 1) / kBlock);
       const auto n_moved = static_cast<uint64_t>((from - before) / kBlock);
       EXPECT_EQ(sim.copied_bytes() - copied, bus.activations + bus.logits + bus.inputs +
-                                                 n_blocks * bus.inputs_per_recent_block +
+                                                 n_blocks * bus.inputs_per_hot_block +
                                                  n_moved * bus.kv_moved_per_block)
           << s.n_past();
       EXPECT_EQ(s.executor().transfers().n_bytes - crossed, bus.activations);
@@ -294,7 +294,7 @@ TEST_F(KvSplit, BytesMatchTheFootprint) {
     }
     // No copies while all tokens are in the hot cache.
     if (n_gpu_layers > kLayers) {
-      EXPECT_LT(while_recent, bus.activations);
+      EXPECT_LT(while_hot, bus.activations);
     }
     EXPECT_EQ(sim.peak_bytes(), planned.devices[1].total());
   }
@@ -303,17 +303,17 @@ TEST_F(KvSplit, BytesMatchTheFootprint) {
 TEST_F(KvSplit, ThePartsHaveTheRequiredSize) {
   KvConfig kv;
   kv.n_ctx = 10000;
-  EXPECT_EQ(recent_block_count(kv, 1, 1), 2);
-  EXPECT_EQ(recent_block_count(kv, 32, 1), 2);  // 33 tokens in a row: at most two blocks
-  EXPECT_EQ(recent_block_count(kv, 33, 1), 3);
-  EXPECT_EQ(recent_block_count(kv, 1, 512), 17);
-  EXPECT_EQ(recent_block_count(kv, 10000, 1), 313);
-  EXPECT_EQ(recent_block_count(kv, 9999, 512), 313);
+  EXPECT_EQ(hot_block_count(kv, 1, 1), 2);
+  EXPECT_EQ(hot_block_count(kv, 32, 1), 2);  // 33 tokens in a row: at most two blocks
+  EXPECT_EQ(hot_block_count(kv, 33, 1), 3);
+  EXPECT_EQ(hot_block_count(kv, 1, 512), 17);
+  EXPECT_EQ(hot_block_count(kv, 10000, 1), 313);
+  EXPECT_EQ(hot_block_count(kv, 9999, 512), 313);
   for (int64_t n_keep : {1, 31, 32, 33, 100}) {
     for (int64_t n_ubatch : {1, 2, 32, 50}) {
-      const int64_t n_blocks = recent_block_count(kv, n_keep, n_ubatch);
+      const int64_t n_blocks = hot_block_count(kv, n_keep, n_ubatch);
       for (int64_t n_past = 0; n_past < 500; ++n_past) {
-        const int64_t from = recent_from_of(kv, n_blocks, n_past + n_ubatch);
+        const int64_t from = hot_from_of(kv, n_blocks, n_past + n_ubatch);
         EXPECT_LE(from, std::max<int64_t>(0, n_past - n_keep));
         EXPECT_LE(n_past + n_ubatch, from + n_blocks * kv.block_size);
       }

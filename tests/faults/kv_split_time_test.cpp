@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "exec/placed_graph.h"
-#include "kv/recent_part.h"
+#include "kv/hot_cache.h"
 #include "support/sim_host.h"
 #include "support/split_rig.h"
 
@@ -43,16 +43,16 @@ class KvSplitTime : public test::SplitRig {
 
 TEST_F(KvSplitTime, BothSidesOverlap) {
   struct Times {
-    double recent_s, old_s, rest_s, bus_bytes_per_s;
+    double hot_s, cold_s, rest_s, bus_bytes_per_s;
   };
   // A layer sends a query of 256 bytes down and gets 272 back.
   for (const Times t : {Times{2e-3, 2e-3, 1e-3, 0}, Times{4e-3, 1e-3, 1e-3, 0}, Times{1e-3, 4e-3, 1e-3, 0},
                         Times{3e-3, 2e-3, 1e-3, 1e7}, Times{2e-3, 3e-3, 1e-3, 1e7}}) {
-    SCOPED_TRACE(testing::Message() << t.recent_s << " " << t.old_s << " bus " << t.bus_bytes_per_s);
+    SCOPED_TRACE(testing::Message() << t.hot_s << " " << t.cold_s << " bus " << t.bus_bytes_per_s);
     double now = 0;
     const auto seconds = [&](const Node& node) {
       if (const auto* attention = std::get_if<AttentionOp>(&node.op)) {
-        return attention->part == KvPart::old ? t.old_s : t.recent_s;
+        return attention->part == KvPart::cold ? t.cold_s : t.hot_s;
       }
       return std::holds_alternative<GluOp>(node.op) ? t.rest_s : 0.0;
     };
@@ -66,11 +66,11 @@ TEST_F(KvSplitTime, BothSidesOverlap) {
     decode_one(session);
     double before = now;
     decode_one(session);
-    EXPECT_NEAR(now - before, kLayers * (t.recent_s + t.rest_s), 0.1 * kLayers * (t.recent_s + t.rest_s));
+    EXPECT_NEAR(now - before, kLayers * (t.hot_s + t.rest_s), 0.1 * kLayers * (t.hot_s + t.rest_s));
     session.append(prompt(200));  // now some tokens are cold
     before = now;
     decode_one(session);
-    const double bound = kLayers * (std::max(t.recent_s, t.old_s) + t.rest_s);
+    const double bound = kLayers * (std::max(t.hot_s, t.cold_s) + t.rest_s);
     EXPECT_GE(now - before, 0.999 * bound);
     EXPECT_LE(now - before, 1.1 * bound);
   }
@@ -111,8 +111,8 @@ TEST_F(KvSplitTime, MatchesThePrediction) {
         double measured = 0, predicted = 0;
         for (int i = 0; i < 66; ++i) {
           load.n_past = session.n_past();
-          load.recent_from = recent_from_of(graphs.kv, placement.split()->n_blocks, load.n_past + 1);
-          ASSERT_GT(load.recent_from, 0);
+          load.hot_from = hot_from_of(graphs.kv, placement.split()->n_blocks, load.n_past + 1);
+          ASSERT_GT(load.hot_from, 0);
           const double before = now;
           decode_one(session);
           if (i < 2) continue;
@@ -126,7 +126,7 @@ TEST_F(KvSplitTime, MatchesThePrediction) {
         load.n_tokens = 24;
         for (int i = 0; i < 4; ++i) {  // three blocks
           load.n_past = session.n_past();
-          load.recent_from = recent_from_of(graphs.kv, placement.split()->n_blocks, load.n_past + 24);
+          load.hot_from = hot_from_of(graphs.kv, placement.split()->n_blocks, load.n_past + 24);
           const double before = now;
           session.append(prompt(24));
           measured += now - before;

@@ -16,7 +16,7 @@ class GpuAttentionParts : public GpuTest {
  protected:
   // One part alone; the cache holds only its rows.
   void check_part(const Case& c, KvPart part) {
-    SCOPED_TRACE(c.text() + (part == KvPart::old ? ", old" : ", recent"));
+    SCOPED_TRACE(c.text() + (part == KvPart::cold ? ", cold" : ", hot"));
     OpCase op(random_, c.shape());
     const AttentionScene scene(random_, c, part);
     scene.give(op);
@@ -57,8 +57,9 @@ class GpuAttentionParts : public GpuTest {
     parts.builder.set_layer(0);
     whole.builder.set_layer(0);
     const TensorId x = parts.activation(c.n_head * c.head_dim_k, q);
-    const TensorId a = parts.builder.attention(x, c.op(KvPart::old), c.sinks ? parts.vector(sinks) : nullptr);
-    const TensorId b = parts.builder.attention(x, c.op(KvPart::recent));
+    const TensorId a =
+        parts.builder.attention(x, c.op(KvPart::cold), c.sinks ? parts.vector(sinks) : nullptr);
+    const TensorId b = parts.builder.attention(x, c.op(KvPart::hot));
     parts.finish(parts.builder.merge(a, b, {c.n_head, c.head_dim_v}));
     whole.finish(whole.builder.attention(whole.activation(c.n_head * c.head_dim_k, q), c.op(),
                                          c.sinks ? whole.vector(sinks) : nullptr));
@@ -69,8 +70,8 @@ class GpuAttentionParts : public GpuTest {
   }
 
   void check(const Case& c) {
-    check_part(c, KvPart::old);
-    check_part(c, KvPart::recent);
+    check_part(c, KvPart::cold);
+    check_part(c, KvPart::hot);
     check_merged(c);
   }
 
@@ -106,7 +107,7 @@ TEST_F(GpuAttentionParts, EveryCacheDtypeAndStart) {
         c.k_dtype = c.v_dtype = dtype;
         c.lengths = {173};
         c.n_queries = {n};
-        c.recent_from = {from};
+        c.hot_from = {from};
         check(c);
       }
     }
@@ -119,7 +120,7 @@ TEST_F(GpuAttentionParts, LongOnesInManySplits) {
       Case c;
       c.lengths = {2048};
       c.n_queries = {n};
-      c.recent_from = {from};
+      c.hot_from = {from};
       check(c);
     }
   }
@@ -145,7 +146,7 @@ TEST_F(GpuAttentionParts, HeadsOfManyShapes) {
       c.head_dim_v = h.v;
       c.lengths = {177};
       c.n_queries = {n};
-      c.recent_from = {128};
+      c.hot_from = {128};
       check(c);
     }
   }
@@ -161,7 +162,7 @@ TEST_F(GpuAttentionParts, WindowSoftcapAndSinks) {
         c.sinks = sinks;
         c.lengths = {333};
         c.n_queries = {n};
-        c.recent_from = {288};
+        c.hot_from = {288};
         check(c);
       }
     }
@@ -173,7 +174,7 @@ TEST_F(GpuAttentionParts, SeveralSequencesWithDifferentStarts) {
     Case c;
     c.block_size = block_size;
     c.lengths = {77, 1, 300, 32};
-    c.recent_from = {64, 0, 192, 64};
+    c.hot_from = {64, 0, 192, 64};
     c.n_queries = {1, 1, 1, 1};
     check(c);
     c.n_queries = {5, 1, 70, 32};
@@ -185,13 +186,13 @@ TEST_F(GpuAttentionParts, SeveralSequencesWithDifferentStarts) {
 TEST_F(GpuAttentionParts, ReplayedStepsEqualLaunchedOnes) {
   Case c;
   c.lengths = {200};
-  c.recent_from = {128};
+  c.hot_from = {128};
   OpCase op(random_, c.shape());
   AttentionScene(random_, c).give(op);
   op.builder.set_layer(0);
   const TensorId x = op.activation(c.n_head * c.head_dim_k);
-  const TensorId a = op.builder.attention(x, c.op(KvPart::old)),
-                 b = op.builder.attention(x, c.op(KvPart::recent));
+  const TensorId a = op.builder.attention(x, c.op(KvPart::cold)),
+                 b = op.builder.attention(x, c.op(KvPart::hot));
   op.finish(op.builder.merge(a, b, {c.n_head, c.head_dim_v}));
   const std::vector<OpResult> runs = op.run(*device_, {1, 1}, 4);
   for (const OpResult& run : runs) EXPECT_EQ(run.values, runs.front().values);

@@ -18,7 +18,7 @@ struct AttentionCase {
   bool sinks = false;
   std::vector<int64_t> lengths{40};   // cached positions of each sequence
   std::vector<int64_t> n_queries{1};  // queries at the end of each sequence
-  std::vector<int64_t> recent_from;   // first position of each sequence's hot cache
+  std::vector<int64_t> hot_from;      // first position of each sequence's hot cache
 
   int64_t n_tokens() const {
     int64_t n = 0;
@@ -32,7 +32,7 @@ struct AttentionCase {
     s.max_tokens = n_tokens();
     s.max_sequences = static_cast<int64_t>(lengths.size());
     s.max_blocks = *std::max_element(lengths.begin(), lengths.end()) / block_size + 3;
-    if (!recent_from.empty()) s.max_recent_blocks = s.max_blocks;
+    if (!hot_from.empty()) s.max_hot_blocks = s.max_blocks;
     return s;
   }
 
@@ -51,12 +51,12 @@ struct AttentionCase {
            std::string(dtype_name(k_dtype)) + "/" + std::string(dtype_name(v_dtype)) + ", " +
            std::to_string(lengths.front()) + " positions, " + std::to_string(n_queries.front()) +
            " queries, window " + std::to_string(window) +
-           (recent_from.empty() ? "" : ", recent from " + std::to_string(recent_from.front()));
+           (hot_from.empty() ? "" : ", hot from " + std::to_string(hot_from.front()));
   }
 
   bool is_in(KvPart part, size_t sequence, int64_t position) const {
     if (part == KvPart::whole) return true;
-    return (position >= recent_from[sequence]) == (part == KvPart::recent);
+    return (position >= hot_from[sequence]) == (part == KvPart::hot);
   }
 };
 
@@ -83,7 +83,7 @@ class AttentionScene {
     op.set_input(Input::positions, positions_);
     op.set_input(Input::sequences, sequences_);
     op.set_input(Input::block_table, blocks_);
-    if (!case_.recent_from.empty()) give_parts(op);
+    if (!case_.hot_from.empty()) give_parts(op);
   }
 
   // Of a token of the step.
@@ -121,19 +121,18 @@ class AttentionScene {
   // The hot cache's table starts with the block of its first position; entries after a sequence's last block
   // are invalid.
   void give_parts(OpCase& op) const {
-    std::vector<int32_t> recent(static_cast<size_t>(shape_.max_sequences * shape_.max_recent_blocks),
-                                1 << 29),
+    std::vector<int32_t> hot(static_cast<size_t>(shape_.max_sequences * shape_.max_hot_blocks), 1 << 29),
         from;
     for (size_t s = 0; s < case_.lengths.size(); ++s) {
-      from.push_back(static_cast<int32_t>(case_.recent_from[s]));
-      const int64_t first = case_.recent_from[s] / case_.block_size;
+      from.push_back(static_cast<int32_t>(case_.hot_from[s]));
+      const int64_t first = case_.hot_from[s] / case_.block_size;
       for (int64_t b = first; b * case_.block_size < case_.lengths[s]; ++b) {
-        recent[s * static_cast<size_t>(shape_.max_recent_blocks) + static_cast<size_t>(b - first)] =
+        hot[s * static_cast<size_t>(shape_.max_hot_blocks) + static_cast<size_t>(b - first)] =
             blocks_[s * static_cast<size_t>(shape_.max_blocks) + static_cast<size_t>(b)];
       }
     }
-    op.set_input(Input::recent_blocks, std::move(recent));
-    op.set_input(Input::recent_from, std::move(from));
+    op.set_input(Input::hot_blocks, std::move(hot));
+    op.set_input(Input::hot_from, std::move(from));
   }
 
   void store(DType dtype, int64_t head_dim, int64_t row, std::vector<std::byte>& pool) {

@@ -227,13 +227,13 @@ TEST_F(GpuSplit, SplitCachesAgreeWithTheCpu) {
   for (DType cache : some_of<DType>({DType::F32, DType::F16, DType::Q8_0}, 2)) {
     Session alone(*model, {host_.get()}, random_model_options({}, cache));
     const std::vector<float> expected = long_logits_of(alone);
-    for (int64_t n_recent : {1, 33}) {
+    for (int64_t n_hot : {1, 33}) {
       for (int64_t n_gpu_layers : some_of<int64_t>({4, 2}, 2)) {
-        SCOPED_TRACE(std::string(dtype_name(cache)) + " --kv-split " + std::to_string(n_recent) + " -ngl " +
+        SCOPED_TRACE(std::string(dtype_name(cache)) + " --kv-split " + std::to_string(n_hot) + " -ngl " +
                      std::to_string(n_gpu_layers));
         OffloadOptions flags;
         flags.n_gpu_layers = n_gpu_layers;
-        flags.kv_split = n_recent;
+        flags.kv_split = n_hot;
         Session session(*model, both(), random_model_options(flags, cache));
         EXPECT_LT(relative_error(long_logits_of(session), expected), cache == DType::F32 ? 2 * kF32 : 2e-2);
         EXPECT_TRUE(session.placement().placement.splits_caches());

@@ -32,14 +32,14 @@ class Scene {
     q_ = bench_.activation(c.n_head * c.head_dim_k);
     bench_.builder.set_layer(0);
     whole_ = bench_.builder.attention(q_, op, sinks);
-    op.part = KvPart::old;
-    old_ = bench_.builder.attention(q_, op);
+    op.part = KvPart::cold;
+    cold_ = bench_.builder.attention(q_, op);
     bench_.builder.set_layer(1);
-    op.part = KvPart::recent;
-    recent_ = bench_.builder.attention(q_, op, sinks);
-    merged_ = bench_.builder.merge(recent_, old_, {c.n_head, c.head_dim_v});
+    op.part = KvPart::hot;
+    hot_ = bench_.builder.attention(q_, op, sinks);
+    merged_ = bench_.builder.merge(hot_, cold_, {c.n_head, c.head_dim_v});
     bench_.finish(merged_);
-    for (auto* pools : {&whole_pools_, &recent_pools_}) {
+    for (auto* pools : {&whole_pools_, &hot_pools_}) {
       for (int64_t dim : {c.head_dim_k, c.head_dim_v}) {
         pools->emplace_back(row_bytes(c.dtype, dim) * static_cast<size_t>(n_rows()), std::byte{0xff});
       }
@@ -53,22 +53,22 @@ class Scene {
   std::vector<float> run_split(Random& random, const std::vector<int64_t>& first_blocks, Isa isa,
                                int n_threads) {
     std::vector<std::vector<std::byte>> saved = whole_pools_;
-    for (auto& pool : recent_pools_) std::fill(pool.begin(), pool.end(), std::byte{0xff});
+    for (auto& pool : hot_pools_) std::fill(pool.begin(), pool.end(), std::byte{0xff});
     std::vector<int32_t> free(static_cast<size_t>(n_rows() / case_.n_head_kv / case_.block_size));
     for (size_t i = 0; i < free.size(); ++i) free[i] = static_cast<int32_t>(i);
     random.shuffle(free);
     for (size_t s = 0; s < case_.lengths.size(); ++s) {
-      bench_.input(Input::recent_from)[s] = static_cast<int32_t>(first_blocks[s] * case_.block_size);
+      bench_.input(Input::hot_from)[s] = static_cast<int32_t>(first_blocks[s] * case_.block_size);
       for (int64_t b = first_blocks[s]; b < n_blocks(case_.lengths[s]); ++b) {
-        int32_t& recent = bench_.input(
-            Input::recent_blocks)[static_cast<int64_t>(s) * max_blocks(case_) + b - first_blocks[s]];
-        recent = free.back();
+        int32_t& hot = bench_.input(
+            Input::hot_blocks)[static_cast<int64_t>(s) * max_blocks(case_) + b - first_blocks[s]];
+        hot = free.back();
         free.pop_back();
         const int32_t old = bench_.input(Input::block_table)[static_cast<int64_t>(s) * max_blocks(case_) + b];
         for (size_t half = 0; half < 2; ++half) {
           const size_t n = block_bytes(half);
           std::byte* from = whole_pools_[half].data() + static_cast<size_t>(old) * n;
-          std::memcpy(recent_pools_[half].data() + static_cast<size_t>(recent) * n, from, n);
+          std::memcpy(hot_pools_[half].data() + static_cast<size_t>(hot) * n, from, n);
           std::memset(from, 0xff, n);
         }
       }
@@ -87,8 +87,8 @@ class Scene {
   }
 
   // The logarithms of a cold cache without positions.
-  std::vector<float> old_logarithms() {
-    const float* y = bench_.data(old_);
+  std::vector<float> cold_logarithms() {
+    const float* y = bench_.data(cold_);
     const int64_t n = case_.n_head * case_.head_dim_v;
     std::vector<float> all;
     for (int64_t t = 0; t < n_tokens(); ++t) {
@@ -106,7 +106,7 @@ class Scene {
   static ShapeClass shape(const Case& c) {
     const auto n = static_cast<int64_t>(c.lengths.size());
     ShapeClass shape{c.n_tokens * n, 1, n, max_blocks(c)};
-    shape.max_recent_blocks = max_blocks(c);
+    shape.max_hot_blocks = max_blocks(c);
     return shape;
   }
   int64_t n_tokens() const { return case_.n_tokens * static_cast<int64_t>(case_.lengths.size()); }
@@ -162,8 +162,8 @@ class Scene {
 
   const Case case_;
   OpBench bench_;
-  std::vector<std::vector<std::byte>> whole_pools_, recent_pools_;
-  TensorId q_, whole_, old_, recent_, merged_;
+  std::vector<std::vector<std::byte>> whole_pools_, hot_pools_;
+  TensorId q_, whole_, cold_, hot_, merged_;
 };
 
 void expect_near(const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
@@ -260,14 +260,14 @@ TEST(AttentionParts, AnEmptyPartHasMinusInfinity) {
   Scene scene(random, c);
   for (Isa isa : supported_isas()) {
     scene.run_split(random, {0}, isa, 1);
-    for (float x : scene.old_logarithms()) EXPECT_EQ(x, -INFINITY) << isa_name(isa);
+    for (float x : scene.cold_logarithms()) EXPECT_EQ(x, -INFINITY) << isa_name(isa);
   }
   c.window = 12;
   c.n_tokens = 4;
   Scene windowed(random, c);
   for (Isa isa : supported_isas()) {
     windowed.run_split(random, {5}, isa, 1);  // 40 of 60: the windows begin at 45 and later
-    for (float x : windowed.old_logarithms()) EXPECT_EQ(x, -INFINITY) << isa_name(isa);
+    for (float x : windowed.cold_logarithms()) EXPECT_EQ(x, -INFINITY) << isa_name(isa);
   }
 }
 

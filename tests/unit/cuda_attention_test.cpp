@@ -59,12 +59,12 @@ TEST(CudaAttentionIndex, PartsCoverWhatATokenSeesOnce) {
         const PositionRange seen = seen_by(position, window);
         EXPECT_EQ(seen_of_part(seen, CachePart::whole, from).begin, seen.begin);
         EXPECT_EQ(seen_of_part(seen, CachePart::whole, from).end, seen.end);
-        const PositionRange old = seen_of_part(seen, CachePart::old, from),
-                            recent = seen_of_part(seen, CachePart::recent, from);
+        const PositionRange cold = seen_of_part(seen, CachePart::cold, from),
+                            hot = seen_of_part(seen, CachePart::hot, from);
         for (int p = 0; p < position + 100; ++p) {
           const bool is_seen = p >= seen.begin && p < seen.end;
-          EXPECT_EQ(p >= old.begin && p < old.end, is_seen && p < from) << p;
-          EXPECT_EQ(p - from >= recent.begin && p - from < recent.end, is_seen && p >= from) << p;
+          EXPECT_EQ(p >= cold.begin && p < cold.end, is_seen && p < from) << p;
+          EXPECT_EQ(p - from >= hot.begin && p - from < hot.end, is_seen && p >= from) << p;
         }
       }
     }

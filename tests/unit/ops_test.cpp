@@ -55,7 +55,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<RopeOp>({&RopeOp::x, &RopeOp::positions, &RopeOp::freq_factors});
   check<KvWriteOp>({&KvWriteOp::k, &KvWriteOp::v, &KvWriteOp::slots});
   check<AttentionOp>({&AttentionOp::q, &AttentionOp::positions, &AttentionOp::sequences,
-                      &AttentionOp::block_table, &AttentionOp::sinks, &AttentionOp::recent_from});
+                      &AttentionOp::block_table, &AttentionOp::sinks, &AttentionOp::hot_from});
   check<GluOp>({&GluOp::x, &GluOp::gate, &GluOp::up, &GluOp::gate_bias, &GluOp::up_bias});
   check<MoeRouteOp>({&MoeRouteOp::logits, &MoeRouteOp::selection_bias});
   check<MoeFfnOp>({&MoeFfnOp::x, &MoeFfnOp::route, &MoeFfnOp::gate, &MoeFfnOp::up, &MoeFfnOp::down,

@@ -340,8 +340,8 @@ TEST_F(Planner, SplitsTheCacheIfThatIsFaster) {
   ASSERT_NE(quarter, plans.end());
   EXPECT_GT(quarter->fit.choice.n_gpu_layers, PhiLike::kLayers);
   // With a half-full context, the host reads half of it, up to a micro-batch less.
-  const double old_s = (16384 - 8192 - 512) * 393216.0 / kHost.read_bytes_per_s;
-  EXPECT_NEAR(1 / quarter->fit.speed.decode_tokens_per_s, old_s, 0.1 * old_s);
+  const double cold_s = (16384 - 8192 - 512) * 393216.0 / kHost.read_bytes_per_s;
+  EXPECT_NEAR(1 / quarter->fit.speed.decode_tokens_per_s, cold_s, 0.1 * cold_s);
   for (const SessionPlan& p : plans) EXPECT_LE(p.fit.bytes.devices[1].total(), size_t{8} << 30);
   gpu(24);  // all of it fits
   for (const SessionPlan& p : plan_session(request(32768))) EXPECT_FALSE(is_split(p));

@@ -2,7 +2,7 @@
 //
 // An item is a tile of query rows (tokens x query heads) of one key-value head over a range of cached
 // positions; the kernel gives its unnormalized sums. Where a tile's positions were cut into chunks, a second
-// phase merges the chunks in order. Over the recent part of a cache, positions count from where it begins.
+// phase merges the chunks in order. Over a hot cache, positions count from where it begins.
 // Cost: 2 * (hd_k + hd_v) operations for a query row and position; the
 // cache is read once a tile.
 #include <cmath>
@@ -60,12 +60,12 @@ class CompiledAttention final : public CompiledOp {
         sequences_(context.address<const int32_t>(op.sequences)),
         block_table_(context.address<const int32_t>(op.block_table)),
         sinks_(context, op.sinks),
-        recent_from_(context.address<const int32_t>(op.recent_from)),
+        hot_from_(context.address<const int32_t>(op.hot_from)),
         n_sequences_(context.tensor(op.block_table).n_rows),
         y_(context.address<float>(node.output)) {
     TANDEM_CHECK(kv_.n_head_kv == op_.n_head_kv && kv_.head_dim_k == op_.head_dim_k &&
                  kv_.head_dim_v == op_.head_dim_v && kv_.block_size > 0);
-    TANDEM_CHECK((op_.part == KvPart::whole) == (op.recent_from == kNoTensor));
+    TANDEM_CHECK((op_.part == KvPart::whole) == (op.hot_from == kNoTensor));
     n_cols_ = op_.n_head * (op_.head_dim_v + (op_.part == KvPart::whole ? 0 : 1));
     max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
     n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);
@@ -84,8 +84,8 @@ class CompiledAttention final : public CompiledOp {
     const Local local(*this, carver);
     std::byte* scratch = context.scratch + carver.used();
     const size_t n = static_cast<size_t>(context.shape.n_tokens);
-    const AttentionInputs in{{positions_, n}, {sequences_, n}, n_slots_,     kv_.block_size,
-                             op_.window,      op_.part,        recent_from()};
+    const AttentionInputs in{{positions_, n}, {sequences_, n}, n_slots_,  kv_.block_size,
+                             op_.window,      op_.part,        hot_from()};
     const AttentionWork work = divide_attention(in, parts_, local.order, local.tiles);
 
     worker.for_each(work.n_items, [&](int64_t item) {
@@ -144,8 +144,8 @@ class CompiledAttention final : public CompiledOp {
     return call;
   }
 
-  std::span<const int32_t> recent_from() const {
-    return {recent_from_, op_.part == KvPart::whole ? 0 : static_cast<size_t>(n_sequences_)};
+  std::span<const int32_t> hot_from() const {
+    return {hot_from_, op_.part == KvPart::whole ? 0 : static_cast<size_t>(n_sequences_)};
   }
 
   // One item: into the shared partial sums where there are any, straight to y otherwise.
@@ -155,7 +155,7 @@ class CompiledAttention final : public CompiledOp {
     const int32_t* tokens = work.order.data() + tile.first;
     const int64_t head0 = first_head(slot), n_heads = head_count(slot);
     // The position of the first row of the block table.
-    const int32_t origin = op_.part == KvPart::recent ? recent_from_[sequences_[tokens[0]]] : 0;
+    const int32_t origin = op_.part == KvPart::hot ? hot_from_[sequences_[tokens[0]]] : 0;
     for (int64_t t = 0; t < tile.n_tokens; ++t) {
       for (int64_t h = 0; h < n_heads; ++h) {
         local.q[call.n_queries] = q_ + (tokens[t] * op_.n_head + head0 + h) * op_.head_dim_k;
@@ -233,7 +233,7 @@ class CompiledAttention final : public CompiledOp {
   const int32_t* sequences_;    // [n_tokens]
   const int32_t* block_table_;  // [n_sequences, max_blocks]
   VectorWeight sinks_;          // [n_head]
-  const int32_t* recent_from_;  // [n_sequences], of a part
+  const int32_t* hot_from_;     // [n_sequences], of a part
   int64_t n_sequences_, n_cols_ = 0;
   float* y_;  // [n_tokens, n_head * head_dim_v], of a part n_head more
 };

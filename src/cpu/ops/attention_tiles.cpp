@@ -40,13 +40,13 @@ AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::
   tile.n_tokens = last - first + 1;
   tile.kv_end = in.positions[token(last)] + int64_t{1};
   const int64_t from =
-      in.part == KvPart::whole ? 0 : in.recent_from[static_cast<size_t>(in.sequences[token(first)])];
-  if (in.part == KvPart::old) tile.kv_end = std::min(tile.kv_end, from);
+      in.part == KvPart::whole ? 0 : in.hot_from[static_cast<size_t>(in.sequences[token(first)])];
+  if (in.part == KvPart::cold) tile.kv_end = std::min(tile.kv_end, from);
   if (in.window > 0) {
     const int64_t seen = std::max<int64_t>(0, in.positions[token(first)] - in.window + 1);
     tile.kv_begin = std::min(seen, tile.kv_end) / in.block_size * in.block_size;
   }
-  if (in.part == KvPart::recent) {
+  if (in.part == KvPart::hot) {
     tile.kv_begin = std::max(tile.kv_begin, from);
     tile.kv_end = std::max(tile.kv_end, tile.kv_begin);
   }

@@ -52,8 +52,8 @@ struct AttentionInputs {
   int64_t n_slots = 0;                            // key-value heads x head parts
   int64_t block_size = 0;
   int64_t window = 0;
-  KvPart part = KvPart::whole;                // positions that are looked at: all, or a part's
-  std::span<const int32_t> recent_from = {};  // [n_sequences] where the recent part begins
+  KvPart part = KvPart::whole;             // positions that are looked at: all, or a part's
+  std::span<const int32_t> hot_from = {};  // [n_sequences] where the hot cache begins
 };
 
 // order_memory and tile_memory hold n_tokens elements each.

@@ -1,4 +1,4 @@
-// The recent part of caches in two: which positions of the sequence lie in it, in which blocks, and how they
+// The hot part of split caches: which positions of the sequence lie in it, in which blocks, and how they
 // get there. The newest positions are kept there, n_keep of them at least; before a step that needs more room
 // the oldest blocks go to the host's part, whose pool has a block for every position (KvSequence::blocks).
 // All layers go together.
@@ -19,16 +19,16 @@
 
 namespace tandem {
 
-// Blocks that the recent part needs, so that n_keep positions stay there beside those of any step: of n_keep
+// Blocks that the hot cache needs, so that n_keep positions stay there beside those of any step: of n_keep
 // + n_ubatch positions in a row, wherever in a block the first lies; no more than the whole cache has.
-int64_t recent_block_count(const KvConfig& config, int64_t n_keep, int64_t n_ubatch);
-// The position that the recent part begins with after a step that made the sequence n_tokens long.
-int64_t recent_from_of(const KvConfig& config, int64_t n_recent_blocks, int64_t n_tokens);
+int64_t hot_block_count(const KvConfig& config, int64_t n_keep, int64_t n_ubatch);
+// The position that the hot cache begins with after a step that made the sequence n_tokens long.
+int64_t hot_from_of(const KvConfig& config, int64_t n_hot_blocks, int64_t n_tokens);
 
-class RecentPart {
+class HotCache {
  public:
-  // The cache has recent pools. It outlives this.
-  RecentPart(KvCache& cache, int64_t n_keep);
+  // The cache has hot pools. It outlives this.
+  HotCache(KvCache& cache, int64_t n_keep);
 
   // Makes room for the last n tokens of the sequence, which it has just appended, and gives their slots here.
   // When it throws what the devices' copies throw, all that was cached still is, on either side.
@@ -42,7 +42,7 @@ class RecentPart {
   void read_rows(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const;
   // What was written to the host's part for the whole sequence is what counts.
   void forget();
-  // Everything goes to the host: afterwards the cache can do without the recent pools.
+  // Everything goes to the host: afterwards the cache can do without the hot pools.
   void move_out();
 
  private:
@@ -51,7 +51,7 @@ class RecentPart {
   void settle(int64_t length);
   void move_out_first(size_t n_blocks);
   void bring_back_from(const KvSequence& sequence, int64_t block);
-  void copy(std::span<const int32_t> host, std::span<const int32_t> recent, Way way);
+  void copy(std::span<const int32_t> host, std::span<const int32_t> hot, Way way);
   void finish_copies();
 
   KvCache& cache_;

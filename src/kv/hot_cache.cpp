@@ -1,4 +1,4 @@
-#include "kv/recent_part.h"
+#include "kv/hot_cache.h"
 
 #include <algorithm>
 #include <exception>
@@ -20,24 +20,21 @@ DevicePtr block_address(const KvLayer& layer, KvHalf half, int32_t block) {
 
 }  // namespace
 
-int64_t recent_block_count(const KvConfig& config, int64_t n_keep, int64_t n_ubatch) {
+int64_t hot_block_count(const KvConfig& config, int64_t n_keep, int64_t n_ubatch) {
   const int64_t whole = ceil_div(config.n_ctx, config.block_size);
   if (n_keep >= config.n_ctx) return whole;
   return std::min(whole, ceil_div(n_keep + n_ubatch - 1, config.block_size) + 1);
 }
 
-int64_t recent_from_of(const KvConfig& config, int64_t n_recent_blocks, int64_t n_tokens) {
-  return std::max<int64_t>(0, ceil_div(n_tokens, config.block_size) - n_recent_blocks) * config.block_size;
+int64_t hot_from_of(const KvConfig& config, int64_t n_hot_blocks, int64_t n_tokens) {
+  return std::max<int64_t>(0, ceil_div(n_tokens, config.block_size) - n_hot_blocks) * config.block_size;
 }
 
-RecentPart::RecentPart(KvCache& cache, int64_t n_keep)
-    : cache_(cache),
-      pool_(cache.recent().n_blocks),
-      n_keep_(n_keep),
-      block_size_(cache.config().block_size) {}
+HotCache::HotCache(KvCache& cache, int64_t n_keep)
+    : cache_(cache), pool_(cache.hot().n_blocks), n_keep_(n_keep), block_size_(cache.config().block_size) {}
 
 // Forgets what lies past a length that the sequence was truncated to.
-void RecentPart::settle(int64_t length) {
+void HotCache::settle(int64_t length) {
   const int64_t n_blocks = ceil_div(length, block_size_);
   while (!blocks_.empty() && first_block() + static_cast<int64_t>(blocks_.size()) > n_blocks) {
     pool_.release(blocks_.back());
@@ -47,7 +44,7 @@ void RecentPart::settle(int64_t length) {
   if (blocks_.empty()) from_ = std::min(from_, n_blocks * block_size_);
 }
 
-void RecentPart::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
+void HotCache::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
   const int64_t length = sequence.length() - n;  // before
   settle(length);
   const auto n_blocks = static_cast<int64_t>(sequence.blocks().size());
@@ -67,7 +64,7 @@ void RecentPart::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
   }
 }
 
-void RecentPart::move_out_first(size_t n) {
+void HotCache::move_out_first(size_t n) {
   copy(std::span(host_).first(n), std::span(blocks_).first(n), Way::out);
   for (size_t i = 0; i < n; ++i) pool_.release(blocks_[i]);
   blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(n));
@@ -75,7 +72,7 @@ void RecentPart::move_out_first(size_t n) {
   from_ += static_cast<int64_t>(n) * block_size_;
 }
 
-void RecentPart::bring_back_from(const KvSequence& sequence, int64_t block) {
+void HotCache::bring_back_from(const KvSequence& sequence, int64_t block) {
   const auto n = static_cast<size_t>(first_block() - block);
   const std::span<const int32_t> host = sequence.blocks().subspan(static_cast<size_t>(block), n);
   std::vector<int32_t> taken;
@@ -92,16 +89,15 @@ void RecentPart::bring_back_from(const KvSequence& sequence, int64_t block) {
 }
 
 // Blocks of all layers, each to or from its fellow. They are issued together and have arrived on return.
-void RecentPart::copy(std::span<const int32_t> host, std::span<const int32_t> recent, Way way) {
+void HotCache::copy(std::span<const int32_t> host, std::span<const int32_t> hot, Way way) {
   for (size_t layer = 0; layer < cache_.config().layers.size(); ++layer) {
-    const std::optional<GpuId> gpu = cache_.recent().gpu(layer);
+    const std::optional<GpuId> gpu = cache_.hot().gpu(layer);
     if (!gpu) continue;
     const KvLayer& there = cache_.layers()[gpu->index()][layer];
     const KvLayer& here = cache_.layers()[0][layer];
     for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
       for (size_t i = 0; i < host.size(); ++i) {
-        const DevicePtr near = block_address(here, half, host[i]),
-                        far = block_address(there, half, recent[i]);
+        const DevicePtr near = block_address(here, half, host[i]), far = block_address(there, half, hot[i]);
         if (way == Way::out) {
           cache_.device(*gpu).copy_out(near, far, block_bytes(here, half));
         } else {
@@ -114,8 +110,8 @@ void RecentPart::copy(std::span<const int32_t> host, std::span<const int32_t> re
 }
 
 // Also when one device fails the others are waited for, so that nobody writes to host memory any more.
-void RecentPart::finish_copies() {
-  const std::vector<std::optional<GpuId>>& gpus = cache_.recent().gpu_of_layer;
+void HotCache::finish_copies() {
+  const std::vector<std::optional<GpuId>>& gpus = cache_.hot().gpu_of_layer;
   std::exception_ptr failure;
   for (const std::optional<GpuId>& gpu : std::set(gpus.begin(), gpus.end())) {
     if (!gpu) continue;
@@ -128,25 +124,25 @@ void RecentPart::finish_copies() {
   if (failure) std::rethrow_exception(failure);
 }
 
-void RecentPart::read_rows(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
-  const std::optional<GpuId> gpu = cache_.recent().gpu(layer);
-  const int64_t n_old = gpu ? std::min(from_, sequence.length()) : sequence.length();
-  const int64_t n_recent = sequence.length() - n_old;
+void HotCache::read_rows(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
+  const std::optional<GpuId> gpu = cache_.hot().gpu(layer);
+  const int64_t n_cold = gpu ? std::min(from_, sequence.length()) : sequence.length();
+  const int64_t n_hot = sequence.length() - n_cold;
   const KvLayer& host = cache_.layers()[0][layer];
-  read_kv_rows(cache_.device(DeviceId::host()), host, half, sequence.blocks(), n_old, rows);
-  if (n_recent == 0) return;
-  read_kv_rows(cache_.device(*gpu), cache_.layers()[gpu->index()][layer], half, blocks_, n_recent,
-               rows + static_cast<size_t>(n_old) * kv_token_bytes(host, half));
+  read_kv_rows(cache_.device(DeviceId::host()), host, half, sequence.blocks(), n_cold, rows);
+  if (n_hot == 0) return;
+  read_kv_rows(cache_.device(*gpu), cache_.layers()[gpu->index()][layer], half, blocks_, n_hot,
+               rows + static_cast<size_t>(n_cold) * kv_token_bytes(host, half));
 }
 
-void RecentPart::forget() {
+void HotCache::forget() {
   for (int32_t block : blocks_) pool_.release(block);
   blocks_.clear();
   host_.clear();
   from_ = ceil_div(cache_.config().n_ctx, block_size_) * block_size_;
 }
 
-void RecentPart::move_out() {
+void HotCache::move_out() {
   move_out_first(blocks_.size());
 }
 
