@@ -17,7 +17,7 @@ std::string library_name() {
 template <class Fn>
 void bind(void* library, const char* name, Fn& fn) {
   fn = reinterpret_cast<Fn>(dlsym(library, name));
-  if (!fn) throw_error(ErrorCode::io, "%s has no %s", library_name().c_str(), name);
+  if (!fn) throw_error(ErrorCode::io, "{} has no {}", library_name(), name);
 }
 
 CublasApi load() {
@@ -25,8 +25,8 @@ CublasApi load() {
   // The toolkit's own folder, where the machine's loader is not told of it.
   if (!library) library = dlopen(("/usr/local/cuda/lib64/" + library_name()).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    throw_error(ErrorCode::io, "%s, which products of F16, BF16 and F32 matrices need, cannot be loaded: %s",
-                library_name().c_str(), dlerror());
+    throw_error(ErrorCode::io, "{}, which products of F16, BF16 and F32 matrices need, cannot be loaded: {}",
+                library_name(), dlerror());
   }
   CublasApi api;
   bind(library, "cublasCreate_v2", api.create);
@@ -48,7 +48,7 @@ const CublasApi& cublas_api() {
 
 void check_cublas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw_error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::out_of_memory : ErrorCode::io, "%s: %s", call,
+  throw_error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::out_of_memory : ErrorCode::io, "{}: {}", call,
               cublas_api().status_string(status));
 }
 

@@ -18,8 +18,8 @@ void check_cuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // what can be forgotten is forgotten
   const auto name_length = static_cast<int>(std::strcspn(call, "("));
-  throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::io, "%.*s: %s",
-              name_length, call, cudaGetErrorString(status));
+  throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::io, "{:.{}}: {}",
+              call, name_length, cudaGetErrorString(status));
 }
 
 namespace {
@@ -62,7 +62,7 @@ class CudaDevice final : public Device {
     info_.backend = kBackendName;
     info_.name = info_.backend + std::to_string(number);
     info_.description =
-        format("%s, sm_%d, %d multiprocessors, %.1f GiB", properties.name, compute_capability_,
+        format("{}, sm_{}, {} multiprocessors, {:.1f} GiB", properties.name, compute_capability_,
                n_multiprocessors_, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   }
 
@@ -100,8 +100,8 @@ class CudaDevice final : public Device {
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       const MemoryInfo memory = memory_info();
-      throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)",
-                  info_.name.c_str(), n_bytes, memory.free_bytes, memory.total_bytes);
+      throw_error(ErrorCode::out_of_memory, "{}: cannot allocate {} bytes ({} of {} are free)", info_.name,
+                  n_bytes, memory.free_bytes, memory.total_bytes);
     }
     check_cuda(status, "cudaMalloc");
     return static_cast<DevicePtr>(address);
@@ -202,7 +202,7 @@ bool has_code_for(int compute_capability) {
 }
 
 std::string version_text(int version) {
-  return format("%d.%d", version / 1000, version % 1000 / 10);
+  return format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
 // Why the runtime finds no GPU.
@@ -234,7 +234,7 @@ FoundDevices find_devices() {
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) {
       found.why_none = why_none(cudaGetLastError());
     } else if (!has_code_for(properties.major * 10 + properties.minor)) {
-      found.why_none = format("this build has no code for %s (sm_%d%d)", properties.name, properties.major,
+      found.why_none = format("this build has no code for {} (sm_{}{})", properties.name, properties.major,
                               properties.minor);
     } else {
       const auto number = static_cast<int>(found.devices.size());

@@ -19,12 +19,12 @@ cudaGraph_t capture(std::span<const CompiledOpPtr> ops, const LaunchContext& con
     cudaStreamEndCapture(context.stream, &graph);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
-    log_warning("CUDA: steps of one token are launched one by one: %s", e.what());
+    log_warning("CUDA: steps of one token are launched one by one: {}", e.what());
     return nullptr;
   }
   if (const cudaError_t status = cudaStreamEndCapture(context.stream, &graph); status != cudaSuccess) {
     cudaGetLastError();
-    log_warning("CUDA: steps of one token are launched one by one: %s", cudaGetErrorString(status));
+    log_warning("CUDA: steps of one token are launched one by one: {}", cudaGetErrorString(status));
     return nullptr;
   }
   return graph;

@@ -10,7 +10,7 @@ namespace {
 
 // Suffix of the file name of a part, counted from 1: "-00001-of-00003.gguf".
 std::string part_suffix(uint64_t part, uint64_t n_parts) {
-  return format("-%05u-of-%05u.gguf", static_cast<unsigned>(part), static_cast<unsigned>(n_parts));
+  return format("-{:05}-of-{:05}.gguf", static_cast<unsigned>(part), static_cast<unsigned>(n_parts));
 }
 
 }  // namespace
@@ -42,8 +42,8 @@ void GgufFile::add_part(MappedFile file) {
     tensor.part = part;
     const auto [other, is_new] = index_.emplace(tensor.name, tensors_.size());
     if (!is_new) {
-      throw_error(ErrorCode::bad_file, "%s: tensor %s is also in %s", file.path().c_str(),
-                  printable(tensor.name).c_str(), part_path(tensors_[other->second].part).c_str());
+      throw_error(ErrorCode::bad_file, "{}: tensor {} is also in {}", file.path(), printable(tensor.name),
+                  part_path(tensors_[other->second].part));
     }
     tensors_.push_back(tensor);
   }
@@ -68,14 +68,14 @@ void GgufFile::add_split_parts(const OpenOptions& options) {
   const auto part = metadata_.get<uint16_t>("split.no");
   const std::string suffix = part_suffix(1, n_parts);
   if (part != 0) {
-    throw_error(ErrorCode::bad_file, "%s: this is part %d of %d; open the first part (...%s)", path().c_str(),
-                part + 1, n_parts, suffix.c_str());
+    throw_error(ErrorCode::bad_file, "{}: this is part {} of {}; open the first part (...{})", path(),
+                part + 1, n_parts, suffix);
   }
   if (options.metadata_only) return;
   const std::string first = path();
   if (!first.ends_with(suffix)) {
-    throw_error(ErrorCode::bad_file, "%s: this is part 1 of %d; its name must end in %s", first.c_str(),
-                n_parts, suffix.c_str());
+    throw_error(ErrorCode::bad_file, "{}: this is part 1 of {}; its name must end in {}", first, n_parts,
+                suffix);
   }
   const std::string prefix = first.substr(0, first.size() - suffix.size());
   for (uint64_t i = 2; i <= n_parts; ++i) {
@@ -84,14 +84,14 @@ void GgufFile::add_split_parts(const OpenOptions& options) {
       add_part(MappedFile::open(name, options));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::io) throw;
-      throw_error(ErrorCode::bad_file, "%s (part %d of %d of %s)", error.message().c_str(),
-                  static_cast<int>(i), n_parts, first.c_str());
+      throw_error(ErrorCode::bad_file, "{} (part {} of {} of {})", error.message(), static_cast<int>(i),
+                  n_parts, first);
     }
   }
   if (const auto needed = metadata_.get_optional<uint64_t>("split.tensors.count");
       needed && *needed != tensors_.size()) {
-    throw_error(ErrorCode::bad_file, "%s: the %d parts hold %zu tensors, needed %llu (split.tensors.count)",
-                first.c_str(), n_parts, tensors_.size(), static_cast<unsigned long long>(*needed));
+    throw_error(ErrorCode::bad_file, "{}: the {} parts hold {} tensors, needed {} (split.tensors.count)",
+                first, n_parts, tensors_.size(), *needed);
   }
 }
 
@@ -122,7 +122,7 @@ const TensorInfo* GgufFile::find_tensor(std::string_view name) const {
 const TensorInfo& GgufFile::tensor(std::string_view name) const {
   const TensorInfo* found = find_tensor(name);
   if (!found) {
-    throw_error(ErrorCode::bad_file, "%s: tensor %s is missing", path().c_str(), printable(name).c_str());
+    throw_error(ErrorCode::bad_file, "{}: tensor {} is missing", path(), printable(name));
   }
   return *found;
 }
@@ -130,8 +130,8 @@ const TensorInfo& GgufFile::tensor(std::string_view name) const {
 void GgufFile::require_computable(const TensorInfo& tensor) const {
   const DTypeInfo& info = dtype_info(tensor.dtype);
   if (info.computable) return;
-  throw_error(ErrorCode::bad_file, "%s: tensor %s is %s, which this program cannot compute with",
-              part_path(tensor.part).c_str(), printable(tensor.name).c_str(), std::string(info.name).c_str());
+  throw_error(ErrorCode::bad_file, "{}: tensor {} is {}, which this program cannot compute with",
+              part_path(tensor.part), printable(tensor.name), info.name);
 }
 
 }  // namespace tandem

@@ -54,14 +54,12 @@ const char* kind_of(mode_t mode) {
 // Returns the size of the regular file behind `fd`.
 size_t regular_size(int fd, const std::string& path) {
   struct stat status;
-  if (fstat(fd, &status) != 0)
-    throw_error(ErrorCode::io, "%s: cannot stat: %s", path.c_str(), strerror(errno));
+  if (fstat(fd, &status) != 0) throw_error(ErrorCode::io, "{}: cannot stat: {}", path, strerror(errno));
   if (!S_ISREG(status.st_mode)) {
-    throw_error(ErrorCode::bad_file, "%s: found %s, needed a GGUF file", path.c_str(),
-                kind_of(status.st_mode));
+    throw_error(ErrorCode::bad_file, "{}: found {}, needed a GGUF file", path, kind_of(status.st_mode));
   }
   if (status.st_size <= 0) {
-    throw_error(ErrorCode::bad_file, "%s: found an empty file, needed a GGUF file", path.c_str());
+    throw_error(ErrorCode::bad_file, "{}: found an empty file, needed a GGUF file", path);
   }
   return static_cast<size_t>(status.st_size);
 }
@@ -70,8 +68,8 @@ void* map_or_throw(size_t n_bytes, int flags, int fd, const std::string& path) {
   const int protection = fd >= 0 ? PROT_READ : PROT_READ | PROT_WRITE;
   void* address = ::mmap(nullptr, n_bytes, protection, flags, fd, 0);
   if (address == MAP_FAILED) {
-    throw_error(errno == ENOMEM ? ErrorCode::out_of_memory : ErrorCode::io, "%s: cannot %s %zu bytes: %s",
-                path.c_str(), fd >= 0 ? "map" : "allocate", n_bytes, strerror(errno));
+    throw_error(errno == ENOMEM ? ErrorCode::out_of_memory : ErrorCode::io, "{}: cannot {} {} bytes: {}",
+                path, fd >= 0 ? "map" : "allocate", n_bytes, strerror(errno));
   }
   return address;
 }
@@ -83,8 +81,8 @@ void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
         pread(fd, to + done, std::min<size_t>(n_bytes - done, size_t{1} << 30), static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      throw_error(ErrorCode::io, "%s: reading %zu bytes stopped at offset %zu: %s", path.c_str(), n_bytes,
-                  done, n < 0 ? strerror(errno) : "the file ends there");
+      throw_error(ErrorCode::io, "{}: reading {} bytes stopped at offset {}: {}", path, n_bytes, done,
+                  n < 0 ? strerror(errno) : "the file ends there");
     }
     done += static_cast<size_t>(n);
   }
@@ -95,7 +93,7 @@ void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
 MappedFile MappedFile::open(const std::string& path, const OpenOptions& options) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on a regular file.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path.c_str(), strerror(errno));
+  if (file.fd < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path, strerror(errno));
   const size_t n_bytes = regular_size(file.fd, path);
 
   MappedFile mapped;
@@ -115,8 +113,7 @@ MappedFile MappedFile::open(const std::string& path, const OpenOptions& options)
   // A hint, like prefetch(): if the system refuses, only time is lost.
   if (options.numa && !options.metadata_only) madvise(holder.address, n_bytes, MADV_RANDOM);
   if (options.mlock && !options.metadata_only && mlock(holder.address, n_bytes) != 0) {
-    log_warning("%s: cannot lock %zu bytes in memory: %s (see ulimit -l)", path.c_str(), n_bytes,
-                strerror(errno));
+    log_warning("{}: cannot lock {} bytes in memory: {} (see ulimit -l)", path, n_bytes, strerror(errno));
   }
   mapped.bytes_ = {bytes, n_bytes};
   mapped.evictable_ = map && !options.mlock;

@@ -90,8 +90,8 @@ void Metadata::remove(std::string_view key) {
 }
 
 void Metadata::fail(std::string_view key, const std::string& found, const std::string& needed) const {
-  throw_error(ErrorCode::bad_file, "%s: metadata %s: found %s, needed %s", source_.c_str(),
-              printable(key).c_str(), found.c_str(), needed.c_str());
+  throw_error(ErrorCode::bad_file, "{}: metadata {}: found {}, needed {}", source_, printable(key), found,
+              needed);
 }
 
 const Value& Metadata::require(std::string_view key, const char* needed) const {
@@ -208,14 +208,15 @@ bool is_integer_type(ValueType type) {
 
 void Metadata::apply(const MetadataOverride& o) {
   const auto refuse = [&](const std::string& found, const std::string& needed) {
-    throw_error(ErrorCode::usage, "%s: %s=%s: needed %s", setting_text(Setting::metadata_overrides).c_str(),
-                printable(o.key).c_str(), found.c_str(), needed.c_str());
+    throw_error(ErrorCode::usage, "{}: {}={}: needed {}", setting_text(Setting::metadata_overrides),
+                printable(o.key), found, needed);
   };
   if (const auto* text = std::get_if<std::string>(&o.value)) return set(o.key, Value(*text));
   if (const auto* flag = std::get_if<bool>(&o.value)) return set(o.key, Value(*flag));
   if (const auto* real = std::get_if<double>(&o.value)) {
     const auto number = static_cast<float>(*real);
-    if (std::isfinite(*real) && !std::isfinite(number)) refuse(format("%g", *real), "a number that fits f32");
+    if (std::isfinite(*real) && !std::isfinite(number))
+      refuse(format("{:g}", *real), "a number that fits f32");
     return set(o.key, Value(number));
   }
   const int64_t number = std::get<int64_t>(o.value);

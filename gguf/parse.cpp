@@ -1,8 +1,6 @@
 #include "gguf/parse.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -29,8 +27,11 @@ class Cursor {
 
   const std::byte* take(uint64_t n_bytes, const std::string& what) {
     if (n_bytes > remaining()) {
-      fail(offset_, "%s needs %" PRIu64 " bytes, found %" PRIu64 " left in the file", what.c_str(), n_bytes,
-           remaining());
+      fail(offset_,
+           "{} needs {}"
+           " bytes, found {}"
+           " left in the file",
+           what, n_bytes, remaining());
     }
     const std::byte* at = bytes_.data() + offset_;
     offset_ += n_bytes;
@@ -52,19 +53,19 @@ class Cursor {
   // Checks a count of items of at least `min_bytes` each against the bytes left.
   uint64_t count(uint64_t n, uint64_t min_bytes, const std::string& what) {
     if (n > remaining() / min_bytes) {
-      fail(offset_, "%s is %" PRIu64 ", but %" PRIu64 " bytes left in the file hold at most %" PRIu64,
-           what.c_str(), n, remaining(), remaining() / min_bytes);
+      fail(offset_,
+           "{} is {}"
+           ", but {}"
+           " bytes left in the file hold at most {}",
+           what, n, remaining(), remaining() / min_bytes);
     }
     return n;
   }
 
-  [[noreturn]] void fail(uint64_t at, const char* message, ...) __attribute__((format(printf, 3, 4))) {
-    char text[512];
-    va_list args;
-    va_start(args, message);
-    vsnprintf(text, sizeof text, message, args);
-    va_end(args);
-    throw_error(ErrorCode::bad_file, "%s: at offset %" PRIu64 ": %s", path_.c_str(), at, text);
+  template <class... T>
+  [[noreturn]] void fail(uint64_t at, fmt::format_string<T...> text, T&&... arguments) {
+    throw_error(ErrorCode::bad_file, "{}: at offset {}: {}", path_, at,
+                format_text(text, fmt::make_format_args(arguments...)));
   }
 
  private:
@@ -76,7 +77,7 @@ class Cursor {
 void check_bools(Cursor& cursor, const std::byte* data, uint64_t n, const std::string& what) {
   for (uint64_t i = 0; i < n; ++i) {
     if (static_cast<uint8_t>(data[i]) > 1) {
-      cursor.fail(cursor.offset() - n + i, "%s holds a bool of %d, needed 0 or 1", what.c_str(),
+      cursor.fail(cursor.offset() - n + i, "{} holds a bool of {}, needed 0 or 1", what,
                   static_cast<int>(data[i]));
     }
   }
@@ -86,7 +87,10 @@ ValueType read_value_type(Cursor& cursor, const std::string& what) {
   const uint64_t at = cursor.offset();
   const auto type = cursor.number<uint32_t>(what);
   if (type > static_cast<uint32_t>(ValueType::f64)) {
-    cursor.fail(at, "%s is %" PRIu32 ", needed 0 to 12", what.c_str(), type);
+    cursor.fail(at,
+                "{} is {}"
+                ", needed 0 to 12",
+                what, type);
   }
   return static_cast<ValueType>(type);
 }
@@ -94,8 +98,7 @@ ValueType read_value_type(Cursor& cursor, const std::string& what) {
 Value read_array(Cursor& cursor, const std::string& what) {
   const uint64_t at = cursor.offset();
   const ValueType type = read_value_type(cursor, what + " element type");
-  if (type == ValueType::array)
-    cursor.fail(at, "%s is an array of arrays, needed a flat array", what.c_str());
+  if (type == ValueType::array) cursor.fail(at, "{} is an array of arrays, needed a flat array", what);
   const auto n = cursor.number<uint64_t>(what + " count");
   if (type != ValueType::string) {
     const uint64_t n_bytes = value_type_bytes(type);
@@ -122,8 +125,8 @@ Value read_value(Cursor& cursor, const std::string& what) {
 void read_metadata(Cursor& cursor, uint64_t n_metadata, Metadata& metadata) {
   for (uint64_t i = 0; i < n_metadata; ++i) {
     const uint64_t at = cursor.offset();
-    const std::string_view key = cursor.string(format("metadata key %" PRIu64, i));
-    if (metadata.has(key)) cursor.fail(at, "metadata key %s appears twice", printable(key).c_str());
+    const std::string_view key = cursor.string(format("metadata key {}", i));
+    if (metadata.has(key)) cursor.fail(at, "metadata key {} appears twice", printable(key));
     metadata.set(key, read_value(cursor, "metadata " + printable(key)));
   }
 }
@@ -135,17 +138,24 @@ uint32_t read_version(Cursor& cursor) {
   const auto version = cursor.number<uint32_t>("the version");
   if (version == 2 || version == 3) return version;
   if (const uint32_t swapped = __builtin_bswap32(version); swapped >= 1 && swapped <= 3) {
-    cursor.fail(4, "this is a big-endian GGUF file (version %" PRIu32 " byte-swapped), needed little-endian",
+    cursor.fail(4,
+                "this is a big-endian GGUF file (version {}"
+                " byte-swapped), needed little-endian",
                 swapped);
   }
-  cursor.fail(4, "GGUF version is %" PRIu32 ", needed 2 or 3", version);
+  cursor.fail(4,
+              "GGUF version is {}"
+              ", needed 2 or 3",
+              version);
 }
 
 uint64_t read_alignment(const Metadata& metadata) {
   const auto alignment = metadata.get_or<uint64_t>("general.alignment", kDefaultAlignment);
   if (alignment < kMinAlignment || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
     metadata.fail("general.alignment", std::to_string(alignment),
-                  format("a power of two from %" PRIu64 " to %" PRIu64, kMinAlignment, kMaxAlignment));
+                  format("a power of two from {}"
+                         " to {}",
+                         kMinAlignment, kMaxAlignment));
   }
   return alignment;
 }
@@ -155,20 +165,29 @@ void read_shape(Cursor& cursor, TensorInfo& tensor, const std::string& what) {
   uint64_t at = cursor.offset();
   const auto n_dims = cursor.number<uint32_t>(what + " number of dimensions");
   if (n_dims < 1 || n_dims > 4)
-    cursor.fail(at, "%s has %" PRIu32 " dimensions, needed 1 to 4", what.c_str(), n_dims);
+    cursor.fail(at,
+                "{} has {}"
+                " dimensions, needed 1 to 4",
+                what, n_dims);
   tensor.n_dims = static_cast<int>(n_dims);
   uint64_t n_elements = 1;
   for (uint32_t d = 0; d < 4; ++d) {
     at = cursor.offset();
     const uint64_t size = d < n_dims ? cursor.number<uint64_t>(what + " dimension") : 1;
     if (size == 0 || size > kMaxBytes) {
-      cursor.fail(at, "%s dimension %" PRIu32 " is %" PRId64 ", needed more than 0", what.c_str(), d,
-                  static_cast<int64_t>(size));
+      cursor.fail(at,
+                  "{} dimension {}"
+                  " is {}"
+                  ", needed more than 0",
+                  what, d, static_cast<int64_t>(size));
     }
     const auto product = checked_mul(n_elements, size);
     if (!product || *product > kMaxBytes) {
-      cursor.fail(at, "%s: the product of the dimensions overflows at dimension %" PRIu32 " (%" PRIu64 ")",
-                  what.c_str(), d, size);
+      cursor.fail(at,
+                  "{}: the product of the dimensions overflows at dimension {}"
+                  " ({}"
+                  ")",
+                  what, d, size);
     }
     n_elements = *product;
     tensor.dims[d] = static_cast<int64_t>(size);
@@ -177,28 +196,32 @@ void read_shape(Cursor& cursor, TensorInfo& tensor, const std::string& what) {
   at = cursor.offset();
   const auto type = cursor.number<uint32_t>(what + " type");
   const DTypeInfo* info = find_dtype(type);
-  if (!info) cursor.fail(at, "%s has the unknown type %" PRIu32, what.c_str(), type);
+  if (!info) cursor.fail(at, "{} has the unknown type {}", what, type);
   tensor.dtype = info->dtype;
   if (tensor.dims[0] % info->block_elements != 0) {
-    cursor.fail(at, "%s has rows of %" PRId64 " elements, but %s needs a multiple of %" PRIu32, what.c_str(),
-                tensor.dims[0], std::string(info->name).c_str(), info->block_elements);
+    cursor.fail(at,
+                "{} has rows of {}"
+                " elements, but {} needs a multiple of {}",
+                what, tensor.dims[0], info->name, info->block_elements);
   }
   const auto n_bytes = checked_mul(n_elements / info->block_elements, info->block_bytes);
-  if (!n_bytes || *n_bytes > kMaxBytes) cursor.fail(at, "%s: the size in bytes overflows", what.c_str());
+  if (!n_bytes || *n_bytes > kMaxBytes) cursor.fail(at, "{}: the size in bytes overflows", what);
   tensor.n_bytes = *n_bytes;
 }
 
 // Reads all of a tensor but its data; offset stays relative to the start of the data.
 TensorInfo read_tensor(Cursor& cursor, uint64_t i, uint64_t alignment) {
   TensorInfo tensor{};
-  tensor.name = cursor.string(format("tensor name %" PRIu64, i));
+  tensor.name = cursor.string(format("tensor name {}", i));
   const std::string what = "tensor " + printable(tensor.name);
   read_shape(cursor, tensor, what);
   const uint64_t at = cursor.offset();
   tensor.offset = cursor.number<uint64_t>(what + " offset");
   if (tensor.offset % alignment != 0) {
-    cursor.fail(at, "%s data offset is %" PRIu64 ", needed a multiple of the alignment %" PRIu64,
-                what.c_str(), tensor.offset, alignment);
+    cursor.fail(at,
+                "{} data offset is {}"
+                ", needed a multiple of the alignment {}",
+                what, tensor.offset, alignment);
   }
   return tensor;
 }
@@ -207,8 +230,7 @@ void check_unique(const std::vector<TensorInfo>& tensors, const std::string& pat
   std::set<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     if (!names.insert(tensor.name).second) {
-      throw_error(ErrorCode::bad_file, "%s: tensor %s appears twice", path.c_str(),
-                  printable(tensor.name).c_str());
+      throw_error(ErrorCode::bad_file, "{}: tensor {} appears twice", path, printable(tensor.name));
     }
   }
 }
@@ -220,9 +242,11 @@ void place_tensors(std::vector<TensorInfo>& tensors, uint64_t data_start, std::s
   for (TensorInfo& tensor : tensors) {
     if (tensor.offset > n_data || tensor.n_bytes > n_data - tensor.offset) {
       throw_error(ErrorCode::bad_file,
-                  "%s: tensor %s needs %" PRIu64 " bytes at data offset %" PRIu64 ", found %" PRIu64
+                  "{}: tensor {} needs {}"
+                  " bytes at data offset {}"
+                  ", found {}"
                   " bytes of tensor data in the file (truncated?)",
-                  path.c_str(), printable(tensor.name).c_str(), tensor.n_bytes, tensor.offset, n_data);
+                  path, printable(tensor.name), tensor.n_bytes, tensor.offset, n_data);
     }
     tensor.offset += data_start;
     tensor.data = bytes.data() + tensor.offset;
@@ -238,8 +262,8 @@ void check_overlap(const std::vector<TensorInfo>& tensors, const std::string& pa
     const TensorInfo& before = tensors[order[i - 1]];
     const TensorInfo& after = tensors[order[i]];
     if (before.offset + before.n_bytes > after.offset) {
-      throw_error(ErrorCode::bad_file, "%s: tensors %s and %s overlap at offset %" PRIu64, path.c_str(),
-                  printable(before.name).c_str(), printable(after.name).c_str(), after.offset);
+      throw_error(ErrorCode::bad_file, "{}: tensors {} and {} overlap at offset {}", path,
+                  printable(before.name), printable(after.name), after.offset);
     }
   }
 }

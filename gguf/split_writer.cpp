@@ -12,7 +12,7 @@ constexpr std::string_view kSuffix = ".gguf";
 constexpr uint32_t kMaxParts = UINT16_MAX;  // split.count is an u16
 
 std::string part_suffix(uint32_t part, uint32_t n_parts) {
-  return format("-%05u-of-%05u.gguf", part + 1, n_parts);
+  return format("-{:05}-of-{:05}.gguf", part + 1, n_parts);
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ void SplitWriter::split_as(std::vector<uint32_t> part_of, uint32_t n_parts, Name
   TANDEM_CHECK(std::is_sorted(part_of.begin(), part_of.end()));
   TANDEM_CHECK(part_of.empty() || part_of.back() < n_parts);
   if (n_parts > kMaxParts) {
-    throw_error(ErrorCode::usage, "%s: this makes %u parts, at most %u are possible", path_.c_str(), n_parts,
+    throw_error(ErrorCode::usage, "{}: this makes {} parts, at most {} are possible", path_, n_parts,
                 kMaxParts);
   }
   part_of_ = std::move(part_of);

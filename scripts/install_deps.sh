@@ -40,6 +40,7 @@ need_command g++ g++ c++ clang++
 need_command cmake cmake
 need_command make ninja make
 need_command pkg-config pkg-config
+need_header libfmt-dev fmt/core.h
 need_header libpcre2-dev pcre2.h
 need_header libutf8proc-dev utf8proc.h
 need_header libcli11-dev CLI/CLI.hpp

@@ -23,7 +23,7 @@ size_t write_some(int descriptor, std::string_view text) {
       continue;
     }
     if (n < 0 && errno == EPIPE) throw ClosedPipe();
-    throw_error(ErrorCode::io, "stdout: write failed: %s", n < 0 ? strerror(errno) : "nothing was written");
+    throw_error(ErrorCode::io, "stdout: write failed: {}", n < 0 ? strerror(errno) : "nothing was written");
   }
 }
 

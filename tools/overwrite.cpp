@@ -10,8 +10,8 @@ void refuse_to_overwrite(const std::string& input, std::span<const std::string> 
   for (const std::string& output : outputs) {
     std::error_code no_such_file;
     if (!std::filesystem::equivalent(input, output, no_such_file)) continue;
-    throw_error(ErrorCode::usage, "%s: the output is the input file (%s); write to another file",
-                output.c_str(), input.c_str());
+    throw_error(ErrorCode::usage, "{}: the output is the input file ({}); write to another file", output,
+                input);
   }
 }
 

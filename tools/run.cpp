@@ -34,22 +34,20 @@ struct RunOptions : CommandOptions {
 void check_prompt(const std::string& prompt, const TextOptions& options) {
   const std::string source = options.file.empty() ? "the prompt" : printable(options.file, 4096);
   if (prompt.empty()) {
-    throw_error(ErrorCode::usage, "%s is empty: give a text with -p, or -f FILE (-f - reads stdin)",
-                source.c_str());
+    throw_error(ErrorCode::usage, "{} is empty: give a text with -p, or -f FILE (-f - reads stdin)", source);
   }
   const size_t valid = valid_utf8_prefix(prompt);
   if (valid == prompt.size()) return;
   throw_error(options.file.empty() ? ErrorCode::usage : ErrorCode::bad_file,
-              "%s: found byte 0x%02x at offset %zu, needed UTF-8", source.c_str(),
+              "{}: found byte 0x{:02x} at offset {}, needed UTF-8", source,
               static_cast<unsigned>(static_cast<unsigned char>(prompt[valid])), valid);
 }
 
 void check_fits(const Session& session, size_t n_prompt) {
   if (static_cast<int64_t>(n_prompt) <= session.n_ctx()) return;
-  throw_error(
-      ErrorCode::usage,
-      "the prompt has %zu tokens, but the context holds %lld: use -c %zu or more, or a shorter prompt",
-      n_prompt, static_cast<long long>(session.n_ctx()), n_prompt + 1);
+  throw_error(ErrorCode::usage,
+              "the prompt has {} tokens, but the context holds {}: use -c {} or more, or a shorter prompt",
+              n_prompt, session.n_ctx(), n_prompt + 1);
 }
 
 // The same text as when these tokens were generated.
@@ -87,16 +85,15 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
   cached.complete = common == ids.size();
   cached.n_tokens = std::min(common, ids.size() - 1);
   file.restore(session, cached.n_tokens);
-  log_info("%s: reusing %zu of the prompt's %zu tokens", printable(options.prompt_cache, 4096).c_str(),
-           cached.n_tokens, ids.size());
+  log_info("{}: reusing {} of the prompt's {} tokens", printable(options.prompt_cache, 4096), cached.n_tokens,
+           ids.size());
   return cached;
 }
 
 void report(const GenerateStats& s, uint64_t seed) {
-  log_info("prompt %lld tokens, %.1f t/s; generated %lld tokens, %.1f t/s; stopped: %s; seed %llu",
-           static_cast<long long>(s.n_prompt), tokens_per_second(s.n_prompt, s.prompt_s),
-           static_cast<long long>(s.n_generated), tokens_per_second(s.n_generated, s.generate_s),
-           reason_text(s.reason), static_cast<unsigned long long>(seed));
+  log_info("prompt {} tokens, {:.1f} t/s; generated {} tokens, {:.1f} t/s; stopped: {}; seed {}", s.n_prompt,
+           tokens_per_second(s.n_prompt, s.prompt_s), s.n_generated,
+           tokens_per_second(s.n_generated, s.generate_s), reason_text(s.reason), seed);
 }
 
 void run(RunOptions& options) {
@@ -115,8 +112,7 @@ void run(RunOptions& options) {
   if (!from_cache) ids = model->vocab().tokenize(prompt);
   check_fits(session, ids.size());
   const CachedPrompt cached = read_prompt_cache(options, session, ids);
-  if (ids.empty())
-    throw_error(ErrorCode::usage, "both the prompt and %s are empty", options.prompt_cache.c_str());
+  if (ids.empty()) throw_error(ErrorCode::usage, "both the prompt and {} are empty", options.prompt_cache);
   check_fits(session, ids.size());
   for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept_prompt(ids[i]);
   const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);

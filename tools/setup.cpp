@@ -22,8 +22,8 @@ cpu::Isa chosen_isa() {
   const auto isa = cpu::isa_from_name(name);
   const auto supported = cpu::supported_isas();
   if (!isa || std::find(supported.begin(), supported.end(), *isa) == supported.end()) {
-    throw_error(ErrorCode::usage, "TANDEM_ISA=%s: this machine supports scalar to %s",
-                printable(name).c_str(), std::string(cpu::isa_name(supported.back())).c_str());
+    throw_error(ErrorCode::usage, "TANDEM_ISA={}: this machine supports scalar to {}", printable(name),
+                cpu::isa_name(supported.back()));
   }
   return *isa;
 }
@@ -34,9 +34,9 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const Registry& reg
   const int64_t wanted = options.offload.n_gpu_layers.value_or(0);
   auto [gpus, why] = options.devices.no_gpus ? FoundDevices{{}, "--device none"} : registry.find_gpus();
   if (gpus.empty()) {
-    if (wanted > 0) throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none: %s", why.c_str());
+    if (wanted > 0) throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none: {}", why);
     if (streams(options.offload)) {
-      throw_error(ErrorCode::usage, "streaming weights needs a GPU, but there is none: %s", why.c_str());
+      throw_error(ErrorCode::usage, "streaming weights needs a GPU, but there is none: {}", why);
     }
     // No message at the default level if the user chose the CPU.
     const bool asked = options.offload.n_gpu_layers.has_value() || options.devices.no_gpus;
@@ -45,8 +45,7 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const Registry& reg
   for (const std::string& name : options.devices.gpus) {
     const auto found =
         std::find_if(gpus.begin(), gpus.end(), [&](const auto& d) { return d && d->info().name == name; });
-    if (found == gpus.end())
-      throw_error(ErrorCode::usage, "--device: no GPU named %s", printable(name).c_str());
+    if (found == gpus.end()) throw_error(ErrorCode::usage, "--device: no GPU named {}", printable(name));
     devices.push_back(std::move(*found));
   }
   if (!options.devices.gpus.empty()) return;
@@ -86,7 +85,7 @@ std::vector<std::unique_ptr<Device>> make_devices(const EngineOptions& options) 
 std::vector<std::unique_ptr<Device>> devices_of(const Registry& registry, const EngineOptions& options) {
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(registry.make_host());
-  log_verbose("%s: %s", devices[0]->info().name.c_str(), devices[0]->info().description.c_str());
+  log_verbose("{}: {}", devices[0]->info().name, devices[0]->info().description);
   add_gpus(devices, registry, options);
   return devices;
 }
@@ -96,8 +95,8 @@ std::string device_table(const std::vector<std::unique_ptr<Device>>& devices) {
   for (const auto& device : devices) {
     const MemoryInfo memory = device->memory_info();
     if (!text.empty()) text += '\n';
-    text += format("%-8s %s, %zu MiB, %zu MiB free", device->info().name.c_str(),
-                   device->info().description.c_str(), memory.total_bytes >> 20, memory.free_bytes >> 20);
+    text += format("{:<8} {}, {} MiB, {} MiB free", device->info().name, device->info().description,
+                   memory.total_bytes >> 20, memory.free_bytes >> 20);
   }
   return text;
 }

@@ -36,7 +36,7 @@ std::string read_all(const std::string& path) {
   } catch (const std::ios_base::failure&) {  // a directory can be opened, but not read
     in.setstate(std::ios_base::badbit);
   }
-  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot read", path.c_str());
+  if (!in || in.bad()) throw_error(ErrorCode::io, "{}: cannot read", path);
   return text;
 }
 
@@ -44,7 +44,7 @@ Json read_json(const std::string& path) {
   try {
     return Json::parse(read_all(path));
   } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "%s: invalid JSON: %s", path.c_str(), printable(e.what(), 300).c_str());
+    throw_error(ErrorCode::bad_file, "{}: invalid JSON: {}", path, printable(e.what(), 300));
   }
 }
 
@@ -64,8 +64,7 @@ std::tm parse_time(const std::string& text) {
   const bool real = n_fields >= 3 && n_fields != 4 && rest_fits && timegm(&time) != -1;
   if (!real || time.tm_mday != given.tm_mday || time.tm_hour != given.tm_hour ||
       time.tm_min != given.tm_min) {
-    throw_error(ErrorCode::usage, "--now: '%s' is not a time like 2026-01-15T12:00:00",
-                printable(text).c_str());
+    throw_error(ErrorCode::usage, "--now: '{}' is not a time like 2026-01-15T12:00:00", printable(text));
   }
   return time;
 }
@@ -87,7 +86,7 @@ void render(const Options& options) {
   if (options.model) {
     source = read_model_template(GgufFile(*options.model, {.metadata_only = true}));
     if (source.text.empty()) {
-      throw_error(ErrorCode::bad_file, "%s: found no chat template (tokenizer.chat_template)",
+      throw_error(ErrorCode::bad_file, "{}: found no chat template (tokenizer.chat_template)",
                   options.model->c_str());
     }
   } else {
@@ -114,8 +113,7 @@ void render(const Options& options) {
   }
   if (!messages.is_array()) {
     throw_error(ErrorCode::bad_file,
-                "%s: needed an array of messages, or an object with one named \"messages\"",
-                options.input.c_str());
+                "{}: needed an array of messages, or an object with one named \"messages\"", options.input);
   }
   if (options.no_generation_prompt) how.add_generation_prompt = false;
   const auto bos = take_text(how.extra, "bos_token"), eos = take_text(how.extra, "eos_token");

@@ -16,12 +16,11 @@ int64_t chunk_size(const ContextOptions& context, const Model& model) {
   const int64_t n_ctx_train = model.hparams().n_ctx_train;
   const int64_t n = context.n_ctx > 0 ? context.n_ctx : n_ctx_train;
   if (n < kMinChunk) {
-    throw_error(ErrorCode::usage, "--ctx-size: %lld tokens leave nothing to score, needed at least %lld",
-                static_cast<long long>(n), static_cast<long long>(kMinChunk));
+    throw_error(ErrorCode::usage, "--ctx-size: {} tokens leave nothing to score, needed at least {}", n,
+                kMinChunk);
   }
   if (n > n_ctx_train) {
-    log_warning("chunks of %lld tokens are longer than the model's training context of %lld",
-                static_cast<long long>(n), static_cast<long long>(n_ctx_train));
+    log_warning("chunks of {} tokens are longer than the model's training context of {}", n, n_ctx_train);
   }
   return n;
 }
@@ -36,9 +35,8 @@ TextChunks read_chunks(const ChunkOptions& o, int64_t n_ctx, const Vocab& vocab)
   const auto n = static_cast<int64_t>(chunks.tokens.size());
   if (n < o.n_least * n_ctx) {
     throw_error(ErrorCode::usage,
-                "%s: found %lld tokens, needed at least %lld for chunks of %lld (-c sets the chunk size)",
-                printable(o.file, 4096).c_str(), static_cast<long long>(n),
-                static_cast<long long>(o.n_least * n_ctx), static_cast<long long>(n_ctx));
+                "{}: found {} tokens, needed at least {} for chunks of {} (-c sets the chunk size)",
+                printable(o.file, 4096), n, o.n_least * n_ctx, n_ctx);
   }
   chunks.n_ctx = n_ctx;
   chunks.n_chunks = o.n_chunks <= 0 ? n / n_ctx : std::min<int64_t>(o.n_chunks, n / n_ctx);

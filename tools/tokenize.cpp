@@ -37,7 +37,7 @@ std::string read_all(std::istream& in, const std::string& name) {
   } catch (const std::ios_base::failure&) {  // a directory can be opened, but not read
     in.setstate(std::ios_base::badbit);
   }
-  if (!in || in.bad()) throw_error(ErrorCode::io, "%s: cannot read", name.c_str());
+  if (!in || in.bad()) throw_error(ErrorCode::io, "{}: cannot read", name);
   return text;
 }
 
@@ -45,7 +45,7 @@ std::string read_text(const Options& options) {
   if (options.from_stdin) return read_all(std::cin, "standard input");
   if (options.prompt) return *options.prompt;
   std::ifstream in(*options.file, std::ios::binary);
-  if (!in) throw_error(ErrorCode::io, "%s: cannot open: %s", options.file->c_str(), strerror(errno));
+  if (!in) throw_error(ErrorCode::io, "{}: cannot open: {}", options.file->c_str(), strerror(errno));
   return read_all(in, *options.file);
 }
 
@@ -57,7 +57,7 @@ void print_ids(const std::vector<int32_t>& ids, Output& out) {
 
 void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids, Output& out) {
   for (const int32_t id : ids) {
-    out.write(format("%6d -> '", id) + vocab.token_to_piece(id, SpecialText::shown) + "'\n");
+    out.write(format("{:6} -> '", id) + vocab.token_to_piece(id, SpecialText::shown) + "'\n");
   }
 }
 
@@ -74,7 +74,7 @@ void tokenize(const Options& options) {
     print_ids(ids, out);
   else
     print_tokens(*vocab, ids, out);
-  if (options.show_count) out.write(format("Total number of tokens: %zu\n", ids.size()));
+  if (options.show_count) out.write(format("Total number of tokens: {}\n", ids.size()));
   out.flush();
 }
 

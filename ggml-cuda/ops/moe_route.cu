@@ -158,9 +158,8 @@ class CompiledMoeRoute final : public CompiledOp {
 
 std::string why_not(const Graph& graph, const MoeRouteOp& op) {
   if (op.n_expert > kMaxExperts || op.n_group > kMaxGroups) {
-    return format("%lld experts in %lld groups, %lld in %lld are the most here",
-                  static_cast<long long>(op.n_expert), static_cast<long long>(op.n_group),
-                  static_cast<long long>(kMaxExperts), static_cast<long long>(kMaxGroups));
+    return format("{} experts in {} groups, {} in {} are the most here", op.n_expert, op.n_group, kMaxExperts,
+                  kMaxGroups);
   }
   return why_not_plain(graph, op.selection_bias, "moe_route");
 }

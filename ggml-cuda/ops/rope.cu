@@ -44,8 +44,7 @@ class CompiledRope final : public CompiledOp {
 
 std::string why_not(const Graph&, const RopeOp& op) {
   if (op.n_rot <= 2 * kMaxPairs) return "";
-  return format("heads rotate %lld columns, %d are the most here", static_cast<long long>(op.n_rot),
-                2 * kMaxPairs);
+  return format("heads rotate {} columns, {} are the most here", op.n_rot, 2 * kMaxPairs);
 }
 
 CompiledOpPtr compile(const CompileContext& context, const Node&, const RopeOp& op) {

@@ -77,7 +77,7 @@ class FileReader final : public DiskReader {
       threads_.emplace_back([this] { read_with_ring(ring_, queue_); });
       return;
     }
-    log_info("reading files with %zu threads: io_uring is not available (%s)", kThreads, why.c_str());
+    log_info("reading files with {} threads: io_uring is not available ({})", kThreads, why);
     for (size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { read_with_pread(queue_); });
   }
 

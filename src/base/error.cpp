@@ -1,43 +1,16 @@
 #include "base/error.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 
 #include "base/setting.h"
 
 namespace tandem {
-namespace {
-
-std::string vformat(const char* format, va_list args) {
-  va_list again;
-  va_copy(again, args);
-  const int n = vsnprintf(nullptr, 0, format, args);
-  std::string text(n > 0 ? static_cast<size_t>(n) : 0, '\0');
-  if (n > 0) vsnprintf(text.data(), text.size() + 1, format, again);
-  va_end(again);
-  return text;
-}
-
-}  // namespace
-
 Error::Error(ErrorCode code, const std::string& message)
     : std::runtime_error(write_settings(message, library_setting_text)), code_(code), message_(message) {}
 
-void throw_error(ErrorCode code, const char* format, ...) {
-  va_list args;
-  va_start(args, format);
-  const std::string message = vformat(format, args);
-  va_end(args);
-  throw Error(code, message);
-}
-
-std::string format(const char* format, ...) {
-  va_list args;
-  va_start(args, format);
-  std::string text = vformat(format, args);
-  va_end(args);
-  return text;
+std::string format_text(fmt::string_view text, fmt::format_args arguments) {
+  return fmt::vformat(text, arguments);
 }
 
 // Returns the length of the UTF-8 character at the start of `text`; 0 for invalid bytes and control
@@ -64,7 +37,7 @@ std::string printable(std::string_view text, size_t limit) {
     const size_t n = printable_character(text.substr(i));
     if (i + n > limit) break;
     if (n == 0) {
-      out += format("\\x%02x", static_cast<unsigned char>(text[i++]));
+      out += format("\\x{:02x}", static_cast<unsigned char>(text[i++]));
     } else {
       out += text.substr(i, n);
       i += n;

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <fmt/core.h>
+
 namespace tandem {
 
 // The kind of failure. The value is the program's exit code.
@@ -34,11 +36,18 @@ class Error : public std::runtime_error {
   std::string message_;
 };
 
-// Builds the message printf-style: throw_error(ErrorCode::bad_file, "%s: ...", path).
-[[noreturn]] void throw_error(ErrorCode code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// Replaces the {} of a text by the rules of the fmt library; the compiler checks them against the arguments.
+std::string format_text(fmt::string_view text, fmt::format_args arguments);
+template <class... T>
+std::string format(fmt::format_string<T...> text, T&&... arguments) {
+  return format_text(text, fmt::make_format_args(arguments...));
+}
 
-// printf-style std::string.
-std::string format(const char* format, ...) __attribute__((format(printf, 1, 2)));
+// Throws an Error with a formatted message: throw_error(ErrorCode::bad_file, "{}: ...", path).
+template <class... T>
+[[noreturn]] void throw_error(ErrorCode code, fmt::format_string<T...> text, T&&... arguments) {
+  throw Error(code, format_text(text, fmt::make_format_args(arguments...)));
+}
 
 // Escapes control characters of an untrusted string and cuts it at `limit` bytes, so that it prints safely on
 // one line.

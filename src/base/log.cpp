@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -20,19 +19,8 @@ bool g_status_shown = false;
 std::atomic<SettingWriter> g_setting_writer{library_setting_text};
 constexpr const char* kEraseLine = "\r\033[K";
 
-void write_line(LogLevel level, const char* prefix, const char* format, va_list args) {
-  if (level > log_level()) return;
-  char line[4096];
-  const int start = snprintf(line, sizeof line, "tandem: %s", prefix);
-  vsnprintf(line + start, sizeof line - static_cast<size_t>(start), format, args);
-  const std::string text = write_settings(line, g_setting_writer);
-  const std::lock_guard lock(g_mutex);
-  fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "", text.c_str());
-  g_status_shown = false;
-  if (g_file) {
-    fprintf(g_file.get(), "%s\n", text.c_str());
-    fflush(g_file.get());
-  }
+const char* prefix_of(LogLevel level) {
+  return level == LogLevel::error ? "error: " : level == LogLevel::warning ? "warning: " : "";
 }
 
 }  // namespace
@@ -46,7 +34,7 @@ LogLevel log_level() {
 
 void set_log_file(const std::string& path) {
   FILE* file = fopen(path.c_str(), "a");
-  if (!file) throw_error(ErrorCode::io, "%s: cannot open log file: %s", path.c_str(), strerror(errno));
+  if (!file) throw_error(ErrorCode::io, "{}: cannot open log file: {}", path, strerror(errno));
   const std::lock_guard lock(g_mutex);
   g_file.reset(file);
 }
@@ -62,17 +50,17 @@ void show_status(const std::string& text) {
   g_status_shown = !text.empty();
 }
 
-#define TANDEM_LOG_FUNCTION(name, level, prefix) \
-  void name(const char* format, ...) {           \
-    va_list args;                                \
-    va_start(args, format);                      \
-    write_line(level, prefix, format, args);     \
-    va_end(args);                                \
+void log_text(LogLevel level, fmt::string_view text, fmt::format_args arguments) {
+  if (level > log_level()) return;
+  const std::string message = write_settings(format_text(text, arguments), g_setting_writer);
+  const std::string line = format("tandem: {}{}", prefix_of(level), message);
+  const std::lock_guard lock(g_mutex);
+  fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "", line.c_str());
+  g_status_shown = false;
+  if (g_file) {
+    fprintf(g_file.get(), "%s\n", line.c_str());
+    fflush(g_file.get());
   }
-
-TANDEM_LOG_FUNCTION(log_error, LogLevel::error, "error: ")
-TANDEM_LOG_FUNCTION(log_warning, LogLevel::warning, "warning: ")
-TANDEM_LOG_FUNCTION(log_info, LogLevel::info, "")
-TANDEM_LOG_FUNCTION(log_verbose, LogLevel::verbose, "")
+}
 
 }  // namespace tandem

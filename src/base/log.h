@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include <fmt/core.h>
+
 #include "base/setting.h"
 
 namespace tandem {
@@ -23,9 +25,23 @@ void set_log_setting_writer(SettingWriter writer);
 // For progress.h, which checks that there is a terminal.
 void show_status(const std::string& text);
 
-void log_error(const char* format, ...) __attribute__((format(printf, 1, 2)));    // "tandem: error: ..."
-void log_warning(const char* format, ...) __attribute__((format(printf, 1, 2)));  // "tandem: warning: ..."
-void log_info(const char* format, ...) __attribute__((format(printf, 1, 2)));     // "tandem: ..."
-void log_verbose(const char* format, ...) __attribute__((format(printf, 1, 2)));  // "tandem: ..."
+// Formats as format() does, if the level is logged: "tandem: error: ...", "tandem: ...".
+void log_text(LogLevel level, fmt::string_view text, fmt::format_args arguments);
+template <class... T>
+void log_error(fmt::format_string<T...> text, T&&... arguments) {
+  log_text(LogLevel::error, text, fmt::make_format_args(arguments...));
+}
+template <class... T>
+void log_warning(fmt::format_string<T...> text, T&&... arguments) {
+  log_text(LogLevel::warning, text, fmt::make_format_args(arguments...));
+}
+template <class... T>
+void log_info(fmt::format_string<T...> text, T&&... arguments) {
+  log_text(LogLevel::info, text, fmt::make_format_args(arguments...));
+}
+template <class... T>
+void log_verbose(fmt::format_string<T...> text, T&&... arguments) {
+  log_text(LogLevel::verbose, text, fmt::make_format_args(arguments...));
+}
 
 }  // namespace tandem

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
@@ -24,7 +23,7 @@ OutputFile::OutputFile(std::string path)
   if (path_.empty()) throw_error(ErrorCode::usage, "the output file name is empty");
   struct stat status;
   if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // never replace a device or folder
-    throw_error(ErrorCode::io, "%s: cannot write: it exists and is not a regular file", path_.c_str());
+    throw_error(ErrorCode::io, "{}: cannot write: it exists and is not a regular file", path_);
   }
   open_temporary();
   buffer_.reserve(kBufferBytes);
@@ -55,9 +54,12 @@ OutputFile::~OutputFile() {
 void OutputFile::fail(const char* doing) const {
   const char* why = strerror(errno);
   const uint64_t n_done = n_written_ - buffer_.size();
-  const std::string where = n_done > 0 ? format(" after the first %" PRIu64 " bytes", n_done) : "";
-  throw_error(ErrorCode::io, "%s: cannot %s%s: %s", (named_ ? temporary_path_ : path_).c_str(), doing,
-              where.c_str(), why);
+  const std::string where = n_done > 0 ? format(
+                                             " after the first {}"
+                                             " bytes",
+                                             n_done)
+                                       : "";
+  throw_error(ErrorCode::io, "{}: cannot {}{}: {}", (named_ ? temporary_path_ : path_), doing, where, why);
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {

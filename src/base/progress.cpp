@@ -42,13 +42,13 @@ std::string rate_text(double rate, std::string_view unit) {
     ++at;
   }
   const std::string name = bytes ? "B" : std::string(unit);
-  return format("%.1f %s%s/s", rate, prefixes[at], name.c_str());
+  return format("{:.1f} {}{}/s", rate, prefixes[at], name);
 }
 
 std::string time_text(double seconds) {
   const auto s = static_cast<long long>(std::min(seconds, 359999.0));  // 99:59:59
-  if (s < 3600) return format("%lld:%02lld", s / 60, s % 60);
-  return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+  if (s < 3600) return format("{}:{:02}", s / 60, s % 60);
+  return format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ void StatusLine::clear() {
 std::string progress_text(const ProgressState& state, size_t n_columns) {
   const double total = static_cast<double>(std::max<int64_t>(state.total, 1));
   const double share = std::clamp(static_cast<double>(state.done) / total, 0.0, 1.0);
-  std::string text = format("%3.0f%%", 100 * share);
+  std::string text = format("{:3.0f}%", 100 * share);
   if (state.done > 0 && state.seconds > 0) {
     const double rate = static_cast<double>(state.done) / state.seconds;
     text += "  " + rate_text(rate, state.unit) + ", " +
@@ -94,7 +94,7 @@ void Progress::update(int64_t done, std::string_view item) {
 }
 
 void Progress::item_done(const std::string& line) {
-  if (!line_.shown()) log_info("%s", line.c_str());
+  if (!line_.shown()) log_info("{}", line);
 }
 
 }  // namespace tandem

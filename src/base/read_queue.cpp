@@ -47,10 +47,10 @@ OpenDiskFile::OpenDiskFile(DiskFile file, bool direct) : file_(std::move(file)) 
     if (fd_ >= 0 && !direct_) ::close(std::exchange(fd_, -1));
   }
   if (!direct_) fd_ = ::open(path().c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path().c_str(), strerror(errno));
+  if (fd_ < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path(), strerror(errno));
   if (direct_) return;
   posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // we read ahead ourselves
-  log_info("%s: reading through the page cache: %s", path().c_str(), why.c_str());
+  log_info("{}: reading through the page cache: {}", path(), why);
 }
 
 OpenDiskFile::~OpenDiskFile() {
@@ -112,8 +112,8 @@ std::optional<ReadChunk> ReadQueue::next(Patience patience) {
 void ReadQueue::finish(ReadChunk chunk, int64_t result) {
   const std::lock_guard lock(mutex_);
   const auto fail = [&](uint64_t offset, const std::string& why) {
-    chunk_done(chunk, format("%s: reading %zu bytes at offset %llu failed: %s", chunk.file->path().c_str(),
-                             chunk.n_needed, static_cast<unsigned long long>(offset), why.c_str()));
+    chunk_done(chunk, format("{}: reading {} bytes at offset {} failed: {}", chunk.file->path(),
+                             chunk.n_needed, offset, why));
   };
   const auto again = [&] {
     chunks_.push_front(chunk);

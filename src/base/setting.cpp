@@ -107,8 +107,8 @@ std::string setting_text(Setting setting, int64_t value) {
 }
 
 void throw_contradiction(const SettingValue& a, const SettingValue& b, const char* why) {
-  throw_error(ErrorCode::usage, "%s and %s contradict each other: %s",
-              setting_text(a.setting, a.value).c_str(), setting_text(b.setting, b.value).c_str(), why);
+  throw_error(ErrorCode::usage, "{} and {} contradict each other: {}", setting_text(a.setting, a.value),
+              setting_text(b.setting, b.value), why);
 }
 
 std::string library_setting_text(const SettingValue& s) {

@@ -58,7 +58,7 @@ ThreadPool::ThreadPool(int n_threads)
     for (int i = 1; i < n_threads_; ++i) threads_.emplace_back(&ThreadPool::worker_main, this, i);
   } catch (const std::system_error& e) {
     join();
-    throw_error(ErrorCode::out_of_memory, "cannot start %d threads: %s", n_threads_, e.what());
+    throw_error(ErrorCode::out_of_memory, "cannot start {} threads: {}", n_threads_, e.what());
   }
 }
 

@@ -40,7 +40,7 @@ HostMemory::HostMemory(size_t n_bytes) : size_(n_bytes) {
     const std::string why = n_bytes > available
                                 ? std::to_string(available) + " bytes of memory are available"
                                 : "the system's limit for this process is reached, see ulimit -v";
-    throw_error(ErrorCode::out_of_memory, "CPU: cannot allocate %zu bytes (%s)", n_bytes, why.c_str());
+    throw_error(ErrorCode::out_of_memory, "CPU: cannot allocate {} bytes ({})", n_bytes, why);
   }
   if (n_bytes >= kHugePage) madvise(p, *rounded, MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(p);

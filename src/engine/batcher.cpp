@@ -71,8 +71,8 @@ Batcher::Batcher(Runtime& runtime, int64_t n_parallel)
       n_parallel_(std::min(n_parallel, runtime.n_sequences())),
       prefixes_(runtime.pool()) {
   if (runtime.placement().placement.splits_caches()) {
-    throw_error(ErrorCode::usage, "a split KV cache (%s) has one sequence, and a batch has several",
-                setting_text(Setting::kv_split).c_str());
+    throw_error(ErrorCode::usage, "a split KV cache ({}) has one sequence, and a batch has several",
+                setting_text(Setting::kv_split));
   }
 }
 

@@ -56,7 +56,7 @@ std::string_view Conversation::system() const {
 void Conversation::check_text(const std::string& text) const {
   const size_t valid = valid_utf8_prefix(text);
   if (valid == text.size()) return;
-  throw_error(ErrorCode::usage, "found byte 0x%02x at offset %zu of the text, needed UTF-8",
+  throw_error(ErrorCode::usage, "found byte 0x{:02x} at offset {} of the text, needed UTF-8",
               static_cast<unsigned>(static_cast<unsigned char>(text[valid])), valid);
 }
 
@@ -67,8 +67,8 @@ void Conversation::set_system(const std::string& text) {
     if (static_cast<int64_t>(n) >= session_.n_ctx()) {
       throw_error(
           ErrorCode::usage,
-          "the system prompt with a message has %zu tokens and the context holds %lld: %s makes it larger", n,
-          static_cast<long long>(session_.n_ctx()), setting_text(Setting::n_ctx).c_str());
+          "the system prompt with a message has {} tokens and the context holds {}: {} makes it larger", n,
+          session_.n_ctx(), setting_text(Setting::n_ctx));
     }
   }
   if (n_system() == 1) messages_.erase(messages_.begin());
@@ -161,9 +161,8 @@ Conversation::Prompt Conversation::fitting_prompt() {
   n_left_out_ = n_left_out_before;
   const std::string shift = setting_text(Setting::context_shift) + " leaves old turns out; or a larger ";
   throw_error(ErrorCode::usage,
-              "the context is full: the conversation has %zu tokens and there is room for %zu (%s%s)",
-              n_needed, n_ctx, options_.context_shift ? "" : shift.c_str(),
-              setting_text(Setting::n_ctx).c_str());
+              "the context is full: the conversation has {} tokens and there is room for {} ({}{})", n_needed,
+              n_ctx, options_.context_shift ? "" : shift, setting_text(Setting::n_ctx));
 }
 
 // Tokens that a shift in the middle of an answer keeps: all before the first message of the user.

@@ -57,7 +57,7 @@ void Conversation::load(const std::string& path) {
   size_t n_left_out = 0;
   uint64_t n_answers = 0;
   if (file.transcript().empty()) {
-    throw_error(ErrorCode::bad_file, "%s: holds a prompt and no conversation", path.c_str());
+    throw_error(ErrorCode::bad_file, "{}: holds a prompt and no conversation", path);
   }
   try {
     const Json all = Json::parse(file.transcript());
@@ -86,8 +86,7 @@ void Conversation::load(const std::string& path) {
     for (const int32_t id : track.answer_ids)
       check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
   } catch (const std::exception& e) {
-    throw_error(ErrorCode::bad_file, "%s: the transcript is damaged: %s", path.c_str(),
-                printable(e.what(), 200).c_str());
+    throw_error(ErrorCode::bad_file, "{}: the transcript is damaged: {}", path, printable(e.what(), 200));
   }
   file.restore(session_, file.tokens().size());
   messages_ = std::move(messages);

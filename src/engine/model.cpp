@@ -13,9 +13,9 @@ namespace {
 // "1.1B", "260K"
 std::string short_count(int64_t n) {
   const auto x = static_cast<double>(n);
-  if (x >= 1e9) return format("%.1fB", x / 1e9);
-  if (x >= 1e6) return format("%.1fM", x / 1e6);
-  return format("%.0fK", x / 1e3);
+  if (x >= 1e9) return format("{:.1f}B", x / 1e9);
+  if (x >= 1e6) return format("{:.1f}M", x / 1e6);
+  return format("{:.0f}K", x / 1e3);
 }
 
 }  // namespace
@@ -31,17 +31,17 @@ std::unique_ptr<Model> Model::load(const ModelOptions& options) {
   for (const MetadataOverride& o : options.overrides) model->file_.metadata().apply(o);
   model->vocab_ = load_vocab(model->file_);
   if (model->file_.tensors().empty()) {
-    throw_error(ErrorCode::bad_file, "%s: the file holds a vocabulary and no weights; a model is needed",
-                path.c_str());
+    throw_error(ErrorCode::bad_file, "{}: the file holds a vocabulary and no weights; a model is needed",
+                path);
   }
   model->architecture_ = load_architecture(ModelSource{model->file_, *model->weights_, options.rope});
   if (model->vocab_->size() > model->hparams().n_vocab) {
     throw_error(ErrorCode::bad_file,
-                "%s: the vocabulary has %d tokens, but tensor token_embd.weight only %lld rows", path.c_str(),
-                model->vocab_->size(), static_cast<long long>(model->hparams().n_vocab));
+                "{}: the vocabulary has {} tokens, but tensor token_embd.weight only {} rows", path,
+                model->vocab_->size(), model->hparams().n_vocab);
   }
   for (std::string_view name : model->weights_->unused()) {
-    log_verbose("%s: tensor %s is not used", path.c_str(), printable(name).c_str());
+    log_verbose("{}: tensor {} is not used", path, printable(name));
   }
   return model;
 }

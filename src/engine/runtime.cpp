@@ -101,12 +101,11 @@ void Runtime::build_down_the_ladder() {
 // One rung down; false at the end, with everything on the host and small.
 bool Runtime::step_down(const std::string& reason) {
   std::vector<LayerPlacement>& layers = fit_.placement.layers;
-  const auto say = [&](const std::string& what) { log_warning("%s; %s", reason.c_str(), what.c_str()); };
+  const auto say = [&](const std::string& what) { log_warning("{}; {}", reason, what); };
   const int64_t smallest = std::max(kSmallestUbatch, shape_.n_sequences + 1);
   if (shape_.n_ubatch > smallest) {
     const int64_t n = std::max(shape_.n_ubatch / 2, smallest);
-    say(format("the micro-batch goes from %lld tokens to %lld", static_cast<long long>(shape_.n_ubatch),
-               static_cast<long long>(n)));
+    say(format("the micro-batch goes from {} tokens to {}", shape_.n_ubatch, n));
     shape_.n_ubatch = n;
     return true;
   }
@@ -125,7 +124,7 @@ bool Runtime::step_down(const std::string& reason) {
     return true;
   }
   auto n = (n_gpu + 3) / 4;
-  say(format("%lld of %lld layers go to the host", static_cast<long long>(n), static_cast<long long>(n_gpu)));
+  say(format("{} of {} layers go to the host", n, n_gpu));
   WeightHome host = InMemory{};
   if (fit_.placement.reads_disk()) host = OnDisk{};  // there is no room for more in host memory
   for (LayerPlacement& l : layers) {
@@ -153,17 +152,16 @@ void Runtime::place(const Explain& before_allocation) {
     shape_ = best.shape;
     fit_ = std::move(best.fit);
     if (devices_.size() > 1) {
-      log_info("%s", summary(devices_, fit_).c_str());
+      log_info("{}", summary(devices_, fit_));
     } else if (fit_.placement.reads_disk()) {
-      log_info("%s: %s of weights do not fit in memory and are read from disk for every step",
-               model_.path().c_str(), size_text(fit_.bytes.disk_weights).c_str());
+      log_info("{}: {} of weights do not fit in memory and are read from disk for every step", model_.path(),
+               size_text(fit_.bytes.disk_weights));
     }
   }
   if (!options_.placement.layers.empty()) {
     fit_.placement = options_.placement;
   }
-  for (const std::string& fallback : fit_.fallbacks)
-    log_warning("runs on the CPU instead: %s", fallback.c_str());
+  for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: {}", fallback);
   if (!before_allocation) return;
   const SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
   const std::vector<const Graph*> both = graphs.both();
@@ -189,15 +187,14 @@ void Runtime::check_vocabulary(std::span<const int32_t> tokens) const {
   const int64_t n_vocab = model_.hparams().n_vocab;
   for (int32_t id : tokens) {
     if (id >= 0 && id < n_vocab) continue;
-    throw_error(ErrorCode::usage, "token id %d is not in the vocabulary of %lld", id,
-                static_cast<long long>(n_vocab));
+    throw_error(ErrorCode::usage, "token id {} is not in the vocabulary of {}", id, n_vocab);
   }
 }
 
 void Runtime::check_finite(std::span<const float> logits, int64_t position) const {
   if (all_usable(logits)) return;
-  throw_error(ErrorCode::numeric, "%s: the logits at position %lld are not finite (NaN or infinity)",
-              model_.path().c_str(), static_cast<long long>(position));
+  throw_error(ErrorCode::numeric, "{}: the logits at position {} are not finite (NaN or infinity)",
+              model_.path(), position);
 }
 
 std::optional<std::span<const float>> Runtime::step(std::span<const StepPart> parts) {

@@ -18,9 +18,8 @@ void Session::check_tokens(std::span<const int32_t> tokens) const {
   const auto n = static_cast<int64_t>(tokens.size());
   if (n_past() + n > n_ctx()) {
     throw_error(ErrorCode::usage,
-                "%lld tokens do not fit: the context holds %lld and has %lld already (%s sets its size)",
-                static_cast<long long>(n), static_cast<long long>(n_ctx()), static_cast<long long>(n_past()),
-                setting_text(Setting::n_ctx).c_str());
+                "{} tokens do not fit: the context holds {} and has {} already ({} sets its size)", n,
+                n_ctx(), n_past(), setting_text(Setting::n_ctx));
   }
   runtime_.check_vocabulary(tokens);
 }

@@ -28,10 +28,7 @@ class Hash {
     add(static_cast<uint64_t>(text.size()));
     add(std::as_bytes(std::span(text)));
   }
-  std::string text() const {
-    return format("%016llx%016llx", static_cast<unsigned long long>(high_),
-                  static_cast<unsigned long long>(low_));
-  }
+  std::string text() const { return format("{:016x}{:016x}", high_, low_); }
 
  private:
   static constexpr uint64_t kPrime = 0x100000001b3;
@@ -76,10 +73,12 @@ std::string rotation(const Session& session) {
   for (const Node& node : graph.nodes) {
     const auto* op = std::get_if<RopeOp>(&node.op);
     if (op == nullptr) continue;
-    hash.add(format("%d %d %lld %a %a %a %a %a %a %d %lld", node.layer, static_cast<int>(op->style),
-                    static_cast<long long>(op->n_rot), op->freq_base, op->freq_scale, op->ext_factor,
-                    op->attn_factor, op->beta_fast, op->beta_slow, op->yarn_truncate,
-                    static_cast<long long>(op->n_ctx_orig)));
+    char text[256];
+    snprintf(text, sizeof text, "%d %d %lld %a %a %a %a %a %a %d %lld", node.layer,
+             static_cast<int>(op->style), static_cast<long long>(op->n_rot), op->freq_base, op->freq_scale,
+             op->ext_factor, op->attn_factor, op->beta_fast, op->beta_slow, op->yarn_truncate,
+             static_cast<long long>(op->n_ctx_orig));
+    hash.add(text);
     for (const TensorId id : inputs_of(node.op)) {
       if (graph.tensor(id).weight) hash.add(graph.tensor(id).weight->name);
     }
@@ -148,8 +147,7 @@ SessionFile::SessionFile(const std::string& path, const Session& session) : file
   const int64_t n_vocab = session.model().hparams().n_vocab;
   for (const int32_t id : tokens_) {
     if (id < 0 || id >= n_vocab) {
-      throw_error(ErrorCode::bad_file, "%s: token id %d is not in the vocabulary of %lld", path.c_str(), id,
-                  static_cast<long long>(n_vocab));
+      throw_error(ErrorCode::bad_file, "{}: token id {} is not in the vocabulary of {}", path, id, n_vocab);
     }
   }
   check_tensors(session);
@@ -160,28 +158,26 @@ void SessionFile::check_kind(const Session& session) const {
   const Metadata& m = file_.metadata();
   const auto kind = m.get_or<std::string>("general.architecture", "");
   if (kind != kKind) {
-    throw_error(ErrorCode::bad_file, "%s: not a saved session: found a GGUF file of architecture '%s'", path,
-                printable(kind).c_str());
+    throw_error(ErrorCode::bad_file, "{}: not a saved session: found a GGUF file of architecture '{}'", path,
+                printable(kind));
   }
   const auto version = m.get<uint32_t>("session.version");
   if (version != kVersion) {
-    throw_error(ErrorCode::bad_file, "%s: a saved session of version %u, and this program reads version %u",
+    throw_error(ErrorCode::bad_file, "{}: a saved session of version {}, and this program reads version {}",
                 path, version, kVersion);
   }
   if (m.get<std::string>("session.fingerprint") != fingerprint(session.model())) {
     throw_error(
         ErrorCode::bad_file,
-        "%s: saved with another model, '%s'; this one is '%s' (a file that differs in metadata or weights "
+        "{}: saved with another model, '{}'; this one is '{}' (a file that differs in metadata or weights "
         "is another model)",
-        path, printable(m.get<std::string>("session.model")).c_str(),
-        printable(model_name(session.model())).c_str());
+        path, printable(m.get<std::string>("session.model")), printable(model_name(session.model())));
   }
   if (m.get<std::string>("session.rotation") != rotation(session)) {
     throw_error(ErrorCode::usage,
-                "%s: saved with positions encoded in another way: needed the same %s and %s options, and a "
-                "context (%s) on the same side of the one that the model was first trained with",
-                path, setting_text(Setting::rope).c_str(), setting_text(Setting::yarn).c_str(),
-                setting_text(Setting::n_ctx).c_str());
+                "{}: saved with positions encoded in another way: needed the same {} and {} options, and a "
+                "context ({}) on the same side of the one that the model was first trained with",
+                path, setting_text(Setting::rope), setting_text(Setting::yarn), setting_text(Setting::n_ctx));
   }
 }
 
@@ -195,10 +191,8 @@ void SessionFile::check_tensors(const Session& session) const {
       const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv,
                               static_cast<int64_t>(tokens_.size()), 1};
       if (std::equal(dims, dims + 4, t.dims)) continue;
-      throw_error(ErrorCode::bad_file, "%s: tensor %s: found the shape %s, needed [%lld, %lld, %lld]",
-                  file_.path().c_str(), std::string(t.name).c_str(), t.shape_text().c_str(),
-                  static_cast<long long>(dims[0]), static_cast<long long>(dims[1]),
-                  static_cast<long long>(dims[2]));
+      throw_error(ErrorCode::bad_file, "{}: tensor {}: found the shape {}, needed [{}, {}, {}]", file_.path(),
+                  t.name, t.shape_text(), dims[0], dims[1], dims[2]);
     }
   }
 }
@@ -206,9 +200,9 @@ void SessionFile::check_tensors(const Session& session) const {
 void SessionFile::restore(Session& session, size_t n_tokens) const {
   TANDEM_CHECK(n_tokens <= tokens_.size());
   if (static_cast<int64_t>(n_tokens) > session.n_ctx()) {
-    throw_error(ErrorCode::usage, "%s: holds %zu tokens, and the context only %lld (%s or more makes room)",
-                file_.path().c_str(), n_tokens, static_cast<long long>(session.n_ctx()),
-                setting_text(Setting::n_ctx, static_cast<int64_t>(n_tokens)).c_str());
+    throw_error(ErrorCode::usage, "{}: holds {} tokens, and the context only {} ({} or more makes room)",
+                file_.path(), n_tokens, session.n_ctx(),
+                setting_text(Setting::n_ctx, static_cast<int64_t>(n_tokens)));
   }
   const KvConfig& config = session.kv_config();
   std::vector<std::byte> converted;

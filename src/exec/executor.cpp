@@ -99,8 +99,8 @@ void Executor::check_supported(const Graph& graph, const Partition& partition) c
       const Node& node = graph.nodes[static_cast<size_t>(i)];
       const std::string why = device.why_unsupported(graph, node);
       if (why.empty()) continue;
-      throw_error(ErrorCode::usage, "%s cannot run %s of layer %d: %s", device.info().name.c_str(),
-                  std::string(op_name(node.op)).c_str(), node.layer, why.c_str());
+      throw_error(ErrorCode::usage, "{} cannot run {} of layer {}: {}", device.info().name, op_name(node.op),
+                  node.layer, why);
     }
   }
 }

@@ -27,10 +27,9 @@ const char* symbol(Operator op) {
 
 [[noreturn]] void unsupported(Operator op, const Value& a, const Value& b) {
   if (op == Operator::add && a.is_string()) {
-    fail("can only concatenate str (not \"%s\") to str", type_name(b).c_str());
+    fail("can only concatenate str (not \"{}\") to str", type_name(b));
   }
-  fail("unsupported operand type(s) for %s: '%s' and '%s'", symbol(op), type_name(a).c_str(),
-       type_name(b).c_str());
+  fail("unsupported operand type(s) for {}: '{}' and '{}'", symbol(op), type_name(a), type_name(b));
 }
 
 // Rounds towards minus infinity, as Python does; b is not 0.
@@ -115,14 +114,14 @@ Value repeated(const Value& value, int64_t n) {
   const size_t times = static_cast<size_t>(std::max<int64_t>(n, 0));
   if (value.is_string()) {
     if (!value.text().empty() && times > kMaxTextBytes / value.text().size()) {
-      fail("a text grows past %zu bytes", kMaxTextBytes);
+      fail("a text grows past {} bytes", kMaxTextBytes);
     }
     Text text;
     for (size_t i = 0; i < times && !value.text().empty(); ++i) text.append(value.text());
     return Value(std::move(text));
   }
   const auto& items = value.items();
-  if (!items.empty() && times > kMaxPieces / items.size()) fail("a list grows past %zu elements", kMaxPieces);
+  if (!items.empty() && times > kMaxPieces / items.size()) fail("a list grows past {} elements", kMaxPieces);
   std::vector<Value> all;
   for (size_t i = 0; i < times && !items.empty(); ++i) all.insert(all.end(), items.begin(), items.end());
   return Value::list(std::move(all), value.list_data().flavor);
@@ -169,7 +168,7 @@ Value arithmetic(Operator op, const Value& a, const Value& b) {
 Value negated(const Value& value) {
   require_defined(value);
   if (value.is(Kind::real)) return Value(-value.real());
-  if (!value.is_integral()) fail("bad operand type for unary -: '%s'", type_name(value).c_str());
+  if (!value.is_integral()) fail("bad operand type for unary -: '{}'", type_name(value));
   return arithmetic(Operator::sub, Value(int64_t{0}), value);
 }
 

@@ -11,7 +11,7 @@ namespace tandem::jinja {
 const Text& Call::text(size_t i) const {
   require_defined(values[i]);
   if (!values[i].is_string()) {
-    fail("%s() takes a str, not '%s'", std::string(name).c_str(), type_name(values[i]).c_str());
+    fail("{}() takes a str, not '{}'", name, type_name(values[i]));
   }
   return values[i].text();
 }
@@ -23,7 +23,7 @@ Text Call::text_or(size_t i, const char* otherwise) const {
 int64_t Call::integer(size_t i) const {
   require_defined(values[i]);
   if (!values[i].is_integral()) {
-    fail("%s() takes an int, not '%s'", std::string(name).c_str(), type_name(values[i]).c_str());
+    fail("{}() takes an int, not '{}'", name, type_name(values[i]));
   }
   return values[i].integral();
 }
@@ -75,8 +75,7 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
     else if (takes_more)
       call.rest.positional.push_back(std::move(args.positional[i]));
     else
-      fail("%s() takes at most %zu arguments (%zu given)", function.c_str(), names.size(),
-           args.positional.size());
+      fail("{}() takes at most {} arguments ({} given)", function, names.size(), args.positional.size());
   }
   for (auto& [keyword, value] : args.keyword) {
     const std::string& name = keyword;  // not all compilers can capture structured bindings
@@ -85,19 +84,17 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
     };
     const auto found = std::find_if(names.begin(), names.end(), same);
     if (found == names.end()) {
-      if (!takes_more) fail("%s() got an unexpected keyword argument '%s'", function.c_str(), name.c_str());
+      if (!takes_more) fail("{}() got an unexpected keyword argument '{}'", function, name);
       call.rest.keyword.emplace_back(name, std::move(value));
       continue;
     }
     Value& place = call.values[static_cast<size_t>(found - names.begin())];
-    if (!place.is_missing())
-      fail("%s() got multiple values for argument '%s'", function.c_str(), name.c_str());
+    if (!place.is_missing()) fail("{}() got multiple values for argument '{}'", function, name);
     place = std::move(value);
   }
   for (size_t i = 0; i < names.size(); ++i) {
     if (call.values[i].is_missing() && !names[i].ends_with('?')) {
-      fail("%s() missing 1 required positional argument: '%s'", function.c_str(),
-           std::string(names[i]).c_str());
+      fail("{}() missing 1 required positional argument: '{}'", function, names[i]);
     }
   }
   return builtin.run(call);

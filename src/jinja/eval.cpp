@@ -149,7 +149,7 @@ Args Interp::eval_arguments(const Arguments& arguments) {
   }
   if (arguments.more_keyword) {
     const Value more = eval(*arguments.more_keyword);
-    if (!more.is_dict()) fail("argument after ** must be a mapping, not %s", type_name(more).c_str());
+    if (!more.is_dict()) fail("argument after ** must be a mapping, not {}", type_name(more));
     spend(more.dict()->entries().size());
     for (const auto& [key, value] : more.dict()->entries()) {
       if (!key.is_string()) fail("keywords must be strings");
@@ -162,7 +162,7 @@ Args Interp::eval_arguments(const Arguments& arguments) {
 Value Interp::call(const Value& callee, Args args) {
   const DepthGuard guard(*this);
   require_defined(callee);
-  if (!callee.is(Kind::object)) fail("'%s' object is not callable", type_name(callee).c_str());
+  if (!callee.is(Kind::object)) fail("'{}' object is not callable", type_name(callee));
   Value result = callee.object()->call(*this, args);
   charge(result);
   return result;
@@ -178,7 +178,7 @@ Value Interp::eval_call(const Expr& expr) {
 
 Value Interp::filter(const std::string& name, Args args) {
   const Builtin* builtin = find_filter(name);
-  if (!builtin) fail("No filter named '%s'.", name.c_str());
+  if (!builtin) fail("No filter named '{}'.", name);
   const DepthGuard guard(*this);
   Value result = run_builtin(*builtin, *this, args);
   charge(result);
@@ -187,7 +187,7 @@ Value Interp::filter(const std::string& name, Args args) {
 
 bool Interp::test(const std::string& name, Args args) {
   const Builtin* builtin = find_test(name);
-  if (!builtin) fail("No test named '%s'.", name.c_str());
+  if (!builtin) fail("No test named '{}'.", name);
   return truth(run_builtin(*builtin, *this, args));
 }
 
@@ -221,7 +221,7 @@ Value Interp::eval_slice(const Value& value, const Expr& bounds) {
   for (size_t i = 0; i < 3; ++i) parts[i] = bounds.items[i] ? eval(*bounds.items[i]) : Value(None{});
   line_ = bounds.line;
   if (!value.is_string() && !value.is_list() && !value.is_undefined()) {
-    fail("'%s' object is not subscriptable", type_name(value).c_str());
+    fail("'{}' object is not subscriptable", type_name(value));
   }
   Value result = slice(value, parts[0], parts[1], parts[2]);
   spend(extent(result).weight);

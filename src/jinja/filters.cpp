@@ -218,7 +218,7 @@ Value to_float(Call& call) {
 Value absolute(Call& call) {
   require_defined(call[0]);
   if (call[0].is(Kind::real)) return Value(std::fabs(call[0].real()));
-  if (!call[0].is_integral()) fail("bad operand type for abs(): '%s'", type_name(call[0]).c_str());
+  if (!call[0].is_integral()) fail("bad operand type for abs(): '{}'", type_name(call[0]));
   return call[0].integral() < 0 ? negated(call[0]) : Value(call[0].integral());
 }
 
@@ -236,7 +236,7 @@ double round_decimal(double number, int64_t precision) {
 
 Value round_number(Call& call) {
   require_defined(call[0]);
-  if (!call[0].is_number()) fail("type %s doesn't define __round__ method", type_name(call[0]).c_str());
+  if (!call[0].is_number()) fail("type {} doesn't define __round__ method", type_name(call[0]));
   const int64_t precision = call.integer_or(1, 0);
   const std::string method = call.text_or(2, "common").bytes();
   if (method == "common") {

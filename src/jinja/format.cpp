@@ -40,7 +40,7 @@ class Cursor {
     int64_t number = 0;
     while (peek() >= '0' && peek() <= '9') {
       number = number * 10 + (take() - '0');
-      if (number > max) fail("a width or precision in a format is larger than %d", static_cast<int>(max));
+      if (number > max) fail("a width or precision in a format is larger than {}", static_cast<int>(max));
     }
     return number;
   }
@@ -128,7 +128,7 @@ const Value& keyed_argument(const Args& args, Cursor& pattern) {
   for (const auto& [name, value] : args.keyword) {
     if (name == key) return value;
   }
-  fail("there is no '%s' to format", key.c_str());
+  fail("there is no '{}' to format", key);
 }
 
 Text percent_value(const Value& value, Spec spec) {
@@ -139,7 +139,7 @@ Text percent_value(const Value& value, Spec spec) {
     case 'c': {
       if (value.is_string() && count_chars(value.string()) == 1) return format_text(value.text(), spec);
       if (!value.is_integral() || value.integral() < 0 || value.integral() > 0x10ffff) {
-        fail("%%c requires int or char");
+        fail("%c requires int or char");
       }
       std::string one;
       append_utf8(one, static_cast<uint32_t>(value.integral()));
@@ -148,7 +148,7 @@ Text percent_value(const Value& value, Spec spec) {
     case 'd':
     case 'i':
     case 'u':
-      if (!value.is_number()) fail("%%d format: a real number is required, not %s", type_name(value).c_str());
+      if (!value.is_number()) fail("%d format: a real number is required, not {}", type_name(value));
       spec.type = 'd';
       if (value.is_integral()) return format_number(value, spec);
       if (!(std::fabs(value.real()) < 9e18)) fail("cannot convert this float to an integer");
@@ -157,10 +157,10 @@ Text percent_value(const Value& value, Spec spec) {
     case 'X':
     case 'o':
       if (!value.is_integral())
-        fail("%%%c format: an integer is required, not %s", spec.type, type_name(value).c_str());
+        fail("%{:c} format: an integer is required, not {}", spec.type, type_name(value));
       return format_number(value, spec);
     default:
-      if (!value.is_number()) fail("must be real number, not %s", type_name(value).c_str());
+      if (!value.is_number()) fail("must be real number, not {}", type_name(value));
       return format_number(value, spec);
   }
 }
@@ -262,13 +262,13 @@ Text formatted(const Value& value, const Text& spec_text) {
   require_defined(value);
   const Spec spec = parse_spec(spec_text);
   if (value.is_string()) {
-    if (spec.type && spec.type != 's') fail("Unknown format code '%c' for object of type 'str'", spec.type);
+    if (spec.type && spec.type != 's') fail("Unknown format code '{:c}' for object of type 'str'", spec.type);
     return format_text(value.text(), spec);
   }
-  if (!value.is_number()) fail("unsupported format string passed to %s.__format__", type_name(value).c_str());
+  if (!value.is_number()) fail("unsupported format string passed to {}.__format__", type_name(value));
   const char* types = value.is_integral() ? "dxXobneEfFgG%" : "eEfFgG%";
   if (spec.type && !std::strchr(types, spec.type)) {
-    fail("Unknown format code '%c' for object of type '%s'", spec.type, type_name(value).c_str());
+    fail("Unknown format code '{:c}' for object of type '{}'", spec.type, type_name(value));
   }
   return format_number(value, spec);
 }
@@ -281,13 +281,12 @@ Value field_value(Interp& in, const std::string& field, const Args& args, size_t
   const bool position = std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (position) {
     const size_t at = name.empty() ? n_automatic++ : std::strtoull(name.c_str(), nullptr, 10);
-    if (at >= args.positional.size())
-      fail("Replacement index %zu out of range for positional args tuple", at);
+    if (at >= args.positional.size()) fail("Replacement index {} out of range for positional args tuple", at);
     value = args.positional[at];
   } else {
     const auto found =
         std::find_if(args.keyword.begin(), args.keyword.end(), [&](auto& a) { return a.first == name; });
-    if (found == args.keyword.end()) fail("there is no '%s' to format", name.c_str());
+    if (found == args.keyword.end()) fail("there is no '{}' to format", name);
     value = found->second;
   }
   for (size_t at = name_end; at < field.size();) {
@@ -322,9 +321,9 @@ Text brace_format(Interp& in, const Text& text, const Args& args) {
       at = brace + 2;
       continue;
     }
-    if (bytes[brace] == '}') fail("Single '}' encountered in format string");
+    if (bytes[brace] == '}') fail("Single '}}' encountered in format string");
     const size_t end = bytes.find('}', brace);
-    if (end == std::string::npos) fail("expected '}' before end of string");
+    if (end == std::string::npos) fail("expected '}}' before end of string");
     const Text field = text.substr(brace + 1, end - brace - 1);
     if (field.bytes().find('{') != std::string::npos) fail("nested fields in a format are not supported");
     const size_t colon = std::min(field.bytes().find(':'), field.size());
@@ -336,7 +335,7 @@ Text brace_format(Interp& in, const Text& text, const Args& args) {
     else if (conversion == "!s")
       value = Value(to_text(value));
     else if (!conversion.empty())
-      fail("Unknown conversion specifier '%s'", conversion.c_str());
+      fail("Unknown conversion specifier '{}'", conversion);
     out.append(formatted(value, field.substr(std::min(colon + 1, field.size()))));
     at = end + 1;
   }

@@ -17,7 +17,7 @@ Value make_range(Call& call) {
   if (step == 0) fail("range() arg 3 must not be zero");
   const double n = (static_cast<double>(stop) - static_cast<double>(start)) / static_cast<double>(step);
   if (n > static_cast<double>(kMaxRange)) {
-    fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", static_cast<int>(kMaxRange));
+    fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).", static_cast<int>(kMaxRange));
   }
   std::vector<Value> items;
   int64_t i = start;
@@ -31,7 +31,7 @@ Value make_range(Call& call) {
 // Builds the result of dict() and namespace() from a mapping or pairs, and keyword arguments.
 std::shared_ptr<DictData> dict_from(Call& call) {
   auto dict = std::make_shared<DictData>();
-  if (call.rest.positional.size() > 1) fail("%s() takes at most 1 argument", std::string(call.name).c_str());
+  if (call.rest.positional.size() > 1) fail("{}() takes at most 1 argument", call.name);
   if (!call.rest.positional.empty()) {
     const Value& from = call.rest.positional[0];
     if (from.is_dict()) {
@@ -40,7 +40,7 @@ std::shared_ptr<DictData> dict_from(Call& call) {
       for (const Value& pair : iterate(from)) {
         const std::vector<Value> parts = iterate(pair);
         if (parts.size() != 2)
-          fail("dictionary update sequence element has length %zu; 2 is required", parts.size());
+          fail("dictionary update sequence element has length {}; 2 is required", parts.size());
         dict->set(parts[0], parts[1]);
       }
     }
@@ -58,7 +58,7 @@ Value make_namespace(Call& call) {
   call.in.keep(space);
   const std::shared_ptr<const DictData> initial = dict_from(call);
   for (const auto& [key, value] : initial->entries()) {
-    if (!key.is_string()) fail("a namespace needs str keys, not '%s'", type_name(key).c_str());
+    if (!key.is_string()) fail("a namespace needs str keys, not '{}'", type_name(key));
     space->set(key.string(), value);
   }
   return Value(std::shared_ptr<Object>(space));
@@ -95,7 +95,7 @@ std::string safe_pattern(const std::string& pattern) {
     } else if (c != '\0' && kKnown.find(c) != kKnown.npos) {
       safe += pattern.substr(at + 1, conversion - at);
     } else {
-      fail("strftime_now() does not support the format '%s'", pattern.substr(at, 8).c_str());
+      fail("strftime_now() does not support the format '{}'", pattern.substr(at, 8));
     }
     at = conversion;
   }
@@ -150,7 +150,7 @@ Value list_index(Call& call) {
   for (size_t i = 0; i < items.size(); ++i) {
     if (equal(items[i], call[1])) return Value(static_cast<int64_t>(i));
   }
-  fail("%s is not in list", repr(call[1]).bytes().c_str());
+  fail("{} is not in list", repr(call[1]).bytes());
 }
 
 Value list_count(Call& call) {

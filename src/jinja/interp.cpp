@@ -32,12 +32,12 @@ void Interp::keep(std::shared_ptr<Object> object) {
 void Interp::spend(size_t n) {
   n_operations_ += n;
   if (n_operations_ > limits_.n_operations)
-    fail("the template runs for more than %zu operations", limits_.n_operations);
+    fail("the template runs for more than {} operations", limits_.n_operations);
 }
 
 void Interp::charge_bytes(size_t n) {
   n_bytes_ += n;
-  if (n_bytes_ > limits_.n_bytes) fail("the template makes more than %zu bytes of values", limits_.n_bytes);
+  if (n_bytes_ > limits_.n_bytes) fail("the template makes more than {} bytes of values", limits_.n_bytes);
 }
 
 void Interp::charge(const Value& made) {
@@ -60,7 +60,7 @@ Text Interp::run(const Body& body, std::vector<std::pair<std::string, Value>> va
 void Interp::print(const Text& text) {
   spend(text.size() / 1024);
   if (text.size() > limits_.n_output_bytes - std::min(out_->size(), limits_.n_output_bytes)) {
-    fail("the output is longer than %zu bytes", limits_.n_output_bytes);
+    fail("the output is longer than {} bytes", limits_.n_output_bytes);
   }
   out_->append(text);
 }
@@ -243,14 +243,14 @@ void Interp::bind_parameters(const Stmt& macro, Args& args) {
     for (auto& [key, value] : args.keyword) kwargs->set(Value(key), std::move(value));
     scope_->set("kwargs", Value(std::shared_ptr<const DictData>(std::move(kwargs))));
   } else if (!args.keyword.empty()) {
-    fail("macro %s takes no keyword argument '%s'", name.c_str(), args.keyword[0].first.c_str());
+    fail("macro {} takes no keyword argument '{}'", name, args.keyword[0].first);
   }
   const size_t n_given = args.positional.size();
   if (macro.uses_varargs) {
     const auto first = args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(n_given, n_parameters));
     scope_->set("varargs", Value::tuple({first, args.positional.end()}));
   } else if (n_given > n_parameters) {
-    fail("macro %s takes at most %zu argument(s)", name.c_str(), n_parameters);
+    fail("macro {} takes at most {} argument(s)", name, n_parameters);
   }
 }
 
@@ -280,13 +280,13 @@ void Interp::assign(const Target& target, const Value& value) {
 }
 
 void Interp::unpack(const Target& target, const Value& value) {
-  if (!is_iterable(value)) fail("cannot unpack non-iterable %s object", type_name(value).c_str());
+  if (!is_iterable(value)) fail("cannot unpack non-iterable {} object", type_name(value));
   const std::vector<Value> parts = iterate(value);
   if (parts.size() > target.parts.size()) {
-    fail("too many values to unpack (expected %zu)", target.parts.size());
+    fail("too many values to unpack (expected {})", target.parts.size());
   }
   if (parts.size() < target.parts.size()) {
-    fail("not enough values to unpack (expected %zu, got %zu)", target.parts.size(), parts.size());
+    fail("not enough values to unpack (expected {}, got {})", target.parts.size(), parts.size());
   }
   for (size_t i = 0; i < parts.size(); ++i) assign(target.parts[i], parts[i]);
 }

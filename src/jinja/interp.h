@@ -103,7 +103,7 @@ class Interp {
 class Interp::DepthGuard {
  public:
   explicit DepthGuard(Interp& in) : in_(in) {
-    if (in_.depth_ >= in_.limits_.n_depth) fail("recursion deeper than %d", in_.limits_.n_depth);
+    if (in_.depth_ >= in_.limits_.n_depth) fail("recursion deeper than {}", in_.limits_.n_depth);
     ++in_.depth_;
   }
   DepthGuard(const DepthGuard&) = delete;

@@ -29,7 +29,7 @@ class JsonWriter {
  private:
   static Text indent_text(const Value& indent) {
     if (indent.is_string()) return indent.text();
-    if (!indent.is_integral()) fail("indent must be an int or a str, not '%s'", type_name(indent).c_str());
+    if (!indent.is_integral()) fail("indent must be an int or a str, not '{}'", type_name(indent));
     return Text(std::string(static_cast<size_t>(std::clamp<int64_t>(indent.integral(), 0, 1000)), ' '));
   }
   void new_line(size_t depth) {
@@ -65,7 +65,7 @@ void JsonWriter::write_value(const Value& value, size_t depth) {
     default: break;
   }
   if (!value.is_list(Flavor::list) && !value.is_list(Flavor::tuple)) {
-    fail("Object of type %s is not JSON serializable", type_name(value).c_str());
+    fail("Object of type {} is not JSON serializable", type_name(value));
   }
   write_list(value.items(), depth);
 }
@@ -88,7 +88,7 @@ Text JsonWriter::key_text(const Value& key) {
     case Kind::boolean: return key.boolean() ? "true" : "false";
     case Kind::integer:
     case Kind::real: return number(key);
-    default: fail("keys must be str, int, float, bool or None, not %s", type_name(key).c_str());
+    default: fail("keys must be str, int, float, bool or None, not {}", type_name(key));
   }
 }
 

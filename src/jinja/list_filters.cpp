@@ -89,7 +89,7 @@ Value sort(Call& call) {
 
 Value dictsort(Call& call) {
   require_defined(call[0]);
-  if (!call[0].is_dict()) fail("'%s object' has no attribute 'items'", type_name(call[0]).c_str());
+  if (!call[0].is_dict()) fail("'{} object' has no attribute 'items'", type_name(call[0]));
   const std::string by = call.text_or(2, "key").bytes();
   if (by != "key" && by != "value") fail("You can only sort by either \"key\" or \"value\"");
   std::vector<Keyed> items;
@@ -208,7 +208,7 @@ Value batch(Call& call) {
   }
   if (!current.empty()) {
     if (call.given(2)) {
-      if (n > static_cast<int64_t>(kMaxPieces)) fail("batch() takes a size of at most %zu", kMaxPieces);
+      if (n > static_cast<int64_t>(kMaxPieces)) fail("batch() takes a size of at most {}", kMaxPieces);
       current.resize(static_cast<size_t>(n), call[2]);
     }
     batches.push_back(Value::list(std::move(current)));
@@ -219,7 +219,7 @@ Value batch(Call& call) {
 Value slices(Call& call) {
   const std::vector<Value> items = iterate(call[0]);
   const int64_t n = call.integer(1);
-  if (n < 1 || n > static_cast<int64_t>(kMaxPieces)) fail("slice() takes a number from 1 to %zu", kMaxPieces);
+  if (n < 1 || n > static_cast<int64_t>(kMaxPieces)) fail("slice() takes a number from 1 to {}", kMaxPieces);
   const size_t n_slices = static_cast<size_t>(n), each = items.size() / n_slices,
                extra = items.size() % n_slices;
   std::vector<Value> all;
@@ -295,7 +295,7 @@ Args applied(const Call& call, size_t n_taken, const Value& value) {
 
 const std::string& name_argument(const Call& call, size_t i) {
   const Value& name = call.rest.positional[i];
-  if (!name.is_string()) fail("%s() takes the name of a filter or test", std::string(call.name).c_str());
+  if (!name.is_string()) fail("{}() takes the name of a filter or test", call.name);
   return name.string();
 }
 
@@ -304,7 +304,7 @@ Value map(Call& call) {
   if (call.rest.positional.empty()) {
     Value path, otherwise;
     for (const auto& [name, value] : call.rest.keyword) {
-      if (name != "attribute" && name != "default") fail("Unexpected keyword argument '%s'", name.c_str());
+      if (name != "attribute" && name != "default") fail("Unexpected keyword argument '{}'", name);
       (name == "attribute" ? path : otherwise) = value;
     }
     if (path.is_missing()) fail("map requires a filter argument");

@@ -89,7 +89,7 @@ std::vector<Text> split_lines(const Text& text, bool keep_ends) {
       if (code == '\r' && next < bytes.size() && bytes[next] == '\n') ++next;
       lines.push_back(text.substr(begin, (keep_ends ? next : at) - begin));
       begin = next;
-      if (lines.size() > kMaxPieces) fail("a text has more than %zu lines", kMaxPieces);
+      if (lines.size() > kMaxPieces) fail("a text has more than {} lines", kMaxPieces);
     }
     at = next;
   }
@@ -100,8 +100,7 @@ std::vector<Text> split_lines(const Text& text, bool keep_ends) {
 Text justified(const Text& text, int64_t width, Side side, const Text& fill) {
   const int64_t room = width - static_cast<int64_t>(count_chars(text.view()));
   if (room <= 0) return text;
-  if (static_cast<uint64_t>(room) > kMaxTextBytes / 4)
-    fail("a width of %lld is too large", static_cast<long long>(width));
+  if (static_cast<uint64_t>(room) > kMaxTextBytes / 4) fail("a width of {} is too large", width);
   // Python puts the extra space on the left if the width is odd.
   const int64_t centered = room / 2 + (room & width & 1);
   const int64_t before = side == Side::left ? 0 : side == Side::right ? room : centered;
@@ -137,7 +136,7 @@ std::vector<Text> split_space(const Text& text, size_t n_max) {
     while (end < bytes.size() && !is_space(char_code(bytes, end))) end += char_bytes(bytes, end);
     parts.push_back(text.substr(at, end - at));
     at = end;
-    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu pieces", kMaxPieces);
+    if (parts.size() > kMaxPieces) fail("a text splits into more than {} pieces", kMaxPieces);
   }
   parts.push_back(text.substr(at));
   return parts;
@@ -165,7 +164,7 @@ std::vector<Text> split_at(const Text& text, const std::string& separator, size_
     if (found == npos) break;
     parts.push_back(text.substr(at, found - at));
     at = found + separator.size();
-    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu pieces", kMaxPieces);
+    if (parts.size() > kMaxPieces) fail("a text splits into more than {} pieces", kMaxPieces);
   }
   parts.push_back(text.substr(at));
   return parts;
@@ -179,7 +178,7 @@ std::vector<Text> rsplit_at(const Text& text, const std::string& separator, size
     if (found == npos) break;
     parts.push_back(text.substr(found + separator.size(), end - found - separator.size()));
     end = found;
-    if (parts.size() > kMaxPieces) fail("a text splits into more than %zu pieces", kMaxPieces);
+    if (parts.size() > kMaxPieces) fail("a text splits into more than {} pieces", kMaxPieces);
   }
   parts.push_back(text.substr(0, end));
   std::reverse(parts.begin(), parts.end());
@@ -224,8 +223,8 @@ Value starts_or_ends(Call& call) {
   const auto matches = [&](const Value& affix) {
     require_defined(affix);
     if (!affix.is_string()) {
-      fail("%s first arg must be str or a tuple of str, not %s", AtEnd ? "endswith" : "startswith",
-           type_name(affix).c_str());
+      fail("{} first arg must be str or a tuple of str, not {}", AtEnd ? "endswith" : "startswith",
+           type_name(affix));
     }
     return AtEnd ? text.ends_with(affix.string()) : text.starts_with(affix.string());
   };
@@ -277,7 +276,7 @@ Value join(Call& call) {
   const std::vector<Value> items = iterate(call[1]);
   for (size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is_string()) {
-      fail("sequence item %zu: expected str instance, %s found", i, type_name(items[i]).c_str());
+      fail("sequence item {}: expected str instance, {} found", i, type_name(items[i]));
     }
     if (i > 0) out.append(self(call));
     out.append(items[i].text());

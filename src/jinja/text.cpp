@@ -3,21 +3,10 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
 #include "base/utf8.h"
 
 namespace tandem::jinja {
-
-void fail(const char* format, ...) {
-  char line[1024];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(line, sizeof line, format, args);
-  va_end(args);
-  throw Failure(line);
-}
 
 Origin Text::origin_at(size_t position) const {
   const auto after = std::upper_bound(user_.begin(), user_.end(), position,
@@ -34,7 +23,7 @@ void Text::mark(size_t begin, size_t end) {
 }
 
 void Text::append(std::string_view bytes, Origin origin) {
-  if (bytes.size() > kMaxTextBytes - bytes_.size()) fail("a text grows past %zu bytes", kMaxTextBytes);
+  if (bytes.size() > kMaxTextBytes - bytes_.size()) fail("a text grows past {} bytes", kMaxTextBytes);
   if (origin == Origin::user) mark(bytes_.size(), bytes_.size() + bytes.size());
   bytes_.append(bytes);
 }

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace tandem::jinja {
 
 // A runtime error of a template; the caller adds name and line and throws an Error.
@@ -21,7 +23,10 @@ class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-[[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+template <class... T>
+[[noreturn]] void fail(fmt::format_string<T...> text, T&&... arguments) {
+  throw Failure(format_text(text, fmt::make_format_args(arguments...)));
+}
 
 inline constexpr size_t kMaxTextBytes = size_t{64} << 20;
 

@@ -12,8 +12,8 @@ void Extent::include(const Value& inner) {
   const Extent other = extent(inner);
   nesting = std::max(nesting, other.nesting + 1);
   weight += other.weight;
-  if (nesting > kMaxNesting) fail("values nest deeper than %zu", kMaxNesting);
-  if (weight > kMaxWeight) fail("a value has more than %zu elements", kMaxWeight);
+  if (nesting > kMaxNesting) fail("values nest deeper than {}", kMaxNesting);
+  if (weight > kMaxWeight) fail("a value has more than {} elements", kMaxWeight);
 }
 
 Extent extent(const Value& value) {
@@ -77,7 +77,7 @@ const Value* DictData::find_text(std::string_view key) const {
 }
 
 Value Object::call(Interp&, Args&) {
-  fail("'%s' object is not callable", type_name().c_str());
+  fail("'{}' object is not callable", type_name());
 }
 
 bool hashable(const Value& value) {
@@ -104,7 +104,7 @@ std::string hash_key(const Value& value) {
     }
     default: break;
   }
-  if (!value.is_list(Flavor::tuple)) fail("unhashable type: '%s'", type_name(value).c_str());
+  if (!value.is_list(Flavor::tuple)) fail("unhashable type: '{}'", type_name(value));
   std::string key = "t";
   for (const Value& item : value.items()) {
     const std::string part = hash_key(item);
@@ -154,7 +154,7 @@ std::string type_name(const Value& value) {
 }
 
 void require_defined(const Value& value) {
-  if (value.is_undefined()) fail("%s", value.undefined_message().c_str());
+  if (value.is_undefined()) fail("{}", value.undefined_message());
 }
 
 std::string float_text(double number) {
@@ -309,8 +309,7 @@ int compare(const Value& a, const Value& b, const char* op) {
   const bool sequences = a.is_list() && b.is_list() && a.list_data().flavor == b.list_data().flavor &&
                          (a.is_list(Flavor::list) || a.is_list(Flavor::tuple));
   if (!sequences) {
-    fail("'%s' not supported between instances of '%s' and '%s'", op, type_name(a).c_str(),
-         type_name(b).c_str());
+    fail("'{}' not supported between instances of '{}' and '{}'", op, type_name(a), type_name(b));
   }
   const auto &left = a.items(), &right = b.items();
   for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
@@ -329,7 +328,7 @@ std::vector<Value> iterate(const Value& value) {
     case Kind::undefined: break;
     case Kind::string: {
       const Text& text = value.text();
-      if (text.size() > kMaxPieces) fail("a text of %zu bytes is too long to iterate over", text.size());
+      if (text.size() > kMaxPieces) fail("a text of {} bytes is too long to iterate over", text.size());
       for (size_t at = 0, n = 0; at < text.size(); at += n) {
         n = char_bytes(text.view(), at);
         items.emplace_back(text.substr(at, n));
@@ -345,7 +344,7 @@ std::vector<Value> iterate(const Value& value) {
       if (list.flavor == Flavor::generator) list.n_read = list.items.size();
       break;
     }
-    default: fail("'%s' object is not iterable", type_name(value).c_str());
+    default: fail("'{}' object is not iterable", type_name(value));
   }
   return items;
 }
@@ -360,19 +359,19 @@ size_t length(const Value& value) {
       break;
     default: break;
   }
-  fail("object of type '%s' has no len()", type_name(value).c_str());
+  fail("object of type '{}' has no len()", type_name(value));
 }
 
 bool contains(const Value& container, const Value& item) {
   if (container.is_string()) {
     require_defined(item);
     if (!item.is_string()) {
-      fail("'in <string>' requires string as left operand, not %s", type_name(item).c_str());
+      fail("'in <string>' requires string as left operand, not {}", type_name(item));
     }
     return container.string().find(item.string()) != std::string::npos;
   }
   if (container.is_dict()) return container.dict()->find(item) != nullptr;
-  if (!is_iterable(container)) fail("argument of type '%s' is not iterable", type_name(container).c_str());
+  if (!is_iterable(container)) fail("argument of type '{}' is not iterable", type_name(container));
   if (container.is_list() && !container.is_list(Flavor::generator)) {
     const auto& items = container.items();
     return std::any_of(items.begin(), items.end(), [&item](const Value& v) { return equal(v, item); });

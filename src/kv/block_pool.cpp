@@ -11,8 +11,7 @@ BlockPool::BlockPool(int64_t n_blocks) : owners_(static_cast<size_t>(n_blocks), 
 
 int32_t BlockPool::take() {
   if (free_.empty()) {
-    throw_error(ErrorCode::out_of_memory, "the KV cache is full: all %lld blocks are in use",
-                static_cast<long long>(n_blocks()));
+    throw_error(ErrorCode::out_of_memory, "the KV cache is full: all {} blocks are in use", n_blocks());
   }
   const int32_t block = free_.back();
   free_.pop_back();

@@ -33,15 +33,15 @@ void check_dtype(DType dtype, int64_t head_dim, const char* which) {
     case DType::Q8_0:
     case DType::Q4_0: break;
     default:
-      throw_error(ErrorCode::usage, "the %s cache cannot be %s: it can be f32, f16, bf16, q8_0 or q4_0",
-                  which, std::string(info.name).c_str());
+      throw_error(ErrorCode::usage, "the {} cache cannot be {}: it can be f32, f16, bf16, q8_0 or q4_0",
+                  which, info.name);
   }
   if (head_dim % info.block_elements != 0) {
     throw_error(
         ErrorCode::usage,
-        "the %s cache cannot be %s: its blocks of %u elements do not divide this model's head size of %lld; "
+        "the {} cache cannot be {}: its blocks of {} elements do not divide this model's head size of {}; "
         "use f16",
-        which, std::string(info.name).c_str(), info.block_elements, static_cast<long long>(head_dim));
+        which, info.name, info.block_elements, head_dim);
   }
 }
 
@@ -89,10 +89,9 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
   } catch (const Error& e) {
     free_all();
     if (e.code() != ErrorCode::out_of_memory) throw;
-    throw_error(e.code(), "%s, for the KV cache of %lld tokens (a smaller %s or %s %s needs less)",
-                e.message().c_str(), static_cast<long long>(config.n_ctx),
-                setting_text(Setting::n_ctx).c_str(), setting_text(Setting::k_dtype, "q8_0").c_str(),
-                setting_text(Setting::v_dtype, "q8_0").c_str());
+    throw_error(e.code(), "{}, for the KV cache of {} tokens (a smaller {} or {} {} needs less)", e.message(),
+                config.n_ctx, setting_text(Setting::n_ctx), setting_text(Setting::k_dtype, "q8_0"),
+                setting_text(Setting::v_dtype, "q8_0"));
   } catch (...) {
     free_all();
     throw;

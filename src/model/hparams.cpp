@@ -22,9 +22,7 @@ int64_t HparamReader::integer(std::string_view suffix, int64_t min, int64_t max)
     result = metadata_.get<int64_t>(k);
   }
   if (result < min || result > max) {
-    metadata_.fail(
-        k, std::to_string(result),
-        format("an integer from %lld to %lld", static_cast<long long>(min), static_cast<long long>(max)));
+    metadata_.fail(k, std::to_string(result), format("an integer from {} to {}", min, max));
   }
   return result;
 }
@@ -37,8 +35,8 @@ float HparamReader::number(std::string_view suffix, float min, float max) const 
   const std::string k = key(suffix);
   const float value = metadata_.get<float>(k);
   if (!std::isfinite(value) || value < min || value > max) {
-    metadata_.fail(k, format("%g", static_cast<double>(value)),
-                   format("a number from %g to %g", static_cast<double>(min), static_cast<double>(max)));
+    metadata_.fail(k, format("{:g}", static_cast<double>(value)),
+                   format("a number from {:g} to {:g}", static_cast<double>(min), static_cast<double>(max)));
   }
   return value;
 }

@@ -7,8 +7,8 @@ namespace tandem {
 namespace {
 
 [[noreturn]] void wrong_shape(const GgufFile& file, const TensorInfo& t, const std::string& needed) {
-  throw_error(ErrorCode::bad_file, "%s: tensor %s: found shape %s, needed %s", file.path().c_str(),
-              printable(t.name).c_str(), t.shape_text().c_str(), needed.c_str());
+  throw_error(ErrorCode::bad_file, "{}: tensor {}: found shape {}, needed {}", file.path(), printable(t.name),
+              t.shape_text(), needed);
 }
 
 bool fits(int64_t found, int64_t needed) {
@@ -86,8 +86,8 @@ const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
 // Kernels read aligned F32; anything else is converted once.
 const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {
   if (t.dtype != DType::F32 && t.dtype != DType::F16 && t.dtype != DType::BF16) {
-    throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed F32, F16 or BF16",
-                file_.path().c_str(), printable(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str());
+    throw_error(ErrorCode::bad_file, "{}: tensor {}: found dtype {}, needed F32, F16 or BF16", file_.path(),
+                printable(t.name), dtype_name(t.dtype));
   }
   const Weight* added = add(t, n_rows, n_cols);
   const bool usable = t.dtype == DType::F32 && reinterpret_cast<uintptr_t>(t.data) % alignof(float) == 0;

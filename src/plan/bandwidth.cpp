@@ -31,7 +31,7 @@ class Pages {
   explicit Pages(size_t n_bytes) : n_bytes_(n_bytes) {
     void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
-      throw_error(ErrorCode::out_of_memory, "measuring the memory: cannot allocate %zu bytes", n_bytes);
+      throw_error(ErrorCode::out_of_memory, "measuring the memory: cannot allocate {} bytes", n_bytes);
     }
     madvise(p, n_bytes, MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(p);

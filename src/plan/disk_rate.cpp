@@ -25,7 +25,7 @@ class Pages {
  public:
   explicit Pages(size_t n_bytes) : n_bytes_(n_bytes) {
     void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) throw_error(ErrorCode::out_of_memory, "cannot allocate %zu bytes", n_bytes);
+    if (p == MAP_FAILED) throw_error(ErrorCode::out_of_memory, "cannot allocate {} bytes", n_bytes);
     data_ = static_cast<std::byte*>(p);
     madvise(p, n_bytes, MADV_HUGEPAGE);
   }
@@ -43,7 +43,7 @@ class Pages {
 std::string disk_name(const DiskFile& file) {
   struct stat status;
   if (stat(file.path.c_str(), &status) != 0) return "";
-  return format("disk %u:%u", major(status.st_dev), minor(status.st_dev));
+  return format("disk {}:{}", major(status.st_dev), minor(status.st_dev));
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ double disk_rate_of(const std::vector<DiskFile>& files, const RatesCache& cache)
   const std::string name = disk_name(files.front());
   // A line of the cache is that of a device, of which a disk has one number.
   if (const auto known = cache.find(name)) return known->read_bytes_per_s;
-  log_verbose("measuring the speed of %s", name.c_str());
+  log_verbose("measuring the speed of {}", name);
   const double rate = measure_disk_rate(files);
   if (rate > 0) cache.remember(name, {rate, 1, rate, 0, 0});
   return rate;

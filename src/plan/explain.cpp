@@ -10,7 +10,7 @@ namespace tandem {
 namespace {
 
 std::string mib(size_t bytes) {
-  return format("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  return format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
 // Where weights are: on disk, or on a device.
@@ -60,7 +60,7 @@ std::string in_places(const FitRequest& r, const std::map<Place, size_t>& bytes)
 }
 
 std::string percent(double share) {
-  return format("%.0f%%", 100 * share);
+  return format("{:.0f}%", 100 * share);
 }
 
 // ", 90% of the rows in prefill and 40% in decoding, the CPU computing the others"
@@ -123,7 +123,7 @@ std::string rest_text(const Placement& placement) {
   }
   std::string text;
   const auto add = [&](int64_t n, const char* what) {
-    if (n > 0) text += format("; %lld %s", static_cast<long long>(n), what);
+    if (n > 0) text += format("; {} {}", n, what);
   };
   add(n_streamed, "streamed there for every step");
   text += divided;
@@ -135,8 +135,7 @@ std::string rest_text(const Placement& placement) {
 
 std::string cache_summary(const Placement& placement) {
   if (const SplitKv* split = placement.split()) {
-    return format("; the cache of the newest %lld tokens there, older ones on the CPU",
-                  static_cast<long long>(split->n_keep));
+    return format("; the cache of the newest {} tokens there, older ones on the CPU", split->n_keep);
   }
   bool prefetched = false, apart = false;
   for (const LayerPlacement& p : placement.layers) {
@@ -163,13 +162,13 @@ std::string summary(const DeviceModels& devices, const Fit& fit) {
       std::ranges::count_if(layers, [](const LayerPlacement& p) { return p.is_resident(); });
   text += n_resident == static_cast<int64_t>(layers.size())
               ? ": all layers"
-              : format(": %lld of %zu layers", static_cast<long long>(n_resident), layers.size());
+              : format(": {} of {} layers", n_resident, layers.size());
   if (!fit.placement.output.is_host()) text += " and the output";
   text += " (" + size_text(n_bytes) + ")";
   text += rest_text(fit.placement) + cache_summary(fit.placement);
   if (fit.bytes.disk_weights > 0) text += "; " + size_text(fit.bytes.disk_weights) + " of weights on disk";
   if (fit.speed.decode_tokens_per_s > 0) {
-    text += format("; predicted %.1f t/s for prompts, %.1f t/s decoding", fit.speed.prefill_tokens_per_s,
+    text += format("; predicted {:.1f} t/s for prompts, {:.1f} t/s decoding", fit.speed.prefill_tokens_per_s,
                    fit.speed.decode_tokens_per_s);
   }
   return text;
@@ -177,64 +176,60 @@ std::string summary(const DeviceModels& devices, const Fit& fit) {
 
 std::string explain(const FitRequest& r, const Fit& fit) {
   const auto n_layer = static_cast<int>(r.architecture.hparams().n_layer);
-  std::string text = format("%-8s %-34s %-10s %s\n", "layer", "weights", "experts", "KV cache");
+  std::string text = format("{:<8} {:<34} {:<10} {}\n", "layer", "weights", "experts", "KV cache");
   for (const auto& [layer, weights] : weights_by_layer(r, fit)) {
     const std::string where = in_places(r, weights.bytes);
     if (layer < 0 || layer >= n_layer) {
-      text += format("%-8s %-34s\n", layer < 0 ? "input" : "output", where.c_str());
+      text += format("{:<8} {:<34}\n", layer < 0 ? "input" : "output", where);
       continue;
     }
     const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
-    text +=
-        format("%-8d %-34s %-10s %s%s\n", layer, where.c_str(),
-               weights.has_experts ? name_of(r, holder(p.experts)).c_str() : "-",
-               cache_text(r, fit.placement, static_cast<size_t>(layer)).c_str(), streamed_text(r, p).c_str());
+    text += format("{:<8} {:<34} {:<10} {}{}\n", layer, where,
+                   weights.has_experts ? name_of(r, holder(p.experts)).c_str() : "-",
+                   cache_text(r, fit.placement, static_cast<size_t>(layer)), streamed_text(r, p));
   }
-  text += format("\n%-8s %14s %14s %14s %14s %14s %14s %14s\n", "device", "weights", "KV cache",
-                 "activations", "staging", "scratch", "total", "free");
+  text += format("\n{:<8} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14}\n", "device", "weights",
+                 "KV cache", "activations", "staging", "scratch", "total", "free");
   for (size_t d = 0; d < r.devices.size(); ++d) {
     const DeviceBytes& b = fit.bytes.devices[d];
-    text += format("%-8s %14s %14s %14s %14s %14s %14s %14s\n", r.devices[d]->info().name.c_str(),
-                   mib(b.weights).c_str(), mib(b.kv).c_str(), mib(b.activations).c_str(),
-                   mib(b.staging).c_str(), mib(b.scratch).c_str(), mib(b.total()).c_str(),
-                   mib(r.devices[d]->memory_info().free_bytes).c_str());
+    text += format("{:<8} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14}\n", r.devices[d]->info().name,
+                   mib(b.weights), mib(b.kv), mib(b.activations), mib(b.staging), mib(b.scratch),
+                   mib(b.total()), mib(r.devices[d]->memory_info().free_bytes));
   }
   if (const SplitKv* split = fit.placement.split()) {
-    text += format(
-        "the newest %lld tokens' cache is on the GPU, and up to %lld, the older ones' on the CPU\n",
-        static_cast<long long>(split->n_keep), static_cast<long long>(split->n_blocks * r.kv.block_size));
+    text += format("the newest {} tokens' cache is on the GPU, and up to {}, the older ones' on the CPU\n",
+                   split->n_keep, split->n_blocks * r.kv.block_size);
   }
-  text += format("mapped from the file and read by the CPU: %s\n", mib(fit.bytes.mapped_weights).c_str());
+  text += format("mapped from the file and read by the CPU: {}\n", mib(fit.bytes.mapped_weights));
   const BusBytes& bus = fit.bytes.per_token;
   if (fit.bytes.disk_weights > 0) {
-    text += format("read from disk: %s of weights, %zu bytes for every decoded token\n",
-                   mib(fit.bytes.disk_weights).c_str(), bus.disk);
+    text += format("read from disk: {} of weights, {} bytes for every decoded token\n",
+                   mib(fit.bytes.disk_weights), bus.disk);
   }
   text += format(
-      "bus, per decoded token: %zu bytes of activations in %zu copies, %zu of logits, %zu of step inputs and "
-      "%zu "
+      "bus, per decoded token: {} bytes of activations in {} copies, {} of logits, {} of step inputs and "
+      "{} "
       "for each cache block in use\n",
       bus.activations, bus.n_transfers, bus.logits, bus.inputs, bus.inputs_per_block);
   if (bus.kv_out > 0) {
-    text += format("bus, per decoded token: %zu bytes of cache for each block in use, and %zu back\n",
+    text += format("bus, per decoded token: {} bytes of cache for each block in use, and {} back\n",
                    bus.kv_in_per_block, bus.kv_out);
   }
   if (bus.kv_moved_per_block > 0) {
     text += format(
-        "bus, per decoded token: %zu bytes of step inputs for each block of the hot cache in use; and for "
-        "every %lld "
-        "tokens %zu bytes of cache that go to the host\n",
-        bus.inputs_per_hot_block, static_cast<long long>(r.kv.block_size), bus.kv_moved_per_block);
+        "bus, per decoded token: {} bytes of step inputs for each block of the hot cache in use; and for "
+        "every {} "
+        "tokens {} bytes of cache that go to the host\n",
+        bus.inputs_per_hot_block, r.kv.block_size, bus.kv_moved_per_block);
   }
   if (bus.weights > 0) {
     const int64_t n = r.graphs.front()->shape.max_sequences;
-    const std::string of =
-        n > 1 ? format("step of %lld decoded tokens", static_cast<long long>(n)) : "decoded token";
-    text += format("bus, per %s: %zu bytes of streamed weights\n", of.c_str(), bus.weights);
+    const std::string of = n > 1 ? format("step of {} decoded tokens", n) : "decoded token";
+    text += format("bus, per {}: {} bytes of streamed weights\n", of, bus.weights);
   }
   if (fit.speed.decode_tokens_per_s > 0) {
-    text += format("predicted: %.1f tokens/s prefill, %.1f tokens/s decode\n", fit.speed.prefill_tokens_per_s,
-                   fit.speed.decode_tokens_per_s);
+    text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
+                   fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);
   }
   if (fit.fallbacks.empty()) text += "every op runs where it was placed\n";
   for (const std::string& fallback : fit.fallbacks) text += "runs on the CPU instead: " + fallback + "\n";

@@ -291,10 +291,9 @@ void check_host_budget(const FitRequest& r) {
     minimum = std::min(minimum, least_host_needs(r, f));
   }
   if (minimum == SIZE_MAX) return;
-  throw_error(ErrorCode::out_of_memory,
-              "%s: %zu bytes (%s) are needed at the least, and %zu (%s) are allowed",
-              setting_text(Setting::max_ram).c_str(), minimum, size_text(minimum).c_str(),
-              *r.options.budgets.max_ram, size_text(*r.options.budgets.max_ram).c_str());
+  throw_error(ErrorCode::out_of_memory, "{}: {} bytes ({}) are needed at the least, and {} ({}) are allowed",
+              setting_text(Setting::max_ram), minimum, size_text(minimum), *r.options.budgets.max_ram,
+              size_text(*r.options.budgets.max_ram));
 }
 
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
@@ -304,14 +303,13 @@ void check_host_budget(const FitRequest& r) {
   const char* name = r.devices[d]->info().name.c_str();
   if (!r.options.n_gpu_layers) {
     throw_error(ErrorCode::out_of_memory,
-                "%s: the options need %zu bytes there and %zu are free or allowed; %s", name,
-                device_needs(smallest, d), device_budget(r, d), advice(r, choice).c_str());
+                "{}: the options need {} bytes there and {} are free or allowed; {}", name,
+                device_needs(smallest, d), device_budget(r, d), advice(r, choice));
   }
   const std::string budget = " of " + setting_text(Setting::max_vram);
-  throw_error(ErrorCode::out_of_memory, "%s: %s needs %zu bytes and %zu are free%s; %s", name,
-              setting_text(Setting::n_gpu_layers, choice.n_gpu_layers).c_str(), device_needs(smallest, d),
-              device_budget(r, d), r.options.budgets.max_vram ? budget.c_str() : "",
-              advice(r, choice).c_str());
+  throw_error(ErrorCode::out_of_memory, "{}: {} needs {} bytes and {} are free{}; {}", name,
+              setting_text(Setting::n_gpu_layers, choice.n_gpu_layers), device_needs(smallest, d),
+              device_budget(r, d), r.options.budgets.max_vram ? budget.c_str() : "", advice(r, choice));
 }
 
 // A budget that no layer fits into is a mistake; without one, a GPU that is too small is merely not used.
@@ -328,11 +326,11 @@ void check_budget_holds_a_layer(const FitRequest& r) {
   if (d == 0 || d == r.devices.size()) return;
   const size_t minimum = device_needs(smallest, d) + b.vram_overhead;
   throw_error(ErrorCode::out_of_memory,
-              "%s: %s cannot hold one layer: the minimum is %zu bytes (%s), of which %zu are the "
-              "driver's; %s uses no GPU",
-              setting_text(b.max_vram ? Setting::max_vram : Setting::vram_utilization).c_str(),
-              r.devices[d]->info().name.c_str(), minimum, size_text(minimum).c_str(), b.vram_overhead,
-              setting_text(Setting::n_gpu_layers, 0).c_str());
+              "{}: {} cannot hold one layer: the minimum is {} bytes ({}), of which {} are the "
+              "driver's; {} uses no GPU",
+              setting_text(b.max_vram ? Setting::max_vram : Setting::vram_utilization),
+              r.devices[d]->info().name, minimum, size_text(minimum), b.vram_overhead,
+              setting_text(Setting::n_gpu_layers, 0));
 }
 
 }  // namespace
@@ -398,10 +396,9 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_offload(r.options);
   if (r.options.kv_split && has_sequences(r)) {
-    throw_error(ErrorCode::usage, "%s divides the cache of one sequence, and there are to be %lld (%s)",
-                setting_text(Setting::kv_split).c_str(),
-                static_cast<long long>(r.graphs.front()->shape.max_sequences),
-                setting_text(Setting::n_sequences).c_str());
+    throw_error(ErrorCode::usage, "{} divides the cache of one sequence, and there are to be {} ({})",
+                setting_text(Setting::kv_split), r.graphs.front()->shape.max_sequences,
+                setting_text(Setting::n_sequences));
   }
   std::vector<Fit> list;
   if (r.devices.size() < 2) {

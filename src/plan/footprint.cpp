@@ -86,9 +86,9 @@ std::vector<PlacedGraph> placed_graphs(const std::vector<const Graph*>& graphs, 
 
 std::string size_text(size_t bytes) {
   const auto n = static_cast<double>(bytes);
-  if (bytes >= size_t{1} << 30) return format("%.2f GiB", n / (1 << 30));
-  if (bytes >= size_t{1} << 20) return format("%.1f MiB", n / (1 << 20));
-  return format("%.1f KiB", n / (1 << 10));
+  if (bytes >= size_t{1} << 30) return format("{:.2f} GiB", n / (1 << 30));
+  if (bytes >= size_t{1} << 20) return format("{:.1f} MiB", n / (1 << 20));
+  return format("{:.1f} KiB", n / (1 << 10));
 }
 
 Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels& devices,

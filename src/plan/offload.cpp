@@ -31,8 +31,8 @@ std::vector<double> shares_of(const DeviceModels& devices, const OffloadOptions&
   const size_t n_gpus = devices.size() - 1;
   if (options.split_mode == SplitMode::none) {
     if (options.main_gpu < 0 || static_cast<size_t>(options.main_gpu) >= n_gpus) {
-      throw_error(ErrorCode::usage, "%s: there are %zu GPUs, numbered from 0",
-                  setting_text(Setting::main_gpu, options.main_gpu).c_str(), n_gpus);
+      throw_error(ErrorCode::usage, "{}: there are {} GPUs, numbered from 0",
+                  setting_text(Setting::main_gpu, options.main_gpu), n_gpus);
     }
     std::vector<double> shares(n_gpus, 0.0);
     shares[static_cast<size_t>(options.main_gpu)] = 1.0;
@@ -46,13 +46,13 @@ std::vector<double> shares_of(const DeviceModels& devices, const OffloadOptions&
   }
   std::vector<double> shares = options.tensor_split;
   if (shares.size() > n_gpus) {
-    throw_error(ErrorCode::usage, "%s gives %zu shares, but there are %zu GPUs",
-                setting_text(Setting::tensor_split).c_str(), shares.size(), n_gpus);
+    throw_error(ErrorCode::usage, "{} gives {} shares, but there are {} GPUs",
+                setting_text(Setting::tensor_split), shares.size(), n_gpus);
   }
   shares.resize(n_gpus, 0.0);
   if (!(std::accumulate(shares.begin(), shares.end(), 0.0) > 0.0)) {
-    throw_error(ErrorCode::usage, "%s: the shares must add up to more than 0",
-                setting_text(Setting::tensor_split).c_str());
+    throw_error(ErrorCode::usage, "{}: the shares must add up to more than 0",
+                setting_text(Setting::tensor_split));
   }
   return shares;
 }
@@ -63,8 +63,8 @@ DeviceId find_device(const DeviceModels& devices, const std::string& name) {
     if (devices[d]->info().name == name) return DeviceId::at(d);
     known += (d ? ", " : "") + devices[d]->info().name;
   }
-  throw_error(ErrorCode::usage, "%s: there is no device %s; there is: %s",
-              setting_text(Setting::tensor_overrides).c_str(), printable(name).c_str(), known.c_str());
+  throw_error(ErrorCode::usage, "{}: there is no device {}; there is: {}",
+              setting_text(Setting::tensor_overrides), printable(name), known);
 }
 
 void apply_overrides(Placement& placement, const std::deque<Weight>& weights, const DeviceModels& devices,
@@ -75,8 +75,8 @@ void apply_overrides(Placement& placement, const std::deque<Weight>& weights, co
     try {
       regex = std::regex(pattern, std::regex::optimize);
     } catch (const std::regex_error&) {
-      throw_error(ErrorCode::usage, "%s: '%s' is not a regular expression",
-                  setting_text(Setting::tensor_overrides).c_str(), printable(pattern).c_str());
+      throw_error(ErrorCode::usage, "{}: '{}' is not a regular expression",
+                  setting_text(Setting::tensor_overrides), printable(pattern));
     }
     bool matched = false;
     for (const Weight& w : weights) {
@@ -85,8 +85,8 @@ void apply_overrides(Placement& placement, const std::deque<Weight>& weights, co
       placement.overrides.try_emplace(&w, device);
     }
     if (!matched) {
-      throw_error(ErrorCode::usage, "%s: '%s' matches no tensor of this model",
-                  setting_text(Setting::tensor_overrides).c_str(), printable(pattern).c_str());
+      throw_error(ErrorCode::usage, "{}: '{}' matches no tensor of this model",
+                  setting_text(Setting::tensor_overrides), printable(pattern));
     }
   }
 }

@@ -179,14 +179,14 @@ namespace {
 // Of devices[d], now; and remembered.
 DeviceRates measured_rates(std::span<Device* const> devices, size_t d, const std::string& name,
                            const RatesCache& cache) {
-  log_verbose("measuring the speed of %s", name.c_str());
+  log_verbose("measuring the speed of {}", name);
   StatusLine line;
-  line.show(format("measuring the speed of %s", name.c_str()));
+  line.show(format("measuring the speed of {}", name));
   const BackgroundLoad others;
   DeviceRates rates = measure_rates(*devices[d]);
   if (d > 0) rates.memory_bytes_per_s = measure_shared_memory(*devices[0], *devices[d], rates);
   const bool disturbed = others.share() > kDisturbing;
-  if (disturbed) log_verbose("the machine was busy: the speed of %s will be measured again", name.c_str());
+  if (disturbed) log_verbose("the machine was busy: the speed of {} will be measured again", name);
   cache.remember(name, rates, disturbed ? Measured::disturbed : Measured::quietly);
   return rates;
 }

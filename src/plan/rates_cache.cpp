@@ -89,13 +89,12 @@ void RatesCache::remember(const std::string& device, const DeviceRates& rates, M
   }
   const int64_t holds = measured == Measured::disturbed ? kDisturbedHoldsS : kHoldsS;
   std::string line = std::to_string(std::time(nullptr) + holds);
-  for (const auto field : kFields) line += format(" %.6g", rates.*field);
+  for (const auto field : kFields) line += format(" {:.6g}", rates.*field);
   line += "\t" + key_of(device) + "\n";
   FILE* file = std::fopen(path_.c_str(), "ae");
   const bool written = file && std::fwrite(line.data(), 1, line.size(), file) == line.size();
   if (!(file && std::fclose(file) == 0 && written)) {
-    log_verbose("%s: cannot be written, speeds will be measured again next time",
-                printable(path_, 400).c_str());
+    log_verbose("{}: cannot be written, speeds will be measured again next time", printable(path_, 400));
   }
 }
 

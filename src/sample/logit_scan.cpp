@@ -13,11 +13,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 [[noreturn]] void bad_logit(std::span<const float> logits, int64_t position) {
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] < kInfinity) continue;
-    throw_error(ErrorCode::numeric, "logits after %lld tokens: %s for token %zu, a finite number is needed",
-                static_cast<long long>(position), std::isnan(logits[i]) ? "NaN" : "infinity", i);
+    throw_error(ErrorCode::numeric, "logits after {} tokens: {} for token {}, a finite number is needed",
+                position, std::isnan(logits[i]) ? "NaN" : "infinity", i);
   }
-  throw_error(ErrorCode::numeric, "logits after %lld tokens: all are -infinity, no token can be chosen",
-              static_cast<long long>(position));
+  throw_error(ErrorCode::numeric, "logits after {} tokens: all are -infinity, no token can be chosen",
+              position);
 }
 
 }  // namespace

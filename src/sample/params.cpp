@@ -47,12 +47,12 @@ SamplerStage stage_from_name(std::string_view text) {
   }
   std::string known;
   for (const StageInfo& s : kStages) known += (known.empty() ? "" : " ") + std::string(s.name);
-  throw_error(ErrorCode::usage, "unknown sampler '%s'; known are %s", printable(text).c_str(), known.c_str());
+  throw_error(ErrorCode::usage, "unknown sampler '{}'; known are {}", printable(text), known);
 }
 
 void require(bool ok, Setting setting, double found, const char* needed) {
   if (ok) return;
-  throw_error(ErrorCode::usage, "%s is %g, but must be %s", setting_text(setting).c_str(), found, needed);
+  throw_error(ErrorCode::usage, "{} is {:g}, but must be {}", setting_text(setting), found, needed);
 }
 
 }  // namespace
@@ -84,9 +84,9 @@ std::vector<SamplerStage> parse_sampler_letters(std::string_view letters) {
                                  [c](const StageInfo& i) { return i.letter == c; });
     if (s == std::end(kStages)) {
       throw_error(ErrorCode::usage,
-                  "unknown sampler letter '%s' in '%s'; known are e (penalties), d (dry), "
+                  "unknown sampler letter '{}' in '{}'; known are e (penalties), d (dry), "
                   "s (top_n_sigma), k (top_k), y (typ_p), p (top_p), m (min_p), x (xtc), t (temperature)",
-                  printable(std::string_view(&c, 1)).c_str(), printable(letters).c_str());
+                  printable(std::string_view(&c, 1)), printable(letters));
     }
     stages.push_back(s->stage);
   }
@@ -132,7 +132,7 @@ void validate(const SamplerParams& p) {
   require(p.seed >= -1, Setting::seed, static_cast<double>(p.seed), "-1 or more");
   for (const LogitBias& b : p.logit_bias) {
     if (std::isnan(b.bias))
-      throw_error(ErrorCode::usage, "the logit bias of token %d is not a number", b.token);
+      throw_error(ErrorCode::usage, "the logit bias of token {} is not a number", b.token);
   }
 }
 

@@ -33,8 +33,8 @@ SamplerParams complete(SamplerParams params, const SamplerModel& model) {
   TANDEM_CHECK(model.n_vocab > 0 && model.n_ctx >= 0);
   for (const LogitBias& b : params.logit_bias) {
     if (b.token < 0 || b.token >= model.n_vocab) {
-      throw_error(ErrorCode::usage, "%s: token %d does not exist, the vocabulary has %d",
-                  setting_text(Setting::logit_bias).c_str(), b.token, model.n_vocab);
+      throw_error(ErrorCode::usage, "{}: token {} does not exist, the vocabulary has {}",
+                  setting_text(Setting::logit_bias), b.token, model.n_vocab);
     }
   }
   if (params.ignore_eos) {
@@ -137,8 +137,8 @@ int32_t Sampler::choose_allowed(std::span<const float> logits) {
   allowed_logits_.assign(logits.begin(), logits.end());
   bool any = grammar_->apply(allowed_logits_);
   if (!any) {
-    throw_error(ErrorCode::usage, "no token of the vocabulary continues the grammar's text after %lld tokens",
-                static_cast<long long>(n_accepted_));
+    throw_error(ErrorCode::usage, "no token of the vocabulary continues the grammar's text after {} tokens",
+                n_accepted_);
   }
   for (const LogitBias& b : params_.logit_bias) {
     if (b.bias == -kInfinity) allowed_logits_[b.token] = -kInfinity;

@@ -105,9 +105,9 @@ void BpeTokenizer::add_merges(const VocabData& data) {
     if (space == std::string_view::npos || space == 0 || space + 1 == merge.size() ||
         merge.find(' ', space + 1) != std::string_view::npos) {
       throw_error(ErrorCode::bad_file,
-                  "%s: metadata tokenizer.ggml.merges: found '%s' as merge %zu, needed two texts separated "
+                  "{}: metadata tokenizer.ggml.merges: found '{}' as merge {}, needed two texts separated "
                   "by a space",
-                  data.source.c_str(), printable(merge, 40).c_str(), rank);
+                  data.source, printable(merge, 40), rank);
     }
     const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
     joined.assign(left).append(right);

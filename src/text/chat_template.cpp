@@ -20,7 +20,7 @@ struct ChatTemplate::Parsed {
 namespace {
 
 [[noreturn]] void template_error(const std::string& name, int line, const char* message) {
-  throw_error(ErrorCode::bad_file, "%s, line %d: %s", name.c_str(), line, printable(message, 500).c_str());
+  throw_error(ErrorCode::bad_file, "{}, line {}: {}", name, line, printable(message, 500));
 }
 
 jinja::Value number_value(const Json& json) {
@@ -108,7 +108,7 @@ ChatTemplate::ChatTemplate(std::string_view text, std::string name) : name_(std:
   } catch (const jinja::SyntaxError& e) {
     template_error(name_, e.line(), e.what());
   } catch (const jinja::Failure& e) {
-    throw_error(ErrorCode::bad_file, "%s: %s", name_.c_str(), printable(e.what(), 500).c_str());
+    throw_error(ErrorCode::bad_file, "{}: {}", name_, printable(e.what(), 500));
   }
 }
 
@@ -121,10 +121,9 @@ std::string ChatTemplate::render(const Json& messages, const RenderOptions& opti
 }
 
 MarkedPrompt ChatTemplate::render_marked(const Json& messages, const RenderOptions& options) const {
-  if (!messages.is_array())
-    throw_error(ErrorCode::bad_file, "%s: the messages are not an array", name_.c_str());
+  if (!messages.is_array()) throw_error(ErrorCode::bad_file, "{}: the messages are not an array", name_);
   if (!options.extra.is_object())
-    throw_error(ErrorCode::bad_file, "%s: the variables are not an object", name_.c_str());
+    throw_error(ErrorCode::bad_file, "{}: the variables are not an object", name_);
   const TemplateLimits& limits = options.limits;
   jinja::Interp interp({limits.n_operations, limits.n_bytes, limits.n_output_bytes, limits.n_depth},
                        options.now ? *options.now : local_time());
@@ -146,7 +145,7 @@ std::string token_text(const GgufFile& file, const char* id_key) {
   const auto id = metadata.get<uint32_t>(id_key);
   const auto tokens = metadata.get_strings("tokenizer.ggml.tokens");
   if (id >= tokens.size()) {
-    throw_error(ErrorCode::bad_file, "%s is %u, but there are %zu tokens", id_key, id, tokens.size());
+    throw_error(ErrorCode::bad_file, "{} is {}, but there are {} tokens", id_key, id, tokens.size());
   }
   return std::string(tokens[id]);
 }

@@ -57,8 +57,8 @@ pcre2_code* compile(const std::string& pattern) {
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                    PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (code == nullptr) {
-    throw_error(ErrorCode::bug, "pre-tokenizer pattern '%s': PCRE2 error %d at offset %zu", text.c_str(),
-                error, offset);
+    throw_error(ErrorCode::bug, "pre-tokenizer pattern '{}': PCRE2 error {} at offset {}", text, error,
+                offset);
   }
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // may fail: matching is slower without it, not wrong
   return code;

@@ -89,12 +89,11 @@ Vocab::Vocab(VocabData data) : data_(std::move(data)), index_(data_.tokens.size(
     pre_tokenizer = find_pre_tokenizer(data_.pre);
     if (pre_tokenizer == nullptr) {
       log_warning(
-          "%s: %s; using the default, which may cut the text differently from how the model was trained",
-          data_.source.c_str(),
-          data_.pre.empty() ? "no pre-tokenizer is named (metadata tokenizer.ggml.pre)"
-                            : format("unknown pre-tokenizer '%s' (metadata tokenizer.ggml.pre)",
-                                     printable(data_.pre).c_str())
-                                  .c_str());
+          "{}: {}; using the default, which may cut the text differently from how the model was trained",
+          data_.source,
+          data_.pre.empty()
+              ? "no pre-tokenizer is named (metadata tokenizer.ggml.pre)"
+              : format("unknown pre-tokenizer '{}' (metadata tokenizer.ggml.pre)", printable(data_.pre)));
       pre_tokenizer = &default_pre_tokenizer();
     }
   }
@@ -109,23 +108,23 @@ void Vocab::check() const {
   const size_t n = data_.tokens.size();
   if (n == 0) {
     throw_error(ErrorCode::bad_file,
-                "%s: metadata tokenizer.ggml.tokens: found an empty array, needed tokens", source);
+                "{}: metadata tokenizer.ggml.tokens: found an empty array, needed tokens", source);
   }
   if (n > static_cast<size_t>(std::numeric_limits<int32_t>::max() / 4)) {
     throw_error(ErrorCode::bad_file,
-                "%s: metadata tokenizer.ggml.tokens: found %zu tokens, needed fewer than 2^29", source, n);
+                "{}: metadata tokenizer.ggml.tokens: found {} tokens, needed fewer than 2^29", source, n);
   }
   for (size_t id = 0; id < n; ++id) {
     const Token& token = data_.tokens[id];
     if (std::isnan(token.score)) {
       throw_error(ErrorCode::bad_file,
-                  "%s: metadata tokenizer.ggml.scores: the score of token %zu is not a number", source, id);
+                  "{}: metadata tokenizer.ggml.scores: the score of token {} is not a number", source, id);
     }
     if (data_.kind == TokenizerKind::spm && token.type == TokenType::byte && !byte_of(token.text)) {
       throw_error(ErrorCode::bad_file,
-                  "%s: metadata tokenizer.ggml.tokens: token %zu is of type byte, but its text is '%s'; "
+                  "{}: metadata tokenizer.ggml.tokens: token {} is of type byte, but its text is '{}'; "
                   "needed <0x00> to <0xFF>",
-                  source, id, printable(token.text, 40).c_str());
+                  source, id, printable(token.text, 40));
     }
   }
   constexpr std::pair<int32_t SpecialIds::*, const char*> kRoles[] = {
@@ -138,7 +137,7 @@ void Vocab::check() const {
     const int32_t id = data_.special.*role;
     if (id != kNoToken && (id < 0 || static_cast<size_t>(id) >= n)) {
       throw_error(ErrorCode::bad_file,
-                  "%s: metadata tokenizer.ggml.%s_token_id: found %d, needed an id below %zu", source, name,
+                  "{}: metadata tokenizer.ggml.{}_token_id: found {}, needed an id below {}", source, name,
                   id, n);
     }
   }
@@ -153,13 +152,13 @@ void Vocab::set_flags(const PreTokenizerSpec* pre_tokenizer) {
   if (data_.add_bos == Flag::on && data_.special.bos == kNoToken) {
     throw_error(
         ErrorCode::bad_file,
-        "%s: metadata tokenizer.ggml.add_bos_token is true, but there is no tokenizer.ggml.bos_token_id",
+        "{}: metadata tokenizer.ggml.add_bos_token is true, but there is no tokenizer.ggml.bos_token_id",
         source);
   }
   if (data_.add_eos == Flag::on && data_.special.eos == kNoToken) {
     throw_error(
         ErrorCode::bad_file,
-        "%s: metadata tokenizer.ggml.add_eos_token is true, but there is no tokenizer.ggml.eos_token_id",
+        "{}: metadata tokenizer.ggml.add_eos_token is true, but there is no tokenizer.ggml.eos_token_id",
         source);
   }
   const bool usually_bos = spm || pre_tokenizer->add_bos;
@@ -197,7 +196,7 @@ std::optional<int32_t> Vocab::find(std::string_view text) const {
 
 std::vector<int32_t> Vocab::tokenize(std::string_view text, const TokenizeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
-    throw_error(ErrorCode::usage, "the text has %zu bytes, at most %zu can be tokenized at once", text.size(),
+    throw_error(ErrorCode::usage, "the text has {} bytes, at most {} can be tokenized at once", text.size(),
                 kMaxTextBytes);
   }
   std::vector<int32_t> ids;
@@ -264,8 +263,8 @@ void Vocab::encode_fragment(std::string_view text, bool at_start, std::vector<in
 
 void Vocab::warn_about_double_bos(std::span<const int32_t> ids) const {
   if (ids.size() < 2 || ids[1] != data_.special.bos) return;
-  log_warning("the text starts with the token '%s', which is added to every text; now there are two of them",
-              printable(token(data_.special.bos).text).c_str());
+  log_warning("the text starts with the token '{}', which is added to every text; now there are two of them",
+              printable(token(data_.special.bos).text));
 }
 
 std::string Vocab::token_to_piece(int32_t id, SpecialText special) const {

@@ -22,7 +22,7 @@ TokenizerKind read_kind(const Metadata& metadata) {
 
 void require_length(const Metadata& metadata, const char* key, size_t found, size_t needed) {
   if (found == needed) return;
-  metadata.fail(key, format("%zu elements", found), format("%zu, one for each of %s", needed, kTokens));
+  metadata.fail(key, format("{} elements", found), format("{}, one for each of {}", needed, kTokens));
 }
 
 // For SPM files without token types: recognizes byte tokens by their text, the others by their roles.
@@ -63,8 +63,8 @@ void read_tokens(const Metadata& metadata, VocabData& data) {
     require_length(metadata, kScores, scores.size(), texts.size());
     for (size_t i = 0; i < scores.size(); ++i) data.tokens[i].score = scores[i];
   } else if (data.kind == TokenizerKind::spm) {
-    log_warning("%s: no token scores (metadata %s), so all merges have the same rank",
-                metadata.source().c_str(), kScores);
+    log_warning("{}: no token scores (metadata {}), so all merges have the same rank", metadata.source(),
+                kScores);
   }
 }
 
@@ -80,11 +80,11 @@ void read_id(const Metadata& metadata, const char* key, Need need, size_t n_toke
     return;
   }
   if (need == Need::exact) {
-    metadata.fail(key, format("%lld", static_cast<long long>(*found)), format("an id below %zu", n_tokens));
+    metadata.fail(key, format("{}", *found), format("an id below {}", n_tokens));
   }
   if (*found == -1 || *found == UINT32_MAX) return;  // converters write these for "none"
-  log_warning("%s: metadata %s is %lld, but there are only %zu tokens; ignored", metadata.source().c_str(),
-              key, static_cast<long long>(*found), n_tokens);
+  log_warning("{}: metadata {} is {}, but there are only {} tokens; ignored", metadata.source(), key, *found,
+              n_tokens);
 }
 
 void read_special_ids(const Metadata& metadata, VocabData& data) {

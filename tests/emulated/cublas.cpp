@@ -69,7 +69,7 @@ const CublasApi& cublas_api() {
 }
 
 void check_cublas(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw_error(ErrorCode::io, "%s: an error", call);
+  if (status != CUBLAS_STATUS_SUCCESS) throw_error(ErrorCode::io, "{}: an error", call);
 }
 
 CublasHandle::~CublasHandle() {

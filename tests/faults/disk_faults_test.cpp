@@ -73,8 +73,8 @@ TEST_F(DiskFaults, EveryReadThatFails) {
       const int64_t n_waited = n - std::min<int64_t>(n_disk, 2) * (n_disk > 2);
       ASSERT_GT(n_waited, 1);
       for (int64_t i = 0; i < n_waited; ++i) {
-        SCOPED_TRACE(format("%s, on disk %d, read %d", std::string(streaming_name(streaming)).c_str(),
-                            static_cast<int>(n_disk), static_cast<int>(i)));
+        SCOPED_TRACE(format("{}, on disk {}, read {}", streaming_name(streaming), static_cast<int>(n_disk),
+                            static_cast<int>(i)));
         int64_t count = 0;
         with({.n_reads = &count, .fail_read = i}, [&](Session& s) {
           EXPECT_TRUE(fails(s));

@@ -75,7 +75,7 @@ TEST_F(DiskTime, OnTheCpuReadsOverlapWithComputing) {
   for (const Times t :
        {Times{1e-3, 1e-3, 0}, Times{1e-3, 4e-3, 0}, Times{4e-3, 1e-3, 0}, Times{2e-3, 3e-3, 0}}) {
     for (int64_t n_disk : {3, 7, 12, 16}) {
-      SCOPED_TRACE(format("compute %g ms, read %g ms, on disk %d", t.compute_s * 1e3, t.read_s * 1e3,
+      SCOPED_TRACE(format("compute {:g} ms, read {:g} ms, on disk {}", t.compute_s * 1e3, t.read_s * 1e3,
                           static_cast<int>(n_disk)));
       test::MeteredHost host(
           {.run_s = [&](const Segment& s, const StepShape&) { return n_layers_of(s) * t.compute_s; }});
@@ -97,7 +97,7 @@ TEST_F(DiskTime, StreamedToAGpuReadsCopiesAndComputingOverlap) {
   for (const Times t :
        {Times{1e-3, 1e-3, 1e-3}, Times{1e-3, 4e-3, 2e-3}, Times{4e-3, 1e-3, 1e-3}, Times{2e-3, 3e-3, 5e-3}}) {
     for (int64_t n_disk : {5, 10, 16}) {
-      SCOPED_TRACE(format("compute %g ms, read %g ms, copy %g ms, on disk %d", t.compute_s * 1e3,
+      SCOPED_TRACE(format("compute {:g} ms, read {:g} ms, copy {:g} ms, on disk {}", t.compute_s * 1e3,
                           t.read_s * 1e3, t.copy_s * 1e3, static_cast<int>(n_disk)));
       test::MeteredHost host;
       test::SimDevice sim({.times = {.bus_bytes_per_s = matrix_bytes / t.copy_s,

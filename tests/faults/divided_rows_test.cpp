@@ -61,7 +61,7 @@ TEST_F(DividedRows, EveryShareGivesTheLogitsOfTheCpu) {
     const std::vector<float> expected = cpu_logits(*model);
     for (int tenths = 1; tenths <= 9; ++tenths) {
       for (const bool kv_on_host : {false, true}) {
-        SCOPED_TRACE(format("share 0.%d%s", tenths, kv_on_host ? " -nkvo" : ""));
+        SCOPED_TRACE(format("share 0.{}{}", tenths, kv_on_host ? " -nkvo" : ""));
         // The two programs divide differently.
         OffloadChoice c = choice(tenths % 4, tenths * 0.1, 1 - tenths * 0.1);
         if (kv_on_host) c.cache = CacheOnHost{};
@@ -147,7 +147,7 @@ TEST_F(DividedRows, WithLayersOnDisk) {
 TEST_F(DividedRows, BytesMatchTheFootprint) {
   for (const double share : {0.2, 0.5, 0.8}) {
     for (int64_t n_gpu_layers : {0, 1, 4, 7}) {
-      SCOPED_TRACE(format("share %g, -ngl %d", share, static_cast<int>(n_gpu_layers)));
+      SCOPED_TRACE(format("share {:g}, -ngl {}", share, static_cast<int>(n_gpu_layers)));
       test::SimDevice sim({});
       OffloadOptions flags;
       flags.n_gpu_layers = n_gpu_layers;

@@ -149,7 +149,7 @@ TEST_F(DividedTime, AStepReadsAllBytesAtTheSumOfBothRates) {
   for (const Rates& rates : {Rates{1e9, 1e9, 4e9}, Rates{1e9, 3e9, 4e9}, Rates{3e9, 1e9, 4e9},
                              Rates{1e9, 6e9, 9e9}, Rates{2e9, 2e9, 3e9}, Rates{3e9, 2e9, 4e9}}) {
     SCOPED_TRACE(
-        format("CPU %g, bus %g, memory %g GB/s", rates.cpu / 1e9, rates.bus / 1e9, rates.memory / 1e9));
+        format("CPU {:g}, bus {:g}, memory {:g} GB/s", rates.cpu / 1e9, rates.bus / 1e9, rates.memory / 1e9));
     const Request request(*dense_, {host_.get(), &sim_}, rates);
     const RowShares shares = best_shares(request.fit, streamed(1));
     ASSERT_LT(shares.decode, 1);
@@ -188,7 +188,7 @@ TEST_F(DividedTime, MatchesThePrediction) {
         for (int64_t n_gpu_layers : {1, 4}) {
           for (int64_t n_tokens : {int64_t{1}, kBatch}) {
             for (const bool kv_on_host : {false, true}) {
-              SCOPED_TRACE(format("%s, CPU %g, share %g, -ngl %d, %d tokens%s",
+              SCOPED_TRACE(format("{}, CPU {:g}, share {:g}, -ngl {}, {} tokens{}",
                                   model == moe_.get() ? "moe" : "dense", rates.cpu / 1e9, share,
                                   static_cast<int>(n_gpu_layers), static_cast<int>(n_tokens),
                                   kv_on_host ? ", -nkvo" : ""));

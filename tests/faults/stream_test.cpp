@@ -172,7 +172,7 @@ TEST_F(StreamTime, CopiesOverlapWithComputing) {
          {Times{1e-3, 1e-3}, Times{1e-3, 4e-3}, Times{4e-3, 1e-3}, Times{2e-3, 3e-3}, Times{3e-3, 4e-3},
           Times{4e-3, 3e-3}, Times{1e-3, 2e-3}, Times{4e-3, 5e-3}, Times{5e-3, 4e-3}, Times{1e-3, 8e-3}}) {
       for (int64_t n_gpu_layers = 1; n_gpu_layers <= kLayers; ++n_gpu_layers) {
-        SCOPED_TRACE(format("compute %g ms, copy %g ms, -ngl %d, %zu slots", t.compute_s * 1e3,
+        SCOPED_TRACE(format("compute {:g} ms, copy {:g} ms, -ngl {}, {} slots", t.compute_s * 1e3,
                             t.copy_s * 1e3, static_cast<int>(n_gpu_layers), n_slots));
         const Step step = decode_step(t, n_gpu_layers, n_slots);
         const double longer = std::max(kLayers * t.compute_s, step.copied_layers * t.copy_s);

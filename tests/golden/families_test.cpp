@@ -35,7 +35,7 @@ class Families : public testing::TestWithParam<std::string> {
     ConvertOptions options;
     options.type = type;
     options.n_threads = 2;
-    const std::string path = directory_.path(format("%d.gguf", static_cast<int>(type)));
+    const std::string path = directory_.path(format("{}.gguf", static_cast<int>(type)));
     write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path);
     return path;
   }

@@ -297,11 +297,10 @@ TEST(Attention, FewQueriesOfAnySizes) {
     c.lengths = {1 + random.below(700), 1 + random.below(70)};
     if (random.below(3) == 0) c.window = 1 + random.below(300);
     if (random.below(3) == 0) c.softcap = 5;
-    check_all_isas(
-        random, c,
-        format("group %d of %dx%d, blocks of %d, K %s, V %s", static_cast<int>(group),
-               static_cast<int>(c.head_dim_k), static_cast<int>(c.head_dim_v), static_cast<int>(c.block_size),
-               std::string(dtype_name(c.k_dtype)).c_str(), std::string(dtype_name(c.v_dtype)).c_str()));
+    check_all_isas(random, c,
+                   format("group {} of {}x{}, blocks of {}, K {}, V {}", static_cast<int>(group),
+                          static_cast<int>(c.head_dim_k), static_cast<int>(c.head_dim_v),
+                          static_cast<int>(c.block_size), dtype_name(c.k_dtype), dtype_name(c.v_dtype)));
   }
 }
 

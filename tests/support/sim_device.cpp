@@ -62,8 +62,8 @@ MemoryInfo SimDevice::memory_info() const {
 
 DevicePtr SimDevice::alloc(size_t n_bytes) {
   if (n_allocs_++ == options_.fail_alloc || used_bytes_ + n_bytes > options_.memory_bytes) {
-    throw_error(ErrorCode::out_of_memory, "%s: cannot allocate %zu bytes (%zu of %zu are free)",
-                info_.name.c_str(), n_bytes, options_.memory_bytes - used_bytes_, options_.memory_bytes);
+    throw_error(ErrorCode::out_of_memory, "{}: cannot allocate {} bytes ({} of {} are free)", info_.name,
+                n_bytes, options_.memory_bytes - used_bytes_, options_.memory_bytes);
   }
   const size_t rounded = align_up(std::max<size_t>(n_bytes, 1), kPage);
   void* forbidden = mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -158,8 +158,7 @@ void SimDevice::copy_in(DevicePtr to, const void* from, size_t n_bytes) {
   const bool fails = n_copies_++ == options_.fail_copy;
   copied_bytes_ += n_bytes;
   enqueue(runs_, bus_s(n_bytes), [this, target, from, n_bytes, fails] {
-    if (fails)
-      throw_error(ErrorCode::io, "%s: copying %zu bytes to the device failed", info_.name.c_str(), n_bytes);
+    if (fails) throw_error(ErrorCode::io, "{}: copying {} bytes to the device failed", info_.name, n_bytes);
     copy(target, from, n_bytes);
   });
 }
@@ -169,8 +168,7 @@ void SimDevice::copy_out(void* to, DevicePtr from, size_t n_bytes) {
   const bool fails = n_copies_++ == options_.fail_copy;
   copied_bytes_ += n_bytes;
   enqueue(runs_, bus_s(n_bytes), [this, to, source, n_bytes, fails] {
-    if (fails)
-      throw_error(ErrorCode::io, "%s: copying %zu bytes to the host failed", info_.name.c_str(), n_bytes);
+    if (fails) throw_error(ErrorCode::io, "{}: copying {} bytes to the host failed", info_.name, n_bytes);
     copy(to, source, n_bytes);
   });
 }
@@ -203,8 +201,7 @@ Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
   fetches_.s = std::max(fetches_.s, runs_.at[after]);
   enqueue(fetches_, bus_s(n_bytes), [this, target, from = weight.data, n_bytes, after, fails] {
     block_until(runs_, after);
-    if (fails)
-      throw_error(ErrorCode::io, "%s: fetching %zu bytes to the device failed", info_.name.c_str(), n_bytes);
+    if (fails) throw_error(ErrorCode::io, "{}: fetching {} bytes to the device failed", info_.name, n_bytes);
     copy(target, from, n_bytes);
   });
   if (options_.times.traffic) options_.times.traffic->push_back({fetches_.s - bus_s(n_bytes), fetches_.s});
@@ -244,7 +241,7 @@ void SimDevice::run(Executable& executable, const StepShape& shape) {
   const bool fails = n_runs_++ == options_.fail_run;
   const auto& run_s = options_.times.run_s;
   enqueue(runs_, run_s ? run_s(own.segment, shape) : 0, [this, inner, shape, fails] {
-    if (fails) throw_error(ErrorCode::out_of_memory, "%s: no memory for a run", info_.name.c_str());
+    if (fails) throw_error(ErrorCode::out_of_memory, "{}: no memory for a run", info_.name);
     cpu_->run(*inner, shape);
   });
 }

@@ -15,7 +15,7 @@ void add_vocabulary(Metadata& metadata, int64_t n_vocab) {
   std::vector<int32_t> types{2, 3, 3};
   std::vector<float> scores{0, 0, 0};
   for (int b = 0; b < 256; ++b) {
-    tokens.push_back(format("<0x%02X>", static_cast<unsigned>(b)));
+    tokens.push_back(format("<0x{:02X}>", static_cast<unsigned>(b)));
     types.push_back(6);
     scores.push_back(0);
   }

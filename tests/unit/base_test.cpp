@@ -48,7 +48,7 @@ TEST(Checked, RefusesOverflow) {
 
 TEST(Error, CarriesCodeAndMessage) {
   try {
-    throw_error(ErrorCode::bad_file, "%s: %d", "a.gguf", 7);
+    throw_error(ErrorCode::bad_file, "{}: {}", "a.gguf", 7);
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::bad_file);

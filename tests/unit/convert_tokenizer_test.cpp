@@ -191,7 +191,7 @@ std::string piece(const std::string& text, float score, char type) {
 
 TEST_F(ConvertTokenizer, SentencePieceModel) {
   std::string model = piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("</s>", 0, 3);
-  for (int b = 0; b < 256; ++b) model += piece(format("<0x%02X>", static_cast<unsigned>(b)), 0, 6);
+  for (int b = 0; b < 256; ++b) model += piece(format("<0x{:02X}>", static_cast<unsigned>(b)), 0, 6);
   model += piece("\xe2\x96\x81", -2, 1) + piece("h", -3, 1) + piece("i", -4, 1) + piece("hi", -1, 1) +
            piece("<mark>", 0, 4);
   model += field(2, "\x18\x02") + field(3, std::string("\x18\x00\x20\x00", 4));

@@ -23,21 +23,21 @@ constexpr int64_t kLayers = 5;
 
 std::string text(const Command& c) {
   switch (c.kind) {
-    case CommandKind::feed: return format("feed %zu", c.device.index());
-    case CommandKind::copy: return format("copy %zu to %zu", c.from.index(), c.device.index());
-    case CommandKind::record: return format("record %zu", c.device.index());
-    case CommandKind::wait: return format("wait %zu", c.device.index());
-    case CommandKind::read: return format("read %zu", c.group);
-    case CommandKind::wait_read: return format("wait_read %zu", c.group);
-    case CommandKind::fetch: return format("fetch %zu", c.group);
+    case CommandKind::feed: return format("feed {}", c.device.index());
+    case CommandKind::copy: return format("copy {} to {}", c.from.index(), c.device.index());
+    case CommandKind::record: return format("record {}", c.device.index());
+    case CommandKind::wait: return format("wait {}", c.device.index());
+    case CommandKind::read: return format("read {}", c.group);
+    case CommandKind::wait_read: return format("wait_read {}", c.group);
+    case CommandKind::fetch: return format("fetch {}", c.group);
     case CommandKind::start_fetches: return "start_fetches";
-    case CommandKind::join: return format("join %zu", c.group);
-    case CommandKind::release: return format("release %zu", c.group);
-    case CommandKind::fetch_cache: return format("fetch_cache %zu", c.cache);
-    case CommandKind::join_cache: return format("join_cache %zu", c.cache);
-    case CommandKind::write_back: return format("write_back %zu", c.cache);
-    case CommandKind::run: return format("run %zu on %zu", c.segment, c.device.index());
-    case CommandKind::collect: return format("collect %zu", c.device.index());
+    case CommandKind::join: return format("join {}", c.group);
+    case CommandKind::release: return format("release {}", c.group);
+    case CommandKind::fetch_cache: return format("fetch_cache {}", c.cache);
+    case CommandKind::join_cache: return format("join_cache {}", c.cache);
+    case CommandKind::write_back: return format("write_back {}", c.cache);
+    case CommandKind::run: return format("run {} on {}", c.segment, c.device.index());
+    case CommandKind::collect: return format("collect {}", c.device.index());
   }
   return "?";
 }
@@ -52,7 +52,7 @@ class Checker {
       next_segment_ = 0;
       for (at_ = 0; at_ < schedule_.commands.size(); ++at_) {
         const Command& c = schedule_.commands[at_];
-        SCOPED_TRACE(format("step %d, command %zu: %s", step_, at_, text(c).c_str()));
+        SCOPED_TRACE(format("step {}, command {}: {}", step_, at_, text(c)));
         follow(c);
         ++now_;
       }
@@ -289,11 +289,10 @@ TEST_F(Schedules, NoCommandComesTooEarly) {
               for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
                                                CacheChoice(PrefetchedCache{}), CacheChoice(SplitCache{32})}) {
                 for (const double rows : {1.0, 0.5}) {
-                  SCOPED_TRACE(format("%s, %d GPUs, %zu slots, %s, -ngl %d, %d on disk, cache %zu, rows %g",
+                  SCOPED_TRACE(format("{}, {} GPUs, {} slots, {}, -ngl {}, {} on disk, cache {}, rows {:g}",
                                       model == moe_.get() ? "moe" : "dense", n_gpus, n_slots,
-                                      std::string(streaming_name(streaming)).c_str(),
-                                      static_cast<int>(n_gpu_layers), static_cast<int>(n_disk), cache.index(),
-                                      rows));
+                                      streaming_name(streaming), static_cast<int>(n_gpu_layers),
+                                      static_cast<int>(n_disk), cache.index(), rows));
                   OffloadChoice choice{n_gpu_layers, cache, 0, streaming, n_disk};
                   choice.rows_prefill = choice.rows_decode = rows;
                   const Scheduled s = decode(*model, choice, n_gpus, n_slots);

@@ -39,7 +39,7 @@ TEST(Settings, AreWrittenByTheLibrarysNamesOrByAnother) {
 
 TEST(Settings, SurviveWhatIsSaidAround) {
   try {
-    throw_error(ErrorCode::usage, "%s, again", too_large().message().c_str());
+    throw_error(ErrorCode::usage, "{}, again", too_large().message());
   } catch (const Error& e) {
     EXPECT_THAT(tools::message_of(e), HasSubstr("-ctk q8_0 or --no-mmap would fit, again"));
   }
@@ -62,9 +62,9 @@ TEST(Settings, AreNamedInTheLogToo) {
   const test::TempDir directory;
   const std::string path = directory.path("log");
   set_log_file(path);
-  log_warning("%s helps", setting_text(Setting::n_ctx, 512).c_str());
+  log_warning("{} helps", setting_text(Setting::n_ctx, 512));
   set_log_setting_writer(tools::flag_text);
-  log_warning("%s helps", setting_text(Setting::n_ctx, 512).c_str());
+  log_warning("{} helps", setting_text(Setting::n_ctx, 512));
   set_log_setting_writer(library_setting_text);
   std::ifstream file(path);
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}),

@@ -55,11 +55,11 @@ void AnswerFile::open_file() {
     return;
   }
   fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd_ < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", name_.c_str(), strerror(errno));
+  if (fd_ < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", name_, strerror(errno));
   struct stat info {};
   if (fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) return;
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw_error(ErrorCode::io, "%s: another tandem batch is writing it", name_.c_str());
+    throw_error(ErrorCode::io, "{}: another tandem batch is writing it", name_);
   }
   read_done();
 }
@@ -73,8 +73,7 @@ void AnswerFile::read_done() {
       const size_t n = std::min(line.size(), kLineStart.size());
       if (reader.too_long() || line.compare(0, n, kLineStart, 0, n) != 0) add_done(line, reader.n_lines());
       if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) {
-        throw_error(ErrorCode::io, "%s: cannot remove the incomplete last line: %s", name_.c_str(),
-                    strerror(errno));
+        throw_error(ErrorCode::io, "{}: cannot remove the incomplete last line: {}", name_, strerror(errno));
       }
       return;
     }
@@ -87,9 +86,9 @@ void AnswerFile::add_done(const std::string& text, int64_t number) {
   const Json line = Json::parse(text, nullptr, false);
   if (!is_ours(line)) {
     throw_error(ErrorCode::bad_file,
-                "%s: line %lld is not an answer of tandem batch; an existing output file must hold only such "
+                "{}: line {} is not an answer of tandem batch; an existing output file must hold only such "
                 "answers",
-                name_.c_str(), static_cast<long long>(number));
+                name_, number);
   }
   const bool error = line.contains("error");
   n_errors_ += error;
@@ -108,7 +107,7 @@ void AnswerFile::write(const Json& answer) {
     const ssize_t n = ::write(fd_, rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EPIPE && fd_ == STDOUT_FILENO) throw ClosedPipe();
-    if (n < 0) throw_error(ErrorCode::io, "%s: write failed: %s", name_.c_str(), strerror(errno));
+    if (n < 0) throw_error(ErrorCode::io, "{}: write failed: {}", name_, strerror(errno));
     rest.remove_prefix(static_cast<size_t>(n));
   }
 }

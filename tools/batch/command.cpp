@@ -51,7 +51,7 @@ class Descriptor {
  public:
   Descriptor(const std::string& path, const std::string& name)
       : fd_(path == "-" ? 0 : open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", name.c_str(), strerror(errno));
+    if (fd_ < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", name, strerror(errno));
   }
   ~Descriptor() {
     if (fd_ > 0) close(fd_);
@@ -127,11 +127,10 @@ class BatchJob {
       if (!answers_.has(index)) {
         begin(index, line);
       } else if (!answers_.is_of(index, id_of(line))) {
-        throw_error(
-            ErrorCode::bad_file,
-            "%s: line %lld and the existing answer to line %lld have different ids: the answers belong "
-            "to another input",
-            name_.c_str(), static_cast<long long>(index), static_cast<long long>(index));
+        throw_error(ErrorCode::bad_file,
+                    "{}: line {} and the existing answer to line {} have different ids: the answers belong "
+                    "to another input",
+                    name_, index, index);
       }
     }
   }
@@ -140,7 +139,7 @@ class BatchJob {
     Json id;
     try {
       if (reader_.too_long()) {
-        throw_error(ErrorCode::bad_file, "longer than %zu MiB", LineReader::kMaxBytes >> 20);
+        throw_error(ErrorCode::bad_file, "longer than {} MiB", LineReader::kMaxBytes >> 20);
       }
       BatchRequest request = parser_.parse(index, line, id);
       ids_[index] = id;
@@ -173,7 +172,7 @@ class BatchJob {
   // Reports the error and writes it as an answer, so that a rerun does not try the line again.
   void write_error(int64_t index, const Error& error) {
     const std::string message = message_of(error);
-    log_warning("%s: line %lld: %s", name_.c_str(), static_cast<long long>(index), message.c_str());
+    log_warning("{}: line {}: {}", name_, index, message);
     Json answer = answer_to(index);
     answer["error"] = message;
     answers_.write(answer);
@@ -186,17 +185,16 @@ class BatchJob {
 
   void show_progress() {
     const int64_t n_done = n_answers_ + n_bad_;
-    const std::string rate = format("%.0f tokens/s", token_rate());
+    const std::string rate = format("{:.0f} tokens/s", token_rate());
     if (n_lines_) {
       progress_.update(n_done, rate);
     } else if (progress_.animated() && Clock::now() - shown_ > std::chrono::milliseconds(100)) {
       shown_ = Clock::now();
-      status_.show(format("%lld lines, ", static_cast<long long>(n_done)) + rate);
+      status_.show(format("{} lines, ", n_done) + rate);
     }
     if (progress_.animated() || Clock::now() - logged_ < kLogInterval) return;
     logged_ = Clock::now();
-    log_info("%lld lines done%s, %s", static_cast<long long>(n_done),
-             n_lines_ ? format(" of %lld", static_cast<long long>(*n_lines_)).c_str() : "", rate.c_str());
+    log_info("{} lines done{}, {}", n_done, n_lines_ ? format(" of {}", *n_lines_).c_str() : "", rate);
   }
 
   void report() const {
@@ -205,22 +203,20 @@ class BatchJob {
     const double shared =
         s.n_prompt > 0 ? 100.0 * static_cast<double>(s.n_reused) / static_cast<double>(s.n_prompt) : 0;
     log_info(
-        "%lld answers%s in %.1f s: prompts %lld tokens, %.1f t/s, %.0f%% of them shared; generated %lld "
-        "tokens, %.1f t/s",
-        static_cast<long long>(n_answers_),
-        n_bad_ > 0 ? format(" and %lld bad lines", static_cast<long long>(n_bad_)).c_str() : "", seconds,
-        static_cast<long long>(s.n_prompt), static_cast<double>(s.n_prompt) / seconds, shared,
-        static_cast<long long>(s.n_generated), static_cast<double>(s.n_generated) / seconds);
+        "{} answers{} in {:.1f} s: prompts {} tokens, {:.1f} t/s, {:.0f}% of them shared; generated {} "
+        "tokens, {:.1f} t/s",
+        n_answers_, n_bad_ > 0 ? format(" and {} bad lines", n_bad_).c_str() : "", seconds, s.n_prompt,
+        static_cast<double>(s.n_prompt) / seconds, shared, s.n_generated,
+        static_cast<double>(s.n_generated) / seconds);
     if (s.n_preempted > 0) {
       log_info(
-          "the cache was full %lld times and %lld tokens were computed again; use a larger -c or a smaller "
+          "the cache was full {} times and {} tokens were computed again; use a larger -c or a smaller "
           "-np "
           "for speed",
-          static_cast<long long>(s.n_preempted), static_cast<long long>(s.n_recomputed));
+          s.n_preempted, s.n_recomputed);
     }
     if (interrupted()) {
-      log_info("interrupted with %lld lines unfinished; rerun the same command to continue",
-               static_cast<long long>(batcher_.n_open()));
+      log_info("interrupted with {} lines unfinished; rerun the same command to continue", batcher_.n_open());
     }
   }
 
@@ -262,11 +258,8 @@ void batch(BatchOptions& o) {
   AnswerFile answers(o.output);
   const std::optional<int64_t> n_lines = count_lines(o.input, name, answers);
   if (answers.n_done() > 0) {
-    log_info("%s: %lld lines already done%s", printable(o.output, 4096).c_str(),
-             static_cast<long long>(answers.n_done()),
-             answers.n_errors() > 0
-                 ? format(", %lld of them with an error", static_cast<long long>(answers.n_errors())).c_str()
-                 : "");
+    log_info("{}: {} lines already done{}", printable(o.output, 4096), answers.n_done(),
+             answers.n_errors() > 0 ? format(", {} of them with an error", answers.n_errors()).c_str() : "");
   }
   const auto devices = make_devices(o.engine);
   const std::unique_ptr<Model> model = load_model(o.engine);
@@ -276,8 +269,8 @@ void batch(BatchOptions& o) {
   measure_speeds(o.engine, devices, *model);
   Runtime runtime(*model, pointers(devices), o.engine, explain_on_stderr(o.explain));
   if (runtime.n_sequences() < o.parallel) {
-    log_warning("-np %d: the context of %lld tokens has room for %lld sequences", o.parallel,
-                static_cast<long long>(runtime.n_ctx()), static_cast<long long>(runtime.n_sequences()));
+    log_warning("-np {}: the context of {} tokens has room for {} sequences", o.parallel, runtime.n_ctx(),
+                runtime.n_sequences());
   }
   BatchJob(o, runtime, input.get(), answers, n_lines).run();
 }

@@ -59,7 +59,7 @@ bool LineReader::fill(Wait wait) {
   const int error = errno;
   buffer_.resize(had + static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (n < 0 && error == EINTR) return !interrupted();
-  if (n < 0) throw_error(ErrorCode::io, "%s: read failed: %s", name_.c_str(), strerror(error));
+  if (n < 0) throw_error(ErrorCode::io, "{}: read failed: {}", name_, strerror(error));
   at_end_ = n == 0;
   return true;
 }

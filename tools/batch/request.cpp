@@ -19,8 +19,8 @@ constexpr size_t kMaxUnknownKeys = 16;  // unknown keys to report
 constexpr int kMaxDepth = 100;          // of nested JSON
 
 [[noreturn]] void refuse(const std::string& key, const char* needed, const Json& value) {
-  throw_error(ErrorCode::bad_file, "\"%s\" is %s, needed %s", printable(key).c_str(),
-              printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)).c_str(), needed);
+  throw_error(ErrorCode::bad_file, "\"{}\" is {}, needed {}", printable(key),
+              printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)), needed);
 }
 
 int64_t whole(const std::string& key, const Json& value, int64_t min, int64_t max, const char* needed) {
@@ -99,8 +99,7 @@ void RequestParser::apply(const std::string& key, const Json& value, BatchReques
     if (!value.is_object() && !value.is_boolean()) refuse(key, "a JSON schema", value);
     r.sampling.grammar = grammar(json_schema_to_gbnf(value.dump(), {"json_schema", ErrorCode::bad_file}));
   } else if (unknown_.size() < kMaxUnknownKeys && unknown_.insert(key).second) {
-    log_warning("line %lld: unknown option \"%s\", ignored (reported once)", static_cast<long long>(r.index),
-                printable(key).c_str());
+    log_warning("line {}: unknown option \"{}\", ignored (reported once)", r.index, printable(key));
   }
 }
 
@@ -121,9 +120,9 @@ std::vector<int32_t> RequestParser::tokens_of(const MarkedPrompt& prompt) const 
 std::vector<int32_t> RequestParser::prompt(const Json& line) {
   const auto text = line.find("prompt"), messages = line.find("messages");
   if ((text == line.end()) == (messages == line.end())) {
-    throw_error(ErrorCode::bad_file, text == line.end()
-                                         ? "found neither \"prompt\" nor \"messages\""
-                                         : "found both \"prompt\" and \"messages\", needed only one of them");
+    throw_error(ErrorCode::bad_file, "{}",
+                text == line.end() ? "found neither \"prompt\" nor \"messages\""
+                                   : "found both \"prompt\" and \"messages\", needed only one of them");
   }
   if (text != line.end()) {
     if (!text->is_string()) refuse("prompt", "a string", *text);
@@ -143,7 +142,7 @@ std::vector<int32_t> RequestParser::prompt(const Json& line) {
 
 BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& id) {
   const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxDepth) throw_error(ErrorCode::bad_file, "JSON nested more than %d deep", kMaxDepth);
+    if (depth > kMaxDepth) throw_error(ErrorCode::bad_file, "JSON nested more than {} deep", kMaxDepth);
     return true;
   };
   Json json;
@@ -151,8 +150,7 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
     json = Json::parse(text, check_depth);
   } catch (const Json::exception& e) {
     const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
-    throw_error(ErrorCode::bad_file, "invalid JSON: %s",
-                printable(what.substr(what.find("] ") + 2), 200).c_str());
+    throw_error(ErrorCode::bad_file, "invalid JSON: {}", printable(what.substr(what.find("] ") + 2), 200));
   }
   if (!json.is_object()) throw Error(ErrorCode::bad_file, "not a JSON object");
   if (const auto found = json.find("id"); found != json.end()) {
@@ -176,8 +174,8 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
   if (n == 0) throw Error(ErrorCode::bad_file, "the prompt is empty");
   if (n > n_ctx_) {
     throw_error(ErrorCode::bad_file,
-                "the prompt has %lld tokens, but the context of a sequence holds %lld (-c, --ctx-sequence)",
-                static_cast<long long>(n), static_cast<long long>(n_ctx_));
+                "the prompt has {} tokens, but the context of a sequence holds {} (-c, --ctx-sequence)", n,
+                n_ctx_);
   }
   return r;
 }

@@ -66,8 +66,8 @@ void words(CLI::App& app, const char* group, const char* names, const char* type
 std::pair<int32_t, int32_t> parse_pair(const std::string& text) {
   const size_t comma = text.find(',');
   if (comma == std::string::npos) {
-    throw_error(ErrorCode::usage, "--prompt-gen: '%s' is not of the form PP,TG, such as 512,128",
-                printable(text).c_str());
+    throw_error(ErrorCode::usage, "--prompt-gen: '{}' is not of the form PP,TG, such as 512,128",
+                printable(text));
   }
   return {static_cast<int32_t>(parse_integer("--prompt-gen", text.substr(0, comma), 0)),
           static_cast<int32_t>(parse_integer("--prompt-gen", text.substr(comma + 1), 0))};
@@ -76,7 +76,7 @@ std::pair<int32_t, int32_t> parse_pair(const std::string& text) {
 bool parse_on_off(const char* option, const std::string& text) {
   const Toggle value = parse_toggle(option, text);
   if (value == Toggle::automatic) {
-    throw_error(ErrorCode::usage, "%s: '%s' is neither 0 nor 1", option, printable(text).c_str());
+    throw_error(ErrorCode::usage, "{}: '{}' is neither 0 nor 1", option, printable(text));
   }
   return value == Toggle::on;
 }
@@ -193,9 +193,9 @@ void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Report
                  StatusLine& status) {
   BenchRunner runner(o.settings);
   for (size_t i = 0; i < cases.size(); ++i) {
-    const std::string name = format("test %zu of %zu: %s, -t %d", i + 1, cases.size(),
-                                    test_name(cases[i]).c_str(), cases[i].n_threads);
-    if (o.progress && !status.shown()) log_info("%s", name.c_str());
+    const std::string name =
+        format("test {} of {}: {}, -t {}", i + 1, cases.size(), test_name(cases[i]), cases[i].n_threads);
+    if (o.progress && !status.shown()) log_info("{}", name);
     wait_before_test(o.delay_s);
     try {
       const BenchResult result =
@@ -204,7 +204,7 @@ void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Report
       reports.each([&](BenchReport& report) { report.row(result); });
     } catch (const Error& e) {
       if (e.code() != ErrorCode::interrupted) throw;
-      throw_error(ErrorCode::interrupted, "interrupted after %zu of %zu tests", i, cases.size());
+      throw_error(ErrorCode::interrupted, "interrupted after {} of {} tests", i, cases.size());
     }
   }
 }

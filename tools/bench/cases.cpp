@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxValues = 10000;  // in a list, and rows in total: more is surely a typing error
 
 [[noreturn]] void refuse_range(const std::string& option, const std::string& text, const char* why) {
-  throw_error(ErrorCode::usage, "%s: '%s': %s", option.c_str(), printable(text).c_str(), why);
+  throw_error(ErrorCode::usage, "{}: '{}': {}", option, printable(text), why);
 }
 
 // Parses one item: FIRST, FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR.
@@ -40,7 +40,7 @@ void append_tests(const BenchLists& lists, BenchCase c, std::vector<BenchCase>& 
   const auto add = [&](int32_t n_prompt, int32_t n_gen) {
     if (n_prompt == 0 && n_gen == 0) return;
     if (cases.size() >= kMaxValues) {
-      throw_error(ErrorCode::usage, "the lists multiply out to more than %zu tests", kMaxValues);
+      throw_error(ErrorCode::usage, "the lists multiply out to more than {} tests", kMaxValues);
     }
     c.n_prompt = n_prompt;
     c.n_gen = n_gen;
@@ -57,7 +57,7 @@ std::vector<BenchCase> times(const std::vector<BenchCase>& all, const std::vecto
                              T BenchCase::*member) {
   std::vector<BenchCase> product;
   if (all.size() * values.size() > kMaxValues) {
-    throw_error(ErrorCode::usage, "the lists multiply out to more than %zu tests", kMaxValues);
+    throw_error(ErrorCode::usage, "the lists multiply out to more than {} tests", kMaxValues);
   }
   for (const BenchCase& c : all) {
     for (const auto& value : values) {

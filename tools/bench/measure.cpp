@@ -214,7 +214,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   }
   const uint64_t streamed_before = session.executor().streamed_bytes();
   for (int32_t i = 0; i < settings_.repetitions; ++i) {
-    stage(format("%d/%d", i + 1, settings_.repetitions));
+    stage(format("{}/{}", i + 1, settings_.repetitions));
     session.truncate(c.n_depth);
     const Clock::time_point start = Clock::now();
     run_prompt(session, c.n_prompt);

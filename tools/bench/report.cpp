@@ -15,13 +15,13 @@ namespace {
 constexpr double kKiB = 1024.0, kMiB = 1024.0 * kKiB, kGiB = 1024.0 * kMiB;
 
 std::string bytes_text(double n) {
-  if (n < kMiB) return format("%.2f KiB", n / kKiB);
-  return n < kGiB ? format("%.2f MiB", n / kMiB) : format("%.2f GiB", n / kGiB);
+  if (n < kMiB) return format("{:.2f} KiB", n / kKiB);
+  return n < kGiB ? format("{:.2f} MiB", n / kMiB) : format("{:.2f} GiB", n / kGiB);
 }
 
 std::string count_text(int64_t n) {
   const auto x = static_cast<double>(n);
-  return x < 1e9 ? format("%.2f M", x / 1e6) : format("%.2f B", x / 1e9);
+  return x < 1e9 ? format("{:.2f} M", x / 1e6) : format("{:.2f} B", x / 1e9);
 }
 
 std::string cache_type(DType dtype) {
@@ -67,12 +67,12 @@ class MarkdownReport final : public BenchReport {
     add("test", 15, Column::right, [](const BenchResult& r) { return test_name(r.test); });
     add("t/s", 20, Column::right, [](const BenchResult& r) {
       const std::vector<double> samples = r.samples_ts();
-      return format("%.2f ± %.2f", mean(samples), standard_deviation(samples));
+      return format("{:.2f} ± {:.2f}", mean(samples), standard_deviation(samples));
     });
     add("read/token", 10, Column::right, [](const BenchResult& r) { return bytes_text(r.bytes_per_token); });
     add("bandwidth", 9, Column::right, [this](const BenchResult& r) {
       const double percent = r.bandwidth_percent(machine_);
-      return percent > 0 ? format("%.1f %%", percent) : std::string("-");
+      return percent > 0 ? format("{:.1f} %", percent) : std::string("-");
     });
   }
 
@@ -92,7 +92,7 @@ class MarkdownReport final : public BenchReport {
   }
 
   void end() override {
-    out_.write(format("\nbuild: %s (%d)\nmemory: %.1f GB/s read by %d threads\n", build_commit(),
+    out_.write(format("\nbuild: {} ({})\nmemory: {:.1f} GB/s read by {} threads\n", build_commit(),
                       build_number(), machine_.bandwidth / 1e9, machine_.bandwidth_threads));
     out_.flush();
   }

@@ -22,8 +22,8 @@ ChatTemplate given_template(const std::string& text) {
   std::string known;
   for (const BuiltinTemplate& t : builtin_templates())
     known += (known.empty() ? "" : ", ") + std::string(t.name);
-  throw_error(ErrorCode::usage, "--chat-template: '%s' is not a file and not one of %s",
-              printable(text).c_str(), known.c_str());
+  throw_error(ErrorCode::usage, "--chat-template: '{}' is not a file and not one of {}", printable(text),
+              known);
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ ChatTemplate choose_template(const Model& model, const std::string& given) {
   if (!given.empty()) return given_template(given);
   const ModelTemplate own = read_model_template(model.file());
   if (!own.text.empty()) return ChatTemplate(own.text, model.path() + ": chat template");
-  log_warning("%s: no chat template, using %s (--chat-template sets another)", model.path().c_str(),
-              std::string(kDefaultTemplate).c_str());
+  log_warning("{}: no chat template, using {} (--chat-template sets another)", model.path(),
+              kDefaultTemplate);
   return ChatTemplate(find_builtin_template(kDefaultTemplate)->text, "chat template chatml");
 }
 

@@ -74,8 +74,8 @@ CommandResult save(ChatState& chat, const std::string& path) {
 CommandResult load(ChatState& chat, const std::string& path) {
   chat.conversation.load(expand_home(path));
   chat.unanswered.clear();
-  chat.view.note(format("(loaded: %zu messages, %lld tokens)", chat.conversation.messages().size(),
-                        static_cast<long long>(chat.conversation.session().n_past())));
+  chat.view.note(format("(loaded: {} messages, {} tokens)", chat.conversation.messages().size(),
+                        chat.conversation.session().n_past()));
   return kDone;
 }
 
@@ -88,12 +88,10 @@ CommandResult export_markdown(ChatState& chat, const std::string& path) {
 CommandResult stats(ChatState& chat, const std::string&) {
   const Conversation& c = chat.conversation;
   const Session& s = c.session();
-  chat.view.note(format("%s\n%s\n%zu messages; context %lld of %lld tokens; KV cache %.1f MiB, %s and %s",
-                        s.model().path().c_str(), s.model().description().c_str(), c.messages().size(),
-                        static_cast<long long>(s.n_past()), static_cast<long long>(s.n_ctx()),
-                        static_cast<double>(s.kv_bytes()) / (1 << 20),
-                        std::string(dtype_name(s.kv_config().k_dtype)).c_str(),
-                        std::string(dtype_name(s.kv_config().v_dtype)).c_str()));
+  chat.view.note(format("{}\n{}\n{} messages; context {} of {} tokens; KV cache {:.1f} MiB, {} and {}",
+                        s.model().path(), s.model().description(), c.messages().size(), s.n_past(), s.n_ctx(),
+                        static_cast<double>(s.kv_bytes()) / (1 << 20), dtype_name(s.kv_config().k_dtype),
+                        dtype_name(s.kv_config().v_dtype)));
   return kDone;
 }
 
@@ -115,8 +113,7 @@ CommandResult set(ChatState& chat, const std::string& text) {
 CommandResult file(ChatState& chat, const std::string& path) {
   const std::string text = read_message_file(expand_home(path));
   chat.attached += path + ":\n```\n" + text + (text.ends_with('\n') ? "" : "\n") + "```\n\n";
-  chat.view.note(
-      format("(%s, %zu bytes, sent with the next message)", printable(path, 200).c_str(), text.size()));
+  chat.view.note(format("({}, {} bytes, sent with the next message)", printable(path, 200), text.size()));
   return kDone;
 }
 
@@ -154,7 +151,7 @@ constexpr Command kCommands[] = {
 CommandResult help(ChatState& chat, const std::string&) {
   std::string text;
   for (const Command& c : kCommands) {
-    text += format("%-22s %s\n", (std::string(c.name) + " " + std::string(c.shape)).c_str(), c.help);
+    text += format("{:<22} {}\n", (std::string(c.name) + " " + std::string(c.shape)), c.help);
   }
   text +=
       "Alt-Enter, or \\ at the end of a line, starts a new line. Ctrl-C stops an answer; twice at the "
@@ -191,15 +188,15 @@ CommandResult run_command(ChatState& chat, const std::string& line) {
   const std::string name = line.substr(0, line.find_first_of(" \t\n"));
   const Command* command = find_command(name);
   if (command == nullptr) {
-    throw_error(ErrorCode::usage, "unknown command %s; /help lists the commands", printable(name).c_str());
+    throw_error(ErrorCode::usage, "unknown command {}; /help lists the commands", printable(name));
   }
   const std::string argument(trimmed(std::string_view(line).substr(name.size())));
   const bool needed = !command->shape.empty() && !command->shape.starts_with('[');
   if (needed && argument.empty()) {
-    throw_error(ErrorCode::usage, "%s needs %s", name.c_str(), std::string(command->shape).c_str());
+    throw_error(ErrorCode::usage, "{} needs {}", name, command->shape);
   }
   if (command->argument == Argument::none && !argument.empty()) {
-    throw_error(ErrorCode::usage, "%s takes no argument", name.c_str());
+    throw_error(ErrorCode::usage, "{} takes no argument", name);
   }
   return command->run(chat, argument);
 }

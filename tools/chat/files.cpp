@@ -23,19 +23,18 @@ std::string read_message_file(const std::string& path) {
   constexpr uintmax_t kMaxBytes = uintmax_t{16} << 20;
   const std::string name = printable(path, 4096);
   std::error_code error;
-  if (!fs::exists(path, error)) throw_error(ErrorCode::io, "%s: no such file", name.c_str());
-  if (!fs::is_regular_file(path, error)) throw_error(ErrorCode::io, "%s: not a regular file", name.c_str());
+  if (!fs::exists(path, error)) throw_error(ErrorCode::io, "{}: no such file", name);
+  if (!fs::is_regular_file(path, error)) throw_error(ErrorCode::io, "{}: not a regular file", name);
   const uintmax_t n_bytes = fs::file_size(path, error);
   if (!error && n_bytes > kMaxBytes) {
-    throw_error(ErrorCode::bad_file, "%s: found %ju bytes, needed at most %ju", name.c_str(), n_bytes,
-                kMaxBytes);
+    throw_error(ErrorCode::bad_file, "{}: found {} bytes, needed at most {}", name, n_bytes, kMaxBytes);
   }
   std::ifstream in(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), {});
-  if (!in) throw_error(ErrorCode::io, "%s: cannot read", name.c_str());
+  if (!in) throw_error(ErrorCode::io, "{}: cannot read", name);
   const size_t valid = valid_utf8_prefix(text);
   if (valid != text.size()) {
-    throw_error(ErrorCode::bad_file, "%s: found byte 0x%02x at offset %zu, needed UTF-8", name.c_str(),
+    throw_error(ErrorCode::bad_file, "{}: found byte 0x{:02x} at offset {}, needed UTF-8", name,
                 static_cast<unsigned>(static_cast<unsigned char>(text[valid])), valid);
   }
   return text;

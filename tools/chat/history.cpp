@@ -44,7 +44,7 @@ std::vector<std::string> load_history(const std::string& path) {
 }
 
 void append_history(const std::string& path, const std::string& text) {
-  if (!write_lines(path, O_APPEND, encoded(text))) log_verbose("%s: cannot write the history", path.c_str());
+  if (!write_lines(path, O_APPEND, encoded(text))) log_verbose("{}: cannot write the history", path);
 }
 
 }  // namespace tandem::tools

@@ -198,7 +198,7 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
   }
   if (line == nullptr || n <= 0) {
     if (n < 0 && error != 0 && error != EIO)
-      throw_error(ErrorCode::io, "cannot read from the terminal: %s", strerror(error));
+      throw_error(ErrorCode::io, "cannot read from the terminal: {}", strerror(error));
     fputs("\n", out);
     fflush(out);
     return {End::end_of_input, ""};

@@ -47,7 +47,7 @@ void read_ahead(const Model& model, bool show_progress) {
       if (!show_progress || std::chrono::steady_clock::now() - start < kQuietTime) continue;
       const size_t n_full = n_done * 24 / n_all;
       status.show("loading [" + std::string(n_full, '#') + std::string(24 - n_full, ' ') + "] " +
-                  format("%zu%% of %.1f GB", n_done * 100 / n_all, static_cast<double>(n_all) / 1e9));
+                  format("{}% of {:.1f} GB", n_done * 100 / n_all, static_cast<double>(n_all) / 1e9));
       fflush(stderr);
     }
   }

@@ -27,13 +27,12 @@ Answer ChatLoop::show(const std::function<Answer(const AnswerCallbacks&)>& make)
   const Session& session = chat_.conversation.session();
   view_.end(answer, session.n_past(), session.n_ctx());
   if (answer.n_left_out > n_left_out_) {
-    view_.note(format("(the context was full: the oldest %lld messages are no longer included)",
-                      static_cast<long long>(answer.n_left_out)));
+    view_.note(
+        format("(the context was full: the oldest {} messages are no longer included)", answer.n_left_out));
   }
   n_left_out_ = answer.n_left_out;
   if (answer.stats.n_shifts > 0) {
-    view_.note(format("(the context was full: dropped its older half %lld times)",
-                      static_cast<long long>(answer.stats.n_shifts)));
+    view_.note(format("(the context was full: dropped its older half {} times)", answer.stats.n_shifts));
   }
   return answer;
 }

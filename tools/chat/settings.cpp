@@ -71,10 +71,10 @@ std::string settings_table(const ChatSettings& settings) {
   const SamplerParams& p = settings.conversation.sampling;
   std::string table;
   const auto add = [&](const char* name, const std::string& value) {
-    table += format("%-18s %s\n", name, value.c_str());
+    table += format("{:<18} {}\n", name, value);
   };
   for (const Setting& s : kSampling) {
-    add(s.name, s.real != nullptr ? format("%g", p.*s.real) : std::to_string(p.*s.integer));
+    add(s.name, s.real != nullptr ? format("{:g}", p.*s.real) : std::to_string(p.*s.integer));
   }
   add(kSeed, std::to_string(p.seed));
   add(kPredict, std::to_string(settings.conversation.n_predict));
@@ -103,8 +103,8 @@ void change_setting(const ChatSettings& settings, const std::string& given_name,
     if (found == std::end(kSampling)) {
       std::string known;
       for (const std::string& n : setting_names()) known += (known.empty() ? "" : ", ") + n;
-      throw_error(ErrorCode::usage, "unknown setting '%s'; the settings are %s",
-                  printable(given_name).c_str(), known.c_str());
+      throw_error(ErrorCode::usage, "unknown setting '{}'; the settings are {}", printable(given_name),
+                  known);
     }
     if (found->real != nullptr) {
       params.*found->real = static_cast<float>(parse_real(name, value, -HUGE_VAL));

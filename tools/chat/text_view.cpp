@@ -50,15 +50,13 @@ class TextView final : public ChatView {
 
   void begin(const Model& model, int64_t n_ctx) override {
     if (!options_.interactive) return;
-    note(format("%s, context of %lld tokens. /help lists commands, Ctrl-D exits.",
-                model.description().c_str(), static_cast<long long>(n_ctx)));
+    note(format("{}, context of {} tokens. /help lists commands, Ctrl-D exits.", model.description(), n_ctx));
   }
 
   void progress(int64_t n_done, int64_t n_prompt) override {
     if (n_done >= n_prompt) return status_.clear();
     if (options_.animate)
-      status_.show(format("reading the prompt %s of %lld tokens", bar(n_done, n_prompt).c_str(),
-                          static_cast<long long>(n_prompt)));
+      status_.show(format("reading the prompt {} of {} tokens", bar(n_done, n_prompt), n_prompt));
     fflush(stderr);
   }
 
@@ -79,7 +77,7 @@ class TextView final : public ChatView {
   void end(const Answer& answer, int64_t n_past, int64_t n_ctx) override {
     finish_line();
     if (!options_.interactive) {
-      log_info("%s; stopped: %s", cost(answer).c_str(), reason_text(answer.stats.reason));
+      log_info("{}; stopped: {}", cost(answer), reason_text(answer.stats.reason));
       return;
     }
     if (n_thought_bytes_ > 0 && options_.reasoning == ShowReasoning::hide)
@@ -89,8 +87,7 @@ class TextView final : public ChatView {
         answer.stats.reason != StopReason::stop_text) {
       note(std::string("(stopped: ") + reason_text(answer.stats.reason) + ")");
     }
-    note(format("[%s; context %lld of %lld]", cost(answer).c_str(), static_cast<long long>(n_past),
-                static_cast<long long>(n_ctx)));
+    note(format("[{}; context {} of {}]", cost(answer), n_past, n_ctx));
   }
 
   void abandon() override {
@@ -117,15 +114,15 @@ class TextView final : public ChatView {
  private:
   static std::string cost(const Answer& a) {
     const GenerateStats& s = a.stats;
-    std::string text = format("prompt %lld tokens", static_cast<long long>(s.n_prompt));
-    if (a.n_reused > 0) text += format(" (%lld reused)", static_cast<long long>(a.n_reused));
-    return text + format(", %.1f t/s; answer %lld tokens, %.1f t/s",
-                         tokens_per_second(s.n_prompt, s.prompt_s), static_cast<long long>(s.n_generated),
+    std::string text = format("prompt {} tokens", s.n_prompt);
+    if (a.n_reused > 0) text += format(" ({} reused)", a.n_reused);
+    return text + format(", {:.1f} t/s; answer {} tokens, {:.1f} t/s",
+                         tokens_per_second(s.n_prompt, s.prompt_s), s.n_generated,
                          tokens_per_second(s.n_generated, s.generate_s));
   }
 
   void thinking() {
-    if (options_.animate) status_.show(format("thinking, %zu bytes", n_thought_bytes_));
+    if (options_.animate) status_.show(format("thinking, {} bytes", n_thought_bytes_));
     fflush(stderr);
   }
 

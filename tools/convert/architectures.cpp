@@ -149,8 +149,8 @@ void llama(const ModelConfig& c, HparamWriter& out) {
   add_rope(c, out);
   const auto n = c.text.optional_integer("sliding_window", 0, INT32_MAX);
   if (n && *n > 0 && *n < c.n_ctx) {
-    log_warning("%s: sliding_window %lld is dropped: every token attends to all before it",
-                c.text.source().c_str(), static_cast<long long>(*n));
+    log_warning("{}: sliding_window {} is dropped: every token attends to all before it", c.text.source(),
+                *n);
   }
 }
 

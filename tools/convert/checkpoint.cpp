@@ -44,8 +44,8 @@ Checkpoint::Checkpoint(const std::string& folder) {
       files_.push_back(std::make_unique<SafetensorsFile>(path));
   }
   if (files_.empty()) {
-    throw_error(ErrorCode::bad_file, "%s: found no weights, needed %s, %s or other *.safetensors",
-                folder.c_str(), kSingle, kIndex);
+    throw_error(ErrorCode::bad_file, "{}: found no weights, needed {}, {} or other *.safetensors", folder,
+                kSingle, kIndex);
   }
   for (const auto& file : files_) {
     for (const auto& [name, tensor] : file->tensors()) add(tensor);
@@ -68,15 +68,14 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
   for (const auto& [shard, names] : names_of) {
     const std::string path = folder + "/" + shard;
     if (!std::filesystem::exists(path)) {
-      throw_error(ErrorCode::bad_file, "%s: shard %s is missing, needed for %zu tensors, such as %s",
-                  index_path.c_str(), printable(shard).c_str(), names.size(),
-                  printable(names.front()).c_str());
+      throw_error(ErrorCode::bad_file, "{}: shard {} is missing, needed for {} tensors, such as {}",
+                  index_path, printable(shard), names.size(), printable(names.front()));
     }
     files_.push_back(std::make_unique<SafetensorsFile>(path));
     for (const std::string& name : names) {
       if (files_.back()->tensors().contains(name)) continue;
-      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing, but the index %s lists it here",
-                  path.c_str(), printable(name).c_str(), index_path.c_str());
+      throw_error(ErrorCode::bad_file, "{}: tensor {} is missing, but the index {} lists it here", path,
+                  printable(name), index_path);
     }
   }
 }
@@ -84,8 +83,8 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
 void Checkpoint::add(const SourceTensor& tensor) {
   const auto [it, added] = tensors_.emplace(without_prefix(tensor.name), &tensor);
   if (added) return;
-  throw_error(ErrorCode::bad_file, "%s: tensor %s is also in %s, needed each tensor once",
-              tensor.file->path().c_str(), printable(tensor.name).c_str(), it->second->file->path().c_str());
+  throw_error(ErrorCode::bad_file, "{}: tensor {} is also in {}, needed each tensor once",
+              tensor.file->path(), printable(tensor.name), it->second->file->path());
 }
 
 const SourceTensor* Checkpoint::find(std::string_view name) const {

@@ -33,9 +33,8 @@ std::string tensor_line(const Conversion& conversion, size_t index) {
   for (const int64_t size : mapping.dims) dims += (dims.empty() ? "" : ", ") + std::to_string(size);
   const std::string from =
       mapping.sources.empty() ? "-" : std::string(source_dtype_name(mapping.sources[0]->dtype));
-  return format("[%4zu/%4zu] %-32s %-20s %4s -> %-5s %9.2f MiB", index + 1, conversion.tensors.size(),
-                mapping.name.c_str(), ("[" + dims + "]").c_str(), from.c_str(),
-                std::string(dtype_name(mapping.dtype)).c_str(), mib(mapping.n_bytes()));
+  return format("[{:4}/{:4}] {:<32} {:<20} {:>4} -> {:<5} {:9.2f} MiB", index + 1, conversion.tensors.size(),
+                mapping.name, ("[" + dims + "]"), from, dtype_name(mapping.dtype), mib(mapping.n_bytes()));
 }
 
 void run_convert(CommandOptions& options) {
@@ -53,10 +52,10 @@ void run_convert(CommandOptions& options) {
   progress.clear();
   if (how.vocab_only) {
     const size_t n_tokens = conversion.metadata.get_strings("tokenizer.ggml.tokens").size();
-    return log_info("wrote %s: a vocabulary of %zu tokens, no weights", paths.front().c_str(), n_tokens);
+    return log_info("wrote {}: a vocabulary of {} tokens, no weights", paths.front(), n_tokens);
   }
-  log_info("wrote %s%s: %.2f MiB in %zu tensors, %.1f s", paths.front().c_str(),
-           paths.size() > 1 ? format(" and %zu more", paths.size() - 1).c_str() : "",
+  log_info("wrote {}{}: {:.2f} MiB in {} tensors, {:.1f} s", paths.front(),
+           paths.size() > 1 ? format(" and {} more", paths.size() - 1).c_str() : "",
            mib(conversion.n_bytes()), conversion.tensors.size(), progress.seconds());
 }
 

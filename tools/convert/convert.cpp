@@ -99,7 +99,7 @@ std::string size_label(int64_t n_weights, int64_t n_expert) {
       *std::find_if(std::begin(kUnits), std::end(kUnits) - 1, [n](const Unit& u) { return n > u.size; });
   const int n_decimals = std::round(n / unit.size) < 10 ? 1 : 0;
   const std::string experts = n_expert > 0 ? std::to_string(n_expert) + "x" : "";
-  return experts + format("%.*f%s", n_decimals, n / unit.size, unit.letter);
+  return experts + format("{:.{}f}{}", n / unit.size, n_decimals, unit.letter);
 }
 
 uint64_t Conversion::n_bytes() const {
@@ -110,13 +110,13 @@ uint64_t Conversion::n_bytes() const {
 
 Conversion prepare_conversion(const std::string& folder, const ConvertOptions& options) {
   if (!std::filesystem::is_directory(folder)) {
-    throw_error(ErrorCode::io, "%s: cannot read: it is not a folder", folder.c_str());
+    throw_error(ErrorCode::io, "{}: cannot read: it is not a folder", folder);
   }
   try {
     return make_conversion(folder, options);
   } catch (const Json::exception& e) {  // e.g. an object where a string is expected
-    throw_error(ErrorCode::bad_file, "%s: a JSON file has an unexpected structure: %s", folder.c_str(),
-                printable(e.what(), 160).c_str());
+    throw_error(ErrorCode::bad_file, "{}: a JSON file has an unexpected structure: {}", folder,
+                printable(e.what(), 160));
   }
 }
 

@@ -30,22 +30,21 @@ std::optional<int64_t> as_integer(const Json& value) {
 
 std::string read_regular_file(const std::string& path, uint64_t limit) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // do not block on a FIFO
-  if (fd < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path.c_str(), strerror(errno));
+  if (fd < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path, strerror(errno));
   const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) { close(*f); });
   struct stat status;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw_error(ErrorCode::bad_file, "%s: not a regular file", path.c_str());
+    throw_error(ErrorCode::bad_file, "{}: not a regular file", path);
   }
   if (static_cast<uint64_t>(status.st_size) > limit) {
-    throw_error(ErrorCode::bad_file, "%s: found %lld bytes, needed at most %llu", path.c_str(),
-                static_cast<long long>(status.st_size), static_cast<unsigned long long>(limit));
+    throw_error(ErrorCode::bad_file, "{}: found {} bytes, needed at most {}", path, status.st_size, limit);
   }
   std::string text(static_cast<size_t>(status.st_size), '\0');
   size_t done = 0;
   while (done < text.size()) {
     const ssize_t n = read(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_error(ErrorCode::io, "%s: cannot read: %s", path.c_str(), strerror(errno));
+    if (n < 0) throw_error(ErrorCode::io, "{}: cannot read: {}", path, strerror(errno));
     if (n == 0) break;  // the file shrank
     done += static_cast<size_t>(n);
   }
@@ -61,13 +60,11 @@ JsonObject JsonObject::parse(std::string_view text, const std::string& source) {
   try {
     auto value = std::make_shared<const Json>(Json::parse(text));
     if (!value->is_object()) {
-      throw_error(ErrorCode::bad_file, "%s: found %s, needed a JSON object", source.c_str(),
-                  short_json(*value).c_str());
+      throw_error(ErrorCode::bad_file, "{}: found {}, needed a JSON object", source, short_json(*value));
     }
     return {source, "", std::move(value)};
   } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "%s: not valid JSON: %s", source.c_str(),
-                printable(e.what(), 160).c_str());
+    throw_error(ErrorCode::bad_file, "{}: not valid JSON: {}", source, printable(e.what(), 160));
   }
 }
 
@@ -86,8 +83,8 @@ const Json* JsonObject::find(std::string_view key) const {
 }
 
 void JsonObject::fail(std::string_view key, const std::string& found, const std::string& needed) const {
-  throw_error(ErrorCode::bad_file, "%s: %s%s: found %s, needed %s", source_.c_str(), prefix_.c_str(),
-              printable(key).c_str(), found.c_str(), needed.c_str());
+  throw_error(ErrorCode::bad_file, "{}: {}{}: found {}, needed {}", source_, prefix_, printable(key), found,
+              needed);
 }
 
 std::optional<int64_t> JsonObject::optional_integer(std::string_view key, int64_t min, int64_t max) const {
@@ -95,8 +92,7 @@ std::optional<int64_t> JsonObject::optional_integer(std::string_view key, int64_
   if (!value) return std::nullopt;
   const std::optional<int64_t> n = as_integer(*value);
   if (!n || *n < min || *n > max) {
-    fail(key, short_json(*value),
-         format("an integer from %lld to %lld", static_cast<long long>(min), static_cast<long long>(max)));
+    fail(key, short_json(*value), format("an integer from {} to {}", min, max));
   }
   return n;
 }

@@ -61,8 +61,8 @@ void add_rules(const JsonObject& part, Rules& out) {
   } else if (type == "ByteLevel") {
     out.byte_level = true;
     if (part.boolean("add_prefix_space").value_or(false)) {
-      log_warning("%s: add_prefix_space is not supported by GGUF: no space is put before a text's first word",
-                  part.source().c_str());
+      log_warning("{}: add_prefix_space is not supported by GGUF: no space is put before a text's first word",
+                  part.source());
     }
     if (part.boolean("use_regex").value_or(true))
       out.rules.push_back({SplitBehavior::isolate, gpt2_pattern()});
@@ -178,9 +178,9 @@ std::string pre_tokenizer_name(const JsonObject& json) {
               "a known pre-tokenizer (--pre NAME sets the one to write)");
   }
   if (best->ignore_merges != ignore_merges) {
-    log_warning("%s: ignore_merges is %s, but %s for the pre-tokenizer %s: some words may be cut differently",
-                json.source().c_str(), ignore_merges ? "true" : "false", ignore_merges ? "false" : "true",
-                first_word(best->names).c_str());
+    log_warning("{}: ignore_merges is {}, but {} for the pre-tokenizer {}: some words may be cut differently",
+                json.source(), ignore_merges ? "true" : "false", ignore_merges ? "false" : "true",
+                first_word(best->names));
   }
   return first_word(best->names);
 }

@@ -77,8 +77,8 @@ void add_rope(const ModelConfig& c, HparamWriter& out) {
   if (type == "llama3") return add_llama3(c, out);
   if (type == "dynamic") {  // affects only positions past the training context
     return log_warning(
-        "%s: GGUF does not support rope scaling \"dynamic\", dropped; expect lower quality past %lld tokens",
-        c.text.source().c_str(), static_cast<long long>(c.n_ctx));
+        "{}: GGUF does not support rope scaling \"dynamic\", dropped; expect lower quality past {} tokens",
+        c.text.source(), c.n_ctx);
   }
   c.rope.scaling->fail("rope_type", "\"" + type + "\"", "default, linear, yarn, llama3 or dynamic");
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
 #include <cstring>
 #include <optional>
 
@@ -83,25 +82,29 @@ std::string SourceTensor::shape_text() const {
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) throw_error(ErrorCode::io, "%s: cannot open: %s", path.c_str(), strerror(errno));
+  if (fd_ < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path, strerror(errno));
   try {
     struct stat status;
     if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      throw_error(ErrorCode::bad_file, "%s: not a regular file", path.c_str());
+      throw_error(ErrorCode::bad_file, "{}: not a regular file", path);
     }
     const auto n_file_bytes = static_cast<uint64_t>(status.st_size);
     uint64_t n_header_bytes = 0;
     if (n_file_bytes < sizeof n_header_bytes) {
-      throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes, needed at least 8", path.c_str(),
-                  n_file_bytes);
+      throw_error(ErrorCode::bad_file,
+                  "{}: found {}"
+                  " bytes, needed at least 8",
+                  path, n_file_bytes);
     }
     read(0, std::as_writable_bytes(std::span(&n_header_bytes, 1)));
     const uint64_t max = std::min(kMaxHeaderBytes, n_file_bytes - 8);
     if (n_header_bytes > max) {
       throw_error(ErrorCode::bad_file,
-                  "%s: the header says it has %" PRIu64 " bytes, needed at most %" PRIu64
-                  " (the file has %" PRIu64 ")",
-                  path.c_str(), n_header_bytes, max, n_file_bytes);
+                  "{}: the header says it has {}"
+                  " bytes, needed at most {}"
+                  " (the file has {}"
+                  ")",
+                  path, n_header_bytes, max, n_file_bytes);
     }
     std::string header(n_header_bytes, '\0');
     read(8, std::as_writable_bytes(std::span(header)));
@@ -136,12 +139,18 @@ void SafetensorsFile::parse_header(std::string_view text, uint64_t data_start, u
     const std::vector<uint64_t> offsets = unsigned_array(entry, "data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > n_data_bytes) {
       entry.fail("data_offsets", short_json(entry.json()["data_offsets"]),
-                 format("[begin, end] within the %" PRIu64 " bytes of data", n_data_bytes));
+                 format("[begin, end] within the {}"
+                        " bytes of data",
+                        n_data_bytes));
     }
     if (offsets[1] - offsets[0] != n_bytes) {
-      entry.fail("data_offsets", format("%" PRIu64 " bytes", offsets[1] - offsets[0]),
-                 format("%" PRIu64 " for %s of shape %s", n_bytes,
-                        std::string(source_dtype_name(tensor.dtype)).c_str(), tensor.shape_text().c_str()));
+      entry.fail("data_offsets",
+                 format("{}"
+                        " bytes",
+                        offsets[1] - offsets[0]),
+                 format("{}"
+                        " for {} of shape {}",
+                        n_bytes, source_dtype_name(tensor.dtype), tensor.shape_text()));
     }
     tensor.offset = data_start + offsets[0];
     tensor.n_bytes = n_bytes;
@@ -161,15 +170,19 @@ void SafetensorsFile::check_layout(uint64_t data_start, uint64_t n_data_bytes) c
   for (const SourceTensor* tensor : order) {
     if (tensor->offset != end) {
       throw_error(ErrorCode::bad_file,
-                  "%s: tensor %s: found its data at offset %" PRIu64 ", needed %" PRIu64 ": %s",
-                  path_.c_str(), printable(tensor->name).c_str(), tensor->offset, end,
+                  "{}: tensor {}: found its data at offset {}"
+                  ", needed {}"
+                  ": {}",
+                  path_, printable(tensor->name), tensor->offset, end,
                   tensor->offset < end ? "it overlaps another tensor" : "there is a gap before it");
     }
     end += tensor->n_bytes;
   }
   if (end != data_start + n_data_bytes) {
-    throw_error(ErrorCode::bad_file, "%s: found %" PRIu64 " bytes after the last tensor, needed none",
-                path_.c_str(), data_start + n_data_bytes - end);
+    throw_error(ErrorCode::bad_file,
+                "{}: found {}"
+                " bytes after the last tensor, needed none",
+                path_, data_start + n_data_bytes - end);
   }
 }
 
@@ -178,11 +191,15 @@ void SafetensorsFile::read(uint64_t offset, std::span<std::byte> out) const {
     const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
-      throw_error(ErrorCode::io, "%s: cannot read at offset %" PRIu64 ": %s", path_.c_str(), offset,
-                  strerror(errno));
+      throw_error(ErrorCode::io,
+                  "{}: cannot read at offset {}"
+                  ": {}",
+                  path_, offset, strerror(errno));
     if (n == 0)
-      throw_error(ErrorCode::io, "%s: the file ends at offset %" PRIu64 ": it was truncated while being read",
-                  path_.c_str(), offset);
+      throw_error(ErrorCode::io,
+                  "{}: the file ends at offset {}"
+                  ": it was truncated while being read",
+                  path_, offset);
     offset += static_cast<uint64_t>(n);
     out = out.subspan(static_cast<size_t>(n));
   }

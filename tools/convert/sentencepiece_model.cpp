@@ -31,7 +31,7 @@ class Message {
       case 1: data_ = take(8); break;
       case 2: data_ = take(varint()); break;
       case 5: data_ = take(4); break;
-      default: bad(format("field of kind %d", kind_));
+      default: bad(format("field of kind {}", kind_));
     }
     return true;
   }
@@ -48,8 +48,8 @@ class Message {
 
  private:
   [[noreturn]] void bad(const std::string& found) const {
-    throw_error(ErrorCode::bad_file, "%s: found %s near byte %zu of a message, needed a SentencePiece model",
-                source_.c_str(), found.c_str(), at_);
+    throw_error(ErrorCode::bad_file, "{}: found {} near byte {} of a message, needed a SentencePiece model",
+                source_, found, at_);
   }
   uint64_t varint() {
     uint64_t value = 0;
@@ -86,11 +86,10 @@ Token read_piece(std::string_view bytes, const std::string& source, size_t id) {
     if (message.field() == 3) type = message.number();
   }
   if (type < 1 || type > 6) {
-    throw_error(ErrorCode::bad_file, "%s: piece %zu: found type %llu, needed 1 to 6", source.c_str(), id,
-                static_cast<unsigned long long>(type));
+    throw_error(ErrorCode::bad_file, "{}: piece {}: found type {}, needed 1 to 6", source, id, type);
   }
   token.type = static_cast<TokenType>(type);  // same numbers
-  if (token.text.empty()) token.text = format("[PAD%zu]", id);
+  if (token.text.empty()) token.text = format("[PAD{}]", id);
   return token;
 }
 
@@ -135,11 +134,10 @@ VocabData read_sentencepiece_model(std::string_view bytes, const std::string& so
     }
   }
   if (data.tokens.empty())
-    throw_error(ErrorCode::bad_file, "%s: found no pieces, needed a SentencePiece model", source.c_str());
+    throw_error(ErrorCode::bad_file, "{}: found no pieces, needed a SentencePiece model", source);
   if (trainer.kind != kBpe) {
     const char* kind = trainer.kind < std::size(kKinds) ? kKinds[trainer.kind] : "another kind";
-    throw_error(ErrorCode::bad_file, "%s: found a SentencePiece model of kind %s, needed bpe", source.c_str(),
-                kind);
+    throw_error(ErrorCode::bad_file, "{}: found a SentencePiece model of kind {}, needed bpe", source, kind);
   }
   const auto role = [&](int64_t id) {
     return id >= 0 && id < static_cast<int64_t>(data.tokens.size()) ? static_cast<int32_t>(id) : kNoToken;

@@ -22,9 +22,8 @@ constexpr int64_t kBatchWeights = int64_t{1} << 22;  // in memory at once
 [[noreturn]] void refuse(const TensorMapping& mapping, const WeightDefects& defects) {
   const std::string found = defects.text(" (--outtype bf16 holds them)");
   const SourceTensor& source = *mapping.sources[0];
-  throw_error(ErrorCode::bad_file, "%s: tensor %s: found %s of the %lld weights of %s, needed finite numbers",
-              source.file->path().c_str(), printable(source.name).c_str(), found.c_str(),
-              static_cast<long long>(mapping.n_elements()), mapping.name.c_str());
+  throw_error(ErrorCode::bad_file, "{}: tensor {}: found {} of the {} weights of {}, needed finite numbers",
+              source.file->path(), printable(source.name), found, mapping.n_elements(), mapping.name);
 }
 
 template <class T, class Convert>
@@ -132,7 +131,7 @@ void run_items(ThreadPool& pool, int64_t n_items, Fn fn) {
 }
 
 void check_interrupt(const TensorMapping& mapping) {
-  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted at tensor %s", mapping.name.c_str());
+  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted at tensor {}", mapping.name);
 }
 
 }  // namespace

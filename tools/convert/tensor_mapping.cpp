@@ -56,14 +56,14 @@ class TensorMapper {
   std::vector<TensorMapping> finish() {
     for (const auto& [target, source] : needed_) {
       if (mapped_.contains(target)) continue;
-      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing, needed for %s", folder_name().c_str(),
-                  source.c_str(), target.c_str());
+      throw_error(ErrorCode::bad_file, "{}: tensor {} is missing, needed for {}", folder_name(), source,
+                  target);
     }
     for (const auto& [name, tensor] : checkpoint_.tensors()) {
       if (used_.contains(tensor) || is_ignored(name, config_)) continue;
-      throw_error(
-          ErrorCode::bad_file, "%s: tensor %s %s is not known for the model class that config.json names",
-          tensor->file->path().c_str(), printable(tensor->name).c_str(), tensor->shape_text().c_str());
+      throw_error(ErrorCode::bad_file,
+                  "{}: tensor {} {} is not known for the model class that config.json names",
+                  tensor->file->path(), printable(tensor->name), tensor->shape_text());
     }
     return std::move(plans_);
   }
@@ -99,13 +99,11 @@ class TensorMapper {
 
   const SourceTensor* take(const std::string& name, const std::vector<int64_t>& shape) {
     const SourceTensor* tensor = checkpoint_.find(name);
-    if (!tensor)
-      throw_error(ErrorCode::bad_file, "%s: tensor %s is missing", folder_name().c_str(), name.c_str());
+    if (!tensor) throw_error(ErrorCode::bad_file, "{}: tensor {} is missing", folder_name(), name);
     if (tensor->shape != shape) {
       SourceTensor needed{name, tensor->dtype, shape, tensor->file, 0, 0};
-      throw_error(ErrorCode::bad_file, "%s: tensor %s: found shape %s, needed %s by config.json",
-                  tensor->file->path().c_str(), printable(tensor->name).c_str(), tensor->shape_text().c_str(),
-                  needed.shape_text().c_str());
+      throw_error(ErrorCode::bad_file, "{}: tensor {}: found shape {}, needed {} by config.json",
+                  tensor->file->path(), printable(tensor->name), tensor->shape_text(), needed.shape_text());
     }
     used_.insert(tensor);
     return tensor;
@@ -118,8 +116,8 @@ class TensorMapper {
   }
 
   [[noreturn]] static void refuse_dtype(const SourceTensor& tensor, const char* needed) {
-    throw_error(ErrorCode::bad_file, "%s: tensor %s: found dtype %s, needed %s", tensor.file->path().c_str(),
-                printable(tensor.name).c_str(), std::string(source_dtype_name(tensor.dtype)).c_str(), needed);
+    throw_error(ErrorCode::bad_file, "{}: tensor {}: found dtype {}, needed {}", tensor.file->path(),
+                printable(tensor.name), source_dtype_name(tensor.dtype), needed);
   }
 
   TensorMapping make_plan(const TensorRule& rule, const std::string& target, const std::string& source) {

@@ -83,8 +83,8 @@ class Tokenizer {
       if (json) copy_added(read_tokenizer_json(*json, options_.pre), data);
       return data;
     }
-    throw_error(ErrorCode::bad_file, "%s: found no tokenizer, needed tokenizer.json or tokenizer.model",
-                folder_.c_str());
+    throw_error(ErrorCode::bad_file, "{}: found no tokenizer, needed tokenizer.json or tokenizer.model",
+                folder_);
   }
 
   // Copies what only tokenizer.json has: added tokens, and what is added before and after a text.
@@ -187,7 +187,7 @@ class Tokenizer {
     const auto n = static_cast<int64_t>(data_.tokens.size());
     for (int32_t* role : {&ids.bos, &ids.eos, &ids.pad, &ids.unk, &ids.sep, &ids.mask, &ids.eot}) {
       if (*role < std::max(n, options_.n_vocab)) continue;
-      log_warning("%s: a special token's id is %d, past the vocabulary; ignored", folder_.c_str(), *role);
+      log_warning("{}: a special token's id is {}, past the vocabulary; ignored", folder_, *role);
       *role = kNoToken;
     }
   }
@@ -208,14 +208,13 @@ class Tokenizer {
     const auto n = static_cast<size_t>(options_.n_vocab);
     if (data_.tokens.size() > n) {
       throw_error(ErrorCode::bad_file,
-                  "%s: the tokenizer has %zu tokens, needed at most the vocab_size %zu of config.json",
-                  data_.source.c_str(), data_.tokens.size(), n);
+                  "{}: the tokenizer has {} tokens, needed at most the vocab_size {} of config.json",
+                  data_.source, data_.tokens.size(), n);
     }
     data_.tokens.resize(n);
     const float score = data_.kind == TokenizerKind::spm ? -10000.0f : 0.0f;
     for (size_t id = 0; id < n; ++id) {
-      if (data_.tokens[id].text.empty())
-        data_.tokens[id] = {format("[PAD%zu]", id), score, TokenType::unused};
+      if (data_.tokens[id].text.empty()) data_.tokens[id] = {format("[PAD{}]", id), score, TokenType::unused};
     }
   }
 
@@ -268,8 +267,7 @@ void add_tokenizer(const std::string& folder, const JsonObject& config, const To
   if (!options.pre.empty() && !find_pre_tokenizer(options.pre)) {
     std::string known;
     for (const PreTokenizerSpec& spec : all_pre_tokenizers()) known += " " + std::string(spec.names);
-    throw_error(ErrorCode::usage, "--pre: found \"%s\", needed one of:%s", printable(options.pre).c_str(),
-                known.c_str());
+    throw_error(ErrorCode::usage, "--pre: found \"{}\", needed one of:{}", printable(options.pre), known);
   }
   Tokenizer tokenizer(folder, config, options);
   const VocabData data = tokenizer.read();

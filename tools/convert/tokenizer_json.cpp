@@ -14,7 +14,7 @@ constexpr size_t kMaxTokens = size_t{1} << 24;
 constexpr std::string_view kSpaceSymbol = "\xe2\x96\x81";  // U+2581
 
 [[noreturn]] void fail(const JsonObject& json, const std::string& what) {
-  throw_error(ErrorCode::bad_file, "%s: %s", json.source().c_str(), what.c_str());
+  throw_error(ErrorCode::bad_file, "{}: {}", json.source(), what);
 }
 
 // Ids must be 0, 1, ...; added tokens must be able to fill the gaps.
@@ -46,7 +46,7 @@ std::pair<std::string, std::string> read_merge(const JsonObject& model, const Js
     if (space != std::string::npos && space + 1 < text.size())
       return {text.substr(0, space), text.substr(space + 1)};
   }
-  model.fail("merges", format("%s at %zu", short_json(merge).c_str(), index), "two tokens");
+  model.fail("merges", format("{} at {}", short_json(merge), index), "two tokens");
 }
 
 struct Merge {
@@ -67,7 +67,7 @@ std::vector<Merge> read_merges(const JsonObject& model, const VocabData& data) {
     auto [left, right] = read_merge(model, (*list)[i], i);
     for (const std::string& token : {left, right, left + right}) {
       if (ids.contains(token)) continue;
-      model.fail("merges", format("\"%s %s\" at %zu", printable(left).c_str(), printable(right).c_str(), i),
+      model.fail("merges", format("\"{} {}\" at {}", printable(left), printable(right), i),
                  "tokens: \"" + printable(token) + "\" is not one");
     }
     merges.push_back({std::move(left), std::move(right)});
@@ -179,8 +179,8 @@ void read_template(const JsonObject& json, const JsonObject& part, VocabData& da
 void apply_added_token(VocabData& data, int64_t id, const std::string& content, bool special,
                        const std::string& source) {
   if (content.empty() || id < 0 || id >= static_cast<int64_t>(kMaxTokens)) {
-    throw_error(ErrorCode::bad_file, "%s: added token %lld \"%s\": needed an id below %zu and a text",
-                source.c_str(), static_cast<long long>(id), printable(content).c_str(), kMaxTokens);
+    throw_error(ErrorCode::bad_file, "{}: added token {} \"{}\": needed an id below {} and a text", source,
+                id, printable(content), kMaxTokens);
   }
   const auto index = static_cast<size_t>(id);
   if (index >= data.tokens.size()) data.tokens.resize(index + 1);

@@ -51,8 +51,7 @@ ImportanceSums ImportanceCollector::sums() const {
 void ImportanceCollector::check_finite() const {
   for (const auto& [name, entry] : sums_.entries) {
     if (std::all_of(entry.sums.begin(), entry.sums.end(), [](float v) { return std::isfinite(v); })) continue;
-    throw_error(ErrorCode::numeric, "the inputs of %s are not finite (NaN or infinity)",
-                printable(name).c_str());
+    throw_error(ErrorCode::numeric, "the inputs of {} are not finite (NaN or infinity)", printable(name));
   }
 }
 

@@ -59,19 +59,16 @@ class Run {
       const int64_t done = (i - o_.first_chunk) * chunks_.n_ctx;
       session_.evaluate(tokens, [&](int64_t first, int64_t n, std::span<const float>) {
         if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted");
-        progress.update(done + first + n, format("chunk %lld of %lld", static_cast<long long>(i + 1),
-                                                 static_cast<long long>(chunks_.n_chunks)));
+        progress.update(done + first + n, format("chunk {} of {}", i + 1, chunks_.n_chunks));
       });
       ++n_done_;
-      progress.item_done(format("chunk %lld of %lld", static_cast<long long>(i + 1),
-                                static_cast<long long>(chunks_.n_chunks)));
+      progress.item_done(format("chunk {} of {}", i + 1, chunks_.n_chunks));
       save_in_between();
     }
     progress.clear();
     save(o_.out);
-    log_info("wrote %s: %zu matrices, %lld chunks of %lld tokens, %.1f s", o_.out.c_str(),
-             collector_.sums().entries.size(), static_cast<long long>(n_done_),
-             static_cast<long long>(chunks_.n_ctx), progress.seconds());
+    log_info("wrote {}: {} matrices, {} chunks of {} tokens, {:.1f} s", o_.out,
+             collector_.sums().entries.size(), n_done_, chunks_.n_ctx, progress.seconds());
   }
 
  private:
@@ -111,7 +108,7 @@ class Run {
 void merge_files(const ImatrixOptions& o) {
   const ImportanceSums sums = read_earlier(o);
   write_imatrix(sums, o.out);
-  log_info("wrote %s: %zu matrices of %zu files", o.out.c_str(), sums.entries.size(), o.in.size());
+  log_info("wrote {}: {} matrices of {} files", o.out, sums.entries.size(), o.in.size());
 }
 
 void run_imatrix(ImatrixOptions& o) {
@@ -130,8 +127,8 @@ void run_imatrix(ImatrixOptions& o) {
   const auto model = load_model(o.engine);
   TextChunks chunks = read_chunks(o.text, chunk_size(o.engine.context, *model), model->vocab());
   if (o.first_chunk >= chunks.n_chunks) {
-    throw_error(ErrorCode::usage, "--chunk: cannot skip %d of %lld chunks, needed fewer", o.first_chunk,
-                static_cast<long long>(chunks.n_chunks));
+    throw_error(ErrorCode::usage, "--chunk: cannot skip {} of {} chunks, needed fewer", o.first_chunk,
+                chunks.n_chunks);
   }
   Run(o, *model, std::move(chunks)).measure();
 }

@@ -16,24 +16,24 @@ namespace {
 constexpr std::string_view kSums = ".in_sum2", kCounts = ".counts";
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
-  throw_error(ErrorCode::bad_file, "%s: %s", path.c_str(), what.c_str());
+  throw_error(ErrorCode::bad_file, "{}: {}", path, what);
 }
 
 void add_entry(ImportanceSums& matrix, std::string_view name, ImportanceSums::Entry entry) {
   for (size_t i = 0; i < entry.sums.size(); ++i) {
     if (std::isfinite(entry.sums[i]) && entry.sums[i] >= 0.0f) continue;
-    fail(matrix.path, format("importance of %s: value %zu is %g, needed a finite number of 0 or more",
-                             printable(name).c_str(), i, entry.sums[i]));
+    fail(matrix.path, format("importance of {}: value {} is {:g}, needed a finite number of 0 or more",
+                             printable(name), i, entry.sums[i]));
   }
   if (!matrix.entries.emplace(name, std::move(entry)).second) {
-    fail(matrix.path, format("importance of %s appears twice", printable(name).c_str()));
+    fail(matrix.path, format("importance of {} appears twice", printable(name)));
   }
 }
 
 std::span<const float> floats_of(const GgufFile& file, const TensorInfo& tensor) {
   if (tensor.dtype != DType::F32) {
-    fail(file.path(), format("tensor %s is %s, needed F32", printable(tensor.name).c_str(),
-                             std::string(dtype_name(tensor.dtype)).c_str()));
+    fail(file.path(),
+         format("tensor {} is {}, needed F32", printable(tensor.name), dtype_name(tensor.dtype)));
   }
   return {reinterpret_cast<const float*>(tensor.data), static_cast<size_t>(tensor.n_elements())};
 }
@@ -58,8 +58,8 @@ ImportanceSums read_gguf(const std::string& path) {
     const std::span<const float> sums = floats_of(file, tensor);
     const std::span<const float> counts = floats_of(file, file.tensor(name + std::string(kCounts)));
     if (sums.size() % counts.size() != 0) {
-      fail(path, format("importance of %s: %zu sums for %zu counts", printable(name).c_str(), sums.size(),
-                        counts.size()));
+      fail(path,
+           format("importance of {}: {} sums for {} counts", printable(name), sums.size(), counts.size()));
     }
     add_entry(matrix, name, {{sums.begin(), sums.end()}, {counts.begin(), counts.end()}});
   }
@@ -75,7 +75,7 @@ class DatReader {
   bool at_end() const { return bytes_.empty(); }
   std::span<const std::byte> take(size_t n, const char* what) {
     if (n > bytes_.size()) {
-      fail(path_, format("not an importance matrix: %s needs %zu bytes, found %zu left in the file", what, n,
+      fail(path_, format("not an importance matrix: {} needs {} bytes, found {} left in the file", what, n,
                          bytes_.size()));
     }
     const auto taken = bytes_.first(n);
@@ -86,7 +86,7 @@ class DatReader {
     int32_t value;
     std::memcpy(&value, take(sizeof value, what).data(), sizeof value);
     if (value < min) {
-      fail(path_, format("not an importance matrix: %s is %d, needed %d or more", what, value, min));
+      fail(path_, format("not an importance matrix: {} is {}, needed {} or more", what, value, min));
     }
     return value;
   }
@@ -139,15 +139,15 @@ void ImportanceSums::merge(const ImportanceSums& other) {
     if (is_new) continue;
     Entry& sum = mine->second;
     if (sum.sums.size() != entry.sums.size()) {
-      fail(other.path, format("importance of %s: found %zu values, needed %zu as before",
-                              printable(name).c_str(), entry.sums.size(), sum.sums.size()));
+      fail(other.path, format("importance of {}: found {} values, needed {} as before", printable(name),
+                              entry.sums.size(), sum.sums.size()));
     }
     // Older files have one count for all experts; it applies to each.
     const size_t n_mat = std::max(sum.counts.size(), entry.counts.size());
     if (sum.counts.size() == 1) sum.counts.resize(n_mat, sum.counts[0]);
     if (n_mat % entry.counts.size() != 0 || sum.counts.size() != n_mat) {
-      fail(other.path, format("importance of %s: found %zu counts, needed %zu as before",
-                              printable(name).c_str(), entry.counts.size(), sum.counts.size()));
+      fail(other.path, format("importance of {}: found {} counts, needed {} as before", printable(name),
+                              entry.counts.size(), sum.counts.size()));
     }
     for (size_t i = 0; i < sum.sums.size(); ++i) sum.sums[i] += entry.sums[i];
     for (size_t i = 0; i < n_mat; ++i) sum.counts[i] += entry.counts[entry.counts.size() > 1 ? i : 0];

@@ -114,11 +114,10 @@ std::string change(const std::string& a, const std::string& b) {
 std::string tensor_text(const TensorDifference& d) {
   std::string text = change(type_text(*d.a), type_text(*d.b));
   if (!d.compared) return text;
-  text += format("  %lld of %lld values differ", static_cast<long long>(d.n_different),
-                 static_cast<long long>(d.a->n_elements()));
+  text += format("  {} of {} values differ", d.n_different, d.a->n_elements());
   if (d.n_different == 0) return text;
-  text += format(", max %.4g, rms %.4g", d.max_abs, d.rms);
-  if (d.rms_of_a > 0) text += format(" (%.3g%% of the values' rms)", 100 * d.rms / d.rms_of_a);
+  text += format(", max {:.4g}, rms {:.4g}", d.max_abs, d.rms);
+  if (d.rms_of_a > 0) text += format(" ({:.3g}% of the values' rms)", 100 * d.rms / d.rms_of_a);
   return text;
 }
 
@@ -132,21 +131,20 @@ FileDifference compare(const GgufFile& a, const GgufFile& b) {
 }
 
 std::string difference_page(const FileDifference& difference, const std::string& a, const std::string& b) {
-  std::string page = format("A  %s\nB  %s\n", printable(a, 4096).c_str(), printable(b, 4096).c_str());
-  page += format("\nmetadata: %zu equal, %zu different\n", difference.n_same_metadata,
-                 difference.metadata.size());
+  std::string page = format("A  {}\nB  {}\n", printable(a, 4096), printable(b, 4096));
+  page +=
+      format("\nmetadata: {} equal, {} different\n", difference.n_same_metadata, difference.metadata.size());
   for (const MetadataDifference& d : difference.metadata) {
     const char* where = !d.b ? "only in A" : !d.a ? "only in B" : "differs";
     const std::string text =
         d.a && d.b ? value_text(*d.a) + " -> " + value_text(*d.b) : value_text(d.a ? *d.a : *d.b);
-    page += format("  %-9s  %s  %s\n", where, printable(d.key).c_str(), text.c_str());
+    page += format("  {:<9}  {}  {}\n", where, printable(d.key), text);
   }
-  page +=
-      format("\ntensors: %zu equal, %zu different\n", difference.n_same_tensors, difference.tensors.size());
+  page += format("\ntensors: {} equal, {} different\n", difference.n_same_tensors, difference.tensors.size());
   for (const TensorDifference& d : difference.tensors) {
     const char* where = !d.b ? "only in A" : !d.a ? "only in B" : "differs";
     const std::string text = d.a && d.b ? tensor_text(d) : type_text(d.a ? *d.a : *d.b);
-    page += format("  %-9s  %s  %s\n", where, printable((d.a ? d.a : d.b)->name).c_str(), text.c_str());
+    page += format("  {:<9}  {}  {}\n", where, printable((d.a ? d.a : d.b)->name), text);
   }
   return page;
 }

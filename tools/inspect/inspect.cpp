@@ -53,16 +53,15 @@ std::string size_text(uint64_t n_bytes) {
     size /= 1024.0;
     ++unit;
   }
-  return unit == 0 ? format("%llu bytes", static_cast<unsigned long long>(n_bytes))
-                   : format("%.2f %s", size, units[unit]);
+  return unit == 0 ? format("{} bytes", n_bytes) : format("{:.2f} {}", size, units[unit]);
 }
 
 // "1.10 B"
 std::string count_text(uint64_t n) {
   const auto count = static_cast<double>(n);
-  if (n >= 1000000000) return format("%.2f B", count / 1e9);
-  if (n >= 1000000) return format("%.2f M", count / 1e6);
-  if (n >= 1000) return format("%.2f K", count / 1e3);
+  if (n >= 1000000000) return format("{:.2f} B", count / 1e9);
+  if (n >= 1000000) return format("{:.2f} M", count / 1e6);
+  if (n >= 1000) return format("{:.2f} K", count / 1e3);
   return std::to_string(n);
 }
 
@@ -75,13 +74,12 @@ std::string number_at(const GgufFile& file, const std::string& arch, const char*
 }
 
 void print_summary(const GgufFile& file, Output& out) {
-  out.write(format("file           %s\n", printable(file.path(), 4096).c_str()));
-  if (file.n_parts() > 1) out.write(format("parts          %zu\n", file.n_parts()));
-  out.write(format("size           %llu bytes", static_cast<unsigned long long>(file.n_file_bytes())));
-  if (file.n_file_bytes() >= 1024) out.write(format(" (%s)", size_text(file.n_file_bytes()).c_str()));
+  out.write(format("file           {}\n", printable(file.path(), 4096)));
+  if (file.n_parts() > 1) out.write(format("parts          {}\n", file.n_parts()));
+  out.write(format("size           {} bytes", file.n_file_bytes()));
+  if (file.n_file_bytes() >= 1024) out.write(format(" ({})", size_text(file.n_file_bytes())));
   out.write("\n");
-  out.write(format("format         GGUF v%u, alignment %llu\n", file.version(),
-                   static_cast<unsigned long long>(file.alignment())));
+  out.write(format("format         GGUF v{}, alignment {}\n", file.version(), file.alignment()));
   const Value* arch = file.metadata().find("general.architecture");
   if (!arch || arch->type() != ValueType::string) return;
   const std::string name(arch->text());
@@ -94,36 +92,35 @@ void print_summary(const GgufFile& file, Output& out) {
     if (const std::string number = number_at(file, name, key); !number.empty())
       line += ", " + number + " " + word;
   }
-  out.write(format("architecture   %s\n", line.c_str()));
+  out.write(format("architecture   {}\n", line));
 }
 
 void print_metadata(const GgufFile& file, Output& out) {
   size_t widest = 0;
   for (const Metadata::Entry& entry : file.metadata().entries())
     widest = std::max(widest, printable(entry.key).size());
-  out.write(format("\nmetadata: %zu\n", file.metadata().entries().size()));
+  out.write(format("\nmetadata: {}\n", file.metadata().entries().size()));
   for (const Metadata::Entry& entry : file.metadata().entries()) {
     const std::string type(value_type_name(entry.value.type()));
-    out.write(format("  %-*s  %-6s  %s\n", static_cast<int>(widest), printable(entry.key).c_str(),
-                     type.c_str(), entry.value.short_text(80).c_str()));
+    out.write(format("  {:<{}}  {:<6}  {}\n", printable(entry.key), static_cast<int>(widest), type,
+                     entry.value.short_text(80)));
   }
 }
 
 void print_tensors(const GgufFile& file, Output& out) {
   size_t widest = 0;
   for (const TensorInfo& tensor : file.tensors()) widest = std::max(widest, printable(tensor.name).size());
-  out.write(format("\ntensors: %zu (innermost dimension first)\n", file.tensors().size()));
+  out.write(format("\ntensors: {} (innermost dimension first)\n", file.tensors().size()));
   for (const TensorInfo& tensor : file.tensors()) {
-    out.write(format("  %-*s  %-7s  %-20s  %12s\n", static_cast<int>(widest), printable(tensor.name).c_str(),
-                     std::string(dtype_name(tensor.dtype)).c_str(), tensor.shape_text().c_str(),
-                     size_text(tensor.n_bytes).c_str()));
+    out.write(format("  {:<{}}  {:<7}  {:<20}  {:>12}\n", printable(tensor.name), static_cast<int>(widest),
+                     dtype_name(tensor.dtype), tensor.shape_text(), size_text(tensor.n_bytes)));
   }
 }
 
 void print_total_line(const std::string& name, const DtypeTotal& total, Output& out) {
-  out.write(format("  %-7s  %6llu tensors  %10s weights  %12s  %6.3f bits per weight\n", name.c_str(),
-                   static_cast<unsigned long long>(total.n_tensors), count_text(total.n_elements).c_str(),
-                   size_text(total.n_bytes).c_str(), bits_per_weight(total.n_bytes, total.n_elements)));
+  out.write(format("  {:<7}  {:6} tensors  {:>10} weights  {:>12}  {:6.3f} bits per weight\n", name,
+                   total.n_tensors, count_text(total.n_elements), size_text(total.n_bytes),
+                   bits_per_weight(total.n_bytes, total.n_elements)));
 }
 
 void print_totals(const GgufFile& file, Output& out) {
@@ -253,8 +250,9 @@ void inspect_difference(const InspectOptions& o) {
 
 void run_inspect(const InspectOptions& o) {
   if (o.diff == o.other.empty()) {
-    throw_error(ErrorCode::usage, o.diff ? "--diff: needed two files to compare"
-                                         : "found a second file, needed --diff to compare the two");
+    throw_error(ErrorCode::usage, "{}",
+                o.diff ? "--diff: needed two files to compare"
+                       : "found a second file, needed --diff to compare the two");
   }
   if (o.diff) {
     inspect_difference(o);

@@ -102,8 +102,8 @@ void add_disk_options(CLI::App& app, OffloadOptions& f) {
 double parse_share(const char* option, const std::string& text, double max) {
   const double value = parse_real(option, text, 0);
   if (value > max)
-    throw_error(ErrorCode::usage, "%s: %s is too large, it must be %g or less", option,
-                printable(text).c_str(), max);
+    throw_error(ErrorCode::usage, "{}: {} is too large, it must be {:g} or less", option, printable(text),
+                max);
   return value;
 }
 
@@ -182,12 +182,10 @@ size_t parse_bytes(const std::string& option, const std::string& text) {
   for (const auto& [name, factor] : kUnits) {
     if (unit != name || end == 0) continue;
     const double bytes = parse_real(option, text.substr(0, end), 0) * factor;
-    if (bytes > 1e18)
-      throw_error(ErrorCode::usage, "%s: %s is too large", option.c_str(), printable(text).c_str());
+    if (bytes > 1e18) throw_error(ErrorCode::usage, "{}: {} is too large", option, printable(text));
     return static_cast<size_t>(bytes);
   }
-  throw_error(ErrorCode::usage, "%s: '%s' is not a size like 8GiB or 500MiB", option.c_str(),
-              printable(text).c_str());
+  throw_error(ErrorCode::usage, "{}: '{}' is not a size like 8GiB or 500MiB", option, printable(text));
 }
 
 std::optional<int64_t> parse_gpu_layers(const std::string& text) {
@@ -204,9 +202,9 @@ std::optional<double> parse_gpu_rows(const std::string& text) {
   const double percent = parse_share("--gpu-rows", number, 100);
   if (!(percent > 0 && percent < 100)) {
     throw_error(ErrorCode::usage,
-                "--gpu-rows: %s must be more than 0 and less than 100 percent (--stream-weights on lets the "
+                "--gpu-rows: {} must be more than 0 and less than 100 percent (--stream-weights on lets the "
                 "GPU compute all rows, --stream-weights off none)",
-                printable(text).c_str());
+                printable(text));
   }
   return percent / 100;
 }
@@ -216,7 +214,7 @@ std::vector<std::pair<std::string, std::string>> parse_overrides(const std::stri
   for (const std::string& part : cut(text, ",")) {
     const size_t equals = part.rfind('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == part.size()) {
-      throw_error(ErrorCode::usage, "--override-tensor: '%s' is not REGEX=DEVICE", printable(part).c_str());
+      throw_error(ErrorCode::usage, "--override-tensor: '{}' is not REGEX=DEVICE", printable(part));
     }
     list.emplace_back(part.substr(0, equals), part.substr(equals + 1));
   }

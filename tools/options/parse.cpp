@@ -120,8 +120,7 @@ class Rewriter {
       }
       known += (known.empty() ? "" : ", ") + command->get_name();
     }
-    throw_error(ErrorCode::usage, "unknown command '%s'; the commands are %s", printable(argument).c_str(),
-                known.c_str());
+    throw_error(ErrorCode::usage, "unknown command '{}'; the commands are {}", printable(argument), known);
   }
 
   void long_option(const std::string& argument) {
@@ -168,13 +167,13 @@ class Rewriter {
     out.push_back(name);
     if (!needs_value(option)) return;
     if (!has_value && next_ == end_) {
-      throw_error(ErrorCode::usage, "%s needs a value", name.c_str());
+      throw_error(ErrorCode::usage, "{} needs a value", name);
     }
     out.push_back(has_value ? value : *next_++);
   }
 
   [[noreturn]] void unknown(const std::string& name) const {
-    throw_error(ErrorCode::usage, "unknown option '%s'", printable(name).c_str());
+    throw_error(ErrorCode::usage, "unknown option '{}'", printable(name));
   }
 
   void add_environment() {
@@ -198,8 +197,8 @@ class Rewriter {
     const std::string word = CLI::detail::to_lower(value);
     if (word == "1" || word == "true" || word == "on") return "true";
     if (word == "0" || word == "false" || word == "off") return "false";
-    throw_error(ErrorCode::usage, "%s: '%s' is none of 1, 0, true, false, on, off", variable.c_str(),
-                printable(value).c_str());
+    throw_error(ErrorCode::usage, "{}: '{}' is none of 1, 0, true, false, on, off", variable,
+                printable(value));
   }
 
   CLI::App* app_;             // the command once it is known

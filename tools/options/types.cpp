@@ -21,13 +21,12 @@ int64_t parse_integer(const std::string& option, const std::string& text, int64_
   errno = 0;
   const long long value = std::strtoll(text.c_str(), &end, 10);
   if (text.empty() || *end != '\0' || std::isspace(static_cast<unsigned char>(text[0]))) {
-    throw_error(ErrorCode::usage, "%s: '%s' is not a whole number", option.c_str(), printable(text).c_str());
+    throw_error(ErrorCode::usage, "{}: '{}' is not a whole number", option, printable(text));
   }
   if (errno == ERANGE || value < min || value > max) {
     const bool too_small = value < min || value == LLONG_MIN;
-    throw_error(ErrorCode::usage, "%s: %s is too %s, it must be %lld or %s", option.c_str(),
-                printable(text).c_str(), too_small ? "small" : "large",
-                static_cast<long long>(too_small ? min : max), too_small ? "more" : "less");
+    throw_error(ErrorCode::usage, "{}: {} is too {}, it must be {} or {}", option, printable(text),
+                too_small ? "small" : "large", too_small ? min : max, too_small ? "more" : "less");
   }
   return value;
 }
@@ -37,10 +36,10 @@ double parse_real(const std::string& option, const std::string& text, double min
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || std::isnan(value) ||
       std::isspace(static_cast<unsigned char>(text[0]))) {
-    throw_error(ErrorCode::usage, "%s: '%s' is not a number", option.c_str(), printable(text).c_str());
+    throw_error(ErrorCode::usage, "{}: '{}' is not a number", option, printable(text));
   }
   if (value < min) {
-    throw_error(ErrorCode::usage, "%s: %s is out of range, it must be %s", option.c_str(), text.c_str(),
+    throw_error(ErrorCode::usage, "{}: {} is out of range, it must be {}", option, text,
                 min == 0 ? "0 or more" : "above 0");
   }
   return value;
@@ -51,7 +50,7 @@ Toggle parse_toggle(const std::string& option, const std::string& text) {
   if (word == "on" || word == "1" || word == "true" || word == "enabled") return Toggle::on;
   if (word == "off" || word == "0" || word == "false" || word == "disabled") return Toggle::off;
   if (word == "auto" || word == "-1") return Toggle::automatic;
-  throw_error(ErrorCode::usage, "%s: '%s' is none of on, off, auto", option.c_str(), printable(text).c_str());
+  throw_error(ErrorCode::usage, "{}: '{}' is none of on, off, auto", option, printable(text));
 }
 
 CLI::Option* choice(CLI::App& app, const char* names, const char* type, const char* help,
@@ -82,7 +81,7 @@ CLI::Option* integer(CLI::App& app, const char* names, int64_t& target, int32_t 
 }
 
 CLI::Option* real(CLI::App& app, const char* names, float& target, const char* help) {
-  return choice(app, names, "N", help, format("%g", target).c_str(),
+  return choice(app, names, "N", help, format("{:g}", target).c_str(),
                 [&target, name = main_name(names)](const std::string& value) {
                   target = static_cast<float>(parse_real(name, value, -HUGE_VAL));
                 });

@@ -38,8 +38,7 @@ Enum one_of(const std::string& option, const std::string& text,
     if (text == name) return value;
     known += (known.empty() ? "" : ", ") + std::string(name);
   }
-  throw_error(ErrorCode::usage, "%s: '%s' is none of %s", option.c_str(), printable(text).c_str(),
-              known.c_str());
+  throw_error(ErrorCode::usage, "{}: '{}' is none of {}", option, printable(text), known);
 }
 
 // Options; `target` outlives the parse.

@@ -43,7 +43,7 @@ MetadataOverride parse_metadata_override(const std::string& text) {
   const size_t equals = text.find('=');
   const size_t colon = equals == std::string::npos ? equals : text.find(':', equals);
   if (equals == 0 || colon == std::string::npos) {
-    throw_error(ErrorCode::usage, "%s: '%s' is not KEY=TYPE:VALUE", option.c_str(), printable(text).c_str());
+    throw_error(ErrorCode::usage, "{}: '{}' is not KEY=TYPE:VALUE", option, printable(text));
   }
   const std::string key = text.substr(0, equals);
   const std::string type = text.substr(equals + 1, colon - equals - 1);
@@ -52,8 +52,8 @@ MetadataOverride parse_metadata_override(const std::string& text) {
   if (type == "float") return {key, parse_real(option, value, -HUGE_VAL)};
   if (type == "bool") return {key, one_of<bool>(option, value, {{"true", true}, {"false", false}})};
   if (type == "str") return {key, value};
-  throw_error(ErrorCode::usage, "%s: type '%s' of '%s' is none of int, float, bool, str", option.c_str(),
-              printable(type).c_str(), printable(key).c_str());
+  throw_error(ErrorCode::usage, "{}: type '{}' of '{}' is none of int, float, bool, str", option,
+              printable(type), printable(key));
 }
 
 std::string read_all(FILE* file, const std::string& name, size_t max_bytes) {
@@ -63,10 +63,10 @@ std::string read_all(FILE* file, const std::string& name, size_t max_bytes) {
   while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) {
     text.append(chunk, n);
     if (text.size() > max_bytes) {
-      throw_error(ErrorCode::bad_file, "%s: more than %zu bytes", name.c_str(), max_bytes);
+      throw_error(ErrorCode::bad_file, "{}: more than {} bytes", name, max_bytes);
     }
   }
-  if (ferror(file)) throw_error(ErrorCode::io, "%s: reading failed: %s", name.c_str(), strerror(errno));
+  if (ferror(file)) throw_error(ErrorCode::io, "{}: reading failed: {}", name, strerror(errno));
   return text;
 }
 
@@ -75,7 +75,7 @@ std::string read_all(FILE* file, const std::string& name, size_t max_bytes) {
 std::string read_text_file(const std::string& path, size_t max_bytes) {
   const std::string name = printable(path, 4096);
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "rb"), fclose);
-  if (!file) throw_error(ErrorCode::io, "%s: cannot open: %s", name.c_str(), strerror(errno));
+  if (!file) throw_error(ErrorCode::io, "{}: cannot open: {}", name, strerror(errno));
   return read_all(file.get(), name, max_bytes);
 }
 
@@ -119,8 +119,8 @@ LogitBias parse_logit_bias(const std::string& text) {
   const size_t sign = text.find_first_of("+-");
   if (sign == 0 || sign == std::string::npos || sign + 1 == text.size() || text[sign + 1] == '+' ||
       text[sign + 1] == '-') {
-    throw_error(ErrorCode::usage, "--logit-bias: '%s' is not a token id, a sign and a number, like 15043+1",
-                printable(text).c_str());
+    throw_error(ErrorCode::usage, "--logit-bias: '{}' is not a token id, a sign and a number, like 15043+1",
+                printable(text));
   }
   const auto token = parse_integer("--logit-bias", text.substr(0, sign), 0);
   const double bias = parse_real("--logit-bias", text.substr(sign + 1), 0);

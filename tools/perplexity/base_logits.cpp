@@ -65,15 +65,15 @@ BaseLogitsReader::BaseLogitsReader(const std::string& path)
     : file_(MappedFile::open(path, {.prefetch = false})) {
   const std::span<const std::byte> bytes = file_.bytes();
   if (bytes.size() < kHeaderBytes || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    throw_error(ErrorCode::bad_file, "%s: not a file of saved logits, which starts with %.8s", path.c_str(),
+    throw_error(ErrorCode::bad_file, "{}: not a file of saved logits, which starts with {:.8}", path,
                 kMagic.data());
   }
   int32_t header[3];
   std::memcpy(header, bytes.data() + kMagic.size(), sizeof header);
   const auto [n_ctx, n_vocab, n_chunks] = header;
   if (n_ctx < 3 || n_vocab < 1 || n_chunks < 1) {
-    throw_error(ErrorCode::bad_file, "%s: found chunks of %d tokens, %d chunks, a vocabulary of %d",
-                path.c_str(), n_ctx, n_chunks, n_vocab);
+    throw_error(ErrorCode::bad_file, "{}: found chunks of {} tokens, {} chunks, a vocabulary of {}", path,
+                n_ctx, n_chunks, n_vocab);
   }
   n_vocab_ = n_vocab;
   chunks_.n_ctx = n_ctx;
@@ -85,16 +85,14 @@ BaseLogitsReader::BaseLogitsReader(const std::string& path)
   const auto both = token_bytes && data_bytes ? checked_add(*token_bytes, *data_bytes) : std::nullopt;
   const auto needed = both ? checked_add(*both, kHeaderBytes) : std::nullopt;
   if (!needed || *needed != bytes.size()) {
-    throw_error(ErrorCode::bad_file, "%s: found %zu bytes, needed %llu for %d chunks of %d tokens",
-                path.c_str(), bytes.size(), static_cast<unsigned long long>(needed.value_or(UINT64_MAX)),
-                n_chunks, n_ctx);
+    throw_error(ErrorCode::bad_file, "{}: found {} bytes, needed {} for {} chunks of {} tokens", path,
+                bytes.size(), needed.value_or(UINT64_MAX), n_chunks, n_ctx);
   }
   chunks_.tokens.resize(n_tokens);
   std::memcpy(chunks_.tokens.data(), bytes.data() + kHeaderBytes, n_tokens * sizeof(int32_t));
   for (const int32_t id : chunks_.tokens) {
     if (id >= 0 && id < n_vocab) continue;
-    throw_error(ErrorCode::bad_file, "%s: token id %d is not in the vocabulary of %d", path.c_str(), id,
-                n_vocab);
+    throw_error(ErrorCode::bad_file, "{}: token id {} is not in the vocabulary of {}", path, id, n_vocab);
   }
   rows_ = bytes.data() + kHeaderBytes + n_tokens * sizeof(int32_t);
   room_.resize(row_values(n_vocab_));
@@ -108,8 +106,7 @@ PackedLogits BaseLogitsReader::row(int64_t i) {
   std::memcpy(room_.data(), from + 2 * sizeof(float), room_.size() * sizeof(uint16_t));
   packed.q = std::span(room_).first(static_cast<size_t>(n_vocab_));
   if (!std::isfinite(packed.scale) || !std::isfinite(packed.min)) {
-    throw_error(ErrorCode::bad_file, "%s: the logits of scored token %lld are not finite", path().c_str(),
-                static_cast<long long>(i));
+    throw_error(ErrorCode::bad_file, "{}: the logits of scored token {} are not finite", path(), i);
   }
   return packed;
 }

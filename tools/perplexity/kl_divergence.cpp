@@ -112,10 +112,11 @@ std::string kl_table_row(int64_t chunk, const KlDivergence& d) {
                  rms = d.p_difference_rms();
   const Estimate top = d.same_top();
   return format(
-      "%4lld    %9.4f ± %9.4f    %10.5f ± %10.5f    %10.5f ± %10.5f    %6.3f ± %6.3f %%    %6.3f ± "
-      "%6.3f %%\n",
-      static_cast<long long>(chunk), ppl.value, ppl.error, ratio.value, ratio.error, kld.value, kld.error,
-      100 * rms.value, 100 * rms.error, 100 * top.value, 100 * top.error);
+      "{:4}    {:9.4f} ± {:9.4f}    {:10.5f} ± {:10.5f}    {:10.5f} ± {:10.5f}    {:6.3f} ± {:6.3f} %    "
+      "{:6.3f} ± "
+      "{:6.3f} %\n",
+      chunk, ppl.value, ppl.error, ratio.value, ratio.error, kld.value, kld.error, 100 * rms.value,
+      100 * rms.error, 100 * top.value, 100 * top.error);
 }
 
 namespace {
@@ -127,12 +128,12 @@ std::string perplexity_report(const KlDivergence& d) {
   const double covariance = d.correlation() * ppl.error * base.error;
   const double variance = ppl.error * ppl.error + base.error * base.error - 2 * covariance;
   std::string text = "\n====== Perplexity statistics ======\n";
-  text += format("Mean PPL(Q)                   : %10.6f ± %10.6f\n", ppl.value, ppl.error);
-  text += format("Mean PPL(base)                : %10.6f ± %10.6f\n", base.value, base.error);
-  text += format("Cor(ln(PPL(Q)), ln(PPL(base))): %6.2f%%\n", 100 * d.correlation());
-  text += format("Mean ln(PPL(Q)/PPL(base))     : %10.6f ± %10.6f\n", log_ratio.value, log_ratio.error);
-  text += format("Mean PPL(Q)/PPL(base)         : %10.6f ± %10.6f\n", ratio.value, ratio.error);
-  text += format("Mean PPL(Q)-PPL(base)         : %10.6f ± %10.6f\n", ppl.value - base.value,
+  text += format("Mean PPL(Q)                   : {:10.6f} ± {:10.6f}\n", ppl.value, ppl.error);
+  text += format("Mean PPL(base)                : {:10.6f} ± {:10.6f}\n", base.value, base.error);
+  text += format("Cor(ln(PPL(Q)), ln(PPL(base))): {:6.2f}%\n", 100 * d.correlation());
+  text += format("Mean ln(PPL(Q)/PPL(base))     : {:10.6f} ± {:10.6f}\n", log_ratio.value, log_ratio.error);
+  text += format("Mean PPL(Q)/PPL(base)         : {:10.6f} ± {:10.6f}\n", ratio.value, ratio.error);
+  text += format("Mean PPL(Q)-PPL(base)         : {:10.6f} ± {:10.6f}\n", ppl.value - base.value,
                  std::sqrt(std::max(variance, 0.0)));
   return text;
 }
@@ -153,16 +154,16 @@ std::string kl_report(const KlDivergence& d) {
   const Estimate kld = d.kld().mean(), difference = d.p_difference().mean(), rms = d.p_difference_rms();
   const Estimate top = d.same_top();
   text += "\n====== KL divergence statistics ======\n";
-  text += format("Mean    KLD: %10.6f ± %10.6f\n", kld.value, kld.error);
+  text += format("Mean    KLD: {:10.6f} ± {:10.6f}\n", kld.value, kld.error);
   for (const auto& [name, share] : kQuantiles)
-    text += format("%s KLD: %10.6f\n", name, d.kld().quantile(share));
+    text += format("{} KLD: {:10.6f}\n", name, d.kld().quantile(share));
   text += "\n====== Token probability statistics ======\n";
-  text += format("Mean    Δp: %6.3f ± %5.3f %%\n", 100 * difference.value, 100 * difference.error);
+  text += format("Mean    Δp: {:6.3f} ± {:5.3f} %\n", 100 * difference.value, 100 * difference.error);
   for (const auto& [name, share] : kQuantiles) {
-    text += format("%s Δp: %6.3f%%\n", name, 100 * d.p_difference().quantile(share));
+    text += format("{} Δp: {:6.3f}%\n", name, 100 * d.p_difference().quantile(share));
   }
-  text += format("RMS Δp    : %6.3f ± %5.3f %%\n", 100 * rms.value, 100 * rms.error);
-  text += format("Same top p: %6.3f ± %5.3f %%\n", 100 * top.value, 100 * top.error);
+  text += format("RMS Δp    : {:6.3f} ± {:5.3f} %\n", 100 * rms.value, 100 * rms.error);
+  text += format("Same top p: {:6.3f} ± {:5.3f} %\n", 100 * top.value, 100 * top.error);
   return text;
 }
 

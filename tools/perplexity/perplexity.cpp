@@ -63,7 +63,7 @@ class Scorer {
       if (isatty(STDOUT_FILENO) == 0) progress.update((i + 1) * chunks_.n_ctx);
     }
     progress.clear();
-    log_info("%.1f s, %.1f tokens/s", progress.seconds(),
+    log_info("{:.1f} s, {:.1f} tokens/s", progress.seconds(),
              static_cast<double>(chunks_.n_chunks * chunks_.n_ctx) / progress.seconds());
   }
 
@@ -81,9 +81,8 @@ class Scorer {
 };
 
 void announce(const std::string& what, const TextChunks& chunks, size_t n_tokens) {
-  log_info("%s: %lld of %zu tokens, %lld chunks of %lld", what.c_str(),
-           static_cast<long long>(chunks.n_chunks * chunks.n_ctx), n_tokens,
-           static_cast<long long>(chunks.n_chunks), static_cast<long long>(chunks.n_ctx));
+  log_info("{}: {} of {} tokens, {} chunks of {}", what, chunks.n_chunks * chunks.n_ctx, n_tokens,
+           chunks.n_chunks, chunks.n_ctx);
 }
 
 void measure_perplexity(const PerplexityOptions& o, const Model& model) {
@@ -102,20 +101,19 @@ void measure_perplexity(const PerplexityOptions& o, const Model& model) {
         estimate.add(negative_log_likelihood(logits, target));
         if (saved) saved->add(logits);
       },
-      [&](int64_t i) { return format("[%lld]%.4f,", static_cast<long long>(i + 1), estimate.perplexity()); });
-  scorer.print(
-      format("\nFinal estimate: PPL = %.4f +/- %.5f\n", estimate.perplexity(), estimate.standard_error()));
+      [&](int64_t i) { return format("[{}]{:.4f},", i + 1, estimate.perplexity()); });
+  scorer.print(format("\nFinal estimate: PPL = {:.4f} +/- {:.5f}\n", estimate.perplexity(),
+                      estimate.standard_error()));
   if (!saved) return;
   saved->finish();
-  log_info("wrote %s", o.base.c_str());
+  log_info("wrote {}", o.base);
 }
 
 void measure_divergence(const PerplexityOptions& o, const Model& model) {
   BaseLogitsReader base(o.base);
   if (base.n_vocab() != model.hparams().n_vocab) {
-    throw_error(ErrorCode::bad_file, "%s: the logits are of a vocabulary of %lld, needed the %lld of %s",
-                o.base.c_str(), static_cast<long long>(base.n_vocab()),
-                static_cast<long long>(model.hparams().n_vocab), model.path().c_str());
+    throw_error(ErrorCode::bad_file, "{}: the logits are of a vocabulary of {}, needed the {} of {}", o.base,
+                base.n_vocab(), model.hparams().n_vocab, model.path());
   }
   TextChunks chunks = base.chunks();
   if (o.text.n_chunks > 0) chunks.n_chunks = std::min<int64_t>(chunks.n_chunks, o.text.n_chunks);

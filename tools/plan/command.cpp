@@ -43,8 +43,8 @@ KnownGpu parse_gpu(const std::string& name) {
   if (!gpu) gpu = registry.find_known("rtx" + CLI::detail::to_lower(name));
   if (!gpu) {
     throw_error(ErrorCode::usage,
-                "--gpu: '%s' is not one of %s; describe another GPU with --vram, --vram-bw and --pcie-bw",
-                printable(name).c_str(), known_gpu_names().c_str());
+                "--gpu: '{}' is not one of {}; describe another GPU with --vram, --vram-bw and --pcie-bw",
+                printable(name), known_gpu_names());
   }
   return *gpu;
 }
@@ -55,7 +55,7 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
     choice(app, name, "GB/s", help, "", [name, &target](const std::string& text) {
       const double value = parse_real(name, text, 0);
       if (!(value > 0) || std::isinf(value))
-        throw_error(ErrorCode::usage, "%s: found %s, needed a number above 0", name, text.c_str());
+        throw_error(ErrorCode::usage, "{}: found {}, needed a number above 0", name, text);
       target = value * 1e9;
     })->group(group);
   };

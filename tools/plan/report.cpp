@@ -43,13 +43,13 @@ OffloadChoice line_choice(const PlanRequest& r) {
 
 std::string layers_text(const PlanReport& r, const OffloadChoice& c) {
   if (c.n_gpu_layers > r.n_layer) return "all";
-  return format("%lld/%lld", static_cast<long long>(c.n_gpu_layers), static_cast<long long>(r.n_layer + 1));
+  return format("{}/{}", c.n_gpu_layers, r.n_layer + 1);
 }
 
 // The GPU's share of the rows of streamed matrices, in prefill and in decoding; "-" if the CPU computes none.
 std::string rows_text(const OffloadChoice& c) {
   if (!c.divides_rows()) return "-";
-  return format("%.0f%%/%.0f%%", 100 * c.rows_prefill,
+  return format("{:.0f}%/{:.0f}%", 100 * c.rows_prefill,
                 c.streaming == Streaming::always ? 100 * c.rows_decode : 0);
 }
 
@@ -59,28 +59,25 @@ std::string cache_text(bool gpu, const OffloadChoice& c) {
   return std::visit(Overloaded{[](const CacheBesideLayers&) -> std::string { return "GPU"; },
                                [](const CacheOnHost&) -> std::string { return "CPU"; },
                                [](const PrefetchedCache&) -> std::string { return "CPU>"; },
-                               [](const SplitCache& split) {
-                                 return format("GPU %lld", static_cast<long long>(split.n_keep));
-                               }},
+                               [](const SplitCache& split) { return format("GPU {}", split.n_keep); }},
                     c.cache);
 }
 
 std::string plans_text(const PlanReport& r) {
-  std::string text = format("\n%-3s %-9s %-12s %-10s %-6s %-9s %-9s %-8s %6s %12s %12s %12s %12s\n", "",
-                            "ngl", "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch",
-                            "VRAM", "RAM", "prefill t/s", "decode t/s");
+  std::string text =
+      format("\n{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:>6} {:>12} {:>12} {:>12} {:>12}\n", "",
+             "ngl", "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch", "VRAM", "RAM",
+             "prefill t/s", "decode t/s");
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
     const OffloadChoice& c = p.fit.choice;
     const bool gpu = r.tiers.size() > 1;
     size_t vram = 0;
     for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
-    text += format("%-3zu %-9s %-12lld %-10s %-6s %-9s %-9s %-8lld %6lld %12s %12s %12.1f %12.1f\n", i + 1,
-                   gpu ? layers_text(r, c).c_str() : "-", static_cast<long long>(c.n_cpu_moe),
-                   cache_text(gpu, c).c_str(), std::string(dtype_name(p.shape.k_dtype)).c_str(),
-                   std::string(streaming_name(c.streaming)).c_str(), rows_text(c).c_str(),
-                   static_cast<long long>(c.n_disk_layers), static_cast<long long>(p.shape.n_ubatch),
-                   size_text(vram).c_str(), size_text(r.plan_bytes[i][0]).c_str(),
+    text += format("{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:6} {:>12} {:>12} {:12.1f} {:12.1f}\n",
+                   i + 1, gpu ? layers_text(r, c).c_str() : "-", c.n_cpu_moe, cache_text(gpu, c),
+                   dtype_name(p.shape.k_dtype), streaming_name(c.streaming), rows_text(c), c.n_disk_layers,
+                   p.shape.n_ubatch, size_text(vram), size_text(r.plan_bytes[i][0]),
                    p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
   }
   return text;
@@ -119,49 +116,45 @@ PlanReport make_plan_report(const PlanRequest& request, const std::string& path,
 
 std::string plan_text(const PlanReport& r) {
   const SessionPlan& best = r.plans.front();
-  std::string text =
-      format("%s: %s\ncontext %lld tokens, cache %s/%s, micro-batch %lld%s\n\n",
-             printable(r.path, 400).c_str(), r.model.c_str(), static_cast<long long>(best.shape.n_ctx),
-             std::string(dtype_name(best.shape.k_dtype)).c_str(),
-             std::string(dtype_name(best.shape.v_dtype)).c_str(), static_cast<long long>(best.shape.n_ubatch),
-             best.shape.n_sequences > 1
-                 ? format(", %lld prompts at once", static_cast<long long>(best.shape.n_sequences)).c_str()
-                 : "");
-  text += format("%-10s %12s %12s %12s %12s %12s %12s %12s %12s\n", "tier", "weights", "KV cache",
-                 "activations", "staging", "scratch", "overhead", "total", "allowed");
+  std::string text = format(
+      "{}: {}\ncontext {} tokens, cache {}/{}, micro-batch {}{}\n\n", printable(r.path, 400), r.model,
+      best.shape.n_ctx, dtype_name(best.shape.k_dtype), dtype_name(best.shape.v_dtype), best.shape.n_ubatch,
+      best.shape.n_sequences > 1 ? format(", {} prompts at once", best.shape.n_sequences).c_str() : "");
+  text += format("{:<10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "tier", "weights",
+                 "KV cache", "activations", "staging", "scratch", "overhead", "total", "allowed");
   for (const PlanReport::Tier& t : r.tiers) {
-    text += format("%-10s %12s %12s %12s %12s %12s %12s %12s %12s\n", t.name.c_str(),
-                   size_text(t.bytes.weights).c_str(), size_text(t.bytes.kv).c_str(),
-                   size_text(t.bytes.activations).c_str(), size_text(t.bytes.staging).c_str(),
-                   size_text(t.bytes.scratch).c_str(), size_text(t.overhead).c_str(),
-                   size_text(t.total()).c_str(), budget_text(t.budget).c_str());
+    text += format("{:<10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n", t.name,
+                   size_text(t.bytes.weights), size_text(t.bytes.kv), size_text(t.bytes.activations),
+                   size_text(t.bytes.staging), size_text(t.bytes.scratch), size_text(t.overhead),
+                   size_text(t.total()), budget_text(t.budget));
   }
   const Footprint& bytes = best.fit.bytes;
   if (bytes.disk_weights > 0) {
-    text += format("%-10s %12s  %s read for every token\n", "disk", size_text(bytes.disk_weights).c_str(),
-                   size_text(bytes.per_token.disk).c_str());
+    text += format("{:<10} {:>12}  {} read for every token\n", "disk", size_text(bytes.disk_weights),
+                   size_text(bytes.per_token.disk));
   }
   for (const PlanReport::Tier& t : r.tiers) {
-    text += format("%s: reads %.1f GB/s, %.2f Tops/s", t.name.c_str(), t.rates.read_bytes_per_s / 1e9,
+    text += format("{}: reads {:.1f} GB/s, {:.2f} Tops/s", t.name, t.rates.read_bytes_per_s / 1e9,
                    t.rates.ops_per_s / 1e12);
-    text += t.is_gpu ? format(", bus %.1f GB/s\n", t.rates.bus_bytes_per_s / 1e9) : "\n";
+    text += t.is_gpu ? format(", bus {:.1f} GB/s\n", t.rates.bus_bytes_per_s / 1e9) : "\n";
   }
-  if (bytes.disk_weights > 0) text += format("disk: reads %.1f GB/s\n", r.disk_bytes_per_s / 1e9);
+  if (bytes.disk_weights > 0) text += format("disk: reads {:.1f} GB/s\n", r.disk_bytes_per_s / 1e9);
   text += plans_text(r);
   const bool gpu = r.tiers.size() > 1;
   const size_t overhead = gpu ? r.tiers[1].overhead : 0;
   const OffloadChoice& c = r.line_choice;
   const bool everything = c.is_all_on_gpus(r.n_layer);
-  text += format(
-      "\n%s = %.9f GB * n_ctx + %.3f GB  (%.0f bytes per token; %s%s)\n", gpu ? "min_vram" : "min_ram",
-      r.line.bytes_per_token / 1e9, (r.line.fixed_bytes + static_cast<double>(overhead)) / 1e9,
-      r.line.bytes_per_token,
-      !gpu         ? "on the CPU"
-      : everything ? "everything on the GPU"
-                   : "placed as the options say",
-      overhead > 0 ? format(", with %.3f GB of overhead", static_cast<double>(overhead) / 1e9).c_str() : "");
-  text += format("largest context: %lld tokens with these options, %lld with placement 1\n",
-                 static_cast<long long>(r.largest_context), static_cast<long long>(r.largest_context_best));
+  text += format("\n{} = {:.9f} GB * n_ctx + {:.3f} GB  ({:.0f} bytes per token; {}{})\n",
+                 gpu ? "min_vram" : "min_ram", r.line.bytes_per_token / 1e9,
+                 (r.line.fixed_bytes + static_cast<double>(overhead)) / 1e9, r.line.bytes_per_token,
+                 !gpu         ? "on the CPU"
+                 : everything ? "everything on the GPU"
+                              : "placed as the options say",
+                 overhead > 0
+                     ? format(", with {:.3f} GB of overhead", static_cast<double>(overhead) / 1e9).c_str()
+                     : "");
+  text += format("largest context: {} tokens with these options, {} with placement 1\n", r.largest_context,
+                 r.largest_context_best);
   return text;
 }
 

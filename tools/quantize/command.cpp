@@ -55,22 +55,20 @@ DType parse_dtype(const std::string& option, const std::string& text) {
   for (const DTypeInfo& info : all_dtypes()) {
     if (info.computable) known += (known.empty() ? "" : " ") + std::string(info.name);
   }
-  throw_error(ErrorCode::usage, "%s: found \"%s\", needed one of: %s", option.c_str(),
-              printable(text).c_str(), known.c_str());
+  throw_error(ErrorCode::usage, "{}: found \"{}\", needed one of: {}", option, printable(text), known);
 }
 
 TensorRule parse_rule(const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    throw_error(ErrorCode::usage, "--tensor-type: found \"%s\", needed PATTERN=TYPE",
-                printable(text).c_str());
+    throw_error(ErrorCode::usage, "--tensor-type: found \"{}\", needed PATTERN=TYPE", printable(text));
   }
   TensorRule rule{text.substr(0, equals), {}, parse_dtype("--tensor-type", text.substr(equals + 1))};
   try {
     rule.regex = std::regex(CLI::detail::to_lower(rule.pattern));
   } catch (const std::regex_error& error) {
-    throw_error(ErrorCode::usage, "--tensor-type: \"%s\" is not a regular expression: %s",
-                printable(rule.pattern).c_str(), error.what());
+    throw_error(ErrorCode::usage, "--tensor-type: \"{}\" is not a regular expression: {}",
+                printable(rule.pattern), error.what());
   }
   return rule;
 }
@@ -87,8 +85,8 @@ void parse_arguments_of(CommandOptions& options) {
   const bool has_out = !rest.empty() && !is_type(rest.front());
   if (has_out) options.out = take();
   if (rest.empty() || !is_type(rest.front())) {
-    throw_error(ErrorCode::usage, "TYPE: found \"%s\", needed one of: %s",
-                printable(rest.empty() ? options.out : rest.front()).c_str(), type_names().c_str());
+    throw_error(ErrorCode::usage, "TYPE: found \"{}\", needed one of: {}",
+                printable(rest.empty() ? options.out : rest.front()), type_names());
   }
   const std::string type = upper_case(take());
   if (type != "COPY") options.quantize.type = parse_type(type);
@@ -97,8 +95,7 @@ void parse_arguments_of(CommandOptions& options) {
                                    ? static_cast<int>(n_threads)
                                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   if (!rest.empty()) {
-    throw_error(ErrorCode::usage, "found \"%s\" after THREADS, needed nothing",
-                printable(rest.front()).c_str());
+    throw_error(ErrorCode::usage, "found \"{}\" after THREADS, needed nothing", printable(rest.front()));
   }
   if (!has_out) {
     const bool is_number = std::isdigit(static_cast<unsigned char>(type[0])) != 0;
@@ -116,11 +113,10 @@ double mib(uint64_t n_bytes) {
 std::string tensor_line(const QuantizeJob& job, size_t index) {
   const QuantizedTensor& tensor = job.tensors[index];
   const std::string from(dtype_name(tensor.source->dtype)), to(dtype_name(tensor.dtype));
-  std::string line =
-      format("[%4zu/%4zu] %-32s %-20s %6s", index + 1, job.tensors.size(),
-             printable(tensor.source->name).c_str(), tensor.source->shape_text().c_str(), from.c_str());
-  if (tensor.dtype == tensor.source->dtype) return line + format("  %9.2f MiB", mib(tensor.n_bytes));
-  return line + format("  %9.2f MiB -> %6s %9.2f MiB%s", mib(tensor.source->n_bytes), to.c_str(),
+  std::string line = format("[{:4}/{:4}] {:<32} {:<20} {:>6}", index + 1, job.tensors.size(),
+                            printable(tensor.source->name), tensor.source->shape_text(), from);
+  if (tensor.dtype == tensor.source->dtype) return line + format("  {:9.2f} MiB", mib(tensor.n_bytes));
+  return line + format("  {:9.2f} MiB -> {:>6} {:9.2f} MiB{}", mib(tensor.source->n_bytes), to,
                        mib(tensor.n_bytes), tensor.importance ? ", with importance" : "");
 }
 
@@ -128,7 +124,7 @@ std::string total_line(const QuantizeJob& job) {
   const auto bits = [&](uint64_t n_bytes) {
     return 8.0 * static_cast<double>(n_bytes) / static_cast<double>(std::max<int64_t>(1, job.n_weights));
   };
-  return format("%.2f MiB (%.2f bits a weight) -> %.2f MiB (%.2f bits a weight)", mib(job.n_bytes_in),
+  return format("{:.2f} MiB ({:.2f} bits a weight) -> {:.2f} MiB ({:.2f} bits a weight)", mib(job.n_bytes_in),
                 bits(job.n_bytes_in), mib(job.n_bytes_out), bits(job.n_bytes_out));
 }
 
@@ -154,7 +150,7 @@ void run_quantize(CommandOptions& options) {
   const GgufFile file(options.in, {.prefetch = false});
   const QuantizeJob job = prepare_quantize(file, how, importance);
   if (job.n_fallback > 0) {
-    log_warning("%zu tensors have rows that the type's blocks do not divide; they get another dtype",
+    log_warning("{} tensors have rows that the type's blocks do not divide; they get another dtype",
                 job.n_fallback);
   }
   if (options.dry_run) return print_sizes(job);
@@ -163,12 +159,12 @@ void run_quantize(CommandOptions& options) {
   Progress progress("weights", job.n_weights);
   write_quantized(file, job, how, importance, options.out, [&](QuantizeProgress p) {
     if (p.tensor_done) progress.item_done(tensor_line(job, p.index));
-    progress.update(p.n_weights_done, format("%zu/%zu ", p.index + 1, job.tensors.size()) +
+    progress.update(p.n_weights_done, format("{}/{} ", p.index + 1, job.tensors.size()) +
                                           std::string(job.tensors[p.index].source->name));
   });
   progress.clear();
-  log_info("wrote %s: %s, %.1f s", output_paths(file, how, options.out).front().c_str(),
-           total_line(job).c_str(), progress.seconds());
+  log_info("wrote {}: {}, {:.1f} s", output_paths(file, how, options.out).front(), total_line(job),
+           progress.seconds());
 }
 
 }  // namespace

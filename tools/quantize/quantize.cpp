@@ -76,14 +76,14 @@ void check_source(const GgufFile& file, const TensorInfo& source, DType dtype, b
   const std::string name = printable(source.name), from(dtype_name(source.dtype)), to(dtype_name(dtype));
   const char* path = file.part_path(source.part).c_str();
   if (!dtype_info(source.dtype).computable) {
-    throw_error(ErrorCode::bad_file, "%s: tensor %s is %s, which this program cannot convert to %s", path,
-                name.c_str(), from.c_str(), to.c_str());
+    throw_error(ErrorCode::bad_file, "{}: tensor {} is {}, which this program cannot convert to {}", path,
+                name, from, to);
   }
   if (is_quantized(source.dtype) && !allow_requantize) {
     throw_error(ErrorCode::bad_file,
-                "%s: tensor %s is already %s; converting it to %s loses quality (--allow-requantize does it "
+                "{}: tensor {} is already {}; converting it to {} loses quality (--allow-requantize does it "
                 "anyway)",
-                path, name.c_str(), from.c_str(), to.c_str());
+                path, name, from, to);
   }
 }
 
@@ -92,9 +92,8 @@ const std::vector<float>* importance_of(const ImportanceMatrix& imatrix, const T
   const std::vector<float>* values = imatrix.find(tensor.name);
   if (!values || values->size() == static_cast<size_t>(tensor.dims[0] * tensor.dims[2])) return values;
   if (is_token_embd(tensor.name)) return nullptr;  // counted by token, not by column
-  throw_error(ErrorCode::bad_file, "%s: importance of %s: found %zu values, needed %lld for %s",
-              imatrix.path.c_str(), printable(tensor.name).c_str(), values->size(),
-              static_cast<long long>(tensor.dims[0] * tensor.dims[2]), tensor.shape_text().c_str());
+  throw_error(ErrorCode::bad_file, "{}: importance of {}: found {} values, needed {} for {}", imatrix.path,
+              printable(tensor.name), values->size(), tensor.dims[0] * tensor.dims[2], tensor.shape_text());
 }
 
 void warn_missing_importance(const ImportanceMatrix& imatrix, const std::vector<std::string>& missing) {
@@ -102,8 +101,8 @@ void warn_missing_importance(const ImportanceMatrix& imatrix, const std::vector<
   constexpr size_t kShown = 4;
   std::string names;
   for (size_t i = 0; i < std::min(missing.size(), kShown); ++i) names += (i ? ", " : "") + missing[i];
-  log_warning("%s has no importance for %zu tensors, which are quantized without it: %s%s",
-              imatrix.path.c_str(), missing.size(), names.c_str(), missing.size() > kShown ? ", ..." : "");
+  log_warning("{} has no importance for {} tensors, which are quantized without it: {}{}", imatrix.path,
+              missing.size(), names, missing.size() > kShown ? ", ..." : "");
 }
 
 void set_metadata(const GgufFile& file, const QuantizeOptions& options, const ImportanceMatrix* imatrix,

@@ -16,9 +16,8 @@ constexpr int64_t kBatchWeights = int64_t{1} << 21;  // in memory at once
 
 [[noreturn]] void refuse(const TensorInfo& source, const std::string& path, const WeightDefects& defects) {
   const std::string found = defects.text();
-  throw_error(ErrorCode::bad_file, "%s: tensor %s: found %s of %lld weights, needed finite numbers",
-              path.c_str(), printable(source.name).c_str(), found.c_str(),
-              static_cast<long long>(source.n_elements()));
+  throw_error(ErrorCode::bad_file, "{}: tensor {}: found {} of {} weights, needed finite numbers", path,
+              printable(source.name), found, source.n_elements());
 }
 
 }  // namespace
@@ -41,7 +40,7 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
   WeightDefects defects;
 
   for (int64_t first = 0; first < n_rows; first += batch_rows) {
-    if (interrupted()) throw_error(ErrorCode::interrupted, "%s: interrupted", path.c_str());
+    if (interrupted()) throw_error(ErrorCode::interrupted, "{}: interrupted", path);
     const int64_t n = std::min(batch_rows, n_rows - first);
     const std::byte* in = source.data + static_cast<size_t>(first) * in_bytes;
     if (!copies) out_.resize(static_cast<size_t>(n) * out_bytes);

@@ -26,7 +26,7 @@ struct CopyOptions {
 };
 
 std::string size_text(uint64_t n_bytes) {
-  return format("%.2f MiB", static_cast<double>(n_bytes) / 0x1p20);
+  return format("{:.2f} MiB", static_cast<double>(n_bytes) / 0x1p20);
 }
 
 SplitLimits split_limits(const CopyOptions& o) {
@@ -44,8 +44,7 @@ SplitLimits split_limits(const CopyOptions& o) {
 }
 
 std::string part_line(const SplitPart& part) {
-  return format("%s: %zu tensors, %s", printable(part.path, 4096).c_str(), part.n_tensors,
-                size_text(part.n_bytes).c_str());
+  return format("{}: {} tensors, {}", printable(part.path, 4096), part.n_tensors, size_text(part.n_bytes));
 }
 
 void print_parts(const std::vector<SplitPart>& parts) {
@@ -69,9 +68,9 @@ void run_copy(const CopyOptions& o, const SplitLimits& limits) {
     if (--n_tensors_left == 0) progress.item_done(part_line(parts[part]));
   });
   progress.clear();
-  log_info("wrote %s%s: %zu tensors, %s, %.1f s", parts.front().path.c_str(),
-           parts.size() > 1 ? format(" and %zu more", parts.size() - 1).c_str() : "", file.tensors().size(),
-           size_text(file.n_tensor_bytes()).c_str(), progress.seconds());
+  log_info("wrote {}{}: {} tensors, {}, {:.1f} s", parts.front().path,
+           parts.size() > 1 ? format(" and {} more", parts.size() - 1).c_str() : "", file.tensors().size(),
+           size_text(file.n_tensor_bytes()), progress.seconds());
 }
 
 void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* out_name, const char* out) {

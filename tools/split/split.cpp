@@ -28,8 +28,8 @@ SplitWriter make_writer(const GgufFile& file, const SplitLimits& limits, const s
 uint64_t parse_split_size(const std::string& option, const std::string& text) {
   const char unit = text.empty() ? '\0' : text.back();
   if (unit != 'M' && unit != 'G') {
-    throw_error(ErrorCode::usage, "%s: found \"%s\", needed a number with M or G, such as 4G", option.c_str(),
-                printable(text).c_str());
+    throw_error(ErrorCode::usage, "{}: found \"{}\", needed a number with M or G, such as 4G", option,
+                printable(text));
   }
   constexpr uint64_t kMega = 1'000'000;
   const int64_t n = parse_integer(option, text.substr(0, text.size() - 1), 1, 1'000'000'000);
@@ -54,7 +54,7 @@ void write_parts(const GgufFile& file, const SplitLimits& limits, const std::str
   for (const TensorInfo& tensor : file.tensors()) {
     writer.begin_tensor(tensor.name);
     for (size_t at = 0; at < tensor.n_bytes; at += kPieceBytes) {
-      if (interrupted()) throw_error(ErrorCode::interrupted, "%s: interrupted", file.path().c_str());
+      if (interrupted()) throw_error(ErrorCode::interrupted, "{}: interrupted", file.path());
       const size_t n = std::min<size_t>(kPieceBytes, tensor.n_bytes - at);
       writer.append({tensor.data + at, n});
       n_bytes_done += n;

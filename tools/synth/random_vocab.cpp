@@ -157,7 +157,7 @@ std::vector<std::pair<int, std::string>> byte_characters() {
 }
 
 void add_byte_tokens(Vocab& vocab) {
-  for (int b = 0; b < 256; ++b) vocab.add(format("<0x%02X>", b), kByte);
+  for (int b = 0; b < 256; ++b) vocab.add(format("<0x{:02X}>", b), kByte);
 }
 
 // Characters with a token of their own; others become byte tokens.
@@ -228,11 +228,11 @@ SpecialIds add_gemma_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& 
   for (const char* text : {"<pad>", "<eos>", "<bos>"}) vocab.add(text, kControl);
   vocab.add("<unk>", kUnknown);
   for (const char* text : {"<mask>", "<2mass>", "[@BOS@]"}) vocab.add(text, kControl);
-  for (int i = 0; i < 99; ++i) vocab.add(format("<unused%d>", i), kUnused);
+  for (int i = 0; i < 99; ++i) vocab.add(format("<unused{}>", i), kUnused);
   vocab.add("<start_of_turn>", kControl);
   vocab.add("<end_of_turn>", kControl);
   for (size_t n = 1; n <= 31; ++n) vocab.add(std::string(n, '\n'), kUserDefined);
-  for (int i = 99; vocab.size() < 217; ++i) vocab.add(format("<unused%d>", i), kUnused);
+  for (int i = 99; vocab.size() < 217; ++i) vocab.add(format("<unused{}>", i), kUnused);
   add_byte_tokens(vocab);
   add_spm_pieces(vocab, n_vocab, seed, metadata);
   metadata.set("tokenizer.ggml.add_space_prefix", Value(false));
@@ -242,7 +242,7 @@ SpecialIds add_gemma_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& 
 SpecialIds add_llama3_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
   add_bpe_pieces(vocab, 128000, 3, seed, "llama-bpe", metadata);
   int reserved = 0;
-  const auto reserve = [&] { vocab.add(format("<|reserved_special_token_%d|>", reserved++), kControl); };
+  const auto reserve = [&] { vocab.add(format("<|reserved_special_token_{}|>", reserved++), kControl); };
   for (const char* text :
        {"<|begin_of_text|>", "<|end_of_text|>", "", "", "<|finetune_right_pad_id|>", "",
         "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"}) {
@@ -268,7 +268,7 @@ SpecialIds add_qwen_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& m
                            "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}) {
     vocab.add(text, kUserDefined);
   }
-  while (vocab.size() < n_vocab) vocab.add(format("[PAD%d]", vocab.size()), kUnused);
+  while (vocab.size() < n_vocab) vocab.add(format("[PAD{}]", vocab.size()), kUnused);
   return {.bos = 151643, .eos = 151645, .padding = 151643, .add_bos = false};
 }
 

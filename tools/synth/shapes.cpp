@@ -172,7 +172,7 @@ std::vector<ShapeTensor> tensors_of(const Shape& s) {
   list.matrix("token_embd.weight", s.n_embd, s.n_vocab);
   if (s.rope_factor != 0) list.vector("rope_freqs.weight", TensorRole::rope_factors, s.head_dim / 2);
   for (int i = 0; i < s.n_layer; ++i) {
-    const std::string block = format("blk.%d.", i);
+    const std::string block = format("blk.{}.", i);
     add_attention(s, block, list);
     add_feed_forward(s, block, list);
   }

@@ -133,12 +133,12 @@ void print_lists() {
   for (const Shape& s : all_shapes()) {
     uint64_t n = 0;
     for (const ShapeTensor& tensor : tensors_of(s)) n += static_cast<uint64_t>(tensor.n_elements());
-    out.write(format("  %-18s %6.2f B weights, %2d layers, %s\n", std::string(s.name).c_str(),
-                     static_cast<double>(n) / 1e9, s.n_layer, std::string(s.arch).c_str()));
+    out.write(format("  {:<18} {:6.2f} B weights, {:2} layers, {}\n", s.name, static_cast<double>(n) / 1e9,
+                     s.n_layer, s.arch));
   }
   out.write("File types:\n");
   for (const FileTypeInfo& info : all_file_types()) {
-    out.write(format("  %-8s %s\n", std::string(info.name).c_str(), std::string(info.about).c_str()));
+    out.write(format("  {:<8} {}\n", info.name, info.about));
   }
   out.flush();
 }
@@ -148,19 +148,19 @@ void run_synth(const CommandOptions& options) {
   if (options.list) return print_lists();
   const Shape* known = find_shape(options.shape);
   if (!known) {
-    throw_error(ErrorCode::usage, "SHAPE: found \"%s\", needed one of: %s", printable(options.shape).c_str(),
-                shape_names().c_str());
+    throw_error(ErrorCode::usage, "SHAPE: found \"{}\", needed one of: {}", printable(options.shape),
+                shape_names());
   }
   const std::optional<FileType> type = file_type_from_name(options.type);
   if (!type) {
-    throw_error(ErrorCode::usage, "--type: found \"%s\", needed one of: %s", printable(options.type).c_str(),
-                type_names().c_str());
+    throw_error(ErrorCode::usage, "--type: found \"{}\", needed one of: {}", printable(options.type),
+                type_names());
   }
   if (options.out.empty()) throw_error(ErrorCode::usage, "-o is required: the file to write");
   Shape shape = *known;
   if (options.n_layers > shape.n_layer) {
-    throw_error(ErrorCode::usage, "--layers: found %d, needed at most the %d of %s", options.n_layers,
-                shape.n_layer, options.shape.c_str());
+    throw_error(ErrorCode::usage, "--layers: found {}, needed at most the {} of {}", options.n_layers,
+                shape.n_layer, options.shape);
   }
   if (options.n_layers > 0) shape.n_layer = options.n_layers;
 
@@ -172,7 +172,7 @@ void run_synth(const CommandOptions& options) {
   const double seconds = line.seconds();
   line.clear();
   const double n_bytes = static_cast<double>(result.n_bytes);
-  log_info("wrote %s: %.2f GiB, %.2f B weights in %zu tensors, %.1f s (%.0f MiB/s)", options.out.c_str(),
+  log_info("wrote {}: {:.2f} GiB, {:.2f} B weights in {} tensors, {:.1f} s ({:.0f} MiB/s)", options.out,
            n_bytes / 0x1p30, static_cast<double>(result.n_parameters) / 1e9, result.n_tensors, seconds,
            n_bytes / 0x1p20 / seconds);
 }
@@ -199,7 +199,7 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
     make_tensor(shape, tensors[i], dtypes[i], tensor_seed(options.seed, tensors[i].name),
                 [&](std::span<const std::byte> bytes) {
                   if (interrupted())
-                    throw_error(ErrorCode::interrupted, "%s: interrupted, nothing written", path.c_str());
+                    throw_error(ErrorCode::interrupted, "{}: interrupted, nothing written", path);
                   writer.append(bytes);
                   n_done += bytes.size();
                   if (progress) progress({n_done, result.n_bytes});

@@ -18,7 +18,7 @@ bool is_call(const Edge& edge) {
 uint32_t GrammarCompiler::new_state() {
   if (edges_.size() >= GrammarLimits::kStates) {
     grammar_error(source_, syntax_.rules[infos_[current_rule_].owner].at,
-                  format("the grammar needs more than %zu states", GrammarLimits::kStates));
+                  format("the grammar needs more than {} states", GrammarLimits::kStates));
   }
   edges_.emplace_back();
   is_final_.push_back(false);

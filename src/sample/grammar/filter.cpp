@@ -39,7 +39,7 @@ bool GrammarFilter::allows(int32_t token) {
 
 void GrammarFilter::accept(int32_t token) {
   if (!allows(token)) {
-    throw_error(ErrorCode::usage, "token %d was chosen, but the grammar does not allow it here", token);
+    throw_error(ErrorCode::usage, "token {} was chosen, but the grammar does not allow it here", token);
   }
   if (is_end(token)) {
     ended_ = true;

@@ -26,7 +26,7 @@ class Parser {
 
   GrammarSyntax parse() {
     if (text_.size() > GrammarLimits::kTextBytes) {
-      fail(here(), format("%zu bytes, the limit is %zu", text_.size(), GrammarLimits::kTextBytes));
+      fail(here(), format("{} bytes, the limit is {}", text_.size(), GrammarLimits::kTextBytes));
     }
     if (text_.substr(0, 3) == "\xef\xbb\xbf") offset_ = 3;  // byte order mark
     skip_space(true);
@@ -70,7 +70,7 @@ class Parser {
     }
     constexpr uint32_t kFirstOfLength[] = {0, 0, 0x80, 0x800, 0x10000};
     if (!valid || c < kFirstOfLength[n] || c > kLastCodePoint || (c >= 0xd800 && c <= 0xdfff)) {
-      fail(here(), format("found byte 0x%02x, needed UTF-8", lead));
+      fail(here(), format("found byte 0x{:02x}, needed UTF-8", lead));
     }
     offset_ += n;
     ++column_;
@@ -114,7 +114,7 @@ class Parser {
     const auto [entry, is_new] = index_.try_emplace(name, static_cast<uint32_t>(out_.rules.size()));
     if (is_new) {
       if (out_.rules.size() >= GrammarLimits::kRules) {
-        fail(at, format("more than %zu rules", GrammarLimits::kRules));
+        fail(at, format("more than {} rules", GrammarLimits::kRules));
       }
       out_.rules.push_back({name, at, 0});
       defined_.push_back(false);
@@ -132,7 +132,7 @@ class Parser {
     const uint32_t index = rule_index(name, at);
     if (defined_[index]) {
       fail(at,
-           "rule " + quoted(name) + format(" is defined twice, first in line %u", out_.rules[index].at.line));
+           "rule " + quoted(name) + format(" is defined twice, first in line {}", out_.rules[index].at.line));
     }
     defined_[index] = true;
     out_.rules[index].at = at;
@@ -215,11 +215,11 @@ class Parser {
   uint32_t parse_group(size_t depth) {
     const GrammarPosition at = here();
     if (depth >= GrammarLimits::kDepth)
-      fail(at, format("groups are nested deeper than %zu", GrammarLimits::kDepth));
+      fail(at, format("groups are nested deeper than {}", GrammarLimits::kDepth));
     take();
     skip_space(true);
     const uint32_t inner = parse_choice(depth + 1);
-    if (peek() != ')') fail(here(), found() + format(", needed ) for the ( at %u:%u", at.line, at.column));
+    if (peek() != ')') fail(here(), found() + format(", needed ) for the ( at {}:{}", at.line, at.column));
     take();
     skip_space(depth > 0);
     // A node of its own, so that the group differs from its only element.
@@ -234,7 +234,7 @@ class Parser {
       const char c = peek();
       if (c != '*' && c != '+' && c != '?' && c != '{') return element;
       if (depth + n >= GrammarLimits::kDepth) {
-        fail(here(), format("repetitions are nested deeper than %zu", GrammarLimits::kDepth));
+        fail(here(), format("repetitions are nested deeper than {}", GrammarLimits::kDepth));
       }
       SyntaxNode repeat;
       repeat.kind = Kind::repeat;
@@ -262,7 +262,8 @@ class Parser {
     if (peek() != '}') fail(here(), found() + ", needed } of a repetition");
     take();
     if (repeat.max < repeat.min)
-      fail(repeat.at, format("repetition {%u,%u}: the minimum exceeds the maximum", repeat.min, repeat.max));
+      fail(repeat.at,
+           format("repetition {{{},{}}}: the minimum exceeds the maximum", repeat.min, repeat.max));
   }
 
   uint32_t parse_count() {
@@ -272,7 +273,7 @@ class Parser {
     for (; peek() >= '0' && peek() <= '9'; any = true) {
       value = value * 10 + (take() - '0');
       if (value > GrammarLimits::kRepetition) {
-        fail(at, format("a repetition of more than %u", GrammarLimits::kRepetition));
+        fail(at, format("a repetition of more than {}", GrammarLimits::kRepetition));
       }
     }
     if (!any) fail(at, found() + ", needed a number of repetitions");
@@ -299,7 +300,7 @@ class Parser {
         take();
         high = parse_char(node.at, "a class");
       }
-      if (high < low) fail(at, format("range U+%04X-U+%04X is in the wrong order", low, high));
+      if (high < low) fail(at, format("range U+{:04X}-U+{:04X} is in the wrong order", low, high));
       node.ranges.push_back({low, high});
     }
     take();
@@ -310,11 +311,11 @@ class Parser {
 
   // Reads one character or escape of a literal or class that starts at `start`.
   uint32_t parse_char(GrammarPosition start, const char* where) {
-    if (at_end()) fail(start, format("%s that is not closed", where));
+    if (at_end()) fail(start, format("{} that is not closed", where));
     const GrammarPosition at = here();
     const uint32_t c = take();
     if (c != '\\') return c;
-    if (at_end()) fail(start, format("%s that is not closed", where));
+    if (at_end()) fail(start, format("{} that is not closed", where));
     const uint32_t escaped = take();
     switch (escaped) {
       case 'x': return parse_hex(at, 2);
@@ -339,12 +340,12 @@ class Parser {
     uint32_t value = 0;
     for (int i = 0; i < n_digits; ++i) {
       const int digit = hex_value(static_cast<uint8_t>(peek()));
-      if (digit < 0) fail(at, format("an escape of %d hexadecimal digits has only %d", n_digits, i));
+      if (digit < 0) fail(at, format("an escape of {} hexadecimal digits has only {}", n_digits, i));
       value = value << 4 | static_cast<uint32_t>(digit);
       take();
     }
     if (value > kLastCodePoint || (value >= 0xd800 && value <= 0xdfff)) {
-      fail(at, format("U+%04X is not a character", value));
+      fail(at, format("U+{:04X} is not a character", value));
     }
     return value;
   }
@@ -361,7 +362,7 @@ class Parser {
 }  // namespace
 
 void grammar_error(const GrammarSource& source, GrammarPosition at, const std::string& message) {
-  throw_error(source.code, "%s:%u:%u: %s", source.name.c_str(), at.line, at.column, message.c_str());
+  throw_error(source.code, "{}:{}:{}: {}", source.name, at.line, at.column, message);
 }
 
 GrammarSyntax parse_gbnf(std::string_view text, const GrammarSource& source) {

@@ -44,7 +44,9 @@ const JsonRule* find_rule(std::string_view name) {
 
 std::string class_char(uint32_t c) {
   const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == ' ';
-  return plain ? std::string(1, static_cast<char>(c)) : format(c <= 0xffff ? "\\u%04x" : "\\U%08x", c);
+  return plain         ? std::string(1, static_cast<char>(c))
+         : c <= 0xffff ? format("\\u{:04x}", c)
+                       : format("\\U{:08x}", c);
 }
 
 }  // namespace
@@ -55,7 +57,7 @@ std::string literal(std::string_view text) {
     if (c == '"' || c == '\\') {
       out += {'\\', c};
     } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += format("\\x%02x", static_cast<unsigned>(c));
+      out += format("\\x{:02x}", static_cast<unsigned>(c));
     } else {
       out += c;
     }
@@ -74,11 +76,11 @@ std::string char_class(const std::vector<CodeRange>& ranges) {
 
 std::string times(uint64_t min, uint64_t max) {
   if (min == 1 && max == 1) return "";
-  if (min == max) return format("{%llu}", static_cast<unsigned long long>(min));
+  if (min == max) return format("{{{}}}", min);
   if (max == kNoLimit) {
-    return min == 0 ? "*" : min == 1 ? "+" : format("{%llu,}", static_cast<unsigned long long>(min));
+    return min == 0 ? "*" : min == 1 ? "+" : format("{{{},}}", min);
   }
-  return format("{%llu,%llu}", static_cast<unsigned long long>(min), static_cast<unsigned long long>(max));
+  return format("{{{},{}}}", min, max);
 }
 
 std::string choice(const std::vector<std::string>& alternatives) {

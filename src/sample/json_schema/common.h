@@ -22,8 +22,7 @@ struct Place {
   Place below(std::string_view key) const { return {source, path + "/" + std::string(key)}; }
   Place below(size_t index) const { return below(std::to_string(index)); }
   [[noreturn]] void fail(const std::string& message) const {
-    throw_error(source->code, "%s: %s: %s", source->name.c_str(), printable(path, 200).c_str(),
-                message.c_str());
+    throw_error(source->code, "{}: {}: {}", source->name, printable(path, 200), message);
   }
 };
 

@@ -120,7 +120,7 @@ class Converter {
       merged.push_back(resolver_.merge(siblings, resolver_.flatten(list[i], branch), branch));
     }
     if (key == "oneOf" && merged.size() > kMaxBranches)
-      place.fail(format("oneOf of more than %zu branches", kMaxBranches));
+      place.fail(format("oneOf of more than {} branches", kMaxBranches));
     if (key == "oneOf") check_one_of(merged, place);
     std::vector<std::string> alternatives;
     for (size_t i = 0; i < merged.size(); ++i) {
@@ -136,7 +136,7 @@ class Converter {
       for (size_t k = 0; k < i; ++k) {
         if (resolver_.exclude_each_other(merged[k], merged[i], place)) continue;
         place.below("oneOf").fail(
-            format("branches %zu and %zu may both be valid at once, which a grammar cannot exclude; "
+            format("branches {} and {} may both be valid at once, which a grammar cannot exclude; "
                    "use anyOf if either may be valid",
                    k, i));
       }
@@ -220,7 +220,7 @@ class Converter {
     if (!is_of_type(value, "integer") || value < 0) place.below(key).fail("needed an integer of at least 0");
     if (value > GrammarLimits::kRepetition) {
       place.below(key).fail(
-          format("%s, the limit is %u", printable(value.dump()).c_str(), GrammarLimits::kRepetition));
+          format("{}, the limit is {}", printable(value.dump()), GrammarLimits::kRepetition));
     }
     return value.get<uint64_t>();
   }
@@ -400,14 +400,14 @@ class Converter {
 
 Json parse_schema(std::string_view text, const GrammarSource& source) {
   const Place place{&source, "#"};
-  if (text.size() > kMaxBytes) place.fail(format("%zu bytes, the limit is %zu", text.size(), kMaxBytes));
+  if (text.size() > kMaxBytes) place.fail(format("{} bytes, the limit is {}", text.size(), kMaxBytes));
   try {
     return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
-      if (depth > kMaxDepth) place.fail(format("nested deeper than %d", kMaxDepth));
+      if (depth > kMaxDepth) place.fail(format("nested deeper than {}", kMaxDepth));
       return true;
     });
   } catch (const Json::exception& e) {
-    throw_error(source.code, "%s: not JSON: %s", source.name.c_str(), printable(e.what(), 300).c_str());
+    throw_error(source.code, "{}: not JSON: {}", source.name, printable(e.what(), 300));
   }
 }
 
@@ -419,8 +419,7 @@ std::string json_schema_to_gbnf(std::string_view text, const GrammarSource& sour
   try {
     return schema::Converter(root, source).convert();
   } catch (const schema::Json::exception& e) {  // a keyword's value has the wrong type
-    throw_error(source.code, "%s: a keyword has a wrong value: %s", source.name.c_str(),
-                printable(e.what(), 300).c_str());
+    throw_error(source.code, "{}: a keyword has a wrong value: {}", source.name, printable(e.what(), 300));
   }
 }
 

@@ -15,7 +15,7 @@ constexpr double kLargestBound = 1e15;
 constexpr int kMaxFractionDigits = 10;
 
 std::string digit_class(int low, int high) {
-  return low == high ? format("\"%d\"", low) : format("[%d-%d]", low, high);
+  return low == high ? format("\"{}\"", low) : format("[{}-{}]", low, high);
 }
 std::string digits(uint64_t min, uint64_t max) {
   return max == 0 ? "\"\"" : "[0-9]" + times(min, max);
@@ -119,7 +119,7 @@ Decimal decimal(double value, bool exclusive) {
   int precision = 1;
   std::string text;
   do {
-    text = format("%.*e", precision - 1, value);
+    text = format("{:.{}e}", value, precision - 1);
   } while (std::strtod(text.c_str(), nullptr) != value && ++precision <= 17);
   const int exponent = std::atoi(text.c_str() + text.find('e') + 1);
   std::string all =

@@ -53,7 +53,7 @@ std::string characters(const std::vector<CodeRange>& ranges) {
       if (const char* escape = short_escape(c)) {
         alternatives.push_back(literal(escape));
       } else if (c < 0x20) {
-        alternatives.push_back(literal(format("\\u%04x", c)));
+        alternatives.push_back(literal(format("\\u{:04x}", c)));
       }
     }
   }
@@ -96,7 +96,7 @@ class PatternParser {
 
  private:
   [[noreturn]] void fail(const std::string& message) const {
-    place_.fail("pattern '" + printable(pattern_, 200) + format("', character %zu: ", next_ + 1) + message);
+    place_.fail("pattern '" + printable(pattern_, 200) + format("', character {}: ", next_ + 1) + message);
   }
 
   void decode() {
@@ -207,7 +207,7 @@ class PatternParser {
     for (; peek() >= '0' && peek() <= '9'; ++next_) {
       value = value * 10 + (peek() - '0');
       if (value > GrammarLimits::kRepetition)
-        fail(format("a repetition of more than %u", GrammarLimits::kRepetition));
+        fail(format("a repetition of more than {}", GrammarLimits::kRepetition));
     }
     return value;
   }
@@ -269,7 +269,7 @@ class PatternParser {
       const uint32_t c = peek(), lower = c | 0x20;
       const bool digit = c >= '0' && c <= '9';
       if (!digit && !(lower >= 'a' && lower <= 'f'))
-        fail(format("needed an escape of %d hexadecimal digits", n));
+        fail(format("needed an escape of {} hexadecimal digits", n));
       value = value << 4 | (digit ? c - '0' : lower - 'a' + 10);
     }
     if (value >= 0xd800 && value <= 0xdfff) fail("a surrogate is not a character");
