@@ -92,7 +92,7 @@ unsigned blocks_of_target(const MatvecArgs& args, int target) {
 
 std::string why_not_weight(const Graph& graph, TensorId id) {
   const Weight& w = *graph.tensor(id).weight;
-  if (!dtype_info(w.dtype).computable)
+  if (!dtype_info(w.dtype).to_float)
     return w.name + ": dtype " + std::string(dtype_name(w.dtype)) + " has no kernel";
   // Rows and columns are counted in ints, the pieces of a matrix in 32 bits.
   if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 ||

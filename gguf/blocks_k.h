@@ -1,5 +1,5 @@
-// Bit packing of the K types: converts between a super-block's bit planes and 256 codes (one per byte), and
-// packs and unpacks its scales. Internal to gguf/ and tests; kernels unpack in registers.
+// Bit packing of the K types: converts 256 codes (one per byte) and the scales of a super-block to its bit
+// planes; blocks.h reads them. Internal to gguf/ and tests.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,6 @@ namespace tandem::quants {
 // codes [256]: the raw bits, before any offset (Q3_K: q = code - 4, Q6_K: q = code - 32).
 
 // Bits of element e = 128 h + 32 p + j: in byte 32 h + j of qs, shifted left by 2 p.
-inline void unpack_two_bits(const uint8_t* qs, uint8_t* codes) {
-  for (int e = 0; e < QK_K; ++e) codes[e] = qs[e / 128 * 32 + e % 32] >> e % 128 / 32 * 2 & 3;
-}
-
 inline void pack_two_bits(const uint8_t* codes, uint8_t* qs) {
   uint8_t bytes[QK_K / 4];
   for (int half = 0; half < 2; ++half) {
@@ -28,12 +24,7 @@ inline void pack_two_bits(const uint8_t* codes, uint8_t* qs) {
   std::memcpy(qs, bytes, sizeof bytes);
 }
 
-// Bit of element e = 32 s + j: bit s of byte j; it becomes bit `position` of the code.
-inline void add_bit_plane(const uint8_t* plane, int position, uint8_t* codes) {
-  for (int e = 0; e < QK_K; ++e)
-    codes[e] = static_cast<uint8_t>(codes[e] | (plane[e % 32] >> e / 32 & 1) << position);
-}
-
+// Bit `position` of the code of element e = 32 s + j: bit s of byte j.
 // Packs into a local array, so that the compiler knows that input and output do not overlap.
 inline void pack_bit_plane(const uint8_t* codes, int position, uint8_t* plane) {
   uint8_t bytes[QK_K / 8] = {};
@@ -46,10 +37,6 @@ inline void pack_bit_plane(const uint8_t* codes, int position, uint8_t* plane) {
 }
 
 // Bits of element e = 2 w c + w h + j: nibble h of byte w c + j of qs; w = 32 (Q4_K, Q5_K) or 64 (Q6_K).
-inline void unpack_four_bits(const uint8_t* qs, int w, uint8_t* codes) {
-  for (int e = 0; e < QK_K; ++e) codes[e] = qs[e / (2 * w) * w + e % w] >> e / w % 2 * 4 & 15;
-}
-
 inline void pack_four_bits(const uint8_t* codes, int w, uint8_t* qs) {
   uint8_t bytes[QK_K / 2];
   for (int at = 0; at < QK_K / 2; at += w) {
@@ -60,44 +47,24 @@ inline void pack_four_bits(const uint8_t* codes, int w, uint8_t* qs) {
   std::memcpy(qs, bytes, sizeof bytes);
 }
 
-inline void unpack_codes(const BlockQ2_K& block, uint8_t* codes) {
-  unpack_two_bits(block.qs, codes);
-}
 inline void pack_codes(const uint8_t* codes, BlockQ2_K& block) {
   pack_two_bits(codes, block.qs);
 }
 
-inline void unpack_codes(const BlockQ3_K& block, uint8_t* codes) {
-  unpack_two_bits(block.qs, codes);
-  add_bit_plane(block.hmask, 2, codes);
-}
 inline void pack_codes(const uint8_t* codes, BlockQ3_K& block) {
   pack_two_bits(codes, block.qs);
   pack_bit_plane(codes, 2, block.hmask);
 }
 
-inline void unpack_codes(const BlockQ4_K& block, uint8_t* codes) {
-  unpack_four_bits(block.qs, 32, codes);
-}
 inline void pack_codes(const uint8_t* codes, BlockQ4_K& block) {
   pack_four_bits(codes, 32, block.qs);
 }
 
-inline void unpack_codes(const BlockQ5_K& block, uint8_t* codes) {
-  unpack_four_bits(block.qs, 32, codes);
-  add_bit_plane(block.qh, 4, codes);
-}
 inline void pack_codes(const uint8_t* codes, BlockQ5_K& block) {
   pack_four_bits(codes, 32, block.qs);
   pack_bit_plane(codes, 4, block.qh);
 }
 
-inline void unpack_codes(const BlockQ6_K& block, uint8_t* codes) {
-  uint8_t high[QK_K];
-  unpack_four_bits(block.ql, 64, codes);
-  unpack_two_bits(block.qh, high);
-  for (int e = 0; e < QK_K; ++e) codes[e] = static_cast<uint8_t>(codes[e] | high[e] << 4);
-}
 inline void pack_codes(const uint8_t* codes, BlockQ6_K& block) {
   uint8_t high[QK_K];
   pack_four_bits(codes, 64, block.ql);
@@ -105,15 +72,7 @@ inline void pack_codes(const uint8_t* codes, BlockQ6_K& block) {
   pack_two_bits(high, block.qh);
 }
 
-// The 16 six-bit scales of Q3_K as codes 0..63 (scale = code - 32). Scale s: low four bits in nibble s / 8 of
-// byte s % 8, high two bits in byte 8 + s % 4, shifted left by 2 * (s / 4).
-inline void unpack_scales_q3_k(const uint8_t* packed, uint8_t* scales) {
-  for (int s = 0; s < 16; ++s) {
-    const int low = packed[s % 8] >> s / 8 * 4 & 15, high = packed[8 + s % 4] >> s / 4 * 2 & 3;
-    scales[s] = static_cast<uint8_t>(low | high << 4);
-  }
-}
-
+// The inverse of unpack_scale_q3_k for all 16 scales of Q3_K, which are codes 0..63 (scale = code - 32).
 inline void pack_scales_q3_k(const uint8_t* scales, uint8_t* packed) {
   std::memset(packed, 0, 12);
   for (int s = 0; s < 16; ++s) {

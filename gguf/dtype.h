@@ -1,4 +1,5 @@
-// The dtype table of the GGUF format: every tensor type the format names, with its block geometry.
+// The dtype table of the GGUF format: every tensor type the format names, with its block geometry and with what
+// the format library can do with it. What a device can do with it, the device says (device/device.h).
 // A tensor row of k elements is k / block_elements blocks of block_bytes bytes, without padding.
 #pragma once
 
@@ -46,12 +47,18 @@ enum class DType : uint32_t {
   MXFP4 = 39,
 };
 
+// src: [n / block_elements] blocks, dst: [n]; n is a multiple of the dtype's block_elements.
+using DequantizeFn = void (*)(const void* src, float* dst, int64_t n);
+// src: [n], dst: [n / block_elements] blocks, importance: [n] weights >= 0 of the squared errors, or null.
+using QuantizeFn = void (*)(const float* src, void* dst, int64_t n, const float* importance);
+
 struct DTypeInfo {
   DType dtype;
   std::string_view name;    // "Q4_K", as users type it
   uint32_t block_elements;  // elements in one block; rows are a multiple of it
   uint32_t block_bytes;
-  bool computable;  // tandem can quantize, dequantize and multiply it
+  DequantizeFn to_float;  // the reference (quants.h); null: its rows cannot be read
+  QuantizeFn from_float;  // null: it cannot be written
 };
 
 // nullptr when the number is not one of the format's.

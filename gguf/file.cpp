@@ -127,9 +127,9 @@ const TensorInfo& GgufFile::tensor(std::string_view name) const {
   return *found;
 }
 
-void GgufFile::require_computable(const TensorInfo& tensor) const {
+void GgufFile::require_readable(const TensorInfo& tensor) const {
   const DTypeInfo& info = dtype_info(tensor.dtype);
-  if (info.computable) return;
+  if (info.to_float) return;
   throw_error(ErrorCode::bad_file, "{}: tensor {} is {}, which this program cannot compute with",
               part_path(tensor.part), printable(tensor.name), info.name);
 }

@@ -67,8 +67,8 @@ class GgufFile {
   const TensorInfo* find_tensor(std::string_view name) const;       // nullptr when absent
   const TensorInfo& tensor(std::string_view name) const;            // throws when absent
 
-  // Throws for dtypes that the format has but tandem cannot compute with (I8, Q8_1, IQ2_XXS, ...).
-  void require_computable(const TensorInfo& tensor) const;
+  // Throws for dtypes that the format has but tandem cannot read as floats (I8, Q8_1, IQ2_XXS, ...).
+  void require_readable(const TensorInfo& tensor) const;
 
   // Returns whether the weights lie in mappings whose pages the system may drop and read again: neither
   // copied nor locked in memory.

@@ -3,7 +3,6 @@
 
 #include "gguf/blocks_k.h"
 #include "gguf/quants_blocks.h"
-#include "gguf/quants_impl.h"
 
 namespace tandem::quants {
 namespace {
@@ -41,8 +40,7 @@ const float* at_block(const float* importance, int64_t b) {
 
 }  // namespace
 
-void quantize_q2_k(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockQ2_K*>(dst);
+void quantize(const float* src, BlockQ2_K* blocks, int64_t n, const float* importance) {
   for (int64_t b = 0; b < n / QK_K; ++b) {
     const AffineBlock fit = quantize_block(kQ2_K, src + b * QK_K, at_block(importance, b));
     blocks[b].d = fit.d;
@@ -52,8 +50,7 @@ void quantize_q2_k(const float* src, void* dst, int64_t n, const float* importan
   }
 }
 
-void quantize_q3_k(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockQ3_K*>(dst);
+void quantize(const float* src, BlockQ3_K* blocks, int64_t n, const float* importance) {
   for (int64_t b = 0; b < n / QK_K; ++b) {
     const SymmetricBlock fit = quantize_block(kQ3_K, src + b * QK_K, at_block(importance, b));
     uint8_t scales[16];
@@ -80,16 +77,15 @@ void quantize_k4(const AffineType& type, const float* src, Block* blocks, int64_
 
 }  // namespace
 
-void quantize_q4_k(const float* src, void* dst, int64_t n, const float* importance) {
-  quantize_k4(kQ4_K, src, static_cast<BlockQ4_K*>(dst), n, importance);
+void quantize(const float* src, BlockQ4_K* blocks, int64_t n, const float* importance) {
+  quantize_k4(kQ4_K, src, blocks, n, importance);
 }
 
-void quantize_q5_k(const float* src, void* dst, int64_t n, const float* importance) {
-  quantize_k4(kQ5_K, src, static_cast<BlockQ5_K*>(dst), n, importance);
+void quantize(const float* src, BlockQ5_K* blocks, int64_t n, const float* importance) {
+  quantize_k4(kQ5_K, src, blocks, n, importance);
 }
 
-void quantize_q6_k(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockQ6_K*>(dst);
+void quantize(const float* src, BlockQ6_K* blocks, int64_t n, const float* importance) {
   for (int64_t b = 0; b < n / QK_K; ++b) {
     const SymmetricBlock fit = quantize_block(kQ6_K, src + b * QK_K, at_block(importance, b));
     blocks[b].d = fit.d;

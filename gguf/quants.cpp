@@ -56,42 +56,15 @@ void quantize_bf16(const float* src, void* dst, int64_t n, const float*) {
 
 }  // namespace quants
 
-namespace {
-
-struct Row {
-  DType dtype;
-  DequantizeFn dequantize;
-  QuantizeFn quantize;
-};
-
-#define TANDEM_QUANT_ROW(dtype, name) \
-  { DType::dtype, quants::dequantize_##name, quants::quantize_##name }
-constexpr Row kRows[] = {
-    TANDEM_QUANT_ROW(F32, f32),     TANDEM_QUANT_ROW(F16, f16),       TANDEM_QUANT_ROW(BF16, bf16),
-    TANDEM_QUANT_ROW(Q4_0, q4_0),   TANDEM_QUANT_ROW(Q4_1, q4_1),     TANDEM_QUANT_ROW(Q5_0, q5_0),
-    TANDEM_QUANT_ROW(Q5_1, q5_1),   TANDEM_QUANT_ROW(Q8_0, q8_0),     TANDEM_QUANT_ROW(Q2_K, q2_k),
-    TANDEM_QUANT_ROW(Q3_K, q3_k),   TANDEM_QUANT_ROW(Q4_K, q4_k),     TANDEM_QUANT_ROW(Q5_K, q5_k),
-    TANDEM_QUANT_ROW(Q6_K, q6_k),   TANDEM_QUANT_ROW(IQ4_NL, iq4_nl), TANDEM_QUANT_ROW(IQ4_XS, iq4_xs),
-    TANDEM_QUANT_ROW(MXFP4, mxfp4),
-};
-#undef TANDEM_QUANT_ROW
-
-const Row& row_of(DType dtype) {
-  const Row* found = nullptr;
-  for (const Row& row : kRows) {
-    if (row.dtype == dtype) found = &row;
-  }
-  TANDEM_CHECK(found != nullptr);
-  return *found;
-}
-
-}  // namespace
-
 DequantizeFn dequantize_fn(DType dtype) {
-  return row_of(dtype).dequantize;
+  const DequantizeFn to_float = dtype_info(dtype).to_float;
+  TANDEM_CHECK(to_float != nullptr);
+  return to_float;
 }
 QuantizeFn quantize_fn(DType dtype) {
-  return row_of(dtype).quantize;
+  const QuantizeFn from_float = dtype_info(dtype).from_float;
+  TANDEM_CHECK(from_float != nullptr);
+  return from_float;
 }
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// The scalar reference of every computable dtype: converts blocks to floats and back, bit-compatible with the
+// The scalar reference of the dtypes: converts blocks to floats and back, bit-compatible with the
 // format. All kernels are tested against it. Callable from any thread; no state; nothing is thrown.
 //
 // Pointers need only the alignment of the block type's members (at most 2 bytes; 4 for F32).
@@ -11,12 +11,7 @@
 
 namespace tandem {
 
-// src: [n / block_elements] blocks, dst: [n]; n is a multiple of the dtype's block_elements.
-using DequantizeFn = void (*)(const void* src, float* dst, int64_t n);
-// src: [n], dst: [n / block_elements] blocks, importance: [n] weights >= 0 of the squared errors, or null.
-using QuantizeFn = void (*)(const float* src, void* dst, int64_t n, const float* importance);
-
-// Look up the function once, outside the loop. The dtype must be computable (dtype_info(dtype).computable).
+// Look up the function once, outside the loop. The dtype must have it (see DTypeInfo).
 DequantizeFn dequantize_fn(DType dtype);
 QuantizeFn quantize_fn(DType dtype);
 

@@ -6,7 +6,6 @@
 #include "gguf/blocks.h"
 #include "gguf/lanes.h"
 #include "gguf/quants_fit.h"
-#include "gguf/quants_impl.h"
 
 namespace tandem::quants {
 namespace {
@@ -26,19 +25,6 @@ void pack_fifth_bits(const uint8_t* q, uint8_t* qh) {
   uint32_t bits = 0;
   for (int j = 0; j < QK; ++j) bits |= static_cast<uint32_t>(q[j] >> 4 & 1) << j;
   std::memcpy(qh, &bits, sizeof bits);
-}
-
-void unpack_nibbles(const uint8_t* qs, uint8_t* q) {
-  for (int j = 0; j < QK / 2; ++j) {
-    q[j] = qs[j] & 15;
-    q[j + QK / 2] = qs[j] >> 4;
-  }
-}
-
-void unpack_fifth_bits(const uint8_t* qh, uint8_t* q) {
-  uint32_t bits;
-  std::memcpy(&bits, qh, sizeof bits);
-  for (int j = 0; j < QK; ++j) q[j] = static_cast<uint8_t>(q[j] | (bits >> j & 1) << 4);
 }
 
 // x = d * (q - half). Returns d; fills q with levels 0 .. 2 * half - 1.
@@ -96,18 +82,7 @@ auto choose(int64_t block, const float* importance, Plain plain, Search search) 
 
 }  // namespace
 
-void dequantize_q4_0(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockQ4_0*>(src);
-  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
-    const float d = fp16_to_fp32(blocks[b].d);
-    uint8_t q[QK];
-    unpack_nibbles(blocks[b].qs, q);
-    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j] - 8);
-  }
-}
-
-void quantize_q4_0(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockQ4_0*>(dst);
+void quantize(const float* src, BlockQ4_0* blocks, int64_t n, const float* importance) {
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
@@ -118,18 +93,7 @@ void quantize_q4_0(const float* src, void* dst, int64_t n, const float* importan
   }
 }
 
-void dequantize_q4_1(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockQ4_1*>(src);
-  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
-    const float d = fp16_to_fp32(blocks[b].d), m = fp16_to_fp32(blocks[b].m);
-    uint8_t q[QK];
-    unpack_nibbles(blocks[b].qs, q);
-    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j]) + m;
-  }
-}
-
-void quantize_q4_1(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockQ4_1*>(dst);
+void quantize(const float* src, BlockQ4_1* blocks, int64_t n, const float* importance) {
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
@@ -142,19 +106,7 @@ void quantize_q4_1(const float* src, void* dst, int64_t n, const float* importan
   }
 }
 
-void dequantize_q5_0(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockQ5_0*>(src);
-  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
-    const float d = fp16_to_fp32(blocks[b].d);
-    uint8_t q[QK];
-    unpack_nibbles(blocks[b].qs, q);
-    unpack_fifth_bits(blocks[b].qh, q);
-    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j] - 16);
-  }
-}
-
-void quantize_q5_0(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockQ5_0*>(dst);
+void quantize(const float* src, BlockQ5_0* blocks, int64_t n, const float* importance) {
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
@@ -166,19 +118,7 @@ void quantize_q5_0(const float* src, void* dst, int64_t n, const float* importan
   }
 }
 
-void dequantize_q5_1(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockQ5_1*>(src);
-  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
-    const float d = fp16_to_fp32(blocks[b].d), m = fp16_to_fp32(blocks[b].m);
-    uint8_t q[QK];
-    unpack_nibbles(blocks[b].qs, q);
-    unpack_fifth_bits(blocks[b].qh, q);
-    for (int j = 0; j < QK; ++j) dst[j] = d * static_cast<float>(q[j]) + m;
-  }
-}
-
-void quantize_q5_1(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockQ5_1*>(dst);
+void quantize(const float* src, BlockQ5_1* blocks, int64_t n, const float* importance) {
   const float square = importance ? mean_square(src, n) : 0.0f;
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     uint8_t q[QK];
@@ -192,17 +132,8 @@ void quantize_q5_1(const float* src, void* dst, int64_t n, const float* importan
   }
 }
 
-void dequantize_q8_0(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockQ8_0*>(src);
-  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
-    const float d = fp16_to_fp32(blocks[b].d);
-    for (int j = 0; j < QK; ++j) dst[j] = static_cast<float>(blocks[b].qs[j]) * d;
-  }
-}
-
 // 8 bits gain nothing from a search, so importance is not used. Ties round away from zero.
-TANDEM_LANES_FN void quantize_q8_0(const float* src, void* dst, int64_t n, const float*) {
-  auto* blocks = static_cast<BlockQ8_0*>(dst);
+TANDEM_LANES_FN void quantize(const float* src, BlockQ8_0* blocks, int64_t n, const float*) {
   const Lanes zero{}, most = splat(127.0f);
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     const Lanes x[2] = {load(src), load(src + kLanes)};

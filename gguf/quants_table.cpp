@@ -4,20 +4,11 @@
 
 #include "gguf/blocks.h"
 #include "gguf/quants_fit.h"
-#include "gguf/quants_impl.h"
 
 namespace tandem::quants {
 namespace {
 
 constexpr Levels kIq4{0, 15, kvalues_iq4nl};
-
-// Expands 32 nibbles: table value times scale.
-void expand(const uint8_t* qs, const int8_t* table, float scale, float* dst) {
-  for (int j = 0; j < QK / 2; ++j) {
-    dst[j] = scale * table[qs[j] & 15];
-    dst[j + QK / 2] = scale * table[qs[j] >> 4];
-  }
-}
 
 void pack(const float* x, float scale, uint8_t* qs) {
   const float inverse_scale = inverse(scale);
@@ -34,15 +25,7 @@ void weights_of(const float* x, const float* importance, int n, float square, fl
 
 }  // namespace
 
-void dequantize_iq4_nl(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockIQ4_NL*>(src);
-  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
-    expand(blocks[b].qs, kvalues_iq4nl, fp16_to_fp32(blocks[b].d), dst);
-  }
-}
-
-void quantize_iq4_nl(const float* src, void* dst, int64_t n, const float* importance) {
-  auto* blocks = static_cast<BlockIQ4_NL*>(dst);
+void quantize(const float* src, BlockIQ4_NL* blocks, int64_t n, const float* importance) {
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     float w[QK];
     int8_t q[QK];
@@ -52,22 +35,8 @@ void quantize_iq4_nl(const float* src, void* dst, int64_t n, const float* import
   }
 }
 
-void dequantize_iq4_xs(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockIQ4_XS*>(src);
-  for (int64_t b = 0; b < n / QK_K; ++b) {
-    const BlockIQ4_XS& block = blocks[b];
-    const float d = fp16_to_fp32(block.d);
-    for (int s = 0; s < QK_K / 32; ++s, dst += 32) {
-      const int low = block.scales_l[s / 2] >> 4 * (s % 2) & 15;
-      const int high = block.scales_h >> 2 * s & 3;
-      expand(block.qs + 16 * s, kvalues_iq4nl, d * static_cast<float>((low | high << 4) - 32), dst);
-    }
-  }
-}
-
-void quantize_iq4_xs(const float* src, void* dst, int64_t n, const float* importance) {
+void quantize(const float* src, BlockIQ4_XS* blocks, int64_t n, const float* importance) {
   constexpr int kSubs = QK_K / 32;
-  auto* blocks = static_cast<BlockIQ4_XS*>(dst);
   for (int64_t b = 0; b < n / QK_K; ++b, src += QK_K) {
     BlockIQ4_XS& block = blocks[b];
     float w[QK_K], scales[kSubs], scale_weights[kSubs];
@@ -93,13 +62,6 @@ void quantize_iq4_xs(const float* src, void* dst, int64_t n, const float* import
   }
 }
 
-void dequantize_mxfp4(const void* src, float* dst, int64_t n) {
-  const auto* blocks = static_cast<const BlockMXFP4*>(src);
-  for (int64_t b = 0; b < n / QK; ++b, dst += QK) {
-    expand(blocks[b].qs, kvalues_mxfp4, e8m0_to_fp32_half(blocks[b].e), dst);
-  }
-}
-
 namespace {
 
 // Returns the nearest code; the first one on a tie.
@@ -120,8 +82,7 @@ uint8_t nearest_mxfp4(float x, float scale) {
 
 // The exponent follows from the largest element, as in the OCP microscaling specification; importance is not
 // used.
-void quantize_mxfp4(const float* src, void* dst, int64_t n, const float*) {
-  auto* blocks = static_cast<BlockMXFP4*>(dst);
+void quantize(const float* src, BlockMXFP4* blocks, int64_t n, const float*) {
   for (int64_t b = 0; b < n / QK; ++b, src += QK) {
     const float max = std::fabs(signed_max(src, QK));
     const int exponent = max > 0.0f && std::isfinite(max) ? std::ilogb(max) - 2 + 127 : 0;

@@ -14,7 +14,7 @@ namespace tandem {
 using fp16_t = uint16_t;
 using bf16_t = uint16_t;
 
-TANDEM_INLINE float fp16_to_fp32(fp16_t h) {
+TANDEM_INLINE constexpr float fp16_to_fp32(fp16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t exponent = (h >> 10) & 0x1f;
   const uint32_t mantissa = h & 0x3ff;
@@ -24,7 +24,7 @@ TANDEM_INLINE float fp16_to_fp32(fp16_t h) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-TANDEM_INLINE fp16_t fp32_to_fp16(float f) {
+TANDEM_INLINE constexpr fp16_t fp32_to_fp16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -38,11 +38,11 @@ TANDEM_INLINE fp16_t fp32_to_fp16(float f) {
   return static_cast<fp16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-TANDEM_INLINE float bf16_to_fp32(bf16_t h) {
+TANDEM_INLINE constexpr float bf16_to_fp32(bf16_t h) {
   return std::bit_cast<float>(static_cast<uint32_t>(h) << 16);
 }
 
-TANDEM_INLINE bf16_t fp32_to_bf16(float f) {
+TANDEM_INLINE constexpr bf16_t fp32_to_bf16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<bf16_t>((bits >> 16) | 0x40);  // quiet NaN
   return static_cast<bf16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);

@@ -48,7 +48,7 @@ class CpuDevice final : public Device {
   std::string why_unsupported(const Graph& graph, const Node& node) const override {
     for (TensorId id : inputs_of(node.op)) {
       const Tensor& t = graph.tensor(id);
-      if (t.role == Role::weight && !dtype_info(t.dtype).computable) {
+      if (t.role == Role::weight && !dtype_info(t.dtype).to_float) {
         return t.name + ": dtype " + std::string(dtype_name(t.dtype)) + " has no kernel";
       }
     }

@@ -41,7 +41,7 @@ const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_c
 
 const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
-  file_.require_computable(t);
+  file_.require_readable(t);
   if (t.dims[2] != 1 || t.dims[3] != 1 || !fits(t.dims[0], n_cols) || !fits(t.dims[1], n_rows)) {
     wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + "]");
   }
@@ -50,7 +50,7 @@ const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int6
 
 const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
-  file_.require_computable(t);
+  file_.require_readable(t);
   if (t.dims[3] != 1 || t.dims[2] != n_mats || t.dims[1] != n_rows || t.dims[0] != n_cols) {
     wrong_shape(file_, t,
                 "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");

@@ -21,7 +21,7 @@ class WeightBinder {
   // Sets the layer of the following weights, named "blk.LAYER.NAME"; -1 for weights outside of layers.
   void set_layer(int layer) { layer_ = layer; }
 
-  // A matrix [n_rows, n_cols] of any computable dtype; kAnySize accepts the file's size.
+  // A matrix [n_rows, n_cols] of any dtype that can be read; kAnySize accepts the file's size.
   static constexpr int64_t kAnySize = -1;
   const Weight* matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   // A vector of n floats. F16 and BF16 are converted to F32, for the kernels.

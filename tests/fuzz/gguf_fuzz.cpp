@@ -47,7 +47,7 @@ void read_tensor(const GgufFile& file, const TensorInfo& tensor, std::span<const
   TANDEM_CHECK(tensor.data == bytes.data() + tensor.offset);
   TANDEM_CHECK(tensor.n_bytes ==
                row_bytes(tensor.dtype, tensor.dims[0]) * static_cast<uint64_t>(tensor.n_rows()));
-  if (!dtype_info(tensor.dtype).computable) return;
+  if (!dtype_info(tensor.dtype).to_float) return;
   // Aligned like a mapping.
   std::vector<uint64_t> row(row_bytes(tensor.dtype, tensor.dims[0]) / sizeof(uint64_t) + 1);
   std::memcpy(row.data(), tensor.data, row_bytes(tensor.dtype, tensor.dims[0]));

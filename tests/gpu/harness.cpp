@@ -47,14 +47,6 @@ bool on_short_list() {
 #endif
 }
 
-std::vector<DType> computable_dtypes() {
-  std::vector<DType> dtypes;
-  for (const DTypeInfo& info : all_dtypes()) {
-    if (info.computable) dtypes.push_back(info.dtype);
-  }
-  return dtypes;
-}
-
 double relative_error(std::span<const float> out, std::span<const float> reference) {
   if (out.size() != reference.size()) return std::numeric_limits<double>::infinity();
   double difference = 0, norm = 0;

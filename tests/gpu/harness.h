@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "graph/builder.h"
 #include "ops/row_harness.h"
+#include "support/dtypes.h"
 
 namespace tandem::gpu_test {
 
@@ -52,7 +53,7 @@ std::vector<T> some_of(std::vector<T> all, size_t step) {
   return some;
 }
 
-std::vector<DType> computable_dtypes();
+using test::quantizable_dtypes;
 double relative_error(std::span<const float> out, std::span<const float> reference);
 
 // A cache of one layer, as bytes.

@@ -37,7 +37,7 @@ const std::vector<DType>& weight_dtypes() {
   static const std::vector<DType> dtypes = [] {
     std::vector<DType> v;
     for (const DTypeInfo& info : all_dtypes()) {
-      if (info.computable) v.push_back(info.dtype);
+      if (info.from_float) v.push_back(info.dtype);
     }
     return v;
   }();

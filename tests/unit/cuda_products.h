@@ -17,7 +17,7 @@ namespace tandem::cuda {
 inline std::vector<DType> computable() {
   std::vector<DType> dtypes;
   for (const DTypeInfo& info : all_dtypes()) {
-    if (info.computable) dtypes.push_back(info.dtype);
+    if (info.from_float) dtypes.push_back(info.dtype);
   }
   return dtypes;
 }

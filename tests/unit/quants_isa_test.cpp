@@ -23,11 +23,16 @@ struct Case {
   QuantizeFn baseline;
 };
 
-constexpr Case kCases[] = {{DType::Q2_K, quants_baseline::quantize_q2_k},
-                           {DType::Q3_K, quants_baseline::quantize_q3_k},
-                           {DType::Q4_K, quants_baseline::quantize_q4_k},
-                           {DType::Q5_K, quants_baseline::quantize_q5_k},
-                           {DType::Q6_K, quants_baseline::quantize_q6_k}};
+template <class Block>
+void baseline(const float* x, void* to, int64_t n, const float* importance) {
+  quants_baseline::quantize(x, static_cast<Block*>(to), n, importance);
+}
+
+constexpr Case kCases[] = {{DType::Q2_K, baseline<BlockQ2_K>},
+                           {DType::Q3_K, baseline<BlockQ3_K>},
+                           {DType::Q4_K, baseline<BlockQ4_K>},
+                           {DType::Q5_K, baseline<BlockQ5_K>},
+                           {DType::Q6_K, baseline<BlockQ6_K>}};
 
 // Rows of many kinds: ordinary, with outliers, of one sign, flat, tiny, huge, and of zeros.
 std::vector<float> row(int kind, size_t n, std::mt19937& random) {

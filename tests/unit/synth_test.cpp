@@ -88,7 +88,7 @@ TEST(QuantMix, EveryRowIsAWholeNumberOfBlocks) {
         for (size_t i = 0; i < tensors.size(); ++i) {
           ASSERT_EQ(tensors[i].dims[0] % dtype_info(dtypes[i]).block_elements, 0)
               << shape.name << tensors[i].name;
-          ASSERT_TRUE(dtype_info(dtypes[i]).computable);
+          ASSERT_TRUE(dtype_info(dtypes[i]).from_float);
         }
       }
     }
@@ -143,7 +143,7 @@ TEST(Shapes, RopeFactorsStretchOnlyLongWaves) {
 TEST(RandomWeights, HaveTheSpreadAskedFor) {
   constexpr float kStddev = 0.02f;
   for (const DTypeInfo& info : all_dtypes()) {
-    if (!info.computable) continue;
+    if (!info.from_float) continue;
     const int64_t n = 256 * 1024;
     std::vector<std::byte> bytes(row_bytes(info.dtype, n));
     RandomWeights(info.dtype, kStddev, 7).fill(bytes);

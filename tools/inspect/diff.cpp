@@ -81,7 +81,7 @@ bool differ(TensorDifference& d) {
   if (!same_shape(*d.a, *d.b)) return true;
   const bool same_bytes = d.a->dtype == d.b->dtype && std::memcmp(d.a->data, d.b->data, d.a->n_bytes) == 0;
   if (same_bytes) return false;
-  if (dtype_info(d.a->dtype).computable && dtype_info(d.b->dtype).computable) compare_values(d);
+  if (dtype_info(d.a->dtype).to_float && dtype_info(d.b->dtype).to_float) compare_values(d);
   return true;
 }
 

@@ -50,10 +50,10 @@ bool is_type(const std::string& text) {
 
 DType parse_dtype(const std::string& option, const std::string& text) {
   const std::optional<DType> dtype = dtype_from_name(text);
-  if (dtype && dtype_info(*dtype).computable) return *dtype;
+  if (dtype && dtype_info(*dtype).from_float) return *dtype;
   std::string known;
   for (const DTypeInfo& info : all_dtypes()) {
-    if (info.computable) known += (known.empty() ? "" : " ") + std::string(info.name);
+    if (info.from_float) known += (known.empty() ? "" : " ") + std::string(info.name);
   }
   throw_error(ErrorCode::usage, "{}: found \"{}\", needed one of: {}", option, printable(text), known);
 }

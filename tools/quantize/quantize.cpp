@@ -75,7 +75,7 @@ void check_source(const GgufFile& file, const TensorInfo& source, DType dtype, b
   if (source.dtype == dtype) return;
   const std::string name = printable(source.name), from(dtype_name(source.dtype)), to(dtype_name(dtype));
   const char* path = file.part_path(source.part).c_str();
-  if (!dtype_info(source.dtype).computable) {
+  if (!dtype_info(source.dtype).to_float) {
     throw_error(ErrorCode::bad_file, "{}: tensor {} is {}, which this program cannot convert to {}", path,
                 name, from, to);
   }

@@ -28,11 +28,11 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
                            std::span<const float> importance, const Sink& sink) {
   const int64_t width = source.dims[0], n_rows = source.n_rows();
   const bool copies = dtype == source.dtype;
-  if (copies && !dtype_info(dtype).computable) {  // integers and the like
+  if (copies && !dtype_info(dtype).to_float) {  // integers and the like
     return sink({source.data, source.n_bytes}, source.n_elements());
   }
   const DequantizeFn dequantize = dequantize_fn(source.dtype);
-  const QuantizeFn quantize = quantize_fn(dtype);
+  const QuantizeFn quantize = copies ? nullptr : quantize_fn(dtype);
   const size_t in_bytes = row_bytes(source.dtype, width), out_bytes = row_bytes(dtype, width);
   const int64_t n_slices = static_cast<int64_t>(importance.size()) / width;
   const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);

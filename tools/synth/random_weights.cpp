@@ -88,7 +88,7 @@ void copy_scales_to_mins(uint8_t* packed) {
 
 RandomWeights::RandomWeights(DType dtype, float stddev, uint64_t seed, float mean)
     : dtype_(dtype), random_(seed) {
-  TANDEM_CHECK(dtype_info(dtype).computable && stddev > 0);
+  TANDEM_CHECK(dtype_info(dtype).from_float && stddev > 0);
   if (dtype_info(dtype).block_elements == 1) {
     make_float_levels(stddev, mean);
   } else {
