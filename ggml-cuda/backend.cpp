@@ -1,6 +1,6 @@
 #include "ggml-cuda/backend.h"
 
-#include "ggml-cuda/layout.h"
+#include "ggml-cuda/dtypes.h"
 #ifdef TANDEM_HAVE_CUDA
 #include "ggml-cuda/cuda_device.h"
 #endif
@@ -33,7 +33,7 @@ FoundDevices find_devices() {
 }  // namespace
 
 Backend backend() {
-  return {kBackendName, find_devices, device_weight_bytes, kGpus};
+  return {kBackendName, find_devices, device_weight_bytes, kGpus, dtype_support};
 }
 
 size_t device_weight_bytes(const Weight& weight) {

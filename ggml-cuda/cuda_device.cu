@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "ggml-cuda/backend.h"
 #include "ggml-cuda/compiled_op.h"
+#include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/fetcher.h"
 #include "ggml-cuda/step_graphs.h"
 #include "ggml-cuda/stream.h"
@@ -79,6 +80,8 @@ class CudaDevice final : public Device {
   std::string why_unsupported(const Graph& graph, const Node& node) const override {
     return std::visit([&](const auto& op) { return why_not(graph, op); }, node.op);
   }
+
+  DTypeSupport dtype_support(DType dtype) const override { return cuda::dtype_support(dtype); }
 
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
 

@@ -158,7 +158,7 @@ SharedEvent Fetcher::record_complete() {
 
 void Fetcher::bring(const Job& job) {
   // Floats are written to their place by the copies, all else by the kernels.
-  const cudaStream_t writer = is_quantized(job.weight.dtype) ? layouts_ : copies_;
+  const cudaStream_t writer = has_planes(job.weight.dtype) ? layouts_ : copies_;
   if (job.after) TANDEM_CUDA(cudaStreamWaitEvent(writer, job.after.get(), 0));
   if (writer == copies_) {  // in order with what kernels write to the same place
     const Piece& last = pieces_[(next_piece_ + kPieces - 1) % kPieces];
@@ -181,7 +181,7 @@ void Fetcher::bring_piece(const Job& job, size_t at, size_t count) {
       std::memcpy(piece.pinned + from, job.weight.data + at + from, std::min(kSliceBytes, count - from));
     });
   });
-  const bool in_place = !is_quantized(job.weight.dtype);
+  const bool in_place = !has_planes(job.weight.dtype);
   TANDEM_CUDA(cudaMemcpyAsync(in_place ? job.to + at : piece.device, piece.pinned, count,
                               cudaMemcpyHostToDevice, copies_));
   TANDEM_CUDA(cudaEventRecord(piece.copied.get(), copies_));

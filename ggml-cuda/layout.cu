@@ -83,12 +83,12 @@ void in_chunks(size_t n_bytes, size_t unit_bytes, std::span<std::byte> staging, 
 }  // namespace
 
 size_t chunk_unit(const Weight& weight) {
-  return is_quantized(weight.dtype) ? dtype_info(weight.dtype).block_bytes : 1;
+  return has_planes(weight.dtype) ? dtype_info(weight.dtype).block_bytes : 1;
 }
 
 void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t at, size_t count,
              cudaStream_t stream) {
-  if (!is_quantized(weight.dtype)) {
+  if (!has_planes(weight.dtype)) {
     TANDEM_CUDA(cudaMemcpyAsync(to + at, from, count, cudaMemcpyDefault, stream));
     return;
   }

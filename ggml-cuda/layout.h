@@ -15,7 +15,8 @@
 //   super    a super-block    what the blocks of a super-block share
 //
 // Every plane starts on a multiple of 256 bytes. The matrices of a weight with several (experts) follow each
-// other, each with planes of its own. F32, F16 and BF16 lie as in the file, padded to 256 bytes.
+// other, each with planes of its own. F32, F16 and BF16 lie as in the file, padded to 256 bytes, and so do
+// formats without kernels of their own (dtypes.h).
 #pragma once
 
 #include <cstddef>
@@ -53,8 +54,12 @@ TANDEM_HD constexpr PieceBytes piece_bytes(DType dtype) {
   }
 }
 
-TANDEM_HD constexpr bool is_quantized(DType dtype) {
+TANDEM_HD constexpr bool has_planes(DType dtype) {
   return piece_bytes(dtype).low != 0;
+}
+// Dtypes whose rows are floats, and lie as in the file.
+TANDEM_HD constexpr bool is_plain(DType dtype) {
+  return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
 }
 
 TANDEM_HD constexpr int64_t align_256(int64_t n) {
@@ -67,7 +72,7 @@ struct PlaneOffsets {
   int64_t mat_bytes = 0;
 };
 
-// n_rows * n_cols of a quantized dtype; n_cols is a multiple of its block.
+// n_rows * n_cols of a dtype with planes; n_cols is a multiple of its block.
 TANDEM_HD constexpr PlaneOffsets plane_offsets(DType dtype, int64_t n_rows, int64_t n_cols) {
   const PieceBytes bytes = piece_bytes(dtype);
   const int64_t n_blocks = n_rows * (n_cols / kBlockColumns);
@@ -95,11 +100,10 @@ TANDEM_HD inline Planes planes_of(DType dtype, const std::byte* matrix, int64_t 
   return planes_at(const_cast<std::byte*>(matrix), plane_offsets(dtype, n_rows, n_cols));
 }
 
-// Bytes of all matrices of a weight; of floats too.
+// Bytes of all matrices of a weight of any dtype.
 constexpr int64_t layout_bytes(DType dtype, int64_t n_mats, int64_t n_rows, int64_t n_cols,
                                int64_t file_bytes) {
-  return is_quantized(dtype) ? n_mats * plane_offsets(dtype, n_rows, n_cols).mat_bytes
-                             : align_256(file_bytes);
+  return has_planes(dtype) ? n_mats * plane_offsets(dtype, n_rows, n_cols).mat_bytes : align_256(file_bytes);
 }
 
 }  // namespace tandem::cuda

@@ -23,7 +23,7 @@ __device__ inline float sum_of_slices(const float* partial, int pair, int slice_
   return sum;
 }
 
-template <int N>
+template <int N, class Kernels>
 __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
     matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2 * N];
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
   const int target = target_of_block(args, static_cast<int>(blockIdx.x));
   const int block = static_cast<int>(blockIdx.x) - args.targets[target].first_block;
   float sums[2 * N] = {};
-  lane_sums<N>(args, target, warp_share(block, warp, args.slice_bits), lane, sums);
+  lane_sums<N, Kernels>(args, target, warp_share(block, warp, args.slice_bits), lane, sums);
   sum_over_lanes(sums);
   if (lane == 0) {
 #pragma unroll
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
 
 // A block of the grid's x is rows, of its y a slot: a token, or one of a token's chosen experts, from token0
 // on.
-template <int = 0>
+template <class Kernels>
 __global__ void __launch_bounds__(32 * kMatvecWarps, 5)
     expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2];
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, 5)
   const int block = static_cast<int>(blockIdx.x);
   const int slot = static_cast<int>(blockIdx.y) + args.token0 * (one_expert ? args.n_used : 1);
   float sums[2] = {};
-  expert_lane_sums(args, one_expert ? slot / args.n_used : slot, one_expert ? slot % args.n_used : 0,
-                   warp_share(block, warp, args.slice_bits), lane, sums);
+  expert_lane_sums<Kernels>(args, one_expert ? slot / args.n_used : slot, one_expert ? slot % args.n_used : 0,
+                            warp_share(block, warp, args.slice_bits), lane, sums);
   sum_over_lanes(sums);
   if (lane == 0) {
     partial[2 * warp] = sums[0];

@@ -14,6 +14,7 @@
 // What a thread does is written for the host too, but for shuffles and barriers, so that tests can run it.
 #pragma once
 
+#include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/formats.h"
 #include "ggml-cuda/overlap.h"
 #include "ggml-cuda/products.h"
@@ -284,19 +285,52 @@ TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k,
   }
 }
 
-// Calls fn with the function that multiplies rows of w: (rows, first, step, input, token0, n, sums) as above.
-template <int N, class Fn>
-TANDEM_HD inline void with_multiply(const DeviceWeight& w, Fn&& fn) {
-  const auto floats = [&]<DType T>() { fn([&](auto&&... args) { multiply_floats<T, N>(args...); }); };
-  if (w.n_pieces == w.k) return fn([&](auto&&... args) { multiply_elements<N>(w.dtype, args...); });
-  switch (w.dtype) {
-    case DType::F32: return floats.template operator()<DType::F32>();
-    case DType::F16: return floats.template operator()<DType::F16>();
-    case DType::BF16: return floats.template operator()<DType::BF16>();
-    default: break;
+// The same for rows of any block format, as in the file: a piece of 32 columns becomes floats, which meet the
+// input's. Cost: some operations an element, so a fraction of the memory's bandwidth.
+template <class Block, int N>
+TANDEM_HD inline void multiply_blocks(const RowPair& rows, int k, uint32_t first, uint32_t step,
+                                      const ProductInput& input, int token0, int n, float* sums) {
+  constexpr uint32_t kPieces = Block::kElements / kBlockColumns;
+  wait_for_previous();
+  for (uint32_t piece = first; piece < static_cast<uint32_t>(k) / kBlockColumns; piece += step) {
+    for (int r = 0; r < 2; ++r) {
+      const uint64_t at = static_cast<uint64_t>(rows.first[r]) + piece;
+      const Block& block = reinterpret_cast<const Block*>(rows.planes[r].low)[at / kPieces];
+      float w[kBlockColumns];
+      dequantize_32(block, static_cast<int>(at % kPieces), w);
+      for (int t = 0; t < N && t < n; ++t) {
+        const float* x = input.x + static_cast<int64_t>(token0 + t) * k + piece * kBlockColumns;
+        for (int i = 0; i < kBlockColumns; ++i) sums[r * N + t] += w[i] * x[i];
+      }
+    }
   }
-  for_format(w.dtype, [&]<DType T>() { fn([&](auto&&... args) { multiply_pieces<T, N>(args...); }); });
 }
+
+// Dtypes with kernels of their own. Calls fn with the function that multiplies rows of w: (rows, k, first, step,
+// input, token0, n, sums) as above.
+struct OwnKernels {
+  template <int N, class Fn>
+  TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
+    const auto floats = [&]<DType T>() { fn([&](auto&&... args) { multiply_floats<T, N>(args...); }); };
+    if (w.n_pieces == w.k) return fn([&](auto&&... args) { multiply_elements<N>(w.dtype, args...); });
+    switch (w.dtype) {
+      case DType::F32: return floats.template operator()<DType::F32>();
+      case DType::F16: return floats.template operator()<DType::F16>();
+      case DType::BF16: return floats.template operator()<DType::BF16>();
+      default: break;
+    }
+    for_format(w.dtype, [&]<DType T>() { fn([&](auto&&... args) { multiply_pieces<T, N>(args...); }); });
+  }
+};
+
+// The others. Kernels are compiled for one or the other, so that neither takes registers from the other.
+struct GenericKernels {
+  template <int N, class Fn>
+  TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
+    for_generic_block(
+        w.dtype, [&]<class Block>() { fn([&](auto&&... args) { multiply_blocks<Block, N>(args...); }); });
+  }
+};
 
 // The target that a block of the grid works on.
 TANDEM_HD inline int target_of_block(const MatvecArgs& args, int block) {
@@ -336,24 +370,25 @@ TANDEM_HD inline void add_expert_bias(const MatvecArgs& args, int pair, int expe
 }
 
 // A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1.
-template <int N>
+template <int N, class Kernels = OwnKernels>
 TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums) {
   const DeviceWeight& w = args.targets[target].w;
   const RowPair rows = row_pair(args, target, share.pair, 0);
-  with_multiply<N>(w, [&](auto multiply) {
+  Kernels::template with_multiply<N>(w, [&](auto multiply) {
     multiply(rows, w.k, first_piece(share, lane), 32u << args.slice_bits, args.input, 0, args.n, sums);
   });
 }
 
 // The same for experts. Of one, number `chosen` of token `token`, warps share the columns; of the weighted
 // sum over all of them, warps share the experts, for an expert's rows are short.
+template <class Kernels = OwnKernels>
 TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share,
                                        int lane, float* sums) {
   const DeviceWeight& w = args.targets[0].w;
   const int n_slices = 1 << args.slice_bits;
   const auto first = static_cast<uint32_t>(lane);
   wait_for_previous();  // which experts is known only now
-  with_multiply<1>(w, [&](auto multiply) {
+  Kernels::template with_multiply<1>(w, [&](auto multiply) {
     if (args.mode != MatvecMode::experts_down) {
       const int expert = route_expert(args, token, chosen);
       const RowPair rows = row_pair(args, 0, share.pair, expert);

@@ -46,12 +46,34 @@ __global__ void __launch_bounds__(kThreads)
   *reinterpret_cast<ushort4*>(row + 16) = values[1];
 }
 
+// The same for the generic path, as floats: `to` [n_pieces * 32], from piece `first` on, a piece a thread.
+template <class Block>
+__global__ void __launch_bounds__(kThreads)
+    floats_kernel(const Block* blocks, uint32_t first, uint32_t n_pieces, float* to) {
+  constexpr uint32_t kPieces = Block::kElements / kBlockColumns;
+  const uint32_t at = blockIdx.x * kThreads + threadIdx.x;
+  if (at >= n_pieces) return;
+  const uint32_t piece = first + at;
+  dequantize_32(blocks[piece / kPieces], static_cast<int>(piece % kPieces),
+                to + static_cast<uint64_t>(at) * kBlockColumns);
+}
+
+// Bytes of an element of a panel; 0 for floats, which need none.
+int64_t panel_element_bytes(DType dtype) {
+  return has_planes(dtype) ? 2 : is_plain(dtype) ? 0 : 4;
+}
+
 void dequantize_rows(const DeviceWeight& w, int64_t row0, int64_t n_rows, void* to, cudaStream_t stream) {
   const int64_t per_row = w.k / kBlockColumns;
   const auto first = static_cast<uint32_t>(row0 * per_row), count = static_cast<uint32_t>(n_rows * per_row);
   const auto grid = static_cast<unsigned>((int64_t{4} * count + kThreads - 1) / kThreads);
   for_format(w.dtype, [&]<DType T>() {
     dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(w.planes, first, count, static_cast<uint16_t*>(to));
+  });
+  for_generic_block(w.dtype, [&]<class Block>() {
+    const auto* blocks = reinterpret_cast<const Block*>(w.planes.low);
+    floats_kernel<Block><<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(blocks, first, count,
+                                                                                     static_cast<float*>(to));
   });
   check_launch("dequantize_kernel");
 }
@@ -92,7 +114,7 @@ unsigned blocks_of_target(const MatvecArgs& args, int target) {
 
 std::string why_not_weight(const Graph& graph, TensorId id) {
   const Weight& w = *graph.tensor(id).weight;
-  if (!dtype_info(w.dtype).to_float)
+  if (dtype_support(w.dtype).multiply == KernelPath::none)
     return w.name + ": dtype " + std::string(dtype_name(w.dtype)) + " has no kernel";
   // Rows and columns are counted in ints, the pieces of a matrix in 32 bits.
   if (w.n_rows > INT32_MAX / 2 || w.n_cols > INT32_MAX / 4 ||
@@ -107,7 +129,11 @@ std::string why_not_bias(const Graph& graph, TensorId id) {
   return graph.tensor(id).name + ": a bias of dtype " + std::string(dtype_name(graph.tensor(id).dtype));
 }
 
-void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
+namespace {
+
+// Targets of one kind.
+template <class Kernels>
+void launch_matvec_of(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
   const int n_grids = args.mode == MatvecMode::linear ? args.n_targets : 1;
   args.slice_bits = slice_bits_of(args, n_grids, 1, gpu.n_multiprocessors);
   unsigned grid = 0;
@@ -115,11 +141,25 @@ void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
     args.targets[i].first_block = static_cast<int>(grid);
     grid += blocks_of_target(args, i);
   }
-  const auto kernel = args.n == 1   ? matvec_kernel<1>
-                      : args.n == 2 ? matvec_kernel<2>
-                      : args.n <= 4 ? matvec_kernel<4>
-                                    : matvec_kernel<8>;
+  const auto kernel = args.n == 1   ? matvec_kernel<1, Kernels>
+                      : args.n == 2 ? matvec_kernel<2, Kernels>
+                      : args.n <= 4 ? matvec_kernel<4, Kernels>
+                                    : matvec_kernel<8, Kernels>;
   launch_overlapping(kernel, grid, 32 * kMatvecWarps, 0, stream, args);
+}
+
+}  // namespace
+
+// Targets of the generic path have a launch of their own.
+void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
+  MatvecTarget* const end = args.targets + args.n_targets;
+  MatvecTarget* const generic = std::stable_partition(
+      args.targets, end, [](const MatvecTarget& target) { return !is_generic(target.w.dtype); });
+  MatvecArgs rest = args;
+  rest.n_targets = static_cast<int>(std::copy(generic, end, rest.targets) - rest.targets);
+  args.n_targets -= rest.n_targets;
+  if (args.n_targets > 0) launch_matvec_of<OwnKernels>(args, gpu, stream);
+  if (rest.n_targets > 0) launch_matvec_of<GenericKernels>(rest, gpu, stream);
 }
 
 void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
@@ -131,7 +171,9 @@ void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) 
   for (args.token0 = 0; args.token0 < args.n; args.token0 += tokens_at_once) {
     const int n = std::min(tokens_at_once, args.n - args.token0);
     const dim3 grid(blocks_of_target(args, 0), static_cast<unsigned>(n * per_token));
-    launch_overlapping(expert_matvec_kernel<0>, grid, 32 * kMatvecWarps, 0, stream, args);
+    const auto kernel = is_generic(args.targets[0].w.dtype) ? expert_matvec_kernel<GenericKernels>
+                                                            : expert_matvec_kernel<OwnKernels>;
+    launch_overlapping(kernel, grid, 32 * kMatvecWarps, 0, stream, args);
   }
 }
 
@@ -145,7 +187,7 @@ InputEncodings::InputEncodings(int64_t k, int64_t max_n, const std::vector<DType
                                ScratchLayout& scratch)
     : k_(k), max_n_(max_n) {
   for (DType dtype : dtypes) {
-    if (is_quantized(dtype)) wanted_[static_cast<int>(encoding_of(dtype))] = true;
+    if (has_planes(dtype)) wanted_[static_cast<int>(encoding_of(dtype))] = true;
   }
   for (int e = 0; e < kEncodings; ++e) {
     if (wanted_[e]) at_[e] = scratch.take(static_cast<size_t>(activation_bytes(max_n, k)));
@@ -174,7 +216,7 @@ LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t m
   size_t partial_bytes = 0, other_bytes = 0;
   bool cublas = false;
   for (const DeviceWeight& w : weights) {
-    const bool quantized = is_quantized(w.dtype);
+    const bool quantized = has_planes(w.dtype);
     any_quantized_ |= quantized;
     f16_ |= w.dtype == DType::F16;
     bf16_ |= w.dtype == DType::BF16;
@@ -183,7 +225,8 @@ LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t m
           std::max(partial_bytes, matmul_scratch_bytes(w, std::min(max_n, max_mma_tokens_), gpu_));
       if (all_by_mma) continue;
       bf16_panels_ = true;
-      const int64_t row = int64_t{2} * w.k;
+    }
+    if (const int64_t row = panel_element_bytes(w.dtype) * w.k; row > 0) {
       const int64_t rows = std::min<int64_t>(w.m, std::max<int64_t>(1, kPanelBytes / row));
       panel_bytes_ = std::max(panel_bytes_, static_cast<size_t>(rows * row));
     }
@@ -247,6 +290,12 @@ void LargeProducts::multiply_by_mma(MatmulStore store, Activation activation, co
   launch_matmul(args, context.scratch + partial_at_, gpu_, context.stream);
 }
 
+// Rows of a weight that cuBLAS reads in one go.
+int64_t LargeProducts::rows_at_once(const DeviceWeight& w) const {
+  const int64_t row = panel_element_bytes(w.dtype) * w.k;
+  return row == 0 ? w.m : std::min<int64_t>(w.m, static_cast<int64_t>(panel_bytes_) / row);
+}
+
 // In cuBLAS's columns: y^T [m, n] = W [m, k] x^T [k, n]; rows of W, x and y are its columns.
 void LargeProducts::multiply_by_cublas(const MatvecTarget& target, const Input& input,
                                        const LaunchContext& context) const {
@@ -258,20 +307,17 @@ void LargeProducts::multiply_by_cublas(const MatvecTarget& target, const Input& 
                                                                                 target.y, w.m, n * w.m);
     check_launch("seed_kernel");
   }
-  const bool quantized = is_quantized(w.dtype);
-  const cudaDataType type = w.dtype == DType::F32   ? CUDA_R_32F
-                            : w.dtype == DType::F16 ? CUDA_R_16F
-                                                    : CUDA_R_16BF;
-  const void* x = w.dtype == DType::F32 ? input.encoded.x : w.dtype == DType::F16 ? input.f16 : input.bf16;
-  const int64_t panel_rows =
-      quantized ? std::min<int64_t>(w.m, static_cast<int64_t>(panel_bytes_) / (2 * w.k)) : w.m;
+  const bool in_panels = !is_plain(w.dtype), as_f32 = w.dtype == DType::F32 || is_generic(w.dtype);
+  const cudaDataType type = as_f32 ? CUDA_R_32F : w.dtype == DType::F16 ? CUDA_R_16F : CUDA_R_16BF;
+  const void* x = as_f32 ? input.encoded.x : w.dtype == DType::F16 ? input.f16 : input.bf16;
+  const int64_t panel_rows = rows_at_once(w);
   const CublasApi& api = cublas_api();
   TANDEM_CUBLAS(api.set_workspace(cublas_, context.scratch + workspace_at_, kCublasWorkspaceBytes));
   const float one = 1.0f, beta = seeded ? 1.0f : 0.0f;
   for (int64_t row0 = 0; row0 < w.m; row0 += panel_rows) {
     const int64_t rows = std::min(panel_rows, w.m - row0);
     const void* panel = w.planes.low;
-    if (quantized) {
+    if (in_panels) {
       dequantize_rows(w, row0, rows, context.scratch + panel_at_, context.stream);
       panel = context.scratch + panel_at_;
     }

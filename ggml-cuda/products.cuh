@@ -3,7 +3,8 @@
 //
 //   n <= 8    matvec.h: weights as fast as they can be read
 //   more      quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight converted
-//             to bf16 panel by panel, and cuBLAS; F16, BF16, F32: cuBLAS
+//             to bf16 panel by panel, and cuBLAS; F16, BF16, F32: cuBLAS; dtypes without kernels of their own
+//             (dtypes.h): the weight converted to F32 panel by panel, and cuBLAS
 //
 // All functions only enqueue on the stream.
 #pragma once
@@ -110,9 +111,10 @@ class LargeProducts {
                           const LaunchContext& context) const;
 
  private:
-  bool by_mma(DType dtype, int64_t n) const { return is_quantized(dtype) && n <= max_mma_tokens_; }
+  bool by_mma(DType dtype, int64_t n) const { return has_planes(dtype) && n <= max_mma_tokens_; }
   void multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target,
                        const Input& input, const LaunchContext& context) const;
+  int64_t rows_at_once(const DeviceWeight& w) const;
   void multiply_by_cublas(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
 
   Gpu gpu_;

@@ -34,7 +34,7 @@ struct DeviceWeight {
   int m = 0, k = 0;
   int n_pieces = 0;       // of a row: what a lane reads at once
   int64_t mat_bytes = 0;  // from one expert to the next
-  Planes planes;          // of floats: low alone, rows as in the file
+  Planes planes;          // of floats and of the generic path: low alone, rows as in the file
 };
 
 // Rows of floats are read 16 bytes at a time, or element by element where their length is no multiple of
@@ -45,7 +45,7 @@ TANDEM_HD constexpr int float_bytes(DType dtype) {
 }
 
 constexpr int pieces_of_row(DType dtype, int k) {
-  if (is_quantized(dtype)) return k / kBlockColumns;
+  if (!is_plain(dtype)) return k / kBlockColumns;
   const int n_bytes = k * float_bytes(dtype);
   return n_bytes % kFloatPiece == 0 ? n_bytes / kFloatPiece : k;
 }
@@ -53,7 +53,7 @@ constexpr int pieces_of_row(DType dtype, int k) {
 inline DeviceWeight device_weight(DType dtype, const std::byte* data, int64_t m, int64_t k) {
   DeviceWeight w{
       dtype, static_cast<int>(m), static_cast<int>(k), pieces_of_row(dtype, static_cast<int>(k)), 0, {}};
-  if (is_quantized(dtype)) {
+  if (has_planes(dtype)) {
     w.mat_bytes = plane_offsets(dtype, m, k).mat_bytes;
     w.planes = planes_of(dtype, data, m, k);
   } else {
@@ -68,7 +68,7 @@ TANDEM_HD inline Planes expert_planes(const DeviceWeight& w, int expert) {
   return {w.planes.low + at, w.planes.high + at, w.planes.scale + at, w.planes.super + at};
 }
 
-// The input of an op [n, k], as floats and, where a weight is quantized, as bytes.
+// The input of an op [n, k], as floats and, where a weight has planes, as bytes.
 struct ProductInput {
   const float* x = nullptr;
   Activations encoded[kEncodings];  // by Encoding

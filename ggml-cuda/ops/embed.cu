@@ -1,5 +1,6 @@
 // embed: gathers rows of the token table as floats. A block a token; of a quantized table a thread takes a
 // block of 32 columns (layout.h). Reads n rows of the table, writes n * d floats.
+#include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/formats.h"
 #include "ggml-cuda/ops/rows.cuh"
 
@@ -30,6 +31,20 @@ __global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int6
   }
 }
 
+// Of the generic path.
+template <class Block>
+__global__ void embed_blocks(const int32_t* ids, const Block* table, float* x, int64_t n_cols, float scale) {
+  let_next_begin();
+  wait_for_previous();
+  constexpr int kPieces = Block::kElements / kBlockColumns;
+  const Block* row = table + ids[blockIdx.x] * (n_cols / Block::kElements);
+  for (int piece = threadIdx.x; piece < n_cols / kBlockColumns; piece += blockDim.x) {
+    float* to = x + blockIdx.x * n_cols + piece * kBlockColumns;
+    dequantize_32(row[piece / kPieces], piece % kPieces, to);
+    for (int i = 0; i < kBlockColumns; ++i) to[i] *= scale;
+  }
+}
+
 class CompiledEmbed final : public CompiledOp {
  public:
   CompiledEmbed(const CompileContext& context, const Node& node, const EmbedOp& op)
@@ -46,7 +61,10 @@ class CompiledEmbed final : public CompiledOp {
     if (is_plain(dtype_)) {
       launch_overlapping(embed_plain, n, 256, 0, context.stream, ids_, PlainValues{table_, dtype_}, x_,
                          n_cols_, scale_);
-    } else {
+    } else if (!for_generic_block(dtype_, [&]<class Block>() {
+                 launch_overlapping(embed_blocks<Block>, n, 128, 0, context.stream, ids_,
+                                    reinterpret_cast<const Block*>(table_), x_, n_cols_, scale_);
+               })) {
       const Planes planes = planes_of(dtype_, table_, n_vocab_, n_cols_);
       for_format(dtype_, [&]<DType T>() {
         launch_overlapping(embed_quantized<T>, n, 128, 0, context.stream, ids_, planes, x_, n_cols_, scale_);
@@ -68,7 +86,7 @@ class CompiledEmbed final : public CompiledOp {
 
 std::string why_not(const Graph& graph, const EmbedOp& op) {
   const Tensor& table = graph.tensor(op.table);
-  if (is_plain(table.dtype) || is_quantized(table.dtype)) return "";
+  if (dtype_support(table.dtype).read != KernelPath::none) return "";
   return table.name + ": dtype " + std::string(dtype_name(table.dtype)) + " has no kernel";
 }
 

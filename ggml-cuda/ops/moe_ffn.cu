@@ -1,9 +1,9 @@
 // moe_ffn: every token through the few experts that it was routed to; the route is read on the device, by the
 // kernels.
 //
-// Up to eight tokens, and experts of floats: every (token, expert), slot, by itself, with the kernels of
-// matvec.h: gate and up together, then the weighted sum of the down products. Chosen experts' weights are
-// read once a token.
+// Up to eight tokens, and experts of floats or without kernels of their own: every (token, expert), slot, by
+// itself, with the kernels of matvec.h: gate and up together, then the weighted sum of the down products. Chosen
+// experts' weights are read once a token.
 //
 // More tokens: slots are sorted by expert, and products are made of tiles of slots of one expert (matmul.h).
 // Which tiles there are only the device knows: the grid is for as many as there might be. Chosen experts'
@@ -122,8 +122,8 @@ class CompiledMoeFfn final : public CompiledOp {
   };
 
   bool groups(int64_t n) const {
-    return n > kMaxMatvecTokens && is_quantized(gate_.dtype) && is_quantized(up_.dtype) &&
-           is_quantized(down_.dtype);
+    return n > kMaxMatvecTokens && has_planes(gate_.dtype) && has_planes(up_.dtype) &&
+           has_planes(down_.dtype);
   }
 
   void launch_slots(const Part& part, const LaunchContext& context) const {

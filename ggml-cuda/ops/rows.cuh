@@ -6,6 +6,7 @@
 
 #include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/launch.cuh"
+#include "ggml-cuda/layout.h"
 #include "ggml-cuda/portable.h"
 
 namespace tandem::cuda {
@@ -44,12 +45,7 @@ struct BlockTeam {  // of whole warps
   }
 };
 
-// Dtypes whose matrices lie on the device as in the file.
-inline bool is_plain(DType dtype) {
-  return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
-}
-
-// A vector or matrix of such a dtype; `data` may be null.
+// A vector or matrix of a plain dtype; `data` may be null.
 struct PlainValues {
   const void* data;
   DType dtype;

@@ -48,11 +48,17 @@ class CpuDevice final : public Device {
   std::string why_unsupported(const Graph& graph, const Node& node) const override {
     for (TensorId id : inputs_of(node.op)) {
       const Tensor& t = graph.tensor(id);
-      if (t.role == Role::weight && !dtype_info(t.dtype).to_float) {
+      if (t.role == Role::weight && dtype_support(t.dtype).multiply == KernelPath::none) {
         return t.name + ": dtype " + std::string(dtype_name(t.dtype)) + " has no kernel";
       }
     }
     return "";
+  }
+
+  DTypeSupport dtype_support(DType dtype) const override {
+    if (!dtype_info(dtype).to_float) return {};
+    const KernelPath path = kernels_.linear.has_kernel(dtype) ? KernelPath::own : KernelPath::generic;
+    return {path, path};
   }
 
   MemoryInfo memory_info() const override { return host_memory_info(); }

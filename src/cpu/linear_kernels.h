@@ -32,6 +32,9 @@ struct LinearCall {
 };
 
 struct LinearKernels {
+  // Whether this instruction set multiplies weights of the dtype itself. The others go the generic way
+  // (linear_generic.h), which its F32 kernels are for.
+  bool (*has_kernel)(DType dtype);
   // Bytes of the encoded activations of n tokens with k columns, for a weight of this dtype. Weights whose
   // formats are equal can share one encoding: same_encoding says which.
   size_t (*encoded_bytes)(DType dtype, int64_t n, int64_t k);
@@ -55,6 +58,7 @@ struct LinearKernels {
   void (*multiply)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 };
 
+// Each instruction set's own kernels. Ops use the tables of kernels.h, which take every dtype that can be read.
 namespace scalar {
 const LinearKernels& linear_kernels();
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "device/dtype_support.h"
 #include "device/segment.h"
 
 namespace tandem {
@@ -36,6 +37,8 @@ class DeviceModel {
   // Why this device cannot run the node, or an empty string when it can. What is not supported is placed
   // elsewhere.
   virtual std::string why_unsupported(const Graph& graph, const Node& node) const = 0;
+  // What it can do with weights of a dtype.
+  virtual DTypeSupport dtype_support(DType dtype) const = 0;
 
   // What there is at this moment. Throws Error(io) when the driver does not say.
   virtual MemoryInfo memory_info() const = 0;

@@ -34,7 +34,7 @@ FoundDevices Registry::find_gpus() const {
 std::vector<KnownGpu> Registry::known_gpus() const {
   std::vector<KnownGpu> list;
   for (const Backend& backend : gpu_backends()) {
-    for (const KnownDevice& device : backend.known) list.push_back({device, backend.weight_bytes});
+    for (const KnownDevice& device : backend.known) list.push_back({device, backend.weight_bytes, backend.dtype_support});
   }
   return list;
 }
@@ -46,10 +46,18 @@ std::optional<KnownGpu> Registry::find_known(std::string_view name) const {
   return std::nullopt;
 }
 
-std::function<size_t(const Weight&)> Registry::usual_weight_bytes() const {
+const Backend& Registry::usual_gpu_backend() const {
   if (gpu_backends().empty())
     throw_error(ErrorCode::usage, "this program was built without a backend for GPUs");
-  return gpu_backends().front().weight_bytes;
+  return gpu_backends().front();
+}
+
+std::function<size_t(const Weight&)> Registry::usual_weight_bytes() const {
+  return usual_gpu_backend().weight_bytes;
+}
+
+std::function<DTypeSupport(DType)> Registry::usual_dtype_support() const {
+  return usual_gpu_backend().dtype_support;
 }
 
 }  // namespace tandem

@@ -38,11 +38,13 @@ struct Backend {
   // Of GPUs, to plan for what is not here: bytes that a weight takes on one, and those known by name.
   std::function<size_t(const Weight&)> weight_bytes = nullptr;
   std::span<const KnownDevice> known = {};
+  std::function<DTypeSupport(DType)> dtype_support = nullptr;  // null: kernels for every dtype
 };
 
 // A KnownDevice of any backend.
 struct KnownGpu : KnownDevice {
   std::function<size_t(const Weight&)> weight_bytes;
+  std::function<DTypeSupport(DType)> dtype_support;
 };
 
 class Registry {
@@ -64,8 +66,11 @@ class Registry {
   std::optional<KnownGpu> find_known(std::string_view name) const;
   // Of a GPU of which nothing is known: as on those of the first backend. Throws Error(usage) without one.
   std::function<size_t(const Weight&)> usual_weight_bytes() const;
+  std::function<DTypeSupport(DType)> usual_dtype_support() const;
 
  private:
+  const Backend& usual_gpu_backend() const;
+
   std::vector<Backend> backends_;
 };
 

@@ -17,8 +17,9 @@ TensorId input_of_products(const Op& op) {
 
 }  // namespace
 
-ImaginedDevice::ImaginedDevice(std::string name, size_t memory_bytes, WeightBytes weight_bytes)
-    : memory_bytes_(memory_bytes), weight_bytes_(std::move(weight_bytes)) {
+ImaginedDevice::ImaginedDevice(std::string name, size_t memory_bytes, WeightBytes weight_bytes,
+                               Support support)
+    : memory_bytes_(memory_bytes), weight_bytes_(std::move(weight_bytes)), support_(std::move(support)) {
   info_.name = std::move(name);
   info_.description = "to plan for";
 }

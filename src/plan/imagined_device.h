@@ -9,12 +9,17 @@ namespace tandem {
 
 class ImaginedDevice final : public DeviceModel {
  public:
-  // weight_bytes: how the kernels of such a device want a weight.
+  // weight_bytes: how the kernels of such a device want a weight; support: which it has, null: those of all
+  // dtypes.
   using WeightBytes = std::function<size_t(const Weight&)>;
-  ImaginedDevice(std::string name, size_t memory_bytes, WeightBytes weight_bytes);
+  using Support = std::function<DTypeSupport(DType)>;
+  ImaginedDevice(std::string name, size_t memory_bytes, WeightBytes weight_bytes, Support support = nullptr);
 
   const DeviceInfo& info() const override { return info_; }
   std::string why_unsupported(const Graph&, const Node&) const override { return ""; }
+  DTypeSupport dtype_support(DType dtype) const override {
+    return support_ ? support_(dtype) : DTypeSupport{KernelPath::own, KernelPath::own};
+  }
   MemoryInfo memory_info() const override { return {memory_bytes_, memory_bytes_}; }
   size_t weight_bytes(const Weight& weight) const override { return weight_bytes_(weight); }
   // An estimate: the activations of the widest product, quantized.
@@ -24,6 +29,7 @@ class ImaginedDevice final : public DeviceModel {
   DeviceInfo info_;
   size_t memory_bytes_;
   WeightBytes weight_bytes_;
+  Support support_;
 };
 
 }  // namespace tandem

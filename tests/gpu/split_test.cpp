@@ -160,6 +160,42 @@ TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
   }
 }
 
+// A dtype that has kernels nowhere: the same greedy text by way of floats on either device and on both.
+TEST_F(GpuSplit, ADtypeWithoutKernelsGivesTheSameTextEverywhere) {
+  const test::TempDir directory;
+  for (DType dtype : quantizable_dtypes()) {
+    if (device_->dtype_support(dtype).multiply != KernelPath::generic) continue;
+    for (int64_t n_expert : {0, 4}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts" : ""));
+      test::TinyShape shape;
+      shape.n_embd = 256;
+      shape.n_ff = 512;
+      shape.n_layer = 2;
+      shape.n_expert = n_expert;
+      shape.n_expert_used = n_expert / 2;
+      shape.dtype = dtype;
+      const std::string path = directory.path("random.gguf");
+      test::tiny_llama(shape, 11).write(path);
+      const auto model = Model::load(path);
+      const auto greedy = [](Session& session) {
+        std::vector<int32_t> ids{3, 10, 17, 24, 31, 38, 45, 52, 59, 66, 73, 80};
+        std::span<const float> row = session.append(ids);
+        for (int i = 0; i < 8; ++i) {
+          ids.push_back(argmax(row));
+          row = session.append(std::span(&ids.back(), 1));
+        }
+        return ids;
+      };
+      Session alone(*model, {host_.get()}, random_model_options({}, DType::F32));
+      const std::vector<int32_t> expected = greedy(alone);
+      for_every_split(*model, [&](const OffloadFlags& flags) {
+        Session session(*model, both(), random_model_options(flags, DType::F32));
+        EXPECT_EQ(greedy(session), expected);
+      });
+    }
+  }
+}
+
 TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
   const test::TempDir directory;
   const std::string path = directory.path("random.gguf");

@@ -11,7 +11,9 @@
 
 #include "base/fp16.h"
 #include "cpu/kernels.h"
+#include "cpu/linear_generic.h"
 #include "gguf/quants.h"
+#include "support/dtypes.h"
 
 namespace tandem::cpu {
 namespace {
@@ -34,54 +36,34 @@ uint32_t fresh_seed() {
 }
 
 const std::vector<DType>& weight_dtypes() {
-  static const std::vector<DType> dtypes = [] {
-    std::vector<DType> v;
-    for (const DTypeInfo& info : all_dtypes()) {
-      if (info.from_float) v.push_back(info.dtype);
-    }
-    return v;
-  }();
+  static const std::vector<DType> dtypes = test::quantizable_dtypes();
   return dtypes;
 }
 
-// Bytes inside a block that hold half floats.
-std::vector<size_t> half_offsets(DType dtype) {
-  switch (dtype) {
-    case DType::Q4_0:
-    case DType::Q5_0:
-    case DType::Q8_0:
-    case DType::IQ4_NL:
-    case DType::IQ4_XS: return {0};
-    case DType::Q4_1:
-    case DType::Q5_1:
-    case DType::Q4_K:
-    case DType::Q5_K: return {0, 2};
-    case DType::Q2_K: return {80, 82};
-    case DType::Q3_K: return {108};
-    case DType::Q6_K: return {208};
-    default: return {};
-  }
+// Random bits whose values are finite and of moderate size.
+void random_block(const DTypeInfo& info, std::byte* block, std::mt19937& rng) {
+  std::vector<float> values(info.block_elements);
+  float largest = 0;
+  do {
+    for (size_t i = 0; i < info.block_bytes; ++i) block[i] = static_cast<std::byte>(rng());
+    info.to_float(block, values.data(), static_cast<int64_t>(values.size()));
+    largest = 0;
+    for (float v : values) largest = std::abs(v) <= largest ? largest : std::abs(v);  // NaN stays
+  } while (!(largest > 1e-3f && largest < 1.0f));
 }
 
-// [m, k] of random codes with scales of moderate size.
+// [m, k] of random codes and scales.
 std::vector<std::byte> random_weights(DType dtype, int64_t m, int64_t k, std::mt19937& rng) {
   const DTypeInfo& info = dtype_info(dtype);
   std::vector<std::byte> w(row_bytes(dtype, k) * static_cast<size_t>(m));
-  std::normal_distribution<float> normal;
   if (info.block_elements == 1) {
+    std::normal_distribution<float> normal;
     std::vector<float> values(static_cast<size_t>(m * k));
     for (float& v : values) v = normal(rng);
     quantize_row(dtype, values.data(), w.data(), m * k);
     return w;
   }
-  for (std::byte& b : w) b = static_cast<std::byte>(rng());
-  for (size_t at = 0; at < w.size(); at += info.block_bytes) {
-    for (size_t offset : half_offsets(dtype)) {
-      const fp16_t half = fp32_to_fp16(0.01f * normal(rng));
-      std::memcpy(w.data() + at + offset, &half, 2);
-    }
-    if (dtype == DType::MXFP4) w[at] = static_cast<std::byte>(120 + rng() % 16);
-  }
+  for (size_t at = 0; at < w.size(); at += info.block_bytes) random_block(info, w.data() + at, rng);
   return w;
 }
 
@@ -90,6 +72,11 @@ std::vector<float> random_floats(int64_t n, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   for (float& x : v) x = normal(rng) * (rng() % 64 == 0 ? 8.0f : 1.0f);
   return v;
+}
+
+// The scalar kernels, with the generic path for dtypes that they are not the reference of.
+const LinearKernels& reference() {
+  return cpu::kernels(Isa::scalar).linear;
 }
 
 struct Problem {
@@ -196,7 +183,7 @@ TEST_P(Linear, AgreesWithTheReferenceAtEveryNumberOfTokens) {
   for (int64_t n = 1; n <= 40; ++n) {
     SCOPED_TRACE(n);
     const Problem p(dtype(), n, 19, k, rng);
-    expect_close(multiply(kernels(), p), multiply(scalar::linear_kernels(), p), magnitudes(p), tolerance());
+    expect_close(multiply(kernels(), p), multiply(reference(), p), magnitudes(p), tolerance());
   }
 }
 
@@ -212,8 +199,8 @@ TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
         SCOPED_TRACE(testing::Message() << "n " << n << " m " << m << " k " << k);
         const Problem p(dtype(), n, m, k, rng);
         const Extra extra = extras[which++ % 5];
-        expect_close(multiply(kernels(), p, extra), multiply(scalar::linear_kernels(), p, extra),
-                     magnitudes(p, extra), tolerance());
+        expect_close(multiply(kernels(), p, extra), multiply(reference(), p, extra), magnitudes(p, extra),
+                     tolerance());
       }
     }
   }
@@ -307,6 +294,61 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Linear,
                                   std::string(dtype_name(std::get<1>(test.param)));
                          });
 
+// An instruction set's products with nothing but its F32 kernels: all other dtypes go the generic way.
+template <const LinearKernels& (*own)()>
+const LinearKernels& only_floats() {
+  static const LinearKernels table = [] {
+    LinearKernels kernels = own();
+    kernels.has_kernel = [](DType dtype) { return dtype == DType::F32; };
+    return kernels;
+  }();
+  return table;
+}
+
+LinearKernels generic_kernels(Isa isa) {
+  switch (isa) {
+    case Isa::scalar: return WithGenericPath<only_floats<scalar::linear_kernels>>::table();
+    case Isa::avx2: return WithGenericPath<only_floats<avx2::linear_kernels>>::table();
+    case Isa::avx512: return WithGenericPath<only_floats<avx512::linear_kernels>>::table();
+    case Isa::avx512_vnni: return WithGenericPath<only_floats<avx512_vnni::linear_kernels>>::table();
+  }
+  return {};
+}
+
+// The weights' values as F32.
+Problem as_floats(const Problem& p) {
+  Problem floats = p;
+  floats.dtype = DType::F32;
+  floats.w.resize(sizeof(float) * static_cast<size_t>(p.m * p.k));
+  dequantize_row(p.dtype, p.w.data(), reinterpret_cast<float*>(floats.w.data()), p.m * p.k);
+  return floats;
+}
+
+// Also of the dtypes with kernels, so that those test the path which a new one takes.
+TEST_P(Linear, TheGenericPathIsTheProductOfFloats) {
+  const LinearKernels generic = generic_kernels(isa());
+  ASSERT_EQ(generic.has_kernel(dtype()), dtype() == DType::F32);
+  const Extra extras[] = {Extra::none, Extra::bias, Extra::residual, Extra::both, Extra::residual_in_place};
+  int which = 0;
+  for (int64_t n : {1, 2, 5, 6, 12, 13, 67}) {
+    for (int64_t m : {1, 15, 16, 33, 79}) {
+      for (int64_t k : {block(), 3 * block(), std::max<int64_t>(1792, block())}) {
+        SCOPED_TRACE(testing::Message() << "n " << n << " m " << m << " k " << k);
+        const Problem p(dtype(), n, m, k, rng), floats = as_floats(p);
+        const Extra extra = extras[which++ % 5];
+        const std::vector<float> y = multiply(generic, p, extra);
+        EXPECT_EQ(y, multiply(kernels(), floats, extra));
+        EXPECT_EQ(y, multiply(generic, p, extra, 40));
+        expect_close(y, multiply(reference(), floats, extra), magnitudes(p, extra), 1e-5);
+      }
+    }
+  }
+}
+
+TEST_P(Linear, HasNoKernelWithoutAReference) {
+  if (kernels().has_kernel(dtype())) EXPECT_TRUE(reference().has_kernel(dtype()));
+}
+
 // The reference itself: equal to the product of floats up to the rounding of activations.
 TEST(LinearReference, EqualsTheProductUpToActivationRounding) {
   std::mt19937 rng{fresh_seed()};
@@ -314,7 +356,7 @@ TEST(LinearReference, EqualsTheProductUpToActivationRounding) {
     SCOPED_TRACE(dtype_name(dtype));
     const int64_t block = dtype_info(dtype).block_elements;
     const Problem p(dtype, 3, 5, std::max<int64_t>(256, block), rng);
-    const std::vector<float> y = multiply(scalar::linear_kernels(), p, Extra::both);
+    const std::vector<float> y = multiply(reference(), p, Extra::both);
     std::vector<float> w(static_cast<size_t>(p.k));
     for (int64_t r = 0; r < p.m; ++r) {
       dequantize_row(dtype, p.w.data() + row_bytes(dtype, p.k) * static_cast<size_t>(r), w.data(), p.k);

@@ -15,6 +15,7 @@ class ForwardingDevice : public Device {
   std::string why_unsupported(const Graph& graph, const Node& node) const override {
     return inner_->why_unsupported(graph, node);
   }
+  DTypeSupport dtype_support(DType dtype) const override { return inner_->dtype_support(dtype); }
   MemoryInfo memory_info() const override { return inner_->memory_info(); }
   size_t weight_bytes(const Weight& weight) const override { return inner_->weight_bytes(weight); }
   size_t scratch_bytes(const Segment& segment) const override { return inner_->scratch_bytes(segment); }

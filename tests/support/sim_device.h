@@ -54,6 +54,7 @@ class SimDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   std::string why_unsupported(const Graph& graph, const Node& node) const override;
+  DTypeSupport dtype_support(DType dtype) const override { return cpu_->dtype_support(dtype); }
   size_t weight_bytes(const Weight& weight) const override { return weight.n_bytes(); }
   size_t scratch_bytes(const Segment&) const override { return 0; }  // the kernels' scratch is the host's
   MemoryInfo memory_info() const override;

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/relayout.h"
 #include "gguf/quants.h"
 
@@ -109,15 +110,20 @@ TEST_P(CudaLayout, PlanesAreAlignedDisjointAndCompact) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaLayout, testing::ValuesIn(kQuantized),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-TEST(CudaLayoutTable, EveryComputableDtypeHasALayout) {
+TEST(CudaLayoutTable, EveryDtypeThatCanBeReadHasOnePath) {
   const std::set<DType> quantized(std::begin(kQuantized), std::end(kQuantized));
   for (const DTypeInfo& info : all_dtypes()) {
-    if (!info.from_float) continue;
-    EXPECT_EQ(is_quantized(info.dtype), info.block_elements > 1) << info.name;
-    EXPECT_EQ(quantized.count(info.dtype) == 1, info.block_elements > 1) << info.name;
+    const bool planes = quantized.count(info.dtype) == 1;
+    EXPECT_EQ(has_planes(info.dtype), planes) << info.name;
     bool listed = false;
     for_format(info.dtype, [&]<DType T>() { listed = T == info.dtype; });
-    EXPECT_EQ(listed, info.block_elements > 1) << info.name;
+    EXPECT_EQ(listed, planes) << info.name;
+    EXPECT_EQ(is_plain(info.dtype) + planes + is_generic(info.dtype), info.to_float ? 1 : 0) << info.name;
+    const KernelPath path = !info.to_float           ? KernelPath::none
+                            : is_generic(info.dtype) ? KernelPath::generic
+                                                     : KernelPath::own;
+    EXPECT_EQ(dtype_support(info.dtype).read, path) << info.name;
+    EXPECT_EQ(dtype_support(info.dtype).multiply, path) << info.name;
   }
   EXPECT_EQ(layout_bytes(DType::F32, 1, 1, 100, 400), 512);
 }

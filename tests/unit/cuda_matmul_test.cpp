@@ -150,8 +150,8 @@ void run(const MatmulArgs& args) {
 }
 
 std::vector<DType> quantized() {
-  std::vector<DType> dtypes = computable();
-  std::erase_if(dtypes, [](DType dtype) { return !is_quantized(dtype); });
+  std::vector<DType> dtypes = test::quantizable_dtypes();
+  std::erase_if(dtypes, [](DType dtype) { return !has_planes(dtype); });
   return dtypes;
 }
 

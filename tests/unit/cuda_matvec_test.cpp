@@ -14,7 +14,7 @@ namespace tandem::cuda {
 namespace {
 
 // The same work as the grid of launch_matvec.
-template <int N>
+template <int N, class Kernels>
 void run_grid(MatvecArgs args) {
   int grid = 0;
   for (int i = 0; i < (args.mode == MatvecMode::linear ? args.n_targets : 1); ++i) {
@@ -31,7 +31,7 @@ void run_grid(MatvecArgs args) {
       pair.resize(2 * N);
       for (int lane = 0; lane < 32; ++lane) {
         float part[2 * N] = {};
-        lane_sums<N>(args, target, share, lane, part);
+        lane_sums<N, Kernels>(args, target, share, lane, part);
         for (int i = 0; i < 2 * N; ++i) pair[static_cast<size_t>(i)] += part[i];
       }
     }
@@ -43,11 +43,25 @@ void run_grid(MatvecArgs args) {
   }
 }
 
-void run(const MatvecArgs& args) {
-  if (args.n == 1) return run_grid<1>(args);
-  if (args.n == 2) return run_grid<2>(args);
-  return args.n <= 4 ? run_grid<4>(args) : run_grid<8>(args);
+template <class Kernels>
+void run_with(const MatvecArgs& args) {
+  if (args.n == 1) return run_grid<1, Kernels>(args);
+  if (args.n == 2) return run_grid<2, Kernels>(args);
+  return args.n <= 4 ? run_grid<4, Kernels>(args) : run_grid<8, Kernels>(args);
 }
+
+void run(const MatvecArgs& args) {
+  is_generic(args.targets[0].w.dtype) ? run_with<GenericKernels>(args) : run_with<OwnKernels>(args);
+}
+
+// The generic path, also of the formats that have kernels.
+struct AnyBlocks {
+  template <int N, class Fn>
+  static void with_multiply(const DeviceWeight& w, Fn&& fn) {
+    BlockFormats::visit(
+        w.dtype, [&]<class Block>() { fn([&](auto&&... args) { multiply_blocks<Block, N>(args...); }); });
+  }
+};
 
 class CudaMatvec : public testing::TestWithParam<DType> {
  protected:
@@ -125,7 +139,8 @@ TEST_P(CudaMatvec, ComputesTheRoutedExperts) {
       float sums[2] = {};
       for (int slice = 0; slice < 1 << args.slice_bits; ++slice) {
         for (int lane = 0; lane < 32; ++lane)
-          expert_lane_sums(args, token, chosen, {pair, slice}, lane, sums);
+          is_generic(dtype) ? expert_lane_sums<GenericKernels>(args, token, chosen, {pair, slice}, lane, sums)
+                            : expert_lane_sums<OwnKernels>(args, token, chosen, {pair, slice}, lane, sums);
       }
       store_pair(args, 0, pair, slot, sums[0], sums[1]);
     }
@@ -163,7 +178,39 @@ TEST_P(CudaMatvec, ComputesTheRoutedExperts) {
   expect_near(y, expected, dtype_name(dtype));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, CudaMatvec, testing::ValuesIn(computable()),
+TEST_P(CudaMatvec, TheGenericPathMultipliesTheFilesBlocks) {
+  const DType dtype = GetParam();
+  const int block = static_cast<int>(dtype_info(dtype).block_elements), m = 7;
+  if (block == 1) GTEST_SKIP() << "no blocks";
+  for (const int k : {block, 5 * block, 4352}) {
+    const std::vector<float> w = normals(m * k, rng);
+    Aligned file(static_cast<int64_t>(row_bytes(dtype, k)) * m);
+    std::vector<float> values(w.size());
+    quantize_row(dtype, w.data(), file.data(), m * k);
+    dequantize_row(dtype, file.data(), values.data(), m * k);
+    DeviceWeight weight{dtype, m, k, k / kBlockColumns, 0, {}};
+    weight.planes.low = file.data();
+    for (const int n : {1, 2, 3, 8}) {
+      const HostInput x(n, k, rng);
+      std::vector<float> y(n * m, NAN), expected(n * m);
+      for (int i = 0; i < n * m; ++i) {
+        double sum = 0;
+        for (int j = 0; j < k; ++j) sum += static_cast<double>(values[i % m * k + j]) * x.x[i / m * k + j];
+        expected[i] = static_cast<float>(sum);
+      }
+      MatvecArgs args;
+      args.targets[0] = {weight, nullptr, nullptr, y.data(), 0};
+      args.n_targets = 1;
+      args.slice_bits = n == 1 ? 2 : 0;
+      args.input = x.input();
+      args.n = n;
+      run_with<AnyBlocks>(args);
+      expect_near(y, expected, dtype_name(dtype));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, CudaMatvec, testing::ValuesIn(test::quantizable_dtypes()),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
 // Weights of several dtypes and sizes in one launch.

@@ -11,16 +11,9 @@
 #include "ggml-cuda/products.h"
 #include "ggml-cuda/relayout.h"
 #include "gguf/quants.h"
+#include "support/dtypes.h"
 
 namespace tandem::cuda {
-
-inline std::vector<DType> computable() {
-  std::vector<DType> dtypes;
-  for (const DTypeInfo& info : all_dtypes()) {
-    if (info.from_float) dtypes.push_back(info.dtype);
-  }
-  return dtypes;
-}
 
 inline std::vector<float> normals(int64_t n, std::mt19937& rng) {
   std::normal_distribution<float> normal;
@@ -53,7 +46,7 @@ struct HostWeight {
     quantize_row(dtype, x.data(), file.data(), n);
     dequantize_row(dtype, file.data(), values.data(), n);
     device = device_weight(dtype, memory.data(), m, k);
-    if (!is_quantized(dtype)) std::copy(file.begin(), file.end(), memory.data());
+    if (!has_planes(dtype)) std::copy(file.begin(), file.end(), memory.data());
     for_format(dtype, [&]<DType T>() {
       using Block = typename FileBlock<T>::Type;
       constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
@@ -98,8 +91,7 @@ struct HostInput {
   // Product of row r of matrix `mat` with token t, with the input encoded for the weight's dtype.
   float dot(const HostWeight& w, int mat, int r, int t) const {
     const DType dtype = w.device.dtype;
-    const std::vector<float>& from =
-        is_quantized(dtype) ? rounded[static_cast<size_t>(encoding_of(dtype))] : x;
+    const std::vector<float>& from = has_planes(dtype) ? rounded[static_cast<size_t>(encoding_of(dtype))] : x;
     double sum = 0;
     for (int i = 0; i < k; ++i) {
       sum += static_cast<double>(w.values[(static_cast<size_t>(mat) * w.device.m + r) * k + i]) *

@@ -107,7 +107,8 @@ Machine imagined_machine(const PlanOptions& o) {
   const size_t memory = o.vram.value_or(o.gpu ? static_cast<size_t>(o.gpu->memory_gib * (1 << 30)) : 0);
   machine.devices.push_back(
       std::make_unique<ImaginedDevice>(o.gpu ? std::string(o.gpu->name) : "GPU", memory,
-                                       o.gpu ? o.gpu->weight_bytes : backends().usual_weight_bytes()));
+                                       o.gpu ? o.gpu->weight_bytes : backends().usual_weight_bytes(),
+                                       o.gpu ? o.gpu->dtype_support : backends().usual_dtype_support()));
   machine.rates.push_back(gpu);
   return machine;
 }

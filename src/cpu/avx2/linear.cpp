@@ -15,10 +15,18 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
+const DtypeKernels* find_kernels(DType dtype) {
+  if (const DtypeKernels* found = block_kernels(dtype)) return found;
+  if (const DtypeKernels* found = super_block_kernels(dtype)) return found;
+  return float_kernels(dtype);
+}
+
 const DtypeKernels& kernels_of(DType dtype) {
-  if (const DtypeKernels* found = block_kernels(dtype)) return *found;
-  if (const DtypeKernels* found = super_block_kernels(dtype)) return *found;
-  return *float_kernels(dtype);
+  return *find_kernels(dtype);
+}
+
+bool has_kernel(DType dtype) {
+  return find_kernels(dtype) != nullptr;
 }
 
 bool uses_panels(const DtypeKernels& kernels, int64_t n) {
@@ -69,8 +77,8 @@ void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scr
 }  // namespace
 
 const LinearKernels& linear_kernels() {
-  static constexpr LinearKernels table{
-      encoded_bytes, same_encoding, encode_granularity, encode, row_granularity, scratch_bytes, multiply};
+  static constexpr LinearKernels table{has_kernel, encoded_bytes,   same_encoding, encode_granularity,
+                                       encode,     row_granularity, scratch_bytes, multiply};
   return table;
 }
 

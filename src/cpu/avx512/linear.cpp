@@ -9,17 +9,8 @@ bool is_float(DType dtype) {
   return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
 }
 
-// Columns that share an activation scale.
-int unit_of(DType dtype) {
-  switch (dtype) {
-    case DType::Q2_K:
-    case DType::Q3_K:
-    case DType::Q4_K:
-    case DType::Q5_K:
-    case DType::Q6_K:
-    case DType::IQ4_XS: return 256;
-    default: return 32;
-  }
+bool has_kernel(DType dtype) {
+  return is_float(dtype) || unit_of(dtype) != 0;
 }
 
 size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
@@ -66,8 +57,8 @@ void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scr
 }  // namespace
 
 const LinearKernels& linear_kernels() {
-  static constexpr LinearKernels table{
-      encoded_bytes, same_encoding, encode_granularity, encode, row_granularity, scratch_bytes, multiply};
+  static constexpr LinearKernels table{has_kernel, encoded_bytes,   same_encoding, encode_granularity,
+                                       encode,     row_granularity, scratch_bytes, multiply};
   return table;
 }
 

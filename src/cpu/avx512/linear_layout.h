@@ -61,6 +61,8 @@ struct TileLayout {
 // Columns of activations as 8 bits: [token0, token1) is one whole tile.
 void encode_tile(const TileLayout& layout, const float* x, int64_t ldx, int64_t tokens, std::byte* tile);
 
+// Columns that share an activation scale of a quantized dtype: 32 or 256; 0: there are no kernels for it.
+int unit_of(DType dtype);
 // The product of a quantized weight; see LinearKernels::multiply.
 void multiply_quantized(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 size_t quantized_scratch_bytes(DType dtype, int64_t n, int64_t k);

@@ -111,7 +111,8 @@ constexpr Format format_of() {
           dot_chunk<Unpack>};
 }
 
-const Format& format(DType dtype) {
+// Null: no kernels.
+const Format* find_format(DType dtype) {
   static constexpr Format q4_0 = format_of<UnpackQ4_0>(), q4_1 = format_of<UnpackQ4_1>();
   static constexpr Format q5_0 = format_of<UnpackQ5_0>(), q5_1 = format_of<UnpackQ5_1>();
   static constexpr Format q8_0 = format_of<UnpackQ8_0>(), iq4_nl = format_of<UnpackIQ4_NL>();
@@ -120,23 +121,27 @@ const Format& format(DType dtype) {
   static constexpr Format q5_k = format_of<UnpackQ5_K>(), q6_k = format_of<UnpackQ6_K>();
   static constexpr Format iq4_xs = format_of<UnpackIQ4_XS>();
   switch (dtype) {
-    case DType::Q4_0: return q4_0;
-    case DType::Q4_1: return q4_1;
-    case DType::Q5_0: return q5_0;
-    case DType::Q5_1: return q5_1;
-    case DType::Q8_0: return q8_0;
-    case DType::IQ4_NL: return iq4_nl;
-    case DType::MXFP4: return mxfp4;
-    case DType::Q2_K: return q2_k;
-    case DType::Q3_K: return q3_k;
-    case DType::Q4_K: return q4_k;
-    case DType::Q5_K: return q5_k;
-    case DType::Q6_K: return q6_k;
-    case DType::IQ4_XS: return iq4_xs;
-    default: break;
+    case DType::Q4_0: return &q4_0;
+    case DType::Q4_1: return &q4_1;
+    case DType::Q5_0: return &q5_0;
+    case DType::Q5_1: return &q5_1;
+    case DType::Q8_0: return &q8_0;
+    case DType::IQ4_NL: return &iq4_nl;
+    case DType::MXFP4: return &mxfp4;
+    case DType::Q2_K: return &q2_k;
+    case DType::Q3_K: return &q3_k;
+    case DType::Q4_K: return &q4_k;
+    case DType::Q5_K: return &q5_k;
+    case DType::Q6_K: return &q6_k;
+    case DType::IQ4_XS: return &iq4_xs;
+    default: return nullptr;
   }
-  TANDEM_CHECK(!"dtype has no kernels");
-  return q4_0;
+}
+
+const Format& format(DType dtype) {
+  const Format* found = find_format(dtype);
+  TANDEM_CHECK(found != nullptr);
+  return *found;
 }
 
 // Parts of a worker's scratch.
@@ -318,6 +323,11 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
 }
 
 }  // namespace
+
+int unit_of(DType dtype) {
+  const Format* found = find_format(dtype);
+  return found ? found->shape.unit : 0;
+}
 
 size_t quantized_scratch_bytes(DType dtype, int64_t n, int64_t k) {
   return scratch_parts(format(dtype), n, k).total();

@@ -10,6 +10,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "cpu/linear_kernels.h"
@@ -18,6 +19,15 @@
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
+
+// The dtypes whose reference this is: those that some instruction set has kernels for.
+constexpr DType kDtypes[] = {DType::F32,  DType::F16,    DType::BF16,   DType::Q4_0, DType::Q4_1, DType::Q5_0,
+                             DType::Q5_1, DType::Q8_0,   DType::Q2_K,   DType::Q3_K, DType::Q4_K, DType::Q5_K,
+                             DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
+
+bool has_kernel(DType dtype) {
+  return std::find(std::begin(kDtypes), std::end(kDtypes), dtype) != std::end(kDtypes);
+}
 
 // Columns that share a scale; 0 when the activations stay floats.
 int64_t scale_columns(DType dtype) {
@@ -121,8 +131,8 @@ void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scr
 }  // namespace
 
 const LinearKernels& linear_kernels() {
-  static constexpr LinearKernels table{
-      encoded_bytes, same_encoding, encode_granularity, encode, row_granularity, scratch_bytes, multiply};
+  static constexpr LinearKernels table{has_kernel, encoded_bytes,   same_encoding, encode_granularity,
+                                       encode,     row_granularity, scratch_bytes, multiply};
   return table;
 }
 

@@ -1,0 +1,51 @@
+// Products with weights that an instruction set has no kernels for. A strip of rows at a time becomes floats in
+// the worker's scratch, read by the format's own reference, and the instruction set's F32 kernels multiply
+// them. So whatever can be read can be computed with, on every instruction set, from its first day.
+//
+// Cost: reading the strip (a few operations an element, not vectorized by hand), then the F32 product from L2.
+#pragma once
+
+#include "cpu/linear_kernels.h"
+
+namespace tandem::cpu {
+
+// LinearKernels::multiply with weights of any dtype that can be read, by the F32 kernels of `own`.
+void multiply_as_floats(const LinearKernels& own, const LinearCall& call, int64_t row0, int64_t row1,
+                        std::byte* scratch);
+// Its scratch, for the strip's floats and for the F32 kernels.
+size_t as_floats_scratch_bytes(const LinearKernels& own, int64_t n, int64_t k);
+
+// An instruction set's products, `own` being its linear_kernels(), with the generic path where it has none.
+template <const LinearKernels& (*own)()>
+class WithGenericPath {
+ public:
+  static LinearKernels table() {
+    return {own().has_kernel, encoded_bytes,   same_encoding, own().encode_granularity,
+            encode,           row_granularity, scratch_bytes, multiply};
+  }
+
+ private:
+  // The dtype whose kernels are used.
+  static DType used(DType dtype) { return own().has_kernel(dtype) ? dtype : DType::F32; }
+
+  static size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
+    return own().encoded_bytes(used(dtype), n, k);
+  }
+  static bool same_encoding(DType a, DType b, int64_t n) { return own().same_encoding(used(a), used(b), n); }
+  static void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0,
+                     int64_t token1, std::byte* encoded) {
+    own().encode(used(dtype), x, ldx, n, k, token0, token1, encoded);
+  }
+  static int64_t row_granularity(DType dtype, int64_t n, int64_t m, int64_t k) {
+    return own().row_granularity(used(dtype), n, m, k);
+  }
+  static size_t scratch_bytes(DType dtype, int64_t n, int64_t k) {
+    return own().has_kernel(dtype) ? own().scratch_bytes(dtype, n, k) : as_floats_scratch_bytes(own(), n, k);
+  }
+  static void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
+    if (own().has_kernel(call.dtype)) return own().multiply(call, row0, row1, scratch);
+    multiply_as_floats(own(), call, row0, row1, scratch);
+  }
+};
+
+}  // namespace tandem::cpu
