@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "plan/generic_kernels.h"
 
 namespace tandem {
 namespace {
@@ -168,6 +169,11 @@ void Runtime::place(const Explain& before_allocation) {
   fit_.bytes = footprint(both, devices_, fit_.placement, graphs.kv);
   before_allocation(explain(
       {plan.architecture, plan.weights, plan.devices, plan.options, graphs.kv, both, plan.rates}, fit_));
+}
+
+std::string Runtime::generic_kernels() const {
+  const SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
+  return tandem::generic_kernels(graphs.both(), devices_, fit_.placement);
 }
 
 // Programs before the executor that made them.

@@ -78,6 +78,8 @@ class Runtime {
   size_t arena_bytes() const;
   const Executor& executor() const { return *executor_; }
   const Fit& placement() const { return fit_; }
+  // What has no kernels of its own where it is computed (plan/generic_kernels.h); empty: everything has.
+  std::string generic_kernels() const;
 
  private:
   void place(const Explain& before_allocation);

@@ -58,6 +58,7 @@ class Session {
   size_t arena_bytes() const { return runtime_.arena_bytes(); }
   const Executor& executor() const { return runtime_.executor(); }
   const Fit& placement() const { return runtime_.placement(); }
+  std::string generic_kernels() const { return runtime_.generic_kernels(); }
 
  private:
   void check_tokens(std::span<const int32_t> tokens) const;

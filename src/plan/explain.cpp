@@ -5,6 +5,7 @@
 #include "base/overloaded.h"
 #include "exec/kv_stream.h"
 #include "plan/fit.h"
+#include "plan/generic_kernels.h"
 
 namespace tandem {
 namespace {
@@ -231,6 +232,8 @@ std::string explain(const FitRequest& r, const Fit& fit) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);
   }
+  const std::string generic = generic_kernels(r.graphs, r.devices, fit.placement);
+  if (!generic.empty()) text += generic + "\n";
   if (fit.fallbacks.empty()) text += "every op runs where it was placed\n";
   for (const std::string& fallback : fit.fallbacks) text += "runs on the CPU instead: " + fallback + "\n";
   return text;

@@ -205,6 +205,19 @@ TEST(BenchReport, TableShowsParametersThatAreNotDefault) {
   EXPECT_THAT(std::vector(second.begin() + 5, second.begin() + 8), ElementsAre("64", "q8_0", "0"));
 }
 
+TEST(BenchReport, SaysOnceWhatHasNoKernels) {
+  BenchResult generic = some_result();
+  generic.generic_kernels = "generic kernels for TQ2_0 on CPU (float rows; slower)";
+  for (const ReportFormat format : {ReportFormat::markdown, ReportFormat::json, ReportFormat::jsonl}) {
+    EXPECT_THAT(reported(format, {some_result()}), testing::Not(HasSubstr("generic")));
+    EXPECT_THAT(reported(format, {some_result(), generic}), HasSubstr(generic.generic_kernels));
+  }
+  const auto lines = lines_of(reported(ReportFormat::markdown, {generic, generic}));
+  EXPECT_EQ(lines.back(), generic.generic_kernels);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), generic.generic_kernels), 1);
+  EXPECT_EQ(lines_of(reported(ReportFormat::csv, {some_result(), generic})).size(), 3u);
+}
+
 void expect_fields(const nlohmann::json& record) {
   EXPECT_EQ(record.at("model_filename"), some_result().test.model);
   EXPECT_EQ(record.at("n_prompt"), 512);

@@ -100,6 +100,7 @@ void describe_placement(const Session& session, BenchResult& result) {
   result.kv_on_host = std::holds_alternative<CacheOnHost>(fit.choice.cache);
   result.kv_prefetched = std::holds_alternative<PrefetchedCache>(fit.choice.cache);
   result.streaming = streaming_name(fit.choice.streaming);
+  result.generic_kernels = session.generic_kernels();
   result.predicted = fit.speed;
   result.mapped_weights = fit.bytes.mapped_weights;
   for (const DeviceBytes& bytes : fit.bytes.devices) result.planned_bytes.push_back(bytes.total());

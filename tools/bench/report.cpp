@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "tools/build_info.h"
@@ -89,11 +90,13 @@ class MarkdownReport final : public BenchReport {
   void row(const BenchResult& result) override {
     line([&result](const Column& c) { return padded(c.text(result), c); });
     out_.flush();
+    if (!result.generic_kernels.empty()) notes_.insert(result.generic_kernels);
   }
 
   void end() override {
     out_.write(format("\nbuild: {} ({})\nmemory: {:.1f} GB/s read by {} threads\n", build_commit(),
                       build_number(), machine_.bandwidth / 1e9, machine_.bandwidth_threads));
+    for (const std::string& note : notes_) out_.write(note + "\n");
     out_.flush();
   }
 
@@ -146,6 +149,7 @@ class MarkdownReport final : public BenchReport {
   Output& out_;
   const BenchMachine& machine_;
   std::vector<Column> columns_;
+  std::set<std::string> notes_;  // what the rows' models have no kernels for
 };
 
 // ---- Fields ----
@@ -202,6 +206,13 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   return o;
 }
 
+// Adds the fields that only some rows have; CSV has no place for these.
+Record whole_record_of(const BenchResult& r, const BenchMachine& machine) {
+  Record o = record_of(r, machine);
+  if (!r.generic_kernels.empty()) o["generic_kernels"] = r.generic_kernels;
+  return o;
+}
+
 // Replaces invalid UTF-8, which a file name may contain.
 std::string dump(const Record& record, int indent) {
   return record.dump(indent, ' ', false, Record::error_handler_t::replace);
@@ -212,7 +223,7 @@ class JsonReport final : public BenchReport {
   JsonReport(Output& out, const BenchMachine& machine) : out_(out), machine_(machine) {}
   void begin() override { write("["); }
   void row(const BenchResult& result) override {
-    std::string text = "\n" + dump(record_of(result, machine_), 2);
+    std::string text = "\n" + dump(whole_record_of(result, machine_), 2);
     for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 3) text.insert(at + 1, "  ");
     write((n_rows_++ == 0 ? "" : ",") + text);
   }
@@ -232,7 +243,7 @@ class JsonLinesReport final : public BenchReport {
  public:
   JsonLinesReport(Output& out, const BenchMachine& machine) : out_(out), machine_(machine) {}
   void row(const BenchResult& result) override {
-    out_.write(dump(record_of(result, machine_), -1) + "\n");
+    out_.write(dump(whole_record_of(result, machine_), -1) + "\n");
     out_.flush();
   }
 

@@ -40,7 +40,8 @@ struct BenchResult {
   int64_t n_cpu_moe = 0;
   bool kv_on_host = false, kv_prefetched = false;
   std::string streaming = "none";
-  Prediction predicted;  // zeros if the speeds of the devices are unknown
+  std::string generic_kernels;  // dtypes without kernels of their own, as a line of text; usually empty
+  Prediction predicted;         // zeros if the speeds of the devices are unknown
   // By device, the host first. planned: predicted for the session, without mapped weights. used: on the host
   // the resident memory at the end, on GPUs the decrease in free memory.
   std::vector<size_t> planned_bytes, used_bytes;
