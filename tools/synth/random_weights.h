@@ -1,42 +1,54 @@
-// Random weights of a given spread, made directly in the bytes of any computable dtype. Quantizing random
-// floats would give the same sort of file a hundred times slower: here the quants are uniform random bits,
-// and only the scales are chosen, so that the values have mean 0 and the standard deviation asked for. A
-// kernel cannot tell the difference; a compressor or somebody reading the values as a distribution could.
+// Random weights of a given spread, made directly in the bytes of a dtype. Quantizing as many random floats would
+// take a hundred times as long: a few blocks are quantized once, and weights are random picks of these. A kernel
+// cannot tell the difference; a compressor or somebody reading the values as a distribution could.
 //
 // Not synchronized: one object, one thread. Nothing is thrown.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "base/fp16.h"
 #include "gguf/dtype.h"
 #include "tools/synth/random.h"
 
 namespace tandem::tools {
 
-class RandomWeights {
+// What weights are picked from: pieces of a block, or of a few floats, with normally distributed values. For a
+// dtype that can only be read: blocks of random bits whose values happen to spread about that far.
+class RandomPieces {
  public:
   // `stddev` > 0; `mean` other than 0 is for the float dtypes only.
-  RandomWeights(DType dtype, float stddev, uint64_t seed, float mean = 0);
+  RandomPieces(const DTypeInfo& dtype, float stddev, float mean = 0);
+
+  size_t piece_bytes() const { return piece_bytes_; }
+  std::span<const std::byte> pick(uint64_t random) const {
+    return std::span(bytes_).subspan(random % n_pieces_ * piece_bytes_, piece_bytes_);
+  }
+
+ private:
+  std::vector<std::byte> quantized_normals(int64_t n, float stddev, float mean) const;
+  void pick_among_random_blocks(float stddev);
+  double root_mean_square(std::span<const std::byte> blocks) const;
+
+  DTypeInfo dtype_;
+  size_t n_pieces_, piece_bytes_;
+  std::vector<std::byte> bytes_;
+};
+
+class RandomWeights {
+ public:
+  RandomWeights(std::shared_ptr<const RandomPieces> pieces, uint64_t seed)
+      : pieces_(std::move(pieces)), random_(seed) {}
 
   // Whole blocks. The bytes depend on how the tensor is cut into calls, so cut it the same way every time.
   void fill(std::span<std::byte> out);
 
  private:
-  void make_float_levels(float stddev, float mean);
-  void make_scales(float stddev);
-  void set_scales(std::span<std::byte> out);
-
-  DType dtype_;
+  std::shared_ptr<const RandomPieces> pieces_;
   Random random_;
-  std::vector<uint32_t> levels_;  // float dtypes: bit patterns of normally distributed values, to pick from
-  std::array<fp16_t, 256> scales_{};   // block dtypes: the block scale, varied by a random byte
-  std::array<fp16_t, 256> offsets_{};  // dtypes with a minimum: the offset that goes with it
-  uint8_t exponent_ = 0;               // MXFP4
 };
 
 }  // namespace tandem::tools

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -34,14 +36,25 @@ uint64_t tensor_seed(uint64_t seed, std::string_view name) {
 
 // Weights of a matrix [k, m] have standard deviation 1/sqrt(k), so a product keeps the magnitude of its input
 // and logits stay finite and near 1. Norms are about 1.
-RandomWeights weights_for(const ShapeTensor& tensor, DType dtype, uint64_t seed) {
-  const float keeps_size = 1.0f / std::sqrt(static_cast<float>(tensor.dims[0]));
-  switch (tensor.role) {
-    case TensorRole::norm: return {dtype, 0.05f, seed, 1.0f};
-    case TensorRole::bias: return {dtype, 0.05f, seed};
-    default: return {dtype, keeps_size, seed};
+class Pieces {
+ public:
+  std::shared_ptr<const RandomPieces> of(const ShapeTensor& tensor, DType dtype) {
+    const float keeps_size = 1.0f / std::sqrt(static_cast<float>(tensor.dims[0]));
+    switch (tensor.role) {
+      case TensorRole::norm: return of(dtype, 0.05f, 1.0f);
+      case TensorRole::bias: return of(dtype, 0.05f, 0.0f);
+      default: return of(dtype, keeps_size, 0.0f);
+    }
   }
-}
+
+ private:
+  std::shared_ptr<const RandomPieces> of(DType dtype, float stddev, float mean) {
+    std::shared_ptr<const RandomPieces>& made = made_[{dtype, stddev, mean}];
+    if (!made) made = std::make_shared<RandomPieces>(dtype_info(dtype), stddev, mean);
+    return made;
+  }
+  std::map<std::tuple<DType, float, float>, std::shared_ptr<const RandomPieces>> made_;
+};
 
 std::vector<DType> choose_dtypes(const Shape& shape, const SynthOptions& options,
                                  std::span<const ShapeTensor> tensors) {
@@ -62,12 +75,13 @@ Metadata make_metadata(const Shape& shape, const SynthOptions& options) {
 
 // Passes the bytes of one tensor to `sink`, in chunks.
 template <class Sink>
-void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, uint64_t seed, Sink sink) {
+void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, Pieces& pieces, uint64_t seed,
+                 Sink sink) {
   if (tensor.role == TensorRole::rope_factors) {
     const std::vector<float> factors = llama3_rope_factors(shape);
     return sink(std::as_bytes(std::span(factors)));
   }
-  RandomWeights weights = weights_for(tensor, dtype, seed);
+  RandomWeights weights(pieces.of(tensor, dtype), seed);
   const size_t block_bytes = dtype_info(dtype).block_bytes;
   const size_t chunk_bytes = kChunkBytes / block_bytes * block_bytes;
   size_t left = row_bytes(dtype, tensor.dims[0]) * static_cast<size_t>(tensor.n_rows());
@@ -194,9 +208,10 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
     result.n_bytes += row_bytes(dtypes[i], t.dims[0]) * static_cast<uint64_t>(t.n_rows());
   }
   uint64_t n_done = 0;
+  Pieces pieces;
   for (size_t i = 0; i < tensors.size(); ++i) {
     writer.begin_tensor(tensors[i].name);
-    make_tensor(shape, tensors[i], dtypes[i], tensor_seed(options.seed, tensors[i].name),
+    make_tensor(shape, tensors[i], dtypes[i], pieces, tensor_seed(options.seed, tensors[i].name),
                 [&](std::span<const std::byte> bytes) {
                   if (interrupted())
                     throw_error(ErrorCode::interrupted, "{}: interrupted, nothing written", path);
