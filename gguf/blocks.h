@@ -285,6 +285,21 @@ TANDEM_INLINE constexpr void dequantize_32(const BlockMXFP4& b, int, float* to) 
   dequantize_levels(b.qs, kvalues_mxfp4, e8m0_to_fp32_half(b.e), to);
 }
 
+// ---- Ternary ----
+
+// x = d * (q - 1), q in 0..2; the 2-bit planes are those of Q2_K.
+struct BlockTQ2_0 {
+  static constexpr DType kDType = DType::TQ2_0;
+  static constexpr int kElements = QK_K;
+  uint8_t qs[QK_K / 4];
+  fp16_t d;
+};
+TANDEM_INLINE constexpr void dequantize_32(const BlockTQ2_0& b, int s, float* to) {
+  const float d = fp16_to_fp32(b.d);
+  const uint8_t* qs = b.qs + s / 4 * 32;
+  for (int j = 0; j < 32; ++j) to[j] = d * static_cast<float>((qs[j] >> s % 4 * 2 & 3) - 1);
+}
+
 // ---- All of them ----
 
 template <class... Blocks>
@@ -297,8 +312,9 @@ struct BlockList {
 };
 
 // The one list of the formats that can be read; dtype.cpp takes their functions from here.
-using BlockFormats = BlockList<BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockQ2_K, BlockQ3_K,
-                               BlockQ4_K, BlockQ5_K, BlockQ6_K, BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4>;
+using BlockFormats =
+    BlockList<BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockQ2_K, BlockQ3_K, BlockQ4_K,
+              BlockQ5_K, BlockQ6_K, BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, BlockTQ2_0>;
 
 // n elements of x to n / kElements blocks; importance: [n] weights >= 0 of the squared errors, or null.
 // A format without a quantizer is one that can only be read.
@@ -316,6 +332,7 @@ void quantize(const float* x, BlockQ6_K* to, int64_t n, const float* importance)
 void quantize(const float* x, BlockIQ4_NL* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockIQ4_XS* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockMXFP4* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockTQ2_0* to, int64_t n, const float* importance);
 }  // namespace quants
 
 }  // namespace tandem
