@@ -30,6 +30,7 @@ constexpr FileTypeInfo kFileTypes[] = {
     {FileType::Q3_K_M, "Q3_K_M", DType::Q3_K, "3.4 bits, 4.5 for attn_v, attn_output and ffn_down"},
     {FileType::Q3_K_S, "Q3_K_S", DType::Q3_K, "3.4 bits"},
     {FileType::Q2_K, "Q2_K", DType::Q2_K, "2.6 bits, 3.4 for attn_v, attn_output and ffn_down"},
+    {FileType::TQ2_0, "TQ2_0", DType::TQ2_0, "2.06 bits, three levels: for models trained with them"},
 };
 
 enum class Category { output, token_embd, attn_q, attn_k, attn_v, attn_output, ffn_down, other };
@@ -183,7 +184,8 @@ DType fit_row(DType dtype, int64_t row) {
   if (fits(dtype)) return dtype;
   switch (dtype) {
     case DType::Q2_K:
-    case DType::Q3_K: dtype = DType::Q4_0; break;
+    case DType::Q3_K:
+    case DType::TQ2_0: dtype = DType::Q4_0; break;
     case DType::IQ4_XS: dtype = DType::IQ4_NL; break;
     case DType::Q4_K: dtype = DType::Q5_0; break;
     case DType::Q5_K: dtype = DType::Q5_1; break;
@@ -227,6 +229,8 @@ std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<con
       dtype = model.output_dtype.value_or(output_dtype(type, base, tensor.dims[0]));
     } else if (type == FileType::MXFP4) {
       dtype = tensor.dims[2] > 1 ? DType::MXFP4 : DType::Q8_0;
+    } else if (type == FileType::TQ2_0 && category == Category::token_embd) {
+      dtype = DType::Q4_K;
     } else if (category == Category::attn_v) {
       dtype = attn_v_dtype(type, base, model, {n_before(attn_v_layers, layer), n_attn_v});
     } else if (category == Category::attn_k) {

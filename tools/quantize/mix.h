@@ -36,6 +36,7 @@ enum class FileType : uint32_t {
   IQ4_NL = 25,
   IQ4_XS = 30,
   BF16 = 32,
+  TQ2_0 = 37,
   MXFP4 = 38,
 };
 
