@@ -21,7 +21,7 @@ template <DType T>
 __global__ void __launch_bounds__(kThreads)
     relayout_kernel(const std::byte* from, int64_t first, int64_t n_file_blocks, int64_t file_blocks_per_mat,
                     std::byte* to, PlaneOffsets offsets) {
-  using Block = typename FileBlock<T>::Type;
+  using Block = FileBlock<T>;
   constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
   constexpr int kVectors = kFileBlocks * sizeof(Block) / 16;
   static_assert(kFileBlocks * sizeof(Block) % 16 == 0);

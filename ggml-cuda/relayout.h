@@ -2,65 +2,21 @@
 // loop in tests.
 #pragma once
 
+#include <type_traits>
+
 #include "ggml-cuda/formats.h"
 
 namespace tandem::cuda {
 
+template <DType T, class List>
+struct FindBlock;
+template <DType T, class Block, class... Rest>
+struct FindBlock<T, BlockList<Block, Rest...>>
+    : std::conditional_t<Block::kDType == T, std::type_identity<Block>, FindBlock<T, BlockList<Rest...>>> {};
+
 // The block struct of a dtype in the file.
 template <DType T>
-struct FileBlock;
-template <>
-struct FileBlock<DType::Q4_0> {
-  using Type = BlockQ4_0;
-};
-template <>
-struct FileBlock<DType::Q4_1> {
-  using Type = BlockQ4_1;
-};
-template <>
-struct FileBlock<DType::Q5_0> {
-  using Type = BlockQ5_0;
-};
-template <>
-struct FileBlock<DType::Q5_1> {
-  using Type = BlockQ5_1;
-};
-template <>
-struct FileBlock<DType::Q8_0> {
-  using Type = BlockQ8_0;
-};
-template <>
-struct FileBlock<DType::Q2_K> {
-  using Type = BlockQ2_K;
-};
-template <>
-struct FileBlock<DType::Q3_K> {
-  using Type = BlockQ3_K;
-};
-template <>
-struct FileBlock<DType::Q4_K> {
-  using Type = BlockQ4_K;
-};
-template <>
-struct FileBlock<DType::Q5_K> {
-  using Type = BlockQ5_K;
-};
-template <>
-struct FileBlock<DType::Q6_K> {
-  using Type = BlockQ6_K;
-};
-template <>
-struct FileBlock<DType::IQ4_NL> {
-  using Type = BlockIQ4_NL;
-};
-template <>
-struct FileBlock<DType::IQ4_XS> {
-  using Type = BlockIQ4_XS;
-};
-template <>
-struct FileBlock<DType::MXFP4> {
-  using Type = BlockMXFP4;
-};
+using FileBlock = typename FindBlock<T, BlockFormats>::type;
 
 // Code of element e of a block, as the bits say; offsets are subtracted later.
 template <class Block>
@@ -239,8 +195,7 @@ TANDEM_HD inline void store_piece(std::byte* plane, int64_t piece, const uint32_
 // Block s of file block `index` of a matrix; `from` is that file block, at any address that its struct may
 // have.
 template <DType T>
-TANDEM_HD inline void relayout_block(const typename FileBlock<T>::Type& from, int64_t index, int s,
-                                     const Planes& to) {
+TANDEM_HD inline void relayout_block(const FileBlock<T>& from, int64_t index, int s, const Planes& to) {
   constexpr PieceBytes kBytes = Format<T>::kBytes;
   constexpr int kPerFileBlock = kBytes.super ? kSuperBlocks : 1;
   uint8_t codes[kBlockColumns];

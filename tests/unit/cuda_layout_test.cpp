@@ -29,7 +29,7 @@ std::vector<std::byte> random_weight(DType dtype, int64_t n, std::mt19937& rng) 
 
 template <DType T>
 void relayout(const std::byte* from, int64_t n_elements, const Planes& to) {
-  using Block = typename FileBlock<T>::Type;
+  using Block = FileBlock<T>;
   constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
   const auto* blocks = reinterpret_cast<const Block*>(from);
   const int64_t n_file_blocks = n_elements / kBlockColumns / kPerFileBlock;

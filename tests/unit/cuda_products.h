@@ -48,7 +48,7 @@ struct HostWeight {
     device = device_weight(dtype, memory.data(), m, k);
     if (!has_planes(dtype)) std::copy(file.begin(), file.end(), memory.data());
     for_format(dtype, [&]<DType T>() {
-      using Block = typename FileBlock<T>::Type;
+      using Block = FileBlock<T>;
       constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
       const int64_t per_mat = static_cast<int64_t>(m) * k / kBlockColumns / kPerFileBlock;
       for (int64_t i = 0; i < n_mats * per_mat; ++i) {
