@@ -58,7 +58,7 @@ void Stream::forget(size_t n_events) {
   for (size_t i = 0; i < n_events; ++i) {
     if (recorded_[i].event.use_count() == 1) spare_.push_back(std::move(recorded_[i].event));
   }
-  recorded_.erase(recorded_.begin(), recorded_.begin() + static_cast<std::ptrdiff_t>(n_events));
+  recorded_.erase(recorded_.begin(), recorded_.begin() + n_events);
 }
 
 SharedEvent Stream::shared(uint64_t event) const {

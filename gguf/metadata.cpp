@@ -85,7 +85,7 @@ void Metadata::remove(std::string_view key) {
   if (found == index_.end()) return;
   const size_t gone = found->second;
   index_.erase(found);
-  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(gone));
+  entries_.erase(entries_.begin() + gone);
   for (auto& [name, i] : index_) i -= i > gone;
 }
 

@@ -41,7 +41,7 @@ constexpr auto kNearestIq4 = [] {
 
 int Levels::nearest(float v) const {
   if (!table) return nearest_in(v, lo, hi);
-  return kNearestIq4[static_cast<size_t>(nearest_in(2.0f * v - 0.5f, -256, 255) + 256)];
+  return kNearestIq4[nearest_in(2.0f * v - 0.5f, -256, 255) + 256];
 }
 
 namespace {

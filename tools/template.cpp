@@ -55,7 +55,7 @@ std::tm parse_time(const std::string& text) {
   const int n_fields =
       sscanf(text.c_str(), "%4d-%2d-%2d%n%*1[T ]%2d:%2d%n:%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday,
              &n_read, &time.tm_hour, &time.tm_min, &n_read, &time.tm_sec, &n_read);
-  const std::string rest = text.substr(static_cast<size_t>(n_read));
+  const std::string rest = text.substr(n_read);
   const bool rest_fits =
       rest.empty() || (n_fields >= 5 && rest.find_first_not_of(".0123456789Z:+-") == rest.npos);
   const std::tm given = time;

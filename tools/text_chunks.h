@@ -24,9 +24,7 @@ struct TextChunks {
   int64_t n_ctx = 0;     // tokens per chunk
   int64_t n_chunks = 0;  // chunks to process
 
-  std::span<const int32_t> chunk(int64_t i) const {
-    return std::span(tokens).subspan(static_cast<size_t>(i * n_ctx), static_cast<size_t>(n_ctx));
-  }
+  std::span<const int32_t> chunk(int64_t i) const { return std::span(tokens).subspan(i * n_ctx, n_ctx); }
 };
 
 // The chunk size for -c; warns if it exceeds the training context.

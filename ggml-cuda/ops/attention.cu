@@ -39,7 +39,7 @@ class CompiledAttention final : public CompiledOp {
  public:
   CompiledAttention(const CompileContext& context, const Node& node, const AttentionOp& op)
       : n_multiprocessors_(context.n_multiprocessors) {
-    const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
+    const KvLayer& kv = context.segment.kv[node.layer];
     TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
                  kv.head_dim_v == op.head_dim_v && kv.block_size > 0 && op.n_head % op.n_head_kv == 0);
     call_.q = context.address<const float>(op.q);

@@ -24,7 +24,7 @@ __global__ void kv_write(const __grid_constant__ KvWriteCall call) {
 class CompiledKvWrite final : public CompiledOp {
  public:
   CompiledKvWrite(const CompileContext& context, const Node& node, const KvWriteOp& op) {
-    const KvLayer& kv = context.segment.kv[static_cast<size_t>(node.layer)];
+    const KvLayer& kv = context.segment.kv[node.layer];
     TANDEM_CHECK(context.tensor(op.k).n_cols == kv.n_head_kv * kv.head_dim_k);
     TANDEM_CHECK(context.tensor(op.v).n_cols == kv.n_head_kv * kv.head_dim_v);
     call_.pools[0] = make_pool(context.address<const float>(op.k), kv.k, kv.k_dtype, kv.head_dim_k);

@@ -30,7 +30,7 @@ inline RopeTable rope_table(const CompileContext& context, const RopeOp& op) {
   std::vector<float> factors;
   if (op.freq_factors != kNoTensor) {
     const Weight& weight = *context.tensor(op.freq_factors).weight;
-    factors.resize(static_cast<size_t>(weight.n_cols));
+    factors.resize(weight.n_cols);
     dequantize_row(weight.dtype, weight.data, factors.data(), weight.n_cols);
   }
   const std::vector<double> frequency = rope_frequencies(op, factors);

@@ -66,7 +66,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   TANDEM_CHECK(!complete_);
   while (!bytes.empty()) {
     const size_t n = std::min(bytes.size(), kBufferBytes - buffer_.size());
-    buffer_.insert(buffer_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.begin() + n);
     n_written_ += n;
     bytes = bytes.subspan(n);
     if (buffer_.size() == kBufferBytes) flush();
@@ -80,7 +80,7 @@ void OutputFile::flush() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int why = errno;
-      buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(done));
+      buffer_.erase(buffer_.begin(), buffer_.begin() + done);
       errno = why;
       fail("write");
     }

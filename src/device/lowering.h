@@ -21,14 +21,14 @@ struct SegmentView {
   const Segment& segment;
 
   const Graph& graph() const { return *segment.graph; }
-  const Node& node(int32_t index) const { return graph().nodes[static_cast<size_t>(index)]; }
+  const Node& node(int32_t index) const { return graph().nodes[index]; }
   const Tensor& tensor(TensorId id) const { return graph().tensor(id); }
   // Address of a tensor on this device as T*; null for kNoTensor, and for all when only the scratch is asked
   // for.
   template <class T = float>
   T* address(TensorId id) const {
     if (id == kNoTensor || segment.addresses.empty()) return nullptr;
-    const DevicePtr p = segment.addresses[static_cast<size_t>(tensor(id).storage)];
+    const DevicePtr p = segment.addresses[tensor(id).storage];
     TANDEM_CHECK(p != nullptr);
     return reinterpret_cast<T*>(p);
   }

@@ -41,7 +41,7 @@ struct Batcher::Text {
   int64_t n_computed() const { return sequence.length(); }
   int64_t n_missing() const { return n_tokens() - n_computed(); }  // at least one
   std::span<const int32_t> tokens_at(int64_t first, int64_t n) const {
-    return std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(n));
+    return std::span(tokens).subspan(first, n);
   }
 
   // Gives its room back.

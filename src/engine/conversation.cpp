@@ -27,8 +27,7 @@ Json as_json(const std::vector<ChatMessage>& messages) {
 
 size_t common_prefix(std::string_view a, std::string_view b) {
   const size_t n = std::min(a.size(), b.size());
-  return static_cast<size_t>(
-      std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin());
+  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
 }
 
 // The spans before byte `end`, the last one cut there.
@@ -77,7 +76,7 @@ void Conversation::set_system(const std::string& text) {
 
 std::vector<ChatMessage> Conversation::sent_messages() const {
   std::vector<ChatMessage> sent = messages_;
-  const auto first = sent.begin() + static_cast<std::ptrdiff_t>(n_system());
+  const auto first = sent.begin() + n_system();
   sent.erase(first, first + static_cast<std::ptrdiff_t>(n_left_out_));
   return sent;
 }
@@ -111,7 +110,7 @@ Conversation::Prompt Conversation::keep_common(const MarkedPrompt& marked) const
     });
     if (usable != old.cuts.rend()) {
       kept.cuts.assign(old.cuts.begin(), usable.base());
-      kept.ids.assign(old.ids.begin(), old.ids.begin() + static_cast<std::ptrdiff_t>(usable->n_tokens));
+      kept.ids.assign(old.ids.begin(), old.ids.begin() + usable->n_tokens);
     }
   }
   kept.text = text;
@@ -189,7 +188,7 @@ Sampler Conversation::make_sampler(const Prompt& prompt, int64_t n_common) const
   if (params.seed >= 0)
     params.seed = static_cast<int64_t>((static_cast<uint64_t>(params.seed) + n_answers_) & INT64_MAX);
   Sampler sampler(params, sampler_model(session_));
-  for (int64_t i = 0; i < n_common; ++i) sampler.accept_prompt(prompt.ids[static_cast<size_t>(i)]);
+  for (int64_t i = 0; i < n_common; ++i) sampler.accept_prompt(prompt.ids[i]);
   return sampler;
 }
 
@@ -244,8 +243,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
 
   track_ = {std::move(prompt), {}, {}};
   session_.truncate(result.n_reused);
-  const std::span<const int32_t> rest =
-      std::span(track_.prompt.ids).subspan(static_cast<size_t>(result.n_reused));
+  const std::span<const int32_t> rest = std::span(track_.prompt.ids).subspan(result.n_reused);
   ++n_answers_;
   result.message.role = "assistant";
   ReasoningSplitter splitter(track_.prompt.text, [&](AnswerPart part, std::string_view text) {

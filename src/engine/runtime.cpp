@@ -60,10 +60,10 @@ void Runtime::build() {
 
   max_outputs_ = capacity.max_outputs;
   for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_, &hot_slots_}) {
-    input->resize(static_cast<size_t>(capacity.max_tokens));
+    input->resize(capacity.max_tokens);
   }
-  outputs_.resize(static_cast<size_t>(capacity.max_outputs));
-  block_table_.assign(static_cast<size_t>(capacity.max_sequences * capacity.max_blocks), 0);
+  outputs_.resize(capacity.max_outputs);
+  block_table_.assign(capacity.max_sequences * capacity.max_blocks, 0);
 }
 
 // The cache where the placement says; what one holds that was elsewhere moves.
@@ -277,7 +277,7 @@ std::span<const float> Runtime::run(std::span<const StepPart> parts) {
   set(Input::positions, std::span(positions_).first(n_tokens));
   set(Input::sequences, std::span(sequences_).first(n_tokens));
   set(Input::slots, std::span(slots_).first(n_tokens));
-  set(Input::outputs, std::span(outputs_).first(static_cast<size_t>(inputs.shape.n_outputs)));
+  set(Input::outputs, std::span(outputs_).first(inputs.shape.n_outputs));
   const size_t max_blocks = block_table_.size() / static_cast<size_t>(n_sequences());
   set(Input::block_table,
       std::span(block_table_)

@@ -10,7 +10,7 @@ Session::Session(const Model& model, std::vector<Device*> devices, const EngineO
                  const Explain& before_allocation)
     : runtime_(model, std::move(devices), options, before_allocation), sequence_(runtime_.new_sequence()) {
   TANDEM_CHECK(runtime_.n_sequences() == 1);
-  tokens_.reserve(static_cast<size_t>(std::min<int64_t>(n_ctx(), 1 << 20)));
+  tokens_.reserve(std::min<int64_t>(n_ctx(), 1 << 20));
 }
 
 void Session::check_tokens(std::span<const int32_t> tokens) const {
@@ -30,7 +30,7 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
   const auto n = static_cast<int64_t>(tokens.size());
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min(runtime_.n_ubatch(), n - done);
-    const StepPart part{&sequence_, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)), 1};
+    const StepPart part{&sequence_, tokens.subspan(done, count), 1};
     const auto result = runtime_.step(std::span(&part, 1));
     if (!result) continue;  // with what may be a smaller micro-batch
     logits = *result;
@@ -48,8 +48,7 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
   const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min({runtime_.n_ubatch(), runtime_.max_outputs(), n - done});
-    const StepPart part{&sequence_, tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)),
-                        count};
+    const StepPart part{&sequence_, tokens.subspan(done, count), count};
     const auto logits = runtime_.step(std::span(&part, 1));
     if (!logits) continue;
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
@@ -65,7 +64,7 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
 void Session::truncate(int64_t n) {
   TANDEM_CHECK(n >= 0 && n <= n_past());
   sequence_.truncate(n);
-  tokens_.resize(static_cast<size_t>(n));
+  tokens_.resize(n);
   TANDEM_CHECK(sequence_.length() == n);  // nobody else shares this session's blocks
 }
 

@@ -216,7 +216,7 @@ void SessionFile::restore(Session& session, size_t n_tokens) const {
         const size_t from_bytes = row_bytes(t.dtype, head_dim), to_bytes = row_bytes(wanted, head_dim);
         if (t.dtype == wanted) return {t.data, n_rows * from_bytes};
         converted.resize(n_rows * to_bytes);
-        floats.resize(static_cast<size_t>(head_dim));
+        floats.resize(head_dim);
         for (size_t row = 0; row < n_rows; ++row) {
           dequantize_row(t.dtype, t.data + row * from_bytes, floats.data(), head_dim);
           quantize_row(wanted, floats.data(), converted.data() + row * to_bytes, head_dim);

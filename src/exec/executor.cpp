@@ -42,7 +42,7 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
   arenas_.resize(devices_.size());
   const std::span<const PrefetchedLayer> caches = kv_stream_.caches();
   for (size_t c = 0; c < caches.size(); ++c) {
-    kv_[caches[c].device.index()][static_cast<size_t>(caches[c].layer)] = kv_stream_.view(c);
+    kv_[caches[c].device.index()][caches[c].layer] = kv_stream_.view(c);
   }
 }
 
@@ -96,7 +96,7 @@ void Executor::check_supported(const Graph& graph, const Partition& partition) c
   for (const PlacedSegment& segment : partition.segments) {
     const Device& device = *devices_[segment.device.index()];
     for (int32_t i : segment.nodes) {
-      const Node& node = graph.nodes[static_cast<size_t>(i)];
+      const Node& node = graph.nodes[i];
       const std::string why = device.why_unsupported(graph, node);
       if (why.empty()) continue;
       throw_error(ErrorCode::usage, "{} cannot run {} of layer {}: {}", device.info().name, op_name(node.op),
@@ -137,7 +137,7 @@ void Executor::bind(Program& program) {
       if (offset != Partition::kNowhere) addresses[id] = arenas_[d].base + offset;
     }
     for (TensorId id : partition.weights[d]) {
-      addresses[static_cast<size_t>(id)] = residency_.address(DeviceId::at(d), *graph.tensor(id).weight);
+      addresses[id] = residency_.address(DeviceId::at(d), *graph.tensor(id).weight);
     }
   }
   bind_groups(program);
@@ -159,9 +159,8 @@ void Executor::bind_groups(Program& program) {
     size_t offset = 0;  // in the slot of the device
     for (size_t i = 0; i < group.weights.size(); ++i) {
       const Weight& weight = *bound.weights[i];
-      program.addresses_[d][static_cast<size_t>(group.weights[i])] =
-          d == 0 ? read + bound.layout.offset_of(weight)
-                 : stream_.slot(group.device, group.turn.slot) + offset;
+      program.addresses_[d][group.weights[i]] = d == 0 ? read + bound.layout.offset_of(weight)
+                                                       : stream_.slot(group.device, group.turn.slot) + offset;
       offset += align_up(devices_[d]->weight_bytes(weight), kSlotAlignment);
     }
   }
@@ -218,7 +217,7 @@ void Executor::feed(const Program& program, size_t d, const StepInputs& inputs) 
   for (TensorId id : program.schedule_.partition.inputs[d]) {
     const std::span<const int32_t> data = inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
     TANDEM_CHECK(data.size_bytes() <= program.graph_.tensor(id).n_bytes());
-    devices_[d]->copy_in(program.addresses_[d][static_cast<size_t>(id)], data.data(), data.size_bytes());
+    devices_[d]->copy_in(program.addresses_[d][id], data.data(), data.size_bytes());
   }
 }
 
@@ -244,7 +243,7 @@ void Executor::copy(const Program& program, const Command& c, const StepShape& s
 
 void Executor::collect(const Program& program, size_t d, const StepShape& shape) {
   const Tensor& logits = program.graph_.tensor(program.graph_.logits);
-  const DevicePtr address = program.addresses_[d][static_cast<size_t>(logits.storage)];
+  const DevicePtr address = program.addresses_[d][logits.storage];
   devices_[d]->copy_out(logits_.data(), address, step_bytes(logits, shape));
   devices_[d]->wait(devices_[d]->record());
 }
@@ -253,7 +252,7 @@ std::span<const float> Executor::logits_of(const Program& program, const StepSha
   const Tensor& logits = program.graph_.tensor(program.graph_.logits);
   const size_t n = step_bytes(logits, shape) / sizeof(float);
   if (!program.schedule_.partition.logits_device.is_host()) return {logits_.data(), n};
-  const DevicePtr address = program.addresses_[0][static_cast<size_t>(logits.storage)];
+  const DevicePtr address = program.addresses_[0][logits.storage];
   return {reinterpret_cast<const float*>(address), n};
 }
 

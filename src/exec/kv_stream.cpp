@@ -46,7 +46,7 @@ SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const
   SlotNeeds needs;
   for (const PrefetchedLayer& cache : caches) {
     if (cache.device != device) continue;
-    const KvLayer& l = layers[static_cast<size_t>(cache.layer)];
+    const KvLayer& l = layers[cache.layer];
     const size_t v_bytes = v_block_bytes(l) * static_cast<size_t>(l.n_blocks);
     needs = needs.united({cache.turn.slot + 1, v_offset(l) + align_up(v_bytes, kAlignment)});
   }

@@ -53,7 +53,7 @@ class KvStream {
     SlotNeeds needs;
     std::vector<Slot> slots;
   };
-  const KvLayer& host(size_t cache) const { return host_[static_cast<size_t>(caches_[cache].layer)]; }
+  const KvLayer& host(size_t cache) const { return host_[caches_[cache].layer]; }
   Device& device_of(size_t cache) const { return *devices_[caches_[cache].device.index()]; }
   Slot& slot_of(size_t cache);
   void free_all();

@@ -30,7 +30,7 @@ class Partitioner {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
     assign_slots();
     const auto end = static_cast<int32_t>(graph_.nodes.size());
-    result_.logits_device = made_on_[static_cast<size_t>(graph_.logits)].value();
+    result_.logits_device = made_on_[graph_.logits].value();
     touch(result_.logits_device, graph_.logits, end);
     if (arenas == Arenas::laid_out) lay_out();
     return std::move(result_);
@@ -38,7 +38,7 @@ class Partitioner {
 
  private:
   void place_node(int32_t index) {
-    const Node& node = graph_.nodes[static_cast<size_t>(index)];
+    const Node& node = graph_.nodes[index];
     const DeviceId device = placement_.runs_on(graph_, node);
     TANDEM_CHECK(device.index() < n_devices_);
     const std::optional<size_t> group = group_of(node, device);
@@ -53,17 +53,17 @@ class Partitioner {
       if (!streams(node, id)) use(device, id, index);
     }
     if (node.output == kNoTensor) return;
-    made_on_[static_cast<size_t>(node.output)] = device;
-    made_in_[static_cast<size_t>(node.output)] = result_.segments.size() - 1;
-    host_waits_ |= !device.is_host() && host_uses_[static_cast<size_t>(node.output)];
-    valid_[device.index()][static_cast<size_t>(node.output)] = true;
+    made_on_[node.output] = device;
+    made_in_[node.output] = result_.segments.size() - 1;
+    host_waits_ |= !device.is_host() && host_uses_[node.output];
+    valid_[device.index()][node.output] = true;
     touch(device, node.output, index);
   }
 
   void find_host_uses() {
     for (const Node& node : graph_.nodes) {
       if (!placement_.runs_on(graph_, node).is_host()) continue;
-      for (TensorId id : inputs_of(node.op)) host_uses_[static_cast<size_t>(id)] = true;
+      for (TensorId id : inputs_of(node.op)) host_uses_[id] = true;
     }
   }
 
@@ -129,13 +129,13 @@ class Partitioner {
       return;
     }
     if (!*valid) {
-      const DeviceId from = made_on_[static_cast<size_t>(id)].value();
+      const DeviceId from = made_on_[id].value();
       // A copy to the host is issued behind the segment that made the tensor, others when the segment begins
       // that needs it: source and destination live from there on.
       result_.segments.back().transfers.push_back(Transfer{id, from, device});
       int32_t issued = segment_begin_;
       if (device.is_host()) {
-        PlacedSegment& maker = result_.segments[made_in_[static_cast<size_t>(id)]];
+        PlacedSegment& maker = result_.segments[made_in_[id]];
         maker.sends.push_back(id);
         issued = maker.nodes.back();
       }
@@ -149,7 +149,7 @@ class Partitioner {
   // The memory of a tensor is in use on a device at node `index`.
   void touch(DeviceId device, TensorId id, int32_t index) {
     const TensorId storage = graph_.tensor(id).storage;
-    BufferLifetime& life = lifetimes_[device.index()][static_cast<size_t>(storage)];
+    BufferLifetime& life = lifetimes_[device.index()][storage];
     life.n_bytes = std::max(life.n_bytes, graph_.tensor(id).n_bytes());
     life.first = life.first < 0 ? index : std::min(life.first, index);
     life.last = std::max(life.last, index);

@@ -49,7 +49,7 @@ bool Placement::divides_rows(StepKind kind) const {
 // Null before the first layer and after the last one.
 const LayerPlacement* Placement::layer_of(int layer) const {
   const bool in_layer = layer >= 0 && static_cast<size_t>(layer) < layers.size();
-  return in_layer ? &layers[static_cast<size_t>(layer)] : nullptr;
+  return in_layer ? &layers[layer] : nullptr;
 }
 
 const WeightHome* Placement::home_of(const Node& node) const {

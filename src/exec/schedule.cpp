@@ -87,7 +87,7 @@ class Scheduler {
   void bring_activations(const PlacedSegment& s) {
     for (const Transfer& t : s.transfers) {
       if (t.to.is_host()) {
-        add({.kind = CommandKind::wait, .device = t.from, .event = sent_[static_cast<size_t>(t.tensor)]});
+        add({.kind = CommandKind::wait, .device = t.from, .event = sent_[t.tensor]});
         continue;
       }
       if (!t.from.is_host()) wait_for_host_reads();  // of the memory that the copy goes through
@@ -106,9 +106,9 @@ class Scheduler {
     for (size_t d = 0; d < reads_host_.size(); ++d) {
       if (DeviceId::at(d) != device) wait_for_host_reads(d);
     }
-    sent_[static_cast<size_t>(id)] = schedule_.n_events++;
+    sent_[id] = schedule_.n_events++;
     add({.kind = CommandKind::copy, .from = device, .tensor = id});
-    add({.kind = CommandKind::record, .device = device, .event = sent_[static_cast<size_t>(id)]});
+    add({.kind = CommandKind::record, .device = device, .event = sent_[id]});
   }
 
   // A copy to a device reads host memory later. The event of the device's own number is the point where it

@@ -36,7 +36,7 @@ class Splitter {
   // Of the node's layer; null when its cache is in one piece, and outside of layers.
   const SplitKv* split_home(const Node& node) const {
     if (node.layer < 0 || static_cast<size_t>(node.layer) >= placement_.layers.size()) return nullptr;
-    return std::get_if<SplitKv>(&placement_.layers[static_cast<size_t>(node.layer)].kv);
+    return std::get_if<SplitKv>(&placement_.layers[node.layer].kv);
   }
 
   void split(Node whole, const SplitKv& home) {

@@ -28,7 +28,7 @@ struct Graph {
   std::array<TensorId, kInputCount> inputs{};  // kNoTensor where a graph does not use it
   TensorId logits = kNoTensor;                 // [max_outputs, n_vocab] F32
 
-  const Tensor& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
+  const Tensor& tensor(TensorId id) const { return tensors[id]; }
 };
 
 }  // namespace tandem

@@ -36,9 +36,9 @@ std::vector<double> rope_frequencies(const RopeParams& rope, std::span<const flo
   for (int64_t i = 0; i < rope.n_rot / 2; ++i) {
     const double unscaled = std::pow(static_cast<double>(rope.freq_base),
                                      -2.0 * static_cast<double>(i) / static_cast<double>(rope.n_rot)) /
-                            (factors.empty() ? 1.0 : factors[static_cast<size_t>(i)]);
+                            (factors.empty() ? 1.0 : factors[i]);
     const double share = unscaled_share(rope, i);
-    frequency[static_cast<size_t>(i)] = unscaled * (share + (1.0 - share) * rope.freq_scale);
+    frequency[i] = unscaled * (share + (1.0 - share) * rope.freq_scale);
   }
   return frequency;
 }

@@ -88,7 +88,7 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
       call.rest.keyword.emplace_back(name, std::move(value));
       continue;
     }
-    Value& place = call.values[static_cast<size_t>(found - names.begin())];
+    Value& place = call.values[found - names.begin()];
     if (!place.is_missing()) fail("{}() got multiple values for argument '{}'", function, name);
     place = std::move(value);
   }

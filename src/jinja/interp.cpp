@@ -247,7 +247,7 @@ void Interp::bind_parameters(const Stmt& macro, Args& args) {
   }
   const size_t n_given = args.positional.size();
   if (macro.uses_varargs) {
-    const auto first = args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(n_given, n_parameters));
+    const auto first = args.positional.begin() + std::min(n_given, n_parameters);
     scope_->set("varargs", Value::tuple({first, args.positional.end()}));
   } else if (n_given > n_parameters) {
     fail("macro {} takes at most {} argument(s)", name, n_parameters);

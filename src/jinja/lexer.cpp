@@ -56,8 +56,7 @@ class Lexer {
   bool looking_at(std::string_view text) const { return rest_.substr(at_).starts_with(text); }
   // Advances, counting lines.
   void advance(size_t n_bytes) {
-    line_ += static_cast<int>(std::count(rest_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                         rest_.begin() + static_cast<std::ptrdiff_t>(at_ + n_bytes), '\n'));
+    line_ += static_cast<int>(std::count(rest_.begin() + at_, rest_.begin() + (at_ + n_bytes), '\n'));
     if (n_bytes > 0) line_starting_ = rest_[at_ + n_bytes - 1] == '\n';
     at_ += n_bytes;
   }

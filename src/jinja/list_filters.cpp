@@ -209,7 +209,7 @@ Value batch(Call& call) {
   if (!current.empty()) {
     if (call.given(2)) {
       if (n > static_cast<int64_t>(kMaxPieces)) fail("batch() takes a size of at most {}", kMaxPieces);
-      current.resize(static_cast<size_t>(n), call[2]);
+      current.resize(n, call[2]);
     }
     batches.push_back(Value::list(std::move(current)));
   }
@@ -226,8 +226,7 @@ Value slices(Call& call) {
   size_t at = 0;
   for (size_t i = 0; i < n_slices; ++i) {
     const size_t n_items = each + (i < extra);
-    std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at),
-                            items.begin() + static_cast<std::ptrdiff_t>(at + n_items));
+    std::vector<Value> part(items.begin() + at, items.begin() + (at + n_items));
     at += n_items;
     if (call.given(2) && i >= extra) part.push_back(call[2]);
     all.push_back(Value::list(std::move(part)));
@@ -287,8 +286,7 @@ constexpr Builtin kListFilters[] = {
 Args applied(const Call& call, size_t n_taken, const Value& value) {
   Args args{{value}, call.rest.keyword};
   const auto& given = call.rest.positional;
-  args.positional.insert(args.positional.end(),
-                         given.begin() + static_cast<std::ptrdiff_t>(std::min(n_taken, given.size())),
+  args.positional.insert(args.positional.end(), given.begin() + (std::min(n_taken, given.size())),
                          given.end());
   return args;
 }

@@ -146,7 +146,7 @@ std::vector<Text> rsplit_space(const Text& text, size_t n_max) {
   std::vector<Text> parts = split_space(text, npos);
   if (parts.size() <= n_max) return parts;
   // The last n_max words, preceded by all the text before them.
-  std::vector<Text> kept(parts.end() - static_cast<std::ptrdiff_t>(n_max), parts.end());
+  std::vector<Text> kept(parts.end() - n_max, parts.end());
   size_t end = end_after_strip(text.view(), nullptr);
   for (size_t i = 0; i < n_max; ++i) {
     end -= parts[parts.size() - 1 - i].size();

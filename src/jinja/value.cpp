@@ -340,7 +340,7 @@ std::vector<Value> iterate(const Value& value) {
       break;
     case Kind::list: {
       const ListData& list = value.list_data();
-      items.assign(list.items.begin() + static_cast<std::ptrdiff_t>(list.n_read), list.items.end());
+      items.assign(list.items.begin() + list.n_read, list.items.end());
       if (list.flavor == Flavor::generator) list.n_read = list.items.size();
       break;
     }

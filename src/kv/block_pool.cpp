@@ -15,18 +15,18 @@ int32_t BlockPool::take() {
   }
   const int32_t block = free_.back();
   free_.pop_back();
-  owners_[static_cast<size_t>(block)] = 1;
+  owners_[block] = 1;
   return block;
 }
 
 void BlockPool::share(int32_t block) {
   TANDEM_CHECK(owners(block) > 0);
-  ++owners_[static_cast<size_t>(block)];
+  ++owners_[block];
 }
 
 void BlockPool::release(int32_t block) {
   TANDEM_CHECK(owners(block) > 0);
-  if (--owners_[static_cast<size_t>(block)] == 0) free_.push_back(block);
+  if (--owners_[block] == 0) free_.push_back(block);
 }
 
 }  // namespace tandem

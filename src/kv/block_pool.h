@@ -16,7 +16,7 @@ class BlockPool {
   int32_t take();
   void share(int32_t block);    // one owner more
   void release(int32_t block);  // one owner less; free when none is left
-  int owners(int32_t block) const { return owners_[static_cast<size_t>(block)]; }
+  int owners(int32_t block) const { return owners_[block]; }
 
   int64_t n_blocks() const { return static_cast<int64_t>(owners_.size()); }
   int64_t n_free() const { return static_cast<int64_t>(free_.size()); }

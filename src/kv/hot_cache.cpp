@@ -59,22 +59,21 @@ void HotCache::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
   }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t p = length + i - from_;
-    slots[i] =
-        static_cast<int32_t>(blocks_[static_cast<size_t>(p / block_size_)] * block_size_ + p % block_size_);
+    slots[i] = static_cast<int32_t>(blocks_[p / block_size_] * block_size_ + p % block_size_);
   }
 }
 
 void HotCache::move_out_first(size_t n) {
   copy(std::span(host_).first(n), std::span(blocks_).first(n), Way::out);
   for (size_t i = 0; i < n; ++i) pool_.release(blocks_[i]);
-  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(n));
-  host_.erase(host_.begin(), host_.begin() + static_cast<std::ptrdiff_t>(n));
+  blocks_.erase(blocks_.begin(), blocks_.begin() + n);
+  host_.erase(host_.begin(), host_.begin() + n);
   from_ += static_cast<int64_t>(n) * block_size_;
 }
 
 void HotCache::bring_back_from(const KvSequence& sequence, int64_t block) {
   const auto n = static_cast<size_t>(first_block() - block);
-  const std::span<const int32_t> host = sequence.blocks().subspan(static_cast<size_t>(block), n);
+  const std::span<const int32_t> host = sequence.blocks().subspan(block, n);
   std::vector<int32_t> taken;
   try {
     while (taken.size() < n) taken.push_back(pool_.take());

@@ -22,8 +22,7 @@ void KvSequence::append(int64_t n, int32_t* slots) {
   }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t p = length_ + i;
-    slots[i] =
-        static_cast<int32_t>(blocks_[static_cast<size_t>(p / block_size_)] * block_size_ + p % block_size_);
+    slots[i] = static_cast<int32_t>(blocks_[p / block_size_] * block_size_ + p % block_size_);
   }
   length_ += n;
 }

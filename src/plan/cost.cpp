@@ -81,7 +81,7 @@ class Clock final : GroupSlots {
     const DeviceRates& rates = rates_[segment.device.index()];
     SegmentTime time{rates.stage_s, {}};
     for (int32_t i : segment.nodes) {
-      const NodeWork work = node_work(graph_, graph_.nodes[static_cast<size_t>(i)], load_, kv);
+      const NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv);
       time.seconds += node_seconds(work, rates);
       if (segment.device.is_host()) time.nodes.push_back(work);
     }

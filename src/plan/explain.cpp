@@ -184,7 +184,7 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       text += format("{:<8} {:<34}\n", layer < 0 ? "input" : "output", where);
       continue;
     }
-    const LayerPlacement& p = fit.placement.layers[static_cast<size_t>(layer)];
+    const LayerPlacement& p = fit.placement.layers[layer];
     text += format("{:<8} {:<34} {:<10} {}{}\n", layer, where,
                    weights.has_experts ? name_of(r, holder(p.experts)).c_str() : "-",
                    cache_text(r, fit.placement, static_cast<size_t>(layer)), streamed_text(r, p));

@@ -27,7 +27,7 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
       ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];
       if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op) ||
           std::holds_alternative<MergeOp>(node.op)) {
-        placement.layers[static_cast<size_t>(node.layer)].kv = ResidentKv{DeviceId::host()};
+        placement.layers[node.layer].kv = ResidentKv{DeviceId::host()};
         continue;
       }
       for (TensorId id : inputs_of(node.op)) {
@@ -120,7 +120,7 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
   std::set<int> layers;
   for (const Weight& w : r.weights) {
     if (!w.in_file || w.layer < 0 || w.n_rows * w.n_mats < 2) continue;
-    const LayerPlacement& layer = placement.layers[static_cast<size_t>(w.layer)];
+    const LayerPlacement& layer = placement.layers[w.layer];
     if (!holder(w.n_mats > 1 ? layer.experts : layer.weights).is_host()) continue;
     sum += w.n_bytes();
     layers.insert(w.layer);

@@ -28,7 +28,7 @@ size_t ImaginedDevice::scratch_bytes(const Segment& segment) const {
   const Graph& graph = *segment.graph;
   size_t most = 0;
   for (int32_t i : segment.nodes) {
-    const Node& node = graph.nodes[static_cast<size_t>(i)];
+    const Node& node = graph.nodes[i];
     const TensorId multiplied = input_of_products(node.op);
     if (multiplied == kNoTensor) continue;
     const Tensor& x = graph.tensor(multiplied);

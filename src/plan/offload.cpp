@@ -35,7 +35,7 @@ std::vector<double> shares_of(const DeviceModels& devices, const OffloadOptions&
                   setting_text(Setting::main_gpu, options.main_gpu), n_gpus);
     }
     std::vector<double> shares(n_gpus, 0.0);
-    shares[static_cast<size_t>(options.main_gpu)] = 1.0;
+    shares[options.main_gpu] = 1.0;
     return shares;
   }
   if (options.tensor_split.empty()) {
@@ -101,8 +101,8 @@ void place_streamed(Placement& placement, const std::vector<GpuId>& gpus, const 
   const auto n_layer = static_cast<int64_t>(placement.layers.size());
   const int64_t n_resident = std::clamp<int64_t>(choice.n_gpu_layers - 1, 0, n_layer);
   for (int64_t i = 0; i < n_layer; ++i) {
-    LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
-    const GpuId gpu = gpus[static_cast<size_t>(i)];
+    LayerPlacement& layer = placement.layers[i];
+    const GpuId gpu = gpus[i];
     const InMemory streamed{use_on(gpu, choice.rows_prefill), use_on(gpu, choice.rows_decode)};
     layer.weights = streamed;
     if (is_spread(i, n_resident, n_layer)) layer.weights = Resident{gpu};
@@ -117,8 +117,8 @@ void place_last(Placement& placement, const std::vector<GpuId>& gpus, const Offl
   const auto n = static_cast<int64_t>(gpus.size());
   const int64_t first = std::max<int64_t>(0, n_layer - n);
   for (int64_t i = first; i < n_layer; ++i) {
-    LayerPlacement& layer = placement.layers[static_cast<size_t>(i)];
-    const GpuId gpu = gpus[static_cast<size_t>(i - first)];
+    LayerPlacement& layer = placement.layers[i];
+    const GpuId gpu = gpus[i - first];
     layer.weights = Resident{gpu};
     if (i >= choice.n_cpu_moe) layer.experts = layer.weights;
     layer.kv = ResidentKv{gpu};
@@ -154,7 +154,7 @@ void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   const int64_t n = std::clamp<int64_t>(n_disk_layers, 0, n_held);
   for (int64_t i = 0; i < n_held; ++i) {
     if (!is_spread(i, n, n_held)) continue;
-    LayerPlacement& layer = *held[static_cast<size_t>(i)];
+    LayerPlacement& layer = *held[i];
     for (WeightHome* home : {&layer.weights, &layer.experts}) {
       if (const auto* memory = std::get_if<InMemory>(home)) *home = moved_to_disk(*memory);
     }
@@ -263,7 +263,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     const int64_t n_kv = keeps_on_gpus(choice.cache)
                              ? std::clamp<int64_t>(options.n_kv_layers_gpu.value_or(n_layer), 0, n_layer)
                              : 0;
-    for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[static_cast<size_t>(i)].kv = ResidentKv{};
+    for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[i].kv = ResidentKv{};
   }
   if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement);
   place_on_disk(placement, choice.n_disk_layers);

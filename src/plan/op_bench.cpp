@@ -27,7 +27,7 @@ constexpr AttentionParams kAttention{
 KvConfig cache_config(const OpBench::Attention& step) {
   KvConfig kv;
   const KvShape shape{kAttention.n_head_kv, kAttention.head_dim_k, kAttention.head_dim_v};
-  kv.layers.assign(static_cast<size_t>(step.n_layers), shape);
+  kv.layers.assign(step.n_layers, shape);
   kv.n_ctx = step.n_past + step.n_tokens;
   kv.block_size = kBlock;
   return kv;
@@ -176,7 +176,7 @@ double OpBench::seconds_of(const std::function<void()>& work, const Beside& besi
     if (i > 0) runs.push_back(seconds);  // the first one warms up
     spent += seconds;
   }
-  const auto middle = runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2);
+  const auto middle = runs.begin() + (runs.size() / 2);
   std::nth_element(runs.begin(), middle, runs.end());
   return *middle;
 }

@@ -28,8 +28,8 @@ void Candidates::assign_largest(LogitScan& scan, size_t k) {
 void Candidates::sort_front(size_t n) {
   n = std::min(n, size());
   if (n <= n_sorted_) return;
-  const auto from = items_.begin() + static_cast<std::ptrdiff_t>(n_sorted_);
-  const auto to = items_.begin() + static_cast<std::ptrdiff_t>(n);
+  const auto from = items_.begin() + n_sorted_;
+  const auto to = items_.begin() + n;
   const size_t wanted = n - n_sorted_, unsorted = size() - n_sorted_;
   if (wanted == unsorted) {
     std::sort(from, to, comes_before);
@@ -49,7 +49,7 @@ void Candidates::keep_front(size_t n) {
 }
 
 void Candidates::drop_front(size_t n) {
-  items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(n));
+  items_.erase(items_.begin(), items_.begin() + n);
   n_sorted_ -= std::min(n_sorted_, n);
 }
 

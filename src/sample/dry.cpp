@@ -15,7 +15,7 @@ Dry::Dry(const SamplerParams& params, int32_t n_vocab, int32_t n_ctx, TokenPiece
   if (multiplier_ == 0.0f || base_ < 1.0f) return;
   window_size_ = static_cast<size_t>(params.dry_penalty_last_n < 0 ? n_ctx : params.dry_penalty_last_n);
   if (!active()) return;
-  repeat_of_.assign(static_cast<size_t>(n_vocab), -1);
+  repeat_of_.assign(n_vocab, -1);
   std::erase(breakers_, "");
   for (const std::string& breaker : breakers_) tail_bytes_ = std::max(tail_bytes_, breaker.size() - 1);
 }
@@ -34,7 +34,7 @@ bool Dry::ends_breaker(const std::string& before, const std::string& text) const
 void Dry::accept(int32_t token) {
   if (!active()) return;
   if (history_.size() >= 2 * window_size_) {
-    history_.erase(history_.begin(), history_.end() - static_cast<std::ptrdiff_t>(window_size_));
+    history_.erase(history_.begin(), history_.end() - window_size_);
   }
   history_.push_back(token);
   ++since_breaker_;

@@ -62,7 +62,7 @@ float LogitScan::bound_of_largest(size_t k) {
   if (k == 0 || k > block_max_.size()) return -kInfinity;
   // k blocks have a maximum of at least this bound
   scratch_ = block_max_;
-  const auto nth = scratch_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  const auto nth = scratch_.begin() + (k - 1);
   std::nth_element(scratch_.begin(), nth, scratch_.end(), std::greater<>());
   return from_order_key(*nth);
 }

@@ -10,7 +10,7 @@ Penalties::Penalties(const SamplerParams& params, int32_t n_vocab, int32_t n_ctx
       frequency_(params.frequency_penalty) {
   if (repeat_ == 1.0f && presence_ == 0.0f && frequency_ == 0.0f) return;
   window_size_ = static_cast<size_t>(params.repeat_last_n < 0 ? n_ctx : params.repeat_last_n);
-  if (active()) counts_.resize(static_cast<size_t>(n_vocab));
+  if (active()) counts_.resize(n_vocab);
 }
 
 void Penalties::accept(int32_t token) {
@@ -20,7 +20,7 @@ void Penalties::accept(int32_t token) {
     window_.push_back(token);
     return;
   }
-  --counts_[static_cast<size_t>(window_[next_])];
+  --counts_[window_[next_]];
   window_[next_] = token;
   next_ = (next_ + 1) % window_size_;
 }

@@ -108,7 +108,7 @@ void AnswerFile::write(const Json& answer) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EPIPE && fd_ == STDOUT_FILENO) throw ClosedPipe();
     if (n < 0) throw_error(ErrorCode::io, "{}: write failed: {}", name_, strerror(errno));
-    rest.remove_prefix(static_cast<size_t>(n));
+    rest.remove_prefix(n);
   }
 }
 

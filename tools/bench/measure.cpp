@@ -162,8 +162,7 @@ EngineOptions BenchRunner::options_for(const BenchCase& c) const {
 
 void BenchRunner::run_prompt(Session& session, int64_t n_tokens) {
   if (n_tokens == 0) return;
-  session.append(std::span(ids_).first(static_cast<size_t>(n_tokens)),
-                 [](int64_t) { return !interrupted(); });
+  session.append(std::span(ids_).first(n_tokens), [](int64_t) { return !interrupted(); });
   check_interrupt();
 }
 
@@ -180,7 +179,7 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   const std::vector<size_t> free_before = free_memory();
   Session session(*model_, pointers(devices_), options_for(c), explain_on_stderr(settings_.explain));
   Random random(kSeed);
-  ids_.resize(static_cast<size_t>(std::max({c.n_prompt, c.n_depth, c.n_gen})));
+  ids_.resize(std::max({c.n_prompt, c.n_depth, c.n_gen}));
   for (int32_t& id : ids_)
     id = static_cast<int32_t>(random.below(static_cast<uint32_t>(model_->hparams().n_vocab)));
 

@@ -201,7 +201,7 @@ void SafetensorsFile::read(uint64_t offset, std::span<std::byte> out) const {
                   ": it was truncated while being read",
                   path_, offset);
     offset += static_cast<uint64_t>(n);
-    out = out.subspan(static_cast<size_t>(n));
+    out = out.subspan(n);
   }
 }
 

@@ -70,7 +70,7 @@ class RowReader {
   void read_matrix(int64_t matrix, std::vector<std::byte>& out) const {
     const auto [tensor, start] = place(matrix);
     const int64_t n = mapping_.matrix_stride > 0 ? mapping_.matrix_stride : tensor->n_elements();
-    out.resize(static_cast<size_t>(n * size_));
+    out.resize(n * size_);
     tensor->file->read(tensor->offset + static_cast<uint64_t>(start * size_), out);
   }
 
@@ -100,7 +100,7 @@ class RowReader {
   void read_run(int64_t matrix, int64_t at, int64_t n, std::vector<std::byte>& raw, float* out) const {
     const auto [tensor, start] = place(matrix);
     const auto size = static_cast<int64_t>(source_dtype_bytes(tensor->dtype));
-    raw.resize(static_cast<size_t>(n * size));
+    raw.resize(n * size);
     tensor->file->read(tensor->offset + static_cast<uint64_t>((start + at + mapping_.first) * size), raw);
     to_floats(tensor->dtype, raw.data(), 1, n, out);
   }
@@ -167,7 +167,7 @@ void TensorConverter::convert_floats(const TensorMapping& mapping, const Sink& s
       run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
         const int64_t begin = item * item_rows, n_item = std::min(item_rows, n - begin);
         Buffers& b = buffers_[worker];
-        b.row.resize(static_cast<size_t>(n_item * width));
+        b.row.resize(n_item * width);
         reader.read_rows(matrix, first + begin, n_item, matrix_, b.raw, b.row.data());
         for (float& x : b.row) x += mapping.add;
         defects.count(b.row.data(), n_item * width, mapping.dtype);
@@ -193,9 +193,9 @@ void TensorConverter::repack_mxfp4(const TensorMapping& mapping, const Sink& sin
     out_.resize(static_cast<size_t>(n) * out_bytes);
     run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
       Buffers& b = buffers_[worker];
-      b.raw.resize(static_cast<size_t>(blocks * (kHalf + 1)));
-      const std::span<std::byte> nibbles = std::span(b.raw).first(static_cast<size_t>(blocks * kHalf));
-      const std::span<std::byte> scales = std::span(b.raw).last(static_cast<size_t>(blocks));
+      b.raw.resize(blocks * (kHalf + 1));
+      const std::span<std::byte> nibbles = std::span(b.raw).first(blocks * kHalf);
+      const std::span<std::byte> scales = std::span(b.raw).last(blocks);
       for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
         const int64_t matrix = (row + r) / matrix_rows, within = (row + r) % matrix_rows;
         const auto at = static_cast<uint64_t>(matrix * mapping.matrix_stride + within * mapping.row_stride +

@@ -190,7 +190,7 @@ class Rewriter {
         break;
       }
     }
-    out.insert(out.begin() + static_cast<std::ptrdiff_t>(options_start_), added.begin(), added.end());
+    out.insert(out.begin() + options_start_, added.begin(), added.end());
   }
 
   static std::string flag_value(const std::string& variable, const std::string& value) {

@@ -42,8 +42,7 @@ BaseLogitsWriter::BaseLogitsWriter(const std::string& path, const TextChunks& ch
                           static_cast<int32_t>(chunks.n_chunks)};
   file_.write(std::as_bytes(std::span(kMagic)));
   file_.write(std::as_bytes(std::span(header)));
-  file_.write(
-      std::as_bytes(std::span(chunks.tokens).first(static_cast<size_t>(chunks.n_chunks * chunks.n_ctx))));
+  file_.write(std::as_bytes(std::span(chunks.tokens).first(chunks.n_chunks * chunks.n_ctx)));
 }
 
 void BaseLogitsWriter::add(std::span<const float> logits) {
@@ -104,7 +103,7 @@ PackedLogits BaseLogitsReader::row(int64_t i) {
   std::memcpy(&packed.scale, from, sizeof(float));
   std::memcpy(&packed.min, from + sizeof(float), sizeof(float));
   std::memcpy(room_.data(), from + 2 * sizeof(float), room_.size() * sizeof(uint16_t));
-  packed.q = std::span(room_).first(static_cast<size_t>(n_vocab_));
+  packed.q = std::span(room_).first(n_vocab_);
   if (!std::isfinite(packed.scale) || !std::isfinite(packed.min)) {
     throw_error(ErrorCode::bad_file, "{}: the logits of scored token {} are not finite", path(), i);
   }

@@ -125,7 +125,7 @@ void declare_tensors(const GgufFile& file, const QuantizeJob& job, const Quantiz
   std::vector<uint32_t> part_of;
   for (const QuantizedTensor& tensor : job.tensors) {
     writer.add_tensor(tensor.source->name, tensor.dtype,
-                      std::span(tensor.source->dims).first(static_cast<size_t>(tensor.source->n_dims)));
+                      std::span(tensor.source->dims).first(tensor.source->n_dims));
     part_of.push_back(static_cast<uint32_t>(tensor.source->part));
   }
   if (!options.keep_split) return;

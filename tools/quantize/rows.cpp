@@ -44,9 +44,9 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
     const int64_t n = std::min(batch_rows, n_rows - first);
     const std::byte* in = source.data + static_cast<size_t>(first) * in_bytes;
     if (!copies) out_.resize(static_cast<size_t>(n) * out_bytes);
-    for (auto& row : rows_) row.resize(static_cast<size_t>(width));
+    for (auto& row : rows_) row.resize(width);
     pool_.run([&](Worker& worker) {
-      float* x = rows_[static_cast<size_t>(worker.index())].data();
+      float* x = rows_[worker.index()].data();
       worker.for_each(ceil_div(n, item_rows), [&](int64_t item) {
         for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
           dequantize(in + static_cast<size_t>(r) * in_bytes, x, width);

@@ -16,8 +16,7 @@ SplitWriter make_writer(const GgufFile& file, const SplitLimits& limits, const s
   SplitWriter writer(path, file.alignment());
   writer.metadata() = file.metadata();
   for (const TensorInfo& tensor : file.tensors()) {
-    writer.add_tensor(tensor.name, tensor.dtype,
-                      std::span(tensor.dims).first(static_cast<size_t>(tensor.n_dims)));
+    writer.add_tensor(tensor.name, tensor.dtype, std::span(tensor.dims).first(tensor.n_dims));
   }
   writer.split(limits);
   return writer;

@@ -103,7 +103,7 @@ class MergeBuilder {
   // Returns an existing piece, preferring early (short) ones.
   std::string pick() {
     const double u = random_.uniform();
-    return words_[static_cast<size_t>(u * u * static_cast<double>(words_.size()))];
+    return words_[u * u * static_cast<double>(words_.size())];
   }
 
   // Words may start with a space or a capital, are not too long, and never have three vowels or consonants in

@@ -203,7 +203,7 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
   result.n_tensors = tensors.size();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const ShapeTensor& t = tensors[i];
-    writer.add_tensor(t.name, dtypes[i], std::span(t.dims).first(static_cast<size_t>(t.n_dims)));
+    writer.add_tensor(t.name, dtypes[i], std::span(t.dims).first(t.n_dims));
     result.n_parameters += static_cast<uint64_t>(t.n_elements());
     result.n_bytes += row_bytes(dtypes[i], t.dims[0]) * static_cast<uint64_t>(t.n_rows());
   }

@@ -50,7 +50,7 @@ class CompiledAttention final : public CompiledOp {
       : op_(op),
         kernels_(context.kernels.attention),
         scale_row_(context.kernels.rows.scale),
-        kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
+        kv_(context.segment.kv[node.layer]),
         parts_(op_, kernels_.max_queries),
         n_slots_(op_.n_head_kv * parts_.parts),
         max_tokens_(context.graph().shape.max_tokens),
@@ -190,8 +190,7 @@ class CompiledAttention final : public CompiledOp {
     const int64_t n_heads = head_count(slot);
     for (int64_t h = 0; h < n_heads; ++h) {
       const int64_t row = partial_row(tile, slot, 0) + (i - tile.first) * n_heads + h;
-      finish(work.order[static_cast<size_t>(i)], first_head(slot) + h, partials, row, tile.rows(parts_),
-             tile.n_chunks);
+      finish(work.order[i], first_head(slot) + h, partials, row, tile.rows(parts_), tile.n_chunks);
     }
   }
 

@@ -31,7 +31,7 @@ void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
 // The tile that starts at order[first].
 AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::span<const int32_t> order,
                         int64_t first) {
-  const auto token = [&](int64_t i) { return static_cast<size_t>(order[static_cast<size_t>(i)]); };
+  const auto token = [&](int64_t i) { return static_cast<size_t>(order[i]); };
   AttentionTile tile;
   tile.first = first;
   int64_t last = first;
@@ -39,8 +39,7 @@ AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::
   while (last + 1 < limit && in.sequences[token(last + 1)] == in.sequences[token(first)]) ++last;
   tile.n_tokens = last - first + 1;
   tile.kv_end = in.positions[token(last)] + int64_t{1};
-  const int64_t from =
-      in.part == KvPart::whole ? 0 : in.hot_from[static_cast<size_t>(in.sequences[token(first)])];
+  const int64_t from = in.part == KvPart::whole ? 0 : in.hot_from[in.sequences[token(first)]];
   if (in.part == KvPart::cold) tile.kv_end = std::min(tile.kv_end, from);
   if (in.window > 0) {
     const int64_t seen = std::max<int64_t>(0, in.positions[token(first)] - in.window + 1);

@@ -9,7 +9,7 @@ class CompiledKvWrite final : public CompiledOp {
  public:
   CompiledKvWrite(const CompileContext& context, const Node& node, const KvWriteOp& op)
       : store_row_(context.kernels.attention.store_row),
-        kv_(context.segment.kv[static_cast<size_t>(node.layer)]),
+        kv_(context.segment.kv[node.layer]),
         k_(context.address<const float>(op.k)),
         v_(context.address<const float>(op.v)),
         slots_(context.address<const int32_t>(op.slots)),

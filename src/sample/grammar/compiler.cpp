@@ -294,7 +294,7 @@ void GrammarCompiler::check_ends() {
   }
   const auto endless = std::find(ends.begin(), ends.end(), false);
   if (endless == ends.end()) return;
-  const SyntaxRule& rule = syntax_.rules[infos_[static_cast<size_t>(endless - ends.begin())].owner];
+  const SyntaxRule& rule = syntax_.rules[infos_[endless - ends.begin()].owner];
   grammar_error(source_, rule.at,
                 "rule '" + printable(rule.name) + "' has no end: every alternative recurses");
 }

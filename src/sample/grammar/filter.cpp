@@ -107,7 +107,7 @@ bool GrammarFilter::apply(std::span<float> logits) {
   for (size_t word = 0; word < allowed.size(); ++word) {
     const size_t first = word * 64, n = std::min<size_t>(64, logits.size() - first);
     if (allowed[word] == 0) {
-      std::fill_n(logits.begin() + static_cast<std::ptrdiff_t>(first), n, -kInfinity);
+      std::fill_n(logits.begin() + first, n, -kInfinity);
       continue;
     }
     for (size_t i = 0; i < n; ++i) {
