@@ -1,4 +1,4 @@
-// What the attention kernels are given, and which kernel files there are.
+// The arguments of the attention kernels, and the kernel files:
 //
 // - attention_decode.cu: few tokens; the cache is read once, by as many blocks as the GPU has room for; all
 // in floats.
@@ -45,7 +45,7 @@ struct AttentionCall {
   float* max;  // [n_tokens, n_head, n_splits]
   float* sum;  // [n_tokens, n_head, n_splits]
 
-  // What a token sees, and which range that is of the positions in the block table.
+  // Returns the range of the block table's positions that a token sees.
   __device__ PositionRange in_part(PositionRange seen, int sequence) const {
     return part == CachePart::whole ? seen : seen_of_part(seen, part, hot_from[sequence]);
   }

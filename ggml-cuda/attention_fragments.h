@@ -58,7 +58,7 @@ inline int64_t query_tiles(int64_t n_tokens, int group) {
   return (n_tokens * group + kQueryTile - 1) / kQueryTile;
 }
 
-// What tokens [0, n) of a tile that belong to `sequence` see together.
+// Returns the union of the positions seen by those of tokens [0, n) of a tile that belong to `sequence`.
 TANDEM_HD inline PositionRange seen_by_any(const int32_t* positions, const int32_t* sequences, int n,
                                            int32_t sequence, int window) {
   PositionRange any{0x7fffffff, 0};

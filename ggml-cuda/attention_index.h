@@ -26,7 +26,7 @@ TANDEM_HD inline int int_max(int a, int b) {
   return a > b ? a : b;
 }
 
-// What a token at `position` sees; window 0 is none.
+// Returns the positions that a token at `position` sees; window 0: no window.
 TANDEM_HD inline PositionRange seen_by(int position, int window) {
   return {window > 0 ? int_max(0, position - window + 1) : 0, position + 1};
 }
@@ -34,8 +34,8 @@ TANDEM_HD inline PositionRange seen_by(int position, int window) {
 // Which positions of the cache an attention goes over (KvPart in graph/ops.h).
 enum class CachePart : int { whole, cold, hot };
 
-// What is seen of a part, counted from the part's first position; hot ones begin with position
-// hot_from.
+// Returns the seen positions of one part of a split cache, relative to the part's first position: 0 of the
+// cold cache, hot_from of the hot one.
 TANDEM_HD inline PositionRange seen_of_part(PositionRange seen, CachePart part, int hot_from) {
   if (part == CachePart::cold) seen.end = int_min(seen.end, hot_from);
   if (part == CachePart::hot) seen = {int_max(0, seen.begin - hot_from), seen.end - hot_from};

@@ -42,8 +42,8 @@ class CompiledOp {
 };
 using CompiledOpPtr = std::unique_ptr<CompiledOp>;
 
-// What an op's compile function sees. Addresses may be null when only scratch_bytes is asked for: compile
-// functions store them and do not look behind them.
+// The input of an op's compile function. Addresses may be null when only scratch_bytes is asked for: compile
+// functions store addresses and never read through them.
 struct CompileContext : SegmentView {
   int compute_capability;  // 80, 86, 89, 90, ...
   int n_multiprocessors;

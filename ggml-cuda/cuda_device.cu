@@ -47,7 +47,7 @@ class CudaExecutable final : public Executable {
   StepGraphs graphs;
 };
 
-// What belongs to a GPU's context, which costs time and memory to have: made when the device is first used.
+// The parts that need the GPU's context, which costs time and memory: made when the device is first used.
 struct Opened {
   Stream stream;
   CublasHandle cublas{stream.get()};

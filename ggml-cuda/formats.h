@@ -29,7 +29,7 @@ struct Format {
   static constexpr bool kTwoBits = kBytes.low == 8;
 };
 
-// What a block of any dtype brings in from memory; the parts that a dtype does not have are never touched.
+// The loaded bytes of a block of any dtype; planes that a dtype does not have are never touched.
 struct RawBlock {
   uint32_t low[4];
   uint32_t high[4];

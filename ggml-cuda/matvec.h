@@ -11,7 +11,7 @@
 // TB/s). At n = 1 unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a
 // comes near its own limit.
 //
-// What a thread does is written for the host too, but for shuffles and barriers, so that tests can run it.
+// The work of a thread also compiles for the host, except shuffles and barriers, so that tests can run it.
 #pragma once
 
 #include "ggml-cuda/dtypes.h"
@@ -132,8 +132,8 @@ TANDEM_HD inline void stream_pieces(uint32_t first, uint32_t step, uint32_t coun
   }
 }
 
-// What one piece of a quantized row adds to the sum of one token. codes [4]; x: the bytes of the block's
-// halves.
+// Returns the contribution of one piece of a quantized row to the sum of one token. codes [4]; x: the bytes of
+// the block's halves.
 template <DType T>
 TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& scales,
                                      const uint32_t* x_first, const uint32_t* x_second,

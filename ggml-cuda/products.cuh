@@ -1,5 +1,5 @@
-// What linear, glu and moe_ffn share: the encodings of an input, and one product of it with a weight, however
-// many tokens there are. Which kernel does it depends on n and the dtype:
+// Shared by linear, glu and moe_ffn: the encodings of an input, and its product with a weight for any number of
+// tokens. The kernel depends on n and the dtype:
 //
 //   n <= 8    matvec.h: weights as fast as they can be read
 //   more      quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight converted
@@ -65,7 +65,7 @@ class ScratchLayout {
 // Room for the encodings of an input x [n, k] as bytes.
 class InputEncodings {
  public:
-  // Those that weights of these dtypes read, of up to max_n tokens.
+  // The encodings that weights of these dtypes read, for up to max_n tokens.
   InputEncodings(int64_t k, int64_t max_n, const std::vector<DType>& dtypes, ScratchLayout& scratch);
 
   // Makes them. What is returned is good until something else is encoded here.

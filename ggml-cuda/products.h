@@ -1,5 +1,4 @@
-// What products of small batches (matvec.h) are told, and the device's side of the ops' small print:
-// activations of glu.
+// Arguments of the products of small batches (matvec.h), and the activations of glu on the device.
 #pragma once
 
 #include "ggml-cuda/quantize.h"
@@ -22,7 +21,7 @@ TANDEM_HD inline float activate(Activation activation, float x) {
   return x;
 }
 
-// What a gated unit makes of both its products.
+// Combines the two products of a gated unit.
 TANDEM_HD inline float gated(Activation activation, float gate, float up) {
   if (activation == Activation::swiglu_oai) up = (up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up) + 1.0f;
   return activate(activation, gate) * up;

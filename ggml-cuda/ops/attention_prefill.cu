@@ -395,7 +395,7 @@ AttentionKernel choose_dim(int head_dim) {
   return kernel_of<Operands, 256, kNative>();
 }
 
-// What fits into f16 without loss of range; rounding it once more costs half a unit.
+// Dtypes that fit into f16 without loss of range; the second rounding costs half a unit in the last place.
 bool is_half_like(DType dtype) {
   return dtype == DType::F16 || dtype == DType::Q8_0 || dtype == DType::Q4_0;
 }

@@ -8,7 +8,7 @@
 
 namespace tandem::cuda {
 
-// What is stored, and where: keys or values of a layer.
+// Source and destination of a store: keys or values of a layer.
 struct Pool {
   const float* from;  // [n_tokens, n_head_kv * head_dim]
   std::byte* to;      // rows of row_bytes

@@ -1,5 +1,4 @@
-// What the row-wise ops share: sums over a warp or a block, small vectors of the model, element-wise
-// launches.
+// Shared by the row-wise ops: sums over a warp or a block, small vectors of the model, element-wise launches.
 #pragma once
 
 #include <cfloat>

@@ -1,4 +1,4 @@
-// What a terminal can show. Reads the environment; any thread.
+// Capabilities of the terminal. Reads the environment; any thread.
 #pragma once
 
 namespace tandem {

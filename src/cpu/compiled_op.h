@@ -12,7 +12,7 @@
 
 namespace tandem::cpu {
 
-// What an op sees when it runs.
+// The input of a running op.
 struct RunContext {
   StepShape shape;
   std::byte* shared;   // scratch of the op, one for all workers; 64-byte aligned
@@ -25,7 +25,7 @@ class CompiledOp {
   // Called by every worker. Leaves only after the op's work is complete on all of them (ends with a barrier).
   virtual void run(Worker& worker, const RunContext& context) const = 0;
 
-  // Tells of the inputs of its products. Called by one worker after run(), while the others wait.
+  // Reports the inputs of the op's matrix products. Called by one worker after run(), while the others wait.
   virtual void observe(const ProductObserver&, const RunContext&) const {}
 
   size_t shared_bytes = 0;   // for the largest shape of the graph
@@ -33,7 +33,7 @@ class CompiledOp {
 };
 using CompiledOpPtr = std::unique_ptr<CompiledOp>;
 
-// What an op's compile function sees.
+// The input of an op's compile function.
 struct CompileContext : SegmentView {
   const Kernels& kernels;
   int n_threads;

@@ -7,7 +7,7 @@
 
 namespace tandem::test {
 
-// Those that the format library reads and writes.
+// The dtypes that the format library reads and writes.
 inline std::vector<DType> quantizable_dtypes() {
   std::vector<DType> dtypes;
   for (const DTypeInfo& info : all_dtypes()) {

@@ -504,7 +504,7 @@ TEST_F(PlanCommand, RejectsInvalidOptions) {
                                HasSubstr("-ngl 0 uses no GPU")));
 }
 
-// What the library says of settings, the program says of flags.
+// The library's messages name settings, the program's name flags.
 TEST_F(PlanCommand, ContradictionsNameBothFlags) {
   TANDEM_NEED_BINARY();
   const std::pair<const char*, const char*> kSentences[] = {

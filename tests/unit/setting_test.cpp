@@ -71,7 +71,7 @@ TEST(Settings, AreNamedInTheLogToo) {
             "tandem: warning: n_ctx=512 helps\ntandem: warning: -c 512 helps\n");
 }
 
-// Whatever the program calls a setting can be typed.
+// Every name that the program gives a setting is a flag that can be typed.
 TEST(Settings, EveryFlagIsAnOptionOfACommand) {
   const auto app = tools::make_app("test", "tandem");
   for (const auto add : {tools::add_run, tools::add_chat, tools::add_batch}) add(*app);

@@ -16,7 +16,7 @@
 
 namespace tandem::tools {
 
-// What weights are picked from: pieces of a block, or of a few floats, with normally distributed values. For a
+// The pool that weights are picked from: pieces of a block, or of a few floats, with normally distributed values. For a
 // dtype that can only be read: blocks of random bits whose values happen to spread about that far.
 class RandomPieces {
  public:

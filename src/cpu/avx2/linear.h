@@ -1,4 +1,4 @@
-// What the files of the AVX2 matrix products share: how activations are encoded, and the kernels of a dtype.
+// Shared by the files of the AVX2 matrix products: the encoding of activations, and the kernels of a dtype.
 //
 // An encoded token is one stretch of memory: the columns as int8 (int16 where a panel kernel wants them so),
 // then float scales, float sums and centres, each part padded with zeros so that kernels may read whole

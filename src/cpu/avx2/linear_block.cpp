@@ -22,7 +22,7 @@ TANDEM_INLINE void for_eight_blocks(const typename Format::Block* blocks, int64_
   }
 }
 
-// What a weight's unsigned integer is offset by, without the centre.
+// Returns the offset of a weight's unsigned integer, without the centre.
 template <class Format>
 TANDEM_INLINE __m256 offsets_of(const typename Format::Block* blocks, __m256 scales) {
   if constexpr (Format::has_min) {

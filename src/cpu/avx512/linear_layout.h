@@ -25,7 +25,7 @@ namespace TANDEM_ISA {
 inline constexpr int64_t kStrip = 16;    // rows
 inline constexpr int64_t kMaxTile = 12;  // tokens: 12 integer and 12 float accumulators leave 8 registers
 
-// What a quantized dtype looks like to the product kernels.
+// A quantized dtype as the product kernels see it.
 struct Shape {
   int unit;    // columns of one activation scale: 32 or 256
   int sub;     // columns of one weight scale: 16, 32 or 256

@@ -33,7 +33,7 @@ struct Chunk {
   size_t ahead_stride;
 };
 
-// What the driver needs to know of a dtype.
+// A dtype as the driver sees it.
 struct Format {
   Shape shape;
   size_t unit_bytes;

@@ -101,7 +101,7 @@ class CompiledAttention final : public CompiledOp {
   }
 
  private:
-  // What a worker keeps in its scratch.
+  // A worker's part of the scratch.
   struct Local {
     int32_t* order;
     AttentionTile* tiles;

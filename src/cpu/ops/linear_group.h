@@ -1,5 +1,5 @@
-// What the ops made of matrix products share: encoding one input for several weights, and how many weight
-// rows make an item of work.
+// Shared by the ops made of matrix products: encoding one input for several weights, and the number of weight
+// rows in an item of work.
 #pragma once
 
 #include <vector>

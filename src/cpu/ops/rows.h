@@ -1,4 +1,4 @@
-// What the row-wise ops share: how rows are handed to workers, and small weights as floats.
+// Shared by the row-wise ops: dividing rows among workers, and small weights as floats.
 #pragma once
 
 #include <algorithm>

@@ -126,7 +126,7 @@ void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
   }
 }
 
-// What the lanes of a vector of scores are.
+// The meaning of the lanes of a vector of scores.
 template <int kStride>
 struct ScoreLanes {
   int32_t lowest[kLanes], highest[kLanes];  // positions that the lane's query sees

@@ -1,5 +1,5 @@
-// What both ways of attending share (see attention.h): a tile's working memory, where cached rows lie, and
-// what its queries see.
+// Shared by both attention kernels (see attention.h): the working memory of a tile, the addresses of cached
+// rows, and the positions that the tile's queries see.
 #pragma once
 
 #include "cpu/attention_kernels.h"
@@ -123,7 +123,7 @@ void zero(float* p, int64_t n) {
   memset(p, 0, static_cast<size_t>(n) * sizeof(float));
 }
 
-// What each query sees below kv_end, and nothing summed yet. Padding queries see nothing.
+// Finds the positions that each query sees below kv_end, and clears the sums. Padding queries see nothing.
 struct Seen {
   int32_t all_from, all_to, any_from, any_to;
 };  // positions seen by all queries, by any query
