@@ -14,6 +14,7 @@
 #include "engine/session_file.h"
 #include "text/stream_detokenizer.h"
 #include "tools/command.h"
+#include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/setup.h"

@@ -1,5 +1,6 @@
 #include "engine/options.h"
 
+#include "base/setting.h"
 #include "plan/offload.h"
 
 namespace tandem {

@@ -17,6 +17,7 @@
 #include "tools/batch/line_reader.h"
 #include "tools/batch/request.h"
 #include "tools/command.h"
+#include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/setup.h"

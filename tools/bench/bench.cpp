@@ -13,6 +13,7 @@
 #include "gguf/file.h"
 #include "tools/bench/measure.h"
 #include "tools/command.h"
+#include "tools/options/offload.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 #include "tools/output.h"

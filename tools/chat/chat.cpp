@@ -16,6 +16,7 @@
 #include "tools/chat/settings.h"
 #include "tools/chat/view.h"
 #include "tools/command.h"
+#include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/output.h"

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "tools/command.h"
+#include "tools/options/offload.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 #include "tools/output.h"

@@ -12,6 +12,7 @@
 #include "tools/backends.h"
 #include "tools/batch/batch_context.h"
 #include "tools/command.h"
+#include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/plan/report.h"
