@@ -113,8 +113,8 @@ struct Matmul {
     int token0, n_tokens;
   };
 
-  // The pieces that a thread copies in every stage, block thread % 4 of some rows and tokens, as indices within
-  // the first stage.
+  // The pieces that a thread copies in every stage, block thread % 4 of some rows and tokens, as indices
+  // within the first stage.
   struct Cursor {
     static constexpr int kRows = kTileRows * kStageBlocks / kMatmulThreads;
     static constexpr int kHalfTokens = kTokens * 2 * kStageBlocks / kMatmulThreads;

@@ -132,8 +132,8 @@ TANDEM_HD inline void stream_pieces(uint32_t first, uint32_t step, uint32_t coun
   }
 }
 
-// Returns the contribution of one piece of a quantized row to the sum of one token. codes [4]; x: the bytes of
-// the block's halves.
+// Returns the contribution of one piece of a quantized row to the sum of one token. codes [4]; x: the bytes
+// of the block's halves.
 template <DType T>
 TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& scales,
                                      const uint32_t* x_first, const uint32_t* x_second,

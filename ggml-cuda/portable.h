@@ -2,8 +2,8 @@
 // rounding can be tested where there is no GPU: mark them `TANDEM_HD inline` and include nothing of CUDA's.
 // Compiled by nvcc they exist on both sides, by any other compiler on the host alone.
 //
-// The differences between the two sides are here. nvcc contracts a * b + c into one rounding; mul_rn and add_rn
-// keep two where results must equal the host's bit for bit.
+// The differences between the two sides are here. nvcc contracts a * b + c into one rounding; mul_rn and
+// add_rn keep two where results must equal the host's bit for bit.
 #pragma once
 
 #include <bit>

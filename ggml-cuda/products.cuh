@@ -1,5 +1,5 @@
-// Shared by linear, glu and moe_ffn: the encodings of an input, and its product with a weight for any number of
-// tokens. The kernel depends on n and the dtype:
+// Shared by linear, glu and moe_ffn: the encodings of an input, and its product with a weight for any number
+// of tokens. The kernel depends on n and the dtype:
 //
 //   n <= 8    matvec.h: weights as fast as they can be read
 //   more      quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight converted
