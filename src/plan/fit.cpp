@@ -178,6 +178,16 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
   }
   if (choice.n_gpu_layers < 0) return;
   Fit candidate = with_disk(r, choice);
+  if (!r.options.n_gpu_layers && !share && !fits_gpus(r, candidate)) {
+    // Layers on disk are streamed whole: their slots are larger than those of divided rows.
+    const int64_t n = most_layers(choice.n_gpu_layers, [&](int64_t layers) {
+      choice.n_gpu_layers = layers;
+      return fits_gpus(r, with_disk(r, choice));
+    });
+    if (n < 0) return;
+    choice.n_gpu_layers = n;
+    candidate = with_disk(r, choice);
+  }
   if (fits(r, candidate)) list.push_back(std::move(candidate));
 }
 
@@ -297,9 +307,11 @@ void check_host_budget(const FitRequest& r) {
 }
 
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
-  const Fit smallest = fit_with(r, choice);
+  const Fit smallest = with_disk(r, choice);
   const size_t d = first_too_small(r, smallest, 1);
-  TANDEM_CHECK(d < r.devices.size());
+  if (d == r.devices.size()) {
+    throw_error(ErrorCode::out_of_memory, "no placement with these options fits the memory of host and GPUs");
+  }
   const char* name = r.devices[d]->info().name.c_str();
   if (!r.options.n_gpu_layers) {
     throw_error(ErrorCode::out_of_memory,

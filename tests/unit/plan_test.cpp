@@ -328,6 +328,28 @@ TEST_F(Planner, QuantizedCachesOnlyWhenAllowed) {
   EXPECT_THROW(plan_session(r), Error);
 }
 
+// Layers on disk are not divided, so their slots on the GPU are twice as large as those of half the rows.
+TEST_F(Planner, DividedRowsBesideLayersOnDiskFitOrAreRefused) {
+  for (Weight& w : phi_.architecture.weights) w.in_file = true;
+  flags_.gpu_rows = 0.5;
+  size_t n_plans = 0;
+  for (const double gib : {0.3, 0.6, 0.9, 1.2}) {
+    for (const size_t mib : {200, 500, 900, 1300}) {
+      gpu(gib);
+      flags_.budgets.max_ram = mib << 20;
+      try {
+        for (const SessionPlan& p : plan_session(request(2048))) {
+          EXPECT_LE(p.fit.bytes.devices[1].total(), static_cast<size_t>(gib * (1 << 30)));
+          ++n_plans;
+        }
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::out_of_memory) << e.what();
+      }
+    }
+  }
+  EXPECT_GT(n_plans, 0u);
+}
+
 // A cache that does not fit beside the weights.
 TEST_F(Planner, SplitsTheCacheIfThatIsFaster) {
   gpu(8);
