@@ -179,7 +179,7 @@ TEST_F(DiskTime, OfTwoGpusMatchesThePrediction) {
     const double before = host.host_s;
     decode_one(*s);
     const double measured = host.host_s - before;
-    const SessionGraphs graphs = session_graphs(dense_->architecture(), SessionShape{128, 16});
+    const SessionGraphs graphs = session_graphs(dense_->architecture(), ContextOptions{128, 16});
     const Schedule schedule = make_schedule(graphs.decode, s->placement().placement, 3);
     const double predicted = step_cost(graphs.decode, schedule, devices, rates, graphs.kv, load_).seconds;
     EXPECT_NEAR(predicted, measured, 0.05 * measured);

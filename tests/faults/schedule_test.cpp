@@ -31,7 +31,7 @@ TEST_F(Interpreters, BothHandleEveryKindOfCommand) {
     const std::vector<Device*> devices{host_.get(), &sim};
     const auto s = session(*dense_, devices, choice);
     EXPECT_EQ(logits(*s), cpu_logits(*dense_));
-    const SessionGraphs graphs = session_graphs(dense_->architecture(), SessionShape{0, 16});
+    const SessionGraphs graphs = session_graphs(dense_->architecture(), ContextOptions{0, 16});
     const Schedule schedule = make_schedule(graphs.decode, s->placement().placement, 2);
     for (const Command& command : schedule.commands) kinds.insert(command.kind);
     const StepLoad load{.n_past = 40};

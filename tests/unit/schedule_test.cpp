@@ -229,7 +229,7 @@ class Schedules : public testing::Test {
     for (int d = 0; d < n_gpus; ++d) devices.push_back(&gpus_[static_cast<size_t>(d)]);
     Placement placement = place(model.architecture(), model.weights(), devices, {}, choice);
     placement.n_stream_slots = n_slots;
-    const SessionGraphs graphs = session_graphs(model.architecture(), SessionShape{128, 16});
+    const SessionGraphs graphs = session_graphs(model.architecture(), ContextOptions{128, 16});
     if (const auto* split = std::get_if<SplitCache>(&choice.cache)) {
       split_caches(placement, split->n_keep, graphs.kv, 16);
     }
