@@ -1,5 +1,4 @@
-// Help pages: groups with a heading each, names on the left, wrapped text on the right, defaults in
-// parentheses.
+// Help pages: groups with headings, names on the left, wrapped text on the right, defaults in parentheses.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
@@ -10,7 +9,7 @@ namespace {
 
 constexpr size_t kWidth = 100;
 constexpr size_t kTextColumn = 34;
-constexpr char kNoBreak = '\x01';  // a space where a line must not end
+constexpr char kNoBreak = '\x01';  // non-breaking space
 
 // Breaks `text` at spaces so that no line passes `width`; a word longer than a line keeps one for itself.
 std::vector<std::string> wrapped(const std::string& text, size_t width) {
@@ -78,8 +77,7 @@ std::string option_text(const CLI::Option& option) {
   return text;
 }
 
-// What stands for an argument without a name: its type if it says something, such as "IN.gguf [OUT.gguf]
-// TYPE".
+// The text for a positional argument: its type if that is descriptive, such as "IN.gguf [OUT.gguf] TYPE".
 std::string positional_name(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return type.empty() || type == "TEXT" ? option.get_name(true) : type;
@@ -133,7 +131,7 @@ class HelpFormatter : public CLI::Formatter {
     return out.empty() ? out : "\nCommands:\n" + out;
   }
 
-  // In the order in which the command added them, except for the two that matter least.
+  // In the order added by the command, except that these two come last.
   static std::string groups(const CLI::App& app) {
     std::vector<std::string> names = app.get_groups();
     const auto rank = [](const std::string& name) {

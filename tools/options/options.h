@@ -44,7 +44,7 @@ void add_model_options(CLI::App& app, ModelOptions& options);
 void add_context_options(CLI::App& app, ContextOptions& options, Toggle& flash_attention);
 void add_rope_options(CLI::App& app, RopeOverrides& options);
 void add_thread_options(CLI::App& app, DeviceOptions& options);
-// Says in a verbose line what the options ask for that makes no difference here.
+// Reports options without effect in a verbose message.
 void note_no_effect(const CommandOptions& options);
 
 // ---- Sampling ----

@@ -20,7 +20,7 @@ int hex_digit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// What stands for itself after a backslash, or is a control character; nullopt for anything else.
+// The character for an escape sequence with this letter; nullopt if there is none.
 std::optional<char> simple_escape(char c) {
   switch (c) {
     case 'n': return '\n';
