@@ -34,7 +34,8 @@ FoundDevices Registry::find_gpus() const {
 std::vector<KnownGpu> Registry::known_gpus() const {
   std::vector<KnownGpu> list;
   for (const Backend& backend : gpu_backends()) {
-    for (const KnownDevice& device : backend.known) list.push_back({device, backend.weight_bytes, backend.dtype_support});
+    for (const KnownDevice& device : backend.known)
+      list.push_back({device, backend.weight_bytes, backend.dtype_support});
   }
   return list;
 }

@@ -87,7 +87,7 @@ std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
 void Executor::prepare(Program& program) {
   for (size_t d = 0; d < devices_.size(); ++d) {
     grow_arena(d, program.schedule_.partition.arena_bytes[d]);
-    grow_slots(d, program.slots_[d]);
+    grow_slots(DeviceId::at(d), program.slots_[d]);
   }
   bind(program);
 }
@@ -117,11 +117,11 @@ void Executor::grow_arena(size_t d, size_t n_bytes) {
   arena.n_bytes = n_bytes;
 }
 
-void Executor::grow_slots(size_t d, const SlotNeeds& needs) {
-  if (d == 0 ? !disk_.must_grow(needs) : !stream_.must_grow(DeviceId::at(d), needs)) return;
+void Executor::grow_slots(DeviceId device, const SlotNeeds& needs) {
+  if (device.is_host() ? !disk_.must_grow(needs) : !stream_.must_grow(device, needs)) return;
   for (Program* program : programs_) program->executables_.clear();
-  if (d == 0) return disk_.reserve(needs);
-  stream_.reserve(DeviceId::at(d), needs);
+  if (device.is_host()) return disk_.reserve(needs);
+  stream_.reserve(device, needs);
 }
 
 void Executor::bind(Program& program) {
@@ -159,8 +159,9 @@ void Executor::bind_groups(Program& program) {
     size_t offset = 0;  // in the slot of the device
     for (size_t i = 0; i < group.weights.size(); ++i) {
       const Weight& weight = *bound.weights[i];
-      program.addresses_[d][group.weights[i]] = d == 0 ? read + bound.layout.offset_of(weight)
-                                                       : stream_.slot(group.device, group.turn.slot) + offset;
+      program.addresses_[d][group.weights[i]] = group.device.is_host()
+                                                    ? read + bound.layout.offset_of(weight)
+                                                    : stream_.slot(group.device, group.turn.slot) + offset;
       offset += align_up(devices_[d]->weight_bytes(weight), kSlotAlignment);
     }
   }
@@ -228,9 +229,9 @@ void Executor::copy(const Program& program, const Command& c, const StepShape& s
   const size_t from = c.from.index(), to = c.device.index();
   const DevicePtr source = program.addresses_[from][storage];
   const DevicePtr target = program.addresses_[to][storage];
-  if (from == 0) {
+  if (c.from.is_host()) {
     devices_[to]->copy_in(target, source, n_bytes);
-  } else if (to == 0) {
+  } else if (c.device.is_host()) {
     devices_[from]->copy_out(target, source, n_bytes);
   } else {
     devices_[from]->copy_out(staging_.data(), source, n_bytes);

@@ -72,7 +72,7 @@ class Executor {
   void prepare(Program& program);
   void bind(Program& program);
   void bind_groups(Program& program);
-  void grow_slots(size_t device, const SlotNeeds& needs);
+  void grow_slots(DeviceId device, const SlotNeeds& needs);
   void begin_step(const Program& program, const StepInputs& inputs);
   void execute(Program& program, const Command& command, const StepInputs& inputs);
   void feed(const Program& program, size_t device, const StepInputs& inputs);

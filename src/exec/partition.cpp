@@ -164,14 +164,15 @@ class Partitioner {
   void assign_slots() {
     std::vector<StreamGroup>& groups = result_.groups;
     for (size_t d = 0; d < n_devices_; ++d) {
+      const DeviceId device = DeviceId::at(d);
       std::vector<size_t> items;
       for (size_t g = 0; g < groups.size(); ++g) {
-        if (d == 0 ? groups[g].on_disk : groups[g].device == DeviceId::at(d)) items.push_back(g);
+        if (device.is_host() ? groups[g].on_disk : groups[g].device == device) items.push_back(g);
       }
       const std::vector<SlotTurn> turns =
-          slot_turns(items, d == 0 ? placement_.n_disk_slots : placement_.n_stream_slots);
+          slot_turns(items, device.is_host() ? placement_.n_disk_slots : placement_.n_stream_slots);
       for (size_t i = 0; i < items.size(); ++i) {
-        (d == 0 ? groups[items[i]].disk_turn : groups[items[i]].turn) = turns[i];
+        (device.is_host() ? groups[items[i]].disk_turn : groups[items[i]].turn) = turns[i];
       }
     }
     for (size_t g = 0; g < groups.size(); ++g) {

@@ -38,8 +38,9 @@ class Scheduler {
   void begin_step() {
     for (size_t d = 0; d < reads_host_.size(); ++d) {
       if (partition().inputs[d].empty()) continue;
-      add({.kind = CommandKind::feed, .device = DeviceId::at(d)});
-      if (d != 0) record_host_reads(DeviceId::at(d));
+      const DeviceId device = DeviceId::at(d);
+      add({.kind = CommandKind::feed, .device = device});
+      if (!device.is_host()) record_host_reads(device);
     }
     for (size_t c = 0; c < partition().caches.size(); ++c) {
       if (cache(c).turn.first) fetch_cache(c);

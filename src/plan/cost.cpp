@@ -159,7 +159,8 @@ class Clock final : GroupSlots {
       case CommandKind::fetch_cache: return bring(d, cache_slot(c.cache), caches_[c.cache].in_bytes);
       case CommandKind::join_cache: return reach(d, cache_slot(c.cache).complete);
       case CommandKind::write_back: return write_back(c.cache);
-      case CommandKind::run: return d == 0 ? run_on_host(c.segment) : give(d, segments_[c.segment].seconds);
+      case CommandKind::run:
+        return c.device.is_host() ? run_on_host(c.segment) : give(d, segments_[c.segment].seconds);
       case CommandKind::collect: give(d, over_bus(d, c.tensor)); return reach(0, at_[d]);
     }
   }
@@ -183,9 +184,9 @@ class Clock final : GroupSlots {
 
   void copy(const Command& c) {
     const size_t from = c.from.index(), to = c.device.index();
-    if (from != 0) give(from, over_bus(from, c.tensor));
-    if (from != 0 && to != 0) reach(0, at_[from]);
-    if (to != 0) give(to, over_bus(to, c.tensor));
+    if (!c.from.is_host()) give(from, over_bus(from, c.tensor));
+    if (!c.from.is_host() && !c.device.is_host()) reach(0, at_[from]);
+    if (!c.device.is_host()) give(to, over_bus(to, c.tensor));
   }
   double over_bus(size_t d, TensorId id) const {
     return rates_[d].stage_s + tensor_bytes(graph_.tensor(id), load_) / rates_[d].bus_bytes_per_s;

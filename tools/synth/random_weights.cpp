@@ -22,7 +22,10 @@ RandomPieces::RandomPieces(const DTypeInfo& dtype, float stddev, float mean) : d
   const int64_t piece = dtype.block_elements == 1 ? kFloatsOfAPiece : dtype.block_elements;
   n_pieces_ = static_cast<size_t>(kValues / piece);
   piece_bytes_ = row_bytes(dtype.dtype, piece);
-  if (!dtype.from_float) return pick_among_random_blocks(stddev);
+  if (!dtype.from_float) {
+    pick_among_random_blocks(stddev);
+    return;
+  }
   if (mean == 0) {  // coarse formats widen or narrow what they quantize
     const double got = root_mean_square(quantized_normals(kSampleValues, stddev, 0));
     stddev = static_cast<float>(stddev * (stddev / got));
