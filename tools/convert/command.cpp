@@ -16,7 +16,7 @@
 namespace tandem::tools {
 namespace {
 
-struct CommandOptions {
+struct ConvertCommand {
   std::string folder, out;
   ConvertOptions convert;
   int32_t n_threads = 0;
@@ -37,7 +37,7 @@ std::string tensor_line(const Conversion& conversion, size_t index) {
                 mapping.name, ("[" + dims + "]"), from, dtype_name(mapping.dtype), mib(mapping.n_bytes()));
 }
 
-void run_convert(CommandOptions& options) {
+void run_convert(ConvertCommand& options) {
   apply_log_options(options.log);
   ConvertOptions& how = options.convert;
   how.n_threads = options.n_threads > 0 ? options.n_threads
@@ -62,7 +62,7 @@ void run_convert(CommandOptions& options) {
 }  // namespace
 
 void add_convert(CLI::App& app) {
-  const auto options = std::make_shared<CommandOptions>();
+  const auto options = std::make_shared<ConvertCommand>();
   ConvertOptions& how = options->convert;
   CLI::App* command = app.add_subcommand("convert", "convert a Hugging Face model folder to a GGUF file");
   command
