@@ -40,7 +40,7 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const Registry& reg
     }
     // No message at the default level if the user chose the CPU.
     const bool asked = options.offload.n_gpu_layers.has_value() || options.devices.no_gpus;
-    (asked ? log_verbose : log_info)("not using a GPU: %s", why.c_str());
+    log_text(asked ? LogLevel::verbose : LogLevel::info, "not using a GPU: {}", fmt::make_format_args(why));
   }
   for (const std::string& name : options.devices.gpus) {
     const auto found =

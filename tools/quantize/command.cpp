@@ -17,7 +17,7 @@
 namespace tandem::tools {
 namespace {
 
-struct CommandOptions {
+struct QuantizeCommand {
   std::vector<std::string> arguments;  // IN, OUT (optional), TYPE, THREADS (optional)
   std::string in, out, imatrix;
   QuantizeOptions quantize;
@@ -74,7 +74,7 @@ TensorRule parse_rule(const std::string& text) {
 }
 
 // Assigns the arguments of IN [OUT] TYPE [THREADS]: the second is OUT unless it is a type.
-void parse_arguments_of(CommandOptions& options) {
+void parse_arguments_of(QuantizeCommand& options) {
   std::vector<std::string> rest = options.arguments;
   const auto take = [&rest] {
     std::string first = rest.front();
@@ -135,7 +135,7 @@ void print_sizes(const QuantizeJob& job) {
   out.flush();
 }
 
-void run_quantize(CommandOptions& options) {
+void run_quantize(QuantizeCommand& options) {
   apply_log_options(options.log);
   parse_arguments_of(options);
   if (options.pure) options.quantize.mix = Mix::pure;
@@ -170,7 +170,7 @@ void run_quantize(CommandOptions& options) {
 }  // namespace
 
 void add_quantize(CLI::App& app) {
-  const auto options = std::make_shared<CommandOptions>();
+  const auto options = std::make_shared<QuantizeCommand>();
   QuantizeOptions& how = options->quantize;
   CLI::App* command = app.add_subcommand("quantize", "convert a model to another file type, e.g. Q4_K_M");
   command

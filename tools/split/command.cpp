@@ -85,11 +85,11 @@ void add_split(CLI::App& app) {
   CLI::App* command = app.add_subcommand("split", "write a model as several smaller files");
   const auto o = std::make_shared<CopyOptions>();
   add_files(*command, *o, "the model; if it is split, its first part", "OUT",
-            "name of the parts: OUT-00001-of-0000N.gguf and so on")
-      integer(*command, "--split-max-tensors", o->max_tensors, 1,
-              "maximum number of tensors per file (default: 128, without --split-max-size)")
-          ->default_str("")
-          ->group("Output");
+            "name of the parts: OUT-00001-of-0000N.gguf and so on");
+  integer(*command, "--split-max-tensors", o->max_tensors, 1,
+          "maximum number of tensors per file (default: 128, without --split-max-size)")
+      ->default_str("")
+      ->group("Output");
   text(*command, "--split-max-size", o->max_size, "N(M|G)",
        "maximum bytes of tensors per file, in millions or billions: 4G")
       ->group("Output");

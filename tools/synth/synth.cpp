@@ -121,7 +121,7 @@ class ProgressLine {
   Clock::time_point start_ = Clock::now(), drawn_ = start_;
 };
 
-struct CommandOptions {
+struct SynthCommand {
   std::string shape, out, type = "Q4_K_M";
   int32_t seed = 1, n_layers = 0;
   bool pure = false, list = false;
@@ -157,7 +157,7 @@ void print_lists() {
   out.flush();
 }
 
-void run_synth(const CommandOptions& options) {
+void run_synth(const SynthCommand& options) {
   apply_log_options(options.log);
   if (options.list) return print_lists();
   const Shape* known = find_shape(options.shape);
@@ -225,7 +225,7 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
 }
 
 void add_synth(CLI::App& app) {
-  const auto options = std::make_shared<CommandOptions>();
+  const auto options = std::make_shared<SynthCommand>();
   CLI::App* synth =
       app.add_subcommand("synth", "write a model with the shape of a public one and random weights");
   synth->add_option("shape", options->shape, "the model whose shape to use, e.g. tinyllama-1.1b (see --list)")
