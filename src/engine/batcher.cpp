@@ -9,8 +9,8 @@
 namespace tandem {
 namespace {
 
-// Room that is kept for what a text will generate next, in tokens: with less, texts would be begun only to be
-// thrown out again; with room for all that they may generate, few would be begun.
+// Room that is kept for what a text will generate next, in tokens: with less, texts would be begun only to
+// be thrown out again; with room for all that they may generate, few would be begun.
 constexpr int64_t kHeadroom = 64;
 
 // Where the first of the stop texts begins that ends behind `from`.
@@ -152,8 +152,8 @@ bool Batcher::waits_for_a_beginning(const Text& text) const {
   });
 }
 
-// What is full of the text becomes known; where it was known already, the known block takes the place of its
-// own.
+// Shares the text's full blocks; where another text has shared the same block already, that one replaces
+// its own.
 void Batcher::publish(Text& text) {
   while ((text.n_published + 1) * block_size_ <= text.n_computed()) {
     const auto tokens = text.tokens_at(text.n_published * block_size_, block_size_);
@@ -192,7 +192,7 @@ void Batcher::preempt_newest() {
 // The parts of the next step, the oldest text first. Each that is being generated has its token; what the
 // micro-batch has room for beside them is for prompts.
 void Batcher::plan_step() {
-  parts_.clear();
+  slices_.clear();
   of_part_.clear();
   n_planned_blocks_ = 0;
   const auto n_generating =
@@ -212,7 +212,7 @@ void Batcher::plan_step() {
       preempt_newest();
       return;
     }
-    parts_.push_back({&text.sequence, text.tokens_at(text.n_computed(), n), n == text.n_missing() ? 1 : 0});
+    slices_.push_back({&text.sequence, text.tokens_at(text.n_computed(), n), n == text.n_missing() ? 1 : 0});
     of_part_.push_back(&text);
   }
 }
@@ -220,10 +220,10 @@ void Batcher::plan_step() {
 void Batcher::step(const Done& done) {
   admit(done);
   plan_step();
-  if (parts_.empty()) return;
+  if (slices_.empty()) return;
   std::vector<int64_t> before;
   for (const Text* text : of_part_) before.push_back(text->n_computed());
-  const auto logits = runtime_.step(parts_);
+  const auto logits = runtime_.step(slices_);
   if (!logits) return;  // nothing has happened; the next one will be smaller
   ++stats_.n_steps;
   for (size_t i = 0; i < of_part_.size(); ++i) {
@@ -237,7 +237,7 @@ void Batcher::step(const Done& done) {
 void Batcher::take_logits(std::span<const float> logits, const Done& done) {
   const auto n_vocab = static_cast<size_t>(runtime_.model().hparams().n_vocab);
   for (size_t i = 0; i < of_part_.size(); ++i) {
-    if (parts_[i].n_outputs == 0) continue;
+    if (slices_[i].n_outputs == 0) continue;
     choose(*of_part_[i], logits.first(n_vocab), done);
     logits = logits.subspan(n_vocab);
   }

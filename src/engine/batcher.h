@@ -85,7 +85,7 @@ class Batcher {
   int64_t block_size_, n_parallel_;
   PrefixCache prefixes_;
   Texts running_, waiting_;
-  std::vector<StepPart> parts_;
+  std::vector<BatchSlice> slices_;
   std::vector<Text*> of_part_;
   int64_t n_planned_blocks_ = 0;
   std::shared_ptr<const TokenTrie> trie_;  // for grammars, once there is one

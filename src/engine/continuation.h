@@ -31,7 +31,7 @@ class Continuation {
   Continuation(const Vocab& vocab, Sampler& sampler, const GenerateOptions& options,
                std::span<const int32_t> prompt);
 
-  // Why nothing more is to be chosen, if so.
+  // The reason to choose no more tokens, if there is one.
   std::optional<StopReason> ended() const;
 
   struct Choice {
@@ -40,9 +40,9 @@ class Continuation {
     std::optional<StopReason> end;  // it is the last one
     bool in_text = true;            // false: it only says that the text ends
   };
-  // The next token. Throws what the sampler throws.
+  // Chooses the next token. Throws what the sampler throws.
   Choice choose(std::span<const float> logits);
-  // What is left of the text, where it ends for another reason than stop_text.
+  // Returns the rest of the text, if it ends for another reason than stop_text.
   std::string finish() { return detokenizer_.finish(); }
 
   int64_t n_generated() const { return n_generated_; }

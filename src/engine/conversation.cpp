@@ -195,17 +195,17 @@ Sampler Conversation::make_sampler(const Prompt& prompt, int64_t n_common) const
 Answer Conversation::ask(const std::string& text, const AnswerCallbacks& callbacks) {
   check_text(text);
   messages_.push_back({"user", text});
-  const auto take_back = [&] {
+  const auto rollback = [&] {
     messages_.pop_back();
     n_left_out_ = std::min(n_left_out_, messages_.size() - n_system());
   };
   try {
     Answer result = answer(callbacks);
-    if (!result.kept) take_back();
+    if (!result.kept) rollback();
     return result;
   } catch (...) {
     if (messages_.back().role == "assistant") messages_.pop_back();
-    take_back();
+    rollback();
     throw;
   }
 }

@@ -85,7 +85,7 @@ class Conversation {
     std::vector<int32_t> ids;
     std::vector<TokenCut> cuts;  // ascending
   };
-  // What the session was last given: a prompt, and behind it an answer.
+  // The content of the session: a prompt, followed by an answer.
   struct Track {
     Prompt prompt;
     std::string answer;  // its text, control tokens shown

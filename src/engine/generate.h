@@ -16,21 +16,21 @@ struct GenerateStats {
   double prompt_s = 0, generate_s = 0;  // reading the prompt; all that followed
 };
 
-// What the caller sees while it runs. All optional.
+// Called while it runs. All optional.
 struct GenerateCallbacks {
-  std::function<void(int32_t id)> token;                // each that is chosen, but for the one that ends it
-  std::function<void(std::string_view text)> text;      // whole UTF-8 characters, as they come
+  std::function<void(int32_t id)> token;            // each chosen token, except the one that ends the text
+  std::function<void(std::string_view text)> text;  // whole UTF-8 characters, as they come
   std::function<void(int64_t n_done)> prompt_progress;  // tokens of the prompt done so far
   std::function<bool()> interrupted;                    // true: finish the token and stop
 };
 
-// What a sampler must know of a model, and of the session's.
+// The part of a model that a sampler needs.
 SamplerModel sampler_model(const Model& model, int64_t n_ctx);
 SamplerModel sampler_model(const Session& session);
 
-// Continues `session` with the prompt's tokens and then with what the sampler chooses. The sampler has
-// accepted what the session holds already; it is given the prompt here. Throws what Session and Sampler
-// throw.
+// Appends the prompt's tokens to `session`, then the tokens that the sampler chooses. The sampler has
+// accepted the tokens that the session holds already; the prompt is accepted here. Throws what Session and
+// Sampler throw.
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
                        const GenerateOptions& options, const GenerateCallbacks& callbacks);
 

@@ -203,61 +203,61 @@ void Runtime::check_finite(std::span<const float> logits, int64_t position) cons
               model_.path(), position);
 }
 
-std::optional<std::span<const float>> Runtime::step(std::span<const StepPart> parts) {
+std::optional<std::span<const float>> Runtime::step(std::span<const BatchSlice> slices) {
   if (!prefill_) build_down_the_ladder();  // an earlier call found no memory
-  TANDEM_CHECK(!parts.empty() && static_cast<int64_t>(parts.size()) <= n_sequences());
+  TANDEM_CHECK(!slices.empty() && static_cast<int64_t>(slices.size()) <= n_sequences());
   size_t n_appended = 0;
-  const auto take_back = [&] {
+  const auto rollback = [&] {
     while (n_appended > 0) {
-      const StepPart& part = parts[--n_appended];
-      part.sequence->truncate(part.sequence->length() - static_cast<int64_t>(part.tokens.size()));
+      const BatchSlice& slice = slices[--n_appended];
+      slice.sequence->truncate(slice.sequence->length() - static_cast<int64_t>(slice.tokens.size()));
     }
   };
   try {
     int32_t* slots = slots_.data();
-    for (const StepPart& part : parts) {
-      const auto n = static_cast<int64_t>(part.tokens.size());
+    for (const BatchSlice& slice : slices) {
+      const auto n = static_cast<int64_t>(slice.tokens.size());
       TANDEM_CHECK(n > 0 && slots - slots_.data() + n <= n_ubatch());
-      TANDEM_CHECK(part.sequence->length() + n <= n_ctx_sequence());
-      part.sequence->append(n, slots);
+      TANDEM_CHECK(slice.sequence->length() + n <= n_ctx_sequence());
+      slice.sequence->append(n, slots);
       ++n_appended;
       slots += n;
     }
   } catch (...) {
-    take_back();
+    rollback();
     throw;
   }
   try {
-    return run(parts);
+    return run(slices);
   } catch (const Error& e) {
-    take_back();
+    rollback();
     if (!recover(e)) throw;
     return std::nullopt;
   } catch (...) {
-    take_back();
+    rollback();
     throw;
   }
 }
 
-// The parts, whose tokens have their slots, one after the other; a row of the block table for each.
-StepShape Runtime::fill_inputs(std::span<const StepPart> parts) {
+// Concatenates the slices, whose tokens have their KV slots; one row of the block table per slice.
+StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
   const size_t max_blocks = block_table_.size() / static_cast<size_t>(n_sequences());
   StepShape shape;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const StepPart& part = parts[i];
-    const auto n = static_cast<int64_t>(part.tokens.size());
-    const std::span<const int32_t> blocks = part.sequence->blocks();
-    TANDEM_CHECK(part.n_outputs <= n && shape.n_outputs + part.n_outputs <= max_outputs_);
-    std::copy(part.tokens.begin(), part.tokens.end(), ids_.begin() + shape.n_tokens);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const BatchSlice& slice = slices[i];
+    const auto n = static_cast<int64_t>(slice.tokens.size());
+    const std::span<const int32_t> blocks = slice.sequence->blocks();
+    TANDEM_CHECK(slice.n_outputs <= n && shape.n_outputs + slice.n_outputs <= max_outputs_);
+    std::copy(slice.tokens.begin(), slice.tokens.end(), ids_.begin() + shape.n_tokens);
     std::iota(positions_.begin() + shape.n_tokens, positions_.begin() + shape.n_tokens + n,
-              static_cast<int32_t>(part.sequence->length() - n));
+              static_cast<int32_t>(slice.sequence->length() - n));
     std::fill_n(sequences_.begin() + shape.n_tokens, n, static_cast<int32_t>(i));
     const auto row = block_table_.begin() + static_cast<int64_t>(i * max_blocks);
     std::fill(std::copy(blocks.begin(), blocks.end(), row), row + static_cast<int64_t>(max_blocks), 0);
     shape.n_tokens += n;
-    std::iota(outputs_.begin() + shape.n_outputs, outputs_.begin() + shape.n_outputs + part.n_outputs,
-              static_cast<int32_t>(shape.n_tokens - part.n_outputs));
-    shape.n_outputs += part.n_outputs;
+    std::iota(outputs_.begin() + shape.n_outputs, outputs_.begin() + shape.n_outputs + slice.n_outputs,
+              static_cast<int32_t>(shape.n_tokens - slice.n_outputs));
+    shape.n_outputs += slice.n_outputs;
   }
   if (shape.n_outputs == 0) {  // no graph runs without
     outputs_[0] = static_cast<int32_t>(shape.n_tokens - 1);
@@ -266,9 +266,9 @@ StepShape Runtime::fill_inputs(std::span<const StepPart> parts) {
   return shape;
 }
 
-std::span<const float> Runtime::run(std::span<const StepPart> parts) {
+std::span<const float> Runtime::run(std::span<const BatchSlice> slices) {
   StepInputs inputs;
-  inputs.shape = fill_inputs(parts);
+  inputs.shape = fill_inputs(slices);
   const auto n_tokens = static_cast<size_t>(inputs.shape.n_tokens);
   const auto set = [&](Input which, std::span<const int32_t> data) {
     inputs.data[static_cast<size_t>(which)] = data;
@@ -281,10 +281,10 @@ std::span<const float> Runtime::run(std::span<const StepPart> parts) {
   const size_t max_blocks = block_table_.size() / static_cast<size_t>(n_sequences());
   set(Input::block_table,
       std::span(block_table_)
-          .first((parts.size() - 1) * max_blocks + parts.back().sequence->blocks().size()));
+          .first((slices.size() - 1) * max_blocks + slices.back().sequence->blocks().size()));
   int32_t hot_from = 0;
   if (hot_) {
-    hot_->append(*parts.front().sequence, inputs.shape.n_tokens, hot_slots_.data());
+    hot_->append(*slices.front().sequence, inputs.shape.n_tokens, hot_slots_.data());
     hot_from = hot_->from();
     set(Input::hot_slots, std::span(hot_slots_).first(n_tokens));
     set(Input::hot_blocks, hot_->blocks());

@@ -1,11 +1,11 @@
 // Runtime: a model placed on devices and ready to run. It owns the KV cache, the executor and the compiled
-// graphs, and knows several sequences at once: a step takes some tokens of each and gives logits. Which
-// tokens, and what becomes of the logits, is the business of those above: a Session is one conversation, a
-// Batcher many prompts.
+// graphs. A step takes some tokens of one or more sequences and returns logits. Session (one conversation)
+// and Batcher (many prompts) choose the tokens and use the logits.
 //
-// Memory that runs out, when it is made or later, does not end it: see EngineOptions::oom_ladder.
+// If memory runs out, at construction or later, it continues with less: see EngineOptions::oom_ladder.
 //
-// A runtime and its sequences belong to one thread. Model and devices outlive it; it outlives its sequences.
+// A runtime and its sequences belong to one thread. Model and devices outlive it; it outlives its
+// sequences.
 #pragma once
 
 #include <functional>
@@ -25,17 +25,17 @@
 
 namespace tandem {
 
-// What a step does with one sequence.
-struct StepPart {
+// The new tokens of one sequence in a step.
+struct BatchSlice {
   KvSequence* sequence = nullptr;
-  std::span<const int32_t> tokens;  // that follow those it has; at least one
-  int64_t n_outputs = 0;            // the logits of its last n_outputs tokens are wanted
+  std::span<const int32_t> tokens;  // appended to the sequence; at least one
+  int64_t n_outputs = 0;            // returns the logits of the last n_outputs tokens
 };
 
 class Runtime {
  public:
-  // devices[0] works on host memory. Allocates all that is ever needed. Throws Error(usage | out_of_memory).
-  // `before_allocation`, when given, sees the table of where everything will live.
+  // devices[0] works on host memory. Allocates everything it will need. Throws Error(usage |
+  // out_of_memory). Calls `before_allocation`, if given, with the table of the placement.
   using Explain = std::function<void(const std::string& table)>;
   Runtime(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
           const Explain& before_allocation = nullptr);
@@ -45,27 +45,26 @@ class Runtime {
   int64_t n_ctx() const { return shape_.n_ctx; }
   int64_t n_ctx_sequence() const { return shape_.n_ctx_sequence; }
   int64_t n_sequences() const { return shape_.n_sequences; }
-  // Tokens and outputs that a step may have. The ladder makes n_ubatch smaller.
+  // Maximum tokens and outputs of a step. The out-of-memory ladder lowers n_ubatch.
   int64_t n_ubatch() const { return shape_.n_ubatch; }
   int64_t max_outputs() const { return max_outputs_; }
 
-  // A sequence of this cache, empty.
+  // Returns an empty sequence of this cache.
   KvSequence new_sequence() { return {cache_->pool(), cache_->config().block_size}; }
   BlockPool& pool() { return cache_->pool(); }
 
-  // Appends the parts' tokens, of different sequences, and returns the logits [outputs, n_vocab] that are
-  // wanted, in the order of the parts; they stay valid until the next step. Nothing is returned, and nothing
-  // has changed, when memory ran out and has been found again: the caller asks again, for n_ubatch() tokens
-  // at most. When it throws, the sequences are as before. Throws Error(out_of_memory) also when the cache's
-  // blocks are used up.
-  std::optional<std::span<const float>> step(std::span<const StepPart> parts);
+  // Appends the slices' tokens, each of another sequence, and returns the wanted logits [outputs, n_vocab]
+  // in the order of the slices, valid until the next step. Returns nothing, and changes nothing, if memory
+  // ran out and the ladder freed some: call it again with at most n_ubatch() tokens. If it throws, the
+  // sequences are as before. Throws Error(out_of_memory) also if the cache has no free blocks.
+  std::optional<std::span<const float>> step(std::span<const BatchSlice> slices);
 
   // Throws Error(usage) for an id that is not in the vocabulary.
   void check_vocabulary(std::span<const int32_t> tokens) const;
   // Throws Error(numeric) when the logits [n_vocab] of the token at `position` are not finite.
   void check_finite(std::span<const float> logits, int64_t position) const;
 
-  // What is cached for a sequence, as rows of the cache's dtype [n_tokens, n_head_kv, head_dim].
+  // The cache of a sequence, as rows of the cache's dtype [n_tokens, n_head_kv, head_dim].
   const KvConfig& kv_config() const { return cache_->config(); }
   size_t kv_token_bytes(size_t layer, KvHalf half) const {
     return tandem::kv_token_bytes(kv_layer(layer), half);
@@ -78,7 +77,7 @@ class Runtime {
   size_t arena_bytes() const;
   const Executor& executor() const { return *executor_; }
   const Fit& placement() const { return fit_; }
-  // What has no kernels of its own where it is computed (plan/generic_kernels.h); empty: everything has.
+  // The dtypes that run on generic kernels (plan/generic_kernels.h); empty: none.
   std::string generic_kernels() const;
 
  private:
@@ -88,15 +87,15 @@ class Runtime {
   void build_down_the_ladder();
   bool step_down(const std::string& reason);
   bool recover(const Error& error);
-  std::span<const float> run(std::span<const StepPart> parts);
-  StepShape fill_inputs(std::span<const StepPart> parts);
+  std::span<const float> run(std::span<const BatchSlice> slices);
+  StepShape fill_inputs(std::span<const BatchSlice> slices);
   const KvLayer& kv_layer(size_t layer) const;
   Device& kv_device(size_t layer) const;
 
   const Model& model_;
   std::vector<Device*> devices_;
   const EngineOptions options_;
-  ContextOptions shape_;  // as it was chosen; the ladder makes n_ubatch smaller
+  ContextOptions shape_;  // as planned; the out-of-memory ladder lowers n_ubatch
   Fit fit_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<HotCache> hot_;  // of a split cache; there is one sequence then

@@ -30,11 +30,11 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
   const auto n = static_cast<int64_t>(tokens.size());
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min(runtime_.n_ubatch(), n - done);
-    const StepPart part{&sequence_, tokens.subspan(done, count), 1};
-    const auto result = runtime_.step(std::span(&part, 1));
+    const BatchSlice slice{&sequence_, tokens.subspan(done, count), 1};
+    const auto result = runtime_.step(std::span(&slice, 1));
     if (!result) continue;  // with what may be a smaller micro-batch
     logits = *result;
-    tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
+    tokens_.insert(tokens_.end(), slice.tokens.begin(), slice.tokens.end());
     done += count;
     if (progress && !progress(done) && done < n) return {};
   }
@@ -48,10 +48,10 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
   const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min({runtime_.n_ubatch(), runtime_.max_outputs(), n - done});
-    const StepPart part{&sequence_, tokens.subspan(done, count), count};
-    const auto logits = runtime_.step(std::span(&part, 1));
+    const BatchSlice slice{&sequence_, tokens.subspan(done, count), count};
+    const auto logits = runtime_.step(std::span(&slice, 1));
     if (!logits) continue;
-    tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
+    tokens_.insert(tokens_.end(), slice.tokens.begin(), slice.tokens.end());
     for (int64_t row = 0; row < count; ++row) {
       runtime_.check_finite(logits->subspan(static_cast<size_t>(row) * n_vocab, n_vocab),
                             n_past() - count + row);

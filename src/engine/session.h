@@ -1,7 +1,7 @@
-// Session: one conversation with a model: a runtime, one sequence of its cache, and the tokens seen. Tokens
-// go in, logits come out; choosing the next token is the caller's business (see generate.h).
+// Session: one conversation with a model: a runtime, one sequence of its cache, and its tokens. Takes
+// tokens and returns logits; the caller chooses the next token (see generate.h).
 //
-// Memory that runs out, when it is made or later, does not end it: see EngineOptions::oom_ladder.
+// If memory runs out, at construction or later, it continues with less: see EngineOptions::oom_ladder.
 //
 // A session belongs to one thread. Model and devices outlive it.
 #pragma once
@@ -16,9 +16,8 @@ namespace tandem {
 
 class Session {
  public:
-  // One sequence. devices[0] works on host memory. Allocates all that is ever needed. Throws
-  // Error(usage | out_of_memory).
-  // `before_allocation`, when given, sees the table of where everything will live.
+  // One sequence. devices[0] works on host memory. Allocates everything it will need. Throws
+  // Error(usage | out_of_memory). Calls `before_allocation`, if given, with the table of the placement.
   using Explain = Runtime::Explain;
   Session(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
           const Explain& before_allocation = nullptr);
@@ -32,7 +31,8 @@ class Session {
   // Adds tokens (at least one) and returns the logits [n_vocab] after the last; they stay valid until the
   // next call. `progress`, when given, is called after every micro-batch with the number of tokens done so
   // far and may return false to stop: then the cache holds what was done and the result is empty. Throws
-  // Error(usage) when the context cannot hold them or an id is not in the vocabulary, Error(numeric) for NaN.
+  // Error(usage) when the context cannot hold them or an id is not in the vocabulary, Error(numeric) for
+  // NaN.
   using Progress = std::function<bool(int64_t n_done)>;
   std::span<const float> append(std::span<const int32_t> tokens, const Progress& progress = nullptr);
 
@@ -41,15 +41,15 @@ class Session {
   using LogitsFn = std::function<void(int64_t first, int64_t n, std::span<const float> logits)>;
   void evaluate(std::span<const int32_t> tokens, const LogitsFn& fn);
 
-  // Forgets the tokens from position n on.
+  // Drops the tokens from position n on.
   void truncate(int64_t n);
 
-  // What is cached for the tokens, for saving it: positions 0 .. n_past() - 1 of a layer, as rows of the
-  // cache's dtype [n_past, n_head_kv, head_dim].
+  // The cache, for saving it: positions 0 .. n_past() - 1 of a layer, as rows of the cache's dtype
+  // [n_past, n_head_kv, head_dim].
   const KvConfig& kv_config() const { return runtime_.kv_config(); }
   void read_kv(size_t layer, KvHalf half, std::byte* rows) const;
-  // Replaces what this session holds by tokens whose cache rows() gives, laid out as read_kv does; it is
-  // asked for every layer's keys, then values. When it throws, the session is left empty.
+  // Replaces the session's content by these tokens and the cache that rows() returns, laid out as by
+  // read_kv: first the keys, then the values of each layer. If it throws, the session is empty.
   using KvRows = std::function<std::span<const std::byte>(size_t layer, KvHalf half)>;
   void restore(std::span<const int32_t> tokens, const KvRows& rows);
 

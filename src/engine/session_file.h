@@ -28,14 +28,14 @@
 
 namespace tandem {
 
-// What tells models apart, 32 hexadecimal digits. The metadata counts with its overrides.
+// Returns 32 hexadecimal digits that identify a model. Its metadata are included, with overrides.
 std::string fingerprint(const Model& model);
 
 void save_session(const Session& session, const std::string& path, std::string_view transcript = "");
 
 class SessionFile {
  public:
-  // Opens and validates; `session` is only asked what its model and cache are.
+  // Opens and validates; reads only the model and the cache's shape of `session`.
   SessionFile(const std::string& path, const Session& session);
 
   const std::vector<int32_t>& tokens() const { return tokens_; }

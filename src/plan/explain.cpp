@@ -107,7 +107,7 @@ std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
          divided_text(*held);
 }
 
-// What becomes of the layers that are not on GPUs as a whole.
+// Describes the layers that are not completely on GPUs.
 std::string rest_text(const Placement& placement) {
   int64_t n_computed = 0, n_experts = 0, n_prefill = 0, n_streamed = 0;
   std::string divided;

@@ -65,20 +65,20 @@ bool fits(const FitRequest& r, const Fit& fit) {
   return first_too_small(r, fit) == r.devices.size();
 }
 
-int64_t n_most(const FitRequest& r) {
+int64_t max_gpu_layers(const FitRequest& r) {
   return r.architecture.hparams().n_layer + 1;
 }
 
 // The most layers on GPUs that satisfy a predicate. More layers need more memory, but for an arena that may
 // shrink: when halving has found a number, the next ones are tried too.
 template <class Ok>
-int64_t most_layers(int64_t n_most, const Ok& ok) {
-  int64_t low = -1, high = n_most + 1;  // low is fine, high is not
+int64_t most_layers(int64_t max_gpu_layers, const Ok& ok) {
+  int64_t low = -1, high = max_gpu_layers + 1;  // low is fine, high is not
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (ok(middle) ? low : high) = middle;
   }
-  for (int64_t n = low + 2; n <= std::min(low + 3, n_most); ++n) {
+  for (int64_t n = low + 2; n <= std::min(low + 3, max_gpu_layers); ++n) {
     if (ok(n)) low = n;
   }
   return low;
@@ -89,7 +89,7 @@ int64_t layers_by_share(const FitRequest& r) {
   size_t total = 0;
   for (const Weight& w : r.weights) total += w.n_bytes();
   return std::max<int64_t>(
-      0, most_layers(n_most(r), [&](int64_t n) {
+      0, most_layers(max_gpu_layers(r), [&](int64_t n) {
         const Placement placement = place(r.architecture, r.weights, r.devices, r.options, n);
         const Partition partition = partition_graph(*r.graphs[0], placement, r.devices.size(), Arenas::none);
         size_t resident = 0, host = 0;
@@ -169,9 +169,9 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
   const bool share = r.options.gpu_weights_percent || r.options.cpu_offload_gib;
   if (r.options.n_gpu_layers || share) {
     choice.n_gpu_layers =
-        share ? layers_by_share(r) : std::clamp<int64_t>(*r.options.n_gpu_layers, 0, n_most(r));
+        share ? layers_by_share(r) : std::clamp<int64_t>(*r.options.n_gpu_layers, 0, max_gpu_layers(r));
   } else {
-    choice.n_gpu_layers = most_layers(n_most(r), [&](int64_t n) {
+    choice.n_gpu_layers = most_layers(max_gpu_layers(r), [&](int64_t n) {
       choice.n_gpu_layers = n;
       return fits_gpus(r, fit_with(r, choice));  // the host's part only shrinks
     });
@@ -209,7 +209,7 @@ bool has_sequences(const FitRequest& r) {
   return r.graphs.front()->shape.max_sequences > 1;
 }
 
-// What the options leave open.
+// Returns all choices that the options leave open.
 std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   const OffloadOptions& f = r.options;
   const OffloadChoice said = from_options(f, 0);
@@ -246,10 +246,10 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
 
 // Whether all layers fit on GPUs with the whole cache, or a larger part of it than the choice would have
 // there. Those choices came earlier.
-bool fits_with_more(const OffloadChoice& choice, int64_t n_most, const std::vector<Fit>& list) {
+bool fits_with_more(const OffloadChoice& choice, int64_t max_gpu_layers, const std::vector<Fit>& list) {
   return std::any_of(list.begin(), list.end(), [&](const Fit& f) {
     return f.choice.streaming == choice.streaming && f.choice.n_cpu_moe == choice.n_cpu_moe &&
-           keeps_on_gpus(f.choice.cache) && f.choice.n_gpu_layers == n_most;
+           keeps_on_gpus(f.choice.cache) && f.choice.n_gpu_layers == max_gpu_layers;
   });
 }
 
@@ -421,7 +421,7 @@ std::vector<Fit> all_fits(const FitRequest& r) {
     for (const OffloadChoice& choice :
          r.choices.empty() ? open_choices(r) : std::vector(r.choices.begin(), r.choices.end())) {
       if (!r.options.kv_split && std::holds_alternative<SplitCache>(choice.cache) &&
-          fits_with_more(choice, n_most(r), list))
+          fits_with_more(choice, max_gpu_layers(r), list))
         continue;
       add_fit(r, choice, list);
     }
@@ -433,7 +433,7 @@ std::vector<Fit> all_fits(const FitRequest& r) {
   std::stable_sort(list.begin(), list.end(), [](const Fit& a, const Fit& b) {
     return a.speed.work_seconds() < b.speed.work_seconds();
   });
-  // What needs the same time and memory is the same: where everything fits, there is nothing to stream.
+  // Choices with the same time and memory are the same placement: if everything fits, nothing is streamed.
   list.erase(std::unique(list.begin(), list.end(),
                          [&](const Fit& a, const Fit& b) {
                            return a.speed.work_seconds() == b.speed.work_seconds() &&
@@ -449,7 +449,8 @@ Fit fit(const FitRequest& r) {
   std::vector<Fit> list = all_fits(r);
   if (!list.empty()) return std::move(list.front());
   check_host_budget(r);
-  const int64_t n = r.options.n_gpu_layers ? std::clamp<int64_t>(*r.options.n_gpu_layers, 0, n_most(r)) : 0;
+  const int64_t n =
+      r.options.n_gpu_layers ? std::clamp<int64_t>(*r.options.n_gpu_layers, 0, max_gpu_layers(r)) : 0;
   throw_too_small(r, from_options(r.options, n));
 }
 

@@ -20,8 +20,7 @@ struct DeviceBytes {
   size_t total() const { return weights + kv + activations + staging + scratch; }
 };
 
-// What crosses between devices when one token is decoded, where split caches have something in both
-// parts.
+// Bytes that cross between devices per decoded token, if both parts of split caches are in use.
 struct BusBytes {
   size_t activations = 0;  // transfers between segments
   size_t logits = 0;       // from the device that makes them to the host

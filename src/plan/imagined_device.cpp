@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-// What an op multiplies with matrices; kNoTensor where it has none.
+// Returns the tensor that an op multiplies with matrices; kNoTensor if it has none.
 TensorId input_of_products(const Op& op) {
   if (const auto* linear = std::get_if<LinearOp>(&op)) return linear->x;
   if (const auto* glu = std::get_if<GluOp>(&op)) return glu->x;

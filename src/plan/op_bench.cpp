@@ -76,7 +76,7 @@ std::vector<int32_t> input_data(Input which, size_t n, int64_t n_past) {
 
 }  // namespace
 
-double OpBench::products(const Matrix& matrix, int64_t n_tokens, size_t n_matrices, const Beside& beside) {
+double OpBench::products(const Matrix& matrix, int64_t n_tokens, size_t n_matrices, const Overlap& overlap) {
   const Table table(matrix.size);
   const std::vector<std::byte> data(matrix.n_bytes(), kPattern);
   std::deque<Weight> matrices;
@@ -93,7 +93,7 @@ double OpBench::products(const Matrix& matrix, int64_t n_tokens, size_t n_matric
   TensorId x = builder.embed(table.weight());
   for (const Weight& w : matrices) x = builder.linear(x, &w);
   const Graph graph = builder.finish(builder.gather_outputs(x));
-  return run_seconds(graph, {n_tokens, 1}, 0, {}, beside);
+  return run_seconds(graph, {n_tokens, 1}, 0, {}, overlap);
 }
 
 double OpBench::small_ops(int n_ops) {
@@ -139,7 +139,7 @@ void OpBench::free_all() {
 }
 
 double OpBench::run_seconds(const Graph& graph, const StepShape& shape, int64_t n_past,
-                            std::span<const KvLayer> kv, const Beside& beside) {
+                            std::span<const KvLayer> kv, const Overlap& overlap) {
   std::vector<DevicePtr> addresses;
   for (const Tensor& t : graph.tensors) {
     if (t.weight && device_.info().host_memory) {
@@ -156,23 +156,23 @@ double OpBench::run_seconds(const Graph& graph, const StepShape& shape, int64_t 
   std::vector<int32_t> nodes(graph.nodes.size());
   std::iota(nodes.begin(), nodes.end(), 0);
   std::unique_ptr<Executable> executable = device_.compile(Segment{&graph, nodes, addresses, kv});
-  const double seconds = seconds_of([&] { device_.run(*executable, shape); }, beside);
+  const double seconds = seconds_of([&] { device_.run(*executable, shape); }, overlap);
   executable.reset();
   free_all();
   return seconds;
 }
 
-double OpBench::seconds_of(const std::function<void()>& work, const Beside& beside) {
+double OpBench::seconds_of(const std::function<void()>& work, const Overlap& overlap) {
   std::vector<double> runs;
   double spent = 0;
   for (int i = 0; i < kFewestRuns || (i < kMostRuns && spent < kMostSeconds); ++i) {
     device_.wait(device_.record());
-    if (beside.begin) beside.begin();
+    if (overlap.begin) overlap.begin();
     const Clock::time_point start = Clock::now();
     work();
     device_.wait(device_.record());
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (beside.end) beside.end(seconds);
+    if (overlap.end) overlap.end(seconds);
     if (i > 0) runs.push_back(seconds);  // the first one warms up
     spent += seconds;
   }

@@ -1,5 +1,5 @@
-// How long a device takes for ops that matter, on memory of its own that is free again afterwards: what its
-// kernels do counts, not what the hardware could. One thread. Throws what the device throws.
+// Times the ops that matter on a device, with memory that it frees afterwards: the speed of the kernels,
+// not of the hardware. One thread. Throws what the device throws.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// What goes on beside each timed run.
-struct Beside {
+// Work at the same time as each timed run.
+struct Overlap {
   std::function<void()> begin;
   std::function<void(double run_s)> end;
 };
@@ -31,7 +31,7 @@ class OpBench {
   };
   // Seconds of n_tokens rows multiplied by one such matrix after the other. This and all others: the median
   // of several runs, for that is what a user gets.
-  double products(const Matrix& matrix, int64_t n_tokens, size_t n_matrices, const Beside& beside = {});
+  double products(const Matrix& matrix, int64_t n_tokens, size_t n_matrices, const Overlap& overlap = {});
   // Of n_ops ops on one row, so small that they are little but starting them.
   double small_ops(int n_ops);
 
@@ -46,12 +46,12 @@ class OpBench {
   static NodeWork attention_work(const Attention& step);
 
   // Of work that the caller gives to the device.
-  double seconds_of(const std::function<void()>& work, const Beside& beside = {});
+  double seconds_of(const std::function<void()>& work, const Overlap& overlap = {});
   DevicePtr alloc(size_t n_bytes);  // free again when this object is gone, or measures the next thing
 
  private:
   double run_seconds(const Graph& graph, const StepShape& shape, int64_t n_past, std::span<const KvLayer> kv,
-                     const Beside& beside);
+                     const Overlap& overlap);
   void free_all();
 
   Device& device_;

@@ -164,13 +164,13 @@ double measure_shared_memory(Device& host, Device& device, const DeviceRates& ra
   const double alone = bench.products(kHostMatrix, 1, n);
   BusLoad load(device);
   double most = 0;
-  Beside beside;
+  Overlap overlap;
   // Twice as much as it needs alone, for it needs longer.
-  beside.begin = [&] { load.begin(2 * alone, rates.bus_bytes_per_s); };
-  beside.end = [&](double run_s) {
+  overlap.begin = [&] { load.begin(2 * alone, rates.bus_bytes_per_s); };
+  overlap.end = [&](double run_s) {
     most = std::max(most, n_bytes / run_s + load.end(run_s, rates.bus_bytes_per_s));
   };
-  bench.products(kHostMatrix, 1, n, beside);
+  bench.products(kHostMatrix, 1, n, overlap);
   return most;
 }
 

@@ -31,7 +31,7 @@ namespace {
 // none.
 constexpr int64_t kHoldsS = 30 * 24 * 3600, kDisturbedHoldsS = 600;
 
-// What a line holds of a device, in order; those that must be positive first.
+// The fields of a line, in order; the first ones must be positive.
 constexpr double DeviceRates::*kFields[] = {&DeviceRates::read_bytes_per_s,
                                             &DeviceRates::ops_per_s,
                                             &DeviceRates::bus_bytes_per_s,

@@ -1,4 +1,4 @@
-// What was measured on this machine, so that it need not be measured again.
+// The measured speeds of this machine's devices, kept in a file.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace tandem {
 
-// Whether others kept the machine busy meanwhile: such a measurement is believed for minutes only.
+// Whether other programs kept the machine busy: such a measurement is used for minutes only.
 enum class Measured { quietly, disturbed };
 
-// Measurements of this machine, a line each in a file that several processes may use. A file that cannot be
-// read or written, or a line that makes no sense, is as if nothing had been measured.
+// Measurements of this machine, one per line of a file that several processes may use. Ignores invalid
+// lines, and a file that cannot be read or written.
 class RatesCache {
  public:
-  // The usual place: tandem/rates under $XDG_CACHE_HOME, or under .cache in the home directory; empty: there
-  // is none.
+  // Returns the default path: tandem/rates under $XDG_CACHE_HOME, or under .cache in the home directory;
+  // empty if there is neither.
   static std::string usual_path();
   explicit RatesCache(std::string path) : path_(std::move(path)) {}
 

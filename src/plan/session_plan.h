@@ -1,13 +1,13 @@
-// What a session will be: its graphs, and the best of its sizes and placements. Session builds what this
-// chooses, and `tandem plan` prints it, so both speak of the same bytes.
+// Plans a session: its graphs, and the best of its sizes and placements. Runtime builds what this returns
+// and `tandem plan` prints it, so both have the same bytes.
 #pragma once
 
 #include "plan/fit.h"
 
 namespace tandem {
 
-// n_ctx 0 becomes what the model was trained with, and the rest is held to it; several sequences have a block
-// of the cache each, and a micro-batch that has room for more than one token of each.
+// Replaces n_ctx 0 by the training context and limits the rest by it. Several sequences get at least a
+// block of the cache each, and a micro-batch of more than one token each.
 ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape);
 
 struct SessionGraphs {
@@ -17,10 +17,10 @@ struct SessionGraphs {
 
   std::vector<const Graph*> both() const { return {&decode, &prefill}; }
 };
-// Throws Error(usage) for a cache that cannot be.
+// Throws Error(usage) for an impossible cache.
 SessionGraphs session_graphs(const Architecture& architecture, const ContextOptions& shape);
 
-// All outlive the call.
+// Everything outlives the call.
 struct PlanRequest {
   const Architecture& architecture;
   const std::deque<Weight>& weights;
@@ -37,20 +37,20 @@ struct SessionPlan {
   Fit fit;
 };
 
-// Fastest first. Throws what fit() does when nothing fits, or options contradict each other.
+// Returns the plans, fastest first. Throws as fit() does if nothing fits or options contradict each other.
 std::vector<SessionPlan> plan_session(const PlanRequest& request);
 
-// The fit of one shape with one choice.
+// Returns the fit of one shape with one choice.
 Fit fit_shape(const PlanRequest& request, const ContextOptions& shape, const OffloadChoice& choice);
 
-// Memory as a line over the context: bytes = per_token * n_ctx + fixed, for the given choice, on the GPUs (or
-// on the host, where there is none).
+// Memory as a line over the context: bytes = per_token * n_ctx + fixed, for the given choice, on the GPUs,
+// or on the host without GPUs.
 struct MemoryLine {
   double bytes_per_token = 0;
   double fixed_bytes = 0;
 };
 MemoryLine memory_line(const PlanRequest& request, const OffloadChoice& choice);
-// The most tokens of context for which the choice is within the budgets; 0 when none.
+// Returns the largest context, in tokens, for which the choice is within the budgets; 0 if there is none.
 int64_t largest_context(const PlanRequest& request, const OffloadChoice& choice);
 
 }  // namespace tandem

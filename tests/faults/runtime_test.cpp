@@ -71,7 +71,7 @@ TEST_F(Sequences, EachHasTheLogitsOfItselfAlone) {
       }
       // Chunks of one sequence together with single tokens of others that start and end at different steps.
       for (int step = 0;; ++step) {
-        std::vector<StepPart> parts;
+        std::vector<BatchSlice> parts;
         for (size_t s = 0; s < texts.size(); ++s) {
           const auto done = static_cast<size_t>(sequences[s]->length());
           if (done == texts[s].size() || step < static_cast<int>(s)) continue;
@@ -106,11 +106,11 @@ TEST_F(Sequences, AFullCacheChangesNothing) {
   KvSequence a = runtime.new_sequence(), b = runtime.new_sequence(), c = runtime.new_sequence();
   const std::vector<int32_t> ids = text(0, 30);
   for (KvSequence* s : {&a, &b, &a, &b}) {
-    const StepPart part{s, ids, 1};
+    const BatchSlice part{s, ids, 1};
     runtime.step(std::span(&part, 1));
   }
   EXPECT_EQ(runtime.pool().n_free(), 0);
-  const std::vector<StepPart> parts{{&a, std::span(ids).first(4), 1}, {&c, std::span(ids).first(1), 1}};
+  const std::vector<BatchSlice> parts{{&a, std::span(ids).first(4), 1}, {&c, std::span(ids).first(1), 1}};
   try {
     runtime.step(parts);
     FAIL();
@@ -158,13 +158,13 @@ TEST_F(Sequences, TimeMatchesThePrediction) {
         for (int64_t s = 0; s < n; ++s) {
           sequences.push_back(std::unique_ptr<KvSequence>(new KvSequence(runtime.new_sequence())));
           for (size_t done = 0; done < ids.size(); done += 14) {
-            const StepPart part{sequences.back().get(), std::span(ids).subspan(done, 14), 0};
+            const BatchSlice part{sequences.back().get(), std::span(ids).subspan(done, 14), 0};
             runtime.step(std::span(&part, 1));
           }
         }
         double seconds = 0;
         for (int i = 0; i < 4; ++i) {
-          std::vector<StepPart> parts;
+          std::vector<BatchSlice> parts;
           for (const auto& s : sequences) parts.push_back({s.get(), std::span(ids).first(1), 1});
           const double before = sim.host_s();
           runtime.step(parts);
