@@ -15,7 +15,7 @@ namespace tandem::test {
 // The state after a text, and whether the text is complete.
 inline uint32_t state_behind(GrammarStates& states, std::string_view text) {
   uint32_t state = states.start();
-  for (const char c : text) state = states.step(state, static_cast<uint8_t>(c));
+  for (const char c : text) state = states.advance(state, static_cast<uint8_t>(c));
   return state;
 }
 inline bool accepts(GrammarStates& states, std::string_view text) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "cpu/cpu_device.h"
 #include "engine/model.h"
 #include "plan/imagined_device.h"
