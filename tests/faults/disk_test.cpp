@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/log.h"
 #include "gguf/split_writer.h"
 #include "support/metered_host.h"
