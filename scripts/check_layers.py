@@ -33,7 +33,7 @@ ROOMS = {
     "engine": ["plan", "model", "exec", "kv", "text", "sample"],
     "tools": ["engine", "cpu"],
 }
-# What one file may include besides: the list of backends is the only one that names them all.
+# Additional folders for single files: only the list of backends names them all.
 ALSO = {"tools/backends.cpp": ["ggml-cuda"]}
 TOP_LEVEL_ROOMS = ("gguf", "ggml-cuda", "tools")  # the others are in src/
 MAX_LINES = 600
@@ -44,7 +44,7 @@ LIBRARY = ("src", "gguf", "ggml-cuda")  # other programs than tools/ may be buil
 STRING = re.compile(r"""//.*|"((?:\\.|[^"\\])*)"|'(?:\\.|[^'\\])'""")
 FLAG = re.compile(r"(?:^|[\s(\[{'\"/=])(--[A-Za-z%][\w%-]*|-[A-Za-z][\w-]*)")
 NO_TEXT = re.compile(r"\s*#\s*(include|pragma)\b")
-# What only looks like one: another program's, a number, the ends of names of grammar rules.
+# Text that only looks like a flag: another program's option, a number, suffixes of grammar rules.
 NOT_FLAGS = re.compile(r"ulimit -[lv]|-[Ii]nf(inity)?\b|^-(item|more|key|other)$")
 
 
