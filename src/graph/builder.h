@@ -1,6 +1,6 @@
-// GraphBuilder: how an architecture says what it computes. Every method appends one op and returns its
-// result. Shapes are checked here (TANDEM_CHECK: by then the weights have been validated against the
-// hyperparameters).
+// GraphBuilder: builds the graph of an architecture. Each method appends one op and returns the id of its
+// result. Methods check shapes with TANDEM_CHECK: the loader has validated the weights against the
+// hyperparameters by then, so a mismatch is a bug.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// Optional biases of a moe_ffn.
+// Optional biases of moe_ffn.
 struct ExpertBiases {
   const Weight *gate = nullptr, *up = nullptr;  // [n_expert, m]
   const Weight* down = nullptr;                 // [n_expert, k]
@@ -20,12 +20,13 @@ class GraphBuilder {
  public:
   explicit GraphBuilder(const ShapeClass& shape);
 
-  // The layer that the following nodes belong to; -1 before the first, n_layer for the output head.
+  // Sets the layer of the following nodes: -1 before the first layer, n_layer for the output head.
   void set_layer(int layer) { layer_ = layer; }
   int layer() const { return layer_; }
 
   TensorId input(Input which);
-  TensorId weight(const Weight* weight);  // nullptr gives kNoTensor: an optional weight that the model lacks
+  // Returns kNoTensor for nullptr, an optional weight that this model lacks.
+  TensorId weight(const Weight* weight);
 
   TensorId embed(const Weight* table, float scale = 1.0f);
   TensorId norm(TensorId x, const NormParams& params, const Weight* weight, const Weight* bias = nullptr);
@@ -44,9 +45,9 @@ class GraphBuilder {
   TensorId scale(TensorId x, float factor);
   TensorId softcap(TensorId x, float cap);
   TensorId join(TensorId a, TensorId b, TensorId residual = kNoTensor);
-  TensorId gather_outputs(TensorId x);  // the rows whose logits are wanted
+  TensorId gather_outputs(TensorId x);  // selects the rows whose logits are requested
 
-  // Ends the graph. `logits` is [max_outputs, n_vocab].
+  // Finishes the graph. `logits` is [max_outputs, n_vocab].
   Graph finish(TensorId logits);
 
  private:

@@ -1,6 +1,6 @@
-// Which device of a session: the host, or one of the GPUs beside it. (A simulated or imagined device with memory
-// of its own is a GPU here.) Where things are kept by device, index() is the place, and the host is the first.
-// What never is the host has a GpuId, so that no device can mean "none".
+// DeviceId: a device of a session, the host or one of its GPUs. A simulated or imagined device with its own
+// memory counts as a GPU. index() is the position in arrays by device; the host is first. GpuId is for
+// values that are never the host, so the host never has to double as "none".
 #pragma once
 
 #include <compare>
@@ -11,7 +11,7 @@ namespace tandem {
 
 class GpuId {
  public:
-  explicit constexpr GpuId(size_t n) : n_(n) {}  // the n-th GPU, from 0
+  explicit constexpr GpuId(size_t n) : n_(n) {}  // GPU number n, from 0
 
   constexpr size_t index() const { return n_ + 1; }  // among all devices
   friend constexpr auto operator<=>(const GpuId&, const GpuId&) = default;

@@ -1,5 +1,5 @@
-// A graph: the ops of one forward pass in order, for one shape class. Built once by an architecture through
-// GraphBuilder, then only read. Anyone may read it from any thread.
+// A graph: the ops of one forward pass in execution order, for one shape class. An architecture builds it
+// once through GraphBuilder; after that it is read-only, from any thread.
 #pragma once
 
 #include <array>
@@ -10,22 +10,21 @@
 
 namespace tandem {
 
-// Capacities of a graph: the most tokens, outputs, sequences and cache blocks a sequence that a step may
-// have.
+// Capacities of a graph: the maximum tokens, outputs, sequences, and cache blocks per sequence in a step.
 struct ShapeClass {
   int64_t max_tokens = 1;
   int64_t max_outputs = 1;
   int64_t max_sequences = 1;
   int64_t max_blocks = 1;
-  int64_t max_hot_blocks = 0;  // of a sequence's hot cache, where caches are split
-  int64_t n_ctx = 0;  // positions that a sequence may reach: some models rotate differently when it is large
+  int64_t max_hot_blocks = 0;  // per sequence in the hot cache, if caches are split
+  int64_t n_ctx = 0;  // maximum length of a sequence: some models use other RoPE factors when it is large
 };
 
 struct Graph {
   ShapeClass shape;
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;                     // in execution order
-  std::array<TensorId, kInputCount> inputs{};  // kNoTensor where a graph does not use it
+  std::array<TensorId, kInputCount> inputs{};  // kNoTensor: not used by this graph
   TensorId logits = kNoTensor;                 // [max_outputs, n_vocab] F32
 
   const Tensor& tensor(TensorId id) const { return tensors[id]; }

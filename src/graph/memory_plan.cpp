@@ -8,43 +8,43 @@
 namespace tandem {
 namespace {
 
-// The buffers that have their place, by the steps in which they are alive.
+// The buffers placed so far, indexed by the nodes at which they are live.
 class PlacedBuffers {
  public:
   explicit PlacedBuffers(const std::vector<BufferLifetime>& buffers) : buffers_(buffers) {
     if (buffers.empty()) return;
-    first_step_ = std::ranges::min(buffers, {}, &BufferLifetime::first).first;
-    const int32_t last_step = std::ranges::max(buffers, {}, &BufferLifetime::last).last;
-    end_.resize(static_cast<size_t>(last_step - first_step_) + 1);
+    first_node_ = std::ranges::min(buffers, {}, &BufferLifetime::first).first;
+    const int32_t last_node = std::ranges::max(buffers, {}, &BufferLifetime::last).last;
+    end_.resize(static_cast<size_t>(last_node - first_node_) + 1);
     for (const BufferLifetime& b : buffers) {
-      for (int32_t step = b.first; step <= b.last; ++step) ++end_[index(step)];
+      for (int32_t node = b.first; node <= b.last; ++node) ++end_[index(node)];
     }
     begin_.resize(end_.size());
     std::exclusive_scan(end_.begin(), end_.end(), begin_.begin(), size_t{0});
-    alive_.resize(begin_.back() + end_.back());
+    live_.resize(begin_.back() + end_.back());
     end_ = begin_;
   }
 
   void add(size_t i) {
-    for (int32_t step = buffers_[i].first; step <= buffers_[i].last; ++step) alive_[end_[index(step)]++] = i;
+    for (int32_t node = buffers_[i].first; node <= buffers_[i].last; ++node) live_[end_[index(node)]++] = i;
   }
 
-  // Those that are alive at the same time, each once.
-  void find_beside(const BufferLifetime& buffer, std::vector<size_t>& found) const {
-    for (int32_t step = buffer.first; step <= buffer.last; ++step) {
-      for (size_t at = begin_[index(step)]; at < end_[index(step)]; ++at) {
-        if (step == std::max(buffer.first, buffers_[alive_[at]].first)) found.push_back(alive_[at]);
+  // Appends the placed buffers that are live at the same time as `buffer`, each once.
+  void find_overlapping(const BufferLifetime& buffer, std::vector<size_t>& found) const {
+    for (int32_t node = buffer.first; node <= buffer.last; ++node) {
+      for (size_t at = begin_[index(node)]; at < end_[index(node)]; ++at) {
+        if (node == std::max(buffer.first, buffers_[live_[at]].first)) found.push_back(live_[at]);
       }
     }
   }
 
  private:
-  size_t index(int32_t step) const { return static_cast<size_t>(step - first_step_); }
+  size_t index(int32_t node) const { return static_cast<size_t>(node - first_node_); }
 
   const std::vector<BufferLifetime>& buffers_;
-  int32_t first_step_ = 0;
-  std::vector<size_t> begin_, end_;  // [step] in alive_
-  std::vector<size_t> alive_;
+  int32_t first_node_ = 0;
+  std::vector<size_t> begin_, end_;  // [node] range in live_
+  std::vector<size_t> live_;
 };
 
 }  // namespace
@@ -58,15 +58,15 @@ MemoryPlan plan_memory(const std::vector<BufferLifetime>& buffers, size_t alignm
   MemoryPlan plan;
   plan.offsets.assign(buffers.size(), 0);
   PlacedBuffers placed(buffers);
-  std::vector<size_t> in_the_way;
+  std::vector<size_t> overlapping;
   for (size_t i : order) {
     const BufferLifetime& buffer = buffers[i];
     const size_t size = align_up(buffer.n_bytes, alignment);
-    in_the_way.clear();
-    placed.find_beside(buffer, in_the_way);
-    std::ranges::sort(in_the_way, {}, [&](size_t j) { return plan.offsets[j]; });
+    overlapping.clear();
+    placed.find_overlapping(buffer, overlapping);
+    std::ranges::sort(overlapping, {}, [&](size_t j) { return plan.offsets[j]; });
     size_t offset = 0;
-    for (size_t j : in_the_way) {
+    for (size_t j : overlapping) {
       if (plan.offsets[j] >= offset + size) break;
       offset = std::max(offset, plan.offsets[j] + align_up(buffers[j].n_bytes, alignment));
     }

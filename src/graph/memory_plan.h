@@ -1,4 +1,4 @@
-// Where activations lie in an arena: buffers whose lifetimes do not overlap share memory.
+// Lays out activations in an arena. Buffers whose lifetimes do not overlap share memory.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// A buffer alive from step `first` to step `last`, both included.
+// A buffer that is live from node `first` to node `last`, both included.
 struct BufferLifetime {
   size_t n_bytes = 0;
   int32_t first = 0;
@@ -15,12 +15,12 @@ struct BufferLifetime {
 };
 
 struct MemoryPlan {
-  std::vector<size_t> offsets;  // one for each buffer, multiples of the alignment
+  std::vector<size_t> offsets;  // one per buffer, multiples of the alignment
   size_t n_bytes = 0;           // size of the arena
 };
 
-// Greedy by size: the largest buffers are placed first, each at the lowest offset where it meets no buffer
-// that is alive at the same time. (Pisarchyk & Lee, arXiv:2001.03288, "greedy by size".)
+// Places the largest buffers first, each at the lowest offset where it overlaps no buffer that is live at
+// the same time ("greedy by size", Pisarchyk & Lee, arXiv:2001.03288).
 MemoryPlan plan_memory(const std::vector<BufferLifetime>& buffers, size_t alignment);
 
 }  // namespace tandem

@@ -1,8 +1,9 @@
-// The ops: few, coarse, each what a good hand-written kernel does in one pass. Devices implement all of them;
-// models are described with nothing else. An op has parameters and names the tensors that it reads. Shapes
-// are [rows, columns], n = tokens of the step; "?" marks an optional tensor, kNoTensor where absent.
-// Parameters that models hand to GraphBuilder are a struct of their own, which the op extends. inputs() lists
-// an op's tensors once: everything that walks over a node's inputs goes by it, in its order.
+// The ops: few and coarse, each what a good hand-written kernel does in one pass. Every device implements
+// all of them, and models use nothing else. An op holds its parameters and the ids of the tensors that it
+// reads. Comments give shapes as [rows, columns]; n is the number of tokens in the step, and "?" marks an
+// optional tensor, kNoTensor if absent. Parameters that models pass to GraphBuilder are a struct of their
+// own, from which the op derives. inputs() lists the tensors of an op once; all code that walks over inputs
+// uses it and its order.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +22,9 @@
 namespace tandem {
 
 enum class NormKind : uint8_t { rms, layer };
-enum class RopeStyle : uint8_t { pair, half };  // rotates (2i, 2i+1), or (i, i + n_rot/2)
-// How a gated unit joins its halves: act(gate) * up; but swiglu_oai (gpt-oss) is
-// g * sigmoid(1.702 * g) * (u + 1) with g = min(gate, 7), u = up within [-7, 7].
+enum class RopeStyle : uint8_t { pair, half };  // rotates the pairs (2i, 2i+1), or (i, i + n_rot/2)
+// The activation of a gated unit: act(gate) * up. swiglu_oai (gpt-oss) is g * sigmoid(1.702 * g) * (u + 1)
+// with g = min(gate, 7) and u = clamp(up, -7, 7).
 enum class Activation : uint8_t { silu, gelu, gelu_tanh, relu2, swiglu_oai };
 
 // embed: -> x[n, d] F32, rows of the table times scale.
@@ -36,7 +37,7 @@ struct EmbedOp {
   static auto inputs(auto& op) { return std::tie(op.ids, op.table); }
 };
 
-// norm: -> y[n, c]. Every run of `group` columns is normalized by itself (group == c, or head_dim for
+// norm: -> y[n, c]. Normalizes every run of `group` columns separately (group == c, or head_dim for
 // per-head norms).
 struct NormParams {
   NormKind kind = NormKind::rms;
@@ -63,18 +64,19 @@ struct LinearOp {
   static auto inputs(auto& op) { return std::tie(op.x, op.weight, op.bias, op.residual); }
 };
 
-// rope: x is rotated in place.
-// Angle of pair i at position p: p * freq_scale * freq_base^(-2i / n_rot) / factor[i], mixed with its
-// unscaled value by the YaRN ramp where ext_factor != 0 (arXiv:2309.00071); cos and sin are multiplied by
-// attn_factor, and with YaRN by 1 + 0.1 ln(1 / freq_scale) too. Queries whose softmax shall sharpen as the
-// context grows are multiplied by 1 + temperature_scale * ln(1 + floor(p / temperature_length)) as well
-// (n_rot == head_dim then).
+// rope: rotates x in place.
+// The angle of pair i at position p is p * freq_scale * freq_base^(-2i / n_rot) / factor[i]. With
+// ext_factor != 0 the YaRN ramp mixes it with its unscaled value (arXiv:2309.00071). cos and sin are
+// multiplied by attn_factor, and with YaRN also by 1 + 0.1 ln(1 / freq_scale).
+// With temperature_scale != 0 (only if n_rot == head_dim) queries are also multiplied by
+// 1 + temperature_scale * ln(1 + floor(p / temperature_length)): their softmax sharpens as the context
+// grows.
 struct RopeParams {
   RopeStyle style = RopeStyle::pair;
   int64_t n_head = 0, head_dim = 0, n_rot = 0;
   float freq_base = 10000.0f, freq_scale = 1.0f;
   float ext_factor = 0.0f, attn_factor = 1.0f, beta_fast = 32.0f, beta_slow = 1.0f;
-  bool yarn_truncate = true;  // the ramp begins and ends at whole pairs
+  bool yarn_truncate = true;  // the ramp starts and ends at whole pairs
   int64_t n_ctx_orig = 0;
   float temperature_scale = 0.0f;
   int64_t temperature_length = 1;
@@ -90,7 +92,7 @@ struct RopeOp : RopeParams {
   static auto inputs(auto& op) { return std::tie(op.x, op.positions, op.freq_factors); }
 };
 
-// kv_write: k and v go to the cache of the node's layer, converted to its dtypes. It has no output.
+// kv_write: writes k and v to the cache of the node's layer, converted to the cache's dtypes. No output.
 struct KvWriteOp {
   TensorId k = kNoTensor;      // [n, Hkv * hd_k]
   TensorId v = kNoTensor;      // [n, Hkv * hd_v]
@@ -100,19 +102,20 @@ struct KvWriteOp {
   static auto inputs(auto& op) { return std::tie(op.k, op.v, op.slots); }
 };
 
-// A layer's cache may be split in two parts, each on a device of its own: the hot cache has the newest
-// positions of a sequence, those from hot_from on, the cold cache those before. kv_write and attention of a
-// device work on the part that is there.
+// A layer's cache may be split between two devices: the hot cache holds the newest positions of a sequence,
+// from hot_from on, and the cold cache the positions before. kv_write and attention use the part on their
+// device.
 enum class KvPart : uint8_t { whole, cold, hot };
 
 // attention: -> y[n, H * hd_v].
-// Token t sees the cached positions p of its sequence with p <= positions[t], and p > positions[t] - window
-// where window > 0. Scores are scale * q.k, then softcap * tanh(score / softcap) where softcap > 0. Query
-// head h reads key-value head h / (H / Hkv). Over a part only (which takes hot_from), block_table holds
-// the part's blocks, the first of the hot one's that of position hot_from, and the result is y[n, H *
-// hd_v + H]: behind the attention over the part's positions alone, the natural logarithm of the sum of
-// e^score over them for each head; 0 and -infinity where there are none. Sinks are given to one part of the
-// two.
+// Token t attends to the cached positions p of its sequence with p <= positions[t] and, if window > 0,
+// p > positions[t] - window. Scores are scale * q.k; if softcap > 0, softcap * tanh(score / softcap). Query
+// head h reads key-value head h / (H / Hkv).
+// With part != whole, the op takes hot_from and attends to that part only. block_table then holds the
+// part's blocks; the first hot block is the one of position hot_from. The result is y[n, H * hd_v + H]: the
+// attention over the part's positions, followed by the natural logarithm of the sum of e^score over them
+// for each head; 0 and -infinity for a token that sees no position of the part. Only one of the two parts
+// takes the sinks.
 struct AttentionParams {
   int64_t n_head = 0, n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   float scale = 1.0f, softcap = 0.0f;
@@ -133,7 +136,7 @@ struct AttentionOp : AttentionParams {
   }
 };
 
-// glu: -> y[n, m] = act(x Wgate^T) * (x Wup^T), each product with its bias added.
+// glu: -> y[n, m] = act(x Wgate^T) * (x Wup^T). Each product includes its bias.
 struct GluOp {
   TensorId x = kNoTensor;          // [n, k]
   TensorId gate = kNoTensor;       // Wgate[m, k]
@@ -146,11 +149,12 @@ struct GluOp {
   static auto inputs(auto& op) { return std::tie(op.x, op.gate, op.up, op.gate_bias, op.up_bias); }
 };
 
-// moe_route: -> route[n, 2 * n_used] F32: the ids of the chosen experts (I32 bits) in the first n_used
-// columns, by falling score, their weights in the others. Scores are the softmax or the sigmoid of the
-// logits. The n_used best by score + selection_bias are chosen (within the n_group_used best of n_group equal
-// groups, judged by the sum of their two best, where n_group > 1); the weights are their scores without the
-// bias, divided by their sum if normalize, times scale.
+// moe_route: -> route[n, 2 * n_used] F32: ids of the selected experts (I32 bits) in the first n_used
+// columns, by descending score, and their weights in the others.
+// Scores are the softmax or the sigmoid of the logits. The n_used experts with the highest
+// score + selection_bias are selected; if n_group > 1, only within the n_group_used best of n_group equal
+// groups, ranked by the sum of their two best. Weights are the scores without the bias, divided by their
+// sum if `normalize`, times `scale`.
 enum class MoeScoring : uint8_t { softmax, sigmoid };
 struct MoeRouteParams {
   int64_t n_expert = 0, n_used = 0;
@@ -167,8 +171,8 @@ struct MoeRouteOp : MoeRouteParams {
   static auto inputs(auto& op) { return std::tie(op.logits, op.selection_bias); }
 };
 
-// moe_ffn: -> y[n, k] = residual + sum over the chosen experts e of
-// weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)), every product with its bias added. Only the chosen
+// moe_ffn: -> y[n, k] = residual + sum over the selected experts e of
+// weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)). Each product includes its bias. Only the selected
 // experts' weights are read.
 struct MoeFfnParams {
   int64_t n_expert = 0, n_used = 0;
@@ -192,7 +196,7 @@ struct MoeFfnOp : MoeFfnParams {
   }
 };
 
-// add: -> a + factor * b, where there is a gate times sigmoid(gate) of the row.
+// add: -> a + factor * b. With a gate, b is also multiplied by sigmoid(gate) of its row.
 struct AddOp {
   TensorId a = kNoTensor;     // [n, c]
   TensorId b = kNoTensor;     // [n, c]
@@ -221,7 +225,7 @@ struct SoftcapOp {
   static auto inputs(auto& op) { return std::tie(op.x); }
 };
 
-// gather_rows: -> y[n_outputs, c].
+// gather_rows: -> y[n_outputs, c], the rows of x listed in `outputs`.
 struct GatherRowsOp {
   TensorId x = kNoTensor;        // [n, c]
   TensorId outputs = kNoTensor;  // [n_outputs]
@@ -230,8 +234,8 @@ struct GatherRowsOp {
   static auto inputs(auto& op) { return std::tie(op.x, op.outputs); }
 };
 
-// merge: -> y[n, H * hd_v], the attention over both parts of a cache: of each head, the mean of the parts'
-// results weighted by e^logarithm (arXiv:2205.14135, the merge of blocks).
+// merge: -> y[n, H * hd_v], attention over both parts of a cache. For each head it is the mean of the
+// parts' results, weighted by e^logarithm (arXiv:2205.14135, merging of blocks).
 struct MergeParams {
   int64_t n_head = 0, head_dim_v = 0;
 };
@@ -243,7 +247,7 @@ struct MergeOp : MergeParams {
   static auto inputs(auto& op) { return std::tie(op.a, op.b); }
 };
 
-// join: -> [a b] + residual.
+// join: -> [a b] + residual, with the columns of b after those of a.
 struct JoinOp {
   TensorId a = kNoTensor;         // [n, p]
   TensorId b = kNoTensor;         // [n, q]
@@ -256,11 +260,11 @@ struct JoinOp {
 using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, MoeRouteOp,
                         MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
 
-// "linear", "attention", ...
+// Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);
 
-// Calls f(id) for every tensor that the op reads, in order. Of an Op that is not const, f may take a
-// TensorId& and replace it.
+// Calls f(id) for every tensor that the op reads, in order. For a non-const op, f may take a TensorId& and
+// replace it.
 template <class AnyOp, class F>
 void for_each_input(AnyOp& op, F&& f) {
   const auto visit_present = [&](auto&... ids) { ((ids == kNoTensor ? void() : void(f(ids))), ...); };
@@ -272,7 +276,7 @@ constexpr size_t max_inputs(const std::variant<Alternative...>*) {
   return std::max({std::tuple_size_v<decltype(Alternative::inputs(std::declval<Alternative&>()))>...});
 }
 
-// The same as a list: for (const TensorId id : inputs_of(op)).
+// The inputs of an op as a list: for (const TensorId id : inputs_of(op)).
 class InputList {
  public:
   explicit InputList(const Op& op) {
@@ -289,9 +293,9 @@ InputList inputs_of(const Op& op);
 
 struct Node {
   Op op;
-  TensorId output = kNoTensor;     // kNoTensor: kv_write
+  TensorId output = kNoTensor;     // kNoTensor for kv_write
   int layer = -1;                  // -1: before the first layer; n_layer: the output head
-  std::optional<DeviceId> device;  // that runs it, whatever the placement says; none: as the placement says
+  std::optional<DeviceId> device;  // overrides the placement; none: the placement decides
 };
 
 }  // namespace tandem

@@ -7,16 +7,16 @@
 namespace tandem {
 namespace {
 
-// The pair index (as a real number) whose wavelength makes `turns` full turns within the original context.
+// Returns the fractional index of the pair that makes `turns` full turns within the original context.
 double pair_of_turns(const RopeParams& rope, double turns) {
   const double n_ctx = static_cast<double>(rope.n_ctx_orig);
   return static_cast<double>(rope.n_rot) * std::log(n_ctx / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(static_cast<double>(rope.freq_base)));
 }
 
-// How much pair i keeps of its unscaled frequency: 1 for pairs that turn fast, 0 for slow ones, linear in
-// between (YaRN, arXiv:2309.00071, section 3.2, with the ramp over pair indices that its authors' code and
-// GGUF models use).
+// Returns how much pair i keeps of its unscaled frequency: 1 for fast pairs, 0 for slow ones, linear in
+// between (YaRN, arXiv:2309.00071, section 3.2, with the ramp over pair indices as in the authors' code and
+// in GGUF models).
 double unscaled_share(const RopeParams& rope, int64_t i) {
   if (rope.ext_factor == 0.0f) return 0.0;
   double first = pair_of_turns(rope, rope.beta_fast), last = pair_of_turns(rope, rope.beta_slow);

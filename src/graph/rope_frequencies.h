@@ -1,5 +1,5 @@
-// What a rope op's scaling method comes to, whatever device runs it: the angle of pair i at position p is
-// p * rope_frequencies()[i], and cosines and sines are multiplied by rope_magnitude() and by
+// The scaling of a rope op, the same on every device: the angle of pair i at position p is
+// p * rope_frequencies()[i]; cosines and sines are multiplied by rope_magnitude() and by
 // rope_temperature(p).
 #pragma once
 
@@ -11,13 +11,14 @@
 
 namespace tandem {
 
-// Radians per position of every pair, [n_rot / 2]. `factors` is [n_rot / 2], or empty for none.
+// Returns the radians per position of every pair, [n_rot / 2]. `factors` is [n_rot / 2], or empty for none.
 std::vector<double> rope_frequencies(const RopeParams& rope, std::span<const float> factors);
 
-// YaRN sharpens attention by growing q and k with the logarithm of the stretch.
+// Returns the factor for cosines and sines at all positions. With YaRN it grows with the logarithm of the
+// context extension: larger q and k sharpen attention.
 float rope_magnitude(const RopeParams& rope);
 
-// What the query at this position is multiplied by: 1 for models without attention temperature.
+// Returns the factor for the query at this position; 1 for models without attention temperature.
 float rope_temperature(const RopeParams& rope, int32_t position);
 
 }  // namespace tandem

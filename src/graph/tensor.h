@@ -1,6 +1,6 @@
-// What flows through a graph. Every tensor is a matrix: rows are tokens (or rows of a weight), columns are
-// features; heads lie side by side in the columns. The sizes of activations are capacities: how many rows a
-// step really has is given when a plan is run, so one graph serves every step of its shape class.
+// The tensors of a graph. Each is a matrix: rows are tokens (or rows of a weight), columns are features,
+// with the heads side by side. The sizes of activations are capacities. Each run is given the actual number
+// of rows, so one graph serves every step of its shape class.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// A matrix of the model, owned by the Model and shared by all graphs. `data` points into the mapped file.
+// A weight of the model. The Model owns it and all graphs share it. `data` points into the mapped file.
 struct Weight {
   std::string name;  // as in the file: "blk.0.attn_q.weight"
   DType dtype = DType::F32;
@@ -20,29 +20,28 @@ struct Weight {
   int64_t n_cols = 0;  // inputs of a linear layer, innermost in memory
   const std::byte* data = nullptr;
   int layer = -1;        // -1: belongs to no layer (embedding, output)
-  bool in_file = false;  // data lies in the mapping of a model file, so it can be read from there
+  bool in_file = false;  // data points into a mapped model file, so it can be read from disk
 
   size_t n_bytes() const { return row_bytes(dtype, n_cols) * static_cast<size_t>(n_rows * n_mats); }
 };
 
 enum class Role : uint8_t { weight, input, activation };
 
-// What the number of rows of a tensor is when a plan runs.
+// How many rows a tensor has in a step: n_rows, one per token, or one per output.
 enum class Extent : uint8_t { fixed, tokens, outputs };
 
-// The step inputs: what varies from step to step is data in these, all I32.
+// The inputs of a step, all I32. All that changes from step to step is data in these.
 enum class Input : uint8_t {
   ids,          // [n_tokens] token ids
   positions,    // [n_tokens] position of each token in its sequence
-  sequences,    // [n_tokens] row of block_table that each token's sequence uses
-  slots,        // [n_tokens] cache slot (block * block_size + offset) that each token's k and v go to
-  block_table,  // [n_sequences, max_blocks] cache blocks of each sequence, in order of position
-  outputs,      // [n_outputs] indices of the tokens whose logits are wanted
-  // Of split caches (see KvPart), whose kv_write and hot attention go by these: the blocks of each sequence's
-  // hot cache, in order of position,
-  hot_blocks,  // [n_sequences, max_hot_blocks]
-  hot_from,    // [n_sequences] the position that it begins with, a multiple of the block size,
-  hot_slots,   // [n_tokens] and the slot there that each token's k and v go to
+  sequences,    // [n_tokens] row of block_table for each token's sequence
+  slots,        // [n_tokens] KV slot of each token's k and v: block * block_size + offset
+  block_table,  // [n_sequences, max_blocks] cache blocks of each sequence, by position
+  outputs,      // [n_outputs] indices of the tokens whose logits are requested
+  // For split caches (see KvPart): their kv_write and hot attention use these.
+  hot_blocks,  // [n_sequences, max_hot_blocks] hot cache blocks of each sequence, by position
+  hot_from,    // [n_sequences] first position in the hot cache, a multiple of the block size
+  hot_slots,   // [n_tokens] hot cache slot of each token's k and v
 };
 inline constexpr int kInputCount = 9;
 
@@ -56,7 +55,7 @@ struct Tensor {
   Extent extent = Extent::fixed;
   int64_t n_rows = 0;  // capacity
   int64_t n_cols = 0;
-  TensorId storage = kNoTensor;    // results in place: the tensor whose memory this one is (itself otherwise)
+  TensorId storage = kNoTensor;    // the tensor whose memory it uses: itself, unless computed in place
   const Weight* weight = nullptr;  // role weight
   Input input = Input::ids;        // role input
 
