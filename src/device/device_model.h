@@ -1,10 +1,10 @@
-// DeviceModel: the questions that a device answers. The planner needs no more, so a GPU that is not in this
-// machine can be one (plan/imagined_device.h); Device adds the work (device/device.h).
+// DeviceModel: answers questions about a device. The planner needs no more, so it can plan for a GPU that
+// is not in this machine (plan/imagined_device.h). Device adds the work (device/device.h).
 //
-// Sizes are bytes. Calls on one device come from one thread. Questions change nothing that a later answer or
-// run depends on, so they are const, but they are not free: scratch_bytes() lowers the segment, and the first
-// memory_info() may open the driver's context, which takes memory of its own. That is how it must be: what a
-// plan may count on is what is free with the context open.
+// Sizes are in bytes. Calls on one device come from one thread. The functions change nothing that a later
+// answer or run depends on, so they are const, but they are not free: scratch_bytes() lowers the segment,
+// and the first memory_info() may open the driver's context, which takes memory itself. That is intended: a
+// plan may only count on memory that is free with the context open.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace tandem {
 struct DeviceInfo {
   std::string name;          // "CPU", "SIM0": what users type, unique in a program
   std::string description;   // "Xeon ..., AVX512-VNNI, 2 threads"
-  std::string backend;       // of which kind it is, as in device/registry.h; the host's is "CPU"
-  bool host_memory = false;  // its addresses are host addresses: weights are used where they are mapped
+  std::string backend;       // its kind, as in device/registry.h; "CPU" for the host
+  bool host_memory = false;  // its addresses are host addresses: it uses weights where they are mapped
 };
 
 struct MemoryInfo {
@@ -34,27 +34,27 @@ class DeviceModel {
   virtual ~DeviceModel() = default;
   virtual const DeviceInfo& info() const = 0;
 
-  // Why this device cannot run the node, or an empty string when it can. What is not supported is placed
-  // elsewhere.
+  // Returns why this device cannot run the node, or an empty string if it can. Unsupported nodes run on the
+  // host.
   virtual std::string why_unsupported(const Graph& graph, const Node& node) const = 0;
-  // What it can do with weights of a dtype.
+  // Returns what the device can do with weights of a dtype.
   virtual DTypeSupport dtype_support(DType dtype) const = 0;
 
-  // What there is at this moment. Throws Error(io) when the driver does not say.
+  // Returns the memory at this moment. Throws Error(io) if the driver does not report it.
   virtual MemoryInfo memory_info() const = 0;
-  // That a weight takes here once uploaded; 0 on host memory, where it is used where it is mapped.
+  // Returns the bytes that a weight takes here once uploaded; 0 on host memory, where it is used in place.
   virtual size_t weight_bytes(const Weight& weight) const = 0;
-  // Of scratch that a segment of these nodes needs while it runs. A device keeps one scratch, as large as the
-  // largest segment compiled on it needs, and takes it when it compiles.
+  // Returns the bytes of scratch that a segment of these nodes needs while it runs. A device has one
+  // scratch buffer, as large as the largest segment compiled on it needs, and allocates it in compile().
   virtual size_t scratch_bytes(const Segment& segment) const = 0;
 };
 
-// The devices to plan for, [0] the host. They outlive the list.
+// The devices to plan for; [0] is the host. They outlive the list.
 class DeviceModels {
  public:
   DeviceModels() = default;
   DeviceModels(std::initializer_list<const DeviceModel*> devices) : list_(devices) {}
-  template <class D>  // of a list of devices
+  template <class D>  // D derives from DeviceModel
   DeviceModels(const std::vector<D*>& devices) : list_(devices.begin(), devices.end()) {}
   template <class D>
   DeviceModels(const std::vector<std::unique_ptr<D>>& devices) {

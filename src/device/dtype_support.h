@@ -1,4 +1,4 @@
-// What a device can do with weights of a dtype.
+// DTypeSupport: how a device reads and multiplies weights of a dtype.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,13 @@
 namespace tandem {
 
 enum class KernelPath : uint8_t {
-  none,     // cannot be done here
-  generic,  // by way of rows of floats, which the format's reference makes: any format that can be read; slower
-  own,      // kernels of the dtype's own
+  none,     // not supported
+  generic,  // any readable dtype: rows are dequantized to floats by its reference code; slower
+  own,      // kernels for this dtype
 };
 
 struct DTypeSupport {
-  KernelPath read = KernelPath::none;      // rows as floats: token tables
+  KernelPath read = KernelPath::none;      // rows as floats, for embedding tables
   KernelPath multiply = KernelPath::none;  // matrix products
 };
 

@@ -1,8 +1,8 @@
-// Lowering: how a device turns the nodes of a segment into compiled ops, one for each node or for a run of
-// nodes that one kernel computes. A device brings, in the namespace of its context,
+// Lowering: turns the nodes of a segment into compiled ops, one for each node or for a run of nodes that
+// one kernel computes. A device defines, in the namespace of its context,
 //   CompiledOpPtr compile(context, node, op)      for each op but linear, and
-//   CompiledOpPtr compile_linear(context, nodes)  for linear nodes that all read the same x;
-// an op without a compile function does not build.
+//   CompiledOpPtr compile_linear(context, nodes)  for linear nodes that all read the same x.
+// An op without a compile function is a compile-time error.
 #pragma once
 
 #include <span>
@@ -16,15 +16,15 @@
 
 namespace tandem {
 
-// A segment as compile functions read it; their contexts derive from it.
+// The view of a segment for compile functions; the context of a device derives from it.
 struct SegmentView {
   const Segment& segment;
 
   const Graph& graph() const { return *segment.graph; }
   const Node& node(int32_t index) const { return graph().nodes[index]; }
   const Tensor& tensor(TensorId id) const { return graph().tensor(id); }
-  // Address of a tensor on this device as T*; null for kNoTensor, and for all when only the scratch is asked
-  // for.
+  // Returns the address of a tensor on this device as T*; null for kNoTensor, and for every tensor when
+  // only the scratch size is queried.
   template <class T = float>
   T* address(TensorId id) const {
     if (id == kNoTensor || segment.addresses.empty()) return nullptr;
@@ -34,7 +34,7 @@ struct SegmentView {
   }
 };
 
-// Rows of a tensor in a step; 0 for the outputs of a step that wants none.
+// Returns the rows of a tensor in a step; 0 for the outputs of a step without any.
 inline int64_t row_count(Extent extent, int64_t fixed, const StepShape& shape) {
   return extent == Extent::tokens ? shape.n_tokens : extent == Extent::outputs ? shape.n_outputs : fixed;
 }
@@ -42,17 +42,18 @@ inline int64_t row_count(const Tensor& t, const StepShape& shape) {
   return row_count(t.extent, t.n_rows, shape);
 }
 
-// A compiled op, null for none, and how many nodes it computes.
+// A compiled op (null: none) and the number of nodes that it computes.
 template <class CompiledOpPtr>
 struct Lowered {
   CompiledOpPtr op;
   size_t n_nodes = 0;
 };
 
-// The linear nodes at the front of `nodes` that read the same x, so that it is encoded once for all of them.
+// Returns the linear nodes at the front of `nodes` that read the same x, so x is encoded once for all of
+// them.
 std::span<const int32_t> linear_group(const SegmentView& view, std::span<const int32_t> nodes);
 
-// The compiled op of the first node, and of the linear nodes that join it.
+// Lowers the first node, together with the linear nodes of its group.
 template <class CompiledOpPtr, class Context>
 Lowered<CompiledOpPtr> lower_first(const Context& context, std::span<const int32_t> nodes) {
   const Node& node = context.node(nodes.front());
@@ -67,8 +68,8 @@ Lowered<CompiledOpPtr> lower_first(const Context& context, std::span<const int32
   return std::visit(lower_op, node.op);
 }
 
-// The compiled ops of the context's segment, in order. Each of the device's own fusions, fusion(context,
-// nodes), is asked first whether one of its ops computes the front of `nodes`.
+// Lowers the context's segment, in order. The device's fusions, each called as fusion(context, nodes), are
+// tried first; one returns an op if it can compute the front of `nodes`.
 template <class CompiledOpPtr, class Context, class... Fusion>
 std::vector<CompiledOpPtr> lower(const Context& context, const Fusion&... fusions) {
   std::vector<CompiledOpPtr> ops;

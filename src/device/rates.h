@@ -1,26 +1,26 @@
-// How fast a device is: measured where it is (plan/rates.h), taken from a table where it is imagined.
+// DeviceRates: the speed of a device, measured if it is present (plan/rates.h), from a table if it is
+// imagined.
 #pragma once
 
 #include <algorithm>
 
 namespace tandem {
 
-// What a device can do.
 struct DeviceRates {
-  double read_bytes_per_s = 0;  // of its own memory
-  double ops_per_s = 0;         // a multiplication and an addition are two
-  double bus_bytes_per_s = 0;   // from and to host memory; unused on the host
-  double stage_s = 0;           // to start a segment
-  double node_s = 0;            // to start an op of a segment
-  double disk_bytes_per_s = 0;  // of the host: how fast it reads the model's file; 0: not known
-  // Of host memory: what all who read it get together; on the host what its cores get, on others what the CPU
-  // and the bus get when both read. 0: not known.
+  double read_bytes_per_s = 0;  // from its own memory
+  double ops_per_s = 0;         // a multiply-add counts as two
+  double bus_bytes_per_s = 0;   // to and from host memory; unused on the host
+  double stage_s = 0;           // overhead of a segment
+  double node_s = 0;            // overhead of an op in a segment
+  double disk_bytes_per_s = 0;  // host only: reading the model file; 0: unknown
+  // Bandwidth of host memory, shared by all its readers: on the host, of all cores together; on another
+  // device, of the CPU and the bus when both read. 0: unknown.
   double memory_bytes_per_s = 0;
-  // Of the host: in products its cores read and compute in turn, so that the times add up. Elsewhere the
-  // longer one counts.
+  // Host only: in matrix products its cores read and compute in turn, so the two times add up. If false,
+  // the longer one counts.
   bool in_turn = false;
-  double float_ops_per_s = 0;  // of products with weights that are floats of 16 or 32 bits; 0: as ops_per_s
-  // Attention has a pace of its own, and another where a sequence has one token only. 0: as ops_per_s.
+  double float_ops_per_s = 0;  // products with 16- or 32-bit float weights; 0: as ops_per_s
+  // Attention, and attention with one token per sequence. 0: as ops_per_s.
   double attention_ops_per_s = 0;
   double single_attention_ops_per_s = 0;
 

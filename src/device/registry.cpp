@@ -26,7 +26,7 @@ FoundDevices Registry::find_gpus() const {
     if (!all.why_none.empty()) all.why_none += "; ";
     all.why_none += (gpu_backends().size() > 1 ? backend.name + ": " : "") + found.why_none;
   }
-  if (gpu_backends().empty()) all.why_none = "this program was built without a backend for GPUs";
+  if (gpu_backends().empty()) all.why_none = "this program was built without a GPU backend";
   if (!all.devices.empty()) all.why_none.clear();
   return all;
 }
@@ -48,8 +48,7 @@ std::optional<KnownGpu> Registry::find_known(std::string_view name) const {
 }
 
 const Backend& Registry::usual_gpu_backend() const {
-  if (gpu_backends().empty())
-    throw_error(ErrorCode::usage, "this program was built without a backend for GPUs");
+  if (gpu_backends().empty()) throw_error(ErrorCode::usage, "this program was built without a GPU backend");
   return gpu_backends().front();
 }
 

@@ -1,8 +1,8 @@
-// The registry: the backends that a program has. A backend is a kind of device: the CPU, or the GPUs of one
-// maker. Its folder describes it in a Backend, the program lists those in one place (tools/backends.cpp), and
-// all others ask here, so none of them names a backend.
+// Registry: the backends of a program. A backend is a kind of device: the CPU, or the GPUs of one maker.
+// Its folder describes it in a Backend, and the program lists them in one place (tools/backends.cpp). All
+// other code asks the registry and names no backend.
 //
-// One thread.
+// Single-threaded.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,10 @@ namespace tandem {
 
 struct FoundDevices {
   std::vector<std::unique_ptr<Device>> devices;
-  std::string why_none;  // "no driver"; empty when there are some
+  std::string why_none;  // "no driver"; empty if there are devices
 };
 
-// A device that one can plan for without having it: what its maker says of it.
+// A device to plan for without having it, with its data from the maker.
 struct KnownDevice {
   std::string_view name;  // "h100", in lower case
   double memory_gib = 0;
@@ -31,17 +31,18 @@ struct KnownDevice {
 };
 
 struct Backend {
-  std::string name;  // "CPU"; GPUs have numbers behind it: "SIM0", "SIM1", ...
-  // The devices of this machine, new ones at each call. Those of GPUs throw nothing.
+  std::string name;  // "CPU"; names of GPUs append a number: "SIM0", "SIM1", ...
+  // Finds the devices of this machine, new ones at each call. GPU backends do not throw.
   std::function<FoundDevices()> find;
 
-  // Of GPUs, to plan for what is not here: bytes that a weight takes on one, and those known by name.
+  // For planning with GPUs that are not present: the bytes that a weight takes on one, and the GPUs known
+  // by name.
   std::function<size_t(const Weight&)> weight_bytes = nullptr;
   std::span<const KnownDevice> known = {};
   std::function<DTypeSupport(DType)> dtype_support = nullptr;  // null: kernels for every dtype
 };
 
-// A KnownDevice of any backend.
+// A KnownDevice with the functions of its backend.
 struct KnownGpu : KnownDevice {
   std::function<size_t(const Weight&)> weight_bytes;
   std::function<DTypeSupport(DType)> dtype_support;
@@ -49,22 +50,23 @@ struct KnownGpu : KnownDevice {
 
 class Registry {
  public:
-  // The host's backend first; no two have one name.
+  // The host's backend comes first. Names must be unique.
   explicit Registry(std::vector<Backend> backends);
 
   std::span<const Backend> backends() const { return backends_; }
   std::span<const Backend> gpu_backends() const { return backends().subspan(1); }
 
-  // The host of devices: it works on host memory. Throws what its backend throws.
+  // Makes the host device, which works on host memory. Throws what its backend throws.
   std::unique_ptr<Device> make_host() const;
-  // The GPUs of this machine, of one backend after the other. Why there are none names the backends where
-  // there are several.
+  // Finds the GPUs of this machine, backend by backend. With several backends, why_none names each of them.
   FoundDevices find_gpus() const;
 
-  // All known GPUs, in the backends' order, and the one of that name.
+  // Returns all known GPUs, in the order of the backends.
   std::vector<KnownGpu> known_gpus() const;
+  // Returns the known GPU of that name, if there is one.
   std::optional<KnownGpu> find_known(std::string_view name) const;
-  // Of a GPU of which nothing is known: as on those of the first backend. Throws Error(usage) without one.
+  // For a GPU of an unknown model: the functions of the first GPU backend. Throws Error(usage) if there is
+  // none.
   std::function<size_t(const Weight&)> usual_weight_bytes() const;
   std::function<DTypeSupport(DType)> usual_dtype_support() const;
 

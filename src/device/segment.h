@@ -1,5 +1,5 @@
-// What a device is asked about and given to run: nodes of a graph, the addresses of their tensors, and the
-// cache that their attention reads.
+// Segment: what a device compiles, runs and answers questions about: nodes of a graph, the addresses of
+// their tensors, and the cache that their attention reads.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,10 @@ namespace tandem {
 // An address in a device's memory. Only that device may dereference it, unless its info says host_memory.
 using DevicePtr = std::byte*;
 
-// The cache of one layer: two pools of slots. Slot s of head h starts at
-// ((s / block_size) * n_head_kv + h) * block_size + s % block_size rows of row_bytes(dtype, head_dim):
-// a block holds, head after head, block_size rows.
+// The cache of one layer: two pools of KV slots. Slot s of head h starts at row
+//   ((s / block_size) * n_head_kv + h) * block_size + s % block_size
+// where a row has row_bytes(dtype, head_dim) bytes: a block holds block_size rows of each head, head after
+// head.
 struct KvLayer {
   DevicePtr k = nullptr, v = nullptr;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
@@ -24,8 +25,8 @@ struct KvLayer {
   int64_t n_blocks = 0;
 };
 
-// Nodes of a graph that run on one device in one go. Spans must outlive what is compiled of it. To ask for
-// scratch only, addresses is empty and kv has no memory.
+// Nodes of a graph that one device runs in one go. The spans must outlive what is compiled from them. To
+// query the scratch size only, leave addresses empty and kv without memory.
 struct Segment {
   const Graph* graph = nullptr;
   std::span<const int32_t> nodes;        // indices into graph->nodes, ascending
@@ -33,7 +34,7 @@ struct Segment {
   std::span<const KvLayer> kv;           // by layer, on this device
 };
 
-// How big the step is that a run computes; at most the graph's ShapeClass.
+// The size of the step to run; at most the graph's ShapeClass.
 struct StepShape {
   int64_t n_tokens = 0;
   int64_t n_outputs = 0;
