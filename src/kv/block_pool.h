@@ -1,5 +1,5 @@
-// The blocks of a cache: which are free, and how many sequences share each. One pool serves all layers: block
-// b is block b of every layer. Not synchronized.
+// BlockPool: which blocks of a cache are free, and how many owners each block has. One pool serves all
+// layers: block b is block b of every layer. Not synchronized.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ class BlockPool {
  public:
   explicit BlockPool(int64_t n_blocks);
 
-  // A free block with one owner. Throws Error(out_of_memory) when the cache is full.
+  // Takes a free block; it then has one owner. Throws Error(out_of_memory) when the cache is full.
   int32_t take();
-  void share(int32_t block);    // one owner more
-  void release(int32_t block);  // one owner less; free when none is left
+  void share(int32_t block);    // adds an owner
+  void release(int32_t block);  // removes an owner; the block is free when none is left
   int owners(int32_t block) const { return owners_[block]; }
 
   int64_t n_blocks() const { return static_cast<int64_t>(owners_.size()); }

@@ -1,5 +1,5 @@
-// The KV cache: for every layer two pools of blocks, on the device that the placement names, and for layers
-// whose cache is split two more for the hot one. Owns that memory.
+// KvCache: for every layer two pools of blocks, one of keys and one of values, on the device that the
+// placement names; for a split cache two more, for its hot cache. Owns that memory.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// What a layer caches for a token: n_head_kv rows of head_dim_k and of head_dim_v elements.
+// The cache of a layer holds n_head_kv rows of head_dim_k and of head_dim_v elements per token.
 struct KvShape {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
 };
@@ -19,23 +19,24 @@ struct KvShape {
 struct KvConfig {
   std::vector<KvShape> layers;
   DType k_dtype = DType::F16, v_dtype = DType::F16;  // F32 F16 BF16 Q8_0 Q4_0
-  int64_t n_ctx = 0;                                 // tokens over all sequences; rounded up to whole blocks
+  int64_t n_ctx = 0;                                 // tokens of all sequences; rounded up to whole blocks
   int64_t block_size = 32;                           // tokens in a block
 };
 
-// Throws Error(usage) for a dtype that cannot be cached, or whose block does not divide the head dimension.
+// Throws Error(usage) for a dtype that cannot be cached, or whose quantization block does not divide the
+// head dimension.
 void check_kv_config(const KvConfig& config);
-// A layer of the cache as devices see it, without memory.
+// Returns a layer of the cache as devices see it, without memory.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer);
-// Its hot cache.
+// The same with another number of blocks, for its hot cache.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks);
-// Bytes of both pools of a layer.
+// Returns the bytes of both pools of a layer.
 size_t kv_layer_bytes(const KvConfig& config, size_t layer);
 
-// Where hot caches lie.
+// The GPUs that hold the hot caches.
 struct HotPools {
-  std::vector<std::optional<GpuId>> gpu_of_layer;  // none: the layer's cache is in one piece. Empty: all are
-  int64_t n_blocks = 0;                            // in each
+  std::vector<std::optional<GpuId>> gpu_of_layer;  // none: the layer's cache is not split. Empty: no cache is
+  int64_t n_blocks = 0;                            // in each hot cache
 
   std::optional<GpuId> gpu(size_t layer) const {
     return gpu_of_layer.empty() ? std::nullopt : gpu_of_layer[layer];
@@ -55,15 +56,14 @@ class KvCache {
   BlockPool& pool() { return pool_; }
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const HotPools& hot() const { return hot_; }
-  // [device][layer], as the executor takes it. Where a layer's cache is split, that on the host has
-  // room for all positions.
+  // [device][layer], as the executor takes it. The host's part of a split cache has room for all positions.
   const std::vector<std::vector<KvLayer>>& layers() const { return layers_; }
   size_t n_bytes() const { return n_bytes_; }
 
-  // Moves layers, with what they hold, to where device_of_layer says. A layer that finds no room stays where
-  // it was, as do those after it: Error(out_of_memory).
+  // Moves layers with their contents to the devices in device_of_layer. Throws Error(out_of_memory) if a
+  // layer does not fit; it and the layers after it stay where they were.
   void relocate(std::span<const DeviceId> device_of_layer);
-  // Frees the hot caches, whose positions are on the host by now.
+  // Frees the hot caches. Their positions must be on the host already.
   void drop_hot();
 
  private:

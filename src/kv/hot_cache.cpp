@@ -33,8 +33,8 @@ int64_t hot_from_of(const KvConfig& config, int64_t n_hot_blocks, int64_t n_toke
 HotCache::HotCache(KvCache& cache, int64_t n_keep)
     : cache_(cache), pool_(cache.hot().n_blocks), n_keep_(n_keep), block_size_(cache.config().block_size) {}
 
-// Forgets what lies past a length that the sequence was truncated to.
-void HotCache::settle(int64_t length) {
+// Drops the blocks past a length that the sequence was truncated to.
+void HotCache::drop_from(int64_t length) {
   const int64_t n_blocks = ceil_div(length, block_size_);
   while (!blocks_.empty() && first_block() + static_cast<int64_t>(blocks_.size()) > n_blocks) {
     pool_.release(blocks_.back());
@@ -45,8 +45,8 @@ void HotCache::settle(int64_t length) {
 }
 
 void HotCache::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
-  const int64_t length = sequence.length() - n;  // before
-  settle(length);
+  const int64_t length = sequence.length() - n;  // before the append
+  drop_from(length);
   const auto n_blocks = static_cast<int64_t>(sequence.blocks().size());
   const int64_t first = std::max<int64_t>(0, n_blocks - pool_.n_blocks());
   TANDEM_CHECK(first * block_size_ <= length);
@@ -87,7 +87,7 @@ void HotCache::bring_back_from(const KvSequence& sequence, int64_t block) {
   from_ = block * block_size_;
 }
 
-// Blocks of all layers, each to or from its fellow. They are issued together and have arrived on return.
+// Copies blocks of all layers between host[i] and hot[i]. Issues all copies, then waits for them.
 void HotCache::copy(std::span<const int32_t> host, std::span<const int32_t> hot, Way way) {
   for (size_t layer = 0; layer < cache_.config().layers.size(); ++layer) {
     const std::optional<GpuId> gpu = cache_.hot().gpu(layer);
@@ -108,7 +108,7 @@ void HotCache::copy(std::span<const int32_t> host, std::span<const int32_t> hot,
   finish_copies();
 }
 
-// Also when one device fails the others are waited for, so that nobody writes to host memory any more.
+// Waits for the other devices even if one fails, so that nothing writes to host memory afterwards.
 void HotCache::finish_copies() {
   const std::vector<std::optional<GpuId>>& gpus = cache_.hot().gpu_of_layer;
   std::exception_ptr failure;

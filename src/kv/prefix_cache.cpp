@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// Exact, so that no two texts are ever taken for each other.
+// Exact, not a hash: two different texts never have the same key.
 std::string key_of(PrefixCache::Beginning after, std::span<const int32_t> tokens) {
   std::string key(reinterpret_cast<const char*>(&after), sizeof after);
   return key.append(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
@@ -39,7 +39,8 @@ PrefixCache::Beginning PrefixCache::add(Beginning after, std::span<const int32_t
   return made;
 }
 
-// Whoever uses a block uses all that come before it, so all of these can be let go, the last ones first.
+// A sequence that uses a block also uses all blocks before it, so every unused block can be released, the
+// last ones first.
 int64_t PrefixCache::n_unused() const {
   return std::count_if(entries_.begin(), entries_.end(), [&](const auto& e) { return is_unused(e.second); });
 }
@@ -52,7 +53,7 @@ bool PrefixCache::make_free(int64_t n) {
     }
     if (ends.empty()) return false;
     std::sort(ends.begin(), ends.end());
-    // Some more than is needed: looking for them costs more than letting them go.
+    // Releases more than needed: the search costs more than the releases.
     const int64_t enough = n + pool_->n_blocks() / 32;
     for (const auto& [age, beginning] : ends) {
       if (pool_->n_free() >= enough) break;

@@ -1,7 +1,7 @@
-// PrefixCache: which full blocks of the cache hold which beginning of a text, so that it is computed once. A
-// block is known by its tokens and the beginning before it; blocks that nobody else uses stay until their
-// room is needed, those that were not asked for the longest go first. Holds a share of every block it knows.
-// One thread.
+// PrefixCache: finds the full blocks that hold the beginning of a text, so that a common prefix is computed
+// once. A block is identified by its tokens and the beginning before it. Blocks without another owner stay
+// until their room is needed; the least recently used go first. Is itself an owner of every block that it
+// knows. Single-threaded.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // A beginning of whole blocks. Good as long as somebody else uses its last block too.
+  // A prefix of whole blocks. Valid as long as its last block has another owner.
   using Beginning = uint64_t;
   static constexpr Beginning kEmpty = 0;
   struct Found {
@@ -28,21 +28,21 @@ class PrefixCache {
     int32_t block;
   };
 
-  // The block that holds `tokens`, a block's worth, after a beginning.
+  // Returns the block with `tokens` (one block's worth) after a beginning, if it is known.
   std::optional<Found> find(Beginning after, std::span<const int32_t> tokens);
-  // Remembers it. It must not be known.
+  // Adds a block, which must not be known yet. Returns the beginning that ends with it.
   Beginning add(Beginning after, std::span<const int32_t> tokens, int32_t block);
 
-  // Blocks that nobody else uses.
+  // Returns the number of blocks without another owner.
   int64_t n_unused() const;
-  // Lets unused blocks go until n of the pool's are free; false when that cannot be.
+  // Releases unused blocks until n blocks of the pool are free. Returns false if that is impossible.
   bool make_free(int64_t n);
 
  private:
   struct Entry {
     Beginning before;
     int32_t block;
-    int64_t n_after;  // blocks known after this one
+    int64_t n_after;  // known blocks that directly follow this one
     uint64_t last_used;
     std::string key;
   };

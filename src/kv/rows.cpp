@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-// One block of a pool as it lies on the device: head after head, block_size rows each.
+// The layout of a block in its pool: block_size rows of each head, head after head.
 struct BlockLayout {
   BlockLayout(const KvLayer& layer, KvHalf half)
       : pool(half == KvHalf::keys ? layer.k : layer.v),
@@ -70,14 +70,14 @@ void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<c
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows) {
   const BlockLayout layout(layer, half);
-  std::vector<std::byte> staging(layout.n_block());  // rows past the last token are of nobody: zeros will do
+  std::vector<std::byte> staging(layout.n_block());  // rows past the last token are unused
   for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
     const std::byte* from = rows + first * layout.n_head * layout.n_row;
     layout.for_each_row(n, [&](size_t in_block, size_t in_rows) {
       std::memcpy(staging.data() + in_block, from + in_rows, layout.n_row);
     });
     device.copy_in(layout.block(block), staging.data(), layout.n_block());
-    device.wait(device.record());  // the staging is used again
+    device.wait(device.record());  // the next block reuses the staging buffer
   });
 }
 

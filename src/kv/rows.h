@@ -1,6 +1,6 @@
-// The cached keys or values of a sequence as plain rows, [n_tokens, n_head_kv] rows of row_bytes(dtype,
-// head_dim), the same whatever device holds the blocks and wherever in the pool they lie. For saving a cache
-// and reading it again.
+// Reads and writes the cached keys or values of a sequence as plain rows: [n_tokens, n_head_kv] rows of
+// row_bytes(dtype, head_dim). The rows do not depend on the device or on where the blocks lie in the pool.
+// For saving and loading a cache.
 //
 // The caller waits for runs that write the cache before it reads. Throws what the device's copies throw.
 #pragma once
@@ -15,10 +15,11 @@ namespace tandem {
 
 enum class KvHalf { keys, values };
 
-// Bytes of one token's rows.
+// Returns the bytes of one token's rows.
 size_t kv_token_bytes(const KvLayer& layer, KvHalf half);
 
-// Positions 0 .. n_tokens - 1 of the sequence in `blocks`, to and from `rows` [n_tokens, n_head_kv, row].
+// Copies positions 0 .. n_tokens - 1 of the sequence in `blocks` to or from `rows` [n_tokens, n_head_kv,
+// row].
 void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows);
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,

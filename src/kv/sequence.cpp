@@ -34,7 +34,7 @@ void KvSequence::truncate(int64_t length) {
     pool_->release(blocks_.back());
     blocks_.pop_back();
   }
-  // A shared last block may not be written to: keep only what lies in blocks of our own or is full.
+  // A shared block must not be written, so a partial last block that is shared is dropped as a whole.
   if (length % block_size_ != 0 && pool_->owners(blocks_.back()) > 1) {
     pool_->release(blocks_.back());
     blocks_.pop_back();

@@ -1,7 +1,6 @@
-// A sequence of cached tokens: its length and the blocks that hold it, in order. Position p lies in
-// blocks()[p / block_size] at offset p % block_size. A sequence can share the whole blocks of another's
-// beginning (prefix reuse); a shared block is never written, since only positions past the shared part are
-// appended.
+// KvSequence: the length of a sequence of cached tokens, and its blocks in order. Position p lies in
+// blocks()[p / block_size] at offset p % block_size. Sequences can share the whole blocks of a common
+// prefix. A shared block is never written, because only positions past it are appended.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +21,15 @@ class KvSequence {
   int64_t length() const { return length_; }
   std::span<const int32_t> blocks() const { return blocks_; }
 
-  // Room for n more tokens: takes blocks and writes the slot of each new position to slots[n]. Nothing
-  // changes when it throws Error(out_of_memory).
+  // Takes blocks for n more tokens and writes the KV slot of each new position to slots[n]. Throws
+  // Error(out_of_memory), and then changes nothing.
   void append(int64_t n, int32_t* slots);
-  // Forgets the positions from `length` on. If others share the block that `length` falls into, all of that
-  // block is forgotten, so length() may then be smaller than asked for.
+  // Drops the positions from `length` on. If the block that `length` falls into is shared, drops all of
+  // that block, so length() may end up smaller than `length`.
   void truncate(int64_t length);
-  // length() is whole blocks: goes on with one that is in use and full.
+  // Appends a full block that is already in use. length() must be a multiple of the block size.
   void append_shared(int32_t block);
-  // Takes a block that holds the same in place of its own i-th one.
+  // Replaces block i with another that holds the same tokens.
   void replace(size_t i, int32_t block);
 
  private:
