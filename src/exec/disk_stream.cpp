@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-// Between two tensors: to read that much in vain costs less than a read of its own.
+// A gap between two tensors up to this size is read too: that costs less than a separate read.
 constexpr size_t kSmallGap = size_t{64} << 10;
 
 const std::byte* page_of(const std::byte* address) {
@@ -129,7 +129,7 @@ void DiskStream::lend(size_t index, DeviceId device, Event fetched) {
 
 void DiskStream::joined(size_t index, DeviceId device, Event fetched) {
   std::optional<Loan>& loan = slots_[index].loan;
-  if (!loan || loan->device != device || loan->fetched != fetched) return;  // of another group
+  if (!loan || loan->device != device || loan->fetched != fetched) return;  // the loan is for another fetch
   if (!loan->over) loan->over = devices_[device.index()]->record();
 }
 
@@ -145,7 +145,7 @@ void DiskStream::end_loan(Slot& slot) {
   device.wait(over);
 }
 
-// Whatever fails now has failed before, and has been told.
+// Ignores errors: they have been reported already.
 void DiskStream::forget() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     try {

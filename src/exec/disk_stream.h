@@ -1,6 +1,7 @@
-// DiskStream: the slots in host memory that layers on disk are read into, ahead of use. The CPU computes with
-// what a slot holds; a GPU's weights go on from there (see WeightStream), and until they have, the slot is
-// lent. Owns the slots and fills them on request; the schedule has the order.
+// DiskStream: host slots for layers on disk, which are read into them ahead of use. The CPU computes
+// directly from a slot. Weights for a GPU are copied from the slot to the GPU (see WeightStream), and the
+// slot is on loan until that copy is complete. Owns the slots and fills them on request; the schedule
+// decides the order.
 #pragma once
 
 #include <optional>
@@ -14,18 +15,18 @@
 
 namespace tandem {
 
-// Where the weights of a group that are on disk lie in a slot: as in the file, page by page, so that direct
-// reads can bring them there. Tensors that are neighbours in the file are read in one piece.
+// The layout of a group's weights on disk in a host slot: as in the file, in whole pages, so that direct
+// reads can fill it. Neighbouring tensors of the file are read in one piece.
 struct DiskLayout {
   struct Extent {
-    const std::byte* from = nullptr;  // in the file's mapping
+    const std::byte* from = nullptr;  // address in the mapped file
     size_t n_bytes = 0;
-    size_t at = 0;  // in the slot
+    size_t at = 0;  // offset in the slot
 
     bool operator==(const Extent&) const = default;
   };
   std::vector<Extent> extents;  // in the order of the file
-  size_t n_bytes = 0;           // of a slot; this much is read
+  size_t n_bytes = 0;           // size in the slot, all of it read from disk
 
   size_t offset_of(const Weight& weight) const;
 };
@@ -34,38 +35,39 @@ SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition);
 
 class DiskStream {
  public:
-  // devices[0] holds the slots. No reader: no group is on disk.
+  // devices[0] is the host and holds the slots. `reader` may be null if no group is on disk.
   DiskStream(std::span<Device* const> devices, std::unique_ptr<DiskReader> reader);
   ~DiskStream();
   DiskStream(const DiskStream&) = delete;
   DiskStream& operator=(const DiskStream&) = delete;
 
-  // Whether reserve() would move the slots, so that addresses given out before are no longer good.
+  // Returns whether reserve() would move the slots and so invalidate their addresses.
   bool must_grow(const SlotNeeds& needs) const;
   void reserve(const SlotNeeds& needs);  // throws Error(out_of_memory)
   std::byte* slot(size_t slot) const { return slots_[slot].base; }
   size_t n_bytes() const { return needs_.n_bytes(); }
 
-  // Starts reading into the slot, unless that is there or on its way. Waits until the slot is not lent.
+  // Starts reading into the slot, unless it already holds this layout or is reading it. Waits until the
+  // slot is not on loan.
   void fetch(const DiskLayout& layout, size_t slot);
-  bool is_ready(const DiskLayout& layout, size_t slot);  // fetched and complete
-  void wait(size_t slot);                                // until it is complete; throws Error(io)
+  bool is_ready(const DiskLayout& layout, size_t slot);  // whether the read is complete
+  void wait(size_t slot);                                // until the read is complete; throws Error(io)
 
-  // The device brings to itself what the slot holds, with a Device::fetch that gave this event; and joined
-  // it.
+  // lend(): the device copies the slot's contents with a Device::fetch that returned `fetched`. joined():
+  // the device has joined that fetch.
   void lend(size_t slot, DeviceId device, Event fetched);
   void joined(size_t slot, DeviceId device, Event fetched);
 
-  // After a failure: nothing is under way any more, and the slots hold nothing.
+  // After a failure: waits for all reads and loans to end. The slots hold nothing afterwards.
   void forget();
 
-  uint64_t read_bytes() const { return read_bytes_; }  // since the beginning
+  uint64_t read_bytes() const { return read_bytes_; }  // total so far
 
  private:
   struct Loan {
     DeviceId device;
     Event fetched;
-    std::optional<Event> over;  // once it has been joined
+    std::optional<Event> over;  // once the fetch has been joined
   };
   struct Slot {
     std::byte* base = nullptr;

@@ -34,7 +34,8 @@ class Divider {
   }
 
  private:
-  // What a node that can be divided multiplies; of a glu, either of the weights, which have as many rows.
+  // The product of a node that can be divided. For a glu, `weight` is the gate; up has the same number of
+  // rows.
   struct Product {
     TensorId x = kNoTensor, weight = kNoTensor, residual = kNoTensor;
   };
@@ -65,12 +66,13 @@ class Divider {
            placement_.streams(graph_, node, *graph_.tensor(experts->gate).weight);
   }
 
-  // Rows that the device computes.
+  // Returns the rows that the device computes.
   int64_t rows_of(const Node& node) const {
     return device_rows(graph_.tensor(product_of(node).weight).n_rows, share_of(node));
   }
 
-  // Products of one input: the device's parts first, for the host does not wait for them, then its own.
+  // Divides products with the same input. The device's parts come first, because the host does not wait for
+  // them.
   void divide(std::span<const Node> nodes) {
     std::vector<TensorId> device_parts, host_parts;
     for (const Node& node : nodes) {
@@ -90,7 +92,8 @@ class Divider {
     }
   }
 
-  // What the device has joined of two parts the host joins itself when it needs it, rather than wait for it.
+  // Returns x for use on the host. If the device joined x from two parts, the host joins the parts itself
+  // when it needs them, so it does not wait for the device.
   TensorId on_host(TensorId x) {
     const auto found = joined_.find(x);
     if (found == joined_.end()) return x;
@@ -115,7 +118,7 @@ class Divider {
     if (auto* glu = std::get_if<GluOp>(&part.op)) glu->x = x;
     if (auto* linear = std::get_if<LinearOp>(&part.op)) {
       linear->x = x;
-      linear->residual = kNoTensor;  // which the join adds
+      linear->residual = kNoTensor;  // the join adds it
     }
     const Tensor& y = graph_.tensor(whole.output);
     part.output = add_activation(y.name + (device.is_host() ? ".host" : ".device"), y, rows.n);
@@ -157,7 +160,7 @@ class Divider {
 
   Graph graph_;
   const Placement& placement_;
-  std::unordered_map<TensorId, Joined> joined_;  // without a residual
+  std::unordered_map<TensorId, Joined> joined_;  // outputs of joins without a residual
 };
 
 }  // namespace

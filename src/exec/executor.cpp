@@ -105,8 +105,8 @@ void Executor::check_supported(const Graph& graph, const Partition& partition) c
   }
 }
 
-// A larger arena moves: programs that were bound to the old one are unbound and bound again when they next
-// run (also when the larger one could not be had).
+// Growing moves the arena: programs bound to the old one are unbound, and bound again when they next run
+// (also if the new allocation fails).
 void Executor::grow_arena(size_t d, size_t n_bytes) {
   Arena& arena = arenas_[d];
   if (n_bytes <= arena.n_bytes) return;
@@ -257,8 +257,8 @@ std::span<const float> Executor::logits_of(const Program& program, const StepSha
   return {reinterpret_cast<const float*>(address), n};
 }
 
-// After a failure nothing that was issued may still use the host's memory, and nobody knows what the slots
-// hold.
+// After a failure: forgets what the slots hold, which is unknown now, and waits until nothing that was
+// issued still uses host memory.
 void Executor::abandon_step() {
   stream_.forget();
   disk_.forget();

@@ -1,6 +1,6 @@
-// Executor: runs graphs under a placement. compile() makes a graph's schedule and allocates what it needs;
-// run() carries out the schedule's commands one after the other and returns the logits. Nothing is allocated
-// in run().
+// Executor: runs graphs under a placement. compile() makes the schedule of a graph and allocates what it
+// needs; run() executes the commands of the schedule in order and returns the logits. run() allocates only
+// if an arena or slots have moved since the program was bound.
 //
 // An executor and its programs belong to one thread. Devices outlive it.
 #pragma once
@@ -20,12 +20,12 @@ namespace tandem {
 // The data of one step. Sizes must fit the program's ShapeClass.
 struct StepInputs {
   StepShape shape;
-  // By Input; [n_tokens] (outputs: [n_outputs], block_table: [rows, max_blocks], any number of rows up to
-  // max_sequences).
+  // [Input]: n_tokens values each, except outputs, [n_outputs], and block_table, [rows, max_blocks] with at
+  // most max_sequences rows.
   std::array<std::span<const int32_t>, kInputCount> data;
 };
 
-// Bytes that run() copied between devices, for reports and tests. Streamed weights are counted apart.
+// Bytes that run() copied between devices, for reports and tests. Streamed weights are counted separately.
 struct TransferStats {
   uint64_t n_bytes = 0;  // activations only
   uint64_t n_copies = 0;
@@ -35,8 +35,8 @@ class Program;
 
 class Executor {
  public:
-  // kv[device][layer]; a layer's entry is used only on the device that its placement names. `disk` reads the
-  // layers that the placement has on disk; none when there are none.
+  // kv[device][layer]; a layer's entry is used only on the device that its placement names. `disk` reads
+  // the layers on disk; null if the placement has none.
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
            std::unique_ptr<DiskReader> disk = nullptr);
   ~Executor();
@@ -45,14 +45,14 @@ class Executor {
   // support.
   std::unique_ptr<Program> compile(Graph graph);
 
-  // Runs a step; the logits, [n_outputs, n_vocab], stay valid until the next run.
+  // Runs a step. Returns the logits, [n_outputs, n_vocab], which stay valid until the next run.
   std::span<const float> run(Program& program, const StepInputs& inputs);
 
   const TransferStats& transfers() const { return transfers_; }
-  // Memory taken on a device by weights copied there and by activations.
+  // Bytes on a device for uploaded weights and for activations.
   size_t weight_bytes(DeviceId device) const { return residency_.n_bytes(device); }
   size_t arena_bytes(DeviceId device) const { return arenas_[device.index()].n_bytes; }
-  // Memory of the slots that streamed layers and caches pass through, and bytes that have passed.
+  // Bytes of the stream slots for weights and caches; below, the total bytes streamed and read from disk.
   size_t slot_bytes(DeviceId device) const {
     return stream_.n_bytes(device) + kv_stream_.n_bytes(device) + (device.is_host() ? disk_.n_bytes() : 0);
   }
@@ -89,10 +89,10 @@ class Executor {
   WeightStream stream_;
   FetchQueue queue_;
   KvStream kv_stream_;
-  std::vector<Arena> arenas_;  // one a device, shared by all programs
+  std::vector<Arena> arenas_;  // one per device, shared by all programs
   std::vector<Program*> programs_;
-  std::vector<std::byte> staging_;  // for copies between two devices neither of which is the host
-  std::vector<float> logits_;       // when the logits are made on another device
+  std::vector<std::byte> staging_;  // for copies between two GPUs
+  std::vector<float> logits_;       // if the logits are computed on a GPU
   TransferStats transfers_;
 };
 
@@ -111,11 +111,11 @@ class Program {
   Graph graph_;
   Schedule schedule_;
   std::vector<std::vector<DevicePtr>> addresses_;         // [device][TensorId]
-  std::vector<std::unique_ptr<Executable>> executables_;  // one a segment
+  std::vector<std::unique_ptr<Executable>> executables_;  // one per segment
   std::vector<SlotNeeds> slots_;                          // [device]
   std::vector<GroupWeights> groups_;
-  std::vector<Event> events_;           // that the schedule's commands record
-  std::unique_ptr<Program> while_hot_;  // runs instead while split caches have nothing cold
+  std::vector<Event> events_;           // recorded by the schedule's commands
+  std::unique_ptr<Program> while_hot_;  // runs instead while the cold caches are empty
 };
 
 }  // namespace tandem

@@ -1,7 +1,7 @@
-// FetchQueue: the decisions that a schedule leaves to the running step. A slot is not filled again with what
-// it holds. Weights on disk go on to their device as soon as they are read, without blocking the host, and
-// later fetches of that device do not overtake them. The executor and the cost model both use it, each with
-// its own slots.
+// FetchQueue: makes the decisions that a schedule leaves to the running step. A slot is not filled again
+// with weights that it already holds. Weights on disk are fetched to their device as soon as they are read,
+// without blocking the host, and later fetches to that device do not overtake them. The executor and the
+// cost model both use it, each with its own slots.
 #pragma once
 
 #include <span>
@@ -11,16 +11,16 @@
 
 namespace tandem {
 
-// Slots of groups, by their indices.
+// The stream slots of groups; `group` is an index. A group has a slot on its device and, if it is on disk,
+// one on the host.
 class GroupSlots {
  public:
-  virtual bool holds(size_t group) = 0;       // its slot on its device has it, or it is on its way there
-  virtual bool is_read(size_t group) = 0;     // its slot of the host has it, complete
-  virtual void start_read(size_t group) = 0;  // into its slot of the host, unless it is there or on its way
-  virtual void wait_read(size_t group) = 0;   // until it is there
-  virtual void clear(size_t group) = 0;       // its slot on its device: what that holds will be overwritten
-  virtual void start_fetch(
-      size_t group) = 0;  // into its slot on its device; from that of the host when on disk
+  virtual bool holds(size_t group) = 0;        // whether its device slot holds it or is being filled with it
+  virtual bool is_read(size_t group) = 0;      // whether its host slot holds it completely
+  virtual void start_read(size_t group) = 0;   // reads it into its host slot, unless it is there or under way
+  virtual void wait_read(size_t group) = 0;    // waits until the read is complete
+  virtual void clear(size_t group) = 0;        // the contents of its device slot will be overwritten
+  virtual void start_fetch(size_t group) = 0;  // into its device slot; from its host slot if on disk
 
  protected:
   ~GroupSlots() = default;
@@ -28,15 +28,16 @@ class GroupSlots {
 
 class FetchQueue {
  public:
-  // The slots outlive the queue.
+  // `slots` outlives the queue.
   FetchQueue(GroupSlots& slots, size_t n_devices) : slots_(slots), waiting_(n_devices) {}
 
-  // Begins a step of a schedule with these groups. Fetches that still wait are dropped: the step asks again.
+  // Begins a step with the groups of its schedule. Drops fetches that still wait: the step requests them
+  // again.
   void begin(std::span<const StreamGroup> groups);
   void read(size_t group);
   void fetch(size_t group);
   void start_ready();        // starts the fetches whose reads are complete
-  void start(size_t group);  // starts its fetch if that still waits, after waiting for its read
+  void start(size_t group);  // if its fetch still waits: waits for its read, then starts it
   void wait_read(size_t group);
 
  private:
@@ -44,7 +45,7 @@ class FetchQueue {
 
   GroupSlots& slots_;
   std::span<const StreamGroup> groups_;
-  std::vector<std::vector<size_t>> waiting_;  // [device] groups that wait for a read, or behind one
+  std::vector<std::vector<size_t>> waiting_;  // [device] groups waiting for a read, or queued behind one
 };
 
 }  // namespace tandem

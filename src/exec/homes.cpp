@@ -5,7 +5,7 @@
 namespace tandem {
 namespace {
 
-// Who computes, of MemoryUse and DiskUse alike.
+// Returns the GPU in a MemoryUse or DiskUse; none if the host computes.
 struct GpuOf {
   std::optional<GpuId> operator()(const HostComputes&) const { return std::nullopt; }
   std::optional<GpuId> operator()(const Streamed& use) const { return use.to; }

@@ -1,7 +1,7 @@
-// Homes: where a layer's weights, experts and cache live and who computes with them. Each is a variant, so that
-// a state without meaning cannot be written: nothing is streamed to the host, no row of what is on disk is
-// divided, no cache is both prefetched and split. New ways to place something are new alternatives; whoever
-// switches over a home then has to say what becomes of them. All others ask the functions below.
+// Homes: where a layer's weights, experts and cache are, and which device computes with them. Each is a
+// variant, so meaningless states cannot be written: nothing is streamed to the host, weights on disk do not
+// have divided rows, no cache is both prefetched and split. A new kind of home is a new alternative; the
+// compiler then finds each visitor that has to handle it. All other code uses the functions below.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,22 @@
 
 namespace tandem {
 
-// A step with several tokens of a sequence, or with one token of each. What the host holds may be used in
-// different ways.
+// prefill: several tokens of a sequence in a step; decode: one token of each sequence. The weights in host
+// memory may be used differently in each.
 enum class StepKind : uint8_t { prefill, decode };
 StepKind step_kind(const ShapeClass& shape);
 
-// Who computes with matrices that the host holds.
+// The host computes with the matrices that it holds.
 struct HostComputes {
   bool operator==(const HostComputes&) const = default;
 };
-// They are brought to a GPU for every step, while the layers before compute.
+// The matrices are brought to a GPU for every step, while earlier layers compute.
 struct Streamed {
   GpuId to;
   bool operator==(const Streamed&) const = default;
 };
-// So is a share of their rows, less than 1, and the host computes the others meanwhile (see divide_rows.h).
+// Only a share of the rows, less than 1, is brought to a GPU; the host computes the others at the same time
+// (see divide_rows.h).
 struct RowsShared {
   GpuId with;
   double share;
@@ -35,29 +36,29 @@ struct RowsShared {
 };
 using MemoryUse = std::variant<HostComputes, Streamed, RowsShared>;
 using DiskUse = std::variant<HostComputes, Streamed>;
-// Streamed where the share is all of the rows.
+// Returns RowsShared, or Streamed if the share is all of the rows.
 MemoryUse use_on(GpuId gpu, double share);
 
-// The GPU has a copy of its own.
+// The GPU has its own copy.
 struct Resident {
   GpuId gpu;
   bool operator==(const Resident&) const = default;
 };
-// In host memory, where the file is mapped.
+// In host memory, in the mapped file.
 struct InMemory {
   MemoryUse prefill, decode;
   bool operator==(const InMemory&) const = default;
 };
-// Read from disk into slots in host memory for every step, and used or streamed from there.
+// Read from disk into host slots for every step, and used or streamed from there.
 struct OnDisk {
   DiskUse prefill, decode;
   bool operator==(const OnDisk&) const = default;
 };
 using WeightHome = std::variant<Resident, InMemory, OnDisk>;
-// Experts live like other weights, in a home of their own.
+// Experts have the same kinds of home, but one of their own in each layer.
 using ExpertHome = WeightHome;
 
-// kv_write and attention run beside the cache.
+// kv_write and attention run on the device that holds the cache.
 struct ResidentKv {
   DeviceId device = DeviceId::host();
   bool operator==(const ResidentKv&) const = default;
@@ -67,32 +68,33 @@ struct PrefetchedKv {
   GpuId to;
   bool operator==(const PrefetchedKv&) const = default;
 };
-// The newest positions, n_keep at the least, on a GPU, where they are written; the others in host memory.
-// Each side attends over its part.
+// The newest positions, at least n_keep, on a GPU, which writes them; the others in host memory. Each side
+// attends to its part.
 struct SplitKv {
   GpuId hot;
   int64_t n_keep;
-  int64_t n_blocks;  // cache blocks that the GPU has room for
+  int64_t n_blocks;  // cache blocks that fit on the GPU
   bool operator==(const SplitKv&) const = default;
 };
 using KvHome = std::variant<ResidentKv, PrefetchedKv, SplitKv>;
 
-// The device that holds the weights: the host also for what is on disk.
+// Returns the device that holds the weights; the host for weights on disk.
 DeviceId holder(const WeightHome& home);
-// The device that the layer's ops with these weights run on; of divided rows, the GPU.
+// Returns the device that runs the layer's ops with these weights; the GPU if rows are divided.
 DeviceId computes_on(const WeightHome& home, StepKind kind);
-// Where the host's weights are brought to in such steps; none for those of a GPU.
+// Returns the GPU that the host's weights are streamed to in such steps; none if they are resident or the
+// host computes.
 std::optional<GpuId> streamed_to(const WeightHome& home, StepKind kind);
-// The share of the rows that the device of computes_on() computes.
+// Returns the share of the rows that the device of computes_on() computes.
 double row_share(const WeightHome& home, StepKind kind);
-// Whether a GPU has any part in it.
+// Returns whether a GPU holds the weights or computes with them.
 bool uses_gpu(const WeightHome& home);
-// The same weights read from disk. Rows are not divided then.
+// Returns the home of the same weights on disk, where rows are not divided.
 OnDisk moved_to_disk(const InMemory& home);
 
-// The device that has room for every position of the cache.
+// Returns the device with room for every position of the cache.
 DeviceId holder(const KvHome& home);
-// The device that attention runs on; of a split cache, the GPU's.
+// Returns the device that attention runs on; the GPU of a split cache.
 DeviceId attends_on(const KvHome& home);
 bool uses_gpu(const KvHome& home);
 

@@ -16,12 +16,12 @@ size_t k_block_bytes(const KvLayer& l) {
 size_t v_block_bytes(const KvLayer& l) {
   return row_bytes(l.v_dtype, l.head_dim_v) * static_cast<size_t>(l.block_size * l.n_head_kv);
 }
-// Values come after the keys in a slot.
+// The values follow the keys in a slot.
 size_t v_offset(const KvLayer& l) {
   return align_up(k_block_bytes(l) * static_cast<size_t>(l.n_blocks), kAlignment);
 }
 
-// Bytes as a device's fetch() takes them: floats lie everywhere as they are.
+// Wraps bytes as an F32 weight for Device::fetch: every device stores floats unchanged.
 Weight as_floats(const std::byte* data, size_t n_bytes) {
   TANDEM_CHECK(n_bytes % sizeof(float) == 0);
   Weight w;

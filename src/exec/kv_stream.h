@@ -1,7 +1,7 @@
-// KvStream: the device slots of caches in host memory. In every step the used blocks of a layer are brought
-// into a slot while earlier layers compute; attention runs there; the blocks that the step wrote go back.
-// Each slot is as large as the cache of a layer. Owns the slots and fills them on request; the schedule has
-// the order.
+// KvStream: device slots for caches in host memory. In every step, a layer's used blocks are copied to a
+// slot while earlier layers compute; attention runs there; the blocks that the step wrote are copied back.
+// A slot is as large as the cache of a layer. Owns the slots and fills them on request; the schedule
+// decides the order.
 #pragma once
 
 #include <span>
@@ -12,17 +12,18 @@
 
 namespace tandem {
 
-// Bytes of both pools of a layer's cache, and of one of its blocks.
+// Returns the bytes of both pools of a layer's cache; below, of one block in both.
 size_t kv_pool_bytes(const KvLayer& layer);
 size_t kv_block_bytes(const KvLayer& layer);
 
-// Slots that the caches need on a device. `layers` are those in host memory by layer, for their shapes.
+// Returns the slots that the caches need on a device. `layers` are the caches in host memory by layer, for
+// their shapes.
 SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const KvLayer> layers,
                         DeviceId device);
 
 class KvStream {
  public:
-  // host: the caches in host memory, by layer. Throws Error(out_of_memory).
+  // `host`: the caches in host memory, by layer. Throws Error(out_of_memory).
   KvStream(std::span<Device* const> devices, std::vector<PrefetchedLayer> caches,
            std::span<const KvLayer> host);
   ~KvStream();
@@ -30,17 +31,19 @@ class KvStream {
   KvStream& operator=(const KvStream&) = delete;
 
   std::span<const PrefetchedLayer> caches() const { return caches_; }
-  // A cache, by its index, as its device sees it: in its slot.
+  // Returns a cache, by its index, as its device sees it: in its stream slot.
   KvLayer view(size_t cache) const;
   size_t n_bytes(DeviceId device) const { return slots_[device.index()].needs.n_bytes(); }
 
-  // A step that reads the blocks of block_table and writes to `slots` of the cache, both as in its inputs.
+  // Begins a step that reads the blocks in block_table and writes to the KV slots in `slots`, both as in
+  // its inputs.
   void begin(std::span<const int32_t> block_table, std::span<const int32_t> slots);
-  // Starts to bring the blocks in use into the cache's slot.
+  // Starts copying the used blocks into the cache's stream slot.
   void fetch(size_t cache);
-  // The cache's device waits until it is complete.
+  // Makes the cache's device wait until the copy is complete.
   void join(size_t cache);
-  // Copies the blocks that the step wrote to the host; the next fetch into the slot begins after that.
+  // Copies the blocks that the step wrote to the host. The next fetch into the stream slot starts after
+  // that.
   void write_back(size_t cache);
 
  private:
@@ -62,9 +65,9 @@ class KvStream {
   std::vector<PrefetchedLayer> caches_;
   std::span<const KvLayer> host_;
   std::vector<Slots> slots_;      // [device]
-  std::vector<Weight> parts_;     // [2 * cache] what is under way: keys, values
-  int64_t n_blocks_ = 0;          // of a step: blocks from the first to the last in use
-  std::vector<int32_t> written_;  // of a step: blocks
+  std::vector<Weight> parts_;     // [2 * cache] keys and values as fetched
+  int64_t n_blocks_ = 0;          // of the step: all blocks up to the last used one
+  std::vector<int32_t> written_;  // of the step: blocks that it writes
 };
 
 }  // namespace tandem

@@ -72,7 +72,7 @@ class Partitioner {
     return weight && placement_.streams(graph_, node, *weight);
   }
 
-  // The group of the node's streamed weights, after adding them to it; none when it reads none.
+  // Adds the node's streamed weights to their group and returns it; none if the node reads none.
   std::optional<size_t> group_of(const Node& node, DeviceId device) {
     std::optional<size_t> group;
     for (TensorId id : inputs_of(node.op)) {
@@ -86,7 +86,7 @@ class Partitioner {
     return group;
   }
 
-  // The layer's group on the device, which may be a new one.
+  // Returns the layer's group on the device; makes it if there is none.
   size_t find_group(DeviceId device, int layer) {
     auto& groups = result_.groups;
     for (size_t i = groups.size(); i > 0 && groups[i - 1].layer == layer; --i) {
@@ -96,7 +96,7 @@ class Partitioner {
     return groups.size() - 1;
   }
 
-  // The cache that the node uses in a slot of its device.
+  // Returns the prefetched cache that the node uses; none if it uses none.
   std::optional<size_t> cache_of(const Node& node) const {
     const bool uses_cache =
         std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
@@ -130,8 +130,8 @@ class Partitioner {
     }
     if (!*valid) {
       const DeviceId from = made_on_[id].value();
-      // A copy to the host is issued behind the segment that made the tensor, others when the segment begins
-      // that needs it: source and destination live from there on.
+      // A copy to the host is issued right after the segment that made the tensor, any other copy when the
+      // segment that needs it begins. Source and destination are live from there on.
       result_.segments.back().transfers.push_back(Transfer{id, from, device});
       int32_t issued = segment_begin_;
       if (device.is_host()) {
@@ -146,7 +146,7 @@ class Partitioner {
     touch(device, id, index);
   }
 
-  // The memory of a tensor is in use on a device at node `index`.
+  // Extends the lifetime of the tensor's memory on a device to node `index`.
   void touch(DeviceId device, TensorId id, int32_t index) {
     const TensorId storage = graph_.tensor(id).storage;
     BufferLifetime& life = lifetimes_[device.index()][storage];
@@ -160,7 +160,7 @@ class Partitioner {
     touch(device, id, static_cast<int32_t>(graph_.nodes.size()));
   }
 
-  // The groups of a device take its slots in turn, and those on disk the host's.
+  // The groups of a device take turns in its slots; those on disk take turns in the host's slots.
   void assign_slots() {
     std::vector<StreamGroup>& groups = result_.groups;
     for (size_t d = 0; d < n_devices_; ++d) {
@@ -178,7 +178,7 @@ class Partitioner {
     for (size_t g = 0; g < groups.size(); ++g) {
       groups[g].fetched_every_step = !groups[g].device.is_host() && groups[g].turn.next != g;
     }
-    std::vector<int> n_passing(groups.size(), 0);  // [slot of the host]
+    std::vector<int> n_passing(groups.size(), 0);  // [host slot]
     for (const StreamGroup& g : groups) n_passing[g.disk_turn.slot] += g.passes_through_host();
     for (StreamGroup& g : groups) {
       g.read_every_step = g.passes_through_host() && n_passing[g.disk_turn.slot] > 1;
@@ -207,11 +207,11 @@ class Partitioner {
   const Placement& placement_;
   size_t n_devices_;
   int32_t segment_begin_ = 0;
-  bool host_waits_ = false;                             // for something that the current segment has made
+  bool host_waits_ = false;                             // for a result of the current segment
   std::vector<bool> host_uses_;                         // [TensorId]
   std::vector<std::optional<DeviceId>> made_on_;        // [TensorId] device of the producer; inputs: none
-  std::vector<size_t> made_in_;                         // [TensorId] its segment
-  std::vector<std::vector<bool>> valid_;                // [device][TensorId] the value is there
+  std::vector<size_t> made_in_;                         // [TensorId] segment of the producer
+  std::vector<std::vector<bool>> valid_;                // [device][TensorId] the device has the value
   std::vector<std::vector<BufferLifetime>> lifetimes_;  // [device][storage TensorId]
   Partition result_;
 };

@@ -1,5 +1,5 @@
-// The graph that runs under a placement: what the architecture built, with the nodes that run in parts on
-// several devices replaced by those parts. Tensor ids stay what they were; new tensors come after them.
+// The graph that runs under a placement: nodes of the architecture's graph that run in parts on several
+// devices are replaced by those parts. Tensor ids do not change; new tensors come after the existing ones.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,13 @@
 
 namespace tandem {
 
-// What a step needs of split caches. As long as the hot cache holds all there is, the host has nothing to do and nothing crosses the bus for it.
+// The parts of split caches that a step reads. While the hot cache holds all positions, the host has no
+// attention to compute and nothing crosses the bus for it.
 enum class CacheReach : uint8_t { both_caches, hot_cache };
 
 Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach = CacheReach::both_caches);
 
-// The same for those who only look: a copy is made where something is replaced. `graph` outlives it.
+// A read-only placed graph. Copies `graph` only if something is replaced. `graph` outlives it.
 class PlacedGraph {
  public:
   PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach = CacheReach::both_caches);

@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-bool is_beside_cache(const Node& node) {
+bool is_cache_op(const Node& node) {
   return std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
 }
 
@@ -46,7 +46,7 @@ bool Placement::divides_rows(StepKind kind) const {
   return std::ranges::any_of(layers, [&](const LayerPlacement& l) { return l.divides_rows(kind); });
 }
 
-// Null before the first layer and after the last one.
+// Returns null before the first layer and after the last one.
 const LayerPlacement* Placement::layer_of(int layer) const {
   const bool in_layer = layer >= 0 && static_cast<size_t>(layer) < layers.size();
   return in_layer ? &layers[layer] : nullptr;
@@ -54,11 +54,11 @@ const LayerPlacement* Placement::layer_of(int layer) const {
 
 const WeightHome* Placement::home_of(const Node& node) const {
   const LayerPlacement* layer = layer_of(node.layer);
-  if (!layer || is_beside_cache(node)) return nullptr;
+  if (!layer || is_cache_op(node)) return nullptr;
   return std::holds_alternative<MoeFfnOp>(node.op) ? &layer->experts : &layer->weights;
 }
 
-// Where the first of a node's weights that has an override is to be; null when none has.
+// Returns the device of the first of the node's weights that has an override; null if none has.
 const DeviceId* Placement::override_of(const Graph& graph, const Node& node) const {
   if (overrides.empty()) return nullptr;
   for (TensorId id : inputs_of(node.op)) {

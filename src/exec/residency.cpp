@@ -13,7 +13,7 @@ WeightResidency::~WeightResidency() {
 
 DevicePtr WeightResidency::address(DeviceId device, const Weight& weight) {
   const size_t d = device.index();
-  // The CPU's kernels only read weights; DevicePtr has no const of its own.
+  // The CPU's kernels only read weights, but DevicePtr has no const form.
   if (devices_[d]->info().host_memory) return const_cast<std::byte*>(weight.data);
   const auto found = copies_[d].find(&weight);
   if (found != copies_[d].end()) return found->second;

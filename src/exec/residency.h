@@ -1,5 +1,5 @@
-// Where the weights are: on a device that works on host memory they are used where the file is mapped; to any
-// other they are copied once, and shared by all graphs. Owns the copies.
+// WeightResidency: the addresses of weights on devices. A device that works on host memory uses the mapped
+// file; any other device gets one copy, shared by all graphs. Owns the copies.
 #pragma once
 
 #include <span>
@@ -17,10 +17,11 @@ class WeightResidency {
   WeightResidency(const WeightResidency&) = delete;
   WeightResidency& operator=(const WeightResidency&) = delete;
 
-  // The weight's address on the device, after copying it there if need be. Throws Error(out_of_memory | io).
+  // Returns the weight's address on the device; uploads it first if needed. Throws Error(out_of_memory |
+  // io).
   DevicePtr address(DeviceId device, const Weight& weight);
 
-  size_t n_bytes(DeviceId device) const { return n_bytes_[device.index()]; }  // copied there so far
+  size_t n_bytes(DeviceId device) const { return n_bytes_[device.index()]; }  // uploaded so far
 
  private:
   std::span<Device* const> devices_;

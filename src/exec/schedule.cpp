@@ -10,7 +10,7 @@ class Scheduler {
   Scheduler(Partition partition, TensorId logits, size_t n_tensors, size_t n_devices)
       : logits_(logits), reads_host_(n_devices, false), sent_(n_tensors, 0) {
     schedule_.partition = std::move(partition);
-    schedule_.n_events = n_devices;  // those of reads_host_
+    schedule_.n_events = n_devices;  // the first ones belong to reads_host_
   }
 
   Schedule run() {
@@ -83,15 +83,15 @@ class Scheduler {
 
   // ---- Activations ----
 
-  // The host runs a segment at once: everything sent to it must have arrived, and no device may still read
-  // the memory that it overwrites.
+  // The host runs a segment at once: all tensors sent to it must have arrived, and no device may still read
+  // memory that it overwrites.
   void bring_activations(const PlacedSegment& s) {
     for (const Transfer& t : s.transfers) {
       if (t.to.is_host()) {
         add({.kind = CommandKind::wait, .device = t.from, .event = sent_[t.tensor]});
         continue;
       }
-      if (!t.from.is_host()) wait_for_host_reads();  // of the memory that the copy goes through
+      if (!t.from.is_host()) wait_for_host_reads();  // which read the staging memory of the copy
       add({.kind = CommandKind::copy, .device = t.to, .from = t.from, .tensor = t.tensor});
       if (!t.from.is_host()) record_host_reads(t.to);
     }
@@ -102,7 +102,7 @@ class Scheduler {
     }
   }
 
-  // Other devices may still read the memory that the copy overwrites; this one works in order.
+  // Other devices may still read the memory that the copy overwrites. This device executes in order.
   void send(DeviceId device, TensorId id) {
     for (size_t d = 0; d < reads_host_.size(); ++d) {
       if (DeviceId::at(d) != device) wait_for_host_reads(d);
@@ -112,7 +112,7 @@ class Scheduler {
     add({.kind = CommandKind::record, .device = device, .event = sent_[id]});
   }
 
-  // A copy to a device reads host memory later. The event of the device's own number is the point where it
+  // A copy to a device reads host memory later. The event with the device's index marks the point where it
   // has read all of it.
   void record_host_reads(DeviceId device) {
     add({.kind = CommandKind::record, .device = device, .event = device.index()});
@@ -139,7 +139,7 @@ class Scheduler {
     add({.kind = kind, .device = group(g).device, .group = g});
   }
 
-  // The slots go to the next groups, which arrive while the following segments compute.
+  // Passes the slots to the next groups, which arrive while the following segments compute.
   void pass_on_slots(size_t g) {
     if (!group(g).device.is_host()) {
       add({.kind = CommandKind::release, .device = group(g).device, .group = g});
@@ -148,7 +148,7 @@ class Scheduler {
     if (group(g).on_disk && group(g).disk_turn.next != g) read(group(g).disk_turn.next);
   }
 
-  // Caches change from step to step, so nothing is fetched here for the next step.
+  // Caches change in every step, so nothing is fetched ahead for the next one.
   void pass_on_cache_slot(size_t c) {
     add({.kind = CommandKind::write_back, .device = cache(c).device, .cache = c});
     if (cache(c).turn.next > c) fetch_cache(cache(c).turn.next);
@@ -158,8 +158,8 @@ class Scheduler {
   TensorId logits_;
   std::vector<size_t> last_use_;    // [group] its last segment
   bool fetches_from_disk_ = false;  // of any group
-  std::vector<bool> reads_host_;  // [device] it has copies from host memory that the host has not waited for
-  std::vector<size_t> sent_;      // [TensorId] the event of its copy to the host
+  std::vector<bool> reads_host_;    // [device] has copies from host memory that the host has not waited for
+  std::vector<size_t> sent_;        // [TensorId] the event of its copy to the host
 };
 
 std::vector<SplitLayer> split_layers(const Placement& placement) {

@@ -1,5 +1,5 @@
-// Slots: memory that layers pass through one after the other, and the order in which they do. Streamed
-// weights, prefetched caches and layers read from disk all take their slots in turn.
+// Stream slots: memory that layers pass through one after the other, and the order in which they do.
+// Streamed weights, prefetched caches and layers read from disk take turns in their slots.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// How many a device needs, and how large each must be.
+// The number and the size of the slots that a device needs.
 struct SlotNeeds {
   size_t n_slots = 0;
   size_t slot_bytes = 0;
@@ -24,14 +24,14 @@ struct SlotNeeds {
 
 struct SlotTurn {
   size_t slot = 0;
-  size_t next = 0;     // the item that has the slot afterwards; itself when it is the only one
-  bool first = false;  // it has the slot when a step begins
+  size_t next = 0;     // the item that has the slot next; itself if it is the only one
+  bool first = false;  // has the slot when a step begins
 };
-// Items that share n_slots take them in turn; after the last ones it is the first ones' turn, for the next
-// step.
+// Returns the turns of items that share n_slots in rotation. After the last items come the first ones, for
+// the next step.
 std::vector<SlotTurn> slot_turns(std::span<const size_t> items, size_t n_slots);
 
-// A layer's cache in host memory that is brought into a slot of a device for every step.
+// A layer's cache in host memory that is copied to a device slot for every step.
 struct PrefetchedLayer {
   int layer;
   DeviceId device;

@@ -33,7 +33,7 @@ class Splitter {
   }
 
  private:
-  // Of the node's layer; null when its cache is in one piece, and outside of layers.
+  // Returns the home of the node's layer; null if its cache is not split, and outside of layers.
   const SplitKv* split_home(const Node& node) const {
     if (node.layer < 0 || static_cast<size_t>(node.layer) >= placement_.layers.size()) return nullptr;
     return std::get_if<SplitKv>(&placement_.layers[node.layer].kv);
@@ -43,7 +43,7 @@ class Splitter {
     auto& op = std::get<AttentionOp>(whole.op);
     const ShapeClass& shape = graph_.shape;
     const TensorId blocks = input(Input::hot_blocks, "hot_blocks", shape.max_sequences, shape.max_hot_blocks);
-    if (reach_ == CacheReach::hot_cache) {  // which is the whole cache
+    if (reach_ == CacheReach::hot_cache) {  // which holds everything
       op.block_table = blocks;
       graph_.nodes.push_back(std::move(whole));
       return;
@@ -52,19 +52,19 @@ class Splitter {
 
     Node hot = part(whole, KvPart::hot, from, home.hot);
     std::get<AttentionOp>(hot.op).block_table = blocks;
-    MergeOp merge{{op.n_head, op.head_dim_v}, hot.output, hot.output};  // with itself: what it was
+    MergeOp merge{{op.n_head, op.head_dim_v}, hot.output, hot.output};  // merged with itself: unchanged
     graph_.nodes.push_back(std::move(hot));
     if (!is_hot(op, home)) {
       Node cold = part(whole, KvPart::cold, from, DeviceId::host());
-      std::get<AttentionOp>(cold.op).sinks = kNoTensor;  // they count once
+      std::get<AttentionOp>(cold.op).sinks = kNoTensor;  // only one part counts them
       merge.b = cold.output;
       graph_.nodes.push_back(std::move(cold));
     }
     graph_.nodes.push_back(Node{merge, whole.output, whole.layer, home.hot});
   }
 
-  // Whether the window never reaches past the hot cache, which holds n_keep positions before those of a
-  // step.
+  // Returns whether the window never reaches past the hot cache, which holds n_keep positions before those
+  // of a step.
   static bool is_hot(const AttentionOp& op, const SplitKv& home) {
     return op.window > 0 && op.window <= home.n_keep + 1;
   }

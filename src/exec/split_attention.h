@@ -1,7 +1,6 @@
-// Attention over split caches: that of a layer becomes attention over the hot cache on the device
-// where it lies, attention over the cold cache on the host, and their merge on the device. The device is asked
-// first, so that both compute at the same time. A window that the hot cache always holds is attended to
-// there alone.
+// Replaces attention over a split cache by attention over the hot cache on its device, attention over the
+// cold cache on the host, and their merge on the device. The hot part is issued first, so both compute at
+// the same time. If the window always fits in the hot cache, there is no cold part.
 #pragma once
 
 #include "exec/placed_graph.h"

@@ -1,6 +1,6 @@
-// Runs of rows of weights as weights of their own, for what is divided between devices. Each is made once and
-// shared by all graphs of a placement, so that what is on a device, or in a slot, is known again by its
-// address. Owns the slices; the weights they are cut from outlive it. Any thread.
+// WeightSlices: row ranges of weights as weights of their own, for rows divided between devices. Each slice
+// is made once and shared by all graphs of a placement, so a copy on a device or in a slot is recognized by
+// the slice's address. Owns the slices; the weights that they are cut from outlive it. Thread-safe.
 #pragma once
 
 #include <deque>
@@ -13,9 +13,9 @@ namespace tandem {
 
 class WeightSlices {
  public:
-  // Rows [first, first + n) of a matrix, "blk.0.ffn_up.weight[0:512]"; of a vector, elements.
+  // Returns rows [first, first + n) of a matrix, as "blk.0.ffn_up.weight[0:512]"; of a vector, elements.
   const Weight* rows_of(const Weight& whole, int64_t first, int64_t n);
-  // What a slice was cut from; any other weight is whole itself.
+  // Returns the weight that a slice was cut from; any other weight is returned as it is.
   const Weight* whole(const Weight* weight) const;
 
  private:

@@ -1,8 +1,8 @@
-// WeightStream: the device slots of streamed weights. A device has a few, all of one size. Owns the slots and
-// fills them on request; the schedule has the order.
+// WeightStream: device slots for streamed weights. A device has a few, all of one size. Owns the slots and
+// fills them on request; the schedule decides the order.
 //
-// It remembers what each slot holds, from step to step and between programs, so that nothing is fetched twice
-// while it is still there. Weights on disk come from the host slots of a DiskStream.
+// It remembers what each slot holds, across steps and programs, so a group that is still in its slot is not
+// fetched again. Weights on disk come from the host slots of a DiskStream.
 #pragma once
 
 #include <span>
@@ -16,17 +16,18 @@ namespace tandem {
 // Bytes of a group in a slot: its weights one after the other, each padded to kSlotAlignment.
 inline constexpr size_t kSlotAlignment = 256;
 size_t stream_group_bytes(const Graph& graph, const StreamGroup& group, const DeviceModel& device);
-// Slots that a partition's groups need on a device; on the host, those that groups on disk are read into.
+// Returns the slots that a partition's groups need on a device; on the host, those that groups on disk are
+// read into.
 SlotNeeds slot_needs(const Graph& graph, const Partition& partition, const DeviceModel& device, DeviceId id);
 
-// The weights of a program's group, and where they come from.
+// The weights of a program's group, and where they are fetched from.
 struct GroupWeights {
-  std::vector<const Weight*> weights;  // by which a slot is known to hold them
-  std::vector<Weight> fetched;  // the same as they are fetched: those on disk from their slot of the host
-  DiskLayout layout;            // in that
+  std::vector<const Weight*> weights;  // identify the contents of a slot
+  std::vector<Weight> fetched;         // the same with the data to fetch: in the host slot if on disk
+  DiskLayout layout;                   // of the host slot
 
   GroupWeights(const Graph& graph, const StreamGroup& group);
-  void bind(const std::byte* disk_slot);  // null for a group that is not on disk
+  void bind(const std::byte* disk_slot);  // null for a group not on disk
 };
 
 class WeightStream final : public GroupSlots {
@@ -37,14 +38,14 @@ class WeightStream final : public GroupSlots {
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
-  // Whether reserve() would move the slots, so that addresses given out before are no longer good.
+  // Returns whether reserve() would move the slots and so invalidate their addresses.
   bool must_grow(DeviceId device, const SlotNeeds& needs) const;
   // Throws Error(out_of_memory).
   void reserve(DeviceId device, const SlotNeeds& needs);
   DevicePtr slot(DeviceId device, size_t slot) const { return at(device).slots[slot].base; }
   size_t n_bytes(DeviceId device) const { return at(device).needs.n_bytes(); }
 
-  // The groups that the functions below refer to. Both spans stay valid until the next use().
+  // Sets the groups that the functions below refer to. Both spans must stay valid until the next use().
   void use(std::span<const StreamGroup> groups, std::span<const GroupWeights> weights);
   bool holds(size_t group) override;
   bool is_read(size_t group) override;
@@ -52,14 +53,14 @@ class WeightStream final : public GroupSlots {
   void wait_read(size_t group) override;
   void clear(size_t group) override;
   void start_fetch(size_t group) override;
-  // The group's device waits until its slot is complete.
+  // Makes the group's device wait until its slot is complete.
   void join(size_t group);
-  // The next fetch into the group's slot begins when its device has done everything issued so far.
+  // The next fetch into the group's slot starts once the device has done everything issued so far.
   void release(size_t group);
-  // After a failure nobody knows what the slots hold.
+  // Forgets what the slots hold, which is unknown after a failure.
   void forget();
 
-  // Since the beginning, as they lie on the devices.
+  // Total bytes so far, in the layout of the devices.
   uint64_t fetched_bytes() const { return fetched_bytes_; }
 
  private:
