@@ -192,7 +192,7 @@ TEST_F(BadFolder, Shards) {
   path = sharded("twice");
   std::filesystem::remove(path + "/model.safetensors.index.json");
   std::filesystem::copy_file(path + "/model-1.safetensors", path + "/copy.safetensors");
-  EXPECT_THAT(refusal_of_folder(path), HasSubstr("is in"));
+  EXPECT_THAT(refusal_of_folder(path), HasSubstr("is also in"));
 }
 
 TEST_F(BadFolder, Tensors) {
