@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "base/setting.h"
 #include "base/log.h"
+#include "base/setting.h"
 #include "gguf/split_writer.h"
 #include "support/metered_host.h"
 #include "support/sim_disk.h"
@@ -15,6 +15,7 @@
 namespace tandem {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int64_t kLayers = 16;

@@ -54,10 +54,10 @@ TEST_F(GenericKernels, TheTextIsTheSameWhereverLayersAre) {
     Session alone(*model, {host_.get()}, options());
     const std::vector<int32_t> expected = greedy_text(alone, 12);
     test::SimDevice sim({});
-    for (const StreamMode stream : {StreamMode::off, StreamMode::on}) {
+    for (const Toggle stream : {Toggle::off, Toggle::on}) {
       for (const int64_t ngl : {0, 2, 4}) {
         SCOPED_TRACE(testing::Message() << "-ngl " << ngl << (n_expert > 0 ? " experts" : ""));
-        OffloadFlags flags;
+        OffloadOptions flags;
         flags.n_gpu_layers = ngl;
         flags.stream = stream;
         Session session(*model, {host_.get(), &sim}, options(flags));
@@ -71,7 +71,7 @@ TEST_F(GenericKernels, ExplainSaysWhereTheyAreUsed) {
   const std::optional<DType> dtype = generic_dtype();
   if (!dtype) GTEST_SKIP() << "every dtype has kernels";
   test::SimDevice sim({});
-  OffloadFlags flags;
+  OffloadOptions flags;
   flags.n_gpu_layers = 2;
   const auto explained = [&](const Model& model) {
     std::string table;

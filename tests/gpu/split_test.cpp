@@ -188,7 +188,7 @@ TEST_F(GpuSplit, ADtypeWithoutKernelsGivesTheSameTextEverywhere) {
       };
       Session alone(*model, {host_.get()}, random_model_options({}, DType::F32));
       const std::vector<int32_t> expected = greedy(alone);
-      for_every_split(*model, [&](const OffloadFlags& flags) {
+      for_every_split(*model, [&](const OffloadOptions& flags) {
         Session session(*model, both(), random_model_options(flags, DType::F32));
         EXPECT_EQ(greedy(session), expected);
       });
