@@ -61,8 +61,8 @@ constexpr std::string_view kNames[] = {
 };
 static_assert(std::size(kNames) == kSettings);
 
-// A mark is kEdge, the name, '=', the value, kEdge. Readable text has no control character SUBSTITUTE.
-constexpr char kEdge = '\x1a';
+// A mark is kOpen, the name, '=', the value, kClose: two control characters that no readable text has.
+constexpr char kOpen = '\x1a', kClose = '\x1c';
 
 std::optional<SettingValue> parse_mark(std::string_view mark) {
   const size_t equals = mark.find('=');
@@ -77,13 +77,13 @@ std::optional<SettingValue> parse_mark(std::string_view mark) {
 // Calls text(part) and setting(value) for the parts of a message, in order.
 template <class Text, class Found>
 void walk(std::string_view message, const Text& text, const Found& setting) {
-  for (size_t begin; (begin = message.find(kEdge)) != std::string_view::npos;) {
-    const size_t end = message.find(kEdge, begin + 1);
-    if (end == std::string_view::npos) break;
-    const auto value = parse_mark(message.substr(begin + 1, end - begin - 1));
-    text(message.substr(0, value ? begin : end));
+  for (size_t end; (end = message.find(kClose)) != std::string_view::npos; message.remove_prefix(end + 1)) {
+    const size_t begin = message.substr(0, end).rfind(kOpen);
+    const auto value = begin == std::string_view::npos
+                           ? std::nullopt
+                           : parse_mark(message.substr(begin + 1, end - begin - 1));
+    text(message.substr(0, value ? begin : end + 1));
     if (value) setting(*value);
-    message.remove_prefix(value ? end + 1 : end);
   }
   text(message);
 }
@@ -95,11 +95,11 @@ std::string_view setting_name(Setting setting) {
 }
 
 std::string setting_text(Setting setting, std::string_view value) {
-  std::string mark(1, kEdge);
+  std::string mark(1, kOpen);
   mark += setting_name(setting);
   mark += '=';
   mark += value;
-  return mark += kEdge;
+  return mark += kClose;
 }
 
 std::string setting_text(Setting setting, int64_t value) {

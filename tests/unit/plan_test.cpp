@@ -584,7 +584,7 @@ TEST_F(PlanCommand, ContradictionsNameBothFlags) {
 
 TEST_F(PlanCommand, WhatWouldFitIsSaidInFlags) {
   TANDEM_NEED_BINARY();
-  const test::Outcome large = plan("-c 100000 --gpu h100 --max-vram 261MiB -ngl all");
+  const test::Outcome large = plan("-c 4096 -ub 512 -nkvo --gpu h100 --max-vram 257MiB -ngl all");
   EXPECT_EQ(large.exit_code, 4);
   EXPECT_THAT(large.out, testing::ContainsRegex("h100: -ngl [0-9]+ needs [0-9]+ bytes and [0-9]+ are free of "
                                                 "--max-vram; -ngl [0-9]+(, -c [0-9]+)?.* would fit"));

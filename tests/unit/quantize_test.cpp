@@ -267,7 +267,7 @@ TEST_F(Quantize, RequantizingNeedsPermission) {
   std::filesystem::rename(out, in);
   const Error error = error_of([&] { quantize({.type = FileType::Q4_0}); });
   EXPECT_EQ(error.code(), ErrorCode::bad_file);
-  EXPECT_THAT(error.what(), HasSubstr("is Q8_0 already"));
+  EXPECT_THAT(error.what(), HasSubstr("is already Q8_0"));
   quantize({.type = FileType::Q8_0});  // nothing to convert
   quantize({.type = FileType::Q4_0, .allow_requantize = true});
   EXPECT_EQ(GgufFile(out).tensor("blk.0.attn_q.weight").dtype, DType::Q4_0);

@@ -145,7 +145,7 @@ TEST_F(Run, AGrammarConstrainsTheOutput) {
   test::write_file(file, "start ::= \"a\"\n");
   const Outcome rootless = run("-p a --grammar-file " + file + " 2>&1");
   EXPECT_EQ(rootless.exit_code, 3);
-  EXPECT_THAT(rootless.out, HasSubstr("g.gbnf:1:1: there is no rule root"));
+  EXPECT_THAT(rootless.out, HasSubstr("g.gbnf:1:1: rule 'root', the start of the grammar, is missing"));
   EXPECT_EQ(run("-p a --grammar-file " + directory_.path("none") + " 2>/dev/null").exit_code, 5);
   EXPECT_EQ(run("-p a --grammar 'root ::= [a]{1000000}' 2>/dev/null").exit_code, 2);
   const Outcome unsupported = run("-p a -j '{\"not\":{}}' 2>&1");

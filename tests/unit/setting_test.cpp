@@ -46,13 +46,8 @@ TEST(Settings, SurviveWhatIsSaidAround) {
 }
 
 TEST(Settings, TextThatLooksLikeAMarkStays) {
-  for (const std::string text : {"\x1a", "\x1a\x1a",
-                                 "a\x1a"
-                                 "b=c\x1a"
-                                 "d",
-                                 "\x1a"
-                                 "n_ctx\x1a",
-                                 "\x1an_ctx=3"}) {
+  for (const std::string text :
+       {"\x1a", "\x1c\x1a", "\x1an_ctx=3", "\x1an_ctx\x1c", "a\x1cn_ctx=\x1a", "n_ctx=\x1c"}) {
     EXPECT_EQ(write_settings(text, tools::flag_text), text);
     EXPECT_EQ(write_settings(text + setting_text(Setting::n_ctx), library_setting_text), text + "n_ctx");
   }
