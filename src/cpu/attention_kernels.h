@@ -1,5 +1,5 @@
 // Attention over the block cache, flash style: scores of a tile of queries against one cache block at a time,
-// with a running maximum and sum, so that nothing of size n x context is ever stored (arXiv:2205.14135).
+// with a running maximum and sum, so nothing of size n x context is ever stored (arXiv:2205.14135).
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace tandem::cpu {
 
-// A query's result depends on exactly the positions that it may see. Rows of the cache outside [kv_begin,
-// kv_end) are not read but for those of the last block behind kv_end, whose contents do not matter. Values at
-// positions that only some queries of a tile see must be finite, or those queries' results are NaN as well.
+// A query's result depends only on the positions that it may see. Outside [kv_begin, kv_end) the kernels read
+// no cache rows except the rest of the last block, whose contents do not matter. Values at positions that
+// only some queries of a tile see must be finite, or the other queries' results become NaN too.
 //
 // The part of one key-value head's cache that a tile of queries reads.
 struct AttentionCall {
@@ -32,15 +32,15 @@ struct AttentionCall {
   int64_t kv_begin = 0, kv_end = 0;    // cached positions to read; kv_begin is a multiple of block_size
 
   // Unnormalized result over [kv_begin, kv_end): acc = sum of exp(s - max) * v, sum of exp(s - max), and max.
-  // A query that sees nothing has max = -inf, sum = 0, acc = 0.
+  // A query that sees no position gets max = -inf, sum = 0, acc = 0.
   float* acc = nullptr;  // [n_queries, head_dim_v]
   float* sum = nullptr;  // [n_queries]
   float* max = nullptr;  // [n_queries]
 };
 
 struct AttentionKernels {
-  int64_t max_queries;  // rows of a tile at most
-  // Depends on dtypes, head dims, block size and n_queries only, and never falls as n_queries grows.
+  int64_t max_queries;  // maximum rows of a tile
+  // Depends only on dtypes, head dims, block size and n_queries, and never decreases as n_queries grows.
   size_t (*scratch_bytes)(const AttentionCall& call);
   void (*attend)(const AttentionCall& call, std::byte* scratch);
   // Converts a row of n floats to the cache's dtype (n is a multiple of its block).

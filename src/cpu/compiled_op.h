@@ -22,7 +22,7 @@ struct RunContext {
 class CompiledOp {
  public:
   virtual ~CompiledOp() = default;
-  // Called by every worker. Leaves only after the op's work is complete on all of them (ends with a barrier).
+  // Called by every worker. Ends with a barrier: returns when the op's work is complete on all of them.
   virtual void run(Worker& worker, const RunContext& context) const = 0;
 
   // Reports the inputs of the op's matrix products. Called by one worker after run(), while the others wait.
@@ -39,10 +39,10 @@ struct CompileContext : SegmentView {
   int n_threads;
 };
 
-// One a file in ops/.
+// One per file in ops/.
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
-// Of nodes that all read the same x.
+// For nodes that all read the same x.
 CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);

@@ -16,7 +16,7 @@ class CpuExecutable final : public Executable {
   std::vector<CompiledOpPtr> ops;
 };
 
-// Binds every worker: round robin over the nodes, or all to the node that we are on.
+// Binds every worker: round robin over the nodes, or all to the current node.
 void bind_workers(ThreadPool& pool, NumaPolicy policy) {
   const std::vector<std::vector<int>> nodes = numa_nodes();
   const auto home = static_cast<size_t>(current_numa_node(nodes));
@@ -126,7 +126,7 @@ class CpuDevice final : public Device {
     return most;
   }
 
-  // Executables of a device run one at a time, so all share one scratch, as large as the largest needs.
+  // Executables of a device run one at a time and share one scratch, sized for the largest need.
   void reserve_scratch(size_t shared, size_t scratch) {
     if (shared <= shared_bytes_ && scratch <= scratch_bytes_ && scratch_.data()) return;
     shared_bytes_ = std::max(shared_bytes_, shared);

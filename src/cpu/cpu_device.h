@@ -1,5 +1,5 @@
-// The CPU as a device. Its addresses are host addresses; weights are used where the file is mapped. Runs are
-// synchronous: when run() returns, the work is done. One pool of threads serves all executables.
+// The CPU as a device. Its addresses are host addresses, and it reads weights directly from the mapped file.
+// Runs are synchronous: when run() returns, the work is done. One thread pool serves all executables.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 namespace tandem::cpu {
 
 // Where the threads run on a machine with several memory nodes.
-enum class NumaPolicy { anywhere, distribute, isolate };  // isolate: on the node we were started on
+enum class NumaPolicy { anywhere, distribute, isolate };  // isolate: on the node where the program started
 
 struct CpuOptions {
   int n_threads = 0;        // for steps of one token; 0: physical cores
-  int n_threads_batch = 0;  // for longer steps; 0: as n_threads
+  int n_threads_batch = 0;  // for longer steps; 0: same as n_threads
   Isa isa = best_isa();
   NumaPolicy numa = NumaPolicy::anywhere;
   ProductObserver observer;  // may be empty

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2u << 20;
 
-// Of what a control group has taken, pages of files that it gives back when they are wanted.
+// The part of the control group's usage that is file cache, which the kernel reclaims on demand.
 unsigned long long reclaimable_bytes() {
   unsigned long long sum = 0;
   if (FILE* f = fopen("/sys/fs/cgroup/memory.stat", "r")) {

@@ -1,6 +1,5 @@
 // Host memory in whole pages: zeroed, page-aligned, on huge pages where the system grants them. Large buffers
-// come from here rather than from the heap, so that they go back to the system at once and share no page with
-// others.
+// use it instead of the heap, so they go back to the system at once and share no page with other data.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +32,7 @@ class HostMemory {
   size_t size_ = 0;
 };
 
-// MemAvailable and MemTotal of /proc/meminfo, within the limit of the control group.
+// Reads MemAvailable and MemTotal from /proc/meminfo, limited by the control group.
 MemoryInfo host_memory_info();
 
 }  // namespace tandem::cpu

@@ -23,7 +23,7 @@ std::vector<Isa> supported_isas() {
   std::vector<Isa> isas{Isa::scalar};
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return isas;
-  // Every CPU with AVX2 has F16C; the builtin has no name for it in this compiler.
+  // Every CPU with AVX2 has F16C; this compiler's builtin has no name for it.
   isas.push_back(Isa::avx2);
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {

@@ -1,4 +1,4 @@
-// The instruction sets that the CPU kernels are written for. Chosen once, when the device is made.
+// The instruction sets that have CPU kernels. The device picks one when it is created.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace tandem::cpu {
 
-// avx512 needs F, BW, DQ, VL; avx512_vnni needs VNNI and BF16 on top. Each contains the ones before it.
+// avx512 needs F, BW, DQ, VL; avx512_vnni also needs VNNI and BF16. Each includes the ones before it.
 enum class Isa { scalar, avx2, avx512, avx512_vnni };
 
 std::string_view isa_name(Isa isa);  // "scalar", "avx2", "avx512", "avx512_vnni"

@@ -1,8 +1,8 @@
-// The kernels of one instruction set, as tables of functions: one generic interface, one implementation a
-// folder (scalar/, avx2/, avx512/; the last is compiled twice, without and with VNNI and BF16). The scalar
-// ones are the reference that the others are tested against. Weights of a dtype that a folder has no products
-// for go the generic way (linear_generic.h). Kernels do not allocate, do not throw and know
-// nothing of threads: ops/ divides the work.
+// The kernels of one instruction set, as tables of functions: one interface, one implementation per folder
+// (scalar/, avx2/, avx512/; the last is compiled twice, without and with VNNI and BF16). The scalar kernels
+// are the reference for testing the others. Weights whose dtype has no products in a folder take the generic
+// path (linear_generic.h). Kernels do not allocate, do not throw and know nothing about threads: ops/ divides
+// the work.
 #pragma once
 
 #include "cpu/attention_kernels.h"

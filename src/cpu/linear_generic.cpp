@@ -7,7 +7,8 @@
 namespace tandem::cpu {
 namespace {
 
-// Of a strip: a multiple of every row granularity. At 4096 columns its floats are 256 KB, which L2 holds.
+// Rows of a strip: a multiple of every row granularity. With 4096 columns its floats take 256 KB and fit in
+// L2.
 constexpr int64_t kStripRows = 16;
 
 size_t strip_bytes(int64_t k) {

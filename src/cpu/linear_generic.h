@@ -1,21 +1,22 @@
-// Products with weights that an instruction set has no kernels for. A strip of rows at a time becomes floats in
-// the worker's scratch, read by the format's own reference, and the instruction set's F32 kernels multiply
-// them. So whatever can be read can be computed with, on every instruction set, from its first day.
+// The generic path: products with weights that an instruction set has no kernels for. Dequantizes a strip of
+// rows at a time to floats in the worker's scratch, with the format's reference code, and multiplies them
+// with the instruction set's F32 kernels. So every dtype that can be read works on every instruction set.
 //
-// Cost: reading the strip (a few operations an element, not vectorized by hand), then the F32 product from L2.
+// Cost: dequantizing the strip (a few operations per element, no hand vectorization), then the F32 product
+// from L2.
 #pragma once
 
 #include "cpu/linear_kernels.h"
 
 namespace tandem::cpu {
 
-// LinearKernels::multiply with weights of any dtype that can be read, by the F32 kernels of `own`.
+// LinearKernels::multiply for weights of any readable dtype, with the F32 kernels of `own`.
 void multiply_as_floats(const LinearKernels& own, const LinearCall& call, int64_t row0, int64_t row1,
                         std::byte* scratch);
-// Its scratch, for the strip's floats and for the F32 kernels.
+// Scratch for the strip's floats and for the F32 kernels.
 size_t as_floats_scratch_bytes(const LinearKernels& own, int64_t n, int64_t k);
 
-// An instruction set's products, `own` being its linear_kernels(), with the generic path where it has none.
+// The products of an instruction set (`own` is its linear_kernels()), with the generic path for other dtypes.
 template <const LinearKernels& (*own)()>
 class WithGenericPath {
  public:

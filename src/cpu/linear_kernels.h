@@ -1,14 +1,14 @@
-// Products of activations with weight matrices, the greater part of all work.
+// Products of activations with weight matrices: most of the work of a step.
 //
-// A weight dtype decides how activations are encoded for it: F32 as they are; 16-bit floats as the ISA likes;
-// block quantized types as 8-bit integers with float scales and integer sums a block. The encoding happens
-// once per input of an op (encode), whatever the number of matrices that read it; its format is the ISA's
-// own affair.
+// The weight dtype decides how activations are encoded: for F32 unchanged; for 16-bit floats as the ISA
+// prefers; for block-quantized types as 8-bit integers with float scales and integer sums per block. An op
+// encodes its input once (encode), no matter how many matrices read it. The encoded format is private to the
+// ISA.
 //
-// multiply() computes a range of weight rows for all tokens of a step. It picks by n what is best: dot
-// products while the weights stream from memory (decode, small batches), or unpacking a strip of weight rows
-// into interleaved panels in cache, then a blocked product over all tokens (prefill). Results of a row do not
-// depend on the range it is computed in, so they do not depend on the number of threads.
+// multiply() computes a range of weight rows for all tokens of a step. It chooses the method by n: dot
+// products while weights stream from memory (decode, small batches), or unpacking a strip of weight rows into
+// interleaved panels in cache, then a blocked product over all tokens (prefill). The result of a row does not
+// depend on the range it is computed in, so results do not depend on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -32,33 +32,33 @@ struct LinearCall {
 };
 
 struct LinearKernels {
-  // Whether this instruction set multiplies weights of the dtype itself. The others go the generic way
-  // (linear_generic.h), which its F32 kernels are for.
+  // Whether this instruction set has its own kernel for weights of the dtype. Other dtypes take the generic
+  // path (linear_generic.h), which uses the F32 kernels.
   bool (*has_kernel)(DType dtype);
   // Bytes of the encoded activations of n tokens with k columns, for a weight of this dtype. Weights whose
-  // formats are equal can share one encoding: same_encoding says which.
+  // encodings are equal can share one; same_encoding tells.
   size_t (*encoded_bytes)(DType dtype, int64_t n, int64_t k);
   bool (*same_encoding)(DType a, DType b, int64_t n);
   // Encodes tokens [token0, token1) of n; x is [n, ldx] F32. Tokens are independent and may be encoded by
   // different threads; token0 is a multiple of encode_granularity(n), token1 too or n. `encoded` is 64-byte
   // aligned.
   //
-  // 8-bit encodings agree in every ISA: q = round_to_even(x * (127 / max|x|)) with scale max|x| / 127; a
-  // block with NaN or infinity gets a NaN scale (so its products are NaN), one with max|x| < 1e-30 is all
+  // All ISAs use the same 8-bit encoding: q = round_to_even(x * (127 / max|x|)) with scale max|x| / 127. A
+  // block with NaN or infinity gets a NaN scale, so its products are NaN; one with max|x| < 1e-30 is all
   // zero.
   int64_t (*encode_granularity)(int64_t n);
   void (*encode)(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0,
                  int64_t token1, std::byte* encoded);
 
-  // Rows to hand out to a thread at a time: multiply's row0 is a multiple of it, row1 too or m.
+  // Rows to give a thread at a time: multiply's row0 is a multiple of it, and row1 is one too or equals m.
   int64_t (*row_granularity)(DType dtype, int64_t n, int64_t m, int64_t k);
-  // Scratch of a thread inside multiply.
+  // Scratch bytes per thread for multiply.
   size_t (*scratch_bytes)(DType dtype, int64_t n, int64_t k);
-  // Rows [row0, row1) of W for all n tokens. scratch is 64-byte aligned.
+  // Computes rows [row0, row1) of W for all n tokens. scratch is 64-byte aligned.
   void (*multiply)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 };
 
-// Each instruction set's own kernels. Ops use the tables of kernels.h, which take every dtype that can be read.
+// Each instruction set's own kernels. Ops use the tables of kernels.h, which cover every readable dtype.
 namespace scalar {
 const LinearKernels& linear_kernels();
 }

@@ -10,26 +10,25 @@
 namespace tandem::cpu {
 
 struct RowKernels {
-  // One normalized group: to[i] = x[i] * w[i] / sqrt(mean(x^2) + eps).
+  // Normalizes one group: to[i] = x[i] * w[i] / sqrt(mean(x^2) + eps).
   void (*rms_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
   // to[i] = (x[i] - mean) * w[i] / sqrt(var + eps) + bias[i]
   void (*layer_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
-  // cos[i] = magnitude * cos(position * frequency[i]) and sin likewise, each within 1e-7 * magnitude for
-  // angles below 2^24: computed in double precision, because a float angle of 100000 radians is known to
-  // 0.004 only.
+  // cos[i] = magnitude * cos(position * frequency[i]), and sin likewise, each within 1e-7 * magnitude for
+  // angles below 2^24. Computed in double precision: a float angle of 100000 radians is only accurate to
+  // 0.004.
   void (*rotations)(const double* frequency, double position, float magnitude, float* cos, float* sin,
                     int64_t n);
-  // One head: rotates n_rot of its columns in place by the angles whose cosines and sines are given ([n_rot /
-  // 2]).
+  // Rotates n_rot columns of one head in place; cos and sin hold the angles' values ([n_rot / 2] each).
   void (*rope_pair)(float* x, const float* cos, const float* sin, int64_t n_rot);
   void (*rope_half)(float* x, const float* cos, const float* sin, int64_t n_rot);
   // to[i] = a[i] + factor * b[i]
   void (*add)(const float* a, const float* b, float factor, float* to, int64_t n);
   void (*scale)(const float* x, float factor, float* to, int64_t n);
   void (*softcap)(const float* x, float cap, float* to, int64_t n);
-  // to[i] = act(gate[i]) * up[i], or what Activation says
+  // to[i] = act(gate[i]) * up[i], or as Activation defines it
   void (*glu)(Activation activation, const float* gate, const float* up, float* to, int64_t n);
-  // A row of a weight as floats: dequantized exactly as the scalar reference does.
+  // Dequantizes a row of a weight to floats, exactly as the scalar reference does.
   void (*dequantize)(DType dtype, const std::byte* row, float* to, int64_t n);
 };
 
