@@ -1,10 +1,9 @@
 // attention: every token against the cached keys and values of its sequence.
 //
 // An item is a tile of query rows (tokens x query heads) of one key-value head over a range of cached
-// positions; the kernel gives its unnormalized sums. Where a tile's positions were cut into chunks, a second
-// phase merges the chunks in order. Over a hot cache, positions count from where it begins.
-// Cost: 2 * (hd_k + hd_v) operations for a query row and position; the
-// cache is read once a tile.
+// positions; the kernel returns its unnormalized sums. Where the positions of a tile are cut into chunks, a
+// second phase merges the chunks in order. Over a hot cache, positions count from its first. Cost: 2 * (hd_k
+// + hd_v) operations per query row and position; each tile reads the cache once.
 #include <cmath>
 #include <limits>
 
@@ -32,7 +31,7 @@ class Carver {
   size_t used_ = 0;
 };
 
-// Sums of some query rows over some positions.
+// Partial sums of some query rows over some positions.
 struct Partials {
   float* acc;  // [rows, head_dim_v]
   float* sum;  // [rows]
@@ -105,7 +104,7 @@ class CompiledAttention final : public CompiledOp {
   struct Local {
     int32_t* order;
     AttentionTile* tiles;
-    const float** q;  // rows of the item at hand
+    const float** q;  // rows of the current item
     int32_t* positions;
     Partials partials;
 
@@ -117,7 +116,7 @@ class CompiledAttention final : public CompiledOp {
           partials(carver, op.max_rows_, op.op_.head_dim_v) {}
   };
 
-  // Query heads of a slot.
+  // Returns the first query head of a slot.
   int64_t first_head(int64_t slot) const {
     return slot / parts_.parts * parts_.group + slot % parts_.parts * parts_.heads;
   }
@@ -148,7 +147,7 @@ class CompiledAttention final : public CompiledOp {
     return {hot_from_, op_.part == KvPart::whole ? 0 : static_cast<size_t>(n_sequences_)};
   }
 
-  // One item: into the shared partial sums where there are any, straight to y otherwise.
+  // Computes one item: into the shared partial sums if the step is split, else directly to y.
   void attend(const AttentionWork& work, const AttentionTile& tile, int64_t slot, int64_t chunk,
               const Local& local, const Partials* partials, std::byte* scratch) const {
     AttentionCall call = call_of_head(slot / parts_.parts);
@@ -184,7 +183,7 @@ class CompiledAttention final : public CompiledOp {
     return tile.first_partial_row + (slot * tile.n_chunks + chunk) * tile.rows(parts_);
   }
 
-  // All heads of a slot for the i-th token of the order.
+  // Merges all heads of a slot for the i-th token of the order.
   void merge(const AttentionWork& work, int64_t slot, int64_t i, const Partials& partials) const {
     const AttentionTile& tile = work.tile_of_token(i);
     const int64_t n_heads = head_count(slot);
@@ -205,7 +204,7 @@ class CompiledAttention final : public CompiledOp {
     const bool has_sink = sinks_.data() != nullptr;
     float m = has_sink ? sinks_.data()[head] : -std::numeric_limits<float>::infinity();
     for (int64_t c = 0; c < n; ++c) m = std::max(m, partials.max[row + c * stride]);
-    if (std::isinf(m) && m < 0) m = 0;  // nothing seen, or only NaN
+    if (std::isinf(m) && m < 0) m = 0;  // no visible position, or only NaN
     const auto weight = [&](int64_t c) { return std::exp(partials.max[row + c * stride] - m); };
     float total = has_sink ? std::exp(sinks_.data()[head] - m) : 0.0f;
     for (int64_t c = 0; c < n; ++c) total += weight(c) * partials.sum[row + c * stride];
@@ -226,7 +225,7 @@ class CompiledAttention final : public CompiledOp {
   HeadParts parts_;
   int64_t n_slots_, max_tokens_, max_blocks_;
   int64_t max_rows_ = 0;        // of a tile
-  int64_t n_partial_rows_ = 0;  // room for that many in the shared scratch
+  int64_t n_partial_rows_ = 0;  // capacity of the shared scratch, in rows
   const float* q_;              // [n_tokens, n_head * head_dim_k]
   const int32_t* positions_;    // [n_tokens]
   const int32_t* sequences_;    // [n_tokens]

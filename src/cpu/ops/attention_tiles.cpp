@@ -7,12 +7,11 @@
 namespace tandem::cpu {
 namespace {
 
-// Enough items to keep a big socket busy, and chunks long enough (tens of microseconds) to be worth the
-// merging.
+// Enough items for a large socket, and chunks long enough (tens of microseconds) to be worth merging.
 constexpr int64_t kWantedItems = 128;
 constexpr int64_t kMinChunk = 256;
 
-// Chunks a tile may be cut into when there are this many (tile, slot) pairs.
+// Maximum chunks per tile for a given number of (tile, slot) pairs.
 int64_t chunk_limit(int64_t n_pairs) {
   return n_pairs >= kWantedItems ? 1 : ceil_div(kWantedItems, n_pairs);
 }
@@ -28,7 +27,7 @@ void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
   if (!std::is_sorted(order.begin(), order.end(), before)) std::sort(order.begin(), order.end(), before);
 }
 
-// The tile that starts at order[first].
+// Makes the tile that starts at order[first].
 AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::span<const int32_t> order,
                         int64_t first) {
   const auto token = [&](int64_t i) { return static_cast<size_t>(order[i]); };
@@ -103,8 +102,8 @@ const AttentionTile& AttentionWork::tile_of_token(int64_t i) const {
 
 int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions) {
   if (max_positions <= kMinChunk) return 0;
-  // Only fewer than kWantedItems (tile, slot) pairs are cut, each into at most kWantedItems / pairs + 1
-  // chunks.
+  // Only steps with fewer than kWantedItems (tile, slot) pairs are cut, each pair into at most kWantedItems /
+  // pairs + 1 chunks.
   const int64_t tile_rows = std::min(max_tokens, parts.tokens) * parts.heads;
   const int64_t rows = std::min(n_slots * max_tokens * parts.heads, kWantedItems * tile_rows);
   return std::min(kWantedItems * tile_rows + rows, rows * ceil_div(max_positions, kMinChunk));

@@ -1,10 +1,10 @@
 // How the attention of a step is cut into items for workers.
 //
-// Tokens are put in order of sequence and position; consecutive tokens of one sequence make a tile, so that
-// its rows (tokens x query heads of one key-value head) read the cache together. When that gives few items
-// (decode), the cached positions of a tile are cut into chunks, whose results are merged afterwards. Nothing
-// here depends on the number of workers, so results do not either. Every worker derives the same division by
-// itself; nothing is allocated.
+// Tokens are ordered by sequence and position; consecutive tokens of one sequence form a tile, so its rows
+// (tokens x query heads of one key-value head) share each read of the cache. When that gives few items
+// (decode), the cached positions of a tile are cut into chunks, and their results are merged afterwards. The
+// division does not depend on the number of workers, so neither do results. Every worker computes the same
+// division itself; nothing is allocated.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@
 
 namespace tandem::cpu {
 
-// Query heads that share a key-value head are cut into `parts` of at most `heads` where a tile cannot hold
+// The query heads that share a key-value head, cut into `parts` of at most `heads` where a tile cannot hold
 // them all.
 struct HeadParts {
-  int64_t group = 1;   // query heads a key-value head
+  int64_t group = 1;   // query heads per key-value head
   int64_t heads = 1;   // in a part; the last may have fewer
-  int64_t parts = 1;   // a key-value head
-  int64_t tokens = 1;  // of a tile at most
+  int64_t parts = 1;   // per key-value head
+  int64_t tokens = 1;  // per tile, at most
 
   HeadParts() = default;
   HeadParts(const AttentionParams& op, int64_t max_queries);
@@ -30,7 +30,7 @@ struct HeadParts {
 struct AttentionTile {
   int64_t first = 0, n_tokens = 0;   // range of the token order
   int64_t kv_begin = 0, kv_end = 0;  // positions that its tokens see
-  int64_t chunk = 0, n_chunks = 1;   // positions a chunk
+  int64_t chunk = 0, n_chunks = 1;   // positions per chunk
   int64_t first_item = 0;            // items of a tile: [slot = head part][chunk]
   int64_t first_partial_row = 0;     // partial rows: [slot][chunk][rows of the tile]
 
@@ -39,7 +39,7 @@ struct AttentionTile {
 
 struct AttentionWork {
   std::span<int32_t> order;        // [n_tokens] token indices
-  std::span<AttentionTile> tiles;  // ascending first_item, descending first: the dearest come first
+  std::span<AttentionTile> tiles;  // ascending first_item, descending first: the most expensive come first
   int64_t n_items = 0;
   bool split = false;  // some tile has more than one chunk: results are partial and need merging
 
@@ -52,7 +52,7 @@ struct AttentionInputs {
   int64_t n_slots = 0;                            // key-value heads x head parts
   int64_t block_size = 0;
   int64_t window = 0;
-  KvPart part = KvPart::whole;             // positions that are looked at: all, or a part's
+  KvPart part = KvPart::whole;             // positions to read: all, or one part's
   std::span<const int32_t> hot_from = {};  // [n_sequences] where the hot cache begins
 };
 
@@ -60,7 +60,7 @@ struct AttentionInputs {
 AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts, int32_t* order_memory,
                                AttentionTile* tile_memory);
 
-// The most partial rows that divide_attention gives for up to max_tokens tokens and max_positions positions.
+// Maximum partial rows that divide_attention gives for up to max_tokens tokens and max_positions positions.
 int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions);
 
 }  // namespace tandem::cpu

@@ -1,4 +1,4 @@
-// gather_rows: the rows whose logits are wanted. Reads and writes n_outputs * c floats.
+// gather_rows: selects the rows that need logits. Reads and writes n_outputs * c floats.
 #include <cstring>
 
 #include "cpu/ops/rows.h"

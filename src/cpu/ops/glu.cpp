@@ -1,6 +1,5 @@
 // glu: act(x Wgate^T) * (x Wup^T). A worker takes a strip of rows, computes both products of the strip into
-// its own scratch while that is warm in cache, and writes their combination: nothing of size n x m but the
-// result is stored.
+// its own scratch, and combines them while they are warm in cache: of size n x m, only the result is stored.
 #include <array>
 
 #include "cpu/compiled_op.h"
@@ -9,7 +8,7 @@
 namespace tandem::cpu {
 namespace {
 
-// Rows of a strip at most: with 512 tokens its two results take 256 KB of the worker's L2.
+// Maximum rows of a strip: with 512 tokens its two results take 256 KB of the worker's L2.
 constexpr int64_t kMaxStripRows = 64;
 
 class CompiledGlu : public CompiledOp {
@@ -50,11 +49,11 @@ class CompiledGlu : public CompiledOp {
     });
   }
 
-  const float* x = nullptr;                   // [n, k], what is observed
+  const float* x = nullptr;                   // [n, k], for the observer
   std::array<const Weight*, 2> weights = {};  // gate and up
 
  private:
-  // A strip that both weights' kernels accept; granularities are powers of two.
+  // Returns a strip size that both weights' kernels accept; granularities are powers of two.
   int64_t strip_rows(int64_t n, int n_workers) const {
     const LinearKernels& k = kernels_.linear;
     const int64_t rows = std::max(rows_per_item(k, gate_.dtype, n, gate_.m, gate_.k, n_workers),
@@ -65,7 +64,7 @@ class CompiledGlu : public CompiledOp {
     return std::min(rows, kMaxStripRows) / step * step;
   }
 
-  // The strip alone, as a product of its own: y is [n, kMaxStripRows].
+  // Computes the strip as a product of its own: y is [n, kMaxStripRows].
   void multiply_strip(const LinearCall& whole, const std::byte* x, int64_t n, int64_t row0, int64_t rows,
                       float* y, std::byte* scratch) const {
     LinearCall call = whole;

@@ -1,6 +1,6 @@
-// linear: one or more products that read the same input (q, k and v) in one go. The input is encoded once,
-// then the strips of all the weights are one list of items, so that a small matrix fills in behind a large
-// one and the op ends with a single barrier.
+// linear: one or more products that read the same input (q, k and v), computed together. The input is encoded
+// once; the strips of all weights form one list of items, so small matrices fill the idle time behind large
+// ones and the op ends with a single barrier.
 #include "cpu/compiled_op.h"
 #include "cpu/ops/linear_group.h"
 

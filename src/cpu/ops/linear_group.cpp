@@ -5,8 +5,8 @@
 namespace tandem::cpu {
 namespace {
 
-// Up to here every worker encodes the whole input for itself: that takes less time than a barrier and the
-// first reads of what another core has just written.
+// Up to this size every worker encodes the whole input itself: that takes less time than a barrier and the
+// cache misses on data another core has just written.
 constexpr int64_t kPrivateElements = 16384;
 
 bool encodes_privately(int64_t n, int64_t k) {
@@ -23,7 +23,7 @@ EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t
   }
   for (DType dtype : dtypes_) {
     offsets_.push_back(shared_bytes_);
-    size_t bytes = 0;  // the format may change with n, so ask about every one
+    size_t bytes = 0;  // the format may change with n, so check every n
     for (int64_t n = 1; n <= max_tokens; ++n) bytes = std::max(bytes, kernels.encoded_bytes(dtype, n, k));
     shared_bytes_ += align64(bytes);
   }
@@ -72,7 +72,7 @@ size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_
 int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
                       int n_workers) {
   constexpr int64_t kItemBytes =
-      256 << 10;  // of weights: long, for the first chunks of an item come unfetched
+      256 << 10;  // of weights: long, because the first chunks of an item are not prefetched
   constexpr int64_t kItemsPerWorker = 8;
   const int64_t step = kernels.row_granularity(dtype, n, m, k);
   const int64_t bytes_per_step = static_cast<int64_t>(row_bytes(dtype, k)) * step;

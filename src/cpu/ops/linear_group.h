@@ -1,5 +1,5 @@
-// Shared by the ops made of matrix products: encoding one input for several weights, and the number of weight
-// rows in an item of work.
+// Shared by the ops made of matrix products: encodes one input for several weights, and chooses the number of
+// weight rows per item of work.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace tandem::cpu {
 
-// The encodings of one input x[n, k] for a set of weight dtypes. Which dtypes share one depends on n, so room
-// is kept for one each. Immutable after construction.
+// The encodings of one input x[n, k] for a set of weight dtypes. Which dtypes share an encoding depends on n,
+// so each has its own space. Immutable after construction.
 class EncodedInput {
  public:
   EncodedInput(const LinearKernels& kernels, const float* x, int64_t k, int64_t max_tokens,
@@ -18,8 +18,8 @@ class EncodedInput {
   size_t shared_bytes() const { return shared_bytes_; }
   size_t private_bytes() const { return private_bytes_; }  // per worker
 
-  // Called by all workers; barriers unless every worker made its own copy, which is cheaper for a token or
-  // two. Returns the start of the encodings, to give to `at`. room is this worker's, of private_bytes().
+  // Called by all workers. Has barriers unless every worker makes its own copy, which is cheaper for a token
+  // or two. Returns the start of the encodings, to pass to `at`. room is this worker's, of private_bytes().
   const std::byte* encode(Worker& worker, int64_t n, std::byte* shared, std::byte* room) const;
   const std::byte* at(const std::byte* encodings, DType dtype, int64_t n) const;
 
@@ -34,10 +34,10 @@ class EncodedInput {
   size_t shared_bytes_ = 0, private_bytes_ = 0;
 };
 
-// Most scratch that multiply takes for any number of tokens up to max_tokens.
+// Maximum scratch of multiply for any number of tokens up to max_tokens.
 size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_tokens, int64_t k);
 
-// Rows of a weight [m, k] to claim at a time: enough to be worth a claim, few enough that all workers end
+// Rows of a weight [m, k] to claim at a time: enough to be worth a claim, few enough that all workers finish
 // together.
 int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
                       int n_workers);

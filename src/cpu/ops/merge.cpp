@@ -1,5 +1,4 @@
-// merge: the attention over a whole cache from those over its two parts. Reads 2 n rows of H * (hd + 1)
-// floats.
+// merge: combines the attention over the two parts of a split cache. Reads 2 n rows of H * (hd + 1) floats.
 #include <algorithm>
 #include <cmath>
 
@@ -36,7 +35,7 @@ class CompiledMerge final : public CompiledOp {
   struct Weights {
     float left, right;
   };
-  // e^a and e^b over their sum; 0 for both where neither part has anything.
+  // e^a and e^b, each divided by their sum; both 0 where neither part saw a position.
   static Weights weights(float a, float b) {
     const auto nothing = [](float x) { return std::isinf(x) && x < 0; };
     if (nothing(a) && nothing(b)) return {0.0f, 0.0f};

@@ -1,13 +1,13 @@
-// moe_ffn: runs every token through the few experts that it is routed to. The (token, expert) pairs are sorted
-// by expert, so that the weights of each chosen expert are read once for all its tokens, and those of the
-// others not at all:
+// moe_ffn: runs every token through the few experts that it is routed to. The (token, expert) pairs are
+// sorted by expert, so each chosen expert's weights are read once for all its tokens, and other experts' not
+// at all:
 //   1. group the pairs by expert;
 //   2. gather and encode x for each group;
 //   3. gate and up of each (expert, strip), combined into h;
 //   4. encode h for each group;
 //   5. down of each (expert, strip) into z;
 //   6. y = residual + sum of weight * z, pair by pair.
-// A barrier ends each phase. Cost: the chosen experts' weights once; 3 * 2 * m * k operations per pair.
+// Each phase ends with a barrier. Cost: the chosen experts' weights once; 3 * 2 * m * k operations per pair.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -18,9 +18,9 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kStripRows = 64;  // of an expert's matrix, for one item of work
+constexpr int64_t kStripRows = 64;  // rows of an expert's matrix in one item of work
 
-// One of the three weights: a matrix for each expert.
+// One of the three weights: a matrix per expert.
 struct Experts {
   DType dtype;
   const std::byte* w;  // [n_expert, m, k]
@@ -44,7 +44,7 @@ Experts experts(const CompileContext& context, TensorId id, TensorId bias) {
   return {w.dtype, context.address<std::byte>(id), context.address(bias), w.n_rows, w.n_cols};
 }
 
-// The slots of one expert: [begin, begin + n) in the sorted order.
+// The pairs of one expert: [begin, begin + n) in the sorted order.
 struct Group {
   int32_t expert;
   int32_t begin, n;
@@ -113,9 +113,9 @@ class CompiledMoeFfn final : public CompiledOp {
  private:
   // The op's shared scratch.
   struct Room {
-    Group* groups;       // [n_expert + 1], ended by one with n == 0
+    Group* groups;       // [n_expert + 1], terminated by one with n == 0
     int32_t* token_of;   // [slots] in sorted order
-    int32_t* sorted_at;  // [n, n_used] where each of a token's slots went
+    int32_t* sorted_at;  // [n, n_used] sorted place of each of a token's pairs
     std::byte* encoded;  // groups one after the other
     std::byte* encoded_up;
     float* h;  // [slots, gate.m]
@@ -139,7 +139,7 @@ class CompiledMoeFfn final : public CompiledOp {
     return r;
   }
 
-  // Room for the encodings of any grouping: every group starts on its own cache line and may round up.
+  // Maximum bytes of the encodings of any grouping: each group starts on its own cache line and may round up.
   size_t encoded_bound(const Experts& e, int64_t max_tokens) const {
     size_t per_token = 0;
     for (int64_t n = 1; n <= max_tokens; ++n) {
@@ -160,7 +160,7 @@ class CompiledMoeFfn final : public CompiledOp {
     const auto expert_of = [&](int64_t slot) {
       return std::bit_cast<int32_t>(route_[slot / op_.n_used * 2 * op_.n_used + slot % op_.n_used]);
     };
-    // Counting sort. The groups array first holds a count for each expert.
+    // Counting sort. The groups array first holds a count per expert.
     for (int64_t e = 0; e <= op_.n_expert; ++e) room.groups[e] = {static_cast<int32_t>(e), 0, 0};
     for (int64_t s = 0; s < n_slots; ++s) ++room.groups[expert_of(s)].n;
     int32_t begin = 0;
@@ -175,7 +175,7 @@ class CompiledMoeFfn final : public CompiledOp {
       room.token_of[at] = static_cast<int32_t>(s / op_.n_used);
       room.sorted_at[s] = at;
     }
-    Group* to = room.groups;  // only those that somebody was routed to
+    Group* to = room.groups;  // only experts with tokens
     for (int64_t e = 0; e < op_.n_expert; ++e) {
       if (room.groups[e].n > 0) *to++ = room.groups[e];
     }
@@ -188,7 +188,7 @@ class CompiledMoeFfn final : public CompiledOp {
     });
   }
 
-  // Where the encoding of a group starts.
+  // Returns where the encoding of a group starts.
   const std::byte* encoding(std::span<const Group> groups, size_t index, DType dtype, int64_t k,
                             const std::byte* encoded) const {
     for (size_t i = 0; i < index; ++i)
@@ -196,7 +196,7 @@ class CompiledMoeFfn final : public CompiledOp {
     return encoded;
   }
 
-  // Encodes the groups' rows: of x, gathered, or of h, which lie in order.
+  // Encodes the groups' rows: those of x are gathered, those of h are already in order.
   void encode(Worker& worker, std::span<const Group> groups, DType dtype, const Room& room,
               std::byte* scratch, std::byte* encoded, bool of_x) const {
     const LinearKernels& kernels = kernels_.linear;

@@ -1,5 +1,4 @@
-// moe_route: which experts each token goes to, and with what weights. A few hundred scores a token: plain
-// code.
+// moe_route: chooses each token's experts and their weights. A few hundred scores per token: plain code.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -31,13 +30,13 @@ class CompiledMoeRoute final : public CompiledOp {
   void route(int64_t token, std::byte* scratch) const {
     const int64_t n_expert = op_.n_expert;
     float* score = reinterpret_cast<float*>(scratch);  // [n_expert]
-    float* choice = score + n_expert;                  // [n_expert] score + bias; -inf: ruled out
+    float* choice = score + n_expert;                  // [n_expert] score + bias; -inf: excluded
     int32_t* order = reinterpret_cast<int32_t*>(choice + n_expert);  // [n_expert]
     scores(logits_ + token * n_expert, score);
     for (int64_t e = 0; e < n_expert; ++e) choice[e] = score[e] + (bias_ ? bias_[e] : 0.0f);
     if (op_.n_group > 1) rule_out_groups(choice, order + n_expert);
 
-    // By falling choice, the lower id first among equals. NaN compares as equal to everything: keep it out of
+    // By descending choice; equal ones by ascending id. NaN compares equal to everything: keep it out of
     // sort.
     std::iota(order, order + n_expert, 0);
     for (int64_t e = 0; e < n_expert; ++e) {
@@ -71,7 +70,7 @@ class CompiledMoeRoute final : public CompiledOp {
     for (int64_t e = 0; e < n_expert; ++e) score[e] /= sum;
   }
 
-  // Keeps the n_group_used groups whose two best choices sum to most.
+  // Keeps the n_group_used groups with the largest sum of their two best choices.
   void rule_out_groups(float* choice, int32_t* group_room) const {
     const int64_t size = op_.n_expert / op_.n_group;
     int32_t* order = group_room;                                  // [n_group]

@@ -1,4 +1,4 @@
-// norm: every group of columns of every row by itself. Reads and writes n * c floats.
+// norm: normalizes each group of columns of each row. Reads and writes n * c floats.
 #include "cpu/ops/rows.h"
 
 namespace tandem::cpu {

@@ -1,6 +1,6 @@
-// rope: rotates pairs of columns of every head in place. The angle of a pair is position * frequency,
-// whatever the scaling method, so everything but the position is settled when the op is compiled. A token's
-// cosines and sines are computed once (n_rot / 2 of each, in a worker's scratch) and used for all its heads.
+// rope: rotates pairs of columns of every head in place. The angle of a pair is position * frequency for
+// every scaling method, so everything but the position is computed when the op is compiled. A token's cosines
+// and sines are computed once (n_rot / 2 of each, in a worker's scratch) and used for all its heads.
 #include "base/checked.h"
 #include "cpu/ops/rows.h"
 #include "graph/rope_frequencies.h"
@@ -25,7 +25,7 @@ class CompiledRope final : public CompiledOp {
     const int64_t n_pairs = static_cast<int64_t>(frequency_.size());
     float* cos = reinterpret_cast<float*>(context.scratch);
     float* sin = cos + n_pairs;
-    // A pair of cosine and sine costs about as much as rotating 16 elements.
+    // Computing a cosine and sine pair costs about as much as rotating 16 elements.
     const int64_t cost = op_.n_head * op_.n_rot + 16 * n_pairs;
     for_each_row(worker, context.shape.n_tokens, cost, [&](int64_t token) {
       const float magnitude = magnitude_ * rope_temperature(op_, positions_[token]);

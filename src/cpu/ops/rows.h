@@ -1,4 +1,4 @@
-// Shared by the row-wise ops: dividing rows among workers, and small weights as floats.
+// Shared by the row-wise ops: divides rows among workers, and reads small weights as floats.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace tandem::cpu {
 
-// Calls fn(row) for every row, in ranges of about 16 thousand elements (some microseconds of work): a step of
-// one token is done by whichever worker comes first, a larger one is shared. Ends with a barrier.
+// Calls fn(row) for every row, in ranges of about 16 thousand elements (a few microseconds of work): the
+// first free worker does a step of one token alone, larger steps are shared. Ends with a barrier.
 template <class Fn>
 void for_each_row(Worker& worker, int64_t n_rows, int64_t elements_per_row, Fn&& fn) {
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_per_row));
@@ -30,7 +30,7 @@ inline std::vector<float> weight_floats(const CompileContext& context, TensorId 
   return floats;
 }
 
-// A vector of the model as floats: the device's own where it is F32, a copy otherwise. Null when absent.
+// A vector of the model as floats: the device's own if it is F32, else a copy. Null when absent.
 class VectorWeight {
  public:
   VectorWeight(const CompileContext& context, TensorId id) {

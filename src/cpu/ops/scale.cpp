@@ -4,7 +4,7 @@
 namespace tandem::cpu {
 namespace {
 
-// A kernel that maps a row with one parameter.
+// Applies a kernel with one parameter to each row.
 class CompiledMap final : public CompiledOp {
  public:
   using Kernel = void (*)(const float* x, float parameter, float* to, int64_t n);
