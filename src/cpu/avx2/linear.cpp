@@ -1,4 +1,4 @@
-// The table of the AVX2 matrix products: finds the kernels of a dtype and chooses by the number of tokens.
+// The table of AVX2 matrix products: finds the kernels of a dtype and chooses by the number of tokens.
 //
 // Panels are bound by vector operations, three a cycle. Products of weights with activations, in 10^9 a
 // second, on one core of a Sapphire Rapids at about 3 GHz, 60 to 512 tokens, and what counting the operations

@@ -1,8 +1,7 @@
 // Shared by the files of the AVX2 matrix products: the encoding of activations, and the kernels of a dtype.
 //
-// An encoded token is one stretch of memory: the columns as int8 (int16 where a panel kernel wants them so),
-// then float scales, float sums and centres, each part padded with zeros so that kernels may read whole
-// vectors.
+// An encoded token is contiguous: the columns as int8 (int16 if a panel kernel wants it), then float scales,
+// float sums and centres, each part padded with zeros so that kernels may read whole vectors.
 #pragma once
 
 #include <cstddef>
@@ -66,13 +65,13 @@ void encode_tokens(const ActFormat& format, const float* x, int64_t ldx, int64_t
 
 struct DtypeKernels {
   ActFormat dot_format, panel_format;
-  int64_t panel_from;    // tokens from which unpacking the weights pays
+  int64_t panel_from;    // minimum tokens for which unpacking the weights pays
   size_t panel_scratch;  // bytes
   void (*dot)(const LinearCall& call, int64_t row0, int64_t row1);
   void (*panel)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 };
 
-// nullptr for dtypes of another file.
+// Return nullptr for dtypes of another file.
 const DtypeKernels* float_kernels(DType dtype);        // F32, F16, BF16
 const DtypeKernels* block_kernels(DType dtype);        // blocks of 32
 const DtypeKernels* super_block_kernels(DType dtype);  // blocks of 256

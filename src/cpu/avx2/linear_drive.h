@@ -1,6 +1,6 @@
-// The loops around the kernels: over rows and tokens for dot products, over strips of rows, columns and
-// tokens for panels. A kernel sees one row or one chunk of a strip and at most a handful of tokens, whose
-// number is a template parameter.
+// The loops around the kernels: over rows and tokens for dot products; over strips of rows, columns and
+// tokens for panels. A kernel handles one row or one chunk of a strip and a few tokens; their number is a
+// template parameter.
 #pragma once
 
 #include "cpu/avx2/linear.h"
@@ -85,13 +85,13 @@ TANDEM_INLINE void add_tile(const LinearCall& call, __m256 (&tile)[2][T], int64_
   }
 }
 
-// Weights of a strip to unpack, and how far behind them the chunk lies that comes next, to be prefetched.
+// Weights of a strip to unpack, and the distance to the next chunk, for prefetching.
 struct Strip {
   const std::byte* rows[kStripRows];
   int64_t to_next;  // bytes
 };
 
-// Bytes of a kernel's chunk in the scratch; the partial sums of call.n tokens lie behind it.
+// Bytes of a kernel's chunk in the scratch; the partial sums of call.n tokens follow it.
 template <class Kernel>
 constexpr size_t chunk_bytes = (sizeof(typename Kernel::Chunk) + 63) / 64 * 64;
 

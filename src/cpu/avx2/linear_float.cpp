@@ -20,7 +20,7 @@ struct BF16 {
   }
 };
 
-// The last n < 8 values, zeros behind them: a row may end where the mapping does.
+// Loads the last n < 8 values, zero-padded: a row may end where the mapping does.
 template <class Format>
 TANDEM_INLINE __m256 load_rest(const typename Format::Value* p, int64_t n) {
   typename Format::Value values[8] = {};

@@ -104,7 +104,7 @@ TANDEM_INLINE void store_i8(int8_t* p, Vec v) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
 }
 
-// The sums of the lanes of four vectors, in each half those of the half.
+// Sums the lanes of four vectors, each half by itself.
 TANDEM_INLINE Vec sum_halves_4(Vec a, Vec b, Vec c, Vec d) {
   const Vec ab = _mm256_unpacklo_ps(a, b) + _mm256_unpackhi_ps(a, b);
   const Vec cd = _mm256_unpacklo_ps(c, d) + _mm256_unpackhi_ps(c, d);
@@ -119,7 +119,7 @@ TANDEM_INLINE Vec sum_each(const Vec (&v)[8]) {
   }
   return sum_halves_4(halves[0], halves[1], halves[2], halves[3]);
 }
-// Lane i: lane i + n, going round.
+// Lane i gets lane i + n, modulo the lane count.
 TANDEM_INLINE Vec turn_lanes(Vec v, int n) {
   return _mm256_permutevar8x32_ps(v, _mm256_and_si256(iota(n), iset1(7)));
 }

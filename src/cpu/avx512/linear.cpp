@@ -1,4 +1,4 @@
-// The table of AVX512 products. Compiled twice, with and without VNNI (linear_simd.h has what differs).
+// The table of AVX512 products. Compiled twice, with and without VNNI; linear_simd.h has the differences.
 #include "cpu/avx512/linear_layout.h"
 
 namespace tandem::cpu {

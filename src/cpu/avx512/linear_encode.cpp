@@ -20,8 +20,7 @@ struct Span {
   alignas(32) int32_t sum32[8];
 };
 
-// Largest magnitude of n floats, as bits: they order like the magnitudes, with infinity and NaN above
-// everything.
+// Largest magnitude of n floats, as bits: they order like magnitudes, with infinity and NaN above everything.
 template <int n>
 TANDEM_INLINE int32_t max_magnitude(const float* x) {
   __m512i max = _mm512_setzero_si512();
@@ -32,8 +31,7 @@ TANDEM_INLINE int32_t max_magnitude(const float* x) {
   return _mm512_reduce_max_epi32(max);
 }
 
-// See LinearKernels::encode. Where the inverse is zero NaNs may convert to anything: the NaN scale outlives
-// it.
+// See LinearKernels::encode. Where the inverse is zero, NaNs may convert to anything: the NaN scale wins.
 TANDEM_INLINE void scales_of(const int32_t* max_bits, Span& span) {
   const __m256 max = _mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(max_bits)));
   const __mmask8 finite =

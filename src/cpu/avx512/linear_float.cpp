@@ -17,7 +17,7 @@ namespace TANDEM_ISA {
 namespace {
 
 constexpr int64_t kDotTokens = 12;
-constexpr int64_t kDotGroup = 4;  // of them at a time; a row stays in L1 for all
+constexpr int64_t kDotGroup = 4;  // tokens at a time; a row stays in L1 for all of them
 constexpr int64_t kDotRows = 4;
 constexpr size_t kAheadBytes = 1024;  // of a row, between a prefetch and the use
 constexpr int kPairStrips = 2;        // strips of one tile kernel
@@ -135,7 +135,7 @@ void unpack_strip(const std::byte* w, size_t stride, int64_t n_rows, int64_t k, 
   if (n_rows >= kStrip) {
     for (; at + 16 <= row_size; at += 16) unpack_piece<dtype>({w, stride}, at, panel);
   }
-  // The last rows and columns go through a copy that is full, with zeros up to the padded width.
+  // The last rows and columns are read from a full-size copy, with zeros up to the padded width.
   const size_t padded_size = static_cast<size_t>(padded(k)) * sizeof_element<dtype>;
   for (; at < padded_size; at += 16) {
     alignas(64) std::byte tail[16 * 16] = {};

@@ -25,7 +25,7 @@ namespace TANDEM_ISA {
 inline constexpr int64_t kStrip = 16;    // rows
 inline constexpr int64_t kMaxTile = 12;  // tokens: 12 integer and 12 float accumulators leave 8 registers
 
-// A quantized dtype as the product kernels see it.
+// A quantized dtype, as the product kernels need it.
 struct Shape {
   int unit;    // columns of one activation scale: 32 or 256
   int sub;     // columns of one weight scale: 16, 32 or 256
@@ -61,7 +61,7 @@ struct TileLayout {
 // Columns of activations as 8 bits: [token0, token1) is one whole tile.
 void encode_tile(const TileLayout& layout, const float* x, int64_t ldx, int64_t tokens, std::byte* tile);
 
-// Columns that share an activation scale of a quantized dtype: 32 or 256; 0: there are no kernels for it.
+// Columns that share an activation scale of a quantized dtype: 32 or 256; 0: no kernels.
 int unit_of(DType dtype);
 // The product of a quantized weight; see LinearKernels::multiply.
 void multiply_quantized(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);

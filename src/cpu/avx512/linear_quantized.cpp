@@ -1,4 +1,4 @@
-// Products with block quantized weights: who unpacks what when (linear_layout.h has the layouts).
+// Products with block-quantized weights: the order of unpacking and multiplying (layouts: linear_layout.h).
 //
 // Floors. Decode: weight bytes / memory bandwidth. Prefill: n * m * k multiply-adds at 128 a cycle (64 lanes,
 // two ports), times what scales add (linear_tile.h).
@@ -16,8 +16,7 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Strips whose panels stay in L2 together while the tiles pass by: each tile is then read from L3 once for
-// all.
+// Strips whose panels stay in L2 together while the tiles pass: each tile is read from L3 once for all.
 constexpr int64_t kStripsAtOnce = 4;
 // Columns unpacked at a time, of all rows of a strip, before the next.
 constexpr int64_t kChunkColumns = 256;
@@ -33,7 +32,7 @@ struct Chunk {
   size_t ahead_stride;
 };
 
-// A dtype as the driver sees it.
+// A dtype, as the driver needs it.
 struct Format {
   Shape shape;
   size_t unit_bytes;
@@ -161,7 +160,7 @@ Scratch scratch_parts(const Format& f, int64_t n, int64_t k) {
   return s;
 }
 
-// Derives from a tile's sums what this dtype starts its integer sums from, or multiplies its mins with.
+// Derives from a tile's sums the start of the integer sums for this dtype, or the factors of its mins.
 TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const std::byte* tile, int64_t T,
                           std::byte* derived, TileArgs& args) {
   const uint32_t* words = reinterpret_cast<const uint32_t*>(tile);
@@ -220,8 +219,8 @@ class Chunks {
   int64_t n_units() const { return n_units_; }
   int64_t step() const { return kChunkColumns / f_.shape.unit; }  // units of a chunk
 
-  // The chunk of the strip at `row` that starts at `unit`. The last rows of a matrix, fewer than a strip, are
-  // copied; what the copy holds behind them is computed with and never stored.
+  // Returns the chunk of the strip at `row` that starts at `unit`. Fewer last rows than a strip are copied;
+  // what the copy holds after them is computed but never stored.
   Chunk at(int64_t row, int64_t unit) const {
     const std::byte* from = address(row, unit);
     Chunk chunk{{from, stride_}, min64(step(), n_units_ - unit), ahead(row, unit), stride_};
@@ -239,7 +238,7 @@ class Chunks {
   const std::byte* address(int64_t row, int64_t unit) const {
     return call_.w + static_cast<size_t>(row) * stride_ + static_cast<size_t>(unit) * f_.unit_bytes;
   }
-  // Counts on over the end of a strip; at the end of the rows, what is there already.
+  // Continues past the end of a strip; at the last row, returns what is already loaded.
   const std::byte* ahead(int64_t row, int64_t unit) const {
     int64_t then = unit + kChunksAhead * step(), strip = row;
     const int64_t whole = (n_units_ + step() - 1) / step() * step();
@@ -255,7 +254,7 @@ class Chunks {
   size_t stride_;
 };
 
-// One tile: a chunk of weights is used where it was unpacked, in registers or L1.
+// One tile: uses each chunk of weights where it was unpacked, in registers or L1.
 void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, int64_t row1,
                        std::byte* scratch) {
   const Scratch parts = scratch_parts(f, call.n, call.k);
@@ -286,7 +285,7 @@ void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, in
   }
 }
 
-// Many tiles: whole strips are unpacked, and all tiles pass over them.
+// Many tiles: unpacks whole strips and runs all tiles over them.
 void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
   const Scratch parts = scratch_parts(f, call.n, call.k);
   float* acc = reinterpret_cast<float*>(scratch);

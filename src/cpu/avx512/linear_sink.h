@@ -1,8 +1,8 @@
-// Where unpacked weights go (linear_unpack.h): into a panel in memory, or at once into products with one
+// Where unpacked weights go (linear_unpack.h): into a panel in memory, or directly into products with one
 // token.
 //
-// The second is decode. Nothing is stored and loaded again, and unpacking and multiplying, which wait on
-// different things, lie mixed in the instruction window.
+// The second is for decode. It stores and reloads nothing, and unpacking and multiplying, which wait on
+// different resources, mix in the instruction window.
 #pragma once
 
 #include "cpu/avx512/linear_layout.h"
@@ -12,9 +12,9 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Weights that will be wanted soon: rows_a_pause rows of a strip are fetched at each pause of the unpacking,
-// so that requests to memory are spread over it. The hardware follows neither 16 rows at once nor the step
-// from strip to strip. Into L2: L1's line buffers are few. Addresses past the end of the weights do no harm.
+// Prefetches weights used soon: rows_a_pause rows of a strip at each pause of the unpacking, to spread the
+// requests to memory. The hardware follows neither 16 rows at once nor the jump from strip to strip. Into L2,
+// because L1's line buffers are few. Addresses past the end of the weights do no harm.
 template <int rows_a_pause, int lines>
 struct Ahead {
   const std::byte* row;

@@ -1,4 +1,4 @@
-// How a product's drivers keep and hand over the sums of a tile: acc[T][16 rows].
+// How the product drivers hold and store the sums of a tile: acc[T][16 rows].
 #pragma once
 
 #include "cpu/avx512/linear_layout.h"

@@ -83,8 +83,8 @@ TANDEM_INLINE Words8 load_words8(const StripRows& rows, size_t at) {
   return words;
 }
 
-// Tokens as rows: n_words (a multiple of 8) of T <= 16 rows to [n_words][T]. Of the rows beyond T anything is
-// read.
+// Tokens as rows: n_words (a multiple of 8) of T <= 16 rows to [n_words][T]. Rows past T are read too; their
+// contents do not matter.
 TANDEM_INLINE void interleave(const StripRows& rows, int64_t n_words, int64_t T, void* to) {
   const __mmask16 tokens = first_lanes(T);
   std::byte* at = static_cast<std::byte*>(to);

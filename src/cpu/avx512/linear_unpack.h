@@ -1,6 +1,6 @@
-// Unpacking a strip of 16 weight rows, one struct a dtype. What is unpacked goes to a sink, vector by vector,
-// under the number that it has in a panel (linear_layout.h): into memory, or straight into products
-// (linear_sink.h). A scale comes before the bytes that it belongs to, and these in ascending order.
+// Unpacks a strip of 16 weight rows, one struct per dtype. Unpacked vectors go to a sink under their number
+// in a panel (linear_layout.h): into memory, or directly into products (linear_sink.h). A scale comes before
+// the bytes it belongs to, and bytes come in ascending order.
 //
 // Rows are transposed (linear_strip.h) while still packed, so that nibbles cost half and single bits an
 // eighth of the shuffles that unpacked bytes would. After that every lane is a row, and scales and mins,
@@ -202,7 +202,7 @@ TANDEM_INLINE auto words_of(const Words& q) {
   };
 }
 
-// 17 bytes: no words to be had but by loads at the very place.
+// 17 bytes: words are at odd offsets, so each is loaded separately.
 struct UnpackMXFP4 {
   static constexpr Shape shape{32, 32, 12, 0, false};
   static constexpr size_t unit_bytes = sizeof(BlockMXFP4);
@@ -349,7 +349,7 @@ TANDEM_INLINE __m512i twice_byte(__m512i words) {
       words, _mm512_set4_epi32(pattern + 0x000c000c, pattern + 0x00080008, pattern + 0x00040004, pattern));
 }
 
-// Scale and quant are so few bits that their product fits a byte: it goes into the panel, and a whole
+// Scale and quant have so few bits that their product fits a byte: it goes into the panel, and a whole
 // super-block needs one float scale.
 struct UnpackQ2_K {
   static constexpr Shape shape{256, 256, 0, 16, false};

@@ -90,7 +90,7 @@ TANDEM_INLINE void store_i8(int8_t* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
 }
 
-// The sums of the lanes of four vectors, in each quarter those of the quarter.
+// Sums the lanes of four vectors, each quarter by itself.
 TANDEM_INLINE Vec sum_quarters_4(Vec a, Vec b, Vec c, Vec d) {
   const Vec ab = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
   const Vec cd = _mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d);
@@ -111,7 +111,7 @@ TANDEM_INLINE Vec sum_each(const Vec (&v)[16]) {
   }
   return sum_quarters_4(quarters[0], quarters[1], quarters[2], quarters[3]);
 }
-// Lane i: lane i + n, going round.
+// Lane i gets lane i + n, modulo the lane count.
 TANDEM_INLINE Vec turn_lanes(Vec v, int n) {
   return _mm512_permutexvar_ps(_mm512_and_si512(iota(n), iset1(15)), v);
 }

@@ -1,5 +1,5 @@
-// The reference: positions one after the other, with a running maximum. Rows of the cache are dequantized by
-// the format's own reference.
+// The reference: one position after the other, with a running maximum. The format's reference code
+// dequantizes the cache rows.
 #include <cmath>
 
 #include "cpu/attention_kernels.h"

@@ -1,5 +1,5 @@
-// The reference of matrix products: weights dequantized to floats by the format's own reference, activations
-// encoded as every instruction set encodes them. Written to be read and to be compared with, not to be fast.
+// The reference matrix products: weights dequantized by the format's reference code, activations encoded as
+// in every instruction set. Written for reading and comparison, not for speed.
 //
 // Encodings, by weight dtype:
 //   floats            the activations as they are
@@ -20,7 +20,7 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// The dtypes whose reference this is: those that some instruction set has kernels for.
+// The dtypes that this is the reference for: those with kernels in some instruction set.
 constexpr DType kDtypes[] = {DType::F32,  DType::F16,    DType::BF16,   DType::Q4_0, DType::Q4_1, DType::Q5_0,
                              DType::Q5_1, DType::Q8_0,   DType::Q2_K,   DType::Q3_K, DType::Q4_K, DType::Q5_K,
                              DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
@@ -54,7 +54,7 @@ int64_t encode_granularity(int64_t) {
 
 // See LinearKernels::encode. Returns the scale.
 float encode_block(const float* x, int8_t* q, int64_t count) {
-  uint32_t max_bits = 0;  // magnitudes order like their bits, infinity and NaN above everything
+  uint32_t max_bits = 0;  // magnitudes order like their bits, with infinity and NaN above everything
   for (int64_t i = 0; i < count; ++i)
     max_bits = std::max(max_bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffff);
   const float max = std::bit_cast<float>(max_bits);
@@ -93,7 +93,7 @@ size_t scratch_bytes(DType, int64_t, int64_t k) {
   return static_cast<size_t>(k) * sizeof(float);
 }
 
-// One weight row, as floats, with one encoded token.
+// Dot product of one weight row, as floats, with one encoded token.
 double dot(const float* w, const std::byte* x, int64_t block, int64_t k) {
   double sum = 0;
   if (block == 0) {

@@ -1,5 +1,5 @@
-// Attention of a tile of queries over the block cache, for every vector ISA. Included after the ISA's vec.h,
-// by one source of its folder.
+// Attention of a tile of queries over the block cache, for every vector ISA. One source of each ISA's folder
+// includes it, after vec.h.
 //
 // Many queries (prefill). Cached rows are taken in panels of kPanel positions, converted to floats once a
 // tile. Lanes are queries: with q transposed once a tile, S^T[position, query] = K q^T needs no transposed
@@ -40,7 +40,7 @@ void hide_unseen_columns(const Panels& p, int64_t first, int64_t n) {
   }
 }
 
-// Greatest of n rows at s, and `first`. In four chains: one would wait for every comparison.
+// Maximum of n rows at s, and `first`. Four chains, because one would wait for every comparison.
 TANDEM_INLINE Vec max_of_rows(const float* s, int64_t ld, int64_t n, Vec first) {
   Vec max[4] = {first, first, first, first};
   int64_t i = 0;
@@ -51,7 +51,7 @@ TANDEM_INLINE Vec max_of_rows(const float* s, int64_t ld, int64_t n, Vec first) 
   return vmax(vmax(max[0], max[1]), vmax(max[2], max[3]));
 }
 
-// Scores become weights; max, sum and factor follow.
+// Turns scores into weights and updates max, sum and factor.
 void softmax_columns(const Panels& p, int64_t n) {
   for (int64_t c = 0; c < p.n_q; c += kLanes) {
     float* s = p.s + c;

@@ -1,4 +1,4 @@
-// Attention of few queries (decode): all of them against one cached row after the other.
+// Attention of few queries (decode): all queries against one cached row at a time.
 //
 // Queries are kStride apart, their number rounded up to a power of two, so a vector has kLanes / kStride
 // positions of each. For the scores lanes are columns of the head: kLanes products of a query and a position
@@ -30,7 +30,7 @@ TANDEM_INLINE constexpr int stride_of(int n_queries) {
   return n_queries <= 2 ? n_queries : n_queries <= 4 ? 4 : 8;
 }
 
-// A vector of a row's columns from the d-th on.
+// Loads a vector of a row's columns, from the d-th on.
 struct RowsF32 {
   TANDEM_INLINE static Vec at(const std::byte* row, int64_t d) {
     return load(reinterpret_cast<const float*>(row) + d);
@@ -47,7 +47,7 @@ struct RowsBF16 {
   }
 };
 
-// Rows of a panel that lie side by side.
+// Adjacent rows of a panel.
 struct Run {
   const std::byte* rows;
   int64_t n;
@@ -58,7 +58,7 @@ struct PanelRows {
   int64_t n_runs = 0;
   size_t row_bytes = 0;
 
-  // Where they lie in the cache.
+  // Finds their addresses in the cache.
   void find(const CacheRows& cache, int64_t first, int64_t n) {
     n_runs = 0;
     row_bytes = cache.row_bytes;
@@ -66,7 +66,7 @@ struct PanelRows {
       runs[n_runs++] = {rows, run};
     });
   }
-  // Converted, followed by zeros up to whole vectors.
+  // Converts the rows, padded with zeros to whole vectors.
   void convert(const CacheRows& cache, int64_t first, int64_t n, float* to) {
     cache.load(first, n, to);
     zero(to + n * cache.ld, (whole_vecs(n) - n) * cache.ld);
@@ -74,7 +74,7 @@ struct PanelRows {
     runs[0] = {reinterpret_cast<const std::byte*>(to), n};
     n_runs = 1;
   }
-  // Row i of run r, where there is one; otherwise `other`, which does no harm to fetch.
+  // Returns row i of run r, or `other` if there is none (harmless to fetch).
   TANDEM_INLINE const std::byte* row_or(int64_t r, int64_t i, const std::byte* other) const {
     return r < n_runs && i < runs[r].n ? runs[r].rows + static_cast<size_t>(i) * row_bytes : other;
   }
@@ -92,8 +92,8 @@ void scale_queries(const AttentionCall& call, const Panels& p) {
   }
 }
 
-// Scores of all queries and a panel's rows, and of what else lies in the last rows' vectors. The rows at
-// `next` are fetched meanwhile.
+// Scores of all queries against a panel's rows, and against the padding of the last rows' vectors. Prefetches
+// the rows at `next` meanwhile.
 template <class Rows, int kQueries>
 void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
   constexpr int kStride = stride_of(kQueries), kPositions = kLanes / kStride;
@@ -126,7 +126,7 @@ void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
   }
 }
 
-// The meaning of the lanes of a vector of scores.
+// The query and position of each lane in a vector of scores.
 template <int kStride>
 struct ScoreLanes {
   int32_t lowest[kLanes], highest[kLanes];  // positions that the lane's query sees
@@ -141,7 +141,7 @@ struct ScoreLanes {
   }
 };
 
-// All lanes of the same query get the greatest of them.
+// Gives all lanes of a query their maximum.
 template <int kStride>
 TANDEM_INLINE Vec max_of_queries(Vec v) {
 #pragma GCC unroll 4
@@ -149,7 +149,7 @@ TANDEM_INLINE Vec max_of_queries(Vec v) {
   return v;
 }
 
-// Scores become weights; max, sum (of each lane) and factor follow.
+// Turns scores into weights and updates max, sum (per lane) and factor.
 template <int kStride>
 void softmax_panel(const Panels& p, int64_t first, int64_t n, bool masked) {
   constexpr int kPositions = kLanes / kStride;
@@ -213,7 +213,7 @@ void update_columns(const Panels& p, const PanelRows& values, const PanelRows& n
   }
 }
 
-// All columns, as many vectors at once as registers hold.
+// All columns, in as many vectors at once as the registers hold.
 template <class Rows, int kQueries, int kVecs>
 void update_from(const Panels& p, const PanelRows& values, const PanelRows& next, int64_t d) {
   for (; d + kVecs * kLanes <= p.ld_v; d += kVecs * kLanes)

@@ -29,7 +29,7 @@ struct Panels {
   float* acc;        // [n_queries, ld_v]
   float* max;        // [n_q]
   float* sum;        // [n_q]
-  float* factor;     // [n_q] what older sums are worth after a new maximum
+  float* factor;     // [n_q] how to scale older sums after a new maximum
   int32_t* lowest;   // [n_q] positions that a query sees: lowest .. highest
   int32_t* highest;  // [n_q]
   size_t bytes;
@@ -38,7 +38,7 @@ struct Panels {
       : n_q(whole_vecs(call.n_queries)),
         ld_k(whole_vecs(call.head_dim_k)),
         ld_v(whole_vecs(call.head_dim_v)) {
-    // Integers, because the size is also wanted without any memory.
+    // Integers, because the size is also computed without memory.
     const uintptr_t begin = reinterpret_cast<uintptr_t>(scratch);
     uintptr_t end = begin;
     const auto take = [&](int64_t n) {
@@ -77,8 +77,8 @@ struct CacheRows {
     return base + block * block_stride + static_cast<size_t>(position % block_size) * row_bytes;
   }
 
-  // use(rows, i, n) for the runs of positions [first, first + n) whose rows lie side by side: n of them from
-  // the i-th on.
+  // Calls use(rows, i, n) for each run of adjacent rows among positions [first, first + n): n rows from the
+  // i-th on.
   template <class Use>
   TANDEM_INLINE void for_each_run(int64_t first, int64_t n, const Use& use) const {
     for (int64_t i = 0; i < n;) {
@@ -89,7 +89,7 @@ struct CacheRows {
     }
   }
 
-  // Positions [first, first + n) as rows of `to`.
+  // Loads positions [first, first + n) as rows of `to`.
   void load(int64_t first, int64_t n, float* to) const {
     for_each_run(first, n, [&](const std::byte* from, int64_t i, int64_t run) {
       if (ld == head_dim) return load_rows(from, to + i * ld, run * head_dim);
@@ -123,7 +123,7 @@ void zero(float* p, int64_t n) {
   memset(p, 0, static_cast<size_t>(n) * sizeof(float));
 }
 
-// Finds the positions that each query sees below kv_end, and clears the sums. Padding queries see nothing.
+// Finds the positions below kv_end that each query sees, and clears the sums. Padding queries see nothing.
 struct Seen {
   int32_t all_from, all_to, any_from, any_to;
 };  // positions seen by all queries, by any query
@@ -150,7 +150,7 @@ Seen prepare(const AttentionCall& call, Panels& p) {
   return seen;
 }
 
-// Maxima as they may be subtracted: -inf (nothing seen yet) as 0, so that e^(-inf - max) is 0 and not NaN.
+// Maxima that are safe to subtract: -inf (nothing seen yet) becomes 0, so e^(-inf - max) is 0 and not NaN.
 TANDEM_INLINE Vec subtractable(Vec max) {
   return select(equal(max, set1(kNothing)), set1(0.0f), max);
 }

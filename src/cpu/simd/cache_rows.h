@@ -54,7 +54,7 @@ void load_q4_0_rows(const std::byte* from, float* to, int64_t n) {
   }
 }
 
-// nullptr for dtypes that a cache cannot have.
+// Returns nullptr for dtypes that a cache cannot have.
 TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
   switch (dtype) {
     case DType::F32: return load_f32_rows;
@@ -66,8 +66,8 @@ TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
   }
 }
 
-// row_bytes() of gguf/dtype.h for the cache's dtypes: an inline function of a header must not be compiled
-// here, the linker could choose this copy of it for the whole program.
+// row_bytes() of gguf/dtype.h for the cache's dtypes. Do not compile that inline function here: the linker
+// could choose this copy of it for the whole program.
 TANDEM_INLINE size_t cache_row_bytes(DType dtype, int64_t n) {
   const size_t size = static_cast<size_t>(n);
   switch (dtype) {

@@ -1,5 +1,5 @@
 // Elementary functions on vectors, for the kernels of every vector ISA. Included after the ISA's vec.h. The
-// polynomials are minimax fits of our own. NaN gives NaN.
+// polynomials are our own minimax fits. NaN gives NaN.
 #pragma once
 
 namespace tandem::cpu {
@@ -74,8 +74,8 @@ TANDEM_INLINE Vec vgelu_tanh(Vec x) {
   return x * vsigmoid(u);  // (1 + tanh(u / 2)) / 2
 }
 
-// cos and sin of angles up to 2^24 radians, within 1e-10. The quarter turns are taken off in double
-// precision, then polynomials in the rest, |r| <= pi / 4, and the quadrant says which is which.
+// cos and sin of angles up to 2^24 radians, within 1e-10. Subtracts the quarter turns in double precision,
+// evaluates polynomials in the rest, |r| <= pi / 4, and swaps and negates them by quadrant.
 struct CosSin {
   DVec cos, sin;
 };

@@ -1,5 +1,5 @@
-// A register-blocked product of floats, C[rows, vectors] (+)= A B, with all of C in registers (hence the
-// unrolling: an array that a loop indexes would live in memory). Included after the ISA's vec.h.
+// A register-blocked product of floats, C[rows, vectors] (+)= A B, with all of C in registers. The loops are
+// unrolled because an array indexed by a loop would live in memory. Included after the ISA's vec.h.
 //
 // A step of the inner loop loads kVecs vectors of B, broadcasts kRows elements of A and does kRows * kVecs
 // fused multiply-adds: 24 of them for 10 loads with AVX512, so the multipliers are the limit, not the load
@@ -72,9 +72,8 @@ void update_tile(int64_t k, A a, const float* b, int64_t ldb, const float* facto
   }
 }
 
-// Calls f.template run<rows, vecs>(row, column) over all of an n_rows x n_vecs result, in tiles of at most
-// kMaxRows x kMaxVecs of about equal height. Columns of tiles are outermost: B's strip stays in the nearest
-// cache.
+// Calls f.template run<rows, vecs>(row, column) over an n_rows x n_vecs result, in tiles of at most kMaxRows
+// x kMaxVecs and about equal height. Columns of tiles are outermost, so B's strip stays in L1.
 template <int kRows, class F>
 TANDEM_INLINE void with_vecs(int64_t vecs, int64_t row, int64_t column, F& f) {
   static_assert(kMaxVecs == 4 || kMaxVecs == 2);

@@ -1,4 +1,4 @@
-// The row kernels of every vector ISA. Included after the ISA's vec.h, by one source of its folder.
+// The row kernels of every vector ISA. One source of each ISA's folder includes it, after vec.h.
 #pragma once
 
 #include "cpu/row_kernels.h"
@@ -10,7 +10,7 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// to[i] = f(a[i], ...) with whole vectors, then a masked rest.
+// to[i] = f(a[i], ...): whole vectors, then a masked rest.
 template <class F>
 TANDEM_INLINE void map1(F f, const float* a, float* to, int64_t n) {
   int64_t i = 0;
@@ -24,8 +24,8 @@ TANDEM_INLINE void map2(F f, const float* a, const float* b, float* to, int64_t 
   if (i < n) store_n(to + i, f(load_n(a + i, n - i), load_n(b + i, n - i)), n - i);
 }
 
-// Sum of f(x[i]). Four vectors of partial sums: an error of some 2^-24 * sqrt(n / 64), and no waiting for the
-// adder. f(0) must be 0.
+// Sum of f(x[i]). Four vectors of partial sums give an error of about 2^-24 * sqrt(n / 64) and hide the
+// adder's latency. f(0) must be 0.
 template <class F>
 TANDEM_INLINE float sum_of(F f, const float* x, int64_t n) {
   Vec sum[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
@@ -73,7 +73,7 @@ void rotations(const double* frequency, double position, float magnitude, float*
   }
 }
 
-// Products are added without fma, so that an element does not depend on where in the row it lies.
+// Adds products without fma, so an element does not depend on its place in the row.
 void rope_pair(float* x, const float* cos, const float* sin, int64_t n_rot) {
   const int64_t n = n_rot / 2;
   int64_t i = 0;

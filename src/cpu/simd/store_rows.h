@@ -1,5 +1,5 @@
-// Rows of floats to the cache's dtypes, for the kernels of every vector ISA. Included after the ISA's vec.h.
-// The bytes are exactly those of the reference in gguf/quants.h.
+// Converts rows of floats to the cache's dtypes, for the kernels of every vector ISA. Included after the
+// ISA's vec.h. The bytes are exactly those of the reference in gguf/quants.h.
 #pragma once
 
 #include <cstring>
@@ -37,14 +37,14 @@ TANDEM_INLINE Block load_block(const float* x) {
   return block;
 }
 
-// NaN is passed over.
+// NaN is ignored.
 TANDEM_INLINE float greatest_magnitude(const Block& block) {
   Vec m = set1(0.0f);
   for (const Vec& v : block.v) m = vmax(vabs(v), m);
   return max_lanes(m);
 }
 
-// The first element of that magnitude, with its sign.
+// Returns the first element of that magnitude, with its sign.
 TANDEM_INLINE float first_of_magnitude(const Block& block, const float* x, float magnitude) {
   for (int64_t i = 0; i < kBlockVecs; ++i) {
     const uint32_t found = bits_of(equal(vabs(block.v[i]), set1(magnitude)));
@@ -53,7 +53,7 @@ TANDEM_INLINE float first_of_magnitude(const Block& block, const float* x, float
   return 0.0f;
 }
 
-// Scales as the reference has them: finite, 0 where they would not be.
+// Scales like the reference's: finite, 0 where they would not be.
 TANDEM_INLINE float finite_inverse(float v) {
   const float r = 1.0f / v;
   return __builtin_isfinite(r) ? r : 0.0f;
