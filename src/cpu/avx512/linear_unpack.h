@@ -202,7 +202,7 @@ TANDEM_INLINE auto words_of(const Words& q) {
   };
 }
 
-// 17 bytes: words are at odd offsets, so each is loaded separately.
+// 17 bytes: words are not aligned, so each is loaded at its own address.
 struct UnpackMXFP4 {
   static constexpr Shape shape{32, 32, 12, 0, false};
   static constexpr size_t unit_bytes = sizeof(BlockMXFP4);
