@@ -1,12 +1,14 @@
 // The arguments of the attention kernels, and the kernel files:
 //
-// - attention_decode.cu: few tokens; the cache is read once, by as many blocks as the GPU has room for; all
+// - attention_decode.cu: few tokens; reads the cache once, with as many blocks as the GPU has room for; all
 // in floats.
-// - attention_prefill.cu: many tokens; tensor cores.
-// - attention_simple.cu: whatever the other two do not take (odd head dims or block sizes).
 //
-// The first always, the second with n_splits > 1 leaves partial results of splits of the positions, which
-// attention_merge (attention_decode.cu) makes into y.
+// - attention_prefill.cu: many tokens; tensor cores.
+//
+// - attention_simple.cu: whatever the other two do not support (odd head dims or block sizes).
+//
+// The first always, and the second with n_splits > 1, writes partial results of splits of the positions;
+// attention_merge (attention_decode.cu) combines them into y.
 #pragma once
 
 #include "ggml-cuda/attention_index.h"
@@ -53,7 +55,7 @@ struct AttentionCall {
   __device__ float* y_of(int token, int head) const {
     return y + static_cast<int64_t>(token) * y_cols + static_cast<int64_t>(head) * v.head_dim;
   }
-  // The logarithm of what a part's sum is over: the greatest score and the sum of e^(score - it).
+  // Stores the logarithm of a part's softmax sum, from its maximum score and the sum of e^(score - maximum).
   __device__ void put_logarithm(int token, int head, float greatest, float total) const {
     if (part == CachePart::whole) return;
     y[static_cast<int64_t>(token) * y_cols + static_cast<int64_t>(n_head) * v.head_dim + head] =
@@ -66,7 +68,7 @@ struct AttentionCall {
   }
 };
 
-// The score of a dot product that `scale` is in already.
+// The score of a dot product that already includes `scale`.
 __device__ inline float capped(float s, float softcap) {
   return softcap > 0.0f ? softcap * tanhf(s / softcap) : s;
 }
@@ -90,7 +92,7 @@ __device__ inline void copy_16_async(void* shared, const void* global) {
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most kPending of this thread's groups are under way.
+// Waits until at most kPending of this thread's copy groups are in flight.
 template <int kPending>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -104,7 +106,7 @@ struct AttentionKernel {
   int heads = 1;  // decode: query heads a block
 };
 
-// Bytes of shared memory that a block may have.
+// Maximum bytes of shared memory per block.
 size_t shared_limit(int compute_capability);
 // Decode: any group; head dims up to 256 that are multiples of eight, block sizes that are multiples of
 // kDecodeTile.

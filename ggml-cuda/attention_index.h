@@ -1,6 +1,6 @@
-// Which positions attention reads and who reads them: what a token sees, how that is cut into splits, where a
-// cached row lies, how partial softmax sums become one, and how the lanes of a warp hold what they share. No
-// CUDA in here: the unit tests run all of it on the host.
+// Which positions attention reads and who reads them: the positions a token sees, their cut into splits, the
+// address of a cached row, the merge of partial softmax sums, and how the lanes of a warp share rows. No CUDA
+// in here: the unit tests run all of it on the host.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kDecodeTile = 16;  // positions that a warp of the decode kernel has at a time
+inline constexpr int kDecodeTile = 16;  // positions per tile of a warp of the decode kernel
 inline constexpr int kSplitUnit = 64;   // splits begin at multiples of this
 inline constexpr int kMaxSplits = 128;
 
@@ -31,7 +31,7 @@ TANDEM_HD inline PositionRange seen_by(int position, int window) {
   return {window > 0 ? int_max(0, position - window + 1) : 0, position + 1};
 }
 
-// Which positions of the cache an attention goes over (KvPart in graph/ops.h).
+// Which positions of the cache an attention reads (KvPart in graph/ops.h).
 enum class CachePart : int { whole, cold, hot };
 
 // Returns the seen positions of one part of a split cache, relative to the part's first position: 0 of the
@@ -42,8 +42,8 @@ TANDEM_HD inline PositionRange seen_of_part(PositionRange seen, CachePart part, 
   return seen.begin < seen.end ? seen : PositionRange{0, 0};
 }
 
-// The part of `seen` that belongs to one of n_splits splits: equal runs of whole units, the last ones empty
-// (begin == end) where there are few positions. Together they cover `seen` once, in order, whatever its
+// Returns the range of `seen` that belongs to one of n_splits splits: equal runs of whole units, the last
+// ones empty (begin == end) where there are few positions. Together they cover `seen` once, in order, for any
 // length: a grid with a fixed number of splits serves every length.
 TANDEM_HD inline PositionRange split_of(PositionRange seen, int split, int n_splits) {
   const int first = seen.begin / kSplitUnit * kSplitUnit;
@@ -55,9 +55,8 @@ TANDEM_HD inline PositionRange split_of(PositionRange seen, int split, int n_spl
   return {int_max(static_cast<int>(begin), seen.begin), end < seen.end ? static_cast<int>(end) : seen.end};
 }
 
-// Splits for a step of n_slots rows of blocks (tokens x key-value heads, or tiles x key-value heads) so that
-// the grid is about two blocks a multiprocessor, and no split is shorter than min_split at the longest
-// context.
+// Number of splits for a step of n_slots rows of blocks (tokens x key-value heads, or tiles x key-value
+// heads): about two blocks per multiprocessor, and no split shorter than min_split at the longest context.
 inline int split_count(int n_multiprocessors, int64_t n_slots, int64_t max_positions, int min_split) {
   const int64_t by_gpu = 2 * static_cast<int64_t>(n_multiprocessors) / (n_slots > 0 ? n_slots : 1);
   const int64_t by_length = (max_positions + min_split - 1) / min_split;
@@ -70,8 +69,8 @@ TANDEM_HD inline int64_t block_row(int block, int head, int offset, int n_head_k
   return (static_cast<int64_t>(block) * n_head_kv + head) * block_size + offset;
 }
 
-// By how much a partial result (acc, max, sum) counts in a whole whose maximum is m. A sum of 0 is a partial
-// result of nothing; a maximum of -inf with another sum saw only NaN, which is passed on.
+// The weight of a partial result (acc, max, sum) in a whole with maximum m. A sum of 0 means an empty partial
+// result; a maximum of -inf with any other sum means only NaN was seen, and NaN is passed on.
 TANDEM_HD inline float merge_weight(float max, float sum, float m) {
   if (sum == 0.0f) return 0.0f;
 #ifdef __CUDA_ARCH__
@@ -81,7 +80,7 @@ TANDEM_HD inline float merge_weight(float max, float sum, float m) {
 #endif
 }
 
-// 0 in place of the maximum of nothing, so that differences to it are no NaN.
+// Returns 0 for the maximum of nothing, so that differences to it are not NaN.
 TANDEM_HD inline float finite_max(float m) {
   return m == -INFINITY ? 0.0f : m;
 }

@@ -10,9 +10,9 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
-// The reading and arithmetic speeds that good kernels reach, taken as 0.8 and 0.4 of what the makers' data
-// sheets say of the memory and of dense products of half floats; and the bus, as 0.85 of PCIe 3, 4 or 5 with
-// 16 lanes (T4: 3, L4: 4 with 8 lanes; Macs and the like have none and are not here).
+// The read and arithmetic speeds that good kernels reach: 0.8 of the data sheet's memory bandwidth and 0.4 of
+// its dense half-float products; for the bus, 0.85 of PCIe 3, 4 or 5 with 16 lanes (T4: 3, L4: 4 with 8
+// lanes; GPUs without such a bus are not listed).
 constexpr KnownDevice gpu(std::string_view name, double gib, double gb_per_s, double tflops,
                           double bus_gb_per_s) {
   return {name, gib, {0.8 * gb_per_s * kGiga, 0.4 * tflops * 1e12, 0.85 * bus_gb_per_s * kGiga, 8e-6, 2e-6}};

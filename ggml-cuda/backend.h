@@ -1,5 +1,5 @@
-// The CUDA backend, for the registry. Every build has it: without nvcc it has no devices and says so, but one
-// can still plan for them.
+// The CUDA backend, for the registry. Every build has it: without nvcc it has no devices and reports so, but
+// the planner can still plan for them.
 #pragma once
 
 #include "device/registry.h"
@@ -10,7 +10,7 @@ inline constexpr const char* kBackendName = "CUDA";  // its devices: "CUDA0", "C
 
 Backend backend();
 
-// Bytes that a weight takes on a GPU, laid out as the kernels want it (layout.h).
+// Bytes of a weight on a GPU, in the kernels' layout (layout.h).
 size_t device_weight_bytes(const Weight& weight);
 
 }  // namespace tandem::cuda

@@ -1,6 +1,6 @@
-// How the CUDA device runs an executable: a list of compiled ops, each a launch or a few on the device's
+// How the CUDA device runs an executable: a list of compiled ops, each one or a few launches on the device's
 // stream. A file in ops/ turns a node (or a run of linear nodes with one input) into a compiled op; the names
-// are those of the CPU's ops.
+// match the CPU's ops.
 //
 // launch() only enqueues. It may not allocate, synchronize or depend on host data that changes from step to
 // step: launches of one token are captured once as a CUDA graph and replayed, so lengths and positions are
@@ -23,7 +23,7 @@ void check_cuda(cudaError_t status, const char* call);
 void check_cublas(cublasStatus_t status, const char* call);
 #define TANDEM_CUDA(call) ::tandem::cuda::check_cuda((call), #call)
 #define TANDEM_CUBLAS(call) ::tandem::cuda::check_cublas((call), #call)
-// After a kernel launch: what was wrong with the launch itself.
+// Checks the launch of a kernel, right after it.
 inline void check_launch(const char* kernel) {
   check_cuda(cudaPeekAtLastError(), kernel);
 }
@@ -31,7 +31,7 @@ inline void check_launch(const char* kernel) {
 struct LaunchContext {
   cudaStream_t stream;
   StepShape shape;
-  std::byte* scratch;  // the device's, 256-byte aligned, of the op's scratch_bytes at least
+  std::byte* scratch;  // the device's, 256-byte aligned, at least the op's scratch_bytes
 };
 
 class CompiledOp {
@@ -51,14 +51,14 @@ struct CompileContext : SegmentView {
       cublas;  // null when only scratch_bytes is asked for; get() it when compiling, if it will be needed
 };
 
-// One a file in ops/.
+// One per file in ops/.
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
-// Of nodes that all read the same x.
+// For nodes that all read the same x.
 CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
-// A fusion: the first three nodes, where they are rope of queries, rope of keys and kv_write of those keys.
+// A fusion of the first three nodes, if they are rope of queries, rope of keys and kv_write of those keys.
 Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
@@ -71,8 +71,8 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Gat
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
 
-// Why an op cannot run here, in the words of Device::why_unsupported, or an empty string; beside the compile
-// function of the ops that have limits.
+// Why an op cannot run here, worded for Device::why_unsupported, or an empty string. Ops with limits define
+// it next to their compile function.
 std::string why_not(const Graph& graph, const EmbedOp& op);
 std::string why_not(const Graph& graph, const NormOp& op);
 std::string why_not(const Graph& graph, const LinearOp& op);
@@ -88,13 +88,13 @@ std::string why_not(const Graph&, const OtherOp&) {
 
 // Weight layouts (layout.h): how each dtype's matrix lies on the device. F32, F16 and BF16 lie as in the
 // file.
-// Bytes that a weight in the file's layout may be cut after, and multiples of it.
+// A weight in the file's layout may be cut at multiples of this many bytes.
 size_t chunk_unit(const Weight& weight);
-// Enqueues the laying out of bytes at .. at + count of a weight, whole units, that are at `from`: memory that
-// the device reads, 16-byte aligned and readable up to a multiple of 16.
+// Enqueues the relayout of bytes [at, at + count) of a weight, in whole units, from `from`: memory that the
+// device can read, 16-byte aligned and readable up to a multiple of 16.
 void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t at, size_t count,
              cudaStream_t stream);
-// Re-lays `weight` out from host memory to `to` on the stream, through pinned staging buffers of the caller.
+// Enqueues the relayout of `weight` from host memory to `to`, through the caller's pinned staging buffers.
 void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream);
 
 }  // namespace tandem::cuda

@@ -22,7 +22,7 @@ void bind(void* library, const char* name, Fn& fn) {
 
 CublasApi load() {
   void* library = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);
-  // The toolkit's own folder, where the machine's loader is not told of it.
+  // The toolkit's own folder, in case the loader does not search it.
   if (!library) library = dlopen(("/usr/local/cuda/lib64/" + library_name()).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     throw_error(ErrorCode::io, "{}, which products of F16, BF16 and F32 matrices need, cannot be loaded: {}",

@@ -1,5 +1,5 @@
-// cuBLAS, loaded by name when it is first needed: the program starts and runs where the library is not, and
-// only what cannot do without it says so. Calls go through the table that cublas_api() gives.
+// cuBLAS, loaded by name on first use: the program runs without the library, and only work that needs it
+// fails. Calls go through the table that cublas_api() returns.
 #pragma once
 
 #include <cublas_v2.h>
@@ -27,14 +27,14 @@ struct CublasApi {
                                             cublasGemmAlgo_t);
 };
 
-// Any thread. Throws Error(io) naming the library where it cannot be loaded.
+// Any thread. Throws Error(io), naming the library, if it cannot be loaded.
 const CublasApi& cublas_api();
 
-// The room that an op which uses cuBLAS adds to its scratch_bytes (256-byte aligned) and hands to
-// set_workspace before its products, so that cuBLAS allocates nothing of its own.
+// Workspace that an op using cuBLAS adds to its scratch_bytes (256-byte aligned) and passes to set_workspace
+// before its products, so that cuBLAS allocates nothing.
 inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
-// A device's handle, made at the first use, on the device's stream.
+// A device's cuBLAS handle on its stream, created on first use.
 class CublasHandle {
  public:
   explicit CublasHandle(cudaStream_t stream) : stream_(stream) {}

@@ -47,11 +47,11 @@ class CudaExecutable final : public Executable {
   StepGraphs graphs;
 };
 
-// The parts that need the GPU's context, which costs time and memory: made when the device is first used.
+// The parts that need the GPU's context, which costs time and memory: created when the device is first used.
 struct Opened {
   Stream stream;
   CublasHandle cublas{stream.get()};
-  std::optional<Fetcher> fetcher;  // made when something is first fetched
+  std::optional<Fetcher> fetcher;  // created on the first fetch
 };
 
 class CudaDevice final : public Device {
@@ -166,15 +166,15 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Makes the GPU the one that this thread's calls go to. A question may be what opens it.
+  // Makes this GPU current for the calling thread. Even a query may open it.
   Stream& use() const {
     TANDEM_CUDA(cudaSetDevice(index_));
     if (!opened_) opened_.emplace();
     return opened_->stream;
   }
 
-  // Executables of a device run one after the other, so all share one scratch. It is taken when they are
-  // compiled; a run takes it only when that failed before.
+  // Executables of a device run one after the other and share one scratch. It is allocated when they are
+  // compiled; a run allocates it only if that failed.
   void reserve_scratch(size_t n_bytes) {
     if (n_bytes <= scratch_bytes_) return;
     TANDEM_CUDA(cudaStreamSynchronize(opened_->stream.get()));
@@ -193,8 +193,8 @@ class CudaDevice final : public Device {
   size_t scratch_bytes_ = 0;
 };
 
-// Whether this build has code for a GPU: machine code runs on the later minors of its generation, PTX (which
-// only the last has) is translated for what came after.
+// Whether this build has code for a GPU: machine code runs on later minors of its generation, PTX (built only
+// for the last architecture) is translated for newer ones.
 bool has_code_for(int compute_capability) {
   constexpr int archs[] = {__CUDA_ARCH_LIST__};  // 800, 900, ...
   for (const int arch : archs) {

@@ -6,8 +6,8 @@
 
 namespace tandem::cuda {
 
-// The GPUs of this machine, as "CUDA0", "CUDA1", ...; or why there is none: "no NVIDIA driver", "no NVIDIA
-// GPU", ... Throws nothing.
+// Finds this machine's GPUs, as "CUDA0", "CUDA1", ...; or says why there is none: "no NVIDIA driver", "no
+// NVIDIA GPU", ... Does not throw.
 FoundDevices find_devices();
 
 }  // namespace tandem::cuda

@@ -1,6 +1,6 @@
-// Which path the device has for a dtype. Floats lie as in the file and quantized dtypes with kernels in planes
-// (layout.h). Every other format that can be read lies as in the file, too, and its kernels (generic.h) read it
-// with the format's own reference.
+// Which path each dtype takes on the device. Floats lie as in the file, quantized dtypes with kernels in
+// planes (layout.h). Every other readable format also lies as in the file; its kernels (generic.h) read it
+// with the format's reference code.
 #pragma once
 
 #include "device/dtype_support.h"

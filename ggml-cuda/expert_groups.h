@@ -1,18 +1,18 @@
-// Tokens grouped by the experts they are routed to. A slot is a (token, chosen expert): slot t * n_used + i
-// is choice i of token t. Sorted by expert, each expert's slots are cut into tiles for a grouped product.
+// Tokens grouped by the experts they are routed to. Pair t * n_used + i is choice i of token t. Each expert's
+// pairs, sorted by expert, are cut into tiles for a grouped product.
 #pragma once
 
 #include "ggml-cuda/matmul.h"
 
 namespace tandem::cuda {
 
-// At most so many tiles: every expert that has any slot may leave one tile part full.
+// Maximum number of tiles: each expert with any pair may have one partly filled tile.
 TANDEM_HD constexpr int64_t max_token_tiles(int64_t n_slots, int64_t n_expert, int64_t tile_tokens) {
   return n_slots / tile_tokens + (n_expert < n_slots ? n_expert : n_slots);
 }
 
-// counts [n_expert] -> firsts [n_expert], where each expert's slots start in the sorted order, and the tiles.
-// Returns their number. A few operations an expert and tile: one thread does it.
+// counts [n_expert] -> firsts [n_expert], where each expert's pairs start in the sorted order, and the tiles.
+// Returns their number. A few operations per expert and tile, on one thread.
 TANDEM_HD inline int make_tiles(const int* counts, int n_expert, int tile_tokens, int* firsts,
                                 TokenTile* tiles) {
   int n_tiles = 0, first = 0;

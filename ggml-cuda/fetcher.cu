@@ -12,12 +12,12 @@ namespace {
 
 constexpr size_t kSliceBytes = size_t{256} << 10;  // of a piece, for one of the copiers
 
-// One thread copies some 10 GB/s, a bus five times that; but most cores are for those who compute.
+// One thread copies about 10 GB/s, a bus five times that; but most cores are needed for computing.
 int copier_count() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 6);
 }
 
-// Does nothing, and is not begun early: what comes behind it, and may begin before it has ended, cannot begin
+// Does nothing, and does not begin early: so later kernels, which may begin before it has ended, cannot begin
 // before what the stream waits for.
 __global__ void fence_kernel() {}
 

@@ -1,20 +1,20 @@
-// Brings weights in beside the runs (Device::fetch). What is fetched lies in memory that is not pinned,
-// mapped files mostly, so a thread of its own copies it piece by piece into pinned memory, from where the
-// copy engine takes it to a piece of device memory, and a kernel from there to where it belongs, in the
-// layout of layout.h. Copies and kernels have a stream each: one piece is laid out while the next is on the
-// bus. Floats lie as in the file and go straight to where they belong.
+// Fetches weights while segments run (Device::fetch). The source is not pinned, mostly mapped files. So a
+// separate thread copies it piece by piece into pinned memory, the copy engine takes each piece to device
+// memory, and a kernel moves it to its slot in the layout of layout.h. Copies and kernels have a stream each:
+// one piece is laid out while the next is on the bus. Floats lie as in the file and go directly to their
+// slot.
 //
 //   file -> pinned piece -> device piece -> slot
 //     thread         copy engine       kernel
 //
-// Each arrow uses a resource of its own, so the slowest of them determines the speed.
+// Each arrow uses its own resource, so the slowest of them determines the speed.
 //
-// Fetches are done in the order they are asked for. A fetch fills its pieces at once, and writes to its slot
-// when the event has been reached that it is to come after. kStagingBytes of pinned memory and as much of the
-// device's are taken when a Fetcher is made; they are part of what Budgets::vram_overhead allows for.
+// Fetches run in the order they are requested. A fetch fills its pieces at once, and writes to its slot only
+// after the event it was given. A Fetcher allocates kStagingBytes of pinned memory and as many of device
+// memory when created; Budgets::vram_overhead includes them.
 //
-// The functions are called from one thread, with the device current. Throw Error(out_of_memory | io); what
-// fails in the thread is thrown by the next join() or check(), and nothing is fetched until then.
+// All functions are called from one thread, with the device current. Throws Error(out_of_memory | io); an
+// error in the thread is thrown by the next join() or check(), and nothing is fetched until then.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -41,7 +41,7 @@ class Fetcher {
   static constexpr size_t kStagingBytes = kPieces * kPieceBytes;
 
   explicit Fetcher(int device);  // the driver's number
-  ~Fetcher();                    // what is not done is left
+  ~Fetcher();                    // abandons unfinished fetches
   Fetcher(const Fetcher&) = delete;
   Fetcher& operator=(const Fetcher&) = delete;
 
@@ -51,7 +51,7 @@ class Fetcher {
   // Blocks until all copies of the fetch are enqueued.
   void join(uint64_t fetched, cudaStream_t stream);
   void check();
-  // Returns when everything that was asked for is on its way, or has failed: cudaFree() waits for the rest.
+  // Returns when every requested fetch is enqueued or has failed: cudaFree() waits for the rest.
   void settle();
 
  private:
@@ -87,7 +87,7 @@ class Fetcher {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> queue_;
-  std::deque<Complete> complete_;  // not joined yet, by rising number
+  std::deque<Complete> complete_;  // not joined yet, by ascending number
   std::vector<SharedEvent> spare_;
   uint64_t n_asked_ = 0, n_issued_ = 0;
   std::exception_ptr failure_;

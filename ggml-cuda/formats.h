@@ -19,7 +19,7 @@ struct Format {
                                      : T == DType::Q6_K ? 32
                                      : T == DType::Q3_K ? 4
                                                         : 0;
-  // The halves of a block have scales of their own.
+  // Each half of a block has its own scale.
   static constexpr bool kHalves = T == DType::Q2_K || T == DType::Q3_K || T == DType::Q6_K;
   static constexpr bool kMinimum =
       T == DType::Q4_1 || T == DType::Q5_1 || T == DType::Q2_K || T == DType::Q4_K || T == DType::Q5_K;
@@ -29,7 +29,7 @@ struct Format {
   static constexpr bool kTwoBits = kBytes.low == 8;
 };
 
-// The loaded bytes of a block of any dtype; planes that a dtype does not have are never touched.
+// The loaded bytes of a block of any dtype; planes that a dtype lacks are never touched.
 struct RawBlock {
   uint32_t low[4];
   uint32_t high[4];
@@ -42,9 +42,9 @@ struct BlockScales {
   float minimum[2];  // 0 unless kMinimum
 };
 
-// Loads that are made where they are written, ahead of their use and of the wait for the previous kernel:
-// volatile, and predicated rather than branched around (what is not valid is left as it was, or anything).
-// Wide ones leave no line in L1: weights are read once.
+// Loads that stay where they are written, ahead of their use and of the wait for the previous kernel:
+// volatile, and predicated instead of branched (invalid ones leave their target unchanged or undefined). Wide
+// loads leave no line in L1: weights are read once.
 template <int kWords>
 TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to, bool valid = true) {
 #ifdef __CUDA_ARCH__
@@ -200,7 +200,7 @@ TANDEM_HD inline CodeWords unpack_word(const RawBlock& raw, int w) {
   return unpack_word<T>(raw.low[w], 0, raw.high[0], raw.high[1], w);
 }
 
-// The same, straight from memory: what a thread needs that takes one word of a block.
+// The same, directly from memory, for a thread that needs one word of a block.
 template <DType T>
 TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int w) {
   using F = Format<T>;
@@ -284,7 +284,7 @@ TANDEM_HD inline BlockScales load_scales(const Planes& planes, uint32_t block) {
   return block_scales<T>(scale, super, static_cast<int>(block % kSuperBlocks));
 }
 
-// Byte i of a word of codes, as the element it stands for; `half` of the block.
+// Returns the element that byte i of a word of codes stands for; `half` of the block.
 template <DType T>
 TANDEM_HD inline float element(uint32_t word, int i, const BlockScales& scales, int half) {
   const int code = static_cast<int8_t>(word >> 8 * i & 0xff) - Format<T>::kCodeOffset;

@@ -1,4 +1,4 @@
-// Launching kernels that may begin before the previous one has ended: see overlap.h.
+// Launches kernels that may begin before the previous one has ended: see overlap.h.
 #pragma once
 
 #include <utility>

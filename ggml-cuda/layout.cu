@@ -1,7 +1,7 @@
-// Weights on their way to the device, to stay there. The file's bytes go through two halves of a pinned
-// buffer in turn, so that the reading of one overlaps the copying of the other; blocks are taken apart by a
-// kernel that reads the pinned memory over the bus. Cost: the file's bytes once over the bus; the relayout
-// hides behind it. (Weights that do not stay: fetcher.h.)
+// Uploads resident weights. The file's bytes go through two halves of a pinned buffer in turn, so that
+// reading one overlaps copying the other; a kernel that reads the pinned memory over the bus splits the
+// blocks into planes. Cost: the file's bytes once over the bus; the relayout hides behind it. (Other weights:
+// fetcher.h.)
 #include <algorithm>
 #include <cstring>
 
@@ -64,7 +64,7 @@ class EventPair {
 };
 
 // Calls fn(half of the staging buffer, offset, bytes) for chunks of whole units, when the half is free; fn
-// enqueues what reads it. The caller waits for the stream before it uses the buffer again.
+// enqueues its readers. The caller waits for the stream before it uses the buffer again.
 template <class Fn>
 void in_chunks(size_t n_bytes, size_t unit_bytes, std::span<std::byte> staging, cudaStream_t stream, Fn fn) {
   const size_t half_bytes = staging.size() / 2 / 256 * 256;

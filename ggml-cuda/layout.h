@@ -1,6 +1,6 @@
-// How quantized matrices lie on the device. The file's blocks of 18 or 210 bytes are taken apart into planes,
-// each an array of equal, aligned pieces in block order, so that a warp reads consecutive pieces with one
-// wide load a lane.
+// How quantized matrices lie on the device. The file's blocks of 18 or 210 bytes are split into planes,
+// arrays of equal, aligned pieces in block order, so that a warp reads consecutive pieces with one wide load
+// per lane.
 //
 // The unit is the block: 32 consecutive columns of a row, whatever the dtype. A matrix [m, k] has m * k / 32
 // blocks; column block b of row r is block r * (k / 32) + b. Eight consecutive blocks are a super-block of
@@ -57,7 +57,7 @@ TANDEM_HD constexpr PieceBytes piece_bytes(DType dtype) {
 TANDEM_HD constexpr bool has_planes(DType dtype) {
   return piece_bytes(dtype).low != 0;
 }
-// Dtypes whose rows are floats, and lie as in the file.
+// Dtypes with rows of floats, laid out as in the file.
 TANDEM_HD constexpr bool is_plain(DType dtype) {
   return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
 }
@@ -66,7 +66,7 @@ TANDEM_HD constexpr int64_t align_256(int64_t n) {
   return (n + 255) / 256 * 256;
 }
 
-// Where the planes of one matrix start, from its first byte, and how far apart matrices are.
+// Where the planes of one matrix start, relative to its first byte, and the distance between matrices.
 struct PlaneOffsets {
   int64_t high = 0, scale = 0, super = 0;
   int64_t mat_bytes = 0;
@@ -84,7 +84,7 @@ TANDEM_HD constexpr PlaneOffsets plane_offsets(DType dtype, int64_t n_rows, int6
   return to;
 }
 
-// The planes of one matrix, or of what follows one of its blocks.
+// The planes of one matrix, from its start or from one of its blocks.
 struct Planes {
   std::byte* low = nullptr;
   std::byte* high = nullptr;

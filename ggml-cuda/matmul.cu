@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kReduceThreads = 256;
 
-// Shared memory of a multiprocessor and of a block at most, in KiB.
+// Maximum shared memory of a multiprocessor and of a block, in KiB.
 struct SharedLimits {
   int multiprocessor, block;
 };
@@ -24,7 +24,7 @@ SharedLimits shared_limits(int compute_capability) {
   }
 }
 
-// Adds up what the slices of the columns gave. Bytes: 4 n m (n_slices + 1).
+// Adds up the partial sums of the column slices. Bytes: 4 n m (n_slices + 1).
 __global__ void __launch_bounds__(kReduceThreads) add_slices_kernel(const __grid_constant__ MatmulArgs args) {
   const int64_t count = static_cast<int64_t>(args.n) * args.w.m;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kReduceThreads + threadIdx.x;

@@ -8,7 +8,7 @@ namespace tandem::cuda {
 // Floats from a token's sums to the next's in shared memory: lanes of a fragment write to different banks.
 inline constexpr int kOutputRow = kTileRows + 4;
 
-// Copies bytes to shared memory behind the thread's back; zeros where not valid.
+// Copies bytes to shared memory asynchronously; zeros where not valid.
 template <int kBytes>
 __device__ inline void copy_async(uint32_t to, const std::byte* from, bool valid) {
   const int n_bytes = valid ? kBytes : 0;

@@ -113,7 +113,7 @@ struct Matmul {
     int token0, n_tokens;
   };
 
-  // The pieces that a thread copies in every stage, block thread % 4 of some rows and tokens, as indices
+  // The pieces that a thread copies in every stage: block thread % 4 of some rows and tokens, as indices
   // within the first stage.
   struct Cursor {
     static constexpr int kRows = kTileRows * kStageBlocks / kMatmulThreads;

@@ -1,4 +1,4 @@
-// Products of 1 to 8 tokens: every weight is read once, and how fast it is read is all that counts.
+// Products of 1 to 8 tokens: each weight is read once, and the read speed is all that matters.
 //
 // A block is 4 warps. A pair of rows (two neighbours of a matrix; or a row of the gate and the same row of
 // the up matrix, for glu) belongs to 1, 2 or 4 warps, which share its columns: lane l of slice s of n takes
@@ -25,7 +25,7 @@ inline constexpr int kMaxMatvecTokens = 8;
 inline constexpr int kMatvecWarps = 4;
 inline constexpr int kMaxMatvecWeights = 4;
 
-// One weight of a launch and where its results go.
+// One weight of a launch and the destination of its results.
 struct MatvecTarget {
   DeviceWeight w;
   const float* bias = nullptr;         // [m] or null
@@ -38,9 +38,9 @@ struct MatvecTarget {
 enum class MatvecMode : uint8_t {
   linear,        // targets are independent
   glu,           // target 0 is the gate, 1 the up matrix, of one dtype; results go to target 0's y
-  experts_glu,   // the same, for every (token, chosen expert); y is [n, n_used, m]
+  experts_glu,   // the same for every pair; y is [n, n_used, m]
   experts_down,  // target 0; x is [n, n_used, k], weighted sums over the experts go to y
-  experts,       // target 0 alone, for every (token, chosen expert); y is [n, n_used, m]
+  experts,       // target 0 alone, for every pair; y is [n, n_used, m]
 };
 
 struct MatvecArgs {
@@ -285,8 +285,8 @@ TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k,
   }
 }
 
-// The same for rows of any block format, as in the file: a piece of 32 columns becomes floats, which meet the
-// input's. Cost: some operations an element, so a fraction of the memory's bandwidth.
+// The same for rows of any block format, as in the file: dequantizes a piece of 32 columns and multiplies it
+// with the input's. Cost: a few operations per element, so it reaches a fraction of the memory bandwidth.
 template <class Block, int N>
 TANDEM_HD inline void multiply_blocks(const RowPair& rows, int k, uint32_t first, uint32_t step,
                                       const ProductInput& input, int token0, int n, float* sums) {
@@ -352,7 +352,7 @@ TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, 
   return rows;
 }
 
-// The index and the weight of the expert that slot (token, chosen) went to.
+// The index and the weight of the expert of pair (token, chosen).
 TANDEM_HD inline int route_expert(const MatvecArgs& args, int token, int chosen) {
   return std::bit_cast<int>(args.route[static_cast<int64_t>(token) * 2 * args.n_used + chosen]);
 }

@@ -1,8 +1,7 @@
-// Kernels that begin before the previous one has ended (programmatic dependent launch, compute
-// capability 9.0): such a kernel calls wait_for_previous() in every thread before it touches anything that an
-// earlier kernel writes or reads, and let_next_begin() when it likes the next one to be set up. What a kernel
-// reads beside activations, its weights, needs no waiting for: the first loads are in flight while the
-// previous kernel ends.
+// Kernels that begin before the previous one has ended (programmatic dependent launch, compute capability
+// 9.0). Such a kernel calls wait_for_previous() in every thread before it touches anything that an earlier
+// kernel writes or reads, and let_next_begin() once the next one may be set up. Weights need no wait: their
+// first loads are in flight while the previous kernel ends.
 #pragma once
 
 #include "ggml-cuda/portable.h"

@@ -1,6 +1,6 @@
-// Functions that are written once for the device and for the host, so that index arithmetic, unpacking and
-// rounding can be tested where there is no GPU: mark them `TANDEM_HD inline` and include nothing of CUDA's.
-// Compiled by nvcc they exist on both sides, by any other compiler on the host alone.
+// Functions written once for device and host, so that index arithmetic, unpacking and rounding can be tested
+// without a GPU: mark them `TANDEM_HD inline` and include no CUDA headers. nvcc compiles them for both sides,
+// any other compiler for the host alone.
 //
 // The differences between the two sides are here. nvcc contracts a * b + c into one rounding; mul_rn and
 // add_rn keep two where results must equal the host's bit for bit.

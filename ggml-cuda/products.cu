@@ -78,7 +78,7 @@ void dequantize_rows(const DeviceWeight& w, int64_t row0, int64_t n_rows, void* 
   check_launch("dequantize_kernel");
 }
 
-// y [n, m] = bias + residual, for a product to be added to; either may be null, residual may be y.
+// y [n, m] = bias + residual, the start value of a product; either may be null, residual may be y.
 __global__ void __launch_bounds__(kThreads)
     seed_kernel(const float* bias, const float* residual, float* y, int m, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -96,7 +96,7 @@ unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
-// Pairs of rows and the longest row of a launch say how many warps share a pair.
+// Chooses how many warps share a pair, from the pairs of rows and the longest row of a launch.
 int slice_bits_of(const MatvecArgs& args, int n_grids, int n_copies, int n_multiprocessors) {
   int pairs = 0, pieces = 0;
   for (int i = 0; i < n_grids; ++i) {

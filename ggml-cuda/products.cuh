@@ -23,7 +23,7 @@ inline DeviceWeight device_weight(const CompileContext& context, TensorId id) {
   return device_weight(w.dtype, context.address<std::byte>(id), w.n_rows, w.n_cols);
 }
 
-// The GPU, as far as choices depend on it.
+// The properties of the GPU that kernel choices depend on.
 struct Gpu {
   int compute_capability = 0;
   int n_multiprocessors = 0;
@@ -48,7 +48,7 @@ void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n,
                  cudaStream_t stream);
 
-// Pieces of an op's scratch, handed out in order.
+// Hands out pieces of an op's scratch in order.
 class ScratchLayout {
  public:
   size_t take(size_t n_bytes) {
@@ -62,13 +62,13 @@ class ScratchLayout {
   size_t n_bytes_ = 0;
 };
 
-// Room for the encodings of an input x [n, k] as bytes.
+// Space for the byte encodings of an input x [n, k].
 class InputEncodings {
  public:
   // The encodings that weights of these dtypes read, for up to max_n tokens.
   InputEncodings(int64_t k, int64_t max_n, const std::vector<DType>& dtypes, ScratchLayout& scratch);
 
-  // Makes them. What is returned is good until something else is encoded here.
+  // Encodes the input. The result is valid until the next encode here.
   ProductInput encode(const float* x, int64_t n, std::byte* scratch, cudaStream_t stream) const;
   int64_t k() const { return k_; }
 
@@ -85,8 +85,8 @@ void launch_matmul(MatmulArgs args, std::byte* scratch, const Gpu& gpu, cudaStre
 void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tiles, const Gpu& gpu,
                            cudaStream_t stream);
 
-// Products of more than 8 tokens with an op's weights, which all read one input. Its room serves one after
-// the other.
+// Products of more than 8 tokens with an op's weights, which all read one input. They use its scratch one
+// after the other.
 class LargeProducts {
  public:
   enum class Use { products, gate_and_up };  // the second also calls multiply_with_gate
@@ -95,7 +95,7 @@ class LargeProducts {
 
   const Gpu& gpu() const { return gpu_; }
 
-  // An input of n tokens in every form that the weights want.
+  // An input of n tokens in every form that the weights need.
   struct Input {
     int64_t n;
     ProductInput encoded;

@@ -1,5 +1,5 @@
-// Room in a circular buffer, first in, first out: pieces are taken in order and released in the order they
-// were taken. Only the bookkeeping; the memory is the caller's.
+// Space in a circular buffer, first in, first out: pieces are released in the order they were taken. Only the
+// bookkeeping; the caller owns the memory.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Ring {
 
   Ring(size_t n_bytes, size_t alignment) : n_bytes_(n_bytes), alignment_(alignment) {}
 
-  // A piece of n bytes (1 <= n <= the ring's); null while older pieces are in its way.
+  // Takes a piece of n bytes (1 <= n <= the ring's size); null while older pieces occupy the space.
   Piece* take(size_t n) {
     TANDEM_CHECK(n > 0 && n <= n_bytes_);
     const std::optional<size_t> begin = place(n);

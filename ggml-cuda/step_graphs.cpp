@@ -9,7 +9,7 @@ void launch_all(std::span<const CompiledOpPtr> ops, const LaunchContext& context
   for (const CompiledOpPtr& op : ops) op->launch(context);
 }
 
-// Ends the capture whatever happens; gives the graph, or null where a launch could not be captured.
+// Ends the capture in every case; returns the graph, or null if a launch could not be captured.
 cudaGraph_t capture(std::span<const CompiledOpPtr> ops, const LaunchContext& context) {
   TANDEM_CUDA(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;

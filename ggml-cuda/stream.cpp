@@ -44,7 +44,7 @@ SharedEvent make_event() {
 }
 
 uint64_t Stream::record() {
-  // Nobody may ever wait for an event: those that were reached anyway are used again.
+  // Events may never be waited for: reuse those that are complete.
   while (recorded_.size() >= kMaxRecorded && cudaEventQuery(recorded_.front().event.get()) == cudaSuccess)
     forget(1);
   if (spare_.empty()) spare_.push_back(make_event());

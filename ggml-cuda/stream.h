@@ -1,7 +1,7 @@
-// A device's stream: the one order in which everything on it happens. Numbers points in that order (events),
-// and moves bytes between the device and host memory that is not pinned, through a ring of pinned pieces, so
-// that copies are asynchronous: the caller's memory is read when copy_in is called, and written when it waits
-// for an event that was recorded after the copy_out.
+// A device's stream: the order in which all its work happens. Numbers points in that order (events), and
+// copies between the device and unpinned host memory through a ring of pinned pieces, so that copies are
+// asynchronous: copy_in reads the caller's memory before it returns; copy_out has written it once the caller
+// waits for an event recorded after it.
 //
 // One thread, with the device current. Throws Error(out_of_memory | io).
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace tandem::cuda {
 
-// An event that others may still wait for is not recorded again before they let go of it.
+// An event is not recorded again while others hold it, because they may still wait for it.
 using SharedEvent = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 SharedEvent make_event();
 
@@ -32,22 +32,22 @@ class Stream {
   cudaStream_t get() const { return stream_; }
 
   uint64_t record();
-  // Returns when everything before the event is done and copy_out's bytes before it are where they belong.
+  // Returns when everything before the event is done and the earlier copy_outs have written their bytes.
   void wait(uint64_t event);
   void synchronize() { wait(record()); }
-  // For other streams to wait for; null when it is known to be reached.
+  // For other streams to wait for; null when it is known to be complete.
   SharedEvent shared(uint64_t event) const;
 
   void copy_in(std::byte* to, const std::byte* from, size_t n_bytes);
   void copy_out(std::byte* to, const std::byte* from, size_t n_bytes);
 
-  // The whole ring, for an upload that manages it itself. The caller waits for the stream before the next
-  // copy.
+  // Returns the whole ring, for an upload that manages it itself. The caller waits for the stream before the
+  // next copy.
   std::span<std::byte> idle_ring();
 
  private:
-  // A copy through a piece of the ring is over once event `done` is reached; a copy_out must then be moved
-  // on.
+  // A copy through a piece of the ring is complete once event `done` is; a copy_out then still has to be
+  // copied to its target.
   struct Copy {
     std::byte* target = nullptr;  // of a copy_out
     uint64_t done = 0;
@@ -67,7 +67,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
   std::byte* pinned_ = nullptr;
   Ring<Copy> ring_;
-  std::deque<Recorded> recorded_;  // events that may not have been reached, by rising number
+  std::deque<Recorded> recorded_;  // events that may not be complete, by ascending number
   std::vector<SharedEvent> spare_;
   uint64_t last_ = 0;  // number of the newest event
 };
