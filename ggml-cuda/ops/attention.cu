@@ -1,11 +1,10 @@
-// attention: which of the kernels (attention_call.cuh) a step runs, and the scratch of its partial results.
+// attention: chooses the kernels of a step (attention_call.cuh), and holds the scratch of partial results.
 //
-// Over a part of the cache they are the same kernels: positions are counted from the part's first, and what
-// writes y puts the logarithm of the sum behind it.
+// Parts of a split cache use the same kernels: positions count from the part's first, and the kernel that
+// writes y stores the logarithm of the sum after it.
 //
-// Steps of few tokens, and all steps over caches that tensor cores would round (F32), go through the decode
-// kernel and are merged; the others through the prefill kernel, in splits too where its tiles are too few for
-// the GPU.
+// Steps of few tokens, and all steps over caches that tensor cores would round (F32), use the decode kernel
+// and are merged; other steps use the prefill kernel, also in splits if its tiles are too few for the GPU.
 #include <algorithm>
 #include <limits>
 
@@ -92,10 +91,10 @@ class CompiledAttention final : public CompiledOp {
 
  private:
   static constexpr int64_t kFewTokens = 4;
-  static constexpr int kPrefillMinSplit = 256;  // positions: several tiles, to be worth the merging
+  static constexpr int kPrefillMinSplit = 256;  // positions: several tiles, to be worth merging
 
   enum class Kind { decode, prefill, simple };
-  // How a step of some number of tokens runs: it depends on nothing else.
+  // How a step runs; depends only on its number of tokens.
   struct Way {
     Kind kind;
     int n_splits;
@@ -121,7 +120,7 @@ class CompiledAttention final : public CompiledOp {
     const size_t limit = shared_limit(context.compute_capability);
     decode_ = decode_kernel(call_, limit);
     prefill_ = prefill_kernel(call_, limit);
-    if (context.segment.addresses.empty()) return;  // no GPU is at hand
+    if (context.segment.addresses.empty()) return;  // no GPU present
     allow_shared(decode_);
     allow_shared(prefill_);
   }
@@ -138,10 +137,10 @@ class CompiledAttention final : public CompiledOp {
   }
 
   AttentionCall call_{};
-  AttentionKernel decode_, prefill_;  // no kernel: not for these shapes
+  AttentionKernel decode_, prefill_;  // empty: does not support these shapes
   int n_multiprocessors_;
   int64_t max_positions_ = 0;  // of a sequence
-  int64_t n_few_tokens_ = 0;   // a token a sequence is few, whatever their number
+  int64_t n_few_tokens_ = 0;   // one token per sequence counts as few, for any number of sequences
 };
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace tandem::cuda {
 namespace {
 
-// K and V of dtypes that are known only when the kernel runs.
+// Reads K and V whose dtypes are known only at run time.
 struct ReadAny {};
 
 template <class Read>
@@ -40,7 +40,7 @@ struct WarpMemory {
   __host__ __device__ int size(int heads) const { return factors(heads) + (heads * 4 + 15) / 16 * 16; }
 };
 
-// Sums over the lanes of a row the products of every head; each lane gets its own head's (LaneMap).
+// Sums the products of every head over the lanes of a row; each lane gets its own head's sum (LaneMap).
 template <class Map, int kHeads>
 __device__ float sum_heads(float (&v)[kHeads], int lane) {
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ float sum_heads(float (&v)[kHeads], int lane) {
   return v[0];
 }
 
-// A value of every head, out of shared memory.
+// Loads one value per head from shared memory.
 template <int kHeads>
 __device__ void load_heads(const float* from, float (&x)[kHeads]) {
   if constexpr (kHeads % 4 == 0) {
@@ -116,7 +116,7 @@ struct DecodeWarp {
     return memory + (index & 1) * (layout.k_bytes + layout.v_bytes);
   }
 
-  // Two groups of copies, empty ones past the end: every step of the loop has as many under way.
+  // Two groups of copies, empty past the end, so every step of the loop has the same number in flight.
   __device__ void fetch(int tile, int end_tile, uint8_t* to) const {
     int64_t row = 0;
     if (tile < end_tile) {
@@ -156,7 +156,7 @@ struct DecodeWarp {
     }
   }
 
-  // Scores to weights, in shared memory [16, kHeads]; what was summed before is scaled to the new maximum.
+  // Turns scores into weights, in shared memory [16, kHeads], and scales older sums to the new maximum.
   __device__ void soften(float (&s)[Map::kPasses], float* weights, float* factors) {
     float most = max;
 #pragma unroll
@@ -186,7 +186,7 @@ struct DecodeWarp {
     }
   }
 
-  // Rows outside of the range hold anything, NaN too, and are left out.
+  // Rows outside the range may hold anything, NaN too, and are skipped.
   __device__ void add_values(const uint8_t* v, int first, const float* weights) {
     if (8 * chunk() >= call.v.head_dim) return;
 #pragma unroll
@@ -222,7 +222,7 @@ struct DecodeWarp {
       wait_copies<2>();
       __syncwarp();
       add_values(k + layout.k_bytes, tile * kDecodeTile, weights);
-      __syncwarp();  // all have read this stage and the weights
+      __syncwarp();  // all lanes have read this stage and the weights
       fetch(tile + 2 * n_warps, end_tile, stage(step));
     }
 #pragma unroll
@@ -253,12 +253,12 @@ struct DecodeWarp {
   }
 };
 
-// Floats that a warp leaves for its block, padded to 16 bytes.
+// Floats that a warp stores for its block, padded to 16 bytes.
 __host__ __device__ int left_floats(int heads, int head_dim_v) {
   return (heads * (head_dim_v + 2) + 3) / 4 * 4;
 }
 
-// The warps' sums of n_heads heads to the split's, in the order of the warps.
+// Merges the warps' sums of n_heads heads into the split's, in warp order.
 template <int kHeads>
 __device__ void join_warps(const AttentionCall& call, const float* left, int n_warps, int token, int head0,
                            int n_heads, int split) {
@@ -319,8 +319,8 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   join_warps<kHeads>(call, left, n_warps, token, head0, n_heads, split);
 }
 
-// The splits of a token and head to its row of y, in the order of the splits, and the sink, which only adds
-// to the sum. Reads 4 * n_splits * head_dim_v bytes a row, from the L2 cache.
+// Merges the splits of a token and head into its row of y, in split order, and adds the sink to the sum.
+// Reads 4 * n_splits * head_dim_v bytes per row, from the L2 cache.
 __global__ void attention_merge(const __grid_constant__ AttentionCall call) {
   __shared__ float weights[kMaxSplits];
   __shared__ float inverse;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// The operands' types: packing two floats (the first in the low half) and the product.
+// The operand types: how to pack two floats (the first in the low half), and the product.
 struct HalfOperands {
   static constexpr DType kDType = DType::F16;
   __device__ static uint32_t pack(float a, float b) {
@@ -85,7 +85,7 @@ struct TileLoader {
   Memory& memory;
   int kv_head;
 
-  // Columns past the head dim are read as operands and must be zero; nothing else writes them.
+  // Columns past the head dim are read as operands and must be zero; only this function writes them.
   __device__ void clear_padding() const {
     for (int i = threadIdx.x; i < 2 * Memory::kTile; i += kThreads) {
       for (int d = call.k.head_dim; d < kDim; ++d) memory.k[i & 1][i >> 1][d] = 0;
@@ -108,8 +108,8 @@ struct TileLoader {
     }
   }
 
-  // Positions first .. first + kTile - 1, those outside of the range as zeros. The block table is read a few
-  // rows ahead of the copies, so that its loads do not wait for one another; as few as registers allow.
+  // Loads positions first .. first + kTile - 1, zeros outside the range. Reads the block table a few rows
+  // ahead of the copies, so its loads overlap; few, because registers are.
   __device__ void load(const int32_t* table, PositionRange range, int first, int stage) const {
     constexpr int kChunks = kDim / 8, kRows = kThreads / kChunks;  // rows at a time
     constexpr int kAhead = kDim == 64 ? 4 : kDim == 128 || kNative ? 2 : 1;
@@ -146,7 +146,7 @@ struct PrefillWarp {
   const Memory& memory;
   int lane;
   int flat[2];               // of this lane's rows; past the end for rows that are not there
-  PositionRange seen[2];     // by them, of the sequence at hand
+  PositionRange seen[2];     // by these rows, of the current sequence
   uint32_t q[kDim / 16][4];  // times scale
   float o[kDim / 8][4];      // sum of weight * v, as C tiles
   float max[2], sum[2];      // sum: over the columns that this lane has
@@ -221,7 +221,7 @@ struct PrefillWarp {
     }
   }
 
-  // Scores to weights; the sums so far are scaled to the new maxima.
+  // Turns scores into weights and scales older sums to the new maxima.
   __device__ void soften(float (&s)[kScoreTiles][4]) {
     float factor[2], base[2];
 #pragma unroll
@@ -273,7 +273,7 @@ struct PrefillWarp {
     }
   }
 
-  // One tile of positions; warps that see none of it only waited for it.
+  // Processes one tile of positions; warps that see none of it have only waited for it.
   __device__ void attend(int first, int stage) {
     const int end = first + Memory::kTile;
     const bool sees =
@@ -286,7 +286,7 @@ struct PrefillWarp {
     add_values(stage, s);
   }
 
-  // The whole result, or a split's partial one.
+  // Stores the whole result, or a split's partial one.
   __device__ void store(int kv_head, int n_rows, int split) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -374,11 +374,11 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     loader.load(table, range, first, 0);
     for (int stage = 0; first < range.end; first += Memory::kTile, stage ^= 1) {
       wait_copies<0>();
-      __syncthreads();  // this tile is here, and the other stage has been read
+      __syncthreads();  // this tile has arrived, and all warps have read the other stage
       if (first + Memory::kTile < range.end) loader.load(table, range, first + Memory::kTile, stage ^ 1);
       work.attend(first, stage);
     }
-    __syncthreads();  // the last tile has been read
+    __syncthreads();  // all warps have read the last tile
   }
   work.store(kv_head, n_rows, blockIdx.z);
 }

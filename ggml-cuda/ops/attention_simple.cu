@@ -1,9 +1,8 @@
-// Attention of anything: any head dims, block sizes and cache dtypes, in floats. For what the other kernels
-// do not take.
+// Attention with any head dims, block sizes and cache dtypes, in floats: the fallback of the other kernels.
 //
-// A block has a token and a query head and goes through the positions 128 at a time: a thread forms one
-// score, then owns every 128th column of the sum. Keys are read row by row a thread, uncoalesced, and by
-// every query head anew: n_tokens * H * positions * (row_bytes_k + row_bytes_v) bytes of cache traffic.
+// A block has a token and a query head and processes 128 positions at a time: each thread computes one score,
+// then owns every 128th column of the sum. A thread reads keys row by row, uncoalesced, and every query head
+// reads them again: n_tokens * H * positions * (row_bytes_k + row_bytes_v) bytes of cache traffic.
 #include "ggml-cuda/attention_call.cuh"
 #include "ggml-cuda/attention_unpack.h"
 
@@ -17,7 +16,7 @@ __device__ float over_block(float v, Combine combine) {
   __shared__ float of_warps[kThreads / kWarp];
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) v = combine(v, __shfl_xor_sync(kAllLanes, v, mask));
-  __syncthreads();  // the previous result has been read
+  __syncthreads();  // all threads have read the previous result
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = v;
   __syncthreads();
   v = of_warps[0];
@@ -31,7 +30,7 @@ __device__ int64_t row_at(const AttentionCall& call, const int32_t* table, int k
                    call.block_size);
 }
 
-// The sum lives in y, which is this block's own: head dims have no limit.
+// The sum is kept in y, which only this block writes, so head dims have no limit.
 __global__ void __launch_bounds__(kThreads) attention_simple(const __grid_constant__ AttentionCall call) {
   __shared__ float weights[kThreads];
   const int token = blockIdx.x, head = blockIdx.y, kv_head = head / call.group, tid = threadIdx.x;

@@ -1,5 +1,5 @@
-// embed: gathers rows of the token table as floats. A block a token; of a quantized table a thread takes a
-// block of 32 columns (layout.h). Reads n rows of the table, writes n * d floats.
+// embed: gathers rows of the token table as floats. One block per token; for a quantized table, one thread
+// per block of 32 columns (layout.h). Reads n rows of the table, writes n * d floats.
 #include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/formats.h"
 #include "ggml-cuda/ops/rows.cuh"
@@ -31,7 +31,7 @@ __global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int6
   }
 }
 
-// Of the generic path.
+// For the generic path.
 template <class Block>
 __global__ void embed_blocks(const int32_t* ids, const Block* table, float* x, int64_t n_cols, float scale) {
   let_next_begin();

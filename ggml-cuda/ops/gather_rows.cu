@@ -1,4 +1,4 @@
-// gather_rows: the rows whose logits are wanted. Reads and writes n_outputs * c floats; a block a row.
+// gather_rows: selects the rows that need logits. Reads and writes n_outputs * c floats; one block per row.
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {

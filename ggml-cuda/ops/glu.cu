@@ -1,5 +1,5 @@
-// glu: act(x Wgate^T) * (x Wup^T). Up to eight tokens are one launch that reads a row of both matrices at a
-// time and stores the combination only; more are two products, the second of which finds the first in the
+// glu: act(x Wgate^T) * (x Wup^T). Up to eight tokens take one launch that reads a row of both matrices at a
+// time and stores only the combination; more take two products, and the second combines with the first's
 // output.
 #include "ggml-cuda/products.cuh"
 

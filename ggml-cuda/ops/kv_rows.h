@@ -1,5 +1,5 @@
-// The cache's rows: where a slot's row of a head is, and how floats become its dtype. Quantization is that of
-// gguf/quants.h, bit for bit: the same operations in the same order, none contracted.
+// The cache's rows: the address of a slot's row of a head, and the conversion of floats to its dtype.
+// Quantization matches gguf/quants.h bit for bit: the same operations in the same order, none contracted.
 #pragma once
 
 #include <cstdint>

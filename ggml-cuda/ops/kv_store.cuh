@@ -1,4 +1,4 @@
-// Storing rows into the cache: a warp a row (a token's keys or values of one head), 32 elements at a time:
+// Stores rows into the cache: one warp per row (a token's keys or values of one head), 32 elements at a time:
 // coalesced floats in, one quantized block or 64 to 128 contiguous bytes out.
 #pragma once
 
@@ -23,7 +23,7 @@ inline Pool make_pool(const float* from, std::byte* to, DType dtype, int64_t hea
   return {from, to, dtype, static_cast<int>(head_dim), static_cast<int64_t>(row_bytes(dtype, head_dim))};
 }
 
-// Of 32 elements, one a lane, the first of largest magnitude; 0 when all are 0 or NaN.
+// Of 32 elements, one per lane, returns the first of largest magnitude; 0 when all are 0 or NaN.
 __device__ inline float largest_of_warp(float x) {
   const float magnitude = fabsf(x);
   const unsigned bits = magnitude > 0.0f ? __float_as_uint(magnitude) : 0;  // ordered as the floats are

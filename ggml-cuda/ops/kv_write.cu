@@ -1,4 +1,4 @@
-// kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. A warp a
+// kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. One warp per
 // row. Reads n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
 #include "ggml-cuda/ops/kv_store.cuh"
 

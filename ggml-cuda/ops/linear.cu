@@ -1,5 +1,5 @@
-// linear: one or more products that read the same input (q, k and v) in one go. The input is encoded once;
-// up to eight tokens are one launch for all weights, whatever their dtypes.
+// linear: one or more products that read the same input (q, k and v), computed together. The input is encoded
+// once; up to eight tokens take one launch for all weights, whatever their dtypes.
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {

@@ -1,5 +1,4 @@
-// merge: the attention over a whole cache from those over its two parts. Reads 2 n rows of H * (hd + 1)
-// floats.
+// merge: combines the attention over the two parts of a split cache. Reads 2 n rows of H * (hd + 1) floats.
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -17,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t in = row * n_head * (head_dim + 1);
   const float log_a = a[in + n_head * head_dim + head], log_b = b[in + n_head * head_dim + head];
   const float most = fmaxf(log_a, log_b);
-  const bool none = log_a == -INFINITY && log_b == -INFINITY;  // but what is not a number shows
+  const bool none = log_a == -INFINITY && log_b == -INFINITY;  // NaN is not hidden
   const float left = none ? 0.0f : expf(log_a - most), right = none ? 0.0f : expf(log_b - most);
   const float inverse = none ? 0.0f : 1.0f / (left + right);
   for (int i = static_cast<int>(threadIdx.x); i < head_dim; i += kThreads) {

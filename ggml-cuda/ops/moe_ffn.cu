@@ -1,13 +1,12 @@
-// moe_ffn: every token through the few experts that it was routed to; the route is read on the device, by the
-// kernels.
+// moe_ffn: runs every token through the few experts that it is routed to; the kernels read the route on the
+// device.
 //
-// Up to eight tokens, and experts of floats or without kernels of their own: every (token, expert), slot, by
-// itself, with the kernels of matvec.h: gate and up together, then the weighted sum of the down products. Chosen
-// experts' weights are read once a token.
+// Up to eight tokens, and experts of floats or without kernels of their own: every (token, expert) pair by
+// itself, with the kernels of matvec.h: gate and up together, then the weighted sum of the down products. The
+// chosen experts' weights are read once per token.
 //
-// More tokens: slots are sorted by expert, and products are made of tiles of slots of one expert (matmul.h).
-// Which tiles there are only the device knows: the grid is for as many as there might be. Chosen experts'
-// weights are read once.
+// More tokens: pairs are sorted by expert, and products work on tiles of pairs of one expert (matmul.h). Only
+// the device knows the tiles: the grid covers the maximum number. The chosen experts' weights are read once.
 #include "ggml-cuda/expert_groups.h"
 #include "ggml-cuda/products.cuh"
 
@@ -16,11 +15,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kGroupThreads = 1024;
-constexpr int64_t kMaxGroupedTokens = 1024;  // at once: bounds the room for what every slot gives
+constexpr int64_t kMaxGroupedTokens = 1024;  // at once: bounds the scratch for the pairs' results
 
-// route [n, 2 * n_used] -> tiles, n_tiles, row_of [slots] the token of each sorted slot, sorted_at [n,
-// n_used]. One block. The order of an expert's slots may differ from run to run; what comes out does not
-// depend on it. Some 10 us for 4096 slots.
+// route [n, 2 * n_used] -> tiles, n_tiles, row_of [pairs] the token of each sorted pair, sorted_at [n,
+// n_used]. One block. The order of an expert's pairs may differ from run to run; the results do not depend on
+// it. About 10 us for 4096 pairs.
 __global__ void __launch_bounds__(kGroupThreads)
     group_kernel(const float* route, int n, int n_used, int n_expert, int tile_tokens, TokenTile* tiles,
                  int* n_tiles, int* row_of, int* sorted_at) {
@@ -43,7 +42,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   }
 }
 
-// y [n, k] = residual + sum over a token's slots of weight * z. z [slots, k] in sorted order. The grid's y is
+// y [n, k] = residual + sum over a token's pairs of weight * z. z [pairs, k] in sorted order. The grid's y is
 // the token. Bytes: 4 n k (n_used + 2).
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const float* z, const float* route, const int* sorted_at, const float* residual, float* y,
@@ -118,7 +117,7 @@ class CompiledMoeFfn final : public CompiledOp {
     const float* route;     // [n, 2 * n_used]
     const float* residual;  // [n, k] or null
     float* y;               // [n, k]
-    float* h;               // [n * n_used, m], by slot, or sorted
+    float* h;               // [n * n_used, m], by pair, or sorted
   };
 
   bool groups(int64_t n) const {

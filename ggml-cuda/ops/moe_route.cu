@@ -1,12 +1,12 @@
-// moe_route: which experts each token goes to, and with what weights. A warp a token: its scores lie in
-// shared memory, the best are taken one after the other. Reads n * E floats, writes n * 2 * n_used; some
-// n_used * E / 32 comparisons a lane.
+// moe_route: chooses each token's experts and their weights. One warp per token: its scores are in shared
+// memory, and the best are taken one by one. Reads n * E floats, writes n * 2 * n_used; about n_used * E / 32
+// comparisons per lane.
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // tokens a block
+constexpr int kWarps = 4;  // tokens per block
 constexpr int64_t kMaxExperts = 1024, kMaxGroups = 128;
 
 struct MoeRouteCall {
@@ -73,7 +73,7 @@ __device__ float group_value(const float* choice, int size) {
   return size > 1 ? first + second : first;
 }
 
-// Keeps the n_group_used groups of greatest value, the first of equals.
+// Keeps the n_group_used groups of greatest value; of equal ones, the first.
 __device__ void rule_out_groups(const MoeRouteCall& call, float* choice, float* value, int lane) {
   const int size = call.n_expert / call.n_group;
   for (int g = lane; g < call.n_group; g += kWarp) value[g] = group_value(choice + g * size, size);
@@ -87,7 +87,7 @@ __device__ void rule_out_groups(const MoeRouteCall& call, float* choice, float* 
   __syncwarp();
 }
 
-// Shared memory: for every warp score[n_expert], choice[n_expert], value[n_group].
+// Shared memory per warp: score[n_expert], choice[n_expert], value[n_group].
 __global__ void moe_route(MoeRouteCall call) {
   extern __shared__ float shared[];
   let_next_begin();

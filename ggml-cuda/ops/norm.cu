@@ -1,6 +1,5 @@
-// norm: every group of columns of every row by itself, by a warp where it is short (heads), by a block where
-// it is a whole row. Reads and writes n * c floats; the second and third pass over a group find it in the L1
-// cache.
+// norm: normalizes each group of columns of each row, with one warp for short groups (heads) and one block
+// for whole rows. Reads and writes n * c floats; the second and third pass over a group hit the L1 cache.
 #include <algorithm>
 
 #include "ggml-cuda/ops/rows.cuh"

@@ -1,4 +1,4 @@
-// rope: rotates pairs of columns of every head in place. A block turns eight heads of one token. Reads and
+// rope: rotates pairs of columns of every head in place. A block rotates eight heads of one token. Reads and
 // writes n * n_head * n_rot floats.
 #include "ggml-cuda/ops/rotation.cuh"
 

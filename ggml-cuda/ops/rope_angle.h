@@ -1,6 +1,6 @@
-// The angle of a rotation as a fraction of a turn. An angle of 100000 radians is known to 0.004 in a float;
-// so the product with the position is made in double precision and reduced to half a turn either way before
-// it is rounded.
+// The angle of a rotation as a fraction of a turn. As a float, an angle of 100000 radians is only accurate to
+// 0.004; so the product with the position is computed in double precision and reduced to half a turn either
+// way before rounding.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// rope of the queries, rope of the keys and kv_write, which follow each other in most layers, in one launch.
-// For every token some blocks turn eight heads of queries each, some turn eight heads of keys and then store
-// them, some store eight heads of values; a warp stores a row. Reads n * (H + 2 Hkv) * head_dim floats,
-// writes back those that were turned, and the cache.
+// Fuses rope of the queries, rope of the keys and kv_write, which follow each other in most layers, into one
+// launch. For every token, some blocks rotate eight heads of queries each, some rotate eight heads of keys
+// and then store them, some store eight heads of values; one warp stores a row. Reads n * (H + 2 Hkv) *
+// head_dim floats, writes back the rotated ones, and the cache.
 #include "ggml-cuda/ops/kv_store.cuh"
 #include "ggml-cuda/ops/rotation.cuh"
 
@@ -37,7 +37,7 @@ __global__ void rope_kv(const __grid_constant__ RopeKvCall call) {
     rotate_heads<kStyle>(heads, n_here, call.head_dim, call.n_pairs, rotation);
   }
   if (queries) return;
-  __syncthreads();  // the turned keys are in memory
+  __syncthreads();  // the rotated keys are in memory
   const int head = first + static_cast<int>(threadIdx.x / kWarp);
   if (head >= first + n_here) return;
   store_row(call.pools[values], token * n_head + head,
@@ -79,7 +79,7 @@ class CompiledRopeKv final : public CompiledOp {
   RopeKvCall call_{};
 };
 
-// Whether two rotations are alike, whatever they rotate.
+// Whether two rotations are the same except for the number of heads.
 bool same_but_heads(const RopeOp& a, const RopeOp& b) {
   RopeParams with_heads = a;
   with_heads.n_head = b.n_head;

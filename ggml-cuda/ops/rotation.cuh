@@ -1,6 +1,5 @@
-// Rotations as kernels make them: a block first computes the cosines and sines of its token into shared
-// memory, then turns pair after pair of its heads. Sums are not contracted: they are those of the scalar
-// reference.
+// Rotations inside kernels: a block first computes the cosines and sines of its token into shared memory,
+// then rotates the pairs of its heads. Sums are not contracted: they match the scalar reference.
 #pragma once
 
 #include <numbers>
@@ -61,7 +60,7 @@ __device__ inline void compute_rotations(const RopeTable& table, int32_t positio
   __syncthreads();
 }
 
-// All threads of the block turn heads [n_heads, head_dim].
+// All threads of the block rotate heads [n_heads, head_dim].
 template <RopeStyle kStyle>
 __device__ void rotate_heads(float* heads, int n_heads, int head_dim, int n_pairs, const float2* rotation) {
   for (int i = threadIdx.x; i < n_heads * n_pairs; i += blockDim.x) {

@@ -37,7 +37,7 @@ struct BlockTeam {  // of whole warps
   __device__ static float sum(float v) {
     __shared__ float partial[kWarp];
     v = warp_sum(v);
-    __syncthreads();  // the previous sum has been read
+    __syncthreads();  // all threads have read the previous sum
     if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = v;
     __syncthreads();
     return warp_sum(threadIdx.x % kWarp < blockDim.x / kWarp ? partial[threadIdx.x % kWarp] : 0.0f);
@@ -64,7 +64,7 @@ struct PlainValues {
       return {half_to_float(h.x), half_to_float(h.y), half_to_float(h.z), half_to_float(h.w)};
     return {bfloat_to_float(h.x), bfloat_to_float(h.y), bfloat_to_float(h.z), bfloat_to_float(h.w)};
   }
-  // Brings the line of element i near: weights may be read before the previous kernel has ended.
+  // Prefetches the line of element i: weights may be read before the previous kernel has ended.
   __device__ void prefetch(int64_t i) const {
     if (data == nullptr) return;
     const char* at = static_cast<const char*>(data) + i * (dtype == DType::F32 ? 4 : 2);
@@ -77,7 +77,7 @@ inline PlainValues plain_values(const CompileContext& context, TensorId id) {
   return {context.address<const void>(id), context.tensor(id).dtype};
 }
 
-// "name: dtype Q4_K is not read by norm" for a tensor that is there and not plain; empty otherwise.
+// Returns "name: dtype Q4_K is not read by norm" for a tensor that exists and is not plain; else empty.
 inline std::string why_not_plain(const Graph& graph, TensorId id, const char* op) {
   if (id == kNoTensor || is_plain(graph.tensor(id).dtype)) return "";
   return graph.tensor(id).name + ": " + op + " does not read " +
@@ -88,8 +88,8 @@ inline unsigned blocks_of(int64_t n_items, int64_t items_per_block) {
   return static_cast<unsigned>((n_items + items_per_block - 1) / items_per_block);
 }
 
-// y[i] = f(a[i], b[i]) over n floats; b may be null for functions of one. Four elements a thread, the rest of
-// fewer than four by the first threads. Bytes: 4 n for every array.
+// y[i] = f(a[i], b[i]) over n floats; b may be null for unary functions. Four elements per thread; the first
+// threads do the last one to three. Bytes: 4 n per array.
 template <class Fn>
 __global__ void map_floats(Fn f, const float* a, const float* b, float* y, int64_t n) {
   let_next_begin();
