@@ -66,8 +66,7 @@ TEST(Registry, SaysWhyThereIsNone) {
   EXPECT_EQ(Registry({host_backend(), sim_backend(0)}).find_gpus().why_none, "nobody simulates one");
   EXPECT_EQ(Registry({host_backend(), none_backend("NONE"), sim_backend(0)}).find_gpus().why_none,
             "NONE: no driver; SIM: nobody simulates one");
-  EXPECT_EQ(Registry({host_backend()}).find_gpus().why_none,
-            "this program was built without a GPU backend");
+  EXPECT_EQ(Registry({host_backend()}).find_gpus().why_none, "this program was built without a GPU backend");
 }
 
 TEST(Registry, KnowsGpusByNameAndHowWeightsLieOnThem) {

@@ -38,7 +38,7 @@ struct ModelConfig {
   int64_t n_expert = 0, n_expert_used = 0;   // 0: dense
   int64_t n_ff_expert = 0, n_ff_shared = 0;  // if experts have a width of their own
   double norm_eps;
-  bool tied;       // the output is the embedding table
+  bool tied;          // the output is the embedding table
   bool has_tied_key;  // the file has the key
   RopeConfig rope;
 
