@@ -258,7 +258,7 @@ TEST_F(WriteFaults, NeverOverwritesTheInput) {
                                   directory.path("to/hard.gguf")}) {
     const test::Outcome got = test::shell("", "quantize '" + in + "' '" + name + "' Q8_0 1 2>&1");
     EXPECT_EQ(got.exit_code, 2) << got.out;
-    EXPECT_THAT(got.out, HasSubstr("the input too"));
+    EXPECT_THAT(got.out, HasSubstr("the output is the input file"));
   }
   EXPECT_TRUE(read_all(in) == before);
 }
