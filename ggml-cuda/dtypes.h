@@ -1,6 +1,6 @@
 // Which path each dtype takes on the device. Floats lie as in the file, quantized dtypes with kernels in
-// planes (layout.h). Every other readable format also lies as in the file; its kernels (generic.h) read it
-// with the format's reference code.
+// planes (layout.h). Every other readable format also lies as in the file; its kernels (matvec.h,
+// products.cu) read it with the format's reference code.
 #pragma once
 
 #include "device/dtype_support.h"
