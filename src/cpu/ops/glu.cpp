@@ -14,14 +14,14 @@ constexpr int64_t kMaxStripRows = 64;
 class CompiledGlu : public CompiledOp {
  public:
   CompiledGlu(const Kernels& kernels, Activation activation, EncodedInput input, LinearCall gate,
-              LinearCall up, const Tensor& x, float* y, size_t multiply_bytes)
+              LinearCall up, const Tensor& in, float* y, size_t multiply_bytes)
       : kernels_(kernels),
         activation_(activation),
         input_(std::move(input)),
         gate_(gate),
         up_(up),
-        extent_(x.extent),
-        fixed_rows_(x.n_rows),
+        extent_(in.extent),
+        fixed_rows_(in.n_rows),
         y_(y),
         multiply_bytes_(multiply_bytes) {}
 
