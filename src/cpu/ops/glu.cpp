@@ -65,14 +65,14 @@ class CompiledGlu : public CompiledOp {
   }
 
   // Computes the strip as a product of its own: y is [n, kMaxStripRows].
-  void multiply_strip(const LinearCall& whole, const std::byte* x, int64_t n, int64_t row0, int64_t rows,
-                      float* y, std::byte* scratch) const {
+  void multiply_strip(const LinearCall& whole, const std::byte* encoded, int64_t n, int64_t row0,
+                      int64_t rows, float* y, std::byte* scratch) const {
     LinearCall call = whole;
     call.w += row_bytes(call.dtype, call.k) * static_cast<size_t>(row0);
     if (call.bias) call.bias += row0;
     call.n = n;
     call.m = rows;
-    call.x = input_.at(x, call.dtype, n);
+    call.x = input_.at(encoded, call.dtype, n);
     call.y = y;
     call.ldy = kMaxStripRows;
     kernels_.linear.multiply(call, 0, rows, scratch);
