@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "support/gguf_bytes.h"
 #include "support/process.h"
 #include "support/shared_data.h"
 #include "text/chat_template.h"
@@ -74,12 +75,12 @@ class TemplateCommand : public testing::Test {
     write("bad.json", "[{");
   }
   void write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
+    test::write_file(folder_.path(name), text);
   }
   test::Outcome run(const std::string& arguments) const {
-    return test::shell("cd '" + folder_.string() + "' &&", "template " + arguments + " 2>&1");
+    return test::shell("cd '" + folder_.path("") + "' &&", "template " + arguments + " 2>&1");
   }
-  const std::filesystem::path folder_ = testing::TempDir();
+  test::TempDir folder_;  // of this test alone: tests run at the same time
 };
 
 TEST_F(TemplateCommand, PrintsTheRender) {

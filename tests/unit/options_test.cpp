@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "support/gguf_bytes.h"
 
 namespace tandem::tools {
 namespace {
@@ -347,13 +348,14 @@ TEST(Options, Escapes) {
 }
 
 TEST(Options, PromptsFromFiles) {
-  const std::string path = testing::TempDir() + "prompt.txt";
+  const test::TempDir folder;
+  const std::string path = folder.path("prompt.txt");
   std::ofstream(path, std::ios::binary) << "one\\n\n\n";
   EXPECT_EQ(read_prompt(parse({"-f", path}).text), "one\\n\n");
   EXPECT_EQ(read_prompt(parse({"-p", "two"}).text), "two");
   EXPECT_THROW(read_prompt(parse({"-p", "two", "-f", path}).text), Error);
   std::remove(path.c_str());
-  for (const std::string& missing : {path, testing::TempDir()}) {
+  for (const std::string& missing : {path, folder.path("")}) {
     try {
       read_prompt(parse({"-f", missing}).text);
       ADD_FAILURE() << missing;

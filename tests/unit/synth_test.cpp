@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -23,6 +22,7 @@
 #include "gguf/metadata.h"
 #include "gguf/quants.h"
 #include "support/dtypes.h"
+#include "support/gguf_bytes.h"
 #include "tools/quantize/mix.h"
 #include "tools/synth/random_vocab.h"
 #include "tools/synth/random_weights.h"
@@ -205,7 +205,8 @@ std::string read_file(const std::string& path) {
 }
 
 TEST(Synth, WritesAFileThatReadsBack) {
-  const std::string path = testing::TempDir() + "synth_test.gguf";
+  const test::TempDir folder;
+  const std::string path = folder.path("f.gguf");
   uint64_t n_done = 0, n_bytes = 0;
   const SynthResult result = write_synthetic_model(kSmall, {FileType::Q4_K_M}, path, [&](SynthProgress p) {
     EXPECT_GT(p.n_bytes_done, n_done);
@@ -233,11 +234,11 @@ TEST(Synth, WritesAFileThatReadsBack) {
                 expected.role == TensorRole::rope_factors ? 9 : 0.5);
   }
   EXPECT_EQ(file.tensor("rope_freqs.weight").n_elements(), 32);
-  std::remove(path.c_str());
 }
 
 TEST(Synth, TheSeedDecidesEveryByte) {
-  const std::string path = testing::TempDir() + "synth_seed_test.gguf";
+  const test::TempDir folder;
+  const std::string path = folder.path("f.gguf");
   const auto bytes_of = [&](uint64_t seed) {
     write_synthetic_model(kSmall, {FileType::Q4_0, Mix::standard, seed}, path);
     return read_file(path);
@@ -245,17 +246,14 @@ TEST(Synth, TheSeedDecidesEveryByte) {
   const std::string first = bytes_of(1);
   EXPECT_EQ(first, bytes_of(1));
   EXPECT_NE(first, bytes_of(2));
-  std::remove(path.c_str());
 }
 
 TEST(Synth, LeavesNothingBehindWhenItCannotFinish) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "synth_stop_test";
-  std::filesystem::create_directory(folder);
+  const test::TempDir folder;
   const auto stop = [](SynthProgress) { throw Error(ErrorCode::io, "stop"); };
-  EXPECT_THROW(write_synthetic_model(kSmall, {}, (folder / "f.gguf").string(), stop), Error);
-  EXPECT_TRUE(std::filesystem::is_empty(folder));
-  std::filesystem::remove_all(folder);
-  EXPECT_THROW(write_synthetic_model(kSmall, {}, (folder / "f.gguf").string()), Error);  // no such folder
+  EXPECT_THROW(write_synthetic_model(kSmall, {}, folder.path("f.gguf"), stop), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path("")));
+  EXPECT_THROW(write_synthetic_model(kSmall, {}, folder.path("none/f.gguf")), Error);  // no such folder
 }
 
 struct VocabCase {
