@@ -51,6 +51,7 @@ if [ $tests = yes ]; then
   need_command python3 python3
   need_header libgtest-dev gtest/gtest.h
   need_header libgmock-dev gmock/gmock.h
+  need_header libvterm-dev vterm.h
 fi
 if [ $fuzz = yes ]; then
   need_command clang clang++

@@ -53,7 +53,8 @@ int left_ms(Clock::time_point end) {
 
 }  // namespace
 
-Terminal::Terminal(const std::vector<std::string>& argv, const TerminalOptions& options) {
+Terminal::Terminal(const std::vector<std::string>& argv, const TerminalOptions& options)
+    : screen_(options.rows, options.columns) {
   master_ = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (master_ < 0 || grantpt(master_) != 0 || unlockpt(master_) != 0)
     throw std::runtime_error("no pseudo-terminal");
@@ -88,6 +89,7 @@ void Terminal::resize(int rows, int columns) {
   size.ws_row = static_cast<unsigned short>(rows);
   size.ws_col = static_cast<unsigned short>(columns);
   ioctl(master_, TIOCSWINSZ, &size);
+  screen_.resize(rows, columns);
 }
 
 void Terminal::hang_up() {
@@ -103,6 +105,7 @@ bool Terminal::read_some(int timeout_ms) {
   const ssize_t n = read(master_, chunk, sizeof chunk);
   if (n <= 0) return false;
   unseen_.append(chunk, static_cast<size_t>(n));
+  screen_.feed({chunk, static_cast<size_t>(n)});
   return true;
 }
 
@@ -120,6 +123,19 @@ bool Terminal::wait_for(const std::string& text, int timeout_ms) {
       return false;
     }
   }
+}
+
+bool Terminal::wait_for_screen(const std::function<bool(const Screen&)>& condition, int timeout_ms) {
+  const auto end = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (!condition(screen_)) {
+    if (left_ms(end) == 0) return false;
+    if (!read_some(std::min(left_ms(end), 100)) && ended() && !read_some(0)) return condition(screen_);
+  }
+  return true;
+}
+
+bool Terminal::wait_for_row(const std::string& text, int timeout_ms) {
+  return wait_for_screen([&](const Screen& screen) { return screen.row_with(text) >= 0; }, timeout_ms);
 }
 
 std::string Terminal::rest(int ms) {

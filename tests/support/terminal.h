@@ -1,10 +1,13 @@
-// A program in a pseudo-terminal: tests send keys and read the screen output.
+// A program in a pseudo-terminal: tests send keys, read the bytes that it writes and see the screen.
 #pragma once
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "support/screen.h"
 
 namespace tandem::test {
 
@@ -30,6 +33,12 @@ class Terminal {
   // and including the text is then in seen() and is not searched again.
   bool wait_for(const std::string& text, int timeout_ms = 60000);
   const std::string& seen() const { return seen_; }
+  // Reads until the screen is like that (true), or until a timeout or the end of the program.
+  bool wait_for_screen(const std::function<bool(const Screen&)>& condition, int timeout_ms = 60000);
+  bool wait_for_row(const std::string& text, int timeout_ms = 60000);  // on some row of the screen
+  // The screen after all that was read; resize() resizes it.
+  const Screen& screen() const { return screen_; }
+  pid_t child() const { return child_; }
   // Returns the remaining output, once there was none for `ms`, or after ten times that.
   std::string rest(int ms = 300);
   // Reads until the program ends: returns its exit code, or 128 + signal; -1 if it does not end.
@@ -45,6 +54,7 @@ class Terminal {
   int status_ = 0;
   bool ended_ = false;
   std::string unseen_, seen_;
+  Screen screen_;
 };
 
 }  // namespace tandem::test
