@@ -8,7 +8,6 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/output_file.h"
-#include "base/terminal.h"
 #include "base/utf8.h"
 #include "engine/generate.h"
 #include "engine/session_file.h"
@@ -17,6 +16,7 @@
 #include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
+#include "tools/prompt_progress.h"
 #include "tools/setup.h"
 #include "tools/statistics.h"
 
@@ -59,14 +59,6 @@ std::string text_of(const Vocab& vocab, std::span<const int32_t> ids) {
   return text;
 }
 
-// Shows the progress of a long prompt, on a terminal only; erased at the end.
-void show_prompt_progress(int64_t n_done, size_t n_prompt, const TextOptions& options) {
-  if (isatty(STDERR_FILENO) == 0 || is_dumb_terminal() || options.simple_io) return;
-  fprintf(stderr, "\r\x1b[Kreading the prompt: %lld of %zu tokens", static_cast<long long>(n_done), n_prompt);
-  if (n_done == static_cast<int64_t>(n_prompt)) fprintf(stderr, "\r\x1b[K");
-  fflush(stderr);
-}
-
 // The tokens of the prompt that a cache file restored into the session. The last prompt token is always
 // computed, for its logits.
 struct CachedPrompt {
@@ -92,8 +84,8 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
 }
 
 void report(const GenerateStats& s, uint64_t seed) {
-  log_info("prompt {} tokens, {:.1f} t/s; generated {} tokens, {:.1f} t/s; stopped: {}; seed {}", s.n_prompt,
-           tokens_per_second(s.n_prompt, s.prompt_s), s.n_generated,
+  log_info("prompt {}, {:.1f} t/s; generated {}, {:.1f} t/s; stopped: {}; seed {}", n_tokens_text(s.n_prompt),
+           tokens_per_second(s.n_prompt, s.prompt_s), n_tokens_text(s.n_generated),
            tokens_per_second(s.n_generated, s.generate_s), reason_text(s.reason), seed);
 }
 
@@ -122,13 +114,19 @@ void run(RunOptions& options) {
 
   install_interrupt_handler();
   Output out;
-  if (options.text.display_prompt) {
+  PromptProgress progress(!options.text.simple_io);
+  const auto show_prompt = [&] {
+    if (!options.text.display_prompt) return;
     const bool color = color_on(options.text);  // the prompt has one of its own
     if (color) out.write("\x1b[33m");
     out.write(from_cache ? text_of(model->vocab(), ids) : prompt);
     if (color) out.write("\x1b[0m");
     out.flush();
-  }
+  };
+  // The answer follows on the prompt's line, so the progress bar has to come first.
+  const auto n_rest = static_cast<int64_t>(rest.size());
+  const bool prompt_later = progress.shows(n_rest);
+  if (!prompt_later) show_prompt();
   GenerateOptions generation;
   generation.n_predict = options.text.n_predict < 0 ? -1 : options.text.n_predict;
   generation.n_keep = options.text.keep;
@@ -140,8 +138,9 @@ void run(RunOptions& options) {
     out.flush();
   };
   callbacks.prompt_progress = [&](int64_t n_done) {
-    show_prompt_progress(n_done, rest.size(), options.text);
-    const bool read = n_done == static_cast<int64_t>(rest.size());
+    progress.update(n_done, n_rest);
+    const bool read = n_done == n_rest;
+    if (read && prompt_later) show_prompt();
     if (read && update && !options.prompt_cache_all && !cached.complete)
       save_session(session, options.prompt_cache);
   };
@@ -153,6 +152,7 @@ void run(RunOptions& options) {
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error&) {
+    progress.clear();
     out.write("\n");  // put the error message on its own line
     throw;
   }

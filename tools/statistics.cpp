@@ -1,6 +1,12 @@
 #include "tools/statistics.h"
 
+#include "base/error.h"
+
 namespace tandem::tools {
+
+std::string n_tokens_text(int64_t n) {
+  return format("{} token{}", n, n == 1 ? "" : "s");
+}
 
 const char* reason_text(StopReason reason) {
   switch (reason) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/terminal.h"
@@ -15,6 +16,9 @@ namespace {
 
 std::atomic<bool> g_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "used in a signal handler");
+
+std::atomic<const char*> g_notice{nullptr};
+static_assert(std::atomic<const char*>::is_always_lock_free, "used in a signal handler");
 
 // Written once before the handler is installed, then only read.
 struct Terminal {
@@ -37,6 +41,8 @@ extern "C" void on_interrupt(int) {
     restore_terminal();
     _exit(static_cast<int>(ErrorCode::interrupted));
   }
+  const char* notice = g_notice;
+  if (notice != nullptr && write(STDERR_FILENO, notice, strlen(notice)) < 0) errno = saved_errno;
   errno = saved_errno;
 }
 
@@ -54,6 +60,10 @@ void install_interrupt_handler() {
     return sigaction(SIGINT, &action, nullptr) == 0;
   }();
   (void)installed;
+}
+
+void set_interrupt_notice(const char* text) {
+  g_notice = text;
 }
 
 bool interrupted() {

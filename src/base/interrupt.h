@@ -9,6 +9,9 @@ namespace tandem {
 // calls do nothing.
 void install_interrupt_handler();
 
+// Text that the first Ctrl-C writes to stderr at once; it lives until it is replaced. nullptr for none.
+void set_interrupt_notice(const char* text);
+
 // True after a Ctrl-C, until clear_interrupt().
 bool interrupted();
 void clear_interrupt();

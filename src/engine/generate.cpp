@@ -23,6 +23,7 @@ class Generation {
     n_keep_ =
         options_.n_keep < 0 ? session_.n_past() + static_cast<int64_t>(prompt_.size()) : options_.n_keep;
     for (int32_t id : prompt_) sampler_.accept_prompt(id);
+    if (callbacks_.prompt_progress) callbacks_.prompt_progress(0);
     std::span<const float> logits = session_.append(prompt_, [&](int64_t n_done) {
       stats_.n_prompt = n_done;
       if (callbacks_.prompt_progress) callbacks_.prompt_progress(n_done);

@@ -20,7 +20,7 @@ struct GenerateStats {
 struct GenerateCallbacks {
   std::function<void(int32_t id)> token;            // each chosen token, except the one that ends the text
   std::function<void(std::string_view text)> text;  // whole UTF-8 characters, as they come
-  std::function<void(int64_t n_done)> prompt_progress;  // tokens of the prompt done so far
+  std::function<void(int64_t n_done)> prompt_progress;  // tokens of the prompt done so far, from 0
   std::function<bool()> interrupted;                    // true: finish the token and stop
 };
 
