@@ -46,6 +46,7 @@ need_header libutf8proc-dev utf8proc.h
 need_header libcli11-dev CLI/CLI.hpp
 need_header nlohmann-json3-dev nlohmann/json.hpp
 need_header libedit-dev histedit.h
+need_header libmd4c-dev md4c.h
 need_header liburing-dev liburing.h
 if [ $tests = yes ]; then
   need_command python3 python3
