@@ -234,6 +234,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   result.n_reused =
       std::min(n_held, static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
   Sampler sampler = make_sampler(prompt, result.n_reused);
+  result.seed = sampler.seed();
   GenerateOptions how;
   how.n_predict = options_.n_predict;
   how.n_keep = n_keep(prompt);
@@ -284,6 +285,16 @@ std::optional<std::string> Conversation::undo() {
   messages_.pop_back();
   n_left_out_ = std::min(n_left_out_, messages_.size() - n_system());
   return text;
+}
+
+void Conversation::adopt(std::vector<ChatMessage> messages) {
+  if (!messages.empty()) {
+    std::vector<ChatMessage> asked = messages;
+    if (asked.back().role != "user") asked.push_back({"user", "."});
+    render(asked);
+  }
+  messages_ = std::move(messages);
+  n_left_out_ = 0;
 }
 
 void Conversation::clear() {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/generate.h"
+#include "engine/session_file.h"
 #include "text/chat_template.h"
 #include "text/reasoning.h"
 
@@ -46,6 +47,7 @@ struct Answer {
   ChatMessage message;
   GenerateStats stats;     // n_prompt: tokens that were new
   int64_t n_reused = 0;    // tokens of the prompt that were computed already
+  uint64_t seed = 0;       // of the sampler
   int64_t n_left_out = 0;  // messages that a full context leaves out from now on, all told
   bool kept = true;        // false: stopped before it began; the user's message is taken back
 };
@@ -74,7 +76,11 @@ class Conversation {
   // Forgets all but the system prompt.
   void clear();
 
-  void save(const std::string& path) const;
+  // Continues a conversation that another model began. Throws what the template throws for it.
+  void adopt(std::vector<ChatMessage> messages);
+
+  // Without the cache, the tokens are computed again at the next turn after load().
+  void save(const std::string& path, Saved what = Saved::all) const;
   void load(const std::string& path);
 
  private:

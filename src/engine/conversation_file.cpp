@@ -46,8 +46,8 @@ std::string Conversation::transcript() const {
   return all.dump();
 }
 
-void Conversation::save(const std::string& path) const {
-  save_session(session_, path, transcript());
+void Conversation::save(const std::string& path, Saved what) const {
+  save_session(session_, path, transcript(), what);
 }
 
 void Conversation::load(const std::string& path) {

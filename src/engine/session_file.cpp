@@ -108,9 +108,18 @@ std::string fingerprint(const Model& model) {
   return hash.text();
 }
 
-void save_session(const Session& session, const std::string& path, std::string_view transcript) {
+bool is_session_file(const std::string& path) {
+  try {
+    return GgufFile(path).metadata().get_or<std::string>("general.architecture", "") == kKind;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void save_session(const Session& session, const std::string& path, std::string_view transcript, Saved what) {
   const KvConfig& config = session.kv_config();
-  const std::span<const int32_t> tokens = session.tokens();
+  std::span<const int32_t> tokens = session.tokens();
+  if (what == Saved::transcript) tokens = {};
   GgufWriter writer(path);
   Metadata& m = writer.metadata();
   m.set("general.architecture", Value(kKind));

@@ -139,7 +139,8 @@ bool Terminal::wait_for_row(const std::string& text, int timeout_ms) {
 }
 
 std::string Terminal::rest(int ms) {
-  while (read_some(ms)) {}
+  const auto end = Clock::now() + std::chrono::milliseconds(10 * ms);
+  while (read_some(ms) && left_ms(end) > 0) {}
   return std::exchange(unseen_, "");
 }
 

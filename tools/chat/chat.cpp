@@ -1,26 +1,25 @@
 // tandem chat: a conversation with a model, at a terminal or for a script.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
+#include <span>
 
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/output_file.h"
-#include "tools/chat/choose_template.h"
+#include "tools/chat/engine.h"
 #include "tools/chat/files.h"
-#include "tools/chat/loading.h"
 #include "tools/chat/loop.h"
 #include "tools/chat/settings.h"
+#include "tools/chat/signals.h"
 #include "tools/chat/view.h"
 #include "tools/command.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
-#include "tools/setup.h"
 
 namespace tandem::tools {
 namespace {
@@ -30,6 +29,7 @@ struct ChatOptions : CommandOptions {
   TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
   std::string system, system_file, chat_template, session_file;
   std::optional<ShowReasoning> reasoning;
+  Toggle markdown = Toggle::automatic;
   bool context_shift = false, single_turn = false, json = false;
 };
 
@@ -66,6 +66,32 @@ ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning rea
   return c;
 }
 
+ViewSettings view_settings(const ChatOptions& o) {
+  ViewSettings shown;
+  shown.reasoning =
+      o.reasoning.value_or(isatty(STDOUT_FILENO) == 1 || o.json ? ShowReasoning::show : ShowReasoning::hide);
+  shown.markdown = o.markdown != Toggle::off;
+  return shown;
+}
+
+// The last message of the user and its answer, so that one sees where the conversation was.
+void show_last_turn(ChatView& view, const Conversation& conversation) {
+  const std::vector<ChatMessage>& messages = conversation.messages();
+  view.note(format("(resumed: {} message{})", messages.size(), messages.size() == 1 ? "" : "s"));
+  view.show(std::span(messages).last(std::min<size_t>(messages.size(), 2)));
+}
+
+// Loads the session file if there is one, else checks that one can be written.
+void open_session(const ChatOptions& o, ChatEngine& engine, ChatView& view, bool interactive) {
+  if (o.session_file.empty()) return;
+  check_session_target(o.session_file, engine, Replace::allowed);
+  if (access(o.session_file.c_str(), F_OK) == 0) {
+    engine.conversation().load(o.session_file);
+    if (interactive) show_last_turn(view, engine.conversation());
+  }
+  check_writable(o.session_file);
+}
+
 // Checks everything that does not need the model before loading it, so that mistakes show at once.
 void chat(ChatOptions& o) {
   apply_log_options(o.log);
@@ -80,48 +106,37 @@ void chat(ChatOptions& o) {
     throw Error(ErrorCode::usage, "no message: stdin is empty, and neither -p nor -f is given");
 
   const bool color = color_on(o.text);
-  ShowReasoning reasoning =
-      o.reasoning.value_or(isatty(STDOUT_FILENO) == 1 || o.json ? ShowReasoning::show : ShowReasoning::hide);
-  TextViewOptions view_options;
-  view_options.color = color;
-  view_options.animate = !o.text.simple_io;
-  view_options.interactive = asks;
-  view_options.reasoning = reasoning;
-  const std::unique_ptr<ChatView> view = o.json ? make_json_view() : make_text_view(view_options);
+  ViewSettings shown = view_settings(o);
+  const std::unique_ptr<ChatView> view =
+      o.json ? make_json_view() : make_text_view({color, o.text.simple_io, asks, shown});
   try {
     install_interrupt_handler();
-    const auto devices = make_devices(o.engine);
-    const std::unique_ptr<Model> model = load_model(o.engine);
-    const ChatTemplate chat_template = choose_template(*model, o.chat_template);
-    const bool may_fit = model->file().n_file_bytes() <= most_to_read_ahead(o.engine.offload);
-    if (asks && o.engine.model.open.mmap && may_fit) read_ahead(*model, view_options.animate);
-    measure_speeds(o.engine, devices, *model);
-    Session session(*model, pointers(devices), o.engine, explain_on_stderr(o.explain));
-    if (interrupted()) throw Error(ErrorCode::interrupted, "");
-    Conversation conversation(session, chat_template, conversation_options(o, reasoning));
+    if (asks) install_chat_signals();
+    ChatEngine engine({.engine = o.engine,
+                       .conversation = conversation_options(o, shown.reasoning),
+                       .chat_template = o.chat_template,
+                       .read_ahead = asks,
+                       .animate = !o.text.simple_io,
+                       .explain = o.explain});
     validate(o.sampling);
-    if (!o.session_file.empty() && access(o.session_file.c_str(), F_OK) == 0)
-      conversation.load(o.session_file);
-    if (!o.session_file.empty()) check_writable(o.session_file);
-    if (!system.empty()) conversation.set_system(system);
-    view->begin(*model, session.n_ctx());
-    ChatLoop loop(conversation, *view, reasoning);
-    const auto save = [&] {
-      if (!o.session_file.empty()) conversation.save(o.session_file);
-    };
+    view->begin(engine.model(), engine.session().n_ctx(), engine.devices());
+    open_session(o, engine, *view, asks);
+    if (!system.empty()) engine.conversation().set_system(system);
+    ChatLoop loop(engine, *view, shown, o.session_file);
     try {
-      asks ? loop.interactive({first, o.single_turn, color}) : loop.single_turn(first);
+      asks ? loop.interactive({first, o.single_turn, color, o.text.simple_io}) : loop.single_turn(first);
     } catch (const Error& e) {
-      if (e.code() == ErrorCode::interrupted) save();
+      if (e.code() == ErrorCode::interrupted) loop.save_at_end();
       throw;
     }
-    save();
+    loop.save_at_end();
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error& e) {
     if (o.json && e.code() != ErrorCode::interrupted) view->error(message_of(e), e.code());
     throw;
   }
+  if (const int signal = ending_signal()) end_by_signal(signal);
 }
 
 void add_message_options(CLI::App& app, ChatOptions& o) {
@@ -147,7 +162,7 @@ void add_message_options(CLI::App& app, ChatOptions& o) {
          [&o](const std::string& value) { o.reasoning = parse_reasoning("--reasoning", value); })
       ->group(group);
   text(app, "--session", o.session_file, "FILE",
-       "continue this saved conversation if the file exists, and save it at the end")
+       "continue this saved conversation if the file exists, and save it after each turn")
       ->group(group);
   integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "maximum tokens per answer, -1: no limit")
       ->group(group);
@@ -159,6 +174,10 @@ void add_message_options(CLI::App& app, ChatOptions& o) {
   bare_choice(app, "--color", "on|off|auto", "on",
               "use colors (default: auto, on a terminal without NO_COLOR)",
               [&o](const std::string& value) { o.text.color = parse_toggle("--color", value); })
+      ->group(group);
+  bare_choice(app, "--markdown", "on|off|auto", "on",
+              "render Markdown in answers (default: auto, on a terminal that can; elsewhere never)",
+              [&o](const std::string& value) { o.markdown = parse_toggle("--markdown", value); })
       ->group(group);
   app.add_flag("--simple-io", o.text.simple_io, "print no colors and no control sequences")->group(group);
   for (const char* name : {"--conversation", "--jinja", "--no-warmup"}) {

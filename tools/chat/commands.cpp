@@ -1,6 +1,8 @@
 #include "tools/chat/commands.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "base/text.h"
 #include "tools/chat/files.h"
@@ -8,7 +10,7 @@
 namespace tandem::tools {
 namespace {
 
-enum class Argument { none, text, path, setting };
+enum class Argument { none, text, path, setting, toggle };
 
 struct Command {
   std::string_view name;
@@ -23,7 +25,7 @@ constexpr CommandResult kDone = CommandResult::done;
 CommandResult help(ChatState& chat, const std::string&);
 
 CommandResult system(ChatState& chat, const std::string& text) {
-  Conversation& c = chat.conversation;
+  Conversation& c = chat.conversation();
   if (text.empty()) {
     chat.view.note(c.system().empty() ? "(no system prompt)" : std::string(c.system()));
     return kDone;
@@ -34,21 +36,21 @@ CommandResult system(ChatState& chat, const std::string& text) {
 }
 
 CommandResult clear(ChatState& chat, const std::string&) {
-  chat.conversation.clear();
+  chat.conversation().clear();
   chat.attached.clear();
   chat.unanswered.clear();
-  chat.view.note(chat.conversation.system().empty() ? "(new conversation)"
-                                                    : "(new conversation with the same system prompt)");
+  chat.view.note(chat.conversation().system().empty() ? "(new conversation)"
+                                                      : "(new conversation with the same system prompt)");
   return kDone;
 }
 
 CommandResult regen(ChatState& chat, const std::string&) {
-  if (!chat.unanswered.empty() || chat.conversation.can_regenerate()) return CommandResult::regenerate;
+  if (!chat.unanswered.empty() || chat.conversation().can_regenerate()) return CommandResult::regenerate;
   throw Error(ErrorCode::usage, "there is no answer yet");
 }
 
 std::string undo_last_turn(ChatState& chat) {
-  const auto text = chat.conversation.undo();
+  const auto text = chat.conversation().undo();
   if (!text) throw Error(ErrorCode::usage, "there is no message yet");
   return *text;
 }
@@ -65,48 +67,102 @@ CommandResult edit(ChatState& chat, const std::string&) {
   return kDone;
 }
 
-CommandResult save(ChatState& chat, const std::string& path) {
-  chat.conversation.save(expand_home(path));
+CommandResult save_to(ChatState& chat, const std::string& given, Replace replace) {
+  const std::string path = expand_home(given);
+  check_session_target(path, chat.engine, chat.own_files.contains(path) ? Replace::allowed : replace);
+  chat.conversation().save(path);
+  chat.own_files.insert(path);
   chat.view.note("(saved)");
   return kDone;
 }
+CommandResult save(ChatState& chat, const std::string& path) {
+  return save_to(chat, path, Replace::refused);
+}
+CommandResult save_over(ChatState& chat, const std::string& path) {
+  return save_to(chat, path, Replace::allowed);
+}
 
-CommandResult load(ChatState& chat, const std::string& path) {
-  chat.conversation.load(expand_home(path));
+CommandResult load(ChatState& chat, const std::string& given) {
+  const std::string path = expand_home(given);
+  chat.conversation().load(path);
+  chat.own_files.insert(path);
   chat.unanswered.clear();
-  chat.view.note(format("(loaded: {} messages, {} tokens)", chat.conversation.messages().size(),
-                        chat.conversation.session().n_past()));
+  chat.view.note(format("(loaded: {} messages, {} tokens)", chat.conversation().messages().size(),
+                        chat.conversation().session().n_past()));
   return kDone;
 }
 
-CommandResult export_markdown(ChatState& chat, const std::string& path) {
-  write_text_file(expand_home(path), as_markdown(chat.conversation.messages()));
+CommandResult export_to(ChatState& chat, const std::string& given, Replace replace) {
+  const std::string path = expand_home(given);
+  check_text_target(path, chat.engine, chat.own_files.contains(path) ? Replace::allowed : replace);
+  write_text_file(path, as_markdown(chat.conversation().messages()));
+  chat.own_files.insert(path);
   chat.view.note("(written)");
+  return kDone;
+}
+CommandResult export_markdown(ChatState& chat, const std::string& path) {
+  return export_to(chat, path, Replace::refused);
+}
+CommandResult export_over(ChatState& chat, const std::string& path) {
+  return export_to(chat, path, Replace::allowed);
+}
+
+CommandResult history(ChatState& chat, const std::string&) {
+  const auto& messages = chat.conversation().messages();
+  if (messages.empty()) throw Error(ErrorCode::usage, "there is no message yet");
+  chat.view.show(messages);
+  return kDone;
+}
+
+CommandResult raw(ChatState& chat, const std::string& text) {
+  if (!text.empty()) {
+    change_setting({chat.conversation().options(), chat.shown}, "markdown",
+                   text == "on"    ? "off"
+                   : text == "off" ? "on"
+                                   : text);
+    chat.view.change(chat.shown);
+    chat.view.note(chat.shown.markdown ? "(Markdown is rendered)" : "(Markdown is shown as it is)");
+    return kDone;
+  }
+  const auto& messages = chat.conversation().messages();
+  if (messages.empty() || messages.back().role != "assistant")
+    throw Error(ErrorCode::usage, "there is no answer yet");
+  chat.view.show_source(messages.back().content);
+  return kDone;
+}
+
+CommandResult model(ChatState& chat, const std::string& path) {
+  chat.engine.change_model(expand_home(path));
+  chat.view.begin(chat.engine.model(), chat.engine.session().n_ctx(), chat.engine.devices());
+  if (const size_t n = chat.conversation().messages().size(); n > 0)
+    chat.view.note(format("(continuing with {} message{})", n, n == 1 ? "" : "s"));
   return kDone;
 }
 
 CommandResult stats(ChatState& chat, const std::string&) {
-  const Conversation& c = chat.conversation;
+  const Conversation& c = chat.conversation();
   const Session& s = c.session();
-  chat.view.note(format("{}\n{}\n{} messages; context {} of {} tokens; KV cache {:.1f} MiB, {} and {}",
-                        s.model().path(), s.model().description(), c.messages().size(), s.n_past(), s.n_ctx(),
-                        static_cast<double>(s.kv_bytes()) / (1 << 20), dtype_name(s.kv_config().k_dtype),
-                        dtype_name(s.kv_config().v_dtype)));
+  chat.view.note(format("{}\n{}, on {}\n{} messages; context {} of {} tokens; KV cache {:.1f} MiB, {} and {}",
+                        s.model().path(), s.model().description(), chat.engine.devices(), c.messages().size(),
+                        s.n_past(), s.n_ctx(), static_cast<double>(s.kv_bytes()) / (1 << 20),
+                        dtype_name(s.kv_config().k_dtype), dtype_name(s.kv_config().v_dtype)));
+  if (chat.seed) chat.view.note(format("seed of the last answer: {}", *chat.seed));
   return kDone;
 }
 
 CommandResult set(ChatState& chat, const std::string& text) {
-  const ChatSettings settings{chat.conversation.options(), chat.reasoning};
+  const ChatSettings settings{chat.conversation().options(), chat.shown};
   if (text.empty()) {
     chat.view.note(settings_table(settings));
     return kDone;
   }
-  const size_t space = text.find_first_of(" =");
-  const size_t value = space == text.npos ? text.npos : text.find_first_not_of(" =", space);
-  if (value == text.npos) throw Error(ErrorCode::usage, "/set needs a name and a value, as in /set temp 0.2");
-  change_setting(settings, text.substr(0, space), text.substr(value));
-  chat.view.set_reasoning(chat.reasoning);
-  chat.view.note("(" + text.substr(0, space) + " is " + text.substr(value) + ")");
+  const std::string name = text.substr(0, text.find_first_of(" ="));
+  const size_t value = text.find_first_not_of(" =", name.size());
+  if (value != text.npos) {
+    change_setting(settings, name, text.substr(value));
+    chat.view.change(chat.shown);
+  }
+  chat.view.note("(" + name + " is " + setting_value(settings, name) + ")");
   return kDone;
 }
 
@@ -118,7 +174,7 @@ CommandResult file(ChatState& chat, const std::string& path) {
 }
 
 CommandResult reasoning(ChatState& chat, const std::string&) {
-  const auto& messages = chat.conversation.messages();
+  const auto& messages = chat.conversation().messages();
   if (messages.empty() || messages.back().reasoning.empty()) {
     throw Error(ErrorCode::usage, "the last answer has no reasoning");
   }
@@ -138,14 +194,27 @@ constexpr Command kCommands[] = {
     {"/regen", "", "answer the last message again", Argument::none, regen},
     {"/undo", "", "remove the last message and its answer", Argument::none, undo},
     {"/edit", "", "remove the last answer and edit its message", Argument::none, edit},
-    {"/save", "FILE", "save the conversation and its KV cache", Argument::path, save},
+    {"/history", "", "show the conversation", Argument::none, history},
+    {"/raw", "[on|off]", "show the last answer's Markdown source; on: all answers'", Argument::toggle, raw},
+    {"/model", "FILE", "continue the conversation with another model", Argument::path, model},
+    {"/save", "FILE", "save the conversation and its KV cache; /save! replaces a file", Argument::path, save},
     {"/load", "FILE", "continue a saved conversation", Argument::path, load},
-    {"/export", "FILE.md", "write the conversation as Markdown", Argument::path, export_markdown},
-    {"/stats", "", "show model, context and memory", Argument::none, stats},
-    {"/set", "[NAME VALUE]", "list or change settings, as in /set temp 0.2", Argument::setting, set},
+    {"/export", "FILE.md", "write the conversation as Markdown; /export! replaces a file", Argument::path,
+     export_markdown},
+    {"/stats", "", "show model, context, memory and seed", Argument::none, stats},
+    {"/set", "[NAME [VALUE]]", "list, show or change settings, as in /set temp 0.2", Argument::setting, set},
     {"/file", "PATH", "put a file's text before the next message", Argument::path, file},
     {"/reasoning", "", "show the reasoning behind the last answer", Argument::none, reasoning},
-    {"/exit", "", "exit (also Ctrl-D)", Argument::none, leave},
+    {"/exit", "", "exit (also /quit, /bye, Ctrl-D)", Argument::none, leave},
+};
+
+// Other names, which /help does not list.
+constexpr Command kAliases[] = {
+    {"/quit", "", "", Argument::none, leave},
+    {"/bye", "", "", Argument::none, leave},
+    {"/?", "", "", Argument::none, help},
+    {"/save!", "FILE", "", Argument::path, save_over},
+    {"/export!", "FILE.md", "", Argument::path, export_over},
 };
 
 CommandResult help(ChatState& chat, const std::string&) {
@@ -165,7 +234,39 @@ const Command* find_command(std::string_view name) {
   for (const Command& c : kCommands) {
     if (c.name == name) return &c;
   }
+  for (const Command& c : kAliases) {
+    if (c.name == name) return &c;
+  }
   return nullptr;
+}
+
+// Insertions, deletions and replacements of characters that make one word the other.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t k = 1; k <= b.size(); ++k) {
+      const size_t replaced = diagonal + (a[i - 1] == b[k - 1] ? 0 : 1);
+      diagonal = row[k];
+      row[k] = std::min({replaced, row[k] + 1, row[k - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// The command that was probably meant; "" for none.
+std::string_view similar_command(std::string_view name) {
+  const Command* best = nullptr;
+  size_t least = name.size() > 4 ? 3 : 2;  // one more than is taken for a slip
+  for (const Command& c : kCommands) {
+    const bool begun = name.size() > 1 && c.name.starts_with(name);
+    const size_t distance = begun ? 0 : edit_distance(name, c.name);
+    if (distance >= least) continue;
+    least = distance;
+    best = &c;
+  }
+  return best != nullptr ? best->name : std::string_view();
 }
 
 std::vector<std::string> starting_with(const std::vector<std::string>& names, const std::string& start) {
@@ -188,7 +289,9 @@ CommandResult run_command(ChatState& chat, const std::string& line) {
   const std::string name = line.substr(0, line.find_first_of(" \t\n"));
   const Command* command = find_command(name);
   if (command == nullptr) {
-    throw_error(ErrorCode::usage, "unknown command {}; /help lists the commands", printable(name));
+    const std::string_view similar = similar_command(name);
+    const std::string hint = similar.empty() ? "" : format("did you mean {}? ", similar);
+    throw_error(ErrorCode::usage, "unknown command {}; {}/help lists the commands", printable(name), hint);
   }
   const std::string argument(trimmed(std::string_view(line).substr(name.size())));
   const bool needed = !command->shape.empty() && !command->shape.starts_with('[');
@@ -216,6 +319,7 @@ Completion complete_command(const std::string& line) {
   const std::string typed = begin == line.npos ? "" : line.substr(begin);
   const size_t at = line.size() - typed.size();
   if (command->argument == Argument::path) return {at, matching_paths(typed)};
+  if (command->argument == Argument::toggle) return {at, starting_with({"on", "off"}, typed)};
   if (command->argument != Argument::setting) return {};
   const size_t second = typed.find(' ');
   if (second == typed.npos) {
@@ -225,7 +329,8 @@ Completion complete_command(const std::string& line) {
   }
   const std::string name = typed.substr(0, second), value = typed.substr(second + 1);
   if (name == "reasoning") return {at + second + 1, starting_with({"show", "hide", "off"}, value)};
-  if (name == "context_shift") return {at + second + 1, starting_with({"on", "off"}, value)};
+  if (name == "context_shift" || name == "markdown")
+    return {at + second + 1, starting_with({"on", "off"}, value)};
   return {};
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
 #include "engine/conversation.h"
+#include "tools/chat/engine.h"
 #include "tools/chat/line_editor.h"
 #include "tools/chat/settings.h"
 #include "tools/chat/view.h"
@@ -14,13 +16,17 @@ namespace tandem::tools {
 
 // The state that commands read and change.
 struct ChatState {
-  Conversation& conversation;
+  ChatEngine& engine;
   ChatView& view;
-  ShowReasoning& reasoning;
-  std::string attached;    // text of /file, to be sent with the next message
-  std::string edit;        // initial text of the next input line
-  std::string unanswered;  // message whose answer was stopped before it began, for /regen
+  ViewSettings& shown;
+  std::set<std::string> own_files;  // that this chat has written or read: it may replace them
+  std::string attached;             // text of /file, to be sent with the next message
+  std::string edit;                 // initial text of the next input line
+  std::string unanswered;           // message whose answer was stopped before it began, for /regen
   bool leave = false;
+  std::optional<uint64_t> seed = {};  // of the last answer
+
+  Conversation& conversation() { return engine.conversation(); }
 };
 
 // The caller's next action.

@@ -40,6 +40,50 @@ std::string read_message_file(const std::string& path) {
   return text;
 }
 
+namespace {
+
+void refuse_model(const std::string& path, const ChatEngine& engine) {
+  if (!engine.is_model_file(path)) return;
+  throw_error(ErrorCode::usage, "{}: is the model in use; write to another file", printable(path, 4096));
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::status(path, error));
+}
+
+bool is_gguf(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  char magic[4] = {};
+  in.read(magic, sizeof magic);
+  return std::string_view(magic, sizeof magic) == "GGUF";
+}
+
+}  // namespace
+
+void check_session_target(const std::string& path, const ChatEngine& engine, Replace replace) {
+  refuse_model(path, engine);
+  if (!exists(path)) return;
+  const std::string name = printable(path, 4096);
+  if (!is_session_file(path)) {
+    throw_error(ErrorCode::usage, "{}: exists and is not a saved session; save to another file", name);
+  }
+  if (replace == Replace::refused)
+    throw_error(ErrorCode::usage, "{}: exists; /save! {} replaces it", name, name);
+}
+
+void check_text_target(const std::string& path, const ChatEngine& engine, Replace replace) {
+  refuse_model(path, engine);
+  if (!exists(path)) return;
+  const std::string name = printable(path, 4096);
+  std::error_code error;
+  if (!fs::is_regular_file(path, error) || is_gguf(path)) {
+    throw_error(ErrorCode::usage, "{}: exists and is not a text file; write to another file", name);
+  }
+  if (replace == Replace::refused)
+    throw_error(ErrorCode::usage, "{}: exists; /export! {} replaces it", name, name);
+}
+
 void write_text_file(const std::string& path, const std::string& text) {
   OutputFile file(path);
   file.write(std::as_bytes(std::span(text)));

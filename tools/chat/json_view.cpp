@@ -1,6 +1,6 @@
 // The view for programs: one JSON object per line on stdout. Its "event" is one of:
 //
-//   start      model, description, n_ctx
+//   start      model, description, devices, n_ctx
 //   reasoning  text: a piece of the reasoning
 //   text       text: a piece of the answer
 //   end        reason (end, limit, context_full, stop, interrupted), content, reasoning, and statistics
@@ -29,10 +29,11 @@ const char* reason_word(StopReason reason) {
 
 class JsonView final : public ChatView {
  public:
-  void begin(const Model& model, int64_t n_ctx) override {
+  void begin(const Model& model, int64_t n_ctx, const std::string& devices) override {
     event({{"event", "start"},
            {"model", model.path()},
            {"description", model.description()},
+           {"devices", devices},
            {"n_ctx", n_ctx}});
   }
   void progress(int64_t, int64_t) override {}
@@ -48,6 +49,7 @@ class JsonView final : public ChatView {
            {"n_prompt", s.n_prompt},
            {"n_reused", a.n_reused},
            {"n_generated", s.n_generated},
+           {"seed", a.seed},
            {"n_messages_left_out", a.n_left_out},
            {"n_shifts", s.n_shifts},
            {"prompt_s", s.prompt_s},
@@ -60,7 +62,11 @@ class JsonView final : public ChatView {
   void error(const std::string& message, ErrorCode code) override {
     event({{"event", "error"}, {"message", message}, {"code", static_cast<int>(code)}});
   }
-  void set_reasoning(ShowReasoning) override {}
+  void show(std::span<const ChatMessage> messages) override {
+    for (const ChatMessage& m : messages) note(m.role + ": " + m.content);
+  }
+  void show_source(const std::string& text) override { note(text); }
+  void change(const ViewSettings&) override {}
 
  private:
   void event(const Json& object) {

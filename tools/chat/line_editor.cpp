@@ -19,6 +19,7 @@
 #include "base/terminal.h"
 #include "base/utf8.h"
 #include "tools/chat/history.h"
+#include "tools/chat/signals.h"
 
 namespace tandem::tools {
 namespace {
@@ -58,7 +59,17 @@ wchar_t decoded(std::string_view bytes) {
   return static_cast<wchar_t>(code);
 }
 
-// libedit leaves echo on. Text typed during an answer must stay invisible until the next prompt.
+// Whether the terminal breaks long lines anew when the window's width changes; otherwise it cuts them. There is
+// no way to ask, but those that do not are few and known.
+bool reflows_lines() {
+  const char* term = std::getenv("TERM");
+  if (std::getenv("TMUX") != nullptr) return true;
+  if (std::getenv("XTERM_VERSION") != nullptr) return false;
+  const std::string_view name = term != nullptr ? term : "";
+  return !name.starts_with("linux") && !name.starts_with("rxvt") && !name.starts_with("screen");
+}
+
+// libedit leaves echo on.
 void stop_echo() {
   termios settings{};
   if (tcgetattr(STDIN_FILENO, &settings) != 0) return;
@@ -95,6 +106,11 @@ struct LineEditor::Impl {
   int next_char(wchar_t& out);
   int next_byte(char& out);
   void look_at_terminal();
+  int rows_above_cursor(int columns) const;
+  void erase_input();
+  void suspend();
+  void show_again();
+  bool follow_size();
   unsigned char complete();
   void show(const std::vector<std::string>& candidates);
   void say(const char* sequence);
@@ -114,7 +130,9 @@ struct LineEditor::Impl {
 
 // Shows the prompt on the terminal even if stdout is redirected.
 LineEditor::Impl::Impl(LineEditorOptions given)
-    : options(std::move(given)), out(isatty(STDOUT_FILENO) ? stdout : stderr), dumb(is_dumb_terminal()) {
+    : options(std::move(given)),
+      out(isatty(STDOUT_FILENO) ? stdout : stderr),
+      dumb(options.simple || is_dumb_terminal()) {
   if (isatty(fileno(out)) == 1 && tcgetattr(STDIN_FILENO, &found_settings) == 0) start_editor();
 }
 
@@ -131,6 +149,7 @@ void LineEditor::Impl::start_editor() {
   nowhere.reset(fopen("/dev/null", "w"));  // for libedit's complaints about unknown terminals
   edit = el_init("tandem", stdin, out, nowhere ? nowhere.get() : stderr);
   if (edit == nullptr) return;
+  if (options.simple) el_set(edit, EL_TERMINAL, "dumb");
   stop_echo();
   el_set(edit, EL_CLIENTDATA, this);
   el_set(edit, EL_PROMPT_ESC, prompt_of, '\1');
@@ -182,6 +201,8 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
     el_push(edit, kInsertInitial);
   }
   was_interrupted = false;
+  follow_size();
+  const SuspendLater while_reading;
   el_set(edit, EL_PREP_TERM, 1);  // raw mode before the terminal learns of bracketed paste
   say(kPasteOn);
   int n = 0;
@@ -197,7 +218,7 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
     return {End::interrupted, ""};
   }
   if (line == nullptr || n <= 0) {
-    if (n < 0 && error != 0 && error != EIO)
+    if (n < 0 && error != 0 && error != EIO && ending_signal() == 0)
       throw_error(ErrorCode::io, "cannot read from the terminal: {}", strerror(error));
     fputs("\n", out);
     fflush(out);
@@ -277,18 +298,81 @@ void LineEditor::Impl::show(const std::vector<std::string>& candidates) {
   fflush(out);
 }
 
-// Detects a return from Ctrl-Z and a resized window by the terminal's state, and redraws.
-void LineEditor::Impl::look_at_terminal() {
-  termios settings{};
-  if (tcgetattr(STDIN_FILENO, &settings) == 0 && (settings.c_lflag & ICANON) != 0) {
-    el_set(edit, EL_PREP_TERM, 1);
-    el_set(edit, EL_REFRESH);
+// The rows between the prompt and the cursor in a window of so many columns.
+int LineEditor::Impl::rows_above_cursor(int columns) const {
+  const LineInfoW* info = el_wline(edit);
+  int row = 0, column = static_cast<int>(options.prompt.size());
+  for (const wchar_t* c = info->buffer; c < info->cursor; ++c) {
+    if (*c == L'\n') {
+      ++row;
+      column = 0;
+      continue;
+    }
+    const int tab = 8 - column % 8;
+    const int width = *c == L'\t' ? tab : *c < L' ' ? 2 : std::max(wcwidth(*c), 0);
+    if (column + width > columns) {  // a wide character does not fit into the last column
+      ++row;
+      column = 0;
+    }
+    column += width;
+    if (column < columns) continue;
+    ++row;
+    column = 0;
   }
+  return row;
+}
+
+// Erases the prompt and what was typed, in a window that may have been resized since they were shown.
+void LineEditor::Impl::erase_input() {
+  if (dumb) return;
+  winsize now{};
+  const bool known = ioctl(STDIN_FILENO, TIOCGWINSZ, &now) == 0 && now.ws_col > 0;
+  const int columns = known && reflows_lines() ? now.ws_col : size.ws_col;
+  const int up = rows_above_cursor(std::max(columns, 1));
+  if (up > 0) fprintf(out, "\033[%dA", up);
+  fputs("\r\033[J", out);
+  fflush(out);
+}
+
+// Stops the program; after it is continued, all is shown again below what the shell wrote.
+void LineEditor::Impl::suspend() {
+  erase_input();
+  say(kPasteOff);
+  el_set(edit, EL_PREP_TERM, 0);
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &found_settings);
+  SuspendLater::suspend();
+  show_again();
+}
+
+void LineEditor::Impl::show_again() {
+  el_set(edit, EL_PREP_TERM, 0);  // the shell has set the terminal to its own mode
+  stop_echo();
+  el_set(edit, EL_PREP_TERM, 1);
+  say(kPasteOn);
+  follow_size();
+  el_set(edit, EL_REFRESH);
+}
+
+// Returns whether the window has another size.
+bool LineEditor::Impl::follow_size() {
+  winsize now{};
+  if (ioctl(STDIN_FILENO, TIOCGWINSZ, &now) != 0) return false;
+  if (now.ws_col == size.ws_col && now.ws_row == size.ws_row) return false;
+  size = now;
+  el_resize(edit);
+  return true;
+}
+
+// Detects a resized window, and a shell that changed the terminal's mode after a SIGSTOP.
+void LineEditor::Impl::look_at_terminal() {
+  if (SuspendLater::wants_suspend()) return suspend();
+  termios settings{};
+  if (tcgetattr(STDIN_FILENO, &settings) == 0 && (settings.c_lflag & ICANON) != 0) return show_again();
   winsize now{};
   if (ioctl(STDIN_FILENO, TIOCGWINSZ, &now) != 0) return;
   if (now.ws_col == size.ws_col && now.ws_row == size.ws_row) return;
-  size = now;
-  el_resize(edit);
+  erase_input();
+  follow_size();
   el_set(edit, EL_REFRESH);
 }
 
@@ -300,6 +384,7 @@ int LineEditor::Impl::next_byte(char& byte) {
       errno = EINTR;
       return -1;
     }
+    if (ending_signal() != 0) return 0;
     pollfd ready{STDIN_FILENO, POLLIN, 0};
     const int n = poll(&ready, 1, kPollMs);
     if (n <= 0) {
@@ -333,7 +418,9 @@ LineEditor::~LineEditor() = default;
 LineEditor::Line LineEditor::read(const std::string& initial) {
   const auto set_prompt = [&](const std::string& prompt) {
     const bool color = impl_->options.color && !impl_->dumb;
-    impl_->shown_prompt = color ? "\1\033[1;32m\1" + prompt + "\1\033[0m\1" : prompt;
+    // libedit drops a control sequence at the very end, so the space follows it.
+    const std::string mark = prompt.substr(0, prompt.size() - 1);
+    impl_->shown_prompt = color ? "\1\033[1;32m\1" + mark + "\1\033[0m\1 " : prompt;
   };
   set_prompt(impl_->options.prompt);
   Line line = impl_->read_one(initial);
@@ -347,6 +434,10 @@ LineEditor::Line LineEditor::read(const std::string& initial) {
   }
   if (line.end == End::line) impl_->remember(line.text);
   return line;
+}
+
+void hide_typed_keys() {
+  if (tcgetpgrp(STDIN_FILENO) == getpgrp()) stop_echo();  // in the background it would stop the program
 }
 
 std::string state_file(const std::string& name) {

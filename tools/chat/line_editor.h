@@ -2,6 +2,9 @@
 // several lines: Alt-Enter, or a backslash at the end of a line, starts a new one, and pasted text keeps its
 // line breaks.
 //
+// The prompt follows a new size of the window and a return from Ctrl-Z. A signal that ends the program (see
+// signals.h) is an end of input.
+//
 // Owns the editor and its history file. Use one at a time, from one thread. After read() the terminal does
 // not echo; the destructor restores the settings that the constructor found.
 #pragma once
@@ -21,6 +24,7 @@ struct Completion {
 struct LineEditorOptions {
   std::string prompt = "> ";
   bool color = false;
+  bool simple = false;       // send no control sequences
   std::string history_file;  // "": keep no history
   // Returns candidates for the line up to the cursor.
   std::function<Completion(const std::string& line)> complete;
@@ -46,6 +50,10 @@ class LineEditor {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// What is typed between two reads stays invisible until the next. A shell that continues the program turns the
+// echo on again.
+void hide_typed_keys();
 
 // $XDG_STATE_HOME/tandem/NAME, or ~/.local/state/tandem/NAME; "" if there is no home. Creates the folder.
 std::string state_file(const std::string& name);

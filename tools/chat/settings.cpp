@@ -38,9 +38,27 @@ constexpr const char* kSeed = "seed";
 constexpr const char* kPredict = "n_predict";
 constexpr const char* kShift = "context_shift";
 constexpr const char* kReasoning = "reasoning";
+constexpr const char* kMarkdown = "markdown";
 
 bool parse_switch(const std::string& name, const std::string& value) {
   return one_of<bool>(name, value, {{"on", true}, {"off", false}});
+}
+
+const Setting* find_sampling(const std::string& name) {
+  const auto found = std::find_if(std::begin(kSampling), std::end(kSampling),
+                                  [&](const Setting& s) { return name == s.name; });
+  return found == std::end(kSampling) ? nullptr : found;
+}
+
+std::string canonical(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+[[noreturn]] void throw_unknown(const std::string& name) {
+  std::string known;
+  for (const std::string& n : setting_names()) known += (known.empty() ? "" : ", ") + n;
+  throw_error(ErrorCode::usage, "unknown setting '{}'; the settings are {}", printable(name), known);
 }
 
 }  // namespace
@@ -63,49 +81,48 @@ const char* reasoning_name(ShowReasoning show) {
 std::vector<std::string> setting_names() {
   std::vector<std::string> names;
   for (const Setting& s : kSampling) names.emplace_back(s.name);
-  for (const char* name : {kSeed, kPredict, kShift, kReasoning}) names.emplace_back(name);
+  for (const char* name : {kSeed, kPredict, kShift, kReasoning, kMarkdown}) names.emplace_back(name);
   return names;
 }
 
-std::string settings_table(const ChatSettings& settings) {
+std::string setting_value(const ChatSettings& settings, const std::string& given_name) {
+  const std::string name = canonical(given_name);
   const SamplerParams& p = settings.conversation.sampling;
+  if (name == kSeed) return std::to_string(p.seed);
+  if (name == kPredict) return std::to_string(settings.conversation.n_predict);
+  if (name == kShift) return settings.conversation.context_shift ? "on" : "off";
+  if (name == kReasoning) return reasoning_name(settings.view.reasoning);
+  if (name == kMarkdown) return settings.view.markdown ? "on" : "off";
+  const Setting* s = find_sampling(name);
+  if (s == nullptr) throw_unknown(given_name);
+  return s->real != nullptr ? format("{:g}", p.*s->real) : std::to_string(p.*s->integer);
+}
+
+std::string settings_table(const ChatSettings& settings) {
   std::string table;
-  const auto add = [&](const char* name, const std::string& value) {
-    table += format("{:<18} {}\n", name, value);
-  };
-  for (const Setting& s : kSampling) {
-    add(s.name, s.real != nullptr ? format("{:g}", p.*s.real) : std::to_string(p.*s.integer));
-  }
-  add(kSeed, std::to_string(p.seed));
-  add(kPredict, std::to_string(settings.conversation.n_predict));
-  add(kShift, settings.conversation.context_shift ? "on" : "off");
-  add(kReasoning, reasoning_name(settings.reasoning));
+  for (const std::string& name : setting_names())
+    table += format("{:<18} {}\n", name, setting_value(settings, name));
   table.pop_back();
   return table;
 }
 
 void change_setting(const ChatSettings& settings, const std::string& given_name, const std::string& value) {
-  std::string name = given_name;
-  std::replace(name.begin(), name.end(), '-', '_');
+  const std::string name = canonical(given_name);
   SamplerParams params = settings.conversation.sampling;
   if (name == kPredict) {
     settings.conversation.n_predict = parse_integer(name, value, -1);
   } else if (name == kShift) {
     settings.conversation.context_shift = parse_switch(name, value);
+  } else if (name == kMarkdown) {
+    settings.view.markdown = parse_switch(name, value);
   } else if (name == kReasoning) {
-    settings.reasoning = parse_reasoning(name, value);
-    settings.conversation.think = settings.reasoning != ShowReasoning::off;
+    settings.view.reasoning = parse_reasoning(name, value);
+    settings.conversation.think = settings.view.reasoning != ShowReasoning::off;
   } else if (name == kSeed) {
     params.seed = parse_integer(name, value, -1, INT64_MAX);
   } else {
-    const auto found = std::find_if(std::begin(kSampling), std::end(kSampling),
-                                    [&](const Setting& s) { return name == s.name; });
-    if (found == std::end(kSampling)) {
-      std::string known;
-      for (const std::string& n : setting_names()) known += (known.empty() ? "" : ", ") + n;
-      throw_error(ErrorCode::usage, "unknown setting '{}'; the settings are {}", printable(given_name),
-                  known);
-    }
+    const Setting* found = find_sampling(name);
+    if (found == nullptr) throw_unknown(given_name);
     if (found->real != nullptr) {
       params.*found->real = static_cast<float>(parse_real(name, value, -HUGE_VAL));
     } else {

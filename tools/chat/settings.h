@@ -15,13 +15,15 @@ const char* reasoning_name(ShowReasoning show);
 
 struct ChatSettings {
   ConversationOptions& conversation;
-  ShowReasoning& reasoning;
+  ViewSettings& view;
 };
 
 std::vector<std::string> setting_names();
+// Its value as text. "-" and "_" are equivalent. Throws Error(usage) for an unknown name.
+std::string setting_value(const ChatSettings& settings, const std::string& name);
 // One line per setting, such as "temp 0.8".
 std::string settings_table(const ChatSettings& settings);
-// Throws Error(usage) for an invalid name or value, and then changes nothing. "-" and "_" are equivalent.
+// Throws Error(usage) for an invalid name or value, and then changes nothing.
 void change_setting(const ChatSettings& settings, const std::string& name, const std::string& value);
 
 }  // namespace tandem::tools

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,11 +17,17 @@ namespace tandem::tools {
 
 enum class ShowReasoning { show, hide, off };  // off: also tell the model not to reason
 
+// What the user can change while the chat runs.
+struct ViewSettings {
+  ShowReasoning reasoning = ShowReasoning::show;
+  bool markdown = true;  // render it, where the terminal can
+};
+
 class ChatView {
  public:
   virtual ~ChatView() = default;
 
-  virtual void begin(const Model& model, int64_t n_ctx) = 0;
+  virtual void begin(const Model& model, int64_t n_ctx, const std::string& devices) = 0;
   virtual void progress(int64_t n_done, int64_t n_prompt) = 0;  // of the prompt
   virtual void text(AnswerPart part, std::string_view text) = 0;
   // The answer is complete; n_past of n_ctx tokens are in use.
@@ -31,14 +38,21 @@ class ChatView {
   // An error that does not end the chat.
   virtual void error(const std::string& message, ErrorCode code) = 0;
 
-  virtual void set_reasoning(ShowReasoning show) = 0;
+  // Messages of the conversation, as they were shown when they came.
+  virtual void show(std::span<const ChatMessage> messages) = 0;
+  // A text as it is, without rendering.
+  virtual void show_source(const std::string& text) = 0;
+
+  virtual void change(const ViewSettings& settings) = 0;
+  // The terminal has gone: nothing is shown any more, and nothing is thrown.
+  virtual bool lost() const { return false; }
 };
 
 struct TextViewOptions {
   bool color = false;
-  bool animate = true;      // progress on a terminal's stderr
+  bool simple = false;      // no control sequences, so no progress and no rendering
   bool interactive = true;  // statistics after each answer
-  ShowReasoning reasoning = ShowReasoning::show;
+  ViewSettings shown;
 };
 std::unique_ptr<ChatView> make_text_view(const TextViewOptions& options);
 std::unique_ptr<ChatView> make_json_view();

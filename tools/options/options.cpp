@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "tools/options/types.h"
+#include "tools/overwrite.h"
 
 namespace tandem::tools {
 
@@ -166,7 +167,10 @@ void add_log_options(CLI::App& app, LogOptions& o) {
 }
 
 void apply_log_options(const LogOptions& o) {
-  if (!o.file.empty()) set_log_file(o.file);
+  if (!o.file.empty()) {
+    check_log_file(o.file);
+    set_log_file(o.file);
+  }
   set_log_level(o.disable ? LogLevel::quiet : o.verbose ? LogLevel::verbose : LogLevel::info);
 }
 

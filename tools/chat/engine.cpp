@@ -1,0 +1,84 @@
+#include "tools/chat/engine.h"
+
+#include <filesystem>
+
+#include "base/interrupt.h"
+#include "tools/chat/choose_template.h"
+#include "tools/chat/loading.h"
+#include "tools/setup.h"
+
+namespace tandem::tools {
+
+ChatEngine::ChatEngine(ChatEngineOptions options)
+    : options_(std::move(options)), devices_(make_devices(options_.engine)) {
+  load_model_and_template(options_.engine.model.path);
+  make_conversation(options_.conversation, {});
+}
+ChatEngine::~ChatEngine() = default;
+
+void ChatEngine::load_model_and_template(const std::string& path) {
+  options_.engine.model.path = path;
+  std::unique_ptr<Model> model = load_model(options_.engine);
+  auto chosen = std::make_unique<ChatTemplate>(choose_template(*model, options_.chat_template));
+  model_ = std::move(model);
+  template_ = std::move(chosen);
+}
+
+void ChatEngine::make_conversation(ConversationOptions options, std::vector<ChatMessage> messages) {
+  const bool may_fit = model_->file().n_file_bytes() <= most_to_read_ahead(options_.engine.offload);
+  if (options_.read_ahead && options_.engine.model.open.mmap && may_fit)
+    read_ahead(*model_, options_.animate);
+  measure_speeds(options_.engine, devices_, *model_);
+  session_ = std::make_unique<Session>(*model_, pointers(devices_), options_.engine,
+                                       explain_on_stderr(options_.explain));
+  if (interrupted()) throw Error(ErrorCode::interrupted, "");
+  conversation_ = std::make_unique<Conversation>(*session_, *template_, std::move(options));
+  conversation_->adopt(std::move(messages));
+}
+
+void ChatEngine::change_model(const std::string& path) {
+  const std::string old_path = options_.engine.model.path;
+  std::unique_ptr<Model> old_model = std::move(model_);
+  std::unique_ptr<ChatTemplate> old_template = std::move(template_);
+  const ConversationOptions how = conversation_->options();
+  const std::vector<ChatMessage> messages = conversation_->messages();
+  const auto take_back = [&] {
+    options_.engine.model.path = old_path;
+    model_ = std::move(old_model);
+    template_ = std::move(old_template);
+  };
+  try {
+    load_model_and_template(path);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  conversation_.reset();  // its memory is needed
+  session_.reset();
+  try {
+    make_conversation(how, messages);
+  } catch (...) {
+    conversation_.reset();
+    session_.reset();
+    take_back();
+    make_conversation(how, messages);
+    throw;
+  }
+}
+
+std::string ChatEngine::devices() const {
+  std::string names;
+  for (const auto& device : devices_) names += (names.empty() ? "" : " and ") + device->info().name;
+  return names;
+}
+
+bool ChatEngine::is_model_file(const std::string& path) const {
+  const GgufFile& file = model_->file();
+  for (size_t part = 0; part < file.n_parts(); ++part) {
+    std::error_code no_such_file;
+    if (std::filesystem::equivalent(path, file.part_path(static_cast<int>(part)), no_such_file)) return true;
+  }
+  return false;
+}
+
+}  // namespace tandem::tools

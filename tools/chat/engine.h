@@ -1,0 +1,56 @@
+// ChatEngine: the model of a chat with its session, chat template and conversation. The model can be changed
+// for another one, with which the conversation continues.
+//
+// One thread. Owns the devices. Throws what loading a model, Session, ChatTemplate and Conversation throw.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "engine/conversation.h"
+#include "text/chat_template.h"
+
+namespace tandem::tools {
+
+struct ChatEngineOptions {
+  EngineOptions engine;
+  ConversationOptions conversation;
+  std::string chat_template;  // replaces the model's
+  bool read_ahead = false;    // into memory, before the first message
+  bool animate = true;        // show its progress
+  bool explain = false;
+};
+
+class ChatEngine {
+ public:
+  explicit ChatEngine(ChatEngineOptions options);
+  ~ChatEngine();
+
+  const Model& model() const { return *model_; }
+  const Session& session() const { return *session_; }
+  Conversation& conversation() { return *conversation_; }
+  const Conversation& conversation() const { return *conversation_; }
+  // "CPU", "CPU and CUDA0".
+  std::string devices() const;
+  // The model's file, or a part of it.
+  bool is_model_file(const std::string& path) const;
+
+  // Continues the conversation with the model in this file. If that fails, all is as before, except that the
+  // tokens of the conversation have to be computed again.
+  void change_model(const std::string& path);
+
+ private:
+  void load_model_and_template(const std::string& path);
+  void make_conversation(ConversationOptions options, std::vector<ChatMessage> messages);
+
+  ChatEngineOptions options_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ChatTemplate> template_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Conversation> conversation_;
+};
+
+}  // namespace tandem::tools
