@@ -31,10 +31,11 @@ ROOMS = {
     "sample": ["sample/json_schema"],
     "plan": ["model", "exec"],
     "engine": ["plan", "model", "exec", "kv", "text", "sample"],
-    "tools": ["engine", "cpu"],
+    "setup": ["engine", "cpu"],
+    "tools": ["setup"],
 }
 # Additional folders for single files: only the list of backends names them all.
-ALSO = {"tools/backends.cpp": ["ggml-cuda"]}
+ALSO = {"src/setup/backends.cpp": ["ggml-cuda"]}
 TOP_LEVEL_ROOMS = ("gguf", "ggml-cuda", "tools")  # the others are in src/
 MAX_LINES = 600
 SOURCE_SUFFIXES = {".h", ".cpp", ".inc", ".cu", ".cuh"}
@@ -183,7 +184,7 @@ def self_test():
         "src/engine/engine.cpp": '#include "kv/cache.h"\n',
         "src/kv/cache.h": "",
         "tools/main.cpp": '#include "cpu/ops/norm.cpp"\n',
-        "tools/backends.cpp": '#include "ggml-cuda/backend.h"\n#include "tools/backends.h"\n',
+        "src/setup/backends.cpp": '#include "ggml-cuda/backend.h"\n#include "setup/backends.h"\n',
         "src/kv/words.cpp": 'f("ulimit -l", "-inf", rule + "-item", "a-b", "1 - x", "-%}"); // "-c" and --mlock\n'
                             'char quote = \'"\'; int n = --i;  // "--no-mmap"\n',
         "tools/options.cpp": 'add("-c,--ctx-size", "--mlock");\n',

@@ -1,5 +1,5 @@
 // Registry: the backends of a program. A backend is a kind of device: the CPU, or the GPUs of one maker.
-// Its folder describes it in a Backend, and the program lists them in one place (tools/backends.cpp). All
+// Its folder describes it in a Backend, and the program lists them in one place (src/setup/backends.cpp). All
 // other code asks the registry and names no backend.
 //
 // Single-threaded.

@@ -10,7 +10,7 @@
 #include "support/gguf_bytes.h"
 #include "support/sim_device.h"
 #include "support/tiny_model.h"
-#include "tools/backends.h"
+#include "setup/backends.h"
 #include "tools/setup.h"
 
 namespace tandem {
@@ -82,7 +82,7 @@ TEST(Registry, KnowsGpusByNameAndHowWeightsLieOnThem) {
 }
 
 TEST(Registry, TheProgramsOwnBackends) {
-  const Registry registry = tools::backends();
+  const Registry registry = backends();
   EXPECT_EQ(registry.backends().front().name, "CPU");
   EXPECT_TRUE(registry.make_host()->info().host_memory);
   for (const Backend& backend : registry.gpu_backends()) {
@@ -156,7 +156,7 @@ TEST_F(ThirdBackend, IsPlacedOnAndRuns) {
   options.offload.n_gpu_layers = 2;
   options.offload.tensor_overrides = {{"blk.1", "SIM1"}};
   std::string table;
-  Session session(*model, tools::pointers(devices), options, [&](const std::string& text) { table = text; });
+  Session session(*model, pointers(devices), options, [&](const std::string& text) { table = text; });
   EXPECT_THAT(table, HasSubstr("SIM0"));
   EXPECT_EQ(logits(session), expected);
   for (size_t d = 1; d < 3; ++d) EXPECT_GT(static_cast<test::SimDevice&>(*devices[d]).n_runs(), 0) << d;

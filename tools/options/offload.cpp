@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 
-#include "tools/backends.h"
+#include "setup/backends.h"
 #include "tools/options/types.h"
 #include "tools/setup.h"
 

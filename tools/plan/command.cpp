@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "plan/imagined_device.h"
 #include "plan/rates.h"
-#include "tools/backends.h"
+#include "setup/backends.h"
 #include "tools/batch/batch_context.h"
 #include "tools/command.h"
 #include "tools/options/offload.h"

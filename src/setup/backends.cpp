@@ -1,9 +1,9 @@
-#include "tools/backends.h"
+#include "setup/backends.h"
 
 #include "ggml-cuda/backend.h"
-#include "tools/setup.h"
+#include "setup/setup.h"
 
-namespace tandem::tools {
+namespace tandem {
 namespace {
 
 Backend cpu_backend(const DeviceOptions& options) {
@@ -20,4 +20,4 @@ Registry backends(const DeviceOptions& options) {
   return Registry({cpu_backend(options), cuda::backend()});
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem

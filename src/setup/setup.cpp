@@ -1,0 +1,89 @@
+#include "setup/setup.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "cpu/host_memory.h"
+#include "plan/disk_rate.h"
+#include "plan/rates.h"
+
+namespace tandem {
+namespace {
+
+// TANDEM_ISA overrides the instruction set, for comparison and debugging.
+cpu::Isa chosen_isa() {
+  const char* name = std::getenv("TANDEM_ISA");
+  if (name == nullptr || *name == '\0') return cpu::best_isa();
+  const auto isa = cpu::isa_from_name(name);
+  const auto supported = cpu::supported_isas();
+  if (!isa || std::find(supported.begin(), supported.end(), *isa) == supported.end()) {
+    throw_error(ErrorCode::usage, "TANDEM_ISA={}: this machine supports scalar to {}", printable(name),
+                cpu::isa_name(supported.back()));
+  }
+  return *isa;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu(const DeviceOptions& options, cpu::ProductObserver observer) {
+  cpu::CpuOptions cpu_options;
+  cpu_options.n_threads = options.n_threads > 0 ? options.n_threads : 0;
+  cpu_options.n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : 0;
+  cpu_options.isa = chosen_isa();
+  // With numactl, threads stay where it put them.
+  if (options.numa == Numa::distribute) cpu_options.numa = cpu::NumaPolicy::distribute;
+  if (options.numa == Numa::isolate) cpu_options.numa = cpu::NumaPolicy::isolate;
+  cpu_options.observer = std::move(observer);
+  return cpu::make_cpu_device(cpu_options);
+}
+
+FoundDevices chosen_gpus(const Registry& registry, const DeviceOptions& options) {
+  if (options.no_gpus) return {{}, "the options choose none"};
+  FoundDevices found = registry.find_gpus();
+  if (options.gpus.empty()) return found;
+  FoundDevices chosen;
+  for (const std::string& name : options.gpus) {
+    const auto gpu = std::find_if(found.devices.begin(), found.devices.end(),
+                                  [&](const auto& d) { return d && d->info().name == name; });
+    if (gpu == found.devices.end()) {
+      const std::string why = found.why_none.empty() ? "" : " (" + found.why_none + ")";
+      throw_error(ErrorCode::usage, "there is no GPU named {}{}", printable(name), why);
+    }
+    chosen.devices.push_back(std::move(*gpu));
+  }
+  return chosen;
+}
+
+std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& devices) {
+  std::vector<Device*> list;
+  for (const auto& device : devices) list.push_back(device.get());
+  return list;
+}
+
+size_t most_to_read_ahead(const OffloadOptions& options) {
+  if (options.disk == Toggle::off) return SIZE_MAX;
+  return options.budgets.max_ram.value_or(cpu::host_memory_info().free_bytes);
+}
+
+std::unique_ptr<Model> open_model(EngineOptions& options) {
+  check_options(options);
+  options.model.open.prefetch_limit = most_to_read_ahead(options.offload);
+  options.model.open.numa = options.devices.numa != Numa::none;
+  return Model::load(options.model);
+}
+
+void measure_speeds(EngineOptions& options, const std::vector<std::unique_ptr<Device>>& devices,
+                    const Model& model) {
+  if (devices.size() < 2 || !options.offload.choose_by_speed) return;
+  options.rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
+  if (!options.rates.empty()) options.rates[0].disk_bytes_per_s = disk_rate(model, options.offload);
+}
+
+double disk_rate(const Model& model, const OffloadOptions& options) {
+  const bool may_stay = model.file().is_mapped() && model.file().n_file_bytes() > most_to_read_ahead(options);
+  return may_stay ? disk_rate_of(model.disk_files(), RatesCache(RatesCache::usual_path())) : 0;
+}
+
+}  // namespace tandem
