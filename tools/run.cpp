@@ -13,6 +13,7 @@
 #include "engine/session_file.h"
 #include "text/stream_detokenizer.h"
 #include "tools/command.h"
+#include "tools/json_events.h"
 #include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
@@ -83,14 +84,67 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
   return cached;
 }
 
+// Where the text goes: to stdout as it is, or as events.
+class TextSink {
+ public:
+  explicit TextSink(bool json) {
+    if (json) events_.emplace();
+  }
+
+  void start(const Session& session, const std::string& devices) {
+    vocab_ = &session.model().vocab();
+    if (events_) events_->start(session.model(), session.n_ctx(), devices);
+  }
+  void prompt(const std::string& text, bool color) {
+    if (events_) return;
+    if (color) out_.write("\x1b[33m");
+    out_.write(text);
+    if (color) out_.write("\x1b[0m");
+    out_.flush();
+  }
+  void logprobs(const TokenLogprobs& logprobs) { events_->token(*vocab_, logprobs); }
+  void text(std::string_view text) {
+    if (events_) {
+      content_ += text;
+      return events_->text(text);
+    }
+    out_.write(text);
+    out_.flush();
+  }
+  void end_line() {
+    if (events_) return;
+    out_.write("\n");
+    out_.flush();
+  }
+  void end(const GenerateStats& s, size_t n_reused, uint64_t seed, const Session& session) {
+    end_line();
+    if (!events_) return;
+    events_->end(s.reason, content_,
+                 {{"n_prompt", s.n_prompt},
+                  {"n_reused", n_reused},
+                  {"n_generated", s.n_generated},
+                  {"n_shifts", s.n_shifts},
+                  {"prompt_s", s.prompt_s},
+                  {"generate_s", s.generate_s},
+                  {"n_past", session.n_past()},
+                  {"n_ctx", session.n_ctx()},
+                  {"seed", seed}});
+  }
+
+ private:
+  Output out_;
+  std::optional<JsonEvents> events_;
+  std::string content_;
+  const Vocab* vocab_ = nullptr;
+};
+
 void report(const GenerateStats& s, uint64_t seed) {
   log_info("prompt {}, {:.1f} t/s; generated {}, {:.1f} t/s; stopped: {}; seed {}", n_tokens_text(s.n_prompt),
            tokens_per_second(s.n_prompt, s.prompt_s), n_tokens_text(s.n_generated),
            tokens_per_second(s.n_generated, s.generate_s), reason_text(s.reason), seed);
 }
 
-void run(RunOptions& options) {
-  apply_log_options(options.log);
+void complete(RunOptions& options) {
   apply_escapes(options.text, options.sampling);
   note_no_effect(options);
   const auto devices = make_devices(options.engine);
@@ -113,15 +167,12 @@ void run(RunOptions& options) {
   if (update) check_writable(options.prompt_cache);
 
   install_interrupt_handler();
-  Output out;
-  PromptProgress progress(!options.text.simple_io);
+  TextSink out(options.text.json);
+  out.start(session, device_names(devices));
+  PromptProgress progress(!options.text.simple_io && !options.text.json);
   const auto show_prompt = [&] {
     if (!options.text.display_prompt) return;
-    const bool color = color_on(options.text);  // the prompt has one of its own
-    if (color) out.write("\x1b[33m");
-    out.write(from_cache ? text_of(model->vocab(), ids) : prompt);
-    if (color) out.write("\x1b[0m");
-    out.flush();
+    out.prompt(from_cache ? text_of(model->vocab(), ids) : prompt, color_on(options.text));
   };
   // The answer follows on the prompt's line, so the progress bar has to come first.
   const auto n_rest = static_cast<int64_t>(rest.size());
@@ -132,11 +183,12 @@ void run(RunOptions& options) {
   generation.n_keep = options.text.keep;
   generation.context_shift = options.context_shift && options.text.n_predict != -2;
   generation.stop = options.text.reverse_prompts;
+  generation.n_logprobs = options.text.n_logprobs;
   GenerateCallbacks callbacks;
-  callbacks.text = [&](std::string_view text) {
-    out.write(text);
-    out.flush();
+  callbacks.chosen = [&](const Continuation::Choice& choice) {
+    if (choice.logprobs) out.logprobs(*choice.logprobs);
   };
+  callbacks.text = [&](std::string_view text) { out.text(text); };
   callbacks.prompt_progress = [&](int64_t n_done) {
     progress.update(n_done, n_rest);
     const bool read = n_done == n_rest;
@@ -153,13 +205,32 @@ void run(RunOptions& options) {
     throw;
   } catch (const Error&) {
     progress.clear();
-    out.write("\n");  // put the error message on its own line
+    out.end_line();  // put the error message on its own line
     throw;
   }
-  out.write("\n");
-  out.flush();
+  out.end(stats, cached.n_tokens, sampler.seed(), session);
   report(stats, sampler.seed());
   if (stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
+}
+
+void run(RunOptions& options) {
+  apply_log_options(options.log);
+  if (!options.text.json) {
+    check_logprobs(options.text);
+    return complete(options);
+  }
+  JsonEvents events;
+  try {
+    complete(options);
+  } catch (const ClosedPipe&) {
+    throw;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::interrupted) events.error(e);
+    throw;
+  } catch (const std::bad_alloc&) {
+    events.error("out of memory", ErrorCode::out_of_memory);
+    throw;
+  }
 }
 
 }  // namespace

@@ -46,6 +46,12 @@ std::vector<std::unique_ptr<Device>> devices_of(const Registry& registry, const 
   return devices;
 }
 
+std::string device_names(const std::vector<std::unique_ptr<Device>>& devices) {
+  std::string names;
+  for (const auto& device : devices) names += (names.empty() ? "" : " and ") + device->info().name;
+  return names;
+}
+
 std::string device_table(const std::vector<std::unique_ptr<Device>>& devices) {
   std::string text;
   for (const auto& device : devices) {

@@ -19,6 +19,8 @@ std::unique_ptr<Model> load_model(EngineOptions& options);
 std::vector<std::unique_ptr<Device>> make_devices(const EngineOptions& options);
 // The same of other backends than the program's.
 std::vector<std::unique_ptr<Device>> devices_of(const Registry& registry, const EngineOptions& options = {});
+// "CPU and CUDA0".
+std::string device_names(const std::vector<std::unique_ptr<Device>>& devices);
 // The table of --list-devices.
 std::string device_table(const std::vector<std::unique_ptr<Device>>& devices);
 

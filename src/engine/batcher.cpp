@@ -35,6 +35,7 @@ struct Batcher::Text {
         tokens(request.prompt),
         sequence(runtime.new_sequence()) {
     for (int32_t id : request.prompt) sampler.accept_prompt(id);
+    if (request.generation.n_logprobs >= 0) logprobs.emplace();
   }
 
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
@@ -57,6 +58,7 @@ struct Batcher::Text {
   Continuation continuation;
   std::vector<int32_t> tokens;  // the prompt and what was chosen
   std::string text;
+  std::optional<std::vector<TokenLogprobs>> logprobs;  // if the request asks for them
   KvSequence sequence;
   PrefixCache::Beginning beginning = PrefixCache::kEmpty;  // its first n_published blocks
   int64_t n_published = 0;
@@ -249,7 +251,8 @@ void Batcher::choose(Text& text, std::span<const float> logits, const Done& done
   std::optional<StopReason> end;
   try {
     runtime_.check_finite(logits, text.n_computed() - 1);
-    const Continuation::Choice next = text.continuation.choose(logits);
+    Continuation::Choice next = text.continuation.choose(logits);
+    if (next.logprobs) text.logprobs->push_back(std::move(*next.logprobs));
     ++stats_.n_generated;
     const size_t had = text.text.size();
     text.text += next.text;
@@ -274,7 +277,7 @@ void Batcher::finish(Text& text, StopReason reason, const Done& done) {
   stats_.n_prompt += static_cast<int64_t>(text.request.prompt.size());
   stats_.n_reused += text.n_reused;
   done({text.request.index, std::move(text.text), reason, static_cast<int64_t>(text.request.prompt.size()),
-        text.continuation.n_generated(), std::nullopt});
+        text.continuation.n_generated(), std::nullopt, std::move(text.logprobs)});
 }
 
 }  // namespace tandem

@@ -34,7 +34,8 @@ struct BatchAnswer {
   std::string text;  // the stop text that ended it is taken off
   StopReason reason = StopReason::limit;
   int64_t n_prompt = 0, n_generated = 0;
-  std::optional<Error> error;  // what ended this one alone
+  std::optional<Error> error;                          // what ended this one alone
+  std::optional<std::vector<TokenLogprobs>> logprobs;  // of each generated token, if the request asks
 };
 
 struct BatchStats {

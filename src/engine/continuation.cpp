@@ -20,6 +20,7 @@ std::optional<StopReason> Continuation::ended() const {
 Continuation::Choice Continuation::choose(std::span<const float> logits) {
   Choice choice;
   choice.id = sampler_.sample(logits);
+  if (options_.n_logprobs >= 0) choice.logprobs = logprobs_of(logits, choice.id, options_.n_logprobs);
   sampler_.accept(choice.id);
   ++n_generated_;
   if (vocab_.is_eog(choice.id)) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sample/logprobs.h"
 #include "sample/sampler.h"
 #include "text/stream_detokenizer.h"
 
@@ -20,6 +21,7 @@ struct GenerateOptions {
   bool context_shift = false;  // when the context is full: drop the older half of what is not kept, and go on
   std::vector<std::string> stop;              // stop after one of these texts
   SpecialText special = SpecialText::hidden;  // what control tokens look like in the text
+  int32_t n_logprobs = -1;  // log probabilities of each token and of the N most likely; -1: none
 };
 
 enum class StopReason { end_of_generation, limit, context_full, stop_text, interrupted };
@@ -36,9 +38,10 @@ class Continuation {
 
   struct Choice {
     int32_t id = 0;
-    std::string text;               // whole characters that it completes
-    std::optional<StopReason> end;  // it is the last one
-    bool in_text = true;            // false: it only says that the text ends
+    std::string text;                                      // whole characters that it completes
+    std::optional<StopReason> end;                         // it is the last one
+    bool in_text = true;                                   // false: it only says that the text ends
+    std::optional<TokenLogprobs> logprobs = std::nullopt;  // if the options ask for them
   };
   // Chooses the next token. Throws what the sampler throws.
   Choice choose(std::span<const float> logits);

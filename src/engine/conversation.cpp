@@ -241,6 +241,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   how.context_shift = options_.context_shift;
   how.stop = options_.stop;
   how.special = SpecialText::shown;
+  how.n_logprobs = options_.n_logprobs;
 
   track_ = {std::move(prompt), {}, {}};
   session_.truncate(result.n_reused);
@@ -265,6 +266,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
     if (!hidden) splitter.add(text);
     hidden = false;
   };
+  inner.chosen = callbacks.chosen;
   inner.interrupted = callbacks.interrupted;
   if (callbacks.prompt_progress) {
     inner.prompt_progress = [&](int64_t n) {

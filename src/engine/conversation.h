@@ -35,9 +35,11 @@ struct ConversationOptions {
   bool context_shift = false;     // a full context: the oldest turns are left out; else an error
   bool think = true;              // false: tells templates that know of it (enable_thinking)
   std::vector<std::string> stop;  // an answer ends after one of these
+  int32_t n_logprobs = -1;        // as in GenerateOptions
 };
 
 struct AnswerCallbacks {
+  std::function<void(const Continuation::Choice&)> chosen;                // each token, before its text
   std::function<void(AnswerPart part, std::string_view text)> text;       // whole characters, as they come
   std::function<void(int64_t n_done, int64_t n_prompt)> prompt_progress;  // of the tokens that are new
   std::function<bool()> interrupted;                                      // true: finish the token and stop

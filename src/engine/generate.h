@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -13,13 +14,15 @@ namespace tandem {
 struct GenerateStats {
   StopReason reason = StopReason::limit;
   int64_t n_prompt = 0, n_generated = 0, n_shifts = 0;
-  double prompt_s = 0, generate_s = 0;  // reading the prompt; all that followed
+  double prompt_s = 0, generate_s = 0;  // reading the prompt; choosing tokens and computing what follows
 };
 
 // Called while it runs. All optional.
 struct GenerateCallbacks {
-  std::function<void(int32_t id)> token;            // each chosen token, except the one that ends the text
-  std::function<void(std::string_view text)> text;  // whole UTF-8 characters, as they come
+  std::function<void(int32_t id)> token;  // each chosen token, except the one that ends the text
+  std::function<void(const Continuation::Choice&)>
+      chosen;                                           // each chosen token, the one that ends the text too
+  std::function<void(std::string_view text)> text;      // whole UTF-8 characters, as they come
   std::function<void(int64_t n_done)> prompt_progress;  // tokens of the prompt done so far, from 0
   std::function<bool()> interrupted;                    // true: finish the token and stop
 };
@@ -33,5 +36,39 @@ SamplerModel sampler_model(const Session& session);
 // Sampler throw.
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
                        const GenerateOptions& options, const GenerateCallbacks& callbacks);
+
+// The same token by token: read(), then next() until it returns an end. Session, sampler and options outlive
+// it, and nobody else changes the session meanwhile.
+class Generation {
+ public:
+  Generation(Session& session, Sampler& sampler, const GenerateOptions& options)
+      : session_(session), sampler_(sampler), options_(options) {}
+
+  // Appends the prompt's tokens. `progress` as in Session::append; returns false if it stopped the prompt.
+  bool read(std::span<const int32_t> prompt, const Session::Progress& progress = nullptr);
+  // The reason to choose no token at all, if there is one.
+  std::optional<StopReason> ended() const { return text_->ended(); }
+  // Chooses the next token. The last one, whose `end` says why, brings the rest of the text.
+  Continuation::Choice next();
+  // The rest of the text of a generation that stops here.
+  std::string finish() { return text_->finish(); }
+
+  // `reason` is the last token's.
+  const GenerateStats& stats() const { return stats_; }
+
+ private:
+  bool can_shift() const;
+  void shift();
+  void append_last();
+
+  Session& session_;
+  Sampler& sampler_;
+  const GenerateOptions& options_;
+  std::optional<Continuation> text_;
+  std::span<const float> logits_;
+  std::optional<int32_t> last_;  // chosen, not yet in the session
+  int64_t n_keep_ = 0;
+  GenerateStats stats_;
+};
 
 }  // namespace tandem

@@ -100,6 +100,42 @@ TEST_F(BatchCommand, AnswersEveryLine) {
   EXPECT_EQ(all[1]["text"].get<std::string>() + "\n", run.out);
 }
 
+TEST_F(BatchCommand, ReportsLogprobsWhereTheyAreAskedFor) {
+  test::write_file(input_, R"({"prompt": "a b", "logprobs": 2}
+{"prompt": "a b"}
+{"prompt": "a b", "logprobs": 0, "n_predict": 2}
+{"prompt": "a b", "logprobs": 1, "n_predict": 0}
+{"prompt": "a b", "logprobs": -2})");
+  EXPECT_EQ(batch(in_out_ + "-n 6 -np 2 2>/dev/null").exit_code, 3);
+  std::map<int64_t, Json> all = answers();
+  ASSERT_EQ(all.size(), 5u);
+  EXPECT_EQ(all[1]["logprobs"].size(), all[1]["n_generated"]);
+  for (const Json& token : all[1]["logprobs"]) {
+    EXPECT_LE(token["logprob"], 0);
+    ASSERT_EQ(token["top_logprobs"].size(), 2u);
+    EXPECT_EQ(token["top_logprobs"][0]["id"], token["id"]);  // greedy
+  }
+  EXPECT_FALSE(all[2].contains("logprobs"));
+  EXPECT_EQ(all[2]["text"], all[1]["text"]);
+  EXPECT_EQ(all[3]["logprobs"][0]["top_logprobs"], Json::array());
+  EXPECT_EQ(all[4]["logprobs"], Json::array());
+  EXPECT_THAT(all[5]["error"], HasSubstr("\"logprobs\" is -2"));
+  // The option is the default for all lines; the numbers are those of `tandem run --json`.
+  const Outcome every = batch("-n 6 --logprobs 2 2>/dev/null", "head -n 2 " + input_ + " |");
+  EXPECT_EQ(parsed(every.out)[2]["logprobs"], all[1]["logprobs"]);
+  const Outcome run =
+      shell("", "run -m " + model_ + " -t 1 --temp 0 -n 6 -p 'a b' --json --logprobs 2 2>/dev/null");
+  size_t n = 0;
+  for (const std::string& line : lines_of(run.out)) {
+    Json event = Json::parse(line);
+    if (event["event"] != "token") continue;
+    event.erase("event");
+    ASSERT_LT(n, all[1]["logprobs"].size());
+    EXPECT_EQ(event["id"], all[1]["logprobs"][n++]["id"]);
+  }
+  EXPECT_EQ(n, all[1]["logprobs"].size());
+}
+
 TEST_F(BatchCommand, NothingToAnswer) {
   for (const char* text : {"", "\n\n", " \r\n"}) {
     test::write_file(input_, text);

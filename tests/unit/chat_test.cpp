@@ -65,6 +65,10 @@ TEST_F(Chat, JsonIsOneObjectPerLine) {
     }
   }
   EXPECT_EQ(events, (std::vector<std::string>{"start", "text", "end"}));
+  const Outcome tokens = chat("-n 8 --ignore-eos --json --logprobs 2 2>/dev/null", "echo hello |");
+  EXPECT_THAT(tokens.out, HasSubstr(R"({"event":"token","id":)"));
+  EXPECT_THAT(tokens.out, HasSubstr(R"("top_logprobs":[{"id":)"));
+  EXPECT_EQ(chat("--logprobs 2 -p hi 2>/dev/null </dev/null").exit_code, 2);
   const Outcome bad = chat("--json -p hi -c 4 2>/dev/null </dev/null");
   EXPECT_EQ(bad.exit_code, 2);
   EXPECT_THAT(bad.out, HasSubstr(R"("event":"error")"));

@@ -17,6 +17,7 @@
 #include "tools/batch/line_reader.h"
 #include "tools/batch/request.h"
 #include "tools/command.h"
+#include "tools/json_events.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
@@ -90,6 +91,7 @@ class BatchJob {
         n_lines_(n_lines),
         parser_(runtime.model(), options.sampling, generation(options.text), options.chat_template,
                 runtime.n_ctx_sequence()),
+        vocab_(runtime.model().vocab()),
         batcher_(runtime, options.parallel),
         progress_("lines", n_lines.value_or(0)) {}
 
@@ -112,6 +114,7 @@ class BatchJob {
     GenerateOptions g;
     g.n_predict = text.n_predict < 0 ? -1 : text.n_predict;
     g.stop = text.reverse_prompts;
+    g.n_logprobs = text.n_logprobs;
     return g;
   }
 
@@ -166,6 +169,10 @@ class BatchJob {
     answer["stop"] = stop_name(a.reason);
     answer["n_prompt"] = a.n_prompt;
     answer["n_generated"] = a.n_generated;
+    if (a.logprobs) {
+      answer["logprobs"] = Json::array();
+      for (const TokenLogprobs& t : *a.logprobs) answer["logprobs"].push_back(token_json(vocab_, t));
+    }
     answers_.write(answer);
     ++n_answers_;
   }
@@ -226,6 +233,7 @@ class BatchJob {
   AnswerFile& answers_;
   std::optional<int64_t> n_lines_;
   RequestParser parser_;
+  const Vocab& vocab_;
   Batcher batcher_;
   Progress progress_;
   StatusLine status_;  // if the number of lines is unknown
@@ -287,6 +295,9 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
   integer(app, "--parallel", o.parallel, 1, "number of prompts to answer at once")->group(group);
   integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "maximum tokens per answer, -1: no limit")
       ->group(group);
+  integer(app, "--logprobs", o.text.n_logprobs, -1,
+          "add to each answer its tokens' log probabilities and the N most likely tokens, -1: off")
+      ->group(group);
   repeated(app, "-r,--reverse-prompt", "TEXT", "end an answer before this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
       ->group(group);
@@ -302,7 +313,8 @@ constexpr const char* kFooter =
     "Input lines: {\"prompt\": TEXT} or {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, with an\n"
     "optional \"id\" and options for this line: n_predict (or max_tokens), temperature, top_k, top_p, "
     "min_p,\n"
-    "typical_p, repeat_penalty, presence_penalty, frequency_penalty, seed, stop, grammar, json_schema.\n"
+    "typical_p, repeat_penalty, presence_penalty, frequency_penalty, seed, stop, grammar, json_schema,\n"
+    "logprobs (N: the answer's \"logprobs\" lists each token with the N most likely ones).\n"
     "Empty lines are skipped. With --seed N, line L uses the seed N + L - 1.\n"
     "Output lines, in order of completion: {\"index\": line number from 1, \"id\", \"text\", \"stop\":\n"
     "eos|limit|stop|context, \"n_prompt\", \"n_generated\"}, or {\"index\", \"id\", \"error\"} for an "

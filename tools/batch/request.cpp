@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/chat_prompt.h"
 #include "sample/grammar/grammar.h"
 #include "sample/json_schema/json_schema.h"
 #include "tools/chat/choose_template.h"
@@ -69,8 +70,7 @@ RequestParser::RequestParser(const Model& model, SamplerParams sampling, Generat
       sampling_(std::move(sampling)),
       generation_(std::move(generation)),
       template_choice_(std::move(chat_template)),
-      n_ctx_(n_ctx),
-      own_(read_model_template(model.file())) {}
+      n_ctx_(n_ctx) {}
 
 std::shared_ptr<const Grammar> RequestParser::grammar(const std::string& gbnf) {
   const auto known = grammars_.find(gbnf);
@@ -88,6 +88,9 @@ void RequestParser::apply(const std::string& key, const Json& value, BatchReques
     r.generation.n_predict = whole(key, value, -1, INT32_MAX, "a number of tokens, -1 for no limit");
   } else if (key == "top_k") {
     r.sampling.top_k = static_cast<int32_t>(whole(key, value, INT32_MIN, INT32_MAX, "a whole number"));
+  } else if (key == "logprobs") {
+    r.generation.n_logprobs =
+        static_cast<int32_t>(whole(key, value, -1, INT32_MAX, "a whole number from 0, -1 for none"));
   } else if (key == "seed") {
     r.sampling.seed = whole(key, value, -1, INT64_MAX, "a whole number from 0, -1 for a random one");
   } else if (key == "stop") {
@@ -101,20 +104,6 @@ void RequestParser::apply(const std::string& key, const Json& value, BatchReques
   } else if (unknown_.size() < kMaxUnknownKeys && unknown_.insert(key).second) {
     log_warning("line {}: unknown option \"{}\", ignored (reported once)", r.index, printable(key));
   }
-}
-
-// Tokenizes like a conversation: text of messages never becomes a control token.
-std::vector<int32_t> RequestParser::tokens_of(const MarkedPrompt& prompt) const {
-  const Vocab& vocab = model_.vocab();
-  std::vector<int32_t> ids;
-  if (vocab.add_bos() && !prompt.text.starts_with(own_.bos_token)) ids.push_back(vocab.special().bos);
-  TokenizeOptions how;
-  how.add_special = false;
-  how.plain = prompt.user;
-  how.at_start = ids.empty() || vocab.restarts_text(ids.back());
-  const std::vector<int32_t> rest = vocab.tokenize(prompt.text, how);
-  ids.insert(ids.end(), rest.begin(), rest.end());
-  return ids;
 }
 
 std::vector<int32_t> RequestParser::prompt(const Json& line) {
@@ -134,10 +123,7 @@ std::vector<int32_t> RequestParser::prompt(const Json& line) {
                             });
   if (!are_messages) refuse("messages", "a list of objects with a role and a content", *messages);
   if (!template_) template_ = choose_template(model_, template_choice_);
-  RenderOptions how;
-  how.bos_token = own_.bos_token;
-  how.eos_token = own_.eos_token;
-  return tokens_of(template_->render_marked(*messages, how));
+  return chat_prompt(model_, *template_, *messages);
 }
 
 BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& id) {

@@ -28,14 +28,12 @@ class RequestParser {
   void apply(const std::string& key, const Json& value, BatchRequest& r);
   std::shared_ptr<const Grammar> grammar(const std::string& gbnf);
   std::vector<int32_t> prompt(const Json& line);
-  std::vector<int32_t> tokens_of(const MarkedPrompt& prompt) const;
 
   const Model& model_;
   SamplerParams sampling_;
   GenerateOptions generation_;
   std::string template_choice_;
   int64_t n_ctx_;
-  ModelTemplate own_;
   std::optional<ChatTemplate> template_;
   std::unordered_map<std::string, std::shared_ptr<const Grammar>> grammars_;
   std::set<std::string> unknown_;  // unknown keys reported so far

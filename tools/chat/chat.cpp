@@ -30,7 +30,7 @@ struct ChatOptions : CommandOptions {
   std::string system, system_file, chat_template, session_file;
   std::optional<ShowReasoning> reasoning;
   Toggle markdown = Toggle::automatic;
-  bool context_shift = false, single_turn = false, json = false;
+  bool context_shift = false, single_turn = false;
 };
 
 // Joins -p and -f, as in `-p "Summarize:" -f notes.txt`.
@@ -63,13 +63,14 @@ ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning rea
   c.context_shift = o.context_shift;
   c.think = reasoning != ShowReasoning::off;
   c.stop = o.text.reverse_prompts;
+  c.n_logprobs = o.text.n_logprobs;
   return c;
 }
 
 ViewSettings view_settings(const ChatOptions& o) {
   ViewSettings shown;
-  shown.reasoning =
-      o.reasoning.value_or(isatty(STDOUT_FILENO) == 1 || o.json ? ShowReasoning::show : ShowReasoning::hide);
+  shown.reasoning = o.reasoning.value_or(isatty(STDOUT_FILENO) == 1 || o.text.json ? ShowReasoning::show
+                                                                                   : ShowReasoning::hide);
   shown.markdown = o.markdown != Toggle::off;
   return shown;
 }
@@ -94,10 +95,11 @@ void open_session(const ChatOptions& o, ChatEngine& engine, ChatView& view, bool
 
 // Checks everything that does not need the model before loading it, so that mistakes show at once.
 void chat(ChatOptions& o) {
+  check_logprobs(o.text);
   apply_log_options(o.log);
   apply_escapes(o.text, o.sampling);
   note_no_effect(o);
-  const bool terminal = isatty(STDIN_FILENO) == 1 && !o.json;
+  const bool terminal = isatty(STDIN_FILENO) == 1 && !o.text.json;
   const std::string system = system_text(o);
   std::string first = first_message(o);
   const bool asks = terminal && !(o.single_turn && !first.empty());
@@ -108,7 +110,7 @@ void chat(ChatOptions& o) {
   const bool color = color_on(o.text);
   ViewSettings shown = view_settings(o);
   const std::unique_ptr<ChatView> view =
-      o.json ? make_json_view() : make_text_view({color, o.text.simple_io, asks, shown});
+      o.text.json ? make_json_view() : make_text_view({color, o.text.simple_io, asks, shown});
   try {
     install_interrupt_handler();
     if (asks) install_chat_signals();
@@ -133,7 +135,7 @@ void chat(ChatOptions& o) {
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error& e) {
-    if (o.json && e.code() != ErrorCode::interrupted) view->error(message_of(e), e.code());
+    if (o.text.json && e.code() != ErrorCode::interrupted) view->error(message_of(e), e.code());
     throw;
   }
   if (const int signal = ending_signal()) end_by_signal(signal);
@@ -169,8 +171,10 @@ void add_message_options(CLI::App& app, ChatOptions& o) {
   repeated(app, "-r,--reverse-prompt", "TEXT", "end an answer after this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
       ->group(group);
-  app.add_flag("--json", o.json, "print one JSON object per event on stdout; read the message from stdin")
+  app.add_flag("--json", o.text.json,
+               "print one JSON object per event on stdout; read the message from stdin")
       ->group(group);
+  add_logprobs_option(app, o.text, group);
   bare_choice(app, "--color", "on|off|auto", "on",
               "use colors (default: auto, on a terminal without NO_COLOR)",
               [&o](const std::string& value) { o.text.color = parse_toggle("--color", value); })

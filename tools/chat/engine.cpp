@@ -67,9 +67,7 @@ void ChatEngine::change_model(const std::string& path) {
 }
 
 std::string ChatEngine::devices() const {
-  std::string names;
-  for (const auto& device : devices_) names += (names.empty() ? "" : " and ") + device->info().name;
-  return names;
+  return device_names(devices_);
 }
 
 bool ChatEngine::is_model_file(const std::string& path) const {

@@ -29,6 +29,9 @@ ChatLoop::ChatLoop(ChatEngine& engine, ChatView& view, ViewSettings& shown, cons
 
 AnswerCallbacks ChatLoop::callbacks() {
   AnswerCallbacks c;
+  c.chosen = [this](const Continuation::Choice& choice) {
+    if (choice.logprobs) view_.token(*choice.logprobs);
+  };
   c.text = [this](AnswerPart part, std::string_view text) {
     if (std::exchange(terminal_changes_, terminal_changes()) != terminal_changes_) hide_typed_keys();
     view_.text(part, text);

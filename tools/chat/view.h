@@ -29,6 +29,7 @@ class ChatView {
 
   virtual void begin(const Model& model, int64_t n_ctx, const std::string& devices) = 0;
   virtual void progress(int64_t n_done, int64_t n_prompt) = 0;  // of the prompt
+  virtual void token(const TokenLogprobs&) {}                   // with --logprobs
   virtual void text(AnswerPart part, std::string_view text) = 0;
   // The answer is complete; n_past of n_ctx tokens are in use.
   virtual void end(const Answer& answer, int64_t n_past, int64_t n_ctx) = 0;

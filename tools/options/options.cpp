@@ -148,6 +148,8 @@ void add_text_options(CLI::App& app, TextOptions& o) {
               [&o](const std::string& value) { o.color = parse_toggle("--color", value); })
       ->group(group);
   app.add_flag("--simple-io", o.simple_io, "print no colors and no control sequences")->group(group);
+  app.add_flag("--json", o.json, "print one JSON object per event on stdout instead of the text")->group(group);
+  add_logprobs_option(app, o, group);
 
   const auto accept = [&app](const char* names, const char* why) {
     app.add_flag(names)->description(why)->group(kNoEffectGroup);
@@ -156,6 +158,17 @@ void add_text_options(CLI::App& app, TextOptions& o) {
   accept("--single-turn", "always in effect");
   accept("--warmup,--no-warmup", "nothing to warm up");
   accept("--perf,--no-perf", "statistics always go to stderr");
+}
+
+void add_logprobs_option(CLI::App& app, TextOptions& o, const char* group) {
+  integer(app, "--logprobs", o.n_logprobs, -1,
+          "with --json, also report each token's log probability and the N most likely tokens, -1: off")
+      ->group(group);
+}
+
+void check_logprobs(const TextOptions& o) {
+  if (o.n_logprobs >= 0 && !o.json)
+    throw_error(ErrorCode::usage, "--logprobs needs --json, whose events report the log probabilities");
 }
 
 void add_log_options(CLI::App& app, LogOptions& o) {

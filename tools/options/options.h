@@ -65,8 +65,14 @@ struct TextOptions {
   bool display_prompt = true;                // --display-prompt / --no-display-prompt
   Toggle color = Toggle::automatic;          // --color, bare: on
   bool simple_io = false;                    // --simple-io
+  bool json = false;                         // --json
+  int32_t n_logprobs = -1;                   // --logprobs, -1 = none
 };
 void add_text_options(CLI::App& app, TextOptions& options);
+// --logprobs; add_text_options adds it too.
+void add_logprobs_option(CLI::App& app, TextOptions& options, const char* group);
+// Throws Error(usage) for --logprobs without --json.
+void check_logprobs(const TextOptions& options);
 // Whether to color text on stdout: as the user says, or where it can show colors.
 bool color_on(const TextOptions& options);
 // Turns escapes in -p, -r and the sequence breakers into the characters they stand for, unless --no-escape. A

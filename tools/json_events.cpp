@@ -1,0 +1,71 @@
+#include "tools/json_events.h"
+
+#include "tools/options/setting_flags.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* reason_word(StopReason reason) {
+  switch (reason) {
+    case StopReason::end_of_generation: return "end";
+    case StopReason::limit: return "limit";
+    case StopReason::context_full: return "context_full";
+    case StopReason::stop_text: return "stop";
+    case StopReason::interrupted: return "interrupted";
+  }
+  return "";
+}
+
+Json token_json(const Vocab& vocab, const TokenLogprob& t) {
+  const std::string bytes = vocab.has(t.id) ? vocab.token_to_piece(t.id, SpecialText::shown) : "";
+  Json list = Json::array();
+  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+  return {{"id", t.id}, {"token", bytes}, {"bytes", std::move(list)}, {"logprob", t.logprob}};
+}
+
+}  // namespace
+
+Json token_json(const Vocab& vocab, const TokenLogprobs& logprobs) {
+  Json token = token_json(vocab, logprobs.chosen);
+  Json top = Json::array();
+  for (const TokenLogprob& t : logprobs.top) top.push_back(token_json(vocab, t));
+  token["top_logprobs"] = std::move(top);
+  return token;
+}
+
+void JsonEvents::start(const Model& model, int64_t n_ctx, const std::string& devices) {
+  write({{"event", "start"},
+         {"model", model.path()},
+         {"description", model.description()},
+         {"devices", devices},
+         {"n_ctx", n_ctx}});
+}
+
+void JsonEvents::token(const Vocab& vocab, const TokenLogprobs& logprobs) {
+  Json event = {{"event", "token"}};
+  event.update(token_json(vocab, logprobs));
+  write(event);
+}
+
+void JsonEvents::end(StopReason reason, std::string_view content, const Json& statistics) {
+  Json event = {{"event", "end"}, {"reason", reason_word(reason)}, {"content", content}};
+  event.update(statistics);
+  write(event);
+}
+
+void JsonEvents::error(const Error& error) {
+  this->error(message_of(error), error.code());
+}
+
+void JsonEvents::error(std::string_view message, ErrorCode code) {
+  write({{"event", "error"}, {"message", message}, {"code", static_cast<int>(code)}});
+}
+
+void JsonEvents::write(const Json& object) {
+  out_.write(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  out_.flush();
+}
+
+}  // namespace tandem::tools
