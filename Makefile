@@ -90,7 +90,8 @@ bench-gpu:  ## measure an NVIDIA GPU with random weights in the shape of Llama 3
 	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_limits); fi
 	@python3 scripts/bench_gpu.py $(BUILD) $(if $(SCRATCH),--scratch "$(SCRATCH)")
 
-install: binary  ## install the program under PREFIX (honours DESTDIR)
+install: binary  ## install the program and the C library under PREFIX (honours DESTDIR)
+	@$(call build,$(BUILD),libtandem)
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, run every test

@@ -32,13 +32,14 @@ ROOMS = {
     "plan": ["model", "exec"],
     "engine": ["plan", "model", "exec", "kv", "text", "sample"],
     "setup": ["engine", "cpu"],
+    "capi": ["setup"],
     "tools": ["setup"],
 }
 # Additional folders for single files: only the list of backends names them all.
 ALSO = {"src/setup/backends.cpp": ["ggml-cuda"]}
 TOP_LEVEL_ROOMS = ("gguf", "ggml-cuda", "tools")  # the others are in src/
 MAX_LINES = 600
-SOURCE_SUFFIXES = {".h", ".cpp", ".inc", ".cu", ".cuh"}
+SOURCE_SUFFIXES = {".h", ".c", ".cpp", ".inc", ".cu", ".cuh"}
 COUNTED_SUFFIXES = SOURCE_SUFFIXES | {".py", ".sh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LIBRARY = ("src", "gguf", "ggml-cuda")  # other programs than tools/ may be built on it: it names settings, not flags

@@ -8,12 +8,14 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/log_sink.h"
 
 namespace tandem {
 namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::warning};
 std::mutex g_mutex;
+LogSink g_sink;
 std::unique_ptr<FILE, int (*)(FILE*)> g_file{nullptr, fclose};
 bool g_status_shown = false;
 std::atomic<SettingWriter> g_setting_writer{library_setting_text};
@@ -39,6 +41,11 @@ void set_log_file(const std::string& path) {
   g_file.reset(file);
 }
 
+void set_log_sink(LogSink sink) {
+  const std::lock_guard lock(g_mutex);
+  g_sink = std::move(sink);
+}
+
 void set_log_setting_writer(SettingWriter writer) {
   g_setting_writer = writer;
 }
@@ -55,6 +62,7 @@ void log_text(LogLevel level, fmt::string_view text, fmt::format_args arguments)
   const std::string message = write_settings(format_text(text, arguments), g_setting_writer);
   const std::string line = format("tandem: {}{}", prefix_of(level), message);
   const std::lock_guard lock(g_mutex);
+  if (g_sink) return g_sink(level, message);
   fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "", line.c_str());
   g_status_shown = false;
   if (g_file) {

@@ -1,0 +1,33 @@
+# The tests of the C library, in C, each a process of its own; and the example against an installed tree.
+enable_language(C)
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/capi/*.c)
+add_executable(capi_tests ${sources})
+set_target_properties(capi_tests PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+target_include_directories(capi_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src/capi)
+target_compile_definitions(capi_tests PRIVATE BUILD_VERSION="${PROJECT_VERSION}")
+target_compile_options(capi_tests PRIVATE -Wall -Wextra -Wpedantic -Werror)
+target_link_libraries(capi_tests PRIVATE libtandem Threads::Threads m)
+
+set(demo_model ${CMAKE_SOURCE_DIR}/models/tandem-demo-Q8_0.gguf)
+foreach(source ${sources})
+  file(STRINGS ${source} tests REGEX "{\"[a-z_]+\", [a-z_]+}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  foreach(line ${tests})
+    string(REGEX MATCHALL "{\"[a-z_]+\"" names "${line}")
+    foreach(name ${names})
+      string(REGEX REPLACE "[{\"]" "" name ${name})
+      set(folder ${CMAKE_BINARY_DIR}/capi_tests/${name})
+      file(MAKE_DIRECTORY ${folder})
+      add_test(NAME capi.${name} COMMAND capi_tests ${demo_model} ${folder} ${name})
+      set_tests_properties(capi.${name} PROPERTIES TIMEOUT 120)
+    endforeach()
+  endforeach()
+endforeach()
+
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_Interpreter_FOUND)
+  add_test(NAME capi.installed COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/tests/capi/installed.py
+    --build ${CMAKE_BINARY_DIR} --cmake ${CMAKE_COMMAND} --cc ${CMAKE_C_COMPILER} --nm ${CMAKE_NM} --model ${demo_model}
+    --sanitize=${TANDEM_SANITIZE})
+  set_tests_properties(capi.installed PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+endif()
