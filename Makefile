@@ -21,6 +21,8 @@ TANDEM := $(BUILD)/bin/tandem
 # A build folder keeps the generator it was first configured with.
 generator = $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+# Nothing is installed with NO_INSTALL=1, e.g. where there is no network.
+deps = $(if $(NO_INSTALL),true,scripts/install_deps.sh)
 # TANDEM_CUDA=AUTO|ON|OFF and TANDEM_CUDA_ARCHS (e.g. 90), from the command line or the environment.
 CUDA_OPTIONS := -DTANDEM_CUDA=$(or $(TANDEM_CUDA),AUTO) '-DTANDEM_CUDA_ARCHS=$(TANDEM_CUDA_ARCHS)'
 SOURCES = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh')
@@ -28,7 +30,7 @@ SOURCES = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.
 # $(call configure,folder,options): configures the folder unless it is configured with the same options already.
 configure = { [ "$$(cat $(1)/.options 2>/dev/null)" = "$(strip $(2))" ] && [ -f $(1)/CMakeCache.txt ]; } || \
   { mkdir -p $(1) && scripts/quietly.sh $(1)/configure.log cmake -S . -B $(1) $(call generator,$(1)) $(LAUNCHER) $(2) && \
-    echo "$(strip $(2))" > $(1)/.options; }
+    echo "$(strip $(2))" > $(1)/.options && sed -n 's/^-- tandem: /tandem: /p' $(1)/configure.log; }
 # $(call build,folder,targets): shows the build tool's progress on a terminal, elsewhere only warnings and errors.
 build = scripts/quietly.sh --progress $(1)/build.log cmake --build $(1) -j $(JOBS) $(if $(2),--target $(2))
 # Once a target has configured the tests, later builds keep them.
@@ -36,17 +38,18 @@ tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_
 
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo chat test test-gpu layers bench bench-gpu install asan fuzz fmt clean deps
+.PHONY: all help binary demo chat test test-gpu layers bench bench-gpu gpu-pack package install asan fuzz fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
 help:  ## list the targets
 	@echo "make [target] [NAME=value]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS)"
+	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS) NO_INSTALL=1"
+	@echo "          TANDEM_CUDA=AUTO|ON|OFF TANDEM_CUDA_ARCHS=90 (AUTO: with CUDA where nvcc and a GPU, or archs, are given)"
 
 binary:
-	@scripts/install_deps.sh
+	@$(deps)
 	@$(call configure,$(BUILD),$(tests_option) $(CUDA_OPTIONS))
 	@$(call build,$(BUILD),tandem)
 
@@ -57,7 +60,7 @@ chat: binary  ## chat with MODEL (default: the demo model); PROMPT is the first 
 	@$(TANDEM) chat -m "$${MODEL:-$(DEMO_MODEL)}" $${PROMPT:+-p "$$PROMPT"}
 
 test:  ## build everything and run every test
-	@scripts/install_deps.sh --tests
+	@$(deps) --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
 	@$(call build,$(BUILD))
@@ -65,12 +68,12 @@ test:  ## build everything and run every test
 	@python3 scripts/check_layers.py
 	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
 
-test-gpu:  ## run the tests that need an NVIDIA GPU, then under compute-sanitizer (CHECK=memcheck: only that tool; CHECK=none: no tool)
-	@scripts/install_deps.sh --tests
+test-gpu:  ## run the tests that need an NVIDIA GPU, then under compute-sanitizer (SECTIONS=tests,memcheck: only these)
+	@$(deps) --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
-	@if $(has_cuda); then $(call build,$(BUILD),gpu_tests); fi
-	@python3 scripts/test_gpu.py $(BUILD) $(if $(CHECK),--check $(CHECK))
+	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_tests); fi
+	@python3 scripts/test_gpu.py $(BUILD) $(if $(SECTIONS),--sections $(SECTIONS))
 
 layers:  ## check that includes follow the layers, and the lengths of files
 	@python3 scripts/check_layers.py
@@ -83,19 +86,33 @@ bench: binary  ## measure MODEL (default: random weights in the shape of TinyLla
 	fi; \
 	$(TANDEM) bench -m "$$model"
 
-bench-gpu:  ## measure an NVIDIA GPU with random weights in the shape of Llama 3.1 8B (SCRATCH=folder keeps 40 GB of models)
-	@scripts/install_deps.sh --tests
+bench-gpu:  ## measure an NVIDIA GPU with random weights in the shape of Llama 3.1 8B (SECTIONS=decode,prefill; SCRATCH=folder keeps 40 GB of models)
+	@$(deps) --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
 	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_limits); fi
-	@python3 scripts/bench_gpu.py $(BUILD) $(if $(SCRATCH),--scratch "$(SCRATCH)")
+	@python3 scripts/bench_gpu.py $(BUILD) $(if $(SECTIONS),--sections $(SECTIONS)) $(if $(SCRATCH),--scratch "$(SCRATCH)")
+
+gpu-pack:  ## make build-gpu/tandem-gpu.tar.gz: all that a machine with a GPU needs to test and measure, without network
+	@$(deps) --tests
+	@$(call configure,build-gpu,-DTANDEM_TESTS=ON -DTANDEM_CUDA=ON '-DTANDEM_CUDA_ARCHS=$(or $(TANDEM_CUDA_ARCHS),90-real)')
+	@$(call build,build-gpu,tandem_portable gpu_tests gpu_limits)
+	@scripts/gpu_pack.py build-gpu
+
+# With CUDA where nvcc is, for all common GPUs and not only those of this machine.
+package:  ## make a .deb and a tarball in build-package/ that need nothing but the C library (with CUDA where nvcc is)
+	@$(deps) --package
+	@$(call configure,build-package,-DTANDEM_TESTS=OFF -DTANDEM_CUDA=$(or $(TANDEM_CUDA),$(if $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null),ON,OFF)) '-DTANDEM_CUDA_ARCHS=$(or $(TANDEM_CUDA_ARCHS),common)')
+	@$(call build,build-package,tandem_portable all)
+	@cd build-package && rm -f *.deb *.tar.gz && ../scripts/quietly.sh package.log cpack
+	@ls -1 build-package/*.deb build-package/*.tar.gz
 
 install: binary  ## install the program and the C library under PREFIX (honours DESTDIR)
 	@$(call build,$(BUILD),libtandem)
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, run every test
-	@scripts/install_deps.sh --tests
+	@$(deps) --tests
 	@$(call configure,build-asan,-DTANDEM_TESTS=ON -DTANDEM_CUDA=OFF -DTANDEM_SANITIZE=address$(comma)undefined)
 	@$(call build,build-asan)
 	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
@@ -103,17 +120,17 @@ asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, 
 comma := ,
 
 fuzz:  ## run each fuzz target for FUZZ_SECONDS under the sanitizers (builds in build-fuzz/)
-	@scripts/install_deps.sh --fuzz
+	@$(deps) --fuzz
 	@$(call configure,build-fuzz,-DTANDEM_TESTS=OFF -DTANDEM_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++)
 	@$(call build,build-fuzz,fuzz)
 	@scripts/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
 
 fmt:  ## format every source with clang-format
-	@scripts/install_deps.sh --format
+	@$(deps) --format
 	@clang-format -i $(SOURCES)
 
 deps:  ## install the packages that building and testing need
-	@scripts/install_deps.sh --tests
+	@$(deps) --tests
 
 clean:  ## remove all build output
-	@rm -rf $(BUILD) build-asan build-fuzz
+	@rm -rf $(BUILD) build-asan build-fuzz build-gpu build-package

@@ -1,11 +1,12 @@
-# The CUDA backend. TANDEM_CUDA=AUTO builds its devices where nvcc is found; the same program comes out without them,
-# only without GPUs. The binary needs neither the driver nor cuBLAS to start: the runtime is linked statically, cuBLAS is loaded
-# when it is first used.
+# The CUDA backend. TANDEM_CUDA=AUTO builds its devices where nvcc is found and there is something to build for: a GPU in
+# this machine, or TANDEM_CUDA_ARCHS. The same program comes out without them, only without GPUs. The binary needs neither
+# the driver nor cuBLAS to start: the runtime is linked statically, cuBLAS is loaded when it is first used.
 #
-# Code is made for the GPUs that are seen, otherwise for those that are common, with PTX of the last for newer ones.
-set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA device: AUTO (where nvcc is found), ON or OFF")
+# Code is made for the GPUs that are seen, otherwise (TANDEM_CUDA=ON) for those that are common, with PTX of the last for
+# newer ones.
+set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA device: AUTO (with nvcc and a GPU), ON or OFF")
 set_property(CACHE TANDEM_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(TANDEM_CUDA_ARCHS "" CACHE STRING "CUDA architectures, e.g. 90 or 80;90; empty: those of this machine's GPUs, or the common ones")
+set(TANDEM_CUDA_ARCHS "" CACHE STRING "CUDA architectures, e.g. 90 or 80;90, or common; empty: those of this machine's GPUs")
 
 # Compute capabilities of the GPUs of this machine, as CMake's real architectures.
 function(tandem_native_archs result)
@@ -33,27 +34,32 @@ function(tandem_find_nvcc result)
   set(${result} ${TANDEM_NVCC} PARENT_SCOPE)
 endfunction()
 
+set(common_archs 80-real 86-real 89-real 90)
 set(TANDEM_HAVE_CUDA OFF)
 # The sanitizers' builds are of the host's code.
 if(TANDEM_CUDA STREQUAL ON OR (TANDEM_CUDA STREQUAL AUTO AND NOT TANDEM_SANITIZE AND NOT TANDEM_FUZZ))
   tandem_find_nvcc(nvcc)
-  if(nvcc)
-    set(TANDEM_HAVE_CUDA ON)
-  elseif(TANDEM_CUDA STREQUAL ON)
+  set(archs ${TANDEM_CUDA_ARCHS})
+  if(NOT archs)
+    tandem_native_archs(archs)
+  endif()
+  if(NOT nvcc AND TANDEM_CUDA STREQUAL ON)
     message(FATAL_ERROR "TANDEM_CUDA=ON, but there is no nvcc on the PATH or in /usr/local/cuda/bin")
-  else()
+  elseif(NOT nvcc AND archs)
+    message(STATUS "tandem: building for the CPU only: no nvcc (the CUDA toolkit) on the PATH or in /usr/local/cuda/bin")
+  elseif(NOT nvcc)
     message(STATUS "No nvcc: building without the CUDA device")
+  elseif(NOT archs AND TANDEM_CUDA STREQUAL AUTO)
+    message(STATUS "tandem: building for the CPU only: nvcc is here, but no GPU (TANDEM_CUDA=ON builds for the common ones)")
+  else()
+    set(TANDEM_HAVE_CUDA ON)
   endif()
 endif()
 set(TANDEM_HAVE_CUDA ${TANDEM_HAVE_CUDA} CACHE INTERNAL "")  # the Makefile looks here
 
 if(TANDEM_HAVE_CUDA)
-  set(archs ${TANDEM_CUDA_ARCHS})
-  if(NOT archs)
-    tandem_native_archs(archs)
-  endif()
-  if(NOT archs)
-    set(archs 80-real 86-real 89-real 90)
+  if(NOT archs OR archs STREQUAL common)
+    set(archs ${common_archs})
   endif()
   set(CMAKE_CUDA_ARCHITECTURES ${archs})
   if(NOT CMAKE_CUDA_COMPILER)

@@ -3,10 +3,12 @@
 weights under several limits of GPU memory.
 
     scripts/offload_report.py BUILD [--models 8B,70B] [--vram 4,8,16,24] [--scratch FOLDER] [--cpu] [--check]
+                              [--limit SECONDS] [--json FILE]
 
 A model is 8B, 70B (Llama 3.1), a shape of `tandem synth` (tinyllama-1.1b; tinyllama-1.1b:4 is its first four layers), or
 a GGUF file. Models (5 and 43 GB) are written one at a time to a temporary folder in BUILD; with --scratch they are kept
-in that folder and reused. A model that does not fit on the disk is skipped.
+in that folder and reused. A model that does not fit on the disk is skipped. Each row is written to --json at once; a
+command that runs past --limit is reported and the next row goes on.
 
 Each row is the first placement of `tandem plan`, which is also the choice of `tandem bench`, run and chat. Prefill is a
 prompt of 512 tokens (or a micro-batch, if larger); decode runs in the middle of the context; the predictions are for the
@@ -30,10 +32,14 @@ import subprocess
 import sys
 import tempfile
 
+import gpu_steps
+
 SHAPES = {"8B": "llama-3.1-8b", "70B": "llama-3.1-70b"}
 BITS = {"Q4_0": 4.6, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q8_0": 8.6, "F16": 16.0, "F32": 32.0}  # per weight
 GIB = 2**30
 OUT_OF_MEMORY = 4  # exit code
+HEADER = ("model", "max VRAM", "placement", "ubatch", "prefill t/s", "measured", "off", "of bound", "decode t/s", "measured",
+          "off", "of bound", "GiB planned", "measured")
 
 
 class Failed(Exception):
@@ -44,9 +50,12 @@ class Failed(Exception):
         self.code = code
 
 
-def run(command):
+def run(command, limit=None):
     print("  " + " ".join(map(str, command[1:])), file=sys.stderr, flush=True)
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired as error:
+        raise Failed(1, f"stopped after {limit:.0f} s: {' '.join(map(str, command[1:3]))}") from error
     if result.returncode != 0:
         lines = [line for line in result.stderr.splitlines() if "error: " in line] or result.stderr.splitlines()[-1:]
         raise Failed(result.returncode, lines[-1].split("error: ", 1)[-1] if lines else f"exit code {result.returncode}")
@@ -57,17 +66,19 @@ class Tandem:
     def __init__(self, build, arguments):
         self.program = build / "bin" / "tandem"
         self.arguments = arguments
+        self.limit = arguments.limit or None
+        self.journal = gpu_steps.Journal(arguments.json)
 
     def has_gpu(self):
         return len(run([self.program, "plan", "--list-devices"]).splitlines()) > 1
 
     def plan(self, model, options):
-        return json.loads(run([self.program, "plan", "-m", model, "-c", self.arguments.ctx, "--json", *options]))
+        return json.loads(run([self.program, "plan", "-m", model, "-c", self.arguments.ctx, "--json", *options], self.limit))
 
     def bench(self, model, options):
         command = [self.program, "bench", "-m", model, "--ctx-size", self.arguments.ctx, "-o", "jsonl",
                    "-r", self.arguments.repetitions, *options]
-        return json.loads(run(command))
+        return json.loads(run(command, self.limit))
 
     def estimated_bytes(self, spec):
         """The estimated file size of a shape."""
@@ -161,6 +172,8 @@ def rows_of(tandem, spec, folder, keep, limits):
             row, errors = measured_row(tandem, spec if model is not given else given.stem, model, limit or "-", options)
             rows.append(row)
             off += errors
+            tandem.journal.write(kind="offload", header=HEADER, row=row)
+            print("  " + " | ".join(map(str, row)), file=sys.stderr, flush=True)
         except Failed as failure:
             problems.append((failure.code, f"{spec}{f' in {limit} GiB' if limit else ''}: {failure}"))
     if not keep and model is not given:
@@ -181,6 +194,8 @@ def main():
     parser.add_argument("--cpu", action="store_true", help="measure only the host's row")
     parser.add_argument("--tolerance", type=float, default=0.15)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--limit", type=float, default=0, help="seconds for each plan and each measurement (default: no limit)")
+    parser.add_argument("--json", metavar="FILE", help="append each row to FILE as a line of JSON")
     arguments = parser.parse_args()
 
     tandem = Tandem(arguments.build, arguments)
@@ -198,10 +213,8 @@ def main():
         for spec in models.split(","):
             for all_of, some in zip((rows, off, problems), rows_of(tandem, spec, folder, bool(arguments.scratch), limits)):
                 all_of += some
-    header = ["model", "max VRAM", "placement", "ubatch", "prefill t/s", "measured", "off", "of bound", "decode t/s", "measured",
-              "off", "of bound", "GiB planned", "measured"]
     if rows:
-        print(table(header, rows))
+        print(table(HEADER, rows))
     for _, problem in problems:
         print(f"not measured: {problem}")
     within = sum(abs(x) <= arguments.tolerance for x in off)

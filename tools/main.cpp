@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "tools/build_info.h"
 #include "tools/command.h"
 #include "tools/options/options.h"
 #include "tools/options/setting_flags.h"
@@ -65,7 +66,7 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
     return 0;
   } catch (const CLI::CallForVersion& e) {
     Output out;
-    out.write(std::string(e.what()) + "\n");
+    out.write(e.what());
     out.flush();
     return 0;
   } catch (const CLI::Success&) {  // --help
@@ -83,7 +84,7 @@ int run_and_report(int argc, char** argv) {
   try {
     const auto app =
         make_app("Runs GGUF language models on a CPU, on a GPU, or on both in tandem.", "tandem");
-    app->set_version_flag("--version", "tandem " TANDEM_VERSION, "print the version");
+    app->set_version_flag("--version", version_text, "print the version, and what the program was built for");
     app->require_subcommand(1);
     for (const auto add : kCommands) add(*app);
     if (argc < 2) {

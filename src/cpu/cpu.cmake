@@ -6,6 +6,7 @@ function(tandem_isa name folder)
     return()
   endif()
   add_library(tandem_cpu_${name} OBJECT ${sources})
+  set_property(GLOBAL APPEND PROPERTY TANDEM_ISAS ${name})
   target_include_directories(tandem_cpu_${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(tandem_cpu_${name} PRIVATE TANDEM_ISA=${name})
   # GCC 12's own intrinsics headers start from undefined vectors.

@@ -1,15 +1,14 @@
 #include "sample/sampler.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
+#include "base/random_seed.h"
 #include "base/setting.h"
 #include "sample/temperature.h"
 #include "sample/truncation.h"
@@ -22,9 +21,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 uint64_t resolve_seed(int64_t seed) {
   if (seed >= 0) return static_cast<uint64_t>(seed);
-  // 32 bits, so that it is easy to type. The clock helps where random_device is not random.
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  return std::random_device()() ^ (static_cast<uint64_t>(now) & 0xffffffffu);
+  return random_seed() & 0xffffffffu;  // 32 bits, so that it is easy to type
 }
 
 // Validates and completes the parameters: ignore_eos becomes biases.

@@ -7,9 +7,10 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string_view>
 #include <vector>
+
+#include "base/random_seed.h"
 
 namespace tandem {
 
@@ -52,7 +53,7 @@ class StringIndex {
   };
 
   static uint64_t process_seed() {
-    static const uint64_t seed = uint64_t{std::random_device()()} << 32 | std::random_device()();
+    static const uint64_t seed = random_seed();
     return seed;
   }
 

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/fp16.h"
+#include "base/random_seed.h"
 
 namespace tandem {
 namespace {
@@ -36,6 +37,12 @@ TEST(Bf16, RoundsToNearestEven) {
   EXPECT_EQ(fp32_to_bf16(1.0f + 0x1p-8f), 0x3f80);
   EXPECT_EQ(fp32_to_bf16(1.0f + 3 * 0x1p-8f), 0x3f82);
   EXPECT_TRUE(std::isnan(bf16_to_fp32(fp32_to_bf16(NAN))));
+}
+
+TEST(RandomSeed, DiffersInBothHalves) {
+  const uint64_t a = random_seed(), b = random_seed();
+  EXPECT_NE(a >> 32, b >> 32);
+  EXPECT_NE(static_cast<uint32_t>(a), static_cast<uint32_t>(b));
 }
 
 TEST(Checked, RefusesOverflow) {

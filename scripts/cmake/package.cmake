@@ -1,0 +1,39 @@
+# `make package`: a .deb and a tarball with the portable program, and what else `make install` installs. Its shared
+# libraries are those of the C library; the licences of all that is linked in go along.
+if(NOT TARGET tandem_portable)
+  return()
+endif()
+
+# The program of this build is a component that packages leave out; theirs is the portable one.
+install(PROGRAMS $<TARGET_FILE:tandem_portable> DESTINATION bin COMPONENT portable EXCLUDE_FROM_ALL)
+install(FILES ${CMAKE_BINARY_DIR}/copyright DESTINATION share/doc/tandem COMPONENT portable EXCLUDE_FROM_ALL)
+install(FILES ${CMAKE_SOURCE_DIR}/README.md DESTINATION share/doc/tandem COMPONENT portable EXCLUDE_FROM_ALL)
+
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/copyright
+  COMMAND ${CMAKE_SOURCE_DIR}/scripts/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE ${TANDEM_HAVE_CUDA} ${TANDEM_LIBRARY_PACKAGES}
+          > ${CMAKE_BINARY_DIR}/copyright
+  DEPENDS ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/scripts/copyright.sh ${CMAKE_SOURCE_DIR}/scripts/cmake/libraries.cmake
+  COMMENT "Collecting licences" VERBATIM)
+add_custom_target(tandem_copyright ALL DEPENDS ${CMAKE_BINARY_DIR}/copyright)
+
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_PACKAGE_NAME tandem)
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_VENDOR tandem)
+set(CPACK_PACKAGE_CONTACT "the tandem developers <tandem@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Runs GGUF language models on a CPU, on a GPU, or on both")
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR})
+set(CPACK_STRIP_FILES ON)
+set(CPACK_MONOLITHIC_INSTALL OFF)
+set(CPACK_COMPONENTS_ALL portable ${TANDEM_PACKAGE_COMPONENTS})
+set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_ARCHIVE_FILE_NAME tandem-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_PACKAGE_FILE_NAME ${CPACK_ARCHIVE_FILE_NAME})
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+# Of the C library alone. tests/packages/package_test.py checks that the program needs no newer symbols.
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.35)")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+include(CPack)
