@@ -5,7 +5,7 @@ model, and gpu_day.sh, which runs it all.
 
     scripts/gpu_pack.py BUILD [-o tandem-gpu.tar.gz] [--data FOLDER] [--most-mb 50]
 
-BUILD needs tandem, gpu_tests and gpu_limits. The golden data is read from --data, by default $TANDEM_SHARED/data or
+BUILD needs tandem (the portable one, if it is built), gpu_tests and gpu_limits. The golden data is read from --data, by default $TANDEM_SHARED/data or
 ../shared/data beside the source tree.
 """
 
@@ -57,7 +57,9 @@ def copy(source, target):
 def fill(folder, build, data):
     libraries = {}
     for name in PROGRAMS:
-        program = build / "bin" / name
+        program = build / "bin" / "portable" / name
+        if not program.exists():
+            program = build / "bin" / name
         copy(program, folder / "bin" / name)
         subprocess.run(["strip", folder / "bin" / name], check=True)
         libraries |= libraries_of(program)
@@ -71,7 +73,7 @@ def fill(folder, build, data):
     for name in GOLDEN:
         copy(data / name, folder / "data" / name)
     copy(DEMO, folder / "models" / DEMO.name)
-    version = subprocess.run([build / "bin" / "tandem", "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([folder / "bin" / "tandem", "--version"], capture_output=True, text=True, check=True).stdout
     (folder / "PACK.txt").write_text(version)
 
 

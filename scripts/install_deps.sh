@@ -4,6 +4,7 @@
 #
 #   scripts/install_deps.sh            compiler, CMake and libraries for build/bin/tandem
 #   scripts/install_deps.sh --tests    also the packages for `make test`
+#   scripts/install_deps.sh --package  also the packages for `make package`
 #   scripts/install_deps.sh --fuzz     also clang and its sanitizer runtime, for `make fuzz`
 #   scripts/install_deps.sh --format   also clang-format, for `make fmt`
 #   scripts/install_deps.sh --dry-run  only print the missing packages
@@ -12,10 +13,11 @@
 # Never installs CUDA; the build finds nvcc if it is on the machine.
 set -euo pipefail
 
-tests=no fuzz=no format=no dry_run=no
+tests=no package=no fuzz=no format=no dry_run=no
 for arg in "$@"; do
   case "$arg" in
     --tests) tests=yes ;;
+    --package) package=yes ;;
     --fuzz) fuzz=yes ;;
     --format) format=yes ;;
     --dry-run) dry_run=yes ;;
@@ -53,6 +55,11 @@ if [ $tests = yes ]; then
   need_header libgtest-dev gtest/gtest.h
   need_header libgmock-dev gmock/gmock.h
   need_header libvterm-dev vterm.h
+fi
+if [ $tests = yes ] || [ $package = yes ]; then  # archives that libedit needs
+  need_header libbsd-dev bsd/string.h
+  need_header libmd-dev md5.h
+  need_header libncurses-dev term.h
 fi
 if [ $fuzz = yes ]; then
   need_command clang clang++

@@ -63,6 +63,7 @@ function(tandem_portable)
   foreach(target ${ARGN})
     set_target_properties(${target} PROPERTIES TANDEM_PORTABLE ON)
     set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/tandem")
-    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+    # What nothing uses goes: GCC 12's archive has a function that would need a newer C library (arc4random).
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -Wl,--gc-sections)
   endforeach()
 endfunction()

@@ -1,11 +1,14 @@
 # `make package`: a .deb and a tarball with the portable program, and what else `make install` installs. Its shared
 # libraries are those of the C library; the licences of all that is linked in go along.
-if(NOT TARGET tandem_portable)
-  return()
-endif()
-
-# The program of this build is a component that packages leave out; theirs is the portable one.
-install(PROGRAMS $<TARGET_FILE:tandem_portable> DESTINATION bin COMPONENT portable EXCLUDE_FROM_ALL)
+# Packages have the component "portable" instead of the program of this build, and TANDEM_PACKAGE_COMPONENTS: man page,
+# completions and what else needs no library.
+install(TARGETS tandem_portable RUNTIME DESTINATION bin COMPONENT portable EXCLUDE_FROM_ALL)
+foreach(library ${TANDEM_CARRIED_LIBRARIES})
+  get_filename_component(library ${library} REALPATH)
+  get_filename_component(file ${library} NAME)
+  string(REGEX REPLACE "(\\.so\\.[0-9]+).*" "\\1" file ${file})
+  install(FILES ${library} DESTINATION lib/tandem RENAME ${file} COMPONENT portable EXCLUDE_FROM_ALL)
+endforeach()
 install(FILES ${CMAKE_BINARY_DIR}/copyright DESTINATION share/doc/tandem COMPONENT portable EXCLUDE_FROM_ALL)
 install(FILES ${CMAKE_SOURCE_DIR}/README.md DESTINATION share/doc/tandem COMPONENT portable EXCLUDE_FROM_ALL)
 

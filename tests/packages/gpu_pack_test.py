@@ -3,10 +3,11 @@
 network and no GPU: it unpacks, every step that needs a GPU says that there is none, the others pass; with TRY=1 all its
 steps run on the CPU; a step that fails or runs past its limit is reported.
 
-    gpu_pack_test.py SOURCE BUILD DATA
+    gpu_pack_test.py SOURCE BUILD
 """
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -87,7 +88,8 @@ class PackTest:
 
 
 def main():
-    source, build, data = map(pathlib.Path, sys.argv[1:])
+    source, build = map(pathlib.Path, sys.argv[1:])
+    data = pathlib.Path(os.environ.get("TANDEM_SHARED") or source.parent / "shared") / "data"
     need_unshare()
     if not data.exists():
         skip(f"{data} not found")
