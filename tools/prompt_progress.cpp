@@ -30,8 +30,9 @@ bool PromptProgress::shows(int64_t n_prompt) const {
 void PromptProgress::update(int64_t n_done, int64_t n_prompt) {
   if (n_done >= n_prompt || interrupted()) return clear();
   if (!shows(n_prompt)) return;
-  line_.show(format("reading the prompt {} of {} tokens", bar(n_done, n_prompt), n_prompt));
   set_interrupt_notice(kStopping);
+  line_.show(format("reading the prompt {} of {} tokens", bar(n_done, n_prompt), n_prompt));
+  if (interrupted()) fputs(kStopping, stderr);  // the bar may have replaced what the handler wrote
 }
 
 void PromptProgress::clear() {

@@ -164,5 +164,94 @@ TEST_F(ChatScreen, SimpleIoSendsNoControlSequence) {
   EXPECT_THAT(all, Not(HasSubstr("\033")));
 }
 
+// A grammar makes the model say this.
+class ChatMarkdown : public ChatScreen {
+ protected:
+  std::vector<std::string> saying(const std::string& text, std::vector<std::string> more = {}) const {
+    std::string literal;
+    for (const char c : text) literal += c == '\n' ? "\\n" : c == '\033' ? "\\x1b" : std::string(1, c);
+    more.insert(more.end(), {"--grammar", "root ::= \"" + literal + "\"", "-c", "1000"});
+    return more;
+  }
+  static constexpr const char* kText =
+      "# Title\n\nSome **bold** text.\n\n- one\n- two\n\n```c\nint x;\n```\n";
+};
+
+TEST_F(ChatMarkdown, IsRenderedOnATerminal) {
+  const auto t = start(saying(kText));
+  ASSERT_TRUE(t->wait_for_screen(prompt_waits));
+  t->type("hi" + kEnter);
+  ASSERT_TRUE(t->wait_for_row("seed ")) << t->screen().text();
+  EXPECT_THAT(t->screen().text(),
+              HasSubstr("> hi\nTitle\n\nSome bold text.\n\n• one\n• two\n\n╭─ c\n│ int x;\n╰─\n[prompt"));
+  const int row = t->screen().row_with("Some bold");
+  EXPECT_TRUE(t->screen().cell(row, 5).bold);
+  EXPECT_TRUE(t->screen().cell(row, 10).plain());
+  ASSERT_TRUE(t->wait_for_screen(prompt_waits));
+  t->type("/raw" + kEnter);
+  ASSERT_TRUE(t->wait_for_row("Some **bold** text.")) << t->screen().text();
+}
+
+TEST_F(ChatMarkdown, StaysAsItIsWhereItCannotBeRendered) {
+  const std::string source = "# Title\n\nSome **bold** text.\n\n- one\n- two\n\n```c\nint x;\n```\n";
+  const std::vector<std::pair<std::vector<std::string>, TerminalOptions>> ways = {
+      {{"--markdown", "off"}, {}}, {{"--simple-io"}, {}}, {{}, with({"TERM=dumb"})}};
+  for (const auto& [arguments, options] : ways) {
+    const auto t = start(saying(kText, arguments), options);
+    ASSERT_TRUE(t->wait_for_screen(prompt_waits));
+    t->type("hi" + kEnter);
+    ASSERT_TRUE(t->wait_for_row("seed ")) << t->screen().text();
+    EXPECT_THAT(t->screen().text(), HasSubstr("> hi\n" + source)) << arguments.size();
+  }
+  TerminalOptions into_file;
+  into_file.stdout_file = directory_.path("answer.md");
+  const auto t = start(saying(kText), into_file);
+  ASSERT_TRUE(t->wait_for_screen(prompt_waits));
+  t->type("hi" + kEnter);
+  ASSERT_TRUE(t->wait_for_row("seed ")) << t->screen().text();
+  std::ifstream in(into_file.stdout_file);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(in)), {}), source);
+}
+
+TEST_F(ChatMarkdown, AModelCannotControlTheTerminal) {
+  for (const std::string way : {"on", "off"}) {
+    const auto t = start(saying("a\033[2J\033[31mb", {"--markdown", way}));
+    ASSERT_TRUE(t->wait_for_screen(prompt_waits));
+    t->type("hi" + kEnter);
+    ASSERT_TRUE(t->wait_for_row("seed ")) << t->screen().text();
+    const int row = t->screen().row_with("> hi") + 1;
+    EXPECT_EQ(t->screen().row(row), "a␛[2J␛[31mb");
+    EXPECT_TRUE(t->screen().cell(row, 10).plain());
+  }
+}
+
+TEST_F(ChatMarkdown, WordsAreWrapped) {
+  TerminalOptions narrow;
+  narrow.columns = 20;
+  const auto t = start(saying("These words are wrapped where they end."), narrow);
+  ASSERT_TRUE(t->wait_for_screen(prompt_waits)) << t->screen().text();
+  t->type("hi" + kEnter);
+  ASSERT_TRUE(t->wait_for_row("seed ")) << t->screen().text();
+  EXPECT_THAT(t->screen().text(), HasSubstr("> hi\nThese words are\nwrapped where they\nend.\n["));
+}
+
+TEST_F(ChatMarkdown, ReasoningIsDimOrMarked) {
+  const std::string text = "<think>hm</think>yes";
+  const auto colored = start(saying(text));
+  ASSERT_TRUE(colored->wait_for_screen(prompt_waits));
+  colored->type("hi" + kEnter);
+  ASSERT_TRUE(colored->wait_for_row("seed ")) << colored->screen().text();
+  const int row = colored->screen().row_with("> hi") + 1;
+  EXPECT_EQ(colored->screen().row(row), "hm");
+  EXPECT_TRUE(colored->screen().cell(row, 0).dim);
+  EXPECT_EQ(colored->screen().row(row + 2), "yes");
+  EXPECT_TRUE(colored->screen().cell(row + 2, 0).plain());
+  const auto marked = start(saying(text), with({"NO_COLOR=1"}));
+  ASSERT_TRUE(marked->wait_for_screen(prompt_waits));
+  marked->type("hi" + kEnter);
+  ASSERT_TRUE(marked->wait_for_row("seed ")) << marked->screen().text();
+  EXPECT_THAT(marked->screen().text(), HasSubstr("> hi\n│ hm\n\nyes\n"));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -34,6 +34,7 @@ class RunTerminal : public testing::Test {
 
   test::TerminalOptions environment(std::vector<std::string> more = {}) const {
     test::TerminalOptions options;
+    options.columns = 120;
     options.environment = {"TERM=xterm", "NO_COLOR"};
     options.environment.insert(options.environment.end(), more.begin(), more.end());
     return options;

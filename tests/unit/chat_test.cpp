@@ -88,7 +88,9 @@ TEST_F(Chat, RejectsInvalidOptions) {
   expect("-p hi --reasoning loud", 2, "--reasoning");
   expect("-p hi -c 100 -sys \"$(seq 1 100)\"", 2, "the system prompt");
   expect("-p \"$(seq 1 100)\"", 2, "the context is full");
-  expect("-p hi --session " + path_, 3, "not a saved session");
+  expect("-p hi --session " + path_, 2, "is the model in use");
+  test::write_file(directory_.path("notes.txt"), "important");
+  expect("-p hi --session " + directory_.path("notes.txt"), 2, "exists and is not a saved session");
   const auto with_template = [&](const std::string& text) {
     test::write_file(directory_.path("t.jinja"), text);
     return "-p hi --chat-template " + directory_.path("t.jinja");

@@ -279,7 +279,7 @@ TEST_F(SessionFiles, RunKeepsItsPrompt) {
   const test::Outcome again = run("-p 'one two'" + cache);
   EXPECT_EQ(again.exit_code, 0);
   EXPECT_THAT(again.out, HasSubstr(text));
-  EXPECT_THAT(again.out, HasSubstr("prompt 1 tokens"));
+  EXPECT_THAT(again.out, HasSubstr("prompt 1 token,"));
   EXPECT_THAT(run("-p 'one tree'" + cache + " --prompt-cache-ro").out,
               HasSubstr("reusing 5 of the prompt's 8 tokens"));
   EXPECT_THAT(run(cache).out, HasSubstr(text));  // continues the saved text

@@ -173,6 +173,16 @@ TEST(TextStream, WithoutColorCodeKeepsItsMarks) {
     EXPECT_EQ(bytes.find(color), bytes.npos) << color;
 }
 
+TEST(TextStream, AListKeepsItsDistancesWhenSomethingFollows) {
+  const std::string list = "1. a\n   - x\n   - y\n2. b\n", loose = "- a\n\n- b\n";
+  std::mt19937 random(6);
+  for (const std::string after : {"", "\n", "\n\nAfter.\n"}) {
+    const std::string rest = after.size() > 1 ? "\nAfter.\n" : "";
+    EXPECT_EQ(screen_text(list + after, 40, 20, &random), "1. a\n   ◦ x\n   ◦ y\n2. b\n" + rest);
+    EXPECT_EQ(screen_text(loose + after, 40, 20, &random), "• a\n\n• b\n" + rest);
+  }
+}
+
 TEST(TextStream, ATableGrowsInColumns) {
   Screen screen(20, 40);
   TextStream stream({.rows = 20, .columns = 40});

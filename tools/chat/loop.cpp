@@ -33,7 +33,8 @@ AnswerCallbacks ChatLoop::callbacks() {
     if (choice.logprobs) view_.token(*choice.logprobs);
   };
   c.text = [this](AnswerPart part, std::string_view text) {
-    if (std::exchange(terminal_changes_, terminal_changes()) != terminal_changes_) hide_typed_keys();
+    const unsigned changes = terminal_changes();
+    if (changes != std::exchange(terminal_changes_, changes)) hide_typed_keys();
     view_.text(part, text);
   };
   c.prompt_progress = [this](int64_t n_done, int64_t n_prompt) { view_.progress(n_done, n_prompt); };
@@ -60,7 +61,8 @@ Answer ChatLoop::show(const std::function<Answer(const AnswerCallbacks&)>& make)
   }
   n_left_out_ = answer.n_left_out;
   if (answer.stats.n_shifts > 0) {
-    view_.note(format("(the context was full: dropped its older half {} times)", answer.stats.n_shifts));
+    const std::string times = answer.stats.n_shifts == 1 ? "once" : format("{} times", answer.stats.n_shifts);
+    view_.note("(the context was full: dropped its older half " + times + ")");
   }
   return answer;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/text.h"
 #include "tools/markdown/table.h"
 
 namespace tandem::tools {
@@ -237,10 +238,9 @@ class Renderer {
 
   // An empty row comes before a block, but not in a tight list. What comes before a list is not in it.
   bool takes_gap() {
+    const bool first = !lists_.empty() && !std::exchange(lists_.back().begun, true);
     if (out_.empty()) return false;
-    if (lists_.empty()) return true;
-    const bool first = !std::exchange(lists_.back().begun, true);
-    return !lists_.back().tight || (first && lists_.size() == 1);
+    return lists_.empty() || !lists_.back().tight || (first && lists_.size() == 1);
   }
 
   void put(std::vector<Row> rows) {
@@ -373,7 +373,8 @@ std::vector<Row> one_row(std::string_view text, const DocumentStyle& style) {
 }  // namespace
 
 std::vector<Row> markdown_rows(std::string_view text, const DocumentStyle& style) {
-  return Renderer(style).render(text);
+  // An empty line at the end would make md4c think that the items of a list are apart.
+  return Renderer(style).render(trimmed_end(text));
 }
 
 std::vector<Row> code_head(std::string_view language, const DocumentStyle& style) {
