@@ -5,7 +5,8 @@ file(GLOB TANDEM_CAPI_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/capi/*.c
 add_library(libtandem SHARED ${TANDEM_CAPI_SOURCES})
 target_link_libraries(libtandem PRIVATE ${TANDEM_ROOMS})
 set(exports ${CMAKE_SOURCE_DIR}/src/capi/exports.map)
-target_link_options(libtandem PRIVATE -Wl,--version-script=${exports})
+# Never unloaded: its handler of SIGBUS stays installed.
+target_link_options(libtandem PRIVATE -Wl,--version-script=${exports} -Wl,-z,nodelete)
 set(abi_version ${PROJECT_VERSION_MAJOR})
 if(PROJECT_VERSION_MAJOR EQUAL 0)
   set(abi_version 0.${PROJECT_VERSION_MINOR})
