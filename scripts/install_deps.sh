@@ -50,6 +50,8 @@ need_header nlohmann-json3-dev nlohmann/json.hpp
 need_header libedit-dev histedit.h
 need_header libmd4c-dev md4c.h
 need_header liburing-dev liburing.h
+need_header libmd-dev sha2.h
+need_header libcurl4-openssl-dev curl/curl.h
 if [ $tests = yes ]; then
   need_command python3 python3
   need_header libgtest-dev gtest/gtest.h

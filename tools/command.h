@@ -28,5 +28,8 @@ void add_split(CLI::App& app);
 void add_merge(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_pull(CLI::App& app);
+void add_list(CLI::App& app);
+void add_rm(CLI::App& app);
 
 }  // namespace tandem::tools

@@ -39,6 +39,9 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_merge,
     add_plan,
     add_synth,
+    add_pull,
+    add_list,
+    add_rm,
 };
 // clang-format on
 

@@ -147,11 +147,12 @@ void report(const GenerateStats& s, uint64_t seed) {
 void complete(RunOptions& options) {
   apply_escapes(options.text, options.sampling);
   note_no_effect(options);
+  find_model_file(options);
   const auto devices = make_devices(options.engine);
   const std::string prompt = read_prompt(options.text);
   const bool from_cache = prompt.empty() && access(options.prompt_cache.c_str(), R_OK) == 0;
   if (!from_cache) check_prompt(prompt, options.text);
-  const std::unique_ptr<Model> model = load_model(options.engine);
+  const std::unique_ptr<Model> model = load_model(options);
   measure_speeds(options.engine, devices, *model);
   Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
   Sampler sampler(options.sampling, sampler_model(session));
@@ -239,7 +240,7 @@ void add_run(CLI::App& app) {
   CLI::App* command = app.add_subcommand("run", "complete a prompt and stream the text");
   const auto options = std::make_shared<RunOptions>();
   add_text_options(*command, options->text);
-  add_model_options(*command, options->engine.model);
+  add_model_options(*command, *options);
   add_context_options(*command, options->engine.context, options->flash_attention);
   command
       ->add_flag("--context-shift,!--no-context-shift", options->context_shift,

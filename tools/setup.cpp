@@ -30,6 +30,16 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const Registry& reg
 
 }  // namespace
 
+void find_model_file(CommandOptions& options) {
+  options.engine.model.path = model_path(options.engine.model.path, options.hub);
+  options.hub = {};
+}
+
+std::unique_ptr<Model> load_model(CommandOptions& options) {
+  find_model_file(options);
+  return load_model(options.engine);
+}
+
 std::unique_ptr<Model> load_model(EngineOptions& options) {
   return open_model(options);
 }

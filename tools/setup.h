@@ -7,9 +7,15 @@
 
 #include "engine/session.h"
 #include "setup/setup.h"
+#include "tools/options/options.h"
 
 namespace tandem::tools {
 
+// Sets engine.model.path to the file that the options name, which is downloaded first if it is not on this machine (see
+// hub/model_path.h). Does nothing the second time.
+void find_model_file(CommandOptions& options);
+// Finds and loads the model.
+std::unique_ptr<Model> load_model(CommandOptions& options);
 // Loads the model file with the user's overrides; sets in the options how it is read ahead. Throws what
 // open_model throws.
 std::unique_ptr<Model> load_model(EngineOptions& options);

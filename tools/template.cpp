@@ -10,9 +10,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "gguf/file.h"
 #include "text/chat_template.h"
 #include "tools/command.h"
+#include "tools/hub/model_path.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -24,6 +26,7 @@ struct Options {
   std::optional<std::string> model, file, bos, eos, now;
   std::string input;
   bool no_generation_prompt = false;
+  HubOptions hub;
 };
 
 std::string read_all(const std::string& path) {
@@ -79,20 +82,23 @@ std::optional<std::string> take_text(Json& variables, const char* name) {
 }
 
 void render(const Options& options) {
-  if (options.model.has_value() == options.file.has_value()) {
+  const bool from_model = options.model || !options.hub.empty();
+  if (from_model == options.file.has_value()) {
     throw_error(ErrorCode::usage, "needed exactly one template: -m MODEL or --file TEMPLATE");
   }
   ModelTemplate source;
-  if (options.model) {
-    source = read_model_template(GgufFile(*options.model, {.metadata_only = true}));
+  std::string source_name = options.file.value_or("");
+  if (from_model) {
+    const ModelHeader model = model_header(options.model.value_or(""), options.hub);
+    source_name = model.name;
+    source = read_model_template(GgufFile(model.path, {.metadata_only = true}));
     if (source.text.empty()) {
-      throw_error(ErrorCode::bad_file, "{}: found no chat template (tokenizer.chat_template)",
-                  options.model->c_str());
+      throw_error(ErrorCode::bad_file, "{}: found no chat template (tokenizer.chat_template)", source_name);
     }
   } else {
     source.text = read_all(*options.file);
   }
-  const ChatTemplate chat_template(source.text, options.model ? *options.model : *options.file);
+  const ChatTemplate chat_template(source.text, source_name);
 
   Json input = read_json(options.input);
   RenderOptions how;
@@ -137,6 +143,7 @@ void add_template(CLI::App& app) {
   command->add_option("--file", options->file, "use the template in this file")
       ->type_name("FILE")
       ->group("Template (one of these)");
+  add_hub_options(*command, options->hub, "Template (one of these)");
 
   command
       ->add_option("-i,--input", options->input,
@@ -159,7 +166,10 @@ void add_template(CLI::App& app) {
       ->group("Variables");
 
   command->footer("Example: tandem template -m model.gguf -i messages.json");
-  command->callback([options] { render(*options); });
+  command->callback([options] {
+    set_log_level(LogLevel::info);
+    render(*options);
+  });
 }
 
 }  // namespace tandem::tools

@@ -11,10 +11,12 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "gguf/file.h"
 #include "text/vocab.h"
 #include "text/vocab_gguf.h"
 #include "tools/command.h"
+#include "tools/hub/model_path.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -22,6 +24,7 @@ namespace {
 
 struct Options {
   std::string model;
+  HubOptions hub;
   std::optional<std::string> prompt, file;
   bool from_stdin = false;
   bool ids_only = false;
@@ -65,7 +68,8 @@ void tokenize(const Options& options) {
   if (options.from_stdin + options.prompt.has_value() + options.file.has_value() != 1) {
     throw_error(ErrorCode::usage, "needed exactly one text: -p TEXT, -f FILE or --stdin");
   }
-  const GgufFile file(options.model, {.metadata_only = true});
+  const ModelHeader model = model_header(options.model, options.hub);
+  const GgufFile file(model.path, {.metadata_only = true});
   const std::shared_ptr<const Vocab> vocab = load_vocab(file);
   const auto ids = vocab->tokenize(
       read_text(options), {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
@@ -84,8 +88,8 @@ void add_tokenize(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("tokenize", "show the tokens of a text");
   command->add_option("-m,--model", options->model, "GGUF file; it may have only a vocabulary")
-      ->type_name("FILE")
-      ->required();
+      ->type_name("FILE");
+  add_hub_options(*command, options->hub, "Options");
 
   command->add_option("-p,--prompt", options->prompt, "tokenize this text as it is")
       ->type_name("TEXT")
@@ -110,7 +114,10 @@ void add_tokenize(CLI::App& app) {
       ->group("Output");
 
   command->footer("Example: tandem tokenize -m model.gguf -p \"Hello world\" --ids");
-  command->callback([options] { tokenize(*options); });
+  command->callback([options] {
+    set_log_level(LogLevel::info);
+    tokenize(*options);
+  });
 }
 
 }  // namespace tandem::tools

@@ -67,8 +67,8 @@ std::string progress_text(const ProgressState& state, size_t n_columns) {
   const double total = static_cast<double>(std::max<int64_t>(state.total, 1));
   const double share = std::clamp(static_cast<double>(state.done) / total, 0.0, 1.0);
   std::string text = format("{:3.0f}%", 100 * share);
-  if (state.done > 0 && state.seconds > 0) {
-    const double rate = static_cast<double>(state.done) / state.seconds;
+  if (state.done > state.before && state.seconds > 0) {
+    const double rate = static_cast<double>(state.done - state.before) / state.seconds;
     text += "  " + rate_text(rate, state.unit) + ", " +
             time_text(static_cast<double>(std::max<int64_t>(state.total - state.done, 0)) / rate) + " left";
   }
@@ -82,7 +82,8 @@ std::string progress_text(const ProgressState& state, size_t n_columns) {
   return std::string(cut(text, n_columns));
 }
 
-Progress::Progress(std::string unit, int64_t total) : unit_(std::move(unit)), total_(total) {}
+Progress::Progress(std::string unit, int64_t total, int64_t before)
+    : unit_(std::move(unit)), total_(total), before_(before) {}
 
 void Progress::update(int64_t done, std::string_view item) {
   if (!line_.shown()) return;
@@ -90,7 +91,7 @@ void Progress::update(int64_t done, std::string_view item) {
   if (now - drawn_ < std::chrono::milliseconds(100)) return;
   drawn_ = now;
   const std::string name = printable(item);
-  line_.show(progress_text({unit_, done, total_, seconds(), name}, terminal_columns() - 1));
+  line_.show(progress_text({unit_, done, total_, seconds(), name, before_}, terminal_columns() - 1));
 }
 
 void Progress::item_done(const std::string& line) {

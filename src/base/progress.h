@@ -35,6 +35,7 @@ struct ProgressState {
   int64_t done = 0, total = 0;
   double seconds = 0;     // since the start
   std::string_view item;  // being worked on
+  int64_t before = 0;     // of `done`, by an earlier run: not part of the rate
 };
 
 // Returns "[####....]  50%  12.3 M weights/s, 0:05 left  blk.0.attn_q.weight" in at most n_columns columns.
@@ -43,7 +44,9 @@ std::string progress_text(const ProgressState& state, size_t n_columns);
 
 class Progress {
  public:
-  Progress(std::string unit, int64_t total);
+  Progress(std::string unit, int64_t total, int64_t before = 0);
+
+  void set_total(int64_t total) { total_ = total; }  // for work that is measured on the way
 
   // Draws at most ten times a second, so it is cheap to call often.
   void update(int64_t done, std::string_view item = {});
@@ -56,7 +59,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   std::string unit_;
-  int64_t total_;
+  int64_t total_, before_;
   StatusLine line_;
   Clock::time_point start_ = Clock::now(), drawn_ = start_;
 };

@@ -262,6 +262,7 @@ void batch(BatchOptions& o) {
   }
   apply_escapes(o.text, o.sampling);
   note_no_effect(o);
+  find_model_file(o);
   const std::string name = o.input == "-" ? "stdin" : printable(o.input, 4096);
   const Descriptor input(o.input, name);
   AnswerFile answers(o.output);
@@ -271,7 +272,7 @@ void batch(BatchOptions& o) {
              answers.n_errors() > 0 ? format(", {} of them with an error", answers.n_errors()).c_str() : "");
   }
   const auto devices = make_devices(o.engine);
-  const std::unique_ptr<Model> model = load_model(o.engine);
+  const std::unique_ptr<Model> model = load_model(o);
   Sampler(o.sampling, sampler_model(*model, 0));  // report invalid sampling options now, not for each line
   install_interrupt_handler();
   set_context(o, *model);
@@ -330,7 +331,7 @@ void add_batch(CLI::App& app) {
   CLI::App* command = app.add_subcommand("batch", "answer many prompts from a file at once");
   const auto options = std::make_shared<BatchOptions>();
   add_batch_options(*command, *options);
-  add_model_options(*command, options->engine.model);
+  add_model_options(*command, *options);
   add_context_options(*command, options->engine.context, options->flash_attention);
   integer(*command, "--ctx-sequence", options->ctx_sequence, 0,
           "context of one prompt and its answer, 0: the model's training context; -c is for all together, 0: "

@@ -28,6 +28,7 @@ struct BenchOptions {
   bool progress = false;
   bool flash_attention_off = false;
   ReportFormat output = ReportFormat::markdown, output_err = ReportFormat::none;
+  HubOptions hub;
   LogOptions log;
 };
 
@@ -86,7 +87,6 @@ void add_test_options(CLI::App& app, BenchLists& o) {
   const char* group = "Tests";
   words(app, group, "-m,--model", "FILE", "", "GGUF file", o.model,
         [](const std::string& name) { return name; });
-  app.get_option("--model")->required();
   integers(app, group, "-p,--n-prompt", "--n-prompt", "prompt tokens, computed together; 0: skip this test",
            o.n_prompt, 0);
   integers(app, group, "-n,--n-gen", "--n-gen", "tokens to generate one by one; 0: skip this test", o.n_gen,
@@ -210,6 +210,12 @@ void measure_all(const BenchOptions& o, std::span<const BenchCase> cases, Report
   }
 }
 
+// Downloads what is not on this machine.
+void find_models(BenchOptions& o) {
+  if (o.lists.model.empty()) o.lists.model.push_back("");
+  for (std::string& model : o.lists.model) model = model_path(model, o.hub);
+}
+
 void run_bench(BenchOptions& o) {
   apply_log_options(o.log);
   check_options(o.settings.engine);
@@ -217,6 +223,7 @@ void run_bench(BenchOptions& o) {
   if (o.flash_attention_off) {
     log_warning("--flash-attn off has no effect: flash attention is the only implementation");
   }
+  find_models(o);
   const std::vector<BenchCase> cases = make_cases(o.lists);
   for (const std::string& model : o.lists.model) {  // report a bad file now rather than in an hour
     GgufFile(model, {.metadata_only = true});
@@ -247,6 +254,7 @@ void add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   options->lists.n_threads = {physical_core_count()};
   add_test_options(*command, options->lists);
+  add_hub_options(*command, options->hub);
   add_placement_options(*command, options->settings);
   add_parameter_options(*command, options->lists);
   add_run_options(*command, *options);

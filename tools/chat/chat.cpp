@@ -20,6 +20,7 @@
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
+#include "tools/setup.h"
 
 namespace tandem::tools {
 namespace {
@@ -114,6 +115,7 @@ void chat(ChatOptions& o) {
   try {
     install_interrupt_handler();
     if (asks) install_chat_signals();
+    find_model_file(o);
     ChatEngine engine({.engine = o.engine,
                        .conversation = conversation_options(o, shown.reasoning),
                        .chat_template = o.chat_template,
@@ -195,7 +197,7 @@ void add_chat(CLI::App& app) {
   CLI::App* command = app.add_subcommand("chat", "chat with a model");
   const auto options = std::make_shared<ChatOptions>();
   add_message_options(*command, *options);
-  add_model_options(*command, options->engine.model);
+  add_model_options(*command, *options);
   add_context_options(*command, options->engine.context, options->flash_attention);
   command
       ->add_flag("--context-shift,!--no-context-shift", options->context_shift,

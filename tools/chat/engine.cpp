@@ -5,6 +5,7 @@
 #include "base/interrupt.h"
 #include "tools/chat/choose_template.h"
 #include "tools/chat/loading.h"
+#include "tools/hub/model_path.h"
 #include "tools/setup.h"
 
 namespace tandem::tools {
@@ -17,7 +18,7 @@ ChatEngine::ChatEngine(ChatEngineOptions options)
 ChatEngine::~ChatEngine() = default;
 
 void ChatEngine::load_model_and_template(const std::string& path) {
-  options_.engine.model.path = path;
+  options_.engine.model.path = model_path(path, {});  // of /model too
   std::unique_ptr<Model> model = load_model(options_.engine);
   auto chosen = std::make_unique<ChatTemplate>(choose_template(*model, options_.chat_template));
   model_ = std::move(model);

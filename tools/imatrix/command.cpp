@@ -117,14 +117,14 @@ void run_imatrix(ImatrixOptions& o) {
   if (o.text.file.empty() && o.in.empty()) {
     throw_error(ErrorCode::usage, "needed a text to read (-f) or matrices to merge (--in-file)");
   }
+  if (!o.text.file.empty()) find_model_file(o);
   for (const std::string& input : {o.engine.model.path, o.text.file}) {
     if (!input.empty()) refuse_to_overwrite(input, std::span(&o.out, 1));
   }
   if (o.text.file.empty()) return merge_files(o);
-  if (o.engine.model.path.empty()) throw_error(ErrorCode::usage, "--model is required");
   check_writable(o.out);
   install_interrupt_handler();
-  const auto model = load_model(o.engine);
+  const auto model = load_model(o);
   TextChunks chunks = read_chunks(o.text, chunk_size(o.engine.context, *model), model->vocab());
   if (o.first_chunk >= chunks.n_chunks) {
     throw_error(ErrorCode::usage, "--chunk: cannot skip {} of {} chunks, needed fewer", o.first_chunk,
@@ -140,8 +140,7 @@ void add_imatrix(CLI::App& app) {
   auto o = std::make_shared<ImatrixOptions>();
   o->engine.context.n_ctx = kDefaultChunk;
   o->text.n_least = 1;
-  add_model_options(*command, o->engine.model);
-  command->get_option("--model")->required(false);
+  add_model_options(*command, *o);
   text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
   integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
   integer(*command, "--chunk,--from-chunk", o->first_chunk, 0, "chunks to skip at the start")->group("Text");

@@ -8,8 +8,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "gguf/file.h"
 #include "tools/command.h"
+#include "tools/hub/model_path.h"
 #include "tools/inspect/diff.h"
 #include "tools/output.h"
 
@@ -73,8 +75,8 @@ std::string number_at(const GgufFile& file, const std::string& arch, const char*
   return value && value->type() != ValueType::string ? value->short_text(20) : "";
 }
 
-void print_summary(const GgufFile& file, Output& out) {
-  out.write(format("file           {}\n", printable(file.path(), 4096)));
+void print_summary(const GgufFile& file, const std::string& shown_path, Output& out) {
+  out.write(format("file           {}\n", printable(shown_path, 4096)));
   if (file.n_parts() > 1) out.write(format("parts          {}\n", file.n_parts()));
   out.write(format("size           {} bytes", file.n_file_bytes()));
   if (file.n_file_bytes() >= 1024) out.write(format(" ({})", size_text(file.n_file_bytes())));
@@ -205,9 +207,9 @@ Json totals_json(const GgufFile& file) {
           {"by_dtype", by_dtype}};
 }
 
-void print_json(const GgufFile& file, Output& out) {
+void print_json(const GgufFile& file, const std::string& name, Output& out) {
   Json page;
-  page["file"] = file.path();
+  page["file"] = name;
   page["n_parts"] = file.n_parts();
   page["n_bytes"] = file.n_file_bytes();
   page["version"] = file.version();
@@ -219,13 +221,20 @@ void print_json(const GgufFile& file, Output& out) {
   out.write(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void inspect(const std::string& path, bool json) {
-  const GgufFile file(path, {.prefetch = false});
+struct InspectOptions {
+  std::string file, other;
+  bool json = false, diff = false;
+  HubOptions hub;
+};
+
+void inspect(const InspectOptions& o) {
+  const ModelHeader model = model_header(o.file, o.hub);
+  const GgufFile file(model.path, {.prefetch = false});
   Output out;
-  if (json) {
-    print_json(file, out);
+  if (o.json) {
+    print_json(file, model.name, out);
   } else {
-    print_summary(file, out);
+    print_summary(file, model.name, out);
     print_metadata(file, out);
     print_tensors(file, out);
     print_totals(file, out);
@@ -233,13 +242,9 @@ void inspect(const std::string& path, bool json) {
   out.flush();
 }
 
-struct InspectOptions {
-  std::string file, other;
-  bool json = false, diff = false;
-};
-
 void inspect_difference(const InspectOptions& o) {
-  const GgufFile a(o.file, {.prefetch = false}), b(o.other, {.prefetch = false});
+  const GgufFile a(model_path(o.file, o.hub), {.prefetch = false});
+  const GgufFile b(model_path(o.other, {}), {.prefetch = false});
   const FileDifference difference = compare(a, b);
   Output out;
   out.write(o.json ? difference_json(difference, o.file, o.other)
@@ -257,7 +262,7 @@ void run_inspect(const InspectOptions& o) {
   if (o.diff) {
     inspect_difference(o);
   } else {
-    inspect(o.file, o.json);
+    inspect(o);
   }
 }
 
@@ -266,9 +271,10 @@ void run_inspect(const InspectOptions& o) {
 void add_inspect(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "show metadata, tensors and totals of a GGUF file");
   const auto o = std::make_shared<InspectOptions>();
-  command->add_option("file,-m,--model", o->file, "the GGUF file; for a split model, its first part")
-      ->type_name("FILE")
-      ->required();
+  command
+      ->add_option("file,-m,--model", o->file,
+                   "the GGUF file; for a split model, its first part; or USER/REPO[:QUANT] as for -hf")
+      ->type_name("FILE");
   command->add_option("other", o->other, "the file to compare with, for --diff")->type_name("OTHER");
   command->add_flag("--json", o->json,
                     "print everything as one JSON object: metadata with types, whole arrays, tensors");
@@ -276,7 +282,11 @@ void add_inspect(CLI::App& app) {
       "--diff", o->diff,
       "compare two files: what only one has and how much the rest differs; exit code 1 if there "
       "is any difference");
-  command->callback([o] { run_inspect(*o); });
+  add_hub_options(*command, o->hub);
+  command->callback([o] {
+    set_log_level(LogLevel::info);
+    run_inspect(*o);
+  });
 }
 
 }  // namespace tandem::tools

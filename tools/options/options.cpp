@@ -13,11 +13,13 @@
 
 namespace tandem::tools {
 
-void add_model_options(CLI::App& app, ModelOptions& o) {
+void add_model_options(CLI::App& app, CommandOptions& command) {
   const char* group = "Model";
-  text(app, "-m,--model", o.path, "FILE", "the GGUF file; of a split model, its first part")
-      ->required()
+  ModelOptions& o = command.engine.model;
+  text(app, "-m,--model", o.path, "FILE",
+       "the GGUF file; of a split model, its first part; USER/REPO[:QUANT] as for -hf")
       ->group(group);
+  add_hub_options(app, command.hub, group);
   app.add_flag("--mmap,!--no-mmap", o.open.mmap,
                "map the file instead of reading it into memory (default: on)")
       ->group(group);

@@ -11,6 +11,7 @@
 
 #include "engine/options.h"
 #include "sample/params.h"
+#include "tools/hub/model_path.h"
 
 namespace CLI {
 class App;
@@ -35,12 +36,13 @@ void apply_log_options(const LogOptions& options);
 // The options of a command that runs a model: the engine's, and the program's own.
 struct CommandOptions {
   EngineOptions engine;
+  HubOptions hub;                              // where engine.model.path comes from; see load_model
   bool explain = false;                        // --explain
   Toggle flash_attention = Toggle::automatic;  // -fa, accepted; see note_no_effect
   LogOptions log;
 };
 
-void add_model_options(CLI::App& app, ModelOptions& options);
+void add_model_options(CLI::App& app, CommandOptions& options);
 void add_context_options(CLI::App& app, ContextOptions& options, Toggle& flash_attention);
 void add_rope_options(CLI::App& app, RopeOverrides& options);
 void add_thread_options(CLI::App& app, DeviceOptions& options);

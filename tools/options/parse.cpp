@@ -43,6 +43,11 @@ constexpr ShortForm kShortForms[] = {
     {"sys", "system-prompt"},
     {"sysf", "system-prompt-file"},
     {"np", "parallel"},
+    {"hf", "hf-repo"},
+    {"hfr", "hf-repo"},
+    {"hff", "hf-file"},
+    {"hft", "hf-token"},
+    {"mu", "model-url"},
 };
 
 const CLI::Option* find_long(const CLI::App& app, std::string_view name) {

@@ -137,7 +137,7 @@ void run_perplexity(PerplexityOptions& o) {
   }
   if (!o.kl_divergence && o.text.file.empty()) throw_error(ErrorCode::usage, "--file is required");
   install_interrupt_handler();
-  const auto model = load_model(o.engine);
+  const auto model = load_model(o);
   if (o.kl_divergence) {
     measure_divergence(o, *model);
   } else {
@@ -151,7 +151,7 @@ void add_perplexity(CLI::App& app) {
   CLI::App* command = app.add_subcommand("perplexity", "measure how well a model predicts a text");
   auto o = std::make_shared<PerplexityOptions>();
   o->engine.context.n_ctx = kDefaultChunk;
-  add_model_options(*command, o->engine.model);
+  add_model_options(*command, *o);
   text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
   text(*command, "--kl-divergence-base,--save-all-logits", o->base, "FILE",
        "file to write the model's predictions to; with --kl-divergence, to read them from")

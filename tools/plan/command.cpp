@@ -148,11 +148,14 @@ void plan(PlanOptions& o) {
   apply_log_options(o.log);
   check_options(o.engine);
   Machine machine = machine_of(o);
+  const ModelHeader header = model_header(o.engine.model.path, o.hub);
+  o.engine.model.path = header.path;
   const std::unique_ptr<Model> model = load_model(o.engine);
-  if (o.disk_bw || !o.imagines_gpu())
+  const bool has_disk = !header.temporary;  // of which the speed could be measured
+  if (o.disk_bw || (!o.imagines_gpu() && has_disk))
     machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.engine.offload);
   const PlanRequest request = plan_request(o, *model, machine.devices, machine.rates);
-  const PlanReport report = make_plan_report(request, model->path(), model->description());
+  const PlanReport report = make_plan_report(request, header.name, model->description());
   Output out;
   out.write(o.json ? plan_json(report) : plan_text(report));
   out.flush();
@@ -163,7 +166,7 @@ void plan(PlanOptions& o) {
 void add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "predict memory, placement and speed before running");
   const auto options = std::make_shared<PlanOptions>();
-  add_model_options(*command, options->engine.model);
+  add_model_options(*command, *options);
   add_context_options(*command, options->engine.context, options->flash_attention);
   choice(*command, "--batch", "N", "same as --ubatch-size", "", [options](const std::string& text) {
     options->engine.context.n_ubatch = parse_integer("--batch", text, 1);

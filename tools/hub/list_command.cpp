@@ -1,0 +1,100 @@
+// tandem list: shows the models that were downloaded.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "plan/footprint.h"
+#include "tools/command.h"
+#include "tools/hub/downloads.h"
+#include "tools/options/types.h"
+#include "tools/output.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ListOptions {
+  bool json = false, verbose = false;
+};
+
+// "3 minutes ago", "yesterday", "2026-01-15"
+std::string ago(int64_t then, int64_t now) {
+  const int64_t seconds = std::max<int64_t>(now - then, 0);
+  const auto count = [](int64_t n, const char* unit) {
+    return format("{} {}{} ago", n, unit, n == 1 ? "" : "s");
+  };
+  if (seconds < 60) return "just now";
+  if (seconds < 3600) return count(seconds / 60, "minute");
+  if (seconds < 86400) return count(seconds / 3600, "hour");
+  if (seconds < 30 * 86400) return count(seconds / 86400, "day");
+  const std::time_t time = then;
+  std::tm local{};
+  localtime_r(&time, &local);
+  return format("{:04}-{:02}-{:02}", local.tm_year + 1900, local.tm_mon + 1, local.tm_mday);
+}
+
+void print_table(const Downloads& downloads, bool verbose, Output& out) {
+  size_t width = 4;
+  for (const DownloadedModel& m : downloads.models) width = std::max(width, printable(m.name, 300).size());
+  for (const PartialDownload& p : downloads.partial) width = std::max(width, printable(p.repo, 300).size());
+  out.write(format("{:<{}}  {:>10}  {}\n", "NAME", width, "SIZE", "LAST USED"));
+  const int64_t now = std::time(nullptr);
+  for (const DownloadedModel& m : downloads.models) {
+    out.write(format("{:<{}}  {:>10}  {}{}\n", printable(m.name, 300), width, size_text(m.n_bytes),
+                     ago(m.used, now), m.complete ? "" : " (parts are missing)"));
+    if (!verbose) continue;
+    for (const std::string& path : m.paths) out.write("    " + printable(path, 4096) + "\n");
+  }
+  for (const PartialDownload& p : downloads.partial) {
+    out.write(format("{:<{}}  {:>10}  {}\n", printable(p.repo, 300), width, size_text(p.n_bytes),
+                     "incomplete: pull it again to continue"));
+    if (verbose) out.write("    " + printable(p.path, 4096) + "\n");
+  }
+}
+
+void print_json(const Downloads& downloads, Output& out) {
+  Json models = Json::array(), partial = Json::array();
+  for (const DownloadedModel& m : downloads.models) {
+    models.push_back({{"name", m.name},
+                      {"n_bytes", m.n_bytes},
+                      {"last_used", m.used},
+                      {"complete", m.complete},
+                      {"path", m.paths.front()},
+                      {"paths", m.paths}});
+  }
+  for (const PartialDownload& p : downloads.partial) {
+    partial.push_back({{"repo", p.repo}, {"n_bytes", p.n_bytes}, {"path", p.path}});
+  }
+  const Json page = {{"models", models}, {"incomplete", partial}};
+  out.write(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void list(const ListOptions& o) {
+  const HubSettings settings = hub_settings();
+  const Downloads downloads = list_downloads(settings);
+  Output out;
+  if (o.json) {
+    print_json(downloads, out);
+  } else if (downloads.models.empty() && downloads.partial.empty()) {
+    out.write("no models in " + printable(settings.cache_folder, 4096) +
+              "; tandem pull USER/REPO downloads one\n");
+  } else {
+    print_table(downloads, o.verbose, out);
+  }
+  out.flush();
+}
+
+}  // namespace
+
+void add_list(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("list", "show the downloaded models");
+  const auto o = std::make_shared<ListOptions>();
+  command->add_flag("-v,--verbose", o->verbose, "also show the paths");
+  command->add_flag("--json", o->json, "print everything as one JSON object, sizes in bytes");
+  command->callback([o] { list(*o); });
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,87 @@
+// tandem rm: removes downloaded models.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <set>
+
+#include "base/log.h"
+#include "plan/footprint.h"
+#include "tools/command.h"
+#include "tools/hub/downloads.h"
+#include "tools/options/types.h"
+
+namespace tandem::tools {
+namespace {
+
+struct RmOptions {
+  std::string name;
+  bool yes = false;
+};
+
+std::string names_of(const std::vector<DownloadedModel>& models) {
+  std::string names;
+  for (const DownloadedModel& m : models) {
+    names += (names.empty() ? "" : ", ") + printable(m.name, 300) + " (" + size_text(m.n_bytes) + ")";
+  }
+  return names;
+}
+
+// Asks on the terminal; without one, --yes must have been given.
+bool confirmed(const std::string& what) {
+  if (isatty(STDIN_FILENO) == 0) {
+    throw Error(ErrorCode::usage,
+                "cannot ask whether to remove " + what + ": stdin is no terminal, needed --yes");
+  }
+  fprintf(stderr, "remove %s? [y/N] ", what.c_str());
+  fflush(stderr);
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+void rm(const RmOptions& o) {
+  const HubSettings settings = hub_settings();
+  const Downloads downloads = list_downloads(settings);
+  const std::vector<DownloadedModel> models = matching(downloads, o.name);
+  std::set<std::string> repos;
+  for (const DownloadedModel& m : models) {
+    if (!m.repo.empty()) repos.insert(m.repo);
+  }
+  uint64_t n_partial = 0;
+  for (const PartialDownload& p : downloads.partial) {
+    if (p.repo != o.name) continue;
+    repos.insert(p.repo);
+    n_partial += p.n_bytes;
+  }
+  if (models.empty() && n_partial == 0) {
+    throw_error(ErrorCode::io, "{}: no such model was downloaded; tandem list shows those that were",
+                printable(o.name, 300));
+  }
+  const std::string what = models.empty() ? printable(o.name, 300) + " (incomplete)" : names_of(models);
+  if (!o.yes && !confirmed(what)) return;
+  uint64_t n_freed = 0;
+  for (const DownloadedModel& m : models) n_freed += remove_model(settings, m);
+  for (const std::string& repo : repos) n_freed += remove_rest(settings, repo);
+  log_info("removed {}: {} are free again", what, size_text(n_freed));
+}
+
+}  // namespace
+
+void add_rm(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("rm", "remove a downloaded model");
+  const auto o = std::make_shared<RmOptions>();
+  command
+      ->add_option("name", o->name,
+                   "the model, as tandem list shows it; without :QUANT all of the repository")
+      ->type_name("NAME[:QUANT]")
+      ->required();
+  command->add_flag("-y,--yes", o->yes, "remove without asking");
+  command->callback([o] {
+    set_log_level(LogLevel::info);
+    rm(*o);
+  });
+}
+
+}  // namespace tandem::tools
