@@ -31,7 +31,7 @@ std::unique_ptr<CLI::App> make_everything(Everything& e) {
   auto app = make_app("test", "tandem");
   app->require_subcommand(1);
   CLI::App* run = app->add_subcommand("run", "runs");
-  add_model_options(*run, e.engine.model);
+  add_model_options(*run, e);
   add_context_options(*run, e.engine.context, e.flash_attention);
   add_rope_options(*run, e.engine.model.rope);
   add_thread_options(*run, e.engine.devices);
@@ -436,7 +436,6 @@ TEST(Options, RefusalsSayWhatAndWhy) {
   EXPECT_EQ(refusal({"-ev"}), "unknown option '-ev'");
   EXPECT_EQ(refusal({"stray"}), "unexpected argument: stray");
   EXPECT_EQ(refusal({"--dry-sequence-breaker", ""}), "--dry-sequence-breaker: an empty text breaks nothing");
-  EXPECT_EQ(refusal_of_all({"run"}), "--model is required");
   EXPECT_EQ(refusal_of_all({"rum"}), "unknown command 'rum'; the commands are run, other");
   EXPECT_EQ(refusal_of_all({}), "a subcommand is required");
   const Variable v("TANDEM_ARG_BATCH_SIZE", "0");

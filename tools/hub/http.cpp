@@ -192,7 +192,8 @@ void HttpClient::perform(const std::string& url, const HttpRequest& request, boo
   if (transfer.thrown) std::rethrow_exception(transfer.thrown);
   if (interrupted()) throw Error(ErrorCode::interrupted, "");
   if (code == CURLE_OK || transfer.enough) return;
-  const char* why = detail[0] != '\0' ? detail.data() : curl.easy_strerror(code);
+  std::string why = detail[0] != '\0' ? detail.data() : curl.easy_strerror(code);
+  if (why.find("too slow") != why.npos) why = format("no data for {} seconds", timeouts_.stall_s);
   const std::string message = format("{}: {}", parse_url(url)->host, printable(why, 300));
   if (is_unreachable(code)) throw UnreachableError(message);
   if (is_transient(code)) throw TransientError(message);
