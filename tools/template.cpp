@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/log.h"
 #include "gguf/file.h"
 #include "text/chat_template.h"
@@ -47,7 +48,7 @@ Json read_json(const std::string& path) {
   try {
     return Json::parse(read_all(path));
   } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "{}: invalid JSON: {}", path, printable(e.what(), 300));
+    throw_error(ErrorCode::bad_file, "{}: invalid JSON: {}", path, json_fault(e, 300));
   }
 }
 

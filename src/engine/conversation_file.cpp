@@ -1,5 +1,6 @@
 // Saving and loading a Conversation: its transcript as JSON within a session file.
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "engine/conversation.h"
 #include "engine/session_file.h"
 
@@ -86,7 +87,7 @@ void Conversation::load(const std::string& path) {
     for (const int32_t id : track.answer_ids)
       check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
   } catch (const std::exception& e) {
-    throw_error(ErrorCode::bad_file, "{}: the transcript is damaged: {}", path, printable(e.what(), 200));
+    throw_error(ErrorCode::bad_file, "{}: the transcript is damaged: {}", path, json_fault(e));
   }
   file.restore(session_, file.tokens().size());
   messages_ = std::move(messages);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/log.h"
 #include "engine/chat_prompt.h"
 #include "sample/grammar/grammar.h"
@@ -135,8 +136,7 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
   try {
     json = Json::parse(text, check_depth);
   } catch (const Json::exception& e) {
-    const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
-    throw_error(ErrorCode::bad_file, "invalid JSON: {}", printable(what.substr(what.find("] ") + 2), 200));
+    throw_error(ErrorCode::bad_file, "invalid JSON: {}", json_fault(e));
   }
   if (!json.is_object()) throw Error(ErrorCode::bad_file, "not a JSON object");
   if (const auto found = json.find("id"); found != json.end()) {

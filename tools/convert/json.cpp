@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/json_fault.h"
 
 namespace tandem::tools {
 namespace {
@@ -64,7 +65,7 @@ JsonObject JsonObject::parse(std::string_view text, const std::string& source) {
     }
     return {source, "", std::move(value)};
   } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "{}: not valid JSON: {}", source, printable(e.what(), 160));
+    throw_error(ErrorCode::bad_file, "{}: not valid JSON: {}", source, json_fault(e));
   }
 }
 

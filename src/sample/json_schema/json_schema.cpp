@@ -5,6 +5,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/json_fault.h"
 #include "sample/grammar/grammar.h"
 #include "sample/json_schema/resolve.h"
 
@@ -407,7 +408,7 @@ Json parse_schema(std::string_view text, const GrammarSource& source) {
       return true;
     });
   } catch (const Json::exception& e) {
-    throw_error(source.code, "{}: not JSON: {}", source.name, printable(e.what(), 300));
+    throw_error(source.code, "{}: not JSON: {}", source.name, json_fault(e, 300));
   }
 }
 
@@ -419,7 +420,7 @@ std::string json_schema_to_gbnf(std::string_view text, const GrammarSource& sour
   try {
     return schema::Converter(root, source).convert();
   } catch (const schema::Json::exception& e) {  // a keyword's value has the wrong type
-    throw_error(source.code, "{}: a keyword has a wrong value: {}", source.name, printable(e.what(), 300));
+    throw_error(source.code, "{}: a keyword has a wrong value: {}", source.name, json_fault(e, 300));
   }
 }
 
