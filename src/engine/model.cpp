@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "gguf/file_type.h"
 #include "text/vocab_gguf.h"
 
 namespace tandem {
@@ -62,12 +63,28 @@ size_t Model::n_weight_bytes() const {
   return file_.n_tensor_bytes();
 }
 
-std::string Model::description() const {
+// The name of the file's type, or the dtype of most of its bytes if the file does not say.
+static std::string file_type_of(const GgufFile& file) {
+  uint32_t number = UINT32_MAX;
+  try {
+    number = file.metadata().get_or<uint32_t>("general.file_type", number);
+  } catch (const Error&) {  // it is only a name
+  }
+  const std::string_view name = file_type_name(number);
+  // A tool may have kept the number of its input: the file must have such tensors.
+  const bool plausible =
+      std::any_of(file.tensors().begin(), file.tensors().end(),
+                  [&name](const TensorInfo& t) { return name.rfind(dtype_name(t.dtype), 0) == 0; });
+  if (plausible) return std::string(name);
   std::map<DType, uint64_t> bytes;
-  for (const TensorInfo& t : file_.tensors()) bytes[t.dtype] += t.n_bytes;
+  for (const TensorInfo& t : file.tensors()) bytes[t.dtype] += t.n_bytes;
   const auto most = std::max_element(bytes.begin(), bytes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  return hparams().architecture + " " + short_count(n_params()) + " " + std::string(dtype_name(most->first));
+  return std::string(dtype_name(most->first));
+}
+
+std::string Model::description() const {
+  return hparams().architecture + " " + short_count(n_params()) + " " + file_type_of(file_);
 }
 
 size_t Model::bytes_read_per_token() const {

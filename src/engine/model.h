@@ -35,7 +35,7 @@ class Model {
 
   int64_t n_params() const;       // elements of all weights in the file
   size_t n_weight_bytes() const;  // their bytes
-  // "llama 1B Q4_K - Medium" style: architecture, size and the commonest dtype, for tables.
+  // "llama 1.1B Q4_K_M": architecture, number of weights and file type, for people.
   std::string description() const;
   // Bytes of weights that one decoded token reads: all matrices that its graph multiplies by, and one row of
   // the embedding table.
