@@ -106,15 +106,19 @@ void validate(const SamplerParams& p) {
   const auto finite = [](float value, Setting setting) {
     require(std::isfinite(value), setting, value, "a finite number");
   };
-  finite(p.temp, Setting::temp);
+  // More than all of the probability, or less than none, is a mistake, such as 95 for 0.95.
+  const auto share = [](float value, Setting setting) {
+    require(value >= 0 && value <= 1, setting, value, "a number from 0 to 1");
+  };
+  require(p.temp >= 0 && std::isfinite(p.temp), Setting::temp, p.temp, "a finite number, 0 or more");
   finite(p.dynatemp_exponent, Setting::dynatemp_exponent);
   require(p.dynatemp_range >= 0 && std::isfinite(p.dynatemp_range), Setting::dynatemp_range, p.dynatemp_range,
           "a finite number, 0 or more");
-  require(!std::isnan(p.top_p), Setting::top_p, p.top_p, "a number");
-  require(!std::isnan(p.min_p), Setting::min_p, p.min_p, "a number");
-  require(!std::isnan(p.typical_p), Setting::typical_p, p.typical_p, "a number");
+  share(p.top_p, Setting::top_p);
+  share(p.min_p, Setting::min_p);
+  share(p.typical_p, Setting::typical_p);
   require(!std::isnan(p.top_n_sigma), Setting::top_n_sigma, p.top_n_sigma, "a number");
-  require(!std::isnan(p.xtc_probability), Setting::xtc_probability, p.xtc_probability, "a number");
+  share(p.xtc_probability, Setting::xtc_probability);
   require(!std::isnan(p.xtc_threshold), Setting::xtc_threshold, p.xtc_threshold, "a number");
   require(p.repeat_last_n >= -1, Setting::repeat_last_n, p.repeat_last_n, "-1 or more");
   require(p.repeat_penalty > 0 && std::isfinite(p.repeat_penalty), Setting::repeat_penalty, p.repeat_penalty,
