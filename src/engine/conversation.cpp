@@ -83,6 +83,7 @@ std::vector<ChatMessage> Conversation::sent_messages() const {
 
 Conversation::Prompt Conversation::render(const std::vector<ChatMessage>& messages) const {
   RenderOptions how = render_;
+  if (!options_.template_variables.empty()) how.extra = Json::parse(options_.template_variables);
   if (!options_.think) how.extra["enable_thinking"] = false;
   return keep_common(template_.render_marked(as_json(messages), how));
 }

@@ -16,6 +16,7 @@
 #include "tools/chat/signals.h"
 #include "tools/chat/view.h"
 #include "tools/command.h"
+#include "tools/options/json_object.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
@@ -28,7 +29,7 @@ namespace {
 struct ChatOptions : CommandOptions {
   SamplerParams sampling;
   TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
-  std::string system, system_file, chat_template, session_file;
+  std::string system, system_file, chat_template, template_variables, session_file;
   std::optional<ShowReasoning> reasoning;
   Toggle markdown = Toggle::automatic;
   bool context_shift = false, single_turn = false;
@@ -65,6 +66,7 @@ ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning rea
   c.think = reasoning != ShowReasoning::off;
   c.stop = o.text.reverse_prompts;
   c.n_logprobs = o.text.n_logprobs;
+  c.template_variables = o.template_variables;
   return c;
 }
 
@@ -160,6 +162,12 @@ void add_message_options(CLI::App& app, ChatOptions& o) {
       app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
       "replace the model's chat template: chatml, llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, or a "
       "file with a Jinja template")
+      ->group(group);
+  choice(app, "--chat-template-kwargs", "JSON",
+         "variables for the chat template, such as {\"enable_thinking\": false}", "",
+         [&o](const std::string& value) {
+           o.template_variables = checked_json_object("--chat-template-kwargs", value);
+         })
       ->group(group);
   choice(app, "--reasoning", "show|hide|off",
          "show the reasoning before the answer dimmed, hide it, or turn it off in the model", "",
