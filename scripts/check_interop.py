@@ -26,8 +26,12 @@ import subprocess
 import sys
 import tempfile
 
-import gguf
-import numpy as np
+try:
+    import gguf
+    import numpy as np
+    MISSING = None
+except ImportError as error:  # --help works without them
+    MISSING = error.name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROMPTS = ["Once upon a time", "One rainy day, Mia", "A little fox", "\"Where is my red ball?\" said",
@@ -264,6 +268,8 @@ def parse_args():
 
 def main():
     args = parse_args()
+    if MISSING:
+        sys.exit(f"check_interop.py: the Python package {MISSING} is missing; it needs gguf, numpy and llama-cpp-python")
     if args.child:
         print(json.dumps({"quantize": peer_quantize, "follow": peer_follow}[args.child[0]](json.loads(args.child[1]))))
         return 0

@@ -18,7 +18,14 @@ import subprocess
 import sys
 import tempfile
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+try:
+    from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+                            trainers)
+except ImportError as error:
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        sys.exit(0)
+    sys.exit(f"check_tokenizer.py: the Python package {error.name} is missing")
 
 SEPARATOR = "<|separator|>"
 SPECIAL = ["<unk>", "<s>", "</s>", SEPARATOR]

@@ -26,9 +26,15 @@ import pathlib
 import sys
 import tempfile
 
-import numpy as np
-
 from reference_families import FAMILIES
+
+try:
+    import numpy as np
+except ImportError as error:
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        sys.exit(0)
+    sys.exit(f"reference_logits.py: the Python package {error.name} is missing")
 
 N_IDS = 72  # more than two cache blocks of 32, and than every window
 FULL_ROWS = (0, 1, 13, 31, 32, 50, 71)

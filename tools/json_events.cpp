@@ -1,22 +1,12 @@
 #include "tools/json_events.h"
 
 #include "tools/options/setting_flags.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-const char* reason_word(StopReason reason) {
-  switch (reason) {
-    case StopReason::end_of_generation: return "end";
-    case StopReason::limit: return "limit";
-    case StopReason::context_full: return "context_full";
-    case StopReason::stop_text: return "stop";
-    case StopReason::interrupted: return "interrupted";
-  }
-  return "";
-}
 
 Json token_json(const Vocab& vocab, const TokenLogprob& t) {
   const std::string bytes = vocab.has(t.id) ? vocab.token_to_piece(t.id, SpecialText::shown) : "";
@@ -50,7 +40,7 @@ void JsonEvents::token(const Vocab& vocab, const TokenLogprobs& logprobs) {
 }
 
 void JsonEvents::end(StopReason reason, std::string_view content, const Json& statistics) {
-  Json event = {{"event", "end"}, {"reason", reason_word(reason)}, {"content", content}};
+  Json event = {{"event", "end"}, {"reason", stop_name(reason)}, {"content", content}};
   event.update(statistics);
   write(event);
 }

@@ -4,7 +4,7 @@
 //   reasoning  text: a piece of the reasoning (chat)
 //   text       text: a piece of the answer, in whole characters
 //   token      with --logprobs, before the text that it completes: a token as token_json() has it
-//   end        reason (end, limit, context_full, stop, interrupted), content, and statistics
+//   end        reason (eos, limit, context, stop, interrupted), content, and statistics
 //   note       text
 //   error      message, code (the exit code, if the error ends the program)
 #pragma once

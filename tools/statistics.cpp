@@ -5,7 +5,7 @@
 namespace tandem::tools {
 
 std::string n_tokens_text(int64_t n) {
-  return format("{} token{}", n, n == 1 ? "" : "s");
+  return counted(n, "token");
 }
 
 const char* reason_text(StopReason reason) {
@@ -17,6 +17,21 @@ const char* reason_text(StopReason reason) {
     case StopReason::interrupted: return "interrupted";
   }
   return "";
+}
+
+const char* stop_name(StopReason reason) {
+  switch (reason) {
+    case StopReason::end_of_generation: return "eos";
+    case StopReason::limit: return "limit";
+    case StopReason::context_full: return "context";
+    case StopReason::stop_text: return "stop";
+    case StopReason::interrupted: return "interrupted";
+  }
+  return "";
+}
+
+std::string counted(int64_t n, std::string_view noun) {
+  return format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }
 
 double tokens_per_second(int64_t n_tokens, double seconds) {

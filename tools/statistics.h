@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "engine/generate.h"
 
@@ -10,6 +11,10 @@ namespace tandem::tools {
 // "1 token", "8 tokens".
 std::string n_tokens_text(int64_t n);
 const char* reason_text(StopReason reason);
+// The same as one word, for programs: eos, limit, context, stop or interrupted.
+const char* stop_name(StopReason reason);
+// "1 token", "2 tokens".
+std::string counted(int64_t n, std::string_view noun);
 // 0 where no time was taken.
 double tokens_per_second(int64_t n_tokens, double seconds);
 

@@ -66,6 +66,7 @@ bool fits(const FitRequest& r, const Fit& fit) {
 }
 
 int64_t max_gpu_layers(const FitRequest& r) {
+  if (r.devices.size() < 2) return 0;
   return r.architecture.hparams().n_layer + 1;
 }
 

@@ -126,6 +126,19 @@ TEST_F(Split, RunsAsCommands) {
   EXPECT_FALSE(std::filesystem::exists(directory.path("c.gguf")));
 }
 
+TEST_F(Split, SaysWhenAPartIsLargerThanAskedFor) {
+  TANDEM_NEED_BINARY();
+  test::TinyModel model = test::tiny_llama();
+  model.add("large.weight", DType::F32, {600, 600}, 1);
+  model.write(in);
+  const test::Outcome o = run("split in.gguf a --split-max-size 1M --dry-run");
+  EXPECT_EQ(o.exit_code, 0) << o.out;
+  EXPECT_THAT(o.out, HasSubstr("more than --split-max-size 1M: a tensor is never divided"));
+  EXPECT_THAT(o.out, HasSubstr(": 1 tensor, "));
+  EXPECT_THAT(run("split in.gguf a --split-max-size 2M --dry-run").out,
+              testing::Not(HasSubstr("never divided")));
+}
+
 TEST_F(Split, QuantizeKeepsTheParts) {
   TANDEM_NEED_BINARY();
   ASSERT_EQ(run("split in.gguf a --split-max-tensors 10").exit_code, 0);

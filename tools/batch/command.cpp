@@ -22,6 +22,7 @@
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/setup.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -37,17 +38,6 @@ struct BatchOptions : CommandOptions {
   std::string input = "-", output = "-", chat_template;
   int32_t parallel = 8, ctx_sequence = 0;
 };
-
-const char* stop_name(StopReason reason) {
-  switch (reason) {
-    case StopReason::end_of_generation: return "eos";
-    case StopReason::limit: return "limit";
-    case StopReason::context_full: return "context";
-    case StopReason::stop_text: return "stop";
-    case StopReason::interrupted: break;
-  }
-  return "interrupted";
-}
 
 class Descriptor {
  public:

@@ -17,6 +17,7 @@
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
+#include "tools/setup.h"
 
 namespace tandem::tools {
 namespace {
@@ -216,6 +217,15 @@ void find_models(BenchOptions& o) {
   for (std::string& model : o.lists.model) model = model_path(model, o.hub);
 }
 
+// Before the table: that layers cannot go to a GPU that is not there.
+void report_missing_gpu(const BenchOptions& o) {
+  const auto& layers = o.lists.n_gpu_layers;
+  if (std::none_of(layers.begin(), layers.end(), [](int32_t n) { return n > 0; })) return;
+  EngineOptions wanted = o.settings.engine;
+  wanted.offload.n_gpu_layers = 1;
+  make_devices(wanted);
+}
+
 void run_bench(BenchOptions& o) {
   apply_log_options(o.log);
   check_options(o.settings.engine);
@@ -224,6 +234,7 @@ void run_bench(BenchOptions& o) {
     log_warning("--flash-attn off has no effect: flash attention is the only implementation");
   }
   find_models(o);
+  report_missing_gpu(o);
   const std::vector<BenchCase> cases = make_cases(o.lists);
   for (const std::string& model : o.lists.model) {  // report a bad file now rather than in an hour
     GgufFile(model, {.metadata_only = true});

@@ -191,9 +191,6 @@ BenchResult BenchRunner::run(const BenchCase& c, const Stage& stage) {
   }
   result.test.type_k = session.kv_config().k_dtype;
   result.test.type_v = session.kv_config().v_dtype;
-  if (devices_.size() < 2 && c.n_gpu_layers > 0) {
-    throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none");
-  }
   result.backend = backend_names(session.placement().placement, devices_);
   result.n_gpu_layers = std::min(session.placement().choice.n_gpu_layers, model_->hparams().n_layer + 1);
   describe_placement(session, result);

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/log.h"
 #include "gguf/split_writer.h"
 #include "tools/convert/architectures.h"
@@ -109,14 +110,18 @@ uint64_t Conversion::n_bytes() const {
 }
 
 Conversion prepare_conversion(const std::string& folder, const ConvertOptions& options) {
+  if (!std::filesystem::exists(folder)) {
+    throw_error(ErrorCode::io, "{}: no such folder: needed a model folder with config.json",
+                printable(folder, 4096));
+  }
   if (!std::filesystem::is_directory(folder)) {
-    throw_error(ErrorCode::io, "{}: cannot read: it is not a folder", folder);
+    throw_error(ErrorCode::io, "{}: cannot read: it is not a folder", printable(folder, 4096));
   }
   try {
     return make_conversion(folder, options);
   } catch (const Json::exception& e) {  // e.g. an object where a string is expected
     throw_error(ErrorCode::bad_file, "{}: a JSON file has an unexpected structure: {}", folder,
-                printable(e.what(), 160));
+                json_fault(e));
   }
 }
 

@@ -131,7 +131,7 @@ void run_items(ThreadPool& pool, int64_t n_items, Fn fn) {
 }
 
 void check_interrupt(const TensorMapping& mapping) {
-  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted at tensor {}", mapping.name);
+  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: the output is not written");
 }
 
 }  // namespace

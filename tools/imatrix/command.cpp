@@ -12,6 +12,7 @@
 #include "tools/options/types.h"
 #include "tools/overwrite.h"
 #include "tools/setup.h"
+#include "tools/statistics.h"
 #include "tools/text_chunks.h"
 
 namespace tandem::tools {
@@ -58,7 +59,7 @@ class Run {
       session_.truncate(0);
       const int64_t done = (i - o_.first_chunk) * chunks_.n_ctx;
       session_.evaluate(tokens, [&](int64_t first, int64_t n, std::span<const float>) {
-        if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted");
+        if (interrupted()) throw Error(ErrorCode::interrupted, interruption());
         progress.update(done + first + n, format("chunk {} of {}", i + 1, chunks_.n_chunks));
       });
       ++n_done_;
@@ -67,8 +68,8 @@ class Run {
     }
     progress.clear();
     save(o_.out);
-    log_info("wrote {}: {} matrices, {} chunks of {} tokens, {:.1f} s", o_.out,
-             collector_.sums().entries.size(), n_done_, chunks_.n_ctx, progress.seconds());
+    log_info("wrote {}: {} matrices, {} of {} tokens, {:.1f} s", o_.out, collector_.sums().entries.size(),
+             counted(n_done_, "chunk"), chunks_.n_ctx, progress.seconds());
   }
 
  private:
@@ -77,6 +78,12 @@ class Run {
     options.context.n_ctx = chunks_.n_ctx;
     options.context.all_logits = true;  // so that the last layer processes every token
     return options;
+  }
+
+  std::string interruption() const {
+    const bool saved = o_.output_frequency > 0 && n_done_ >= o_.output_frequency;
+    return format("interrupted after {} of {} chunks: {}", n_done_, chunks_.n_chunks - o_.first_chunk,
+                  saved ? o_.out + " has those saved before" : o_.out + " is not written");
   }
 
   void save_in_between() {

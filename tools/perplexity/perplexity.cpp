@@ -20,6 +20,7 @@
 #include "tools/perplexity/kl_divergence.h"
 #include "tools/perplexity/score.h"
 #include "tools/setup.h"
+#include "tools/statistics.h"
 #include "tools/text_chunks.h"
 
 namespace tandem::tools {
@@ -64,8 +65,13 @@ class Scorer {
       if (isatty(STDOUT_FILENO) == 0) progress.update((i + 1) * chunks_.n_ctx);
     }
     progress.clear();
-    log_info("{:.1f} s, {:.1f} tokens/s", progress.seconds(),
-             static_cast<double>(chunks_.n_chunks * chunks_.n_ctx) / progress.seconds());
+    seconds_ = progress.seconds();
+  }
+
+  // For the end: in between, it would be a line inside the table.
+  void report_speed() const {
+    log_info("{:.1f} s, {:.1f} tokens/s", seconds_,
+             static_cast<double>(chunks_.n_chunks * chunks_.n_ctx) / seconds_);
   }
 
   void print(const std::string& text) {
@@ -79,11 +85,12 @@ class Scorer {
   std::unique_ptr<Session> session_;
   std::optional<int32_t> bos_;
   Output out_;
+  double seconds_ = 0;
 };
 
 void announce(const std::string& what, const TextChunks& chunks, size_t n_tokens) {
-  log_info("{}: {} of {} tokens, {} chunks of {}", what, chunks.n_chunks * chunks.n_ctx, n_tokens,
-           chunks.n_chunks, chunks.n_ctx);
+  log_info("{}: {} of {} tokens, {} of {}", what, chunks.n_chunks * chunks.n_ctx, n_tokens,
+           counted(chunks.n_chunks, "chunk"), chunks.n_ctx);
 }
 
 void measure_perplexity(const PerplexityOptions& o, const Model& model) {
@@ -105,6 +112,7 @@ void measure_perplexity(const PerplexityOptions& o, const Model& model) {
       [&](int64_t i) { return format("[{}]{:.4f},", i + 1, estimate.perplexity()); });
   scorer.print(format("\nFinal estimate: PPL = {:.4f} +/- {:.5f}\n", estimate.perplexity(),
                       estimate.standard_error()));
+  scorer.report_speed();
   if (!saved) return;
   saved->finish();
   log_info("wrote {}", o.base);
@@ -127,6 +135,7 @@ void measure_divergence(const PerplexityOptions& o, const Model& model) {
       [&](std::span<const float> logits, int32_t target) { divergence.add(logits, base.row(row++), target); },
       [&](int64_t i) { return kl_table_row(i + 1, divergence); });
   scorer.print(kl_report(divergence));
+  scorer.report_speed();
 }
 
 void run_perplexity(PerplexityOptions& o) {

@@ -150,8 +150,8 @@ void run_quantize(QuantizeCommand& options) {
   const GgufFile file(options.in, {.prefetch = false});
   const QuantizeJob job = prepare_quantize(file, how, importance);
   if (job.n_fallback > 0) {
-    log_warning("{} tensors have rows that the type's blocks do not divide; they get another dtype",
-                job.n_fallback);
+    log_warning("{} a fallback type: the row length is not a multiple of the block size",
+                job.n_fallback == 1 ? "1 tensor uses" : format("{} tensors use", job.n_fallback));
   }
   if (options.dry_run) return print_sizes(job);
 

@@ -40,7 +40,7 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
   WeightDefects defects;
 
   for (int64_t first = 0; first < n_rows; first += batch_rows) {
-    if (interrupted()) throw_error(ErrorCode::interrupted, "{}: interrupted", path);
+    if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: the output is not written");
     const int64_t n = std::min(batch_rows, n_rows - first);
     const std::byte* in = source.data + static_cast<size_t>(first) * in_bytes;
     if (!copies) out_.resize(static_cast<size_t>(n) * out_bytes);

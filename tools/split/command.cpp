@@ -10,6 +10,7 @@
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/split/split.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -44,7 +45,8 @@ SplitLimits split_limits(const CopyOptions& o) {
 }
 
 std::string part_line(const SplitPart& part) {
-  return format("{}: {} tensors, {}", printable(part.path, 4096), part.n_tensors, size_text(part.n_bytes));
+  return format("{}: {}, {}", printable(part.path, 4096),
+                counted(static_cast<int64_t>(part.n_tensors), "tensor"), size_text(part.n_bytes));
 }
 
 void print_parts(const std::vector<SplitPart>& parts) {
@@ -53,10 +55,21 @@ void print_parts(const std::vector<SplitPart>& parts) {
   out.flush();
 }
 
+// A tensor is never cut, so a part with a large one is larger than asked for.
+void report_large_parts(const std::vector<SplitPart>& parts, const CopyOptions& o,
+                        const SplitLimits& limits) {
+  for (const SplitPart& part : parts) {
+    if (limits.max_bytes == 0 || part.n_bytes <= limits.max_bytes) continue;
+    log_warning("{}: {}, more than --split-max-size {}: a tensor is never divided",
+                printable(part.path, 4096), size_text(part.n_bytes), o.max_size);
+  }
+}
+
 void run_copy(const CopyOptions& o, const SplitLimits& limits) {
   apply_log_options(o.log);
   const GgufFile file(o.in, {.prefetch = false});
   const std::vector<SplitPart> parts = list_parts(file, limits, o.out);
+  report_large_parts(parts, o, limits);
   if (o.dry_run) return print_parts(parts);
   install_interrupt_handler();
   Progress progress("bytes", static_cast<int64_t>(file.n_tensor_bytes()));
@@ -68,9 +81,10 @@ void run_copy(const CopyOptions& o, const SplitLimits& limits) {
     if (--n_tensors_left == 0) progress.item_done(part_line(parts[part]));
   });
   progress.clear();
-  log_info("wrote {}{}: {} tensors, {}, {:.1f} s", parts.front().path,
-           parts.size() > 1 ? format(" and {} more", parts.size() - 1).c_str() : "", file.tensors().size(),
-           size_text(file.n_tensor_bytes()), progress.seconds());
+  log_info("wrote {}{}: {}, {}, {:.1f} s", parts.front().path,
+           parts.size() > 1 ? format(" and {} more", parts.size() - 1).c_str() : "",
+           counted(static_cast<int64_t>(file.tensors().size()), "tensor"), size_text(file.n_tensor_bytes()),
+           progress.seconds());
 }
 
 void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* out_name, const char* out) {

@@ -53,7 +53,7 @@ void write_parts(const GgufFile& file, const SplitLimits& limits, const std::str
   for (const TensorInfo& tensor : file.tensors()) {
     writer.begin_tensor(tensor.name);
     for (size_t at = 0; at < tensor.n_bytes; at += kPieceBytes) {
-      if (interrupted()) throw_error(ErrorCode::interrupted, "{}: interrupted", file.path());
+      if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: the output is not written");
       const size_t n = std::min<size_t>(kPieceBytes, tensor.n_bytes - at);
       writer.append({tensor.data + at, n});
       n_bytes_done += n;

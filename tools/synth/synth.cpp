@@ -214,7 +214,7 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
     make_tensor(shape, tensors[i], dtypes[i], pieces, tensor_seed(options.seed, tensors[i].name),
                 [&](std::span<const std::byte> bytes) {
                   if (interrupted())
-                    throw_error(ErrorCode::interrupted, "{}: interrupted, nothing written", path);
+                    throw_error(ErrorCode::interrupted, "interrupted: {} is not written", path);
                   writer.append(bytes);
                   n_done += bytes.size();
                   if (progress) progress({n_done, result.n_bytes});
