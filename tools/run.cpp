@@ -15,6 +15,7 @@
 #include "tools/command.h"
 #include "tools/json_events.h"
 #include "tools/options/offload.h"
+#include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/prompt_progress.h"
@@ -23,6 +24,8 @@
 
 namespace tandem::tools {
 namespace {
+
+constexpr int kIncomplete = 7;  // the exit code for constrained output that was cut short
 
 struct RunOptions : CommandOptions {
   SamplerParams sampling;
@@ -36,7 +39,8 @@ struct RunOptions : CommandOptions {
 void check_prompt(const std::string& prompt, const TextOptions& options) {
   const std::string source = options.file.empty() ? "the prompt" : printable(options.file, 4096);
   if (prompt.empty()) {
-    throw_error(ErrorCode::usage, "{} is empty: give a text with -p, or -f FILE (-f - reads stdin)", source);
+    throw_error(ErrorCode::usage,
+                "{} is empty: give a text after the model, with -p, with -f FILE, or on stdin", source);
   }
   const size_t valid = valid_utf8_prefix(prompt);
   if (valid == prompt.size()) return;
@@ -48,8 +52,8 @@ void check_prompt(const std::string& prompt, const TextOptions& options) {
 void check_fits(const Session& session, size_t n_prompt) {
   if (static_cast<int64_t>(n_prompt) <= session.n_ctx()) return;
   throw_error(ErrorCode::usage,
-              "the prompt has {} tokens, but the context holds {}: use -c {} or more, or a shorter prompt",
-              n_prompt, session.n_ctx(), n_prompt + 1);
+              "the prompt has {}, but the context holds {}: use -c {} or more, or a shorter prompt",
+              counted(static_cast<int64_t>(n_prompt), "token"), session.n_ctx(), n_prompt + 1);
 }
 
 // The same text as when these tokens were generated.
@@ -82,6 +86,28 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
   log_info("{}: reusing {} of the prompt's {} tokens", printable(options.prompt_cache, 4096), cached.n_tokens,
            ids.size());
   return cached;
+}
+
+// Whether to save the prompt. A cache that cannot be written is no reason to refuse the answer.
+bool may_save_cache(const RunOptions& options) {
+  if (options.prompt_cache.empty() || options.prompt_cache_ro) return false;
+  try {
+    check_writable(options.prompt_cache);
+    return true;
+  } catch (const Error& e) {
+    log_warning("{}; the prompt will not be saved", message_of(e));
+    return false;
+  }
+}
+
+// Constrained output is the beginning of a valid text; if it was cut, it is not a whole one. A program that
+// parses it sees the exit code.
+void check_complete(const SamplerParams& params, StopReason reason) {
+  const bool cut = reason == StopReason::limit || reason == StopReason::context_full;
+  if (!params.grammar || !cut) return;
+  log_warning("the constrained output is incomplete: {}",
+              reason == StopReason::limit ? "-n tokens were not enough" : "the context is full; increase -c");
+  throw ExitCode{kIncomplete};
 }
 
 // Where the text goes: to stdout as it is, or as events.
@@ -146,12 +172,17 @@ void report(const GenerateStats& s, uint64_t seed) {
 
 void complete(RunOptions& options) {
   apply_escapes(options.text, options.sampling);
+  validate(options.sampling);
   note_no_effect(options);
+  const bool has_cache = access(options.prompt_cache.c_str(), R_OK) == 0;
+  const bool no_prompt = options.text.prompt.empty() && options.text.file.empty();
+  TextOptions source = options.text;
+  if (no_prompt && !has_cache && isatty(STDIN_FILENO) == 0) source.file = "-";
+  const std::string prompt = read_prompt(source);
+  const bool from_cache = prompt.empty() && has_cache;
+  if (!from_cache) check_prompt(prompt, options.text);
   find_model_file(options);
   const auto devices = make_devices(options.engine);
-  const std::string prompt = read_prompt(options.text);
-  const bool from_cache = prompt.empty() && access(options.prompt_cache.c_str(), R_OK) == 0;
-  if (!from_cache) check_prompt(prompt, options.text);
   const std::unique_ptr<Model> model = load_model(options);
   measure_speeds(options.engine, devices, *model);
   Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
@@ -164,8 +195,7 @@ void complete(RunOptions& options) {
   check_fits(session, ids.size());
   for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept_prompt(ids[i]);
   const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);
-  const bool update = !options.prompt_cache.empty() && !options.prompt_cache_ro;
-  if (update) check_writable(options.prompt_cache);
+  const bool update = may_save_cache(options);
 
   install_interrupt_handler();
   TextSink out(options.text.json);
@@ -212,6 +242,7 @@ void complete(RunOptions& options) {
   out.end(stats, cached.n_tokens, sampler.seed(), session);
   report(stats, sampler.seed());
   if (stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
+  check_complete(options.sampling, stats.reason);
 }
 
 void run(RunOptions& options) {

@@ -17,13 +17,11 @@ void add_gpus(std::vector<std::unique_ptr<Device>>& devices, const Registry& reg
   auto [gpus, why] = chosen_gpus(registry, options.devices);
   if (options.devices.no_gpus) why = "--device none";
   if (gpus.empty()) {
-    if (wanted > 0) throw_error(ErrorCode::usage, "-ngl needs a GPU, but there is none: {}", why);
+    if (wanted > 0) log_warning("-ngl has no effect: not using a GPU: {}", why);
     if (streams(options.offload)) {
       throw_error(ErrorCode::usage, "streaming weights needs a GPU, but there is none: {}", why);
     }
-    // No message at the default level if the user chose the CPU.
-    const bool asked = options.offload.n_gpu_layers.has_value() || options.devices.no_gpus;
-    log_text(asked ? LogLevel::verbose : LogLevel::info, "not using a GPU: {}", fmt::make_format_args(why));
+    if (wanted <= 0) log_verbose("not using a GPU: {}", why);
   }
   for (auto& gpu : gpus) devices.push_back(std::move(gpu));
 }

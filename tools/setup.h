@@ -21,7 +21,8 @@ std::unique_ptr<Model> load_model(CommandOptions& options);
 std::unique_ptr<Model> load_model(EngineOptions& options);
 
 // The devices for a command: [0] is the CPU, then the GPUs that --device selects. Reports in one line why
-// there is no GPU; throws Error(usage) if -ngl needs one, or --device names one that does not exist.
+// there is no GPU where -ngl asks for one, else only in detail; throws Error(usage) if weights are to be
+// streamed to one, or --device names one that does not exist.
 std::vector<std::unique_ptr<Device>> make_devices(const EngineOptions& options);
 // The same of other backends than the program's.
 std::vector<std::unique_ptr<Device>> devices_of(const Registry& registry, const EngineOptions& options = {});

@@ -91,6 +91,51 @@ TEST_F(Run, APromptFromAFileOrFromStdin) {
   EXPECT_EQ(run("-f - -n 5 --temp 0 2>/dev/null", "printf 'a b\\n' |").out, expected);
 }
 
+TEST_F(Run, PositionalArgumentsAndStdin) {
+  const std::string expected = run("-p 'a b' -n 5 --temp 0 2>/dev/null").out;
+  EXPECT_EQ(shell("", "run -n 5 --temp 0 " + path_ + " 'a b' 2>/dev/null").out, expected);
+  EXPECT_EQ(run("-n 5 --temp 0 2>/dev/null", "printf 'a b\n' |").out, expected);
+  const std::string file = directory_.path("part.txt");
+  test::write_file(file, "b\n");
+  EXPECT_THAT(run("-n 0 -p a -f " + file + " 2>/dev/null").out, testing::StartsWith("a\n\nb"));
+}
+
+TEST_F(Run, LayersForAGpuThatIsNotThereAreAWarning) {
+  const Outcome o = run("-p 'a b' -n 2 -ngl 99 --device none 2>&1 </dev/null");
+  EXPECT_EQ(o.exit_code, 0);
+  EXPECT_THAT(o.out, HasSubstr("-ngl has no effect"));
+  EXPECT_THAT(o.out, HasSubstr("generated 2 tokens"));
+  EXPECT_EQ(run("-p 'a b' -n 2 --device NOGPU7 2>&1").exit_code, 2);
+  EXPECT_THAT(run("-p 'a b' -n 2 --device none 2>&1").out, Not(HasSubstr("GPU")));
+}
+
+TEST_F(Run, ValuesOutsideOfTheirRangeAreRefused) {
+  for (const char* wrong : {"--temp -1", "--top-p 3", "--top-p -0.1", "--min-p 2", "--typical 1.5"}) {
+    const Outcome o = run("-p 'a b' -n 1 " + std::string(wrong) + " 2>&1");
+    EXPECT_EQ(o.exit_code, 2) << wrong;
+    EXPECT_THAT(o.out, HasSubstr("but must be")) << wrong;
+  }
+  EXPECT_THAT(run("-p 'a b' -n 1 -t 1000 2>&1").out, HasSubstr("1000 threads take turns"));
+}
+
+// A program that parses the output must see that it is only the beginning of one.
+TEST_F(Run, ConstrainedOutputThatIsCutHasItsOwnExitCode) {
+  const std::string grammar = "-p 'a b' --temp 0 --grammar 'root ::= [a-z ]{300}' ";
+  const Outcome full = run(grammar + "-c 32 2>&1");
+  EXPECT_EQ(full.exit_code, 7);
+  EXPECT_THAT(full.out, HasSubstr("the constrained output is incomplete: the context is full"));
+  EXPECT_EQ(run(grammar + "-n 3 2>/dev/null").exit_code, 7);
+  EXPECT_EQ(run("-p 'a b' -n 3 2>/dev/null").exit_code, 0);
+}
+
+TEST_F(Run, APromptCacheThatCannotBeWrittenIsAWarning) {
+  const Outcome o = run("-p 'a b' -n 2 --ignore-eos --prompt-cache /no/such/folder/cache 2>&1");
+  EXPECT_EQ(o.exit_code, 0);
+  EXPECT_THAT(o.out, HasSubstr("the prompt will not be saved"));
+  EXPECT_THAT(o.out, HasSubstr("generated 2 tokens"));
+  EXPECT_THAT(run("-p 'a b' -n 1 --ignore-eos 2>&1").out, HasSubstr("generated 1 token,"));
+}
+
 TEST_F(Run, AFullContextStopsOrShifts) {
   const Outcome stopped = run("-c 32 -p 'a b' -n 100 --temp 0 --ignore-eos 2>&1");
   EXPECT_EQ(stopped.exit_code, 0);
