@@ -31,5 +31,8 @@ void add_synth(CLI::App& app);
 void add_pull(CLI::App& app);
 void add_list(CLI::App& app);
 void add_rm(CLI::App& app);
+void add_help(CLI::App& app);
+void add_version(CLI::App& app);
+void add_completion(CLI::App& app);
 
 }  // namespace tandem::tools

@@ -42,6 +42,9 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_pull,
     add_list,
     add_rm,
+    add_help,
+    add_version,
+    add_completion,
 };
 // clang-format on
 
@@ -63,13 +66,20 @@ int report(const std::string& message, ErrorCode code) {
   return exit_code(code);
 }
 
+// After a Ctrl-C: what it means for the output, if the command says so.
+int report_interrupt(const std::string& message) {
+  if (!message.empty()) fprintf(stderr, "tandem: %s\n", printable(message, message.size()).c_str());
+  return exit_code(ErrorCode::interrupted);
+}
+
 int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
   try {
     parse_arguments(app, arguments);
     return 0;
   } catch (const CLI::CallForVersion& e) {
+    const std::string text = e.what();
     Output out;
-    out.write(e.what());
+    out.write(text.ends_with('\n') ? text : text + "\n");
     out.flush();
     return 0;
   } catch (const CLI::Success&) {  // --help
@@ -85,9 +95,9 @@ int run_program(CLI::App& app, const std::vector<std::string>& arguments) {
 
 int run_and_report(int argc, char** argv) {
   try {
-    const auto app =
-        make_app("Runs GGUF language models on a CPU, on a GPU, or on both in tandem.", "tandem");
+    const auto app = make_app("run GGUF language models on a CPU, on a GPU, or on both in tandem", "tandem");
     app->set_version_flag("--version", version_text, "print the version, and what the program was built for");
+    add_config_options(*app);
     app->require_subcommand(1);
     for (const auto add : kCommands) add(*app);
     if (argc < 2) {
@@ -100,7 +110,7 @@ int run_and_report(int argc, char** argv) {
   } catch (const ClosedPipe& e) {
     return exit_code(e.code());  // the reader of stdout has gone: exit without a message
   } catch (const Error& e) {
-    if (e.code() == ErrorCode::interrupted) return exit_code(e.code());  // no message after a Ctrl-C
+    if (e.code() == ErrorCode::interrupted) return report_interrupt(message_of(e));
     return report(message_of(e), e.code());
   } catch (const std::bad_alloc&) {
     return report("out of memory", ErrorCode::out_of_memory);

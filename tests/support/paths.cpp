@@ -10,6 +10,9 @@ const char* from_environment(const char* name, const char* otherwise) {
   return set ? set : otherwise;
 }
 
+// The tests must not depend on the settings of whoever runs them.
+const bool no_configuration = setenv("TANDEM_CONFIG", "", 0) == 0;
+
 }  // namespace
 
 std::string binary_path() {

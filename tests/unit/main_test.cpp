@@ -58,6 +58,56 @@ TEST_F(Main, UsageErrorsAreOneLineWithAHint) {
   EXPECT_EQ(wrong.out, "tandem: error: unknown option '--nonsense' (try 'tandem --help')\n");
 }
 
+TEST_F(Main, HelpAndVersionAreCommandsToo) {
+  EXPECT_EQ(shell("", "version").out, shell("", "--version").out);
+  EXPECT_EQ(shell("", "help").out, shell("", "--help").out);
+  EXPECT_EQ(shell("", "help quantize").out, shell("", "quantize --help").out);
+  const Result wrong = shell("", "help quantise 2>&1");
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.out.find("unknown command 'quantise'; did you mean 'quantize'?"), std::string::npos)
+      << wrong.out;
+}
+
+TEST_F(Main, MissingArgumentsAreNamedAsOnTheHelpPage) {
+  const Result nothing = shell("", "quantize 2>&1");
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_EQ(
+      nothing.out,
+      "tandem: error: an argument is missing: needed tandem quantize IN.gguf [OUT.gguf] TYPE [THREADS] (try "
+      "'tandem quantize --help')\n");
+  EXPECT_NE(shell("", "split one 2>&1").out.find("needed tandem split IN.gguf OUT"), std::string::npos);
+  const Result folder = shell("", "convert /no/such -o x.gguf 2>&1");
+  EXPECT_EQ(folder.exit_code, 5);
+  EXPECT_NE(folder.out.find("/no/such: no such folder"), std::string::npos) << folder.out;
+}
+
+// What a library writes for its developers does not reach people.
+TEST_F(Main, MessagesNameNoInternals) {
+  const test::TempDir directory;
+  test::write_file(directory.path("config.json"), "{nonsense");
+  const Result config = shell("", "convert '" + directory.path("") + "' -o /dev/null 2>&1");
+  EXPECT_EQ(config.exit_code, 3);
+  EXPECT_NE(config.out.find("not valid JSON: parse error at line 1"), std::string::npos) << config.out;
+  const Result schema = shell("", "run x.gguf hi -j '{' 2>&1");
+  EXPECT_EQ(schema.out.find("json.exception"), std::string::npos) << schema.out;
+  EXPECT_NE(schema.out.find("parse error"), std::string::npos) << schema.out;
+}
+
+TEST_F(Main, CtrlCSaysWhatBecameOfTheOutput) {
+  const test::TempDir directory;
+  test::tiny_llama().write(directory.path("m.gguf"));
+  std::string text;
+  for (int i = 0; i < 400000; ++i) text += "a b ";
+  test::write_file(directory.path("text.txt"), text);
+  const Result stopped = shell("cd '" + directory.path("") + "' && {",
+                               "imatrix -m m.gguf -f text.txt -c 64 -o out.gguf 2>err & pid=$!; "
+                               "until grep -q 'chunk ' err; do kill -0 $pid || break; done; "
+                               "kill -INT $pid; wait $pid; echo $?; } 2>&1; tail -1 err; ls out.gguf 2>&1");
+  EXPECT_EQ(stopped.out.rfind("130\n", 0), 0u) << stopped.out;
+  EXPECT_NE(stopped.out.find("tandem: interrupted after "), std::string::npos) << stopped.out;
+  EXPECT_NE(stopped.out.find("out.gguf is not written"), std::string::npos) << stopped.out;
+}
+
 TEST_F(Main, UnwritableOutput) {
   const Result full = shell("", "--help 2>&1 >/dev/full");
   EXPECT_EQ(full.exit_code, 5);

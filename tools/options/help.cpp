@@ -1,7 +1,10 @@
 // Help pages: groups with headings, names on the left, wrapped text on the right, defaults in parentheses.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 
+#include "tools/options/arguments.h"
+#include "tools/options/positional.h"
 #include "tools/options/types.h"
 
 namespace tandem::tools {
@@ -83,15 +86,25 @@ std::string positional_name(const CLI::Option& option) {
   return type.empty() || type == "TEXT" ? option.get_name(true) : type;
 }
 
+bool is_positional(const CLI::App& app, const CLI::Option& option) {
+  const auto names = positional_options(app.get_name()).names;
+  return std::any_of(names.begin(), names.end(),
+                     [&option](std::string_view name) { return option.check_lname(std::string(name)); });
+}
+
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
     std::string out;
-    for (const std::string& line : wrapped(app->get_description(), kWidth)) out += line + "\n";
+    std::string title = app->get_description();  // begins a page, unlike the text beside a command's name
+    if (!title.empty()) title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
+    for (const std::string& line : wrapped(title, kWidth)) out += line + "\n";
     out += "\n" + usage(*app, name);
     out += positionals(*app) + commands(*app) + groups(*app);
-    if (app->get_parent() != nullptr) {
-      out += "\nEvery long option can be set in the environment: TANDEM_ARG_CTX_SIZE sets --ctx-size.\n";
+    if (find_long(*app, "model")) {
+      out +=
+          "\nLong options can also be set in the environment (TANDEM_ARG_CTX_SIZE=4096) and in\n"
+          "~/.config/tandem/config.ini (ctx-size = 4096).\n";
     }
     if (!app->get_footer().empty()) out += "\n" + app->get_footer() + "\n";
     return out;
@@ -102,11 +115,12 @@ class HelpFormatter : public CLI::Formatter {
     std::string out = "Usage: " + name;
     const bool has_commands = !app.get_subcommands([](const CLI::App*) { return true; }).empty();
     if (has_commands) out += " COMMAND";
+    out += positional_usage(app);
     for (const CLI::Option* option : app.get_options()) {
       if (option->get_positional()) {
         const std::string argument = positional_name(*option);
         out += option->get_required() ? " " + argument : " [" + argument + "]";
-      } else if (option->get_required()) {
+      } else if (option->get_required() && !is_positional(app, *option)) {
         const bool has_short = !option->get_snames().empty();
         out += has_short ? " -" + option->get_snames().front() : " --" + option->get_lnames().front();
         out += " " + option->get_type_name();
@@ -154,6 +168,24 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 }  // namespace
+
+static std::string upper_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return out;
+}
+
+std::string positional_usage(const CLI::App& command) {
+  const PositionalOptions options = positional_options(command.get_name());
+  std::string out;
+  for (const std::string_view name : options.names) {
+    const CLI::Option* option = find_long(command, std::string(name));
+    if (!option) continue;
+    const std::string shown = upper_case(name) + (options.repeats ? "..." : "");
+    out += option->get_required() || name == "model" ? " " + shown : " [" + shown + "]";
+  }
+  return out;
+}
 
 std::shared_ptr<CLI::FormatterBase> make_help_formatter() {
   return std::make_shared<HelpFormatter>();

@@ -3,13 +3,16 @@
 #include "tools/options/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "tools/options/types.h"
 #include "tools/overwrite.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 
@@ -64,6 +67,12 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
 void note_no_effect(const CommandOptions& o) {
   if (o.flash_attention == Toggle::off) {
     log_verbose("--flash-attn off has no effect: flash attention is the only implementation");
+  }
+  const auto n_processors = static_cast<int32_t>(std::thread::hardware_concurrency());
+  const int32_t n_threads = std::max(o.engine.devices.n_threads, o.engine.devices.n_threads_batch);
+  if (n_processors > 0 && n_threads > n_processors) {
+    log_warning("{} threads take turns on {}: fewer are faster", n_threads,
+                counted(n_processors, "processor"));
   }
 }
 
@@ -131,7 +140,10 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
 void add_text_options(CLI::App& app, TextOptions& o) {
   const char* group = "Input and output";
   text(app, "-p,--prompt", o.prompt, "TEXT", "text to continue")->group(group);
-  text(app, "-f,--file", o.file, "FILE", "read the text to continue from this file, - for stdin")
+  text(app, "-f,--file", o.file, "FILE",
+       "read the text to continue, or its part after -p, from this file; - for stdin, which is also read if "
+       "there "
+       "is no prompt")
       ->group(group);
   app.add_flag("-e,--escape,!--no-escape", o.escape,
                "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -p and -r (default: on)")

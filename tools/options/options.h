@@ -46,7 +46,7 @@ void add_model_options(CLI::App& app, CommandOptions& options);
 void add_context_options(CLI::App& app, ContextOptions& options, Toggle& flash_attention);
 void add_rope_options(CLI::App& app, RopeOverrides& options);
 void add_thread_options(CLI::App& app, DeviceOptions& options);
-// Reports options without effect in a verbose message.
+// Reports options without effect in a verbose message, and warns of more threads than processors.
 void note_no_effect(const CommandOptions& options);
 
 // ---- Sampling ----
@@ -59,7 +59,7 @@ void add_grammar_options(CLI::App& app, SamplerParams& params);
 
 struct TextOptions {
   std::string prompt;                        // -p
-  std::string file;                          // -f, "-" is stdin; not together with -p
+  std::string file;                          // -f, "-" is stdin
   bool escape = true;                        // -e / --no-escape
   int32_t n_predict = -1;                    // -n, -1 = no limit, -2 = until the context is full
   int32_t keep = 0;                          // --keep, -1 = the whole prompt
@@ -80,7 +80,8 @@ bool color_on(const TextOptions& options);
 // Turns escapes in -p, -r and the sequence breakers into the characters they stand for, unless --no-escape. A
 // file's text is never changed. Call once, after the parse.
 void apply_escapes(TextOptions& options, SamplerParams& params);
-// The text of -p or -f (without its last newline). Throws Error(io).
+// The text of -p, of -f (without its last newline), or both, with an empty line between them, as in
+// `-p "Summarize:" -f notes.txt`. Throws Error(io).
 std::string read_prompt(const TextOptions& options);
 
 // ---- Values ----
@@ -99,11 +100,15 @@ DType parse_cache_type(const std::string& option, const std::string& text);
 // The app to add commands to: our help pages; the last of repeated options wins.
 std::unique_ptr<CLI::App> make_app(const std::string& description, const std::string& name);
 
+// --config and --no-config: an app with these reads the configuration file, and takes them after a command too.
+void add_config_options(CLI::App& app);
+
 // Parses what follows the program's name and runs the chosen command. Understands multi-letter short forms
-// (-ub 512, -ctk=q8_0) and takes every option of the chosen command that is not given from
-// TANDEM_ARG_<LONG_NAME>
-// (--ctx-size: TANDEM_ARG_CTX_SIZE) if that is set and not empty; flags accept 1/0, true/false, on/off there.
-// Throws Error(usage), CLI::Success when help or the version was asked for, and what the command throws.
+// (-ub 512, -ctk=q8_0) and positional arguments (see positional.h). An option of the command that is not given is
+// taken from TANDEM_ARG_<LONG_NAME> (--ctx-size: TANDEM_ARG_CTX_SIZE) if that is set and not empty, else from
+// LLAMA_ARG_<LONG_NAME>, else from the configuration file (see config.h); flags accept 1/0, true/false, on/off.
+// Throws Error(usage), Error(bad_file) for the configuration file, CLI::Success when help or the version was asked
+// for, and what the command throws.
 void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
 
 // The name of the short form of a long option ("ub" for "ubatch-size"), "" if it has none of several letters.

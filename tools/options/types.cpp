@@ -16,6 +16,12 @@ std::string main_name(const std::string& names) {
 
 }  // namespace
 
+void throw_none_of(const std::string& option, const std::string& text,
+                   const std::vector<std::string>& known) {
+  throw_error(ErrorCode::usage, "{}: '{}' is none of {}{}", option, printable(text),
+              CLI::detail::join(known, ", "), did_you_mean(text, known));
+}
+
 int64_t parse_integer(const std::string& option, const std::string& text, int64_t min, int64_t max) {
   char* end = nullptr;
   errno = 0;
@@ -50,7 +56,7 @@ Toggle parse_toggle(const std::string& option, const std::string& text) {
   if (word == "on" || word == "1" || word == "true" || word == "enabled") return Toggle::on;
   if (word == "off" || word == "0" || word == "false" || word == "disabled") return Toggle::off;
   if (word == "auto" || word == "-1") return Toggle::automatic;
-  throw_error(ErrorCode::usage, "{}: '{}' is none of on, off, auto", option, printable(text));
+  throw_none_of(option, text, {"on", "off", "auto"});
 }
 
 CLI::Option* choice(CLI::App& app, const char* names, const char* type, const char* help,

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "tools/options/options.h"
+#include "tools/options/suggest.h"
 
 namespace tandem::tools {
 
@@ -30,15 +31,22 @@ std::string read_text_file(const std::string& path, size_t max_bytes = SIZE_MAX)
 // on, off, auto and their usual other spellings (1, true, enabled, ...).
 Toggle parse_toggle(const std::string& option, const std::string& text);
 
+// Refuses a value: "--color: 'yes' is none of on, off, auto".
+[[noreturn]] void throw_none_of(const std::string& option, const std::string& text,
+                                const std::vector<std::string>& known);
+
+// The types that a KV cache can have, as parse_cache_type reads them.
+std::vector<std::string> cache_type_names();
+
 template <class Enum>
 Enum one_of(const std::string& option, const std::string& text,
             std::initializer_list<std::pair<const char*, Enum>> choices) {
-  std::string known;
+  std::vector<std::string> known;
   for (const auto& [name, value] : choices) {
     if (text == name) return value;
-    known += (known.empty() ? "" : ", ") + std::string(name);
+    known.emplace_back(name);
   }
-  throw_error(ErrorCode::usage, "{}: '{}' is none of {}", option, printable(text), known);
+  throw_none_of(option, text, known);
 }
 
 // Options; `target` outlives the parse.

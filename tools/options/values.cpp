@@ -133,15 +133,31 @@ std::vector<MetadataOverride> parse_metadata_overrides(const std::string& text) 
   return overrides;
 }
 
+constexpr std::pair<const char*, DType> kCacheTypes[] = {{"f32", DType::F32},
+                                                         {"f16", DType::F16},
+                                                         {"bf16", DType::BF16},
+                                                         {"q8_0", DType::Q8_0},
+                                                         {"q4_0", DType::Q4_0}};
+
+std::vector<std::string> cache_type_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, type] : kCacheTypes) names.emplace_back(name);
+  return names;
+}
+
 DType parse_cache_type(const std::string& option, const std::string& text) {
   std::string lower;
   for (const char c : text) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return one_of<DType>(option, lower,
-                       {{"f32", DType::F32},
-                        {"f16", DType::F16},
-                        {"bf16", DType::BF16},
-                        {"q8_0", DType::Q8_0},
-                        {"q4_0", DType::Q4_0}});
+  for (const auto& [name, type] : kCacheTypes) {
+    if (lower == name) return type;
+  }
+  for (const char* other : {"q4_1", "q5_0", "q5_1", "iq4_nl"}) {
+    if (lower != other) continue;
+    throw_error(ErrorCode::usage,
+                "{}: {} is not supported for the cache: use q8_0, or q4_0 for the least memory", option,
+                other);
+  }
+  throw_none_of(option, text, cache_type_names());
 }
 
 void apply_escapes(TextOptions& options, SamplerParams& params) {
@@ -158,9 +174,6 @@ bool color_on(const TextOptions& options) {
 
 std::string read_prompt(const TextOptions& options) {
   if (options.file.empty()) return options.prompt;
-  if (!options.prompt.empty()) {
-    throw_error(ErrorCode::usage, "-p and -f are both given, but there can be only one prompt");
-  }
   std::string text;
   if (options.file == "-") {
     text = read_all(stdin, "stdin", SIZE_MAX);
@@ -168,7 +181,7 @@ std::string read_prompt(const TextOptions& options) {
     text = read_text_file(options.file);
   }
   if (!text.empty() && text.back() == '\n') text.pop_back();  // the one that every editor adds
-  return text;
+  return options.prompt.empty() ? text : options.prompt + "\n\n" + text;
 }
 
 }  // namespace tandem::tools
