@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "base/output_file.h"
-#include "gguf/dtype.h"
-#include "gguf/metadata.h"
+#include "gguf/header.h"
 
 namespace tandem {
 
@@ -27,11 +26,13 @@ class GgufWriter {
   GgufWriter& operator=(const GgufWriter&) = delete;
 
   // May be changed until the first begin_tensor(). The constructor sets a general.alignment other than 32.
-  Metadata& metadata() { return metadata_; }
+  Metadata& metadata() { return header_.metadata(); }
 
   // dims: innermost first, 1 to 4; rows are whole blocks of the dtype.
   void add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims);
-  uint64_t n_tensor_bytes() const;  // of all declared tensors, without padding
+  uint64_t n_tensor_bytes() const {
+    return header_.n_tensor_bytes();
+  }  // of all declared tensors, without padding
 
   void begin_tensor(std::string_view name);       // the next declared one
   void append(std::span<const std::byte> bytes);  // a piece of it, of any size
@@ -47,20 +48,11 @@ class GgufWriter {
   void finish();
 
  private:
-  struct Tensor {
-    std::string name;
-    DType dtype;
-    std::vector<int64_t> dims;
-    uint64_t n_bytes;
-    uint64_t offset;  // from the start of the tensor data
-  };
   void write_header();
   void pad_to_alignment();
 
   OutputFile file_;
-  uint64_t alignment_;
-  Metadata metadata_;
-  std::vector<Tensor> tensors_;
+  GgufHeader header_;
   size_t n_begun_ = 0;   // tensors
   uint64_t n_left_ = 0;  // bytes that the current tensor still needs
   bool header_written_ = false, complete_ = false;

@@ -26,6 +26,7 @@
 #include "tools/quantize/mix.h"
 #include "tools/synth/random_vocab.h"
 #include "tools/synth/random_weights.h"
+#include "tools/synth/shape_model.h"
 #include "tools/synth/shapes.h"
 #include "tools/synth/synth.h"
 
@@ -113,6 +114,22 @@ int64_t n_parameters(const char* shape) {
   return n;
 }
 
+// The engine takes every kind of shape: tensors and hyperparameters are those that its architecture asks for.
+TEST(Shapes, AreModels) {
+  std::set<std::string> kinds;
+  for (const Shape& shape : all_shapes()) {
+    SCOPED_TRACE(shape.name);
+    if (!kinds.insert(format("{} {} {}", shape.arch, shape.tied, shape.n_expert > 0)).second) continue;
+    Shape few = shape;
+    few.n_layer = 2;
+    const std::unique_ptr<Model> model = load_shape(few, {.type = FileType::Q4_K_M}, {});
+    EXPECT_EQ(model->hparams().n_layer, 2);
+    EXPECT_EQ(model->hparams().n_vocab, shape.n_vocab);
+    EXPECT_EQ(model->hparams().n_ctx_train, shape.n_ctx);
+    EXPECT_TRUE(model->may_leave_on_disk());
+  }
+}
+
 // The parameter counts in the model cards.
 TEST(Shapes, HaveTheirModelsParameters) {
   EXPECT_EQ(n_parameters("tinyllama-1.1b"), 1100048384);
@@ -132,6 +149,33 @@ TEST(Shapes, HaveTheirModelsParameters) {
   EXPECT_EQ(n_parameters("qwen3-8b"), 8190735360);
   EXPECT_EQ(n_parameters("qwen3-30b-a3b"), 30532122624);
   EXPECT_EQ(n_parameters("gemma-2-2b"), 2614341888);
+  EXPECT_EQ(n_parameters("llama-3.1-405b"), 405853388800);
+  EXPECT_EQ(n_parameters("mistral-nemo-12b"), 12247782400);
+  EXPECT_EQ(n_parameters("mistral-small-24b"), 23572403200);
+  EXPECT_EQ(n_parameters("codestral-22b"), 22247282688);
+  EXPECT_EQ(n_parameters("mistral-large-123b"), 122610069504);
+  EXPECT_EQ(n_parameters("mixtral-8x22b"), 140630071296);
+  EXPECT_EQ(n_parameters("smollm2-135m"), 134515008);
+  EXPECT_EQ(n_parameters("smollm2-360m"), 361821120);
+  EXPECT_EQ(n_parameters("smollm2-1.7b"), 1711376384);
+  EXPECT_EQ(n_parameters("qwen2.5-32b"), 32763876352);
+  EXPECT_EQ(n_parameters("qwen3-0.6b"), 596049920);
+  EXPECT_EQ(n_parameters("qwen3-32b"), 32762123264);
+  EXPECT_EQ(n_parameters("qwen3-235b-a22b"), 235093634560);
+  EXPECT_EQ(n_parameters("gemma-2-9b"), 9241705984);
+  EXPECT_EQ(n_parameters("gemma-2-27b"), 27227128320);
+  EXPECT_EQ(n_parameters("gemma-3-270m"), 268098176);
+  EXPECT_EQ(n_parameters("gemma-3-1b"), 999885952);
+  EXPECT_EQ(n_parameters("gemma-3-4b"), 3880099328);
+  EXPECT_EQ(n_parameters("gemma-3-12b"), 11765788416);
+  EXPECT_EQ(n_parameters("phi-3-medium"), 13960238080);
+  EXPECT_EQ(n_parameters("phi-4"), 14659507200);
+  EXPECT_EQ(n_parameters("olmo-2-1b"), 1484916736);
+  EXPECT_EQ(n_parameters("olmo-2-7b"), 7298617344);
+  EXPECT_EQ(n_parameters("olmo-2-13b"), 13716198400);
+  EXPECT_EQ(n_parameters("olmo-2-32b"), 32234279936);
+  EXPECT_EQ(n_parameters("gpt-oss-20b"), 20914757184);
+  EXPECT_EQ(n_parameters("gpt-oss-120b"), 116829156672);
 }
 
 TEST(Shapes, RopeFactorsStretchOnlyLongWaves) {

@@ -20,18 +20,40 @@ constexpr Shape kShapes[] = {
     {"llama-2-70b", "Llama 2 70B", "llama", 80, 8192, 64, 8, 128, 28672, spm_llama, 32000, 4096, 1e4f, 1e-5f},
     {"llama-3-8b", "Meta Llama 3 8B Instruct", "llama", 32, 4096, 32, 8, 128, 14336,
      bpe_llama3, 128256, 8192, 5e5f, 1e-5f},
+    {"llama-3-70b", "Meta Llama 3 70B Instruct", "llama", 80, 8192, 64, 8, 128, 28672,
+     bpe_llama3, 128256, 8192, 5e5f, 1e-5f},
     {"llama-3.1-8b", "Llama 3.1 8B Instruct", "llama", 32, 4096, 32, 8, 128, 14336,
      bpe_llama3, 128256, 131072, 5e5f, 1e-5f, false, 8},
     {"llama-3.1-70b", "Llama 3.1 70B Instruct", "llama", 80, 8192, 64, 8, 128, 28672,
+     bpe_llama3, 128256, 131072, 5e5f, 1e-5f, false, 8},
+    {"llama-3.1-405b", "Llama 3.1 405B Instruct", "llama", 126, 16384, 128, 8, 128, 53248,
      bpe_llama3, 128256, 131072, 5e5f, 1e-5f, false, 8},
     {"llama-3.2-1b", "Llama 3.2 1B Instruct", "llama", 16, 2048, 32, 8, 64, 8192,
      bpe_llama3, 128256, 131072, 5e5f, 1e-5f, true, 32},
     {"llama-3.2-3b", "Llama 3.2 3B Instruct", "llama", 28, 3072, 24, 8, 128, 8192,
      bpe_llama3, 128256, 131072, 5e5f, 1e-5f, true, 32},
+    {"llama-3.3-70b", "Llama 3.3 70B Instruct", "llama", 80, 8192, 64, 8, 128, 28672,
+     bpe_llama3, 128256, 131072, 5e5f, 1e-5f, false, 8},
     {"mistral-7b", "Mistral 7B Instruct v0.2", "llama", 32, 4096, 32, 8, 128, 14336,
      spm_llama, 32000, 32768, 1e6f, 1e-5f},
+    {"mistral-nemo-12b", "Mistral Nemo 12B Instruct 2407", "llama", 40, 5120, 32, 8, 128, 14336,
+     bpe_llama3, 131072, 131072, 1e6f, 1e-5f},
+    {"mistral-small-24b", "Mistral Small 24B Instruct 2501", "llama", 40, 5120, 32, 8, 128, 32768,
+     bpe_llama3, 131072, 32768, 1e8f, 1e-5f},
+    {"codestral-22b", "Codestral 22B v0.1", "llama", 56, 6144, 48, 8, 128, 16384,
+     spm_llama, 32768, 32768, 1e6f, 1e-5f},
+    {"mistral-large-123b", "Mistral Large 123B Instruct 2407", "llama", 88, 12288, 96, 8, 128, 28672,
+     spm_llama, 32768, 131072, 1e6f, 1e-5f},
     {"mixtral-8x7b", "Mixtral 8x7B Instruct v0.1", "llama", 32, 4096, 32, 8, 128, 14336,
      spm_llama, 32000, 32768, 1e6f, 1e-5f, false, 0, 8, 2, 14336},
+    {"mixtral-8x22b", "Mixtral 8x22B Instruct v0.1", "llama", 56, 6144, 48, 8, 128, 16384,
+     spm_llama, 32768, 65536, 1e6f, 1e-5f, false, 0, 8, 2, 16384},
+    {"smollm2-135m", "SmolLM2 135M Instruct", "llama", 30, 576, 9, 3, 64, 1536,
+     bpe_llama3, 49152, 8192, 1e5f, 1e-5f, true},
+    {"smollm2-360m", "SmolLM2 360M Instruct", "llama", 32, 960, 15, 5, 64, 2560,
+     bpe_llama3, 49152, 8192, 1e5f, 1e-5f, true},
+    {"smollm2-1.7b", "SmolLM2 1.7B Instruct", "llama", 24, 2048, 32, 32, 64, 8192,
+     bpe_llama3, 49152, 8192, 1.3e5f, 1e-5f, true},
     {"qwen2.5-0.5b", "Qwen2.5 0.5B Instruct", "qwen2", 24, 896, 14, 2, 64, 4864,
      bpe_qwen, 151936, 32768, 1e6f, 1e-6f, true},
     {"qwen2.5-1.5b", "Qwen2.5 1.5B Instruct", "qwen2", 28, 1536, 12, 2, 128, 8960,
@@ -54,20 +76,45 @@ constexpr Shape kShapes[] = {
     {"qwen3-32b", "Qwen3 32B", "qwen3", 64, 5120, 64, 8, 128, 25600, bpe_qwen, 151936, 40960, 1e6f, 1e-6f},
     {"qwen3-30b-a3b", "Qwen3 30B A3B", "qwen3moe", 48, 2048, 32, 4, 128, 6144,
      bpe_qwen, 151936, 40960, 1e6f, 1e-6f, false, 0, 128, 8, 768},
+    {"qwen3-235b-a22b", "Qwen3 235B A22B", "qwen3moe", 94, 4096, 64, 4, 128, 12288,
+     bpe_qwen, 151936, 40960, 1e6f, 1e-6f, false, 0, 128, 8, 1536},
     {"gemma-2-2b", "Gemma 2 2B It", "gemma2", 26, 2304, 8, 4, 256, 9216,
      spm_gemma, 256000, 8192, 1e4f, 1e-6f, true, 0, 0, 0, 0, 4096},
     {"gemma-2-9b", "Gemma 2 9B It", "gemma2", 42, 3584, 16, 8, 256, 14336,
      spm_gemma, 256000, 8192, 1e4f, 1e-6f, true, 0, 0, 0, 0, 4096},
+    {"gemma-2-27b", "Gemma 2 27B It", "gemma2", 46, 4608, 32, 16, 128, 36864,
+     spm_gemma, 256000, 8192, 1e4f, 1e-6f, true, 0, 0, 0, 0, 4096},
+    {"gemma-3-270m", "Gemma 3 270M It", "gemma3", 18, 640, 4, 1, 256, 2048,
+     spm_gemma, 262144, 32768, 1e6f, 1e-6f, true, 0, 0, 0, 0, 512},
+    {"gemma-3-1b", "Gemma 3 1B It", "gemma3", 26, 1152, 4, 1, 256, 6912,
+     spm_gemma, 262144, 32768, 1e6f, 1e-6f, true, 0, 0, 0, 0, 512},
     {"gemma-3-4b", "Gemma 3 4B It", "gemma3", 34, 2560, 8, 4, 256, 10240,
+     spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 1024},
+    {"gemma-3-12b", "Gemma 3 12B It", "gemma3", 48, 3840, 16, 8, 256, 15360,
+     spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 1024},
+    {"gemma-3-27b", "Gemma 3 27B It", "gemma3", 62, 5376, 32, 16, 128, 21504,
      spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 1024},
     {"phi-3-mini", "Phi 3 Mini 4K Instruct", "phi3", 32, 3072, 32, 32, 96, 8192,
      spm_llama, 32064, 4096, 1e4f, 1e-5f, false, 0, 0, 0, 0, 2047},
+    {"phi-3-medium", "Phi 3 Medium 4K Instruct", "phi3", 40, 5120, 40, 10, 128, 17920,
+     spm_llama, 32064, 4096, 1e4f, 1e-5f, false, 0, 0, 0, 0, 2047},
+    {"phi-4", "Phi 4", "phi3", 40, 5120, 40, 10, 128, 17920, bpe_llama3, 100352, 16384, 2.5e5f, 1e-5f},
     {"smollm3-3b", "SmolLM3 3B", "smollm3", 36, 2048, 16, 4, 128, 11008,
      bpe_llama3, 128256, 65536, 5e6f, 1e-6f, true},
+    {"olmo-2-1b", "OLMo 2 1B Instruct", "olmo2", 16, 2048, 16, 16, 128, 8192,
+     bpe_llama3, 100352, 4096, 5e5f, 1e-6f},
+    {"olmo-2-7b", "OLMo 2 7B Instruct", "olmo2", 32, 4096, 32, 32, 128, 11008,
+     bpe_llama3, 100352, 4096, 5e5f, 1e-6f},
+    {"olmo-2-13b", "OLMo 2 13B Instruct", "olmo2", 40, 5120, 40, 40, 128, 13824,
+     bpe_llama3, 100352, 4096, 5e5f, 1e-6f},
+    {"olmo-2-32b", "OLMo 2 32B Instruct", "olmo2", 64, 5120, 40, 8, 128, 27648,
+     bpe_llama3, 100352, 4096, 5e5f, 1e-6f},
     {"qwen1.5-moe-a2.7b", "Qwen1.5 MoE A2.7B Chat", "qwen2moe", 24, 2048, 16, 16, 128, 5632,
      bpe_qwen, 151936, 8192, 1e6f, 1e-6f, false, 0, 60, 4, 1408, 0, 5632},
     {"gpt-oss-20b", "gpt-oss 20B", "gpt-oss", 24, 2880, 64, 8, 64, 2880,
      bpe_qwen, 201088, 131072, 1.5e5f, 1e-5f, false, 0, 32, 4, 2880, 128},
+    {"gpt-oss-120b", "gpt-oss 120B", "gpt-oss", 36, 2880, 64, 8, 64, 2880,
+     bpe_qwen, 201088, 131072, 1.5e5f, 1e-5f, false, 0, 128, 4, 2880, 128},
 };
 // clang-format on
 
@@ -92,13 +139,18 @@ class TensorList {
   std::vector<ShapeTensor> tensors_;
 };
 
-bool is_gemma(const Shape& s) {
-  return s.arch == "gemma2" || s.arch == "gemma3";
+// Whether attention and feed-forward results are normalized.
+bool has_post_norms(const Shape& s) {
+  return s.arch == "gemma2" || s.arch == "gemma3" || s.arch == "olmo2";
+}
+// Whether their inputs are.
+bool has_pre_norms(const Shape& s) {
+  return s.arch != "olmo2";
 }
 
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
   const int64_t n_q = int64_t{s.n_head} * s.head_dim, n_kv = int64_t{s.n_head_kv} * s.head_dim;
-  list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  if (has_pre_norms(s)) list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
   if (s.arch == "phi3") {
     list.matrix(block + "attn_qkv.weight", s.n_embd, n_q + 2 * n_kv);
   } else {
@@ -120,12 +172,16 @@ void add_attention(const Shape& s, const std::string& block, TensorList& list) {
     list.vector(block + "attn_q_norm.weight", TensorRole::norm, s.head_dim);
     list.vector(block + "attn_k_norm.weight", TensorRole::norm, s.head_dim);
   }
-  if (is_gemma(s)) list.vector(block + "post_attention_norm.weight", TensorRole::norm, s.n_embd);
+  if (s.arch == "olmo2") {  // of whole rows, not of each head
+    list.vector(block + "attn_q_norm.weight", TensorRole::norm, n_q);
+    list.vector(block + "attn_k_norm.weight", TensorRole::norm, n_kv);
+  }
+  if (has_post_norms(s)) list.vector(block + "post_attention_norm.weight", TensorRole::norm, s.n_embd);
 }
 
 void add_feed_forward(const Shape& s, const std::string& block, TensorList& list) {
   const char* norm = s.arch == "gpt-oss" ? "post_attention_norm.weight" : "ffn_norm.weight";
-  list.vector(block + norm, TensorRole::norm, s.n_embd);
+  if (has_pre_norms(s)) list.vector(block + norm, TensorRole::norm, s.n_embd);
   if (s.n_expert > 0) {
     list.router(block + "ffn_gate_inp.weight", s.n_embd, s.n_expert);
     list.matrix(block + "ffn_gate_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
@@ -151,7 +207,7 @@ void add_feed_forward(const Shape& s, const std::string& block, TensorList& list
     list.matrix(block + "ffn_up.weight", s.n_embd, s.n_ff);
     list.matrix(block + "ffn_down.weight", s.n_ff, s.n_embd);
   }
-  if (is_gemma(s)) list.vector(block + "post_ffw_norm.weight", TensorRole::norm, s.n_embd);
+  if (has_post_norms(s)) list.vector(block + "post_ffw_norm.weight", TensorRole::norm, s.n_embd);
 }
 
 }  // namespace
@@ -165,6 +221,12 @@ const Shape* find_shape(std::string_view name) {
     if (shape.name == name) return &shape;
   }
   return nullptr;
+}
+
+std::vector<std::string_view> shape_names() {
+  std::vector<std::string_view> names;
+  for (const Shape& shape : kShapes) names.push_back(shape.name);
+  return names;
 }
 
 std::vector<ShapeTensor> tensors_of(const Shape& s) {

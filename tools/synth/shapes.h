@@ -36,6 +36,7 @@ struct Shape {
 std::span<const Shape> all_shapes();
 // Returns nullptr for an unknown name.
 const Shape* find_shape(std::string_view name);
+std::vector<std::string_view> shape_names();
 
 // The role of a tensor, for filling and quantizing it.
 enum class TensorRole { matrix, norm, bias, router, rope_factors };

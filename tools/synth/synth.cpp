@@ -16,6 +16,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "gguf/writer.h"
+#include "tools/closest_name.h"
 #include "tools/command.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
@@ -73,6 +74,16 @@ Metadata make_metadata(const Shape& shape, const SynthOptions& options) {
   return metadata;
 }
 
+// `file`: a GgufWriter or a GgufHeader.
+template <class File>
+void declare(File& file, const Shape& shape, const SynthOptions& options,
+             std::span<const ShapeTensor> tensors, std::span<const DType> dtypes) {
+  file.metadata() = make_metadata(shape, options);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    file.add_tensor(tensors[i].name, dtypes[i], std::span(tensors[i].dims).first(tensors[i].n_dims));
+  }
+}
+
 // Passes the bytes of one tensor to `sink`, in chunks.
 template <class Sink>
 void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, Pieces& pieces, uint64_t seed,
@@ -128,12 +139,6 @@ struct SynthCommand {
   LogOptions log;
 };
 
-std::string shape_names() {
-  std::string names;
-  for (const Shape& shape : all_shapes()) names += (names.empty() ? "" : " ") + std::string(shape.name);
-  return names;
-}
-
 std::string type_names() {
   std::string names;
   for (const FileTypeInfo& info : all_file_types())
@@ -161,10 +166,7 @@ void run_synth(const SynthCommand& options) {
   apply_log_options(options.log);
   if (options.list) return print_lists();
   const Shape* known = find_shape(options.shape);
-  if (!known) {
-    throw_error(ErrorCode::usage, "SHAPE: found \"{}\", needed one of: {}", printable(options.shape),
-                shape_names());
-  }
+  if (!known) throw_unknown_name("SHAPE", options.shape, shape_names());
   const std::optional<FileType> type = file_type_from_name(options.type);
   if (!type) {
     throw_error(ErrorCode::usage, "--type: found \"{}\", needed one of: {}", printable(options.type),
@@ -193,17 +195,23 @@ void run_synth(const SynthCommand& options) {
 
 }  // namespace
 
+GgufHeader synthetic_header(const Shape& shape, const SynthOptions& options) {
+  const std::vector<ShapeTensor> tensors = tensors_of(shape);
+  GgufHeader header{std::string(shape.name)};
+  declare(header, shape, options, tensors, choose_dtypes(shape, options, tensors));
+  return header;
+}
+
 SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& options, const std::string& path,
                                   const std::function<void(SynthProgress)>& progress) {
   const std::vector<ShapeTensor> tensors = tensors_of(shape);
   const std::vector<DType> dtypes = choose_dtypes(shape, options, tensors);
   GgufWriter writer(path);
-  writer.metadata() = make_metadata(shape, options);
+  declare(writer, shape, options, tensors, dtypes);
   SynthResult result;
   result.n_tensors = tensors.size();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const ShapeTensor& t = tensors[i];
-    writer.add_tensor(t.name, dtypes[i], std::span(t.dims).first(t.n_dims));
     result.n_parameters += static_cast<uint64_t>(t.n_elements());
     result.n_bytes += row_bytes(dtypes[i], t.dims[0]) * static_cast<uint64_t>(t.n_rows());
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "gguf/header.h"
 #include "tools/quantize/mix.h"
 #include "tools/synth/shapes.h"
 
@@ -29,6 +30,9 @@ struct SynthResult {
   uint64_t n_parameters = 0;
   size_t n_tensors = 0;
 };
+
+// Returns what such a file has before its weights.
+GgufHeader synthetic_header(const Shape& shape, const SynthOptions& options);
 
 // The same shape, options and seed give the same bytes. Calls `progress`, if set, after every chunk.
 SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& options, const std::string& path,
