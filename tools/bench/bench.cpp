@@ -131,6 +131,7 @@ CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_d
                                    {"csv", ReportFormat::csv},
                                    {"json", ReportFormat::json},
                                    {"jsonl", ReportFormat::jsonl},
+                                   {"svg", ReportFormat::svg},
                                    {"none", ReportFormat::none}});
   });
 }
@@ -149,7 +150,8 @@ void add_run_options(CLI::App& app, BenchOptions& o) {
       ->group(group);
   integer(app, "--ctx-size", o.settings.n_ctx, 0, "minimum context size, if a test needs less")->group(group);
   integer(app, "--delay", o.delay_s, 0, "seconds to wait before each test")->group(group);
-  report_format(app, "-o,--output", "md", "format of the report: md, csv, json, jsonl or none", o.output)
+  report_format(app, "-o,--output", "md",
+                "format of the report: md, csv, json, jsonl, svg (a picture) or none", o.output)
       ->group(group);
   report_format(app, "--output-err", "none", "format of a second report on stderr", o.output_err)
       ->group(group);

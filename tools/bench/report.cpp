@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "tools/bench/report_svg.h"
 #include "tools/build_info.h"
 
 namespace tandem::tools {
@@ -325,6 +326,7 @@ std::unique_ptr<BenchReport> make_report(ReportFormat format, Output& out, const
     case ReportFormat::csv: return std::make_unique<CsvReport>(out, machine);
     case ReportFormat::json: return std::make_unique<JsonReport>(out, machine);
     case ReportFormat::jsonl: return std::make_unique<JsonLinesReport>(out, machine);
+    case ReportFormat::svg: return make_svg_report(out, machine);
   }
   return nullptr;
 }

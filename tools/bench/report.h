@@ -1,5 +1,6 @@
 // Reports of `tandem bench`: llama-bench's table in Markdown, or its fields as CSV, JSON or JSON lines, with
-// additional fields about memory traffic. Each row is written as soon as it is measured.
+// additional fields about memory traffic. Each row is written as soon as it is measured; a picture (report_svg.h)
+// when the report ends.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@
 
 namespace tandem::tools {
 
-enum class ReportFormat { none, markdown, csv, json, jsonl };
+enum class ReportFormat { none, markdown, csv, json, jsonl, svg };
 
 // Properties of the machine, the same in all rows.
 struct BenchMachine {
