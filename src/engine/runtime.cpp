@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "base/setting.h"
 #include "plan/generic_kernels.h"
 
 namespace tandem {
@@ -36,10 +37,7 @@ ContextOptions held_to_batch(ContextOptions o) {
 
 Runtime::Runtime(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
                  const Explain& before_allocation)
-    : model_(model),
-      devices_(std::move(devices)),
-      options_(options),
-      shape_(checked_shape(model.architecture(), held_to_batch(options.context))) {
+    : model_(model), devices_(std::move(devices)), options_(options), shape_(held_to_batch(options.context)) {
   place(before_allocation);
   build_down_the_ladder();
 }
@@ -94,7 +92,12 @@ void Runtime::build_down_the_ladder() {
     try {
       return build();
     } catch (const Error& e) {
-      if (e.code() != ErrorCode::out_of_memory || !options_.oom_ladder || !step_down(e.message())) throw;
+      // Smaller steps would not help a cache that host memory cannot hold.
+      const bool is_cache =
+          !cache_ &&
+          std::ranges::none_of(fit_.placement.layers, [](const LayerPlacement& l) { return uses_gpu(l.kv); });
+      if (e.code() != ErrorCode::out_of_memory || is_cache || !options_.oom_ladder || !step_down(e.message()))
+        throw;
     }
   }
 }
@@ -152,6 +155,10 @@ void Runtime::place(const Explain& before_allocation) {
     SessionPlan best = std::move(plan_session(plan).front());
     shape_ = best.shape;
     fit_ = std::move(best.fit);
+    if (!best.context_limit.empty()) {
+      log_info("context: {} tokens, what {} holds (the model was trained with {}; {} sets another)",
+               shape_.n_ctx, best.context_limit, model_.hparams().n_ctx_train, setting_text(Setting::n_ctx));
+    }
     if (devices_.size() > 1) {
       log_info("{}", summary(devices_, fit_));
     } else if (fit_.placement.reads_disk()) {
@@ -160,8 +167,10 @@ void Runtime::place(const Explain& before_allocation) {
     }
   }
   if (!options_.placement.layers.empty()) {
+    shape_ = checked_shape(model_.architecture(), shape_);
     fit_.placement = options_.placement;
   }
+  warn_of_long_context();
   for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: {}", fallback);
   if (!before_allocation) return;
   const SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
@@ -169,6 +178,16 @@ void Runtime::place(const Explain& before_allocation) {
   fit_.bytes = footprint(both, devices_, fit_.placement, graphs.kv);
   before_allocation(explain(
       {plan.architecture, plan.weights, plan.devices, plan.options, graphs.kv, both, plan.rates}, fit_));
+}
+
+// A model gets no better at longer texts than it was trained with, unless the user scales its positions.
+void Runtime::warn_of_long_context() const {
+  const int64_t n_trained = model_.hparams().n_ctx_train;
+  const RopeOverrides& rope = options_.model.rope;
+  const bool is_scaled = rope.scaling || rope.scale || rope.freq_base || rope.freq_scale;
+  if (!options_.context.n_ctx_given || is_scaled || shape_.n_ctx_sequence <= n_trained) return;
+  log_warning("{}: the model was trained with {} tokens, and is likely to fail beyond them",
+              setting_text(Setting::n_ctx, shape_.n_ctx), n_trained);
 }
 
 std::string Runtime::generic_kernels() const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
 #include "exec/placed_graph.h"
@@ -53,7 +54,9 @@ Prediction predict(const FitRequest& r, const Placement& placement) {
 // The first device from `from` on whose budget a fit is over; none: the number of devices.
 size_t first_too_small(const FitRequest& r, const Fit& fit, size_t from = 0) {
   for (size_t d = from; d < r.devices.size(); ++d) {
-    if (fit.bytes.devices[d].total() > 0 && device_needs(fit, d) > device_budget(r, d)) return d;
+    const size_t total = fit.bytes.devices[d].total();
+    if (total > 0 && device_needs(fit, d) > device_budget(r, d)) return d;
+    if (d == 0 && total > r.devices[0]->memory_info().total_bytes) return d;
   }
   return r.devices.size();
 }
@@ -106,13 +109,6 @@ int64_t layers_by_share(const FitRequest& r) {
         }
         return static_cast<double>(host) >= *r.options.cpu_offload_gib * (1 << 30);
       }));
-}
-
-// Host memory that may be taken before layers are left on disk: what the user allows, or what is free but for
-// a reserve.
-size_t ram_before_disk(const FitRequest& r) {
-  const size_t n_free = r.devices[0]->memory_info().free_bytes;
-  return r.options.budgets.max_ram.value_or(n_free - n_free / 16);
 }
 
 // Layers on disk that leave the host `n_bytes` less to hold, if all are as large as each other.
@@ -210,41 +206,6 @@ bool has_sequences(const FitRequest& r) {
   return r.graphs.front()->shape.max_sequences > 1;
 }
 
-// Returns all choices that the options leave open.
-std::vector<OffloadChoice> open_choices(const FitRequest& r) {
-  const OffloadOptions& f = r.options;
-  const OffloadChoice said = from_options(f, 0);
-  if (r.devices.size() < 2) return {OffloadChoice{}};
-  if (r.rates.empty()) return {said};
-  std::vector<CacheChoice> caches{said.cache};
-  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
-    caches = {CacheBesideLayers{}, CacheOnHost{}, PrefetchedCache{}};
-    for (int64_t parts : {2, 4, 8}) {
-      if (!has_sequences(r)) caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
-    }
-  }
-  std::vector<int64_t> moe{said.n_cpu_moe};
-  const int64_t n_layer = r.architecture.hparams().n_layer;
-  if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
-    moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
-  std::vector<Streaming> streaming{said.streaming};
-  if (said.streaming == Streaming::none && f.stream == Toggle::automatic) {
-    streaming = {Streaming::none, Streaming::prefill, Streaming::always};
-  }
-  std::vector<OffloadChoice> list;
-  for (const Streaming s : streaming) {
-    for (const CacheChoice& cache : caches) {
-      for (const int64_t n : moe) {
-        OffloadChoice choice{0, cache, n, s};
-        choice.rows_prefill = said.rows_prefill;
-        choice.rows_decode = said.rows_decode;
-        list.push_back(choice);
-      }
-    }
-  }
-  return list;
-}
-
 // Whether all layers fit on GPUs with the whole cache, or a larger part of it than the choice would have
 // there. Those choices came earlier.
 bool fits_with_more(const OffloadChoice& choice, int64_t max_gpu_layers, const std::vector<Fit>& list) {
@@ -252,6 +213,19 @@ bool fits_with_more(const OffloadChoice& choice, int64_t max_gpu_layers, const s
     return f.choice.streaming == choice.streaming && f.choice.n_cpu_moe == choice.n_cpu_moe &&
            keeps_on_gpus(f.choice.cache) && f.choice.n_gpu_layers == max_gpu_layers;
   });
+}
+
+// The largest context below that of `kv` for which a predicate holds; 0: none worth running with.
+template <class Ok>
+int64_t largest_context_with(KvConfig kv, const Ok& ok) {
+  constexpr int64_t kStep = 256;  // tokens
+  int64_t low = 0, high = ceil_div(kv.n_ctx, kStep);
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    kv.n_ctx = middle * kStep;
+    (ok(kv) ? low : high) = middle;
+  }
+  return low * kStep;
 }
 
 // "n_gpu_layers=17, n_ctx=8192 or k_dtype=q8_0 v_dtype=q8_0 would fit": each alone.
@@ -268,9 +242,8 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
     return fits(other, fit_with(other, choice));
   };
   KvConfig kv = r.kv;
-  while (kv.n_ctx > 512 && !fits_with_kv(kv)) kv.n_ctx /= 2;
-  if (kv.n_ctx < r.kv.n_ctx && fits_with_kv(kv)) ways.push_back(setting_text(Setting::n_ctx, kv.n_ctx));
-  kv = r.kv;
+  if (const int64_t context = largest_context_with(r.kv, fits_with_kv))
+    ways.push_back(setting_text(Setting::n_ctx, context));
   kv.k_dtype = kv.v_dtype = DType::Q8_0;
   bool cacheable = true;
   for (const KvShape& s : kv.layers) cacheable &= s.head_dim_k % 32 == 0 && s.head_dim_v % 32 == 0;
@@ -310,6 +283,13 @@ void check_host_budget(const FitRequest& r) {
 [[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
   const Fit smallest = with_disk(r, choice);
   const size_t d = first_too_small(r, smallest, 1);
+  if (d == r.devices.size() && first_too_small(r, smallest) == 0) {
+    const DeviceBytes& host = smallest.bytes.devices[0];
+    throw_error(ErrorCode::out_of_memory,
+                "{}: a context of {} tokens needs {}, {} of that for the KV cache, and there are {}",
+                r.devices[0]->info().name, r.kv.n_ctx, size_text(host.total()), size_text(host.kv),
+                size_text(r.devices[0]->memory_info().total_bytes));
+  }
   if (d == r.devices.size()) {
     throw_error(ErrorCode::out_of_memory, "no placement with these options fits the memory of host and GPUs");
   }
@@ -366,6 +346,11 @@ size_t device_budget(const FitRequest& r, size_t d) {
   return r.options.n_gpu_layers ? memory.free_bytes : less(memory.free_bytes, b.vram_overhead);
 }
 
+size_t ram_before_disk(const FitRequest& r) {
+  const size_t n_free = r.devices[0]->memory_info().free_bytes;
+  return r.options.budgets.max_ram.value_or(n_free - n_free / 16);
+}
+
 StepLoad decode_load(const FitRequest& r) {
   const int64_t n = r.graphs.front()->shape.max_sequences;
   return {n, n, r.kv.n_ctx / 2 / n, n};
@@ -396,6 +381,40 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   std::vector<std::string> list = fall_back(r, placement);
   if (reasons) *reasons = std::move(list);
   return placement;
+}
+
+std::vector<OffloadChoice> open_choices(const FitRequest& r) {
+  const OffloadOptions& f = r.options;
+  const OffloadChoice said = from_options(f, 0);
+  if (r.devices.size() < 2) return {OffloadChoice{}};
+  if (r.rates.empty()) return {said};
+  std::vector<CacheChoice> caches{said.cache};
+  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
+    caches = {CacheBesideLayers{}, CacheOnHost{}, PrefetchedCache{}};
+    for (int64_t parts : {2, 4, 8}) {
+      if (!has_sequences(r)) caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
+    }
+  }
+  std::vector<int64_t> moe{said.n_cpu_moe};
+  const int64_t n_layer = r.architecture.hparams().n_layer;
+  if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
+    moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
+  std::vector<Streaming> streaming{said.streaming};
+  if (said.streaming == Streaming::none && f.stream == Toggle::automatic) {
+    streaming = {Streaming::none, Streaming::prefill, Streaming::always};
+  }
+  std::vector<OffloadChoice> list;
+  for (const Streaming s : streaming) {
+    for (const CacheChoice& cache : caches) {
+      for (const int64_t n : moe) {
+        OffloadChoice choice{0, cache, n, s};
+        choice.rows_prefill = said.rows_prefill;
+        choice.rows_decode = said.rows_decode;
+        list.push_back(choice);
+      }
+    }
+  }
+  return list;
 }
 
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {

@@ -39,6 +39,8 @@ Fit fit(const FitRequest& request);
 // Returns a fit for each open choice, with as many layers on GPUs as fit, the fastest first. Empty if none
 // fits.
 std::vector<Fit> all_fits(const FitRequest& request);
+// Returns all choices that the options leave open.
+std::vector<OffloadChoice> open_choices(const FitRequest& request);
 // Returns the fit of exactly this choice, even if it is too large.
 Fit fit_with(const FitRequest& request, const OffloadChoice& choice);
 
@@ -51,6 +53,9 @@ StepLoad decode_load(const FitRequest& request);
 StepLoad prefill_load(const FitRequest& request);
 double step_seconds(const FitRequest& request, const Placement& placement, const Graph& graph, StepLoad load);
 
+// Returns the host memory that may be taken before layers are left on disk: what the user allows, or what is free
+// less a reserve.
+size_t ram_before_disk(const FitRequest& request);
 // Returns the bytes that may be allocated on a device. Only budgets.max_ram limits host memory, because the
 // system may overcommit it.
 size_t device_budget(const FitRequest& request, size_t device);

@@ -14,15 +14,23 @@ namespace tandem {
 
 // The size of a session. Together with the placement, it determines how much memory the session takes.
 struct ContextOptions {
-  int64_t n_ctx = 0;       // tokens of context, of all sequences together; 0: the model's training context
+  // Tokens of context, of all sequences together. 0: the model's training context if n_ctx_given, otherwise
+  // automatic: as many as memory holds (plan/context_fit.h).
+  int64_t n_ctx = 0;
   int64_t n_ubatch = 512;  // maximum tokens in one step
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   bool all_logits = false;     // reserve logits for every token of a step
   int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache
   int64_t n_ctx_sequence = 0;  // maximum tokens of one sequence; 0: n_ctx
   int64_t n_batch = 2048;      // upper bound of n_ubatch, as in llama.cpp
-  // Set by the user: the planner keeps it. Otherwise, if it knows the devices' speeds, it may choose another.
-  bool n_ubatch_given = false, kv_dtype_given = false;
+  // Set by the user: the planner keeps it. Otherwise it may choose another context if that is 0, and, if it
+  // knows the devices' speeds, another micro-batch or cache type.
+  bool n_ctx_given = false, n_ubatch_given = false, kv_dtype_given = false;
+  // Bounds of an automatic context. Weights are moved out of faster memory only for min_ctx tokens. 0: 4096 and
+  // the training context.
+  int64_t min_ctx = 0, max_ctx = 0;
+
+  bool is_automatic() const { return n_ctx <= 0 && !n_ctx_given; }
 };
 
 enum class SplitMode { none, layer };  // everything on the main GPU, or whole layers on each

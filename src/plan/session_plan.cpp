@@ -9,35 +9,6 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
-constexpr int64_t kMostContext = int64_t{1} << 24;
-
-// The shapes that may be chosen, the one asked for first.
-std::vector<ContextOptions> open_shapes(const PlanRequest& r) {
-  const ContextOptions asked = checked_shape(r.architecture, r.shape);
-  std::vector<ContextOptions> list{asked};
-  const int64_t smallest = std::max<int64_t>(64, asked.n_sequences + 1);
-  if (r.rates.empty()) return list;
-  for (int64_t n = asked.n_ubatch / 2; !asked.n_ubatch_given && n >= smallest; n /= 2) {
-    list.push_back(asked);
-    list.back().n_ubatch = n;
-  }
-  if (!r.options.may_quantize_kv || asked.kv_dtype_given) return list;
-  for (int i = 0; i < r.architecture.hparams().n_layer; ++i) {
-    const KvShape kv = r.architecture.kv_shape(i);
-    if (kv.head_dim_k % 32 != 0 || kv.head_dim_v % 32 != 0) return list;
-  }
-  const size_t n = list.size();
-  for (size_t i = 0; i < n; ++i) {
-    list.push_back(list[i]);
-    list.back().k_dtype = list.back().v_dtype = DType::Q8_0;
-  }
-  return list;
-}
-
-FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
-                       const std::vector<const Graph*>& both) {
-  return {r.architecture, r.weights, r.devices, r.options, graphs.kv, both, r.rates, {}, r.may_leave_on_disk};
-}
 
 // With smaller micro-batches there is some memory more for the rest, which changes how many layers are on
 // GPUs but hardly which way of placing them is good: the best of the shape asked for are tried. None for
@@ -67,23 +38,37 @@ size_t gpu_bytes(const Fit& fit) {
   return n_bytes;
 }
 
-bool within_budgets(const PlanRequest& r, ContextOptions shape, int64_t n_ctx, const OffloadChoice& choice) {
-  shape.n_ctx = n_ctx;
-  shape = checked_shape(r.architecture, shape);
-  const SessionGraphs graphs = session_graphs(r.architecture, shape);
-  const std::vector<const Graph*> both = graphs.both();
-  const FitRequest request = fit_request(r, graphs, both);
-  const Fit fit = fit_with(request, choice);
-  for (size_t d = 0; d < r.devices.size(); ++d) {
-    if (device_needs(fit, d) > device_budget(request, d)) return false;
-    if (d == 0 && fit.bytes.devices[0].total() > r.devices[0]->memory_info().total_bytes) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
+std::vector<ContextOptions> open_shapes(const PlanRequest& r) {
+  const ContextOptions asked = checked_shape(r.architecture, r.shape);
+  std::vector<ContextOptions> list{asked};
+  const int64_t smallest = std::max<int64_t>(64, asked.n_sequences + 1);
+  if (r.rates.empty()) return list;
+  for (int64_t n = asked.n_ubatch / 2; !asked.n_ubatch_given && n >= smallest; n /= 2) {
+    list.push_back(asked);
+    list.back().n_ubatch = n;
+  }
+  if (!r.options.may_quantize_kv || asked.kv_dtype_given) return list;
+  for (int i = 0; i < r.architecture.hparams().n_layer; ++i) {
+    const KvShape kv = r.architecture.kv_shape(i);
+    if (kv.head_dim_k % 32 != 0 || kv.head_dim_v % 32 != 0) return list;
+  }
+  const size_t n = list.size();
+  for (size_t i = 0; i < n; ++i) {
+    list.push_back(list[i]);
+    list.back().k_dtype = list.back().v_dtype = DType::Q8_0;
+  }
+  return list;
+}
+
+FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
+                       const std::vector<const Graph*>& both) {
+  return {r.architecture, r.weights, r.devices, r.options, graphs.kv, both, r.rates, {}, r.may_leave_on_disk};
+}
+
 ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape) {
+  if (shape.is_automatic() && shape.max_ctx > 0) shape.n_ctx = shape.max_ctx;
   if (shape.n_ctx <= 0) shape.n_ctx = architecture.hparams().n_ctx_train;
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
   if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;
@@ -116,7 +101,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   return graphs;
 }
 
-std::vector<SessionPlan> plan_session(const PlanRequest& r) {
+std::vector<SessionPlan> plan_fixed_context(const PlanRequest& r) {
   std::vector<SessionPlan> plans;
   for (const ContextOptions& shape : open_shapes(r)) {
     const SessionGraphs graphs = session_graphs(r.architecture, shape);
@@ -160,16 +145,6 @@ MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
   const auto high = static_cast<double>(gpu_bytes(fit_shape(r, shape, choice)));
   const double slope = (high - low) / static_cast<double>(first);
   return {slope, low - slope * static_cast<double>(first)};
-}
-
-int64_t largest_context(const PlanRequest& r, const OffloadChoice& choice) {
-  const ContextOptions shape = checked_shape(r.architecture, r.shape);
-  int64_t low = 0, high = kMostContext + 1;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (within_budgets(r, shape, middle, choice) ? low : high) = middle;
-  }
-  return low;
 }
 
 }  // namespace tandem

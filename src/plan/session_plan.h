@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// Replaces n_ctx 0 by the training context and limits the rest by it. Several sequences get at least a
-// block of the cache each, and a micro-batch of more than one token each.
+// Replaces n_ctx 0 by the training context, or by the upper bound of an automatic one, and limits the rest by
+// it. Several sequences get at least a block of the cache each, and a micro-batch of more than one token each.
 ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape);
 
 struct SessionGraphs {
@@ -35,10 +35,22 @@ struct PlanRequest {
 struct SessionPlan {
   ContextOptions shape;
   Fit fit;
+  // What limits an automatic context below its upper bound: "7.50 GiB of free memory", "24.00 GiB on GPU0".
+  // Otherwise empty.
+  std::string context_limit = {};
 };
 
-// Returns the plans, fastest first. Throws as fit() does if nothing fits or options contradict each other.
+// Returns the plans, fastest first; all have the same context. Throws as fit() does if nothing fits or options
+// contradict each other; if less context would help, the message has the largest that fits.
 std::vector<SessionPlan> plan_session(const PlanRequest& request);
+// The same for a context that is set. Throws without looking for a smaller one.
+std::vector<SessionPlan> plan_fixed_context(const PlanRequest& request);
+
+// The shapes of this context that may be chosen, the one asked for first.
+std::vector<ContextOptions> open_shapes(const PlanRequest& request);
+// For a part of the plan: the request for one shape. Everything outlives the result.
+FitRequest fit_request(const PlanRequest& request, const SessionGraphs& graphs,
+                       const std::vector<const Graph*>& both);
 
 // Returns the fit of one shape with one choice.
 Fit fit_shape(const PlanRequest& request, const ContextOptions& shape, const OffloadChoice& choice);
@@ -50,7 +62,5 @@ struct MemoryLine {
   double fixed_bytes = 0;
 };
 MemoryLine memory_line(const PlanRequest& request, const OffloadChoice& choice);
-// Returns the largest context, in tokens, for which the choice is within the budgets; 0 if there is none.
-int64_t largest_context(const PlanRequest& request, const OffloadChoice& choice);
 
 }  // namespace tandem

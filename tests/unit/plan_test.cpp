@@ -1,18 +1,14 @@
-// The planner: memory lines, budgets, choices by predicted speed, and the output of `tandem plan`.
+// The planner: memory lines, budgets, and choices by predicted speed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/setting.h"
 #include "cpu/cpu_device.h"
 #include "engine/model.h"
+#include "plan/context_fit.h"
 #include "plan/imagined_device.h"
-#include "plan/session_plan.h"
-#include "support/gguf_bytes.h"
-#include "support/process.h"
-#include "support/tiny_model.h"
+#include "support/phi_like.h"
 
 namespace tandem {
 namespace {
@@ -22,60 +18,13 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr double kGiga = 1e9;
-constexpr DeviceRates kHost{20 * kGiga, 0.5e12, 20 * kGiga, 1e-6, 1e-7};
-constexpr DeviceRates kGpu{1000 * kGiga, 50e12, 25 * kGiga, 1e-5, 2e-6};
+constexpr DeviceRates kHost = test::kPlannerHost;
+constexpr DeviceRates kGpu = test::kPlannerGpu;
+using test::PhiLike;
 
 size_t file_bytes(const Weight& w) {
   return w.n_bytes();
 }
-
-// A dense model with the sizes of Phi-3-mini-128k: 32 layers, keys and values of 3072. The weights have no
-// data, because planning does not read them.
-class PhiLike final : public Architecture {
- public:
-  static constexpr int64_t kLayers = 32, kWidth = 3072, kFf = 8192, kVocab = 32064, kHeads = 32;
-
-  PhiLike() {
-    hparams_.architecture = "phi-like";
-    hparams_.n_vocab = kVocab;
-    hparams_.n_ctx_train = 131072;
-    hparams_.n_embd = kWidth;
-    hparams_.n_layer = kLayers;
-    for (int i = -1; i < kLayers; ++i) {
-      if (i < 0) {
-        add("token_embd", i, kVocab, kWidth), add("output", i, kVocab, kWidth);
-        continue;
-      }
-      for (const char* name : {"q", "k", "v", "o"}) add(name, i, kWidth, kWidth);
-      add("gate", i, kFf, kWidth), add("up", i, kFf, kWidth), add("down", i, kWidth, kFf);
-    }
-  }
-  KvShape kv_shape(int) const override { return {kHeads, kWidth / kHeads, kWidth / kHeads}; }
-
-  Graph build(const ShapeClass& shape) const override {
-    GraphBuilder g(shape);
-    TensorId x = g.embed(&weights[0]);
-    for (int i = 0; i < kLayers; ++i) {
-      const auto w = [&](size_t n) { return &weights[2 + 7 * static_cast<size_t>(i) + n]; };
-      g.set_layer(i);
-      const TensorId q = g.linear(x, w(0)), k = g.linear(x, w(1)), v = g.linear(x, w(2));
-      g.kv_write(k, v);
-      TensorId y = g.attention(q, AttentionParams{kHeads, kHeads, kWidth / kHeads, kWidth / kHeads, 0.1f});
-      if (i + 1 == kLayers) y = g.gather_outputs(y), x = g.gather_outputs(x);
-      x = g.linear(y, w(3), nullptr, x);
-      x = g.linear(g.glu(x, Activation::silu, w(4), w(5)), w(6), nullptr, x);
-    }
-    g.set_layer(kLayers);
-    return g.finish(g.linear(x, &weights[1]));
-  }
-
-  std::deque<Weight> weights;
-
- private:
-  void add(const char* name, int layer, int64_t n_rows, int64_t n_cols) {
-    weights.push_back({name, DType::Q4_0, 1, n_rows, n_cols, nullptr, layer});
-  }
-};
 
 class Planner : public testing::Test {
  protected:
@@ -141,11 +90,11 @@ TEST_F(Planner, MemoryIsOnTheLine) {
 
 TEST_F(Planner, LargestContextFitsAndOneMoreDoesNot) {
   gpu(8);
-  const int64_t n = largest_context(request(), everything());
+  const int64_t n = largest_context(request(), everything(), 131072);
   EXPECT_GT(n, 8192);
   flags_.n_gpu_layers = PhiLike::kLayers + 1;
   flags_.budgets.vram_overhead = 0;
-  const int64_t without_overhead = largest_context(request(), everything());
+  const int64_t without_overhead = largest_context(request(), everything(), 131072);
   const auto bytes = [&](int64_t n_ctx) {
     return fit_shape(request(n_ctx), request(n_ctx).shape, everything()).bytes.devices[1].total();
   };
@@ -468,130 +417,6 @@ TEST_F(Planner, ContradictionsNameBothSettings) {
   budgets.budgets.vram_utilization = 0.5;
   EXPECT_THAT(settings(budgets),
               ElementsAre(SettingValue{Setting::max_vram}, SettingValue{Setting::vram_utilization}));
-}
-
-class PlanCommand : public testing::Test {
- protected:
-  void SetUp() override {
-    model_ = directory_.path("tiny.gguf");
-    test::tiny_llama().write(model_);
-  }
-  test::Outcome plan(const std::string& arguments) {
-    return test::shell("XDG_CACHE_HOME=" + directory_.path("cache"),
-                       "plan -m " + model_ + " " + arguments + " 2>&1");
-  }
-  test::TempDir directory_;
-  std::string model_;
-};
-
-TEST_F(PlanCommand, PrintsTableLineAndPlans) {
-  TANDEM_NEED_BINARY();
-  const test::Outcome page = plan("-c 64 --gpu h100");
-  EXPECT_EQ(page.exit_code, 0);
-  for (const char* part : {"h100", "CPU", "staging", "overhead", "min_vram = ", " * n_ctx + ",
-                           "largest context: ", "decode t/s"}) {
-    EXPECT_THAT(page.out, HasSubstr(part));
-  }
-  EXPECT_EQ(plan("-c 64 -dev none").exit_code, 0);
-}
-
-TEST_F(PlanCommand, JsonAgreesWithItself) {
-  TANDEM_NEED_BINARY();
-  const test::Outcome page = plan("-c 64 --vram 2GiB --vram-bw 900 --pcie-bw 20 --ram-bw 50 --json");
-  ASSERT_EQ(page.exit_code, 0) << page.out;
-  const auto json = nlohmann::json::parse(page.out);
-  ASSERT_EQ(json["tiers"].size(), 2u);
-  for (const auto& t : json["tiers"]) {
-    uint64_t sum = 0;
-    for (const char* part : {"weights", "kv", "activations", "staging", "scratch", "overhead"})
-      sum += t[part].get<uint64_t>();
-    EXPECT_EQ(t["total"], sum);
-  }
-  EXPECT_EQ(json["tiers"][0]["read_bytes_per_s"], 50e9);
-  EXPECT_EQ(json["tiers"][1]["read_bytes_per_s"], 900e9);
-  EXPECT_GE(json["plans"].size(), 1u);
-}
-
-TEST_F(PlanCommand, RejectsInvalidOptions) {
-  TANDEM_NEED_BINARY();
-  EXPECT_EQ(plan("--gpu voodoo2").exit_code, 2);
-  EXPECT_EQ(plan("--vram 0").exit_code, 2);
-  EXPECT_EQ(plan("--vram 8parsecs").exit_code, 2);
-  EXPECT_EQ(plan("--gpu h100 --vram-bw -3").exit_code, 2);
-  EXPECT_EQ(plan("--vram-bw 100").exit_code, 2);
-  EXPECT_EQ(plan("--gpu h100 --gpu-weights-percent 10 -ngl 3").exit_code, 2);
-  EXPECT_EQ(plan("--gpu h100 --gpu-weights-percent 101").exit_code, 2);
-  const test::Outcome small = plan("--gpu h100 --max-vram 10KiB");
-  EXPECT_EQ(small.exit_code, 4);
-  EXPECT_THAT(small.out, AllOf(HasSubstr("--max-vram: h100 cannot hold one layer: the minimum is"),
-                               HasSubstr("-ngl 0 uses no GPU")));
-}
-
-// The library's messages name settings, the program's name flags.
-TEST_F(PlanCommand, ContradictionsNameBothFlags) {
-  TANDEM_NEED_BINARY();
-  const std::pair<const char*, const char*> kSentences[] = {
-      {"--gpu-weights-percent 9 --cpu-offload-gb 1",
-       "--gpu-weights-percent and --cpu-offload-gb contradict each other: both say how much the host holds"},
-      {"--gpu-weights-percent 9 -ngl 3",
-       "--gpu-weights-percent and -ngl contradict each other: both say how much stays on the GPU"},
-      {"--cpu-offload-gb 1 -ngl 3",
-       "--cpu-offload-gb and -ngl contradict each other: both say how much stays on the GPU"},
-      {"--cpu-offload-gb 1 --stream-weights off",
-       "--cpu-offload-gb and --stream-weights off contradict each other: what the host holds of it is "
-       "streamed"},
-      {"--gpu-rows 50 --stream-weights off",
-       "--gpu-rows and --stream-weights off contradict each other: the GPU's rows are streamed to it"},
-      {"--max-vram 1G --gpu-memory-utilization 0.5",
-       "--max-vram and --gpu-memory-utilization contradict each other: both say how much of the GPU may be "
-       "used"},
-      {"--kv-offload prefetch -nkvo",
-       "--kv-offload prefetch and -nkvo contradict each other: one attends on the GPU, the other on the CPU"},
-      {"--kv-offload prefetch --kv-layers-gpu 3",
-       "--kv-offload prefetch and --kv-layers-gpu contradict each other: one keeps the cache off the GPU, "
-       "the "
-       "other on it"},
-      {"--kv-split 9 -nkvo",
-       "--kv-split and -nkvo contradict each other: one keeps a part of the cache on the GPU, the other "
-       "none"},
-      {"--kv-split 9 --kv-offload prefetch",
-       "--kv-split and --kv-offload prefetch contradict each other: both say how a cache in host memory is "
-       "used"},
-      {"--kv-split 9 --kv-layers-gpu 3",
-       "--kv-split and --kv-layers-gpu contradict each other: one divides the cache by tokens, the other by "
-       "layers"},
-      {"-nkvo --kv-layers-gpu 3",
-       "-nkvo and --kv-layers-gpu contradict each other: one keeps the cache off the GPU, the other on it"},
-      {"--disk-tier --no-mmap",
-       "--disk-tier and --no-mmap contradict each other: one leaves weights on disk, the other loads them "
-       "all"},
-      {"--disk-tier --mlock",
-       "--disk-tier and --mlock contradict each other: one leaves weights on disk, the other loads them all"},
-      {"--kv-split 9 -np 2", "--kv-split divides the cache of one sequence, and there are to be 2 (-np)"},
-      {"-ts 1,2", "-ts gives 2 shares, but there are 1 GPUs"},
-      {"-ts 0", "-ts: the shares must add up to more than 0"},
-      {"-sm none -mg 1", "-mg 1: there are 1 GPUs, numbered from 0"},
-      {"-ot a=GPU9", "-ot: there is no device GPU9; there is: CPU, h100"},
-      {"-ot '[=CPU'", "-ot: '[' is not a regular expression"},
-      {"-ot nothing=CPU", "-ot: 'nothing' matches no tensor of this model"},
-  };
-  for (const auto& [arguments, sentence] : kSentences) {
-    const test::Outcome refused = plan(std::string("-c 64 --gpu h100 --log-disable ") + arguments);
-    EXPECT_EQ(refused.exit_code, 2) << arguments;
-    EXPECT_EQ(refused.out, std::string("tandem: error: ") + sentence + " (try 'tandem plan --help')\n");
-  }
-}
-
-TEST_F(PlanCommand, WhatWouldFitIsSaidInFlags) {
-  TANDEM_NEED_BINARY();
-  // 820 KiB beside the overhead of 256 MiB: one layer fits, all of them need about 890 KiB.
-  const test::Outcome large = plan("-c 4096 -ub 512 -nkvo --gpu h100 --max-vram 269275136 -ngl all");
-  EXPECT_EQ(large.exit_code, 4);
-  EXPECT_THAT(large.out, testing::ContainsRegex("h100: -ngl [0-9]+ needs [0-9]+ bytes and [0-9]+ are free of "
-                                                "--max-vram; -ngl [0-9]+(, -c [0-9]+)?.* would fit"));
-  const test::Outcome host = plan("-dev none --max-ram 10KiB");
-  EXPECT_EQ(host.exit_code, 4);
-  EXPECT_THAT(host.out, HasSubstr("--max-ram: "));
 }
 
 }  // namespace

@@ -4,22 +4,20 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "plan/options.h"
+
 namespace tandem::tools {
 
-struct BatchContext {
-  int64_t n_ctx = 0;           // of all sequences together
-  int64_t n_ctx_sequence = 0;  // of one sequence
-};
-
-// 0 means the default. n_ctx: 2048 tokens per sequence, or the training context if that is more.
-// n_ctx_sequence: the training context.
-inline BatchContext batch_context(int64_t n_ctx, int64_t n_ctx_sequence, int64_t n_parallel,
-                                  int64_t n_trained) {
+// Sets the context of n_parallel sequences. Automatic: at most 2048 tokens per sequence, or the training context if
+// that is more, and weights are moved out of faster memory only for 2048 tokens per sequence. Of one sequence,
+// n_ctx_sequence 0: the training context.
+inline void set_batch_context(ContextOptions& c, int64_t n_parallel, int64_t n_trained) {
   constexpr int64_t kDefaultTokens = 2048;
-  BatchContext c;
-  c.n_ctx = n_ctx > 0 ? n_ctx : std::max(n_trained, n_parallel * std::min(n_trained, kDefaultTokens));
-  c.n_ctx_sequence = std::min(n_ctx_sequence > 0 ? n_ctx_sequence : n_trained, c.n_ctx);
-  return c;
+  c.min_ctx = n_parallel * std::min(n_trained, kDefaultTokens);
+  c.max_ctx = std::max(n_trained, c.min_ctx);
+  if (c.n_ctx <= 0 && c.n_ctx_given) c.n_ctx = c.max_ctx;
+  if (c.n_ctx_sequence <= 0) c.n_ctx_sequence = n_trained;
+  c.n_sequences = n_parallel;
 }
 
 }  // namespace tandem::tools

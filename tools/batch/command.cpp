@@ -235,10 +235,8 @@ class BatchJob {
 
 void set_context(BatchOptions& o, const Model& model) {
   ContextOptions& c = o.engine.context;
-  const BatchContext context =
-      batch_context(c.n_ctx, o.ctx_sequence, o.parallel, model.hparams().n_ctx_train);
-  c.n_ctx = context.n_ctx;
-  c.n_ctx_sequence = context.n_ctx_sequence;
+  c.n_ctx_sequence = o.ctx_sequence;
+  set_batch_context(c, o.parallel, model.hparams().n_ctx_train);
   // A runtime for one sequence may split its cache into hot and cold, which does not work for several
   // sequences in turn.
   c.n_sequences = std::max(o.parallel, 2);

@@ -41,7 +41,10 @@ void add_model_options(CLI::App& app, CommandOptions& command) {
 
 void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attention) {
   const char* group = "Context";
-  integer(app, "-c,--ctx-size", o.n_ctx, 0, "context size in tokens, 0: the model's training context")
+  integer(app, "-c,--ctx-size", o.n_ctx, 0,
+          "context size in tokens; 0: the model's training context (default: that, or what memory holds)")
+      ->default_str("")
+      ->each([&o](const std::string&) { o.n_ctx_given = true; })
       ->group(group);
   integer(app, "-b,--batch-size", o.n_batch, 1, "maximum prompt tokens per batch")->group(group);
   integer(app, "--ubatch-size", o.n_ubatch, 1, "maximum tokens computed at once (micro-batch)")

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <memory>
 
@@ -11,12 +12,14 @@
 #include "plan/rates.h"
 #include "setup/backends.h"
 #include "tools/batch/batch_context.h"
+#include "tools/closest_name.h"
 #include "tools/command.h"
 #include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/plan/report.h"
 #include "tools/setup.h"
+#include "tools/synth/shape_model.h"
 
 namespace tandem::tools {
 namespace {
@@ -26,28 +29,38 @@ struct PlanOptions : CommandOptions {
   std::optional<size_t> vram;
   std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
   int32_t parallel = 1;
-  bool json = false;
+  std::string type;  // file type of a model that is named without a file
+  enum class Format { text, json, svg } format = Format::text;
 
   bool imagines_gpu() const { return gpu || vram; }
 };
 
-std::string known_gpu_names() {
-  std::string names;
-  for (const KnownGpu& g : backends().known_gpus())
-    names += (names.empty() ? "" : ", ") + std::string(g.name);
+std::vector<KnownGpu> known_gpus() {
+  return backends().known_gpus();
+}
+
+std::vector<std::string_view> names_of(const std::vector<KnownGpu>& gpus) {
+  std::vector<std::string_view> names;
+  for (const KnownGpu& gpu : gpus) names.push_back(gpu.name);
   return names;
 }
 
+// "rtx4090", "RTX 4090", "NVIDIA GeForce RTX 4090" and "4090" are the same GPU.
 KnownGpu parse_gpu(const std::string& name) {
-  const Registry registry = backends();
-  std::optional<KnownGpu> gpu = registry.find_known(CLI::detail::to_lower(name));
-  if (!gpu) gpu = registry.find_known("rtx" + CLI::detail::to_lower(name));
-  if (!gpu) {
-    throw_error(ErrorCode::usage,
-                "--gpu: '{}' is not one of {}; describe another GPU with --vram, --vram-bw and --pcie-bw",
-                printable(name), known_gpu_names());
+  const std::vector<KnownGpu> gpus = known_gpus();
+  const std::vector<std::string_view> names = names_of(gpus);
+  std::string model = name;
+  for (const char* maker : {"nvidia", "geforce"}) {
+    const size_t at = CLI::detail::to_lower(model).find(maker);
+    if (at != std::string::npos) model.erase(at, std::string_view(maker).size());
   }
-  return *gpu;
+  for (const std::string& spelled : {model, "rtx" + model}) {
+    for (const KnownGpu& gpu : gpus) {
+      if (is_same_name(spelled, gpu.name)) return gpu;
+    }
+  }
+  const bool is_number = !model.empty() && model[0] >= '0' && model[0] <= '9';
+  throw_unknown_name("--gpu", is_number ? "rtx" + model : name, names, "describe another GPU with --vram, --vram-bw and --pcie-bw");
 }
 
 void add_machine_options(CLI::App& app, PlanOptions& o) {
@@ -60,7 +73,9 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
       target = value * 1e9;
     })->group(group);
   };
-  const std::string names = "plan for this GPU, one of " + known_gpu_names();
+  std::string names = "plan for this GPU:";
+  for (const KnownGpu& gpu : known_gpus())
+    names += (names.back() == ':' ? " " : ", ") + std::string(gpu.name);
   choice(app, "--gpu", "NAME", names.c_str(), "", [&o](const std::string& text) {
     o.gpu = parse_gpu(text);
   })->group(group);
@@ -134,30 +149,91 @@ Machine machine_of(const PlanOptions& o) {
 PlanRequest plan_request(const PlanOptions& o, const Model& model, const DeviceModels& devices,
                          std::span<const DeviceRates> rates) {
   ContextOptions shape = o.engine.context;
-  if (o.parallel > 1) {
-    const BatchContext context = batch_context(shape.n_ctx, 0, o.parallel, model.hparams().n_ctx_train);
-    shape.n_ctx = context.n_ctx;
-    shape.n_ctx_sequence = context.n_ctx_sequence;
-    shape.n_sequences = o.parallel;
-  }
+  if (o.parallel > 1) set_batch_context(shape, o.parallel, model.hparams().n_ctx_train);
   return {model.architecture(),     model.weights(), devices, o.engine.offload, shape, rates,
           model.may_leave_on_disk()};
+}
+
+// What to plan for: a file, or the shape of a known model.
+struct PlannedModel {
+  ModelHeader file;  // empty for a shape
+  std::unique_ptr<Model> model;
+  std::string name, description;
+  // Whether the weights are on a disk whose speed can be measured.
+  bool is_on_disk() const { return !file.path.empty() && !file.temporary; }
+};
+
+const Shape* shape_named(const std::string& name) {
+  for (const Shape& shape : all_shapes()) {
+    if (is_same_name(name, shape.name) || is_same_name(name, std::string(shape.name) + "-instruct"))
+      return &shape;
+  }
+  return nullptr;
+}
+
+FileType parse_type(const std::string& name) {
+  if (const std::optional<FileType> type = file_type_from_name(name)) return *type;
+  std::vector<std::string_view> names;
+  for (const FileTypeInfo& info : all_file_types()) names.push_back(info.name);
+  throw_unknown_name("--type", name, names);
+}
+
+PlannedModel planned_shape(const PlanOptions& o, const Shape& shape) {
+  const FileType type = parse_type(o.type.empty() ? "Q4_K_M" : o.type);
+  PlannedModel planned;
+  planned.model = load_shape(shape, {.type = type}, o.engine.model);
+  planned.name = shape.name;
+  planned.description = format("{}, {:.1f}B weights as {}, a file of {}", shape.title,
+                               static_cast<double>(planned.model->n_params()) / 1e9,
+                               file_type_info(type).name, size_text(planned.model->n_weight_bytes()));
+  return planned;
+}
+
+PlannedModel planned_model(PlanOptions& o) {
+  const std::string& path = o.engine.model.path;
+  if (path.empty() && o.hub.empty()) {
+    throw_error(ErrorCode::usage,
+                "no model: name a GGUF file, a known model such as llama-3.1-8b, or USER/REPO on the hub");
+  }
+  std::error_code ignored;
+  if (!path.empty() && !std::filesystem::exists(path, ignored)) {
+    if (const Shape* shape = shape_named(path)) return planned_shape(o, *shape);
+    if (path.find('/') == std::string::npos && !path.ends_with(".gguf"))
+      throw_unknown_name("no file and no known model", path, shape_names());
+  }
+  if (!o.type.empty()) throw_error(ErrorCode::usage, "--type is for models that are named without a file");
+  PlannedModel planned;
+  planned.file = model_header(path, o.hub);
+  o.engine.model.path = planned.file.path;
+  planned.model = load_model(o.engine);
+  planned.name = planned.file.name;
+  planned.description = planned.model->description();
+  return planned;
+}
+
+std::string report_text(const PlanReport& report, PlanOptions::Format format) {
+  switch (format) {
+    case PlanOptions::Format::text: return plan_text(report);
+    case PlanOptions::Format::json: return plan_json(report);
+    case PlanOptions::Format::svg: return plan_svg(report);
+  }
+  return "";
 }
 
 void plan(PlanOptions& o) {
   apply_log_options(o.log);
   check_options(o.engine);
+  const PlannedModel planned = planned_model(o);
   Machine machine = machine_of(o);
-  const ModelHeader header = model_header(o.engine.model.path, o.hub);
-  o.engine.model.path = header.path;
-  const std::unique_ptr<Model> model = load_model(o.engine);
-  const bool has_disk = !header.temporary;  // of which the speed could be measured
-  if (o.disk_bw || (!o.imagines_gpu() && has_disk))
-    machine.rates[0].disk_bytes_per_s = o.disk_bw ? *o.disk_bw : disk_rate(*model, o.engine.offload);
-  const PlanRequest request = plan_request(o, *model, machine.devices, machine.rates);
-  const PlanReport report = make_plan_report(request, header.name, model->description());
+  if (o.disk_bw) {
+    machine.rates[0].disk_bytes_per_s = *o.disk_bw;
+  } else if (!o.imagines_gpu() && planned.is_on_disk()) {
+    machine.rates[0].disk_bytes_per_s = disk_rate(*planned.model, o.engine.offload);
+  }
+  const PlanRequest request = plan_request(o, *planned.model, machine.devices, machine.rates);
+  const PlanReport report = make_plan_report(request, planned.name, planned.description);
   Output out;
-  out.write(o.json ? plan_json(report) : plan_text(report));
+  out.write(report_text(report, o.format));
   out.flush();
 }
 
@@ -167,6 +243,10 @@ void add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "predict memory, placement and speed before running");
   const auto options = std::make_shared<PlanOptions>();
   add_model_options(*command, *options);
+  text(*command, "--type", options->type, "TYPE",
+       "file type of a known model that is named without a file, such as llama-3.1-8b (default: Q4_K_M)")
+       ->default_str("")
+       ->group("Model");
   add_context_options(*command, options->engine.context, options->flash_attention);
   choice(*command, "--batch", "N", "same as --ubatch-size", "", [options](const std::string& text) {
     options->engine.context.n_ubatch = parse_integer("--batch", text, 1);
@@ -180,7 +260,15 @@ void add_plan(CLI::App& app) {
   add_thread_options(*command, options->engine.devices);
   add_rope_options(*command, options->engine.model.rope);
   add_log_options(*command, options->log);
-  command->add_flag("--json", options->json, "print everything as one JSON object, sizes in bytes");
+  choice(*command, "-o,--output", "FORMAT",
+         "format of the report: text, json (sizes in bytes) or svg (a picture)", "text",
+         [options](const std::string& value) {
+           using enum PlanOptions::Format;
+           options->format =
+               one_of<PlanOptions::Format>("--output", value, {{"text", text}, {"json", json}, {"svg", svg}});
+         });
+  command->add_flag_callback(
+      "--json", [options] { options->format = PlanOptions::Format::json; }, "same as --output json");
   command->footer(
       "Prefill is predicted for a prompt of 512 tokens, decoding for a half-full context, both for all "
       "prompts\n"

@@ -5,15 +5,14 @@
 
 #include "base/error.h"
 #include "base/overloaded.h"
+#include "plan/context_fit.h"
 
 namespace tandem::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string budget_text(size_t bytes) {
-  return bytes == SIZE_MAX ? "-" : size_text(bytes);
-}
+constexpr int64_t kMostContext = int64_t{1} << 24;
 
 PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
   const SessionGraphs no_graphs;
@@ -53,34 +52,63 @@ std::string rows_text(const OffloadChoice& c) {
                 c.streaming == Streaming::always ? 100 * c.rows_decode : 0);
 }
 
-// Home of the KV cache: "GPU 4096" means the newest 4096 tokens are on the GPU and the rest on the CPU.
+// Home of the KV cache; the legend below the table explains the last two.
 std::string cache_text(bool gpu, const OffloadChoice& c) {
   if (!gpu) return "CPU";
   return std::visit(Overloaded{[](const CacheBesideLayers&) -> std::string { return "GPU"; },
                                [](const CacheOnHost&) -> std::string { return "CPU"; },
-                               [](const PrefetchedCache&) -> std::string { return "CPU>"; },
+                               [](const PrefetchedCache&) -> std::string { return "prefetched"; },
                                [](const SplitCache& split) { return format("GPU {}", split.n_keep); }},
                     c.cache);
 }
 
-std::string plans_text(const PlanReport& r) {
+// Explains what the table of plans has in short.
+std::string legend_text(const PlanReport& r) {
+  const auto has = [&](auto&& is) {
+    return r.tiers.size() > 1 && std::any_of(r.plans.begin(), r.plans.end(),
+                                             [&](const SessionPlan& p) { return is(p.fit.choice); });
+  };
+  std::string text;
+  if (has([](const OffloadChoice& c) { return std::holds_alternative<PrefetchedCache>(c.cache); }))
+    text += "KV prefetched: in host memory, copied to the GPU for every step, ahead of use\n";
+  if (has([](const OffloadChoice& c) { return std::holds_alternative<SplitCache>(c.cache); }))
+    text += "KV GPU N: the newest N tokens on the GPU, older ones on the CPU\n";
+  return text;
+}
+
+std::string plans_text(const PlanReport& r, const SizeUnit& unit) {
   std::string text =
-      format("\n{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:>6} {:>12} {:>12} {:>12} {:>12}\n", "",
-             "ngl", "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch", "VRAM", "RAM",
-             "prefill t/s", "decode t/s");
+      format("\n{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:>6} {:>10} {:>10} {:>12} {:>12}\n", "",
+             "ngl", "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch",
+             format("VRAM {}", unit.name), format("RAM {}", unit.name), "prefill t/s", "decode t/s");
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
     const OffloadChoice& c = p.fit.choice;
     const bool gpu = r.tiers.size() > 1;
     size_t vram = 0;
-    for (size_t d = 1; d < r.tiers.size(); ++d) vram += r.plan_bytes[i][d];
-    text += format("{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:6} {:>12} {:>12} {:12.1f} {:12.1f}\n",
+    for (size_t d = 1; d < r.tiers.size(); ++d)
+      vram += r.plan_bytes[i][d] > 0 ? r.plan_bytes[i][d] + r.overhead : 0;
+    text += format("{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:6} {:>10} {:>10} {:12.1f} {:12.1f}\n",
                    i + 1, gpu ? layers_text(r, c).c_str() : "-", c.n_cpu_moe, cache_text(gpu, c),
                    dtype_name(p.shape.k_dtype), streaming_name(c.streaming), rows_text(c), c.n_disk_layers,
-                   p.shape.n_ubatch, size_text(vram), size_text(r.plan_bytes[i][0]),
+                   p.shape.n_ubatch, unit.text(vram), unit.text(r.plan_bytes[i][0]),
                    p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
   }
-  return text;
+  return text + legend_text(r);
+}
+
+// The plans of a request; of the largest context that fits, if the one asked for does not.
+std::vector<SessionPlan> plans_that_fit(PlanRequest& request, int64_t& n_ctx_asked) {
+  try {
+    return plan_session(request);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::out_of_memory || request.shape.is_automatic()) throw;
+    const int64_t n = largest_possible_context(request);
+    if (n == 0) throw;
+    n_ctx_asked = checked_shape(request.architecture, request.shape).n_ctx;
+    request.shape.n_ctx = n;
+    return plan_fixed_context(request);
+  }
 }
 
 Json rate_json(double rate) {
@@ -89,14 +117,18 @@ Json rate_json(double rate) {
 
 }  // namespace
 
-PlanReport make_plan_report(const PlanRequest& request, const std::string& path, const std::string& model) {
+PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, const std::string& model) {
   PlanReport report;
+  PlanRequest request = asked;
   report.path = path;
   report.model = model;
   report.n_layer = request.architecture.hparams().n_layer;
+  report.n_ctx_trained = request.architecture.hparams().n_ctx_train;
+  report.overhead = request.options.budgets.vram_overhead;
   const double disk = request.rates[0].disk_bytes_per_s;
   report.disk_bytes_per_s = disk > 0 ? disk : kUsualDiskBytesPerS;
-  report.plans = plan_session(request);
+  report.plans = plans_that_fit(request, report.n_ctx_asked);
+  report.context_limit = report.plans.front().context_limit;
   if (report.plans.size() > 3) report.plans.resize(3);
   for (size_t d = 0; d < request.devices.size(); ++d)
     report.tiers.push_back(tier(request, report.plans[0].fit, d));
@@ -106,32 +138,62 @@ PlanReport make_plan_report(const PlanRequest& request, const std::string& path,
       report.plan_bytes.back().push_back(device_needs(plan.fit, d));
   }
   report.line_choice = line_choice(request);
-  report.line = memory_line(request, report.line_choice);
-  report.largest_context = largest_context(request, report.line_choice);
-  PlanRequest best = request;
-  best.shape = report.plans[0].shape;
-  report.largest_context_best = largest_context(best, report.plans[0].fit.choice);
+  PlanRequest line = request;
+  line.shape = report.shape();
+  line.shape.n_ctx_sequence = request.shape.n_ctx_sequence;
+  report.line = memory_line(line, report.line_choice);
+  // More than the model was trained with only if the user asks for that.
+  const int64_t wanted = std::max(report.shape().n_ctx, report.n_ctx_asked);
+  const int64_t most = wanted > report.n_ctx_trained ? std::max(wanted, kMostContext) : report.n_ctx_trained;
+  report.largest_context = largest_context(line, report.line_choice, most);
+  report.largest_context_best = largest_context(line, report.plans[0].fit.choice, most);
   return report;
+}
+
+std::string context_text(const PlanReport& r) {
+  const int64_t n = r.shape().n_ctx;
+  if (r.n_ctx_asked > 0)
+    return format("a context of {} tokens does not fit; the largest that does has {}", r.n_ctx_asked, n);
+  if (!r.context_limit.empty()) {
+    return format("context {} tokens, what {} holds (the model was trained with {})", n, r.context_limit,
+                  r.n_ctx_trained);
+  }
+  return format("context {} tokens{}", n,
+                n > r.n_ctx_trained && r.shape().n_sequences == 1
+                    ? format(" (the model was trained with {})", r.n_ctx_trained)
+                    : "");
+}
+
+std::string SizeUnit::text(size_t bytes) const {
+  return format("{:.2f}", static_cast<double>(bytes) / n_bytes);
+}
+
+SizeUnit size_unit(const PlanReport& r) {
+  size_t most = 0;
+  for (const PlanReport::Tier& t : r.tiers) most = std::max(most, t.total());
+  return most >= size_t{1} << 30 ? SizeUnit{"GiB", 0x1p30} : SizeUnit{"MiB", 0x1p20};
 }
 
 std::string plan_text(const PlanReport& r) {
   const SessionPlan& best = r.plans.front();
+  const SizeUnit unit = size_unit(r);
   std::string text = format(
-      "{}: {}\ncontext {} tokens, cache {}/{}, micro-batch {}{}\n\n", printable(r.path, 400), r.model,
-      best.shape.n_ctx, dtype_name(best.shape.k_dtype), dtype_name(best.shape.v_dtype), best.shape.n_ubatch,
+      "{}: {}\n{}, cache {}/{}, micro-batch {}{}\n\n", printable(r.path, 400), r.model, context_text(r),
+      dtype_name(best.shape.k_dtype), dtype_name(best.shape.v_dtype), best.shape.n_ubatch,
       best.shape.n_sequences > 1 ? format(", {} prompts at once", best.shape.n_sequences).c_str() : "");
-  text += format("{:<10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "tier", "weights",
-                 "KV cache", "activations", "staging", "scratch", "overhead", "total", "allowed");
+  text += format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", unit.name, "weights",
+                 "KV", "activations", "staging", "scratch", "overhead", "total", "allowed");
   for (const PlanReport::Tier& t : r.tiers) {
-    text += format("{:<10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n", t.name,
-                   size_text(t.bytes.weights), size_text(t.bytes.kv), size_text(t.bytes.activations),
-                   size_text(t.bytes.staging), size_text(t.bytes.scratch), size_text(t.overhead),
-                   size_text(t.total()), budget_text(t.budget));
+    const DeviceBytes& b = t.bytes;
+    text += format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", t.name,
+                   unit.text(b.weights), unit.text(b.kv), unit.text(b.activations), unit.text(b.staging),
+                   unit.text(b.scratch), unit.text(t.overhead), unit.text(t.total()),
+                   t.budget == SIZE_MAX ? "-" : unit.text(t.budget));
   }
   const Footprint& bytes = best.fit.bytes;
   if (bytes.disk_weights > 0) {
-    text += format("{:<10} {:>12}  {} read for every token\n", "disk", size_text(bytes.disk_weights),
-                   size_text(bytes.per_token.disk));
+    text += format("{:<10} {:>11}  {} {} read for every token\n", "disk", unit.text(bytes.disk_weights),
+                   unit.text(bytes.per_token.disk), unit.name);
   }
   for (const PlanReport::Tier& t : r.tiers) {
     text += format("{}: reads {:.1f} GB/s, {:.2f} Tops/s", t.name, t.rates.read_bytes_per_s / 1e9,
@@ -139,22 +201,26 @@ std::string plan_text(const PlanReport& r) {
     text += t.is_gpu ? format(", bus {:.1f} GB/s\n", t.rates.bus_bytes_per_s / 1e9) : "\n";
   }
   if (bytes.disk_weights > 0) text += format("disk: reads {:.1f} GB/s\n", r.disk_bytes_per_s / 1e9);
-  text += plans_text(r);
+  text += plans_text(r, unit);
   const bool gpu = r.tiers.size() > 1;
   const size_t overhead = gpu ? r.tiers[1].overhead : 0;
   const OffloadChoice& c = r.line_choice;
   const bool everything = c.is_all_on_gpus(r.n_layer);
-  text += format("\n{} = {:.9f} GB * n_ctx + {:.3f} GB  ({:.0f} bytes per token; {}{})\n",
-                 gpu ? "min_vram" : "min_ram", r.line.bytes_per_token / 1e9,
-                 (r.line.fixed_bytes + static_cast<double>(overhead)) / 1e9, r.line.bytes_per_token,
+  text += format("\n{} = {:.9f} GiB * n_ctx + {:.3f} GiB  ({:.0f} bytes per token; {}{})\n",
+                 gpu ? "min_vram" : "min_ram", r.line.bytes_per_token / 0x1p30,
+                 (r.line.fixed_bytes + static_cast<double>(overhead)) / 0x1p30, r.line.bytes_per_token,
                  !gpu         ? "on the CPU"
                  : everything ? "everything on the GPU"
                               : "placed as the options say",
                  overhead > 0
-                     ? format(", with {:.3f} GB of overhead", static_cast<double>(overhead) / 1e9).c_str()
+                     ? format(", with {:.3f} GiB of overhead", static_cast<double>(overhead) / 0x1p30).c_str()
                      : "");
-  text += format("largest context: {} tokens with these options, {} with placement 1\n", r.largest_context,
-                 r.largest_context_best);
+  const auto largest = [](int64_t n) { return n > 0 ? format("{} tokens", n) : std::string("none fits"); };
+  text += format("largest context: {} {}, {} with placement 1\n", largest(r.largest_context),
+                 !gpu         ? "on the CPU"
+                 : everything ? "with everything on the GPU"
+                              : "placed as the options say",
+                 largest(r.largest_context_best));
   return text;
 }
 
@@ -162,7 +228,10 @@ std::string plan_json(const PlanReport& r) {
   Json page;
   page["file"] = r.path;
   page["model"] = r.model;
-  page["n_ctx"] = r.plans[0].shape.n_ctx;
+  page["n_ctx"] = r.shape().n_ctx;
+  page["n_ctx_trained"] = r.n_ctx_trained;
+  page["n_ctx_that_does_not_fit"] = r.n_ctx_asked > 0 ? Json(r.n_ctx_asked) : Json(nullptr);
+  page["context_limit"] = r.context_limit.empty() ? Json(nullptr) : Json(r.context_limit);
   page["tiers"] = Json::array();
   for (const PlanReport::Tier& t : r.tiers) {
     page["tiers"].push_back({{"name", t.name},

@@ -1,4 +1,4 @@
-// The report of `tandem plan`: as data, as text for people, and as JSON for programs.
+// The report of `tandem plan`: as data, as text and as a picture for people, and as JSON for programs.
 #pragma once
 
 #include <string>
@@ -21,19 +21,39 @@ struct PlanReport {
   };
   std::string path, model;
   int64_t n_layer = 0;
+  size_t overhead = 0;                          // of the driver, on each GPU in use
   double disk_bytes_per_s = 0;                  // rate of reading weights left on disk
   std::vector<Tier> tiers;                      // of the best plan
   std::vector<SessionPlan> plans;               // at most three, the best first
   std::vector<std::vector<size_t>> plan_bytes;  // [plan][device], without overhead
   MemoryLine line;                              // for line_choice
   OffloadChoice line_choice;                    // everything on GPUs, or as the flags say
-  int64_t largest_context = 0;                  // with line_choice
-  int64_t largest_context_best = 0;             // with the best plan's choice
+  // At most the training context, unless the user asked for more.
+  int64_t largest_context = 0;       // with line_choice
+  int64_t largest_context_best = 0;  // with the best plan's choice
+  int64_t n_ctx_trained = 0;
+  int64_t n_ctx_asked = 0;    // a context that does not fit, instead of which the largest is planned; or 0
+  std::string context_limit;  // what limits an automatic context; or empty
+
+  const ContextOptions& shape() const { return plans.front().shape; }
 };
 
-// Throws what plan_session throws.
+// A context that does not fit is replaced by the largest that does. Throws what plan_session throws if nothing
+// fits.
 PlanReport make_plan_report(const PlanRequest& request, const std::string& path, const std::string& model);
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
+// What lies where in each memory, as bars.
+std::string plan_svg(const PlanReport& report);
+
+// "context 16384 tokens, what 24.00 GiB on GPU0 holds (the model was trained with 131072)".
+std::string context_text(const PlanReport& report);
+// A unit in which all sizes of a page are written.
+struct SizeUnit {
+  const char* name;
+  double n_bytes;
+  std::string text(size_t bytes) const;
+};
+SizeUnit size_unit(const PlanReport& report);
 
 }  // namespace tandem::tools

@@ -1,0 +1,223 @@
+#include "plan/context_fit.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/setting.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kLeastContext = 4096;      // that weights are moved for
+constexpr int64_t kSmallestContext = 256;    // that is worth running with
+constexpr int64_t kAutomaticMultiple = 256;  // whole blocks of the cache, and a number that is easy to read
+
+// The largest multiple of `step` in [step, most], or `most` itself, that satisfies a predicate which no number
+// above one that fails satisfies; 0 if there is none.
+template <class Ok>
+int64_t largest(int64_t most, int64_t step, const Ok& ok) {
+  if (most < 1) return 0;
+  if (ok(most)) return most;
+  int64_t low = 0, high = ceil_div(most, step);
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (ok(middle * step) ? low : high) = middle;
+  }
+  return low * step;
+}
+
+ContextOptions with_context(ContextOptions shape, int64_t n_ctx) {
+  shape.n_ctx = n_ctx;
+  shape.n_ctx_given = true;
+  return shape;
+}
+
+// Whether a host is held to its free memory, mapped weights included, or only to all the memory it has, because
+// the system can drop mapped weights and read them again.
+enum class HostLimit { free_memory, all_memory };
+
+bool fits_host(const FitRequest& r, const Fit& fit, HostLimit limit) {
+  const DeviceBytes& bytes = fit.bytes.devices[0];
+  if (bytes.total() > r.devices[0]->memory_info().total_bytes) return false;
+  if (limit == HostLimit::all_memory) return device_needs(fit, 0) <= device_budget(r, 0);
+  // Weights that were read or locked are not part of the free memory any more.
+  const bool in_memory = !r.may_leave_on_disk && !r.options.budgets.max_ram;
+  return (in_memory ? bytes.total() : device_needs(fit, 0)) <= ram_before_disk(r);
+}
+
+// The first device whose memory does not hold the session; none: the number of devices.
+size_t first_too_small(const PlanRequest& r, const ContextOptions& shape, const OffloadChoice& choice,
+                       HostLimit limit) {
+  const SessionGraphs graphs = session_graphs(r.architecture, shape);
+  const std::vector<const Graph*> both = graphs.both();
+  const FitRequest request = fit_request(r, graphs, both);
+  const Fit fit = fit_with(request, choice);
+  if (!fits_host(request, fit, limit)) return 0;
+  for (size_t d = 1; d < r.devices.size(); ++d) {
+    if (device_needs(fit, d) > device_budget(request, d)) return d;
+  }
+  return r.devices.size();
+}
+
+bool holds(const PlanRequest& r, const ContextOptions& shape, const OffloadChoice& choice,
+           HostLimit limit = HostLimit::free_memory) {
+  return first_too_small(r, shape, choice, limit) == r.devices.size();
+}
+
+// "7.50 GiB of free memory", "24.00 GiB on GPU0".
+std::string memory_text(const PlanRequest& r, size_t d) {
+  const Budgets& b = r.options.budgets;
+  const MemoryInfo memory = r.devices[d]->memory_info();
+  if (d == 0) {
+    return b.max_ram ? size_text(*b.max_ram) + " of memory"
+                     : size_text(memory.free_bytes) + " of free memory";
+  }
+  size_t n_bytes = b.max_vram.value_or(memory.free_bytes);
+  if (b.vram_utilization)
+    n_bytes = static_cast<size_t>(*b.vram_utilization * static_cast<double>(memory.total_bytes));
+  return size_text(n_bytes) + " on " + r.devices[d]->info().name;
+}
+
+// The smallest micro-batch that the planner may choose.
+int64_t least_ubatch(const PlanRequest& r) {
+  int64_t n = r.shape.n_ubatch;
+  for (const ContextOptions& shape : open_shapes(r)) n = std::min(n, shape.n_ubatch);
+  return n;
+}
+
+bool fits_somehow(PlanRequest r, int64_t n_ctx) {
+  r.shape = checked_shape(r.architecture, with_context(r.shape, n_ctx));
+  r.shape.n_ubatch = least_ubatch(r);
+  const SessionGraphs graphs = session_graphs(r.architecture, r.shape);
+  const std::vector<const Graph*> both = graphs.both();
+  FitRequest request = fit_request(r, graphs, both);
+  const std::vector<OffloadChoice> choices = open_choices(request);
+  request.choices = choices;
+  request.rates = {};  // whether, not how fast
+  try {
+    return !all_fits(request).empty();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::out_of_memory) throw;
+    return false;
+  }
+}
+
+// Everything where it is fastest, if the options leave it open: on GPUs, or on a host without them.
+std::optional<OffloadChoice> best_choice(const PlanRequest& r) {
+  if (r.devices.size() < 2) return OffloadChoice{};
+  const OffloadChoice all = from_options(r.options, r.architecture.hparams().n_layer + 1);
+  const bool open = !r.options.n_gpu_layers && !r.options.gpu_weights_percent && !r.options.cpu_offload_gib;
+  if (open && all.streaming == Streaming::none && all.is_all_on_gpus(r.architecture.hparams().n_layer))
+    return all;
+  return std::nullopt;
+}
+
+// Whether a plan leaves the weights where another one has them, or in faster memory.
+bool keeps_weights(const OffloadChoice& choice, const OffloadChoice& other) {
+  return choice.n_gpu_layers >= other.n_gpu_layers && choice.n_cpu_moe <= other.n_cpu_moe &&
+         choice.n_disk_layers <= other.n_disk_layers;
+}
+
+// Refuses, before anything is planned, a cache that is larger than all memory together.
+void check_cache_fits_machine(const PlanRequest& r) {
+  const ContextOptions shape = checked_shape(r.architecture, r.shape);
+  KvConfig kv{{}, shape.k_dtype, shape.v_dtype, shape.n_ctx};
+  for (int i = 0; i < r.architecture.hparams().n_layer; ++i) kv.layers.push_back(r.architecture.kv_shape(i));
+  check_kv_config(kv);
+  size_t cache = 0, memory = 0;
+  for (size_t i = 0; i < kv.layers.size(); ++i) cache += kv_layer_bytes(kv, i);
+  for (size_t d = 0; d < r.devices.size(); ++d) memory += r.devices[d]->memory_info().total_bytes;
+  if (cache <= memory || (r.options.may_quantize_kv && !shape.kv_dtype_given)) return;
+  const int64_t n = largest_possible_context(r);
+  throw_error(
+      ErrorCode::out_of_memory,
+      "{}: the KV cache alone would take {}, and all memory is {}; the largest context that fits is {}",
+      setting_text(Setting::n_ctx, shape.n_ctx), size_text(cache), size_text(memory),
+      setting_text(Setting::n_ctx, n));
+}
+
+std::vector<SessionPlan> plan_at(PlanRequest r, int64_t n_ctx) {
+  r.shape = with_context(r.shape, n_ctx);
+  return plan_fixed_context(r);
+}
+
+// The plans of the smallest context for which weights are moved; of a smaller one if memory asks for that.
+std::vector<SessionPlan> plan_least(const PlanRequest& r, int64_t least) {
+  try {
+    return plan_at(r, least);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::out_of_memory) throw;
+    const int64_t n =
+        largest(least - 1, kAutomaticMultiple, [&](int64_t n_ctx) { return fits_somehow(r, n_ctx); });
+    if (n < std::min(kSmallestContext, least)) throw;
+    return plan_at(r, n);
+  }
+}
+
+}  // namespace
+
+int64_t largest_context(const PlanRequest& r, const OffloadChoice& choice, int64_t most) {
+  const ContextOptions shape = r.shape;
+  for (const HostLimit limit : {HostLimit::free_memory, HostLimit::all_memory}) {
+    const int64_t n = largest(most, KvConfig{}.block_size, [&](int64_t n_ctx) {
+      return holds(r, with_context(shape, n_ctx), choice, limit);
+    });
+    if (n > 0) return n;
+  }
+  return 0;
+}
+
+int64_t largest_possible_context(const PlanRequest& r) {
+  const int64_t asked = checked_shape(r.architecture, r.shape).n_ctx;
+  const int64_t n = largest(asked, kAutomaticMultiple, [&](int64_t n_ctx) { return fits_somehow(r, n_ctx); });
+  return n < std::min(kSmallestContext, asked) ? 0 : n;
+}
+
+std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {
+  const int64_t most = checked_shape(r.architecture, r.shape).n_ctx;
+  const std::optional<OffloadChoice> best = best_choice(r);
+  if (best && holds(r, with_context(r.shape, most), *best)) return plan_at(r, most);
+
+  const int64_t least = std::min(r.shape.min_ctx > 0 ? r.shape.min_ctx : kLeastContext, most);
+  std::vector<SessionPlan> small = plan_least(r, least);
+  const OffloadChoice choice = small.front().fit.choice;
+  ContextOptions shape = r.shape;  // as planned, but for what follows from the context
+  shape.n_ubatch = small.front().shape.n_ubatch;
+  shape.k_dtype = small.front().shape.k_dtype;
+  shape.v_dtype = small.front().shape.v_dtype;
+  const int64_t n = std::max(small.front().shape.n_ctx, largest(most, kAutomaticMultiple, [&](int64_t n_ctx) {
+                               return holds(r, with_context(shape, n_ctx), choice);
+                             }));
+  std::vector<SessionPlan> plans = n == small.front().shape.n_ctx ? std::move(small) : plan_at(r, n);
+  const auto kept = std::stable_partition(
+      plans.begin(), plans.end(), [&](const SessionPlan& p) { return keeps_weights(p.fit.choice, choice); });
+  if (kept != plans.begin()) plans.erase(kept, plans.end());
+  if (n == most) return plans;
+  const size_t d =
+      first_too_small(r, with_context(shape, n + kAutomaticMultiple), choice, HostLimit::free_memory);
+  for (SessionPlan& plan : plans) {
+    plan.context_limit = memory_text(r, d < r.devices.size() ? d : 0);
+  }
+  return plans;
+}
+
+std::vector<SessionPlan> plan_session(const PlanRequest& r) {
+  if (r.shape.is_automatic()) return plan_automatic_context(r);
+  check_cache_fits_machine(r);
+  try {
+    return plan_fixed_context(r);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::out_of_memory) throw;
+    const std::vector<SettingValue> named = settings_in(e.message());
+    const auto is_context = [](const SettingValue& s) { return s.setting == Setting::n_ctx; };
+    if (std::any_of(named.begin(), named.end(), is_context)) throw;
+    const int64_t n = largest_possible_context(r);
+    if (n == 0) throw;
+    throw_error(e.code(), "{}; the largest context that fits is {}", e.message(),
+                setting_text(Setting::n_ctx, n));
+  }
+}
+
+}  // namespace tandem
