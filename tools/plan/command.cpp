@@ -60,7 +60,8 @@ KnownGpu parse_gpu(const std::string& name) {
     }
   }
   const bool is_number = !model.empty() && model[0] >= '0' && model[0] <= '9';
-  throw_unknown_name("--gpu", is_number ? "rtx" + model : name, names, "describe another GPU with --vram, --vram-bw and --pcie-bw");
+  throw_unknown_name("--gpu", is_number ? "rtx" + model : name, names,
+                     "describe another GPU with --vram, --vram-bw and --pcie-bw");
 }
 
 void add_machine_options(CLI::App& app, PlanOptions& o) {
@@ -245,8 +246,8 @@ void add_plan(CLI::App& app) {
   add_model_options(*command, *options);
   text(*command, "--type", options->type, "TYPE",
        "file type of a known model that is named without a file, such as llama-3.1-8b (default: Q4_K_M)")
-       ->default_str("")
-       ->group("Model");
+      ->default_str("")
+      ->group("Model");
   add_context_options(*command, options->engine.context, options->flash_attention);
   choice(*command, "--batch", "N", "same as --ubatch-size", "", [options](const std::string& text) {
     options->engine.context.n_ubatch = parse_integer("--batch", text, 1);
