@@ -7,7 +7,11 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __clang__
+#pragma clang fp contract(off)
+#else
 #pragma GCC optimize("fp-contract=off")
+#endif
 
 // No function multiversioning under sanitizers.
 #ifdef TANDEM_LANES_FN  // a test defines its own

@@ -216,7 +216,7 @@ struct AffineSums {
 
 // Swaps the halves: each lane gets the value of the other lane of the same sub-block.
 [[gnu::always_inline]] inline Lanes mirrored(const Lanes& v) {
-  return __builtin_shuffle(v, IntLanes{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+  return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
 // 0 in the lower half, 1 in the upper: selects the candidate that a lane tries.

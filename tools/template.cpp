@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "gguf/file.h"
 #include "text/chat_template.h"
@@ -45,11 +45,7 @@ std::string read_all(const std::string& path) {
 }
 
 Json read_json(const std::string& path) {
-  try {
-    return Json::parse(read_all(path));
-  } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "{}: invalid JSON: {}", path, json_fault(e, 300));
-  }
+  return parse_json<Json>(read_all(path), path);
 }
 
 // Parses "2026-01-15", "2026-01-15T12:00" or "2026-01-15T12:00:00"; ignores a fraction and a time zone.

@@ -1,6 +1,6 @@
 // Saving and loading a Conversation: its transcript as JSON within a session file.
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/json.h"
 #include "engine/conversation.h"
 #include "engine/session_file.h"
 
@@ -61,7 +61,7 @@ void Conversation::load(const std::string& path) {
     throw_error(ErrorCode::bad_file, "{}: holds a prompt and no conversation", path);
   }
   try {
-    const Json all = Json::parse(file.transcript());
+    const Json all = parse_json<Json>(file.transcript(), "");
     messages = read_messages(all.at("messages"));
     n_left_out = all.at("n_left_out");
     n_answers = all.at("n_answers");
@@ -87,7 +87,7 @@ void Conversation::load(const std::string& path) {
     for (const int32_t id : track.answer_ids)
       check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
   } catch (const std::exception& e) {
-    throw_error(ErrorCode::bad_file, "{}: the transcript is damaged: {}", path, json_fault(e));
+    throw_error(ErrorCode::bad_file, "{}: the transcript is damaged: {}", path, json_error_text(e));
   }
   file.restore(session_, file.tokens().size());
   messages_ = std::move(messages);

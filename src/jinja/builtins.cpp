@@ -69,7 +69,7 @@ Value run_builtin(const Builtin& builtin, Interp& in, Args& args) {
   if (takes_more) names.pop_back();
   Call call{in, builtin.name, std::vector<Value>(names.size()), {}};
   for (size_t i = 0; i < args.positional.size(); ++i) {
-    in.spend(extent(args.positional[i]).weight);
+    in.spend_on(args.positional[i]);
     if (i < names.size())
       call.values[i] = std::move(args.positional[i]);
     else if (takes_more)

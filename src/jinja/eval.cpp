@@ -116,7 +116,7 @@ Value Interp::eval_compare(const Expr& expr) {
     line_ = expr.line;
     spend(std::min(extent(left).weight, extent(right).weight));
     const bool membership = expr.operators[i] == Operator::in || expr.operators[i] == Operator::not_in;
-    if (membership) spend(extent(right).weight);
+    if (membership) spend_on(right);
     if (!holds(expr.operators[i], left, right)) return Value(false);
     left = std::move(right);
   }
@@ -127,7 +127,7 @@ Value Interp::eval_concat(const Expr& expr) {
   Text text;
   for (const ExprPtr& item : expr.items) {
     const Value value = eval(*item);
-    spend(extent(value).weight);
+    spend_on(value);
     if (value.is_string())
       text.append(value.text());
     else
@@ -224,7 +224,7 @@ Value Interp::eval_slice(const Value& value, const Expr& bounds) {
     fail("'{}' object is not subscriptable", type_name(value));
   }
   Value result = slice(value, parts[0], parts[1], parts[2]);
-  spend(extent(result).weight);
+  spend_on(value.is_string() ? value : result);
   charge(result);
   return result;
 }

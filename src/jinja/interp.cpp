@@ -35,6 +35,11 @@ void Interp::spend(size_t n) {
     fail("the template runs for more than {} operations", limits_.n_operations);
 }
 
+void Interp::spend_on(const Value& value) {
+  constexpr size_t kBytesAtOnce = 16;  // a slow walk over characters takes as long as other operations
+  spend(extent(value).weight + (value.is_string() ? value.text().size() / kBytesAtOnce : 0));
+}
+
 void Interp::charge_bytes(size_t n) {
   n_bytes_ += n;
   if (n_bytes_ > limits_.n_bytes) fail("the template makes more than {} bytes of values", limits_.n_bytes);

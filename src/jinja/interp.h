@@ -19,7 +19,7 @@ namespace tandem::jinja {
 
 struct Limits {
   size_t n_operations = 50'000'000;          // operations: statements, expressions, elements they visit
-  size_t n_bytes = size_t{1} << 30;          // of all values that are made
+  size_t n_bytes = size_t{256} << 20;         // of all values that are made
   size_t n_output_bytes = size_t{32} << 20;  // of the render
   int n_depth = 1000;                        // nesting of macros, statements and expressions
 };
@@ -45,6 +45,7 @@ class Interp {
   // --- For functions, filters and tests ---
   const std::tm& now() const { return now_; }
   void spend(size_t n = 1);
+  void spend_on(const Value& value);  // a walk over all its elements, or the characters of a text
   void charge(const Value& made);
   void charge_bytes(size_t n);
   Value attribute(const Value& value, const std::string& name);

@@ -66,7 +66,7 @@ Value replaced(const Text& text, const Text& from, const Text& to, int64_t n_max
     return Value(std::move(out));
   }
   for (; left > 0; --left) {
-    const size_t found = text.bytes().find(from.bytes(), at);
+    const size_t found = find_text(text.view(), from.view(), at);
     if (found == npos) break;
     out.append(text, at, found - at);
     out.append(to);
@@ -160,7 +160,7 @@ std::vector<Text> split_at(const Text& text, const std::string& separator, size_
   std::vector<Text> parts;
   size_t at = 0;
   while (parts.size() < n_max) {
-    const size_t found = text.bytes().find(separator, at);
+    const size_t found = find_text(text.view(), separator, at);
     if (found == npos) break;
     parts.push_back(text.substr(at, found - at));
     at = found + separator.size();
@@ -172,12 +172,15 @@ std::vector<Text> split_at(const Text& text, const std::string& separator, size_
 
 std::vector<Text> rsplit_at(const Text& text, const std::string& separator, size_t n_max) {
   std::vector<Text> parts;
+  const std::string backwards(text.bytes().rbegin(), text.bytes().rend());
+  const std::string wanted(separator.rbegin(), separator.rend());
   size_t end = text.size();
-  while (parts.size() < n_max && end >= separator.size()) {
-    const size_t found = text.bytes().rfind(separator, end - separator.size());
+  while (parts.size() < n_max) {
+    const size_t found = find_text(backwards, wanted, text.size() - end);
     if (found == npos) break;
-    parts.push_back(text.substr(found + separator.size(), end - found - separator.size()));
-    end = found;
+    const size_t begin = text.size() - found;  // of the part
+    parts.push_back(text.substr(begin, end - begin));
+    end = begin - separator.size();
     if (parts.size() > kMaxPieces) fail("a text splits into more than {} pieces", kMaxPieces);
   }
   parts.push_back(text.substr(0, end));
@@ -239,7 +242,7 @@ int64_t find_position(const Call& call) {
   const auto span = searched(call, 2);
   if (!span) return -1;
   const std::string_view text = self(call).view().substr(span->begin, span->end - span->begin);
-  const size_t found = FromRight ? text.rfind(wanted) : text.find(wanted);
+  const size_t found = FromRight ? find_last_text(text, wanted) : find_text(text, wanted);
   return found == npos ? -1
                        : static_cast<int64_t>(count_chars(self(call).view().substr(0, span->begin + found)));
 }
@@ -263,7 +266,9 @@ Value count(Call& call) {
   const std::string_view text = self(call).view().substr(span->begin, span->end - span->begin);
   if (wanted.empty()) return Value(static_cast<int64_t>(count_chars(text)) + 1);
   int64_t n = 0;
-  for (size_t at = text.find(wanted); at != npos; at = text.find(wanted, at + wanted.size())) ++n;
+  for (size_t at = find_text(text, wanted); at != npos; at = find_text(text, wanted, at + wanted.size())) {
+    ++n;
+  }
   return Value(n);
 }
 
@@ -331,7 +336,8 @@ template <bool FromRight>
 Value partition(Call& call) {
   const std::string& separator = call.text(1).bytes();
   if (separator.empty()) fail("empty separator");
-  const size_t at = FromRight ? self(call).bytes().rfind(separator) : self(call).bytes().find(separator);
+  const size_t at =
+      FromRight ? find_last_text(self(call).view(), separator) : find_text(self(call).view(), separator);
   if (at == npos) return FromRight ? Value::tuple({"", "", call[0]}) : Value::tuple({call[0], "", ""});
   return Value::tuple({Value(self(call).substr(0, at)), Value(self(call).substr(at, separator.size())),
                        Value(self(call).substr(at + separator.size()))});

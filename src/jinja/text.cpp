@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/utf8.h"
 
@@ -63,6 +64,20 @@ uint32_t char_code(std::string_view text, size_t at) {
   uint32_t code = byte(0) & (0xffu >> (n + 1));
   for (size_t i = 1; i < n; ++i) code = code << 6 | (byte(i) & 0x3f);
   return code;
+}
+
+size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  text.remove_prefix(from);
+  const void* found = memmem(text.data(), text.size(), wanted.data(), wanted.size());
+  if (found == nullptr) return std::string_view::npos;
+  return from + static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t find_last_text(std::string_view text, std::string_view wanted) {
+  const std::string backwards(text.rbegin(), text.rend());
+  const size_t found = find_text(backwards, std::string(wanted.rbegin(), wanted.rend()));
+  return found == std::string_view::npos ? found : text.size() - found - wanted.size();
 }
 
 size_t count_chars(std::string_view text) {

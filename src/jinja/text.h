@@ -71,6 +71,10 @@ uint32_t char_code(std::string_view text, size_t at);  // its code point; the by
 size_t count_chars(std::string_view text);
 size_t char_offset(std::string_view text, size_t n_chars);  // bytes of the first n_chars characters
 void append_utf8(std::string& out, uint32_t code);
+// The first or last place of `wanted` at or after `from`, in time linear in both texts (std::string's search is
+// not); npos if there is none.
+size_t find_text(std::string_view text, std::string_view wanted, size_t from = 0);
+size_t find_last_text(std::string_view text, std::string_view wanted);
 
 // Character classes as in Python's str methods.
 bool is_space(uint32_t code);

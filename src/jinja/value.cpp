@@ -368,7 +368,7 @@ bool contains(const Value& container, const Value& item) {
     if (!item.is_string()) {
       fail("'in <string>' requires string as left operand, not {}", type_name(item));
     }
-    return container.string().find(item.string()) != std::string::npos;
+    return find_text(container.string(), item.string()) != std::string::npos;
   }
   if (container.is_dict()) return container.dict()->find(item) != nullptr;
   if (!is_iterable(container)) fail("argument of type '{}' is not iterable", type_name(container));

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
-#include <regex>
 #include <utility>
 
 #include "base/error.h"
+#include "base/regex.h"
 #include "base/setting.h"
 #include "kv/hot_cache.h"
 
@@ -71,16 +71,10 @@ void apply_overrides(Placement& placement, const std::deque<Weight>& weights, co
                      const OffloadOptions& options) {
   for (const auto& [pattern, device_name] : options.tensor_overrides) {
     const DeviceId device = find_device(devices, device_name);
-    std::regex regex;
-    try {
-      regex = std::regex(pattern, std::regex::optimize);
-    } catch (const std::regex_error&) {
-      throw_error(ErrorCode::usage, "{}: '{}' is not a regular expression",
-                  setting_text(Setting::tensor_overrides), printable(pattern));
-    }
+    const Regex regex(pattern, setting_text(Setting::tensor_overrides));
     bool matched = false;
     for (const Weight& w : weights) {
-      if (!std::regex_search(w.name, regex)) continue;
+      if (!regex.found_in(w.name)) continue;
       matched = true;
       placement.overrides.try_emplace(&w, device);
     }

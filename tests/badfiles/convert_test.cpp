@@ -81,11 +81,34 @@ TEST_F(BadFolder, NoFolderOrNoFiles) {
   EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.clear(); }), HasSubstr("no weights"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.tokenizer = nullptr; }), HasSubstr("tokenizer.model"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "{"; }),
-              HasSubstr("config.json: not valid JSON"));
+              HasSubstr("config.json: invalid JSON"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.files["config.json"] = "[1]"; }),
               HasSubstr("needed a JSON object"));
-  std::string deep(100000, '[');
-  EXPECT_THAT(refusal([&](HfFolder& f) { f.files["tokenizer.json"] = deep; }), HasSubstr("tokenizer.json"));
+  const std::string open(100000, '['), deep = open + std::string(open.size(), ']');
+  EXPECT_THAT(refusal([&](HfFolder& f) { f.files["tokenizer.json"] = open; }), HasSubstr("tokenizer.json"));
+  for (const char* name : {"config.json", "tokenizer.json"}) {
+    for (const std::string& text : {deep, "{\"a\":" + deep + "}"}) {
+      EXPECT_THAT(refusal([&](HfFolder& f) { f.files[name] = text; }),
+                  AllOf(HasSubstr(name), HasSubstr("nested more than 200 deep")));
+    }
+  }
+}
+
+TEST_F(BadFolder, TheSystemSaysNo) {
+  EXPECT_THAT(refusal_of_folder(std::string(5000, 'a'), ErrorCode::io), HasSubstr("name too long"));
+  const std::string loop = directory_.path("loop");
+  std::filesystem::create_directory_symlink(loop, loop);
+  EXPECT_THAT(refusal_of_folder(loop, ErrorCode::io), HasSubstr("symbolic links"));
+  HfFolder folder = test::family_folder(test::load_family("llama"));
+  for (const char* name : {"tokenizer.model", "model.safetensors", "chat_template.jinja"}) {
+    const std::string path = directory_.path("links");
+    std::filesystem::create_directory(path);
+    folder.write(path);
+    std::filesystem::remove(path + "/" + name);
+    std::filesystem::create_symlink(name, path + "/" + name);
+    EXPECT_THAT(refusal_of_folder(path, ErrorCode::io), AllOf(HasSubstr(name), HasSubstr("symbolic links")));
+    std::filesystem::remove_all(path);
+  }
 }
 
 TEST_F(BadFolder, Config) {
@@ -134,7 +157,7 @@ TEST_F(BadFolder, SafetensorsHeader) {
               HasSubstr("the header says it has 5000"));
   EXPECT_THAT(refusal_of_weights(test::ByteString().u64(~uint64_t{0}).raw("{}").bytes()),
               HasSubstr("the header says"));
-  EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\":", 0)), HasSubstr("header: not valid JSON"));
+  EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\":", 0)), HasSubstr("header: invalid JSON"));
   EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\": 3}", 0)), HasSubstr(": a"));
   const auto entry = [](const char* rest) { return std::string("{\"w\":{") + rest + "}}"; };
   EXPECT_THAT(

@@ -319,6 +319,7 @@ TEST_F(BatchCommand, ReportsInvalidFiles) {
   EXPECT_EQ(batch("-i " + directory_.path("") + " -o " + output_ + " 2>&1").exit_code, 5);
   EXPECT_EQ(batch("-n 2 -i " + input_ + " -o /dev/full 2>&1").exit_code, 5);
   EXPECT_EQ(batch(in_out_ + "-np 0 2>&1").exit_code, 2);
+  EXPECT_EQ(batch(in_out_ + "-np 2000000000 2>&1").exit_code, 2);
   EXPECT_EQ(batch(in_out_ + "-l 999999+1 2>&1").exit_code, 2);
   const Outcome locked =
       shell("flock " + output_ + " sh -c \"", "batch -m " + model_ + " " + in_out_ + "\" 2>&1");

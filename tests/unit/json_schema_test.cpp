@@ -221,8 +221,8 @@ TEST(JsonSchema, UnsupportedKeywordsAreRejectedByName) {
       {R"({"type":"array","items":[{}]})", "prefixItems"},
       {"false", "no value"},
       {"3", "a schema must be"},
-      {"{", "not JSON"},
-      {"", "not JSON"},
+      {"{", "invalid JSON"},
+      {"", "invalid JSON"},
       {R"({"enum":3})", "#/enum"},
       {R"({"allOf":[{"required":3},{"required":["a"]}]})", "wrong value"},
   };
@@ -236,7 +236,7 @@ TEST(JsonSchema, HostileSizesAreRefused) {
     return text + "{}" + std::string(n, '}');
   };
   EXPECT_EQ(refusal(nested(90)), "");
-  EXPECT_THAT(refusal(nested(10000)), HasSubstr("nested deeper"));
+  EXPECT_THAT(refusal(nested(10000)), HasSubstr("nested more than"));
   EXPECT_THAT(refusal(std::string(1 << 20, ' ')), HasSubstr("the limit is"));
   // Doubles in size with each reference.
   std::string doubling = R"({"$ref":"#/$defs/0","$defs":{)";

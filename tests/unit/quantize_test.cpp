@@ -140,8 +140,8 @@ TEST_F(Quantize, OptionsChooseTypes) {
   EXPECT_EQ(dtypes["token_embd.weight"], DType::Q5_0);
 
   QuantizeOptions rules{.type = FileType::Q4_0};
-  rules.rules.push_back({"blk\\.1\\..*attn_v", std::regex("blk\\.1\\..*attn_v"), DType::Q8_0});
-  rules.rules.push_back({"attn_", std::regex("attn_"), DType::Q5_1});
+  rules.rules.push_back({"blk\\.1\\..*attn_v", Regex("blk\\.1\\..*attn_v", ""), DType::Q8_0});
+  rules.rules.push_back({"attn_", Regex("attn_", ""), DType::Q5_1});
   dtypes = planned(rules);
   EXPECT_EQ(dtypes["blk.0.attn_v.weight"], DType::Q5_1);
   EXPECT_EQ(dtypes["blk.1.attn_v.weight"], DType::Q8_0);

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "tools/batch/line_reader.h"
 #include "tools/output.h"
 
@@ -83,7 +84,7 @@ void AnswerFile::read_done() {
 }
 
 void AnswerFile::add_done(const std::string& text, int64_t number) {
-  const Json line = Json::parse(text, nullptr, false);
+  const Json line = parse_json_or_null<Json>(text);
   if (!is_ours(line)) {
     throw_error(ErrorCode::bad_file,
                 "{}: line {} is not an answer of tandem batch; an existing output file must hold only such "

@@ -31,6 +31,7 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLogInterval = std::chrono::seconds(30);
+constexpr int32_t kMaxParallel = 65536;
 
 struct BatchOptions : CommandOptions {
   SamplerParams sampling;
@@ -244,6 +245,9 @@ void set_context(BatchOptions& o, const Model& model) {
 
 void batch(BatchOptions& o) {
   apply_log_options(o.log);
+  if (o.parallel > kMaxParallel) {
+    throw_error(ErrorCode::usage, "--parallel: found {}, needed at most {}", o.parallel, kMaxParallel);
+  }
   if (o.engine.offload.kv_split) {
     throw_error(ErrorCode::usage,
                 "--kv-split divides the cache of one conversation, but tandem batch runs many");

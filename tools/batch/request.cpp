@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "engine/chat_prompt.h"
 #include "sample/grammar/grammar.h"
@@ -18,7 +18,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxGrammars = 64;     // compiled grammars to keep
 constexpr size_t kMaxUnknownKeys = 16;  // unknown keys to report
-constexpr int kMaxDepth = 100;          // of nested JSON
 
 [[noreturn]] void refuse(const std::string& key, const char* needed, const Json& value) {
   throw_error(ErrorCode::bad_file, "\"{}\" is {}, needed {}", printable(key),
@@ -128,16 +127,7 @@ std::vector<int32_t> RequestParser::prompt(const Json& line) {
 }
 
 BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& id) {
-  const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxDepth) throw_error(ErrorCode::bad_file, "JSON nested more than {} deep", kMaxDepth);
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text, check_depth);
-  } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "invalid JSON: {}", json_fault(e));
-  }
+  const Json json = parse_json<Json>(text, "");
   if (!json.is_object()) throw Error(ErrorCode::bad_file, "not a JSON object");
   if (const auto found = json.find("id"); found != json.end()) {
     if (found->is_structured()) refuse("id", "a string, a number, true, false or null", *found);
@@ -167,7 +157,7 @@ BatchRequest RequestParser::parse(int64_t line, const std::string& text, Json& i
 }
 
 Json id_of(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, false);
+  const Json json = parse_json_or_null<Json>(line);
   if (!json.is_object()) return nullptr;
   const auto found = json.find("id");
   return found == json.end() || found->is_structured() ? Json(nullptr) : *found;

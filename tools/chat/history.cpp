@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/log.h"
 
 namespace tandem::tools {
@@ -30,7 +31,7 @@ std::vector<std::string> load_history(const std::string& path) {
   std::vector<std::string> texts;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
-    const auto text = nlohmann::json::parse(line, nullptr, false);
+    const auto text = parse_json_or_null(line);
     if (text.is_string()) texts.push_back(text.get<std::string>());
   }
   const bool shorten = texts.size() > 2 * kHistoryLines;

@@ -1,10 +1,10 @@
 #include "tools/convert/checkpoint.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "tools/convert/json.h"
 
 namespace tandem::tools {
@@ -24,10 +24,9 @@ std::string without_prefix(const std::string& name) {
 
 std::vector<std::string> safetensors_in(const std::string& folder) {
   std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path().string());
+  for (const std::string& path : files_in(folder)) {
+    if (path.ends_with(".safetensors")) paths.push_back(path);
   }
-  std::sort(paths.begin(), paths.end());
   return paths;
 }
 
@@ -35,9 +34,9 @@ std::vector<std::string> safetensors_in(const std::string& folder) {
 
 Checkpoint::Checkpoint(const std::string& folder) {
   const std::string index_path = folder + "/" + kIndex, single_path = folder + "/" + kSingle;
-  if (std::filesystem::exists(index_path)) {
+  if (file_exists(index_path)) {
     open_shards(folder, index_path);
-  } else if (std::filesystem::exists(single_path)) {
+  } else if (file_exists(single_path)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single_path));
   } else {
     for (const std::string& path : safetensors_in(folder))
@@ -67,7 +66,7 @@ void Checkpoint::open_shards(const std::string& folder, const std::string& index
   }
   for (const auto& [shard, names] : names_of) {
     const std::string path = folder + "/" + shard;
-    if (!std::filesystem::exists(path)) {
+    if (!file_exists(path)) {
       throw_error(ErrorCode::bad_file, "{}: shard {} is missing, needed for {} tensors, such as {}",
                   index_path, printable(shard), names.size(), printable(names.front()));
     }

@@ -6,7 +6,8 @@
 #include <iterator>
 
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "gguf/split_writer.h"
 #include "tools/convert/architectures.h"
@@ -44,9 +45,8 @@ std::string size_label_of(const std::vector<TensorMapping>& tensors, int64_t n_e
 
 // Refuses to overwrite any file of the folder, also files that were not read this time.
 void refuse_to_overwrite_folder(const std::string& folder, const std::vector<std::string>& paths) {
-  std::error_code unreadable;
-  for (const auto& file : std::filesystem::directory_iterator(folder, unreadable)) {
-    if (file.is_regular_file() && file.path().extension() != ".gguf") refuse_to_overwrite(file.path(), paths);
+  for (const std::string& file : files_in(folder)) {
+    if (!file.ends_with(".gguf") && file_exists(file) && !is_folder(file)) refuse_to_overwrite(file, paths);
   }
 }
 
@@ -110,18 +110,18 @@ uint64_t Conversion::n_bytes() const {
 }
 
 Conversion prepare_conversion(const std::string& folder, const ConvertOptions& options) {
-  if (!std::filesystem::exists(folder)) {
+  if (!file_exists(folder)) {
     throw_error(ErrorCode::io, "{}: no such folder: needed a model folder with config.json",
                 printable(folder, 4096));
   }
-  if (!std::filesystem::is_directory(folder)) {
+  if (!is_folder(folder)) {
     throw_error(ErrorCode::io, "{}: cannot read: it is not a folder", printable(folder, 4096));
   }
   try {
     return make_conversion(folder, options);
   } catch (const Json::exception& e) {  // e.g. an object where a string is expected
     throw_error(ErrorCode::bad_file, "{}: a JSON file has an unexpected structure: {}", folder,
-                json_fault(e));
+                json_error_text(e));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/json.h"
 
 namespace tandem::tools {
 namespace {
@@ -58,15 +58,11 @@ std::string short_json(const Json& value) {
 }
 
 JsonObject JsonObject::parse(std::string_view text, const std::string& source) {
-  try {
-    auto value = std::make_shared<const Json>(Json::parse(text));
-    if (!value->is_object()) {
-      throw_error(ErrorCode::bad_file, "{}: found {}, needed a JSON object", source, short_json(*value));
-    }
-    return {source, "", std::move(value)};
-  } catch (const Json::exception& e) {
-    throw_error(ErrorCode::bad_file, "{}: not valid JSON: {}", source, json_fault(e));
+  auto value = std::make_shared<const Json>(parse_json(text, source));
+  if (!value->is_object()) {
+    throw_error(ErrorCode::bad_file, "{}: found {}, needed a JSON object", source, short_json(*value));
   }
+  return {source, "", std::move(value)};
 }
 
 JsonObject JsonObject::read(const std::string& path) {

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "text/pretokenizer_table.h"
 #include "text/vocab.h"
@@ -35,7 +35,7 @@ class Tokenizer {
 
   void add_chat_template(Metadata& metadata) const {
     const std::string path = folder_ + "/chat_template.jinja";
-    if (std::filesystem::exists(path)) {
+    if (file_exists(path)) {
       metadata.set("tokenizer.chat_template", Value(read_regular_file(path, 1 << 24)));
       return;
     }
@@ -76,7 +76,7 @@ class Tokenizer {
   VocabData read_model() const {
     const std::string json_path = folder_ + "/tokenizer.json", model_path = folder_ + "/tokenizer.model";
     const auto json = JsonObject::read_optional(json_path);
-    const bool has_model = std::filesystem::exists(model_path);
+    const bool has_model = file_exists(model_path);
     if (json && (!has_model || is_byte_level(*json))) return read_tokenizer_json(*json, options_.pre);
     if (has_model) {
       VocabData data = read_sentencepiece_model(read_regular_file(model_path), model_path);

@@ -63,14 +63,9 @@ TensorRule parse_rule(const std::string& text) {
   if (equals == std::string::npos || equals == 0) {
     throw_error(ErrorCode::usage, "--tensor-type: found \"{}\", needed PATTERN=TYPE", printable(text));
   }
-  TensorRule rule{text.substr(0, equals), {}, parse_dtype("--tensor-type", text.substr(equals + 1))};
-  try {
-    rule.regex = std::regex(CLI::detail::to_lower(rule.pattern));
-  } catch (const std::regex_error& error) {
-    throw_error(ErrorCode::usage, "--tensor-type: \"{}\" is not a regular expression: {}",
-                printable(rule.pattern), error.what());
-  }
-  return rule;
+  const std::string pattern = text.substr(0, equals);
+  return {pattern, Regex(CLI::detail::to_lower(pattern), "--tensor-type"),
+          parse_dtype("--tensor-type", text.substr(equals + 1))};
 }
 
 // Assigns the arguments of IN [OUT] TYPE [THREADS]: the second is OUT unless it is a type.

@@ -47,7 +47,7 @@ std::optional<DType> forced_dtype(const QuantizeOptions& options, const TensorIn
   if (tensor.name == "output.weight" && options.output_dtype) return options.output_dtype;
   if (!is_quantized(file_type_info(*options.type).base)) return std::nullopt;  // as llama-quantize does
   for (const TensorRule& rule : options.rules) {
-    if (std::regex_search(tensor.name.begin(), tensor.name.end(), rule.regex)) return rule.dtype;
+    if (rule.regex.found_in(tensor.name)) return rule.dtype;
   }
   return std::nullopt;
 }

@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <regex>
 #include <string>
 #include <vector>
 
+#include "base/regex.h"
 #include "gguf/file.h"
 #include "tools/imatrix/imatrix_file.h"
 #include "tools/quantize/mix.h"
@@ -23,7 +23,7 @@ namespace tandem::tools {
 
 struct TensorRule {
   std::string pattern;  // as the user wrote it
-  std::regex regex;     // searched in tensor names
+  Regex regex;          // searched in tensor names
   DType dtype;
 };
 

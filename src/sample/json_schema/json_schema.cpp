@@ -5,7 +5,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "base/json_fault.h"
+#include "base/json.h"
 #include "sample/grammar/grammar.h"
 #include "sample/json_schema/resolve.h"
 
@@ -14,7 +14,7 @@ namespace schema {
 namespace {
 
 constexpr size_t kMaxBytes = 256 << 10;
-constexpr int kMaxDepth = 200;
+constexpr size_t kMaxDepth = 200;
 constexpr size_t kMaxRules = 20000;
 constexpr size_t kMaxBranches = 200;  // of oneOf: each pair is compared
 constexpr size_t kMaxGrammarBytes = GrammarLimits::kTextBytes;
@@ -402,14 +402,7 @@ class Converter {
 Json parse_schema(std::string_view text, const GrammarSource& source) {
   const Place place{&source, "#"};
   if (text.size() > kMaxBytes) place.fail(format("{} bytes, the limit is {}", text.size(), kMaxBytes));
-  try {
-    return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
-      if (depth > kMaxDepth) place.fail(format("nested deeper than {}", kMaxDepth));
-      return true;
-    });
-  } catch (const Json::exception& e) {
-    throw_error(source.code, "{}: not JSON: {}", source.name, json_fault(e, 300));
-  }
+  return parse_json<Json>(text, source.name, source.code, {.max_depth = kMaxDepth});
 }
 
 }  // namespace
@@ -420,7 +413,7 @@ std::string json_schema_to_gbnf(std::string_view text, const GrammarSource& sour
   try {
     return schema::Converter(root, source).convert();
   } catch (const schema::Json::exception& e) {  // a keyword's value has the wrong type
-    throw_error(source.code, "{}: a keyword has a wrong value: {}", source.name, json_fault(e, 300));
+    throw_error(source.code, "{}: a keyword has a wrong value: {}", source.name, json_error_text(e));
   }
 }
 
