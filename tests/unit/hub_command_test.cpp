@@ -195,7 +195,7 @@ TEST_F(HubCommand, CtrlCKeepsWhatThereIs) {
   hub_.change = nullptr;
   const Outcome resumed = run("pull user/large-GGUF");
   EXPECT_EQ(resumed.exit_code, 0);
-  EXPECT_THAT(resumed.out, HasSubstr("of them are here already"));
+  EXPECT_THAT(resumed.out, HasSubstr("of it already here"));
   EXPECT_THAT(hub_.requests().back().header("range"), testing::StartsWith("bytes="));
   EXPECT_NE(hub_.requests().back().header("range"), "bytes=0-");
 }

@@ -112,8 +112,7 @@ void report_start(const std::string& name, const FoundModel& found, const Missin
   const std::string size = size_text(found.model.n_bytes());
   const std::string parts = n_files == 1 ? "" : format(" in {} files", n_files);
   if (missing.n_before > 0) {
-    log_info("downloading {}: {}{}, {} of them are here already", name, size, parts,
-             size_text(missing.n_before));
+    log_info("downloading {}: {}{}, {} of it already here", name, size, parts, size_text(missing.n_before));
   } else {
     log_info("downloading {}: {}{}", name, size, parts);
   }
