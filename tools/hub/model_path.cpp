@@ -45,7 +45,8 @@ void check_one_model(const std::string& model, const HubOptions& hub) {
   }
   if (first == nullptr) {
     throw Error(ErrorCode::usage,
-                "no model: give a file with -m FILE, or a model on the hub with -hf USER/REPO");
+                "no model is given: name its file after the command or with -m, or a model on the hub with "
+                "-hf USER/REPO");
   }
 }
 
