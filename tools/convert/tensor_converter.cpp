@@ -130,7 +130,7 @@ void run_items(ThreadPool& pool, int64_t n_items, Fn fn) {
   if (failure) std::rethrow_exception(failure);
 }
 
-void check_interrupt(const TensorMapping& mapping) {
+void check_interrupt() {
   if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: the output is not written");
 }
 
@@ -161,7 +161,7 @@ void TensorConverter::convert_floats(const TensorMapping& mapping, const Sink& s
   for (int64_t matrix = 0; matrix * matrix_rows < n_rows; ++matrix) {
     if (reader.gathers()) reader.read_matrix(matrix, matrix_);
     for (int64_t first = 0; first < matrix_rows; first += batch_rows) {
-      check_interrupt(mapping);
+      check_interrupt();
       const int64_t n = std::min(batch_rows, matrix_rows - first);
       out_.resize(static_cast<size_t>(n) * out_bytes);
       run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
@@ -188,7 +188,7 @@ void TensorConverter::repack_mxfp4(const TensorMapping& mapping, const Sink& sin
   const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / mapping.n_cols());
   const int64_t item_rows = std::max<int64_t>(1, kItemWeights / mapping.n_cols());
   for (int64_t row = 0; row < mapping.n_rows(); row += batch_rows) {
-    check_interrupt(mapping);
+    check_interrupt();
     const int64_t n = std::min(batch_rows, mapping.n_rows() - row);
     out_.resize(static_cast<size_t>(n) * out_bytes);
     run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
