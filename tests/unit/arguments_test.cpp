@@ -32,7 +32,7 @@ std::unique_ptr<CLI::App> make_program(Given& g) {
   app->require_subcommand(1);
   for (const char* name : {"run", "chat", "batch"}) {
     CLI::App* command = app->add_subcommand(name, "runs a model");
-    add_model_options(*command, g.engine.model);
+    add_model_options(*command, g);
     add_context_options(*command, g.engine.context, g.flash_attention);
     add_thread_options(*command, g.engine.devices);
     add_sampling_options(*command, g.sampling);

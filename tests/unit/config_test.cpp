@@ -32,7 +32,7 @@ class Config : public testing::Test {
     app->require_subcommand(1);
     for (const char* name : {"run", "chat"}) {
       CLI::App* command = app->add_subcommand(name, "runs a model");
-      add_model_options(*command, g.engine.model);
+      add_model_options(*command, g);
       add_context_options(*command, g.engine.context, g.flash_attention);
       add_sampling_options(*command, g.sampling);
       text(*command, "-p,--prompt", g.prompt, "TEXT", "the prompt");
