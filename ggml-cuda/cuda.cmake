@@ -86,7 +86,7 @@ if(TANDEM_HAVE_CUDA)
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall>)
   target_compile_definitions(tandem_cuda PRIVATE TANDEM_HAVE_CUDA)
   # fmt 9 takes nvcc for a compiler without constexpr.
-  target_compile_definitions(tandem_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  target_compile_definitions(tandem_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   target_link_libraries(tandem_cuda PRIVATE ${CMAKE_DL_LIBS})
 else()
   add_library(tandem_cuda STATIC ${CMAKE_SOURCE_DIR}/ggml-cuda/backend.cpp)
