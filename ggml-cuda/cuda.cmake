@@ -76,6 +76,10 @@ if(TANDEM_HAVE_CUDA)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG -lineinfo")
+  # A seventh of the bytes. The driver unpacks a kernel when it is first used; older toolkits' drivers may not know how.
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+    string(APPEND CMAKE_CUDA_FLAGS_RELEASE " --compress-mode=size")
+  endif()
 
   file(GLOB TANDEM_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cpp ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cu
     ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cu ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cpp)
