@@ -94,10 +94,12 @@ bool fits_somehow(PlanRequest r, int64_t n_ctx) {
   const std::vector<const Graph*> both = graphs.both();
   FitRequest request = fit_request(r, graphs, both);
   const std::vector<OffloadChoice> choices = open_choices(request);
-  request.choices = choices;
   request.rates = {};  // whether, not how fast
   try {
-    return !all_fits(request).empty();
+    return std::any_of(choices.begin(), choices.end(), [&](const OffloadChoice& choice) {
+      request.choices = std::span(&choice, 1);
+      return !all_fits(request).empty();
+    });
   } catch (const Error& e) {
     if (e.code() != ErrorCode::out_of_memory) throw;
     return false;
