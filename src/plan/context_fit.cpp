@@ -87,7 +87,8 @@ int64_t least_ubatch(const PlanRequest& r) {
   return n;
 }
 
-bool fits_somehow(PlanRequest r, int64_t n_ctx) {
+// `found`: the choice that fitted last, which is tried first.
+bool fits_somehow(PlanRequest r, int64_t n_ctx, size_t& found) {
   r.shape = checked_shape(r.architecture, with_context(r.shape, n_ctx));
   r.shape.n_ubatch = least_ubatch(r);
   const SessionGraphs graphs = session_graphs(r.architecture, r.shape);
@@ -96,14 +97,25 @@ bool fits_somehow(PlanRequest r, int64_t n_ctx) {
   const std::vector<OffloadChoice> choices = open_choices(request);
   request.rates = {};  // whether, not how fast
   try {
-    return std::any_of(choices.begin(), choices.end(), [&](const OffloadChoice& choice) {
-      request.choices = std::span(&choice, 1);
-      return !all_fits(request).empty();
-    });
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const size_t at = (found + i) % choices.size();
+      request.choices = std::span(&choices[at], 1);
+      if (all_fits(request).empty()) continue;
+      found = at;
+      return true;
+    }
+    return false;
   } catch (const Error& e) {
     if (e.code() != ErrorCode::out_of_memory) throw;
     return false;
   }
+}
+
+// The largest context, at most `most`, for which anything fits; 0: none that is worth running with.
+int64_t largest_below(const PlanRequest& r, int64_t most) {
+  size_t found = 0;
+  if (most < 1 || !fits_somehow(r, std::min(kSmallestContext, most), found)) return 0;
+  return largest(most, kAutomaticMultiple, [&](int64_t n_ctx) { return fits_somehow(r, n_ctx, found); });
 }
 
 // Everything where it is fastest, if the options leave it open: on GPUs, or on a host without them.
@@ -151,9 +163,8 @@ std::vector<SessionPlan> plan_least(const PlanRequest& r, int64_t least) {
     return plan_at(r, least);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::out_of_memory) throw;
-    const int64_t n =
-        largest(least - 1, kAutomaticMultiple, [&](int64_t n_ctx) { return fits_somehow(r, n_ctx); });
-    if (n < std::min(kSmallestContext, least)) throw;
+    const int64_t n = largest_below(r, least - 1);
+    if (n == 0) throw;
     return plan_at(r, n);
   }
 }
@@ -172,9 +183,7 @@ int64_t largest_context(const PlanRequest& r, const OffloadChoice& choice, int64
 }
 
 int64_t largest_possible_context(const PlanRequest& r) {
-  const int64_t asked = checked_shape(r.architecture, r.shape).n_ctx;
-  const int64_t n = largest(asked, kAutomaticMultiple, [&](int64_t n_ctx) { return fits_somehow(r, n_ctx); });
-  return n < std::min(kSmallestContext, asked) ? 0 : n;
+  return largest_below(r, checked_shape(r.architecture, r.shape).n_ctx);
 }
 
 std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {

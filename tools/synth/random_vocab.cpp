@@ -240,7 +240,9 @@ SpecialIds add_gemma_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& 
 }
 
 SpecialIds add_llama3_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
-  add_bpe_pieces(vocab, 128000, 3, seed, "llama-bpe", metadata);
+  constexpr int kSpecial = 256;  // the last ids
+  const int n_base = n_vocab < 128000 + kSpecial ? n_vocab - kSpecial : 128000;
+  add_bpe_pieces(vocab, n_base, 3, seed, "llama-bpe", metadata);
   int reserved = 0;
   const auto reserve = [&] { vocab.add(format("<|reserved_special_token_{}|>", reserved++), kControl); };
   for (const char* text :
@@ -253,7 +255,7 @@ SpecialIds add_llama3_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata&
     }
   }
   while (vocab.size() < n_vocab) reserve();
-  return {.bos = 128000, .eos = 128009, .add_bos = true};
+  return {.bos = n_base, .eos = n_base + 9, .add_bos = true};
 }
 
 SpecialIds add_qwen_tokens(Vocab& vocab, int n_vocab, uint64_t seed, Metadata& metadata) {
