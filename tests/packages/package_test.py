@@ -75,6 +75,9 @@ def main():
         checks.expect(depends == f"libc6 (>= {'.'.join(map(str, OLDEST_LIBC))})", f"the .deb depends on: {depends}")
         for name, tree in trees.items():
             check_program(checks, tree / "bin" / "tandem", name)
+            for file in ("man/man1/tandem.1", "bash-completion/completions/tandem", "zsh/site-functions/_tandem"):
+                found = tree / "share" / file
+                checks.expect(found.exists() and found.stat().st_size > 0, f"{name}: share/{file} is missing")
             licences = (tree / "share" / "doc" / "tandem" / "copyright").read_text()
             for library in LINKED:
                 checks.expect(library in licences, f"{name}: the licence of {library} is missing")
