@@ -1,5 +1,5 @@
-// What every function of the C library has in common: arguments are checked, exceptions become a status and the
-// thread's last error.
+// What every function of the C library has in common: arguments are checked, exceptions become a status and
+// the thread's last error.
 #pragma once
 
 #include <exception>

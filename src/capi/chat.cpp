@@ -60,6 +60,7 @@ void take_result(OpenSession& open, const Answer& answer) {
   r.n_reused = answer.n_reused;
   r.n_generated = answer.stats.n_generated;
   r.n_shifts = answer.stats.n_shifts;
+  r.seed = answer.seed;
   r.prompt_s = answer.stats.prompt_s;
   r.generate_s = answer.stats.generate_s;
   open.set_texts(answer.message.content, answer.message.reasoning);

@@ -11,18 +11,17 @@ static int print_piece(const tandem_piece* piece, void* file) {
 }
 
 int main(int argc, char** argv) {
-  tandem_options* options = tandem_options_new();
-  tandem_model* model = NULL;
-  tandem_session* session = NULL;
-  tandem_status status;
   if (argc != 3) {
     fprintf(stderr, "usage: %s MODEL PROMPT\n", argv[0]);
     return TANDEM_ERROR_USAGE;
   }
+  tandem_options* options = tandem_options_new();
+  tandem_model* model = NULL;
+  tandem_session* session = NULL;
   tandem_options_set_int(options, "n_predict", 100);
   tandem_options_set_real(options, "temp", 0.7);
 
-  status = tandem_model_load(argv[1], options, &model);
+  tandem_status status = tandem_model_load(argv[1], options, &model);
   if (status == TANDEM_OK) status = tandem_session_new(model, options, &session);
   if (status == TANDEM_OK) status = tandem_session_complete(session, options, argv[2], print_piece, stdout);
   if (status == TANDEM_OK) {

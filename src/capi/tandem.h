@@ -15,25 +15,26 @@
  * library, and after an error every object can still be used and freed. A NULL argument is
  * TANDEM_ERROR_USAGE unless the function says what it means.
  *
- * Ownership. Objects that *_new and *_load return belong to the caller, who frees each once; freeing NULL does
- * nothing. The order does not matter: a session keeps its model, a chat its session. Everything else that the
- * library returns a pointer to belongs to the library: it lives until the next call on the same object, unless
- * its description says longer. Texts are UTF-8 and end with a NUL that their n_bytes does not count. The
- * library copies what it is given.
+ * Ownership. Objects that *_new and *_load return belong to the caller, who frees each once; freeing NULL
+ * does nothing. The order does not matter: a session keeps its model, a chat its session. Everything else
+ * that the library returns a pointer to belongs to the library: it lives until the next call on the same
+ * object, unless its description says longer. Texts are UTF-8 and end with a NUL that their n_bytes does not
+ * count. The library copies what it is given.
  *
  * Threads. A model may be used by any number of threads at once. A session, with its chats, is used by one
  * thread at a time, and so is an options object; any number of sessions may run at the same time. Only
  * tandem_session_interrupt() may be called from anywhere at any time. tandem_last_error() is per thread.
  *
  * The library writes nothing to stdout or stderr (see tandem_set_log) and has no state beside its objects and
- * the log. While a model file is mapped, it watches SIGBUS: if somebody truncates the file, the process ends
+ * the log. Where there is a GPU, it measures the machine once and keeps the speeds in the user's cache
+ * folder. While a model file is mapped, it watches SIGBUS: if somebody truncates the file, the process ends
  * with a line on stderr and exit code 5. The setting mmap=0 reads the file into memory instead.
  *
  * Units are in the names: n_ counts, _bytes, _s for seconds. Log probabilities are natural logarithms.
  *
  * A program that was compiled with one version runs with any later one of the same major version (of the same
- * minor version while the major is 0): functions and settings are added, none changes. Structs that the library
- * owns may grow at the end, so handle them by pointer. */
+ * minor version while the major is 0): functions and settings are added, none changes. Structs that the
+ * library owns may grow at the end, so handle them by pointer. */
 #ifndef TANDEM_H
 #define TANDEM_H
 
@@ -128,8 +129,8 @@ typedef struct tandem_options tandem_options;
 /* NULL if there is no memory. */
 TANDEM_API tandem_options* tandem_options_new(void);
 TANDEM_API void tandem_options_free(tandem_options* options);
-/* Each refuses an unknown name, a setting of another kind, and a value that cannot be. A real setting takes an
- * integer too. Some values are only checked when they are used: load, session, completion. */
+/* Each refuses an unknown name, a setting of another kind, and a value that cannot be. A real setting takes
+ * an integer too. Some values are only checked when they are used: load, session, completion. */
 TANDEM_API tandem_status tandem_options_set_int(tandem_options* options, const char* name, int64_t value);
 TANDEM_API tandem_status tandem_options_set_real(tandem_options* options, const char* name, double value);
 TANDEM_API tandem_status tandem_options_set_text(tandem_options* options, const char* name,
@@ -168,9 +169,9 @@ enum {
   TANDEM_PARSE_SPECIAL = 2 /* tokenize: "<|im_end|>" in the text becomes that token. detokenize: show it */
 };
 
-/* Writes the tokens of text[n_bytes], which may be any bytes, to ids[capacity] and their number to *n_ids, also
- * if the buffer is too small (TANDEM_ERROR_TOO_SMALL: it is filled as far as it goes). ids may be NULL, to ask
- * for the number: that is TANDEM_OK. `flags`: TANDEM_ADD_SPECIAL | TANDEM_PARSE_SPECIAL. */
+/* Writes the tokens of text[n_bytes], which may be any bytes, to ids[capacity] and their number to *n_ids,
+ * also if the buffer is too small (TANDEM_ERROR_TOO_SMALL: it is filled as far as it goes). ids may be NULL,
+ * to ask for the number: that is TANDEM_OK. `flags`: TANDEM_ADD_SPECIAL | TANDEM_PARSE_SPECIAL. */
 TANDEM_API tandem_status tandem_tokenize(const tandem_model* model, const char* text, size_t n_bytes,
                                          int flags, int32_t* ids, size_t capacity, size_t* n_ids);
 /* The bytes of tokens, in the same way; no NUL is added. Single tokens may be half a character. */
@@ -184,8 +185,8 @@ typedef struct tandem_message {
   const char* content;
 } tandem_message;
 
-/* The tokens of a conversation in the model's chat format, up to where the next answer begins, in the same way.
- * Text of messages never becomes a control token. Reads the setting chat_template. */
+/* The tokens of a conversation in the model's chat format, up to where the next answer begins, in the same
+ * way. Text of messages never becomes a control token. Reads the setting chat_template. */
 TANDEM_API tandem_status tandem_tokenize_chat(const tandem_model* model, const tandem_options* options,
                                               const tandem_message* messages, size_t n_messages, int32_t* ids,
                                               size_t capacity, size_t* n_ids);
@@ -203,7 +204,8 @@ TANDEM_API void tandem_session_free(tandem_session* session);
 TANDEM_API int64_t tandem_session_n_ctx(const tandem_session* session);
 TANDEM_API int64_t tandem_session_n_past(const tandem_session* session);
 /* Stops the call that is running on the session, after the token or the part of the prompt in work; between
- * begin and the end of its text, stops that text. Else it has no effect. From any thread or signal handler. */
+ * begin and the end of its text, stops that text. Else it has no effect. From any thread or signal
+ * handler. */
 TANDEM_API void tandem_session_interrupt(tandem_session* session);
 
 typedef enum tandem_stop {
@@ -237,9 +239,9 @@ typedef struct tandem_piece {
   size_t n_tokens;
 } tandem_piece;
 
-/* Gets the pieces of a text as they come; `piece` is valid during the call. Returns 0 to go on, anything else to
- * stop; it is not called again then. It must not return by an exception or longjmp, and must not use the session
- * except to interrupt it. */
+/* Gets the pieces of a text as they come; `piece` is valid during the call. Returns 0 to go on, anything else
+ * to stop; it is not called again then. It must not return by an exception or longjmp, and must not use the
+ * session except to interrupt it. */
 typedef int (*tandem_callback)(const tandem_piece* piece, void* user_data);
 
 /* How the latest text of a session came about. */
@@ -254,26 +256,27 @@ typedef struct tandem_result {
   int64_t n_generated; /* tokens chosen */
   int64_t n_shifts;    /* times that a full context lost its older half */
   double prompt_s, generate_s;
-  uint64_t seed; /* of a completion, also if it was random; 0 for a chat */
+  uint64_t seed; /* also if it was random */
 } tandem_result;
 
 /* Completes a prompt. The session then holds the prompt and the text; a beginning that the new prompt has in
- * common with what the session held is not computed again. `callback` may be NULL. A text that is stopped is not
- * an error. */
+ * common with what the session held is not computed again. `callback` may be NULL. A text that is stopped is
+ * not an error. */
 TANDEM_API tandem_status tandem_session_complete(tandem_session* session, const tandem_options* options,
                                                  const char* prompt, tandem_callback callback,
                                                  void* user_data);
 /* The same at the caller's pace: begin with the tokens of a prompt (at least one), then next() until
- * (*piece)->stop says that the text is complete. Each piece has one token, a piece that reports an interruption
- * none. Any other use of the session ends the text. */
+ * (*piece)->stop says that the text is complete. Each piece has one token, a piece that reports an
+ * interruption none. Any other use of the session ends the text. */
 TANDEM_API tandem_status tandem_session_begin(tandem_session* session, const tandem_options* options,
                                               const int32_t* ids, size_t n_ids);
 TANDEM_API tandem_status tandem_session_next(tandem_session* session, const tandem_piece** piece);
-/* Of the latest text, complete or not. NULL for NULL. */
+/* Of the latest text, complete or not. The struct lives as long as the session, its texts until the next
+ * call. NULL for NULL. */
 TANDEM_API const tandem_result* tandem_session_get_result(const tandem_session* session);
 
-/* For programs that choose tokens themselves. Appends tokens (at least one); their logits [n_vocab] are those of
- * the token that would follow, valid until the next call on the session. `logits` may be NULL. If it is
+/* For programs that choose tokens themselves. Appends tokens (at least one); their logits [n_vocab] are those
+ * of the token that would follow, valid until the next call on the session. `logits` may be NULL. If it is
  * interrupted (TANDEM_INTERRUPTED), the session holds the first part of the tokens. */
 TANDEM_API tandem_status tandem_session_append(tandem_session* session, const int32_t* ids, size_t n_ids,
                                                const float** logits);
@@ -292,15 +295,16 @@ TANDEM_API tandem_status tandem_chat_new(tandem_session* session, const tandem_o
 TANDEM_API void tandem_chat_free(tandem_chat* chat);
 /* The system prompt; NULL or "": none. */
 TANDEM_API tandem_status tandem_chat_set_system(tandem_chat* chat, const char* text);
-/* Adds a message of the user and the answer. If it fails, or is stopped before the answer begins, the message is
- * taken back. The answer is in tandem_session_get_result() of the session. */
+/* Adds a message of the user and the answer. If it fails, or is stopped before the answer begins, the message
+ * is taken back. The answer is in tandem_session_get_result() of the session. */
 TANDEM_API tandem_status tandem_chat_ask(tandem_chat* chat, const tandem_options* options,
                                          const char* message, tandem_callback callback, void* user_data);
 /* Takes back the last message of the user and its answer; TANDEM_ERROR_USAGE if there is none. */
 TANDEM_API tandem_status tandem_chat_undo(tandem_chat* chat);
 /* Forgets all but the system prompt. */
 TANDEM_API tandem_status tandem_chat_clear(tandem_chat* chat);
-/* Writes the conversation with its cache to a file, which it replaces; continues one, also of `tandem chat`. */
+/* Writes the conversation with its cache to a file, which it replaces; continues one, also of `tandem
+ * chat`. */
 TANDEM_API tandem_status tandem_chat_save(const tandem_chat* chat, const char* path);
 TANDEM_API tandem_status tandem_chat_load(tandem_chat* chat, const char* path);
 
