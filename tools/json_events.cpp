@@ -58,4 +58,19 @@ void JsonEvents::write(const Json& object) {
   out_.flush();
 }
 
+void run_with_events(bool json, const std::function<void()>& command) {
+  if (!json) return command();
+  try {
+    command();
+  } catch (const ClosedPipe&) {
+    throw;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::interrupted) JsonEvents().error(e);
+    throw;
+  } catch (const std::bad_alloc&) {
+    JsonEvents().error("out of memory", ErrorCode::out_of_memory);
+    throw;
+  }
+}
+
 }  // namespace tandem::tools

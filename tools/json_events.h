@@ -9,6 +9,7 @@
 //   error      message, code (the exit code, if the error ends the program)
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -40,5 +41,8 @@ class JsonEvents {
 
   Output out_;
 };
+
+// Runs a command. With --json, an error that ends it is an event too, except an interrupt, which has an end.
+void run_with_events(bool json, const std::function<void()>& command);
 
 }  // namespace tandem::tools

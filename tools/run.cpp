@@ -170,7 +170,9 @@ void report(const GenerateStats& s, uint64_t seed) {
            tokens_per_second(s.n_generated, s.generate_s), reason_text(s.reason), seed);
 }
 
-void complete(RunOptions& options) {
+void run(RunOptions& options) {
+  check_logprobs(options.text);
+  apply_log_options(options.log);
   apply_escapes(options.text, options.sampling);
   validate(options.sampling);
   note_no_effect(options);
@@ -245,26 +247,6 @@ void complete(RunOptions& options) {
   check_complete(options.sampling, stats.reason);
 }
 
-void run(RunOptions& options) {
-  apply_log_options(options.log);
-  if (!options.text.json) {
-    check_logprobs(options.text);
-    return complete(options);
-  }
-  JsonEvents events;
-  try {
-    complete(options);
-  } catch (const ClosedPipe&) {
-    throw;
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::interrupted) events.error(e);
-    throw;
-  } catch (const std::bad_alloc&) {
-    events.error("out of memory", ErrorCode::out_of_memory);
-    throw;
-  }
-}
-
 }  // namespace
 
 void add_run(CLI::App& app) {
@@ -290,7 +272,7 @@ void add_run(CLI::App& app) {
   add_sampling_options(*command, options->sampling);
   add_rope_options(*command, options->engine.model.rope);
   add_log_options(*command, options->log);
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_with_events(options->text.json, [&] { run(*options); }); });
 }
 
 }  // namespace tandem::tools

@@ -69,6 +69,9 @@ TEST_F(Chat, JsonIsOneObjectPerLine) {
   EXPECT_THAT(tokens.out, HasSubstr(R"({"event":"token","id":)"));
   EXPECT_THAT(tokens.out, HasSubstr(R"("top_logprobs":[{"id":)"));
   EXPECT_EQ(chat("--logprobs 2 -p hi 2>/dev/null </dev/null").exit_code, 2);
+  const Outcome empty = chat("--json 2>/dev/null </dev/null");  // before the model is read
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.out, HasSubstr(R"({"event":"error","message":"no message)"));
   const Outcome bad = chat("--json -p hi -c 4 2>/dev/null </dev/null");
   EXPECT_EQ(bad.exit_code, 2);
   EXPECT_THAT(bad.out, HasSubstr(R"("event":"error")"));

@@ -16,6 +16,7 @@
 #include "tools/chat/signals.h"
 #include "tools/chat/view.h"
 #include "tools/command.h"
+#include "tools/json_events.h"
 #include "tools/options/json_object.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
@@ -114,34 +115,27 @@ void chat(ChatOptions& o) {
   ViewSettings shown = view_settings(o);
   const std::unique_ptr<ChatView> view =
       o.text.json ? make_json_view() : make_text_view({color, o.text.simple_io, asks, shown});
+  install_interrupt_handler();
+  if (asks) install_chat_signals();
+  validate(o.sampling);
+  find_model_file(o);
+  ChatEngine engine({.engine = o.engine,
+                     .conversation = conversation_options(o, shown.reasoning),
+                     .chat_template = o.chat_template,
+                     .read_ahead = asks,
+                     .animate = !o.text.simple_io,
+                     .explain = o.explain});
+  view->begin(engine.model(), engine.session().n_ctx(), engine.devices());
+  open_session(o, engine, *view, asks);
+  if (!system.empty()) engine.conversation().set_system(system);
+  ChatLoop loop(engine, *view, shown, o.session_file);
   try {
-    install_interrupt_handler();
-    if (asks) install_chat_signals();
-    find_model_file(o);
-    ChatEngine engine({.engine = o.engine,
-                       .conversation = conversation_options(o, shown.reasoning),
-                       .chat_template = o.chat_template,
-                       .read_ahead = asks,
-                       .animate = !o.text.simple_io,
-                       .explain = o.explain});
-    validate(o.sampling);
-    view->begin(engine.model(), engine.session().n_ctx(), engine.devices());
-    open_session(o, engine, *view, asks);
-    if (!system.empty()) engine.conversation().set_system(system);
-    ChatLoop loop(engine, *view, shown, o.session_file);
-    try {
-      asks ? loop.interactive({first, o.single_turn, color, o.text.simple_io}) : loop.single_turn(first);
-    } catch (const Error& e) {
-      if (e.code() == ErrorCode::interrupted) loop.save_at_end();
-      throw;
-    }
-    loop.save_at_end();
-  } catch (const ClosedPipe&) {
-    throw;
+    asks ? loop.interactive({first, o.single_turn, color, o.text.simple_io}) : loop.single_turn(first);
   } catch (const Error& e) {
-    if (o.text.json && e.code() != ErrorCode::interrupted) view->error(message_of(e), e.code());
+    if (e.code() == ErrorCode::interrupted) loop.save_at_end();
     throw;
   }
+  loop.save_at_end();
   if (const int signal = ending_signal()) end_by_signal(signal);
 }
 
@@ -217,7 +211,7 @@ void add_chat(CLI::App& app) {
   add_rope_options(*command, options->engine.model.rope);
   add_log_options(*command, options->log);
   command->footer("Example: tandem chat -m model.gguf -sys \"You are brief.\"");
-  command->callback([options] { chat(*options); });
+  command->callback([options] { run_with_events(options->text.json, [&] { chat(*options); }); });
 }
 
 }  // namespace tandem::tools
