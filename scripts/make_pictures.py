@@ -49,8 +49,8 @@ def make_bench(program, out):
 
 
 def make_plan(program, out):
-    out.write_bytes(run([program, "plan", "llama-3.1-70b", "--type", "Q4_K_M", "--gpu", "rtx4090", "--ram-bw", "80",
-                         "--max-ram", "64GiB", "-o", "svg"]))
+    out.write_bytes(run([program, "plan", "llama-3.1-70b", "--type", "Q4_K_M", "--gpu", "rtx4090", "-c", "16384",
+                         "--ram-bw", "80", "--max-ram", "64GiB", "-o", "svg"]))
 
 
 def chat_screen(program, model, question):

@@ -40,7 +40,7 @@ enum class HostLimit { free_memory, all_memory };
 
 bool fits_host(const FitRequest& r, const Fit& fit, HostLimit limit) {
   const DeviceBytes& bytes = fit.bytes.devices[0];
-  if (bytes.total() > r.devices[0]->memory_info().total_bytes) return false;
+  if (bytes.total() > host_memory(r.devices, r.options.budgets)) return false;
   if (limit == HostLimit::all_memory) return device_needs(fit, 0) <= device_budget(r, 0);
   // Weights that were read or locked are not part of the free memory any more.
   const bool in_memory = !r.may_leave_on_disk && !r.options.budgets.max_ram;
@@ -142,7 +142,8 @@ void check_cache_fits_machine(const PlanRequest& r) {
   check_kv_config(kv);
   size_t cache = 0, memory = 0;
   for (size_t i = 0; i < kv.layers.size(); ++i) cache += kv_layer_bytes(kv, i);
-  for (size_t d = 0; d < r.devices.size(); ++d) memory += r.devices[d]->memory_info().total_bytes;
+  for (size_t d = 0; d < r.devices.size(); ++d)
+    memory += d == 0 ? host_memory(r.devices, r.options.budgets) : r.devices[d]->memory_info().total_bytes;
   if (cache <= memory || (r.options.may_quantize_kv && !shape.kv_dtype_given)) return;
   const int64_t n = largest_possible_context(r);
   throw_error(

@@ -56,7 +56,7 @@ size_t first_too_small(const FitRequest& r, const Fit& fit, size_t from = 0) {
   for (size_t d = from; d < r.devices.size(); ++d) {
     const size_t total = fit.bytes.devices[d].total();
     if (total > 0 && device_needs(fit, d) > device_budget(r, d)) return d;
-    if (d == 0 && total > r.devices[0]->memory_info().total_bytes) return d;
+    if (d == 0 && total > host_memory(r.devices, r.options.budgets)) return d;
   }
   return r.devices.size();
 }
@@ -344,6 +344,10 @@ size_t device_budget(const FitRequest& r, size_t d) {
     return less(allowed, memory.total_bytes - memory.free_bytes);
   }
   return r.options.n_gpu_layers ? memory.free_bytes : less(memory.free_bytes, b.vram_overhead);
+}
+
+size_t host_memory(const DeviceModels& devices, const Budgets& budgets) {
+  return budgets.max_ram.value_or(devices[0]->memory_info().total_bytes);
 }
 
 size_t ram_before_disk(const FitRequest& r) {

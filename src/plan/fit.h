@@ -53,6 +53,8 @@ StepLoad decode_load(const FitRequest& request);
 StepLoad prefill_load(const FitRequest& request);
 double step_seconds(const FitRequest& request, const Placement& placement, const Graph& graph, StepLoad load);
 
+// Returns the memory of the host: what the user allows, which may be another machine's, or what there is.
+size_t host_memory(const DeviceModels& devices, const Budgets& budgets);
 // Returns the host memory that may be taken before layers are left on disk: what the user allows, or what is free
 // less a reserve.
 size_t ram_before_disk(const FitRequest& request);
