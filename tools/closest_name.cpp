@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
+#include "tools/options/suggest.h"
 
 namespace tandem::tools {
 namespace {
@@ -17,21 +17,6 @@ std::string letters_of(std::string_view name) {
     if (std::isalnum(u)) letters += static_cast<char>(std::tolower(u));
   }
   return letters;
-}
-
-// Letters to insert, remove or replace (Levenshtein's distance).
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
 }
 
 std::string joined(std::span<const std::string_view> names, const char* last) {

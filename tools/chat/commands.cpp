@@ -1,11 +1,11 @@
 #include "tools/chat/commands.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/text.h"
 #include "tools/chat/files.h"
+#include "tools/options/suggest.h"
 
 namespace tandem::tools {
 namespace {
@@ -240,35 +240,6 @@ const Command* find_command(std::string_view name) {
   return nullptr;
 }
 
-// Insertions, deletions and replacements of characters that make one word the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t k = 1; k <= b.size(); ++k) {
-      const size_t replaced = diagonal + (a[i - 1] == b[k - 1] ? 0 : 1);
-      diagonal = row[k];
-      row[k] = std::min({replaced, row[k] + 1, row[k - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-// The command that was probably meant; "" for none.
-std::string_view similar_command(std::string_view name) {
-  const Command* best = nullptr;
-  size_t least = name.size() > 4 ? 3 : 2;  // one more than is taken for a slip
-  for (const Command& c : kCommands) {
-    const bool begun = name.size() > 1 && c.name.starts_with(name);
-    const size_t distance = begun ? 0 : edit_distance(name, c.name);
-    if (distance >= least) continue;
-    least = distance;
-    best = &c;
-  }
-  return best != nullptr ? best->name : std::string_view();
-}
-
 std::vector<std::string> starting_with(const std::vector<std::string>& names, const std::string& start) {
   std::vector<std::string> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
@@ -289,7 +260,9 @@ CommandResult run_command(ChatState& chat, const std::string& line) {
   const std::string name = line.substr(0, line.find_first_of(" \t\n"));
   const Command* command = find_command(name);
   if (command == nullptr) {
-    const std::string_view similar = similar_command(name);
+    std::vector<std::string> known;
+    for (const Command& c : kCommands) known.emplace_back(c.name);
+    const std::string similar = closest(name, known);
     const std::string hint = similar.empty() ? "" : format("did you mean {}? ", similar);
     throw_error(ErrorCode::usage, "unknown command {}; {}/help lists the commands", printable(name), hint);
   }
