@@ -113,8 +113,11 @@ bool fits_somehow(PlanRequest r, int64_t n_ctx, size_t& found) {
 
 // The largest context, at most `most`, for which anything fits; 0: none that is worth running with.
 int64_t largest_below(const PlanRequest& r, int64_t most) {
+  // A smaller context would also make a micro-batch smaller that the user set.
+  const int64_t smallest =
+      r.shape.n_ubatch_given ? std::max(kSmallestContext, r.shape.n_ubatch) : kSmallestContext;
   size_t found = 0;
-  if (most < 1 || !fits_somehow(r, std::min(kSmallestContext, most), found)) return 0;
+  if (most < 1 || !fits_somehow(r, std::min(smallest, most), found)) return 0;
   return largest(most, kAutomaticMultiple, [&](int64_t n_ctx) { return fits_somehow(r, n_ctx, found); });
 }
 

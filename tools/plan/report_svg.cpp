@@ -29,7 +29,8 @@ std::string plan_svg(const PlanReport& r) {
   const SizeUnit unit = size_unit(r);
   const SessionPlan& best = r.plans.front();
   StackedBars chart;
-  chart.title = format("{}: {}", r.path.substr(r.path.rfind('/') + 1), r.model);
+  chart.title = r.path.substr(r.path.rfind('/') + 1);
+  chart.notes.push_back(r.model);
   chart.notes.push_back(format("{}, cache {}/{}", context_text(r), dtype_name(best.shape.k_dtype),
                                dtype_name(best.shape.v_dtype)));
   chart.notes.push_back(format("predicted: {:.0f} tokens per second for prompts, {:.1f} for answers",
