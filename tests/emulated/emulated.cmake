@@ -32,10 +32,11 @@ target_link_libraries(tandem_emulated_cuda PUBLIC tandem_device tandem_graph tan
 
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/gpu/*.cpp)
 add_executable(emulated_gpu_tests ${gpu_test_sources})
-target_sources(emulated_gpu_tests PRIVATE $<TARGET_OBJECTS:tandem_test_support>)
+add_dependencies(emulated_gpu_tests tandem_test_support)
 target_include_directories(emulated_gpu_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 set(rooms ${TANDEM_ROOMS})
 list(REMOVE_ITEM rooms tandem_cuda)
-target_link_libraries(emulated_gpu_tests PRIVATE tandem_emulated_cuda ${rooms} GTest::gmock GTest::gtest_main)
+# The file alone, because what the target links would bring the real CUDA device.
+target_link_libraries(emulated_gpu_tests PRIVATE $<TARGET_FILE:tandem_test_support> tandem_emulated_cuda ${rooms} GTest::gmock GTest::gtest_main)
 target_compile_definitions(emulated_gpu_tests PRIVATE TANDEM_EMULATED_GPU)
 gtest_discover_tests(emulated_gpu_tests TEST_PREFIX emulated. DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
