@@ -60,7 +60,7 @@ def chat_screen(program, model, question):
     stream = pyte.ByteStream(screen)
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ.update(TERM="xterm-256color", XDG_STATE_HOME="/nonexistent", COLUMNS=str(COLUMNS), LINES=str(ROWS))
+        os.environ.update(TERM="xterm-256color", XDG_STATE_HOME=os.devnull, COLUMNS=str(COLUMNS), LINES=str(ROWS))
         os.environ.pop("NO_COLOR", None)
         os.execv(program, [program, "chat", "-m", model, "-dev", "none", "-s", "7", "-n", "160"])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))

@@ -149,6 +149,7 @@ void check_cache_fits_machine(const PlanRequest& r) {
     memory += d == 0 ? host_memory(r.devices, r.options.budgets) : r.devices[d]->memory_info().total_bytes;
   if (cache <= memory || (r.options.may_quantize_kv && !shape.kv_dtype_given)) return;
   const int64_t n = largest_possible_context(r);
+  if (n < 1) return;  // not even the weights fit, which is refused with its own numbers
   throw_error(
       ErrorCode::out_of_memory,
       "{}: the KV cache alone would take {}, and all memory is {}; the largest context that fits is {}",

@@ -122,7 +122,8 @@ TEST_F(PlanCommand, ContradictionsNameBothFlags) {
       {"-ts 0", "-ts: the shares must add up to more than 0"},
       {"-sm none -mg 1", "-mg 1: there are 1 GPUs, numbered from 0"},
       {"-ot a=GPU9", "-ot: there is no device GPU9; there is: CPU, h100"},
-      {"-ot '[=CPU'", "-ot: '[' is not a regular expression"},
+      {"-ot '[=CPU'",
+       "-ot: '[' is not a regular expression: missing terminating ] for character class (at offset 1)"},
       {"-ot nothing=CPU", "-ot: 'nothing' matches no tensor of this model"},
   };
   for (const auto& [arguments, sentence] : kSentences) {
@@ -164,7 +165,7 @@ TEST_F(PlanCommand, NamesAreForgiving) {
       {"smollm2-135m --gpu voodoo2", "--gpu: found 'voodoo2', needed one of "},
       {"smollm2-135m --type Q4_K_N", "--type: found 'Q4_K_N', did you mean Q4_K_"},
       {"zzz.gguf", "zzz.gguf"},
-      {"", "needed a GGUF file, or the name of a known model"},
+      {"", "name a GGUF file, a known model such as llama-3.1-8b"},
   };
   for (const auto& [arguments, sentence] : mistakes) {
     const test::Outcome refused = run(arguments + std::string(rest));

@@ -42,7 +42,7 @@ TEST(Regex, RefusesWhatItCannotMatch) {
   EXPECT_THAT(refusal(std::string(4000, '(') + std::string(4000, ')')),
               HasSubstr("not a regular expression"));
   EXPECT_THAT(refusal(std::string(20000, '(')), HasSubstr("needed at most 10000"));
-  EXPECT_THAT(refusal("(([a-z.]*)*)*X", std::string(200, 'a')), HasSubstr("cannot be matched"));
+  EXPECT_THAT(refusal("(([a-z.]*)*)*[XY]", std::string(200, 'a')), HasSubstr("cannot be matched"));
   EXPECT_THAT(refusal("(a?){65535}a{65535}"), HasSubstr("-ot: "));
   EXPECT_THAT(refusal("\xff"), HasSubstr("not a regular expression"));
   EXPECT_THAT(refusal("a", "\xff"), HasSubstr("cannot be matched"));

@@ -130,11 +130,15 @@ TEST_F(ThirdBackend, IsChosenFrom) {
   options.devices.gpus.clear();
   options.devices.no_gpus = true;
   EXPECT_THAT(names_of(tools::devices_of(registry_, options)), ElementsAre("CPU"));
-  options.offload.n_gpu_layers = 1;
-  EXPECT_THAT(error_of(Registry({host_backend(), sim_backend(0)}), options), HasSubstr("--device none"));
+  const Registry without({host_backend(), sim_backend(0)});
   options.devices.no_gpus = false;
-  EXPECT_THAT(error_of(Registry({host_backend(), sim_backend(0)}), options),
-              HasSubstr("nobody simulates one"));
+  options.offload.n_gpu_layers = 1;  // a warning: model cards say -ngl 99 to everybody
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(names_of(tools::devices_of(without, options)), ElementsAre("CPU"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::AllOf(HasSubstr("-ngl has no effect"), HasSubstr("nobody simulates one")));
+  options.offload.stream = Toggle::on;
+  EXPECT_THAT(error_of(without, options), HasSubstr("nobody simulates one"));
 }
 
 TEST_F(ThirdBackend, IsPlacedOnAndRuns) {

@@ -113,12 +113,10 @@ TEST(Rng, GivesThePublishedNumbersAndEvenOnes) {
 
 TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
   SamplerParams params;
-  for (const float temp : {0.0f, -1.0f}) {
-    params.temp = temp;
-    Sampler sampler(params, model(5));
-    EXPECT_EQ(sampler.sample(std::vector<float>{1, 3, 2, 3, 3}), 1);
-    EXPECT_EQ(sampler.sample(std::vector<float>{-kInf, -5, -5, -kInf, -6}), 1);
-  }
+  params.temp = 0;
+  Sampler sampler(params, model(5));
+  EXPECT_EQ(sampler.sample(std::vector<float>{1, 3, 2, 3, 3}), 1);
+  EXPECT_EQ(sampler.sample(std::vector<float>{-kInf, -5, -5, -kInf, -6}), 1);
 }
 
 TEST(Sampler, GreedyAgreesWithTheFullChain) {
