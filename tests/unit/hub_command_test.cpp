@@ -77,7 +77,7 @@ TEST_F(HubCommand, ModelsOfTheHubRun) {
   }
   EXPECT_EQ(hub_.count("/storage/"), 1u);
   EXPECT_EQ(run("chat -hf user/tiny-GGUF -p a -n 2 --log-disable").exit_code, 0);
-  EXPECT_EQ(run("bench -hf user/tiny-GGUF -p 2 -n 2 -r 1").exit_code, 0);
+  EXPECT_EQ(run("tokenize -hf user/tiny-GGUF -p a").exit_code, 0);
 }
 
 TEST_F(HubCommand, PlanAndInspectReadOnlyTheHeader) {
