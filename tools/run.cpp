@@ -165,9 +165,9 @@ class TextSink {
 };
 
 void report(const GenerateStats& s, uint64_t seed) {
-  log_info("prompt {}, {:.1f} t/s; generated {}, {:.1f} t/s; stopped: {}; seed {}", n_tokens_text(s.n_prompt),
-           tokens_per_second(s.n_prompt, s.prompt_s), n_tokens_text(s.n_generated),
-           tokens_per_second(s.n_generated, s.generate_s), reason_text(s.reason), seed);
+  log_info("prompt {}, {:.1f} t/s; generated {}; stopped: {}; seed {}", n_tokens_text(s.n_prompt),
+           tokens_per_second(s.n_prompt, s.prompt_s), answer_speed_text(s.n_generated, s.generate_s),
+           reason_text(s.reason), seed);
 }
 
 void run(RunOptions& options) {
@@ -176,6 +176,7 @@ void run(RunOptions& options) {
   apply_escapes(options.text, options.sampling);
   validate(options.sampling);
   note_no_effect(options);
+  check_one_model(options.engine.model.path, options.hub);
   const bool has_cache = access(options.prompt_cache.c_str(), R_OK) == 0;
   const bool no_prompt = options.text.prompt.empty() && options.text.file.empty();
   TextOptions source = options.text;

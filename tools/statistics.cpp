@@ -34,6 +34,11 @@ std::string counted(int64_t n, std::string_view noun) {
   return format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }
 
+std::string answer_speed_text(int64_t n_tokens, double seconds) {
+  const std::string n = n_tokens_text(n_tokens);
+  return n_tokens < 2 ? n : n + format(", {:.1f} t/s", tokens_per_second(n_tokens - 1, seconds));
+}
+
 double tokens_per_second(int64_t n_tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(n_tokens) / seconds : 0;
 }

@@ -17,5 +17,7 @@ const char* stop_name(StopReason reason);
 std::string counted(int64_t n, std::string_view noun);
 // 0 where no time was taken.
 double tokens_per_second(int64_t n_tokens, double seconds);
+// "8 tokens, 31.4 t/s" of an answer. Its first token comes with the prompt, so one token has no speed.
+std::string answer_speed_text(int64_t n_tokens, double seconds);
 
 }  // namespace tandem::tools

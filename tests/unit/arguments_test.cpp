@@ -101,6 +101,9 @@ TEST(Suggest, OnlyWhatIsNear) {
   EXPECT_EQ(closest("ctx", known), "ctx-size");
   EXPECT_EQ(closest("TEMP", known), "temp");
   EXPECT_EQ(closest("tpo-k", known), "top-k");
+  EXPECT_EQ(closest("q8", {"f16", "q8_0", "q4_0"}), "q8_0");
+  EXPECT_EQ(closest("fsh", {"bash", "zsh", "fish"}), "fish");
+  EXPECT_EQ(closest("Q4_KM", {"Q4_0", "Q4_K_S", "Q4_K_M"}), "Q4_K_M");
   EXPECT_EQ(closest("nonsense", known), "");
   EXPECT_EQ(closest("x", known), "");
   EXPECT_EQ(closest("", known), "");

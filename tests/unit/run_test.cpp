@@ -133,7 +133,7 @@ TEST_F(Run, APromptCacheThatCannotBeWrittenIsAWarning) {
   EXPECT_EQ(o.exit_code, 0);
   EXPECT_THAT(o.out, HasSubstr("the prompt will not be saved"));
   EXPECT_THAT(o.out, HasSubstr("generated 2 tokens"));
-  EXPECT_THAT(run("-p 'a b' -n 1 --ignore-eos 2>&1").out, HasSubstr("generated 1 token,"));
+  EXPECT_THAT(run("-p 'a b' -n 1 --ignore-eos 2>&1").out, HasSubstr("generated 1 token;"));
 }
 
 TEST_F(Run, AFullContextStopsOrShifts) {

@@ -237,6 +237,8 @@ void run_bench(BenchOptions& o) {
   }
   find_models(o);
   report_missing_gpu(o);
+  const auto& threads = o.lists.n_threads;
+  if (!threads.empty()) warn_of_threads(*std::max_element(threads.begin(), threads.end()));
   const std::vector<BenchCase> cases = make_cases(o.lists);
   for (const std::string& model : o.lists.model) {  // report a bad file now rather than in an hour
     GgufFile(model, {.metadata_only = true});

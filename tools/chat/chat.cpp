@@ -103,6 +103,7 @@ void chat(ChatOptions& o) {
   apply_log_options(o.log);
   apply_escapes(o.text, o.sampling);
   note_no_effect(o);
+  check_one_model(o.engine.model.path, o.hub);
   const bool terminal = isatty(STDIN_FILENO) == 1 && !o.text.json;
   const std::string system = system_text(o);
   std::string first = first_message(o);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/options/suggest.h"
 #include "tools/options/types.h"
 
 namespace tandem::tools {
@@ -56,9 +57,9 @@ std::string canonical(std::string name) {
 }
 
 [[noreturn]] void throw_unknown(const std::string& name) {
-  std::string known;
-  for (const std::string& n : setting_names()) known += (known.empty() ? "" : ", ") + n;
-  throw_error(ErrorCode::usage, "unknown setting '{}'; the settings are {}", printable(name), known);
+  const std::string hint = did_you_mean(name, setting_names());
+  if (!hint.empty()) throw_error(ErrorCode::usage, "unknown setting '{}'{}", printable(name), hint);
+  throw_error(ErrorCode::usage, "unknown setting '{}'; /set lists them", printable(name));
 }
 
 }  // namespace

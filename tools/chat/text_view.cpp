@@ -150,8 +150,8 @@ class TextView final : public ChatView {
     const GenerateStats& s = a.stats;
     std::string text = "prompt " + n_tokens_text(s.n_prompt);
     if (a.n_reused > 0) text += format(" ({} reused)", a.n_reused);
-    return text + format(", {:.1f} t/s; answer {}, {:.1f} t/s", tokens_per_second(s.n_prompt, s.prompt_s),
-                         n_tokens_text(s.n_generated), tokens_per_second(s.n_generated, s.generate_s));
+    return text + format(", {:.1f} t/s; answer {}", tokens_per_second(s.n_prompt, s.prompt_s),
+                         answer_speed_text(s.n_generated, s.generate_s));
   }
 
   void note_reason(StopReason reason) {

@@ -50,7 +50,7 @@ void print_table(const Downloads& downloads, bool verbose, Output& out) {
   }
   for (const PartialDownload& p : downloads.partial) {
     out.write(format("{:<{}}  {:>10}  {}\n", printable(p.repo, 300), width, size_text(p.n_bytes),
-                     "incomplete: pull it again to continue"));
+                     p.n_bytes > 0 ? "incomplete: pull it again to continue" : "nothing is kept: pull it again"));
     if (verbose) out.write("    " + printable(p.path, 4096) + "\n");
   }
 }

@@ -32,24 +32,6 @@ HubSettings settings_of(const HubOptions& hub) {
   return settings;
 }
 
-void check_one_model(const std::string& model, const HubOptions& hub) {
-  const std::pair<const char*, bool> given[] = {
-      {"--model", !model.empty()}, {"--hf-repo", !hub.hf_repo.empty()}, {"--model-url", !hub.url.empty()}};
-  const char* first = nullptr;
-  for (const auto& [option, is_given] : given) {
-    if (!is_given) continue;
-    if (first != nullptr) {
-      throw_error(ErrorCode::usage, "{} and {} both name a model, needed one of them", first, option);
-    }
-    first = option;
-  }
-  if (first == nullptr) {
-    throw Error(ErrorCode::usage,
-                "no model is given: name its file after the command or with -m, or a model on the hub with "
-                "-hf USER/REPO");
-  }
-}
-
 Target url_target(const std::string& url, const HubOptions& hub) {
   Target target{.settings = settings_of(hub)};
   if (const auto file = parse_hub_file_url(target.settings, url)) {
@@ -77,6 +59,24 @@ Target target_of(const std::string& model, const HubOptions& hub) {
 }
 
 }  // namespace
+
+void check_one_model(const std::string& model, const HubOptions& hub) {
+  const std::pair<const char*, bool> given[] = {
+      {"--model", !model.empty()}, {"--hf-repo", !hub.hf_repo.empty()}, {"--model-url", !hub.url.empty()}};
+  const char* first = nullptr;
+  for (const auto& [option, is_given] : given) {
+    if (!is_given) continue;
+    if (first != nullptr) {
+      throw_error(ErrorCode::usage, "{} and {} both name a model, needed one of them", first, option);
+    }
+    first = option;
+  }
+  if (first == nullptr) {
+    throw Error(ErrorCode::usage,
+                "no model is given: name its file after the command or with -m, or a model on the hub with "
+                "-hf USER/REPO");
+  }
+}
 
 void add_hub_options(CLI::App& app, HubOptions& o, const char* group) {
   text(app, "--hf-repo", o.hf_repo, "USER/REPO[:QUANT]",

@@ -26,6 +26,9 @@ struct HubOptions {
 
 void add_hub_options(CLI::App& app, HubOptions& hub, const char* group = "Model");
 
+// Throws Error(usage) if no model is named, or more than one.
+void check_one_model(const std::string& model, const HubOptions& hub);
+
 // The path of the model: `model` itself if it is a file, else what it or `hub` names, downloaded if it is not on this
 // machine. Throws Error(usage) if nothing or too much is named, else what find_model and pull_model throw.
 std::string model_path(const std::string& model, const HubOptions& hub);

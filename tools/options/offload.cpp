@@ -77,6 +77,10 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
   choice(app, "--split-mode", "none|layer", "with several GPUs: use only one, or distribute whole layers",
          "layer",
          [&f](const std::string& value) {
+           if (value == "row") {
+             throw Error(ErrorCode::usage,
+                         "--split-mode row: matrices are not divided between GPUs; use layer, the default");
+           }
            f.split_mode = one_of<SplitMode>("--split-mode", value,
                                             {{"none", SplitMode::none}, {"layer", SplitMode::layer}});
          })

@@ -71,8 +71,11 @@ void note_no_effect(const CommandOptions& o) {
   if (o.flash_attention == Toggle::off) {
     log_verbose("--flash-attn off has no effect: flash attention is the only implementation");
   }
+  warn_of_threads(std::max(o.engine.devices.n_threads, o.engine.devices.n_threads_batch));
+}
+
+void warn_of_threads(int32_t n_threads) {
   const auto n_processors = static_cast<int32_t>(std::thread::hardware_concurrency());
-  const int32_t n_threads = std::max(o.engine.devices.n_threads, o.engine.devices.n_threads_batch);
   if (n_processors > 0 && n_threads > n_processors) {
     log_warning("{} threads take turns on {}: fewer are faster", n_threads,
                 counted(n_processors, "processor"));

@@ -48,6 +48,8 @@ void add_rope_options(CLI::App& app, RopeOverrides& options);
 void add_thread_options(CLI::App& app, DeviceOptions& options);
 // Reports options without effect in a verbose message, and warns of more threads than processors.
 void note_no_effect(const CommandOptions& options);
+// Warns of more threads than processors.
+void warn_of_threads(int32_t n_threads);
 
 // ---- Sampling ----
 

@@ -44,11 +44,12 @@ std::string closest(std::string_view word, const std::vector<std::string>& known
     const std::string name = lower(candidate);
     size_t distance = edit_distance(typed, name);
     // A word that was left off early is as near as one wrong letter.
-    if (typed.size() >= 3 && name.compare(0, typed.size(), typed) == 0)
+    if (typed.size() >= 2 && name.compare(0, typed.size(), typed) == 0)
       distance = std::min<size_t>(distance, 1);
     const size_t allowed = std::min<size_t>(3, (std::max(typed.size(), name.size()) + 1) / 3);
-    if (distance > allowed || distance >= std::min(best_distance, std::max(typed.size(), name.size())))
-      continue;
+    if (distance > allowed || distance >= std::max(typed.size(), name.size())) continue;
+    distance = 2 * distance + (name[0] != typed[0]);  // the first letter is seldom the wrong one
+    if (distance >= best_distance) continue;
     best = candidate;
     best_distance = distance;
   }

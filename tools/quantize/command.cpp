@@ -80,8 +80,11 @@ void parse_arguments_of(QuantizeCommand& options) {
   const bool has_out = !rest.empty() && !is_type(rest.front());
   if (has_out) options.out = take();
   if (rest.empty() || !is_type(rest.front())) {
-    throw_error(ErrorCode::usage, "TYPE: found \"{}\", needed one of: {}",
-                printable(rest.empty() ? options.out : rest.front()), type_names());
+    const std::string& found = rest.empty() ? options.out : rest.front();
+    std::vector<std::string> known = {"COPY"};
+    for (const FileTypeInfo& info : all_file_types()) known.emplace_back(info.name);
+    throw_error(ErrorCode::usage, "TYPE: found \"{}\", needed one of: {}{}", printable(found), type_names(),
+                did_you_mean(found, known));
   }
   const std::string type = upper_case(take());
   if (type != "COPY") options.quantize.type = parse_type(type);
