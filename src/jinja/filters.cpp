@@ -176,7 +176,7 @@ std::optional<int64_t> parse_integer(const std::string& text, int64_t base) {
   if (digits.find("__") == std::string::npos && !digits.starts_with('_') && !digits.ends_with('_')) {
     std::erase(digits, '_');
   }
-  if (negative) digits.insert(0, "-");
+  if (negative) digits.insert(digits.begin(), '-');
   int64_t number = 0;
   const auto result =
       std::from_chars(digits.data(), digits.data() + digits.size(), number, static_cast<int>(base));

@@ -66,8 +66,8 @@ Value make_namespace(Call& call) {
 
 Value make_cycler(Call& call) {
   if (call.rest.positional.empty()) fail("at least one item has to be provided");
-  return Value(
-      std::shared_ptr<Object>(std::make_shared<Cycler>(Value::list(std::move(call.rest.positional)))));
+  const Value items = Value::list(std::move(call.rest.positional));
+  return Value(std::shared_ptr<Object>(std::make_shared<Cycler>(items)));
 }
 
 Value make_joiner(Call& call) {
