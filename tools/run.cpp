@@ -13,6 +13,7 @@
 #include "engine/session_file.h"
 #include "text/stream_detokenizer.h"
 #include "tools/command.h"
+#include "tools/incomplete.h"
 #include "tools/json_events.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
@@ -24,8 +25,6 @@
 
 namespace tandem::tools {
 namespace {
-
-constexpr int kIncomplete = 7;  // the exit code for constrained output that was cut short
 
 struct RunOptions : CommandOptions {
   SamplerParams sampling;
@@ -100,16 +99,6 @@ bool may_save_cache(const RunOptions& options) {
   }
 }
 
-// Constrained output is the beginning of a valid text; if it was cut, it is not a whole one. A program that
-// parses it sees the exit code.
-void check_complete(const SamplerParams& params, StopReason reason) {
-  const bool cut = reason == StopReason::limit || reason == StopReason::context_full;
-  if (!params.grammar || !cut) return;
-  log_warning("the constrained output is incomplete: {}",
-              reason == StopReason::limit ? "-n tokens were not enough" : "the context is full; increase -c");
-  throw ExitCode{kIncomplete};
-}
-
 // Where the text goes: to stdout as it is, or as events.
 class TextSink {
  public:
@@ -136,6 +125,10 @@ class TextSink {
     }
     out_.write(text);
     out_.flush();
+  }
+  // For programs; people read the log.
+  void note(const std::string& text) {
+    if (events_) events_->note(text);
   }
   void end_line() {
     if (events_) return;
@@ -245,7 +238,7 @@ void run(RunOptions& options) {
   out.end(stats, cached.n_tokens, sampler.seed(), session);
   report(stats, sampler.seed());
   if (stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
-  check_complete(options.sampling, stats.reason);
+  check_complete(options.sampling, stats.reason, [&](const std::string& text) { out.note(text); });
 }
 
 }  // namespace

@@ -78,6 +78,24 @@ TEST_F(Chat, JsonIsOneObjectPerLine) {
   EXPECT_THAT(bad.out, HasSubstr(R"("code":2)"));
 }
 
+// As run does, for a program that parses the answer.
+TEST_F(Chat, ConstrainedOutputThatIsCutHasItsOwnExitCode) {
+  const std::string schema = R"(-p hi -j '{"type":"string","minLength":3000}' )";
+  const Outcome full = chat(schema + "-c 64 2>&1 </dev/null");
+  EXPECT_EQ(full.exit_code, 7);
+  EXPECT_THAT(full.out, HasSubstr("the constrained output is incomplete: the context is full"));
+  const Outcome limited = chat(schema + "-n 3 2>&1 >/dev/null </dev/null");
+  EXPECT_EQ(limited.exit_code, 7);
+  EXPECT_THAT(limited.out, HasSubstr("the constrained output is incomplete: -n tokens were not enough"));
+  const Outcome json = chat(schema + "-n 3 --json 2>/dev/null </dev/null");
+  EXPECT_EQ(json.exit_code, 7);
+  EXPECT_THAT(json.out, HasSubstr(R"({"event":"note","text":"the constrained output is incomplete: -n)"));
+  EXPECT_EQ(chat("-p hi -n 3 --ignore-eos 2>/dev/null </dev/null").exit_code, 0);
+  const std::string session = directory_.path("talk");
+  EXPECT_EQ(chat(schema + "-n 3 --session " + session + " 2>/dev/null </dev/null").exit_code, 7);
+  EXPECT_TRUE(std::filesystem::exists(session));
+}
+
 TEST_F(Chat, RejectsInvalidOptions) {
   const auto expect = [&](const std::string& arguments, int code, const char* why) {
     const Outcome o = chat(arguments + " 2>&1 </dev/null");

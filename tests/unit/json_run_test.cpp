@@ -115,6 +115,15 @@ TEST_F(RunJson, ErrorsAreEventsToo) {
   }
 }
 
+TEST_F(RunJson, OutputThatIsCutIsANote) {
+  const Outcome o = run("--json -p 'a b' -n 3 --grammar 'root ::= [a-z ]{300}' 2>/dev/null");
+  EXPECT_EQ(o.exit_code, 7);
+  const auto events = events_of(o.out);
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back()["event"], "note");
+  EXPECT_EQ(events.back()["text"], "the constrained output is incomplete: -n tokens were not enough");
+}
+
 TEST_F(RunJson, AnInterruptIsAnEndWithItsExitCode) {
   const std::string out = directory_.path("out");
   const Outcome o =

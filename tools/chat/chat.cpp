@@ -16,6 +16,7 @@
 #include "tools/chat/signals.h"
 #include "tools/chat/view.h"
 #include "tools/command.h"
+#include "tools/incomplete.h"
 #include "tools/json_events.h"
 #include "tools/options/json_object.h"
 #include "tools/options/offload.h"
@@ -130,14 +131,24 @@ void chat(ChatOptions& o) {
   open_session(o, engine, *view, asks);
   if (!system.empty()) engine.conversation().set_system(system);
   ChatLoop loop(engine, *view, shown, o.session_file);
+  std::optional<StopReason> answer_end;  // of a turn for a script
   try {
-    asks ? loop.interactive({first, o.single_turn, color, o.text.simple_io}) : loop.single_turn(first);
+    if (asks) {
+      loop.interactive({first, o.single_turn, color, o.text.simple_io});
+    } else {
+      answer_end = loop.single_turn(first);
+    }
   } catch (const Error& e) {
     if (e.code() == ErrorCode::interrupted) loop.save_at_end();
     throw;
   }
   loop.save_at_end();
   if (const int signal = ending_signal()) end_by_signal(signal);
+  if (answer_end) {
+    check_complete(o.sampling, *answer_end, [&](const std::string& text) {
+      if (o.text.json) view->note(text);
+    });
+  }
 }
 
 void add_message_options(CLI::App& app, ChatOptions& o) {

@@ -102,10 +102,11 @@ void ChatLoop::save_at_end() {
   cache_is_saved_ = true;
 }
 
-void ChatLoop::single_turn(const std::string& message) {
+StopReason ChatLoop::single_turn(const std::string& message) {
   cache_is_saved_ = false;
   const Answer answer = show([&](const AnswerCallbacks& c) { return chat_.conversation().ask(message, c); });
   if (answer.stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
+  return answer.stats.reason;
 }
 
 // Shows an error instead of ending the conversation.
@@ -131,7 +132,10 @@ void ChatLoop::handle(const std::string& line) {
 }
 
 void ChatLoop::interactive(const Interactive& how) {
-  if (!how.first.empty() && how.single_turn) return single_turn(how.first);
+  if (!how.first.empty() && how.single_turn) {
+    single_turn(how.first);
+    return;
+  }
   LineEditor editor({.prompt = "> ",
                      .color = how.color,
                      .simple = how.simple_io,
@@ -150,7 +154,10 @@ void ChatLoop::interactive(const Interactive& how) {
     }
     interrupted_before = false;
     if (line.text.find_first_not_of(" \t\n") == line.text.npos) continue;
-    if (how.single_turn && !is_command(line.text)) return single_turn(chat_.attached + line.text);
+    if (how.single_turn && !is_command(line.text)) {
+      single_turn(chat_.attached + line.text);
+      return;
+    }
     try_to([&] { handle(line.text); });
   }
 }

@@ -15,8 +15,9 @@ class ChatLoop {
   // `session_file`, if not empty, is saved after each turn.
   ChatLoop(ChatEngine& engine, ChatView& view, ViewSettings& shown, const std::string& session_file);
 
-  // One message and its answer. Throws what Conversation::ask throws, and Error(interrupted) after a Ctrl-C.
-  void single_turn(const std::string& message);
+  // One message and its answer; returns why that ended. Throws what Conversation::ask throws, and
+  // Error(interrupted) after a Ctrl-C.
+  StopReason single_turn(const std::string& message);
 
   // Reads lines until Ctrl-D, /exit, a signal that ends the program, or Ctrl-C twice at the prompt
   // (Error(interrupted)). `first`, if not empty, is the first message; with single_turn, returns after one
