@@ -10,7 +10,6 @@
 namespace tandem {
 namespace {
 
-constexpr const char* kKind = "tandem-session";
 constexpr uint32_t kVersion = 2;
 constexpr KvHalf kHalves[] = {KvHalf::keys, KvHalf::values};
 
@@ -108,21 +107,13 @@ std::string fingerprint(const Model& model) {
   return hash.text();
 }
 
-bool is_session_file(const std::string& path) {
-  try {
-    return GgufFile(path).metadata().get_or<std::string>("general.architecture", "") == kKind;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 void save_session(const Session& session, const std::string& path, std::string_view transcript, Saved what) {
   const KvConfig& config = session.kv_config();
   std::span<const int32_t> tokens = session.tokens();
   if (what == Saved::transcript) tokens = {};
   GgufWriter writer(path);
   Metadata& m = writer.metadata();
-  m.set("general.architecture", Value(kKind));
+  m.set("general.architecture", Value(kSessionArchitecture));
   m.set("session.version", Value(kVersion));
   m.set("session.fingerprint", Value(fingerprint(session.model())));
   m.set("session.model", Value(model_name(session.model())));
@@ -166,7 +157,7 @@ void SessionFile::check_kind(const Session& session) const {
   const char* path = file_.path().c_str();
   const Metadata& m = file_.metadata();
   const auto kind = m.get_or<std::string>("general.architecture", "");
-  if (kind != kKind) {
+  if (kind != kSessionArchitecture) {
     throw_error(ErrorCode::bad_file, "{}: not a saved session: found a GGUF file of architecture '{}'", path,
                 printable(kind));
   }

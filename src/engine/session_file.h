@@ -31,11 +31,11 @@ namespace tandem {
 // Returns 32 hexadecimal digits that identify a model. Its metadata are included, with overrides.
 std::string fingerprint(const Model& model);
 
+inline constexpr const char* kSessionArchitecture = "tandem-session";
+
 enum class Saved { all, transcript };  // transcript: without tokens and cache, so the file is small
 void save_session(const Session& session, const std::string& path, std::string_view transcript = "",
                   Saved what = Saved::all);
-// Whether a saved session has this name, of whatever model. Throws nothing.
-bool is_session_file(const std::string& path);
 
 class SessionFile {
  public:

@@ -57,7 +57,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string kOld = "what was there before";
+const std::string kOld = test::small_gguf().bytes();  // what was there before: another model
 
 std::string read_all(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

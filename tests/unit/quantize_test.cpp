@@ -243,12 +243,13 @@ TEST_F(Quantize, InvalidWeightsAreCountedAndNamed) {
   halves[70000] = 0x7c00;  // infinity
   halves[70001] = 0xfe00;
   model.write(in);
-  test::write_file(out, "old");
+  const std::string old = test::small_gguf().bytes();
+  test::write_file(out, old);
   const Error error = error_of([&] { quantize({.type = FileType::Q4_0, .n_threads = 2}); });
   EXPECT_EQ(error.code(), ErrorCode::bad_file);
   EXPECT_THAT(error.what(),
               HasSubstr("tensor blk.1.ffn_up.weight: found 2 NaN, 1 infinite of 131072 weights"));
-  EXPECT_EQ(read_all(out), "old");
+  EXPECT_EQ(read_all(out), old);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path("")), {}), 2);  // no leftovers
 }
 

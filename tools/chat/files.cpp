@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/output_file.h"
 #include "base/utf8.h"
+#include "tools/overwrite.h"
 
 namespace tandem::tools {
 namespace fs = std::filesystem;
@@ -52,20 +53,13 @@ bool exists(const std::string& path) {
   return fs::exists(fs::status(path, error));
 }
 
-bool is_gguf(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  char magic[4] = {};
-  in.read(magic, sizeof magic);
-  return std::string_view(magic, sizeof magic) == "GGUF";
-}
-
 }  // namespace
 
 void check_session_target(const std::string& path, const ChatEngine& engine, Replace replace) {
   refuse_model(path, engine);
   if (!exists(path)) return;
   const std::string name = printable(path, 4096);
-  if (!is_session_file(path)) {
+  if (kind_of(path) != FileKind::session) {
     throw_error(ErrorCode::usage, "{}: exists and is not a saved session; save to another file", name);
   }
   if (replace == Replace::refused)
@@ -76,8 +70,8 @@ void check_text_target(const std::string& path, const ChatEngine& engine, Replac
   refuse_model(path, engine);
   if (!exists(path)) return;
   const std::string name = printable(path, 4096);
-  std::error_code error;
-  if (!fs::is_regular_file(path, error) || is_gguf(path)) {
+  const FileKind kind = kind_of(path);
+  if (kind != FileKind::text && kind != FileKind::empty) {
     throw_error(ErrorCode::usage, "{}: exists and is not a text file; write to another file", name);
   }
   if (replace == Replace::refused)

@@ -16,7 +16,7 @@ std::string read_message_file(const std::string& path);
 // Whether a file that the user did not name for this before may be replaced.
 enum class Replace { refused, allowed };
 // Throw Error(usage) if a file must not be written: over the model never, over something that is no saved
-// session (or for a text, over any GGUF file) never, and over another file only if that is allowed.
+// session (or for a text, over no text) never, and over another file only if that is allowed.
 void check_session_target(const std::string& path, const ChatEngine& engine, Replace replace);
 void check_text_target(const std::string& path, const ChatEngine& engine, Replace replace);
 // The file appears only when it is complete. Throws Error(io).

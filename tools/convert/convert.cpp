@@ -136,6 +136,7 @@ std::vector<std::string> write_conversion(const Conversion& conversion, const Co
   if (options.max_bytes > 0) writer.split({.max_bytes = options.max_bytes});
   const std::vector<std::string> paths = writer.paths();
   refuse_to_overwrite_folder(conversion.folder, paths);
+  refuse_other_kinds(FileKind::model, paths);
   ThreadPool pool(options.n_threads);
   TensorConverter converter(pool);
   uint64_t n_done = 0;

@@ -37,6 +37,19 @@ ImportanceSums read_earlier(const ImatrixOptions& o) {
   return sums;
 }
 
+// The copy that --save-frequency keeps after n_done chunks.
+std::string copy_path(const ImatrixOptions& o, int64_t n_done) {
+  return o.out + ".at_" + std::to_string(n_done);
+}
+
+void check_copies(const ImatrixOptions& o, int64_t n_chunks) {
+  if (o.save_frequency == 0) return;
+  for (int64_t n_done = o.save_frequency; n_done <= n_chunks; n_done += o.save_frequency) {
+    const std::string path = copy_path(o, n_done);
+    refuse_other_kinds(FileKind::imatrix, std::span(&path, 1));
+  }
+}
+
 class Run {
  public:
   Run(const ImatrixOptions& o, const Model& model, TextChunks chunks)
@@ -89,7 +102,7 @@ class Run {
   void save_in_between() {
     if (o_.output_frequency > 0 && n_done_ % o_.output_frequency == 0) save(o_.out);
     if (o_.save_frequency > 0 && n_done_ % o_.save_frequency == 0) {
-      save(o_.out + ".at_" + std::to_string(n_done_));
+      save(copy_path(o_, n_done_));
     }
   }
 
@@ -128,6 +141,7 @@ void run_imatrix(ImatrixOptions& o) {
   for (const std::string& input : {o.engine.model.path, o.text.file}) {
     if (!input.empty()) refuse_to_overwrite(input, std::span(&o.out, 1));
   }
+  refuse_other_kinds(FileKind::imatrix, std::span(&o.out, 1));
   if (o.text.file.empty()) return merge_files(o);
   check_writable(o.out);
   install_interrupt_handler();
@@ -137,6 +151,7 @@ void run_imatrix(ImatrixOptions& o) {
     throw_error(ErrorCode::usage, "--chunk: cannot skip {} of {} chunks, needed fewer", o.first_chunk,
                 chunks.n_chunks);
   }
+  check_copies(o, chunks.n_chunks - o.first_chunk);
   Run(o, *model, std::move(chunks)).measure();
 }
 

@@ -13,7 +13,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr std::string_view kSums = ".in_sum2", kCounts = ".counts";
+constexpr std::string_view kCounts = ".counts";
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw_error(ErrorCode::bad_file, "{}: {}", path, what);
@@ -53,8 +53,8 @@ ImportanceSums read_gguf(const std::string& path) {
   matrix.n_chunks = file.metadata().get_or<uint32_t>("imatrix.chunk_count", 0);
   matrix.chunk_size = file.metadata().get_or<uint32_t>("imatrix.chunk_size", 0);
   for (const TensorInfo& tensor : file.tensors()) {
-    if (!tensor.name.ends_with(kSums)) continue;
-    const std::string name(tensor.name.substr(0, tensor.name.size() - kSums.size()));
+    if (!tensor.name.ends_with(kImatrixSums)) continue;
+    const std::string name(tensor.name.substr(0, tensor.name.size() - kImatrixSums.size()));
     const std::span<const float> sums = floats_of(file, tensor);
     const std::span<const float> counts = floats_of(file, file.tensor(name + std::string(kCounts)));
     if (sums.size() % counts.size() != 0) {
@@ -190,12 +190,12 @@ void write_imatrix(const ImportanceSums& sums, const std::string& path) {
   for (const auto& [name, entry] : sums.entries) {
     const auto n_mat = static_cast<int64_t>(entry.counts.size());
     const auto n_columns = static_cast<int64_t>(entry.sums.size()) / n_mat;
-    writer.add_tensor(name + std::string(kSums), DType::F32, std::array{n_columns, n_mat});
+    writer.add_tensor(name + std::string(kImatrixSums), DType::F32, std::array{n_columns, n_mat});
     writer.add_tensor(name + std::string(kCounts), DType::F32, std::array{int64_t{1}, n_mat});
   }
   for (const auto& [name, entry] : sums.entries) {
     const std::vector<float> counts(entry.counts.begin(), entry.counts.end());
-    writer.write_tensor(name + std::string(kSums), std::as_bytes(std::span(entry.sums)));
+    writer.write_tensor(name + std::string(kImatrixSums), std::as_bytes(std::span(entry.sums)));
     writer.write_tensor(name + std::string(kCounts), std::as_bytes(std::span(counts)));
   }
   writer.finish();

@@ -14,6 +14,9 @@
 
 namespace tandem::tools {
 
+// Ends the name of every tensor of sums in GGUF.
+inline constexpr std::string_view kImatrixSums = ".in_sum2";
+
 // The contents of a file: sums over tokens, to which more can be added.
 struct ImportanceSums {
   struct Entry {

@@ -12,8 +12,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr std::string_view kMagic = "_logits_";
-constexpr size_t kHeaderBytes = kMagic.size() + 3 * sizeof(int32_t);
+constexpr size_t kHeaderBytes = kBaseLogitsMagic.size() + 3 * sizeof(int32_t);
 constexpr float kRange = 16.0f;  // probabilities below e^-16 of the largest are clamped to it
 constexpr float kLevels = 65535.0f;
 
@@ -40,7 +39,7 @@ BaseLogitsWriter::BaseLogitsWriter(const std::string& path, const TextChunks& ch
     : file_(path), room_(row_values(n_vocab)) {
   const std::array header{static_cast<int32_t>(chunks.n_ctx), static_cast<int32_t>(n_vocab),
                           static_cast<int32_t>(chunks.n_chunks)};
-  file_.write(std::as_bytes(std::span(kMagic)));
+  file_.write(std::as_bytes(std::span(kBaseLogitsMagic)));
   file_.write(std::as_bytes(std::span(header)));
   file_.write(std::as_bytes(std::span(chunks.tokens).first(chunks.n_chunks * chunks.n_ctx)));
 }
@@ -63,12 +62,13 @@ size_t BaseLogitsReader::row_bytes() const {
 BaseLogitsReader::BaseLogitsReader(const std::string& path)
     : file_(MappedFile::open(path, {.prefetch = false})) {
   const std::span<const std::byte> bytes = file_.bytes();
-  if (bytes.size() < kHeaderBytes || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+  if (bytes.size() < kHeaderBytes ||
+      std::memcmp(bytes.data(), kBaseLogitsMagic.data(), kBaseLogitsMagic.size()) != 0) {
     throw_error(ErrorCode::bad_file, "{}: not a file of saved logits, which starts with {:.8}", path,
-                kMagic.data());
+                kBaseLogitsMagic.data());
   }
   int32_t header[3];
-  std::memcpy(header, bytes.data() + kMagic.size(), sizeof header);
+  std::memcpy(header, bytes.data() + kBaseLogitsMagic.size(), sizeof header);
   const auto [n_ctx, n_vocab, n_chunks] = header;
   if (n_ctx < 3 || n_vocab < 1 || n_chunks < 1) {
     throw_error(ErrorCode::bad_file, "{}: found chunks of {} tokens, {} chunks, a vocabulary of {}", path,

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/output_file.h"
@@ -19,6 +20,8 @@
 #include "tools/text_chunks.h"
 
 namespace tandem::tools {
+
+inline constexpr std::string_view kBaseLogitsMagic = "_logits_";  // starts the file
 
 struct PackedLogits {
   float scale, min;

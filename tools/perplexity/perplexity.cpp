@@ -96,11 +96,7 @@ void announce(const std::string& what, const TextChunks& chunks, size_t n_tokens
 void measure_perplexity(const PerplexityOptions& o, const Model& model) {
   const TextChunks chunks = read_chunks(o.text, chunk_size(o.engine.context, model), model.vocab());
   std::optional<BaseLogitsWriter> saved;
-  if (!o.base.empty()) {
-    refuse_to_overwrite(model.file(), std::span(&o.base, 1));
-    refuse_to_overwrite(o.text.file, std::span(&o.base, 1));
-    saved.emplace(o.base, chunks, model.hparams().n_vocab);
-  }
+  if (!o.base.empty()) saved.emplace(o.base, chunks, model.hparams().n_vocab);
   Scorer scorer(o, model, chunks);
   announce("perplexity of " + printable(o.text.file, 4096), chunks, chunks.tokens.size());
   PerplexityEstimate estimate;
@@ -138,6 +134,14 @@ void measure_divergence(const PerplexityOptions& o, const Model& model) {
   scorer.report_speed();
 }
 
+// Before the model is loaded.
+void check_base(PerplexityOptions& o) {
+  find_model_file(o);
+  const std::span<const std::string> outputs(&o.base, 1);
+  for (const std::string& input : {o.engine.model.path, o.text.file}) refuse_to_overwrite(input, outputs);
+  refuse_other_kinds(FileKind::logits, outputs);
+}
+
 void run_perplexity(PerplexityOptions& o) {
   apply_log_options(o.log);
   note_no_effect(o);
@@ -145,6 +149,7 @@ void run_perplexity(PerplexityOptions& o) {
     throw_error(ErrorCode::usage, "--kl-divergence: needed --kl-divergence-base, the logits to compare with");
   }
   if (!o.kl_divergence && o.text.file.empty()) throw_error(ErrorCode::usage, "--file is required");
+  if (!o.kl_divergence && !o.base.empty()) check_base(o);
   install_interrupt_handler();
   const auto model = load_model(o);
   if (o.kl_divergence) {

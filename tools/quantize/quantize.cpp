@@ -172,8 +172,10 @@ std::vector<std::string> output_paths(const GgufFile& file, const QuantizeOption
 void write_quantized(const GgufFile& file, const QuantizeJob& job, const QuantizeOptions& options,
                      const ImportanceMatrix* imatrix, const std::string& path,
                      const std::function<void(QuantizeProgress)>& progress) {
-  refuse_to_overwrite(file, output_paths(file, options, path));
-  if (imatrix) refuse_to_overwrite(imatrix->path, output_paths(file, options, path));
+  const std::vector<std::string> outputs = output_paths(file, options, path);
+  refuse_to_overwrite(file, outputs);
+  if (imatrix) refuse_to_overwrite(imatrix->path, outputs);
+  refuse_other_kinds(FileKind::model, outputs);
   SplitWriter writer(path, file.alignment());
   set_metadata(file, options, imatrix, writer.metadata());
   declare_tensors(file, job, options, writer);

@@ -49,6 +49,7 @@ void write_parts(const GgufFile& file, const SplitLimits& limits, const std::str
                  const CopyProgress& progress) {
   SplitWriter writer = make_writer(file, limits, path);
   refuse_to_overwrite(file, writer.paths());
+  refuse_other_kinds(FileKind::model, writer.paths());
   uint64_t n_bytes_done = 0;
   for (const TensorInfo& tensor : file.tensors()) {
     writer.begin_tensor(tensor.name);

@@ -20,6 +20,7 @@
 #include "tools/command.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
+#include "tools/overwrite.h"
 #include "tools/synth/random_vocab.h"
 #include "tools/synth/random_weights.h"
 
@@ -206,6 +207,7 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
                                   const std::function<void(SynthProgress)>& progress) {
   const std::vector<ShapeTensor> tensors = tensors_of(shape);
   const std::vector<DType> dtypes = choose_dtypes(shape, options, tensors);
+  refuse_other_kinds(FileKind::model, std::span(&path, 1));
   GgufWriter writer(path);
   declare(writer, shape, options, tensors, dtypes);
   SynthResult result;
