@@ -152,12 +152,16 @@ void Runtime::place(const Explain& before_allocation) {
   PlanRequest plan{model_.architecture(), model_.weights(),          devices_, options_.offload, shape_,
                    options_.rates,        model_.may_leave_on_disk()};
   if (options_.placement.layers.empty()) {
+    const bool automatic = shape_.is_automatic();
+    const int64_t n_most = checked_shape(model_.architecture(), shape_).n_ctx;
     SessionPlan best = std::move(plan_session(plan).front());
     shape_ = best.shape;
     fit_ = std::move(best.fit);
-    if (!best.context_limit.empty()) {
-      log_info("context: {} tokens, what {} holds (the model was trained with {}; {} sets another)",
-               shape_.n_ctx, best.context_limit, model_.hparams().n_ctx_train, setting_text(Setting::n_ctx));
+    if (automatic && shape_.n_ctx < n_most) {
+      const std::string& limit = best.context_limit;
+      log_info("context: {} tokens{} (the model was trained with {}; {} sets another)", shape_.n_ctx,
+               limit.empty() ? "" : format(", what {} holds", limit), model_.hparams().n_ctx_train,
+               setting_text(Setting::n_ctx));
     }
     if (devices_.size() > 1) {
       log_info("{}", summary(devices_, fit_));

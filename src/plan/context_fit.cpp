@@ -10,7 +10,9 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLeastContext = 4096;      // that weights are moved for
+constexpr int64_t kLeastContext = 4096;  // that weights are moved for
+constexpr int64_t kFloorContext = 512;   // that keeps weights where they are; and of each sequence:
+constexpr int64_t kFloorOfSequence = 256;
 constexpr int64_t kSmallestContext = 256;    // that is worth running with
 constexpr int64_t kAutomaticMultiple = 256;  // whole blocks of the cache, and a number that is easy to read
 
@@ -87,10 +89,13 @@ int64_t least_ubatch(const PlanRequest& r) {
   return n;
 }
 
+enum class WeightsMay { stay_in_memory, be_on_disk };
+
 // `found`: the choice that fitted last, which is tried first.
-bool fits_somehow(PlanRequest r, int64_t n_ctx, size_t& found) {
+bool fits_somehow(PlanRequest r, int64_t n_ctx, WeightsMay weights, size_t& found) {
   r.shape = checked_shape(r.architecture, with_context(r.shape, n_ctx));
-  r.shape.n_ubatch = least_ubatch(r);
+  // A plan with a smaller micro-batch that keeps weights in memory may be slower than one that does not.
+  if (weights == WeightsMay::be_on_disk) r.shape.n_ubatch = least_ubatch(r);
   const SessionGraphs graphs = session_graphs(r.architecture, r.shape);
   const std::vector<const Graph*> both = graphs.both();
   FitRequest request = fit_request(r, graphs, both);
@@ -100,7 +105,11 @@ bool fits_somehow(PlanRequest r, int64_t n_ctx, size_t& found) {
     for (size_t i = 0; i < choices.size(); ++i) {
       const size_t at = (found + i) % choices.size();
       request.choices = std::span(&choices[at], 1);
-      if (all_fits(request).empty()) continue;
+      const std::vector<Fit> fits = all_fits(request);
+      const auto allowed = [&](const Fit& f) {
+        return weights == WeightsMay::be_on_disk || f.choice.n_disk_layers == 0;
+      };
+      if (std::none_of(fits.begin(), fits.end(), allowed)) continue;
       found = at;
       return true;
     }
@@ -111,14 +120,43 @@ bool fits_somehow(PlanRequest r, int64_t n_ctx, size_t& found) {
   }
 }
 
+// A smaller context would also make a micro-batch smaller that the user set.
+int64_t with_ubatch(const PlanRequest& r, int64_t n_ctx) {
+  return r.shape.n_ubatch_given ? std::max(n_ctx, r.shape.n_ubatch) : n_ctx;
+}
+
 // The largest context, at most `most`, for which anything fits; 0: none that is worth running with.
-int64_t largest_below(const PlanRequest& r, int64_t most) {
-  // A smaller context would also make a micro-batch smaller that the user set.
-  const int64_t smallest =
-      r.shape.n_ubatch_given ? std::max(kSmallestContext, r.shape.n_ubatch) : kSmallestContext;
+int64_t largest_below(const PlanRequest& r, int64_t most, WeightsMay weights) {
+  const int64_t smallest = std::min(with_ubatch(r, kSmallestContext), most);
   size_t found = 0;
-  if (most < 1 || !fits_somehow(r, std::min(smallest, most), found)) return 0;
-  return largest(most, kAutomaticMultiple, [&](int64_t n_ctx) { return fits_somehow(r, n_ctx, found); });
+  if (most < 1 || !fits_somehow(r, smallest, weights, found)) return 0;
+  return largest(most, kAutomaticMultiple,
+                 [&](int64_t n_ctx) { return fits_somehow(r, n_ctx, weights, found); });
+}
+
+// The context to advise instead of one that does not fit. n_ctx 0: none.
+struct Advised {
+  int64_t n_ctx = 0;
+  WeightsMay weights = WeightsMay::stay_in_memory;
+};
+Advised advised_context(const PlanRequest& r) {
+  const int64_t asked = checked_shape(r.architecture, r.shape).n_ctx;
+  const int64_t most = std::min(asked, trained_context(r));
+  for (const WeightsMay weights : {WeightsMay::stay_in_memory, WeightsMay::be_on_disk}) {
+    if (const int64_t n = largest_below(r, most, weights)) return {n, weights};
+  }
+  return {};
+}
+
+// "the largest context that fits is n_ctx=4096".
+std::string advice_text(const PlanRequest& r, const Advised& advised) {
+  const std::string n_ctx = setting_text(Setting::n_ctx, advised.n_ctx);
+  const int64_t n_trained = r.architecture.hparams().n_ctx_train;
+  if (advised.n_ctx == n_trained) return n_ctx + ", which the model was trained with, fits";
+  const bool in_memory = advised.weights == WeightsMay::stay_in_memory;
+  const bool is_long = checked_shape(r.architecture, r.shape).n_ctx > trained_context(r);
+  return format("the largest context that fits{} is {}{}", in_memory ? " with all weights in memory" : "",
+                n_ctx, is_long ? format(" (the model was trained with {} tokens)", n_trained) : "");
 }
 
 // Everything where it is fastest, if the options leave it open: on GPUs, or on a host without them.
@@ -137,6 +175,17 @@ bool keeps_weights(const OffloadChoice& choice, const OffloadChoice& other) {
          choice.n_disk_layers <= other.n_disk_layers;
 }
 
+bool on_disk(const OffloadChoice& choice) {
+  return choice.n_disk_layers > 0;
+}
+// Weights are off the GPUs that the user did not keep off.
+bool off_gpu(const PlanRequest& r, const OffloadChoice& choice) {
+  const OffloadOptions& o = r.options;
+  if (r.devices.size() < 2 || o.n_gpu_layers || o.gpu_weights_percent || o.cpu_offload_gib) return false;
+  return choice.n_gpu_layers <= r.architecture.hparams().n_layer ||
+         choice.n_cpu_moe > o.n_cpu_moe.value_or(0);
+}
+
 // Refuses, before anything is planned, a cache that is larger than all memory together.
 void check_cache_fits_machine(const PlanRequest& r) {
   const ContextOptions shape = checked_shape(r.architecture, r.shape);
@@ -148,13 +197,11 @@ void check_cache_fits_machine(const PlanRequest& r) {
   for (size_t d = 0; d < r.devices.size(); ++d)
     memory += d == 0 ? host_memory(r.devices, r.options.budgets) : r.devices[d]->memory_info().total_bytes;
   if (cache <= memory || (r.options.may_quantize_kv && !shape.kv_dtype_given)) return;
-  const int64_t n = largest_possible_context(r);
-  if (n < 1) return;  // not even the weights fit, which is refused with its own numbers
-  throw_error(
-      ErrorCode::out_of_memory,
-      "{}: the KV cache alone would take {}, and all memory is {}; the largest context that fits is {}",
-      setting_text(Setting::n_ctx, shape.n_ctx), size_text(cache), size_text(memory),
-      setting_text(Setting::n_ctx, n));
+  const Advised advised = advised_context(r);
+  if (advised.n_ctx < 1) return;  // not even the weights fit, which is refused with its own numbers
+  throw_error(ErrorCode::out_of_memory, "{}: the KV cache alone would take {}, and all memory is {}; {}",
+              setting_text(Setting::n_ctx, shape.n_ctx), size_text(cache), size_text(memory),
+              advice_text(r, advised));
 }
 
 std::vector<SessionPlan> plan_at(PlanRequest r, int64_t n_ctx) {
@@ -168,10 +215,41 @@ std::vector<SessionPlan> plan_least(const PlanRequest& r, int64_t least) {
     return plan_at(r, least);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::out_of_memory) throw;
-    const int64_t n = largest_below(r, least - 1);
+    const int64_t n = largest_below(r, least - 1, WeightsMay::be_on_disk);
     if (n == 0) throw;
     return plan_at(r, n);
   }
+}
+
+// The plans of the largest context below `least` that avoids moving weights which that of `least` would move;
+// empty if none does.
+std::vector<SessionPlan> plan_without_moves(const PlanRequest& r, int64_t least, const OffloadChoice& moved) {
+  const int64_t floor = std::max(kFloorContext, r.shape.n_sequences * kFloorOfSequence);
+  const int64_t smallest = std::min(with_ubatch(r, floor), least);
+  const auto plans_of = [&](int64_t n_ctx) -> std::vector<SessionPlan> {
+    try {
+      return plan_at(r, n_ctx);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::out_of_memory) throw;
+      return {};
+    }
+  };
+  std::vector<SessionPlan> best = plans_of(smallest);
+  if (best.empty()) return {};
+  const OffloadChoice kept = best.front().fit.choice;
+  const bool avoids_disk = on_disk(moved) && !on_disk(kept);
+  const bool avoids_host = off_gpu(r, moved) && !off_gpu(r, kept);
+  if (!avoids_disk && !avoids_host) return {};
+  largest(least, kAutomaticMultiple, [&](int64_t n_ctx) {
+    if (n_ctx <= smallest) return true;
+    std::vector<SessionPlan> plans = plans_of(n_ctx);
+    if (plans.empty()) return false;
+    const OffloadChoice& choice = plans.front().fit.choice;
+    if ((avoids_disk && on_disk(choice)) || (avoids_host && off_gpu(r, choice))) return false;
+    best = std::move(plans);
+    return true;
+  });
+  return best;
 }
 
 }  // namespace
@@ -188,7 +266,7 @@ int64_t largest_context(const PlanRequest& r, const OffloadChoice& choice, int64
 }
 
 int64_t largest_possible_context(const PlanRequest& r) {
-  return largest_below(r, checked_shape(r.architecture, r.shape).n_ctx);
+  return advised_context(r).n_ctx;
 }
 
 std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {
@@ -198,6 +276,11 @@ std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {
 
   const int64_t least = std::min(r.shape.min_ctx > 0 ? r.shape.min_ctx : kLeastContext, most);
   std::vector<SessionPlan> small = plan_least(r, least);
+  const auto moves = [&](const OffloadChoice& c) { return on_disk(c) || off_gpu(r, c); };
+  if (const OffloadChoice& moved = small.front().fit.choice; moves(moved)) {
+    std::vector<SessionPlan> smaller = plan_without_moves(r, least, moved);
+    if (!smaller.empty()) small = std::move(smaller);
+  }
   const OffloadChoice choice = small.front().fit.choice;
   ContextOptions shape = r.shape;  // as planned, but for what follows from the context
   shape.n_ubatch = small.front().shape.n_ubatch;
@@ -214,7 +297,7 @@ std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {
   const size_t d =
       first_too_small(r, with_context(shape, n + kAutomaticMultiple), choice, HostLimit::free_memory);
   for (SessionPlan& plan : plans) {
-    plan.context_limit = memory_text(r, d < r.devices.size() ? d : 0);
+    if (!moves(plan.fit.choice)) plan.context_limit = memory_text(r, d < r.devices.size() ? d : 0);
   }
   return plans;
 }
@@ -229,10 +312,9 @@ std::vector<SessionPlan> plan_session(const PlanRequest& r) {
     const std::vector<SettingValue> named = settings_in(e.message());
     const auto is_context = [](const SettingValue& s) { return s.setting == Setting::n_ctx; };
     if (std::any_of(named.begin(), named.end(), is_context)) throw;
-    const int64_t n = largest_possible_context(r);
-    if (n == 0) throw;
-    throw_error(e.code(), "{}; the largest context that fits is {}", e.message(),
-                setting_text(Setting::n_ctx, n));
+    const Advised advised = advised_context(r);
+    if (advised.n_ctx == 0) throw;
+    throw_error(e.code(), "{}; {}", e.message(), advice_text(r, advised));
   }
 }
 

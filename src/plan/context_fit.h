@@ -1,5 +1,6 @@
-// The context that memory holds. An automatic context is the largest, up to the training context, for which the
-// weights stay where a small context leaves them: a longer one is not worth weights on disk, or off a GPU.
+// The context that memory holds. An automatic context is the largest, up to the training context, that moves no
+// weights to disk or off a GPU. Where even a small one would move them, it is 4096 tokens, or more if that moves no
+// others.
 #pragma once
 
 #include "plan/session_plan.h"
@@ -11,8 +12,8 @@ namespace tandem {
 // memory without any context.
 int64_t largest_context(const PlanRequest& request, const OffloadChoice& choice, int64_t most);
 
-// Returns the largest context, at most the one asked for, that any placement with these options has memory for;
-// 0 if there is none.
+// Returns the context to advise instead of one that does not fit: the largest, at most the training context, that
+// fits with all weights in memory; with weights on disk if no other fits; 0 if none does.
 int64_t largest_possible_context(const PlanRequest& request);
 
 // Plans the session with an automatic context. Throws as plan_fixed_context() does for the smallest one.

@@ -215,11 +215,12 @@ bool fits_with_more(const OffloadChoice& choice, int64_t max_gpu_layers, const s
   });
 }
 
-// The largest context below that of `kv` for which a predicate holds; 0: none worth running with.
+// The largest context below that of `kv`, and at most `most`, for which a predicate holds; 0: none worth running
+// with.
 template <class Ok>
-int64_t largest_context_with(KvConfig kv, const Ok& ok) {
+int64_t largest_context_with(KvConfig kv, int64_t most, const Ok& ok) {
   constexpr int64_t kStep = 256;  // tokens
-  int64_t low = 0, high = ceil_div(kv.n_ctx, kStep);
+  int64_t low = 0, high = ceil_div(std::min(kv.n_ctx, most + 1), kStep);
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     kv.n_ctx = middle * kStep;
@@ -242,7 +243,8 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
     return fits(other, fit_with(other, choice));
   };
   KvConfig kv = r.kv;
-  if (const int64_t context = largest_context_with(r.kv, fits_with_kv))
+  const int64_t n_trained = r.architecture.hparams().n_ctx_train * r.graphs.front()->shape.max_sequences;
+  if (const int64_t context = largest_context_with(r.kv, n_trained, fits_with_kv))
     ways.push_back(setting_text(Setting::n_ctx, context));
   kv.k_dtype = kv.v_dtype = DType::Q8_0;
   bool cacheable = true;

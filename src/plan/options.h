@@ -26,8 +26,8 @@ struct ContextOptions {
   // Set by the user: the planner keeps it. Otherwise it may choose another context if that is 0, and, if it
   // knows the devices' speeds, another micro-batch or cache type.
   bool n_ctx_given = false, n_ubatch_given = false, kv_dtype_given = false;
-  // Bounds of an automatic context. Weights are moved out of faster memory only for min_ctx tokens. 0: 4096 and
-  // the training context.
+  // Bounds of an automatic context. Less than min_ctx tokens if weights then stay in faster memory; where no
+  // context keeps them there, they are moved for min_ctx tokens only. 0: 4096 and the training context.
   int64_t min_ctx = 0, max_ctx = 0;
 
   bool is_automatic() const { return n_ctx <= 0 && !n_ctx_given; }

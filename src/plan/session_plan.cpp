@@ -62,6 +62,10 @@ std::vector<ContextOptions> open_shapes(const PlanRequest& r) {
   return list;
 }
 
+int64_t trained_context(const PlanRequest& r) {
+  return r.architecture.hparams().n_ctx_train * std::max<int64_t>(r.shape.n_sequences, 1);
+}
+
 FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
                        const std::vector<const Graph*>& both) {
   return {r.architecture, r.weights, r.devices, r.options, graphs.kv, both, r.rates, {}, r.may_leave_on_disk};

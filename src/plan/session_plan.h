@@ -32,11 +32,14 @@ struct PlanRequest {
   bool may_leave_on_disk = true;  // false: all weights are in memory, read or locked
 };
 
+// The tokens that the model was trained with, for each sequence.
+int64_t trained_context(const PlanRequest& request);
+
 struct SessionPlan {
   ContextOptions shape;
   Fit fit;
   // What limits an automatic context below its upper bound: "7.50 GiB of free memory", "24.00 GiB on GPU0".
-  // Otherwise empty.
+  // Otherwise empty, and if weights are moved for the context.
   std::string context_limit = {};
 };
 

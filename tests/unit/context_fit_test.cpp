@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr size_t kGiB = size_t{1} << 30;
-constexpr int64_t kTrained = 131072, kLeast = 4096, kMultiple = 256;
+constexpr int64_t kTrained = 131072, kLeast = 4096, kFloor = 512, kMultiple = 256;
 
 size_t file_bytes(const Weight& w) {
   return w.n_bytes();
@@ -110,15 +110,37 @@ TEST_F(AutomaticContext, KeepsWithinMaxRam) {
   EXPECT_EQ(p.context_limit, "5.00 GiB of memory");
 }
 
-// Weights move for a context of 4096, and for no more than that.
+// Less than 4096 tokens where those would push weights to disk: as many as do not.
+TEST_F(AutomaticContext, GoesBelowTheLeastBeforeWeightsGoToDisk) {
+  const auto check = [&] {
+    const SessionPlan p = plan();
+    EXPECT_GT(plan_of(kLeast).fit.choice.n_disk_layers, 0);
+    EXPECT_GE(p.shape.n_ctx, kFloor);
+    EXPECT_LT(p.shape.n_ctx, kLeast);
+    EXPECT_EQ(p.fit.choice.n_disk_layers, 0);
+    EXPECT_GT(plan_of(p.shape.n_ctx + kMultiple).fit.choice.n_disk_layers, 0);
+    EXPECT_NE(p.context_limit, "");
+  };
+  for (const size_t mib : {size_t{2560}, size_t{3072}, size_t{3584}}) {
+    SCOPED_TRACE(mib);
+    flags_.budgets.max_ram = mib << 20;
+    check();
+  }
+  flags_ = {};
+  host(3);
+  check();
+}
+
+// Where not even the smallest context keeps them, weights move for 4096 tokens and for no more than that.
 TEST_F(AutomaticContext, MovesWeightsOnlyForTheLeast) {
-  flags_.budgets.max_ram = size_t{2560} << 20;
+  flags_.budgets.max_ram = size_t{2200} << 20;
+  EXPECT_GT(plan_of(kFloor).fit.choice.n_disk_layers, 0);
   const SessionPlan p = plan();
   const SessionPlan least = plan_of(kLeast);
   EXPECT_GE(p.shape.n_ctx, kLeast);
-  EXPECT_GT(least.fit.choice.n_disk_layers, 0);
   EXPECT_EQ(p.fit.choice.n_disk_layers, least.fit.choice.n_disk_layers);
   EXPECT_LE(device_needs(p.fit, 0), *flags_.budgets.max_ram);
+  EXPECT_EQ(p.context_limit, "");  // memory does not hold it
 }
 
 TEST_F(AutomaticContext, GoesBelowTheLeastIfNothingElseFits) {
@@ -152,9 +174,9 @@ TEST_F(AutomaticContext, KeepsAllLayersOnTheGpu) {
   EXPECT_LE(plan().fit.bytes.devices[1].total() + flags_.budgets.vram_overhead, 8 * kGiB);
 }
 
-// A GPU that is too small even for the least context: it has as many layers as with that.
+// A GPU that is too small for the weights: it has as many layers as with the least context.
 TEST_F(AutomaticContext, TakesNoLayersOffTheGpu) {
-  for (const double gib : {1.0, 2.0, 3.0}) {
+  for (const double gib : {1.0, 2.0}) {
     SCOPED_TRACE(gib);
     gpu(gib);
     const SessionPlan p = plan(), least = plan_of(kLeast);
@@ -162,7 +184,32 @@ TEST_F(AutomaticContext, TakesNoLayersOffTheGpu) {
     EXPECT_GE(p.fit.choice.n_gpu_layers, least.fit.choice.n_gpu_layers);
     EXPECT_LE(p.fit.choice.n_disk_layers, least.fit.choice.n_disk_layers);
     EXPECT_LE(p.fit.bytes.devices[1].total() + flags_.budgets.vram_overhead, static_cast<size_t>(gib * kGiB));
+    EXPECT_EQ(p.context_limit, "");
   }
+}
+
+TEST_F(AutomaticContext, GoesBelowTheLeastBeforeWeightsGoOffTheGpu) {
+  flags_.kv_on_host = Toggle::off;
+  for (const double gib : {3.0, 3.5}) {
+    SCOPED_TRACE(gib);
+    gpu(gib);
+    const SessionPlan p = plan();
+    EXPECT_LE(plan_of(kLeast).fit.choice.n_gpu_layers, test::PhiLike::kLayers);
+    EXPECT_GE(p.shape.n_ctx, kFloor);
+    EXPECT_LT(p.shape.n_ctx, kLeast);
+    EXPECT_EQ(p.fit.choice.n_gpu_layers, test::PhiLike::kLayers + 1);
+    EXPECT_EQ(p.context_limit, format("{:.2f} GiB on GPU", gib));
+  }
+}
+
+// A GPU that holds part of the weights, and a host that holds the others with a small context only.
+TEST_F(AutomaticContext, GoesBelowTheLeastBeforeTheHostsPartGoesToDisk) {
+  gpu(1);
+  flags_.budgets.max_ram = size_t{2560} << 20;
+  const bool moves = plan_of(kLeast).fit.choice.n_disk_layers > 0;
+  const SessionPlan p = plan();
+  EXPECT_EQ(p.fit.choice.n_disk_layers, 0);
+  EXPECT_EQ(p.shape.n_ctx < kLeast, moves);
 }
 
 TEST_F(AutomaticContext, KeepsTheUsersLayers) {
@@ -191,6 +238,10 @@ TEST_F(AutomaticContext, OfSeveralSequencesHasItsOwnBounds) {
   EXPECT_GE(plan().shape.n_ctx, 8192);
   EXPECT_LT(plan().shape.n_ctx, 16384);
   EXPECT_EQ(plan().fit.choice.n_disk_layers, 0);
+  host(4);  // a block of 256 tokens each, rather than weights on disk
+  EXPECT_GE(plan().shape.n_ctx, 8 * kMultiple);
+  EXPECT_LT(plan().shape.n_ctx, 8192);
+  EXPECT_EQ(plan().fit.choice.n_disk_layers, 0);
 }
 
 TEST_F(AutomaticContext, ZeroThatIsGivenMeansTheTrainedOne) {
@@ -200,7 +251,7 @@ TEST_F(AutomaticContext, ZeroThatIsGivenMeansTheTrainedOne) {
   EXPECT_EQ(error_of(0), error_of(kTrained));
 }
 
-// The context that an error names fits, and a little more does not.
+// The context that an error names fits with all weights in memory, and a little more does not.
 TEST_F(AutomaticContext, ErrorsNameTheLargestThatFits) {
   const auto check = [&](int64_t asked) {
     const std::string message = error_of(asked);
@@ -208,8 +259,10 @@ TEST_F(AutomaticContext, ErrorsNameTheLargestThatFits) {
     ASSERT_TRUE(std::regex_search(message, number, std::regex("n_ctx=([0-9]+)$|n_ctx=([0-9]+)[, ]")))
         << message;
     const int64_t n = std::stoll(number[1].matched ? number[1].str() : number[2].str());
-    EXPECT_EQ(error_of(n), "no error") << message;
-    EXPECT_NE(error_of(n + kMultiple), "no error") << message;
+    ASSERT_EQ(error_of(n), "no error") << message;
+    EXPECT_EQ(plan_of(n).fit.choice.n_disk_layers, 0) << message;
+    EXPECT_TRUE(error_of(n + kMultiple) != "no error" || plan_of(n + kMultiple).fit.choice.n_disk_layers > 0)
+        << message;
   };
   host(8);
   check(kTrained);
@@ -221,12 +274,28 @@ TEST_F(AutomaticContext, ErrorsNameTheLargestThatFits) {
   check(kTrained);
 }
 
+TEST_F(AutomaticContext, ErrorsNameAContextWithWeightsOnDiskIfNoOtherFits) {
+  flags_.budgets.max_ram = kGiB;
+  EXPECT_THAT(error_of(kTrained), testing::ContainsRegex("the largest context that fits is n_ctx=[0-9]+$"));
+}
+
+TEST_F(AutomaticContext, ErrorsNameNoMoreThanTheTrainedContext) {
+  host(64);
+  EXPECT_THAT(error_of(2000000000), HasSubstr("n_ctx=131072, which the model was trained with, fits"));
+  host(8);
+  EXPECT_THAT(error_of(2000000000), HasSubstr("(the model was trained with 131072 tokens)"));
+  gpu(24);  // 131072 tokens take 48 GiB
+  flags_.n_gpu_layers = test::PhiLike::kLayers + 1;
+  flags_.kv_on_host = Toggle::off;
+  EXPECT_THAT(error_of(2000000000), Not(testing::ContainsRegex("n_ctx=[0-9]{7,9}[^0-9]")));
+}
+
 TEST_F(AutomaticContext, ACacheLargerThanAllMemoryIsRefusedAtOnce) {
   host(8);
   const std::string message = error_of(2000000000);
-  EXPECT_THAT(message,
-              AllOf(HasSubstr("n_ctx=2000000000: the KV cache alone would take 732421.88 GiB"),
-                    HasSubstr("all memory is 8.00 GiB"), HasSubstr("largest context that fits is n_ctx=")));
+  EXPECT_THAT(message, AllOf(HasSubstr("n_ctx=2000000000: the KV cache alone would take 732421.88 GiB"),
+                             HasSubstr("all memory is 8.00 GiB"),
+                             HasSubstr("largest context that fits with all weights in memory is n_ctx=")));
 }
 
 // What the program says of a model that is trained with 128 tokens; a token of its cache takes 512 bytes.
@@ -270,9 +339,9 @@ TEST_F(ContextCommand, AnImpossibleCacheIsOneSentence) {
   TANDEM_NEED_BINARY();
   const test::Outcome refused = run("-c 2000000000");
   EXPECT_EQ(refused.exit_code, 4) << refused.out;
-  EXPECT_THAT(refused.out,
-              AllOf(HasSubstr("-c 2000000000: the KV cache alone would take"),
-                    HasSubstr("the largest context that fits is -c "), Not(HasSubstr("micro-batch"))));
+  EXPECT_THAT(refused.out, AllOf(HasSubstr("-c 2000000000: the KV cache alone would take"),
+                                 HasSubstr("-c 128, which the model was trained with, fits"),
+                                 Not(HasSubstr("micro-batch"))));
   EXPECT_EQ(std::count(refused.out.begin(), refused.out.end(), '\n'), 1) << refused.out;
 }
 

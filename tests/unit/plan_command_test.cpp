@@ -14,6 +14,7 @@
 namespace tandem {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -187,8 +188,8 @@ TEST_F(PlanCommand, PlansTheLargestContextInsteadOfFailing) {
   EXPECT_LT(json["n_ctx"].get<int64_t>(), 131072);
   EXPECT_LE(json["tiers"][0]["total"].get<double>(), 2.0 * (1 << 30));
   EXPECT_THAT(run(arguments).out,
-              HasSubstr(format("a context of 131072 tokens does not fit; the largest that does "
-                               "has {}",
+              HasSubstr(format("a context of 131072 tokens does not fit; the largest that does with "
+                               "all weights in memory has {}",
                                json["n_ctx"].get<int64_t>())));
 }
 
@@ -197,6 +198,10 @@ TEST_F(PlanCommand, LargestContextIsAtMostTheTrainedOne) {
   EXPECT_THAT(plan("-dev none").out,
               HasSubstr("largest context: 128 tokens on the CPU, 128 tokens with placement 1"));
   EXPECT_THAT(plan("-dev none -c 4096").out, Not(HasSubstr("largest context: 128 tokens")));
+  EXPECT_THAT(plan("-dev none -c 2000000000").out,
+              AllOf(HasSubstr("a context of 2000000000 tokens does not fit; one of 128 does, which the model "
+                              "was trained with"),
+                    HasSubstr("largest context: 128 tokens on the CPU, 128 tokens with placement 1")));
 }
 
 // The driver's part is in the table of memories and in that of placements.

@@ -9,8 +9,8 @@
 namespace tandem::tools {
 
 // Sets the context of n_parallel sequences. Automatic: at most 2048 tokens per sequence, or the training context if
-// that is more, and weights are moved out of faster memory only for 2048 tokens per sequence. Of one sequence,
-// n_ctx_sequence 0: the training context.
+// that is more; fewer if weights then stay in faster memory, and 2048 per sequence where no context keeps them
+// there. Of one sequence, n_ctx_sequence 0: the training context.
 inline void set_batch_context(ContextOptions& c, int64_t n_parallel, int64_t n_trained) {
   constexpr int64_t kDefaultTokens = 2048;
   c.min_ctx = n_parallel * std::min(n_trained, kDefaultTokens);

@@ -142,9 +142,10 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
   line.shape = report.shape();
   line.shape.n_ctx_sequence = request.shape.n_ctx_sequence;
   report.line = memory_line(line, report.line_choice);
-  // More than the model was trained with only if the user asks for that.
-  const int64_t wanted = std::max(report.shape().n_ctx, report.n_ctx_asked);
-  const int64_t most = wanted > report.n_ctx_trained ? std::max(wanted, kMostContext) : report.n_ctx_trained;
+  // More than the model was trained with only if the user asks for that and it fits with all weights in memory.
+  const int64_t planned = std::max(report.shape().n_ctx, report.n_ctx_trained);
+  const bool is_longer = planned > report.n_ctx_trained && report.plans[0].fit.choice.n_disk_layers == 0;
+  const int64_t most = is_longer ? std::max(planned, kMostContext) : planned;
   report.largest_context = largest_context(line, report.line_choice, most);
   report.largest_context_best = largest_context(line, report.plans[0].fit.choice, most);
   return report;
@@ -152,8 +153,18 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
 
 std::string context_text(const PlanReport& r) {
   const int64_t n = r.shape().n_ctx;
-  if (r.n_ctx_asked > 0)
-    return format("a context of {} tokens does not fit; the largest that does has {}", r.n_ctx_asked, n);
+  if (r.n_ctx_asked > 0 && n == r.n_ctx_trained) {
+    return format("a context of {} tokens does not fit; one of {} does, which the model was trained with",
+                  r.n_ctx_asked, n);
+  }
+  if (r.n_ctx_asked > 0) {
+    const bool in_memory = r.plans[0].fit.choice.n_disk_layers == 0;
+    return format("a context of {} tokens does not fit; the largest that does{} has {}{}", r.n_ctx_asked,
+                  in_memory ? " with all weights in memory" : "", n,
+                  r.n_ctx_asked > r.n_ctx_trained && r.shape().n_sequences == 1
+                      ? format(" (the model was trained with {})", r.n_ctx_trained)
+                      : "");
+  }
   if (!r.context_limit.empty()) {
     return format("context {} tokens, what {} holds (the model was trained with {})", n, r.context_limit,
                   r.n_ctx_trained);

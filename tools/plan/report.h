@@ -28,7 +28,7 @@ struct PlanReport {
   std::vector<std::vector<size_t>> plan_bytes;  // [plan][device], without overhead
   MemoryLine line;                              // for line_choice
   OffloadChoice line_choice;                    // everything on GPUs, or as the flags say
-  // At most the training context, unless the user asked for more.
+  // At most the training context, unless the user asked for more and that fits with all weights in memory.
   int64_t largest_context = 0;       // with line_choice
   int64_t largest_context_best = 0;  // with the best plan's choice
   int64_t n_ctx_trained = 0;
@@ -38,7 +38,7 @@ struct PlanReport {
   const ContextOptions& shape() const { return plans.front().shape; }
 };
 
-// A context that does not fit is replaced by the largest that does. Throws what plan_session throws if nothing
+// A context that does not fit is replaced by largest_possible_context(). Throws what plan_session throws if nothing
 // fits.
 PlanReport make_plan_report(const PlanRequest& request, const std::string& path, const std::string& model);
 std::string plan_text(const PlanReport& report);
