@@ -260,7 +260,12 @@ TEST_F(AutomaticContext, ErrorsNameTheLargestThatFits) {
         << message;
     const int64_t n = std::stoll(number[1].matched ? number[1].str() : number[2].str());
     ASSERT_EQ(error_of(n), "no error") << message;
-    EXPECT_EQ(plan_of(n).fit.choice.n_disk_layers, 0) << message;
+    PlanRequest r = request();
+    r.shape.n_ctx = n;
+    const std::vector<SessionPlan> plans = plan_session(r);  // the fastest may have some on disk
+    EXPECT_TRUE(std::any_of(plans.begin(), plans.end(), [](const SessionPlan& p) {
+      return p.fit.choice.n_disk_layers == 0;
+    })) << message;
     EXPECT_TRUE(error_of(n + kMultiple) != "no error" || plan_of(n + kMultiple).fit.choice.n_disk_layers > 0)
         << message;
   };

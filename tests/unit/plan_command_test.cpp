@@ -222,7 +222,9 @@ TEST_F(PlanCommand, SizesHaveOneUnitAndAddUp) {
 TEST_F(PlanCommand, WhatWouldFitIsSaidInFlags) {
   TANDEM_NEED_BINARY();
   // 820 KiB beside the overhead of 256 MiB: one layer fits, all of them need about 890 KiB.
-  const test::Outcome large = plan("-c 4096 -ub 512 -nkvo --gpu h100 --max-vram 269275136 -ngl all");
+  const test::Outcome large = plan(
+      "-c 4096 -ub 512 -nkvo --gpu h100 --max-vram 269275136 -ngl all "
+      "--override-kv llama.context_length=int:4096");
   EXPECT_EQ(large.exit_code, 4);
   EXPECT_THAT(large.out, testing::ContainsRegex("h100: -ngl [0-9]+ needs [0-9]+ bytes and [0-9]+ are free of "
                                                 "--max-vram; -ngl [0-9]+(, -c [0-9]+)?.* would fit"));
