@@ -20,6 +20,9 @@ DEMO_MODEL := models/tandem-demo-Q8_0.gguf
 TANDEM := $(BUILD)/bin/tandem
 # A build folder keeps the generator it was first configured with.
 generator = $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
+# One compiler cache then serves every checkout.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= true
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 # Nothing is installed with NO_INSTALL=1, e.g. where there is no network.
 deps = $(if $(NO_INSTALL),true,scripts/install_deps.sh)
