@@ -99,10 +99,11 @@ TEST_F(Main, CtrlCSaysWhatBecameOfTheOutput) {
   std::string text;
   for (int i = 0; i < 400000; ++i) text += "a b ";
   test::write_file(directory.path("text.txt"), text);
-  const Result stopped = shell("cd '" + directory.path("") + "' && {",
-                               "imatrix -m m.gguf -f text.txt -c 64 -o out.gguf 2>err & pid=$!; "
-                               "until grep -q 'chunk ' err; do kill -0 $pid || break; done; "
-                               "kill -INT $pid; wait $pid; echo $?; } 2>&1; tail -1 err; ls out.gguf 2>&1");
+  const Result stopped =
+      shell("cd '" + directory.path("") + "' && touch err && {",
+            "imatrix -m m.gguf -f text.txt -c 64 -ofreq 1000000 -o out.gguf 2>err & pid=$!; "
+            "until grep -q 'chunk ' err; do kill -0 $pid || break; done; "
+            "kill -INT $pid; wait $pid; echo $?; } 2>&1; tail -1 err; ls out.gguf 2>&1");
   EXPECT_EQ(stopped.out.rfind("130\n", 0), 0u) << stopped.out;
   EXPECT_NE(stopped.out.find("tandem: interrupted after "), std::string::npos) << stopped.out;
   EXPECT_NE(stopped.out.find("out.gguf is not written"), std::string::npos) << stopped.out;
