@@ -41,13 +41,13 @@ tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_
 
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo chat test test-gpu layers bench bench-gpu gpu-pack package install asan fuzz fmt clean deps
+.PHONY: all help binary demo chat test test-gpu layers failing-calls bench bench-gpu gpu-pack package install asan fuzz fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
 help:  ## list the targets
 	@echo "make [target] [NAME=value]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS) NO_INSTALL=1"
 	@echo "          TANDEM_CUDA=AUTO|ON|OFF TANDEM_CUDA_ARCHS=90 (AUTO: with CUDA where nvcc and a GPU, or archs, are given)"
 
@@ -77,6 +77,13 @@ test-gpu:  ## run the tests that need an NVIDIA GPU, then under compute-sanitize
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
 	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_tests); fi
 	@python3 scripts/test_gpu.py $(BUILD) $(if $(SECTIONS),--sections $(SECTIONS))
+
+# The tests of tests/stress, which are part of `make test`, in their long form.
+stress = $(deps) --tests; mkdir -p $(BUILD); touch $(BUILD)/.with-tests; \
+  $(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS)); $(call build,$(BUILD),tandem stress_tests); \
+  TANDEM_STRESS=all $(BUILD)/bin/stress_tests --gtest_brief=1
+failing-calls:  ## fail every allocation and system call of each command once (hours)
+	@$(stress) --gtest_filter='FailingCalls.*'
 
 layers:  ## check that includes follow the layers, and the lengths of files
 	@python3 scripts/check_layers.py

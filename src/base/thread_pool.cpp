@@ -59,6 +59,9 @@ ThreadPool::ThreadPool(int n_threads)
   } catch (const std::system_error& e) {
     join();
     throw_error(ErrorCode::out_of_memory, "cannot start {} threads: {}", n_threads_, e.what());
+  } catch (...) {  // no memory for a thread's state
+    join();
+    throw;
   }
 }
 
