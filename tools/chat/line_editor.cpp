@@ -166,6 +166,8 @@ void LineEditor::Impl::start_editor() {
       {"\033[1;5C", "em-next-word"}, {"\033[1;5D", "ed-prev-word"}, {"\033[3~", "ed-delete-next-char"},
       {"\033[1~", "ed-move-to-beg"}, {"\033[4~", "ed-move-to-end"}, {"^W", "ed-delete-prev-word"}};
   for (const auto& [key, function] : keys) el_set(edit, EL_BIND, key, function, nullptr);
+  // Alt-x would read a command of libedit's own and crash on a quote that is not closed.
+  for (const char* key : {"\033x", "\033X"}) el_set(edit, EL_BIND, key, "ed-unassigned", nullptr);
   ioctl(STDIN_FILENO, TIOCGWINSZ, &size);
   history = history_init();
   if (history == nullptr) return;
