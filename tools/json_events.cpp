@@ -54,7 +54,7 @@ void JsonEvents::error(std::string_view message, ErrorCode code) {
 }
 
 void JsonEvents::write(const Json& object) {
-  out_.write(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  out_.write_text(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   out_.flush();
 }
 

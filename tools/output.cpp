@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/terminal.h"
+
 namespace tandem::tools {
 namespace {
 
@@ -29,6 +31,8 @@ size_t write_some(int descriptor, std::string_view text) {
 
 }  // namespace
 
+Output::Output(int descriptor) : descriptor_(descriptor), terminal_(isatty(descriptor) == 1) {}
+
 Output::~Output() {
   try {
     flush();
@@ -38,6 +42,10 @@ Output::~Output() {
 void Output::write(std::string_view text) {
   buffer_ += text;
   if (buffer_.size() >= kBufferBytes) flush();
+}
+
+void Output::write_text(std::string_view text) {
+  terminal_ ? write(harmless(text)) : write(text);
 }
 
 void Output::flush() {

@@ -18,17 +18,20 @@ class ClosedPipe : public Error {
 
 class Output {
  public:
-  explicit Output(int descriptor = 1) : descriptor_(descriptor) {}
+  explicit Output(int descriptor = 1);
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
   // Flushes, but ignores errors; call flush() first.
   ~Output();
 
   void write(std::string_view text);
+  // Text of a model or of a file: on a terminal, harmless(). Complete characters only.
+  void write_text(std::string_view text);
   void flush();
 
  private:
   int descriptor_;
+  bool terminal_;
   std::string buffer_;
 };
 

@@ -124,7 +124,7 @@ void render(const Options& options) {
   how.eos_token = options.eos.value_or(eos.value_or(source.eos_token));
   const std::string prompt = chat_template.render(messages, how);
   Output out;
-  out.write(prompt);
+  out.write_text(prompt);
   out.flush();
 }
 

@@ -60,7 +60,7 @@ void print_ids(const std::vector<int32_t>& ids, Output& out) {
 
 void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids, Output& out) {
   for (const int32_t id : ids) {
-    out.write(format("{:6} -> '", id) + vocab.token_to_piece(id, SpecialText::shown) + "'\n");
+    out.write_text(format("{:6} -> '", id) + vocab.token_to_piece(id, SpecialText::shown) + "'\n");
   }
 }
 

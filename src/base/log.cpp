@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -9,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log_sink.h"
+#include "base/terminal.h"
 
 namespace tandem {
 namespace {
@@ -63,7 +66,9 @@ void log_text(LogLevel level, fmt::string_view text, fmt::format_args arguments)
   const std::string line = format("tandem: {}{}", prefix_of(level), message);
   const std::lock_guard lock(g_mutex);
   if (g_sink) return g_sink(level, message);
-  fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "", line.c_str());
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "",
+          terminal ? harmless(line).c_str() : line.c_str());
   g_status_shown = false;
   if (g_file) {
     fprintf(g_file.get(), "%s\n", line.c_str());

@@ -5,12 +5,20 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/utf8.h"
+
 namespace tandem {
 namespace {
 
 std::string_view variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
+}
+
+bool is_control(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return (byte(0) < 0x20 && byte(0) != '\n' && byte(0) != '\t') || byte(0) == 0x7f;
+  return character.size() == 2 && byte(0) == 0xc2 && byte(1) < 0xa0;  // C1: U+0080 to U+009F
 }
 
 }  // namespace
@@ -22,6 +30,20 @@ bool is_dumb_terminal() {
 
 bool stdout_has_colors() {
   return isatty(STDOUT_FILENO) == 1 && !is_dumb_terminal() && variable("NO_COLOR").empty();
+}
+
+std::string harmless(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Char step = next_utf8(text);
+    const std::string_view character = text.substr(0, step.n_bytes);
+    const bool ends_line = text.starts_with("\r\n");
+    const bool shown = step.status == Utf8Status::valid && (ends_line || !is_control(character));
+    out += shown ? character : kReplacementCharacter;
+    text.remove_prefix(step.n_bytes);
+  }
+  return out;
 }
 
 }  // namespace tandem

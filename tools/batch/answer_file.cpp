@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/terminal.h"
 #include "tools/batch/line_reader.h"
 #include "tools/output.h"
 
@@ -103,7 +104,8 @@ bool AnswerFile::is_of(int64_t index, const Json& id) const {
 
 // Writes the line in one call, so that a kill can cut only the last line.
 void AnswerFile::write(const Json& answer) {
-  const std::string line = answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::string line = answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (fd_ == STDOUT_FILENO && isatty(fd_) == 1) line = harmless(line);
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(fd_, rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/terminal.h"
-#include "base/utf8.h"
 #include "tools/chat/signals.h"
 #include "tools/chat/view.h"
 #include "tools/markdown/stream.h"
@@ -23,24 +22,6 @@ namespace {
 constexpr const char* kDim = "\033[2m";
 constexpr const char* kRed = "\033[31m";
 constexpr const char* kPlain = "\033[0m";
-
-// Replaces control characters except line breaks and tabs with U+FFFD, so that a model cannot control the
-// terminal.
-std::string harmless(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool c1 =
-        c == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80;
-    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || c1) {
-      out += kReplacementCharacter;
-      i += c1 ? 1 : 0;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
 
 // "tandem-demo, llama 2.1M Q8_0": the name in the file, else the file's.
 std::string model_name(const Model& model) {

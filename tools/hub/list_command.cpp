@@ -69,7 +69,7 @@ void print_json(const Downloads& downloads, Output& out) {
     partial.push_back({{"repo", p.repo}, {"n_bytes", p.n_bytes}, {"path", p.path}});
   }
   const Json page = {{"models", models}, {"incomplete", partial}};
-  out.write(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  out.write_text(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void list(const ListOptions& o) {

@@ -218,7 +218,7 @@ void print_json(const GgufFile& file, const std::string& name, Output& out) {
   page["tensors"] = tensors_json(file);
   page["totals"] = totals_json(file);
   // Strings that are not UTF-8 (tokens of partial characters) get replacement characters.
-  out.write(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  out.write_text(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 struct InspectOptions {
@@ -247,8 +247,8 @@ void inspect_difference(const InspectOptions& o) {
   const GgufFile b(model_path(o.other, {}), {.prefetch = false});
   const FileDifference difference = compare(a, b);
   Output out;
-  out.write(o.json ? difference_json(difference, o.file, o.other)
-                   : difference_page(difference, o.file, o.other));
+  out.write_text(o.json ? difference_json(difference, o.file, o.other)
+                        : difference_page(difference, o.file, o.other));
   out.flush();
   if (!difference.none()) throw ExitCode{1};
 }
