@@ -35,7 +35,10 @@ FileKind kind_of_gguf(const std::string& path) {
   const ParsedGguf gguf = parse_gguf(file.bytes(), path);
   const auto architecture = gguf.metadata.get_or<std::string>("general.architecture", "");
   const auto type = gguf.metadata.get_or<std::string>("general.type", "");
-  if (architecture == kSessionArchitecture) return FileKind::session;
+  if (architecture == kSessionArchitecture) {
+    const bool has_transcript = !gguf.metadata.get_or<std::string_view>("session.transcript", "").empty();
+    return has_transcript ? FileKind::session : FileKind::prompt_cache;
+  }
   const bool has_sums = std::any_of(gguf.tensors.begin(), gguf.tensors.end(),
                                     [](const TensorInfo& t) { return t.name.ends_with(kImatrixSums); });
   if (type == "imatrix" || (type.empty() && has_sums)) return FileKind::imatrix;
@@ -61,7 +64,8 @@ const char* name_of(FileKind kind) {
     case FileKind::model: return "a GGUF model";
     case FileKind::imatrix: return "an importance matrix";
     case FileKind::logits: return "a file of saved logits";
-    case FileKind::session: return "a saved session";
+    case FileKind::session: return "a saved conversation";
+    case FileKind::prompt_cache: return "a prompt cache";
     case FileKind::text: return "a text file";
     case FileKind::empty:
     case FileKind::other: break;

@@ -17,10 +17,11 @@ void refuse_to_overwrite(const GgufFile& input, std::span<const std::string> out
 
 enum class FileKind {
   empty,
-  model,    // GGUF, whole or a part of one
-  imatrix,  // GGUF or llama.cpp's older .dat
-  logits,   // perplexity --kl-divergence-base
-  session,  // chat --session, run --prompt-cache
+  model,         // GGUF, whole or a part of one
+  imatrix,       // GGUF or llama.cpp's older .dat
+  logits,        // perplexity --kl-divergence-base
+  session,       // chat --session
+  prompt_cache,  // run --prompt-cache
   text,
   other,  // also damaged files and what is not a regular file
 };

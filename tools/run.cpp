@@ -19,6 +19,7 @@
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
+#include "tools/overwrite.h"
 #include "tools/prompt_progress.h"
 #include "tools/setup.h"
 #include "tools/statistics.h"
@@ -87,6 +88,17 @@ CachedPrompt read_prompt_cache(const RunOptions& options, Session& session, std:
   return cached;
 }
 
+// A prompt cache has no transcript, so that writing one over a conversation would lose it.
+void refuse_conversation(const RunOptions& options) {
+  if (options.prompt_cache.empty() || options.prompt_cache_ro) return;
+  if (kind_of(options.prompt_cache) != FileKind::session) return;
+  throw_error(
+      ErrorCode::usage,
+      "{}: holds a conversation of tandem chat, which a prompt cache would replace: use another file, or "
+      "--prompt-cache-ro to only read it",
+      printable(options.prompt_cache, 4096));
+}
+
 // Whether to save the prompt. A cache that cannot be written is no reason to refuse the answer.
 bool may_save_cache(const RunOptions& options) {
   if (options.prompt_cache.empty() || options.prompt_cache_ro) return false;
@@ -113,7 +125,7 @@ class TextSink {
   void prompt(const std::string& text, bool color) {
     if (events_) return;
     if (color) out_.write("\x1b[33m");
-    out_.write(text);
+    out_.write_text(text);
     if (color) out_.write("\x1b[0m");
     out_.flush();
   }
@@ -123,7 +135,7 @@ class TextSink {
       content_ += text;
       return events_->text(text);
     }
-    out_.write(text);
+    out_.write_text(text);
     out_.flush();
   }
   // For programs; people read the log.
@@ -170,6 +182,7 @@ void run(RunOptions& options) {
   validate(options.sampling);
   note_no_effect(options);
   check_one_model(options.engine.model.path, options.hub);
+  refuse_conversation(options);
   const bool has_cache = access(options.prompt_cache.c_str(), R_OK) == 0;
   const bool no_prompt = options.text.prompt.empty() && options.text.file.empty();
   TextOptions source = options.text;

@@ -111,6 +111,42 @@ TEST_F(ChatFiles, TheModelIsNeverOverwritten) {
   EXPECT_EQ(read_file(path_), before);
 }
 
+TEST_F(ChatFiles, APromptCacheNeverReplacesAConversation) {
+  const std::string session = directory_.path("talk.session");
+  {
+    const auto t = start({"-n", "4", "--session", session});
+    say(*t, "remember me");
+    t->type(kCtrlD);
+    EXPECT_EQ(t->wait_for_exit(), 0);
+  }
+  const std::string before = read_file(session);
+  for (const char* arguments : {"-p x", "-p x --prompt-cache-all", ""}) {
+    const Outcome run = shell(
+        "", "run -m " + path_ + " -n 1 --prompt-cache " + session + " " + arguments + " 2>&1 </dev/null");
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_THAT(run.out, HasSubstr(session + ": holds a conversation of tandem chat")) << arguments;
+    EXPECT_TRUE(read_file(session) == before) << arguments;
+  }
+  const Outcome reads =
+      shell("", "run -m " + path_ + " -n 1 --prompt-cache-ro --prompt-cache " + session + " 2>&1 </dev/null");
+  EXPECT_EQ(reads.exit_code, 0) << reads.out;
+  EXPECT_TRUE(read_file(session) == before);
+  expect_resumed(session, "remember me");
+}
+
+// And a conversation never replaces a prompt cache.
+TEST_F(ChatFiles, AConversationNeverReplacesAPromptCache) {
+  const std::string cache = directory_.path("prompt.cache");
+  ASSERT_EQ(shell("", "run -m " + path_ + " -n 1 -p x --prompt-cache " + cache + " 2>&1").exit_code, 0);
+  const std::string before = read_file(cache);
+  const auto t = start({"-n", "4"});
+  say(*t, "hello");
+  t->type("/save! " + cache + kEnter);
+  ASSERT_TRUE(t->wait_for("exists and is not a saved session")) << t->seen();
+  EXPECT_TRUE(read_file(cache) == before);
+  EXPECT_EQ(shell("", "run -m " + path_ + " -n 1 -p 'x y' --prompt-cache " + cache + " 2>&1").exit_code, 0);
+}
+
 TEST_F(ChatFiles, OtherFilesAreReplacedOnlyWhenAsked) {
   const std::string notes = directory_.path("notes.txt"), session = directory_.path("a.session");
   write_file(notes, "important");
