@@ -1,7 +1,6 @@
 // tandem run: completes a prompt.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 
@@ -15,6 +14,7 @@
 #include "tools/command.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
+#include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
@@ -186,7 +186,7 @@ void run(RunOptions& options) {
   const bool has_cache = access(options.prompt_cache.c_str(), R_OK) == 0;
   const bool no_prompt = options.text.prompt.empty() && options.text.file.empty();
   TextOptions source = options.text;
-  if (no_prompt && !has_cache && isatty(STDIN_FILENO) == 0) source.file = "-";
+  if (no_prompt && !has_cache && isatty(STDIN_FILENO) == 0) source.file = std::string("-");
   const std::string prompt = read_prompt(source);
   const bool from_cache = prompt.empty() && has_cache;
   if (!from_cache) check_prompt(prompt, options.text);
@@ -257,29 +257,28 @@ void run(RunOptions& options) {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("run", "complete a prompt and stream the text");
+  CLI::App& command = add_command(app, "run", "complete a prompt and stream the text");
   const auto options = std::make_shared<RunOptions>();
-  add_text_options(*command, options->text);
-  add_model_options(*command, *options);
-  add_context_options(*command, options->engine.context, options->flash_attention);
-  command
-      ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
-                 "when the context is full, drop the older half (except the --keep tokens) and continue")
-      ->group("Context");
+  add_text_options(command, options->text);
+  add_model_options(command, *options);
+  add_context_options(command, options->engine.context, options->flash_attention);
+  flag(command, "--context-shift,!--no-context-shift", options->context_shift,
+       "when the context is full, drop the older half (except the --keep tokens) and continue")
+      .group("Context");
   const char* cache_group = "Prompt cache";
-  text(*command, "--prompt-cache", options->prompt_cache, "FILE",
+  text(command, "--prompt-cache", options->prompt_cache, "FILE",
        "save the computed prompt here and reuse it the next time; without -p, continue the saved text")
-      ->group(cache_group);
-  command->add_flag("--prompt-cache-all", options->prompt_cache_all, "save the generated text too")
-      ->group(cache_group);
-  command->add_flag("--prompt-cache-ro", options->prompt_cache_ro, "only read the file, never write it")
-      ->group(cache_group);
-  add_thread_options(*command, options->engine.devices);
-  add_offload_options(*command, options->engine, options->explain);
-  add_sampling_options(*command, options->sampling);
-  add_rope_options(*command, options->engine.model.rope);
-  add_log_options(*command, options->log);
-  command->callback([options] { run_with_events(options->text.json, [&] { run(*options); }); });
+      .group(cache_group);
+  flag(command, "--prompt-cache-all", options->prompt_cache_all, "save the generated text too")
+      .group(cache_group);
+  flag(command, "--prompt-cache-ro", options->prompt_cache_ro, "only read the file, never write it")
+      .group(cache_group);
+  add_thread_options(command, options->engine.devices);
+  add_offload_options(command, options->engine, options->explain);
+  add_sampling_options(command, options->sampling);
+  add_rope_options(command, options->engine.model.rope);
+  add_log_options(command, options->log);
+  set_callback(command, [options] { run_with_events(options->text.json, [&] { run(*options); }); });
 }
 
 }  // namespace tandem::tools

@@ -1,5 +1,4 @@
 // tandem template: renders a conversation with a chat template, for debugging templates.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -16,6 +15,7 @@
 #include "text/chat_template.h"
 #include "tools/command.h"
 #include "tools/hub/model_path.h"
+#include "tools/options/command_line.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -132,38 +132,31 @@ void render(const Options& options) {
 
 void add_template(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("template", "render a conversation with a chat template");
-  command
-      ->add_option("-m,--model", options->model, "use the template of this GGUF file; it may have no weights")
-      ->type_name("FILE")
-      ->group("Template (one of these)");
-  command->add_option("--file", options->file, "use the template in this file")
-      ->type_name("FILE")
-      ->group("Template (one of these)");
-  add_hub_options(*command, options->hub, "Template (one of these)");
+  CLI::App& command = add_command(app, "template", "render a conversation with a chat template");
+  text(command, "-m,--model", options->model, "FILE",
+       "use the template of this GGUF file; it may have no weights")
+      .group("Template (one of these)");
+  text(command, "--file", options->file, "FILE", "use the template in this file")
+      .group("Template (one of these)");
+  add_hub_options(command, options->hub, "Template (one of these)");
 
-  command
-      ->add_option("-i,--input", options->input,
-                   "JSON file: an array of messages, or an object with messages, tools and other variables; "
-                   "- for stdin")
-      ->type_name("FILE")
-      ->required();
-  command
-      ->add_flag("--no-generation-prompt", options->no_generation_prompt,
-                 "leave out the start of the model's answer")
-      ->group("Variables");
-  command->add_option("--bos", options->bos, "text of the beginning-of-sequence token (default: the model's)")
-      ->type_name("TEXT")
-      ->group("Variables");
-  command->add_option("--eos", options->eos, "text of the end-of-sequence token (default: the model's)")
-      ->type_name("TEXT")
-      ->group("Variables");
-  command->add_option("--now", options->now, "current time for the template, ISO 8601 (default: now)")
-      ->type_name("TIME")
-      ->group("Variables");
+  text(command, "-i,--input", options->input, "FILE",
+       "JSON file: an array of messages, or an object with messages, tools and other variables; "
+       "- for stdin")
+      .required();
+  flag(command, "--no-generation-prompt", options->no_generation_prompt,
+       "leave out the start of the model's answer")
+      .group("Variables");
+  text(command, "--bos", options->bos, "TEXT",
+       "text of the beginning-of-sequence token (default: the model's)")
+      .group("Variables");
+  text(command, "--eos", options->eos, "TEXT", "text of the end-of-sequence token (default: the model's)")
+      .group("Variables");
+  text(command, "--now", options->now, "TIME", "current time for the template, ISO 8601 (default: now)")
+      .group("Variables");
 
-  command->footer("Example: tandem template -m model.gguf -i messages.json");
-  command->callback([options] {
+  set_footer(command, "Example: tandem template -m model.gguf -i messages.json");
+  set_callback(command, [options] {
     set_log_level(LogLevel::info);
     render(*options);
   });

@@ -1,5 +1,4 @@
 // tandem tokenize: shows the tokens of a text. Also works on files that have only a vocabulary.
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "text/vocab_gguf.h"
 #include "tools/command.h"
 #include "tools/hub/model_path.h"
+#include "tools/options/command_line.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -86,35 +86,29 @@ void tokenize(const Options& options) {
 
 void add_tokenize(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("tokenize", "show the tokens of a text");
-  command->add_option("-m,--model", options->model, "GGUF file; it may have only a vocabulary")
-      ->type_name("FILE");
-  add_hub_options(*command, options->hub, "Options");
+  CLI::App& command = add_command(app, "tokenize", "show the tokens of a text");
+  text(command, "-m,--model", options->model, "FILE", "GGUF file; it may have only a vocabulary");
+  add_hub_options(command, options->hub, "Options");
 
-  command->add_option("-p,--prompt", options->prompt, "tokenize this text as it is")
-      ->type_name("TEXT")
-      ->group("Text (one of these)");
-  command->add_option("-f,--file", options->file, "tokenize this file as it is, including the last newline")
-      ->type_name("FILE")
-      ->group("Text (one of these)");
-  command->add_flag("--stdin", options->from_stdin, "tokenize standard input")->group("Text (one of these)");
+  text(command, "-p,--prompt", options->prompt, "TEXT", "tokenize this text as it is")
+      .group("Text (one of these)");
+  text(command, "-f,--file", options->file, "FILE", "tokenize this file as it is, including the last newline")
+      .group("Text (one of these)");
+  flag(command, "--stdin", options->from_stdin, "tokenize standard input").group("Text (one of these)");
 
-  command->add_flag("--no-bos", options->no_bos, "add no BOS or EOS token, even if the model uses one")
-      ->group("Tokens");
-  command
-      ->add_flag("--no-parse-special", options->no_parse_special,
-                 "treat special tokens in the text, such as <|eot_id|>, as plain text")
-      ->group("Tokens");
+  flag(command, "--no-bos", options->no_bos, "add no BOS or EOS token, even if the model uses one")
+      .group("Tokens");
+  flag(command, "--no-parse-special", options->no_parse_special,
+       "treat special tokens in the text, such as <|eot_id|>, as plain text")
+      .group("Tokens");
 
-  command
-      ->add_flag("--ids", options->ids_only,
-                 "print only the ids, as [1, 2, 3] (default: one line per token: id -> 'bytes')")
-      ->group("Output");
-  command->add_flag("--show-count", options->show_count, "print the number of tokens at the end")
-      ->group("Output");
+  flag(command, "--ids", options->ids_only,
+       "print only the ids, as [1, 2, 3] (default: one line per token: id -> 'bytes')")
+      .group("Output");
+  flag(command, "--show-count", options->show_count, "print the number of tokens at the end").group("Output");
 
-  command->footer("Example: tandem tokenize -m model.gguf -p \"Hello world\" --ids");
-  command->callback([options] {
+  set_footer(command, "Example: tandem tokenize -m model.gguf -p \"Hello world\" --ids");
+  set_callback(command, [options] {
     set_log_level(LogLevel::info);
     tokenize(*options);
   });

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "tools/batch/request.h"
 #include "tools/command.h"
 #include "tools/json_events.h"
+#include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
 #include "tools/options/types.h"
@@ -281,25 +281,25 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
   const char* group = "Input and output";
   text(app, "-i,--input", o.input, "FILE",
        "read prompts from this file, one JSON object per line; - for stdin")
-      ->group(group);
+      .group(group);
   text(app, "-o,--output", o.output, "FILE",
        "write answers to this file, one JSON object per line; keep the answers it already has; - for stdout")
-      ->group(group);
-  integer(app, "--parallel", o.parallel, 1, "number of prompts to answer at once")->group(group);
+      .group(group);
+  integer(app, "--parallel", o.parallel, 1, "number of prompts to answer at once").group(group);
   integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "maximum tokens per answer, -1: no limit")
-      ->group(group);
+      .group(group);
   integer(app, "--logprobs", o.text.n_logprobs, -1,
           "add to each answer its tokens' log probabilities and the N most likely tokens, -1: off")
-      ->group(group);
+      .group(group);
   repeated(app, "-r,--reverse-prompt", "TEXT", "end an answer before this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
-      ->group(group);
-  app.add_flag("-e,--escape,!--no-escape", o.text.escape,
-               "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -r (default: on)")
-      ->group(group);
+      .group(group);
+  flag(app, "-e,--escape,!--no-escape", o.text.escape,
+       "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -r (default: on)")
+      .group(group);
   text(app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
        "replace the model's chat template for \"messages\", as in tandem chat")
-      ->group(group);
+      .group(group);
 }
 
 constexpr const char* kFooter =
@@ -320,22 +320,22 @@ constexpr const char* kFooter =
 }  // namespace
 
 void add_batch(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("batch", "answer many prompts from a file at once");
+  CLI::App& command = add_command(app, "batch", "answer many prompts from a file at once");
   const auto options = std::make_shared<BatchOptions>();
-  add_batch_options(*command, *options);
-  add_model_options(*command, *options);
-  add_context_options(*command, options->engine.context, options->flash_attention);
-  integer(*command, "--ctx-sequence", options->ctx_sequence, 0,
+  add_batch_options(command, *options);
+  add_model_options(command, *options);
+  add_context_options(command, options->engine.context, options->flash_attention);
+  integer(command, "--ctx-sequence", options->ctx_sequence, 0,
           "context of one prompt and its answer, 0: the model's training context; -c is for all together, 0: "
           "2048 tokens each")
-      ->group("Context");
-  add_thread_options(*command, options->engine.devices);
-  add_offload_options(*command, options->engine, options->explain);
-  add_sampling_options(*command, options->sampling);
-  add_rope_options(*command, options->engine.model.rope);
-  add_log_options(*command, options->log);
-  command->footer(kFooter);
-  command->callback([options] { batch(*options); });
+      .group("Context");
+  add_thread_options(command, options->engine.devices);
+  add_offload_options(command, options->engine, options->explain);
+  add_sampling_options(command, options->sampling);
+  add_rope_options(command, options->engine.model.rope);
+  add_log_options(command, options->log);
+  set_footer(command, kFooter);
+  set_callback(command, [options] { batch(*options); });
 }
 
 }  // namespace tandem::tools

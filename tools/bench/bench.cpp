@@ -1,5 +1,4 @@
 // tandem bench: measures tokens per second, with the flags and the tables of llama-bench.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "gguf/file.h"
 #include "tools/bench/measure.h"
 #include "tools/command.h"
+#include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
@@ -44,8 +44,8 @@ void list(CLI::App& app, const char* group, const char* names, const char* type,
                for (auto&& value : parse(text)) target.push_back(value);
              }
            })
-      ->default_str(shown_default)
-      ->group(group);
+      .default_str(shown_default)
+      .group(group);
 }
 
 void integers(CLI::App& app, const char* group, const char* names, const char* option, const char* help,
@@ -122,8 +122,8 @@ void add_parameter_options(CLI::App& app, BenchLists& o) {
         [](const std::string& word) { return parse_on_off("--mmap", word); });
 }
 
-CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_default, const char* help,
-                           ReportFormat& target) {
+Option report_format(CLI::App& app, const char* names, const char* shown_default, const char* help,
+                     ReportFormat& target) {
   const std::string option = std::string(names).substr(std::string(names).find("--"));
   return choice(app, names, "FORMAT", help, shown_default, [option, &target](const std::string& value) {
     target = one_of<ReportFormat>(option, value,
@@ -139,29 +139,29 @@ CLI::Option* report_format(CLI::App& app, const char* names, const char* shown_d
 // The placement options of run and chat, except -ngl and -nkvo, which are lists here.
 void add_placement_options(CLI::App& app, BenchSettings& settings) {
   add_offload_options(app, settings.engine, settings.explain);
-  for (const char* name : {"--n-gpu-layers", "--no-kv-offload"}) app.remove_option(app.get_option(name));
+  for (const char* name : {"--n-gpu-layers", "--no-kv-offload"}) remove_option(app, name);
 }
 
 void add_run_options(CLI::App& app, BenchOptions& o) {
   const char* group = "Runs and output";
-  integer(app, "-r,--repetitions", o.settings.repetitions, 1, "measurements per test")->group(group);
-  app.add_flag("--warmup,!--no-warmup", o.settings.warmup,
-               "run each test once before measuring it (default: on)")
-      ->group(group);
-  integer(app, "--ctx-size", o.settings.n_ctx, 0, "minimum context size, if a test needs less")->group(group);
-  integer(app, "--delay", o.delay_s, 0, "seconds to wait before each test")->group(group);
+  integer(app, "-r,--repetitions", o.settings.repetitions, 1, "measurements per test").group(group);
+  flag(app, "--warmup,!--no-warmup", o.settings.warmup,
+       "run each test once before measuring it (default: on)")
+      .group(group);
+  integer(app, "--ctx-size", o.settings.n_ctx, 0, "minimum context size, if a test needs less").group(group);
+  integer(app, "--delay", o.delay_s, 0, "seconds to wait before each test").group(group);
   report_format(app, "-o,--output", "md",
                 "format of the report: md, csv, json, jsonl, svg (a picture) or none", o.output)
-      ->group(group);
+      .group(group);
   report_format(app, "--output-err", "none", "format of a second report on stderr", o.output_err)
-      ->group(group);
-  app.add_flag("--progress", o.progress, "report each test on stderr, even if that is not a terminal")
-      ->group(group);
+      .group(group);
+  flag(app, "--progress", o.progress, "report each test on stderr, even if that is not a terminal")
+      .group(group);
   bare_choice(app, "--flash-attn", "on|off|auto", "on", "always on", [&o](const std::string& text) {
     for (const std::string& word : split_list(text)) {
       if (parse_toggle("--flash-attn", word) == Toggle::off) o.flash_attention_off = true;
     }
-  })->group(kNoEffectGroup);
+  }).group(kNoEffectGroup);
 }
 
 // ---- Running ----
@@ -265,24 +265,25 @@ void run_bench(BenchOptions& o) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("bench", "measure tokens per second and memory traffic");
+  CLI::App& command = add_command(app, "bench", "measure tokens per second and memory traffic");
   auto options = std::make_shared<BenchOptions>();
   options->lists.n_threads = {physical_core_count()};
-  add_test_options(*command, options->lists);
-  add_hub_options(*command, options->hub);
-  add_placement_options(*command, options->settings);
-  add_parameter_options(*command, options->lists);
-  add_run_options(*command, *options);
-  add_log_options(*command, options->log);
-  command->footer(
+  add_test_options(command, options->lists);
+  add_hub_options(command, options->hub);
+  add_placement_options(command, options->settings);
+  add_parameter_options(command, options->lists);
+  add_run_options(command, *options);
+  add_log_options(command, options->log);
+  set_footer(
+      command,
       "Placement options that are not given are chosen as for run and chat.\n"
       "Tests and parameters take lists: 1,2,4 or 1-4 or 512-2048+512 or 1-8*2, or the option several times.\n"
       "Every combination is measured.\n\n"
       "read/token: bytes of weights and cache that each token reads. bandwidth: the speed of reading them, "
       "as a\n"
       "share of this machine's memory bandwidth, which is measured first.");
-  command->callback([command, options] {
-    const auto given = [&](const char* name) { return command->get_option(name)->count() > 0; };
+  set_callback(command, [&command, options] {
+    const auto given = [&](const char* name) { return is_given(command, name); };
     ContextOptions& context = options->settings.engine.context;
     context.n_ubatch_given = given("--ubatch-size");
     context.kv_dtype_given = given("--cache-type-k") || given("--cache-type-v");

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "tools/svg/charts.h"
 
 namespace tandem::tools {

@@ -1,7 +1,6 @@
 // tandem chat: a conversation with a model, at a terminal or for a script.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -18,6 +17,7 @@
 #include "tools/command.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
+#include "tools/options/command_line.h"
 #include "tools/options/json_object.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
@@ -153,77 +153,75 @@ void chat(ChatOptions& o) {
 
 void add_message_options(CLI::App& app, ChatOptions& o) {
   const char* group = "Conversation";
-  text(app, "--system-prompt", o.system, "TEXT", "system prompt")->group(group);
+  text(app, "--system-prompt", o.system, "TEXT", "system prompt").group(group);
   text(app, "--system-prompt-file", o.system_file, "FILE", "read the system prompt from this file")
-      ->group(group);
-  text(app, "-p,--prompt", o.text.prompt, "TEXT", "first message")->group(group);
+      .group(group);
+  text(app, "-p,--prompt", o.text.prompt, "TEXT", "first message").group(group);
   text(app, "-f,--file", o.text.file, "FILE",
        "read the first message, or its part after -p, from this file; - for stdin")
-      ->group(group);
-  app.add_flag("-e,--escape,!--no-escape", o.text.escape,
-               "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -sys, -p and -r (default: on)")
-      ->group(group);
-  app.add_flag("--single-turn", o.single_turn, "exit after one answer")->group(group);
+      .group(group);
+  flag(app, "-e,--escape,!--no-escape", o.text.escape,
+       "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -sys, -p and -r (default: on)")
+      .group(group);
+  flag(app, "--single-turn", o.single_turn, "exit after one answer").group(group);
   text(
       app, "--chat-template,--chat-template-file", o.chat_template, "NAME|FILE",
       "replace the model's chat template: chatml, llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, or a "
       "file with a Jinja template")
-      ->group(group);
+      .group(group);
   choice(app, "--chat-template-kwargs", "JSON",
          "variables for the chat template, such as {\"enable_thinking\": false}", "",
          [&o](const std::string& value) {
            o.template_variables = checked_json_object("--chat-template-kwargs", value);
          })
-      ->group(group);
+      .group(group);
   choice(app, "--reasoning", "show|hide|off",
          "show the reasoning before the answer dimmed, hide it, or turn it off in the model", "",
          [&o](const std::string& value) { o.reasoning = parse_reasoning("--reasoning", value); })
-      ->group(group);
+      .group(group);
   text(app, "--session", o.session_file, "FILE",
        "continue this saved conversation if the file exists, and save it after each turn")
-      ->group(group);
+      .group(group);
   integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "maximum tokens per answer, -1: no limit")
-      ->group(group);
+      .group(group);
   repeated(app, "-r,--reverse-prompt", "TEXT", "end an answer after this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.text.reverse_prompts = values; })
-      ->group(group);
-  app.add_flag("--json", o.text.json,
-               "print one JSON object per event on stdout; read the message from stdin")
-      ->group(group);
+      .group(group);
+  flag(app, "--json", o.text.json, "print one JSON object per event on stdout; read the message from stdin")
+      .group(group);
   add_logprobs_option(app, o.text, group);
   bare_choice(app, "--color", "on|off|auto", "on",
               "use colors (default: auto, on a terminal without NO_COLOR)",
               [&o](const std::string& value) { o.text.color = parse_toggle("--color", value); })
-      ->group(group);
+      .group(group);
   bare_choice(app, "--markdown", "on|off|auto", "on",
               "render Markdown in answers (default: auto, on a terminal that can; elsewhere never)",
               [&o](const std::string& value) { o.markdown = parse_toggle("--markdown", value); })
-      ->group(group);
-  app.add_flag("--simple-io", o.text.simple_io, "print no colors and no control sequences")->group(group);
+      .group(group);
+  flag(app, "--simple-io", o.text.simple_io, "print no colors and no control sequences").group(group);
   for (const char* name : {"--conversation", "--jinja", "--no-warmup"}) {
-    app.add_flag(name)->description("always in effect")->group(kNoEffectGroup);
+    ignored_flag(app, name, "always in effect");
   }
 }
 
 }  // namespace
 
 void add_chat(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("chat", "chat with a model");
+  CLI::App& command = add_command(app, "chat", "chat with a model");
   const auto options = std::make_shared<ChatOptions>();
-  add_message_options(*command, *options);
-  add_model_options(*command, *options);
-  add_context_options(*command, options->engine.context, options->flash_attention);
-  command
-      ->add_flag("--context-shift,!--no-context-shift", options->context_shift,
-                 "when the context is full, drop the oldest turns and continue")
-      ->group("Context");
-  add_thread_options(*command, options->engine.devices);
-  add_offload_options(*command, options->engine, options->explain);
-  add_sampling_options(*command, options->sampling);
-  add_rope_options(*command, options->engine.model.rope);
-  add_log_options(*command, options->log);
-  command->footer("Example: tandem chat -m model.gguf -sys \"You are brief.\"");
-  command->callback([options] { run_with_events(options->text.json, [&] { chat(*options); }); });
+  add_message_options(command, *options);
+  add_model_options(command, *options);
+  add_context_options(command, options->engine.context, options->flash_attention);
+  flag(command, "--context-shift,!--no-context-shift", options->context_shift,
+       "when the context is full, drop the oldest turns and continue")
+      .group("Context");
+  add_thread_options(command, options->engine.devices);
+  add_offload_options(command, options->engine, options->explain);
+  add_sampling_options(command, options->sampling);
+  add_rope_options(command, options->engine.model.rope);
+  add_log_options(command, options->log);
+  set_footer(command, "Example: tandem chat -m model.gguf -sys \"You are brief.\"");
+  set_callback(command, [options] { run_with_events(options->text.json, [&] { chat(*options); }); });
 }
 
 }  // namespace tandem::tools

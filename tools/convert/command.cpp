@@ -1,5 +1,4 @@
 // tandem convert DIR -o OUT.gguf: converts a Hugging Face folder to a GGUF file.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <thread>
@@ -8,8 +7,10 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/text.h"
 #include "tools/command.h"
 #include "tools/convert/convert.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/split/split.h"
 
@@ -64,36 +65,32 @@ void run_convert(ConvertCommand& options) {
 void add_convert(CLI::App& app) {
   const auto options = std::make_shared<ConvertCommand>();
   ConvertOptions& how = options->convert;
-  CLI::App* command = app.add_subcommand("convert", "convert a Hugging Face model folder to a GGUF file");
-  command
-      ->add_option("folder", options->folder, "the folder with config.json, *.safetensors and the tokenizer")
-      ->type_name("DIR")
-      ->required()
-      ->group("Model");
-  text(*command, "-o,--outfile", options->out, "FILE", "the file to write")->required()->group("Model");
-  text(*command, "--model-name", how.name, "NAME", "general.name (default: the folder's name)")
-      ->group("Model");
-  text(*command, "--pre", how.pre, "NAME", "the pre-tokenizer's name, if it is not recognized")
-      ->group("Model");
-  choice(*command, "--outtype", "TYPE",
+  CLI::App& command = add_command(app, "convert", "convert a Hugging Face model folder to a GGUF file");
+  text(command, "folder", options->folder, "DIR",
+       "the folder with config.json, *.safetensors and the tokenizer")
+      .required()
+      .group("Model");
+  text(command, "-o,--outfile", options->out, "FILE", "the file to write").required().group("Model");
+  text(command, "--model-name", how.name, "NAME", "general.name (default: the folder's name)").group("Model");
+  text(command, "--pre", how.pre, "NAME", "the pre-tokenizer's name, if it is not recognized").group("Model");
+  choice(command, "--outtype", "TYPE",
          "f32, f16, bf16, q8_0, or auto: bf16 or f16, as most weights are stored", "auto",
          [&how](const std::string& t) {
-           how.type = one_of<OutType>("--outtype", CLI::detail::to_lower(t),
+           how.type = one_of<OutType>("--outtype", lower_case(t),
                                       {{"auto", OutType::automatic},
                                        {"f32", OutType::F32},
                                        {"f16", OutType::F16},
                                        {"bf16", OutType::BF16},
                                        {"q8_0", OutType::Q8_0}});
          })
-      ->group("Output");
-  command->add_flag("--vocab-only", how.vocab_only, "write only the tokenizer, without weights")
-      ->group("Output");
-  choice(*command, "--split-max-size", "SIZE", "split the file into parts of at most SIZE bytes, e.g. 4G", "",
+      .group("Output");
+  flag(command, "--vocab-only", how.vocab_only, "write only the tokenizer, without weights").group("Output");
+  choice(command, "--split-max-size", "SIZE", "split the file into parts of at most SIZE bytes, e.g. 4G", "",
          [&how](const std::string& t) { how.max_bytes = parse_split_size("--split-max-size", t); })
-      ->group("Output");
-  integer(*command, "-t,--threads", options->n_threads, 0, "threads, 0: all processors")->group("Output");
-  add_log_options(*command, options->log);
-  command->callback([options] { run_convert(*options); });
+      .group("Output");
+  integer(command, "-t,--threads", options->n_threads, 0, "threads, 0: all processors").group("Output");
+  add_log_options(command, options->log);
+  set_callback(command, [options] { run_convert(*options); });
 }
 
 }  // namespace tandem::tools

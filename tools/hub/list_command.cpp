@@ -1,5 +1,4 @@
 // tandem list: shows the models that were downloaded.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
 #include <memory>
@@ -8,6 +7,7 @@
 #include "plan/footprint.h"
 #include "tools/command.h"
 #include "tools/hub/downloads.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 
@@ -49,8 +49,9 @@ void print_table(const Downloads& downloads, bool verbose, Output& out) {
     for (const std::string& path : m.paths) out.write("    " + printable(path, 4096) + "\n");
   }
   for (const PartialDownload& p : downloads.partial) {
-    out.write(format("{:<{}}  {:>10}  {}\n", printable(p.repo, 300), width, size_text(p.n_bytes),
-                     p.n_bytes > 0 ? "incomplete: pull it again to continue" : "nothing is kept: pull it again"));
+    out.write(
+        format("{:<{}}  {:>10}  {}\n", printable(p.repo, 300), width, size_text(p.n_bytes),
+               p.n_bytes > 0 ? "incomplete: pull it again to continue" : "nothing is kept: pull it again"));
     if (verbose) out.write("    " + printable(p.path, 4096) + "\n");
   }
 }
@@ -90,11 +91,11 @@ void list(const ListOptions& o) {
 }  // namespace
 
 void add_list(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("list", "show the downloaded models");
+  CLI::App& command = add_command(app, "list", "show the downloaded models");
   const auto o = std::make_shared<ListOptions>();
-  command->add_flag("-v,--verbose", o->verbose, "also show the paths");
-  command->add_flag("--json", o->json, "print everything as one JSON object, sizes in bytes");
-  command->callback([o] { list(*o); });
+  flag(command, "-v,--verbose", o->verbose, "also show the paths");
+  flag(command, "--json", o->json, "print everything as one JSON object, sizes in bytes");
+  set_callback(command, [o] { list(*o); });
 }
 
 }  // namespace tandem::tools

@@ -8,6 +8,7 @@
 #include "plan/footprint.h"
 #include "tools/hub/header_model.h"
 #include "tools/hub/pull.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 
 namespace tandem::tools {
@@ -83,14 +84,14 @@ void add_hub_options(CLI::App& app, HubOptions& o, const char* group) {
        "a model on the Hugging Face hub, downloaded when it is first used; QUANT is a type such as Q8_0 "
        "(default: "
        "Q4_K_M)")
-      ->group(group);
-  text(app, "--hf-file", o.hf_file, "FILE", "with -hf: this file of the repository")->group(group);
+      .group(group);
+  text(app, "--hf-file", o.hf_file, "FILE", "with -hf: this file of the repository").group(group);
   text(app, "--hf-token", o.hf_token, "TOKEN",
        "access token for the hub (default: $HF_TOKEN, or the file that the hub's client keeps)")
-      ->group(group);
+      .group(group);
   text(app, "--model-url", o.url, "URL", "a GGUF file on the web, downloaded when it is first used")
-      ->group(group);
-  app.add_flag("--offline", o.offline, "never ask the network: use what was downloaded before")->group(group);
+      .group(group);
+  flag(app, "--offline", o.offline, "never ask the network: use what was downloaded before").group(group);
 }
 
 std::string model_path(const std::string& model, const HubOptions& hub) {

@@ -1,11 +1,11 @@
 // tandem pull: downloads a model, so that other commands find it on this machine.
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "base/log.h"
 #include "tools/command.h"
 #include "tools/hub/model_name.h"
 #include "tools/hub/model_path.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 
@@ -37,18 +37,18 @@ void pull(PullOptions& o) {
 }  // namespace
 
 void add_pull(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("pull", "download a model from the Hugging Face hub");
+  CLI::App& command = add_command(app, "pull", "download a model from the Hugging Face hub");
   const auto o = std::make_shared<PullOptions>();
-  command->add_option("name", o->name, "a model on the hub, or the URL of a GGUF file")
-      ->type_name("USER/REPO[:QUANT]");
-  add_hub_options(*command, o->hub);
-  add_log_options(*command, o->log);
-  command->footer(
+  text(command, "name", o->name, "USER/REPO[:QUANT]", "a model on the hub, or the URL of a GGUF file");
+  add_hub_options(command, o->hub);
+  add_log_options(command, o->log);
+  set_footer(
+      command,
       "Prints the path of the model. An interrupted download goes on where it stopped. Models are kept in "
       "the "
       "hub\n"
       "client's own cache (~/.cache/huggingface/hub, $HF_HOME, $HF_HUB_CACHE), which other programs share.");
-  command->callback([o] { pull(*o); });
+  set_callback(command, [o] { pull(*o); });
 }
 
 }  // namespace tandem::tools

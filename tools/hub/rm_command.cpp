@@ -1,7 +1,6 @@
 // tandem rm: removes downloaded models.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -10,6 +9,7 @@
 #include "plan/footprint.h"
 #include "tools/command.h"
 #include "tools/hub/downloads.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 
 namespace tandem::tools {
@@ -70,15 +70,13 @@ void rm(const RmOptions& o) {
 }  // namespace
 
 void add_rm(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("rm", "remove a downloaded model");
+  CLI::App& command = add_command(app, "rm", "remove a downloaded model");
   const auto o = std::make_shared<RmOptions>();
-  command
-      ->add_option("name", o->name,
-                   "the model, as tandem list shows it; without :QUANT all of the repository")
-      ->type_name("NAME[:QUANT]")
-      ->required();
-  command->add_flag("-y,--yes", o->yes, "remove without asking");
-  command->callback([o] {
+  text(command, "name", o->name, "NAME[:QUANT]",
+       "the model, as tandem list shows it; without :QUANT all of the repository")
+      .required();
+  flag(command, "-y,--yes", o->yes, "remove without asking");
+  set_callback(command, [o] {
     set_log_level(LogLevel::info);
     rm(*o);
   });

@@ -1,5 +1,4 @@
 // tandem imatrix: measures on a text which columns of a model's matrices matter, for quantize --imatrix.
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "base/error.h"
@@ -9,6 +8,7 @@
 #include "base/progress.h"
 #include "tools/command.h"
 #include "tools/imatrix/collector.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/overwrite.h"
 #include "tools/setup.h"
@@ -158,41 +158,40 @@ void run_imatrix(ImatrixOptions& o) {
 }  // namespace
 
 void add_imatrix(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("imatrix", "measure which weights matter, for quantize --imatrix");
+  CLI::App& command = add_command(app, "imatrix", "measure which weights matter, for quantize --imatrix");
   auto o = std::make_shared<ImatrixOptions>();
   o->engine.context.n_ctx = kDefaultChunk;
   o->text.n_least = 1;
-  add_model_options(*command, *o);
-  text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
-  integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
-  integer(*command, "--chunk,--from-chunk", o->first_chunk, 0, "chunks to skip at the start")->group("Text");
-  command
-      ->add_flag("--parse-special", o->text.parse_special,
-                 "parse \"<|im_end|>\" and the like in the text as special tokens")
-      ->group("Text");
-  text(*command, "-o,--output,--output-file", o->out, "FILE", "the matrix to write, as GGUF")
-      ->group("Matrix");
-  repeated(*command, "--in-file", "FILE",
+  add_model_options(command, *o);
+  text(command, "-f,--file", o->text.file, "FILE", "the text, - for stdin").group("Text");
+  integer(command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all").group("Text");
+  integer(command, "--chunk,--from-chunk", o->first_chunk, 0, "chunks to skip at the start").group("Text");
+  flag(command, "--parse-special", o->text.parse_special,
+       "parse \"<|im_end|>\" and the like in the text as special tokens")
+      .group("Text");
+  text(command, "-o,--output,--output-file", o->out, "FILE", "the matrix to write, as GGUF").group("Matrix");
+  repeated(command, "--in-file", "FILE",
            "a matrix to add to (GGUF or .dat); may be repeated; without -f the matrices are merged",
            [o](const std::vector<std::string>& files) { o->in = files; })
-      ->group("Matrix");
-  command->add_flag("--process-output", o->process_output, "include output.weight")->group("Matrix");
-  integer(*command, "--output-frequency", o->output_frequency, 0,
+      .group("Matrix");
+  flag(command, "--process-output", o->process_output, "include output.weight").group("Matrix");
+  integer(command, "--output-frequency", o->output_frequency, 0,
           "write the matrix so far after every N chunks, 0: only at the end")
-      ->group("Matrix");
-  integer(*command, "--save-frequency", o->save_frequency, 0,
+      .group("Matrix");
+  integer(command, "--save-frequency", o->save_frequency, 0,
           "keep a copy, FILE.at_N, after every N chunks, 0: none")
-      ->group("Matrix");
-  command->add_flag("--no-ppl")->description("perplexity is never computed here")->group(kNoEffectGroup);
-  add_context_options(*command, o->engine.context, o->flash_attention);
-  add_rope_options(*command, o->engine.model.rope);
-  add_thread_options(*command, o->engine.devices);
-  add_log_options(*command, o->log);
-  command->footer(
+      .group("Matrix");
+  ignored_flag(command, "--no-ppl", "perplexity is never computed here");
+  add_context_options(command, o->engine.context, o->flash_attention);
+  add_rope_options(command, o->engine.model.rope);
+  add_thread_options(command, o->engine.devices);
+  add_log_options(command, o->log);
+  set_footer(
+      command,
       "The matrix has, for every weight matrix of the layers, the sum of squares of each column of its "
       "inputs;\n"
       "quantize --imatrix then spends its precision where the inputs are large. It is computed on the CPU.");
-  command->callback([o] { run_imatrix(*o); });
+  set_callback(command, [o] { run_imatrix(*o); });
 }
 
 }  // namespace tandem::tools

@@ -1,5 +1,4 @@
 // tandem inspect: shows the contents of a GGUF file, or the differences of two, as a page or as JSON.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -13,6 +12,7 @@
 #include "tools/command.h"
 #include "tools/hub/model_path.h"
 #include "tools/inspect/diff.h"
+#include "tools/options/command_line.h"
 #include "tools/output.h"
 
 namespace tandem::tools {
@@ -269,21 +269,18 @@ void run_inspect(const InspectOptions& o) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("inspect", "show metadata, tensors and totals of a GGUF file");
+  CLI::App& command = add_command(app, "inspect", "show metadata, tensors and totals of a GGUF file");
   const auto o = std::make_shared<InspectOptions>();
-  command
-      ->add_option("file,-m,--model", o->file,
-                   "the GGUF file; for a split model, its first part; or USER/REPO[:QUANT] as for -hf")
-      ->type_name("FILE");
-  command->add_option("other", o->other, "the file to compare with, for --diff")->type_name("OTHER");
-  command->add_flag("--json", o->json,
-                    "print everything as one JSON object: metadata with types, whole arrays, tensors");
-  command->add_flag(
-      "--diff", o->diff,
-      "compare two files: what only one has and how much the rest differs; exit code 1 if there "
-      "is any difference");
-  add_hub_options(*command, o->hub);
-  command->callback([o] {
+  text(command, "file,-m,--model", o->file, "FILE",
+       "the GGUF file; for a split model, its first part; or USER/REPO[:QUANT] as for -hf");
+  text(command, "other", o->other, "OTHER", "the file to compare with, for --diff");
+  flag(command, "--json", o->json,
+       "print everything as one JSON object: metadata with types, whole arrays, tensors");
+  flag(command, "--diff", o->diff,
+       "compare two files: what only one has and how much the rest differs; exit code 1 if there "
+       "is any difference");
+  add_hub_options(command, o->hub);
+  set_callback(command, [o] {
     set_log_level(LogLevel::info);
     run_inspect(*o);
   });

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "base/text.h"
 #include "tools/options/defaults.h"
 #include "tools/options/llama_flags.h"
 #include "tools/options/options.h"
@@ -97,7 +98,7 @@ class Rewriter {
     const std::string hint = did_you_mean(argument, known);
     if (!hint.empty()) throw_error(ErrorCode::usage, "unknown command '{}'{}", printable(argument), hint);
     throw_error(ErrorCode::usage, "unknown command '{}'; the commands are {}", printable(argument),
-                CLI::detail::join(known, ", "));
+                joined(known, ", "));
   }
 
   void positional(const std::string& argument) {
@@ -152,7 +153,7 @@ class Rewriter {
     }
   }
 
-  std::string quoted_words() const { return printable("\"" + CLI::detail::join(words_, " ") + "\""); }
+  std::string quoted_words() const { return printable("\"" + joined(words_, " ") + "\""); }
 
   [[noreturn]] void no_model() const {
     const std::string command = "tandem " + app_->get_name();
@@ -296,7 +297,7 @@ class Rewriter {
     std::string hint;
     if (option.size() > 2) hint = did_you_mean(name, long_names(*app_), "--");
     if (hint.empty() && !having.empty()) {
-      hint = "; " + CLI::detail::join(having, ", ") + (having.size() > 1 ? " have it" : " has it");
+      hint = "; " + joined(having, ", ") + (having.size() > 1 ? " have it" : " has it");
     }
     throw_error(ErrorCode::usage, "unknown option '{}'{}", shown, hint);
   }
@@ -344,7 +345,7 @@ bool is_flag(const CLI::Option& option) {
 }
 
 std::string flag_value(const std::string& source, const std::string& value, ErrorCode code) {
-  const std::string text = CLI::detail::to_lower(value);
+  const std::string text = lower_case(value);
   if (text == "1" || text == "true" || text == "on" || text == "yes") return "true";
   if (text == "0" || text == "false" || text == "off" || text == "no") return "false";
   throw_error(code, "{}: '{}' is none of 1, 0, true, false, on, off", source, printable(value));

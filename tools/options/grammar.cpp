@@ -1,10 +1,10 @@
 // The "Constrained output" group. Grammars are compiled while parsing the options, so that an error is
 // reported before loading a model.
-#include <CLI/CLI.hpp>
 
-#include "base/error.h"
 #include "sample/grammar/grammar.h"
+#include "base/error.h"
 #include "sample/json_schema/json_schema.h"
+#include "tools/options/command_line.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 
@@ -32,7 +32,7 @@ GrammarSource file_source(const std::string& path) {
 void add_grammar_options(CLI::App& app, SamplerParams& p) {
   const auto add = [&app](const char* names, const char* type, const char* help,
                           std::function<void(const std::string&)> set) {
-    choice(app, names, type, help, "", std::move(set))->group("Constrained output");
+    choice(app, names, type, help, "", std::move(set)).group("Constrained output");
   };
   add("--grammar", "GBNF", "constrain the output to this grammar", [&p](const std::string& text) {
     if (!text.empty()) set_grammar(p, text, {"--grammar", ErrorCode::usage});

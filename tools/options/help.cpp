@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/text.h"
 #include "tools/options/arguments.h"
 #include "tools/options/positional.h"
 #include "tools/options/types.h"
@@ -56,7 +57,7 @@ std::string option_names(const CLI::Option& option) {
     if (!letters.empty()) names.insert(names.begin(), "-" + std::string(letters));
   }
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
-  std::string out = CLI::detail::join(names, ", ");
+  std::string out = joined(names, ", ");
   const bool takes_value = option.get_type_size() != 0 && option.get_expected_max() != 0;
   if (takes_value && !option.get_type_name().empty()) {
     const std::string& type = option.get_type_name();

@@ -2,7 +2,6 @@
 // values.cpp, how arguments become calls in parse.cpp, how help looks in help.cpp.
 #include "tools/options/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/overwrite.h"
 #include "tools/statistics.h"
@@ -21,13 +21,12 @@ void add_model_options(CLI::App& app, CommandOptions& command) {
   ModelOptions& o = command.engine.model;
   text(app, "-m,--model", o.path, "FILE",
        "the GGUF file; of a split model, its first part; USER/REPO[:QUANT] as for -hf")
-      ->group(group);
+      .group(group);
   add_hub_options(app, command.hub, group);
-  app.add_flag("--mmap,!--no-mmap", o.open.mmap,
-               "map the file instead of reading it into memory (default: on)")
-      ->group(group);
-  app.add_flag("--mlock", o.open.mlock, "lock the model in memory, so that it is never swapped out")
-      ->group(group);
+  flag(app, "--mmap,!--no-mmap", o.open.mmap, "map the file instead of reading it into memory (default: on)")
+      .group(group);
+  flag(app, "--mlock", o.open.mlock, "lock the model in memory, so that it is never swapped out")
+      .group(group);
   repeated(
       app, "--override-kv", "KEY=TYPE:VALUE",
       "replace a metadata value of the file; TYPE is int, float, bool or str; comma-separated or repeated",
@@ -36,26 +35,26 @@ void add_model_options(CLI::App& app, CommandOptions& command) {
           for (MetadataOverride& kv : parse_metadata_overrides(value)) o.overrides.push_back(std::move(kv));
         }
       })
-      ->group(group);
+      .group(group);
 }
 
 void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attention) {
   const char* group = "Context";
   integer(app, "-c,--ctx-size", o.n_ctx, 0,
           "context size in tokens; 0: the model's training context (default: that, or what memory holds)")
-      ->default_str("")
-      ->each([&o](const std::string&) { o.n_ctx_given = true; })
-      ->group(group);
-  integer(app, "-b,--batch-size", o.n_batch, 1, "maximum prompt tokens per batch")->group(group);
+      .default_str("")
+      .each([&o](const std::string&) { o.n_ctx_given = true; })
+      .group(group);
+  integer(app, "-b,--batch-size", o.n_batch, 1, "maximum prompt tokens per batch").group(group);
   integer(app, "--ubatch-size", o.n_ubatch, 1, "maximum tokens computed at once (micro-batch)")
-      ->each([&o](const std::string&) { o.n_ubatch_given = true; })
-      ->group(group);
+      .each([&o](const std::string&) { o.n_ubatch_given = true; })
+      .group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
                                             const char* help) {
     choice(app, names, "TYPE", help, "f16", [option, &target, &o](const std::string& value) {
       target = parse_cache_type(option, value);
       o.kv_dtype_given = true;
-    })->group(group);
+    }).group(group);
   };
   cache_type("--cache-type-k", "--cache-type-k", o.k_dtype,
              "type of cached keys: f32, f16, bf16, q8_0 or q4_0");
@@ -64,7 +63,7 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
       [&flash_attention](const std::string& value) { flash_attention = parse_toggle("--flash-attn", value); })
-      ->group(group);
+      .group(group);
 }
 
 void note_no_effect(const CommandOptions& o) {
@@ -98,10 +97,10 @@ void add_rope_options(CLI::App& app, RopeOverrides& o) {
                "--rope-scaling", value,
                {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"yarn", RopeScaling::yarn}});
          })
-      ->group(group);
+      .group(group);
   const auto real_option = [&app, group](const char* names, const char* help, double min,
                                          std::function<void(float)> set) {
-    optional_real(app, names, min, help, std::move(set))->group(group);
+    optional_real(app, names, min, help, std::move(set)).group(group);
   };
   const double any = -std::numeric_limits<double>::infinity();
   real_option("--rope-scale", "stretch the context by this factor", std::numeric_limits<float>::min(),
@@ -115,7 +114,7 @@ void add_rope_options(CLI::App& app, RopeOverrides& o) {
            o.n_ctx_orig = parse_integer("--yarn-orig-ctx", value, 0);
            if (*o.n_ctx_orig == 0) o.n_ctx_orig.reset();
          })
-      ->group(group);
+      .group(group);
   real_option("--yarn-ext-factor", "YaRN: share of extrapolation", any,
               [&o](float n) { o.ext_factor = unless_negative(n); });
   real_option("--yarn-attn-factor", "YaRN: scale of the attention's magnitude", any,
@@ -129,9 +128,9 @@ void add_rope_options(CLI::App& app, RopeOverrides& o) {
 void add_thread_options(CLI::App& app, DeviceOptions& o) {
   const char* group = "Threads";
   integer(app, "-t,--threads", o.n_threads, -1, "threads for generation, -1: one per physical core")
-      ->group(group);
+      .group(group);
   integer(app, "--threads-batch", o.n_threads_batch, -1, "threads for prompts, -1: as --threads")
-      ->group(group);
+      .group(group);
   bare_choice(
       app, "--numa", "distribute|isolate|numactl", "distribute",
       "spread threads over all memory nodes, stay on one, or keep what numactl set",
@@ -140,50 +139,47 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
             "--numa", value,
             {{"distribute", Numa::distribute}, {"isolate", Numa::isolate}, {"numactl", Numa::numactl}});
       })
-      ->group(group);
+      .group(group);
 }
 
 void add_text_options(CLI::App& app, TextOptions& o) {
   const char* group = "Input and output";
-  text(app, "-p,--prompt", o.prompt, "TEXT", "text to continue")->group(group);
+  text(app, "-p,--prompt", o.prompt, "TEXT", "text to continue").group(group);
   text(app, "-f,--file", o.file, "FILE",
        "read the text to continue, or its part after -p, from this file; - for stdin, which is also read if "
        "there "
        "is no prompt")
-      ->group(group);
-  app.add_flag("-e,--escape,!--no-escape", o.escape,
-               "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -p and -r (default: on)")
-      ->group(group);
+      .group(group);
+  flag(app, "-e,--escape,!--no-escape", o.escape,
+       "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -p and -r (default: on)")
+      .group(group);
   integer(app, "-n,--n-predict,--predict", o.n_predict, -2,
           "tokens to generate, -1: no limit, -2: until the context is full")
-      ->group(group);
-  integer(app, "--keep", o.keep, -1, "prompt tokens to keep when the context is full, -1: all")->group(group);
+      .group(group);
+  integer(app, "--keep", o.keep, -1, "prompt tokens to keep when the context is full, -1: all").group(group);
   repeated(app, "-r,--reverse-prompt", "TEXT", "stop after this text; repeatable",
            [&o](const std::vector<std::string>& values) { o.reverse_prompts = values; })
-      ->group(group);
-  app.add_flag("--display-prompt,!--no-display-prompt", o.display_prompt,
-               "print the prompt before the generated text (default: on)")
-      ->group(group);
+      .group(group);
+  flag(app, "--display-prompt,!--no-display-prompt", o.display_prompt,
+       "print the prompt before the generated text (default: on)")
+      .group(group);
   bare_choice(app, "--color", "on|off|auto", "on", "color the prompt (default: auto, on a terminal)",
               [&o](const std::string& value) { o.color = parse_toggle("--color", value); })
-      ->group(group);
-  app.add_flag("--simple-io", o.simple_io, "print no colors and no control sequences")->group(group);
-  app.add_flag("--json", o.json, "print one JSON object per event on stdout instead of the text")->group(group);
+      .group(group);
+  flag(app, "--simple-io", o.simple_io, "print no colors and no control sequences").group(group);
+  flag(app, "--json", o.json, "print one JSON object per event on stdout instead of the text").group(group);
   add_logprobs_option(app, o, group);
 
-  const auto accept = [&app](const char* names, const char* why) {
-    app.add_flag(names)->description(why)->group(kNoEffectGroup);
-  };
-  accept("--no-conversation", "always in effect");
-  accept("--single-turn", "always in effect");
-  accept("--warmup,--no-warmup", "nothing to warm up");
-  accept("--perf,--no-perf", "statistics always go to stderr");
+  ignored_flag(app, "--no-conversation", "always in effect");
+  ignored_flag(app, "--single-turn", "always in effect");
+  ignored_flag(app, "--warmup,--no-warmup", "nothing to warm up");
+  ignored_flag(app, "--perf,--no-perf", "statistics always go to stderr");
 }
 
 void add_logprobs_option(CLI::App& app, TextOptions& o, const char* group) {
   integer(app, "--logprobs", o.n_logprobs, -1,
           "with --json, also report each token's log probability and the N most likely tokens, -1: off")
-      ->group(group);
+      .group(group);
 }
 
 void check_logprobs(const TextOptions& o) {
@@ -193,10 +189,10 @@ void check_logprobs(const TextOptions& o) {
 
 void add_log_options(CLI::App& app, LogOptions& o) {
   const char* group = "Logging";
-  app.add_flag("-v,--verbose,--log-verbose", o.verbose, "print all messages on stderr")->group(group);
-  app.add_flag("--log-disable", o.disable, "print no messages except the error that ends the program")
-      ->group(group);
-  text(app, "--log-file", o.file, "FILE", "also append messages to this file")->group(group);
+  flag(app, "-v,--verbose,--log-verbose", o.verbose, "print all messages on stderr").group(group);
+  flag(app, "--log-disable", o.disable, "print no messages except the error that ends the program")
+      .group(group);
+  text(app, "--log-file", o.file, "FILE", "also append messages to this file").group(group);
 }
 
 void apply_log_options(const LogOptions& o) {

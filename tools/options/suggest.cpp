@@ -1,18 +1,12 @@
 #include "tools/options/suggest.h"
+#include "base/text.h"
 
 #include <algorithm>
-#include <cctype>
 
 namespace tandem::tools {
 namespace {
 
 constexpr size_t kMaxWord = 64;  // nobody mistypes a longer one
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
 
 }  // namespace
 
@@ -37,11 +31,11 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string closest(std::string_view word, const std::vector<std::string>& known) {
   if (word.empty() || word.size() > kMaxWord) return "";
-  const std::string typed = lower(word);
+  const std::string typed = lower_case(word);
   std::string best;
   size_t best_distance = SIZE_MAX;
   for (const std::string& candidate : known) {
-    const std::string name = lower(candidate);
+    const std::string name = lower_case(candidate);
     size_t distance = edit_distance(typed, name);
     // A word that was left off early is as near as one wrong letter.
     if (typed.size() >= 2 && name.compare(0, typed.size(), typed) == 0)

@@ -1,7 +1,6 @@
 // tandem perplexity: measures how well a model predicts a text, as llama-perplexity does.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "tools/command.h"
+#include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
@@ -162,31 +162,31 @@ void run_perplexity(PerplexityOptions& o) {
 }  // namespace
 
 void add_perplexity(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("perplexity", "measure how well a model predicts a text");
+  CLI::App& command = add_command(app, "perplexity", "measure how well a model predicts a text");
   auto o = std::make_shared<PerplexityOptions>();
   o->engine.context.n_ctx = kDefaultChunk;
-  add_model_options(*command, *o);
-  text(*command, "-f,--file", o->text.file, "FILE", "the text, - for stdin")->group("Text");
-  text(*command, "--kl-divergence-base,--save-all-logits", o->base, "FILE",
+  add_model_options(command, *o);
+  text(command, "-f,--file", o->text.file, "FILE", "the text, - for stdin").group("Text");
+  text(command, "--kl-divergence-base,--save-all-logits", o->base, "FILE",
        "file to write the model's predictions to; with --kl-divergence, to read them from")
-      ->group("Text");
-  command
-      ->add_flag("--kl-divergence", o->kl_divergence,
-                 "compare with the predictions in the base file, over the text that it contains")
-      ->group("Text");
-  integer(*command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all")->group("Text");
-  add_context_options(*command, o->engine.context, o->flash_attention);
-  add_rope_options(*command, o->engine.model.rope);
-  add_thread_options(*command, o->engine.devices);
-  add_offload_options(*command, o->engine, o->explain);
-  add_log_options(*command, o->log);
-  command->footer(
+      .group("Text");
+  flag(command, "--kl-divergence", o->kl_divergence,
+       "compare with the predictions in the base file, over the text that it contains")
+      .group("Text");
+  integer(command, "--chunks", o->text.n_chunks, -1, "chunks of the text to read, -1: all").group("Text");
+  add_context_options(command, o->engine.context, o->flash_attention);
+  add_rope_options(command, o->engine.model.rope);
+  add_thread_options(command, o->engine.devices);
+  add_offload_options(command, o->engine, o->explain);
+  add_log_options(command, o->log);
+  set_footer(
+      command,
       "The text is cut into chunks of -c tokens, and the second half of each is scored. Prints the "
       "running\n"
       "estimate after every chunk, and the final one with its standard error.\n\n"
       "To measure what a quantization loses: let the original write --kl-divergence-base, then run the\n"
       "quantized model with --kl-divergence. The file format is that of llama-perplexity.");
-  command->callback([o] { run_perplexity(*o); });
+  set_callback(command, [o] { run_perplexity(*o); });
 }
 
 }  // namespace tandem::tools

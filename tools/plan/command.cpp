@@ -1,6 +1,5 @@
 // tandem plan: predicts the memory, placement and speed of a model before it runs, for the devices of this
 // machine or for a GPU that the machine does not have.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -8,12 +7,14 @@
 #include <memory>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "plan/imagined_device.h"
 #include "plan/rates.h"
 #include "setup/backends.h"
 #include "tools/batch/batch_context.h"
 #include "tools/closest_name.h"
 #include "tools/command.h"
+#include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
@@ -51,7 +52,7 @@ KnownGpu parse_gpu(const std::string& name) {
   const std::vector<std::string_view> names = names_of(gpus);
   std::string model = name;
   for (const char* maker : {"nvidia", "geforce"}) {
-    const size_t at = CLI::detail::to_lower(model).find(maker);
+    const size_t at = lower_case(model).find(maker);
     if (at != std::string::npos) model.erase(at, std::string_view(maker).size());
   }
   for (const std::string& spelled : {model, "rtx" + model}) {
@@ -72,18 +73,18 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
       if (!(value > 0) || std::isinf(value))
         throw_error(ErrorCode::usage, "{}: found {}, needed a number above 0", name, text);
       target = value * 1e9;
-    })->group(group);
+    }).group(group);
   };
   std::string names = "plan for this GPU:";
   for (const KnownGpu& gpu : known_gpus())
     names += (names.back() == ':' ? " " : ", ") + std::string(gpu.name);
   choice(app, "--gpu", "NAME", names.c_str(), "", [&o](const std::string& text) {
     o.gpu = parse_gpu(text);
-  })->group(group);
+  }).group(group);
   choice(app, "--vram", "SIZE", "memory size of the GPU", "", [&o](const std::string& text) {
     o.vram = parse_bytes("--vram", text);
     if (*o.vram == 0) throw_error(ErrorCode::usage, "--vram: found 0, needed a size above 0");
-  })->group(group);
+  }).group(group);
   bandwidth("--vram-bw", "bandwidth of the GPU's memory", o.vram_bw);
   bandwidth("--pcie-bw", "bandwidth of copies from the host to the GPU", o.pcie_bw);
   bandwidth("--ram-bw", "bandwidth of host memory", o.ram_bw);
@@ -241,40 +242,41 @@ void plan(PlanOptions& o) {
 }  // namespace
 
 void add_plan(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("plan", "predict memory, placement and speed before running");
+  CLI::App& command = add_command(app, "plan", "predict memory, placement and speed before running");
   const auto options = std::make_shared<PlanOptions>();
-  add_model_options(*command, *options);
-  text(*command, "--type", options->type, "TYPE",
+  add_model_options(command, *options);
+  text(command, "--type", options->type, "TYPE",
        "file type of a known model that is named without a file, such as llama-3.1-8b (default: Q4_K_M)")
-      ->default_str("")
-      ->group("Model");
-  add_context_options(*command, options->engine.context, options->flash_attention);
-  choice(*command, "--batch", "N", "same as --ubatch-size", "", [options](const std::string& text) {
+      .default_str("")
+      .group("Model");
+  add_context_options(command, options->engine.context, options->flash_attention);
+  choice(command, "--batch", "N", "same as --ubatch-size", "", [options](const std::string& text) {
     options->engine.context.n_ubatch = parse_integer("--batch", text, 1);
     options->engine.context.n_ubatch_given = true;
-  })->group("Context");
-  integer(*command, "--parallel", options->parallel, 1,
+  }).group("Context");
+  integer(command, "--parallel", options->parallel, 1,
           "number of prompts answered at once, as in tandem batch")
-      ->group("Context");
-  add_machine_options(*command, *options);
-  add_offload_options(*command, options->engine, options->explain);
-  add_thread_options(*command, options->engine.devices);
-  add_rope_options(*command, options->engine.model.rope);
-  add_log_options(*command, options->log);
-  choice(*command, "-o,--output", "FORMAT",
+      .group("Context");
+  add_machine_options(command, *options);
+  add_offload_options(command, options->engine, options->explain);
+  add_thread_options(command, options->engine.devices);
+  add_rope_options(command, options->engine.model.rope);
+  add_log_options(command, options->log);
+  choice(command, "-o,--output", "FORMAT",
          "format of the report: text, json (sizes in bytes) or svg (a picture)", "text",
          [options](const std::string& value) {
            using enum PlanOptions::Format;
            options->format =
                one_of<PlanOptions::Format>("--output", value, {{"text", text}, {"json", json}, {"svg", svg}});
          });
-  command->add_flag_callback(
-      "--json", [options] { options->format = PlanOptions::Format::json; }, "same as --output json");
-  command->footer(
+  call_flag(command, "--json", "same as --output json",
+            [options] { options->format = PlanOptions::Format::json; });
+  set_footer(
+      command,
       "Prefill is predicted for a prompt of 512 tokens, decoding for a half-full context, both for all "
       "prompts\n"
       "together. Placements are ordered by the time for a prompt of 512 tokens and an answer of 128.");
-  command->callback([options] { plan(*options); });
+  set_callback(command, [options] { plan(*options); });
 }
 
 }  // namespace tandem::tools

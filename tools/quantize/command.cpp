@@ -1,5 +1,4 @@
 // tandem quantize IN.gguf [OUT.gguf] TYPE [THREADS]: converts a model to another file type.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <memory>
@@ -9,7 +8,9 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/text.h"
 #include "tools/command.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/quantize/quantize.h"
@@ -64,7 +65,7 @@ TensorRule parse_rule(const std::string& text) {
     throw_error(ErrorCode::usage, "--tensor-type: found \"{}\", needed PATTERN=TYPE", printable(text));
   }
   const std::string pattern = text.substr(0, equals);
-  return {pattern, Regex(CLI::detail::to_lower(pattern), "--tensor-type"),
+  return {pattern, Regex(lower_case(pattern), "--tensor-type"),
           parse_dtype("--tensor-type", text.substr(equals + 1))};
 }
 
@@ -170,45 +171,41 @@ void run_quantize(QuantizeCommand& options) {
 void add_quantize(CLI::App& app) {
   const auto options = std::make_shared<QuantizeCommand>();
   QuantizeOptions& how = options->quantize;
-  CLI::App* command = app.add_subcommand("quantize", "convert a model to another file type, e.g. Q4_K_M");
-  command
-      ->add_option("arguments", options->arguments,
-                   "TYPE: " + type_names() +
-                       ". OUT.gguf defaults to ggml-model-TYPE.gguf next to the input. "
-                       "THREADS defaults to all processors")
-      ->type_name("IN.gguf [OUT.gguf] TYPE [THREADS]")
-      ->expected(2, 4)
-      ->required()
-      ->group("Model");
-  text(*command, "--imatrix", options->imatrix, "FILE",
+  CLI::App& command = add_command(app, "quantize", "convert a model to another file type, e.g. Q4_K_M");
+  texts(command, "arguments", options->arguments, "IN.gguf [OUT.gguf] TYPE [THREADS]",
+        ("TYPE: " + type_names() +
+         ". OUT.gguf defaults to ggml-model-TYPE.gguf next to the input. "
+         "THREADS defaults to all processors")
+            .c_str())
+      .expected(2, 4)
+      .required()
+      .group("Model");
+  text(command, "--imatrix", options->imatrix, "FILE",
        "importance matrix (GGUF or .dat): which columns matter")
-      ->group("Quality");
-  command->add_flag("--pure", options->pure, "use the type's base dtype for every matrix")->group("Quality");
-  command->add_flag("--leave-output-tensor", how.leave_output, "keep output.weight as it is")
-      ->group("Quality");
-  choice(*command, "--output-tensor-type", "TYPE", "dtype of output.weight", "",
-         [&how](const std::string& t) { how.output_dtype = parse_dtype("--output-tensor-type", t); })
-      ->group("Quality");
-  choice(*command, "--token-embedding-type", "TYPE", "dtype of the token embeddings", "",
+      .group("Quality");
+  flag(command, "--pure", options->pure, "use the type's base dtype for every matrix").group("Quality");
+  flag(command, "--leave-output-tensor", how.leave_output, "keep output.weight as it is").group("Quality");
+  choice(command, "--output-tensor-type", "TYPE", "dtype of output.weight", "", [&how](const std::string& t) {
+    how.output_dtype = parse_dtype("--output-tensor-type", t);
+  }).group("Quality");
+  choice(command, "--token-embedding-type", "TYPE", "dtype of the token embeddings", "",
          [&how](const std::string& t) { how.token_embd_dtype = parse_dtype("--token-embedding-type", t); })
-      ->group("Quality");
+      .group("Quality");
   repeated(
-      *command, "--tensor-type", "PATTERN=TYPE",
+      command, "--tensor-type", "PATTERN=TYPE",
       "dtype of tensors whose name matches the regular expression; may be repeated, the first match wins",
       [&how](const std::vector<std::string>& rules) {
         for (const std::string& rule : rules) how.rules.push_back(parse_rule(rule));
       })
-      ->group("Quality");
-  command
-      ->add_flag("--allow-requantize", how.allow_requantize,
-                 "quantize tensors that are already quantized, at a loss of quality")
-      ->group("Quality");
-  command->add_flag("--keep-split", how.keep_split, "write as many parts as the input has")->group("Output");
-  command
-      ->add_flag("--dry-run", options->dry_run, "print the size of each tensor and the total, write nothing")
-      ->group("Output");
-  add_log_options(*command, options->log);
-  command->callback([options] { run_quantize(*options); });
+      .group("Quality");
+  flag(command, "--allow-requantize", how.allow_requantize,
+       "quantize tensors that are already quantized, at a loss of quality")
+      .group("Quality");
+  flag(command, "--keep-split", how.keep_split, "write as many parts as the input has").group("Output");
+  flag(command, "--dry-run", options->dry_run, "print the size of each tensor and the total, write nothing")
+      .group("Output");
+  add_log_options(command, options->log);
+  set_callback(command, [options] { run_quantize(*options); });
 }
 
 }  // namespace tandem::tools

@@ -1,5 +1,6 @@
 // Completion for bash: one function with a table of options for each command.
 #include "base/error.h"
+#include "base/text.h"
 #include "tools/reference/completion_shells.h"
 
 namespace tandem::tools {
@@ -67,12 +68,6 @@ const char* kind_name(ValueKind kind) {
     case ValueKind::other: return "other";
   }
   return "";
-}
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
 }
 
 // "model: words:a,b": the positional arguments.

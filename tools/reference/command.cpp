@@ -6,6 +6,7 @@
 #include "tools/build_info.h"
 #include "tools/command.h"
 #include "tools/options/arguments.h"
+#include "tools/options/command_line.h"
 #include "tools/options/options.h"
 #include "tools/options/suggest.h"
 #include "tools/output.h"
@@ -44,10 +45,10 @@ void add_help(CLI::App& app) {
     bool man = false;
   };
   const auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("help", "show the options of a command");
-  command->add_option("command", o->command, "the command; all are listed without one")->type_name("COMMAND");
-  command->add_flag("--man", o->man, "print the manual page of all commands, for man");
-  command->callback([o, &app] { print(o->man ? man_page(app) : page_of(app, o->command)); });
+  CLI::App& command = add_command(app, "help", "show the options of a command");
+  text(command, "command", o->command, "COMMAND", "the command; all are listed without one");
+  flag(command, "--man", o->man, "print the manual page of all commands, for man");
+  set_callback(command, [o, &app] { print(o->man ? man_page(app) : page_of(app, o->command)); });
 }
 
 void add_version(CLI::App& app) {
@@ -56,16 +57,15 @@ void add_version(CLI::App& app) {
 
 void add_completion(CLI::App& app) {
   const auto shell = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("completion", "print a script that completes commands and options");
-  command->add_option("shell", *shell, "the shell to write it for")->type_name("bash|zsh|fish")->required();
-  command->footer(
-      "For the current shell: source <(tandem completion bash)\nMake install installs all three.");
-  command->callback([shell, &app] { print(completion_script(app, *shell)); });
+  CLI::App& command = add_command(app, "completion", "print a script that completes commands and options");
+  text(command, "shell", *shell, "bash|zsh|fish", "the shell to write it for").required();
+  set_footer(command,
+             "For the current shell: source <(tandem completion bash)\nMake install installs all three.");
+  set_callback(command, [shell, &app] { print(completion_script(app, *shell)); });
   // as llama.cpp's programs have it
-  app.add_flag_callback("--completion-bash",
-                        [&app] { throw CLI::CallForVersion(completion_script(app, "bash"), 0); })
-      ->trigger_on_parse()
-      ->group("");
+  call_flag(app, "--completion-bash", "", [&app] { print_and_exit(completion_script(app, "bash")); })
+      .trigger_on_parse()
+      .group("");
 }
 
 }  // namespace tandem::tools

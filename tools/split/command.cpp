@@ -1,5 +1,4 @@
 // tandem split and tandem merge: write a model as several files, and as one again.
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "base/error.h"
@@ -7,6 +6,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "tools/command.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/split/split.h"
@@ -88,39 +88,38 @@ void run_copy(const CopyOptions& o, const SplitLimits& limits) {
 }
 
 void add_files(CLI::App& command, CopyOptions& o, const char* in, const char* out_name, const char* out) {
-  command.add_option("input", o.in, in)->type_name("IN.gguf")->required()->group("Model");
-  command.add_option("output", o.out, out)->type_name(out_name)->required()->group("Model");
-  command.add_flag("--dry-run", o.dry_run, "print what would be written, write nothing")->group("Output");
+  text(command, "input", o.in, "IN.gguf", in).required().group("Model");
+  text(command, "output", o.out, out_name, out).required().group("Model");
+  flag(command, "--dry-run", o.dry_run, "print what would be written, write nothing").group("Output");
 }
 
 }  // namespace
 
 void add_split(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("split", "write a model as several smaller files");
+  CLI::App& command = add_command(app, "split", "write a model as several smaller files");
   const auto o = std::make_shared<CopyOptions>();
-  add_files(*command, *o, "the model; if it is split, its first part", "OUT",
+  add_files(command, *o, "the model; if it is split, its first part", "OUT",
             "name of the parts: OUT-00001-of-0000N.gguf and so on");
-  integer(*command, "--split-max-tensors", o->max_tensors, 1,
+  integer(command, "--split-max-tensors", o->max_tensors, 1,
           "maximum number of tensors per file (default: 128, without --split-max-size)")
-      ->default_str("")
-      ->group("Output");
-  text(*command, "--split-max-size", o->max_size, "N(M|G)",
+      .default_str("")
+      .group("Output");
+  text(command, "--split-max-size", o->max_size, "N(M|G)",
        "maximum bytes of tensors per file, in millions or billions: 4G")
-      ->group("Output");
-  command
-      ->add_flag("--no-tensor-first-split", o->first_without_tensors,
-                 "write a first file with only the metadata")
-      ->group("Output");
-  add_log_options(*command, o->log);
-  command->callback([o] { run_copy(*o, split_limits(*o)); });
+      .group("Output");
+  flag(command, "--no-tensor-first-split", o->first_without_tensors,
+       "write a first file with only the metadata")
+      .group("Output");
+  add_log_options(command, o->log);
+  set_callback(command, [o] { run_copy(*o, split_limits(*o)); });
 }
 
 void add_merge(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("merge", "write a split model as one file");
+  CLI::App& command = add_command(app, "merge", "write a split model as one file");
   const auto o = std::make_shared<CopyOptions>();
-  add_files(*command, *o, "the first part of the model", "OUT.gguf", "the file to write");
-  add_log_options(*command, o->log);
-  command->callback([o] { run_copy(*o, {}); });
+  add_files(command, *o, "the first part of the model", "OUT.gguf", "the file to write");
+  add_log_options(command, o->log);
+  set_callback(command, [o] { run_copy(*o, {}); });
 }
 
 }  // namespace tandem::tools

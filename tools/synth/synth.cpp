@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -18,6 +17,7 @@
 #include "gguf/writer.h"
 #include "tools/closest_name.h"
 #include "tools/command.h"
+#include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/overwrite.h"
@@ -236,20 +236,19 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
 
 void add_synth(CLI::App& app) {
   const auto options = std::make_shared<SynthCommand>();
-  CLI::App* synth =
-      app.add_subcommand("synth", "write a model with the shape of a public one and random weights");
-  synth->add_option("shape", options->shape, "the model whose shape to use, e.g. tinyllama-1.1b (see --list)")
-      ->type_name("")
-      ->group("Model");
-  text(*synth, "-o,--output", options->out, "FILE", "the file to write")->group("Model");
-  text(*synth, "--type", options->type, "TYPE", "file type, e.g. Q4_K_M, Q8_0 or F16 (see --list)")
-      ->group("Model");
-  integer(*synth, "--layers", options->n_layers, 0, "make only the first N layers, 0: all")->group("Model");
-  synth->add_flag("--pure", options->pure, "use the type's base dtype for every matrix")->group("Model");
-  integer(*synth, "--seed", options->seed, 0, "seed of the weights and the vocabulary")->group("Model");
-  synth->add_flag("--list", options->list, "list the shapes and the file types")->group("Help");
-  add_log_options(*synth, options->log);
-  synth->callback([options] { run_synth(*options); });
+  CLI::App& command =
+      add_command(app, "synth", "write a model with the shape of a public one and random weights");
+  text(command, "shape", options->shape, "", "the model whose shape to use, e.g. tinyllama-1.1b (see --list)")
+      .group("Model");
+  text(command, "-o,--output", options->out, "FILE", "the file to write").group("Model");
+  text(command, "--type", options->type, "TYPE", "file type, e.g. Q4_K_M, Q8_0 or F16 (see --list)")
+      .group("Model");
+  integer(command, "--layers", options->n_layers, 0, "make only the first N layers, 0: all").group("Model");
+  flag(command, "--pure", options->pure, "use the type's base dtype for every matrix").group("Model");
+  integer(command, "--seed", options->seed, 0, "seed of the weights and the vocabulary").group("Model");
+  flag(command, "--list", options->list, "list the shapes and the file types").group("Help");
+  add_log_options(command, options->log);
+  set_callback(command, [options] { run_synth(*options); });
 }
 
 }  // namespace tandem::tools
