@@ -41,7 +41,7 @@ tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_
 
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo chat test test-gpu layers failing-calls bench bench-gpu gpu-pack package install asan fuzz fmt clean deps
+.PHONY: all help binary demo chat test test-gpu layers failing-calls bench bench-gpu gpu-pack package install asan tsan fuzz fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
@@ -110,17 +110,19 @@ gpu-pack:  ## make build-gpu/tandem-gpu.tar.gz: all that a machine with a GPU ne
 	@scripts/gpu_pack.py build-gpu
 
 # With CUDA where nvcc is, for all common GPUs and not only those of this machine.
-package:  ## make a .deb and a tarball in build-package/ that need nothing but the C library (with CUDA where nvcc is)
+package:  ## make a .deb and a tarball in build-package/ that need nothing but the C library (with CUDA where nvcc is), with checksums and a list of components
 	@$(deps) --package
-	@$(call configure,build-package,-DTANDEM_TESTS=OFF -DTANDEM_CUDA=$(or $(TANDEM_CUDA),$(if $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null),ON,OFF)) '-DTANDEM_CUDA_ARCHS=$(or $(TANDEM_CUDA_ARCHS),common)')
+	@$(call configure,build-package,-DTANDEM_TESTS=OFF -DTANDEM_HIDE_PATHS=ON -DTANDEM_CUDA=$(or $(TANDEM_CUDA),$(if $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null),ON,OFF)) '-DTANDEM_CUDA_ARCHS=$(or $(TANDEM_CUDA_ARCHS),common)')
 	@$(call build,build-package,tandem_portable all)
-	@cd build-package && rm -f *.deb *.tar.gz && ../scripts/quietly.sh package.log cpack
-	@ls -1 build-package/*.deb build-package/*.tar.gz
+	@cd build-package && rm -f *.deb *.tar.gz *.sha256 && ../scripts/quietly.sh package.log cpack
+	@ls -1 build-package/*.deb build-package/*.tar.gz build-package/*.sha256 build-package/*.cdx.json
 
 install: binary  ## install the program and the C library under PREFIX (honours DESTDIR)
 	@$(call build,$(BUILD),libtandem)
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"
 
+# Sanitized builds have no CUDA device, whose driver they do not support, and no software GPU, whose fibers switch stacks
+# behind their back (tests/emulated/emulated.cmake). CXX=clang++-19 takes another compiler, for a folder that is not there yet.
 asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, run every test
 	@$(deps) --tests
 	@$(call configure,build-asan,-DTANDEM_TESTS=ON -DTANDEM_CUDA=OFF -DTANDEM_SANITIZE=address$(comma)undefined)
@@ -128,6 +130,12 @@ asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, 
 	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  ctest --test-dir build-asan -j $(JOBS) --output-on-failure --no-tests=error
 comma := ,
+
+tsan:  ## build in build-tsan/ with the thread sanitizer, run every test
+	@$(deps) --tests
+	@$(call configure,build-tsan,-DTANDEM_TESTS=ON -DTANDEM_CUDA=OFF -DTANDEM_SANITIZE=thread)
+	@$(call build,build-tsan)
+	@TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan -j $(JOBS) --output-on-failure --no-tests=error
 
 fuzz:  ## run each fuzz target for FUZZ_SECONDS under the sanitizers (builds in build-fuzz/)
 	@$(deps) --fuzz
@@ -143,4 +151,4 @@ deps:  ## install the packages that building and testing need
 	@$(deps) --tests
 
 clean:  ## remove all build output
-	@rm -rf $(BUILD) build-asan build-fuzz build-gpu build-package
+	@rm -rf $(BUILD) build-asan build-tsan build-fuzz build-gpu build-package

@@ -52,8 +52,8 @@ need_header libmd4c-dev md4c.h
 need_header liburing-dev liburing.h
 need_header libmd-dev sha2.h
 need_header libcurl4-openssl-dev curl/curl.h
+if [ $tests = yes ] || [ $package = yes ]; then need_command python3 python3; fi
 if [ $tests = yes ]; then
-  need_command python3 python3
   need_header libgtest-dev gtest/gtest.h
   need_header libgmock-dev gmock/gmock.h
   need_header libvterm-dev vterm.h

@@ -9,8 +9,10 @@ function(tandem_isa name folder)
   set_property(GLOBAL APPEND PROPERTY TANDEM_ISAS ${name})
   target_include_directories(tandem_cpu_${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(tandem_cpu_${name} PRIVATE TANDEM_ISA=${name})
-  # GCC 12's own intrinsics headers start from undefined vectors.
-  target_compile_options(tandem_cpu_${name} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+  # GCC 12's own intrinsics headers start from undefined vectors (its bug 105593).
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(tandem_cpu_${name} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
   # Contraction only where the code says fma: the scalar reference must not depend on the compiler's taste.
   target_compile_options(tandem_cpu_${name} PRIVATE -O3 -ffp-contract=off ${ARGN})
   target_sources(tandem_cpu PRIVATE $<TARGET_OBJECTS:tandem_cpu_${name}>)

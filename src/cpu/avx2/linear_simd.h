@@ -76,7 +76,7 @@ TANDEM_INLINE void transpose8(__m256 (&v)[8]) {
 }
 
 // Prefetches `bytes` bytes at p + `distance`; they may lie outside the tensor.
-template <_mm_hint Hint>
+template <auto Hint>  // an _mm_hint in GCC, an int in clang
 TANDEM_INLINE void prefetch(const void* p, int64_t distance, size_t bytes) {
   const uintptr_t from = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(distance);
   for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), Hint);

@@ -1,12 +1,7 @@
 // The few vector operations that matrix products are made of, and unrolling by templates.
 #pragma once
 
-// GCC 12 warns about deliberately undefined operands inside its own header (its bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
-#pragma GCC diagnostic pop
 
 #include <cstddef>
 #include <cstdint>

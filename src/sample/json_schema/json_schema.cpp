@@ -24,7 +24,7 @@ constexpr size_t kMaxGrammarBytes = GrammarLimits::kTextBytes;
 class Converter {
  public:
   Converter(const Json& root, const GrammarSource& source)
-      : root_(root), source_(source), resolver_(root, source) {}
+      : root_(root), source_(source), resolver_(root) {}
 
   std::string convert() {
     const std::string first = rule_for(root_, {&source_, "#"}, "root");

@@ -12,10 +12,10 @@ namespace tandem::schema {
 // string. Without `type`, those that its other keywords apply to.
 std::vector<std::string> types_of(const Json& plain, const Place& place);
 
-// `root` and the source must outlive it. One thread.
+// `root` must outlive it. One thread.
 class SchemaResolver {
  public:
-  SchemaResolver(const Json& root, const GrammarSource& source) : root_(root), source_(source) {}
+  explicit SchemaResolver(const Json& root) : root_(root) {}
 
   // Returns an object without $ref, allOf, nullable and annotations, with supported keywords only; false
   // becomes an empty enum. Not recursive: nested schemas stay as they are. Throws Error.
@@ -35,7 +35,6 @@ class SchemaResolver {
   bool values_differ(const Json& a, const Json& b, const Place& place, int depth);
 
   const Json& root_;
-  const GrammarSource& source_;
   size_t n_expansions_ = 0;  // guards against schemas that expand without end
 };
 
