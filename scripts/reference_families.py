@@ -25,6 +25,28 @@ GPT_OSS = family("GptOssForCausalLM", "gpt_oss", num_hidden_layers=3, head_dim=3
                  rope_scaling=dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=64,
                                    beta_fast=32.0, beta_slow=1.0, truncate=False))
 
+GLM_MIXTURE = dict(partial_rotary_factor=0.5, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+                   n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True)
+
+
+MINIMAX_M2 = family("MiniMaxM2ForCausalLM", "minimax_m2", rope_theta=5000000.0, head_dim=32, rotary_dim=16,
+                    num_local_experts=8, num_experts_per_tok=3, intermediate_size=32, rms_norm_eps=1e-6,
+                    use_qk_norm=True, use_routing_bias=True, scoring_func="sigmoid")
+
+
+def qwen3_vl(architecture, model_type, **changes):
+    """A text model inside a larger one, and the least vision that transformers accepts."""
+    text = family("", model_type + "_text", head_dim=32, rms_norm_eps=1e-6, attention_bias=False,
+                  rope_scaling=dict(rope_type="default", mrope_interleaved=True, mrope_section=[6, 5, 5]),
+                  rope_theta=5000000.0, **changes)
+    text.pop("architectures")
+    return {"architectures": [architecture], "model_type": model_type, "tie_word_embeddings": False,
+            "text_config": text,
+            "vision_config": dict(model_type=model_type, depth=1, hidden_size=16, intermediate_size=16, num_heads=2,
+                                  out_hidden_size=64, patch_size=4, spatial_merge_size=2, temporal_patch_size=2,
+                                  num_position_embeddings=16, deepstack_visual_indexes=[0])}
+
+
 # NAME: config.json
 FAMILIES = {
     "llama": family("LlamaForCausalLM", "llama", rope_theta=10000.0),
@@ -89,6 +111,50 @@ FAMILIES = {
                     num_hidden_layers=5, sliding_window=12,
                     rope_scaling=dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=32,
                                       beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)),
+    # One dense layer, two mixtures and an MTP layer, which the reference skips.
+    "glm4_moe": family("Glm4MoeForCausalLM", "glm4_moe", rope_theta=1000000.0, num_hidden_layers=3, head_dim=32,
+                       attention_bias=True, use_qk_norm=False, num_nextn_predict_layers=1, routed_scaling_factor=1.5,
+                       **GLM_MIXTURE),
+    "glm4_moe_qk_norm": family("Glm4MoeForCausalLM", "glm4_moe", rope_theta=1000000.0, num_hidden_layers=3,
+                               head_dim=32, attention_bias=True, use_qk_norm=True, num_nextn_predict_layers=0,
+                               routed_scaling_factor=2.5, **{**GLM_MIXTURE, "n_shared_experts": 2}),
+    "minimax_m2": MINIMAX_M2,
+    # In FP8 with a scale for each block, whose sizes divide no dimension of these matrices.
+    "minimax_m2_fp8": {**MINIMAX_M2, "quantization_config": dict(quant_method="fp8", fmt="float8_e4m3fn",
+                                                                 activation_scheme="dynamic",
+                                                                 weight_block_size=[20, 24])},
+    "qwen3_vl": qwen3_vl("Qwen3VLForConditionalGeneration", "qwen3_vl"),
+    "qwen3_vl_moe": qwen3_vl("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", num_experts=4,
+                             num_experts_per_tok=2, moe_intermediate_size=96, norm_topk_prob=True,
+                             decoder_sparse_step=1, mlp_only_layers=[]),
+    "seed_oss": family("SeedOssForCausalLM", "seed_oss", rope_theta=10000000.0, head_dim=32, attention_bias=True,
+                       attention_out_bias=False, mlp_bias=False, rms_norm_eps=1e-6),
+    "ernie4_5_moe": family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", rope_theta=500000.0, num_hidden_layers=4,
+                           tie_word_embeddings=True, use_bias=False, moe_num_experts=8, moe_k=3,
+                           moe_intermediate_size=32, moe_num_shared_experts=2, moe_layer_start_index=1,
+                           moe_layer_end_index=3, moe_layer_interval=1, moe_use_aux_free=True),
+    # Without a shared expert, and with a dense layer after each mixture.
+    "ernie4_5_moe_interval": family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", rope_theta=500000.0,
+                                    num_hidden_layers=4, use_bias=False, moe_num_experts=4, moe_k=2,
+                                    moe_intermediate_size=32, moe_num_shared_experts=0, moe_layer_start_index=1,
+                                    moe_layer_end_index=3, moe_layer_interval=2, moe_use_aux_free=True),
+    "hunyuan_moe": family("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", rope_theta=10000.0, head_dim=32,
+                          tie_word_embeddings=True, attention_bias=False, num_experts=8, moe_topk=[3, 3],
+                          num_shared_expert=[1, 1], moe_intermediate_size=[96, 96], use_qk_norm=True,
+                          rope_scaling=dict(type="dynamic", alpha=1000.0, factor=1.0)),
+    # Windows and rotation in three layers of four; full attention without rotation in the last.
+    "exaone_moe": family("ExaoneMoeForCausalLM", "exaone_moe", num_hidden_layers=5, head_dim=32, num_experts=8,
+                         num_experts_per_tok=3, moe_intermediate_size=32, num_shared_experts=1, n_group=4,
+                         topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5, first_k_dense_replace=1,
+                         scoring_func="sigmoid", sliding_window=12, sliding_window_pattern="LLLG",
+                         layer_types=["sliding_attention"] * 3 + ["full_attention", "sliding_attention"],
+                         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
+    "bailing_moe2": family("BailingMoeV2ForCausalLM", "bailing_moe_v2", rope_theta=600000.0, num_hidden_layers=3,
+                           head_dim=32, partial_rotary_factor=0.5, rms_norm_eps=1e-6, num_experts=16,
+                           num_experts_per_tok=6, n_group=4, topk_group=2, moe_intermediate_size=32,
+                           num_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
+                           routed_scaling_factor=2.5, score_function="sigmoid", use_qk_norm=True, use_bias=False,
+                           use_qkv_bias=False, num_nextn_predict_layers=0),
     "gpt_oss": GPT_OSS,
     "gpt_oss_bf16": GPT_OSS,
 }

@@ -12,7 +12,7 @@ function of the tensor's name, which the tests reproduce bit for bit (tests/supp
     value = base + scale * k
 
 Scales are powers of two, so every value is exact in bfloat16. The expert weights of gpt_oss are raw MXFP4 blocks; those
-of gpt_oss_bf16 are not, as in fine-tuned models.
+of gpt_oss_bf16 are not, as in fine-tuned models. The values of F8_E4M3 tensors are their bytes, modulo 256.
 
 A file is {name, config (config.json), tensors: [[name, dtype, shape, base, scale, bits], ...], ids: the prompt,
 logits: {position: row} for a few positions, and for every position heads: the first few logits, norm: the norm of the
@@ -30,12 +30,14 @@ from reference_families import FAMILIES
 
 try:
     import numpy as np
+    import reference_bailing
 except ImportError as error:
     if {"-h", "--help"} & set(sys.argv):
         print(__doc__)
         sys.exit(0)
     sys.exit(f"reference_logits.py: the Python package {error.name} is missing")
 
+WITHOUT_TRANSFORMERS = {"bailing_moe2": reference_bailing}
 N_IDS = 72  # more than two cache blocks of 32, and than every window
 FULL_ROWS = (0, 1, 13, 31, 32, 50, 71)
 N_HEADS = 6
@@ -64,21 +66,54 @@ def values(name, shape, base, scale, bits):
     return (base + scale * k.astype(np.float64)).reshape(shape)
 
 
+SIGMOID_ROUTERS = ("glm4_moe", "minimax_m2", "exaone_moe", "bailing_moe_v2")
+
+
 def tensor_rule(name, shape, config):
     """The rule [name, dtype, shape, base, scale, bits] of a tensor."""
     if name.endswith("_blocks"):
         return [name, "U8", shape, 128, 1, 8]
     if name.endswith("_scales"):
         return [name, "U8", shape, 122, 1, 1]  # 2^-6 and 2^-5
+    if name.endswith("_scale_inv"):
+        return [name, "F32", shape, 2.0**-9, 2.0**-14, 5]
+    if is_fp8(name, shape, config):
+        return [name, "F8_E4M3", shape, 0, 2, 7]  # even bytes: none is NaN
     if "norm" in name:
         base = 0 if config.get("model_type", "").startswith("gemma") else 1  # gemma's norm adds the 1 itself
         return [name, "BF16", shape, base, 2.0**-7, 5]
     if name.endswith("bias") or name.endswith("sinks"):
         return [name, "BF16", shape, 0, 2.0**-9, 8]
-    wide = 0.5 if "embed_tokens" in name else 1.7 / math.sqrt(shape[-1])
-    if "router" in name or name.endswith("mlp.gate.weight") or name.endswith("moe.gate.weight"):
-        wide *= 8  # so that rounding never changes the choice of experts
+    wide = 0.5 if "embed" in name else 1.7 / math.sqrt(shape[-1])
+    if "router" in name or name.endswith(("mlp.gate.weight", "moe.gate.weight", "mlp.gate.wg.weight")):
+        # So that rounding never changes the choice of experts; sigmoids of large numbers would all be 1.
+        wide *= 2 if config.get("model_type") in SIGMOID_ROUTERS else 8
     return [name, "BF16", shape, 0, 2.0 ** (round(math.log2(wide)) - 7), 8]
+
+
+def is_fp8(name, shape, config):
+    """Published FP8 models keep embeddings, output, norms and routers as floats."""
+    return "quantization_config" in config and ".layers." in name and len(shape) == 2 and ".gate." not in name
+
+
+def scale_shapes(shapes, config):
+    """A scale for each block of the FP8 matrices."""
+    block = config["quantization_config"]["weight_block_size"]
+    return {name + "_scale_inv": [-(-size // b) for size, b in zip(shape, block)] for name, shape in shapes.items()
+            if is_fp8(name, shape, config)}
+
+
+def fp8_e4m3(byte):
+    """float64 of E4M3 bytes."""
+    exponent, mantissa = byte >> 3 & 15, byte & 7
+    x = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0**(exponent - 10.0))
+    return np.where(byte & 128, -x, x)
+
+
+def dequantize_fp8(byte, scales, block):
+    """Each block [rows, cols] of the matrix has a scale."""
+    spread = np.repeat(np.repeat(scales, block[0], 0), block[1], 1)
+    return fp8_e4m3(byte) * spread[:byte.shape[0], :byte.shape[1]]
 
 
 def text_config(config):
@@ -89,14 +124,44 @@ def saved_shapes(config, folder):
     """name -> shape of the tensors as transformers saves them. Also writes config.json to the folder."""
     import transformers
     from safetensors import safe_open
+    config = {key: value for key, value in config.items() if key != "quantization_config"}
     (folder / "config.json").write_text(json.dumps(config))
     cfg = transformers.AutoConfig.from_pretrained(folder)
-    model = getattr(transformers, config["architectures"][0])(cfg) if "text_config" not in config else None
-    if model is None:  # only the text model; describe() adds the prefix of the whole model's names
+    if is_text_alone(config):  # describe() adds the prefix of the whole model's names
         model = transformers.AutoModelForCausalLM.from_config(cfg.text_config)
+    else:
+        model = getattr(transformers, config["architectures"][0])(cfg)
     model.save_pretrained(folder / "saved")
     with safe_open(folder / "saved" / "model.safetensors", "np") as file:
-        return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}
+        return {name: list(file.get_slice(name).get_shape()) for name in file.keys() if is_kept(name)}
+
+
+def is_kept(name):
+    """Of the vision tensors one is enough, to see that convert leaves it out."""
+    return ".visual." not in name or name.endswith("merger.norm.bias")
+
+
+def qwen3_vl_moe_shapes(shapes):
+    """The published models have the experts' matrices transposed."""
+    return {name: [shape[0], shape[2], shape[1]] if ".experts." in name else shape for name, shape in shapes.items()}
+
+
+def mtp_shapes(shapes, config):
+    """The MTP layer of the published models: one more layer like the last, and what joins it to the model."""
+    n, width, n_vocab = config["num_hidden_layers"], config["hidden_size"], config["vocab_size"]
+    last, mtp = f"model.layers.{n - 1}.", f"model.layers.{n}."
+    out = {mtp + name.removeprefix(last): shape for name, shape in shapes.items() if name.startswith(last)}
+    for name in ("enorm", "hnorm", "shared_head.norm"):
+        out[mtp + name + ".weight"] = [width]
+    out[mtp + "eh_proj.weight"] = [width, 2 * width]
+    for name in ("embed_tokens", "shared_head.head"):
+        out[mtp + name + ".weight"] = [n_vocab, width]
+    return out
+
+
+def is_text_alone(config):
+    """Whether the reference is made of the text model only."""
+    return "text_config" in config and "vision_config" not in config
 
 
 def gpt_oss_shapes(shapes):
@@ -123,19 +188,27 @@ def unpack_mxfp4(blocks, scales):
     return dense.reshape(e, n_out, n_block * 32).transpose(0, 2, 1)
 
 
-def write_weights(path, rules, dense):
-    """Writes the safetensors file. dense: unpack MXFP4 to F32, because transformers may lack its kernels."""
+def write_weights(path, rules, dense, block=None):
+    """Writes the safetensors file. dense: unpack MXFP4 and FP8 to F32, because transformers may lack its kernels."""
     import torch
     from safetensors.torch import save_file
     out = {}
     for name, dtype, shape, base, scale, bits in rules:
-        if name.endswith("_scales") and dense:
+        if name.endswith(("_scales", "_scale_inv")) and dense:
             continue
         v = values(name, shape, base, scale, bits)
         if name.endswith("_blocks") and dense:
             scales = next(r for r in rules if r[0] == name.replace("_blocks", "_scales"))
             v = unpack_mxfp4(v.astype(np.uint8), values(*scales[:1], *scales[2:]).astype(np.uint8))
             name, dtype = name.removesuffix("_blocks"), "F32"
+        if dtype == "F8_E4M3":
+            v = v.astype(np.int64).astype(np.uint8)
+        if dtype == "F8_E4M3" and dense:
+            scale = next(r for r in rules if r[0] == name + "_scale_inv")
+            v, dtype = dequantize_fp8(v.astype(np.int64), values(*scale[:1], *scale[2:]), block), "F32"
+        if dtype == "F8_E4M3":
+            out[name] = torch.from_numpy(v).view(torch.float8_e4m3fn)
+            continue
         torch_dtype = {"U8": torch.uint8, "BF16": torch.bfloat16, "F32": torch.float32}[dtype]
         if dense and dtype == "BF16":
             torch_dtype = torch.float32
@@ -145,11 +218,19 @@ def write_weights(path, rules, dense):
 
 def describe(name, config):
     """The rules of all tensors, with the names of the published models."""
+    if name in WITHOUT_TRANSFORMERS:
+        return [tensor_rule(n, s, config) for n, s in sorted(WITHOUT_TRANSFORMERS[name].shapes(config).items())]
     with tempfile.TemporaryDirectory() as folder:
         shapes = saved_shapes(config, pathlib.Path(folder))
     if name == "gpt_oss":
         shapes = gpt_oss_shapes(shapes)
-    prefix = "language_model." if "text_config" in config else ""
+    if name == "qwen3_vl_moe":
+        shapes = qwen3_vl_moe_shapes(shapes)
+    if "quantization_config" in config:
+        shapes.update(scale_shapes(shapes, config))
+    if config.get("num_nextn_predict_layers", 0) > 0:
+        shapes.update(mtp_shapes(shapes, config))
+    prefix = "language_model." if is_text_alone(config) else ""
     return [tensor_rule(prefix + n, s, config) for n, s in sorted(shapes.items())]
 
 
@@ -161,24 +242,29 @@ def run_reference(config, rules, ids):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         alone = {**text, "architectures": config["architectures"]} if text is config else text
-        (folder / "config.json").write_text(json.dumps(alone))
+        alone = {key: value for key, value in alone.items() if key != "quantization_config"}
         stripped = [[r[0].removeprefix("language_model."), *r[1:]] for r in rules]
         with_values = folder / "model.safetensors"
-        write_weights_as(with_values, rules, stripped)
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
-                                                                  attn_implementation="eager",
-                                                                  experts_implementation="eager")
+        block = config.get("quantization_config", {}).get("weight_block_size")
+        write_weights_as(with_values, rules, stripped, block)
+        model_class = transformers.AutoModelForCausalLM
+        if "vision_config" in config:
+            alone = config
+            model_class = getattr(transformers, config["architectures"][0])
+        (folder / "config.json").write_text(json.dumps(alone))
+        model = model_class.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
+                                            experts_implementation="eager")
         model.eval()
         with torch.no_grad():
             return model(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
 
 
-def write_weights_as(path, rules, stripped):
+def write_weights_as(path, rules, stripped, block):
     """Writes the tensors of `rules` with the names of `stripped`."""
     from safetensors.numpy import load_file, save_file
     with tempfile.TemporaryDirectory() as folder:
         original = pathlib.Path(folder) / "w.safetensors"
-        write_weights(original, rules, dense=True)
+        write_weights(original, rules, dense=True, block=block)
         new_name = {old[0]: new[0] for old, new in zip(rules, stripped)}
         save_file({new_name.get(n, n): t for n, t in load_file(original).items()}, path, metadata={"format": "pt"})
 
@@ -194,7 +280,11 @@ def make(name):
     with np.errstate(over="ignore"):
         ids = splitmix64(np.uint64(fnv1a(name + ".ids")) + np.arange(N_IDS, dtype=np.uint64)) % np.uint64(n_vocab)
     ids = [int(i) for i in ids]
-    logits = run_reference(config, rules, ids)
+    if name in WITHOUT_TRANSFORMERS:
+        weights = {r[0]: values(r[0], *r[2:]) for r in rules}
+        logits = WITHOUT_TRANSFORMERS[name].logits(config, weights, ids)
+    else:
+        logits = run_reference(config, rules, ids)
     return {
         "name": name, "config": config, "tensors": rules, "ids": ids,
         "logits": {str(p): [rounded(x) for x in logits[p]] for p in FULL_ROWS},

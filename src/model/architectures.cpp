@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "model/architecture.h"
+#include "model/families.h"
 
 namespace tandem {
 namespace {
@@ -14,11 +14,28 @@ struct ArchitectureEntry {
 
 // The families that this build knows.
 constexpr ArchitectureEntry kArchitectures[] = {
-    {"llama", load_llama},       {"mistral3", load_mistral3}, {"qwen2", load_qwen2},
-    {"qwen2moe", load_qwen2moe}, {"qwen3", load_qwen3},       {"qwen3moe", load_qwen3moe},
-    {"gemma2", load_gemma2},     {"gemma3", load_gemma3},     {"phi3", load_phi3},
-    {"granite", load_granite},   {"smollm3", load_smollm3},   {"olmo2", load_olmo2},
+    {"llama", load_llama},
+    {"mistral3", load_mistral3},
+    {"qwen2", load_qwen2},
+    {"qwen2moe", load_qwen2moe},
+    {"qwen3", load_qwen3},
+    {"qwen3moe", load_qwen3moe},
+    {"gemma2", load_gemma2},
+    {"gemma3", load_gemma3},
+    {"phi3", load_phi3},
+    {"granite", load_granite},
+    {"smollm3", load_smollm3},
+    {"olmo2", load_olmo2},
     {"gpt-oss", load_gpt_oss},
+    {"glm4moe", load_glm4moe},
+    {"minimax-m2", load_minimax_m2},
+    {"qwen3vl", load_qwen3vl},
+    {"qwen3vlmoe", load_qwen3vlmoe},
+    {"seed_oss", load_seed_oss},
+    {"ernie4_5-moe", load_ernie4_5_moe},
+    {"hunyuan-moe", load_hunyuan_moe},
+    {"exaone-moe", load_exaone_moe},
+    {"bailingmoe2", load_bailingmoe2},
 };
 
 }  // namespace

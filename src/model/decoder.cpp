@@ -42,6 +42,10 @@ class DecoderGraph {
     return g_.rope(x, rope, rope_factors_);
   }
 
+  TensorId norm_and_rotate(TensorId x, const AttentionLayer& a, const Weight* w, int64_t n_head) {
+    return a.rotates_first ? norm(rotate(x, a, n_head), w) : rotate(norm(x, w), a, n_head);
+  }
+
   // Whether the branch's last product can add the residual x: only if nothing is applied to the branch first.
   bool adds_residual(const Weight* post_norm) const {
     return post_norm == nullptr && spec_.residual_scale == 1.0f;
@@ -57,13 +61,12 @@ class DecoderGraph {
     const TensorId q = linear(in, a.q);  // [n, n_head * head_dim_k]
     const TensorId k = linear(in, a.k);  // [n, n_head_kv * head_dim_k]
     const TensorId v = linear(in, a.v);  // [n, n_head_kv * head_dim_v]
-    const TensorId q_normed = norm(q, a.q_norm), k_normed = norm(k, a.k_norm);
-    const TensorId q_rotated = rotate(q_normed, a, a.params.n_head);
     AttentionLayer keys = a;
     keys.rope.temperature_scale = 0.0f;  // applies to queries only
-    g_.kv_write(rotate(k_normed, keys, a.params.n_head_kv), v);
-    TensorId y = g_.attention(q_rotated, a.params, a.sinks);  // [n, n_head * head_dim_v]
-    if (last) {                                               // only rows whose logits are needed continue
+    const TensorId q_placed = norm_and_rotate(q, a, a.q_norm, a.params.n_head);
+    g_.kv_write(norm_and_rotate(k, keys, a.k_norm, a.params.n_head_kv), v);
+    TensorId y = g_.attention(q_placed, a.params, a.sinks);  // [n, n_head * head_dim_v]
+    if (last) {                                              // only rows whose logits are needed continue
       y = g_.gather_outputs(y);
       x_ = g_.gather_outputs(x_);
     }
@@ -83,13 +86,17 @@ class DecoderGraph {
   }
 
   TensorId mixture(TensorId in, const FeedForward& f, TensorId residual) {
-    const TensorId route = g_.moe_route(linear(in, f.router), f.route);
+    const TensorId route = g_.moe_route(linear(in, f.router), f.route, f.selection_bias);
     const MoeFfnParams params{f.route.n_expert, f.route.n_used, f.activation};
     const TensorId y = g_.moe_ffn(in, route, params, f.gate.w, f.up.w, f.down.w, residual,
                                   {f.gate.bias, f.up.bias, f.down.bias});
     if (f.shared_gate.w == nullptr) return y;
-    const FeedForward shared{f.activation, f.shared_gate, f.shared_up, f.shared_down, {}, {}, {}, {},
-                             {},           nullptr};
+    FeedForward shared;
+    shared.activation = f.activation;
+    shared.gate = f.shared_gate;
+    shared.up = f.shared_up;
+    shared.down = f.shared_down;
+    if (f.shared_expert_gate == nullptr) return gated_unit(in, shared, y);
     const TensorId all = gated_unit(in, shared, kNoTensor);
     return g_.add(y, all, 1.0f, g_.linear(in, f.shared_expert_gate));
   }

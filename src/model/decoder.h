@@ -29,6 +29,7 @@ struct AttentionLayer {
   const Weight* q_norm = nullptr;  // per head: [head_dim_k]; over the row: [n_head * head_dim_k]
   const Weight* k_norm = nullptr;  // likewise, with n_head_kv heads
   bool rotates = true;             // false: no positions in this layer (NoPE)
+  bool rotates_first = false;      // q_norm and k_norm follow the rotation
   RopeParams rope;                 // n_head is set when q and k are rotated
   AttentionParams params;
   const Weight* sinks = nullptr;  // [n_head]
@@ -41,10 +42,12 @@ struct FeedForward {
   Linear gate, up;  // [n_ff, n_embd]
   Linear down;      // [n_embd, n_ff]
 
-  Linear router;         // [n_expert, n_embd]
-  MoeRouteParams route;  // how experts are chosen
+  Linear router;                           // [n_expert, n_embd]
+  MoeRouteParams route;                    // how experts are chosen
+  const Weight* selection_bias = nullptr;  // [n_expert], added to the scores that choose; optional
 
-  // A shared expert that every token passes in addition to the mixture, times sigmoid(shared_expert_gate x).
+  // A shared expert that every token passes in addition to the mixture, times sigmoid(shared_expert_gate x) if
+  // there is such a gate.
   Linear shared_gate, shared_up, shared_down;
   const Weight* shared_expert_gate = nullptr;  // [1, n_embd]
 };

@@ -1,6 +1,9 @@
 #include "model/decoder_reader.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "base/error.h"
 
 namespace tandem {
 
@@ -8,7 +11,8 @@ DecoderReader::DecoderReader(const ModelSource& source, const std::string& archi
     : HparamReader(source.file.metadata(), architecture),
       w_(source.weights),
       hparams_(transformer("attention.layer_norm_rms_epsilon")),
-      rope_(HparamReader::rope(hparams_, style, source.rope)) {}
+      rope_(HparamReader::rope(hparams_, style, source.rope)),
+      n_ff_dense_(hparams_.n_ff) {}
 
 DecoderSpec DecoderReader::begin() {
   DecoderSpec spec;
@@ -38,6 +42,10 @@ const Weight* DecoderReader::norm(const std::string& name) {
 
 const Weight* DecoderReader::head_norm(const std::string& name) {
   return w_.vector(name + ".weight", hparams_.head_dim_k);
+}
+
+const Weight* DecoderReader::optional_head_norm(const std::string& name) {
+  return w_.optional_vector(name + ".weight", hparams_.head_dim_k);
 }
 
 const Weight* DecoderReader::row_norm(const std::string& name, int64_t n_head) {
@@ -80,12 +88,12 @@ AttentionLayer DecoderReader::attention() {
 }
 
 FeedForward DecoderReader::gated_ffn(Activation activation) {
-  const Hparams& h = hparams_;
+  const int64_t n_embd = hparams_.n_embd;
   FeedForward f;
   f.activation = activation;
-  f.gate = linear("ffn_gate", h.n_ff, h.n_embd);
-  f.up = linear("ffn_up", h.n_ff, h.n_embd);
-  f.down = linear("ffn_down", h.n_embd, h.n_ff);
+  f.gate = linear("ffn_gate", n_ff_dense_, n_embd);
+  f.up = linear("ffn_up", n_ff_dense_, n_embd);
+  f.down = linear("ffn_down", n_embd, n_ff_dense_);
   return f;
 }
 
@@ -105,6 +113,7 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
   f.activation = activation;
   f.route = route;
   f.router = linear("ffn_gate_inp", h.n_expert, h.n_embd);
+  f.selection_bias = w_.optional_vector("exp_probs_b.bias", h.n_expert);
   const auto experts = [&](const std::string& name, int64_t n_rows, int64_t n_cols) {
     return Linear{w_.experts(name + ".weight", h.n_expert, n_rows, n_cols),
                   w_.optional_vectors(name + ".bias", h.n_expert, n_rows)};
@@ -115,16 +124,78 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
   return f;
 }
 
-MoeRouteParams DecoderReader::read_experts(bool normalize) {
+void DecoderReader::add_shared_expert(FeedForward& mixture, int64_t n_ff) {
+  const int64_t n_embd = hparams_.n_embd;
+  mixture.shared_gate = linear("ffn_gate_shexp", n_ff, n_embd);
+  mixture.shared_up = linear("ffn_up_shexp", n_ff, n_embd);
+  mixture.shared_down = linear("ffn_down_shexp", n_embd, n_ff);
+}
+
+FeedForward DecoderReader::dense_or_mixture(Activation activation, const Mixtures& mixtures) {
+  if (!mixtures.at(layer_)) return gated_ffn(activation);
+  FeedForward f = mixture(activation, mixtures.route);
+  if (mixtures.n_ff_shared > 0 || w_.has("ffn_gate_shexp.weight")) add_shared_expert(f, mixtures.n_ff_shared);
+  return f;
+}
+
+MoeRouteParams DecoderReader::read_experts(bool normalize, MoeScoring scoring) {
   Hparams& h = hparams_;
   h.n_expert = integer("expert_count", 1, 65536);
   h.n_expert_used = integer("expert_used_count", 1, h.n_expert);
   h.n_ff = integer_or("expert_feed_forward_length", h.n_ff, 1, kMaxDimension);
   MoeRouteParams route{h.n_expert, h.n_expert_used};
+  route.scoring = scoring;
   route.normalize = flag_or("expert_weights_norm", normalize);
+  read_scoring(route);
+  read_groups(route);
   const float scale = number_or("expert_weights_scale", 1.0f, 0.0f, 1e6f);
   route.scale = scale == 0.0f ? 1.0f : scale;
   return route;
+}
+
+void DecoderReader::read_scoring(MoeRouteParams& route) const {
+  constexpr int64_t kUnset = 0, kSoftmax = 1, kSigmoid = 2, kSoftmaxOfChosen = 3;
+  const int64_t scoring = integer_or("expert_gating_func", kUnset, INT32_MIN, INT32_MAX);
+  if (scoring == kUnset) return;
+  if (scoring != kSoftmax && scoring != kSigmoid && scoring != kSoftmaxOfChosen) {
+    fail("expert_gating_func", std::to_string(scoring),
+         "1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen)");
+  }
+  route.scoring = scoring == kSigmoid ? MoeScoring::sigmoid : MoeScoring::softmax;
+  if (scoring == kSoftmaxOfChosen) route.normalize = true;
+}
+
+void DecoderReader::read_groups(MoeRouteParams& route) const {
+  route.n_group = integer_or("expert_group_count", 1, 0, route.n_expert);
+  if (route.n_group <= 1) {
+    route.n_group = 1;
+    return;
+  }
+  if (route.n_expert % route.n_group != 0) {
+    fail("expert_group_count", std::to_string(route.n_group),
+         "a divisor of expert_count, " + std::to_string(route.n_expert));
+  }
+  route.n_group_used = integer("expert_group_used_count", 1, route.n_group);
+  const int64_t n_choosable = route.n_expert / route.n_group * route.n_group_used;
+  if (route.n_used > n_choosable) {
+    fail("expert_group_used_count", std::to_string(route.n_group_used),
+         format("groups of at least expert_used_count, {}, experts: these have {}", route.n_used,
+                n_choosable));
+  }
+}
+
+Mixtures DecoderReader::read_mixtures(bool normalize, MoeScoring scoring) {
+  Mixtures m{read_experts(normalize, scoring)};
+  m.n_dense = integer_or("leading_dense_block_count", 0, 0, hparams_.n_layer);
+  m.period = std::max<int64_t>(1, integer_or("interleave_moe_layer_step", 1, 0, INT32_MAX));
+  const int64_t n_shared = integer_or("expert_shared_count", 0, 0, 65536);
+  m.n_ff_shared =
+      integer_or("expert_shared_feed_forward_length", n_shared * hparams_.n_ff, 0, int64_t{1} << 40);
+  return m;
+}
+
+void DecoderReader::skip_nextn_layers() {
+  hparams_.n_layer -= integer_or("nextn_predict_layers", 0, 0, hparams_.n_layer - 1);
 }
 
 float DecoderReader::scale_or(std::string_view suffix, float fallback) const {

@@ -18,8 +18,19 @@
 #include <vector>
 
 #include "model/decoder.h"
+#include "model/families.h"
 
 namespace tandem {
+
+// How a model divides its layers into dense ones and mixtures.
+struct Mixtures {
+  MoeRouteParams route;
+  int64_t n_dense = 0;      // leading layers without experts
+  int64_t period = 1;       // of the others, every period-th of the model has experts
+  int64_t n_ff_shared = 0;  // width of the shared experts together; 0: none
+
+  bool at(int layer) const { return layer >= n_dense && (layer + 1) % period == 0; }
+};
 
 class DecoderReader : public HparamReader {
  public:
@@ -40,15 +51,28 @@ class DecoderReader : public HparamReader {
   Linear linear(const std::string& name, int64_t n_rows, int64_t n_cols);  // NAME.weight, NAME.bias?
   AttentionLayer attention();                        // attn_q, attn_k, attn_v or attn_qkv; attn_output
   const Weight* head_norm(const std::string& name);  // NAME.weight [head_dim_k]
+  const Weight* optional_head_norm(const std::string& name);
   const Weight* row_norm(const std::string& name, int64_t n_head);  // NAME.weight [n_head * head_dim_k]
   const Weight* per_head(const std::string& name);                  // NAME.weight [n_head]
   FeedForward gated_ffn(Activation activation);                     // ffn_gate, ffn_up, ffn_down
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down
-  // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps. Call read_experts() first.
+  // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
+  // read_experts() first.
   FeedForward mixture(Activation activation, const MoeRouteParams& route);
+  // ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp, beside a mixture.
+  void add_shared_expert(FeedForward& mixture, int64_t n_ff);
+  // The feed-forward part of the current layer of a model with dense layers and mixtures: one or the other.
+  FeedForward dense_or_mixture(Activation activation, const Mixtures& mixtures);
 
-  // Reads hparams().n_expert, n_expert_used and the experts' n_ff, and returns how experts are chosen.
-  MoeRouteParams read_experts(bool normalize);
+  // Reads hparams().n_expert, n_expert_used and the experts' n_ff, and returns how experts are chosen. The
+  // arguments are what the family does if the file does not say.
+  MoeRouteParams read_experts(bool normalize, MoeScoring scoring = MoeScoring::softmax);
+  // The same, and which layers are mixtures.
+  Mixtures read_mixtures(bool normalize, MoeScoring scoring = MoeScoring::softmax);
+
+  // Leaves out the layers that only predict tokens further ahead (MTP), which follow the others in the file.
+  // Call it before begin().
+  void skip_nextn_layers();
 
   // Reads a scale: finite and not 0; `fallback` if the file has none.
   float scale_or(std::string_view suffix, float fallback) const;
@@ -61,11 +85,14 @@ class DecoderReader : public HparamReader {
 
  private:
   std::vector<bool> sliding_layers(int64_t period) const;
+  void read_scoring(MoeRouteParams& route) const;
+  void read_groups(MoeRouteParams& route) const;
 
   WeightBinder& w_;
   Hparams hparams_;
   RopeParams rope_;
   int layer_ = -1;
+  int64_t n_ff_dense_;  // of layers without experts
 };
 
 }  // namespace tandem

@@ -7,7 +7,6 @@ namespace tandem {
 
 std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source) {
   DecoderReader r(source, "qwen2moe", RopeStyle::half);
-  const int64_t n_embd = r.hparams().n_embd;
   const int64_t n_ff_shared =
       r.integer_or("expert_shared_feed_forward_length", r.hparams().n_ff, 1, kMaxDimension);
   const MoeRouteParams route = r.read_experts(false);
@@ -18,10 +17,8 @@ std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source) {
     l.attention = r.attention();  // with its biases
     l.ffn_norm = r.norm("ffn_norm");
     l.ffn = r.mixture(Activation::silu, route);
-    l.ffn.shared_gate = r.linear("ffn_gate_shexp", n_ff_shared, n_embd);
-    l.ffn.shared_up = r.linear("ffn_up_shexp", n_ff_shared, n_embd);
-    l.ffn.shared_down = r.linear("ffn_down_shexp", n_embd, n_ff_shared);
-    l.ffn.shared_expert_gate = r.linear("ffn_gate_inp_shexp", 1, n_embd).w;
+    r.add_shared_expert(l.ffn, n_ff_shared);
+    l.ffn.shared_expert_gate = r.linear("ffn_gate_inp_shexp", 1, r.hparams().n_embd).w;
   }
   return make_decoder(std::move(spec));
 }

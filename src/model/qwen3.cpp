@@ -1,10 +1,14 @@
-// Qwen3: query and key heads are normalized before rotation; no biases. (arXiv:2505.09388)
+// Qwen3: query and key heads are normalized before rotation; no biases. (arXiv:2505.09388) The text model of
+// Qwen3-VL is the same: its rotation has a section for each of the three coordinates of a picture's patch, and
+// a token of text has three equal ones.
 #include "model/decoder_reader.h"
 
 namespace tandem {
 
-std::unique_ptr<Architecture> load_qwen3(const ModelSource& source) {
-  DecoderReader r(source, "qwen3", RopeStyle::half);
+namespace {
+
+std::unique_ptr<Architecture> load(const ModelSource& source, const char* architecture) {
+  DecoderReader r(source, architecture, RopeStyle::half);
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {
     DecoderLayer& l = r.next_layer(spec);
@@ -16,6 +20,16 @@ std::unique_ptr<Architecture> load_qwen3(const ModelSource& source) {
     l.ffn = r.gated_ffn(Activation::silu);
   }
   return make_decoder(std::move(spec));
+}
+
+}  // namespace
+
+std::unique_ptr<Architecture> load_qwen3(const ModelSource& source) {
+  return load(source, "qwen3");
+}
+
+std::unique_ptr<Architecture> load_qwen3vl(const ModelSource& source) {
+  return load(source, "qwen3vl");
 }
 
 }  // namespace tandem

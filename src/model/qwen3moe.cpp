@@ -1,11 +1,13 @@
 // Qwen3 with a mixture of experts in every layer: many small experts; the weights of the chosen ones sum to
-// 1. (arXiv:2505.09388)
+// 1. (arXiv:2505.09388) The text model of Qwen3-VL is the same (qwen3.cpp says why).
 #include "model/decoder_reader.h"
 
 namespace tandem {
 
-std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source) {
-  DecoderReader r(source, "qwen3moe", RopeStyle::half);
+namespace {
+
+std::unique_ptr<Architecture> load(const ModelSource& source, const char* architecture) {
+  DecoderReader r(source, architecture, RopeStyle::half);
   const MoeRouteParams route = r.read_experts(true);
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {
@@ -18,6 +20,16 @@ std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source) {
     l.ffn = r.mixture(Activation::silu, route);
   }
   return make_decoder(std::move(spec));
+}
+
+}  // namespace
+
+std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source) {
+  return load(source, "qwen3moe");
+}
+
+std::unique_ptr<Architecture> load_qwen3vlmoe(const ModelSource& source) {
+  return load(source, "qwen3vlmoe");
 }
 
 }  // namespace tandem

@@ -147,6 +147,25 @@ TEST_F(BadFolder, Config) {
   EXPECT_THAT(
       refusal([](HfFolder& f) { f.config["layer_types"][0] = "full_attention"; }, "gemma3_scaled_rope"),
       HasSubstr("layer_types"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["n_group"] = 3; }, "exaone_moe"), HasSubstr("n_group"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["topk_group"] = 9; }, "exaone_moe"),
+              HasSubstr("topk_group"));
+  EXPECT_THAT(refusal(
+                  [](HfFolder& f) {
+                    f.config["mlp_layer_types"] = {"dense", "sparse", "dense", "sparse", "sparse"};
+                  },
+                  "exaone_moe"),
+              HasSubstr("mlp_layer_types"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["layer_types"][0] = "linear_attention"; }, "exaone_moe"),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(refusal(
+                  [](HfFolder& f) {
+                    f.config["moe_topk"] = {3, 2};
+                  },
+                  "hunyuan_moe"),
+              HasSubstr("moe_topk"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["moe_layer_end_index"] = 1; }, "ernie4_5_moe"),
+              HasSubstr("moe_layer_end_index"));
   EXPECT_THAT(refusal([](HfFolder& f) { f.config["norm_topk_prob"] = false; }, "qwen3_moe"),
               HasSubstr("norm_topk_prob"));
 }
@@ -237,6 +256,12 @@ TEST_F(BadFolder, Tensors) {
       refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.block_sparse_moe.experts.2.w3.weight"); },
               "mixtral"),
       HasSubstr("experts.2.w3"));
+  EXPECT_THAT(
+      refusal([](HfFolder& f) { f.tensors.erase("model.layers.2.mlp.shared_experts.up_proj.weight"); },
+              "glm4_moe"),
+      HasSubstr("shared_experts.up_proj"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.tensors.erase("model.layers.3.enorm.weight"); }, "glm4_moe"),
+              HasSubstr("enorm"));
   EXPECT_THAT(
       refusal([](HfFolder& f) { f.tensors.erase("model.layers.1.mlp.experts.down_proj_scales"); }, "gpt_oss"),
       HasSubstr("down_proj_scales"));

@@ -71,9 +71,23 @@ class BadFamily : public testing::TestWithParam<std::string> {
   std::string prefix_;
 };
 
-// Optional tensors: a file without them is a valid model without biases or factors, or with tied embeddings.
-bool is_optional(const std::string& name) {
+// Optional tensors: a file without them is a valid model without biases, factors or (GLM) norms of heads, or with
+// tied embeddings.
+bool is_optional(const std::string& name, const std::string& family) {
+  if (family == "glm4_moe_qk_norm" && (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight")))
+    return true;
   return name.ends_with(".bias") || name == "output.weight" || name.starts_with("rope_");
+}
+
+// Counts of which 0 says something, and what an error may name instead: the tensors of a layer of another kind.
+bool may_be_zero(const std::string& key) {
+  for (const char* suffix :
+       {".vocab_size", "phi3.attention.sliding_window", "llama.expert_count", ".expert_gating_func",
+        ".expert_shared_count", ".expert_shared_feed_forward_length", ".leading_dense_block_count",
+        ".interleave_moe_layer_step", ".expert_group_count", ".nextn_predict_layers"}) {
+    if (key.ends_with(suffix)) return true;
+  }
+  return false;
 }
 
 TEST_P(BadFamily, MissingTensors) {
@@ -82,7 +96,7 @@ TEST_P(BadFamily, MissingTensors) {
     TinyModel model = good_;
     model.tensors.erase(name);
     const std::string message = refusal(model);
-    if (is_optional(name)) continue;
+    if (is_optional(name, GetParam())) continue;
     // If the fused matrix of queries, keys and values is missing, loading looks for three.
     EXPECT_THAT(message, HasSubstr(name.ends_with("attn_qkv.weight") ? "attn_q.weight" : name));
   }
@@ -104,11 +118,16 @@ TEST_P(BadFamily, WrongShapes) {
 
 TEST_P(BadFamily, Counts) {
   for (const std::string& key : keys(ValueType::u32)) {
-    const bool may_be_zero = key.ends_with(".vocab_size") || key == "phi3.attention.sliding_window" ||
-                             key == "llama.expert_count";  // unused; no window; no experts
     const std::string zero = with(key, uint32_t{0});
-    if (!may_be_zero) EXPECT_THAT(zero, HasSubstr(key));
-    if (key == "llama.expert_count") EXPECT_THAT(zero, HasSubstr("ffn_gate.weight"));
+    if (!may_be_zero(key)) {
+      EXPECT_THAT(zero, HasSubstr(key));
+    }
+    if (!zero.empty()) {
+      EXPECT_THAT(zero, testing::AnyOf(HasSubstr(key), HasSubstr("tensor blk."))) << key;
+    }
+    if (key == "llama.expert_count") {
+      EXPECT_THAT(zero, HasSubstr("ffn_gate.weight"));
+    }
     if (!key.ends_with(".vocab_size")) EXPECT_THAT(with(key, "many"), HasSubstr(key));
     with(key, uint32_t{4000000000u});  // too large for most keys, but valid as a context size
     with(key, uint32_t{1});
@@ -147,7 +166,10 @@ TEST_P(BadFamily, IndivisibleHeads) {
 INSTANTIATE_TEST_SUITE_P(All, BadFamily,
                          testing::Values("llama_tied_bias", "mixtral", "mistral3", "qwen2", "qwen2_moe",
                                          "qwen3", "qwen3_moe", "gemma2", "gemma3_scaled_rope",
-                                         "phi3_longrope_long", "granite", "smollm3", "olmo2", "gpt_oss"),
+                                         "phi3_longrope_long", "granite", "smollm3", "olmo2", "gpt_oss",
+                                         "glm4_moe_qk_norm", "minimax_m2", "qwen3_vl", "qwen3_vl_moe",
+                                         "seed_oss", "ernie4_5_moe", "hunyuan_moe", "exaone_moe",
+                                         "bailing_moe2"),
                          [](const auto& param_info) { return param_info.param; });
 
 // Tests of a single family.
@@ -164,7 +186,27 @@ TEST_P(BadOne, WindowPatterns) {
   EXPECT_THAT(with(key, "every sixth"), HasSubstr("sliding_window_pattern"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Windows, BadOne, testing::Values("gemma2", "gemma3", "gpt_oss"),
+INSTANTIATE_TEST_SUITE_P(Windows, BadOne, testing::Values("gemma2", "gemma3", "gpt_oss", "exaone_moe"),
+                         [](const auto& param_info) { return param_info.param; });
+
+class BadMixture : public BadFamily {};
+
+TEST_P(BadMixture, Routing) {
+  EXPECT_THAT(with(prefix_ + "expert_group_count", uint32_t{3}),
+              testing::AllOf(HasSubstr("expert_group_count"), HasSubstr("divisor of expert_count")));
+  EXPECT_THAT(with(prefix_ + "expert_group_count", uint32_t{1000}), HasSubstr("expert_group_count"));
+  EXPECT_THAT(with(prefix_ + "expert_group_used_count", uint32_t{5}), HasSubstr("expert_group_used_count"));
+  EXPECT_THAT(with(prefix_ + "expert_group_count", uint32_t{8}), HasSubstr("expert_group_used_count"));
+  EXPECT_THAT(with(prefix_ + "expert_gating_func", uint32_t{9}), HasSubstr("2 (sigmoid)"));
+  EXPECT_EQ(with(prefix_ + "expert_gating_func", uint32_t{3}), "");
+  EXPECT_THAT(with(prefix_ + "leading_dense_block_count", uint32_t{2}), HasSubstr("blk.1.ffn_gate.weight"));
+  EXPECT_THAT(with(prefix_ + "leading_dense_block_count", uint32_t{9}),
+              HasSubstr("leading_dense_block_count"));
+  EXPECT_THAT(with(prefix_ + "nextn_predict_layers", uint32_t{5}), HasSubstr("nextn_predict_layers"));
+  EXPECT_THAT(with(prefix_ + "expert_shared_feed_forward_length", uint32_t{0}), HasSubstr("ffn_gate_shexp"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, BadMixture, testing::Values("exaone_moe", "bailing_moe2"),
                          [](const auto& param_info) { return param_info.param; });
 
 class BadMistral3 : public BadFamily {};

@@ -150,6 +150,11 @@ TEST(Shapes, HaveTheirModelsParameters) {
   EXPECT_EQ(n_parameters("qwen3-30b-a3b"), 30532122624);
   EXPECT_EQ(n_parameters("gemma-2-2b"), 2614341888);
   EXPECT_EQ(n_parameters("llama-3.1-405b"), 405853388800);
+  EXPECT_EQ(n_parameters("seed-oss-36b"), 36151104512);
+  // The model cards count the MTP layer too: 110468824832 for Air, 358 B.
+  EXPECT_EQ(n_parameters("glm-4.5-air"), 106852251264);
+  EXPECT_EQ(n_parameters("glm-4.5"), 352797829024);
+  EXPECT_EQ(n_parameters("minimax-m2"), 228689764864);  // the card also counts 13880064 scales of FP8 blocks
   EXPECT_EQ(n_parameters("mistral-nemo-12b"), 12247782400);
   EXPECT_EQ(n_parameters("mistral-small-24b"), 23572403200);
   EXPECT_EQ(n_parameters("codestral-22b"), 22247282688);

@@ -5,131 +5,14 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "tools/convert/tensor_rules.h"
 
 namespace tandem::tools {
 namespace {
 
-using Rules = std::vector<TensorRule>;
+using namespace tensors;
 using L = Layout;
 using S = Size;
-
-Rules join(std::initializer_list<Rules> parts) {
-  Rules all;
-  for (const Rules& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
-
-// ---- Tensors shared by many architectures.
-
-// `norm`: plain, or plus_one for Gemma.
-Rules ends(L norm = L::plain) {
-  return {{"model.embed_tokens.weight", "token_embd.weight", S::vocab, S::embd},
-          {"model.norm.weight", "output_norm.weight", S::embd, S::none, norm},
-          {"lm_head.weight", "output.weight", S::vocab, S::embd}};
-}
-
-Rules norms_before(L norm = L::plain) {
-  return {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, norm},
-          {"model.layers.{}.post_attention_layernorm.weight", "ffn_norm.weight", S::embd, S::none, norm}};
-}
-
-// `rotation`: rope_rows for architectures that rotate pairs, plain for those that rotate halves.
-Rules attention(L rotation) {
-  return {{"model.layers.{}.self_attn.q_proj.weight", "attn_q.weight", S::q, S::embd, rotation},
-          {"model.layers.{}.self_attn.k_proj.weight", "attn_k.weight", S::kv, S::embd, rotation},
-          {"model.layers.{}.self_attn.v_proj.weight", "attn_v.weight", S::kv, S::embd},
-          {"model.layers.{}.self_attn.o_proj.weight", "attn_output.weight", S::embd, S::q},
-          {"model.layers.{}.self_attn.q_proj.bias", "attn_q.bias", S::q, S::none, rotation, false},
-          {"model.layers.{}.self_attn.k_proj.bias", "attn_k.bias", S::kv, S::none, rotation, false},
-          {"model.layers.{}.self_attn.v_proj.bias", "attn_v.bias", S::kv, S::none, L::plain, false},
-          {"model.layers.{}.self_attn.o_proj.bias", "attn_output.bias", S::embd, S::none, L::plain, false}};
-}
-
-Rules head_norms(S q, S k, L norm = L::plain) {
-  return {{"model.layers.{}.self_attn.q_norm.weight", "attn_q_norm.weight", q, S::none, norm},
-          {"model.layers.{}.self_attn.k_norm.weight", "attn_k_norm.weight", k, S::none, norm}};
-}
-
-Rules gated_mlp() {
-  return {{"model.layers.{}.mlp.gate_proj.weight", "ffn_gate.weight", S::ff, S::embd},
-          {"model.layers.{}.mlp.up_proj.weight", "ffn_up.weight", S::ff, S::embd},
-          {"model.layers.{}.mlp.down_proj.weight", "ffn_down.weight", S::embd, S::ff},
-          {"model.layers.{}.mlp.gate_proj.bias", "ffn_gate.bias", S::ff, S::none, L::plain, false},
-          {"model.layers.{}.mlp.up_proj.bias", "ffn_up.bias", S::ff, S::none, L::plain, false},
-          {"model.layers.{}.mlp.down_proj.bias", "ffn_down.bias", S::embd, S::none, L::plain, false}};
-}
-
-Rules mixtral_experts() {
-  return {{"model.layers.{}.block_sparse_moe.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
-          {"model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", "ffn_gate_exps.weight", S::ff, S::embd,
-           L::stacked},
-          {"model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", "ffn_up_exps.weight", S::ff, S::embd,
-           L::stacked},
-          {"model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", "ffn_down_exps.weight", S::embd, S::ff,
-           L::stacked}};
-}
-
-Rules qwen_experts() {
-  return {{"model.layers.{}.mlp.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
-          {"model.layers.{}.mlp.experts.{e}.gate_proj.weight", "ffn_gate_exps.weight", S::ff_expert, S::embd,
-           L::stacked},
-          {"model.layers.{}.mlp.experts.{e}.up_proj.weight", "ffn_up_exps.weight", S::ff_expert, S::embd,
-           L::stacked},
-          {"model.layers.{}.mlp.experts.{e}.down_proj.weight", "ffn_down_exps.weight", S::embd, S::ff_expert,
-           L::stacked}};
-}
-
-Rules shared_expert() {
-  return {
-      {"model.layers.{}.mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", S::embd, S::none,
-       L::row_of_one},
-      {"model.layers.{}.mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", S::ff_shared, S::embd},
-      {"model.layers.{}.mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", S::ff_shared, S::embd},
-      {"model.layers.{}.mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", S::embd, S::ff_shared}};
-}
-
-// Norms before and after both branches of a layer; Gemma stores all of them minus one.
-Rules gemma_norms() {
-  return {
-      {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
-      {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd, S::none,
-       L::plus_one},
-      {"model.layers.{}.pre_feedforward_layernorm.weight", "ffn_norm.weight", S::embd, S::none, L::plus_one},
-      {"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.weight", S::embd, S::none,
-       L::plus_one}};
-}
-
-Rules phi3_tensors() {
-  return {{"model.layers.{}.self_attn.qkv_proj.weight", "attn_qkv.weight", S::qkv, S::embd},
-          {"model.layers.{}.self_attn.o_proj.weight", "attn_output.weight", S::embd, S::q},
-          {"model.layers.{}.mlp.gate_up_proj.weight", "ffn_up.weight", S::two_ff, S::embd},
-          {"model.layers.{}.mlp.down_proj.weight", "ffn_down.weight", S::embd, S::ff}};
-}
-
-Rules olmo2_norms() {
-  return {{"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd},
-          {"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.weight", S::embd}};
-}
-
-// Gate and up are interleaved by rows. The published files have MXFP4 blocks, fine-tuned ones floats.
-Rules gpt_oss_tensors() {
-  return {
-      {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
-      {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd},
-      {"model.layers.{}.self_attn.sinks", "attn_sinks.weight", S::head},
-      {"model.layers.{}.mlp.router.weight", "ffn_gate_inp.weight", S::expert, S::embd},
-      {"model.layers.{}.mlp.router.bias", "ffn_gate_inp.bias", S::expert},
-      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd, L::mxfp4_even},
-      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::mxfp4_odd},
-      {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::mxfp4},
-      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd,
-       L::transposed_even},
-      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::transposed_odd},
-      {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::transposed},
-      {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", S::ff, S::none, L::even_bias},
-      {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", S::ff, S::none, L::odd_bias},
-      {"model.layers.{}.mlp.experts.down_proj_bias", "ffn_down_exps.bias", S::embd, S::none, L::expert_bias}};
-}
 
 // ---- Hyperparameters beyond those all share.
 
@@ -209,6 +92,26 @@ void qwen3_moe(const ModelConfig& c, HparamWriter& out) {
   qwen_moe(c, out, true);
 }
 
+// Text has one position where pictures have three: the sections of rotations among them say nothing to it, but
+// other readers ask for them.
+void add_sections(const ModelConfig& c, HparamWriter& out) {
+  std::vector<int32_t> sections;
+  const auto given = c.rope.scaling ? c.rope.scaling->numbers("mrope_section") : std::nullopt;
+  if (given && given->size() == 3) sections.assign(given->begin(), given->end());
+  if (sections.empty()) return;
+  sections.push_back(0);
+  out.integers("rope.dimension_sections", sections);
+}
+
+void qwen3_vl(const ModelConfig& c, HparamWriter& out) {
+  qwen(c, out);
+  add_sections(c, out);
+}
+void qwen3_vl_moe(const ModelConfig& c, HparamWriter& out) {
+  qwen3_moe(c, out);
+  add_sections(c, out);
+}
+
 // The square root of this value divides the scores, if it differs from the head size.
 void query_scale(const ModelConfig& c, HparamWriter& out) {
   const auto scalar = c.text.optional_number("query_pre_attn_scalar");
@@ -232,11 +135,18 @@ void gemma2(const ModelConfig& c, HparamWriter& out) {
 void check_window_pattern(const ModelConfig& c, int64_t period) {
   const auto types = c.text.texts("layer_types");
   for (size_t i = 0; types && i < types->size(); ++i) {
-    if (((*types)[i] == "full_attention") == ((static_cast<int64_t>(i) + 1) % period == 0)) continue;
+    const bool full = (static_cast<int64_t>(i) + 1) % period == 0;
+    if ((*types)[i] == (full ? "full_attention" : "sliding_attention")) continue;
     c.text.fail("layer_types", short_json(*c.text.find("layer_types")),
                 "full attention in every " + std::to_string(period) + "th layer");
   }
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    const Json* value = c.text.find(key);
+    if (value && value->is_string()) {  // a letter for each layer of a period, L or G
+      const std::string usual = std::string(static_cast<size_t>(period - 1), 'L') + "G";
+      if (*value != usual && !types) c.text.fail(key, short_json(*value), usual);
+      continue;
+    }
     const auto n = c.text.optional_integer(key, 0, INT32_MAX);
     if (n && *n != period && !types) c.text.fail(key, std::to_string(*n), std::to_string(period));
   }
@@ -272,6 +182,95 @@ void gpt_oss(const ModelConfig& c, HparamWriter& out) {
   out.integer("expert_feed_forward_length", c.n_ff);
 }
 
+// How experts are chosen; expert_gating_func: 1 is softmax, 2 sigmoid.
+enum class Scoring { softmax = 1, sigmoid = 2 };
+
+void mixture(const ModelConfig& c, HparamWriter& out, Scoring scoring) {
+  out.integer("expert_feed_forward_length", c.n_ff_expert > 0 ? c.n_ff_expert : c.n_ff);
+  out.integer("expert_gating_func", static_cast<int64_t>(scoring));
+  out.flag("expert_weights_norm", c.text.boolean("norm_topk_prob").value_or(true));
+  if (const auto scale = c.text.optional_number("routed_scaling_factor"))
+    out.number("expert_weights_scale", *scale);
+  if (c.n_shared_experts > 0) {
+    out.integer("expert_shared_count", c.n_shared_experts);
+    out.integer("expert_shared_feed_forward_length", c.n_ff_shared);
+  }
+  if (c.n_dense_layers > 0) out.integer("leading_dense_block_count", c.n_dense_layers);
+  if (c.mixture_period > 1) out.integer("interleave_moe_layer_step", c.mixture_period);
+  const int64_t n_group = c.text.optional_integer("n_group", 1, c.n_expert).value_or(1);
+  if (n_group > 1) {
+    if (c.n_expert % n_group != 0) {
+      c.text.fail("n_group", std::to_string(n_group), format("a divisor of the {} experts", c.n_expert));
+    }
+    out.integer("expert_group_count", n_group);
+    out.integer("expert_group_used_count", c.text.integer("topk_group", 1, n_group));
+  }
+}
+
+void partial_rotation(const ModelConfig& c, HparamWriter& out) {
+  head_sizes(c, out);
+  out.integer("rope.dimension_count", c.n_rot());
+  add_rope(c, out);
+}
+
+void glm4_moe(const ModelConfig& c, HparamWriter& out) {
+  partial_rotation(c, out);
+  mixture(c, out, Scoring::sigmoid);
+}
+
+// Older files have rotary_dim instead of a fraction.
+void minimax_m2(const ModelConfig& c, HparamWriter& out) {
+  partial_rotation(c, out);
+  if (const auto n = c.text.optional_integer("rotary_dim", 2, c.head_dim))
+    out.integer("rope.dimension_count", *n);
+  mixture(c, out, Scoring::sigmoid);
+}
+
+void seed_oss(const ModelConfig& c, HparamWriter& out) {
+  head_sizes(c, out);
+  add_rope(c, out);
+}
+
+void ernie4_5_moe(const ModelConfig& c, HparamWriter& out) {
+  if (c.has_head_dim) head_sizes(c, out);
+  add_rope(c, out);
+  mixture(c, out, Scoring::softmax);
+  const auto last = c.text.optional_integer("moe_layer_end_index", -1, INT32_MAX);
+  if (last && *last >= 0 && *last < c.n_layer - 1) {
+    c.text.fail("moe_layer_end_index", std::to_string(*last), "the last layer, as readers of GGUF assume");
+  }
+}
+
+// "dynamic" scaling with a fixed alpha is another base (NTK-aware scaling).
+void hunyuan_moe(const ModelConfig& c, HparamWriter& out) {
+  head_sizes(c, out);
+  mixture(c, out, Scoring::softmax);
+  if (c.rope.type != "dynamic" || !c.rope.scaling->has("alpha")) return add_rope(c, out);
+  const double alpha = c.rope.scaling->number("alpha");
+  if (!(alpha > 0.0)) c.rope.scaling->fail("alpha", std::to_string(alpha), "a number above 0");
+  const auto dim = static_cast<double>(c.head_dim);
+  out.number("rope.freq_base", c.rope.theta * std::pow(alpha, dim / (dim - 2)));
+}
+
+void exaone_moe(const ModelConfig& c, HparamWriter& out) {
+  check_window_pattern(c, 4);
+  head_sizes(c, out);
+  add_rope(c, out);
+  window(c, out);
+  mixture(c, out, Scoring::sigmoid);
+  const auto kinds = c.text.texts("mlp_layer_types");
+  for (size_t i = 0; kinds && i < kinds->size(); ++i) {
+    if (((*kinds)[i] == "sparse") == c.has_experts(static_cast<int64_t>(i))) continue;
+    c.text.fail("mlp_layer_types", short_json(*c.text.find("mlp_layer_types")),
+                "dense layers before all others, as first_k_dense_replace says");
+  }
+}
+
+void bailing_moe2(const ModelConfig& c, HparamWriter& out) {
+  partial_rotation(c, out);
+  mixture(c, out, Scoring::sigmoid);
+}
+
 // ---- The table.
 
 std::vector<ConvertArchitecture> make_table() {
@@ -284,12 +283,12 @@ std::vector<ConvertArchitecture> make_table() {
                                        .norm_eps = 1e-6,
                                        .rope_theta = 1e6,
                                        .tied = true};
-  const Rules llama_layers = join({ends(), norms_before(), attention(L::rope_rows)});
-  const Rules qwen_layers = join({ends(), norms_before(), attention(L::plain)});
-  const Rules qk_norms = head_norms(S::head_dim, S::head_dim);
-  const Rules olmo_layers =
+  const TensorRules llama_layers = join({ends(), norms_before(), attention(L::rope_rows)});
+  const TensorRules qwen_layers = join({ends(), norms_before(), attention(L::plain)});
+  const TensorRules qk_norms = head_norms(S::head_dim, S::head_dim);
+  const TensorRules olmo_layers =
       join({ends(), attention(L::plain), head_norms(S::q, S::kv), olmo2_norms(), gated_mlp()});
-  const Rules gemma_layers = join({ends(L::plus_one), gemma_norms(), attention(L::plain), gated_mlp()});
+  const TensorRules gemma_layers = join({ends(L::plus_one), gemma_norms(), attention(L::plain), gated_mlp()});
   return {
       {"LlamaForCausalLM MistralForCausalLM MinistralForCausalLM", "llama", plain,
        join({llama_layers, gated_mlp()}), llama},
@@ -309,6 +308,28 @@ std::vector<ConvertArchitecture> make_table() {
       {"Phi3ForCausalLM", "phi3", plain, join({ends(), norms_before(), phi3_tensors()}), phi3},
       {"Olmo2ForCausalLM", "olmo2", plain, olmo_layers, olmo2},
       {"Olmo3ForCausalLM", "olmo2", plain, olmo_layers, olmo3},
+      {"Glm4MoeForCausalLM",
+       "glm4moe",
+       {.rotated_share = 0.5},
+       join({ends(), attention(L::plain), glm4_moe_tensors()}),
+       glm4_moe},
+      {"MiniMaxM2ForCausalLM", "minimax-m2", plain, join({qwen_layers, minimax_m2_tensors()}), minimax_m2},
+      {"Qwen3VLForConditionalGeneration", "qwen3vl", plain, join({qwen_layers, qk_norms, gated_mlp()}),
+       qwen3_vl},
+      {"Qwen3VLMoeForConditionalGeneration", "qwen3vlmoe", plain,
+       join({qwen_layers, qk_norms, qwen3_vl_experts()}), qwen3_vl_moe},
+      {"SeedOssForCausalLM", "seed_oss", plain,
+       join({ends(), attention(L::plain), seed_oss_norms(), gated_mlp()}), seed_oss},
+      {"Ernie4_5_MoeForCausalLM",
+       "ernie4_5-moe",
+       {.rope_theta = 5e5, .tied = true},
+       join({qwen_layers, ernie4_5_moe_tensors()}),
+       ernie4_5_moe},
+      {"HunYuanMoEV1ForCausalLM", "hunyuan-moe", plain, join({qwen_layers, hunyuan_moe_tensors()}),
+       hunyuan_moe},
+      {"ExaoneMoEForCausalLM ExaoneMoeForCausalLM", "exaone-moe", plain,
+       join({qwen_layers, exaone_moe_tensors()}), exaone_moe},
+      {"BailingMoeV2ForCausalLM", "bailingmoe2", plain, bailing_moe2_tensors(), bailing_moe2},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };
@@ -345,7 +366,8 @@ void add_hparams(const ConvertArchitecture& architecture, const ModelConfig& c, 
   out.integer("vocab_size", c.n_vocab);
   out.integer("context_length", c.n_ctx);
   out.integer("embedding_length", c.n_embd);
-  out.integer("block_count", c.n_layer);
+  out.integer("block_count", c.n_layer + c.n_mtp_layers);
+  if (c.n_mtp_layers > 0) out.integer("nextn_predict_layers", c.n_mtp_layers);
   out.integer("feed_forward_length", c.n_ff);
   out.integer("attention.head_count", c.n_head);
   out.integer("attention.head_count_kv", c.n_head_kv);

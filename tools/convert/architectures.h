@@ -21,6 +21,7 @@ class HparamWriter {
   void integer(std::string_view key, int64_t value) { set(key, Value(static_cast<uint32_t>(value))); }
   void number(std::string_view key, double value) { set(key, Value(static_cast<float>(value))); }
   void text(std::string_view key, const std::string& value) { set(key, Value(value)); }
+  void integers(std::string_view key, const std::vector<int32_t>& values) { set(key, Value(values)); }
   void flag(std::string_view key, bool value) { set(key, Value(value)); }
   // Adds a vector of floats computed from config.json.
   void tensor(const std::string& name, std::vector<float> values);

@@ -57,10 +57,17 @@ std::string folder_name(const std::string& folder) {
   return path.filename().empty() ? "model" : path.filename().string();
 }
 
+// The layers after the last that predict tokens further ahead. config.json may count more than the checkpoint has.
+int64_t count_mtp_layers(const Checkpoint& checkpoint, const ModelConfig& config) {
+  int64_t n = 0;
+  while (checkpoint.find(format("model.layers.{}.eh_proj.weight", config.n_layer + n))) ++n;
+  return n;
+}
+
 Conversion make_conversion(const std::string& folder, const ConvertOptions& options) {
   const JsonObject json = JsonObject::read(folder + "/config.json");
   const ConvertArchitecture& architecture = find_architecture(json);
-  const ModelConfig config(json, architecture.defaults);
+  ModelConfig config(json, architecture.defaults);
   Conversion out;
   out.folder = folder;
   Metadata& metadata = out.metadata;
@@ -70,6 +77,10 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
   metadata.set("general.name", Value(options.name.empty() ? folder_name(folder) : options.name));
   metadata.set("general.file_type", Value(uint32_t{0}));
   metadata.set("general.quantization_version", Value(uint32_t{2}));
+  if (!options.vocab_only) {
+    out.checkpoint = std::make_unique<Checkpoint>(folder);
+    config.n_mtp_layers = count_mtp_layers(*out.checkpoint, config);
+  }
   add_hparams(architecture, config, metadata, out.tensors);
   add_tokenizer(folder, json, {config.n_vocab, options.pre}, metadata);
   if (options.vocab_only) {
@@ -77,7 +88,6 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
     metadata.remove("general.file_type");
     return out;
   }
-  out.checkpoint = std::make_unique<Checkpoint>(folder);
   for (TensorMapping& mapping : map_tensors(*out.checkpoint, config, architecture.rules))
     out.tensors.push_back(std::move(mapping));
   const OutType type = resolve_out_type(options.type, out.tensors);

@@ -1,5 +1,7 @@
 #include "tools/convert/model_config.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace tandem::tools {
@@ -12,9 +14,21 @@ int64_t size_of(const JsonObject& c, const char* key, std::optional<int64_t> fal
   return c.integer(key, 1, kMaxDimension);
 }
 
-// Returns the first key that is present; 0 if none is.
+int64_t same_for_all_layers(const JsonObject& c, const char* key) {
+  const std::vector<double> values = c.numbers(key).value();
+  const double first = values.empty() ? -1.0 : values.front();
+  const auto n = first >= 0.0 && first <= kMaxDimension ? static_cast<int64_t>(first) : int64_t{-1};
+  if (static_cast<double>(n) != first ||
+      std::any_of(values.begin(), values.end(), [&](double v) { return v != first; })) {
+    c.fail(key, short_json(*c.find(key)), "the same size for all layers");
+  }
+  return n;
+}
+
+// Returns the first key that is present; 0 if none is. A list with a value for each layer must repeat one.
 int64_t first_of(const JsonObject& c, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
+    if (const Json* value = c.find(key); value && value->is_array()) return same_for_all_layers(c, key);
     if (const auto n = c.optional_integer(key, 0, kMaxDimension)) return *n;
   }
   return 0;
@@ -22,8 +36,9 @@ int64_t first_of(const JsonObject& c, std::initializer_list<const char*> keys) {
 
 // Old files have rope_theta and rope_scaling; new ones rope_parameters, perhaps with an object for each kind
 // of layer.
-RopeConfig read_rope(const JsonObject& c, int64_t n_ctx, double default_theta) {
+RopeConfig read_rope(const JsonObject& c, int64_t n_ctx, const ConfigDefaults& defaults) {
   RopeConfig rope;
+  rope.rotated_share = defaults.rotated_share;
   std::optional<JsonObject> parameters = c.object("rope_parameters");
   if (parameters) {
     if (const auto local = parameters->object("sliding_attention"))
@@ -31,7 +46,7 @@ RopeConfig read_rope(const JsonObject& c, int64_t n_ctx, double default_theta) {
     if (const auto full = parameters->object("full_attention")) parameters = full;
   }
   rope.scaling = parameters ? parameters : c.object("rope_scaling");
-  rope.theta = default_theta;
+  rope.theta = defaults.rope_theta;
   if (const auto theta = c.optional_number("rope_theta")) rope.theta = *theta;
   if (const auto share = c.optional_number("partial_rotary_factor")) rope.rotated_share = *share;
   if (const auto theta = c.optional_number("rope_local_base_freq")) rope.theta_local = *theta;
@@ -79,19 +94,24 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
               : text.integer("max_position_embeddings", 1, INT32_MAX);
   norm_eps =
       defaults.norm_eps && !text.has("rms_norm_eps") ? *defaults.norm_eps : text.number("rms_norm_eps");
-  n_expert = first_of(text, {"num_local_experts", "num_experts"});
-  n_expert_used = first_of(text, {"num_experts_per_tok", "experts_per_token"});
+  n_expert = first_of(text, {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"});
+  n_expert_used = first_of(text, {"num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"});
   if (n_expert > 0 && (n_expert_used < 1 || n_expert_used > n_expert)) {
     text.fail("num_experts_per_tok", std::to_string(n_expert_used),
               "1 to the " + std::to_string(n_expert) + " experts");
   }
   n_ff_expert = first_of(text, {"moe_intermediate_size"});
-  n_ff_shared = first_of(text, {"shared_expert_intermediate_size"});
+  n_shared_experts = first_of(
+      text, {"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
+  n_ff_shared = first_of(text, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"});
+  if (n_ff_shared == 0) n_ff_shared = n_shared_experts * (n_ff_expert > 0 ? n_ff_expert : n_ff);
+  n_dense_layers = first_of(text, {"first_k_dense_replace", "moe_layer_start_index"});
+  mixture_period = std::max<int64_t>(1, first_of(text, {"moe_layer_interval"}));
   const auto said = text.boolean("tie_word_embeddings");
   const auto said_outside = whole.boolean("tie_word_embeddings");
   has_tied_key = said || said_outside;
   tied = said ? *said : said_outside.value_or(defaults.tied);
-  rope = read_rope(text, n_ctx, defaults.rope_theta);
+  rope = read_rope(text, n_ctx, defaults);
 }
 
 std::string model_class(const JsonObject& config) {

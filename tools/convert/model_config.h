@@ -16,7 +16,7 @@ namespace tandem::tools {
 struct ConfigDefaults {
   std::optional<int64_t> n_head, n_head_kv, head_dim, n_ctx, n_vocab;
   std::optional<double> norm_eps;
-  double rope_theta = 10000.0;
+  double rope_theta = 10000.0, rotated_share = 1.0;
   bool tied = false;
 };
 
@@ -34,14 +34,22 @@ struct ModelConfig {
 
   JsonObject whole, text;  // the file, and the object of the text model in it
   int64_t n_vocab, n_ctx, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
-  bool has_head_dim;                         // given in the file, not computed
-  int64_t n_expert = 0, n_expert_used = 0;   // 0: dense
-  int64_t n_ff_expert = 0, n_ff_shared = 0;  // if experts have a width of their own
+  bool has_head_dim;                        // given in the file, not computed
+  int64_t n_expert = 0, n_expert_used = 0;  // 0: dense
+  int64_t n_ff_expert = 0,
+          n_ff_shared = 0;  // if experts have a width of their own; of all shared ones together
+  int64_t n_shared_experts = 0;
+  int64_t n_dense_layers = 0,
+          mixture_period = 1;  // leading layers without experts; of the others, each n-th has
+  int64_t n_mtp_layers = 0;    // after the n_layer others, as many as the checkpoint has
   double norm_eps;
   bool tied;          // the output is the embedding table
   bool has_tied_key;  // the file has the key
   RopeConfig rope;
 
+  bool has_experts(int64_t layer) const {
+    return n_expert > 0 && layer >= n_dense_layers && (layer + 1) % mixture_period == 0;
+  }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
 };
 

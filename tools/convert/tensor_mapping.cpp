@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace tandem::tools {
 namespace {
@@ -22,16 +23,32 @@ bool is_mxfp4(Layout l) {
   return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd;
 }
 
-// Tensors of a checkpoint that a GGUF file does not have: computed tables, vision and audio.
+// Tensors of a checkpoint that a GGUF file does not have: computed tables.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
-  if (name == "lm_head.weight" && config.tied) return true;
+  return name == "lm_head.weight" && config.tied;
+}
+
+// Tensors of vision and audio: only the text model is converted.
+bool is_of_other_media(std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(6);
   for (const std::string_view prefix :
-       {"vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.", "model.vision_tower.",
-        "model.multi_modal_projector.", "model.audio_tower."}) {
+       {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "audio_tower."}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
+}
+
+bool applies(const TensorRule& rule, int64_t layer, const ModelConfig& config) {
+  const bool of_shared_expert = rule.rows == Size::ff_shared || rule.cols == Size::ff_shared;
+  if (of_shared_expert && config.n_ff_shared == 0) return false;
+  switch (rule.layers) {
+    case Layers::all: return true;
+    case Layers::dense: return !config.has_experts(layer);
+    case Layers::mixture: return config.has_experts(layer);
+    case Layers::mtp: return layer >= config.n_layer;
+  }
+  TANDEM_CHECK(false);
 }
 
 class TensorMapper {
@@ -59,11 +76,20 @@ class TensorMapper {
       throw_error(ErrorCode::bad_file, "{}: tensor {} is missing, needed for {}", folder_name(), source,
                   target);
     }
+    size_t n_other_media = 0;
     for (const auto& [name, tensor] : checkpoint_.tensors()) {
       if (used_.contains(tensor) || is_ignored(name, config_)) continue;
+      if (is_of_other_media(name)) {
+        ++n_other_media;
+        continue;
+      }
       throw_error(ErrorCode::bad_file,
                   "{}: tensor {} {} is not known for the model class that config.json names",
                   tensor->file->path(), printable(tensor->name), tensor->shape_text());
+    }
+    if (n_other_media > 0) {
+      log_info("{}: only the text model is converted, without {} tensors of vision and audio", folder_name(),
+               n_other_media);
     }
     return std::move(plans_);
   }
@@ -76,6 +102,7 @@ class TensorMapper {
       case Size::one: return 1;
       case Size::vocab: return c.n_vocab;
       case Size::embd: return c.n_embd;
+      case Size::two_embd: return 2 * c.n_embd;
       case Size::q: return c.n_head * c.head_dim;
       case Size::kv: return c.n_head_kv * c.head_dim;
       case Size::qkv: return (c.n_head + 2 * c.n_head_kv) * c.head_dim;
@@ -153,6 +180,9 @@ class TensorMapper {
       case Layout::transposed: return transposed_plan(std::move(mapping), source, rows, cols, 1, 0);
       case Layout::transposed_even: return transposed_plan(std::move(mapping), source, rows, cols, 2, 0);
       case Layout::transposed_odd: return transposed_plan(std::move(mapping), source, rows, cols, 2, 1);
+      case Layout::first_half: return half_plan(std::move(mapping), source, rows, cols, 2, 0);
+      case Layout::second_half: return half_plan(std::move(mapping), source, rows, cols, 2, rows);
+      case Layout::transposed_or_plain: return half_plan(std::move(mapping), source, rows, cols, 1, 0);
       case Layout::mxfp4: return mxfp4_mapping(std::move(mapping), source, rows, cols, 1, 0);
       case Layout::mxfp4_even: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 0);
       case Layout::mxfp4_odd: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 1);
@@ -189,6 +219,21 @@ class TensorMapper {
     mapping.row_stride = stride;
     mapping.col_stride = rows * stride;
     mapping.first = first;
+    return mapping;
+  }
+
+  // Rows [first, first + rows) of the `parts` x rows of each expert, stored as columns or as rows.
+  TensorMapping half_plan(TensorMapping mapping, const std::string& source, int64_t rows, int64_t cols,
+                          int64_t parts, int64_t first) {
+    const int64_t n = size(Size::expert), n_rows = parts * rows;
+    const std::vector<int64_t> as_columns{n, cols, n_rows}, as_rows{n, n_rows, cols};
+    const bool transposed = checkpoint_.find(source)->shape != as_rows || cols == n_rows;
+    mapping.dims.push_back(n);
+    mapping.sources = {take_floats(source, transposed ? as_columns : as_rows)};
+    mapping.matrix_stride = cols * n_rows;
+    mapping.row_stride = transposed ? 1 : cols;
+    mapping.col_stride = transposed ? n_rows : 1;
+    mapping.first = transposed ? first : first * cols;
     return mapping;
   }
 
@@ -238,9 +283,9 @@ std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const Model
   for (const TensorRule& rule : rules) {
     if (!is_layered(rule)) mapper.apply(rule, -1);
   }
-  for (int64_t layer = 0; layer < config.n_layer; ++layer) {
+  for (int64_t layer = 0; layer < config.n_layer + config.n_mtp_layers; ++layer) {
     for (const TensorRule& rule : rules) {
-      if (is_layered(rule)) mapper.apply(rule, layer);
+      if (is_layered(rule) && applies(rule, layer, config)) mapper.apply(rule, layer);
     }
   }
   return mapper.finish();

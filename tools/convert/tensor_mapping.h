@@ -18,6 +18,7 @@ enum class Size {
   one,
   vocab,
   embd,
+  two_embd,
   q,
   kv,
   qkv,
@@ -43,10 +44,17 @@ enum class Layout {
   transposed,       // [expert, cols, rows]
   transposed_even,  // [expert, cols, 2 rows] -> even rows
   transposed_odd,   // [expert, cols, 2 rows] -> odd rows
-  mxfp4,            // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
-  mxfp4_even,       // [expert, 2 rows, ...] -> even rows
-  mxfp4_odd,        // [expert, 2 rows, ...] -> odd rows
+  first_half,       // [expert, cols, 2 rows] or [expert, 2 rows, cols] -> the first half of the rows
+  second_half,      // the same -> the second half
+  transposed_or_plain,  // [expert, cols, rows] or [expert, rows, cols]
+  mxfp4,                // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
+  mxfp4_even,           // [expert, 2 rows, ...] -> even rows
+  mxfp4_odd,            // [expert, 2 rows, ...] -> odd rows
 };
+
+// The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
+// mixtures too if the model is.
+enum class Layers { all, dense, mixture, mtp };
 
 struct TensorRule {
   const char* source;  // name in the checkpoint; "{}" is the layer, "{e}" the expert
@@ -54,6 +62,7 @@ struct TensorRule {
   Size rows, cols = Size::none;
   Layout layout = Layout::plain;
   bool required = true;  // of several rules for one target, one must apply
+  Layers layers = Layers::all;
 };
 
 // Element j of row r of matrix m is element m * matrix_stride + source_row(r) * row_stride + j * col_stride +
@@ -80,7 +89,7 @@ struct TensorMapping {
 enum class OutType { automatic, F32, F16, BF16, Q8_0 };
 
 // Plans all tensors, in the order of the rules. Throws Error(bad_file) for tensors that are missing, have a
-// shape other than config.json implies, or match no rule.
+// shape other than config.json implies, or match no rule. Says how many of vision and audio are left out.
 std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                        const std::vector<TensorRule>& rules);
 

@@ -115,6 +115,15 @@ constexpr Shape kShapes[] = {
      bpe_qwen, 201088, 131072, 1.5e5f, 1e-5f, false, 0, 32, 4, 2880, 128},
     {"gpt-oss-120b", "gpt-oss 120B", "gpt-oss", 36, 2880, 64, 8, 64, 2880,
      bpe_qwen, 201088, 131072, 1.5e5f, 1e-5f, false, 0, 128, 4, 2880, 128},
+    // Without their MTP layers, which are not loaded.
+    {"glm-4.5-air", "GLM 4.5 Air", "glm4moe", 46, 4096, 96, 8, 128, 10944,
+     bpe_llama3, 151552, 131072, 1e6f, 1e-5f, false, 0, 128, 8, 1408, 0, 1408, 1, 64},
+    {"glm-4.5", "GLM 4.5", "glm4moe", 92, 5120, 96, 8, 128, 12288,
+     bpe_llama3, 151552, 131072, 1e6f, 1e-5f, false, 0, 160, 8, 1536, 0, 1536, 3, 64, true},
+    {"minimax-m2", "MiniMax M2", "minimax-m2", 62, 3072, 48, 8, 128, 1536,
+     bpe_qwen, 200064, 196608, 5e6f, 1e-6f, false, 0, 256, 8, 1536, 0, 0, 0, 64},
+    {"seed-oss-36b", "Seed OSS 36B Instruct", "seed_oss", 64, 5120, 80, 8, 128, 27648,
+     bpe_qwen, 155136, 524288, 1e7f, 1e-6f},
 };
 // clang-format on
 
@@ -148,6 +157,15 @@ bool has_pre_norms(const Shape& s) {
   return s.arch != "olmo2";
 }
 
+bool has_qkv_biases(const Shape& s) {
+  return s.arch == "qwen2" || s.arch == "qwen2moe" || s.arch == "gpt-oss" || s.arch == "glm4moe" ||
+         s.arch == "seed_oss";
+}
+// Whether experts are chosen by sigmoid scores plus a bias.
+bool has_sigmoid_scores(const Shape& s) {
+  return s.arch == "glm4moe" || s.arch == "minimax-m2";
+}
+
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
   const int64_t n_q = int64_t{s.n_head} * s.head_dim, n_kv = int64_t{s.n_head_kv} * s.head_dim;
   if (has_pre_norms(s)) list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
@@ -159,7 +177,7 @@ void add_attention(const Shape& s, const std::string& block, TensorList& list) {
     list.matrix(block + "attn_v.weight", s.n_embd, n_kv);
   }
   list.matrix(block + "attn_output.weight", n_q, s.n_embd);
-  if (s.arch == "qwen2" || s.arch == "qwen2moe" || s.arch == "gpt-oss") {
+  if (has_qkv_biases(s)) {
     list.vector(block + "attn_q.bias", TensorRole::bias, n_q);
     list.vector(block + "attn_k.bias", TensorRole::bias, n_kv);
     list.vector(block + "attn_v.bias", TensorRole::bias, n_kv);
@@ -168,21 +186,22 @@ void add_attention(const Shape& s, const std::string& block, TensorList& list) {
     list.vector(block + "attn_output.bias", TensorRole::bias, s.n_embd);
     list.vector(block + "attn_sinks.weight", TensorRole::bias, s.n_head);
   }
-  if (s.arch == "qwen3" || s.arch == "qwen3moe" || s.arch == "gemma3") {
+  if (s.arch == "qwen3" || s.arch == "qwen3moe" || s.arch == "gemma3" || s.head_norms) {
     list.vector(block + "attn_q_norm.weight", TensorRole::norm, s.head_dim);
     list.vector(block + "attn_k_norm.weight", TensorRole::norm, s.head_dim);
   }
-  if (s.arch == "olmo2") {  // of whole rows, not of each head
+  if (s.arch == "olmo2" || s.arch == "minimax-m2") {  // of whole rows, not of each head
     list.vector(block + "attn_q_norm.weight", TensorRole::norm, n_q);
     list.vector(block + "attn_k_norm.weight", TensorRole::norm, n_kv);
   }
   if (has_post_norms(s)) list.vector(block + "post_attention_norm.weight", TensorRole::norm, s.n_embd);
 }
 
-void add_feed_forward(const Shape& s, const std::string& block, TensorList& list) {
-  const char* norm = s.arch == "gpt-oss" ? "post_attention_norm.weight" : "ffn_norm.weight";
+void add_feed_forward(const Shape& s, int layer, const std::string& block, TensorList& list) {
+  const bool after_attention = s.arch == "gpt-oss" || s.arch == "glm4moe" || s.arch == "seed_oss";
+  const char* norm = after_attention ? "post_attention_norm.weight" : "ffn_norm.weight";
   if (has_pre_norms(s)) list.vector(block + norm, TensorRole::norm, s.n_embd);
-  if (s.n_expert > 0) {
+  if (s.n_expert > 0 && layer >= s.n_dense) {
     list.router(block + "ffn_gate_inp.weight", s.n_embd, s.n_expert);
     list.matrix(block + "ffn_gate_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
     list.matrix(block + "ffn_up_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
@@ -193,8 +212,9 @@ void add_feed_forward(const Shape& s, const std::string& block, TensorList& list
       list.biases(block + "ffn_up_exps.bias", s.n_ff_expert, s.n_expert);
       list.biases(block + "ffn_down_exps.bias", s.n_embd, s.n_expert);
     }
+    if (has_sigmoid_scores(s)) list.vector(block + "exp_probs_b.bias", TensorRole::bias, s.n_expert);
     if (s.n_ff_shared > 0) {
-      list.vector(block + "ffn_gate_inp_shexp.weight", TensorRole::bias, s.n_embd);
+      if (s.arch == "qwen2moe") list.vector(block + "ffn_gate_inp_shexp.weight", TensorRole::bias, s.n_embd);
       list.matrix(block + "ffn_gate_shexp.weight", s.n_embd, s.n_ff_shared);
       list.matrix(block + "ffn_up_shexp.weight", s.n_embd, s.n_ff_shared);
       list.matrix(block + "ffn_down_shexp.weight", s.n_ff_shared, s.n_embd);
@@ -236,7 +256,7 @@ std::vector<ShapeTensor> tensors_of(const Shape& s) {
   for (int i = 0; i < s.n_layer; ++i) {
     const std::string block = format("blk.{}.", i);
     add_attention(s, block, list);
-    add_feed_forward(s, block, list);
+    add_feed_forward(s, i, block, list);
   }
   list.vector("output_norm.weight", TensorRole::norm, s.n_embd);
   if (!s.tied) list.matrix("output.weight", s.n_embd, s.n_vocab);
@@ -268,11 +288,15 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
   set_count("vocab_size", s.n_vocab);
   if (s.arch == "llama" || s.arch == "phi3" || s.arch == "smollm3")
     set_count("rope.dimension_count", s.head_dim);
+  if (s.n_rot > 0) set_count("rope.dimension_count", s.n_rot);
   if (s.n_expert > 0) {
     set_count("expert_count", s.n_expert);
     set_count("expert_used_count", s.n_expert_used);
     if (s.arch != "llama") set_count("expert_feed_forward_length", s.n_ff_expert);
     if (s.n_ff_shared > 0) set_count("expert_shared_feed_forward_length", s.n_ff_shared);
+    if (s.n_ff_shared > 0 && s.arch != "qwen2moe") set_count("expert_shared_count", 1);
+    if (s.n_dense > 0) set_count("leading_dense_block_count", s.n_dense);
+    if (has_sigmoid_scores(s)) set_count("expert_gating_func", 2);
   }
   if (s.arch == "gemma2") {
     set_float("attn_logit_softcapping", 50.0f);

@@ -29,8 +29,11 @@ struct Shape {
   bool tied = false;      // the output matrix is the token embedding
   float rope_factor = 0;  // 0, or the factor by which Llama 3's rope_freqs.weight stretches long waves
   int n_expert = 0, n_expert_used = 0, n_ff_expert = 0;
-  int window = 0;       // of layers with a sliding window
-  int n_ff_shared = 0;  // of the shared expert
+  int window = 0;           // of layers with a sliding window
+  int n_ff_shared = 0;      // of the shared expert
+  int n_dense = 0;          // leading layers without experts
+  int n_rot = 0;            // rotated columns of a head, if not all
+  bool head_norms = false;  // query and key heads are normalized, where the architecture leaves it open
 };
 
 std::span<const Shape> all_shapes();

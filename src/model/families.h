@@ -1,0 +1,19 @@
+// The families, beside those in architecture.h: each is defined in the file of its name and listed in
+// architectures.cpp.
+#pragma once
+
+#include "model/architecture.h"
+
+namespace tandem {
+
+std::unique_ptr<Architecture> load_glm4moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_minimax_m2(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen3vl(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen3vlmoe(const ModelSource& source);
+std::unique_ptr<Architecture> load_seed_oss(const ModelSource& source);
+std::unique_ptr<Architecture> load_ernie4_5_moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_hunyuan_moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_exaone_moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_bailingmoe2(const ModelSource& source);
+
+}  // namespace tandem

@@ -1,0 +1,105 @@
+// Every architecture where a text does not run from its start to its end: cut back and continued, saved and
+// loaded, and in a batch whose prompts begin alike.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/cpu_device.h"
+#include "engine/session_file.h"
+#include "support/batch_rig.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "tools/convert/convert.h"
+
+namespace tandem {
+namespace {
+
+class FamiliesResume : public test::BatchRig, public testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    family_ = test::load_family(GetParam());
+    test::family_folder(family_).write(folder_.path("hf"));
+    tools::ConvertOptions convert;
+    convert.type = tools::OutType::F32;
+    convert.n_threads = 1;
+    const std::string path = folder_.path("model.gguf");
+    write_conversion(tools::prepare_conversion(folder_.path("hf"), convert), convert, path);
+    model_ = Model::load(path);
+    ids_ = family_.ids();
+  }
+
+  Session open() const {
+    EngineOptions o;
+    o.context.n_ctx = family_.n_ctx();
+    o.context.n_ubatch = 24;
+    o.context.k_dtype = o.context.v_dtype = DType::F32;
+    return Session(*model_, {host_.get()}, o);
+  }
+
+  // Appends the ids from n_past() on, and compares the logits of the last one.
+  void expect_same_end(Session& session, const char* what) const {
+    const std::span<const float> got =
+        session.append(std::span(ids_).subspan(static_cast<size_t>(session.n_past())));
+    ASSERT_EQ(got.size(), expected_.size());
+    double error = 0, size = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      error += std::pow(got[i] - expected_[i], 2);
+      size += std::pow(expected_[i], 2);
+    }
+    EXPECT_LT(std::sqrt(error / size), tolerance()) << what;
+  }
+
+  // Products with MXFP4 weights round activations to 8 bits, so a last bit may become a step.
+  bool rounds_activations() const { return GetParam() == "gpt_oss"; }
+  double tolerance() const { return rounds_activations() ? 3e-2 : 1e-4; }
+
+  test::Family family_;
+  test::TempDir folder_;
+  std::unique_ptr<Model> model_;
+  std::vector<int32_t> ids_;
+  std::vector<float> expected_;
+};
+
+TEST_P(FamiliesResume, CutBackAndLoaded) {
+  Session session = open();
+  const std::span<const float> end = session.append(ids_);
+  expected_.assign(end.begin(), end.end());
+  for (const int64_t n : {71, 33, 32, 7}) {
+    session.truncate(n);
+    expect_same_end(session, "cut back");
+  }
+  session.truncate(50);
+  save_session(session, folder_.path("saved"));
+  Session other = open();
+  const SessionFile file(folder_.path("saved"), other);
+  file.restore(other, 50);
+  expect_same_end(other, "loaded");
+  file.restore(other, 20);
+  expect_same_end(other, "loaded in part");
+}
+
+TEST_P(FamiliesResume, InABatchWithSharedBeginnings) {
+  if (rounds_activations() || family_.n_ctx() > 0)
+    GTEST_SKIP() << "other roundings or rotations by context size";
+  std::vector<BatchRequest> list;
+  for (size_t i = 0; i < 5; ++i) {
+    BatchRequest r;
+    r.index = static_cast<int64_t>(i);
+    r.prompt.assign(ids_.begin(), ids_.begin() + 64 + static_cast<int64_t>(i));
+    for (size_t own = 0; own < i; ++own) r.prompt.push_back(ids_[own * 3 + i]);
+    r.sampling.temp = 0;
+    r.generation.n_predict = 6;
+    list.push_back(r);
+  }
+  const std::vector<std::string> expected = alone(*model_, list);
+  Runtime runtime(*model_, {host_.get()}, options(3, 1024));
+  Batcher batcher(runtime);
+  EXPECT_EQ(together(batcher, list), expected);
+  EXPECT_GT(batcher.stats().n_reused, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesResume, testing::ValuesIn(test::family_names()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,237 @@
+#include "tools/convert/tensor_rules.h"
+
+namespace tandem::tools::tensors {
+namespace {
+
+using L = Layout;
+using S = Size;
+
+TensorRules shared_experts_named(const char* gate, const char* up, const char* down) {
+  return {{gate, "ffn_gate_shexp.weight", S::ff_shared, S::embd},
+          {up, "ffn_up_shexp.weight", S::ff_shared, S::embd},
+          {down, "ffn_down_shexp.weight", S::embd, S::ff_shared}};
+}
+
+}  // namespace
+
+TensorRules join(std::initializer_list<TensorRules> parts) {
+  TensorRules all;
+  for (const TensorRules& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+TensorRules in(Layers layers, TensorRules rules) {
+  for (TensorRule& rule : rules) rule.layers = layers;
+  return rules;
+}
+
+TensorRules ends(L norm) {
+  return {{"model.embed_tokens.weight", "token_embd.weight", S::vocab, S::embd},
+          {"model.norm.weight", "output_norm.weight", S::embd, S::none, norm},
+          {"lm_head.weight", "output.weight", S::vocab, S::embd}};
+}
+
+TensorRules norms_before(L norm) {
+  return {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, norm},
+          {"model.layers.{}.post_attention_layernorm.weight", "ffn_norm.weight", S::embd, S::none, norm}};
+}
+
+TensorRules attention(L rotation) {
+  return {{"model.layers.{}.self_attn.q_proj.weight", "attn_q.weight", S::q, S::embd, rotation},
+          {"model.layers.{}.self_attn.k_proj.weight", "attn_k.weight", S::kv, S::embd, rotation},
+          {"model.layers.{}.self_attn.v_proj.weight", "attn_v.weight", S::kv, S::embd},
+          {"model.layers.{}.self_attn.o_proj.weight", "attn_output.weight", S::embd, S::q},
+          {"model.layers.{}.self_attn.q_proj.bias", "attn_q.bias", S::q, S::none, rotation, false},
+          {"model.layers.{}.self_attn.k_proj.bias", "attn_k.bias", S::kv, S::none, rotation, false},
+          {"model.layers.{}.self_attn.v_proj.bias", "attn_v.bias", S::kv, S::none, L::plain, false},
+          {"model.layers.{}.self_attn.o_proj.bias", "attn_output.bias", S::embd, S::none, L::plain, false}};
+}
+
+TensorRules head_norms(S q, S k, L norm) {
+  return {{"model.layers.{}.self_attn.q_norm.weight", "attn_q_norm.weight", q, S::none, norm},
+          {"model.layers.{}.self_attn.k_norm.weight", "attn_k_norm.weight", k, S::none, norm}};
+}
+
+TensorRules gated_mlp() {
+  return {{"model.layers.{}.mlp.gate_proj.weight", "ffn_gate.weight", S::ff, S::embd},
+          {"model.layers.{}.mlp.up_proj.weight", "ffn_up.weight", S::ff, S::embd},
+          {"model.layers.{}.mlp.down_proj.weight", "ffn_down.weight", S::embd, S::ff},
+          {"model.layers.{}.mlp.gate_proj.bias", "ffn_gate.bias", S::ff, S::none, L::plain, false},
+          {"model.layers.{}.mlp.up_proj.bias", "ffn_up.bias", S::ff, S::none, L::plain, false},
+          {"model.layers.{}.mlp.down_proj.bias", "ffn_down.bias", S::embd, S::none, L::plain, false}};
+}
+
+TensorRules mixtral_experts() {
+  return {{"model.layers.{}.block_sparse_moe.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+          {"model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", "ffn_gate_exps.weight", S::ff, S::embd,
+           L::stacked},
+          {"model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", "ffn_up_exps.weight", S::ff, S::embd,
+           L::stacked},
+          {"model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", "ffn_down_exps.weight", S::embd, S::ff,
+           L::stacked}};
+}
+
+TensorRules qwen_experts() {
+  return {{"model.layers.{}.mlp.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+          {"model.layers.{}.mlp.experts.{e}.gate_proj.weight", "ffn_gate_exps.weight", S::ff_expert, S::embd,
+           L::stacked},
+          {"model.layers.{}.mlp.experts.{e}.up_proj.weight", "ffn_up_exps.weight", S::ff_expert, S::embd,
+           L::stacked},
+          {"model.layers.{}.mlp.experts.{e}.down_proj.weight", "ffn_down_exps.weight", S::embd, S::ff_expert,
+           L::stacked}};
+}
+
+TensorRules shared_expert() {
+  return {
+      {"model.layers.{}.mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", S::embd, S::none,
+       L::row_of_one},
+      {"model.layers.{}.mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", S::ff_shared, S::embd},
+      {"model.layers.{}.mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", S::ff_shared, S::embd},
+      {"model.layers.{}.mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", S::embd, S::ff_shared}};
+}
+
+// Norms before and after both branches of a layer; Gemma stores all of them minus one.
+TensorRules gemma_norms() {
+  return {
+      {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
+      {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd, S::none,
+       L::plus_one},
+      {"model.layers.{}.pre_feedforward_layernorm.weight", "ffn_norm.weight", S::embd, S::none, L::plus_one},
+      {"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.weight", S::embd, S::none,
+       L::plus_one}};
+}
+
+TensorRules phi3_tensors() {
+  return {{"model.layers.{}.self_attn.qkv_proj.weight", "attn_qkv.weight", S::qkv, S::embd},
+          {"model.layers.{}.self_attn.o_proj.weight", "attn_output.weight", S::embd, S::q},
+          {"model.layers.{}.mlp.gate_up_proj.weight", "ffn_up.weight", S::two_ff, S::embd},
+          {"model.layers.{}.mlp.down_proj.weight", "ffn_down.weight", S::embd, S::ff}};
+}
+
+TensorRules olmo2_norms() {
+  return {{"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd},
+          {"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.weight", S::embd}};
+}
+
+// Gate and up are interleaved by rows. The published files have MXFP4 blocks, fine-tuned ones floats.
+TensorRules gpt_oss_tensors() {
+  return {
+      {"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
+      {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd},
+      {"model.layers.{}.self_attn.sinks", "attn_sinks.weight", S::head},
+      {"model.layers.{}.mlp.router.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+      {"model.layers.{}.mlp.router.bias", "ffn_gate_inp.bias", S::expert},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd, L::mxfp4_even},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::mxfp4_odd},
+      {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::mxfp4},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff, S::embd,
+       L::transposed_even},
+      {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff, S::embd, L::transposed_odd},
+      {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff, L::transposed},
+      {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", S::ff, S::none, L::even_bias},
+      {"model.layers.{}.mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", S::ff, S::none, L::odd_bias},
+      {"model.layers.{}.mlp.experts.down_proj_bias", "ffn_down_exps.bias", S::embd, S::none, L::expert_bias}};
+}
+
+TensorRules selection_bias(const char* source) {
+  return {{source, "exp_probs_b.bias", S::expert, S::none, L::row_of_one, false}};
+}
+
+TensorRules shared_experts() {
+  return shared_experts_named("model.layers.{}.mlp.shared_experts.gate_proj.weight",
+                              "model.layers.{}.mlp.shared_experts.up_proj.weight",
+                              "model.layers.{}.mlp.shared_experts.down_proj.weight");
+}
+
+TensorRules mtp() {
+  return in(Layers::mtp, {{"model.layers.{}.eh_proj.weight", "nextn.eh_proj.weight", S::embd, S::two_embd},
+                          {"model.layers.{}.enorm.weight", "nextn.enorm.weight", S::embd},
+                          {"model.layers.{}.hnorm.weight", "nextn.hnorm.weight", S::embd},
+                          {"model.layers.{}.embed_tokens.weight", "nextn.embed_tokens.weight", S::vocab,
+                           S::embd, L::plain, false},
+                          {"model.layers.{}.shared_head.head.weight", "nextn.shared_head_head.weight",
+                           S::vocab, S::embd, L::plain, false},
+                          {"model.layers.{}.shared_head.norm.weight", "nextn.shared_head_norm.weight",
+                           S::embd, S::none, L::plain, false}});
+}
+
+TensorRules glm4_moe_tensors() {
+  return join(
+      {{{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
+        {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd},
+        {"model.layers.{}.self_attn.q_norm.weight", "attn_q_norm.weight", S::head_dim, S::none, L::plain,
+         false},
+        {"model.layers.{}.self_attn.k_norm.weight", "attn_k_norm.weight", S::head_dim, S::none, L::plain,
+         false}},
+       in(Layers::dense, gated_mlp()),
+       in(Layers::mixture, join({qwen_experts(), shared_experts(),
+                                 selection_bias("model.layers.{}.mlp.gate.e_score_correction_bias")})),
+       mtp()});
+}
+
+TensorRules minimax_m2_tensors() {
+  return join({head_norms(S::q, S::kv), mixtral_experts(),
+               selection_bias("model.layers.{}.block_sparse_moe.e_score_correction_bias")});
+}
+
+TensorRules seed_oss_norms() {
+  return {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
+          {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd}};
+}
+
+TensorRules qwen3_vl_experts() {
+  return {{"model.layers.{}.mlp.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+          {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_gate_exps.weight", S::ff_expert, S::embd,
+           L::first_half},
+          {"model.layers.{}.mlp.experts.gate_up_proj", "ffn_up_exps.weight", S::ff_expert, S::embd,
+           L::second_half},
+          {"model.layers.{}.mlp.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff_expert,
+           L::transposed_or_plain}};
+}
+
+TensorRules ernie4_5_moe_tensors() {
+  return join({in(Layers::dense, gated_mlp()),
+               in(Layers::mixture,
+                  join({qwen_experts(), shared_experts(),
+                        selection_bias("model.layers.{}.mlp.moe_statics.e_score_correction_bias")}))});
+}
+
+TensorRules hunyuan_moe_tensors() {
+  TensorRules experts = qwen_experts();
+  experts[0].source = "model.layers.{}.mlp.gate.wg.weight";
+  return join({{{"model.layers.{}.self_attn.query_layernorm.weight", "attn_q_norm.weight", S::head_dim},
+                {"model.layers.{}.self_attn.key_layernorm.weight", "attn_k_norm.weight", S::head_dim}},
+               experts,
+               shared_experts_named("model.layers.{}.mlp.shared_mlp.gate_proj.weight",
+                                    "model.layers.{}.mlp.shared_mlp.up_proj.weight",
+                                    "model.layers.{}.mlp.shared_mlp.down_proj.weight")});
+}
+
+TensorRules exaone_moe_tensors() {
+  return join({head_norms(S::head_dim, S::head_dim), in(Layers::dense, gated_mlp()),
+               in(Layers::mixture, join({qwen_experts(), shared_experts(),
+                                         selection_bias("model.layers.{}.mlp.e_score_correction_bias")}))});
+}
+
+TensorRules bailing_moe2_tensors() {
+  return join(
+      {{{"model.word_embeddings.weight", "token_embd.weight", S::vocab, S::embd},
+        {"model.norm.weight", "output_norm.weight", S::embd},
+        {"lm_head.weight", "output.weight", S::vocab, S::embd},
+        {"model.layers.{}.attention.query_key_value.weight", "attn_qkv.weight", S::qkv, S::embd},
+        {"model.layers.{}.attention.query_key_value.bias", "attn_qkv.bias", S::qkv, S::none, L::plain, false},
+        {"model.layers.{}.attention.dense.weight", "attn_output.weight", S::embd, S::q},
+        {"model.layers.{}.attention.dense.bias", "attn_output.bias", S::embd, S::none, L::plain, false},
+        {"model.layers.{}.attention.query_layernorm.weight", "attn_q_norm.weight", S::head_dim},
+        {"model.layers.{}.attention.key_layernorm.weight", "attn_k_norm.weight", S::head_dim}},
+       norms_before(),
+       in(Layers::dense, gated_mlp()),
+       in(Layers::mixture,
+          join({qwen_experts(), shared_experts(), selection_bias("model.layers.{}.mlp.gate.expert_bias")})),
+       in(Layers::mtp, {{"model.layers.{}.eh_proj.weight", "nextn.eh_proj.weight", S::embd, S::two_embd},
+                        {"model.layers.{}.enorm.weight", "nextn.enorm.weight", S::embd},
+                        {"model.layers.{}.hnorm.weight", "nextn.hnorm.weight", S::embd},
+                        {"model.layers.{}.final_layernorm.weight", "layer_output_norm.weight", S::embd}})});
+}
+
+}  // namespace tandem::tools::tensors
