@@ -180,8 +180,8 @@ TEST_F(BadFolder, SafetensorsHeader) {
   EXPECT_THAT(refusal_of_weights(safetensors_of("{\"a\": 3}", 0)), HasSubstr(": a"));
   const auto entry = [](const char* rest) { return std::string("{\"w\":{") + rest + "}}"; };
   EXPECT_THAT(
-      refusal_of_weights(safetensors_of(entry(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"), 4)),
-      AllOf(HasSubstr("w.dtype"), HasSubstr("F8_E4M3"), HasSubstr("BF16")));
+      refusal_of_weights(safetensors_of(entry(R"("dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4])"), 4)),
+      AllOf(HasSubstr("w.dtype"), HasSubstr("F8_E5M2"), HasSubstr("BF16")));
   EXPECT_THAT(
       refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), 4)),
       HasSubstr("w.shape"));
@@ -197,6 +197,33 @@ TEST_F(BadFolder, SafetensorsHeader) {
   EXPECT_THAT(
       refusal_of_weights(safetensors_of(entry(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4)),
       HasSubstr("w.data_offsets"));
+}
+
+TEST_F(BadFolder, BlocksOfFp8) {
+  constexpr const char* kName = "model.layers.1.self_attn.q_proj.weight";
+  const std::string scale = std::string(kName) + "_scale_inv";
+  EXPECT_THAT(refusal([&](HfFolder& f) { f.tensors.erase(scale); }, "minimax_m2_fp8"),
+              AllOf(HasSubstr(scale), HasSubstr("is missing")));
+  EXPECT_THAT(refusal(
+                  [&](HfFolder& f) {
+                    f.tensors[scale].shape = {3, 7};
+                  },
+                  "minimax_m2_fp8"),
+              AllOf(HasSubstr(scale), HasSubstr("[7, 3]")));
+  EXPECT_THAT(refusal([&](HfFolder& f) { f.tensors[kName].bytes[5] = 0x7f; }, "minimax_m2_fp8"),
+              AllOf(HasSubstr(kName), HasSubstr("1 NaN")));
+  for (const Json& sizes : {Json{128}, Json{0, 128}, Json{128, 1.5}, Json("128"), Json{-1, 1e30}}) {
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config["quantization_config"]["weight_block_size"] = sizes; },
+                        "minimax_m2_fp8"),
+                HasSubstr("weight_block_size"));
+  }
+  // Tensors that must be floats.
+  EXPECT_THAT(refusal(
+                  [](HfFolder& f) {
+                    f.tensors["model.norm.weight"] = {"F8_E4M3", {64}, std::string(64, 'a')};
+                  },
+                  "minimax_m2_fp8"),
+              AllOf(HasSubstr("model.norm.weight"), HasSubstr("F8_E4M3")));
 }
 
 TEST_F(BadFolder, HolesAndOverlaps) {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/fp16.h"
+#include "base/fp8.h"
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
 #include "gguf/quants.h"
@@ -115,7 +116,7 @@ TEST_P(Families, LogitsEqualThoseOfTransformers) {
   EXPECT_LT(deviation(convert(OutType::Q8_0), 7).rms(), 5e-2);
 }
 
-// Every element of every tensor of the folder is in the file; of MXFP4 tensors, every block.
+// Every element of every tensor of the folder is in the file; of MXFP4 and FP8 tensors, every block.
 TEST_P(Families, EveryWeightIsKept) {
   const GgufFile file(convert(OutType::F32));
   std::multiset<float> found, wanted;
@@ -147,6 +148,17 @@ TEST_P(Families, EveryWeightIsKept) {
       const int nibble = static_cast<uint8_t>(t.bytes[i / 2]) >> (i % 2 * 4) & 15;
       const float x = std::ldexp(kValues[nibble & 7], static_cast<uint8_t>(scales[i / 32]) - 127);
       wanted.insert(nibble & 8 ? -x : x);
+    }
+  }
+  for (const auto& [name, t] : folder_.tensors) {  // times the scale of their block
+    if (t.dtype != "F8_E4M3") continue;
+    const test::HfTensor& scales = folder_.tensors.at(name + "_scale_inv");
+    const auto block = folder_.config["quantization_config"]["weight_block_size"].get<std::vector<int64_t>>();
+    for (int64_t i = 0; i < t.shape[0] * t.shape[1]; ++i) {
+      const int64_t row = i / t.shape[1], col = i % t.shape[1];
+      float scale = 0;
+      std::memcpy(&scale, scales.bytes.data() + 4 * (row / block[0] * scales.shape[1] + col / block[1]), 4);
+      wanted.insert(fp8_e4m3_to_fp32(static_cast<uint8_t>(t.bytes[static_cast<size_t>(i)])) * scale);
     }
   }
   EXPECT_EQ(found.size(), wanted.size());

@@ -46,8 +46,11 @@ HfTensor make_tensor(const Json& rule) {
   for (const int64_t size : t.shape) n *= size;
   for (int64_t i = 0; i < n; ++i) {
     const double x = family_value(name, static_cast<uint64_t>(i), rule[3], rule[4], rule[5]);
-    if (t.dtype == "U8") {
-      t.bytes += static_cast<char>(static_cast<uint8_t>(x));
+    if (t.dtype == "U8" || t.dtype == "F8_E4M3") {
+      t.bytes += static_cast<char>(static_cast<uint8_t>(static_cast<int64_t>(x)));
+    } else if (t.dtype == "F32") {
+      const auto value = static_cast<float>(x);
+      t.bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
     } else {
       const bf16_t bits = fp32_to_bf16(static_cast<float>(x));
       t.bytes.append(reinterpret_cast<const char*>(&bits), sizeof bits);

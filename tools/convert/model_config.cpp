@@ -1,6 +1,7 @@
 #include "tools/convert/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -68,6 +69,19 @@ RopeConfig read_rope(const JsonObject& c, int64_t n_ctx, const ConfigDefaults& d
   return rope;
 }
 
+// Of DeepSeek's block-scaled FP8, which others adopted.
+std::array<int64_t, 2> read_fp8_block(const JsonObject& c) {
+  const auto quantization = c.object("quantization_config");
+  if (!quantization || !quantization->has("weight_block_size")) return {128, 128};
+  const std::vector<double> sizes = quantization->numbers("weight_block_size").value();
+  const auto is_size = [](double x) { return x >= 1 && x <= kMaxDimension && x == std::floor(x); };
+  if (sizes.size() != 2 || !is_size(sizes[0]) || !is_size(sizes[1])) {
+    quantization->fail("weight_block_size", short_json(*quantization->find("weight_block_size")),
+                       "two sizes, such as [128, 128]");
+  }
+  return {static_cast<int64_t>(sizes[0]), static_cast<int64_t>(sizes[1])};
+}
+
 }  // namespace
 
 ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& defaults)
@@ -112,6 +126,7 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   has_tied_key = said || said_outside;
   tied = said ? *said : said_outside.value_or(defaults.tied);
   rope = read_rope(text, n_ctx, defaults);
+  fp8_block = read_fp8_block(config);
 }
 
 std::string model_class(const JsonObject& config) {

@@ -4,6 +4,7 @@
 // and the key.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,6 +47,7 @@ struct ModelConfig {
   bool tied;          // the output is the embedding table
   bool has_tied_key;  // the file has the key
   RopeConfig rope;
+  std::array<int64_t, 2> fp8_block = {128, 128};  // rows and columns that share a scale in FP8 checkpoints
 
   bool has_experts(int64_t layer) const {
     return n_expert > 0 && layer >= n_dense_layers && (layer + 1) % mixture_period == 0;

@@ -22,11 +22,11 @@ struct DTypeRow {
   size_t n_bytes;
 };
 constexpr DTypeRow kDTypes[] = {
-    {SourceDType::F64, "F64", 8},     {SourceDType::F32, "F32", 4}, {SourceDType::F16, "F16", 2},
-    {SourceDType::BF16, "BF16", 2},   {SourceDType::U8, "U8", 1},   {SourceDType::I8, "I8", 1},
-    {SourceDType::I16, "I16", 2},     {SourceDType::U16, "U16", 2}, {SourceDType::I32, "I32", 4},
-    {SourceDType::U32, "U32", 4},     {SourceDType::I64, "I64", 8}, {SourceDType::U64, "U64", 8},
-    {SourceDType::boolean, "BOOL", 1}};
+    {SourceDType::F64, "F64", 8},   {SourceDType::F32, "F32", 4},         {SourceDType::F16, "F16", 2},
+    {SourceDType::BF16, "BF16", 2}, {SourceDType::F8_E4M3, "F8_E4M3", 1}, {SourceDType::U8, "U8", 1},
+    {SourceDType::I8, "I8", 1},     {SourceDType::I16, "I16", 2},         {SourceDType::U16, "U16", 2},
+    {SourceDType::I32, "I32", 4},   {SourceDType::U32, "U32", 4},         {SourceDType::I64, "I64", 8},
+    {SourceDType::U64, "U64", 8},   {SourceDType::boolean, "BOOL", 1}};
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr size_t kMaxDims = 8;

@@ -18,7 +18,7 @@
 
 namespace tandem::tools {
 
-enum class SourceDType { F64, F32, F16, BF16, U8, I8, I16, U16, I32, U32, I64, U64, boolean };
+enum class SourceDType { F64, F32, F16, BF16, F8_E4M3, U8, I8, I16, U16, I32, U32, I64, U64, boolean };
 
 std::string_view source_dtype_name(SourceDType dtype);  // as in the file
 size_t source_dtype_bytes(SourceDType dtype);

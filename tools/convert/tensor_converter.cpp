@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/fp16.h"
+#include "base/fp8.h"
 #include "base/interrupt.h"
 #include "gguf/blocks.h"
 #include "gguf/quants.h"
@@ -43,6 +44,7 @@ void to_floats(SourceDType dtype, const std::byte* raw, int64_t stride, int64_t 
     case SourceDType::F32: return widen<float>(raw, stride, n, out, [](float x) { return x; });
     case SourceDType::F16: return widen<fp16_t>(raw, stride, n, out, fp16_to_fp32);
     case SourceDType::BF16: return widen<bf16_t>(raw, stride, n, out, bf16_to_fp32);
+    case SourceDType::F8_E4M3: return widen<uint8_t>(raw, stride, n, out, fp8_e4m3_to_fp32);
     default: TANDEM_CHECK(false);
   }
 }
@@ -62,6 +64,7 @@ class RowReader {
         size_(static_cast<int64_t>(source_dtype_bytes(dtype_))) {
     // Contiguous rows are read in one go.
     in_order_ = mapping.col_stride == 1 && mapping.row_stride == width_ && mapping.pair_head_dim == 0;
+    for (const SourceTensor* scales : mapping.block_scales) scales_.push_back(read_scales(scales));
   }
 
   bool gathers() const { return mapping_.col_stride != 1; }
@@ -84,13 +87,35 @@ class RowReader {
       }
       return;
     }
-    if (in_order_) return read_run(matrix, row * mapping_.row_stride, n * width_, raw, out);
-    for (int64_t r = row; r < row + n; ++r, out += width_) {
-      read_run(matrix, mapping_.source_row(r) * mapping_.row_stride, width_, raw, out);
+    if (in_order_) {
+      read_run(matrix, row * mapping_.row_stride, n * width_, raw, out);
+    } else {
+      for (int64_t r = 0; r < n; ++r) {
+        read_run(matrix, mapping_.source_row(row + r) * mapping_.row_stride, width_, raw, out + r * width_);
+      }
     }
+    if (scales_.empty() || scales_[static_cast<size_t>(matrix)].empty()) return;
+    for (int64_t r = 0; r < n; ++r) scale_row(matrix, mapping_.source_row(row + r), out + r * width_);
   }
 
  private:
+  // The scales of an FP8 matrix are small: one for each 128 x 128 weights.
+  static std::vector<float> read_scales(const SourceTensor* tensor) {
+    if (tensor == nullptr) return {};
+    std::vector<std::byte> raw(tensor->n_bytes);
+    tensor->file->read(tensor->offset, raw);
+    std::vector<float> scales(static_cast<size_t>(tensor->n_elements()));
+    to_floats(tensor->dtype, raw.data(), 1, tensor->n_elements(), scales.data());
+    return scales;
+  }
+
+  void scale_row(int64_t matrix, int64_t source_row, float* row) const {
+    const int64_t n_across = ceil_div(width_, mapping_.block_cols);
+    const float* scales =
+        scales_[static_cast<size_t>(matrix)].data() + source_row / mapping_.block_rows * n_across;
+    for (int64_t i = 0; i < width_; ++i) row[i] *= scales[i / mapping_.block_cols];
+  }
+
   std::pair<const SourceTensor*, int64_t> place(int64_t matrix) const {
     if (mapping_.sources.size() > 1) return {mapping_.sources[matrix], 0};
     return {mapping_.sources[0], matrix * mapping_.matrix_stride};
@@ -110,6 +135,7 @@ class RowReader {
   SourceDType dtype_;
   int64_t size_;
   bool in_order_;
+  std::vector<std::vector<float>> scales_;  // of each matrix in FP8; empty for others
 };
 
 // Runs fn(item, worker index) for all items on the pool; rethrows the first exception.

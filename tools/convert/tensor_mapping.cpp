@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -142,6 +143,23 @@ class TensorMapper {
     return tensor;
   }
 
+  // Adds a matrix or vector of floats, or a matrix in FP8 with the scales of its blocks.
+  void add_source(TensorMapping& mapping, const std::string& name, const std::vector<int64_t>& shape) {
+    const SourceTensor* tensor = checkpoint_.find(name);
+    if (tensor == nullptr || tensor->dtype != SourceDType::F8_E4M3 || shape.size() != 2) {
+      mapping.sources.push_back(take_floats(name, shape));
+      if (!mapping.block_scales.empty()) mapping.block_scales.push_back(nullptr);
+      return;
+    }
+    mapping.block_scales.resize(mapping.sources.size());  // none for those before
+    mapping.sources.push_back(take(name, shape));
+    const auto [block_rows, block_cols] = config_.fp8_block;
+    mapping.block_rows = block_rows;
+    mapping.block_cols = block_cols;
+    mapping.block_scales.push_back(
+        take_floats(name + "_scale_inv", {ceil_div(shape[0], block_rows), ceil_div(shape[1], block_cols)}));
+  }
+
   [[noreturn]] static void refuse_dtype(const SourceTensor& tensor, const char* needed) {
     throw_error(ErrorCode::bad_file, "{}: tensor {}: found dtype {}, needed {}", tensor.file->path(),
                 printable(tensor.name), source_dtype_name(tensor.dtype), needed);
@@ -159,7 +177,7 @@ class TensorMapper {
       case Layout::plus_one: mapping.add = 1.0f; [[fallthrough]];
       case Layout::plain:
       case Layout::rope_rows:
-        mapping.sources = {take_floats(source, is_vector ? std::vector{rows} : std::vector{rows, cols})};
+        add_source(mapping, source, is_vector ? std::vector{rows} : std::vector{rows, cols});
         if (rule.layout == Layout::rope_rows) pair_rows(mapping, is_vector);
         return mapping;
       case Layout::row_of_one: {
@@ -171,7 +189,7 @@ class TensorMapper {
       case Layout::stacked:
         mapping.dims.push_back(n);
         for (int64_t e = 0; e < n; ++e) {
-          mapping.sources.push_back(take_floats(replaced(source, "{e}", std::to_string(e)), {rows, cols}));
+          add_source(mapping, replaced(source, "{e}", std::to_string(e)), {rows, cols});
         }
         return mapping;
       case Layout::expert_bias: return bias_plan(std::move(mapping), source, rows, 1, 0);
@@ -296,7 +314,9 @@ OutType resolve_out_type(OutType type, const std::vector<TensorMapping>& mapping
   int64_t n_bf16 = 0, n_other = 0;
   for (const TensorMapping& mapping : mappings) {
     if (mapping.sources.empty() || mapping.scales || mapping.dims.size() < 2) continue;
-    (mapping.sources[0]->dtype == SourceDType::BF16 ? n_bf16 : n_other) += mapping.n_elements();
+    const SourceDType dtype = mapping.sources[0]->dtype;
+    const bool wide_range = dtype == SourceDType::BF16 || dtype == SourceDType::F8_E4M3;  // with F32 scales
+    (wide_range ? n_bf16 : n_other) += mapping.n_elements();
   }
   return n_bf16 > n_other ? OutType::BF16 : OutType::F16;
 }

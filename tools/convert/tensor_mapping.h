@@ -71,10 +71,12 @@ struct TensorMapping {
   std::string name;
   std::vector<int64_t> dims;  // innermost first
   DType dtype = DType::F32;
-  std::vector<const SourceTensor*> sources;  // none: `values`
-  std::vector<float> values;                 // made from config.json
-  const SourceTensor* scales = nullptr;      // MXFP4 blocks
-  int64_t matrix_rows = 1;                   // rows of one matrix
+  std::vector<const SourceTensor*> sources;       // none: `values`
+  std::vector<float> values;                      // made from config.json
+  const SourceTensor* scales = nullptr;           // MXFP4 blocks
+  std::vector<const SourceTensor*> block_scales;  // of FP8 sources, one each; otherwise empty
+  int64_t block_rows = 0, block_cols = 0;         // that share one of them
+  int64_t matrix_rows = 1;                        // rows of one matrix
   int64_t matrix_stride = 0, row_stride = 0, col_stride = 1, first = 0;
   int64_t pair_head_dim = 0;  // head size of rows to be paired; 0: rows stay
   float add = 0.0f;
@@ -88,6 +90,8 @@ struct TensorMapping {
 
 enum class OutType { automatic, F32, F16, BF16, Q8_0 };
 
+// A source in FP8 comes with NAME_scale_inv: a factor for each block of config.fp8_block rows and columns.
+//
 // Plans all tensors, in the order of the rules. Throws Error(bad_file) for tensors that are missing, have a
 // shape other than config.json implies, or match no rule. Says how many of vision and audio are left out.
 std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
