@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/open_file.h"
 #include "gguf/sigbus.h"
 
 namespace tandem {
@@ -92,7 +93,7 @@ void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
 
 MappedFile MappedFile::open(const std::string& path, const OpenOptions& options) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on a regular file.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  const Descriptor file{open_for_reading(path, O_NONBLOCK)};
   if (file.fd < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path, strerror(errno));
   const size_t n_bytes = regular_size(file.fd, path);
 

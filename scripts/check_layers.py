@@ -16,6 +16,7 @@ import tempfile
 # src/README.md describes each folder.
 ROOMS = {
     "base": [],
+    "sandbox": ["base"],
     "gguf": ["base"],
     "graph": ["gguf", "base"],
     "device": ["graph"],
@@ -33,7 +34,7 @@ ROOMS = {
     "engine": ["plan", "model", "exec", "kv", "text", "sample"],
     "setup": ["engine", "cpu"],
     "capi": ["setup"],
-    "tools": ["setup"],
+    "tools": ["setup", "sandbox"],
 }
 # Additional folders for single files: only the list of backends names them all.
 ALSO = {"src/setup/backends.cpp": ["ggml-cuda"]}

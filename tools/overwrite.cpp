@@ -1,11 +1,15 @@
 #include "tools/overwrite.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 
 #include "base/error.h"
+#include "base/open_file.h"
 #include "engine/session_file.h"
 #include "gguf/parse.h"
 #include "tools/imatrix/imatrix_file.h"
@@ -20,10 +24,14 @@ bool is_regular_file(const std::string& path) {
 }
 
 std::string start_of(const std::string& path, size_t n_bytes) {
-  std::ifstream in(path, std::ios::binary);
+  const int fd = open_for_reading(path, O_NONBLOCK);
+  if (fd < 0) return "";
   std::string start(n_bytes, '\0');
-  in.read(start.data(), static_cast<std::streamsize>(n_bytes));
-  start.resize(static_cast<size_t>(in.gcount()));
+  ssize_t n;
+  do n = pread(fd, start.data(), n_bytes, 0);
+  while (n < 0 && errno == EINTR);
+  close(fd);
+  start.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
   return start;
 }
 

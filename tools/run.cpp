@@ -12,6 +12,7 @@
 #include "engine/session_file.h"
 #include "text/stream_detokenizer.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
 #include "tools/options/command_line.h"
@@ -28,6 +29,7 @@ namespace tandem::tools {
 namespace {
 
 struct RunOptions : CommandOptions {
+  bool sandbox = true;
   SamplerParams sampling;
   TextOptions text;
   bool context_shift = false;
@@ -191,6 +193,10 @@ void run(RunOptions& options) {
   const bool from_cache = prompt.empty() && has_cache;
   if (!from_cache) check_prompt(prompt, options.text);
   find_model_file(options);
+  Confinement confinement(options.sandbox);
+  confinement.runs(options.engine).reads(options.prompt_cache);
+  if (!options.prompt_cache_ro) confinement.writes(options.prompt_cache);
+  confinement.begin();
   const auto devices = make_devices(options.engine);
   const std::unique_ptr<Model> model = load_model(options);
   measure_speeds(options.engine, devices, *model);
@@ -278,6 +284,7 @@ void add_run(CLI::App& app) {
   add_sampling_options(command, options->sampling);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);
+  add_sandbox_option(command, options->sandbox);
   set_callback(command, [options] { run_with_events(options->text.json, [&] { run(*options); }); });
 }
 

@@ -14,6 +14,7 @@
 #include "gguf/file.h"
 #include "text/chat_template.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/hub/model_path.h"
 #include "tools/options/command_line.h"
 #include "tools/output.h"
@@ -28,6 +29,7 @@ struct Options {
   std::string input;
   bool no_generation_prompt = false;
   HubOptions hub;
+  bool sandbox = true;
 };
 
 std::string read_all(const std::string& path) {
@@ -83,10 +85,13 @@ void render(const Options& options) {
   if (from_model == options.file.has_value()) {
     throw_error(ErrorCode::usage, "needed exactly one template: -m MODEL or --file TEMPLATE");
   }
+  ModelHeader model;
+  if (from_model) model = model_header(options.model.value_or(""), options.hub);
+  Confinement confinement(options.sandbox);
+  confinement.reads_header(model).reads(options.file.value_or("")).reads(options.input).begin();
   ModelTemplate source;
   std::string source_name = options.file.value_or("");
   if (from_model) {
-    const ModelHeader model = model_header(options.model.value_or(""), options.hub);
     source_name = model.name;
     source = read_model_template(GgufFile(model.path, {.metadata_only = true}));
     if (source.text.empty()) {
@@ -139,6 +144,7 @@ void add_template(CLI::App& app) {
   text(command, "--file", options->file, "FILE", "use the template in this file")
       .group("Template (one of these)");
   add_hub_options(command, options->hub, "Template (one of these)");
+  add_sandbox_option(command, options->sandbox);
 
   text(command, "-i,--input", options->input, "FILE",
        "JSON file: an array of messages, or an object with messages, tools and other variables; "

@@ -15,6 +15,7 @@
 #include "text/vocab.h"
 #include "text/vocab_gguf.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/hub/model_path.h"
 #include "tools/options/command_line.h"
 #include "tools/output.h"
@@ -31,6 +32,7 @@ struct Options {
   bool no_bos = false;
   bool no_parse_special = false;
   bool show_count = false;
+  bool sandbox = true;
 };
 
 std::string read_all(std::istream& in, const std::string& name) {
@@ -69,6 +71,8 @@ void tokenize(const Options& options) {
     throw_error(ErrorCode::usage, "needed exactly one text: -p TEXT, -f FILE or --stdin");
   }
   const ModelHeader model = model_header(options.model, options.hub);
+  Confinement confinement(options.sandbox);
+  confinement.reads_header(model).reads(options.file.value_or("")).begin();
   const GgufFile file(model.path, {.metadata_only = true});
   const std::shared_ptr<const Vocab> vocab = load_vocab(file);
   const auto ids = vocab->tokenize(
@@ -89,6 +93,7 @@ void add_tokenize(CLI::App& app) {
   CLI::App& command = add_command(app, "tokenize", "show the tokens of a text");
   text(command, "-m,--model", options->model, "FILE", "GGUF file; it may have only a vocabulary");
   add_hub_options(command, options->hub, "Options");
+  add_sandbox_option(command, options->sandbox);
 
   text(command, "-p,--prompt", options->prompt, "TEXT", "tokenize this text as it is")
       .group("Text (one of these)");

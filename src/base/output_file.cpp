@@ -1,6 +1,5 @@
 #include "base/output_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,31 +24,21 @@ OutputFile::OutputFile(std::string path)
   if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // never replace a device or folder
     throw_error(ErrorCode::io, "{}: cannot write: it exists and is not a regular file", path_);
   }
-  open_temporary();
+  create();
   buffer_.reserve(kBufferBytes);
 }
 
-// linkat() gives an unnamed file a name through this link.
-std::string OutputFile::descriptor_path() const {
-  return "/proc/self/fd/" + std::to_string(fd_);
+void OutputFile::create() {
+  int error = 0;
+  const auto& elsewhere = creator_of_temporaries();
+  file_ =
+      elsewhere ? elsewhere(path_, temporary_path_, error) : create_temporary(path_, temporary_path_, error);
+  if (file_) return;
+  errno = error;
+  fail("create");
 }
 
-void OutputFile::open_temporary() {
-  const size_t slash = path_.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-  fd_ = open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-  if (fd_ >= 0 && access(descriptor_path().c_str(), F_OK) == 0) return;
-  if (fd_ >= 0) close(fd_);
-  fd_ = open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("create");
-  named_ = true;
-}
-
-OutputFile::~OutputFile() {
-  if (fd_ < 0) return;
-  close(fd_);
-  if (named_) unlink(temporary_path_.c_str());
-}
+OutputFile::~OutputFile() = default;
 
 void OutputFile::fail(const char* doing) const {
   const char* why = strerror(errno);
@@ -59,7 +48,8 @@ void OutputFile::fail(const char* doing) const {
                                              " bytes",
                                              n_done)
                                        : "";
-  throw_error(ErrorCode::io, "{}: cannot {}{}: {}", (named_ ? temporary_path_ : path_), doing, where, why);
+  throw_error(ErrorCode::io, "{}: cannot {}{}: {}", (file_ && file_->named() ? temporary_path_ : path_),
+              doing, where, why);
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
@@ -76,7 +66,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 void OutputFile::flush() {
   size_t done = 0;
   while (done < buffer_.size()) {
-    const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
+    const ssize_t n = ::write(file_->fd(), buffer_.data() + done, buffer_.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int why = errno;
@@ -91,24 +81,19 @@ void OutputFile::flush() {
 
 void OutputFile::complete() {
   flush();
-  if (fsync(fd_) != 0) fail("sync");
+  if (fsync(file_->fd()) != 0) fail("sync");
   complete_ = true;
 }
 
 void OutputFile::publish() {
-  TANDEM_CHECK(fd_ >= 0);
+  TANDEM_CHECK(file_ != nullptr);
   if (!complete_) complete();
-  if (!named_) {  // linkat cannot replace a file: link under the temporary name, then rename
-    unlink(temporary_path_.c_str());
-    if (linkat(AT_FDCWD, descriptor_path().c_str(), AT_FDCWD, temporary_path_.c_str(), AT_SYMLINK_FOLLOW) !=
-        0) {
-      fail("name");
-    }
-    named_ = true;
+  const TemporaryFile::Failure failure = file_->publish();
+  if (failure.error != 0) {
+    errno = failure.error;
+    fail(failure.in == TemporaryFile::Failure::In::name ? "name" : "rename to its final name");
   }
-  if (rename(temporary_path_.c_str(), path_.c_str()) != 0) fail("rename to its final name");
-  close(fd_);
-  fd_ = -1;
+  file_.reset();
 }
 
 void check_writable(const std::string& path) {

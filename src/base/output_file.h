@@ -8,9 +8,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "base/temporary_file.h"
 
 namespace tandem {
 
@@ -31,14 +34,12 @@ class OutputFile {
   void publish();
 
  private:
-  void open_temporary();
-  std::string descriptor_path() const;
+  void create();
   void flush();
   [[noreturn]] void fail(const char* doing) const;
 
   std::string path_, temporary_path_;
-  int fd_ = -1;
-  bool named_ = false;  // the temporary has a name
+  std::unique_ptr<TemporaryFile> file_;  // null: published
   bool complete_ = false;
   std::vector<std::byte> buffer_;
   uint64_t n_written_ = 0;  // buffered bytes included

@@ -12,6 +12,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/open_file.h"
 
 namespace tandem {
 namespace {
@@ -40,13 +41,13 @@ std::string why_not_direct(int fd) {
 OpenDiskFile::OpenDiskFile(DiskFile file, bool direct) : file_(std::move(file)) {
   std::string why = direct ? "" : "direct reads are switched off";
   if (direct) {
-    fd_ = ::open(path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+    fd_ = open_for_reading(path(), O_DIRECT);
     if (fd_ < 0 && errno == EINVAL) why = "the filesystem has no O_DIRECT";
     if (fd_ >= 0) why = why_not_direct(fd_);
     direct_ = why.empty();
     if (fd_ >= 0 && !direct_) ::close(std::exchange(fd_, -1));
   }
-  if (!direct_) fd_ = ::open(path().c_str(), O_RDONLY | O_CLOEXEC);
+  if (!direct_) fd_ = open_for_reading(path());
   if (fd_ < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path(), strerror(errno));
   if (direct_) return;
   posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // we read ahead ourselves

@@ -16,6 +16,7 @@
 #include "tools/batch/line_reader.h"
 #include "tools/batch/request.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/json_events.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
@@ -34,6 +35,7 @@ constexpr auto kLogInterval = std::chrono::seconds(30);
 constexpr int32_t kMaxParallel = 65536;
 
 struct BatchOptions : CommandOptions {
+  bool sandbox = true;
   SamplerParams sampling;
   TextOptions text;  // -n, -r, -e
   std::string input = "-", output = "-", chat_template;
@@ -263,6 +265,8 @@ void batch(BatchOptions& o) {
     log_info("{}: {} lines already done{}", printable(o.output, 4096), answers.n_done(),
              answers.n_errors() > 0 ? format(", {} of them with an error", answers.n_errors()).c_str() : "");
   }
+  Confinement confinement(o.sandbox);
+  confinement.runs(o.engine).reads(o.chat_template).begin();
   const auto devices = make_devices(o.engine);
   const std::unique_ptr<Model> model = load_model(o);
   Sampler(o.sampling, sampler_model(*model, 0));  // report invalid sampling options now, not for each line
@@ -334,6 +338,7 @@ void add_batch(CLI::App& app) {
   add_sampling_options(command, options->sampling);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);
+  add_sandbox_option(command, options->sandbox);
   set_footer(command, kFooter);
   set_callback(command, [options] { batch(*options); });
 }

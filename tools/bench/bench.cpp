@@ -12,6 +12,7 @@
 #include "gguf/file.h"
 #include "tools/bench/measure.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/options.h"
@@ -31,6 +32,7 @@ struct BenchOptions {
   ReportFormat output = ReportFormat::markdown, output_err = ReportFormat::none;
   HubOptions hub;
   LogOptions log;
+  bool sandbox = true;
 };
 
 // A list option: comma-separated, or given several times. parse(text) returns a vector of values.
@@ -236,6 +238,10 @@ void run_bench(BenchOptions& o) {
     log_warning("--flash-attn off has no effect: flash attention is the only implementation");
   }
   find_models(o);
+  Confinement confinement(o.sandbox);
+  confinement.runs(o.settings.engine);
+  for (const std::string& model : o.lists.model) confinement.reads_model(model);
+  confinement.begin();
   report_missing_gpu(o);
   const auto& threads = o.lists.n_threads;
   if (!threads.empty()) warn_of_threads(*std::max_element(threads.begin(), threads.end()));
@@ -274,6 +280,7 @@ void add_bench(CLI::App& app) {
   add_parameter_options(command, options->lists);
   add_run_options(command, *options);
   add_log_options(command, options->log);
+  add_sandbox_option(command, options->sandbox);
   set_footer(
       command,
       "Placement options that are not given are chosen as for run and chat.\n"

@@ -15,6 +15,7 @@
 #include "tools/chat/signals.h"
 #include "tools/chat/view.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
 #include "tools/options/command_line.h"
@@ -29,6 +30,7 @@ namespace tandem::tools {
 namespace {
 
 struct ChatOptions : CommandOptions {
+  bool sandbox = true;
   SamplerParams sampling;
   TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
   std::string system, system_file, chat_template, template_variables, session_file;
@@ -121,6 +123,10 @@ void chat(ChatOptions& o) {
   if (asks) install_chat_signals();
   validate(o.sampling);
   find_model_file(o);
+  Confinement confinement(o.sandbox);
+  confinement.runs(o.engine).reads(o.chat_template).writes(o.session_file);
+  if (asks) confinement.every_file("files are named while the chat runs");
+  confinement.begin();
   ChatEngine engine({.engine = o.engine,
                      .conversation = conversation_options(o, shown.reasoning),
                      .chat_template = o.chat_template,
@@ -220,6 +226,7 @@ void add_chat(CLI::App& app) {
   add_sampling_options(command, options->sampling);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);
+  add_sandbox_option(command, options->sandbox);
   set_footer(command, "Example: tandem chat -m model.gguf -sys \"You are brief.\"");
   set_callback(command, [options] { run_with_events(options->text.json, [&] { chat(*options); }); });
 }

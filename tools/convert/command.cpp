@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/convert/convert.h"
 #include "tools/options/command_line.h"
 #include "tools/options/types.h"
@@ -22,6 +23,7 @@ struct ConvertCommand {
   ConvertOptions convert;
   int32_t n_threads = 0;
   LogOptions log;
+  bool sandbox = true;
 };
 
 double mib(uint64_t n_bytes) {
@@ -43,6 +45,8 @@ void run_convert(ConvertCommand& options) {
   ConvertOptions& how = options.convert;
   how.n_threads = options.n_threads > 0 ? options.n_threads
                                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  Confinement confinement(options.sandbox);
+  confinement.reads_folder(options.folder).writes_parts(options.out).begin();
   const Conversion conversion = prepare_conversion(options.folder, how);
   install_interrupt_handler();
   Progress progress("bytes", static_cast<int64_t>(conversion.n_bytes()));
@@ -90,6 +94,7 @@ void add_convert(CLI::App& app) {
       .group("Output");
   integer(command, "-t,--threads", options->n_threads, 0, "threads, 0: all processors").group("Output");
   add_log_options(command, options->log);
+  add_sandbox_option(command, options->sandbox);
   set_callback(command, [options] { run_convert(*options); });
 }
 

@@ -7,6 +7,7 @@
 #include "base/output_file.h"
 #include "base/progress.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/imatrix/collector.h"
 #include "tools/options/command_line.h"
 #include "tools/options/types.h"
@@ -21,6 +22,7 @@ namespace {
 constexpr int32_t kDefaultChunk = 512;
 
 struct ImatrixOptions : CommandOptions {
+  bool sandbox = true;
   ChunkOptions text;
   int32_t first_chunk = 0;
   std::string out = "imatrix.gguf";
@@ -138,6 +140,10 @@ void run_imatrix(ImatrixOptions& o) {
     throw_error(ErrorCode::usage, "needed a text to read (-f) or matrices to merge (--in-file)");
   }
   if (!o.text.file.empty()) find_model_file(o);
+  Confinement confinement(o.sandbox);
+  confinement.runs(o.engine).reads(o.text.file).writes(o.out).writes_copies(o.out + ".at_");
+  for (const std::string& file : o.in) confinement.reads(file);
+  confinement.begin();
   for (const std::string& input : {o.engine.model.path, o.text.file}) {
     if (!input.empty()) refuse_to_overwrite(input, std::span(&o.out, 1));
   }
@@ -186,6 +192,7 @@ void add_imatrix(CLI::App& app) {
   add_rope_options(command, o->engine.model.rope);
   add_thread_options(command, o->engine.devices);
   add_log_options(command, o->log);
+  add_sandbox_option(command, o->sandbox);
   set_footer(
       command,
       "The matrix has, for every weight matrix of the layers, the sum of squares of each column of its "

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "gguf/file.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/hub/model_path.h"
 #include "tools/inspect/diff.h"
 #include "tools/options/command_line.h"
@@ -225,10 +226,13 @@ struct InspectOptions {
   std::string file, other;
   bool json = false, diff = false;
   HubOptions hub;
+  bool sandbox = true;
 };
 
 void inspect(const InspectOptions& o) {
   const ModelHeader model = model_header(o.file, o.hub);
+  Confinement confinement(o.sandbox);
+  confinement.reads_header(model).begin();
   const GgufFile file(model.path, {.prefetch = false});
   Output out;
   if (o.json) {
@@ -243,8 +247,11 @@ void inspect(const InspectOptions& o) {
 }
 
 void inspect_difference(const InspectOptions& o) {
-  const GgufFile a(model_path(o.file, o.hub), {.prefetch = false});
-  const GgufFile b(model_path(o.other, {}), {.prefetch = false});
+  const std::string path_a = model_path(o.file, o.hub), path_b = model_path(o.other, {});
+  Confinement confinement(o.sandbox);
+  confinement.reads_model(path_a).reads_model(path_b).begin();
+  const GgufFile a(path_a, {.prefetch = false});
+  const GgufFile b(path_b, {.prefetch = false});
   const FileDifference difference = compare(a, b);
   Output out;
   out.write_text(o.json ? difference_json(difference, o.file, o.other)
@@ -280,6 +287,7 @@ void add_inspect(CLI::App& app) {
        "compare two files: what only one has and how much the rest differs; exit code 1 if there "
        "is any difference");
   add_hub_options(command, o->hub);
+  add_sandbox_option(command, o->sandbox);
   set_callback(command, [o] {
     set_log_level(LogLevel::info);
     run_inspect(*o);

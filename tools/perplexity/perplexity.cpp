@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/options.h"
@@ -29,6 +30,7 @@ namespace {
 constexpr int32_t kDefaultChunk = 512;
 
 struct PerplexityOptions : CommandOptions {
+  bool sandbox = true;
   ChunkOptions text;
   std::string base;            // file of saved logits, to write or to compare with
   bool kl_divergence = false;  // compare
@@ -150,6 +152,15 @@ void run_perplexity(PerplexityOptions& o) {
   }
   if (!o.kl_divergence && o.text.file.empty()) throw_error(ErrorCode::usage, "--file is required");
   if (!o.kl_divergence && !o.base.empty()) check_base(o);
+  find_model_file(o);
+  Confinement confinement(o.sandbox);
+  confinement.runs(o.engine).reads(o.text.file);
+  if (o.kl_divergence) {
+    confinement.reads(o.base);
+  } else {
+    confinement.writes(o.base);
+  }
+  confinement.begin();
   install_interrupt_handler();
   const auto model = load_model(o);
   if (o.kl_divergence) {
@@ -179,6 +190,7 @@ void add_perplexity(CLI::App& app) {
   add_thread_options(command, o->engine.devices);
   add_offload_options(command, o->engine, o->explain);
   add_log_options(command, o->log);
+  add_sandbox_option(command, o->sandbox);
   set_footer(
       command,
       "The text is cut into chunks of -c tokens, and the second half of each is scored. Prints the "

@@ -14,6 +14,7 @@
 #include "tools/batch/batch_context.h"
 #include "tools/closest_name.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/types.h"
@@ -26,6 +27,7 @@ namespace tandem::tools {
 namespace {
 
 struct PlanOptions : CommandOptions {
+  bool sandbox = true;
   std::optional<KnownGpu> gpu;
   std::optional<size_t> vram;
   std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
@@ -191,7 +193,7 @@ PlannedModel planned_shape(const PlanOptions& o, const Shape& shape) {
   return planned;
 }
 
-PlannedModel planned_model(PlanOptions& o) {
+PlannedModel planned_model(PlanOptions& o, Confinement& confinement) {
   const std::string& path = o.engine.model.path;
   if (path.empty() && o.hub.empty()) {
     throw_error(ErrorCode::usage,
@@ -207,6 +209,7 @@ PlannedModel planned_model(PlanOptions& o) {
   PlannedModel planned;
   planned.file = model_header(path, o.hub);
   o.engine.model.path = planned.file.path;
+  confinement.runs(o.engine).reads_header(planned.file).begin();
   planned.model = load_model(o.engine);
   planned.name = planned.file.name;
   planned.description = planned.model->description();
@@ -225,7 +228,8 @@ std::string report_text(const PlanReport& report, PlanOptions::Format format) {
 void plan(PlanOptions& o) {
   apply_log_options(o.log);
   check_options(o.engine);
-  const PlannedModel planned = planned_model(o);
+  Confinement confinement(o.sandbox);
+  const PlannedModel planned = planned_model(o, confinement);
   Machine machine = machine_of(o);
   if (o.disk_bw) {
     machine.rates[0].disk_bytes_per_s = *o.disk_bw;
@@ -262,6 +266,7 @@ void add_plan(CLI::App& app) {
   add_thread_options(command, options->engine.devices);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);
+  add_sandbox_option(command, options->sandbox);
   choice(command, "-o,--output", "FORMAT",
          "format of the report: text, json (sizes in bytes) or svg (a picture)", "text",
          [options](const std::string& value) {

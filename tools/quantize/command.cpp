@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
@@ -24,6 +25,7 @@ struct QuantizeCommand {
   QuantizeOptions quantize;
   bool pure = false, dry_run = false;
   LogOptions log;
+  bool sandbox = true;
 };
 
 std::string upper_case(std::string text) {
@@ -143,6 +145,10 @@ void run_quantize(QuantizeCommand& options) {
     log_warning("--tensor-type has no effect: the file type does not quantize");
   }
 
+  Confinement confinement(options.sandbox);
+  confinement.reads_model(options.in).reads(options.imatrix);
+  if (!options.dry_run) confinement.writes_parts(options.out);
+  confinement.begin();
   std::optional<ImportanceMatrix> imatrix;
   if (!options.imatrix.empty()) imatrix = read_imatrix(options.imatrix);
   const ImportanceMatrix* importance = imatrix ? &*imatrix : nullptr;
@@ -205,6 +211,7 @@ void add_quantize(CLI::App& app) {
   flag(command, "--dry-run", options->dry_run, "print the size of each tensor and the total, write nothing")
       .group("Output");
   add_log_options(command, options->log);
+  add_sandbox_option(command, options->sandbox);
   set_callback(command, [options] { run_quantize(*options); });
 }
 

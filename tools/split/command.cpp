@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "tools/command.h"
+#include "tools/confinement.h"
 #include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
@@ -24,6 +25,7 @@ struct CopyOptions {
   bool first_without_tensors = false;
   bool dry_run = false;
   LogOptions log;
+  bool sandbox = true;
 };
 
 std::string size_text(uint64_t n_bytes) {
@@ -67,6 +69,10 @@ void report_large_parts(const std::vector<SplitPart>& parts, const CopyOptions& 
 
 void run_copy(const CopyOptions& o, const SplitLimits& limits) {
   apply_log_options(o.log);
+  Confinement confinement(o.sandbox);
+  confinement.reads_model(o.in);
+  if (!o.dry_run) confinement.writes_parts(o.out);
+  confinement.begin();
   const GgufFile file(o.in, {.prefetch = false});
   const std::vector<SplitPart> parts = list_parts(file, limits, o.out);
   report_large_parts(parts, o, limits);
@@ -111,6 +117,7 @@ void add_split(CLI::App& app) {
        "write a first file with only the metadata")
       .group("Output");
   add_log_options(command, o->log);
+  add_sandbox_option(command, o->sandbox);
   set_callback(command, [o] { run_copy(*o, split_limits(*o)); });
 }
 
@@ -119,6 +126,7 @@ void add_merge(CLI::App& app) {
   const auto o = std::make_shared<CopyOptions>();
   add_files(command, *o, "the first part of the model", "OUT.gguf", "the file to write");
   add_log_options(command, o->log);
+  add_sandbox_option(command, o->sandbox);
   set_callback(command, [o] { run_copy(*o, {}); });
 }
 
