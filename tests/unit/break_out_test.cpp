@@ -111,7 +111,9 @@ class BreakOut : public testing::TestWithParam<Kernel> {
     if (!has_landlock_) found.erase("link it");
     EXPECT_EQ(found, needed);
     if (!has_landlock_) return;
-    if (needed.contains("cut it")) EXPECT_EQ(text_of(secret_), "secret");
+    if (needed.contains("cut it")) {
+      EXPECT_EQ(text_of(secret_), "secret");
+    }
     EXPECT_TRUE(text_of(model_) == bytes_);
     EXPECT_FALSE(fs::exists(directory_.path("work/.profile")));
   }
@@ -144,7 +146,9 @@ TEST_P(BreakOut, NothingGetsOutOfACommand) {
     // The library destroys what it can, so each command of a kernel without Landlock gets a model of its own.
     test::write_file(model_, bytes_);
     const test::Outcome outcome = run(arguments + " 2>&1 </dev/null");
-    if (has_landlock_) EXPECT_EQ(outcome.exit_code, 0) << name << ": " << outcome.out;
+    if (has_landlock_) {
+      EXPECT_EQ(outcome.exit_code, 0) << name << ": " << outcome.out;
+    }
     expect_confined(name);
   }
   if (!has_landlock_) return;
