@@ -184,7 +184,6 @@ void run(RunOptions& options) {
   validate(options.sampling);
   note_no_effect(options);
   check_one_model(options.engine.model.path, options.hub);
-  refuse_conversation(options);
   const bool has_cache = access(options.prompt_cache.c_str(), R_OK) == 0;
   const bool no_prompt = options.text.prompt.empty() && options.text.file.empty();
   TextOptions source = options.text;
@@ -197,6 +196,7 @@ void run(RunOptions& options) {
   confinement.runs(options.engine).reads(options.prompt_cache);
   if (!options.prompt_cache_ro) confinement.writes(options.prompt_cache);
   confinement.begin();
+  refuse_conversation(options);
   const auto devices = make_devices(options.engine);
   const std::unique_ptr<Model> model = load_model(options);
   measure_speeds(options.engine, devices, *model);
