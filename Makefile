@@ -41,7 +41,7 @@ tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_
 
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo chat test test-gpu layers failing-calls bench bench-gpu gpu-pack package install asan tsan fuzz fmt clean deps
+.PHONY: all help binary demo chat test test-gpu layers warnings failing-calls bench bench-gpu gpu-pack package install asan tsan fuzz fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
@@ -87,6 +87,13 @@ failing-calls:  ## fail every allocation and system call of each command once (h
 
 layers:  ## check that includes follow the layers, and the lengths of files
 	@python3 scripts/check_layers.py
+
+# For instance COMPILERS="clang++-14 clang++-19". Minutes each; not part of `make test`, whose fuzz targets clang builds.
+warnings:  ## parse every source with COMPILERS (default: clang++), fail on any warning
+	@$(deps) --tests
+	@$(call configure,build-warnings,-DTANDEM_TESTS=ON -DTANDEM_CUDA=OFF)
+	@$(call build,build-warnings,translated_cuda)
+	@scripts/check_warnings.py build-warnings $(or $(COMPILERS),clang++) --jobs $(JOBS)
 
 bench: binary  ## measure MODEL (default: random weights in the shape of TinyLlama, Q4_0)
 	@model="$$MODEL"; \
@@ -151,4 +158,4 @@ deps:  ## install the packages that building and testing need
 	@$(deps) --tests
 
 clean:  ## remove all build output
-	@rm -rf $(BUILD) build-asan build-tsan build-fuzz build-gpu build-package
+	@rm -rf $(BUILD) build-asan build-tsan build-warnings build-fuzz build-gpu build-package

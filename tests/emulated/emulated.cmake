@@ -19,6 +19,7 @@ endforeach()
 add_custom_command(OUTPUT ${translated_sources}
   COMMAND Python3::Interpreter ${emulated}/translate.py ${CMAKE_SOURCE_DIR}/ggml-cuda ${translated}/ggml-cuda
   DEPENDS ${emulated}/translate.py ${cuda_files} COMMENT "Translating the CUDA device for the emulator" VERBATIM)
+add_custom_target(translated_cuda DEPENDS ${translated_sources})
 
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${emulated}/*.cpp)
 add_library(tandem_emulated_cuda STATIC ${translated_sources} ${emulator_sources})
