@@ -27,7 +27,6 @@ LIBRARIES = {
     "libmd4c-dev": ("md4c", "MIT"),
     "libncurses-dev": ("ncurses", "X11-distribute-modifications-variant"),
     "libpcre2-dev": ("pcre2", "BSD-3-Clause"),
-    "libseccomp-dev": ("libseccomp", "LGPL-2.1-only"),
     "libstdc++-dev": ("libstdc++", "GPL-3.0-or-later WITH GCC-exception-3.1"),
     "liburing-dev": ("liburing", "MIT"),
     "libutf8proc-dev": ("utf8proc", "MIT AND Unicode-DFS-2015"),
