@@ -9,6 +9,7 @@ namespace tandem {
 
 DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style)
     : HparamReader(source.file.metadata(), architecture),
+      metadata_of_file_(source.file.metadata()),
       w_(source.weights),
       hparams_(transformer("attention.layer_norm_rms_epsilon")),
       rope_(HparamReader::rope(hparams_, style, source.rope)),
@@ -188,14 +189,19 @@ Mixtures DecoderReader::read_mixtures(bool normalize, MoeScoring scoring) {
   Mixtures m{read_experts(normalize, scoring)};
   m.n_dense = integer_or("leading_dense_block_count", 0, 0, hparams_.n_layer);
   m.period = std::max<int64_t>(1, integer_or("interleave_moe_layer_step", 1, 0, INT32_MAX));
-  const int64_t n_shared = integer_or("expert_shared_count", 0, 0, 65536);
-  m.n_ff_shared =
-      integer_or("expert_shared_feed_forward_length", n_shared * hparams_.n_ff, 0, int64_t{1} << 40);
+  // Files of models without shared experts may give a width all the same, and others no count.
+  constexpr int64_t kUnknown = -1;
+  const int64_t n_shared = integer_or("expert_shared_count", kUnknown, 0, 65536);
+  if (n_shared != 0) {
+    m.n_ff_shared = integer_or("expert_shared_feed_forward_length",
+                               std::max<int64_t>(0, n_shared) * hparams_.n_ff, 0, int64_t{1} << 40);
+  }
   return m;
 }
 
 void DecoderReader::skip_nextn_layers() {
-  hparams_.n_layer -= integer_or("nextn_predict_layers", 0, 0, hparams_.n_layer - 1);
+  n_nextn_ = integer_or("nextn_predict_layers", 0, 0, hparams_.n_layer - 1);
+  hparams_.n_layer -= n_nextn_;
 }
 
 float DecoderReader::scale_or(std::string_view suffix, float fallback) const {
@@ -213,7 +219,13 @@ std::vector<int64_t> DecoderReader::windows(int64_t period, int64_t fallback) co
 std::vector<bool> DecoderReader::sliding_layers(int64_t period) const {
   const auto n = static_cast<size_t>(hparams_.n_layer);
   const std::string_view suffix = "attention.sliding_window_pattern";
-  if (is_array(suffix)) return flags(suffix, n);
+  if (is_array(suffix)) {
+    const size_t n_in_file = n + static_cast<size_t>(n_nextn_);  // an array may have the MTP layers or not
+    const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
+    std::vector<bool> sliding = flags(suffix, has_all ? n_in_file : n);
+    sliding.resize(n);
+    return sliding;
+  }
   period = integer_or(suffix, period, 0, INT32_MAX);
   std::vector<bool> result;
   for (size_t i = 0; i < n; ++i) result.push_back(period == 0 || (static_cast<int64_t>(i) + 1) % period != 0);

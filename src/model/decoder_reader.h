@@ -88,10 +88,12 @@ class DecoderReader : public HparamReader {
   void read_scoring(MoeRouteParams& route) const;
   void read_groups(MoeRouteParams& route) const;
 
+  const Metadata& metadata_of_file_;
   WeightBinder& w_;
   Hparams hparams_;
   RopeParams rope_;
   int layer_ = -1;
+  int64_t n_nextn_ = 0;
   int64_t n_ff_dense_;  // of layers without experts
 };
 

@@ -128,7 +128,9 @@ TEST_P(BadFamily, Counts) {
     if (key == "llama.expert_count") {
       EXPECT_THAT(zero, HasSubstr("ffn_gate.weight"));
     }
-    if (!key.ends_with(".vocab_size")) EXPECT_THAT(with(key, "many"), HasSubstr(key));
+    if (!key.ends_with(".vocab_size")) {
+      EXPECT_THAT(with(key, "many"), HasSubstr(key));
+    }
     with(key, uint32_t{4000000000u});  // too large for most keys, but valid as a context size
     with(key, uint32_t{1});
     with(key, uint32_t{7});
@@ -136,8 +138,9 @@ TEST_P(BadFamily, Counts) {
     model.metadata.remove(key);
     const std::string message = refusal(model);
     // The default may be right, or contradict a tensor or another key.
-    if (!message.empty())
+    if (!message.empty()) {
       EXPECT_THAT(message, testing::AnyOf(HasSubstr("metadata " + prefix_), HasSubstr("tensor"))) << key;
+    }
   }
 }
 
@@ -204,6 +207,23 @@ TEST_P(BadMixture, Routing) {
               HasSubstr("leading_dense_block_count"));
   EXPECT_THAT(with(prefix_ + "nextn_predict_layers", uint32_t{5}), HasSubstr("nextn_predict_layers"));
   EXPECT_THAT(with(prefix_ + "expert_shared_feed_forward_length", uint32_t{0}), HasSubstr("ffn_gate_shexp"));
+}
+
+// What other programs write: a flag for each layer, those that only predict further ahead included or not; a
+// width of shared experts that are not there.
+TEST_P(BadMixture, VariantsOfOthersAreRead) {
+  const auto n_layer = static_cast<size_t>(file_->metadata().get<int64_t>(prefix_ + "block_count"));
+  TinyModel model = good_;
+  model.metadata.set(prefix_ + "nextn_predict_layers", Value(uint32_t{1}));
+  for (const size_t n : {n_layer, n_layer - 1}) {
+    model.metadata.set(prefix_ + "attention.sliding_window_pattern", Value(std::vector<uint8_t>(n, 1)));
+    EXPECT_EQ(refusal(model), "") << n;
+  }
+  model = good_;
+  std::erase_if(model.tensors, [](const auto& t) { return t.first.find("_shexp.") != std::string::npos; });
+  EXPECT_THAT(refusal(model), HasSubstr("_shexp"));
+  model.metadata.set(prefix_ + "expert_shared_count", Value(uint32_t{0}));
+  EXPECT_EQ(refusal(model), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, BadMixture, testing::Values("exaone_moe", "bailing_moe2"),
