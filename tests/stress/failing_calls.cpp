@@ -17,30 +17,30 @@ namespace {
 
 constexpr const char* kNames[kCallKinds] = TANDEM_CALL_KIND_NAMES;
 constexpr int kExitCodes[] = {0, 2, 3, 4, 5, 6, 7, 130};  // those that the manual names, but for bugs
-// A sample: the first calls, and some of the others.
-struct Sample {
-  uint64_t n_first, n_spread;
-};
-constexpr Sample kOne = {20, 20}, kLater = {5, 8};
-constexpr size_t kMaxDefects = 20;  // that are shown
-
 bool try_all() {
   const char* value = getenv("TANDEM_STRESS");
   return value && std::string_view(value) == "all";
 }
 
+// A sample: the first calls, and some of the others.
+struct Sample {
+  uint64_t n_first, n_spread;
+};
+
+// `later`: for the trials in which all later calls fail too. They end early, and mostly in the same way.
+Sample sample(bool later) {
+  if (try_all()) return later ? Sample{20, 200} : Sample{20, UINT64_MAX};
+  return later ? Sample{5, 8} : Sample{20, 20};
+}
+constexpr size_t kMaxDefects = 20;  // that are shown
+
 // The numbers of the calls to fail, from 1. The first `n_common` calls are those of every command.
-std::vector<uint64_t> chosen(uint64_t n_calls, uint64_t n_common, const Sample& sample) {
+std::vector<uint64_t> chosen(uint64_t n_calls, uint64_t n_common, const Sample& s) {
   std::set<uint64_t> some;
   n_common = std::min(n_common, n_calls);
-  const uint64_t n_own = n_calls - n_common;
-  for (uint64_t n = 1; n <= std::min(n_calls, sample.n_first); ++n) some.insert(n);
-  if (try_all()) {
-    for (uint64_t n = n_common + 1; n <= n_calls; ++n) some.insert(n);
-  } else {
-    for (uint64_t i = 0; i < sample.n_spread && n_own > 0; ++i)
-      some.insert(n_calls - n_own * i / sample.n_spread);
-  }
+  const uint64_t n_own = n_calls - n_common, n_spread = std::min(s.n_spread, n_own);
+  for (uint64_t n = 1; n <= std::min(n_calls, s.n_first); ++n) some.insert(n);
+  for (uint64_t i = 0; i < n_spread; ++i) some.insert(n_calls - n_own * i / n_spread);
   return {some.begin(), some.end()};
 }
 
@@ -125,7 +125,7 @@ void fail_every_call(const Workload& workload, const std::string& scratch_folder
     for (const bool later : {false, true}) {
       table[kNames[kind] + std::string(later ? "+" : "")].n_calls = whole.calls.n_calls[kind];
       for (const uint64_t at :
-           chosen(whole.calls.n_calls[kind], kind == kMemory ? n_common : 0, later ? kLater : kOne)) {
+           chosen(whole.calls.n_calls[kind], kind == kMemory ? n_common : 0, sample(later))) {
         trials.push_back({static_cast<CallKind>(kind), at, later});
       }
     }
