@@ -41,7 +41,7 @@ tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_
 
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo chat test test-gpu layers warnings failing-calls bench bench-gpu gpu-pack package install asan tsan fuzz fmt clean deps
+.PHONY: all help binary demo chat test test-gpu layers warnings failing-calls soak bench bench-gpu gpu-pack package install asan tsan fuzz fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
@@ -84,6 +84,8 @@ stress = $(deps) --tests; mkdir -p $(BUILD); touch $(BUILD)/.with-tests; \
   TANDEM_STRESS=all $(BUILD)/bin/stress_tests --gtest_brief=1
 failing-calls:  ## fail every allocation and system call of each command once (hours)
 	@$(stress) --gtest_filter='FailingCalls.*'
+soak:  ## a chat of 10,000 turns and a batch of 100,000 lines that is killed: memory, files and texts stay the same
+	@$(stress) --gtest_filter='*Soak*'
 
 layers:  ## check that includes follow the layers, and the lengths of files
 	@python3 scripts/check_layers.py
