@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -65,11 +66,10 @@ class Usage {
     EXPECT_LE(files(10), files(2)) << "file descriptors";
   }
   std::string row() const {
-    char text[160];
-    snprintf(text, sizeof text,
-             "memory %.0f KiB in the second tenth, %.0f in the last (%+.2f%%); files %.1f, %.1f", memory(2),
-             memory(10), 100 * (memory(10) / memory(2) - 1), files(2), files(10));
-    return text;
+    std::string text = "memory in KiB, tenth by tenth:";
+    for (size_t tenth = 1; tenth <= 10; ++tenth) text += " " + std::to_string(std::lround(memory(tenth)));
+    return text + "; files " + std::to_string(std::lround(files(2))) + ", " +
+           std::to_string(std::lround(files(10)));
   }
 
  private:
