@@ -43,7 +43,7 @@ class Usage {
   bool sample() {
     std::ifstream status(folder_ / "status");
     double kib = 0;
-    for (std::string word; status >> word && word != "RssAnon:";) {}
+    for (std::string word; status >> word && word != "VmRSS:";) {}
     if (!(status >> kib)) return false;
     std::error_code error;
     int n = 0;
@@ -134,7 +134,7 @@ class ChatSoak : public Soak {
     ASSERT_NO_FATAL_FAILURE(send("/save! " + before));
     ASSERT_NO_FATAL_FAILURE(turn(message));
     ASSERT_NO_FATAL_FAILURE(send("/save! " + after));
-    Job job{command(arguments()), message};
+    Job job{.arguments = command(arguments()), .input = message};
     job.arguments.erase(job.arguments.begin());
     job.arguments.insert(job.arguments.end(), {"--session", before});
     const Ended fresh = JobFolder(directory_.path("fresh")).run(job);
