@@ -1,8 +1,5 @@
 // tandem template: renders a conversation with a chat template, for debugging templates.
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text_input.h"
 #include "gguf/file.h"
 #include "text/chat_template.h"
 #include "tools/command.h"
@@ -24,6 +22,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kMaxTemplateBytes = size_t{16} << 20;
+
 struct Options {
   std::optional<std::string> model, file, bos, eos, now;
   std::string input;
@@ -31,24 +31,6 @@ struct Options {
   HubOptions hub;
   bool sandbox = true;
 };
-
-std::string read_all(const std::string& path) {
-  std::ifstream file;
-  if (path != "-") file.open(path, std::ios::binary);
-  std::istream& in = path == "-" ? std::cin : file;
-  std::string text;
-  try {
-    text.assign(std::istreambuf_iterator<char>(in), {});
-  } catch (const std::ios_base::failure&) {  // a directory can be opened, but not read
-    in.setstate(std::ios_base::badbit);
-  }
-  if (!in || in.bad()) throw_error(ErrorCode::io, "{}: cannot read", path);
-  return text;
-}
-
-Json read_json(const std::string& path) {
-  return parse_json<Json>(read_all(path), path);
-}
 
 // Parses "2026-01-15", "2026-01-15T12:00" or "2026-01-15T12:00:00"; ignores a fraction and a time zone.
 std::tm parse_time(const std::string& text) {
@@ -98,11 +80,11 @@ void render(const Options& options) {
       throw_error(ErrorCode::bad_file, "{}: found no chat template (tokenizer.chat_template)", source_name);
     }
   } else {
-    source.text = read_all(*options.file);
+    source.text = read_text(*options.file, kMaxTemplateBytes);
   }
   const ChatTemplate chat_template(source.text, source_name);
 
-  Json input = read_json(options.input);
+  Json input = parse_json<Json>(read_text(options.input), options.input);
   RenderOptions how;
   if (options.now) how.now = parse_time(*options.now);
   Json messages = std::move(input);

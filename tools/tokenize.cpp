@@ -1,16 +1,11 @@
 // tandem tokenize: shows the tokens of a text. Also works on files that have only a vocabulary.
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text_input.h"
 #include "gguf/file.h"
 #include "text/vocab.h"
 #include "text/vocab_gguf.h"
@@ -35,23 +30,9 @@ struct Options {
   bool sandbox = true;
 };
 
-std::string read_all(std::istream& in, const std::string& name) {
-  std::string text;
-  try {
-    text.assign(std::istreambuf_iterator<char>(in), {});
-  } catch (const std::ios_base::failure&) {  // a directory can be opened, but not read
-    in.setstate(std::ios_base::badbit);
-  }
-  if (!in || in.bad()) throw_error(ErrorCode::io, "{}: cannot read", name);
-  return text;
-}
-
-std::string read_text(const Options& options) {
-  if (options.from_stdin) return read_all(std::cin, "standard input");
+std::string text_of(const Options& options) {
   if (options.prompt) return *options.prompt;
-  std::ifstream in(*options.file, std::ios::binary);
-  if (!in) throw_error(ErrorCode::io, "{}: cannot open: {}", options.file->c_str(), strerror(errno));
-  return read_all(in, *options.file);
+  return read_text(options.from_stdin ? "-" : *options.file);
 }
 
 void print_ids(const std::vector<int32_t>& ids, Output& out) {
@@ -76,7 +57,7 @@ void tokenize(const Options& options) {
   const GgufFile file(model.path, {.metadata_only = true});
   const std::shared_ptr<const Vocab> vocab = load_vocab(file);
   const auto ids = vocab->tokenize(
-      read_text(options), {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
+      text_of(options), {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
   Output out;
   if (options.ids_only)
     print_ids(ids, out);
@@ -97,7 +78,9 @@ void add_tokenize(CLI::App& app) {
 
   text(command, "-p,--prompt", options->prompt, "TEXT", "tokenize this text as it is")
       .group("Text (one of these)");
-  text(command, "-f,--file", options->file, "FILE", "tokenize this file as it is, including the last newline")
+  text(command, "-f,--file", options->file, "FILE",
+       "tokenize this file as it is, including the last newline; at most 1 GiB, from a pipe or a device 64 "
+       "MiB")
       .group("Text (one of these)");
   flag(command, "--stdin", options->from_stdin, "tokenize standard input").group("Text (one of these)");
 

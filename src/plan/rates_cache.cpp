@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text_input.h"
 
 namespace tandem {
 
@@ -26,6 +26,8 @@ std::string RatesCache::usual_path() {
 }
 
 namespace {
+
+constexpr size_t kMaxBytes = size_t{4} << 20;
 
 // How long a measurement is believed: drivers and machines change, and a disturbed one is only better than
 // none.
@@ -69,7 +71,7 @@ std::optional<DeviceRates> parse_rates(const std::string& text) {
 
 std::optional<DeviceRates> RatesCache::find(const std::string& device) const {
   if (path_.empty()) return std::nullopt;
-  std::ifstream file(path_);
+  std::istringstream file(read_optional_file(path_, kMaxBytes));
   const std::string key = key_of(device);
   std::optional<DeviceRates> found;
   for (std::string line; std::getline(file, line);) {

@@ -1,4 +1,6 @@
 // The files of tandem chat: sessions that survive every way to end, and files that are never overwritten.
+#include <sys/stat.h>
+
 #include "base/output_file.h"
 #include "support/chat_terminal.h"
 
@@ -109,6 +111,23 @@ TEST_F(ChatFiles, TheModelIsNeverOverwritten) {
   EXPECT_EQ(log.exit_code, 2);
   EXPECT_THAT(log.out, HasSubstr("is not a log of this program"));
   EXPECT_EQ(read_file(path_), before);
+}
+
+// A history that is no regular file neither stops the chat nor gets lines.
+TEST_F(ChatFiles, AHistoryThatIsNoFileIsLeftAlone) {
+  const std::string folder = directory_.path("state/tandem"), history = folder + "/chat_history";
+  std::filesystem::create_directories(folder);
+  ASSERT_EQ(mkfifo(history.c_str(), 0600), 0);
+  {
+    const auto t = start({"-n", "4"});
+    say(*t, "hello");
+    t->type(kCtrlD);
+    EXPECT_EQ(t->wait_for_exit(), 0);
+  }
+  std::filesystem::remove(history);
+  std::filesystem::create_symlink("/dev/full", history);
+  const auto t = start({"-n", "4"});
+  say(*t, "hello");
 }
 
 TEST_F(ChatFiles, APromptCacheNeverReplacesAConversation) {

@@ -167,6 +167,24 @@ TEST_F(HubCommand, ListsAndRemoves) {
   EXPECT_FALSE(fs::exists(folder_.path("home/hub/models--user--tiny-GGUF")));
 }
 
+// Links that lead nowhere, and a folder for temporary files that does not exist.
+TEST_F(HubCommand, OddFoldersAreNoBugs) {
+  EXPECT_EQ(run("pull user/tiny-GGUF").exit_code, 0);
+  const fs::path cache = folder_.path("home/hub");
+  for (const fs::path& loop :
+       {cache / "models--user--loop", cache / "models--user--tiny-GGUF/snapshots/loop",
+        cache / "models--user--tiny-GGUF/blobs/loop.incomplete", fs::path(snapshot("")) / "loop.gguf"}) {
+    fs::create_symlink(loop.filename(), loop);
+  }
+  const Outcome list = run("list -v");
+  EXPECT_EQ(list.exit_code, 0) << list.out;
+  EXPECT_THAT(list.out, HasSubstr("user/tiny-GGUF"));
+  EXPECT_EQ(run("rm -y user/tiny-GGUF").exit_code, 0);
+  const Outcome header = run("inspect user/tiny-GGUF", "TMPDIR=" + folder_.path("nowhere"));
+  EXPECT_EQ(header.exit_code, 5) << header.out;
+  EXPECT_THAT(header.out, HasSubstr("set TMPDIR"));
+}
+
 TEST_F(HubCommand, RmAsksOnATerminal) {
   run("pull user/tiny-GGUF");
   test::TerminalOptions options;

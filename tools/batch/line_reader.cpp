@@ -26,6 +26,10 @@ bool LineReader::take(std::string& line) {
     searched_ = end;
     if (end - begin_ <= kMaxBytes) return false;
     n_bytes_ += end - begin_;
+    if (skipping_ && n_bytes_ - line_start_ > kMaxSkippedBytes) {
+      throw_error(ErrorCode::bad_file, "{}: line {} is longer than {} MiB", name_, n_lines_ + 1,
+                  kMaxSkippedBytes >> 20);
+    }
     buffer_.clear();
     begin_ = searched_ = 0;
     skipping_ = true;
@@ -39,6 +43,7 @@ bool LineReader::take(std::string& line) {
   const size_t next = end + (whole ? 1 : 0);
   n_bytes_ += next - begin_;
   begin_ = searched_ = next;
+  line_start_ = n_bytes_;
   ++n_lines_;
   return true;
 }

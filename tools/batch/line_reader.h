@@ -23,6 +23,8 @@ class LineReader {
   uint64_t n_bytes() const { return n_bytes_; }  // up to the end of the last line
   bool too_long() const { return too_long_; }    // the last line exceeded kMaxBytes and was dropped
   static constexpr size_t kMaxBytes = size_t{64} << 20;
+  // A longer line is no input but a mistake, such as a device that never ends: Error(bad_file).
+  static constexpr uint64_t kMaxSkippedBytes = uint64_t{256} << 20;
 
  private:
   bool fill(Wait wait);
@@ -34,7 +36,7 @@ class LineReader {
   size_t begin_ = 0, searched_ = 0;  // in the buffer
   bool at_end_ = false, ended_ = true, too_long_ = false, skipping_ = false;
   int64_t n_lines_ = 0;
-  uint64_t n_bytes_ = 0;
+  uint64_t n_bytes_ = 0, line_start_ = 0;
 };
 
 // Whether the line is empty or only white space.

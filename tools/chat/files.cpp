@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <span>
 
 #include "base/error.h"
 #include "base/output_file.h"
+#include "base/text_input.h"
 #include "base/utf8.h"
 #include "tools/overwrite.h"
 
@@ -21,22 +21,12 @@ std::string expand_home(const std::string& path) {
 }
 
 std::string read_message_file(const std::string& path) {
-  constexpr uintmax_t kMaxBytes = uintmax_t{16} << 20;
-  const std::string name = printable(path, 4096);
-  std::error_code error;
-  if (!fs::exists(path, error)) throw_error(ErrorCode::io, "{}: no such file", name);
-  if (!fs::is_regular_file(path, error)) throw_error(ErrorCode::io, "{}: not a regular file", name);
-  const uintmax_t n_bytes = fs::file_size(path, error);
-  if (!error && n_bytes > kMaxBytes) {
-    throw_error(ErrorCode::bad_file, "{}: found {} bytes, needed at most {}", name, n_bytes, kMaxBytes);
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), {});
-  if (!in) throw_error(ErrorCode::io, "{}: cannot read", name);
+  constexpr size_t kMaxBytes = size_t{16} << 20;
+  std::string text = read_regular_file(path, kMaxBytes);
   const size_t valid = valid_utf8_prefix(text);
   if (valid != text.size()) {
-    throw_error(ErrorCode::bad_file, "{}: found byte 0x{:02x} at offset {}, needed UTF-8", name,
-                static_cast<unsigned>(static_cast<unsigned char>(text[valid])), valid);
+    throw_error(ErrorCode::bad_file, "{}: found byte 0x{:02x} at offset {}, needed UTF-8",
+                printable(path, 4096), static_cast<unsigned>(static_cast<unsigned char>(text[valid])), valid);
   }
   return text;
 }

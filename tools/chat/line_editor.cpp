@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/terminal.h"
+#include "base/text_input.h"
 #include "base/utf8.h"
 #include "tools/chat/history.h"
 #include "tools/chat/signals.h"
@@ -240,6 +241,9 @@ LineEditor::Line LineEditor::Impl::read_plain() {
     if (n < 0 && interrupted()) return {End::interrupted, ""};
     if (n <= 0) return {text.empty() ? End::end_of_input : End::line, text};
     if (c == '\n') return {End::line, text};
+    if (text.size() >= kMaxStreamBytes) {
+      throw_error(ErrorCode::bad_file, "stdin: a line of more than {} bytes", kMaxStreamBytes);
+    }
     text += c;
   }
 }

@@ -10,13 +10,14 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "base/text_input.h"
 #include "tools/hub/digest.h"
 
 namespace tandem::tools {
@@ -46,7 +47,7 @@ std::vector<fs::directory_entry> entries_of(const std::string& folder) {
 }
 
 std::string first_word(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(read_optional_file(path, 4096));
   std::string word;
   file >> word;
   return word;
@@ -85,7 +86,8 @@ std::vector<std::string> HubCache::commits(const std::string& repo) const {
                    [&](const auto& a, const auto& b) { return age_rank(a) < age_rank(b); });
   std::vector<std::string> commits;
   for (const auto& snapshot : snapshots) {
-    if (snapshot.is_directory()) commits.push_back(snapshot.path().filename());
+    std::error_code ignored;  // a link that leads nowhere
+    if (snapshot.is_directory(ignored)) commits.push_back(snapshot.path().filename());
   }
   return commits;
 }
@@ -100,7 +102,7 @@ std::vector<RepoFile> HubCache::files(const std::string& repo, const std::string
     RepoFile file;
     file.path = it->path().lexically_relative(root);
     file.n_bytes = it->file_size(broken_link);
-    if (it->is_symlink()) file.object_id = fs::read_symlink(it->path(), broken_link).filename();
+    if (it->is_symlink(broken_link)) file.object_id = fs::read_symlink(it->path(), broken_link).filename();
     files.push_back(std::move(file));
   }
   return files;
@@ -110,7 +112,8 @@ std::vector<std::string> HubCache::repos() const {
   std::vector<std::string> repos;
   for (const auto& entry : entries_of(folder_)) {
     std::string name = entry.path().filename();
-    if (!name.starts_with(kPrefix) || !entry.is_directory()) continue;
+    std::error_code ignored;
+    if (!name.starts_with(kPrefix) || !entry.is_directory(ignored)) continue;
     name.erase(0, kPrefix.size());
     replace_all(name, "--", "/");
     repos.push_back(name);

@@ -10,12 +10,12 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <vector>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/text_input.h"
 #include "plan/footprint.h"
 #include "tools/hub/api.h"
 #include "tools/hub/cache.h"
@@ -73,10 +73,8 @@ class PartialFile {
 
   // The etag of the version that the content is of, for files whose hash is not known.
   std::string etag() const {
-    std::ifstream file(path_ + ".etag");
-    std::string line;
-    std::getline(file, line);
-    return line;
+    const std::string text = read_optional_file(path_ + ".etag", 4096);
+    return text.substr(0, text.find('\n'));
   }
   void set_etag(const std::string& etag) { write_whole_file(path_ + ".etag", etag); }
 

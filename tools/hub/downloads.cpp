@@ -69,10 +69,12 @@ void add_url_files(const std::string& folder, std::vector<DownloadedModel>& mode
 
 void add_partial(const HubCache& cache, const std::string& repo, std::vector<PartialDownload>& partial) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(cache.repo_folder(repo) + "/blobs", error)) {
-    std::error_code ignored;
-    if (entry.path().extension() != ".incomplete") continue;
-    partial.push_back({repo, entry.path().string(), entry.file_size(ignored)});
+  const std::string blobs = cache.repo_folder(repo) + "/blobs";
+  for (fs::directory_iterator it(blobs, error), end; !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    if (it->path().extension() != ".incomplete") continue;
+    const uint64_t n_bytes = it->file_size(gone);
+    if (!gone) partial.push_back({repo, it->path().string(), n_bytes});
   }
 }
 

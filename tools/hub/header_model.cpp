@@ -21,7 +21,11 @@ constexpr uint64_t kFirstRequest = uint64_t{1} << 20;
 constexpr uint64_t kMaxHeader = uint64_t{1} << 30;
 
 std::string make_temporary_folder() {
-  std::string name = (fs::temp_directory_path() / "tandem-XXXXXX").string();
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  if (error)
+    throw_error(ErrorCode::io, "no folder for temporary files: {}: set TMPDIR to one", error.message());
+  std::string name = (folder / "tandem-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) {
     throw_error(ErrorCode::io, "{}: cannot create this folder: {}", name, strerror(errno));
   }

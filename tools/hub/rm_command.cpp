@@ -1,7 +1,7 @@
 // tandem rm: removes downloaded models.
 #include <unistd.h>
 
-#include <iostream>
+#include <cstdio>
 #include <memory>
 #include <set>
 
@@ -36,8 +36,9 @@ bool confirmed(const std::string& what) {
   }
   fprintf(stderr, "remove %s? [y/N] ", what.c_str());
   fflush(stderr);
-  std::string answer;
-  std::getline(std::cin, answer);
+  std::string answer(16, '\0');
+  if (fgets(answer.data(), static_cast<int>(answer.size()), stdin) == nullptr) return false;
+  answer.resize(answer.find_first_of(std::string_view("\n\0", 2)));
   return answer == "y" || answer == "Y" || answer == "yes";
 }
 

@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 
 #include "base/error.h"
+#include "base/text_input.h"
 #include "tools/hub/url.h"
 
 namespace tandem::tools {
@@ -54,12 +53,7 @@ std::string token() {
   if (const std::string text = variable("HF_TOKEN"); !text.empty()) return checked_token("HF_TOKEN", text);
   std::string path = variable("HF_TOKEN_PATH");
   if (path.empty()) path = hf_home() + "/token";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return "";
-  std::string text(4096, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return checked_token(path, text);
+  return checked_token(path, read_optional_file(path, 4096));
 }
 
 bool is_true(std::string word) {

@@ -146,9 +146,8 @@ void add_text_options(CLI::App& app, TextOptions& o) {
   const char* group = "Input and output";
   text(app, "-p,--prompt", o.prompt, "TEXT", "text to continue").group(group);
   text(app, "-f,--file", o.file, "FILE",
-       "read the text to continue, or its part after -p, from this file; - for stdin, which is also read if "
-       "there "
-       "is no prompt")
+       "read the text to continue, or its part after -p, from this file (at most 1 GiB, from a pipe or a "
+       "device 64 MiB); - for stdin, which is also read if there is no prompt")
       .group(group);
   flag(app, "-e,--escape,!--no-escape", o.escape,
        "interpret \\n, \\t, \\\\, \\\", \\', \\xNN in -p and -r (default: on)")

@@ -1,12 +1,11 @@
 // Values that are more than a number: escapes, biases, overrides, cache types, the prompt.
+#include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/terminal.h"
+#include "base/text_input.h"
 #include "tools/options/options.h"
 #include "tools/options/types.h"
 
@@ -56,27 +55,10 @@ MetadataOverride parse_metadata_override(const std::string& text) {
               printable(type), printable(key));
 }
 
-std::string read_all(FILE* file, const std::string& name, size_t max_bytes) {
-  std::string text;
-  char chunk[64 * 1024];
-  size_t n = 0;
-  while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) {
-    text.append(chunk, n);
-    if (text.size() > max_bytes) {
-      throw_error(ErrorCode::bad_file, "{}: more than {} bytes", name, max_bytes);
-    }
-  }
-  if (ferror(file)) throw_error(ErrorCode::io, "{}: reading failed: {}", name, strerror(errno));
-  return text;
-}
-
 }  // namespace
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {
-  const std::string name = printable(path, 4096);
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "rb"), fclose);
-  if (!file) throw_error(ErrorCode::io, "{}: cannot open: {}", name, strerror(errno));
-  return read_all(file.get(), name, max_bytes);
+  return read_text(path, std::min(max_bytes, kMaxFileBytes));
 }
 
 std::vector<std::string> split_list(const std::string& text) {
@@ -174,12 +156,7 @@ bool color_on(const TextOptions& options) {
 
 std::string read_prompt(const TextOptions& options) {
   if (options.file.empty()) return options.prompt;
-  std::string text;
-  if (options.file == "-") {
-    text = read_all(stdin, "stdin", SIZE_MAX);
-  } else {
-    text = read_text_file(options.file);
-  }
+  std::string text = read_text(options.file);
   if (!text.empty() && text.back() == '\n') text.pop_back();  // the one that every editor adds
   return options.prompt.empty() ? text : options.prompt + "\n\n" + text;
 }
