@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/session_file.h"
-#include "support/shared_data.h"
 #include "support/split_rig.h"
+#include "support/trained_model.h"
 
 namespace tandem {
 namespace {
@@ -167,24 +167,25 @@ TEST_F(KvSplit, TextsEqualThoseOfTheCpu) {
 }
 
 TEST_F(KvSplit, TextsOfATrainedModelEqualThoseOfTheCpu) {
-  const auto path = test::shared_data("stories260K.gguf");
-  TANDEM_NEED_SHARED(path);
-  const auto stories = Model::load(path.string());
+  const test::TempDir directory;
+  test::write_demo_f32(directory.path("demo.gguf"));
+  const auto demo = Model::load(directory.path("demo.gguf"));
+  const std::vector<int32_t> ids = test::demo_golden().ids;
   const auto made = [&](Session& session) {
-    std::vector<int32_t> tokens{1, 403, 407, 261, 378};
+    std::vector<int32_t> tokens(ids.begin(), ids.begin() + 5);
     std::span<const float> row = session.append(tokens);
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 150; ++i) {
       tokens.push_back(static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()));
       row = session.append(std::span(&tokens.back(), 1));
     }
     return tokens;
   };
-  Session alone(*stories, {host_.get()}, options({}));
+  Session alone(*demo, {host_.get()}, options({}));
   const std::vector<int32_t> expected = made(alone);
   test::SimDevice sim({});
   for (int64_t n_gpu_layers : {2, 99}) {
     for (int64_t n_keep : {1, 32, 100}) {
-      Session s(*stories, {host_.get(), &sim}, options(split(n_gpu_layers, n_keep)));
+      Session s(*demo, {host_.get(), &sim}, options(split(n_gpu_layers, n_keep)));
       EXPECT_EQ(made(s), expected) << n_gpu_layers << " " << n_keep;
     }
   }

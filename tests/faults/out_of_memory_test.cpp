@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
-#include "support/shared_data.h"
 #include "support/sim_device.h"
+#include "support/trained_model.h"
 
 namespace tandem {
 namespace {
@@ -34,9 +34,7 @@ void generate_some(const Model& model, Device& host, Device& device) {
 class Faults : public testing::Test {
  protected:
   void SetUp() override {
-    const auto path = test::shared_data("stories260K.gguf");
-    TANDEM_NEED_SHARED(path);
-    model_ = Model::load(path.string());
+    model_ = Model::load(test::demo_model());
     host_ = cpu::make_cpu_device({1, 1});
   }
   std::unique_ptr<Model> model_;

@@ -3,20 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "cpu/cpu_device.h"
 #include "engine/generate.h"
-#include "support/shared_data.h"
+#include "support/gguf_bytes.h"
+#include "support/trained_model.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kPrompt = 5;  // tokens; the others were chosen greedily
-constexpr float kTolerance = 4e-4f;
+constexpr float kTolerance = 1e-3f;
 
 std::vector<double> log_softmax(const std::vector<double>& logits) {
   const double max = *std::max_element(logits.begin(), logits.end());
@@ -28,11 +26,11 @@ std::vector<double> log_softmax(const std::vector<double>& logits) {
 }
 
 TEST(GoldenLogprobs, OfAGreedyText) {
-  const auto path = test::shared_data("stories260K.gguf");
-  TANDEM_NEED_SHARED(path);
-  const auto json = nlohmann::json::parse(std::ifstream(test::shared_data("stories260K.golden.json")));
-  const auto ids = json.at("ids").get<std::vector<int32_t>>();
-  const auto model = Model::load(path.string());
+  const test::TempDir directory;
+  test::write_demo_f32(directory.path("demo.gguf"));
+  const auto model = Model::load(directory.path("demo.gguf"));
+  const test::Golden golden = test::demo_golden();
+  const std::vector<int32_t>& ids = golden.ids;
   const auto device = cpu::make_cpu_device({2, 2});
   EngineOptions engine;
   engine.context.n_ctx = 128;
@@ -43,24 +41,24 @@ TEST(GoldenLogprobs, OfAGreedyText) {
   greedy.logit_bias = {{ids[8], 1e-4f}};  // the probabilities are of the logits before biases
   Sampler sampler(greedy, sampler_model(session));
   GenerateOptions options;
-  options.n_predict = static_cast<int64_t>(ids.size() - kPrompt);
+  options.n_predict = static_cast<int64_t>(ids.size() - golden.n_prompt);
   options.n_logprobs = 5;
   std::vector<TokenLogprobs> found;
   GenerateCallbacks callbacks;
   callbacks.chosen = [&](const Continuation::Choice& choice) { found.push_back(choice.logprobs.value()); };
-  generate(session, sampler, std::span(ids).first(kPrompt), options, callbacks);
-  ASSERT_EQ(found.size(), ids.size() - kPrompt);
+  generate(session, sampler, std::span(ids).first(golden.n_prompt), options, callbacks);
+  ASSERT_EQ(found.size(), ids.size() - golden.n_prompt);
 
   int n_checked = 0;
-  for (const auto& [position, row] : json.at("logits_at").items()) {
-    const size_t p = std::stoul(position);  // its logits choose the token at p + 1
-    if (p + 1 < kPrompt || p + 1 >= ids.size()) continue;
-    SCOPED_TRACE("position " + position);
-    const std::vector<double> expected = log_softmax(row.get<std::vector<double>>());
+  for (const auto& [position, row] : golden.logits) {
+    const auto p = static_cast<size_t>(position);  // its logits choose the token at p + 1
+    if (p + 1 < golden.n_prompt || p + 1 >= ids.size()) continue;
+    SCOPED_TRACE("position " + std::to_string(position));
+    const std::vector<double> expected = log_softmax({row.begin(), row.end()});
     std::vector<int32_t> order(expected.size());
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return expected[a] > expected[b]; });
-    const TokenLogprobs& token = found[p + 1 - kPrompt];
+    const TokenLogprobs& token = found[p + 1 - golden.n_prompt];
     EXPECT_EQ(token.chosen.id, ids[p + 1]);
     EXPECT_NEAR(token.chosen.logprob, expected[token.chosen.id], kTolerance);
     ASSERT_EQ(token.top.size(), 5u);

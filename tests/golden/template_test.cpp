@@ -1,4 +1,4 @@
-// The chat templates of real models against Jinja2, byte for byte; and `tandem template` as a process.
+// Chat templates against Jinja2, byte for byte: our own, and as an extra those of real models; and `tandem template` as a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@
 #include "support/gguf_bytes.h"
 #include "support/process.h"
 #include "support/shared_data.h"
+#include "text/builtin_templates.h"
 #include "text/chat_template.h"
 
 namespace tandem {
@@ -32,9 +33,17 @@ std::tm time_of(const std::string& text) {
   return time;
 }
 
-TEST(Templates, RenderAsJinja2Does) {
-  const auto folder = test::shared_data("templates");
-  TANDEM_NEED_SHARED(folder);
+// The text of a template of the folder, or of a built-in one.
+std::string text_of(const std::filesystem::path& folder, const std::string& name) {
+  const std::string prefix = "builtin ";
+  if (!name.starts_with(prefix)) return read(folder / (name + ".jinja"));
+  const BuiltinTemplate* found = find_builtin_template(name.substr(prefix.size()));
+  EXPECT_NE(found, nullptr) << name;
+  return found == nullptr ? "" : std::string(found->text);
+}
+
+// Returns the number of renders in the folder's expected.json.
+size_t expect_renders(const std::filesystem::path& folder) {
   const Json expected = Json::parse(read(folder / "expected.json"));
   RenderOptions options;
   options.bos_token = expected["bos_token"];
@@ -43,22 +52,36 @@ TEST(Templates, RenderAsJinja2Does) {
   options.now = time_of(expected["strftime_now_is"]);
   size_t n_renders = 0;
   for (const auto& [name, renders] : expected["renders"].items()) {
-    const ChatTemplate chat_template(read(folder / (name + ".jinja")), name);
+    const ChatTemplate chat_template(text_of(folder, name), name);
     for (const Json& render : renders) {
-      const Json& messages = expected["conversations"][render["conversation"].get<std::string>()];
+      const std::string conversation = render["conversation"];
+      SCOPED_TRACE(name + ", " + conversation);
       options.add_generation_prompt = render["add_generation_prompt"];
       ++n_renders;
       try {
-        const MarkedPrompt prompt = chat_template.render_marked(messages, options);
-        EXPECT_EQ(prompt.text, render.value("expected", "an error")) << name;
-        EXPECT_FALSE(prompt.user.empty()) << name;
+        const MarkedPrompt prompt =
+            chat_template.render_marked(expected["conversations"][conversation], options);
+        EXPECT_EQ(prompt.text, render.value("expected", "an error"));
+        EXPECT_FALSE(prompt.user.empty());
       } catch (const Error& e) {
-        ASSERT_TRUE(render.contains("error")) << e.what();
-        EXPECT_THAT(e.what(), testing::HasSubstr(render["error"].get<std::string>()));
+        EXPECT_TRUE(render.contains("error")) << e.what();
+        EXPECT_THAT(e.what(), testing::HasSubstr(render.value("error", "")));
       }
     }
   }
-  EXPECT_GE(n_renders, 40u);
+  return n_renders;
+}
+
+// scripts/reference_templates.py
+TEST(Templates, RenderAsJinja2Does) {
+  const auto folder = test::test_data("golden/templates");
+  EXPECT_EQ(expect_renders(folder), (4 + builtin_templates().size()) * 12);
+}
+
+TEST(ExtraTemplates, RenderAsJinja2Does) {
+  const auto folder = test::shared_data("templates");
+  TANDEM_NEED_SHARED(folder);
+  EXPECT_GE(expect_renders(folder), 40u);
 }
 
 class TemplateCommand : public testing::Test {
@@ -74,9 +97,7 @@ class TemplateCommand : public testing::Test {
     write("bad.jinja", "a\n{% if %}");
     write("bad.json", "[{");
   }
-  void write(const std::string& name, const std::string& text) {
-    test::write_file(folder_.path(name), text);
-  }
+  void write(const std::string& name, const std::string& text) { test::write_file(folder_.path(name), text); }
   test::Outcome run(const std::string& arguments) const {
     return test::shell("cd '" + folder_.path("") + "' &&", "template " + arguments + " 2>&1");
   }

@@ -9,6 +9,7 @@
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
 #include "support/paths.h"
+#include "text/stream_detokenizer.h"
 #include "text/vocab.h"
 #include "text/vocab_gguf.h"
 #include "tools/convert/convert.h"
@@ -27,26 +28,56 @@ std::vector<std::string> tokenizer_names() {
   return names;
 }
 
-class ConvertedTokenizer : public testing::TestWithParam<std::string> {};
-
-TEST_P(ConvertedTokenizer, GivesTheIdsOfItsLibrary) {
-  const Json json = Json::parse(std::ifstream(test::test_data("golden/tokenizers/" + GetParam() + ".json")));
+Vocab converted(const Json& fixture) {
   const test::TempDir directory;
   test::HfFolder folder = test::family_folder(test::load_family("llama"));
   folder.tensors.clear();
   folder.config["vocab_size"] = 4000;
-  folder.tokenizer = json["tokenizer"];
+  folder.tokenizer = fixture["tokenizer"];
   folder.tokenizer_config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   folder.write(directory.path("hf"));
   const auto conversion = tools::prepare_conversion(directory.path("hf"), {.vocab_only = true});
-  const Vocab vocab(read_vocab_data(conversion.metadata));
-  EXPECT_EQ(vocab.size(), 4000);
-  const auto texts = json["texts"].get<std::vector<std::string>>();
+  return Vocab(read_vocab_data(conversion.metadata));
+}
+
+constexpr TokenizeOptions kPlain{.add_special = false, .parse_special = false};
+
+class ConvertedTokenizer : public testing::TestWithParam<std::string> {
+ protected:
+  const Json json_ = Json::parse(std::ifstream(test::test_data("golden/tokenizers/" + GetParam() + ".json")));
+  const Vocab vocab_ = converted(json_);
+};
+
+TEST_P(ConvertedTokenizer, GivesTheIdsOfItsLibrary) {
+  EXPECT_EQ(vocab_.size(), 4000);
+  const auto texts = json_["texts"].get<std::vector<std::string>>();
   ASSERT_EQ(texts.size(), 60u);
   for (size_t i = 0; i < texts.size(); ++i) {
-    const auto expected = json["ids"][i].get<std::vector<int32_t>>();
-    EXPECT_EQ(vocab.tokenize(texts[i]), expected) << testing::PrintToString(texts[i]);
+    const auto expected = json_["ids"][i].get<std::vector<int32_t>>();
+    EXPECT_EQ(vocab_.tokenize(texts[i]), expected) << testing::PrintToString(texts[i]);
   }
+}
+
+// Whole and in a stream. Every kind here has a token for each byte, so any bytes come back.
+TEST_P(ConvertedTokenizer, GivesTheTextBack) {
+  const bool normalizes = !json_["tokenizer"]["normalizer"].is_null() && GetParam() == "qwen2";  // to NFC
+  auto texts = json_["texts"].get<std::vector<std::string>>();
+  for (const std::string& text : texts) {
+    const auto ids = vocab_.tokenize(text, kPlain), again = vocab_.tokenize(vocab_.detokenize(ids), kPlain);
+    EXPECT_EQ(again, ids);
+    StreamDetokenizer stream(vocab_);
+    std::string streamed;
+    for (const int32_t id : ids) streamed += stream.add(id);
+    EXPECT_EQ(streamed + stream.finish(), vocab_.detokenize(ids));
+    if (!normalizes) {
+      EXPECT_EQ(vocab_.detokenize(ids), text);
+    }
+  }
+  std::string bytes;
+  uint32_t random = 12345;
+  while (bytes.size() < (1u << 18))
+    bytes += static_cast<char>((random = random * 1664525 + 1013904223) >> 24);
+  EXPECT_TRUE(normalizes || vocab_.detokenize(vocab_.tokenize(bytes, kPlain)) == bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ConvertedTokenizer, testing::ValuesIn(tokenizer_names()),

@@ -1,9 +1,10 @@
-// Public vocabularies: the same ids as their authors' tokenizers, and the text back from the ids.
+// Public vocabularies, an extra: the same ids as their authors' tokenizers, and the text back from the ids.
 #include "text/vocab.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "support/process.h"
 #include "support/shared_data.h"
+#include "support/trained_model.h"
 #include "text/stream_detokenizer.h"
 #include "text/vocab_gguf.h"
 
@@ -65,37 +67,27 @@ TEST_P(PublicVocab, GivesTheExpectedIdsAndTheTextBack) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PublicVocab, testing::Values("gpt-2", "llama-spm", "phi-3", "starcoder"),
+INSTANTIATE_TEST_SUITE_P(Extra, PublicVocab, testing::Values("gpt-2", "llama-spm", "phi-3", "starcoder"),
                          [](const auto& test_info) {
                            std::string name = test_info.param;
                            std::erase(name, '-');
                            return name;
                          });
 
-TEST(PublicVocabBytes, AMegabyteOfBytesComesBack) {
-  std::string text;
-  uint32_t random = 12345;
-  while (text.size() < (1u << 20)) text += static_cast<char>((random = random * 1664525 + 1013904223) >> 24);
-  for (const char* name : {"gpt-2", "llama-spm"}) {
-    const auto path = test::shared_data(std::string("vocab/") + name + ".gguf");
-    TANDEM_NEED_SHARED(path);
-    const std::shared_ptr<const Vocab> vocab = load_vocab(GgufFile(path.string()));
-    EXPECT_TRUE(vocab->detokenize(vocab->tokenize(text, {.add_special = false})) == text) << name;
-  }
-}
-
 TEST(TokenizeCommand, PrintsIdsAndPieces) {
   TANDEM_NEED_BINARY();
-  const auto path = test::shared_data("vocab/llama-spm.gguf");
-  TANDEM_NEED_SHARED(path);
-  const auto output_of = [&](const std::string& before, const std::string& arguments) {
-    return test::shell(before, "tokenize -m " + path.string() + arguments).out;
+  const auto output_of = [](const std::string& before, const std::string& arguments) {
+    return test::shell(before, "tokenize -m " + test::demo_model() + arguments).out;
   };
-  EXPECT_EQ(output_of("", " -p 'Hello</s> w' --ids"), "[1, 15043, 2, 29871, 281]\n");
-  EXPECT_EQ(output_of("", " -p 'Hello</s>' --ids --no-bos --no-parse-special"),
-            "[15043, 829, 29879, 29958]\n");
-  EXPECT_EQ(output_of("printf 'Hello\\377' |", " --stdin --show-count"),
-            "     1 -> '<s>'\n 15043 -> ' Hello'\n   258 -> '\xff'\nTotal number of tokens: 3\n");
+  // The ids of scripts/reference_demo.py.
+  EXPECT_EQ(output_of("", " -p 'Once upon a time' --ids"), "[0, 603, 730, 259, 436]\n");
+  EXPECT_EQ(output_of("", " -p 'Once<|im_end|>' --ids"), "[0, 603, 2]\n");
+  EXPECT_EQ(output_of("", " -p 'Once' --ids --no-bos"), "[603]\n");
+  const std::string as_text = output_of("", " -p '<|im_end|>' --ids --no-bos --no-parse-special");
+  EXPECT_GT(std::count(as_text.begin(), as_text.end(), ','), 2) << as_text;
+  EXPECT_THAT(output_of("printf 'Once\\377' |", " --stdin --show-count"),
+              testing::MatchesRegex("     0 -> '<.endoftext.>'\n   603 -> 'Once'\n +[0-9]+ -> '\xff'\n"
+                                    "Total number of tokens: 3\n"));
   EXPECT_EQ(output_of("", " -p '' --ids --no-bos"), "[]\n");
 }
 

@@ -12,7 +12,8 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "plan/bandwidth.h"
-#include "support/shared_data.h"
+#include "support/gguf_bytes.h"
+#include "support/tiny_model.h"
 #include "tools/bench/measure.h"
 #include "tools/bench/report.h"
 
@@ -273,18 +274,18 @@ TEST(Bandwidth, UsesLittleOfTheFreeMemory) {
   EXPECT_EQ(bandwidth_buffer_bytes(0), 16u << 20);
 }
 
-class BenchStories : public testing::Test {
+class BenchOfAModel : public testing::Test {
  protected:
   void SetUp() override {
-    const auto path = test::shared_data("stories260K.gguf");
-    TANDEM_NEED_SHARED(path);
-    case_.model = path.string();
+    case_.model = directory_.path("tiny.gguf");
+    test::tiny_llama().write(case_.model);
     case_.n_threads = 1;
   }
+  test::TempDir directory_;
   BenchCase case_;
 };
 
-TEST_F(BenchStories, MeasuresEveryRepetition) {
+TEST_F(BenchOfAModel, MeasuresEveryRepetition) {
   case_.n_prompt = 20;
   case_.n_gen = 3;
   case_.n_depth = 40;
@@ -295,17 +296,20 @@ TEST_F(BenchStories, MeasuresEveryRepetition) {
   EXPECT_THAT(stages, ElementsAre("loading", "depth", "warm-up", "1/3", "2/3", "3/3"));
   EXPECT_EQ(r.samples_ns.size(), 3u);
   for (const double ts : r.samples_ts()) EXPECT_GT(ts, 0);
-  EXPECT_EQ(r.n_params, 292800);
-  EXPECT_EQ(r.model_bytes, 4u * 292800);
-  // 5 layers of 4 heads with 8 dimensions, as F16: 640 bytes per token. A step reads all weights, but only
-  // one of the 512 rows of the embedding table.
-  const double weights = 4.0 * (292800 - 511 * 64);
-  const double cache = 640.0 * (56 + 60 + 61 + 62 + 63);
+  // Two tables of 300 rows, the last norm, and 2 layers with two norms, attention and feed-forward matrices.
+  const int64_t layer = 2 * 64 + 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96;
+  const int64_t n_params = 2 * 300 * 64 + 64 + 2 * layer;
+  EXPECT_EQ(r.n_params, n_params);
+  EXPECT_EQ(r.model_bytes, 4u * n_params);
+  // 2 layers of 2 heads with 16 dimensions, keys and values as F16: 256 bytes per token. A step reads all weights,
+  // but only one of the 300 rows of the embedding table.
+  const double weights = 4.0 * static_cast<double>(n_params - 299 * 64);
+  const double cache = 256.0 * (56 + 60 + 61 + 62 + 63);
   EXPECT_DOUBLE_EQ(r.bytes_per_token, (5 * weights + cache) / 23);
 
   EXPECT_EQ(r.test.n_ubatch, 16);
   EXPECT_EQ(r.n_ctx, 63);
-  EXPECT_EQ(r.mapped_weights, 4u * 292800);
+  EXPECT_EQ(r.mapped_weights, 4u * n_params);
   EXPECT_EQ(r.weights_read_per_token, weights);
   EXPECT_EQ(r.planned_bytes.size(), 1u);
   ASSERT_EQ(r.used_bytes.size(), 1u);
@@ -317,7 +321,7 @@ TEST_F(BenchStories, MeasuresEveryRepetition) {
   EXPECT_EQ(runner.run(case_, [](const std::string&) {}).test.n_gen, 3);
 }
 
-TEST_F(BenchStories, TheContextMayBeLargerThanTheTest) {
+TEST_F(BenchOfAModel, TheContextMayBeLargerThanTheTest) {
   case_.n_gen = 1;
   case_.n_ubatch = 512;
   BenchRunner runner({.repetitions = 1, .warmup = false, .n_ctx = 100});
@@ -326,7 +330,7 @@ TEST_F(BenchStories, TheContextMayBeLargerThanTheTest) {
   EXPECT_EQ(r.test.n_ubatch, 512);
 }
 
-TEST_F(BenchStories, StopsWhenInterrupted) {
+TEST_F(BenchOfAModel, StopsWhenInterrupted) {
   case_.n_gen = 1000;
   install_interrupt_handler();
   raise(SIGINT);

@@ -11,9 +11,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "gguf/quants.h"
 #include "gguf/writer.h"
 #include "support/gguf_bytes.h"
-#include "support/shared_data.h"
+#include "support/paths.h"
 
 namespace tandem {
 namespace {
@@ -142,14 +143,43 @@ TEST(GgufFile, SplitPartsBecomeOneModel) {
 }
 
 TEST(GgufFile, ReadsAModelOfAnotherProgram) {
-  const auto path = test::shared_data("stories260K.gguf");
-  TANDEM_NEED_SHARED(path);
-  const GgufFile file(path.string());
+  const GgufFile file(
+      (test::test_data("golden") / "gguf_package.gguf").string());  // scripts/reference_gguf.py
   EXPECT_EQ(file.version(), 3u);
-  EXPECT_EQ(file.metadata().get<std::string>("general.architecture"), "llama");
-  EXPECT_EQ(file.metadata().get_strings("tokenizer.ggml.tokens").size(), 512u);
-  EXPECT_EQ(file.tensor("blk.4.ffn_down.weight").shape_text(), "[172, 64]");
-  EXPECT_EQ(file.tensors().size(), 48u);
+  EXPECT_EQ(file.alignment(), 64u);
+  const Metadata& m = file.metadata();
+  EXPECT_EQ(m.get<std::string>("general.architecture"), "llama");
+  EXPECT_EQ(m.get<std::string>("general.name"), "w\xc3\xb6rter");
+  EXPECT_EQ(m.get<uint8_t>("a.u8"), 200);
+  EXPECT_EQ(m.get<int8_t>("a.i8"), -100);
+  EXPECT_EQ(m.get<uint16_t>("a.u16"), 60000);
+  EXPECT_EQ(m.get<int16_t>("a.i16"), -30000);
+  EXPECT_EQ(m.get<uint32_t>("a.u32"), 4000000000u);
+  EXPECT_EQ(m.get<int32_t>("a.i32"), -2000000000);
+  EXPECT_EQ(m.get<uint64_t>("a.u64"), uint64_t{1} << 63);
+  EXPECT_EQ(m.get<int64_t>("a.i64"), INT64_MIN);
+  EXPECT_EQ(m.get<float>("a.f32"), 1.5f);
+  EXPECT_EQ(m.get<double>("a.f64"), -0.1);
+  EXPECT_TRUE(m.get<bool>("a.bool"));
+  EXPECT_THAT(m.get_vector<int32_t>("a.ints"), testing::ElementsAre(1, -2, 3));
+  EXPECT_EQ(m.get_strings("tokenizer.ggml.tokens").size(), 3u);
+  ASSERT_EQ(file.tensors().size(), 4u);
+  // The package quantizes them itself; value i of a tensor is (i mod 7 - 3) / 4.
+  const std::pair<const char*, DType> tensors[] = {
+      {"t.f32", DType::F32}, {"t.f16", DType::F16}, {"t.bf16", DType::BF16}, {"t.q8_0", DType::Q8_0}};
+  for (const auto& [name, dtype] : tensors) {
+    const TensorInfo& t = file.tensor(name);
+    EXPECT_EQ(t.dtype, dtype) << name;
+    EXPECT_EQ(t.shape_text(), "[64, 3]") << name;
+    std::vector<float> values(static_cast<size_t>(t.n_elements()));
+    for (int64_t row = 0; row < 3; ++row) {
+      dequantize_row(dtype, t.data + static_cast<size_t>(row) * row_bytes(dtype, 64),
+                     values.data() + row * 64, 64);
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_NEAR(values[i], (static_cast<float>(i % 7) - 3) / 4, 0.004) << name << " " << i;
+    }
+  }
 }
 
 // ---- writer

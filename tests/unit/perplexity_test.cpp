@@ -6,7 +6,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "support/shared_data.h"
+#include "support/gguf_bytes.h"
+#include "support/trained_model.h"
 #include "tools/options/options.h"
 #include "tools/setup.h"
 
@@ -45,19 +46,19 @@ ScoreFn adding(PerplexityEstimate& estimate) {
   };
 }
 
-class PerplexityStories : public testing::Test {
+class PerplexityOfAModel : public testing::Test {
  protected:
   void SetUp() override {
     EngineOptions options;
-    options.model.path = test::shared_data("stories260K.gguf").string();
-    TANDEM_NEED_SHARED(std::filesystem::path(options.model.path));
+    options.model.path = directory_.path("demo.gguf");
+    test::write_demo_f32(options.model.path);
     model_ = load_model(options);
     options.devices.n_threads = 2;
     devices_ = make_devices(options);
     const std::string text =
-        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One "
-        "day, she "
-        "saw a big, red ball. She wanted to play with it, but it was too high.";
+        "Once upon a time, there was a little boy called Finn. He lived in a stone house by the river. Finn "
+        "had a "
+        "big wish. He wanted to see where the sun sleeps. So Finn packed a bag and went.";
     ids_ = model_->vocab().tokenize(text, {.add_special = false});
   }
 
@@ -72,7 +73,7 @@ class PerplexityStories : public testing::Test {
   // The definition, over the logits of the whole chunk.
   double expected() {
     auto tokens = ids_;
-    tokens[0] = 1;
+    tokens[0] = model_->vocab().special().bos;
     Session session(*model_, pointers(devices_), session_options(512));
     double sum = 0;
     int64_t count = 0;
@@ -91,18 +92,19 @@ class PerplexityStories : public testing::Test {
     return std::exp(sum / static_cast<double>(count));
   }
 
+  test::TempDir directory_;
   std::unique_ptr<Model> model_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<int32_t> ids_;
 };
 
-TEST_F(PerplexityStories, ScoresTheSecondHalfOfAChunk) {
-  ASSERT_EQ(model_->vocab().special().bos, 1);
+TEST_F(PerplexityOfAModel, ScoresTheSecondHalfOfAChunk) {
+  ASSERT_EQ(model_->vocab().special().bos, 0);
   for (const int64_t n_ubatch : {512, 7, 1}) {
     Session session(*model_, pointers(devices_), session_options(n_ubatch));
     PerplexityEstimate estimate;
     for (int pass = 1; pass <= 2; ++pass) {  // the second chunk does not see the first
-      score_chunk(session, ids_, 1, adding(estimate), [] { return false; });
+      score_chunk(session, ids_, model_->vocab().special().bos, adding(estimate), [] { return false; });
       const auto n = static_cast<int64_t>(ids_.size());
       EXPECT_EQ(estimate.count(), pass * (n - 1 - n / 2));
       EXPECT_NEAR(estimate.perplexity(), expected(), 1e-4 * expected()) << "micro-batches of " << n_ubatch;
@@ -111,18 +113,18 @@ TEST_F(PerplexityStories, ScoresTheSecondHalfOfAChunk) {
   }
 }
 
-TEST_F(PerplexityStories, ScoresTheSmallestChunk) {
+TEST_F(PerplexityOfAModel, ScoresTheSmallestChunk) {
   Session session(*model_, pointers(devices_), session_options(512));
   PerplexityEstimate estimate;
   score_chunk(session, std::span(ids_).first(3), std::nullopt, adding(estimate), [] { return false; });
   EXPECT_EQ(estimate.count(), 1);
 }
 
-TEST_F(PerplexityStories, StopsWhenAsked) {
+TEST_F(PerplexityOfAModel, StopsWhenAsked) {
   Session session(*model_, pointers(devices_), session_options(7));
   PerplexityEstimate estimate;
   try {
-    score_chunk(session, ids_, 1, adding(estimate),
+    score_chunk(session, ids_, model_->vocab().special().bos, adding(estimate),
                 [&estimate] { return estimate.count() > 0; });  // after one micro-batch
     ADD_FAILURE() << "ran on";
   } catch (const Error& e) {

@@ -6,9 +6,9 @@
 
 #include "support/gguf_bytes.h"
 #include "support/process.h"
-#include "support/shared_data.h"
 #include "support/terminal.h"
 #include "support/tiny_model.h"
+#include "support/trained_model.h"
 
 namespace tandem {
 namespace {
@@ -249,13 +249,14 @@ TEST_F(Run, AClosedPipeEndsItQuietly) {
 }
 
 TEST_F(Run, TheStoryMatchesTheGoldenData) {
-  const auto story = test::shared_data("stories260K.gguf");
-  TANDEM_NEED_SHARED(story);
+  const std::string demo = directory_.path("demo.gguf");
+  test::write_demo_f32(demo);
   const Outcome o =
-      shell("", "run -m " + story.string() + " -p 'Once upon a time' -n 200 --temp 0 2>/dev/null");
-  EXPECT_THAT(o.out, testing::StartsWith(
-                         "Once upon a time, there was a little girl named Lily. She loved to play outside "
-                         "in the park. One day, she saw a big, red ball."));
+      shell("", "run -m " + demo + " -p 'Once upon a time, there was a little' -n 62 --temp 0 2>/dev/null");
+  EXPECT_THAT(o.out,
+              testing::StartsWith(
+                  "Once upon a time, there was a little boy called Finn. He lived in a stone house by the "
+                  "river. Finn had a big wish. He wanted to see where the sun sleeps."));
 }
 
 }  // namespace
