@@ -1,6 +1,12 @@
 #include "base/json.h"
 
 namespace tandem {
+namespace {
+
+// A list, an object or a key has memory of its own, as much as this many plain values take.
+constexpr size_t kOwnMemory = 4;
+
+}  // namespace
 
 std::string json_excess(std::string_view text, const JsonLimits& limits) {
   size_t depth = 0, n_values = 1;
@@ -14,7 +20,8 @@ std::string json_excess(std::string_view text, const JsonLimits& limits) {
     }
     if (c == '"') in_string = true;
     if (c == ']' || c == '}') depth -= depth > 0;
-    if (c == ',' || c == '[' || c == '{') ++n_values;
+    if (c == ',') ++n_values;
+    if (c == '[' || c == '{' || c == ':') n_values += kOwnMemory;
     if ((c == '[' || c == '{') && ++depth > limits.max_depth) {
       return format("JSON nested more than {} deep", limits.max_depth);
     }
