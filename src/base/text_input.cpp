@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/open_file.h"
 
 namespace tandem {
 namespace {
@@ -78,7 +79,7 @@ std::string read_stream(int fd, const std::string& name, mode_t mode, size_t max
 std::string read_text(const std::string& path, size_t max_bytes) {
   const bool is_stdin = path == "-";
   const std::string name = is_stdin ? "stdin" : printable(path, 4096);
-  const Descriptor file{is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const Descriptor file{is_stdin ? STDIN_FILENO : open_for_reading(path)};
   if (file.fd < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", name, strerror(errno));
   const struct stat status = status_of(file.fd, name);
   if (S_ISREG(status.st_mode)) return read_file(file.fd, name, status, max_bytes);
@@ -87,7 +88,7 @@ std::string read_text(const std::string& path, size_t max_bytes) {
 
 std::string read_regular_file(const std::string& path, size_t max_bytes) {
   const std::string name = printable(path, 4096);
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  const Descriptor file{open_for_reading(path, O_NONBLOCK)};
   if (file.fd < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", name, strerror(errno));
   const struct stat status = status_of(file.fd, name);
   if (!S_ISREG(status.st_mode)) {
