@@ -163,6 +163,33 @@ TEST_F(Imatrix, FilesKeepEverythingAndMerge) {
   EXPECT_THROW(read.merge(other), Error);
 }
 
+// What the quantizers get is finite, whatever a file says.
+TEST_F(Imatrix, RefusesCountsAndSumsWithoutAMean) {
+  const std::string path = directory.path("bad.gguf");
+  const auto refusal = [&](float sum, double count) -> std::string {
+    ImportanceSums sums;
+    sums.entries["w"] = {{1.0f, sum}, {count}};
+    write_imatrix(sums, path);
+    try {
+      read_imatrix(path);
+      return "accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::bad_file);
+      return e.what();
+    }
+  };
+  EXPECT_EQ(refusal(1.0f, 0.5), "accepted");
+  EXPECT_EQ(refusal(1.0f, 0.0), "accepted");
+  EXPECT_THAT(refusal(1.0f, NAN), HasSubstr("importance of w: count 0 is nan, needed a finite number"));
+  EXPECT_THAT(refusal(1.0f, -2.0),
+              HasSubstr("importance of w: count 0 is -2, needed a finite number of 0 or more"));
+  EXPECT_THAT(refusal(1.0f, INFINITY), HasSubstr("count 0 is inf"));
+  EXPECT_THAT(refusal(1e30f, 1e-20), HasSubstr("importance of w: value 1 is 1e+30 for too small a count"));
+  ImportanceSums huge;
+  huge.entries["w"] = {{3e38f}, {1.0}};
+  EXPECT_THROW(huge.merge(ImportanceSums(huge)), Error);
+}
+
 TEST_F(Imatrix, Command) {
   TANDEM_NEED_BINARY();
   test::tiny_llama({.n_embd = 256, .n_ff = 512, .dtype = DType::F16}).write(directory.path("m.gguf"));

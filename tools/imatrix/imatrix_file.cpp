@@ -19,12 +19,34 @@ constexpr std::string_view kCounts = ".counts";
   throw_error(ErrorCode::bad_file, "{}: {}", path, what);
 }
 
-void add_entry(ImportanceSums& matrix, std::string_view name, ImportanceSums::Entry entry) {
-  for (size_t i = 0; i < entry.sums.size(); ++i) {
-    if (std::isfinite(entry.sums[i]) && entry.sums[i] >= 0.0f) continue;
-    fail(matrix.path, format("importance of {}: value {} is {:g}, needed a finite number of 0 or more",
-                             printable(name), i, entry.sums[i]));
+// Of one value; 1 for an expert that the text never reached.
+float mean_of(const ImportanceSums::Entry& entry, size_t i) {
+  const size_t n_columns = entry.sums.size() / entry.counts.size();
+  const auto count = static_cast<float>(entry.counts[i / n_columns]);
+  return count > 0.0f ? entry.sums[i] / count : 1.0f;
+}
+
+void check_entry(const std::string& path, std::string_view name, const ImportanceSums::Entry& entry) {
+  const auto is_sum = [](double x) { return std::isfinite(x) && x >= 0.0; };
+  for (size_t m = 0; m < entry.counts.size(); ++m) {
+    if (is_sum(entry.counts[m])) continue;
+    fail(path, format("importance of {}: count {} is {:g}, needed a finite number of 0 or more",
+                      printable(name), m, entry.counts[m]));
   }
+  for (size_t i = 0; i < entry.sums.size(); ++i) {
+    if (!is_sum(entry.sums[i])) {
+      fail(path, format("importance of {}: value {} is {:g}, needed a finite number of 0 or more",
+                        printable(name), i, entry.sums[i]));
+    }
+    if (!std::isfinite(mean_of(entry, i))) {
+      fail(path, format("importance of {}: value {} is {:g} for too small a count", printable(name), i,
+                        entry.sums[i]));
+    }
+  }
+}
+
+void add_entry(ImportanceSums& matrix, std::string_view name, ImportanceSums::Entry entry) {
+  check_entry(matrix.path, name, entry);
   if (!matrix.entries.emplace(name, std::move(entry)).second) {
     fail(matrix.path, format("importance of {} appears twice", printable(name)));
   }
@@ -122,12 +144,8 @@ ImportanceSums read_dat(std::span<const std::byte> bytes, const std::string& pat
 }
 
 std::vector<float> means_of(const ImportanceSums::Entry& entry) {
-  const size_t n_columns = entry.sums.size() / entry.counts.size();
   std::vector<float> means(entry.sums.size());
-  for (size_t i = 0; i < means.size(); ++i) {
-    const auto count = static_cast<float>(entry.counts[i / n_columns]);
-    means[i] = count > 0.0f ? entry.sums[i] / count : 1.0f;
-  }
+  for (size_t i = 0; i < means.size(); ++i) means[i] = mean_of(entry, i);
   return means;
 }
 
@@ -151,6 +169,7 @@ void ImportanceSums::merge(const ImportanceSums& other) {
     }
     for (size_t i = 0; i < sum.sums.size(); ++i) sum.sums[i] += entry.sums[i];
     for (size_t i = 0; i < n_mat; ++i) sum.counts[i] += entry.counts[entry.counts.size() > 1 ? i : 0];
+    check_entry(other.path, name, sum);  // a sum of two finite numbers may be infinite
   }
   for (const std::string& dataset : other.datasets) {
     if (std::find(datasets.begin(), datasets.end(), dataset) == datasets.end()) datasets.push_back(dataset);
