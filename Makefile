@@ -39,9 +39,15 @@ build = scripts/quietly.sh --progress $(1)/build.log cmake --build $(1) -j $(JOB
 # Once a target has configured the tests, later builds keep them.
 tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF)
 
+# A second build, by clang, of the fuzz targets.
+define build_fuzz
+$(call configure,build-fuzz,-DTANDEM_TESTS=OFF -DTANDEM_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++); $(call build,build-fuzz,fuzz)
+endef
+
+has_fuzzer = grep -qs '^TANDEM_HAVE_FUZZER:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo chat test test-gpu layers warnings failing-calls soak bench bench-gpu gpu-pack package install asan tsan fuzz fmt clean deps
+.PHONY: all help binary demo chat test test-gpu layers warnings failing-calls soak bench bench-gpu gpu-pack package install asan tsan fuzz fuzz-long fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
@@ -67,6 +73,7 @@ test:  ## build everything and run every test
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
 	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
 	@$(call build,$(BUILD))
+	@if $(has_fuzzer); then $(build_fuzz); fi
 	@python3 scripts/check_layers.py --self-test
 	@python3 scripts/check_layers.py
 	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
@@ -148,9 +155,13 @@ tsan:  ## build in build-tsan/ with the thread sanitizer, run every test
 
 fuzz:  ## run each fuzz target for FUZZ_SECONDS under the sanitizers (builds in build-fuzz/)
 	@$(deps) --fuzz
-	@$(call configure,build-fuzz,-DTANDEM_TESTS=OFF -DTANDEM_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++)
-	@$(call build,build-fuzz,fuzz)
-	@scripts/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
+	@$(build_fuzz)
+	@scripts/fuzz.py explore build-fuzz --seconds $(FUZZ_SECONDS) --jobs $(JOBS)
+
+fuzz-long:  ## run 10 million executions over all fuzz targets, print a table
+	@$(deps) --fuzz
+	@$(build_fuzz)
+	@scripts/fuzz.py long build-fuzz --jobs $(JOBS)
 
 fmt:  ## format every source with clang-format
 	@$(deps) --format

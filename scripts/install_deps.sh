@@ -5,7 +5,7 @@
 #   scripts/install_deps.sh            compiler, CMake and libraries for build/bin/tandem
 #   scripts/install_deps.sh --tests    also the packages for `make test`
 #   scripts/install_deps.sh --package  also the packages for `make package`
-#   scripts/install_deps.sh --fuzz     also clang and its sanitizer runtime, for `make fuzz`
+#   scripts/install_deps.sh --fuzz     clang and its sanitizer runtime, for `make fuzz`; --tests has them too
 #   scripts/install_deps.sh --format   also clang-format, for `make fmt`
 #   scripts/install_deps.sh --dry-run  only print the missing packages
 #
@@ -63,7 +63,7 @@ if [ $tests = yes ] || [ $package = yes ]; then  # archives that libedit needs
   need_header libmd-dev md5.h
   need_header libncurses-dev term.h
 fi
-if [ $fuzz = yes ]; then
+if [ $fuzz = yes ] || [ $tests = yes ]; then
   need_command clang clang++
   # The fuzzer runtime is a separate package on some releases and part of clang on others.
   if ! ls "$(clang++ --print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer* >/dev/null 2>&1; then

@@ -14,7 +14,8 @@ function(tandem_isa name folder)
     target_compile_options(tandem_cpu_${name} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
   endif()
   # Contraction only where the code says fma: the scalar reference must not depend on the compiler's taste.
-  target_compile_options(tandem_cpu_${name} PRIVATE -O3 -ffp-contract=off ${ARGN})
+  target_compile_options(tandem_cpu_${name} PRIVATE $<IF:$<BOOL:${TANDEM_FUZZ}>,-O1,-O3>
+    -ffp-contract=off ${ARGN})
   target_sources(tandem_cpu PRIVATE $<TARGET_OBJECTS:tandem_cpu_${name}>)
   # The linker must not take this instruction set's copy of a shared function for the whole program.
   if(TANDEM_TESTS AND ARGN)

@@ -1,16 +1,10 @@
 // Feeds arbitrary bytes to the GGUF reader. It must either throw Error(bad_file) or return what gguf/parse.h
 // guarantees; everything it returns must then be readable.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "fuzz/fuzz_target.h"
 #include "gguf/file.h"
 #include "gguf/quants.h"
 
@@ -18,12 +12,9 @@ namespace tandem {
 namespace {
 
 // Reading a value as the wrong type may only throw an Error.
-void attempt(const std::function<void()>& get) {
-  try {
-    get();
-  } catch (const Error& error) {
-    TANDEM_CHECK(error.code() == ErrorCode::bad_file);
-  }
+template <class Get>
+void attempt(Get&& get) {
+  fuzz::accepts({ErrorCode::bad_file}, get);
 }
 
 void read_metadata(const Metadata& metadata) {
@@ -60,7 +51,7 @@ void read_tensor(const GgufFile& file, const TensorInfo& tensor, std::span<const
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tandem;
-  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
+  const std::span<const std::byte> bytes = fuzz::Input(data, size).bytes();
   attempt([&] {
     const GgufFile file(bytes, "fuzz.gguf");
     read_metadata(file.metadata());

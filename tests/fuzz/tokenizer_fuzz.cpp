@@ -1,14 +1,14 @@
 // Feeds arbitrary bytes to tiny vocabularies of both kinds, with every pre-tokenizer. Nothing may crash; and
 // because the vocabularies have a token for every byte, detokenizing must restore the text.
-#include <cstddef>
-#include <cstdint>
+//
+// The first byte selects the vocabulary and whether control tokens in the text count.
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "base/utf8.h"
+#include "fuzz/fuzz_target.h"
 #include "support/tiny_vocab.h"
 #include "text/pretokenizer_table.h"
 #include "text/spm.h"
@@ -72,8 +72,8 @@ void check(const Subject& subject, std::string_view text, bool parse_special) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::vector<tandem::Subject> subjects = tandem::make_subjects();
-  if (size == 0) return 0;
-  const tandem::Subject& subject = subjects[data[0] / 2 % subjects.size()];
-  tandem::check(subject, {reinterpret_cast<const char*>(data) + 1, size - 1}, data[0] % 2 == 1);
+  tandem::fuzz::Input input(data, size);
+  const size_t choice = input.byte();
+  tandem::check(subjects[choice / 2 % subjects.size()], input.rest(), choice % 2 == 1);
   return 0;
 }
