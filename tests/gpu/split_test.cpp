@@ -1,6 +1,5 @@
 // Whole models split between the CPU and a GPU at every layer, with the cache beside the layer and on the
-// host: the golden text of a trained model, a small model against transformers, and random models of every dtype
-// against the CPU alone.
+// host: the golden text of a trained model, and random models of every dtype against the CPU alone.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -11,10 +10,8 @@
 #include "engine/session.h"
 #include "gpu/harness.h"
 #include "support/gguf_bytes.h"
-#include "support/hf_folder.h"
 #include "support/shared_data.h"
 #include "support/tiny_model.h"
-#include "tools/convert/convert.h"
 
 namespace tandem::gpu_test {
 namespace {
@@ -48,7 +45,7 @@ class GpuSplit : public GpuTest {
   std::unique_ptr<Device> host_;
 };
 
-// ---- stories260K, an extra ----
+// ---- stories260K ----
 
 struct Golden {
   std::vector<int32_t> ids;                      // 5 of the prompt, then 60 greedy ones
@@ -98,43 +95,6 @@ TEST_F(GpuSplit, StoriesAreTheGoldenOnes) {
       options.offload = flags;
       Session session(*model, both(), options);
       expect_golden_text(session, golden);
-    }
-  });
-}
-
-// ---- A model of transformers ----
-
-TEST_F(GpuSplit, ASmallLlamaGivesTheLogitsOfTransformers) {
-  const test::TempDir directory;
-  const test::Family family = test::load_family("llama");
-  test::family_folder(family).write(directory.path("hf"));
-  tools::ConvertOptions floats;
-  floats.type = tools::OutType::F32;
-  floats.n_threads = 1;
-  write_conversion(tools::prepare_conversion(directory.path("hf"), floats), floats, directory.path("m.gguf"));
-  const auto model = Model::load(directory.path("m.gguf"));
-  const std::vector<int32_t> ids = family.ids();
-  for_every_split(*model, [&](const OffloadOptions& flags) {
-    for (DType cache : some_of<DType>({DType::F16, DType::F32}, 2)) {
-      SCOPED_TRACE(dtype_name(cache));
-      EngineOptions options;
-      options.context.n_ctx = 128;
-      options.context.k_dtype = options.context.v_dtype = cache;
-      options.offload = flags;
-      Session session(*model, both(), options);
-      size_t n_read = 0;
-      for (const size_t n : {size_t{14}, ids.size()}) {  // a prompt, then token after token
-        std::span<const float> logits;
-        while (n_read < n) {
-          const size_t n_next = n_read == 0 ? n : 1;
-          logits = session.append(std::span(ids).subspan(n_read, n_next));
-          n_read += n_next;
-          const auto row = family.json["logits"].find(std::to_string(n_read - 1));
-          if (row == family.json["logits"].end()) continue;
-          EXPECT_LT(relative_error(logits, row->get<std::vector<float>>()), kF32)
-              << "position " << n_read - 1;
-        }
-      }
     }
   });
 }
