@@ -11,7 +11,7 @@ std::string n_tokens_text(int64_t n) {
 const char* reason_text(StopReason reason) {
   switch (reason) {
     case StopReason::end_of_generation: return "end of text";
-    case StopReason::limit: return "-n reached";
+    case StopReason::limit: return "limit of -n reached";
     case StopReason::context_full: return "the context is full (increase -c, or use --context-shift)";
     case StopReason::stop_text: return "reverse prompt reached";
     case StopReason::interrupted: return "interrupted";

@@ -183,6 +183,28 @@ TEST(TextStream, AListKeepsItsDistancesWhenSomethingFollows) {
   }
 }
 
+// A line of "-" below a text is a heading in Markdown. An answer that is cut there was about to begin an item.
+TEST(TextStream, AListThatIsCutAtAMarkIsNoHeading) {
+  struct Case {
+    std::string text, row;
+  };
+  for (const Case& c :
+       {Case{"Fruits:\n-", "Fruits:"}, Case{"- one\n  - ", "• one"}, Case{"- one\n-", "• one"}}) {
+    Screen screen(10, 30);
+    TextStream stream({.rows = 10, .columns = 30});
+    screen.feed(stream.add(c.text));
+    screen.feed(stream.finish());
+    EXPECT_EQ(screen.row(0), c.row) << c.text;
+    EXPECT_FALSE(screen.cell(0, 2).bold) << c.text;
+    EXPECT_EQ(screen.cursor_row(), 1) << c.text;
+  }
+  Screen screen(10, 30);
+  TextStream stream({.rows = 10, .columns = 30});
+  screen.feed(stream.add("Title\n-\nText"));
+  screen.feed(stream.finish());
+  EXPECT_TRUE(screen.cell(0, 0).bold);
+}
+
 TEST(TextStream, ATableGrowsInColumns) {
   Screen screen(20, 40);
   TextStream stream({.rows = 20, .columns = 40});

@@ -139,8 +139,7 @@ class TextView final : public ChatView {
     switch (reason) {
       case StopReason::end_of_generation:
       case StopReason::stop_text: return;
-      case StopReason::limit:
-        return note("(stopped: n_predict reached; /set n_predict -1 removes the limit)");
+      case StopReason::limit: return note("(stopped: limit of -n reached; /set n_predict -1 removes it)");
       case StopReason::context_full:
         return note(
             "(stopped: the context is full; /set context_shift on drops the oldest turns, /clear starts "

@@ -122,4 +122,9 @@ size_t presentable(std::string_view text) {
   return std::max(end == text.npos ? 0 : end + 1, begin);
 }
 
+size_t without_cut_item(std::string_view text) {
+  const size_t newline = text.rfind('\n');
+  return newline != text.npos && trimmed(text.substr(newline)) == "-" ? newline + 1 : text.size();
+}
+
 }  // namespace tandem::tools

@@ -28,4 +28,8 @@ size_t complete_blocks(std::string_view text);
 // marks at its end, and a row of a table that is not complete.
 size_t presentable(std::string_view text);
 
+// The length of a text that came to its end without a last line of nothing but "-": the mark of an item that was cut
+// off, which would make a heading of the line before it.
+size_t without_cut_item(std::string_view text);
+
 }  // namespace tandem::tools

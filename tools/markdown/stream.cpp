@@ -178,7 +178,8 @@ std::string TextStream::finish() {
     }
     draw(code_foot({options_.columns - 1, options_.color}));
   } else {
-    draw(rows_of(open_));
+    const size_t n = options_.markdown ? without_cut_item(open_) : open_.size();
+    draw(rows_of(std::string_view(open_).substr(0, n)));
   }
   keep(open_.size());
   bytes_ += painter_.finish();
