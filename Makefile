@@ -37,7 +37,7 @@ configure = { [ "$$(cat $(1)/.options 2>/dev/null)" = "$(strip $(2))" ] && [ -f 
 # $(call build,folder,targets): shows the build tool's progress on a terminal, elsewhere only warnings and errors.
 build = scripts/quietly.sh --progress $(1)/build.log cmake --build $(1) -j $(JOBS) $(if $(2),--target $(2))
 # Once a target has configured the tests, later builds keep them.
-tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF)
+tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF$(if $(TANDEM_QUICK_BUILD), -DTANDEM_QUICK_BUILD=$(TANDEM_QUICK_BUILD)))
 
 # A second build, by clang, of the fuzz targets.
 define build_fuzz
@@ -47,7 +47,7 @@ endef
 has_fuzzer = grep -qs '^TANDEM_HAVE_FUZZER:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 has_cuda = grep -qs '^TANDEM_HAVE_CUDA:INTERNAL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: all help binary demo chat test test-gpu layers warnings failing-calls soak bench bench-gpu gpu-pack package install asan tsan fuzz fuzz-long fmt clean deps
+.PHONY: all help binary demo chat test test-gpu quick-check layers warnings failing-calls soak bench bench-gpu gpu-pack package install asan tsan fuzz fuzz-long fmt clean deps
 all: binary  ## build build/bin/tandem (the default)
 	@echo "Built $(TANDEM). Try: $(TANDEM) --help"
 
@@ -93,6 +93,9 @@ failing-calls:  ## fail every allocation and system call of each command once (h
 	@$(stress) --gtest_filter='FailingCalls.*'
 soak:  ## a chat of 10,000 turns and a batch of 100,000 lines that is killed: memory, files and texts stay the same
 	@$(stress) --gtest_filter='*Soak*'
+
+quick-check:  ## check that the folders compile as one source each, as with TANDEM_QUICK_BUILD=ON
+	@python3 tests/packages/quick_build_test.py . $(BUILD) $(or $(CXX),c++)
 
 layers:  ## check that includes follow the layers, and the lengths of files
 	@python3 scripts/check_layers.py

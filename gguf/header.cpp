@@ -6,8 +6,6 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kDefaultAlignment = 32;
-
 // Builds the header.
 struct Bytes {
   std::vector<std::byte> bytes;

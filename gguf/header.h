@@ -16,6 +16,8 @@
 
 namespace tandem {
 
+inline constexpr uint64_t kDefaultAlignment = 32;  // of a file without general.alignment
+
 class GgufHeader {
  public:
   struct Tensor {

@@ -8,11 +8,11 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "gguf/header.h"
 
 namespace tandem {
 namespace {
 
-constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMinAlignment = 8;
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 24;
 constexpr uint64_t kMaxBytes = INT64_MAX;

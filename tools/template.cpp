@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTemplateBytes = size_t{16} << 20;
 
-struct Options {
+struct TemplateCommand {
   std::optional<std::string> model, file, bos, eos, now;
   std::string input;
   bool no_generation_prompt = false;
@@ -62,7 +62,7 @@ std::optional<std::string> take_text(Json& variables, const char* name) {
   return text;
 }
 
-void render(const Options& options) {
+void render(const TemplateCommand& options) {
   const bool from_model = options.model || !options.hub.empty();
   if (from_model == options.file.has_value()) {
     throw_error(ErrorCode::usage, "needed exactly one template: -m MODEL or --file TEMPLATE");
@@ -118,7 +118,7 @@ void render(const Options& options) {
 }  // namespace
 
 void add_template(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TemplateCommand>();
   CLI::App& command = add_command(app, "template", "render a conversation with a chat template");
   text(command, "-m,--model", options->model, "FILE",
        "use the template of this GGUF file; it may have no weights")

@@ -18,7 +18,7 @@
 namespace tandem::tools {
 namespace {
 
-struct Options {
+struct TokenizeCommand {
   std::string model;
   HubOptions hub;
   std::optional<std::string> prompt, file;
@@ -30,7 +30,7 @@ struct Options {
   bool sandbox = true;
 };
 
-std::string text_of(const Options& options) {
+std::string text_of(const TokenizeCommand& options) {
   if (options.prompt) return *options.prompt;
   return read_text(options.from_stdin ? "-" : *options.file);
 }
@@ -47,7 +47,7 @@ void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids, Output& o
   }
 }
 
-void tokenize(const Options& options) {
+void tokenize(const TokenizeCommand& options) {
   if (options.from_stdin + options.prompt.has_value() + options.file.has_value() != 1) {
     throw_error(ErrorCode::usage, "needed exactly one text: -p TEXT, -f FILE or --stdin");
   }
@@ -70,7 +70,7 @@ void tokenize(const Options& options) {
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TokenizeCommand>();
   CLI::App& command = add_command(app, "tokenize", "show the tokens of a text");
   text(command, "-m,--model", options->model, "FILE", "GGUF file; it may have only a vocabulary");
   add_hub_options(command, options->hub, "Options");

@@ -30,6 +30,7 @@ endif()
 
 file(GLOB TANDEM_CPU_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cpu/*.cpp ${CMAKE_SOURCE_DIR}/src/cpu/ops/*.cpp)
 add_library(tandem_cpu STATIC ${TANDEM_CPU_SOURCES})
+tandem_quick_build(tandem_cpu)
 target_include_directories(tandem_cpu PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
 target_link_libraries(tandem_cpu PUBLIC tandem_device tandem_graph tandem_gguf tandem_base)
 tandem_isa(scalar scalar)

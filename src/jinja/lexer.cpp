@@ -11,8 +11,6 @@
 namespace tandem::jinja {
 namespace {
 
-constexpr size_t npos = std::string_view::npos;
-
 bool is_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
          static_cast<unsigned char>(c) >= 0x80;
@@ -104,7 +102,7 @@ void Lexer::add_data(size_t end, char sign, bool may_lstrip) {
     text = text.substr(0, without_trailing_space(text));
   } else if (sign != '+' && may_lstrip) {
     const size_t newline = text.rfind('\n');
-    const size_t line_begin = newline == npos ? 0 : newline + 1;
+    const size_t line_begin = newline == std::string_view::npos ? 0 : newline + 1;
     const bool starts_line = line_begin > 0 || line_starting_;
     if (starts_line && without_trailing_space(text.substr(line_begin)) == 0)
       text = text.substr(0, line_begin);
@@ -117,7 +115,7 @@ void Lexer::lex_data() {
   size_t tag = at_;
   for (;; ++tag) {
     tag = rest_.find('{', tag);
-    if (tag == npos || tag + 1 >= rest_.size()) {
+    if (tag == std::string_view::npos || tag + 1 >= rest_.size()) {
       add(TokenKind::data, std::string(rest_.substr(at_)));
       return advance(rest_.size() - at_);
     }
@@ -144,7 +142,7 @@ void Lexer::lex_data() {
 
 void Lexer::skip_comment() {
   const size_t end = rest_.find("#}", at_);
-  if (end == npos) error("Missing end of comment tag");
+  if (end == std::string_view::npos) error("Missing end of comment tag");
   const char sign = end > at_ ? rest_[end - 1] : '\0';
   size_t next = end + 2;
   if (sign == '-')
@@ -170,7 +168,7 @@ std::optional<size_t> Lexer::match_raw_begin() const {
 
 void Lexer::lex_raw(size_t tag_bytes) {
   advance(tag_bytes);
-  for (size_t tag = rest_.find("{%", at_); tag != npos; tag = rest_.find("{%", tag + 1)) {
+  for (size_t tag = rest_.find("{%", at_); tag != std::string_view::npos; tag = rest_.find("{%", tag + 1)) {
     size_t at = tag + 2;
     const char sign = at < rest_.size() && (rest_[at] == '-' || rest_[at] == '+') ? rest_[at] : '\0';
     if (sign) ++at;
@@ -304,7 +302,9 @@ void Lexer::lex_number() {
     const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), number);
     // Out of range: infinity or zero, as in Python.
     if (result.ec != std::errc())
-      number = digits.find("e-") != npos || digits.find("E-") != npos ? 0 : HUGE_VAL;
+      number = digits.find("e-") != std::string_view::npos || digits.find("E-") != std::string_view::npos
+                   ? 0
+                   : HUGE_VAL;
     add(TokenKind::literal, "", Value(number));
   } else {
     const uint64_t number = parse_base(std::string_view(digits).substr(base == 10 ? 0 : 2), base);
@@ -319,7 +319,7 @@ size_t unescape(std::string_view body, size_t at, std::string& out) {
   if (at + 1 >= body.size()) return out += '\\', 1;
   static constexpr std::string_view kFrom = "\\'\"abfnrtv", kTo = "\\'\"\a\b\f\n\r\t\v";
   const char c = body[at + 1];
-  if (const size_t simple = kFrom.find(c); simple != npos) return out += kTo[simple], 2;
+  if (const size_t simple = kFrom.find(c); simple != std::string_view::npos) return out += kTo[simple], 2;
   if (c == '\n') return 2;
   if (c >= '0' && c <= '7') {
     size_t n = 1;

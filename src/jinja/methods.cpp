@@ -259,7 +259,7 @@ Value index(Call& call) {
   return Value(at);
 }
 
-Value count(Call& call) {
+Value str_count(Call& call) {
   const std::string& wanted = call.text(1).bytes();
   const auto span = searched(call, 2);
   if (!span) return Value(int64_t{0});
@@ -272,11 +272,11 @@ Value count(Call& call) {
   return Value(n);
 }
 
-Value replace(Call& call) {
+Value str_replace(Call& call) {
   return replaced(self(call), call.text(1), call.text(2), call.integer_or(3, -1));
 }
 
-Value join(Call& call) {
+Value str_join(Call& call) {
   Text out;
   const std::vector<Value> items = iterate(call[1]);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -290,7 +290,7 @@ Value join(Call& call) {
 }
 
 // Lower-cases letters that follow a letter, title-cases the others.
-Value title(Call& call) {
+Value str_title(Call& call) {
   Text out;
   bool in_word = false;
   for (size_t at = 0, n = 0; at < self(call).size(); at += n) {
@@ -373,14 +373,14 @@ constexpr Builtin kMethods[] = {
     {"rfind", "self sub start? end?", find<true>},
     {"index", "self sub start? end?", index<false>},
     {"rindex", "self sub start? end?", index<true>},
-    {"count", "self sub start? end?", count},
-    {"replace", "self old new count?", replace},
-    {"join", "self iterable", join},
+    {"count", "self sub start? end?", str_count},
+    {"replace", "self old new count?", str_replace},
+    {"join", "self iterable", str_join},
     {"upper", "self", [](Call& c) { return Value(upper(self(c))); }},
     {"lower", "self", [](Call& c) { return Value(lower(self(c))); }},
     {"casefold", "self", [](Call& c) { return Value(lower(self(c))); }},
     {"capitalize", "self", [](Call& c) { return Value(capitalize(self(c))); }},
-    {"title", "self", title},
+    {"title", "self", str_title},
     {"swapcase", "self", swapcase},
     {"splitlines", "self keepends?", splitlines},
     {"removeprefix", "self prefix", removeprefix},

@@ -4,16 +4,16 @@
 namespace tandem::jinja {
 namespace {
 
-const Text& self(const Call& call) {
+const Text& tested(const Call& call) {
   return call[0].text();
 }
 
 // Whether the text is not empty and the test holds for every character.
 template <bool (*Test)(uint32_t)>
 Value all_chars(Call& call) {
-  bool all = !self(call).empty();
-  for (size_t at = 0; all && at < self(call).size(); at += char_bytes(self(call).view(), at)) {
-    all = Test(char_code(self(call).view(), at));
+  bool all = !tested(call).empty();
+  for (size_t at = 0; all && at < tested(call).size(); at += char_bytes(tested(call).view(), at)) {
+    all = Test(char_code(tested(call).view(), at));
   }
   return Value(all);
 }
@@ -21,8 +21,8 @@ Value all_chars(Call& call) {
 template <bool (*Wanted)(uint32_t), bool (*Other)(uint32_t)>
 Value all_cased(Call& call) {
   bool any = false;
-  for (size_t at = 0; at < self(call).size(); at += char_bytes(self(call).view(), at)) {
-    const uint32_t code = char_code(self(call).view(), at);
+  for (size_t at = 0; at < tested(call).size(); at += char_bytes(tested(call).view(), at)) {
+    const uint32_t code = char_code(tested(call).view(), at);
     if (Other(code)) return Value(false);
     any |= Wanted(code);
   }
@@ -40,8 +40,8 @@ bool is_ascii(uint32_t code) {
 // Whether words start in upper case and continue in lower case, with at least one cased character.
 Value is_title(Call& call) {
   bool any = false, within = false;
-  for (size_t at = 0; at < self(call).size(); at += char_bytes(self(call).view(), at)) {
-    const uint32_t code = char_code(self(call).view(), at);
+  for (size_t at = 0; at < tested(call).size(); at += char_bytes(tested(call).view(), at)) {
+    const uint32_t code = char_code(tested(call).view(), at);
     if (is_upper(code) ? within : is_lower(code) && !within) return Value(false);
     within = is_upper(code) || is_lower(code);
     any |= within;
@@ -52,7 +52,7 @@ Value is_title(Call& call) {
 // Like all_chars, but true for an empty text.
 template <bool (*Test)(uint32_t)>
 Value none_other(Call& call) {
-  return self(call).empty() ? Value(true) : all_chars<Test>(call);
+  return tested(call).empty() ? Value(true) : all_chars<Test>(call);
 }
 
 constexpr Builtin kStringTests[] = {

@@ -9,7 +9,7 @@ namespace {
 
 // Query heads are scaled by head_dim, in the 27B model (46 layers) by the model's width divided by its number
 // of heads. attention.scale overrides it.
-float attention_scale(const DecoderReader& r) {
+float gemma2_attention_scale(const DecoderReader& r) {
   const Hparams& h = r.hparams();
   const int64_t width = h.n_layer == 46 ? h.n_embd / h.n_head : h.head_dim_k;
   return r.scale_or("attention.scale", 1.0f / std::sqrt(static_cast<float>(width)));
@@ -28,7 +28,7 @@ std::unique_ptr<Architecture> load_gemma2(const ModelSource& source) {
     DecoderLayer& l = r.next_layer(spec);
     l.attn_norm = r.norm("attn_norm");
     l.attention = r.attention();
-    l.attention.params.scale = attention_scale(r);
+    l.attention.params.scale = gemma2_attention_scale(r);
     l.attention.params.softcap = score_cap;
     l.attention.params.window = window;
     l.attn_post_norm = r.norm("post_attention_norm");

@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 // As in Gemma 2: the 27B model (62 layers) divides the model's width by its number of query heads.
-float attention_scale(const DecoderReader& r) {
+float gemma3_attention_scale(const DecoderReader& r) {
   const Hparams& h = r.hparams();
   const int64_t width = h.n_layer == 62 ? h.n_embd / h.n_head : h.head_dim_k;
   return r.scale_or("attention.scale", 1.0f / std::sqrt(static_cast<float>(width)));
@@ -34,7 +34,7 @@ std::unique_ptr<Architecture> load_gemma3(const ModelSource& source) {
     l.attention = r.attention();
     l.attention.q_norm = r.head_norm("attn_q_norm");
     l.attention.k_norm = r.head_norm("attn_k_norm");
-    l.attention.params.scale = attention_scale(r);
+    l.attention.params.scale = gemma3_attention_scale(r);
     l.attention.params.window = window;
     if (window > 0) l.attention.rope = local;
     l.attn_post_norm = r.norm("post_attention_norm");

@@ -1,7 +1,5 @@
 #include "plan/bandwidth.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "plan/pages.h"
 
 namespace tandem {
 namespace {
@@ -24,27 +23,6 @@ constexpr int64_t kMinRounds = 3;  // over the whole buffer
 constexpr double kMinSeconds = 0.4;
 
 using Vec = uint64_t __attribute__((vector_size(16)));  // every CPU that we run on has registers of 16 bytes
-
-// Zeroed pages of its own, huge ones where the system grants them.
-class Pages {
- public:
-  explicit Pages(size_t n_bytes) : n_bytes_(n_bytes) {
-    void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-      throw_error(ErrorCode::out_of_memory, "measuring the memory: cannot allocate {} bytes", n_bytes);
-    }
-    madvise(p, n_bytes, MADV_HUGEPAGE);
-    data_ = static_cast<std::byte*>(p);
-  }
-  ~Pages() { munmap(data_, n_bytes_); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_;
-  size_t n_bytes_;
-};
 
 // Adds up a chunk, in several streams at a time: one stream alone does not keep enough loads under way to use
 // all that the memory gives. The additions are independent, so that nothing but the loads takes time.

@@ -12,10 +12,10 @@ namespace tandem {
 namespace {
 
 // Carries out a schedule in time only: when the host and the devices have done everything issued so far.
-class Clock final : GroupSlots {
+class StepClock final : GroupSlots {
  public:
-  Clock(const Graph& graph, const Schedule& schedule, const DeviceModels& devices,
-        std::span<const DeviceRates> rates, const KvConfig& kv, const StepLoad& load)
+  StepClock(const Graph& graph, const Schedule& schedule, const DeviceModels& devices,
+            std::span<const DeviceRates> rates, const KvConfig& kv, const StepLoad& load)
       : graph_(graph),
         schedule_(schedule),
         rates_(rates),
@@ -272,7 +272,7 @@ class Clock final : GroupSlots {
 
 StepCost step_cost(const Graph& graph, const Schedule& schedule, const DeviceModels& devices,
                    std::span<const DeviceRates> rates, const KvConfig& kv, const StepLoad& load) {
-  Clock clock(graph, schedule, devices, rates, kv, load);
+  StepClock clock(graph, schedule, devices, rates, kv, load);
   clock.step();
   clock.step();
   const double two = clock.host_s();

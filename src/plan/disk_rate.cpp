@@ -1,6 +1,5 @@
 #include "plan/disk_rate.h"
 
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -9,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "plan/pages.h"
 
 namespace tandem {
 namespace {
@@ -17,27 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kPiece = size_t{32} << 20;
 constexpr size_t kPieces = 2;  // memory for so many: one is under way while another is waited for
-constexpr double kMostSeconds = 0.4;
-
-// Pages of memory of its own, huge ones where they can be had, as the slots of layers are: direct reads go
-// faster where memory is in few pieces.
-class Pages {
- public:
-  explicit Pages(size_t n_bytes) : n_bytes_(n_bytes) {
-    void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) throw_error(ErrorCode::out_of_memory, "cannot allocate {} bytes", n_bytes);
-    data_ = static_cast<std::byte*>(p);
-    madvise(p, n_bytes, MADV_HUGEPAGE);
-  }
-  ~Pages() { munmap(data_, n_bytes_); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
-  size_t n_bytes_;
-};
+constexpr double kMaxSeconds = 0.4;
 
 // "disk 259:1": what its rate is remembered by.
 std::string disk_name(const DiskFile& file) {
@@ -61,7 +41,7 @@ double measure_disk_rate(const std::vector<DiskFile>& files) {
   // The first piece wakes the disk up and is not counted.
   Clock::time_point begin = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-  for (size_t i = 0; i < n && (i < 2 || seconds() < kMostSeconds); ++i) {
+  for (size_t i = 0; i < n && (i < 2 || seconds() < kMaxSeconds); ++i) {
     const DiskRead read{largest->mapped.data() + i * kPiece, kPiece, memory.data() + i % kPieces * kPiece};
     tickets.push_back(reader->start({&read, 1}));
     if (tickets.size() - n_waited < kPieces) continue;

@@ -15,9 +15,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kFewestRuns = 4, kMostRuns = 50;
-constexpr double kMostSeconds = 0.2;  // for one number
-constexpr std::byte kPattern{0x11};   // of weights and caches: small numbers in every type
-constexpr int64_t kBlock = 32;        // positions
+constexpr double kMaxOpSeconds = 0.2;  // for one number
+constexpr std::byte kPattern{0x11};    // of weights and caches: small numbers in every type
+constexpr int64_t kBlock = 32;         // positions
 constexpr int64_t kSmallColumns = 256;
 
 // Heads as most models have them.
@@ -165,7 +165,7 @@ double OpBench::run_seconds(const Graph& graph, const StepShape& shape, int64_t 
 double OpBench::seconds_of(const std::function<void()>& work, const Overlap& overlap) {
   std::vector<double> runs;
   double spent = 0;
-  for (int i = 0; i < kFewestRuns || (i < kMostRuns && spent < kMostSeconds); ++i) {
+  for (int i = 0; i < kFewestRuns || (i < kMostRuns && spent < kMaxOpSeconds); ++i) {
     device_.wait(device_.record());
     if (overlap.begin) overlap.begin();
     const Clock::time_point start = Clock::now();

@@ -2,14 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace tandem {
-namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-}  // namespace
 
 void Candidates::assign(std::span<const float> logits) {
   items_.resize(logits.size());
@@ -60,7 +54,7 @@ void Candidates::keep_from(float min_logit) {
 
 float Candidates::max_logit() const {
   if (n_sorted_ > 0) return items_.front().logit;
-  float max = -kInfinity;
+  float max = -HUGE_VALF;
   for (const Candidate& c : items_) max = std::max(max, c.logit);
   return max;
 }

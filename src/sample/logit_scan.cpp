@@ -8,11 +8,9 @@
 namespace tandem {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 [[noreturn]] void bad_logit(std::span<const float> logits, int64_t position) {
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] < kInfinity) continue;
+    if (logits[i] < HUGE_VALF) continue;
     throw_error(ErrorCode::numeric, "logits after {} tokens: {} for token {}, a finite number is needed",
                 position, std::isnan(logits[i]) ? "NaN" : "infinity", i);
   }
@@ -46,8 +44,8 @@ void LogitScan::scan(std::span<const float> logits, int64_t position) {
     lowest = std::min(lowest, low);
     highest = std::max(highest, high);
   }
-  const bool bad = lowest < order_key(-kInfinity) || highest >= order_key(kInfinity);
-  if (bad || highest == order_key(-kInfinity)) bad_logit(logits, position);
+  const bool bad = lowest < order_key(-HUGE_VALF) || highest >= order_key(HUGE_VALF);
+  if (bad || highest == order_key(-HUGE_VALF)) bad_logit(logits, position);
 }
 
 int32_t LogitScan::argmax() const {
@@ -59,7 +57,7 @@ int32_t LogitScan::argmax() const {
 }
 
 float LogitScan::bound_of_largest(size_t k) {
-  if (k == 0 || k > block_max_.size()) return -kInfinity;
+  if (k == 0 || k > block_max_.size()) return -HUGE_VALF;
   // k blocks have a maximum of at least this bound
   scratch_ = block_max_;
   const auto nth = scratch_.begin() + (k - 1);

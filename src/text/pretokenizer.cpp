@@ -21,7 +21,7 @@ struct FreeMatchData {
 using MatchData = std::unique_ptr<pcre2_match_data, FreeMatchData>;
 
 // Unicode's White_Space. PCRE2's own \s also matches U+180E, which the regex engines used in training do not.
-constexpr std::string_view kWhiteSpace =
+constexpr std::string_view kUnicodeWhiteSpace =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"
     "3000}";
 
@@ -39,10 +39,10 @@ std::string with_white_space_spelled_out(std::string_view pattern) {
     }
     const char escaped = pattern[++i];
     if (escaped == 's') {
-      out += in_brackets ? std::string(kWhiteSpace) : "[" + std::string(kWhiteSpace) + "]";
+      out += in_brackets ? std::string(kUnicodeWhiteSpace) : "[" + std::string(kUnicodeWhiteSpace) + "]";
     } else if (escaped == 'S') {
       TANDEM_CHECK(!in_brackets);
-      out += "[^" + std::string(kWhiteSpace) + "]";
+      out += "[^" + std::string(kUnicodeWhiteSpace) + "]";
     } else {
       out += {c, escaped};
     }

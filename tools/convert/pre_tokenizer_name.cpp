@@ -11,7 +11,7 @@
 namespace tandem::tools {
 namespace {
 
-struct Rules {
+struct FoundRules {
   std::vector<SplitRule> rules;
   bool byte_level = false;
 };
@@ -36,7 +36,7 @@ std::string read_pattern(const JsonObject& part) {
 }
 
 // Adds the rules of one pre-tokenizer.
-void add_rules(const JsonObject& part, Rules& out) {
+void add_rules(const JsonObject& part, FoundRules& out) {
   const std::string type = part.text("type").value_or("");
   if (type == "Sequence") {
     const Json* list = part.find("pretokenizers");
@@ -158,7 +158,7 @@ std::string first_word(std::string_view names) {
 }  // namespace
 
 std::string pre_tokenizer_name(const JsonObject& json) {
-  Rules found;
+  FoundRules found;
   const auto part = json.object("pre_tokenizer");
   if (!part) json.fail("pre_tokenizer", "nothing", "ByteLevel, or a Sequence that ends with it");
   add_rules(*part, found);

@@ -14,7 +14,7 @@
 namespace tandem::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct ListOptions {
   bool json = false, verbose = false;
@@ -57,7 +57,7 @@ void print_table(const Downloads& downloads, bool verbose, Output& out) {
 }
 
 void print_json(const Downloads& downloads, Output& out) {
-  Json models = Json::array(), partial = Json::array();
+  OrderedJson models = OrderedJson::array(), partial = OrderedJson::array();
   for (const DownloadedModel& m : downloads.models) {
     models.push_back({{"name", m.name},
                       {"n_bytes", m.n_bytes},
@@ -69,8 +69,8 @@ void print_json(const Downloads& downloads, Output& out) {
   for (const PartialDownload& p : downloads.partial) {
     partial.push_back({{"repo", p.repo}, {"n_bytes", p.n_bytes}, {"path", p.path}});
   }
-  const Json page = {{"models", models}, {"incomplete", partial}};
-  out.write_text(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  const OrderedJson page = {{"models", models}, {"incomplete", partial}};
+  out.write_text(page.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
 }
 
 void list(const ListOptions& o) {

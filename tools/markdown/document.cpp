@@ -15,7 +15,6 @@
 namespace tandem::tools {
 namespace {
 
-constexpr Style kDim{.dim = true};
 constexpr int kTabColumns = 4;
 constexpr int kMinText = 8;  // columns that prefixes leave to the text, in a window that has them
 

@@ -26,6 +26,7 @@ struct Style {
   Color color = Color::none;
   bool operator==(const Style&) const = default;
 };
+inline constexpr Style kDim{.dim = true};
 
 struct Glyph {
   std::string text;  // UTF-8; "\n" is a line break, of width 0

@@ -8,8 +8,6 @@ namespace {
 
 constexpr int kSeparatorWidth = 3;  // " │ "
 constexpr int kMinColumn = 4;
-constexpr Style kDim{.dim = true};
-
 int natural_width(const Row& cell) {
   int widest = 0, width = 0;
   for (const Glyph& g : cell) {

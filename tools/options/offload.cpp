@@ -12,7 +12,7 @@ namespace tandem::tools {
 namespace {
 
 constexpr int64_t kAll = int64_t{1} << 30;  // more layers than any model has
-constexpr const char* kGroup = "GPU";
+constexpr const char* kGpuGroup = "GPU";
 
 std::vector<std::string> cut(const std::string& text, const char* separators) {
   std::vector<std::string> parts;
@@ -36,10 +36,10 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
   choice(app, "--n-gpu-layers,--gpu-layers", "N|all|auto",
          "put the last N layers on GPUs; one more than the model has adds the output head", "auto",
          [&f](const std::string& value) { f.n_gpu_layers = parse_gpu_layers(value); })
-      .group(kGroup);
+      .group(kGpuGroup);
   switch_flag(app, "--no-kv-offload", "keep the KV cache in host memory and compute attention on the CPU",
               [&f](bool on) { f.kv_on_host = on_or_off(on); })
-      .group(kGroup);
+      .group(kGpuGroup);
   bare_choice(app, "--kv-offload", "on|prefetch", "on",
               "on: keep the KV cache of GPU layers on the GPU; prefetch: keep it in host memory and copy "
               "each layer's "
@@ -48,16 +48,16 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
                 f.kv_prefetched = one_of<bool>("--kv-offload", value, {{"on", false}, {"prefetch", true}});
                 if (!f.kv_prefetched) f.kv_on_host = Toggle::off;
               })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(
       app, "--kv-split", "N",
       "keep the cache of the newest N tokens on the GPU (hot) and that of older ones in host memory (cold); "
       "both sides compute attention at the same time",
       "", [&f](const std::string& value) { f.kv_split = parse_integer("--kv-split", value, 1); })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--kv-layers-gpu", "N", "keep only the cache of the last N layers on GPUs", "",
          [&f](const std::string& value) { f.n_kv_layers_gpu = parse_integer("--kv-layers-gpu", value, 0); })
-      .group(kGroup);
+      .group(kGpuGroup);
   const std::string override_help = "run layers with matching tensor names on this device (" +
                                     device_examples() +
                                     ", ...); comma-separated or repeated, the first match wins";
@@ -67,13 +67,13 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
                for (auto& pair : parse_overrides(value)) f.tensor_overrides.push_back(std::move(pair));
              }
            })
-      .group(kGroup);
+      .group(kGpuGroup);
   call_flag(app, "--cpu-moe", "keep the experts of all layers on the CPU", [&f] {
     f.n_cpu_moe = kAll;
-  }).group(kGroup);
+  }).group(kGpuGroup);
   choice(app, "--n-cpu-moe", "N", "keep the experts of the first N layers on the CPU", "",
          [&f](const std::string& value) { f.n_cpu_moe = parse_integer("--n-cpu-moe", value, 0); })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--split-mode", "none|layer", "with several GPUs: use only one, or distribute whole layers",
          "layer",
          [&f](const std::string& value) {
@@ -84,13 +84,13 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
            f.split_mode = one_of<SplitMode>("--split-mode", value,
                                             {{"none", SplitMode::none}, {"layer", SplitMode::layer}});
          })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--tensor-split", "N,N,...", "proportion of layers for each GPU (default: by free memory)", "",
          [&f](const std::string& value) { f.tensor_split = parse_tensor_split(value); })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--main-gpu", "N", "GPU to use with --split-mode none", "0", [&f](const std::string& value) {
     f.main_gpu = parse_integer("--main-gpu", value, 0);
-  }).group(kGroup);
+  }).group(kGpuGroup);
 }
 
 void add_disk_options(CLI::App& app, OffloadOptions& f) {
@@ -99,7 +99,7 @@ void add_disk_options(CLI::App& app, OffloadOptions& f) {
       "read layers that do not fit in host memory (or --max-ram) from disk for every step, ahead of use and "
       "past the page cache; off: map them and let the system page them in (default: auto)",
       [&f](const std::string& value) { f.disk = parse_toggle("--disk-tier", value); })
-      .group(kGroup);
+      .group(kGpuGroup);
 }
 
 // A number with no more than `max`, as "0.9" of --gpu-memory-utilization.
@@ -117,49 +117,49 @@ void add_stream_options(CLI::App& app, OffloadOptions& f) {
               "it compute "
               "(default: auto, if predicted to be faster)",
               [&f](const std::string& value) { f.stream = parse_toggle("--stream-weights", value); })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--gpu-rows", "auto|off|P",
          "divide matrices in host memory: stream P percent of the rows to the GPU for every step and let the "
          "CPU "
          "compute the others at the same time",
          "auto, if predicted to be faster",
          [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--gpu-weights-percent", "P", "keep P percent of the weights on GPUs and stream the rest", "",
          [&f](const std::string& value) {
            f.gpu_weights_percent = parse_share("--gpu-weights-percent", value, 100);
          })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(
       app, "--cpu-offload-gb", "N", "keep N GiB of the weights in host memory and stream them", "",
       [&f](const std::string& value) { f.cpu_offload_gib = parse_share("--cpu-offload-gb", value, 1 << 20); })
-      .group(kGroup);
+      .group(kGpuGroup);
 }
 
 void add_budget_options(CLI::App& app, EngineOptions& o) {
   Budgets& b = o.offload.budgets;
   choice(app, "--max-vram", "SIZE", "limit on each GPU's memory (8GiB, 500MiB)", "",
          [&b](const std::string& value) { b.max_vram = parse_bytes("--max-vram", value); })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--max-ram", "SIZE", "limit on host memory, including mapped weights", "",
          [&b](const std::string& value) { b.max_ram = parse_bytes("--max-ram", value); })
-      .group(kGroup);
+      .group(kGpuGroup);
   choice(app, "--gpu-memory-utilization", "X", "limit on each GPU's memory as a share, such as 0.9", "",
          [&b](const std::string& value) {
            b.vram_utilization = parse_share("--gpu-memory-utilization", value, 1);
          })
-      .group(kGroup);
+      .group(kGpuGroup);
   flag(app, "--fit,!--no-fit", o.offload.choose_by_speed,
        "choose everything left open (layers, experts, cache, micro-batch, streaming) by predicted speed, "
        "from speeds measured once (default: on)")
-      .group(kGroup);
+      .group(kGpuGroup);
   flag(app, "--oom-ladder,!--no-oom-ladder", o.oom_ladder,
        "when memory runs out, continue with a smaller micro-batch, then the KV cache on the host, then "
        "layers on the host, instead of stopping with an error (default: on)")
-      .group(kGroup);
+      .group(kGpuGroup);
   flag(app, "--fit-kv-quant", o.offload.may_quantize_kv,
        "allow --fit to choose a quantized KV cache, which loses precision")
-      .group(kGroup);
+      .group(kGpuGroup);
 }
 
 }  // namespace
@@ -242,15 +242,15 @@ void add_offload_options(CLI::App& app, EngineOptions& o, bool& explain) {
            o.devices.no_gpus = value == "none";
            if (!o.devices.no_gpus) o.devices.gpus = cut(value, ",");
          })
-      .group(kGroup);
+      .group(kGpuGroup);
   call_flag(app, "--list-devices", "list the devices of this machine and exit",
             [] { print_and_exit(device_table(make_devices({}))); })  // no model is needed for this
 
       .trigger_on_parse()
-      .group(kGroup);
+      .group(kGpuGroup);
   flag(app, "--explain", explain,
        "before running, show the placement of every layer, its experts and its cache, in bytes")
-      .group(kGroup);
+      .group(kGpuGroup);
 }
 
 }  // namespace tandem::tools

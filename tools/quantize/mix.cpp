@@ -49,10 +49,6 @@ Category category_of(std::string_view name) {
   return Category::other;
 }
 
-bool is_quantized(DType dtype) {
-  return dtype_info(dtype).block_elements > 1;
-}
-
 // Returns N of "blk.N."; -1 for other names.
 int layer_of(std::string_view name) {
   int layer = -1;
@@ -137,6 +133,10 @@ DType attn_output_dtype(FileType type, DType base, const MixModel& model) {
 }
 
 }  // namespace
+
+bool is_quantized(DType dtype) {
+  return dtype_info(dtype).block_elements > 1;
+}
 
 std::span<const FileTypeInfo> all_file_types() {
   return kFileTypes;

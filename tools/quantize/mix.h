@@ -72,6 +72,7 @@ enum class Mix { standard, pure };  // pure: the base dtype for every matrix; on
 
 // Returns whether a tensor is a matrix (or a stack of them) used in products, not a small one like a router.
 bool may_quantize(const MixTensor& tensor);
+bool is_quantized(DType dtype);
 // Returns the nearest dtype whose blocks divide rows of this length: one with smaller blocks, finally F16.
 DType fit_row(DType dtype, int64_t row);
 

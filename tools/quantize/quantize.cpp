@@ -15,10 +15,6 @@ bool is_token_embd(std::string_view name) {
   return name == "token_embd.weight" || name == "per_layer_token_embd.weight";
 }
 
-bool is_quantized(DType dtype) {
-  return dtype_info(dtype).block_elements > 1;
-}
-
 // Reads a count that some models give per layer.
 int first_count(const Metadata& metadata, const std::string& key, int fallback) {
   const Value* value = metadata.find(key);

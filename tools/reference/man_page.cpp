@@ -34,7 +34,7 @@ std::string roff(const std::string& text) {
   return out;
 }
 
-std::string quoted(const std::string& text) {
+std::string man_quoted(const std::string& text) {
   std::string out = roff(text);
   for (size_t at = 0; (at = out.find('"', at)) != std::string::npos; at += 4) out.replace(at, 1, "\\(dq");
   return "\"" + out + "\"";
@@ -104,7 +104,7 @@ std::string shared_section(const std::vector<CLI::App*>& commands, std::map<std:
     }
   }
   std::string text;
-  for (const std::string& group : groups) text += ".SS " + quoted(group) + "\n" + entries[group];
+  for (const std::string& group : groups) text += ".SS " + man_quoted(group) + "\n" + entries[group];
   return text;
 }
 
@@ -174,7 +174,7 @@ std::string man_page(const CLI::App& root) {
   const auto commands = commands_of(root);
   const auto uses = count_uses(commands);
   const std::string version = version_text().substr(0, version_text().find('\n'));
-  std::string text = ".TH TANDEM 1 \"\" " + quoted(version) + " \"User Commands\"\n";
+  std::string text = ".TH TANDEM 1 \"\" " + man_quoted(version) + " \"User Commands\"\n";
   text += ".SH NAME\ntandem \\- run GGUF language models on a CPU, on a GPU, or on both\n";
   text += ".SH SYNOPSIS\n\\fBtandem\\fR \\fICOMMAND\\fR [\\fIoptions\\fR]\n";
   text += ".SH DESCRIPTION\nRuns a model file on the CPU, on NVIDIA GPUs, or on both at any split.\n";

@@ -5,7 +5,7 @@ namespace tandem::tools {
 namespace {
 
 // Inside '...', where `special` characters need a backslash.
-std::string quoted(const std::string& text, const std::string& special) {
+std::string zsh_quoted(const std::string& text, const std::string& special) {
   std::string out;
   for (const char c : text) {
     if (c == '\'') {
@@ -34,13 +34,13 @@ std::string action(const DescribedOption& o) {
 }
 
 std::string message(const DescribedOption& o) {
-  return quoted(o.placeholder.empty() ? "argument" : o.placeholder, "\\:[]");
+  return zsh_quoted(o.placeholder.empty() ? "argument" : o.placeholder, "\\:[]");
 }
 
 std::string option_lines(const DescribedOption& o) {
   std::string text;
   for (const std::string& name : o.names) {
-    text += "        '*" + name + "[" + quoted(o.help, "\\:[]") + "]";
+    text += "        '*" + name + "[" + zsh_quoted(o.help, "\\:[]") + "]";
     if (o.kind != ValueKind::none)
       text += std::string(o.optional_value ? "::" : ":") + message(o) + ":" + action(o);
     text += "' \\\n";
@@ -64,7 +64,7 @@ std::string arguments_call(const DescribedCommand& command) {
 std::string zsh_completion(const DescribedCommand& program, const std::vector<DescribedCommand>& commands) {
   std::string text = "#compdef tandem\n\n_tandem() {\n  local curcontext=$curcontext state line\n";
   text += "  local -a commands\n  commands=(\n";
-  for (const DescribedCommand& c : commands) text += "    '" + c.name + ":" + quoted(c.help, "\\:") + "'\n";
+  for (const DescribedCommand& c : commands) text += "    '" + c.name + ":" + zsh_quoted(c.help, "\\:") + "'\n";
   text += "  )\n  _arguments -C \\\n";
   for (const DescribedOption& o : program.options) text += option_lines(o);
   text += "        '1:command:->command' '*::argument:->argument' && return 0\n";
