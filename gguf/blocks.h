@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "base/fp16.h"
+#include "gguf/blocks_grid.h"
 #include "gguf/dtype.h"
 
 namespace tandem {
@@ -285,7 +286,73 @@ TANDEM_INLINE constexpr void dequantize_32(const BlockMXFP4& b, int, float* to) 
   dequantize_levels(b.qs, kvalues_mxfp4, e8m0_to_fp32_half(b.e), to);
 }
 
-// ---- Ternary ----
+// An unsigned E4M3 scale, halved as for MXFP4; bit 7 is not used. NaN, code 127, gives NaN.
+TANDEM_INLINE constexpr float e4m3_to_fp32_half(uint8_t code) {
+  const uint32_t exponent = code >> 3 & 15, mantissa = code & 7;
+  if ((code & 127) == 127) return std::bit_cast<float>(0x7fc00000u);
+  if (exponent == 0) return static_cast<float>(mantissa) * 0x1p-10f;
+  return std::bit_cast<float>((exponent + 119) << 23 | mantissa << 20);
+}
+
+// kvalues_mxfp4[code], from a word of eight nibbles.
+TANDEM_INLINE constexpr int fp4_doubled(uint32_t code) {
+  const int level = static_cast<int>(0xc8643210u >> 4 * (code & 7) & 15);
+  return code & 8 ? -level : level;
+}
+
+// x = d * fp4(q) with an E4M3 scale d for 16 elements: low nibbles are elements 0..7 of them, high ones 8..15.
+struct BlockNVFP4 {
+  static constexpr DType kDType = DType::NVFP4;
+  static constexpr int kElements = 64;
+  uint8_t d[4];
+  uint8_t qs[32];
+};
+TANDEM_INLINE constexpr void dequantize_32(const BlockNVFP4& b, int s, float* to) {
+  for (int half = 0; half < 2; ++half, to += 16) {
+    const float scale = e4m3_to_fp32_half(b.d[2 * s + half]);
+    const uint8_t* qs = b.qs + 16 * s + 8 * half;
+    for (int j = 0; j < 8; ++j) {
+      to[j] = scale * static_cast<float>(fp4_doubled(qs[j] & 15u));
+      to[j + 8] = scale * static_cast<float>(fp4_doubled(qs[j] >> 4));
+    }
+  }
+}
+
+// ---- One bit, and ternary ----
+
+// x = d or -d, by bit j of qs.
+struct BlockQ1_0 {
+  static constexpr DType kDType = DType::Q1_0;
+  static constexpr int kElements = 128;
+  fp16_t d;
+  uint8_t qs[16];
+};
+TANDEM_INLINE constexpr void dequantize_32(const BlockQ1_0& b, int s, float* to) {
+  const float d = fp16_to_fp32(b.d);
+  const uint8_t* qs = b.qs + 4 * s;
+  for (int j = 0; j < 32; ++j) to[j] = qs[j / 8] >> j % 8 & 1 ? d : -d;
+}
+
+// x = d * (q - 1), q in 0..2: the ternary digits of bytes, which are fractions of 256: digit n of byte v is
+// (v * 3^n mod 256) * 3 / 256. Five digits of 32 bytes, five of 16, then four of the 4 bytes of qh.
+struct BlockTQ1_0 {
+  static constexpr DType kDType = DType::TQ1_0;
+  static constexpr int kElements = QK_K;
+  uint8_t qs[48];
+  uint8_t qh[4];
+  fp16_t d;
+};
+TANDEM_INLINE constexpr void dequantize_32(const BlockTQ1_0& b, int s, float* to) {
+  const float d = fp16_to_fp32(b.d);
+  for (int j = 0; j < 32; ++j) {
+    const int e = 32 * s + j;
+    const int digit = e < 160 ? s : e < 240 ? (e - 160) / 16 : (e - 240) / 4;
+    const uint32_t byte = e < 160 ? b.qs[j] : e < 240 ? b.qs[32 + e % 16] : b.qh[e % 4];
+    const uint32_t power = digit == 0 ? 1 : digit == 1 ? 3 : digit == 2 ? 9 : digit == 3 ? 27 : 81;
+    const uint32_t q = (byte * power & 255) * 3 >> 8;
+    to[j] = d * static_cast<float>(static_cast<int>(q) - 1);
+  }
+}
 
 // x = d * (q - 1), q in 0..2; the 2-bit planes are those of Q2_K.
 struct BlockTQ2_0 {
@@ -312,9 +379,10 @@ struct BlockList {
 };
 
 // The one list of the formats that can be read; dtype.cpp takes their functions from here.
-using BlockFormats =
-    BlockList<BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockQ2_K, BlockQ3_K, BlockQ4_K,
-              BlockQ5_K, BlockQ6_K, BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, BlockTQ2_0>;
+using BlockFormats = BlockList<BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockQ2_K, BlockQ3_K,
+                               BlockQ4_K, BlockQ5_K, BlockQ6_K, BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4,
+                               BlockTQ2_0, BlockTQ1_0, BlockQ1_0, BlockNVFP4, BlockIQ2_XXS, BlockIQ2_XS,
+                               BlockIQ2_S, BlockIQ3_XXS, BlockIQ3_S, BlockIQ1_S, BlockIQ1_M>;
 
 // n elements of x to n / kElements blocks; importance: [n] weights >= 0 of the squared errors, or null.
 // A format without a quantizer is one that can only be read.
@@ -333,6 +401,16 @@ void quantize(const float* x, BlockIQ4_NL* to, int64_t n, const float* importanc
 void quantize(const float* x, BlockIQ4_XS* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockMXFP4* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockTQ2_0* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockTQ1_0* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockQ1_0* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockNVFP4* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockIQ2_XXS* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockIQ2_XS* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockIQ2_S* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockIQ3_XXS* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockIQ3_S* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockIQ1_S* to, int64_t n, const float* importance);
+void quantize(const float* x, BlockIQ1_M* to, int64_t n, const float* importance);
 }  // namespace quants
 
 }  // namespace tandem

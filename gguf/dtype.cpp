@@ -84,6 +84,8 @@ constexpr DTypeInfo kTable[] = {
     row(DType::TQ1_0, "TQ1_0", 256, 54),
     row(DType::TQ2_0, "TQ2_0", 256, 66),
     row(DType::MXFP4, "MXFP4", 32, 17),
+    row(DType::NVFP4, "NVFP4", 64, 36),
+    row(DType::Q1_0, "Q1_0", 128, 18),
 };
 
 // kIndex[id] is the row of the table, or -1.

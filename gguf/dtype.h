@@ -45,6 +45,8 @@ enum class DType : uint32_t {
   TQ1_0 = 34,
   TQ2_0 = 35,
   MXFP4 = 39,
+  NVFP4 = 40,
+  Q1_0 = 41,
 };
 
 // src: [n / block_elements] blocks, dst: [n]; n is a multiple of the dtype's block_elements.

@@ -1,4 +1,5 @@
-// IQ4_NL, IQ4_XS and MXFP4: four bits that index a table of levels.
+// IQ4_NL, IQ4_XS, MXFP4 and NVFP4: four bits that index a table of levels.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -91,6 +92,49 @@ void quantize(const float* src, BlockMXFP4* blocks, int64_t n, const float*) {
     for (int j = 0; j < QK / 2; ++j) {
       blocks[b].qs[j] =
           static_cast<uint8_t>(nearest_mxfp4(src[j], scale) | nearest_mxfp4(src[j + QK / 2], scale) << 4);
+    }
+  }
+}
+
+namespace {
+
+// Fills qs [8] with the nearest codes of 16 elements and returns their weighted squared error.
+float pack_nvfp4(const float* x, const float* w, float scale, uint8_t* qs) {
+  float loss = 0.0f;
+  for (int j = 0; j < 16; ++j) {
+    const uint8_t code = nearest_mxfp4(x[j], scale);
+    const float error = x[j] - scale * kvalues_mxfp4[code];
+    loss += w[j] * error * error;
+    qs[j % 8] = static_cast<uint8_t>(j < 8 ? code : qs[j % 8] | code << 4);
+  }
+  return loss;
+}
+
+}  // namespace
+
+// Tries the scale that fits the largest element and those next to it.
+void quantize(const float* src, BlockNVFP4* blocks, int64_t n, const float* importance) {
+  constexpr int kElements = BlockNVFP4::kElements, kMaxScale = 126, kTried = 2;
+  for (int64_t b = 0; b < n / kElements; ++b) {
+    for (int s = 0; s < kElements / 16; ++s) {
+      const int64_t at = b * kElements + 16 * s;
+      const float* x = src + at;
+      float w[16];
+      weights_of(x, importance ? importance + at : nullptr, 16, mean_square(x, 16), w);
+      const float wanted = std::fabs(signed_max(x, 16)) / 12.0f;
+      int nearest = 0;
+      while (nearest < kMaxScale && e4m3_to_fp32_half(static_cast<uint8_t>(nearest)) < wanted) ++nearest;
+      float least = INFINITY;
+      blocks[b].d[s] = 0;
+      std::memset(blocks[b].qs + 8 * s, 0, 8);
+      for (int code = std::max(0, nearest - kTried); code <= std::min(kMaxScale, nearest + kTried); ++code) {
+        uint8_t qs[8] = {};
+        const float loss = pack_nvfp4(x, w, e4m3_to_fp32_half(static_cast<uint8_t>(code)), qs);
+        if (!(loss < least)) continue;
+        least = loss;
+        blocks[b].d[s] = static_cast<uint8_t>(code);
+        std::memcpy(blocks[b].qs + 8 * s, qs, sizeof qs);
+      }
     }
   }
 }

@@ -54,6 +54,19 @@ std::vector<T> some_of(std::vector<T> all, size_t step) {
 }
 
 using test::quantizable_dtypes;
+
+// On the short list without most of the formats that differ in how a block is read alone.
+inline std::vector<DType> products_dtypes() {
+  std::vector<DType> dtypes = quantizable_dtypes();
+  if (!on_short_list()) return dtypes;
+  std::erase_if(dtypes, [](DType dtype) {
+    return dtype == DType::IQ1_S || dtype == DType::IQ1_M || dtype == DType::IQ2_XXS ||
+           dtype == DType::IQ2_S || dtype == DType::IQ3_XXS || dtype == DType::IQ3_S ||
+           dtype == DType::TQ1_0 || dtype == DType::Q1_0;
+  });
+  return dtypes;
+}
+
 double relative_error(std::span<const float> out, std::span<const float> reference);
 
 // A cache of one layer, as bytes.

@@ -43,7 +43,7 @@ TEST_F(GpuLinear, EveryDtypeAndNumberOfTokens) {
 }
 
 TEST_F(GpuLinear, LongRowsAndManyRows) {
-  for (DType dtype : quantizable_dtypes()) {
+  for (DType dtype : products_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
     {
       OpCase c(random_, tokens(9));
@@ -59,7 +59,7 @@ TEST_F(GpuLinear, LongRowsAndManyRows) {
 }
 
 TEST_F(GpuLinear, BiasAndResidual) {
-  for (DType dtype : quantizable_dtypes()) {
+  for (DType dtype : products_dtypes()) {
     for (const bool bias : {false, true}) {
       for (const bool residual : {false, true}) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + (bias ? " bias" : "") + (residual ? " residual" : ""));
@@ -76,7 +76,7 @@ TEST_F(GpuLinear, BiasAndResidual) {
 
 // Consecutive products of the same input are one launch.
 TEST_F(GpuLinear, GroupsOfOneInput) {
-  for (DType dtype : quantizable_dtypes()) {
+  for (DType dtype : products_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
     OpCase c(random_, tokens(21));
     const int64_t k = columns(dtype, 512);
@@ -103,7 +103,7 @@ TEST_F(GpuLinear, TheHeadReadsOnlyOutputRows) {
 }
 
 TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
-  for (DType dtype : quantizable_dtypes()) {
+  for (DType dtype : products_dtypes()) {
     for (Activation activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
                                   Activation::relu2, Activation::swiglu_oai}) {
       const bool bias = activation == Activation::gelu;
@@ -152,7 +152,7 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
 }
 
 TEST_F(GpuLinear, MixturesOfExperts) {
-  for (DType dtype : quantizable_dtypes()) {
+  for (DType dtype : products_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
     check_moe(random_, *device_, dtype, 8, 2, false, true);
     if (on_short_list() && dtype != DType::F16 && dtype != DType::Q4_0 && dtype != DType::Q6_K) continue;

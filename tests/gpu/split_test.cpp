@@ -136,7 +136,7 @@ EngineOptions random_model_options(const OffloadOptions& flags, DType cache) {
 
 TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
   const test::TempDir directory;
-  for (DType dtype : some_of(quantizable_dtypes(), 8)) {
+  for (DType dtype : some_of(products_dtypes(), 8)) {
     for (int64_t n_expert : {0, 3}) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts" : ""));
       test::TinyShape shape;
@@ -163,7 +163,7 @@ TEST_F(GpuSplit, RandomModelsOfEveryDtypeAgreeWithTheCpu) {
 // A dtype that has kernels nowhere: the same greedy text by way of floats on either device and on both.
 TEST_F(GpuSplit, ADtypeWithoutKernelsGivesTheSameTextEverywhere) {
   const test::TempDir directory;
-  for (DType dtype : quantizable_dtypes()) {
+  for (DType dtype : products_dtypes()) {
     if (device_->dtype_support(dtype).multiply != KernelPath::generic) continue;
     for (int64_t n_expert : {0, 4}) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + (n_expert > 0 ? " experts" : ""));

@@ -335,6 +335,48 @@ TEST_F(Quantize, CommandNamesTheOutputAfterTheType) {
   EXPECT_EQ(GgufFile(out).tensor("blk.0.attn_q.weight").dtype, DType::F16);
 }
 
+TEST_F(Quantize, CommandReadsARecipe) {
+  TANDEM_NEED_BINARY();
+  const std::string recipe = directory.path("recipe.txt");
+  test::write_file(recipe,
+                   "# more for what matters\n\nffn_down = Q6_K\r\n^blk\\.0\\.attn_[qk]=iq3_s\nattn=Q4_0\n");
+  EXPECT_EQ(run(in + " " + out + " Q8_0 --tensor-type attn_v=Q5_0 --recipe " + recipe).exit_code, 0);
+  {
+    const GgufFile file(out);
+    EXPECT_EQ(file.tensor("blk.0.ffn_down.weight").dtype, DType::Q6_K);
+    EXPECT_EQ(file.tensor("blk.0.attn_q.weight").dtype, DType::IQ3_S);
+    EXPECT_EQ(file.tensor("blk.1.attn_q.weight").dtype, DType::Q4_0);
+    EXPECT_EQ(file.tensor("blk.1.attn_v.weight").dtype, DType::Q5_0);
+    EXPECT_EQ(file.tensor("blk.1.ffn_up.weight").dtype, DType::Q8_0);
+  }
+  // The mix of another model.
+  const std::string copy = directory.path("copy.gguf");
+  EXPECT_EQ(run(in + " " + copy + " Q2_K --recipe " + out).exit_code, 0);
+  const GgufFile first(out), second(copy);
+  for (const TensorInfo& tensor : first.tensors()) {
+    EXPECT_EQ(second.tensor(tensor.name).dtype, tensor.dtype) << tensor.name;
+  }
+}
+
+TEST_F(Quantize, CommandNamesTheLineOfABadRecipe) {
+  TANDEM_NEED_BINARY();
+  const std::string recipe = directory.path("recipe.txt");
+  for (const char* text : {"attn_q=Q4_0\nattn_k\n", "\n=Q4_0", "# x\nattn_q=Q9_0", "\n(=Q4_0"}) {
+    test::write_file(recipe, text);
+    const test::Outcome outcome = run(in + " " + out + " Q8_0 --recipe " + recipe);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_THAT(outcome.out, HasSubstr("recipe.txt:2")) << text;
+  }
+  test::write_file(recipe, "# nothing\n");
+  EXPECT_THAT(run(in + " " + out + " Q8_0 --recipe " + recipe).out, HasSubstr("no rule"));
+  EXPECT_EQ(run(in + " " + out + " Q8_0 --recipe " + directory.path("none")).exit_code, 5);
+}
+
+TEST_F(Quantize, CommandWarnsOfFewBitsWithoutImportance) {
+  TANDEM_NEED_BINARY();
+  EXPECT_THAT(run("--dry-run " + in + " IQ2_XS").out, HasSubstr("IQ2_XS without --imatrix"));
+}
+
 TEST_F(Quantize, CommandDryRunWritesNothing) {
   TANDEM_NEED_BINARY();
   const test::Outcome outcome = run("--dry-run " + in + " Q6_K");

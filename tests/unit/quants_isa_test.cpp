@@ -1,10 +1,12 @@
-// The bytes of the K quantizers do not depend on the instruction set: compares the same sources, compiled
+// The bytes of the quantizers with searches do not depend on the instruction set: compares the same sources, compiled
 // here for the baseline only, with the library, which uses the best instruction set of the CPU.
 #define TANDEM_LANES_FN
 #define quants quants_baseline
+#include "gguf/quantize_grid.cpp"
 #include "gguf/quantize_k.cpp"
 #include "gguf/quants_blocks.cpp"
 #include "gguf/quants_fit.cpp"
+#include "gguf/quants_grid.cpp"
 #include "gguf/quants_lanes.cpp"
 #undef quants
 
@@ -28,11 +30,10 @@ void baseline(const float* x, void* to, int64_t n, const float* importance) {
   quants_baseline::quantize(x, static_cast<Block*>(to), n, importance);
 }
 
-constexpr Case kCases[] = {{DType::Q2_K, baseline<BlockQ2_K>},
-                           {DType::Q3_K, baseline<BlockQ3_K>},
-                           {DType::Q4_K, baseline<BlockQ4_K>},
-                           {DType::Q5_K, baseline<BlockQ5_K>},
-                           {DType::Q6_K, baseline<BlockQ6_K>}};
+constexpr Case kCases[] = {{DType::Q2_K, baseline<BlockQ2_K>},   {DType::Q3_K, baseline<BlockQ3_K>},
+                           {DType::Q4_K, baseline<BlockQ4_K>},   {DType::Q5_K, baseline<BlockQ5_K>},
+                           {DType::Q6_K, baseline<BlockQ6_K>},   {DType::IQ2_XXS, baseline<BlockIQ2_XXS>},
+                           {DType::IQ3_S, baseline<BlockIQ3_S>}, {DType::IQ1_M, baseline<BlockIQ1_M>}};
 
 // Rows of many kinds: ordinary, with outliers, of one sign, flat, tiny, huge, and of zeros.
 std::vector<float> row(int kind, size_t n, std::mt19937& random) {

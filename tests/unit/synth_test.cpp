@@ -67,6 +67,14 @@ TEST(QuantMix, MatchesPublishedFiles) {
   EXPECT_EQ(count_dtypes("llama-3.1-8b", FileType::Q8_0), (Counts{{"F32", 66}, {"Q8_0", 226}}));
   EXPECT_EQ(count_dtypes("llama-3.2-3b", FileType::Q4_K_M),
             (Counts{{"F32", 58}, {"Q4_K", 168}, {"Q6_K", 29}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::Q2_K_S),
+            (Counts{{"F32", 65}, {"Q2_K", 221}, {"Q4_K", 4}, {"Q6_K", 1}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::IQ2_M),
+            (Counts{{"F32", 65}, {"IQ2_S", 156}, {"IQ3_S", 69}, {"Q5_K", 1}}));
+  EXPECT_EQ(count_dtypes("llama-3.1-8b", FileType::IQ2_XS),
+            (Counts{{"F32", 66}, {"IQ2_XS", 188}, {"Q2_K", 5}, {"Q4_K", 32}, {"Q5_K", 1}}));
+  EXPECT_EQ(count_dtypes("llama-2-7b", FileType::IQ3_M),
+            (Counts{{"F32", 65}, {"IQ3_S", 161}, {"Q4_K", 64}, {"Q6_K", 1}}));
   // 896 is no multiple of 256: every K type falls back.
   EXPECT_EQ(count_dtypes("qwen2.5-0.5b", FileType::Q4_K_M),
             (Counts{{"F32", 121}, {"Q4_K", 12}, {"Q5_0", 132}, {"Q6_K", 12}, {"Q8_0", 13}}));
@@ -236,7 +244,8 @@ TEST(RandomWeights, HaveTheSpreadAskedFor) {
 TEST(RandomWeights, OfADtypeThatCanOnlyBeReadAreFiniteAndOfAboutTheSpread) {
   for (const DType dtype : test::quantizable_dtypes()) {
     DTypeInfo info = dtype_info(dtype);
-    if (info.block_elements == 1) continue;
+    // Of NVFP4's four scales, one is nearly always too large.
+    if (info.block_elements == 1 || dtype == DType::NVFP4) continue;
     info.from_float = nullptr;
     const Spread spread = spread_of(info, random_bytes(info, 7));
     EXPECT_GT(spread.deviation, 0.6) << info.name;

@@ -12,9 +12,10 @@ namespace {
 
 // What is taken if the user names none: small, then good, then large. All are types that tandem computes with.
 constexpr std::string_view kPreferred[] = {
-    "Q4_K_M",    "Q4_K_XL", "Q4_K_S", "Q4_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1",   "MXFP4",
-    "MXFP4_MOE", "Q5_K_M",  "Q5_K_S", "Q5_0", "Q5_1",   "Q6_K",   "Q8_0", "Q3_K_L", "Q3_K_M",
-    "Q3_K_S",    "Q2_K",    "BF16",   "F16",  "FP16",   "F32",    "TQ2_0"};
+    "Q4_K_M", "Q4_K_XL", "Q4_K_S", "Q4_K",  "IQ4_XS", "IQ4_NL", "Q4_0",   "Q4_1",    "MXFP4",  "MXFP4_MOE",
+    "Q5_K_M", "Q5_K_S",  "Q5_0",   "Q5_1",  "Q6_K",   "Q8_0",   "Q3_K_L", "Q3_K_M",  "Q3_K_S", "Q2_K",
+    "BF16",   "F16",     "FP16",   "F32",   "IQ3_M",  "IQ3_S",  "IQ3_XS", "IQ3_XXS", "IQ2_M",  "IQ2_S",
+    "IQ2_XS", "IQ2_XXS", "Q2_K_S", "IQ1_M", "IQ1_S",  "NVFP4",  "TQ2_0",  "TQ1_0",   "Q1_0"};
 
 std::string upper(std::string_view text) {
   std::string out;

@@ -15,13 +15,14 @@
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/quantize/quantize.h"
+#include "tools/quantize/recipe.h"
 
 namespace tandem::tools {
 namespace {
 
 struct QuantizeCommand {
   std::vector<std::string> arguments;  // IN, OUT (optional), TYPE, THREADS (optional)
-  std::string in, out, imatrix;
+  std::string in, out, imatrix, recipe;
   QuantizeOptions quantize;
   bool pure = false, dry_run = false;
   LogOptions log;
@@ -49,26 +50,6 @@ std::optional<FileType> parse_type(const std::string& text) {
 
 bool is_type(const std::string& text) {
   return upper_case(text) == "COPY" || parse_type(text).has_value();
-}
-
-DType parse_dtype(const std::string& option, const std::string& text) {
-  const std::optional<DType> dtype = dtype_from_name(text);
-  if (dtype && dtype_info(*dtype).from_float) return *dtype;
-  std::string known;
-  for (const DTypeInfo& info : all_dtypes()) {
-    if (info.from_float) known += (known.empty() ? "" : " ") + std::string(info.name);
-  }
-  throw_error(ErrorCode::usage, "{}: found \"{}\", needed one of: {}", option, printable(text), known);
-}
-
-TensorRule parse_rule(const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw_error(ErrorCode::usage, "--tensor-type: found \"{}\", needed PATTERN=TYPE", printable(text));
-  }
-  const std::string pattern = text.substr(0, equals);
-  return {pattern, Regex(lower_case(pattern), "--tensor-type"),
-          parse_dtype("--tensor-type", text.substr(equals + 1))};
 }
 
 // Assigns the arguments of IN [OUT] TYPE [THREADS]: the second is OUT unless it is a type.
@@ -140,15 +121,23 @@ void run_quantize(QuantizeCommand& options) {
   apply_log_options(options.log);
   parse_arguments_of(options);
   if (options.pure) options.quantize.mix = Mix::pure;
-  const QuantizeOptions& how = options.quantize;
-  if (!how.rules.empty() && (!how.type || dtype_info(file_type_info(*how.type).base).block_elements == 1)) {
-    log_warning("--tensor-type has no effect: the file type does not quantize");
-  }
-
   Confinement confinement(options.sandbox);
-  confinement.reads_model(options.in).reads(options.imatrix);
+  confinement.reads_model(options.in).reads_model(options.recipe).reads(options.imatrix);
   if (!options.dry_run) confinement.writes_parts(options.out);
   confinement.begin();
+
+  QuantizeOptions& how = options.quantize;
+  if (!options.recipe.empty()) {
+    for (TensorRule& rule : read_recipe(options.recipe)) how.rules.push_back(std::move(rule));
+  }
+  if (!how.rules.empty() && (!how.type || dtype_info(file_type_info(*how.type).base).block_elements == 1)) {
+    log_warning("--tensor-type and --recipe have no effect: the file type does not quantize");
+  }
+
+  if (how.type && wants_importance(*how.type) && options.imatrix.empty()) {
+    log_warning("{} without --imatrix loses much of the model's quality", file_type_info(*how.type).name);
+  }
+
   std::optional<ImportanceMatrix> imatrix;
   if (!options.imatrix.empty()) imatrix = read_imatrix(options.imatrix);
   const ImportanceMatrix* importance = imatrix ? &*imatrix : nullptr;
@@ -201,8 +190,11 @@ void add_quantize(CLI::App& app) {
       command, "--tensor-type", "PATTERN=TYPE",
       "dtype of tensors whose name matches the regular expression; may be repeated, the first match wins",
       [&how](const std::vector<std::string>& rules) {
-        for (const std::string& rule : rules) how.rules.push_back(parse_rule(rule));
+        for (const std::string& rule : rules) how.rules.push_back(parse_rule("--tensor-type", rule));
       })
+      .group("Quality");
+  text(command, "--recipe", options->recipe, "FILE",
+       "file with lines of PATTERN=TYPE, used after --tensor-type; or a GGUF file whose mix is taken over")
       .group("Quality");
   flag(command, "--allow-requantize", how.allow_requantize,
        "quantize tensors that are already quantized, at a loss of quality")

@@ -30,7 +30,21 @@ constexpr FileTypeInfo kFileTypes[] = {
     {FileType::Q3_K_M, "Q3_K_M", DType::Q3_K, "3.4 bits, 4.5 for attn_v, attn_output and ffn_down"},
     {FileType::Q3_K_S, "Q3_K_S", DType::Q3_K, "3.4 bits"},
     {FileType::Q2_K, "Q2_K", DType::Q2_K, "2.6 bits, 3.4 for attn_v, attn_output and ffn_down"},
+    {FileType::Q2_K_S, "Q2_K_S", DType::Q2_K, "2.6 bits, 4.5 for the first layers' ffn_down"},
+    {FileType::IQ3_M, "IQ3_M", DType::IQ3_S, "3.44 bits, grid; 4.5 for attn_v and attn_output"},
+    {FileType::IQ3_S, "IQ3_S", DType::IQ3_S, "3.44 bits, grid"},
+    {FileType::IQ3_XS, "IQ3_XS", DType::IQ3_S, "3.3 bits, grid"},
+    {FileType::IQ3_XXS, "IQ3_XXS", DType::IQ3_XXS, "3.06 bits, grid"},
+    {FileType::IQ2_M, "IQ2_M", DType::IQ2_S, "2.7 bits, grid"},
+    {FileType::IQ2_S, "IQ2_S", DType::IQ2_XS, "2.5 bits, grid"},
+    {FileType::IQ2_XS, "IQ2_XS", DType::IQ2_XS, "2.31 bits, grid"},
+    {FileType::IQ2_XXS, "IQ2_XXS", DType::IQ2_XXS, "2.06 bits, grid"},
+    {FileType::IQ1_M, "IQ1_M", DType::IQ1_M, "1.75 bits, grid"},
+    {FileType::IQ1_S, "IQ1_S", DType::IQ1_S, "1.56 bits, grid"},
+    {FileType::NVFP4, "NVFP4", DType::NVFP4, "4.5 bits, a scale for 16 weights"},
     {FileType::TQ2_0, "TQ2_0", DType::TQ2_0, "2.06 bits, three levels: for models trained with them"},
+    {FileType::TQ1_0, "TQ1_0", DType::TQ1_0, "1.69 bits, the same three levels"},
+    {FileType::Q1_0, "Q1_0", DType::Q1_0, "1.13 bits, two levels: for models trained with them"},
 };
 
 enum class Category { output, token_embd, attn_q, attn_k, attn_v, attn_output, ffn_down, other };
@@ -65,9 +79,53 @@ struct Position {
   int index, count;  // this is tensor `index` of `count` of its category
 };
 
+template <class... Types>
+bool is_any(FileType type, Types... of) {
+  return ((type == of) || ...);
+}
+
+// The types of 2 bits and less have rules of their own.
+bool is_iq2(FileType type) {
+  return is_any(type, FileType::IQ2_XXS, FileType::IQ2_XS, FileType::IQ2_S, FileType::IQ2_M);
+}
+bool is_iq1(FileType type) {
+  return is_any(type, FileType::IQ1_S, FileType::IQ1_M);
+}
+bool is_large_iq2(FileType type) {
+  return is_any(type, FileType::IQ2_S, FileType::IQ2_M);
+}
+
 DType output_dtype(FileType type, DType base, int64_t row) {
   if (type == FileType::MXFP4 || row % dtype_info(base).block_elements != 0) return DType::Q8_0;
+  if (is_iq2(type) || is_iq1(type) || type == FileType::IQ3_XXS) return DType::Q5_K;
   return base == DType::Q8_0 ? DType::Q8_0 : DType::Q6_K;
+}
+
+DType token_embd_dtype(FileType type, DType base) {
+  if (is_large_iq2(type) || type == FileType::IQ3_XXS) return DType::IQ3_S;
+  if (is_iq2(type) || is_iq1(type)) return DType::Q2_K;
+  return is_any(type, FileType::TQ1_0, FileType::TQ2_0) ? DType::Q4_K : base;
+}
+
+DType iq2_dtype(FileType type, DType base, const MixModel& model, Category category, Position at) {
+  const DType more = is_large_iq2(type) ? DType::IQ3_S : DType::Q2_K;
+  switch (category) {
+    case Category::attn_v:
+      return model.n_head >= 4 * model.n_head_kv || model.n_expert >= 4 ? DType::Q4_K : more;
+    case Category::attn_k: return model.n_expert == 8 ? DType::Q4_K : base;
+    case Category::ffn_down: return at.index < at.count / 8 ? more : base;
+    case Category::attn_output:
+      if (model.n_expert == 8) return DType::Q5_K;
+      return is_iq1(type) ? DType::IQ2_XXS : is_large_iq2(type) ? DType::IQ3_S : base;
+    default: return base;
+  }
+}
+
+// attn_q, attn_k, ffn_gate and ffn_up of the IQ3 types.
+DType iq3_dtype(FileType type, DType base, Category category, Position at) {
+  const bool outer = at.index < at.count / 8 || at.index >= 7 * at.count / 8;
+  if (category == Category::other) return type == FileType::IQ3_XS && !outer ? DType::IQ3_XXS : base;
+  return type == FileType::IQ3_XS ? DType::IQ3_XXS : type == FileType::IQ3_XXS ? DType::IQ2_S : base;
 }
 
 DType attn_v_dtype(FileType type, DType base, const MixModel& model, Position at) {
@@ -75,6 +133,11 @@ DType attn_v_dtype(FileType type, DType base, const MixModel& model, Position at
   DType dtype = base;
   switch (type) {
     case FileType::Q2_K: dtype = gqa4 ? DType::Q4_K : DType::Q3_K; break;
+    case FileType::Q2_K_S:
+    case FileType::IQ3_XS:
+    case FileType::IQ3_S: dtype = gqa4 ? DType::Q4_K : base; break;
+    case FileType::IQ3_XXS: dtype = gqa4 ? DType::Q4_K : model.has_imatrix ? base : DType::IQ3_S; break;
+    case FileType::IQ3_M: dtype = DType::Q4_K; break;
     case FileType::Q3_K_M: dtype = at.index < 2 ? DType::Q5_K : DType::Q4_K; break;
     case FileType::Q3_K_L: dtype = DType::Q5_K; break;
     case FileType::IQ4_NL:
@@ -98,6 +161,8 @@ DType ffn_down_dtype(FileType type, DType base, const MixModel& model, Position 
   const bool more = use_more_bits(at.index, at.count);
   switch (type) {
     case FileType::Q2_K: return DType::Q3_K;
+    case FileType::Q2_K_S: return first_eighth ? DType::Q4_K : base;
+    case FileType::IQ3_XXS: return model.has_imatrix ? base : first_eighth ? DType::Q4_K : DType::Q3_K;
     case FileType::Q3_K_M:
       if (first_sixteenth) return DType::Q5_K;
       return !falcon || more ? DType::Q4_K : DType::Q3_K;
@@ -120,12 +185,16 @@ DType ffn_down_dtype(FileType type, DType base, const MixModel& model, Position 
 DType attn_output_dtype(FileType type, DType base, const MixModel& model) {
   if (model.arch == "falcon") return type == FileType::Q3_K_L ? DType::Q4_K : base;
   if (model.n_expert == 8) {
-    constexpr FileType kRaised[] = {FileType::Q2_K,   FileType::Q3_K_S, FileType::Q3_K_M, FileType::IQ4_NL,
-                                    FileType::Q4_K_S, FileType::Q4_K_M, FileType::IQ4_XS};
-    return std::find(std::begin(kRaised), std::end(kRaised), type) != std::end(kRaised) ? DType::Q5_K : base;
+    return is_any(type, FileType::Q2_K, FileType::Q3_K_S, FileType::Q3_K_M, FileType::IQ4_NL,
+                  FileType::Q4_K_S, FileType::Q4_K_M, FileType::IQ4_XS, FileType::IQ3_XXS, FileType::IQ3_XS,
+                  FileType::IQ3_S, FileType::IQ3_M)
+               ? DType::Q5_K
+               : base;
   }
   switch (type) {
     case FileType::Q2_K: return DType::Q3_K;
+    case FileType::IQ3_XXS: return DType::IQ3_S;
+    case FileType::IQ3_M:
     case FileType::Q3_K_M: return DType::Q4_K;
     case FileType::Q3_K_L: return DType::Q5_K;
     default: return base;
@@ -147,6 +216,10 @@ const FileTypeInfo& file_type_info(FileType type) {
                                   [&](const FileTypeInfo& candidate) { return candidate.type == type; });
   TANDEM_CHECK(info != std::end(kFileTypes));
   return *info;
+}
+
+bool wants_importance(FileType type) {
+  return is_iq1(type) || is_iq2(type) || type == FileType::Q2_K_S;
 }
 
 std::optional<FileType> file_type_from_name(std::string_view name) {
@@ -185,7 +258,17 @@ DType fit_row(DType dtype, int64_t row) {
   switch (dtype) {
     case DType::Q2_K:
     case DType::Q3_K:
-    case DType::TQ2_0: dtype = DType::Q4_0; break;
+    case DType::TQ1_0:
+    case DType::TQ2_0:
+    case DType::Q1_0:
+    case DType::NVFP4: dtype = DType::Q4_0; break;
+    case DType::IQ1_S:
+    case DType::IQ1_M:
+    case DType::IQ2_XXS:
+    case DType::IQ2_XS:
+    case DType::IQ2_S:
+    case DType::IQ3_XXS:
+    case DType::IQ3_S:
     case DType::IQ4_XS: dtype = DType::IQ4_NL; break;
     case DType::Q4_K: dtype = DType::Q5_0; break;
     case DType::Q5_K: dtype = DType::Q5_1; break;
@@ -224,22 +307,26 @@ std::vector<DType> quant_mix(FileType type, const MixModel& model, std::span<con
     if (mix == Mix::pure) return fit_row(base, tensor.dims[0]);
     const Category category = category_of(tensor.name);
     const int layer = layer_of(tensor.name);
+    const Position position{model.n_expert > 1 ? layer : n_before(ffn_down_layers, layer), model.n_layer};
     DType dtype = base;
     if (category == Category::output || (tied && category == Category::token_embd)) {
       dtype = model.output_dtype.value_or(output_dtype(type, base, tensor.dims[0]));
     } else if (type == FileType::MXFP4) {
       dtype = tensor.dims[2] > 1 ? DType::MXFP4 : DType::Q8_0;
-    } else if (type == FileType::TQ2_0 && category == Category::token_embd) {
-      dtype = DType::Q4_K;
+    } else if (category == Category::token_embd) {
+      dtype = token_embd_dtype(type, base);
+    } else if (is_iq2(type) || is_iq1(type)) {
+      dtype = iq2_dtype(type, base, model, category, position);
     } else if (category == Category::attn_v) {
       dtype = attn_v_dtype(type, base, model, {n_before(attn_v_layers, layer), n_attn_v});
-    } else if (category == Category::attn_k) {
-      dtype = model.n_expert == 8 ? DType::Q8_0 : base;
+    } else if (category == Category::attn_k && model.n_expert == 8) {
+      dtype = DType::Q8_0;
     } else if (category == Category::ffn_down) {
-      const int index = model.n_expert > 1 ? layer : n_before(ffn_down_layers, layer);
-      dtype = ffn_down_dtype(type, base, model, {index, model.n_layer});
+      dtype = ffn_down_dtype(type, base, model, position);
     } else if (category == Category::attn_output) {
       dtype = attn_output_dtype(type, base, model);
+    } else {
+      dtype = iq3_dtype(type, base, category, {layer, model.n_layer});
     }
     return fit_row(dtype, tensor.dims[0]);
   };

@@ -33,11 +33,25 @@ enum class FileType : uint32_t {
   Q5_K_S = 16,
   Q5_K_M = 17,
   Q6_K = 18,
+  IQ2_XXS = 19,
+  IQ2_XS = 20,
+  Q2_K_S = 21,
+  IQ3_XS = 22,
+  IQ3_XXS = 23,
+  IQ1_S = 24,
   IQ4_NL = 25,
+  IQ3_S = 26,
+  IQ3_M = 27,
+  IQ2_S = 28,
+  IQ2_M = 29,
   IQ4_XS = 30,
+  IQ1_M = 31,
   BF16 = 32,
+  TQ1_0 = 36,
   TQ2_0 = 37,
   MXFP4 = 38,
+  NVFP4 = 39,
+  Q1_0 = 40,
 };
 
 struct FileTypeInfo {
@@ -49,6 +63,8 @@ struct FileTypeInfo {
 
 std::span<const FileTypeInfo> all_file_types();
 const FileTypeInfo& file_type_info(FileType type);
+// Types of so few bits that they need an importance matrix to be of use.
+bool wants_importance(FileType type);
 // Case-insensitive. "Q3_K", "Q4_K" and "Q5_K" mean their medium mixes, "MXFP4_MOE" means MXFP4. nullopt for
 // an unknown name.
 std::optional<FileType> file_type_from_name(std::string_view name);
