@@ -114,7 +114,7 @@ TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
       OpCase c(random_, tokens(35));
       const int64_t k = columns(dtype, 768), m = 150;
       c.finish(c.builder.glu(c.activation(k, activation == Activation::swiglu_oai ? 3.0f : 1.0f),
-                             {activation}, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
+                             activation, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
                              bias ? c.vector(random_.normals(m)) : nullptr,
                              bias ? c.vector(random_.normals(m)) : nullptr));
       check(c, some_of<int64_t>({1, 3, 16, 35}, activation == Activation::silu ? 1 : 3), dtype);
