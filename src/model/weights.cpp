@@ -15,6 +15,16 @@ bool fits(int64_t found, int64_t needed) {
   return needed == WeightBinder::kAnySize || found == needed;
 }
 
+// Files of NVFP4 may have a factor for a whole matrix, or for each expert's, in a tensor of its own.
+void refuse_scale(const GgufFile& file, const TensorInfo& t) {
+  constexpr std::string_view kSuffix = ".weight";
+  if (!t.name.ends_with(kSuffix)) return;
+  const std::string scale = std::string(t.name.substr(0, t.name.size() - kSuffix.size())) + ".scale";
+  if (file.find_tensor(scale) == nullptr) return;
+  throw_error(ErrorCode::bad_file, "{}: tensor {}: scales of whole matrices are not supported, needed a matrix without {}",
+              file.path(), printable(t.name), printable(scale));
+}
+
 std::string size_text(int64_t n) {
   return n == WeightBinder::kAnySize ? "any" : std::to_string(n);
 }
@@ -42,6 +52,7 @@ const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_c
 const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
   file_.require_readable(t);
+  refuse_scale(file_, t);
   if (t.dims[2] != 1 || t.dims[3] != 1 || !fits(t.dims[0], n_cols) || !fits(t.dims[1], n_rows)) {
     wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + "]");
   }
@@ -51,6 +62,7 @@ const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int6
 const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
   file_.require_readable(t);
+  refuse_scale(file_, t);
   if (t.dims[3] != 1 || t.dims[2] != n_mats || t.dims[1] != n_rows || t.dims[0] != n_cols) {
     wrong_shape(file_, t,
                 "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");

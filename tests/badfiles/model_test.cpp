@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/error.h"
 #include "cpu/cpu_device.h"
@@ -60,6 +61,32 @@ TEST_F(BadModel, TheTinyModelIsGood) {
   const auto device = cpu::make_cpu_device({1, 1});
   Session session(*model, {device.get()}, {});
   EXPECT_EQ(session.append(std::vector<int32_t>{1, 260, 270}).size(), 300u);
+}
+
+// Files of NVFP4 may have them; without them the results would be wrong.
+TEST_F(BadModel, ScalesOfWholeMatrices) {
+  TinyModel model = test::tiny_llama();
+  model.add("blk.1.ffn_up.scale", DType::F32, {1}, 1);
+  EXPECT_THAT(refusal(model), testing::AllOf(HasSubstr("blk.1.ffn_up.weight"), HasSubstr("blk.1.ffn_up.scale")));
+  TinyModel mixture = test::tiny_llama({.n_expert = 4, .n_expert_used = 2});
+  mixture.add("blk.0.ffn_down_exps.scale", DType::F32, {4}, 1);
+  EXPECT_THAT(refusal(mixture), HasSubstr("blk.0.ffn_down_exps.scale"));
+}
+
+TEST_F(BadModel, ScalesThatAreNoNumbers) {
+  TinyModel model = test::tiny_llama({.n_ff = 128, .dtype = DType::NVFP4});
+  const std::string path = directory_.path("nan.gguf");
+  for (std::byte& scale : std::span(model.tensors.at("blk.0.attn_output.weight").data).first(4)) scale = std::byte{0x7f};
+  model.write(path);
+  const auto loaded = Model::load(path);
+  const auto device = cpu::make_cpu_device({1, 1});
+  Session session(*loaded, {device.get()}, {});
+  try {
+    session.append(std::vector<int32_t>{1, 260, 270});
+    FAIL() << "logits of NaN";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::numeric) << e.what();
+  }
 }
 
 TEST_F(BadModel, Hyperparameters) {
