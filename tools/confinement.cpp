@@ -142,6 +142,11 @@ Confinement& Confinement::runs(const EngineOptions& options) {
   return reads_model(options.model.path);
 }
 
+Confinement& Confinement::helped_by(sandbox::HelperWork work) {
+  work_ = std::move(work);
+  return *this;
+}
+
 Confinement& Confinement::every_file(const std::string& why) {
   needs_.why_every_file = why;
   return *this;
@@ -164,14 +169,15 @@ void Confinement::begin() {
   if (const std::string why = sandbox::why_never_confined(); !why.empty()) {
     return log_verbose("sandbox: not in force: {}", why);
   }
-  if (!outputs_.empty() && needs_.why_every_file.empty()) {
-    helper_ = sandbox::FileHelper::start(outputs_);
+  if ((!outputs_.empty() || work_) && needs_.why_every_file.empty()) {
+    helper_ = sandbox::FileHelper::start(outputs_, work_);
     if (helper_) {
       set_create_temporary([helper = helper_](const std::string& path, const std::string& temporary,
                                               int& error) { return helper->create(path, temporary, error); });
       set_open_elsewhere(
           [helper = helper_](const std::string& path, int flags) { return helper->open(path, flags); });
     } else {
+      if (work_) every_file("the system gives no process to open them");
       for (const sandbox::OutputName& output : outputs_)
         needs_.files.push_back({folder_of(output.path), sandbox::Access::write});
     }

@@ -44,11 +44,15 @@ class Confinement {
   Confinement& writes_copies(const std::string& start);
   // The model and the devices of these options; the file with measured speeds.
   Confinement& runs(const EngineOptions& options);
+  // Has the helper do this too; it is then started in any case.
+  Confinement& helped_by(sandbox::HelperWork work);
   // Of files nothing is limited, for this reason.
   Confinement& every_file(const std::string& why);
 
   // Confines the program, unless the user does not want it, and says with -v what is in force.
   void begin();
+  // Null if the program is not confined, or writes no files.
+  std::shared_ptr<sandbox::FileHelper> helper() const { return helper_; }
 
  private:
   void add_rates_file();
@@ -57,6 +61,7 @@ class Confinement {
   sandbox::Needs needs_;
   std::vector<sandbox::OutputName> outputs_;
   EngineOptions const* engine_ = nullptr;
+  sandbox::HelperWork work_;
   std::shared_ptr<sandbox::FileHelper> helper_;
 };
 

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <string_view>
 
 namespace tandem::sandbox {
 namespace {
@@ -25,12 +27,15 @@ enum Kind : uint32_t {
 // The process outside.
 class Server {
  public:
-  Server(Channel channel, std::vector<OutputName> outputs)
-      : channel_(std::move(channel)), outputs_(std::move(outputs)) {}
+  Server(Channel channel, std::vector<OutputName> outputs, const HelperWork& work)
+      : channel_(std::move(channel)), names_(std::move(outputs)), handler_(work ? work(channel_) : nullptr) {
+    if (handler_) handler_->start();
+  }
 
   void serve() {
     for (Message question; channel_.receive(question);) {
       if (question.fd >= 0) close(question.fd);  // nobody sends one
+      if (question.kind >= kFirstOwnKind && (!handler_ || !handler_->answer(question, names_))) return;
       if (question.kind == kCreate && !create(question)) return;
       if (question.kind == kPublish && !publish(question.number)) return;
       if (question.kind == kRemove) files_.erase(question.number);
@@ -55,7 +60,7 @@ class Server {
   bool open_one(const Message& question) {
     int fd = -1;
     errno = EACCES;
-    if (is_output(question.text)) {
+    if (names_.may_read(question.text)) {
       const auto flags = static_cast<int>(question.number) & (O_NONBLOCK | O_DIRECT);
       fd = ::open(question.text.c_str(), O_RDONLY | O_CLOEXEC | flags);
     }
@@ -69,11 +74,7 @@ class Server {
     if (!temporary_path.starts_with(path + ".tmp-") ||
         temporary_path.find('/', path.size()) != std::string::npos)
       return false;
-    return is_output(path);
-  }
-
-  bool is_output(const std::string& path) const {
-    return std::any_of(outputs_.begin(), outputs_.end(), [&](const OutputName& output) { return output.allows(path); });
+    return names_.may_write(path);
   }
 
   bool publish(int64_t which) {
@@ -85,18 +86,19 @@ class Server {
   }
 
   Channel channel_;
-  std::vector<OutputName> outputs_;
+  HelperFiles names_;
   std::map<int64_t, std::unique_ptr<TemporaryFile>> files_;
   int64_t n_files_ = 0;
+  std::unique_ptr<HelperHandler> handler_;
 };
 
 // Keeps nothing that the program opened: whoever reads its output must see its end when the program ends.
-int close_all_but(int keep) {
+int close_all_but(int keep, bool terminal) {
   constexpr int kKept = 3;
-  for (int standard = 0; standard <= 2; ++standard) {
+  for (int standard = 0; standard <= 2 && !terminal; ++standard) {
     const int null = open("/dev/null", O_RDWR);
     dup2(null, standard);
-    if (null > 2 && null != keep) close(null);
+    if (null > 2) close(null);
   }
   if (keep != kKept) dup2(keep, kKept);
 #ifdef SYS_close_range
@@ -106,13 +108,16 @@ int close_all_but(int keep) {
   return kKept;
 }
 
-[[noreturn]] void serve(Channel channel, std::vector<OutputName> outputs) {
+[[noreturn]] void serve(Channel channel, std::vector<OutputName> outputs, const HelperWork& work) {
   // What ends or stops the program is not for the helper, which sees the program end.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGTTOU, SIGTTIN, SIGPIPE})
     ::signal(signal, SIG_IGN);
   prctl(PR_SET_NAME, "tandem-files");
   prctl(PR_SET_DUMPABLE, 0);  // no other process of this user looks into it
-  Server(Channel(close_all_but(channel.release())), std::move(outputs)).serve();
+  {
+    Server(Channel(close_all_but(channel.release(), static_cast<bool>(work))), std::move(outputs), work)
+        .serve();
+  }
   _exit(0);
 }
 
@@ -123,6 +128,20 @@ bool OutputName::allows(const std::string& name) const {
   if (name.size() < path.size() + end.size() || !name.starts_with(path) || !name.ends_with(end)) return false;
   const std::string middle = name.substr(path.size(), name.size() - path.size() - end.size());
   return middle.find_first_not_of("0123456789-of") == std::string::npos;
+}
+
+bool HelperFiles::may_write(const std::string& path) const {
+  return std::any_of(outputs_.begin(), outputs_.end(),
+                     [&](const OutputName& output) { return output.allows(path); });
+}
+
+bool HelperFiles::may_read(const std::string& path) const {
+  constexpr std::string_view kFirstPart = "-00001-of-", kEnd = ".gguf";
+  return may_write(path) || std::any_of(inputs_.begin(), inputs_.end(), [&](const std::string& input) {
+           const size_t at = input.rfind(kFirstPart);
+           if (path == input || at == std::string::npos || !input.ends_with(kEnd)) return path == input;
+           return OutputName{input.substr(0, at + 1), true, std::string(kEnd)}.allows(path);
+         });
 }
 
 // A file of the helper, and our descriptor of it.
@@ -152,14 +171,15 @@ class FileHelper::RemoteFile : public TemporaryFile {
   bool named_;
 };
 
-std::shared_ptr<FileHelper> FileHelper::start(std::vector<OutputName> outputs) {
+std::shared_ptr<FileHelper> FileHelper::start(std::vector<OutputName> outputs, HelperWork work) {
   auto ends = Channel::make_pair();
   if (!ends) return nullptr;
+  fflush(nullptr);  // or both would write what is buffered
   const pid_t pid = fork();
   if (pid < 0) return nullptr;
   if (pid == 0) {
     close(ends->first.release());
-    serve(std::move(ends->second), std::move(outputs));
+    serve(std::move(ends->second), std::move(outputs), work);
   }
   return std::shared_ptr<FileHelper>(new FileHelper(pid, std::move(ends->first)));
 }

@@ -10,9 +10,11 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,16 +33,46 @@ struct OutputName {
   bool allows(const std::string& name) const;
 };
 
+// The files that the helper opens and writes.
+class HelperFiles {
+ public:
+  explicit HelperFiles(std::vector<OutputName> outputs) : outputs_(std::move(outputs)) {}
+  void allow_writing(OutputName output) { outputs_.push_back(std::move(output)); }
+  // With the further parts of a split model.
+  void allow_reading(std::string path) { inputs_.insert(std::move(path)); }
+  bool may_write(const std::string& path) const;
+  bool may_read(const std::string& path) const;  // outputs too
+
+ private:
+  std::vector<OutputName> outputs_;
+  std::set<std::string> inputs_;
+};
+
+// What a program has its helper do besides.
+class HelperHandler {
+ public:
+  virtual ~HelperHandler() = default;
+  // Called first.
+  virtual void start() = 0;
+  // Handles a message of the program's own kinds. Returns false when the program has gone.
+  virtual bool answer(const Message& question, HelperFiles& files) = 0;
+};
+inline constexpr uint32_t kFirstOwnKind = 100;
+// Makes the handler, in the helper's process; such a helper keeps the terminal.
+using HelperWork = std::function<std::unique_ptr<HelperHandler>(Channel& channel)>;
+
 class FileHelper {
  public:
   // Returns null if the system gives no process or socket. Call while the program has one thread.
-  static std::shared_ptr<FileHelper> start(std::vector<OutputName> outputs);
+  static std::shared_ptr<FileHelper> start(std::vector<OutputName> outputs, HelperWork work = {});
   // Ends the process and waits for it.
   ~FileHelper();
   FileHelper(const FileHelper&) = delete;
   FileHelper& operator=(const FileHelper&) = delete;
 
   pid_t pid() const { return pid_; }
+  // For messages of the program's own kinds, while no file is opened or written.
+  Channel& channel() { return channel_; }
   // Opens one of the outputs for reading, as it is now. Returns a descriptor, or -1 and errno.
   int open(const std::string& path, int flags);
   // As tandem::create_temporary().

@@ -16,7 +16,7 @@ namespace tandem::sandbox {
 struct Needs {
   std::vector<PathRule> files;
   std::string why_every_file;  // not empty: files are not limited, for this reason
-  bool gpus = false;        // files and devices of their driver, if the machine has one
+  bool gpus = false;           // files and devices of their driver, if the machine has one
   bool io_uring = false;
 };
 

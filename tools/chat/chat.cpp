@@ -16,6 +16,7 @@
 #include "tools/chat/view.h"
 #include "tools/command.h"
 #include "tools/confinement.h"
+#include "tools/hub/settings.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
 #include "tools/options/command_line.h"
@@ -100,6 +101,15 @@ void open_session(const ChatOptions& o, ChatEngine& engine, ChatView& view, bool
   check_writable(o.session_file);
 }
 
+// Models that /model can name because they were downloaded before.
+void add_downloads(Confinement& confinement) {
+  try {
+    const HubSettings settings = hub_settings();
+    confinement.reads(settings.cache_folder).reads(settings.url_folder);
+  } catch (const Error&) {  // no home folder, or a wrong variable: of interest when a name is used
+  }
+}
+
 // Checks everything that does not need the model before loading it, so that mistakes show at once.
 void chat(ChatOptions& o) {
   check_logprobs(o.text);
@@ -125,7 +135,10 @@ void chat(ChatOptions& o) {
   find_model_file(o);
   Confinement confinement(o.sandbox);
   confinement.runs(o.engine).reads(o.chat_template).writes(o.session_file);
-  if (asks) confinement.every_file("files are named while the chat runs");
+  if (asks) {
+    confinement.helped_by(helper_for_typing());
+    add_downloads(confinement);
+  }
   confinement.begin();
   ChatEngine engine({.engine = o.engine,
                      .conversation = conversation_options(o, shown.reasoning),
@@ -140,7 +153,7 @@ void chat(ChatOptions& o) {
   std::optional<StopReason> answer_end;  // of a turn for a script
   try {
     if (asks) {
-      loop.interactive({first, o.single_turn, color, o.text.simple_io});
+      loop.interactive({first, o.single_turn, color, o.text.simple_io, confinement.helper()});
     } else {
       answer_end = loop.single_turn(first);
     }

@@ -277,6 +277,17 @@ CommandResult run_command(ChatState& chat, const std::string& line) {
   return command->run(chat, argument);
 }
 
+std::optional<CommandFile> file_of_command(const std::string& line) {
+  if (!is_command(line)) return std::nullopt;
+  const std::string name = line.substr(0, line.find_first_of(" \t\n"));
+  const Command* command = find_command(name);
+  const std::string argument(trimmed(std::string_view(line).substr(name.size())));
+  if (command == nullptr || command->argument != Argument::path || argument.empty()) return std::nullopt;
+  const bool writes = command->run == save || command->run == save_over || command->run == export_markdown ||
+                      command->run == export_over;
+  return CommandFile{expand_home(argument), writes};
+}
+
 Completion complete_command(const std::string& line) {
   if (!is_command(line)) return {};
   const size_t space = line.find(' ');

@@ -35,6 +35,12 @@ enum class CommandResult { done, regenerate };
 bool is_command(std::string_view line);
 // Throws Error; the conversation is then unchanged.
 CommandResult run_command(ChatState& chat, const std::string& line);
+// The file that a command names; nothing for other lines.
+struct CommandFile {
+  std::string path;
+  bool writes = false;
+};
+std::optional<CommandFile> file_of_command(const std::string& line);
 Completion complete_command(const std::string& line);
 
 }  // namespace tandem::tools

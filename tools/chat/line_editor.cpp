@@ -106,6 +106,7 @@ struct LineEditor::Impl {
 
   int next_char(wchar_t& out);
   int next_byte(char& out);
+  bool has_terminal() const;
   void look_at_terminal();
   int rows_above_cursor(int columns) const;
   void erase_input();
@@ -235,10 +236,10 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
 // Reads without editing, for when no terminal can show the prompt.
 LineEditor::Line LineEditor::Impl::read_plain() {
   std::string text;
+  was_interrupted = false;
   for (char c;;) {
-    const ssize_t n = ::read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR && !interrupted()) continue;
-    if (n < 0 && interrupted()) return {End::interrupted, ""};
+    const int n = next_byte(c);
+    if (n < 0 && was_interrupted) return {End::interrupted, ""};
     if (n <= 0) return {text.empty() ? End::end_of_input : End::line, text};
     if (c == '\n') return {End::line, text};
     if (text.size() >= kMaxStreamBytes) {
@@ -382,6 +383,12 @@ void LineEditor::Impl::look_at_terminal() {
   el_set(edit, EL_REFRESH);
 }
 
+// Whether this process may use the terminal: a shell that stopped the program uses it itself.
+bool LineEditor::Impl::has_terminal() const {
+  const pid_t foreground = tcgetpgrp(STDIN_FILENO);
+  return options.program < 0 || foreground < 0 || foreground == getpgrp();
+}
+
 // Returns 1 for a byte, 0 at the end, -1 after Ctrl-C or an error (in errno).
 int LineEditor::Impl::next_byte(char& byte) {
   for (;;) {
@@ -391,11 +398,20 @@ int LineEditor::Impl::next_byte(char& byte) {
       return -1;
     }
     if (ending_signal() != 0) return 0;
-    pollfd ready{STDIN_FILENO, POLLIN, 0};
-    const int n = poll(&ready, 1, kPollMs);
+    const bool may_read = has_terminal();
+    pollfd ready[] = {{may_read ? STDIN_FILENO : -1, POLLIN, 0}, {options.program, POLLIN, 0}};
+    const int n = poll(ready, 2, kPollMs);
+    if (n > 0 && ready[1].revents != 0) {
+      const Heard heard = options.heard();
+      if (heard == Heard::end) return 0;
+      if (heard == Heard::nothing) continue;
+      was_interrupted = true;
+      errno = EINTR;
+      return -1;
+    }
     if (n <= 0) {
       if (n < 0 && errno != EINTR) return -1;
-      look_at_terminal();
+      if (may_read && edit != nullptr) look_at_terminal();
       continue;
     }
     const ssize_t n_read = ::read(STDIN_FILENO, &byte, 1);

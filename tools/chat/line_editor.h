@@ -21,6 +21,9 @@ struct Completion {
   std::vector<std::string> candidates;  // replacements for the text from there to the cursor
 };
 
+// What the program says to an editor in another process (see typed_lines.h).
+enum class Heard { nothing, interrupt, end };
+
 struct LineEditorOptions {
   std::string prompt = "> ";
   bool color = false;
@@ -28,6 +31,9 @@ struct LineEditorOptions {
   std::string history_file;  // "": keep no history
   // Returns candidates for the line up to the cursor.
   std::function<Completion(const std::string& line)> complete;
+  // Of an editor in another process: where the program speaks, and what reads it.
+  int program = -1;
+  std::function<Heard()> heard;
 };
 
 class LineEditor {

@@ -136,14 +136,15 @@ void ChatLoop::interactive(const Interactive& how) {
     single_turn(how.first);
     return;
   }
-  LineEditor editor({.prompt = "> ",
-                     .color = how.color,
-                     .simple = how.simple_io,
-                     .history_file = state_file("chat_history"),
-                     .complete = complete_command});
+  const auto typed = how.helper ? typed_outside(how.helper, how.color, how.simple_io)
+                                : typed_here({.prompt = "> ",
+                                              .color = how.color,
+                                              .simple = how.simple_io,
+                                              .history_file = state_file("chat_history"),
+                                              .complete = complete_command});
   if (!how.first.empty()) try_to([&] { turn(how.first); });
   for (bool interrupted_before = false; !chat_.leave && ending_signal() == 0 && !view_.lost();) {
-    const LineEditor::Line line = editor.read(std::exchange(chat_.edit, ""));
+    const LineEditor::Line line = typed->read(std::exchange(chat_.edit, ""));
     clear_interrupt();
     if (line.end == LineEditor::End::end_of_input) return;
     if (line.end == LineEditor::End::interrupted) {

@@ -1,11 +1,12 @@
 // ChatLoop: turns at a terminal until the user exits, or a single turn for a script.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "engine/conversation.h"
 #include "tools/chat/commands.h"
-#include "tools/chat/line_editor.h"
+#include "tools/chat/typed_lines.h"
 #include "tools/chat/view.h"
 
 namespace tandem::tools {
@@ -27,6 +28,8 @@ class ChatLoop {
     bool single_turn = false;
     bool color = false;
     bool simple_io = false;  // no control sequences
+    std::shared_ptr<sandbox::FileHelper> helper =
+        nullptr;  // where lines are typed, if the program is confined
   };
   void interactive(const Interactive& how);
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <utility>
 
 namespace tandem::tools {
 namespace {
@@ -21,6 +22,11 @@ extern "C" void on_change(int) {
 }
 extern "C" void on_suspend(int) {
   g_suspend = true;
+}
+
+std::function<void()>& suspender() {
+  static std::function<void()> suspend;
+  return suspend;
 }
 
 // No SA_RESTART: waiting for a key must return.
@@ -56,6 +62,10 @@ unsigned terminal_changes() {
   return g_changes;
 }
 
+void set_suspender(std::function<void()> suspend) {
+  suspender() = std::move(suspend);
+}
+
 SuspendLater::SuspendLater() {
   handle(SIGTSTP, on_suspend);
 }
@@ -70,6 +80,7 @@ bool SuspendLater::wants_suspend() {
 
 void SuspendLater::suspend() {
   g_suspend = false;
+  if (suspender()) return suspender()();
   handle(SIGTSTP, SIG_DFL);
   raise(SIGTSTP);  // returns when the program is continued
   handle(SIGTSTP, on_suspend);

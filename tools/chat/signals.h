@@ -2,6 +2,8 @@
 // closed or the program is asked to end. Handlers only note what happened; the chat's one thread looks.
 #pragma once
 
+#include <functional>
+
 namespace tandem::tools {
 
 // Installs the handlers. From then on SIGTERM and SIGHUP no longer end the program: the chat ends its turn,
@@ -15,6 +17,9 @@ void end_by_signal(int signal);
 
 // Counts what may have moved the text on the screen: new window sizes, and returns from Ctrl-Z.
 unsigned terminal_changes();
+
+// Who stops the program after Ctrl-Z, if it is not this process.
+void set_suspender(std::function<void()> suspend);
 
 // While one exists, Ctrl-Z only sets wants_suspend(); suspend() then stops the program until it is continued.
 class SuspendLater {
