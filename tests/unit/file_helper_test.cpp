@@ -101,6 +101,46 @@ TEST_F(Helper, OpensOutputsAsTheyAreNow) {
   EXPECT_EQ(errno, EACCES);
 }
 
+// Allows to read what it is told, as if a user had typed it there.
+class TypedNames : public HelperHandler {
+ public:
+  explicit TypedNames(Channel& channel) : channel_(channel) {}
+  void start() override {}
+  bool answer(const Message& question, HelperFiles& files) override {
+    files.allow_reading(question.text);
+    return channel_.send({.kind = kFirstOwnKind});
+  }
+
+ private:
+  Channel& channel_;
+};
+
+TEST_F(Helper, OpensWhatWasTypedAndNothingElse) {
+  for (const char* name : {"notes", "secret", "m-00001-of-00002.gguf", "m-00002-of-00002.gguf"})
+    std::ofstream(path(name)) << name;
+  const auto helper =
+      FileHelper::start({}, [](Channel& channel) { return std::make_unique<TypedNames>(channel); });
+  ASSERT_TRUE(helper);
+  const auto opens = [&](const std::string& name) {
+    const int fd = helper->open(path(name), 0);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+  };
+  EXPECT_FALSE(opens("notes"));
+  for (const char* name : {"notes", "m-00001-of-00002.gguf"}) {
+    Message answer;
+    ASSERT_TRUE(helper->channel().send({.kind = kFirstOwnKind, .text = path(name)}));
+    ASSERT_TRUE(helper->channel().receive(answer));
+  }
+  EXPECT_TRUE(opens("notes"));
+  EXPECT_TRUE(opens("m-00002-of-00002.gguf"));  // of a split model, all parts
+  EXPECT_FALSE(opens("secret"));
+  EXPECT_FALSE(opens("notes/../secret"));
+  int error = 0;
+  EXPECT_EQ(helper->create(path("notes"), path("notes.tmp-1"), error), nullptr);  // reading is not writing
+  EXPECT_EQ(error, EACCES);
+}
+
 TEST_F(Helper, NumberedNames) {
   const OutputName parts{"a/model", true, ".gguf"};
   EXPECT_TRUE(parts.allows("a/model-00001-of-00003.gguf"));
