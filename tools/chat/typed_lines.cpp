@@ -144,7 +144,7 @@ class TypedOutside : public TypedLines {
  private:
   // Waits for an answer, and tells the editor of signals to this process.
   bool receive(Message& answer, bool& told) {
-    constexpr int kPollMs = 200;
+    constexpr int kWaitMs = 200;
     Channel& channel = helper_->channel();
     for (;;) {
       if (!told && (interrupted() || ending_signal() != 0)) {
@@ -152,7 +152,7 @@ class TypedOutside : public TypedLines {
         if (!channel.send({.kind = ending_signal() != 0 ? kEnd : kInterrupt})) return false;
       }
       pollfd ready{channel.fd(), POLLIN, 0};
-      if (poll(&ready, 1, kPollMs) > 0) return channel.receive(answer);
+      if (poll(&ready, 1, kWaitMs) > 0) return channel.receive(answer);
     }
   }
 
