@@ -86,16 +86,16 @@ TEST_F(GenericKernels, ExplainSaysWhereTheyAreUsed) {
 }
 
 TEST_F(GenericKernels, ADtypeThatCannotBeReadIsRefusedByName) {
-  const Weight weight{"table", DType::IQ2_XXS, 1, 8, 256};
+  const Weight weight{"table", DType::Q8_1, 1, 8, 256};
   GraphBuilder builder({});
   const TensorId x = builder.embed(&weight);
   const Graph graph = builder.finish(builder.gather_outputs(builder.linear(x, &weight)));
   for (const Node& node : graph.nodes) {
     const bool reads = std::holds_alternative<EmbedOp>(node.op) || std::holds_alternative<LinearOp>(node.op);
-    EXPECT_EQ(host_->why_unsupported(graph, node), reads ? "table: dtype IQ2_XXS has no kernel" : "");
+    EXPECT_EQ(host_->why_unsupported(graph, node), reads ? "table: dtype Q8_1 has no kernel" : "");
   }
-  EXPECT_EQ(host_->dtype_support(DType::IQ2_XXS).read, KernelPath::none);
-  EXPECT_EQ(host_->dtype_support(DType::IQ2_XXS).multiply, KernelPath::none);
+  EXPECT_EQ(host_->dtype_support(DType::Q8_1).read, KernelPath::none);
+  EXPECT_EQ(host_->dtype_support(DType::Q8_1).multiply, KernelPath::none);
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ void check(const std::string& path) {
     for (const float mean : *means) TANDEM_CHECK(std::isfinite(mean) && mean >= 0.0f);
   }
   ImportanceSums twice = sums;
-  twice.merge(sums);
+  // The sum of two finite numbers may be infinite.
+  if (!fuzz::accepts({ErrorCode::bad_file}, [&] { twice.merge(sums); })) return;
   TANDEM_CHECK(twice.entries.size() == sums.entries.size());
 }
 

@@ -130,7 +130,7 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
   shape.max_tokens = 50;
   OpCase c(random, shape);
   const int64_t block = dtype_info(dtype).block_elements;
-  const int64_t k = std::max<int64_t>(block, 128), m = std::max<int64_t>(block, 96);
+  const int64_t k = (127 / block + 1) * block, m = (95 / block + 1) * block;
   const TensorId x = c.activation(k), r = residual ? c.activation(k) : kNoTensor;
   MoeRouteParams route;
   route.n_expert = n_expert;

@@ -104,7 +104,7 @@ TEST_F(Chat, RejectsInvalidOptions) {
   };
   expect("", 2, "no message");
   expect("-p hi -sys a -sysf b", 2, "-sysf");
-  expect("-p hi -sysf " + directory_.path("none"), 5, "no such file");
+  expect("-p hi -sysf " + directory_.path("none"), 5, "No such file");
   expect("-p hi --chat-template nope", 2, "not a file and not one of chatml, llama3");
   expect("-p hi --reasoning loud", 2, "--reasoning");
   expect("-p hi -c 100 -sys \"$(seq 1 100)\"", 2, "the system prompt");
