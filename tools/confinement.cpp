@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/open_file.h"
 #include "plan/rates_cache.h"
@@ -102,11 +103,15 @@ Confinement& Confinement::reads_header(const ModelHeader& model) {
 Confinement& Confinement::reads_folder(const std::string& folder) {
   reads(folder);
   std::set<std::string> targets;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+  std::vector<std::string> files;
+  try {
+    files = files_in(folder);
+  } catch (const Error&) {  // the command says what is wrong with it
+  }
+  for (const std::string& file : files) {
     std::error_code ignored;
-    if (!entry->is_symlink(ignored)) continue;
-    const fs::path target = fs::canonical(entry->path(), ignored);
+    if (!fs::is_symlink(file, ignored)) continue;
+    const fs::path target = fs::canonical(file, ignored);
     if (!ignored) targets.insert(target.parent_path());
   }
   for (const std::string& target : targets) reads(target);

@@ -1,7 +1,13 @@
 #include "base/files.h"
 
+#include <dirent.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <memory>
+#include <string_view>
 #include <system_error>
 
 #include "base/error.h"
@@ -29,13 +35,20 @@ bool is_folder(const std::string& path) {
 }
 
 std::vector<std::string> files_in(const std::string& folder) {
+  const auto fail = [&] {
+    throw_error(ErrorCode::io, "{}: cannot list the folder: {}", printable(folder, 300), strerror(errno));
+  };
+  // Not directory_iterator: in GCC's library it ends the program if there is no memory for a path.
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(folder.c_str()), closedir);
+  if (!stream) fail();
   std::vector<std::string> paths;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    paths.push_back(it->path().string());
-  }
-  if (error) {
-    throw_error(ErrorCode::io, "{}: cannot list the folder: {}", printable(folder, 300), error.message());
+  for (;;) {
+    errno = 0;
+    const dirent* entry = readdir(stream.get());
+    if (entry == nullptr && errno != 0) fail();
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") paths.push_back((std::filesystem::path(folder) / name).string());
   }
   std::sort(paths.begin(), paths.end());
   return paths;
