@@ -1,4 +1,4 @@
-# Each fuzz target runs for some seconds in the test run, from the kept corpus. clang builds them, in a build folder of
+# Each fuzz target runs for some seconds in the test run, from its seeds. clang builds them, in a build folder of
 # their own (`make test` does; without it these tests are skipped).
 find_package(Python3 COMPONENTS Interpreter)
 find_program(TANDEM_CLANG clang++)
