@@ -7,7 +7,7 @@ namespace tandem {
 
 namespace {
 
-std::unique_ptr<Architecture> load(const ModelSource& source, const char* architecture) {
+std::unique_ptr<Architecture> load_dense(const ModelSource& source, const char* architecture) {
   DecoderReader r(source, architecture, RopeStyle::half);
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {
@@ -25,11 +25,11 @@ std::unique_ptr<Architecture> load(const ModelSource& source, const char* archit
 }  // namespace
 
 std::unique_ptr<Architecture> load_qwen3(const ModelSource& source) {
-  return load(source, "qwen3");
+  return load_dense(source, "qwen3");
 }
 
 std::unique_ptr<Architecture> load_qwen3vl(const ModelSource& source) {
-  return load(source, "qwen3vl");
+  return load_dense(source, "qwen3vl");
 }
 
 }  // namespace tandem

@@ -6,7 +6,7 @@ namespace tandem {
 
 namespace {
 
-std::unique_ptr<Architecture> load(const ModelSource& source, const char* architecture) {
+std::unique_ptr<Architecture> load_mixture(const ModelSource& source, const char* architecture) {
   DecoderReader r(source, architecture, RopeStyle::half);
   const MoeRouteParams route = r.read_experts(true);
   DecoderSpec spec = r.begin();
@@ -25,11 +25,11 @@ std::unique_ptr<Architecture> load(const ModelSource& source, const char* archit
 }  // namespace
 
 std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source) {
-  return load(source, "qwen3moe");
+  return load_mixture(source, "qwen3moe");
 }
 
 std::unique_ptr<Architecture> load_qwen3vlmoe(const ModelSource& source) {
-  return load(source, "qwen3vlmoe");
+  return load_mixture(source, "qwen3vlmoe");
 }
 
 }  // namespace tandem

@@ -19,7 +19,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int32_t kDefaultChunk = 512;
+constexpr int32_t kImatrixChunk = 512;
 
 struct ImatrixOptions : CommandOptions {
   bool sandbox = true;
@@ -34,7 +34,7 @@ struct ImatrixOptions : CommandOptions {
 // Merges all files. The file name is the dataset's name if the file does not have one.
 ImportanceSums read_earlier(const ImatrixOptions& o) {
   ImportanceSums sums;
-  const int64_t n_ctx = o.engine.context.n_ctx > 0 ? o.engine.context.n_ctx : kDefaultChunk;
+  const int64_t n_ctx = o.engine.context.n_ctx > 0 ? o.engine.context.n_ctx : kImatrixChunk;
   for (const std::string& path : o.in) sums.merge(read_imatrix_sums(path, static_cast<uint32_t>(n_ctx)));
   return sums;
 }
@@ -166,7 +166,7 @@ void run_imatrix(ImatrixOptions& o) {
 void add_imatrix(CLI::App& app) {
   CLI::App& command = add_command(app, "imatrix", "measure which weights matter, for quantize --imatrix");
   auto o = std::make_shared<ImatrixOptions>();
-  o->engine.context.n_ctx = kDefaultChunk;
+  o->engine.context.n_ctx = kImatrixChunk;
   o->text.n_least = 1;
   add_model_options(command, *o);
   text(command, "-f,--file", o->text.file, "FILE", "the text, - for stdin").group("Text");

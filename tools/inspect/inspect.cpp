@@ -48,7 +48,7 @@ double bits_per_weight(uint64_t n_bytes, uint64_t n) {
 }
 
 // "1.23 GiB"
-std::string size_text(uint64_t n_bytes) {
+std::string exact_size_text(uint64_t n_bytes) {
   const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   auto size = static_cast<double>(n_bytes);
   size_t unit = 0;
@@ -80,7 +80,7 @@ void print_summary(const GgufFile& file, const std::string& shown_path, Output& 
   out.write(format("file           {}\n", printable(shown_path, 4096)));
   if (file.n_parts() > 1) out.write(format("parts          {}\n", file.n_parts()));
   out.write(format("size           {} bytes", file.n_file_bytes()));
-  if (file.n_file_bytes() >= 1024) out.write(format(" ({})", size_text(file.n_file_bytes())));
+  if (file.n_file_bytes() >= 1024) out.write(format(" ({})", exact_size_text(file.n_file_bytes())));
   out.write("\n");
   out.write(format("format         GGUF v{}, alignment {}\n", file.version(), file.alignment()));
   const Value* arch = file.metadata().find("general.architecture");
@@ -116,13 +116,13 @@ void print_tensors(const GgufFile& file, Output& out) {
   out.write(format("\ntensors: {} (innermost dimension first)\n", file.tensors().size()));
   for (const TensorInfo& tensor : file.tensors()) {
     out.write(format("  {:<{}}  {:<7}  {:<20}  {:>12}\n", printable(tensor.name), static_cast<int>(widest),
-                     dtype_name(tensor.dtype), tensor.shape_text(), size_text(tensor.n_bytes)));
+                     dtype_name(tensor.dtype), tensor.shape_text(), exact_size_text(tensor.n_bytes)));
   }
 }
 
 void print_total_line(const std::string& name, const DtypeTotal& total, Output& out) {
   out.write(format("  {:<7}  {:6} tensors  {:>10} weights  {:>12}  {:6.3f} bits per weight\n", name,
-                   total.n_tensors, count_text(total.n_elements), size_text(total.n_bytes),
+                   total.n_tensors, count_text(total.n_elements), exact_size_text(total.n_bytes),
                    bits_per_weight(total.n_bytes, total.n_elements)));
 }
 

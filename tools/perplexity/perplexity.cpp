@@ -27,7 +27,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int32_t kDefaultChunk = 512;
+constexpr int32_t kPerplexityChunk = 512;
 
 struct PerplexityOptions : CommandOptions {
   bool sandbox = true;
@@ -175,7 +175,7 @@ void run_perplexity(PerplexityOptions& o) {
 void add_perplexity(CLI::App& app) {
   CLI::App& command = add_command(app, "perplexity", "measure how well a model predicts a text");
   auto o = std::make_shared<PerplexityOptions>();
-  o->engine.context.n_ctx = kDefaultChunk;
+  o->engine.context.n_ctx = kPerplexityChunk;
   add_model_options(command, *o);
   text(command, "-f,--file", o->text.file, "FILE", "the text, - for stdin").group("Text");
   text(command, "--kl-divergence-base,--save-all-logits", o->base, "FILE",

@@ -140,7 +140,7 @@ struct SynthCommand {
   LogOptions log;
 };
 
-std::string type_names() {
+std::string synth_type_names() {
   std::string names;
   for (const FileTypeInfo& info : all_file_types())
     names += (names.empty() ? "" : " ") + std::string(info.name);
@@ -171,7 +171,7 @@ void run_synth(const SynthCommand& options) {
   const std::optional<FileType> type = file_type_from_name(options.type);
   if (!type) {
     throw_error(ErrorCode::usage, "--type: found \"{}\", needed one of: {}", printable(options.type),
-                type_names());
+                synth_type_names());
   }
   if (options.out.empty()) throw_error(ErrorCode::usage, "-o is required: the file to write");
   Shape shape = *known;
