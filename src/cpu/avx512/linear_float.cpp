@@ -2,10 +2,12 @@
 //
 // Up to kDotTokens tokens: dot products of four rows at a time with F32 activations, in order through the
 // weights; floor: weight bytes / memory bandwidth (32 halves cost 2 conversions and 2 FMAs a token). More:
-// panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens of FMAs: 64 flop a cycle and
+// panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens (8 without VNNI) of FMAs: 64 flop a cycle and
 // port. BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs
 // once in two cycles where two FMAs run in each, so it would be slower and round the activations.
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
@@ -173,12 +175,13 @@ void tile_kernel(const __m512* panel, size_t panel_vectors, const float* x, int6
 
 using TileKernel = void (*)(const __m512*, size_t, const float*, int64_t, float*);
 
+template <int S, int... T>
+constexpr std::array<TileKernel, kMaxTile + 1> tile_kernels(std::integer_sequence<int, T...>) {
+  return {nullptr, tile_kernel<S, T + 1>...};
+}
 template <int S>
-constexpr TileKernel tile_by_tokens[kMaxTile + 1] = {
-    nullptr,           tile_kernel<S, 1>, tile_kernel<S, 2>,  tile_kernel<S, 3>,
-    tile_kernel<S, 4>, tile_kernel<S, 5>, tile_kernel<S, 6>,  tile_kernel<S, 7>,
-    tile_kernel<S, 8>, tile_kernel<S, 9>, tile_kernel<S, 10>, tile_kernel<S, 11>,
-    tile_kernel<S, 12>};
+constexpr std::array<TileKernel, kMaxTile + 1> tile_by_tokens =
+    tile_kernels<S>(std::make_integer_sequence<int, kMaxTile>{});
 
 template <DType dtype>
 void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {

@@ -22,8 +22,13 @@
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 
-inline constexpr int64_t kStrip = 16;    // rows
-inline constexpr int64_t kMaxTile = 12;  // tokens: 12 integer and 12 float accumulators leave 8 registers
+inline constexpr int64_t kStrip = 16;  // rows
+// Tokens in a tile. 12 integer and 12 float accumulators leave 8 registers; without VNNI a product needs more of those.
+#ifdef __AVX512VNNI__
+inline constexpr int64_t kMaxTile = 12;
+#else
+inline constexpr int64_t kMaxTile = 8;
+#endif
 
 // A quantized dtype, as the product kernels need it.
 struct Shape {

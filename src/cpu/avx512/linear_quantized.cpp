@@ -106,7 +106,7 @@ void dot_chunk(const Chunk& chunk, const TileArgs& whole) {
 
 template <class Unpack>
 constexpr Format format_of() {
-  return {Unpack::shape, Unpack::unit_bytes, unpack_chunk<Unpack>, TileKernels<Unpack::shape>::by_tokens,
+  return {Unpack::shape, Unpack::unit_bytes, unpack_chunk<Unpack>, TileKernels<Unpack::shape>::by_tokens.data(),
           dot_chunk<Unpack>};
 }
 

@@ -7,6 +7,10 @@
 // Q3_K. Loads (T + 1 for T products) stay just below two a cycle.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
 
@@ -46,7 +50,7 @@ TANDEM_INLINE void dot_columns(const __m512i*& panel, const uint32_t*& q, const 
   };
   // Not all 256 columns at once, but enough that the compiler's register shuffling between rounds does not
   // count.
-  constexpr int at_once = columns < 32 ? columns : 32;
+  constexpr int at_once = std::min(columns, kMaxTile < 12 ? 16 : 32);
   for (int i = 0; i < columns / at_once; ++i) {
     unroll<at_once / 4>([&](auto) __attribute__((always_inline)) { four_columns(); });
   }
@@ -142,19 +146,12 @@ constexpr TileKernel tile_kernel() {
 // By the number of tokens in the tile.
 template <Shape S>
 struct TileKernels {
-  static constexpr TileKernel by_tokens[kMaxTile + 1] = {nullptr,
-                                                         tile_kernel<S, 1>(),
-                                                         tile_kernel<S, 2>(),
-                                                         tile_kernel<S, 3>(),
-                                                         tile_kernel<S, 4>(),
-                                                         tile_kernel<S, 5>(),
-                                                         tile_kernel<S, 6>(),
-                                                         tile_kernel<S, 7>(),
-                                                         tile_kernel<S, 8>(),
-                                                         tile_kernel<S, 9>(),
-                                                         tile_kernel<S, 10>(),
-                                                         tile_kernel<S, 11>(),
-                                                         tile_kernel<S, 12>()};
+  template <int... T>
+  static constexpr std::array<TileKernel, kMaxTile + 1> all(std::integer_sequence<int, T...>) {
+    return {nullptr, tile_kernel<S, T + 1>()...};
+  }
+  static constexpr std::array<TileKernel, kMaxTile + 1> by_tokens =
+      all(std::make_integer_sequence<int, kMaxTile>{});
 };
 
 }  // namespace
