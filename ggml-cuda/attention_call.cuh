@@ -112,7 +112,7 @@ size_t shared_limit(int compute_capability);
 // kDecodeTile.
 AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
-// Prefill: any group and block size; caches that are BF16, or F16, Q8_0 and Q4_0 in any mixture.
+// Prefill: any group and block size; caches that are BF16, or F16 and block types in any mixture.
 AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 void launch_merge(const AttentionCall& call, cudaStream_t stream);

@@ -1,14 +1,21 @@
 // Eight consecutive elements of a cached row as floats, for each dtype a cache may have. A row is read in
 // pieces that it is aligned to: 16 bytes for plain dtypes (head dims are multiples of eight), 2 bytes for
-// blocks of 34 and 18 bytes. Values are those of gguf/quants.h, bit for bit.
+// blocks of 18 to 34 bytes. Values are those of gguf/quants.h, bit for bit.
 #pragma once
 
 #include <cstring>
 
 #include "ggml-cuda/portable.h"
+#include "gguf/blocks.h"
 #include "gguf/dtype.h"
 
 namespace tandem::cuda {
+
+constexpr uint32_t packed_levels(const int8_t* levels) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(static_cast<uint8_t>(levels[i])) << 8 * i;
+  return word;
+}
 
 struct alignas(16) Words4 {
   uint32_t w[4];
@@ -90,12 +97,53 @@ struct ReadQ4_0 {
   }
 };
 
+// Where the codes of the other block types are, and what a code is worth.
+struct BlockLayout {
+  int bytes, codes_at;
+  bool fifth_bits;  // four bytes before the codes
+  bool min;         // a second half after the scale, added
+  int offset;       // subtracted from the code
+};
+TANDEM_HD constexpr BlockLayout block_layout(DType dtype) {
+  switch (dtype) {
+    case DType::Q4_1: return {20, 4, false, true, 0};
+    case DType::Q5_0: return {22, 6, true, false, 16};
+    case DType::Q5_1: return {24, 8, true, true, 0};
+    default: return {18, 2, false, false, 0};  // IQ4_NL
+  }
+}
+
+TANDEM_HD inline int iq4_level(int code) {
+  constexpr uint32_t kWords[4] = {packed_levels(kvalues_iq4nl), packed_levels(kvalues_iq4nl + 4),
+                                  packed_levels(kvalues_iq4nl + 8), packed_levels(kvalues_iq4nl + 12)};
+  const uint32_t low = code & 4 ? kWords[1] : kWords[0], high = code & 4 ? kWords[3] : kWords[2];
+  return static_cast<int8_t>((code & 8 ? high : low) >> 8 * (code & 3) & 0xff);
+}
+
+// Element i of a row of Q4_1, Q5_0, Q5_1 or IQ4_NL.
+TANDEM_HD inline float read_block_element(DType dtype, const uint8_t* row, int i) {
+  const BlockLayout layout = block_layout(dtype);
+  const uint8_t* block = row + layout.bytes * (i / 32);
+  const int j = i % 32, byte = block[layout.codes_at + j % 16];
+  int code = j < 16 ? byte & 0xf : byte >> 4;
+  if (layout.fifth_bits) code |= (block[layout.codes_at - 4 + j / 8] >> j % 8 & 1) << 4;
+  const int level = dtype == DType::IQ4_NL ? iq4_level(code) : code - layout.offset;
+  const float scaled = mul_rn(half_to_float(load_as<fp16_t>(block)), static_cast<float>(level));
+  return layout.min ? add_rn(scaled, half_to_float(load_as<fp16_t>(block + 2))) : scaled;
+}
+
 TANDEM_HD inline void read_eight(DType dtype, const uint8_t* row, int chunk, float (&x)[8]) {
   switch (dtype) {
     case DType::F16: return ReadF16::eight(row, chunk, x);
     case DType::BF16: return ReadBF16::eight(row, chunk, x);
     case DType::Q8_0: return ReadQ8_0::eight(row, chunk, x);
     case DType::Q4_0: return ReadQ4_0::eight(row, chunk, x);
+    case DType::Q4_1:
+    case DType::Q5_0:
+    case DType::Q5_1:
+    case DType::IQ4_NL:
+      for (int i = 0; i < 8; ++i) x[i] = read_block_element(dtype, row, 8 * chunk + i);
+      return;
     default: return ReadF32::eight(row, chunk, x);
   }
 }
@@ -116,6 +164,10 @@ TANDEM_HD inline float read_one(DType dtype, const uint8_t* row, int i) {
       const int level = (i % 32 < 16 ? byte & 0xf : byte >> 4) - 8;
       return half_to_float(load_as<fp16_t>(block)) * static_cast<float>(level);
     }
+    case DType::Q4_1:
+    case DType::Q5_0:
+    case DType::Q5_1:
+    case DType::IQ4_NL: return read_block_element(dtype, row, i);
     default: return load_as<float>(row + 4 * i);
   }
 }

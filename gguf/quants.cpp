@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/fp16.h"
+#include "gguf/blocks.h"
 #include "gguf/lanes.h"
 #include "gguf/quants_impl.h"
 
@@ -65,6 +66,11 @@ QuantizeFn quantize_fn(DType dtype) {
   const QuantizeFn from_float = dtype_info(dtype).from_float;
   TANDEM_CHECK(from_float != nullptr);
   return from_float;
+}
+
+void quantize_cache_row(DType dtype, const float* src, void* dst, int64_t n) {
+  if (dtype == DType::IQ4_NL) return quants::quantize_at_once(src, static_cast<BlockIQ4_NL*>(dst), n);
+  quantize_row(dtype, src, dst, n);
 }
 
 }  // namespace tandem

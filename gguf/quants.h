@@ -22,5 +22,8 @@ inline void quantize_row(DType dtype, const float* src, void* dst, int64_t n,
                          const float* importance = nullptr) {
   quantize_fn(dtype)(src, dst, n, importance);
 }
+// As quantize_row, for the rows of a cache, which are stored while text is generated: IQ4_NL's scale comes from one
+// rounding instead of a search. All other dtypes give the same bytes.
+void quantize_cache_row(DType dtype, const float* src, void* dst, int64_t n);
 
 }  // namespace tandem

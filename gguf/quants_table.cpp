@@ -36,6 +36,23 @@ void quantize(const float* src, BlockIQ4_NL* blocks, int64_t n, const float* imp
   }
 }
 
+// The largest element becomes level 0, the others the nearest; the scale is the least-squares one for these levels, with the
+// squares as weights. ops/kv_rows.h of the CUDA backend does the same operations in the same order.
+void quantize_at_once(const float* src, BlockIQ4_NL* blocks, int64_t n) {
+  for (int64_t b = 0; b < n / QK; ++b, src += QK) {
+    const float inverse_max = inverse(signed_max(src, QK));
+    float xl = 0.0f, ll = 0.0f;
+    for (int j = 0; j < QK; ++j) {
+      const float share = src[j] * inverse_max, w = share * share;
+      const float level = kIq4.value(kIq4.nearest(share * kIq4.value(0)));
+      xl += w * src[j] * level;
+      ll += w * level * level;
+    }
+    blocks[b].d = to_scale(ll > 0.0f ? xl / ll : 0.0f);
+    pack(src, fp16_to_fp32(blocks[b].d), blocks[b].qs);
+  }
+}
+
 void quantize(const float* src, BlockIQ4_XS* blocks, int64_t n, const float* importance) {
   constexpr int kSubs = QK_K / 32;
   for (int64_t b = 0; b < n / QK_K; ++b, src += QK_K) {

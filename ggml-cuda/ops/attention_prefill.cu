@@ -397,7 +397,7 @@ AttentionKernel choose_dim(int head_dim) {
 
 // Dtypes that fit into f16 without loss of range; the second rounding costs half a unit in the last place.
 bool is_half_like(DType dtype) {
-  return dtype == DType::F16 || dtype == DType::Q8_0 || dtype == DType::Q4_0;
+  return dtype != DType::F32 && dtype != DType::BF16;
 }
 
 }  // namespace

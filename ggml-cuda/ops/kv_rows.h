@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ggml-cuda/attention_unpack.h"
 #include "ggml-cuda/portable.h"
 
 namespace tandem::cuda {
@@ -51,6 +52,40 @@ TANDEM_HD inline int q8_0_level(float x, float inverse) {
 // 0..15
 TANDEM_HD inline int q4_0_level(float x, float inverse) {
   return truncate_to(add_rn(mul_rn(x, inverse), 8.5f), 15);
+}
+
+// The 5-bit types likewise, with 16 for 8.
+TANDEM_HD inline float q5_0_scale(float largest) {
+  return largest / -16.0f;
+}
+TANDEM_HD inline int q5_0_level(float x, float inverse) {
+  return truncate_to(add_rn(mul_rn(x, inverse), 16.5f), 31);
+}
+
+// Q4_1 and Q5_1, with max = 15 and 31: the levels between the least and the greatest element.
+TANDEM_HD inline float affine_scale(float low, float high, int max) {
+  return add_rn(high, -low) / static_cast<float>(max);
+}
+TANDEM_HD inline int affine_level(float x, float low, float inverse, int max) {
+  return truncate_to(add_rn(mul_rn(add_rn(x, -low), inverse), 0.5f), max);
+}
+
+// The code of IQ4_NL whose level is nearest to v. Midpoints between levels are multiples of one half.
+TANDEM_HD inline int iq4_nearest(float v) {
+  const float twice = fminf(fmaxf(add_rn(mul_rn(2.0f, v), -0.5f), -256.0f), 255.0f);  // NaN gives the least
+  const int quarters = 2 * static_cast<int>(rintf(twice)) + 1;  // 4 v in the middle of its half
+  int code = 0;
+  for (int q = 1; q < 16; ++q) code += 2 * (iq4_level(q - 1) + iq4_level(q)) < quarters ? 1 : 0;
+  return code;
+}
+// What an element adds to the two sums whose quotient is the scale; `share` is the element over the largest one.
+struct Iq4Terms {
+  float xl, ll;
+};
+TANDEM_HD inline Iq4Terms iq4_terms(float x, float share) {
+  const float w = mul_rn(share, share);
+  const float level = static_cast<float>(iq4_level(iq4_nearest(mul_rn(share, -127.0f))));
+  return {mul_rn(mul_rn(w, x), level), mul_rn(mul_rn(w, level), level)};
 }
 
 }  // namespace tandem::cuda

@@ -2,6 +2,10 @@
 // coalesced floats in, one quantized block or 64 to 128 contiguous bytes out.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
+
+#include "device/segment.h"
 #include "ggml-cuda/ops/kv_rows.h"
 #include "ggml-cuda/ops/rows.cuh"
 #include "gguf/blocks.h"
@@ -18,8 +22,7 @@ struct Pool {
 };
 
 inline Pool make_pool(const float* from, std::byte* to, DType dtype, int64_t head_dim) {
-  TANDEM_CHECK(dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::Q8_0 ||
-               dtype == DType::Q4_0);
+  TANDEM_CHECK(std::ranges::find(kCacheDTypes, dtype) != std::end(kCacheDTypes));
   return {from, to, dtype, static_cast<int>(head_dim), static_cast<int64_t>(row_bytes(dtype, head_dim))};
 }
 
@@ -46,6 +49,66 @@ __device__ inline void store_block(BlockQ4_0* to, float x, int lane) {
   if (lane == 0) to->d = scale_to_half(d);
 }
 
+__device__ inline void store_nibbles(uint8_t* qs, int level, int lane) {
+  const int upper = __shfl_down_sync(kAllLanes, level, QK / 2);
+  if (lane < QK / 2) qs[lane] = static_cast<uint8_t>((level & 15) | (upper & 15) << 4);
+}
+__device__ inline void store_fifth_bits(uint8_t* qh, int level, int lane) {
+  const unsigned bits = __ballot_sync(kAllLanes, level >> 4 & 1);
+  if (lane < 4) qh[lane] = static_cast<uint8_t>(bits >> 8 * lane);
+}
+
+__device__ inline void store_block(BlockQ5_0* to, float x, int lane) {
+  const float d = q5_0_scale(largest_of_warp(x));
+  const int level = q5_0_level(x, inverse_or_zero(d));
+  store_nibbles(to->qs, level, lane);
+  store_fifth_bits(to->qh, level, lane);
+  if (lane == 0) to->d = scale_to_half(d);
+}
+
+// The first of the least elements, with its sign; NaN where the first element is.
+__device__ inline float least_of_warp(float x) {
+  const float first = __shfl_sync(kAllLanes, x, 0);
+  float least = x == x ? x : first;
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    least = fminf(least, __shfl_xor_sync(kAllLanes, least, step));
+  const unsigned found = __ballot_sync(kAllLanes, x == least);
+  const float value = __shfl_sync(kAllLanes, x, found == 0 ? 0 : __ffs(found) - 1);
+  return first == first ? value : first;
+}
+
+// Stores level and scale of Q4_1 and Q5_1 and returns the level.
+template <class Block>
+__device__ inline int store_affine(Block* to, float x, int max, int lane) {
+  const float low = least_of_warp(x), high = -least_of_warp(-x);
+  const float d = affine_scale(low, high, max);
+  const int level = affine_level(x, low, inverse_or_zero(d), max);
+  store_nibbles(to->qs, level, lane);
+  if (lane == 0) {
+    to->d = scale_to_half(d);
+    to->m = scale_to_half(low);
+  }
+  return level;
+}
+__device__ inline void store_block(BlockQ4_1* to, float x, int lane) {
+  store_affine(to, x, 15, lane);
+}
+__device__ inline void store_block(BlockQ5_1* to, float x, int lane) {
+  store_fifth_bits(to->qh, store_affine(to, x, 31, lane), lane);
+}
+
+__device__ inline void store_block(BlockIQ4_NL* to, float x, int lane) {
+  const Iq4Terms terms = iq4_terms(x, mul_rn(x, inverse_or_zero(largest_of_warp(x))));
+  Iq4Terms sum{0.0f, 0.0f};
+  for (int i = 0; i < kWarp; ++i) {  // in the host's order
+    sum.xl = add_rn(sum.xl, __shfl_sync(kAllLanes, terms.xl, i));
+    sum.ll = add_rn(sum.ll, __shfl_sync(kAllLanes, terms.ll, i));
+  }
+  const fp16_t d = scale_to_half(sum.ll > 0.0f ? sum.xl / sum.ll : 0.0f);
+  store_nibbles(to->qs, iq4_nearest(mul_rn(x, inverse_or_zero(half_to_float(d)))), lane);
+  if (lane == 0) to->d = d;
+}
+
 // All lanes of a warp store row `row` (n_tokens * n_head_kv of them) as row `target` of the pool.
 __device__ inline void store_row(const Pool& pool, int64_t row, int64_t target) {
   const float* from = pool.from + row * pool.head_dim;
@@ -58,6 +121,10 @@ __device__ inline void store_row(const Pool& pool, int64_t row, int64_t target) 
     switch (pool.dtype) {
       case DType::Q8_0: store_block(reinterpret_cast<BlockQ8_0*>(to) + first / QK, x, lane); break;
       case DType::Q4_0: store_block(reinterpret_cast<BlockQ4_0*>(to) + first / QK, x, lane); break;
+      case DType::Q4_1: store_block(reinterpret_cast<BlockQ4_1*>(to) + first / QK, x, lane); break;
+      case DType::Q5_0: store_block(reinterpret_cast<BlockQ5_0*>(to) + first / QK, x, lane); break;
+      case DType::Q5_1: store_block(reinterpret_cast<BlockQ5_1*>(to) + first / QK, x, lane); break;
+      case DType::IQ4_NL: store_block(reinterpret_cast<BlockIQ4_NL*>(to) + first / QK, x, lane); break;
       case DType::F16:
         if (inside) reinterpret_cast<fp16_t*>(to)[i] = float_to_half(x);
         break;

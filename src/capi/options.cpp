@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "base/text.h"
 #include "capi/call.h"
 #include "sample/grammar/grammar.h"
 #include "sample/json_schema/json_schema.h"
@@ -99,14 +100,8 @@ constexpr RealSetting kReals[] = {
 };
 
 DType cache_dtype(const std::string& value) {
-  for (const DType dtype : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
-    const std::string_view name = dtype_name(dtype);
-    if (std::equal(name.begin(), name.end(), value.begin(), value.end(),
-                   [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); })) {
-      return dtype;
-    }
-  }
-  throw_error(ErrorCode::usage, "'{}' is none of f32, f16, bf16, q8_0, q4_0", printable(value));
+  if (const auto dtype = find_cache_dtype(value)) return *dtype;
+  throw_error(ErrorCode::usage, "'{}' is none of {}", printable(value), joined(cache_dtype_names(), ", "));
 }
 
 void set_devices(tandem_options& o, const std::string& value) {

@@ -101,7 +101,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               n_ubatch         512      most tokens of a prompt in one step
  *               n_threads        -1       for single tokens; -1: one per physical core
  *               n_threads_batch  -1       for prompts; -1: as n_threads
- *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q4_0"
+ *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0",
+ *                                         "q4_1", "q4_0", "iq4_nl"
  *               devices          ""       GPUs by name, "CUDA0,CUDA1"; "": all; "none"
  *               n_gpu_layers     -1       last layers of the model on GPUs; -1: what is fastest
  *   both        max_ram          0        most bytes of host memory, weights included; 0: what is free

@@ -15,7 +15,7 @@ namespace tandem::cpu {
 //
 // The part of one key-value head's cache that a tile of queries reads.
 struct AttentionCall {
-  DType k_dtype, v_dtype;  // F32 F16 BF16 Q8_0 Q4_0
+  DType k_dtype, v_dtype;  // of kCacheDTypes (kv/cache.h)
   int64_t head_dim_k = 0, head_dim_v = 0;
   int64_t block_size = 0;  // slots in a block
   // First row of this head in block b: k + block_table[b] * k_block_stride (v likewise), rows contiguous.

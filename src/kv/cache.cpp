@@ -1,10 +1,12 @@
 #include "kv/cache.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "base/text.h"
 
 namespace tandem {
 namespace {
@@ -26,15 +28,9 @@ size_t v_bytes(const KvLayer& layer) {
 
 void check_dtype(DType dtype, int64_t head_dim, const char* which) {
   const DTypeInfo& info = dtype_info(dtype);
-  switch (dtype) {
-    case DType::F32:
-    case DType::F16:
-    case DType::BF16:
-    case DType::Q8_0:
-    case DType::Q4_0: break;
-    default:
-      throw_error(ErrorCode::usage, "the {} cache cannot be {}: it can be f32, f16, bf16, q8_0 or q4_0",
-                  which, info.name);
+  if (std::ranges::find(kCacheDTypes, dtype) == std::end(kCacheDTypes)) {
+    throw_error(ErrorCode::usage, "the {} cache cannot be {}: it can be one of {}", which, info.name,
+                joined(cache_dtype_names(), ", "));
   }
   if (head_dim % info.block_elements != 0) {
     throw_error(
@@ -46,6 +42,20 @@ void check_dtype(DType dtype, int64_t head_dim, const char* which) {
 }
 
 }  // namespace
+
+std::vector<std::string> cache_dtype_names() {
+  std::vector<std::string> names;
+  for (const DType dtype : kCacheDTypes) names.push_back(lower_case(dtype_name(dtype)));
+  return names;
+}
+
+std::optional<DType> find_cache_dtype(std::string_view name) {
+  const std::string wanted = lower_case(name);
+  for (const DType dtype : kCacheDTypes) {
+    if (lower_case(dtype_name(dtype)) == wanted) return dtype;
+  }
+  return std::nullopt;
+}
 
 void check_kv_config(const KvConfig& config) {
   for (const KvShape& shape : config.layers) {

@@ -4,6 +4,8 @@
 
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.h"
@@ -16,9 +18,14 @@ struct KvShape {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
 };
 
+// The names of kCacheDTypes: {"f32", "f16", ...}
+std::vector<std::string> cache_dtype_names();
+// Finds one of them by its name in any case.
+std::optional<DType> find_cache_dtype(std::string_view name);
+
 struct KvConfig {
   std::vector<KvShape> layers;
-  DType k_dtype = DType::F16, v_dtype = DType::F16;  // F32 F16 BF16 Q8_0 Q4_0
+  DType k_dtype = DType::F16, v_dtype = DType::F16;  // of kCacheDTypes
   int64_t n_ctx = 0;                                 // tokens of all sequences; rounded up to whole blocks
   int64_t block_size = 32;                           // tokens in a block
 };

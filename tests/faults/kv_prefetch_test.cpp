@@ -52,7 +52,7 @@ class KvPrefetch : public test::SplitRig {
 TEST_F(KvPrefetch, EveryModeAndCacheTypeGivesTheLogitsOfTheCpu) {
   test::SimDevice sim({.copy_bytes_per_s = 3e8});
   const std::vector<Device*> devices{host_.get(), &sim};
-  for (DType cache : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0}) {
+  for (DType cache : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0, DType::IQ4_NL}) {
     const std::vector<float> expected = cpu_logits(cache);
     for (Toggle stream : {Toggle::off, Toggle::on}) {
       for (int64_t n_gpu_layers : {1, 3, 6}) {

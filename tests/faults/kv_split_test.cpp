@@ -94,7 +94,7 @@ TEST_F(KvSplit, EveryCacheTypeAndSizeGivesTheLogitsOfTheCpu) {
   test::SimDevice sim({.copy_bytes_per_s = 3e9});
   const std::vector<Device*> devices{host_.get(), &sim};
   double worst = 0;
-  for (DType cache : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+  for (DType cache : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q5_1, DType::Q4_0}) {
     const std::vector<float> expected = cpu_logits(cache);
     for (int64_t n_gpu_layers : {1, 3, 6}) {
       for (int64_t n_keep : {1, 31, 33, 100, 200, 319, 320, 100000}) {

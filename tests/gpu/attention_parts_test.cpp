@@ -100,7 +100,7 @@ class GpuAttentionParts : public GpuTest {
 
 // Starts of the hot cache: everything is hot, some of it, only the newest token's block, nothing yet.
 TEST_F(GpuAttentionParts, EveryCacheDtypeAndStart) {
-  for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+  for (DType dtype : kCacheDTypes) {
     for (int64_t from : some_of<int64_t>({0, 64, 160, 96, 192}, 2)) {
       for (int64_t n : {1, 40}) {
         Case c;

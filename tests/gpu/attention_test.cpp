@@ -19,8 +19,6 @@ class GpuAttention : public GpuTest {
   }
 };
 
-constexpr DType kCacheDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
-
 TEST_F(GpuAttention, EveryCacheDtypeAndLengthOfOneQuery) {
   for (DType dtype : kCacheDTypes) {
     for (int64_t length : some_of<int64_t>({1, 31, 33, 2, 257, 32, 1000, 100, 4099}, 2)) {

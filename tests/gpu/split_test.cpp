@@ -201,7 +201,7 @@ TEST_F(GpuSplit, EveryCacheDtypeAgreesWithTheCpu) {
   const std::string path = directory.path("random.gguf");
   test::tiny_llama({.n_embd = 256, .n_layer = 3}, 12).write(path);
   const auto model = Model::load(path);
-  for (DType cache : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+  for (DType cache : kCacheDTypes) {
     SCOPED_TRACE(dtype_name(cache));
     Session alone(*model, {host_.get()}, random_model_options({}, cache));
     const std::vector<float> expected = logits_of(alone);

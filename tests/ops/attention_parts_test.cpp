@@ -11,8 +11,6 @@ namespace {
 using test::OpBench;
 using test::Random;
 
-constexpr DType kCacheDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
-
 struct Case {
   int64_t n_head = 4, n_head_kv = 2, head_dim_k = 32, head_dim_v = 32, block_size = 8;
   DType dtype = DType::F16;

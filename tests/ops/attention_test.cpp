@@ -10,8 +10,6 @@ namespace {
 using test::OpBench;
 using test::Random;
 
-constexpr DType kCacheDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
-
 // A cache of one layer with random rows, several sequences with shuffled blocks, and queries on it.
 struct Case {
   int64_t n_head = 1, n_head_kv = 1, head_dim_k = 64, head_dim_v = 64, block_size = 16;
@@ -418,7 +416,7 @@ TEST(Attention, KernelsStoreTheReferencesBytes) {
           if (n % 11 == 0) x[static_cast<size_t>(random.below(n))] = -INFINITY;
           for (float& v : x) v = random.below(4) == 0 ? std::nearbyint(v * 8) / 8 : v;  // ties
           std::vector<std::byte> want(row_bytes(dtype, n)), got(want.size() + 1, std::byte{0x5a});
-          quantize_row(dtype, x.data(), want.data(), n);
+          quantize_cache_row(dtype, x.data(), want.data(), n);
           test::attention_of(isa).store_row(dtype, x.data(), got.data(), n);
           ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size()), 0)
               << isa_name(isa) << " " << dtype_name(dtype) << " n " << n << " size " << size;

@@ -210,7 +210,7 @@ TEST(LlamaFlags, OthersSayWhatToUse) {
   EXPECT_THAT(refusal({"run", "x.gguf", "-sys", "Be brief."}), HasSubstr("tandem chat"));
   EXPECT_THAT(refusal({"chat", "x.gguf", "-no-cnv"}), HasSubstr("tandem run"));
   EXPECT_THAT(refusal({"chat", "x.gguf", "--prompt-cache", "f"}), HasSubstr("--session"));
-  EXPECT_THAT(refusal({"run", "x.gguf", "-ctk", "q5_0"}), HasSubstr("use q8_0"));
+  EXPECT_THAT(refusal({"run", "x.gguf", "-ctk", "q5_k"}), HasSubstr("'q5_k' is none of"));
   EXPECT_EQ(refusal({"run", "x.gguf", "--prio"}), "--prio needs a value");
   EXPECT_THAT(refusal({"split", "--lora", "x"}), HasSubstr("unknown option")) << "it runs no model";
 }

@@ -61,7 +61,7 @@ TEST_F(Completion, BashCompletesCommandsOptionsValuesAndModels) {
   EXPECT_THAT(bash({"run", "-n"}), IsSupersetOf({"-n", "-ngl", "-nkvo"}));
   EXPECT_THAT(bash({"split", "--"}), Not(Contains("--ctx-size")));
   EXPECT_EQ(bash({"run", "--split-mode", "la"}), (std::vector<std::string>{"layer"}));
-  EXPECT_EQ(bash({"run", "-ctk", "q"}), (std::vector<std::string>{"q8_0", "q4_0"}));
+  EXPECT_EQ(bash({"run", "-ctk", "q"}), (std::vector<std::string>{"q8_0", "q5_1", "q5_0", "q4_1", "q4_0"}));
   EXPECT_EQ(bash({"run", "--cache-type-k", "=", "q8"}), (std::vector<std::string>{"q8_0"}));
   EXPECT_EQ(bash({"run", "-m", "o"}), (std::vector<std::string>{"one.gguf"}));
   EXPECT_THAT(bash({"run", "-m", ""}), IsSupersetOf({"one.gguf", "two words.gguf"}));

@@ -408,7 +408,7 @@ Scene prompt(int first, int n_tokens) {
 }
 
 TEST(CudaAttentionPrefill, EveryCacheDtypeIsWithinItsRounding) {
-  for (DType dtype : {DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+  for (DType dtype : {DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q5_1, DType::IQ4_NL}) {
     Scene scene = prompt(30, 40);
     scene.k_dtype = scene.v_dtype = dtype;
     EXPECT_LT(error_of<64>(scene), dtype == DType::BF16 ? 8e-3 : 1e-3) << dtype_name(dtype);

@@ -22,8 +22,6 @@ namespace {
 
 using namespace attention_test;
 
-constexpr DType kCacheDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
-
 TEST(CudaAttentionIndex, SplitsCoverWhatATokenSeesOnceAndInOrder) {
   for (int window : {0, 1, 5, 64, 100, 4096}) {
     for (int n_splits : {1, 2, 3, 33, 128}) {

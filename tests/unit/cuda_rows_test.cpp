@@ -71,6 +71,73 @@ BlockQ4_0 q4_0_of_lanes(const float* x) {
   return block;
 }
 
+// What a warp votes and sums up, of the levels of its lanes.
+void pack_levels(const int* level, uint8_t* qs, uint8_t* qh) {
+  for (int lane = 0; lane < QK / 2; ++lane)
+    qs[lane] = static_cast<uint8_t>((level[lane] & 15) | (level[lane + QK / 2] & 15) << 4);
+  if (!qh) return;
+  uint32_t bits = 0;
+  for (int lane = 0; lane < QK; ++lane) bits |= static_cast<uint32_t>(level[lane] >> 4 & 1) << lane;
+  std::memcpy(qh, &bits, sizeof bits);
+}
+
+BlockQ5_0 q5_0_of_lanes(const float* x) {
+  BlockQ5_0 block;
+  const float d = q5_0_scale(largest_of_lanes(x));
+  int level[QK];
+  for (int lane = 0; lane < QK; ++lane) level[lane] = q5_0_level(x[lane], inverse_or_zero(d));
+  pack_levels(level, block.qs, block.qh);
+  block.d = scale_to_half(d);
+  return block;
+}
+
+float least_of_lanes(const float* x) {
+  float least = x[0];
+  for (int lane = 1; lane < QK; ++lane) least = x[lane] < least ? x[lane] : least;
+  return least;
+}
+
+template <class Block>
+Block affine_of_lanes(const float* x, int max) {
+  Block block;
+  std::vector<float> negative(x, x + QK);
+  for (float& v : negative) v = -v;
+  const float low = least_of_lanes(x), high = -least_of_lanes(negative.data());
+  const float d = affine_scale(low, high, max);
+  int level[QK];
+  for (int lane = 0; lane < QK; ++lane) level[lane] = affine_level(x[lane], low, inverse_or_zero(d), max);
+  uint8_t* fifth_bits = nullptr;
+  if constexpr (requires { block.qh; }) fifth_bits = block.qh;
+  pack_levels(level, block.qs, fifth_bits);
+  block.d = scale_to_half(d);
+  block.m = scale_to_half(low);
+  return block;
+}
+
+BlockIQ4_NL iq4_nl_of_lanes(const float* x) {
+  BlockIQ4_NL block;
+  const float inverse = inverse_or_zero(largest_of_lanes(x));
+  Iq4Terms sum{0.0f, 0.0f};
+  for (int lane = 0; lane < QK; ++lane) {
+    const Iq4Terms terms = iq4_terms(x[lane], mul_rn(x[lane], inverse));
+    sum.xl = add_rn(sum.xl, terms.xl);
+    sum.ll = add_rn(sum.ll, terms.ll);
+  }
+  block.d = scale_to_half(sum.ll > 0.0f ? sum.xl / sum.ll : 0.0f);
+  int level[QK];
+  for (int lane = 0; lane < QK; ++lane)
+    level[lane] = iq4_nearest(mul_rn(x[lane], inverse_or_zero(half_to_float(block.d))));
+  pack_levels(level, block.qs, nullptr);
+  return block;
+}
+
+template <class Block>
+void expect_as_stored_by_the_host(const std::vector<float>& x, const Block& own) {
+  Block host;
+  quantize_cache_row(Block::kDType, x.data(), &host, QK);
+  EXPECT_EQ(std::memcmp(&host, &own, sizeof host), 0) << dtype_name(Block::kDType);
+}
+
 std::vector<std::vector<float>> awkward_blocks() {
   std::mt19937 rng(std::random_device{}());
   std::vector<std::vector<float>> blocks;
@@ -93,14 +160,12 @@ std::vector<std::vector<float>> awkward_blocks() {
 
 TEST(CudaKvRows, BlocksAreThoseOfTheFormatBitForBit) {
   for (const std::vector<float>& x : awkward_blocks()) {
-    BlockQ8_0 q8;
-    quantize_row(DType::Q8_0, x.data(), &q8, QK);
-    const BlockQ8_0 own_q8 = q8_0_of_lanes(x.data());
-    EXPECT_EQ(std::memcmp(&q8, &own_q8, sizeof q8), 0);
-    BlockQ4_0 q4;
-    quantize_row(DType::Q4_0, x.data(), &q4, QK);
-    const BlockQ4_0 own_q4 = q4_0_of_lanes(x.data());
-    EXPECT_EQ(std::memcmp(&q4, &own_q4, sizeof q4), 0);
+    expect_as_stored_by_the_host(x, q8_0_of_lanes(x.data()));
+    expect_as_stored_by_the_host(x, q4_0_of_lanes(x.data()));
+    expect_as_stored_by_the_host(x, q5_0_of_lanes(x.data()));
+    expect_as_stored_by_the_host(x, affine_of_lanes<BlockQ4_1>(x.data(), 15));
+    expect_as_stored_by_the_host(x, affine_of_lanes<BlockQ5_1>(x.data(), 31));
+    expect_as_stored_by_the_host(x, iq4_nl_of_lanes(x.data()));
   }
 }
 

@@ -423,7 +423,8 @@ TEST(Options, RefusalsSayWhatAndWhy) {
   EXPECT_EQ(refusal({"--temp", "hot"}), "--temp: 'hot' is not a number");
   EXPECT_EQ(refusal({"--temp", "nan"}), "--temp: 'nan' is not a number");
   EXPECT_EQ(refusal({"--rope-scale", "0"}), "--rope-scale: 0 is out of range, it must be above 0");
-  EXPECT_EQ(refusal({"-ctk", "q2_k"}), "--cache-type-k: 'q2_k' is none of f32, f16, bf16, q8_0, q4_0");
+  EXPECT_EQ(refusal({"-ctk", "q2_k"}),
+            "--cache-type-k: 'q2_k' is none of f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl");
   EXPECT_EQ(refusal({"-fa", "maybe"}), "--flash-attn: 'maybe' is none of on, off, auto");
   EXPECT_EQ(refusal({"--numa", "x"}), "--numa: 'x' is none of distribute, isolate, numactl");
   EXPECT_EQ(refusal({"-c"}), "-c needs a value");

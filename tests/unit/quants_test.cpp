@@ -172,6 +172,17 @@ TEST(Quants, ErrorOnNormalDataIsWithinTheBound) {
   }
 }
 
+TEST(Quants, CacheRowsNeedNoSearch) {
+  const std::vector<float> x = normal_floats(256 * 256, 1.0f, 7);
+  std::vector<float> y(x.size());
+  std::vector<std::byte> row(row_bytes(DType::IQ4_NL, 256));
+  for (size_t i = 0; i < x.size(); i += 256) {
+    quantize_cache_row(DType::IQ4_NL, &x[i], row.data(), 256);
+    dequantize_row(DType::IQ4_NL, row.data(), &y[i], 256);
+  }
+  EXPECT_LE(rms_error(x, y), 0.0793);  // Q4_0: 0.087; with the search 0.076
+}
+
 TEST(Quants, EveryDtypeHasABound) {
   EXPECT_EQ(std::size(kBounds), quantizable_dtypes().size());
 }

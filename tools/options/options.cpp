@@ -57,9 +57,9 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
     }).group(group);
   };
   cache_type("--cache-type-k", "--cache-type-k", o.k_dtype,
-             "type of cached keys: f32, f16, bf16, q8_0 or q4_0");
+             "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
   cache_type("--cache-type-v", "--cache-type-v", o.v_dtype,
-             "type of cached values: f32, f16, bf16, q8_0 or q4_0");
+             "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
       [&flash_attention](const std::string& value) { flash_attention = parse_toggle("--flash-attn", value); })

@@ -94,7 +94,7 @@ std::string process_escapes(std::string_view text);
 LogitBias parse_logit_bias(const std::string& text);
 // "a=int:1,b=str:x\,y". Types: int float bool str. Throws Error(usage).
 std::vector<MetadataOverride> parse_metadata_overrides(const std::string& text);
-// "f32 f16 bf16 q8_0 q4_0", any case. Throws Error(usage). `option` names the flag in the message.
+// One of kCacheDTypes by name, in any case. Throws Error(usage). `option` names the flag in the message.
 DType parse_cache_type(const std::string& option, const std::string& text);
 
 // ---- Parsing ----

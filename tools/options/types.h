@@ -30,9 +30,6 @@ Toggle parse_toggle(const std::string& option, const std::string& text);
 [[noreturn]] void throw_none_of(const std::string& option, const std::string& text,
                                 const std::vector<std::string>& known);
 
-// The types that a KV cache can have, as parse_cache_type reads them.
-std::vector<std::string> cache_type_names();
-
 template <class Enum>
 Enum one_of(const std::string& option, const std::string& text,
             std::initializer_list<std::pair<const char*, Enum>> choices) {

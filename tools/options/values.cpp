@@ -115,31 +115,9 @@ std::vector<MetadataOverride> parse_metadata_overrides(const std::string& text) 
   return overrides;
 }
 
-constexpr std::pair<const char*, DType> kCacheTypes[] = {{"f32", DType::F32},
-                                                         {"f16", DType::F16},
-                                                         {"bf16", DType::BF16},
-                                                         {"q8_0", DType::Q8_0},
-                                                         {"q4_0", DType::Q4_0}};
-
-std::vector<std::string> cache_type_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, type] : kCacheTypes) names.emplace_back(name);
-  return names;
-}
-
 DType parse_cache_type(const std::string& option, const std::string& text) {
-  std::string lower;
-  for (const char c : text) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const auto& [name, type] : kCacheTypes) {
-    if (lower == name) return type;
-  }
-  for (const char* other : {"q4_1", "q5_0", "q5_1", "iq4_nl"}) {
-    if (lower != other) continue;
-    throw_error(ErrorCode::usage,
-                "{}: {} is not supported for the cache: use q8_0, or q4_0 for the least memory", option,
-                other);
-  }
-  throw_none_of(option, text, cache_type_names());
+  if (const auto dtype = find_cache_dtype(text)) return *dtype;
+  throw_none_of(option, text, cache_dtype_names());
 }
 
 void apply_escapes(TextOptions& options, SamplerParams& params) {

@@ -52,7 +52,7 @@ DescribedOption describe(const CLI::Option& option) {
   d.optional_value = option.get_expected_min() == 0;
   const std::string type = option.get_type_name();
   if (option.check_lname("cache-type-k") || option.check_lname("cache-type-v")) {
-    d.words = cache_type_names();
+    d.words = cache_dtype_names();
   } else if (type == kQuantizeArguments) {
     for (const FileTypeInfo& info : all_file_types()) d.words.emplace_back(info.name);
   } else {

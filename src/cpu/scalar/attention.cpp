@@ -62,7 +62,7 @@ void attend(const AttentionCall& call, std::byte* scratch) {
 }
 
 void store_row(DType dtype, const float* from, std::byte* to, int64_t n) {
-  quantize_row(dtype, from, to, n);
+  quantize_cache_row(dtype, from, to, n);
 }
 
 }  // namespace

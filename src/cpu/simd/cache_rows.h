@@ -54,6 +54,12 @@ void load_q4_0_rows(const std::byte* from, float* to, int64_t n) {
   }
 }
 
+template <class B>
+void load_block_rows(const std::byte* from, float* to, int64_t n) {
+  const auto* block = reinterpret_cast<const B*>(from);
+  for (int64_t b = 0; b < n / QK; ++b) dequantize_32(block[b], 0, to + b * QK);
+}
+
 // Returns nullptr for dtypes that a cache cannot have.
 TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
   switch (dtype) {
@@ -62,6 +68,10 @@ TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
     case DType::BF16: return load_bf16_rows;
     case DType::Q8_0: return load_q8_0_rows;
     case DType::Q4_0: return load_q4_0_rows;
+    case DType::Q4_1: return load_block_rows<BlockQ4_1>;
+    case DType::Q5_0: return load_block_rows<BlockQ5_0>;
+    case DType::Q5_1: return load_block_rows<BlockQ5_1>;
+    case DType::IQ4_NL: return load_block_rows<BlockIQ4_NL>;
     default: return nullptr;
   }
 }
@@ -74,6 +84,10 @@ TANDEM_INLINE size_t cache_row_bytes(DType dtype, int64_t n) {
     case DType::F32: return size * sizeof(float);
     case DType::Q8_0: return size / QK * sizeof(BlockQ8_0);
     case DType::Q4_0: return size / QK * sizeof(BlockQ4_0);
+    case DType::Q4_1: return size / QK * sizeof(BlockQ4_1);
+    case DType::Q5_0: return size / QK * sizeof(BlockQ5_0);
+    case DType::Q5_1: return size / QK * sizeof(BlockQ5_1);
+    case DType::IQ4_NL: return size / QK * sizeof(BlockIQ4_NL);
     default: return size * sizeof(fp16_t);
   }
 }

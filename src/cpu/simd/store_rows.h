@@ -1,9 +1,10 @@
 // Converts rows of floats to the cache's dtypes, for the kernels of every vector ISA. Included after the
-// ISA's vec.h. The bytes are exactly those of the reference in gguf/quants.h.
+// ISA's vec.h. The bytes are exactly those of the reference in gguf/quants.h, which stores the dtypes that have no code here.
 #pragma once
 
 #include <cstring>
 
+#include "cpu/attention_kernels.h"
 #include "gguf/blocks.h"
 #include "gguf/dtype.h"
 
@@ -105,7 +106,7 @@ void store_row(DType dtype, const float* from, std::byte* to, int64_t n) {
     case DType::BF16: return store_bf16_row(from, to, n);
     case DType::Q8_0: return store_q8_0_row(from, to, n);
     case DType::Q4_0: return store_q4_0_row(from, to, n);
-    default: return;
+    default: return scalar::attention_kernels().store_row(dtype, from, to, n);
   }
 }
 
