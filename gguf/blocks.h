@@ -398,8 +398,6 @@ void quantize(const float* x, BlockQ4_K* to, int64_t n, const float* importance)
 void quantize(const float* x, BlockQ5_K* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockQ6_K* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockIQ4_NL* to, int64_t n, const float* importance);
-void quantize_at_once(const float* x, BlockIQ4_NL* to,
-                      int64_t n);  // without a search, see quantize_cache_row
 void quantize(const float* x, BlockIQ4_XS* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockMXFP4* to, int64_t n, const float* importance);
 void quantize(const float* x, BlockTQ2_0* to, int64_t n, const float* importance);

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/fp16.h"
-#include "gguf/blocks.h"
 #include "gguf/lanes.h"
 #include "gguf/quants_impl.h"
 

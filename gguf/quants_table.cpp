@@ -5,6 +5,7 @@
 
 #include "gguf/blocks.h"
 #include "gguf/quants_fit.h"
+#include "gguf/quants_impl.h"
 
 namespace tandem::quants {
 namespace {

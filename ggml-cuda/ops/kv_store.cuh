@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "device/segment.h"
+#include "device/cache_dtypes.h"
 #include "ggml-cuda/ops/kv_rows.h"
 #include "ggml-cuda/ops/rows.cuh"
 #include "gguf/blocks.h"

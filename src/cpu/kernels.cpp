@@ -5,14 +5,16 @@
 namespace tandem::cpu {
 
 const Kernels& kernels(Isa isa) {
-#define TANDEM_KERNELS(name)                                                              \
-  {                                                                                       \
-    Isa::name, WithGenericPath<name::linear_kernels>::table(), name::attention_kernels(), \
-        name::row_kernels()                                                               \
-  }
-  static const Kernels table[] = {TANDEM_KERNELS(scalar), TANDEM_KERNELS(avx2), TANDEM_KERNELS(avx512),
-                                  TANDEM_KERNELS(avx512_vnni)};
-#undef TANDEM_KERNELS
+  // AVX2 has kernels for more dtypes than AVX-512.
+  static const Kernels table[] = {
+      {Isa::scalar, WithGenericPath<scalar::linear_kernels>::table(), scalar::attention_kernels(),
+       scalar::row_kernels()},
+      {Isa::avx2, WithGenericPath<avx2::linear_kernels>::table(), avx2::attention_kernels(),
+       avx2::row_kernels()},
+      {Isa::avx512, WithGenericPath<avx512::linear_kernels, avx2::linear_kernels>::table(),
+       avx512::attention_kernels(), avx512::row_kernels()},
+      {Isa::avx512_vnni, WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table(),
+       avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()}};
   return table[static_cast<int>(isa)];
 }
 

@@ -16,35 +16,56 @@ void multiply_as_floats(const LinearKernels& own, const LinearCall& call, int64_
 // Scratch for the strip's floats and for the F32 kernels.
 size_t as_floats_scratch_bytes(const LinearKernels& own, int64_t n, int64_t k);
 
-// The products of an instruction set (`own` is its linear_kernels()), with the generic path for other dtypes.
-template <const LinearKernels& (*own)()>
+// The products of an instruction set (`own` is its linear_kernels()). For dtypes without kernels of its own it takes those of
+// the sets `below`, the best first, whose tokens are encoded one by one; then the generic path.
+template <const LinearKernels& (*own)(), const LinearKernels& (*... below)()>
 class WithGenericPath {
  public:
   static LinearKernels table() {
-    return {own().has_kernel, encoded_bytes,   same_encoding, own().encode_granularity,
-            encode,           row_granularity, scratch_bytes, multiply};
+    return {has_kernel, encoded_bytes,   same_encoding, own().encode_granularity,
+            encode,     row_granularity, scratch_bytes, multiply};
   }
 
  private:
-  // The dtype whose kernels are used.
-  static DType used(DType dtype) { return own().has_kernel(dtype) ? dtype : DType::F32; }
-
-  static size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
-    return own().encoded_bytes(used(dtype), n, k);
+  // Kernels that have the dtype; else null.
+  static const LinearKernels* find(DType dtype) {
+    const LinearKernels* found = own().has_kernel(dtype) ? &own() : nullptr;
+    ((found || !below().has_kernel(dtype) ? void() : void(found = &below())), ...);
+    return found;
   }
-  static bool same_encoding(DType a, DType b, int64_t n) { return own().same_encoding(used(a), used(b), n); }
+  struct Use {
+    const LinearKernels& kernels;
+    DType dtype;  // F32 for the generic path
+  };
+  static Use use(DType dtype) {
+    const LinearKernels* found = find(dtype);
+    return {found ? *found : own(), found ? dtype : DType::F32};
+  }
+
+  static bool has_kernel(DType dtype) { return find(dtype) != nullptr; }
+  static size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
+    const Use u = use(dtype);
+    return u.kernels.encoded_bytes(u.dtype, n, k);
+  }
+  static bool same_encoding(DType a, DType b, int64_t n) {
+    const Use u = use(a), v = use(b);
+    return &u.kernels == &v.kernels && u.kernels.same_encoding(u.dtype, v.dtype, n);
+  }
   static void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0,
                      int64_t token1, std::byte* encoded) {
-    own().encode(used(dtype), x, ldx, n, k, token0, token1, encoded);
+    const Use u = use(dtype);
+    u.kernels.encode(u.dtype, x, ldx, n, k, token0, token1, encoded);
   }
   static int64_t row_granularity(DType dtype, int64_t n, int64_t m, int64_t k) {
-    return own().row_granularity(used(dtype), n, m, k);
+    const Use u = use(dtype);
+    return u.kernels.row_granularity(u.dtype, n, m, k);
   }
   static size_t scratch_bytes(DType dtype, int64_t n, int64_t k) {
-    return own().has_kernel(dtype) ? own().scratch_bytes(dtype, n, k) : as_floats_scratch_bytes(own(), n, k);
+    const LinearKernels* found = find(dtype);
+    return found ? found->scratch_bytes(dtype, n, k) : as_floats_scratch_bytes(own(), n, k);
   }
   static void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
-    if (own().has_kernel(call.dtype)) return own().multiply(call, row0, row1, scratch);
+    if (const LinearKernels* found = find(call.dtype)) return found->multiply(call, row0, row1, scratch);
     multiply_as_floats(own(), call, row0, row1, scratch);
   }
 };

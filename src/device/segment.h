@@ -13,10 +13,6 @@ namespace tandem {
 // An address in a device's memory. Only that device may dereference it, unless its info says host_memory.
 using DevicePtr = std::byte*;
 
-// The dtypes that rows of a cache can have.
-inline constexpr DType kCacheDTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,  DType::Q5_1,
-                                         DType::Q5_0, DType::Q4_1, DType::Q4_0, DType::IQ4_NL};
-
 // The cache of one layer: two pools of KV slots. Slot s of head h starts at row
 //   ((s / block_size) * n_head_kv + h) * block_size + s % block_size
 // where a row has row_bytes(dtype, head_dim) bytes: a block holds block_size rows of each head, head after

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/cache_dtypes.h"
 #include "device/device.h"
 #include "kv/block_pool.h"
 

@@ -75,6 +75,7 @@ struct DtypeKernels {
 const DtypeKernels* float_kernels(DType dtype);        // F32, F16, BF16
 const DtypeKernels* block_kernels(DType dtype);        // blocks of 32
 const DtypeKernels* super_block_kernels(DType dtype);  // blocks of 256
+const DtypeKernels* grid_kernels(DType dtype);         // the same, of vectors of a grid
 
 }  // namespace TANDEM_ISA
 }  // namespace tandem::cpu

@@ -2,6 +2,7 @@
 //
 // A format's weights are d * scale * (u - centre) + offset_factor * offset, with u in 0..127 and scale and
 // offset integers of a sub-block, or d * scale * s with s signed. Only formats with minima have an offset.
+// prepare() computes for a whole super-block what its vectors need.
 #pragma once
 
 #include "cpu/avx2/linear_formats_32.h"
@@ -30,6 +31,13 @@ struct Super {
   static constexpr int groups_in_int16 = Groups;
   static constexpr int centre = Centre;
   static constexpr bool has_min = HasMin;
+  struct Prepared {};
+  TANDEM_INLINE static Prepared prepare(const Block&) { return {}; }
+};
+
+// Signed integers as maddubs wants them: s = sign_epi8(magnitude, sign).
+struct SignedVector {
+  __m256i magnitude, sign;
 };
 
 // 2 bits of 32 columns: bits of the plane I % 4, from 0 to 3.
@@ -120,8 +128,9 @@ struct Q6_K : Super<BlockQ6_K, 16, 4, 32, false> {
 struct IQ4_XS : Super<BlockIQ4_XS, 32, 0, 0, false> {
   static constexpr bool is_signed = true;
   template <int I>
-  TANDEM_INLINE static __m256i quants(const Block& b) {
-    return lookup(nibbles(b.qs + 16 * I), kvalues_iq4nl);
+  TANDEM_INLINE static SignedVector quants(const Block& b, const Prepared&) {
+    const __m256i s = lookup(nibbles(b.qs + 16 * I), kvalues_iq4nl);
+    return {_mm256_abs_epi8(s), s};
   }
   TANDEM_INLINE static SubScales scales(const Block& b) {
     const __m128i packed = _mm_cvtsi32_si128(static_cast<int>(load_u32(b.scales_l)));
