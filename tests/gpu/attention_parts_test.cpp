@@ -3,6 +3,7 @@
 #include <limits>
 #include <numeric>
 
+#include "device/cache_dtypes.h"
 #include "gpu/attention_scene.h"
 
 namespace tandem::gpu_test {

@@ -1,4 +1,5 @@
 // GPU attention against the scalar reference: every cache dtype, one query and many, several sequences.
+#include "device/cache_dtypes.h"
 #include "gpu/attention_scene.h"
 
 namespace tandem::gpu_test {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cpu/cpu_device.h"
+#include "device/cache_dtypes.h"
 #include "engine/session.h"
 #include "gpu/harness.h"
 #include "support/gguf_bytes.h"

@@ -2,6 +2,7 @@
 // attention over the whole cache. Also tests the merge and join ops against plain loops.
 #include <cmath>
 
+#include "device/cache_dtypes.h"
 #include "gguf/quants.h"
 #include "ops/row_harness.h"
 

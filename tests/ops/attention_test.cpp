@@ -1,6 +1,7 @@
 // Attention of every ISA, kernel and op, against a reference in double precision that computes all scores.
 #include <cmath>
 
+#include "device/cache_dtypes.h"
 #include "gguf/quants.h"
 #include "ops/row_harness.h"
 
@@ -453,10 +454,10 @@ TEST(Attention, KvWriteStoresAtTheSlot) {
         const int64_t slot = slots[static_cast<size_t>(t)];
         const size_t row =
             static_cast<size_t>((slot / block_size * n_head_kv + h) * block_size + slot % block_size);
-        quantize_row(dtype, xk.data() + (t * n_head_kv + h) * hd_k,
-                     k_want.data() + row * row_bytes(dtype, hd_k), hd_k);
-        quantize_row(DType::F16, xv.data() + (t * n_head_kv + h) * hd_v,
-                     v_want.data() + row * row_bytes(DType::F16, hd_v), hd_v);
+        quantize_cache_row(dtype, xk.data() + (t * n_head_kv + h) * hd_k,
+                           k_want.data() + row * row_bytes(dtype, hd_k), hd_k);
+        quantize_cache_row(DType::F16, xv.data() + (t * n_head_kv + h) * hd_v,
+                           v_want.data() + row * row_bytes(DType::F16, hd_v), hd_v);
       }
     }
     for (Isa isa : supported_isas()) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "device/cache_dtypes.h"
 #include "ggml-cuda/attention_index.h"
 #include "ggml-cuda/attention_unpack.h"
 #include "ggml-cuda/ops/kv_rows.h"
