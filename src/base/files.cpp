@@ -54,4 +54,21 @@ std::vector<std::string> files_in(const std::string& folder) {
   return paths;
 }
 
+std::vector<std::string> files_below(const std::string& folder) {
+  std::vector<std::string> files;
+  std::vector<std::string> folders;  // to list
+  if (is_folder(folder)) folders.push_back(folder);
+  while (!folders.empty()) {
+    const std::string next = std::move(folders.back());
+    folders.pop_back();
+    for (std::string& path : files_in(next)) {
+      std::error_code ignored;  // gone in the meantime
+      const auto type = std::filesystem::symlink_status(path, ignored).type();
+      (type == std::filesystem::file_type::directory ? folders : files).push_back(std::move(path));
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 }  // namespace tandem

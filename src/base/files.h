@@ -16,4 +16,8 @@ bool is_folder(const std::string& path);
 // The paths of all files in the folder, sorted.
 std::vector<std::string> files_in(const std::string& folder);
 
+// The paths of all files in the folder and in those below it, without the folders, sorted; none if there is no such
+// folder. A link to a folder counts as a file.
+std::vector<std::string> files_below(const std::string& folder);
+
 }  // namespace tandem

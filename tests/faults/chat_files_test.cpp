@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include "base/output_file.h"
+#include "sandbox/sandbox.h"
 #include "support/chat_terminal.h"
 
 namespace tandem {
@@ -227,6 +228,21 @@ TEST_F(ChatFiles, AnotherModelContinuesTheConversation) {
   t->type("/stats" + kEnter);
   ASSERT_TRUE(t->wait_for("other.gguf")) << t->seen();
   ASSERT_TRUE(t->wait_for("4 messages")) << t->seen();
+}
+
+TEST_F(ChatFiles, AModelOfTheHubIsPulledBeforeTheChat) {
+  if (!sandbox::why_never_confined().empty()) GTEST_SKIP() << sandbox::why_never_confined();
+  TerminalOptions wide;
+  wide.columns = 250;
+  wide.environment = {"HF_HOME=" + directory_.path("hub"), "HF_ENDPOINT=http://127.0.0.1:1"};
+  const auto t = ChatTerminal::start({"-n", "4"}, wide);
+  say(*t, "hello");
+  t->type("/model user/repo:Q8_0" + kEnter);
+  ASSERT_TRUE(
+      t->wait_for("user/repo:Q8_0: not downloaded, and in the sandbox there is no network: run 'tandem pull "
+                  "user/repo:Q8_0' first"))
+      << t->seen();
+  EXPECT_EQ(said(*t), "hello");
 }
 
 TEST_F(ChatFiles, HistoryRawAndSettings) {

@@ -5,8 +5,10 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/fp16.h"
 #include "base/random_seed.h"
+#include "support/gguf_bytes.h"
 
 namespace tandem {
 namespace {
@@ -51,6 +53,19 @@ TEST(Checked, RefusesOverflow) {
   EXPECT_FALSE(checked_align(UINT64_MAX - 3, 32));
   EXPECT_EQ(checked_align(33, 32), 64u);
   EXPECT_EQ(checked_align(64, 32), 64u);
+}
+
+TEST(Files, BelowAFolderAreListedWithoutFollowingLinks) {
+  const test::TempDir directory;
+  const std::string root = directory.path("root");
+  EXPECT_TRUE(files_below(root).empty());
+  std::filesystem::create_directories(root + "/b/c");
+  std::filesystem::create_directories(root + "/empty");
+  std::filesystem::create_directory_symlink("..", root + "/b/loop");
+  for (const char* name : {"/z", "/b/x", "/b/c/y"}) test::write_file(root + name, "1");
+  const std::vector<std::string> expected = {root + "/b/c/y", root + "/b/loop", root + "/b/x", root + "/z"};
+  EXPECT_EQ(files_below(root), expected);
+  EXPECT_TRUE(files_below(root + "/z").empty());
 }
 
 TEST(Error, CarriesCodeAndMessage) {

@@ -145,7 +145,8 @@ void chat(ChatOptions& o) {
                      .chat_template = o.chat_template,
                      .read_ahead = asks,
                      .animate = !o.text.simple_io,
-                     .explain = o.explain});
+                     .explain = o.explain,
+                     .confined = confinement.helper() != nullptr});
   view->begin(engine.model(), engine.session().n_ctx(), engine.devices());
   open_session(o, engine, *view, asks);
   if (!system.empty()) engine.conversation().set_system(system);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/error.h"
 #include "base/interrupt.h"
 #include "tools/chat/choose_template.h"
 #include "tools/chat/loading.h"
@@ -17,8 +18,22 @@ ChatEngine::ChatEngine(ChatEngineOptions options)
 }
 ChatEngine::~ChatEngine() = default;
 
+// Also of a model for /model, when nothing can be downloaded any more.
+std::string ChatEngine::path_of(const std::string& model) const {
+  if (!options_.confined) return model_path(model, {});
+  try {
+    return model_path(model, {.offline = true});
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::io) throw;
+    const std::string name = printable(model, 300);
+    throw_error(ErrorCode::io,
+                "{}: not downloaded, and in the sandbox there is no network: run 'tandem pull {}' first",
+                name, name);
+  }
+}
+
 void ChatEngine::load_model_and_template(const std::string& path) {
-  options_.engine.model.path = model_path(path, {});  // of /model too
+  options_.engine.model.path = path_of(path);
   std::unique_ptr<Model> model = load_model(options_.engine);
   auto chosen = std::make_unique<ChatTemplate>(choose_template(*model, options_.chat_template));
   model_ = std::move(model);

@@ -21,6 +21,7 @@ struct ChatEngineOptions {
   bool read_ahead = false;    // into memory, before the first message
   bool animate = true;        // show its progress
   bool explain = false;
+  bool confined = false;  // in the sandbox, where no other model can be downloaded
 };
 
 class ChatEngine {
@@ -42,6 +43,7 @@ class ChatEngine {
   void change_model(const std::string& path);
 
  private:
+  std::string path_of(const std::string& model) const;
   void load_model_and_template(const std::string& path);
   void make_conversation(ConversationOptions options, std::vector<ChatMessage> messages);
 

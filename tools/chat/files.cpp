@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/output_file.h"
 #include "base/text_input.h"
 #include "base/utf8.h"
@@ -93,13 +94,17 @@ std::vector<std::string> matching_paths(const std::string& typed) {
   const std::string folder = slash == typed.npos ? "" : typed.substr(0, slash + 1);
   const std::string start = typed.substr(folder.size());
   std::vector<std::string> found;
-  std::error_code error;
-  const fs::path look_in = folder.empty() ? fs::path(".") : fs::path(expand_home(folder));
-  for (fs::directory_iterator entry(look_in, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  std::vector<std::string> files;
+  try {
+    files = files_in(folder.empty() ? "." : expand_home(folder));
+  } catch (const Error&) {  // nothing to complete with
+  }
+  for (std::string& file : files) {
+    const fs::path path(std::move(file));
+    const std::string name = path.filename();
     if (!name.starts_with(start) || (start.empty() && name.starts_with('.'))) continue;
     std::error_code ignored;
-    found.push_back(folder + name + (entry->is_directory(ignored) ? "/" : ""));
+    found.push_back(folder + name + (fs::is_directory(path, ignored) ? "/" : ""));
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/output_file.h"
@@ -32,18 +33,16 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-// The names in a folder, sorted; none if it does not exist.
-std::vector<fs::directory_entry> entries_of(const std::string& folder) {
-  std::error_code error;
-  std::vector<fs::directory_entry> entries;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    entries.push_back(*it);
+// The folders in a folder, sorted; none if it does not exist.
+std::vector<fs::path> folders_in(const std::string& folder) {
+  std::vector<fs::path> folders;
+  if (!is_folder(folder)) return folders;
+  for (std::string& path : files_in(folder)) {
+    std::error_code ignored;  // a link that leads nowhere
+    fs::path entry(std::move(path));
+    if (fs::is_directory(entry, ignored)) folders.push_back(std::move(entry));
   }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    throw_error(ErrorCode::io, "{}: cannot list: {}", folder, error.message());
-  }
-  std::sort(entries.begin(), entries.end());
-  return entries;
+  return folders;
 }
 
 std::string first_word(const std::string& path) {
@@ -76,33 +75,31 @@ std::string HubCache::snapshot_path(const std::string& repo, const std::string& 
 }
 
 std::vector<std::string> HubCache::commits(const std::string& repo) const {
-  std::vector<fs::directory_entry> snapshots = entries_of(repo_folder(repo) + "/snapshots");
+  std::vector<fs::path> snapshots = folders_in(repo_folder(repo) + "/snapshots");
   const std::string main = first_word(repo_folder(repo) + "/refs/main");
-  const auto age_rank = [&](const fs::directory_entry& e) {
+  const auto age_rank = [&](const fs::path& snapshot) {
     std::error_code ignored;
-    return std::pair(e.path().filename() != main, -e.last_write_time(ignored).time_since_epoch().count());
+    return std::pair(snapshot.filename() != main,
+                     -fs::last_write_time(snapshot, ignored).time_since_epoch().count());
   };
   std::stable_sort(snapshots.begin(), snapshots.end(),
                    [&](const auto& a, const auto& b) { return age_rank(a) < age_rank(b); });
   std::vector<std::string> commits;
-  for (const auto& snapshot : snapshots) {
-    std::error_code ignored;  // a link that leads nowhere
-    if (snapshot.is_directory(ignored)) commits.push_back(snapshot.path().filename());
-  }
+  for (const fs::path& snapshot : snapshots) commits.push_back(snapshot.filename());
   return commits;
 }
 
 std::vector<RepoFile> HubCache::files(const std::string& repo, const std::string& commit) const {
   const fs::path root = snapshot_path(repo, commit, "");
   std::vector<RepoFile> files;
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+  for (std::string& name : files_below(root)) {
+    const fs::path path(std::move(name));
     std::error_code broken_link;
-    if (!it->is_regular_file(broken_link)) continue;
+    if (!fs::is_regular_file(path, broken_link)) continue;
     RepoFile file;
-    file.path = it->path().lexically_relative(root);
-    file.n_bytes = it->file_size(broken_link);
-    if (it->is_symlink(broken_link)) file.object_id = fs::read_symlink(it->path(), broken_link).filename();
+    file.path = path.lexically_relative(root);
+    file.n_bytes = fs::file_size(path, broken_link);
+    if (fs::is_symlink(path, broken_link)) file.object_id = fs::read_symlink(path, broken_link).filename();
     files.push_back(std::move(file));
   }
   return files;
@@ -110,10 +107,9 @@ std::vector<RepoFile> HubCache::files(const std::string& repo, const std::string
 
 std::vector<std::string> HubCache::repos() const {
   std::vector<std::string> repos;
-  for (const auto& entry : entries_of(folder_)) {
-    std::string name = entry.path().filename();
-    std::error_code ignored;
-    if (!name.starts_with(kPrefix) || !entry.is_directory(ignored)) continue;
+  for (const fs::path& folder : folders_in(folder_)) {
+    std::string name = folder.filename();
+    if (!name.starts_with(kPrefix)) continue;
     name.erase(0, kPrefix.size());
     replace_all(name, "--", "/");
     repos.push_back(name);

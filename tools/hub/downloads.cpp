@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "tools/hub/model_name.h"
 
 namespace tandem::tools {
@@ -50,11 +51,11 @@ void add_repo(const HubCache& cache, const std::string& repo, std::vector<Downlo
 
 void add_url_files(const std::string& folder, std::vector<DownloadedModel>& models) {
   std::vector<RepoFile> files;
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+  for (std::string& name : files_below(folder)) {
+    const fs::path path(std::move(name));
     std::error_code ignored;
-    if (!it->is_regular_file(ignored)) continue;
-    files.push_back({it->path().lexically_relative(folder).string(), it->file_size(ignored), ""});
+    if (!fs::is_regular_file(path, ignored)) continue;
+    files.push_back({path.lexically_relative(folder).string(), fs::file_size(path, ignored), ""});
   }
   for (const RepoModel& m : models_in(files)) {
     DownloadedModel model;
@@ -68,13 +69,11 @@ void add_url_files(const std::string& folder, std::vector<DownloadedModel>& mode
 }
 
 void add_partial(const HubCache& cache, const std::string& repo, std::vector<PartialDownload>& partial) {
-  std::error_code error;
-  const std::string blobs = cache.repo_folder(repo) + "/blobs";
-  for (fs::directory_iterator it(blobs, error), end; !error && it != end; it.increment(error)) {
+  for (const std::string& blob : files_below(cache.repo_folder(repo) + "/blobs")) {
     std::error_code gone;
-    if (it->path().extension() != ".incomplete") continue;
-    const uint64_t n_bytes = it->file_size(gone);
-    if (!gone) partial.push_back({repo, it->path().string(), n_bytes});
+    if (!blob.ends_with(".incomplete")) continue;
+    const uint64_t n_bytes = fs::file_size(blob, gone);
+    if (!gone) partial.push_back({repo, blob, n_bytes});
   }
 }
 
