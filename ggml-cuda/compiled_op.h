@@ -56,6 +56,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Emb
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
 // For nodes that all read the same x.
 CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const HeadLinearOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
 // A fusion of the first three nodes, if they are rope of queries, rope of keys and kv_write of those keys.
@@ -76,6 +77,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Joi
 std::string why_not(const Graph& graph, const EmbedOp& op);
 std::string why_not(const Graph& graph, const NormOp& op);
 std::string why_not(const Graph& graph, const LinearOp& op);
+std::string why_not(const Graph& graph, const HeadLinearOp& op);
 std::string why_not(const Graph& graph, const RopeOp& op);
 std::string why_not(const Graph& graph, const AttentionOp& op);
 std::string why_not(const Graph& graph, const GluOp& op);

@@ -28,6 +28,15 @@ GPT_OSS = family("GptOssForCausalLM", "gpt_oss", num_hidden_layers=3, head_dim=3
 GLM_MIXTURE = dict(partial_rotary_factor=0.5, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
                    n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True)
 
+# Sizes that differ from each other; values are narrower than keys, and no size but the rank is a multiple of 32.
+LATENT = dict(num_key_value_heads=4, num_hidden_layers=3, kv_lora_rank=32, qk_nope_head_dim=24, qk_rope_head_dim=16,
+              v_head_dim=20, moe_intermediate_size=32, rms_norm_eps=1e-6, attention_bias=False, rope_theta=10000.0)
+DEEPSEEK_V3 = family("DeepseekV3ForCausalLM", "deepseek_v3", q_lora_rank=48, n_routed_experts=8,
+                     num_experts_per_tok=6, n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=3,
+                     norm_topk_prob=True, routed_scaling_factor=0.75, scoring_func="sigmoid", topk_method="noaux_tc",
+                     rope_scaling=dict(type="yarn", factor=4, original_max_position_embeddings=64, beta_fast=32,
+                                       beta_slow=1, mscale=1.0, mscale_all_dim=1.0), **LATENT)
+
 
 MINIMAX_M2 = family("MiniMaxM2ForCausalLM", "minimax_m2", rope_theta=5000000.0, head_dim=32, rotary_dim=16,
                     num_local_experts=8, num_experts_per_tok=3, intermediate_size=32, rms_norm_eps=1e-6,
@@ -155,6 +164,30 @@ FAMILIES = {
                            num_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
                            routed_scaling_factor=2.5, score_function="sigmoid", use_qk_norm=True, use_bias=False,
                            use_qkv_bias=False, num_nextn_predict_layers=0),
+    # The large model: compressed queries, groups of experts ranked by their best.
+    "deepseek_v2": family("DeepseekV2ForCausalLM", "deepseek_v2", q_lora_rank=48, n_routed_experts=16,
+                          num_experts_per_tok=4, n_shared_experts=2, first_k_dense_replace=1, n_group=4,
+                          topk_group=2, topk_method="group_limited_greedy", norm_topk_prob=False,
+                          routed_scaling_factor=4.0, scoring_func="softmax", **LATENT),
+    "deepseek_v2_lite": family("DeepseekV2ForCausalLM", "deepseek_v2", q_lora_rank=None, n_routed_experts=8,
+                               num_experts_per_tok=3, n_shared_experts=2, first_k_dense_replace=1, n_group=1,
+                               topk_group=1, topk_method="greedy", norm_topk_prob=False, routed_scaling_factor=1.0,
+                               scoring_func="softmax",
+                               rope_scaling=dict(type="yarn", factor=4, original_max_position_embeddings=64,
+                                                 beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707),
+                               **LATENT),
+    # With an MTP layer, which neither the reference nor the file has.
+    "deepseek_v3": {**DEEPSEEK_V3, "num_nextn_predict_layers": 1},
+    # All experts are used: this one is about its weights.
+    "deepseek_v3_fp8": {**DEEPSEEK_V3, "num_nextn_predict_layers": 0, "num_experts_per_tok": 8, "n_group": 1,
+                        "topk_group": 1, "num_hidden_layers": 2,
+                        "quantization_config": dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                                    weight_block_size=[20, 24])},
+    "glm4_moe_lite": family("Glm4MoeLiteForCausalLM", "glm4_moe_lite", q_lora_rank=48, n_routed_experts=8,
+                            num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1, n_group=1,
+                            topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, topk_method="noaux_tc",
+                            partial_rotary_factor=1.0, rope_scaling=None,
+                            **{**LATENT, "num_attention_heads": 5, "num_key_value_heads": 5, "v_head_dim": 40}),
     "gpt_oss": GPT_OSS,
     "gpt_oss_bf16": GPT_OSS,
 }

@@ -66,7 +66,7 @@ def values(name, shape, base, scale, bits):
     return (base + scale * k.astype(np.float64)).reshape(shape)
 
 
-SIGMOID_ROUTERS = ("glm4_moe", "minimax_m2", "exaone_moe", "bailing_moe_v2")
+SIGMOID_ROUTERS = ("glm4_moe", "minimax_m2", "exaone_moe", "bailing_moe_v2", "deepseek_v3", "glm4_moe_lite")
 
 
 def tensor_rule(name, shape, config):

@@ -40,7 +40,8 @@ class CompiledAttention final : public CompiledOp {
       : n_multiprocessors_(context.n_multiprocessors) {
     const KvLayer& kv = context.segment.kv[node.layer];
     TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
-                 kv.head_dim_v == op.head_dim_v && kv.block_size > 0 && op.n_head % op.n_head_kv == 0);
+                 kv.head_dim_v == (op.values_in_keys ? 0 : op.head_dim_v) && kv.block_size > 0 &&
+                 op.n_head % op.n_head_kv == 0);
     call_.q = context.address<const float>(op.q);
     call_.positions = context.address<const int32_t>(op.positions);
     call_.sequences = context.address<const int32_t>(op.sequences);
@@ -50,6 +51,10 @@ class CompiledAttention final : public CompiledOp {
     call_.y = context.address<float>(node.output);
     call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);
     call_.v = pool_of(kv.v, kv.v_dtype, kv.head_dim_v);
+    if (op.values_in_keys) {  // the rows of the keys, of which fewer columns are read
+      call_.v = call_.k;
+      call_.v.head_dim = static_cast<int>(op.head_dim_v);
+    }
     call_.part = part_of(op.part);
     call_.n_head = static_cast<int>(op.n_head);
     call_.n_head_kv = static_cast<int>(op.n_head_kv);

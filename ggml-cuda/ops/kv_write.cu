@@ -1,12 +1,13 @@
 // kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. One warp per
-// row. Reads n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
+// row. Reads n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache; keys only where they have the
+// values too.
 #include "ggml-cuda/ops/kv_store.cuh"
 
 namespace tandem::cuda {
 namespace {
 
 struct KvWriteCall {
-  Pool pools[2];         // keys, values
+  Pool pools[2];         // keys, values; the second is unused where values are in the keys
   const int32_t* slots;  // [n_tokens]
   int64_t n_rows;        // n_tokens * n_head_kv, of each pool
   int n_head_kv, block_size;
@@ -26,7 +27,8 @@ class CompiledKvWrite final : public CompiledOp {
   CompiledKvWrite(const CompileContext& context, const Node& node, const KvWriteOp& op) {
     const KvLayer& kv = context.segment.kv[node.layer];
     TANDEM_CHECK(context.tensor(op.k).n_cols == kv.n_head_kv * kv.head_dim_k);
-    TANDEM_CHECK(context.tensor(op.v).n_cols == kv.n_head_kv * kv.head_dim_v);
+    n_pools_ = op.v == kNoTensor ? 1 : 2;
+    TANDEM_CHECK((n_pools_ == 2 ? context.tensor(op.v).n_cols : 0) == kv.n_head_kv * kv.head_dim_v);
     call_.pools[0] = make_pool(context.address<const float>(op.k), kv.k, kv.k_dtype, kv.head_dim_k);
     call_.pools[1] = make_pool(context.address<const float>(op.v), kv.v, kv.v_dtype, kv.head_dim_v);
     call_.slots = context.address<const int32_t>(op.slots);
@@ -38,12 +40,13 @@ class CompiledKvWrite final : public CompiledOp {
     constexpr int kWarps = 4;
     KvWriteCall call = call_;
     call.n_rows = context.shape.n_tokens * call.n_head_kv;
-    launch_overlapping(kv_write, dim3(blocks_of(call.n_rows, kWarps), 2), kWarps * kWarp, 0, context.stream,
-                       call);
+    launch_overlapping(kv_write, dim3(blocks_of(call.n_rows, kWarps), n_pools_), kWarps * kWarp, 0,
+                       context.stream, call);
   }
 
  private:
   KvWriteCall call_{};
+  unsigned n_pools_ = 2;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ struct MoeRouteCall {
   int n_tokens, n_expert, n_used;
   int n_group, n_group_used;
   MoeScoring scoring;
+  MoeGroupRank group_rank;
   bool normalize;
   float scale;
 };
@@ -58,8 +59,8 @@ __device__ void compute_scores(const MoeRouteCall& call, const float* logits, fl
   for (int e = lane; e < call.n_expert; e += kWarp) score[e] /= sum;
 }
 
-// The sum of a group's two best choices.
-__device__ float group_value(const float* choice, int size) {
+// A group's best choice, or the sum of its two best.
+__device__ float group_value(const float* choice, int size, MoeGroupRank rank) {
   float first = -INFINITY, second = -INFINITY;
   for (int i = 0; i < size; ++i) {
     const float c = choice[i];
@@ -70,13 +71,14 @@ __device__ float group_value(const float* choice, int size) {
       second = c;
     }
   }
-  return size > 1 ? first + second : first;
+  return size > 1 && rank == MoeGroupRank::two_best ? first + second : first;
 }
 
 // Keeps the n_group_used groups of greatest value; of equal ones, the first.
 __device__ void rule_out_groups(const MoeRouteCall& call, float* choice, float* value, int lane) {
   const int size = call.n_expert / call.n_group;
-  for (int g = lane; g < call.n_group; g += kWarp) value[g] = group_value(choice + g * size, size);
+  for (int g = lane; g < call.n_group; g += kWarp)
+    value[g] = group_value(choice + g * size, size, call.group_rank);
   __syncwarp();
   for (int g = lane; g < call.n_group; g += kWarp) {
     int n_better = 0;
@@ -135,6 +137,7 @@ class CompiledMoeRoute final : public CompiledOp {
     call_.n_group = static_cast<int>(op_.n_group);
     call_.n_group_used = static_cast<int>(op_.n_group_used);
     call_.scoring = op_.scoring;
+    call_.group_rank = op_.group_rank;
     call_.normalize = op_.normalize;
     call_.scale = op_.scale;
   }

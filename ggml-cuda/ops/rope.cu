@@ -28,7 +28,7 @@ class CompiledRope final : public CompiledOp {
   void launch(const LaunchContext& context) const override {
     const dim3 grid(static_cast<unsigned>(context.shape.n_tokens), blocks_of(op_.n_head, kHeadsPerBlock));
     launch_overlapping(op_.style == RopeStyle::pair ? rope<RopeStyle::pair> : rope<RopeStyle::half>, grid,
-                       kRotationThreads, 0, context.stream, x_, positions_, table_,
+                       kRotationThreads, 0, context.stream, x_ + op_.first, positions_, table_,
                        static_cast<int>(op_.n_head), static_cast<int>(op_.head_dim),
                        static_cast<int>(op_.n_rot / 2));
   }

@@ -95,6 +95,7 @@ Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<
   const auto* k = std::get_if<RopeOp>(&keys.op);
   const auto* write = std::get_if<KvWriteOp>(&writer.op);
   if (!q || !k || !write || write->k != keys.output || !same_but_heads(*q, *k)) return {};
+  if (q->first != 0 || write->v == kNoTensor) return {};
   const KvLayer& kv = context.segment.kv[writer.layer];
   return {std::make_unique<CompiledRopeKv>(context, kv, *q, *k, *write), 3};
 }

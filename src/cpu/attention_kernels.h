@@ -22,6 +22,7 @@ struct AttentionCall {
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;
   size_t k_block_stride = 0, v_block_stride = 0;  // bytes from block to block
+  bool values_in_keys = false;                    // the first head_dim_v columns of the keys; v is unused
   const int32_t* block_table = nullptr;           // of this sequence
   float scale = 1.0f, softcap = 0.0f;
   int64_t window = 0;

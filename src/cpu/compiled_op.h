@@ -44,6 +44,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Emb
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const NormOp& op);
 // For nodes that all read the same x.
 CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const HeadLinearOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);

@@ -16,7 +16,7 @@ using DevicePtr = std::byte*;
 // The cache of one layer: two pools of KV slots. Slot s of head h starts at row
 //   ((s / block_size) * n_head_kv + h) * block_size + s % block_size
 // where a row has row_bytes(dtype, head_dim) bytes: a block holds block_size rows of each head, head after
-// head.
+// head. Where head_dim_v is 0 there are no values, and v is null: attention takes them from the keys.
 struct KvLayer {
   DevicePtr k = nullptr, v = nullptr;
   DType k_dtype = DType::F16, v_dtype = DType::F16;

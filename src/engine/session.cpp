@@ -81,6 +81,7 @@ void Session::restore(std::span<const int32_t> tokens, const KvRows& rows) {
   try {
     for (size_t layer = 0; layer < kv_config().layers.size(); ++layer) {
       for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
+        if (runtime_.kv_token_bytes(layer, half) == 0) continue;  // no values beside the keys
         const std::span<const std::byte> data = rows(layer, half);
         TANDEM_CHECK(data.size() == runtime_.kv_token_bytes(layer, half) * tokens.size());
         runtime_.write_kv(sequence_, layer, half, data.data());

@@ -122,7 +122,9 @@ void save_session(const Session& session, const std::string& path, std::string_v
   m.set("session.transcript", Value(std::string(transcript)));
   const auto for_each_tensor = [&](auto&& fn) {
     for (size_t layer = 0; layer < config.layers.size() && !tokens.empty(); ++layer) {
-      for (const KvHalf half : kHalves) fn(layer, half);
+      for (const KvHalf half : kHalves) {
+        if (head_dim_of(config, layer, half) > 0) fn(layer, half);
+      }
     }
   };
   for_each_tensor([&](size_t layer, KvHalf half) {
@@ -186,6 +188,7 @@ void SessionFile::check_tensors(const Session& session) const {
   if (tokens_.empty()) return;
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     for (const KvHalf half : kHalves) {
+      if (head_dim_of(config, layer, half) == 0) continue;
       const TensorInfo& t = file_.tensor(tensor_name(layer, half));
       file_.require_readable(t);
       const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv,

@@ -10,7 +10,7 @@
 //   session.rotation        how the cached keys were rotated; a session that rotates otherwise refuses them
 //   session.tokens          i32 array
 //   session.transcript      JSON of the caller, or ""
-//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache
+//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; no .v where values are in the keys
 //
 // The cache is laid out token after token, so it loads into any placement, block size or thread count; into a
 // cache of another dtype it is converted. Files are written beside their final name and renamed, so a name

@@ -90,7 +90,7 @@ KvStream::Slot& KvStream::slot_of(size_t c) {
 KvLayer KvStream::view(size_t c) const {
   KvLayer view = host(c);
   view.k = slots_[caches_[c].device.index()].slots[caches_[c].turn.slot].base;
-  view.v = view.k + v_offset(view);
+  view.v = view.head_dim_v > 0 ? view.k + v_offset(view) : nullptr;
   return view;
 }
 
@@ -111,8 +111,8 @@ void KvStream::fetch(size_t c) {
   Weight* part = &parts_[2 * c];
   part[0] = as_floats(host(c).k, k_block_bytes(host(c)) * n);
   part[1] = as_floats(host(c).v, v_block_bytes(host(c)) * n);
-  device_of(c).fetch(there.k, part[0], slot.released);
-  slot.fetched = device_of(c).fetch(there.v, part[1], slot.released);
+  slot.fetched = device_of(c).fetch(there.k, part[0], slot.released);
+  if (there.head_dim_v > 0) slot.fetched = device_of(c).fetch(there.v, part[1], slot.released);
 }
 
 void KvStream::join(size_t c) {
@@ -126,7 +126,7 @@ void KvStream::write_back(size_t c) {
   for (int32_t block : written_) {
     const size_t k = k_bytes * static_cast<size_t>(block), v = v_bytes * static_cast<size_t>(block);
     device.copy_out(host(c).k + k, there.k + k, k_bytes);
-    device.copy_out(host(c).v + v, there.v + v, v_bytes);
+    if (v_bytes > 0) device.copy_out(host(c).v + v, there.v + v, v_bytes);
   }
   slot_of(c).released = device.record();
 }

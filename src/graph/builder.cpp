@@ -87,9 +87,15 @@ TensorId GraphBuilder::linear(TensorId x, const Weight* w, const Weight* bias, T
   return append(LinearOp{x, weight(w), weight(bias), residual}, w->n_rows, tensor(x).extent);
 }
 
+TensorId GraphBuilder::head_linear(TensorId x, const Weight* w) {
+  const int64_t n_head = w->n_mats, head_cols = tensor(x).n_cols / n_head;
+  TANDEM_CHECK(tensor(x).n_cols % n_head == 0 && head_cols >= w->n_cols);
+  return append(HeadLinearOp{x, weight(w)}, n_head * (w->n_rows + head_cols - w->n_cols), tensor(x).extent);
+}
+
 TensorId GraphBuilder::rope(TensorId x, const RopeParams& params, const Weight* freq_factors) {
-  TANDEM_CHECK(tensor(x).n_cols == params.n_head * params.head_dim && params.n_rot <= params.head_dim &&
-               params.n_rot % 2 == 0);
+  TANDEM_CHECK(tensor(x).n_cols == params.n_head * params.head_dim && params.first >= 0 &&
+               params.first + params.n_rot <= params.head_dim && params.n_rot % 2 == 0);
   TANDEM_CHECK(freq_factors == nullptr || freq_factors->n_cols == params.n_rot / 2);
   TANDEM_CHECK(params.temperature_scale == 0.0f ||
                (params.n_rot == params.head_dim && params.temperature_length >= 1));
@@ -104,6 +110,7 @@ void GraphBuilder::kv_write(TensorId k, TensorId v) {
 TensorId GraphBuilder::attention(TensorId q, const AttentionParams& params, const Weight* sinks) {
   TANDEM_CHECK(tensor(q).n_cols == params.n_head * params.head_dim_k &&
                params.n_head % params.n_head_kv == 0);
+  TANDEM_CHECK(!params.values_in_keys || params.head_dim_v <= params.head_dim_k);
   const bool whole = params.part == KvPart::whole;
   const TensorId blocks = input(params.part == KvPart::hot ? Input::hot_blocks : Input::block_table);
   const AttentionOp op{params,

@@ -31,8 +31,9 @@ class GraphBuilder {
   TensorId embed(const Weight* table, float scale = 1.0f);
   TensorId norm(TensorId x, const NormParams& params, const Weight* weight, const Weight* bias = nullptr);
   TensorId linear(TensorId x, const Weight* w, const Weight* bias = nullptr, TensorId residual = kNoTensor);
+  TensorId head_linear(TensorId x, const Weight* w);  // w has a matrix for each head
   TensorId rope(TensorId x, const RopeParams& params, const Weight* freq_factors = nullptr);
-  void kv_write(TensorId k, TensorId v);
+  void kv_write(TensorId k, TensorId v);  // v kNoTensor: values are in the keys
   TensorId attention(TensorId q, const AttentionParams& params, const Weight* sinks = nullptr);
   TensorId merge(TensorId a, TensorId b, const MergeParams& params);
   TensorId glu(TensorId x, Activation activation, const Weight* gate, const Weight* up,

@@ -64,7 +64,17 @@ struct LinearOp {
   static auto inputs(auto& op) { return std::tie(op.x, op.weight, op.bias, op.residual); }
 };
 
-// rope: rotates x in place.
+// head_linear: -> y[n, H * (m + r)]. Each head h of x has a matrix of its own: its first k columns become the
+// m columns x_h W_h^T, and its last r columns follow unchanged.
+struct HeadLinearOp {
+  TensorId x = kNoTensor;       // [n, H * (k + r)]
+  TensorId weight = kNoTensor;  // W[H, m, k]
+
+  static constexpr std::string_view kName = "head_linear";
+  static auto inputs(auto& op) { return std::tie(op.x, op.weight); }
+};
+
+// rope: rotates n_rot columns of every head of x in place, from column `first` on.
 // The angle of pair i at position p is p * freq_scale * freq_base^(-2i / n_rot) / factor[i]. With
 // ext_factor != 0 the YaRN ramp mixes it with its unscaled value (arXiv:2309.00071). cos and sin are
 // multiplied by attn_factor, and with YaRN also by 1 + 0.1 ln(1 / freq_scale).
@@ -74,6 +84,7 @@ struct LinearOp {
 struct RopeParams {
   RopeStyle style = RopeStyle::pair;
   int64_t n_head = 0, head_dim = 0, n_rot = 0;
+  int64_t first = 0;
   float freq_base = 10000.0f, freq_scale = 1.0f;
   float ext_factor = 0.0f, attn_factor = 1.0f, beta_fast = 32.0f, beta_slow = 1.0f;
   bool yarn_truncate = true;  // the ramp starts and ends at whole pairs
@@ -93,9 +104,10 @@ struct RopeOp : RopeParams {
 };
 
 // kv_write: writes k and v to the cache of the node's layer, converted to the cache's dtypes. No output.
+// Without v where values are in the keys (AttentionParams).
 struct KvWriteOp {
   TensorId k = kNoTensor;      // [n, Hkv * hd_k]
-  TensorId v = kNoTensor;      // [n, Hkv * hd_v]
+  TensorId v = kNoTensor;      // [n, Hkv * hd_v]?
   TensorId slots = kNoTensor;  // [n]
 
   static constexpr std::string_view kName = "kv_write";
@@ -110,7 +122,8 @@ enum class KvPart : uint8_t { whole, cold, hot };
 // attention: -> y[n, H * hd_v].
 // Token t attends to the cached positions p of its sequence with p <= positions[t] and, if window > 0,
 // p > positions[t] - window. Scores are scale * q.k; if softcap > 0, softcap * tanh(score / softcap). Query
-// head h reads key-value head h / (H / Hkv).
+// head h reads key-value head h / (H / Hkv). With values_in_keys, the cache has no values of its own: they are
+// the first hd_v columns of the keys.
 // With part != whole, the op takes hot_from and attends to that part only. block_table then holds the
 // part's blocks; the first hot block is the one of position hot_from. The result is y[n, H * hd_v + H]: the
 // attention over the part's positions, followed by the natural logarithm of the sum of e^score over them
@@ -121,6 +134,7 @@ struct AttentionParams {
   float scale = 1.0f, softcap = 0.0f;
   int64_t window = 0;
   KvPart part = KvPart::whole;
+  bool values_in_keys = false;
 };
 struct AttentionOp : AttentionParams {
   TensorId q = kNoTensor;            // [n, H * hd_k]
@@ -153,15 +167,17 @@ struct GluOp {
 // columns, by descending score, and their weights in the others.
 // Scores are the softmax or the sigmoid of the logits. The n_used experts with the highest
 // score + selection_bias are selected; if n_group > 1, only within the n_group_used best of n_group equal
-// groups, ranked by the sum of their two best. Weights are the scores without the bias, divided by their
-// sum if `normalize`, times `scale`.
+// groups, ranked by the sum of their two best or by their best. Weights are the scores without the bias,
+// divided by their sum if `normalize`, times `scale`.
 enum class MoeScoring : uint8_t { softmax, sigmoid };
+enum class MoeGroupRank : uint8_t { two_best, best };
 struct MoeRouteParams {
   int64_t n_expert = 0, n_used = 0;
   MoeScoring scoring = MoeScoring::softmax;
   bool normalize = true;
   float scale = 1.0f;
   int64_t n_group = 1, n_group_used = 1;
+  MoeGroupRank group_rank = MoeGroupRank::two_best;
 };
 struct MoeRouteOp : MoeRouteParams {
   TensorId logits = kNoTensor;          // [n, E]
@@ -257,8 +273,8 @@ struct JoinOp {
   static auto inputs(auto& op) { return std::tie(op.a, op.b, op.residual); }
 };
 
-using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp, MoeRouteOp,
-                        MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
+using Op = std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp,
+                        MoeRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);

@@ -111,7 +111,7 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
 KvLayer KvCache::allocate(KvLayer layer, Device& device) {
   layer.k = device.alloc(k_bytes(layer));
   try {
-    layer.v = device.alloc(v_bytes(layer));
+    if (layer.head_dim_v > 0) layer.v = device.alloc(v_bytes(layer));
   } catch (...) {
     device.free(layer.k);
     throw;
@@ -122,7 +122,7 @@ KvLayer KvCache::allocate(KvLayer layer, Device& device) {
 
 void KvCache::free_layer(Device& device, KvLayer& layer) {
   device.free(layer.k);
-  device.free(layer.v);
+  if (layer.v) device.free(layer.v);
   n_bytes_ -= k_bytes(layer) + v_bytes(layer);
   layer = KvLayer{};
 }
@@ -152,7 +152,7 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
       };
       try {
         move(layer.k, old.k, k_bytes(layer));
-        move(layer.v, old.v, v_bytes(layer));
+        if (layer.v) move(layer.v, old.v, v_bytes(layer));
       } catch (...) {
         free_layer(*devices_[to], layer);
         throw;

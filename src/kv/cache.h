@@ -14,7 +14,8 @@
 
 namespace tandem {
 
-// The cache of a layer holds n_head_kv rows of head_dim_k and of head_dim_v elements per token.
+// The cache of a layer holds n_head_kv rows of head_dim_k and of head_dim_v elements per token. A head_dim_v of 0:
+// there are no values beside the keys, whose first columns are read as values (AttentionParams).
 struct KvShape {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
 };

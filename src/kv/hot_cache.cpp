@@ -95,6 +95,7 @@ void HotCache::copy(std::span<const int32_t> host, std::span<const int32_t> hot,
     const KvLayer& there = cache_.layers()[gpu->index()][layer];
     const KvLayer& here = cache_.layers()[0][layer];
     for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
+      if (block_bytes(here, half) == 0) continue;  // no values
       for (size_t i = 0; i < host.size(); ++i) {
         const DevicePtr near = block_address(here, half, host[i]), far = block_address(there, half, hot[i]);
         if (way == Way::out) {

@@ -56,6 +56,7 @@ size_t kv_token_bytes(const KvLayer& layer, KvHalf half) {
 void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows) {
   const BlockLayout layout(layer, half);
+  if (layout.n_row == 0) return;  // no values
   std::vector<std::byte> staging(layout.n_block());
   for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
     device.copy_out(staging.data(), layout.block(block), layout.n_block());
@@ -70,6 +71,7 @@ void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<c
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows) {
   const BlockLayout layout(layer, half);
+  if (layout.n_row == 0) return;
   std::vector<std::byte> staging(layout.n_block());  // rows past the last token are unused
   for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
     const std::byte* from = rows + first * layout.n_head * layout.n_row;

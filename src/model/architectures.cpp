@@ -36,6 +36,7 @@ constexpr ArchitectureEntry kArchitectures[] = {
     {"hunyuan-moe", load_hunyuan_moe},
     {"exaone-moe", load_exaone_moe},
     {"bailingmoe2", load_bailingmoe2},
+    {"deepseek2", load_deepseek2},
 };
 
 }  // namespace

@@ -58,6 +58,16 @@ class DecoderGraph {
   void add_attention(const DecoderLayer& l, bool last) {
     const AttentionLayer& a = l.attention;
     const TensorId in = norm(x_, l.attn_norm);
+    TensorId y = a.latent.v_up ? attend_latent(in, a) : attend(in, a);  // [n, n_head * head_dim_v]
+    if (last) {  // only rows whose logits are needed continue
+      y = g_.gather_outputs(y);
+      x_ = g_.gather_outputs(x_);
+    }
+    if (a.latent.v_up) y = g_.head_linear(y, a.latent.v_up);
+    add_branch(linear(y, a.out, adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
+  }
+
+  TensorId attend(TensorId in, const AttentionLayer& a) {
     const TensorId q = linear(in, a.q);  // [n, n_head * head_dim_k]
     const TensorId k = linear(in, a.k);  // [n, n_head_kv * head_dim_k]
     const TensorId v = linear(in, a.v);  // [n, n_head_kv * head_dim_v]
@@ -65,12 +75,27 @@ class DecoderGraph {
     keys.rope.temperature_scale = 0.0f;  // applies to queries only
     const TensorId q_placed = norm_and_rotate(q, a, a.q_norm, a.params.n_head);
     g_.kv_write(norm_and_rotate(k, keys, a.k_norm, a.params.n_head_kv), v);
-    TensorId y = g_.attention(q_placed, a.params, a.sinks);  // [n, n_head * head_dim_v]
-    if (last) {                                              // only rows whose logits are needed continue
-      y = g_.gather_outputs(y);
-      x_ = g_.gather_outputs(x_);
-    }
-    add_branch(linear(y, a.out, adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
+    return g_.attention(q_placed, a.params, a.sinks);
+  }
+
+  // Queries meet the cached rows themselves: q k^T = q (c k_up^T)^T = (q k_up) c^T, and likewise for values. All
+  // heads share one row, so its bytes are read once for all of them.
+  TensorId attend_latent(TensorId in, const AttentionLayer& a) {
+    const LatentAttention& latent = a.latent;
+    const TensorId q_down = latent.q_norm ? linear(in, latent.q_down) : in;
+    const TensorId down = linear(in, latent.down);  // [n, rank]
+    TensorId rotated = linear(in, latent.rotated);  // [n, n_rot]
+    TensorId q = linear(norm(q_down, latent.q_norm), a.q);
+    RopeParams rope = a.rope;
+    rope.n_head = 1;
+    rope.head_dim = rope.n_rot;
+    rotated = g_.rope(rotated, rope, rope_factors_);
+    rope.n_head = a.params.n_head;
+    rope.first = latent.k_up->n_cols;
+    rope.head_dim = rope.first + rope.n_rot;
+    q = g_.head_linear(g_.rope(q, rope, rope_factors_), latent.k_up);  // [n, n_head * (rank + n_rot)]
+    g_.kv_write(g_.join(norm(down, latent.norm), rotated), kNoTensor);
+    return g_.attention(q, a.params);  // [n, n_head * rank]
   }
 
   void add_feed_forward(const DecoderLayer& l) {
@@ -116,7 +141,7 @@ class Decoder final : public Architecture {
 
   KvShape kv_shape(int layer) const override {
     const AttentionParams& params = spec_.layers[layer].attention.params;
-    return {params.n_head_kv, params.head_dim_k, params.head_dim_v};
+    return {params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
   }
 
   Graph build(const ShapeClass& shape) const override { return DecoderGraph(spec_, shape).build(); }

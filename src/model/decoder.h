@@ -24,6 +24,18 @@ struct Linear {
   const Weight* bias = nullptr;  // [outputs]; experts: [n_expert, outputs]; optional
 };
 
+// Multi-head latent attention (arXiv:2405.04434): of keys and values only their common source is cached, a row of
+// `rank` columns a token, and behind it n_rot rotated columns of the keys. Each head's k_up maps its query to
+// that row's columns, and v_up the attention's mean of such rows to its values ("absorbed" projections).
+struct LatentAttention {
+  const Weight* q_norm = nullptr;  // [q_rank]; null: queries are made from the layer's input
+  Linear q_down;                   // [q_rank, n_embd]
+  Linear down, rotated;            // [rank, n_embd], [n_rot, n_embd]
+  const Weight* norm = nullptr;    // [rank]
+  const Weight* k_up = nullptr;    // [n_head, rank, key columns that are not rotated]
+  const Weight* v_up = nullptr;    // [n_head, value columns, rank]; null: no latent attention
+};
+
 struct AttentionLayer {
   Linear q, k, v;  // [n_head * head_dim_k | n_head_kv * head_dim_k | n_head_kv * head_dim_v, n_embd]
   const Weight* q_norm = nullptr;  // per head: [head_dim_k]; over the row: [n_head * head_dim_k]
@@ -33,7 +45,8 @@ struct AttentionLayer {
   RopeParams rope;                 // n_head is set when q and k are rotated
   AttentionParams params;
   const Weight* sinks = nullptr;  // [n_head]
-  Linear out;                     // [n_embd, n_head * head_dim_v]
+  LatentAttention latent;  // instead of k and v; q then has n_head keys' columns, the rotated ones last
+  Linear out;              // [n_embd, n_head * head_dim_v]
 };
 
 // A gated unit, down(act(gate x) * (up x)); with a router, a mixture of n_expert such units.

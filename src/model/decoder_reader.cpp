@@ -88,6 +88,68 @@ AttentionLayer DecoderReader::attention() {
   return a;
 }
 
+AttentionLayer DecoderReader::latent_attention(const LatentSizes& s) {
+  const Hparams& h = hparams_;
+  if (!w_.has("attn_k_b.weight") && w_.has("attn_kv_b.weight")) {
+    fail("attention.kv_lora_rank", "layers with attn_kv_b, as in older files",
+         "attn_k_b and attn_v_b: convert the model again");
+  }
+  AttentionLayer a;
+  LatentAttention& latent = a.latent;
+  if (s.q_rank > 0) {
+    latent.q_down = linear("attn_q_a", s.q_rank, h.n_embd);
+    latent.q_norm = w_.vector("attn_q_a_norm.weight", s.q_rank);
+    a.q = linear("attn_q_b", h.n_head * s.key, s.q_rank);
+  } else {
+    a.q = linear("attn_q", h.n_head * s.key, h.n_embd);
+  }
+  const WeightBinder::Rows down{s.rank + rope_.n_rot, 0, s.rank}, rotated{down.n_total, s.rank, rope_.n_rot};
+  latent.down.w = w_.rows_of("attn_kv_a_mqa.weight", down, h.n_embd);
+  latent.rotated.w = w_.rows_of("attn_kv_a_mqa.weight", rotated, h.n_embd);
+  latent.norm = w_.vector("attn_kv_a_norm.weight", s.rank);
+  latent.k_up = w_.experts("attn_k_b.weight", h.n_head, s.rank, s.key - rope_.n_rot);
+  latent.v_up = w_.experts("attn_v_b.weight", h.n_head, s.value, s.rank);
+  a.out = linear("attn_output", h.n_embd, h.n_head * s.value);
+  a.rope = rope_;
+  a.params = {h.n_head, 1, h.head_dim_k, h.head_dim_v, s.scale};
+  a.params.values_in_keys = true;
+  return a;
+}
+
+LatentSizes DecoderReader::read_latent_sizes() {
+  const Hparams& h = hparams_;
+  LatentSizes s;
+  s.rank = integer("attention.kv_lora_rank", 1, kMaxDimension);
+  s.q_rank = integer_or("attention.q_lora_rank", 0, 1, kMaxDimension);
+  s.key = integer("attention.key_length_mla", 1, 65536);
+  s.value = integer("attention.value_length_mla", 1, 65536);
+  if (h.n_head_kv != 1)
+    fail("attention.head_count_kv", std::to_string(h.n_head_kv), "1: all heads share a latent row");
+  if (h.head_dim_k != s.rank + rope_.n_rot) {
+    fail("attention.key_length", std::to_string(h.head_dim_k),
+         format("attention.kv_lora_rank + rope.dimension_count, {} + {}", s.rank, rope_.n_rot));
+  }
+  if (h.head_dim_v != s.rank) {
+    fail("attention.value_length", std::to_string(h.head_dim_v),
+         format("attention.kv_lora_rank, {}", s.rank));
+  }
+  if (s.key <= rope_.n_rot) {
+    fail("attention.key_length_mla", std::to_string(s.key),
+         format("more than rope.dimension_count, {}", rope_.n_rot));
+  }
+  // With YaRN, cos and sin stay as they are and scores are multiplied by the square of 1 + 0.1 m ln(factor)
+  // instead. Files hold 0.1 m, where HparamReader::rope() expects m.
+  const float multiplier = number_or("rope.scaling.yarn_log_multiplier", 0.0f, 0.0f, 1e3f);
+  float magnitude = 1.0f;
+  if (multiplier > 0.0f && rope_.ext_factor != 0.0f && rope_.freq_scale < 1.0f) {
+    const float log_factor = -std::log(rope_.freq_scale);
+    rope_.attn_factor *= (1.0f + 0.1f * multiplier * log_factor) / (1.0f + 0.1f * log_factor);
+    magnitude = 1.0f + multiplier * log_factor;
+  }
+  s.scale = magnitude * magnitude / std::sqrt(static_cast<float>(s.key));
+  return s;
+}
+
 FeedForward DecoderReader::gated_ffn(Activation activation) {
   const int64_t n_embd = hparams_.n_embd;
   FeedForward f;

@@ -32,6 +32,14 @@ struct Mixtures {
   bool at(int layer) const { return layer >= n_dense && (layer + 1) % period == 0; }
 };
 
+// The sizes of latent attention (LatentAttention in decoder.h), and the factor of its scores.
+struct LatentSizes {
+  int64_t q_rank = 0;  // 0: queries are not compressed
+  int64_t rank = 0;
+  int64_t key = 0, value = 0;  // columns of a head; the last n_rot of a key are rotated
+  float scale = 1.0f;
+};
+
 class DecoderReader : public HparamReader {
  public:
   // Reads what all families share: Hparams and the rotation.
@@ -49,7 +57,10 @@ class DecoderReader : public HparamReader {
   // Optional biases and norms are null if the file has none.
   const Weight* norm(const std::string& name);                             // NAME.weight [n_embd]
   Linear linear(const std::string& name, int64_t n_rows, int64_t n_cols);  // NAME.weight, NAME.bias?
-  AttentionLayer attention();                        // attn_q, attn_k, attn_v or attn_qkv; attn_output
+  AttentionLayer attention();  // attn_q, attn_k, attn_v or attn_qkv; attn_output
+  // Latent attention: attn_q, or attn_q_a, attn_q_a_norm and attn_q_b; attn_kv_a_mqa, attn_kv_a_norm, attn_k_b,
+  // attn_v_b; attn_output.
+  AttentionLayer latent_attention(const LatentSizes& sizes);
   const Weight* head_norm(const std::string& name);  // NAME.weight [head_dim_k]
   const Weight* optional_head_norm(const std::string& name);
   const Weight* row_norm(const std::string& name, int64_t n_head);  // NAME.weight [n_head * head_dim_k]
@@ -69,6 +80,10 @@ class DecoderReader : public HparamReader {
   MoeRouteParams read_experts(bool normalize, MoeScoring scoring = MoeScoring::softmax);
   // The same, and which layers are mixtures.
   Mixtures read_mixtures(bool normalize, MoeScoring scoring = MoeScoring::softmax);
+
+  // Reads the sizes of latent attention and checks them against those that all families share. Adjusts the rotation
+  // to its way of writing YaRN's factors.
+  LatentSizes read_latent_sizes();
 
   // Leaves out the layers that only predict tokens further ahead (MTP), which follow the others in the file.
   // Call it before begin().

@@ -10,6 +10,7 @@ namespace {
 // Returns the tensor that an op multiplies with matrices; kNoTensor if it has none.
 TensorId input_of_products(const Op& op) {
   if (const auto* linear = std::get_if<LinearOp>(&op)) return linear->x;
+  if (const auto* heads = std::get_if<HeadLinearOp>(&op)) return heads->x;
   if (const auto* glu = std::get_if<GluOp>(&op)) return glu->x;
   if (const auto* experts = std::get_if<MoeFfnOp>(&op)) return experts->x;
   return kNoTensor;

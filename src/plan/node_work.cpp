@@ -78,7 +78,8 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
   }
   const double n_sequences = static_cast<double>(load.n_sequences);
   const double position_bytes =
-      static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) + row_bytes(kv.v_dtype, op.head_dim_v)) *
+      static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) +
+                          (op.values_in_keys ? 0 : row_bytes(kv.v_dtype, op.head_dim_v))) *
       static_cast<double>(op.n_head_kv);
   return {.n_bytes = n_sequences * done.positions * position_bytes,
           .n_ops = 2 * n_sequences * done.pairs * static_cast<double>(op.n_head) *
@@ -109,6 +110,12 @@ NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, c
   const double n = rows_of(out, load);
   if (const auto* moe = std::get_if<MoeFfnOp>(&node.op)) return moe_work(graph, node, *moe, n);
   const double activations = 3 * n * static_cast<double>(out.n_cols) * sizeof(float);
+  if (const auto* heads = std::get_if<HeadLinearOp>(&node.op)) {
+    const double n_mats = static_cast<double>(graph.tensor(heads->weight).weight->n_mats);
+    return {.n_bytes = weight_bytes(graph, node) + activations,
+            .n_ops = 2 * n * n_mats * matrix_elements(graph, node),
+            .pace = pace_of(graph, node)};
+  }
   if (std::holds_alternative<LinearOp>(node.op) || std::holds_alternative<GluOp>(node.op)) {
     return {.n_bytes = weight_bytes(graph, node) + activations,
             .n_ops = 2 * n * matrix_elements(graph, node),

@@ -46,7 +46,9 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
         streamed > 0 && std::holds_alternative<OnDisk>(*placement.home_of(node));  // not divided
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
     const bool on_host = experts && streamed > 0 && !on_disk && host_computes_experts(graph, *experts);
-    if (experts || on_disk || streamed == 0) {
+    const bool divisible =
+        std::holds_alternative<LinearOp>(node.op) || std::holds_alternative<GluOp>(node.op);
+    if (!divisible || on_disk || streamed == 0) {
       if (!on_host) s.whole += streamed / bus;
       s.rest += node_seconds(work, r.rates[on_host ? 0 : d]);
       continue;

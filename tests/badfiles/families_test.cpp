@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadFamily,
                                          "phi3_longrope_long", "granite", "smollm3", "olmo2", "gpt_oss",
                                          "glm4_moe_qk_norm", "minimax_m2", "qwen3_vl", "qwen3_vl_moe",
                                          "seed_oss", "ernie4_5_moe", "hunyuan_moe", "exaone_moe",
-                                         "bailing_moe2"),
+                                         "bailing_moe2", "deepseek_v2_lite", "deepseek_v3"),
                          [](const auto& param_info) { return param_info.param; });
 
 // Tests of a single family.
@@ -227,6 +227,44 @@ TEST_P(BadMixture, VariantsOfOthersAreRead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, BadMixture, testing::Values("exaone_moe", "bailing_moe2"),
+                         [](const auto& param_info) { return param_info.param; });
+
+class BadLatent : public BadFamily {};
+
+// Sizes that do not agree with each other or with the tensors.
+TEST_P(BadLatent, Sizes) {
+  const auto key = [&](const char* suffix) { return prefix_ + "attention." + suffix; };
+  EXPECT_THAT(with(key("kv_lora_rank"), uint32_t{31}),
+              testing::AllOf(HasSubstr("attention.key_length"), HasSubstr("found 48"), HasSubstr("31 + 16")));
+  EXPECT_THAT(with(key("kv_lora_rank"), uint32_t{4000000000u}), HasSubstr("kv_lora_rank"));
+  EXPECT_THAT(with(key("key_length"), uint32_t{64}),
+              testing::AllOf(HasSubstr("attention.key_length"), HasSubstr("32 + 16")));
+  EXPECT_THAT(with(key("value_length"), uint32_t{16}),
+              testing::AllOf(HasSubstr("attention.value_length"), HasSubstr("kv_lora_rank, 32")));
+  EXPECT_THAT(with(key("head_count_kv"), uint32_t{4}), HasSubstr("head_count_kv"));
+  EXPECT_THAT(with(key("key_length_mla"), uint32_t{16}),
+              testing::AllOf(HasSubstr("key_length_mla"), HasSubstr("more than rope.dimension_count, 16")));
+  EXPECT_THAT(with(key("key_length_mla"), uint32_t{41}), HasSubstr("tensor blk.0.attn_q"));
+  EXPECT_THAT(with(key("value_length_mla"), uint32_t{21}), HasSubstr("tensor blk.0.attn_v_b.weight"));
+  EXPECT_THAT(with(prefix_ + "rope.dimension_count", uint32_t{14}), HasSubstr("attention.key_length"));
+  EXPECT_THAT(with(key("head_count"), uint32_t{5}), HasSubstr("tensor blk.0.attn_q"));
+  const bool compressed = file_->metadata().has(key("q_lora_rank"));
+  EXPECT_THAT(with(key("q_lora_rank"), uint32_t{7}), HasSubstr("blk.0.attn_q_a.weight"));
+  TinyModel model = good_;
+  model.metadata.remove(key("q_lora_rank"));
+  EXPECT_THAT(refusal(model), HasSubstr(compressed ? "blk.0.attn_q.weight" : ""));
+}
+
+// Files from before the heads' matrices were stored apart have them as one.
+TEST_P(BadLatent, OlderFiles) {
+  TinyModel model = good_;
+  model.tensors.erase("blk.0.attn_k_b.weight");
+  EXPECT_THAT(refusal(model), HasSubstr("blk.0.attn_k_b.weight"));
+  model.add("blk.0.attn_kv_b.weight", DType::F32, {32, 4 * 44}, 7);
+  EXPECT_THAT(refusal(model), HasSubstr("convert the model again"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Latent, BadLatent, testing::Values("deepseek_v2_lite", "deepseek_v3"),
                          [](const auto& param_info) { return param_info.param; });
 
 class BadMistral3 : public BadFamily {};

@@ -47,6 +47,14 @@ class Families : public testing::TestWithParam<std::string> {
                        [&](const TensorInfo& t) { return t.dtype == dtype; });
   }
 
+  // A tensor of the MTP layer of an architecture whose files have none.
+  bool is_dropped(const std::string& name) const {
+    const std::string model_class = folder_.config["architectures"][0];
+    if (model_class != "DeepseekV3ForCausalLM") return false;
+    const int64_t n_layer = folder_.config["num_hidden_layers"];
+    return name.starts_with(format("model.layers.{}.", n_layer));
+  }
+
   struct Deviation {
     double worst = 0;            // error of any logit in the file, relative to the largest of its row
     double squares = 0, of = 0;  // sums over the complete rows in the file
@@ -132,7 +140,7 @@ TEST_P(Families, EveryWeightIsKept) {
   const bool gemma = file.metadata().get<std::string>("general.architecture").starts_with("gemma");
   for (const auto& [name, t] : folder_.tensors) {
     const bool plus_one = gemma && name.find("norm") != std::string::npos;
-    if (t.dtype != "BF16" || name.find(".visual.") != std::string::npos) continue;
+    if (t.dtype != "BF16" || name.find(".visual.") != std::string::npos || is_dropped(name)) continue;
     for (size_t i = 0; i < t.bytes.size(); i += 2) {
       uint16_t bits;
       std::memcpy(&bits, t.bytes.data() + i, 2);

@@ -16,6 +16,7 @@ struct AttentionCase {
   int64_t window = 0;
   float softcap = 0;
   bool sinks = false;
+  bool values_in_keys = false;
   std::vector<int64_t> lengths{40};   // cached positions of each sequence
   std::vector<int64_t> n_queries{1};  // queries at the end of each sequence
   std::vector<int64_t> hot_from;      // first position of each sequence's hot cache
@@ -25,7 +26,8 @@ struct AttentionCase {
     for (int64_t of_sequence : n_queries) n += of_sequence;
     return n;
   }
-  bool all_f32() const { return k_dtype == DType::F32 && v_dtype == DType::F32; }
+  bool all_f32() const { return k_dtype == DType::F32 && (values_in_keys || v_dtype == DType::F32); }
+  int64_t cached_values() const { return values_in_keys ? 0 : head_dim_v; }  // columns of the value pool
 
   ShapeClass shape() const {
     ShapeClass s;
@@ -42,6 +44,7 @@ struct AttentionCase {
     attention.softcap = softcap;
     attention.window = window;
     attention.part = part;
+    attention.values_in_keys = values_in_keys;
     return attention;
   }
 
@@ -50,7 +53,7 @@ struct AttentionCase {
            std::to_string(head_dim_k) + "/" + std::to_string(head_dim_v) + " " +
            std::string(dtype_name(k_dtype)) + "/" + std::string(dtype_name(v_dtype)) + ", " +
            std::to_string(lengths.front()) + " positions, " + std::to_string(n_queries.front()) +
-           " queries, window " + std::to_string(window) +
+           " queries, window " + std::to_string(window) + (values_in_keys ? ", values in keys" : "") +
            (hot_from.empty() ? "" : ", hot from " + std::to_string(hot_from.front()));
   }
 
@@ -72,13 +75,13 @@ class AttentionScene {
     random_.shuffle(blocks_);
     const auto rows = blocks_.size() * static_cast<size_t>(c.block_size * c.n_head_kv);
     bytes_ = {std::vector<std::byte>(rows * row_bytes(c.k_dtype, c.head_dim_k), std::byte{0xff}),
-              std::vector<std::byte>(rows * row_bytes(c.v_dtype, c.head_dim_v), std::byte{0xff})};
+              std::vector<std::byte>(rows * row_bytes(c.v_dtype, c.cached_values()), std::byte{0xff})};
     fill(part);
   }
 
   void give(OpCase& op) const {
     op.set_cache({nullptr, nullptr, case_.k_dtype, case_.v_dtype, case_.n_head_kv, case_.head_dim_k,
-                  case_.head_dim_v, case_.block_size, static_cast<int64_t>(blocks_.size())},
+                  case_.cached_values(), case_.block_size, static_cast<int64_t>(blocks_.size())},
                  bytes_);
     op.set_input(Input::positions, positions_);
     op.set_input(Input::sequences, sequences_);
@@ -108,7 +111,7 @@ class AttentionScene {
       for (int64_t p = 0; p < case_.lengths[s]; ++p) {
         for (int64_t h = 0; h < case_.n_head_kv && case_.is_in(part, s, p); ++h) {
           store(case_.k_dtype, case_.head_dim_k, row(s, p, h), bytes_.k);
-          store(case_.v_dtype, case_.head_dim_v, row(s, p, h), bytes_.v);
+          if (!case_.values_in_keys) store(case_.v_dtype, case_.head_dim_v, row(s, p, h), bytes_.v);
         }
       }
       for (int64_t p = case_.lengths[s] - case_.n_queries[s]; p < case_.lengths[s]; ++p) {

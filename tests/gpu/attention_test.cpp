@@ -88,6 +88,30 @@ TEST_F(GpuAttention, HeadsOfManyShapes) {
   }
 }
 
+TEST_F(GpuAttention, ValuesInKeys) {
+  struct Heads {
+    int64_t n_head, k, v;
+  };
+  for (const Heads& h :
+       some_of<Heads>({{16, 576, 512}, {5, 48, 32}, {4, 96, 64}, {3, 17, 9}, {20, 160, 128}}, 4)) {
+    for (DType dtype : kCacheDTypes) {
+      if (h.k % dtype_info(dtype).block_elements != 0) continue;
+      for (int64_t n : some_of<int64_t>({1, 4, 50}, 2)) {
+        Case c;
+        c.values_in_keys = true;
+        c.n_head = h.n_head;
+        c.n_head_kv = 1;
+        c.head_dim_k = h.k;
+        c.head_dim_v = h.v;
+        c.k_dtype = dtype;
+        c.lengths = {177};
+        c.n_queries = {n};
+        check(c);
+      }
+    }
+  }
+}
+
 TEST_F(GpuAttention, WindowSoftcapAndSinks) {
   for (int64_t window : {0, 1, 16, 100}) {
     for (float softcap : {0.0f, 20.0f}) {

@@ -146,7 +146,7 @@ class OpCase::Running {
     if (case_.has_cache_) {
       result.cache = case_.cache_;
       device_.copy_out(result.cache.k.data(), kv_[0].k, result.cache.k.size());
-      device_.copy_out(result.cache.v.data(), kv_[0].v, result.cache.v.size());
+      if (kv_[0].v) device_.copy_out(result.cache.v.data(), kv_[0].v, result.cache.v.size());
     }
     device_.wait(device_.record());
     return result;
@@ -174,7 +174,7 @@ class OpCase::Running {
   void place_cache() {
     KvLayer layer = case_.layer_;
     layer.k = take(case_.cache_.k.size());
-    layer.v = take(case_.cache_.v.size());
+    layer.v = case_.cache_.v.empty() ? nullptr : take(case_.cache_.v.size());
     kv_.push_back(layer);
   }
 
@@ -198,7 +198,7 @@ class OpCase::Running {
     }
     if (case_.has_cache_) {
       device_.copy_in(kv_[0].k, case_.cache_.k.data(), case_.cache_.k.size());
-      device_.copy_in(kv_[0].v, case_.cache_.v.data(), case_.cache_.v.size());
+      if (kv_[0].v) device_.copy_in(kv_[0].v, case_.cache_.v.data(), case_.cache_.v.size());
     }
     device_.wait(device_.record());
   }

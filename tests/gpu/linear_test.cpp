@@ -74,6 +74,24 @@ TEST_F(GpuLinear, BiasAndResidual) {
   }
 }
 
+// Heads with matrices of their own; the last columns of each head stay.
+TEST_F(GpuLinear, HeadLinear) {
+  struct Size {
+    int64_t n_head, m, k, n_kept;
+  };
+  for (DType dtype : products_dtypes()) {
+    for (const Size& size :
+         some_of<Size>({{5, 131, 96, 16}, {16, 512, 128, 64}, {3, 20, 256, 0}, {1, 1, 32, 3}}, 2)) {
+      const int64_t k = columns(dtype, size.k);
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(size.n_head) + " heads");
+      OpCase c(random_, tokens(300));
+      c.finish(c.builder.head_linear(c.activation(size.n_head * (k + size.n_kept)),
+                                     c.matrix(dtype, size.m, k, size.n_head)));
+      check(c, some_of<int64_t>({1, 5, 8, 40, 9, 256, 259, 300}, 3), dtype);
+    }
+  }
+}
+
 // Consecutive products of the same input are one launch.
 TEST_F(GpuLinear, GroupsOfOneInput) {
   for (DType dtype : products_dtypes()) {
@@ -113,8 +131,8 @@ TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
                    std::to_string(static_cast<int>(activation)));
       OpCase c(random_, tokens(35));
       const int64_t k = columns(dtype, 768), m = 150;
-      c.finish(c.builder.glu(c.activation(k, activation == Activation::swiglu_oai ? 3.0f : 1.0f),
-                             activation, c.matrix(dtype, m, k), c.matrix(dtype, m, k),
+      c.finish(c.builder.glu(c.activation(k, activation == Activation::swiglu_oai ? 3.0f : 1.0f), activation,
+                             c.matrix(dtype, m, k), c.matrix(dtype, m, k),
                              bias ? c.vector(random_.normals(m)) : nullptr,
                              bias ? c.vector(random_.normals(m)) : nullptr));
       check(c, some_of<int64_t>({1, 3, 16, 35}, activation == Activation::silu ? 1 : 3), dtype);

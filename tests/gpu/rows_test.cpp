@@ -89,6 +89,7 @@ TEST_F(GpuRows, RopeOfBothStylesAtAnyPosition) {
                      (style == RopeStyle::pair ? " pair" : " half") + (factors ? " factors" : ""));
         RopeParams op{style, size.n_head, size.head_dim, size.n_rot};
         check_rope(random_, *device_, op, factors, size.n);
+        op.first = size.head_dim - size.n_rot;  // 0 where all are rotated
         if (size.n_rot == size.head_dim) {
           op.temperature_scale = 0.1f;
           op.temperature_length = 8192;
@@ -136,6 +137,7 @@ TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
                                 {2, 64, 64, 16, 7},
                                 {8, 128, 128, 32, 1},
                                 {3, 192, 128, 32, 33},
+                                {1, 576, 0, 32, 9},
                                 {5, 96, 32, 8, 20}}) {
     for (DType k : kDtypes) {
       for (DType v : {DType::F16, DType::Q8_0, k}) {
@@ -147,8 +149,8 @@ TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
         for (size_t i = 0; i < 32; ++i) keys[i] = 0.0f;
         keys[keys.size() - 1] = -keys[keys.size() - 2];
         const TensorId tk = c.activation(size.n_head_kv * size.head_dim_k, keys);
-        const TensorId tv = c.activation(size.n_head_kv * size.head_dim_v);
-        c.builder.kv_write(tk, tv);
+        const bool has_values = size.head_dim_v > 0;
+        c.builder.kv_write(tk, has_values ? c.activation(size.n_head_kv * size.head_dim_v) : kNoTensor);
         c.finish(tk);
         ASSERT_EQ(c.why_unsupported(*device_), "");
         const StepShape shape{size.n, 1};
@@ -253,6 +255,7 @@ TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
         op.scale = 2.5f;
         op.n_group = size.n_group;
         op.n_group_used = size.n_group_used;
+        op.group_rank = bias ? MoeGroupRank::two_best : MoeGroupRank::best;
         std::vector<float> logits = random_.normals(size.n * size.n_expert, 2.0f);
         logits[1] = logits[0];  // a tie: the first one wins
         const TensorId x = c.activation(size.n_expert, logits);

@@ -18,6 +18,7 @@ struct Case {
   int64_t window = 0;
   float softcap = 0;
   bool sinks = false;
+  bool values_in_keys = false;
   std::vector<int64_t> lengths{40};          // cached positions of each sequence
   std::vector<std::vector<int32_t>> tokens;  // query positions, by sequence; empty: the last one of each
 };
@@ -63,13 +64,15 @@ class Scene {
                        1.0f / std::sqrt(static_cast<float>(c.head_dim_k)),
                        c.softcap,
                        c.window};
+    op.values_in_keys = c.values_in_keys;
     if (c.sinks) sinks = random.normals(c.n_head, 2.0f);
     q_id = bench.activation(c.n_head * c.head_dim_k);
     bench.builder.set_layer(0);
     y_id = bench.builder.attention(q_id, op, c.sinks ? bench.weight(sinks) : nullptr);
     bench.finish(y_id);
-    bench.kv.push_back({k.bytes.data(), v.bytes.data(), c.k_dtype, c.v_dtype, c.n_head_kv, c.head_dim_k,
-                        c.head_dim_v, c.block_size, n_blocks(c)});
+    const bool own_values = !c.values_in_keys;
+    bench.kv.push_back({k.bytes.data(), own_values ? v.bytes.data() : nullptr, c.k_dtype, c.v_dtype,
+                        c.n_head_kv, c.head_dim_k, own_values ? c.head_dim_v : 0, c.block_size, n_blocks(c)});
     scale = op.scale;
     fill_inputs(random);
   }
@@ -99,7 +102,7 @@ class Scene {
     for (int64_t p = 0; p <= own; ++p) {
       if (case_.window > 0 && p <= own - case_.window) continue;
       const std::vector<float> key = k.row(cache_row(sequence, p, kv_head)),
-                               value = v.row(cache_row(sequence, p, kv_head));
+                               value = case_.values_in_keys ? key : v.row(cache_row(sequence, p, kv_head));
       double s = 0;
       for (size_t d = 0; d < key.size(); ++d) {
         s += static_cast<double>(
@@ -109,7 +112,7 @@ class Scene {
       s *= scale;
       if (case_.softcap > 0) s = case_.softcap * std::tanh(s / case_.softcap);
       total += std::exp(s);
-      for (size_t d = 0; d < value.size(); ++d) y[d] += std::exp(s) * value[d];
+      for (size_t d = 0; d < y.size(); ++d) y[d] += std::exp(s) * value[d];
     }
     for (double& x : y) x /= total;
     return y;
@@ -321,6 +324,48 @@ TEST(Attention, WindowSoftcapAndSinks) {
       check_all_isas(random, c, what + " decode");
     }
   }
+}
+
+TEST(Attention, ValuesInKeys) {
+  Random random;
+  struct Sizes {
+    int64_t n_head, hd_k, hd_v;
+  };
+  for (const Sizes& size : {Sizes{1, 576, 512},
+                            {5, 48, 32},
+                            {16, 96, 64},
+                            {3, 17, 9},
+                            {8, 64, 64},
+                            {70, 40, 24},
+                            {2, 288, 256}}) {
+    for (DType dtype : kCacheDTypes) {
+      if (size.hd_k % dtype_info(dtype).block_elements != 0) continue;
+      Case c;
+      c.values_in_keys = true;
+      c.n_head = size.n_head;
+      c.head_dim_k = size.hd_k;
+      c.head_dim_v = size.hd_v;
+      c.k_dtype = dtype;
+      c.v_dtype = DType::F16;  // of no cache
+      c.block_size = random.below(2) ? 32 : 10;
+      c.lengths = {130 + random.below(20), 1, 65};
+      const std::string what =
+          format("{} heads of {}x{} {}", size.n_head, size.hd_k, size.hd_v, dtype_name(dtype));
+      check_all_isas(random, c, what + " decode");
+      c.tokens = {range(100, 130), {0}, {64, 3}};
+      check_all_isas(random, c, what + " prefill");
+    }
+  }
+  Case c;
+  c.values_in_keys = true;
+  c.n_head = 4;
+  c.head_dim_k = 96;
+  c.lengths = {2000 + random.below(200)};
+  c.sinks = true;
+  check_all_isas(random, c, "split");
+  c.window = 300;
+  c.softcap = 5;
+  check_all_isas(random, c, "window and softcap");
 }
 
 TEST(Attention, UnevenBlocksAndLengths) {

@@ -1,4 +1,4 @@
-// The linear and glu ops: several products of one input computed together, with and without shared encodings,
+// The linear, head_linear and glu ops: several products of one input computed together, with and without shared encodings,
 // for any number of threads.
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/error.h"
 #include "cpu/compiled_op.h"
 #include "gguf/quants.h"
 #include "graph/builder.h"
@@ -184,6 +185,66 @@ TEST_P(CompiledOps, GluIsTheGatedProduct) {
         ASSERT_NEAR(first[static_cast<size_t>(j)], silu * c, 0.1 + 0.1 * (std::abs(a) + std::abs(c))) << j;
       }
       for (int64_t j = n * m; j < kMax * m; ++j)
+        ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the op";
+    }
+  }
+}
+
+// Heads with matrices of their own; the last columns of each head stay.
+TEST_P(CompiledOps, HeadLinearMultipliesEachHead) {
+  struct Size {
+    int64_t n_head, m, k, n_kept;
+    DType dtype;
+  };
+  std::uniform_int_distribution<int64_t> any_head(1, 9), any_row(1, 150), any_kept(0, 40);
+  std::vector<Size> sizes{{16, 512, 128, 64, DType::F16},
+                          {3, 20, 32, 0, DType::Q8_0},
+                          {1, 1, 256, 5, DType::Q4_K},
+                          {5, 64, 96, 16, DType::Q8_0},
+                          {2, 33, 24, 1, DType::BF16}};
+  for (int i = 0; i < 4; ++i)
+    sizes.push_back({any_head(rng), any_row(rng), 8 * any_row(rng), any_kept(rng), DType::F32});
+  for (const Size& s : sizes) {
+    const int64_t kMax = 300, x_cols = s.k + s.n_kept, y_cols = s.m + s.n_kept;
+    TestWeight w(s.dtype, s.n_head * s.m, s.k, rng), table(DType::F32, 1, s.n_head * x_cols, rng);
+    w.weight.n_mats = s.n_head;
+    w.weight.n_rows = s.m;
+    GraphBuilder b(ShapeClass{kMax, kMax, 1, 1});
+    const TensorId x = b.embed(&table.weight), y = b.head_linear(x, &w.weight);
+    const Graph graph = b.finish(b.gather_outputs(y));
+    ASSERT_EQ(graph.tensor(y).n_cols, s.n_head * y_cols);
+    OpRunner runner(graph);
+    fill(runner.values(x), kMax * s.n_head * x_cols, rng);
+    for (int64_t n : {int64_t{1}, int64_t{2}, int64_t{7}, int64_t{40}, kMax}) {
+      SCOPED_TRACE(
+          format("{} heads of {}x{}+{} {}, {} tokens", s.n_head, s.m, s.k, s.n_kept, dtype_name(s.dtype), n));
+      std::vector<float> first;
+      for (int n_threads : {1, 2, 3}) {
+        const CompiledOpPtr op = compile(runner.context(kernels(GetParam()), n_threads), graph.nodes[1],
+                                         std::get<HeadLinearOp>(graph.nodes[1].op));
+        std::fill_n(runner.values(y), kMax * s.n_head * y_cols, -5.0f);
+        OpRunner::run(*op, n_threads, {n, 0});
+        const std::vector<float> got(runner.values(y), runner.values(y) + kMax * s.n_head * y_cols);
+        if (first.empty()) first = got;
+        EXPECT_EQ(got, first) << n_threads << " threads";
+      }
+      double error = 0, size = 0;
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t h = 0; h < s.n_head; ++h) {
+          const float* in = runner.values(x) + (t * s.n_head + h) * x_cols;
+          const float* out = first.data() + (t * s.n_head + h) * y_cols;
+          for (int64_t j = 0; j < s.m; ++j) {
+            double want = 0;
+            for (int64_t i = 0; i < s.k; ++i)
+              want += static_cast<double>(in[i]) * w.values[static_cast<size_t>((h * s.m + j) * s.k + i)];
+            error = std::max(error, std::fabs(out[j] - want));
+            size = std::max({size, std::fabs(want), 0.1 * std::sqrt(static_cast<double>(s.k))});
+          }
+          for (int64_t j = 0; j < s.n_kept; ++j) ASSERT_EQ(out[s.m + j], in[s.k + j]);
+        }
+      }
+      EXPECT_LE(error, size * (s.dtype == DType::F32 ? 1e-5 : 2e-2));
+      for (int64_t j = n * s.n_head * y_cols; j < kMax * s.n_head * y_cols; ++j)
         ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the op";
     }
   }

@@ -58,7 +58,8 @@ std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteParams& op
       std::vector<double> members(choice.begin() + static_cast<long>(g * size),
                                   choice.begin() + static_cast<long>((g + 1) * size));
       std::sort(members.rbegin(), members.rend());
-      groups.push_back({-(members[0] + (size > 1 ? members[1] : 0)), g});
+      const bool two = size > 1 && op.group_rank == MoeGroupRank::two_best;
+      groups.push_back({-(members[0] + (two ? members[1] : 0)), g});
     }
     std::sort(groups.begin(), groups.end());
     for (size_t i = static_cast<size_t>(op.n_group_used); i < groups.size(); ++i) {
@@ -171,11 +172,13 @@ void check(const Case& c, unsigned seed) {
 TEST(MoeOps, AgreeWithPlainArithmetic) {
   MoeRouteParams plain{8, 2};
   MoeRouteParams sigmoid{12, 4, MoeScoring::sigmoid, true, 2.5f, 4, 2};
+  MoeRouteParams by_best{12, 3, MoeScoring::softmax, false, 16.0f, 4, 2, MoeGroupRank::best};
   MoeRouteParams raw{5, 5, MoeScoring::softmax, false};
   MoeRouteParams one{3, 1};
   for (const Case& c : {Case{1, 32, 48, plain, false, true}, Case{2, 24, 70, sigmoid, true, false},
                         Case{37, 40, 65, sigmoid, true, true}, Case{9, 16, 129, raw, false, false},
-                        Case{70, 32, 40, plain, true, true}, Case{33, 8, 8, one, false, true}}) {
+                        Case{41, 24, 33, by_best, false, true}, Case{70, 32, 40, plain, true, true},
+                        Case{33, 8, 8, one, false, true}}) {
     check(c, std::random_device{}());
   }
 }

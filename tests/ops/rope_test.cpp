@@ -55,6 +55,7 @@ TEST(Rope, RotationsInEveryQuadrant) {
 std::vector<double> rotated(const RopeParams& op, const std::vector<float>& factors, int64_t position,
                             const float* x) {
   std::vector<double> y(x, x + op.head_dim);
+  x += op.first;
   const int64_t half = op.n_rot / 2;
   const auto turns_at = [&](double pair) {  // full turns of a pair within the original context
     return op.n_ctx_orig * std::pow(op.freq_base, -2 * pair / static_cast<double>(op.n_rot)) / (2 * M_PI);
@@ -88,8 +89,8 @@ std::vector<double> rotated(const RopeParams& op, const std::vector<float>& fact
     }
     const int64_t a = op.style == RopeStyle::pair ? 2 * i : i,
                   b = op.style == RopeStyle::pair ? 2 * i + 1 : i + half;
-    y[static_cast<size_t>(a)] = size * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
-    y[static_cast<size_t>(b)] = size * (x[a] * std::sin(angle) + x[b] * std::cos(angle));
+    y[static_cast<size_t>(op.first + a)] = size * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
+    y[static_cast<size_t>(op.first + b)] = size * (x[a] * std::sin(angle) + x[b] * std::cos(angle));
   }
   return y;
 }
@@ -142,6 +143,10 @@ TEST(Rope, BothStylesAndAwkwardSizes) {
     for (int64_t head_dim : {8, 18, 64, 80, 96, 128}) {
       for (int64_t n_rot : {int64_t{2}, head_dim / 4 * 2, head_dim}) {
         check(random, rope_op(style, 3, head_dim, n_rot), {}, 1 + random.below(40));
+        if (HasFatalFailure()) return;
+        RopeParams last_columns = rope_op(style, 3, head_dim, n_rot);
+        last_columns.first = head_dim - n_rot;
+        check(random, last_columns, {}, 1 + random.below(40));
         if (HasFatalFailure()) return;
       }
     }

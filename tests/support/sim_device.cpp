@@ -227,7 +227,7 @@ std::unique_ptr<Executable> SimDevice::compile(const Segment& segment) {
     if (!layer.k) continue;
     const auto rows = static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
     layer.k = real(layer.k, rows * row_bytes(layer.k_dtype, layer.head_dim_k));
-    layer.v = real(layer.v, rows * row_bytes(layer.v_dtype, layer.head_dim_v));
+    if (layer.v) layer.v = real(layer.v, rows * row_bytes(layer.v_dtype, layer.head_dim_v));
   }
   executable->segment = segment;
   executable->inner =

@@ -52,6 +52,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<EmbedOp>({&EmbedOp::ids, &EmbedOp::table});
   check<NormOp>({&NormOp::x, &NormOp::weight, &NormOp::bias});
   check<LinearOp>({&LinearOp::x, &LinearOp::weight, &LinearOp::bias, &LinearOp::residual});
+  check<HeadLinearOp>({&HeadLinearOp::x, &HeadLinearOp::weight});
   check<RopeOp>({&RopeOp::x, &RopeOp::positions, &RopeOp::freq_factors});
   check<KvWriteOp>({&KvWriteOp::k, &KvWriteOp::v, &KvWriteOp::slots});
   check<AttentionOp>({&AttentionOp::q, &AttentionOp::positions, &AttentionOp::sequences,
@@ -66,7 +67,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<GatherRowsOp>({&GatherRowsOp::x, &GatherRowsOp::outputs});
   check<MergeOp>({&MergeOp::a, &MergeOp::b});
   check<JoinOp>({&JoinOp::a, &JoinOp::b, &JoinOp::residual});
-  static_assert(std::variant_size_v<Op> == 15, "a new op is checked here too");
+  static_assert(std::variant_size_v<Op> == 16, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {

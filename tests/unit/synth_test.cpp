@@ -162,7 +162,11 @@ TEST(Shapes, HaveTheirModelsParameters) {
   // The model cards count the MTP layer too: 110468824832 for Air, 358 B.
   EXPECT_EQ(n_parameters("glm-4.5-air"), 106852251264);
   EXPECT_EQ(n_parameters("glm-4.5"), 352797829024);
-  EXPECT_EQ(n_parameters("minimax-m2"), 228689764864);  // the card also counts 13880064 scales of FP8 blocks
+  EXPECT_EQ(n_parameters("minimax-m2"), 228689764864);   // the card also counts 13880064 scales of FP8 blocks
+  EXPECT_EQ(n_parameters("deepseek-v3"), 671026419200);  // without the MTP layer, which is not in the file
+  EXPECT_EQ(n_parameters("kimi-k2"), 1026408232448);
+  EXPECT_EQ(n_parameters("deepseek-v2-lite"), 15706484224);
+  EXPECT_EQ(n_parameters("glm-4.7-flash"), 29943393920);
   EXPECT_EQ(n_parameters("mistral-nemo-12b"), 12247782400);
   EXPECT_EQ(n_parameters("mistral-small-24b"), 23572403200);
   EXPECT_EQ(n_parameters("codestral-22b"), 22247282688);

@@ -252,18 +252,67 @@ void hunyuan_moe(const ModelConfig& c, HparamWriter& out) {
   out.number("rope.freq_base", c.rope.theta * std::pow(alpha, dim / (dim - 2)));
 }
 
-void exaone_moe(const ModelConfig& c, HparamWriter& out) {
-  check_window_pattern(c, 4);
-  head_sizes(c, out);
-  add_rope(c, out);
-  window(c, out);
-  mixture(c, out, Scoring::sigmoid);
+// Requires dense layers before all mixtures, which readers of GGUF assume.
+void check_mixture_pattern(const ModelConfig& c) {
   const auto kinds = c.text.texts("mlp_layer_types");
   for (size_t i = 0; kinds && i < kinds->size(); ++i) {
     if (((*kinds)[i] == "sparse") == c.has_experts(static_cast<int64_t>(i))) continue;
     c.text.fail("mlp_layer_types", short_json(*c.text.find("mlp_layer_types")),
                 "dense layers before all others, as first_k_dense_replace says");
   }
+}
+
+void exaone_moe(const ModelConfig& c, HparamWriter& out) {
+  check_window_pattern(c, 4);
+  head_sizes(c, out);
+  add_rope(c, out);
+  window(c, out);
+  mixture(c, out, Scoring::sigmoid);
+  check_mixture_pattern(c);
+}
+
+// Key and value lengths are those of the cached rows, which all heads share; those of a head have names of their
+// own.
+void latent_attention(const ModelConfig& c, HparamWriter& out) {
+  if (c.latent.rank == 0) c.text.fail("kv_lora_rank", "nothing", "the rank of the cached rows");
+  if (!c.text.boolean("rope_interleave").value_or(true)) {
+    c.text.fail("rope_interleave", "false", "true: neighbors are rotated together");
+  }
+  out.integer("attention.head_count_kv", 1);
+  if (c.latent.q_rank > 0) out.integer("attention.q_lora_rank", c.latent.q_rank);
+  out.integer("attention.kv_lora_rank", c.latent.rank);
+  out.integer("attention.key_length", c.latent.rank + c.latent.n_rot);
+  out.integer("attention.value_length", c.latent.rank);
+  out.integer("attention.key_length_mla", c.latent.key);
+  out.integer("attention.value_length_mla", c.latent.value);
+  out.integer("rope.dimension_count", c.latent.n_rot);
+  add_rope(c, out);
+}
+
+void deepseek(const ModelConfig& c, HparamWriter& out, Scoring usual, bool normalizes) {
+  latent_attention(c, out);
+  const std::string scoring =
+      c.text.text("scoring_func").value_or(usual == Scoring::softmax ? "softmax" : "sigmoid");
+  if (scoring != "softmax" && scoring != "sigmoid") {
+    c.text.fail("scoring_func", "\"" + scoring + "\"", "softmax or sigmoid");
+  }
+  mixture(c, out, scoring == "softmax" ? Scoring::softmax : Scoring::sigmoid);
+  out.flag("expert_weights_norm", c.text.boolean("norm_topk_prob").value_or(normalizes));
+  check_mixture_pattern(c);
+  const std::string method = c.text.text("topk_method").value_or("");
+  const int64_t n_group = c.text.optional_integer("n_group", 1, c.n_expert).value_or(1);
+  if (method == "greedy" && n_group > 1) {
+    out.integer("expert_group_used_count", n_group);  // all of them
+  } else if (!method.empty() && method != "greedy" && method != "group_limited_greedy" &&
+             method != "noaux_tc") {
+    c.text.fail("topk_method", "\"" + method + "\"", "greedy, group_limited_greedy or noaux_tc");
+  }
+}
+void deepseek_v2(const ModelConfig& c, HparamWriter& out) {
+  deepseek(c, out, Scoring::softmax, false);
+}
+void deepseek_v3(const ModelConfig& c, HparamWriter& out) {
+  deepseek(c, out, Scoring::sigmoid, true);
 }
 
 void bailing_moe2(const ModelConfig& c, HparamWriter& out) {
@@ -330,6 +379,12 @@ std::vector<ConvertArchitecture> make_table() {
       {"ExaoneMoEForCausalLM ExaoneMoeForCausalLM", "exaone-moe", plain,
        join({qwen_layers, exaone_moe_tensors()}), exaone_moe},
       {"BailingMoeV2ForCausalLM", "bailingmoe2", plain, bailing_moe2_tensors(), bailing_moe2},
+      {"DeepseekV2ForCausalLM", "deepseek2", {.without_mtp = true}, deepseek_tensors(), deepseek_v2},
+      {"DeepseekV3ForCausalLM Glm4MoeLiteForCausalLM",
+       "deepseek2",
+       {.without_mtp = true},
+       deepseek_tensors(),
+       deepseek_v3},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };

@@ -79,7 +79,12 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
   metadata.set("general.quantization_version", Value(uint32_t{2}));
   if (!options.vocab_only) {
     out.checkpoint = std::make_unique<Checkpoint>(folder);
-    config.n_mtp_layers = count_mtp_layers(*out.checkpoint, config);
+    const int64_t n_mtp = count_mtp_layers(*out.checkpoint, config);
+    if (!config.drops_mtp) {
+      config.n_mtp_layers = n_mtp;
+    } else if (n_mtp > 0) {
+      log_info("{}: converted without the {} layers that predict further tokens", folder, n_mtp);
+    }
   }
   add_hparams(architecture, config, metadata, out.tensors);
   add_tokenizer(folder, json, {config.n_vocab, options.pre}, metadata);

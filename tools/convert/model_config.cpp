@@ -82,6 +82,18 @@ std::array<int64_t, 2> read_fp8_block(const JsonObject& c) {
   return {static_cast<int64_t>(sizes[0]), static_cast<int64_t>(sizes[1])};
 }
 
+LatentConfig read_latent(const JsonObject& c) {
+  LatentConfig latent;
+  if (!c.has("kv_lora_rank")) return latent;
+  latent.rank = size_of(c, "kv_lora_rank");
+  if (c.has("q_lora_rank")) latent.q_rank = size_of(c, "q_lora_rank");
+  latent.n_rot = size_of(c, "qk_rope_head_dim");
+  if (latent.n_rot % 2 != 0) c.fail("qk_rope_head_dim", std::to_string(latent.n_rot), "an even number");
+  latent.key = size_of(c, "qk_nope_head_dim") + latent.n_rot;
+  latent.value = size_of(c, "v_head_dim");
+  return latent;
+}
+
 }  // namespace
 
 ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& defaults)
@@ -95,13 +107,17 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
     text.fail("num_key_value_heads", std::to_string(n_head_kv),
               "a divisor of the " + std::to_string(n_head) + " heads");
   }
-  has_head_dim = text.has("head_dim") || defaults.head_dim;
+  latent = read_latent(text);
+  has_head_dim = text.has("head_dim") || defaults.head_dim || latent.rank > 0;
   if (!has_head_dim && n_embd % n_head != 0) {
     text.fail("num_attention_heads", std::to_string(n_head),
               "a divisor of hidden_size " + std::to_string(n_embd));
   }
-  head_dim = size_of(text, "head_dim", defaults.head_dim.value_or(n_embd / n_head));
-  if (head_dim % 2 != 0) text.fail("head_dim", std::to_string(head_dim), "an even number");
+  head_dim =
+      latent.rank > 0 ? latent.key : size_of(text, "head_dim", defaults.head_dim.value_or(n_embd / n_head));
+  drops_mtp = defaults.without_mtp;
+  if (latent.rank == 0 && head_dim % 2 != 0)
+    text.fail("head_dim", std::to_string(head_dim), "an even number");
   n_ff = size_of(text, "intermediate_size");
   n_ctx = defaults.n_ctx && !text.has("max_position_embeddings")
               ? *defaults.n_ctx
@@ -120,6 +136,11 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   n_ff_shared = first_of(text, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"});
   if (n_ff_shared == 0) n_ff_shared = n_shared_experts * (n_ff_expert > 0 ? n_ff_expert : n_ff);
   n_dense_layers = first_of(text, {"first_k_dense_replace", "moe_layer_start_index"});
+  const auto kinds = text.texts("mlp_layer_types");
+  if (kinds && !text.has("first_k_dense_replace")) {
+    n_dense_layers = std::find_if(kinds->begin(), kinds->end(), [](const auto& k) { return k != "dense"; }) -
+                     kinds->begin();
+  }
   mixture_period = std::max<int64_t>(1, first_of(text, {"moe_layer_interval"}));
   const auto said = text.boolean("tie_word_embeddings");
   const auto said_outside = whole.boolean("tie_word_embeddings");

@@ -19,6 +19,14 @@ struct ConfigDefaults {
   std::optional<double> norm_eps;
   double rope_theta = 10000.0, rotated_share = 1.0;
   bool tied = false;
+  bool without_mtp = false;  // readers of the architecture's files know no MTP layers
+};
+
+// Sizes of multi-head latent attention (DeepSeek); rank 0: none.
+struct LatentConfig {
+  int64_t q_rank = 0;  // 0: queries are not compressed
+  int64_t rank = 0;
+  int64_t n_rot = 0, key = 0, value = 0;  // columns of a head; the last n_rot of a key are rotated
 };
 
 struct RopeConfig {
@@ -42,7 +50,9 @@ struct ModelConfig {
   int64_t n_shared_experts = 0;
   int64_t n_dense_layers = 0,
           mixture_period = 1;  // leading layers without experts; of the others, each n-th has
-  int64_t n_mtp_layers = 0;    // after the n_layer others, as many as the checkpoint has
+  int64_t n_mtp_layers = 0;    // after the n_layer others, as many as the file will have
+  bool drops_mtp = false;      // layers after those are left out
+  LatentConfig latent;         // head_dim is then that of the keys
   double norm_eps;
   bool tied;          // the output is the embedding table
   bool has_tied_key;  // the file has the key

@@ -27,6 +27,13 @@ void add_yarn(const ModelConfig& c, HparamWriter& out) {
   if (!wanted && mscale && all_dim && *mscale != 0 && *all_dim != 0 && !s.has("llama_4_scaling_beta")) {
     wanted = log_magnitude(factor, *mscale) / log_magnitude(factor, *all_dim);
   }
+  if (c.latent.rank > 0 && all_dim && *all_dim != 0) {
+    // Scores take the factor of all_dim instead of cos and sin. Readers expect a tenth of it under this name.
+    out.number("rope.scaling.yarn_log_multiplier", 0.1 * *all_dim);
+    const double magnitude = wanted.value_or(usual);
+    if (std::fabs(magnitude - 1.0) > 1e-6) out.number("rope.scaling.attn_factor", magnitude);
+    return;
+  }
   if (wanted && std::fabs(*wanted / usual - 1.0) > 1e-6)
     out.number("rope.scaling.attn_factor", *wanted / usual);
 }

@@ -85,16 +85,15 @@ class RowReader {
         const int64_t at = mapping_.source_row(r) * mapping_.row_stride + mapping_.first;
         to_floats(type_of(matrix), gathered.data() + at * size_, mapping_.col_stride, width_, out);
       }
-      return;
-    }
-    if (in_order_) {
+    } else if (in_order_) {
       read_run(matrix, row * mapping_.row_stride, n * width_, raw, out);
     } else {
       for (int64_t r = 0; r < n; ++r) {
         read_run(matrix, mapping_.source_row(row + r) * mapping_.row_stride, width_, raw, out + r * width_);
       }
     }
-    if (scales_.empty() || scales_[static_cast<size_t>(matrix)].empty()) return;
+    if (scales_.empty() || scales_of(matrix).empty()) return;
+    if (gathers()) out -= n * width_;
     for (int64_t r = 0; r < n; ++r) scale_row(matrix, mapping_.source_row(row + r), out + r * width_);
   }
 
@@ -109,11 +108,19 @@ class RowReader {
     return scales;
   }
 
+  const std::vector<float>& scales_of(int64_t matrix) const {
+    return scales_[scales_.size() > 1 ? static_cast<size_t>(matrix) : 0];
+  }
+
   void scale_row(int64_t matrix, int64_t source_row, float* row) const {
-    const int64_t n_across = ceil_div(width_, mapping_.block_cols);
-    const float* scales =
-        scales_[static_cast<size_t>(matrix)].data() + source_row / mapping_.block_rows * n_across;
-    for (int64_t i = 0; i < width_; ++i) row[i] *= scales[i / mapping_.block_cols];
+    const auto [tensor, start] = place(matrix);
+    const int64_t n_cols = tensor->shape.back(), n_across = ceil_div(n_cols, mapping_.block_cols);
+    const std::vector<float>& scales = scales_of(matrix);
+    int64_t at = start + source_row * mapping_.row_stride + mapping_.first;
+    for (int64_t i = 0; i < width_; ++i, at += mapping_.col_stride) {
+      row[i] *= scales[static_cast<size_t>(at / n_cols / mapping_.block_rows * n_across +
+                                           at % n_cols / mapping_.block_cols)];
+    }
   }
 
   std::pair<const SourceTensor*, int64_t> place(int64_t matrix) const {

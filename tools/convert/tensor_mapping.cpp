@@ -1,5 +1,6 @@
 #include "tools/convert/tensor_mapping.h"
 
+#include <charconv>
 #include <map>
 #include <set>
 
@@ -26,6 +27,12 @@ bool is_mxfp4(Layout l) {
 
 // Tensors of a checkpoint that a GGUF file does not have: computed tables.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (config.drops_mtp && name.starts_with(kLayers)) {
+    int64_t layer = 0;
+    std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+    if (layer >= config.n_layer) return true;
+  }
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
   return name == "lm_head.weight" && config.tied;
 }
@@ -43,6 +50,9 @@ bool is_of_other_media(std::string_view name) {
 bool applies(const TensorRule& rule, int64_t layer, const ModelConfig& config) {
   const bool of_shared_expert = rule.rows == Size::ff_shared || rule.cols == Size::ff_shared;
   if (of_shared_expert && config.n_ff_shared == 0) return false;
+  const bool of_q_rank = rule.rows == Size::q_rank || rule.cols == Size::q_rank;
+  if (of_q_rank && config.latent.q_rank == 0) return false;
+  if (rule.rows == Size::q_direct && config.latent.q_rank > 0) return false;
   switch (rule.layers) {
     case Layers::all: return true;
     case Layers::dense: return !config.has_experts(layer);
@@ -104,7 +114,8 @@ class TensorMapper {
       case Size::vocab: return c.n_vocab;
       case Size::embd: return c.n_embd;
       case Size::two_embd: return 2 * c.n_embd;
-      case Size::q: return c.n_head * c.head_dim;
+      case Size::q:
+      case Size::q_direct: return c.n_head * c.head_dim;
       case Size::kv: return c.n_head_kv * c.head_dim;
       case Size::qkv: return (c.n_head + 2 * c.n_head_kv) * c.head_dim;
       case Size::ff: return c.n_ff;
@@ -114,6 +125,12 @@ class TensorMapper {
       case Size::head_dim: return c.head_dim;
       case Size::expert: return c.n_expert;
       case Size::head: return c.n_head;
+      case Size::q_rank: return c.latent.q_rank;
+      case Size::rank: return c.latent.rank;
+      case Size::rank_and_rot: return c.latent.rank + c.latent.n_rot;
+      case Size::key_up: return c.latent.key - c.latent.n_rot;
+      case Size::value: return c.latent.value;
+      case Size::values: return c.n_head * c.latent.value;
     }
     TANDEM_CHECK(false);
   }
@@ -201,6 +218,8 @@ class TensorMapper {
       case Layout::first_half: return half_plan(std::move(mapping), source, rows, cols, 2, 0);
       case Layout::second_half: return half_plan(std::move(mapping), source, rows, cols, 2, rows);
       case Layout::transposed_or_plain: return half_plan(std::move(mapping), source, rows, cols, 1, 0);
+      case Layout::key_rows: return head_rows_plan(std::move(mapping), source, 0, true);
+      case Layout::value_rows: return head_rows_plan(std::move(mapping), source, size(Size::key_up), false);
       case Layout::mxfp4: return mxfp4_mapping(std::move(mapping), source, rows, cols, 1, 0);
       case Layout::mxfp4_even: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 0);
       case Layout::mxfp4_odd: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 1);
@@ -252,6 +271,20 @@ class TensorMapper {
     mapping.row_stride = transposed ? 1 : cols;
     mapping.col_stride = transposed ? n_rows : 1;
     mapping.first = transposed ? first : first * cols;
+    return mapping;
+  }
+
+  // Some rows of each head of a matrix [head * (key_up + value), rank], from the head's row `first` on.
+  TensorMapping head_rows_plan(TensorMapping mapping, const std::string& source, int64_t first,
+                               bool transposed) {
+    const int64_t n = size(Size::head), rank = size(Size::rank),
+                  head_rows = size(Size::key_up) + size(Size::value);
+    mapping.dims.push_back(n);
+    add_source(mapping, source, {n * head_rows, rank});
+    mapping.matrix_stride = head_rows * rank;
+    mapping.row_stride = transposed ? 1 : rank;
+    mapping.col_stride = transposed ? rank : 1;
+    mapping.first = first * rank;
     return mapping;
   }
 

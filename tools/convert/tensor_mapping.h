@@ -28,7 +28,14 @@ enum class Size {
   ff_shared,
   head_dim,
   expert,
-  head
+  head,
+  q_direct,  // of latent attention, as the following: q where queries are not compressed
+  q_rank,
+  rank,
+  rank_and_rot,
+  key_up,  // columns of a key that are not rotated
+  value,
+  values  // of all heads
 };
 
 // The shape of a tensor in the checkpoint, and its conversion.
@@ -47,9 +54,11 @@ enum class Layout {
   first_half,       // [expert, cols, 2 rows] or [expert, 2 rows, cols] -> the first half of the rows
   second_half,      // the same -> the second half
   transposed_or_plain,  // [expert, cols, rows] or [expert, rows, cols]
-  mxfp4,                // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
-  mxfp4_even,           // [expert, 2 rows, ...] -> even rows
-  mxfp4_odd,            // [expert, 2 rows, ...] -> odd rows
+  key_rows,    // [head * (key_up + value), rank]: each head's first rows, transposed -> [head, rank, key_up]
+  value_rows,  // the same: each head's last rows -> [head, value, rank]
+  mxfp4,       // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
+  mxfp4_even,  // [expert, 2 rows, ...] -> even rows
+  mxfp4_odd,   // [expert, 2 rows, ...] -> odd rows
 };
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are

@@ -213,6 +213,25 @@ TensorRules exaone_moe_tensors() {
                                          selection_bias("model.layers.{}.mlp.e_score_correction_bias")}))});
 }
 
+TensorRules deepseek_tensors() {
+  return join(
+      {ends(),
+       norms_before(),
+       {{"model.layers.{}.self_attn.q_proj.weight", "attn_q.weight", S::q_direct, S::embd},
+        {"model.layers.{}.self_attn.q_a_proj.weight", "attn_q_a.weight", S::q_rank, S::embd},
+        {"model.layers.{}.self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", S::q_rank},
+        {"model.layers.{}.self_attn.q_b_proj.weight", "attn_q_b.weight", S::q, S::q_rank},
+        {"model.layers.{}.self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight", S::rank_and_rot,
+         S::embd},
+        {"model.layers.{}.self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", S::rank},
+        {"model.layers.{}.self_attn.kv_b_proj.weight", "attn_k_b.weight", S::rank, S::key_up, L::key_rows},
+        {"model.layers.{}.self_attn.kv_b_proj.weight", "attn_v_b.weight", S::value, S::rank, L::value_rows},
+        {"model.layers.{}.self_attn.o_proj.weight", "attn_output.weight", S::embd, S::values}},
+       in(Layers::dense, gated_mlp()),
+       in(Layers::mixture, join({qwen_experts(), shared_experts(),
+                                 selection_bias("model.layers.{}.mlp.gate.e_score_correction_bias")}))});
+}
+
 TensorRules bailing_moe2_tensors() {
   return join(
       {{{"model.word_embeddings.weight", "token_embd.weight", S::vocab, S::embd},

@@ -43,5 +43,6 @@ TensorRules ernie4_5_moe_tensors();
 TensorRules hunyuan_moe_tensors();
 TensorRules exaone_moe_tensors();
 TensorRules bailing_moe2_tensors();
+TensorRules deepseek_tensors();
 
 }  // namespace tandem::tools::tensors

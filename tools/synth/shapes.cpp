@@ -122,6 +122,15 @@ constexpr Shape kShapes[] = {
      bpe_llama3, 151552, 131072, 1e6f, 1e-5f, false, 0, 160, 8, 1536, 0, 1536, 3, 64, true},
     {"minimax-m2", "MiniMax M2", "minimax-m2", 62, 3072, 48, 8, 128, 1536,
      bpe_qwen, 200064, 196608, 5e6f, 1e-6f, false, 0, 256, 8, 1536, 0, 0, 0, 64},
+    {"deepseek-v2-lite", "DeepSeek V2 Lite Chat", "deepseek2", 27, 2048, 16, 1, 192, 10944,
+     bpe_llama3, 102400, 163840, 1e4f, 1e-6f, false, 0, 64, 6, 1408, 0, 2816, 1, 64, false, 0, 512, 128},
+    {"deepseek-v3", "DeepSeek V3", "deepseek2", 61, 7168, 128, 1, 192, 18432,
+     bpe_llama3, 129280, 163840, 1e4f, 1e-6f, false, 0, 256, 8, 2048, 0, 2048, 3, 64, false, 1536, 512, 128,
+     true, 8, 4},
+    {"kimi-k2", "Kimi K2 Instruct", "deepseek2", 61, 7168, 64, 1, 192, 18432,
+     bpe_llama3, 163840, 131072, 5e4f, 1e-6f, false, 0, 384, 8, 2048, 0, 2048, 1, 64, false, 1536, 512, 128, true},
+    {"glm-4.7-flash", "GLM 4.7 Flash", "deepseek2", 47, 2048, 20, 1, 256, 10240,
+     bpe_llama3, 154880, 202752, 1e6f, 1e-5f, false, 0, 64, 4, 1536, 0, 1536, 1, 64, false, 768, 512, 256, true},
     {"seed-oss-36b", "Seed OSS 36B Instruct", "seed_oss", 64, 5120, 80, 8, 128, 27648,
      bpe_qwen, 155136, 524288, 1e7f, 1e-6f},
 };
@@ -163,12 +172,30 @@ bool has_qkv_biases(const Shape& s) {
 }
 // Whether experts are chosen by sigmoid scores plus a bias.
 bool has_sigmoid_scores(const Shape& s) {
-  return s.arch == "glm4moe" || s.arch == "minimax-m2";
+  return s.arch == "glm4moe" || s.arch == "minimax-m2" || s.sigmoid_scores;
+}
+
+// One row a token, of which all heads make their keys and values.
+void add_latent_attention(const Shape& s, const std::string& block, TensorList& list) {
+  const int64_t n_q = int64_t{s.n_head} * s.head_dim;
+  if (s.q_rank > 0) {
+    list.matrix(block + "attn_q_a.weight", s.n_embd, s.q_rank);
+    list.vector(block + "attn_q_a_norm.weight", TensorRole::norm, s.q_rank);
+    list.matrix(block + "attn_q_b.weight", s.q_rank, n_q);
+  } else {
+    list.matrix(block + "attn_q.weight", s.n_embd, n_q);
+  }
+  list.matrix(block + "attn_kv_a_mqa.weight", s.n_embd, s.rank + s.n_rot);
+  list.vector(block + "attn_kv_a_norm.weight", TensorRole::norm, s.rank);
+  list.matrix(block + "attn_k_b.weight", s.head_dim - s.n_rot, s.rank, s.n_head);
+  list.matrix(block + "attn_v_b.weight", s.rank, s.value_dim, s.n_head);
+  list.matrix(block + "attn_output.weight", int64_t{s.n_head} * s.value_dim, s.n_embd);
 }
 
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
   const int64_t n_q = int64_t{s.n_head} * s.head_dim, n_kv = int64_t{s.n_head_kv} * s.head_dim;
   if (has_pre_norms(s)) list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  if (s.rank > 0) return add_latent_attention(s, block, list);
   if (s.arch == "phi3") {
     list.matrix(block + "attn_qkv.weight", s.n_embd, n_q + 2 * n_kv);
   } else {
@@ -281,8 +308,14 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
   set_count("feed_forward_length", s.n_ff);
   set_count("attention.head_count", s.n_head);
   set_count("attention.head_count_kv", s.n_head_kv);
-  set_count("attention.key_length", s.head_dim);
-  set_count("attention.value_length", s.head_dim);
+  set_count("attention.key_length", s.rank > 0 ? s.rank + s.n_rot : s.head_dim);
+  set_count("attention.value_length", s.rank > 0 ? s.rank : s.head_dim);
+  if (s.rank > 0) {
+    if (s.q_rank > 0) set_count("attention.q_lora_rank", s.q_rank);
+    set_count("attention.kv_lora_rank", s.rank);
+    set_count("attention.key_length_mla", s.head_dim);
+    set_count("attention.value_length_mla", s.value_dim);
+  }
   set_float("attention.layer_norm_rms_epsilon", s.rms_eps);
   set_float("rope.freq_base", s.rope_freq_base);
   set_count("vocab_size", s.n_vocab);
@@ -297,6 +330,10 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
     if (s.n_ff_shared > 0 && s.arch != "qwen2moe") set_count("expert_shared_count", 1);
     if (s.n_dense > 0) set_count("leading_dense_block_count", s.n_dense);
     if (has_sigmoid_scores(s)) set_count("expert_gating_func", 2);
+    if (s.n_group > 0) {
+      set_count("expert_group_count", s.n_group);
+      set_count("expert_group_used_count", s.n_group_used);
+    }
   }
   if (s.arch == "gemma2") {
     set_float("attn_logit_softcapping", 50.0f);

@@ -34,6 +34,10 @@ struct Shape {
   int n_dense = 0;          // leading layers without experts
   int n_rot = 0;            // rotated columns of a head, if not all
   bool head_norms = false;  // query and key heads are normalized, where the architecture leaves it open
+  // Latent attention, if rank > 0: ranks of queries (0: not compressed) and of the cached rows, columns of a value.
+  int q_rank = 0, rank = 0, value_dim = 0;
+  bool sigmoid_scores = false;        // experts are chosen by sigmoid scores plus a bias, where left open
+  int n_group = 0, n_group_used = 0;  // of experts
 };
 
 std::span<const Shape> all_shapes();

@@ -63,7 +63,7 @@ class CompiledAttention final : public CompiledOp {
         n_sequences_(context.tensor(op.block_table).n_rows),
         y_(context.address<float>(node.output)) {
     TANDEM_CHECK(kv_.n_head_kv == op_.n_head_kv && kv_.head_dim_k == op_.head_dim_k &&
-                 kv_.head_dim_v == op_.head_dim_v && kv_.block_size > 0);
+                 kv_.head_dim_v == (op_.values_in_keys ? 0 : op_.head_dim_v) && kv_.block_size > 0);
     TANDEM_CHECK((op_.part == KvPart::whole) == (op.hot_from == kNoTensor));
     n_cols_ = op_.n_head * (op_.head_dim_v + (op_.part == KvPart::whole ? 0 : 1));
     max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
@@ -131,7 +131,8 @@ class CompiledAttention final : public CompiledOp {
     call.k_dtype = kv_.k_dtype;
     call.v_dtype = kv_.v_dtype;
     call.head_dim_k = kv_.head_dim_k;
-    call.head_dim_v = kv_.head_dim_v;
+    call.head_dim_v = op_.head_dim_v;
+    call.values_in_keys = op_.values_in_keys;
     call.block_size = kv_.block_size;
     call.k = kv_.k + static_cast<size_t>(head_kv) * k_head;
     call.v = kv_.v + static_cast<size_t>(head_kv) * v_head;

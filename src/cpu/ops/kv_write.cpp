@@ -14,9 +14,10 @@ class CompiledKvWrite final : public CompiledOp {
         v_(context.address<const float>(op.v)),
         slots_(context.address<const int32_t>(op.slots)),
         k_row_bytes_(row_bytes(kv_.k_dtype, kv_.head_dim_k)),
-        v_row_bytes_(row_bytes(kv_.v_dtype, kv_.head_dim_v)) {
+        v_row_bytes_(row_bytes(kv_.v_dtype, kv_.head_dim_v)),
+        has_values_(op.v != kNoTensor) {
     TANDEM_CHECK(context.tensor(op.k).n_cols == kv_.n_head_kv * kv_.head_dim_k);
-    TANDEM_CHECK(context.tensor(op.v).n_cols == kv_.n_head_kv * kv_.head_dim_v);
+    TANDEM_CHECK((has_values_ ? context.tensor(op.v).n_cols : 0) == kv_.n_head_kv * kv_.head_dim_v);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
@@ -31,6 +32,7 @@ class CompiledKvWrite final : public CompiledOp {
       const size_t row = static_cast<size_t>((block * kv_.n_head_kv + head) * kv_.block_size + offset);
       const int64_t from = token * kv_.n_head_kv + head;
       store_row_(kv_.k_dtype, k_ + from * kv_.head_dim_k, kv_.k + row * k_row_bytes_, kv_.head_dim_k);
+      if (!has_values_) continue;
       store_row_(kv_.v_dtype, v_ + from * kv_.head_dim_v, kv_.v + row * v_row_bytes_, kv_.head_dim_v);
     }
   }
@@ -38,9 +40,10 @@ class CompiledKvWrite final : public CompiledOp {
   decltype(AttentionKernels::store_row) store_row_;
   KvLayer kv_;
   const float* k_;        // [n_tokens, n_head_kv * head_dim_k]
-  const float* v_;        // [n_tokens, n_head_kv * head_dim_v]
+  const float* v_;        // [n_tokens, n_head_kv * head_dim_v] or null
   const int32_t* slots_;  // [n_tokens]
   size_t k_row_bytes_, v_row_bytes_;
+  bool has_values_;  // false: they are in the keys
 };
 
 }  // namespace

@@ -70,7 +70,7 @@ class CompiledMoeRoute final : public CompiledOp {
     for (int64_t e = 0; e < n_expert; ++e) score[e] /= sum;
   }
 
-  // Keeps the n_group_used groups with the largest sum of their two best choices.
+  // Keeps the n_group_used best groups, by their best choice or the sum of their two best.
   void rule_out_groups(float* choice, int32_t* group_room) const {
     const int64_t size = op_.n_expert / op_.n_group;
     int32_t* order = group_room;                                  // [n_group]
@@ -86,7 +86,7 @@ class CompiledMoeRoute final : public CompiledOp {
           second = c;
         }
       }
-      best[g] = size > 1 ? first + second : first;
+      best[g] = size > 1 && op_.group_rank == MoeGroupRank::two_best ? first + second : first;
       order[g] = static_cast<int32_t>(g);
     }
     std::sort(order, order + op_.n_group,

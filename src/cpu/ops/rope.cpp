@@ -31,7 +31,8 @@ class CompiledRope final : public CompiledOp {
       const float magnitude = magnitude_ * rope_temperature(op_, positions_[token]);
       rows_.rotations(frequency_.data(), positions_[token], magnitude, cos, sin, n_pairs);
       float* x = x_ + token * op_.n_head * op_.head_dim;
-      for (int64_t head = 0; head < op_.n_head; ++head) rotate_(x + head * op_.head_dim, cos, sin, op_.n_rot);
+      for (int64_t head = 0; head < op_.n_head; ++head)
+        rotate_(x + head * op_.head_dim + op_.first, cos, sin, op_.n_rot);
     });
   }
 

@@ -46,17 +46,19 @@ void attend(const AttentionCall& call, std::byte* scratch) {
     call.max[i] = -INFINITY;
     for (int64_t d = 0; d < call.head_dim_v; ++d) call.acc[i * call.head_dim_v + d] = 0;
   }
+  const float* values = call.values_in_keys ? k : v;
   const size_t k_row = row_bytes(call.k_dtype, call.head_dim_k),
-               v_row = row_bytes(call.v_dtype, call.head_dim_v);
+               v_row = call.values_in_keys ? 0 : row_bytes(call.v_dtype, call.head_dim_v);
   for (int64_t p = call.kv_begin; p < call.kv_end; ++p) {
     const size_t block = static_cast<size_t>(call.block_table[p / call.block_size]);
     const size_t row = static_cast<size_t>(p % call.block_size);
     dequantize_row(call.k_dtype, call.k + block * call.k_block_stride + row * k_row, k, call.head_dim_k);
-    dequantize_row(call.v_dtype, call.v + block * call.v_block_stride + row * v_row, v, call.head_dim_v);
+    if (!call.values_in_keys)
+      dequantize_row(call.v_dtype, call.v + block * call.v_block_stride + row * v_row, v, call.head_dim_v);
     for (int64_t i = 0; i < call.n_queries; ++i) {
       if (!sees(call, i, p)) continue;
-      accumulate(score(call, call.q[i], k), v, call.head_dim_v, call.acc + i * call.head_dim_v, call.sum + i,
-                 call.max + i);
+      accumulate(score(call, call.q[i], k), values, call.head_dim_v, call.acc + i * call.head_dim_v,
+                 call.sum + i, call.max + i);
     }
   }
 }

@@ -80,9 +80,11 @@ void attend_many(const AttentionCall& call, const Panels& p, const Seen& seen) {
     if (call.softcap > 0) cap_scores(p.s, n * p.n_q, call.softcap);
     if (first < seen.all_from || last > seen.all_to) hide_unseen_columns(p, first, n);
     softmax_columns(p, n);
-    values.load(first, n, p.v);
+    if (!call.values_in_keys) values.load(first, n, p.v);
+    const float* v = call.values_in_keys ? p.k : p.v;
+    const int64_t ld = call.values_in_keys ? p.ld_k : p.ld_v;
     for_each_tile(call.n_queries, p.ld_v / kLanes,
-                  Update<ColumnsOf>{n, p.s, p.v, p.n_q, p.ld_v, p.factor, p.acc, p.ld_v});
+                  Update<ColumnsOf>{n, p.s, v, p.n_q, ld, p.factor, p.acc, p.ld_v});
   }
 }
 

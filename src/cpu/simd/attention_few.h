@@ -279,23 +279,25 @@ void attend_few(const AttentionCall& call, const Panels& p, const Seen& seen) {
   const int64_t stride = stride_of(static_cast<int>(call.n_queries));
   const CacheRows key_cache = keys_of(call, p), value_cache = values_of(call, p);
   const Reading read_k = reading_of(call.k_dtype, key_cache, kLanes / stride);
-  const Reading read_v = reading_of(call.v_dtype, value_cache, 1);
+  const bool in_keys = call.values_in_keys;
+  const Reading read_v = in_keys ? read_k : reading_of(call.v_dtype, value_cache, 1);
   const PanelFn dot = panel_fns_of(read_k, call.n_queries).dot;
   const PanelFn update = panel_fns_of(read_v, call.n_queries).update;
   const SoftmaxPanel softmax = softmax_panel_fn(stride);
   scale_queries(call, p);
-  PanelRows keys, values, next, converted;
+  PanelRows keys, own_values, next, converted;
+  const PanelRows& values = in_keys ? keys : own_values;
   for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanel) {
     const int64_t left = call.kv_end - first, n = left < kPanel ? left : kPanel, last = first + n - 1;
     if (last < seen.any_from || first > seen.any_to) continue;
     keys.find(key_cache, first, n);
-    values.find(value_cache, first, n);
+    if (!in_keys) own_values.find(value_cache, first, n);
     next.find(key_cache, first + n, left - n < kPanel ? left - n : kPanel);
     if (read_k == Reading::converted) converted.convert(key_cache, first, n, p.k);
-    dot(p, read_k == Reading::converted ? converted : keys, values);
+    dot(p, read_k == Reading::converted ? converted : keys, in_keys ? next : values);
     if (call.softcap > 0) cap_scores(p.s, whole_vecs(n * stride), call.softcap);
     softmax(p, first, n, first < seen.all_from || last > seen.all_to || n % kLanes != 0);
-    if (read_v == Reading::converted) converted.convert(value_cache, first, n, p.v);
+    if (read_v == Reading::converted && !in_keys) converted.convert(value_cache, first, n, p.v);
     update(p, read_v == Reading::converted ? converted : values, next);
   }
   Vec sum = load(p.sum);

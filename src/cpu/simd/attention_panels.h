@@ -24,7 +24,7 @@ struct Panels {
   int64_t ld_k, ld_v;
   float* q;          // many: [head_dim_k, n_q] scaled; few: [n_queries, ld_k]
   float* k;          // [kPanel, ld_k]
-  float* v;          // [kPanel, ld_v]
+  float* v;          // [kPanel, ld_v]; nothing if values are in the keys
   float* s;          // many: [kPanel, n_q]; few: [n_queries, kPanel]
   float* acc;        // [n_queries, ld_v]
   float* max;        // [n_q]
@@ -48,7 +48,7 @@ struct Panels {
     };
     q = take(ld_k * n_q);
     k = take(kPanel * ld_k);
-    v = take(kPanel * ld_v);
+    v = take(call.values_in_keys ? 0 : kPanel * ld_v);
     s = take(kPanel * n_q);
     acc = take(n_q * ld_v);
     max = take(n_q);
@@ -146,7 +146,7 @@ Seen prepare(const AttentionCall& call, Panels& p) {
   }
   zero(p.acc, p.n_q * p.ld_v);
   if (p.ld_k != call.head_dim_k) zero(p.k, kPanel * p.ld_k);
-  if (p.ld_v != call.head_dim_v) zero(p.v, kPanel * p.ld_v);
+  if (p.ld_v != call.head_dim_v && !call.values_in_keys) zero(p.v, kPanel * p.ld_v);
   return seen;
 }
 
