@@ -71,6 +71,10 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Sof
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const ColumnsOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GateOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const CausalConvOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const DeltaRuleOp& op);
 
 // Why an op cannot run here, worded for Device::why_unsupported, or an empty string. Ops with limits define
 // it next to their compile function.
@@ -83,6 +87,7 @@ std::string why_not(const Graph& graph, const AttentionOp& op);
 std::string why_not(const Graph& graph, const GluOp& op);
 std::string why_not(const Graph& graph, const MoeRouteOp& op);
 std::string why_not(const Graph& graph, const MoeFfnOp& op);
+std::string why_not(const Graph& graph, const DeltaRuleOp& op);
 template <class OtherOp>
 std::string why_not(const Graph&, const OtherOp&) {
   return "";

@@ -188,6 +188,15 @@ FAMILIES = {
                             topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, topk_method="noaux_tc",
                             partial_rotary_factor=1.0, rope_scaling=None,
                             **{**LATENT, "num_attention_heads": 5, "num_key_value_heads": 5, "v_head_dim": 40}),
+    # Three layers with the delta rule, one of attention, and one more with the delta rule. The large epsilon is for the
+    # norm after it, which would magnify the rounding of Q8_0 where a head's result is near zero.
+    "qwen3_next": family("Qwen3NextForCausalLM", "qwen3_next", rope_theta=10000000.0, num_hidden_layers=5, head_dim=32,
+                         partial_rotary_factor=0.25, rms_norm_eps=1e-2, attention_bias=False, num_experts=4,
+                         num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32,
+                         norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], linear_num_key_heads=2,
+                         linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24,
+                         linear_conv_kernel_dim=4,
+                         layer_types=["linear_attention"] * 3 + ["full_attention", "linear_attention"]),
     "gpt_oss": GPT_OSS,
     "gpt_oss_bf16": GPT_OSS,
 }

@@ -80,7 +80,9 @@ def tensor_rule(name, shape, config):
     if is_fp8(name, shape, config):
         return [name, "F8_E4M3", shape, 0, 2, 7]  # even bytes: none is NaN
     if "norm" in name:
-        base = 0 if config.get("model_type", "").startswith("gemma") else 1  # gemma's norm adds the 1 itself
+        # The norms of these add the 1 themselves, but for the one after the delta rule.
+        adds_one = config.get("model_type", "").startswith(("gemma", "qwen3_next", "qwen3_5"))
+        base = 0 if adds_one and "linear_attn" not in name else 1
         return [name, "BF16", shape, base, 2.0**-7, 5]
     if name.endswith("bias") or name.endswith("sinks"):
         return [name, "BF16", shape, 0, 2.0**-9, 8]

@@ -45,6 +45,8 @@ constexpr IntSetting kInts[] = {
        o.engine.context.n_batch = std::max(o.engine.context.n_batch, v);
        o.engine.context.n_ubatch_given = true;
      }},
+    {"n_state_checkpoints", 0, 1024,
+     [](tandem_options& o, int64_t v) { o.engine.context.n_state_checkpoints = v; }},
     {"n_threads", -1, 4096,
      [](tandem_options& o, int64_t v) { o.engine.devices.n_threads = static_cast<int32_t>(v); }},
     {"n_threads_batch", -1, 4096,

@@ -99,6 +99,7 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               mlock            0        keep the weights in memory
  *   session     n_ctx            0        tokens of context; 0: as the model was trained, or what fits
  *               n_ubatch         512      most tokens of a prompt in one step
+ *               n_state_checkpoints 8     states of recurrent layers to keep, for tandem_session_truncate
  *               n_threads        -1       for single tokens; -1: one per physical core
  *               n_threads_batch  -1       for prompts; -1: as n_threads
  *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0",

@@ -57,5 +57,9 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Sof
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const ColumnsOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GateOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const CausalConvOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const DeltaRuleOp& op);
 
 }  // namespace tandem::cpu

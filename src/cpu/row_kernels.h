@@ -9,6 +9,18 @@
 
 namespace tandem::cpu {
 
+// Some columns of one head's state in the gated delta rule (graph/ops.h), over the tokens of a sequence.
+struct DeltaRuleTile {
+  float* state;  // [head_dim_k, n_cols], rows `state_stride` apart; updated
+  int64_t state_stride, head_dim_k, n_cols, n_tokens;
+  const float *q, *k;  // [n_tokens, head_dim_k], normalized
+  const float* v;      // [n_tokens, n_cols], rows `v_stride` apart
+  int64_t v_stride;
+  const float *decay, *beta;  // [n_tokens]: the factor of the old state, and of the correction
+  float* y;                   // [n_tokens, n_cols], rows `y_stride` apart
+  int64_t y_stride;
+};
+
 struct RowKernels {
   // Normalizes one group: to[i] = x[i] * w[i] / sqrt(mean(x^2) + eps).
   void (*rms_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
@@ -30,6 +42,11 @@ struct RowKernels {
   void (*glu)(Activation activation, const float* gate, const float* up, float* to, int64_t n);
   // Dequantizes a row of a weight to floats, exactly as the scalar reference does.
   void (*dequantize)(DType dtype, const std::byte* row, float* to, int64_t n);
+  // to[i] = x[i] * act(gate[i])
+  void (*gate)(GateKind kind, const float* x, const float* gate, float* to, int64_t n);
+  // to[i] = silu(sum over j of w[j * n + i] * rows[j][i]), for `kernel` rows
+  void (*causal_conv)(const float* const* rows, const float* w, int64_t kernel, float* to, int64_t n);
+  void (*delta_rule)(const DeltaRuleTile& tile);
 };
 
 namespace scalar {

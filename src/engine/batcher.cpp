@@ -132,7 +132,9 @@ void Batcher::admit(const Done& done) {
 }
 
 // Goes on with blocks that others have computed. The last token is left to compute, for its logits.
+// Not with recurrent layers: another text's state would be needed too.
 void Batcher::share_beginning(Text& text) {
+  if (runtime_.is_recurrent()) return;
   while (text.n_computed() == text.n_published * block_size_ && text.n_missing() > block_size_) {
     const auto found = prefixes_.find(text.beginning, text.tokens_at(text.n_computed(), block_size_));
     if (!found) return;
@@ -145,6 +147,7 @@ void Batcher::share_beginning(Text& text) {
 
 // Whether an older text computes in this step what this one needs next.
 bool Batcher::waits_for_a_beginning(const Text& text) const {
+  if (runtime_.is_recurrent()) return false;
   const int64_t at = text.n_computed();
   if (at != text.n_published * block_size_ || text.n_missing() <= block_size_) return false;
   const auto next = text.tokens_at(at, block_size_);
@@ -157,6 +160,7 @@ bool Batcher::waits_for_a_beginning(const Text& text) const {
 // Shares the text's full blocks; where another text has shared the same block already, that one replaces
 // its own.
 void Batcher::publish(Text& text) {
+  if (runtime_.is_recurrent()) return;
   while ((text.n_published + 1) * block_size_ <= text.n_computed()) {
     const auto tokens = text.tokens_at(text.n_published * block_size_, block_size_);
     const auto i = static_cast<size_t>(text.n_published++);

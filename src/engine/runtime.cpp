@@ -62,6 +62,7 @@ void Runtime::build() {
   }
   outputs_.resize(capacity.max_outputs);
   block_table_.assign(capacity.max_sequences * capacity.max_blocks, 0);
+  states_.assign(2 * capacity.max_sequences, 0);
 }
 
 // The cache where the placement says; what one holds that was elsewhere moves.
@@ -277,6 +278,11 @@ StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
     std::fill_n(sequences_.begin() + shape.n_tokens, n, static_cast<int32_t>(i));
     const auto row = block_table_.begin() + static_cast<int64_t>(i * max_blocks);
     std::fill(std::copy(blocks.begin(), blocks.end(), row), row + static_cast<int64_t>(max_blocks), 0);
+    if (slice.sequence->is_recurrent()) {
+      const KvSequence::StepSlots slots = slice.sequence->step_slots();
+      states_[2 * i] = slots.read;
+      states_[2 * i + 1] = slots.write;
+    }
     shape.n_tokens += n;
     std::iota(outputs_.begin() + shape.n_outputs, outputs_.begin() + shape.n_outputs + slice.n_outputs,
               static_cast<int32_t>(shape.n_tokens - slice.n_outputs));
@@ -305,6 +311,7 @@ std::span<const float> Runtime::run(std::span<const BatchSlice> slices) {
   set(Input::block_table,
       std::span(block_table_)
           .first((slices.size() - 1) * max_blocks + slices.back().sequence->blocks().size()));
+  if (is_recurrent()) set(Input::states, std::span(states_).first(2 * slices.size()));
   int32_t hot_from = 0;
   if (hot_) {
     hot_->append(*slices.front().sequence, inputs.shape.n_tokens, hot_slots_.data());
@@ -328,6 +335,12 @@ const KvLayer& Runtime::kv_layer(size_t layer) const {
 }
 
 void Runtime::read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
+  if (kv_config().layers[layer].is_recurrent()) {
+    std::vector<int32_t> slots;
+    for (const KvSequence::State& state : sequence.states()) slots.push_back(state.slot);
+    return read_kv_rows(kv_device(layer), kv_layer(layer), half, slots, static_cast<int64_t>(slots.size()),
+                        rows);
+  }
   if (hot_) return hot_->read_rows(sequence, layer, half, rows);
   read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
 }
@@ -335,6 +348,10 @@ void Runtime::read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std
 void Runtime::write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows) {
   if (hot_) hot_->forget();
   write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
+}
+
+void Runtime::write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row) {
+  write_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
 }
 
 }  // namespace tandem

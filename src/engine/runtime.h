@@ -50,7 +50,12 @@ class Runtime {
   int64_t max_outputs() const { return max_outputs_; }
 
   // Returns an empty sequence of this cache.
-  KvSequence new_sequence() { return {cache_->pool(), cache_->config().block_size}; }
+  KvSequence new_sequence() {
+    return {cache_->pool(), cache_->config().block_size, is_recurrent() ? &cache_->state_slots() : nullptr,
+            shape_.n_state_checkpoints};
+  }
+  // Whether layers have states, so that a sequence can only be cut back to where it has one.
+  bool is_recurrent() const { return cache_->config().is_recurrent(); }
   BlockPool& pool() { return cache_->pool(); }
 
   // Appends the slices' tokens, each of another sequence, and returns the wanted logits [outputs, n_vocab]
@@ -64,13 +69,16 @@ class Runtime {
   // Throws Error(numeric) when the logits [n_vocab] of the token at `position` are not finite.
   void check_finite(std::span<const float> logits, int64_t position) const;
 
-  // The cache of a sequence, as rows of the cache's dtype [n_tokens, n_head_kv, head_dim].
+  // The cache of a sequence, as rows of the layer's dtypes: [n_tokens, n_head_kv, head_dim]; of a recurrent
+  // layer, one row for each of the sequence's states.
   const KvConfig& kv_config() const { return cache_->config(); }
   size_t kv_token_bytes(size_t layer, KvHalf half) const {
     return tandem::kv_token_bytes(kv_layer(layer), half);
   }
   void read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const;
   void write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows);
+  // Writes one state of a recurrent layer.
+  void write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row);
 
   // Bytes taken, for reports.
   size_t kv_bytes() const { return cache_->n_bytes(); }
@@ -108,6 +116,7 @@ class Runtime {
   // Step inputs, sized once.
   std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_, hot_slots_;
   std::vector<int32_t> block_table_;  // [n_sequences, max_blocks]
+  std::vector<int32_t> states_;       // [n_sequences, 2]
 };
 
 }  // namespace tandem

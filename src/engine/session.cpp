@@ -24,19 +24,37 @@ void Session::check_tokens(std::span<const int32_t> tokens) const {
   runtime_.check_vocabulary(tokens);
 }
 
+// The tokens of the next step, of n_left. With recurrent layers, a step ends where a block ends if it can, which
+// leaves a checkpoint there; also shortly before the end, because a text is most often cut back by its last tokens.
+int64_t Session::step_size(int64_t n_left) const {
+  const int64_t at = sequence_.length(), n = std::min(runtime_.n_ubatch(), n_left);
+  if (!sequence_.is_recurrent() || sequence_.n_checkpoints() == 0) return n;
+  const int64_t block_size = kv_config().block_size;
+  const int64_t end = (at + n - (n == n_left ? 1 : 0)) / block_size * block_size;
+  return end > at ? end - at : n;
+}
+
 std::span<const float> Session::append(std::span<const int32_t> tokens, const Progress& progress) {
   check_tokens(tokens);
   std::span<const float> logits;
-  const auto n = static_cast<int64_t>(tokens.size());
+  const int64_t n_again = n_past() - n_cached();  // without a state since truncate()
+  std::vector<int32_t> all;
+  if (n_again > 0) {
+    all.assign(tokens_.end() - n_again, tokens_.end());
+    all.insert(all.end(), tokens.begin(), tokens.end());
+  }
+  const std::span<const int32_t> work = n_again > 0 ? std::span<const int32_t>(all) : tokens;
+  const auto n = static_cast<int64_t>(work.size());
   for (int64_t done = 0; done < n;) {
-    const int64_t count = std::min(runtime_.n_ubatch(), n - done);
-    const BatchSlice slice{&sequence_, tokens.subspan(done, count), 1};
+    const int64_t count = step_size(n - done);
+    const BatchSlice slice{&sequence_, work.subspan(done, count), 1};
     const auto result = runtime_.step(std::span(&slice, 1));
     if (!result) continue;  // with what may be a smaller micro-batch
     logits = *result;
-    tokens_.insert(tokens_.end(), slice.tokens.begin(), slice.tokens.end());
     done += count;
-    if (progress && !progress(done) && done < n) return {};
+    const int64_t first_new = std::max(done - count, n_again);
+    if (done > first_new) tokens_.insert(tokens_.end(), work.begin() + first_new, work.begin() + done);
+    if (progress && !progress(std::max<int64_t>(0, done - n_again)) && done < n) return {};
   }
   runtime_.check_finite(logits, n_past() - 1);
   return logits;
@@ -44,6 +62,11 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
 
 void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
   check_tokens(tokens);
+  while (n_cached() < n_past()) {  // what truncate() left without a state
+    const std::span<const int32_t> rest = std::span<const int32_t>(tokens_).subspan(n_cached());
+    const BatchSlice slice{&sequence_, rest.first(step_size(static_cast<int64_t>(rest.size()))), 0};
+    runtime_.step(std::span(&slice, 1));
+  }
   const auto n = static_cast<int64_t>(tokens.size());
   const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
   for (int64_t done = 0; done < n;) {
@@ -63,27 +86,42 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
 
 void Session::truncate(int64_t n) {
   TANDEM_CHECK(n >= 0 && n <= n_past());
-  sequence_.truncate(n);
+  sequence_.truncate(std::min(n, n_cached()));
   tokens_.resize(n);
-  TANDEM_CHECK(sequence_.length() == n);  // nobody else shares this session's blocks
+  TANDEM_CHECK(n_cached() == n || sequence_.is_recurrent());  // nobody else shares this session's blocks
 }
 
 void Session::read_kv(size_t layer, KvHalf half, std::byte* rows) const {
   runtime_.read_kv(sequence_, layer, half, rows);
 }
 
-void Session::restore(std::span<const int32_t> tokens, const KvRows& rows) {
+std::vector<int64_t> Session::state_positions() const {
+  std::vector<int64_t> positions;
+  for (const KvSequence::State& state : sequence_.states()) positions.push_back(state.position);
+  return positions;
+}
+
+void Session::restore(std::span<const int32_t> tokens, const SavedCache& cache) {
   truncate(0);
   if (tokens.empty()) return;
   check_tokens(tokens);
+  const auto n = std::min(static_cast<int64_t>(tokens.size()), cache.n_cached);
   std::vector<int32_t> slots(tokens.size());
-  sequence_.append(static_cast<int64_t>(tokens.size()), slots.data());
   try {
-    for (size_t layer = 0; layer < kv_config().layers.size(); ++layer) {
+    if (sequence_.is_recurrent()) {
+      for (const int64_t position : cache.state_positions) {
+        if (position <= n) sequence_.append(position - n_cached(), slots.data());
+      }
+      restore_states(cache);
+    } else {
+      sequence_.append(n, slots.data());
+    }
+    for (size_t layer = 0; layer < kv_config().layers.size() && n_cached() > 0; ++layer) {
+      if (kv_config().layers[layer].is_recurrent()) continue;
       for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
         if (runtime_.kv_token_bytes(layer, half) == 0) continue;  // no values beside the keys
-        const std::span<const std::byte> data = rows(layer, half);
-        TANDEM_CHECK(data.size() == runtime_.kv_token_bytes(layer, half) * tokens.size());
+        const std::span<const std::byte> data = cache.rows(layer, half, n_cached());
+        TANDEM_CHECK(data.size() == runtime_.kv_token_bytes(layer, half) * static_cast<size_t>(n_cached()));
         runtime_.write_kv(sequence_, layer, half, data.data());
       }
     }
@@ -91,6 +129,23 @@ void Session::restore(std::span<const int32_t> tokens, const KvRows& rows) {
   } catch (...) {
     sequence_.truncate(0);
     throw;
+  }
+}
+
+// Of the saved states, those that the sequence has room for.
+void Session::restore_states(const SavedCache& cache) {
+  const std::vector<int64_t>& saved = cache.state_positions;
+  for (size_t layer = 0; layer < kv_config().layers.size() && n_cached() > 0; ++layer) {
+    if (!kv_config().layers[layer].is_recurrent()) continue;
+    for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
+      const size_t n_bytes = runtime_.kv_token_bytes(layer, half);
+      const std::span<const std::byte> data = cache.rows(layer, half, static_cast<int64_t>(saved.size()));
+      TANDEM_CHECK(data.size() == n_bytes * saved.size());
+      for (const KvSequence::State& state : sequence_.states()) {
+        const auto i = std::ranges::find(saved, state.position) - saved.begin();
+        runtime_.write_state(state.slot, layer, half, data.data() + static_cast<size_t>(i) * n_bytes);
+      }
+    }
   }
 }
 

@@ -25,7 +25,10 @@ class Session {
   const Model& model() const { return runtime_.model(); }
   int64_t n_ctx() const { return runtime_.n_ctx(); }
   int64_t n_ubatch() const { return runtime_.n_ubatch(); }
-  std::span<const int32_t> tokens() const { return tokens_; }  // those in the cache
+  std::span<const int32_t> tokens() const { return tokens_; }
+  // Tokens in the cache: all, unless a model with recurrent layers was cut back to where it has no state. The
+  // others are computed again with the next tokens.
+  int64_t n_cached() const { return sequence_.length(); }
   int64_t n_past() const { return static_cast<int64_t>(tokens_.size()); }
 
   // Adds tokens (at least one) and returns the logits [n_vocab] after the last; they stay valid until the
@@ -41,17 +44,25 @@ class Session {
   using LogitsFn = std::function<void(int64_t first, int64_t n, std::span<const float> logits)>;
   void evaluate(std::span<const int32_t> tokens, const LogitsFn& fn);
 
-  // Drops the tokens from position n on.
+  // Drops the tokens from position n on. With recurrent layers, those between the newest checkpoint and n are
+  // computed again with the next tokens.
   void truncate(int64_t n);
 
-  // The cache, for saving it: positions 0 .. n_past() - 1 of a layer, as rows of the cache's dtype
-  // [n_past, n_head_kv, head_dim].
+  // The cache, for saving it: positions 0 .. n_cached() - 1 of a layer, as rows of the layer's dtypes
+  // [n_cached, n_head_kv, head_dim]; of a recurrent layer, one row for each of state_positions().
   const KvConfig& kv_config() const { return runtime_.kv_config(); }
+  std::vector<int64_t> state_positions() const;
   void read_kv(size_t layer, KvHalf half, std::byte* rows) const;
-  // Replaces the session's content by these tokens and the cache that rows() returns, laid out as by
-  // read_kv: first the keys, then the values of each layer. If it throws, the session is empty.
-  using KvRows = std::function<std::span<const std::byte>(size_t layer, KvHalf half)>;
-  void restore(std::span<const int32_t> tokens, const KvRows& rows);
+  // What a session was saved with.
+  struct SavedCache {
+    int64_t n_cached = 0;
+    std::vector<int64_t> state_positions;
+    // The first n rows, laid out as by read_kv: first the keys, then the values of each layer.
+    std::function<std::span<const std::byte>(size_t layer, KvHalf half, int64_t n)> rows;
+  };
+  // Replaces the session's content by these tokens and the saved cache of as many of them as it has. If it
+  // throws, the session is empty.
+  void restore(std::span<const int32_t> tokens, const SavedCache& cache);
 
   // Bytes taken, for reports.
   size_t kv_bytes() const { return runtime_.kv_bytes(); }
@@ -62,6 +73,8 @@ class Session {
 
  private:
   void check_tokens(std::span<const int32_t> tokens) const;
+  int64_t step_size(int64_t n_left) const;
+  void restore_states(const SavedCache& cache);
 
   Runtime runtime_;
   KvSequence sequence_;

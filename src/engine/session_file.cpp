@@ -49,17 +49,23 @@ std::string tensor_name(size_t layer, KvHalf half) {
   return "cache." + std::to_string(layer) + (half == KvHalf::keys ? ".k" : ".v");
 }
 
-DType dtype_of(const KvConfig& config, KvHalf half) {
-  return half == KvHalf::keys ? config.k_dtype : config.v_dtype;
+DType dtype_of(const KvConfig& config, size_t layer, KvHalf half) {
+  const KvLayer shape = kv_layer_shape(config, layer);
+  return half == KvHalf::keys ? shape.k_dtype : shape.v_dtype;
 }
 
 int64_t head_dim_of(const KvConfig& config, size_t layer, KvHalf half) {
-  return half == KvHalf::keys ? config.layers[layer].head_dim_k : config.layers[layer].head_dim_v;
+  const KvLayer shape = kv_layer_shape(config, layer);
+  return half == KvHalf::keys ? shape.head_dim_k : shape.head_dim_v;
 }
 
-size_t token_bytes(const KvConfig& config, size_t layer, KvHalf half) {
-  return row_bytes(dtype_of(config, half), head_dim_of(config, layer, half)) *
-         static_cast<size_t>(config.layers[layer].n_head_kv);
+int64_t n_head_of(const KvConfig& config, size_t layer) {
+  return kv_layer_shape(config, layer).n_head_kv;
+}
+
+size_t row_set_bytes(const KvConfig& config, size_t layer, KvHalf half) {
+  return row_bytes(dtype_of(config, layer, half), head_dim_of(config, layer, half)) *
+         static_cast<size_t>(n_head_of(config, layer));
 }
 
 // How cached keys were turned: every rotation of the graph and the factors it uses. Options over the model's
@@ -119,22 +125,28 @@ void save_session(const Session& session, const std::string& path, std::string_v
   m.set("session.model", Value(model_name(session.model())));
   m.set("session.rotation", Value(rotation(session)));
   m.set("session.tokens", Value(tokens));
+  const std::vector<int64_t> states = tokens.empty() ? std::vector<int64_t>() : session.state_positions();
+  if (config.is_recurrent())
+    m.set("session.states", Value(std::vector<int32_t>(states.begin(), states.end())));
+  const bool has_cache = !tokens.empty() && session.n_cached() > 0;
+  const auto n_rows = [&](size_t layer) {
+    return config.layers[layer].is_recurrent() ? static_cast<int64_t>(states.size()) : session.n_cached();
+  };
   m.set("session.transcript", Value(std::string(transcript)));
   const auto for_each_tensor = [&](auto&& fn) {
-    for (size_t layer = 0; layer < config.layers.size() && !tokens.empty(); ++layer) {
+    for (size_t layer = 0; layer < config.layers.size() && has_cache; ++layer) {
       for (const KvHalf half : kHalves) {
         if (head_dim_of(config, layer, half) > 0) fn(layer, half);
       }
     }
   };
   for_each_tensor([&](size_t layer, KvHalf half) {
-    const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv,
-                            session.n_past()};
-    writer.add_tensor(tensor_name(layer, half), dtype_of(config, half), dims);
+    const int64_t dims[] = {head_dim_of(config, layer, half), n_head_of(config, layer), n_rows(layer)};
+    writer.add_tensor(tensor_name(layer, half), dtype_of(config, layer, half), dims);
   });
   std::vector<std::byte> rows;
   for_each_tensor([&](size_t layer, KvHalf half) {
-    rows.resize(token_bytes(config, layer, half) * tokens.size());
+    rows.resize(row_set_bytes(config, layer, half) * static_cast<size_t>(n_rows(layer)));
     session.read_kv(layer, half, rows.data());
     writer.write_tensor(tensor_name(layer, half), rows);
   });
@@ -152,7 +164,24 @@ SessionFile::SessionFile(const std::string& path, const Session& session) : file
       throw_error(ErrorCode::bad_file, "{}: token id {} is not in the vocabulary of {}", path, id, n_vocab);
     }
   }
+  read_states(session);
   check_tensors(session);
+}
+
+// Which positions the saved states have; ascending, each of some of the tokens.
+void SessionFile::read_states(const Session& session) {
+  n_cached_ = static_cast<int64_t>(tokens_.size());
+  if (!session.kv_config().is_recurrent()) return;
+  n_cached_ = 0;
+  for (const int64_t position : file_.metadata().get_vector<int32_t>("session.states")) {
+    if (position <= n_cached_ || position > static_cast<int64_t>(tokens_.size())) {
+      throw_error(ErrorCode::bad_file,
+                  "{}: session.states: found {} after {}, needed ascending numbers up to {}", file_.path(),
+                  position, n_cached_, tokens_.size());
+    }
+    states_.push_back(position);
+    n_cached_ = position;
+  }
 }
 
 void SessionFile::check_kind(const Session& session) const {
@@ -185,14 +214,15 @@ void SessionFile::check_kind(const Session& session) const {
 
 void SessionFile::check_tensors(const Session& session) const {
   const KvConfig& config = session.kv_config();
-  if (tokens_.empty()) return;
+  if (n_cached_ == 0) return;
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    const bool is_recurrent = config.layers[layer].is_recurrent();
     for (const KvHalf half : kHalves) {
       if (head_dim_of(config, layer, half) == 0) continue;
       const TensorInfo& t = file_.tensor(tensor_name(layer, half));
       file_.require_readable(t);
-      const int64_t dims[] = {head_dim_of(config, layer, half), config.layers[layer].n_head_kv,
-                              static_cast<int64_t>(tokens_.size()), 1};
+      const int64_t dims[] = {head_dim_of(config, layer, half), n_head_of(config, layer),
+                              is_recurrent ? static_cast<int64_t>(states_.size()) : n_cached_, 1};
       if (std::equal(dims, dims + 4, t.dims)) continue;
       throw_error(ErrorCode::bad_file, "{}: tensor {}: found the shape {}, needed [{}, {}, {}]", file_.path(),
                   t.name, t.shape_text(), dims[0], dims[1], dims[2]);
@@ -210,22 +240,22 @@ void SessionFile::restore(Session& session, size_t n_tokens) const {
   const KvConfig& config = session.kv_config();
   std::vector<std::byte> converted;
   std::vector<float> floats;
-  session.restore(
-      std::span(tokens_).first(n_tokens), [&](size_t layer, KvHalf half) -> std::span<const std::byte> {
-        const TensorInfo& t = file_.tensor(tensor_name(layer, half));
-        const DType wanted = dtype_of(config, half);
-        const int64_t head_dim = t.dims[0];
-        const size_t n_rows = n_tokens * static_cast<size_t>(t.dims[1]);
-        const size_t from_bytes = row_bytes(t.dtype, head_dim), to_bytes = row_bytes(wanted, head_dim);
-        if (t.dtype == wanted) return {t.data, n_rows * from_bytes};
-        converted.resize(n_rows * to_bytes);
-        floats.resize(head_dim);
-        for (size_t row = 0; row < n_rows; ++row) {
-          dequantize_row(t.dtype, t.data + row * from_bytes, floats.data(), head_dim);
-          quantize_row(wanted, floats.data(), converted.data() + row * to_bytes, head_dim);
-        }
-        return converted;
-      });
+  const auto rows = [&](size_t layer, KvHalf half, int64_t n) -> std::span<const std::byte> {
+    const TensorInfo& t = file_.tensor(tensor_name(layer, half));
+    const DType wanted = dtype_of(config, layer, half);
+    const int64_t head_dim = t.dims[0];
+    const size_t n_rows = static_cast<size_t>(n * t.dims[1]);
+    const size_t from_bytes = row_bytes(t.dtype, head_dim), to_bytes = row_bytes(wanted, head_dim);
+    if (t.dtype == wanted) return {t.data, n_rows * from_bytes};
+    converted.resize(n_rows * to_bytes);
+    floats.resize(head_dim);
+    for (size_t row = 0; row < n_rows; ++row) {
+      dequantize_row(t.dtype, t.data + row * from_bytes, floats.data(), head_dim);
+      quantize_row(wanted, floats.data(), converted.data() + row * to_bytes, head_dim);
+    }
+    return converted;
+  };
+  session.restore(std::span(tokens_).first(n_tokens), {n_cached_, states_, rows});
 }
 
 }  // namespace tandem

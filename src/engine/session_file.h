@@ -11,6 +11,10 @@
 //   session.tokens          i32 array
 //   session.transcript      JSON of the caller, or ""
 //   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; no .v where values are in the keys
+//   session.states          i32 array, only with recurrent layers: how many tokens each saved state has seen; the
+//                           cache has as many tokens as the last one
+//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; of a recurrent layer, F32:
+//                           the state of its convolution [n, 1, n_states] and of its recurrence
 //
 // The cache is laid out token after token, so it loads into any placement, block size or thread count; into a
 // cache of another dtype it is converted. Files are written beside their final name and renamed, so a name
@@ -49,10 +53,13 @@ class SessionFile {
 
  private:
   void check_kind(const Session& session) const;
+  void read_states(const Session& session);
   void check_tensors(const Session& session) const;
 
   GgufFile file_;
   std::vector<int32_t> tokens_;
+  int64_t n_cached_ = 0;         // tokens whose cache the file has
+  std::vector<int64_t> states_;  // of recurrent layers: how many tokens each saved state has seen
   std::string_view transcript_;
 };
 

@@ -98,9 +98,7 @@ class Partitioner {
 
   // Returns the prefetched cache that the node uses; none if it uses none.
   std::optional<size_t> cache_of(const Node& node) const {
-    const bool uses_cache =
-        std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
-    if (!uses_cache) return std::nullopt;
+    if (!uses_cache(node.op)) return std::nullopt;
     const auto found = std::ranges::find(result_.caches, node.layer, &PrefetchedLayer::layer);
     if (found == result_.caches.end()) return std::nullopt;
     return static_cast<size_t>(found - result_.caches.begin());

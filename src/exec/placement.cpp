@@ -5,14 +5,6 @@
 #include "base/error.h"
 
 namespace tandem {
-namespace {
-
-bool is_cache_op(const Node& node) {
-  return std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AttentionOp>(node.op);
-}
-
-}  // namespace
-
 bool LayerPlacement::is_resident() const {
   return std::holds_alternative<Resident>(weights) && std::holds_alternative<Resident>(experts);
 }
@@ -54,13 +46,13 @@ const LayerPlacement* Placement::layer_of(int layer) const {
 
 const WeightHome* Placement::home_of(const Node& node) const {
   const LayerPlacement* layer = layer_of(node.layer);
-  if (!layer || is_cache_op(node)) return nullptr;
+  if (!layer || uses_cache(node.op)) return nullptr;
   return std::holds_alternative<MoeFfnOp>(node.op) ? &layer->experts : &layer->weights;
 }
 
 // Returns the device of the first of the node's weights that has an override; null if none has.
 const DeviceId* Placement::override_of(const Graph& graph, const Node& node) const {
-  if (overrides.empty()) return nullptr;
+  if (overrides.empty() || uses_cache(node.op)) return nullptr;
   for (TensorId id : inputs_of(node.op)) {
     if (graph.tensor(id).weight == nullptr) continue;
     const auto found = overrides.find(graph.tensor(id).weight);

@@ -14,9 +14,9 @@ GraphBuilder::GraphBuilder(const ShapeClass& shape) {
 TensorId GraphBuilder::input(Input which) {
   TensorId& id = graph_.inputs[static_cast<size_t>(which)];
   if (id != kNoTensor) return id;
-  static constexpr const char* names[kInputCount] = {"ids",        "positions",   "sequences",
-                                                     "slots",      "block_table", "outputs",
-                                                     "hot_blocks", "hot_from",    "hot_slots"};
+  static constexpr const char* names[kInputCount] = {"ids",         "positions", "sequences",  "slots",
+                                                     "block_table", "outputs",   "hot_blocks", "hot_from",
+                                                     "hot_slots",   "states"};
   Tensor t;
   t.name = names[static_cast<size_t>(which)];
   t.role = Role::input;
@@ -32,6 +32,10 @@ TensorId GraphBuilder::input(Input which) {
     case Input::hot_blocks:
       t.n_rows = graph_.shape.max_sequences;
       t.n_cols = graph_.shape.max_hot_blocks;
+      break;
+    case Input::states:
+      t.n_rows = graph_.shape.max_sequences;
+      t.n_cols = 2;
       break;
     case Input::hot_from: t.n_cols = graph_.shape.max_sequences; break;
     default: t.n_cols = graph_.shape.max_tokens;
@@ -183,6 +187,35 @@ TensorId GraphBuilder::scale(TensorId x, float factor) {
 
 TensorId GraphBuilder::softcap(TensorId x, float cap) {
   return append(SoftcapOp{x, cap}, tensor(x).n_cols, tensor(x).extent);
+}
+
+TensorId GraphBuilder::columns(TensorId x, const ColumnsParams& p) {
+  TANDEM_CHECK(p.period > 0 && tensor(x).n_cols % p.period == 0 && p.first >= 0 && p.width > 0 &&
+               p.first + p.width <= p.period);
+  return append(ColumnsOp{p, x}, tensor(x).n_cols / p.period * p.width, tensor(x).extent);
+}
+
+TensorId GraphBuilder::gate(TensorId x, TensorId gate, GateKind kind) {
+  TANDEM_CHECK(tensor(x).n_cols == tensor(gate).n_cols && tensor(x).extent == tensor(gate).extent);
+  return append(GateOp{x, gate, kind}, tensor(x).n_cols, tensor(x).extent);
+}
+
+TensorId GraphBuilder::causal_conv(TensorId x, const Weight* w) {
+  TANDEM_CHECK(w->n_rows == tensor(x).n_cols && w->n_cols >= 2 && w->dtype == DType::F32);
+  return append(
+      CausalConvOp{x, weight(w), input(Input::positions), input(Input::sequences), input(Input::states)},
+      tensor(x).n_cols, Extent::tokens);
+}
+
+TensorId GraphBuilder::delta_rule(TensorId qkv, TensorId beta, TensorId alpha, const DeltaRuleParams& params,
+                                  const Weight* decay, const Weight* dt_bias) {
+  TANDEM_CHECK(params.n_head_k > 0 && params.n_head_v % params.n_head_k == 0 &&
+               tensor(qkv).n_cols == params.n_qkv());
+  TANDEM_CHECK(tensor(beta).n_cols == params.n_head_v && tensor(alpha).n_cols == params.n_head_v);
+  TANDEM_CHECK(decay->n_cols == params.n_head_v && dt_bias->n_cols == params.n_head_v);
+  return append(DeltaRuleOp{params, qkv, beta, alpha, weight(decay), weight(dt_bias), input(Input::positions),
+                            input(Input::sequences), input(Input::states)},
+                params.n_head_v * params.head_dim_v, Extent::tokens);
 }
 
 TensorId GraphBuilder::gather_outputs(TensorId x) {

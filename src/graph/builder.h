@@ -46,6 +46,11 @@ class GraphBuilder {
   TensorId scale(TensorId x, float factor);
   TensorId softcap(TensorId x, float cap);
   TensorId join(TensorId a, TensorId b, TensorId residual = kNoTensor);
+  TensorId columns(TensorId x, const ColumnsParams& params);
+  TensorId gate(TensorId x, TensorId gate, GateKind kind);
+  TensorId causal_conv(TensorId x, const Weight* weight);
+  TensorId delta_rule(TensorId qkv, TensorId beta, TensorId alpha, const DeltaRuleParams& params,
+                      const Weight* decay, const Weight* dt_bias);
   TensorId gather_outputs(TensorId x);  // selects the rows whose logits are requested
 
   // Finishes the graph. `logits` is [max_outputs, n_vocab].

@@ -241,6 +241,80 @@ struct SoftcapOp {
   static auto inputs(auto& op) { return std::tie(op.x); }
 };
 
+// columns: -> y[n, c / period * width], of every run of `period` columns of x the `width` ones from `first`
+// on.
+struct ColumnsParams {
+  int64_t period = 0, first = 0, width = 0;
+};
+struct ColumnsOp : ColumnsParams {
+  TensorId x = kNoTensor;  // [n, c]
+
+  static constexpr std::string_view kName = "columns";
+  static auto inputs(auto& op) { return std::tie(op.x); }
+};
+
+// gate: -> y[n, c] = x * act(gate), element by element.
+enum class GateKind : uint8_t { sigmoid, silu };
+struct GateOp {
+  TensorId x = kNoTensor;     // [n, c]
+  TensorId gate = kNoTensor;  // [n, c]
+  GateKind kind = GateKind::sigmoid;
+
+  static constexpr std::string_view kName = "gate";
+  static auto inputs(auto& op) { return std::tie(op.x, op.gate); }
+};
+
+// The two ops of a recurrent layer keep a state for each sequence, in slots of the node's layer. `states` has
+// the slot to read and the slot to write for each sequence; they differ, so a step that fails leaves the
+// state as it was. At position 0 of a sequence the state is zero and nothing is read. The tokens of a
+// sequence are neighbours in the step, in the order of their positions.
+//
+// causal_conv: -> y[n, c] = silu(sum over j of weight[c, j] * x[t - (kernel - 1) + j, c]), each channel on
+// its own; the state has the kernel - 1 rows of x before the step.
+struct CausalConvOp {
+  TensorId x = kNoTensor;          // [n, c]
+  TensorId weight = kNoTensor;     // [c, kernel] F32
+  TensorId positions = kNoTensor;  // [n]
+  TensorId sequences = kNoTensor;  // [n]
+  TensorId states = kNoTensor;     // [s, 2]
+
+  static constexpr std::string_view kName = "causal_conv";
+  static auto inputs(auto& op) { return std::tie(op.x, op.weight, op.positions, op.sequences, op.states); }
+};
+
+// delta_rule: -> y[n, Hv * dv], the gated delta rule (arXiv:2412.06464). With q and k divided by their length
+// and q also by sqrt(dk), each head updates its state S[dk, dv] for every token:
+//   S = exp(decay * softplus(alpha + dt_bias)) * S
+//   S = S + k (sigmoid(beta) * (v - k^T S))
+//   y = q^T S
+// Head h of v uses the head of q and k that the order says: grouped, h / (Hv / Hk); tiled, h % Hk.
+enum class HeadOrder : uint8_t { grouped, tiled };
+struct DeltaRuleParams {
+  int64_t n_head_k = 0, n_head_v = 0, head_dim_k = 0, head_dim_v = 0;
+  HeadOrder order = HeadOrder::grouped;
+
+  int64_t n_qkv() const { return 2 * n_head_k * head_dim_k + n_head_v * head_dim_v; }
+  int64_t key_head(int64_t h) const {
+    return order == HeadOrder::grouped ? h / (n_head_v / n_head_k) : h % n_head_k;
+  }
+};
+inline constexpr float kDeltaRuleEps = 1e-6f;  // added to the square of the lengths of q and k
+struct DeltaRuleOp : DeltaRuleParams {
+  TensorId qkv = kNoTensor;        // [n, Hk * dk + Hk * dk + Hv * dv]
+  TensorId beta = kNoTensor;       // [n, Hv]
+  TensorId alpha = kNoTensor;      // [n, Hv]
+  TensorId decay = kNoTensor;      // [Hv] F32, negative
+  TensorId dt_bias = kNoTensor;    // [Hv] F32
+  TensorId positions = kNoTensor;  // [n]
+  TensorId sequences = kNoTensor;  // [n]
+  TensorId states = kNoTensor;     // [s, 2]
+
+  static constexpr std::string_view kName = "delta_rule";
+  static auto inputs(auto& op) {
+    return std::tie(op.qkv, op.beta, op.alpha, op.decay, op.dt_bias, op.positions, op.sequences, op.states);
+  }
+};
+
 // gather_rows: -> y[n_outputs, c], the rows of x listed in `outputs`.
 struct GatherRowsOp {
   TensorId x = kNoTensor;        // [n, c]
@@ -274,10 +348,14 @@ struct JoinOp {
 };
 
 using Op = std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp,
-                        MoeRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp>;
+                        MoeRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp,
+                        ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);
+
+// Whether the op works on the cache of its layer, so that it runs on the device that holds the cache.
+bool uses_cache(const Op& op);
 
 // Calls f(id) for every tensor that the op reads, in order. For a non-const op, f may take a TensorId& and
 // replace it.

@@ -42,8 +42,9 @@ enum class Input : uint8_t {
   hot_blocks,  // [n_sequences, max_hot_blocks] hot cache blocks of each sequence, by position
   hot_from,    // [n_sequences] first position in the hot cache, a multiple of the block size
   hot_slots,   // [n_tokens] hot cache slot of each token's k and v
+  states,      // [n_sequences, 2] of recurrent layers: the state slots that a step reads and writes
 };
-inline constexpr int kInputCount = 9;
+inline constexpr int kInputCount = 10;
 
 using TensorId = int32_t;
 inline constexpr TensorId kNoTensor = -1;

@@ -59,9 +59,18 @@ std::optional<DType> find_cache_dtype(std::string_view name) {
 
 void check_kv_config(const KvConfig& config) {
   for (const KvShape& shape : config.layers) {
+    if (shape.is_recurrent()) continue;
     check_dtype(config.k_dtype, shape.head_dim_k, "K");
     check_dtype(config.v_dtype, shape.head_dim_v, "V");
   }
+}
+
+bool KvConfig::is_recurrent() const {
+  return std::ranges::any_of(layers, &KvShape::is_recurrent);
+}
+
+int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints) {
+  return n_sequences * (n_checkpoints + 2);
 }
 
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer) {
@@ -70,6 +79,17 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer) {
 
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
   const KvShape& shape = config.layers[layer];
+  if (shape.is_recurrent()) {
+    return {nullptr,
+            nullptr,
+            DType::F32,
+            DType::F32,
+            1,
+            shape.n_conv,
+            shape.n_recurrence,
+            1,
+            config.n_state_slots};
+  }
   return {nullptr,          nullptr,          config.k_dtype,    config.v_dtype, shape.n_head_kv,
           shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
 }
@@ -85,6 +105,7 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
       devices_(devices),
       hot_(std::move(hot)),
       pool_(block_count(config)),
+      state_slots_(config.is_recurrent() ? config.n_state_slots : 0),
       layers_(devices.size(), std::vector<KvLayer>(config.layers.size())) {
   check_kv_config(config);
   try {

@@ -15,9 +15,13 @@
 namespace tandem {
 
 // The cache of a layer holds n_head_kv rows of head_dim_k and of head_dim_v elements per token. A head_dim_v of 0:
-// there are no values beside the keys, whose first columns are read as values (AttentionParams).
+// there are no values beside the keys, whose first columns are read as values (AttentionParams). The cache of a
+// recurrent layer has no rows per token, but states of n_conv and n_recurrence floats, one in each state slot.
 struct KvShape {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
+  int64_t n_conv = 0, n_recurrence = 0;
+
+  bool is_recurrent() const { return n_recurrence > 0; }
 };
 
 // The names of kCacheDTypes: {"f32", "f16", ...}
@@ -30,12 +34,19 @@ struct KvConfig {
   DType k_dtype = DType::F16, v_dtype = DType::F16;  // of kCacheDTypes
   int64_t n_ctx = 0;                                 // tokens of all sequences; rounded up to whole blocks
   int64_t block_size = 32;                           // tokens in a block
+  int64_t n_state_slots = 0;                         // of each recurrent layer
+
+  bool is_recurrent() const;  // any layer
 };
+// Returns the state slots for n_sequences, each of which keeps n_checkpoints besides its current state: one more
+// is written by a step.
+int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints);
 
 // Throws Error(usage) for a dtype that cannot be cached, or whose quantization block does not divide the
 // head dimension.
 void check_kv_config(const KvConfig& config);
-// Returns a layer of the cache as devices see it, without memory.
+// Returns a layer of the cache as devices see it, without memory. A recurrent layer has F32 "keys" [n_conv] and
+// "values" [n_recurrence], one row in each block of one token, and a block is a state slot.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer);
 // The same with another number of blocks, for its hot cache.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks);
@@ -63,6 +74,7 @@ class KvCache {
 
   const KvConfig& config() const { return config_; }
   BlockPool& pool() { return pool_; }
+  BlockPool& state_slots() { return state_slots_; }
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const HotPools& hot() const { return hot_; }
   // [device][layer], as the executor takes it. The host's part of a split cache has room for all positions.
@@ -83,7 +95,7 @@ class KvCache {
   KvConfig config_;
   std::span<Device* const> devices_;
   HotPools hot_;
-  BlockPool pool_;
+  BlockPool pool_, state_slots_;
   std::vector<std::vector<KvLayer>> layers_;
   size_t n_bytes_ = 0;
 };

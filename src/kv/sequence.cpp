@@ -10,6 +10,11 @@ namespace tandem {
 void KvSequence::append(int64_t n, int32_t* slots) {
   const auto needed = static_cast<size_t>(ceil_div(length_ + n, block_size_));
   const size_t had = blocks_.size();
+  if (state_slots_) {
+    thin_states();
+    states_.reserve(states_.size() + 1);
+    states_.push_back({length_ + n, state_slots_->take()});
+  }
   try {
     blocks_.reserve(needed);
     while (blocks_.size() < needed) blocks_.push_back(pool_->take());
@@ -18,6 +23,7 @@ void KvSequence::append(int64_t n, int32_t* slots) {
       pool_->release(blocks_.back());
       blocks_.pop_back();
     }
+    if (state_slots_) drop_state(states_.size() - 1);
     throw;
   }
   for (int64_t i = 0; i < n; ++i) {
@@ -27,8 +33,44 @@ void KvSequence::append(int64_t n, int32_t* slots) {
   length_ += n;
 }
 
+KvSequence::StepSlots KvSequence::step_slots() const {
+  const int32_t write = states_.back().slot;
+  return {states_.size() > 1 ? states_[states_.size() - 2].slot : write, write};
+}
+
+void KvSequence::drop_state(size_t i) {
+  state_slots_->release(states_[i].slot);
+  states_.erase(states_.begin() + static_cast<int64_t>(i));
+}
+
+// Leaves the current state, which the next step reads, and the checkpoints: the newest, and of the others those
+// that lie closer together the nearer they are to the end.
+void KvSequence::thin_states() {
+  for (size_t i = states_.size(); i-- > 0;) {
+    if (i + 1 < states_.size() && states_[i].position % block_size_ != 0) drop_state(i);
+  }
+  while (static_cast<int64_t>(states_.size()) > n_checkpoints_ + 1) {
+    size_t worst = 0;
+    double least = 0;
+    // The newest checkpoint only goes if it is the only one.
+    for (size_t i = 0; i + 2 < states_.size() || i == 0; ++i) {
+      const int64_t before = i == 0 ? 0 : states_[i - 1].position, after = states_[i + 1].position;
+      const double gap = static_cast<double>(after - before) /
+                         static_cast<double>(length_ - states_[i].position + block_size_);
+      if (i > 0 && gap >= least) continue;
+      worst = i;
+      least = gap;
+    }
+    drop_state(worst);
+  }
+}
+
 void KvSequence::truncate(int64_t length) {
   TANDEM_CHECK(length >= 0 && length <= length_);
+  if (state_slots_ && length < length_) {
+    while (!states_.empty() && states_.back().position > length) drop_state(states_.size() - 1);
+    length = states_.empty() ? 0 : states_.back().position;
+  }
   const auto kept = static_cast<size_t>(ceil_div(length, block_size_));
   while (blocks_.size() > kept) {
     pool_->release(blocks_.back());
@@ -44,7 +86,7 @@ void KvSequence::truncate(int64_t length) {
 }
 
 void KvSequence::append_shared(int32_t block) {
-  TANDEM_CHECK(length_ % block_size_ == 0);
+  TANDEM_CHECK(length_ % block_size_ == 0 && !state_slots_);
   blocks_.push_back(block);
   pool_->share(block);
   length_ += block_size_;

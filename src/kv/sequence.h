@@ -1,6 +1,10 @@
 // KvSequence: the length of a sequence of cached tokens, and its blocks in order. Position p lies in
 // blocks()[p / block_size] at offset p % block_size. Sequences can share the whole blocks of a common
 // prefix. A shared block is never written, because only positions past it are appended.
+//
+// With recurrent layers, the sequence also has states, each of the tokens before a position: the current one,
+// and checkpoints at multiples of the block size to which it can be cut back. Appending writes a new state slot
+// and leaves the others as they are.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +17,9 @@ namespace tandem {
 
 class KvSequence {
  public:
-  KvSequence(BlockPool& pool, int64_t block_size) : pool_(&pool), block_size_(block_size) {}
+  // state_slots: of a model with recurrent layers; null for others.
+  KvSequence(BlockPool& pool, int64_t block_size, BlockPool* state_slots = nullptr, int64_t n_checkpoints = 0)
+      : pool_(&pool), block_size_(block_size), state_slots_(state_slots), n_checkpoints_(n_checkpoints) {}
   ~KvSequence() { truncate(0); }
   KvSequence(const KvSequence&) = delete;
   KvSequence& operator=(const KvSequence&) = delete;
@@ -21,22 +27,44 @@ class KvSequence {
   int64_t length() const { return length_; }
   std::span<const int32_t> blocks() const { return blocks_; }
 
+  // The state after the tokens before `position`.
+  struct State {
+    int64_t position;
+    int32_t slot;
+  };
+  // By position; the last one's is length(). Empty if the sequence is, and without recurrent layers.
+  std::span<const State> states() const { return states_; }
+  // The slots that the step of the newest tokens reads and writes. At position 0 it reads nothing.
+  struct StepSlots {
+    int32_t read, write;
+  };
+  StepSlots step_slots() const;
+  bool is_recurrent() const { return state_slots_ != nullptr; }
+  int64_t n_checkpoints() const { return n_checkpoints_; }
+
   // Takes blocks for n more tokens and writes the KV slot of each new position to slots[n]. Throws
-  // Error(out_of_memory), and then changes nothing.
+  // Error(out_of_memory), and then changes no token.
   void append(int64_t n, int32_t* slots);
-  // Drops the positions from `length` on. If the block that `length` falls into is shared, drops all of
-  // that block, so length() may end up smaller than `length`.
+  // Drops the positions from `length` on. length() may end up smaller than `length`: if the block that `length`
+  // falls into is shared, all of that block is dropped; with recurrent layers, all after the newest state.
   void truncate(int64_t length);
-  // Appends a full block that is already in use. length() must be a multiple of the block size.
+  // Appends a full block that is already in use. length() must be a multiple of the block size. Not with
+  // recurrent layers.
   void append_shared(int32_t block);
   // Replaces block i with another that holds the same tokens.
   void replace(size_t i, int32_t block);
 
  private:
+  void thin_states();
+  void drop_state(size_t i);
+
   BlockPool* pool_;
   int64_t block_size_;
+  BlockPool* state_slots_;
+  int64_t n_checkpoints_;
   int64_t length_ = 0;
   std::vector<int32_t> blocks_;
+  std::vector<State> states_;
 };
 
 }  // namespace tandem

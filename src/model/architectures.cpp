@@ -37,6 +37,7 @@ constexpr ArchitectureEntry kArchitectures[] = {
     {"exaone-moe", load_exaone_moe},
     {"bailingmoe2", load_bailingmoe2},
     {"deepseek2", load_deepseek2},
+    {"qwen3next", load_qwen3next},
 };
 
 }  // namespace

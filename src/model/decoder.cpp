@@ -15,7 +15,7 @@ class DecoderGraph {
     x_ = g_.embed(spec_.token_embd, spec_.embedding_scale);
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       g_.set_layer(static_cast<int>(i));
-      add_attention(spec_.layers[i], i + 1 == spec_.layers.size());
+      add_mixer(spec_.layers[i], i + 1 == spec_.layers.size());
       add_feed_forward(spec_.layers[i]);
     }
     g_.set_layer(static_cast<int>(spec_.layers.size()));
@@ -55,32 +55,46 @@ class DecoderGraph {
     x_ = adds_residual(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), spec_.residual_scale);
   }
 
-  void add_attention(const DecoderLayer& l, bool last) {
-    const AttentionLayer& a = l.attention;
+  // What attention or the delta rule adds to the residual stream.
+  void add_mixer(const DecoderLayer& l, bool last) {
     const TensorId in = norm(x_, l.attn_norm);
-    TensorId y = a.latent.v_up ? attend_latent(in, a) : attend(in, a);  // [n, n_head * head_dim_v]
+    TensorId y = mix(in, l);
     if (last) {  // only rows whose logits are needed continue
       y = g_.gather_outputs(y);
       x_ = g_.gather_outputs(x_);
     }
-    if (a.latent.v_up) y = g_.head_linear(y, a.latent.v_up);
-    add_branch(linear(y, a.out, adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
+    const LatentAttention& latent = l.attention.latent;
+    if (latent.v_up) y = g_.head_linear(y, latent.v_up);
+    const Linear& out = l.delta_net ? l.delta_net->out : l.attention.out;
+    add_branch(linear(y, out, adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
   }
 
-  TensorId attend(TensorId in, const AttentionLayer& a) {
-    const TensorId q = linear(in, a.q);  // [n, n_head * head_dim_k]
+  TensorId mix(TensorId in, const DecoderLayer& l) {
+    if (l.delta_net) return delta_net(in, *l.delta_net);
+    return l.attention.latent.v_up ? latent_attention(in, l.attention) : attention(in, l.attention);
+  }
+
+  TensorId attention(TensorId in, const AttentionLayer& a) {
+    TensorId q = linear(in, a.q);        // [n, n_head * head_dim_k], or with gates
     const TensorId k = linear(in, a.k);  // [n, n_head_kv * head_dim_k]
     const TensorId v = linear(in, a.v);  // [n, n_head_kv * head_dim_v]
+    TensorId gate = kNoTensor;
+    if (a.gated) {
+      const int64_t hd_k = a.params.head_dim_k, hd_v = a.params.head_dim_v;
+      gate = g_.columns(q, {hd_k + hd_v, hd_k, hd_v});
+      q = g_.columns(q, {hd_k + hd_v, 0, hd_k});
+    }
     AttentionLayer keys = a;
     keys.rope.temperature_scale = 0.0f;  // applies to queries only
     const TensorId q_placed = norm_and_rotate(q, a, a.q_norm, a.params.n_head);
     g_.kv_write(norm_and_rotate(k, keys, a.k_norm, a.params.n_head_kv), v);
-    return g_.attention(q_placed, a.params, a.sinks);
+    const TensorId y = g_.attention(q_placed, a.params, a.sinks);  // [n, n_head * head_dim_v]
+    return a.gated ? g_.gate(y, gate, GateKind::sigmoid) : y;
   }
 
   // Queries meet the cached rows themselves: q k^T = q (c k_up^T)^T = (q k_up) c^T, and likewise for values. All
   // heads share one row, so its bytes are read once for all of them.
-  TensorId attend_latent(TensorId in, const AttentionLayer& a) {
+  TensorId latent_attention(TensorId in, const AttentionLayer& a) {
     const LatentAttention& latent = a.latent;
     const TensorId q_down = latent.q_norm ? linear(in, latent.q_down) : in;
     const TensorId down = linear(in, latent.down);  // [n, rank]
@@ -96,6 +110,34 @@ class DecoderGraph {
     q = g_.head_linear(g_.rope(q, rope, rope_factors_), latent.k_up);  // [n, n_head * (rank + n_rot)]
     g_.kv_write(g_.join(norm(down, latent.norm), rotated), kNoTensor);
     return g_.attention(q, a.params);  // [n, n_head * rank]
+  }
+
+  TensorId delta_net(TensorId in, const DeltaNetLayer& d) {
+    const DeltaRuleParams& p = d.params;
+    const int64_t ratio = p.n_head_v / p.n_head_k, dk = p.head_dim_k, n_v = ratio * p.head_dim_v;
+    TensorId qkv, z;
+    if (d.qkvz.w) {
+      const TensorId all = linear(in, d.qkvz);
+      const auto part = [&](int64_t first, int64_t width) {
+        return g_.columns(all, {2 * (dk + n_v), first, width});
+      };
+      z = part(2 * dk + n_v, n_v);
+      qkv = g_.join(g_.join(part(0, dk), part(dk, dk)), part(2 * dk, n_v));
+    } else {
+      qkv = linear(in, d.qkv);
+      z = linear(in, d.z);
+    }
+    TensorId beta, alpha;
+    if (d.beta_alpha.w) {
+      const TensorId both = linear(in, d.beta_alpha);
+      beta = g_.columns(both, {2 * ratio, 0, ratio});
+      alpha = g_.columns(both, {2 * ratio, ratio, ratio});
+    } else {
+      beta = linear(in, d.beta);
+      alpha = linear(in, d.alpha);
+    }
+    const TensorId y = g_.delta_rule(g_.causal_conv(qkv, d.conv), beta, alpha, p, d.decay, d.dt_bias);
+    return g_.gate(norm(y, d.norm), z, GateKind::silu);  // [n, n_head_v * head_dim_v]
   }
 
   void add_feed_forward(const DecoderLayer& l) {
@@ -140,6 +182,10 @@ class Decoder final : public Architecture {
   }
 
   KvShape kv_shape(int layer) const override {
+    if (const auto& d = spec_.layers[layer].delta_net) {
+      return {0, 0, 0, (d->conv->n_cols - 1) * d->conv->n_rows,
+              d->params.n_head_v * d->params.head_dim_k * d->params.head_dim_v};
+    }
     const AttentionParams& params = spec_.layers[layer].attention.params;
     return {params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
   }

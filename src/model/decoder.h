@@ -13,6 +13,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/architecture.h"
@@ -47,6 +48,24 @@ struct AttentionLayer {
   const Weight* sinks = nullptr;  // [n_head]
   LatentAttention latent;  // instead of k and v; q then has n_head keys' columns, the rotated ones last
   Linear out;              // [n_embd, n_head * head_dim_v]
+  // q has a gate after each head: [n_head * (head_dim_k + head_dim_v), n_embd]. The result is multiplied by its
+  // sigmoid.
+  bool gated = false;
+};
+
+// A layer with the gated delta rule instead of attention (graph/ops.h):
+//   qkv = silu(conv(a Wqkv));  y = delta_rule(qkv, a Wbeta, a Walpha)
+//   x = x + norm(y) * silu(a Wz) Wout
+struct DeltaNetLayer {
+  DeltaRuleParams params;
+  Linear qkv, z;       // [n_qkv | n_head_v * head_dim_v, n_embd]
+  Linear qkvz;         // instead of both: of each key head its q, k, and the v and z of its value heads
+  Linear beta, alpha;  // [n_head_v, n_embd]
+  Linear beta_alpha;   // instead of both: of each key head all beta, all alpha
+  const Weight* conv = nullptr;                       // [n_qkv, kernel]
+  const Weight *decay = nullptr, *dt_bias = nullptr;  // [n_head_v]
+  const Weight* norm = nullptr;                       // [head_dim_v]
+  Linear out;                                         // [n_embd, n_head_v * head_dim_v]
 };
 
 // A gated unit, down(act(gate x) * (up x)); with a router, a mixture of n_expert such units.
@@ -68,6 +87,7 @@ struct FeedForward {
 struct DecoderLayer {
   const Weight* attn_norm = nullptr;  // [n_embd], like all norms here
   AttentionLayer attention;
+  std::optional<DeltaNetLayer> delta_net;  // instead of attention
   const Weight* attn_post_norm = nullptr;
   const Weight* ffn_norm = nullptr;
   FeedForward ffn;

@@ -150,6 +150,82 @@ LatentSizes DecoderReader::read_latent_sizes() {
   return s;
 }
 
+AttentionLayer DecoderReader::gated_attention() {
+  const Hparams& h = hparams_;
+  AttentionLayer a;
+  a.q = linear("attn_q", h.n_head * (h.head_dim_k + h.head_dim_v), h.n_embd);
+  a.k = linear("attn_k", h.n_head_kv * h.head_dim_k, h.n_embd);
+  a.v = linear("attn_v", h.n_head_kv * h.head_dim_v, h.n_embd);
+  a.out = linear("attn_output", h.n_embd, h.n_head * h.head_dim_v);
+  a.gated = true;
+  a.rope = rope_;
+  a.params = {h.n_head, h.n_head_kv, h.head_dim_k, h.head_dim_v,
+              1.0f / std::sqrt(static_cast<float>(h.head_dim_k))};
+  return a;
+}
+
+std::vector<bool> DecoderReader::read_delta_net() {
+  constexpr int64_t kMaxHeads = 4096, kMaxHeadDim = 1024, kMaxKernel = 16;
+  DeltaRuleParams& p = delta_rule_;
+  n_conv_ = integer("ssm.conv_kernel", 2, kMaxKernel);
+  p.head_dim_k = integer("ssm.state_size", 1, kMaxHeadDim);
+  p.n_head_v = integer("ssm.time_step_rank", 1, kMaxHeads);
+  p.n_head_k = integer("ssm.group_count", 1, kMaxHeads);
+  const int64_t n_inner = integer("ssm.inner_size", 1, kMaxHeads * kMaxHeadDim);
+  if (p.n_head_v % p.n_head_k != 0) {
+    fail("ssm.group_count", std::to_string(p.n_head_k),
+         "a divisor of ssm.time_step_rank, " + std::to_string(p.n_head_v));
+  }
+  if (n_inner % p.n_head_v != 0) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         "a multiple of ssm.time_step_rank, " + std::to_string(p.n_head_v));
+  }
+  p.head_dim_v = n_inner / p.n_head_v;
+  if (p.head_dim_v > kMaxHeadDim) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         format("at most {} for each of the {} heads", kMaxHeadDim, p.n_head_v));
+  }
+  const auto n = static_cast<size_t>(hparams_.n_layer);
+  const std::string_view suffix = "attention.recurrent_layers";
+  if (is_array(suffix)) {
+    const size_t n_in_file = n + static_cast<size_t>(n_nextn_);  // an array may have the MTP layers or not
+    const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
+    std::vector<bool> recurrent = flags(suffix, has_all ? n_in_file : n);
+    recurrent.resize(n);
+    return recurrent;
+  }
+  const int64_t interval = integer_or("full_attention_interval", 4, 1, INT32_MAX);
+  std::vector<bool> recurrent;
+  for (size_t i = 0; i < n; ++i) recurrent.push_back((static_cast<int64_t>(i) + 1) % interval != 0);
+  return recurrent;
+}
+
+DeltaNetLayer DecoderReader::delta_net(HeadOrder order) {
+  const int64_t n_embd = hparams_.n_embd;
+  DeltaNetLayer d;
+  d.params = delta_rule_;
+  d.params.order = order;
+  const int64_t n_qkv = d.params.n_qkv(), n_head = d.params.n_head_v, n_v = n_head * d.params.head_dim_v;
+  if (w_.has("ssm_in.weight")) {
+    d.qkvz = linear("ssm_in", n_qkv + n_v, n_embd);
+  } else {
+    d.qkv = linear("attn_qkv", n_qkv, n_embd);
+    d.z = linear("attn_gate", n_v, n_embd);
+  }
+  if (w_.has("ssm_ba.weight")) {
+    d.beta_alpha = linear("ssm_ba", 2 * n_head, n_embd);
+  } else {
+    d.beta = linear("ssm_beta", n_head, n_embd);
+    d.alpha = linear("ssm_alpha", n_head, n_embd);
+  }
+  d.conv = w_.vectors("ssm_conv1d.weight", n_qkv, n_conv_);
+  d.decay = w_.vector("ssm_a", n_head);
+  d.dt_bias = w_.vector("ssm_dt.bias", n_head);
+  d.norm = w_.vector("ssm_norm.weight", d.params.head_dim_v);
+  d.out = linear("ssm_out", n_embd, n_v);
+  return d;
+}
+
 FeedForward DecoderReader::gated_ffn(Activation activation) {
   const int64_t n_embd = hparams_.n_embd;
   FeedForward f;

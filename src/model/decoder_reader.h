@@ -65,7 +65,12 @@ class DecoderReader : public HparamReader {
   const Weight* optional_head_norm(const std::string& name);
   const Weight* row_norm(const std::string& name, int64_t n_head);  // NAME.weight [n_head * head_dim_k]
   const Weight* per_head(const std::string& name);                  // NAME.weight [n_head]
-  FeedForward gated_ffn(Activation activation);                     // ffn_gate, ffn_up, ffn_down
+  // attention() with attn_q twice as wide, for the gates.
+  AttentionLayer gated_attention();
+  // attn_qkv and attn_gate or ssm_in; ssm_beta and ssm_alpha or ssm_ba; ssm_conv1d, ssm_a, ssm_dt.bias, ssm_norm,
+  // ssm_out. Call read_delta_net() first.
+  DeltaNetLayer delta_net(HeadOrder order);
+  FeedForward gated_ffn(Activation activation);  // ffn_gate, ffn_up, ffn_down
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down
   // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
   // read_experts() first.
@@ -84,6 +89,9 @@ class DecoderReader : public HparamReader {
   // Reads the sizes of latent attention and checks them against those that all families share. Adjusts the rotation
   // to its way of writing YaRN's factors.
   LatentSizes read_latent_sizes();
+  // Reads and checks ssm.*, and returns which layers have the delta rule: attention.recurrent_layers, or all but
+  // every full_attention_interval-th. Call it after skip_nextn_layers().
+  std::vector<bool> read_delta_net();
 
   // Leaves out the layers that only predict tokens further ahead (MTP), which follow the others in the file.
   // Call it before begin().
@@ -109,6 +117,8 @@ class DecoderReader : public HparamReader {
   RopeParams rope_;
   int layer_ = -1;
   int64_t n_nextn_ = 0;
+  DeltaRuleParams delta_rule_;
+  int64_t n_conv_ = 0;  // width of the short convolution
   int64_t n_ff_dense_;  // of layers without experts
 };
 

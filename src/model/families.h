@@ -16,5 +16,6 @@ std::unique_ptr<Architecture> load_hunyuan_moe(const ModelSource& source);
 std::unique_ptr<Architecture> load_exaone_moe(const ModelSource& source);
 std::unique_ptr<Architecture> load_bailingmoe2(const ModelSource& source);
 std::unique_ptr<Architecture> load_deepseek2(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen3next(const ModelSource& source);
 
 }  // namespace tandem

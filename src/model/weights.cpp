@@ -21,7 +21,8 @@ void refuse_scale(const GgufFile& file, const TensorInfo& t) {
   if (!t.name.ends_with(kSuffix)) return;
   const std::string scale = std::string(t.name.substr(0, t.name.size() - kSuffix.size())) + ".scale";
   if (file.find_tensor(scale) == nullptr) return;
-  throw_error(ErrorCode::bad_file, "{}: tensor {}: scales of whole matrices are not supported, needed a matrix without {}",
+  throw_error(ErrorCode::bad_file,
+              "{}: tensor {}: scales of whole matrices are not supported, needed a matrix without {}",
               file.path(), printable(t.name), printable(scale));
 }
 
@@ -121,13 +122,16 @@ const Weight* WeightBinder::optional_vector(const std::string& name, int64_t n) 
   return file_.find_tensor(full_name(name)) ? vector(name, n) : nullptr;
 }
 
-const Weight* WeightBinder::optional_vectors(const std::string& name, int64_t n_vectors, int64_t n) {
-  const TensorInfo* t = file_.find_tensor(full_name(name));
-  if (t == nullptr) return nullptr;
-  if (t->n_rows() != n_vectors || t->dims[1] != n_vectors || t->dims[0] != n) {
-    wrong_shape(file_, *t, "[" + std::to_string(n) + ", " + std::to_string(n_vectors) + "]");
+const Weight* WeightBinder::vectors(const std::string& name, int64_t n_vectors, int64_t n) {
+  const TensorInfo& t = file_.tensor(full_name(name));
+  if (t.n_rows() != n_vectors || t.dims[1] != n_vectors || t.dims[0] != n) {
+    wrong_shape(file_, t, "[" + std::to_string(n) + ", " + std::to_string(n_vectors) + "]");
   }
-  return add_floats(*t, n_vectors, n);
+  return add_floats(t, n_vectors, n);
+}
+
+const Weight* WeightBinder::optional_vectors(const std::string& name, int64_t n_vectors, int64_t n) {
+  return file_.find_tensor(full_name(name)) ? vectors(name, n_vectors, n) : nullptr;
 }
 
 std::vector<std::string_view> WeightBinder::unused() const {

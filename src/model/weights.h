@@ -41,6 +41,7 @@ class WeightBinder {
   const Weight* optional_matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   const Weight* optional_vector(const std::string& name, int64_t n);
   // [n_vectors, n] floats.
+  const Weight* vectors(const std::string& name, int64_t n_vectors, int64_t n);
   const Weight* optional_vectors(const std::string& name, int64_t n_vectors, int64_t n);
 
   const std::deque<Weight>& weights() const { return weights_; }

@@ -26,8 +26,7 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
       const std::string why = device.why_unsupported(placed, node);
       if (why.empty()) continue;
       ++reasons[std::string(op_name(node.op)) + " on " + device.info().name + ": " + why];
-      if (std::holds_alternative<AttentionOp>(node.op) || std::holds_alternative<KvWriteOp>(node.op) ||
-          std::holds_alternative<MergeOp>(node.op)) {
+      if (uses_cache(node.op) || std::holds_alternative<MergeOp>(node.op)) {
         placement.layers[node.layer].kv = ResidentKv{DeviceId::host()};
         continue;
       }

@@ -67,7 +67,7 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
       const Input which = graph.tensor(id).input;
       (which == Input::block_table  ? bus.inputs_per_block
        : which == Input::hot_blocks ? bus.inputs_per_hot_block
-                                    : bus.inputs) += sizeof(int32_t);
+                                    : bus.inputs) += (which == Input::states ? 2 : 1) * sizeof(int32_t);
     }
   }
   return bus;

@@ -132,9 +132,15 @@ void stream_prefill(Placement& placement, const std::vector<GpuId>& gpus, double
 }
 
 // Caches of layers that compute on a GPU while decoding are brought there.
-void prefetch_caches(Placement& placement) {
-  for (LayerPlacement& layer : placement.layers) {
+// Those of recurrent layers, which are small, stay there.
+void prefetch_caches(Placement& placement, const Architecture& architecture) {
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    LayerPlacement& layer = placement.layers[i];
     const std::optional<GpuId> gpu = computes_on(layer.weights, StepKind::decode).gpu();
+    if (architecture.kv_shape(static_cast<int>(i)).is_recurrent()) {
+      layer.kv = ResidentKv{gpu ? DeviceId(*gpu) : DeviceId::host()};
+      continue;
+    }
     layer.kv = gpu ? KvHome(PrefetchedKv{*gpu}) : ResidentKv{DeviceId::host()};
   }
 }
@@ -259,7 +265,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
                              : 0;
     for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[i].kv = ResidentKv{};
   }
-  if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement);
+  if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement, architecture);
   place_on_disk(placement, choice.n_disk_layers);
   apply_overrides(placement, weights, devices, options);
   return placement;
@@ -269,6 +275,8 @@ void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int6
   const int64_t n_blocks = hot_block_count(kv, n_keep, n_ubatch);
   if (n_blocks * kv.block_size >= kv.n_ctx) return;
   for (LayerPlacement& layer : placement.layers) {
+    const auto i = static_cast<size_t>(&layer - placement.layers.data());
+    if (kv.layers[i].is_recurrent()) continue;  // its states are read and written in every step
     const auto* resident = std::get_if<ResidentKv>(&layer.kv);
     const std::optional<GpuId> gpu = resident ? resident->device.gpu() : std::nullopt;
     if (gpu) layer.kv = SplitKv{*gpu, n_keep, n_blocks};

@@ -22,7 +22,10 @@ struct ContextOptions {
   bool all_logits = false;     // reserve logits for every token of a step
   int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache
   int64_t n_ctx_sequence = 0;  // maximum tokens of one sequence; 0: n_ctx
-  int64_t n_batch = 2048;      // upper bound of n_ubatch, as in llama.cpp
+  // States of recurrent layers to keep besides the current one, for cutting a text back without processing it
+  // again from its start.
+  int64_t n_state_checkpoints = 8;
+  int64_t n_batch = 2048;  // upper bound of n_ubatch, as in llama.cpp
   // Set by the user: the planner keeps it. Otherwise it may choose another context if that is 0, and, if it
   // knows the devices' speeds, another micro-batch or cache type.
   bool n_ctx_given = false, n_ubatch_given = false, kv_dtype_given = false;

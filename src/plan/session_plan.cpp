@@ -77,7 +77,12 @@ ContextOptions checked_shape(const Architecture& architecture, ContextOptions sh
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
   if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;
   shape.n_sequences = std::clamp<int64_t>(shape.n_sequences, 1, ceil_div(shape.n_ctx, KvConfig{}.block_size));
-  if (shape.n_sequences > 1) shape.n_ubatch = std::max(shape.n_ubatch, shape.n_sequences + 1);
+  if (shape.n_sequences > 1) {
+    shape.n_ubatch = std::max(shape.n_ubatch, shape.n_sequences + 1);
+    shape.n_state_checkpoints = 0;  // the texts of a batch are not cut back
+  }
+  shape.n_state_checkpoints =
+      std::clamp<int64_t>(shape.n_state_checkpoints, 0, shape.n_ctx / KvConfig{}.block_size);
   return shape;
 }
 
@@ -89,6 +94,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   kv.v_dtype = shape.v_dtype;
   kv.n_ctx = shape.n_ctx;
   for (int i = 0; i < architecture.hparams().n_layer; ++i) kv.layers.push_back(architecture.kv_shape(i));
+  if (kv.is_recurrent()) kv.n_state_slots = state_slot_count(shape.n_sequences, shape.n_state_checkpoints);
   check_kv_config(kv);
   ShapeClass capacity;
   capacity.n_ctx = shape.n_ctx_sequence;

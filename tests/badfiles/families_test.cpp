@@ -276,5 +276,34 @@ TEST_P(BadMistral3, TemperatureNeedsWholeHeads) {
 
 INSTANTIATE_TEST_SUITE_P(One, BadMistral3, testing::Values("mistral3"));
 
+class BadDeltaNet : public BadFamily {};
+
+TEST_P(BadDeltaNet, Sizes) {
+  const auto key = [&](const char* name) { return prefix_ + name; };
+  for (const uint32_t n : {0u, 1u, 17u, 1000000000u}) {
+    EXPECT_THAT(with(key("ssm.conv_kernel"), n), HasSubstr("ssm.conv_kernel: found " + std::to_string(n)))
+        << n;
+  }
+  for (const uint32_t n : {0u, 3u, 8u, 1000000000u}) {  // of 4 heads
+    EXPECT_THAT(with(key("ssm.group_count"), n), HasSubstr("ssm.group_count: found " + std::to_string(n)))
+        << n;
+  }
+  for (const uint32_t n : {0u, 97u, 4000000000u}) {
+    EXPECT_THAT(with(key("ssm.inner_size"), n), HasSubstr("ssm.inner_size: found " + std::to_string(n))) << n;
+  }
+  for (const uint32_t n : {0u, 1000000000u}) {
+    EXPECT_THAT(with(key("ssm.state_size"), n), HasSubstr("ssm.state_size: found " + std::to_string(n))) << n;
+    EXPECT_THAT(with(key("ssm.time_step_rank"), n), HasSubstr("ssm.time_step_rank: found ")) << n;
+  }
+  EXPECT_THAT(with(key("ssm.state_size"), uint32_t{24}), HasSubstr("blk.0.attn_qkv.weight"));
+  EXPECT_THAT(with(key("full_attention_interval"), uint32_t{0}), HasSubstr("full_attention_interval"));
+  EXPECT_THAT(with(key("full_attention_interval"), uint32_t{2}), HasSubstr("blk.1.attn_q.weight"));
+  EXPECT_THAT(with(key("attention.recurrent_layers"), std::vector<int32_t>{1, 1}),
+              HasSubstr("attention.recurrent_layers"));
+  EXPECT_EQ(with(key("attention.recurrent_layers"), std::vector<int32_t>{1, 1, 1, 0, 1}), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(One, BadDeltaNet, testing::Values("qwen3_next"));
+
 }  // namespace
 }  // namespace tandem

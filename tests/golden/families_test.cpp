@@ -137,14 +137,19 @@ TEST_P(Families, EveryWeightIsKept) {
       found.insert(row.begin(), row.end());
     }
   }
-  const bool gemma = file.metadata().get<std::string>("general.architecture").starts_with("gemma");
+  const auto architecture = file.metadata().get<std::string>("general.architecture");
+  const bool norms_plus_one =
+      architecture.starts_with("gemma") || architecture == "qwen3next" || architecture.starts_with("qwen35");
   for (const auto& [name, t] : folder_.tensors) {
-    const bool plus_one = gemma && name.find("norm") != std::string::npos;
+    const bool plus_one = norms_plus_one && name.find("norm") != std::string::npos &&
+                          name.find("linear_attn") == std::string::npos;
+    const bool minus_exp = name.ends_with("A_log");
     if (t.dtype != "BF16" || name.find(".visual.") != std::string::npos || is_dropped(name)) continue;
     for (size_t i = 0; i < t.bytes.size(); i += 2) {
       uint16_t bits;
       std::memcpy(&bits, t.bytes.data() + i, 2);
-      wanted.insert(bf16_to_fp32(bits) + (plus_one ? 1.0f : 0.0f));
+      const float x = bf16_to_fp32(bits);
+      wanted.insert(minus_exp ? -std::exp(x) : x + (plus_one ? 1.0f : 0.0f));
     }
   }
   for (const auto& [name, t] :

@@ -320,6 +320,24 @@ void bailing_moe2(const ModelConfig& c, HparamWriter& out) {
   mixture(c, out, Scoring::sigmoid);
 }
 
+void delta_net_sizes(const ModelConfig& c, HparamWriter& out) {
+  const DeltaNetConfig& d = c.delta_net;
+  if (d.attention_interval == 0) c.text.fail("linear_num_value_heads", "nothing", "a number of heads");
+  out.integer("ssm.conv_kernel", d.n_conv);
+  out.integer("ssm.state_size", d.head_dim_k);
+  out.integer("ssm.group_count", d.n_head_k);
+  out.integer("ssm.time_step_rank", d.n_head_v);
+  out.integer("ssm.inner_size", d.n_v());
+  out.integer("full_attention_interval", d.attention_interval);
+  out.integer("rope.dimension_count", c.n_rot());
+}
+
+void qwen3_next(const ModelConfig& c, HparamWriter& out) {
+  qwen3_moe(c, out);
+  out.integer("expert_shared_feed_forward_length", c.n_ff_shared);
+  delta_net_sizes(c, out);
+}
+
 // ---- The table.
 
 std::vector<ConvertArchitecture> make_table() {
@@ -385,6 +403,7 @@ std::vector<ConvertArchitecture> make_table() {
        {.without_mtp = true},
        deepseek_tensors(),
        deepseek_v3},
+      {"Qwen3NextForCausalLM", "qwen3next", {.rotated_share = 0.25}, qwen3_next_tensors(), qwen3_next},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };

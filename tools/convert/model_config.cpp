@@ -94,6 +94,33 @@ LatentConfig read_latent(const JsonObject& c) {
   return latent;
 }
 
+// GGUF has no key for a layer's kind: readers assume attention in every so-manyth layer.
+DeltaNetConfig read_delta_net(const JsonObject& c, int64_t n_layer) {
+  DeltaNetConfig d;
+  if (!c.has("linear_num_value_heads")) return d;
+  d.n_head_k = size_of(c, "linear_num_key_heads");
+  d.n_head_v = size_of(c, "linear_num_value_heads");
+  d.head_dim_k = size_of(c, "linear_key_head_dim");
+  d.head_dim_v = size_of(c, "linear_value_head_dim");
+  d.n_conv = c.integer("linear_conv_kernel_dim", 2, 16);
+  if (d.n_head_v % d.n_head_k != 0) {
+    c.fail("linear_num_key_heads", std::to_string(d.n_head_k),
+           "a divisor of the " + std::to_string(d.n_head_v) + " value heads");
+  }
+  const auto kinds = c.texts("layer_types");
+  d.attention_interval = c.optional_integer("full_attention_interval", 1, n_layer + 1).value_or(4);
+  if (!kinds) return d;
+  const auto first = std::ranges::find(*kinds, "full_attention") - kinds->begin();
+  d.attention_interval = first + 1;
+  for (size_t i = 0; i < kinds->size(); ++i) {
+    const bool full = (static_cast<int64_t>(i) + 1) % d.attention_interval == 0;
+    if ((*kinds)[i] == (full ? "full_attention" : "linear_attention")) continue;
+    c.fail("layer_types", short_json(*c.find("layer_types")),
+           "linear_attention, and full_attention in every n-th layer");
+  }
+  return d;
+}
+
 }  // namespace
 
 ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& defaults)
@@ -147,6 +174,7 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   has_tied_key = said || said_outside;
   tied = said ? *said : said_outside.value_or(defaults.tied);
   rope = read_rope(text, n_ctx, defaults);
+  delta_net = read_delta_net(text, n_layer);
   fp8_block = read_fp8_block(config);
 }
 

@@ -38,6 +38,17 @@ struct RopeConfig {
   double rotated_share = 1.0;         // fraction of a head's dimensions
 };
 
+// Layers with the gated delta rule: sizes, and which they are.
+struct DeltaNetConfig {
+  int64_t n_head_k = 0, n_head_v = 0, head_dim_k = 0, head_dim_v = 0;
+  int64_t n_conv = 0;              // width of the short convolution
+  int64_t attention_interval = 0;  // every so many layers one has attention instead; 0: no such layers
+
+  int64_t n_k() const { return n_head_k * head_dim_k; }
+  int64_t n_v() const { return n_head_v * head_dim_v; }
+  int64_t n_qkv() const { return 2 * n_k() + n_v(); }
+};
+
 struct ModelConfig {
   ModelConfig(const JsonObject& whole, const ConfigDefaults& defaults);
 
@@ -57,10 +68,14 @@ struct ModelConfig {
   bool tied;          // the output is the embedding table
   bool has_tied_key;  // the file has the key
   RopeConfig rope;
+  DeltaNetConfig delta_net;
   std::array<int64_t, 2> fp8_block = {128, 128};  // rows and columns that share a scale in FP8 checkpoints
 
   bool has_experts(int64_t layer) const {
     return n_expert > 0 && layer >= n_dense_layers && (layer + 1) % mixture_period == 0;
+  }
+  bool has_delta_net(int64_t layer) const {
+    return delta_net.attention_interval > 0 && (layer + 1) % delta_net.attention_interval != 0;
   }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
 };

@@ -1,6 +1,7 @@
 #include "tools/convert/tensor_converter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -63,7 +64,8 @@ class RowReader {
         dtype_(mapping.sources[0]->dtype),
         size_(static_cast<int64_t>(source_dtype_bytes(dtype_))) {
     // Contiguous rows are read in one go.
-    in_order_ = mapping.col_stride == 1 && mapping.row_stride == width_ && mapping.pair_head_dim == 0;
+    in_order_ = mapping.col_stride == 1 && mapping.row_stride == width_ && mapping.pair_head_dim == 0 &&
+                mapping.row_order.empty();
     for (const SourceTensor* scales : mapping.block_scales) scales_.push_back(read_scales(scales));
   }
 
@@ -202,7 +204,7 @@ void TensorConverter::convert_floats(const TensorMapping& mapping, const Sink& s
         Buffers& b = buffers_[worker];
         b.row.resize(n_item * width);
         reader.read_rows(matrix, first + begin, n_item, matrix_, b.raw, b.row.data());
-        for (float& x : b.row) x += mapping.add;
+        for (float& x : b.row) x = mapping.minus_exp ? -std::exp(x) : x + mapping.add;
         defects.count(b.row.data(), n_item * width, mapping.dtype);
         quantize(b.row.data(), out_.data() + static_cast<size_t>(begin) * out_bytes, n_item * width, nullptr);
       });

@@ -25,7 +25,8 @@ bool is_mxfp4(Layout l) {
   return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd;
 }
 
-// Tensors of a checkpoint that a GGUF file does not have: computed tables.
+// Tensors of a checkpoint that a GGUF file does not have: computed tables, and what predicts tokens further ahead
+// beside a model with the delta rule.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   constexpr std::string_view kLayers = "model.layers.";
   if (config.drops_mtp && name.starts_with(kLayers)) {
@@ -34,6 +35,7 @@ bool is_ignored(std::string_view name, const ModelConfig& config) {
     if (layer >= config.n_layer) return true;
   }
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
+  if (name.starts_with("mtp.") && config.delta_net.attention_interval > 0) return true;
   return name == "lm_head.weight" && config.tied;
 }
 
@@ -58,6 +60,8 @@ bool applies(const TensorRule& rule, int64_t layer, const ModelConfig& config) {
     case Layers::dense: return !config.has_experts(layer);
     case Layers::mixture: return config.has_experts(layer);
     case Layers::mtp: return layer >= config.n_layer;
+    case Layers::attention: return !config.has_delta_net(layer);
+    case Layers::delta_net: return config.has_delta_net(layer);
   }
   TANDEM_CHECK(false);
 }
@@ -131,6 +135,12 @@ class TensorMapper {
       case Size::key_up: return c.latent.key - c.latent.n_rot;
       case Size::value: return c.latent.value;
       case Size::values: return c.n_head * c.latent.value;
+      case Size::two_q: return 2 * c.n_head * c.head_dim;
+      case Size::delta_qkv: return c.delta_net.n_qkv();
+      case Size::delta_v: return c.delta_net.n_v();
+      case Size::delta_ba: return 2 * c.delta_net.n_head_v;
+      case Size::delta_head: return c.delta_net.n_head_v;
+      case Size::delta_head_dim: return c.delta_net.head_dim_v;
     }
     TANDEM_CHECK(false);
   }
@@ -191,11 +201,27 @@ class TensorMapper {
     mapping.matrix_rows = is_vector ? 1 : rows;
     mapping.row_stride = is_vector ? 0 : cols;
     switch (rule.layout) {
-      case Layout::plus_one: mapping.add = 1.0f; [[fallthrough]];
+      case Layout::plus_one:
+      case Layout::minus_exp:
       case Layout::plain:
       case Layout::rope_rows:
+        mapping.add = rule.layout == Layout::plus_one ? 1.0f : 0.0f;
+        mapping.minus_exp = rule.layout == Layout::minus_exp;
         add_source(mapping, source, is_vector ? std::vector{rows} : std::vector{rows, cols});
         if (rule.layout == Layout::rope_rows) pair_rows(mapping, is_vector);
+        return mapping;
+      case Layout::conv: {
+        const int64_t width = config_.delta_net.n_conv;
+        mapping.dims = {width, rows};
+        mapping.matrix_rows = rows;
+        mapping.row_stride = width;
+        mapping.sources = {take_floats(source, {rows, 1, width})};
+        return mapping;
+      }
+      case Layout::delta_qkvz_qkv:
+      case Layout::delta_qkvz_z:
+        add_source(mapping, source, {config_.delta_net.n_qkv() + config_.delta_net.n_v(), cols});
+        mapping.row_order = qkvz_rows(rule.layout == Layout::delta_qkvz_z);
         return mapping;
       case Layout::row_of_one: {
         const SourceTensor* found = checkpoint_.find(source);
@@ -225,6 +251,26 @@ class TensorMapper {
       case Layout::mxfp4_odd: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 1);
     }
     TANDEM_CHECK(false);
+  }
+
+  // The rows are stored by key heads: q, k, then v and z of its value heads.
+  std::vector<int64_t> qkvz_rows(bool z) const {
+    const DeltaNetConfig& d = config_.delta_net;
+    const int64_t n_v = d.n_v() / d.n_head_k;  // of a key head
+    std::vector<int64_t> order;
+    const auto add = [&](int64_t first, int64_t n) {
+      for (int64_t head = 0; head < d.n_head_k; ++head) {
+        for (int64_t i = 0; i < n; ++i) order.push_back(head * 2 * (d.head_dim_k + n_v) + first + i);
+      }
+    };
+    if (z) {
+      add(2 * d.head_dim_k + n_v, n_v);
+      return order;
+    }
+    add(0, d.head_dim_k);
+    add(d.head_dim_k, d.head_dim_k);
+    add(2 * d.head_dim_k, n_v);
+    return order;
   }
 
   // A bias is paired like the rows of its matrix: as rows of one element, which become one row again.
@@ -323,6 +369,7 @@ int64_t TensorMapping::n_rows() const {
 
 // Halves to pairs: rows 2i and 2i + 1 of a head are its source rows i and i + head_dim / 2.
 int64_t TensorMapping::source_row(int64_t row) const {
+  if (!row_order.empty()) return row_order[static_cast<size_t>(row)];
   if (pair_head_dim == 0) return row;
   const int64_t within = row % pair_head_dim;
   return row - within + within / 2 + within % 2 * (pair_head_dim / 2);
@@ -360,7 +407,8 @@ void choose_dtypes(std::vector<TensorMapping>& mappings, OutType type) {
     const std::string_view name = mapping.name;
     const bool matrix = mapping.dims.size() > 1 && name.ends_with(".weight") &&
                         !name.ends_with("_norm.weight") &&
-                        name.find("ffn_gate_inp") == std::string_view::npos;
+                        name.find("ffn_gate_inp") == std::string_view::npos &&
+                        name.find("ssm_conv1d") == std::string_view::npos;
     if (!matrix || type == OutType::F32) {
       mapping.dtype = DType::F32;
     } else if (type == OutType::Q8_0) {  // F16 for rows that are not a whole number of blocks

@@ -35,7 +35,13 @@ enum class Size {
   rank_and_rot,
   key_up,  // columns of a key that are not rotated
   value,
-  values  // of all heads
+  values,  // of all heads
+  two_q,
+  delta_qkv,   // q, k and v of the layers with the delta rule
+  delta_v,     // the v of them alone
+  delta_ba,    // two numbers for each of their value heads
+  delta_head,  // their value heads
+  delta_head_dim
 };
 
 // The shape of a tensor in the checkpoint, and its conversion.
@@ -56,14 +62,19 @@ enum class Layout {
   transposed_or_plain,  // [expert, cols, rows] or [expert, rows, cols]
   key_rows,    // [head * (key_up + value), rank]: each head's first rows, transposed -> [head, rank, key_up]
   value_rows,  // the same: each head's last rows -> [head, value, rank]
-  mxfp4,       // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
-  mxfp4_even,  // [expert, 2 rows, ...] -> even rows
-  mxfp4_odd,   // [expert, 2 rows, ...] -> odd rows
+  mxfp4,                // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
+  mxfp4_even,           // [expert, 2 rows, ...] -> even rows
+  mxfp4_odd,            // [expert, 2 rows, ...] -> odd rows
+  minus_exp,            // [rows]; x becomes -exp(x)
+  conv,                 // [rows, 1, width of the convolution] -> [rows, width]
+  delta_qkvz_qkv,       // [rows of q, k, v and z, cols], by key heads -> all q, all k, all v
+  delta_qkvz_z,         // the same -> all z
 };
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
 // mixtures too if the model is.
-enum class Layers { all, dense, mixture, mtp };
+// Of a model with the delta rule: those with attention, and those without.
+enum class Layers { all, dense, mixture, mtp, attention, delta_net };
 
 struct TensorRule {
   const char* source;  // name in the checkpoint; "{}" is the layer, "{e}" the expert
@@ -87,8 +98,10 @@ struct TensorMapping {
   int64_t block_rows = 0, block_cols = 0;         // that share one of them
   int64_t matrix_rows = 1;                        // rows of one matrix
   int64_t matrix_stride = 0, row_stride = 0, col_stride = 1, first = 0;
-  int64_t pair_head_dim = 0;  // head size of rows to be paired; 0: rows stay
+  int64_t pair_head_dim = 0;       // head size of rows to be paired; 0: rows stay
+  std::vector<int64_t> row_order;  // the source row of each row; empty: rows stay
   float add = 0.0f;
+  bool minus_exp = false;  // x becomes -exp(x)
 
   int64_t n_cols() const { return dims[0]; }
   int64_t n_rows() const;

@@ -253,4 +253,40 @@ TensorRules bailing_moe2_tensors() {
                         {"model.layers.{}.final_layernorm.weight", "layer_output_norm.weight", S::embd}})});
 }
 
+TensorRules gated_attention() {
+  return in(Layers::attention,
+            join({{{"model.layers.{}.self_attn.q_proj.weight", "attn_q.weight", S::two_q, S::embd},
+                   {"model.layers.{}.self_attn.k_proj.weight", "attn_k.weight", S::kv, S::embd},
+                   {"model.layers.{}.self_attn.v_proj.weight", "attn_v.weight", S::kv, S::embd},
+                   {"model.layers.{}.self_attn.o_proj.weight", "attn_output.weight", S::embd, S::q}},
+                  head_norms(S::head_dim, S::head_dim, L::plus_one)}));
+}
+
+TensorRules delta_net() {
+  return in(
+      Layers::delta_net,
+      {{"model.layers.{}.linear_attn.conv1d.weight", "ssm_conv1d.weight", S::delta_qkv, S::one, L::conv},
+       {"model.layers.{}.linear_attn.A_log", "ssm_a", S::delta_head, S::none, L::minus_exp},
+       {"model.layers.{}.linear_attn.dt_bias", "ssm_dt.bias", S::delta_head},
+       {"model.layers.{}.linear_attn.norm.weight", "ssm_norm.weight", S::delta_head_dim},
+       {"model.layers.{}.linear_attn.out_proj.weight", "ssm_out.weight", S::embd, S::delta_v}});
+}
+
+TensorRules qwen3_next_tensors() {
+  return join({ends(L::plus_one),
+               {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
+                {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd,
+                 S::none, L::plus_one}},
+               gated_attention(),
+               in(Layers::delta_net,
+                  {{"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", S::delta_qkv,
+                    S::embd, L::delta_qkvz_qkv},
+                   {"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_gate.weight", S::delta_v,
+                    S::embd, L::delta_qkvz_z},
+                   {"model.layers.{}.linear_attn.in_proj_ba.weight", "ssm_ba.weight", S::delta_ba, S::embd}}),
+               delta_net(),
+               qwen_experts(),
+               shared_expert()});
+}
+
 }  // namespace tandem::tools::tensors

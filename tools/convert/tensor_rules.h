@@ -27,7 +27,9 @@ TensorRules qwen_experts();
 TensorRules shared_expert();   // with a gate
 TensorRules shared_experts();  // without, several as one
 TensorRules selection_bias(const char* source);
-TensorRules mtp();  // what joins an MTP layer to the model
+TensorRules gated_attention();  // attn_q has a gate after each head; with head norms, both stored minus one
+TensorRules delta_net();        // without what projects to q, k, v, z, alpha and beta
+TensorRules mtp();              // what joins an MTP layer to the model
 
 // ---- One architecture each.
 
@@ -44,5 +46,6 @@ TensorRules hunyuan_moe_tensors();
 TensorRules exaone_moe_tensors();
 TensorRules bailing_moe2_tensors();
 TensorRules deepseek_tensors();
+TensorRules qwen3_next_tensors();
 
 }  // namespace tandem::tools::tensors

@@ -76,6 +76,8 @@ constexpr LlamaFlag kFlags[] = {
     {"", "-kvu --kv-unified", Takes::nothing, ""},
     {"", "--no-kv-unified", Takes::nothing, ""},
     {"", "--swa-full", Takes::nothing, ""},
+    {"", "-ctxcp --ctx-checkpoints --swa-checkpoints", Takes::value, "states of recurrent layers are kept with "
+                                                                     "--state-checkpoints"},
     {"", "-dt --defrag-thold", Takes::value, ""},
     {"", "-cram --cache-ram", Takes::value, ""},
     {"", "--cache-prompt --no-cache-prompt", Takes::nothing, ""},

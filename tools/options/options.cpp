@@ -49,6 +49,9 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
   integer(app, "--ubatch-size", o.n_ubatch, 1, "maximum tokens computed at once (micro-batch)")
       .each([&o](const std::string&) { o.n_ubatch_given = true; })
       .group(group);
+  integer(app, "--state-checkpoints", o.n_state_checkpoints, 0,
+          "states of recurrent layers to keep, for cutting a text back without processing it again")
+      .group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
                                             const char* help) {
     choice(app, names, "TYPE", help, "f16", [option, &target, &o](const std::string& value) {

@@ -133,6 +133,8 @@ constexpr Shape kShapes[] = {
      bpe_llama3, 154880, 202752, 1e6f, 1e-5f, false, 0, 64, 4, 1536, 0, 1536, 1, 64, false, 768, 512, 256, true},
     {"seed-oss-36b", "Seed OSS 36B Instruct", "seed_oss", 64, 5120, 80, 8, 128, 27648,
      bpe_qwen, 155136, 524288, 1e7f, 1e-6f},
+    {"qwen3-next-80b-a3b", "Qwen3 Next 80B A3B Instruct", "qwen3next", 48, 2048, 16, 2, 256, 5120,
+     bpe_qwen, 151936, 262144, 1e7f, 1e-6f, false, 0, 512, 10, 512, 0, 512, 0, 64, true, 16, 32},
 };
 // clang-format on
 
@@ -192,6 +194,26 @@ void add_latent_attention(const Shape& s, const std::string& block, TensorList& 
   list.matrix(block + "attn_output.weight", int64_t{s.n_head} * s.value_dim, s.n_embd);
 }
 
+constexpr int kDeltaHeadDim = 128, kDeltaConv = 4, kDeltaPeriod = 4;
+
+bool has_delta_net(const Shape& s, int layer) {
+  return s.n_delta_v > 0 && (layer + 1) % kDeltaPeriod != 0;
+}
+
+void add_delta_net(const Shape& s, const std::string& block, TensorList& list) {
+  const int64_t n_v = int64_t{s.n_delta_v} * kDeltaHeadDim;
+  const int64_t n_qkv = 2 * int64_t{s.n_delta_k} * kDeltaHeadDim + n_v;
+  list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  list.matrix(block + "attn_qkv.weight", s.n_embd, n_qkv);
+  list.matrix(block + "attn_gate.weight", s.n_embd, n_v);
+  list.matrix(block + "ssm_ba.weight", s.n_embd, 2 * int64_t{s.n_delta_v});
+  list.biases(block + "ssm_conv1d.weight", kDeltaConv, n_qkv);
+  list.vector(block + "ssm_a", TensorRole::decay, s.n_delta_v);
+  list.vector(block + "ssm_dt.bias", TensorRole::bias, s.n_delta_v);
+  list.vector(block + "ssm_norm.weight", TensorRole::norm, kDeltaHeadDim);
+  list.matrix(block + "ssm_out.weight", n_v, s.n_embd);
+}
+
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
   const int64_t n_q = int64_t{s.n_head} * s.head_dim, n_kv = int64_t{s.n_head_kv} * s.head_dim;
   if (has_pre_norms(s)) list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
@@ -199,7 +221,7 @@ void add_attention(const Shape& s, const std::string& block, TensorList& list) {
   if (s.arch == "phi3") {
     list.matrix(block + "attn_qkv.weight", s.n_embd, n_q + 2 * n_kv);
   } else {
-    list.matrix(block + "attn_q.weight", s.n_embd, n_q);
+    list.matrix(block + "attn_q.weight", s.n_embd, s.n_delta_v > 0 ? 2 * n_q : n_q);  // with gates
     list.matrix(block + "attn_k.weight", s.n_embd, n_kv);
     list.matrix(block + "attn_v.weight", s.n_embd, n_kv);
   }
@@ -225,7 +247,8 @@ void add_attention(const Shape& s, const std::string& block, TensorList& list) {
 }
 
 void add_feed_forward(const Shape& s, int layer, const std::string& block, TensorList& list) {
-  const bool after_attention = s.arch == "gpt-oss" || s.arch == "glm4moe" || s.arch == "seed_oss";
+  const bool after_attention =
+      s.arch == "gpt-oss" || s.arch == "glm4moe" || s.arch == "seed_oss" || s.n_delta_v > 0;
   const char* norm = after_attention ? "post_attention_norm.weight" : "ffn_norm.weight";
   if (has_pre_norms(s)) list.vector(block + norm, TensorRole::norm, s.n_embd);
   if (s.n_expert > 0 && layer >= s.n_dense) {
@@ -241,7 +264,8 @@ void add_feed_forward(const Shape& s, int layer, const std::string& block, Tenso
     }
     if (has_sigmoid_scores(s)) list.vector(block + "exp_probs_b.bias", TensorRole::bias, s.n_expert);
     if (s.n_ff_shared > 0) {
-      if (s.arch == "qwen2moe") list.vector(block + "ffn_gate_inp_shexp.weight", TensorRole::bias, s.n_embd);
+      if (s.arch == "qwen2moe" || s.n_delta_v > 0)
+        list.vector(block + "ffn_gate_inp_shexp.weight", TensorRole::bias, s.n_embd);
       list.matrix(block + "ffn_gate_shexp.weight", s.n_embd, s.n_ff_shared);
       list.matrix(block + "ffn_up_shexp.weight", s.n_embd, s.n_ff_shared);
       list.matrix(block + "ffn_down_shexp.weight", s.n_ff_shared, s.n_embd);
@@ -282,7 +306,7 @@ std::vector<ShapeTensor> tensors_of(const Shape& s) {
   if (s.rope_factor != 0) list.vector("rope_freqs.weight", TensorRole::rope_factors, s.head_dim / 2);
   for (int i = 0; i < s.n_layer; ++i) {
     const std::string block = format("blk.{}.", i);
-    add_attention(s, block, list);
+    has_delta_net(s, i) ? add_delta_net(s, block, list) : add_attention(s, block, list);
     add_feed_forward(s, i, block, list);
   }
   list.vector("output_norm.weight", TensorRole::norm, s.n_embd);
@@ -327,13 +351,21 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
     set_count("expert_used_count", s.n_expert_used);
     if (s.arch != "llama") set_count("expert_feed_forward_length", s.n_ff_expert);
     if (s.n_ff_shared > 0) set_count("expert_shared_feed_forward_length", s.n_ff_shared);
-    if (s.n_ff_shared > 0 && s.arch != "qwen2moe") set_count("expert_shared_count", 1);
+    if (s.n_ff_shared > 0 && s.arch != "qwen2moe" && s.n_delta_v == 0) set_count("expert_shared_count", 1);
     if (s.n_dense > 0) set_count("leading_dense_block_count", s.n_dense);
     if (has_sigmoid_scores(s)) set_count("expert_gating_func", 2);
     if (s.n_group > 0) {
       set_count("expert_group_count", s.n_group);
       set_count("expert_group_used_count", s.n_group_used);
     }
+  }
+  if (s.n_delta_v > 0) {
+    set_count("ssm.conv_kernel", kDeltaConv);
+    set_count("ssm.state_size", kDeltaHeadDim);
+    set_count("ssm.group_count", s.n_delta_k);
+    set_count("ssm.time_step_rank", s.n_delta_v);
+    set_count("ssm.inner_size", s.n_delta_v * kDeltaHeadDim);
+    set_count("full_attention_interval", kDeltaPeriod);
   }
   if (s.arch == "gemma2") {
     set_float("attn_logit_softcapping", 50.0f);

@@ -38,6 +38,8 @@ struct Shape {
   int q_rank = 0, rank = 0, value_dim = 0;
   bool sigmoid_scores = false;        // experts are chosen by sigmoid scores plus a bias, where left open
   int n_group = 0, n_group_used = 0;  // of experts
+  // Layers with the gated delta rule, all but every fourth: heads of keys and of values, each with 128 elements.
+  int n_delta_k = 0, n_delta_v = 0;
 };
 
 std::span<const Shape> all_shapes();
@@ -46,7 +48,7 @@ const Shape* find_shape(std::string_view name);
 std::vector<std::string_view> shape_names();
 
 // The role of a tensor, for filling and quantizing it.
-enum class TensorRole { matrix, norm, bias, router, rope_factors };
+enum class TensorRole { matrix, norm, bias, router, rope_factors, decay };
 
 struct ShapeTensor {
   std::string name;

@@ -45,6 +45,7 @@ class Pieces {
     switch (tensor.role) {
       case TensorRole::norm: return of(dtype, 0.05f, 1.0f);
       case TensorRole::bias: return of(dtype, 0.05f, 0.0f);
+      case TensorRole::decay: return of(dtype, 0.05f, -0.5f);
       default: return of(dtype, keeps_size, 0.0f);
     }
   }

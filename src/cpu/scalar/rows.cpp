@@ -91,11 +91,48 @@ void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
   dequantize_row(dtype, row, to, n);
 }
 
+float sigmoid(float x) {
+  return 1.0f / (1.0f + std::exp(-x));
+}
+
+void gate(GateKind kind, const float* x, const float* gates, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float factor = kind == GateKind::silu ? gates[i] * sigmoid(gates[i]) : sigmoid(gates[i]);
+    to[i] = x[i] * factor;
+  }
+}
+
+void causal_conv(const float* const* rows, const float* w, int64_t kernel, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float sum = 0.0f;
+    for (int64_t j = 0; j < kernel; ++j) sum += w[j * n + i] * rows[j][i];
+    to[i] = sum * sigmoid(sum);
+  }
+}
+
+void delta_rule(const DeltaRuleTile& t) {
+  for (int64_t token = 0; token < t.n_tokens; ++token) {
+    const float *q = t.q + token * t.head_dim_k, *k = t.k + token * t.head_dim_k;
+    for (int64_t j = 0; j < t.n_cols; ++j) {
+      float known = 0.0f, y = 0.0f;
+      for (int64_t i = 0; i < t.head_dim_k; ++i) known += t.state[i * t.state_stride + j] * k[i];
+      const float correction = (t.v[token * t.v_stride + j] - t.decay[token] * known) * t.beta[token];
+      for (int64_t i = 0; i < t.head_dim_k; ++i) {
+        float& s = t.state[i * t.state_stride + j];
+        s = t.decay[token] * s + k[i] * correction;
+        y += s * q[i];
+      }
+      t.y[token * t.y_stride + j] = y;
+    }
+  }
+}
+
 }  // namespace
 
 const RowKernels& row_kernels() {
-  static constexpr RowKernels table{rms_norm, layer_norm, rotations, rope_pair, rope_half,
-                                    add,      scale,      softcap,   glu,       dequantize};
+  static constexpr RowKernels table{rms_norm, layer_norm,  rotations, rope_pair, rope_half,
+                                    add,      scale,       softcap,   glu,       dequantize,
+                                    gate,     causal_conv, delta_rule};
   return table;
 }
 

@@ -4,6 +4,7 @@
 #include "cpu/row_kernels.h"
 #include "cpu/simd/cache_rows.h"
 #include "cpu/simd/math.h"
+#include "cpu/simd/recurrent.h"
 #include "gguf/quants.h"
 
 namespace tandem::cpu {
@@ -145,8 +146,8 @@ void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
   dequantize_fn(dtype)(row, to, n);
 }
 
-constexpr RowKernels kRowKernels{rms_norm, layer_norm, rotations, rope_pair, rope_half,
-                                 add,      scale,      softcap,   glu,       dequantize};
+constexpr RowKernels kRowKernels{rms_norm, layer_norm, rotations,  rope_pair, rope_half,   add,       scale,
+                                 softcap,  glu,        dequantize, gate,      causal_conv, delta_rule};
 
 }  // namespace
 }  // namespace TANDEM_ISA
