@@ -111,6 +111,7 @@ static void settings(void) {
                                      "mlock",
                                      "n_ctx",
                                      "n_ubatch",
+                                     "n_state_checkpoints",
                                      "n_threads",
                                      "n_threads_batch",
                                      "n_gpu_layers",

@@ -159,7 +159,8 @@ TEST(Shapes, HaveTheirModelsParameters) {
   EXPECT_EQ(n_parameters("gemma-2-2b"), 2614341888);
   EXPECT_EQ(n_parameters("llama-3.1-405b"), 405853388800);
   EXPECT_EQ(n_parameters("seed-oss-36b"), 36151104512);
-  EXPECT_EQ(n_parameters("qwen3-next-80b-a3b"), 81324862720 - 1650471424);  // the card counts the MTP layer too
+  EXPECT_EQ(n_parameters("qwen3-next-80b-a3b"),
+            81324862720 - 1650471424);  // the card counts the MTP layer too
   // The model cards count the MTP layer too: 110468824832 for Air, 358 B.
   EXPECT_EQ(n_parameters("glm-4.5-air"), 106852251264);
   EXPECT_EQ(n_parameters("glm-4.5"), 352797829024);

@@ -62,13 +62,13 @@ enum class Layout {
   transposed_or_plain,  // [expert, cols, rows] or [expert, rows, cols]
   key_rows,    // [head * (key_up + value), rank]: each head's first rows, transposed -> [head, rank, key_up]
   value_rows,  // the same: each head's last rows -> [head, value, rank]
-  mxfp4,                // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
-  mxfp4_even,           // [expert, 2 rows, ...] -> even rows
-  mxfp4_odd,            // [expert, 2 rows, ...] -> odd rows
-  minus_exp,            // [rows]; x becomes -exp(x)
-  conv,                 // [rows, 1, width of the convolution] -> [rows, width]
-  delta_qkvz_qkv,       // [rows of q, k, v and z, cols], by key heads -> all q, all k, all v
-  delta_qkvz_z,         // the same -> all z
+  mxfp4,       // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
+  mxfp4_even,  // [expert, 2 rows, ...] -> even rows
+  mxfp4_odd,   // [expert, 2 rows, ...] -> odd rows
+  minus_exp,   // [rows]; x becomes -exp(x)
+  conv,        // [rows, 1, width of the convolution] -> [rows, width]
+  delta_qkvz_qkv,  // [rows of q, k, v and z, cols], by key heads -> all q, all k, all v
+  delta_qkvz_z,    // the same -> all z
 };
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
