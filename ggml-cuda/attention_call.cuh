@@ -5,9 +5,11 @@
 //
 // - attention_prefill.cu: many tokens; tensor cores.
 //
-// - attention_simple.cu: whatever the other two do not support (odd head dims or block sizes).
+// - attention_latent.cu: values in the keys, of heads that are too wide for the first two; tensor cores.
 //
-// The first always, and the second with n_splits > 1, writes partial results of splits of the positions;
+// - attention_simple.cu: whatever the others do not support (odd head dims or block sizes).
+//
+// The first and the third always, and the second with n_splits > 1, write partial results of splits of the positions;
 // attention_merge (attention_decode.cu) combines them into y.
 #pragma once
 
@@ -115,6 +117,11 @@ void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cud
 // Prefill: any group and block size; caches that are BF16, or F16 and block types in any mixture.
 AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
+// Values in the keys: any group and block size; keys up to 576 columns, values up to 512, multiples of eight; caches
+// that are F16, BF16, Q8_0 or Q4_0.
+inline constexpr int kLatentHeads = 16;  // query heads a block
+AttentionKernel latent_kernel(const AttentionCall& call, size_t shared_limit);
+void launch_latent(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 void launch_merge(const AttentionCall& call, cudaStream_t stream);
 // Anything.
 void launch_simple(const AttentionCall& call, cudaStream_t stream);

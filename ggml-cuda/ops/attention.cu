@@ -68,7 +68,7 @@ class CompiledAttention final : public CompiledOp {
     call_.softcap = op.softcap;
     max_positions_ = table.n_cols * kv.block_size;
     n_few_tokens_ = std::max(kFewTokens, table.n_rows);
-    choose_kernels(context);
+    choose_kernels(context, op.values_in_keys);
     for (int64_t n = 1; n <= context.graph().shape.max_tokens; ++n) {
       const Way way = way_of(n);
       if (is_partial(way)) scratch_bytes = std::max(scratch_bytes, partial_bytes(n, way.n_splits));
@@ -89,6 +89,7 @@ class CompiledAttention final : public CompiledOp {
     switch (way.kind) {
       case Kind::decode: launch_decode(decode_, call, context.stream); break;
       case Kind::prefill: launch_prefill(prefill_, call, context.stream); break;
+      case Kind::latent: launch_latent(latent_, call, context.stream); break;
       case Kind::simple: launch_simple(call, context.stream); break;
     }
     if (is_partial(way)) launch_merge(call, context.stream);
@@ -98,7 +99,7 @@ class CompiledAttention final : public CompiledOp {
   static constexpr int64_t kFewTokens = 4;
   static constexpr int kPrefillMinSplit = 256;  // positions: several tiles, to be worth merging
 
-  enum class Kind { decode, prefill, simple };
+  enum class Kind { decode, prefill, latent, simple };
   // How a step runs; depends only on its number of tokens.
   struct Way {
     Kind kind;
@@ -115,19 +116,26 @@ class CompiledAttention final : public CompiledOp {
       const int64_t n_slots = query_tiles(n_tokens, call_.group) * call_.n_head_kv;
       return {Kind::prefill, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
     }
+    if (latent_.kernel) {
+      const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, latent_.heads);
+      return {Kind::latent, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
+    }
     return {Kind::simple, 1};
   }
   static bool is_partial(const Way& way) {
-    return way.kind == Kind::decode || (way.kind == Kind::prefill && way.n_splits > 1);
+    return way.kind == Kind::decode || way.kind == Kind::latent ||
+           (way.kind == Kind::prefill && way.n_splits > 1);
   }
 
-  void choose_kernels(const CompileContext& context) {
+  void choose_kernels(const CompileContext& context, bool values_in_keys) {
     const size_t limit = shared_limit(context.compute_capability);
     decode_ = decode_kernel(call_, limit);
     prefill_ = prefill_kernel(call_, limit);
+    if (values_in_keys && !decode_.kernel && !prefill_.kernel) latent_ = latent_kernel(call_, limit);
     if (context.segment.addresses.empty()) return;  // no GPU present
     allow_shared(decode_);
     allow_shared(prefill_);
+    allow_shared(latent_);
   }
 
   static void allow_shared(const AttentionKernel& kernel) {
@@ -142,7 +150,7 @@ class CompiledAttention final : public CompiledOp {
   }
 
   AttentionCall call_{};
-  AttentionKernel decode_, prefill_;  // empty: does not support these shapes
+  AttentionKernel decode_, prefill_, latent_;  // empty: does not support these shapes
   int n_multiprocessors_;
   int64_t max_positions_ = 0;  // of a sequence
   int64_t n_few_tokens_ = 0;   // one token per sequence counts as few, for any number of sequences

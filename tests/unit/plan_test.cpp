@@ -9,6 +9,7 @@
 #include "plan/context_fit.h"
 #include "plan/imagined_device.h"
 #include "support/phi_like.h"
+#include "tools/synth/shape_model.h"
 
 namespace tandem {
 namespace {
@@ -76,6 +77,24 @@ TEST_F(Planner, MemoryOfPhi3Mini) {
   EXPECT_NEAR(line.bytes_per_token, 393216, 1);
   const double published = 0.00045 * kGiga;
   EXPECT_NEAR(published / line.bytes_per_token, 1.14, 0.01);
+}
+
+// Latent attention caches one row of 512 + 64 halves a layer and token, whatever the number of heads.
+TEST_F(Planner, MemoryAndSpeedOfLatentAttention) {
+  for (const char* name : {"deepseek-v2-lite", "deepseek-v3", "kimi-k2", "glm-4.7-flash"}) {
+    SCOPED_TRACE(name);
+    tools::Shape shape = *tools::find_shape(name);
+    shape.n_layer = 4;
+    const std::unique_ptr<Model> model = tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
+    gpu(256);
+    ContextOptions context{4096};
+    context.n_ubatch_given = true;
+    const PlanRequest r{model->architecture(), model->weights(), devices_, flags_, context, rates_};
+    EXPECT_NEAR(memory_line(r, {shape.n_layer + 1}).bytes_per_token, 4 * 576 * 2, 1);
+    const SessionPlan plan = plan_session(r).front();
+    EXPECT_EQ(plan.fit.choice.n_gpu_layers, shape.n_layer + 1);
+    EXPECT_THAT(summary(devices_, plan.fit), HasSubstr("; predicted "));
+  }
 }
 
 TEST_F(Planner, MemoryIsOnTheLine) {
