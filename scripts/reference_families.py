@@ -56,6 +56,24 @@ def qwen3_vl(architecture, model_type, **changes):
                                   num_position_embeddings=16, deepstack_visual_indexes=[0])}
 
 
+def qwen3_5(architecture, model_type, **changes):
+    """A text model inside a larger one, and the least vision that transformers accepts."""
+    text = family("", model_type + "_text", num_hidden_layers=4, head_dim=32, rms_norm_eps=1e-2, attention_bias=False,
+                  linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=16, linear_value_head_dim=24,
+                  linear_conv_kernel_dim=4,
+                  layer_types=["linear_attention"] * 3 + ["full_attention"],
+                  rope_parameters=dict(rope_type="default", mrope_interleaved=True, mrope_section=[2, 1, 1],
+                                       rope_theta=10000000.0, partial_rotary_factor=0.25), **changes)
+    text.pop("architectures")
+    if "moe_intermediate_size" in changes:
+        text.pop("intermediate_size")
+    return {"architectures": [architecture], "model_type": model_type, "tie_word_embeddings": False,
+            "text_config": text,
+            "vision_config": dict(model_type=model_type, depth=1, hidden_size=16, intermediate_size=16, num_heads=2,
+                                  out_hidden_size=64, patch_size=4, spatial_merge_size=2, temporal_patch_size=2,
+                                  num_position_embeddings=16, deepstack_visual_indexes=[])}
+
+
 # NAME: config.json
 FAMILIES = {
     "llama": family("LlamaForCausalLM", "llama", rope_theta=10000.0),
@@ -197,6 +215,9 @@ FAMILIES = {
                          linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24,
                          linear_conv_kernel_dim=4,
                          layer_types=["linear_attention"] * 3 + ["full_attention", "linear_attention"]),
+    "qwen3_5": qwen3_5("Qwen3_5ForConditionalGeneration", "qwen3_5"),
+    "qwen3_5_moe": qwen3_5("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", num_experts=4, num_experts_per_tok=3,
+                           moe_intermediate_size=32, shared_expert_intermediate_size=32),
     "gpt_oss": GPT_OSS,
     "gpt_oss_bf16": GPT_OSS,
 }

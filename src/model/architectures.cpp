@@ -38,6 +38,8 @@ constexpr ArchitectureEntry kArchitectures[] = {
     {"bailingmoe2", load_bailingmoe2},
     {"deepseek2", load_deepseek2},
     {"qwen3next", load_qwen3next},
+    {"qwen35", load_qwen35},
+    {"qwen35moe", load_qwen35moe},
 };
 
 }  // namespace

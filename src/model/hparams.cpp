@@ -76,7 +76,10 @@ Hparams HparamReader::transformer(std::string_view eps_key) const {
   h.n_ctx_train = integer("context_length", 1, INT32_MAX);  // positions are 32 bits wide
   h.n_embd = integer("embedding_length", 1, kMaxDimension);
   h.n_layer = integer("block_count", 1, 10000);
-  h.n_ff = integer("feed_forward_length", 1, kMaxDimension);
+  // Some mixtures without dense layers give only the width of their experts.
+  const bool has_n_ff =
+      metadata_.has(key("feed_forward_length")) || !metadata_.has(key("expert_feed_forward_length"));
+  h.n_ff = integer(has_n_ff ? "feed_forward_length" : "expert_feed_forward_length", 1, kMaxDimension);
   h.n_head = integer("attention.head_count", 1, kMaxDimension);
   h.n_head_kv = integer_or("attention.head_count_kv", h.n_head, 1, kMaxDimension);
   if (h.n_head % h.n_head_kv != 0) {

@@ -338,6 +338,19 @@ void qwen3_next(const ModelConfig& c, HparamWriter& out) {
   delta_net_sizes(c, out);
 }
 
+void qwen35(const ModelConfig& c, HparamWriter& out) {
+  head_sizes(c, out);
+  add_rope(c, out);
+  add_sections(c, out);
+  delta_net_sizes(c, out);
+}
+
+void qwen35_moe(const ModelConfig& c, HparamWriter& out) {
+  qwen35(c, out);
+  out.integer("expert_feed_forward_length", c.n_ff_expert);
+  out.integer("expert_shared_feed_forward_length", c.n_ff_shared);
+}
+
 // ---- The table.
 
 std::vector<ConvertArchitecture> make_table() {
@@ -404,6 +417,16 @@ std::vector<ConvertArchitecture> make_table() {
        deepseek_tensors(),
        deepseek_v3},
       {"Qwen3NextForCausalLM", "qwen3next", {.rotated_share = 0.25}, qwen3_next_tensors(), qwen3_next},
+      {"Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM",
+       "qwen35",
+       {.rotated_share = 0.25},
+       join({qwen35_tensors(), gated_mlp()}),
+       qwen35},
+      {"Qwen3_5MoeForConditionalGeneration Qwen3_5MoeForCausalLM",
+       "qwen35moe",
+       {.rotated_share = 0.25},
+       join({qwen35_tensors(), qwen_experts(), qwen3_vl_experts(), shared_expert()}),
+       qwen35_moe},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };

@@ -145,7 +145,9 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   drops_mtp = defaults.without_mtp;
   if (latent.rank == 0 && head_dim % 2 != 0)
     text.fail("head_dim", std::to_string(head_dim), "an even number");
-  n_ff = size_of(text, "intermediate_size");
+  // Some mixtures have only experts.
+  const bool has_n_ff = text.has("intermediate_size") || !text.has("moe_intermediate_size");
+  n_ff = size_of(text, has_n_ff ? "intermediate_size" : "moe_intermediate_size");
   n_ctx = defaults.n_ctx && !text.has("max_position_embeddings")
               ? *defaults.n_ctx
               : text.integer("max_position_embeddings", 1, INT32_MAX);

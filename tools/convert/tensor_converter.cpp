@@ -50,9 +50,10 @@ void to_floats(SourceDType dtype, const std::byte* raw, int64_t stride, int64_t 
   }
 }
 
-// A bias whose rows are paired counts as rows of one element.
+// A vector whose rows change places counts as rows of one element.
 int64_t width_of(const TensorMapping& mapping) {
-  return mapping.dims.size() == 1 && mapping.pair_head_dim > 0 ? 1 : mapping.n_cols();
+  const bool moves = mapping.pair_head_dim > 0 || !mapping.row_order.empty();
+  return mapping.dims.size() == 1 && moves ? 1 : mapping.n_cols();
 }
 
 // Reads the rows of a mapping as floats.
@@ -82,6 +83,7 @@ class RowReader {
   // Reads rows [row, row + n) of a matrix; `gathered` is the whole matrix if columns are gathered.
   void read_rows(int64_t matrix, int64_t row, int64_t n, std::span<const std::byte> gathered,
                  std::vector<std::byte>& raw, float* out) const {
+    float* const rows = out;
     if (gathers()) {
       for (int64_t r = row; r < row + n; ++r, out += width_) {
         const int64_t at = mapping_.source_row(r) * mapping_.row_stride + mapping_.first;
@@ -94,12 +96,21 @@ class RowReader {
         read_run(matrix, mapping_.source_row(row + r) * mapping_.row_stride, width_, raw, out + r * width_);
       }
     }
-    if (scales_.empty() || scales_of(matrix).empty()) return;
-    if (gathers()) out -= n * width_;
-    for (int64_t r = 0; r < n; ++r) scale_row(matrix, mapping_.source_row(row + r), out + r * width_);
+    if (!scales_.empty() && !scales_of(matrix).empty()) {
+      for (int64_t r = 0; r < n; ++r) scale_row(matrix, mapping_.source_row(row + r), rows + r * width_);
+    }
+    if (!mapping_.col_order.empty()) order_columns(n, rows);
   }
 
  private:
+  void order_columns(int64_t n, float* rows) const {
+    std::vector<float> row(static_cast<size_t>(width_));
+    for (int64_t r = 0; r < n; ++r, rows += width_) {
+      std::copy_n(rows, width_, row.data());
+      for (int64_t i = 0; i < width_; ++i) rows[i] = row[mapping_.col_order[static_cast<size_t>(i)]];
+    }
+  }
+
   // The scales of an FP8 matrix are small: one for each 128 x 128 weights.
   static std::vector<float> read_scales(const SourceTensor* tensor) {
     if (tensor == nullptr) return {};

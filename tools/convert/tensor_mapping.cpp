@@ -210,6 +210,21 @@ class TensorMapper {
         add_source(mapping, source, is_vector ? std::vector{rows} : std::vector{rows, cols});
         if (rule.layout == Layout::rope_rows) pair_rows(mapping, is_vector);
         return mapping;
+      case Layout::tiled:
+      case Layout::tiled_minus_exp:
+        mapping.minus_exp = rule.layout == Layout::tiled_minus_exp;
+        add_source(mapping, source, is_vector ? std::vector{rows} : std::vector{rows, cols});
+        mapping.row_order = tiled_order(rows);
+        if (is_vector) {  // as rows of one element
+          mapping.matrix_rows = rows;
+          mapping.row_stride = 1;
+        }
+        return mapping;
+      case Layout::tiled_cols:
+        add_source(mapping, source, {rows, cols});
+        mapping.col_order = tiled_order(cols);
+        return mapping;
+      case Layout::tiled_conv: mapping.row_order = tiled_order(rows); [[fallthrough]];
       case Layout::conv: {
         const int64_t width = config_.delta_net.n_conv;
         mapping.dims = {width, rows};
@@ -251,6 +266,18 @@ class TensorMapper {
       case Layout::mxfp4_odd: return mxfp4_mapping(std::move(mapping), source, rows, cols, 2, 1);
     }
     TANDEM_CHECK(false);
+  }
+
+  std::vector<int64_t> tiled_order(int64_t n) const {
+    const DeltaNetConfig& d = config_.delta_net;
+    const int64_t size = n == d.n_head_v ? 1 : d.head_dim_v, first = n - d.n_head_v * size;
+    std::vector<int64_t> order;
+    for (int64_t i = 0; i < first; ++i) order.push_back(i);
+    for (int64_t h = 0; h < d.n_head_v; ++h) {
+      const int64_t source = h % d.n_head_k * (d.n_head_v / d.n_head_k) + h / d.n_head_k;
+      for (int64_t i = 0; i < size; ++i) order.push_back(first + source * size + i);
+    }
+    return order;
   }
 
   // The rows are stored by key heads: q, k, then v and z of its value heads.

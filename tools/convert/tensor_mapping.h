@@ -69,6 +69,12 @@ enum class Layout {
   conv,        // [rows, 1, width of the convolution] -> [rows, width]
   delta_qkvz_qkv,  // [rows of q, k, v and z, cols], by key heads -> all q, all k, all v
   delta_qkvz_z,    // the same -> all z
+  // The last rows, one or as many as a value has elements for each value head, go from the order of key heads (all
+  // value heads of the first one, ...) to the first value head of every key head, the second, ...
+  tiled,            // [rows, cols] or [rows]
+  tiled_minus_exp,  // [rows]; x also becomes -exp(x)
+  tiled_conv,       // [rows, 1, width of the convolution] -> [rows, width]
+  tiled_cols,       // [rows, cols]; the columns instead of the rows
 };
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
@@ -100,6 +106,7 @@ struct TensorMapping {
   int64_t matrix_stride = 0, row_stride = 0, col_stride = 1, first = 0;
   int64_t pair_head_dim = 0;       // head size of rows to be paired; 0: rows stay
   std::vector<int64_t> row_order;  // the source row of each row; empty: rows stay
+  std::vector<int64_t> col_order;  // the same for columns
   float add = 0.0f;
   bool minus_exp = false;  // x becomes -exp(x)
 

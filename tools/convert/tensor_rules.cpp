@@ -289,4 +289,28 @@ TensorRules qwen3_next_tensors() {
                shared_expert()});
 }
 
+TensorRules qwen35_tensors() {
+  return join({ends(L::plus_one),
+               {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
+                {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd,
+                 S::none, L::plus_one}},
+               gated_attention(),
+               in(Layers::delta_net,
+                  {{"model.layers.{}.linear_attn.in_proj_qkv.weight", "attn_qkv.weight", S::delta_qkv,
+                    S::embd, L::tiled},
+                   {"model.layers.{}.linear_attn.in_proj_z.weight", "attn_gate.weight", S::delta_v, S::embd,
+                    L::tiled},
+                   {"model.layers.{}.linear_attn.in_proj_b.weight", "ssm_beta.weight", S::delta_head, S::embd,
+                    L::tiled},
+                   {"model.layers.{}.linear_attn.in_proj_a.weight", "ssm_alpha.weight", S::delta_head,
+                    S::embd, L::tiled},
+                   {"model.layers.{}.linear_attn.conv1d.weight", "ssm_conv1d.weight", S::delta_qkv, S::one,
+                    L::tiled_conv},
+                   {"model.layers.{}.linear_attn.A_log", "ssm_a", S::delta_head, S::none, L::tiled_minus_exp},
+                   {"model.layers.{}.linear_attn.dt_bias", "ssm_dt.bias", S::delta_head, S::none, L::tiled},
+                   {"model.layers.{}.linear_attn.norm.weight", "ssm_norm.weight", S::delta_head_dim},
+                   {"model.layers.{}.linear_attn.out_proj.weight", "ssm_out.weight", S::embd, S::delta_v,
+                    L::tiled_cols}})});
+}
+
 }  // namespace tandem::tools::tensors

@@ -47,5 +47,6 @@ TensorRules exaone_moe_tensors();
 TensorRules bailing_moe2_tensors();
 TensorRules deepseek_tensors();
 TensorRules qwen3_next_tensors();
+TensorRules qwen35_tensors();  // without the feed-forward part
 
 }  // namespace tandem::tools::tensors
