@@ -118,6 +118,8 @@ TEST(DidYouMean, OptionsCommandsAndValues) {
   EXPECT_EQ(refusal({"run", "x.gguf", "--numa", "isolat"}),
             "--numa: 'isolat' is none of distribute, isolate, numactl; did you mean 'isolate'?");
   EXPECT_EQ(refusal({"batch", "--system-prompt", "x"}), "unknown option '--system-prompt'; chat has it");
+  EXPECT_EQ(refusal({"run", "-=x"}), "unknown option '-'");  // no name, only a dash
+  EXPECT_EQ(refusal({"run", "--=x"}), "unknown option '--'");
   EXPECT_EQ(refusal({"-m", "x.gguf", "run"}), "-m comes after the command, as in tandem run -m");
   EXPECT_EQ(refusal({"story.gguf"}),
             "unknown command 'story.gguf'; to talk to a model: tandem chat story.gguf");

@@ -282,7 +282,8 @@ class Rewriter {
   }
 
   [[noreturn]] void unknown(const std::string& option) const {
-    const std::string shown = printable(option), name = option.substr(option.find_first_not_of('-'));
+    const size_t n_dashes = std::min(option.find_first_not_of('-'), option.size());
+    const std::string shown = printable(option), name = option.substr(n_dashes);
     std::vector<std::string> having;
     for (const CLI::App* command : commands_of(*root_)) {
       const bool has_short = option.size() == 2 && find_short(*command, name[0]);
