@@ -49,10 +49,11 @@ def names_in(build):
 
 
 def program(build, name):
-    return build / "bin" / (f"{name}_fuzz" if name != "self_test" else name)
+    return build / "bin" / (f"{name}_fuzz" if not name.endswith("self_test") else name)
 
 
 def seed_folders(build, name):
+    name = name.removesuffix("_self_test")  # which has the inputs of the target that it tests
     return [f for f in (ROOT / "tests/fuzz/corpus" / name, build / "seeds" / name) if f.is_dir()]
 
 

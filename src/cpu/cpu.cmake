@@ -16,6 +16,10 @@ function(tandem_isa name folder)
   # Contraction only where the code says fma: the scalar reference must not depend on the compiler's taste.
   target_compile_options(tandem_cpu_${name} PRIVATE $<IF:$<BOOL:${TANDEM_FUZZ}>,-O1,-O3>
     -ffp-contract=off ${ARGN})
+  # Coverage and checks of undefined behaviour take minutes to compile in vector kernels; checks of addresses stay.
+  if(TANDEM_FUZZ AND ARGN)
+    target_compile_options(tandem_cpu_${name} PRIVATE -fno-sanitize=undefined,fuzzer-no-link)
+  endif()
   target_sources(tandem_cpu PRIVATE $<TARGET_OBJECTS:tandem_cpu_${name}>)
   # The linker must not take this instruction set's copy of a shared function for the whole program.
   if(TANDEM_TESTS AND ARGN)

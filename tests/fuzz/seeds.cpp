@@ -12,16 +12,22 @@ int main(int n_arguments, char** arguments) {
   }
   constexpr std::pair<const char*, void (*)(SeedFolder&)> kSeeds[] = {
       {"base_logits", seed_base_logits},
+      {"batch", seed_batch},
+      {"config", seed_config},
       {"gguf", seed_gguf},
       {"grammar", seed_grammar},
       {"hf_folder", seed_hf_folder},
       {"imatrix", seed_imatrix},
       {"jinja", seed_jinja},
+      {"kernels", seed_kernels},
       {"messages", seed_messages},
+      {"options", seed_options},
+      {"recipe", seed_recipe},
       {"regex", seed_regex},
       {"safetensors", seed_safetensors},
       {"schema", seed_schema},
       {"sentencepiece", seed_sentencepiece},
+      {"session", seed_session},
       {"tokenizer", seed_tokenizer},
       {"tokenizer_json", seed_tokenizer_json},
   };

@@ -26,16 +26,22 @@ class SeedFolder {
 };
 
 void seed_base_logits(SeedFolder& folder);
+void seed_batch(SeedFolder& folder);
+void seed_config(SeedFolder& folder);
 void seed_gguf(SeedFolder& folder);
 void seed_grammar(SeedFolder& folder);
 void seed_hf_folder(SeedFolder& folder);
 void seed_imatrix(SeedFolder& folder);
 void seed_jinja(SeedFolder& folder);
+void seed_kernels(SeedFolder& folder);
 void seed_messages(SeedFolder& folder);
+void seed_options(SeedFolder& folder);
+void seed_recipe(SeedFolder& folder);
 void seed_regex(SeedFolder& folder);
 void seed_safetensors(SeedFolder& folder);
 void seed_schema(SeedFolder& folder);
 void seed_sentencepiece(SeedFolder& folder);
+void seed_session(SeedFolder& folder);
 void seed_tokenizer(SeedFolder& folder);
 void seed_tokenizer_json(SeedFolder& folder);
 

@@ -24,7 +24,9 @@ foreach(target ${targets})
   add_test(NAME fuzz.${name} COMMAND ${check} ${name})
   set_tests_properties(fuzz.${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
 endforeach()
-# The tests above can fail: this target does.
-add_test(NAME fuzz.self_test COMMAND ${check} self_test)
-set_tests_properties(fuzz.self_test PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900
-  PASS_REGULAR_EXPRESSION "input, [0-9]+ bytes.*to run it again: .*self_test .*found/self_test-crash-")
+# The tests above can fail: these targets do.
+foreach(name self_test kernels_self_test)
+  add_test(NAME fuzz.${name} COMMAND ${check} ${name})
+  set_tests_properties(fuzz.${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900
+    PASS_REGULAR_EXPRESSION "input, [0-9]+ bytes.*to run it again: .*self_test .*found/${name}-crash-")
+endforeach()

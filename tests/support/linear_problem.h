@@ -1,0 +1,157 @@
+// A matrix product with random weights, for comparing the kernels of an instruction set with the scalar ones. The weights
+// are random blocks, so that every bit pattern of quants and scales occurs.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "gguf/quants.h"
+
+namespace tandem::cpu::test {
+
+struct AlignedBytes {
+  explicit AlignedBytes(size_t n) : p(static_cast<std::byte*>(std::aligned_alloc(64, (n + 127) / 64 * 64))) {}
+  ~AlignedBytes() { std::free(p); }
+  AlignedBytes(const AlignedBytes&) = delete;
+  AlignedBytes& operator=(const AlignedBytes&) = delete;
+  std::byte* p;
+};
+
+// Whether products with this block stay far from the limits of floats.
+inline bool is_moderate(const DTypeInfo& info, const std::byte* block) {
+  std::vector<float> values(info.block_elements);
+  info.to_float(block, values.data(), static_cast<int64_t>(values.size()));
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::abs(v) < 1.0f; });
+}
+
+// Random bits whose values are moderate and not all near zero.
+inline void random_block(const DTypeInfo& info, std::byte* block, std::mt19937& rng) {
+  std::vector<float> values(info.block_elements);
+  bool is_large = false;
+  do {
+    for (size_t i = 0; i < info.block_bytes; ++i) block[i] = static_cast<std::byte>(rng());
+    if (info.dtype == DType::NVFP4) {  // four scales at once are hardly ever small
+      for (int i = 0; i < 4; ++i) block[i] &= std::byte{0x1f};
+    }
+    info.to_float(block, values.data(), static_cast<int64_t>(values.size()));
+    is_large = std::any_of(values.begin(), values.end(), [](float v) { return std::abs(v) > 1e-3f; });
+  } while (!is_large || !is_moderate(info, block));
+}
+
+// [m, k] of random codes and scales.
+inline std::vector<std::byte> random_weights(DType dtype, int64_t m, int64_t k, std::mt19937& rng) {
+  const DTypeInfo& info = dtype_info(dtype);
+  std::vector<std::byte> w(row_bytes(dtype, k) * static_cast<size_t>(m));
+  if (info.block_elements == 1) {
+    std::normal_distribution<float> normal;
+    std::vector<float> values(static_cast<size_t>(m * k));
+    for (float& v : values) v = normal(rng);
+    quantize_row(dtype, values.data(), w.data(), m * k);
+    return w;
+  }
+  for (size_t at = 0; at < w.size(); at += info.block_bytes) random_block(info, w.data() + at, rng);
+  return w;
+}
+
+inline std::vector<float> random_floats(int64_t n, std::mt19937& rng) {
+  std::vector<float> v(static_cast<size_t>(n));
+  std::normal_distribution<float> normal;
+  for (float& x : v) x = normal(rng) * (rng() % 64 == 0 ? 8.0f : 1.0f);
+  return v;
+}
+
+struct Problem {
+  DType dtype;
+  int64_t n, m, k;
+  std::vector<std::byte> w;
+  std::vector<float> x, bias, residual;
+
+  Problem(DType type, int64_t tokens, int64_t rows, int64_t columns, std::mt19937& rng)
+      : dtype(type),
+        n(tokens),
+        m(rows),
+        k(columns),
+        w(random_weights(type, rows, columns, rng)),
+        x(random_floats(tokens * columns, rng)),
+        bias(random_floats(rows, rng)),
+        residual(random_floats(tokens * rows, rng)) {}
+};
+
+enum class Extra { none, bias, residual, both, residual_in_place };
+
+// Rows handed out `rows_at_once` at a time (rounded up to the kernels' granularity); 0: all at once.
+inline std::vector<float> multiply(const LinearKernels& kernels, const Problem& p, Extra extra = Extra::none,
+                                   int64_t rows_at_once = 0) {
+  AlignedBytes encoded(kernels.encoded_bytes(p.dtype, p.n, p.k)),
+      scratch(kernels.scratch_bytes(p.dtype, p.n, p.k));
+  const int64_t tokens = kernels.encode_granularity(p.n);
+  for (int64_t t = 0; t < p.n; t += tokens) {
+    kernels.encode(p.dtype, p.x.data(), p.k, p.n, p.k, t, std::min(t + tokens, p.n), encoded.p);
+  }
+  std::vector<float> y(static_cast<size_t>(p.n * p.m), -77.0f);
+  LinearCall call;
+  call.dtype = p.dtype;
+  call.w = p.w.data();
+  call.n = p.n;
+  call.m = p.m;
+  call.k = p.k;
+  call.x = encoded.p;
+  call.y = y.data();
+  call.ldy = call.ld_residual = p.m;
+  if (extra == Extra::bias || extra == Extra::both) call.bias = p.bias.data();
+  if (extra == Extra::residual || extra == Extra::both) call.residual = p.residual.data();
+  if (extra == Extra::residual_in_place) {
+    y = p.residual;
+    call.residual = y.data();
+  }
+  const int64_t step = kernels.row_granularity(p.dtype, p.n, p.m, p.k);
+  const int64_t rows = rows_at_once == 0 ? p.m : (rows_at_once + step - 1) / step * step;
+  for (int64_t r = 0; r < p.m; r += rows) kernels.multiply(call, r, std::min(r + rows, p.m), scratch.p);
+  return y;
+}
+
+// Sum of |w| |x| of each output, with bias and residual: rounding errors are relative to it.
+inline std::vector<float> magnitudes(const Problem& p, Extra extra = Extra::none) {
+  const bool has_bias = extra == Extra::bias || extra == Extra::both;
+  const bool has_residual = extra != Extra::none && extra != Extra::bias;
+  std::vector<float> w(static_cast<size_t>(p.k)), out(static_cast<size_t>(p.n * p.m));
+  for (int64_t r = 0; r < p.m; ++r) {
+    dequantize_row(p.dtype, p.w.data() + row_bytes(p.dtype, p.k) * static_cast<size_t>(r), w.data(), p.k);
+    for (int64_t t = 0; t < p.n; ++t) {
+      double sum = 0;
+      if (has_bias) sum += std::abs(p.bias[static_cast<size_t>(r)]);
+      if (has_residual) sum += std::abs(p.residual[static_cast<size_t>(t * p.m + r)]);
+      for (int64_t i = 0; i < p.k; ++i) {
+        sum +=
+            std::abs(static_cast<double>(w[static_cast<size_t>(i)]) * p.x[static_cast<size_t>(t * p.k + i)]);
+      }
+      out[static_cast<size_t>(t * p.m + r)] = static_cast<float>(sum);
+    }
+  }
+  return out;
+}
+
+// Allowed difference from the scalar result, relative to magnitudes(). An ISA may round activations to BF16 for BF16
+// weights; everything else differs by the order of float sums only.
+inline double tolerance(DType dtype) {
+  return dtype == DType::BF16 ? 0x1p-8 : 1e-5;
+}
+
+// The largest difference in units of the magnitude, and its index; a NaN is larger than any.
+inline std::pair<double, size_t> worst_error(const std::vector<float>& got, const std::vector<float>& want,
+                                             const std::vector<float>& magnitude) {
+  std::pair<double, size_t> worst;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(got[i] - want[i]) / (magnitude[i] + 1e-3);
+    if (std::isnan(error)) return {error, i};
+    if (error > worst.first) worst = {error, i};
+  }
+  return worst;
+}
+
+}  // namespace tandem::cpu::test
