@@ -67,7 +67,14 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<GatherRowsOp>({&GatherRowsOp::x, &GatherRowsOp::outputs});
   check<MergeOp>({&MergeOp::a, &MergeOp::b});
   check<JoinOp>({&JoinOp::a, &JoinOp::b, &JoinOp::residual});
-  static_assert(std::variant_size_v<Op> == 16, "a new op is checked here too");
+  check<ColumnsOp>({&ColumnsOp::x});
+  check<GateOp>({&GateOp::x, &GateOp::gate});
+  check<CausalConvOp>({&CausalConvOp::x, &CausalConvOp::weight, &CausalConvOp::positions,
+                       &CausalConvOp::sequences, &CausalConvOp::states});
+  check<DeltaRuleOp>({&DeltaRuleOp::qkv, &DeltaRuleOp::beta, &DeltaRuleOp::alpha, &DeltaRuleOp::decay,
+                      &DeltaRuleOp::dt_bias, &DeltaRuleOp::positions, &DeltaRuleOp::sequences,
+                      &DeltaRuleOp::states});
+  static_assert(std::variant_size_v<Op> == 20, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {

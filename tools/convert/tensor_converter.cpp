@@ -43,8 +43,10 @@ void to_floats(SourceDType dtype, const std::byte* raw, int64_t stride, int64_t 
     case SourceDType::F64:
       return widen<double>(raw, stride, n, out, [](double x) { return static_cast<float>(x); });
     case SourceDType::F32: return widen<float>(raw, stride, n, out, [](float x) { return x; });
-    case SourceDType::F16: return widen<fp16_t>(raw, stride, n, out, fp16_to_fp32);
-    case SourceDType::BF16: return widen<bf16_t>(raw, stride, n, out, bf16_to_fp32);
+    case SourceDType::F16:
+      return widen<fp16_t>(raw, stride, n, out, [](fp16_t x) { return fp16_to_fp32(x); });
+    case SourceDType::BF16:
+      return widen<bf16_t>(raw, stride, n, out, [](bf16_t x) { return bf16_to_fp32(x); });
     case SourceDType::F8_E4M3: return widen<uint8_t>(raw, stride, n, out, fp8_e4m3_to_fp32);
     default: TANDEM_CHECK(false);
   }
