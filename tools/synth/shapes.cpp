@@ -134,7 +134,7 @@ constexpr Shape kShapes[] = {
     {"seed-oss-36b", "Seed OSS 36B Instruct", "seed_oss", 64, 5120, 80, 8, 128, 27648,
      bpe_qwen, 155136, 524288, 1e7f, 1e-6f},
     {"qwen3-next-80b-a3b", "Qwen3 Next 80B A3B Instruct", "qwen3next", 48, 2048, 16, 2, 256, 5120,
-     bpe_qwen, 151936, 262144, 1e7f, 1e-6f, false, 0, 512, 10, 512, 0, 512, 0, 64, true, 16, 32},
+     bpe_qwen, 151936, 262144, 1e7f, 1e-6f, false, 0, 512, 10, 512, 0, 512, 0, 64, true, 0, 0, 0, false, 0, 0, 16, 32},
 };
 // clang-format on
 
