@@ -185,18 +185,11 @@ std::vector<bool> DecoderReader::read_delta_net() {
     fail("ssm.inner_size", std::to_string(n_inner),
          format("at most {} for each of the {} heads", kMaxHeadDim, p.n_head_v));
   }
-  const auto n = static_cast<size_t>(hparams_.n_layer);
   const std::string_view suffix = "attention.recurrent_layers";
-  if (is_array(suffix)) {
-    const size_t n_in_file = n + static_cast<size_t>(n_nextn_);  // an array may have the MTP layers or not
-    const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
-    std::vector<bool> recurrent = flags(suffix, has_all ? n_in_file : n);
-    recurrent.resize(n);
-    return recurrent;
-  }
+  if (is_array(suffix)) return layer_flags(suffix);
   const int64_t interval = integer_or("full_attention_interval", 4, 1, INT32_MAX);
   std::vector<bool> recurrent;
-  for (size_t i = 0; i < n; ++i) recurrent.push_back((static_cast<int64_t>(i) + 1) % interval != 0);
+  for (int64_t i = 1; i <= hparams_.n_layer; ++i) recurrent.push_back(i % interval != 0);
   return recurrent;
 }
 
@@ -355,18 +348,20 @@ std::vector<int64_t> DecoderReader::windows(int64_t period, int64_t fallback) co
 }
 
 std::vector<bool> DecoderReader::sliding_layers(int64_t period) const {
-  const auto n = static_cast<size_t>(hparams_.n_layer);
   const std::string_view suffix = "attention.sliding_window_pattern";
-  if (is_array(suffix)) {
-    const size_t n_in_file = n + static_cast<size_t>(n_nextn_);  // an array may have the MTP layers or not
-    const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
-    std::vector<bool> sliding = flags(suffix, has_all ? n_in_file : n);
-    sliding.resize(n);
-    return sliding;
-  }
+  if (is_array(suffix)) return layer_flags(suffix);
   period = integer_or(suffix, period, 0, INT32_MAX);
   std::vector<bool> result;
-  for (size_t i = 0; i < n; ++i) result.push_back(period == 0 || (static_cast<int64_t>(i) + 1) % period != 0);
+  for (int64_t i = 1; i <= hparams_.n_layer; ++i) result.push_back(period == 0 || i % period != 0);
+  return result;
+}
+
+std::vector<bool> DecoderReader::layer_flags(std::string_view suffix) const {
+  const auto n = static_cast<size_t>(hparams_.n_layer);
+  const size_t n_in_file = n + static_cast<size_t>(n_nextn_);
+  const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
+  std::vector<bool> result = flags(suffix, has_all ? n_in_file : n);
+  result.resize(n);
   return result;
 }
 

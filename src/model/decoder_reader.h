@@ -108,6 +108,10 @@ class DecoderReader : public HparamReader {
 
  private:
   std::vector<bool> sliding_layers(int64_t period) const;
+
+  // Reads an array with a flag per layer; the layers that only predict tokens further ahead may be in it or not.
+  std::vector<bool> layer_flags(std::string_view suffix) const;
+
   void read_scoring(MoeRouteParams& route) const;
   void read_groups(MoeRouteParams& route) const;
 

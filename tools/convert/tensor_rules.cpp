@@ -12,6 +12,12 @@ TensorRules shared_experts_named(const char* gate, const char* up, const char* d
           {down, "ffn_down_shexp.weight", S::embd, S::ff_shared}};
 }
 
+TensorRules plus_one_norms() {
+  return {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
+          {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd, S::none,
+           L::plus_one}};
+}
+
 }  // namespace
 
 TensorRules join(std::initializer_list<TensorRules> parts) {
@@ -274,9 +280,7 @@ TensorRules delta_net() {
 
 TensorRules qwen3_next_tensors() {
   return join({ends(L::plus_one),
-               {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
-                {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd,
-                 S::none, L::plus_one}},
+               plus_one_norms(),
                gated_attention(),
                in(Layers::delta_net,
                   {{"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", S::delta_qkv,
@@ -291,9 +295,7 @@ TensorRules qwen3_next_tensors() {
 
 TensorRules qwen35_tensors() {
   return join({ends(L::plus_one),
-               {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
-                {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd,
-                 S::none, L::plus_one}},
+               plus_one_norms(),
                gated_attention(),
                in(Layers::delta_net,
                   {{"model.layers.{}.linear_attn.in_proj_qkv.weight", "attn_qkv.weight", S::delta_qkv,
