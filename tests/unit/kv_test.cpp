@@ -131,7 +131,9 @@ TEST(KvSequence, KeepsTheNewestCheckpointAndFewerFartherBack) {
     const std::vector<int64_t> kept = positions(a);
     ASSERT_LE(kept.size(), static_cast<size_t>(kCheckpoints + 2));
     ASSERT_EQ(kept.back(), n);
-    if (n > 4) ASSERT_EQ(kept[kept.size() - 2], n - 4);
+    if (n > 4) {
+      ASSERT_EQ(kept[kept.size() - 2], n - 4);
+    }
   }
   EXPECT_LT(positions(a).front(), 900);  // some of them far back
   KvSequence none(pool, 4, &states, 0);
