@@ -137,7 +137,9 @@ TEST_P(FamiliesResume, InABatchWithSharedBeginnings) {
   Runtime runtime(*model_, {host_.get()}, options(3, 1024));
   Batcher batcher(runtime);
   EXPECT_EQ(together(batcher, list), expected);
-  if (!runtime.is_recurrent()) EXPECT_GT(batcher.stats().n_reused, 0);
+  if (!runtime.is_recurrent()) {
+    EXPECT_GT(batcher.stats().n_reused, 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesResume, testing::ValuesIn(test::family_names()),
