@@ -59,7 +59,7 @@ TEST(KvSequence, APrefixIsSharedInWholeBlocksAndNeverOverwritten) {
   a.append(11, slots.data());
   {
     KvSequence b(pool, 4);
-    for (int i : {0, 1}) b.append_shared(a.blocks()[static_cast<size_t>(i)]);
+    b.append_shared(a.blocks().first(2));
     EXPECT_EQ(b.length(), 8);
     EXPECT_EQ(pool.n_free(), 5);  // nothing new was taken
     b.append(2, slots.data());
