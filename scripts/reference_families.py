@@ -74,6 +74,15 @@ def qwen3_5(architecture, model_type, **changes):
                                   num_position_embeddings=16, deepstack_visual_indexes=[])}
 
 
+def lfm2(architecture, model_type, **changes):
+    config = family(architecture, model_type, norm_eps=1e-5, num_hidden_layers=5, conv_bias=False, rope_theta=1000000.0,
+                    layer_types=["conv", "conv", "full_attention", "conv", "full_attention"],
+                    **{"conv_L_cache": 3, **changes})
+    for key in ("rms_norm_eps", "tie_word_embeddings", "hidden_act"):
+        config.pop(key)
+    return config
+
+
 # NAME: config.json
 FAMILIES = {
     "llama": family("LlamaForCausalLM", "llama", rope_theta=10000.0),
@@ -218,6 +227,12 @@ FAMILIES = {
     "qwen3_5": qwen3_5("Qwen3_5ForConditionalGeneration", "qwen3_5"),
     "qwen3_5_moe": qwen3_5("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", num_experts=4, num_experts_per_tok=3,
                            moe_intermediate_size=32, shared_expert_intermediate_size=32),
+    # Keys with the names of published models; the width of the feed-forward part comes out as 128.
+    "lfm2": lfm2("Lfm2ForCausalLM", "lfm2", block_ff_dim=160, block_auto_adjust_ff_dim=True, block_multiple_of=64,
+                 block_ffn_dim_multiplier=1.0),
+    "lfm2_moe": lfm2("Lfm2MoeForCausalLM", "lfm2_moe", conv_L_cache=4, num_experts=8, num_experts_per_tok=3,
+                     moe_intermediate_size=32, num_dense_layers=1, use_expert_bias=True, norm_topk_prob=True,
+                     routed_scaling_factor=1.0),
     "gpt_oss": GPT_OSS,
     "gpt_oss_bf16": GPT_OSS,
 }

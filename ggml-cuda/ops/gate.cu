@@ -5,17 +5,19 @@ namespace tandem::cuda {
 namespace {
 
 struct Gate {
-  bool is_silu;
+  GateKind kind;
   __device__ float operator()(float x, float gate) const {
+    if (kind == GateKind::product) return x * gate;
+    if (kind == GateKind::relu) return x * (gate < 0.0f ? 0.0f : gate);
     const float sigmoid = 1.0f / (1.0f + expf(-gate));
-    return x * (is_silu ? gate * sigmoid : sigmoid);
+    return x * (kind == GateKind::silu ? gate * sigmoid : sigmoid);
   }
 };
 
 class CompiledGate final : public CompiledOp {
  public:
   CompiledGate(const CompileContext& context, const Node& node, const GateOp& op)
-      : gate_{op.kind == GateKind::silu},
+      : gate_{op.kind},
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(op.x)),
         gates_(context.address<const float>(op.gate)),

@@ -8,6 +8,7 @@
 // More tokens: pairs are sorted by expert, and products work on tiles of pairs of one expert (matmul.h). Only
 // the device knows the tiles: the grid covers the maximum number. The chosen experts' weights are read once.
 #include "ggml-cuda/expert_groups.h"
+#include "ggml-cuda/ops/rows.cuh"
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -58,6 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   y[token * k + column] = sum;
 }
 
+// Of experts without gates: the square of what is positive.
+struct Relu2 {
+  __device__ float operator()(float x, float) const { return x < 0.0f ? 0.0f : x * x; }
+};
+
 class CompiledMoeFfn final : public CompiledOp {
  public:
   CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op,
@@ -67,7 +73,8 @@ class CompiledMoeFfn final : public CompiledOp {
         output_(context.tensor(node.output)),
         x_(context.address(op.x)),
         route_(context.address(op.route)),
-        gate_(device_weight(context, op.gate)),
+        has_gate_(op.gate != kNoTensor),
+        gate_(device_weight(context, has_gate_ ? op.gate : op.up)),
         up_(device_weight(context, op.up)),
         down_(device_weight(context, op.down)),
         residual_(context.address(op.residual)),
@@ -133,8 +140,13 @@ class CompiledMoeFfn final : public CompiledOp {
     args.n = part.n;
     args.n_used = static_cast<int>(op_.n_used);
     args.activation = op_.activation;
-    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, gate_bias_};
-    if (gate_.dtype == up_.dtype) {
+    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, has_gate_ ? gate_bias_ : up_bias_};
+    if (!has_gate_) {
+      args.n_targets = 1;
+      args.mode = MatvecMode::experts;
+      launch_expert_matvec(args, gpu_, context.stream);
+      launch_map(context, Relu2{}, part.h, nullptr, part.h, int64_t{n_slots} * up_.m);
+    } else if (gate_.dtype == up_.dtype) {
       args.targets[1] = {up_, nullptr, nullptr, nullptr, 0, up_bias_};
       args.n_targets = 2;
       args.mode = MatvecMode::experts_glu;
@@ -185,8 +197,9 @@ class CompiledMoeFfn final : public CompiledOp {
     };
     float* z = reinterpret_cast<float*>(context.scratch + z_at_);
     const ProductInput x = x_encodings_.encode(part.x, part.n, context.scratch, context.stream);
-    product(gate_, gate_bias_, x, part.h, MatmulStore::result);
-    product(up_, up_bias_, x, part.h, MatmulStore::with_gate);
+    if (has_gate_) product(gate_, gate_bias_, x, part.h, MatmulStore::result);
+    product(up_, up_bias_, x, part.h, has_gate_ ? MatmulStore::with_gate : MatmulStore::result);
+    if (!has_gate_) launch_map(context, Relu2{}, part.h, nullptr, part.h, int64_t{n_slots} * up_.m);
     product(down_, down_bias_, h_encodings_.encode(part.h, n_slots, context.scratch, context.stream), z,
             MatmulStore::result);
     const dim3 grid(static_cast<unsigned>(part.n),
@@ -199,9 +212,10 @@ class CompiledMoeFfn final : public CompiledOp {
   MoeFfnOp op_;
   Gpu gpu_;
   const Tensor& output_;
-  const float* x_;                     // [n, k]
-  const float* route_;                 // [n, 2 * n_used]
-  DeviceWeight gate_, up_;             // [n_expert, m, k]
+  const float* x_;      // [n, k]
+  const float* route_;  // [n, 2 * n_used]
+  bool has_gate_;
+  DeviceWeight gate_, up_;             // [n_expert, m, k]; the same if there are no gates
   DeviceWeight down_;                  // [n_expert, k, m]
   const float* residual_;              // [n, k] or null
   const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
@@ -217,6 +231,7 @@ class CompiledMoeFfn final : public CompiledOp {
 
 std::string why_not(const Graph& graph, const MoeFfnOp& op) {
   for (const TensorId weight : {op.gate, op.up, op.down}) {
+    if (weight == kNoTensor) continue;
     if (std::string why = why_not_weight(graph, weight); !why.empty()) return why;
   }
   for (const TensorId bias : {op.gate_bias, op.up_bias, op.down_bias}) {

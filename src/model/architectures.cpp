@@ -40,6 +40,8 @@ constexpr ArchitectureEntry kArchitectures[] = {
     {"qwen3next", load_qwen3next},
     {"qwen35", load_qwen35},
     {"qwen35moe", load_qwen35moe},
+    {"lfm2", load_lfm2},
+    {"lfm2moe", load_lfm2moe},
 };
 
 }  // namespace

@@ -15,8 +15,14 @@ class DecoderGraph {
     x_ = g_.embed(spec_.token_embd, spec_.embedding_scale);
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       g_.set_layer(static_cast<int>(i));
-      add_mixer(spec_.layers[i], i + 1 == spec_.layers.size());
-      add_feed_forward(spec_.layers[i]);
+      const DecoderLayer& l = spec_.layers[i];
+      const bool last = i + 1 == spec_.layers.size();
+      if (l.mixer_out().w) {
+        add_mixer(l, last);
+      } else if (last) {
+        x_ = g_.gather_outputs(x_);
+      }
+      if (l.ffn.down.w) add_feed_forward(l);
     }
     g_.set_layer(static_cast<int>(spec_.layers.size()));
     TensorId logits = g_.linear(norm(x_, spec_.output_norm), spec_.output);
@@ -55,7 +61,7 @@ class DecoderGraph {
     x_ = adds_residual(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), spec_.residual_scale);
   }
 
-  // What attention or the delta rule adds to the residual stream.
+  // What attention or what replaces it adds to the residual stream.
   void add_mixer(const DecoderLayer& l, bool last) {
     const TensorId in = norm(x_, l.attn_norm);
     TensorId y = mix(in, l);
@@ -65,12 +71,13 @@ class DecoderGraph {
     }
     const LatentAttention& latent = l.attention.latent;
     if (latent.v_up) y = g_.head_linear(y, latent.v_up);
-    const Linear& out = l.delta_net ? l.delta_net->out : l.attention.out;
-    add_branch(linear(y, out, adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
+    add_branch(linear(y, l.mixer_out(), adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
   }
 
   TensorId mix(TensorId in, const DecoderLayer& l) {
     if (l.delta_net) return delta_net(in, *l.delta_net);
+    if (l.short_conv) return short_conv(in, *l.short_conv);
+    if (l.mamba2) return mamba2(in, *l.mamba2);
     return l.attention.latent.v_up ? latent_attention(in, l.attention) : attention(in, l.attention);
   }
 
@@ -140,14 +147,31 @@ class DecoderGraph {
     return g_.gate(norm(y, d.norm), z, GateKind::silu);  // [n, n_head_v * head_dim_v]
   }
 
+  TensorId short_conv(TensorId in, const ShortConvLayer& s) {
+    const TensorId b = linear(in, s.b), c = linear(in, s.c), x = linear(in, s.x);
+    const TensorId y =
+        g_.causal_conv(g_.gate(x, b, GateKind::product), s.conv, nullptr, ConvActivation::none);
+    return g_.gate(y, c, GateKind::product);  // [n, n_embd]
+  }
+
+  TensorId mamba2(TensorId in, const Mamba2Layer& m) {
+    const TensorId z = linear(in, m.z), xbc = linear(in, m.xbc), dt = linear(in, m.dt);
+    const TensorId y =
+        g_.ssm_scan(g_.causal_conv(xbc, m.conv, m.conv_bias), dt, m.params, {m.decay, m.dt_bias, m.skip});
+    return norm(g_.gate(y, z, GateKind::silu), m.norm);  // [n, n_inner]
+  }
+
   void add_feed_forward(const DecoderLayer& l) {
     const TensorId in = norm(x_, l.ffn_norm);
     const TensorId residual = adds_residual(l.ffn_post_norm) ? x_ : kNoTensor;
-    add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : gated_unit(in, l.ffn, residual),
-               l.ffn_post_norm);
+    add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : unit(in, l.ffn, residual), l.ffn_post_norm);
   }
 
-  TensorId gated_unit(TensorId in, const FeedForward& f, TensorId residual) {
+  TensorId unit(TensorId in, const FeedForward& f, TensorId residual) {
+    if (f.gate.w == nullptr) {
+      const TensorId up = linear(in, f.up);
+      return linear(g_.gate(up, up, GateKind::relu), f.down, residual);
+    }
     const TensorId h = g_.glu(in, f.activation, f.gate.w, f.up.w, f.gate.bias, f.up.bias);  // [n, n_ff]
     return linear(h, f.down, residual);
   }
@@ -157,14 +181,14 @@ class DecoderGraph {
     const MoeFfnParams params{f.route.n_expert, f.route.n_used, f.activation};
     const TensorId y = g_.moe_ffn(in, route, params, f.gate.w, f.up.w, f.down.w, residual,
                                   {f.gate.bias, f.up.bias, f.down.bias});
-    if (f.shared_gate.w == nullptr) return y;
+    if (f.shared_up.w == nullptr) return y;
     FeedForward shared;
     shared.activation = f.activation;
     shared.gate = f.shared_gate;
     shared.up = f.shared_up;
     shared.down = f.shared_down;
-    if (f.shared_expert_gate == nullptr) return gated_unit(in, shared, y);
-    const TensorId all = gated_unit(in, shared, kNoTensor);
+    if (f.shared_expert_gate == nullptr) return unit(in, shared, y);
+    const TensorId all = unit(in, shared, kNoTensor);
     return g_.add(y, all, 1.0f, g_.linear(in, f.shared_expert_gate));
   }
 
@@ -182,11 +206,17 @@ class Decoder final : public Architecture {
   }
 
   KvShape kv_shape(int layer) const override {
-    if (const auto& d = spec_.layers[layer].delta_net) {
-      return {0, 0, 0, (d->conv->n_cols - 1) * d->conv->n_rows,
-              d->params.n_head_v * d->params.head_dim_k * d->params.head_dim_v};
+    const DecoderLayer& l = spec_.layers[layer];
+    const auto recurrent = [](const Weight* conv, int64_t n_recurrence) {
+      return KvShape{0, 0, 0, (conv->n_cols - 1) * conv->n_rows, n_recurrence};
+    };
+    if (l.delta_net) {
+      const DeltaRuleParams& p = l.delta_net->params;
+      return recurrent(l.delta_net->conv, p.n_head_v * p.head_dim_k * p.head_dim_v);
     }
-    const AttentionParams& params = spec_.layers[layer].attention.params;
+    if (l.short_conv) return recurrent(l.short_conv->conv, 0);
+    if (l.mamba2) return recurrent(l.mamba2->conv, l.mamba2->params.n_inner() * l.mamba2->params.n_state);
+    const AttentionParams& params = l.attention.params;
     return {params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
   }
 

@@ -6,21 +6,27 @@
 #include "base/error.h"
 
 namespace tandem {
+namespace {
 
-DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style)
+constexpr int64_t kMaxConvKernel = 16;
+
+}  // namespace
+
+DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style,
+                             LayerKinds kinds)
     : HparamReader(source.file.metadata(), architecture),
       metadata_of_file_(source.file.metadata()),
       w_(source.weights),
-      hparams_(transformer("attention.layer_norm_rms_epsilon")),
+      hparams_(transformer("attention.layer_norm_rms_epsilon", kinds)),
       rope_(HparamReader::rope(hparams_, style, source.rope)),
       n_ff_dense_(hparams_.n_ff) {}
 
-DecoderSpec DecoderReader::begin() {
+DecoderSpec DecoderReader::begin(const std::string& output_norm) {
   DecoderSpec spec;
   w_.set_layer(-1);
   spec.token_embd = w_.matrix("token_embd.weight", WeightBinder::kAnySize, hparams_.n_embd);
   hparams_.n_vocab = spec.token_embd->n_rows;
-  spec.output_norm = norm("output_norm");
+  spec.output_norm = norm(output_norm);
   spec.output = w_.optional_matrix("output.weight", hparams_.n_vocab, hparams_.n_embd);
   if (spec.output == nullptr) spec.output = spec.token_embd;  // tied
   const int64_t n_pairs = rope_.n_rot / 2;
@@ -165,9 +171,9 @@ AttentionLayer DecoderReader::gated_attention() {
 }
 
 std::vector<bool> DecoderReader::read_delta_net() {
-  constexpr int64_t kMaxHeads = 4096, kMaxHeadDim = 1024, kMaxKernel = 16;
+  constexpr int64_t kMaxHeads = 4096, kMaxHeadDim = 1024;
   DeltaRuleParams& p = delta_rule_;
-  n_conv_ = integer("ssm.conv_kernel", 2, kMaxKernel);
+  n_conv_ = integer("ssm.conv_kernel", 2, kMaxConvKernel);
   p.head_dim_k = integer("ssm.state_size", 1, kMaxHeadDim);
   p.n_head_v = integer("ssm.time_step_rank", 1, kMaxHeads);
   p.n_head_k = integer("ssm.group_count", 1, kMaxHeads);
@@ -188,6 +194,7 @@ std::vector<bool> DecoderReader::read_delta_net() {
   const std::string_view suffix = "attention.recurrent_layers";
   if (is_array(suffix)) return layer_flags(suffix);
   const int64_t interval = integer_or("full_attention_interval", 4, 1, INT32_MAX);
+  const auto n = static_cast<size_t>(hparams_.n_layer);
   std::vector<bool> recurrent;
   for (int64_t i = 1; i <= hparams_.n_layer; ++i) recurrent.push_back(i % interval != 0);
   return recurrent;
@@ -217,6 +224,24 @@ DeltaNetLayer DecoderReader::delta_net(HeadOrder order) {
   d.norm = w_.vector("ssm_norm.weight", d.params.head_dim_v);
   d.out = linear("ssm_out", n_embd, n_v);
   return d;
+}
+
+void DecoderReader::read_short_conv() {
+  n_conv_ = integer("shortconv.l_cache", 2, kMaxConvKernel);
+}
+
+ShortConvLayer DecoderReader::short_conv() {
+  const int64_t n = hparams_.n_embd;
+  const auto third = [&](int64_t i) {
+    return Linear{w_.rows_of("shortconv.in_proj.weight", {3 * n, i * n, n}, n), nullptr};
+  };
+  ShortConvLayer s;
+  s.b = third(0);
+  s.c = third(1);
+  s.x = third(2);
+  s.conv = w_.vectors("shortconv.conv.weight", n, n_conv_);
+  s.out = linear("shortconv.out_proj", n, n);
+  return s;
 }
 
 FeedForward DecoderReader::gated_ffn(Activation activation) {
@@ -344,6 +369,20 @@ std::vector<int64_t> DecoderReader::windows(int64_t period, int64_t fallback) co
   const std::vector<bool> sliding = sliding_layers(period);
   std::vector<int64_t> result;
   for (bool slides : sliding) result.push_back(slides ? window : 0);
+  return result;
+}
+
+std::vector<bool> DecoderReader::layers_with(std::string_view suffix) const {
+  if (is_array(suffix)) return layer_flags(suffix);
+  return std::vector<bool>(static_cast<size_t>(hparams_.n_layer), true);
+}
+
+// One for each layer; an array may have the MTP layers or not.
+std::vector<bool> DecoderReader::layer_flags(std::string_view suffix) const {
+  const auto n = static_cast<size_t>(hparams_.n_layer), n_in_file = n + static_cast<size_t>(n_nextn_);
+  const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
+  std::vector<bool> result = flags(suffix, has_all ? n_in_file : n);
+  result.resize(n);
   return result;
 }
 

@@ -43,14 +43,15 @@ struct LatentSizes {
 class DecoderReader : public HparamReader {
  public:
   // Reads what all families share: Hparams and the rotation.
-  DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style);
+  DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style,
+                LayerKinds kinds = LayerKinds::alike);
 
   const Hparams& hparams() const { return hparams_; }
   Hparams& hparams() { return hparams_; }
   const RopeParams& rope() const { return rope_; }
 
   // Reads embedding, output norm and head, and rope factors. A family may change hparams() before.
-  DecoderSpec begin();
+  DecoderSpec begin(const std::string& output_norm = "output_norm");
   // Adds a layer; the following calls bind its weights.
   DecoderLayer& next_layer(DecoderSpec& spec);
 
@@ -70,6 +71,8 @@ class DecoderReader : public HparamReader {
   // attn_qkv and attn_gate or ssm_in; ssm_beta and ssm_alpha or ssm_ba; ssm_conv1d, ssm_a, ssm_dt.bias, ssm_norm,
   // ssm_out. Call read_delta_net() first.
   DeltaNetLayer delta_net(HeadOrder order);
+  // shortconv.in_proj (its rows: b, c, x), shortconv.conv, shortconv.out_proj. Call read_short_conv() first.
+  ShortConvLayer short_conv();
   FeedForward gated_ffn(Activation activation);  // ffn_gate, ffn_up, ffn_down
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down
   // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
@@ -93,6 +96,11 @@ class DecoderReader : public HparamReader {
   // every full_attention_interval-th. Call it after skip_nextn_layers().
   std::vector<bool> read_delta_net();
 
+  // Reads shortconv.l_cache, the width of the short convolutions.
+  void read_short_conv();
+  // Returns which layers have the part that a key counts: all, or those for which an array is not 0.
+  std::vector<bool> layers_with(std::string_view suffix) const;
+
   // Leaves out the layers that only predict tokens further ahead (MTP), which follow the others in the file.
   // Call it before begin().
   void skip_nextn_layers();
@@ -107,6 +115,7 @@ class DecoderReader : public HparamReader {
   std::vector<int64_t> windows(int64_t period, int64_t fallback) const;
 
  private:
+  std::vector<bool> layer_flags(std::string_view suffix) const;
   std::vector<bool> sliding_layers(int64_t period) const;
 
   // Reads an array with a flag per layer; the layers that only predict tokens further ahead may be in it or not.

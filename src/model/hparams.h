@@ -28,6 +28,9 @@ struct Hparams {
 
 inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; products of two fit in 64 bits
 
+// Whether all layers have the same parts. If not, arrays have 0 for the layers without the part that they count.
+enum class LayerKinds { alike, mixed };
+
 enum class RopeScaling { none, linear, yarn };
 
 // User overrides of the file's values.
@@ -56,6 +59,8 @@ class HparamReader {
   // A finite float in [min, max].
   float number(std::string_view suffix, float min, float max) const;
   float number_or(std::string_view suffix, float fallback, float min, float max) const;
+  // As integer(), but an array may have 0 in some layers; 0 if in all.
+  int64_t integer_of_some(std::string_view suffix, int64_t min, int64_t max) const;
   bool flag_or(std::string_view suffix, bool fallback) const;
   bool is_array(std::string_view suffix) const;
   // An array of n flags, bools or integers.
@@ -63,7 +68,7 @@ class HparamReader {
 
   // Reads all of Hparams but n_vocab, for a decoder-only transformer. eps_key:
   // "attention.layer_norm_rms_epsilon".
-  Hparams transformer(std::string_view eps_key) const;
+  Hparams transformer(std::string_view eps_key, LayerKinds kinds = LayerKinds::alike) const;
   // Reads the rotation. The caller sets n_head.
   RopeParams rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
 

@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadFamily,
                                          "glm4_moe_qk_norm", "minimax_m2", "qwen3_vl", "qwen3_vl_moe",
                                          "seed_oss", "ernie4_5_moe", "hunyuan_moe", "exaone_moe",
                                          "bailing_moe2", "deepseek_v2_lite", "deepseek_v3", "qwen3_next",
-                                         "qwen3_5", "qwen3_5_moe"),
+                                         "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe"),
                          [](const auto& param_info) { return param_info.param; });
 
 // Tests of a single family.
@@ -306,6 +306,27 @@ TEST_P(BadDeltaNet, Sizes) {
               HasSubstr("attention.recurrent_layers"));
   EXPECT_EQ(with(key("attention.recurrent_layers"), std::vector<int32_t>{1, 1, 1, 0, 1}), "");
 }
+
+class BadShortConv : public BadFamily {};
+
+// Widths that no convolution has, counts that do not agree with the layers.
+TEST_P(BadShortConv, Sizes) {
+  const std::string width = prefix_ + "shortconv.l_cache", heads = prefix_ + "attention.head_count_kv";
+  for (const uint32_t n : {0u, 1u, 17u, 1000000000u}) {
+    EXPECT_THAT(with(width, n), testing::AllOf(HasSubstr("shortconv.l_cache"), HasSubstr("from 2 to 16")));
+  }
+  EXPECT_THAT(with(width, uint32_t{5}), HasSubstr("blk.0.shortconv.conv.weight"));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, 2, 0}),
+              testing::AllOf(HasSubstr("head_count_kv"), HasSubstr("5 layers")));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, 2, 0, 4}),
+              testing::AllOf(HasSubstr("head_count_kv"), HasSubstr("2 and 4")));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, -2, 0, -2}), HasSubstr("head_count_kv"));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 2, 2, 0, 2}), HasSubstr("blk.1.attn_q.weight"));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, 0, 0, 0}), HasSubstr("blk.2.shortconv"));
+  EXPECT_THAT(with(heads, std::vector<std::string>{"2"}), HasSubstr("head_count_kv"));
+}
+
+INSTANTIATE_TEST_SUITE_P(ShortConv, BadShortConv, testing::Values("lfm2"));
 
 INSTANTIATE_TEST_SUITE_P(DeltaNet, BadDeltaNet, testing::Values("qwen3_next"));
 

@@ -323,7 +323,7 @@ void bailing_moe2(const ModelConfig& c, HparamWriter& out) {
 void delta_net_sizes(const ModelConfig& c, HparamWriter& out) {
   const DeltaNetConfig& d = c.delta_net;
   if (d.attention_interval == 0) c.text.fail("linear_num_value_heads", "nothing", "a number of heads");
-  out.integer("ssm.conv_kernel", d.n_conv);
+  out.integer("ssm.conv_kernel", c.n_conv);
   out.integer("ssm.state_size", d.head_dim_k);
   out.integer("ssm.group_count", d.n_head_k);
   out.integer("ssm.time_step_rank", d.n_head_v);
@@ -349,6 +349,26 @@ void qwen35_moe(const ModelConfig& c, HparamWriter& out) {
   qwen35(c, out);
   out.integer("expert_feed_forward_length", c.n_ff_expert);
   out.integer("expert_shared_feed_forward_length", c.n_ff_shared);
+}
+
+// Layers without attention have no keys and values.
+void kv_heads_of_layers(const ModelConfig& c, HparamWriter& out) {
+  std::vector<int32_t> counts;
+  for (const LayerKind kind : c.kinds)
+    counts.push_back(kind == LayerKind::attention ? static_cast<int32_t>(c.n_head_kv) : 0);
+  out.integers("attention.head_count_kv", counts);
+}
+
+void lfm2(const ModelConfig& c, HparamWriter& out) {
+  if (c.kinds.empty()) c.text.fail("conv_L_cache", "nothing", "the width of the convolutions");
+  kv_heads_of_layers(c, out);
+  out.integer("shortconv.l_cache", c.n_conv);
+  add_rope(c, out);
+}
+
+void lfm2_moe(const ModelConfig& c, HparamWriter& out) {
+  lfm2(c, out);
+  mixture(c, out, Scoring::sigmoid);
 }
 
 // ---- The table.
@@ -427,6 +447,8 @@ std::vector<ConvertArchitecture> make_table() {
        {.rotated_share = 0.25},
        join({qwen35_tensors(), qwen_experts(), qwen3_vl_experts(), shared_expert()}),
        qwen35_moe},
+      {"Lfm2ForCausalLM LFM2ForCausalLM", "lfm2", {.rope_theta = 1e6, .tied = true}, lfm2_tensors(), lfm2},
+      {"Lfm2MoeForCausalLM", "lfm2moe", {.rope_theta = 1e6, .tied = true}, lfm2_tensors(), lfm2_moe},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.h"
 #include "base/error.h"
 
 namespace tandem::tools {
@@ -102,7 +103,6 @@ DeltaNetConfig read_delta_net(const JsonObject& c, int64_t n_layer) {
   d.n_head_v = size_of(c, "linear_num_value_heads");
   d.head_dim_k = size_of(c, "linear_key_head_dim");
   d.head_dim_v = size_of(c, "linear_value_head_dim");
-  d.n_conv = c.integer("linear_conv_kernel_dim", 2, 16);
   if (d.n_head_v % d.n_head_k != 0) {
     c.fail("linear_num_key_heads", std::to_string(d.n_head_k),
            "a divisor of the " + std::to_string(d.n_head_v) + " value heads");
@@ -119,6 +119,49 @@ DeltaNetConfig read_delta_net(const JsonObject& c, int64_t n_layer) {
            "linear_attention, and full_attention in every n-th layer");
   }
   return d;
+}
+
+// Kinds of the layers of a model with short convolutions, none for others.
+std::vector<LayerKind> read_layer_kinds(const JsonObject& c, int64_t n_layer) {
+  std::vector<LayerKind> kinds;
+  if (!c.has("conv_L_cache")) return kinds;
+  if (const auto names = c.texts("layer_types")) {
+    for (const std::string& name : *names) {
+      if (name != "full_attention" && name != "conv")
+        c.fail("layer_types", "\"" + printable(name) + "\"", "conv or full_attention");
+      kinds.push_back(name == "conv" ? LayerKind::recurrent : LayerKind::attention);
+    }
+  } else {
+    kinds.assign(static_cast<size_t>(n_layer), LayerKind::recurrent);
+    for (const double at : c.numbers("full_attn_idxs").value_or(std::vector<double>{})) {
+      if (!(at >= 0 && at < static_cast<double>(n_layer)))
+        c.fail("full_attn_idxs", std::to_string(at), "one of the " + std::to_string(n_layer) + " layers");
+      kinds[static_cast<size_t>(at)] = LayerKind::attention;
+    }
+  }
+  if (static_cast<int64_t>(kinds.size()) != n_layer) {
+    c.fail("layer_types", std::to_string(kinds.size()) + " names",
+           "one for each of " + std::to_string(n_layer) + " layers");
+  }
+  return kinds;
+}
+
+void check_conv_width(const JsonObject& c, int64_t width) {
+  constexpr int64_t kMin = 2, kMax = 16;
+  if (width >= kMin && width <= kMax) return;
+  const char* key = c.has("conv_L_cache") ? "conv_L_cache" : "linear_conv_kernel_dim";
+  c.fail(key, std::to_string(width), format("an integer from {} to {}", kMin, kMax));
+}
+
+// LFM2 gives two thirds of its feed-forward layers' width, times a factor, rounded up.
+int64_t adjusted_ff(const JsonObject& c, int64_t n_ff) {
+  if (!c.boolean("block_auto_adjust_ff_dim").value_or(false)) return n_ff;
+  const int64_t step = size_of(c, "block_multiple_of", 256);
+  const double factor = c.optional_number("block_ffn_dim_multiplier").value_or(1.0);
+  const double width = std::floor(factor * static_cast<double>(2 * n_ff / 3));
+  if (!(width >= 1.0 && width <= static_cast<double>(kMaxDimension)))
+    c.fail("block_ffn_dim_multiplier", std::to_string(factor), "a factor near 1");
+  return ceil_div(static_cast<int64_t>(width), step) * step;
 }
 
 }  // namespace
@@ -147,12 +190,14 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
     text.fail("head_dim", std::to_string(head_dim), "an even number");
   // Some mixtures have only experts.
   const bool has_n_ff = text.has("intermediate_size") || !text.has("moe_intermediate_size");
-  n_ff = size_of(text, has_n_ff ? "intermediate_size" : "moe_intermediate_size");
+  n_ff = text.has("block_ff_dim") ? size_of(text, "block_ff_dim")
+                                  : size_of(text, has_n_ff ? "intermediate_size" : "moe_intermediate_size");
+  n_ff = adjusted_ff(text, n_ff);
   n_ctx = defaults.n_ctx && !text.has("max_position_embeddings")
               ? *defaults.n_ctx
               : text.integer("max_position_embeddings", 1, INT32_MAX);
-  norm_eps =
-      defaults.norm_eps && !text.has("rms_norm_eps") ? *defaults.norm_eps : text.number("rms_norm_eps");
+  const char* eps_key = text.has("norm_eps") ? "norm_eps" : "rms_norm_eps";
+  norm_eps = defaults.norm_eps && !text.has(eps_key) ? *defaults.norm_eps : text.number(eps_key);
   n_expert = first_of(text, {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"});
   n_expert_used = first_of(text, {"num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"});
   if (n_expert > 0 && (n_expert_used < 1 || n_expert_used > n_expert)) {
@@ -164,19 +209,24 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
       text, {"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
   n_ff_shared = first_of(text, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"});
   if (n_ff_shared == 0) n_ff_shared = n_shared_experts * (n_ff_expert > 0 ? n_ff_expert : n_ff);
-  n_dense_layers = first_of(text, {"first_k_dense_replace", "moe_layer_start_index"});
-  const auto kinds = text.texts("mlp_layer_types");
-  if (kinds && !text.has("first_k_dense_replace")) {
-    n_dense_layers = std::find_if(kinds->begin(), kinds->end(), [](const auto& k) { return k != "dense"; }) -
-                     kinds->begin();
+  n_dense_layers = first_of(text, {"first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"});
+  const auto mlp_kinds = text.texts("mlp_layer_types");
+  if (mlp_kinds && !text.has("first_k_dense_replace")) {
+    n_dense_layers =
+        std::find_if(mlp_kinds->begin(), mlp_kinds->end(), [](const auto& k) { return k != "dense"; }) -
+        mlp_kinds->begin();
   }
   mixture_period = std::max<int64_t>(1, first_of(text, {"moe_layer_interval"}));
-  const auto said = text.boolean("tie_word_embeddings");
+  const auto said = text.boolean(text.has("tie_embedding") ? "tie_embedding" : "tie_word_embeddings");
   const auto said_outside = whole.boolean("tie_word_embeddings");
   has_tied_key = said || said_outside;
   tied = said ? *said : said_outside.value_or(defaults.tied);
   rope = read_rope(text, n_ctx, defaults);
   delta_net = read_delta_net(text, n_layer);
+  n_conv = first_of(text, {"linear_conv_kernel_dim", "conv_L_cache"});
+  kinds = read_layer_kinds(text, n_layer);
+  if (std::ranges::find(kinds, LayerKind::recurrent) != kinds.end() || delta_net.n_head_v > 0)
+    check_conv_width(text, n_conv);
   fp8_block = read_fp8_block(config);
 }
 

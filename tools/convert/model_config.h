@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tools/convert/json.h"
 
@@ -38,10 +39,12 @@ struct RopeConfig {
   double rotated_share = 1.0;         // fraction of a head's dimensions
 };
 
+// What a layer has besides a feed-forward part, or instead of it. Recurrent: a state of fixed size.
+enum class LayerKind { attention, recurrent, feed_forward };
+
 // Layers with the gated delta rule: sizes, and which they are.
 struct DeltaNetConfig {
   int64_t n_head_k = 0, n_head_v = 0, head_dim_k = 0, head_dim_v = 0;
-  int64_t n_conv = 0;              // width of the short convolution
   int64_t attention_interval = 0;  // every so many layers one has attention instead; 0: no such layers
 
   int64_t n_k() const { return n_head_k * head_dim_k; }
@@ -69,13 +72,18 @@ struct ModelConfig {
   bool has_tied_key;  // the file has the key
   RopeConfig rope;
   DeltaNetConfig delta_net;
+  int64_t n_conv = 0;                             // width of the short convolutions of recurrent layers
+  std::vector<LayerKind> kinds;                   // empty: as delta_net says
   std::array<int64_t, 2> fp8_block = {128, 128};  // rows and columns that share a scale in FP8 checkpoints
 
   bool has_experts(int64_t layer) const {
     return n_expert > 0 && layer >= n_dense_layers && (layer + 1) % mixture_period == 0;
   }
-  bool has_delta_net(int64_t layer) const {
-    return delta_net.attention_interval > 0 && (layer + 1) % delta_net.attention_interval != 0;
+  // Layers after the last, which only predict tokens further ahead, have attention.
+  LayerKind kind(int64_t layer) const {
+    if (layer < static_cast<int64_t>(kinds.size())) return kinds[static_cast<size_t>(layer)];
+    const bool delta = delta_net.attention_interval > 0 && (layer + 1) % delta_net.attention_interval != 0;
+    return delta ? LayerKind::recurrent : LayerKind::attention;
   }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
 };

@@ -60,8 +60,8 @@ bool applies(const TensorRule& rule, int64_t layer, const ModelConfig& config) {
     case Layers::dense: return !config.has_experts(layer);
     case Layers::mixture: return config.has_experts(layer);
     case Layers::mtp: return layer >= config.n_layer;
-    case Layers::attention: return !config.has_delta_net(layer);
-    case Layers::delta_net: return config.has_delta_net(layer);
+    case Layers::attention: return config.kind(layer) == LayerKind::attention;
+    case Layers::recurrent: return config.kind(layer) == LayerKind::recurrent;
   }
   TANDEM_CHECK(false);
 }
@@ -136,6 +136,7 @@ class TensorMapper {
       case Size::value: return c.latent.value;
       case Size::values: return c.n_head * c.latent.value;
       case Size::two_q: return 2 * c.n_head * c.head_dim;
+      case Size::three_embd: return 3 * c.n_embd;
       case Size::delta_qkv: return c.delta_net.n_qkv();
       case Size::delta_v: return c.delta_net.n_v();
       case Size::delta_ba: return 2 * c.delta_net.n_head_v;
@@ -226,7 +227,7 @@ class TensorMapper {
         return mapping;
       case Layout::tiled_conv: mapping.row_order = tiled_order(rows); [[fallthrough]];
       case Layout::conv: {
-        const int64_t width = config_.delta_net.n_conv;
+        const int64_t width = config_.n_conv;
         mapping.dims = {width, rows};
         mapping.matrix_rows = rows;
         mapping.row_stride = width;
@@ -435,7 +436,8 @@ void choose_dtypes(std::vector<TensorMapping>& mappings, OutType type) {
     const bool matrix = mapping.dims.size() > 1 && name.ends_with(".weight") &&
                         !name.ends_with("_norm.weight") &&
                         name.find("ffn_gate_inp") == std::string_view::npos &&
-                        name.find("ssm_conv1d") == std::string_view::npos;
+                        name.find("ssm_conv1d") == std::string_view::npos &&
+                        name.find("shortconv.conv") == std::string_view::npos;
     if (!matrix || type == OutType::F32) {
       mapping.dtype = DType::F32;
     } else if (type == OutType::Q8_0) {  // F16 for rows that are not a whole number of blocks

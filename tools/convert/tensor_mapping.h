@@ -37,6 +37,7 @@ enum class Size {
   value,
   values,  // of all heads
   two_q,
+  three_embd,
   delta_qkv,   // q, k and v of the layers with the delta rule
   delta_v,     // the v of them alone
   delta_ba,    // two numbers for each of their value heads
@@ -79,8 +80,8 @@ enum class Layout {
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
 // mixtures too if the model is.
-// Of a model with the delta rule: those with attention, and those without.
-enum class Layers { all, dense, mixture, mtp, attention, delta_net };
+// Of a model with recurrent layers: those with attention, and those.
+enum class Layers { all, dense, mixture, mtp, attention, recurrent };
 
 struct TensorRule {
   const char* source;  // name in the checkpoint; "{}" is the layer, "{e}" the expert

@@ -270,7 +270,7 @@ TensorRules gated_attention() {
 
 TensorRules delta_net() {
   return in(
-      Layers::delta_net,
+      Layers::recurrent,
       {{"model.layers.{}.linear_attn.conv1d.weight", "ssm_conv1d.weight", S::delta_qkv, S::one, L::conv},
        {"model.layers.{}.linear_attn.A_log", "ssm_a", S::delta_head, S::none, L::minus_exp},
        {"model.layers.{}.linear_attn.dt_bias", "ssm_dt.bias", S::delta_head},
@@ -282,7 +282,7 @@ TensorRules qwen3_next_tensors() {
   return join({ends(L::plus_one),
                plus_one_norms(),
                gated_attention(),
-               in(Layers::delta_net,
+               in(Layers::recurrent,
                   {{"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", S::delta_qkv,
                     S::embd, L::delta_qkvz_qkv},
                    {"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_gate.weight", S::delta_v,
@@ -297,7 +297,7 @@ TensorRules qwen35_tensors() {
   return join({ends(L::plus_one),
                plus_one_norms(),
                gated_attention(),
-               in(Layers::delta_net,
+               in(Layers::recurrent,
                   {{"model.layers.{}.linear_attn.in_proj_qkv.weight", "attn_qkv.weight", S::delta_qkv,
                     S::embd, L::tiled},
                    {"model.layers.{}.linear_attn.in_proj_z.weight", "attn_gate.weight", S::delta_v, S::embd,
@@ -313,6 +313,39 @@ TensorRules qwen35_tensors() {
                    {"model.layers.{}.linear_attn.norm.weight", "ssm_norm.weight", S::delta_head_dim},
                    {"model.layers.{}.linear_attn.out_proj.weight", "ssm_out.weight", S::embd, S::delta_v,
                     L::tiled_cols}})});
+}
+
+TensorRules lfm2_tensors() {
+  return join(
+      {{{"model.embed_tokens.weight", "token_embd.weight", S::vocab, S::embd},
+        {"model.embedding_norm.weight", "token_embd_norm.weight", S::embd},
+        {"lm_head.weight", "output.weight", S::vocab, S::embd},
+        {"model.layers.{}.operator_norm.weight", "attn_norm.weight", S::embd},
+        {"model.layers.{}.ffn_norm.weight", "ffn_norm.weight", S::embd}},
+       in(Layers::attention,
+          {{"model.layers.{}.self_attn.q_proj.weight", "attn_q.weight", S::q, S::embd},
+           {"model.layers.{}.self_attn.k_proj.weight", "attn_k.weight", S::kv, S::embd},
+           {"model.layers.{}.self_attn.v_proj.weight", "attn_v.weight", S::kv, S::embd},
+           {"model.layers.{}.self_attn.out_proj.weight", "attn_output.weight", S::embd, S::q},
+           {"model.layers.{}.self_attn.q_layernorm.weight", "attn_q_norm.weight", S::head_dim},
+           {"model.layers.{}.self_attn.k_layernorm.weight", "attn_k_norm.weight", S::head_dim}}),
+       in(Layers::recurrent,
+          {{"model.layers.{}.conv.in_proj.weight", "shortconv.in_proj.weight", S::three_embd, S::embd},
+           {"model.layers.{}.conv.conv.weight", "shortconv.conv.weight", S::embd, S::one, L::conv},
+           {"model.layers.{}.conv.out_proj.weight", "shortconv.out_proj.weight", S::embd, S::embd}}),
+       in(Layers::dense, {{"model.layers.{}.feed_forward.w1.weight", "ffn_gate.weight", S::ff, S::embd},
+                          {"model.layers.{}.feed_forward.w3.weight", "ffn_up.weight", S::ff, S::embd},
+                          {"model.layers.{}.feed_forward.w2.weight", "ffn_down.weight", S::embd, S::ff}}),
+       in(Layers::mixture,
+          {{"model.layers.{}.feed_forward.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+           {"model.layers.{}.feed_forward.expert_bias", "exp_probs_b.bias", S::expert, S::none, L::row_of_one,
+            false},
+           {"model.layers.{}.feed_forward.experts.{e}.w1.weight", "ffn_gate_exps.weight", S::ff_expert,
+            S::embd, L::stacked},
+           {"model.layers.{}.feed_forward.experts.{e}.w3.weight", "ffn_up_exps.weight", S::ff_expert, S::embd,
+            L::stacked},
+           {"model.layers.{}.feed_forward.experts.{e}.w2.weight", "ffn_down_exps.weight", S::embd,
+            S::ff_expert, L::stacked}})});
 }
 
 }  // namespace tandem::tools::tensors

@@ -135,6 +135,9 @@ constexpr Shape kShapes[] = {
      bpe_qwen, 155136, 524288, 1e7f, 1e-6f},
     {"qwen3-next-80b-a3b", "Qwen3 Next 80B A3B Instruct", "qwen3next", 48, 2048, 16, 2, 256, 5120,
      bpe_qwen, 151936, 262144, 1e7f, 1e-6f, false, 0, 512, 10, 512, 0, 512, 0, 64, true, 0, 0, 0, false, 0, 0, 16, 32},
+    {"lfm2-8b-a1b", "LFM2 8B A1B", "lfm2moe", 24, 2048, 32, 8, 64, 7168,
+     bpe_llama3, 65536, 128000, 1e6f, 1e-5f, true, 0, 32, 4, 1792, 0, 0, 2, 0, true, 0, 0, 0, true, 0, 0, 0, 0,
+     "CC*CCC*CCC*CCC*CCC*CC*CC", 3},
 };
 // clang-format on
 
@@ -212,6 +215,13 @@ void add_delta_net(const Shape& s, const std::string& block, TensorList& list) {
   list.vector(block + "ssm_dt.bias", TensorRole::bias, s.n_delta_v);
   list.vector(block + "ssm_norm.weight", TensorRole::norm, kDeltaHeadDim);
   list.matrix(block + "ssm_out.weight", n_v, s.n_embd);
+}
+
+void add_short_conv(const Shape& s, const std::string& block, TensorList& list) {
+  list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  list.biases(block + "shortconv.conv.weight", s.n_conv, s.n_embd);
+  list.matrix(block + "shortconv.in_proj.weight", s.n_embd, int64_t{3} * s.n_embd);
+  list.matrix(block + "shortconv.out_proj.weight", s.n_embd, s.n_embd);
 }
 
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
@@ -306,10 +316,16 @@ std::vector<ShapeTensor> tensors_of(const Shape& s) {
   if (s.rope_factor != 0) list.vector("rope_freqs.weight", TensorRole::rope_factors, s.head_dim / 2);
   for (int i = 0; i < s.n_layer; ++i) {
     const std::string block = format("blk.{}.", i);
-    has_delta_net(s, i) ? add_delta_net(s, block, list) : add_attention(s, block, list);
+    if (has_delta_net(s, i)) {
+      add_delta_net(s, block, list);
+    } else if (s.kind(i) == 'C') {
+      add_short_conv(s, block, list);
+    } else {
+      add_attention(s, block, list);
+    }
     add_feed_forward(s, i, block, list);
   }
-  list.vector("output_norm.weight", TensorRole::norm, s.n_embd);
+  list.vector(s.n_conv > 0 ? "token_embd_norm.weight" : "output_norm.weight", TensorRole::norm, s.n_embd);
   if (!s.tied) list.matrix("output.weight", s.n_embd, s.n_vocab);
   return list.take();
 }
@@ -332,6 +348,12 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
   set_count("feed_forward_length", s.n_ff);
   set_count("attention.head_count", s.n_head);
   set_count("attention.head_count_kv", s.n_head_kv);
+  if (!s.kinds.empty()) {
+    std::vector<int32_t> n_head_kv;
+    for (int i = 0; i < s.n_layer; ++i) n_head_kv.push_back(s.kind(i) == '*' ? s.n_head_kv : 0);
+    metadata.set(prefix + "attention.head_count_kv", Value(n_head_kv));
+  }
+  if (s.n_conv > 0) set_count("shortconv.l_cache", s.n_conv);
   set_count("attention.key_length", s.rank > 0 ? s.rank + s.n_rot : s.head_dim);
   set_count("attention.value_length", s.rank > 0 ? s.rank : s.head_dim);
   if (s.rank > 0) {

@@ -40,6 +40,11 @@ struct Shape {
   int n_group = 0, n_group_used = 0;  // of experts
   // Layers with the gated delta rule, all but every fourth: heads of keys and of values, each with 128 elements.
   int n_delta_k = 0, n_delta_v = 0;
+  // A letter for each layer, if they differ: * attention, C a short convolution.
+  std::string_view kinds = {};
+  int n_conv = 0;  // width of the convolutions of layers C
+
+  char kind(int layer) const { return kinds.empty() ? '*' : kinds[static_cast<size_t>(layer)]; }
 };
 
 std::span<const Shape> all_shapes();

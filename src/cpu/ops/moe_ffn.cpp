@@ -3,7 +3,7 @@
 // at all:
 //   1. group the pairs by expert;
 //   2. gather and encode x for each group;
-//   3. gate and up of each (expert, strip), combined into h;
+//   3. gate and up of each (expert, strip), combined into h; or up alone, of experts without gates;
 //   4. encode h for each group;
 //   5. down of each (expert, strip) into z;
 //   6. y = residual + sum of weight * z, pair by pair.
@@ -55,7 +55,8 @@ class CompiledMoeFfn final : public CompiledOp {
   CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op)
       : op_(op),
         kernels_(context.kernels),
-        gate_(experts(context, op.gate, op.gate_bias)),
+        has_gate_(op.gate != kNoTensor),
+        gate_(has_gate_ ? experts(context, op.gate, op.gate_bias) : experts(context, op.up, op.up_bias)),
         up_(experts(context, op.up, op.up_bias)),
         down_(experts(context, op.down, op.down_bias)),
         x_(context.address(op.x)),
@@ -63,7 +64,7 @@ class CompiledMoeFfn final : public CompiledOp {
         residual_(context.address(op.residual)),
         y_(context.address(node.output)),
         extent_(context.tensor(node.output).extent),
-        weights_{context.tensor(op.gate).weight, context.tensor(op.up).weight,
+        weights_{has_gate_ ? context.tensor(op.gate).weight : nullptr, context.tensor(op.up).weight,
                  context.tensor(op.down).weight} {
     const int64_t max_tokens = context.tensor(node.output).n_rows;
     max_slots_ = max_tokens * op_.n_used;
@@ -84,7 +85,7 @@ class CompiledMoeFfn final : public CompiledOp {
     if (row_count(extent_, 1, context.shape) == 0) return;
     const Room room = lay_out(context.shared);
     for (const Group* g = room.groups; g->n > 0; ++g) {
-      observer({*weights_[0], g->expert, x_, room.token_of + g->begin, g->n});
+      if (has_gate_) observer({*weights_[0], g->expert, x_, room.token_of + g->begin, g->n});
       observer({*weights_[1], g->expert, x_, room.token_of + g->begin, g->n});
       observer({*weights_[2], g->expert, room.h + g->begin * down_.k, nullptr, g->n});
     }
@@ -251,11 +252,16 @@ class CompiledMoeFfn final : public CompiledOp {
         call.ldy = kStripRows;
         kernels_.linear.multiply(call, 0, rows, scratch);
       };
-      product(gate_, room.encoded, gate);
       product(up_, encoded_up, up);
+      if (has_gate_) product(gate_, room.encoded, gate);
       for (int64_t t = 0; t < g.n; ++t) {
-        kernels_.rows.glu(op_.activation, gate + t * kStripRows, up + t * kStripRows,
-                          room.h + (g.begin + t) * gate_.m + row0, rows);
+        float* h = room.h + (g.begin + t) * gate_.m + row0;
+        const float* of_token = up + t * kStripRows;
+        if (has_gate_) {
+          kernels_.rows.glu(op_.activation, gate + t * kStripRows, of_token, h, rows);
+        } else {  // the square of what is positive
+          kernels_.rows.gate(GateKind::relu, of_token, of_token, h, rows);
+        }
       }
     });
   }
@@ -291,11 +297,12 @@ class CompiledMoeFfn final : public CompiledOp {
 
   MoeFfnOp op_;
   const Kernels& kernels_;
-  Experts gate_, up_, down_;
-  const float* x_;         // [n, k]
-  const float* route_;     // [n, 2 * n_used]
-  const float* residual_;  // [n, k] or null
-  float* y_;               // [n, k]
+  bool has_gate_;
+  Experts gate_, up_, down_;  // gate_ is up_ if there are none
+  const float* x_;            // [n, k]
+  const float* route_;        // [n, 2 * n_used]
+  const float* residual_;     // [n, k] or null
+  float* y_;                  // [n, k]
   Extent extent_;
   const Weight* weights_[3];  // gate, up, down
   int64_t max_slots_ = 0;
