@@ -10,8 +10,7 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kTileColumns = 32;
-constexpr int64_t kChunk = 16;  // tokens
+constexpr int64_t kDeltaChunk = 16;  // tokens
 
 class CompiledDeltaRule final : public CompiledOp {
  public:
@@ -32,7 +31,7 @@ class CompiledDeltaRule final : public CompiledOp {
     const auto dk = static_cast<float>(op.head_dim_k);
     k_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / std::sqrt(dk));
     q_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / dk);
-    scratch_bytes = static_cast<size_t>(2 * kChunk * (op.head_dim_k + 1)) * sizeof(float);
+    scratch_bytes = static_cast<size_t>(2 * kDeltaChunk * (op.head_dim_k + 1)) * sizeof(float);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
@@ -55,14 +54,14 @@ class CompiledDeltaRule final : public CompiledOp {
     tile.v_stride = n_qkv;
     tile.y_stride = op_.n_head_v * dv;
     tile.state = begin_state(kv_, s, {head * dk * dv + first, dk, tile.n_cols, dv});
-    float *q = scratch, *k = q + kChunk * dk, *decay = k + kChunk * dk, *beta = decay + kChunk;
+    float *q = scratch, *k = q + kDeltaChunk * dk, *decay = k + kDeltaChunk * dk, *beta = decay + kDeltaChunk;
     tile.q = q;
     tile.k = k;
     tile.decay = decay;
     tile.beta = beta;
     const int64_t key_head = op_.key_head(head);
-    for (int64_t at = 0; at < s.n; at += kChunk) {
-      tile.n_tokens = std::min(kChunk, s.n - at);
+    for (int64_t at = 0; at < s.n; at += kDeltaChunk) {
+      tile.n_tokens = std::min(kDeltaChunk, s.n - at);
       const int64_t token = s.first + at;
       for (int64_t i = 0; i < tile.n_tokens; ++i) {
         const float* row = qkv_ + (token + i) * n_qkv + key_head * dk;

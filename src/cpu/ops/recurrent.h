@@ -43,6 +43,9 @@ struct StateColumns {
   int64_t first, n_rows, n_cols, stride;
 };
 
+// Columns of a state that a worker takes at a time.
+inline constexpr int64_t kTileColumns = 32;
+
 // Returns the columns in the slot to write, with what they hold before the step.
 inline float* begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns& columns) {
   float* pool = reinterpret_cast<float*>(kv.v);
