@@ -152,7 +152,11 @@ class CompiledMoeFfn final : public CompiledOp {
 
   size_t gather_bytes(int64_t max_tokens) const {
     int64_t most = 0;
-    for (int64_t n = 1; n <= max_tokens; ++n) most = std::max(most, kernels_.linear.encode_granularity(n));
+    for (int64_t n = 1; n <= max_tokens; ++n) {
+      for (const Experts* e : {&gate_, &up_}) {
+        most = std::max(most, kernels_.linear.encode_granularity(e->dtype, n));
+      }
+    }
     return static_cast<size_t>(most * gate_.k) * sizeof(float);
   }
 
@@ -203,12 +207,12 @@ class CompiledMoeFfn final : public CompiledOp {
     const LinearKernels& kernels = kernels_.linear;
     const int64_t k = of_x ? gate_.k : down_.k;
     int64_t n_items = 0;
-    for (const Group& g : groups) n_items += chunks(g);
+    for (const Group& g : groups) n_items += chunks(dtype, g);
     worker.for_each(n_items, [&](int64_t item) {
       size_t index = 0;
-      while (item >= chunks(groups[index])) item -= chunks(groups[index++]);
+      while (item >= chunks(dtype, groups[index])) item -= chunks(dtype, groups[index++]);
       const Group& g = groups[index];
-      const int64_t step = kernels.encode_granularity(g.n);
+      const int64_t step = kernels.encode_granularity(dtype, g.n);
       const int64_t first = item * step, last = std::min<int64_t>(first + step, g.n);
       const float* rows = room.h + (g.begin + first) * k;
       if (of_x) {
@@ -224,8 +228,8 @@ class CompiledMoeFfn final : public CompiledOp {
     });
   }
 
-  int64_t chunks(const Group& g) const {
-    const int64_t step = kernels_.linear.encode_granularity(g.n);
+  int64_t chunks(DType dtype, const Group& g) const {
+    const int64_t step = kernels_.linear.encode_granularity(dtype, g.n);
     return (g.n + step - 1) / step;
   }
 
