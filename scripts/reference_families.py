@@ -84,12 +84,12 @@ def lfm2(architecture, model_type, **changes):
 
 
 def granite_hybrid(**changes):
-    return family("GraniteMoeHybridForCausalLM", "granitemoehybrid", num_hidden_layers=4, rms_norm_eps=1e-3,
-                  layer_types=["mamba", "mamba", "attention", "mamba"], position_embedding_type="nope",
-                  mamba_n_heads=6, mamba_d_head=32, mamba_d_state=20, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=3,
-                  mamba_conv_bias=True, mamba_proj_bias=False, mamba_chunk_size=16, attention_bias=False,
-                  attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
-                  rope_theta=10000.0, **{"tie_word_embeddings": True, **changes})
+    return family("GraniteMoeHybridForCausalLM", "granitemoehybrid", **{
+        **dict(num_hidden_layers=4, rms_norm_eps=1e-3, layer_types=["mamba", "mamba", "attention", "mamba"],
+               position_embedding_type="nope", mamba_n_heads=6, mamba_d_head=32, mamba_d_state=20, mamba_n_groups=1,
+               mamba_d_conv=4, mamba_expand=3, mamba_conv_bias=True, mamba_proj_bias=False, mamba_chunk_size=16,
+               attention_bias=False, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22,
+               logits_scaling=8.0, rope_theta=10000.0, tie_word_embeddings=True), **changes})
 
 
 def nemotron_h(**changes):
@@ -258,6 +258,10 @@ FAMILIES = {
                                      shared_intermediate_size=40),
     "granite_hybrid_dense": granite_hybrid(num_local_experts=0, num_experts_per_tok=0, intermediate_size=96,
                                            shared_intermediate_size=96, tie_word_embeddings=False),
+    # Granite 4 Micro has the class of the hybrids and no such layers: a Granite 3 by another name.
+    "granite4_dense": granite_hybrid(layer_types=["attention"] * 2, num_hidden_layers=2, position_embedding_type="rope",
+                                     num_local_experts=0, num_experts_per_tok=0, intermediate_size=96,
+                                     shared_intermediate_size=96),
     "nemotron_h": nemotron_h(hybrid_override_pattern="M-M*-M-"),
     # With experts in a narrower space, all of which are used: after several mixtures rounding would change the choice.
     "nemotron_h_moe": nemotron_h(hybrid_override_pattern="MEM*EME", n_routed_experts=8, num_experts_per_tok=8,

@@ -405,6 +405,13 @@ void granite_hybrid(const ModelConfig& c, HparamWriter& out) {
   out.flag("rope.scaling.finetuned", positions == "rope");  // the key by which readers know
 }
 
+void granite_without_mamba(const ModelConfig& c, HparamWriter& out) {
+  granite_shared(c, out);
+  const std::string positions = c.text.text("position_embedding_type").value_or("nope");
+  if (positions != "rope")
+    c.text.fail("position_embedding_type", "\"" + printable(positions) + "\"", "rope in all these layers");
+}
+
 bool is_granite_without_mamba(const JsonObject& config) {
   return !has_recurrent_layers(config) &&
          config.optional_integer("num_local_experts", 0, INT32_MAX).value_or(0) == 0;
@@ -515,7 +522,7 @@ std::vector<ConvertArchitecture> make_table() {
       {"Lfm2MoeForCausalLM", "lfm2moe", {.rope_theta = 1e6, .tied = true}, lfm2_tensors(), lfm2_moe},
       {"GraniteMoeHybridForCausalLM", "granitehybrid", plain, granite_hybrid_tensors(), granite_hybrid,
        has_recurrent_layers},
-      {"GraniteMoeHybridForCausalLM", "granite", plain, granite_hybrid_tensors(), granite_shared,
+      {"GraniteMoeHybridForCausalLM", "granite", plain, granite_hybrid_tensors(), granite_without_mamba,
        is_granite_without_mamba},
       {"NemotronHForCausalLM", "nemotron_h_moe", plain, nemotron_h_tensors(), nemotron_h_moe, names_mixture},
       {"NemotronHForCausalLM", "nemotron_h", plain, nemotron_h_tensors(), nemotron_h, is_nemotron_dense},
