@@ -179,8 +179,11 @@ class DecoderGraph {
   TensorId mixture(TensorId in, const FeedForward& f, TensorId residual) {
     const TensorId route = g_.moe_route(linear(in, f.router), f.route, f.selection_bias);
     const MoeFfnParams params{f.route.n_expert, f.route.n_used, f.activation};
-    const TensorId y = g_.moe_ffn(in, route, params, f.gate.w, f.up.w, f.down.w, residual,
-                                  {f.gate.bias, f.up.bias, f.down.bias});
+    const bool is_latent = f.latent_down.w != nullptr;
+    TensorId y =
+        g_.moe_ffn(is_latent ? linear(in, f.latent_down) : in, route, params, f.gate.w, f.up.w, f.down.w,
+                   is_latent ? kNoTensor : residual, {f.gate.bias, f.up.bias, f.down.bias});
+    if (is_latent) y = linear(y, f.latent_up, residual);
     if (f.shared_up.w == nullptr) return y;
     FeedForward shared;
     shared.activation = f.activation;

@@ -99,6 +99,9 @@ struct FeedForward {
   MoeRouteParams route;                    // how experts are chosen
   const Weight* selection_bias = nullptr;  // [n_expert], added to the scores that choose; optional
 
+  // The experts work in a narrower space: between these products.
+  Linear latent_down, latent_up;  // [n_latent, n_embd], [n_embd, n_latent]; optional
+
   // A shared expert that every token passes in addition to the mixture, times sigmoid(shared_expert_gate x) if
   // there is such a gate.
   Linear shared_gate, shared_up, shared_down;

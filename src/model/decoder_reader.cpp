@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kMaxConvKernel = 16;
+constexpr int64_t kMaxConvKernel = 16, kMaxHeads = 4096, kMaxHeadDim = 1024;  // of recurrent layers
 
 }  // namespace
 
@@ -171,7 +171,6 @@ AttentionLayer DecoderReader::gated_attention() {
 }
 
 std::vector<bool> DecoderReader::read_delta_net() {
-  constexpr int64_t kMaxHeads = 4096, kMaxHeadDim = 1024;
   DeltaRuleParams& p = delta_rule_;
   n_conv_ = integer("ssm.conv_kernel", 2, kMaxConvKernel);
   p.head_dim_k = integer("ssm.state_size", 1, kMaxHeadDim);
@@ -244,6 +243,57 @@ ShortConvLayer DecoderReader::short_conv() {
   return s;
 }
 
+void DecoderReader::read_ssm() {
+  SsmScanParams& p = ssm_;
+  n_conv_ = integer("ssm.conv_kernel", 2, kMaxConvKernel);
+  p.n_state = integer("ssm.state_size", 1, kMaxHeadDim);
+  p.n_head = integer("ssm.time_step_rank", 1, kMaxHeads);
+  p.n_group = integer("ssm.group_count", 1, kMaxHeads);
+  const int64_t n_inner = integer("ssm.inner_size", 1, kMaxHeads * kMaxHeadDim);
+  if (p.n_head % p.n_group != 0) {
+    fail("ssm.group_count", std::to_string(p.n_group),
+         "a divisor of ssm.time_step_rank, " + std::to_string(p.n_head));
+  }
+  if (n_inner % p.n_head != 0) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         "a multiple of ssm.time_step_rank, " + std::to_string(p.n_head));
+  }
+  p.head_dim = n_inner / p.n_head;
+  if (p.head_dim > kMaxHeadDim) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         format("at most {} for each of the {} heads", kMaxHeadDim, p.n_head));
+  }
+}
+
+Mamba2Layer DecoderReader::mamba2() {
+  const int64_t n_embd = hparams_.n_embd, n_inner = ssm_.n_inner(), n_xbc = ssm_.n_xbc(),
+                n_head = ssm_.n_head;
+  const auto rows = [&](int64_t first, int64_t n) {
+    return Linear{w_.rows_of("ssm_in.weight", {n_inner + n_xbc + n_head, first, n}, n_embd), nullptr};
+  };
+  Mamba2Layer m;
+  m.params = ssm_;
+  m.z = rows(0, n_inner);
+  m.xbc = rows(n_inner, n_xbc);
+  m.dt = rows(n_inner + n_xbc, n_head);
+  m.conv = w_.vectors("ssm_conv1d.weight", n_xbc, n_conv_);
+  m.conv_bias = w_.optional_vector("ssm_conv1d.bias", n_xbc);
+  m.decay = w_.vector_or_column("ssm_a", n_head);
+  m.dt_bias = w_.vector("ssm_dt.bias", n_head);
+  m.skip = w_.vector_or_column("ssm_d", n_head);
+  m.norm = w_.vectors("ssm_norm.weight", ssm_.n_group, n_inner / ssm_.n_group);
+  m.out = linear("ssm_out", n_embd, n_inner);
+  return m;
+}
+
+FeedForward DecoderReader::plain_ffn() {
+  FeedForward f;
+  f.activation = Activation::relu2;
+  f.up = linear("ffn_up", n_ff_dense_, hparams_.n_embd);
+  f.down = linear("ffn_down", hparams_.n_embd, n_ff_dense_);
+  return f;
+}
+
 FeedForward DecoderReader::gated_ffn(Activation activation) {
   const int64_t n_embd = hparams_.n_embd;
   FeedForward f;
@@ -271,13 +321,35 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
   f.route = route;
   f.router = linear("ffn_gate_inp", h.n_expert, h.n_embd);
   f.selection_bias = w_.optional_vector("exp_probs_b.bias", h.n_expert);
-  const auto experts = [&](const std::string& name, int64_t n_rows, int64_t n_cols) {
-    return Linear{w_.experts(name + ".weight", h.n_expert, n_rows, n_cols),
-                  w_.optional_vectors(name + ".bias", h.n_expert, n_rows)};
-  };
   f.gate = experts("ffn_gate_exps", h.n_ff, h.n_embd);
   f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
   f.down = experts("ffn_down_exps", h.n_embd, h.n_ff);
+  return f;
+}
+
+Linear DecoderReader::experts(const std::string& name, int64_t n_rows, int64_t n_cols) {
+  return {w_.experts(name + ".weight", hparams_.n_expert, n_rows, n_cols),
+          w_.optional_vectors(name + ".bias", hparams_.n_expert, n_rows)};
+}
+
+FeedForward DecoderReader::plain_mixture(const MoeRouteParams& route, int64_t n_latent, int64_t n_ff_shared) {
+  const Hparams& h = hparams_;
+  const int64_t width = n_latent > 0 ? n_latent : h.n_embd;
+  FeedForward f;
+  f.activation = Activation::relu2;
+  f.route = route;
+  f.router = linear("ffn_gate_inp", h.n_expert, h.n_embd);
+  f.selection_bias = w_.optional_vector("exp_probs_b.bias", h.n_expert);
+  if (n_latent > 0) {
+    f.latent_down = linear("ffn_latent_down", n_latent, h.n_embd);
+    f.latent_up = linear("ffn_latent_up", h.n_embd, n_latent);
+  }
+  f.up = experts("ffn_up_exps", h.n_ff, width);
+  f.down = experts("ffn_down_exps", width, h.n_ff);
+  if (n_ff_shared > 0) {
+    f.shared_up = linear("ffn_up_shexp", n_ff_shared, h.n_embd);
+    f.shared_down = linear("ffn_down_shexp", h.n_embd, n_ff_shared);
+  }
   return f;
 }
 

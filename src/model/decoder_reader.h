@@ -73,11 +73,17 @@ class DecoderReader : public HparamReader {
   DeltaNetLayer delta_net(HeadOrder order);
   // shortconv.in_proj (its rows: b, c, x), shortconv.conv, shortconv.out_proj. Call read_short_conv() first.
   ShortConvLayer short_conv();
+  // ssm_in (its rows: z, x, b, c, dt), ssm_conv1d, ssm_a, ssm_d, ssm_dt.bias, ssm_norm, ssm_out. Call read_ssm() first.
+  Mamba2Layer mamba2();
+  FeedForward plain_ffn();                       // without a gate: ffn_up, ffn_down
   FeedForward gated_ffn(Activation activation);  // ffn_gate, ffn_up, ffn_down
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down
   // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
   // read_experts() first.
   FeedForward mixture(Activation activation, const MoeRouteParams& route);
+  // The same without gates, in a space of n_latent columns if that is not 0 (then with ffn_latent_down and
+  // ffn_latent_up); with a shared expert of n_ff_shared, unless 0.
+  FeedForward plain_mixture(const MoeRouteParams& route, int64_t n_latent, int64_t n_ff_shared);
   // ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp, beside a mixture.
   void add_shared_expert(FeedForward& mixture, int64_t n_ff);
   // The feed-forward part of the current layer of a model with dense layers and mixtures: one or the other.
@@ -96,6 +102,8 @@ class DecoderReader : public HparamReader {
   // every full_attention_interval-th. Call it after skip_nextn_layers().
   std::vector<bool> read_delta_net();
 
+  // Reads and checks the sizes of Mamba-2's layers, ssm.*.
+  void read_ssm();
   // Reads shortconv.l_cache, the width of the short convolutions.
   void read_short_conv();
   // Returns which layers have the part that a key counts: all, or those for which an array is not 0.
@@ -115,6 +123,7 @@ class DecoderReader : public HparamReader {
   std::vector<int64_t> windows(int64_t period, int64_t fallback) const;
 
  private:
+  Linear experts(const std::string& name, int64_t n_rows, int64_t n_cols);
   std::vector<bool> layer_flags(std::string_view suffix) const;
   std::vector<bool> sliding_layers(int64_t period) const;
 
@@ -131,6 +140,7 @@ class DecoderReader : public HparamReader {
   int layer_ = -1;
   int64_t n_nextn_ = 0;
   DeltaRuleParams delta_rule_;
+  SsmScanParams ssm_;
   int64_t n_conv_ = 0;  // width of the short convolution
   int64_t n_ff_dense_;  // of layers without experts
 };

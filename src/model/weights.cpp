@@ -96,6 +96,11 @@ const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
   return add_floats(t, 1, n);
 }
 
+const Weight* WeightBinder::vector_or_column(const std::string& name, int64_t n) {
+  const TensorInfo& t = file_.tensor(full_name(name));
+  return t.dims[0] == 1 && t.dims[1] == n && t.n_rows() == n ? add_floats(t, 1, n) : vector(name, n);
+}
+
 // Kernels read aligned F32; anything else is converted once.
 const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {
   if (t.dtype != DType::F32 && t.dtype != DType::F16 && t.dtype != DType::BF16) {

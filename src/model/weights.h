@@ -26,6 +26,8 @@ class WeightBinder {
   const Weight* matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   // A vector of n floats. F16 and BF16 are converted to F32, for the kernels.
   const Weight* vector(const std::string& name, int64_t n);
+  // The same, also if it is stored as n rows of one.
+  const Weight* vector_or_column(const std::string& name, int64_t n);
   // Matrices [n_rows, n_cols], one for each of n_mats experts.
   const Weight* experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols);
   // A range of rows of a fused matrix, as a weight of its own under the tensor's name.

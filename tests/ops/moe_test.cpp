@@ -82,7 +82,9 @@ std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteParams& op
   return chosen;
 }
 
-void check(const Case& c, unsigned seed) {
+enum class Gates { present, absent };
+
+void check(const Case& c, unsigned seed, Gates gates = Gates::present) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", n " + std::to_string(c.n));
   std::mt19937 rng(seed);
   const int64_t E = c.route.n_expert, k = c.n_embd, m = c.n_ff;
@@ -102,6 +104,7 @@ void check(const Case& c, unsigned seed) {
                w_up_bias = f32_weight("up_bias", up_bias, 1, E, m);
   const Weight w_down_bias = f32_weight("down_bias", down_bias, 1, E, k);
 
+  const bool has_gate = gates == Gates::present;
   // A graph whose activations are filled by hand.
   ShapeClass shape;
   shape.max_tokens = c.n;
@@ -109,10 +112,10 @@ void check(const Case& c, unsigned seed) {
   Weight table_x = f32_weight("x", x, 1, 1, k), table_l = f32_weight("l", logits, 1, 1, E);
   const TensorId tx = g.embed(&table_x), tl = g.embed(&table_l), tr = g.scale(tx, 1.0f);
   const TensorId route = g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr);
-  const TensorId y =
-      g.moe_ffn(tx, route, MoeFfnParams{E, c.route.n_used, Activation::silu}, &w_gate, &w_up, &w_down,
-                c.residual ? tr : kNoTensor,
-                c.bias ? ExpertBiases{&w_gate_bias, &w_up_bias, &w_down_bias} : ExpertBiases{});
+  const TensorId y = g.moe_ffn(
+      tx, route, MoeFfnParams{E, c.route.n_used, has_gate ? Activation::silu : Activation::relu2},
+      has_gate ? &w_gate : nullptr, &w_up, &w_down, c.residual ? tr : kNoTensor,
+      c.bias ? ExpertBiases{has_gate ? &w_gate_bias : nullptr, &w_up_bias, &w_down_bias} : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
 
   std::vector<float> first;
@@ -153,7 +156,8 @@ void check(const Case& c, unsigned seed) {
             a += xj * gate[static_cast<size_t>((expert * m + h) * k + j)];
             b += xj * up[static_cast<size_t>((expert * m + h) * k + j)];
           }
-          const double v = a / (1 + std::exp(-a)) * b * weight;
+          const double squared = b > 0 ? b * b : 0;
+          const double v = (has_gate ? a / (1 + std::exp(-a)) * b : squared) * weight;
           for (int64_t j = 0; j < k; ++j)
             sum[static_cast<size_t>(j)] += v * down[static_cast<size_t>((expert * k + j) * m + h)];
         }
@@ -180,6 +184,7 @@ TEST(MoeOps, AgreeWithPlainArithmetic) {
                         Case{41, 24, 33, by_best, false, true}, Case{70, 32, 40, plain, true, true},
                         Case{33, 8, 8, one, false, true}}) {
     check(c, std::random_device{}());
+    check(c, std::random_device{}(), Gates::absent);
   }
 }
 

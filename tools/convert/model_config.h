@@ -52,6 +52,14 @@ struct DeltaNetConfig {
   int64_t n_qkv() const { return 2 * n_k() + n_v(); }
 };
 
+// Layers with the state space of Mamba-2; no heads: none.
+struct SsmConfig {
+  int64_t n_head = 0, head_dim = 0, n_group = 0, n_state = 0;
+
+  int64_t n_inner() const { return n_head * head_dim; }
+  int64_t n_xbc() const { return n_inner() + 2 * n_group * n_state; }
+};
+
 struct ModelConfig {
   ModelConfig(const JsonObject& whole, const ConfigDefaults& defaults);
 
@@ -72,10 +80,16 @@ struct ModelConfig {
   bool has_tied_key;  // the file has the key
   RopeConfig rope;
   DeltaNetConfig delta_net;
-  int64_t n_conv = 0;                             // width of the short convolutions of recurrent layers
-  std::vector<LayerKind> kinds;                   // empty: as delta_net says
+  int64_t n_conv = 0;  // width of the short convolutions of recurrent layers
+  SsmConfig ssm;
+  std::vector<LayerKind> kinds;  // empty: as delta_net says
+  bool has_one_part = false;     // each layer has only what its kind says
+  int64_t n_latent = 0;          // width of the experts' input and output, if not that of the model
   std::array<int64_t, 2> fp8_block = {128, 128};  // rows and columns that share a scale in FP8 checkpoints
 
+  bool has_feed_forward(int64_t layer) const {
+    return !has_one_part || kind(layer) == LayerKind::feed_forward;
+  }
   bool has_experts(int64_t layer) const {
     return n_expert > 0 && layer >= n_dense_layers && (layer + 1) % mixture_period == 0;
   }
@@ -87,6 +101,11 @@ struct ModelConfig {
   }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
 };
+
+// Returns the kinds of the layers of a model whose config.json names each; none for others.
+std::vector<LayerKind> read_layer_kinds(const JsonObject& config);
+// Whether it names a mixture of experts among them.
+bool names_mixture(const JsonObject& config);
 
 // Returns the class of the model: architectures[0].
 std::string model_class(const JsonObject& config);

@@ -26,7 +26,7 @@ bool is_mxfp4(Layout l) {
 }
 
 // Tensors of a checkpoint that a GGUF file does not have: computed tables, and what predicts tokens further ahead
-// beside a model with the delta rule.
+// beside a model with recurrent layers.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   constexpr std::string_view kLayers = "model.layers.";
   if (config.drops_mtp && name.starts_with(kLayers)) {
@@ -35,7 +35,8 @@ bool is_ignored(std::string_view name, const ModelConfig& config) {
     if (layer >= config.n_layer) return true;
   }
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
-  if (name.starts_with("mtp.") && config.delta_net.attention_interval > 0) return true;
+  const bool is_recurrent = config.delta_net.attention_interval > 0 || config.ssm.n_head > 0;
+  if (name.starts_with("mtp.") && is_recurrent) return true;
   return name == "lm_head.weight" && config.tied;
 }
 
@@ -54,11 +55,13 @@ bool applies(const TensorRule& rule, int64_t layer, const ModelConfig& config) {
   if (of_shared_expert && config.n_ff_shared == 0) return false;
   const bool of_q_rank = rule.rows == Size::q_rank || rule.cols == Size::q_rank;
   if (of_q_rank && config.latent.q_rank == 0) return false;
+  const bool of_latent = std::string_view(rule.target).starts_with("ffn_latent_");
+  if (of_latent && config.n_latent == 0) return false;
   if (rule.rows == Size::q_direct && config.latent.q_rank > 0) return false;
   switch (rule.layers) {
     case Layers::all: return true;
-    case Layers::dense: return !config.has_experts(layer);
-    case Layers::mixture: return config.has_experts(layer);
+    case Layers::dense: return config.has_feed_forward(layer) && !config.has_experts(layer);
+    case Layers::mixture: return config.has_feed_forward(layer) && config.has_experts(layer);
     case Layers::mtp: return layer >= config.n_layer;
     case Layers::attention: return config.kind(layer) == LayerKind::attention;
     case Layers::recurrent: return config.kind(layer) == LayerKind::recurrent;
@@ -137,6 +140,13 @@ class TensorMapper {
       case Size::values: return c.n_head * c.latent.value;
       case Size::two_q: return 2 * c.n_head * c.head_dim;
       case Size::three_embd: return 3 * c.n_embd;
+      case Size::ff_latent: return c.n_latent > 0 ? c.n_latent : c.n_embd;
+      case Size::ssm_in: return c.ssm.n_inner() + c.ssm.n_xbc() + c.ssm.n_head;
+      case Size::ssm_xbc: return c.ssm.n_xbc();
+      case Size::ssm_inner: return c.ssm.n_inner();
+      case Size::ssm_head: return c.ssm.n_head;
+      case Size::ssm_group: return c.ssm.n_group;
+      case Size::ssm_group_width: return c.ssm.n_inner() / c.ssm.n_group;
       case Size::delta_qkv: return c.delta_net.n_qkv();
       case Size::delta_v: return c.delta_net.n_v();
       case Size::delta_ba: return 2 * c.delta_net.n_head_v;
@@ -239,6 +249,14 @@ class TensorMapper {
         add_source(mapping, source, {config_.delta_net.n_qkv() + config_.delta_net.n_v(), cols});
         mapping.row_order = qkvz_rows(rule.layout == Layout::delta_qkvz_z);
         return mapping;
+      case Layout::folded:
+      case Layout::folded_minus_exp:
+        mapping.minus_exp = rule.layout == Layout::folded_minus_exp;
+        mapping.sources = {take_floats(source, {rows * cols})};
+        return mapping;
+      case Layout::expert_rows: return rows_plan(std::move(mapping), source, 1, 0);
+      case Layout::upper_rows: return rows_plan(std::move(mapping), source, 2, 0);
+      case Layout::lower_rows: return rows_plan(std::move(mapping), source, 2, 1);
       case Layout::row_of_one: {
         const SourceTensor* found = checkpoint_.find(source);
         const bool flat = found && found->shape.size() == 1;
@@ -345,6 +363,20 @@ class TensorMapper {
     mapping.row_stride = transposed ? 1 : cols;
     mapping.col_stride = transposed ? n_rows : 1;
     mapping.first = transposed ? first : first * cols;
+    return mapping;
+  }
+
+  // One of `parts` equal runs of rows of a matrix, or of each expert's.
+  TensorMapping rows_plan(TensorMapping mapping, const std::string& source, int64_t parts, int64_t part) {
+    const int64_t n = size(Size::expert), cols = mapping.dims[0], rows = mapping.dims[1];
+    if (mapping.name.find("_exps.") != std::string::npos) {
+      mapping.dims.push_back(n);
+      mapping.sources = {take_floats(source, {n, parts * rows, cols})};
+      mapping.matrix_stride = parts * rows * cols;
+    } else {
+      mapping.sources = {take_floats(source, {parts * rows, cols})};
+    }
+    mapping.first = part * rows * cols;
     return mapping;
   }
 
