@@ -1,21 +1,26 @@
 // gate: x * act(gate). Reads 2 n * c floats and writes n * c.
 #include "ggml-cuda/ops/rows.cuh"
+#include "ggml-cuda/products.h"
 
 namespace tandem::cuda {
 namespace {
 
 struct Gate {
-  bool is_silu;
+  GateKind kind;
   __device__ float operator()(float x, float gate) const {
-    const float sigmoid = 1.0f / (1.0f + expf(-gate));
-    return x * (is_silu ? gate * sigmoid : sigmoid);
+    switch (kind) {
+      case GateKind::sigmoid: return x / (1.0f + expf(-gate));
+      case GateKind::silu: return x * activate(Activation::silu, gate);
+      case GateKind::gelu_tanh: return x * activate(Activation::gelu_tanh, gate);
+    }
+    return x;
   }
 };
 
 class CompiledGate final : public CompiledOp {
  public:
   CompiledGate(const CompileContext& context, const Node& node, const GateOp& op)
-      : gate_{op.kind == GateKind::silu},
+      : gate_{op.kind},
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(op.x)),
         gates_(context.address<const float>(op.gate)),

@@ -67,9 +67,9 @@ class CompiledMoeFfn final : public CompiledOp {
         output_(context.tensor(node.output)),
         x_(context.address(op.x)),
         route_(context.address(op.route)),
-        gate_(device_weight(context, op.gate)),
-        up_(device_weight(context, op.up)),
         down_(device_weight(context, op.down)),
+        gate_(gate_of(context, op, down_.k)),
+        up_(up_of(context, op, down_.k)),
         residual_(context.address(op.residual)),
         gate_bias_(context.address(op.gate_bias)),
         up_bias_(context.address(op.up_bias)),
@@ -119,6 +119,15 @@ class CompiledMoeFfn final : public CompiledOp {
     float* y;               // [n, k]
     float* h;               // [n * n_used, m], by pair, or sorted
   };
+
+  static bool is_one_matrix(const MoeFfnOp& op) { return op.up == kNoTensor; }
+  static DeviceWeight gate_of(const CompileContext& context, const MoeFfnOp& op, int64_t m) {
+    const DeviceWeight w = device_weight(context, op.gate);
+    return is_one_matrix(op) ? rows_of(w, 0, m) : w;
+  }
+  static DeviceWeight up_of(const CompileContext& context, const MoeFfnOp& op, int64_t m) {
+    return is_one_matrix(op) ? rows_of(device_weight(context, op.gate), m, m) : device_weight(context, op.up);
+  }
 
   bool groups(int64_t n) const {
     return n > kMaxMatvecTokens && has_planes(gate_.dtype) && has_planes(up_.dtype) &&
@@ -201,8 +210,8 @@ class CompiledMoeFfn final : public CompiledOp {
   const Tensor& output_;
   const float* x_;                     // [n, k]
   const float* route_;                 // [n, 2 * n_used]
-  DeviceWeight gate_, up_;             // [n_expert, m, k]
   DeviceWeight down_;                  // [n_expert, k, m]
+  DeviceWeight gate_, up_;             // [n_expert, m, k]; rows of one weight if the op has no up
   const float* residual_;              // [n, k] or null
   const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
   const float* down_bias_;             // [n_expert, k] or null
@@ -217,6 +226,7 @@ class CompiledMoeFfn final : public CompiledOp {
 
 std::string why_not(const Graph& graph, const MoeFfnOp& op) {
   for (const TensorId weight : {op.gate, op.up, op.down}) {
+    if (weight == kNoTensor) continue;
     if (std::string why = why_not_weight(graph, weight); !why.empty()) return why;
   }
   for (const TensorId bias : {op.gate_bias, op.up_bias, op.down_bias}) {

@@ -28,7 +28,7 @@ TEST(RecurrentKernels, GateIsThatOfTheReference) {
   Random random;
   for (const Isa isa : supported_isas()) {
     for (int64_t n = 1; n <= 70; ++n) {
-      for (const GateKind kind : {GateKind::sigmoid, GateKind::silu}) {
+      for (const GateKind kind : {GateKind::sigmoid, GateKind::silu, GateKind::gelu_tanh}) {
         const std::vector<float> x = random.normals(n), gate = random.normals(n, 4.0f);
         std::vector<float> got(x.size() + 1, 5.0f), want(x.size());
         test::rows_of(Isa::scalar).gate(kind, x.data(), gate.data(), want.data(), n);

@@ -8,11 +8,19 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-void gate(GateKind kind, const float* x, const float* gates, float* to, int64_t n) {
-  const auto factor = [kind](Vec g) { return kind == GateKind::silu ? g * vsigmoid(g) : vsigmoid(g); };
+template <class Factor>
+TANDEM_INLINE void gate_with(Factor factor, const float* x, const float* gates, float* to, int64_t n) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) store(to + i, load(x + i) * factor(load(gates + i)));
   if (i < n) store_n(to + i, load_n(x + i, n - i) * factor(load_n(gates + i, n - i)), n - i);
+}
+
+void gate(GateKind kind, const float* x, const float* gates, float* to, int64_t n) {
+  switch (kind) {
+    case GateKind::sigmoid: return gate_with([](Vec g) { return vsigmoid(g); }, x, gates, to, n);
+    case GateKind::silu: return gate_with([](Vec g) { return g * vsigmoid(g); }, x, gates, to, n);
+    case GateKind::gelu_tanh: return gate_with([](Vec g) { return vgelu_tanh(g); }, x, gates, to, n);
+  }
 }
 
 void causal_conv(const float* const* rows, const float* w, int64_t kernel, float* to, int64_t n) {
