@@ -139,6 +139,7 @@ void Session::restore_states(const SavedCache& cache) {
     if (!kv_config().layers[layer].is_recurrent()) continue;
     for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
       const size_t n_bytes = runtime_.kv_token_bytes(layer, half);
+      if (n_bytes == 0) continue;  // a short convolution alone
       const std::span<const std::byte> data = cache.rows(layer, half, static_cast<int64_t>(saved.size()));
       TANDEM_CHECK(data.size() == n_bytes * saved.size());
       for (const KvSequence::State& state : sequence_.states()) {

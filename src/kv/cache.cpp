@@ -130,11 +130,11 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
 }
 
 KvLayer KvCache::allocate(KvLayer layer, Device& device) {
-  layer.k = device.alloc(k_bytes(layer));
+  if (layer.head_dim_k > 0) layer.k = device.alloc(k_bytes(layer));
   try {
     if (layer.head_dim_v > 0) layer.v = device.alloc(v_bytes(layer));
   } catch (...) {
-    device.free(layer.k);
+    if (layer.k) device.free(layer.k);
     throw;
   }
   n_bytes_ += k_bytes(layer) + v_bytes(layer);
@@ -142,7 +142,7 @@ KvLayer KvCache::allocate(KvLayer layer, Device& device) {
 }
 
 void KvCache::free_layer(Device& device, KvLayer& layer) {
-  device.free(layer.k);
+  if (layer.k) device.free(layer.k);
   if (layer.v) device.free(layer.v);
   n_bytes_ -= k_bytes(layer) + v_bytes(layer);
   layer = KvLayer{};

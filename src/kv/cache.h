@@ -16,12 +16,15 @@ namespace tandem {
 
 // The cache of a layer holds n_head_kv rows of head_dim_k and of head_dim_v elements per token. A head_dim_v of 0:
 // there are no values beside the keys, whose first columns are read as values (AttentionParams). The cache of a
-// recurrent layer has no rows per token, but states of n_conv and n_recurrence floats, one in each state slot.
+// recurrent layer has no rows per token, but states of n_conv and n_recurrence floats, one in each state slot; either
+// may be 0. All 0: the layer caches nothing.
 struct KvShape {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   int64_t n_conv = 0, n_recurrence = 0;
+  bool is_shared = false;  // later layers read it, too
 
-  bool is_recurrent() const { return n_recurrence > 0; }
+  bool has_rows() const { return head_dim_k > 0; }
+  bool is_recurrent() const { return n_conv > 0 || n_recurrence > 0; }
 };
 
 // The names of kCacheDTypes: {"f32", "f16", ...}

@@ -132,12 +132,14 @@ void stream_prefill(Placement& placement, const std::vector<GpuId>& gpus, double
 }
 
 // Caches of layers that compute on a GPU while decoding are brought there.
-// Those of recurrent layers, which are small, stay there.
+// Those of recurrent layers, which are small, stay there, as do those that later layers read, too; some layers have
+// none.
 void prefetch_caches(Placement& placement, const Architecture& architecture) {
   for (size_t i = 0; i < placement.layers.size(); ++i) {
     LayerPlacement& layer = placement.layers[i];
     const std::optional<GpuId> gpu = computes_on(layer.weights, StepKind::decode).gpu();
-    if (architecture.kv_shape(static_cast<int>(i)).is_recurrent()) {
+    const KvShape shape = architecture.kv_shape(static_cast<int>(i));
+    if (!shape.has_rows() || shape.is_shared) {
       layer.kv = ResidentKv{gpu ? DeviceId(*gpu) : DeviceId::host()};
       continue;
     }
@@ -276,7 +278,7 @@ void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int6
   if (n_blocks * kv.block_size >= kv.n_ctx) return;
   for (LayerPlacement& layer : placement.layers) {
     const auto i = static_cast<size_t>(&layer - placement.layers.data());
-    if (kv.layers[i].is_recurrent()) continue;  // its states are read and written in every step
+    if (!kv.layers[i].has_rows()) continue;  // states are read and written in every step
     const auto* resident = std::get_if<ResidentKv>(&layer.kv);
     const std::optional<GpuId> gpu = resident ? resident->device.gpu() : std::nullopt;
     if (gpu) layer.kv = SplitKv{*gpu, n_keep, n_blocks};
