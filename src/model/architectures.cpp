@@ -40,6 +40,7 @@ constexpr ArchitectureEntry kArchitectures[] = {
     {"qwen3next", load_qwen3next},
     {"qwen35", load_qwen35},
     {"qwen35moe", load_qwen35moe},
+    {"gemma4", load_gemma4},
 };
 
 }  // namespace

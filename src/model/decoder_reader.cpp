@@ -7,11 +7,12 @@
 
 namespace tandem {
 
-DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style)
+DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style,
+                             LayerSizes sizes)
     : HparamReader(source.file.metadata(), architecture),
       metadata_of_file_(source.file.metadata()),
       w_(source.weights),
-      hparams_(transformer("attention.layer_norm_rms_epsilon")),
+      hparams_(transformer("attention.layer_norm_rms_epsilon", sizes)),
       rope_(HparamReader::rope(hparams_, style, source.rope)),
       n_ff_dense_(hparams_.n_ff) {}
 
@@ -227,12 +228,16 @@ DeltaNetLayer DecoderReader::delta_net(HeadOrder order) {
 }
 
 FeedForward DecoderReader::gated_ffn(Activation activation) {
+  return gated_ffn(activation, n_ff_dense_);
+}
+
+FeedForward DecoderReader::gated_ffn(Activation activation, int64_t n_ff) {
   const int64_t n_embd = hparams_.n_embd;
   FeedForward f;
   f.activation = activation;
-  f.gate = linear("ffn_gate", n_ff_dense_, n_embd);
-  f.up = linear("ffn_up", n_ff_dense_, n_embd);
-  f.down = linear("ffn_down", n_embd, n_ff_dense_);
+  f.gate = linear("ffn_gate", n_ff, n_embd);
+  f.up = linear("ffn_up", n_ff, n_embd);
+  f.down = linear("ffn_down", n_embd, n_ff);
   return f;
 }
 
@@ -257,8 +262,12 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
     return Linear{w_.experts(name + ".weight", h.n_expert, n_rows, n_cols),
                   w_.optional_vectors(name + ".bias", h.n_expert, n_rows)};
   };
-  f.gate = experts("ffn_gate_exps", h.n_ff, h.n_embd);
-  f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
+  if (w_.has("ffn_gate_up_exps.weight")) {
+    f.gate.w = w_.experts("ffn_gate_up_exps.weight", h.n_expert, 2 * h.n_ff, h.n_embd);
+  } else {
+    f.gate = experts("ffn_gate_exps", h.n_ff, h.n_embd);
+    f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
+  }
   f.down = experts("ffn_down_exps", h.n_embd, h.n_ff);
   return f;
 }

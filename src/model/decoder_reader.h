@@ -43,11 +43,14 @@ struct LatentSizes {
 class DecoderReader : public HparamReader {
  public:
   // Reads what all families share: Hparams and the rotation.
-  DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style);
+  DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style,
+                LayerSizes sizes = LayerSizes::equal);
 
   const Hparams& hparams() const { return hparams_; }
   Hparams& hparams() { return hparams_; }
   const RopeParams& rope() const { return rope_; }
+  // For what the functions below do not bind; names as those of the current layer.
+  WeightBinder& weights() { return w_; }
 
   // Reads embedding, output norm and head, and rope factors. A family may change hparams() before.
   DecoderSpec begin();
@@ -70,9 +73,10 @@ class DecoderReader : public HparamReader {
   // attn_qkv and attn_gate or ssm_in; ssm_beta and ssm_alpha or ssm_ba; ssm_conv1d, ssm_a, ssm_dt.bias, ssm_norm,
   // ssm_out. Call read_delta_net() first.
   DeltaNetLayer delta_net(HeadOrder order);
-  FeedForward gated_ffn(Activation activation);  // ffn_gate, ffn_up, ffn_down
+  FeedForward gated_ffn(Activation activation);                // ffn_gate, ffn_up, ffn_down
+  FeedForward gated_ffn(Activation activation, int64_t n_ff);  // of a width of its own
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down
-  // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
+  // ffn_gate_inp, ffn_gate_exps, ffn_up_exps or both as ffn_gate_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
   // read_experts() first.
   FeedForward mixture(Activation activation, const MoeRouteParams& route);
   // ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp, beside a mixture.

@@ -19,5 +19,6 @@ std::unique_ptr<Architecture> load_deepseek2(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen3next(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen35(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen35moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_gemma4(const ModelSource& source);
 
 }  // namespace tandem

@@ -21,7 +21,7 @@ struct Hparams {
   int64_t n_layer = 0;
   int64_t n_head = 0, n_head_kv = 0;
   int64_t head_dim_k = 0, head_dim_v = 0;
-  int64_t n_ff = 0;                         // in a mixture: of each expert
+  int64_t n_ff = 0;                         // in a mixture: of each expert; the widest if layers differ
   int64_t n_expert = 0, n_expert_used = 0;  // 0: dense
   float norm_eps = 0.0f;
 };
@@ -29,6 +29,9 @@ struct Hparams {
 inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; products of two fit in 64 bits
 
 enum class RopeScaling { none, linear, yarn };
+
+// Whether n_ff and n_head_kv may be arrays with a value for each layer. Hparams then has the largest of each.
+enum class LayerSizes : uint8_t { equal, differ };
 
 // User overrides of the file's values.
 struct RopeOverrides {
@@ -53,6 +56,10 @@ class HparamReader {
   // An integer in [min, max]; an array with one value per layer is accepted if all are equal.
   int64_t integer(std::string_view suffix, int64_t min, int64_t max) const;
   int64_t integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const;
+  // One integer in [min, max] for each of n layers, given as an array or as one number for all. `fallback`
+  // if the file has none.
+  std::vector<int64_t> per_layer(std::string_view suffix, size_t n, int64_t fallback, int64_t min,
+                                 int64_t max) const;
   // A finite float in [min, max].
   float number(std::string_view suffix, float min, float max) const;
   float number_or(std::string_view suffix, float fallback, float min, float max) const;
@@ -63,12 +70,13 @@ class HparamReader {
 
   // Reads all of Hparams but n_vocab, for a decoder-only transformer. eps_key:
   // "attention.layer_norm_rms_epsilon".
-  Hparams transformer(std::string_view eps_key) const;
+  Hparams transformer(std::string_view eps_key, LayerSizes sizes = LayerSizes::equal) const;
   // Reads the rotation. The caller sets n_head.
   RopeParams rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
 
  private:
   RopeScaling rope_scaling() const;
+  int64_t largest(std::string_view suffix, int64_t min, int64_t max) const;
 
   const Metadata& metadata_;
   std::string architecture_;

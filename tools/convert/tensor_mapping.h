@@ -41,7 +41,11 @@ enum class Size {
   delta_v,     // the v of them alone
   delta_ba,    // two numbers for each of their value heads
   delta_head,  // their value heads
-  delta_head_dim
+  delta_head_dim,
+  two_ff_expert,
+  layer_inputs,  // of all layers
+  layer_input,
+  layer_input_vocab
 };
 
 // The shape of a tensor in the checkpoint, and its conversion.
@@ -60,6 +64,7 @@ enum class Layout {
   first_half,       // [expert, cols, 2 rows] or [expert, 2 rows, cols] -> the first half of the rows
   second_half,      // the same -> the second half
   transposed_or_plain,  // [expert, cols, rows] or [expert, rows, cols]
+  experts,              // [expert, rows, cols]
   key_rows,    // [head * (key_up + value), rank]: each head's first rows, transposed -> [head, rank, key_up]
   value_rows,  // the same: each head's last rows -> [head, value, rank]
   mxfp4,       // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
@@ -79,8 +84,10 @@ enum class Layout {
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
 // mixtures too if the model is.
-// Of a model with the delta rule: those with attention, and those without.
-enum class Layers { all, dense, mixture, mtp, attention, delta_net };
+// Of a model with the delta rule: those with attention, and those without. Of one with shared caches: those with
+// a cache of their own, and of these those whose values are not the keys. All layers if they have embeddings of
+// their own.
+enum class Layers { all, dense, mixture, mtp, attention, delta_net, own_cache, own_values, with_input };
 
 struct TensorRule {
   const char* source;  // name in the checkpoint; "{}" is the layer, "{e}" the expert

@@ -48,5 +48,6 @@ TensorRules bailing_moe2_tensors();
 TensorRules deepseek_tensors();
 TensorRules qwen3_next_tensors();
 TensorRules qwen35_tensors();  // without the feed-forward part
+TensorRules gemma4_tensors();
 
 }  // namespace tandem::tools::tensors
