@@ -62,6 +62,22 @@ inline DeviceWeight device_weight(DType dtype, const std::byte* data, int64_t m,
   return w;
 }
 
+// Some rows of each expert's matrix.
+inline DeviceWeight rows_of(DeviceWeight w, int64_t first, int64_t n) {
+  if (has_planes(w.dtype)) {
+    const PieceBytes bytes = piece_bytes(w.dtype);
+    const int64_t block = first * (w.k / kBlockColumns);
+    w.planes.low += block * bytes.low;
+    w.planes.high += block * bytes.high;
+    w.planes.scale += block * bytes.scale;
+    w.planes.super += block / kSuperBlocks * bytes.super;
+  } else {
+    w.planes.low += first * static_cast<int64_t>(row_bytes(w.dtype, w.k));
+  }
+  w.m = static_cast<int>(n);
+  return w;
+}
+
 TANDEM_HD inline Planes expert_planes(const DeviceWeight& w, int expert) {
   const int64_t at = expert * w.mat_bytes;
   return {w.planes.low + at, w.planes.high + at, w.planes.scale + at, w.planes.super + at};

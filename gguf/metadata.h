@@ -150,6 +150,7 @@ class Value {
   explicit Value(std::string text);
   explicit Value(const char* text) : Value(std::string(text)) {}
   explicit Value(const std::vector<std::string>& strings);
+  explicit Value(const std::vector<bool>& flags);
   template <class T>
   requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) explicit Value(std::span<const T> elements)
       : Value(value_type_of<T>(), std::as_bytes(elements), elements.size()) {}

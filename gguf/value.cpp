@@ -25,6 +25,14 @@ Value::Value(const std::vector<std::string>& strings)
   owner_ = owned;
 }
 
+Value::Value(const std::vector<bool>& flags)
+    : type_(ValueType::array), element_type_(ValueType::boolean), count_(flags.size()) {
+  const auto owned = std::make_shared<std::vector<std::byte>>();
+  for (const bool flag : flags) owned->push_back(static_cast<std::byte>(flag));
+  data_ = owned->data();
+  owner_ = owned;
+}
+
 Value::Value(ValueType element_type, std::span<const std::byte> bytes, size_t count)
     : type_(ValueType::array), element_type_(element_type), count_(count) {
   const auto owned = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());

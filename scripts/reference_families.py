@@ -101,6 +101,29 @@ def nemotron_h(**changes):
     for key in ("rms_norm_eps", "hidden_act"):
         config.pop(key)
     return config
+def gemma4(architecture="Gemma4ForCausalLM", **changes):
+    """Windows in two layers of three; the others have larger heads, and fewer of keys."""
+    kinds = (["sliding_attention"] * 2 + ["full_attention"]) * 2
+    return {**family(architecture, "gemma4_text", num_hidden_layers=6, head_dim=32, global_head_dim=64,
+                     hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, sliding_window=12,
+                     tie_word_embeddings=True, attention_bias=False, final_logit_softcapping=30.0,
+                     layer_types=kinds, num_kv_shared_layers=0, use_double_wide_mlp=False, attention_k_eq_v=False,
+                     hidden_size_per_layer_input=0, vocab_size_per_layer_input=128, enable_moe_block=False,
+                     num_experts=None, top_k_experts=None, num_global_key_value_heads=None,
+                     rope_parameters=dict(full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
+                                                              rope_theta=1000000.0),
+                                          sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
+            **changes}
+
+
+def gemma4_multimodal(text):
+    """A text model inside a larger one, and the least vision that transformers accepts."""
+    text = {key: value for key, value in text.items() if key != "architectures"}
+    return {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "tie_word_embeddings": True,
+            "text_config": text, "audio_config": None,
+            "vision_config": dict(model_type="gemma4_vision", hidden_size=16, intermediate_size=16,
+                                  num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=16,
+                                  patch_size=4, position_embedding_size=16)}
 
 
 # NAME: config.json
@@ -272,6 +295,13 @@ FAMILIES = {
                                       moe_intermediate_size=40, moe_shared_expert_intermediate_size=48,
                                       n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
                                       routed_scaling_factor=2.5),
+    # The dense model: of layers with full attention, values are the keys before their norm.
+    "gemma4": gemma4_multimodal(gemma4(attention_k_eq_v=True, num_global_key_value_heads=1)),
+    # Experts beside the dense unit.
+    "gemma4_moe": gemma4(attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=8,
+                         top_k_experts=3, moe_intermediate_size=32),
+    # Embeddings of each layer, and last layers that read the caches of earlier ones.
+    "gemma4_shared": gemma4(hidden_size_per_layer_input=32, num_kv_shared_layers=3, use_double_wide_mlp=True),
     "gpt_oss": GPT_OSS,
     "gpt_oss_bf16": GPT_OSS,
 }

@@ -82,9 +82,14 @@ def tensor_rule(name, shape, config):
         return [name, "F8_E4M3", shape, 0, 2, 7]  # even bytes: none is NaN
     if "norm" in name:
         # The norms of these add the 1 themselves, but for the one after the delta rule.
-        adds_one = config.get("model_type", "").startswith(("gemma", "qwen3_next", "qwen3_5"))
+        adds_one = config.get("model_type", "").startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5"))
         base = 0 if adds_one and "linear_attn" not in name else 1
+        if config.get("model_type", "").startswith("gemma4"):
+            # The scores of Gemma 4 are not divided by anything: smaller ones, which rounding changes less.
+            base = 0.5 if name.endswith(("q_norm.weight", "k_norm.weight")) else base
         return [name, "BF16", shape, base, 2.0**-7, 5]
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+        return [name, "BF16", shape, 1, 2.0**-7, 6]
     if name.endswith("bias") or name.endswith("sinks"):
         return [name, "BF16", shape, 0, 2.0**-9, 8]
     if name.endswith("A_log") and config.get("model_type") in ("granitemoehybrid", "nemotron_h"):
@@ -94,6 +99,7 @@ def tensor_rule(name, shape, config):
                                              "feed_forward.gate.weight", "mixer.gate.weight")):
         # So that rounding never changes the choice of experts; sigmoids of large numbers would all be 1.
         wide *= {"nemotron_h": 4}.get(config.get("model_type"), 2 if config.get("model_type") in SIGMOID_ROUTERS else 8)
+        wide *= 8 if config.get("model_type") == "gemma4_text" else 1  # reads a vector of length 1
     return [name, "BF16", shape, 0, 2.0 ** (round(math.log2(wide)) - 7), 8]
 
 
@@ -144,6 +150,8 @@ def saved_shapes(config, folder):
 
 def is_kept(name):
     """Of the vision tensors one is enough, to see that convert leaves it out."""
+    if "vision_tower." in name or "embed_vision." in name:
+        return name.endswith(("patch_embedder.input_proj.weight", "embedding_projection.weight"))
     return ".visual." not in name or name.endswith("merger.norm.bias")
 
 
@@ -162,6 +170,18 @@ def mtp_shapes(shapes, config):
     out[mtp + "eh_proj.weight"] = [width, 2 * width]
     for name in ("embed_tokens", "shared_head.head"):
         out[mtp + name + ".weight"] = [n_vocab, width]
+    return out
+
+
+def shared_cache_shapes(config):
+    """The published models have keys and values in the layers that read those of others, too."""
+    out, width = {}, config["hidden_size"]
+    for i in range(config["num_hidden_layers"] - config["num_kv_shared_layers"], config["num_hidden_layers"]):
+        full = config["layer_types"][i] == "full_attention"
+        head_dim = config["global_head_dim"] if full else config["head_dim"]
+        for name in ("k_proj", "v_proj"):
+            out[f"model.layers.{i}.self_attn.{name}.weight"] = [config["num_key_value_heads"] * head_dim, width]
+        out[f"model.layers.{i}.self_attn.k_norm.weight"] = [head_dim]
     return out
 
 
@@ -234,6 +254,8 @@ def describe(name, config):
         shapes = qwen3_vl_moe_shapes(shapes)
     if "quantization_config" in config:
         shapes.update(scale_shapes(shapes, config))
+    if config.get("num_kv_shared_layers", 0) > 0:
+        shapes.update(shared_cache_shapes(config))
     if config.get("num_nextn_predict_layers", 0) > 0:
         shapes.update(mtp_shapes(shapes, config))
     prefix = "language_model." if is_text_alone(config) else ""

@@ -1,5 +1,6 @@
 // gate: x * act(gate). Reads 2 n * c floats and writes n * c.
 #include "ggml-cuda/ops/rows.cuh"
+#include "ggml-cuda/products.h"
 
 namespace tandem::cuda {
 namespace {
@@ -7,10 +8,14 @@ namespace {
 struct Gate {
   GateKind kind;
   __device__ float operator()(float x, float gate) const {
-    if (kind == GateKind::product) return x * gate;
-    if (kind == GateKind::relu) return x * (gate < 0.0f ? 0.0f : gate);
-    const float sigmoid = 1.0f / (1.0f + expf(-gate));
-    return x * (kind == GateKind::silu ? gate * sigmoid : sigmoid);
+    switch (kind) {
+      case GateKind::sigmoid: return x / (1.0f + expf(-gate));
+      case GateKind::silu: return x * activate(Activation::silu, gate);
+      case GateKind::gelu_tanh: return x * activate(Activation::gelu_tanh, gate);
+      case GateKind::product: return x * gate;
+      case GateKind::relu: return x * (gate < 0.0f ? 0.0f : gate);
+    }
+    return x;
   }
 };
 

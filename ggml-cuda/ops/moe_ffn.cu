@@ -74,9 +74,9 @@ class CompiledMoeFfn final : public CompiledOp {
         x_(context.address(op.x)),
         route_(context.address(op.route)),
         has_gate_(op.gate != kNoTensor),
-        gate_(device_weight(context, has_gate_ ? op.gate : op.up)),
-        up_(device_weight(context, op.up)),
         down_(device_weight(context, op.down)),
+        gate_(gate_of(context, op, down_.k)),
+        up_(up_of(context, op, down_.k)),
         residual_(context.address(op.residual)),
         gate_bias_(context.address(op.gate_bias)),
         up_bias_(context.address(op.up_bias)),
@@ -126,6 +126,16 @@ class CompiledMoeFfn final : public CompiledOp {
     float* y;               // [n, k]
     float* h;               // [n * n_used, m], by pair, or sorted
   };
+
+  static bool is_one_matrix(const MoeFfnOp& op) { return op.up == kNoTensor; }
+  static DeviceWeight gate_of(const CompileContext& context, const MoeFfnOp& op, int64_t m) {
+    if (op.gate == kNoTensor) return device_weight(context, op.up);
+    const DeviceWeight w = device_weight(context, op.gate);
+    return is_one_matrix(op) ? rows_of(w, 0, m) : w;
+  }
+  static DeviceWeight up_of(const CompileContext& context, const MoeFfnOp& op, int64_t m) {
+    return is_one_matrix(op) ? rows_of(device_weight(context, op.gate), m, m) : device_weight(context, op.up);
+  }
 
   bool groups(int64_t n) const {
     return n > kMaxMatvecTokens && has_planes(gate_.dtype) && has_planes(up_.dtype) &&
@@ -212,11 +222,11 @@ class CompiledMoeFfn final : public CompiledOp {
   MoeFfnOp op_;
   Gpu gpu_;
   const Tensor& output_;
-  const float* x_;      // [n, k]
-  const float* route_;  // [n, 2 * n_used]
+  const float* x_;                     // [n, k]
+  const float* route_;                 // [n, 2 * n_used]
   bool has_gate_;
-  DeviceWeight gate_, up_;             // [n_expert, m, k]; the same if there are no gates
   DeviceWeight down_;                  // [n_expert, k, m]
+  DeviceWeight gate_, up_;  // [n_expert, m, k]; rows of one weight if the op has no up; the same if it has no gate
   const float* residual_;              // [n, k] or null
   const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
   const float* down_bias_;             // [n_expert, k] or null

@@ -10,9 +10,10 @@ constexpr int kWarps = 4;  // tokens per block
 constexpr int64_t kMaxExperts = 1024, kMaxGroups = 128;
 
 struct MoeRouteCall {
-  const float* logits;  // [n_tokens, n_expert]
-  PlainValues bias;     // [n_expert], or null
-  float* route;         // [n_tokens, 2 * n_used]
+  const float* logits;       // [n_tokens, n_expert]
+  PlainValues bias;          // [n_expert], or null
+  PlainValues expert_scale;  // the same
+  float* route;              // [n_tokens, 2 * n_used]
   int n_tokens, n_expert, n_used;
   int n_group, n_group_used;
   MoeScoring scoring;
@@ -122,7 +123,10 @@ __global__ void moe_route(MoeRouteCall call) {
     __syncwarp();
   }
   const float factor = call.normalize ? call.scale / sum : call.scale;
-  for (int i = lane; i < call.n_used; i += kWarp) weights[i] *= factor;
+  for (int i = lane; i < call.n_used; i += kWarp) {
+    const float own = call.expert_scale.data ? call.expert_scale[__float_as_int(ids[i])] : 1.0f;
+    weights[i] *= factor * own;
+  }
 }
 
 class CompiledMoeRoute final : public CompiledOp {
@@ -131,6 +135,7 @@ class CompiledMoeRoute final : public CompiledOp {
       : op_(op), shape_(context.tensor(node.output)) {
     call_.logits = context.address<const float>(op.logits);
     call_.bias = plain_values(context, op.selection_bias);
+    call_.expert_scale = plain_values(context, op.expert_scale);
     call_.route = context.address<float>(node.output);
     call_.n_expert = static_cast<int>(op_.n_expert);
     call_.n_used = static_cast<int>(op_.n_used);
@@ -164,6 +169,7 @@ std::string why_not(const Graph& graph, const MoeRouteOp& op) {
     return format("{} experts in {} groups, {} in {} are the most here", op.n_expert, op.n_group, kMaxExperts,
                   kMaxGroups);
   }
+  if (std::string why = why_not_plain(graph, op.expert_scale, "moe_route"); !why.empty()) return why;
   return why_not_plain(graph, op.selection_bias, "moe_route");
 }
 

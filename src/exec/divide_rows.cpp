@@ -63,7 +63,7 @@ class Divider {
   bool is_for_host(const Node& node) const {
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
     return experts && is_shared(node) && host_computes_experts(graph_, *experts) &&
-           placement_.streams(graph_, node, *graph_.tensor(experts->up).weight);
+           placement_.streams(graph_, node, *graph_.tensor(experts->down).weight);
   }
 
   // Returns the rows that the device computes.

@@ -149,27 +149,30 @@ TensorId GraphBuilder::glu(TensorId x, Activation activation, const Weight* gate
                 gate->n_rows, tensor(x).extent);
 }
 
-TensorId GraphBuilder::moe_route(TensorId logits, const MoeRouteParams& params,
-                                 const Weight* selection_bias) {
+TensorId GraphBuilder::moe_route(TensorId logits, const MoeRouteParams& params, const Weight* selection_bias,
+                                 const Weight* expert_scale) {
   TANDEM_CHECK(tensor(logits).n_cols == params.n_expert && params.n_used >= 1 &&
                params.n_used <= params.n_expert);
   TANDEM_CHECK(selection_bias == nullptr || selection_bias->n_cols == params.n_expert);
+  TANDEM_CHECK(expert_scale == nullptr || expert_scale->n_cols == params.n_expert);
   TANDEM_CHECK(params.n_group >= 1 && params.n_expert % params.n_group == 0 &&
                params.n_group_used <= params.n_group);
-  return append(MoeRouteOp{params, logits, weight(selection_bias)}, 2 * params.n_used, tensor(logits).extent);
+  return append(MoeRouteOp{params, logits, weight(selection_bias), weight(expert_scale)}, 2 * params.n_used,
+                tensor(logits).extent);
 }
 
 TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnParams& params, const Weight* gate,
                                const Weight* up, const Weight* down, TensorId residual,
                                const ExpertBiases& biases) {
   TANDEM_CHECK(tensor(route).n_cols == 2 * params.n_used && tensor(route).extent == tensor(x).extent);
-  TANDEM_CHECK(up->n_mats == params.n_expert && down->n_mats == params.n_expert);
-  TANDEM_CHECK(up->n_cols == tensor(x).n_cols && down->n_cols == up->n_rows);
-  if (gate == nullptr) {
-    TANDEM_CHECK(params.activation == Activation::relu2 && biases.gate == nullptr);
-  } else {
-    TANDEM_CHECK(gate->n_mats == params.n_expert && gate->n_cols == up->n_cols && gate->n_rows == up->n_rows);
-  }
+  const int64_t n_ff = down->n_cols;
+  const Weight* first = gate ? gate : up;
+  TANDEM_CHECK(first->n_mats == params.n_expert && down->n_mats == params.n_expert);
+  TANDEM_CHECK(first->n_cols == tensor(x).n_cols && first->n_rows == (up ? n_ff : 2 * n_ff));
+  TANDEM_CHECK(up == nullptr ||
+               (up->n_mats == params.n_expert && up->n_cols == first->n_cols && up->n_rows == n_ff));
+  TANDEM_CHECK(up != nullptr || (biases.gate == nullptr && biases.up == nullptr));
+  TANDEM_CHECK(gate != nullptr || (params.activation == Activation::relu2 && biases.gate == nullptr));
   const auto fits = [&](const Weight* bias, const Weight* w) {
     return bias == nullptr || (bias->n_rows == params.n_expert && bias->n_cols == w->n_rows);
   };

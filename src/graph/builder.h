@@ -43,8 +43,9 @@ class GraphBuilder {
   TensorId merge(TensorId a, TensorId b, const MergeParams& params);
   TensorId glu(TensorId x, Activation activation, const Weight* gate, const Weight* up,
                const Weight* gate_bias = nullptr, const Weight* up_bias = nullptr);
-  TensorId moe_route(TensorId logits, const MoeRouteParams& params, const Weight* selection_bias = nullptr);
-  // Without a gate, of relu2 only: experts of one product less.
+  TensorId moe_route(TensorId logits, const MoeRouteParams& params, const Weight* selection_bias = nullptr,
+                     const Weight* expert_scale = nullptr);
+  // gate nullptr, of relu2 only: experts of one product less. up nullptr: gate has the rows of both.
   TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnParams& params, const Weight* gate,
                    const Weight* up, const Weight* down, TensorId residual = kNoTensor,
                    const ExpertBiases& biases = {});

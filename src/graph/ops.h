@@ -169,7 +169,7 @@ struct GluOp {
 // Scores are the softmax or the sigmoid of the logits. The n_used experts with the highest
 // score + selection_bias are selected; if n_group > 1, only within the n_group_used best of n_group equal
 // groups, ranked by the sum of their two best or by their best. Weights are the scores without the bias,
-// divided by their sum if `normalize`, times `scale`.
+// divided by their sum if `normalize`, times `scale` and the expert's own scale.
 enum class MoeScoring : uint8_t { softmax, sigmoid };
 enum class MoeGroupRank : uint8_t { two_best, best };
 struct MoeRouteParams {
@@ -183,9 +183,10 @@ struct MoeRouteParams {
 struct MoeRouteOp : MoeRouteParams {
   TensorId logits = kNoTensor;          // [n, E]
   TensorId selection_bias = kNoTensor;  // [E]?
+  TensorId expert_scale = kNoTensor;    // [E]?
 
   static constexpr std::string_view kName = "moe_route";
-  static auto inputs(auto& op) { return std::tie(op.logits, op.selection_bias); }
+  static auto inputs(auto& op) { return std::tie(op.logits, op.selection_bias, op.expert_scale); }
 };
 
 // moe_ffn: -> y[n, k] = residual + sum over the selected experts e of
@@ -198,8 +199,9 @@ struct MoeFfnParams {
 struct MoeFfnOp : MoeFfnParams {
   TensorId x = kNoTensor;          // [n, k]
   TensorId route = kNoTensor;      // [n, 2 * n_used]
-  TensorId gate = kNoTensor;       // Wgate[E, m, k]?
-  TensorId up = kNoTensor;         // Wup[E, m, k]
+  // Wgate[E, m, k]?; without up [E, 2m, k]: an expert's Wgate, then its Wup
+  TensorId gate = kNoTensor;
+  TensorId up = kNoTensor;         // Wup[E, m, k]?
   TensorId down = kNoTensor;       // Wdown[E, k, m]
   TensorId residual = kNoTensor;   // [n, k]?
   TensorId gate_bias = kNoTensor;  // [E, m]?
@@ -256,7 +258,7 @@ struct ColumnsOp : ColumnsParams {
 
 // gate: -> y[n, c] = x * act(gate), element by element; with `product`, x * gate. relu is max(gate, 0): with x
 // for its gate, x is squared where it is positive.
-enum class GateKind : uint8_t { sigmoid, silu, product, relu };
+enum class GateKind : uint8_t { sigmoid, silu, gelu_tanh, product, relu };
 struct GateOp {
   TensorId x = kNoTensor;     // [n, c]
   TensorId gate = kNoTensor;  // [n, c]

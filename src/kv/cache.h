@@ -21,6 +21,7 @@ namespace tandem {
 struct KvShape {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   int64_t n_conv = 0, n_recurrence = 0;
+  bool is_shared = false;  // later layers read it, too
 
   bool has_rows() const { return head_dim_k > 0; }
   bool is_recurrent() const { return n_conv > 0 || n_recurrence > 0; }

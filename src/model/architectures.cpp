@@ -45,6 +45,7 @@ constexpr ArchitectureEntry kArchitectures[] = {
     {"nemotron_h_moe", load_nemotron_h_moe},
     {"lfm2", load_lfm2},
     {"lfm2moe", load_lfm2moe},
+    {"gemma4", load_gemma4},
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace tandem {
@@ -13,6 +15,7 @@ class DecoderGraph {
 
   Graph build() {
     x_ = g_.embed(spec_.token_embd, spec_.embedding_scale);
+    if (spec_.layer_inputs.token_embd) embed_layer_inputs();
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       g_.set_layer(static_cast<int>(i));
       const DecoderLayer& l = spec_.layers[i];
@@ -23,6 +26,8 @@ class DecoderGraph {
         x_ = g_.gather_outputs(x_);
       }
       if (l.ffn.down.w) add_feed_forward(l);
+      if (layer_inputs_ != kNoTensor) add_layer_input(l.input, i);
+      if (l.output_scale != 1.0f) x_ = g_.scale(x_, l.output_scale);
     }
     g_.set_layer(static_cast<int>(spec_.layers.size()));
     TensorId logits = g_.linear(norm(x_, spec_.output_norm), spec_.output);
@@ -37,6 +42,24 @@ class DecoderGraph {
     return w ? g_.norm(x, NormParams{NormKind::rms, spec_.hparams.norm_eps, w->n_cols}, w) : x;
   }
 
+  // The rows of the table are gathered where the embedding is; the projection is the first layer's work.
+  void embed_layer_inputs() {
+    const LayerInputs& in = spec_.layer_inputs;
+    const TensorId rows = g_.embed(in.token_embd, in.embedding_scale);
+    g_.set_layer(0);
+    const TensorId projected = linear(x_, in.proj);
+    const NormParams params{NormKind::rms, in.norm_eps, in.norm->n_cols};
+    layer_inputs_ = g_.add(g_.norm(projected, params, in.norm), rows);
+  }
+
+  void add_layer_input(const LayerInput& input, size_t layer) {
+    const int64_t width = spec_.layer_inputs.norm->n_cols, n_layer = spec_.hparams.n_layer;
+    TensorId in = g_.columns(layer_inputs_, {n_layer * width, static_cast<int64_t>(layer) * width, width});
+    if (layer + 1 == spec_.layers.size()) in = g_.gather_outputs(in);
+    const TensorId gated = g_.gate(in, linear(x_, input.gate), GateKind::gelu_tanh);
+    x_ = g_.add(x_, norm(linear(gated, input.out), input.post_norm));
+  }
+
   TensorId linear(TensorId x, const Linear& l, TensorId residual = kNoTensor) {
     return g_.linear(x, l.w, l.bias, residual);
   }
@@ -45,7 +68,7 @@ class DecoderGraph {
     if (!a.rotates) return x;
     RopeParams rope = a.rope;
     rope.n_head = n_head;
-    return g_.rope(x, rope, rope_factors_);
+    return g_.rope(x, rope, a.has_rope_factors ? rope_factors_ : nullptr);
   }
 
   TensorId norm_and_rotate(TensorId x, const AttentionLayer& a, const Weight* w, int64_t n_head) {
@@ -82,21 +105,32 @@ class DecoderGraph {
   }
 
   TensorId attention(TensorId in, const AttentionLayer& a) {
-    TensorId q = linear(in, a.q);        // [n, n_head * head_dim_k], or with gates
-    const TensorId k = linear(in, a.k);  // [n, n_head_kv * head_dim_k]
-    const TensorId v = linear(in, a.v);  // [n, n_head_kv * head_dim_v]
+    TensorId q = linear(in, a.q);  // [n, n_head * head_dim_k], or with gates
+    TensorId k = kNoTensor, v = kNoTensor;
+    if (!a.cache_of) {
+      k = linear(in, a.k);              // [n, n_head_kv * head_dim_k]
+      v = a.v.w ? linear(in, a.v) : k;  // [n, n_head_kv * head_dim_v]
+    }
     TensorId gate = kNoTensor;
     if (a.gated) {
       const int64_t hd_k = a.params.head_dim_k, hd_v = a.params.head_dim_v;
       gate = g_.columns(q, {hd_k + hd_v, hd_k, hd_v});
       q = g_.columns(q, {hd_k + hd_v, 0, hd_k});
     }
+    q = norm_and_rotate(q, a, a.q_norm, a.params.n_head);
+    const int layer = g_.layer();
+    if (a.cache_of) g_.set_layer(*a.cache_of);
+    if (!a.cache_of) write_cache(k, v, a);
+    const TensorId y = g_.attention(q, a.params, a.sinks);  // [n, n_head * head_dim_v]
+    g_.set_layer(layer);
+    return a.gated ? g_.gate(y, gate, GateKind::sigmoid) : y;
+  }
+
+  void write_cache(TensorId k, TensorId v, const AttentionLayer& a) {
     AttentionLayer keys = a;
     keys.rope.temperature_scale = 0.0f;  // applies to queries only
-    const TensorId q_placed = norm_and_rotate(q, a, a.q_norm, a.params.n_head);
-    g_.kv_write(norm_and_rotate(k, keys, a.k_norm, a.params.n_head_kv), v);
-    const TensorId y = g_.attention(q_placed, a.params, a.sinks);  // [n, n_head * head_dim_v]
-    return a.gated ? g_.gate(y, gate, GateKind::sigmoid) : y;
+    k = norm_and_rotate(k, keys, a.k_norm, a.params.n_head_kv);
+    g_.kv_write(k, norm(v, a.v_norm));
   }
 
   // Queries meet the cached rows themselves: q k^T = q (c k_up^T)^T = (q k_up) c^T, and likewise for values. All
@@ -163,6 +197,12 @@ class DecoderGraph {
 
   void add_feed_forward(const DecoderLayer& l) {
     const TensorId in = norm(x_, l.ffn_norm);
+    if (l.mixture) {
+      const ParallelMixture& m = *l.mixture;
+      const TensorId dense = norm(unit(in, l.ffn, kNoTensor), m.dense_post_norm);
+      const TensorId chosen = experts(norm(x_, m.norm), norm(x_, m.router_norm), m.experts, kNoTensor);
+      return add_branch(g_.add(dense, norm(chosen, m.post_norm)), l.ffn_post_norm);
+    }
     const TensorId residual = adds_residual(l.ffn_post_norm) ? x_ : kNoTensor;
     add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : unit(in, l.ffn, residual), l.ffn_post_norm);
   }
@@ -176,14 +216,19 @@ class DecoderGraph {
     return linear(h, f.down, residual);
   }
 
-  TensorId mixture(TensorId in, const FeedForward& f, TensorId residual) {
-    const TensorId route = g_.moe_route(linear(in, f.router), f.route, f.selection_bias);
+  TensorId experts(TensorId in, TensorId router_in, const FeedForward& f, TensorId residual) {
+    const TensorId route =
+        g_.moe_route(linear(router_in, f.router), f.route, f.selection_bias, f.expert_scale);
     const MoeFfnParams params{f.route.n_expert, f.route.n_used, f.activation};
     const bool is_latent = f.latent_down.w != nullptr;
-    TensorId y =
+    const TensorId y =
         g_.moe_ffn(is_latent ? linear(in, f.latent_down) : in, route, params, f.gate.w, f.up.w, f.down.w,
                    is_latent ? kNoTensor : residual, {f.gate.bias, f.up.bias, f.down.bias});
-    if (is_latent) y = linear(y, f.latent_up, residual);
+    return is_latent ? linear(y, f.latent_up, residual) : y;
+  }
+
+  TensorId mixture(TensorId in, const FeedForward& f, TensorId residual) {
+    const TensorId y = experts(in, in, f, residual);
     if (f.shared_up.w == nullptr) return y;
     FeedForward shared;
     shared.activation = f.activation;
@@ -199,6 +244,7 @@ class DecoderGraph {
   GraphBuilder g_;
   const Weight* rope_factors_;
   TensorId x_ = kNoTensor;
+  TensorId layer_inputs_ = kNoTensor;  // [n, n_layer * width]
 };
 
 class Decoder final : public Architecture {
@@ -219,8 +265,12 @@ class Decoder final : public Architecture {
     }
     if (l.short_conv) return recurrent(l.short_conv->conv, 0);
     if (l.mamba2) return recurrent(l.mamba2->conv, l.mamba2->params.n_inner() * l.mamba2->params.n_state);
+    if (l.attention.cache_of) return {};
     const AttentionParams& params = l.attention.params;
-    return {params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
+    KvShape shape{params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
+    shape.is_shared = std::ranges::any_of(
+        spec_.layers, [&](const DecoderLayer& other) { return other.attention.cache_of == layer; });
+    return shape;
   }
 
   Graph build(const ShapeClass& shape) const override { return DecoderGraph(spec_, shape).build(); }

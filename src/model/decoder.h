@@ -7,6 +7,7 @@
 //     x = x + residual_scale * attn_post_norm(attention(q, k, v) Wo)
 //     f = ffn_norm(x)
 //     x = x + residual_scale * ffn_post_norm(feed_forward(f))
+//     x = x * output_scale
 //   logits = softcap(output_norm(x) Wout * logit_scale)
 //
 // Null norms and biases are left out. The WeightBinder owns the weights; they outlive the model.
@@ -38,12 +39,16 @@ struct LatentAttention {
 };
 
 struct AttentionLayer {
-  Linear q, k, v;  // [n_head * head_dim_k | n_head_kv * head_dim_k | n_head_kv * head_dim_v, n_embd]
+  // [n_head * head_dim_k | n_head_kv * head_dim_k | n_head_kv * head_dim_v, n_embd]. No v: values are the keys
+  // before k_norm. Neither k nor v: see cache_of.
+  Linear q, k, v;
   const Weight* q_norm = nullptr;  // per head: [head_dim_k]; over the row: [n_head * head_dim_k]
   const Weight* k_norm = nullptr;  // likewise, with n_head_kv heads
+  const Weight* v_norm = nullptr;  // per head: [head_dim_v]
   bool rotates = true;             // false: no positions in this layer (NoPE)
   bool rotates_first = false;      // q_norm and k_norm follow the rotation
   RopeParams rope;                 // n_head is set when q and k are rotated
+  bool has_rope_factors = true;    // false: those of the model are for other layers
   AttentionParams params;
   const Weight* sinks = nullptr;  // [n_head]
   LatentAttention latent;  // instead of k and v; q then has n_head keys' columns, the rotated ones last
@@ -51,6 +56,7 @@ struct AttentionLayer {
   // q has a gate after each head: [n_head * (head_dim_k + head_dim_v), n_embd]. The result is multiplied by its
   // sigmoid.
   bool gated = false;
+  std::optional<int> cache_of;  // the earlier layer whose cache this one reads instead of a cache of its own
 };
 
 // A layer with the gated delta rule instead of attention (graph/ops.h):
@@ -92,12 +98,13 @@ struct Mamba2Layer {
 // such units.
 struct FeedForward {
   Activation activation = Activation::silu;
-  Linear gate, up;  // [n_ff, n_embd]
+  Linear gate, up;  // [n_ff, n_embd]; a mixture without up: gate has the rows of both
   Linear down;      // [n_embd, n_ff]
 
   Linear router;                           // [n_expert, n_embd]
   MoeRouteParams route;                    // how experts are chosen
   const Weight* selection_bias = nullptr;  // [n_expert], added to the scores that choose; optional
+  const Weight* expert_scale = nullptr;    // [n_expert], of the weights of chosen experts; optional
 
   // The experts work in a narrower space: between these products.
   Linear latent_down, latent_up;  // [n_latent, n_embd], [n_embd, n_latent]; optional
@@ -106,6 +113,30 @@ struct FeedForward {
   // there is such a gate.
   Linear shared_gate, shared_up, shared_down;
   const Weight* shared_expert_gate = nullptr;  // [1, n_embd]
+};
+
+// A mixture beside the dense unit of a layer; both read x:
+//   x = x + ffn_post_norm(dense_post_norm(dense(ffn_norm(x))) + post_norm(experts(norm(x))))
+// The router reads router_norm(x).
+struct ParallelMixture {
+  const Weight *router_norm = nullptr, *norm = nullptr, *post_norm = nullptr, *dense_post_norm = nullptr;
+  FeedForward experts;
+};
+
+// A second embedding, of which every layer reads columns of its own (per-layer embeddings, PLE):
+//   inputs = norm(embed(ids) Wproj) + embed_inputs(ids) * embedding_scale     [n, n_layer * width]
+// and after its feed-forward part, with the columns `in` of a layer,
+//   x = x + post_norm((gelu_tanh(x Wgate) * in) Wout)
+struct LayerInputs {
+  const Weight* token_embd = nullptr;  // [n_vocab, n_layer * width]; null: there are none
+  float embedding_scale = 1.0f;
+  Linear proj;                   // [n_layer * width, n_embd]
+  const Weight* norm = nullptr;  // [width], of each layer's columns
+  float norm_eps = 0.0f;
+};
+struct LayerInput {
+  Linear gate, out;                   // [width, n_embd], [n_embd, width]
+  const Weight* post_norm = nullptr;  // [n_embd]
 };
 
 // Either part may be missing: what mixes tokens, or the feed-forward part.
@@ -118,7 +149,10 @@ struct DecoderLayer {
   const Weight* attn_post_norm = nullptr;
   const Weight* ffn_norm = nullptr;
   FeedForward ffn;
+  std::optional<ParallelMixture> mixture;  // in addition
   const Weight* ffn_post_norm = nullptr;
+  LayerInput input;  // if the model has LayerInputs
+  float output_scale = 1.0f;
 
   // The last product of the part that mixes tokens; no weight: there is no such part.
   const Linear& mixer_out() const {
@@ -144,6 +178,7 @@ struct DecoderSpec {
   const Weight* output_norm = nullptr;  // [n_embd]
   const Weight* output = nullptr;       // [n_vocab, n_embd]; token_embd if tied
   RopeFactors rope_factors;
+  LayerInputs layer_inputs;
   std::vector<DecoderLayer> layers;
 };
 

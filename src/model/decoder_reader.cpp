@@ -295,12 +295,16 @@ FeedForward DecoderReader::plain_ffn() {
 }
 
 FeedForward DecoderReader::gated_ffn(Activation activation) {
+  return gated_ffn(activation, n_ff_dense_);
+}
+
+FeedForward DecoderReader::gated_ffn(Activation activation, int64_t n_ff) {
   const int64_t n_embd = hparams_.n_embd;
   FeedForward f;
   f.activation = activation;
-  f.gate = linear("ffn_gate", n_ff_dense_, n_embd);
-  f.up = linear("ffn_up", n_ff_dense_, n_embd);
-  f.down = linear("ffn_down", n_embd, n_ff_dense_);
+  f.gate = linear("ffn_gate", n_ff, n_embd);
+  f.up = linear("ffn_up", n_ff, n_embd);
+  f.down = linear("ffn_down", n_embd, n_ff);
   return f;
 }
 
@@ -321,8 +325,12 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
   f.route = route;
   f.router = linear("ffn_gate_inp", h.n_expert, h.n_embd);
   f.selection_bias = w_.optional_vector("exp_probs_b.bias", h.n_expert);
-  f.gate = experts("ffn_gate_exps", h.n_ff, h.n_embd);
-  f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
+  if (w_.has("ffn_gate_up_exps.weight")) {
+    f.gate.w = w_.experts("ffn_gate_up_exps.weight", h.n_expert, 2 * h.n_ff, h.n_embd);
+  } else {
+    f.gate = experts("ffn_gate_exps", h.n_ff, h.n_embd);
+    f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
+  }
   f.down = experts("ffn_down_exps", h.n_embd, h.n_ff);
   return f;
 }

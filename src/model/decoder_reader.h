@@ -49,6 +49,8 @@ class DecoderReader : public HparamReader {
   const Hparams& hparams() const { return hparams_; }
   Hparams& hparams() { return hparams_; }
   const RopeParams& rope() const { return rope_; }
+  // For what the functions below do not bind; names as those of the current layer.
+  WeightBinder& weights() { return w_; }
 
   // Reads embedding, output norm and head, and rope factors. A family may change hparams() before.
   DecoderSpec begin(const std::string& output_norm = "output_norm");
@@ -76,9 +78,10 @@ class DecoderReader : public HparamReader {
   // ssm_in (its rows: z, x, b, c, dt), ssm_conv1d, ssm_a, ssm_d, ssm_dt.bias, ssm_norm, ssm_out. Call read_ssm() first.
   Mamba2Layer mamba2();
   FeedForward plain_ffn();                       // without a gate: ffn_up, ffn_down
-  FeedForward gated_ffn(Activation activation);  // ffn_gate, ffn_up, ffn_down
+  FeedForward gated_ffn(Activation activation);                // ffn_gate, ffn_up, ffn_down
+  FeedForward gated_ffn(Activation activation, int64_t n_ff);  // of a width of its own
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down
-  // ffn_gate_inp, ffn_gate_exps, ffn_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
+  // ffn_gate_inp, ffn_gate_exps, ffn_up_exps or both as ffn_gate_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
   // read_experts() first.
   FeedForward mixture(Activation activation, const MoeRouteParams& route);
   // The same without gates, in a space of n_latent columns if that is not 0 (then with ffn_latent_down and

@@ -24,5 +24,6 @@ std::unique_ptr<Architecture> load_nemotron_h(const ModelSource& source);
 std::unique_ptr<Architecture> load_nemotron_h_moe(const ModelSource& source);
 std::unique_ptr<Architecture> load_lfm2(const ModelSource& source);
 std::unique_ptr<Architecture> load_lfm2moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_gemma4(const ModelSource& source);
 
 }  // namespace tandem

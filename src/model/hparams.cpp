@@ -6,6 +6,11 @@
 #include "base/error.h"
 
 namespace tandem {
+namespace {
+
+constexpr int64_t kMaxLayers = 10000;
+
+}  // namespace
 
 int64_t HparamReader::integer(std::string_view suffix, int64_t min, int64_t max) const {
   const std::string k = key(suffix);
@@ -44,6 +49,28 @@ int64_t HparamReader::integer_of_some(std::string_view suffix, int64_t min, int6
 
 int64_t HparamReader::integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const {
   return metadata_.has(key(suffix)) ? integer(suffix, min, max) : fallback;
+}
+
+std::vector<int64_t> HparamReader::per_layer(std::string_view suffix, size_t n, int64_t fallback, int64_t min,
+                                             int64_t max) const {
+  if (!is_array(suffix)) return std::vector<int64_t>(n, integer_or(suffix, fallback, min, max));
+  std::vector<int64_t> values = metadata_.get_vector<int64_t>(key(suffix));
+  if (values.size() != n) {
+    metadata_.fail(key(suffix), std::to_string(values.size()) + " numbers",
+                   "one for each of " + std::to_string(n) + " layers");
+  }
+  for (const int64_t value : values) {
+    if (value >= min && value <= max) continue;
+    metadata_.fail(key(suffix), std::to_string(value), format("integers from {} to {}", min, max));
+  }
+  return values;
+}
+
+int64_t HparamReader::largest(std::string_view suffix, int64_t min, int64_t max) const {
+  if (!is_array(suffix)) return integer(suffix, min, max);
+  const auto n = static_cast<size_t>(integer("block_count", 1, kMaxLayers));
+  const std::vector<int64_t> values = per_layer(suffix, n, min, min, max);
+  return *std::max_element(values.begin(), values.end());
 }
 
 float HparamReader::number(std::string_view suffix, float min, float max) const {
@@ -86,15 +113,19 @@ std::vector<bool> HparamReader::flags(std::string_view suffix, size_t n) const {
 
 Hparams HparamReader::transformer(std::string_view eps_key, LayerKinds kinds) const {
   const auto count = [&](std::string_view suffix) {
-    return kinds == LayerKinds::mixed ? integer_of_some(suffix, 1, kMaxDimension)
-                                      : integer(suffix, 1, kMaxDimension);
+    switch (kinds) {
+      case LayerKinds::alike: return integer(suffix, 1, kMaxDimension);
+      case LayerKinds::mixed: return integer_of_some(suffix, 1, kMaxDimension);
+      case LayerKinds::resized: return largest(suffix, 1, kMaxDimension);
+    }
+    TANDEM_CHECK(false);
   };
   Hparams h;
   h.architecture = architecture_;
   h.name = metadata_.get_or<std::string>("general.name", "");
   h.n_ctx_train = integer("context_length", 1, INT32_MAX);  // positions are 32 bits wide
   h.n_embd = integer("embedding_length", 1, kMaxDimension);
-  h.n_layer = integer("block_count", 1, 10000);
+  h.n_layer = integer("block_count", 1, kMaxLayers);
   // Some mixtures without dense layers give only the width of their experts.
   const bool has_n_ff =
       metadata_.has(key("feed_forward_length")) || !metadata_.has(key("expert_feed_forward_length"));

@@ -21,15 +21,16 @@ struct Hparams {
   int64_t n_layer = 0;
   int64_t n_head = 0, n_head_kv = 0;
   int64_t head_dim_k = 0, head_dim_v = 0;
-  int64_t n_ff = 0;                         // in a mixture: of each expert
+  int64_t n_ff = 0;                         // in a mixture: of each expert; the widest if layers differ
   int64_t n_expert = 0, n_expert_used = 0;  // 0: dense
   float norm_eps = 0.0f;
 };
 
 inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; products of two fit in 64 bits
 
-// Whether all layers have the same parts. If not, arrays have 0 for the layers without the part that they count.
-enum class LayerKinds { alike, mixed };
+// How layers differ. mixed: in their parts; arrays have 0 for the layers without the part that they count. resized: in
+// n_ff and n_head_kv, which may be arrays; Hparams then has the largest of each.
+enum class LayerKinds : uint8_t { alike, mixed, resized };
 
 enum class RopeScaling { none, linear, yarn };
 
@@ -56,6 +57,10 @@ class HparamReader {
   // An integer in [min, max]; an array with one value per layer is accepted if all are equal.
   int64_t integer(std::string_view suffix, int64_t min, int64_t max) const;
   int64_t integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const;
+  // One integer in [min, max] for each of n layers, given as an array or as one number for all. `fallback`
+  // if the file has none.
+  std::vector<int64_t> per_layer(std::string_view suffix, size_t n, int64_t fallback, int64_t min,
+                                 int64_t max) const;
   // A finite float in [min, max].
   float number(std::string_view suffix, float min, float max) const;
   float number_or(std::string_view suffix, float fallback, float min, float max) const;
@@ -74,6 +79,7 @@ class HparamReader {
 
  private:
   RopeScaling rope_scaling() const;
+  int64_t largest(std::string_view suffix, int64_t min, int64_t max) const;
 
   const Metadata& metadata_;
   std::string architecture_;

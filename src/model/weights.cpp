@@ -15,17 +15,6 @@ bool fits(int64_t found, int64_t needed) {
   return needed == WeightBinder::kAnySize || found == needed;
 }
 
-// Files of NVFP4 may have a factor for a whole matrix, or for each expert's, in a tensor of its own.
-void refuse_scale(const GgufFile& file, const TensorInfo& t) {
-  constexpr std::string_view kSuffix = ".weight";
-  if (!t.name.ends_with(kSuffix)) return;
-  const std::string scale = std::string(t.name.substr(0, t.name.size() - kSuffix.size())) + ".scale";
-  if (file.find_tensor(scale) == nullptr) return;
-  throw_error(ErrorCode::bad_file,
-              "{}: tensor {}: scales of whole matrices are not supported, needed a matrix without {}",
-              file.path(), printable(t.name), printable(scale));
-}
-
 std::string size_text(int64_t n) {
   return n == WeightBinder::kAnySize ? "any" : std::to_string(n);
 }
@@ -50,10 +39,22 @@ const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_c
   return &weights_.back();
 }
 
+// Files of NVFP4 may have a factor for a whole matrix, or for each expert's, in a tensor of its own. One that the
+// family has bound before is part of the model.
+void WeightBinder::refuse_scale(const TensorInfo& t) const {
+  constexpr std::string_view kSuffix = ".weight";
+  if (!t.name.ends_with(kSuffix)) return;
+  const std::string scale = std::string(t.name.substr(0, t.name.size() - kSuffix.size())) + ".scale";
+  if (file_.find_tensor(scale) == nullptr || used_.contains(scale)) return;
+  throw_error(ErrorCode::bad_file,
+              "{}: tensor {}: scales of whole matrices are not supported, needed a matrix without {}",
+              file_.path(), printable(t.name), printable(scale));
+}
+
 const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
   file_.require_readable(t);
-  refuse_scale(file_, t);
+  refuse_scale(t);
   if (t.dims[2] != 1 || t.dims[3] != 1 || !fits(t.dims[0], n_cols) || !fits(t.dims[1], n_rows)) {
     wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + "]");
   }
@@ -63,7 +64,7 @@ const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int6
 const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
   file_.require_readable(t);
-  refuse_scale(file_, t);
+  refuse_scale(t);
   if (t.dims[3] != 1 || t.dims[2] != n_mats || t.dims[1] != n_rows || t.dims[0] != n_cols) {
     wrong_shape(file_, t,
                 "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");
@@ -101,6 +102,35 @@ const Weight* WeightBinder::vector_or_column(const std::string& name, int64_t n)
   return t.dims[0] == 1 && t.dims[1] == n && t.n_rows() == n ? add_floats(t, 1, n) : vector(name, n);
 }
 
+const Weight* WeightBinder::scaled_vector(const std::string& name, int64_t n, float factor) {
+  const Weight* added = vector(name, n);
+  std::vector<float> floats(static_cast<size_t>(n));
+  dequantize_row(DType::F32, added->data, floats.data(), n);
+  for (float& x : floats) x *= factor;
+  keep_floats(weights_.back(), std::move(floats));
+  return added;
+}
+
+const Weight* WeightBinder::ones(int64_t n) {
+  const Weight*& known = ones_[n];
+  if (known) return known;
+  Weight& w = weights_.emplace_back();
+  w.name = "ones." + std::to_string(n);
+  w.n_rows = 1;
+  w.n_cols = n;
+  keep_floats(w, std::vector<float>(static_cast<size_t>(n), 1.0f));
+  return known = &w;
+}
+
+// Gives the weight these values instead of the file's.
+std::vector<float>& WeightBinder::keep_floats(Weight& weight, std::vector<float> floats) {
+  std::vector<float>& kept = converted_.emplace_back(std::move(floats));
+  weight.dtype = DType::F32;
+  weight.data = reinterpret_cast<const std::byte*>(kept.data());
+  weight.in_file = false;
+  return kept;
+}
+
 // Kernels read aligned F32; anything else is converted once.
 const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {
   if (t.dtype != DType::F32 && t.dtype != DType::F16 && t.dtype != DType::BF16) {
@@ -110,11 +140,9 @@ const Weight* WeightBinder::add_floats(const TensorInfo& t, int64_t n_rows, int6
   const Weight* added = add(t, n_rows, n_cols);
   const bool usable = t.dtype == DType::F32 && reinterpret_cast<uintptr_t>(t.data) % alignof(float) == 0;
   if (!usable) {
-    std::vector<float>& copy = converted_.emplace_back(static_cast<size_t>(n_rows * n_cols));
+    std::vector<float>& copy =
+        keep_floats(weights_.back(), std::vector<float>(static_cast<size_t>(n_rows * n_cols)));
     dequantize_row(t.dtype, t.data, copy.data(), n_rows * n_cols);
-    weights_.back().dtype = DType::F32;
-    weights_.back().data = reinterpret_cast<const std::byte*>(copy.data());
-    weights_.back().in_file = false;
   }
   return added;
 }

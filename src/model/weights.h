@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -28,6 +29,10 @@ class WeightBinder {
   const Weight* vector(const std::string& name, int64_t n);
   // The same, also if it is stored as n rows of one.
   const Weight* vector_or_column(const std::string& name, int64_t n);
+  // The same with every element multiplied by `factor`.
+  const Weight* scaled_vector(const std::string& name, int64_t n, float factor);
+  // n ones, for a norm without a weight. Not from the file.
+  const Weight* ones(int64_t n);
   // Matrices [n_rows, n_cols], one for each of n_mats experts.
   const Weight* experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols);
   // A range of rows of a fused matrix, as a weight of its own under the tensor's name.
@@ -54,11 +59,14 @@ class WeightBinder {
   std::string full_name(const std::string& name) const;
   const Weight* add(const TensorInfo& tensor, int64_t n_rows, int64_t n_cols);
   const Weight* add_floats(const TensorInfo& tensor, int64_t n_rows, int64_t n_cols);
+  std::vector<float>& keep_floats(Weight& weight, std::vector<float> floats);
+  void refuse_scale(const TensorInfo& tensor) const;
 
   const GgufFile& file_;
   int layer_ = -1;
   std::deque<Weight> weights_;                // a deque: graphs hold pointers to them
-  std::deque<std::vector<float>> converted_;  // vectors that are not F32 in the file
+  std::deque<std::vector<float>> converted_;  // vectors that differ from the file's bytes
+  std::unordered_map<int64_t, const Weight*> ones_;
   std::unordered_set<std::string_view> used_;
 };
 

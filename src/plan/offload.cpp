@@ -132,12 +132,14 @@ void stream_prefill(Placement& placement, const std::vector<GpuId>& gpus, double
 }
 
 // Caches of layers that compute on a GPU while decoding are brought there.
-// Those of recurrent layers, which are small, stay there; some layers have none.
+// Those of recurrent layers, which are small, stay there, as do those that later layers read, too; some layers have
+// none.
 void prefetch_caches(Placement& placement, const Architecture& architecture) {
   for (size_t i = 0; i < placement.layers.size(); ++i) {
     LayerPlacement& layer = placement.layers[i];
     const std::optional<GpuId> gpu = computes_on(layer.weights, StepKind::decode).gpu();
-    if (!architecture.kv_shape(static_cast<int>(i)).has_rows()) {
+    const KvShape shape = architecture.kv_shape(static_cast<int>(i));
+    if (!shape.has_rows() || shape.is_shared) {
       layer.kv = ResidentKv{gpu ? DeviceId(*gpu) : DeviceId::host()};
       continue;
     }

@@ -18,6 +18,7 @@ constexpr ReasoningMarks kMarks[] = {
     {"<think>", "</think>"},
     {"[THINK]", "[/THINK]"},
     {"<|channel|>analysis<|message|>", "<|end|>"},
+    {"<|channel>thought", "<channel|>"},
 };
 // Marks that gpt-oss writes before its answer; dropped.
 constexpr std::string_view kDropped[] = {"<|start|>assistant", "<|channel|>final<|message|>"};

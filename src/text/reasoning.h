@@ -1,6 +1,6 @@
 // ReasoningSplitter: separates a model's reasoning from its answer while the text streams in. Reasoning
 // stands between marks that the model was trained to write: <think> </think>, [THINK] [/THINK], or the
-// channels of gpt-oss. The splitter removes the marks, even if pieces cut them, and the white space around
+// channels of gpt-oss and of Gemma 4. The splitter removes the marks, even if pieces cut them, and the white space around
 // what they enclose.
 //
 // One answer, one thread.

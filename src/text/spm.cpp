@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <string>
 
 #include "base/utf8.h"
@@ -85,7 +86,7 @@ void SpmTokenizer::encode_word(std::string_view word, MergeChain& chain, std::ve
   chain.merge_all(word.size(), [&](const MergeNode& left, const MergeNode&, size_t end) -> PairMerge {
     if (end - left.start > max_token_bytes_) return {};
     const int32_t token = index_.find(word.substr(left.start, end - left.start));
-    if (token == StringIndex::kAbsent) return {};
+    if (token == StringIndex::kAbsent || std::isinf(tokens_[token].score)) return {};
     return {priority_of(tokens_[token].score), token};
   });
   chain.for_each(word.size(), [&](int32_t token, size_t start, size_t end) {

@@ -26,7 +26,7 @@ enum class TokenType : int32_t {
 
 struct Token {
   std::string text;  // as in the file: U+2581 for a space (SPM), the byte alphabet of GPT-2 (BPE)
-  float score = 0;   // SPM only
+  float score = 0;   // SPM only; -infinity: no two tokens merge into this one
   TokenType type = TokenType::normal;
   bool strip_left = false;   // strips the white space before it
   bool strip_right = false;  // and after it

@@ -1,5 +1,8 @@
 #include "text/vocab_gguf.h"
 
+#include <limits>
+#include <unordered_map>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "text/special_tokens.h"
@@ -11,13 +14,45 @@ constexpr const char* kTokens = "tokenizer.ggml.tokens";
 constexpr const char* kTypes = "tokenizer.ggml.token_type";
 constexpr const char* kScores = "tokenizer.ggml.scores";
 constexpr const char* kMerges = "tokenizer.ggml.merges";
+constexpr const char* kModel = "tokenizer.ggml.model";
+constexpr std::string_view kRankedPieces = "gemma4";  // tokenizer.ggml.model
+constexpr float kNeverMerged = -std::numeric_limits<float>::infinity();
 
 TokenizerKind read_kind(const Metadata& metadata) {
-  constexpr const char* kKey = "tokenizer.ggml.model";
-  const auto model = metadata.get<std::string_view>(kKey);
-  if (model == "llama") return TokenizerKind::spm;
+  const auto model = metadata.get<std::string_view>(kModel);
+  if (model == "llama" || model == kRankedPieces) return TokenizerKind::spm;
   if (model == "gpt2") return TokenizerKind::bpe;
-  metadata.fail(kKey, "'" + printable(model) + "'", "'llama' (SentencePiece) or 'gpt2' (byte-level BPE)");
+  metadata.fail(
+      kModel, "'" + printable(model) + "'",
+      "'llama' (SentencePiece), 'gpt2' (byte-level BPE) or 'gemma4' (SentencePiece's pieces with merges)");
+}
+
+// Scores the tokens of a vocabulary whose pieces merge by rank instead of by score: a token has the rank of the
+// first merge that makes it. Both ways agree where every pair of tokens that forms a token is a merge.
+void score_by_merges(const Metadata& metadata, VocabData& data) {
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    ids.emplace(data.tokens[id].text, id);
+    data.tokens[id].score = kNeverMerged;
+  }
+  const auto merges = metadata.get_strings(kMerges);
+  if (merges.size() > size_t{1} << 24) {  // scores are floats
+    metadata.fail(kMerges, std::to_string(merges.size()) + " merges", "at most 2^24");
+  }
+  std::string text;
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const std::string_view merge = merges[rank];
+    const size_t space = merge.find(' ', 1);
+    if (space == std::string_view::npos) {
+      metadata.fail(kMerges, format("'{}' at {}", printable(merge, 40), rank),
+                    "two texts separated by a space");
+    }
+    text.assign(merge.substr(0, space)).append(merge.substr(space + 1));
+    const auto made = ids.find(text);
+    if (made == ids.end()) continue;
+    float& score = data.tokens[made->second].score;
+    if (score == kNeverMerged) score = -static_cast<float>(rank);
+  }
 }
 
 void require_length(const Metadata& metadata, const char* key, size_t found, size_t needed) {
@@ -58,7 +93,9 @@ void read_tokens(const Metadata& metadata, VocabData& data) {
     guess_spm_types(data);
   }
 
-  if (metadata.has(kScores)) {
+  if (metadata.get<std::string_view>(kModel) == kRankedPieces) {
+    score_by_merges(metadata, data);
+  } else if (metadata.has(kScores)) {
     const auto scores = metadata.get_vector<float>(kScores);
     require_length(metadata, kScores, scores.size(), texts.size());
     for (size_t i = 0; i < scores.size(); ++i) data.tokens[i].score = scores[i];

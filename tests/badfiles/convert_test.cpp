@@ -202,6 +202,43 @@ TEST_F(BadFolder, RecurrentLayers) {
               HasSubstr("position_embedding_type"));
 }
 
+// In every family whose config.json names the kinds, and in one that does not.
+TEST_F(BadFolder, UnknownKindsOfLayers) {
+  size_t n_named = 0;
+  for (const std::string& family : test::family_names()) {
+    SCOPED_TRACE(family);
+    HfFolder folder = test::family_folder(test::load_family(family));
+    nlohmann::json& text =
+        folder.config.contains("text_config") ? folder.config["text_config"] : folder.config;
+    if (family == "llama") text["layer_types"] = {"full_attention", "full_attention"};
+    if (!text.contains("layer_types")) continue;
+    text["layer_types"][1] = "chunked_attention";
+    ++n_named;
+    EXPECT_THAT(refusal(folder), AllOf(HasSubstr("layer_types: found"), HasSubstr("chunked_attention")));
+  }
+  EXPECT_GE(n_named, 10u);
+}
+
+TEST_F(BadFolder, KindsOfLayers) {
+  const auto with = [&](const char* key, const nlohmann::json& value, const char* family = "gemma4_shared") {
+    return refusal([&](HfFolder& f) { f.config[key] = value; }, family);
+  };
+  nlohmann::json kinds = test::load_family("gemma4_shared").json["config"]["layer_types"];
+  kinds[1] = "chunked_attention";
+  EXPECT_THAT(with("layer_types", kinds), HasSubstr("layer_types: found \"chunked_attention\""));
+  kinds.erase(0);
+  EXPECT_THAT(with("layer_types", kinds), HasSubstr("one for each of the 6 layers"));
+  EXPECT_THAT(with("num_kv_shared_layers", 6), HasSubstr("num_kv_shared_layers"));
+  EXPECT_THAT(with("num_kv_shared_layers", 5), HasSubstr("no layer before them has full attention"));
+  EXPECT_THAT(with("global_head_dim", 63), HasSubstr("global_head_dim"));
+  EXPECT_THAT(with("hidden_size_per_layer_input", 24), HasSubstr("embed_tokens_per_layer.weight"));
+  EXPECT_THAT(with("vocab_size_per_layer_input", 100), HasSubstr("vocab_size_per_layer_input"));
+  EXPECT_THAT(with("use_bidirectional_attention", "all"), HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(with("num_global_key_value_heads", 3, "gemma4_moe"), HasSubstr("num_global_key_value_heads"));
+  EXPECT_THAT(with("moe_intermediate_size", nullptr, "gemma4_moe"), HasSubstr("moe_intermediate_size"));
+  EXPECT_THAT(with("top_k_experts", 9, "gemma4_moe"), HasSubstr("experts"));
+}
+
 TEST_F(BadFolder, SafetensorsHeader) {
   EXPECT_THAT(refusal_of_weights("abc"), HasSubstr("found 3 bytes"));
   EXPECT_THAT(refusal_of_weights(test::ByteString().u64(5000).raw("{}").bytes()),

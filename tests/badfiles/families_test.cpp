@@ -76,7 +76,12 @@ class BadFamily : public testing::TestWithParam<std::string> {
 bool is_optional(const std::string& name, const std::string& family) {
   if (family == "glm4_moe_qk_norm" && (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight")))
     return true;
-  return name.ends_with(".bias") || name == "output.weight" || name.starts_with("rope_");
+  if (family.starts_with("gemma4") &&  // layers 2 and 5 have full attention
+      (name == "blk.2.attn_v.weight" || name == "blk.5.attn_v.weight" ||
+       name.ends_with("layer_output_scale.weight") || name.ends_with("ffn_down_exps.scale")))
+    return true;
+  return name.ends_with(".bias") || name == "output.weight" ||
+         (name.starts_with("rope_") && !family.starts_with("gemma4"));
 }
 
 // Counts of which 0 says something, and what an error may name instead: the tensors of a layer of another kind.
@@ -85,7 +90,8 @@ bool may_be_zero(const std::string& key) {
        {".vocab_size", "phi3.attention.sliding_window", "llama.expert_count", "granitehybrid.expert_count",
         ".moe_latent_size", ".expert_gating_func", ".expert_shared_count",
         ".expert_shared_feed_forward_length", ".leading_dense_block_count", ".interleave_moe_layer_step",
-        ".expert_group_count", ".nextn_predict_layers"}) {
+        ".expert_group_count", ".nextn_predict_layers", ".shared_kv_layers",
+        ".embedding_length_per_layer_input"}) {
     if (key.ends_with(suffix)) return true;
   }
   return false;
@@ -99,9 +105,10 @@ TEST_P(BadFamily, MissingTensors) {
     const std::string message = refusal(model);
     if (is_optional(name, GetParam())) continue;
     // If a fused matrix is missing, loading may look for its parts.
-    const std::string part = name.ends_with("attn_qkv.weight") ? "attn_q.weight"
-                             : name.ends_with("ssm_ba.weight") ? "ssm_beta.weight"
-                                                               : name;
+    const std::string part = name.ends_with("attn_qkv.weight")           ? "attn_q.weight"
+                             : name.ends_with("ssm_ba.weight")           ? "ssm_beta.weight"
+                             : name.ends_with("ffn_gate_up_exps.weight") ? "ffn_gate_exps.weight"
+                                                                         : name;
     EXPECT_THAT(message, testing::AnyOf(HasSubstr(name), HasSubstr(part)));
   }
 }
@@ -178,7 +185,8 @@ INSTANTIATE_TEST_SUITE_P(All, BadFamily,
                                          "seed_oss", "ernie4_5_moe", "hunyuan_moe", "exaone_moe",
                                          "bailing_moe2", "deepseek_v2_lite", "deepseek_v3", "qwen3_next",
                                          "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe", "granite_hybrid",
-                                         "granite_hybrid_dense", "nemotron_h", "nemotron_h_moe"),
+                                         "granite_hybrid_dense", "nemotron_h", "nemotron_h_moe", "gemma4_moe",
+                                         "gemma4_shared"),
                          [](const auto& param_info) { return param_info.param; });
 
 // Tests of a single family.
@@ -384,6 +392,52 @@ TEST_P(BadNemotron, KindsOfLayers) {
 INSTANTIATE_TEST_SUITE_P(Nemotron, BadNemotron, testing::Values("nemotron_h"));
 
 INSTANTIATE_TEST_SUITE_P(DeltaNet, BadDeltaNet, testing::Values("qwen3_next"));
+
+class BadGemma4 : public BadFamily {};
+
+TEST_P(BadGemma4, SizesOfLayers) {
+  const auto key = [&](const char* name) { return prefix_ + name; };
+  for (const uint32_t n : {6u, 4000000000u}) {  // of 6 layers
+    EXPECT_THAT(with(key("attention.shared_kv_layers"), n),
+                HasSubstr("attention.shared_kv_layers: found " + std::to_string(n)));
+  }
+  EXPECT_THAT(with(key("attention.shared_kv_layers"), uint32_t{5}),
+              HasSubstr("layer 2 needs an earlier one"));
+  EXPECT_THAT(with(key("attention.shared_kv_layers"), uint32_t{2}), HasSubstr("blk.3.attn_k.weight"));
+  for (const uint32_t n : {31u, 33u}) {
+    EXPECT_THAT(with(key("embedding_length_per_layer_input"), n), HasSubstr("per_layer_token_embd.weight"));
+  }
+  EXPECT_THAT(with(key("embedding_length_per_layer_input"), uint32_t{0}),
+              HasSubstr("embedding_length_per_layer_input: found 0"));
+  EXPECT_THAT(with(key("attention.value_length_swa"), uint32_t{64}), HasSubstr("attention.value_length_swa"));
+  EXPECT_THAT(with(key("attention.value_length"), uint32_t{32}), HasSubstr("attention.value_length"));
+  for (const uint32_t n : {0u, 5u, 64u}) {  // of heads of 32
+    EXPECT_THAT(with(key("rope.dimension_count_swa"), n), HasSubstr("rope.dimension_count_swa"));
+  }
+  const auto sizes = [&](const char* name, const std::vector<int32_t>& values) {
+    return with(key(name), values);
+  };
+  EXPECT_THAT(sizes("attention.head_count_kv", {2, 2, 3, 2, 2, 2}), HasSubstr("divisor"));
+  EXPECT_THAT(sizes("attention.head_count_kv", {2, 2, 1, 2, 2, 2}), HasSubstr("blk.2.attn_k.weight"));
+  EXPECT_THAT(sizes("attention.head_count_kv", {2, 2, 2, 2, 2}), HasSubstr("one for each of 6 layers"));
+  EXPECT_THAT(sizes("attention.head_count_kv", {2, 2, 0, 2, 2, 2}),
+              HasSubstr("attention.head_count_kv: found 0"));
+  EXPECT_THAT(sizes("feed_forward_length", {96, 96}), HasSubstr("one for each of 6 layers"));
+  EXPECT_THAT(sizes("feed_forward_length", {96, 96, 96, 96, 192, 192}), HasSubstr("blk.3.ffn_gate.weight"));
+  EXPECT_THAT(sizes("attention.sliding_window_pattern", {1, 1, 0}), HasSubstr("sliding_window_pattern"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shared, BadGemma4, testing::Values("gemma4_shared"));
+
+class BadGemma4Moe : public BadFamily {};
+
+TEST_P(BadGemma4Moe, ExpertsThatAreNotCounted) {
+  TinyModel model = good_;
+  model.metadata.remove(prefix_ + "expert_count");
+  EXPECT_THAT(refusal(model), HasSubstr("expert_count: found 0"));
+}
+
+INSTANTIATE_TEST_SUITE_P(One, BadGemma4Moe, testing::Values("gemma4_moe"));
 
 }  // namespace
 }  // namespace tandem

@@ -47,9 +47,17 @@ class Families : public testing::TestWithParam<std::string> {
                        [&](const TensorInfo& t) { return t.dtype == dtype; });
   }
 
-  // A tensor of the MTP layer of an architecture whose files have none.
+  // A tensor of the MTP layer of an architecture whose files have none, or of keys and values in a layer that reads
+  // those of another.
   bool is_dropped(const std::string& name) const {
     const std::string model_class = folder_.config["architectures"][0];
+    const int64_t n_shared = folder_.config.value("num_kv_shared_layers", int64_t{0});
+    for (int64_t i = 0; i < n_shared; ++i) {
+      const int64_t n_layer = folder_.config["num_hidden_layers"];
+      const std::string part = format("model.layers.{}.self_attn.", n_layer - 1 - i);
+      if (name.starts_with(part) && (name.find(".k_") != name.npos || name.find(".v_") != name.npos))
+        return true;
+    }
     if (model_class != "DeepseekV3ForCausalLM") return false;
     const int64_t n_layer = folder_.config["num_hidden_layers"];
     return name.starts_with(format("model.layers.{}.", n_layer));
@@ -138,13 +146,15 @@ TEST_P(Families, EveryWeightIsKept) {
     }
   }
   const auto architecture = file.metadata().get<std::string>("general.architecture");
-  const bool norms_plus_one =
-      architecture.starts_with("gemma") || architecture == "qwen3next" || architecture.starts_with("qwen35");
+  const bool norms_plus_one = architecture == "gemma2" || architecture == "gemma3" ||
+                              architecture == "qwen3next" || architecture.starts_with("qwen35");
   for (const auto& [name, t] : folder_.tensors) {
     const bool plus_one = norms_plus_one && name.find("norm") != std::string::npos &&
                           name.find("linear_attn") == std::string::npos;
     const bool minus_exp = name.ends_with("A_log");
-    if (t.dtype != "BF16" || name.find(".visual.") != std::string::npos || is_dropped(name)) continue;
+    const bool is_vision = name.find(".visual.") != name.npos || name.find("vision_tower") != name.npos ||
+                           name.find("embed_vision") != name.npos;
+    if (t.dtype != "BF16" || is_vision || is_dropped(name)) continue;
     for (size_t i = 0; i < t.bytes.size(); i += 2) {
       uint16_t bits;
       std::memcpy(&bits, t.bytes.data() + i, 2);

@@ -75,7 +75,7 @@ size_t expect_renders(const std::filesystem::path& folder) {
 // scripts/reference_templates.py
 TEST(Templates, RenderAsJinja2Does) {
   const auto folder = test::test_data("golden/templates");
-  EXPECT_EQ(expect_renders(folder), (4 + builtin_templates().size()) * 12);
+  EXPECT_EQ(expect_renders(folder), (5 + builtin_templates().size()) * 12);
 }
 
 TEST(ExtraTemplates, RenderAsJinja2Does) {

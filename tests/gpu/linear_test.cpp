@@ -143,12 +143,14 @@ TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
 // A mixture of experts with its router in the graph, so that ids and weights come from real routing. With
 // biases, it is like gpt-oss.
 void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual,
-               bool biases) {
+               bool biases, bool one_matrix = false) {
   ShapeClass shape;
   shape.max_tokens = 50;
   OpCase c(random, shape);
   const int64_t block = dtype_info(dtype).block_elements;
   const int64_t k = (127 / block + 1) * block, m = (95 / block + 1) * block;
+  const Weight* up = nullptr;  // once of another dtype than the gate
+  if (!one_matrix) up = c.matrix(dtype == DType::Q5_K ? DType::Q4_K : dtype, m, k, n_expert);
   const TensorId x = c.activation(k), r = residual ? c.activation(k) : kNoTensor;
   MoeRouteParams route;
   route.n_expert = n_expert;
@@ -161,9 +163,8 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
     b.up = c.matrix(DType::F32, n_expert, m, 1, 1.0f);
     b.down = c.matrix(DType::F32, n_expert, k, 1, 1.0f);
   }
-  const DType up_dtype = dtype == DType::Q5_K ? DType::Q4_K : dtype;  // once of another than the gate
-  c.finish(c.builder.moe_ffn(x, chosen, op, c.matrix(dtype, m, k, n_expert),
-                             c.matrix(up_dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r, b));
+  c.finish(c.builder.moe_ffn(x, chosen, op, c.matrix(dtype, one_matrix ? 2 * m : m, k, n_expert), up,
+                             c.matrix(dtype, k, m, n_expert), r, b));
   for (int64_t n : some_of<int64_t>({1, 2, 50, 7}, 2)) {
     c.expect_match(device, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
   }
@@ -196,6 +197,7 @@ TEST_F(GpuLinear, MixturesOfExperts) {
   for (DType dtype : products_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
     check_moe(random_, *device_, dtype, 8, 2, false, true);
+    check_moe(random_, *device_, dtype, 6, 3, true, false, true);
     if (on_short_list() && dtype != DType::F16 && dtype != DType::Q4_0 && dtype != DType::Q6_K) continue;
     check_moe(random_, *device_, dtype, 37, 5, true, false);
   }

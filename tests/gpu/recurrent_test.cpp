@@ -162,7 +162,8 @@ TEST_F(GpuRecurrent, ColumnsAndGates) {
     OpCase columns(random_, shape);
     columns.finish(columns.builder.columns(columns.activation(5 * 37), {37, 5, 13}));
     columns.expect_match(*device_, {n, 1}, 1e-9);
-    for (const GateKind kind : {GateKind::sigmoid, GateKind::silu, GateKind::product, GateKind::relu}) {
+    for (const GateKind kind :
+         {GateKind::sigmoid, GateKind::silu, GateKind::gelu_tanh, GateKind::product, GateKind::relu}) {
       OpCase gate(random_, shape);
       const TensorId x = gate.activation(101), by = gate.activation(101, 4.0f);
       gate.finish(gate.builder.gate(x, by, kind));

@@ -259,7 +259,8 @@ TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
         std::vector<float> logits = random_.normals(size.n * size.n_expert, 2.0f);
         logits[1] = logits[0];  // a tie: the first one wins
         const TensorId x = c.activation(size.n_expert, logits);
-        c.finish(c.builder.moe_route(x, op, bias ? c.vector(random_.normals(size.n_expert, 0.2f)) : nullptr));
+        c.finish(c.builder.moe_route(x, op, bias ? c.vector(random_.normals(size.n_expert, 0.2f)) : nullptr,
+                                     size.n % 2 == 1 ? c.vector(random_.normals(size.n_expert)) : nullptr));
         ASSERT_EQ(c.why_unsupported(*device_), "");
         const StepShape shape{size.n, 1};
         const std::vector<float> out = c.run(*device_, shape).front().values,

@@ -16,6 +16,8 @@ struct Case {
   int64_t n, n_embd, n_ff;
   MoeRouteParams route;
   bool bias, residual;
+  bool expert_scale = false;
+  bool one_matrix = false;  // with gate and up of each expert; without biases
 };
 
 std::vector<float> random_floats(std::mt19937& rng, int64_t n, float scale) {
@@ -38,7 +40,7 @@ Weight f32_weight(const char* name, const std::vector<float>& data, int64_t n_ma
 
 // The experts of a token, best first, with their weights.
 std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteParams& op, const float* logits,
-                                                        const float* bias) {
+                                                        const float* bias, const float* expert_scale) {
   const auto n = static_cast<size_t>(op.n_expert);
   std::vector<double> score(n), choice(n);
   double sum = 0;
@@ -78,7 +80,9 @@ std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteParams& op
     chosen.push_back({e, score[static_cast<size_t>(e)]});
     total += chosen.back().second;
   }
-  for (auto& c : chosen) c.second *= op.scale / (op.normalize ? total : 1);
+  for (auto& c : chosen) {
+    c.second *= op.scale / (op.normalize ? total : 1) * (expert_scale ? expert_scale[c.first] : 1.0f);
+  }
   return chosen;
 }
 
@@ -89,7 +93,7 @@ void check(const Case& c, unsigned seed, Gates gates = Gates::present) {
   std::mt19937 rng(seed);
   const int64_t E = c.route.n_expert, k = c.n_embd, m = c.n_ff;
   const auto x = random_floats(rng, c.n * k, 1), logits = random_floats(rng, c.n * E, 2),
-             bias = random_floats(rng, E, 0.2f);
+             bias = random_floats(rng, E, 0.2f), own_scale = random_floats(rng, E, 1);
   const auto residual = random_floats(rng, c.n * k, 1);
   const auto gate_bias = random_floats(rng, E * m, 1), up_bias = random_floats(rng, E * m, 1),
              down_bias = random_floats(rng, E * k, 1);
@@ -98,23 +102,30 @@ void check(const Case& c, unsigned seed, Gates gates = Gates::present) {
              down = random_floats(rng, E * k * m, s);
   const Weight w_gate = f32_weight("gate", gate, E, m, k), w_up = f32_weight("up", up, E, m, k),
                w_down = f32_weight("down", down, E, k, m);
-  const Weight w_bias = f32_weight("bias", bias, 1, 1, E);
-
+  std::vector<float> gate_up;  // of each expert, the rows of both
+  for (int64_t e = 0; e < E; ++e) {
+    gate_up.insert(gate_up.end(), gate.begin() + e * m * k, gate.begin() + (e + 1) * m * k);
+    gate_up.insert(gate_up.end(), up.begin() + e * m * k, up.begin() + (e + 1) * m * k);
+  }
+  const Weight w_gate_up = f32_weight("gate_up", gate_up, E, 2 * m, k);
+  const Weight w_bias = f32_weight("bias", bias, 1, 1, E), w_scale = f32_weight("scale", own_scale, 1, 1, E);
   const Weight w_gate_bias = f32_weight("gate_bias", gate_bias, 1, E, m),
                w_up_bias = f32_weight("up_bias", up_bias, 1, E, m);
   const Weight w_down_bias = f32_weight("down_bias", down_bias, 1, E, k);
 
-  const bool has_gate = gates == Gates::present;
+  const bool has_gate = gates == Gates::present, one_matrix = has_gate && c.one_matrix;
   // A graph whose activations are filled by hand.
   ShapeClass shape;
   shape.max_tokens = c.n;
   GraphBuilder g(shape);
   Weight table_x = f32_weight("x", x, 1, 1, k), table_l = f32_weight("l", logits, 1, 1, E);
   const TensorId tx = g.embed(&table_x), tl = g.embed(&table_l), tr = g.scale(tx, 1.0f);
-  const TensorId route = g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr);
+  const TensorId route =
+      g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr, c.expert_scale ? &w_scale : nullptr);
   const TensorId y = g.moe_ffn(
       tx, route, MoeFfnParams{E, c.route.n_used, has_gate ? Activation::silu : Activation::relu2},
-      has_gate ? &w_gate : nullptr, &w_up, &w_down, c.residual ? tr : kNoTensor,
+      one_matrix ? &w_gate_up : has_gate ? &w_gate : nullptr, one_matrix ? nullptr : &w_up, &w_down,
+      c.residual ? tr : kNoTensor,
       c.bias ? ExpertBiases{has_gate ? &w_gate_bias : nullptr, &w_up_bias, &w_down_bias} : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
 
@@ -141,7 +152,8 @@ void check(const Case& c, unsigned seed, Gates gates = Gates::present) {
     if (n_threads == 1) first = out;
     EXPECT_EQ(out, first) << n_threads << " threads";
     for (int64_t t = 0; t < c.n; ++t) {
-      const auto expected = reference_route(c.route, logits.data() + t * E, c.bias ? bias.data() : nullptr);
+      const auto expected = reference_route(c.route, logits.data() + t * E, c.bias ? bias.data() : nullptr,
+                                            c.expert_scale ? own_scale.data() : nullptr);
       std::vector<double> sum(static_cast<size_t>(k), 0.0);
       for (int64_t i = 0; i < c.route.n_used; ++i) {
         const float* row = r.data() + t * 2 * c.route.n_used;
@@ -182,7 +194,8 @@ TEST(MoeOps, AgreeWithPlainArithmetic) {
   for (const Case& c : {Case{1, 32, 48, plain, false, true}, Case{2, 24, 70, sigmoid, true, false},
                         Case{37, 40, 65, sigmoid, true, true}, Case{9, 16, 129, raw, false, false},
                         Case{41, 24, 33, by_best, false, true}, Case{70, 32, 40, plain, true, true},
-                        Case{33, 8, 8, one, false, true}}) {
+                        Case{5, 24, 33, plain, false, true, true},
+                        Case{34, 8, 16, sigmoid, true, false, true}, Case{33, 8, 8, one, false, true}}) {
     check(c, std::random_device{}());
     check(c, std::random_device{}(), Gates::absent);
   }

@@ -58,7 +58,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<AttentionOp>({&AttentionOp::q, &AttentionOp::positions, &AttentionOp::sequences,
                       &AttentionOp::block_table, &AttentionOp::sinks, &AttentionOp::hot_from});
   check<GluOp>({&GluOp::x, &GluOp::gate, &GluOp::up, &GluOp::gate_bias, &GluOp::up_bias});
-  check<MoeRouteOp>({&MoeRouteOp::logits, &MoeRouteOp::selection_bias});
+  check<MoeRouteOp>({&MoeRouteOp::logits, &MoeRouteOp::selection_bias, &MoeRouteOp::expert_scale});
   check<MoeFfnOp>({&MoeFfnOp::x, &MoeFfnOp::route, &MoeFfnOp::gate, &MoeFfnOp::up, &MoeFfnOp::down,
                    &MoeFfnOp::residual, &MoeFfnOp::gate_bias, &MoeFfnOp::up_bias, &MoeFfnOp::down_bias});
   check<AddOp>({&AddOp::a, &AddOp::b, &AddOp::gate});

@@ -97,6 +97,37 @@ TEST_F(Planner, MemoryAndSpeedOfLatentAttention) {
   }
 }
 
+// Layers that read the caches of others have none; those with full attention have larger heads. A table of embeddings
+// of each layer stays on the host.
+TEST_F(Planner, MemoryOfGemma4) {
+  struct Expected {
+    const char* name;
+    double bytes_per_token;
+  };
+  for (const Expected& e : {Expected{"gemma-4-31b", 2 * 2 * (50.0 * 16 * 256 + 10 * 4 * 512)},
+                            {"gemma-4-26b-a4b", 2 * 2 * (25.0 * 8 * 256 + 5 * 2 * 512)},
+                            {"gemma-4-e4b", 2 * 2 * (20.0 * 2 * 256 + 4 * 2 * 512)},
+                            {"gemma-4-e2b", 2 * 2 * (12.0 * 1 * 256 + 3 * 1 * 512)}}) {
+    SCOPED_TRACE(e.name);
+    const tools::Shape& shape = *tools::find_shape(e.name);
+    const std::unique_ptr<Model> model = tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
+    gpu(80);
+    ContextOptions context{4096};
+    context.n_ubatch_given = true;
+    const PlanRequest r{model->architecture(), model->weights(), devices_, flags_, context, rates_};
+    EXPECT_NEAR(memory_line(r, {shape.n_layer + 1}).bytes_per_token, e.bytes_per_token, 1);
+    const SessionPlan plan = plan_session(r).front();
+    EXPECT_EQ(plan.fit.choice.n_gpu_layers, shape.n_layer + 1);
+    EXPECT_THAT(summary(devices_, plan.fit), HasSubstr("; predicted "));
+    const size_t n_table = static_cast<size_t>(shape.gemma4.n_input) * static_cast<size_t>(shape.n_layer) *
+                           static_cast<size_t>(shape.n_vocab) / 2;  // half a byte an element at the least
+    EXPECT_GE(plan.fit.bytes.devices[0].weights, n_table);
+    size_t n_all = 0;
+    for (const Weight& w : model->weights()) n_all += w.n_bytes();
+    EXPECT_LT(plan.fit.bytes.devices[1].weights, n_all + n_all / 100 - n_table);
+  }
+}
+
 TEST_F(Planner, MemoryIsOnTheLine) {
   gpu(24);
   const MemoryLine line = memory_line(request(), everything());

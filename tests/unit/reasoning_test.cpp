@@ -41,6 +41,8 @@ TEST(Reasoning, MarksOfTheFamilies) {
                "<|channel|>analysis<|message|>2+2<|end|><|start|>assistant<|channel|>final<|message|>Four.",
                {"2+2", "Four."});
   expect_split("", "<|channel|>final<|message|>Four.", {"", "Four."});
+  expect_split("<|turn>model\n", "<|channel>thought\n2+2\n<channel|>Four.", {"2+2", "Four."});
+  expect_split("<|turn>model\n<|channel>thought\n<channel|>", "Four.", {"", "Four."});
   expect_split("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nFour.", {"hm", "Four."});
   expect_split("", "<think>\n\n</think>\n\nFour.", {"", "Four."});
 }

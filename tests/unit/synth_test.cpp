@@ -190,6 +190,12 @@ TEST(Shapes, HaveTheirModelsParameters) {
   EXPECT_EQ(n_parameters("gemma-3-1b"), 999885952);
   EXPECT_EQ(n_parameters("gemma-3-4b"), 3880099328);
   EXPECT_EQ(n_parameters("gemma-3-12b"), 11765788416);
+  // As transformers makes them; the published files of E4B and E2B also have keys and values that are not used.
+  EXPECT_EQ(n_parameters("gemma-4-31b"), 30697345340);
+  EXPECT_EQ(n_parameters("gemma-4-26b-a4b"), 25233141790);
+  EXPECT_EQ(n_parameters("gemma-4-e4b"), 7463013418);
+  EXPECT_EQ(n_parameters("gemma-4-e2b"), 4628569379);
+  EXPECT_EQ(n_parameters("qwen3.6-35b-a3b"), 34660610688);
   EXPECT_EQ(n_parameters("phi-3-medium"), 13960238080);
   EXPECT_EQ(n_parameters("phi-4"), 14659507200);
   EXPECT_EQ(n_parameters("olmo-2-1b"), 1484916736);

@@ -137,6 +137,36 @@ Metadata bpe_metadata() {
   return metadata;
 }
 
+// The pieces of an SPM vocabulary whose merges have ranks, as in files of Gemma 4; their scores say nothing.
+Metadata ranked_metadata(const std::vector<std::string>& merges) {
+  Metadata metadata = spm_metadata();
+  const size_t n = metadata.get_strings("tokenizer.ggml.tokens").size();
+  metadata.set("tokenizer.ggml.model", Value("gemma4"));
+  metadata.set("tokenizer.ggml.scores", Value(std::vector<float>(n, -1000.0f)));
+  metadata.set("tokenizer.ggml.merges", Value(merges));
+  metadata.set("tokenizer.ggml.add_space_prefix", Value(false));
+  return metadata;
+}
+
+TEST(VocabGguf, MergesOfPiecesDecideByRank) {
+  const auto texts = [&](const std::vector<std::string>& merges) {
+    const Vocab vocab(read_vocab_data(ranked_metadata(merges)));
+    std::vector<std::string> pieces;
+    for (const int32_t id : vocab.tokenize("hello", {.add_special = false}))
+      pieces.push_back(vocab.token_to_piece(id));
+    return pieces;
+  };
+  EXPECT_THAT(texts({"h e", "l l", "he ll", "hell o"}), ElementsAre("hello"));
+  EXPECT_THAT(texts({"h e", "l l", "he ll"}), ElementsAre("hell", "o"));
+  EXPECT_THAT(texts({"l o", "h e", "l l", "he ll", "hell o"}), ElementsAre("he", "l", "lo"));
+  EXPECT_THAT(texts({"l l"}), ElementsAre("h", "e", "ll", "o"));
+  expect_bad_file(
+      [&] {
+        read_vocab_data(ranked_metadata({"h e", "hello"}));
+      },
+      AllOf(HasSubstr("tokenizer.ggml.merges"), HasSubstr("'hello' at 1")));
+}
+
 TEST(VocabGguf, ReadsAWholeTokenizer) {
   const Vocab spm(read_vocab_data(spm_metadata()));
   EXPECT_EQ(spm.kind(), TokenizerKind::spm);

@@ -454,6 +454,15 @@ std::vector<ConvertArchitecture> make_table() {
                                        .norm_eps = 1e-6,
                                        .rope_theta = 1e6,
                                        .tied = true};
+  const ConfigDefaults gemma4_defaults{.n_head = 8,
+                                       .n_head_kv = 4,
+                                       .head_dim = 256,
+                                       .n_ctx = 131072,
+                                       .n_vocab = 262144,
+                                       .norm_eps = 1e-6,
+                                       .rope_theta = 1e6,
+                                       .tied = true,
+                                       .head_dim_full = 512};
   const TensorRules llama_layers = join({ends(), norms_before(), attention(L::rope_rows)});
   const TensorRules qwen_layers = join({ends(), norms_before(), attention(L::plain)});
   const TensorRules qk_norms = head_norms(S::head_dim, S::head_dim);
@@ -526,6 +535,8 @@ std::vector<ConvertArchitecture> make_table() {
        is_granite_without_mamba},
       {"NemotronHForCausalLM", "nemotron_h_moe", plain, nemotron_h_tensors(), nemotron_h_moe, names_mixture},
       {"NemotronHForCausalLM", "nemotron_h", plain, nemotron_h_tensors(), nemotron_h, is_nemotron_dense},
+      {"Gemma4ForConditionalGeneration Gemma4ForCausalLM", "gemma4", gemma4_defaults, gemma4_tensors(),
+       add_gemma4},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };

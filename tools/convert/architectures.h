@@ -23,6 +23,7 @@ class HparamWriter {
   void text(std::string_view key, const std::string& value) { set(key, Value(value)); }
   void integers(std::string_view key, const std::vector<int32_t>& values) { set(key, Value(values)); }
   void flag(std::string_view key, bool value) { set(key, Value(value)); }
+  void flags(std::string_view key, const std::vector<bool>& values) { set(key, Value(values)); }
   // Adds a vector of floats computed from config.json.
   void tensor(const std::string& name, std::vector<float> values);
 
@@ -54,6 +55,8 @@ void add_hparams(const ConvertArchitecture& architecture, const ModelConfig& con
 
 // Adds rope.freq_base and its scaling (rope_hparams.cpp).
 void add_rope(const ModelConfig& config, HparamWriter& out);
+// The hyperparameters of Gemma 4 (gemma4.cpp).
+void add_gemma4(const ModelConfig& config, HparamWriter& out);
 // Adds rope_factors_long and _short, Phi-3's scaling.
 void add_longrope(const ModelConfig& config, HparamWriter& out);
 

@@ -194,6 +194,56 @@ int64_t read_layer_count(const JsonObject& c) {
   return n;
 }
 
+// A kind that no architecture here has must not pass for attention. Which kinds an architecture takes, and in what
+// order, is checked where they are read.
+void check_layer_kinds(const JsonObject& c) {
+  constexpr std::string_view kKinds[] = {
+      "full_attention", "sliding_attention", "linear_attention", "attention", "mamba", "conv", "mlp", "moe"};
+  for (const std::string& kind : c.texts("layer_types").value_or(std::vector<std::string>{})) {
+    if (std::ranges::find(kKinds, kind) != std::end(kKinds)) continue;
+    c.fail("layer_types", "\"" + printable(kind) + "\"",
+           "a kind of layer such as full_attention or sliding_attention");
+  }
+}
+
+// Readers take the last layer for one of full attention, whatever layer_types says.
+MixedAttention read_mixed_attention(const JsonObject& c, int64_t n_layer, int64_t n_head,
+                                    const ConfigDefaults& defaults) {
+  MixedAttention m;
+  if (!defaults.head_dim_full) return m;
+  const auto kinds = c.texts("layer_types");
+  if (kinds && static_cast<int64_t>(kinds->size()) != n_layer) {
+    c.fail("layer_types", std::to_string(kinds->size()) + " kinds",
+           "one for each of the " + std::to_string(n_layer) + " layers");
+  }
+  for (int64_t i = 0; i < n_layer; ++i) {
+    const std::string usual = (i + 1) % 6 == 0 ? "full_attention" : "sliding_attention";
+    const std::string& kind = kinds ? (*kinds)[i] : usual;
+    if (kind != "full_attention" && kind != "sliding_attention") {
+      c.fail("layer_types", "\"" + printable(kind) + "\"", "sliding_attention or full_attention");
+    }
+    m.slides.push_back(kind == "sliding_attention" && i + 1 < n_layer);
+  }
+  m.head_dim_full = size_of(c, "global_head_dim", defaults.head_dim_full);
+  if (m.head_dim_full % 2 != 0) c.fail("global_head_dim", std::to_string(m.head_dim_full), "an even number");
+  m.values_are_keys = c.boolean("attention_k_eq_v").value_or(false);
+  const int64_t n_head_kv = size_of(c, "num_key_value_heads", defaults.n_head_kv);
+  m.n_head_kv_full = m.values_are_keys ? size_of(c, "num_global_key_value_heads", n_head_kv) : n_head_kv;
+  if (n_head % m.n_head_kv_full != 0) {
+    c.fail("num_global_key_value_heads", std::to_string(m.n_head_kv_full),
+           "a divisor of the " + std::to_string(n_head) + " heads");
+  }
+  m.n_shared = c.optional_integer("num_kv_shared_layers", 0, n_layer - 1).value_or(0);
+  const auto own = m.slides.end() - m.n_shared;
+  for (auto it = own; it != m.slides.end(); ++it) {
+    if (std::find(m.slides.begin(), own, *it) != own) continue;
+    c.fail("num_kv_shared_layers", std::to_string(m.n_shared),
+           std::string("fewer: no layer before them has ") + (*it ? "a sliding window" : "full attention"));
+  }
+  m.wide_shared = c.boolean("use_double_wide_mlp").value_or(false);
+  return m;
+}
+
 }  // namespace
 
 std::vector<LayerKind> read_layer_kinds(const JsonObject& c) {
@@ -259,7 +309,9 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   const char* eps_key = key_of(text, {"norm_eps", "layer_norm_epsilon", "rms_norm_eps"});
   norm_eps = defaults.norm_eps && !text.has(eps_key) ? *defaults.norm_eps : text.number(eps_key);
   n_expert = first_of(text, {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"});
-  n_expert_used = first_of(text, {"num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"});
+  if (!text.boolean("enable_moe_block").value_or(true)) n_expert = 0;
+  n_expert_used =
+      first_of(text, {"num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k", "top_k_experts"});
   if (n_expert > 0 && (n_expert_used < 1 || n_expert_used > n_expert)) {
     text.fail("num_experts_per_tok", std::to_string(n_expert_used),
               "1 to the " + std::to_string(n_expert) + " experts");
@@ -283,6 +335,7 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   has_tied_key = said || said_outside;
   tied = said ? *said : said_outside.value_or(defaults.tied);
   rope = read_rope(text, n_ctx, defaults);
+  check_layer_kinds(text);
   delta_net = read_delta_net(text, n_layer);
   ssm = read_ssm(text, n_embd);
   n_conv = first_of(text, kConvWidthKeys);
@@ -292,6 +345,10 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   n_latent = first_of(text, {"moe_latent_size"});
   if (std::ranges::find(kinds, LayerKind::recurrent) != kinds.end() || delta_net.n_head_v > 0)
     check_conv_width(text, n_conv);
+  mixed = read_mixed_attention(text, n_layer, n_head, defaults);
+  if (defaults.head_dim_full)
+    layer_inputs.width = text.optional_integer("hidden_size_per_layer_input", 0, kMaxDimension).value_or(0);
+  if (layer_inputs.width > 0) layer_inputs.n_vocab = size_of(text, "vocab_size_per_layer_input", n_vocab);
   fp8_block = read_fp8_block(config);
 }
 

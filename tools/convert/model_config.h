@@ -20,7 +20,8 @@ struct ConfigDefaults {
   std::optional<double> norm_eps;
   double rope_theta = 10000.0, rotated_share = 1.0;
   bool tied = false;
-  bool without_mtp = false;  // readers of the architecture's files know no MTP layers
+  bool without_mtp = false;              // readers of the architecture's files know no MTP layers
+  std::optional<int64_t> head_dim_full;  // the architecture has MixedAttention
 };
 
 // Sizes of multi-head latent attention (DeepSeek); rank 0: none.
@@ -60,6 +61,21 @@ struct SsmConfig {
   int64_t n_xbc() const { return n_inner() + 2 * n_group * n_state; }
 };
 
+// Layers with a sliding window beside layers of full attention whose heads have another size and number (Gemma 4).
+// head_dim and n_head_kv are those of the layers with a window.
+struct MixedAttention {
+  std::vector<bool> slides;  // each layer; empty: all layers are alike
+  int64_t head_dim_full = 0, n_head_kv_full = 0;
+  bool values_are_keys = false;  // with full attention
+  int64_t n_shared = 0;          // last layers, which read the caches of earlier ones
+  bool wide_shared = false;      // and whose feed-forward part is twice as wide
+};
+
+// A small embedding for every layer beside the usual one (Gemma 4 E2B and E4B); width 0: none.
+struct LayerInputs {
+  int64_t width = 0, n_vocab = 0;
+};
+
 struct ModelConfig {
   ModelConfig(const JsonObject& whole, const ConfigDefaults& defaults);
 
@@ -85,6 +101,8 @@ struct ModelConfig {
   std::vector<LayerKind> kinds;  // empty: as delta_net says
   bool has_one_part = false;     // each layer has only what its kind says
   int64_t n_latent = 0;          // width of the experts' input and output, if not that of the model
+  MixedAttention mixed;
+  LayerInputs layer_inputs;
   std::array<int64_t, 2> fp8_block = {128, 128};  // rows and columns that share a scale in FP8 checkpoints
 
   bool has_feed_forward(int64_t layer) const {
@@ -99,6 +117,12 @@ struct ModelConfig {
     const bool delta = delta_net.attention_interval > 0 && (layer + 1) % delta_net.attention_interval != 0;
     return delta ? LayerKind::recurrent : LayerKind::attention;
   }
+  // Sizes of one layer.
+  bool slides(int64_t layer) const { return mixed.slides.empty() || mixed.slides[layer]; }
+  int64_t head_dim_of(int64_t layer) const { return slides(layer) ? head_dim : mixed.head_dim_full; }
+  int64_t n_head_kv_of(int64_t layer) const { return slides(layer) ? n_head_kv : mixed.n_head_kv_full; }
+  bool shares_cache(int64_t layer) const { return layer >= n_layer - mixed.n_shared && layer < n_layer; }
+  int64_t n_ff_of(int64_t layer) const { return mixed.wide_shared && shares_cache(layer) ? 2 * n_ff : n_ff; }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
 };
 

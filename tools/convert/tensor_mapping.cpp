@@ -25,15 +25,29 @@ bool is_mxfp4(Layout l) {
   return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd;
 }
 
+constexpr std::string_view kLayers = "model.layers.";
+
+// Returns the layer of "model.layers.LAYER. ...".
+int64_t layer_of(std::string_view name) {
+  int64_t layer = 0;
+  std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+// What would make keys and values in a layer that reads those of another.
+bool is_of_shared_cache(std::string_view name, const ModelConfig& config) {
+  if (!config.shares_cache(layer_of(name))) return false;
+  for (const char* part : {".self_attn.k_proj.", ".self_attn.v_proj.", ".self_attn.k_norm."}) {
+    if (name.find(part) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 // Tensors of a checkpoint that a GGUF file does not have: computed tables, and what predicts tokens further ahead
 // beside a model with recurrent layers.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
-  constexpr std::string_view kLayers = "model.layers.";
-  if (config.drops_mtp && name.starts_with(kLayers)) {
-    int64_t layer = 0;
-    std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
-    if (layer >= config.n_layer) return true;
-  }
+  if (config.drops_mtp && name.starts_with(kLayers) && layer_of(name) >= config.n_layer) return true;
+  if (config.mixed.n_shared > 0 && name.starts_with(kLayers) && is_of_shared_cache(name, config)) return true;
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
   const bool is_recurrent = config.delta_net.attention_interval > 0 || config.ssm.n_head > 0;
   if (name.starts_with("mtp.") && is_recurrent) return true;
@@ -43,8 +57,8 @@ bool is_ignored(std::string_view name, const ModelConfig& config) {
 // Tensors of vision and audio: only the text model is converted.
 bool is_of_other_media(std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(6);
-  for (const std::string_view prefix :
-       {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "audio_tower."}) {
+  for (const std::string_view prefix : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.",
+                                        "audio_tower.", "embed_vision.", "embed_audio."}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
@@ -65,6 +79,10 @@ bool applies(const TensorRule& rule, int64_t layer, const ModelConfig& config) {
     case Layers::mtp: return layer >= config.n_layer;
     case Layers::attention: return config.kind(layer) == LayerKind::attention;
     case Layers::recurrent: return config.kind(layer) == LayerKind::recurrent;
+    case Layers::with_input: return config.layer_inputs.width > 0;
+    case Layers::own_cache: return !config.shares_cache(layer);
+    case Layers::own_values:
+      return !config.shares_cache(layer) && (config.slides(layer) || !config.mixed.values_are_keys);
   }
   TANDEM_CHECK(false);
 }
@@ -75,6 +93,7 @@ class TensorMapper {
       : checkpoint_(checkpoint), config_(config) {}
 
   void apply(const TensorRule& rule, int64_t layer) {
+    layer_ = std::max<int64_t>(layer, 0);
     const std::string target = layer < 0 ? rule.target : "blk." + std::to_string(layer) + "." + rule.target;
     const std::string source = replaced(rule.source, "{}", std::to_string(layer));
     const bool tied_output = source == "lm_head.weight" && (config_.tied || !config_.has_tied_key);
@@ -115,6 +134,7 @@ class TensorMapper {
  private:
   int64_t size(Size s) const {
     const ModelConfig& c = config_;
+    const int64_t layer = std::min(layer_, c.n_layer - 1);  // MTP layers are like the last
     switch (s) {
       case Size::none:
       case Size::one: return 1;
@@ -122,14 +142,14 @@ class TensorMapper {
       case Size::embd: return c.n_embd;
       case Size::two_embd: return 2 * c.n_embd;
       case Size::q:
-      case Size::q_direct: return c.n_head * c.head_dim;
-      case Size::kv: return c.n_head_kv * c.head_dim;
+      case Size::q_direct: return c.n_head * c.head_dim_of(layer);
+      case Size::kv: return c.n_head_kv_of(layer) * c.head_dim_of(layer);
       case Size::qkv: return (c.n_head + 2 * c.n_head_kv) * c.head_dim;
-      case Size::ff: return c.n_ff;
+      case Size::ff: return c.n_ff_of(layer);
       case Size::two_ff: return 2 * c.n_ff;
       case Size::ff_expert: return c.n_ff_expert > 0 ? c.n_ff_expert : c.n_ff;
       case Size::ff_shared: return c.n_ff_shared;
-      case Size::head_dim: return c.head_dim;
+      case Size::head_dim: return c.head_dim_of(layer);
       case Size::expert: return c.n_expert;
       case Size::head: return c.n_head;
       case Size::q_rank: return c.latent.q_rank;
@@ -152,6 +172,10 @@ class TensorMapper {
       case Size::delta_ba: return 2 * c.delta_net.n_head_v;
       case Size::delta_head: return c.delta_net.n_head_v;
       case Size::delta_head_dim: return c.delta_net.head_dim_v;
+      case Size::two_ff_expert: return 2 * c.n_ff_expert;
+      case Size::layer_inputs: return c.n_layer * c.layer_inputs.width;
+      case Size::layer_input: return c.layer_inputs.width;
+      case Size::layer_input_vocab: return c.layer_inputs.n_vocab;
     }
     TANDEM_CHECK(false);
   }
@@ -413,6 +437,7 @@ class TensorMapper {
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
+  int64_t layer_ = 0;  // of the rule that is applied
   std::vector<TensorMapping> plans_;
   std::set<std::string> mapped_;
   std::map<std::string, std::string> needed_;  // target -> source
@@ -439,7 +464,7 @@ std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const Model
                                        const std::vector<TensorRule>& rules) {
   TensorMapper mapper(checkpoint, config);
   for (const TensorRule& rule : rules) {
-    if (!is_layered(rule)) mapper.apply(rule, -1);
+    if (!is_layered(rule) && applies(rule, -1, config)) mapper.apply(rule, -1);
   }
   for (int64_t layer = 0; layer < config.n_layer + config.n_mtp_layers; ++layer) {
     for (const TensorRule& rule : rules) {

@@ -49,7 +49,11 @@ enum class Size {
   delta_v,     // the v of them alone
   delta_ba,    // two numbers for each of their value heads
   delta_head,  // their value heads
-  delta_head_dim
+  delta_head_dim,
+  two_ff_expert,
+  layer_inputs,  // of all layers
+  layer_input,
+  layer_input_vocab
 };
 
 // The shape of a tensor in the checkpoint, and its conversion.
@@ -92,8 +96,9 @@ enum class Layout {
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
 // mixtures too if the model is.
-// Of a model with recurrent layers: those with attention, and those.
-enum class Layers { all, dense, mixture, mtp, attention, recurrent };
+// Of a model with recurrent layers: those with attention, and those. Of one with shared caches: those with a cache of
+// their own, and of these those whose values are not the keys. All layers if they have embeddings of their own.
+enum class Layers { all, dense, mixture, mtp, attention, recurrent, own_cache, own_values, with_input };
 
 struct TensorRule {
   const char* source;  // name in the checkpoint; "{}" is the layer, "{e}" the expert

@@ -51,5 +51,6 @@ TensorRules granite_hybrid_tensors();  // with experts and without
 TensorRules nemotron_h_tensors();      // likewise
 TensorRules lfm2_tensors();            // dense layers and mixtures
 TensorRules qwen35_tensors();          // without the feed-forward part
+TensorRules gemma4_tensors();
 
 }  // namespace tandem::tools::tensors

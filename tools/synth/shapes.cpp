@@ -4,11 +4,18 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "tools/synth/gemma4_shapes.h"
+#include "tools/synth/tensor_list.h"
 
 namespace tandem::tools {
 namespace {
 
 using enum VocabKind;
+
+constexpr Shape with(Shape shape, const Gemma4Shape& gemma4) {
+  shape.gemma4 = gemma4;
+  return shape;
+}
 
 // clang-format off
 constexpr Shape kShapes[] = {
@@ -94,6 +101,18 @@ constexpr Shape kShapes[] = {
      spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 1024},
     {"gemma-3-27b", "Gemma 3 27B It", "gemma3", 62, 5376, 32, 16, 128, 21504,
      spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 1024},
+    with({"gemma-4-31b", "Gemma 4 31B It", "gemma4", 60, 5376, 32, 16, 256, 21504,
+          spm_gemma, 262144, 262144, 1e6f, 1e-6f, true, 0, 0, 0, 0, 1024},
+         {.head_dim_full = 512, .n_head_kv_full = 4, .values_are_keys = true}),
+    with({"gemma-4-26b-a4b", "Gemma 4 26B A4B It", "gemma4", 30, 2816, 16, 8, 256, 2112,
+          spm_gemma, 262144, 262144, 1e6f, 1e-6f, true, 0, 128, 8, 704, 1024},
+         {.head_dim_full = 512, .n_head_kv_full = 2, .values_are_keys = true}),
+    with({"gemma-4-e4b", "Gemma 4 E4B It", "gemma4", 42, 2560, 8, 2, 256, 10240,
+          spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 512},
+         {.head_dim_full = 512, .n_head_kv_full = 2, .n_shared = 18, .n_input = 256}),
+    with({"gemma-4-e2b", "Gemma 4 E2B It", "gemma4", 35, 1536, 8, 1, 256, 6144,
+          spm_gemma, 262144, 131072, 1e6f, 1e-6f, true, 0, 0, 0, 0, 512},
+         {.head_dim_full = 512, .n_head_kv_full = 1, .period = 5, .n_shared = 20, .shared_width = 2, .n_input = 256}),
     {"phi-3-mini", "Phi 3 Mini 4K Instruct", "phi3", 32, 3072, 32, 32, 96, 8192,
      spm_llama, 32064, 4096, 1e4f, 1e-5f, false, 0, 0, 0, 0, 2047},
     {"phi-3-medium", "Phi 3 Medium 4K Instruct", "phi3", 40, 5120, 40, 10, 128, 17920,
@@ -144,32 +163,10 @@ constexpr Shape kShapes[] = {
     {"nemotron-3-nano", "NVIDIA Nemotron 3 Nano 30B A3B", "nemotron_h_moe", 52, 2688, 32, 2, 128, 1856,
      bpe_llama3, 131072, 262144, 1e4f, 1e-5f, false, 0, 128, 6, 1856, 0, 3712, 0, 0, false, 0, 0, 0, true, 0, 0, 0, 0,
      "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 4, 64, 64, 8, 128},
+    {"qwen3.6-35b-a3b", "Qwen3.6 35B A3B", "qwen35moe", 40, 2048, 16, 2, 256, 512,
+     bpe_qwen, 248320, 262144, 1e7f, 1e-6f, false, 0, 256, 8, 512, 0, 512, 0, 64, true, 0, 0, 0, false, 0, 0, 16, 32},
 };
 // clang-format on
-
-// Collects the tensors of one model.
-class TensorList {
- public:
-  void matrix(const std::string& name, int64_t k, int64_t m, int64_t n = 1) {
-    tensors_.push_back({name, TensorRole::matrix, {k, m, n, 1}, n > 1 ? 3 : 2});
-  }
-  void vector(const std::string& name, TensorRole role, int64_t n) {
-    tensors_.push_back({name, role, {n, 1, 1, 1}, 1});
-  }
-  void biases(const std::string& name, int64_t n, int64_t n_expert) {
-    rows(name, TensorRole::bias, n, n_expert);
-  }
-  void rows(const std::string& name, TensorRole role, int64_t n, int64_t n_rows) {
-    tensors_.push_back({name, role, {n, n_rows, 1, 1}, 2});
-  }
-  void router(const std::string& name, int64_t k, int64_t n_expert) {
-    tensors_.push_back({name, TensorRole::router, {k, n_expert, 1, 1}, 2});
-  }
-  std::vector<ShapeTensor> take() { return std::move(tensors_); }
-
- private:
-  std::vector<ShapeTensor> tensors_;
-};
 
 // Whether attention and feed-forward results are normalized.
 bool has_post_norms(const Shape& s) {
@@ -218,7 +215,12 @@ void add_delta_net(const Shape& s, const std::string& block, TensorList& list) {
   list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
   list.matrix(block + "attn_qkv.weight", s.n_embd, n_qkv);
   list.matrix(block + "attn_gate.weight", s.n_embd, n_v);
-  list.matrix(block + "ssm_ba.weight", s.n_embd, 2 * int64_t{s.n_delta_v});
+  if (s.arch == "qwen3next") {
+    list.matrix(block + "ssm_ba.weight", s.n_embd, 2 * int64_t{s.n_delta_v});
+  } else {
+    list.matrix(block + "ssm_beta.weight", s.n_embd, s.n_delta_v);
+    list.matrix(block + "ssm_alpha.weight", s.n_embd, s.n_delta_v);
+  }
   list.biases(block + "ssm_conv1d.weight", kDeltaConv, n_qkv);
   list.vector(block + "ssm_a", TensorRole::decay, s.n_delta_v);
   list.vector(block + "ssm_dt.bias", TensorRole::bias, s.n_delta_v);
@@ -344,6 +346,7 @@ std::vector<std::string_view> shape_names() {
 }
 
 std::vector<ShapeTensor> tensors_of(const Shape& s) {
+  if (s.gemma4.head_dim_full > 0) return gemma4_tensors_of(s);
   TensorList list;
   list.matrix("token_embd.weight", s.n_embd, s.n_vocab);
   if (s.rope_factor != 0) list.vector("rope_freqs.weight", TensorRole::rope_factors, s.head_dim / 2);
@@ -449,12 +452,17 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
     set_float("final_logit_softcapping", 30.0f);
   }
   if (s.window > 0) set_count("attention.sliding_window", s.window);
+  if (s.gemma4.head_dim_full > 0) add_gemma4_hyperparameters(s, metadata);
   if (s.arch == "phi3") set_count("rope.scaling.original_context_length", s.n_ctx);
   if (s.arch == "gpt-oss") {
     metadata.set(prefix + "rope.scaling.type", Value("yarn"));
     set_float("rope.scaling.factor", 32.0f);
     set_count("rope.scaling.original_context_length", 4096);
   }
+}
+
+std::vector<float> rope_factors(const Shape& s) {
+  return s.gemma4.head_dim_full > 0 ? gemma4_rope_factors(s) : llama3_rope_factors(s);
 }
 
 std::vector<float> llama3_rope_factors(const Shape& s) {

@@ -18,6 +18,16 @@ namespace tandem::tools {
 // The model's tokenizer; see random_vocab.h.
 enum class VocabKind { spm_llama, spm_gemma, bpe_llama3, bpe_qwen };
 
+// What Gemma 4 has beyond the others. Every period-th layer has full attention, with heads of its own.
+struct Gemma4Shape {
+  int head_dim_full = 0, n_head_kv_full = 0;  // 0: another architecture
+  int period = 6;
+  bool values_are_keys = false;  // with full attention
+  int n_shared = 0;              // last layers, which read the caches of earlier ones
+  int shared_width = 1;          // times n_ff: their feed-forward part
+  int n_input = 0;               // width of each layer's own embeddings
+};
+
 struct Shape {
   std::string_view name;   // what the user types
   std::string_view title;  // general.name
@@ -49,6 +59,7 @@ struct Shape {
   int n_ssm_inner() const { return n_ssm_head * ssm_head_dim; }
   bool has_one_part() const { return kinds.find('E') != std::string_view::npos; }
   char kind(int layer) const { return kinds.empty() ? '*' : kinds[static_cast<size_t>(layer)]; }
+  Gemma4Shape gemma4 = {};
 };
 
 std::span<const Shape> all_shapes();
@@ -75,8 +86,10 @@ std::vector<ShapeTensor> tensors_of(const Shape& shape);
 // Sets general.architecture, general.name and the hyperparameters under the architecture's prefix.
 void add_hyperparameters(const Shape& shape, Metadata& metadata);
 
-// Returns the values of rope_freqs.weight, [head_dim / 2]: the divisor of each rotation frequency. Llama 3's
-// rule: waves shorter than a quarter of the original context (8192) stay, waves longer than it are stretched
+// Returns the values of rope_freqs.weight: the divisor of each rotation frequency.
+std::vector<float> rope_factors(const Shape& shape);
+
+// Those of Llama 3, [head_dim / 2]: waves shorter than a quarter of the original context (8192) stay, waves longer than it are stretched
 // by rope_factor, with a blend between.
 std::vector<float> llama3_rope_factors(const Shape& shape);
 

@@ -91,7 +91,7 @@ template <class Sink>
 void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, Pieces& pieces, uint64_t seed,
                  Sink sink) {
   if (tensor.role == TensorRole::rope_factors) {
-    const std::vector<float> factors = llama3_rope_factors(shape);
+    const std::vector<float> factors = rope_factors(shape);
     return sink(std::as_bytes(std::span(factors)));
   }
   RandomWeights weights(pieces.of(tensor, dtype), seed);

@@ -23,14 +23,14 @@ constexpr int64_t kStripRows = 64;  // rows of an expert's matrix in one item of
 // One of the three weights: a matrix per expert.
 struct Experts {
   DType dtype;
-  const std::byte* w;  // [n_expert, m, k]
+  const std::byte* w;  // [n_expert, mat_rows, k]; its rows are m of an expert's mat_rows
   const float* bias;   // [n_expert, m] or null
-  int64_t m, k;
+  int64_t m, k, mat_rows;
 
   LinearCall call(int64_t expert, int64_t n, int64_t row0, int64_t rows) const {
     LinearCall c;
     c.dtype = dtype;
-    c.w = w + row_bytes(dtype, k) * static_cast<size_t>(expert * m + row0);
+    c.w = w + row_bytes(dtype, k) * static_cast<size_t>(expert * mat_rows + row0);
     if (bias) c.bias = bias + expert * m + row0;
     c.n = n;
     c.m = rows;
@@ -41,7 +41,18 @@ struct Experts {
 
 Experts experts(const CompileContext& context, TensorId id, TensorId bias) {
   const Weight& w = *context.tensor(id).weight;
-  return {w.dtype, context.address<std::byte>(id), context.address(bias), w.n_rows, w.n_cols};
+  return {w.dtype, context.address<std::byte>(id), context.address(bias), w.n_rows, w.n_cols, w.n_rows};
+}
+
+const Weight* weight_of(const CompileContext& context, TensorId id) {
+  return id == kNoTensor ? nullptr : context.tensor(id).weight;
+}
+
+// Some rows of each expert's matrix.
+Experts rows_of(Experts e, int64_t first, int64_t n) {
+  e.w += row_bytes(e.dtype, e.k) * static_cast<size_t>(first);
+  e.m = n;
+  return e;
 }
 
 // The pairs of one expert: [begin, begin + n) in the sorted order.
@@ -57,15 +68,19 @@ class CompiledMoeFfn final : public CompiledOp {
         kernels_(context.kernels),
         has_gate_(op.gate != kNoTensor),
         gate_(has_gate_ ? experts(context, op.gate, op.gate_bias) : experts(context, op.up, op.up_bias)),
-        up_(experts(context, op.up, op.up_bias)),
+        up_(op.up == kNoTensor ? gate_ : experts(context, op.up, op.up_bias)),
         down_(experts(context, op.down, op.down_bias)),
         x_(context.address(op.x)),
         route_(context.address(op.route)),
         residual_(context.address(op.residual)),
         y_(context.address(node.output)),
         extent_(context.tensor(node.output).extent),
-        weights_{has_gate_ ? context.tensor(op.gate).weight : nullptr, context.tensor(op.up).weight,
+        weights_{weight_of(context, op.gate), weight_of(context, op.up),
                  context.tensor(op.down).weight} {
+    if (op.up == kNoTensor) {  // in one matrix with the gate
+      gate_ = rows_of(gate_, 0, down_.k);
+      up_ = rows_of(up_, down_.k, down_.k);
+    }
     const int64_t max_tokens = context.tensor(node.output).n_rows;
     max_slots_ = max_tokens * op_.n_used;
     const LinearKernels& k = kernels_.linear;
@@ -85,8 +100,9 @@ class CompiledMoeFfn final : public CompiledOp {
     if (row_count(extent_, 1, context.shape) == 0) return;
     const Room room = lay_out(context.shared);
     for (const Group* g = room.groups; g->n > 0; ++g) {
-      if (has_gate_) observer({*weights_[0], g->expert, x_, room.token_of + g->begin, g->n});
-      observer({*weights_[1], g->expert, x_, room.token_of + g->begin, g->n});
+      for (const Weight* w : {weights_[0], weights_[1]}) {
+        if (w) observer({*w, g->expert, x_, room.token_of + g->begin, g->n});
+      }
       observer({*weights_[2], g->expert, room.h + g->begin * down_.k, nullptr, g->n});
     }
   }
@@ -308,7 +324,7 @@ class CompiledMoeFfn final : public CompiledOp {
   const float* residual_;     // [n, k] or null
   float* y_;                  // [n, k]
   Extent extent_;
-  const Weight* weights_[3];  // gate, up, down
+  const Weight* weights_[3];  // gate or null, up or null, down
   int64_t max_slots_ = 0;
   size_t multiply_bytes_ = 0, encoded_bytes_ = 0;
 };

@@ -15,6 +15,7 @@ class CompiledMoeRoute final : public CompiledOp {
       : op_(op),
         logits_(context.address(op.logits)),
         bias_(context.address(op.selection_bias)),
+        expert_scale_(context.address(op.expert_scale)),
         route_(context.address(node.output)),
         extent_(context.tensor(node.output).extent) {
     scratch_bytes = static_cast<size_t>(op_.n_expert) * (2 * sizeof(float) + sizeof(int32_t)) +
@@ -55,7 +56,9 @@ class CompiledMoeRoute final : public CompiledOp {
       sum += weights[i];
     }
     const float factor = op_.normalize ? op_.scale / sum : op_.scale;
-    for (int64_t i = 0; i < op_.n_used; ++i) weights[i] *= factor;
+    for (int64_t i = 0; i < op_.n_used; ++i) {
+      weights[i] *= factor * (expert_scale_ ? expert_scale_[order[i]] : 1.0f);
+    }
   }
 
   void scores(const float* logits, float* score) const {
@@ -97,9 +100,10 @@ class CompiledMoeRoute final : public CompiledOp {
   }
 
   MoeRouteOp op_;
-  const float* logits_;  // [n, n_expert]
-  const float* bias_;    // [n_expert] or null
-  float* route_;         // [n, 2 * n_used]
+  const float* logits_;        // [n, n_expert]
+  const float* bias_;          // [n_expert] or null
+  const float* expert_scale_;  // [n_expert] or null
+  float* route_;               // [n, 2 * n_used]
   Extent extent_;
 };
 

@@ -67,16 +67,17 @@ void glu_with(Act act, const float* gate, const float* up, float* to, int64_t n)
   for (int64_t i = 0; i < n; ++i) to[i] = act(gate[i]) * up[i];
 }
 
+float gelu_tanh(float x) {
+  return 0.5f * x * (1.0f + std::tanh(0.79788456f * x * (1.0f + 0.044715f * x * x)));
+}
+
 void glu(Activation activation, const float* gate, const float* up, float* to, int64_t n) {
   switch (activation) {
     case Activation::silu:
       return glu_with([](float x) { return x / (1.0f + std::exp(-x)); }, gate, up, to, n);
     case Activation::gelu:
       return glu_with([](float x) { return 0.5f * x * std::erfc(-x * 0.70710678f); }, gate, up, to, n);
-    case Activation::gelu_tanh:
-      return glu_with(
-          [](float x) { return 0.5f * x * (1.0f + std::tanh(0.79788456f * x * (1.0f + 0.044715f * x * x))); },
-          gate, up, to, n);
+    case Activation::gelu_tanh: return glu_with(gelu_tanh, gate, up, to, n);
     case Activation::relu2: return glu_with([](float x) { return x < 0.0f ? 0.0f : x * x; }, gate, up, to, n);
     case Activation::swiglu_oai:
       for (int64_t i = 0; i < n; ++i) {
@@ -99,6 +100,7 @@ float gate_factor(GateKind kind, float gate) {
   switch (kind) {
     case GateKind::sigmoid: return sigmoid(gate);
     case GateKind::silu: return gate * sigmoid(gate);
+    case GateKind::gelu_tanh: return gelu_tanh(gate);
     case GateKind::product: return gate;
     case GateKind::relu: return gate < 0.0f ? 0.0f : gate;
   }

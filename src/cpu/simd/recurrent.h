@@ -19,6 +19,7 @@ void gate(GateKind kind, const float* x, const float* gates, float* to, int64_t 
   switch (kind) {
     case GateKind::sigmoid: return gate_with([](Vec g) { return vsigmoid(g); }, x, gates, to, n);
     case GateKind::silu: return gate_with([](Vec g) { return g * vsigmoid(g); }, x, gates, to, n);
+    case GateKind::gelu_tanh: return gate_with([](Vec g) { return vgelu_tanh(g); }, x, gates, to, n);
     case GateKind::product: return gate_with([](Vec g) { return g; }, x, gates, to, n);
     case GateKind::relu:
       return gate_with([](Vec g) { return keep(not_less(g, set1(0.0f)), g); }, x, gates, to, n);
