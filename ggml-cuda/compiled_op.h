@@ -75,6 +75,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Col
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GateOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const CausalConvOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const DeltaRuleOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const SsmScanOp& op);
 
 // Why an op cannot run here, worded for Device::why_unsupported, or an empty string. Ops with limits define
 // it next to their compile function.
@@ -88,6 +89,7 @@ std::string why_not(const Graph& graph, const GluOp& op);
 std::string why_not(const Graph& graph, const MoeRouteOp& op);
 std::string why_not(const Graph& graph, const MoeFfnOp& op);
 std::string why_not(const Graph& graph, const DeltaRuleOp& op);
+std::string why_not(const Graph& graph, const SsmScanOp& op);
 template <class OtherOp>
 std::string why_not(const Graph&, const OtherOp&) {
   return "";

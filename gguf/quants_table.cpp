@@ -132,7 +132,7 @@ float pack_nvfp4(const float* x, const float* w, float scale, uint8_t* qs) {
 
 // Tries the scale that fits the largest element and those next to it.
 void quantize(const float* src, BlockNVFP4* blocks, int64_t n, const float* importance) {
-  constexpr int kElements = BlockNVFP4::kElements, kMaxScale = 126, kTried = 2;
+  constexpr int kElements = BlockNVFP4::kElements, kMaxScale = 126, kNeighbours = 2;
   for (int64_t b = 0; b < n / kElements; ++b) {
     for (int s = 0; s < kElements / 16; ++s) {
       const int64_t at = b * kElements + 16 * s;
@@ -145,7 +145,8 @@ void quantize(const float* src, BlockNVFP4* blocks, int64_t n, const float* impo
       float least = INFINITY;
       blocks[b].d[s] = 0;
       std::memset(blocks[b].qs + 8 * s, 0, 8);
-      for (int code = std::max(0, nearest - kTried); code <= std::min(kMaxScale, nearest + kTried); ++code) {
+      for (int code = std::max(0, nearest - kNeighbours); code <= std::min(kMaxScale, nearest + kNeighbours);
+           ++code) {
         uint8_t qs[8] = {};
         const float loss = pack_nvfp4(x, w, e4m3_to_fp32_half(static_cast<uint8_t>(code)), qs);
         if (!(loss < least)) continue;

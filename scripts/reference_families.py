@@ -74,6 +74,33 @@ def qwen3_5(architecture, model_type, **changes):
                                   num_position_embeddings=16, deepstack_visual_indexes=[])}
 
 
+def lfm2(architecture, model_type, **changes):
+    config = family(architecture, model_type, norm_eps=1e-5, num_hidden_layers=5, conv_bias=False, rope_theta=1000000.0,
+                    layer_types=["conv", "conv", "full_attention", "conv", "full_attention"],
+                    **{"conv_L_cache": 3, **changes})
+    for key in ("rms_norm_eps", "tie_word_embeddings", "hidden_act"):
+        config.pop(key)
+    return config
+
+
+def granite_hybrid(**changes):
+    return family("GraniteMoeHybridForCausalLM", "granitemoehybrid", **{
+        **dict(num_hidden_layers=4, rms_norm_eps=1e-3, layer_types=["mamba", "mamba", "attention", "mamba"],
+               position_embedding_type="nope", mamba_n_heads=6, mamba_d_head=32, mamba_d_state=20, mamba_n_groups=1,
+               mamba_d_conv=4, mamba_expand=3, mamba_conv_bias=True, mamba_proj_bias=False, mamba_chunk_size=16,
+               attention_bias=False, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22,
+               logits_scaling=8.0, rope_theta=10000.0, tie_word_embeddings=True), **changes})
+
+
+def nemotron_h(**changes):
+    """time_step_min, which is for the start of training, would be a limit in transformers."""
+    config = family("NemotronHForCausalLM", "nemotron_h", num_hidden_layers=len(changes["hybrid_override_pattern"]),
+                    layer_norm_epsilon=1e-2, head_dim=32, mamba_num_heads=6, mamba_head_dim=24, ssm_state_size=20,
+                    n_groups=2, conv_kernel=4, use_conv_bias=True, use_bias=False, mlp_bias=False, attention_bias=False,
+                    mlp_hidden_act="relu2", mamba_hidden_act="silu", chunk_size=16, time_step_min=1e-9, **changes)
+    for key in ("rms_norm_eps", "hidden_act"):
+        config.pop(key)
+    return config
 def gemma4(architecture="Gemma4ForCausalLM", **changes):
     """Windows in two layers of three; the others have larger heads, and fewer of keys."""
     kinds = (["sliding_attention"] * 2 + ["full_attention"]) * 2
@@ -243,6 +270,31 @@ FAMILIES = {
     "qwen3_5": qwen3_5("Qwen3_5ForConditionalGeneration", "qwen3_5"),
     "qwen3_5_moe": qwen3_5("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", num_experts=4, num_experts_per_tok=3,
                            moe_intermediate_size=32, shared_expert_intermediate_size=32),
+    # Keys with the names of published models; the width of the feed-forward part comes out as 128.
+    "lfm2": lfm2("Lfm2ForCausalLM", "lfm2", block_ff_dim=160, block_auto_adjust_ff_dim=True, block_multiple_of=64,
+                 block_ffn_dim_multiplier=1.0),
+    "lfm2_moe": lfm2("Lfm2MoeForCausalLM", "lfm2_moe", conv_L_cache=4, num_experts=8, num_experts_per_tok=3,
+                     moe_intermediate_size=32, num_dense_layers=1, use_expert_bias=True, norm_topk_prob=True,
+                     routed_scaling_factor=1.0),
+    # Without positions in attention.
+    "granite_hybrid": granite_hybrid(num_local_experts=4, num_experts_per_tok=2, intermediate_size=24,
+                                     shared_intermediate_size=40),
+    "granite_hybrid_dense": granite_hybrid(num_local_experts=0, num_experts_per_tok=0, intermediate_size=96,
+                                           shared_intermediate_size=96, tie_word_embeddings=False),
+    # Granite 4 Micro has the class of the hybrids and no such layers: a Granite 3 by another name.
+    "granite4_dense": granite_hybrid(layer_types=["attention"] * 2, num_hidden_layers=2, position_embedding_type="rope",
+                                     num_local_experts=0, num_experts_per_tok=0, intermediate_size=96,
+                                     shared_intermediate_size=96),
+    "nemotron_h": nemotron_h(hybrid_override_pattern="M-M*-M-"),
+    # With experts in a narrower space, all of which are used: after several mixtures rounding would change the choice.
+    "nemotron_h_moe": nemotron_h(hybrid_override_pattern="MEM*EME", n_routed_experts=8, num_experts_per_tok=8,
+                                 moe_intermediate_size=40, moe_shared_expert_intermediate_size=48, n_shared_experts=1,
+                                 moe_latent_size=32, n_group=1, topk_group=1, norm_topk_prob=True,
+                                 routed_scaling_factor=2.5),
+    "nemotron_h_moe_wide": nemotron_h(hybrid_override_pattern="ME*E", n_routed_experts=8, num_experts_per_tok=3,
+                                      moe_intermediate_size=40, moe_shared_expert_intermediate_size=48,
+                                      n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
+                                      routed_scaling_factor=2.5),
     # The dense model: of layers with full attention, values are the keys before their norm.
     "gemma4": gemma4_multimodal(gemma4(attention_k_eq_v=True, num_global_key_value_heads=1)),
     # Experts beside the dense unit.

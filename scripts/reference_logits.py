@@ -66,7 +66,8 @@ def values(name, shape, base, scale, bits):
     return (base + scale * k.astype(np.float64)).reshape(shape)
 
 
-SIGMOID_ROUTERS = ("glm4_moe", "minimax_m2", "exaone_moe", "bailing_moe_v2", "deepseek_v3", "glm4_moe_lite")
+SIGMOID_ROUTERS = ("glm4_moe", "minimax_m2", "exaone_moe", "bailing_moe_v2", "deepseek_v3", "glm4_moe_lite",
+                   "lfm2_moe", "nemotron_h")
 
 
 def tensor_rule(name, shape, config):
@@ -91,10 +92,13 @@ def tensor_rule(name, shape, config):
         return [name, "BF16", shape, 1, 2.0**-7, 6]
     if name.endswith("bias") or name.endswith("sinks"):
         return [name, "BF16", shape, 0, 2.0**-9, 8]
+    if name.endswith("A_log") and config.get("model_type") in ("granitemoehybrid", "nemotron_h"):
+        return [name, "BF16", shape, -3, 2.0**-5, 5]  # states that last for many tokens
     wide = 0.5 if "embed" in name else 1.7 / math.sqrt(shape[-1])
-    if "router" in name or name.endswith(("mlp.gate.weight", "moe.gate.weight", "mlp.gate.wg.weight")):
+    if "router" in name or name.endswith(("mlp.gate.weight", "moe.gate.weight", "mlp.gate.wg.weight",
+                                             "feed_forward.gate.weight", "mixer.gate.weight")):
         # So that rounding never changes the choice of experts; sigmoids of large numbers would all be 1.
-        wide *= 2 if config.get("model_type") in SIGMOID_ROUTERS else 8
+        wide *= {"nemotron_h": 4}.get(config.get("model_type"), 2 if config.get("model_type") in SIGMOID_ROUTERS else 8)
         wide *= 8 if config.get("model_type") == "gemma4_text" else 1  # reads a vector of length 1
     return [name, "BF16", shape, 0, 2.0 ** (round(math.log2(wide)) - 7), 8]
 

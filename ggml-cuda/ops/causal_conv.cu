@@ -12,12 +12,14 @@ constexpr int kThreads = 128;
 struct ConvCall {
   const float* x;            // [n, n_channels]
   const float* w;            // [n_channels, width]
+  const float* bias;         // [n_channels] or null
   float* y;                  // [n, n_channels]
   float* pool;               // [n_slots, width - 1, n_channels]
   const int32_t* positions;  // [n]
   const int32_t* sequences;  // [n]
   const int32_t* states;     // [n_sequences, 2]
   int n, n_channels, width;
+  bool is_silu;
 };
 
 // The grid's x is the channels, its y the token.
@@ -38,11 +40,12 @@ __global__ void __launch_bounds__(kThreads) causal_conv(const __grid_constant__ 
     if (lag <= n_before) return call.x[static_cast<int64_t>(token - lag) * call.n_channels + channel];
     return is_start ? 0.0f : old[static_cast<int64_t>(last - (lag - n_before)) * call.n_channels];
   };
-  float sum = 0.0f;
+  float sum = call.bias ? call.bias[channel] : 0.0f;
   for (int j = 0; j < call.width; ++j) {
     sum += call.w[static_cast<int64_t>(channel) * call.width + j] * input(last - j);
   }
-  call.y[static_cast<int64_t>(token) * call.n_channels + channel] = sum / (1.0f + expf(-sum));
+  call.y[static_cast<int64_t>(token) * call.n_channels + channel] =
+      call.is_silu ? sum / (1.0f + expf(-sum)) : sum;
   if (token + 1 < call.n && call.sequences[token + 1] == sequence) return;
   float* state = call.pool + call.states[2 * sequence + 1] * slot_size + channel;
   for (int j = 0; j < last; ++j) state[static_cast<int64_t>(j) * call.n_channels] = input(last - 1 - j);
@@ -57,6 +60,8 @@ class CompiledCausalConv final : public CompiledOp {
     TANDEM_CHECK(kv.head_dim_k == static_cast<int64_t>(call_.width - 1) * call_.n_channels);
     call_.x = context.address<const float>(op.x);
     call_.w = context.address<const float>(op.weight);
+    call_.bias = context.address<const float>(op.bias);
+    call_.is_silu = op.activation == ConvActivation::silu;
     call_.y = context.address<float>(node.output);
     call_.pool = reinterpret_cast<float*>(kv.k);
     call_.positions = context.address<const int32_t>(op.positions);

@@ -4,6 +4,7 @@
 // Reads and writes the states once, 2 * Hv * dk * dv floats of each sequence.
 #include <algorithm>
 
+#include "ggml-cuda/ops/recurrent.cuh"
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -19,26 +20,10 @@ struct DeltaRuleCall {
   const float *decay, *dt_bias;  // [n_head_v]
   float* y;                      // [n, n_head_v * dv]
   float* pool;                   // [n_slots, n_head_v, dk, dv]
-  const int32_t* positions;      // [n]
-  const int32_t* sequences;      // [n], ascending
-  const int32_t* states;         // [n_sequences, 2]
-  int n, n_head_k, n_head_v, dk, dv;
+  StepTokens tokens;
+  int n_head_k, n_head_v, dk, dv;
   bool tiled;
 };
-
-// The first token whose sequence is not below `sequence`.
-__device__ inline int first_token(const DeltaRuleCall& call, int sequence) {
-  int low = 0, high = call.n;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (call.sequences[middle] < sequence) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 // The grid's x is the tiles of columns, its y the head of v, its z the sequence. kRows * 32 >= dk.
 template <int kRows>
@@ -48,7 +33,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) delta_rule(const __grid_constan
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int column = (static_cast<int>(blockIdx.x) * kWarps + warp) * kColumns;
   const int head = static_cast<int>(blockIdx.y), sequence = static_cast<int>(blockIdx.z);
-  const int begin = first_token(call, sequence), end = first_token(call, sequence + 1);
+  const int begin = first_token(call.tokens, sequence), end = first_token(call.tokens, sequence + 1);
   if (column >= call.dv || begin == end) return;  // whole warps
   const int dk = call.dk, dv = call.dv;
   const int key_head = call.tiled ? head % call.n_head_k : head / (call.n_head_v / call.n_head_k);
@@ -56,8 +41,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) delta_rule(const __grid_constan
       2 * static_cast<int64_t>(call.n_head_k) * dk + static_cast<int64_t>(call.n_head_v) * dv;
   const int64_t slot_size = static_cast<int64_t>(call.n_head_v) * dk * dv;
   const int64_t in_slot = static_cast<int64_t>(head) * dk * dv + column;
-  const bool is_start = call.positions[begin] == 0;
-  const float* old = call.pool + call.states[2 * sequence] * slot_size + in_slot;
+  const bool is_start = call.tokens.positions[begin] == 0;
+  const float* old = call.pool + call.tokens.states[2 * sequence] * slot_size + in_slot;
 
   float state[kRows][kColumns];
 #pragma unroll
@@ -110,7 +95,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) delta_rule(const __grid_constan
         call.y[(static_cast<int64_t>(token) * call.n_head_v + head) * dv + column + c] = y;
     }
   }
-  float* result = call.pool + call.states[2 * sequence + 1] * slot_size + in_slot;
+  float* result = call.pool + call.tokens.states[2 * sequence + 1] * slot_size + in_slot;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int row = r * kWarp + lane;
@@ -134,9 +119,7 @@ class CompiledDeltaRule final : public CompiledOp {
     call_.dt_bias = context.address<const float>(op.dt_bias);
     call_.y = context.address<float>(node.output);
     call_.pool = reinterpret_cast<float*>(kv.v);
-    call_.positions = context.address<const int32_t>(op.positions);
-    call_.sequences = context.address<const int32_t>(op.sequences);
-    call_.states = context.address<const int32_t>(op.states);
+    call_.tokens = step_tokens(context, op);
     call_.n_head_k = static_cast<int>(op.n_head_k);
     call_.n_head_v = static_cast<int>(op.n_head_v);
     call_.dk = static_cast<int>(op.head_dim_k);
@@ -146,8 +129,8 @@ class CompiledDeltaRule final : public CompiledOp {
 
   void launch(const LaunchContext& context) const override {
     DeltaRuleCall call = call_;
-    call.n = static_cast<int>(context.shape.n_tokens);
-    const auto n_sequences = static_cast<unsigned>(std::min<int64_t>(max_sequences_, call.n));
+    call.tokens.n = static_cast<int>(context.shape.n_tokens);
+    const auto n_sequences = static_cast<unsigned>(std::min<int64_t>(max_sequences_, call.tokens.n));
     const dim3 grid(blocks_of(call.dv, kWarps * kColumns), static_cast<unsigned>(call.n_head_v), n_sequences);
     const auto launch = [&](auto* kernel) {
       launch_overlapping(kernel, grid, kWarps * kWarp, 0, context.stream, call);

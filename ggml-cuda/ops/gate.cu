@@ -12,6 +12,8 @@ struct Gate {
       case GateKind::sigmoid: return x / (1.0f + expf(-gate));
       case GateKind::silu: return x * activate(Activation::silu, gate);
       case GateKind::gelu_tanh: return x * activate(Activation::gelu_tanh, gate);
+      case GateKind::product: return x * gate;
+      case GateKind::relu: return x * (gate < 0.0f ? 0.0f : gate);
     }
     return x;
   }

@@ -8,6 +8,7 @@
 // More tokens: pairs are sorted by expert, and products work on tiles of pairs of one expert (matmul.h). Only
 // the device knows the tiles: the grid covers the maximum number. The chosen experts' weights are read once.
 #include "ggml-cuda/expert_groups.h"
+#include "ggml-cuda/ops/rows.cuh"
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -58,6 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   y[token * k + column] = sum;
 }
 
+// Of experts without gates: the square of what is positive.
+struct Relu2 {
+  __device__ float operator()(float x, float) const { return x < 0.0f ? 0.0f : x * x; }
+};
+
 class CompiledMoeFfn final : public CompiledOp {
  public:
   CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op,
@@ -67,6 +73,7 @@ class CompiledMoeFfn final : public CompiledOp {
         output_(context.tensor(node.output)),
         x_(context.address(op.x)),
         route_(context.address(op.route)),
+        has_gate_(op.gate != kNoTensor),
         down_(device_weight(context, op.down)),
         gate_(gate_of(context, op, down_.k)),
         up_(up_of(context, op, down_.k)),
@@ -122,6 +129,7 @@ class CompiledMoeFfn final : public CompiledOp {
 
   static bool is_one_matrix(const MoeFfnOp& op) { return op.up == kNoTensor; }
   static DeviceWeight gate_of(const CompileContext& context, const MoeFfnOp& op, int64_t m) {
+    if (op.gate == kNoTensor) return device_weight(context, op.up);
     const DeviceWeight w = device_weight(context, op.gate);
     return is_one_matrix(op) ? rows_of(w, 0, m) : w;
   }
@@ -142,8 +150,13 @@ class CompiledMoeFfn final : public CompiledOp {
     args.n = part.n;
     args.n_used = static_cast<int>(op_.n_used);
     args.activation = op_.activation;
-    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, gate_bias_};
-    if (gate_.dtype == up_.dtype) {
+    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, has_gate_ ? gate_bias_ : up_bias_};
+    if (!has_gate_) {
+      args.n_targets = 1;
+      args.mode = MatvecMode::experts;
+      launch_expert_matvec(args, gpu_, context.stream);
+      launch_map(context, Relu2{}, part.h, nullptr, part.h, int64_t{n_slots} * up_.m);
+    } else if (gate_.dtype == up_.dtype) {
       args.targets[1] = {up_, nullptr, nullptr, nullptr, 0, up_bias_};
       args.n_targets = 2;
       args.mode = MatvecMode::experts_glu;
@@ -194,8 +207,9 @@ class CompiledMoeFfn final : public CompiledOp {
     };
     float* z = reinterpret_cast<float*>(context.scratch + z_at_);
     const ProductInput x = x_encodings_.encode(part.x, part.n, context.scratch, context.stream);
-    product(gate_, gate_bias_, x, part.h, MatmulStore::result);
-    product(up_, up_bias_, x, part.h, MatmulStore::with_gate);
+    if (has_gate_) product(gate_, gate_bias_, x, part.h, MatmulStore::result);
+    product(up_, up_bias_, x, part.h, has_gate_ ? MatmulStore::with_gate : MatmulStore::result);
+    if (!has_gate_) launch_map(context, Relu2{}, part.h, nullptr, part.h, int64_t{n_slots} * up_.m);
     product(down_, down_bias_, h_encodings_.encode(part.h, n_slots, context.scratch, context.stream), z,
             MatmulStore::result);
     const dim3 grid(static_cast<unsigned>(part.n),
@@ -210,8 +224,9 @@ class CompiledMoeFfn final : public CompiledOp {
   const Tensor& output_;
   const float* x_;                     // [n, k]
   const float* route_;                 // [n, 2 * n_used]
+  bool has_gate_;
   DeviceWeight down_;                  // [n_expert, k, m]
-  DeviceWeight gate_, up_;             // [n_expert, m, k]; rows of one weight if the op has no up
+  DeviceWeight gate_, up_;  // [n_expert, m, k]; rows of one weight if the op has no up; the same if it has no gate
   const float* residual_;              // [n, k] or null
   const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
   const float* down_bias_;             // [n_expert, k] or null

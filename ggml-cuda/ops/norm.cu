@@ -9,10 +9,10 @@ namespace {
 
 struct NormCall {
   const float* x;            // [n_groups, group]
-  PlainValues weight, bias;  // [group]; bias may be absent
+  PlainValues weight, bias;  // [n_weights, group], [group]; bias may be absent
   float* y;                  // [n_groups, group]
   int64_t n_groups;
-  int group;
+  int group, n_weights;  // groups take the rows of the weight in turn
   float eps;
 };
 
@@ -56,11 +56,12 @@ __device__ void normalize(const NormCall& call, int64_t group_index) {
   using A = Access<kWidth>;
   using V = typename A::Value;
   const int n = call.group / kWidth;
+  const int w = call.n_weights > 1 ? static_cast<int>(group_index % call.n_weights) * n : 0;
   const V* x = reinterpret_cast<const V*>(call.x + group_index * call.group);
   V* y = reinterpret_cast<V*>(call.y + group_index * call.group);
   let_next_begin();
   for (int i = Team::rank(); i < n; i += Team::size()) {
-    call.weight.prefetch(i * kWidth);
+    call.weight.prefetch((w + i) * kWidth);
     call.bias.prefetch(i * kWidth);
   }
   wait_for_previous();
@@ -74,7 +75,7 @@ __device__ void normalize(const NormCall& call, int64_t group_index) {
   for (int i = Team::rank(); i < n; i += Team::size()) squares += squares_of(x[i], mean);
   const float scale = 1.0f / sqrtf(Team::sum(squares) / static_cast<float>(call.group) + call.eps);
   for (int i = Team::rank(); i < n; i += Team::size()) {
-    V v = A::scaled(x[i], mean, scale, A::weight(call.weight, i));
+    V v = A::scaled(x[i], mean, scale, A::weight(call.weight, w + i));
     if (call.bias.data) v = A::plus(v, A::weight(call.bias, i));
     y[i] = v;
   }
@@ -113,6 +114,7 @@ class CompiledNorm final : public CompiledOp {
       : op_(op),
         shape_(context.tensor(node.output)),
         x_(context.address<const float>(op.x)),
+        n_weights_(context.tensor(op.weight).n_rows),
         weight_(plain_values(context, op.weight)),
         bias_(plain_values(context, op.bias)),
         y_(context.address<float>(node.output)) {}
@@ -120,7 +122,8 @@ class CompiledNorm final : public CompiledOp {
   void launch(const LaunchContext& context) const override {
     const int64_t n_groups = row_count(shape_, context.shape) * (shape_.n_cols / op_.group);
     if (n_groups == 0) return;
-    const NormCall call{x_, weight_, bias_, y_, n_groups, static_cast<int>(op_.group), op_.eps};
+    const NormCall call{
+        x_, weight_, bias_, y_, n_groups, static_cast<int>(op_.group), static_cast<int>(n_weights_), op_.eps};
     const bool rms = op_.kind == NormKind::rms;
     if (op_.group % 4 == 0) {
       rms ? launch_norm<4, NormKind::rms>(call, context.stream)
@@ -134,8 +137,9 @@ class CompiledNorm final : public CompiledOp {
  private:
   NormOp op_;
   const Tensor& shape_;
-  const float* x_;             // [n, n_cols]
-  PlainValues weight_, bias_;  // [group]
+  const float* x_;  // [n, n_cols]
+  int64_t n_weights_;
+  PlainValues weight_, bias_;  // [n_weights, group], [group]
   float* y_;                   // [n, n_cols]
 };
 

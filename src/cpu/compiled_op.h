@@ -61,5 +61,6 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Col
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GateOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const CausalConvOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const DeltaRuleOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const SsmScanOp& op);
 
 }  // namespace tandem::cpu

@@ -2,17 +2,41 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace tandem::cpu {
 
-// avx512 needs F, BW, DQ, VL; avx512_vnni also needs VNNI and BF16. Each includes the ones before it.
-enum class Isa { scalar, avx2, avx512, avx512_vnni };
+// avx512 needs F, BW, DQ, VL; avx512_vnni also VNNI; avx512_amx also BF16 and the AMX tiles with their bf16 and int8
+// products. Each includes the ones before it.
+enum class Isa { scalar, avx2, avx512, avx512_vnni, avx512_amx };
+inline constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_amx};
 
-std::string_view isa_name(Isa isa);  // "scalar", "avx2", "avx512", "avx512_vnni"
+std::string_view isa_name(Isa isa);  // "scalar", "avx2", "avx512", "avx512_vnni", "avx512_amx"
 std::optional<Isa> isa_from_name(std::string_view name);
-std::vector<Isa> supported_isas();  // by this machine, ascending; never empty
+
+// What a machine has: CPU and operating system.
+struct CpuFeatures {
+  bool avx2_fma = false;
+  bool avx512 = false;  // F, BW, DQ, VL
+  bool avx512_vnni = false;
+  bool avx512_bf16 = false;
+  bool amx = false;  // tiles, bf16, int8; the system saves tiles, but a process has to ask for them
+};
+CpuFeatures cpu_features();  // of this machine
+
+// The instruction sets that a machine with these features can run, ascending. `ask_for_tiles` is called once if all
+// else is there for AMX; false: the system refuses.
+std::vector<Isa> isas_with(const CpuFeatures& features, bool (*ask_for_tiles)());
+
+// Those of this machine, ascending; never empty. The first call asks the system to let this process use AMX tiles.
+// The permission holds for all its threads.
+const std::vector<Isa>& supported_isas();
 Isa best_isa();
+
+// The instruction set of this name. Throws Error(usage) that lists those of this machine if it is none of them; `prefix`
+// says where the name comes from.
+Isa supported_isa(std::string_view name, std::string_view prefix = "");
 
 }  // namespace tandem::cpu

@@ -1,8 +1,17 @@
 #include "cpu/kernels.h"
 
-#include "cpu/linear_generic.h"
+#include "cpu/linear_large.h"
 
 namespace tandem::cpu {
+namespace {
+
+const LinearKernels& vnni_linear() {
+  static const LinearKernels table =
+      WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table();
+  return table;
+}
+
+}  // namespace
 
 const Kernels& kernels(Isa isa) {
   // AVX2 has kernels for more dtypes than AVX-512.
@@ -13,7 +22,9 @@ const Kernels& kernels(Isa isa) {
        avx2::row_kernels()},
       {Isa::avx512, WithGenericPath<avx512::linear_kernels, avx2::linear_kernels>::table(),
        avx512::attention_kernels(), avx512::row_kernels()},
-      {Isa::avx512_vnni, WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table(),
+      {Isa::avx512_vnni, vnni_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()},
+      {Isa::avx512_amx,
+       WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vnni_linear>::table(),
        avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()}};
   return table[static_cast<int>(isa)];
 }

@@ -22,7 +22,7 @@ template <const LinearKernels& (*own)(), const LinearKernels& (*... below)()>
 class WithGenericPath {
  public:
   static LinearKernels table() {
-    return {has_kernel, encoded_bytes,   same_encoding, own().encode_granularity,
+    return {has_kernel, encoded_bytes,   same_encoding, encode_granularity,
             encode,     row_granularity, scratch_bytes, multiply};
   }
 
@@ -50,6 +50,10 @@ class WithGenericPath {
   static bool same_encoding(DType a, DType b, int64_t n) {
     const Use u = use(a), v = use(b);
     return &u.kernels == &v.kernels && u.kernels.same_encoding(u.dtype, v.dtype, n);
+  }
+  static int64_t encode_granularity(DType dtype, int64_t n) {
+    const Use u = use(dtype);
+    return u.kernels.encode_granularity(u.dtype, n);
   }
   static void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0,
                      int64_t token1, std::byte* encoded) {

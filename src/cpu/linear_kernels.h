@@ -40,13 +40,13 @@ struct LinearKernels {
   size_t (*encoded_bytes)(DType dtype, int64_t n, int64_t k);
   bool (*same_encoding)(DType a, DType b, int64_t n);
   // Encodes tokens [token0, token1) of n; x is [n, ldx] F32. Tokens are independent and may be encoded by
-  // different threads; token0 is a multiple of encode_granularity(n), token1 too or n. `encoded` is 64-byte
-  // aligned.
+  // different threads; token0 is a multiple of encode_granularity(dtype, n), token1 too or n. `encoded` is
+  // 64-byte aligned.
   //
   // All ISAs use the same 8-bit encoding: q = round_to_even(x * (127 / max|x|)) with scale max|x| / 127. A
   // block with NaN or infinity gets a NaN scale, so its products are NaN; one with max|x| < 1e-30 is all
   // zero.
-  int64_t (*encode_granularity)(int64_t n);
+  int64_t (*encode_granularity)(DType dtype, int64_t n);
   void (*encode)(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0,
                  int64_t token1, std::byte* encoded);
 
@@ -71,5 +71,9 @@ const LinearKernels& linear_kernels();
 namespace avx512_vnni {
 const LinearKernels& linear_kernels();
 }
+namespace avx512_amx {
+const LinearKernels& linear_kernels();  // for many tokens only
+int64_t least_tokens(DType dtype);      // from so many on they are faster than those of avx512_vnni
+}  // namespace avx512_amx
 
 }  // namespace tandem::cpu

@@ -21,6 +21,19 @@ struct DeltaRuleTile {
   int64_t y_stride;
 };
 
+// Some columns of one head's state in Mamba-2's scan (graph/ops.h), over the tokens of a sequence.
+struct SsmScanTile {
+  float* state;  // [n_state, n_cols], rows `state_stride` apart; updated
+  int64_t state_stride, n_state, n_cols, n_tokens;
+  const float *b, *c;  // [n_tokens, n_state], rows `stride` apart
+  const float* x;      // [n_tokens, n_cols], likewise
+  int64_t stride;
+  const float *decay, *dt;  // [n_tokens]: the factor of the old state, and of x
+  float skip;
+  float* y;  // [n_tokens, n_cols], rows `y_stride` apart
+  int64_t y_stride;
+};
+
 struct RowKernels {
   // Normalizes one group: to[i] = x[i] * w[i] / sqrt(mean(x^2) + eps).
   void (*rms_norm)(const float* x, const float* w, const float* bias, float eps, float* to, int64_t n);
@@ -42,11 +55,14 @@ struct RowKernels {
   void (*glu)(Activation activation, const float* gate, const float* up, float* to, int64_t n);
   // Dequantizes a row of a weight to floats, exactly as the scalar reference does.
   void (*dequantize)(DType dtype, const std::byte* row, float* to, int64_t n);
-  // to[i] = x[i] * act(gate[i])
+  // to[i] = x[i] * act(gate[i]), or as GateKind defines it
   void (*gate)(GateKind kind, const float* x, const float* gate, float* to, int64_t n);
-  // to[i] = silu(sum over j of w[j * n + i] * rows[j][i]), for `kernel` rows
-  void (*causal_conv)(const float* const* rows, const float* w, int64_t kernel, float* to, int64_t n);
+  // to[i] = act(sum over j of w[j * n + i] * rows[j][i], + w[kernel * n + i]), for `kernel` rows: the row of w after
+  // them is the bias.
+  void (*causal_conv)(const float* const* rows, const float* w, int64_t kernel, ConvActivation activation,
+                      float* to, int64_t n);
   void (*delta_rule)(const DeltaRuleTile& tile);
+  void (*ssm_scan)(const SsmScanTile& tile);
 };
 
 namespace scalar {

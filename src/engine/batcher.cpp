@@ -33,7 +33,7 @@ struct Batcher::Text {
         sampler(request.sampling, std::move(sampler_model)),
         continuation(runtime.model().vocab(), sampler, request.generation, request.prompt),
         tokens(request.prompt),
-        sequence(runtime.new_sequence()) {
+        sequence(runtime.new_sequence(Runtime::Sequences::several)) {
     for (int32_t id : request.prompt) sampler.accept_prompt(id);
     if (request.generation.n_logprobs >= 0) logprobs.emplace();
   }
@@ -62,6 +62,7 @@ struct Batcher::Text {
   KvSequence sequence;
   PrefixCache::Beginning beginning = PrefixCache::kEmpty;  // its first n_published blocks
   int64_t n_published = 0;
+  int64_t parting = 0;      // where another text that begins alike may go on from the state
   int64_t n_reused = 0;     // tokens of the prompt that were found computed
   int64_t n_recompute = 0;  // tokens that were computed before it made room
   bool ended = false;
@@ -71,7 +72,8 @@ Batcher::Batcher(Runtime& runtime, int64_t n_parallel)
     : runtime_(runtime),
       block_size_(runtime.kv_config().block_size),
       n_parallel_(std::min(n_parallel, runtime.n_sequences())),
-      prefixes_(runtime.pool()) {
+      prefixes_(runtime.pool(), runtime.state_slots(),
+                runtime.kv_config().n_state_slots - 2 * runtime.n_sequences()) {
   if (runtime.placement().placement.splits_caches()) {
     throw_error(ErrorCode::usage, "a split KV cache ({}) has one sequence, and a batch has several",
                 setting_text(Setting::kv_split));
@@ -131,24 +133,73 @@ void Batcher::admit(const Done& done) {
   }
 }
 
-// Goes on with blocks that others have computed. The last token is left to compute, for its logits.
-// Not with recurrent layers: another text's state would be needed too.
+// With recurrent layers, states must be kept for it.
+bool Batcher::shares_beginnings() const {
+  return !runtime_.is_recurrent() || runtime_.kv_config().n_state_slots > 2 * runtime_.n_sequences();
+}
+
+// Goes on with blocks that others have computed; with recurrent layers, as far as a state was kept. The last token
+// is left to compute, for its logits.
 void Batcher::share_beginning(Text& text) {
-  if (runtime_.is_recurrent()) return;
-  while (text.n_computed() == text.n_published * block_size_ && text.n_missing() > block_size_) {
-    const auto found = prefixes_.find(text.beginning, text.tokens_at(text.n_computed(), block_size_));
-    if (!found) return;
-    text.sequence.append_shared(found->block);
-    text.beginning = found->beginning;
-    ++text.n_published;
-    if (text.n_recompute == 0) text.n_reused += block_size_;
+  const int64_t at = text.n_computed();
+  if (!shares_beginnings() || at != text.n_published * block_size_) return;
+  std::vector<int32_t> blocks;
+  size_t n_shared = 0;
+  PrefixCache::Found last{text.beginning, 0, {}};
+  for (PrefixCache::Beginning end = text.beginning;;) {
+    const int64_t next = at + static_cast<int64_t>(blocks.size()) * block_size_;
+    text.parting = next;
+    if (text.n_tokens() - next <= block_size_) break;
+    const auto found = prefixes_.find(end, text.tokens_at(next, block_size_));
+    if (!found) break;
+    end = found->beginning;
+    blocks.push_back(found->block);
+    if (runtime_.is_recurrent() && !found->state) continue;
+    last = *found;
+    n_shared = blocks.size();
   }
+  if (n_shared == 0) return;
+  text.sequence.append_shared(std::span(blocks).first(n_shared), last.state);
+  text.beginning = last.beginning;
+  text.n_published += static_cast<int64_t>(n_shared);
+  if (text.n_recompute == 0) text.n_reused += text.n_computed() - at;
+}
+
+// Tokens of the whole blocks with which both texts begin, and which either could leave to the other.
+int64_t Batcher::n_common(const Text& a, const Text& b) const {
+  const auto n = static_cast<size_t>(std::min(a.n_tokens(), b.n_tokens()) - 1);
+  const auto end =
+      std::mismatch(a.tokens.begin(), a.tokens.begin() + static_cast<int64_t>(n), b.tokens.begin());
+  return (end.first - a.tokens.begin()) / block_size_ * block_size_;
+}
+
+// How many of the next n tokens to compute, so that the state is kept from which another text can go on. Only with
+// recurrent layers; without them a text can go on from any block.
+int64_t Batcher::n_until_others_part(Text& text, int64_t n) {
+  if (!runtime_.is_recurrent() || !shares_beginnings()) return n;
+  const int64_t at = text.n_computed();
+  int64_t parting = text.parting > at ? text.parting : INT64_MAX;
+  for (const Texts* texts : {&running_, &waiting_}) {
+    for (const auto& other : *texts) {
+      if (other.get() == &text) continue;
+      const int64_t common = n_common(text, *other);
+      if (common > at && common > other->n_computed()) parting = std::min(parting, common);
+    }
+  }
+  text.parting = parting == INT64_MAX ? 0 : parting;
+  return std::min(n, parting - at);
 }
 
 // Whether an older text computes in this step what this one needs next.
 bool Batcher::waits_for_a_beginning(const Text& text) const {
-  if (runtime_.is_recurrent()) return false;
+  if (!shares_beginnings()) return false;
   const int64_t at = text.n_computed();
+  if (runtime_.is_recurrent()) {
+    return std::any_of(of_part_.begin(), of_part_.end(), [&](const Text* other) {
+      const int64_t common = n_common(text, *other);
+      return common > at && common > other->n_computed();
+    });
+  }
   if (at != text.n_published * block_size_ || text.n_missing() <= block_size_) return false;
   const auto next = text.tokens_at(at, block_size_);
   return std::any_of(of_part_.begin(), of_part_.end(), [&](const Text* other) {
@@ -160,7 +211,7 @@ bool Batcher::waits_for_a_beginning(const Text& text) const {
 // Shares the text's full blocks; where another text has shared the same block already, that one replaces
 // its own.
 void Batcher::publish(Text& text) {
-  if (runtime_.is_recurrent()) return;
+  if (!shares_beginnings()) return;
   while ((text.n_published + 1) * block_size_ <= text.n_computed()) {
     const auto tokens = text.tokens_at(text.n_published * block_size_, block_size_);
     const auto i = static_cast<size_t>(text.n_published++);
@@ -171,6 +222,14 @@ void Batcher::publish(Text& text) {
       text.beginning = prefixes_.add(text.beginning, tokens, text.sequence.blocks()[i]);
     }
   }
+}
+
+// Shares the text's state, if it is one after whole blocks.
+void Batcher::publish_state(Text& text) {
+  if (!runtime_.is_recurrent() || !shares_beginnings()) return;
+  const int64_t at = text.n_computed();
+  if (at == 0 || at != text.n_published * block_size_) return;
+  prefixes_.add_state(text.beginning, text.sequence.states().back().slot, at == text.parting);
 }
 
 // Blocks for n more tokens of a running text: unused ones first, then those of texts that are newer. False
@@ -211,6 +270,7 @@ void Batcher::plan_step() {
       share_beginning(text);
       n = std::min(room, text.n_missing());
       if (n <= 0 || waits_for_a_beginning(text)) continue;
+      n = n_until_others_part(text, n);
       room -= n;
     }
     if (!make_room(text, n)) {
@@ -236,6 +296,7 @@ void Batcher::step(const Done& done) {
     stats_.n_recomputed +=
         std::clamp<int64_t>(of_part_[i]->n_recompute - before[i], 0, of_part_[i]->n_computed() - before[i]);
     publish(*of_part_[i]);
+    publish_state(*of_part_[i]);
   }
   take_logits(*logits, done);
 }

@@ -75,9 +75,13 @@ class Batcher {
   void plan_step();
   bool make_room(const Text& text, int64_t n_tokens);
   void preempt_newest();
+  bool shares_beginnings() const;
   void share_beginning(Text& text);
+  int64_t n_common(const Text& a, const Text& b) const;
   bool waits_for_a_beginning(const Text& text) const;
+  int64_t n_until_others_part(Text& text, int64_t n);
   void publish(Text& text);
+  void publish_state(Text& text);
   void take_logits(std::span<const float> logits, const Done& done);
   void choose(Text& text, std::span<const float> logits, const Done& done);
   void finish(Text& text, StopReason reason, const Done& done);

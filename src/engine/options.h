@@ -29,10 +29,11 @@ enum class Numa { none, distribute, isolate, numactl };
 
 // For the program that creates the devices.
 struct DeviceOptions {
-  int32_t n_threads = -1;         // for steps of one token, -1: one per physical core
-  int32_t n_threads_batch = -1;   // for longer steps, -1: as n_threads
-  Numa numa = Numa::none;         // where threads run; numactl: where numactl put them
-  bool no_gpus = false;           // use the CPU only
+  int32_t n_threads = -1;        // for steps of one token, -1: one per physical core
+  int32_t n_threads_batch = -1;  // for longer steps, -1: as n_threads
+  Numa numa = Numa::none;        // where threads run; numactl: where numactl put them
+  std::string isa;               // instruction set of the CPU's kernels, a name of cpu/isa.h; empty: the best
+  bool no_gpus = false;          // use the CPU only
   std::vector<std::string> gpus;  // by name, in this order; empty: all
 };
 

@@ -49,14 +49,19 @@ class Runtime {
   int64_t n_ubatch() const { return shape_.n_ubatch; }
   int64_t max_outputs() const { return max_outputs_; }
 
-  // Returns an empty sequence of this cache.
-  KvSequence new_sequence() {
-    return {cache_->pool(), cache_->config().block_size, is_recurrent() ? &cache_->state_slots() : nullptr,
-            shape_.n_state_checkpoints};
+  // Returns an empty sequence of this cache: the only one, which has all checkpoints, or one of several, which
+  // has none and so cannot be cut back with recurrent layers.
+  enum class Sequences { one, several };
+  KvSequence new_sequence(Sequences sequences = Sequences::one) {
+    return {pool(), cache_->config().block_size, state_slots(),
+            sequences == Sequences::one ? shape_.n_state_checkpoints : 0};
   }
   // Whether layers have states, so that a sequence can only be cut back to where it has one.
   bool is_recurrent() const { return cache_->config().is_recurrent(); }
   BlockPool& pool() { return cache_->pool(); }
+  BlockPool* state_slots() {
+    return is_recurrent() ? &cache_->state_slots() : nullptr;
+  }  // null without states
 
   // Appends the slices' tokens, each of another sequence, and returns the wanted logits [outputs, n_vocab]
   // in the order of the slices, valid until the next step. Returns nothing, and changes nothing, if memory

@@ -81,6 +81,7 @@ TensorId GraphBuilder::embed(const Weight* table, float scale) {
 
 TensorId GraphBuilder::norm(TensorId x, const NormParams& params, const Weight* w, const Weight* bias) {
   TANDEM_CHECK(params.group > 0 && tensor(x).n_cols % params.group == 0 && w->n_cols == params.group);
+  TANDEM_CHECK(w->n_rows == 1 || (bias == nullptr && w->n_rows == tensor(x).n_cols / params.group));
   return append(NormOp{params, x, weight(w), weight(bias)}, tensor(x).n_cols, tensor(x).extent);
 }
 
@@ -165,11 +166,13 @@ TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnParams& p
                                const ExpertBiases& biases) {
   TANDEM_CHECK(tensor(route).n_cols == 2 * params.n_used && tensor(route).extent == tensor(x).extent);
   const int64_t n_ff = down->n_cols;
-  TANDEM_CHECK(gate->n_mats == params.n_expert && down->n_mats == params.n_expert);
-  TANDEM_CHECK(gate->n_cols == tensor(x).n_cols && gate->n_rows == (up ? n_ff : 2 * n_ff));
+  const Weight* first = gate ? gate : up;
+  TANDEM_CHECK(first->n_mats == params.n_expert && down->n_mats == params.n_expert);
+  TANDEM_CHECK(first->n_cols == tensor(x).n_cols && first->n_rows == (up ? n_ff : 2 * n_ff));
   TANDEM_CHECK(up == nullptr ||
-               (up->n_mats == params.n_expert && up->n_cols == gate->n_cols && up->n_rows == n_ff));
+               (up->n_mats == params.n_expert && up->n_cols == first->n_cols && up->n_rows == n_ff));
   TANDEM_CHECK(up != nullptr || (biases.gate == nullptr && biases.up == nullptr));
+  TANDEM_CHECK(gate != nullptr || (params.activation == Activation::relu2 && biases.gate == nullptr));
   const auto fits = [&](const Weight* bias, const Weight* w) {
     return bias == nullptr || (bias->n_rows == params.n_expert && bias->n_cols == w->n_rows);
   };
@@ -204,11 +207,13 @@ TensorId GraphBuilder::gate(TensorId x, TensorId gate, GateKind kind) {
   return append(GateOp{x, gate, kind}, tensor(x).n_cols, tensor(x).extent);
 }
 
-TensorId GraphBuilder::causal_conv(TensorId x, const Weight* w) {
+TensorId GraphBuilder::causal_conv(TensorId x, const Weight* w, const Weight* bias,
+                                   ConvActivation activation) {
   TANDEM_CHECK(w->n_rows == tensor(x).n_cols && w->n_cols >= 2 && w->dtype == DType::F32);
-  return append(
-      CausalConvOp{x, weight(w), input(Input::positions), input(Input::sequences), input(Input::states)},
-      tensor(x).n_cols, Extent::tokens);
+  TANDEM_CHECK(bias == nullptr || (bias->n_cols == tensor(x).n_cols && bias->dtype == DType::F32));
+  return append(CausalConvOp{activation, x, weight(w), weight(bias), input(Input::positions),
+                             input(Input::sequences), input(Input::states)},
+                tensor(x).n_cols, Extent::tokens);
 }
 
 TensorId GraphBuilder::delta_rule(TensorId qkv, TensorId beta, TensorId alpha, const DeltaRuleParams& params,
@@ -220,6 +225,19 @@ TensorId GraphBuilder::delta_rule(TensorId qkv, TensorId beta, TensorId alpha, c
   return append(DeltaRuleOp{params, qkv, beta, alpha, weight(decay), weight(dt_bias), input(Input::positions),
                             input(Input::sequences), input(Input::states)},
                 params.n_head_v * params.head_dim_v, Extent::tokens);
+}
+
+TensorId GraphBuilder::ssm_scan(TensorId xbc, TensorId dt, const SsmScanParams& params,
+                                const SsmScanWeights& weights) {
+  TANDEM_CHECK(params.n_group > 0 && params.n_head % params.n_group == 0);
+  TANDEM_CHECK(tensor(xbc).n_cols == params.n_xbc() && tensor(dt).n_cols == params.n_head);
+  for (const Weight* w : {weights.decay, weights.dt_bias, weights.skip}) {
+    TANDEM_CHECK(w->n_cols == params.n_head && w->dtype == DType::F32);
+  }
+  return append(
+      SsmScanOp{params, xbc, dt, weight(weights.decay), weight(weights.dt_bias), weight(weights.skip),
+                input(Input::positions), input(Input::sequences), input(Input::states)},
+      params.n_inner(), Extent::tokens);
 }
 
 TensorId GraphBuilder::gather_outputs(TensorId x) {

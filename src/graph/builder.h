@@ -16,6 +16,11 @@ struct ExpertBiases {
   const Weight* down = nullptr;                 // [n_expert, k]
 };
 
+// Those of ssm_scan, each [n_head].
+struct SsmScanWeights {
+  const Weight *decay = nullptr, *dt_bias = nullptr, *skip = nullptr;
+};
+
 class GraphBuilder {
  public:
   explicit GraphBuilder(const ShapeClass& shape);
@@ -40,7 +45,7 @@ class GraphBuilder {
                const Weight* gate_bias = nullptr, const Weight* up_bias = nullptr);
   TensorId moe_route(TensorId logits, const MoeRouteParams& params, const Weight* selection_bias = nullptr,
                      const Weight* expert_scale = nullptr);
-  // up nullptr: gate has the rows of both.
+  // gate nullptr, of relu2 only: experts of one product less. up nullptr: gate has the rows of both.
   TensorId moe_ffn(TensorId x, TensorId route, const MoeFfnParams& params, const Weight* gate,
                    const Weight* up, const Weight* down, TensorId residual = kNoTensor,
                    const ExpertBiases& biases = {});
@@ -50,9 +55,11 @@ class GraphBuilder {
   TensorId join(TensorId a, TensorId b, TensorId residual = kNoTensor);
   TensorId columns(TensorId x, const ColumnsParams& params);
   TensorId gate(TensorId x, TensorId gate, GateKind kind);
-  TensorId causal_conv(TensorId x, const Weight* weight);
+  TensorId causal_conv(TensorId x, const Weight* weight, const Weight* bias = nullptr,
+                       ConvActivation activation = ConvActivation::silu);
   TensorId delta_rule(TensorId qkv, TensorId beta, TensorId alpha, const DeltaRuleParams& params,
                       const Weight* decay, const Weight* dt_bias);
+  TensorId ssm_scan(TensorId xbc, TensorId dt, const SsmScanParams& params, const SsmScanWeights& weights);
   TensorId gather_outputs(TensorId x);  // selects the rows whose logits are requested
 
   // Finishes the graph. `logits` is [max_outputs, n_vocab].

@@ -38,7 +38,8 @@ struct EmbedOp {
 };
 
 // norm: -> y[n, c]. Normalizes every run of `group` columns separately (group == c, or head_dim for
-// per-head norms).
+// per-head norms). Runs take the rows of the weight in turn: it has one row for all of them, or one for each run
+// of a row of x.
 struct NormParams {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
@@ -46,7 +47,7 @@ struct NormParams {
 };
 struct NormOp : NormParams {
   TensorId x = kNoTensor;       // [n, c]
-  TensorId weight = kNoTensor;  // [group]
+  TensorId weight = kNoTensor;  // [group], or [c / group, group]
   TensorId bias = kNoTensor;    // [group]?
 
   static constexpr std::string_view kName = "norm";
@@ -190,7 +191,7 @@ struct MoeRouteOp : MoeRouteParams {
 
 // moe_ffn: -> y[n, k] = residual + sum over the selected experts e of
 // weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)). Each product includes its bias. Only the selected
-// experts' weights are read.
+// experts' weights are read. Without gates (relu2 only), of act(Wup_e x) instead of the product of both.
 struct MoeFfnParams {
   int64_t n_expert = 0, n_used = 0;
   Activation activation = Activation::silu;
@@ -198,7 +199,8 @@ struct MoeFfnParams {
 struct MoeFfnOp : MoeFfnParams {
   TensorId x = kNoTensor;          // [n, k]
   TensorId route = kNoTensor;      // [n, 2 * n_used]
-  TensorId gate = kNoTensor;       // Wgate[E, m, k]; without up [E, 2m, k]: an expert's Wgate, then its Wup
+  // Wgate[E, m, k]?; without up [E, 2m, k]: an expert's Wgate, then its Wup
+  TensorId gate = kNoTensor;
   TensorId up = kNoTensor;         // Wup[E, m, k]?
   TensorId down = kNoTensor;       // Wdown[E, k, m]
   TensorId residual = kNoTensor;   // [n, k]?
@@ -254,8 +256,9 @@ struct ColumnsOp : ColumnsParams {
   static auto inputs(auto& op) { return std::tie(op.x); }
 };
 
-// gate: -> y[n, c] = x * act(gate), element by element.
-enum class GateKind : uint8_t { sigmoid, silu, gelu_tanh };
+// gate: -> y[n, c] = x * act(gate), element by element; with `product`, x * gate. relu is max(gate, 0): with x
+// for its gate, x is squared where it is positive.
+enum class GateKind : uint8_t { sigmoid, silu, gelu_tanh, product, relu };
 struct GateOp {
   TensorId x = kNoTensor;     // [n, c]
   TensorId gate = kNoTensor;  // [n, c]
@@ -265,22 +268,27 @@ struct GateOp {
   static auto inputs(auto& op) { return std::tie(op.x, op.gate); }
 };
 
-// The two ops of a recurrent layer keep a state for each sequence, in slots of the node's layer. `states` has
+// The ops of a recurrent layer keep a state for each sequence, in slots of the node's layer. `states` has
 // the slot to read and the slot to write for each sequence; they differ, so a step that fails leaves the
 // state as it was. At position 0 of a sequence the state is zero and nothing is read. The tokens of a
 // sequence are neighbours in the step, in the order of their positions.
 //
-// causal_conv: -> y[n, c] = silu(sum over j of weight[c, j] * x[t - (kernel - 1) + j, c]), each channel on
-// its own; the state has the kernel - 1 rows of x before the step.
+// causal_conv: -> y[n, c] = act(sum over j of weight[c, j] * x[t - (kernel - 1) + j, c] + bias[c]), each channel
+// on its own; the state has the kernel - 1 rows of x before the step.
+enum class ConvActivation : uint8_t { none, silu };
 struct CausalConvOp {
+  ConvActivation activation = ConvActivation::silu;
   TensorId x = kNoTensor;          // [n, c]
   TensorId weight = kNoTensor;     // [c, kernel] F32
+  TensorId bias = kNoTensor;       // [c] F32?
   TensorId positions = kNoTensor;  // [n]
   TensorId sequences = kNoTensor;  // [n]
   TensorId states = kNoTensor;     // [s, 2]
 
   static constexpr std::string_view kName = "causal_conv";
-  static auto inputs(auto& op) { return std::tie(op.x, op.weight, op.positions, op.sequences, op.states); }
+  static auto inputs(auto& op) {
+    return std::tie(op.x, op.weight, op.bias, op.positions, op.sequences, op.states);
+  }
 };
 
 // delta_rule: -> y[n, Hv * dv], the gated delta rule (arXiv:2412.06464). With q and k divided by their length
@@ -313,6 +321,33 @@ struct DeltaRuleOp : DeltaRuleParams {
   static constexpr std::string_view kName = "delta_rule";
   static auto inputs(auto& op) {
     return std::tie(op.qkv, op.beta, op.alpha, op.decay, op.dt_bias, op.positions, op.sequences, op.states);
+  }
+};
+
+// ssm_scan: -> y[n, H * d], the selective state space of Mamba-2 (arXiv:2405.21060). Each head updates its state
+// S[N, d] for every token, with dt = softplus(dt_in + dt_bias):
+//   S = exp(dt * decay) * S + b (dt * x)
+//   y = c^T S + skip * x
+// Head h uses the b[N] and c[N] of group h / (H / G).
+struct SsmScanParams {
+  int64_t n_head = 0, head_dim = 0, n_group = 0, n_state = 0;
+
+  int64_t n_inner() const { return n_head * head_dim; }
+  int64_t n_xbc() const { return n_inner() + 2 * n_group * n_state; }
+};
+struct SsmScanOp : SsmScanParams {
+  TensorId xbc = kNoTensor;        // [n, H * d + G * N + G * N]
+  TensorId dt = kNoTensor;         // [n, H]
+  TensorId decay = kNoTensor;      // [H] F32, negative
+  TensorId dt_bias = kNoTensor;    // [H] F32
+  TensorId skip = kNoTensor;       // [H] F32
+  TensorId positions = kNoTensor;  // [n]
+  TensorId sequences = kNoTensor;  // [n]
+  TensorId states = kNoTensor;     // [s, 2]
+
+  static constexpr std::string_view kName = "ssm_scan";
+  static auto inputs(auto& op) {
+    return std::tie(op.xbc, op.dt, op.decay, op.dt_bias, op.skip, op.positions, op.sequences, op.states);
   }
 };
 
@@ -350,7 +385,7 @@ struct JoinOp {
 
 using Op = std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp,
                         MoeRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp,
-                        ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp>;
+                        ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);

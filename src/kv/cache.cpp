@@ -70,7 +70,7 @@ bool KvConfig::is_recurrent() const {
 }
 
 int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints) {
-  return n_sequences * (n_checkpoints + 2);
+  return 2 * n_sequences + n_checkpoints;
 }
 
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer) {

@@ -41,8 +41,8 @@ struct KvConfig {
 
   bool is_recurrent() const;  // any layer
 };
-// Returns the state slots for n_sequences, each of which keeps n_checkpoints besides its current state: one more
-// is written by a step.
+// Returns the state slots for n_sequences, each with its current state and one more that a step writes, and for
+// n_checkpoints of all of them together.
 int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints);
 
 // Throws Error(usage) for a dtype that cannot be cached, or whose quantization block does not divide the

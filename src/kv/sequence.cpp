@@ -85,11 +85,19 @@ void KvSequence::truncate(int64_t length) {
   length_ = length;
 }
 
-void KvSequence::append_shared(int32_t block) {
-  TANDEM_CHECK(length_ % block_size_ == 0 && !state_slots_);
-  blocks_.push_back(block);
-  pool_->share(block);
-  length_ += block_size_;
+void KvSequence::append_shared(std::span<const int32_t> blocks, std::optional<int32_t> state) {
+  TANDEM_CHECK(length_ % block_size_ == 0 && state.has_value() == is_recurrent() && !blocks.empty());
+  blocks_.reserve(blocks_.size() + blocks.size());
+  states_.reserve(states_.size() + 1);
+  for (const int32_t block : blocks) {
+    pool_->share(block);
+    blocks_.push_back(block);
+  }
+  length_ += static_cast<int64_t>(blocks.size()) * block_size_;
+  if (!state) return;
+  state_slots_->share(*state);
+  states_.push_back({length_, *state});
+  thin_states();
 }
 
 void KvSequence::replace(size_t i, int32_t block) {

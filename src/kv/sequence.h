@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,9 +49,9 @@ class KvSequence {
   // Drops the positions from `length` on. length() may end up smaller than `length`: if the block that `length`
   // falls into is shared, all of that block is dropped; with recurrent layers, all after the newest state.
   void truncate(int64_t length);
-  // Appends a full block that is already in use. length() must be a multiple of the block size. Not with
-  // recurrent layers.
-  void append_shared(int32_t block);
+  // Appends full blocks that are already in use, with recurrent layers also the state slot after them.
+  // length() must be a multiple of the block size.
+  void append_shared(std::span<const int32_t> blocks, std::optional<int32_t> state = {});
   // Replaces block i with another that holds the same tokens.
   void replace(size_t i, int32_t block);
 

@@ -40,6 +40,11 @@ constexpr ArchitectureEntry kArchitectures[] = {
     {"qwen3next", load_qwen3next},
     {"qwen35", load_qwen35},
     {"qwen35moe", load_qwen35moe},
+    {"granitehybrid", load_granitehybrid},
+    {"nemotron_h", load_nemotron_h},
+    {"nemotron_h_moe", load_nemotron_h_moe},
+    {"lfm2", load_lfm2},
+    {"lfm2moe", load_lfm2moe},
     {"gemma4", load_gemma4},
 };
 

@@ -18,10 +18,16 @@ class DecoderGraph {
     if (spec_.layer_inputs.token_embd) embed_layer_inputs();
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       g_.set_layer(static_cast<int>(i));
-      add_mixer(spec_.layers[i], i + 1 == spec_.layers.size());
-      add_feed_forward(spec_.layers[i]);
-      if (layer_inputs_ != kNoTensor) add_layer_input(spec_.layers[i].input, i);
-      if (spec_.layers[i].output_scale != 1.0f) x_ = g_.scale(x_, spec_.layers[i].output_scale);
+      const DecoderLayer& l = spec_.layers[i];
+      const bool last = i + 1 == spec_.layers.size();
+      if (l.mixer_out().w) {
+        add_mixer(l, last);
+      } else if (last) {
+        x_ = g_.gather_outputs(x_);
+      }
+      if (l.ffn.down.w) add_feed_forward(l);
+      if (layer_inputs_ != kNoTensor) add_layer_input(l.input, i);
+      if (l.output_scale != 1.0f) x_ = g_.scale(x_, l.output_scale);
     }
     g_.set_layer(static_cast<int>(spec_.layers.size()));
     TensorId logits = g_.linear(norm(x_, spec_.output_norm), spec_.output);
@@ -78,7 +84,7 @@ class DecoderGraph {
     x_ = adds_residual(post_norm) ? branch : g_.add(x_, norm(branch, post_norm), spec_.residual_scale);
   }
 
-  // What attention or the delta rule adds to the residual stream.
+  // What attention or what replaces it adds to the residual stream.
   void add_mixer(const DecoderLayer& l, bool last) {
     const TensorId in = norm(x_, l.attn_norm);
     TensorId y = mix(in, l);
@@ -88,12 +94,13 @@ class DecoderGraph {
     }
     const LatentAttention& latent = l.attention.latent;
     if (latent.v_up) y = g_.head_linear(y, latent.v_up);
-    const Linear& out = l.delta_net ? l.delta_net->out : l.attention.out;
-    add_branch(linear(y, out, adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
+    add_branch(linear(y, l.mixer_out(), adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
   }
 
   TensorId mix(TensorId in, const DecoderLayer& l) {
     if (l.delta_net) return delta_net(in, *l.delta_net);
+    if (l.short_conv) return short_conv(in, *l.short_conv);
+    if (l.mamba2) return mamba2(in, *l.mamba2);
     return l.attention.latent.v_up ? latent_attention(in, l.attention) : attention(in, l.attention);
   }
 
@@ -174,20 +181,37 @@ class DecoderGraph {
     return g_.gate(norm(y, d.norm), z, GateKind::silu);  // [n, n_head_v * head_dim_v]
   }
 
+  TensorId short_conv(TensorId in, const ShortConvLayer& s) {
+    const TensorId b = linear(in, s.b), c = linear(in, s.c), x = linear(in, s.x);
+    const TensorId y =
+        g_.causal_conv(g_.gate(x, b, GateKind::product), s.conv, nullptr, ConvActivation::none);
+    return g_.gate(y, c, GateKind::product);  // [n, n_embd]
+  }
+
+  TensorId mamba2(TensorId in, const Mamba2Layer& m) {
+    const TensorId z = linear(in, m.z), xbc = linear(in, m.xbc), dt = linear(in, m.dt);
+    const TensorId y =
+        g_.ssm_scan(g_.causal_conv(xbc, m.conv, m.conv_bias), dt, m.params, {m.decay, m.dt_bias, m.skip});
+    return norm(g_.gate(y, z, GateKind::silu), m.norm);  // [n, n_inner]
+  }
+
   void add_feed_forward(const DecoderLayer& l) {
     const TensorId in = norm(x_, l.ffn_norm);
     if (l.mixture) {
       const ParallelMixture& m = *l.mixture;
-      const TensorId dense = norm(gated_unit(in, l.ffn, kNoTensor), m.dense_post_norm);
+      const TensorId dense = norm(unit(in, l.ffn, kNoTensor), m.dense_post_norm);
       const TensorId chosen = experts(norm(x_, m.norm), norm(x_, m.router_norm), m.experts, kNoTensor);
       return add_branch(g_.add(dense, norm(chosen, m.post_norm)), l.ffn_post_norm);
     }
     const TensorId residual = adds_residual(l.ffn_post_norm) ? x_ : kNoTensor;
-    add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : gated_unit(in, l.ffn, residual),
-               l.ffn_post_norm);
+    add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : unit(in, l.ffn, residual), l.ffn_post_norm);
   }
 
-  TensorId gated_unit(TensorId in, const FeedForward& f, TensorId residual) {
+  TensorId unit(TensorId in, const FeedForward& f, TensorId residual) {
+    if (f.gate.w == nullptr) {
+      const TensorId up = linear(in, f.up);
+      return linear(g_.gate(up, up, GateKind::relu), f.down, residual);
+    }
     const TensorId h = g_.glu(in, f.activation, f.gate.w, f.up.w, f.gate.bias, f.up.bias);  // [n, n_ff]
     return linear(h, f.down, residual);
   }
@@ -196,20 +220,23 @@ class DecoderGraph {
     const TensorId route =
         g_.moe_route(linear(router_in, f.router), f.route, f.selection_bias, f.expert_scale);
     const MoeFfnParams params{f.route.n_expert, f.route.n_used, f.activation};
-    return g_.moe_ffn(in, route, params, f.gate.w, f.up.w, f.down.w, residual,
-                      {f.gate.bias, f.up.bias, f.down.bias});
+    const bool is_latent = f.latent_down.w != nullptr;
+    const TensorId y =
+        g_.moe_ffn(is_latent ? linear(in, f.latent_down) : in, route, params, f.gate.w, f.up.w, f.down.w,
+                   is_latent ? kNoTensor : residual, {f.gate.bias, f.up.bias, f.down.bias});
+    return is_latent ? linear(y, f.latent_up, residual) : y;
   }
 
   TensorId mixture(TensorId in, const FeedForward& f, TensorId residual) {
     const TensorId y = experts(in, in, f, residual);
-    if (f.shared_gate.w == nullptr) return y;
+    if (f.shared_up.w == nullptr) return y;
     FeedForward shared;
     shared.activation = f.activation;
     shared.gate = f.shared_gate;
     shared.up = f.shared_up;
     shared.down = f.shared_down;
-    if (f.shared_expert_gate == nullptr) return gated_unit(in, shared, y);
-    const TensorId all = gated_unit(in, shared, kNoTensor);
+    if (f.shared_expert_gate == nullptr) return unit(in, shared, y);
+    const TensorId all = unit(in, shared, kNoTensor);
     return g_.add(y, all, 1.0f, g_.linear(in, f.shared_expert_gate));
   }
 
@@ -228,15 +255,21 @@ class Decoder final : public Architecture {
   }
 
   KvShape kv_shape(int layer) const override {
-    if (const auto& d = spec_.layers[layer].delta_net) {
-      return {0, 0, 0, (d->conv->n_cols - 1) * d->conv->n_rows,
-              d->params.n_head_v * d->params.head_dim_k * d->params.head_dim_v};
+    const DecoderLayer& l = spec_.layers[layer];
+    const auto recurrent = [](const Weight* conv, int64_t n_recurrence) {
+      return KvShape{0, 0, 0, (conv->n_cols - 1) * conv->n_rows, n_recurrence};
+    };
+    if (l.delta_net) {
+      const DeltaRuleParams& p = l.delta_net->params;
+      return recurrent(l.delta_net->conv, p.n_head_v * p.head_dim_k * p.head_dim_v);
     }
-    if (spec_.layers[layer].attention.cache_of) return {};
-    const AttentionParams& params = spec_.layers[layer].attention.params;
+    if (l.short_conv) return recurrent(l.short_conv->conv, 0);
+    if (l.mamba2) return recurrent(l.mamba2->conv, l.mamba2->params.n_inner() * l.mamba2->params.n_state);
+    if (l.attention.cache_of) return {};
+    const AttentionParams& params = l.attention.params;
     KvShape shape{params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
     shape.is_shared = std::ranges::any_of(
-        spec_.layers, [&](const DecoderLayer& l) { return l.attention.cache_of == layer; });
+        spec_.layers, [&](const DecoderLayer& other) { return other.attention.cache_of == layer; });
     return shape;
   }
 

@@ -74,7 +74,28 @@ struct DeltaNetLayer {
   Linear out;                                         // [n_embd, n_head_v * head_dim_v]
 };
 
-// A gated unit, down(act(gate x) * (up x)); with a router, a mixture of n_expert such units.
+// A layer with a gated short convolution instead of attention:
+//   x = x + ((a Wc) * conv((a Wb) * (a Wx))) Wout
+struct ShortConvLayer {
+  Linear b, c, x;                // [n_embd, n_embd]
+  const Weight* conv = nullptr;  // [n_embd, kernel]
+  Linear out;                    // [n_embd, n_embd]
+};
+
+// A layer with the state space of Mamba-2 instead of attention (graph/ops.h):
+//   y = ssm_scan(silu(conv(a Wxbc)), a Wdt)
+//   x = x + norm(y * silu(a Wz)) Wout
+struct Mamba2Layer {
+  SsmScanParams params;
+  Linear z, xbc, dt;                                                   // [n_inner | n_xbc | n_head, n_embd]
+  const Weight *conv = nullptr, *conv_bias = nullptr;                  // [n_xbc, kernel], [n_xbc]
+  const Weight *decay = nullptr, *dt_bias = nullptr, *skip = nullptr;  // [n_head]
+  const Weight* norm = nullptr;                                        // [n_group, n_inner / n_group]
+  Linear out;                                                          // [n_embd, n_inner]
+};
+
+// A gated unit, down(act(gate x) * (up x)); without a gate, down(relu(up x)^2). With a router, a mixture of n_expert
+// such units.
 struct FeedForward {
   Activation activation = Activation::silu;
   Linear gate, up;  // [n_ff, n_embd]; a mixture without up: gate has the rows of both
@@ -84,6 +105,9 @@ struct FeedForward {
   MoeRouteParams route;                    // how experts are chosen
   const Weight* selection_bias = nullptr;  // [n_expert], added to the scores that choose; optional
   const Weight* expert_scale = nullptr;    // [n_expert], of the weights of chosen experts; optional
+
+  // The experts work in a narrower space: between these products.
+  Linear latent_down, latent_up;  // [n_latent, n_embd], [n_embd, n_latent]; optional
 
   // A shared expert that every token passes in addition to the mixture, times sigmoid(shared_expert_gate x) if
   // there is such a gate.
@@ -115,10 +139,13 @@ struct LayerInput {
   const Weight* post_norm = nullptr;  // [n_embd]
 };
 
+// Either part may be missing: what mixes tokens, or the feed-forward part.
 struct DecoderLayer {
   const Weight* attn_norm = nullptr;  // [n_embd], like all norms here
   AttentionLayer attention;
-  std::optional<DeltaNetLayer> delta_net;  // instead of attention
+  std::optional<DeltaNetLayer> delta_net;  // instead of attention, as the following
+  std::optional<ShortConvLayer> short_conv;
+  std::optional<Mamba2Layer> mamba2;
   const Weight* attn_post_norm = nullptr;
   const Weight* ffn_norm = nullptr;
   FeedForward ffn;
@@ -126,6 +153,11 @@ struct DecoderLayer {
   const Weight* ffn_post_norm = nullptr;
   LayerInput input;  // if the model has LayerInputs
   float output_scale = 1.0f;
+
+  // The last product of the part that mixes tokens; no weight: there is no such part.
+  const Linear& mixer_out() const {
+    return delta_net ? delta_net->out : short_conv ? short_conv->out : mamba2 ? mamba2->out : attention.out;
+  }
 };
 
 // Divisors of rotation frequencies, each [n_rot / 2] or null: `any`; or `up_to_orig` for contexts up to

@@ -6,22 +6,27 @@
 #include "base/error.h"
 
 namespace tandem {
+namespace {
+
+constexpr int64_t kMaxConvKernel = 16, kMaxHeads = 4096, kMaxHeadDim = 1024;  // of recurrent layers
+
+}  // namespace
 
 DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style,
-                             LayerSizes sizes)
+                             LayerKinds kinds)
     : HparamReader(source.file.metadata(), architecture),
       metadata_of_file_(source.file.metadata()),
       w_(source.weights),
-      hparams_(transformer("attention.layer_norm_rms_epsilon", sizes)),
+      hparams_(transformer("attention.layer_norm_rms_epsilon", kinds)),
       rope_(HparamReader::rope(hparams_, style, source.rope)),
       n_ff_dense_(hparams_.n_ff) {}
 
-DecoderSpec DecoderReader::begin() {
+DecoderSpec DecoderReader::begin(const std::string& output_norm) {
   DecoderSpec spec;
   w_.set_layer(-1);
   spec.token_embd = w_.matrix("token_embd.weight", WeightBinder::kAnySize, hparams_.n_embd);
   hparams_.n_vocab = spec.token_embd->n_rows;
-  spec.output_norm = norm("output_norm");
+  spec.output_norm = norm(output_norm);
   spec.output = w_.optional_matrix("output.weight", hparams_.n_vocab, hparams_.n_embd);
   if (spec.output == nullptr) spec.output = spec.token_embd;  // tied
   const int64_t n_pairs = rope_.n_rot / 2;
@@ -166,9 +171,8 @@ AttentionLayer DecoderReader::gated_attention() {
 }
 
 std::vector<bool> DecoderReader::read_delta_net() {
-  constexpr int64_t kMaxHeads = 4096, kMaxHeadDim = 1024, kMaxKernel = 16;
   DeltaRuleParams& p = delta_rule_;
-  n_conv_ = integer("ssm.conv_kernel", 2, kMaxKernel);
+  n_conv_ = integer("ssm.conv_kernel", 2, kMaxConvKernel);
   p.head_dim_k = integer("ssm.state_size", 1, kMaxHeadDim);
   p.n_head_v = integer("ssm.time_step_rank", 1, kMaxHeads);
   p.n_head_k = integer("ssm.group_count", 1, kMaxHeads);
@@ -186,18 +190,12 @@ std::vector<bool> DecoderReader::read_delta_net() {
     fail("ssm.inner_size", std::to_string(n_inner),
          format("at most {} for each of the {} heads", kMaxHeadDim, p.n_head_v));
   }
-  const auto n = static_cast<size_t>(hparams_.n_layer);
   const std::string_view suffix = "attention.recurrent_layers";
-  if (is_array(suffix)) {
-    const size_t n_in_file = n + static_cast<size_t>(n_nextn_);  // an array may have the MTP layers or not
-    const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
-    std::vector<bool> recurrent = flags(suffix, has_all ? n_in_file : n);
-    recurrent.resize(n);
-    return recurrent;
-  }
+  if (is_array(suffix)) return layer_flags(suffix);
   const int64_t interval = integer_or("full_attention_interval", 4, 1, INT32_MAX);
+  const auto n = static_cast<size_t>(hparams_.n_layer);
   std::vector<bool> recurrent;
-  for (size_t i = 0; i < n; ++i) recurrent.push_back((static_cast<int64_t>(i) + 1) % interval != 0);
+  for (int64_t i = 1; i <= hparams_.n_layer; ++i) recurrent.push_back(i % interval != 0);
   return recurrent;
 }
 
@@ -225,6 +223,75 @@ DeltaNetLayer DecoderReader::delta_net(HeadOrder order) {
   d.norm = w_.vector("ssm_norm.weight", d.params.head_dim_v);
   d.out = linear("ssm_out", n_embd, n_v);
   return d;
+}
+
+void DecoderReader::read_short_conv() {
+  n_conv_ = integer("shortconv.l_cache", 2, kMaxConvKernel);
+}
+
+ShortConvLayer DecoderReader::short_conv() {
+  const int64_t n = hparams_.n_embd;
+  const auto third = [&](int64_t i) {
+    return Linear{w_.rows_of("shortconv.in_proj.weight", {3 * n, i * n, n}, n), nullptr};
+  };
+  ShortConvLayer s;
+  s.b = third(0);
+  s.c = third(1);
+  s.x = third(2);
+  s.conv = w_.vectors("shortconv.conv.weight", n, n_conv_);
+  s.out = linear("shortconv.out_proj", n, n);
+  return s;
+}
+
+void DecoderReader::read_ssm() {
+  SsmScanParams& p = ssm_;
+  n_conv_ = integer("ssm.conv_kernel", 2, kMaxConvKernel);
+  p.n_state = integer("ssm.state_size", 1, kMaxHeadDim);
+  p.n_head = integer("ssm.time_step_rank", 1, kMaxHeads);
+  p.n_group = integer("ssm.group_count", 1, kMaxHeads);
+  const int64_t n_inner = integer("ssm.inner_size", 1, kMaxHeads * kMaxHeadDim);
+  if (p.n_head % p.n_group != 0) {
+    fail("ssm.group_count", std::to_string(p.n_group),
+         "a divisor of ssm.time_step_rank, " + std::to_string(p.n_head));
+  }
+  if (n_inner % p.n_head != 0) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         "a multiple of ssm.time_step_rank, " + std::to_string(p.n_head));
+  }
+  p.head_dim = n_inner / p.n_head;
+  if (p.head_dim > kMaxHeadDim) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         format("at most {} for each of the {} heads", kMaxHeadDim, p.n_head));
+  }
+}
+
+Mamba2Layer DecoderReader::mamba2() {
+  const int64_t n_embd = hparams_.n_embd, n_inner = ssm_.n_inner(), n_xbc = ssm_.n_xbc(),
+                n_head = ssm_.n_head;
+  const auto rows = [&](int64_t first, int64_t n) {
+    return Linear{w_.rows_of("ssm_in.weight", {n_inner + n_xbc + n_head, first, n}, n_embd), nullptr};
+  };
+  Mamba2Layer m;
+  m.params = ssm_;
+  m.z = rows(0, n_inner);
+  m.xbc = rows(n_inner, n_xbc);
+  m.dt = rows(n_inner + n_xbc, n_head);
+  m.conv = w_.vectors("ssm_conv1d.weight", n_xbc, n_conv_);
+  m.conv_bias = w_.optional_vector("ssm_conv1d.bias", n_xbc);
+  m.decay = w_.vector_or_column("ssm_a", n_head);
+  m.dt_bias = w_.vector("ssm_dt.bias", n_head);
+  m.skip = w_.vector_or_column("ssm_d", n_head);
+  m.norm = w_.vectors("ssm_norm.weight", ssm_.n_group, n_inner / ssm_.n_group);
+  m.out = linear("ssm_out", n_embd, n_inner);
+  return m;
+}
+
+FeedForward DecoderReader::plain_ffn() {
+  FeedForward f;
+  f.activation = Activation::relu2;
+  f.up = linear("ffn_up", n_ff_dense_, hparams_.n_embd);
+  f.down = linear("ffn_down", hparams_.n_embd, n_ff_dense_);
+  return f;
 }
 
 FeedForward DecoderReader::gated_ffn(Activation activation) {
@@ -258,10 +325,6 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
   f.route = route;
   f.router = linear("ffn_gate_inp", h.n_expert, h.n_embd);
   f.selection_bias = w_.optional_vector("exp_probs_b.bias", h.n_expert);
-  const auto experts = [&](const std::string& name, int64_t n_rows, int64_t n_cols) {
-    return Linear{w_.experts(name + ".weight", h.n_expert, n_rows, n_cols),
-                  w_.optional_vectors(name + ".bias", h.n_expert, n_rows)};
-  };
   if (w_.has("ffn_gate_up_exps.weight")) {
     f.gate.w = w_.experts("ffn_gate_up_exps.weight", h.n_expert, 2 * h.n_ff, h.n_embd);
   } else {
@@ -269,6 +332,32 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
     f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
   }
   f.down = experts("ffn_down_exps", h.n_embd, h.n_ff);
+  return f;
+}
+
+Linear DecoderReader::experts(const std::string& name, int64_t n_rows, int64_t n_cols) {
+  return {w_.experts(name + ".weight", hparams_.n_expert, n_rows, n_cols),
+          w_.optional_vectors(name + ".bias", hparams_.n_expert, n_rows)};
+}
+
+FeedForward DecoderReader::plain_mixture(const MoeRouteParams& route, int64_t n_latent, int64_t n_ff_shared) {
+  const Hparams& h = hparams_;
+  const int64_t width = n_latent > 0 ? n_latent : h.n_embd;
+  FeedForward f;
+  f.activation = Activation::relu2;
+  f.route = route;
+  f.router = linear("ffn_gate_inp", h.n_expert, h.n_embd);
+  f.selection_bias = w_.optional_vector("exp_probs_b.bias", h.n_expert);
+  if (n_latent > 0) {
+    f.latent_down = linear("ffn_latent_down", n_latent, h.n_embd);
+    f.latent_up = linear("ffn_latent_up", h.n_embd, n_latent);
+  }
+  f.up = experts("ffn_up_exps", h.n_ff, width);
+  f.down = experts("ffn_down_exps", width, h.n_ff);
+  if (n_ff_shared > 0) {
+    f.shared_up = linear("ffn_up_shexp", n_ff_shared, h.n_embd);
+    f.shared_down = linear("ffn_down_shexp", h.n_embd, n_ff_shared);
+  }
   return f;
 }
 
@@ -363,19 +452,35 @@ std::vector<int64_t> DecoderReader::windows(int64_t period, int64_t fallback) co
   return result;
 }
 
+std::vector<bool> DecoderReader::layers_with(std::string_view suffix) const {
+  if (is_array(suffix)) return layer_flags(suffix);
+  return std::vector<bool>(static_cast<size_t>(hparams_.n_layer), true);
+}
+
+// One for each layer; an array may have the MTP layers or not.
+std::vector<bool> DecoderReader::layer_flags(std::string_view suffix) const {
+  const auto n = static_cast<size_t>(hparams_.n_layer), n_in_file = n + static_cast<size_t>(n_nextn_);
+  const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
+  std::vector<bool> result = flags(suffix, has_all ? n_in_file : n);
+  result.resize(n);
+  return result;
+}
+
 std::vector<bool> DecoderReader::sliding_layers(int64_t period) const {
-  const auto n = static_cast<size_t>(hparams_.n_layer);
   const std::string_view suffix = "attention.sliding_window_pattern";
-  if (is_array(suffix)) {
-    const size_t n_in_file = n + static_cast<size_t>(n_nextn_);  // an array may have the MTP layers or not
-    const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
-    std::vector<bool> sliding = flags(suffix, has_all ? n_in_file : n);
-    sliding.resize(n);
-    return sliding;
-  }
+  if (is_array(suffix)) return layer_flags(suffix);
   period = integer_or(suffix, period, 0, INT32_MAX);
   std::vector<bool> result;
-  for (size_t i = 0; i < n; ++i) result.push_back(period == 0 || (static_cast<int64_t>(i) + 1) % period != 0);
+  for (int64_t i = 1; i <= hparams_.n_layer; ++i) result.push_back(period == 0 || i % period != 0);
+  return result;
+}
+
+std::vector<bool> DecoderReader::layer_flags(std::string_view suffix) const {
+  const auto n = static_cast<size_t>(hparams_.n_layer);
+  const size_t n_in_file = n + static_cast<size_t>(n_nextn_);
+  const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
+  std::vector<bool> result = flags(suffix, has_all ? n_in_file : n);
+  result.resize(n);
   return result;
 }
 

@@ -44,7 +44,7 @@ class DecoderReader : public HparamReader {
  public:
   // Reads what all families share: Hparams and the rotation.
   DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style,
-                LayerSizes sizes = LayerSizes::equal);
+                LayerKinds kinds = LayerKinds::alike);
 
   const Hparams& hparams() const { return hparams_; }
   Hparams& hparams() { return hparams_; }
@@ -53,7 +53,7 @@ class DecoderReader : public HparamReader {
   WeightBinder& weights() { return w_; }
 
   // Reads embedding, output norm and head, and rope factors. A family may change hparams() before.
-  DecoderSpec begin();
+  DecoderSpec begin(const std::string& output_norm = "output_norm");
   // Adds a layer; the following calls bind its weights.
   DecoderLayer& next_layer(DecoderSpec& spec);
 
@@ -73,12 +73,20 @@ class DecoderReader : public HparamReader {
   // attn_qkv and attn_gate or ssm_in; ssm_beta and ssm_alpha or ssm_ba; ssm_conv1d, ssm_a, ssm_dt.bias, ssm_norm,
   // ssm_out. Call read_delta_net() first.
   DeltaNetLayer delta_net(HeadOrder order);
+  // shortconv.in_proj (its rows: b, c, x), shortconv.conv, shortconv.out_proj. Call read_short_conv() first.
+  ShortConvLayer short_conv();
+  // ssm_in (its rows: z, x, b, c, dt), ssm_conv1d, ssm_a, ssm_d, ssm_dt.bias, ssm_norm, ssm_out. Call read_ssm() first.
+  Mamba2Layer mamba2();
+  FeedForward plain_ffn();                       // without a gate: ffn_up, ffn_down
   FeedForward gated_ffn(Activation activation);                // ffn_gate, ffn_up, ffn_down
   FeedForward gated_ffn(Activation activation, int64_t n_ff);  // of a width of its own
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down
   // ffn_gate_inp, ffn_gate_exps, ffn_up_exps or both as ffn_gate_up_exps, ffn_down_exps; exp_probs_b.bias if the file has it. Call
   // read_experts() first.
   FeedForward mixture(Activation activation, const MoeRouteParams& route);
+  // The same without gates, in a space of n_latent columns if that is not 0 (then with ffn_latent_down and
+  // ffn_latent_up); with a shared expert of n_ff_shared, unless 0.
+  FeedForward plain_mixture(const MoeRouteParams& route, int64_t n_latent, int64_t n_ff_shared);
   // ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp, beside a mixture.
   void add_shared_expert(FeedForward& mixture, int64_t n_ff);
   // The feed-forward part of the current layer of a model with dense layers and mixtures: one or the other.
@@ -97,6 +105,13 @@ class DecoderReader : public HparamReader {
   // every full_attention_interval-th. Call it after skip_nextn_layers().
   std::vector<bool> read_delta_net();
 
+  // Reads and checks the sizes of Mamba-2's layers, ssm.*.
+  void read_ssm();
+  // Reads shortconv.l_cache, the width of the short convolutions.
+  void read_short_conv();
+  // Returns which layers have the part that a key counts: all, or those for which an array is not 0.
+  std::vector<bool> layers_with(std::string_view suffix) const;
+
   // Leaves out the layers that only predict tokens further ahead (MTP), which follow the others in the file.
   // Call it before begin().
   void skip_nextn_layers();
@@ -111,7 +126,13 @@ class DecoderReader : public HparamReader {
   std::vector<int64_t> windows(int64_t period, int64_t fallback) const;
 
  private:
+  Linear experts(const std::string& name, int64_t n_rows, int64_t n_cols);
+  std::vector<bool> layer_flags(std::string_view suffix) const;
   std::vector<bool> sliding_layers(int64_t period) const;
+
+  // Reads an array with a flag per layer; the layers that only predict tokens further ahead may be in it or not.
+  std::vector<bool> layer_flags(std::string_view suffix) const;
+
   void read_scoring(MoeRouteParams& route) const;
   void read_groups(MoeRouteParams& route) const;
 
@@ -122,6 +143,7 @@ class DecoderReader : public HparamReader {
   int layer_ = -1;
   int64_t n_nextn_ = 0;
   DeltaRuleParams delta_rule_;
+  SsmScanParams ssm_;
   int64_t n_conv_ = 0;  // width of the short convolution
   int64_t n_ff_dense_;  // of layers without experts
 };

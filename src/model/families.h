@@ -19,6 +19,11 @@ std::unique_ptr<Architecture> load_deepseek2(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen3next(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen35(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen35moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_granitehybrid(const ModelSource& source);
+std::unique_ptr<Architecture> load_nemotron_h(const ModelSource& source);
+std::unique_ptr<Architecture> load_nemotron_h_moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_lfm2(const ModelSource& source);
+std::unique_ptr<Architecture> load_lfm2moe(const ModelSource& source);
 std::unique_ptr<Architecture> load_gemma4(const ModelSource& source);
 
 }  // namespace tandem

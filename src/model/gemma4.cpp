@@ -14,7 +14,7 @@ namespace {
 class Gemma4Reader : public DecoderReader {
  public:
   explicit Gemma4Reader(const ModelSource& source)
-      : DecoderReader(source, "gemma4", RopeStyle::half, LayerSizes::differ),
+      : DecoderReader(source, "gemma4", RopeStyle::half, LayerKinds::resized),
         n_layer_(static_cast<size_t>(hparams().n_layer)),
         width_(integer_or("embedding_length_per_layer_input", 0, 0, kMaxDimension)),
         windows_(windows(6, 512)),

@@ -32,6 +32,21 @@ int64_t HparamReader::integer(std::string_view suffix, int64_t min, int64_t max)
   return result;
 }
 
+int64_t HparamReader::integer_of_some(std::string_view suffix, int64_t min, int64_t max) const {
+  if (!is_array(suffix)) return integer(suffix, min, max);
+  const std::string k = key(suffix);
+  int64_t result = 0;
+  for (const int64_t value : metadata_.get_vector<int64_t>(k)) {
+    if (value == 0) continue;
+    if (result != 0 && value != result)
+      metadata_.fail(k, format("{} and {}", result, value), "one value, and 0 for layers without it");
+    result = value;
+  }
+  if (result != 0 && (result < min || result > max))
+    metadata_.fail(k, std::to_string(result), format("an integer from {} to {}", min, max));
+  return result;
+}
+
 int64_t HparamReader::integer_or(std::string_view suffix, int64_t fallback, int64_t min, int64_t max) const {
   return metadata_.has(key(suffix)) ? integer(suffix, min, max) : fallback;
 }
@@ -96,10 +111,14 @@ std::vector<bool> HparamReader::flags(std::string_view suffix, size_t n) const {
   return result;
 }
 
-Hparams HparamReader::transformer(std::string_view eps_key, LayerSizes sizes) const {
-  const auto size = [&](std::string_view suffix) {
-    return sizes == LayerSizes::differ ? largest(suffix, 1, kMaxDimension)
-                                       : integer(suffix, 1, kMaxDimension);
+Hparams HparamReader::transformer(std::string_view eps_key, LayerKinds kinds) const {
+  const auto count = [&](std::string_view suffix) {
+    switch (kinds) {
+      case LayerKinds::alike: return integer(suffix, 1, kMaxDimension);
+      case LayerKinds::mixed: return integer_of_some(suffix, 1, kMaxDimension);
+      case LayerKinds::resized: return largest(suffix, 1, kMaxDimension);
+    }
+    TANDEM_CHECK(false);
   };
   Hparams h;
   h.architecture = architecture_;
@@ -110,9 +129,10 @@ Hparams HparamReader::transformer(std::string_view eps_key, LayerSizes sizes) co
   // Some mixtures without dense layers give only the width of their experts.
   const bool has_n_ff =
       metadata_.has(key("feed_forward_length")) || !metadata_.has(key("expert_feed_forward_length"));
-  h.n_ff = size(has_n_ff ? "feed_forward_length" : "expert_feed_forward_length");
+  h.n_ff = count(has_n_ff ? "feed_forward_length" : "expert_feed_forward_length");
   h.n_head = integer("attention.head_count", 1, kMaxDimension);
-  h.n_head_kv = metadata_.has(key("attention.head_count_kv")) ? size("attention.head_count_kv") : h.n_head;
+  if (metadata_.has(key("attention.head_count_kv"))) h.n_head_kv = count("attention.head_count_kv");
+  if (h.n_head_kv == 0) h.n_head_kv = h.n_head;  // not given, or no layer has attention
   if (h.n_head % h.n_head_kv != 0) {
     metadata_.fail(key("attention.head_count_kv"), std::to_string(h.n_head_kv),
                    "a divisor of attention.head_count, " + std::to_string(h.n_head));

@@ -28,10 +28,11 @@ struct Hparams {
 
 inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; products of two fit in 64 bits
 
-enum class RopeScaling { none, linear, yarn };
+// How layers differ. mixed: in their parts; arrays have 0 for the layers without the part that they count. resized: in
+// n_ff and n_head_kv, which may be arrays; Hparams then has the largest of each.
+enum class LayerKinds : uint8_t { alike, mixed, resized };
 
-// Whether n_ff and n_head_kv may be arrays with a value for each layer. Hparams then has the largest of each.
-enum class LayerSizes : uint8_t { equal, differ };
+enum class RopeScaling { none, linear, yarn };
 
 // User overrides of the file's values.
 struct RopeOverrides {
@@ -63,6 +64,8 @@ class HparamReader {
   // A finite float in [min, max].
   float number(std::string_view suffix, float min, float max) const;
   float number_or(std::string_view suffix, float fallback, float min, float max) const;
+  // As integer(), but an array may have 0 in some layers; 0 if in all.
+  int64_t integer_of_some(std::string_view suffix, int64_t min, int64_t max) const;
   bool flag_or(std::string_view suffix, bool fallback) const;
   bool is_array(std::string_view suffix) const;
   // An array of n flags, bools or integers.
@@ -70,7 +73,7 @@ class HparamReader {
 
   // Reads all of Hparams but n_vocab, for a decoder-only transformer. eps_key:
   // "attention.layer_norm_rms_epsilon".
-  Hparams transformer(std::string_view eps_key, LayerSizes sizes = LayerSizes::equal) const;
+  Hparams transformer(std::string_view eps_key, LayerKinds kinds = LayerKinds::alike) const;
   // Reads the rotation. The caller sets n_head.
   RopeParams rope(const Hparams& hparams, RopeStyle style, const RopeOverrides& overrides) const;
 

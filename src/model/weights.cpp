@@ -97,6 +97,11 @@ const Weight* WeightBinder::vector(const std::string& name, int64_t n) {
   return add_floats(t, 1, n);
 }
 
+const Weight* WeightBinder::vector_or_column(const std::string& name, int64_t n) {
+  const TensorInfo& t = file_.tensor(full_name(name));
+  return t.dims[0] == 1 && t.dims[1] == n && t.n_rows() == n ? add_floats(t, 1, n) : vector(name, n);
+}
+
 const Weight* WeightBinder::scaled_vector(const std::string& name, int64_t n, float factor) {
   const Weight* added = vector(name, n);
   std::vector<float> floats(static_cast<size_t>(n));

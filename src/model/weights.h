@@ -27,6 +27,8 @@ class WeightBinder {
   const Weight* matrix(const std::string& name, int64_t n_rows, int64_t n_cols);
   // A vector of n floats. F16 and BF16 are converted to F32, for the kernels.
   const Weight* vector(const std::string& name, int64_t n);
+  // The same, also if it is stored as n rows of one.
+  const Weight* vector_or_column(const std::string& name, int64_t n);
   // The same with every element multiplied by `factor`.
   const Weight* scaled_vector(const std::string& name, int64_t n, float factor);
   // n ones, for a norm without a weight. Not from the file.

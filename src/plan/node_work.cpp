@@ -98,6 +98,15 @@ NodeWork delta_rule_work(const DeltaRuleOp& op, const StepLoad& load) {
           .pace = &DeviceRates::attention_ops_per_s};
 }
 
+// Likewise; each head multiplies its state by three numbers or vectors.
+NodeWork ssm_scan_work(const SsmScanOp& op, const StepLoad& load) {
+  const auto n_state = static_cast<double>(op.n_inner() * op.n_state);
+  return {.n_bytes = 2 * static_cast<double>(load.n_sequences) * n_state * sizeof(float) +
+                     static_cast<double>(load.n_tokens * (op.n_xbc() + op.n_inner())) * sizeof(float),
+          .n_ops = 6 * static_cast<double>(load.n_tokens) * n_state,
+          .pace = &DeviceRates::attention_ops_per_s};
+}
+
 // Each token chooses n_used of the experts, as if by lot: what a batch reads is what anybody chose.
 NodeWork moe_work(const Graph& graph, const Node& node, const MoeFfnOp& op, double n) {
   const double share = static_cast<double>(op.n_used) / static_cast<double>(op.n_expert);
@@ -116,6 +125,7 @@ double tensor_bytes(const Tensor& tensor, const StepLoad& load) {
 NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv) {
   if (const auto* attention = std::get_if<AttentionOp>(&node.op)) return attention_work(*attention, load, kv);
   if (const auto* rule = std::get_if<DeltaRuleOp>(&node.op)) return delta_rule_work(*rule, load);
+  if (const auto* scan = std::get_if<SsmScanOp>(&node.op)) return ssm_scan_work(*scan, load);
   const auto* write = std::get_if<KvWriteOp>(&node.op);
   const Tensor& out = graph.tensor(write ? write->k : node.output);
   const double n = rows_of(out, load);

@@ -77,10 +77,7 @@ ContextOptions checked_shape(const Architecture& architecture, ContextOptions sh
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
   if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;
   shape.n_sequences = std::clamp<int64_t>(shape.n_sequences, 1, ceil_div(shape.n_ctx, KvConfig{}.block_size));
-  if (shape.n_sequences > 1) {
-    shape.n_ubatch = std::max(shape.n_ubatch, shape.n_sequences + 1);
-    shape.n_state_checkpoints = 0;  // the texts of a batch are not cut back
-  }
+  if (shape.n_sequences > 1) shape.n_ubatch = std::max(shape.n_ubatch, shape.n_sequences + 1);
   shape.n_state_checkpoints =
       std::clamp<int64_t>(shape.n_state_checkpoints, 0, shape.n_ctx / KvConfig{}.block_size);
   return shape;

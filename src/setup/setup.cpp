@@ -12,17 +12,11 @@
 namespace tandem {
 namespace {
 
-// TANDEM_ISA overrides the instruction set, for comparison and debugging.
-cpu::Isa chosen_isa() {
+// The environment's TANDEM_ISA is for programs that have no such option.
+cpu::Isa chosen_isa(const DeviceOptions& options) {
+  if (!options.isa.empty()) return cpu::supported_isa(options.isa);
   const char* name = std::getenv("TANDEM_ISA");
-  if (name == nullptr || *name == '\0') return cpu::best_isa();
-  const auto isa = cpu::isa_from_name(name);
-  const auto supported = cpu::supported_isas();
-  if (!isa || std::find(supported.begin(), supported.end(), *isa) == supported.end()) {
-    throw_error(ErrorCode::usage, "TANDEM_ISA={}: this machine supports scalar to {}", printable(name),
-                cpu::isa_name(supported.back()));
-  }
-  return *isa;
+  return name == nullptr || *name == '\0' ? cpu::best_isa() : cpu::supported_isa(name, "TANDEM_ISA: ");
 }
 
 }  // namespace
@@ -31,7 +25,7 @@ std::unique_ptr<Device> make_cpu(const DeviceOptions& options, cpu::ProductObser
   cpu::CpuOptions cpu_options;
   cpu_options.n_threads = options.n_threads > 0 ? options.n_threads : 0;
   cpu_options.n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : 0;
-  cpu_options.isa = chosen_isa();
+  cpu_options.isa = chosen_isa(options);
   // With numactl, threads stay where it put them.
   if (options.numa == Numa::distribute) cpu_options.numa = cpu::NumaPolicy::distribute;
   if (options.numa == Numa::isolate) cpu_options.numa = cpu::NumaPolicy::isolate;

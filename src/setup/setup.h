@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// The CPU device. `observer` may be empty. Throws Error(usage) for a TANDEM_ISA that the machine lacks.
+// The CPU device. `observer` may be empty. Throws Error(usage) for an instruction set that the machine lacks.
 std::unique_ptr<Device> make_cpu(const DeviceOptions& options, cpu::ProductObserver observer = {});
 // The GPUs that the options choose, and why there are none. Throws Error(usage) for a name that no GPU has.
 FoundDevices chosen_gpus(const Registry& registry, const DeviceOptions& options);

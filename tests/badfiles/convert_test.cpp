@@ -170,6 +170,38 @@ TEST_F(BadFolder, Config) {
               HasSubstr("norm_topk_prob"));
 }
 
+TEST_F(BadFolder, RecurrentLayers) {
+  for (const char* family : {"lfm2", "granite_hybrid"}) {
+    EXPECT_THAT(refusal([](HfFolder& f) { f.config["layer_types"][1] = "spiral"; }, family),
+                testing::AllOf(HasSubstr("layer_types"), HasSubstr("spiral"), HasSubstr("mamba")));
+    EXPECT_THAT(refusal([](HfFolder& f) { f.config["layer_types"].push_back("attention"); }, family),
+                HasSubstr("num_hidden_layers"));
+  }
+  for (const int width : {0, 1, 1000000000}) {
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config["conv_L_cache"] = width; }, "lfm2"),
+                HasSubstr("conv_L_cache"));
+    EXPECT_THAT(refusal([&](HfFolder& f) { f.config["conv_kernel"] = width; }, "nemotron_h"),
+                HasSubstr("conv_kernel"));
+  }
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["hybrid_override_pattern"] = "M-MX-M-"; }, "nemotron_h"),
+              testing::AllOf(HasSubstr("hybrid_override_pattern"), HasSubstr("\"X\"")));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["hybrid_override_pattern"] = "MEM*E-E"; }, "nemotron_h_moe"),
+              HasSubstr("hybrid_override_pattern"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["n_groups"] = 4; }, "nemotron_h"), HasSubstr("n_groups"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["mamba_d_state"] = 21; }, "granite_hybrid"),
+              HasSubstr("mamba.in_proj.weight"));
+  EXPECT_THAT(refusal(
+                  [](HfFolder& f) {
+                    f.config["time_step_limit"] = {0.001, 1e308};
+                  },
+                  "nemotron_h"),
+              HasSubstr("time_step_limit"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["mlp_hidden_act"] = "silu"; }, "nemotron_h"),
+              HasSubstr("mlp_hidden_act"));
+  EXPECT_THAT(refusal([](HfFolder& f) { f.config["position_embedding_type"] = "alibi"; }, "granite_hybrid"),
+              HasSubstr("position_embedding_type"));
+}
+
 // In every family whose config.json names the kinds, and in one that does not.
 TEST_F(BadFolder, UnknownKindsOfLayers) {
   size_t n_named = 0;

@@ -87,9 +87,10 @@ bool is_optional(const std::string& name, const std::string& family) {
 // Counts of which 0 says something, and what an error may name instead: the tensors of a layer of another kind.
 bool may_be_zero(const std::string& key) {
   for (const char* suffix :
-       {".vocab_size", "phi3.attention.sliding_window", "llama.expert_count", ".expert_gating_func",
-        ".expert_shared_count", ".expert_shared_feed_forward_length", ".leading_dense_block_count",
-        ".interleave_moe_layer_step", ".expert_group_count", ".nextn_predict_layers", ".shared_kv_layers",
+       {".vocab_size", "phi3.attention.sliding_window", "llama.expert_count", "granitehybrid.expert_count",
+        ".moe_latent_size", ".expert_gating_func", ".expert_shared_count",
+        ".expert_shared_feed_forward_length", ".leading_dense_block_count", ".interleave_moe_layer_step",
+        ".expert_group_count", ".nextn_predict_layers", ".shared_kv_layers",
         ".embedding_length_per_layer_input"}) {
     if (key.ends_with(suffix)) return true;
   }
@@ -183,7 +184,9 @@ INSTANTIATE_TEST_SUITE_P(All, BadFamily,
                                          "glm4_moe_qk_norm", "minimax_m2", "qwen3_vl", "qwen3_vl_moe",
                                          "seed_oss", "ernie4_5_moe", "hunyuan_moe", "exaone_moe",
                                          "bailing_moe2", "deepseek_v2_lite", "deepseek_v3", "qwen3_next",
-                                         "qwen3_5", "qwen3_5_moe", "gemma4_moe", "gemma4_shared"),
+                                         "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe", "granite_hybrid",
+                                         "granite_hybrid_dense", "nemotron_h", "nemotron_h_moe", "gemma4_moe",
+                                         "gemma4_shared"),
                          [](const auto& param_info) { return param_info.param; });
 
 // Tests of a single family.
@@ -313,6 +316,80 @@ TEST_P(BadDeltaNet, Sizes) {
               HasSubstr("attention.recurrent_layers"));
   EXPECT_EQ(with(key("attention.recurrent_layers"), std::vector<int32_t>{1, 1, 1, 0, 1}), "");
 }
+
+class BadShortConv : public BadFamily {};
+
+// Widths that no convolution has, counts that do not agree with the layers.
+TEST_P(BadShortConv, Sizes) {
+  const std::string width = prefix_ + "shortconv.l_cache", heads = prefix_ + "attention.head_count_kv";
+  for (const uint32_t n : {0u, 1u, 17u, 1000000000u}) {
+    EXPECT_THAT(with(width, n), testing::AllOf(HasSubstr("shortconv.l_cache"), HasSubstr("from 2 to 16")));
+  }
+  EXPECT_THAT(with(width, uint32_t{5}), HasSubstr("blk.0.shortconv.conv.weight"));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, 2, 0}),
+              testing::AllOf(HasSubstr("head_count_kv"), HasSubstr("5 layers")));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, 2, 0, 4}),
+              testing::AllOf(HasSubstr("head_count_kv"), HasSubstr("2 and 4")));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, -2, 0, -2}), HasSubstr("head_count_kv"));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 2, 2, 0, 2}), HasSubstr("blk.1.attn_q.weight"));
+  EXPECT_THAT(with(heads, std::vector<int32_t>{0, 0, 0, 0, 0}), HasSubstr("blk.2.shortconv"));
+  EXPECT_THAT(with(heads, std::vector<std::string>{"2"}), HasSubstr("head_count_kv"));
+}
+
+INSTANTIATE_TEST_SUITE_P(ShortConv, BadShortConv, testing::Values("lfm2"));
+
+class BadMamba2 : public BadFamily {};
+
+// Six heads in one group (Granite) or two (Nemotron).
+TEST_P(BadMamba2, Sizes) {
+  const auto key = [&](const char* name) { return prefix_ + name; };
+  const auto expect_found = [&](const char* name, uint32_t n) {
+    EXPECT_THAT(with(key(name), n), HasSubstr(format("{}: found {}", name, n)));
+  };
+  for (const uint32_t n : {0u, 1u, 17u, 1000000000u}) expect_found("ssm.conv_kernel", n);
+  for (const uint32_t n : {0u, 4u, 12u, 1000000000u}) expect_found("ssm.group_count", n);
+  for (const uint32_t n : {0u, 97u, 4000000000u}) expect_found("ssm.inner_size", n);
+  for (const uint32_t n : {0u, 1025u, 1000000000u}) expect_found("ssm.state_size", n);
+  for (const uint32_t n : {0u, 1000000000u}) expect_found("ssm.time_step_rank", n);
+  EXPECT_THAT(with(key("ssm.time_step_rank"), uint32_t{10}), HasSubstr("ssm.time_step_rank, 10"));
+  EXPECT_THAT(with(key("ssm.conv_kernel"), uint32_t{5}), HasSubstr("blk.0.ssm_conv1d.weight"));
+  EXPECT_THAT(with(key("ssm.state_size"), uint32_t{24}), HasSubstr("blk.0.ssm_in.weight"));
+  EXPECT_THAT(with(key("attention.head_count_kv"), std::vector<int32_t>{0, 2}),
+              testing::AllOf(HasSubstr("attention.head_count_kv"), HasSubstr("one for each of")));
+}
+
+// What other programs write: one number for each head as a row of its own, or not.
+TEST_P(BadMamba2, VectorsAndColumnsAreRead) {
+  for (const char* name : {"blk.0.ssm_a", "blk.0.ssm_d"}) {
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{6}, {1, 6}, {1, 6, 1}}) {
+      TinyModel model = good_;
+      model.add(name, DType::F32, dims, 7);
+      EXPECT_EQ(refusal(model), "") << dims.size();
+    }
+    TinyModel model = good_;
+    model.add(name, DType::F32, {2, 3}, 7);
+    EXPECT_THAT(refusal(model), HasSubstr(name));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Mamba2, BadMamba2, testing::Values("granite_hybrid", "nemotron_h", "nemotron_h_moe"),
+                         [](const auto& param_info) { return param_info.param; });
+
+class BadNemotron : public BadFamily {};
+
+TEST_P(BadNemotron, KindsOfLayers) {
+  const std::string key = prefix_ + "feed_forward_length";
+  EXPECT_THAT(with(key, std::vector<int32_t>{0, 96}),
+              testing::AllOf(HasSubstr("feed_forward_length"), HasSubstr("one for each of 7 layers")));
+  EXPECT_THAT(with(key, std::vector<int32_t>{0, 96, 0, 0, 48, 0, 96}),
+              testing::AllOf(HasSubstr("feed_forward_length"), HasSubstr("96 and 48")));
+  EXPECT_THAT(with(key, std::vector<int32_t>{0, -96, 0, 0, 0, 0, 0}), HasSubstr("feed_forward_length"));
+  EXPECT_THAT(with(key, std::vector<int32_t>{96, 96, 0, 0, 0, 0, 96}), HasSubstr("blk.0.ffn_up.weight"));
+  EXPECT_THAT(with(prefix_ + "attention.head_count_kv", std::vector<int32_t>(7)),
+              HasSubstr("blk.3.ssm_in.weight"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Nemotron, BadNemotron, testing::Values("nemotron_h"));
 
 INSTANTIATE_TEST_SUITE_P(DeltaNet, BadDeltaNet, testing::Values("qwen3_next"));
 

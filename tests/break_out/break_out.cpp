@@ -2,8 +2,12 @@
 // it tries to get out, in every way that the sandbox is to close, and writes one line per attempt, "name: ok" or the
 // error's name. tests/unit/break_out_test.cpp says what each must be.
 //
+// In a chat it also asks the helper outside of the sandbox for files that nobody typed, as well as for one whose name it
+// puts into the line itself, so that the user only has to press Enter.
+//
 // $BREAK_OUT_REPORT is the file of these lines, opened before. $BREAK_OUT_MODEL is the model, $BREAK_OUT_SECRET a file
-// that the program has no business with, $BREAK_OUT_FOLDER the folder of its outputs.
+// that the program has no business with, $BREAK_OUT_FOLDER the folder of its outputs. $BREAK_OUT_CHAT is set for a chat at
+// a terminal.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,6 +29,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+
+#include "sandbox/channel.h"
 
 namespace {
 
@@ -103,6 +109,44 @@ void try_network() {
   report("make an io_uring", syscall(SYS_io_uring_setup, 4, parameters));
 }
 
+// The questions of file_helper.cpp and typed_lines.cpp.
+enum Question : uint32_t { kCreate = 0, kOpen = 3, kOpenEditor = 100, kRead = 101, kClose = 103 };
+
+// The program's only socket.
+int find_channel() {
+  for (int fd = 0; fd < 100; ++fd) {
+    struct stat status {};
+    if (fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode)) return fd;
+  }
+  return -1;
+}
+
+void ask(tandem::sandbox::Channel& channel, const char* what, const tandem::sandbox::Message& question) {
+  tandem::sandbox::Message answer;
+  const bool answered = channel.send(question) && channel.receive(answer);
+  errno = answered ? static_cast<int>(answer.number) : ECHILD;
+  report(what, answer.fd);
+  if (answer.fd >= 0) close(answer.fd);
+}
+
+void try_helper() {
+  const std::string secret = variable("BREAK_OUT_SECRET");
+  tandem::sandbox::Channel channel(find_channel());
+  ask(channel, "have the helper read a file", {.kind = kOpen, .text = secret});
+  ask(channel, "have the helper write a file", {.kind = kCreate, .text = secret + '\0' + secret + ".tmp-1"});
+  tandem::sandbox::Message line;
+  channel.send({.kind = kOpenEditor});
+  channel.send({.kind = kRead, .text = "/load " + secret});
+  report("put a name into the line", channel.receive(line) ? 0 : -1);
+  ask(channel, "have the helper read it then", {.kind = kOpen, .text = secret});
+  channel.send({.kind = kRead, .text = "/save " + secret});
+  channel.receive(line);
+  ask(channel, "have the helper write it then", {.kind = kCreate, .text = secret + '\0' + secret + ".tmp-1"});
+  channel.send({.kind = kClose});
+  channel.receive(line);
+  channel.release();
+}
+
 __attribute__((constructor)) void open_report() {
   g_report = open(variable("BREAK_OUT_REPORT").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const int high = fcntl(g_report, F_DUPFD_CLOEXEC, 100);  // out of the way
@@ -129,6 +173,7 @@ extern "C" __attribute__((visibility("default"))) long syscall(long number, ...)
   try_programs();
   try_processes();
   try_network();
+  if (!variable("BREAK_OUT_CHAT").empty()) try_helper();
   errno = error;
   return result;
 }

@@ -77,9 +77,10 @@ class KernelsCheck {
       rest = rest.subspan(info.block_bytes);
     }
     const Floats got = cpu::test::multiply(tested_.linear, problem, extra, rows_at_once);
-    const Floats want = cpu::test::multiply(scalar_.linear, problem, extra);
+    const cpu::test::Reference reference = cpu::test::reference_of(tested_.isa, problem, extra);
+    const Floats& want = reference.values;
     const auto [error, where] = cpu::test::worst_error(got, want, cpu::test::magnitudes(problem, extra));
-    const bool near = error <= cpu::test::tolerance(dtype);
+    const bool near = error <= reference.tolerance;
     if (!near) {
       fprintf(stderr, "%s [%d, %d] x %d: at %zu %a, scalar %a\n", std::string(dtype_name(dtype)).c_str(),
               static_cast<int>(m), static_cast<int>(k), static_cast<int>(n), where, got[where], want[where]);

@@ -137,7 +137,38 @@ TEST_P(FamiliesResume, InABatchWithSharedBeginnings) {
   Runtime runtime(*model_, {host_.get()}, options(3, 1024));
   Batcher batcher(runtime);
   EXPECT_EQ(together(batcher, list), expected);
-  if (!runtime.is_recurrent()) EXPECT_GT(batcher.stats().n_reused, 0);
+  EXPECT_EQ(batcher.stats().n_reused, 4 * 64);
+}
+
+// Several beginnings, which part in different blocks, and fewer kept states than beginnings.
+TEST_P(FamiliesResume, RecurrentTextsThatBeginAlikeInABatch) {
+  const Session session = open();
+  if (!session.kv_config().is_recurrent()) GTEST_SKIP() << "no recurrent layers";
+  std::vector<BatchRequest> list;
+  for (size_t i = 0; i < 12; ++i) {
+    BatchRequest r;
+    r.index = static_cast<int64_t>(i);
+    r.prompt.assign(ids_.begin() + static_cast<int64_t>(i % 2), ids_.begin() + 40);
+    r.prompt.insert(r.prompt.end(), ids_.begin() + static_cast<int64_t>(i % 3), ids_.begin() + 40);
+    for (size_t own = 0; own < i; ++own) r.prompt.push_back(ids_[own * 3 + i]);
+    r.sampling.temp = 0;
+    r.generation.n_predict = 4;
+    list.push_back(r);
+  }
+  const std::vector<std::string> expected = alone(*model_, list);
+  int64_t most = 0;
+  for (const int64_t n_states : {8, 2, 1, 0}) {
+    EngineOptions o = options(3, 1024);
+    o.context.n_state_checkpoints = n_states;
+    Runtime runtime(*model_, {host_.get()}, o);
+    Batcher batcher(runtime);
+    EXPECT_EQ(together(batcher, list), expected) << n_states;
+    const int64_t n_reused = batcher.stats().n_reused;
+    EXPECT_EQ(n_reused == 0, n_states == 0) << n_reused;
+    if (n_states == 8) most = n_reused;
+    EXPECT_LE(n_reused, most);
+  }
+  EXPECT_GE(most, 10 * 32);  // all but the first of each beginning
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesResume, testing::ValuesIn(test::family_names()),

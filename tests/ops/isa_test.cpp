@@ -4,15 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 
+#include "base/error.h"
 #include "cpu/kernels.h"
 
 namespace tandem::cpu {
 namespace {
 
 TEST(Isa, NamesRoundTrip) {
-  for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni})
-    EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
+  for (Isa isa : kIsas) EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
   for (std::string_view name : {"", "?", "AVX2", "avx", "avx512 ", "neon"}) {
     EXPECT_EQ(isa_from_name(name), std::nullopt) << name;
   }
@@ -26,17 +27,77 @@ TEST(Isa, SupportedOnesStartAtScalarAndAscendToTheBest) {
   EXPECT_EQ(best_isa(), isas.back());
 }
 
+constexpr CpuFeatures kSapphireRapids{true, true, true, true, true};
+
+bool granted() {
+  return true;
+}
+bool refused() {
+  return false;
+}
+bool not_asked() {
+  ADD_FAILURE() << "tiles asked for on a machine that lacks something else";
+  return true;
+}
+
+TEST(Isa, EachFeatureThatIsMissingEndsTheList) {
+  using Isas = std::vector<Isa>;
+  EXPECT_EQ(isas_with({}, not_asked), Isas{Isa::scalar});
+  EXPECT_EQ(isas_with(kSapphireRapids, granted), Isas(std::begin(kIsas), std::end(kIsas)));
+  CpuFeatures has = kSapphireRapids;
+  has.amx = false;
+  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512_vnni);
+  has = kSapphireRapids;
+  has.avx512_bf16 = false;
+  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512_vnni);
+  has.amx = false;  // Cascade Lake, Ice Lake
+  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512_vnni);
+  has = kSapphireRapids;
+  has.avx512_vnni = false;
+  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512);
+  has.avx512 = false;
+  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx2);
+  has.avx2_fma = false;
+  EXPECT_EQ(isas_with(has, not_asked), Isas{Isa::scalar});
+}
+
+TEST(Isa, WithoutTheSystemsPermissionThereIsNoAmx) {
+  EXPECT_EQ(isas_with(kSapphireRapids, refused).back(), Isa::avx512_vnni);
+}
+
+std::string refusal(std::string_view name) {
+  try {
+    supported_isa(name, "TANDEM_ISA: ");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Isa, AnUnsupportedNameIsRefusedWithTheSupportedOnes) {
+  std::string names;
+  for (Isa isa : supported_isas()) names += (names.empty() ? "" : ", ") + std::string(isa_name(isa));
+  const std::string reason = " is no instruction set of this machine, which has " + names;
+  EXPECT_EQ(refusal("avx1024"), "TANDEM_ISA: avx1024" + reason);
+  for (Isa isa : kIsas) {
+    const bool supported = std::count(supported_isas().begin(), supported_isas().end(), isa) == 1;
+    const std::string name(isa_name(isa));
+    EXPECT_EQ(refusal(name), supported ? "accepted" : "TANDEM_ISA: " + name + reason);
+  }
+}
+
 // A kernel shared by two tables was compiled for one instruction set and may crash on a machine with only the
 // other.
 TEST(Isa, TablesShareNoKernels) {
-  const Isa isas[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni};
-  for (Isa a : isas) {
+  for (Isa a : kIsas) {
     EXPECT_EQ(kernels(a).isa, a);
-    for (Isa b : isas) {
+    for (Isa b : kIsas) {
       if (a == b) continue;
       const Kernels &ka = kernels(a), &kb = kernels(b);
       EXPECT_NE(ka.linear.encode, kb.linear.encode) << isa_name(a) << " and " << isa_name(b);
       EXPECT_NE(ka.linear.multiply, kb.linear.multiply) << isa_name(a) << " and " << isa_name(b);
+      if (std::min(a, b) == Isa::avx512_vnni) continue;  // AMX has no other row kernels
       EXPECT_NE(ka.rows.rms_norm, kb.rows.rms_norm) << isa_name(a) << " and " << isa_name(b);
       EXPECT_NE(ka.rows.dequantize, kb.rows.dequantize) << isa_name(a) << " and " << isa_name(b);
       EXPECT_NE(ka.attention.attend, kb.attention.attend) << isa_name(a) << " and " << isa_name(b);

@@ -62,7 +62,10 @@ class Linear : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
   DType dtype() const { return std::get<1>(GetParam()); }
   int64_t block() const { return dtype_info(dtype()).block_elements; }
   const LinearKernels& kernels() const { return cpu::kernels(isa()).linear; }
-  double tolerance() const { return test::tolerance(dtype()); }
+  void expect_reference(const Problem& p, Extra extra) const {
+    const test::Reference want = test::reference_of(isa(), p, extra);
+    expect_close(multiply(kernels(), p, extra), want.values, magnitudes(p, extra), want.tolerance);
+  }
   std::mt19937 rng{fresh_seed()};
 };
 
@@ -71,7 +74,7 @@ TEST_P(Linear, AgreesWithTheReferenceAtEveryNumberOfTokens) {
   for (int64_t n = 1; n <= 40; ++n) {
     SCOPED_TRACE(n);
     const Problem p(dtype(), n, 19, k, rng);
-    expect_close(multiply(kernels(), p), multiply(reference(), p), magnitudes(p), tolerance());
+    expect_reference(p, Extra::none);
   }
 }
 
@@ -81,21 +84,20 @@ TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
                                       : std::vector<int64_t>{block(), 2 * block(), 5 * block(), 1792};
   const Extra extras[] = {Extra::none, Extra::bias, Extra::residual, Extra::both, Extra::residual_in_place};
   int which = 0;
-  for (int64_t n : {1, 2, 5, 13, 67}) {
+  for (int64_t n : {1, 2, 5, 13, 67, 100}) {
     for (int64_t m : {1, 16, 33, 79}) {
       for (int64_t k : ks) {
         SCOPED_TRACE(testing::Message() << "n " << n << " m " << m << " k " << k);
         const Problem p(dtype(), n, m, k, rng);
         const Extra extra = extras[which++ % 5];
-        expect_close(multiply(kernels(), p, extra), multiply(reference(), p, extra), magnitudes(p, extra),
-                     tolerance());
+        expect_reference(p, extra);
       }
     }
   }
 }
 
 TEST_P(Linear, ResultsDoNotDependOnDivisionOrAlignment) {
-  for (int64_t n : {1, 3, 9, 30}) {
+  for (int64_t n : {1, 3, 9, 30, 79}) {
     SCOPED_TRACE(n);
     const Problem p(dtype(), n, 147, 4 * block(), rng);
     const std::vector<float> whole = multiply(kernels(), p, Extra::residual_in_place);
@@ -109,7 +111,7 @@ TEST_P(Linear, ResultsDoNotDependOnDivisionOrAlignment) {
 // Bias and residual come after the whole sum, in this order, wherever the columns are cut: so a product whose
 // residual another op adds (rows divided between devices) is the same bit for bit.
 TEST_P(Linear, BiasAndResidualAreAddedLast) {
-  for (const int64_t n : {1, 3, 9, 40}) {
+  for (const int64_t n : {1, 3, 9, 40, 72}) {
     for (const int64_t k : {256, 512, 1280, 2304}) {
       const Problem p(dtype(), n, 37, k, rng);
       const std::vector<float> plain = multiply(kernels(), p);
@@ -124,7 +126,7 @@ TEST_P(Linear, BiasAndResidualAreAddedLast) {
 }
 
 TEST_P(Linear, NanAndInfinityGiveNan) {
-  for (int64_t n : {1, 3, 20}) {
+  for (int64_t n : {1, 3, 20, 75}) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       Problem p(dtype(), n, 21, 2 * block(), rng);
       const int64_t token = n / 2;
@@ -147,7 +149,7 @@ TEST_P(Linear, NanAndInfinityGiveNan) {
 }
 
 TEST_P(Linear, ZeroAndTinyInputsGiveZero) {
-  for (int64_t n : {1, 20}) {
+  for (int64_t n : {1, 20, 75}) {
     Problem p(dtype(), n, 17, 2 * block(), rng);
     for (float& x : p.x) x = rng() % 2 == 0 ? 0.0f : 1e-39f;
     for (float y : multiply(kernels(), p)) EXPECT_NEAR(y, 0.0f, 1e-30f);
@@ -156,7 +158,7 @@ TEST_P(Linear, ZeroAndTinyInputsGiveZero) {
 
 // A shared encoding must be the same for both dtypes.
 TEST_P(Linear, SharedEncodingsAreEqual) {
-  for (int64_t n : {1, 2, 7, 50}) {
+  for (int64_t n : {1, 2, 7, 50, 70}) {
     for (DType other : weight_dtypes()) {
       if (!kernels().same_encoding(dtype(), other, n)) continue;
       const int64_t k = 512;
@@ -174,9 +176,7 @@ TEST_P(Linear, SharedEncodingsAreEqual) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear,
-                         ::testing::Combine(::testing::Values(Isa::scalar, Isa::avx2, Isa::avx512,
-                                                              Isa::avx512_vnni),
-                                            ::testing::ValuesIn(weight_dtypes())),
+                         ::testing::Combine(::testing::ValuesIn(kIsas), ::testing::ValuesIn(weight_dtypes())),
                          [](const auto& test) {
                            return std::string(isa_name(std::get<0>(test.param))) + "_" +
                                   std::string(dtype_name(std::get<1>(test.param)));
@@ -198,7 +198,8 @@ LinearKernels generic_kernels(Isa isa) {
     case Isa::scalar: return WithGenericPath<only_floats<scalar::linear_kernels>>::table();
     case Isa::avx2: return WithGenericPath<only_floats<avx2::linear_kernels>>::table();
     case Isa::avx512: return WithGenericPath<only_floats<avx512::linear_kernels>>::table();
-    case Isa::avx512_vnni: return WithGenericPath<only_floats<avx512_vnni::linear_kernels>>::table();
+    case Isa::avx512_vnni:
+    case Isa::avx512_amx: return WithGenericPath<only_floats<avx512_vnni::linear_kernels>>::table();
   }
   return {};
 }

@@ -86,7 +86,9 @@ std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteParams& op
   return chosen;
 }
 
-void check(const Case& c, unsigned seed) {
+enum class Gates { present, absent };
+
+void check(const Case& c, unsigned seed, Gates gates = Gates::present) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", n " + std::to_string(c.n));
   std::mt19937 rng(seed);
   const int64_t E = c.route.n_expert, k = c.n_embd, m = c.n_ff;
@@ -111,6 +113,7 @@ void check(const Case& c, unsigned seed) {
                w_up_bias = f32_weight("up_bias", up_bias, 1, E, m);
   const Weight w_down_bias = f32_weight("down_bias", down_bias, 1, E, k);
 
+  const bool has_gate = gates == Gates::present, one_matrix = has_gate && c.one_matrix;
   // A graph whose activations are filled by hand.
   ShapeClass shape;
   shape.max_tokens = c.n;
@@ -120,9 +123,10 @@ void check(const Case& c, unsigned seed) {
   const TensorId route =
       g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr, c.expert_scale ? &w_scale : nullptr);
   const TensorId y = g.moe_ffn(
-      tx, route, MoeFfnParams{E, c.route.n_used, Activation::silu}, c.one_matrix ? &w_gate_up : &w_gate,
-      c.one_matrix ? nullptr : &w_up, &w_down, c.residual ? tr : kNoTensor,
-      c.bias ? ExpertBiases{&w_gate_bias, &w_up_bias, &w_down_bias} : ExpertBiases{});
+      tx, route, MoeFfnParams{E, c.route.n_used, has_gate ? Activation::silu : Activation::relu2},
+      one_matrix ? &w_gate_up : has_gate ? &w_gate : nullptr, one_matrix ? nullptr : &w_up, &w_down,
+      c.residual ? tr : kNoTensor,
+      c.bias ? ExpertBiases{has_gate ? &w_gate_bias : nullptr, &w_up_bias, &w_down_bias} : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
 
   std::vector<float> first;
@@ -164,7 +168,8 @@ void check(const Case& c, unsigned seed) {
             a += xj * gate[static_cast<size_t>((expert * m + h) * k + j)];
             b += xj * up[static_cast<size_t>((expert * m + h) * k + j)];
           }
-          const double v = a / (1 + std::exp(-a)) * b * weight;
+          const double squared = b > 0 ? b * b : 0;
+          const double v = (has_gate ? a / (1 + std::exp(-a)) * b : squared) * weight;
           for (int64_t j = 0; j < k; ++j)
             sum[static_cast<size_t>(j)] += v * down[static_cast<size_t>((expert * k + j) * m + h)];
         }
@@ -192,6 +197,7 @@ TEST(MoeOps, AgreeWithPlainArithmetic) {
                         Case{5, 24, 33, plain, false, true, true},
                         Case{34, 8, 16, sigmoid, true, false, true}, Case{33, 8, 8, one, false, true}}) {
     check(c, std::random_device{}());
+    check(c, std::random_device{}(), Gates::absent);
   }
 }
 

@@ -24,11 +24,14 @@ std::vector<double> widened(std::span<const float> x) {
   return {x.begin(), x.end()};
 }
 
+constexpr GateKind kGateKinds[] = {GateKind::sigmoid, GateKind::silu, GateKind::product, GateKind::relu};
+constexpr ConvActivation kConvActivations[] = {ConvActivation::none, ConvActivation::silu};
+
 TEST(RecurrentKernels, GateIsThatOfTheReference) {
   Random random;
   for (const Isa isa : supported_isas()) {
     for (int64_t n = 1; n <= 70; ++n) {
-      for (const GateKind kind : {GateKind::sigmoid, GateKind::silu, GateKind::gelu_tanh}) {
+      for (const GateKind kind : kGateKinds) {
         const std::vector<float> x = random.normals(n), gate = random.normals(n, 4.0f);
         std::vector<float> got(x.size() + 1, 5.0f), want(x.size());
         test::rows_of(Isa::scalar).gate(kind, x.data(), gate.data(), want.data(), n);
@@ -48,15 +51,17 @@ TEST(RecurrentKernels, ConvolutionIsThatOfTheReference) {
   for (const Isa isa : supported_isas()) {
     for (int64_t n = 1; n <= 70; ++n) {
       for (const int64_t kernel : {2, 3, 4, 16}) {
-        const std::vector<float> x = random.normals(n * kernel), w = random.normals(n * kernel);
+        const std::vector<float> x = random.normals(n * kernel), w = random.normals(n * (kernel + 1));
         std::vector<const float*> rows;
         for (int64_t j = 0; j < kernel; ++j) rows.push_back(x.data() + j * n);
-        std::vector<float> got(static_cast<size_t>(n) + 1, 5.0f), want(static_cast<size_t>(n));
-        test::rows_of(Isa::scalar).causal_conv(rows.data(), w.data(), kernel, want.data(), n);
-        test::rows_of(isa).causal_conv(rows.data(), w.data(), kernel, got.data(), n);
-        EXPECT_EQ(got.back(), 5.0f);
-        got.pop_back();
-        expect_near(got, widened(want), 1e-5);
+        for (const ConvActivation act : kConvActivations) {
+          std::vector<float> got(static_cast<size_t>(n) + 1, 5.0f), want(static_cast<size_t>(n));
+          test::rows_of(Isa::scalar).causal_conv(rows.data(), w.data(), kernel, act, want.data(), n);
+          test::rows_of(isa).causal_conv(rows.data(), w.data(), kernel, act, got.data(), n);
+          EXPECT_EQ(got.back(), 5.0f);
+          got.pop_back();
+          expect_near(got, widened(want), 1e-5);
+        }
       }
     }
   }
@@ -83,6 +88,46 @@ TEST(RecurrentKernels, DeltaRuleIsThatOfTheReference) {
         tile.state = other.data();
         tile.y = other_y.data();
         test::rows_of(isa).delta_rule(tile);
+        expect_near(other_y, widened(y), 1e-5);
+        expect_near(other, widened(state), 1e-5);  // the columns beside the tile too, which stay
+      }
+    }
+  }
+}
+
+// Tokens more and fewer than a block of the vector kernels, states that decay fast and slowly.
+TEST(RecurrentKernels, ScanIsThatOfTheReference) {
+  Random random;
+  for (const Isa isa : supported_isas()) {
+    for (const int64_t n_cols : {1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64}) {
+      for (const int64_t n_state : {1, 5, 16, 33, 128}) {
+        const int64_t n = 1 + random.below(20), stride = n_cols + 3, row = 2 * n_state + stride;
+        const std::vector<float> xbc = random.normals(n * row, 0.5f);
+        std::vector<float> decay, dt;
+        for (int64_t i = 0; i < n; ++i) {
+          decay.push_back(0.01f * static_cast<float>(random.below(101)));
+          dt.push_back(0.01f * static_cast<float>(random.below(300)));
+        }
+        std::vector<float> state = random.normals(n_state * stride), other = state;
+        std::vector<float> y(static_cast<size_t>(n * stride), 7.0f), other_y = y;
+        SsmScanTile tile{};
+        tile.state_stride = tile.y_stride = stride;
+        tile.n_state = n_state;
+        tile.n_cols = n_cols;
+        tile.n_tokens = n;
+        tile.x = xbc.data();
+        tile.b = xbc.data() + stride;
+        tile.c = tile.b + n_state;
+        tile.stride = row;
+        tile.decay = decay.data();
+        tile.dt = dt.data();
+        tile.skip = random.normal();
+        tile.state = state.data();
+        tile.y = y.data();
+        test::rows_of(Isa::scalar).ssm_scan(tile);
+        tile.state = other.data();
+        tile.y = other_y.data();
+        test::rows_of(isa).ssm_scan(tile);
         expect_near(other_y, widened(y), 1e-5);
         expect_near(other, widened(state), 1e-5);  // the columns beside the tile too, which stay
       }
@@ -199,10 +244,13 @@ TEST(CausalConv, IsTheConvolutionOfEachTextWhateverTheSteps) {
     for (const int64_t n_channels : {1, 13, 256, 300}) {
       for (const int64_t kernel : {2, 4, 16}) {
         OpBench bench(TextRunner::shape(4));
-        const std::vector<float> w = random.normals(n_channels * kernel);
+        const std::vector<float> w = random.normals(n_channels * kernel), bias = random.normals(n_channels);
+        const bool has_bias = random.below(2) == 1, is_silu = random.below(2) == 1;
         const TensorId x = bench.activation(n_channels);
         bench.builder.set_layer(0);
-        const TensorId y = bench.builder.causal_conv(x, bench.weight(w, n_channels));
+        const TensorId y =
+            bench.builder.causal_conv(x, bench.weight(w, n_channels), has_bias ? bench.weight(bias) : nullptr,
+                                      is_silu ? ConvActivation::silu : ConvActivation::none);
         bench.finish(y);
         StatePool pool((kernel - 1) * n_channels, 1, 4);
         bench.kv = {pool.layer};
@@ -218,13 +266,13 @@ TEST(CausalConv, IsTheConvolutionOfEachTextWhateverTheSteps) {
             },
             [&](int64_t row, const Texts::Token& t) {
               for (int64_t c = 0; c < n_channels; ++c) {
-                double sum = 0;
+                double sum = has_bias ? bias[static_cast<size_t>(c)] : 0.0f;
                 for (int64_t j = std::max<int64_t>(0, kernel - 1 - t.position); j < kernel; ++j) {
                   const int64_t at = t.position - (kernel - 1) + j;
                   sum += static_cast<double>(w[static_cast<size_t>(c * kernel + j)]) *
                          inputs[t.text][static_cast<size_t>(at * n_channels + c)];
                 }
-                want.push_back(sum / (1 + std::exp(-sum)));
+                want.push_back(is_silu ? sum / (1 + std::exp(-sum)) : sum);
                 got.push_back(bench.data(y)[row * n_channels + c]);
               }
             });
@@ -320,6 +368,106 @@ TEST(DeltaRule, IsTheRecurrenceOfEachTextWhateverTheSteps) {
             got.insert(got.end(), bench.data(y) + row * n, bench.data(y) + (row + 1) * n);
           });
       expect_near(got, want, 2e-5);
+    }
+  }
+}
+
+// In double precision, as the formula says.
+class Scan {
+ public:
+  explicit Scan(const SsmScanParams& p) : p_(p), state_(static_cast<size_t>(p.n_inner() * p.n_state), 0.0) {}
+
+  std::vector<double> next(const float* xbc, const float* dt_in, const float* decay, const float* dt_bias,
+                           const float* skip) {
+    std::vector<double> result;
+    for (int64_t h = 0; h < p_.n_head; ++h) {
+      const float* b = xbc + p_.n_inner() + h / (p_.n_head / p_.n_group) * p_.n_state;
+      const float* c = b + p_.n_group * p_.n_state;
+      const double dt = std::log1p(std::exp(static_cast<double>(dt_in[h]) + dt_bias[h]));
+      const double keep = std::exp(decay[h] * dt);
+      for (int64_t j = 0; j < p_.head_dim; ++j) {
+        const double x = xbc[h * p_.head_dim + j];
+        double y = skip[h] * x;
+        for (int64_t i = 0; i < p_.n_state; ++i) {
+          double& s = state_[static_cast<size_t>((h * p_.n_state + i) * p_.head_dim + j)];
+          s = keep * s + b[i] * dt * x;
+          y += s * c[i];
+        }
+        result.push_back(y);
+      }
+    }
+    return result;
+  }
+
+ private:
+  SsmScanParams p_;
+  std::vector<double> state_;
+};
+
+TEST(SsmScan, IsTheRecurrenceOfEachTextWhateverTheSteps) {
+  Random random;
+  const Texts texts({70, 1, 18, 33});
+  const SsmScanParams sizes[] = {{1, 1, 1, 1}, {4, 24, 2, 16}, {3, 40, 1, 33}, {6, 64, 3, 128}};
+  for (const Isa isa : supported_isas()) {
+    for (const SsmScanParams& p : sizes) {
+      SCOPED_TRACE(std::string(isa_name(isa)) + " states of " + std::to_string(p.n_state));
+      OpBench bench(TextRunner::shape(4));
+      const std::vector<float> dt_bias = random.normals(p.n_head), skip = random.normals(p.n_head);
+      std::vector<float> decay = random.normals(p.n_head);
+      for (float& d : decay) d = -std::exp(d);
+      const TensorId xbc = bench.activation(p.n_xbc()), dt = bench.activation(p.n_head);
+      bench.builder.set_layer(0);
+      const TensorId y = bench.builder.ssm_scan(
+          xbc, dt, p, {bench.weight(decay), bench.weight(dt_bias), bench.weight(skip)});
+      bench.finish(y);
+      StatePool pool(1, p.n_inner() * p.n_state, 4);
+      bench.kv = {pool.layer};
+      std::vector<Scan> reference(4, Scan(p));
+      std::vector<float> got;
+      std::vector<double> want;
+      TextRunner(bench, 4).run(
+          random, texts, isa,
+          [&](int64_t row, const Texts::Token&) {
+            for (const auto& [id, n] : {std::pair(xbc, p.n_xbc()), std::pair(dt, p.n_head)}) {
+              for (int64_t i = 0; i < n; ++i) bench.data(id)[row * n + i] = random.normal();
+            }
+          },
+          [&](int64_t row, const Texts::Token& t) {
+            const std::vector<double> out =
+                reference[t.text].next(bench.data(xbc) + row * p.n_xbc(), bench.data(dt) + row * p.n_head,
+                                       decay.data(), dt_bias.data(), skip.data());
+            want.insert(want.end(), out.begin(), out.end());
+            got.insert(got.end(), bench.data(y) + row * p.n_inner(), bench.data(y) + (row + 1) * p.n_inner());
+          });
+      expect_near(got, want, 2e-5);
+    }
+  }
+}
+
+// A weight with a row for each group of a row of x.
+TEST(Norms, OfGroupsWithWeightsOfTheirOwn) {
+  Random random;
+  for (const Isa isa : supported_isas()) {
+    for (const int64_t group : {5, 16, 40}) {
+      ShapeClass shape;
+      shape.max_tokens = shape.max_outputs = 3;
+      OpBench bench(shape);
+      const std::vector<float> w = random.normals(4 * group), values = random.normals(3 * 4 * group);
+      const TensorId x = bench.activation(4 * group);
+      const TensorId y = bench.builder.norm(x, {NormKind::rms, 1e-5f, group}, bench.weight(w, 4));
+      bench.finish(y);
+      std::copy(values.begin(), values.end(), bench.data(x));
+      bench.run(isa, {3, 1}, 2);
+      std::vector<double> want;
+      for (int64_t at = 0; at < 12 * group; at += group) {
+        double squares = 0;
+        for (int64_t i = 0; i < group; ++i) squares += std::pow(values[static_cast<size_t>(at + i)], 2);
+        for (int64_t i = 0; i < group; ++i) {
+          want.push_back(values[static_cast<size_t>(at + i)] * w[static_cast<size_t>(at % (4 * group) + i)] /
+                         std::sqrt(squares / static_cast<double>(group) + 1e-5));
+        }
+      }
+      expect_near(std::span(bench.data(y), static_cast<size_t>(12 * group)), want, 1e-5);
     }
   }
 }

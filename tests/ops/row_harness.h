@@ -21,21 +21,11 @@
 namespace tandem::cpu::test {
 
 inline const RowKernels& rows_of(Isa isa) {
-  switch (isa) {
-    case Isa::avx2: return avx2::row_kernels();
-    case Isa::avx512: return avx512::row_kernels();
-    case Isa::avx512_vnni: return avx512_vnni::row_kernels();
-    default: return scalar::row_kernels();
-  }
+  return kernels(isa).rows;
 }
 
 inline const AttentionKernels& attention_of(Isa isa) {
-  switch (isa) {
-    case Isa::avx2: return avx2::attention_kernels();
-    case Isa::avx512: return avx512::attention_kernels();
-    case Isa::avx512_vnni: return avx512_vnni::attention_kernels();
-    default: return scalar::attention_kernels();
-  }
+  return kernels(isa).attention;
 }
 
 // Random numbers of a test, different in every run unless TANDEM_TEST_SEED is set.

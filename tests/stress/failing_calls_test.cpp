@@ -104,6 +104,18 @@ TEST_F(FailingCalls, Convert) {
   fail_every_call("convert", {{"convert", directory_.path("hf"), "-o", "out.gguf", "-t", "2"}});
 }
 
+TEST_F(FailingCalls, ListDownloads) {
+  Job job{{"list", "-v"}};
+  job.environment = {"HF_HUB_CACHE=hub"};
+  for (const char* repo : {"one", "two", "three"}) {
+    const std::string folder = "hub/models--user--" + std::string(repo) + "-GGUF/";
+    job.files[folder + "refs/main"] = "0123";
+    job.files[folder + "snapshots/0123/model-Q8_0.gguf"] = "GGUF";
+  }
+  job.files["hub/models--user--two-GGUF/blobs/4567.incomplete"] = "GG";
+  fail_every_call("list", job);
+}
+
 // The complete lines of the answers, by index. Empty on a repeated line or one that is no answer.
 std::optional<std::map<int64_t, std::string>> answers_of(const std::string& text) {
   std::map<int64_t, std::string> all;

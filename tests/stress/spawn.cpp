@@ -43,6 +43,7 @@ std::vector<std::string> environment(const Job& job, const std::string& home, co
   std::vector<std::string> all = {"HOME=" + home,           "XDG_CACHE_HOME=" + home,
                                   "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home,
                                   "LANG=C.UTF-8",           "PATH=/usr/bin:/bin"};
+  all.insert(all.end(), job.environment.begin(), job.environment.end());
   if (job.failing_call.empty()) return all;
   all.push_back("LD_PRELOAD=" + library_path());
   all.push_back("TANDEM_FAILING_CALL=" + job.failing_call);
@@ -77,7 +78,10 @@ Ended JobFolder::run(const Job& job, int timeout_s) const {
   const fs::path work = fs::path(path_) / "work", home = fs::path(path_) / "home";
   fs::create_directories(work);
   fs::create_directories(home);
-  for (const auto& [name, text] : job.files) write_file((work / name).string(), text);
+  for (const auto& [name, text] : job.files) {
+    fs::create_directories((work / name).parent_path());
+    write_file((work / name).string(), text);
+  }
   const std::string in = path_ + "/in", out = path_ + "/out", err = path_ + "/err",
                     report = path_ + "/report";
   write_file(in, job.input);
@@ -111,8 +115,9 @@ Ended JobFolder::run(const Job& job, int timeout_s) const {
 }
 
 std::string command_line(const Job& job) {
-  std::string line =
-      "LD_PRELOAD=" + library_path() + " TANDEM_FAILING_CALL=" + job.failing_call + " " + binary_path();
+  std::string line;
+  for (const std::string& variable : job.environment) line += variable + " ";
+  line += "LD_PRELOAD=" + library_path() + " TANDEM_FAILING_CALL=" + job.failing_call + " " + binary_path();
   for (const std::string& argument : job.arguments) line += " '" + argument + "'";
   return line;
 }

@@ -12,9 +12,10 @@ namespace tandem::test {
 struct Job {
   std::vector<std::string> arguments;        // without the program
   std::string input;                         // stdin
-  std::map<std::string, std::string> files;  // in the folder, by name
-  std::string
-      failing_call;  // "memory:17", as preload/failing_calls.h has it; empty: none, "count": only count
+  std::map<std::string, std::string> files;  // in the folder, by name; folders are made
+  // "memory:17", as preload/failing_calls.h has it; empty: none, "count": only count
+  std::string failing_call;
+  std::vector<std::string> environment;  // besides what every program needs: "NAME=value"
 };
 
 struct Ended {

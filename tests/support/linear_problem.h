@@ -89,7 +89,7 @@ inline std::vector<float> multiply(const LinearKernels& kernels, const Problem& 
                                    int64_t rows_at_once = 0) {
   AlignedBytes encoded(kernels.encoded_bytes(p.dtype, p.n, p.k)),
       scratch(kernels.scratch_bytes(p.dtype, p.n, p.k));
-  const int64_t tokens = kernels.encode_granularity(p.n);
+  const int64_t tokens = kernels.encode_granularity(p.dtype, p.n);
   for (int64_t t = 0; t < p.n; t += tokens) {
     kernels.encode(p.dtype, p.x.data(), p.k, p.n, p.k, t, std::min(t + tokens, p.n), encoded.p);
   }
@@ -140,6 +140,48 @@ inline std::vector<float> magnitudes(const Problem& p, Extra extra = Extra::none
 // weights; everything else differs by the order of float sums only.
 inline double tolerance(DType dtype) {
   return dtype == DType::BF16 ? 0x1p-8 : 1e-5;
+}
+
+// The same with double precision, from the weights' values and activations that are not rounded.
+inline std::vector<float> product_of_floats(const Problem& p, Extra extra = Extra::none) {
+  const bool has_bias = extra == Extra::bias || extra == Extra::both;
+  const bool has_residual = extra != Extra::none && extra != Extra::bias;
+  std::vector<float> w(static_cast<size_t>(p.k)), out(static_cast<size_t>(p.n * p.m));
+  for (int64_t r = 0; r < p.m; ++r) {
+    dequantize_row(p.dtype, p.w.data() + row_bytes(p.dtype, p.k) * static_cast<size_t>(r), w.data(), p.k);
+    for (int64_t t = 0; t < p.n; ++t) {
+      const size_t at = static_cast<size_t>(t * p.m + r);
+      double sum = 0;
+      for (int64_t i = 0; i < p.k; ++i)
+        sum += static_cast<double>(w[static_cast<size_t>(i)]) * p.x[static_cast<size_t>(t * p.k + i)];
+      if (has_bias) sum += p.bias[static_cast<size_t>(r)];
+      if (has_residual) sum += p.residual[at];
+      out[at] = static_cast<float>(sum);
+    }
+  }
+  return out;
+}
+
+// Whether an instruction set multiplies with tiles of bf16: its activations are not the reference's.
+inline bool uses_tiles(Isa isa, DType dtype, int64_t n) {
+  return isa == Isa::avx512_amx && n >= avx512_amx::least_tokens(dtype);
+}
+
+// Allowed difference from product_of_floats() with tiles, relative to magnitudes(): 2^-8 for each factor that is rounded
+// to bf16. Halves lose nothing, floats of tiny sums a little.
+inline double tile_tolerance(DType dtype) {
+  const bool exact = dtype == DType::F16 || dtype == DType::BF16;
+  return (exact ? 0x1p-8 : 0x1p-7) * 1.01;
+}
+
+// The product that an instruction set must come close to, and how close.
+struct Reference {
+  std::vector<float> values;
+  double tolerance;
+};
+inline Reference reference_of(Isa isa, const Problem& p, Extra extra = Extra::none) {
+  if (uses_tiles(isa, p.dtype, p.n)) return {product_of_floats(p, extra), tile_tolerance(p.dtype)};
+  return {multiply(cpu::kernels(Isa::scalar).linear, p, extra), tolerance(p.dtype)};
 }
 
 // The largest difference in units of the magnitude, and its index; a NaN is larger than any.

@@ -60,22 +60,26 @@ TEST(BenchLists, MultiplyOut) {
   BenchLists lists = small_lists();
   lists.model = {"a", "b"};
   lists.n_threads = {1, 2};
+  lists.isa = {"", "scalar"};
   lists.n_depth = {0, 64};
   lists.n_prompt = {512, 0, 16};
   lists.n_gen = {8};
   lists.prompt_gen = {{32, 4}, {0, 0}};
   const auto cases = make_cases(lists);
-  ASSERT_EQ(cases.size(), 2u * 2 * 2 * (2 + 1 + 1));
+  ASSERT_EQ(cases.size(), 2u * 2 * 2 * 2 * (2 + 1 + 1));
   std::vector<std::string> names;
   for (size_t i = 0; i < 8; ++i) {
     EXPECT_EQ(cases[i].model, "a");
     EXPECT_EQ(cases[i].n_threads, 1);
+    EXPECT_EQ(cases[i].isa, "");
     names.push_back(test_name(cases[i]));
   }
   EXPECT_THAT(names, ElementsAre("pp512", "pp16", "tg8", "pp32+tg4", "pp512 @ d64", "pp16 @ d64", "tg8 @ d64",
                                  "pp32+tg4 @ d64"));
-  EXPECT_EQ(cases[8].n_threads, 2);
-  EXPECT_EQ(cases[16].model, "b");
+  EXPECT_EQ(cases[8].isa, "scalar");
+  EXPECT_EQ(cases[8].n_threads, 1);
+  EXPECT_EQ(cases[16].n_threads, 2);
+  EXPECT_EQ(cases[32].model, "b");
 }
 
 TEST(BenchLists, RejectsNoTestAndTooMany) {
@@ -195,15 +199,17 @@ TEST(BenchReport, TableShowsParametersThatAreNotDefault) {
 
   BenchResult other = some_result();
   other.test.n_ubatch = 64;
+  other.test.isa = "avx2";
   other.test.type_v = DType::Q8_0;
   other.test.mmap = false;
   lines = lines_of(reported(ReportFormat::markdown, {some_result(), other}));
   ASSERT_GE(lines.size(), 4u);
-  EXPECT_THAT(cells_of(lines[0]), ElementsAre("model", "size", "params", "backend", "threads", "n_ubatch",
-                                              "type_v", "mmap", "test", "t/s", "read/token", "bandwidth"));
+  EXPECT_THAT(cells_of(lines[0]),
+              ElementsAre("model", "size", "params", "backend", "threads", "isa", "n_ubatch", "type_v",
+                          "mmap", "test", "t/s", "read/token", "bandwidth"));
   const auto first = cells_of(lines[2]), second = cells_of(lines[3]);
-  EXPECT_THAT(std::vector(first.begin() + 5, first.begin() + 8), ElementsAre("512", "f16", "1"));
-  EXPECT_THAT(std::vector(second.begin() + 5, second.begin() + 8), ElementsAre("64", "q8_0", "0"));
+  EXPECT_THAT(std::vector(first.begin() + 5, first.begin() + 9), ElementsAre("best", "512", "f16", "1"));
+  EXPECT_THAT(std::vector(second.begin() + 5, second.begin() + 9), ElementsAre("avx2", "64", "q8_0", "0"));
 }
 
 TEST(BenchReport, SaysOnceWhatHasNoKernels) {

@@ -59,7 +59,7 @@ TEST(KvSequence, APrefixIsSharedInWholeBlocksAndNeverOverwritten) {
   a.append(11, slots.data());
   {
     KvSequence b(pool, 4);
-    for (int i : {0, 1}) b.append_shared(a.blocks()[static_cast<size_t>(i)]);
+    b.append_shared(a.blocks().first(2));
     EXPECT_EQ(b.length(), 8);
     EXPECT_EQ(pool.n_free(), 5);  // nothing new was taken
     b.append(2, slots.data());
@@ -131,7 +131,9 @@ TEST(KvSequence, KeepsTheNewestCheckpointAndFewerFartherBack) {
     const std::vector<int64_t> kept = positions(a);
     ASSERT_LE(kept.size(), static_cast<size_t>(kCheckpoints + 2));
     ASSERT_EQ(kept.back(), n);
-    if (n > 4) ASSERT_EQ(kept[kept.size() - 2], n - 4);
+    if (n > 4) {
+      ASSERT_EQ(kept[kept.size() - 2], n - 4);
+    }
   }
   EXPECT_LT(positions(a).front(), 900);  // some of them far back
   KvSequence none(pool, 4, &states, 0);

@@ -69,12 +69,14 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<JoinOp>({&JoinOp::a, &JoinOp::b, &JoinOp::residual});
   check<ColumnsOp>({&ColumnsOp::x});
   check<GateOp>({&GateOp::x, &GateOp::gate});
-  check<CausalConvOp>({&CausalConvOp::x, &CausalConvOp::weight, &CausalConvOp::positions,
+  check<CausalConvOp>({&CausalConvOp::x, &CausalConvOp::weight, &CausalConvOp::bias, &CausalConvOp::positions,
                        &CausalConvOp::sequences, &CausalConvOp::states});
+  check<SsmScanOp>({&SsmScanOp::xbc, &SsmScanOp::dt, &SsmScanOp::decay, &SsmScanOp::dt_bias, &SsmScanOp::skip,
+                    &SsmScanOp::positions, &SsmScanOp::sequences, &SsmScanOp::states});
   check<DeltaRuleOp>({&DeltaRuleOp::qkv, &DeltaRuleOp::beta, &DeltaRuleOp::alpha, &DeltaRuleOp::decay,
                       &DeltaRuleOp::dt_bias, &DeltaRuleOp::positions, &DeltaRuleOp::sequences,
                       &DeltaRuleOp::states});
-  static_assert(std::variant_size_v<Op> == 20, "a new op is checked here too");
+  static_assert(std::variant_size_v<Op> == 21, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {

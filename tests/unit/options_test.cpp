@@ -184,6 +184,8 @@ TEST(Options, BareFormsAndTheirValues) {
   EXPECT_EQ(parse({"--numa"}).engine.devices.numa, Numa::distribute);
   EXPECT_EQ(parse({"--numa", "isolate"}).engine.devices.numa, Numa::isolate);
   EXPECT_EQ(parse({"--numa", "numactl"}).engine.devices.numa, Numa::numactl);
+  EXPECT_EQ(parse({}).engine.devices.isa, "");
+  EXPECT_EQ(parse({"--isa", "avx2"}).engine.devices.isa, "avx2");
   EXPECT_EQ(parse({"--color"}).text.color, Toggle::on);
   EXPECT_EQ(parse({"--color", "off"}).text.color, Toggle::off);
 }

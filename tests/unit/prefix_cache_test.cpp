@@ -65,7 +65,7 @@ TEST_F(Prefixes, AreSharedBetweenSequences) {
   EXPECT_NE(a.blocks()[1], b.blocks()[1]);
   EXPECT_EQ(pool_.n_free(), 5);
   KvSequence c(pool_, kBlock);
-  c.append_shared(a.blocks()[0]);
+  c.append_shared(a.blocks().first(1));
   EXPECT_EQ(c.length(), 4);
   int32_t slot = 0;
   c.append(1, &slot);
@@ -93,12 +93,80 @@ TEST_F(Prefixes, AreEvictedFromTheirEndsTheOldestFirst) {
   EXPECT_TRUE(cache_.make_free(7));
   EXPECT_EQ(known({1, 1, 1, 1}), 4);
   KvSequence c(pool_, kBlock);
-  c.append_shared(cache_.find(PrefixCache::kEmpty, std::vector<int32_t>{1, 1, 1, 1})->block);
+  c.append_shared(std::vector{cache_.find(PrefixCache::kEmpty, std::vector<int32_t>{1, 1, 1, 1})->block});
   EXPECT_FALSE(cache_.make_free(8));
   EXPECT_EQ(pool_.n_free(), 7);
   c.truncate(0);
   EXPECT_TRUE(cache_.make_free(8));
   EXPECT_EQ(known({1, 1, 1, 1}), 0);
+}
+
+// With room for two states.
+class PrefixStates : public testing::Test {
+ protected:
+  // A text of one block of `id`, computed and known, whose state is kept if there is room.
+  PrefixCache::Beginning publish(int32_t id, bool is_needed) {
+    KvSequence s(pool_, kBlock, &states_);
+    const std::vector<int32_t> tokens(kBlock, id);
+    std::vector<int32_t> slots(kBlock);
+    s.append(kBlock, slots.data());
+    const PrefixCache::Beginning made = cache_.add(PrefixCache::kEmpty, tokens, s.blocks()[0]);
+    cache_.add_state(made, s.states().back().slot, is_needed);
+    return made;
+  }
+  std::optional<PrefixCache::Found> find(int32_t id) {
+    return cache_.find(PrefixCache::kEmpty, std::vector<int32_t>(kBlock, id));
+  }
+
+  BlockPool pool_{8}, states_{4};
+  PrefixCache cache_{pool_, &states_, 2};
+};
+
+TEST_F(PrefixStates, AreKeptAsLongAsThereIsRoom) {
+  publish(1, false);
+  publish(2, false);
+  publish(3, false);
+  EXPECT_TRUE(find(1)->state && find(2)->state);
+  EXPECT_FALSE(find(3)->state);
+  EXPECT_EQ(states_.n_free(), 2);
+}
+
+TEST_F(PrefixStates, MakeRoomForOnesThatAreNeeded) {
+  publish(1, true);
+  publish(2, true);
+  EXPECT_TRUE(find(1)->state);  // used last
+  publish(3, true);
+  EXPECT_TRUE(find(1)->state && find(3)->state);
+  EXPECT_FALSE(find(2)->state);
+  EXPECT_EQ(states_.n_free(), 2);
+}
+
+TEST_F(PrefixStates, AreReadByTheTextsThatGoOn) {
+  publish(1, true);
+  const PrefixCache::Found found = *find(1);
+  KvSequence a(pool_, kBlock, &states_), b(pool_, kBlock, &states_);
+  for (KvSequence* s : {&a, &b}) {
+    s->append_shared(std::vector{found.block}, found.state);
+    EXPECT_EQ(s->length(), kBlock);
+    int32_t slot = 0;
+    s->append(1, &slot);
+    EXPECT_EQ(s->step_slots().read, *found.state);
+    EXPECT_NE(s->step_slots().write, *found.state);
+  }
+  EXPECT_NE(a.step_slots().write, b.step_slots().write);
+  a.truncate(kBlock);  // as after a step that failed
+  EXPECT_EQ(a.length(), kBlock);
+  EXPECT_EQ(a.states().back().slot, *found.state);
+}
+
+TEST_F(PrefixStates, GoWithTheirBlocks) {
+  publish(1, true);
+  publish(2, true);
+  EXPECT_EQ(states_.n_free(), 2);
+  EXPECT_TRUE(cache_.make_free(8));
+  EXPECT_EQ(states_.n_free(), 4);
+  publish(3, false);
+  EXPECT_TRUE(find(3)->state);
 }
 
 }  // namespace

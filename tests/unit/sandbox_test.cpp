@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -53,6 +54,7 @@ class Sandbox : public testing::Test {
 };
 
 class SandboxFiles : public Sandbox {
+ protected:
   void SetUp() override {
     Sandbox::SetUp();
     if (landlock_abi() == 0) GTEST_SKIP() << "this kernel has no Landlock";
@@ -139,6 +141,95 @@ TEST_F(SandboxFiles, MissingPathsAreNoFailure) {
               return std::to_string(f.landlock_abi > 0) + " " + opening(path("model"));
             }),
             "1 ok");
+}
+
+// A machine with a GPU as far as files tell: the devices are plain files, and $HOME is the test's folder.
+class SandboxOfGpus : public SandboxFiles {
+ protected:
+  void SetUp() override {
+    SandboxFiles::SetUp();
+    if (IsSkipped()) return;
+    fs::create_directories(path("dev/dri"));
+    fs::create_directories(path("home/.nv/ComputeCache"));
+    fs::create_directories(path("toolkit"));
+    fs::create_directories(path("daemon"));
+    for (const char* file : {"dev/nvidiactl", "dev/nvidia0", "dev/nvidia-uvm", "dev/dri/card0", "dev/sda",
+                             "home/.profile", "toolkit/libcudart.so", "daemon/control"})
+      std::ofstream(path(file)) << file;
+    const std::string why = in_child([&] { return become_machine_with_gpu() ? "" : strerror(errno); });
+    if (!why.empty()) GTEST_SKIP() << "no file system of one's own: " << why;
+  }
+
+  bool become_machine_with_gpu() const {
+    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+    if (mount(path("dev").c_str(), "/dev", nullptr, MS_BIND, nullptr) != 0) return false;
+    setenv("HOME", path("home").c_str(), 1);
+    setenv("CUDA_PATH", path("toolkit").c_str(), 1);
+    for (const char* name : {"CUDA_CACHE_PATH", "CUDA_HOME", "LD_LIBRARY_PATH"}) unsetenv(name);
+    setenv("CUDA_MPS_PIPE_DIRECTORY", path("no daemon").c_str(), 1);
+    return true;
+  }
+  // What `code` says once the machine has a GPU and this process is confined.
+  std::string confined(bool gpus, const std::function<std::string()>& code, bool daemon = false) const {
+    return in_child([&] {
+      if (!become_machine_with_gpu()) return std::string("no machine");
+      if (daemon) setenv("CUDA_MPS_PIPE_DIRECTORY", path("daemon").c_str(), 1);
+      const InForce in_force = confine({.files = {{path("model")}}, .gpus = gpus});
+      return in_force.no_landlock + in_force.no_filter + code();
+    });
+  }
+};
+
+TEST_F(SandboxOfGpus, ItsDriverIsReached) {
+  EXPECT_EQ(confined(true,
+                     [&] {
+                       std::string said;
+                       for (const char* device : {"nvidiactl", "nvidia0", "nvidia-uvm", "dri/card0"})
+                         said += opening("/dev/" + std::string(device), O_RDWR) + " ";
+                       said += opening(path("toolkit/libcudart.so")) + " ";
+                       said += opening(path("home/.nv/ComputeCache/kernel"), O_CREAT | O_RDWR) + " ";
+                       return said + opening("/proc/self/maps");
+                     }),
+            "ok ok ok ok ok ok ok");
+}
+
+TEST_F(SandboxOfGpus, NothingElseIs) {
+  EXPECT_EQ(confined(true,
+                     [&] {
+                       std::string said = opening("/dev/sda") + " " + opening(path("secret")) + " ";
+                       said += opening(path("home/.profile")) + " ";
+                       said += opening(path("toolkit/libcudart.so"), O_RDWR) + " ";
+                       said += opening(path("daemon/control")) + " ";
+                       said += result_of(socket(AF_UNIX, SOCK_STREAM, 0)) + " ";
+                       said += result_of(socket(AF_INET, SOCK_STREAM, 0)) + " ";
+                       char name[] = "/bin/true";
+                       char* const arguments[] = {name, nullptr};
+                       return said + result_of(execve(name, arguments, nullptr));
+                     }),
+            "EACCES EACCES EACCES EACCES EACCES EPERM EPERM EPERM");
+}
+
+TEST_F(SandboxOfGpus, ADaemonThatSharesItIsReachedThroughLocalSockets) {
+  EXPECT_EQ(confined(
+                true,
+                [&] {
+                  std::string said = opening(path("daemon/control"), O_RDWR) + " ";
+                  said += result_of(socket(AF_UNIX, SOCK_STREAM, 0)) + " ";
+                  return said + result_of(socket(AF_INET, SOCK_STREAM, 0));
+                },
+                true),
+            "ok ok EPERM");
+}
+
+TEST_F(SandboxOfGpus, ACommandWithoutAGpuDoesNotReachIt) {
+  EXPECT_EQ(confined(false,
+                     [&] {
+                       return opening("/dev/nvidiactl", O_RDWR) + " " +
+                              opening(path("toolkit/libcudart.so")) + " " +
+                              opening(path("home/.nv/ComputeCache/kernel"), O_CREAT | O_RDWR);
+                     }),
+            "EACCES EACCES EACCES");
 }
 
 TEST_F(Sandbox, EveryFileIfACommandNeedsIt) {

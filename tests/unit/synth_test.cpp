@@ -169,6 +169,9 @@ TEST(Shapes, HaveTheirModelsParameters) {
   EXPECT_EQ(n_parameters("kimi-k2"), 1026408232448);
   EXPECT_EQ(n_parameters("deepseek-v2-lite"), 15706484224);
   EXPECT_EQ(n_parameters("glm-4.7-flash"), 29943393920);
+  EXPECT_EQ(n_parameters("lfm2-8b-a1b"), 8339929856 + 22 * 32);  // the card leaves out the biases of experts
+  EXPECT_EQ(n_parameters("granite-4-h-small"), 32207337984);
+  EXPECT_EQ(n_parameters("nemotron-3-nano"), 31577937344 + 23 * 128);  // likewise
   EXPECT_EQ(n_parameters("mistral-nemo-12b"), 12247782400);
   EXPECT_EQ(n_parameters("mistral-small-24b"), 23572403200);
   EXPECT_EQ(n_parameters("codestral-22b"), 22247282688);

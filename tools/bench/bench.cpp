@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "cpu/isa.h"
 #include "gguf/file.h"
 #include "tools/bench/measure.h"
 #include "tools/command.h"
@@ -103,6 +104,10 @@ void add_test_options(CLI::App& app, BenchLists& o) {
 void add_parameter_options(CLI::App& app, BenchLists& o) {
   const char* group = "Parameters";
   integers(app, group, "-t,--threads", "--threads", "number of threads", o.n_threads, 1);
+  words(app, group, "--isa", "best|scalar|avx2|avx512|avx512_vnni|avx512_amx", "best",
+        "instruction set of the CPU's kernels", o.isa, [](const std::string& name) {
+          return name == "best" ? std::string() : std::string(cpu::isa_name(cpu::supported_isa(name)));
+        });
   integers(app, group, "-b,--batch-size", "--batch-size", "maximum prompt tokens per batch", o.n_batch, 1);
   integers(app, group, "--ubatch-size", "--ubatch-size", "maximum tokens computed at once (micro-batch)",
            o.n_ubatch, 1);

@@ -88,6 +88,7 @@ std::vector<BenchCase> make_cases(const BenchLists& lists) {
   combinations = times(combinations, lists.n_batch, &BenchCase::n_batch);
   combinations = times(combinations, lists.n_ubatch, &BenchCase::n_ubatch);
   combinations = times(combinations, lists.n_threads, &BenchCase::n_threads);
+  combinations = times(combinations, lists.isa, &BenchCase::isa);
   combinations = times(combinations, lists.n_gpu_layers, &BenchCase::n_gpu_layers);
   combinations = times(combinations, lists.no_kv_offload, &BenchCase::no_kv_offload);
   combinations = times(combinations, lists.n_depth, &BenchCase::n_depth);

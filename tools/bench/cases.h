@@ -21,6 +21,7 @@ struct BenchCase {
   DType type_k = DType::F16, type_v = DType::F16;
   int32_t n_batch = 2048, n_ubatch = 512;
   int32_t n_threads = 0;
+  std::string isa;  // of the CPU's kernels; empty: the best
   int32_t n_gpu_layers = kAutoGpuLayers;
   bool no_kv_offload = false;
   int32_t n_prompt = 0, n_gen = 0, n_depth = 0;
@@ -40,6 +41,7 @@ struct BenchLists {
   std::vector<DType> type_k{DType::F16}, type_v{DType::F16};
   std::vector<int32_t> n_batch{2048}, n_ubatch{512};
   std::vector<int32_t> n_threads;
+  std::vector<std::string> isa{""};
   std::vector<int32_t> n_gpu_layers{kAutoGpuLayers};
   std::vector<bool> no_kv_offload{false};
   std::vector<int32_t> n_prompt{512}, n_gen{128}, n_depth{0};

@@ -127,7 +127,7 @@ BenchMachine inspect_machine() {
 
 void BenchRunner::load(const BenchCase& c) {
   const bool is_other_model = !model_ || model_path_ != c.model || model_mapped_ != c.mmap;
-  const bool is_other_pool = devices_.empty() || n_threads_ != c.n_threads;
+  const bool is_other_pool = devices_.empty() || n_threads_ != c.n_threads || isa_ != c.isa;
   if (is_other_model) {
     model_.reset();  // memory may not hold two models
     usual_ = settings_.engine;
@@ -140,8 +140,10 @@ void BenchRunner::load(const BenchCase& c) {
   if (is_other_pool) {
     devices_.clear();
     usual_.devices.n_threads = c.n_threads;
+    usual_.devices.isa = c.isa;
     devices_ = make_devices(usual_);
     n_threads_ = c.n_threads;
+    isa_ = c.isa;
   }
   if (!is_other_model && !is_other_pool) return;
   measure_speeds(usual_, devices_, *model_);

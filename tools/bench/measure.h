@@ -45,6 +45,7 @@ class BenchRunner {
   std::string model_path_;  // as named by the case
   bool model_mapped_ = false;
   int32_t n_threads_ = 0;
+  std::string isa_;
   std::vector<std::unique_ptr<Device>> devices_;
   EngineOptions usual_;       // shared by all cases of this model on these devices
   std::vector<int32_t> ids_;  // random prompt tokens

@@ -127,6 +127,10 @@ class MarkdownReport final : public BenchReport {
       add("nkvo", 4, Column::right,
           [](const BenchResult& r) { return std::string(r.test.no_kv_offload ? "1" : "0"); });
     }
+    if (differs(&BenchCase::isa)) {
+      add("isa", 11, Column::left,
+          [](const BenchResult& r) { return r.test.isa.empty() ? "best" : r.test.isa; });
+    }
     if (differs(&BenchCase::n_batch)) add_number("n_batch", &BenchCase::n_batch);
     if (differs(&BenchCase::n_ubatch)) add_number("n_ubatch", &BenchCase::n_ubatch);
     const auto add_type = [this](const char* name, DType BenchCase::*member) {
@@ -190,6 +194,7 @@ Record record_of(const BenchResult& r, const BenchMachine& machine) {
   o["bytes_per_token"] = std::llround(r.bytes_per_token);
   o["bandwidth_bytes_per_s"] = std::llround(machine.bandwidth);
   o["bandwidth_percent"] = r.bandwidth_percent(machine);
+  o["isa"] = r.test.isa;
   o["n_ctx"] = r.n_ctx;
   o["n_cpu_moe"] = r.n_cpu_moe;
   o["kv_on_host"] = r.kv_on_host;

@@ -51,6 +51,8 @@ const Parameter kParameters[] = {
      [](const BenchResult& r) { return std::to_string(r.n_gpu_layers); }},
     {"micro-batch", "micro-batch (tokens)", number_of<&BenchCase::n_ubatch>, text_of<&BenchCase::n_ubatch>},
     {"batch", "batch (tokens)", number_of<&BenchCase::n_batch>, text_of<&BenchCase::n_batch>},
+    {"instruction set", "instruction set", no_number,
+     [](const BenchResult& r) { return r.test.isa.empty() ? "best" : r.test.isa; }},
     {"model", "model", no_number, [](const BenchResult& r) { return r.model_type; }},
     {"K cache", "type of cached keys", no_number, type_of<&BenchCase::type_k>},
     {"V cache", "type of cached values", no_number, type_of<&BenchCase::type_v>},

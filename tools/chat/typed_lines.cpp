@@ -76,7 +76,8 @@ class Typing : public sandbox::HelperHandler {
     try {
       const LineEditor::Line line = editor_->read(initial);
       ::signal(SIGTSTP, SIG_IGN);
-      if (line.end == LineEditor::End::line) allow_files_of(line.text, files);
+      // A program taken over could put a command into the line for the user to send.
+      if (line.end == LineEditor::End::line && !file_of_command(initial)) allow_files_of(line.text, files);
       return {.kind = kLine, .number = static_cast<int64_t>(line.end), .text = line.text};
     } catch (const Error& e) {
       return {.kind = kFailed, .number = static_cast<int64_t>(e.code()), .text = e.message()};

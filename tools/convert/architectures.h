@@ -42,6 +42,7 @@ struct ConvertArchitecture {
   ConfigDefaults defaults;
   std::vector<TensorRule> rules;
   void (*add_hparams)(const ModelConfig& config, HparamWriter& out);  // beyond those all share
+  bool (*fits)(const JsonObject& config) = nullptr;                   // of entries with the same classes
 };
 
 // Throws Error(bad_file) with the supported classes for an unknown one.

@@ -94,8 +94,8 @@ TensorRules mixture_tensors() {
        {"model.layers.{}.post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", S::embd},
        {"model.layers.{}.post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight", S::embd},
        {"model.layers.{}.experts.gate_up_proj", "ffn_gate_up_exps.weight", S::two_ff_expert, S::embd,
-        L::experts},
-       {"model.layers.{}.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff_expert, L::experts}});
+        L::expert_rows},
+       {"model.layers.{}.experts.down_proj", "ffn_down_exps.weight", S::embd, S::ff_expert, L::expert_rows}});
 }
 
 TensorRules layer_input_tensors() {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -25,6 +26,28 @@ std::optional<int64_t> as_integer(const Json& value) {
   const double x = value.get<double>();
   if (!(std::fabs(x) < 0x1p53) || x != std::floor(x)) return std::nullopt;
   return static_cast<int64_t>(x);
+}
+
+// Python writes infinity and NaN without quotes, which JSON has no words for: a number beyond any size, and null.
+std::string without_python_words(const std::string& text) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {{"Infinity", "1e308"}, {"NaN", "null"}};
+  if (text.find("Infinity") == std::string::npos && text.find("NaN") == std::string::npos) return text;
+  std::string result;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size();) {
+    const std::string_view rest = std::string_view(text).substr(i);
+    const auto word = std::ranges::find_if(kWords, [&](const auto& w) { return rest.starts_with(w.first); });
+    if (!in_string && word != std::end(kWords)) {
+      result += word->second;
+      i += word->first.size();
+      continue;
+    }
+    if (text[i] == '"') in_string = !in_string;
+    const size_t n = in_string && text[i] == '\\' ? 2 : 1;  // an escaped quote ends nothing
+    result += rest.substr(0, n);
+    i += n;
+  }
+  return result;
 }
 
 }  // namespace
@@ -66,7 +89,7 @@ JsonObject JsonObject::parse(std::string_view text, const std::string& source) {
 }
 
 JsonObject JsonObject::read(const std::string& path) {
-  return parse(read_regular_file(path), path);
+  return parse(without_python_words(read_regular_file(path)), path);
 }
 
 std::optional<JsonObject> JsonObject::read_optional(const std::string& path) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tandem::tools {
 namespace {
@@ -102,7 +104,6 @@ DeltaNetConfig read_delta_net(const JsonObject& c, int64_t n_layer) {
   d.n_head_v = size_of(c, "linear_num_value_heads");
   d.head_dim_k = size_of(c, "linear_key_head_dim");
   d.head_dim_v = size_of(c, "linear_value_head_dim");
-  d.n_conv = c.integer("linear_conv_kernel_dim", 2, 16);
   if (d.n_head_v % d.n_head_k != 0) {
     c.fail("linear_num_key_heads", std::to_string(d.n_head_k),
            "a divisor of the " + std::to_string(d.n_head_v) + " value heads");
@@ -121,11 +122,83 @@ DeltaNetConfig read_delta_net(const JsonObject& c, int64_t n_layer) {
   return d;
 }
 
+// Returns the first of the keys that is present, the last one if none is.
+const char* key_of(const JsonObject& c, std::initializer_list<const char*> keys) {
+  const auto* found = std::ranges::find_if(keys, [&](const char* key) { return c.has(key); });
+  return found == keys.end() ? *(keys.end() - 1) : *found;
+}
+
+LayerKind layer_kind(const JsonObject& c, const char* key, const std::string& name) {
+  constexpr std::pair<LayerKind, std::string_view> kNames[] = {
+      {LayerKind::attention, "attention full_attention *"},
+      {LayerKind::recurrent, "conv mamba linear_attention M"},
+      {LayerKind::feed_forward, "mlp moe - E"}};
+  for (const auto& [kind, names] : kNames) {
+    if (lists_name(names, name)) return kind;
+  }
+  c.fail(key, "\"" + printable(name) + "\"",
+         "one of: attention full_attention conv mamba linear_attention mlp moe, or in a pattern * M - E");
+}
+
+// Of models with Mamba-2, whose keys differ: Granite 4's and Nemotron-H's.
+SsmConfig read_ssm(const JsonObject& c, int64_t n_embd) {
+  SsmConfig s;
+  if (!c.has("mamba_n_heads") && !c.has("mamba_num_heads")) return s;
+  s.n_head = size_of(c, key_of(c, {"mamba_n_heads", "mamba_num_heads"}));
+  const char* dim = key_of(c, {"mamba_d_head", "mamba_head_dim"});
+  if (const Json* value = c.find(dim); value && *value == "auto") {
+    s.head_dim = size_of(c, "mamba_expand", 2) * n_embd / s.n_head;
+  } else {
+    s.head_dim = size_of(c, dim);
+  }
+  const char* groups = key_of(c, {"mamba_n_groups", "n_groups"});
+  s.n_group = size_of(c, groups);
+  s.n_state = size_of(c, key_of(c, {"mamba_d_state", "ssm_state_size"}));
+  if (s.n_head % s.n_group != 0)
+    c.fail(groups, std::to_string(s.n_group), "a divisor of the " + std::to_string(s.n_head) + " heads");
+  const char* limit_key = key_of(c, {"mamba_dt_limit", "time_step_limit"});
+  const auto limit = c.numbers(limit_key);
+  if (limit && (limit->size() != 2 || (*limit)[0] > 0.0 || (*limit)[1] < 1e30))
+    c.fail(limit_key, short_json(*c.find(limit_key)), "[0.0, Infinity], as readers of GGUF assume");
+  return s;
+}
+
+constexpr std::initializer_list<const char*> kConvWidthKeys = {"linear_conv_kernel_dim", "conv_L_cache",
+                                                               "mamba_d_conv", "conv_kernel"};
+
+void check_conv_width(const JsonObject& c, int64_t width) {
+  constexpr int64_t kMin = 2, kMax = 16;
+  if (width >= kMin && width <= kMax) return;
+  c.fail(key_of(c, kConvWidthKeys), std::to_string(width), format("an integer from {} to {}", kMin, kMax));
+}
+
+// LFM2 gives two thirds of its feed-forward layers' width, times a factor, rounded up.
+int64_t adjusted_ff(const JsonObject& c, int64_t n_ff) {
+  if (!c.boolean("block_auto_adjust_ff_dim").value_or(false)) return n_ff;
+  const int64_t step = size_of(c, "block_multiple_of", 256);
+  const double factor = c.optional_number("block_ffn_dim_multiplier").value_or(1.0);
+  const double width = std::floor(factor * static_cast<double>(2 * n_ff / 3));
+  if (!(width >= 1.0 && width <= static_cast<double>(kMaxDimension)))
+    c.fail("block_ffn_dim_multiplier", std::to_string(factor), "a factor near 1");
+  return ceil_div(static_cast<int64_t>(width), step) * step;
+}
+
+int64_t read_layer_count(const JsonObject& c) {
+  const std::vector<LayerKind> kinds = read_layer_kinds(c);
+  if (!c.has("num_hidden_layers") && !kinds.empty()) return static_cast<int64_t>(kinds.size());
+  const int64_t n = c.integer("num_hidden_layers", 1, 10000);
+  if (!kinds.empty() && static_cast<int64_t>(kinds.size()) != n) {
+    c.fail("num_hidden_layers", std::to_string(n),
+           "one for each of the " + std::to_string(kinds.size()) + " kinds of layers");
+  }
+  return n;
+}
+
 // A kind that no architecture here has must not pass for attention. Which kinds an architecture takes, and in what
 // order, is checked where they are read.
 void check_layer_kinds(const JsonObject& c) {
   constexpr std::string_view kKinds[] = {
-      "full_attention", "sliding_attention", "linear_attention", "attention", "mamba", "conv"};
+      "full_attention", "sliding_attention", "linear_attention", "attention", "mamba", "conv", "mlp", "moe"};
   for (const std::string& kind : c.texts("layer_types").value_or(std::vector<std::string>{})) {
     if (std::ranges::find(kKinds, kind) != std::end(kKinds)) continue;
     c.fail("layer_types", "\"" + printable(kind) + "\"",
@@ -173,11 +246,41 @@ MixedAttention read_mixed_attention(const JsonObject& c, int64_t n_layer, int64_
 
 }  // namespace
 
+std::vector<LayerKind> read_layer_kinds(const JsonObject& c) {
+  std::vector<LayerKind> kinds;
+  const bool names_all = c.has("conv_L_cache") || c.has("mamba_n_heads") || c.has("mamba_num_heads");
+  if (!names_all) return kinds;
+  if (const auto pattern = c.text("hybrid_override_pattern")) {
+    for (const char letter : *pattern)
+      kinds.push_back(layer_kind(c, "hybrid_override_pattern", std::string(1, letter)));
+    return kinds;
+  }
+  const char* key = key_of(c, {"layers_block_type", "layer_types"});
+  if (const auto names = c.texts(key)) {
+    for (const std::string& name : *names) kinds.push_back(layer_kind(c, key, name));
+    return kinds;
+  }
+  const auto n_layer = c.integer("num_hidden_layers", 1, 10000);
+  kinds.assign(static_cast<size_t>(n_layer), LayerKind::recurrent);
+  for (const double at : c.numbers("full_attn_idxs").value_or(std::vector<double>{})) {
+    if (!(at >= 0 && at < static_cast<double>(n_layer)))
+      c.fail("full_attn_idxs", std::to_string(at), "one of the " + std::to_string(n_layer) + " layers");
+    kinds[static_cast<size_t>(at)] = LayerKind::attention;
+  }
+  return kinds;
+}
+
+bool names_mixture(const JsonObject& c) {
+  if (const auto pattern = c.text("hybrid_override_pattern")) return pattern->find('E') != std::string::npos;
+  const auto names = c.texts(key_of(c, {"layers_block_type", "layer_types"}));
+  return names && std::ranges::find(*names, "moe") != names->end();
+}
+
 ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& defaults)
     : whole(config), text(config.object("text_config").value_or(config)) {
   n_vocab = size_of(text, "vocab_size", defaults.n_vocab);
   n_embd = size_of(text, "hidden_size");
-  n_layer = text.integer("num_hidden_layers", 1, 10000);
+  n_layer = read_layer_count(text);
   n_head = size_of(text, "num_attention_heads", defaults.n_head);
   n_head_kv = size_of(text, "num_key_value_heads", defaults.n_head_kv ? *defaults.n_head_kv : n_head);
   if (n_head % n_head_kv != 0) {
@@ -197,12 +300,14 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
     text.fail("head_dim", std::to_string(head_dim), "an even number");
   // Some mixtures have only experts.
   const bool has_n_ff = text.has("intermediate_size") || !text.has("moe_intermediate_size");
-  n_ff = size_of(text, has_n_ff ? "intermediate_size" : "moe_intermediate_size");
+  n_ff = text.has("block_ff_dim") ? size_of(text, "block_ff_dim")
+                                  : size_of(text, has_n_ff ? "intermediate_size" : "moe_intermediate_size");
+  n_ff = adjusted_ff(text, n_ff);
   n_ctx = defaults.n_ctx && !text.has("max_position_embeddings")
               ? *defaults.n_ctx
               : text.integer("max_position_embeddings", 1, INT32_MAX);
-  norm_eps =
-      defaults.norm_eps && !text.has("rms_norm_eps") ? *defaults.norm_eps : text.number("rms_norm_eps");
+  const char* eps_key = key_of(text, {"norm_eps", "layer_norm_epsilon", "rms_norm_eps"});
+  norm_eps = defaults.norm_eps && !text.has(eps_key) ? *defaults.norm_eps : text.number(eps_key);
   n_expert = first_of(text, {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"});
   if (!text.boolean("enable_moe_block").value_or(true)) n_expert = 0;
   n_expert_used =
@@ -214,22 +319,32 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   n_ff_expert = first_of(text, {"moe_intermediate_size"});
   n_shared_experts = first_of(
       text, {"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
-  n_ff_shared = first_of(text, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"});
+  n_ff_shared = first_of(text, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+                                "shared_intermediate_size"});
   if (n_ff_shared == 0) n_ff_shared = n_shared_experts * (n_ff_expert > 0 ? n_ff_expert : n_ff);
-  n_dense_layers = first_of(text, {"first_k_dense_replace", "moe_layer_start_index"});
-  const auto kinds = text.texts("mlp_layer_types");
-  if (kinds && !text.has("first_k_dense_replace")) {
-    n_dense_layers = std::find_if(kinds->begin(), kinds->end(), [](const auto& k) { return k != "dense"; }) -
-                     kinds->begin();
+  n_dense_layers = first_of(text, {"first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"});
+  const auto mlp_kinds = text.texts("mlp_layer_types");
+  if (mlp_kinds && !text.has("first_k_dense_replace")) {
+    n_dense_layers =
+        std::find_if(mlp_kinds->begin(), mlp_kinds->end(), [](const auto& k) { return k != "dense"; }) -
+        mlp_kinds->begin();
   }
   mixture_period = std::max<int64_t>(1, first_of(text, {"moe_layer_interval"}));
-  const auto said = text.boolean("tie_word_embeddings");
+  const auto said = text.boolean(text.has("tie_embedding") ? "tie_embedding" : "tie_word_embeddings");
   const auto said_outside = whole.boolean("tie_word_embeddings");
   has_tied_key = said || said_outside;
   tied = said ? *said : said_outside.value_or(defaults.tied);
   rope = read_rope(text, n_ctx, defaults);
   check_layer_kinds(text);
   delta_net = read_delta_net(text, n_layer);
+  ssm = read_ssm(text, n_embd);
+  n_conv = first_of(text, kConvWidthKeys);
+  kinds = read_layer_kinds(text);
+  has_one_part = std::ranges::find(kinds, LayerKind::feed_forward) != kinds.end();
+  if (has_one_part && !names_mixture(text)) n_expert = 0;
+  n_latent = first_of(text, {"moe_latent_size"});
+  if (std::ranges::find(kinds, LayerKind::recurrent) != kinds.end() || delta_net.n_head_v > 0)
+    check_conv_width(text, n_conv);
   mixed = read_mixed_attention(text, n_layer, n_head, defaults);
   if (defaults.head_dim_full)
     layer_inputs.width = text.optional_integer("hidden_size_per_layer_input", 0, kMaxDimension).value_or(0);

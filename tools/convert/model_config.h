@@ -40,15 +40,25 @@ struct RopeConfig {
   double rotated_share = 1.0;         // fraction of a head's dimensions
 };
 
+// What a layer has besides a feed-forward part, or instead of it. Recurrent: a state of fixed size.
+enum class LayerKind { attention, recurrent, feed_forward };
+
 // Layers with the gated delta rule: sizes, and which they are.
 struct DeltaNetConfig {
   int64_t n_head_k = 0, n_head_v = 0, head_dim_k = 0, head_dim_v = 0;
-  int64_t n_conv = 0;              // width of the short convolution
   int64_t attention_interval = 0;  // every so many layers one has attention instead; 0: no such layers
 
   int64_t n_k() const { return n_head_k * head_dim_k; }
   int64_t n_v() const { return n_head_v * head_dim_v; }
   int64_t n_qkv() const { return 2 * n_k() + n_v(); }
+};
+
+// Layers with the state space of Mamba-2; no heads: none.
+struct SsmConfig {
+  int64_t n_head = 0, head_dim = 0, n_group = 0, n_state = 0;
+
+  int64_t n_inner() const { return n_head * head_dim; }
+  int64_t n_xbc() const { return n_inner() + 2 * n_group * n_state; }
 };
 
 // Layers with a sliding window beside layers of full attention whose heads have another size and number (Gemma 4).
@@ -86,15 +96,26 @@ struct ModelConfig {
   bool has_tied_key;  // the file has the key
   RopeConfig rope;
   DeltaNetConfig delta_net;
+  int64_t n_conv = 0;  // width of the short convolutions of recurrent layers
+  SsmConfig ssm;
+  std::vector<LayerKind> kinds;  // empty: as delta_net says
+  bool has_one_part = false;     // each layer has only what its kind says
+  int64_t n_latent = 0;          // width of the experts' input and output, if not that of the model
   MixedAttention mixed;
   LayerInputs layer_inputs;
   std::array<int64_t, 2> fp8_block = {128, 128};  // rows and columns that share a scale in FP8 checkpoints
 
+  bool has_feed_forward(int64_t layer) const {
+    return !has_one_part || kind(layer) == LayerKind::feed_forward;
+  }
   bool has_experts(int64_t layer) const {
     return n_expert > 0 && layer >= n_dense_layers && (layer + 1) % mixture_period == 0;
   }
-  bool has_delta_net(int64_t layer) const {
-    return delta_net.attention_interval > 0 && (layer + 1) % delta_net.attention_interval != 0;
+  // Layers after the last, which only predict tokens further ahead, have attention.
+  LayerKind kind(int64_t layer) const {
+    if (layer < static_cast<int64_t>(kinds.size())) return kinds[static_cast<size_t>(layer)];
+    const bool delta = delta_net.attention_interval > 0 && (layer + 1) % delta_net.attention_interval != 0;
+    return delta ? LayerKind::recurrent : LayerKind::attention;
   }
   // Sizes of one layer.
   bool slides(int64_t layer) const { return mixed.slides.empty() || mixed.slides[layer]; }
@@ -104,6 +125,11 @@ struct ModelConfig {
   int64_t n_ff_of(int64_t layer) const { return mixed.wide_shared && shares_cache(layer) ? 2 * n_ff : n_ff; }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
 };
+
+// Returns the kinds of the layers of a model whose config.json names each; none for others.
+std::vector<LayerKind> read_layer_kinds(const JsonObject& config);
+// Whether it names a mixture of experts among them.
+bool names_mixture(const JsonObject& config);
 
 // Returns the class of the model: architectures[0].
 std::string model_class(const JsonObject& config);

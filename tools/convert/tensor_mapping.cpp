@@ -44,12 +44,13 @@ bool is_of_shared_cache(std::string_view name, const ModelConfig& config) {
 }
 
 // Tensors of a checkpoint that a GGUF file does not have: computed tables, and what predicts tokens further ahead
-// beside a model with the delta rule.
+// beside a model with recurrent layers.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   if (config.drops_mtp && name.starts_with(kLayers) && layer_of(name) >= config.n_layer) return true;
   if (config.mixed.n_shared > 0 && name.starts_with(kLayers) && is_of_shared_cache(name, config)) return true;
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
-  if (name.starts_with("mtp.") && config.delta_net.attention_interval > 0) return true;
+  const bool is_recurrent = config.delta_net.attention_interval > 0 || config.ssm.n_head > 0;
+  if (name.starts_with("mtp.") && is_recurrent) return true;
   return name == "lm_head.weight" && config.tied;
 }
 
@@ -68,14 +69,16 @@ bool applies(const TensorRule& rule, int64_t layer, const ModelConfig& config) {
   if (of_shared_expert && config.n_ff_shared == 0) return false;
   const bool of_q_rank = rule.rows == Size::q_rank || rule.cols == Size::q_rank;
   if (of_q_rank && config.latent.q_rank == 0) return false;
+  const bool of_latent = std::string_view(rule.target).starts_with("ffn_latent_");
+  if (of_latent && config.n_latent == 0) return false;
   if (rule.rows == Size::q_direct && config.latent.q_rank > 0) return false;
   switch (rule.layers) {
     case Layers::all: return true;
-    case Layers::dense: return !config.has_experts(layer);
-    case Layers::mixture: return config.has_experts(layer);
+    case Layers::dense: return config.has_feed_forward(layer) && !config.has_experts(layer);
+    case Layers::mixture: return config.has_feed_forward(layer) && config.has_experts(layer);
     case Layers::mtp: return layer >= config.n_layer;
-    case Layers::attention: return !config.has_delta_net(layer);
-    case Layers::delta_net: return config.has_delta_net(layer);
+    case Layers::attention: return config.kind(layer) == LayerKind::attention;
+    case Layers::recurrent: return config.kind(layer) == LayerKind::recurrent;
     case Layers::with_input: return config.layer_inputs.width > 0;
     case Layers::own_cache: return !config.shares_cache(layer);
     case Layers::own_values:
@@ -156,6 +159,14 @@ class TensorMapper {
       case Size::value: return c.latent.value;
       case Size::values: return c.n_head * c.latent.value;
       case Size::two_q: return 2 * c.n_head * c.head_dim;
+      case Size::three_embd: return 3 * c.n_embd;
+      case Size::ff_latent: return c.n_latent > 0 ? c.n_latent : c.n_embd;
+      case Size::ssm_in: return c.ssm.n_inner() + c.ssm.n_xbc() + c.ssm.n_head;
+      case Size::ssm_xbc: return c.ssm.n_xbc();
+      case Size::ssm_inner: return c.ssm.n_inner();
+      case Size::ssm_head: return c.ssm.n_head;
+      case Size::ssm_group: return c.ssm.n_group;
+      case Size::ssm_group_width: return c.ssm.n_inner() / c.ssm.n_group;
       case Size::delta_qkv: return c.delta_net.n_qkv();
       case Size::delta_v: return c.delta_net.n_v();
       case Size::delta_ba: return 2 * c.delta_net.n_head_v;
@@ -250,7 +261,7 @@ class TensorMapper {
         return mapping;
       case Layout::tiled_conv: mapping.row_order = tiled_order(rows); [[fallthrough]];
       case Layout::conv: {
-        const int64_t width = config_.delta_net.n_conv;
+        const int64_t width = config_.n_conv;
         mapping.dims = {width, rows};
         mapping.matrix_rows = rows;
         mapping.row_stride = width;
@@ -262,6 +273,14 @@ class TensorMapper {
         add_source(mapping, source, {config_.delta_net.n_qkv() + config_.delta_net.n_v(), cols});
         mapping.row_order = qkvz_rows(rule.layout == Layout::delta_qkvz_z);
         return mapping;
+      case Layout::folded:
+      case Layout::folded_minus_exp:
+        mapping.minus_exp = rule.layout == Layout::folded_minus_exp;
+        mapping.sources = {take_floats(source, {rows * cols})};
+        return mapping;
+      case Layout::expert_rows: return rows_plan(std::move(mapping), source, 1, 0);
+      case Layout::upper_rows: return rows_plan(std::move(mapping), source, 2, 0);
+      case Layout::lower_rows: return rows_plan(std::move(mapping), source, 2, 1);
       case Layout::row_of_one: {
         const SourceTensor* found = checkpoint_.find(source);
         const bool flat = found && found->shape.size() == 1;
@@ -283,11 +302,6 @@ class TensorMapper {
       case Layout::first_half: return half_plan(std::move(mapping), source, rows, cols, 2, 0);
       case Layout::second_half: return half_plan(std::move(mapping), source, rows, cols, 2, rows);
       case Layout::transposed_or_plain: return half_plan(std::move(mapping), source, rows, cols, 1, 0);
-      case Layout::experts:
-        mapping.dims.push_back(n);
-        mapping.sources = {take_floats(source, {n, rows, cols})};
-        mapping.matrix_stride = rows * cols;
-        return mapping;
       case Layout::key_rows: return head_rows_plan(std::move(mapping), source, 0, true);
       case Layout::value_rows: return head_rows_plan(std::move(mapping), source, size(Size::key_up), false);
       case Layout::mxfp4: return mxfp4_mapping(std::move(mapping), source, rows, cols, 1, 0);
@@ -373,6 +387,20 @@ class TensorMapper {
     mapping.row_stride = transposed ? 1 : cols;
     mapping.col_stride = transposed ? n_rows : 1;
     mapping.first = transposed ? first : first * cols;
+    return mapping;
+  }
+
+  // One of `parts` equal runs of rows of a matrix, or of each expert's.
+  TensorMapping rows_plan(TensorMapping mapping, const std::string& source, int64_t parts, int64_t part) {
+    const int64_t n = size(Size::expert), cols = mapping.dims[0], rows = mapping.dims[1];
+    if (mapping.name.find("_exps.") != std::string::npos) {
+      mapping.dims.push_back(n);
+      mapping.sources = {take_floats(source, {n, parts * rows, cols})};
+      mapping.matrix_stride = parts * rows * cols;
+    } else {
+      mapping.sources = {take_floats(source, {parts * rows, cols})};
+    }
+    mapping.first = part * rows * cols;
     return mapping;
   }
 
@@ -465,7 +493,8 @@ void choose_dtypes(std::vector<TensorMapping>& mappings, OutType type) {
     const bool matrix = mapping.dims.size() > 1 && name.ends_with(".weight") &&
                         !name.ends_with("_norm.weight") &&
                         name.find("ffn_gate_inp") == std::string_view::npos &&
-                        name.find("ssm_conv1d") == std::string_view::npos;
+                        name.find("ssm_conv1d") == std::string_view::npos &&
+                        name.find("shortconv.conv") == std::string_view::npos;
     if (!matrix || type == OutType::F32) {
       mapping.dtype = DType::F32;
     } else if (type == OutType::Q8_0) {  // F16 for rows that are not a whole number of blocks

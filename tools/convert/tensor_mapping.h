@@ -37,6 +37,14 @@ enum class Size {
   value,
   values,  // of all heads
   two_q,
+  three_embd,
+  ff_latent,  // the experts' input and output
+  ssm_in,     // of Mamba-2, as the following: z, x, b, c and dt
+  ssm_xbc,
+  ssm_inner,
+  ssm_head,
+  ssm_group,
+  ssm_group_width,
   delta_qkv,   // q, k and v of the layers with the delta rule
   delta_v,     // the v of them alone
   delta_ba,    // two numbers for each of their value heads
@@ -50,21 +58,25 @@ enum class Size {
 
 // The shape of a tensor in the checkpoint, and its conversion.
 enum class Layout {
-  plain,            // [rows, cols], or [rows] without cols
-  rope_rows,        // the same; each head's rows go from halves to pairs, for architectures that rotate pairs
-  plus_one,         // [rows]; adds 1, for norms stored minus one
-  stacked,          // one [rows, cols] per expert, "{e}" in the name -> [expert, rows, cols]
-  row_of_one,       // [1, rows] or [rows] -> [rows]
-  expert_bias,      // [expert, rows]
-  even_bias,        // [expert, 2 rows] -> even rows
-  odd_bias,         // [expert, 2 rows] -> odd rows
-  transposed,       // [expert, cols, rows]
-  transposed_even,  // [expert, cols, 2 rows] -> even rows
-  transposed_odd,   // [expert, cols, 2 rows] -> odd rows
-  first_half,       // [expert, cols, 2 rows] or [expert, 2 rows, cols] -> the first half of the rows
-  second_half,      // the same -> the second half
+  plain,        // [rows, cols], or [rows] without cols
+  rope_rows,    // the same; each head's rows go from halves to pairs, for architectures that rotate pairs
+  plus_one,     // [rows]; adds 1, for norms stored minus one
+  stacked,      // one [rows, cols] per expert, "{e}" in the name -> [expert, rows, cols]
+  row_of_one,   // [1, rows] or [rows] -> [rows]
+  expert_bias,  // [expert, rows]
+  even_bias,    // [expert, 2 rows] -> even rows
+  odd_bias,     // [expert, 2 rows] -> odd rows
+  expert_rows,  // [expert, rows, cols]
+  upper_rows,   // [2 rows, cols], or that for each expert -> the first half of the rows
+  lower_rows,   // the same -> the second half
+  folded,       // [rows * cols] -> [rows, cols]
+  folded_minus_exp,     // the same; x also becomes -exp(x)
+  transposed,           // [expert, cols, rows]
+  transposed_even,      // [expert, cols, 2 rows] -> even rows
+  transposed_odd,       // [expert, cols, 2 rows] -> odd rows
+  first_half,           // [expert, cols, 2 rows] or [expert, 2 rows, cols] -> the first half of the rows
+  second_half,          // the same -> the second half
   transposed_or_plain,  // [expert, cols, rows] or [expert, rows, cols]
-  experts,              // [expert, rows, cols]
   key_rows,    // [head * (key_up + value), rank]: each head's first rows, transposed -> [head, rank, key_up]
   value_rows,  // the same: each head's last rows -> [head, value, rank]
   mxfp4,       // NAME_blocks [expert, rows, cols / 32, 16] and NAME_scales [expert, rows, cols / 32]
@@ -84,10 +96,9 @@ enum class Layout {
 
 // The layers that a rule applies to: those without experts, those with them, or only the MTP layers, which are
 // mixtures too if the model is.
-// Of a model with the delta rule: those with attention, and those without. Of one with shared caches: those with
-// a cache of their own, and of these those whose values are not the keys. All layers if they have embeddings of
-// their own.
-enum class Layers { all, dense, mixture, mtp, attention, delta_net, own_cache, own_values, with_input };
+// Of a model with recurrent layers: those with attention, and those. Of one with shared caches: those with a cache of
+// their own, and of these those whose values are not the keys. All layers if they have embeddings of their own.
+enum class Layers { all, dense, mixture, mtp, attention, recurrent, own_cache, own_values, with_input };
 
 struct TensorRule {
   const char* source;  // name in the checkpoint; "{}" is the layer, "{e}" the expert

@@ -12,6 +12,24 @@ TensorRules shared_experts_named(const char* gate, const char* up, const char* d
           {down, "ffn_down_shexp.weight", S::embd, S::ff_shared}};
 }
 
+TensorRules plus_one_norms() {
+  return {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
+          {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd, S::none,
+           L::plus_one}};
+}
+
+// Mamba-2's tensors, in this order: in_proj, conv1d.weight and .bias, dt_bias, A_log, D, norm, out_proj.
+TensorRules mamba2(const char* const (&names)[8]) {
+  return in(Layers::recurrent, {{names[0], "ssm_in.weight", S::ssm_in, S::embd},
+                                {names[1], "ssm_conv1d.weight", S::ssm_xbc, S::one, L::conv},
+                                {names[2], "ssm_conv1d.bias", S::ssm_xbc, S::none, L::plain, false},
+                                {names[3], "ssm_dt.bias", S::ssm_head},
+                                {names[4], "ssm_a", S::ssm_head, S::one, L::folded_minus_exp},
+                                {names[5], "ssm_d", S::ssm_head, S::one, L::folded},
+                                {names[6], "ssm_norm.weight", S::ssm_group, S::ssm_group_width, L::folded},
+                                {names[7], "ssm_out.weight", S::embd, S::ssm_inner}});
+}
+
 }  // namespace
 
 TensorRules join(std::initializer_list<TensorRules> parts) {
@@ -264,7 +282,7 @@ TensorRules gated_attention() {
 
 TensorRules delta_net() {
   return in(
-      Layers::delta_net,
+      Layers::recurrent,
       {{"model.layers.{}.linear_attn.conv1d.weight", "ssm_conv1d.weight", S::delta_qkv, S::one, L::conv},
        {"model.layers.{}.linear_attn.A_log", "ssm_a", S::delta_head, S::none, L::minus_exp},
        {"model.layers.{}.linear_attn.dt_bias", "ssm_dt.bias", S::delta_head},
@@ -274,11 +292,9 @@ TensorRules delta_net() {
 
 TensorRules qwen3_next_tensors() {
   return join({ends(L::plus_one),
-               {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
-                {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd,
-                 S::none, L::plus_one}},
+               plus_one_norms(),
                gated_attention(),
-               in(Layers::delta_net,
+               in(Layers::recurrent,
                   {{"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", S::delta_qkv,
                     S::embd, L::delta_qkvz_qkv},
                    {"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_gate.weight", S::delta_v,
@@ -291,11 +307,9 @@ TensorRules qwen3_next_tensors() {
 
 TensorRules qwen35_tensors() {
   return join({ends(L::plus_one),
-               {{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd, S::none, L::plus_one},
-                {"model.layers.{}.post_attention_layernorm.weight", "post_attention_norm.weight", S::embd,
-                 S::none, L::plus_one}},
+               plus_one_norms(),
                gated_attention(),
-               in(Layers::delta_net,
+               in(Layers::recurrent,
                   {{"model.layers.{}.linear_attn.in_proj_qkv.weight", "attn_qkv.weight", S::delta_qkv,
                     S::embd, L::tiled},
                    {"model.layers.{}.linear_attn.in_proj_z.weight", "attn_gate.weight", S::delta_v, S::embd,
@@ -311,6 +325,102 @@ TensorRules qwen35_tensors() {
                    {"model.layers.{}.linear_attn.norm.weight", "ssm_norm.weight", S::delta_head_dim},
                    {"model.layers.{}.linear_attn.out_proj.weight", "ssm_out.weight", S::embd, S::delta_v,
                     L::tiled_cols}})});
+}
+
+TensorRules lfm2_tensors() {
+  return join(
+      {{{"model.embed_tokens.weight", "token_embd.weight", S::vocab, S::embd},
+        {"model.embedding_norm.weight", "token_embd_norm.weight", S::embd},
+        {"lm_head.weight", "output.weight", S::vocab, S::embd},
+        {"model.layers.{}.operator_norm.weight", "attn_norm.weight", S::embd},
+        {"model.layers.{}.ffn_norm.weight", "ffn_norm.weight", S::embd}},
+       in(Layers::attention,
+          {{"model.layers.{}.self_attn.q_proj.weight", "attn_q.weight", S::q, S::embd},
+           {"model.layers.{}.self_attn.k_proj.weight", "attn_k.weight", S::kv, S::embd},
+           {"model.layers.{}.self_attn.v_proj.weight", "attn_v.weight", S::kv, S::embd},
+           {"model.layers.{}.self_attn.out_proj.weight", "attn_output.weight", S::embd, S::q},
+           {"model.layers.{}.self_attn.q_layernorm.weight", "attn_q_norm.weight", S::head_dim},
+           {"model.layers.{}.self_attn.k_layernorm.weight", "attn_k_norm.weight", S::head_dim}}),
+       in(Layers::recurrent,
+          {{"model.layers.{}.conv.in_proj.weight", "shortconv.in_proj.weight", S::three_embd, S::embd},
+           {"model.layers.{}.conv.conv.weight", "shortconv.conv.weight", S::embd, S::one, L::conv},
+           {"model.layers.{}.conv.out_proj.weight", "shortconv.out_proj.weight", S::embd, S::embd}}),
+       in(Layers::dense, {{"model.layers.{}.feed_forward.w1.weight", "ffn_gate.weight", S::ff, S::embd},
+                          {"model.layers.{}.feed_forward.w3.weight", "ffn_up.weight", S::ff, S::embd},
+                          {"model.layers.{}.feed_forward.w2.weight", "ffn_down.weight", S::embd, S::ff}}),
+       in(Layers::mixture,
+          {{"model.layers.{}.feed_forward.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+           {"model.layers.{}.feed_forward.expert_bias", "exp_probs_b.bias", S::expert, S::none, L::row_of_one,
+            false},
+           {"model.layers.{}.feed_forward.experts.{e}.w1.weight", "ffn_gate_exps.weight", S::ff_expert,
+            S::embd, L::stacked},
+           {"model.layers.{}.feed_forward.experts.{e}.w3.weight", "ffn_up_exps.weight", S::ff_expert, S::embd,
+            L::stacked},
+           {"model.layers.{}.feed_forward.experts.{e}.w2.weight", "ffn_down_exps.weight", S::embd,
+            S::ff_expert, L::stacked}})});
+}
+
+// Of the models without experts, the shared one is the feed-forward part.
+TensorRules granite_hybrid_tensors() {
+  constexpr const char* kSharedIn = "model.layers.{}.shared_mlp.input_linear.weight";
+  constexpr const char* kSharedOut = "model.layers.{}.shared_mlp.output_linear.weight";
+  constexpr const char* kExpertsIn = "model.layers.{}.block_sparse_moe.input_linear.weight";
+  return join(
+      {ends(), norms_before(), in(Layers::attention, attention(L::rope_rows)),
+       mamba2({"model.layers.{}.mamba.in_proj.weight", "model.layers.{}.mamba.conv1d.weight",
+               "model.layers.{}.mamba.conv1d.bias", "model.layers.{}.mamba.dt_bias",
+               "model.layers.{}.mamba.A_log", "model.layers.{}.mamba.D", "model.layers.{}.mamba.norm.weight",
+               "model.layers.{}.mamba.out_proj.weight"}),
+       in(Layers::dense, {{kSharedIn, "ffn_gate.weight", S::ff, S::embd, L::upper_rows},
+                          {kSharedIn, "ffn_up.weight", S::ff, S::embd, L::lower_rows},
+                          {kSharedOut, "ffn_down.weight", S::embd, S::ff}}),
+       in(Layers::mixture, {{"model.layers.{}.block_sparse_moe.router.layer.weight", "ffn_gate_inp.weight",
+                             S::expert, S::embd},
+                            {kExpertsIn, "ffn_gate_exps.weight", S::ff, S::embd, L::upper_rows},
+                            {kExpertsIn, "ffn_up_exps.weight", S::ff, S::embd, L::lower_rows},
+                            {"model.layers.{}.block_sparse_moe.output_linear.weight", "ffn_down_exps.weight",
+                             S::embd, S::ff, L::expert_rows},
+                            {kSharedIn, "ffn_gate_shexp.weight", S::ff_shared, S::embd, L::upper_rows},
+                            {kSharedIn, "ffn_up_shexp.weight", S::ff_shared, S::embd, L::lower_rows},
+                            {kSharedOut, "ffn_down_shexp.weight", S::embd, S::ff_shared}})});
+}
+
+// Every layer has one norm and one part.
+TensorRules nemotron_h_tensors() {
+  return join(
+      {{{"backbone.embeddings.weight", "token_embd.weight", S::vocab, S::embd},
+        {"backbone.norm_f.weight", "output_norm.weight", S::embd},
+        {"lm_head.weight", "output.weight", S::vocab, S::embd},
+        {"backbone.layers.{}.norm.weight", "attn_norm.weight", S::embd}},
+       mamba2({"backbone.layers.{}.mixer.in_proj.weight", "backbone.layers.{}.mixer.conv1d.weight",
+               "backbone.layers.{}.mixer.conv1d.bias", "backbone.layers.{}.mixer.dt_bias",
+               "backbone.layers.{}.mixer.A_log", "backbone.layers.{}.mixer.D",
+               "backbone.layers.{}.mixer.norm.weight", "backbone.layers.{}.mixer.out_proj.weight"}),
+       in(Layers::attention,
+          {{"backbone.layers.{}.mixer.q_proj.weight", "attn_q.weight", S::q, S::embd},
+           {"backbone.layers.{}.mixer.k_proj.weight", "attn_k.weight", S::kv, S::embd},
+           {"backbone.layers.{}.mixer.v_proj.weight", "attn_v.weight", S::kv, S::embd},
+           {"backbone.layers.{}.mixer.o_proj.weight", "attn_output.weight", S::embd, S::q}}),
+       in(Layers::dense,
+          {{"backbone.layers.{}.mixer.up_proj.weight", "ffn_up.weight", S::ff, S::embd},
+           {"backbone.layers.{}.mixer.down_proj.weight", "ffn_down.weight", S::embd, S::ff},
+           {"backbone.layers.{}.mixer.up_proj.bias", "ffn_up.bias", S::ff, S::none, L::plain, false},
+           {"backbone.layers.{}.mixer.down_proj.bias", "ffn_down.bias", S::embd, S::none, L::plain, false}}),
+       in(Layers::mixture,
+          {{"backbone.layers.{}.mixer.gate.weight", "ffn_gate_inp.weight", S::expert, S::embd},
+           {"backbone.layers.{}.mixer.gate.e_score_correction_bias", "exp_probs_b.bias", S::expert, S::none,
+            L::row_of_one, false},
+           {"backbone.layers.{}.mixer.fc1_latent_proj.weight", "ffn_latent_down.weight", S::ff_latent,
+            S::embd},
+           {"backbone.layers.{}.mixer.fc2_latent_proj.weight", "ffn_latent_up.weight", S::embd, S::ff_latent},
+           {"backbone.layers.{}.mixer.experts.{e}.up_proj.weight", "ffn_up_exps.weight", S::ff_expert,
+            S::ff_latent, L::stacked},
+           {"backbone.layers.{}.mixer.experts.{e}.down_proj.weight", "ffn_down_exps.weight", S::ff_latent,
+            S::ff_expert, L::stacked},
+           {"backbone.layers.{}.mixer.shared_experts.up_proj.weight", "ffn_up_shexp.weight", S::ff_shared,
+            S::embd},
+           {"backbone.layers.{}.mixer.shared_experts.down_proj.weight", "ffn_down_shexp.weight", S::embd,
+            S::ff_shared}})});
 }
 
 }  // namespace tandem::tools::tensors

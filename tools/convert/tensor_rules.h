@@ -47,7 +47,10 @@ TensorRules exaone_moe_tensors();
 TensorRules bailing_moe2_tensors();
 TensorRules deepseek_tensors();
 TensorRules qwen3_next_tensors();
-TensorRules qwen35_tensors();  // without the feed-forward part
+TensorRules granite_hybrid_tensors();  // with experts and without
+TensorRules nemotron_h_tensors();      // likewise
+TensorRules lfm2_tensors();            // dense layers and mixtures
+TensorRules qwen35_tensors();          // without the feed-forward part
 TensorRules gemma4_tensors();
 
 }  // namespace tandem::tools::tensors

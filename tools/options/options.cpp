@@ -50,7 +50,9 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
       .each([&o](const std::string&) { o.n_ubatch_given = true; })
       .group(group);
   integer(app, "--state-checkpoints", o.n_state_checkpoints, 0,
-          "states of recurrent layers to keep, for cutting a text back without processing it again")
+          "states of recurrent layers to keep, so that a text that is cut back, or in a batch one that "
+          "begins like "
+          "another, is not processed again")
       .group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
                                             const char* help) {
@@ -142,6 +144,9 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
             "--numa", value,
             {{"distribute", Numa::distribute}, {"isolate", Numa::isolate}, {"numactl", Numa::numactl}});
       })
+      .group(group);
+  text(app, "--isa", o.isa, "scalar|avx2|avx512|avx512_vnni|avx512_amx",
+       "instruction set of the CPU's kernels, for comparison (default: the best that the machine has)")
       .group(group);
 }
 

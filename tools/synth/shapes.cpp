@@ -154,6 +154,15 @@ constexpr Shape kShapes[] = {
      bpe_qwen, 155136, 524288, 1e7f, 1e-6f},
     {"qwen3-next-80b-a3b", "Qwen3 Next 80B A3B Instruct", "qwen3next", 48, 2048, 16, 2, 256, 5120,
      bpe_qwen, 151936, 262144, 1e7f, 1e-6f, false, 0, 512, 10, 512, 0, 512, 0, 64, true, 0, 0, 0, false, 0, 0, 16, 32},
+    {"lfm2-8b-a1b", "LFM2 8B A1B", "lfm2moe", 24, 2048, 32, 8, 64, 7168,
+     bpe_llama3, 65536, 128000, 1e6f, 1e-5f, true, 0, 32, 4, 1792, 0, 0, 2, 0, true, 0, 0, 0, true, 0, 0, 0, 0,
+     "CC*CCC*CCC*CCC*CCC*CC*CC", 3},
+    {"granite-4-h-small", "Granite 4.0 H Small", "granitehybrid", 40, 4096, 32, 8, 128, 768,
+     bpe_llama3, 100352, 131072, 1e4f, 1e-5f, true, 0, 72, 10, 768, 0, 1536, 0, 0, false, 0, 0, 0, false, 0, 0, 0, 0,
+     "MMMMM*MMMMMMMMM*MMMMMMMMM*MMMMMMMMM*MMMM", 4, 128, 64, 1, 128},
+    {"nemotron-3-nano", "NVIDIA Nemotron 3 Nano 30B A3B", "nemotron_h_moe", 52, 2688, 32, 2, 128, 1856,
+     bpe_llama3, 131072, 262144, 1e4f, 1e-5f, false, 0, 128, 6, 1856, 0, 3712, 0, 0, false, 0, 0, 0, true, 0, 0, 0, 0,
+     "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 4, 64, 64, 8, 128},
     {"qwen3.6-35b-a3b", "Qwen3.6 35B A3B", "qwen35moe", 40, 2048, 16, 2, 256, 512,
      bpe_qwen, 248320, 262144, 1e7f, 1e-6f, false, 0, 256, 8, 512, 0, 512, 0, 64, true, 0, 0, 0, false, 0, 0, 16, 32},
 };
@@ -217,6 +226,37 @@ void add_delta_net(const Shape& s, const std::string& block, TensorList& list) {
   list.vector(block + "ssm_dt.bias", TensorRole::bias, s.n_delta_v);
   list.vector(block + "ssm_norm.weight", TensorRole::norm, kDeltaHeadDim);
   list.matrix(block + "ssm_out.weight", n_v, s.n_embd);
+}
+
+void add_short_conv(const Shape& s, const std::string& block, TensorList& list) {
+  list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  list.biases(block + "shortconv.conv.weight", s.n_conv, s.n_embd);
+  list.matrix(block + "shortconv.in_proj.weight", s.n_embd, int64_t{3} * s.n_embd);
+  list.matrix(block + "shortconv.out_proj.weight", s.n_embd, s.n_embd);
+}
+
+void add_mamba2(const Shape& s, const std::string& block, TensorList& list) {
+  const int64_t n_inner = s.n_ssm_inner(), n_xbc = n_inner + int64_t{2} * s.n_ssm_group * s.n_ssm_state;
+  list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  list.matrix(block + "ssm_in.weight", s.n_embd, n_inner + n_xbc + s.n_ssm_head);
+  list.biases(block + "ssm_conv1d.weight", s.n_conv, n_xbc);
+  list.vector(block + "ssm_conv1d.bias", TensorRole::bias, n_xbc);
+  list.vector(block + "ssm_a", TensorRole::decay, s.n_ssm_head);
+  list.vector(block + "ssm_d", TensorRole::norm, s.n_ssm_head);
+  list.vector(block + "ssm_dt.bias", TensorRole::bias, s.n_ssm_head);
+  list.rows(block + "ssm_norm.weight", TensorRole::norm, n_inner / s.n_ssm_group, s.n_ssm_group);
+  list.matrix(block + "ssm_out.weight", n_inner, s.n_embd);
+}
+
+// Experts without gates, and the norm before them.
+void add_plain_mixture(const Shape& s, const std::string& block, TensorList& list) {
+  list.vector(block + "attn_norm.weight", TensorRole::norm, s.n_embd);
+  list.router(block + "ffn_gate_inp.weight", s.n_embd, s.n_expert);
+  list.vector(block + "exp_probs_b.bias", TensorRole::bias, s.n_expert);
+  list.matrix(block + "ffn_up_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert);
+  list.matrix(block + "ffn_down_exps.weight", s.n_ff_expert, s.n_embd, s.n_expert);
+  list.matrix(block + "ffn_up_shexp.weight", s.n_embd, s.n_ff_shared);
+  list.matrix(block + "ffn_down_shexp.weight", s.n_ff_shared, s.n_embd);
 }
 
 void add_attention(const Shape& s, const std::string& block, TensorList& list) {
@@ -312,10 +352,20 @@ std::vector<ShapeTensor> tensors_of(const Shape& s) {
   if (s.rope_factor != 0) list.vector("rope_freqs.weight", TensorRole::rope_factors, s.head_dim / 2);
   for (int i = 0; i < s.n_layer; ++i) {
     const std::string block = format("blk.{}.", i);
-    has_delta_net(s, i) ? add_delta_net(s, block, list) : add_attention(s, block, list);
-    add_feed_forward(s, i, block, list);
+    if (has_delta_net(s, i)) {
+      add_delta_net(s, block, list);
+    } else {
+      switch (s.kind(i)) {
+        case 'C': add_short_conv(s, block, list); break;
+        case 'M': add_mamba2(s, block, list); break;
+        case 'E': add_plain_mixture(s, block, list); break;
+        default: add_attention(s, block, list);
+      }
+    }
+    if (!s.has_one_part()) add_feed_forward(s, i, block, list);
   }
-  list.vector("output_norm.weight", TensorRole::norm, s.n_embd);
+  list.vector(s.arch.starts_with("lfm2") ? "token_embd_norm.weight" : "output_norm.weight", TensorRole::norm,
+              s.n_embd);
   if (!s.tied) list.matrix("output.weight", s.n_embd, s.n_vocab);
   return list.take();
 }
@@ -338,6 +388,30 @@ void add_hyperparameters(const Shape& s, Metadata& metadata) {
   set_count("feed_forward_length", s.n_ff);
   set_count("attention.head_count", s.n_head);
   set_count("attention.head_count_kv", s.n_head_kv);
+  if (!s.kinds.empty()) {
+    std::vector<int32_t> n_head_kv;
+    for (int i = 0; i < s.n_layer; ++i) n_head_kv.push_back(s.kind(i) == '*' ? s.n_head_kv : 0);
+    metadata.set(prefix + "attention.head_count_kv", Value(n_head_kv));
+  }
+  if (s.arch.starts_with("lfm2")) set_count("shortconv.l_cache", s.n_conv);
+  if (s.n_ssm_head > 0) {
+    set_count("ssm.conv_kernel", s.n_conv);
+    set_count("ssm.state_size", s.n_ssm_state);
+    set_count("ssm.group_count", s.n_ssm_group);
+    set_count("ssm.time_step_rank", s.n_ssm_head);
+    set_count("ssm.inner_size", s.n_ssm_inner());
+  }
+  if (s.has_one_part()) {
+    std::vector<int32_t> n_ff;
+    for (int i = 0; i < s.n_layer; ++i) n_ff.push_back(s.kind(i) == 'E' ? s.n_ff : 0);
+    metadata.set(prefix + "feed_forward_length", Value(n_ff));
+  }
+  if (s.arch == "granitehybrid") {
+    set_float("attention.scale", 0.0078125f);
+    set_float("embedding_scale", 12.0f);
+    set_float("residual_scale", 0.22f);
+    set_float("logit_scale", 16.0f);
+  }
   set_count("attention.key_length", s.rank > 0 ? s.rank + s.n_rot : s.head_dim);
   set_count("attention.value_length", s.rank > 0 ? s.rank : s.head_dim);
   if (s.rank > 0) {

@@ -50,6 +50,15 @@ struct Shape {
   int n_group = 0, n_group_used = 0;  // of experts
   // Layers with the gated delta rule, all but every fourth: heads of keys and of values, each with 128 elements.
   int n_delta_k = 0, n_delta_v = 0;
+  // A letter for each layer, if they differ: * attention, C a short convolution, M Mamba-2, E a mixture of experts
+  // alone, which the other kinds then lack.
+  std::string_view kinds = {};
+  int n_conv = 0;  // width of the convolutions of layers C and M
+  int n_ssm_head = 0, ssm_head_dim = 0, n_ssm_group = 0, n_ssm_state = 0;  // of layers M
+
+  int n_ssm_inner() const { return n_ssm_head * ssm_head_dim; }
+  bool has_one_part() const { return kinds.find('E') != std::string_view::npos; }
+  char kind(int layer) const { return kinds.empty() ? '*' : kinds[static_cast<size_t>(layer)]; }
   Gemma4Shape gemma4 = {};
 };
 

@@ -18,7 +18,10 @@ class TensorList {
     tensors_.push_back({name, role, {n, 1, 1, 1}, 1});
   }
   void biases(const std::string& name, int64_t n, int64_t n_expert) {
-    tensors_.push_back({name, TensorRole::bias, {n, n_expert, 1, 1}, 2});
+    rows(name, TensorRole::bias, n, n_expert);
+  }
+  void rows(const std::string& name, TensorRole role, int64_t n, int64_t n_rows) {
+    tensors_.push_back({name, role, {n, n_rows, 1, 1}, 2});
   }
   void router(const std::string& name, int64_t k, int64_t n_expert) {
     tensors_.push_back({name, TensorRole::router, {k, n_expert, 1, 1}, 2});

@@ -47,7 +47,7 @@ bool same_encoding(DType a, DType b, int64_t n) {
   return equal(format_of(a, n), format_of(b, n));
 }
 
-int64_t encode_granularity(int64_t) {
+int64_t encode_granularity(DType, int64_t) {
   return 1;
 }
 

@@ -26,7 +26,7 @@ constexpr std::array<Word, N> bytes_of_grid(const uint16_t (&grid)[N], int (*lev
   return words;
 }
 constexpr int level_of_iq2(uint32_t code) {
-  return code == 3 ? 0 : iq2_level(code);
+  return iq2_level(code);
 }
 constexpr int level_of_iq3_xxs(uint32_t code) {
   return iq3_xxs_level(code);
@@ -100,6 +100,12 @@ TANDEM_INLINE __m128i top_scales(__m256i words) {
   return odd_scales(_mm_packus_epi16(halves, halves));
 }
 
+// Of the formats with 16 scales in 8 bytes.
+TANDEM_INLINE SubScales scales_of_nibbles(const uint8_t* packed, fp16_t d) {
+  return {nibble_scales(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(packed))), _mm_setzero_si128(),
+          half_to_float(d) * 0.125f, 0};
+}
+
 template <class BlockType, int SubColumns>
 struct SignedGrid : Super<BlockType, SubColumns, 0, 0, false> {
   static constexpr bool is_signed = true;
@@ -154,8 +160,7 @@ struct IQ2_XS : SignedGrid<BlockIQ2_XS, 16> {
     return {look_up_four(kIq2Xs, prepared.index + 4 * I), sign_vector(&prepared.signs[I])};
   }
   TANDEM_INLINE static SubScales scales(const Block& b) {
-    return {nibble_scales(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.scales))), _mm_setzero_si128(),
-            half_to_float(b.d) * 0.125f, 0};
+    return scales_of_nibbles(b.scales, b.d);
   }
 };
 
@@ -181,8 +186,7 @@ struct IQ2_S : SignedGrid<BlockIQ2_S, 16> {
     return {look_up_four(kIq2S, prepared.index + 4 * I), sign_vector(b.signs + 4 * I)};
   }
   TANDEM_INLINE static SubScales scales(const Block& b) {
-    return {nibble_scales(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.scales))), _mm_setzero_si128(),
-            half_to_float(b.d) * 0.125f, 0};
+    return scales_of_nibbles(b.scales, b.d);
   }
 };
 

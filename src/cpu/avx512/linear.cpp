@@ -23,7 +23,7 @@ bool same_encoding(DType a, DType b, int64_t) {
   return unit_of(a) == unit_of(b);
 }
 
-int64_t encode_granularity(int64_t n) {
+int64_t encode_granularity(DType, int64_t n) {
   return tile_tokens(n);
 }
 

@@ -5,7 +5,6 @@
 // panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens (8 without VNNI) of FMAs: 64 flop a cycle and
 // port. BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs
 // once in two cycles where two FMAs run in each, so it would be slower and round the activations.
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -175,13 +174,16 @@ void tile_kernel(const __m512* panel, size_t panel_vectors, const float* x, int6
 
 using TileKernel = void (*)(const __m512*, size_t, const float*, int64_t, float*);
 
+// Not std::array, which drops the attributes of __m512 (-Wignored-attributes).
+struct TileKernels {
+  TileKernel by_tokens[kMaxTile + 1];
+};
 template <int S, int... T>
-constexpr std::array<TileKernel, kMaxTile + 1> tile_kernels(std::integer_sequence<int, T...>) {
-  return {nullptr, tile_kernel<S, T + 1>...};
+constexpr TileKernels tile_kernels(std::integer_sequence<int, T...>) {
+  return {{nullptr, tile_kernel<S, T + 1>...}};
 }
 template <int S>
-constexpr std::array<TileKernel, kMaxTile + 1> tile_by_tokens =
-    tile_kernels<S>(std::make_integer_sequence<int, kMaxTile>{});
+constexpr TileKernels kTileKernels = tile_kernels<S>(std::make_integer_sequence<int, kMaxTile>{});
 
 template <DType dtype>
 void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
@@ -199,7 +201,8 @@ void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byt
     }
     for (int64_t token0 = 0; token0 < call.n; token0 += T) {
       const int64_t tokens = min64(T, call.n - token0);
-      const TileKernel kernel = n_strips == 1 ? tile_by_tokens<1>[tokens] : tile_by_tokens<2>[tokens];
+      const TileKernel kernel =
+          n_strips == 1 ? kTileKernels<1>.by_tokens[tokens] : kTileKernels<2>.by_tokens[tokens];
       kernel(reinterpret_cast<const __m512*>(panels), static_cast<size_t>(n_columns), x + token0 * n_columns,
              n_columns, acc);
       for (int64_t s = 0; s < n_strips; ++s) {

@@ -18,13 +18,15 @@ class CompiledCausalConv final : public CompiledOp {
       : kernel_(context.kernels.rows.causal_conv),
         kv_(context.segment.kv[node.layer]),
         sequences_(context, op),
+        activation_(op.activation),
         n_channels_(context.tensor(op.x).n_cols),
         width_(context.tensor(op.weight).n_cols),
         x_(context.address<const float>(op.x)),
         w_(context.address<const float>(op.weight)),
+        bias_(context.address<const float>(op.bias)),
         y_(context.address<float>(node.output)) {
     TANDEM_CHECK(width_ <= kMaxKernel && kv_.head_dim_k == (width_ - 1) * n_channels_);
-    scratch_bytes = static_cast<size_t>((width_ + 1) * kMaxChannels) * sizeof(float);
+    scratch_bytes = static_cast<size_t>((width_ + 2) * kMaxChannels) * sizeof(float);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
@@ -39,9 +41,10 @@ class CompiledCausalConv final : public CompiledOp {
 
  private:
   void convolve(const SequenceTokens& s, int64_t first, int64_t n, float* scratch) const {
-    float *w = scratch, *zeros = scratch + width_ * n;  // [width, n], [n]
+    float *w = scratch, *zeros = scratch + (width_ + 1) * n;  // [width + 1, n], [n]
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < width_; ++j) w[j * n + i] = w_[(first + i) * width_ + j];
+      w[width_ * n + i] = bias_ ? bias_[first + i] : 0.0f;
     }
     std::fill_n(zeros, n, 0.0f);
     const float* old = pool() + s.read * kv_.head_dim_k + first;
@@ -53,7 +56,7 @@ class CompiledCausalConv final : public CompiledOp {
     std::array<const float*, kMaxKernel> rows;
     for (int64_t t = 0; t < s.n; ++t) {
       for (int64_t j = 0; j < width_; ++j) rows[static_cast<size_t>(j)] = row(t - (width_ - 1) + j);
-      kernel_(rows.data(), w, width_, y_ + (s.first + t) * n_channels_ + first, n);
+      kernel_(rows.data(), w, width_, activation_, y_ + (s.first + t) * n_channels_ + first, n);
     }
     float* state = pool() + s.write * kv_.head_dim_k + first;
     for (int64_t j = 0; j < width_ - 1; ++j) {
@@ -67,10 +70,12 @@ class CompiledCausalConv final : public CompiledOp {
   decltype(RowKernels::causal_conv) kernel_;
   KvLayer kv_;  // of a state slot: [width - 1, n_channels]
   StepSequences sequences_;
+  ConvActivation activation_;
   int64_t n_channels_, width_;
-  const float* x_;  // [n_tokens, n_channels]
-  const float* w_;  // [n_channels, width]
-  float* y_;        // [n_tokens, n_channels]
+  const float* x_;     // [n_tokens, n_channels]
+  const float* w_;     // [n_channels, width]
+  const float* bias_;  // [n_channels] or null
+  float* y_;           // [n_tokens, n_channels]
 };
 
 }  // namespace

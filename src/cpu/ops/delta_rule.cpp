@@ -3,7 +3,6 @@
 // goes through all tokens with it, in chunks whose q and k it normalizes first. Reads and writes the states once,
 // 2 * Hv * dk * dv floats of each sequence; 6 * n * Hv * dk * dv operations.
 #include <cmath>
-#include <cstring>
 
 #include "cpu/ops/recurrent.h"
 #include "cpu/ops/rows.h"
@@ -11,12 +10,7 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kTileColumns = 32;
-constexpr int64_t kChunk = 16;  // tokens
-
-float softplus(float x) {
-  return x > 20.0f ? x : std::log1p(std::exp(x));
-}
+constexpr int64_t kDeltaChunk = 16;  // tokens
 
 class CompiledDeltaRule final : public CompiledOp {
  public:
@@ -37,7 +31,7 @@ class CompiledDeltaRule final : public CompiledOp {
     const auto dk = static_cast<float>(op.head_dim_k);
     k_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / std::sqrt(dk));
     q_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / dk);
-    scratch_bytes = static_cast<size_t>(2 * kChunk * (op.head_dim_k + 1)) * sizeof(float);
+    scratch_bytes = static_cast<size_t>(2 * kDeltaChunk * (op.head_dim_k + 1)) * sizeof(float);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
@@ -59,15 +53,15 @@ class CompiledDeltaRule final : public CompiledOp {
     tile.state_stride = dv;
     tile.v_stride = n_qkv;
     tile.y_stride = op_.n_head_v * dv;
-    tile.state = begin_state(s, head * dk * dv + first, tile.n_cols);
-    float *q = scratch, *k = q + kChunk * dk, *decay = k + kChunk * dk, *beta = decay + kChunk;
+    tile.state = begin_state(kv_, s, {head * dk * dv + first, dk, tile.n_cols, dv});
+    float *q = scratch, *k = q + kDeltaChunk * dk, *decay = k + kDeltaChunk * dk, *beta = decay + kDeltaChunk;
     tile.q = q;
     tile.k = k;
     tile.decay = decay;
     tile.beta = beta;
     const int64_t key_head = op_.key_head(head);
-    for (int64_t at = 0; at < s.n; at += kChunk) {
-      tile.n_tokens = std::min(kChunk, s.n - at);
+    for (int64_t at = 0; at < s.n; at += kDeltaChunk) {
+      tile.n_tokens = std::min(kDeltaChunk, s.n - at);
       const int64_t token = s.first + at;
       for (int64_t i = 0; i < tile.n_tokens; ++i) {
         const float* row = qkv_ + (token + i) * n_qkv + key_head * dk;
@@ -82,19 +76,6 @@ class CompiledDeltaRule final : public CompiledOp {
       tile.y = y_ + token * tile.y_stride + head * dv + first;
       kernel_(tile);
     }
-  }
-
-  // Returns the tile in the slot to write, with what it holds before the step.
-  float* begin_state(const SequenceTokens& s, int64_t at, int64_t n_cols) const {
-    float* pool = reinterpret_cast<float*>(kv_.v);
-    const float* old = pool + s.read * kv_.head_dim_v + at;
-    float* state = pool + s.write * kv_.head_dim_v + at;
-    for (int64_t i = 0; i < op_.head_dim_k; ++i) {
-      float* to = state + i * op_.head_dim_v;
-      const auto n_bytes = static_cast<size_t>(n_cols) * sizeof(float);
-      s.is_start ? std::memset(to, 0, n_bytes) : std::memcpy(to, old + i * op_.head_dim_v, n_bytes);
-    }
-    return state;
   }
 
   DeltaRuleOp op_;

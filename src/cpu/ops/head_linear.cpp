@@ -11,8 +11,7 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kMaxTokens = 256;     // in an item: bounds the encoded input
-constexpr int64_t kItemsPerWorker = 4;  // wanted, so that all workers finish together
+constexpr int64_t kMaxTokens = 256;  // in an item: bounds the encoded input
 
 class CompiledHeadLinear final : public CompiledOp {
  public:
@@ -61,6 +60,7 @@ class CompiledHeadLinear final : public CompiledOp {
   // Rows of a head's matrix in an item: all, or fewer where heads are few.
   int64_t strip_rows(int64_t n, int64_t n_pairs, int n_workers) const {
     const int64_t step = kernels_.row_granularity(weight_.dtype, n, weight_.n_rows, weight_.n_cols);
+    constexpr int64_t kItemsPerWorker = 4;  // wanted, so that all workers finish together
     const int64_t n_strips = ceil_div(kItemsPerWorker * n_workers, n_pairs);
     return ceil_div(ceil_div(weight_.n_rows, n_strips), step) * step;
   }

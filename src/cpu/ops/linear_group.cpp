@@ -35,6 +35,11 @@ EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t
   }
 }
 
+int64_t EncodedInput::chunks(DType dtype, int64_t n) const {
+  const int64_t step = kernels_.encode_granularity(dtype, n);
+  return (n + step - 1) / step;
+}
+
 size_t EncodedInput::find(DType dtype, int64_t n) const {
   size_t i = 0;
   while (!kernels_.same_encoding(dtypes_[i], dtype, n)) ++i;
@@ -48,12 +53,13 @@ const std::byte* EncodedInput::encode(Worker& worker, int64_t n, std::byte* shar
     }
     return room;
   }
-  const int64_t step = kernels_.encode_granularity(n);
-  const int64_t n_chunks = (n + step - 1) / step;
-  worker.for_each(static_cast<int64_t>(dtypes_.size()) * n_chunks, [&](int64_t item) {
-    const size_t i = static_cast<size_t>(item / n_chunks);
-    const int64_t token0 = item % n_chunks * step;
+  int64_t n_items = 0;
+  for (DType dtype : dtypes_) n_items += chunks(dtype, n);
+  worker.for_each(n_items, [&](int64_t item) {
+    size_t i = 0;
+    while (item >= chunks(dtypes_[i], n)) item -= chunks(dtypes_[i++], n);
     if (find(dtypes_[i], n) != i) return;
+    const int64_t step = kernels_.encode_granularity(dtypes_[i], n), token0 = item * step;
     kernels_.encode(dtypes_[i], x_, k_, n, k_, token0, std::min(token0 + step, n), shared + offsets_[i]);
   });
   return shared;

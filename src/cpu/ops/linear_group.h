@@ -24,7 +24,8 @@ class EncodedInput {
   const std::byte* at(const std::byte* encodings, DType dtype, int64_t n) const;
 
  private:
-  size_t find(DType dtype, int64_t n) const;  // the entry whose encoding this dtype uses
+  size_t find(DType dtype, int64_t n) const;     // the entry whose encoding this dtype uses
+  int64_t chunks(DType dtype, int64_t n) const;  // items of work that encoding n tokens makes
 
   const LinearKernels& kernels_;
   const float* x_;

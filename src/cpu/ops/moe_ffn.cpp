@@ -3,7 +3,7 @@
 // at all:
 //   1. group the pairs by expert;
 //   2. gather and encode x for each group;
-//   3. gate and up of each (expert, strip), combined into h;
+//   3. gate and up of each (expert, strip), combined into h; or up alone, of experts without gates;
 //   4. encode h for each group;
 //   5. down of each (expert, strip) into z;
 //   6. y = residual + sum of weight * z, pair by pair.
@@ -44,6 +44,10 @@ Experts experts(const CompileContext& context, TensorId id, TensorId bias) {
   return {w.dtype, context.address<std::byte>(id), context.address(bias), w.n_rows, w.n_cols, w.n_rows};
 }
 
+const Weight* weight_of(const CompileContext& context, TensorId id) {
+  return id == kNoTensor ? nullptr : context.tensor(id).weight;
+}
+
 // Some rows of each expert's matrix.
 Experts rows_of(Experts e, int64_t first, int64_t n) {
   e.w += row_bytes(e.dtype, e.k) * static_cast<size_t>(first);
@@ -62,7 +66,8 @@ class CompiledMoeFfn final : public CompiledOp {
   CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op)
       : op_(op),
         kernels_(context.kernels),
-        gate_(experts(context, op.gate, op.gate_bias)),
+        has_gate_(op.gate != kNoTensor),
+        gate_(has_gate_ ? experts(context, op.gate, op.gate_bias) : experts(context, op.up, op.up_bias)),
         up_(op.up == kNoTensor ? gate_ : experts(context, op.up, op.up_bias)),
         down_(experts(context, op.down, op.down_bias)),
         x_(context.address(op.x)),
@@ -70,7 +75,7 @@ class CompiledMoeFfn final : public CompiledOp {
         residual_(context.address(op.residual)),
         y_(context.address(node.output)),
         extent_(context.tensor(node.output).extent),
-        weights_{context.tensor(op.gate).weight, op.up == kNoTensor ? nullptr : context.tensor(op.up).weight,
+        weights_{weight_of(context, op.gate), weight_of(context, op.up),
                  context.tensor(op.down).weight} {
     if (op.up == kNoTensor) {  // in one matrix with the gate
       gate_ = rows_of(gate_, 0, down_.k);
@@ -95,8 +100,9 @@ class CompiledMoeFfn final : public CompiledOp {
     if (row_count(extent_, 1, context.shape) == 0) return;
     const Room room = lay_out(context.shared);
     for (const Group* g = room.groups; g->n > 0; ++g) {
-      observer({*weights_[0], g->expert, x_, room.token_of + g->begin, g->n});
-      if (weights_[1]) observer({*weights_[1], g->expert, x_, room.token_of + g->begin, g->n});
+      for (const Weight* w : {weights_[0], weights_[1]}) {
+        if (w) observer({*w, g->expert, x_, room.token_of + g->begin, g->n});
+      }
       observer({*weights_[2], g->expert, room.h + g->begin * down_.k, nullptr, g->n});
     }
   }
@@ -162,7 +168,11 @@ class CompiledMoeFfn final : public CompiledOp {
 
   size_t gather_bytes(int64_t max_tokens) const {
     int64_t most = 0;
-    for (int64_t n = 1; n <= max_tokens; ++n) most = std::max(most, kernels_.linear.encode_granularity(n));
+    for (int64_t n = 1; n <= max_tokens; ++n) {
+      for (const Experts* e : {&gate_, &up_}) {
+        most = std::max(most, kernels_.linear.encode_granularity(e->dtype, n));
+      }
+    }
     return static_cast<size_t>(most * gate_.k) * sizeof(float);
   }
 
@@ -213,12 +223,12 @@ class CompiledMoeFfn final : public CompiledOp {
     const LinearKernels& kernels = kernels_.linear;
     const int64_t k = of_x ? gate_.k : down_.k;
     int64_t n_items = 0;
-    for (const Group& g : groups) n_items += chunks(g);
+    for (const Group& g : groups) n_items += chunks(dtype, g);
     worker.for_each(n_items, [&](int64_t item) {
       size_t index = 0;
-      while (item >= chunks(groups[index])) item -= chunks(groups[index++]);
+      while (item >= chunks(dtype, groups[index])) item -= chunks(dtype, groups[index++]);
       const Group& g = groups[index];
-      const int64_t step = kernels.encode_granularity(g.n);
+      const int64_t step = kernels.encode_granularity(dtype, g.n);
       const int64_t first = item * step, last = std::min<int64_t>(first + step, g.n);
       const float* rows = room.h + (g.begin + first) * k;
       if (of_x) {
@@ -234,8 +244,8 @@ class CompiledMoeFfn final : public CompiledOp {
     });
   }
 
-  int64_t chunks(const Group& g) const {
-    const int64_t step = kernels_.linear.encode_granularity(g.n);
+  int64_t chunks(DType dtype, const Group& g) const {
+    const int64_t step = kernels_.linear.encode_granularity(dtype, g.n);
     return (g.n + step - 1) / step;
   }
 
@@ -262,11 +272,16 @@ class CompiledMoeFfn final : public CompiledOp {
         call.ldy = kStripRows;
         kernels_.linear.multiply(call, 0, rows, scratch);
       };
-      product(gate_, room.encoded, gate);
       product(up_, encoded_up, up);
+      if (has_gate_) product(gate_, room.encoded, gate);
       for (int64_t t = 0; t < g.n; ++t) {
-        kernels_.rows.glu(op_.activation, gate + t * kStripRows, up + t * kStripRows,
-                          room.h + (g.begin + t) * gate_.m + row0, rows);
+        float* h = room.h + (g.begin + t) * gate_.m + row0;
+        const float* of_token = up + t * kStripRows;
+        if (has_gate_) {
+          kernels_.rows.glu(op_.activation, gate + t * kStripRows, of_token, h, rows);
+        } else {  // the square of what is positive
+          kernels_.rows.gate(GateKind::relu, of_token, of_token, h, rows);
+        }
       }
     });
   }
@@ -302,13 +317,14 @@ class CompiledMoeFfn final : public CompiledOp {
 
   MoeFfnOp op_;
   const Kernels& kernels_;
-  Experts gate_, up_, down_;
-  const float* x_;         // [n, k]
-  const float* route_;     // [n, 2 * n_used]
-  const float* residual_;  // [n, k] or null
-  float* y_;               // [n, k]
+  bool has_gate_;
+  Experts gate_, up_, down_;  // gate_ is up_ if there are none
+  const float* x_;            // [n, k]
+  const float* route_;        // [n, 2 * n_used]
+  const float* residual_;     // [n, k] or null
+  float* y_;                  // [n, k]
   Extent extent_;
-  const Weight* weights_[3];  // gate, up or null, down
+  const Weight* weights_[3];  // gate or null, up or null, down
   int64_t max_slots_ = 0;
   size_t multiply_bytes_ = 0, encoded_bytes_ = 0;
 };

@@ -10,6 +10,7 @@ class CompiledNorm final : public CompiledOp {
       : op_(op),
         kernel_(op_.kind == NormKind::rms ? context.kernels.rows.rms_norm : context.kernels.rows.layer_norm),
         shape_(context.tensor(node.output)),
+        weight_of_each_(context.tensor(op.weight).n_rows > 1),
         x_(context.address<const float>(op.x)),
         weight_(context, op.weight),
         bias_(context, op.bias),
@@ -18,8 +19,9 @@ class CompiledNorm final : public CompiledOp {
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_cols = shape_.n_cols;
     for_each_row(worker, row_count(shape_, context.shape), n_cols, [&](int64_t row) {
-      for (int64_t i = row * n_cols; i < (row + 1) * n_cols; i += op_.group) {
-        kernel_(x_ + i, weight_.data(), bias_.data(), op_.eps, y_ + i, op_.group);
+      for (int64_t i = 0; i < n_cols; i += op_.group) {
+        kernel_(x_ + row * n_cols + i, weight_.data() + (weight_of_each_ ? i : 0), bias_.data(), op_.eps,
+                y_ + row * n_cols + i, op_.group);
       }
     });
   }
@@ -28,8 +30,9 @@ class CompiledNorm final : public CompiledOp {
   NormOp op_;
   decltype(RowKernels::rms_norm) kernel_;
   const Tensor& shape_;
+  bool weight_of_each_;         // group of a row
   const float* x_;              // [n, n_cols]
-  VectorWeight weight_, bias_;  // [group]
+  VectorWeight weight_, bias_;  // [group]; the weight perhaps [n_cols / group, group]
   float* y_;                    // [n, n_cols]
 };
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "cpu/compiled_op.h"
 
@@ -34,5 +36,30 @@ class StepSequences {
   const int32_t* sequences_;  // [n_tokens], ascending
   const int32_t* states_;     // [n_sequences, 2]
 };
+
+// Some columns of a matrix of a layer's "values" (kv/cache.h): its rows begin at `first` of a state slot, `stride`
+// apart.
+struct StateColumns {
+  int64_t first, n_rows, n_cols, stride;
+};
+
+// Columns of a state that a worker takes at a time.
+inline constexpr int64_t kTileColumns = 32;
+
+// Returns the columns in the slot to write, with what they hold before the step.
+inline float* begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns& columns) {
+  float* pool = reinterpret_cast<float*>(kv.v);
+  const float* old = pool + s.read * kv.head_dim_v + columns.first;
+  float* state = pool + s.write * kv.head_dim_v + columns.first;
+  const auto n_bytes = static_cast<size_t>(columns.n_cols) * sizeof(float);
+  for (int64_t i = 0; i < columns.n_rows * columns.stride; i += columns.stride) {
+    s.is_start ? std::memset(state + i, 0, n_bytes) : std::memcpy(state + i, old + i, n_bytes);
+  }
+  return state;
+}
+
+inline float softplus(float x) {
+  return x > 20.0f ? x : std::log1p(std::exp(x));
+}
 
 }  // namespace tandem::cpu

@@ -49,7 +49,7 @@ bool same_encoding(DType a, DType b, int64_t) {
   return scale_columns(a) == scale_columns(b);
 }
 
-int64_t encode_granularity(int64_t) {
+int64_t encode_granularity(DType, int64_t) {
   return 1;
 }
 

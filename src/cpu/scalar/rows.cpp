@@ -101,6 +101,8 @@ float gate_factor(GateKind kind, float gate) {
     case GateKind::sigmoid: return sigmoid(gate);
     case GateKind::silu: return gate * sigmoid(gate);
     case GateKind::gelu_tanh: return gelu_tanh(gate);
+    case GateKind::product: return gate;
+    case GateKind::relu: return gate < 0.0f ? 0.0f : gate;
   }
   return 0.0f;
 }
@@ -109,11 +111,12 @@ void gate(GateKind kind, const float* x, const float* gates, float* to, int64_t 
   for (int64_t i = 0; i < n; ++i) to[i] = x[i] * gate_factor(kind, gates[i]);
 }
 
-void causal_conv(const float* const* rows, const float* w, int64_t kernel, float* to, int64_t n) {
+void causal_conv(const float* const* rows, const float* w, int64_t kernel, ConvActivation activation,
+                 float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    float sum = 0.0f;
+    float sum = w[kernel * n + i];
     for (int64_t j = 0; j < kernel; ++j) sum += w[j * n + i] * rows[j][i];
-    to[i] = sum * sigmoid(sum);
+    to[i] = activation == ConvActivation::silu ? sum * sigmoid(sum) : sum;
   }
 }
 
@@ -134,12 +137,28 @@ void delta_rule(const DeltaRuleTile& t) {
   }
 }
 
+void ssm_scan(const SsmScanTile& t) {
+  for (int64_t token = 0; token < t.n_tokens; ++token) {
+    const float *b = t.b + token * t.stride, *c = t.c + token * t.stride;
+    for (int64_t j = 0; j < t.n_cols; ++j) {
+      const float x = t.x[token * t.stride + j];
+      float y = t.skip * x;
+      for (int64_t i = 0; i < t.n_state; ++i) {
+        float& s = t.state[i * t.state_stride + j];
+        s = t.decay[token] * s + b[i] * (t.dt[token] * x);
+        y += s * c[i];
+      }
+      t.y[token * t.y_stride + j] = y;
+    }
+  }
+}
+
 }  // namespace
 
 const RowKernels& row_kernels() {
-  static constexpr RowKernels table{rms_norm, layer_norm,  rotations, rope_pair, rope_half,
-                                    add,      scale,       softcap,   glu,       dequantize,
-                                    gate,     causal_conv, delta_rule};
+  static constexpr RowKernels table{rms_norm, layer_norm,  rotations,  rope_pair, rope_half,
+                                    add,      scale,       softcap,    glu,       dequantize,
+                                    gate,     causal_conv, delta_rule, ssm_scan};
   return table;
 }
 

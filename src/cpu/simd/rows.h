@@ -146,8 +146,9 @@ void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
   dequantize_fn(dtype)(row, to, n);
 }
 
-constexpr RowKernels kRowKernels{rms_norm, layer_norm, rotations,  rope_pair, rope_half,   add,       scale,
-                                 softcap,  glu,        dequantize, gate,      causal_conv, delta_rule};
+constexpr RowKernels kRowKernels{rms_norm, layer_norm,  rotations,  rope_pair, rope_half,
+                                 add,      scale,       softcap,    glu,       dequantize,
+                                 gate,     causal_conv, delta_rule, ssm_scan};
 
 }  // namespace
 }  // namespace TANDEM_ISA

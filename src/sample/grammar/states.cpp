@@ -4,8 +4,6 @@
 
 namespace tandem {
 
-using EdgeKind = Grammar::EdgeKind;
-
 GrammarStates::GrammarStates(std::shared_ptr<const Grammar> grammar)
     : grammar_(std::move(grammar)), n_classes_(grammar_->n_byte_classes()) {
   transitions_.assign(n_classes_, kDead);  // the dead state is the empty set
@@ -29,7 +27,7 @@ uint32_t GrammarStates::compute_transition(uint32_t state, uint8_t byte) {
   for (const uint64_t from : sets_[state]) {
     if (from == kBottom) break;
     for (const Grammar::Edge& edge : grammar_->edges(rule_state(from))) {
-      if (edge.kind == EdgeKind::byte && edge.low <= byte && byte <= edge.high)
+      if (edge.kind == Grammar::EdgeKind::byte && edge.low <= byte && byte <= edge.high)
         add(item(edge.target, stack(from)));
     }
   }
@@ -88,13 +86,13 @@ void GrammarStates::visit(uint64_t visited, Returns returns) {
   if (info.reads) result_.push_back(visited);
   for (const Grammar::Edge& edge : grammar_->edges(state)) {
     switch (edge.kind) {
-      case EdgeKind::byte: break;
-      case EdgeKind::nothing: add(item(edge.target, below)); break;
-      case EdgeKind::call:
+      case Grammar::EdgeKind::byte: break;
+      case Grammar::EdgeKind::nothing: add(item(edge.target, below)); break;
+      case Grammar::EdgeKind::call:
         if (grammar_->rules()[edge.rule].is_nullable) add(item(edge.target, below));
         call(edge, below);
         break;
-      case EdgeKind::call_nonempty: call(edge, below); break;
+      case Grammar::EdgeKind::call_nonempty: call(edge, below); break;
     }
   }
   if (!info.is_final || returns == Returns::done) return;

@@ -56,11 +56,10 @@ std::string unescape_token(const std::string& token) {
 
 std::vector<std::string> type_list(const Json& type, const Place& place) {
   std::vector<std::string> types;
-  const auto add = [&](const Json& name) {
-    if (!name.is_string() ||
-        !is_one_of(name.get_ref<const std::string&>(),
-                   {"null", "boolean", "object", "array", "number", "integer", "string"})) {
-      place.fail("type " + printable(name.dump()) +
+  const auto add = [&](const Json& type_name) {
+    const std::string name = type_name.is_string() ? type_name.get<std::string>() : "";
+    if (!is_one_of(name, {"null", "boolean", "object", "array", "number", "integer", "string"})) {
+      place.fail("type " + printable(type_name.dump()) +
                  " is not one of null, boolean, object, array, number, integer, string");
     }
     if (std::find(types.begin(), types.end(), name) == types.end()) types.push_back(name);

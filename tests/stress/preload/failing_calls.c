@@ -69,10 +69,17 @@ EXPORT __attribute__((noinline)) void failing_call_reached(void) {
   __asm__ volatile("");
 }
 
-/* The first allocations of a program with CUDA are its runtime's, which registers kernels before main() and does not check
-   its memory. */
-#ifndef SPARED_ALLOCATIONS
-#define SPARED_ALLOCATIONS 0
+/* A program with CUDA allocates for its runtime before main(), which registers kernels there and does not check its
+   memory. These allocations are counted and spared. */
+#ifdef SPARES_BEFORE_MAIN
+static int main_began;
+static int (*real_main)(int, char**, char**);
+static int begin_main(int n, char** arguments, char** variables) {
+  main_began = 1;
+  return real_main(n, arguments, variables);
+}
+#else
+static const int main_began = 1;
 #endif
 
 /* Counts the call; whether it must fail. */
@@ -82,7 +89,7 @@ static int fails(int kind) {
     begin();
   }
   const uint64_t n = __atomic_add_fetch(&report->n_calls[kind], 1, __ATOMIC_RELAXED);
-  if (kind == kMemory && n <= SPARED_ALLOCATIONS) return 0;
+  if (kind == kMemory && !main_began) return 0;
   if (kind != failing_kind || n < failing_at || (n > failing_at && !failing_later)) return 0;
   __atomic_add_fetch(&report->n_failed, 1, __ATOMIC_RELAXED);
   failing_call_reached();
@@ -155,6 +162,14 @@ EXPORT int __open64_2(const char* path, int flags) {
 
 /* The function of the next library with this name. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+#ifdef SPARES_BEFORE_MAIN
+EXPORT int __libc_start_main(int (*program)(int, char**, char**), int n, char** arguments, void (*init)(void),
+                             void (*fini)(void), void (*loader_fini)(void), void* stack_end) {
+  real_main = program;
+  return NEXT(__libc_start_main)(begin_main, n, arguments, init, fini, loader_fini, stack_end);
+}
+#endif
 
 EXPORT FILE* fopen(const char* path, const char* mode) {
   return fails(kOpen) ? NULL : NEXT(fopen)(path, mode);
