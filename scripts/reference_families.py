@@ -297,6 +297,12 @@ FAMILIES = {
                                       routed_scaling_factor=2.5),
     # The dense model: of layers with full attention, values are the keys before their norm.
     "gemma4": gemma4_multimodal(gemma4(attention_k_eq_v=True, num_global_key_value_heads=1)),
+    # The dense model of another class, whose vision and audio are other ones; only its text model.
+    "gemma4_unified": {"architectures": ["Gemma4UnifiedForConditionalGeneration"], "model_type": "gemma4_unified",
+                       "tie_word_embeddings": True,
+                       "text_config": {k: v for k, v in gemma4(
+                           attention_k_eq_v=True, num_global_key_value_heads=2,
+                           model_type="gemma4_unified_text").items() if k != "architectures"}},
     # Experts beside the dense unit.
     "gemma4_moe": gemma4(attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=8,
                          top_k_experts=3, moe_intermediate_size=32),

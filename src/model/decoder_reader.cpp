@@ -475,13 +475,4 @@ std::vector<bool> DecoderReader::sliding_layers(int64_t period) const {
   return result;
 }
 
-std::vector<bool> DecoderReader::layer_flags(std::string_view suffix) const {
-  const auto n = static_cast<size_t>(hparams_.n_layer);
-  const size_t n_in_file = n + static_cast<size_t>(n_nextn_);
-  const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
-  std::vector<bool> result = flags(suffix, has_all ? n_in_file : n);
-  result.resize(n);
-  return result;
-}
-
 }  // namespace tandem

@@ -226,6 +226,7 @@ TEST_F(BadFolder, KindsOfLayers) {
   nlohmann::json kinds = test::load_family("gemma4_shared").json["config"]["layer_types"];
   kinds[1] = "chunked_attention";
   EXPECT_THAT(with("layer_types", kinds), HasSubstr("layer_types: found \"chunked_attention\""));
+  kinds[1] = "sliding_attention";
   kinds.erase(0);
   EXPECT_THAT(with("layer_types", kinds), HasSubstr("one for each of the 6 layers"));
   EXPECT_THAT(with("num_kv_shared_layers", 6), HasSubstr("num_kv_shared_layers"));

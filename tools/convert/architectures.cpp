@@ -535,8 +535,8 @@ std::vector<ConvertArchitecture> make_table() {
        is_granite_without_mamba},
       {"NemotronHForCausalLM", "nemotron_h_moe", plain, nemotron_h_tensors(), nemotron_h_moe, names_mixture},
       {"NemotronHForCausalLM", "nemotron_h", plain, nemotron_h_tensors(), nemotron_h, is_nemotron_dense},
-      {"Gemma4ForConditionalGeneration Gemma4ForCausalLM", "gemma4", gemma4_defaults, gemma4_tensors(),
-       add_gemma4},
+      {"Gemma4ForConditionalGeneration Gemma4ForCausalLM Gemma4UnifiedForConditionalGeneration", "gemma4",
+       gemma4_defaults, gemma4_tensors(), add_gemma4},
       {"GptOssForCausalLM", "gpt-oss", plain, join({ends(), attention(L::plain), gpt_oss_tensors()}),
        gpt_oss},
   };
