@@ -2,7 +2,7 @@
 // other, so a worker takes a tile of columns of one head and one sequence, small enough for the first cache, and
 // goes through all tokens with it, in chunks whose q and k it normalizes first.
 // Floors: the states read and written once, 2 * Hv * dk * dv floats of each sequence, over the bandwidth; 7 * n * Hv *
-// dk * dv operations token by token, 6.5 in blocks of four tokens, over the peak. Measured on a core of Sapphire Rapids
+// dk * dv operations token by token, 6.25 in blocks of four tokens, over the peak. Measured on a core of Sapphire Rapids
 // (tests/bench/recurrent_bench.cpp): blocks reach 0.3 of the peak with AVX-512, twice the speed of single tokens; their
 // products with one vector are bound by loads. A single token is bound by the copy to the other slot.
 #include <cmath>
