@@ -49,13 +49,12 @@ class CompiledSsmScan final : public CompiledOp {
     SsmScanTile tile{};
     tile.n_cols = std::min(kTileColumns, d - first);
     tile.n_state = op_.n_state;
-    tile.state_stride = d;
     tile.stride = n_xbc;
     tile.y_stride = op_.n_inner();
     tile.skip = skip_[head];
     tile.decay = decay;
     tile.dt = dt;
-    tile.state = begin_state(kv_, s, {head * op_.n_state * d + first, op_.n_state, tile.n_cols, d});
+    begin_state(kv_, s, {head * op_.n_state * d + first, op_.n_state, tile.n_cols, d}, tile);
     for (int64_t at = 0; at < s.n; at += kChunk) {
       tile.n_tokens = std::min(kChunk, s.n - at);
       const int64_t token = s.first + at;
@@ -69,6 +68,7 @@ class CompiledSsmScan final : public CompiledOp {
       tile.c = tile.b + op_.n_group * op_.n_state;
       tile.y = y_ + token * tile.y_stride + head * d + first;
       kernel_(tile);
+      tile.old = tile.state;
     }
   }
 

@@ -51,12 +51,12 @@ template <int kVecs, bool kWhole>
 TANDEM_INLINE void delta_rule_columns(const DeltaRuleTile& t, int64_t first, int64_t n) {
   const auto get = [&](const float* p) { return kWhole ? load(p) : load_n(p, n); };
   const auto put = [&](float* p, Vec v) { kWhole ? store(p, v) : store_n(p, v, n); };
-  float* const state = t.state + first;
+  const float* from = t.old + first;
   Vec known[kVecs];
   for (int v = 0; v < kVecs; ++v) known[v] = set1(0.0f);
   for (int64_t i = 0; i < t.head_dim_k; ++i) {
     const Vec k = set1(t.k[i]);
-    for (int v = 0; v < kVecs; ++v) known[v] = fma(get(state + i * t.state_stride + v * kLanes), k, known[v]);
+    for (int v = 0; v < kVecs; ++v) known[v] = fma(get(from + i * t.state_stride + v * kLanes), k, known[v]);
   }
   for (int64_t token = 0; token < t.n_tokens; ++token) {
     const float *q = t.q + token * t.head_dim_k, *k = t.k + token * t.head_dim_k;
@@ -70,14 +70,15 @@ TANDEM_INLINE void delta_rule_columns(const DeltaRuleTile& t, int64_t first, int
     for (int64_t i = 0; i < t.head_dim_k; ++i) {
       const Vec ki = set1(k[i]), qi = set1(q[i]), ni = set1(next[i]);
       for (int v = 0; v < kVecs; ++v) {
-        float* at = state + i * t.state_stride + v * kLanes;
-        const Vec s = fma(ki, correction[v], decay * get(at));
-        put(at, s);
+        const int64_t at = i * t.state_stride + v * kLanes;
+        const Vec s = fma(ki, correction[v], decay * get(from + at));
+        put(t.state + first + at, s);
         y[v] = fma(s, qi, y[v]);
         known[v] = fma(s, ni, known[v]);
       }
     }
     for (int v = 0; v < kVecs; ++v) put(t.y + token * t.y_stride + first + v * kLanes, y[v]);
+    from = t.state + first;
   }
 }
 
@@ -135,10 +136,11 @@ TANDEM_INLINE void delta_rule_block(const DeltaRuleTile& t, const DeltaRuleBlock
   for (int u = 0; u < kTokens; ++u) {
     for (int v = 0; v < kVecs; ++v) c[u][v] = y[u][v] = set1(0.0f);
   }
-  float* at = t.state + first;
-  for (int64_t i = 0; i < t.head_dim_k; ++i, at += t.state_stride) {
+  const float* const old = (token == 0 ? t.old : t.state) + first;
+  const float* from = old;
+  for (int64_t i = 0; i < t.head_dim_k; ++i, from += t.state_stride) {
     Vec s[kVecs];
-    for (int v = 0; v < kVecs; ++v) s[v] = get(at + v * kLanes);
+    for (int v = 0; v < kVecs; ++v) s[v] = get(from + v * kLanes);
     for (int u = 0; u < kTokens; ++u) {
       const Vec ki = set1(k[u][i]), qi = set1(q[u][i]);
       for (int v = 0; v < kVecs; ++v) {
@@ -165,10 +167,11 @@ TANDEM_INLINE void delta_rule_block(const DeltaRuleTile& t, const DeltaRuleBlock
     for (int v = 0; v < kVecs; ++v) c[u][v] = c[u][v] * set1(block.kept[u]);
   }
   const Vec before = set1(block.before[kTokens - 1]);
-  at = t.state + first;
-  for (int64_t i = 0; i < t.head_dim_k; ++i, at += t.state_stride) {
+  from = old;
+  float* at = t.state + first;
+  for (int64_t i = 0; i < t.head_dim_k; ++i, from += t.state_stride, at += t.state_stride) {
     Vec s[kVecs];
-    for (int v = 0; v < kVecs; ++v) s[v] = before * get(at + v * kLanes);
+    for (int v = 0; v < kVecs; ++v) s[v] = before * get(from + v * kLanes);
     for (int u = 0; u < kTokens; ++u) {
       const Vec ki = set1(k[u][i]);
       for (int v = 0; v < kVecs; ++v) s[v] = fma(ki, c[u][v], s[v]);
@@ -204,6 +207,7 @@ void delta_rule(const DeltaRuleTile& t) {
   for (; token + kBlockTokens <= t.n_tokens; token += kBlockTokens) delta_rule_tokens(t, token);
   if (token == t.n_tokens) return;
   DeltaRuleTile rest = t;
+  if (token > 0) rest.old = rest.state;
   rest.n_tokens -= token;
   rest.q += token * t.head_dim_k;
   rest.k += token * t.head_dim_k;
@@ -261,10 +265,11 @@ TANDEM_INLINE void ssm_scan_columns(const SsmScanTile& t, const SsmScanBlock<kTo
     b[u] = t.b + (token + u) * t.stride;
     c[u] = t.c + (token + u) * t.stride;
   }
+  const float* from = (token == 0 ? t.old : t.state) + first;
   float* at = t.state + first;
-  for (int64_t i = 0; i < t.n_state; ++i, at += t.state_stride) {
+  for (int64_t i = 0; i < t.n_state; ++i, from += t.state_stride, at += t.state_stride) {
     Vec old[kVecs], s[kVecs];
-    for (int v = 0; v < kVecs; ++v) old[v] = get(at + v * kLanes);
+    for (int v = 0; v < kVecs; ++v) old[v] = get(from + v * kLanes);
     for (int v = 0; v < kVecs; ++v) s[v] = old[v] * before;
     for (int u = 0; u < kTokens; ++u) {
       const Vec bi = set1(b[u][i]), ci = set1(c[u][i]);
