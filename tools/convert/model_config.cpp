@@ -284,6 +284,11 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   tied = said ? *said : said_outside.value_or(defaults.tied);
   rope = read_rope(text, n_ctx, defaults);
   delta_net = read_delta_net(text, n_layer);
+  read_recurrent_layers();
+  fp8_block = read_fp8_block(config);
+}
+
+void ModelConfig::read_recurrent_layers() {
   ssm = read_ssm(text, n_embd);
   n_conv = first_of(text, kConvWidthKeys);
   kinds = read_layer_kinds(text);
@@ -292,7 +297,6 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   n_latent = first_of(text, {"moe_latent_size"});
   if (std::ranges::find(kinds, LayerKind::recurrent) != kinds.end() || delta_net.n_head_v > 0)
     check_conv_width(text, n_conv);
-  fp8_block = read_fp8_block(config);
 }
 
 std::string model_class(const JsonObject& config) {

@@ -100,6 +100,9 @@ struct ModelConfig {
     return delta ? LayerKind::recurrent : LayerKind::attention;
   }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
+
+ private:
+  void read_recurrent_layers();
 };
 
 // Returns the kinds of the layers of a model whose config.json names each; none for others.

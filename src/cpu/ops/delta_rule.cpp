@@ -14,7 +14,6 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kTileColumns = 64;
 constexpr int64_t kChunk = 16;  // tokens
 
 class CompiledDeltaRule final : public CompiledOp {
@@ -41,11 +40,11 @@ class CompiledDeltaRule final : public CompiledOp {
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_tokens = context.shape.n_tokens;
-    const int64_t n_tiles = (op_.head_dim_v + kTileColumns - 1) / kTileColumns;
+    const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
     const int64_t n_of_sequence = op_.n_head_v * n_tiles;
     worker.for_each(sequences_.count(n_tokens) * n_of_sequence, [&](int64_t item) {
       update(sequences_.at(item / n_of_sequence, n_tokens), item % n_of_sequence / n_tiles,
-             item % n_tiles * kTileColumns, reinterpret_cast<float*>(context.scratch));
+             item % n_tiles * kStateTileColumns, reinterpret_cast<float*>(context.scratch));
     });
   }
 
@@ -53,7 +52,7 @@ class CompiledDeltaRule final : public CompiledOp {
   void update(const SequenceTokens& s, int64_t head, int64_t first, float* scratch) const {
     const int64_t dk = op_.head_dim_k, dv = op_.head_dim_v, n_qkv = op_.n_qkv();
     DeltaRuleTile tile{};
-    tile.n_cols = std::min(kTileColumns, dv - first);
+    tile.n_cols = std::min(kStateTileColumns, dv - first);
     tile.head_dim_k = dk;
     tile.v_stride = n_qkv;
     tile.y_stride = op_.n_head_v * dv;

@@ -36,6 +36,8 @@ class StepSequences {
   const int32_t* states_;     // [n_sequences, 2]
 };
 
+inline constexpr int64_t kStateTileColumns = 64;  // of a head's state, for one worker at a time
+
 // Some columns of a matrix of a layer's "values" (kv/cache.h): its rows begin at `first` of a state slot, `stride`
 // apart.
 struct StateColumns {

@@ -11,8 +11,7 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kTileColumns = 64;
-constexpr int64_t kChunk = 64;  // tokens
+constexpr int64_t kScanChunk = 64;  // tokens
 
 class CompiledSsmScan final : public CompiledOp {
  public:
@@ -28,16 +27,16 @@ class CompiledSsmScan final : public CompiledOp {
         skip_(context.address<const float>(op.skip)),
         y_(context.address<float>(node.output)) {
     TANDEM_CHECK(kv_.head_dim_v == op.n_inner() * op.n_state);
-    scratch_bytes = 2 * kChunk * sizeof(float);
+    scratch_bytes = 2 * kScanChunk * sizeof(float);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_tokens = context.shape.n_tokens;
-    const int64_t n_tiles = (op_.head_dim + kTileColumns - 1) / kTileColumns;
+    const int64_t n_tiles = (op_.head_dim + kStateTileColumns - 1) / kStateTileColumns;
     const int64_t n_of_sequence = op_.n_head * n_tiles;
     worker.for_each(sequences_.count(n_tokens) * n_of_sequence, [&](int64_t item) {
       update(sequences_.at(item / n_of_sequence, n_tokens), item % n_of_sequence / n_tiles,
-             item % n_tiles * kTileColumns, reinterpret_cast<float*>(context.scratch));
+             item % n_tiles * kStateTileColumns, reinterpret_cast<float*>(context.scratch));
     });
   }
 
@@ -45,9 +44,9 @@ class CompiledSsmScan final : public CompiledOp {
   void update(const SequenceTokens& s, int64_t head, int64_t first, float* scratch) const {
     const int64_t d = op_.head_dim, n_xbc = op_.n_xbc();
     const int64_t group = head / (op_.n_head / op_.n_group);
-    float *decay = scratch, *dt = scratch + kChunk;
+    float *decay = scratch, *dt = scratch + kScanChunk;
     SsmScanTile tile{};
-    tile.n_cols = std::min(kTileColumns, d - first);
+    tile.n_cols = std::min(kStateTileColumns, d - first);
     tile.n_state = op_.n_state;
     tile.stride = n_xbc;
     tile.y_stride = op_.n_inner();
@@ -55,8 +54,8 @@ class CompiledSsmScan final : public CompiledOp {
     tile.decay = decay;
     tile.dt = dt;
     begin_state(kv_, s, {head * op_.n_state * d + first, op_.n_state, tile.n_cols, d}, tile);
-    for (int64_t at = 0; at < s.n; at += kChunk) {
-      tile.n_tokens = std::min(kChunk, s.n - at);
+    for (int64_t at = 0; at < s.n; at += kScanChunk) {
+      tile.n_tokens = std::min(kScanChunk, s.n - at);
       const int64_t token = s.first + at;
       for (int64_t i = 0; i < tile.n_tokens; ++i) {
         dt[i] = softplus(dt_[(token + i) * op_.n_head + head] + dt_bias_[head]);
