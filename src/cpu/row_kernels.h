@@ -11,7 +11,8 @@ namespace tandem::cpu {
 
 // Some columns of one head's state in the gated delta rule (graph/ops.h), over the tokens of a sequence.
 struct DeltaRuleTile {
-  float* state;  // [head_dim_k, n_cols], rows `state_stride` apart; updated
+  const float* old;  // [head_dim_k, n_cols], rows `state_stride` apart: the state before the first token
+  float* state;      // likewise: after the last; may be the same
   int64_t state_stride, head_dim_k, n_cols, n_tokens;
   const float *q, *k;  // [n_tokens, head_dim_k], normalized
   const float* v;      // [n_tokens, n_cols], rows `v_stride` apart
@@ -23,7 +24,8 @@ struct DeltaRuleTile {
 
 // Some columns of one head's state in Mamba-2's scan (graph/ops.h), over the tokens of a sequence.
 struct SsmScanTile {
-  float* state;  // [n_state, n_cols], rows `state_stride` apart; updated
+  const float* old;  // [n_state, n_cols], rows `state_stride` apart: the state before the first token
+  float* state;      // likewise: after the last; may be the same
   int64_t state_stride, n_state, n_cols, n_tokens;
   const float *b, *c;  // [n_tokens, n_state], rows `stride` apart
   const float* x;      // [n_tokens, n_cols], likewise

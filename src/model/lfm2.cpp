@@ -6,14 +6,15 @@
 namespace tandem {
 namespace {
 
-enum class Kind { dense, mixture };
+enum class Lfm2Kind { dense, mixture };
 
-std::unique_ptr<Architecture> load(const ModelSource& source, const char* architecture, Kind kind) {
+std::unique_ptr<Architecture> load_lfm2_of(const ModelSource& source, const char* architecture,
+                                           Lfm2Kind kind) {
   DecoderReader r(source, architecture, RopeStyle::half, LayerKinds::mixed);
   r.read_short_conv();
   const std::vector<bool> attends = r.layers_with("attention.head_count_kv");
   Mixtures mixtures;
-  if (kind == Kind::mixture) mixtures = r.read_mixtures(true, MoeScoring::sigmoid);
+  if (kind == Lfm2Kind::mixture) mixtures = r.read_mixtures(true, MoeScoring::sigmoid);
   DecoderSpec spec = r.begin("token_embd_norm");  // the norm of the output, despite its name
   for (int i = 0; i < r.hparams().n_layer; ++i) {
     DecoderLayer& l = r.next_layer(spec);
@@ -26,8 +27,8 @@ std::unique_ptr<Architecture> load(const ModelSource& source, const char* archit
       l.short_conv = r.short_conv();
     }
     l.ffn_norm = r.norm("ffn_norm");
-    l.ffn = kind == Kind::mixture ? r.dense_or_mixture(Activation::silu, mixtures)
-                                  : r.gated_ffn(Activation::silu);
+    l.ffn = kind == Lfm2Kind::mixture ? r.dense_or_mixture(Activation::silu, mixtures)
+                                      : r.gated_ffn(Activation::silu);
   }
   return make_decoder(std::move(spec));
 }
@@ -35,11 +36,11 @@ std::unique_ptr<Architecture> load(const ModelSource& source, const char* archit
 }  // namespace
 
 std::unique_ptr<Architecture> load_lfm2(const ModelSource& source) {
-  return load(source, "lfm2", Kind::dense);
+  return load_lfm2_of(source, "lfm2", Lfm2Kind::dense);
 }
 
 std::unique_ptr<Architecture> load_lfm2moe(const ModelSource& source) {
-  return load(source, "lfm2moe", Kind::mixture);
+  return load_lfm2_of(source, "lfm2moe", Lfm2Kind::mixture);
 }
 
 }  // namespace tandem

@@ -6,16 +6,17 @@
 namespace tandem {
 namespace {
 
-enum class Kind { dense, mixture };
+enum class NemotronKind { dense, mixture };
 
-std::unique_ptr<Architecture> load(const ModelSource& source, const char* architecture, Kind kind) {
+std::unique_ptr<Architecture> load_nemotron(const ModelSource& source, const char* architecture,
+                                            NemotronKind kind) {
   DecoderReader r(source, architecture, RopeStyle::half, LayerKinds::mixed);
   r.skip_nextn_layers();
   r.read_ssm();
   const std::vector<bool> attends = r.layers_with("attention.head_count_kv");
   const std::vector<bool> feeds_forward = r.layers_with("feed_forward_length");
   Mixtures mixtures;
-  if (kind == Kind::mixture) mixtures = r.read_mixtures(true, MoeScoring::sigmoid);
+  if (kind == NemotronKind::mixture) mixtures = r.read_mixtures(true, MoeScoring::sigmoid);
   const int64_t n_latent = r.integer_or("moe_latent_size", 0, 0, kMaxDimension);
   DecoderSpec spec = r.begin();
   for (size_t i = 0; i < attends.size(); ++i) {
@@ -23,8 +24,8 @@ std::unique_ptr<Architecture> load(const ModelSource& source, const char* archit
     const Weight* norm = r.norm("attn_norm");
     if (feeds_forward[i]) {
       l.ffn_norm = norm;
-      l.ffn = kind == Kind::mixture ? r.plain_mixture(mixtures.route, n_latent, mixtures.n_ff_shared)
-                                    : r.plain_ffn();
+      l.ffn = kind == NemotronKind::mixture ? r.plain_mixture(mixtures.route, n_latent, mixtures.n_ff_shared)
+                                            : r.plain_ffn();
       continue;
     }
     l.attn_norm = norm;
@@ -41,11 +42,11 @@ std::unique_ptr<Architecture> load(const ModelSource& source, const char* archit
 }  // namespace
 
 std::unique_ptr<Architecture> load_nemotron_h(const ModelSource& source) {
-  return load(source, "nemotron_h", Kind::dense);
+  return load_nemotron(source, "nemotron_h", NemotronKind::dense);
 }
 
 std::unique_ptr<Architecture> load_nemotron_h_moe(const ModelSource& source) {
-  return load(source, "nemotron_h_moe", Kind::mixture);
+  return load_nemotron(source, "nemotron_h_moe", NemotronKind::mixture);
 }
 
 }  // namespace tandem

@@ -80,12 +80,27 @@ TEST(RecurrentKernels, DeltaRuleIsThatOfTheReference) {
           decay.push_back(0.8f + 0.001f * static_cast<float>(random.below(200)));
           beta.push_back(0.01f * static_cast<float>(random.below(100)));
         }
+        const std::vector<float> old = random.normals(dk * stride);
         std::vector<float> state = random.normals(dk * stride), other = state;
+        const bool in_place = random.below(2) == 1;
         std::vector<float> y(static_cast<size_t>(n * stride), 7.0f), other_y = y;
-        DeltaRuleTile tile{state.data(), stride, dk,           n_cols,      n,        q.data(), k.data(),
-                           v.data(),     stride, decay.data(), beta.data(), y.data(), stride};
+        if (in_place) state = other = old;
+        DeltaRuleTile tile{};
+        tile.state_stride = tile.v_stride = tile.y_stride = stride;
+        tile.head_dim_k = dk;
+        tile.n_cols = n_cols;
+        tile.n_tokens = n;
+        tile.q = q.data();
+        tile.k = k.data();
+        tile.v = v.data();
+        tile.decay = decay.data();
+        tile.beta = beta.data();
+        tile.state = state.data();
+        tile.old = in_place ? tile.state : old.data();
+        tile.y = y.data();
         test::rows_of(Isa::scalar).delta_rule(tile);
         tile.state = other.data();
+        tile.old = in_place ? tile.state : old.data();
         tile.y = other_y.data();
         test::rows_of(isa).delta_rule(tile);
         expect_near(other_y, widened(y), 1e-5);
@@ -108,7 +123,10 @@ TEST(RecurrentKernels, ScanIsThatOfTheReference) {
           decay.push_back(0.01f * static_cast<float>(random.below(101)));
           dt.push_back(0.01f * static_cast<float>(random.below(300)));
         }
+        const std::vector<float> old = random.normals(n_state * stride);
         std::vector<float> state = random.normals(n_state * stride), other = state;
+        const bool in_place = random.below(2) == 1;
+        if (in_place) state = other = old;
         std::vector<float> y(static_cast<size_t>(n * stride), 7.0f), other_y = y;
         SsmScanTile tile{};
         tile.state_stride = tile.y_stride = stride;
@@ -123,9 +141,11 @@ TEST(RecurrentKernels, ScanIsThatOfTheReference) {
         tile.dt = dt.data();
         tile.skip = random.normal();
         tile.state = state.data();
+        tile.old = in_place ? tile.state : old.data();
         tile.y = y.data();
         test::rows_of(Isa::scalar).ssm_scan(tile);
         tile.state = other.data();
+        tile.old = in_place ? tile.state : old.data();
         tile.y = other_y.data();
         test::rows_of(isa).ssm_scan(tile);
         expect_near(other_y, widened(y), 1e-5);

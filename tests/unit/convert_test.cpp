@@ -145,6 +145,16 @@ TEST_F(Convert, RefusesToWriteOverTheFolder) {
 }
 
 // general.size_label: two digits, the number of experts separately.
+// Published configurations of models with Mamba-2 have words in them that JSON does not.
+TEST_F(Convert, InfinityAsPythonWritesIt) {
+  HfFolder folder = test::family_folder(test::load_family("nemotron_h"));
+  const std::string plain = bytes_of(convert(folder, "hybrid"));
+  std::string config = folder.config.dump();
+  config.insert(1, R"("time_step_limit": [0.0, Infinity], "note": "-Infinity \" NaN \\", "nothing": NaN, )");
+  folder.files["config.json"] = config;
+  EXPECT_EQ(bytes_of(convert(folder, "hybrid")), plain);
+}
+
 TEST_F(Convert, SizeLabel) {
   const auto label = [](const std::string& path) {
     return std::string(GgufFile(path).metadata().get<std::string_view>("general.size_label"));

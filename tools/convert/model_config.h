@@ -124,6 +124,9 @@ struct ModelConfig {
   bool shares_cache(int64_t layer) const { return layer >= n_layer - mixed.n_shared && layer < n_layer; }
   int64_t n_ff_of(int64_t layer) const { return mixed.wide_shared && shares_cache(layer) ? 2 * n_ff : n_ff; }
   int64_t n_rot() const { return static_cast<int64_t>(rope.rotated_share * static_cast<double>(head_dim)); }
+
+ private:
+  void read_recurrent_layers();
 };
 
 // Returns the kinds of the layers of a model whose config.json names each; none for others.

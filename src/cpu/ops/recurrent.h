@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "cpu/compiled_op.h"
 
@@ -37,25 +36,33 @@ class StepSequences {
   const int32_t* states_;     // [n_sequences, 2]
 };
 
+inline constexpr int64_t kStateTileColumns = 64;  // of a head's state, for one worker at a time
+
 // Some columns of a matrix of a layer's "values" (kv/cache.h): its rows begin at `first` of a state slot, `stride`
 // apart.
 struct StateColumns {
   int64_t first, n_rows, n_cols, stride;
 };
 
+<<<<<<< HEAD
 // Columns of a state that a worker takes at a time.
 inline constexpr int64_t kTileColumns = 32;
 
 // Returns the columns in the slot to write, with what they hold before the step.
 inline float* begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns& columns) {
+=======
+// Sets the tile's state to the columns in the slot to write, and the old one to those in the slot to read. At the
+// start of a sequence both are the former, made zero.
+template <class Tile>
+void begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns& columns, Tile& tile) {
+>>>>>>> b8a8815ecc2b48f5a54cf421faa113f0856ab32a
   float* pool = reinterpret_cast<float*>(kv.v);
-  const float* old = pool + s.read * kv.head_dim_v + columns.first;
-  float* state = pool + s.write * kv.head_dim_v + columns.first;
-  const auto n_bytes = static_cast<size_t>(columns.n_cols) * sizeof(float);
-  for (int64_t i = 0; i < columns.n_rows * columns.stride; i += columns.stride) {
-    s.is_start ? std::memset(state + i, 0, n_bytes) : std::memcpy(state + i, old + i, n_bytes);
-  }
-  return state;
+  tile.state = pool + s.write * kv.head_dim_v + columns.first;
+  tile.state_stride = columns.stride;
+  tile.old = s.is_start ? tile.state : pool + s.read * kv.head_dim_v + columns.first;
+  if (!s.is_start) return;
+  for (int64_t i = 0; i < columns.n_rows * columns.stride; i += columns.stride)
+    std::fill_n(tile.state + i, columns.n_cols, 0.0f);
 }
 
 inline float softplus(float x) {

@@ -1,4 +1,5 @@
 // The reference: each function is its formula, summed in double precision.
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/row_kernels.h"
@@ -120,7 +121,16 @@ void causal_conv(const float* const* rows, const float* w, int64_t kernel, ConvA
   }
 }
 
+// Copies a state from its old place.
+template <class Tile>
+void begin_state(const Tile& t, int64_t n_rows) {
+  if (t.old == t.state) return;
+  for (int64_t i = 0; i < n_rows; ++i)
+    std::copy_n(t.old + i * t.state_stride, t.n_cols, t.state + i * t.state_stride);
+}
+
 void delta_rule(const DeltaRuleTile& t) {
+  begin_state(t, t.head_dim_k);
   for (int64_t token = 0; token < t.n_tokens; ++token) {
     const float *q = t.q + token * t.head_dim_k, *k = t.k + token * t.head_dim_k;
     for (int64_t j = 0; j < t.n_cols; ++j) {
@@ -138,6 +148,7 @@ void delta_rule(const DeltaRuleTile& t) {
 }
 
 void ssm_scan(const SsmScanTile& t) {
+  begin_state(t, t.n_state);
   for (int64_t token = 0; token < t.n_tokens; ++token) {
     const float *b = t.b + token * t.stride, *c = t.c + token * t.stride;
     for (int64_t j = 0; j < t.n_cols; ++j) {
