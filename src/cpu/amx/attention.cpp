@@ -10,9 +10,10 @@
 //
 // Floors of a query and position: 3 * 2 * hd_k + 2 * hd_v operations, 1024 a cycle: 1.0 cycles with heads of 128 columns;
 // an exponential and its packing, about 20 operations for 16 lanes, two a cycle: 0.6; the conversion of keys and values,
-// 25 operations for 32 columns: 0.8 over 128 queries. On a core of a Sapphire Rapids 128 queries take 1.2 ns with heads of
-// 128 columns and 0.74 ns with 64, where the FMA kernel takes 3.6 and 1.8: scores 1.1 cycles of 2.6 GHz, softmax 0.9,
-// conversion 0.7, values 0.7. The tiles wait for L2, as in products (linear_layout.h).
+// 25 operations for 32 columns: 0.4 over 256 queries. On a core of a Sapphire Rapids 256 queries take 1.1 ns with heads of
+// 128 columns and 0.71 ns with 64, where the FMA kernel takes 3.6 and 1.8: scores 1.2 cycles of 2.6 GHz, softmax 0.9,
+// values 0.6, conversion 0.3. The tiles wait for L2, as in products (linear_layout.h), which is why more queries or more
+// positions at a time gain nothing.
 #include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
 
 #include "cpu/amx/attention_pack.h"
@@ -23,7 +24,7 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-constexpr int64_t kMaxTileQueries = 128;
+constexpr int64_t kMaxTileQueries = 256;
 constexpr int64_t kLeastQueries = 24;  // from here on faster than the kernels of avx512/
 constexpr int64_t kTile = 16, kPair = 32;
 
@@ -50,7 +51,7 @@ struct Work {
       : n_q((call.n_queries + kPair - 1) / kPair * kPair),
         ld_k((call.head_dim_k + kPair - 1) / kPair * kPair),
         ld_v((call.head_dim_v + kPair - 1) / kPair * kPair),
-        n_panel(ld_k <= 256 ? 256 : 128) {
+        n_panel(128) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(scratch);
     uintptr_t end = begin;
     const auto take = [&](int64_t n) {
