@@ -1,5 +1,6 @@
 #include "cpu/kernels.h"
 
+#include "cpu/attention_large.h"
 #include "cpu/linear_large.h"
 
 namespace tandem::cpu {
@@ -25,7 +26,9 @@ const Kernels& kernels(Isa isa) {
       {Isa::avx512_vnni, vnni_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()},
       {Isa::avx512_amx,
        WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vnni_linear>::table(),
-       avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()}};
+       WithLargeTiles<avx512_amx::attention_kernels, avx512_amx::takes,
+                      avx512_vnni::attention_kernels>::table(),
+       avx512_vnni::row_kernels()}};
   return table[static_cast<int>(isa)];
 }
 

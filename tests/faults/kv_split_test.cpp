@@ -148,7 +148,7 @@ TEST_F(KvSplit, WithExpertsAndNamedTensorsElsewhere) {
     flags.n_cpu_moe = 2;
     flags.tensor_overrides = {{names, "CPU"}};
     Session s(*moe, {host_.get(), &sim}, options(flags));
-    EXPECT_LE(difference(logits(s), expected), 1e-4) << names;
+    EXPECT_LE(difference(logits(s), expected), 1e-3) << names;  // AMX rounds to bf16
     EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
   }
 }

@@ -107,7 +107,8 @@ TEST_F(PerplexityOfAModel, ScoresTheSecondHalfOfAChunk) {
       score_chunk(session, ids_, model_->vocab().special().bos, adding(estimate), [] { return false; });
       const auto n = static_cast<int64_t>(ids_.size());
       EXPECT_EQ(estimate.count(), pass * (n - 1 - n / 2));
-      EXPECT_NEAR(estimate.perplexity(), expected(), 1e-4 * expected()) << "micro-batches of " << n_ubatch;
+      // AMX rounds otherwise in large micro-batches, to 8 bits of mantissa.
+      EXPECT_NEAR(estimate.perplexity(), expected(), 1e-3 * expected()) << "micro-batches of " << n_ubatch;
     }
     EXPECT_LT(estimate.perplexity(), 20);  // the model was trained on such stories
   }

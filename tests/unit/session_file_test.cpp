@@ -113,7 +113,8 @@ TEST_F(SessionFiles, APartialPromptIsReused) {
     const auto session = open(*model_);
     session->append(some_tokens(7));  // to be replaced
     SessionFile(file_, *session).restore(*session, static_cast<size_t>(n));
-    EXPECT_LT(distance(next(*session), next(*whole)), 1e-4) << n;  // single tokens use other kernels
+    // Single tokens use other kernels, and many on AMX such as round to bf16.
+    EXPECT_LT(distance(next(*session), next(*whole)), 2e-3) << n;
   }
 }
 

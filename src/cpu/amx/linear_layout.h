@@ -15,9 +15,12 @@
 //
 // Order: for each group of rows, for each 256 columns, for each two strips: unpack them into 16 KB of L1, then add their
 // products with all tokens to the sums, which lie in L2. Floors of a product of n tokens, with m rows and k columns:
-//   2 n m k operations over the peak of the unit, 1024 bf16 multiply-adds a cycle;
+//   2 n m k operations, 1024 a cycle: 3.1 Top/s at 3 GHz, 2.7 with random numbers, which make the unit slower;
 //   bytes: a product of two by two tiles is 64 cycles, and loads 2 KB from L1 and 2 KB from L2; the sums of 256 columns
 //   are 8 KB more in 512 cycles. 48 bytes a cycle from L2, which gives 32 to 64, make it the narrower floor.
+// Measured on a core of a Sapphire Rapids, 512 tokens, m 5632, k 2048: products alone 1.6-1.7 Top/s, 60% of the peak; with
+// unpacking (12% of the time) and storing results (14%) 1.1-1.2. Larger blocks of columns (512, all) are slower, and so are
+// other orders of the two loops, prefetched activations and prefetched results.
 #pragma once
 
 #include <cstddef>

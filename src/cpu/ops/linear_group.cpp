@@ -79,10 +79,13 @@ int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int6
                       int n_workers) {
   constexpr int64_t kItemBytes =
       256 << 10;  // of weights: long, because the first chunks of an item are not prefetched
+  constexpr int64_t kManyTokens = 64;
+  constexpr int64_t kItemRows = 256;  // with many tokens: each item reads all of them
   constexpr int64_t kItemsPerWorker = 8;
   const int64_t step = kernels.row_granularity(dtype, n, m, k);
   const int64_t bytes_per_step = static_cast<int64_t>(row_bytes(dtype, k)) * step;
-  const int64_t enough = (kItemBytes + bytes_per_step - 1) / bytes_per_step;
+  const int64_t long_enough = (kItemBytes + bytes_per_step - 1) / bytes_per_step;
+  const int64_t enough = n < kManyTokens ? long_enough : std::max(long_enough, kItemRows / step);
   const int64_t balanced = m / (step * kItemsPerWorker * n_workers);
   return step * std::max<int64_t>(1, std::min(enough, balanced));
 }

@@ -29,28 +29,6 @@ void transpose_queries(const AttentionCall& call, const Panels& p) {
   }
 }
 
-void hide_unseen_columns(const Panels& p, int64_t first, int64_t n) {
-  for (int64_t c = 0; c < p.n_q; c += kLanes) {
-    const IVec low = iload(p.lowest + c), high = iload(p.highest + c);
-    for (int64_t i = 0; i < n; ++i) {
-      float* s = p.s + i * p.n_q + c;
-      const IVec position = iset1(static_cast<int32_t>(first + i));
-      store(s, select(between(low, position, high), load(s), set1(kNothing)));
-    }
-  }
-}
-
-// Maximum of n rows at s, and `first`. Four chains, because one would wait for every comparison.
-TANDEM_INLINE Vec max_of_rows(const float* s, int64_t ld, int64_t n, Vec first) {
-  Vec max[4] = {first, first, first, first};
-  int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    for (int64_t j = 0; j < 4; ++j) max[j] = vmax(load(s + (i + j) * ld), max[j]);
-  }
-  for (; i < n; ++i) max[0] = vmax(load(s + i * ld), max[0]);
-  return vmax(vmax(max[0], max[1]), vmax(max[2], max[3]));
-}
-
 // Turns scores into weights and updates max, sum and factor.
 void softmax_columns(const Panels& p, int64_t n) {
   for (int64_t c = 0; c < p.n_q; c += kLanes) {

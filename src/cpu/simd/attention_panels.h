@@ -60,7 +60,7 @@ struct Panels {
   }
 };
 
-size_t scratch_bytes(const AttentionCall& call) {
+[[maybe_unused]] size_t scratch_bytes(const AttentionCall& call) {
   return Panels(call, nullptr).bytes;
 }
 
@@ -98,7 +98,8 @@ struct CacheRows {
   }
 };
 
-CacheRows keys_of(const AttentionCall& call, const Panels& p) {
+template <class P>
+CacheRows keys_of(const AttentionCall& call, const P& p) {
   return {load_rows_fn(call.k_dtype),
           call.k,
           call.k_block_stride,
@@ -108,7 +109,8 @@ CacheRows keys_of(const AttentionCall& call, const Panels& p) {
           p.ld_k,
           call.block_table};
 }
-CacheRows values_of(const AttentionCall& call, const Panels& p) {
+template <class P>
+CacheRows values_of(const AttentionCall& call, const P& p) {
   return {load_rows_fn(call.v_dtype),
           call.v,
           call.v_block_stride,
@@ -127,7 +129,8 @@ void zero(float* p, int64_t n) {
 struct Seen {
   int32_t all_from, all_to, any_from, any_to;
 };  // positions seen by all queries, by any query
-Seen prepare(const AttentionCall& call, Panels& p) {
+template <class P>
+Seen find_seen(const AttentionCall& call, P& p) {
   Seen seen{INT32_MIN, INT32_MAX, INT32_MAX, INT32_MIN};
   for (int64_t i = 0; i < p.n_q; ++i) {
     const bool real = i < call.n_queries;
@@ -144,6 +147,11 @@ Seen prepare(const AttentionCall& call, Panels& p) {
     if (p.lowest[i] < seen.any_from) seen.any_from = p.lowest[i];
     if (p.highest[i] > seen.any_to) seen.any_to = p.highest[i];
   }
+  return seen;
+}
+
+[[maybe_unused]] Seen prepare(const AttentionCall& call, Panels& p) {
+  const Seen seen = find_seen(call, p);
   zero(p.acc, p.n_q * p.ld_v);
   if (p.ld_k != call.head_dim_k) zero(p.k, kPanel * p.ld_k);
   if (p.ld_v != call.head_dim_v && !call.values_in_keys) zero(p.v, kPanel * p.ld_v);
@@ -153,6 +161,31 @@ Seen prepare(const AttentionCall& call, Panels& p) {
 // Maxima that are safe to subtract: -inf (nothing seen yet) becomes 0, so e^(-inf - max) is 0 and not NaN.
 TANDEM_INLINE Vec subtractable(Vec max) {
   return select(equal(max, set1(kNothing)), set1(0.0f), max);
+}
+
+// Of scores whose lanes are queries, s[position, query]: hides those of positions first .. first + n that a query does
+// not see.
+template <class P>
+void hide_unseen_columns(const P& p, int64_t first, int64_t n) {
+  for (int64_t c = 0; c < p.n_q; c += kLanes) {
+    const IVec low = iload(p.lowest + c), high = iload(p.highest + c);
+    for (int64_t i = 0; i < n; ++i) {
+      float* s = p.s + i * p.n_q + c;
+      const IVec position = iset1(static_cast<int32_t>(first + i));
+      store(s, select(between(low, position, high), load(s), set1(kNothing)));
+    }
+  }
+}
+
+// Maximum of n rows at s, and `first`. Four chains, because one would wait for every comparison.
+TANDEM_INLINE Vec max_of_rows(const float* s, int64_t ld, int64_t n, Vec first) {
+  Vec max[4] = {first, first, first, first};
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    for (int64_t j = 0; j < 4; ++j) max[j] = vmax(load(s + (i + j) * ld), max[j]);
+  }
+  for (; i < n; ++i) max[0] = vmax(load(s + i * ld), max[0]);
+  return vmax(vmax(max[0], max[1]), vmax(max[2], max[3]));
 }
 
 TANDEM_INLINE void cap_scores(float* s, int64_t n, float cap) {
