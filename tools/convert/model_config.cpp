@@ -338,6 +338,10 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   check_layer_kinds(text);
   delta_net = read_delta_net(text, n_layer);
   read_recurrent_layers();
+  mixed = read_mixed_attention(text, n_layer, n_head, defaults);
+  if (defaults.head_dim_full)
+    layer_inputs.width = text.optional_integer("hidden_size_per_layer_input", 0, kMaxDimension).value_or(0);
+  if (layer_inputs.width > 0) layer_inputs.n_vocab = size_of(text, "vocab_size_per_layer_input", n_vocab);
   fp8_block = read_fp8_block(config);
 }
 
@@ -350,14 +354,6 @@ void ModelConfig::read_recurrent_layers() {
   n_latent = first_of(text, {"moe_latent_size"});
   if (std::ranges::find(kinds, LayerKind::recurrent) != kinds.end() || delta_net.n_head_v > 0)
     check_conv_width(text, n_conv);
-<<<<<<< HEAD
-  mixed = read_mixed_attention(text, n_layer, n_head, defaults);
-  if (defaults.head_dim_full)
-    layer_inputs.width = text.optional_integer("hidden_size_per_layer_input", 0, kMaxDimension).value_or(0);
-  if (layer_inputs.width > 0) layer_inputs.n_vocab = size_of(text, "vocab_size_per_layer_input", n_vocab);
-  fp8_block = read_fp8_block(config);
-=======
->>>>>>> b8a8815ecc2b48f5a54cf421faa113f0856ab32a
 }
 
 std::string model_class(const JsonObject& config) {

@@ -14,11 +14,7 @@
 namespace tandem::cpu {
 namespace {
 
-<<<<<<< HEAD
 constexpr int64_t kDeltaChunk = 16;  // tokens
-=======
-constexpr int64_t kChunk = 16;  // tokens
->>>>>>> b8a8815ecc2b48f5a54cf421faa113f0856ab32a
 
 class CompiledDeltaRule final : public CompiledOp {
  public:
@@ -60,13 +56,8 @@ class CompiledDeltaRule final : public CompiledOp {
     tile.head_dim_k = dk;
     tile.v_stride = n_qkv;
     tile.y_stride = op_.n_head_v * dv;
-<<<<<<< HEAD
-    tile.state = begin_state(kv_, s, {head * dk * dv + first, dk, tile.n_cols, dv});
-    float *q = scratch, *k = q + kDeltaChunk * dk, *decay = k + kDeltaChunk * dk, *beta = decay + kDeltaChunk;
-=======
     begin_state(kv_, s, {head * dk * dv + first, dk, tile.n_cols, dv}, tile);
-    float *q = scratch, *k = q + kChunk * dk, *decay = k + kChunk * dk, *beta = decay + kChunk;
->>>>>>> b8a8815ecc2b48f5a54cf421faa113f0856ab32a
+    float *q = scratch, *k = q + kDeltaChunk * dk, *decay = k + kDeltaChunk * dk, *beta = decay + kDeltaChunk;
     tile.q = q;
     tile.k = k;
     tile.decay = decay;

@@ -44,18 +44,10 @@ struct StateColumns {
   int64_t first, n_rows, n_cols, stride;
 };
 
-<<<<<<< HEAD
-// Columns of a state that a worker takes at a time.
-inline constexpr int64_t kTileColumns = 32;
-
-// Returns the columns in the slot to write, with what they hold before the step.
-inline float* begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns& columns) {
-=======
 // Sets the tile's state to the columns in the slot to write, and the old one to those in the slot to read. At the
 // start of a sequence both are the former, made zero.
 template <class Tile>
 void begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns& columns, Tile& tile) {
->>>>>>> b8a8815ecc2b48f5a54cf421faa113f0856ab32a
   float* pool = reinterpret_cast<float*>(kv.v);
   tile.state = pool + s.write * kv.head_dim_v + columns.first;
   tile.state_stride = columns.stride;

@@ -53,11 +53,7 @@ class CompiledSsmScan final : public CompiledOp {
     tile.skip = skip_[head];
     tile.decay = decay;
     tile.dt = dt;
-<<<<<<< HEAD
-    tile.state = begin_state(kv_, s, {head * op_.n_state * d + first, op_.n_state, tile.n_cols, d});
-=======
     begin_state(kv_, s, {head * op_.n_state * d + first, op_.n_state, tile.n_cols, d}, tile);
->>>>>>> b8a8815ecc2b48f5a54cf421faa113f0856ab32a
     for (int64_t at = 0; at < s.n; at += kScanChunk) {
       tile.n_tokens = std::min(kScanChunk, s.n - at);
       const int64_t token = s.first + at;
