@@ -51,6 +51,7 @@ Regex::Regex(std::string_view pattern, std::string source) : pattern_(pattern), 
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                                    PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get());
   if (code == nullptr) {
+    if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
     throw_error(ErrorCode::usage, "{}: '{}' is not a regular expression: {} (at offset {})", source_,
                 printable(pattern), error_text(error), offset);
   }
@@ -67,6 +68,7 @@ bool Regex::found_in(std::string_view text) const {
                   text.size(), 0, 0, data.get(), context.get());
   if (n >= 0) return true;
   if (n == PCRE2_ERROR_NOMATCH) return false;
+  if (n == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
   throw_error(ErrorCode::usage, "{}: '{}' cannot be matched with '{}': {}", source_, printable(pattern_),
               printable(text), error_text(n));
 }

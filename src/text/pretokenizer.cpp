@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -57,6 +58,7 @@ pcre2_code* compile(const std::string& pattern) {
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                    PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (code == nullptr) {
+    if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
     throw_error(ErrorCode::bug, "pre-tokenizer pattern '{}': PCRE2 error {} at offset {}", text, error,
                 offset);
   }

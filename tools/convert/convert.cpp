@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
+#include <new>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -52,8 +53,9 @@ void refuse_to_overwrite_folder(const std::string& folder, const std::vector<std
 
 // Returns the model's name: the last meaningful component of the folder's path.
 std::string folder_name(const std::string& folder) {
-  std::error_code ignored;
-  const auto path = std::filesystem::weakly_canonical(folder, ignored);
+  std::error_code error;
+  const auto path = std::filesystem::weakly_canonical(folder, error);
+  if (error == std::errc::not_enough_memory) throw std::bad_alloc();  // not another name
   return path.filename().empty() ? "model" : path.filename().string();
 }
 
