@@ -27,7 +27,8 @@ N_CTX = 256
 LIMIT = 1e-3
 
 # What llama.cpp assumes of a family: values are as wide as keys, scores are divided by the root of the head's width, keys
-# of the delta rule are normalized with the epsilon of the norms (1e-6 in published models), and so on.
+# of the delta rule are normalized with the epsilon of the norms (1e-6 in published models), Granite's Mamba-2 layers are twice as
+# wide as the model, and so on.
 CHANGES = {
     "gemma2": dict(query_pre_attn_scalar=32),
     "gemma3": dict(query_pre_attn_scalar=32),
@@ -36,6 +37,8 @@ CHANGES = {
     "qwen3_next": dict(linear_value_head_dim=16, rms_norm_eps=1e-6),
     "qwen3_5": dict(linear_value_head_dim=16, rms_norm_eps=1e-6),
     "qwen3_5_moe": dict(linear_value_head_dim=16, rms_norm_eps=1e-6),
+    "granite_hybrid": dict(mamba_n_heads=4, mamba_expand=2),
+    "granite_hybrid_dense": dict(mamba_n_heads=4, mamba_expand=2),
     "bailing_moe2": dict(head_dim=16, partial_rotary_factor=1.0),
 }
 KNOWN = {
@@ -80,68 +83,60 @@ def last_line(text):
     return lines[-1] if lines else "no message"
 
 
-class LlamaCpp:
-    """llama.cpp through the package's C interface, on one thread."""
+def print_logits(path, ids):
+    """Runs in a process of its own, which llama.cpp may abort. Prints llama.cpp's logits, [n_ids, n_vocab]."""
+    import llama_cpp as api
+    import numpy as np
+    errors = []
 
-    def __init__(self):
-        import llama_cpp
-        self.api = llama_cpp
-        self.errors = []
+    @api.llama_log_callback
+    def log(level, text, _):
+        if level >= 4:
+            errors.append(text.decode(errors="replace").strip())
+    api.llama_log_set(log, ctypes.c_void_p(0))
+    api.llama_backend_init()
 
-        @llama_cpp.llama_log_callback
-        def log(level, text, _):
-            if level >= 4:
-                self.errors.append(text.decode(errors="replace").strip())
-        self.log = log  # kept alive
-        llama_cpp.llama_log_set(log, ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
-
-    def logits(self, path, ids):
-        """[n_ids, n_vocab]; raises ValueError with llama.cpp's message."""
-        import numpy as np
-        api = self.api
-        self.errors.clear()
-        params = api.llama_model_default_params()
-        params.n_gpu_layers = 0
-        model = api.llama_model_load_from_file(os.fsencode(path), params)
-        if not model:
-            raise ValueError(self.errors[0] if self.errors else "not loaded")
-        context_params = api.llama_context_default_params()
-        context_params.n_ctx = context_params.n_batch = context_params.n_ubatch = N_CTX
-        context_params.n_threads = context_params.n_threads_batch = 1
-        context_params.type_k = context_params.type_v = 0  # F32
-        context_params.swa_full = True
-        context_params.flash_attn_type = 0  # which would round to F16
-        context = api.llama_init_from_model(model, context_params)
-        if not context:
-            raise ValueError(self.errors[0] if self.errors else "no context")
-        batch = api.llama_batch_init(len(ids), 0, 1)
-        batch.n_tokens = len(ids)
-        for i, token in enumerate(ids):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
-            batch.seq_id[i][0] = 0
-        if api.llama_decode(context, batch) != 0:
-            raise ValueError(self.errors[0] if self.errors else "llama_decode failed")
-        n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
-        rows = [np.ctypeslib.as_array(api.llama_get_logits_ith(context, i), shape=(n_vocab,)).copy()
-                for i in range(len(ids))]
-        api.llama_batch_free(batch)
-        api.llama_free(context)
-        api.llama_model_free(model)
-        return np.array(rows)
+    def needed(value, what):
+        if not value:
+            sys.exit(errors[0] if errors else what)
+        return value
+    params = api.llama_model_default_params()
+    params.n_gpu_layers = 0
+    model = needed(api.llama_model_load_from_file(os.fsencode(path), params), "not loaded")
+    context_params = api.llama_context_default_params()
+    context_params.n_ctx = context_params.n_batch = context_params.n_ubatch = N_CTX
+    context_params.n_threads = context_params.n_threads_batch = 1
+    context_params.type_k = context_params.type_v = 0  # F32
+    context_params.swa_full = True
+    context_params.flash_attn_type = 0  # which would round to F16
+    context = needed(api.llama_init_from_model(model, context_params), "no context")
+    batch = api.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
+        batch.seq_id[i][0] = 0
+    needed(api.llama_decode(context, batch) == 0, "llama_decode failed")
+    n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+    rows = [np.ctypeslib.as_array(api.llama_get_logits_ith(context, i), shape=(n_vocab,)).tolist() for i in range(len(ids))]
+    json.dump(rows, sys.stdout)
 
 
-def check(name, tandem, reference, llama, folder):
+def output_of(command):
+    """Its stdout; raises ValueError with the last line of stderr."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ValueError(f"{command[1] if done.returncode > 0 else 'aborted'}: {last_line(done.stderr)}")
+    return done.stdout
+
+
+def check(name, tandem, reference, folder):
     """A line about the family; raises ValueError if it fails."""
     import numpy as np
     golden = json.loads((ROOT / "tests/golden/families" / f"{name}.json").read_text())
     config, ids = changed(golden["config"], CHANGES.get(name, {})), golden["ids"]
     source, model = folder / "tiny", folder / "tiny.gguf"  # llama.cpp does things for some names
     rules = write_folder(source, name, config, reference)
-    done = subprocess.run([tandem, "convert", source, "-o", model, "--outtype", "f32"], capture_output=True, text=True,
-                          check=False)
-    if done.returncode != 0:
-        raise ValueError("convert: " + last_line(done.stderr))
+    output_of([tandem, "convert", source, "-o", model, "--outtype", "f32"])
     if name in CHANGES and name not in reference.WITHOUT_TRANSFORMERS:
         rows = {i: row for i, row in enumerate(reference.run_reference(config, rules, ids))}
         greedy = [int(row.argmax()) for row in rows.values()]
@@ -151,7 +146,7 @@ def check(name, tandem, reference, llama, folder):
         greedy = [int(row.argmax()) for row in rows.values()]
     else:
         rows, greedy = {int(i): row for i, row in golden["logits"].items()}, golden["argmax"]
-    got = llama.logits(model, ids)
+    got = np.array(json.loads(output_of([sys.executable, __file__, "--logits-of", model, *ids])))
     largest = max(np.abs(row).max() for row in rows.values())
     error = max(np.abs(got[i] - np.array(row)).max() for i, row in rows.items()) / largest
     n_same = int((got.argmax(axis=1) == np.array(greedy)).sum())
@@ -165,7 +160,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tandem", type=pathlib.Path, default=ROOT / "build/bin/tandem", help="the program to check")
     parser.add_argument("names", nargs="*", metavar="NAME", help="families (default: all)")
+    parser.add_argument("--logits-of", type=pathlib.Path, help=argparse.SUPPRESS)  # of this model; the names are ids
     options = parser.parse_args()
+    if options.logits_of:
+        print_logits(options.logits_of, [int(i) for i in options.names])
+        return 0
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         import llama_cpp
@@ -176,14 +175,14 @@ def main():
     if unknown:
         parser.error(f"unknown names: {', '.join(unknown)}")
     print(f"llama-cpp-python {llama_cpp.__version__}")
-    llama, n_failed = LlamaCpp(), 0
+    n_failed = 0
     for name in options.names or reference.FAMILIES:
         if name in KNOWN:
             print(f"{name:24} left out: {KNOWN[name]}")
             continue
         try:
             with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:
-                said = check(name, options.tandem, reference, llama, pathlib.Path(folder))
+                said = check(name, options.tandem, reference, pathlib.Path(folder))
             print(f"{name:24} {said}{', with ' + str(CHANGES[name]) if name in CHANGES else ''}", flush=True)
         except Exception as error:  # continue with the other families
             n_failed += 1

@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kThreads, 2) attention_latent(const __grid_con
     float2 x{};
     if (row < n_heads && column < call.k.head_dim)
       x = *reinterpret_cast<const float2*>(q + row * call.k.head_dim + column);
-    *reinterpret_cast<uint32_t*>(&memory.q[row][column]) = Operands::pack(x.x * call.scale, x.y * call.scale);
+    uint32_t* const pairs = reinterpret_cast<uint32_t*>(memory.q[row]);
+    pairs[column / 2] = Operands::pack(x.x * call.scale, x.y * call.scale);
   }
   for (int i = threadIdx.x; i < 2 * kTile * (kMaxKey - call.k.head_dim); i += kThreads) {
     const int columns = kMaxKey - call.k.head_dim, row = i / columns;

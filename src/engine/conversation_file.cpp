@@ -1,4 +1,6 @@
 // Saving and loading a Conversation: its transcript as JSON within a session file.
+#include <new>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "engine/conversation.h"
@@ -86,6 +88,8 @@ void Conversation::load(const std::string& path) {
     for (const int32_t id : prompt.ids) check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
     for (const int32_t id : track.answer_ids)
       check_prompt(id >= 0 && id < session_.model().hparams().n_vocab);
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& e) {
     throw_error(ErrorCode::bad_file, "{}: the transcript is damaged: {}", path, json_error_text(e));
   }

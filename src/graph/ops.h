@@ -197,8 +197,8 @@ struct MoeFfnParams {
   Activation activation = Activation::silu;
 };
 struct MoeFfnOp : MoeFfnParams {
-  TensorId x = kNoTensor;          // [n, k]
-  TensorId route = kNoTensor;      // [n, 2 * n_used]
+  TensorId x = kNoTensor;      // [n, k]
+  TensorId route = kNoTensor;  // [n, 2 * n_used]
   // Wgate[E, m, k]?; without up [E, 2m, k]: an expert's Wgate, then its Wup
   TensorId gate = kNoTensor;
   TensorId up = kNoTensor;         // Wup[E, m, k]?

@@ -193,7 +193,6 @@ std::vector<bool> DecoderReader::read_delta_net() {
   const std::string_view suffix = "attention.recurrent_layers";
   if (is_array(suffix)) return layer_flags(suffix);
   const int64_t interval = integer_or("full_attention_interval", 4, 1, INT32_MAX);
-  const auto n = static_cast<size_t>(hparams_.n_layer);
   std::vector<bool> recurrent;
   for (int64_t i = 1; i <= hparams_.n_layer; ++i) recurrent.push_back(i % interval != 0);
   return recurrent;

@@ -77,7 +77,7 @@ class DecoderReader : public HparamReader {
   ShortConvLayer short_conv();
   // ssm_in (its rows: z, x, b, c, dt), ssm_conv1d, ssm_a, ssm_d, ssm_dt.bias, ssm_norm, ssm_out. Call read_ssm() first.
   Mamba2Layer mamba2();
-  FeedForward plain_ffn();                       // without a gate: ffn_up, ffn_down
+  FeedForward plain_ffn();                                     // without a gate: ffn_up, ffn_down
   FeedForward gated_ffn(Activation activation);                // ffn_gate, ffn_up, ffn_down
   FeedForward gated_ffn(Activation activation, int64_t n_ff);  // of a width of its own
   FeedForward fused_ffn(Activation activation);  // ffn_up (its first rows are the gate), ffn_down

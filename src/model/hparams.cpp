@@ -145,7 +145,11 @@ Hparams HparamReader::transformer(std::string_view eps_key, LayerKinds kinds) co
   h.head_dim_k = integer_or("attention.key_length", h.n_embd / h.n_head, 1, 65536);
   h.head_dim_v =
       integer_or("attention.value_length", has_key_length ? h.head_dim_k : h.n_embd / h.n_head, 1, 65536);
-  h.norm_eps = number(eps_key, 0.0f, 1.0f);
+  // Files of hybrids may name it as that of a usual layer norm.
+  constexpr std::string_view kOtherName = "attention.layer_norm_epsilon";
+  const bool has_other = metadata_.has(key(kOtherName));
+  const float other = has_other ? number(kOtherName, 0.0f, 1.0f) : 0.0f;
+  h.norm_eps = has_other && !metadata_.has(key(eps_key)) ? other : number(eps_key, 0.0f, 1.0f);
   return h;
 }
 

@@ -389,6 +389,17 @@ TEST_P(BadNemotron, KindsOfLayers) {
               HasSubstr("blk.3.ssm_in.weight"));
 }
 
+TEST_P(BadNemotron, EitherNameOfTheEpsilonIsRead) {
+  const std::string usual = prefix_ + "attention.layer_norm_rms_epsilon",
+                    other = prefix_ + "attention.layer_norm_epsilon";
+  EXPECT_TRUE(good_.metadata.has(usual) && good_.metadata.has(other));
+  TinyModel model = good_;
+  model.metadata.remove(usual);
+  EXPECT_EQ(refusal(model), "");
+  model.metadata.remove(other);
+  EXPECT_THAT(refusal(model), HasSubstr(usual));
+}
+
 INSTANTIATE_TEST_SUITE_P(Nemotron, BadNemotron, testing::Values("nemotron_h"));
 
 INSTANTIATE_TEST_SUITE_P(DeltaNet, BadDeltaNet, testing::Values("qwen3_next"));

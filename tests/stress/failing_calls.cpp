@@ -100,6 +100,7 @@ std::string beginning_or_whole(const Job& job, const Ended& ended, const Ended& 
   for (const auto& [name, text] : job.files) {
     if (!ended.files.contains(name)) return name + " is lost";
   }
+  if (ended.exit_code == 3) return "a good file is called a bad one";
   if (ended.exit_code != 0) return "";
   if (ended.out != whole.out) return "exit code 0, but stdout is incomplete";
   if (ended.files != whole.files) return "exit code 0, but a file is missing or old";

@@ -197,7 +197,6 @@ void mixture(const ModelConfig& c, HparamWriter& out, Scoring scoring) {
     out.integer("expert_shared_feed_forward_length", c.n_ff_shared);
   }
   if (c.n_dense_layers > 0) out.integer("leading_dense_block_count", c.n_dense_layers);
-  if (c.mixture_period > 1) out.integer("interleave_moe_layer_step", c.mixture_period);
   const int64_t n_group = c.text.optional_integer("n_group", 1, c.n_expert).value_or(1);
   if (n_group > 1) {
     if (c.n_expert % n_group != 0) {
@@ -236,6 +235,7 @@ void ernie4_5_moe(const ModelConfig& c, HparamWriter& out) {
   if (c.has_head_dim) head_sizes(c, out);
   add_rope(c, out);
   mixture(c, out, Scoring::softmax);
+  out.integer("interleave_moe_layer_step", c.mixture_period);  // llama.cpp needs it even if it is 1
   const auto last = c.text.optional_integer("moe_layer_end_index", -1, INT32_MAX);
   if (last && *last >= 0 && *last < c.n_layer - 1) {
     c.text.fail("moe_layer_end_index", std::to_string(*last), "the last layer, as readers of GGUF assume");
@@ -427,6 +427,7 @@ void nemotron_h(const ModelConfig& c, HparamWriter& out) {
   for (int64_t i = 0; i < c.n_layer; ++i)
     widths.push_back(c.kind(i) == LayerKind::feed_forward ? static_cast<int32_t>(width) : 0);
   out.integers("feed_forward_length", widths);
+  out.number("attention.layer_norm_epsilon", c.norm_eps);  // where llama.cpp looks for it
 }
 
 bool is_nemotron_dense(const JsonObject& config) {

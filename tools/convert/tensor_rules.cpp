@@ -291,24 +291,18 @@ TensorRules delta_net() {
 }
 
 TensorRules qwen3_next_tensors() {
-  return join({ends(L::plus_one),
-               plus_one_norms(),
-               gated_attention(),
+  return join({ends(L::plus_one), plus_one_norms(), gated_attention(),
                in(Layers::recurrent,
                   {{"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", S::delta_qkv,
                     S::embd, L::delta_qkvz_qkv},
                    {"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_gate.weight", S::delta_v,
                     S::embd, L::delta_qkvz_z},
                    {"model.layers.{}.linear_attn.in_proj_ba.weight", "ssm_ba.weight", S::delta_ba, S::embd}}),
-               delta_net(),
-               qwen_experts(),
-               shared_expert()});
+               delta_net(), qwen_experts(), shared_expert()});
 }
 
 TensorRules qwen35_tensors() {
-  return join({ends(L::plus_one),
-               plus_one_norms(),
-               gated_attention(),
+  return join({ends(L::plus_one), plus_one_norms(), gated_attention(),
                in(Layers::recurrent,
                   {{"model.layers.{}.linear_attn.in_proj_qkv.weight", "attn_qkv.weight", S::delta_qkv,
                     S::embd, L::tiled},

@@ -42,7 +42,7 @@ void add_attention(const Shape& s, int layer, const std::string& block, TensorLi
   list.vector(block + "post_attention_norm.weight", TensorRole::norm, s.n_embd);
 }
 
-void add_feed_forward(const Shape& s, int layer, const std::string& block, TensorList& list) {
+void add_gemma4_feed_forward(const Shape& s, int layer, const std::string& block, TensorList& list) {
   const int64_t n_ff = n_ff_of(s, layer);
   list.vector(block + "ffn_norm.weight", TensorRole::norm, s.n_embd);
   list.matrix(block + "ffn_gate.weight", s.n_embd, n_ff);
@@ -82,7 +82,7 @@ std::vector<ShapeTensor> gemma4_tensors_of(const Shape& s) {
   for (int i = 0; i < s.n_layer; ++i) {
     const std::string block = format("blk.{}.", i);
     add_attention(s, i, block, list);
-    add_feed_forward(s, i, block, list);
+    add_gemma4_feed_forward(s, i, block, list);
     if (s.gemma4.n_input > 0) add_input(s, block, list);
     list.vector(block + "layer_output_scale.weight", TensorRole::norm, 1);
   }

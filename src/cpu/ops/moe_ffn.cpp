@@ -75,8 +75,7 @@ class CompiledMoeFfn final : public CompiledOp {
         residual_(context.address(op.residual)),
         y_(context.address(node.output)),
         extent_(context.tensor(node.output).extent),
-        weights_{weight_of(context, op.gate), weight_of(context, op.up),
-                 context.tensor(op.down).weight} {
+        weights_{weight_of(context, op.gate), weight_of(context, op.up), context.tensor(op.down).weight} {
     if (op.up == kNoTensor) {  // in one matrix with the gate
       gate_ = rows_of(gate_, 0, down_.k);
       up_ = rows_of(up_, down_.k, down_.k);
