@@ -82,8 +82,10 @@ class KernelsCheck {
     const auto [error, where] = cpu::test::worst_error(got, want, cpu::test::magnitudes(problem, extra));
     const bool near = error <= reference.tolerance;
     if (!near) {
-      fprintf(stderr, "%s [%d, %d] x %d: at %zu %a, scalar %a\n", std::string(dtype_name(dtype)).c_str(),
-              static_cast<int>(m), static_cast<int>(k), static_cast<int>(n), where, got[where], want[where]);
+      fprintf(stderr, "%s: %s [%d, %d] x %d: at %zu %a, scalar %a, error %g, allowed %g\n",
+              std::string(cpu::isa_name(tested_.isa)).c_str(), std::string(dtype_name(dtype)).c_str(),
+              static_cast<int>(m), static_cast<int>(k), static_cast<int>(n), where, got[where], want[where],
+              error, reference.tolerance);
     }
     TANDEM_CHECK(near);
   }

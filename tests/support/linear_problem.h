@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "gguf/blocks.h"
 #include "gguf/quants.h"
 
 namespace tandem::cpu::test {
@@ -115,20 +118,65 @@ inline std::vector<float> multiply(const LinearKernels& kernels, const Problem& 
   return y;
 }
 
+// The bytes of a block that hold its weights' integers, for formats whose products are summed in parts that may cancel
+// out: w = d q + m, or d (q - c) as d q - d c. None for others.
+inline std::pair<size_t, size_t> integers_summed_apart(DType dtype) {
+  switch (dtype) {
+    case DType::Q4_0: return {offsetof(BlockQ4_0, qs), sizeof(BlockQ4_0)};
+    case DType::Q5_0: return {offsetof(BlockQ5_0, qh), sizeof(BlockQ5_0)};
+    case DType::IQ4_NL: return {offsetof(BlockIQ4_NL, qs), sizeof(BlockIQ4_NL)};
+    case DType::MXFP4: return {offsetof(BlockMXFP4, qs), sizeof(BlockMXFP4)};
+    case DType::IQ4_XS: return {offsetof(BlockIQ4_XS, qs), sizeof(BlockIQ4_XS)};
+    case DType::Q3_K: return {0, offsetof(BlockQ3_K, scales)};
+    case DType::Q6_K: return {0, offsetof(BlockQ6_K, scales)};
+    case DType::Q4_1: return {offsetof(BlockQ4_1, qs), sizeof(BlockQ4_1)};
+    case DType::Q5_1: return {offsetof(BlockQ5_1, qh), sizeof(BlockQ5_1)};
+    case DType::Q2_K: return {offsetof(BlockQ2_K, qs), offsetof(BlockQ2_K, d)};
+    case DType::Q4_K: return {offsetof(BlockQ4_K, qs), sizeof(BlockQ4_K)};
+    case DType::Q5_K: return {offsetof(BlockQ5_K, qh), sizeof(BlockQ5_K)};
+    default: return {0, 0};
+  }
+}
+
+// The size of each weight of a row: |w|, or of the formats above the range of its block.
+inline std::vector<float> sizes_of_weights(const Problem& p, int64_t row) {
+  const std::byte* from = p.w.data() + row_bytes(p.dtype, p.k) * static_cast<size_t>(row);
+  const auto [begin, end] = integers_summed_apart(p.dtype);
+  const auto weights_with = [&, begin = begin, end = end](std::optional<std::byte> integers) {
+    std::vector<std::byte> bytes(from, from + row_bytes(p.dtype, p.k));
+    for (size_t at = 0; integers && at < bytes.size(); at += dtype_info(p.dtype).block_bytes) {
+      std::fill(bytes.begin() + static_cast<int64_t>(at + begin),
+                bytes.begin() + static_cast<int64_t>(at + end), *integers);
+    }
+    std::vector<float> w(static_cast<size_t>(p.k));
+    dequantize_row(p.dtype, bytes.data(), w.data(), p.k);
+    return w;
+  };
+  if (begin == end) {
+    std::vector<float> w = weights_with({});
+    for (float& x : w) x = std::abs(x);
+    return w;
+  }
+  std::vector<float> w = weights_with(std::byte{0xff});
+  const std::vector<float> lowest = weights_with(std::byte{0});
+  for (size_t i = 0; i < w.size(); ++i) w[i] = std::abs(w[i] - lowest[i]) + std::abs(lowest[i]);
+  return w;
+}
+
 // Sum of |w| |x| of each output, with bias and residual: rounding errors are relative to it.
 inline std::vector<float> magnitudes(const Problem& p, Extra extra = Extra::none) {
   const bool has_bias = extra == Extra::bias || extra == Extra::both;
   const bool has_residual = extra != Extra::none && extra != Extra::bias;
-  std::vector<float> w(static_cast<size_t>(p.k)), out(static_cast<size_t>(p.n * p.m));
+  std::vector<float> out(static_cast<size_t>(p.n * p.m));
   for (int64_t r = 0; r < p.m; ++r) {
-    dequantize_row(p.dtype, p.w.data() + row_bytes(p.dtype, p.k) * static_cast<size_t>(r), w.data(), p.k);
+    const std::vector<float> w = sizes_of_weights(p, r);
     for (int64_t t = 0; t < p.n; ++t) {
       double sum = 0;
       if (has_bias) sum += std::abs(p.bias[static_cast<size_t>(r)]);
       if (has_residual) sum += std::abs(p.residual[static_cast<size_t>(t * p.m + r)]);
       for (int64_t i = 0; i < p.k; ++i) {
         sum +=
-            std::abs(static_cast<double>(w[static_cast<size_t>(i)]) * p.x[static_cast<size_t>(t * p.k + i)]);
+            static_cast<double>(w[static_cast<size_t>(i)]) * std::abs(p.x[static_cast<size_t>(t * p.k + i)]);
       }
       out[static_cast<size_t>(t * p.m + r)] = static_cast<float>(sum);
     }
