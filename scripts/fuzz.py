@@ -152,7 +152,8 @@ def long(build, arguments):
 
 
 def keep(build, arguments):
-    """Adds to the kept corpus the smallest inputs that reach something new, up to a size for each target."""
+    """Adds to the kept corpus some of the inputs that reach something new, of all sizes, up to a number and a size for
+    each target."""
     for name in arguments.names:
         kept = ROOT / "tests/fuzz/corpus" / name
         with tempfile.TemporaryDirectory() as minimal:
@@ -166,7 +167,7 @@ def keep(build, arguments):
             new = sorted((p for p in pathlib.Path(minimal).iterdir() if p.name not in seeds),
                          key=lambda p: (p.stat().st_size, p.name))
             n_bytes = 0
-            for file in new:
+            for file in new[:: max(1, -(-len(new) // arguments.inputs))]:
                 n_bytes += file.stat().st_size
                 if n_bytes > arguments.bytes:
                     break
@@ -183,6 +184,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--seconds", type=int, default=300)
     parser.add_argument("--runs", type=int, default=10_000_000)
+    parser.add_argument("--inputs", type=int, default=32, help="keep: most inputs of a target")
     parser.add_argument("--bytes", type=int, default=8192)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_intermixed_args()
