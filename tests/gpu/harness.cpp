@@ -1,5 +1,6 @@
 #include "gpu/harness.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -30,7 +31,9 @@ std::span<const std::byte> bytes_of(const auto& values) {
 std::unique_ptr<Device> make_device_under_test(std::string& why) {
   const char* choice = std::getenv("TANDEM_GPU_TESTS_ON");
   if (choice != nullptr && std::string_view(choice) == "simulated") {
-    return std::make_unique<test::SimDevice>(test::SimOptions{.name = "SIM0", .n_threads = 2});
+    // AMX rounds weights to bf16, which GPUs do not.
+    const cpu::Isa isa = std::min(cpu::best_isa(), cpu::Isa::avx512_vnni);
+    return std::make_unique<test::SimDevice>(test::SimOptions{.name = "SIM0", .n_threads = 2, .isa = isa});
   }
   FoundDevices found = cuda::backend().find();
   if (!found.devices.empty()) return std::move(found.devices.front());
