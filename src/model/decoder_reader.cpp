@@ -170,26 +170,30 @@ AttentionLayer DecoderReader::gated_attention() {
   return a;
 }
 
+int64_t DecoderReader::inner_head_dim(int64_t n_head, int64_t n_group) const {
+  const int64_t n_inner = integer("ssm.inner_size", 1, kMaxHeads * kMaxHeadDim);
+  if (n_head % n_group != 0) {
+    fail("ssm.group_count", std::to_string(n_group),
+         "a divisor of ssm.time_step_rank, " + std::to_string(n_head));
+  }
+  if (n_inner % n_head != 0) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         "a multiple of ssm.time_step_rank, " + std::to_string(n_head));
+  }
+  if (n_inner / n_head > kMaxHeadDim) {
+    fail("ssm.inner_size", std::to_string(n_inner),
+         format("at most {} for each of the {} heads", kMaxHeadDim, n_head));
+  }
+  return n_inner / n_head;
+}
+
 std::vector<bool> DecoderReader::read_delta_net() {
   DeltaRuleParams& p = delta_rule_;
   n_conv_ = integer("ssm.conv_kernel", 2, kMaxConvKernel);
   p.head_dim_k = integer("ssm.state_size", 1, kMaxHeadDim);
   p.n_head_v = integer("ssm.time_step_rank", 1, kMaxHeads);
   p.n_head_k = integer("ssm.group_count", 1, kMaxHeads);
-  const int64_t n_inner = integer("ssm.inner_size", 1, kMaxHeads * kMaxHeadDim);
-  if (p.n_head_v % p.n_head_k != 0) {
-    fail("ssm.group_count", std::to_string(p.n_head_k),
-         "a divisor of ssm.time_step_rank, " + std::to_string(p.n_head_v));
-  }
-  if (n_inner % p.n_head_v != 0) {
-    fail("ssm.inner_size", std::to_string(n_inner),
-         "a multiple of ssm.time_step_rank, " + std::to_string(p.n_head_v));
-  }
-  p.head_dim_v = n_inner / p.n_head_v;
-  if (p.head_dim_v > kMaxHeadDim) {
-    fail("ssm.inner_size", std::to_string(n_inner),
-         format("at most {} for each of the {} heads", kMaxHeadDim, p.n_head_v));
-  }
+  p.head_dim_v = inner_head_dim(p.n_head_v, p.n_head_k);
   const std::string_view suffix = "attention.recurrent_layers";
   if (is_array(suffix)) return layer_flags(suffix);
   const int64_t interval = integer_or("full_attention_interval", 4, 1, INT32_MAX);
@@ -248,20 +252,7 @@ void DecoderReader::read_ssm() {
   p.n_state = integer("ssm.state_size", 1, kMaxHeadDim);
   p.n_head = integer("ssm.time_step_rank", 1, kMaxHeads);
   p.n_group = integer("ssm.group_count", 1, kMaxHeads);
-  const int64_t n_inner = integer("ssm.inner_size", 1, kMaxHeads * kMaxHeadDim);
-  if (p.n_head % p.n_group != 0) {
-    fail("ssm.group_count", std::to_string(p.n_group),
-         "a divisor of ssm.time_step_rank, " + std::to_string(p.n_head));
-  }
-  if (n_inner % p.n_head != 0) {
-    fail("ssm.inner_size", std::to_string(n_inner),
-         "a multiple of ssm.time_step_rank, " + std::to_string(p.n_head));
-  }
-  p.head_dim = n_inner / p.n_head;
-  if (p.head_dim > kMaxHeadDim) {
-    fail("ssm.inner_size", std::to_string(n_inner),
-         format("at most {} for each of the {} heads", kMaxHeadDim, p.n_head));
-  }
+  p.head_dim = inner_head_dim(p.n_head, p.n_group);
 }
 
 Mamba2Layer DecoderReader::mamba2() {

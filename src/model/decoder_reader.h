@@ -132,6 +132,8 @@ class DecoderReader : public HparamReader {
   // Reads an array with a flag per layer; the layers that only predict tokens further ahead may be in it or not.
   std::vector<bool> layer_flags(std::string_view suffix) const;
 
+  // The width of a recurrent layer's heads, of ssm.inner_size; the heads are in equal groups.
+  int64_t inner_head_dim(int64_t n_head, int64_t n_group) const;
   void read_scoring(MoeRouteParams& route) const;
   void read_groups(MoeRouteParams& route) const;
 
