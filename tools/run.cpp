@@ -23,6 +23,7 @@
 #include "tools/overwrite.h"
 #include "tools/prompt_progress.h"
 #include "tools/setup.h"
+#include "tools/speculation.h"
 #include "tools/statistics.h"
 
 namespace tandem::tools {
@@ -32,6 +33,7 @@ struct RunOptions : CommandOptions {
   bool sandbox = true;
   SamplerParams sampling;
   TextOptions text;
+  SpeculationOptions speculation;
   bool context_shift = false;
   std::string prompt_cache;  // a session file
   bool prompt_cache_all = false, prompt_cache_ro = false;
@@ -157,6 +159,8 @@ class TextSink {
                   {"n_reused", n_reused},
                   {"n_generated", s.n_generated},
                   {"n_shifts", s.n_shifts},
+                  {"n_guessed", s.speculation.n_checked},
+                  {"n_guessed_right", s.speculation.n_right},
                   {"prompt_s", s.prompt_s},
                   {"generate_s", s.generate_s},
                   {"n_past", session.n_past()},
@@ -175,6 +179,8 @@ void report(const GenerateStats& s, uint64_t seed) {
   log_info("prompt {}, {:.1f} t/s; generated {}; stopped: {}; seed {}", n_tokens_text(s.n_prompt),
            tokens_per_second(s.n_prompt, s.prompt_s), answer_speed_text(s.n_generated, s.generate_s),
            reason_text(s.reason), seed);
+  const std::string speculation = speculation_text(s.speculation, s.generate_s);
+  if (!speculation.empty()) log_info("{}", speculation);
 }
 
 void run(RunOptions& options) {
@@ -192,14 +198,16 @@ void run(RunOptions& options) {
   const bool from_cache = prompt.empty() && has_cache;
   if (!from_cache) check_prompt(prompt, options.text);
   find_model_file(options);
+  prepare_speculation(options.speculation, options.engine);
   Confinement confinement(options.sandbox);
-  confinement.runs(options.engine).reads(options.prompt_cache);
+  confinement.runs(options.engine).reads_model(options.speculation.model).reads(options.prompt_cache);
   if (!options.prompt_cache_ro) confinement.writes(options.prompt_cache);
   confinement.begin();
   refuse_conversation(options);
   const auto devices = make_devices(options.engine);
   const std::unique_ptr<Model> model = load_model(options);
   measure_speeds(options.engine, devices, *model);
+  TextSpeculation speculation(options.speculation, options.engine, devices, *model);
   Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
   Sampler sampler(options.sampling, sampler_model(session));
   std::vector<int32_t> ids;
@@ -245,7 +253,7 @@ void run(RunOptions& options) {
   callbacks.interrupted = [] { return interrupted(); };
   GenerateStats stats;
   try {
-    stats = generate(session, sampler, rest, generation, callbacks);
+    stats = generate(session, sampler, rest, generation, callbacks, speculation.get());
     if (update && options.prompt_cache_all) save_session(session, options.prompt_cache);
   } catch (const ClosedPipe&) {
     throw;
@@ -282,6 +290,7 @@ void add_run(CLI::App& app) {
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
   add_sampling_options(command, options->sampling);
+  add_speculation_options(command, options->speculation);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);
   add_sandbox_option(command, options->sandbox);

@@ -274,7 +274,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
       callbacks.prompt_progress(n, static_cast<int64_t>(rest.size()));
     };
   }
-  result.stats = generate(session_, sampler, rest, how, inner);
+  result.stats = generate(session_, sampler, rest, how, inner, options_.speculation);
   splitter.finish();
   result.kept = result.stats.reason != StopReason::interrupted || !track_.answer_ids.empty();
   if (result.kept) messages_.push_back(result.message);

@@ -31,12 +31,13 @@ struct ChatMessage {
 
 struct ConversationOptions {
   SamplerParams sampling;
-  int64_t n_predict = -1;          // tokens of an answer; -1: no limit
-  bool context_shift = false;      // a full context: the oldest turns are left out; else an error
-  bool think = true;               // false: tells templates that know of it (enable_thinking)
-  std::string template_variables;  // more variables for the template: a JSON object, or nothing
-  std::vector<std::string> stop;   // an answer ends after one of these
-  int32_t n_logprobs = -1;         // as in GenerateOptions
+  int64_t n_predict = -1;              // tokens of an answer; -1: no limit
+  bool context_shift = false;          // a full context: the oldest turns are left out; else an error
+  bool think = true;                   // false: tells templates that know of it (enable_thinking)
+  std::string template_variables;      // more variables for the template: a JSON object, or nothing
+  std::vector<std::string> stop;       // an answer ends after one of these
+  int32_t n_logprobs = -1;             // as in GenerateOptions
+  Speculation* speculation = nullptr;  // outlives the conversation
 };
 
 struct AnswerCallbacks {

@@ -22,6 +22,12 @@ class Timer {
 
 }  // namespace
 
+Generation::Generation(Session& session, Sampler& sampler, const GenerateOptions& options,
+                       Speculation* speculation)
+    : session_(session), sampler_(sampler), options_(options), speculation_(speculation) {
+  if (speculation_) speculation_before_ = speculation_->stats();
+}
+
 bool Generation::read(std::span<const int32_t> prompt, const Session::Progress& progress) {
   const Timer timer(stats_.prompt_s);
   n_keep_ = options_.n_keep < 0 ? session_.n_past() + static_cast<int64_t>(prompt.size()) : options_.n_keep;
@@ -40,24 +46,87 @@ Continuation::Choice Generation::next() {
   Continuation::Choice choice = text_->choose(logits_);
   stats_.n_generated = text_->n_generated();
   last_ = choice.id;
-  const bool full = session_.n_past() >= session_.n_ctx() && !can_shift();
+  if (speculation_) speculation_->add_token(choice.id);
+  const bool full = n_past() >= session_.n_ctx() && !can_shift();
   if (!choice.end && full) choice.end = StopReason::context_full;
   if (choice.end) {
     stats_.reason = *choice.end;
     if (stats_.reason != StopReason::stop_text) choice.text += text_->finish();
+    drop_guesses();
   }
   return choice;
 }
 
+std::string Generation::finish() {
+  drop_guesses();
+  return text_->finish();
+}
+
+// The tokens of the text that the session holds.
+int64_t Generation::n_past() const {
+  return session_.n_past() - static_cast<int64_t>(guesses_.size() - n_used_);
+}
+
 void Generation::append_last() {
+  if (use_guess()) return;
+  drop_guesses();
   if (session_.n_past() >= session_.n_ctx()) shift();
-  logits_ = session_.append(std::span(&*last_, 1));
+  if (speculation_) {
+    append_with_guesses();
+  } else {
+    logits_ = session_.append(std::span(&*last_, 1));
+  }
   last_.reset();
 }
 
+// One step with the last token and guesses of what follows it. At most as many as may still become text.
+void Generation::append_with_guesses() {
+  const int64_t n_left =
+      options_.n_predict < 0 ? session_.n_ctx() : options_.n_predict - text_->n_generated() - 1;
+  const int64_t n_again = session_.n_past() - session_.n_cached();
+  const int64_t n_most = std::min(session_.max_checked() - 1, n_left);
+  const std::span<const int32_t> guesses =
+      speculation_->guess(session_.tokens(), *last_, n_most, {n_again + 1, session_.is_recurrent()});
+  std::vector<int32_t> tokens{*last_};
+  tokens.insert(tokens.end(), guesses.begin(), guesses.end());
+  double seconds = 0;
+  {
+    const Timer timer(seconds);
+    rows_ = guesses.empty() ? session_.append(tokens) : session_.append_all(tokens);
+  }
+  speculation_->add_step(n_again + static_cast<int64_t>(tokens.size()), seconds);
+  guesses_.assign(guesses.begin(), guesses.end());
+  n_used_ = 0;
+  logits_ = row(0);
+}
+
+// If the last token was guessed, its logits are there.
+bool Generation::use_guess() {
+  if (n_used_ == guesses_.size() || guesses_[n_used_] != *last_) return false;
+  logits_ = row(++n_used_);
+  last_.reset();
+  return true;
+}
+
+void Generation::drop_guesses() {
+  if (n_used_ < guesses_.size()) session_.truncate(n_past());
+  guesses_.clear();
+  n_used_ = 0;
+  if (!speculation_) return;
+  const SpeculationStats now = speculation_->stats();
+  stats_.speculation = {now.n_checked - speculation_before_.n_checked,
+                        now.n_right - speculation_before_.n_right,
+                        now.lost_seconds - speculation_before_.lost_seconds};
+}
+
+std::span<const float> Generation::row(size_t i) const {
+  const auto n_vocab = static_cast<size_t>(session_.model().hparams().n_vocab);
+  return rows_.subspan(i * n_vocab, n_vocab);
+}
+
 bool Generation::can_shift() const {
-  const int64_t n_past = session_.n_past();
-  return options_.context_shift && (n_past - std::min(n_keep_, n_past)) / 2 >= 1;
+  const int64_t n_keep = std::min(n_keep_, n_past());
+  return options_.context_shift && (n_past() - n_keep) / 2 >= 1;
 }
 
 // Drops the older half of what is not kept and reads the rest again at its new place: exact, where moving
@@ -86,12 +155,13 @@ SamplerModel sampler_model(const Session& session) {
 }
 
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
-                       const GenerateOptions& options, const GenerateCallbacks& callbacks) {
+                       const GenerateOptions& options, const GenerateCallbacks& callbacks,
+                       Speculation* speculation) {
   const auto is_interrupted = [&] { return callbacks.interrupted && callbacks.interrupted(); };
   const auto emit = [&](const std::string& text) {
     if (!text.empty() && callbacks.text) callbacks.text(text);
   };
-  Generation generation(session, sampler, options);
+  Generation generation(session, sampler, options, speculation);
   const auto stop = [&](StopReason reason) {
     emit(generation.finish());
     GenerateStats stats = generation.stats();

@@ -8,6 +8,7 @@
 
 #include "engine/continuation.h"
 #include "engine/session.h"
+#include "speculate/speculation.h"
 
 namespace tandem {
 
@@ -15,6 +16,7 @@ struct GenerateStats {
   StopReason reason = StopReason::limit;
   int64_t n_prompt = 0, n_generated = 0, n_shifts = 0;
   double prompt_s = 0, generate_s = 0;  // reading the prompt; choosing tokens and computing what follows
+  SpeculationStats speculation;         // of this generation
 };
 
 // Called while it runs. All optional.
@@ -32,17 +34,22 @@ SamplerModel sampler_model(const Model& model, int64_t n_ctx);
 SamplerModel sampler_model(const Session& session);
 
 // Appends the prompt's tokens to `session`, then the tokens that the sampler chooses. The sampler has
-// accepted the tokens that the session holds already; the prompt is accepted here. Throws what Session and
+// accepted the tokens that the session holds already; the prompt is accepted here. With `speculation`, steps check
+// its guesses too, as far as the session has room for them (ContextOptions::n_draft). Throws what Session and
 // Sampler throw.
 GenerateStats generate(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
-                       const GenerateOptions& options, const GenerateCallbacks& callbacks);
+                       const GenerateOptions& options, const GenerateCallbacks& callbacks,
+                       Speculation* speculation = nullptr);
 
-// The same token by token: read(), then next() until it returns an end. Session, sampler and options outlive
-// it, and nobody else changes the session meanwhile.
+// The same token by token: read(), then next() until it returns an end. Session, sampler, options and speculation
+// outlive it, and nobody else uses the session meanwhile: it may hold guesses.
 class Generation {
  public:
-  Generation(Session& session, Sampler& sampler, const GenerateOptions& options)
-      : session_(session), sampler_(sampler), options_(options) {}
+  Generation(Session& session, Sampler& sampler, const GenerateOptions& options,
+             Speculation* speculation = nullptr);
+  ~Generation() { drop_guesses(); }
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
 
   // Appends the prompt's tokens. `progress` as in Session::append; returns false if it stopped the prompt.
   bool read(std::span<const int32_t> prompt, const Session::Progress& progress = nullptr);
@@ -51,22 +58,34 @@ class Generation {
   // Chooses the next token. The last one, whose `end` says why, brings the rest of the text.
   Continuation::Choice next();
   // The rest of the text of a generation that stops here.
-  std::string finish() { return text_->finish(); }
+  std::string finish();
 
   // `reason` is the last token's.
   const GenerateStats& stats() const { return stats_; }
 
  private:
+  int64_t n_past() const;
   bool can_shift() const;
   void shift();
   void append_last();
+  void append_with_guesses();
+  bool use_guess();
+  void drop_guesses();
+  std::span<const float> row(size_t i) const;
 
   Session& session_;
   Sampler& sampler_;
   const GenerateOptions& options_;
   std::optional<Continuation> text_;
   std::span<const float> logits_;
-  std::optional<int32_t> last_;  // chosen, not yet in the session
+  std::optional<int32_t> last_;  // chosen, not yet in the session but perhaps as a guess
+  Speculation* speculation_;
+  // The last tokens of the session are guesses, of which the first n_used_ were right; and the logits of the token
+  // before them and of each, [1 + guesses, n_vocab].
+  std::vector<int32_t> guesses_;
+  size_t n_used_ = 0;
+  std::span<const float> rows_;
+  SpeculationStats speculation_before_;
   int64_t n_keep_ = 0;
   GenerateStats stats_;
 };

@@ -107,7 +107,7 @@ void Runtime::build_down_the_ladder() {
 bool Runtime::step_down(const std::string& reason) {
   std::vector<LayerPlacement>& layers = fit_.placement.layers;
   const auto say = [&](const std::string& what) { log_warning("{}; {}", reason, what); };
-  const int64_t smallest = std::max(kSmallestUbatch, shape_.n_sequences + 1);
+  const int64_t smallest = std::max(kSmallestUbatch, shape_.n_sequences + shape_.n_draft + 1);
   if (shape_.n_ubatch > smallest) {
     const int64_t n = std::max(shape_.n_ubatch / 2, smallest);
     say(format("the micro-batch goes from {} tokens to {}", shape_.n_ubatch, n));

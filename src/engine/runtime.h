@@ -48,6 +48,8 @@ class Runtime {
   // Maximum tokens and outputs of a step. The out-of-memory ladder lowers n_ubatch.
   int64_t n_ubatch() const { return shape_.n_ubatch; }
   int64_t max_outputs() const { return max_outputs_; }
+  // Of a step that computes where single tokens are computed: see ContextOptions::n_draft.
+  int64_t max_decode_tokens() const { return n_sequences() + shape_.n_draft; }
 
   // Returns an empty sequence of this cache: the only one, which has all checkpoints, or one of several, which
   // has none and so cannot be cut back with recurrent layers.

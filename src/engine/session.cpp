@@ -38,11 +38,7 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
   check_tokens(tokens);
   std::span<const float> logits;
   const int64_t n_again = n_past() - n_cached();  // without a state since truncate()
-  std::vector<int32_t> all;
-  if (n_again > 0) {
-    all.assign(tokens_.end() - n_again, tokens_.end());
-    all.insert(all.end(), tokens.begin(), tokens.end());
-  }
+  const std::vector<int32_t> all = n_again > 0 ? with_missing(tokens) : std::vector<int32_t>();
   const std::span<const int32_t> work = n_again > 0 ? std::span<const int32_t>(all) : tokens;
   const auto n = static_cast<int64_t>(work.size());
   for (int64_t done = 0; done < n;) {
@@ -58,6 +54,39 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
   }
   runtime_.check_finite(logits, n_past() - 1);
   return logits;
+}
+
+// What truncate() left without a state, and then these.
+std::vector<int32_t> Session::with_missing(std::span<const int32_t> tokens) const {
+  std::vector<int32_t> all(tokens_.begin() + n_cached(), tokens_.end());
+  all.insert(all.end(), tokens.begin(), tokens.end());
+  return all;
+}
+
+// With recurrent layers, a step does not go past the end of a block, where it leaves a checkpoint.
+int64_t Session::max_checked() const {
+  int64_t n = runtime_.max_decode_tokens() - (n_past() - n_cached());
+  if (sequence_.is_recurrent() && sequence_.n_checkpoints() > 0) {
+    const int64_t block_size = kv_config().block_size;
+    n = std::min(n, block_size - n_past() % block_size);
+  }
+  return std::min({n, runtime_.max_outputs(), n_ctx() - n_past()});
+}
+
+std::span<const float> Session::append_all(std::span<const int32_t> tokens) {
+  check_tokens(tokens);
+  TANDEM_CHECK(static_cast<int64_t>(tokens.size()) <= max_checked());
+  const std::vector<int32_t> work = with_missing(tokens);
+  const BatchSlice slice{&sequence_, work, static_cast<int64_t>(tokens.size())};
+  std::optional<std::span<const float>> logits;
+  while (!logits) logits = runtime_.step(std::span(&slice, 1));
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    runtime_.check_finite(logits->subspan(row * n_vocab, n_vocab),
+                          n_past() - static_cast<int64_t>(tokens.size() - row));
+  }
+  return *logits;
 }
 
 void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {

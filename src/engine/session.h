@@ -29,6 +29,8 @@ class Session {
   // Tokens in the cache: all, unless a model with recurrent layers was cut back to where it has no state. The
   // others are computed again with the next tokens.
   int64_t n_cached() const { return sequence_.length(); }
+  // Whether a text can only be cut back to where the cache has a state.
+  bool is_recurrent() const { return runtime_.is_recurrent(); }
   int64_t n_past() const { return static_cast<int64_t>(tokens_.size()); }
 
   // Adds tokens (at least one) and returns the logits [n_vocab] after the last; they stay valid until the
@@ -38,6 +40,12 @@ class Session {
   // NaN.
   using Progress = std::function<bool(int64_t n_done)>;
   std::span<const float> append(std::span<const int32_t> tokens, const Progress& progress = nullptr);
+
+  // As append, in one step and for at most max_checked() tokens, and returns the logits [n, n_vocab] after each of
+  // them.
+  std::span<const float> append_all(std::span<const int32_t> tokens);
+  // That append_all() takes next. Needs options.context.n_draft; 0 without.
+  int64_t max_checked() const;
 
   // As append, but hands out the logits of every token: fn(first, logits [n, n_vocab]) for runs of n tokens
   // from index `first`. Needs options.context.all_logits.
@@ -74,6 +82,7 @@ class Session {
  private:
   void check_tokens(std::span<const int32_t> tokens) const;
   int64_t step_size(int64_t n_left) const;
+  std::vector<int32_t> with_missing(std::span<const int32_t> tokens) const;
   void restore_states(const SavedCache& cache);
 
   Runtime runtime_;

@@ -20,7 +20,7 @@ const auto& use_of(const Held& home, StepKind kind) {
 }  // namespace
 
 StepKind step_kind(const ShapeClass& shape) {
-  return shape.max_tokens > shape.max_sequences ? StepKind::prefill : StepKind::decode;
+  return shape.max_tokens > shape.max_sequences + shape.n_draft ? StepKind::prefill : StepKind::decode;
 }
 
 MemoryUse use_on(GpuId gpu, double share) {

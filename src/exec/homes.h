@@ -13,8 +13,8 @@
 
 namespace tandem {
 
-// prefill: several tokens of a sequence in a step; decode: one token of each sequence. The weights in host
-// memory may be used differently in each.
+// prefill: several tokens of a sequence in a step; decode: one token of each sequence,
+// with speculation a few more. The weights in host memory may be used differently in each.
 enum class StepKind : uint8_t { prefill, decode };
 StepKind step_kind(const ShapeClass& shape);
 

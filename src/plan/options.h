@@ -20,6 +20,7 @@ struct ContextOptions {
   int64_t n_ubatch = 512;  // maximum tokens in one step
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   bool all_logits = false;     // reserve logits for every token of a step
+  int64_t n_draft = 0;         // guesses that a step may check beside its token (speculate/speculation.h)
   int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache
   int64_t n_ctx_sequence = 0;  // maximum tokens of one sequence; 0: n_ctx
   // States of recurrent layers to keep besides the current one, for cutting a text back without processing it

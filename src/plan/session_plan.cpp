@@ -77,7 +77,9 @@ ContextOptions checked_shape(const Architecture& architecture, ContextOptions sh
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
   if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;
   shape.n_sequences = std::clamp<int64_t>(shape.n_sequences, 1, ceil_div(shape.n_ctx, KvConfig{}.block_size));
-  if (shape.n_sequences > 1) shape.n_ubatch = std::max(shape.n_ubatch, shape.n_sequences + 1);
+  shape.n_draft = std::clamp<int64_t>(shape.n_draft, 0, shape.n_ctx / 2);
+  if (shape.n_sequences + shape.n_draft > 1)
+    shape.n_ubatch = std::max(shape.n_ubatch, shape.n_sequences + shape.n_draft + 1);
   shape.n_state_checkpoints =
       std::clamp<int64_t>(shape.n_state_checkpoints, 0, shape.n_ctx / KvConfig{}.block_size);
   return shape;
@@ -96,13 +98,15 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   ShapeClass capacity;
   capacity.n_ctx = shape.n_ctx_sequence;
   capacity.max_blocks = ceil_div(shape.n_ctx_sequence, kv.block_size);
-  capacity.max_tokens = capacity.max_outputs = capacity.max_sequences = shape.n_sequences;
+  capacity.max_sequences = shape.n_sequences;
+  capacity.n_draft = shape.n_draft;
+  capacity.max_tokens = capacity.max_outputs = shape.n_sequences + shape.n_draft;
   graphs.decode = architecture.build(capacity);
   capacity.max_tokens = shape.n_ubatch;
   if (shape.all_logits) {
     const size_t row = static_cast<size_t>(architecture.hparams().n_vocab) * sizeof(float);
-    capacity.max_outputs =
-        std::clamp<int64_t>(static_cast<int64_t>(kMaxLogitsBytes / row), shape.n_sequences, shape.n_ubatch);
+    capacity.max_outputs = std::clamp<int64_t>(static_cast<int64_t>(kMaxLogitsBytes / row),
+                                               capacity.max_outputs, shape.n_ubatch);
   }
   graphs.prefill = architecture.build(capacity);
   return graphs;

@@ -205,9 +205,10 @@ TEST(LlamaFlags, HarmlessOnesAreAccepted) {
 
 TEST(LlamaFlags, OthersSayWhatToUse) {
   for (const char* flag :
-       {"--lora", "--mmproj", "-md", "--draft-max", "--rpc", "-C", "-dr", "--control-vector"}) {
+       {"--lora", "--mmproj", "-hfd", "--draft-p-min", "--rpc", "-C", "-dr", "--control-vector"}) {
     EXPECT_THAT(refusal({"run", "x.gguf", flag, "x"}), testing::StartsWith(std::string(flag) + ": ")) << flag;
   }
+  EXPECT_THAT(refusal({"batch", "x.gguf", "-md", "y.gguf"}), HasSubstr("tandem run and tandem chat"));
   EXPECT_THAT(refusal({"run", "x.gguf", "-cnv"}), HasSubstr("tandem chat"));
   EXPECT_THAT(refusal({"run", "x.gguf", "-sys", "Be brief."}), HasSubstr("tandem chat"));
   EXPECT_THAT(refusal({"chat", "x.gguf", "-no-cnv"}), HasSubstr("tandem run"));

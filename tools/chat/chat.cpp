@@ -33,6 +33,7 @@ namespace {
 struct ChatOptions : CommandOptions {
   bool sandbox = true;
   SamplerParams sampling;
+  SpeculationOptions speculation;
   TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
   std::string system, system_file, chat_template, template_variables, session_file;
   std::optional<ShowReasoning> reasoning;
@@ -133,8 +134,9 @@ void chat(ChatOptions& o) {
   if (asks) install_chat_signals();
   validate(o.sampling);
   find_model_file(o);
+  prepare_speculation(o.speculation, o.engine);
   Confinement confinement(o.sandbox);
-  confinement.runs(o.engine).reads(o.chat_template).writes(o.session_file);
+  confinement.runs(o.engine).reads_model(o.speculation.model).reads(o.chat_template).writes(o.session_file);
   if (asks) {
     confinement.helped_by(helper_for_typing());
     add_downloads(confinement);
@@ -142,6 +144,7 @@ void chat(ChatOptions& o) {
   confinement.begin();
   ChatEngine engine({.engine = o.engine,
                      .conversation = conversation_options(o, shown.reasoning),
+                     .speculation = o.speculation,
                      .chat_template = o.chat_template,
                      .read_ahead = asks,
                      .animate = !o.text.simple_io,
@@ -238,6 +241,7 @@ void add_chat(CLI::App& app) {
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
   add_sampling_options(command, options->sampling);
+  add_speculation_options(command, options->speculation);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);
   add_sandbox_option(command, options->sandbox);

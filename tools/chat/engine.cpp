@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "tools/chat/choose_template.h"
 #include "tools/chat/loading.h"
 #include "tools/hub/model_path.h"
@@ -40,14 +41,31 @@ void ChatEngine::load_model_and_template(const std::string& path) {
   template_ = std::move(chosen);
 }
 
+// Another model of the same conversation may have a vocabulary that the draft model does not have.
+void ChatEngine::make_speculation() {
+  const bool is_first = !speculation_;
+  speculation_.reset();
+  try {
+    speculation_ =
+        std::make_unique<TextSpeculation>(options_.speculation, options_.engine, devices_, *model_);
+  } catch (const Error& e) {
+    if (is_first || e.code() != ErrorCode::usage) throw;
+    log_warning("{}; goes on without", message_of(e));
+    speculation_ =
+        std::make_unique<TextSpeculation>(SpeculationOptions{}, options_.engine, devices_, *model_);
+  }
+}
+
 void ChatEngine::make_conversation(ConversationOptions options, std::vector<ChatMessage> messages) {
   const bool may_fit = model_->file().n_file_bytes() <= most_to_read_ahead(options_.engine.offload);
   if (options_.read_ahead && options_.engine.model.open.mmap && may_fit)
     read_ahead(*model_, options_.animate);
   measure_speeds(options_.engine, devices_, *model_);
+  make_speculation();
   session_ = std::make_unique<Session>(*model_, pointers(devices_), options_.engine,
                                        explain_on_stderr(options_.explain));
   if (interrupted()) throw Error(ErrorCode::interrupted, "");
+  options.speculation = speculation_->get();
   conversation_ = std::make_unique<Conversation>(*session_, *template_, std::move(options));
   conversation_->adopt(std::move(messages));
 }

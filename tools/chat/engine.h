@@ -11,12 +11,14 @@
 #include "device/device.h"
 #include "engine/conversation.h"
 #include "text/chat_template.h"
+#include "tools/speculation.h"
 
 namespace tandem::tools {
 
 struct ChatEngineOptions {
   EngineOptions engine;
   ConversationOptions conversation;
+  SpeculationOptions speculation;
   std::string chat_template;  // replaces the model's
   bool read_ahead = false;    // into memory, before the first message
   bool animate = true;        // show its progress
@@ -45,12 +47,14 @@ class ChatEngine {
  private:
   std::string path_of(const std::string& model) const;
   void load_model_and_template(const std::string& path);
+  void make_speculation();
   void make_conversation(ConversationOptions options, std::vector<ChatMessage> messages);
 
   ChatEngineOptions options_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ChatTemplate> template_;
+  std::unique_ptr<TextSpeculation> speculation_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Conversation> conversation_;
 };

@@ -26,6 +26,8 @@ class JsonView final : public ChatView {
                  {"seed", a.seed},
                  {"n_messages_left_out", a.n_left_out},
                  {"n_shifts", s.n_shifts},
+                 {"n_guessed", s.speculation.n_checked},
+                 {"n_guessed_right", s.speculation.n_right},
                  {"prompt_s", s.prompt_s},
                  {"generate_s", s.generate_s},
                  {"n_past", n_past},

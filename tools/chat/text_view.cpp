@@ -14,6 +14,7 @@
 #include "tools/markdown/stream.h"
 #include "tools/output.h"
 #include "tools/prompt_progress.h"
+#include "tools/speculation.h"
 #include "tools/statistics.h"
 
 namespace tandem::tools {
@@ -131,8 +132,10 @@ class TextView final : public ChatView {
     const GenerateStats& s = a.stats;
     std::string text = "prompt " + n_tokens_text(s.n_prompt);
     if (a.n_reused > 0) text += format(" ({} reused)", a.n_reused);
-    return text + format(", {:.1f} t/s; answer {}", tokens_per_second(s.n_prompt, s.prompt_s),
-                         answer_speed_text(s.n_generated, s.generate_s));
+    text += format(", {:.1f} t/s; answer {}", tokens_per_second(s.n_prompt, s.prompt_s),
+                   answer_speed_text(s.n_generated, s.generate_s));
+    const std::string speculation = speculation_text(s.speculation, s.generate_s);
+    return speculation.empty() ? text : text + "; " + speculation;
   }
 
   void note_reason(StopReason reason) {

@@ -12,7 +12,8 @@ constexpr std::string_view kLora =
 constexpr std::string_view kControlVector = "control vectors are not supported";
 constexpr std::string_view kImages =
     "images and audio are not supported: tandem runs the text part of a model";
-constexpr std::string_view kDraft = "speculative decoding with a draft model is not supported";
+constexpr std::string_view kDraft = "this command does not guess tokens ahead: tandem run and tandem chat do";
+constexpr std::string_view kDraftLength = "the number of guesses adapts to how many are right, up to --draft-max";
 constexpr std::string_view kCompletes = "run completes text as it is: use tandem chat for a conversation";
 constexpr std::string_view kAsks = "run completes one prompt and exits: use tandem chat to go back and forth";
 constexpr std::string_view kAffinity =
@@ -32,7 +33,11 @@ constexpr LlamaFlag kFlags[] = {
     {"", "--mmproj -mm --mmproj-url -mmu --image --audio --image-min-tokens --image-max-tokens", Takes::value,
      kImages},
     {"", "--no-mmproj --no-mmproj-offload", Takes::nothing, ""},
-    {"", "-md --model-draft -hfd -hfrd --hf-repo-draft", Takes::value, kDraft},
+    {"run chat", "-hfd -hfrd --hf-repo-draft", Takes::value, "name the draft model with -md USER/REPO"},
+    {"run chat", "--draft-min --draft-n-min --draft-p-min --draft-p-split", Takes::value, kDraftLength},
+    {"run chat", "-devd --device-draft", Takes::value, "the draft model uses the devices of --device"},
+    {"run chat", "-td --threads-draft -tbd --threads-batch-draft", Takes::value, "the draft model uses the threads of -t"},
+    {"", "-md --model-draft -hfd -hfrd --hf-repo-draft --spec", Takes::value, kDraft},
     {"", "--draft-max --draft --draft-n --draft-min --draft-n-min --draft-p-min --draft-p-split -cd "
          "--ctx-size-draft -devd --device-draft -ngld --gpu-layers-draft --n-gpu-layers-draft -td "
          "--threads-draft -tbd --threads-batch-draft", Takes::value, kDraft},

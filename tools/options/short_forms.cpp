@@ -42,6 +42,9 @@ constexpr ShortForm kShortForms[] = {
     {"mu", "model-url"},
     {"np", "parallel"},
     {"cnv", "conversation"},
+    {"md", "model-draft"},
+    {"ngld", "gpu-layers-draft"},
+    {"cd", "ctx-size-draft"},
 };
 
 }  // namespace

@@ -1,0 +1,124 @@
+#include "speculate/draft_policy.h"
+
+#include <algorithm>
+
+namespace tandem {
+namespace {
+
+constexpr double kLossShare = 0.02;  // of all time that may be lost
+constexpr double kKeptGain = 5;      // steps: what was gained long ago does not pay for losses now
+constexpr double kPriorWeight = 4;   // guesses that a prior counts for
+constexpr double kMemory = 0.98;     // weight of what was seen before, with each new guess
+constexpr double kSmoothing = 0.25;  // weight of a new measurement of seconds
+constexpr double kRowCost = 0.08;    // of one more row, in steps, until it is measured
+
+void blend(double& mean, double value) {
+  mean = mean > 0 ? mean + kSmoothing * (value - mean) : value;
+}
+
+}  // namespace
+
+DraftPolicy::DraftPolicy(const Drafter& drafter, int64_t n_max)
+    : n_max_(n_max), seconds_(static_cast<size_t>(2 * n_max + 4)) {
+  for (int c = 0; c < kConfidences; ++c) {
+    n_right_[static_cast<size_t>(c)] = kPriorWeight * drafter.prior(c);
+    n_seen_[static_cast<size_t>(c)] = kPriorWeight;
+  }
+}
+
+double DraftPolicy::share_right(int confidence) const {
+  const auto c = static_cast<size_t>(confidence);
+  return n_right_[c] / n_seen_[c];
+}
+
+void DraftPolicy::add_guess(int confidence, bool right) {
+  const auto c = static_cast<size_t>(confidence);
+  n_right_[c] = kMemory * n_right_[c] + (right ? 1 : 0);
+  n_seen_[c] = kMemory * n_seen_[c] + 1;
+}
+
+double DraftPolicy::step_seconds(int64_t n_rows) const {
+  const auto last = static_cast<int64_t>(seconds_.size()) - 1;
+  const int64_t n = std::min(n_rows, last);
+  const auto measured = [&](int64_t i) { return seconds_[static_cast<size_t>(i)]; };
+  int64_t below = n, above = n;
+  while (below > 0 && measured(below) <= 0) --below;
+  while (above <= last && measured(above) <= 0) ++above;
+  if (below == 0) return above <= last ? measured(above) : 0;
+  if (below == n) return measured(n);
+  if (above <= last) {
+    const double part = static_cast<double>(n - below) / static_cast<double>(above - below);
+    return measured(below) + part * (measured(above) - measured(below));
+  }
+  int64_t first = 1;
+  while (measured(first) <= 0) ++first;
+  double row = kRowCost * measured(first);
+  if (below > first)
+    row = std::max(0.0, measured(below) - measured(first)) / static_cast<double>(below - first);
+  return measured(below) + row * static_cast<double>(n - below);
+}
+
+// The seconds that may be lost on top of what a step without guesses takes.
+double DraftPolicy::bearable() const {
+  return kLossShare * total_ + step_seconds(1) - balance_;
+}
+
+int64_t DraftPolicy::n_to_check(std::span<const Guess> guesses, const Step& step) const {
+  if (seconds_[1] <= 0) return 0;
+  const double alone = step_seconds(step.n_rows);
+  const double row = (step_seconds(step.n_rows + n_max_) - alone) / static_cast<double>(n_max_);
+  const auto most = std::min(static_cast<int64_t>(guesses.size()), n_max_);
+  int64_t best = 0;
+  double best_rate = 1 / alone;
+  double n_tokens = 1, all_right = 1, rows_again = 0;
+  for (int64_t k = 1; k <= most; ++k) {
+    const double right = share_right(guesses[static_cast<size_t>(k - 1)].confidence);
+    // Guess k is the first wrong one: the step's rows and k - 1 right guesses are computed again.
+    if (step.is_repeated_when_wrong)
+      rows_again += all_right * (1 - right) * static_cast<double>(step.n_rows + k - 1);
+    all_right *= right;
+    n_tokens += all_right;
+    const double seconds = step_seconds(step.n_rows + k);
+    const double at_worst =
+        seconds - alone + (step.is_repeated_when_wrong ? row * static_cast<double>(step.n_rows) : 0);
+    if (at_worst > bearable()) break;
+    const double rate = n_tokens / (seconds + row * rows_again);
+    if (rate <= best_rate) continue;
+    best_rate = rate;
+    best = k;
+  }
+  return best;
+}
+
+bool DraftPolicy::wants_more(std::span<const Guess> guesses, const Step& step) const {
+  const auto n = static_cast<int64_t>(guesses.size());
+  if (seconds_[1] <= 0 || n >= n_max_) return false;
+  const double alone = step_seconds(step.n_rows);
+  const double at_worst =
+      step_seconds(step.n_rows + n + 1) - alone + static_cast<double>(n + 1) * guess_seconds_;
+  if (at_worst > bearable()) return false;
+  if (n == 0) return true;  // within what may be lost, to learn whether it pays
+  double all_right = 1;
+  for (const Guess& g : guesses) all_right *= share_right(g.confidence);
+  const double cost = guess_seconds_ + step_seconds(step.n_rows + n + 1) - step_seconds(step.n_rows + n);
+  return all_right * alone > cost;
+}
+
+void DraftPolicy::add_step(int64_t n_rows, double seconds, int64_t n_guesses, double draft_seconds) {
+  if (n_rows < static_cast<int64_t>(seconds_.size())) blend(seconds_[static_cast<size_t>(n_rows)], seconds);
+  if (n_guesses > 0) blend(guess_seconds_, draft_seconds / static_cast<double>(n_guesses));
+  last_step_ = seconds + draft_seconds;
+}
+
+void DraftPolicy::settle_step(int64_t n_tokens) {
+  if (last_step_ <= 0) return;
+  const double plain = step_seconds(1);
+  const double lost = last_step_ - static_cast<double>(n_tokens) * plain;
+  total_ += last_step_;
+  last_step_ = 0;
+  if (seconds_[1] <= 0) return;
+  lost_ += lost;
+  balance_ = std::max(balance_ + lost, -kKeptGain * plain);
+}
+
+}  // namespace tandem

@@ -1,0 +1,110 @@
+#include "tools/speculation.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/model_drafter.h"
+#include "speculate/ngram_drafter.h"
+#include "tools/hub/model_path.h"
+#include "tools/options/command_line.h"
+#include "tools/options/types.h"
+#include "tools/setup.h"
+
+namespace tandem::tools {
+namespace {
+
+using Kind = SpeculationOptions::Kind;
+
+constexpr int64_t kMaxGuesses = 64;
+constexpr int64_t kDraftContext = 16384;  // tokens, unless the user says
+
+Kind parse_kind(const std::string& value) {
+  if (value == "none") return Kind::none;
+  if (value == "ngram") return Kind::ngram;
+  if (value == "model") return Kind::model;
+  throw_error(ErrorCode::usage, "--spec: found {}, needed none, ngram or model", printable(value));
+}
+
+// Of the draft model: the devices and limits of the other one, and a placement of its own.
+EngineOptions draft_options(const SpeculationOptions& o, const EngineOptions& engine) {
+  EngineOptions draft;
+  draft.devices = engine.devices;
+  draft.model.path = o.model;
+  draft.model.open = engine.model.open;
+  draft.offload.budgets = engine.offload.budgets;
+  draft.offload.n_gpu_layers = o.n_gpu_layers;
+  draft.context.n_ctx = o.n_ctx.value_or(engine.context.n_ctx_given ? engine.context.n_ctx : 0);
+  draft.context.n_ctx_given = o.n_ctx || engine.context.n_ctx_given;
+  draft.context.max_ctx = kDraftContext;
+  draft.context.n_ubatch = engine.context.n_ubatch;
+  draft.oom_ladder = engine.oom_ladder;
+  return draft;
+}
+
+}  // namespace
+
+void add_speculation_options(CLI::App& app, SpeculationOptions& o) {
+  const char* group = "Speculation";
+  choice(app, "--spec", "none|ngram|model",
+         "check guesses of the next tokens in one step: ngram guesses from the text so far, model with -md",
+         "none, with -md model", [&o](const std::string& value) { o.kind = parse_kind(value); })
+      .group(group);
+  text(app, "--model-draft", o.model, "FILE", "smaller model with the same vocabulary that makes the guesses")
+      .group(group);
+  integer(app, "--draft-max,--draft,--draft-n", o.n_max, 1,
+          "maximum guesses in a step; fewer are made where they do not pay")
+      .group(group);
+  choice(app, "--gpu-layers-draft,--n-gpu-layers-draft", "N", "layers of the draft model on GPUs",
+         "automatic",
+         [&o](const std::string& value) {
+           o.n_gpu_layers = parse_integer("--gpu-layers-draft", value, 0, INT32_MAX);
+         })
+      .group(group);
+  choice(app, "--ctx-size-draft", "N", "context of the draft model; texts beyond it have no guesses",
+         "-c, or 16384 at most",
+         [&o](const std::string& value) { o.n_ctx = parse_integer("--ctx-size-draft", value, 1, INT32_MAX); })
+      .group(group);
+}
+
+void prepare_speculation(SpeculationOptions& o, EngineOptions& engine) {
+  const Kind kind = o.chosen();
+  if (kind == Kind::model && o.model.empty())
+    throw_error(ErrorCode::usage, "--spec model needs a draft model: name it with -md");
+  if (kind != Kind::model && !o.model.empty())
+    throw_error(ErrorCode::usage, "-md names a draft model that --spec does not use: leave one out");
+  if (o.n_max > kMaxGuesses)
+    throw_error(ErrorCode::usage, "--draft-max: found {}, needed at most {}", o.n_max, kMaxGuesses);
+  if (kind == Kind::none) return;
+  if (kind == Kind::model) o.model = model_path(o.model, {});
+  engine.context.n_draft = o.n_max;
+}
+
+TextSpeculation::TextSpeculation(const SpeculationOptions& o, const EngineOptions& engine,
+                                 const std::vector<std::unique_ptr<Device>>& devices, const Model& model) {
+  std::unique_ptr<Drafter> drafter;
+  switch (o.chosen()) {
+    case Kind::none: return;
+    case Kind::ngram: drafter = std::make_unique<NgramDrafter>(); break;
+    case Kind::model: {
+      EngineOptions draft = draft_options(o, engine);
+      draft_ = load_model(draft);
+      check_same_vocabulary(*draft_, model);
+      measure_speeds(draft, devices, *draft_);
+      session_ = std::make_unique<Session>(*draft_, pointers(devices), draft);
+      drafter = std::make_unique<ModelDrafter>(*session_, model.hparams().n_vocab);
+      break;
+    }
+  }
+  speculation_ = std::make_unique<Speculation>(std::move(drafter), o.n_max);
+}
+
+TextSpeculation::~TextSpeculation() = default;
+
+std::string speculation_text(const SpeculationStats& s, double seconds) {
+  if (s.n_checked == 0) return "";
+  const double plain = seconds - s.lost_seconds;
+  return format("speculation: {} of {} guesses right, {:.2f}x as fast", s.n_right, s.n_checked,
+                seconds > 0 ? std::max(0.0, plain / seconds) : 1.0);
+}
+
+}  // namespace tandem::tools
