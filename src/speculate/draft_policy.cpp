@@ -58,6 +58,13 @@ double DraftPolicy::step_seconds(int64_t n_rows) const {
   return measured(below) + row * static_cast<double>(n - below);
 }
 
+// Estimates may be far off: a step is at most twice as long as the longest that was measured.
+int64_t DraftPolicy::most_rows() const {
+  auto n = static_cast<int64_t>(seconds_.size()) - 1;
+  while (n > 1 && seconds_[static_cast<size_t>(n)] <= 0) --n;
+  return 2 * n;
+}
+
 // The seconds that may be lost on top of what a step without guesses takes.
 double DraftPolicy::bearable() const {
   return kLossShare * total_ + step_seconds(1) - balance_;
@@ -67,7 +74,7 @@ int64_t DraftPolicy::n_to_check(std::span<const Guess> guesses, const Step& step
   if (seconds_[1] <= 0) return 0;
   const double alone = step_seconds(step.n_rows);
   const double row = (step_seconds(step.n_rows + n_max_) - alone) / static_cast<double>(n_max_);
-  const auto most = std::min(static_cast<int64_t>(guesses.size()), n_max_);
+  const auto most = std::min({static_cast<int64_t>(guesses.size()), n_max_, most_rows() - step.n_rows});
   int64_t best = 0;
   double best_rate = 1 / alone;
   double n_tokens = 1, all_right = 1, rows_again = 0;
@@ -98,10 +105,18 @@ bool DraftPolicy::wants_more(std::span<const Guess> guesses, const Step& step) c
       step_seconds(step.n_rows + n + 1) - alone + static_cast<double>(n + 1) * guess_seconds_;
   if (at_worst > bearable()) return false;
   if (n == 0) return true;  // within what may be lost, to learn whether it pays
-  double all_right = 1;
-  for (const Guess& g : guesses) all_right *= share_right(g.confidence);
-  const double cost = guess_seconds_ + step_seconds(step.n_rows + n + 1) - step_seconds(step.n_rows + n);
-  return all_right * alone > cost;
+  if (guess_seconds_ <= 0 || step.n_rows + n + 1 > most_rows()) return false;
+  // The next one, if it is as likely as the last, against the tokens a second of those so far.
+  double n_tokens = 1, all_right = 1, best_rate = 1 / alone;
+  for (int64_t k = 1; k <= n; ++k) {
+    all_right *= share_right(guesses[static_cast<size_t>(k - 1)].confidence);
+    n_tokens += all_right;
+    const double seconds = step_seconds(step.n_rows + k) + static_cast<double>(k) * guess_seconds_;
+    best_rate = std::max(best_rate, n_tokens / seconds);
+  }
+  const double gain = all_right * share_right(guesses.back().confidence);
+  return gain >
+         best_rate * (guess_seconds_ + step_seconds(step.n_rows + n + 1) - step_seconds(step.n_rows + n));
 }
 
 void DraftPolicy::add_step(int64_t n_rows, double seconds, int64_t n_guesses, double draft_seconds) {

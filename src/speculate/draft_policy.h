@@ -49,6 +49,7 @@ class DraftPolicy {
 
  private:
   double bearable() const;
+  int64_t most_rows() const;
 
   int64_t n_max_;
   std::array<double, kConfidences> n_right_{}, n_seen_{};
