@@ -38,6 +38,7 @@ struct AttentionCall {
   float* y;                    // [n_tokens, y_cols]: n_head * head_dim_v, over a part n_head logarithms more
   CachePool k, v;
   CachePart part;
+  int chunk_first, chunk_size;             // positions of a chunk
   int n_tokens, n_head, n_head_kv, group;  // group: query heads a key-value head
   int y_cols;
   int block_size, max_blocks, window;
@@ -51,6 +52,7 @@ struct AttentionCall {
 
   // Returns the range of the block table's positions that a token sees.
   __device__ PositionRange in_part(PositionRange seen, int sequence) const {
+    if (part == CachePart::chunk) return seen_of_chunk(seen, chunk_first, chunk_size);
     return part == CachePart::whole ? seen : seen_of_part(seen, part, hot_from[sequence]);
   }
 

@@ -32,13 +32,20 @@ TANDEM_HD inline PositionRange seen_by(int position, int window) {
 }
 
 // Which positions of the cache an attention reads (KvPart in graph/ops.h).
-enum class CachePart : int { whole, cold, hot };
+// A chunk is positions whose rows were made, of latent attention.
+enum class CachePart : int { whole, cold, hot, chunk };
 
 // Returns the seen positions of one part of a split cache, relative to the part's first position: 0 of the
 // cold cache, hot_from of the hot one.
 TANDEM_HD inline PositionRange seen_of_part(PositionRange seen, CachePart part, int hot_from) {
   if (part == CachePart::cold) seen.end = int_min(seen.end, hot_from);
   if (part == CachePart::hot) seen = {int_max(0, seen.begin - hot_from), seen.end - hot_from};
+  return seen.begin < seen.end ? seen : PositionRange{0, 0};
+}
+
+// Returns the seen positions of n positions from `first` on, relative to it.
+TANDEM_HD inline PositionRange seen_of_chunk(PositionRange seen, int first, int n) {
+  seen = {int_max(0, seen.begin - first), int_min(n, seen.end - first)};
   return seen.begin < seen.end ? seen : PositionRange{0, 0};
 }
 

@@ -62,6 +62,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvW
 // A fusion of the first three nodes, if they are rope of queries, rope of keys and kv_write of those keys.
 Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const LatentAttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);
@@ -85,6 +86,7 @@ std::string why_not(const Graph& graph, const LinearOp& op);
 std::string why_not(const Graph& graph, const HeadLinearOp& op);
 std::string why_not(const Graph& graph, const RopeOp& op);
 std::string why_not(const Graph& graph, const AttentionOp& op);
+std::string why_not(const Graph& graph, const LatentAttentionOp& op);
 std::string why_not(const Graph& graph, const GluOp& op);
 std::string why_not(const Graph& graph, const MoeRouteOp& op);
 std::string why_not(const Graph& graph, const MoeFfnOp& op);

@@ -4,6 +4,7 @@
 
 #include "ggml-cuda/launch.cuh"
 #include "ggml-cuda/matvec.cuh"
+#include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
 namespace {
@@ -19,12 +20,19 @@ int64_t max_mma_tokens(int compute_capability) {
   return compute_capability >= 90 ? 192 : compute_capability == 80 ? 512 : INT64_MAX;
 }
 
-// Rows of a weight as bf16: `to` [n_blocks * 32], from block `first` on. A thread takes word w of a block:
+template <DType To>
+__device__ uint16_t narrowed(float x) {
+  if constexpr (To == DType::BF16) return float_to_bfloat(x);
+  return float_to_half(x != x ? x : fminf(fmaxf(x, -65504.0f), 65504.0f));
+}
+
+// Rows of a weight as bf16 or f16: `to` [n_blocks * 32], from block `first` on, for matrix blockIdx.y. A thread takes word w of a block:
 // columns 4w..4w+3 and 16+4w..16+4w+3, two 8-byte stores; four threads fill a block's 64 bytes. Bytes: the
 // weight's once, 2 an element written: 2.6 an element of Q4_K.
-template <DType T>
+template <DType T, DType To>
 __global__ void __launch_bounds__(kThreads)
-    dequantize_kernel(Planes planes, uint32_t first, uint32_t n_blocks, uint16_t* to) {
+    dequantize_kernel(DeviceWeight weight, uint32_t first, uint32_t n_blocks, uint16_t* to) {
+  const Planes planes = expert_planes(weight, static_cast<int>(blockIdx.y));
   const uint64_t thread = static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const auto at = static_cast<uint32_t>(thread / 4);
   const int w = static_cast<int>(thread % 4);
@@ -34,14 +42,14 @@ __global__ void __launch_bounds__(kThreads)
   const BlockScales scales = load_scales<T>(planes, block);
   ushort4 values[2];
   const auto convert = [&](uint32_t word, int half) {
-    return ushort4{float_to_bfloat(element<T>(word, 0, scales, half)),
-                   float_to_bfloat(element<T>(word, 1, scales, half)),
-                   float_to_bfloat(element<T>(word, 2, scales, half)),
-                   float_to_bfloat(element<T>(word, 3, scales, half))};
+    return ushort4{
+        narrowed<To>(element<T>(word, 0, scales, half)), narrowed<To>(element<T>(word, 1, scales, half)),
+        narrowed<To>(element<T>(word, 2, scales, half)), narrowed<To>(element<T>(word, 3, scales, half))};
   };
   values[0] = convert(codes.first, 0);
   values[1] = convert(codes.second, 1);
-  uint16_t* row = to + static_cast<uint64_t>(at) * kBlockColumns + 4 * w;
+  const uint64_t block_of_all = static_cast<uint64_t>(blockIdx.y) * n_blocks + at;
+  uint16_t* row = to + block_of_all * kBlockColumns + 4 * w;
   *reinterpret_cast<ushort4*>(row) = values[0];
   *reinterpret_cast<ushort4*>(row + 16) = values[1];
 }
@@ -58,6 +66,24 @@ __global__ void __launch_bounds__(kThreads)
                 to + static_cast<uint64_t>(at) * kBlockColumns);
 }
 
+template <class Block, DType To>
+__global__ void __launch_bounds__(kThreads)
+    narrow_blocks_kernel(const Block* blocks, uint32_t n_pieces, uint16_t* to) {
+  constexpr uint32_t kPieces = Block::kElements / kBlockColumns;
+  const uint32_t at = blockIdx.x * kThreads + threadIdx.x;
+  if (at >= n_pieces) return;
+  float x[kBlockColumns];
+  dequantize_32(blocks[at / kPieces], static_cast<int>(at % kPieces), x);
+  for (int i = 0; i < kBlockColumns; ++i)
+    to[static_cast<uint64_t>(at) * kBlockColumns + i] = narrowed<To>(x[i]);
+}
+
+template <DType To>
+__global__ void __launch_bounds__(kThreads) narrow_plain_kernel(PlainValues x, int64_t n, uint16_t* to) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) to[i] = narrowed<To>(x[i]);
+}
+
 // Bytes of an element of a panel; 0 for floats, which need none.
 int64_t panel_element_bytes(DType dtype) {
   return has_planes(dtype) ? 2 : is_plain(dtype) ? 0 : 4;
@@ -68,7 +94,8 @@ void dequantize_rows(const DeviceWeight& w, int64_t row0, int64_t n_rows, void* 
   const auto first = static_cast<uint32_t>(row0 * per_row), count = static_cast<uint32_t>(n_rows * per_row);
   const auto grid = static_cast<unsigned>((int64_t{4} * count + kThreads - 1) / kThreads);
   for_format(w.dtype, [&]<DType T>() {
-    dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(w.planes, first, count, static_cast<uint16_t*>(to));
+    dequantize_kernel<T, DType::BF16>
+        <<<grid, kThreads, 0, stream>>>(w, first, count, static_cast<uint16_t*>(to));
   });
   for_generic_block(w.dtype, [&]<class Block>() {
     const auto* blocks = reinterpret_cast<const Block*>(w.planes.low);
@@ -122,6 +149,35 @@ std::string why_not_weight(const Graph& graph, TensorId id) {
     return w.name + ": too large";
   }
   return "";
+}
+
+namespace {
+
+template <DType To>
+void narrow_weight_to(const DeviceWeight& w, int64_t n_mats, uint16_t* values, cudaStream_t stream) {
+  const int64_t n = static_cast<int64_t>(w.m) * w.k, n_all = n * n_mats;
+  if (is_plain(w.dtype)) {
+    narrow_plain_kernel<To><<<blocks_for(n_all, kThreads), kThreads, 0, stream>>>(
+        PlainValues{w.planes.low, w.dtype}, n_all, values);
+  }
+  for_format(w.dtype, [&]<DType T>() {
+    const auto n_blocks = static_cast<uint32_t>(n / kBlockColumns);
+    const dim3 grid(blocks_for(int64_t{4} * n_blocks, kThreads), static_cast<unsigned>(n_mats));
+    dequantize_kernel<T, To><<<grid, kThreads, 0, stream>>>(w, 0, n_blocks, values);
+  });
+  for_generic_block(w.dtype, [&]<class Block>() {
+    const auto n_pieces = static_cast<uint32_t>(n_all / kBlockColumns);
+    narrow_blocks_kernel<Block, To><<<blocks_for(n_pieces, kThreads), kThreads, 0, stream>>>(
+        reinterpret_cast<const Block*>(w.planes.low), n_pieces, values);
+  });
+  check_launch("narrow_weight");
+}
+
+}  // namespace
+
+void narrow_weight(const DeviceWeight& w, int64_t n_mats, DType to, uint16_t* values, cudaStream_t stream) {
+  to == DType::BF16 ? narrow_weight_to<DType::BF16>(w, n_mats, values, stream)
+                    : narrow_weight_to<DType::F16>(w, n_mats, values, stream);
 }
 
 std::string why_not_bias(const Graph& graph, TensorId id) {

@@ -39,6 +39,9 @@ void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t 
 // x [n] -> F16 (limited to its range) or BF16.
 void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaStream_t stream);
 
+// All matrices of a weight as F16 (limited to its range) or BF16: values [n_mats * m, k].
+void narrow_weight(const DeviceWeight& w, int64_t n_mats, DType to, uint16_t* values, cudaStream_t stream);
+
 // Fills in first_block and slice_bits, and launches; mode linear or glu, n <= 8.
 void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 // The same for the modes of experts; any n.

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "base/checked.h"
-#include "ggml-cuda/attention_call.cuh"
 #include "ggml-cuda/attention_fragments.h"
+#include "ggml-cuda/cache_attention.cuh"
 
 namespace tandem::cuda {
 namespace {
@@ -34,129 +34,136 @@ int64_t partial_floats(const AttentionCall& call) {
   return call.v.head_dim + 2;
 }
 
+constexpr int64_t kFewTokens = 4;
+constexpr int kPrefillMinSplit = 256;  // positions: several tiles, to be worth merging
+
 class CompiledAttention final : public CompiledOp {
  public:
-  CompiledAttention(const CompileContext& context, const Node& node, const AttentionOp& op)
-      : n_multiprocessors_(context.n_multiprocessors) {
-    const KvLayer& kv = context.segment.kv[node.layer];
-    TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
-                 kv.head_dim_v == (op.values_in_keys ? 0 : op.head_dim_v) && kv.block_size > 0 &&
-                 op.n_head % op.n_head_kv == 0);
-    call_.q = context.address<const float>(op.q);
-    call_.positions = context.address<const int32_t>(op.positions);
-    call_.sequences = context.address<const int32_t>(op.sequences);
-    call_.block_table = context.address<const int32_t>(op.block_table);
-    call_.hot_from = context.address<const int32_t>(op.hot_from);
-    call_.sinks = plain_values(context, op.sinks);
-    call_.y = context.address<float>(node.output);
-    call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);
-    call_.v = pool_of(kv.v, kv.v_dtype, kv.head_dim_v);
-    if (op.values_in_keys) {  // the rows of the keys, of which fewer columns are read
-      call_.v = call_.k;
-      call_.v.head_dim = static_cast<int>(op.head_dim_v);
-    }
-    call_.part = part_of(op.part);
-    call_.n_head = static_cast<int>(op.n_head);
-    call_.n_head_kv = static_cast<int>(op.n_head_kv);
-    call_.group = static_cast<int>(op.n_head / op.n_head_kv);
-    call_.y_cols = static_cast<int>(context.tensor(node.output).n_cols);
-    call_.block_size = static_cast<int>(kv.block_size);
-    const Tensor& table = context.tensor(op.block_table);
-    call_.max_blocks = static_cast<int>(table.n_cols);
-    call_.window = op.window < std::numeric_limits<int>::max() ? static_cast<int>(op.window) : 0;
-    call_.scale = op.scale;
-    call_.softcap = op.softcap;
-    max_positions_ = table.n_cols * kv.block_size;
-    n_few_tokens_ = std::max(kFewTokens, table.n_rows);
-    choose_kernels(context, op.values_in_keys);
-    for (int64_t n = 1; n <= context.graph().shape.max_tokens; ++n) {
-      const Way way = way_of(n);
-      if (is_partial(way)) scratch_bytes = std::max(scratch_bytes, partial_bytes(n, way.n_splits));
-    }
+  CompiledAttention(const CompileContext& context, const Node& node, const AttentionOp& op,
+                    ScratchLayout scratch = {})
+      : attention_(context, context.segment.kv[node.layer], op, context.graph().shape.max_tokens, scratch),
+        tensors_{0, context.address<const float>(op.q), context.address<const int32_t>(op.positions),
+                 context.address<const int32_t>(op.sequences), context.address<float>(node.output)} {
+    scratch_bytes = scratch.n_bytes();
   }
 
   void launch(const LaunchContext& context) const override {
-    const int64_t n = context.shape.n_tokens;
-    if (n == 0) return;
-    const Way way = way_of(n);
-    AttentionCall call = call_;
-    call.n_tokens = static_cast<int>(n);
-    call.n_splits = way.n_splits;
-    const int64_t n_rows = n * call.n_head * call.n_splits;
-    call.acc = reinterpret_cast<float*>(context.scratch);
-    call.max = call.acc + n_rows * call.v.head_dim;
-    call.sum = call.max + n_rows;
-    switch (way.kind) {
-      case Kind::decode: launch_decode(decode_, call, context.stream); break;
-      case Kind::prefill: launch_prefill(prefill_, call, context.stream); break;
-      case Kind::latent: launch_latent(latent_, call, context.stream); break;
-      case Kind::simple: launch_simple(call, context.stream); break;
-    }
-    if (is_partial(way)) launch_merge(call, context.stream);
+    AttentionTensors tensors = tensors_;
+    tensors.n_tokens = context.shape.n_tokens;
+    attention_.launch(tensors, context);
   }
 
  private:
-  static constexpr int64_t kFewTokens = 4;
-  static constexpr int kPrefillMinSplit = 256;  // positions: several tiles, to be worth merging
-
-  enum class Kind { decode, prefill, latent, simple };
-  // How a step runs; depends only on its number of tokens.
-  struct Way {
-    Kind kind;
-    int n_splits;
-  };
-
-  Way way_of(int64_t n_tokens) const {
-    const bool few = n_tokens <= n_few_tokens_;
-    if (decode_.kernel && (few || !prefill_.kernel)) {
-      const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, decode_.heads);
-      return {Kind::decode, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
-    }
-    if (prefill_.kernel) {
-      const int64_t n_slots = query_tiles(n_tokens, call_.group) * call_.n_head_kv;
-      return {Kind::prefill, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
-    }
-    if (latent_.kernel) {
-      const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, latent_.heads);
-      return {Kind::latent, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
-    }
-    return {Kind::simple, 1};
-  }
-  static bool is_partial(const Way& way) {
-    return way.kind == Kind::decode || way.kind == Kind::latent ||
-           (way.kind == Kind::prefill && way.n_splits > 1);
-  }
-
-  void choose_kernels(const CompileContext& context, bool values_in_keys) {
-    const size_t limit = shared_limit(context.compute_capability);
-    decode_ = decode_kernel(call_, limit);
-    prefill_ = prefill_kernel(call_, limit);
-    if (values_in_keys && !decode_.kernel && !prefill_.kernel) latent_ = latent_kernel(call_, limit);
-    if (context.segment.addresses.empty()) return;  // no GPU present
-    allow_shared(decode_);
-    allow_shared(prefill_);
-    allow_shared(latent_);
-  }
-
-  static void allow_shared(const AttentionKernel& kernel) {
-    if (!kernel.kernel) return;
-    TANDEM_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(kernel.shared_bytes)));
-  }
-
-  size_t partial_bytes(int64_t n_tokens, int n_splits) const {
-    return static_cast<size_t>(n_tokens * call_.n_head * n_splits * partial_floats(call_)) * sizeof(float);
-  }
-
-  AttentionCall call_{};
-  AttentionKernel decode_, prefill_, latent_;  // empty: does not support these shapes
-  int n_multiprocessors_;
-  int64_t max_positions_ = 0;  // of a sequence
-  int64_t n_few_tokens_ = 0;   // one token per sequence counts as few, for any number of sequences
+  CacheAttention attention_;
+  AttentionTensors tensors_;  // of the whole step
 };
 
 }  // namespace
+
+CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv, const AttentionOp& op,
+                               int64_t max_tokens, ScratchLayout& scratch)
+    : n_multiprocessors_(context.n_multiprocessors) {
+  TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
+               kv.head_dim_v == (op.values_in_keys ? 0 : op.head_dim_v) && kv.block_size > 0 &&
+               op.n_head % op.n_head_kv == 0);
+  call_.block_table = context.address<const int32_t>(op.block_table);
+  call_.hot_from = context.address<const int32_t>(op.hot_from);
+  call_.sinks = plain_values(context, op.sinks);
+  call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);
+  call_.v = pool_of(kv.v, kv.v_dtype, kv.head_dim_v);
+  if (op.values_in_keys) {  // the rows of the keys, of which fewer columns are read
+    call_.v = call_.k;
+    call_.v.head_dim = static_cast<int>(op.head_dim_v);
+  }
+  call_.part = part_of(op.part);
+  call_.n_head = static_cast<int>(op.n_head);
+  call_.n_head_kv = static_cast<int>(op.n_head_kv);
+  call_.group = static_cast<int>(op.n_head / op.n_head_kv);
+  call_.y_cols = static_cast<int>(op.n_head * (op.head_dim_v + (op.part == KvPart::whole ? 0 : 1)));
+  call_.block_size = static_cast<int>(kv.block_size);
+  const Tensor& table = context.tensor(op.block_table);
+  call_.max_blocks = static_cast<int>(table.n_cols);
+  call_.window = op.window < std::numeric_limits<int>::max() ? static_cast<int>(op.window) : 0;
+  call_.scale = op.scale;
+  call_.softcap = op.softcap;
+  max_positions_ = table.n_cols * kv.block_size;
+  n_few_tokens_ = std::max(kFewTokens, table.n_rows);
+  choose_kernels(context, op.values_in_keys);
+  size_t most = 0;
+  for (int64_t n = 1; n <= max_tokens; ++n) {
+    const Way way = way_of(n);
+    if (is_partial(way)) most = std::max(most, partial_bytes(n, way.n_splits));
+  }
+  partial_at_ = scratch.take(most);
+}
+
+void CacheAttention::launch(const AttentionTensors& tensors, const LaunchContext& context) const {
+  const int64_t n = tensors.n_tokens;
+  if (n == 0) return;
+  const Way way = way_of(n);
+  AttentionCall call = call_;
+  call.q = tensors.q;
+  call.positions = tensors.positions;
+  call.sequences = tensors.sequences;
+  call.y = tensors.y;
+  call.n_tokens = static_cast<int>(n);
+  call.n_splits = way.n_splits;
+  const int64_t n_rows = n * call.n_head * call.n_splits;
+  call.acc = reinterpret_cast<float*>(context.scratch + partial_at_);
+  call.max = call.acc + n_rows * call.v.head_dim;
+  call.sum = call.max + n_rows;
+  switch (way.kind) {
+    case Kind::decode: launch_decode(decode_, call, context.stream); break;
+    case Kind::prefill: launch_prefill(prefill_, call, context.stream); break;
+    case Kind::latent: launch_latent(latent_, call, context.stream); break;
+    case Kind::simple: launch_simple(call, context.stream); break;
+  }
+  if (is_partial(way)) launch_merge(call, context.stream);
+}
+
+CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {
+  const bool few = n_tokens <= n_few_tokens_;
+  if (decode_.kernel && (few || !prefill_.kernel)) {
+    const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, decode_.heads);
+    return {Kind::decode, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
+  }
+  if (prefill_.kernel) {
+    const int64_t n_slots = query_tiles(n_tokens, call_.group) * call_.n_head_kv;
+    return {Kind::prefill, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
+  }
+  if (latent_.kernel) {
+    const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, latent_.heads);
+    return {Kind::latent, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
+  }
+  return {Kind::simple, 1};
+}
+
+bool CacheAttention::is_partial(const Way& way) {
+  return way.kind == Kind::decode || way.kind == Kind::latent ||
+         (way.kind == Kind::prefill && way.n_splits > 1);
+}
+
+void CacheAttention::choose_kernels(const CompileContext& context, bool values_in_keys) {
+  const size_t limit = shared_limit(context.compute_capability);
+  decode_ = decode_kernel(call_, limit);
+  prefill_ = prefill_kernel(call_, limit);
+  if (values_in_keys && !decode_.kernel && !prefill_.kernel) latent_ = latent_kernel(call_, limit);
+  if (context.segment.addresses.empty()) return;  // no GPU present
+  allow_shared(decode_);
+  allow_shared(prefill_);
+  allow_shared(latent_);
+}
+
+void allow_shared(const AttentionKernel& kernel) {
+  if (!kernel.kernel) return;
+  TANDEM_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(kernel.shared_bytes)));
+}
+
+size_t CacheAttention::partial_bytes(int64_t n_tokens, int n_splits) const {
+  return static_cast<size_t>(n_tokens * call_.n_head * n_splits * partial_floats(call_)) * sizeof(float);
+}
 
 size_t shared_limit(int compute_capability) {
   switch (compute_capability) {

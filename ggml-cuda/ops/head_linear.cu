@@ -7,19 +7,13 @@
 // More: the heads' columns are gathered, [head][token], and multiplied one head after the other as in linear;
 // kMaxTokens at a time, which bounds the scratch. Floor: 2 n H m k operations; moving the columns takes 8 n H (k + m)
 // bytes more.
-#include "ggml-cuda/products.cuh"
+#include "ggml-cuda/head_products.cuh"
 
 namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxTokens = 256;
-
-// Which places of x [n, H, x_cols] and y [n, H, y_cols] belong together: the first k columns of x are multiplied,
-// the others go behind the m results.
-struct HeadShape {
-  int n_head, k, m, x_cols, y_cols;
-};
 
 unsigned blocks_for(int64_t n) {
   return static_cast<unsigned>((n + kThreads - 1) / kThreads);
@@ -62,6 +56,24 @@ __global__ void __launch_bounds__(kThreads) route_heads(float* route, int n_head
   route[2 * i + 1] = 1.0f;
 }
 
+HeadShape shape_of(const Weight& w, int64_t x_cols) {
+  return {static_cast<int>(w.n_mats), static_cast<int>(w.n_cols), static_cast<int>(w.n_rows),
+          static_cast<int>(x_cols), static_cast<int>(w.n_rows + x_cols - w.n_cols)};
+}
+
+// From head to head, in floats: whole 16 bytes.
+int64_t stride_of(int64_t n, int64_t columns) {
+  return (n * columns + 3) / 4 * 4;
+}
+
+bool keeps_columns(const HeadShape& shape) {
+  return shape.x_cols > shape.k;
+}
+
+float* floats_at(const LaunchContext& context, size_t at) {
+  return reinterpret_cast<float*>(context.scratch + at);
+}
+
 class CompiledHeadLinear final : public CompiledOp {
  public:
   CompiledHeadLinear(const CompileContext& context, const Node& node, const HeadLinearOp& op,
@@ -69,114 +81,99 @@ class CompiledHeadLinear final : public CompiledOp {
       : input_(context.tensor(op.x)),
         x_(context.address<const float>(op.x)),
         y_(context.address<float>(node.output)),
-        w_(device_weight(context, op.weight)),
-        shape_(shape_of(*context.tensor(op.weight).weight, input_)),
-        max_n_(std::min(kMaxTokens, input_.n_rows)),
-        max_few_(std::min<int64_t>(kMaxMatvecTokens, max_n_)),
-        pair_encodings_(w_.k, max_few_ * shape_.n_head, {w_.dtype}, scratch),
-        encodings_(w_.k, max_n_, {w_.dtype}, scratch),
-        large_(context, w_.k, max_n_, {w_}, LargeProducts::Use::products, scratch) {
-    const auto floats = [](int64_t n) { return sizeof(float) * static_cast<size_t>(n); };
-    gathered_at_ = scratch.take(floats(stride_of(max_n_, shape_.k) * shape_.n_head));
-    products_at_ = scratch.take(floats(stride_of(max_n_, shape_.m) * shape_.n_head));
-    route_at_ = scratch.take(floats(2 * max_few_ * shape_.n_head));
+        products_(context, op.weight, input_.n_cols / context.tensor(op.weight).weight->n_mats, input_.n_rows,
+                  scratch) {
     scratch_bytes = scratch.n_bytes();
   }
 
   void launch(const LaunchContext& context) const override {
-    const int64_t n = row_count(input_, context.shape);
-    for (int64_t first = 0; first < n; first += kMaxTokens) {
-      const Part part{static_cast<int>(std::min(kMaxTokens, n - first)),
-                      x_ + first * shape_.n_head * shape_.x_cols, y_ + first * shape_.n_head * shape_.y_cols};
-      part.n > kMaxMatvecTokens ? launch_many(part, context) : launch_few(part, context);
-    }
+    products_.launch(x_, y_, row_count(input_, context.shape), context);
   }
 
  private:
-  // Some of the step's tokens.
-  struct Part {
-    int n;
-    const float* x;
-    float* y;
-  };
-
-  static HeadShape shape_of(const Weight& w, const Tensor& x) {
-    const int64_t x_cols = x.n_cols / w.n_mats;
-    return {static_cast<int>(w.n_mats), static_cast<int>(w.n_cols), static_cast<int>(w.n_rows),
-            static_cast<int>(x_cols), static_cast<int>(w.n_rows + x_cols - w.n_cols)};
-  }
-  // From head to head, in floats: whole 16 bytes.
-  static int64_t stride_of(int64_t n, int64_t columns) { return (n * columns + 3) / 4 * 4; }
-  bool keeps_columns() const { return shape_.x_cols > shape_.k; }
-  float* floats_at(const LaunchContext& context, size_t at) const {
-    return reinterpret_cast<float*>(context.scratch + at);
-  }
-
-  void gather(const Part& part, float* to, int64_t stride, cudaStream_t stream) const {
-    const int64_t count = static_cast<int64_t>(part.n) * shape_.n_head * shape_.k;
-    gather_heads<<<blocks_for(count), kThreads, 0, stream>>>(part.x, to, shape_, part.n,
-                                                             Pairs{shape_.n_head, shape_.k, stride});
-    check_launch("gather_heads");
-  }
-  void scatter(const Part& part, const float* products, int64_t stride, cudaStream_t stream) const {
-    const int64_t count = static_cast<int64_t>(part.n) * shape_.n_head * shape_.y_cols;
-    scatter_heads<<<blocks_for(count), kThreads, 0, stream>>>(products, part.x, part.y, shape_, part.n,
-                                                              Pairs{shape_.n_head, shape_.m, stride});
-    check_launch("scatter_heads");
-  }
-
-  // Without columns that stay, the rows of x and y are those of the pairs already.
-  void launch_few(const Part& part, const LaunchContext& context) const {
-    const int n_pairs = part.n * shape_.n_head;
-    float* route = floats_at(context, route_at_);
-    route_heads<<<blocks_for(n_pairs), kThreads, 0, context.stream>>>(route, shape_.n_head, n_pairs);
-    check_launch("route_heads");
-    const float* x = part.x;
-    if (keeps_columns()) {
-      gather(part, floats_at(context, gathered_at_), 0, context.stream);
-      x = floats_at(context, gathered_at_);
-    }
-    float* products = keeps_columns() ? floats_at(context, products_at_) : part.y;
-    MatvecArgs args;
-    args.input = pair_encodings_.encode(x, n_pairs, context.scratch, context.stream);
-    args.route = route;
-    args.n = n_pairs;
-    args.mode = MatvecMode::experts;
-    args.n_targets = 1;
-    args.targets[0].w = w_;
-    args.targets[0].y = products;
-    launch_expert_matvec(args, large_.gpu(), context.stream);
-    if (keeps_columns()) scatter(part, products, 0, context.stream);
-  }
-
-  void launch_many(const Part& part, const LaunchContext& context) const {
-    float* gathered = floats_at(context, gathered_at_);
-    float* products = floats_at(context, products_at_);
-    const int64_t k_stride = stride_of(part.n, shape_.k), m_stride = stride_of(part.n, shape_.m);
-    gather(part, gathered, k_stride, context.stream);
-    for (int head = 0; head < shape_.n_head; ++head) {
-      MatvecTarget target;
-      target.w = w_;
-      target.w.planes = expert_planes(w_, head);
-      target.y = products + head * m_stride;
-      large_.multiply(target, large_.prepare(encodings_, gathered + head * k_stride, part.n, context),
-                      context);
-    }
-    scatter(part, products, m_stride, context.stream);
-  }
-
   const Tensor& input_;
   const float* x_;  // [n, H * x_cols]
   float* y_;        // [n, H * y_cols]
-  DeviceWeight w_;  // [H, m, k]
-  HeadShape shape_;
-  int64_t max_n_, max_few_;
-  InputEncodings pair_encodings_, encodings_;
-  LargeProducts large_;
-  size_t gathered_at_ = 0, products_at_ = 0, route_at_ = 0;
+  HeadProducts products_;
 };
 
 }  // namespace
+
+HeadProducts::HeadProducts(const CompileContext& context, TensorId weight, int64_t x_cols, int64_t max_tokens,
+                           ScratchLayout& scratch)
+    : w_(device_weight(context, weight)),
+      shape_(shape_of(*context.tensor(weight).weight, x_cols)),
+      max_n_(std::min(kMaxTokens, max_tokens)),
+      max_few_(std::min<int64_t>(kMaxMatvecTokens, max_n_)),
+      pair_encodings_(w_.k, max_few_ * shape_.n_head, {w_.dtype}, scratch),
+      encodings_(w_.k, max_n_, {w_.dtype}, scratch),
+      large_(context, w_.k, max_n_, {w_}, LargeProducts::Use::products, scratch) {
+  const auto floats = [](int64_t n) { return sizeof(float) * static_cast<size_t>(n); };
+  gathered_at_ = scratch.take(floats(stride_of(max_n_, shape_.k) * shape_.n_head));
+  products_at_ = scratch.take(floats(stride_of(max_n_, shape_.m) * shape_.n_head));
+  route_at_ = scratch.take(floats(2 * max_few_ * shape_.n_head));
+}
+
+void HeadProducts::launch(const float* x, float* y, int64_t n, const LaunchContext& context) const {
+  for (int64_t first = 0; first < n; first += kMaxTokens) {
+    const Part part{static_cast<int>(std::min(kMaxTokens, n - first)),
+                    x + first * shape_.n_head * shape_.x_cols, y + first * shape_.n_head * shape_.y_cols};
+    part.n > kMaxMatvecTokens ? launch_many(part, context) : launch_few(part, context);
+  }
+}
+
+void HeadProducts::gather(const Part& part, float* to, int64_t stride, cudaStream_t stream) const {
+  const int64_t count = static_cast<int64_t>(part.n) * shape_.n_head * shape_.k;
+  gather_heads<<<blocks_for(count), kThreads, 0, stream>>>(part.x, to, shape_, part.n,
+                                                           Pairs{shape_.n_head, shape_.k, stride});
+  check_launch("gather_heads");
+}
+void HeadProducts::scatter(const Part& part, const float* products, int64_t stride,
+                           cudaStream_t stream) const {
+  const int64_t count = static_cast<int64_t>(part.n) * shape_.n_head * shape_.y_cols;
+  scatter_heads<<<blocks_for(count), kThreads, 0, stream>>>(products, part.x, part.y, shape_, part.n,
+                                                            Pairs{shape_.n_head, shape_.m, stride});
+  check_launch("scatter_heads");
+}
+
+// Without columns that stay, the rows of x and y are those of the pairs already.
+void HeadProducts::launch_few(const Part& part, const LaunchContext& context) const {
+  const int n_pairs = part.n * shape_.n_head;
+  float* route = floats_at(context, route_at_);
+  route_heads<<<blocks_for(n_pairs), kThreads, 0, context.stream>>>(route, shape_.n_head, n_pairs);
+  check_launch("route_heads");
+  const float* x = part.x;
+  if (keeps_columns(shape_)) {
+    gather(part, floats_at(context, gathered_at_), 0, context.stream);
+    x = floats_at(context, gathered_at_);
+  }
+  float* products = keeps_columns(shape_) ? floats_at(context, products_at_) : part.y;
+  MatvecArgs args;
+  args.input = pair_encodings_.encode(x, n_pairs, context.scratch, context.stream);
+  args.route = route;
+  args.n = n_pairs;
+  args.mode = MatvecMode::experts;
+  args.n_targets = 1;
+  args.targets[0].w = w_;
+  args.targets[0].y = products;
+  launch_expert_matvec(args, large_.gpu(), context.stream);
+  if (keeps_columns(shape_)) scatter(part, products, 0, context.stream);
+}
+
+void HeadProducts::launch_many(const Part& part, const LaunchContext& context) const {
+  float* gathered = floats_at(context, gathered_at_);
+  float* products = floats_at(context, products_at_);
+  const int64_t k_stride = stride_of(part.n, shape_.k), m_stride = stride_of(part.n, shape_.m);
+  gather(part, gathered, k_stride, context.stream);
+  for (int head = 0; head < shape_.n_head; ++head) {
+    MatvecTarget target;
+    target.w = w_;
+    target.w.planes = expert_planes(w_, head);
+    target.y = products + head * m_stride;
+    large_.multiply(target, large_.prepare(encodings_, gathered + head * k_stride, part.n, context), context);
+  }
+  scatter(part, products, m_stride, context.stream);
+}
 
 std::string why_not(const Graph& graph, const HeadLinearOp& op) {
   return why_not_weight(graph, op.weight);

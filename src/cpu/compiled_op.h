@@ -48,6 +48,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Hea
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const LatentAttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);

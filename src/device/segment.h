@@ -34,10 +34,18 @@ struct Segment {
   std::span<const KvLayer> kv;           // by layer, on this device
 };
 
+// The tokens of one sequence in a step, and those in the cache before.
+struct SequenceStep {
+  int64_t n_tokens = 0, n_past = 0;
+};
+
 // The size of the step to run; at most the graph's ShapeClass.
 struct StepShape {
   int64_t n_tokens = 0;
   int64_t n_outputs = 0;
+  // In the order of the tokens; valid until the step is complete. Empty: not known. Ops may choose how they compute by
+  // it, not what.
+  std::span<const SequenceStep> sequences = {};
 };
 
 }  // namespace tandem

@@ -63,6 +63,7 @@ void Runtime::build() {
   outputs_.resize(capacity.max_outputs);
   block_table_.assign(capacity.max_sequences * capacity.max_blocks, 0);
   states_.assign(2 * capacity.max_sequences, 0);
+  sequence_steps_.reserve(static_cast<size_t>(capacity.max_sequences));
 }
 
 // The cache where the placement says; what one holds that was elsewhere moves.
@@ -267,6 +268,7 @@ std::optional<std::span<const float>> Runtime::step(std::span<const BatchSlice> 
 StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
   const size_t max_blocks = block_table_.size() / static_cast<size_t>(n_sequences());
   StepShape shape;
+  sequence_steps_.clear();
   for (size_t i = 0; i < slices.size(); ++i) {
     const BatchSlice& slice = slices[i];
     const auto n = static_cast<int64_t>(slice.tokens.size());
@@ -284,6 +286,7 @@ StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
       states_[2 * i + 1] = slots.write;
     }
     shape.n_tokens += n;
+    sequence_steps_.push_back({n, slice.sequence->length() - n});
     std::iota(outputs_.begin() + shape.n_outputs, outputs_.begin() + shape.n_outputs + slice.n_outputs,
               static_cast<int32_t>(shape.n_tokens - slice.n_outputs));
     shape.n_outputs += slice.n_outputs;
@@ -292,6 +295,7 @@ StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
     outputs_[0] = static_cast<int32_t>(shape.n_tokens - 1);
     shape.n_outputs = 1;
   }
+  shape.sequences = sequence_steps_;
   return shape;
 }
 

@@ -124,6 +124,7 @@ class Runtime {
   std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_, hot_slots_;
   std::vector<int32_t> block_table_;  // [n_sequences, max_blocks]
   std::vector<int32_t> states_;       // [n_sequences, 2]
+  std::vector<SequenceStep> sequence_steps_;
 };
 
 }  // namespace tandem

@@ -50,9 +50,13 @@ const WeightHome* Placement::home_of(const Node& node) const {
   return std::holds_alternative<MoeFfnOp>(node.op) ? &layer->experts : &layer->weights;
 }
 
+const WeightHome* Placement::matrices_home(const Node& node) const {
+  return std::holds_alternative<LatentAttentionOp>(node.op) ? &layer_of(node.layer)->weights : home_of(node);
+}
+
 // Returns the device of the first of the node's weights that has an override; null if none has.
 const DeviceId* Placement::override_of(const Graph& graph, const Node& node) const {
-  if (overrides.empty() || uses_cache(node.op)) return nullptr;
+  if (overrides.empty()) return nullptr;
   for (TensorId id : inputs_of(node.op)) {
     if (graph.tensor(id).weight == nullptr) continue;
     const auto found = overrides.find(graph.tensor(id).weight);
@@ -63,7 +67,7 @@ const DeviceId* Placement::override_of(const Graph& graph, const Node& node) con
 
 DeviceId Placement::runs_on(const Graph& graph, const Node& node) const {
   if (node.device) return *node.device;
-  if (const DeviceId* device = override_of(graph, node)) return *device;
+  if (const DeviceId* device = override_of(graph, node); device && !uses_cache(node.op)) return *device;
   if (const WeightHome* home = home_of(node)) return computes_on(*home, step_kind(graph.shape));
   if (const LayerPlacement* layer = layer_of(node.layer)) return attends_on(layer->kv);
   TANDEM_CHECK(node.layer <= static_cast<int>(layers.size()));
@@ -72,7 +76,7 @@ DeviceId Placement::runs_on(const Graph& graph, const Node& node) const {
 
 bool Placement::streams(const Graph& graph, const Node& node, const Weight& weight) const {
   const bool own_matrix = weight.layer == node.layer && weight.n_rows * weight.n_mats > 1;
-  const WeightHome* home = home_of(node);
+  const WeightHome* home = matrices_home(node);
   if (!own_matrix || !home) return false;
   const DeviceId* device = override_of(graph, node);
   if (!(device ? *device : holder(*home)).is_host()) return false;

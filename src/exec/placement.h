@@ -54,6 +54,9 @@ struct Placement {
   // Returns the home of the weights that decide where a node runs; null for cache ops and outside of
   // layers.
   const WeightHome* home_of(const Node& node) const;
+  // Returns the home of the node's matrices: the same, and that of the layer's weights for latent attention, which has
+  // matrices and runs with the cache.
+  const WeightHome* matrices_home(const Node& node) const;
 
  private:
   const LayerPlacement* layer_of(int layer) const;

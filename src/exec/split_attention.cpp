@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/latent_form.h"
 
 namespace tandem {
 namespace {
@@ -20,6 +21,10 @@ class Splitter {
     graph_.nodes.clear();
     for (Node& node : built) {
       const SplitKv* home = split_home(node);
+      if (const auto* latent = std::get_if<LatentAttentionOp>(&node.op); latent && home) {
+        absorb(node, *latent, *home);
+        continue;
+      }
       if (auto* write = std::get_if<KvWriteOp>(&node.op); write && home) {
         write->slots = input(Input::hot_slots, "hot_slots", 1, graph_.shape.max_tokens);
       }
@@ -33,6 +38,22 @@ class Splitter {
   }
 
  private:
+  // The absorbed form as nodes of its own: the parts' results are merged before v_up multiplies them.
+  void absorb(const Node& node, const LatentAttentionOp& latent, const SplitKv& home) {
+    const AttentionParams params = absorbed_attention(latent);
+    Tensor like = graph_.tensor(node.output);
+    like.name += ".queries";
+    like.n_cols = params.n_head * params.head_dim_k;
+    const TensorId q = add(like);
+    like.name = graph_.tensor(node.output).name + ".rows";
+    like.n_cols = params.n_head * params.head_dim_v;
+    const TensorId rows = add(like);
+    graph_.nodes.push_back(Node{HeadLinearOp{latent.q, latent.k_up}, q, node.layer, node.device});
+    const AttentionOp attention{params, q, latent.positions, latent.sequences, latent.block_table};
+    split(Node{attention, rows, node.layer, node.device}, home);
+    graph_.nodes.push_back(Node{HeadLinearOp{rows, latent.v_up}, node.output, node.layer, node.device});
+  }
+
   // Returns the home of the node's layer; null if its cache is not split, and outside of layers.
   const SplitKv* split_home(const Node& node) const {
     if (node.layer < 0 || static_cast<size_t>(node.layer) >= placement_.layers.size()) return nullptr;

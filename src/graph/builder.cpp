@@ -128,6 +128,16 @@ TensorId GraphBuilder::attention(TensorId q, const AttentionParams& params, cons
   return append(op, op.n_head * (op.head_dim_v + (whole ? 0 : 1)), Extent::tokens);
 }
 
+TensorId GraphBuilder::latent_attention(TensorId q, const LatentAttentionParams& p, const Weight* k_up,
+                                        const Weight* v_up) {
+  TANDEM_CHECK(tensor(q).n_cols == p.n_head * p.key && tensor(q).extent == Extent::tokens);
+  TANDEM_CHECK(k_up->n_mats == p.n_head && k_up->n_rows == p.rank && k_up->n_cols == p.key - p.n_rot);
+  TANDEM_CHECK(v_up->n_mats == p.n_head && v_up->n_rows == p.value && v_up->n_cols == p.rank);
+  return append(LatentAttentionOp{p, q, weight(k_up), weight(v_up), input(Input::positions),
+                                  input(Input::sequences), input(Input::block_table)},
+                p.n_head * p.value, Extent::tokens);
+}
+
 TensorId GraphBuilder::merge(TensorId a, TensorId b, const MergeParams& params) {
   const int64_t n_cols = params.n_head * (params.head_dim_v + 1);
   TANDEM_CHECK(tensor(a).n_cols == n_cols && tensor(b).n_cols == n_cols &&

@@ -40,6 +40,8 @@ class GraphBuilder {
   TensorId rope(TensorId x, const RopeParams& params, const Weight* freq_factors = nullptr);
   void kv_write(TensorId k, TensorId v);  // v kNoTensor: values are in the keys
   TensorId attention(TensorId q, const AttentionParams& params, const Weight* sinks = nullptr);
+  TensorId latent_attention(TensorId q, const LatentAttentionParams& params, const Weight* k_up,
+                            const Weight* v_up);
   TensorId merge(TensorId a, TensorId b, const MergeParams& params);
   TensorId glu(TensorId x, Activation activation, const Weight* gate, const Weight* up,
                const Weight* gate_bias = nullptr, const Weight* up_bias = nullptr);

@@ -19,6 +19,7 @@ struct ShapeClass {
   int64_t max_hot_blocks = 0;  // per sequence in the hot cache, if caches are split
   int64_t n_draft = 0;         // guesses that a decode step may have besides a token of each sequence
   int64_t n_ctx = 0;  // maximum length of a sequence: some models use other RoPE factors when it is large
+  LatentForm latent_form = LatentForm::cheaper;
 };
 
 struct Graph {

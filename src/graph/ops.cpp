@@ -8,8 +8,8 @@ std::string_view op_name(const Op& op) {
 
 bool uses_cache(const Op& op) {
   return std::holds_alternative<KvWriteOp>(op) || std::holds_alternative<AttentionOp>(op) ||
-         std::holds_alternative<CausalConvOp>(op) || std::holds_alternative<DeltaRuleOp>(op) ||
-         std::holds_alternative<SsmScanOp>(op);
+         std::holds_alternative<LatentAttentionOp>(op) || std::holds_alternative<CausalConvOp>(op) ||
+         std::holds_alternative<DeltaRuleOp>(op) || std::holds_alternative<SsmScanOp>(op);
 }
 
 InputList inputs_of(const Op& op) {

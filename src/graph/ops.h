@@ -151,6 +151,34 @@ struct AttentionOp : AttentionParams {
   }
 };
 
+// latent_attention: -> y[n, H * value]. Attention of H heads over a cache whose row of a position is `rank` columns
+// c, and n_rot rotated ones r that all heads share (arXiv:2405.04434). Head h has the keys [c k_up_h, r] and the
+// values c v_up_h^T. It runs where the cache is, in the cheaper of two forms (graph/latent_form.h) for each sequence:
+//   absorbed: [q_h k_up_h^T, q_rot] attends to the rows as they are, and v_up_h multiplies its mean of c;
+//   expanded: the head's keys and values are made from the rows, and q_h attends to those.
+// The tokens of a sequence are neighbours in the step, in the order of their positions.
+enum class LatentForm : uint8_t { cheaper, absorbed, expanded };
+struct LatentAttentionParams {
+  int64_t n_head = 0, rank = 0, n_rot = 0;
+  int64_t key = 0, value = 0;  // columns of a head's keys, with the rotated ones, and values
+  float scale = 1.0f, softcap = 0.0f;
+  int64_t window = 0;
+  LatentForm form = LatentForm::cheaper;
+};
+struct LatentAttentionOp : LatentAttentionParams {
+  TensorId q = kNoTensor;            // [n, H * key]
+  TensorId k_up = kNoTensor;         // [H, rank, key - n_rot]
+  TensorId v_up = kNoTensor;         // [H, value, rank]
+  TensorId positions = kNoTensor;    // [n]
+  TensorId sequences = kNoTensor;    // [n]
+  TensorId block_table = kNoTensor;  // [s, b]
+
+  static constexpr std::string_view kName = "latent_attention";
+  static auto inputs(auto& op) {
+    return std::tie(op.q, op.k_up, op.v_up, op.positions, op.sequences, op.block_table);
+  }
+};
+
 // glu: -> y[n, m] = act(x Wgate^T) * (x Wup^T). Each product includes its bias.
 struct GluOp {
   TensorId x = kNoTensor;          // [n, k]
@@ -383,9 +411,10 @@ struct JoinOp {
   static auto inputs(auto& op) { return std::tie(op.a, op.b, op.residual); }
 };
 
-using Op = std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, GluOp,
-                        MoeRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp,
-                        ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp>;
+using Op =
+    std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, LatentAttentionOp,
+                 GluOp, MoeRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp,
+                 ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "graph/latent_form.h"
 
 namespace tandem {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 class DecoderGraph {
  public:
   DecoderGraph(const DecoderSpec& spec, const ShapeClass& shape)
-      : spec_(spec), g_(shape), rope_factors_(spec.rope_factors.at(shape.n_ctx)) {}
+      : spec_(spec), shape_(shape), g_(shape), rope_factors_(spec.rope_factors.at(shape.n_ctx)) {}
 
   Graph build() {
     x_ = g_.embed(spec_.token_embd, spec_.embedding_scale);
@@ -93,7 +94,7 @@ class DecoderGraph {
       x_ = g_.gather_outputs(x_);
     }
     const LatentAttention& latent = l.attention.latent;
-    if (latent.v_up) y = g_.head_linear(y, latent.v_up);
+    if (latent.v_up && !may_expand(l.attention)) y = g_.head_linear(y, latent.v_up);
     add_branch(linear(y, l.mixer_out(), adds_residual(l.attn_post_norm) ? x_ : kNoTensor), l.attn_post_norm);
   }
 
@@ -133,8 +134,9 @@ class DecoderGraph {
     g_.kv_write(k, norm(v, a.v_norm));
   }
 
-  // Queries meet the cached rows themselves: q k^T = q (c k_up^T)^T = (q k_up) c^T, and likewise for values. All
-  // heads share one row, so its bytes are read once for all of them.
+  // Queries may meet the cached rows themselves: q k^T = q (c k_up^T)^T = (q k_up) c^T, and likewise for values. All
+  // heads share one row, so its bytes are read once for all of them. Graphs of steps so large that it can be cheaper to
+  // make keys and values leave the choice to the op.
   TensorId latent_attention(TensorId in, const AttentionLayer& a) {
     const LatentAttention& latent = a.latent;
     const TensorId q_down = latent.q_norm ? linear(in, latent.q_down) : in;
@@ -148,9 +150,29 @@ class DecoderGraph {
     rope.n_head = a.params.n_head;
     rope.first = latent.k_up->n_cols;
     rope.head_dim = rope.first + rope.n_rot;
-    q = g_.head_linear(g_.rope(q, rope, rope_factors_), latent.k_up);  // [n, n_head * (rank + n_rot)]
+    q = g_.rope(q, rope, rope_factors_);  // [n, n_head * key]
     g_.kv_write(g_.join(norm(down, latent.norm), rotated), kNoTensor);
-    return g_.attention(q, a.params);  // [n, n_head * rank]
+    if (may_expand(a)) return g_.latent_attention(q, latent_params(a), latent.k_up, latent.v_up);
+    return g_.attention(g_.head_linear(q, latent.k_up), a.params);  // [n, n_head * rank]
+  }
+
+  LatentAttentionParams latent_params(const AttentionLayer& a) const {
+    const AttentionParams& p = a.params;
+    const int64_t n_rot = a.rope.n_rot;
+    return {p.n_head,
+            p.head_dim_v,
+            n_rot,
+            a.latent.k_up->n_cols + n_rot,
+            a.latent.v_up->n_rows,
+            p.scale,
+            p.softcap,
+            p.window,
+            shape_.latent_form};
+  }
+
+  // Whether any step of this shape takes the expanded form: at the start of a text it is cheapest.
+  bool may_expand(const AttentionLayer& a) const {
+    return expands(latent_params(a), static_cast<double>(shape_.max_tokens), 0);
   }
 
   TensorId delta_net(TensorId in, const DeltaNetLayer& d) {
@@ -241,6 +263,7 @@ class DecoderGraph {
   }
 
   const DecoderSpec& spec_;
+  const ShapeClass shape_;
   GraphBuilder g_;
   const Weight* rope_factors_;
   TensorId x_ = kNoTensor;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "graph/latent_form.h"
+
 namespace tandem {
 namespace {
 
@@ -88,6 +90,15 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
                                                    : &DeviceRates::single_attention_ops_per_s};
 }
 
+// As attention: of expanded forms the products are few.
+NodeWork latent_work(const LatentAttentionOp& op, const StepLoad& load, const KvConfig& kv) {
+  const double n = tokens_of_each(load), n_past = static_cast<double>(load.n_past);
+  const LatentOps ops = latent_ops(op, n, n_past);
+  NodeWork work = attention_work(AttentionOp{absorbed_attention(op)}, load, kv);
+  work.n_ops = static_cast<double>(load.n_sequences) * (expands(op, n, n_past) ? ops.expanded : ops.absorbed);
+  return work;
+}
+
 // Each head multiplies its state by three vectors for every token; a state is read and written once a step.
 NodeWork delta_rule_work(const DeltaRuleOp& op, const StepLoad& load) {
   const auto n_state = static_cast<double>(op.n_head_v * op.head_dim_k * op.head_dim_v);
@@ -124,6 +135,11 @@ double tensor_bytes(const Tensor& tensor, const StepLoad& load) {
 
 NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv) {
   if (const auto* attention = std::get_if<AttentionOp>(&node.op)) return attention_work(*attention, load, kv);
+  if (const auto* latent = std::get_if<LatentAttentionOp>(&node.op)) {
+    NodeWork work = latent_work(*latent, load, kv);
+    work.n_bytes += weight_bytes(graph, node);
+    return work;
+  }
   if (const auto* rule = std::get_if<DeltaRuleOp>(&node.op)) return delta_rule_work(*rule, load);
   if (const auto* scan = std::get_if<SsmScanOp>(&node.op)) return ssm_scan_work(*scan, load);
   const auto* write = std::get_if<KvWriteOp>(&node.op);

@@ -9,6 +9,7 @@
 
 #include "base/toggle.h"
 #include "gguf/dtype.h"
+#include "graph/ops.h"
 
 namespace tandem {
 
@@ -27,6 +28,7 @@ struct ContextOptions {
   // again from its start.
   int64_t n_state_checkpoints = 8;
   int64_t n_batch = 2048;  // upper bound of n_ubatch, as in llama.cpp
+  LatentForm latent_form = LatentForm::cheaper;
   // Set by the user: the planner keeps it. Otherwise it may choose another context if that is 0, and, if it
   // knows the devices' speeds, another micro-batch or cache type.
   bool n_ctx_given = false, n_ubatch_given = false, kv_dtype_given = false;

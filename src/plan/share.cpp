@@ -43,7 +43,7 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
     const double bus = std::min(r.rates[d].bus_bytes_per_s, memory);
     s.stream += streamed / bus;
     const bool on_disk =
-        streamed > 0 && std::holds_alternative<OnDisk>(*placement.home_of(node));  // not divided
+        streamed > 0 && std::holds_alternative<OnDisk>(*placement.matrices_home(node));  // not divided
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
     const bool on_host = experts && streamed > 0 && !on_disk && host_computes_experts(graph, *experts);
     const bool divisible =

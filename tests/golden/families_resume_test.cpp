@@ -33,6 +33,7 @@ class FamiliesResume : public test::BatchRig, public testing::WithParamInterface
     o.context.n_state_checkpoints = n_checkpoints;
     o.context.n_ctx = family_.n_ctx();
     o.context.n_ubatch = 24;
+    o.context.latent_form = test::form_of(GetParam());
     o.context.k_dtype = o.context.v_dtype = DType::F32;
     return Session(*model_, {host_.get()}, o);
   }
@@ -134,7 +135,9 @@ TEST_P(FamiliesResume, InABatchWithSharedBeginnings) {
     list.push_back(r);
   }
   const std::vector<std::string> expected = alone(*model_, list);
-  Runtime runtime(*model_, {host_.get()}, options(3, 1024));
+  EngineOptions o = options(3, 1024);
+  o.context.latent_form = test::form_of(GetParam());
+  Runtime runtime(*model_, {host_.get()}, o);
   Batcher batcher(runtime);
   EXPECT_EQ(together(batcher, list), expected);
   EXPECT_EQ(batcher.stats().n_reused, 4 * 64);
@@ -171,7 +174,7 @@ TEST_P(FamiliesResume, RecurrentTextsThatBeginAlikeInABatch) {
   EXPECT_GE(most, 10 * 32);  // all but the first of each beginning
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FamiliesResume, testing::ValuesIn(test::family_names()),
+INSTANTIATE_TEST_SUITE_P(All, FamiliesResume, testing::ValuesIn(test::family_names_and_forms()),
                          [](const auto& param_info) { return param_info.param; });
 
 }  // namespace

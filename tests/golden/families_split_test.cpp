@@ -38,6 +38,7 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
     EngineOptions o;
     o.context.n_ctx = family_.n_ctx();
     o.context.n_ubatch = 24;
+    o.context.latent_form = test::form_of(GetParam());
     o.offload = flags;
     return o;
   }
@@ -170,7 +171,7 @@ TEST_P(FamiliesSplit, LayersOnDisk) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FamiliesSplit, testing::ValuesIn(test::family_names()),
+INSTANTIATE_TEST_SUITE_P(All, FamiliesSplit, testing::ValuesIn(test::family_names_and_forms()),
                          [](const auto& param_info) { return param_info.param; });
 
 }  // namespace

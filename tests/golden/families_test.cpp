@@ -69,15 +69,20 @@ class Families : public testing::TestWithParam<std::string> {
     double rms() const { return std::sqrt(squares / of); }
   };
 
-  Deviation deviation(const std::string& path, int64_t n_ubatch, cpu::Isa isa = cpu::best_isa()) const {
-    const auto model = Model::load(path);
-    const auto device = cpu::make_cpu_device({2, 2, isa});
+  EngineOptions options(int64_t n_ubatch, LatentForm form) const {
     EngineOptions options;
     options.context.n_ctx = family_.n_ctx();
     options.context.n_ubatch = n_ubatch;
     options.context.all_logits = true;
     options.context.k_dtype = options.context.v_dtype = DType::F32;
-    Session session(*model, {device.get()}, options);
+    options.context.latent_form = form;
+    return options;
+  }
+
+  Deviation deviation(const std::string& path, int64_t n_ubatch, cpu::Isa isa = cpu::best_isa()) const {
+    const auto model = Model::load(path);
+    const auto device = cpu::make_cpu_device({2, 2, isa});
+    Session session(*model, {device.get()}, options(n_ubatch, test::form_of(GetParam())));
     Deviation deviation;
     const std::vector<int32_t> ids = family_.ids();
     const auto n_vocab = static_cast<size_t>(model->hparams().n_vocab);
@@ -130,6 +135,27 @@ TEST_P(Families, LogitsEqualThoseOfTransformers) {
   }
   EXPECT_LT(deviation(convert(OutType::BF16), 7).rms(), 2e-2);
   EXPECT_LT(deviation(convert(OutType::Q8_0), 7).rms(), 5e-2);
+}
+
+// The forms of latent attention round differently, so equal bits show which one ran.
+TEST_P(Families, LatentAttentionTakesTheCheaperForm) {
+  const nlohmann::json& config = folder_.config;
+  if (!config.contains("kv_lora_rank")) GTEST_SKIP() << "no latent attention";
+  const auto model = Model::load(convert(OutType::F32));
+  const auto device = cpu::make_cpu_device({2, 2, cpu::best_isa()});
+  const std::vector<int32_t> ids = family_.ids();
+  const auto logits = [&](int64_t n_ubatch, LatentForm form) {
+    Session session(*model, {device.get()}, options(n_ubatch, form));
+    const std::span<const float> row = session.append(ids);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  const bool wide_heads = config["v_head_dim"] > 20;  // wider than the cached rows: never worth making
+  for (const int64_t n_ubatch : {512, 7}) {
+    const std::vector<float> absorbed = logits(n_ubatch, LatentForm::absorbed);
+    const std::vector<float> expanded = logits(n_ubatch, LatentForm::expanded);
+    EXPECT_NE(absorbed, expanded);
+    EXPECT_EQ(logits(n_ubatch, LatentForm::cheaper), n_ubatch == 7 || wide_heads ? absorbed : expanded);
+  }
 }
 
 // Every element of every tensor of the folder is in the file; of MXFP4 and FP8 tensors, every block.
@@ -188,7 +214,7 @@ TEST_P(Families, EveryWeightIsKept) {
   EXPECT_TRUE(std::equal(found.begin(), found.end(), wanted.begin(), wanted.end()));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(test::family_names()),
+INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(test::family_names_and_forms()),
                          [](const auto& param_info) { return param_info.param; });
 
 }  // namespace

@@ -121,7 +121,7 @@ class OpBench {
 
   // Runs the last node but the final gather_rows (or any other) with some threads.
   void run(Isa isa, const StepShape& shape, int n_threads, size_t node_index) {
-    const Kernels kernels{isa, {}, attention_of(isa), rows_of(isa)};
+    const Kernels kernels{isa, cpu::kernels(isa).linear, attention_of(isa), rows_of(isa)};
     const Segment segment{&graph, std::span(nodes_).subspan(node_index, 1), addresses_, kv};
     const std::vector<CompiledOpPtr> ops =
         lower<CompiledOpPtr>(CompileContext{{segment}, kernels, n_threads});

@@ -15,6 +15,8 @@
 namespace tandem::test {
 namespace {
 
+const std::string kExpanded = "_expanded";
+
 using Json = nlohmann::json;
 
 uint64_t splitmix64(uint64_t x) {
@@ -120,8 +122,21 @@ std::vector<std::string> family_names() {
   return names;
 }
 
+std::vector<std::string> family_names_and_forms() {
+  std::vector<std::string> names = family_names();
+  for (const std::string& name : family_names()) {
+    if (load_family(name).json["config"].contains("kv_lora_rank")) names.push_back(name + kExpanded);
+  }
+  return names;
+}
+
+LatentForm form_of(const std::string& name) {
+  return name.ends_with(kExpanded) ? LatentForm::expanded : LatentForm::cheaper;
+}
+
 Family load_family(const std::string& name) {
-  return {Json::parse(read_file(test_data("golden/families/" + name + ".json")))};
+  const size_t n = name.ends_with(kExpanded) ? name.size() - kExpanded.size() : name.size();
+  return {Json::parse(read_file(test_data("golden/families/" + name.substr(0, n) + ".json")))};
 }
 
 HfFolder family_folder(const Family& family) {

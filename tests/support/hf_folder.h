@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "graph/ops.h"
+
 namespace tandem::test {
 
 struct HfTensor {
@@ -44,7 +46,10 @@ struct Family {
 };
 
 std::vector<std::string> family_names();
-Family load_family(const std::string& name);
+// Families with latent attention are tested in both of its forms, and so also have the name NAME_expanded here.
+std::vector<std::string> family_names_and_forms();
+LatentForm form_of(const std::string& name);  // expanded for NAME_expanded, otherwise the cheaper one
+Family load_family(const std::string& name);  // NAME or NAME_expanded
 // Its model, with a small byte-level tokenizer.
 HfFolder family_folder(const Family& family);
 

@@ -57,6 +57,9 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<KvWriteOp>({&KvWriteOp::k, &KvWriteOp::v, &KvWriteOp::slots});
   check<AttentionOp>({&AttentionOp::q, &AttentionOp::positions, &AttentionOp::sequences,
                       &AttentionOp::block_table, &AttentionOp::sinks, &AttentionOp::hot_from});
+  check<LatentAttentionOp>({&LatentAttentionOp::q, &LatentAttentionOp::k_up, &LatentAttentionOp::v_up,
+                            &LatentAttentionOp::positions, &LatentAttentionOp::sequences,
+                            &LatentAttentionOp::block_table});
   check<GluOp>({&GluOp::x, &GluOp::gate, &GluOp::up, &GluOp::gate_bias, &GluOp::up_bias});
   check<MoeRouteOp>({&MoeRouteOp::logits, &MoeRouteOp::selection_bias, &MoeRouteOp::expert_scale});
   check<MoeFfnOp>({&MoeFfnOp::x, &MoeFfnOp::route, &MoeFfnOp::gate, &MoeFfnOp::up, &MoeFfnOp::down,

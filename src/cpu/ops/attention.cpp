@@ -1,240 +1,28 @@
-// attention: every token against the cached keys and values of its sequence.
-//
-// An item is a tile of query rows (tokens x query heads) of one key-value head over a range of cached
-// positions; the kernel returns its unnormalized sums. Where the positions of a tile are cut into chunks, a
-// second phase merges the chunks in order. Over a hot cache, positions count from its first. Cost: 2 * (hd_k
-// + hd_v) operations per query row and position; each tile reads the cache once.
-#include <cmath>
-#include <limits>
-
-#include "base/checked.h"
-#include "cpu/ops/attention_tiles.h"
-#include "cpu/ops/rows.h"
+// attention: every token against the cached keys and values of its sequence (cache_attention.h).
+#include "cpu/ops/cache_attention.h"
 
 namespace tandem::cpu {
 namespace {
 
-// Hands out aligned pieces of a buffer; with a null base it only measures.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
-  template <class T>
-  T* take(int64_t n) {
-    T* piece = reinterpret_cast<T*>(base_ + used_);
-    used_ += align_up(static_cast<size_t>(n) * sizeof(T), 64);
-    return piece;
-  }
-  size_t used() const { return used_; }
-
- private:
-  uintptr_t base_;
-  size_t used_ = 0;
-};
-
-// Partial sums of some query rows over some positions.
-struct Partials {
-  float* acc;  // [rows, head_dim_v]
-  float* sum;  // [rows]
-  float* max;  // [rows]
-
-  Partials(Carver& carver, int64_t n_rows, int64_t head_dim_v)
-      : acc(carver.take<float>(n_rows * head_dim_v)),
-        sum(carver.take<float>(n_rows)),
-        max(carver.take<float>(n_rows)) {}
-};
-
 class CompiledAttention final : public CompiledOp {
  public:
   CompiledAttention(const CompileContext& context, const Node& node, const AttentionOp& op)
-      : op_(op),
-        kernels_(context.kernels.attention),
-        scale_row_(context.kernels.rows.scale),
-        kv_(context.segment.kv[node.layer]),
-        parts_(op_, kernels_.max_queries),
-        n_slots_(op_.n_head_kv * parts_.parts),
-        max_tokens_(context.graph().shape.max_tokens),
-        max_blocks_(context.tensor(op.block_table).n_cols),
-        q_(context.address<const float>(op.q)),
-        positions_(context.address<const int32_t>(op.positions)),
-        sequences_(context.address<const int32_t>(op.sequences)),
-        block_table_(context.address<const int32_t>(op.block_table)),
-        sinks_(context, op.sinks),
-        hot_from_(context.address<const int32_t>(op.hot_from)),
-        n_sequences_(context.tensor(op.block_table).n_rows),
-        y_(context.address<float>(node.output)) {
-    TANDEM_CHECK(kv_.n_head_kv == op_.n_head_kv && kv_.head_dim_k == op_.head_dim_k &&
-                 kv_.head_dim_v == (op_.values_in_keys ? 0 : op_.head_dim_v) && kv_.block_size > 0);
-    TANDEM_CHECK((op_.part == KvPart::whole) == (op.hot_from == kNoTensor));
-    n_cols_ = op_.n_head * (op_.head_dim_v + (op_.part == KvPart::whole ? 0 : 1));
-    max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
-    n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);
-    Carver shared(nullptr), local(nullptr);
-    Partials(shared, n_partial_rows_, op_.head_dim_v);
-    Local(*this, local);
-    AttentionCall call = call_of_head(0);
-    call.n_queries = max_rows_;
-    shared_bytes = shared.used();
-    scratch_bytes = local.used() + kernels_.scratch_bytes(call);
+      : attention_(context, context.segment.kv[node.layer], op, context.graph().shape.max_tokens),
+        tensors_{0, context.address<const float>(op.q), context.address<const int32_t>(op.positions),
+                 context.address<const int32_t>(op.sequences), context.address<float>(node.output)} {
+    shared_bytes = attention_.shared_bytes();
+    scratch_bytes = attention_.scratch_bytes();
   }
 
   void run(Worker& worker, const RunContext& context) const override {
-    Carver shared(context.shared), carver(context.scratch);
-    const Partials partials(shared, n_partial_rows_, op_.head_dim_v);
-    const Local local(*this, carver);
-    std::byte* scratch = context.scratch + carver.used();
-    const size_t n = static_cast<size_t>(context.shape.n_tokens);
-    const AttentionInputs in{{positions_, n}, {sequences_, n}, n_slots_,  kv_.block_size,
-                             op_.window,      op_.part,        hot_from()};
-    const AttentionWork work = divide_attention(in, parts_, local.order, local.tiles);
-
-    worker.for_each(work.n_items, [&](int64_t item) {
-      const AttentionTile& tile = work.tile_of_item(item);
-      const int64_t slot = (item - tile.first_item) / tile.n_chunks;
-      const int64_t chunk = (item - tile.first_item) % tile.n_chunks;
-      attend(work, tile, slot, chunk, local, work.split ? &partials : nullptr, scratch);
-    });
-    if (!work.split) return;
-    for_each_row(
-        worker, n_slots_ * context.shape.n_tokens, 8 * parts_.heads * op_.head_dim_v,
-        [&](int64_t i) { merge(work, i / context.shape.n_tokens, i % context.shape.n_tokens, partials); });
+    AttentionTensors tensors = tensors_;
+    tensors.n_tokens = context.shape.n_tokens;
+    attention_.run(worker, tensors, context.shared, context.scratch);
   }
 
  private:
-  // A worker's part of the scratch.
-  struct Local {
-    int32_t* order;
-    AttentionTile* tiles;
-    const float** q;  // rows of the current item
-    int32_t* positions;
-    Partials partials;
-
-    Local(const CompiledAttention& op, Carver& carver)
-        : order(carver.take<int32_t>(op.max_tokens_)),
-          tiles(carver.take<AttentionTile>(op.max_tokens_)),
-          q(carver.take<const float*>(op.max_rows_)),
-          positions(carver.take<int32_t>(op.max_rows_)),
-          partials(carver, op.max_rows_, op.op_.head_dim_v) {}
-  };
-
-  // Returns the first query head of a slot.
-  int64_t first_head(int64_t slot) const {
-    return slot / parts_.parts * parts_.group + slot % parts_.parts * parts_.heads;
-  }
-  int64_t head_count(int64_t slot) const {
-    return std::min(parts_.heads, parts_.group - slot % parts_.parts * parts_.heads);
-  }
-
-  AttentionCall call_of_head(int64_t head_kv) const {
-    const size_t k_head = row_bytes(kv_.k_dtype, kv_.head_dim_k) * static_cast<size_t>(kv_.block_size);
-    const size_t v_head = row_bytes(kv_.v_dtype, kv_.head_dim_v) * static_cast<size_t>(kv_.block_size);
-    AttentionCall call;
-    call.k_dtype = kv_.k_dtype;
-    call.v_dtype = kv_.v_dtype;
-    call.head_dim_k = kv_.head_dim_k;
-    call.head_dim_v = op_.head_dim_v;
-    call.values_in_keys = op_.values_in_keys;
-    call.block_size = kv_.block_size;
-    call.k = kv_.k + static_cast<size_t>(head_kv) * k_head;
-    call.v = kv_.v + static_cast<size_t>(head_kv) * v_head;
-    call.k_block_stride = static_cast<size_t>(kv_.n_head_kv) * k_head;
-    call.v_block_stride = static_cast<size_t>(kv_.n_head_kv) * v_head;
-    call.scale = op_.scale;
-    call.softcap = op_.softcap;
-    call.window = op_.window;
-    return call;
-  }
-
-  std::span<const int32_t> hot_from() const {
-    return {hot_from_, op_.part == KvPart::whole ? 0 : static_cast<size_t>(n_sequences_)};
-  }
-
-  // Computes one item: into the shared partial sums if the step is split, else directly to y.
-  void attend(const AttentionWork& work, const AttentionTile& tile, int64_t slot, int64_t chunk,
-              const Local& local, const Partials* partials, std::byte* scratch) const {
-    AttentionCall call = call_of_head(slot / parts_.parts);
-    const int32_t* tokens = work.order.data() + tile.first;
-    const int64_t head0 = first_head(slot), n_heads = head_count(slot);
-    // The position of the first row of the block table.
-    const int32_t origin = op_.part == KvPart::hot ? hot_from_[sequences_[tokens[0]]] : 0;
-    for (int64_t t = 0; t < tile.n_tokens; ++t) {
-      for (int64_t h = 0; h < n_heads; ++h) {
-        local.q[call.n_queries] = q_ + (tokens[t] * op_.n_head + head0 + h) * op_.head_dim_k;
-        local.positions[call.n_queries++] = positions_[tokens[t]] - origin;
-      }
-    }
-    call.q = local.q;
-    call.positions = local.positions;
-    call.block_table = block_table_ + sequences_[tokens[0]] * max_blocks_;
-    const int64_t begin = tile.kv_begin + chunk * tile.chunk;
-    call.kv_begin = begin - origin;
-    call.kv_end = (tile.n_chunks == 1 ? tile.kv_end : std::min(tile.kv_end, begin + tile.chunk)) - origin;
-    const Partials& to = partials ? *partials : local.partials;
-    const int64_t row0 = partials ? partial_row(tile, slot, chunk) : 0;
-    call.acc = to.acc + row0 * op_.head_dim_v;
-    call.sum = to.sum + row0;
-    call.max = to.max + row0;
-    kernels_.attend(call, scratch);
-    if (partials) return;
-    for (int64_t r = 0; r < call.n_queries; ++r) {
-      finish(tokens[r / n_heads], head0 + r % n_heads, local.partials, r, 0, 1);
-    }
-  }
-
-  int64_t partial_row(const AttentionTile& tile, int64_t slot, int64_t chunk) const {
-    return tile.first_partial_row + (slot * tile.n_chunks + chunk) * tile.rows(parts_);
-  }
-
-  // Merges all heads of a slot for the i-th token of the order.
-  void merge(const AttentionWork& work, int64_t slot, int64_t i, const Partials& partials) const {
-    const AttentionTile& tile = work.tile_of_token(i);
-    const int64_t n_heads = head_count(slot);
-    for (int64_t h = 0; h < n_heads; ++h) {
-      const int64_t row = partial_row(tile, slot, 0) + (i - tile.first) * n_heads + h;
-      finish(work.order[i], first_head(slot) + h, partials, row, tile.rows(parts_), tile.n_chunks);
-    }
-  }
-
-  // y of a token and head from n partial results, rows row, row + stride, ...:
-  //   m = greatest max, y = sum of e^(max - m) * acc / (sum of e^(max - m) * sum + e^(sink - m)),
-  // and of a part m + ln of the divisor behind all heads.
-  void finish(int32_t token, int64_t head, const Partials& partials, int64_t row, int64_t stride,
-              int64_t n) const {
-    const int64_t n_cols = op_.head_dim_v;
-    float* row_of_y = y_ + token * n_cols_;
-    float* y = row_of_y + head * n_cols;
-    const bool has_sink = sinks_.data() != nullptr;
-    float m = has_sink ? sinks_.data()[head] : -std::numeric_limits<float>::infinity();
-    for (int64_t c = 0; c < n; ++c) m = std::max(m, partials.max[row + c * stride]);
-    if (std::isinf(m) && m < 0) m = 0;  // no visible position, or only NaN
-    const auto weight = [&](int64_t c) { return std::exp(partials.max[row + c * stride] - m); };
-    float total = has_sink ? std::exp(sinks_.data()[head] - m) : 0.0f;
-    for (int64_t c = 0; c < n; ++c) total += weight(c) * partials.sum[row + c * stride];
-    if (op_.part != KvPart::whole) row_of_y[op_.n_head * n_cols + head] = m + std::log(total);
-    const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
-    scale_row_(partials.acc + row * n_cols, weight(0) * inverse, y, n_cols);
-    for (int64_t c = 1; c < n; ++c) {
-      const float factor = weight(c) * inverse;
-      const float* acc = partials.acc + (row + c * stride) * n_cols;
-      for (int64_t d = 0; d < n_cols; ++d) y[d] += factor * acc[d];
-    }
-  }
-
-  AttentionOp op_;
-  AttentionKernels kernels_;
-  decltype(RowKernels::scale) scale_row_;
-  KvLayer kv_;
-  HeadParts parts_;
-  int64_t n_slots_, max_tokens_, max_blocks_;
-  int64_t max_rows_ = 0;        // of a tile
-  int64_t n_partial_rows_ = 0;  // capacity of the shared scratch, in rows
-  const float* q_;              // [n_tokens, n_head * head_dim_k]
-  const int32_t* positions_;    // [n_tokens]
-  const int32_t* sequences_;    // [n_tokens]
-  const int32_t* block_table_;  // [n_sequences, max_blocks]
-  VectorWeight sinks_;          // [n_head]
-  const int32_t* hot_from_;     // [n_sequences], of a part
-  int64_t n_sequences_, n_cols_ = 0;
-  float* y_;  // [n_tokens, n_head * head_dim_v], of a part n_head more
+  CacheAttention attention_;
+  AttentionTensors tensors_;  // of the whole step
 };
 
 }  // namespace

@@ -1,103 +1,40 @@
-// head_linear: a product for each head, with a matrix of its own. An item of work is some rows of a head's matrix
-// for some tokens, whose columns are encoded right before: W is read once per token range, and the input once per
-// strip. Cost: 2 * H * m * k operations a token; one token reads all of W.
-#include <algorithm>
-#include <cstring>
-
-#include "base/checked.h"
-#include "cpu/compiled_op.h"
-#include "cpu/ops/linear_group.h"
+// head_linear: a product for each head, with a matrix of its own (head_products.h).
+#include "cpu/ops/head_products.h"
 
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kMaxTokens = 256;  // in an item: bounds the encoded input
-
 class CompiledHeadLinear final : public CompiledOp {
  public:
   CompiledHeadLinear(const CompileContext& context, const Node& node, const HeadLinearOp& op)
-      : kernels_(context.kernels.linear),
-        weight_(*context.tensor(op.weight).weight),
-        w_(context.address<const std::byte>(op.weight)),
+      : products_(context, op.weight, context.tensor(op.x).n_cols / context.tensor(op.weight).weight->n_mats,
+                  context.tensor(op.x).n_rows),
         x_(context.address<const float>(op.x)),
         y_(context.address<float>(node.output)),
         extent_(context.tensor(op.x).extent),
-        fixed_rows_(context.tensor(op.x).n_rows),
-        x_cols_(context.tensor(op.x).n_cols / weight_.n_mats),
-        n_kept_(x_cols_ - weight_.n_cols),
-        y_cols_(weight_.n_rows + n_kept_) {
-    TANDEM_CHECK(context.tensor(node.output).n_cols == weight_.n_mats * y_cols_);
-    const int64_t most = std::min(kMaxTokens, fixed_rows_);
-    for (int64_t n = 1; n <= most; ++n) {
-      encoded_bytes_ =
-          std::max(encoded_bytes_, align64(kernels_.encoded_bytes(weight_.dtype, n, weight_.n_cols)));
-    }
-    scratch_bytes = encoded_bytes_ + max_scratch_bytes(kernels_, weight_.dtype, most, weight_.n_cols);
+        fixed_rows_(context.tensor(op.x).n_rows) {
+    TANDEM_CHECK(context.tensor(node.output).n_cols == products_.weight().n_mats * products_.y_cols());
+    scratch_bytes = products_.scratch_bytes();
   }
 
   void observe(const ProductObserver& observer, const RunContext& context) const override {
-    const int64_t n = row_count(extent_, fixed_rows_, context.shape);
-    for (int64_t head = 0; head < weight_.n_mats; ++head) {
-      observer({weight_, head, x_ + head * x_cols_, nullptr, n, weight_.n_mats * x_cols_});
+    const int64_t n = row_count(extent_, fixed_rows_, context.shape), x_cols = products_.x_cols();
+    const Weight& weight = products_.weight();
+    for (int64_t head = 0; head < weight.n_mats; ++head) {
+      observer({weight, head, x_ + head * x_cols, nullptr, n, weight.n_mats * x_cols});
     }
   }
 
   void run(Worker& worker, const RunContext& context) const override {
-    const int64_t n = row_count(extent_, fixed_rows_, context.shape);
-    if (n == 0) return;
-    const int64_t n_ranges = ceil_div(n, kMaxTokens), n_pairs = weight_.n_mats * n_ranges;
-    const int64_t strip = strip_rows(std::min(n, kMaxTokens), n_pairs, worker.count());
-    const int64_t n_strips = ceil_div(weight_.n_rows, strip);
-    worker.for_each(n_pairs * n_strips, [&](int64_t item) {
-      const int64_t first = item % n_strips * strip, pair = item / n_strips;
-      const int64_t token = pair % n_ranges * kMaxTokens;
-      multiply(pair / n_ranges, token, std::min(kMaxTokens, n - token), first,
-               std::min(first + strip, weight_.n_rows), context.scratch);
-    });
+    products_.run(worker, x_, y_, row_count(extent_, fixed_rows_, context.shape), context.scratch);
   }
 
  private:
-  // Rows of a head's matrix in an item: all, or fewer where heads are few.
-  int64_t strip_rows(int64_t n, int64_t n_pairs, int n_workers) const {
-    const int64_t step = kernels_.row_granularity(weight_.dtype, n, weight_.n_rows, weight_.n_cols);
-    constexpr int64_t kItemsPerWorker = 4;  // wanted, so that all workers finish together
-    const int64_t n_strips = ceil_div(kItemsPerWorker * n_workers, n_pairs);
-    return ceil_div(ceil_div(weight_.n_rows, n_strips), step) * step;
-  }
-
-  // Rows [row0, row1) of a head's matrix for n tokens; the first rows' item also copies the columns that stay.
-  void multiply(int64_t head, int64_t token, int64_t n, int64_t row0, int64_t row1,
-                std::byte* scratch) const {
-    const int64_t ld_x = weight_.n_mats * x_cols_, ld_y = weight_.n_mats * y_cols_;
-    const float* x = x_ + token * ld_x + head * x_cols_;
-    float* y = y_ + token * ld_y + head * y_cols_;
-    kernels_.encode(weight_.dtype, x, ld_x, n, weight_.n_cols, 0, n, scratch);
-    LinearCall call;
-    call.dtype = weight_.dtype;
-    call.w = w_ + row_bytes(weight_.dtype, weight_.n_cols) * static_cast<size_t>(head * weight_.n_rows);
-    call.n = n;
-    call.m = weight_.n_rows;
-    call.k = weight_.n_cols;
-    call.x = scratch;
-    call.y = y;
-    call.ldy = ld_y;
-    kernels_.multiply(call, row0, row1, scratch + encoded_bytes_);
-    if (row0 > 0 || n_kept_ == 0) return;
-    for (int64_t t = 0; t < n; ++t) {
-      memcpy(y + t * ld_y + weight_.n_rows, x + t * ld_x + weight_.n_cols,
-             static_cast<size_t>(n_kept_) * sizeof(float));
-    }
-  }
-
-  const LinearKernels& kernels_;
-  const Weight& weight_;  // [n_head, m, k]
-  const std::byte* w_;
+  HeadProducts products_;
   const float* x_;  // [n, n_head * x_cols]
   float* y_;        // [n, n_head * y_cols]
   Extent extent_;
   int64_t fixed_rows_;
-  int64_t x_cols_, n_kept_, y_cols_;  // of a head
-  size_t encoded_bytes_ = 0;
 };
 
 }  // namespace
