@@ -57,6 +57,49 @@ void begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns&
     std::fill_n(tile.state + i, columns.n_cols, 0.0f);
 }
 
+// The columns between begin_state and the end of a sequence's tokens, for kernels of chunks: a matrix of their own, whose
+// rows lie side by side and have whole vectors.
+class StatePanel {
+ public:
+  static constexpr int64_t n_floats(int64_t n_rows) { return n_rows * kStateTileColumns; }
+
+  template <class Tile>
+  StatePanel(const StateColumns& columns, float* panel, Tile& tile)
+      : columns_(columns), panel_(panel), slot_(tile.state) {
+    std::fill_n(panel, n_floats(columns.n_rows), 0.0f);
+    for (int64_t i = 0; i < columns.n_rows; ++i)
+      std::copy_n(tile.old + i * columns.stride, columns.n_cols, panel + i * kStateTileColumns);
+    tile.old = tile.state = panel;
+    tile.state_stride = kStateTileColumns;
+  }
+  void store() const {
+    for (int64_t i = 0; i < columns_.n_rows; ++i)
+      std::copy_n(panel_ + i * kStateTileColumns, columns_.n_cols, slot_ + i * columns_.stride);
+  }
+
+ private:
+  const StateColumns columns_;
+  const float* const panel_;
+  float* const slot_;
+};
+
+// A step's tokens lie in windows of kStateChunk. Products of two tokens of a window are computed once for all that use them;
+// a chunk is the part of a window that belongs to one sequence.
+inline int64_t n_windows(int64_t n_tokens) {
+  return (n_tokens + kStateChunk - 1) / kStateChunk;
+}
+inline constexpr int64_t kWindowProducts = kStateChunk * kStateChunk;  // of all pairs, [kStateChunk, kStateChunk]
+
+// Calls chunk(first token, number of tokens, where its products begin in those of its window).
+template <class Chunk>
+void for_each_chunk(const SequenceTokens& s, Chunk&& chunk) {
+  for (int64_t token = s.first, end = s.first + s.n, n; token < end; token += n) {
+    const int64_t in_window = token % kStateChunk;
+    n = std::min(kStateChunk - in_window, end - token);
+    chunk(token, n, in_window * (kStateChunk + 1));
+  }
+}
+
 inline float softplus(float x) {
   return x > 20.0f ? x : std::log1p(std::exp(x));
 }
