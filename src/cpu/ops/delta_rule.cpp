@@ -18,6 +18,7 @@ class CompiledDeltaRule final : public CompiledOp {
         kernels_(context.kernels.rows),
         kv_(context.segment.kv[node.layer]),
         sequences_(context, op),
+        windows_(op.n_head_k, op.head_dim_k, 2),
         qkv_(context.address<const float>(op.qkv)),
         beta_(context.address<const float>(op.beta)),
         alpha_(context.address<const float>(op.alpha)),
@@ -30,23 +31,26 @@ class CompiledDeltaRule final : public CompiledOp {
     k_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / std::sqrt(dk));
     q_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / dk);
     scratch_bytes = Room::n_bytes(op.head_dim_k);
-    shared_bytes = static_cast<size_t>(n_windows(context.tensor(op.qkv).n_rows) * op.n_head_k * 2 * kWindowProducts) *
-                   sizeof(float);
+    shared_bytes = windows_.n_bytes(context.tensor(op.qkv).n_rows);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
-    const int64_t n_tokens = context.shape.n_tokens, n_sequences = sequences_.count(n_tokens);
-    if (n_tokens > n_sequences) {
-      worker.for_each(n_windows(n_tokens) * op_.n_head_k, [&](int64_t item) {
-        multiply_keys(context, item / op_.n_head_k, item % op_.n_head_k);
+    const int64_t n_tokens = context.shape.n_tokens;
+    const bool are_single = n_tokens == sequences_.count(n_tokens);
+    for (TokenRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
+      r.end = are_single ? n_tokens : std::min(n_tokens, r.first + kRangeTokens);
+      if (!are_single) {
+        worker.for_each(windows_.count(r), [&](int64_t item) {
+          fill_window(context, r.first + item / op_.n_head_k * kStateChunk, item % op_.n_head_k);
+        });
+      }
+      const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
+      const int64_t n_of_sequence = op_.n_head_v * n_tiles;
+      worker.for_each(sequences_.count(r) * n_of_sequence, [&](int64_t item) {
+        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r), item % n_of_sequence / n_tiles,
+               item % n_tiles * kStateTileColumns, are_single);
       });
     }
-    const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
-    const int64_t n_of_sequence = op_.n_head_v * n_tiles;
-    worker.for_each(n_sequences * n_of_sequence, [&](int64_t item) {
-      update(context, sequences_.at(item / n_of_sequence, n_tokens), item % n_of_sequence / n_tiles,
-             item % n_tiles * kStateTileColumns);
-    });
   }
 
  private:
@@ -57,41 +61,32 @@ class CompiledDeltaRule final : public CompiledOp {
         : chunk(reinterpret_cast<float*>(scratch)),
           panel(chunk + kStateScratch),
           q(panel + StatePanel::n_floats(dk)),
-          k(q + kStateChunk * dk),
-          decay(k + kStateChunk * dk),
+          k(q + dk),
+          decay(k + dk),
           beta(decay + kStateChunk) {}
     static size_t n_bytes(int64_t dk) {
-      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(dk) + 2 * kStateChunk * (dk + 1)) * sizeof(float);
+      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(dk) + 2 * (dk + kStateChunk)) * sizeof(float);
     }
   };
 
-  // Of k with k, then of q with k, [2, kStateChunk, kStateChunk].
-  float* products(const RunContext& context, int64_t window, int64_t key_head) const {
-    return reinterpret_cast<float*>(context.shared) + (window * op_.n_head_k + key_head) * 2 * kWindowProducts;
-  }
-
-  void normalize(int64_t token, int64_t n, int64_t key_head, const Room& room) const {
+  void normalize(int64_t token, int64_t key_head, float* q, float* k) const {
     const int64_t dk = op_.head_dim_k;
     const float eps = kDeltaRuleEps / static_cast<float>(dk);
-    for (int64_t i = 0; i < n; ++i) {
-      const float* row = qkv_ + (token + i) * op_.n_qkv() + key_head * dk;
-      kernels_.rms_norm(row, q_scale_.data(), nullptr, eps, room.q + i * dk, dk);
-      kernels_.rms_norm(row + op_.n_head_k * dk, k_scale_.data(), nullptr, eps, room.k + i * dk, dk);
-    }
+    const float* row = qkv_ + token * op_.n_qkv() + key_head * dk;
+    kernels_.rms_norm(row, q_scale_.data(), nullptr, eps, q, dk);
+    kernels_.rms_norm(row + op_.n_head_k * dk, k_scale_.data(), nullptr, eps, k, dk);
   }
 
-  void multiply_keys(const RunContext& context, int64_t window, int64_t key_head) const {
-    const int64_t dk = op_.head_dim_k, first = window * kStateChunk;
-    const int64_t n = std::min(kStateChunk, context.shape.n_tokens - first);
-    const Room room(context.scratch, dk);
-    normalize(first, n, key_head, room);
-    float* const to = products(context, window, key_head);
-    kernels_.lower_products({room.k, room.k, dk, n, dk, to, kStateChunk});
-    kernels_.lower_products({room.q, room.k, dk, n, dk, to + kWindowProducts, kStateChunk});
+  void fill_window(const RunContext& context, int64_t first, int64_t key_head) const {
+    const int64_t dk = op_.head_dim_k, n = std::min(kStateChunk, context.shape.n_tokens - first);
+    const KeyWindow w = windows_.at(context.shared, first, key_head);
+    for (int64_t i = 0; i < n; ++i) normalize(first + i, key_head, w.q + i * dk, w.k + i * dk);
+    kernels_.lower_products({w.k, w.k, dk, n, dk, w.keys, kStateChunk});
+    kernels_.lower_products({w.q, w.k, dk, n, dk, w.queries, kStateChunk});
   }
 
-  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first) const {
-    const int64_t dk = op_.head_dim_k, dv = op_.head_dim_v;
+  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first, bool is_single) const {
+    const int64_t dk = op_.head_dim_k, dv = op_.head_dim_v, in_head = head * dv + first;
     const Room room(context.scratch, dk);
     const StateColumns columns{head * dk * dv + first, dk, std::min(kStateTileColumns, dv - first), dv};
     DeltaRuleTile tile{};
@@ -99,43 +94,49 @@ class CompiledDeltaRule final : public CompiledOp {
     tile.head_dim_k = dk;
     tile.v_stride = op_.n_qkv();
     tile.y_stride = op_.n_head_v * dv;
-    tile.q = room.q;
-    tile.k = room.k;
     tile.decay = room.decay;
     tile.beta = room.beta;
     tile.scratch = room.chunk;
     begin_state(kv_, s, columns, tile);
-    if (s.n == 1) {
-      read_tokens(tile, s.first, 1, head, first, room);
+    const float* const v = qkv_ + 2 * op_.n_head_k * dk + in_head;
+    const auto take_chunk = [&](int64_t token, int64_t n) {
+      tile.n_tokens = n;
+      tile.v = v + token * tile.v_stride;
+      tile.y = y_ + token * tile.y_stride + in_head;
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t gate = (token + i) * op_.n_head_v + head;
+        room.decay[i] = std::exp(decay_[head] * softplus(alpha_[gate] + dt_bias_[head]));
+        room.beta[i] = 1.0f / (1.0f + std::exp(-beta_[gate]));
+      }
+    };
+    if (is_single) {
+      normalize(s.first, op_.key_head(head), room.q, room.k);
+      tile.q = room.q;
+      tile.k = room.k;
+      take_chunk(s.first, 1);
       return kernels_.delta_rule(tile);
     }
     const StatePanel panel(columns, room.panel, tile);
-    for_each_chunk(s, [&](int64_t token, int64_t n, int64_t at) {
-      read_tokens(tile, token, n, head, first, room);
-      tile.keys = products(context, token / kStateChunk, op_.key_head(head)) + at;
-      tile.queries = tile.keys + kWindowProducts;
+    for_each_chunk(s, [&](int64_t token, int64_t n) {
+      take_chunk(token, n);
+      const int64_t n_next = std::min(kStateChunk, s.first + s.n - token - n);
+      prefetch_rows(tile.v + n * tile.v_stride, n_next, tile.n_cols, tile.v_stride);
+      prefetch_rows(tile.y + n * tile.y_stride, n_next, tile.n_cols, tile.y_stride);
+      const KeyWindow w = windows_.from(context.shared, token, op_.key_head(head));
+      tile.q = w.q;
+      tile.k = w.k;
+      tile.queries = w.queries;
+      tile.keys = w.keys;
       kernels_.delta_rule_chunk(tile);
     });
     panel.store();
-  }
-
-  void read_tokens(DeltaRuleTile& tile, int64_t token, int64_t n, int64_t head, int64_t first, const Room& room) const {
-    const int64_t in_head = head * op_.head_dim_v + first;
-    tile.n_tokens = n;
-    tile.v = qkv_ + token * op_.n_qkv() + 2 * op_.n_head_k * op_.head_dim_k + in_head;
-    tile.y = y_ + token * tile.y_stride + in_head;
-    normalize(token, n, op_.key_head(head), room);
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t gate = (token + i) * op_.n_head_v + head;
-      room.decay[i] = std::exp(decay_[head] * softplus(alpha_[gate] + dt_bias_[head]));
-      room.beta[i] = 1.0f / (1.0f + std::exp(-beta_[gate]));
-    }
   }
 
   DeltaRuleOp op_;
   const RowKernels& kernels_;
   KvLayer kv_;  // of a state slot: [n_head_v, head_dim_k, head_dim_v]
   StepSequences sequences_;
+  KeyWindows windows_;
   std::vector<float> q_scale_, k_scale_;  // [head_dim_k]
   const float* qkv_;                      // [n_tokens, n_qkv]
   const float *beta_, *alpha_;            // [n_tokens, n_head_v]
