@@ -9,6 +9,9 @@
 
 namespace tandem::cpu {
 
+inline constexpr int64_t kStateChunk = 32;      // tokens, at most, of one call of the kernels of chunks
+inline constexpr int64_t kStateScratch = 8192;  // floats
+
 // Some columns of one head's state in the gated delta rule (graph/ops.h), over the tokens of a sequence.
 struct DeltaRuleTile {
   const float* old;  // [head_dim_k, n_cols], rows `state_stride` apart: the state before the first token
@@ -20,6 +23,9 @@ struct DeltaRuleTile {
   const float *decay, *beta;  // [n_tokens]: the factor of the old state, and of the correction
   float* y;                   // [n_tokens, n_cols], rows `y_stride` apart
   int64_t y_stride;
+  // For delta_rule_chunk:
+  const float *keys, *queries;  // [n_tokens, kStateChunk]: lower_products of k with k, and of q with k
+  float* scratch;               // [kStateScratch], 64-byte aligned
 };
 
 // Some columns of one head's state in Mamba-2's scan (graph/ops.h), over the tokens of a sequence.
@@ -27,13 +33,25 @@ struct SsmScanTile {
   const float* old;  // [n_state, n_cols], rows `state_stride` apart: the state before the first token
   float* state;      // likewise: after the last; may be the same
   int64_t state_stride, n_state, n_cols, n_tokens;
-  const float *b, *c;  // [n_tokens, n_state], rows `stride` apart
-  const float* x;      // [n_tokens, n_cols], likewise
+  const float *b, *c;  // [n_tokens, n_state], rows `bc_stride` apart
+  int64_t bc_stride;
+  const float* x;  // [n_tokens, n_cols], rows `stride` apart
   int64_t stride;
   const float *decay, *dt;  // [n_tokens]: the factor of the old state, and of x
   float skip;
   float* y;  // [n_tokens, n_cols], rows `y_stride` apart
   int64_t y_stride;
+  // For ssm_scan_chunk:
+  const float* products;  // [n_tokens, kStateChunk]: lower_products of c with b
+  float* scratch;         // [kStateScratch], 64-byte aligned
+};
+
+// to[t][u] = a[t]^T b[u] for u <= t; the rest of `to` stays.
+struct LowerProducts {
+  const float *a, *b;  // [n_rows, n], rows `stride` apart
+  int64_t stride, n_rows, n;
+  float* to;  // [n_rows, n_rows], rows `to_stride` apart
+  int64_t to_stride;
 };
 
 struct RowKernels {
@@ -63,8 +81,13 @@ struct RowKernels {
   // them is the bias.
   void (*causal_conv)(const float* const* rows, const float* w, int64_t kernel, ConvActivation activation,
                       float* to, int64_t n);
+  // Recurrences token by token, for any number of tokens; and for 1 to kStateChunk at once, with the state in place: `old`
+  // is `state`, and its rows have whole 64 bytes that may be read and written.
   void (*delta_rule)(const DeltaRuleTile& tile);
+  void (*delta_rule_chunk)(const DeltaRuleTile& tile);
   void (*ssm_scan)(const SsmScanTile& tile);
+  void (*ssm_scan_chunk)(const SsmScanTile& tile);
+  void (*lower_products)(const LowerProducts& products);
 };
 
 namespace scalar {

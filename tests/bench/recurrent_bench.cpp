@@ -183,11 +183,13 @@ class Layer {
   std::unique_ptr<Executable> executable_;
 };
 
-// Rounds of ten fused multiplications and additions that do not depend on each other.
+// Rounds of ten fused multiplications and additions that do not depend on each other, nor begin with the same values: a
+// compiler would do equal ones once.
 template <class V>
 __attribute__((always_inline)) inline void fma_rounds(int64_t n) {
   const V one = V{} + 1.0f, small = V{} + 1e-3f;
-  V a = one, b = one, c = one, d = one, e = one, f = one, g = one, h = one, i = one, j = one;
+  V a = one, b = a + one, c = b + one, d = c + one, e = d + one;
+  V f = e + one, g = f + one, h = g + one, i = h + one, j = i + one;
   for (; n > 0; --n) {
     a = a * one + small, b = b * one + small, c = c * one + small, d = d * one + small, e = e * one + small;
     f = f * one + small, g = g * one + small, h = h * one + small, i = i * one + small, j = j * one + small;

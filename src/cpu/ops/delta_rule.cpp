@@ -1,11 +1,8 @@
 // delta_rule: the gated delta rule of a recurrent layer. The columns of a head's state do not depend on each
 // other, so a worker takes a tile of columns of one head and one sequence, small enough for the first cache, and
-// goes through all tokens with it, in chunks whose q and k it normalizes first.
-// Floors: the states read and written once, 2 * Hv * dk * dv floats of each sequence, over the bandwidth; 7 * n * Hv *
-// dk * dv operations token by token, 6.25 in blocks of four tokens, over the peak. Measured on a core of Sapphire Rapids
-// (tests/bench/recurrent_bench.cpp): blocks reach 0.3 of the peak with AVX-512, twice the speed of single tokens; their
-// products with one vector are bound by loads. A single token with 2 MiB of
-// states takes 180 us, 23 GB/s: it reads them twice, the second time from the first cache.
+// goes through all tokens with it: in chunks (simd/recurrent_chunks.h), whose products of keys and queries are computed
+// before, once for all heads and tiles with the same keys; a single token by itself.
+// TODO
 #include <cmath>
 
 #include "cpu/ops/recurrent.h"
@@ -14,16 +11,14 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kDeltaChunk = 16;  // tokens
-
 class CompiledDeltaRule final : public CompiledOp {
  public:
   CompiledDeltaRule(const CompileContext& context, const Node& node, const DeltaRuleOp& op)
       : op_(op),
-        normalize_(context.kernels.rows.rms_norm),
-        kernel_(context.kernels.rows.delta_rule),
+        kernels_(context.kernels.rows),
         kv_(context.segment.kv[node.layer]),
         sequences_(context, op),
+        windows_(op.n_head_k, op.head_dim_k, 2),
         qkv_(context.address<const float>(op.qkv)),
         beta_(context.address<const float>(op.beta)),
         alpha_(context.address<const float>(op.alpha)),
@@ -35,58 +30,113 @@ class CompiledDeltaRule final : public CompiledOp {
     const auto dk = static_cast<float>(op.head_dim_k);
     k_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / std::sqrt(dk));
     q_scale_.assign(static_cast<size_t>(op.head_dim_k), 1.0f / dk);
-    scratch_bytes = static_cast<size_t>(2 * kDeltaChunk * (op.head_dim_k + 1)) * sizeof(float);
+    scratch_bytes = Room::n_bytes(op.head_dim_k);
+    shared_bytes = windows_.n_bytes(context.tensor(op.qkv).n_rows);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_tokens = context.shape.n_tokens;
-    const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
-    const int64_t n_of_sequence = op_.n_head_v * n_tiles;
-    worker.for_each(sequences_.count(n_tokens) * n_of_sequence, [&](int64_t item) {
-      update(sequences_.at(item / n_of_sequence, n_tokens), item % n_of_sequence / n_tiles,
-             item % n_tiles * kStateTileColumns, reinterpret_cast<float*>(context.scratch));
-    });
-  }
-
- private:
-  void update(const SequenceTokens& s, int64_t head, int64_t first, float* scratch) const {
-    const int64_t dk = op_.head_dim_k, dv = op_.head_dim_v, n_qkv = op_.n_qkv();
-    DeltaRuleTile tile{};
-    tile.n_cols = std::min(kStateTileColumns, dv - first);
-    tile.head_dim_k = dk;
-    tile.v_stride = n_qkv;
-    tile.y_stride = op_.n_head_v * dv;
-    begin_state(kv_, s, {head * dk * dv + first, dk, tile.n_cols, dv}, tile);
-    float *q = scratch, *k = q + kDeltaChunk * dk, *decay = k + kDeltaChunk * dk, *beta = decay + kDeltaChunk;
-    tile.q = q;
-    tile.k = k;
-    tile.decay = decay;
-    tile.beta = beta;
-    const int64_t key_head = op_.key_head(head);
-    for (int64_t at = 0; at < s.n; at += kDeltaChunk) {
-      tile.n_tokens = std::min(kDeltaChunk, s.n - at);
-      const int64_t token = s.first + at;
-      for (int64_t i = 0; i < tile.n_tokens; ++i) {
-        const float* row = qkv_ + (token + i) * n_qkv + key_head * dk;
-        normalize_(row, q_scale_.data(), nullptr, kDeltaRuleEps / static_cast<float>(dk), q + i * dk, dk);
-        normalize_(row + op_.n_head_k * dk, k_scale_.data(), nullptr, kDeltaRuleEps / static_cast<float>(dk),
-                   k + i * dk, dk);
-        const int64_t gate = (token + i) * op_.n_head_v + head;
-        decay[i] = std::exp(decay_[head] * softplus(alpha_[gate] + dt_bias_[head]));
-        beta[i] = 1.0f / (1.0f + std::exp(-beta_[gate]));
+    const bool are_single = n_tokens == sequences_.count(n_tokens);
+    for (TokenRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
+      r.end = are_single ? n_tokens : std::min(n_tokens, r.first + kRangeTokens);
+      if (!are_single) {
+        worker.for_each(windows_.count(r), [&](int64_t item) {
+          fill_window(context, r.first + item / op_.n_head_k * kStateChunk, item % op_.n_head_k);
+        });
       }
-      tile.v = qkv_ + token * n_qkv + 2 * op_.n_head_k * dk + head * dv + first;
-      tile.y = y_ + token * tile.y_stride + head * dv + first;
-      kernel_(tile);
-      tile.old = tile.state;
+      const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
+      const int64_t n_of_sequence = op_.n_head_v * n_tiles;
+      worker.for_each(sequences_.count(r) * n_of_sequence, [&](int64_t item) {
+        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r), item % n_of_sequence / n_tiles,
+               item % n_tiles * kStateTileColumns, are_single);
+      });
     }
   }
 
+ private:
+  // A worker's scratch.
+  struct Room {
+    float *chunk, *panel, *q, *k, *decay, *beta;
+    Room(std::byte* scratch, int64_t dk)
+        : chunk(reinterpret_cast<float*>(scratch)),
+          panel(chunk + kStateScratch),
+          q(panel + StatePanel::n_floats(dk)),
+          k(q + dk),
+          decay(k + dk),
+          beta(decay + kStateChunk) {}
+    static size_t n_bytes(int64_t dk) {
+      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(dk) + 2 * (dk + kStateChunk)) * sizeof(float);
+    }
+  };
+
+  void normalize(int64_t token, int64_t key_head, float* q, float* k) const {
+    const int64_t dk = op_.head_dim_k;
+    const float eps = kDeltaRuleEps / static_cast<float>(dk);
+    const float* row = qkv_ + token * op_.n_qkv() + key_head * dk;
+    kernels_.rms_norm(row, q_scale_.data(), nullptr, eps, q, dk);
+    kernels_.rms_norm(row + op_.n_head_k * dk, k_scale_.data(), nullptr, eps, k, dk);
+  }
+
+  void fill_window(const RunContext& context, int64_t first, int64_t key_head) const {
+    const int64_t dk = op_.head_dim_k, n = std::min(kStateChunk, context.shape.n_tokens - first);
+    const KeyWindow w = windows_.at(context.shared, first, key_head);
+    for (int64_t i = 0; i < n; ++i) normalize(first + i, key_head, w.q + i * dk, w.k + i * dk);
+    kernels_.lower_products({w.k, w.k, dk, n, dk, w.keys, kStateChunk});
+    kernels_.lower_products({w.q, w.k, dk, n, dk, w.queries, kStateChunk});
+  }
+
+  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first, bool is_single) const {
+    const int64_t dk = op_.head_dim_k, dv = op_.head_dim_v, in_head = head * dv + first;
+    const Room room(context.scratch, dk);
+    const StateColumns columns{head * dk * dv + first, dk, std::min(kStateTileColumns, dv - first), dv};
+    DeltaRuleTile tile{};
+    tile.n_cols = columns.n_cols;
+    tile.head_dim_k = dk;
+    tile.v_stride = op_.n_qkv();
+    tile.y_stride = op_.n_head_v * dv;
+    tile.decay = room.decay;
+    tile.beta = room.beta;
+    tile.scratch = room.chunk;
+    begin_state(kv_, s, columns, tile);
+    const float* const v = qkv_ + 2 * op_.n_head_k * dk + in_head;
+    const auto take_chunk = [&](int64_t token, int64_t n) {
+      tile.n_tokens = n;
+      tile.v = v + token * tile.v_stride;
+      tile.y = y_ + token * tile.y_stride + in_head;
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t gate = (token + i) * op_.n_head_v + head;
+        room.decay[i] = std::exp(decay_[head] * softplus(alpha_[gate] + dt_bias_[head]));
+        room.beta[i] = 1.0f / (1.0f + std::exp(-beta_[gate]));
+      }
+    };
+    if (is_single) {
+      normalize(s.first, op_.key_head(head), room.q, room.k);
+      tile.q = room.q;
+      tile.k = room.k;
+      take_chunk(s.first, 1);
+      return kernels_.delta_rule(tile);
+    }
+    const StatePanel panel(columns, room.panel, tile);
+    for_each_chunk(s, [&](int64_t token, int64_t n) {
+      take_chunk(token, n);
+      const int64_t n_next = std::min(kStateChunk, s.first + s.n - token - n);
+      prefetch_rows(tile.v + n * tile.v_stride, n_next, tile.n_cols, tile.v_stride);
+      prefetch_rows(tile.y + n * tile.y_stride, n_next, tile.n_cols, tile.y_stride);
+      const KeyWindow w = windows_.from(context.shared, token, op_.key_head(head));
+      tile.q = w.q;
+      tile.k = w.k;
+      tile.queries = w.queries;
+      tile.keys = w.keys;
+      kernels_.delta_rule_chunk(tile);
+    });
+    panel.store();
+  }
+
   DeltaRuleOp op_;
-  decltype(RowKernels::rms_norm) normalize_;
-  decltype(RowKernels::delta_rule) kernel_;
+  const RowKernels& kernels_;
   KvLayer kv_;  // of a state slot: [n_head_v, head_dim_k, head_dim_v]
   StepSequences sequences_;
+  KeyWindows windows_;
   std::vector<float> q_scale_, k_scale_;  // [head_dim_k]
   const float* qkv_;                      // [n_tokens, n_qkv]
   const float *beta_, *alpha_;            // [n_tokens, n_head_v]

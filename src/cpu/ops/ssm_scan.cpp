@@ -1,8 +1,8 @@
 // ssm_scan: the state space of Mamba-2. As in delta_rule, a worker takes a tile of columns of one head's state and
-// one sequence, small enough for the first cache, and goes through all tokens with it.
-// Floors: the states read and written once, 2 * H * N * d floats of each sequence, over the bandwidth; 5 * n * H * N * d
-// operations token by token, 4.25 in blocks of four tokens (cpu/simd/recurrent.h), over the peak. Measured as in
-// delta_rule: blocks reach 0.33 of the peak with AVX-512, 0.35 with AVX2.
+// one sequence, small enough for the first cache, and goes through all tokens with it, in chunks; the products of b and c
+// are computed once for all heads of a group.
+// TODO
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/ops/recurrent.h"
@@ -11,15 +11,14 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kScanChunk = 64;  // tokens
-
 class CompiledSsmScan final : public CompiledOp {
  public:
   CompiledSsmScan(const CompileContext& context, const Node& node, const SsmScanOp& op)
       : op_(op),
-        kernel_(context.kernels.rows.ssm_scan),
+        kernels_(context.kernels.rows),
         kv_(context.segment.kv[node.layer]),
         sequences_(context, op),
+        windows_(op.n_group, op.n_state, 1),
         xbc_(context.address<const float>(op.xbc)),
         dt_(context.address<const float>(op.dt)),
         decay_(context.address<const float>(op.decay)),
@@ -27,54 +26,110 @@ class CompiledSsmScan final : public CompiledOp {
         skip_(context.address<const float>(op.skip)),
         y_(context.address<float>(node.output)) {
     TANDEM_CHECK(kv_.head_dim_v == op.n_inner() * op.n_state);
-    scratch_bytes = 2 * kScanChunk * sizeof(float);
+    scratch_bytes = Room::n_bytes(op.n_state);
+    shared_bytes = windows_.n_bytes(context.tensor(op.xbc).n_rows);
   }
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_tokens = context.shape.n_tokens;
-    const int64_t n_tiles = (op_.head_dim + kStateTileColumns - 1) / kStateTileColumns;
-    const int64_t n_of_sequence = op_.n_head * n_tiles;
-    worker.for_each(sequences_.count(n_tokens) * n_of_sequence, [&](int64_t item) {
-      update(sequences_.at(item / n_of_sequence, n_tokens), item % n_of_sequence / n_tiles,
-             item % n_tiles * kStateTileColumns, reinterpret_cast<float*>(context.scratch));
-    });
-  }
-
- private:
-  void update(const SequenceTokens& s, int64_t head, int64_t first, float* scratch) const {
-    const int64_t d = op_.head_dim, n_xbc = op_.n_xbc();
-    const int64_t group = head / (op_.n_head / op_.n_group);
-    float *decay = scratch, *dt = scratch + kScanChunk;
-    SsmScanTile tile{};
-    tile.n_cols = std::min(kStateTileColumns, d - first);
-    tile.n_state = op_.n_state;
-    tile.stride = n_xbc;
-    tile.y_stride = op_.n_inner();
-    tile.skip = skip_[head];
-    tile.decay = decay;
-    tile.dt = dt;
-    begin_state(kv_, s, {head * op_.n_state * d + first, op_.n_state, tile.n_cols, d}, tile);
-    for (int64_t at = 0; at < s.n; at += kScanChunk) {
-      tile.n_tokens = std::min(kScanChunk, s.n - at);
-      const int64_t token = s.first + at;
-      for (int64_t i = 0; i < tile.n_tokens; ++i) {
-        dt[i] = softplus(dt_[(token + i) * op_.n_head + head] + dt_bias_[head]);
-        decay[i] = std::exp(decay_[head] * dt[i]);
+    const bool are_single = n_tokens == sequences_.count(n_tokens);
+    for (TokenRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
+      r.end = are_single ? n_tokens : std::min(n_tokens, r.first + kRangeTokens);
+      if (!are_single) {
+        worker.for_each(windows_.count(r), [&](int64_t item) {
+          fill_window(context, r.first + item / op_.n_group * kStateChunk, item % op_.n_group);
+        });
       }
-      const float* row = xbc_ + token * n_xbc;
-      tile.x = row + head * d + first;
-      tile.b = row + op_.n_inner() + group * op_.n_state;
-      tile.c = tile.b + op_.n_group * op_.n_state;
-      tile.y = y_ + token * tile.y_stride + head * d + first;
-      kernel_(tile);
-      tile.old = tile.state;
+      const int64_t n_tiles = (op_.head_dim + kStateTileColumns - 1) / kStateTileColumns;
+      const int64_t n_of_sequence = op_.n_head * n_tiles;
+      worker.for_each(sequences_.count(r) * n_of_sequence, [&](int64_t item) {
+        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r), item % n_of_sequence / n_tiles,
+               item % n_tiles * kStateTileColumns, are_single);
+      });
     }
   }
 
+ private:
+  // A worker's scratch.
+  struct Room {
+    float *chunk, *panel, *decay, *dt;
+    Room(std::byte* scratch, int64_t n_state)
+        : chunk(reinterpret_cast<float*>(scratch)),
+          panel(chunk + kStateScratch),
+          decay(panel + StatePanel::n_floats(n_state)),
+          dt(decay + kStateChunk) {}
+    static size_t n_bytes(int64_t n_state) {
+      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(n_state) + 2 * kStateChunk) * sizeof(float);
+    }
+  };
+
+  const float* row_b(int64_t token, int64_t group) const {
+    return xbc_ + token * op_.n_xbc() + op_.n_inner() + group * op_.n_state;
+  }
+  const float* row_c(int64_t token, int64_t group) const {
+    return row_b(token, group) + op_.n_group * op_.n_state;
+  }
+
+  void fill_window(const RunContext& context, int64_t first, int64_t group) const {
+    const int64_t n_state = op_.n_state, n = std::min(kStateChunk, context.shape.n_tokens - first);
+    const KeyWindow w = windows_.at(context.shared, first, group);
+    for (int64_t i = 0; i < n; ++i) {
+      std::copy_n(row_b(first + i, group), n_state, w.k + i * n_state);
+      std::copy_n(row_c(first + i, group), n_state, w.q + i * n_state);
+    }
+    kernels_.lower_products({w.q, w.k, n_state, n, n_state, w.queries, kStateChunk});
+  }
+
+  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first, bool is_single) const {
+    const int64_t n_state = op_.n_state, d = op_.head_dim, in_head = head * d + first;
+    const int64_t group = head / (op_.n_head / op_.n_group);
+    const Room room(context.scratch, n_state);
+    const StateColumns columns{head * n_state * d + first, n_state, std::min(kStateTileColumns, d - first), d};
+    SsmScanTile tile{};
+    tile.n_cols = columns.n_cols;
+    tile.n_state = tile.bc_stride = n_state;
+    tile.stride = op_.n_xbc();
+    tile.y_stride = op_.n_inner();
+    tile.skip = skip_[head];
+    tile.decay = room.decay;
+    tile.dt = room.dt;
+    tile.scratch = room.chunk;
+    begin_state(kv_, s, columns, tile);
+    const auto take_chunk = [&](int64_t token, int64_t n) {
+      tile.n_tokens = n;
+      tile.x = xbc_ + token * op_.n_xbc() + in_head;
+      tile.y = y_ + token * tile.y_stride + in_head;
+      for (int64_t i = 0; i < n; ++i) {
+        room.dt[i] = softplus(dt_[(token + i) * op_.n_head + head] + dt_bias_[head]);
+        room.decay[i] = std::exp(decay_[head] * room.dt[i]);
+      }
+    };
+    if (is_single) {
+      tile.b = row_b(s.first, group);
+      tile.c = row_c(s.first, group);
+      take_chunk(s.first, 1);
+      return kernels_.ssm_scan(tile);
+    }
+    const StatePanel panel(columns, room.panel, tile);
+    for_each_chunk(s, [&](int64_t token, int64_t n) {
+      take_chunk(token, n);
+      const int64_t n_next = std::min(kStateChunk, s.first + s.n - token - n);
+      prefetch_rows(tile.x + n * tile.stride, n_next, tile.n_cols, tile.stride);
+      prefetch_rows(tile.y + n * tile.y_stride, n_next, tile.n_cols, tile.y_stride);
+      const KeyWindow w = windows_.from(context.shared, token, group);
+      tile.b = w.k;
+      tile.c = w.q;
+      tile.products = w.queries;
+      kernels_.ssm_scan_chunk(tile);
+    });
+    panel.store();
+  }
+
   SsmScanOp op_;
-  decltype(RowKernels::ssm_scan) kernel_;
+  const RowKernels& kernels_;
   KvLayer kv_;  // of a state slot: [n_head, n_state, head_dim]
   StepSequences sequences_;
+  KeyWindows windows_;
   const float* xbc_;                       // [n_tokens, n_xbc]
   const float* dt_;                        // [n_tokens, n_head]
   const float *decay_, *dt_bias_, *skip_;  // [n_head]

@@ -150,7 +150,7 @@ void delta_rule(const DeltaRuleTile& t) {
 void ssm_scan(const SsmScanTile& t) {
   begin_state(t, t.n_state);
   for (int64_t token = 0; token < t.n_tokens; ++token) {
-    const float *b = t.b + token * t.stride, *c = t.c + token * t.stride;
+    const float *b = t.b + token * t.bc_stride, *c = t.c + token * t.bc_stride;
     for (int64_t j = 0; j < t.n_cols; ++j) {
       const float x = t.x[token * t.stride + j];
       float y = t.skip * x;
@@ -164,12 +164,22 @@ void ssm_scan(const SsmScanTile& t) {
   }
 }
 
+void lower_products(const LowerProducts& p) {
+  for (int64_t t = 0; t < p.n_rows; ++t) {
+    for (int64_t u = 0; u <= t; ++u) {
+      float sum = 0.0f;
+      for (int64_t i = 0; i < p.n; ++i) sum += p.a[t * p.stride + i] * p.b[u * p.stride + i];
+      p.to[t * p.to_stride + u] = sum;
+    }
+  }
+}
+
 }  // namespace
 
 const RowKernels& row_kernels() {
   static constexpr RowKernels table{rms_norm, layer_norm,  rotations,  rope_pair, rope_half,
                                     add,      scale,       softcap,    glu,       dequantize,
-                                    gate,     causal_conv, delta_rule, ssm_scan};
+                                    gate,     causal_conv, delta_rule, delta_rule, ssm_scan, ssm_scan, lower_products};
   return table;
 }
 

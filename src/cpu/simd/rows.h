@@ -5,6 +5,7 @@
 #include "cpu/simd/cache_rows.h"
 #include "cpu/simd/math.h"
 #include "cpu/simd/recurrent.h"
+#include "cpu/simd/recurrent_chunks.h"
 #include "gguf/quants.h"
 
 namespace tandem::cpu {
@@ -148,7 +149,7 @@ void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
 
 constexpr RowKernels kRowKernels{rms_norm, layer_norm,  rotations,  rope_pair, rope_half,
                                  add,      scale,       softcap,    glu,       dequantize,
-                                 gate,     causal_conv, delta_rule, ssm_scan};
+                                 gate,     causal_conv, delta_rule, delta_rule_chunk, ssm_scan, ssm_scan_chunk, lower_products};
 
 }  // namespace
 }  // namespace TANDEM_ISA
