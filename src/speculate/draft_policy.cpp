@@ -123,12 +123,14 @@ void DraftPolicy::add_step(int64_t n_rows, double seconds, int64_t n_guesses, do
   if (n_rows < static_cast<int64_t>(seconds_.size())) blend(seconds_[static_cast<size_t>(n_rows)], seconds);
   if (n_guesses > 0) blend(guess_seconds_, draft_seconds / static_cast<double>(n_guesses));
   last_step_ = seconds + draft_seconds;
+  // A step of one token loses its drafting; that it was slower or faster than others says nothing.
+  last_lost_ = n_rows == 1 ? std::optional(draft_seconds) : std::nullopt;
 }
 
 void DraftPolicy::settle_step(int64_t n_tokens) {
   if (last_step_ <= 0) return;
   const double plain = step_seconds(1);
-  const double lost = last_step_ - static_cast<double>(n_tokens) * plain;
+  const double lost = last_lost_.value_or(last_step_ - static_cast<double>(n_tokens) * plain);
   total_ += last_step_;
   last_step_ = 0;
   if (seconds_[1] <= 0) return;

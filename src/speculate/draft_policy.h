@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -53,11 +54,12 @@ class DraftPolicy {
 
   int64_t n_max_;
   std::array<double, kConfidences> n_right_{}, n_seen_{};
-  std::vector<double> seconds_;  // of a step, by its number of rows; 0: not measured
-  double guess_seconds_ = 0;     // to draft a guess
-  double total_ = 0, lost_ = 0;  // of all steps
-  double balance_ = 0;           // lost_, but of gains only those of the last few steps
-  double last_step_ = 0;         // with its drafting; 0: settled
+  std::vector<double> seconds_;      // of a step, by its number of rows; 0: not measured
+  double guess_seconds_ = 0;         // to draft a guess
+  double total_ = 0, lost_ = 0;      // of all steps
+  double balance_ = 0;               // lost_, but of gains only those of the last few steps
+  double last_step_ = 0;             // with its drafting; 0: settled
+  std::optional<double> last_lost_;  // of it, if that does not depend on its tokens
 };
 
 }  // namespace tandem
