@@ -116,7 +116,8 @@ std::vector<float> random_decays(Random& random, int64_t n) {
   const float slowest = std::array{1.0f, 0.99f, 0.5f, 1e-6f}[static_cast<size_t>(random.below(4))];
   std::vector<float> decays;
   for (int64_t i = 0; i < n; ++i)
-    decays.push_back(random.below(8) == 0 ? 1e-6f : std::min(1.0f, slowest + 0.01f * random.normal() * random.normal()));
+    decays.push_back(
+        random.below(8) == 0 ? 1e-6f : std::min(1.0f, slowest + 0.01f * random.normal() * random.normal()));
   for (float& d : decays) d = std::max(d, 0.0f);
   return decays;
 }
@@ -151,7 +152,8 @@ TEST(RecurrentKernels, LowerProductsAreThoseOfTheReference) {
 }
 
 // Products that no kernel needs are NaN.
-std::vector<float> products_of_rows(const std::vector<float>& a, const std::vector<float>& b, int64_t n_rows, int64_t n) {
+std::vector<float> products_of_rows(const std::vector<float>& a, const std::vector<float>& b, int64_t n_rows,
+                                    int64_t n) {
   std::vector<float> to(static_cast<size_t>(n_rows * kStateChunk), std::nanf(""));
   test::rows_of(Isa::scalar).lower_products({a.data(), b.data(), n, n_rows, n, to.data(), kStateChunk});
   return to;
@@ -170,7 +172,8 @@ TEST(RecurrentKernels, ChunksOfTheDeltaRuleAreThoseOfTheReference) {
         make_unit_rows(k, dk);
         std::vector<float> beta, scratch(kStateScratch, std::nanf(""));
         for (int64_t i = 0; i < n; ++i) beta.push_back(0.01f * static_cast<float>(random.below(101)));
-        const std::vector<float> keys = products_of_rows(k, k, n, dk), queries = products_of_rows(q, k, n, dk);
+        const std::vector<float> keys = products_of_rows(k, k, n, dk),
+                                 queries = products_of_rows(q, k, n, dk);
         std::vector<float> state(static_cast<size_t>(dk * kPanel), 0.0f);
         for (int64_t i = 0; i < dk * n_cols; ++i)
           state[static_cast<size_t>(i / n_cols * kPanel + i % n_cols)] = random.normal();
@@ -211,7 +214,8 @@ TEST(RecurrentKernels, ScanIsThatOfTheReference) {
         for (const bool is_chunk : {false, true}) {
           const int64_t n = kChunkLengths[random.below(std::size(kChunkLengths))];
           SCOPED_TRACE(format("{}: {} tokens, {} rows, {} columns", isa_name(isa), n, n_state, n_cols));
-          const int64_t stride = n_cols + 3, row = 2 * n_state + stride, state_stride = is_chunk ? kPanel : stride;
+          const int64_t stride = n_cols + 3, row = 2 * n_state + stride,
+                        state_stride = is_chunk ? kPanel : stride;
           const std::vector<float> xbc = random.normals(n * row, 0.5f), decay = random_decays(random, n);
           std::vector<float> dt, scratch(kStateScratch, std::nanf(""));
           for (int64_t i = 0; i < n; ++i) dt.push_back(0.01f * static_cast<float>(random.below(300)));
@@ -236,7 +240,8 @@ TEST(RecurrentKernels, ScanIsThatOfTheReference) {
           tile.skip = random.normal();
           tile.products = products.data();
           tile.scratch = scratch.data();
-          test::rows_of(Isa::scalar).lower_products({tile.c, tile.b, row, n, n_state, products.data(), kStateChunk});
+          test::rows_of(Isa::scalar)
+              .lower_products({tile.c, tile.b, row, n, n_state, products.data(), kStateChunk});
           tile.state = state.data();
           tile.old = in_place ? tile.state : old.data();
           tile.y = y.data();
@@ -248,8 +253,11 @@ TEST(RecurrentKernels, ScanIsThatOfTheReference) {
           expect_near(other_y, widened(y), 1e-5);
           if (is_chunk) {  // the columns beside the tile may change, up to a whole vector
             for (int64_t i = 0; i < n_state; ++i)
-              expect_near(std::span(other).subspan(static_cast<size_t>(i * kPanel), static_cast<size_t>(n_cols)),
-                          widened(std::span(state).subspan(static_cast<size_t>(i * kPanel), static_cast<size_t>(n_cols))), 1e-5);
+              expect_near(
+                  std::span(other).subspan(static_cast<size_t>(i * kPanel), static_cast<size_t>(n_cols)),
+                  widened(
+                      std::span(state).subspan(static_cast<size_t>(i * kPanel), static_cast<size_t>(n_cols))),
+                  1e-5);
           } else {
             expect_near(other, widened(state), 1e-5);  // the columns beside the tile too, which stay
           }

@@ -4,6 +4,7 @@
 // before, once for all heads and tiles with the same keys; a single token by itself.
 // TODO
 #include <cmath>
+#include <optional>
 
 #include "cpu/ops/recurrent.h"
 #include "cpu/ops/rows.h"
@@ -47,8 +48,8 @@ class CompiledDeltaRule final : public CompiledOp {
       const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
       const int64_t n_of_sequence = op_.n_head_v * n_tiles;
       worker.for_each(sequences_.count(r) * n_of_sequence, [&](int64_t item) {
-        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r), item % n_of_sequence / n_tiles,
-               item % n_tiles * kStateTileColumns, are_single);
+        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r),
+               item % n_of_sequence / n_tiles, item % n_tiles * kStateTileColumns, are_single);
       });
     }
   }
@@ -65,7 +66,8 @@ class CompiledDeltaRule final : public CompiledOp {
           decay(k + dk),
           beta(decay + kStateChunk) {}
     static size_t n_bytes(int64_t dk) {
-      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(dk) + 2 * (dk + kStateChunk)) * sizeof(float);
+      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(dk) + 2 * (dk + kStateChunk)) *
+             sizeof(float);
     }
   };
 
@@ -85,7 +87,8 @@ class CompiledDeltaRule final : public CompiledOp {
     kernels_.lower_products({w.q, w.k, dk, n, dk, w.queries, kStateChunk});
   }
 
-  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first, bool is_single) const {
+  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first,
+              bool is_single) const {
     const int64_t dk = op_.head_dim_k, dv = op_.head_dim_v, in_head = head * dv + first;
     const Room room(context.scratch, dk);
     const StateColumns columns{head * dk * dv + first, dk, std::min(kStateTileColumns, dv - first), dv};
@@ -116,7 +119,9 @@ class CompiledDeltaRule final : public CompiledOp {
       take_chunk(s.first, 1);
       return kernels_.delta_rule(tile);
     }
-    const StatePanel panel(columns, room.panel, tile);
+    std::optional<StatePanel> panel;
+    if (s.n >= kMinChunk) panel.emplace(columns, room.panel, tile);
+    const auto take = panel ? kernels_.delta_rule_chunk : kernels_.delta_rule;
     for_each_chunk(s, [&](int64_t token, int64_t n) {
       take_chunk(token, n);
       const int64_t n_next = std::min(kStateChunk, s.first + s.n - token - n);
@@ -127,9 +132,10 @@ class CompiledDeltaRule final : public CompiledOp {
       tile.k = w.k;
       tile.queries = w.queries;
       tile.keys = w.keys;
-      kernels_.delta_rule_chunk(tile);
+      take(tile);
+      tile.old = tile.state;
     });
-    panel.store();
+    if (panel) panel->store();
   }
 
   DeltaRuleOp op_;

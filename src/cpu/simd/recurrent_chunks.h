@@ -36,7 +36,9 @@ TANDEM_INLINE void store_up_to(float* p, Vec v, int64_t n) {
 // kLanes products of four rows of a with kLanes / 4 of b, from the rows t and u on. Rows beyond the last repeat it.
 TANDEM_INLINE void lower_tile(const LowerProducts& p, int64_t t, int64_t u) {
   constexpr int kColumns = kLanes / 4;
-  const auto row = [&](const float* m, int64_t i) { return m + (i < p.n_rows ? i : p.n_rows - 1) * p.stride; };
+  const auto row = [&](const float* m, int64_t i) {
+    return m + (i < p.n_rows ? i : p.n_rows - 1) * p.stride;
+  };
   Vec sum[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) sum[i] = set1(0.0f);
@@ -227,9 +229,9 @@ void delta_rule_chunk(const DeltaRuleTile& t) {
     store(f.within[i] + u, queries * l);
   });
   for_each_strip(t.n_cols, [&](int64_t first, int64_t n_vecs) {
-    const ChunkStrip s{f,   t.head_dim_k,         t.n_tokens, t.n_cols - first, t.k,       t.q, t.head_dim_k,
-                       t.state + first, t.state_stride, t.v + first, t.v_stride, t.beta, t.y + first, t.y_stride,
-                       scratch.c};
+    const ChunkStrip s{f,          t.head_dim_k, t.n_tokens,      t.n_cols - first, t.k,
+                       t.q,        t.head_dim_k, t.state + first, t.state_stride,   t.v + first,
+                       t.v_stride, t.beta,       t.y + first,     t.y_stride,       scratch.c};
     for_each_tile(t.n_tokens, n_vecs, Corrections{s});
     finish_strip(s, n_vecs);
   });
@@ -247,8 +249,9 @@ void ssm_scan_chunk(const SsmScanTile& t) {
     f.kept[i] *= t.dt[i];
   }
   for_each_strip(t.n_cols, [&](int64_t first, int64_t n_vecs) {
-    const ChunkStrip s{f, t.n_state, t.n_tokens, t.n_cols - first, t.b, t.c, t.bc_stride, t.state + first, t.state_stride,
-                       nullptr, 0, nullptr, t.y + first, t.y_stride, scratch.c};
+    const ChunkStrip s{f,   t.n_state,   t.n_tokens,      t.n_cols - first, t.b,
+                       t.c, t.bc_stride, t.state + first, t.state_stride,   nullptr,
+                       0,   nullptr,     t.y + first,     t.y_stride,       scratch.c};
     for (int64_t i = 0; i < t.n_tokens; ++i) {
       for (int64_t v = 0; v < n_vecs; ++v)
         store(scratch.c + i * kStripColumns + v * kLanes,
