@@ -16,8 +16,11 @@
 // The next keys are copied to shared memory while a window is computed, the next queries after step 1.
 //
 // Floors, for n tokens, H heads and dk = 128: (6 + 4 * 32 / 128) n H dk dv operations (delta rule; 4 + 2 * 32 / 128 for
-// Mamba-2) over the peak of FP32, 67 TFLOP/s on an H100; bytes of rows once a tile of columns, which the L2 cache serves.
+// Mamba-2) over the peak of F32, 67 TFLOP/s on an H100; the rows once a tile of columns, which the L2 cache serves.
 // FLOORS.md has them in seconds, beside the instructions that are issued.
+//
+// Scratch, for each token and head: 16 bytes of factors, and 128 of each matrix. Shared memory: 83 KB with states of more
+// than 64 rows, so two blocks fit a multiprocessor of an H100, one that of a GPU with 100 KB.
 #pragma once
 
 #include "ggml-cuda/async_copy.cuh"
