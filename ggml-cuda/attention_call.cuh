@@ -13,6 +13,7 @@
 // attention_merge (attention_decode.cu) combines them into y.
 #pragma once
 
+#include "ggml-cuda/async_copy.cuh"
 #include "ggml-cuda/attention_index.h"
 #include "ggml-cuda/ops/rows.cuh"
 
@@ -86,20 +87,6 @@ __device__ inline float exp_of(float x) {
 
 __device__ inline float sink_of(const AttentionCall& call, int head) {
   return call.sinks.data ? call.sinks[head] : -INFINITY;
-}
-
-// 16 bytes from global to shared memory, past the registers and the L1 cache.
-__device__ inline void copy_16_async(void* shared, const void* global) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-}
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most kPending of this thread's copy groups are in flight.
-template <int kPending>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // A kernel with its launch shape, chosen when an op is compiled.

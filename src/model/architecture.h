@@ -34,19 +34,4 @@ struct ModelSource {
 // Picks the family by general.architecture. Throws Error(bad_file) with the known ones if it is unknown.
 std::unique_ptr<Architecture> load_architecture(const ModelSource& source);
 
-// Each is defined in its family's file.
-std::unique_ptr<Architecture> load_llama(const ModelSource& source);
-std::unique_ptr<Architecture> load_mistral3(const ModelSource& source);
-std::unique_ptr<Architecture> load_qwen2(const ModelSource& source);
-std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source);
-std::unique_ptr<Architecture> load_qwen3(const ModelSource& source);
-std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source);
-std::unique_ptr<Architecture> load_gemma2(const ModelSource& source);
-std::unique_ptr<Architecture> load_gemma3(const ModelSource& source);
-std::unique_ptr<Architecture> load_phi3(const ModelSource& source);
-std::unique_ptr<Architecture> load_granite(const ModelSource& source);
-std::unique_ptr<Architecture> load_smollm3(const ModelSource& source);
-std::unique_ptr<Architecture> load_olmo2(const ModelSource& source);
-std::unique_ptr<Architecture> load_gpt_oss(const ModelSource& source);
-
 }  // namespace tandem

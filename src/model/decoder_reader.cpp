@@ -434,6 +434,13 @@ float DecoderReader::scale_or(std::string_view suffix, float fallback) const {
   return number_or(suffix, fallback, 1e-9f, 1e9f);
 }
 
+float DecoderReader::read_granite_scales(DecoderSpec& spec) const {
+  spec.embedding_scale = scale_or("embedding_scale", 1.0f);
+  spec.residual_scale = scale_or("residual_scale", 1.0f);
+  spec.logit_scale = 1.0f / scale_or("logit_scale", 1.0f);
+  return scale_or("attention.scale", 1.0f / std::sqrt(static_cast<float>(hparams_.head_dim_k)));
+}
+
 std::vector<int64_t> DecoderReader::windows(int64_t period, int64_t fallback) const {
   const int64_t window = integer_or("attention.sliding_window", fallback, fallback == 0 ? 0 : 1, INT32_MAX);
   const std::vector<bool> sliding = sliding_layers(period);

@@ -118,6 +118,9 @@ class DecoderReader : public HparamReader {
 
   // Reads a scale: finite and not 0; `fallback` if the file has none.
   float scale_or(std::string_view suffix, float fallback) const;
+  // Reads Granite's four scales: sets those of embeddings, of what every branch adds, and of logits (the file has its
+  // divisor), and returns the one of attention scores.
+  float read_granite_scales(DecoderSpec& spec) const;
 
   // Returns attention.sliding_window of each layer; 0 for layers with full attention. Every `period`-th layer
   // has full attention, starting with the period-th, unless attention.sliding_window_pattern overrides it

@@ -1,11 +1,23 @@
-// The families, beside those in architecture.h: each is defined in the file of its name and listed in
-// architectures.cpp.
+// The families: each is defined in the file of its name and listed in architectures.cpp.
 #pragma once
 
 #include "model/architecture.h"
 
 namespace tandem {
 
+std::unique_ptr<Architecture> load_llama(const ModelSource& source);
+std::unique_ptr<Architecture> load_mistral3(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen2(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen2moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen3(const ModelSource& source);
+std::unique_ptr<Architecture> load_qwen3moe(const ModelSource& source);
+std::unique_ptr<Architecture> load_gemma2(const ModelSource& source);
+std::unique_ptr<Architecture> load_gemma3(const ModelSource& source);
+std::unique_ptr<Architecture> load_phi3(const ModelSource& source);
+std::unique_ptr<Architecture> load_granite(const ModelSource& source);
+std::unique_ptr<Architecture> load_smollm3(const ModelSource& source);
+std::unique_ptr<Architecture> load_olmo2(const ModelSource& source);
+std::unique_ptr<Architecture> load_gpt_oss(const ModelSource& source);
 std::unique_ptr<Architecture> load_glm4moe(const ModelSource& source);
 std::unique_ptr<Architecture> load_minimax_m2(const ModelSource& source);
 std::unique_ptr<Architecture> load_qwen3vl(const ModelSource& source);

@@ -1,14 +1,11 @@
 // Granite 4 hybrid: Mamba-2 in most layers, attention in the others, usually without positions; Granite 3's four
 // scales (granite.cpp). The feed-forward part is a mixture of experts with a shared one, or dense.
-#include <cmath>
-
 #include "model/decoder_reader.h"
 
 namespace tandem {
 
 std::unique_ptr<Architecture> load_granitehybrid(const ModelSource& source) {
   DecoderReader r(source, "granitehybrid", RopeStyle::pair, LayerKinds::mixed);
-  const float default_scale = 1.0f / std::sqrt(static_cast<float>(r.hparams().head_dim_k));
   r.read_ssm();
   const std::vector<bool> attends = r.layers_with("attention.head_count_kv");
   const bool is_mixture = r.integer_or("expert_count", 0, 0, 65536) > 0;
@@ -16,16 +13,14 @@ std::unique_ptr<Architecture> load_granitehybrid(const ModelSource& source) {
   const int64_t n_ff_shared = r.integer_or("expert_shared_feed_forward_length", 0, 0, kMaxDimension);
   const MoeRouteParams route = is_mixture ? r.read_experts(true) : MoeRouteParams{};
   DecoderSpec spec = r.begin();
-  spec.embedding_scale = r.scale_or("embedding_scale", 1.0f);
-  spec.residual_scale = r.scale_or("residual_scale", 1.0f);
-  spec.logit_scale = 1.0f / r.scale_or("logit_scale", 1.0f);
+  const float score_scale = r.read_granite_scales(spec);
   for (int i = 0; i < r.hparams().n_layer; ++i) {
     DecoderLayer& l = r.next_layer(spec);
     l.attn_norm = r.norm("attn_norm");
     if (attends[static_cast<size_t>(i)]) {
       l.attention = r.attention();
       l.attention.rotates = rotates;
-      l.attention.params.scale = r.scale_or("attention.scale", default_scale);
+      l.attention.params.scale = score_scale;
     } else {
       l.mamba2 = r.mamba2();
     }

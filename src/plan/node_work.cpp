@@ -99,23 +99,39 @@ NodeWork latent_work(const LatentAttentionOp& op, const StepLoad& load, const Kv
   return work;
 }
 
-// Each head multiplies its state by three vectors for every token; a state is read and written once a step.
-NodeWork delta_rule_work(const DeltaRuleOp& op, const StepLoad& load) {
-  const auto n_state = static_cast<double>(op.n_head_v * op.head_dim_k * op.head_dim_v);
-  return {.n_bytes =
-              2 * static_cast<double>(load.n_sequences) * n_state * sizeof(float) +
-              static_cast<double>(load.n_tokens * (op.n_qkv() + op.n_head_v * op.head_dim_v)) * sizeof(float),
-          .n_ops = 6 * static_cast<double>(load.n_tokens) * n_state,
-          .pace = &DeviceRates::attention_ops_per_s};
+// Steps with several tokens of a sequence go through a recurrence in chunks of so many.
+constexpr double kStateChunkTokens = 32;
+
+// Of a state [rows, columns] of each head, read and written once a step. A token alone takes `single` operations an
+// element; in a chunk `chunked`, and each head two for every column and pair of tokens, `pairs_of_column` times, as do the
+// rows of each head of keys, `pairs_of_row` times.
+struct Recurrence {
+  int64_t n_head_k, n_head, rows, columns;
+  double single, chunked, pairs_of_column, pairs_of_row;
+};
+
+NodeWork recurrence_work(const Recurrence& r, int64_t row_floats, const StepLoad& load) {
+  const auto n = static_cast<double>(load.n_tokens), n_sequences = static_cast<double>(load.n_sequences);
+  const auto n_state = static_cast<double>(r.n_head * r.rows * r.columns);
+  const double before =
+      (std::min(tokens_of_each(load), kStateChunkTokens) + 1) / 2;  // tokens of a chunk, itself included
+  const double of_pairs = 2 * before *
+                          (r.pairs_of_column * static_cast<double>(r.n_head * r.columns) +
+                           r.pairs_of_row * static_cast<double>(r.n_head_k * r.rows));
+  return {
+      .n_bytes = (2 * n_sequences * n_state + n * static_cast<double>(row_floats)) * sizeof(float),
+      .n_ops = n * (load.n_tokens > load.n_sequences ? r.chunked * n_state + of_pairs : r.single * n_state),
+      .pace = &DeviceRates::attention_ops_per_s};
 }
 
-// Likewise; each head multiplies its state by three numbers or vectors.
+NodeWork delta_rule_work(const DeltaRuleOp& op, const StepLoad& load) {
+  return recurrence_work({op.n_head_k, op.n_head_v, op.head_dim_k, op.head_dim_v, 7, 6, 2, 2},
+                         op.n_qkv() + op.n_head_v * op.head_dim_v, load);
+}
+
 NodeWork ssm_scan_work(const SsmScanOp& op, const StepLoad& load) {
-  const auto n_state = static_cast<double>(op.n_inner() * op.n_state);
-  return {.n_bytes = 2 * static_cast<double>(load.n_sequences) * n_state * sizeof(float) +
-                     static_cast<double>(load.n_tokens * (op.n_xbc() + op.n_inner())) * sizeof(float),
-          .n_ops = 6 * static_cast<double>(load.n_tokens) * n_state,
-          .pace = &DeviceRates::attention_ops_per_s};
+  return recurrence_work({op.n_group, op.n_head, op.n_state, op.head_dim, 5, 4, 1, 1},
+                         op.n_xbc() + op.n_inner(), load);
 }
 
 // Each token chooses n_used of the experts, as if by lot: what a batch reads is what anybody chose.

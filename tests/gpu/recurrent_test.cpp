@@ -62,6 +62,18 @@ class GpuRecurrent : public GpuTest {
 
   const std::vector<std::vector<Slice>> steps_ = {
       {{1, 0}}, {{1, 5}}, {{2, 0}}, {{37, 64}}, {{1, 9}, {1, 0}, {1, 3}}, {{2, 7}, {19, 0}, {1, 1}, {5, 32}}};
+  // Steps for chunks: whole windows and parts, several sequences in a window, sequences over several windows.
+  const std::vector<std::vector<Slice>> long_steps_ = {{{16, 0}},
+                                                       {{64, 0}},
+                                                       {{95, 3}},
+                                                       {{7, 4}, {1, 0}, {21, 0}, {1, 6}, {40, 32}},
+                                                       {{33, 0}, {66, 5}, {30, 0}}};
+
+  std::vector<std::vector<Slice>> all_steps() const {
+    std::vector<std::vector<Slice>> steps = steps_;
+    steps.insert(steps.end(), long_steps_.begin(), long_steps_.end());
+    return steps;
+  }
 };
 
 TEST_F(GpuRecurrent, CausalConv) {
@@ -88,13 +100,13 @@ TEST_F(GpuRecurrent, DeltaRule) {
   const std::vector<DeltaRuleParams> sizes = {{1, 1, 1, 1},     {2, 4, 16, 24},
                                               {1, 3, 33, 40},   {2, 6, 64, 32, HeadOrder::tiled},
                                               {2, 2, 128, 128}, {1, 2, 200, 9}};
-  for (const std::vector<Slice>& slices : steps_) {
+  for (const std::vector<Slice>& slices : all_steps()) {
     for (const DeltaRuleParams& p : sizes) {
       SCOPED_TRACE(
           format("{} of {}, keys of {}, values of {}", p.n_head_k, p.n_head_v, p.head_dim_k, p.head_dim_v));
       OpCase c(random_, shape_of(slices));
       std::vector<float> decay = random_.normals(p.n_head_v);
-      for (float& d : decay) d = -std::exp(d);
+      for (float& d : decay) d = -std::exp(2 * d);
       const TensorId qkv = c.activation(p.n_qkv()), beta = c.activation(p.n_head_v),
                      alpha = c.activation(p.n_head_v);
       c.builder.set_layer(0);
@@ -109,12 +121,12 @@ TEST_F(GpuRecurrent, DeltaRule) {
 TEST_F(GpuRecurrent, SsmScan) {
   const std::vector<SsmScanParams> sizes = {{1, 1, 1, 1},    {4, 24, 2, 16}, {3, 40, 1, 33},
                                             {6, 64, 3, 128}, {2, 9, 2, 64},  {2, 64, 1, 200}};
-  for (const std::vector<Slice>& slices : steps_) {
+  for (const std::vector<Slice>& slices : all_steps()) {
     for (const SsmScanParams& p : sizes) {
       SCOPED_TRACE(format("{} heads of {}, {} groups of {}", p.n_head, p.head_dim, p.n_group, p.n_state));
       OpCase c(random_, shape_of(slices));
       std::vector<float> decay = random_.normals(p.n_head);
-      for (float& d : decay) d = -std::exp(d);
+      for (float& d : decay) d = -std::exp(2 * d);
       const TensorId xbc = c.activation(p.n_xbc()), dt = c.activation(p.n_head);
       c.builder.set_layer(0);
       c.finish(c.builder.ssm_scan(

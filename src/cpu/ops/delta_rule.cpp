@@ -2,8 +2,13 @@
 // other, so a worker takes a tile of columns of one head and one sequence, small enough for the first cache, and
 // goes through all tokens with it: in chunks (simd/recurrent_chunks.h), whose products of keys and queries are computed
 // before, once for all heads and tiles with the same keys; a single token by itself.
-// TODO
+// Floors: the states read and written once, 2 * Hv * dk * dv floats of each sequence, over the bandwidth; for many tokens
+// n * (6 Hv dk dv + 2 C (Hv dv + Hk dk)) operations in chunks of C, 7 n Hv dk dv token by token, over the peak. For the
+// fractions of the peak see simd/recurrent_chunks.h. Of the op with 512 tokens (tests/bench/recurrent_bench.cpp) the kernel
+// takes three quarters, products of keys 5%; the rest is q, k, v and y, 24 MB of rows that lie far apart. A single token with
+// 2 MiB of states reads them twice, the second time from the first cache.
 #include <cmath>
+#include <optional>
 
 #include "cpu/ops/recurrent.h"
 #include "cpu/ops/rows.h"
@@ -47,8 +52,8 @@ class CompiledDeltaRule final : public CompiledOp {
       const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
       const int64_t n_of_sequence = op_.n_head_v * n_tiles;
       worker.for_each(sequences_.count(r) * n_of_sequence, [&](int64_t item) {
-        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r), item % n_of_sequence / n_tiles,
-               item % n_tiles * kStateTileColumns, are_single);
+        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r),
+               item % n_of_sequence / n_tiles, item % n_tiles * kStateTileColumns, are_single);
       });
     }
   }
@@ -65,7 +70,8 @@ class CompiledDeltaRule final : public CompiledOp {
           decay(k + dk),
           beta(decay + kStateChunk) {}
     static size_t n_bytes(int64_t dk) {
-      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(dk) + 2 * (dk + kStateChunk)) * sizeof(float);
+      return static_cast<size_t>(kStateScratch + StatePanel::n_floats(dk) + 2 * (dk + kStateChunk)) *
+             sizeof(float);
     }
   };
 
@@ -85,7 +91,8 @@ class CompiledDeltaRule final : public CompiledOp {
     kernels_.lower_products({w.q, w.k, dk, n, dk, w.queries, kStateChunk});
   }
 
-  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first, bool is_single) const {
+  void update(const RunContext& context, const SequenceTokens& s, int64_t head, int64_t first,
+              bool is_single) const {
     const int64_t dk = op_.head_dim_k, dv = op_.head_dim_v, in_head = head * dv + first;
     const Room room(context.scratch, dk);
     const StateColumns columns{head * dk * dv + first, dk, std::min(kStateTileColumns, dv - first), dv};
@@ -116,7 +123,9 @@ class CompiledDeltaRule final : public CompiledOp {
       take_chunk(s.first, 1);
       return kernels_.delta_rule(tile);
     }
-    const StatePanel panel(columns, room.panel, tile);
+    std::optional<StatePanel> panel;
+    if (s.n >= kMinChunk) panel.emplace(columns, room.panel, tile);
+    const auto take = panel ? kernels_.delta_rule_chunk : kernels_.delta_rule;
     for_each_chunk(s, [&](int64_t token, int64_t n) {
       take_chunk(token, n);
       const int64_t n_next = std::min(kStateChunk, s.first + s.n - token - n);
@@ -127,9 +136,10 @@ class CompiledDeltaRule final : public CompiledOp {
       tile.k = w.k;
       tile.queries = w.queries;
       tile.keys = w.keys;
-      kernels_.delta_rule_chunk(tile);
+      take(tile);
+      tile.old = tile.state;
     });
-    panel.store();
+    if (panel) panel->store();
   }
 
   DeltaRuleOp op_;

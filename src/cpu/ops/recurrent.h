@@ -39,7 +39,8 @@ class StepSequences {
     const auto [begin, end] = std::equal_range(sequences_ + r.first, sequences_ + r.end, sequence);
     const int64_t first = begin - sequences_;
     const bool goes_on = first > 0 && sequences_[first - 1] == sequence;
-    return {first, end - begin, positions_[first] == 0, states_[2 * sequence + goes_on], states_[2 * sequence + 1]};
+    return {first, end - begin, positions_[first] == 0, states_[2 * sequence + goes_on],
+            states_[2 * sequence + 1]};
   }
 
  private:
@@ -69,6 +70,9 @@ void begin_state(const KvLayer& kv, const SequenceTokens& s, const StateColumns&
     std::fill_n(tile.state + i, columns.n_cols, 0.0f);
 }
 
+// So many tokens of a sequence are worth a chunk; fewer go one by one.
+inline constexpr int64_t kMinChunk = 4;
+
 // The columns between begin_state and the end of a sequence's tokens, for kernels of chunks: a matrix of their own, whose
 // rows lie side by side and have whole vectors.
 class StatePanel {
@@ -78,7 +82,7 @@ class StatePanel {
   template <class Tile>
   StatePanel(const StateColumns& columns, float* panel, Tile& tile)
       : columns_(columns), panel_(panel), slot_(tile.state) {
-    std::fill_n(panel, n_floats(columns.n_rows), 0.0f);
+    if (columns.n_cols < kStateTileColumns) std::fill_n(panel, n_floats(columns.n_rows), 0.0f);
     for (int64_t i = 0; i < columns.n_rows; ++i)
       std::copy_n(tile.old + i * columns.stride, columns.n_cols, panel + i * kStateTileColumns);
     tile.old = tile.state = panel;
@@ -109,9 +113,7 @@ class KeyWindows {
  public:
   // `n_kinds` of products: 1 without `keys`.
   KeyWindows(int64_t n_heads, int64_t n, int64_t n_kinds)
-      : n_heads_(n_heads),
-        n_(n),
-        n_floats_(kStateChunk * (2 * n + n_kinds * kStateChunk)) {}
+      : n_heads_(n_heads), n_(n), n_floats_(kStateChunk * (2 * n + n_kinds * kStateChunk)) {}
 
   size_t n_bytes(int64_t max_tokens) const {
     return static_cast<size_t>(count({0, std::min(max_tokens, kRangeTokens)}) * n_floats_) * sizeof(float);
@@ -129,7 +131,8 @@ class KeyWindows {
   KeyWindow from(std::byte* shared, int64_t token, int64_t head) const {
     KeyWindow w = at(shared, token, head);
     const int64_t row = token % kStateChunk;
-    return {w.q + row * n_, w.k + row * n_, w.queries + row * (kStateChunk + 1), w.keys + row * (kStateChunk + 1)};
+    return {w.q + row * n_, w.k + row * n_, w.queries + row * (kStateChunk + 1),
+            w.keys + row * (kStateChunk + 1)};
   }
 
  private:

@@ -147,9 +147,10 @@ void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
   dequantize_fn(dtype)(row, to, n);
 }
 
-constexpr RowKernels kRowKernels{rms_norm, layer_norm,  rotations,  rope_pair, rope_half,
-                                 add,      scale,       softcap,    glu,       dequantize,
-                                 gate,     causal_conv, delta_rule, delta_rule_chunk, ssm_scan, ssm_scan_chunk, lower_products};
+constexpr RowKernels kRowKernels{
+    rms_norm,   layer_norm,       rotations, rope_pair,      rope_half,     add,
+    scale,      softcap,          glu,       dequantize,     gate,          causal_conv,
+    delta_rule, delta_rule_chunk, ssm_scan,  ssm_scan_chunk, lower_products};
 
 }  // namespace
 }  // namespace TANDEM_ISA
