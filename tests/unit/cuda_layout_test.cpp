@@ -13,9 +13,10 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr DType kQuantized[] = {DType::Q4_0,   DType::Q4_1,   DType::Q5_0, DType::Q5_1, DType::Q8_0,
-                                DType::Q2_K,   DType::Q3_K,   DType::Q4_K, DType::Q5_K, DType::Q6_K,
-                                DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
+constexpr DType kQuantized[] = {DType::Q4_0,   DType::Q4_1,    DType::Q5_0,  DType::Q5_1,    DType::Q8_0,
+                                DType::Q2_K,   DType::Q3_K,    DType::Q4_K,  DType::Q5_K,    DType::Q6_K,
+                                DType::IQ4_NL, DType::IQ4_XS,  DType::MXFP4, DType::IQ2_XXS, DType::IQ2_XS,
+                                DType::IQ2_S,  DType::IQ3_XXS, DType::IQ3_S};
 
 // Quantized random floats use all bits and have finite scales.
 std::vector<std::byte> random_weight(DType dtype, int64_t n, std::mt19937& rng) {
@@ -101,7 +102,8 @@ TEST_P(CudaLayout, PlanesAreAlignedDisjointAndCompact) {
   EXPECT_LE(o.scale, o.super);
   EXPECT_LE(o.super, o.mat_bytes);
   const auto file = static_cast<int64_t>(row_bytes(dtype, cols)) * rows;
-  const int64_t more = dtype == DType::Q3_K ? rows * cols / 256 * 4 : 0;  // whole bytes for its scales
+  // Whole bytes for the scales of Q3_K; two bytes of padding of IQ3_S.
+  const int64_t more = rows * cols / 256 * (dtype == DType::Q3_K ? 4 : dtype == DType::IQ3_S ? 2 : 0);
   EXPECT_GE(o.mat_bytes, file + more);
   EXPECT_LT(o.mat_bytes, file + more + 4 * 256);
   EXPECT_EQ(layout_bytes(dtype, 5, rows, cols, 5 * file), 5 * o.mat_bytes);
