@@ -12,9 +12,8 @@
 // ends of its bytes). Either way the parity of a vector's signs is that of bit v of all nibbles, and the eighth signs are the
 // top nibble. Where the file has seven signs, that nibble holds four other bits until complete_signs().
 //
-// Instructions as compiled, for 8 columns of one row: 8 (IQ2), 14 (IQ3_S), 18 (IQ3_XXS), besides 9 a block for the eighth
-// signs; Q4_K has 5. So at the memory's full speed decoding takes up to about 0.8 of the issue slots, where Q4_K takes a
-// quarter.
+// Instructions as compiled for sm_90, of a block of 32 columns of one row in a product with one token: IQ2_XXS 108, IQ2_XS 134,
+// IQ2_S 114, IQ3_XXS 115, IQ3_S 115; Q4_K 57, IQ4_XS 107. FLOORS.md says what that makes of decoding.
 #pragma once
 
 #include "ggml-cuda/layout.h"

@@ -112,6 +112,36 @@ TEST_P(CudaLayout, PlanesAreAlignedDisjointAndCompact) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaLayout, testing::ValuesIn(kQuantized),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
+// Made by any number of threads, every word of a table is written and holds the levels of its vector.
+TEST(CudaGrids, TablesHoldTheLevelsOfTheirVectors) {
+  for (DType dtype : kQuantized) {
+    for_format(dtype, [&]<DType T>() {
+      if constexpr (has_grid(T)) {
+        std::vector<uint32_t> words(kMaxGridEntries, 0xcdcdcdcd);
+        for (int thread = 0; thread < 96; ++thread) make_grid<T>(words.data(), thread, 96);
+        for (uint32_t i = 0; i < kMaxGridEntries; ++i) {
+          SCOPED_TRACE(testing::Message() << dtype_name(T) << " " << i);
+          if (i >= static_cast<uint32_t>(grid_entries(T))) {
+            ASSERT_EQ(words[i], 0xcdcdcdcd);
+            continue;
+          }
+          for (int j = 0; j < (has_grid_of_8(T) ? 8 : 4); ++j) {
+            const uint32_t code =
+                packed_vector<T>(i) >> (has_grid_of_8(T) ? 2 : 3) * j & (has_grid_of_8(T) ? 3 : 7);
+            if (has_grid_of_8(T)) {
+              ASSERT_EQ(words[i] >> 4 * j & 15, code);
+            } else {
+              ASSERT_EQ(static_cast<int>(words[i] >> 8 * j & 255),
+                        T == DType::IQ3_S ? iq3_s_level(code) : iq3_xxs_level(code));
+            }
+          }
+          ASSERT_EQ((SharedGrid{words.data()}.entry<T>(i)), PackedGrid{}.entry<T>(i));
+        }
+      }
+    });
+  }
+}
+
 TEST(CudaLayoutTable, EveryDtypeThatCanBeReadHasOnePath) {
   const std::set<DType> quantized(std::begin(kQuantized), std::end(kQuantized));
   for (const DTypeInfo& info : all_dtypes()) {
