@@ -6,6 +6,7 @@
 // Codes are unsigned bytes below 128, or signed bytes.
 #pragma once
 
+#include "ggml-cuda/grid_formats.h"
 #include "ggml-cuda/layout.h"
 #include "gguf/blocks.h"
 
@@ -20,13 +21,19 @@ struct Format {
                                      : T == DType::Q3_K ? 4
                                                         : 0;
   // Each half of a block has its own scale.
-  static constexpr bool kHalves = T == DType::Q2_K || T == DType::Q3_K || T == DType::Q6_K;
+  static constexpr bool kHalves =
+      T == DType::Q2_K || T == DType::Q3_K || T == DType::Q6_K || T == DType::IQ2_XS || T == DType::IQ2_S;
   static constexpr bool kMinimum =
       T == DType::Q4_1 || T == DType::Q5_1 || T == DType::Q2_K || T == DType::Q4_K || T == DType::Q5_K;
   // Codes are indices into a table of signed bytes; their nibbles lie in the order that byte permutation
   // wants.
   static constexpr bool kTable = T == DType::IQ4_NL || T == DType::IQ4_XS || T == DType::MXFP4;
-  static constexpr bool kTwoBits = kBytes.low == 8;
+  static constexpr bool kTwoBits = T == DType::Q2_K || T == DType::Q3_K;
+  // Codes are vectors of a grid, with signs.
+  static constexpr bool kGrid = has_grid(T);
+  // The scale is in the high piece; the scale piece has bits of the codes.
+  static constexpr bool kScaleInHigh = T == DType::IQ2_XXS || T == DType::IQ3_XXS;
+  static constexpr bool kCodesInScale = T == DType::IQ2_S || T == DType::IQ3_S;
 };
 
 // The loaded bytes of a block of any dtype; planes that a dtype lacks are never touched.
@@ -100,6 +107,17 @@ TANDEM_HD inline void load_piece(const std::byte* plane, uint32_t piece, uint32_
   }
 }
 
+// The bits that block_scales() wants, of a block.
+template <DType T>
+TANDEM_HD inline void load_scale(const Planes& planes, uint32_t block, uint32_t* to) {
+  if constexpr (Format<T>::kScaleInHigh) return load_piece<Format<T>::kBytes.high>(planes.high, block, to);
+  load_piece<Format<T>::kBytes.scale>(planes.scale, block, to);
+}
+template <DType T>
+TANDEM_HD inline uint32_t scale_of(const RawBlock& raw) {
+  return Format<T>::kScaleInHigh ? raw.high[0] : raw.scale;
+}
+
 template <DType T>
 TANDEM_HD inline RawBlock load_block(const Planes& planes, uint32_t block, bool valid = true) {
   using F = Format<T>;
@@ -118,20 +136,6 @@ TANDEM_HD inline Planes advance(const Planes& planes, uint32_t block) {
   const uint64_t at = block;
   return {planes.low + at * kBytes.low, planes.high + at * kBytes.high, planes.scale + at * kBytes.scale,
           planes.super + at / kSuperBlocks * kBytes.super};
-}
-
-// Byte i of the result is byte (selector >> 4i & 7) of the eight bytes b:a. Bit 3 of a selector must be 0.
-TANDEM_HD inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
-#ifdef __CUDA_ARCH__
-  return __byte_perm(a, b, selector);
-#else
-  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
-  uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) {
-    result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
-  }
-  return result;
-#endif
 }
 
 constexpr uint32_t table_word(const int8_t* table, int w) {
@@ -164,12 +168,24 @@ TANDEM_HD inline uint32_t shift_right(uint32_t x, int by) {
 //   low_a, low_b    4-bit codes: word w of the low piece, unused; 2-bit: the two words of the low piece;
 //                   Q8_0: word w of the low piece, word w of the high piece
 //   high_a, high_b  one high bit: the high piece, unused; two high bits: the two words of the high piece
-template <DType T>
+//   scale           where it has bits of the codes: the scale piece
+// Formats of a grid: low_a, low_b are the words of the low piece, high_a the high piece.
+template <DType T, class Grid = PackedGrid>
 TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t high_a, uint32_t high_b,
-                                       int w) {
+                                       int w, uint32_t scale = 0, const Grid& grid = {}) {
   using F = Format<T>;
   CodeWords q{};
-  if constexpr (T == DType::Q8_0) {
+  if constexpr (F::kGrid) {
+    const uint32_t signs = complete_signs<T>(high_a);
+    if constexpr (has_grid_of_8(T)) {
+      const uint32_t upper = T == DType::IQ2_S ? scale >> 8 : high_a >> 28;
+      return {levels_of_8<T>(grid, low_a, signs, upper, 0, w),
+              levels_of_8<T>(grid, low_a, signs, upper, 1, w)};
+    } else {
+      return {levels_of_4<T>(grid, low_a, signs, scale, 0, w),
+              levels_of_4<T>(grid, low_b, signs, scale, 1, w)};
+    }
+  } else if constexpr (T == DType::Q8_0) {
     return {low_a, low_b};
   } else if constexpr (F::kTable) {
     const uint32_t low_bits = low_a & 0x77777777u;
@@ -192,9 +208,10 @@ TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t 
   return q;
 }
 
-template <DType T>
-TANDEM_HD inline CodeWords unpack_word(const RawBlock& raw, int w) {
+template <DType T, class Grid = PackedGrid>
+TANDEM_HD inline CodeWords unpack_word(const RawBlock& raw, int w, const Grid& grid = {}) {
   using F = Format<T>;
+  if constexpr (F::kGrid) return unpack_word<T>(raw.low[0], raw.low[1], raw.high[0], 0, w, raw.scale, grid);
   if constexpr (T == DType::Q8_0) return unpack_word<T>(raw.low[w], raw.high[w], 0, 0, w);
   if constexpr (F::kTwoBits) return unpack_word<T>(raw.low[0], raw.low[1], raw.high[0], 0, w);
   return unpack_word<T>(raw.low[w], 0, raw.high[0], raw.high[1], w);
@@ -211,15 +228,19 @@ TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int 
   if constexpr (T == DType::Q8_0) {
     return unpack_word<T>(word(planes.low, 4, w), word(planes.high, 4, w), 0, 0, w);
   } else {
-    uint32_t low_a, low_b = 0, high_a = 0, high_b = 0;
-    if constexpr (F::kTwoBits) {
+    uint32_t low_a, low_b = 0, high_a = 0, high_b = 0, scale = 0;
+    if constexpr (F::kGrid) {
+      low_a = word(planes.low, F::kBytes.low / 4, 0);
+      if constexpr (F::kBytes.low == 8) low_b = word(planes.low, 2, 1);
+      if constexpr (F::kCodesInScale) load_piece<F::kBytes.scale>(planes.scale, block, &scale);
+    } else if constexpr (F::kTwoBits) {
       low_a = word(planes.low, 2, 0), low_b = word(planes.low, 2, 1);
     } else {
       low_a = word(planes.low, 4, w);
     }
     if constexpr (F::kBytes.high != 0) high_a = word(planes.high, F::kBytes.high / 4, 0);
     if constexpr (F::kBytes.high == 8) high_b = word(planes.high, 2, 1);
-    return unpack_word<T>(low_a, low_b, high_a, high_b, w);
+    return unpack_word<T>(low_a, low_b, high_a, high_b, w, scale);
   }
 }
 
@@ -247,6 +268,7 @@ TANDEM_HD inline float exponent_scale(uint32_t e) {
 // s: the block's index in its super-block. The order of multiplications is that of the reference.
 template <DType T>
 TANDEM_HD inline BlockScales block_scales(uint32_t scale, const uint32_t* super, int s) {
+  using F = Format<T>;
   const auto both = [](float d, float m) { return BlockScales{{d, d}, {m, m}}; };
   if constexpr (T == DType::Q4_1 || T == DType::Q5_1) {
     return both(low_half(scale), -high_half(scale));
@@ -270,6 +292,15 @@ TANDEM_HD inline BlockScales block_scales(uint32_t scale, const uint32_t* super,
             {0.0f, 0.0f}};
   } else if constexpr (T == DType::MXFP4) {
     return both(exponent_scale(scale), 0.0f);
+  } else if constexpr (T == DType::IQ3_S) {
+    return both(mul_rn(low_half(super[0]), static_cast<float>(2 * (super[1] >> 4 * s & 15) + 1)), 0.0f);
+  } else if constexpr (F::kGrid) {  // d * (1/2 + four bits) / 4 or / 2
+    const auto odd = [&](uint32_t bits) {
+      return mul_rn(mul_rn(low_half(super[0]), 0.5f + static_cast<float>(bits)),
+                    T == DType::IQ3_XXS ? 0.5f : 0.25f);
+    };
+    if constexpr (F::kScaleInHigh) return both(odd(scale >> 28), 0.0f);
+    return {{odd(scale & 15), odd(scale >> 4 & 15)}, {0.0f, 0.0f}};
   } else {
     return both(low_half(scale), 0.0f);
   }
@@ -279,7 +310,7 @@ template <DType T>
 TANDEM_HD inline BlockScales load_scales(const Planes& planes, uint32_t block) {
   using F = Format<T>;
   uint32_t scale = 0, super[4] = {};
-  load_piece<F::kBytes.scale>(planes.scale, block, &scale);
+  load_scale<T>(planes, block, &scale);
   load_piece<F::kBytes.super>(planes.super, block / kSuperBlocks, super);
   return block_scales<T>(scale, super, static_cast<int>(block % kSuperBlocks));
 }
@@ -297,7 +328,8 @@ TANDEM_HD inline float element(uint32_t word, int i, const BlockScales& scales, 
 template <DType T>
 TANDEM_HD inline void dequantize_block(const Planes& planes, uint32_t block, float* to) {
   const RawBlock raw = load_block<T>(planes, block);
-  const BlockScales scales = block_scales<T>(raw.scale, raw.super, static_cast<int>(block % kSuperBlocks));
+  const BlockScales scales =
+      block_scales<T>(scale_of<T>(raw), raw.super, static_cast<int>(block % kSuperBlocks));
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
@@ -327,6 +359,11 @@ TANDEM_HD inline void for_format(DType dtype, Fn&& fn) {
     case DType::IQ4_NL: return fn.template operator()<DType::IQ4_NL>();
     case DType::IQ4_XS: return fn.template operator()<DType::IQ4_XS>();
     case DType::MXFP4: return fn.template operator()<DType::MXFP4>();
+    case DType::IQ2_XXS: return fn.template operator()<DType::IQ2_XXS>();
+    case DType::IQ2_XS: return fn.template operator()<DType::IQ2_XS>();
+    case DType::IQ2_S: return fn.template operator()<DType::IQ2_S>();
+    case DType::IQ3_XXS: return fn.template operator()<DType::IQ3_XXS>();
+    case DType::IQ3_S: return fn.template operator()<DType::IQ3_S>();
     default: return;
   }
 }

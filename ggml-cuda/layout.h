@@ -49,7 +49,15 @@ TANDEM_HD constexpr PieceBytes piece_bytes(DType dtype) {
     case DType::Q6_K: return {16, 8, 2, 2};  // as Q3_K
     case DType::IQ4_NL: return {16, 0, 2, 0};
     case DType::IQ4_XS: return {16, 0, 0, 8};  // super: f16 d, u16 high bits, u32 low bits of the scales
-    case DType::MXFP4: return {16, 0, 1, 0};   // an exponent
+    case DType::MXFP4:
+      return {16, 0, 1, 0};  // an exponent
+    // Vectors of a grid (grid_formats.h): indices; signs, and above seven of eight the scale or the ninth bits of the indices.
+    case DType::IQ2_XXS: return {4, 4, 0, 2};  // super: f16 d
+    case DType::IQ2_XS: return {4, 4, 1, 2};   // two nibbles of scales
+    case DType::IQ2_S: return {4, 4, 2, 2};    // the same, then two high bits of each index
+    case DType::IQ3_XXS: return {8, 4, 0, 2};
+    case DType::IQ3_S:
+      return {8, 4, 1, 8};  // a high bit of each index; super: f16 d, two bytes free, nibbles of scales
     default: return {};
   }
 }

@@ -54,7 +54,8 @@ __device__ inline void multiply_16(uint32_t a0, uint32_t a1, uint32_t b, int* c)
 // A stage's products into a warp's accumulators [2][2 kPairs][4]: fragments of rows, of tokens.
 template <DType T, int kPairs>
 __device__ inline void multiply_stage(const std::byte* stage, uint32_t stage_at, const float* floats, int row,
-                                      int token, int lane, float (&sums)[2][2 * kPairs][4]) {
+                                      int token, int lane, const uint32_t* grid,
+                                      float (&sums)[2][2 * kPairs][4]) {
   using M = Matmul<T, kPairs>;
   const int g = lane / 4, w = lane % 4;
 #pragma unroll
@@ -63,7 +64,7 @@ __device__ inline void multiply_stage(const std::byte* stage, uint32_t stage_at,
     float row_scales[2][2][M::kRowFloats];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      M::fragment_a(stage, row + 16 * i, b, lane, a[i]);
+      M::fragment_a(stage, floats, row + 16 * i, b, lane, a[i], grid);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -107,7 +108,7 @@ __device__ inline void multiply_stage(const std::byte* stage, uint32_t stage_at,
 }
 
 // Grid: tiles of rows, tiles of tokens, slices of columns. Shared memory: the stages, the floats of two
-// stages, the rows of x of the tile's tokens.
+// stages, the rows of x of the tile's tokens, the grid.
 template <DType T, int kPairs>
 __global__ void __launch_bounds__(kMatmulThreads, Matmul<T, kPairs>::kTokenFloats == 4 ? 2 : 3)
     matmul_kernel(const __grid_constant__ MatmulArgs args) {
@@ -116,6 +117,7 @@ __global__ void __launch_bounds__(kMatmulThreads, Matmul<T, kPairs>::kTokenFloat
   extern __shared__ __align__(16) std::byte shared[];
   float* floats = reinterpret_cast<float*>(shared + args.n_stages * M::kStageBytes);
   int* x_rows = reinterpret_cast<int*>(floats + 2 * M::kScaleFloats);
+  uint32_t* grid = reinterpret_cast<uint32_t*>(x_rows + M::kTokens);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
 
   TokenTile tokens{0, static_cast<int>(blockIdx.y) * M::kTokens, 0};
@@ -133,6 +135,7 @@ __global__ void __launch_bounds__(kMatmulThreads, Matmul<T, kPairs>::kTokenFloat
   for (int i = thread; i < tokens.count; i += kMatmulThreads) {
     x_rows[i] = args.row_of ? args.row_of[tokens.first + i] : tokens.first + i;
   }
+  make_grid<T>(grid, thread, kMatmulThreads);
   __syncthreads();
 
   const typename M::Cursor cursor = M::cursor_of(tile, x_rows, thread);
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(kMatmulThreads, Matmul<T, kPairs>::kTokenFloat
     }
     const int at = i % args.n_stages * M::kStageBytes;
     multiply_stage<T, kPairs>(shared + at, shared_at + static_cast<uint32_t>(at),
-                              floats + i % 2 * M::kScaleFloats, row, token, lane, sums);
+                              floats + i % 2 * M::kScaleFloats, row, token, lane, grid, sums);
   }
 
   // Through shared memory, where the stages were, so that neighbouring threads store neighbouring rows.

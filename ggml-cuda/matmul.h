@@ -89,7 +89,9 @@ struct Matmul {
   static constexpr int kTokens = 32 * kPairs;
   static constexpr int kHalfScales = F::kHalves ? 2 : 1;
   // Floats of a row's or a token's block: scales then minimums; scale then scale * sums.
-  static constexpr int kRowFloats = kHalfScales * (F::kMinimum ? 2 : 1);
+  static constexpr int kCodeBitsAt =
+      kHalfScales * (F::kMinimum ? 2 : 1);  // the scale piece, where codes want it
+  static constexpr int kRowFloats = kCodeBitsAt + (F::kCodesInScale ? 1 : 0);
   static constexpr int kTokenFloats = !F::kMinimum ? 1 : F::kHalves ? 4 : 2;
 
   // Offsets of a stage's arrays.
@@ -102,7 +104,7 @@ struct Matmul {
   static constexpr int kTokenFloatsAt = kStageBlocks * kTileRows * kRowFloats;
   static constexpr int kScaleFloats = kTokenFloatsAt + kStageBlocks * kTokens * kTokenFloats;
   static constexpr int shared_bytes(int n_stages) {
-    return n_stages * kStageBytes + 2 * 4 * kScaleFloats + 4 * kTokens;
+    return n_stages * kStageBytes + 2 * 4 * kScaleFloats + 4 * kTokens + 4 * grid_entries(T);
   }
 
   // The tile that a block of the grid makes.
@@ -203,7 +205,7 @@ struct Matmul {
 #endif
     for (int i = 0; i < Cursor::kRows; ++i) {
       const uint32_t piece = c.row[i] + block0;
-      load_piece<F::kBytes.scale>(tile.planes.scale, piece, &raw.scale[i]);
+      load_scale<T>(tile.planes, piece, &raw.scale[i]);
       load_piece<F::kBytes.super>(tile.planes.super, piece / kSuperBlocks, raw.super[i]);
     }
 #ifdef __CUDA_ARCH__
@@ -229,6 +231,7 @@ struct Matmul {
         to[h] = s.scale[h];
         if constexpr (F::kMinimum) to[kHalfScales + h] = s.minimum[h];
       }
+      if constexpr (F::kCodesInScale) to[kCodeBitsAt] = std::bit_cast<float>(raw.scale[i]);
     }
 #ifdef __CUDA_ARCH__
 #pragma unroll
@@ -246,21 +249,29 @@ struct Matmul {
     }
   }
 
-  // Fragment A of 16 rows from `row` of the tile on, block b of the stage.
-  TANDEM_HD static void fragment_a(const std::byte* stage, int row, int b, int lane, uint32_t* a) {
+  // Fragment A of 16 rows from `row` of the tile on, block b of the stage. grid: as SharedGrid's words.
+  TANDEM_HD static void fragment_a(const std::byte* stage, const float* floats, int row, int b, int lane,
+                                   uint32_t* a, const uint32_t* grid = nullptr) {
     const int g = lane / 4, w = lane % 4;
     for (int i = 0; i < 2; ++i) {
-      const CodeWords codes = codes_of(stage, row + g + 8 * i, b, w);
+      const CodeWords codes = codes_of(stage, floats, row + g + 8 * i, b, w, grid);
       a[i] = signed_codes<T>(codes.first);
       a[2 + i] = signed_codes<T>(codes.second);
     }
   }
 
-  TANDEM_HD static CodeWords codes_of(const std::byte* stage, int row, int b, int w) {
+  TANDEM_HD static CodeWords codes_of(const std::byte* stage, const float* floats, int row, int b, int w,
+                                      const uint32_t* grid) {
     const auto* low = reinterpret_cast<const uint32_t*>(stage + row * kLowRow + b * F::kBytes.low);
     const auto* high =
         reinterpret_cast<const uint32_t*>(stage + kHighAt + row * kHighRow + b * F::kBytes.high);
     uint32_t high_a = 0, high_b = 0;
+    if constexpr (F::kGrid) {
+      uint32_t scale = 0;
+      if constexpr (F::kCodesInScale)
+        scale = std::bit_cast<uint32_t>(row_floats(floats, row, b)[kCodeBitsAt]);
+      return unpack_word<T>(low[0], F::kBytes.low == 8 ? low[1] : 0, high[0], 0, w, scale, SharedGrid{grid});
+    }
     if constexpr (T == DType::Q8_0) return unpack_word<T>(low[w], high[w], 0, 0, w);
     if constexpr (F::kBytes.high != 0) high_a = high[0];
     if constexpr (F::kBytes.high == 8) high_b = high[1];

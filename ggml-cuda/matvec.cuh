@@ -23,16 +23,27 @@ __device__ inline float sum_of_slices(const float* partial, int pair, int slice_
   return sum;
 }
 
+// Makes the block's table of a grid, where its dtype has one.
+template <class Kernels>
+__device__ inline void prepare_grid(DType dtype, uint32_t* grid) {
+  if constexpr (Kernels::kGridWords > 1) {
+    Kernels::make(dtype, grid, static_cast<int>(threadIdx.x), 32 * kMatvecWarps);
+    __syncthreads();
+  }
+}
+
 template <int N, class Kernels>
 __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
     matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2 * N];
+  __shared__ uint32_t grid[Kernels::kGridWords];
   let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int target = target_of_block(args, static_cast<int>(blockIdx.x));
   const int block = static_cast<int>(blockIdx.x) - args.targets[target].first_block;
+  prepare_grid<Kernels>(args.targets[target].w.dtype, grid);
   float sums[2 * N] = {};
-  lane_sums<N, Kernels>(args, target, warp_share(block, warp, args.slice_bits), lane, sums);
+  lane_sums<N, Kernels>(args, target, warp_share(block, warp, args.slice_bits), lane, sums, grid);
   sum_over_lanes(sums);
   if (lane == 0) {
 #pragma unroll
@@ -53,14 +64,16 @@ template <class Kernels>
 __global__ void __launch_bounds__(32 * kMatvecWarps, 5)
     expert_matvec_kernel(const __grid_constant__ MatvecArgs args) {
   __shared__ float partial[kMatvecWarps * 2];
+  __shared__ uint32_t grid[Kernels::kGridWords];
   let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const bool one_expert = args.mode != MatvecMode::experts_down;
   const int block = static_cast<int>(blockIdx.x);
   const int slot = static_cast<int>(blockIdx.y) + args.token0 * (one_expert ? args.n_used : 1);
+  prepare_grid<Kernels>(args.targets[0].w.dtype, grid);
   float sums[2] = {};
   expert_lane_sums<Kernels>(args, one_expert ? slot / args.n_used : slot, one_expert ? slot % args.n_used : 0,
-                            warp_share(block, warp, args.slice_bits), lane, sums);
+                            warp_share(block, warp, args.slice_bits), lane, sums, grid);
   sum_over_lanes(sums);
   if (lane == 0) {
     partial[2 * warp] = sums[0];

@@ -106,10 +106,11 @@ TANDEM_HD inline int dot_4_bytes(uint32_t a, uint32_t b, int sum) {
 #endif
 }
 
-// The two rows of a warp: their planes, and the index of each one's first piece.
+// The two rows of a warp: their planes, and the index of each one's first piece. grid: of a dtype with one, see SharedGrid.
 struct RowPair {
   Planes planes[2];
   uint32_t first[2];
+  const uint32_t* grid = nullptr;
 };
 
 // Calls use(raw, piece) for the pieces first, first + step, ... below count, whose `raw` load(raw, piece,
@@ -189,6 +190,7 @@ TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, uint32_t first
   const std::byte* x_q = x.q + static_cast<int64_t>(token0) * k;
   const BlockMeta* x_meta = x.meta + static_cast<int64_t>(token0) * pieces;
   const int in_super = static_cast<int>(first % kSuperBlocks);  // of all the lane's pieces
+  const SharedGrid grid{rows.grid};
 
   const auto load = [&](Raw& raw, uint32_t piece, bool valid) {
     for (int r = 0; r < 2; ++r) raw.row[r] = load_block<T>(at[r], piece, valid);
@@ -197,8 +199,8 @@ TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, uint32_t first
     CodeWords codes[2][4];
     BlockScales scales[2];
     for (int r = 0; r < 2; ++r) {
-      for (int w = 0; w < 4; ++w) codes[r][w] = unpack_word<T>(raw.row[r], w);
-      scales[r] = block_scales<T>(raw.row[r].scale, raw.row[r].super, in_super);
+      for (int w = 0; w < 4; ++w) codes[r][w] = unpack_word<T>(raw.row[r], w, grid);
+      scales[r] = block_scales<T>(scale_of<T>(raw.row[r]), raw.row[r].super, in_super);
     }
 #ifdef __CUDA_ARCH__
 #pragma unroll
@@ -306,9 +308,10 @@ TANDEM_HD inline void multiply_blocks(const RowPair& rows, int k, uint32_t first
   }
 }
 
-// Dtypes with kernels of their own. Calls fn with the function that multiplies rows of w: (rows, k, first, step,
+// Dtypes with kernels of their own, except those of a grid. Calls fn with the function that multiplies rows of w: (rows, k, first, step,
 // input, token0, n, sums) as above.
 struct OwnKernels {
+  static constexpr int kGridWords = 1;  // of shared memory; 1: no grid
   template <int N, class Fn>
   TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
     const auto floats = [&]<DType T>() { fn([&](auto&&... args) { multiply_floats<T, N>(args...); }); };
@@ -319,18 +322,43 @@ struct OwnKernels {
       case DType::BF16: return floats.template operator()<DType::BF16>();
       default: break;
     }
-    for_format(w.dtype, [&]<DType T>() { fn([&](auto&&... args) { multiply_pieces<T, N>(args...); }); });
+    for_format(w.dtype, [&]<DType T>() {
+      if constexpr (!has_grid(T)) fn([&](auto&&... args) { multiply_pieces<T, N>(args...); });
+    });
   }
 };
 
-// The others. Kernels are compiled for one or the other, so that neither takes registers from the other.
+// Dtypes of a grid. Kernels are compiled for one of the kinds, so that none takes registers or shared memory from another.
+struct GridKernels {
+  static constexpr int kGridWords = kMaxGridEntries;
+  template <int N, class Fn>
+  TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
+    for_format(w.dtype, [&]<DType T>() {
+      if constexpr (has_grid(T)) fn([&](auto&&... args) { multiply_pieces<T, N>(args...); });
+    });
+  }
+  TANDEM_HD static void make(DType dtype, uint32_t* grid, int thread, int n_threads) {
+    for_format(dtype, [&]<DType T>() { make_grid<T>(grid, thread, n_threads); });
+  }
+};
+
+// The others.
 struct GenericKernels {
+  static constexpr int kGridWords = 1;
   template <int N, class Fn>
   TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
     for_generic_block(
         w.dtype, [&]<class Block>() { fn([&](auto&&... args) { multiply_blocks<Block, N>(args...); }); });
   }
 };
+
+// Calls fn.template operator()<Kernels>() with the kind for a dtype.
+template <class Fn>
+void with_kernels_of(DType dtype, Fn&& fn) {
+  if (is_generic(dtype)) return fn.template operator()<GenericKernels>();
+  if (has_grid(dtype)) return fn.template operator()<GridKernels>();
+  fn.template operator()<OwnKernels>();
+}
 
 // The target that a block of the grid works on.
 TANDEM_HD inline int target_of_block(const MatvecArgs& args, int block) {
@@ -341,8 +369,10 @@ TANDEM_HD inline int target_of_block(const MatvecArgs& args, int block) {
 }
 
 // The rows of a pair of a target; `expert` 0 where there are none.
-TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, int expert) {
+TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, int expert,
+                                  const uint32_t* grid) {
   RowPair rows;
+  rows.grid = grid;
   for (int r = 0; r < 2; ++r) {
     const DeviceWeight& w = args.targets[target + (is_paired(args.mode) ? r : 0)].w;
     rows.planes[r] = expert_planes(w, expert);
@@ -369,11 +399,12 @@ TANDEM_HD inline void add_expert_bias(const MatvecArgs& args, int pair, int expe
   }
 }
 
-// A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1.
+// A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1. grid: the block's, as RowPair's.
 template <int N, class Kernels = OwnKernels>
-TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums) {
+TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums,
+                                const uint32_t* grid = nullptr) {
   const DeviceWeight& w = args.targets[target].w;
-  const RowPair rows = row_pair(args, target, share.pair, 0);
+  const RowPair rows = row_pair(args, target, share.pair, 0, grid);
   Kernels::template with_multiply<N>(w, [&](auto multiply) {
     multiply(rows, w.k, first_piece(share, lane), 32u << args.slice_bits, args.input, 0, args.n, sums);
   });
@@ -383,7 +414,7 @@ TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare sh
 // sum over all of them, warps share the experts, for an expert's rows are short.
 template <class Kernels = OwnKernels>
 TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share,
-                                       int lane, float* sums) {
+                                       int lane, float* sums, const uint32_t* grid = nullptr) {
   const DeviceWeight& w = args.targets[0].w;
   const int n_slices = 1 << args.slice_bits;
   const auto first = static_cast<uint32_t>(lane);
@@ -391,14 +422,14 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
   Kernels::template with_multiply<1>(w, [&](auto multiply) {
     if (args.mode != MatvecMode::experts_down) {
       const int expert = route_expert(args, token, chosen);
-      const RowPair rows = row_pair(args, 0, share.pair, expert);
+      const RowPair rows = row_pair(args, 0, share.pair, expert, grid);
       if (lane == 0 && share.slice == 0) add_expert_bias(args, share.pair, expert, sums);
       return multiply(rows, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1, sums);
     }
     for (int i = share.slice; i < args.n_used; i += n_slices) {
       float part[2] = {};
       const int expert = route_expert(args, token, i);
-      const RowPair rows = row_pair(args, 0, share.pair, expert);
+      const RowPair rows = row_pair(args, 0, share.pair, expert, grid);
       if (lane == 0) add_expert_bias(args, share.pair, expert, part);
       multiply(rows, w.k, first, 32u, args.input, token * args.n_used + i, 1, part);
       const float weight = route_weight(args, token, i);

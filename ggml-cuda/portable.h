@@ -70,4 +70,29 @@ TANDEM_HD inline float add_rn(float a, float b) {
 #endif
 }
 
+// Byte i of the result is byte (selector >> 4i & 7) of the eight bytes b:a. Bit 3 of a selector must be 0.
+TANDEM_HD inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(a, b, selector);
+#else
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return result;
+#endif
+}
+
+// Every byte 0xff whose highest bit is set, else 0.
+TANDEM_HD inline uint32_t spread_high_bits(uint32_t word) {
+#ifdef __CUDA_ARCH__
+  uint32_t mask;
+  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(mask) : "r"(word));
+  return mask;
+#else
+  return (word >> 7 & 0x01010101u) * 0xffu;
+#endif
+}
+
 }  // namespace tandem::cuda

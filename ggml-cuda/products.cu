@@ -1,6 +1,7 @@
 #include "ggml-cuda/products.cuh"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ggml-cuda/launch.cuh"
 #include "ggml-cuda/matvec.cuh"
@@ -206,16 +207,22 @@ void launch_matvec_of(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
 
 }  // namespace
 
-// Targets of the generic path have a launch of their own.
+// Every kind of kernels has a launch of its own.
 void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
   MatvecTarget* const end = args.targets + args.n_targets;
-  MatvecTarget* const generic = std::stable_partition(
-      args.targets, end, [](const MatvecTarget& target) { return !is_generic(target.w.dtype); });
-  MatvecArgs rest = args;
-  rest.n_targets = static_cast<int>(std::copy(generic, end, rest.targets) - rest.targets);
-  args.n_targets -= rest.n_targets;
-  if (args.n_targets > 0) launch_matvec_of<OwnKernels>(args, gpu, stream);
-  if (rest.n_targets > 0) launch_matvec_of<GenericKernels>(rest, gpu, stream);
+  const auto launch = [&]<class Kernels>() {
+    MatvecArgs part = args;
+    const auto of_kind = [](const MatvecTarget& target) {
+      bool found = false;
+      with_kernels_of(target.w.dtype, [&]<class Its>() { found = std::is_same_v<Its, Kernels>; });
+      return found;
+    };
+    part.n_targets = static_cast<int>(std::copy_if(args.targets, end, part.targets, of_kind) - part.targets);
+    if (part.n_targets > 0) launch_matvec_of<Kernels>(part, gpu, stream);
+  };
+  launch.operator()<OwnKernels>();
+  launch.operator()<GridKernels>();
+  launch.operator()<GenericKernels>();
 }
 
 void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
@@ -227,9 +234,9 @@ void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) 
   for (args.token0 = 0; args.token0 < args.n; args.token0 += tokens_at_once) {
     const int n = std::min(tokens_at_once, args.n - args.token0);
     const dim3 grid(blocks_of_target(args, 0), static_cast<unsigned>(n * per_token));
-    const auto kernel = is_generic(args.targets[0].w.dtype) ? expert_matvec_kernel<GenericKernels>
-                                                            : expert_matvec_kernel<OwnKernels>;
-    launch_overlapping(kernel, grid, 32 * kMatvecWarps, 0, stream, args);
+    with_kernels_of(args.targets[0].w.dtype, [&]<class Kernels>() {
+      launch_overlapping(expert_matvec_kernel<Kernels>, grid, 32 * kMatvecWarps, 0, stream, args);
+    });
   }
 }
 

@@ -114,6 +114,15 @@ TANDEM_HD inline uint32_t pack_scale(const BlockIQ4_NL& b, int) {
 TANDEM_HD inline uint32_t pack_scale(const BlockMXFP4& b, int) {
   return b.e;
 }
+TANDEM_HD inline uint32_t pack_scale(const BlockIQ2_XS& b, int s) {
+  return b.scales[s];
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockIQ2_S& b, int s) {
+  return b.scales[s] | static_cast<uint32_t>(b.qh[s]) << 8;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockIQ3_S& b, int s) {
+  return b.qh[s];
+}
 template <class Block>
 TANDEM_HD inline uint32_t pack_scale(const Block&, int) {
   return 0;
@@ -154,8 +163,15 @@ TANDEM_HD inline void pack_super(const BlockIQ4_XS& b, uint32_t* to) {
   to[1] = 0;
   for (int i = 0; i < 4; ++i) to[1] |= static_cast<uint32_t>(b.scales_l[i]) << 8 * i;
 }
+TANDEM_HD inline void pack_super(const BlockIQ3_S& b, uint32_t* to) {
+  to[0] = b.d;
+  to[1] = 0;
+  for (int i = 0; i < 4; ++i) to[1] |= static_cast<uint32_t>(b.scales[i]) << 8 * i;
+}
 template <class Block>
-TANDEM_HD inline void pack_super(const Block&, uint32_t*) {}
+TANDEM_HD inline void pack_super(const Block& b, uint32_t* to) {
+  if constexpr (has_grid(Block::kDType)) to[0] = b.d;
+}
 
 // The words of the low and high pieces of a block from its codes [32]; the inverse of unpack_word.
 template <DType T>
@@ -198,11 +214,15 @@ template <DType T>
 TANDEM_HD inline void relayout_block(const FileBlock<T>& from, int64_t index, int s, const Planes& to) {
   constexpr PieceBytes kBytes = Format<T>::kBytes;
   constexpr int kPerFileBlock = kBytes.super ? kSuperBlocks : 1;
-  uint8_t codes[kBlockColumns];
   uint32_t low[4], high[4];
-  for (int e = 0; e < kBlockColumns; ++e)
-    codes[e] = static_cast<uint8_t>(code_of(from, kBlockColumns * s + e));
-  pack_codes<T>(codes, low, high);
+  if constexpr (Format<T>::kGrid) {
+    pack_grid(from, s, low, high);
+  } else {
+    uint8_t codes[kBlockColumns];
+    for (int e = 0; e < kBlockColumns; ++e)
+      codes[e] = static_cast<uint8_t>(code_of(from, kBlockColumns * s + e));
+    pack_codes<T>(codes, low, high);
+  }
   const int64_t block = index * kPerFileBlock + s;
   store_piece<kBytes.low>(to.low, block, low);
   store_piece<kBytes.high>(to.high, block, high);

@@ -45,6 +45,7 @@ std::string_view isa_name(Isa isa) {
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
     case Isa::avx512_vnni: return "avx512_vnni";
+    case Isa::avx512_vbmi: return "avx512_vbmi";
     case Isa::avx512_amx: return "avx512_amx";
   }
   return "?";
@@ -65,6 +66,7 @@ CpuFeatures cpu_features() {
   has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   has.avx512_vnni = __builtin_cpu_supports("avx512vnni");
+  has.avx512_vbmi = __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
   has.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
   has.amx = has_amx();
   return has;
@@ -78,6 +80,8 @@ std::vector<Isa> isas_with(const CpuFeatures& features, bool (*ask_for_tiles)())
   isas.push_back(Isa::avx512);
   if (!features.avx512_vnni) return isas;
   isas.push_back(Isa::avx512_vnni);
+  if (!features.avx512_vbmi) return isas;
+  isas.push_back(Isa::avx512_vbmi);
   if (features.avx512_bf16 && features.amx && ask_for_tiles()) isas.push_back(Isa::avx512_amx);
   return isas;
 }

@@ -8,12 +8,13 @@
 
 namespace tandem::cpu {
 
-// avx512 needs F, BW, DQ, VL; avx512_vnni also VNNI; avx512_amx also BF16 and the AMX tiles with their bf16 and int8
-// products. Each includes the ones before it.
-enum class Isa { scalar, avx2, avx512, avx512_vnni, avx512_amx };
-inline constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_amx};
+// avx512 needs F, BW, DQ, VL; avx512_vnni also VNNI; avx512_vbmi also VBMI and GFNI; avx512_amx also BF16 and the AMX
+// tiles with their bf16 and int8 products. Each includes the ones before it.
+enum class Isa { scalar, avx2, avx512, avx512_vnni, avx512_vbmi, avx512_amx };
+inline constexpr Isa kIsas[] = {Isa::scalar,      Isa::avx2,        Isa::avx512,
+                                Isa::avx512_vnni, Isa::avx512_vbmi, Isa::avx512_amx};
 
-std::string_view isa_name(Isa isa);  // "scalar", "avx2", "avx512", "avx512_vnni", "avx512_amx"
+std::string_view isa_name(Isa isa);  // "scalar", "avx2", "avx512", "avx512_vnni", "avx512_vbmi", "avx512_amx"
 std::optional<Isa> isa_from_name(std::string_view name);
 
 // What a machine has: CPU and operating system.
@@ -21,6 +22,7 @@ struct CpuFeatures {
   bool avx2_fma = false;
   bool avx512 = false;  // F, BW, DQ, VL
   bool avx512_vnni = false;
+  bool avx512_vbmi = false;  // VBMI and GFNI
   bool avx512_bf16 = false;
   bool amx = false;  // tiles, bf16, int8; the system saves tiles, but a process has to ask for them
 };

@@ -6,16 +6,16 @@
 namespace tandem::cpu {
 namespace {
 
-const LinearKernels& vnni_linear() {
-  static const LinearKernels table =
-      WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table();
+const LinearKernels& vbmi_linear() {
+  static const LinearKernels table = WithGenericPath<avx512_vnni::linear_kernels, avx512_vbmi::linear_kernels,
+                                                     avx2::linear_kernels>::table();
   return table;
 }
 
 }  // namespace
 
 const Kernels& kernels(Isa isa) {
-  // AVX2 has kernels for more dtypes than AVX-512.
+  // AVX2 has kernels for more dtypes than AVX-512; VBMI has only those that it makes faster.
   static const Kernels table[] = {
       {Isa::scalar, WithGenericPath<scalar::linear_kernels>::table(), scalar::attention_kernels(),
        scalar::row_kernels()},
@@ -23,9 +23,11 @@ const Kernels& kernels(Isa isa) {
        avx2::row_kernels()},
       {Isa::avx512, WithGenericPath<avx512::linear_kernels, avx2::linear_kernels>::table(),
        avx512::attention_kernels(), avx512::row_kernels()},
-      {Isa::avx512_vnni, vnni_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()},
+      {Isa::avx512_vnni, WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table(),
+       avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()},
+      {Isa::avx512_vbmi, vbmi_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()},
       {Isa::avx512_amx,
-       WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vnni_linear>::table(),
+       WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vbmi_linear>::table(),
        WithLargeTiles<avx512_amx::attention_kernels, avx512_amx::takes,
                       avx512_vnni::attention_kernels>::table(),
        avx512_vnni::row_kernels()}};

@@ -16,9 +16,9 @@ void multiply_as_floats(const LinearKernels& own, const LinearCall& call, int64_
 // Scratch for the strip's floats and for the F32 kernels.
 size_t as_floats_scratch_bytes(const LinearKernels& own, int64_t n, int64_t k);
 
-// The products of an instruction set (`own` is its linear_kernels()). For dtypes without kernels of its own it takes those of
-// the sets `below`, the best first, whose tokens are encoded one by one; then the generic path.
-template <const LinearKernels& (*own)(), const LinearKernels& (*... below)()>
+// The products of an instruction set (`own` is its linear_kernels(), which have floats). For dtypes without kernels of its own it
+// takes those of the first of `others` that has them, then the generic path.
+template <const LinearKernels& (*own)(), const LinearKernels& (*... others)()>
 class WithGenericPath {
  public:
   static LinearKernels table() {
@@ -30,7 +30,7 @@ class WithGenericPath {
   // Kernels that have the dtype; else null.
   static const LinearKernels* find(DType dtype) {
     const LinearKernels* found = own().has_kernel(dtype) ? &own() : nullptr;
-    ((found || !below().has_kernel(dtype) ? void() : void(found = &below())), ...);
+    ((found || !others().has_kernel(dtype) ? void() : void(found = &others())), ...);
     return found;
   }
   struct Use {

@@ -71,6 +71,9 @@ const LinearKernels& linear_kernels();
 namespace avx512_vnni {
 const LinearKernels& linear_kernels();
 }
+namespace avx512_vbmi {
+const LinearKernels& linear_kernels();  // of IQ2 and IQ3 only
+}
 namespace avx512_amx {
 const LinearKernels& linear_kernels();  // for many tokens only
 int64_t least_tokens(DType dtype);      // from so many on they are faster than those of avx512_vnni

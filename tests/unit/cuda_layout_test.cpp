@@ -13,9 +13,10 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr DType kQuantized[] = {DType::Q4_0,   DType::Q4_1,   DType::Q5_0, DType::Q5_1, DType::Q8_0,
-                                DType::Q2_K,   DType::Q3_K,   DType::Q4_K, DType::Q5_K, DType::Q6_K,
-                                DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
+constexpr DType kQuantized[] = {DType::Q4_0,   DType::Q4_1,    DType::Q5_0,  DType::Q5_1,    DType::Q8_0,
+                                DType::Q2_K,   DType::Q3_K,    DType::Q4_K,  DType::Q5_K,    DType::Q6_K,
+                                DType::IQ4_NL, DType::IQ4_XS,  DType::MXFP4, DType::IQ2_XXS, DType::IQ2_XS,
+                                DType::IQ2_S,  DType::IQ3_XXS, DType::IQ3_S};
 
 // Quantized random floats use all bits and have finite scales.
 std::vector<std::byte> random_weight(DType dtype, int64_t n, std::mt19937& rng) {
@@ -101,7 +102,8 @@ TEST_P(CudaLayout, PlanesAreAlignedDisjointAndCompact) {
   EXPECT_LE(o.scale, o.super);
   EXPECT_LE(o.super, o.mat_bytes);
   const auto file = static_cast<int64_t>(row_bytes(dtype, cols)) * rows;
-  const int64_t more = dtype == DType::Q3_K ? rows * cols / 256 * 4 : 0;  // whole bytes for its scales
+  // Whole bytes for the scales of Q3_K; two bytes of padding of IQ3_S.
+  const int64_t more = rows * cols / 256 * (dtype == DType::Q3_K ? 4 : dtype == DType::IQ3_S ? 2 : 0);
   EXPECT_GE(o.mat_bytes, file + more);
   EXPECT_LT(o.mat_bytes, file + more + 4 * 256);
   EXPECT_EQ(layout_bytes(dtype, 5, rows, cols, 5 * file), 5 * o.mat_bytes);
@@ -109,6 +111,36 @@ TEST_P(CudaLayout, PlanesAreAlignedDisjointAndCompact) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaLayout, testing::ValuesIn(kQuantized),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
+
+// Made by any number of threads, every word of a table is written and holds the levels of its vector.
+TEST(CudaGrids, TablesHoldTheLevelsOfTheirVectors) {
+  for (DType dtype : kQuantized) {
+    for_format(dtype, [&]<DType T>() {
+      if constexpr (has_grid(T)) {
+        std::vector<uint32_t> words(kMaxGridEntries, 0xcdcdcdcd);
+        for (int thread = 0; thread < 96; ++thread) make_grid<T>(words.data(), thread, 96);
+        for (uint32_t i = 0; i < kMaxGridEntries; ++i) {
+          SCOPED_TRACE(testing::Message() << dtype_name(T) << " " << i);
+          if (i >= static_cast<uint32_t>(grid_entries(T))) {
+            ASSERT_EQ(words[i], 0xcdcdcdcd);
+            continue;
+          }
+          for (int j = 0; j < (has_grid_of_8(T) ? 8 : 4); ++j) {
+            const uint32_t code =
+                packed_vector<T>(i) >> (has_grid_of_8(T) ? 2 : 3) * j & (has_grid_of_8(T) ? 3 : 7);
+            if (has_grid_of_8(T)) {
+              ASSERT_EQ(words[i] >> 4 * j & 15, code);
+            } else {
+              ASSERT_EQ(static_cast<int>(words[i] >> 8 * j & 255),
+                        T == DType::IQ3_S ? iq3_s_level(code) : iq3_xxs_level(code));
+            }
+          }
+          ASSERT_EQ((SharedGrid{words.data()}.entry<T>(i)), PackedGrid{}.entry<T>(i));
+        }
+      }
+    });
+  }
+}
 
 TEST(CudaLayoutTable, EveryDtypeThatCanBeReadHasOnePath) {
   const std::set<DType> quantized(std::begin(kQuantized), std::end(kQuantized));

@@ -94,7 +94,7 @@ void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice)
             Warp warp;
             int at[32], c[2][32][4];
             for (int lane = 0; lane < 32; ++lane) {
-              M::fragment_a(stage.data(), row + 16 * i, b, lane, warp.a[lane]);
+              M::fragment_a(stage.data(), floats.data(), row + 16 * i, b, lane, warp.a[lane]);
               at[lane] = M::fragment_b_at(token + 16 * pair, b, lane);
             }
             load_matrices(stage.data(), at, warp.b);

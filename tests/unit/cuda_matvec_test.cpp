@@ -51,7 +51,7 @@ void run_with(const MatvecArgs& args) {
 }
 
 void run(const MatvecArgs& args) {
-  is_generic(args.targets[0].w.dtype) ? run_with<GenericKernels>(args) : run_with<OwnKernels>(args);
+  with_kernels_of(args.targets[0].w.dtype, [&]<class Kernels>() { run_with<Kernels>(args); });
 }
 
 // The generic path, also of the formats that have kernels.
@@ -140,8 +140,9 @@ TEST_P(CudaMatvec, ComputesTheRoutedExperts) {
       float sums[2] = {};
       for (int slice = 0; slice < 1 << args.slice_bits; ++slice) {
         for (int lane = 0; lane < 32; ++lane)
-          is_generic(dtype) ? expert_lane_sums<GenericKernels>(args, token, chosen, {pair, slice}, lane, sums)
-                            : expert_lane_sums<OwnKernels>(args, token, chosen, {pair, slice}, lane, sums);
+          with_kernels_of(dtype, [&]<class Kernels>() {
+            expert_lane_sums<Kernels>(args, token, chosen, {pair, slice}, lane, sums);
+          });
       }
       store_pair(args, 0, pair, slot, sums[0], sums[1]);
     }

@@ -49,6 +49,10 @@ inline int64_t tile_tokens(int64_t n) {
   return (n + n_tiles - 1) / n_tiles;
 }
 
+// The order of 16 columns in q: as they are, or transposed as 4 x 4 (column 4i + j at 4j + i), so that a word has a column
+// of each of four vectors of a grid (vbmi/).
+enum class Order { columns, fours };
+
 // The parts of a tile of T tokens, every one a [count][T] array of 4-byte words:
 //   unit 32:  q[k / 4], scale[k / 32] f32, sum[k / 32] i32
 //   unit 256: q[k / 4], scale[k / 256] f32, sum16[k / 32] pairs of i16 sums of 16,
@@ -56,6 +60,7 @@ inline int64_t tile_tokens(int64_t n) {
 struct TileLayout {
   int unit;
   int64_t k;
+  Order order = Order::columns;
   int64_t q_words() const { return k / 4; }
   int64_t scale_words() const { return k / unit; }
   int64_t sum_words() const { return k / 32; }

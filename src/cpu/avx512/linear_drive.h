@@ -1,0 +1,310 @@
+// Products with block-quantized weights: the order of unpacking and multiplying (layouts: linear_layout.h), for the
+// formats of linear_unpack.h and those of vbmi/.
+//
+// Floors. Decode: weight bytes / memory bandwidth. Prefill: n * m * k multiply-adds at 128 a cycle (64 lanes,
+// two ports), times what scales add (linear_tile.h).
+#pragma once
+
+#include <cstring>
+
+#include "cpu/avx512/linear_layout.h"
+#include "cpu/avx512/linear_simd.h"
+#include "cpu/avx512/linear_sink.h"
+#include "cpu/avx512/linear_store.h"
+#include "cpu/avx512/linear_strip.h"
+#include "cpu/avx512/linear_tile.h"
+#include "gguf/blocks.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+// Strips whose panels stay in L2 together while the tiles pass: each tile is read from L3 once for all.
+constexpr int64_t kStripsAtOnce = 4;
+// Columns unpacked at a time, of all rows of a strip, before the next.
+constexpr int64_t kChunkColumns = 256;
+constexpr size_t kMaxChunkRowBytes = kChunkColumns / 32 * sizeof(BlockQ8_0);  // Q8_0 is the widest
+// Chunks between a prefetch and the use.
+constexpr int64_t kChunksAhead = 3;
+
+// A chunk of a strip: n_units of 16 rows, and the rows of the chunk to prefetch meanwhile.
+struct Chunk {
+  StripRows rows;
+  int64_t n_units;
+  const std::byte* ahead;
+  size_t ahead_stride;
+};
+
+// A dtype, as the driver needs it.
+struct Format {
+  Shape shape;
+  size_t unit_bytes;
+  void (*unpack)(const Chunk& chunk, __m512i* panel);
+  const TileKernel* tile_kernels;                         // by tokens
+  void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
+};
+
+template <class Unpack>
+TANDEM_INLINE auto ahead_of(const Chunk& chunk) {
+  constexpr int units = kChunkColumns / Unpack::shape.unit;
+  return Ahead<16 / (units * Unpack::pauses), (units * Unpack::unit_bytes + 63) / 64>{chunk.ahead,
+                                                                                      chunk.ahead_stride};
+}
+
+template <class Unpack>
+void unpack_chunk(const Chunk& chunk, __m512i* panel) {
+  size_t at = 0;
+  int64_t u = 0;
+  auto ahead = ahead_of<Unpack>(chunk);
+  PanelSink<Unpack::shape, decltype(ahead)> sink{panel, ahead};
+  if constexpr (requires { Unpack::group; }) {
+    for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
+      Unpack::unpack_group(chunk.rows, at, sink);
+      at += Unpack::group * Unpack::unit_bytes;
+      sink.panel += Unpack::group * Unpack::shape.unit_vectors();
+    }
+  }
+  for (; u < chunk.n_units; ++u) {
+    Unpack::unpack(chunk.rows, at, sink);
+    at += Unpack::unit_bytes;
+    sink.panel += Unpack::shape.unit_vectors();
+  }
+}
+
+// The same tile, from unit on.
+TANDEM_INLINE TileArgs from_unit(const TileArgs& whole, const Shape& shape, int64_t unit, int64_t T) {
+  TileArgs args = whole;
+  args.q += unit * (shape.unit / 4) * T;
+  args.scale += unit * T;
+  args.start += unit * shape.subs() * T;
+  args.min_scale += unit * T;
+  args.sums += unit * (shape.mins / 2) * T;
+  return args;
+}
+
+template <class Unpack>
+void dot_chunk(const Chunk& chunk, const TileArgs& whole) {
+  constexpr Shape S = Unpack::shape;
+  size_t at = 0;
+  int64_t u = 0;
+  auto ahead = ahead_of<Unpack>(chunk);
+  __m512 sum = _mm512_load_ps(whole.acc);
+  if constexpr (requires { Unpack::group; }) {
+    for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
+      const TileArgs args = from_unit(whole, S, u, 1);
+      DotSink<S, decltype(ahead)> sink(args, ahead, sum);
+      Unpack::unpack_group(chunk.rows, at, sink);
+      at += Unpack::group * Unpack::unit_bytes;
+    }
+  }
+  for (; u < chunk.n_units; ++u) {
+    const TileArgs args = from_unit(whole, S, u, 1);
+    DotSink<S, decltype(ahead)> sink(args, ahead, sum);
+    Unpack::unpack(chunk.rows, at, sink);
+    sink.finish();
+    at += Unpack::unit_bytes;
+  }
+  _mm512_store_ps(whole.acc, sum);
+}
+
+template <class Unpack>
+constexpr Format format_of() {
+  return {Unpack::shape, Unpack::unit_bytes, unpack_chunk<Unpack>,
+          TileKernels<Unpack::shape>::by_tokens.data(), dot_chunk<Unpack>};
+}
+
+// Parts of a worker's scratch.
+struct Scratch {
+  size_t acc_bytes, rows_bytes, derived_bytes, panel_bytes, n_panels;  // panel_bytes: of one strip
+  size_t total() const { return acc_bytes + rows_bytes + derived_bytes + panel_bytes * n_panels; }
+};
+
+Scratch scratch_parts(const Format& f, int64_t n, int64_t k) {
+  const int64_t columns = n <= kMaxTile ? min64(k, max64(kChunkColumns, f.shape.unit)) : k;
+  Scratch s;
+  s.acc_bytes = static_cast<size_t>(kMaxTile) * 64;
+  s.rows_bytes = static_cast<size_t>(kStrip) * kMaxChunkRowBytes;
+  s.derived_bytes = align64(static_cast<size_t>(k / min64(f.shape.sub, 32) * kMaxTile) * 4);
+  s.panel_bytes = static_cast<size_t>(columns / f.shape.unit * f.shape.unit_vectors()) * 64;
+  s.n_panels = n <= kMaxTile ? 1 : kStripsAtOnce;
+  return s;
+}
+
+// Derives from a tile's sums the start of the integer sums for this dtype, or the factors of its mins.
+TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const std::byte* tile, int64_t T,
+                          std::byte* derived, TileArgs& args) {
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(tile);
+  args.q = words;
+  const uint32_t* scale = words + layout.q_words() * T;
+  const uint32_t* sum = scale + layout.scale_words() * T;
+  const uint32_t* sum32 = sum + layout.sum_words() * T;
+  args.scale = reinterpret_cast<const float*>(scale);
+  args.sums = shape.mins == 16 ? sum : sum32;
+  args.start = reinterpret_cast<const int32_t*>(derived);
+  args.min_scale = reinterpret_cast<const float*>(derived);
+  uint32_t* start = reinterpret_cast<uint32_t*>(derived);  // unsigned: sums of a NaN's column may be anything
+  const uint32_t factor = 0u - static_cast<uint32_t>(shape.offset);
+  const auto low = [](uint32_t pair) { return static_cast<uint32_t>(static_cast<int16_t>(pair & 0xffff)); };
+  const auto high = [](uint32_t pair) { return static_cast<uint32_t>(static_cast<int16_t>(pair >> 16)); };
+  const int64_t n_blocks = layout.k / 32;
+  if (shape.mins == 1) {
+    float* to = reinterpret_cast<float*>(derived);
+    for (int64_t i = 0; i < n_blocks * T; ++i)
+      to[i] = args.scale[i] * static_cast<float>(static_cast<int32_t>(sum[i]));
+  } else if (shape.offset == 0) {
+    return;
+  } else if (shape.unit == 32) {
+    for (int64_t i = 0; i < n_blocks * T; ++i) start[i] = factor * sum[i];
+  } else if (shape.sub == 16) {
+    for (int64_t b = 0; b < n_blocks; ++b) {
+      for (int64_t t = 0; t < T; ++t) {
+        start[2 * b * T + t] = factor * low(sum[b * T + t]);
+        start[(2 * b + 1) * T + t] = factor * high(sum[b * T + t]);
+      }
+    }
+  } else if (shape.sub == 32) {
+    for (int64_t i = 0; i < n_blocks * T; ++i) start[i] = factor * (low(sum[i]) + high(sum[i]));
+  } else {
+    for (int64_t b = 0; b < layout.k / 256; ++b) {
+      for (int64_t t = 0; t < T; ++t) {
+        uint32_t total = 0;
+        for (int64_t i = 8 * b; i < 8 * b + 8; ++i) total += low(sum[i * T + t]) + high(sum[i * T + t]);
+        start[b * T + t] = factor * total;
+      }
+    }
+  }
+}
+
+// The strips of rows [row0, row1), chunk by chunk.
+class Chunks {
+ public:
+  Chunks(const LinearCall& call, const Format& f, int64_t row1, std::byte* copy)
+      : call_(call),
+        f_(f),
+        row1_(row1),
+        copy_(copy),
+        n_units_(call.k / f.shape.unit),
+        stride_(static_cast<size_t>(n_units_) * f.unit_bytes) {}
+
+  int64_t n_units() const { return n_units_; }
+  int64_t step() const { return kChunkColumns / f_.shape.unit; }  // units of a chunk
+
+  // Returns the chunk of the strip at `row` that starts at `unit`. Fewer last rows than a strip are copied;
+  // what the copy holds after them is computed but never stored.
+  Chunk at(int64_t row, int64_t unit) const {
+    const std::byte* from = address(row, unit);
+    Chunk chunk{{from, stride_}, min64(step(), n_units_ - unit), ahead(row, unit), stride_};
+    if (call_.m - row >= kStrip) return chunk;
+    const size_t row_size = static_cast<size_t>(chunk.n_units) * f_.unit_bytes;
+    for (int64_t r = 0; r < call_.m - row; ++r) {
+      std::memcpy(copy_ + static_cast<size_t>(r) * row_size, from + static_cast<size_t>(r) * stride_,
+                  row_size);
+    }
+    chunk.rows = {copy_, row_size};
+    return chunk;
+  }
+
+ private:
+  const std::byte* address(int64_t row, int64_t unit) const {
+    return call_.w + static_cast<size_t>(row) * stride_ + static_cast<size_t>(unit) * f_.unit_bytes;
+  }
+  // Continues past the end of a strip; at the last row, returns what is already loaded.
+  const std::byte* ahead(int64_t row, int64_t unit) const {
+    int64_t then = unit + kChunksAhead * step(), strip = row;
+    const int64_t whole = (n_units_ + step() - 1) / step() * step();
+    while (then >= whole) then -= whole, strip += kStrip;
+    return strip < row1_ ? address(strip, then) : address(row, unit);
+  }
+
+  const LinearCall& call_;
+  const Format& f_;
+  int64_t row1_;
+  std::byte* copy_;
+  int64_t n_units_;
+  size_t stride_;
+};
+
+// One tile: uses each chunk of weights where it was unpacked, in registers or L1.
+void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, int64_t row1,
+                       std::byte* scratch) {
+  const Scratch parts = scratch_parts(f, call.n, call.k);
+  float* acc = reinterpret_cast<float*>(scratch);
+  std::byte* copy = scratch + parts.acc_bytes;
+  std::byte* derived = copy + parts.rows_bytes;
+  __m512i* panel = reinterpret_cast<__m512i*>(derived + parts.derived_bytes);
+  TileArgs whole{};
+  derive(f.shape, TileLayout{f.shape.unit, call.k}, call.x, call.n, derived, whole);
+  whole.acc = acc;
+  whole.panel = panel;
+  const Chunks chunks(call, f, row1, copy);
+  const TileKernel kernel = f.tile_kernels[call.n];
+  for (int64_t r = row0; r < row1; r += kStrip) {
+    clear(acc, call.n);
+    for (int64_t u = 0; u < chunks.n_units(); u += chunks.step()) {
+      const Chunk chunk = chunks.at(r, u);
+      TileArgs args = from_unit(whole, f.shape, u, call.n);
+      args.n_units = chunk.n_units;
+      if (call.n == 1) {
+        f.dot(chunk, args);
+      } else {
+        f.unpack(chunk, panel);
+        kernel(args);
+      }
+    }
+    store_tile(call, r, 0, call.n, acc);
+  }
+}
+
+// Many tiles: unpacks whole strips and runs all tiles over them.
+void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
+  const Scratch parts = scratch_parts(f, call.n, call.k);
+  float* acc = reinterpret_cast<float*>(scratch);
+  std::byte* copy = scratch + parts.acc_bytes;
+  std::byte* derived = copy + parts.rows_bytes;
+  std::byte* panels = derived + parts.derived_bytes;
+  const TileLayout layout{f.shape.unit, call.k};
+  const Chunks chunks(call, f, row1, copy);
+  const int64_t T = tile_tokens(call.n);
+  const auto panel_of = [&](int64_t strip) {
+    return reinterpret_cast<__m512i*>(panels + static_cast<size_t>(strip) * parts.panel_bytes);
+  };
+  for (int64_t first = row0; first < row1; first += kStrip * kStripsAtOnce) {
+    const int64_t n_strips = min64(kStripsAtOnce, (row1 - first + kStrip - 1) / kStrip);
+    for (int64_t s = 0; s < n_strips; ++s) {
+      for (int64_t u = 0; u < chunks.n_units(); u += chunks.step()) {
+        f.unpack(chunks.at(first + s * kStrip, u), panel_of(s) + u * f.shape.unit_vectors());
+      }
+    }
+    for (int64_t token0 = 0; token0 < call.n; token0 += T) {
+      const int64_t tokens = min64(T, call.n - token0);
+      TileArgs args{};
+      derive(f.shape, layout, call.x + 4 * token0 * layout.token_words(), tokens, derived, args);
+      args.acc = acc;
+      args.n_units = chunks.n_units();
+      for (int64_t s = 0; s < n_strips; ++s) {
+        args.panel = panel_of(s);
+        clear(acc, tokens);
+        f.tile_kernels[tokens](args);
+        store_tile(call, first + s * kStrip, token0, tokens, acc);
+      }
+    }
+  }
+}
+
+size_t scratch_bytes_of(const Format& f, int64_t n, int64_t k) {
+  return scratch_parts(f, n, k).total();
+}
+
+// See LinearKernels::multiply.
+void multiply_format(const LinearCall& call, const Format& f, int64_t row0, int64_t row1,
+                     std::byte* scratch) {
+  if (call.n <= kMaxTile) {
+    multiply_one_tile(call, f, row0, row1, scratch);
+  } else {
+    multiply_tiles(call, f, row0, row1, scratch);
+  }
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu
