@@ -63,6 +63,8 @@ void take_result(OpenSession& open, const Answer& answer) {
   r.seed = answer.seed;
   r.prompt_s = answer.stats.prompt_s;
   r.generate_s = answer.stats.generate_s;
+  r.n_guessed = answer.stats.speculation.n_checked;
+  r.n_guessed_right = answer.stats.speculation.n_right;
   open.set_texts(answer.message.content, answer.message.reasoning);
 }
 
@@ -92,6 +94,7 @@ tandem_status tandem_chat_ask(tandem_chat* chat, const tandem_options* options, 
     need(message, "message");
     OpenSession& open = *chat->open;
     c.options() = conversation_options(given(options));
+    c.options().speculation = chat->open->speculation();
     validate(c.options().sampling);
     open.start_call();
     AnswerStream stream(open, callback, user_data);

@@ -5,6 +5,7 @@
 #include "capi/session.h"
 #include "setup/backends.h"
 #include "setup/setup.h"
+#include "speculate/ngram_drafter.h"
 
 namespace tandem::capi {
 namespace {
@@ -33,6 +34,8 @@ OpenSession::OpenSession(std::shared_ptr<const LoadedModel> loaded, const tandem
   devices_ = make_devices(engine);
   measure_speeds(engine, devices_, model());
   session_ = std::make_unique<Session>(model(), pointers(devices_), engine);
+  const int64_t n_draft = engine.context.n_draft;
+  if (n_draft > 0) speculation_ = std::make_unique<Speculation>(std::make_unique<NgramDrafter>(), n_draft);
   set_texts("", "");
 }
 
@@ -52,7 +55,7 @@ void OpenSession::begin(const tandem_options& options, std::vector<int32_t> prom
     throw_error(ErrorCode::usage, "the prompt has {} tokens and the context holds {} (n_ctx)", prompt.size(),
                 session_->n_ctx());
   }
-  auto work = std::make_unique<Text>(*session_, options);
+  auto work = std::make_unique<Text>(*session_, options, speculation());
   const std::span<const int32_t> held = session_->tokens();
   const auto n_common =
       std::mismatch(held.begin(), held.end(), prompt.begin(), prompt.end()).second - prompt.begin();
@@ -103,6 +106,8 @@ void OpenSession::take_statistics(const GenerateStats& s) {
   result_.n_shifts = s.n_shifts;
   result_.prompt_s = s.prompt_s;
   result_.generate_s = s.generate_s;
+  result_.n_guessed = s.speculation.n_checked;
+  result_.n_guessed_right = s.speculation.n_right;
 }
 
 void OpenSession::set_texts(std::string text, std::string reasoning) {

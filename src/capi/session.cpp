@@ -33,7 +33,7 @@ int64_t tandem_session_n_ctx(const tandem_session* session) {
 }
 
 int64_t tandem_session_n_past(const tandem_session* session) {
-  return session == nullptr ? 0 : session->open->session().n_past();
+  return session == nullptr ? 0 : session->open->n_past();
 }
 
 void tandem_session_interrupt(tandem_session* session) {

@@ -12,6 +12,7 @@
 #include "capi/piece.h"
 #include "engine/generate.h"
 #include "engine/session.h"
+#include "speculate/speculation.h"
 
 namespace tandem::capi {
 
@@ -22,6 +23,7 @@ class OpenSession {
 
   Session& session() { return *session_; }
   const Session& session() const { return *session_; }
+  int64_t n_past() const { return work_ ? work_->work.n_past() : session_->n_past(); }
   const Model& model() const { return *loaded_->model; }
 
   // Ends the text in work and begins a call that can be interrupted.
@@ -36,6 +38,8 @@ class OpenSession {
   // Ends the text: no more pieces.
   void stop();
 
+  // Null without guesses.
+  Speculation* speculation() { return speculation_.get(); }
   PieceBuilder& pieces() { return pieces_; }
   tandem_result& result() { return result_; }
   const tandem_result& result() const { return result_; }
@@ -45,10 +49,10 @@ class OpenSession {
  private:
   // A text in work. It does not move: the generation refers to the members before it.
   struct Text {
-    Text(Session& session, const tandem_options& options)
+    Text(Session& session, const tandem_options& options, Speculation* speculation)
         : generation(options.generation),
           sampler(options.sampling, sampler_model(session)),
-          work(session, sampler, generation) {}
+          work(session, sampler, generation, speculation) {}
     GenerateOptions generation;
     Sampler sampler;
     Generation work;
@@ -61,6 +65,7 @@ class OpenSession {
   std::shared_ptr<const LoadedModel> loaded_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<Speculation> speculation_;
   std::unique_ptr<Text> work_;
   PieceBuilder pieces_;
   std::string text_, reasoning_;

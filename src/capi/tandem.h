@@ -100,6 +100,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *   session     n_ctx            0        tokens of context; 0: as the model was trained, or what fits
  *               n_ubatch         512      most tokens of a prompt in one step
  *               n_state_checkpoints 8     states of recurrent layers to keep, for tandem_session_truncate
+ *               n_draft          0        most tokens that are guessed from the text so far and checked in one
+ *                                         step; the text stays the same; 0: none
  *               n_threads        -1       for single tokens; -1: one per physical core
  *               n_threads_batch  -1       for prompts; -1: as n_threads
  *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0",
@@ -259,6 +261,7 @@ typedef struct tandem_result {
   int64_t n_shifts;    /* times that a full context lost its older half */
   double prompt_s, generate_s;
   uint64_t seed; /* also if it was random */
+  int64_t n_guessed, n_guessed_right; /* with n_draft */
 } tandem_result;
 
 /* Completes a prompt. The session then holds the prompt and the text; a beginning that the new prompt has in

@@ -62,7 +62,6 @@ std::string Generation::finish() {
   return text_->finish();
 }
 
-// The tokens of the text that the session holds.
 int64_t Generation::n_past() const {
   return session_.n_past() - static_cast<int64_t>(guesses_.size() - n_used_);
 }

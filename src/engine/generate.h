@@ -57,6 +57,8 @@ class Generation {
   std::optional<StopReason> ended() const { return text_->ended(); }
   // Chooses the next token. The last one, whose `end` says why, brings the rest of the text.
   Continuation::Choice next();
+  // The tokens of prompt and text that the session holds; what it holds beyond them are guesses.
+  int64_t n_past() const;
   // The rest of the text of a generation that stops here.
   std::string finish();
 
@@ -64,7 +66,6 @@ class Generation {
   const GenerateStats& stats() const { return stats_; }
 
  private:
-  int64_t n_past() const;
   bool can_shift() const;
   void shift();
   void append_last();

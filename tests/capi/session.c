@@ -42,6 +42,41 @@ static void completes(void) {
   tandem_model_free(model);
 }
 
+/* The same text with guesses, at the caller's pace too; and the session holds no guesses. */
+static void guesses(void) {
+  tandem_model* model = load_model();
+  tandem_session *plain = new_session(model), *session = NULL;
+  tandem_options* options = test_options();
+  const tandem_piece* piece = NULL;
+  int32_t ids[50];
+  const size_t n = prompt_ids(model, ids, 50);
+  int64_t n_tokens = 0;
+  char text[8192] = "";
+  CHECK_OK(tandem_options_set_int(options, "n_predict", 100));
+  CHECK_OK(tandem_options_set_int(options, "n_draft", 8));
+  CHECK_FAILS(tandem_options_set_int(options, "n_draft", 65), TANDEM_ERROR_USAGE, "n_draft");
+  CHECK_OK(tandem_session_new(model, options, &session));
+  CHECK_OK(tandem_session_complete(plain, options, kPrompt, NULL, NULL));
+  CHECK_OK(tandem_session_complete(session, options, kPrompt, NULL, NULL));
+  CHECK(strcmp(tandem_session_get_result(session)->text, tandem_session_get_result(plain)->text) == 0);
+  CHECK(tandem_session_n_past(session) == tandem_session_n_past(plain));
+  CHECK(tandem_session_get_result(plain)->n_guessed == 0);
+  CHECK(tandem_session_get_result(session)->n_guessed >= tandem_session_get_result(session)->n_guessed_right);
+  CHECK_OK(tandem_session_begin(session, options, ids, n));
+  do {
+    CHECK(tandem_session_n_past(session) == (int64_t)n + (n_tokens == 0 ? 0 : n_tokens - 1));
+    CHECK_OK(tandem_session_next(session, &piece));
+    if (piece == NULL) break;
+    strcat(text, piece->text);
+    n_tokens += piece->n_tokens;
+  } while (piece->stop == TANDEM_STOP_NONE);
+  CHECK(strcmp(tandem_session_get_result(plain)->text, text) == 0);
+  tandem_options_free(options);
+  tandem_session_free(session);
+  tandem_session_free(plain);
+  tandem_model_free(model);
+}
+
 /* begin and next give the text of complete, with seeds too; and what cannot be is refused. */
 static void pulls(void) {
   tandem_model* model = load_model();
@@ -190,6 +225,7 @@ static void use_after_errors(void) {
 }
 
 const test session_tests[] = {{"completes", completes},
+                              {"guesses", guesses},
                               {"pulls", pulls},
                               {"logprobs", logprobs},
                               {"characters_across_tokens", characters_across_tokens},
