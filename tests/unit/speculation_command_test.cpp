@@ -1,0 +1,99 @@
+// --spec and -md: the same text on stdout, what they brought in the log, and what cannot be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/gguf_bytes.h"
+#include "support/process.h"
+#include "support/tiny_model.h"
+#include "support/trained_model.h"
+
+namespace tandem {
+namespace {
+
+using test::Outcome;
+using test::shell;
+using testing::HasSubstr;
+using testing::Not;
+
+class SpeculationCommand : public testing::Test {
+ protected:
+  void SetUp() override { TANDEM_NEED_BINARY(); }
+  static Outcome run(const std::string& arguments) {
+    return shell("", "run -m " + test::demo_model() + " -t 2 --temp 0 -n 120 --ignore-eos " + arguments +
+                         " -p 'Once upon a time there was a cat' 2>&1");
+  }
+  // What is printed before the messages.
+  static std::string text_of(const Outcome& o) { return o.out.substr(0, o.out.find("\ntandem: prompt")); }
+  static std::string speculation_of(const Outcome& o) {
+    const size_t at = o.out.find("speculation: ");
+    return at == std::string::npos ? "" : o.out.substr(at, o.out.find('\n', at) - at);
+  }
+
+  test::TempDir directory_;
+};
+
+TEST_F(SpeculationCommand, TheTextIsTheSame) {
+  const Outcome plain = run("");
+  ASSERT_EQ(plain.exit_code, 0);
+  ASSERT_GT(text_of(plain).size(), 200u);
+  EXPECT_EQ(speculation_of(plain), "");
+  for (const std::string how :
+       {"--spec ngram", "-md " + test::demo_model(), "--spec none", "--no-sandbox --spec ngram",
+        "-md " + test::demo_model() + " --draft-max 4 -cd 256"}) {
+    const Outcome o = run(how);
+    EXPECT_EQ(o.exit_code, 0) << how << o.out;
+    EXPECT_EQ(text_of(o), text_of(plain)) << how;
+  }
+}
+
+// The model as its own draft model: its guesses are right. Whether they pay is another question, so that none may be made on
+// a busy machine.
+TEST_F(SpeculationCommand, SaysWhatItBrought) {
+  const Outcome o =
+      shell("", "run -m " + test::demo_model() + " -t 1 --temp 0 -n 200 --ignore-eos --json -md " +
+                    test::demo_model() + " -p 'Once upon a time' 2>/dev/null");
+  ASSERT_EQ(o.exit_code, 0);
+  const std::string last = o.out.substr(o.out.rfind('\n', o.out.size() - 2) + 1);
+  const auto end = nlohmann::json::parse(last, nullptr, false);
+  ASSERT_TRUE(end.is_object()) << last;
+  EXPECT_GE(end["n_guessed"], end["n_guessed_right"]);
+  const std::string said = speculation_of(run("-md " + test::demo_model()));
+  if (!said.empty())
+    EXPECT_THAT(said, testing::MatchesRegex("speculation: [0-9]+ of [0-9]+ guesses right, [0-9.]+x as fast"));
+}
+
+TEST_F(SpeculationCommand, WhatCannotBe) {
+  test::tiny_llama().write(directory_.path("other.gguf"));
+  const Outcome other = run("-md " + directory_.path("other.gguf"));
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.out, HasSubstr("other.gguf: cannot guess for "));
+  EXPECT_EQ(run("--spec model").exit_code, 2);
+  EXPECT_THAT(run("--spec model").out, HasSubstr("name it with -md"));
+  EXPECT_EQ(run("--spec ngram -md x.gguf").exit_code, 2);
+  EXPECT_EQ(run("--spec often").exit_code, 2);
+  EXPECT_THAT(run("--spec often").out, HasSubstr("needed none, ngram or model"));
+  EXPECT_EQ(run("--spec ngram --draft-max 65").exit_code, 2);
+  EXPECT_EQ(run("--spec ngram --draft-max 0").exit_code, 2);
+  const Outcome missing = run("-md " + directory_.path("none.gguf"));
+  EXPECT_EQ(missing.exit_code, 3);
+  EXPECT_THAT(missing.out, HasSubstr("none.gguf"));
+}
+
+TEST_F(SpeculationCommand, ChatKeepsItsAnswers) {
+  test::TinyModel tiny = test::tiny_llama();
+  add_chat_template(tiny);
+  tiny.write(directory_.path("chat.gguf"));
+  const auto chat = [&](const std::string& how) {
+    return shell("", "chat -m " + directory_.path("chat.gguf") +
+                         " -t 1 --temp 0 -c 256 -n 60 -p 'abc abc abc' " + how + " 2>/dev/null");
+  };
+  const Outcome plain = chat("");
+  ASSERT_EQ(plain.exit_code, 0);
+  EXPECT_EQ(chat("--spec ngram").out, plain.out);
+  EXPECT_EQ(chat("-md " + directory_.path("chat.gguf")).out, plain.out);
+}
+
+}  // namespace
+}  // namespace tandem
