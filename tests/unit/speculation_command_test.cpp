@@ -77,7 +77,7 @@ TEST_F(SpeculationCommand, WhatCannotBe) {
   EXPECT_EQ(run("--spec ngram --draft-max 65").exit_code, 2);
   EXPECT_EQ(run("--spec ngram --draft-max 0").exit_code, 2);
   const Outcome missing = run("-md " + directory_.path("none.gguf"));
-  EXPECT_EQ(missing.exit_code, 3);
+  EXPECT_EQ(missing.exit_code, 5);
   EXPECT_THAT(missing.out, HasSubstr("none.gguf"));
 }
 
