@@ -19,9 +19,12 @@ using testing::Not;
 
 class SpeculationCommand : public testing::Test {
  protected:
-  void SetUp() override { TANDEM_NEED_BINARY(); }
-  static Outcome run(const std::string& arguments) {
-    return shell("", "run -m " + test::demo_model() + " -t 2 --temp 0 -n 120 --ignore-eos " + arguments +
+  void SetUp() override {
+    TANDEM_NEED_BINARY();
+    test::write_demo_f32(demo_);  // near-ties of Q8_0 could go either way
+  }
+  Outcome run(const std::string& arguments) const {
+    return shell("", "run -m " + demo_ + " -t 2 --temp 0 -n 120 --ignore-eos " + arguments +
                          " -p 'Once upon a time there was a cat' 2>&1");
   }
   // What is printed before the messages.
@@ -32,6 +35,7 @@ class SpeculationCommand : public testing::Test {
   }
 
   test::TempDir directory_;
+  std::string demo_ = directory_.path("demo.gguf");
 };
 
 TEST_F(SpeculationCommand, TheTextIsTheSame) {
@@ -39,9 +43,8 @@ TEST_F(SpeculationCommand, TheTextIsTheSame) {
   ASSERT_EQ(plain.exit_code, 0);
   ASSERT_GT(text_of(plain).size(), 200u);
   EXPECT_EQ(speculation_of(plain), "");
-  for (const std::string how :
-       {"--spec ngram", "-md " + test::demo_model(), "--spec none", "--no-sandbox --spec ngram",
-        "-md " + test::demo_model() + " --draft-max 4 -cd 256"}) {
+  for (const std::string how : {"--spec ngram", "-md " + demo_, "--spec none", "--no-sandbox --spec ngram",
+                                "-md " + demo_ + " --draft-max 4 -cd 256"}) {
     const Outcome o = run(how);
     EXPECT_EQ(o.exit_code, 0) << how << o.out;
     EXPECT_EQ(text_of(o), text_of(plain)) << how;
@@ -51,15 +54,14 @@ TEST_F(SpeculationCommand, TheTextIsTheSame) {
 // The model as its own draft model: its guesses are right. Whether they pay is another question, so that none may be made on
 // a busy machine.
 TEST_F(SpeculationCommand, SaysWhatItBrought) {
-  const Outcome o =
-      shell("", "run -m " + test::demo_model() + " -t 1 --temp 0 -n 200 --ignore-eos --json -md " +
-                    test::demo_model() + " -p 'Once upon a time' 2>/dev/null");
+  const Outcome o = shell("", "run -m " + demo_ + " -t 1 --temp 0 -n 200 --ignore-eos --json -md " +
+                                  test::demo_model() + " -p 'Once upon a time' 2>/dev/null");
   ASSERT_EQ(o.exit_code, 0);
   const std::string last = o.out.substr(o.out.rfind('\n', o.out.size() - 2) + 1);
   const auto end = nlohmann::json::parse(last, nullptr, false);
   ASSERT_TRUE(end.is_object()) << last;
   EXPECT_GE(end["n_guessed"], end["n_guessed_right"]);
-  const std::string said = speculation_of(run("-md " + test::demo_model()));
+  const std::string said = speculation_of(run("-md " + demo_));
   if (!said.empty())
     EXPECT_THAT(said, testing::MatchesRegex("speculation: [0-9]+ of [0-9]+ guesses right, [0-9.]+x as fast"));
 }
