@@ -8,6 +8,7 @@
 #include "tools/chat/choose_template.h"
 #include "tools/chat/loading.h"
 #include "tools/hub/model_path.h"
+#include "tools/options/setting_flags.h"
 #include "tools/setup.h"
 
 namespace tandem::tools {
