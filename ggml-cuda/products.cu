@@ -95,8 +95,8 @@ void dequantize_rows(const DeviceWeight& w, int64_t row0, int64_t n_rows, void* 
   const auto first = static_cast<uint32_t>(row0 * per_row), count = static_cast<uint32_t>(n_rows * per_row);
   const auto grid = static_cast<unsigned>((int64_t{4} * count + kThreads - 1) / kThreads);
   for_format(w.dtype, [&]<DType T>() {
-    dequantize_kernel<T, DType::BF16>
-        <<<grid, kThreads, 0, stream>>>(w, first, count, static_cast<uint16_t*>(to));
+    const auto kernel = dequantize_kernel<T, DType::BF16>;
+    kernel<<<grid, kThreads, 0, stream>>>(w, first, count, static_cast<uint16_t*>(to));
   });
   for_generic_block(w.dtype, [&]<class Block>() {
     const auto* blocks = reinterpret_cast<const Block*>(w.planes.low);
@@ -158,17 +158,20 @@ template <DType To>
 void narrow_weight_to(const DeviceWeight& w, int64_t n_mats, uint16_t* values, cudaStream_t stream) {
   const int64_t n = static_cast<int64_t>(w.m) * w.k, n_all = n * n_mats;
   if (is_plain(w.dtype)) {
-    narrow_plain_kernel<To><<<blocks_for(n_all, kThreads), kThreads, 0, stream>>>(
-        PlainValues{w.planes.low, w.dtype}, n_all, values);
+    const auto kernel = narrow_plain_kernel<To>;
+    kernel<<<blocks_for(n_all, kThreads), kThreads, 0, stream>>>(PlainValues{w.planes.low, w.dtype}, n_all,
+                                                                 values);
   }
   for_format(w.dtype, [&]<DType T>() {
     const auto n_blocks = static_cast<uint32_t>(n / kBlockColumns);
     const dim3 grid(blocks_for(int64_t{4} * n_blocks, kThreads), static_cast<unsigned>(n_mats));
-    dequantize_kernel<T, To><<<grid, kThreads, 0, stream>>>(w, 0, n_blocks, values);
+    const auto kernel = dequantize_kernel<T, To>;
+    kernel<<<grid, kThreads, 0, stream>>>(w, 0, n_blocks, values);
   });
   for_generic_block(w.dtype, [&]<class Block>() {
     const auto n_pieces = static_cast<uint32_t>(n_all / kBlockColumns);
-    narrow_blocks_kernel<Block, To><<<blocks_for(n_pieces, kThreads), kThreads, 0, stream>>>(
+    const auto kernel = narrow_blocks_kernel<Block, To>;
+    kernel<<<blocks_for(n_pieces, kThreads), kThreads, 0, stream>>>(
         reinterpret_cast<const Block*>(w.planes.low), n_pieces, values);
   });
   check_launch("narrow_weight");

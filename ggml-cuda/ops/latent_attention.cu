@@ -19,10 +19,9 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int64_t kAbsorbedTokens = 128;           // at a time: bounds the wide queries and results
-constexpr int64_t kRowsBytes = int64_t{64} << 20;  // of a chunk's keys and values
-constexpr int64_t kChunkStep = 128;                // positions
-constexpr int kMinSplit = 256;                     // positions: to be worth merging
+constexpr int64_t kAbsorbedTokens = 128;   // at a time: bounds the wide queries and results
+constexpr int64_t kChunkPositions = 4096;  // so many that joining chunks takes a tenth of their time
+constexpr int kMinSplit = 256;             // positions: to be worth merging
 constexpr int kThreads = 128;
 
 // Adds a chunk's result [n, H * hd + H] to that of the chunks before: y [n, H * hd] with the logarithms of its sums.
@@ -99,10 +98,10 @@ class CompiledLatentAttention final : public CompiledOp {
 
   void plan_expanded(const CompileContext& context, const KvLayer& kv) {
     dtype_ = kv.k_dtype == DType::BF16 ? DType::BF16 : DType::F16;
-    const int64_t H = op_.n_head, row = 2 * H * (op_.key + op_.value);
+    const int64_t H = op_.n_head;
     const Tensor& table = context.tensor(op_.block_table);
     const int64_t most = table.n_cols * kv.block_size;
-    chunk_ = std::min(std::max(kChunkStep, kRowsBytes / row / kChunkStep * kChunkStep), most);
+    chunk_ = std::min(kChunkPositions, most);
     rows_ = {.cache = {reinterpret_cast<const uint8_t*>(kv.k), kv.k_dtype, static_cast<int>(kv.head_dim_k),
                        static_cast<int>(row_bytes(kv.k_dtype, kv.head_dim_k))},
              .sequence = nullptr,

@@ -20,7 +20,7 @@ constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kSlab = 64;  // latent columns at a time
 constexpr int kStride = kSlab + 8, kWideStride = kTile + 8;
 
-struct LatentRowsMemory {
+struct alignas(16) LatentRowsMemory {
   uint16_t latent[kTile][kStride];
   union {
     uint16_t v[kTile][kStride];      // rows are columns of the result
@@ -49,9 +49,9 @@ __device__ void load_latent(const LatentRowsCall& call, LatentRowsMemory& memory
   for (int i = threadIdx.x; i < kTile * kSlab / 8; i += kThreads) {
     const int r = i / (kSlab / 8), column = column0 + i % (kSlab / 8) * 8;
     const bool inside = row0 + r < call.n && column < call.rank;
-    *reinterpret_cast<uint4*>(&memory.latent[r][column - column0]) =
-        inside ? eight_of<Operands>(call.cache, row_of(call, table, call.first + row0 + r), column / 8)
-               : uint4{0, 0, 0, 0};
+    uint4* to = reinterpret_cast<uint4*>(&memory.latent[r][column - column0]);
+    *to = inside ? eight_of<Operands>(call.cache, row_of(call, table, call.first + row0 + r), column / 8)
+                 : uint4{0, 0, 0, 0};
   }
 }
 
@@ -62,9 +62,9 @@ __device__ void load_matrix(uint16_t (*to)[kTo], int n_chunks, int n_to, const u
   for (int i = threadIdx.x; i < n_to * n_chunks; i += kThreads) {
     const int r = i / n_chunks, column = i % n_chunks * 8;
     const bool inside = r < n_rows && column < n_cols;
-    *reinterpret_cast<uint4*>(&to[r][column]) =
-        inside ? *reinterpret_cast<const uint4*>(from + static_cast<int64_t>(r) * ld + column)
-               : uint4{0, 0, 0, 0};
+    uint4* target = reinterpret_cast<uint4*>(&to[r][column]);
+    *target = inside ? *reinterpret_cast<const uint4*>(from + static_cast<int64_t>(r) * ld + column)
+                     : uint4{0, 0, 0, 0};
   }
 }
 
@@ -144,7 +144,7 @@ __host__ __device__ inline int tiles_of(int n) {
 // Grid: x tile of positions, y tile of columns of keys and then of values, z head.
 template <class Operands>
 __global__ void __launch_bounds__(kThreads, 2) latent_rows(const __grid_constant__ LatentRowsCall call) {
-  __shared__ __align__(16) LatentRowsMemory memory;
+  __shared__ LatentRowsMemory memory;
   const int32_t* table = call.block_table + static_cast<int64_t>(*call.sequence) * call.max_blocks;
   const int row0 = static_cast<int>(blockIdx.x) * kTile, tile = static_cast<int>(blockIdx.y);
   const int head = static_cast<int>(blockIdx.z), n_key_tiles = tiles_of(call.n_key);

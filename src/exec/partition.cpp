@@ -48,6 +48,7 @@ class Partitioner {
       segment_begin_ = index;
       host_waits_ = false;
     }
+    if (group) result_.segments.back().group = group;
     result_.segments.back().nodes.push_back(index);
     for (TensorId id : inputs_of(node.op)) {
       if (!streams(node, id)) use(device, id, index);
@@ -110,7 +111,8 @@ class Partitioner {
     const PlacedSegment& last = result_.segments.back();
     if (last.device != device || last.cache != cache) return true;
     if (node.device && host_waits_) return true;
-    if (group) return group != last.group;
+    // A prefetched cache is passed on after the segment that uses it, so that there is one.
+    if (group) return group != last.group && (last.group || !cache);
     return last.group && result_.groups[*last.group].layer != node.layer;
   }
 

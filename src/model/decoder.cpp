@@ -151,9 +151,11 @@ class DecoderGraph {
     rope.first = latent.k_up->n_cols;
     rope.head_dim = rope.first + rope.n_rot;
     q = g_.rope(q, rope, rope_factors_);  // [n, n_head * key]
+    const bool expands = may_expand(a);
+    if (!expands) q = g_.head_linear(q, latent.k_up);  // [n, n_head * (rank + n_rot)]
     g_.kv_write(g_.join(norm(down, latent.norm), rotated), kNoTensor);
-    if (may_expand(a)) return g_.latent_attention(q, latent_params(a), latent.k_up, latent.v_up);
-    return g_.attention(g_.head_linear(q, latent.k_up), a.params);  // [n, n_head * rank]
+    if (expands) return g_.latent_attention(q, latent_params(a), latent.k_up, latent.v_up);
+    return g_.attention(q, a.params);  // [n, n_head * rank]
   }
 
   LatentAttentionParams latent_params(const AttentionLayer& a) const {

@@ -16,6 +16,17 @@ TensorId input_of_products(const Op& op) {
   return kNoTensor;
 }
 
+// The rows that latent attention makes of a chunk, 16 bits an element, its results over two of them; or its wide
+// queries and results in the other form.
+size_t latent_bytes(const Graph& graph, const LatentAttentionOp& op) {
+  constexpr int64_t kChunk = 4096, kAbsorbedTokens = 128, kBlock = 32;  // positions, tokens, positions
+  const int64_t n = graph.shape.max_tokens, n_positions = std::min(kChunk, graph.shape.max_blocks * kBlock);
+  const int64_t expanded = 2 * n_positions * (op.key + op.value) + 4 * n * (op.value + 2) +
+                           2 * op.rank * (op.key - op.n_rot + op.value);
+  const int64_t absorbed = 4 * std::min(n, kAbsorbedTokens) * (2 * op.rank + op.n_rot);
+  return static_cast<size_t>(op.n_head * std::max(expanded, absorbed));
+}
+
 }  // namespace
 
 ImaginedDevice::ImaginedDevice(std::string name, size_t memory_bytes, WeightBytes weight_bytes,
@@ -30,6 +41,9 @@ size_t ImaginedDevice::scratch_bytes(const Segment& segment) const {
   size_t most = 0;
   for (int32_t i : segment.nodes) {
     const Node& node = graph.nodes[i];
+    if (const auto* latent = std::get_if<LatentAttentionOp>(&node.op)) {
+      most = std::max(most, latent_bytes(graph, *latent));
+    }
     const TensorId multiplied = input_of_products(node.op);
     if (multiplied == kNoTensor) continue;
     const Tensor& x = graph.tensor(multiplied);

@@ -22,7 +22,7 @@ class ImaginedDevice final : public DeviceModel {
   }
   MemoryInfo memory_info() const override { return {memory_bytes_, memory_bytes_}; }
   size_t weight_bytes(const Weight& weight) const override { return weight_bytes_(weight); }
-  // An estimate: the activations of the widest product, quantized.
+  // An estimate: the activations of the widest product, quantized, or what latent attention makes.
   size_t scratch_bytes(const Segment& segment) const override;
 
  private:

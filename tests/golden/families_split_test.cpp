@@ -144,10 +144,32 @@ TEST_P(FamiliesSplit, ExpertsAndNamedTensorsStayOnTheHost) {
   flags.n_gpu_layers = 99;
   flags.n_cpu_moe = 99;
   flags.tensor_overrides = {
-      {"blk\\.1\\.(attn_output|attn_qkv|ffn_up|ffn_up_shexp|shortconv\\.out_proj|ssm_out)\\.", "CPU"}};
+      {"blk\\.1\\.(attn_k_b|attn_output|attn_qkv|ffn_up|ffn_up_shexp|shortconv\\.out_proj|ssm_out)\\.",
+       "CPU"}};
   Session session(*model_, devices, options(flags));
   EXPECT_EQ(logits(session), logits(alone));
   expect_as_planned(session, devices);
+}
+
+// Latent attention reads streamed matrices and a prefetched cache in one segment.
+TEST_P(FamiliesSplit, StreamedLayersWithPrefetchedCaches) {
+  const auto host = cpu::make_cpu_device({1, 1});
+  Session alone(*model_, {host.get()}, options({}));
+  if (alone.kv_config().is_recurrent()) GTEST_SKIP() << "states are not prefetched";
+  const std::vector<float> expected = logits(alone);
+  for (const int64_t ngl : {int64_t{0}, model_->hparams().n_layer}) {
+    for (const bool prefetched : {false, true}) {
+      SCOPED_TRACE("-ngl " + std::to_string(ngl) + (prefetched ? " prefetched" : ""));
+      test::SimDevice sim({});
+      OffloadOptions flags;
+      flags.n_gpu_layers = ngl;
+      flags.stream = Toggle::on;
+      flags.kv_prefetched = prefetched;
+      Session session(*model_, {host.get(), &sim}, options(flags));
+      EXPECT_EQ(logits(session), expected);
+      EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
+    }
+  }
 }
 
 TEST_P(FamiliesSplit, LayersOnDisk) {

@@ -153,6 +153,33 @@ TEST_F(GpuAttentionParts, HeadsOfManyShapes) {
   }
 }
 
+// The rows of latent attention; the last shape is for the simple kernel.
+TEST_F(GpuAttentionParts, ValuesInKeys) {
+  struct Heads {
+    int64_t n_head, k, v;
+  };
+  for (const Heads& h : {Heads{20, 576, 512}, {5, 288, 256}, {4, 96, 64}, {3, 17, 9}}) {
+    for (DType dtype : {DType::F16, DType::F32}) {
+      for (int64_t n : {1, 40}) {
+        Case c;
+        c.values_in_keys = true;
+        c.n_head = h.n_head;
+        c.n_head_kv = 1;
+        c.head_dim_k = h.k;
+        c.head_dim_v = h.v;
+        c.k_dtype = dtype;
+        c.lengths = {177};
+        c.n_queries = {n};
+        c.hot_from = {128};
+        c.window = random_.below(2) ? 1 + random_.below(150) : 0;
+        c.softcap = random_.below(2) ? 20.0f : 0.0f;
+        c.sinks = random_.below(2) != 0;
+        check(c);
+      }
+    }
+  }
+}
+
 TEST_F(GpuAttentionParts, WindowSoftcapAndSinks) {
   for (int64_t window : {0, 1, 16, 100}) {
     for (bool sinks : {false, true}) {

@@ -96,6 +96,11 @@ class AttentionScene {
     return read(case_.k_dtype, case_.head_dim_k, row(sequence, position, head), bytes_.k);
   }
   std::vector<float> value(size_t sequence, int64_t position, int64_t head) const {
+    if (case_.values_in_keys) {
+      std::vector<float> x = key(sequence, position, head);
+      x.resize(static_cast<size_t>(case_.head_dim_v));
+      return x;
+    }
     return read(case_.v_dtype, case_.head_dim_v, row(sequence, position, head), bytes_.v);
   }
 

@@ -112,6 +112,27 @@ TEST_F(GpuAttention, ValuesInKeys) {
   }
 }
 
+TEST_F(GpuAttention, ValuesInKeysWithWindowSoftcapAndSinks) {
+  for (int64_t head_dim : some_of<int64_t>({512, 64, 9}, 1)) {
+    for (int64_t window : {0, 50}) {
+      for (float softcap : {0.0f, 20.0f}) {
+        Case c;
+        c.values_in_keys = true;
+        c.n_head = 5;
+        c.n_head_kv = 1;
+        c.head_dim_k = head_dim + 8;
+        c.head_dim_v = head_dim;
+        c.window = window;
+        c.softcap = softcap;
+        c.sinks = random_.below(2) != 0;
+        c.lengths = {133, 20};
+        c.n_queries = {random_.below(2) ? 1 : 40, 3};
+        check(c);
+      }
+    }
+  }
+}
+
 TEST_F(GpuAttention, WindowSoftcapAndSinks) {
   for (int64_t window : {0, 1, 16, 100}) {
     for (float softcap : {0.0f, 20.0f}) {

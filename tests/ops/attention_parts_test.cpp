@@ -18,6 +18,7 @@ struct Case {
   int64_t window = 0;
   float softcap = 0;
   bool sinks = false;
+  bool values_in_keys = false;
   std::vector<int64_t> lengths{40};  // cached positions of each sequence
   int64_t n_tokens = 1;              // of each sequence, at its end
 };
@@ -27,6 +28,7 @@ class Scene {
  public:
   Scene(Random& random, const Case& c) : case_(c), bench_(shape(c)) {
     AttentionParams op{c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v, 0.3f, c.softcap, c.window};
+    op.values_in_keys = c.values_in_keys;
     const Weight* sinks = c.sinks ? bench_.weight(random.normals(c.n_head, 2.0f)) : nullptr;
     q_ = bench_.activation(c.n_head * c.head_dim_k);
     bench_.builder.set_layer(0);
@@ -39,11 +41,12 @@ class Scene {
     merged_ = bench_.builder.merge(hot_, cold_, {c.n_head, c.head_dim_v});
     bench_.finish(merged_);
     for (auto* pools : {&whole_pools_, &hot_pools_}) {
-      for (int64_t dim : {c.head_dim_k, c.head_dim_v}) {
+      for (int64_t dim : {c.head_dim_k, cached_values()}) {
         pools->emplace_back(row_bytes(c.dtype, dim) * static_cast<size_t>(n_rows()), std::byte{0xff});
       }
       bench_.kv.push_back({(*pools)[0].data(), (*pools)[1].data(), c.dtype, c.dtype, c.n_head_kv,
-                           c.head_dim_k, c.head_dim_v, c.block_size, n_rows() / c.n_head_kv / c.block_size});
+                           c.head_dim_k, cached_values(), c.block_size,
+                           n_rows() / c.n_head_kv / c.block_size});
     }
     fill(random);
   }
@@ -108,13 +111,14 @@ class Scene {
     shape.max_hot_blocks = max_blocks(c);
     return shape;
   }
+  int64_t cached_values() const { return case_.values_in_keys ? 0 : case_.head_dim_v; }
   int64_t n_tokens() const { return case_.n_tokens * static_cast<int64_t>(case_.lengths.size()); }
   int64_t n_rows() const {
     return (max_blocks(case_) * static_cast<int64_t>(case_.lengths.size()) + 3) * case_.n_head_kv *
            case_.block_size;
   }
   size_t block_bytes(size_t half) const {
-    return row_bytes(case_.dtype, half == 0 ? case_.head_dim_k : case_.head_dim_v) *
+    return row_bytes(case_.dtype, half == 0 ? case_.head_dim_k : cached_values()) *
            static_cast<size_t>(case_.n_head_kv * case_.block_size);
   }
   std::vector<float> result(TensorId id) {
@@ -150,7 +154,8 @@ class Scene {
     const int64_t block =
         bench_.input(Input::block_table)[sequence * max_blocks(case_) + position / case_.block_size];
     for (size_t half = 0; half < 2; ++half) {
-      const int64_t dim = half == 0 ? case_.head_dim_k : case_.head_dim_v;
+      const int64_t dim = half == 0 ? case_.head_dim_k : cached_values();
+      if (dim == 0) continue;
       for (int64_t head = 0; head < case_.n_head_kv; ++head) {
         const int64_t row = (block * case_.n_head_kv + head) * case_.block_size + position % case_.block_size;
         quantize_row(case_.dtype, random.normals(dim).data(),
@@ -243,6 +248,28 @@ TEST(AttentionParts, MergeToTheWholeForAnySizes) {
     c.lengths.clear();
     for (int64_t n = 1 + random.below(4); n > 0; --n) c.lengths.push_back(c.n_tokens + random.below(90));
     check_every_split(random, c, "case " + std::to_string(i));
+  }
+}
+
+// The rows of latent attention, which are keys and values.
+TEST(AttentionParts, MergeToTheWholeWithValuesInKeys) {
+  Random random;
+  for (DType dtype : {DType::F32, DType::F16, DType::Q8_0}) {
+    for (int64_t window : {0, 9, 40}) {
+      Case c;
+      c.values_in_keys = true;
+      c.dtype = dtype;
+      c.n_head = 1 + random.below(20);
+      c.n_head_kv = 1;
+      c.head_dim_k = 96;
+      c.head_dim_v = 64;
+      c.window = window;
+      c.softcap = random.below(2) ? 3.0f : 0.0f;
+      c.sinks = random.below(2) == 0;
+      c.n_tokens = 1 + random.below(12);
+      c.lengths = {61, 13 + random.below(40)};
+      check_every_split(random, c, format("{} window {}", dtype_name(dtype), window));
+    }
   }
 }
 

@@ -7,7 +7,10 @@
 #include "cpu/cpu_device.h"
 #include "engine/model.h"
 #include "plan/context_fit.h"
+#include "graph/latent_form.h"
 #include "plan/imagined_device.h"
+#include "plan/node_work.h"
+#include "plan/session_plan.h"
 #include "support/phi_like.h"
 #include "tools/synth/shape_model.h"
 
@@ -95,6 +98,31 @@ TEST_F(Planner, MemoryAndSpeedOfLatentAttention) {
     EXPECT_EQ(plan.fit.choice.n_gpu_layers, shape.n_layer + 1);
     EXPECT_THAT(summary(devices_, plan.fit), HasSubstr("; predicted "));
   }
+}
+
+// Prompts make keys and values of latent rows when a sequence has many tokens in a step; single tokens never do.
+TEST_F(Planner, LatentAttentionInTheCheaperForm) {
+  tools::Shape shape = *tools::find_shape("deepseek-v2-lite");
+  shape.n_layer = 2;
+  const std::unique_ptr<Model> model = tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
+  const SessionGraphs graphs = session_graphs(model->architecture(), ContextOptions{8192});
+  const auto has_op = [](const Node& n) { return std::holds_alternative<LatentAttentionOp>(n.op); };
+  EXPECT_EQ(std::ranges::count_if(graphs.decode.nodes, has_op), 0);
+  EXPECT_EQ(std::ranges::count_if(graphs.prefill.nodes, has_op), 2);
+  const Node& node = *std::ranges::find_if(graphs.prefill.nodes, has_op);
+  const auto& op = std::get<LatentAttentionOp>(node.op);
+  const auto ops_of = [&](const StepLoad& load) {
+    return node_work(graphs.prefill, node, load, graphs.kv).n_ops;
+  };
+  EXPECT_EQ(ops_of({.n_tokens = 512, .n_past = 4096}), latent_ops(op, 512, 4096).expanded);
+  EXPECT_EQ(ops_of({.n_tokens = 64, .n_past = 4096}), latent_ops(op, 64, 4096).absorbed);
+  EXPECT_EQ(ops_of({.n_tokens = 512, .n_past = 4096, .n_sequences = 8}),
+            8 * latent_ops(op, 64, 4096).absorbed);
+  // An imagined GPU has room for the rows of a chunk.
+  gpu(256);
+  const auto index = static_cast<int32_t>(&node - graphs.prefill.nodes.data());
+  const Segment segment{&graphs.prefill, std::span(&index, 1), {}, {}};
+  EXPECT_GE(gpu_->scratch_bytes(segment), size_t{2} * 16 * 4096 * (192 + 128));
 }
 
 // Layers that read the caches of others have none; those with full attention have larger heads. A table of embeddings
