@@ -16,8 +16,8 @@ void multiply_as_floats(const LinearKernels& own, const LinearCall& call, int64_
 // Scratch for the strip's floats and for the F32 kernels.
 size_t as_floats_scratch_bytes(const LinearKernels& own, int64_t n, int64_t k);
 
-// The products of an instruction set (`own` is its linear_kernels(), which have floats). For dtypes without kernels of its own it
-// takes those of the first of `others` that has them, then the generic path.
+// The products of an instruction set (`own` is its linear_kernels(), which have F32). For dtypes without kernels of
+// its own it takes those of the first of `others` that has them, then the generic path.
 template <const LinearKernels& (*own)(), const LinearKernels& (*... others)()>
 class WithGenericPath {
  public:
