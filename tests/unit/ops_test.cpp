@@ -79,7 +79,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<DeltaRuleOp>({&DeltaRuleOp::qkv, &DeltaRuleOp::beta, &DeltaRuleOp::alpha, &DeltaRuleOp::decay,
                       &DeltaRuleOp::dt_bias, &DeltaRuleOp::positions, &DeltaRuleOp::sequences,
                       &DeltaRuleOp::states});
-  static_assert(std::variant_size_v<Op> == 21, "a new op is checked here too");
+  static_assert(std::variant_size_v<Op> == 22, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {
