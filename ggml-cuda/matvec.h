@@ -308,8 +308,8 @@ TANDEM_HD inline void multiply_blocks(const RowPair& rows, int k, uint32_t first
   }
 }
 
-// Dtypes with kernels of their own, except those of a grid. Calls fn with the function that multiplies rows of w: (rows, k, first, step,
-// input, token0, n, sums) as above.
+// Dtypes with kernels of their own, except those of a grid. Calls fn with the function that multiplies rows of w:
+// (rows, k, first, step, input, token0, n, sums) as above.
 struct OwnKernels {
   static constexpr int kGridWords = 1;  // of shared memory; 1: no grid
   template <int N, class Fn>
