@@ -43,7 +43,8 @@ TEST_F(SpeculationCommand, TheTextIsTheSame) {
   ASSERT_EQ(plain.exit_code, 0);
   ASSERT_GT(text_of(plain).size(), 200u);
   EXPECT_EQ(speculation_of(plain), "");
-  for (const std::string how : {"--spec ngram", "-md " + demo_, "--spec none", "--no-sandbox --spec ngram",
+  for (const std::string& how :
+       std::vector<std::string>{"--spec ngram", "-md " + demo_, "--spec none", "--no-sandbox --spec ngram",
                                 "-md " + demo_ + " --draft-max 4 -cd 256"}) {
     const Outcome o = run(how);
     EXPECT_EQ(o.exit_code, 0) << how << o.out;
@@ -62,8 +63,9 @@ TEST_F(SpeculationCommand, SaysWhatItBrought) {
   ASSERT_TRUE(end.is_object()) << last;
   EXPECT_GE(end["n_guessed"], end["n_guessed_right"]);
   const std::string said = speculation_of(run("-md " + demo_));
-  if (!said.empty())
+  if (!said.empty()) {
     EXPECT_THAT(said, testing::MatchesRegex("speculation: [0-9]+ of [0-9]+ guesses right, [0-9.]+x as fast"));
+  }
 }
 
 TEST_F(SpeculationCommand, WhatCannotBe) {
