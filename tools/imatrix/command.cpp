@@ -91,7 +91,7 @@ class Run {
   EngineOptions options() const {
     EngineOptions options = o_.engine;
     options.context.n_ctx = chunks_.n_ctx;
-    options.context.all_logits = true;  // so that the last layer processes every token
+    options.context.all_logits = true;                   // so that the last layer processes every token
     options.context.latent_form = LatentForm::absorbed;  // its products have activations for inputs
     return options;
   }
