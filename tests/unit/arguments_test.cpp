@@ -194,7 +194,7 @@ TEST(Positional, AModelFromTheEnvironmentLeavesTheWordForThePrompt) {
 TEST(LlamaFlags, HarmlessOnesAreAccepted) {
   const Given g =
       parse({"run", "x.gguf", "--prio", "2", "-kvu", "--log-colors", "auto", "--log-prefix", "-np", "1",
-             "--no-repack", "-lv", "3", "--swa-full", "--perf", "--poll=50", "hello"});
+             "--no-repack", "--draft-p-min", "0.7", "-lv", "3", "--swa-full", "--perf", "--poll=50", "hello"});
   EXPECT_EQ(g.engine.model.path, "x.gguf");
   EXPECT_EQ(g.text.prompt, "hello") << "values of accepted flags are no arguments";
   EXPECT_EQ(parse({"chat", "x.gguf", "--keep", "4", "--no-display-prompt", "-cnv", "-i", "hi"}).text.prompt,
@@ -205,7 +205,7 @@ TEST(LlamaFlags, HarmlessOnesAreAccepted) {
 
 TEST(LlamaFlags, OthersSayWhatToUse) {
   for (const char* flag :
-       {"--lora", "--mmproj", "-hfd", "--draft-p-min", "--rpc", "-C", "-dr", "--control-vector"}) {
+       {"--lora", "--mmproj", "-hfd", "-td", "--rpc", "-C", "-dr", "--control-vector"}) {
     EXPECT_THAT(refusal({"run", "x.gguf", flag, "x"}), testing::StartsWith(std::string(flag) + ": ")) << flag;
   }
   EXPECT_THAT(refusal({"batch", "x.gguf", "-md", "y.gguf"}), HasSubstr("tandem run and tandem chat"));

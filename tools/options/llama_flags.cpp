@@ -13,7 +13,6 @@ constexpr std::string_view kControlVector = "control vectors are not supported";
 constexpr std::string_view kImages =
     "images and audio are not supported: tandem runs the text part of a model";
 constexpr std::string_view kDraft = "this command does not guess tokens ahead: tandem run and tandem chat do";
-constexpr std::string_view kDraftLength = "the number of guesses adapts to how many are right, up to --draft-max";
 constexpr std::string_view kCompletes = "run completes text as it is: use tandem chat for a conversation";
 constexpr std::string_view kAsks = "run completes one prompt and exits: use tandem chat to go back and forth";
 constexpr std::string_view kAffinity =
@@ -34,7 +33,7 @@ constexpr LlamaFlag kFlags[] = {
      kImages},
     {"", "--no-mmproj --no-mmproj-offload", Takes::nothing, ""},
     {"run chat", "-hfd -hfrd --hf-repo-draft", Takes::value, "name the draft model with -md USER/REPO"},
-    {"run chat", "--draft-min --draft-n-min --draft-p-min --draft-p-split", Takes::value, kDraftLength},
+    {"run chat", "--draft-min --draft-n-min --draft-p-min --draft-p-split", Takes::value, ""},
     {"run chat", "-devd --device-draft", Takes::value, "the draft model uses the devices of --device"},
     {"run chat", "-td --threads-draft -tbd --threads-batch-draft", Takes::value, "the draft model uses the threads of -t"},
     {"", "-md --model-draft -hfd -hfrd --hf-repo-draft --spec", Takes::value, kDraft},
