@@ -19,8 +19,10 @@ TensorId input_of_products(const Op& op) {
 // The rows that latent attention makes of a chunk, 16 bits an element, its results over two of them; or its wide
 // queries and results in the other form.
 size_t latent_bytes(const Graph& graph, const LatentAttentionOp& op) {
-  constexpr int64_t kChunk = 4096, kAbsorbedTokens = 128, kBlock = 32;  // positions, tokens, positions
-  const int64_t n = graph.shape.max_tokens, n_positions = std::min(kChunk, graph.shape.max_blocks * kBlock);
+  constexpr int64_t kChunkPositions = 4096, kAbsorbedTokens = 128,
+                    kBlock = 32;  // positions, tokens, positions
+  const int64_t n = graph.shape.max_tokens,
+                n_positions = std::min(kChunkPositions, graph.shape.max_blocks * kBlock);
   const int64_t expanded = 2 * n_positions * (op.key + op.value) + 4 * n * (op.value + 2) +
                            2 * op.rank * (op.key - op.n_rot + op.value);
   const int64_t absorbed = 4 * std::min(n, kAbsorbedTokens) * (2 * op.rank + op.n_rot);

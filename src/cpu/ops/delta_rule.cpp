@@ -42,7 +42,7 @@ class CompiledDeltaRule final : public CompiledOp {
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n_tokens = context.shape.n_tokens;
     const bool are_single = n_tokens == sequences_.count(n_tokens);
-    for (TokenRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
+    for (StepRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
       r.end = are_single ? n_tokens : std::min(n_tokens, r.first + kRangeTokens);
       if (!are_single) {
         worker.for_each(windows_.count(r), [&](int64_t item) {

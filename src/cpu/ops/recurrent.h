@@ -16,7 +16,7 @@ struct SequenceTokens {
 };
 
 // Some tokens of a step.
-struct TokenRange {
+struct StepRange {
   int64_t first, end;
 };
 
@@ -33,9 +33,9 @@ class StepSequences {
 
   // Those of a range, which is not empty, and the part of a sequence in it. A sequence that began before reads what it
   // has written.
-  int64_t count(TokenRange r) const { return sequences_[r.end - 1] - sequences_[r.first] + 1; }
-  int64_t first(TokenRange r) const { return sequences_[r.first]; }
-  SequenceTokens at(int64_t sequence, TokenRange r) const {
+  int64_t count(StepRange r) const { return sequences_[r.end - 1] - sequences_[r.first] + 1; }
+  int64_t first(StepRange r) const { return sequences_[r.first]; }
+  SequenceTokens at(int64_t sequence, StepRange r) const {
     const auto [begin, end] = std::equal_range(sequences_ + r.first, sequences_ + r.end, sequence);
     const int64_t first = begin - sequences_;
     const bool goes_on = first > 0 && sequences_[first - 1] == sequence;
@@ -118,7 +118,7 @@ class KeyWindows {
   size_t n_bytes(int64_t max_tokens) const {
     return static_cast<size_t>(count({0, std::min(max_tokens, kRangeTokens)}) * n_floats_) * sizeof(float);
   }
-  int64_t count(TokenRange r) const { return (r.end - r.first + kStateChunk - 1) / kStateChunk * n_heads_; }
+  int64_t count(StepRange r) const { return (r.end - r.first + kStateChunk - 1) / kStateChunk * n_heads_; }
 
   // Of the token's window and a head of keys.
   KeyWindow at(std::byte* shared, int64_t token, int64_t head) const {
