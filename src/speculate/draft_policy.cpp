@@ -19,7 +19,7 @@ void blend(double& mean, double value) {
 }  // namespace
 
 DraftPolicy::DraftPolicy(const Drafter& drafter, int64_t n_max)
-    : n_max_(n_max), seconds_(static_cast<size_t>(2 * n_max + 4)) {
+    : n_max_(n_max), seconds_(static_cast<size_t>(2 * n_max + 4)), was_done_(seconds_.size()) {
   for (int c = 0; c < kConfidences; ++c) {
     n_right_[static_cast<size_t>(c)] = kPriorWeight * drafter.prior(c);
     n_seen_[static_cast<size_t>(c)] = kPriorWeight;
@@ -120,7 +120,19 @@ bool DraftPolicy::wants_more(std::span<const Guess> guesses, const Step& step) c
 }
 
 void DraftPolicy::add_step(int64_t n_rows, double seconds, int64_t n_guesses, double draft_seconds) {
-  if (n_rows < static_cast<int64_t>(seconds_.size())) blend(seconds_[static_cast<size_t>(n_rows)], seconds);
+  // The first step of a size may prepare what later ones use. If it took longer than as many steps of one token, it says
+  // nothing of those.
+  const double single = static_cast<double>(n_rows) * step_seconds(1);
+  if (n_rows < static_cast<int64_t>(seconds_.size())) {
+    const auto n = static_cast<size_t>(n_rows);
+    const bool prepares = !was_done_[n] && n_rows > 1 && single > 0 && seconds > single;
+    was_done_[n] = true;
+    if (prepares) {
+      seconds = step_seconds(n_rows);
+    } else {
+      blend(seconds_[n], seconds);
+    }
+  }
   if (n_guesses > 0) blend(guess_seconds_, draft_seconds / static_cast<double>(n_guesses));
   last_step_ = seconds + draft_seconds;
   // A step of one token loses its drafting; that it was slower or faster than others says nothing.

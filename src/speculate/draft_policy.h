@@ -28,8 +28,8 @@ class DraftPolicy {
   // The step that is to come, without guesses.
   struct Step {
     int64_t n_rows = 1;  // its tokens
-    bool is_repeated_when_wrong =
-        false;  // a wrong guess makes the step after it compute all its right tokens again
+    // A wrong guess makes the step after it compute all its right tokens again: with recurrent layers.
+    bool is_repeated_when_wrong = false;
   };
   // Of these guesses, the number that the step checks; 0 until a step without guesses was measured.
   int64_t n_to_check(std::span<const Guess> guesses, const Step& step) const;
@@ -55,6 +55,7 @@ class DraftPolicy {
   int64_t n_max_;
   std::array<double, kConfidences> n_right_{}, n_seen_{};
   std::vector<double> seconds_;      // of a step, by its number of rows; 0: not measured
+  std::vector<bool> was_done_;       // a step of so many rows
   double guess_seconds_ = 0;         // to draft a guess
   double total_ = 0, lost_ = 0;      // of all steps
   double balance_ = 0;               // lost_, but of gains only those of the last few steps

@@ -9,7 +9,7 @@ namespace tandem {
 class NgramDrafter final : public Drafter {
  public:
   // Follows the earlier place whose preceding tokens agree with the text's last ones the longest; the latest of
-  // several. Guesses nothing if fewer than 2 tokens agree. One pass over the text: 0.3 ns a token.
+  // several. Guesses nothing if fewer than 2 tokens agree. Costs one pass over the text.
   void draft(std::span<const int32_t> text, const std::function<bool(const Guess&)>& take) override;
   bool is_free() const override { return true; }
   double prior(int confidence) const override;

@@ -26,8 +26,6 @@ class Speculation {
   // n_max: guesses of a step at most.
   Speculation(std::unique_ptr<Drafter> drafter, int64_t n_max, Checks checks = Checks::what_pays);
 
-  int64_t n_max() const { return policy_.n_max(); }
-
   // Guesses of what follows `tokens` and then `last`, for the next step to check: at most n_most. Valid until the next
   // call.
   std::span<const int32_t> guess(std::span<const int32_t> tokens, int32_t last, int64_t n_most,

@@ -40,22 +40,12 @@ class CompiledDeltaRule final : public CompiledOp {
   }
 
   void run(Worker& worker, const RunContext& context) const override {
-    const int64_t n_tokens = context.shape.n_tokens;
-    const bool are_single = n_tokens == sequences_.count(n_tokens);
-    for (StepRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
-      r.end = are_single ? n_tokens : std::min(n_tokens, r.first + kRangeTokens);
-      if (!are_single) {
-        worker.for_each(windows_.count(r), [&](int64_t item) {
-          fill_window(context, r.first + item / op_.n_head_k * kStateChunk, item % op_.n_head_k);
+    for_each_tile(
+        worker, sequences_, windows_, {op_.n_head_k, op_.n_head_v, op_.head_dim_v}, context.shape.n_tokens,
+        [&](int64_t token, int64_t key_head) { fill_window(context, token, key_head); },
+        [&](const SequenceTokens& s, int64_t head, int64_t first, bool are_single) {
+          update(context, s, head, first, are_single);
         });
-      }
-      const int64_t n_tiles = (op_.head_dim_v + kStateTileColumns - 1) / kStateTileColumns;
-      const int64_t n_of_sequence = op_.n_head_v * n_tiles;
-      worker.for_each(sequences_.count(r) * n_of_sequence, [&](int64_t item) {
-        update(context, sequences_.at(sequences_.first(r) + item / n_of_sequence, r),
-               item % n_of_sequence / n_tiles, item % n_tiles * kStateTileColumns, are_single);
-      });
-    }
   }
 
  private:

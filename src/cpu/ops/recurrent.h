@@ -159,4 +159,30 @@ inline float softplus(float x) {
   return x > 20.0f ? x : std::log1p(std::exp(x));
 }
 
+// Goes through a step's tokens: before each range, fill(token, head of keys) for every window that begins at a token, unless
+// each token has a sequence of its own; then update(the sequence's tokens, head, first column, whether tokens are single) for every
+// tile of columns of every head.
+struct RecurrentHeads {
+  int64_t n_keys, n, n_cols;  // heads of keys, heads, columns of a head's state
+};
+template <class Fill, class Update>
+void for_each_tile(Worker& worker, const StepSequences& sequences, const KeyWindows& windows,
+                   const RecurrentHeads& heads, int64_t n_tokens, const Fill& fill, const Update& update) {
+  const bool are_single = n_tokens == sequences.count(n_tokens);
+  const int64_t n_tiles = (heads.n_cols + kStateTileColumns - 1) / kStateTileColumns;
+  const int64_t n_of_sequence = heads.n * n_tiles;
+  for (StepRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
+    r.end = are_single ? n_tokens : std::min(n_tokens, r.first + kRangeTokens);
+    if (!are_single) {
+      worker.for_each(windows.count(r), [&](int64_t item) {
+        fill(r.first + item / heads.n_keys * kStateChunk, item % heads.n_keys);
+      });
+    }
+    worker.for_each(sequences.count(r) * n_of_sequence, [&](int64_t item) {
+      update(sequences.at(sequences.first(r) + item / n_of_sequence, r), item % n_of_sequence / n_tiles,
+             item % n_tiles * kStateTileColumns, are_single);
+    });
+  }
+}
+
 }  // namespace tandem::cpu
