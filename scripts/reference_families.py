@@ -190,7 +190,7 @@ FAMILIES = {
                     num_hidden_layers=5, sliding_window=12,
                     rope_scaling=dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=32,
                                       beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)),
-    # One dense layer, two mixtures and an MTP layer, which the reference skips.
+    # One dense layer, two mixtures and an MTP layer.
     "glm4_moe": family("Glm4MoeForCausalLM", "glm4_moe", rope_theta=1000000.0, num_hidden_layers=3, head_dim=32,
                        attention_bias=True, use_qk_norm=False, num_nextn_predict_layers=1, routed_scaling_factor=1.5,
                        **GLM_MIXTURE),
@@ -246,7 +246,7 @@ FAMILIES = {
                                rope_scaling=dict(type="yarn", factor=4, original_max_position_embeddings=64,
                                                  beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707),
                                **LATENT),
-    # With an MTP layer, which neither the reference nor the file has.
+    # With an MTP layer, which the file has only with --mtp.
     "deepseek_v3": {**DEEPSEEK_V3, "num_nextn_predict_layers": 1},
     # All experts are used: this one is about its weights.
     "deepseek_v3_fp8": {**DEEPSEEK_V3, "num_nextn_predict_layers": 0, "num_experts_per_tok": 8, "n_group": 1,

@@ -16,7 +16,7 @@ of gpt_oss_bf16 are not, as in fine-tuned models. The values of F8_E4M3 tensors 
 
 A file is {name, config (config.json), tensors: [[name, dtype, shape, base, scale, bits], ...], ids: the prompt,
 logits: {position: row} for a few positions, and for every position heads: the first few logits, norm: the norm of the
-row, argmax}.
+row, argmax; of families with an MTP layer mtp, a few rows of its logits (run_mtp)}.
 """
 
 import argparse
@@ -37,6 +37,7 @@ except ImportError as error:
         sys.exit(0)
     sys.exit(f"reference_logits.py: the Python package {error.name} is missing")
 
+MTP_APART = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 WITHOUT_TRANSFORMERS = {"bailing_moe2": reference_bailing}
 N_IDS = 72  # more than two cache blocks of 32, and than every window
 FULL_ROWS = (0, 1, 13, 31, 32, 50, 71)
@@ -160,6 +161,18 @@ def qwen3_vl_moe_shapes(shapes):
     return {name: [shape[0], shape[2], shape[1]] if ".experts." in name else shape for name, shape in shapes.items()}
 
 
+def mtp_apart_shapes(shapes, config):
+    """The MTP layer of Qwen's published models: like the last layer with attention, under names of its own."""
+    n = max(i for i, kind in enumerate(config["layer_types"]) if kind == "full_attention")
+    prefix = next(name for name in shapes if f"layers.{n}." in name).split(f"layers.{n}.")[0] + f"layers.{n}."
+    out = {"mtp.layers.0." + name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
+    width = config["hidden_size"]
+    out["mtp.fc.weight"] = [width, 2 * width]
+    for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        out[f"mtp.{name}.weight"] = [width]
+    return out
+
+
 def mtp_shapes(shapes, config):
     """The MTP layer of the published models: one more layer like the last, and what joins it to the model."""
     n, width, n_vocab = config["num_hidden_layers"], config["hidden_size"], config["vocab_size"]
@@ -258,12 +271,61 @@ def describe(name, config):
         shapes.update(shared_cache_shapes(config))
     if config.get("num_nextn_predict_layers", 0) > 0:
         shapes.update(mtp_shapes(shapes, config))
+    if name in MTP_APART:
+        shapes.update(mtp_apart_shapes(shapes, text_config(config)))
     prefix = "language_model." if is_text_alone(config) else ""
     return [tensor_rule(prefix + n, s, config) for n, s in sorted(shapes.items())]
 
 
+def run_mtp(load, folder, ids):
+    """float64 logits [n_ids, n_vocab] of the MTP layer: row i joins what the model made of token i with token i + 1, and the last
+    row what the layer made of the row before with the token that it guesses there. The layer is one of the model's own, which
+    `load` reads with the weights of the MTP layer; how it begins and ends is that of transformers' MtpLayer."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    model = load()
+    text = model.config.get_text_config()
+    n = text.num_hidden_layers
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * n
+    like = max(i for i, kind in enumerate(kinds) if kind == "full_attention")
+    inner = next(name for name in weights if f"layers.{like}." in name).split(f"layers.{like}.")[0] + "layers."
+    apart = "mtp.fc.weight" in weights
+    outer = "mtp.layers.0." if apart else f"{inner}{n}."
+    names = ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm") if apart else tuple(
+        outer + part for part in ("enorm", "hnorm", "eh_proj", "shared_head.norm"))
+    enorm, hnorm, proj, post = (weights[name + ".weight"].double() for name in names)
+    hidden = model.get_decoder()(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+    # Files may have copies of embedding and head; here they are other numbers, to see that they are used.
+    embed = weights.get(outer + "embed_tokens.weight", model.get_input_embeddings().weight).double()
+    head = weights.get(outer + "shared_head.head.weight", model.lm_head.weight).double()
+    swapped = {f"{inner}{like}." + name.removeprefix(outer): t for name, t in weights.items() if name.startswith(outer)}
+    weights.update({name: t.clone() for name, t in swapped.items() if name in weights})
+    save_file(weights, path, metadata={"format": "pt"})
+    base = load().get_decoder()
+
+    def norm(x, weight):
+        module = type(base.norm)(len(weight), text.rms_norm_eps).double()
+        module.weight.data = weight
+        return module(x)
+
+    def rows(tokens, hidden):
+        x = torch.cat([norm(embed[tokens], enorm), norm(hidden, hnorm)], -1) @ proj.T
+        positions = torch.arange(1, len(tokens) + 1)[None]
+        mask = torch.full((len(tokens), len(tokens)), -1e300, dtype=torch.float64).triu(1)
+        y = base.layers[like](x[None], attention_mask=mask[None, None], position_ids=positions,
+                              position_embeddings=base.rotary_emb(x[None], positions))
+        return norm(y[0] if isinstance(y, tuple) else y, post).reshape(x.shape)
+
+    made = rows(ids[1:], hidden[:-1])
+    guess = int((made[-1] @ head.T).argmax())
+    chained = rows(ids[1:] + [guess], torch.cat([hidden[:-1], made[-1:]]))
+    return (chained @ head.T).numpy()
+
+
 def run_reference(config, rules, ids):
-    """float64 logits [n_ids, n_vocab]."""
+    """float64 logits [n_ids, n_vocab], and those of the MTP layer, if there is one."""
     import torch
     import transformers
     text = text_config(config)
@@ -280,11 +342,14 @@ def run_reference(config, rules, ids):
             alone = config
             model_class = getattr(transformers, config["architectures"][0])
         (folder / "config.json").write_text(json.dumps(alone))
-        model = model_class.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
-                                            experts_implementation="eager")
-        model.eval()
+
+        def load():
+            return model_class.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
+                                               experts_implementation="eager").eval()
         with torch.no_grad():
-            return model(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
+            logits = load()(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
+            has_mtp = any(".eh_proj." in r[0] or r[0] == "mtp.fc.weight" for r in rules)
+            return logits, run_mtp(load, folder, ids) if has_mtp else None
 
 
 def write_weights_as(path, rules, stripped, block):
@@ -310,16 +375,19 @@ def make(name):
     ids = [int(i) for i in ids]
     if name in WITHOUT_TRANSFORMERS:
         weights = {r[0]: values(r[0], *r[2:]) for r in rules}
-        logits = WITHOUT_TRANSFORMERS[name].logits(config, weights, ids)
+        logits, mtp = WITHOUT_TRANSFORMERS[name].logits(config, weights, ids), None
     else:
-        logits = run_reference(config, rules, ids)
-    return {
+        logits, mtp = run_reference(config, rules, ids)
+    data = {
         "name": name, "config": config, "tensors": rules, "ids": ids,
         "logits": {str(p): [rounded(x) for x in logits[p]] for p in FULL_ROWS},
         "heads": [[rounded(x) for x in row[:N_HEADS]] for row in logits],
         "norm": [rounded(np.linalg.norm(row)) for row in logits],
         "argmax": [int(row.argmax()) for row in logits],
     }
+    if mtp is not None:
+        data["mtp"] = {str(p): [rounded(x) for x in mtp[p]] for p in (*FULL_ROWS[:-1], N_IDS - 2, N_IDS - 1)}
+    return data
 
 
 def write_json(path, data):
@@ -331,6 +399,8 @@ def write_json(path, data):
              '"logits": {\n' + ",\n".join(f'  "{p}": {json.dumps(r)}' for p, r in data["logits"].items()) + "\n}",
              f'"heads": {json.dumps(data["heads"])}', f'"norm": {json.dumps(data["norm"])}',
              f'"argmax": {json.dumps(data["argmax"])}']
+    if "mtp" in data:
+        parts.append('"mtp": {\n' + ",\n".join(f'  "{p}": {json.dumps(r)}' for p, r in data["mtp"].items()) + "\n}")
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 

@@ -209,6 +209,7 @@ void run(RunOptions& options) {
   measure_speeds(options.engine, devices, *model);
   TextSpeculation speculation(options.speculation, options.engine, devices, *model);
   Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
+  speculation.watch(session);
   Sampler sampler(options.sampling, sampler_model(session));
   std::vector<int32_t> ids;
   if (!from_cache) ids = model->vocab().tokenize(prompt);

@@ -22,15 +22,26 @@ Kind parse_kind(const std::string& value) {
   if (value == "none") return Kind::none;
   if (value == "ngram") return Kind::ngram;
   if (value == "model") return Kind::model;
-  throw_error(ErrorCode::usage, "--spec: found {}, needed none, ngram or model", printable(value));
+  if (value == "mtp") return Kind::mtp;
+  throw_error(ErrorCode::usage, "--spec: found {}, needed none, ngram, mtp or model", printable(value));
 }
 
-// Of the draft model: the devices and limits of the other one, and a placement of its own.
+// Of the draft model, or of the MTP layer: the devices and limits of the other one, and a placement of its own.
 EngineOptions draft_options(const SpeculationOptions& o, const EngineOptions& engine) {
   EngineOptions draft;
   draft.devices = engine.devices;
-  draft.model.path = o.model;
-  draft.model.open = engine.model.open;
+  if (o.chosen() == Kind::mtp) {
+    draft.model = engine.model;
+    draft.model.part = ModelPart::mtp;
+    draft.model.open.mmap = true;  // a few of the weights, which are in memory anyway
+    draft.model.open.mlock = false;
+    draft.context.keeps_hidden = true;
+    draft.context.k_dtype = engine.context.k_dtype;
+    draft.context.v_dtype = engine.context.v_dtype;
+  } else {
+    draft.model.path = o.model;
+    draft.model.open = engine.model.open;
+  }
   draft.offload.budgets = engine.offload.budgets;
   draft.offload.n_gpu_layers = o.n_gpu_layers;
   draft.context.n_ctx = o.n_ctx.value_or(engine.context.n_ctx_given ? engine.context.n_ctx : 0);
@@ -45,8 +56,10 @@ EngineOptions draft_options(const SpeculationOptions& o, const EngineOptions& en
 
 void add_speculation_options(CLI::App& app, SpeculationOptions& o) {
   const char* group = "Speculation";
-  choice(app, "--spec", "none|ngram|model",
-         "check guesses of the next tokens in one step: ngram guesses from the text so far, model with -md",
+  choice(app, "--spec", "none|ngram|mtp|model",
+         "check guesses of the next tokens in one step: ngram guesses from the text so far, mtp by the "
+         "model's own MTP "
+         "layer, model with -md",
          "none, with -md model", [&o](const std::string& value) { o.kind = parse_kind(value); })
       .group(group);
   text(app, "--model-draft", o.model, "FILE", "smaller model with the same vocabulary that makes the guesses")
@@ -54,8 +67,8 @@ void add_speculation_options(CLI::App& app, SpeculationOptions& o) {
   integer(app, "--draft-max,--draft,--draft-n", o.n_max, 1,
           "maximum guesses in a step; fewer are made where they do not pay")
       .group(group);
-  choice(app, "--gpu-layers-draft,--n-gpu-layers-draft", "N", "layers of the draft model on GPUs",
-         "automatic",
+  choice(app, "--gpu-layers-draft,--n-gpu-layers-draft", "N",
+         "layers of the draft model, or of the MTP layer, on GPUs", "automatic",
          [&o](const std::string& value) {
            o.n_gpu_layers = parse_integer("--gpu-layers-draft", value, 0, INT32_MAX);
          })
@@ -77,25 +90,37 @@ void prepare_speculation(SpeculationOptions& o, EngineOptions& engine) {
   if (kind == Kind::none) return;
   if (kind == Kind::model) o.model = model_path(o.model, {});
   engine.context.n_draft = o.n_max;
+  engine.context.keeps_hidden = kind == Kind::mtp;
 }
 
 TextSpeculation::TextSpeculation(const SpeculationOptions& o, const EngineOptions& engine,
                                  const std::vector<std::unique_ptr<Device>>& devices, const Model& model) {
+  const Kind kind = o.chosen();
+  if (kind == Kind::none) return;
   std::unique_ptr<Drafter> drafter;
-  switch (o.chosen()) {
-    case Kind::none: return;
-    case Kind::ngram: drafter = std::make_unique<NgramDrafter>(); break;
-    case Kind::model: {
-      EngineOptions draft = draft_options(o, engine);
-      draft_ = load_model(draft);
-      check_same_vocabulary(*draft_, model);
-      measure_speeds(draft, devices, *draft_);
-      session_ = std::make_unique<Session>(*draft_, pointers(devices), draft);
+  if (kind == Kind::ngram) {
+    drafter = std::make_unique<NgramDrafter>();
+  } else {
+    EngineOptions draft = draft_options(o, engine);
+    draft_ = load_model(draft);
+    if (kind == Kind::model) check_same_vocabulary(*draft_, model);
+    measure_speeds(draft, devices, *draft_);
+    session_ = std::make_unique<Session>(*draft_, pointers(devices), draft);
+    if (kind == Kind::model) {
       drafter = std::make_unique<ModelDrafter>(*session_, model.hparams().n_vocab);
-      break;
+    } else {
+      auto mtp = std::make_unique<MtpDrafter>(*session_);
+      mtp_ = mtp.get();
+      drafter = std::move(mtp);
     }
   }
   speculation_ = std::make_unique<Speculation>(std::move(drafter), o.n_max);
+}
+
+void TextSpeculation::watch(Session& session) {
+  if (!mtp_) return;
+  session.on_hidden([mtp = mtp_](int64_t first, std::span<const int32_t> tokens,
+                                 std::span<const float> hidden) { mtp->add_step(first, tokens, hidden); });
 }
 
 TextSpeculation::~TextSpeculation() = default;

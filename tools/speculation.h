@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/mtp_drafter.h"
 #include "speculate/speculation.h"
 #include "tools/options/options.h"
 
 namespace tandem::tools {
 
 struct SpeculationOptions {
-  enum class Kind { none, ngram, model };
+  enum class Kind { none, ngram, model, mtp };
   std::optional<Kind> kind;             // --spec; not given: model if there is one
   std::string model;                    // -md: a file, or a name as for the model itself
   int64_t n_max = 16;                   // --draft-max
@@ -40,10 +40,13 @@ class TextSpeculation {
 
   // Null for Kind::none.
   Speculation* get() { return speculation_.get(); }
+  // `session`, of the model that checks, tells its steps to the MTP layer. It must not do any after this is gone.
+  void watch(Session& session);
 
  private:
   std::unique_ptr<Model> draft_;
   std::unique_ptr<Session> session_;
+  MtpDrafter* mtp_ = nullptr;  // owned by speculation_
   std::unique_ptr<Speculation> speculation_;
 };
 

@@ -22,7 +22,7 @@ std::string short_count(int64_t n) {
 }  // namespace
 
 std::unique_ptr<Model> Model::load(const std::string& path) {
-  return load(ModelOptions{.path = path, .open = {}, .overrides = {}, .rope = {}});
+  return load(ModelOptions{.path = path, .open = {}, .overrides = {}, .rope = {}, .part = ModelPart::main});
 }
 
 std::unique_ptr<Model> Model::load(const ModelOptions& options) {
@@ -35,12 +35,14 @@ std::unique_ptr<Model> Model::load(const ModelOptions& options) {
     throw_error(ErrorCode::bad_file, "{}: the file holds a vocabulary and no weights; a model is needed",
                 path);
   }
-  model->architecture_ = load_architecture(ModelSource{model->file_, *model->weights_, options.rope});
+  model->architecture_ =
+      load_architecture(ModelSource{model->file_, *model->weights_, options.rope, options.part});
   if (model->vocab_->size() > model->hparams().n_vocab) {
     throw_error(ErrorCode::bad_file,
                 "{}: the vocabulary has {} tokens, but tensor token_embd.weight only {} rows", path,
                 model->vocab_->size(), model->hparams().n_vocab);
   }
+  if (options.part != ModelPart::main) return model;
   for (std::string_view name : model->weights_->unused()) {
     log_verbose("{}: tensor {} is not used", path, printable(name));
   }

@@ -6,9 +6,7 @@
 #include "base/error.h"
 
 namespace tandem {
-namespace {
 
-// The most likely token, and its probability as a confidence.
 Guess most_likely(std::span<const float> logits) {
   const auto best = std::ranges::max_element(logits);
   double sum = 0;
@@ -17,7 +15,9 @@ Guess most_likely(std::span<const float> logits) {
   return {static_cast<int32_t>(best - logits.begin()), std::min(confidence, kConfidences - 1)};
 }
 
-}  // namespace
+double likelihood(int confidence) {
+  return (confidence + 0.5) / kConfidences;
+}
 
 void check_same_vocabulary(const Model& draft, const Model& model) {
   const Vocab &a = draft.vocab(), &b = model.vocab();
@@ -48,10 +48,6 @@ void ModelDrafter::draft(std::span<const int32_t> text, const std::function<bool
     if (guess.id >= n_vocab_ || !take(guess) || session_.n_past() >= session_.n_ctx()) return;
     logits = session_.append(std::span(&guess.id, 1));
   }
-}
-
-double ModelDrafter::prior(int confidence) const {
-  return (confidence + 0.5) / kConfidences;
 }
 
 }  // namespace tandem

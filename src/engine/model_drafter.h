@@ -11,6 +11,11 @@ namespace tandem {
 // One may have more tokens than the other; those are never guessed.
 void check_same_vocabulary(const Model& draft, const Model& model);
 
+// The most likely token, and its probability as a confidence.
+Guess most_likely(std::span<const float> logits);
+// The middle of the probabilities that a confidence of most_likely() stands for.
+double likelihood(int confidence);
+
 class ModelDrafter final : public Drafter {
  public:
   // `session` is of the draft model and outlives this; nobody else uses it. n_vocab: of the model that checks.
@@ -20,8 +25,7 @@ class ModelDrafter final : public Drafter {
   // session's context does not hold.
   void draft(std::span<const int32_t> text, const std::function<bool(const Guess&)>& take) override;
   bool is_free() const override { return false; }
-  // The middle of the probabilities that a confidence stands for.
-  double prior(int confidence) const override;
+  double prior(int confidence) const override { return likelihood(confidence); }
 
  private:
   Session& session_;

@@ -23,6 +23,7 @@ struct ModelOptions {
   OpenOptions open;                         // mmap, mlock, ...
   std::vector<MetadataOverride> overrides;  // of the file's metadata
   RopeOverrides rope;
+  ModelPart part = ModelPart::main;
 };
 
 enum class Numa { none, distribute, isolate, numactl };

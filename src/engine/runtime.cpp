@@ -299,6 +299,16 @@ StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
   return shape;
 }
 
+// Concatenates what the slices bring for an MTP layer. Returns the number of floats.
+size_t Runtime::join_hidden(std::span<const BatchSlice> slices) {
+  hidden_.clear();
+  for (const BatchSlice& slice : slices) {
+    TANDEM_CHECK(slice.hidden.size() == slice.tokens.size() * static_cast<size_t>(model_.hparams().n_embd));
+    hidden_.insert(hidden_.end(), slice.hidden.begin(), slice.hidden.end());
+  }
+  return hidden_.size();
+}
+
 std::span<const float> Runtime::run(std::span<const BatchSlice> slices) {
   StepInputs inputs;
   inputs.shape = fill_inputs(slices);
@@ -315,6 +325,11 @@ std::span<const float> Runtime::run(std::span<const BatchSlice> slices) {
   set(Input::block_table,
       std::span(block_table_)
           .first((slices.size() - 1) * max_blocks + slices.back().sequence->blocks().size()));
+  const bool needs_hidden = decode_->graph().inputs[static_cast<size_t>(Input::hidden)] != kNoTensor;
+  if (needs_hidden) {
+    const size_t n_floats = join_hidden(slices);
+    set(Input::hidden, {reinterpret_cast<const int32_t*>(hidden_.data()), n_floats});
+  }
   if (is_recurrent()) set(Input::states, std::span(states_).first(2 * slices.size()));
   int32_t hot_from = 0;
   if (hot_) {

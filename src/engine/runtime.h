@@ -30,6 +30,7 @@ struct BatchSlice {
   KvSequence* sequence = nullptr;
   std::span<const int32_t> tokens;  // appended to the sequence; at least one
   int64_t n_outputs = 0;            // returns the logits of the last n_outputs tokens
+  std::span<const float> hidden;    // [n_tokens, n_embd], for an MTP layer (Input::hidden)
 };
 
 class Runtime {
@@ -70,6 +71,9 @@ class Runtime {
   // ran out and the ladder freed some: call it again with at most n_ubatch() tokens. If it throws, the
   // sequences are as before. Throws Error(out_of_memory) also if the cache has no free blocks.
   std::optional<std::span<const float>> step(std::span<const BatchSlice> slices);
+  // What the last step made of its tokens, [n_tokens, n_embd], valid until the next one; empty unless
+  // ContextOptions::keeps_hidden.
+  std::span<const float> hidden() const { return executor_->hidden(); }
 
   // Throws Error(usage) for an id that is not in the vocabulary.
   void check_vocabulary(std::span<const int32_t> tokens) const;
@@ -105,6 +109,7 @@ class Runtime {
   bool recover(const Error& error);
   std::span<const float> run(std::span<const BatchSlice> slices);
   StepShape fill_inputs(std::span<const BatchSlice> slices);
+  size_t join_hidden(std::span<const BatchSlice> slices);
   const KvLayer& kv_layer(size_t layer) const;
   Device& kv_device(size_t layer) const;
 
@@ -124,6 +129,7 @@ class Runtime {
   std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_, hot_slots_;
   std::vector<int32_t> block_table_;  // [n_sequences, max_blocks]
   std::vector<int32_t> states_;       // [n_sequences, 2]
+  std::vector<float> hidden_;         // [n_ubatch, n_embd], for an MTP layer
   std::vector<SequenceStep> sequence_steps_;
 };
 

@@ -50,10 +50,39 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
     done += count;
     const int64_t first_new = std::max(done - count, n_again);
     if (done > first_new) tokens_.insert(tokens_.end(), work.begin() + first_new, work.begin() + done);
+    hand_out_hidden(slice);
     if (progress && !progress(std::max<int64_t>(0, done - n_again)) && done < n) return {};
   }
   runtime_.check_finite(logits, n_past() - 1);
   return logits;
+}
+
+std::span<const float> Session::append(std::span<const int32_t> tokens, std::span<const float> hidden) {
+  check_tokens(tokens);
+  TANDEM_CHECK(!sequence_.is_recurrent());
+  const auto n = static_cast<int64_t>(tokens.size()), n_embd = model().hparams().n_embd;
+  std::span<const float> logits;
+  for (int64_t done = 0; done < n;) {
+    const int64_t count = std::min(runtime_.n_ubatch(), n - done);
+    const BatchSlice slice{&sequence_, tokens.subspan(done, count), 1,
+                           hidden.subspan(done * n_embd, count * n_embd)};
+    const auto result = runtime_.step(std::span(&slice, 1));
+    if (!result) continue;
+    logits = *result;
+    done += count;
+    tokens_.insert(tokens_.end(), slice.tokens.begin(), slice.tokens.end());
+  }
+  runtime_.check_finite(logits, n_past() - 1);
+  return logits;
+}
+
+std::span<const float> Session::hidden() const {
+  return runtime_.hidden().last(static_cast<size_t>(model().hparams().n_embd));
+}
+
+void Session::hand_out_hidden(const BatchSlice& slice) const {
+  if (on_hidden_)
+    on_hidden_(n_cached() - static_cast<int64_t>(slice.tokens.size()), slice.tokens, runtime_.hidden());
 }
 
 // What truncate() left without a state, and then these.
@@ -81,6 +110,7 @@ std::span<const float> Session::append_all(std::span<const int32_t> tokens) {
   std::optional<std::span<const float>> logits;
   while (!logits) logits = runtime_.step(std::span(&slice, 1));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  hand_out_hidden(slice);
   const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
   for (size_t row = 0; row < tokens.size(); ++row) {
     runtime_.check_finite(logits->subspan(row * n_vocab, n_vocab),
@@ -94,7 +124,7 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
   while (n_cached() < n_past()) {  // what truncate() left without a state
     const std::span<const int32_t> rest = std::span<const int32_t>(tokens_).subspan(n_cached());
     const BatchSlice slice{&sequence_, rest.first(step_size(static_cast<int64_t>(rest.size()))), 0};
-    runtime_.step(std::span(&slice, 1));
+    if (runtime_.step(std::span(&slice, 1))) hand_out_hidden(slice);
   }
   const auto n = static_cast<int64_t>(tokens.size());
   const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
@@ -104,6 +134,7 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
     const auto logits = runtime_.step(std::span(&slice, 1));
     if (!logits) continue;
     tokens_.insert(tokens_.end(), slice.tokens.begin(), slice.tokens.end());
+    hand_out_hidden(slice);
     for (int64_t row = 0; row < count; ++row) {
       runtime_.check_finite(logits->subspan(static_cast<size_t>(row) * n_vocab, n_vocab),
                             n_past() - count + row);

@@ -41,6 +41,18 @@ class Session {
   using Progress = std::function<bool(int64_t n_done)>;
   std::span<const float> append(std::span<const int32_t> tokens, const Progress& progress = nullptr);
 
+  // As append, for the session of an MTP model: each token comes with what the model made of the token before it,
+  // hidden [n, n_embd].
+  std::span<const float> append(std::span<const int32_t> tokens, std::span<const float> hidden);
+  // What this session's model made of the last token, [n_embd], until the next call that adds some. Needs
+  // options.context.keeps_hidden.
+  std::span<const float> hidden() const;
+  // Calls fn after every step with the position of its first token, its tokens, and what the model made of them,
+  // [n, n_embd]. What fn throws, append() throws, with the tokens added. Needs options.context.keeps_hidden.
+  using HiddenFn =
+      std::function<void(int64_t first, std::span<const int32_t> tokens, std::span<const float> hidden)>;
+  void on_hidden(HiddenFn fn) { on_hidden_ = std::move(fn); }
+
   // As append, in one step and for at most max_checked() tokens, and returns the logits [n, n_vocab] after each of
   // them.
   std::span<const float> append_all(std::span<const int32_t> tokens);
@@ -84,10 +96,12 @@ class Session {
   int64_t step_size(int64_t n_left) const;
   std::vector<int32_t> with_missing(std::span<const int32_t> tokens) const;
   void restore_states(const SavedCache& cache);
+  void hand_out_hidden(const BatchSlice& slice) const;
 
   Runtime runtime_;
   KvSequence sequence_;
   std::vector<int32_t> tokens_;
+  HiddenFn on_hidden_;
 };
 
 }  // namespace tandem

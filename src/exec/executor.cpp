@@ -74,7 +74,8 @@ std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
   for (const StreamGroup& group : partition.groups) program->groups_.emplace_back(program->graph_, group);
   for (const Command& c : program->schedule_.commands) {
     if (c.kind == CommandKind::collect) {
-      logits_.resize(std::max(logits_.size(), program->graph_.tensor(c.tensor).n_bytes() / sizeof(float)));
+      std::vector<float>& buffer = collected(program->graph_, c.tensor);
+      buffer.resize(std::max(buffer.size(), program->graph_.tensor(c.tensor).n_bytes() / sizeof(float)));
     }
     if (c.kind == CommandKind::copy && !c.from.is_host() && !c.device.is_host()) {
       staging_.resize(std::max(staging_.size(), program->graph_.tensor(c.tensor).n_bytes()));
@@ -178,7 +179,10 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
   try {
     begin_step(program, inputs);
     for (const Command& command : program.schedule_.commands) execute(program, command, inputs);
-    return logits_of(program, inputs.shape);
+    const Graph& graph = program.graph_;
+    const Partition& partition = program.schedule_.partition;
+    last_hidden_ = result(program, graph.hidden, partition.hidden_device, inputs.shape);
+    return result(program, graph.logits, partition.logits_device, inputs.shape);
   } catch (...) {
     abandon_step();
     throw;
@@ -210,7 +214,7 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::join_cache: return kv_stream_.join(c.cache);
     case CommandKind::write_back: return kv_stream_.write_back(c.cache);
     case CommandKind::run: return devices_[d]->run(*program.executables_[c.segment], inputs.shape);
-    case CommandKind::collect: return collect(program, d, inputs.shape);
+    case CommandKind::collect: return collect(program, c, inputs.shape);
   }
 }
 
@@ -242,18 +246,27 @@ void Executor::copy(const Program& program, const Command& c, const StepShape& s
   transfers_.n_copies += 1;
 }
 
-void Executor::collect(const Program& program, size_t d, const StepShape& shape) {
-  const Tensor& logits = program.graph_.tensor(program.graph_.logits);
-  const DevicePtr address = program.addresses_[d][logits.storage];
-  devices_[d]->copy_out(logits_.data(), address, step_bytes(logits, shape));
+// Where a tensor goes that a device other than the host returns.
+std::vector<float>& Executor::collected(const Graph& graph, TensorId tensor) {
+  return tensor == graph.logits ? logits_ : hidden_;
+}
+
+void Executor::collect(const Program& program, const Command& c, const StepShape& shape) {
+  const size_t d = c.device.index();
+  const Tensor& tensor = program.graph_.tensor(c.tensor);
+  const DevicePtr address = program.addresses_[d][tensor.storage];
+  devices_[d]->copy_out(collected(program.graph_, c.tensor).data(), address, step_bytes(tensor, shape));
   devices_[d]->wait(devices_[d]->record());
 }
 
-std::span<const float> Executor::logits_of(const Program& program, const StepShape& shape) const {
-  const Tensor& logits = program.graph_.tensor(program.graph_.logits);
-  const size_t n = step_bytes(logits, shape) / sizeof(float);
-  if (!program.schedule_.partition.logits_device.is_host()) return {logits_.data(), n};
-  const DevicePtr address = program.addresses_[0][logits.storage];
+// What the step returns in `tensor`, which `device` has made; nothing for kNoTensor.
+std::span<const float> Executor::result(const Program& program, TensorId tensor, DeviceId device,
+                                        const StepShape& shape) {
+  if (tensor == kNoTensor) return {};
+  const Tensor& t = program.graph_.tensor(tensor);
+  const size_t n = step_bytes(t, shape) / sizeof(float);
+  if (!device.is_host()) return {collected(program.graph_, tensor).data(), n};
+  const DevicePtr address = program.addresses_[0][t.storage];
   return {reinterpret_cast<const float*>(address), n};
 }
 

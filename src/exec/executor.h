@@ -21,7 +21,7 @@ namespace tandem {
 struct StepInputs {
   StepShape shape;
   // [Input]: n_tokens values each, except outputs, [n_outputs], and block_table, [rows, max_blocks] with at
-  // most max_sequences rows.
+  // most max_sequences rows, and hidden, the bits of [n_tokens, n_embd] floats.
   std::array<std::span<const int32_t>, kInputCount> data;
 };
 
@@ -47,6 +47,8 @@ class Executor {
 
   // Runs a step. Returns the logits, [n_outputs, n_vocab], which stay valid until the next run.
   std::span<const float> run(Program& program, const StepInputs& inputs);
+  // What the last run made of its tokens, [n_tokens, n_embd], if its graph keeps it; valid as long.
+  std::span<const float> hidden() const { return last_hidden_; }
 
   const TransferStats& transfers() const { return transfers_; }
   // Bytes on a device for uploaded weights and for activations.
@@ -77,8 +79,10 @@ class Executor {
   void execute(Program& program, const Command& command, const StepInputs& inputs);
   void feed(const Program& program, size_t device, const StepInputs& inputs);
   void copy(const Program& program, const Command& command, const StepShape& shape);
-  void collect(const Program& program, size_t device, const StepShape& shape);
-  std::span<const float> logits_of(const Program& program, const StepShape& shape) const;
+  std::vector<float>& collected(const Graph& graph, TensorId tensor);
+  void collect(const Program& program, const Command& command, const StepShape& shape);
+  std::span<const float> result(const Program& program, TensorId tensor, DeviceId device,
+                                const StepShape& shape);
   void abandon_step();
 
   std::vector<Device*> devices_;
@@ -91,8 +95,9 @@ class Executor {
   KvStream kv_stream_;
   std::vector<Arena> arenas_;  // one per device, shared by all programs
   std::vector<Program*> programs_;
-  std::vector<std::byte> staging_;  // for copies between two GPUs
-  std::vector<float> logits_;       // if the logits are computed on a GPU
+  std::vector<std::byte> staging_;      // for copies between two GPUs
+  std::vector<float> logits_, hidden_;  // if they are computed on a GPU
+  std::span<const float> last_hidden_;
   TransferStats transfers_;
 };
 

@@ -32,6 +32,10 @@ class Partitioner {
     const auto end = static_cast<int32_t>(graph_.nodes.size());
     result_.logits_device = made_on_[graph_.logits].value();
     touch(result_.logits_device, graph_.logits, end);
+    if (graph_.hidden != kNoTensor) {
+      result_.hidden_device = made_on_[graph_.hidden].value();
+      touch(result_.hidden_device, graph_.hidden, end);
+    }
     if (arenas == Arenas::laid_out) lay_out();
     return std::move(result_);
   }

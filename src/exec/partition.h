@@ -55,7 +55,7 @@ struct Partition {
   // [device][TensorId]; kNowhere if the tensor is not in that arena
   std::vector<std::vector<size_t>> arena_offsets;
   std::vector<size_t> arena_bytes;  // [device]
-  DeviceId logits_device = DeviceId::host();
+  DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
 
   static constexpr size_t kNowhere = SIZE_MAX;
 };

@@ -7,8 +7,8 @@ namespace {
 
 class Scheduler {
  public:
-  Scheduler(Partition partition, TensorId logits, size_t n_tensors, size_t n_devices)
-      : logits_(logits), reads_host_(n_devices, false), sent_(n_tensors, 0) {
+  Scheduler(const Graph& graph, Partition partition, size_t n_devices)
+      : graph_(graph), reads_host_(n_devices, false), sent_(graph.tensors.size(), 0) {
     schedule_.partition = std::move(partition);
     schedule_.n_events = n_devices;  // the first ones belong to reads_host_
   }
@@ -77,8 +77,13 @@ class Scheduler {
       add({.kind = CommandKind::wait, .device = device, .event = event});
     }
     wait_for_host_reads();
-    if (partition().logits_device.is_host()) return;
-    add({.kind = CommandKind::collect, .device = partition().logits_device, .tensor = logits_});
+    collect(partition().hidden_device, graph_.hidden);
+    collect(partition().logits_device, graph_.logits);
+  }
+
+  void collect(DeviceId device, TensorId tensor) {
+    if (tensor == kNoTensor || device.is_host()) return;
+    add({.kind = CommandKind::collect, .device = device, .tensor = tensor});
   }
 
   // ---- Activations ----
@@ -155,7 +160,7 @@ class Scheduler {
   }
 
   Schedule schedule_;
-  TensorId logits_;
+  const Graph& graph_;
   std::vector<size_t> last_use_;    // [group] its last segment
   bool fetches_from_disk_ = false;  // of any group
   std::vector<bool> reads_host_;    // [device] has copies from host memory that the host has not waited for
@@ -175,7 +180,7 @@ std::vector<SplitLayer> split_layers(const Placement& placement) {
 
 Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas) {
   Partition partition = partition_graph(graph, placement, n_devices, arenas);
-  Scheduler scheduler(std::move(partition), graph.logits, graph.tensors.size(), n_devices);
+  Scheduler scheduler(graph, std::move(partition), n_devices);
   Schedule schedule = scheduler.run();
   schedule.split_layers = split_layers(placement);
   return schedule;

@@ -30,7 +30,7 @@ enum class CommandKind : uint8_t {
   join_cache,     // the device waits until that copy is complete
   write_back,     // copy the blocks of `cache` that the step wrote to the host, then release the slot
   run,            // run `segment` on the device
-  collect,        // copy the logits from the device to the host and wait for them
+  collect,        // copy `tensor`, the logits or `hidden`, from the device to the host and wait for it
 };
 inline constexpr int kCommandKinds = 15;
 

@@ -16,7 +16,7 @@ TensorId GraphBuilder::input(Input which) {
   if (id != kNoTensor) return id;
   static constexpr const char* names[kInputCount] = {"ids",         "positions", "sequences",  "slots",
                                                      "block_table", "outputs",   "hot_blocks", "hot_from",
-                                                     "hot_slots",   "states"};
+                                                     "hot_slots",   "states",    "hidden"};
   Tensor t;
   t.name = names[static_cast<size_t>(which)];
   t.role = Role::input;
@@ -43,6 +43,16 @@ TensorId GraphBuilder::input(Input which) {
   id = static_cast<TensorId>(graph_.tensors.size());
   t.storage = id;
   graph_.tensors.push_back(std::move(t));
+  return id;
+}
+
+TensorId GraphBuilder::hidden_input(int64_t n_embd) {
+  const TensorId id = input(Input::hidden);
+  Tensor& t = graph_.tensors[static_cast<size_t>(id)];
+  t.dtype = DType::F32;
+  t.extent = Extent::tokens;
+  t.n_rows = graph_.shape.max_tokens;
+  t.n_cols = n_embd;
   return id;
 }
 
@@ -254,9 +264,11 @@ TensorId GraphBuilder::gather_outputs(TensorId x) {
   return append(GatherRowsOp{x, input(Input::outputs)}, tensor(x).n_cols, Extent::outputs);
 }
 
-Graph GraphBuilder::finish(TensorId logits) {
+Graph GraphBuilder::finish(TensorId logits, TensorId hidden) {
   TANDEM_CHECK(tensor(logits).extent == Extent::outputs);
+  TANDEM_CHECK(hidden == kNoTensor || tensor(hidden).extent == Extent::tokens);
   graph_.logits = logits;
+  graph_.hidden = hidden;
   return std::move(graph_);
 }
 

@@ -30,6 +30,7 @@ class GraphBuilder {
   int layer() const { return layer_; }
 
   TensorId input(Input which);
+  TensorId hidden_input(int64_t n_embd);  // Input::hidden
   // Returns kNoTensor for nullptr, an optional weight that this model lacks.
   TensorId weight(const Weight* weight);
 
@@ -64,8 +65,8 @@ class GraphBuilder {
   TensorId ssm_scan(TensorId xbc, TensorId dt, const SsmScanParams& params, const SsmScanWeights& weights);
   TensorId gather_outputs(TensorId x);  // selects the rows whose logits are requested
 
-  // Finishes the graph. `logits` is [max_outputs, n_vocab].
-  Graph finish(TensorId logits);
+  // Finishes the graph. `logits` is [max_outputs, n_vocab]; `hidden`, if the step returns it, [max_tokens, n_embd].
+  Graph finish(TensorId logits, TensorId hidden = kNoTensor);
 
  private:
   TensorId append(Op op, int64_t n_cols, Extent extent, TensorId in_place_of = kNoTensor);

@@ -20,6 +20,7 @@ struct ShapeClass {
   int64_t n_draft = 0;         // guesses that a decode step may have besides a token of each sequence
   int64_t n_ctx = 0;  // maximum length of a sequence: some models use other RoPE factors when it is large
   LatentForm latent_form = LatentForm::cheaper;
+  bool keeps_hidden = false;  // a step returns what it made of every token, Graph::hidden
 };
 
 struct Graph {
@@ -28,6 +29,7 @@ struct Graph {
   std::vector<Node> nodes;                     // in execution order
   std::array<TensorId, kInputCount> inputs{};  // kNoTensor: not used by this graph
   TensorId logits = kNoTensor;                 // [max_outputs, n_vocab] F32
+  TensorId hidden = kNoTensor;  // [max_tokens, n_embd] F32, which the output head reads; if kept
 
   const Tensor& tensor(TensorId id) const { return tensors[id]; }
 };

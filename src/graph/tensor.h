@@ -30,7 +30,7 @@ enum class Role : uint8_t { weight, input, activation };
 // How many rows a tensor has in a step: n_rows, one per token, or one per output.
 enum class Extent : uint8_t { fixed, tokens, outputs };
 
-// The inputs of a step, all I32. All that changes from step to step is data in these.
+// The inputs of a step, all I32 but `hidden`. All that changes from step to step is data in these.
 enum class Input : uint8_t {
   ids,          // [n_tokens] token ids
   positions,    // [n_tokens] position of each token in its sequence
@@ -43,8 +43,9 @@ enum class Input : uint8_t {
   hot_from,    // [n_sequences] first position in the hot cache, a multiple of the block size
   hot_slots,   // [n_tokens] hot cache slot of each token's k and v
   states,      // [n_sequences, 2] of recurrent layers: the state slots that a step reads and writes
+  hidden,      // [n_tokens, n_embd] F32, of an MTP layer: what the model made of the token before each one
 };
-inline constexpr int kInputCount = 10;
+inline constexpr int kInputCount = 11;
 
 using TensorId = int32_t;
 inline constexpr TensorId kNoTensor = -1;

@@ -29,9 +29,11 @@ struct ModelSource {
   const GgufFile& file;
   WeightBinder& weights;
   RopeOverrides rope;
+  ModelPart part = ModelPart::main;
 };
 
-// Picks the family by general.architecture. Throws Error(bad_file) with the known ones if it is unknown.
+// Picks the family by general.architecture. Throws Error(bad_file) with the known ones if it is unknown, and Error(usage) if it
+// has no such part.
 std::unique_ptr<Architecture> load_architecture(const ModelSource& source);
 
 }  // namespace tandem

@@ -17,10 +17,11 @@ class DecoderGraph {
   Graph build() {
     x_ = g_.embed(spec_.token_embd, spec_.embedding_scale);
     if (spec_.layer_inputs.token_embd) embed_layer_inputs();
+    if (spec_.join_hidden.proj) join_hidden(spec_.join_hidden);
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       g_.set_layer(static_cast<int>(i));
       const DecoderLayer& l = spec_.layers[i];
-      const bool last = i + 1 == spec_.layers.size();
+      const bool last = is_last(i);
       if (l.mixer_out().w) {
         add_mixer(l, last);
       } else if (last) {
@@ -31,13 +32,17 @@ class DecoderGraph {
       if (l.output_scale != 1.0f) x_ = g_.scale(x_, l.output_scale);
     }
     g_.set_layer(static_cast<int>(spec_.layers.size()));
-    TensorId logits = g_.linear(norm(x_, spec_.output_norm), spec_.output);
+    const TensorId out = norm(x_, spec_.output_norm), hidden = shape_.keeps_hidden ? out : kNoTensor;
+    TensorId logits = g_.linear(shape_.keeps_hidden ? g_.gather_outputs(out) : out, spec_.output);
     if (spec_.logit_scale != 1.0f) logits = g_.scale(logits, spec_.logit_scale);
     if (spec_.logit_softcap > 0.0f) logits = g_.softcap(logits, spec_.logit_softcap);
-    return g_.finish(logits);
+    return g_.finish(logits, hidden);
   }
 
  private:
+  // Whether only the rows whose logits are needed go on after this layer.
+  bool is_last(size_t layer) const { return layer + 1 == spec_.layers.size() && !shape_.keeps_hidden; }
+
   // Normalizes groups of w's width: whole rows, or each head on its own.
   TensorId norm(TensorId x, const Weight* w) {
     return w ? g_.norm(x, NormParams{NormKind::rms, spec_.hparams.norm_eps, w->n_cols}, w) : x;
@@ -53,10 +58,16 @@ class DecoderGraph {
     layer_inputs_ = g_.add(g_.norm(projected, params, in.norm), rows);
   }
 
+  void join_hidden(const JoinHidden& j) {
+    g_.set_layer(0);
+    const TensorId hidden = norm(g_.hidden_input(spec_.hparams.n_embd), j.hidden_norm);
+    x_ = g_.linear(g_.join(norm(x_, j.embedding_norm), hidden), j.proj);
+  }
+
   void add_layer_input(const LayerInput& input, size_t layer) {
     const int64_t width = spec_.layer_inputs.norm->n_cols, n_layer = spec_.hparams.n_layer;
     TensorId in = g_.columns(layer_inputs_, {n_layer * width, static_cast<int64_t>(layer) * width, width});
-    if (layer + 1 == spec_.layers.size()) in = g_.gather_outputs(in);
+    if (is_last(layer)) in = g_.gather_outputs(in);
     const TensorId gated = g_.gate(in, linear(x_, input.gate), GateKind::gelu_tanh);
     x_ = g_.add(x_, norm(linear(gated, input.out), input.post_norm));
   }

@@ -8,6 +8,7 @@
 namespace tandem {
 namespace {
 
+constexpr std::string_view kMtpLayers = "nextn_predict_layers";
 constexpr int64_t kMaxConvKernel = 16, kMaxHeads = 4096, kMaxHeadDim = 1024;  // of recurrent layers
 
 }  // namespace
@@ -15,10 +16,11 @@ constexpr int64_t kMaxConvKernel = 16, kMaxHeads = 4096, kMaxHeadDim = 1024;  //
 DecoderReader::DecoderReader(const ModelSource& source, const std::string& architecture, RopeStyle style,
                              LayerKinds kinds)
     : HparamReader(source.file.metadata(), architecture),
-      metadata_of_file_(source.file.metadata()),
+      source_(source),
       w_(source.weights),
       hparams_(transformer("attention.layer_norm_rms_epsilon", kinds)),
       rope_(HparamReader::rope(hparams_, style, source.rope)),
+      has_part_(source.part == ModelPart::main),
       n_ff_dense_(hparams_.n_ff) {}
 
 DecoderSpec DecoderReader::begin(const std::string& output_norm) {
@@ -26,9 +28,11 @@ DecoderSpec DecoderReader::begin(const std::string& output_norm) {
   w_.set_layer(-1);
   spec.token_embd = w_.matrix("token_embd.weight", WeightBinder::kAnySize, hparams_.n_embd);
   hparams_.n_vocab = spec.token_embd->n_rows;
-  spec.output_norm = norm(output_norm);
-  spec.output = w_.optional_matrix("output.weight", hparams_.n_vocab, hparams_.n_embd);
-  if (spec.output == nullptr) spec.output = spec.token_embd;  // tied
+  if (source_.part == ModelPart::mtp) begin_mtp(spec);
+  w_.set_layer(-1);
+  if (!spec.output_norm) spec.output_norm = norm(output_norm);
+  if (!spec.output) spec.output = w_.optional_matrix("output.weight", hparams_.n_vocab, hparams_.n_embd);
+  if (!spec.output) spec.output = spec.token_embd;  // tied
   const int64_t n_pairs = rope_.n_rot / 2;
   spec.rope_factors.any = w_.optional_vector("rope_freqs.weight", n_pairs);
   spec.rope_factors.up_to_orig = w_.optional_vector("rope_factors_short.weight", n_pairs);
@@ -38,8 +42,30 @@ DecoderSpec DecoderReader::begin(const std::string& output_norm) {
   return spec;
 }
 
+// An MTP layer brings what joins it to the model, a norm, and in some files a copy of the embedding and of the output head.
+void DecoderReader::begin_mtp(DecoderSpec& spec) {
+  const int64_t n_embd = hparams_.n_embd;
+  if (!has_part_) {
+    throw_error(ErrorCode::usage, "{}: {}", source_.file.path(),
+                source_.file.metadata().has(key(kMtpLayers))
+                    ? format("guessing by the MTP layers of {} is not supported", hparams_.architecture)
+                    : "the file has no MTP layers, which guess tokens");
+  }
+  first_layer_ = static_cast<int>(hparams_.n_layer);
+  hparams_.n_layer = 1;
+  w_.set_layer(-1, first_layer_);
+  const Weight* own = w_.optional_matrix("nextn.embed_tokens.weight", hparams_.n_vocab, n_embd);
+  if (own) spec.token_embd = own;
+  spec.output_norm = norm("nextn.shared_head_norm");
+  spec.output = w_.optional_matrix("nextn.shared_head_head.weight", hparams_.n_vocab, n_embd);
+  w_.set_layer(0, first_layer_);
+  spec.join_hidden = {norm("nextn.enorm"), norm("nextn.hnorm"),
+                      w_.matrix("nextn.eh_proj.weight", n_embd, 2 * n_embd)};
+}
+
 DecoderLayer& DecoderReader::next_layer(DecoderSpec& spec) {
-  w_.set_layer(++layer_);
+  w_.set_layer(n_layers_read_, first_layer_ + n_layers_read_);
+  ++n_layers_read_;
   return spec.layers.emplace_back();
 }
 
@@ -194,6 +220,7 @@ std::vector<bool> DecoderReader::read_delta_net() {
   p.n_head_v = integer("ssm.time_step_rank", 1, kMaxHeads);
   p.n_head_k = integer("ssm.group_count", 1, kMaxHeads);
   p.head_dim_v = inner_head_dim(p.n_head_v, p.n_head_k);
+  if (source_.part == ModelPart::mtp) return {false};
   const std::string_view suffix = "attention.recurrent_layers";
   if (is_array(suffix)) return layer_flags(suffix);
   const int64_t interval = integer_or("full_attention_interval", 4, 1, INT32_MAX);
@@ -359,7 +386,7 @@ void DecoderReader::add_shared_expert(FeedForward& mixture, int64_t n_ff) {
 }
 
 FeedForward DecoderReader::dense_or_mixture(Activation activation, const Mixtures& mixtures) {
-  if (!mixtures.at(layer_)) return gated_ffn(activation);
+  if (!mixtures.at(first_layer_ + n_layers_read_ - 1)) return gated_ffn(activation);
   FeedForward f = mixture(activation, mixtures.route);
   if (mixtures.n_ff_shared > 0 || w_.has("ffn_gate_shexp.weight")) add_shared_expert(f, mixtures.n_ff_shared);
   return f;
@@ -425,9 +452,14 @@ Mixtures DecoderReader::read_mixtures(bool normalize, MoeScoring scoring) {
   return m;
 }
 
-void DecoderReader::skip_nextn_layers() {
-  n_nextn_ = integer_or("nextn_predict_layers", 0, 0, hparams_.n_layer - 1);
-  hparams_.n_layer -= n_nextn_;
+void DecoderReader::choose_part() {
+  skip_mtp_layers();
+  has_part_ |= n_mtp_ > 0;
+}
+
+void DecoderReader::skip_mtp_layers() {
+  n_mtp_ = integer_or(kMtpLayers, 0, 0, hparams_.n_layer - 1);
+  hparams_.n_layer -= n_mtp_;
 }
 
 float DecoderReader::scale_or(std::string_view suffix, float fallback) const {
@@ -456,8 +488,8 @@ std::vector<bool> DecoderReader::layers_with(std::string_view suffix) const {
 
 // One for each layer; an array may have the MTP layers or not.
 std::vector<bool> DecoderReader::layer_flags(std::string_view suffix) const {
-  const auto n = static_cast<size_t>(hparams_.n_layer), n_in_file = n + static_cast<size_t>(n_nextn_);
-  const bool has_all = metadata_of_file_.find(key(suffix))->size() == n_in_file;
+  const auto n = static_cast<size_t>(hparams_.n_layer), n_in_file = n + static_cast<size_t>(n_mtp_);
+  const bool has_all = source_.file.metadata().find(key(suffix))->size() == n_in_file;
   std::vector<bool> result = flags(suffix, has_all ? n_in_file : n);
   result.resize(n);
   return result;

@@ -102,7 +102,7 @@ class DecoderReader : public HparamReader {
   // to its way of writing YaRN's factors.
   LatentSizes read_latent_sizes();
   // Reads and checks ssm.*, and returns which layers have the delta rule: attention.recurrent_layers, or all but
-  // every full_attention_interval-th. Call it after skip_nextn_layers().
+  // every full_attention_interval-th. Call it after choose_part().
   std::vector<bool> read_delta_net();
 
   // Reads and checks the sizes of Mamba-2's layers, ssm.*.
@@ -112,9 +112,11 @@ class DecoderReader : public HparamReader {
   // Returns which layers have the part that a key counts: all, or those for which an array is not 0.
   std::vector<bool> layers_with(std::string_view suffix) const;
 
-  // Leaves out the layers that only predict tokens further ahead (MTP), which follow the others in the file.
-  // Call it before begin().
-  void skip_nextn_layers();
+  // Leaves out the layers that only predict tokens further ahead (MTP), which follow the others in the file; for
+  // ModelPart::mtp, all but the first of these. Call it before begin().
+  void choose_part();
+  // The same for families whose MTP layers do not run here.
+  void skip_mtp_layers();
 
   // Reads a scale: finite and not 0; `fallback` if the file has none.
   float scale_or(std::string_view suffix, float fallback) const;
@@ -135,17 +137,21 @@ class DecoderReader : public HparamReader {
   // Reads an array with a flag per layer; the layers that only predict tokens further ahead may be in it or not.
   std::vector<bool> layer_flags(std::string_view suffix) const;
 
+  void begin_mtp(DecoderSpec& spec);
+
   // The width of a recurrent layer's heads, of ssm.inner_size; the heads are in equal groups.
   int64_t inner_head_dim(int64_t n_head, int64_t n_group) const;
   void read_scoring(MoeRouteParams& route) const;
   void read_groups(MoeRouteParams& route) const;
 
-  const Metadata& metadata_of_file_;
+  const ModelSource& source_;
   WeightBinder& w_;
   Hparams hparams_;
   RopeParams rope_;
-  int layer_ = -1;
-  int64_t n_nextn_ = 0;
+  int first_layer_ = 0;  // in the file
+  int n_layers_read_ = 0;
+  int64_t n_mtp_ = 0;
+  bool has_part_;
   DeltaRuleParams delta_rule_;
   SsmScanParams ssm_;
   int64_t n_conv_ = 0;  // width of the short convolution

@@ -8,7 +8,7 @@ namespace tandem {
 
 std::unique_ptr<Architecture> load_deepseek2(const ModelSource& source) {
   DecoderReader r(source, "deepseek2", RopeStyle::pair);
-  r.skip_nextn_layers();
+  r.choose_part();
   const LatentSizes sizes = r.read_latent_sizes();
   Mixtures mixtures = r.read_mixtures(false);
   if (mixtures.route.scoring == MoeScoring::softmax) mixtures.route.group_rank = MoeGroupRank::best;

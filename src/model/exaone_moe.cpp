@@ -7,7 +7,7 @@ namespace tandem {
 
 std::unique_ptr<Architecture> load_exaone_moe(const ModelSource& source) {
   DecoderReader r(source, "exaone-moe", RopeStyle::half);
-  r.skip_nextn_layers();
+  r.skip_mtp_layers();
   const Mixtures mixtures = r.read_mixtures(true, MoeScoring::sigmoid);
   const std::vector<int64_t> windows = r.windows(4, 128);
   DecoderSpec spec = r.begin();

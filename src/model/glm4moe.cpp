@@ -7,7 +7,7 @@ namespace tandem {
 
 std::unique_ptr<Architecture> load_glm4moe(const ModelSource& source) {
   DecoderReader r(source, "glm4moe", RopeStyle::half);
-  r.skip_nextn_layers();
+  r.choose_part();
   const Mixtures mixtures = r.read_mixtures(true, MoeScoring::sigmoid);
   DecoderSpec spec = r.begin();
   for (int i = 0; i < r.hparams().n_layer; ++i) {

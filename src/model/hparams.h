@@ -32,6 +32,10 @@ inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; produ
 // n_ff and n_head_kv, which may be arrays; Hparams then has the largest of each.
 enum class LayerKinds : uint8_t { alike, mixed, resized };
 
+// What of a file is a model: all but the MTP layers (multi-token prediction), or the first of these, which guesses what follows
+// the tokens that the model chooses.
+enum class ModelPart : uint8_t { main, mtp };
+
 enum class RopeScaling { none, linear, yarn };
 
 // User overrides of the file's values.

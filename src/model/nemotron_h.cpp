@@ -11,7 +11,7 @@ enum class NemotronKind { dense, mixture };
 std::unique_ptr<Architecture> load_nemotron(const ModelSource& source, const char* architecture,
                                             NemotronKind kind) {
   DecoderReader r(source, architecture, RopeStyle::half, LayerKinds::mixed);
-  r.skip_nextn_layers();
+  r.skip_mtp_layers();
   r.read_ssm();
   const std::vector<bool> attends = r.layers_with("attention.head_count_kv");
   const std::vector<bool> feeds_forward = r.layers_with("feed_forward_length");

@@ -15,7 +15,7 @@ enum class Kind { dense, mixture };
 std::unique_ptr<Architecture> load(const ModelSource& source, const char* architecture, Kind kind,
                                    HeadOrder order) {
   DecoderReader r(source, architecture, RopeStyle::half);
-  r.skip_nextn_layers();
+  r.choose_part();
   int64_t n_ff_shared = 0;
   MoeRouteParams route;
   if (kind == Kind::mixture) {

@@ -22,7 +22,7 @@ std::string size_text(int64_t n) {
 }  // namespace
 
 std::string WeightBinder::full_name(const std::string& name) const {
-  return layer_ < 0 ? name : "blk." + std::to_string(layer_) + "." + name;
+  return layer_in_names_ < 0 ? name : "blk." + std::to_string(layer_in_names_) + "." + name;
 }
 
 const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_cols) {

@@ -20,7 +20,12 @@ class WeightBinder {
   WeightBinder& operator=(const WeightBinder&) = delete;
 
   // Sets the layer of the following weights, named "blk.LAYER.NAME"; -1 for weights outside of layers.
-  void set_layer(int layer) { layer_ = layer; }
+  void set_layer(int layer) { set_layer(layer, layer); }
+  // The same for weights whose names have another number, or none if that is -1.
+  void set_layer(int layer, int in_names) {
+    layer_ = layer;
+    layer_in_names_ = in_names;
+  }
 
   // A matrix [n_rows, n_cols] of any dtype that can be read; kAnySize accepts the file's size.
   static constexpr int64_t kAnySize = -1;
@@ -63,7 +68,7 @@ class WeightBinder {
   void refuse_scale(const TensorInfo& tensor) const;
 
   const GgufFile& file_;
-  int layer_ = -1;
+  int layer_ = -1, layer_in_names_ = -1;
   std::deque<Weight> weights_;                // a deque: graphs hold pointers to them
   std::deque<std::vector<float>> converted_;  // vectors that differ from the file's bytes
   std::unordered_map<int64_t, const Weight*> ones_;

@@ -29,6 +29,7 @@ struct ContextOptions {
   int64_t n_state_checkpoints = 8;
   int64_t n_batch = 2048;  // upper bound of n_ubatch, as in llama.cpp
   LatentForm latent_form = LatentForm::cheaper;
+  bool keeps_hidden = false;  // steps return what they made of every token (Session::on_hidden)
   // Set by the user: the planner keeps it. Otherwise it may choose another context if that is 0, and, if it
   // knows the devices' speeds, another micro-batch or cache type.
   bool n_ctx_given = false, n_ubatch_given = false, kv_dtype_given = false;

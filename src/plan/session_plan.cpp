@@ -98,6 +98,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   ShapeClass capacity;
   capacity.n_ctx = shape.n_ctx_sequence;
   capacity.latent_form = shape.latent_form;
+  capacity.keeps_hidden = shape.keeps_hidden;
   capacity.max_blocks = ceil_div(shape.n_ctx_sequence, kv.block_size);
   capacity.max_sequences = shape.n_sequences;
   capacity.n_draft = shape.n_draft;

@@ -58,6 +58,7 @@ class Families : public testing::TestWithParam<std::string> {
       if (name.starts_with(part) && (name.find(".k_") != name.npos || name.find(".v_") != name.npos))
         return true;
     }
+    if (name.starts_with("mtp.")) return true;
     if (model_class != "DeepseekV3ForCausalLM") return false;
     const int64_t n_layer = folder_.config["num_hidden_layers"];
     return name.starts_with(format("model.layers.{}.", n_layer));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
 #include "support/process.h"
 #include "support/tiny_model.h"
 #include "support/trained_model.h"
@@ -76,12 +77,45 @@ TEST_F(SpeculationCommand, WhatCannotBe) {
   EXPECT_THAT(run("--spec model").out, HasSubstr("name it with -md"));
   EXPECT_EQ(run("--spec ngram -md x.gguf").exit_code, 2);
   EXPECT_EQ(run("--spec often").exit_code, 2);
-  EXPECT_THAT(run("--spec often").out, HasSubstr("needed none, ngram or model"));
+  EXPECT_THAT(run("--spec often").out, HasSubstr("needed none, ngram, mtp or model"));
+  const Outcome no_layer = run("--spec mtp");
+  EXPECT_EQ(no_layer.exit_code, 2);
+  EXPECT_THAT(no_layer.out, HasSubstr("demo.gguf: the file has no MTP layers"));
   EXPECT_EQ(run("--spec ngram --draft-max 65").exit_code, 2);
   EXPECT_EQ(run("--spec ngram --draft-max 0").exit_code, 2);
   const Outcome missing = run("-md " + directory_.path("none.gguf"));
   EXPECT_EQ(missing.exit_code, 5);
   EXPECT_THAT(missing.out, HasSubstr("none.gguf"));
+}
+
+// By the MTP layer of the file itself, in a chat too.
+TEST_F(SpeculationCommand, AnMtpLayerKeepsTheText) {
+  test::HfFolder folder = test::family_folder(test::load_family("glm4_moe"));
+  folder.tokenizer_config["chat_template"] = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  folder.write(directory_.path("hf"));
+  const std::string path = directory_.path("glm.gguf");
+  ASSERT_EQ(
+      shell("", "convert " + directory_.path("hf") + " --mtp --outtype f32 -o " + path + " 2>&1").exit_code,
+      0);
+  for (const std::string& command :
+       {"run -m " + path + " --ignore-eos -n 80 -p 'a b c d'", "chat -m " + path + " -n 60 -p 'a b c d'"}) {
+    const std::string how = command + " -t 1 --temp 0 -c 256 -ctk f32 -ctv f32 ";
+    const Outcome plain = shell("", how + "2>/dev/null"), mtp = shell("", how + "--spec mtp 2>/dev/null");
+    ASSERT_EQ(plain.exit_code, 0);
+    EXPECT_EQ(mtp.exit_code, 0);
+    EXPECT_GT(plain.out.size(), 20u);
+    EXPECT_EQ(mtp.out, plain.out);
+    const Outcome events = shell("", how + "--spec mtp --json 2>&1");
+    EXPECT_EQ(events.exit_code, 0) << events.out;
+  }
+}
+
+TEST_F(SpeculationCommand, ConvertSaysThatThereIsNoMtpLayer) {
+  test::family_folder(test::load_family("qwen3")).write(directory_.path("hf"));
+  const Outcome o =
+      shell("", "convert " + directory_.path("hf") + " --mtp -o " + directory_.path("x.gguf") + " 2>&1");
+  EXPECT_EQ(o.exit_code, 2);
+  EXPECT_THAT(o.out, HasSubstr("no MTP layers that can be converted"));
 }
 
 TEST_F(SpeculationCommand, ChatKeepsItsAnswers) {

@@ -66,6 +66,7 @@ void ChatEngine::make_conversation(ConversationOptions options, std::vector<Chat
   session_ = std::make_unique<Session>(*model_, pointers(devices_), options_.engine,
                                        explain_on_stderr(options_.explain));
   if (interrupted()) throw Error(ErrorCode::interrupted, "");
+  speculation_->watch(*session_);
   options.speculation = speculation_->get();
   conversation_ = std::make_unique<Conversation>(*session_, *template_, std::move(options));
   conversation_->adopt(std::move(messages));

@@ -32,6 +32,7 @@ std::vector<ConvertArchitecture> make_table() {
                                        .rope_theta = 1e6,
                                        .tied = true,
                                        .head_dim_full = 512};
+  const ConfigDefaults qwen_mtp{.rotated_share = 0.25, .without_mtp = true, .mtp_apart = true};
   const TensorRules llama_layers = join({ends(), norms_before(), attention(L::rope_rows)});
   const TensorRules qwen_layers = join({ends(), norms_before(), attention(L::plain)});
   const TensorRules qk_norms = head_norms(S::head_dim, S::head_dim);
@@ -85,17 +86,11 @@ std::vector<ConvertArchitecture> make_table() {
        {.without_mtp = true},
        deepseek_tensors(),
        deepseek_v3},
-      {"Qwen3NextForCausalLM", "qwen3next", {.rotated_share = 0.25}, qwen3_next_tensors(), qwen3_next},
-      {"Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM",
-       "qwen35",
-       {.rotated_share = 0.25},
-       join({qwen35_tensors(), gated_mlp()}),
-       qwen35},
-      {"Qwen3_5MoeForConditionalGeneration Qwen3_5MoeForCausalLM",
-       "qwen35moe",
-       {.rotated_share = 0.25},
-       join({qwen35_tensors(), qwen_experts(), qwen3_vl_experts(), shared_expert()}),
-       qwen35_moe},
+      {"Qwen3NextForCausalLM", "qwen3next", qwen_mtp, qwen3_next_tensors(), qwen3_next},
+      {"Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM", "qwen35", qwen_mtp,
+       join({qwen35_tensors(), gated_mlp()}), qwen35},
+      {"Qwen3_5MoeForConditionalGeneration Qwen3_5MoeForCausalLM", "qwen35moe", qwen_mtp,
+       join({qwen35_tensors(), qwen_experts(), qwen3_vl_experts(), shared_expert()}), qwen35_moe},
       {"Lfm2ForCausalLM LFM2ForCausalLM", "lfm2", {.rope_theta = 1e6, .tied = true}, lfm2_tensors(), lfm2},
       {"Lfm2MoeForCausalLM", "lfm2moe", {.rope_theta = 1e6, .tied = true}, lfm2_tensors(), lfm2_moe},
       {"GraniteMoeHybridForCausalLM", "granitehybrid", plain, granite_hybrid_tensors(), granite_hybrid,

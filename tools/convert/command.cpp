@@ -88,6 +88,10 @@ void add_convert(CLI::App& app) {
                                        {"q8_0", OutType::Q8_0}});
          })
       .group("Output");
+  flag(command, "--mtp", how.mtp,
+       "keep the MTP layer, which guesses tokens (--spec mtp), also for families of which older programs do "
+       "not know it")
+      .group("Output");
   flag(command, "--vocab-only", how.vocab_only, "write only the tokenizer, without weights").group("Output");
   choice(command, "--split-max-size", "SIZE", "split the file into parts of at most SIZE bytes, e.g. 4G", "",
          [&how](const std::string& t) { how.max_bytes = parse_split_size("--split-max-size", t); })

@@ -63,7 +63,7 @@ std::string folder_name(const std::string& folder) {
 int64_t count_mtp_layers(const Checkpoint& checkpoint, const ModelConfig& config) {
   int64_t n = 0;
   while (checkpoint.find(format("model.layers.{}.eh_proj.weight", config.n_layer + n))) ++n;
-  return n;
+  return checkpoint.find("mtp.fc.weight") && config.mtp_apart ? 1 : n;
 }
 
 Conversion make_conversion(const std::string& folder, const ConvertOptions& options) {
@@ -82,10 +82,13 @@ Conversion make_conversion(const std::string& folder, const ConvertOptions& opti
   if (!options.vocab_only) {
     out.checkpoint = std::make_unique<Checkpoint>(folder);
     const int64_t n_mtp = count_mtp_layers(*out.checkpoint, config);
+    if (options.mtp && n_mtp == 0)
+      throw_error(ErrorCode::usage, "{}: no MTP layers that can be converted, which --mtp asks for", folder);
+    config.drops_mtp = config.drops_mtp && !options.mtp;
     if (!config.drops_mtp) {
       config.n_mtp_layers = n_mtp;
     } else if (n_mtp > 0) {
-      log_info("{}: converted without the {} layers that predict further tokens", folder, n_mtp);
+      log_info("{}: converted without its MTP layer (--mtp keeps it, for --spec mtp)", folder);
     }
   }
   add_hparams(architecture, config, metadata, out.tensors);

@@ -21,8 +21,9 @@ namespace tandem::tools {
 struct ConvertOptions {
   OutType type = OutType::automatic;
   bool vocab_only = false;
-  std::string name;        // general.name; the folder's if empty
-  std::string pre;         // the pre-tokenizer; recognized if empty
+  bool mtp = false;  // keep MTP layers also where other readers of the architecture's files may not know them
+  std::string name;  // general.name; the folder's if empty
+  std::string pre;   // the pre-tokenizer; recognized if empty
   uint64_t max_bytes = 0;  // of tensors per part; 0: one file
   int n_threads = 1;
 };

@@ -296,6 +296,7 @@ ModelConfig::ModelConfig(const JsonObject& config, const ConfigDefaults& default
   head_dim =
       latent.rank > 0 ? latent.key : size_of(text, "head_dim", defaults.head_dim.value_or(n_embd / n_head));
   drops_mtp = defaults.without_mtp;
+  mtp_apart = defaults.mtp_apart;
   if (latent.rank == 0 && head_dim % 2 != 0)
     text.fail("head_dim", std::to_string(head_dim), "an even number");
   // Some mixtures have only experts.

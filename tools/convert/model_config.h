@@ -20,7 +20,8 @@ struct ConfigDefaults {
   std::optional<double> norm_eps;
   double rope_theta = 10000.0, rotated_share = 1.0;
   bool tied = false;
-  bool without_mtp = false;              // readers of the architecture's files know no MTP layers
+  bool without_mtp = false;              // some readers of the architecture's files know no MTP layers
+  bool mtp_apart = false;                // the checkpoint's MTP tensors have names of their own, mtp.*
   std::optional<int64_t> head_dim_full;  // the architecture has MixedAttention
 };
 
@@ -90,7 +91,8 @@ struct ModelConfig {
           mixture_period = 1;  // leading layers without experts; of the others, each n-th has
   int64_t n_mtp_layers = 0;    // after the n_layer others, as many as the file will have
   bool drops_mtp = false;      // layers after those are left out
-  LatentConfig latent;         // head_dim is then that of the keys
+  bool mtp_apart = false;
+  LatentConfig latent;  // head_dim is then that of the keys
   double norm_eps;
   bool tied;          // the output is the embedding table
   bool has_tied_key;  // the file has the key
@@ -113,6 +115,7 @@ struct ModelConfig {
   }
   // Layers after the last, which only predict tokens further ahead, have attention.
   LayerKind kind(int64_t layer) const {
+    if (layer >= n_layer) return LayerKind::attention;
     if (layer < static_cast<int64_t>(kinds.size())) return kinds[static_cast<size_t>(layer)];
     const bool delta = delta_net.attention_interval > 0 && (layer + 1) % delta_net.attention_interval != 0;
     return delta ? LayerKind::recurrent : LayerKind::attention;

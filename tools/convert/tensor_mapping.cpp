@@ -19,7 +19,7 @@ std::string replaced(std::string text, std::string_view what, const std::string&
 }
 
 bool is_layered(const TensorRule& rule) {
-  return std::string_view(rule.source).find("{}") != std::string_view::npos;
+  return rule.layers == Layers::mtp || std::string_view(rule.source).find("{}") != std::string_view::npos;
 }
 bool is_mxfp4(Layout l) {
   return l == Layout::mxfp4 || l == Layout::mxfp4_even || l == Layout::mxfp4_odd;
@@ -43,14 +43,14 @@ bool is_of_shared_cache(std::string_view name, const ModelConfig& config) {
   return false;
 }
 
-// Tensors of a checkpoint that a GGUF file does not have: computed tables, and what predicts tokens further ahead
-// beside a model with recurrent layers.
+// Tensors of a checkpoint that a GGUF file does not have: computed tables, and what predicts tokens further ahead where it is
+// left out.
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   if (config.drops_mtp && name.starts_with(kLayers) && layer_of(name) >= config.n_layer) return true;
   if (config.mixed.n_shared > 0 && name.starts_with(kLayers) && is_of_shared_cache(name, config)) return true;
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
   const bool is_recurrent = config.delta_net.attention_interval > 0 || config.ssm.n_head > 0;
-  if (name.starts_with("mtp.") && is_recurrent) return true;
+  if (name.starts_with("mtp.") && is_recurrent && config.n_mtp_layers == 0) return true;
   return name == "lm_head.weight" && config.tied;
 }
 
@@ -95,7 +95,7 @@ class TensorMapper {
   void apply(const TensorRule& rule, int64_t layer) {
     layer_ = std::max<int64_t>(layer, 0);
     const std::string target = layer < 0 ? rule.target : "blk." + std::to_string(layer) + "." + rule.target;
-    const std::string source = replaced(rule.source, "{}", std::to_string(layer));
+    const std::string source = source_name(rule, layer);
     const bool tied_output = source == "lm_head.weight" && (config_.tied || !config_.has_tied_key);
     if (source == "lm_head.weight" && config_.tied) return;
     const bool found = checkpoint_.find(first_name(rule, source)) != nullptr;
@@ -105,6 +105,13 @@ class TensorMapper {
     }
     mapped_.insert(target);
     plans_.push_back(make_plan(rule, target, source));
+  }
+
+  // Of Qwen's models, MTP layers have numbers of their own.
+  std::string source_name(const TensorRule& rule, int64_t layer) const {
+    const std::string name = replaced(rule.source, "{}", std::to_string(layer));
+    if (!config_.mtp_apart || layer < config_.n_layer || !name.starts_with(kLayers)) return name;
+    return format("mtp.layers.{}{}", layer - config_.n_layer, name.substr(name.find('.', kLayers.size())));
   }
 
   std::vector<TensorMapping> finish() {

@@ -173,6 +173,14 @@ TensorRules mtp() {
                            S::embd, S::none, L::plain, false}});
 }
 
+TensorRules mtp_apart() {
+  return in(Layers::mtp,
+            {{"mtp.fc.weight", "nextn.eh_proj.weight", S::embd, S::two_embd},
+             {"mtp.pre_fc_norm_embedding.weight", "nextn.enorm.weight", S::embd, S::none, L::plus_one},
+             {"mtp.pre_fc_norm_hidden.weight", "nextn.hnorm.weight", S::embd, S::none, L::plus_one},
+             {"mtp.norm.weight", "nextn.shared_head_norm.weight", S::embd, S::none, L::plus_one}});
+}
+
 TensorRules glm4_moe_tensors() {
   return join(
       {{{"model.layers.{}.input_layernorm.weight", "attn_norm.weight", S::embd},
@@ -247,7 +255,8 @@ TensorRules deepseek_tensors() {
         {"model.layers.{}.self_attn.o_proj.weight", "attn_output.weight", S::embd, S::values}},
        in(Layers::dense, gated_mlp()),
        in(Layers::mixture, join({qwen_experts(), shared_experts(),
-                                 selection_bias("model.layers.{}.mlp.gate.e_score_correction_bias")}))});
+                                 selection_bias("model.layers.{}.mlp.gate.e_score_correction_bias")})),
+       mtp()});
 }
 
 TensorRules bailing_moe2_tensors() {
@@ -298,11 +307,11 @@ TensorRules qwen3_next_tensors() {
                    {"model.layers.{}.linear_attn.in_proj_qkvz.weight", "attn_gate.weight", S::delta_v,
                     S::embd, L::delta_qkvz_z},
                    {"model.layers.{}.linear_attn.in_proj_ba.weight", "ssm_ba.weight", S::delta_ba, S::embd}}),
-               delta_net(), qwen_experts(), shared_expert()});
+               delta_net(), qwen_experts(), shared_expert(), mtp_apart()});
 }
 
 TensorRules qwen35_tensors() {
-  return join({ends(L::plus_one), plus_one_norms(), gated_attention(),
+  return join({ends(L::plus_one), plus_one_norms(), gated_attention(), mtp_apart(),
                in(Layers::recurrent,
                   {{"model.layers.{}.linear_attn.in_proj_qkv.weight", "attn_qkv.weight", S::delta_qkv,
                     S::embd, L::tiled},

@@ -30,6 +30,7 @@ TensorRules selection_bias(const char* source);
 TensorRules gated_attention();  // attn_q has a gate after each head; with head norms, both stored minus one
 TensorRules delta_net();        // without what projects to q, k, v, z, alpha and beta
 TensorRules mtp();              // what joins an MTP layer to the model
+TensorRules mtp_apart();        // the same under names of Qwen's models
 
 // ---- One architecture each.
 
