@@ -1,6 +1,6 @@
-// Guesses by the model's own MTP layer (multi-token prediction, arXiv:2412.19437): a layer that was trained with the model to tell
-// the token after the next from the next one and from what the model made of the token before. It is a small model of
-// its own here, loaded from the same file (ModelPart::mtp), with a session and a placement.
+// Guesses by the model's own MTP layer (multi-token prediction, arXiv:2412.19437): a layer that was trained with the model
+// to tell the token after the next from the next one and from what the model made of the token before. It is a small
+// model of its own here, loaded from the same file (ModelPart::mtp), with a session and a placement.
 //
 // Its row for position p joins hidden(p) and token p + 1. Of the model's steps it keeps what it has not yet used, and
 // computes it when a guess is wanted, or in whole micro-batches. For guesses after the first, its own result stands in for

@@ -10,7 +10,8 @@
 //     x = x * output_scale
 //   logits = softcap(output_norm(x) Wout * logit_scale)
 //
-// An MTP layer is a decoder of its own: x begins with both the token and what the model made of the token before it (JoinHidden).
+// An MTP layer is a decoder of its own: x begins with both the token and what the model made of the token before it
+// (JoinHidden).
 //
 // Null norms and biases are left out. The WeightBinder owns the weights; they outlive the model.
 #pragma once
@@ -141,8 +142,8 @@ struct LayerInput {
   const Weight* post_norm = nullptr;  // [n_embd]
 };
 
-// How an MTP layer (multi-token prediction, arXiv:2412.19437) begins, where hidden is output_norm(x) of the model, or of the MTP
-// layer itself, for the token before:
+// How an MTP layer (multi-token prediction, arXiv:2412.19437) begins, where hidden is output_norm(x) of the model,
+// or of the MTP layer itself, for the token before:
 //   x = [embedding_norm(embed(ids)), hidden_norm(hidden)] Wproj
 struct JoinHidden {
   const Weight *embedding_norm = nullptr, *hidden_norm = nullptr;  // [n_embd]
