@@ -9,26 +9,12 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/sanitized.h"
 #include "sandbox/syscall_filter.h"
 #include "sandbox/system_files.h"
 
-#if defined(__has_feature)
-#define TANDEM_HAS_FEATURE(x) __has_feature(x)
-#else
-#define TANDEM_HAS_FEATURE(x) 0
-#endif
-
 namespace tandem::sandbox {
 namespace {
-
-constexpr bool kSanitized =
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||                 \
-    TANDEM_HAS_FEATURE(address_sanitizer) || TANDEM_HAS_FEATURE(thread_sanitizer) || \
-    TANDEM_HAS_FEATURE(memory_sanitizer)
-    true;
-#else
-    false;
-#endif
 
 // The administrator's powers, except to open files of others, to lock memory and to place threads. With all of them even a
 // limited process may look into others.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/sanitized.h"
 #include "support/gguf_bytes.h"
 #include "support/process.h"
 #include "support/terminal.h"
@@ -214,6 +215,7 @@ TEST_F(Run, ZeroOrNegativeRopeOptionsMeanTheModelsOwn) {
 }
 
 TEST_F(Run, AContextThatDoesNotFitGivesAdvice) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
   const Outcome o = run("-p 'a b' -c 2000000000 -ctk f32 -ctv f32 2>&1", "ulimit -v 4000000;");
   EXPECT_EQ(o.exit_code, 4);
   EXPECT_THAT(o.out, HasSubstr("KV cache"));
