@@ -14,8 +14,12 @@ def shapes(c):
         for part, shape in (("gate", [n_ff, width]), ("up", [n_ff, width]), ("down", [width, n_ff])):
             out[f"{name}.{part}_proj.weight"] = shape
 
-    for i in range(c["num_hidden_layers"]):
+    for i in range(c["num_hidden_layers"] + c["num_nextn_predict_layers"]):
         layer = f"model.layers.{i}."
+        if i >= c["num_hidden_layers"]:  # an MTP layer
+            for norm in ("enorm", "hnorm", "final_layernorm"):
+                out[f"{layer}{norm}.weight"] = [width]
+            out[layer + "eh_proj.weight"] = [width, 2 * width]
         for norm in ("input_layernorm", "post_attention_layernorm"):
             out[f"{layer}{norm}.weight"] = [width]
         for norm in ("query_layernorm", "key_layernorm"):
@@ -85,12 +89,35 @@ def mixture(c, w, layer, x):
     return y
 
 
-def logits(c, w, ids):
-    """[n, n_vocab] for the weights w: name -> float64 array."""
+def after_layer(c, w, i, x):
+    layer = f"model.layers.{i}."
+    x = x + attention(c, w, layer, rms_norm(x, w[layer + "input_layernorm.weight"], c["rms_norm_eps"]))
+    h = rms_norm(x, w[layer + "post_attention_layernorm.weight"], c["rms_norm_eps"])
+    return x + (gated_unit(w, layer + "mlp", h) if i < c["first_k_dense_replace"] else mixture(c, w, layer, h))
+
+
+def hidden(c, w, ids):
     x = w["model.word_embeddings.weight"][ids]
     for i in range(c["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        x = x + attention(c, w, layer, rms_norm(x, w[layer + "input_layernorm.weight"], c["rms_norm_eps"]))
-        h = rms_norm(x, w[layer + "post_attention_layernorm.weight"], c["rms_norm_eps"])
-        x = x + (gated_unit(w, layer + "mlp", h) if i < c["first_k_dense_replace"] else mixture(c, w, layer, h))
-    return rms_norm(x, w["model.norm.weight"], c["rms_norm_eps"]) @ w["lm_head.weight"].T
+        x = after_layer(c, w, i, x)
+    return rms_norm(x, w["model.norm.weight"], c["rms_norm_eps"])
+
+
+def logits(c, w, ids):
+    """[n, n_vocab] for the weights w: name -> float64 array."""
+    return hidden(c, w, ids) @ w["lm_head.weight"].T
+
+
+def mtp(c, w, ids):
+    """As run_mtp of reference_logits.py."""
+    layer, eps = f"model.layers.{c['num_hidden_layers']}.", c["rms_norm_eps"]
+
+    def rows(tokens, of_model):
+        x = np.concatenate([rms_norm(w["model.word_embeddings.weight"][tokens], w[layer + "enorm.weight"], eps),
+                            rms_norm(of_model, w[layer + "hnorm.weight"], eps)], -1) @ w[layer + "eh_proj.weight"].T
+        return rms_norm(after_layer(c, w, c["num_hidden_layers"], x), w[layer + "final_layernorm.weight"], eps)
+
+    of_model = hidden(c, w, ids)[:-1]
+    made = rows(ids[1:], of_model)
+    guess = int((made[-1] @ w["lm_head.weight"].T).argmax())
+    return rows(ids[1:] + [guess], np.concatenate([of_model, made[-1:]])) @ w["lm_head.weight"].T

@@ -233,7 +233,7 @@ FAMILIES = {
                            num_experts_per_tok=6, n_group=4, topk_group=2, moe_intermediate_size=32,
                            num_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
                            routed_scaling_factor=2.5, score_function="sigmoid", use_qk_norm=True, use_bias=False,
-                           use_qkv_bias=False, num_nextn_predict_layers=0),
+                           use_qkv_bias=False, num_nextn_predict_layers=1),
     # The large model: compressed queries, groups of experts ranked by their best.
     "deepseek_v2": family("DeepseekV2ForCausalLM", "deepseek_v2", q_lora_rank=48, n_routed_experts=16,
                           num_experts_per_tok=4, n_shared_experts=2, first_k_dense_replace=1, n_group=4,

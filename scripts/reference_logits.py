@@ -375,7 +375,8 @@ def make(name):
     ids = [int(i) for i in ids]
     if name in WITHOUT_TRANSFORMERS:
         weights = {r[0]: values(r[0], *r[2:]) for r in rules}
-        logits, mtp = WITHOUT_TRANSFORMERS[name].logits(config, weights, ids), None
+        logits, mtp = (part(config, weights, ids)
+                       for part in (WITHOUT_TRANSFORMERS[name].logits, WITHOUT_TRANSFORMERS[name].mtp))
     else:
         logits, mtp = run_reference(config, rules, ids)
     data = {

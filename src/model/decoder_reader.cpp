@@ -56,7 +56,8 @@ void DecoderReader::begin_mtp(DecoderSpec& spec) {
   w_.set_layer(-1, first_layer_);
   const Weight* own = w_.optional_matrix("nextn.embed_tokens.weight", hparams_.n_vocab, n_embd);
   if (own) spec.token_embd = own;
-  spec.output_norm = norm("nextn.shared_head_norm");
+  const bool is_named_apart = w_.has("layer_output_norm.weight");  // bailingmoe2
+  spec.output_norm = norm(is_named_apart ? "layer_output_norm" : "nextn.shared_head_norm");
   spec.output = w_.optional_matrix("nextn.shared_head_head.weight", hparams_.n_vocab, n_embd);
   w_.set_layer(0, first_layer_);
   spec.join_hidden = {norm("nextn.enorm"), norm("nextn.hnorm"),
