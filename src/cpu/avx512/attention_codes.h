@@ -15,6 +15,12 @@
 // (272 for Q8_0, 144 for Q4_0); 8 vpdpbusd (16 multiplications and additions of floats), about 4 operations for the
 // codes of the weights, 2 for their exponentials. Shared by the queries: 20 to transpose and interleave, 16 scalar ones
 // to collect the scales.
+//
+// Reached on a core of a Zen 4 (its multipliers do one vector a cycle), ns of a query and position with heads of 128
+// columns, four queries: Q8_0 8.1, Q4_0 5.9 from memory, where halves take 10.2; 6.5 and 5.5 from the L3, where halves
+// take 6.3. The products' floor is 2.2. The rest: a fifth of the time is the scales, whose collection waits for the rows
+// from L2 (prefetches to L1 are slower, they push out what is in use), a tenth the prefetches; then the codes of the
+// weights and, of one query, the transposition. Eight queries: 5.9, 5.3 and 7.4.
 #pragma once
 
 #include "cpu/avx512/attention_formats.h"
