@@ -1,11 +1,24 @@
 #include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
 
 #include "cpu/simd/attention.h"
+#ifdef __AVX512VNNI__
+#include "cpu/avx512/attention_codes.h"
+#endif
 
 namespace tandem::cpu::TANDEM_ISA {
 
 const AttentionKernels& attention_kernels() {
+#ifdef __AVX512VNNI__
+  static constexpr AttentionKernels table{kMaxQueries, scratch_bytes_with_codes,
+                                          [](const AttentionCall& call, std::byte* scratch) {
+                                            takes_codes(call) ? attend_codes(call, scratch)
+                                                              : attend(call, scratch);
+                                          },
+                                          store_row};
+  return table;
+#else
   return kAttentionKernels;
+#endif
 }
 
 }  // namespace tandem::cpu::TANDEM_ISA

@@ -1,0 +1,387 @@
+// Attention of few queries (decode) over a cache of Q8_0 or Q4_0, in integers: vpdpbusd multiplies the cache's codes as
+// they are, made unsigned by a bias (128 or 8), with signed bytes of the queries and of the softmax's weights.
+//
+// Both sides keep 16 bits: a number is a code of -32512 .. 32512 in two signed bytes, 256 * high + low, with a product
+// each, and a scale of its own (a query's for each block of 32 columns; the weights' for each block of columns and panel
+// of positions). The rounding, 2^-16 of the greatest, is far below that of the cache (tests/ops/attention_codes_test.cpp).
+//
+// Keys. 16 rows' blocks are transposed, so that a lane is a position and a product sums 4 columns: no sums across lanes,
+// and the scales of 16 positions are a vector. The transposition is shared by all queries.
+// Values. Bytes of 4 rows are interleaved, so that a lane is a column and a product sums 4 positions. A weight takes its
+// position's scale of the block before it becomes a code.
+// The bias comes off as the sum of the other side's codes, once for a query or panel.
+//
+// Floors of a position and query with heads of 128 columns: 16 bytes of row over the bandwidth, shared by the queries
+// (272 for Q8_0, 144 for Q4_0); 8 vpdpbusd (16 multiplications and additions of floats), about 4 operations for the
+// codes of the weights, 2 for their exponentials. Shared by the queries: 20 to transpose and interleave, 16 scalar ones
+// to collect the scales.
+//
+// Reached on a core of a Zen 4 (its multipliers do one vector a cycle), ns of a query and position with heads of 128
+// columns, four queries: Q8_0 8.1, Q4_0 5.9 from memory, where halves take 10.2; 6.5 and 5.5 from the L3, where halves
+// take 6.3. The products' floor is 2.2. The rest: a fifth of the time is the scales, whose collection waits for the rows
+// from L2 (prefetches to L1 are slower, they push out what is in use), a tenth the prefetches; then the codes of the
+// weights and, of one query, the transposition. Eight queries: 5.9, 5.3 and 7.4.
+#pragma once
+
+#include "cpu/avx512/attention_formats.h"
+#include "cpu/simd/attention_few.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+constexpr int64_t kGroup = 16;                // rows of adjacent memory that are read together
+constexpr int64_t kGroups = kPanel / kGroup;  // of a panel
+constexpr int kQueriesOfValues = 4;           // with 4 vectors of sums each
+constexpr float kMaxCode = 32512.0f;          // 127 * 256: both bytes fit
+
+// The working memory.
+struct CodeWork {
+  int64_t n_q;  // queries, padded to a vector
+  int64_t blocks_k, blocks_v;
+  std::byte* q;               // [n_queries, blocks_k, 2, 32] high bytes, low bytes
+  float* q_scale;             // [n_queries, blocks_k]
+  int32_t* q_start;           // [n_queries, blocks_k] what takes off the bias
+  fp16_t* k_scales;           // [blocks_k, kPanel]
+  fp16_t* v_scales;           // [blocks_v, kPanel]
+  float* s;                   // [n_queries, kPanel] scores, then weights
+  float* sums;                // [n_queries, kLanes]
+  float *max, *sum, *factor;  // [n_q]
+  int32_t *lowest, *highest;  // [n_q] positions that a query sees
+  size_t bytes;
+
+  CodeWork(const AttentionCall& call, std::byte* scratch)
+      : n_q(whole_vecs(call.n_queries)), blocks_k(call.head_dim_k / QK), blocks_v(call.head_dim_v / QK) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(scratch);
+    uintptr_t end = begin;
+    const auto take = [&](int64_t n_bytes) {
+      const uintptr_t piece = end;
+      end += static_cast<size_t>(n_bytes + 63) / 64 * 64;
+      return piece;
+    };
+    const int64_t n = call.n_queries;
+    q = reinterpret_cast<std::byte*>(take(n * blocks_k * 2 * QK));
+    q_scale = reinterpret_cast<float*>(take(n * blocks_k * 4));
+    q_start = reinterpret_cast<int32_t*>(take(n * blocks_k * 4));
+    k_scales = reinterpret_cast<fp16_t*>(take(blocks_k * kPanel * 2));
+    v_scales = reinterpret_cast<fp16_t*>(take(blocks_v * kPanel * 2));
+    s = reinterpret_cast<float*>(take(n * kPanel * 4));
+    sums = reinterpret_cast<float*>(take(n * kLanes * 4));
+    max = reinterpret_cast<float*>(take(n_q * 4));
+    sum = reinterpret_cast<float*>(take(n_q * 4));
+    factor = reinterpret_cast<float*>(take(n_q * 4));
+    lowest = reinterpret_cast<int32_t*>(take(n_q * 4));
+    highest = reinterpret_cast<int32_t*>(take(n_q * 4));
+    bytes = end - begin;
+  }
+};
+
+// Greatest magnitude of the lanes; NaN, if there is one, because its bits are greater than infinity's.
+TANDEM_INLINE float magnitude_or_nan(__m512i max_of_bits) {
+  const uint32_t bits = _mm512_reduce_max_epu32(max_of_bits);
+  float v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+TANDEM_INLINE __m512i magnitude_bits(Vec v) {
+  return _mm512_castps_si512(vabs(v));
+}
+
+void encode_queries(const AttentionCall& call, const CodeWork& w, int bias) {
+  for (int64_t i = 0; i < call.n_queries * w.blocks_k; ++i) {
+    const float* from = call.q[i / w.blocks_k] + i % w.blocks_k * QK;
+    const Vec a = load(from) * set1(call.scale), b = load(from + kLanes) * set1(call.scale);
+    const float scale = magnitude_or_nan(_mm512_max_epu32(magnitude_bits(a), magnitude_bits(b))) / kMaxCode;
+    const Vec inverse = set1(finite_inverse(scale));
+    const __m512i codes[2] = {_mm512_cvtps_epi32(a * inverse), _mm512_cvtps_epi32(b * inverse)};
+    std::byte* to = w.q + i * 2 * QK;
+    for (int h = 0; h < 2; ++h) {
+      const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(codes[h], _mm512_set1_epi32(128)), 8);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * h), _mm512_cvtepi32_epi8(high));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + QK + 16 * h), _mm512_cvtepi32_epi8(codes[h]));
+    }
+    w.q_scale[i] = scale;
+    w.q_start[i] = -bias * _mm512_reduce_add_epi32(_mm512_add_epi32(codes[0], codes[1]));
+  }
+}
+
+// A panel's rows of one of the two pools: groups of 16 adjacent ones.
+struct CodeRows {
+  const std::byte* groups[kGroups];
+  int64_t n_groups;
+  size_t row_bytes;
+
+  CodeRows(const CacheRows& cache, int64_t first, int64_t n)
+      : n_groups((n + kGroup - 1) / kGroup), row_bytes(cache.row_bytes) {
+    for (int64_t g = 0; g < n_groups; ++g) groups[g] = cache.row(first + g * kGroup);
+  }
+
+  // Prefetches the part-th of n_parts of a group.
+  TANDEM_INLINE void fetch_part(int64_t group, int64_t part, int64_t n_parts) const {
+    if (group >= n_groups) return;
+    const size_t n = (kGroup * row_bytes + static_cast<size_t>(n_parts) - 1) / static_cast<size_t>(n_parts);
+    fetch(groups[group] + static_cast<size_t>(part) * n, n);
+  }
+
+  // Copies the scales of all rows: to[block, position].
+  void collect_scales(int64_t n_blocks, size_t block_bytes, fp16_t* to) const {
+    for (int64_t g = 0; g < n_groups; ++g) {
+      for (int64_t b = 0; b < n_blocks; ++b) {
+        const std::byte* from = groups[g] + static_cast<size_t>(b) * block_bytes;
+        fp16_t* scales = to + b * kPanel + g * kGroup;
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < kGroup; ++i) {
+          memcpy(scales + i, from, sizeof(fp16_t));
+          from += row_bytes;
+        }
+      }
+    }
+  }
+};
+
+TANDEM_INLINE __m512i broadcast_4(const std::byte* p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return _mm512_set1_epi32(word);
+}
+
+// 256 * high + low, as floats.
+TANDEM_INLINE Vec join(__m512i high, __m512i low) {
+  return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+}
+
+// Adds the products of all queries with block b of two groups' keys to the scores. A group that is not there reads the
+// rows of the first one.
+template <class Codes>
+void dot_block(const CodeWork& w, const CodeRows& keys, int64_t n_queries, int64_t group, int64_t b) {
+  const int64_t second = group + 1 < keys.n_groups ? group + 1 : group;
+  const size_t at = static_cast<size_t>(b) * Codes::kBytes;
+  __m512i k0[8], k1[8];
+  Codes::keys(keys.groups[group] + at, keys.row_bytes, k0);
+  Codes::keys(keys.groups[second] + at, keys.row_bytes, k1);
+  const fp16_t* scales = w.k_scales + b * kPanel;
+  const Vec scale0 = load_f16(scales + group * kGroup), scale1 = load_f16(scales + second * kGroup);
+  for (int64_t q = 0; q < n_queries; ++q) {
+    const std::byte* code = w.q + (q * w.blocks_k + b) * 2 * QK;
+    const __m512i zero_sum = _mm512_setzero_si512(), start = _mm512_set1_epi32(w.q_start[q * w.blocks_k + b]);
+    __m512i high0 = zero_sum, high1 = zero_sum, low0 = start, low1 = start;
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const __m512i high = broadcast_4(code + 4 * j), low = broadcast_4(code + QK + 4 * j);
+      high0 = _mm512_dpbusd_epi32(high0, k0[j], high);
+      high1 = _mm512_dpbusd_epi32(high1, k1[j], high);
+      low0 = _mm512_dpbusd_epi32(low0, k0[j], low);
+      low1 = _mm512_dpbusd_epi32(low1, k1[j], low);
+    }
+    float* s = w.s + q * kPanel + group * kGroup;
+    const Vec scale = set1(w.q_scale[q * w.blocks_k + b]);
+    store(s, fma(join(high0, low0), scale0 * scale, load(s)));
+    store(s + kGroup, fma(join(high1, low1), scale1 * scale, load(s + kGroup)));
+  }
+}
+
+template <class Codes>
+void dot_codes(const CodeWork& w, const CodeRows& keys, const CodeRows& next, int64_t n_queries) {
+  zero(w.s, n_queries * kPanel);
+  for (int64_t g = 0; g < keys.n_groups; g += 2) {
+    for (int64_t b = 0; b < w.blocks_k; ++b) {
+      next.fetch_part(g, b, w.blocks_k);
+      next.fetch_part(g + 1, b, w.blocks_k);
+      dot_block<Codes>(w, keys, n_queries, g, b);
+    }
+  }
+}
+
+// Hides the scores of positions that a query does not see.
+void hide_unseen_scores(const CodeWork& w, int64_t n_queries, int64_t first) {
+  for (int64_t q = 0; q < n_queries; ++q) {
+    const IVec low = iset1(w.lowest[q]), high = iset1(w.highest[q]);
+    for (int64_t i = 0; i < kPanel; i += kLanes) {
+      float* s = w.s + q * kPanel + i;
+      store(s, select(between(low, iota(static_cast<int32_t>(first + i)), high), load(s), set1(kNothing)));
+    }
+  }
+}
+
+// Turns scores into weights and updates max, sums and factor.
+void softmax_scores(const CodeWork& w, int64_t n_queries) {
+  alignas(64) float m[kLanes], panel_max[kLanes];
+  store(panel_max, set1(kNothing));
+  for (int64_t q = 0; q < n_queries; ++q)
+    panel_max[q] = max_lanes(max_of_rows(w.s + q * kPanel, kLanes, kPanel / kLanes, set1(kNothing)));
+  const Vec old = load(w.max), max = vmax(load(panel_max), old), least = subtractable(max);
+  store(m, least);
+  store(w.max, max);
+  store(w.factor, vexp_bounded(old - least));
+  for (int64_t q = 0; q < n_queries; ++q) {
+    Vec sum = load(w.sums + q * kLanes) * set1(w.factor[q]);
+    for (int64_t i = 0; i < kPanel; i += kLanes) {
+      float* s = w.s + q * kPanel + i;
+      const Vec e = vexp_bounded(load(s) - set1(m[q]));
+      store(s, e);
+      sum = sum + e;
+    }
+    store(w.sums + q * kLanes, sum);
+  }
+}
+
+// A panel's weights of one query for a block of columns: bytes in the order that packing gives. Those of positions 4 * i
+// .. 4 * i + 3 are word at(i).
+struct CodedWeights {
+  alignas(64) std::byte high[kPanel], low[kPanel];
+  float scale;
+  int32_t sum;
+
+  static constexpr int64_t at(int64_t i) { return i % 4 * 4 + i / 4; }
+
+  TANDEM_INLINE void encode(const float* weights, const Vec (&scales)[kGroups]) {
+    Vec x[kGroups];
+    __m512i most = _mm512_setzero_si512(), c[kGroups];
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kGroups; ++i) {
+      x[i] = load(weights + i * kGroup) * scales[i];
+      most = _mm512_max_epu32(most, magnitude_bits(x[i]));
+    }
+    scale = magnitude_or_nan(most) / kMaxCode;
+    const Vec inverse = set1(finite_inverse(scale));
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kGroups; ++i) c[i] = _mm512_cvtps_epi32(x[i] * inverse);
+    const __m512i a = _mm512_packs_epi32(c[0], c[1]), b = _mm512_packs_epi32(c[2], c[3]);
+    const __m512i half = _mm512_set1_epi16(128), ones = _mm512_set1_epi16(1);
+    const __m512i high_a = _mm512_srai_epi16(_mm512_add_epi16(a, half), 8);
+    const __m512i high_b = _mm512_srai_epi16(_mm512_add_epi16(b, half), 8);
+    const __m512i low_a = _mm512_sub_epi16(a, _mm512_slli_epi16(high_a, 8));
+    const __m512i low_b = _mm512_sub_epi16(b, _mm512_slli_epi16(high_b, 8));
+    _mm512_store_si512(high, _mm512_packs_epi16(high_a, high_b));
+    _mm512_store_si512(low, _mm512_packs_epi16(low_a, low_b));
+    sum = _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_madd_epi16(a, ones), _mm512_madd_epi16(b, ones)));
+  }
+};
+
+// acc = acc * factor + weights times values, for kQueries from the q-th on and block b of columns.
+template <class Codes, int kQueries>
+void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& next, int64_t q, int64_t b,
+                  float* acc, int64_t ld) {
+  Vec scales[kGroups];
+  for (int64_t i = 0; i < kGroups; ++i) scales[i] = load_f16(w.v_scales + b * kPanel + i * kGroup);
+  CodedWeights weights[kQueries];
+  __m512i high[kQueries][2], low[kQueries][2];
+#pragma GCC unroll 4
+  for (int i = 0; i < kQueries; ++i) {
+    weights[i].encode(w.s + (q + i) * kPanel, scales);
+    high[i][0] = high[i][1] = _mm512_setzero_si512();
+    low[i][0] = low[i][1] = _mm512_set1_epi32(-Codes::kBias * weights[i].sum);
+  }
+  for (int64_t g = 0; g < values.n_groups; ++g) {
+    if (q == 0) next.fetch_part(g, b, w.blocks_v);
+    const std::byte* block = values.groups[g] + static_cast<size_t>(b) * Codes::kBytes;
+#pragma GCC unroll 2
+    for (int64_t half = 0; half < 2; ++half, block += 8 * values.row_bytes) {
+      __m512i v[2][2];
+      Codes::values(block, values.row_bytes, v);
+#pragma GCC unroll 2
+      for (int64_t t = 0; t < 2; ++t) {
+        const int64_t at = 4 * CodedWeights::at(4 * g + 2 * half + t);
+#pragma GCC unroll 4
+        for (int i = 0; i < kQueries; ++i) {
+          const __m512i y = broadcast_4(weights[i].high + at), z = broadcast_4(weights[i].low + at);
+          high[i][0] = _mm512_dpbusd_epi32(high[i][0], v[t][0], y);
+          high[i][1] = _mm512_dpbusd_epi32(high[i][1], v[t][1], y);
+          low[i][0] = _mm512_dpbusd_epi32(low[i][0], v[t][0], z);
+          low[i][1] = _mm512_dpbusd_epi32(low[i][1], v[t][1], z);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kQueries; ++i) {
+    Vec x0 = join(high[i][0], low[i][0]), x1 = join(high[i][1], low[i][1]);
+    Codes::put_in_order(x0, x1);
+    const Vec scale = set1(weights[i].scale), factor = set1(w.factor[q + i]);
+    float* y = acc + (q + i) * ld + b * QK;
+    store(y, fma(x0, scale, load(y) * factor));
+    store(y + kLanes, fma(x1, scale, load(y + kLanes) * factor));
+  }
+}
+
+template <class Codes>
+void update_codes(const CodeWork& w, const CodeRows& values, const CodeRows& next,
+                  const AttentionCall& call) {
+  for (int64_t b = 0; b < w.blocks_v; ++b) {
+    for (int64_t q = 0; q < call.n_queries; q += kQueriesOfValues) {
+      float* acc = call.acc;
+      switch (call.n_queries - q) {
+        case 1: update_block<Codes, 1>(w, values, next, q, b, acc, call.head_dim_v); break;
+        case 2: update_block<Codes, 2>(w, values, next, q, b, acc, call.head_dim_v); break;
+        case 3: update_block<Codes, 3>(w, values, next, q, b, acc, call.head_dim_v); break;
+        default: update_block<Codes, 4>(w, values, next, q, b, acc, call.head_dim_v); break;
+      }
+    }
+  }
+}
+
+struct CodeFns {
+  int bias;
+  size_t block_bytes;
+  void (*dot)(const CodeWork&, const CodeRows& keys, const CodeRows& next, int64_t n_queries);
+  void (*update)(const CodeWork&, const CodeRows& values, const CodeRows& next, const AttentionCall&);
+};
+template <class Codes>
+constexpr CodeFns kCodeFns{Codes::kBias, Codes::kBytes, dot_codes<Codes>, update_codes<Codes>};
+
+CodeFns code_fns(DType dtype) {
+  return dtype == DType::Q8_0 ? kCodeFns<CodesQ8> : kCodeFns<CodesQ4>;
+}
+
+bool takes_codes(const AttentionCall& call) {
+  const auto coded = [](DType dtype) { return dtype == DType::Q8_0 || dtype == DType::Q4_0; };
+  return coded(call.k_dtype) && (call.values_in_keys || coded(call.v_dtype)) &&
+         call.n_queries <= kFewQueries && call.block_size % kGroup == 0 && call.head_dim_v % QK == 0;
+}
+
+void attend_codes(const AttentionCall& call, std::byte* scratch) {
+  CodeWork w(call, scratch);
+  const Seen seen = find_seen(call, w);
+  const CodeFns k_fns = code_fns(call.k_dtype),
+                v_fns = code_fns(call.values_in_keys ? call.k_dtype : call.v_dtype);
+  const struct { int64_t ld_k, ld_v; } ld{call.head_dim_k, call.head_dim_v};
+  const CacheRows key_cache = keys_of(call, ld),
+                  value_cache = call.values_in_keys ? key_cache : values_of(call, ld);
+  zero(call.acc, call.n_queries * call.head_dim_v);
+  zero(w.sums, call.n_queries * kLanes);
+  encode_queries(call, w, k_fns.bias);
+  for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanel) {
+    const int64_t left = call.kv_end - first, n = left < kPanel ? left : kPanel, last = first + n - 1;
+    if (last < seen.any_from || first > seen.any_to) continue;
+    const int64_t n_next = left - n < kPanel ? left - n : kPanel;
+    const CodeRows keys(key_cache, first, n), values(value_cache, first, n),
+        next(key_cache, first + n, n_next);
+    keys.collect_scales(w.blocks_k, k_fns.block_bytes, w.k_scales);
+    k_fns.dot(w, keys, call.values_in_keys ? next : values, call.n_queries);
+    if (call.softcap > 0) cap_scores(w.s, call.n_queries * kPanel, call.softcap);
+    if (first < seen.all_from || last > seen.all_to || n < kPanel)
+      hide_unseen_scores(w, call.n_queries, first);
+    softmax_scores(w, call.n_queries);
+    values.collect_scales(w.blocks_v, v_fns.block_bytes, w.v_scales);
+    if (n < kPanel) {
+      for (int64_t b = 0; b < w.blocks_v; ++b)
+        memset(w.v_scales + b * kPanel + n, 0, static_cast<size_t>(kPanel - n) * sizeof(fp16_t));
+    }
+    v_fns.update(w, values, next, call);
+  }
+  for (int64_t q = 0; q < call.n_queries; ++q) {
+    call.sum[q] = sum_lanes(load(w.sums + q * kLanes));
+    call.max[q] = w.max[q];
+  }
+}
+
+size_t scratch_bytes_with_codes(const AttentionCall& call) {
+  AttentionCall few = call;
+  few.n_queries = call.n_queries < kFewQueries ? call.n_queries : kFewQueries;
+  const size_t floats = scratch_bytes(call), codes = takes_codes(few) ? CodeWork(few, nullptr).bytes : 0;
+  return floats < codes ? codes : floats;
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu
