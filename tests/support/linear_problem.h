@@ -141,18 +141,18 @@ inline std::pair<size_t, size_t> integers_summed_apart(DType dtype) {
 // The size of each weight of a row: |w|, or of the formats above the range of its block.
 inline std::vector<float> sizes_of_weights(const Problem& p, int64_t row) {
   const std::byte* from = p.w.data() + row_bytes(p.dtype, p.k) * static_cast<size_t>(row);
-  const auto [begin, end] = integers_summed_apart(p.dtype);
-  const auto weights_with = [&, begin = begin, end = end](std::optional<std::byte> integers) {
+  const auto apart = integers_summed_apart(p.dtype);
+  const auto weights_with = [&](std::optional<std::byte> integers) {
     std::vector<std::byte> bytes(from, from + row_bytes(p.dtype, p.k));
     for (size_t at = 0; integers && at < bytes.size(); at += dtype_info(p.dtype).block_bytes) {
-      std::fill(bytes.begin() + static_cast<int64_t>(at + begin),
-                bytes.begin() + static_cast<int64_t>(at + end), *integers);
+      std::fill(bytes.begin() + static_cast<int64_t>(at + apart.first),
+                bytes.begin() + static_cast<int64_t>(at + apart.second), *integers);
     }
     std::vector<float> w(static_cast<size_t>(p.k));
     dequantize_row(p.dtype, bytes.data(), w.data(), p.k);
     return w;
   };
-  if (begin == end) {
+  if (apart.first == apart.second) {
     std::vector<float> w = weights_with({});
     for (float& x : w) x = std::abs(x);
     return w;
