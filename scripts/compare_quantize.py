@@ -25,8 +25,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tandem"
 TYPES = {"Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q8_0": 7, "Q2_K": 10, "Q3_K_S": 11, "Q4_K_S": 14, "Q5_K_S": 16,
-         "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "Q2_K_S": 21, "IQ3_S": 26, "IQ3_XXS": 23, "IQ2_S": 28, "IQ2_XS": 20,
-         "IQ2_XXS": 19, "IQ1_M": 31, "IQ1_S": 24}
+         "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "Q2_K_S": 21, "IQ3_S": 26, "IQ3_XXS": 23,
+         "IQ2_M": 29, "IQ2_XS": 20, "IQ2_XXS": 19, "IQ1_M": 31, "IQ1_S": 24}  # IQ2_M: its matrices are IQ2_S
 NEED_IMATRIX = {"Q2_K_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"}  # llama.cpp refuses to make them without
 N_EMBD, N_FF, N_LAYER, N_HEAD, N_VOCAB = 1024, 2816, 2, 16, 512
 
