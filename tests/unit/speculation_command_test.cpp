@@ -110,6 +110,28 @@ TEST_F(SpeculationCommand, AnMtpLayerKeepsTheText) {
   }
 }
 
+// A layer that guesses one token with certainty wherever a number has the right sign, and a text of that token for ever.
+TEST_F(SpeculationCommand, GuessesOfAnMtpLayerAreChecked) {
+  test::HfFolder folder = test::family_folder(test::load_family("glm4_moe"));
+  test::HfTensor& head = folder.tensors.at("model.layers.3.shared_head.head.weight");
+  head.bytes.assign(head.bytes.size(), '\0');
+  const auto row = static_cast<size_t>(40 * head.shape[1] * 2);  // BF16
+  head.bytes[row] = '\x80', head.bytes[row + 1] = '\x42';        // 64
+  folder.write(directory_.path("hf"));
+  const std::string path = directory_.path("glm.gguf");
+  ASSERT_EQ(shell("", "convert " + directory_.path("hf") + " --outtype f32 -o " + path + " 2>&1").exit_code,
+            0);
+  const Outcome o =
+      shell("", "run -m " + path +
+                    " -t 1 -c 512 --temp 0 -n 300 --ignore-eos --logit-bias 40+100000 --spec mtp "
+                    "--json -p abc 2>&1");
+  ASSERT_EQ(o.exit_code, 0) << o.out;
+  const size_t at = o.out.find("{\"event\":\"end\"");
+  ASSERT_NE(at, std::string::npos) << o.out;
+  const auto end = nlohmann::json::parse(o.out.substr(at, o.out.find('\n', at) - at));
+  EXPECT_GT(end["n_guessed_right"], 0);
+}
+
 TEST_F(SpeculationCommand, ConvertSaysThatThereIsNoMtpLayer) {
   test::family_folder(test::load_family("qwen3")).write(directory_.path("hf"));
   const Outcome o =
