@@ -33,7 +33,8 @@ std::vector<Json> events_of(const std::string& out) {
 std::vector<std::string> kinds(const std::vector<Json>& events) {
   std::vector<std::string> names;
   for (const Json& e : events) {
-    if (names.empty() || names.back() != e["event"]) names.push_back(e["event"]);
+    const auto name = e["event"].get<std::string>();
+    if (names.empty() || names.back() != name) names.push_back(name);
   }
   return names;
 }
