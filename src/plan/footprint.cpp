@@ -63,12 +63,12 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   const Tensor& logits = graph.tensor(graph.logits);
   if (!partition.logits_device.is_host()) bus.logits = row_bytes(logits.dtype, logits.n_cols);
   if (graph.hidden != kNoTensor && !partition.hidden_device.is_host())
-    bus.activations += row_bytes(DType::F32, graph.tensor(graph.hidden).n_cols);
+    bus.logits += row_bytes(DType::F32, graph.tensor(graph.hidden).n_cols);
   for (size_t d = 1; d < partition.inputs.size(); ++d) {
     for (TensorId id : partition.inputs[d]) {
       const Input which = graph.tensor(id).input;
       if (which == Input::hidden) {
-        bus.activations += row_bytes(DType::F32, graph.tensor(id).n_cols);
+        bus.inputs += row_bytes(DType::F32, graph.tensor(id).n_cols);
         continue;
       }
       (which == Input::block_table  ? bus.inputs_per_block

@@ -23,7 +23,7 @@ struct DeviceBytes {
 // Bytes that cross between devices per decoded token, if both parts of split caches are in use.
 struct BusBytes {
   size_t activations = 0;  // transfers between segments
-  size_t logits = 0;       // from the device that makes them to the host
+  size_t logits = 0;       // from the device that makes them to the host, with what the step returns beside them
   size_t inputs = 0;       // ids, positions, ... to each device; the block table is inputs_per_block more
   size_t inputs_per_block = 0;      // for every cache block in use
   size_t inputs_per_hot_block = 0;  // for every block in use of hot caches

@@ -131,8 +131,12 @@ TEST_P(MtpFamily, TheLayerAndTheModelMayBeOnOtherDevices) {
   for (const OffloadOptions& flags : {all, half, cache_on_host}) {
     test::SimDevice gpu({.memory_bytes = 64 << 20});
     n_compared_ = 0;
-    expect_logits(*session(*model_, 20, flags, &gpu), *session(*mtp_, 20, flags, &gpu), 1);
+    const auto main = session(*model_, 20, flags, &gpu), mtp = session(*mtp_, 20, flags, &gpu);
+    expect_logits(*main, *mtp, 1);
     EXPECT_EQ(n_compared_, 8);
+    const uint64_t before = main->executor().transfers().n_bytes;
+    main->append(std::vector<int32_t>{7});
+    EXPECT_EQ(main->executor().transfers().n_bytes - before, main->placement().bytes.per_token.activations);
   }
 }
 
