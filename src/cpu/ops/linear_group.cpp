@@ -9,11 +9,11 @@ namespace {
 // cache misses on data another core has just written.
 constexpr int64_t kPrivateElements = 16384;
 
+}  // namespace
+
 bool encodes_privately(int64_t n, int64_t k) {
   return n * k <= kPrivateElements || n == 1;
 }
-
-}  // namespace
 
 EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t k, int64_t max_tokens,
                            std::vector<DType> dtypes)

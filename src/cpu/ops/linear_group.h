@@ -35,6 +35,9 @@ class EncodedInput {
   size_t shared_bytes_ = 0, private_bytes_ = 0;
 };
 
+// Whether every worker encodes n rows of k columns itself, as EncodedInput does.
+bool encodes_privately(int64_t n, int64_t k);
+
 // Maximum scratch of multiply for any number of tokens up to max_tokens.
 size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_tokens, int64_t k);
 

@@ -1,24 +1,35 @@
-// moe_ffn: runs every token through the few experts that it is routed to. The (token, expert) pairs are
-// sorted by expert, so each chosen expert's weights are read once for all its tokens, and other experts' not
-// at all:
-//   1. group the pairs by expert;
-//   2. gather and encode x for each group;
-//   3. gate and up of each (expert, strip), combined into h; or up alone, of experts without gates;
-//   4. encode h for each group;
+// moe_ffn: runs every token through the few experts that it is routed to.
+//
+// One token (decode):
+//   1. every worker encodes x for itself;
+//   2. gate and up of each (expert, strip of rows), combined into h; or up alone, of experts without gates;
+//   3. every worker encodes h for itself;
+//   4. y = residual + sum of weight * down, strip by strip, all experts in one item.
+// Several tokens: the (token, expert) pairs are sorted by expert, so that each chosen expert's weights are read once for
+// all its tokens, and other experts' not at all:
+//   1. sort the pairs;
+//   2. encode x: gathered, for each expert with several tokens; a token that is alone at several experts once for all;
+//   3. gate and up of each (expert, strip), combined into h;
+//   4. encode h for each expert;
 //   5. down of each (expert, strip) into z;
 //   6. y = residual + sum of weight * z, pair by pair.
-// Each phase ends with a barrier. Cost: the chosen experts' weights once; 3 * 2 * m * k operations per pair.
+// Each step that workers share ends with a barrier: 2 for one token, 5 or 6 for several. Cost: the chosen experts' weights
+// once; 3 * 2 * m * k operations per pair.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "cpu/compiled_op.h"
+#include "cpu/ops/expert_groups.h"
 #include "cpu/ops/linear_group.h"
 
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kStripRows = 64;  // rows of an expert's matrix in one item of work
+constexpr int64_t kStripRows = 64;  // rows of an expert's matrix in one item of work, with several tokens
+constexpr int64_t kLongStripRows = 256;  // at most, with one token
+constexpr int64_t kPrivatePairs =
+    256;  // up to so many pairs every worker sorts them itself, for which a barrier is too long
 
 // One of the three weights: a matrix per expert.
 struct Experts {
@@ -55,12 +66,6 @@ Experts rows_of(Experts e, int64_t first, int64_t n) {
   return e;
 }
 
-// The pairs of one expert: [begin, begin + n) in the sorted order.
-struct Group {
-  int32_t expert;
-  int32_t begin, n;
-};
-
 class CompiledMoeFfn final : public CompiledOp {
  public:
   CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op)
@@ -80,238 +85,346 @@ class CompiledMoeFfn final : public CompiledOp {
       gate_ = rows_of(gate_, 0, down_.k);
       up_ = rows_of(up_, down_.k, down_.k);
     }
-    const int64_t max_tokens = context.tensor(node.output).n_rows;
-    max_slots_ = max_tokens * op_.n_used;
-    const LinearKernels& k = kernels_.linear;
+    max_tokens_ = context.tensor(node.output).n_rows;
     for (const Experts* e : {&gate_, &up_, &down_}) {
-      multiply_bytes_ = std::max(multiply_bytes_, max_scratch_bytes(k, e->dtype, max_tokens, e->k));
-      encoded_bytes_ = std::max(encoded_bytes_, encoded_bound(*e, max_tokens));
+      multiply_bytes_ =
+          std::max(multiply_bytes_, max_scratch_bytes(kernels_.linear, e->dtype, max_tokens_, e->k));
     }
-    shared_bytes = align64(static_cast<size_t>(op_.n_expert + 1) * sizeof(Group)) +
-                   align64(static_cast<size_t>(max_slots_) * sizeof(int32_t) * 2) + 2 * encoded_bytes_ +
-                   align64(static_cast<size_t>(max_slots_ * gate_.m) * sizeof(float)) +
-                   align64(static_cast<size_t>(max_slots_ * down_.m) * sizeof(float));
-    const size_t strips = 2 * sizeof(float) * static_cast<size_t>(max_tokens * kStripRows);
-    scratch_bytes = multiply_bytes_ + std::max(strips, gather_bytes(max_tokens));
+    x_bytes_ = std::max(encoded_bound(gate_), encoded_bound(up_));
+    encoded_bytes_ = std::max(2 * x_bytes_, encoded_bound(down_));
+    shared_bytes = Shared(*this, nullptr).bytes;
+    scratch_bytes = multiply_bytes_ + std::max(OneToken(*this, nullptr).bytes, Private(*this, nullptr).bytes);
   }
 
   void observe(const ProductObserver& observer, const RunContext& context) const override {
     if (row_count(extent_, 1, context.shape) == 0) return;
-    const Room room = lay_out(context.shared);
-    for (const Group* g = room.groups; g->n > 0; ++g) {
+    const Shared shared(*this, context.shared);
+    for (const ExpertGroup& g : shared.pairs.list()) {
       for (const Weight* w : {weights_[0], weights_[1]}) {
-        if (w) observer({*w, g->expert, x_, room.token_of + g->begin, g->n});
+        if (w) observer({*w, g.expert, x_, shared.pairs.token_of + g.begin, g.n});
       }
-      observer({*weights_[2], g->expert, room.h + g->begin * down_.k, nullptr, g->n});
+      observer({*weights_[2], g.expert, shared.h + g.begin * down_.k, nullptr, g.n});
     }
   }
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n = row_count(extent_, 1, context.shape);
-    if (n == 0) return;
-    const Room room = lay_out(context.shared);
-    if (worker.index() == 0) group_slots(n, room);
-    worker.barrier();
-    const Group* end = room.groups;
-    while (end->n > 0) ++end;
-    const std::span<const Group> groups(room.groups, end);
-
-    encode(worker, groups, gate_.dtype, room, context.scratch, room.encoded, true);
-    const bool shared_encoding = same_for_all(groups);
-    if (!shared_encoding) encode(worker, groups, up_.dtype, room, context.scratch, room.encoded_up, true);
-    combine_gate_and_up(worker, groups, room, shared_encoding ? room.encoded : room.encoded_up,
-                        context.scratch);
-    encode(worker, groups, down_.dtype, room, context.scratch, room.encoded, false);
-    multiply_down(worker, groups, room, context.scratch);
-    sum_up(worker, n, room);
+    if (n == 1) {
+      run_one(worker, context);
+    } else if (n > 1) {
+      run_several(worker, context, n);
+    }
   }
 
  private:
   // The op's shared scratch.
-  struct Room {
-    Group* groups;       // [n_expert + 1], terminated by one with n == 0
-    int32_t* token_of;   // [slots] in sorted order
-    int32_t* sorted_at;  // [n, n_used] sorted place of each of a token's pairs
-    std::byte* encoded;  // groups one after the other
-    std::byte* encoded_up;
-    float* h;  // [slots, gate.m]
-    float* z;  // [slots, down.m]
+  struct Shared {
+    ExpertPairs pairs;
+    std::byte* encoded;  // of x for gate and up, then of h
+    float* h;            // [pairs, gate.m] in sorted order; with one token in the order of its route
+    float* z;            // [pairs, down.m]
+    size_t bytes;
+
+    Shared(const CompiledMoeFfn& op, std::byte* base) : Shared(op, ScratchPieces(base)) {}
+
+   private:
+    Shared(const CompiledMoeFfn& op, ScratchPieces pieces)
+        : pairs(pieces, op.op_, op.max_tokens_),
+          encoded(pieces.take<std::byte>(static_cast<int64_t>(op.encoded_bytes_))),
+          h(pieces.take<float>(op.max_tokens_ * op.op_.n_used * op.gate_.m)),
+          z(pieces.take<float>(op.max_tokens_ * op.op_.n_used * op.down_.m)),
+          bytes(pieces.used()) {}
+  };
+  // A worker's scratch behind that of products, with several tokens.
+  struct Private {
+    ExpertPairs pairs;  // of few tokens
+    float* rows;        // gathered for an encoding, or of gate and up of a strip
+    size_t bytes;
+
+    Private(const CompiledMoeFfn& op, std::byte* base) : Private(op, ScratchPieces(base)) {}
+
+   private:
+    Private(const CompiledMoeFfn& op, ScratchPieces pieces)
+        : pairs(pieces, op.op_, std::min(op.max_tokens_, kPrivatePairs / op.op_.n_used)),
+          rows(pieces.take<float>(std::max(2 * op.max_tokens_ * kStripRows, op.most_gathered()))),
+          bytes(pieces.used()) {}
+  };
+  // The same with one token.
+  struct OneToken {
+    std::byte *for_gate, *for_up;  // x encoded
+    std::byte* h;                  // encoded, n_used times
+    float *a, *b;                  // [kLongStripRows] products of a strip
+    size_t bytes;
+
+    OneToken(const CompiledMoeFfn& op, std::byte* base) {
+      ScratchPieces pieces(base);
+      for_gate = pieces.take<std::byte>(op.one_bytes(op.gate_));
+      for_up = pieces.take<std::byte>(op.one_bytes(op.up_));
+      h = pieces.take<std::byte>(op.op_.n_used * op.one_bytes(op.down_));
+      a = pieces.take<float>(kLongStripRows);
+      b = pieces.take<float>(kLongStripRows);
+      bytes = pieces.used();
+    }
   };
 
-  Room lay_out(std::byte* p) const {
-    const auto take = [&p](size_t bytes) {
-      std::byte* at = p;
-      p += align64(bytes);
-      return at;
-    };
-    Room r;
-    r.groups = reinterpret_cast<Group*>(take(static_cast<size_t>(op_.n_expert + 1) * sizeof(Group)));
-    r.token_of = reinterpret_cast<int32_t*>(take(static_cast<size_t>(max_slots_) * sizeof(int32_t) * 2));
-    r.sorted_at = r.token_of + max_slots_;
-    r.encoded = take(encoded_bytes_);
-    r.encoded_up = take(encoded_bytes_);
-    r.h = reinterpret_cast<float*>(take(static_cast<size_t>(max_slots_ * gate_.m) * sizeof(float)));
-    r.z = reinterpret_cast<float*>(take(static_cast<size_t>(max_slots_ * down_.m) * sizeof(float)));
-    return r;
+  int64_t encoded_bytes(const Experts& e, int64_t n) const {
+    return static_cast<int64_t>(align64(kernels_.linear.encoded_bytes(e.dtype, n, e.k)));
   }
+  int64_t one_bytes(const Experts& e) const { return encoded_bytes(e, 1); }
 
   // Maximum bytes of the encodings of any grouping: each group starts on its own cache line and may round up.
-  size_t encoded_bound(const Experts& e, int64_t max_tokens) const {
-    size_t per_token = 0;
-    for (int64_t n = 1; n <= max_tokens; ++n) {
-      per_token = std::max(
-          per_token, align64(kernels_.linear.encoded_bytes(e.dtype, n, e.k)) / static_cast<size_t>(n) + 1);
-    }
-    return align64(per_token * static_cast<size_t>(max_slots_));
+  size_t encoded_bound(const Experts& e) const {
+    int64_t per_token = 0;
+    for (int64_t n = 1; n <= max_tokens_; ++n) per_token = std::max(per_token, encoded_bytes(e, n) / n + 1);
+    return align64(static_cast<size_t>(per_token * max_tokens_ * op_.n_used));
   }
 
-  size_t gather_bytes(int64_t max_tokens) const {
+  // Floats of the most rows that are encoded at once.
+  int64_t most_gathered() const {
     int64_t most = 0;
-    for (int64_t n = 1; n <= max_tokens; ++n) {
+    for (int64_t n = 1; n <= max_tokens_; ++n) {
       for (const Experts* e : {&gate_, &up_}) {
-        most = std::max(most, kernels_.linear.encode_granularity(e->dtype, n));
+        most = std::max(most, std::min(n, kernels_.linear.encode_granularity(e->dtype, n)));
       }
     }
-    return static_cast<size_t>(most * gate_.k) * sizeof(float);
+    return most * gate_.k;
   }
 
-  void group_slots(int64_t n, const Room& room) const {
-    const int64_t n_slots = n * op_.n_used;
-    const auto expert_of = [&](int64_t slot) {
-      return std::bit_cast<int32_t>(route_[slot / op_.n_used * 2 * op_.n_used + slot % op_.n_used]);
-    };
-    // Counting sort. The groups array first holds a count per expert.
-    for (int64_t e = 0; e <= op_.n_expert; ++e) room.groups[e] = {static_cast<int32_t>(e), 0, 0};
-    for (int64_t s = 0; s < n_slots; ++s) ++room.groups[expert_of(s)].n;
-    int32_t begin = 0;
-    for (int64_t e = 0; e < op_.n_expert; ++e) {
-      room.groups[e].begin = begin;
-      begin += room.groups[e].n;
-      room.groups[e].n = 0;
-    }
-    for (int64_t s = 0; s < n_slots; ++s) {
-      Group& g = room.groups[expert_of(s)];
-      const int32_t at = g.begin + g.n++;
-      room.token_of[at] = static_cast<int32_t>(s / op_.n_used);
-      room.sorted_at[s] = at;
-    }
-    Group* to = room.groups;  // only experts with tokens
-    for (int64_t e = 0; e < op_.n_expert; ++e) {
-      if (room.groups[e].n > 0) *to++ = room.groups[e];
-    }
-    *to = {0, 0, 0};
-  }
+  // --- one token
 
-  bool same_for_all(std::span<const Group> groups) const {
-    return std::all_of(groups.begin(), groups.end(), [&](const Group& g) {
-      return kernels_.linear.same_encoding(gate_.dtype, up_.dtype, g.n);
-    });
-  }
-
-  // Returns where the encoding of a group starts.
-  const std::byte* encoding(std::span<const Group> groups, size_t index, DType dtype, int64_t k,
-                            const std::byte* encoded) const {
-    for (size_t i = 0; i < index; ++i)
-      encoded += align64(kernels_.linear.encoded_bytes(dtype, groups[i].n, k));
-    return encoded;
-  }
-
-  // Encodes the groups' rows: those of x are gathered, those of h are already in order.
-  void encode(Worker& worker, std::span<const Group> groups, DType dtype, const Room& room,
-              std::byte* scratch, std::byte* encoded, bool of_x) const {
+  void run_one(Worker& worker, const RunContext& context) const {
     const LinearKernels& kernels = kernels_.linear;
-    const int64_t k = of_x ? gate_.k : down_.k;
-    int64_t n_items = 0;
-    for (const Group& g : groups) n_items += chunks(dtype, g);
-    worker.for_each(n_items, [&](int64_t item) {
-      size_t index = 0;
-      while (item >= chunks(dtype, groups[index])) item -= chunks(dtype, groups[index++]);
-      const Group& g = groups[index];
-      const int64_t step = kernels.encode_granularity(dtype, g.n);
-      const int64_t first = item * step, last = std::min<int64_t>(first + step, g.n);
-      const float* rows = room.h + (g.begin + first) * k;
-      if (of_x) {
-        float* gathered = reinterpret_cast<float*>(scratch + multiply_bytes_);
-        for (int64_t t = first; t < last; ++t) {
-          memcpy(gathered + (t - first) * k, x_ + room.token_of[g.begin + t] * k,
-                 static_cast<size_t>(k) * sizeof(float));
-        }
-        rows = gathered;
-      }
-      auto* to = const_cast<std::byte*>(encoding(groups, index, dtype, k, encoded));
-      kernels.encode(dtype, rows - first * k, k, g.n, k, first, last, to);
-    });
-  }
+    const OneToken room(*this, context.scratch + multiply_bytes_);
+    const Shared shared(*this, context.shared);
+    if (worker.index() == 0) shared.pairs.list_one(op_, route_);  // for observe()
+    kernels.encode(gate_.dtype, x_, gate_.k, 1, gate_.k, 0, 1, room.for_gate);
+    const bool same = kernels.same_encoding(gate_.dtype, up_.dtype, 1);
+    if (!same) kernels.encode(up_.dtype, x_, up_.k, 1, up_.k, 0, 1, room.for_up);
 
-  int64_t chunks(DType dtype, const Group& g) const {
-    const int64_t step = kernels_.linear.encode_granularity(dtype, g.n);
-    return (g.n + step - 1) / step;
-  }
-
-  // Calls fn(group index, first row, rows) for every strip of every group's m rows.
-  template <class Fn>
-  void for_each_strip(Worker& worker, std::span<const Group> groups, int64_t m, Fn fn) const {
-    const int64_t strips = (m + kStripRows - 1) / kStripRows;
-    worker.for_each(static_cast<int64_t>(groups.size()) * strips, [&](int64_t item) {
-      const int64_t row0 = item % strips * kStripRows;
-      fn(static_cast<size_t>(item / strips), row0, std::min(kStripRows, m - row0));
-    });
-  }
-
-  void combine_gate_and_up(Worker& worker, std::span<const Group> groups, const Room& room,
-                           const std::byte* encoded_up, std::byte* scratch) const {
-    float* gate = reinterpret_cast<float*>(scratch + multiply_bytes_);
-    for_each_strip(worker, groups, gate_.m, [&](size_t index, int64_t row0, int64_t rows) {
-      const Group& g = groups[index];
-      float* up = gate + g.n * kStripRows;
-      const auto product = [&](const Experts& e, const std::byte* encoded, float* to) {
-        LinearCall call = e.call(g.expert, g.n, row0, rows);
-        call.x = encoding(groups, index, e.dtype, e.k, encoded);
-        call.y = to;
-        call.ldy = kStripRows;
-        kernels_.linear.multiply(call, 0, rows, scratch);
+    for_each_long_strip(worker, gate_, op_.n_used, [&](int64_t i, int64_t row0, int64_t rows) {
+      const auto product = [&](const Experts& e, const std::byte* x, float* to) {
+        multiply(e, expert_of(i), 1, row0, rows, x, to, rows, context.scratch);
       };
-      product(up_, encoded_up, up);
-      if (has_gate_) product(gate_, room.encoded, gate);
-      for (int64_t t = 0; t < g.n; ++t) {
-        float* h = room.h + (g.begin + t) * gate_.m + row0;
-        const float* of_token = up + t * kStripRows;
-        if (has_gate_) {
-          kernels_.rows.glu(op_.activation, gate + t * kStripRows, of_token, h, rows);
-        } else {  // the square of what is positive
-          kernels_.rows.gate(GateKind::relu, of_token, of_token, h, rows);
-        }
-      }
+      product(up_, same ? room.for_gate : room.for_up, room.b);
+      if (has_gate_) product(gate_, room.for_gate, room.a);
+      activate(room.a, room.b, shared.h + i * gate_.m + row0, rows);
     });
-  }
 
-  void multiply_down(Worker& worker, std::span<const Group> groups, const Room& room,
-                     std::byte* scratch) const {
-    for_each_strip(worker, groups, down_.m, [&](size_t index, int64_t row0, int64_t rows) {
-      const Group& g = groups[index];
-      LinearCall call = down_.call(g.expert, g.n, row0, rows);
-      call.x = encoding(groups, index, down_.dtype, down_.k, room.encoded);
-      call.y = room.z + g.begin * down_.m + row0;
-      call.ldy = down_.m;
-      kernels_.linear.multiply(call, 0, rows, scratch);
-    });
-  }
-
-  void sum_up(Worker& worker, int64_t n, const Room& room) const {
-    const int64_t m = down_.m;
-    worker.for_each(n, [&](int64_t token) {
-      float* y = y_ + token * m;
-      if (residual_) {
-        if (residual_ != y_) memcpy(y, residual_ + token * m, static_cast<size_t>(m) * sizeof(float));
-      } else {
-        std::fill_n(y, m, 0.0f);
-      }
-      const float* weights = route_ + token * 2 * op_.n_used + op_.n_used;
+    const std::byte* h = encode_h_of_one(worker, shared, room);
+    for_each_long_strip(worker, down_, 1, [&](int64_t, int64_t row0, int64_t rows) {
+      start_sum(0, row0, rows);
       for (int64_t i = 0; i < op_.n_used; ++i) {
-        const float* z = room.z + room.sorted_at[token * op_.n_used + i] * m;
-        for (int64_t j = 0; j < m; ++j) y[j] += weights[i] * z[j];
+        multiply(down_, expert_of(i), 1, row0, rows, h + i * one_bytes(down_), room.a, rows, context.scratch);
+        add_to_sum(0, i, room.a, row0, rows);
       }
     });
+  }
+
+  int64_t expert_of(int64_t i) const { return std::bit_cast<int32_t>(route_[i]); }
+
+  const std::byte* encode_h_of_one(Worker& worker, const Shared& shared, const OneToken& room) const {
+    const auto encode = [&](int64_t i, std::byte* to) {
+      kernels_.linear.encode(down_.dtype, shared.h + i * down_.k, down_.k, 1, down_.k, 0, 1,
+                             to + i * one_bytes(down_));
+    };
+    if (encodes_privately(op_.n_used, down_.k)) {
+      for (int64_t i = 0; i < op_.n_used; ++i) encode(i, room.h);
+      return room.h;
+    }
+    worker.for_each(op_.n_used, [&](int64_t i) { encode(i, shared.encoded); });
+    return shared.encoded;
+  }
+
+  // Calls fn(i, first row, rows) for every strip of the e.m rows of each of n matrices.
+  template <class Fn>
+  void for_each_long_strip(Worker& worker, const Experts& e, int64_t n, Fn fn) const {
+    const int64_t rows =
+        std::min(kLongStripRows, rows_per_item(kernels_.linear, e.dtype, 1, n * e.m, e.k, worker.count()));
+    const int64_t strips = (e.m + rows - 1) / rows;
+    worker.for_each(n * strips, [&](int64_t item) {
+      const int64_t row0 = item % strips * rows;
+      fn(item / strips, row0, std::min(rows, e.m - row0));
+    });
+  }
+
+  // --- several tokens
+
+  void run_several(Worker& worker, const RunContext& context, int64_t n) const {
+    const Shared shared(*this, context.shared);
+    const Private own(*this, context.scratch + multiply_bytes_);
+    const bool privately = n * op_.n_used <= kPrivatePairs;
+    // Those of worker 0 are for observe() too.
+    const ExpertPairs& pairs = privately && worker.index() != 0 ? own.pairs : shared.pairs;
+    if (privately || worker.index() == 0) {
+      pairs.sort(op_, route_, n);
+      place_encodings(pairs);
+    }
+    if (!privately) worker.barrier();
+
+    encode_x(worker, pairs, shared, own);
+    combine_gate_and_up(worker, pairs, shared, own, context.scratch);
+    encode_h(worker, pairs, shared);
+    multiply_down(worker, pairs, shared, context.scratch);
+    sum_up(worker, n, pairs, shared);
+  }
+
+  int64_t chunks(DType dtype, int64_t n) const {
+    const int64_t step = kernels_.linear.encode_granularity(dtype, n);
+    return (n + step - 1) / step;
+  }
+
+  // Fills in the groups' places, and those of the one behind them.
+  void place_encodings(const ExpertPairs& pairs) const {
+    const auto advance = [&](EncodingPlace at, const Experts& e, const ExpertGroup& g) {
+      return EncodingPlace{at.offset + encoded_bytes(e, g.n), at.first_item + chunks(e.dtype, g.n)};
+    };
+    EncodingPlace gate{}, up{static_cast<int64_t>(x_bytes_), 0}, down{};
+    for (ExpertGroup& g : pairs.list()) {
+      g.for_gate = gate;
+      g.for_up = up;
+      g.for_down = down;
+      down = advance(down, down_, g);
+      const ExpertGroup* first = g.n == 1 ? pairs.groups + pairs.alone[pairs.token_of[g.begin]] : &g;
+      if (first != &g) {
+        g.for_gate.offset = first->for_gate.offset;
+        g.for_up.offset = first->for_up.offset;
+        continue;
+      }
+      gate = advance(gate, gate_, g);
+      if (kernels_.linear.same_encoding(gate_.dtype, up_.dtype, g.n)) {
+        g.for_up.offset = g.for_gate.offset;
+      } else {
+        up = advance(up, up_, g);
+      }
+    }
+    ExpertGroup& end = pairs.groups[*pairs.n_groups];
+    end.for_gate = gate;
+    end.for_up = up;
+    end.for_down = down;
+  }
+
+  // Calls fn(group, first token, last token) for every chunk of an encoding.
+  template <class Fn>
+  void for_each_chunk(const ExpertPairs& pairs, EncodingPlace ExpertGroup::*place, DType dtype, int64_t item,
+                      Fn fn) const {
+    const ExpertGroup& g = group_of_item(pairs.list(), place, item);
+    const int64_t step = kernels_.linear.encode_granularity(dtype, g.n);
+    const int64_t first = (item - (g.*place).first_item) * step;
+    fn(g, first, std::min<int64_t>(first + step, g.n));
+  }
+
+  void encode_x(Worker& worker, const ExpertPairs& pairs, const Shared& shared, const Private& own) const {
+    const ExpertGroup& end = pairs.groups[*pairs.n_groups];
+    const int64_t n_gate = end.for_gate.first_item;
+    worker.for_each(n_gate + end.for_up.first_item, [&](int64_t item) {
+      const bool of_gate = item < n_gate;
+      const auto place = of_gate ? &ExpertGroup::for_gate : &ExpertGroup::for_up;
+      const Experts& e = of_gate ? gate_ : up_;
+      for_each_chunk(pairs, place, e.dtype, of_gate ? item : item - n_gate,
+                     [&](const ExpertGroup& g, int64_t first, int64_t last) {
+                       const int32_t* token_of = pairs.token_of + g.begin;
+                       for (int64_t t = first; t < last; ++t) {
+                         memcpy(own.rows + (t - first) * e.k, x_ + token_of[t] * e.k,
+                                static_cast<size_t>(e.k) * sizeof(float));
+                       }
+                       kernels_.linear.encode(e.dtype, own.rows - first * e.k, e.k, g.n, e.k, first, last,
+                                              shared.encoded + (g.*place).offset);
+                     });
+    });
+  }
+
+  void encode_h(Worker& worker, const ExpertPairs& pairs, const Shared& shared) const {
+    worker.for_each(pairs.groups[*pairs.n_groups].for_down.first_item, [&](int64_t item) {
+      for_each_chunk(pairs, &ExpertGroup::for_down, down_.dtype, item,
+                     [&](const ExpertGroup& g, int64_t first, int64_t last) {
+                       kernels_.linear.encode(down_.dtype, shared.h + g.begin * down_.k, down_.k, g.n,
+                                              down_.k, first, last, shared.encoded + g.for_down.offset);
+                     });
+    });
+  }
+
+  // Calls fn(group, first row, rows) for every strip of every group's m rows.
+  template <class Fn>
+  void for_each_strip(Worker& worker, const ExpertPairs& pairs, int64_t m, Fn fn) const {
+    const int64_t strips = (m + kStripRows - 1) / kStripRows;
+    worker.for_each(*pairs.n_groups * strips, [&](int64_t item) {
+      const int64_t row0 = item % strips * kStripRows;
+      fn(pairs.groups[item / strips], row0, std::min(kStripRows, m - row0));
+    });
+  }
+
+  void combine_gate_and_up(Worker& worker, const ExpertPairs& pairs, const Shared& shared, const Private& own,
+                           std::byte* scratch) const {
+    for_each_strip(worker, pairs, gate_.m, [&](const ExpertGroup& g, int64_t row0, int64_t rows) {
+      float *gate = own.rows, *up = own.rows + g.n * kStripRows;
+      const auto product = [&](const Experts& e, const EncodingPlace& place, float* to) {
+        multiply(e, g.expert, g.n, row0, rows, shared.encoded + place.offset, to, kStripRows, scratch);
+      };
+      product(up_, g.for_up, up);
+      if (has_gate_) product(gate_, g.for_gate, gate);
+      for (int64_t t = 0; t < g.n; ++t) {
+        activate(gate + t * kStripRows, up + t * kStripRows, shared.h + (g.begin + t) * gate_.m + row0, rows);
+      }
+    });
+  }
+
+  void multiply_down(Worker& worker, const ExpertPairs& pairs, const Shared& shared,
+                     std::byte* scratch) const {
+    for_each_strip(worker, pairs, down_.m, [&](const ExpertGroup& g, int64_t row0, int64_t rows) {
+      multiply(down_, g.expert, g.n, row0, rows, shared.encoded + g.for_down.offset,
+               shared.z + g.begin * down_.m + row0, down_.m, scratch);
+    });
+  }
+
+  void sum_up(Worker& worker, int64_t n, const ExpertPairs& pairs, const Shared& shared) const {
+    // Parts of a token's columns, so that few tokens occupy all workers too.
+    const int64_t parts = std::max<int64_t>(1, 4 * worker.count() / n);
+    const int64_t columns = (down_.m / parts + 15) / 16 * 16 + 16;
+    const int64_t n_parts = (down_.m + columns - 1) / columns;
+    worker.for_each(n * n_parts, [&](int64_t item) {
+      const int64_t token = item / n_parts, first = item % n_parts * columns;
+      const int64_t count = std::min(columns, down_.m - first);
+      start_sum(token, first, count);
+      for (int64_t i = 0; i < op_.n_used; ++i) {
+        add_to_sum(token, i, shared.z + pairs.sorted_at[token * op_.n_used + i] * down_.m + first, first,
+                   count);
+      }
+    });
+  }
+
+  // --- both
+
+  // Rows [row0, row0 + rows) of an expert's product with n tokens, into to[n, ld].
+  void multiply(const Experts& e, int64_t expert, int64_t n, int64_t row0, int64_t rows, const std::byte* x,
+                float* to, int64_t ld, std::byte* scratch) const {
+    LinearCall call = e.call(expert, n, row0, rows);
+    call.x = x;
+    call.y = to;
+    call.ldy = ld;
+    kernels_.linear.multiply(call, 0, rows, scratch);
+  }
+
+  void activate(const float* gate, const float* up, float* h, int64_t rows) const {
+    if (has_gate_) {
+      kernels_.rows.glu(op_.activation, gate, up, h, rows);
+    } else {  // the square of what is positive
+      kernels_.rows.gate(GateKind::relu, up, up, h, rows);
+    }
+  }
+
+  void start_sum(int64_t token, int64_t first, int64_t count) const {
+    float* y = y_ + token * down_.m + first;
+    if (!residual_) {
+      std::fill_n(y, count, 0.0f);
+    } else if (residual_ != y_) {
+      memcpy(y, residual_ + token * down_.m + first, static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+
+  // Adds what the token's i-th expert returns, times its weight.
+  void add_to_sum(int64_t token, int64_t i, const float* z, int64_t first, int64_t count) const {
+    float* y = y_ + token * down_.m + first;
+    kernels_.rows.add(y, z, route_[token * 2 * op_.n_used + op_.n_used + i], y, count);
   }
 
   MoeFfnOp op_;
@@ -324,8 +437,10 @@ class CompiledMoeFfn final : public CompiledOp {
   float* y_;                  // [n, k]
   Extent extent_;
   const Weight* weights_[3];  // gate or null, up or null, down
-  int64_t max_slots_ = 0;
-  size_t multiply_bytes_ = 0, encoded_bytes_ = 0;
+  int64_t max_tokens_ = 0;
+  size_t multiply_bytes_ = 0;
+  size_t x_bytes_ = 0;        // of x, at most, for gate or for up
+  size_t encoded_bytes_ = 0;  // of x for both, or of h
 };
 
 }  // namespace
