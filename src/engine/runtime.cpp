@@ -28,7 +28,8 @@ std::unique_ptr<DiskReader> disk_reader(const Model& model, const EngineOptions&
   return options.open_disk ? options.open_disk(model.disk_files()) : open_disk_reader(model.disk_files());
 }
 
-ContextOptions held_to_batch(ContextOptions o) {
+ContextOptions held_to_batch(ContextOptions o, const Model& model, size_t n_devices) {
+  if (o.n_ubatch <= 0) o.n_ubatch = automatic_ubatch(model.architecture(), n_devices);
   o.n_ubatch = std::min(o.n_ubatch, std::max<int64_t>(o.n_batch, 1));
   return o;
 }
@@ -37,7 +38,10 @@ ContextOptions held_to_batch(ContextOptions o) {
 
 Runtime::Runtime(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
                  const Explain& before_allocation)
-    : model_(model), devices_(std::move(devices)), options_(options), shape_(held_to_batch(options.context)) {
+    : model_(model),
+      devices_(std::move(devices)),
+      options_(options),
+      shape_(held_to_batch(options.context, model, devices_.size())) {
   place(before_allocation);
   build_down_the_ladder();
 }

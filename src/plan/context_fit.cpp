@@ -84,9 +84,9 @@ std::string memory_text(const PlanRequest& r, size_t d) {
 
 // The smallest micro-batch that the planner may choose.
 int64_t least_ubatch(const PlanRequest& r) {
-  int64_t n = r.shape.n_ubatch;
-  for (const ContextOptions& shape : open_shapes(r)) n = std::min(n, shape.n_ubatch);
-  return n;
+  const std::vector<ContextOptions> shapes = open_shapes(r);
+  const auto less = [](const ContextOptions& a, const ContextOptions& b) { return a.n_ubatch < b.n_ubatch; };
+  return std::min_element(shapes.begin(), shapes.end(), less)->n_ubatch;
 }
 
 enum class WeightsMay { stay_in_memory, be_on_disk };

@@ -1,6 +1,7 @@
 #include "plan/session_plan.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -8,6 +9,7 @@
 namespace tandem {
 namespace {
 
+constexpr int64_t kUsualUbatch = 512;
 constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
 
 // With smaller micro-batches there is some memory more for the rest, which changes how many layers are on
@@ -38,18 +40,55 @@ size_t gpu_bytes(const Fit& fit) {
   return n_bytes;
 }
 
+std::vector<SessionPlan> plans_of_shape(const PlanRequest& r, const ContextOptions& shape,
+                                        std::span<const OffloadChoice> choices) {
+  const SessionGraphs graphs = session_graphs(r.architecture, shape);
+  const std::vector<const Graph*> both = graphs.both();
+  FitRequest request = fit_request(r, graphs, both);
+  request.choices = choices;
+  std::vector<SessionPlan> plans;
+  for (Fit& f : all_fits(request)) plans.push_back({shape, std::move(f)});
+  return plans;
+}
+
+// Where speeds are unknown: those of the widest micro-batch that leaves all weights in memory. If none does, of the
+// widest, which reads them least often.
+std::vector<SessionPlan> widest_in_memory(const PlanRequest& r) {
+  std::vector<SessionPlan> widest;
+  for (const ContextOptions& shape : open_shapes(r)) {
+    std::vector<SessionPlan> plans = plans_of_shape(r, shape, {});
+    if (plans.empty()) continue;
+    if (plans.front().fit.choice.n_disk_layers == 0) return plans;
+    if (widest.empty()) widest = std::move(plans);
+  }
+  return widest;
+}
+
+std::vector<SessionPlan> plans_by_speed(const PlanRequest& r) {
+  std::vector<SessionPlan> plans;
+  for (const ContextOptions& shape : open_shapes(r)) {
+    std::ranges::move(plans_of_shape(r, shape, choices_for(shape, plans)), std::back_inserter(plans));
+    if (!plans.empty() && is_all_on_gpus(r, plans.front().fit)) break;
+  }
+  // A lossless cache and the micro-batch asked for come first where they are as fast.
+  std::stable_sort(plans.begin(), plans.end(), [](const SessionPlan& a, const SessionPlan& b) {
+    return a.fit.speed.work_seconds() < b.fit.speed.work_seconds();
+  });
+  return plans;
+}
+
 }  // namespace
 
 std::vector<ContextOptions> open_shapes(const PlanRequest& r) {
   const ContextOptions asked = checked_shape(r.architecture, r.shape);
   std::vector<ContextOptions> list{asked};
-  const int64_t smallest = std::max<int64_t>(64, asked.n_sequences + 1);
-  if (r.rates.empty()) return list;
+  const int64_t smallest = std::max<int64_t>(r.rates.empty() ? kUsualUbatch : 64, asked.n_sequences + 1);
+  if (r.rates.empty() && r.devices.size() > 1) return list;
   for (int64_t n = asked.n_ubatch / 2; !asked.n_ubatch_given && n >= smallest; n /= 2) {
     list.push_back(asked);
     list.back().n_ubatch = n;
   }
-  if (!r.options.may_quantize_kv || asked.kv_dtype_given) return list;
+  if (r.rates.empty() || !r.options.may_quantize_kv || asked.kv_dtype_given) return list;
   for (int i = 0; i < r.architecture.hparams().n_layer; ++i) {
     const KvShape kv = r.architecture.kv_shape(i);
     if (kv.head_dim_k % 32 != 0 || kv.head_dim_v % 32 != 0) return list;
@@ -74,6 +113,7 @@ FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
 ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape) {
   if (shape.is_automatic() && shape.max_ctx > 0) shape.n_ctx = shape.max_ctx;
   if (shape.n_ctx <= 0) shape.n_ctx = architecture.hparams().n_ctx_train;
+  if (shape.n_ubatch <= 0) shape.n_ubatch = std::min(kUsualUbatch, std::max<int64_t>(shape.n_batch, 1));
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
   if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;
   shape.n_sequences = std::clamp<int64_t>(shape.n_sequences, 1, ceil_div(shape.n_ctx, KvConfig{}.block_size));
@@ -83,6 +123,14 @@ ContextOptions checked_shape(const Architecture& architecture, ContextOptions sh
   shape.n_state_checkpoints =
       std::clamp<int64_t>(shape.n_state_checkpoints, 0, shape.n_ctx / KvConfig{}.block_size);
   return shape;
+}
+
+int64_t automatic_ubatch(const Architecture& architecture, size_t n_devices) {
+  constexpr int64_t kRowsOfExpert = 128, kMaxUbatch = 2048;
+  const Hparams& h = architecture.hparams();
+  if (n_devices > 1 || h.n_expert <= 0 || h.n_expert_used <= 0) return kUsualUbatch;
+  const auto n = static_cast<uint64_t>(ceil_div(kRowsOfExpert * h.n_expert, h.n_expert_used));
+  return std::clamp(static_cast<int64_t>(std::bit_ceil(n)), kUsualUbatch, kMaxUbatch);
 }
 
 SessionGraphs session_graphs(const Architecture& architecture, const ContextOptions& asked) {
@@ -115,27 +163,12 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
 }
 
 std::vector<SessionPlan> plan_fixed_context(const PlanRequest& r) {
-  std::vector<SessionPlan> plans;
-  for (const ContextOptions& shape : open_shapes(r)) {
-    const SessionGraphs graphs = session_graphs(r.architecture, shape);
-    const std::vector<const Graph*> both = graphs.both();
-    FitRequest request = fit_request(r, graphs, both);
-    const std::vector<OffloadChoice> choices = choices_for(shape, plans);
-    request.choices = choices;
-    for (Fit& f : all_fits(request)) plans.push_back({shape, std::move(f)});
-    if (!plans.empty() && (r.rates.empty() || is_all_on_gpus(r, plans.front().fit))) break;
-  }
+  std::vector<SessionPlan> plans = r.rates.empty() ? widest_in_memory(r) : plans_by_speed(r);
   if (plans.empty()) {  // what fit() says of the shape asked for
     const ContextOptions shape = checked_shape(r.architecture, r.shape);
     const SessionGraphs graphs = session_graphs(r.architecture, shape);
     const std::vector<const Graph*> both = graphs.both();
     plans.push_back({shape, fit(fit_request(r, graphs, both))});
-  }
-  // A lossless cache and the micro-batch asked for come first where they are as fast.
-  if (!r.rates.empty()) {
-    std::stable_sort(plans.begin(), plans.end(), [](const SessionPlan& a, const SessionPlan& b) {
-      return a.fit.speed.work_seconds() < b.fit.speed.work_seconds();
-    });
   }
   return plans;
 }

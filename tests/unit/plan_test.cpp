@@ -100,6 +100,38 @@ TEST_F(Planner, MemoryAndSpeedOfLatentAttention) {
   }
 }
 
+// Without a GPU. Where memory is scarce, weights that stay in it are worth more.
+TEST_F(Planner, ExpertsOfAMixtureGetEnoughRows) {
+  const auto load = [](const char* name) {
+    tools::Shape shape = *tools::find_shape(name);
+    shape.n_layer = 2;
+    return tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
+  };
+  EXPECT_EQ(automatic_ubatch(load("llama-3.2-1b")->architecture(), 1), 512);
+  EXPECT_EQ(automatic_ubatch(load("mixtral-8x7b")->architecture(), 1), 512);  // 2 of 8 experts
+  const std::unique_ptr<Model> model = load("qwen3-30b-a3b");                 // 8 of 128
+  EXPECT_EQ(automatic_ubatch(model->architecture(), 2), 512);
+  EXPECT_EQ(automatic_ubatch(model->architecture(), 1), 2048);
+
+  devices_ = {host_.get()};
+  ContextOptions context{4096};
+  context.n_ubatch = 2048;
+  const auto plan_with = [&](std::optional<size_t> max_ram) {
+    flags_.budgets.max_ram = max_ram;
+    return plan_session({model->architecture(), model->weights(), devices_, flags_, context, {}}).front();
+  };
+  const SessionPlan all = plan_with(size_t{1} << 40);
+  EXPECT_EQ(all.shape.n_ubatch, 2048);
+  const SessionPlan less = plan_with(device_needs(all.fit, 0) - 1);
+  EXPECT_EQ(less.shape.n_ubatch, 1024);
+  EXPECT_EQ(less.fit.choice.n_disk_layers, 0);
+  const SessionPlan disk = plan_with(device_needs(all.fit, 0) / 2);
+  EXPECT_EQ(disk.shape.n_ubatch, 2048);
+  EXPECT_GT(disk.fit.choice.n_disk_layers, 0);
+  context.n_ubatch_given = true;
+  EXPECT_GT(plan_with(device_needs(all.fit, 0) - 1).fit.choice.n_disk_layers, 0);
+}
+
 // Prompts make keys and values of latent rows when a sequence has many tokens in a step; single tokens never do.
 TEST_F(Planner, LatentAttentionInTheCheaperForm) {
   tools::Shape shape = *tools::find_shape("deepseek-v2-lite");
