@@ -72,7 +72,9 @@ Metadata make_metadata(const Shape& shape, const SynthOptions& options) {
   add_hyperparameters(shape, metadata);
   metadata.set("general.file_type", Value(static_cast<uint32_t>(options.type)));
   metadata.set("general.quantization_version", Value(uint32_t{2}));
-  add_random_vocab(shape.vocab, shape.n_vocab, options.seed, metadata);
+  const bool is_cut = options.max_tokens > 0 && options.max_tokens < shape.n_vocab;
+  add_random_vocab(is_cut ? VocabKind::spm_llama : shape.vocab, is_cut ? options.max_tokens : shape.n_vocab,
+                   options.seed, metadata);
   return metadata;
 }
 

@@ -19,6 +19,7 @@ struct SynthOptions {
   FileType type = FileType::Q4_K_M;
   Mix mix = Mix::standard;
   uint64_t seed = 1;
+  int max_tokens = 0;  // of the vocabulary, which then is of a kind that is made quickly; 0: as the shape's
 };
 
 struct SynthProgress {
