@@ -135,6 +135,7 @@ constexpr TextSetting kTexts[] = {
        o.engine.context.kv_dtype_given = true;
      }},
     {"devices", set_devices},
+    {"isa", [](tandem_options& o, const std::string& v) { o.engine.devices.isa = v; }},
     {"samplers", [](tandem_options& o, const std::string& v) { o.sampling.stages = parse_sampler_names(v); }},
     {"grammar", [](tandem_options& o, const std::string& v) { set_grammar(o, v, "grammar"); }},
     {"json_schema",

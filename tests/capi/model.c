@@ -111,10 +111,24 @@ static void no_gpu_by_that_name(void) {
   tandem_model_free(model);
 }
 
+static void instruction_set(void) {
+  tandem_model* model = load_model();
+  tandem_session* session = NULL;
+  tandem_options* options = test_options();
+  CHECK_OK(tandem_options_set_text(options, "isa", "mmx"));
+  CHECK_FAILS(tandem_session_new(model, options, &session), TANDEM_ERROR_USAGE, "mmx is no instruction set");
+  CHECK_OK(tandem_options_set_text(options, "isa", "scalar"));
+  CHECK_OK(tandem_session_new(model, options, &session));
+  tandem_session_free(session);
+  tandem_options_free(options);
+  tandem_model_free(model);
+}
+
 const test model_tests[] = {{"info", info},
                             {"bad_files", bad_files},
                             {"tokens", tokens},
                             {"a_session_keeps_its_model", a_session_keeps_its_model},
                             {"memory_limits", memory_limits},
                             {"no_gpu_by_that_name", no_gpu_by_that_name},
+                            {"instruction_set", instruction_set},
                             {NULL, NULL}};
