@@ -35,6 +35,8 @@ void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool oversubsc
 }  // namespace
 
 void Worker::barrier() {
+  own_next_ = 0;
+  if (is_alone_) return;
   if (count_ == 1) {
     pool_.next_item_.store(0, std::memory_order_relaxed);
     return;

@@ -24,6 +24,13 @@ class Worker {
   // Waits until every worker of the run has called it.
   void barrier();
 
+  // Returns this worker for work that it does without the others: loops have all items, barriers wait for nobody.
+  Worker alone() const {
+    Worker w(pool_, index_, 1);
+    w.is_alone_ = true;
+    return w;
+  }
+
   // Calls fn(i) once for every i in [0, n_items), on any worker, then waits at a barrier. All workers must
   // call it with the same n_items.
   template <class Fn>
@@ -40,6 +47,8 @@ class Worker {
   ThreadPool& pool_;
   int index_;
   int count_;
+  bool is_alone_ = false;
+  int64_t own_next_ = 0;  // item, of one that is alone
 };
 
 class ThreadPool {
@@ -52,6 +61,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int n_threads() const { return n_threads_; }
+  // Barriers of several workers since the pool was made, the one at the end of each run included. Wraps around.
+  uint32_t n_barriers() const { return phase_.load(std::memory_order_relaxed); }
 
   // Runs fn(Worker&) on the first `n_active` workers (0: all) and returns when all are done. fn must not
   // throw.
@@ -84,6 +95,7 @@ class ThreadPool {
 };
 
 inline int64_t Worker::claim() {
+  if (is_alone_) return own_next_++;
   return pool_.next_item_.fetch_add(1, std::memory_order_relaxed);
 }
 

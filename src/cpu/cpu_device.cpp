@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/numa.h"
 #include "cpu/compiled_op.h"
+#include "cpu/fusions.h"
 #include "cpu/host_memory.h"
 
 namespace tandem::cpu {
@@ -112,7 +113,7 @@ class CpuDevice final : public Device {
 
  private:
   std::vector<CompiledOpPtr> compile_ops(const Segment& segment) const {
-    return lower<CompiledOpPtr>(CompileContext{{segment}, kernels_, pool_.n_threads()});
+    return cpu::compile_ops(CompileContext{{segment}, kernels_, pool_.n_threads()});
   }
 
   static size_t shared_bytes_of(const std::vector<CompiledOpPtr>& ops) {

@@ -14,6 +14,7 @@
 
 #include "cpu/attention_kernels.h"
 #include "cpu/compiled_op.h"
+#include "cpu/fusions.h"
 #include "cpu/isa.h"
 #include "cpu/row_kernels.h"
 #include "graph/builder.h"
@@ -125,26 +126,17 @@ class OpBench {
 
   // Runs the last node but the final gather_rows (or any other) with some threads.
   void run(Isa isa, const StepShape& shape, int n_threads, size_t node_index) {
+    run_nodes(isa, shape, n_threads, node_index, 1);
+  }
+  // Runs some nodes as the device compiles them together; returns the number of barriers.
+  uint32_t run_nodes(Isa isa, const StepShape& shape, int n_threads, size_t first, size_t n) {
     const Kernels kernels{isa, cpu::kernels(isa).linear, attention_of(isa), rows_of(isa)};
-    const Segment segment{&graph, std::span(nodes_).subspan(node_index, 1), addresses_, kv};
-    const std::vector<CompiledOpPtr> ops =
-        lower<CompiledOpPtr>(CompileContext{{segment}, kernels, n_threads});
-    const CompiledOpPtr& op = ops.front();
+    const Segment segment{&graph, std::span(nodes_).subspan(first, n), addresses_, kv};
     ThreadPool pool(n_threads);
-    std::vector<std::byte> memory(op->shared_bytes + 64 +
-                                  static_cast<size_t>(n_threads) * (op->scratch_bytes + 64));
-    std::fill(memory.begin(), memory.end(), std::byte{0xff});  // NaN, to detect reads before a write
-    const auto aligned = [&](size_t offset) {
-      return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data() + offset) + 63) / 64 *
-                                          64);
-    };
-    pool.run([&](Worker& worker) {
-      RunContext run{shape, aligned(0), nullptr};
-      run.scratch =
-          aligned(op->shared_bytes + 64 + static_cast<size_t>(worker.index()) * (op->scratch_bytes + 64));
-      if (op->shared_bytes == 0) run.shared = nullptr;
-      op->run(worker, run);
-    });
+    for (const CompiledOpPtr& op : compile_ops(CompileContext{{segment}, kernels, n_threads})) {
+      run_op(*op, shape, pool);
+    }
+    return pool.n_barriers();
   }
   void run(Isa isa, const StepShape& shape, int n_threads = 1) {
     run(isa, shape, n_threads, graph.nodes.size() - 2);
@@ -153,6 +145,23 @@ class OpBench {
   Graph graph;
 
  private:
+  static void run_op(const CompiledOp& op, const StepShape& shape, ThreadPool& pool) {
+    std::vector<std::byte> memory(op.shared_bytes + 64 +
+                                  static_cast<size_t>(pool.n_threads()) * (op.scratch_bytes + 64));
+    std::fill(memory.begin(), memory.end(), std::byte{0xff});  // NaN, to detect reads before a write
+    const auto aligned = [&](size_t offset) {
+      return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data() + offset) + 63) / 64 *
+                                          64);
+    };
+    pool.run([&](Worker& worker) {
+      RunContext run{shape, aligned(0), nullptr};
+      run.scratch =
+          aligned(op.shared_bytes + 64 + static_cast<size_t>(worker.index()) * (op.scratch_bytes + 64));
+      if (op.shared_bytes == 0) run.shared = nullptr;
+      op.run(worker, run);
+    });
+  }
+
   std::vector<std::vector<float>> values_;
   std::vector<std::vector<std::byte>> bytes_;
   std::vector<std::unique_ptr<Weight>> weights_;

@@ -102,12 +102,18 @@ LinearCall weight_call(const CompileContext& context, TensorId weight, TensorId 
 }  // namespace
 
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op) {
+  return compile_glu(context, node, op, std::nullopt);
+}
+
+CompiledOpPtr compile_glu(const CompileContext& context, const Node& node, const GluOp& op,
+                          std::optional<NormRows> norm) {
   const Tensor& x = context.tensor(op.x);
   const LinearCall gate = weight_call(context, op.gate, op.gate_bias);
   const LinearCall up = weight_call(context, op.up, op.up_bias);
   TANDEM_CHECK(gate.m == up.m && gate.k == x.n_cols && up.k == x.n_cols);
   const LinearKernels& kernels = context.kernels.linear;
-  EncodedInput input(kernels, context.address(op.x), x.n_cols, x.n_rows, {gate.dtype, up.dtype});
+  EncodedInput input(kernels, context.address(op.x), x.n_cols, x.n_rows, {gate.dtype, up.dtype},
+                     std::move(norm));
   const size_t multiply_bytes = std::max(max_scratch_bytes(kernels, gate.dtype, x.n_rows, gate.k),
                                          max_scratch_bytes(kernels, up.dtype, x.n_rows, up.k));
   const size_t strip_bytes = 2 * sizeof(float) * static_cast<size_t>(x.n_rows * kMaxStripRows);

@@ -66,6 +66,11 @@ class CompiledLinear : public CompiledOp {
 }  // namespace
 
 CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes) {
+  return compile_linear(context, nodes, std::nullopt);
+}
+
+CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes,
+                             std::optional<NormRows> norm) {
   const LinearKernels& kernels = context.kernels.linear;
   const TensorId x_id = std::get<LinearOp>(context.node(nodes.front()).op).x;
   const Tensor& x = context.tensor(x_id);
@@ -92,7 +97,7 @@ CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int3
     dtypes.push_back(w.dtype);
     multiply_bytes = std::max(multiply_bytes, max_scratch_bytes(kernels, w.dtype, x.n_rows, w.n_cols));
   }
-  EncodedInput input(kernels, context.address(x_id), x.n_cols, x.n_rows, dtypes);
+  EncodedInput input(kernels, context.address(x_id), x.n_cols, x.n_rows, dtypes, std::move(norm));
   const size_t shared_bytes = input.shared_bytes(), scratch_bytes = input.private_bytes() + multiply_bytes;
   auto compiled =
       std::make_unique<CompiledLinear>(kernels, context.address(x_id), std::move(input), std::move(products));

@@ -16,8 +16,8 @@ bool encodes_privately(int64_t n, int64_t k) {
 }
 
 EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t k, int64_t max_tokens,
-                           std::vector<DType> dtypes)
-    : kernels_(kernels), x_(x), k_(k) {
+                           std::vector<DType> dtypes, std::optional<NormRows> norm)
+    : kernels_(kernels), x_(x), k_(k), norm_(std::move(norm)) {
   for (DType dtype : dtypes) {
     if (std::find(dtypes_.begin(), dtypes_.end(), dtype) == dtypes_.end()) dtypes_.push_back(dtype);
   }
@@ -27,12 +27,22 @@ EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t
     for (int64_t n = 1; n <= max_tokens; ++n) bytes = std::max(bytes, kernels.encoded_bytes(dtype, n, k));
     shared_bytes_ += align64(bytes);
   }
+  size_t normalized_bytes = 0;
   for (int64_t n = 1; n <= max_tokens && encodes_privately(n, k); ++n) {
     for (size_t i = 0; i < dtypes_.size(); ++i) {
-      private_bytes_ =
-          std::max(private_bytes_, align64(offsets_[i] + kernels.encoded_bytes(dtypes_[i], n, k)));
+      normalized_at_ =
+          std::max(normalized_at_, align64(offsets_[i] + kernels.encoded_bytes(dtypes_[i], n, k)));
     }
+    if (norm_) normalized_bytes = align64(static_cast<size_t>(n * k) * sizeof(float));
   }
+  private_bytes_ = normalized_at_ + normalized_bytes;
+}
+
+// Worker 0 puts them where other ops find them.
+const float* EncodedInput::normalized(const Worker& worker, int64_t n, std::byte* room) const {
+  float* to = worker.index() == 0 ? norm_->output() : reinterpret_cast<float*>(room + normalized_at_);
+  for (int64_t row = 0; row < n; ++row) norm_->normalize(row, to + row * k_);
+  return to;
 }
 
 int64_t EncodedInput::chunks(DType dtype, int64_t n) const {
@@ -48,11 +58,13 @@ size_t EncodedInput::find(DType dtype, int64_t n) const {
 
 const std::byte* EncodedInput::encode(Worker& worker, int64_t n, std::byte* shared, std::byte* room) const {
   if (encodes_privately(n, k_)) {
+    const float* x = norm_ ? normalized(worker, n, room) : x_;
     for (size_t i = 0; i < dtypes_.size(); ++i) {
-      if (find(dtypes_[i], n) == i) kernels_.encode(dtypes_[i], x_, k_, n, k_, 0, n, room + offsets_[i]);
+      if (find(dtypes_[i], n) == i) kernels_.encode(dtypes_[i], x, k_, n, k_, 0, n, room + offsets_[i]);
     }
     return room;
   }
+  if (norm_) norm_->run(worker, n);
   int64_t n_items = 0;
   for (DType dtype : dtypes_) n_items += chunks(dtype, n);
   worker.for_each(n_items, [&](int64_t item) {

@@ -2,18 +2,21 @@
 // weight rows per item of work.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "cpu/compiled_op.h"
+#include "cpu/ops/norm.h"
 
 namespace tandem::cpu {
 
 // The encodings of one input x[n, k] for a set of weight dtypes. Which dtypes share an encoding depends on n,
-// so each has its own space. Immutable after construction.
+// so each has its own space. x may be what a norm makes: with a token or two every worker then normalizes them for itself,
+// which saves a barrier. Immutable after construction.
 class EncodedInput {
  public:
   EncodedInput(const LinearKernels& kernels, const float* x, int64_t k, int64_t max_tokens,
-               std::vector<DType> dtypes);
+               std::vector<DType> dtypes, std::optional<NormRows> norm = {});
 
   size_t shared_bytes() const { return shared_bytes_; }
   size_t private_bytes() const { return private_bytes_; }  // per worker
@@ -24,6 +27,7 @@ class EncodedInput {
   const std::byte* at(const std::byte* encodings, DType dtype, int64_t n) const;
 
  private:
+  const float* normalized(const Worker& worker, int64_t n, std::byte* room) const;
   size_t find(DType dtype, int64_t n) const;     // the entry whose encoding this dtype uses
   int64_t chunks(DType dtype, int64_t n) const;  // items of work that encoding n tokens makes
 
@@ -32,11 +36,19 @@ class EncodedInput {
   int64_t k_;
   std::vector<DType> dtypes_;    // distinct
   std::vector<size_t> offsets_;  // of each dtype's encoding, for any n
+  std::optional<NormRows> norm_;
   size_t shared_bytes_ = 0, private_bytes_ = 0;
+  size_t normalized_at_ = 0;  // of the private bytes, those for normalized rows
 };
 
 // Whether every worker encodes n rows of k columns itself, as EncodedInput does.
 bool encodes_privately(int64_t n, int64_t k);
+
+// The products of nodes with one input (see compiled_op.h), which perhaps is what a norm makes.
+CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes,
+                             std::optional<NormRows> norm);
+CompiledOpPtr compile_glu(const CompileContext& context, const Node& node, const GluOp& op,
+                          std::optional<NormRows> norm);
 
 // Maximum scratch of multiply for any number of tokens up to max_tokens.
 size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_tokens, int64_t k);
