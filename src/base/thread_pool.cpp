@@ -16,6 +16,24 @@ constexpr int kActiveBits = 12;
 constexpr int kMaxThreads = 512;
 constexpr unsigned kMaxThreadsPerCpu = 4;  // with more threads than this per processor, waiting does not spin
 static_assert(kMaxThreads < 1 << kActiveBits);
+constexpr int kGroup = 8;       // workers that arrive at a barrier together
+constexpr int kMaxVictims = 8;  // workers from which one takes items
+
+// ThreadPool::Items::left.
+struct Left {
+  uint32_t loop, next, end;
+
+  static constexpr int kItemBits = 20;  // and 24 for the loop
+  static constexpr int64_t kMaxItems = (int64_t{1} << kItemBits) - 1;
+  // Numbers begin anew before a run when there were so many; a run has a few thousand more.
+  static constexpr uint32_t kManyLoops = 1u << 16;
+
+  static Left unpack(uint64_t word) {
+    return {static_cast<uint32_t>(word >> (2 * kItemBits)),
+            static_cast<uint32_t>(word >> kItemBits & kMaxItems), static_cast<uint32_t>(word & kMaxItems)};
+  }
+  uint64_t pack() const { return uint64_t{loop} << (2 * kItemBits) | uint64_t{next} << kItemBits | end; }
+};
 
 // Waits until `word` differs from `seen`: spins, yields, then parks in the kernel. A barrier inside a run is
 // short, so spinning pays; with more threads than cores, yielding lets the others run. With many more
@@ -35,16 +53,18 @@ void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool oversubsc
 }  // namespace
 
 void Worker::barrier() {
-  own_next_ = 0;
-  if (is_alone_) return;
-  if (count_ == 1) {
-    pool_.next_item_.store(0, std::memory_order_relaxed);
-    return;
-  }
+  if (count_ == 1) return;
   const uint32_t phase = pool_.phase_.load(std::memory_order_acquire);
-  if (pool_.arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
-    pool_.arrived_.store(0, std::memory_order_relaxed);
-    pool_.next_item_.store(0, std::memory_order_relaxed);
+  const int group = index_ / kGroup, n_groups = (count_ + kGroup - 1) / kGroup;
+  const int group_size = std::min(kGroup, count_ - group * kGroup);
+  std::atomic<int32_t>& arrived = pool_.arrived_[static_cast<size_t>(group)].n;
+  bool is_last = arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == group_size;
+  if (is_last) {
+    arrived.store(0, std::memory_order_relaxed);
+    is_last = pool_.arrived_groups_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_groups;
+  }
+  if (is_last) {
+    pool_.arrived_groups_.store(0, std::memory_order_relaxed);
     pool_.phase_.fetch_add(1, std::memory_order_release);
     pool_.phase_.notify_all();
   } else {
@@ -52,10 +72,53 @@ void Worker::barrier() {
   }
 }
 
+int64_t Worker::begin_loop(int64_t n_items) {
+  const int64_t most = Left::kMaxItems * count_, grain = n_items <= most ? 1 : (n_items + most - 1) / most;
+  ++loop_;
+  n_items_ = (n_items + grain - 1) / grain;
+  victim_ = 0;
+  return grain;
+}
+
+int64_t Worker::claim() {
+  // All others of a few workers; of many those next to this one, for looking at all takes longer than it saves.
+  const int n_victims = std::min(count_ - 1, kMaxVictims);
+  for (; victim_ <= n_victims; ++victim_) {
+    const int worker = (index_ + victim_) % count_;
+    const int64_t item = claim_from(worker);
+    if (item < 0) continue;
+    if (victim_ > 0) {
+      pool_.items_[static_cast<size_t>(index_)].n_stolen.fetch_add(1, std::memory_order_relaxed);
+    }
+    return item;
+  }
+  return -1;
+}
+
+// The owner takes its first items, others its last ones.
+int64_t Worker::claim_from(int worker) {
+  const int64_t each = n_items_ / count_, rest = n_items_ % count_;
+  const int64_t first = worker * each + std::min<int64_t>(worker, rest);
+  const int64_t n = each + (worker < rest ? 1 : 0);
+  if (n == 0) return -1;
+  std::atomic<uint64_t>& word = pool_.items_[static_cast<size_t>(worker)].left;
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  for (;;) {
+    Left left = Left::unpack(seen);
+    if (left.loop != loop_) left = {loop_, 0, static_cast<uint32_t>(n)};
+    if (left.next == left.end) return -1;
+    const uint32_t item = worker == index_ ? left.next++ : --left.end;
+    // Relaxed: barriers order what items read and write.
+    if (word.compare_exchange_weak(seen, left.pack(), std::memory_order_relaxed)) return first + item;
+  }
+}
+
 ThreadPool::ThreadPool(int n_threads)
     : n_threads_(std::clamp(n_threads, 1, kMaxThreads)),
       oversubscribed_(static_cast<unsigned>(n_threads_) >
-                      kMaxThreadsPerCpu * std::max(1u, std::thread::hardware_concurrency())) {
+                      kMaxThreadsPerCpu * std::max(1u, std::thread::hardware_concurrency())),
+      items_(static_cast<size_t>(n_threads_)),
+      arrived_(static_cast<size_t>((n_threads_ + kGroup - 1) / kGroup)) {
   try {
     for (int i = 1; i < n_threads_; ++i) threads_.emplace_back(&ThreadPool::worker_main, this, i);
   } catch (const std::system_error& e) {
@@ -82,7 +145,8 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
   n_active_ = n_active <= 0 || n_active > n_threads_ ? n_threads_ : n_active;
   entry_ = entry;
   fn_ = fn;
-  Worker self(*this, 0, n_active_);
+  begin_numbering();
+  Worker self(*this, 0, n_active_, first_loop_);
   if (n_active_ > 1) {
     // The epoch itself holds the number of active workers: a worker that wakes late and is not part of this
     // run must not read the number of a later one.
@@ -92,6 +156,21 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
   }
   entry(fn, self);
   self.barrier();  // after this no worker uses fn
+  end_loop_ = self.loop_;
+}
+
+// Loops go on being numbered from run to run. Before numbers repeat, the words of all workers are made new.
+void ThreadPool::begin_numbering() {
+  first_loop_ = end_loop_;
+  if (first_loop_ < Left::kManyLoops) return;
+  for (Items& items : items_) items.left.store(0, std::memory_order_relaxed);
+  first_loop_ = 0;
+}
+
+uint64_t ThreadPool::n_stolen() const {
+  uint64_t n = 0;
+  for (const Items& items : items_) n += items.n_stolen.load(std::memory_order_relaxed);
+  return n;
 }
 
 void ThreadPool::worker_main(int index) {
@@ -102,7 +181,7 @@ void ThreadPool::worker_main(int index) {
     if (stop_) return;
     const int n_active = static_cast<int>(seen & ((1u << kActiveBits) - 1));
     if (index >= n_active) continue;
-    Worker self(*this, index, n_active);
+    Worker self(*this, index, n_active, first_loop_);
     entry_(fn_, self);
     self.barrier();
   }

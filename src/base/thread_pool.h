@@ -1,6 +1,7 @@
 // One persistent pool of threads. In a run every worker executes the same function, which may contain many
-// parallel loops: items are claimed one by one, so slow cores do not hold up fast ones, and each loop ends in
-// a barrier. Waiting threads spin for a while and then park, so an idle pool costs nothing.
+// parallel loops, each of which ends in a barrier. A loop's items are divided evenly, the same way every time, so a core
+// finds in its caches what it had in the step before; a worker that is done takes items from others, so slow cores do not
+// hold up fast ones. Waiting threads spin for a while and then park, so an idle pool costs nothing.
 //
 // The thread that calls run() is worker 0. run() is not reentrant and is called from one thread at a time.
 #pragma once
@@ -25,30 +26,38 @@ class Worker {
   void barrier();
 
   // Returns this worker for work that it does without the others: loops have all items, barriers wait for nobody.
-  Worker alone() const {
-    Worker w(pool_, index_, 1);
-    w.is_alone_ = true;
-    return w;
-  }
+  Worker alone() const { return Worker(pool_, index_, 1); }
 
   // Calls fn(i) once for every i in [0, n_items), on any worker, then waits at a barrier. All workers must
   // call it with the same n_items.
   template <class Fn>
   void for_each(int64_t n_items, Fn&& fn) {
-    for (int64_t i = claim(); i < n_items; i = claim()) fn(i);
+    if (count_ == 1) {
+      for (int64_t i = 0; i < n_items; ++i) fn(i);
+      return;
+    }
+    const int64_t grain = begin_loop(n_items);
+    for (int64_t begin = claim(); begin >= 0; begin = claim()) {
+      const int64_t end = begin * grain + grain < n_items ? begin * grain + grain : n_items;
+      for (int64_t i = begin * grain; i < end; ++i) fn(i);
+    }
     barrier();
   }
 
  private:
   friend class ThreadPool;
-  Worker(ThreadPool& pool, int index, int count) : pool_(pool), index_(index), count_(count) {}
-  int64_t claim();
+  Worker(ThreadPool& pool, int index, int count, uint32_t loop = 0)
+      : pool_(pool), index_(index), count_(count), loop_(loop) {}
+  int64_t begin_loop(int64_t n_items);  // returns how many items are claimed at a time: 1, but of very many
+  int64_t claim();                      // -1: none is left
+  int64_t claim_from(int worker);
 
   ThreadPool& pool_;
   int index_;
   int count_;
-  bool is_alone_ = false;
-  int64_t own_next_ = 0;  // item, of one that is alone
+  uint32_t loop_;        // number of the current loop
+  int64_t n_items_ = 0;  // of the loop, or of claims
+  int victim_ = 0;       // how many workers on is the one to take items from; 0: this one
 };
 
 class ThreadPool {
@@ -63,6 +72,8 @@ class ThreadPool {
   int n_threads() const { return n_threads_; }
   // Barriers of several workers since the pool was made, the one at the end of each run included. Wraps around.
   uint32_t n_barriers() const { return phase_.load(std::memory_order_relaxed); }
+  // Items that a worker has taken from another since the pool was made.
+  uint64_t n_stolen() const;
 
   // Runs fn(Worker&) on the first `n_active` workers (0: all) and returns when all are done. fn must not
   // throw.
@@ -76,28 +87,38 @@ class ThreadPool {
   friend class Worker;
   using Entry = void (*)(void*, Worker&);
   void run_erased(Entry entry, void* fn, int n_active);
+  void begin_numbering();
   void worker_main(int index);
   void join();
+
+  // What is left of a worker's items in a loop, packed into a word: the number of the loop, the next item, the end. A word
+  // of an earlier loop stands for all of them.
+  struct alignas(64) Items {
+    std::atomic<uint64_t> left{0};
+    std::atomic<uint64_t> n_stolen{0};  // by this worker
+  };
+  // Workers that arrive at a barrier, up to kGroup of them, and then the groups, so that few share a cache line.
+  struct alignas(64) Arrived {
+    std::atomic<int32_t> n{0};
+  };
 
   int n_threads_;
   const bool oversubscribed_;  // many more threads than processors
   std::vector<std::thread> threads_;
+  std::vector<Items> items_;      // [n_threads]
+  std::vector<Arrived> arrived_;  // [groups]
 
   // Words that workers spin on, one cache line each.
-  alignas(64) std::atomic<uint32_t> epoch_{0};     // run number and its number of workers
-  alignas(64) std::atomic<uint32_t> phase_{0};     // counts barriers
-  alignas(64) std::atomic<int32_t> arrived_{0};    // workers at the current barrier
-  alignas(64) std::atomic<int64_t> next_item_{0};  // next unclaimed item of the current loop
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // run number and its number of workers
+  alignas(64) std::atomic<uint32_t> phase_{0};  // counts barriers
+  alignas(64) std::atomic<int32_t> arrived_groups_{0};
   alignas(64) std::atomic<bool> stop_{false};
   Entry entry_ = nullptr;
   void* fn_ = nullptr;
   int n_active_ = 0;
+  uint32_t first_loop_ = 0;  // the number before those of the run
+  uint32_t end_loop_ = 0;    // the last one of the run before
 };
-
-inline int64_t Worker::claim() {
-  if (is_alone_) return own_next_++;
-  return pool_.next_item_.fetch_add(1, std::memory_order_relaxed);
-}
 
 // Returns the physical cores that this process may run on (hyper-threads counted once), at least 1.
 int physical_core_count();
