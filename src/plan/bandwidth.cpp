@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/sanitized.h"
 #include "plan/pages.h"
 
 namespace tandem {
@@ -44,7 +45,7 @@ uint64_t read_chunk(const std::byte* chunk) {
 }  // namespace
 
 size_t bandwidth_buffer_bytes(size_t free_bytes) {
-  constexpr size_t kUsual = 512u << 20;
+  constexpr size_t kUsual = kSanitized ? kWindows * kChunk : 512u << 20;  // a sanitizer reads slowly
   return std::clamp(free_bytes / 4, kWindows * kChunk, kUsual) / kChunk * kChunk;
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/sanitized.h"
 #include "base/thread_pool.h"
 #include "plan/bandwidth.h"
 #include "plan/op_bench.h"
@@ -18,14 +19,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Square matrices so large that starting an op is nothing beside reading them.
-constexpr OpBench::Matrix kHostMatrix{DType::Q4_K, 4096}, kGpuMatrix{DType::Q4_K, 8192};
-constexpr OpBench::Matrix kFloats{DType::F16, 4096};
+// A sanitizer's checks make the speed meaningless, and take minutes.
+constexpr int64_t kHostSize = kSanitized ? 256 : 4096;
+constexpr OpBench::Matrix kHostMatrix{DType::Q4_K, kHostSize}, kGpuMatrix{DType::Q4_K, 2 * kHostSize};
+constexpr OpBench::Matrix kFloats{DType::F16, kHostSize};
 constexpr size_t kGpuBytes = size_t{340} << 20;  // of those that are read one after the other
 constexpr int64_t kBatch = 512;
 constexpr int kSmallOps = 33;
 // Attention of a decoding step, and of a piece of a prompt.
 constexpr OpBench::Attention kSingle{.n_tokens = 1, .n_past = 4095};
-constexpr OpBench::Attention kPrompt{.n_tokens = 256, .n_past = 768};
+constexpr OpBench::Attention kPrompt{.n_tokens = kSanitized ? 8 : 256, .n_past = 768};
 constexpr size_t kBusBytes = size_t{64} << 20;
 constexpr int kFetches = 4;
 constexpr double kDisturbing = 0.1;  // share of the CPUs that others take

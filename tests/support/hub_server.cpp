@@ -175,7 +175,7 @@ void HubServer::serve(int connection, bool at_storage) {
       const std::lock_guard lock(mutex_);
       requests_.push_back(request);
       reply = reply_to(request);
-      if (change) change(request, reply);
+      if (change.change_) change.change_(request, reply);
     }
     if (!send_reply(connection, reply)) break;
     request = {};

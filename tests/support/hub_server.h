@@ -35,6 +35,8 @@ struct HubReply {
 };
 
 class HubServer {
+  using ChangeReply = std::function<void(const HubRequest&, HubReply&)>;
+
  public:
   HubServer();
   ~HubServer();
@@ -50,10 +52,24 @@ class HubServer {
   void set_commit(const std::string& repo, const std::string& commit);
 
   // Before the first request: files of the listing per page; redirect contents to the second port.
-  size_t page_size = 1000;
-  bool redirects = true;
-  // Changes replies. Called from the threads of connections, one at a time.
-  std::function<void(const HubRequest&, HubReply&)> change;
+  std::atomic<size_t> page_size = 1000;
+  std::atomic<bool> redirects = true;
+  // Changes replies. Called from the threads of connections, one at a time. Once another has been assigned, or null, it is
+  // not called any more.
+  class Change {
+   public:
+    explicit Change(HubServer& server) : server_(server) {}
+    void operator=(ChangeReply change) {
+      const std::lock_guard lock(server_.mutex_);
+      change_ = std::move(change);
+    }
+
+   private:
+    friend class HubServer;
+    HubServer& server_;
+    ChangeReply change_;
+  };
+  Change change{*this};
 
   std::vector<HubRequest> requests() const;  // so far
   size_t count(const std::string& part_of_path) const;

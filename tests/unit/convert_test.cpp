@@ -224,12 +224,16 @@ TEST_F(Convert, InterruptedOrKilled) {
   const std::string old = test::small_gguf().bytes();
   for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
     test::write_file(out, old);
+    const auto n_files = [&] {
+      return std::distance(std::filesystem::directory_iterator(directory_.path("out")), {});
+    };
+    const auto n_before = n_files();
     const pid_t child = fork();
     if (child == 0) {
       execl(binary.c_str(), "tandem", "convert", path.c_str(), "-o", out.c_str(), "--log-disable", nullptr);
       _exit(127);
     }
-    usleep(150000);
+    for (int i = 0; i < 1000 && n_files() == n_before; ++i) usleep(10000);  // until it writes
     kill(child, signal);
     int status = 0;
     waitpid(child, &status, 0);
@@ -238,9 +242,8 @@ TEST_F(Convert, InterruptedOrKilled) {
       EXPECT_EQ(WEXITSTATUS(status), 130);
     }
     EXPECT_TRUE(bytes_of(out) == old);
-    const auto left = std::distance(std::filesystem::directory_iterator(directory_.path("out")), {});
     if (signal == SIGINT) {
-      EXPECT_EQ(left, 1);
+      EXPECT_EQ(n_files(), 1);
     }
   }
 }
