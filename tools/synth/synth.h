@@ -19,6 +19,7 @@ struct SynthOptions {
   FileType type = FileType::Q4_K_M;
   Mix mix = Mix::standard;
   uint64_t seed = 1;
+  double expert_skew = 0;  // of mixtures: how unequally experts are used (see expert_skew.h); 0: equally
 };
 
 struct SynthProgress {
