@@ -13,6 +13,7 @@
 #include "text/stream_detokenizer.h"
 #include "tools/command.h"
 #include "tools/confinement.h"
+#include "tools/expert_stats.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
 #include "tools/options/command_line.h"
@@ -36,6 +37,7 @@ struct RunOptions : CommandOptions {
   SpeculationOptions speculation;
   bool context_shift = false;
   std::string prompt_cache;  // a session file
+  std::string expert_stats, expert_trace;
   bool prompt_cache_all = false, prompt_cache_ro = false;
 };
 
@@ -202,10 +204,12 @@ void run(RunOptions& options) {
   Confinement confinement(options.sandbox);
   confinement.runs(options.engine).reads_model(options.speculation.model).reads(options.prompt_cache);
   if (!options.prompt_cache_ro) confinement.writes(options.prompt_cache);
-  confinement.begin();
+  confinement.writes(options.expert_stats).writes(options.expert_trace).begin();
   refuse_conversation(options);
   const auto devices = make_devices(options.engine);
   const std::unique_ptr<Model> model = load_model(options);
+  const ExpertStats expert_stats(options.expert_stats, model->hparams(), options.engine);
+  ExpertTrace expert_trace(options.expert_trace, model->hparams(), options.engine);
   measure_speeds(options.engine, devices, *model);
   TextSpeculation speculation(options.speculation, options.engine, devices, *model);
   Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
@@ -265,6 +269,8 @@ void run(RunOptions& options) {
   }
   out.end(stats, cached.n_tokens, sampler.seed(), session);
   report(stats, sampler.seed());
+  expert_stats.save(session.executor());
+  expert_trace.publish();
   if (stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
   check_complete(options.sampling, stats.reason, [&](const std::string& text) { out.note(text); });
 }
@@ -290,6 +296,8 @@ void add_run(CLI::App& app) {
       .group(cache_group);
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
+  add_expert_stats_option(command, options->expert_stats);
+  add_expert_trace_option(command, options->expert_trace);
   add_sampling_options(command, options->sampling);
   add_speculation_options(command, options->speculation);
   add_rope_options(command, options->engine.model.rope);

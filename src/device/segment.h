@@ -25,6 +25,8 @@ struct KvLayer {
   int64_t n_blocks = 0;
 };
 
+class ExpertSource;
+
 // Nodes of a graph that one device runs in one go. The spans must outlive what is compiled from them. To
 // query the scratch size only, leave addresses empty and kv without memory.
 struct Segment {
@@ -32,6 +34,7 @@ struct Segment {
   std::span<const int32_t> nodes;        // indices into graph->nodes, ascending
   std::span<const DevicePtr> addresses;  // by TensorId, on this device; null where not used here
   std::span<const KvLayer> kv;           // by layer, on this device
+  ExpertSource* experts = nullptr;       // of layers whose experts are not all in memory (expert_source.h)
 };
 
 // The tokens of one sequence in a step, and those in the cache before.

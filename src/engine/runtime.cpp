@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "exec/expert_store.h"
 #include "plan/generic_kernels.h"
 
 namespace tandem {
@@ -59,6 +60,8 @@ void Runtime::build() {
                                          disk_reader(model_, options_, fit_.placement));
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
+  if (options_.offload.expert_use) executor_->experts().read_most_used(*options_.offload.expert_use);
+  executor_->experts().watch(options_.on_experts);
 
   max_outputs_ = capacity.max_outputs;
   for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_, &hot_slots_}) {
@@ -135,10 +138,11 @@ bool Runtime::step_down(const std::string& reason) {
   }
   auto n = (n_gpu + 3) / 4;
   say(format("{} of {} layers go to the host", n, n_gpu));
-  WeightHome host = InMemory{};
-  if (fit_.placement.reads_disk()) host = OnDisk{};  // there is no room for more in host memory
+  WeightHome host = InMemory{}, experts = InMemory{};
+  if (fit_.placement.reads_disk()) host = experts = OnDisk{};  // there is no room for more in host memory
+  if (fit_.placement.reads_chosen()) experts = chosen_from_disk({});
   for (LayerPlacement& l : layers) {
-    if (on_gpu(l) && n-- > 0) l = {host, host, ResidentKv{DeviceId::host()}};
+    if (on_gpu(l) && n-- > 0) l = {host, experts, ResidentKv{DeviceId::host()}};
   }
   return true;
 }
@@ -171,9 +175,16 @@ void Runtime::place(const Explain& before_allocation) {
     }
     if (devices_.size() > 1) {
       log_info("{}", summary(devices_, fit_));
-    } else if (fit_.placement.reads_disk()) {
+    } else if (fit_.placement.reads_disk() && !fit_.placement.reads_chosen()) {
       log_info("{}: {} of weights do not fit in memory and are read from disk for every step", model_.path(),
                size_text(fit_.bytes.disk_weights));
+    }
+    if (fit_.placement.reads_chosen()) {
+      const SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
+      const std::vector<const Graph*> both = graphs.both();
+      log_info("{}: {} of weights are on disk, and steps read the experts that they choose; {}",
+               model_.path(), size_text(fit_.bytes.disk_weights),
+               experts_text(fit_request(plan, graphs, both), fit_));
     }
   }
   if (!options_.placement.layers.empty()) {

@@ -62,8 +62,8 @@ SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition) {
   return needs;
 }
 
-DiskStream::DiskStream(std::span<Device* const> devices, std::unique_ptr<DiskReader> reader)
-    : devices_(devices), reader_(std::move(reader)) {}
+DiskStream::DiskStream(std::span<Device* const> devices, DiskReader* reader)
+    : devices_(devices), reader_(reader) {}
 
 DiskStream::~DiskStream() {
   free_slots();

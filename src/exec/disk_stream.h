@@ -35,8 +35,8 @@ SlotNeeds disk_slot_needs(const Graph& graph, const Partition& partition);
 
 class DiskStream {
  public:
-  // devices[0] is the host and holds the slots. `reader` may be null if no group is on disk.
-  DiskStream(std::span<Device* const> devices, std::unique_ptr<DiskReader> reader);
+  // devices[0] is the host and holds the slots. `reader` may be null if no group is on disk; it outlives the stream.
+  DiskStream(std::span<Device* const> devices, DiskReader* reader);
   ~DiskStream();
   DiskStream(const DiskStream&) = delete;
   DiskStream& operator=(const DiskStream&) = delete;
@@ -79,7 +79,7 @@ class DiskStream {
   void free_slots();
 
   std::span<Device* const> devices_;
-  std::unique_ptr<DiskReader> reader_;
+  DiskReader* reader_;
   SlotNeeds needs_;
   std::vector<Slot> slots_;
   std::vector<DiskRead> reads_;  // of one fetch

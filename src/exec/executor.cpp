@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "exec/expert_store.h"
 #include "exec/placed_graph.h"
 
 namespace tandem {
@@ -34,11 +35,13 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       placement_(std::move(placement)),
       kv_(std::move(kv)),
       residency_(devices_),
-      disk_(devices_, std::move(disk)),
+      reader_(std::move(disk)),
+      disk_(devices_, reader_.get()),
+      experts_(std::make_unique<ExpertStore>(*devices_.at(0), reader_.get())),
       stream_(devices_, disk_),
       queue_(stream_, devices_.size()),
       kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0)) {
-  TANDEM_CHECK(!devices_.empty() && devices_[0]->info().host_memory && kv_.size() == devices_.size());
+  TANDEM_CHECK(devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
   const std::span<const PrefetchedLayer> caches = kv_stream_.caches();
   for (size_t c = 0; c < caches.size(); ++c) {
@@ -90,6 +93,7 @@ void Executor::prepare(Program& program) {
     grow_arena(d, program.schedule_.partition.arena_bytes[d]);
     grow_slots(DeviceId::at(d), program.slots_[d]);
   }
+  experts_->reserve(program.schedule_.experts);
   bind(program);
 }
 
@@ -145,7 +149,7 @@ void Executor::bind(Program& program) {
   for (const PlacedSegment& segment : partition.segments) {
     const size_t d = segment.device.index();
     program.executables_.push_back(
-        devices_[d]->compile(Segment{&graph, segment.nodes, program.addresses_[d], kv_[d]}));
+        devices_[d]->compile(Segment{&graph, segment.nodes, program.addresses_[d], kv_[d], experts_.get()}));
   }
 }
 
@@ -213,9 +217,23 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::fetch_cache: return kv_stream_.fetch(c.cache);
     case CommandKind::join_cache: return kv_stream_.join(c.cache);
     case CommandKind::write_back: return kv_stream_.write_back(c.cache);
-    case CommandKind::run: return devices_[d]->run(*program.executables_[c.segment], inputs.shape);
+    case CommandKind::run: return run_segment(program, c, inputs.shape);
     case CommandKind::collect: return collect(program, c, inputs.shape);
   }
+}
+
+size_t Executor::slot_bytes(DeviceId device) const {
+  return stream_.n_bytes(device) + kv_stream_.n_bytes(device) +
+         (device.is_host() ? disk_.n_bytes() + experts_->n_bytes() : 0);
+}
+
+uint64_t Executor::disk_bytes() const {
+  return disk_.read_bytes() + experts_->counts().read_bytes;
+}
+
+void Executor::run_segment(Program& program, const Command& c, const StepShape& shape) {
+  devices_[c.device.index()]->run(*program.executables_[c.segment], shape);
+  if (c.device.is_host()) experts_->check();  // ops cannot throw
 }
 
 void Executor::feed(const Program& program, size_t d, const StepInputs& inputs) {
@@ -275,6 +293,7 @@ std::span<const float> Executor::result(const Program& program, TensorId tensor,
 void Executor::abandon_step() {
   stream_.forget();
   disk_.forget();
+  experts_->forget();
   for (Device* device : devices_) {
     try {
       device->wait(device->record());

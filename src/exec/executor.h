@@ -31,12 +31,13 @@ struct TransferStats {
   uint64_t n_copies = 0;
 };
 
+class ExpertStore;
 class Program;
 
 class Executor {
  public:
   // kv[device][layer]; a layer's entry is used only on the device that its placement names. `disk` reads
-  // the layers on disk; null if the placement has none.
+  // the layers and experts on disk; null if the placement has none.
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
            std::unique_ptr<DiskReader> disk = nullptr);
   ~Executor();
@@ -54,12 +55,14 @@ class Executor {
   // Bytes on a device for uploaded weights and for activations.
   size_t weight_bytes(DeviceId device) const { return residency_.n_bytes(device); }
   size_t arena_bytes(DeviceId device) const { return arenas_[device.index()].n_bytes; }
-  // Bytes of the stream slots for weights and caches; below, the total bytes streamed and read from disk.
-  size_t slot_bytes(DeviceId device) const {
-    return stream_.n_bytes(device) + kv_stream_.n_bytes(device) + (device.is_host() ? disk_.n_bytes() : 0);
-  }
+  // Bytes of the stream slots for weights and caches, and of the experts' slots; below, the total bytes streamed and
+  // read from disk.
+  size_t slot_bytes(DeviceId device) const;
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
-  uint64_t disk_bytes() const { return disk_.read_bytes(); }
+  uint64_t disk_bytes() const;
+  // The chosen experts; nothing if the placement has none.
+  const ExpertStore& experts() const { return *experts_; }
+  ExpertStore& experts() { return *experts_; }
 
  private:
   friend class Program;
@@ -77,6 +80,7 @@ class Executor {
   void grow_slots(DeviceId device, const SlotNeeds& needs);
   void begin_step(const Program& program, const StepInputs& inputs);
   void execute(Program& program, const Command& command, const StepInputs& inputs);
+  void run_segment(Program& program, const Command& command, const StepShape& shape);
   void feed(const Program& program, size_t device, const StepInputs& inputs);
   void copy(const Program& program, const Command& command, const StepShape& shape);
   std::vector<float>& collected(const Graph& graph, TensorId tensor);
@@ -89,7 +93,9 @@ class Executor {
   Placement placement_;
   std::vector<std::vector<KvLayer>> kv_;
   WeightResidency residency_;
+  std::unique_ptr<DiskReader> reader_;
   DiskStream disk_;
+  std::unique_ptr<ExpertStore> experts_;
   WeightStream stream_;
   FetchQueue queue_;
   KvStream kv_stream_;

@@ -8,6 +8,7 @@ namespace {
 // Returns the GPU in a MemoryUse or DiskUse; none if the host computes.
 struct GpuOf {
   std::optional<GpuId> operator()(const HostComputes&) const { return std::nullopt; }
+  std::optional<GpuId> operator()(const ChosenExperts&) const { return std::nullopt; }
   std::optional<GpuId> operator()(const Streamed& use) const { return use.to; }
   std::optional<GpuId> operator()(const RowsShared& use) const { return use.with; }
 };
@@ -55,12 +56,25 @@ bool uses_gpu(const WeightHome& home) {
          streamed_to(home, StepKind::decode);
 }
 
+bool reads_chosen(const ExpertHome& home, StepKind kind) {
+  const auto* on_disk = std::get_if<OnDisk>(&home);
+  return on_disk && std::holds_alternative<ChosenExperts>(use_of(*on_disk, kind));
+}
+
 OnDisk moved_to_disk(const InMemory& home) {
   const auto whole = [](const MemoryUse& use) -> DiskUse {
     const std::optional<GpuId> gpu = std::visit(GpuOf{}, use);
     return gpu ? DiskUse(Streamed{*gpu}) : HostComputes{};
   };
   return {whole(home.prefill), whole(home.decode)};
+}
+
+OnDisk chosen_from_disk(const InMemory& home) {
+  OnDisk moved = moved_to_disk(home);
+  for (DiskUse* use : {&moved.prefill, &moved.decode}) {
+    if (std::holds_alternative<HostComputes>(*use)) *use = ChosenExperts{};
+  }
+  return moved;
 }
 
 DeviceId holder(const KvHome& home) {

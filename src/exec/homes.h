@@ -34,8 +34,13 @@ struct RowsShared {
   double share;
   bool operator==(const RowsShared&) const = default;
 };
+// For experts on disk: only those that a step's tokens have chosen are read, one by one, into a cache in host memory
+// (expert_store.h), and the host computes with them.
+struct ChosenExperts {
+  bool operator==(const ChosenExperts&) const = default;
+};
 using MemoryUse = std::variant<HostComputes, Streamed, RowsShared>;
-using DiskUse = std::variant<HostComputes, Streamed>;
+using DiskUse = std::variant<HostComputes, Streamed, ChosenExperts>;
 // Returns RowsShared, or Streamed if the share is all of the rows.
 MemoryUse use_on(GpuId gpu, double share);
 
@@ -49,7 +54,7 @@ struct InMemory {
   MemoryUse prefill, decode;
   bool operator==(const InMemory&) const = default;
 };
-// Read from disk into host slots for every step, and used or streamed from there.
+// Read from disk into host slots for every step, and used or streamed from there; of experts perhaps the chosen ones.
 struct OnDisk {
   DiskUse prefill, decode;
   bool operator==(const OnDisk&) const = default;
@@ -89,8 +94,12 @@ std::optional<GpuId> streamed_to(const WeightHome& home, StepKind kind);
 double row_share(const WeightHome& home, StepKind kind);
 // Returns whether a GPU holds the weights or computes with them.
 bool uses_gpu(const WeightHome& home);
+// Returns whether such steps read only chosen experts.
+bool reads_chosen(const ExpertHome& home, StepKind kind);
 // Returns the home of the same weights on disk, where rows are not divided.
 OnDisk moved_to_disk(const InMemory& home);
+// Returns the home of experts of which only the chosen ones are read where the host computes.
+OnDisk chosen_from_disk(const InMemory& home);
 
 // Returns the device with room for every position of the cache.
 DeviceId holder(const KvHome& home);

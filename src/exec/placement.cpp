@@ -5,12 +5,21 @@
 #include "base/error.h"
 
 namespace tandem {
+
+bool is_of_experts(const Weight& weight) {
+  return weight.name.find("_exps.") != std::string::npos;
+}
+
 bool LayerPlacement::is_resident() const {
   return std::holds_alternative<Resident>(weights) && std::holds_alternative<Resident>(experts);
 }
 
 bool LayerPlacement::reads_disk() const {
   return std::holds_alternative<OnDisk>(weights) || std::holds_alternative<OnDisk>(experts);
+}
+
+bool LayerPlacement::reads_chosen() const {
+  return tandem::reads_chosen(experts, StepKind::decode) || tandem::reads_chosen(experts, StepKind::prefill);
 }
 
 bool LayerPlacement::divides_rows(StepKind kind) const {
@@ -32,6 +41,10 @@ const SplitKv* Placement::split() const {
 
 bool Placement::reads_disk() const {
   return std::ranges::any_of(layers, [](const LayerPlacement& l) { return l.reads_disk(); });
+}
+
+bool Placement::reads_chosen() const {
+  return std::ranges::any_of(layers, [](const LayerPlacement& l) { return l.reads_chosen(); });
 }
 
 bool Placement::divides_rows(StepKind kind) const {
@@ -80,12 +93,23 @@ bool Placement::streams(const Graph& graph, const Node& node, const Weight& weig
   if (!own_matrix || !home) return false;
   const DeviceId* device = override_of(graph, node);
   if (!(device ? *device : holder(*home)).is_host()) return false;
-  return !runs_on(graph, node).is_host() || on_disk(weight);
+  return !runs_on(graph, node).is_host() || (on_disk(weight) && !takes_chosen(graph, node, weight));
+}
+
+bool Placement::takes_chosen(const Graph& graph, const Node& node, const Weight& weight) const {
+  if (!std::holds_alternative<MoeFfnOp>(node.op) || weight.layer != node.layer || weight.n_mats == 1 ||
+      !weight.in_file)
+    return false;
+  const WeightHome* home = home_of(node);
+  return home && tandem::reads_chosen(*home, step_kind(graph.shape)) && runs_on(graph, node).is_host();
 }
 
 bool Placement::on_disk(const Weight& weight) const {
   const LayerPlacement* layer = layer_of(weight.layer);
-  return layer && layer->reads_disk() && weight.in_file && weight.n_rows * weight.n_mats > 1;
+  if (!layer || !weight.in_file || weight.n_rows * weight.n_mats == 1) return false;
+  if (!is_of_experts(weight)) return std::holds_alternative<OnDisk>(layer->weights);
+  const bool stays = layer->reads_chosen() && weight.n_mats == 1;  // a bias
+  return std::holds_alternative<OnDisk>(layer->experts) && !stays;
 }
 
 }  // namespace tandem

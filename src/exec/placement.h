@@ -20,6 +20,8 @@ struct LayerPlacement {
   bool is_resident() const;
   // Returns whether matrices of the layer are read from disk for every step.
   bool reads_disk() const;
+  // Returns whether steps read only chosen experts of the layer.
+  bool reads_chosen() const;
   bool divides_rows(StepKind kind) const;
   bool operator==(const LayerPlacement&) const = default;
 };
@@ -30,6 +32,7 @@ struct Placement {
   DeviceId output = DeviceId::host();  // the output norm and head
   size_t n_stream_slots = 2;           // stream slots on each device that layers are streamed to
   size_t n_disk_slots = 2;             // host slots for layers read from disk
+  size_t n_expert_bytes = 0;           // host memory for chosen experts; the least that works if that is more
   // Nodes with these weights run on these devices, regardless of the homes.
   std::unordered_map<const Weight*, DeviceId> overrides;
   // The slices of divided weights; copies of a placement share them.
@@ -42,6 +45,7 @@ struct Placement {
   const SplitKv* split() const;
   bool splits_caches() const { return split() != nullptr; }
   bool reads_disk() const;                 // in any layer
+  bool reads_chosen() const;               // in any layer
   bool divides_rows(StepKind kind) const;  // in any layer
 
   // Returns the device that runs a node.
@@ -49,7 +53,9 @@ struct Placement {
   // Returns whether a node reads this weight of its own layer from a stream slot. Vectors are never
   // streamed: they are too small to be worth it and stay on the device.
   bool streams(const Graph& graph, const Node& node, const Weight& weight) const;
-  // Returns whether the weight is read from disk when a node streams it.
+  // Returns whether the host takes chosen experts of this matrix instead of all: the expert store has them.
+  bool takes_chosen(const Graph& graph, const Node& node, const Weight& weight) const;
+  // Returns whether the weight is read from disk when a node streams it or takes some of it.
   bool on_disk(const Weight& weight) const;
   // Returns the home of the weights that decide where a node runs; null for cache ops and outside of
   // layers.
@@ -62,5 +68,8 @@ struct Placement {
   const LayerPlacement* layer_of(int layer) const;
   const DeviceId* override_of(const Graph& graph, const Node& node) const;
 };
+
+// Returns whether the weight belongs to the experts of a layer: their matrices, biases or scales.
+bool is_of_experts(const Weight& weight);
 
 }  // namespace tandem

@@ -183,6 +183,7 @@ Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_
   Scheduler scheduler(graph, std::move(partition), n_devices);
   Schedule schedule = scheduler.run();
   schedule.split_layers = split_layers(placement);
+  schedule.experts = expert_room(graph, placement);
   return schedule;
 }
 

@@ -11,6 +11,7 @@
 // in Executor::execute() and in Clock::execute() of plan/cost.cpp.
 #pragma once
 
+#include "exec/expert_room.h"
 #include "exec/partition.h"
 
 namespace tandem {
@@ -56,6 +57,7 @@ struct Schedule {
   std::vector<Command> commands;
   Partition partition;  // the segments, groups and caches that the commands name
   std::vector<SplitLayer> split_layers;
+  ExpertRoom experts;  // of the layers that take chosen experts in `run`
   size_t n_events = 0;
 };
 

@@ -107,7 +107,7 @@ bool fits_somehow(PlanRequest r, int64_t n_ctx, WeightsMay weights, size_t& foun
       request.choices = std::span(&choices[at], 1);
       const std::vector<Fit> fits = all_fits(request);
       const auto allowed = [&](const Fit& f) {
-        return weights == WeightsMay::be_on_disk || f.choice.n_disk_layers == 0;
+        return weights == WeightsMay::be_on_disk || !f.choice.reads_disk();
       };
       if (std::none_of(fits.begin(), fits.end(), allowed)) continue;
       found = at;
@@ -172,12 +172,9 @@ std::optional<OffloadChoice> best_choice(const PlanRequest& r) {
 // Whether a plan leaves the weights where another one has them, or in faster memory.
 bool keeps_weights(const OffloadChoice& choice, const OffloadChoice& other) {
   return choice.n_gpu_layers >= other.n_gpu_layers && choice.n_cpu_moe <= other.n_cpu_moe &&
-         choice.n_disk_layers <= other.n_disk_layers;
+         choice.n_disk_layers <= other.n_disk_layers && choice.chosen_experts <= other.chosen_experts;
 }
 
-bool on_disk(const OffloadChoice& choice) {
-  return choice.n_disk_layers > 0;
-}
 // Weights are off the GPUs that the user did not keep off.
 bool off_gpu(const PlanRequest& r, const OffloadChoice& choice) {
   const OffloadOptions& o = r.options;
@@ -237,7 +234,7 @@ std::vector<SessionPlan> plan_without_moves(const PlanRequest& r, int64_t least,
   std::vector<SessionPlan> best = plans_of(smallest);
   if (best.empty()) return {};
   const OffloadChoice kept = best.front().fit.choice;
-  const bool avoids_disk = on_disk(moved) && !on_disk(kept);
+  const bool avoids_disk = moved.reads_disk() && !kept.reads_disk();
   const bool avoids_host = off_gpu(r, moved) && !off_gpu(r, kept);
   if (!avoids_disk && !avoids_host) return {};
   largest(least, kAutomaticMultiple, [&](int64_t n_ctx) {
@@ -245,7 +242,7 @@ std::vector<SessionPlan> plan_without_moves(const PlanRequest& r, int64_t least,
     std::vector<SessionPlan> plans = plans_of(n_ctx);
     if (plans.empty()) return false;
     const OffloadChoice& choice = plans.front().fit.choice;
-    if ((avoids_disk && on_disk(choice)) || (avoids_host && off_gpu(r, choice))) return false;
+    if ((avoids_disk && choice.reads_disk()) || (avoids_host && off_gpu(r, choice))) return false;
     best = std::move(plans);
     return true;
   });
@@ -276,7 +273,7 @@ std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {
 
   const int64_t least = std::min(r.shape.min_ctx > 0 ? r.shape.min_ctx : kLeastContext, most);
   std::vector<SessionPlan> small = plan_least(r, least);
-  const auto moves = [&](const OffloadChoice& c) { return on_disk(c) || off_gpu(r, c); };
+  const auto moves = [&](const OffloadChoice& c) { return c.reads_disk() || off_gpu(r, c); };
   if (const OffloadChoice& moved = small.front().fit.choice; moves(moved)) {
     std::vector<SessionPlan> smaller = plan_without_moves(r, least, moved);
     if (!smaller.empty()) small = std::move(smaller);

@@ -1,11 +1,13 @@
 #include "plan/cost.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/checked.h"
 #include "exec/disk_stream.h"
 #include "exec/fetch_queue.h"
 #include "exec/kv_stream.h"
+#include "plan/expert_hits.h"
 #include "plan/memory_traffic.h"
 
 namespace tandem {
@@ -28,6 +30,7 @@ class StepClock final : GroupSlots {
         events_(schedule.n_events),
         slots_(devices.size()),
         cache_slots_(devices.size()) {
+    add_chosen_experts();
     for (const PlacedSegment& segment : partition().segments) add_segment(segment, kv);
     for (const StreamGroup& group : partition().groups) {
       add_group(group, *devices[group.device.index()]);
@@ -61,9 +64,13 @@ class StepClock final : GroupSlots {
     size_t holds = kNothing;  // a group
   };
   using Slots = std::vector<std::vector<Slot>>;  // [device][slot]
+  struct HostNode {
+    NodeWork work;
+    double read_s = 0;  // to read missing experts
+  };
   struct SegmentTime {
     double seconds = 0;           // with its device's memory for itself
-    std::vector<NodeWork> nodes;  // of the host, which has not
+    std::vector<HostNode> nodes;  // of the host, which has not
   };
   struct GroupTime {
     double n_bytes = 0;  // on its device
@@ -77,24 +84,42 @@ class StepClock final : GroupSlots {
 
   // ---- What there is ----
 
+  double disk_bytes_per_s() const {
+    return rates_[0].disk_bytes_per_s > 0 ? rates_[0].disk_bytes_per_s : kUsualDiskBytesPerS;
+  }
+
+  void add_chosen_experts() {
+    const ExpertRoom& room = schedule_.experts;
+    const ExpertHits hits = expected_hits(room, load_.expert_use, load_.n_tokens);
+    for (size_t i = 0; i < room.layers.size(); ++i) {
+      chosen_read_s_[room.layers[i].down] = hits.missing_bytes[i] / disk_bytes_per_s();
+    }
+  }
+  double chosen_read_s(const Node& node) const {
+    const auto* op = std::get_if<MoeFfnOp>(&node.op);
+    if (!op) return 0;
+    const auto found = chosen_read_s_.find(graph_.tensor(op->down).weight);
+    return found == chosen_read_s_.end() ? 0 : found->second;
+  }
+
   void add_segment(const PlacedSegment& segment, const KvConfig& kv) {
     const DeviceRates& rates = rates_[segment.device.index()];
     SegmentTime time{rates.stage_s, {}};
     for (int32_t i : segment.nodes) {
       const NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv);
       time.seconds += node_seconds(work, rates);
-      if (segment.device.is_host()) time.nodes.push_back(work);
+      if (segment.device.is_host()) time.nodes.push_back({work, chosen_read_s(graph_.nodes[i])});
     }
     segments_.push_back(std::move(time));
   }
 
   void add_group(const StreamGroup& group, const DeviceModel& device) {
-    const double disk = rates_[0].disk_bytes_per_s > 0 ? rates_[0].disk_bytes_per_s : kUsualDiskBytesPerS;
     GroupTime time;
     for (TensorId id : group.weights) {
       time.n_bytes += static_cast<double>(device.weight_bytes(*graph_.tensor(id).weight));
     }
-    if (group.on_disk) time.read_s = static_cast<double>(disk_layout(graph_, group).n_bytes) / disk;
+    if (group.on_disk)
+      time.read_s = static_cast<double>(disk_layout(graph_, group).n_bytes) / disk_bytes_per_s();
     groups_.push_back(time);
     make_slot(slots_, group.device, group.turn.slot);
     make_slot(slots_, DeviceId::host(), group.disk_turn.slot);
@@ -175,9 +200,11 @@ class StepClock final : GroupSlots {
     const DeviceRates& rates = rates_[0];
     double t = at_[0] + rates.stage_s;
     memory_.forget_until(t);
-    for (const NodeWork& work : segments_[segment].nodes) {
+    for (const auto& [work, read_s] : segments_[segment].nodes) {
       t += rates.node_s;
+      if (read_s > 0) disk_s_ = std::max(disk_s_, t) + read_s;  // while it computes with what there is
       t += work.seconds(rates, memory_.finish(t, work.n_bytes, rates.read_bytes_per_s) - t);
+      if (read_s > 0) t = std::max(t, disk_s_);
     }
     at_[0] = t;
   }
@@ -262,6 +289,7 @@ class StepClock final : GroupSlots {
   std::vector<double> moves_s_;  // [device] to bring the oldest blocks of hot caches to the host
   std::vector<double> events_;   // when they are reached
   double disk_s_ = 0;            // when the last read is done
+  std::map<const Weight*, double> chosen_read_s_;  // by the layer's Wdown
   std::vector<SegmentTime> segments_;
   std::vector<GroupTime> groups_;
   std::vector<CacheTime> caches_;

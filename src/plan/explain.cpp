@@ -40,6 +40,7 @@ std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit
       if (fit.placement.streams(graph, node, w)) {
         place = fit.placement.on_disk(w) ? Place(Disk{}) : DeviceId::host();
       }
+      if (fit.placement.takes_chosen(graph, node, w)) place = Disk{};
       layer.bytes[place] +=
           std::holds_alternative<EmbedOp>(node.op) ? row_bytes(w.dtype, w.n_cols) : w.n_bytes();
     }
@@ -175,6 +176,21 @@ std::string summary(const DeviceModels& devices, const Fit& fit) {
   return text;
 }
 
+ExpertHits expected_hits(const FitRequest& r, const Placement& placement) {
+  const StepLoad load = decode_load(r);
+  return expected_hits(expert_room(*r.graphs.front(), placement), load.expert_use, load.n_tokens);
+}
+
+std::string experts_text(const FitRequest& r, const Fit& fit) {
+  if (fit.bytes.expert_slots == 0) return "";
+  const ExpertRoom room = expert_room(*r.graphs.front(), fit.placement);
+  const ExpertHits hits = expected_hits(r, fit.placement);
+  return format("{} of memory hold {} of {} experts; decoding finds {} there, {}, and reads {} a step",
+                size_text(room.n_bytes()), room.n_slots(), room.n_experts(), percent(hits.share()),
+                expert_use_text(r.options.expert_use.get()),
+                size_text(static_cast<size_t>(hits.read_bytes())));
+}
+
 std::string explain(const FitRequest& r, const Fit& fit) {
   const auto n_layer = static_cast<int>(r.architecture.hparams().n_layer);
   std::string text = format("{:<8} {:<34} {:<10} {}\n", "layer", "weights", "experts", "KV cache");
@@ -204,9 +220,11 @@ std::string explain(const FitRequest& r, const Fit& fit) {
   text += format("mapped from the file and read by the CPU: {}\n", mib(fit.bytes.mapped_weights));
   const BusBytes& bus = fit.bytes.per_token;
   if (fit.bytes.disk_weights > 0) {
-    text += format("read from disk: {} of weights, {} bytes for every decoded token\n",
-                   mib(fit.bytes.disk_weights), bus.disk);
+    text += format("read from disk: {} of weights, {} bytes for every decoded token{}\n",
+                   mib(fit.bytes.disk_weights), bus.disk,
+                   fit.bytes.expert_slots > 0 ? ", and of experts the chosen ones" : "");
   }
+  if (fit.bytes.expert_slots > 0) text += "chosen experts: " + experts_text(r, fit) + "\n";
   text += format(
       "bus, per decoded token: {} bytes of activations in {} copies, {} of logits, {} of step inputs and "
       "{} "

@@ -115,7 +115,7 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
   size_t sum = 0;
   std::set<int> layers;
   for (const Weight& w : r.weights) {
-    if (!w.in_file || w.layer < 0 || w.n_rows * w.n_mats < 2) continue;
+    if (!w.in_file || w.layer < 0 || w.n_rows * w.n_mats < 2 || placement.on_disk(w)) continue;
     const LayerPlacement& layer = placement.layers[w.layer];
     if (!holder(w.name.find("_exps.") != std::string::npos ? layer.experts : layer.weights).is_host())
       continue;
@@ -127,11 +127,31 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
   return static_cast<int64_t>((n_bytes + each - 1) / each + placement.n_disk_slots);
 }
 
-// With as few layers on disk as the host's memory asks for; where no number is enough, as with the choice.
+// What the host has left goes to the chosen experts.
+Fit with_more_experts(const FitRequest& r, Fit fit, size_t limit) {
+  const size_t needed = device_needs(fit, 0);
+  if (!fit.choice.chosen_experts || needed >= limit) return fit;
+  OffloadChoice choice = fit.choice;
+  choice.n_expert_bytes = fit.bytes.expert_slots + limit - needed;
+  return fit_with(r, choice);
+}
+
+// With as few layers on disk as the host's memory asks for; where no number is enough, as with the choice. The experts
+// go there first, all of them, because steps read few of them.
 Fit with_disk(const FitRequest& r, OffloadChoice choice) {
   Fit without = fit_with(r, choice);
-  const size_t limit = ram_before_disk(r), needed = device_needs(without, 0);
-  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || needed <= limit) return without;
+  const size_t limit = ram_before_disk(r);
+  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || device_needs(without, 0) <= limit)
+    return without;
+  choice.chosen_experts = true;
+  Fit chosen = fit_with(r, choice);
+  if (chosen.placement.reads_chosen()) {
+    if (device_needs(chosen, 0) <= limit) return with_more_experts(r, std::move(chosen), limit);
+    without = std::move(chosen);
+  } else {
+    choice.chosen_experts = false;
+  }
+  const size_t needed = device_needs(without, 0);
   const int64_t n_layer = r.architecture.hparams().n_layer;
   const auto with = [&](int64_t n) {
     choice.n_disk_layers = n;
@@ -147,7 +167,7 @@ Fit with_disk(const FitRequest& r, OffloadChoice choice) {
     (enough ? high : low) = next;
     next += enough ? -step : step;
   }
-  if (high <= n_layer) return with(high);
+  if (high <= n_layer) return with_more_experts(r, with(high), limit);
   Fit all = with(n_layer);
   const bool helps = !r.options.budgets.max_ram && device_needs(all, 0) < needed;
   return helps ? all : without;
@@ -158,6 +178,8 @@ size_t least_host_needs(const FitRequest& r, const Fit& f) {
   if (r.options.disk == Toggle::off || !r.may_leave_on_disk) return device_needs(f, 0);
   OffloadChoice choice = f.choice;
   choice.n_disk_layers = r.architecture.hparams().n_layer;
+  choice.chosen_experts = true;
+  choice.n_expert_bytes = 0;
   return std::min(device_needs(f, 0), device_needs(fit_with(r, choice), 0));
 }
 
@@ -198,6 +220,8 @@ void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& lis
   choice.rows_prefill = shares.prefill;
   choice.rows_decode = shares.decode;
   choice.n_disk_layers = 0;  // as many as then must be
+  choice.chosen_experts = false;
+  choice.n_expert_bytes = 0;
   if (choice.divides_rows()) add_fit(r, choice, list);
 }
 
@@ -359,13 +383,18 @@ size_t ram_before_disk(const FitRequest& r) {
 
 StepLoad decode_load(const FitRequest& r) {
   const int64_t n = r.graphs.front()->shape.max_sequences;
-  return {n, n, r.kv.n_ctx / 2 / n, n};
+  StepLoad load{n, n, r.kv.n_ctx / 2 / n, n};
+  load.expert_use = r.options.expert_use.get();
+  return load;
 }
 
 StepLoad prefill_load(const FitRequest& r) {
   const int64_t n = std::min(r.graphs.back()->shape.max_tokens, r.kv.n_ctx);
   const int64_t n_prompt = std::clamp(kUsualPrompt, n, std::max(n, r.kv.n_ctx));
-  return {n, 1, (n_prompt - n) / 2};  // the step in the middle of the prompt is as all are on the average
+  StepLoad load{n, 1,
+                (n_prompt - n) / 2};  // the step in the middle of the prompt is as all are on the average
+  load.expert_use = r.options.expert_use.get();
+  return load;
 }
 
 double step_seconds(const FitRequest& r, const Placement& placement, const Graph& built, StepLoad load) {

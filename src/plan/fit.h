@@ -5,6 +5,7 @@
 #pragma once
 
 #include "plan/cost.h"
+#include "plan/expert_hits.h"
 #include "plan/footprint.h"
 #include "plan/offload.h"
 
@@ -64,6 +65,11 @@ size_t device_budget(const FitRequest& request, size_t device);
 // Returns the bytes that a fit needs on a device; on the host they include mapped weights.
 size_t device_needs(const Fit& fit, size_t device);
 
+// Returns what the store of chosen experts is expected to do in a decode step; one that asks for none if there is none.
+ExpertHits expected_hits(const FitRequest& request, const Placement& placement);
+// Returns it as text: "1.50 GiB of memory hold 700 of 6144 experts; decoding finds 63% there, assuming ..., and reads
+// 410.0 MiB a step". Empty if there is none.
+std::string experts_text(const FitRequest& request, const Fit& fit);
 // Returns the table of --explain: the placement, its bytes, the bytes over the bus per token, and the
 // predicted speed.
 std::string explain(const FitRequest& request, const Fit& fit);

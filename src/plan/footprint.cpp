@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/overloaded.h"
+#include "exec/expert_room.h"
 #include "exec/kv_stream.h"
 #include "exec/placed_graph.h"
 #include "exec/weight_stream.h"
@@ -115,6 +116,10 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
       bytes.activations = std::max(bytes.activations, partition.arena_bytes[d]);
       for (TensorId id : partition.weights[d]) {
         const Weight* w = graph.tensor(id).weight;
+        if (d == 0 && placement.on_disk(*w)) {  // chosen experts
+          on_disk.insert(w);
+          continue;
+        }
         weights[d].insert(devices[d]->info().host_memory ? placement.slices->whole(w) : w);
       }
       slots[d] = slots[d].united(slot_needs(graph, partition, *devices[d], DeviceId::at(d)));
@@ -122,6 +127,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
     if (g == 0) {
       result.per_token.weights = streamed_bytes(graph, partition, devices);
       result.per_token.disk = disk_bytes(graph, partition);
+      result.expert_slots = expert_room(graph, placement).n_bytes();
     }
     for (const StreamGroup& group : partition.groups) {
       for (TensorId id : group.weights) {
@@ -135,9 +141,10 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
       result.devices[d].scratch = std::max(result.devices[d].scratch, devices[d]->scratch_bytes(segment));
     }
   }
+  result.devices[0].staging = result.expert_slots;
   const std::vector<PrefetchedLayer> caches = prefetched_layers(placement);
   for (size_t d = 0; d < devices.size(); ++d) {
-    result.devices[d].staging =
+    result.devices[d].staging +=
         slots[d].n_bytes() + kv_slot_needs(caches, kv_layers[0], DeviceId::at(d)).n_bytes();
     for (const Weight* w : weights[d]) {
       result.devices[d].weights += devices[d]->weight_bytes(*w);

@@ -15,7 +15,8 @@ struct DeviceBytes {
   size_t weights = 0;  // copied to the device; 0 on the host, where they are mapped
   size_t kv = 0;
   size_t activations = 0;  // the arena that all programs share
-  size_t staging = 0;      // the slots that streamed layers and caches pass through, or layers from disk
+  size_t staging =
+      0;  // the slots that streamed layers and caches pass through, or layers and experts from disk
   size_t scratch = 0;
   size_t total() const { return weights + kv + activations + staging + scratch; }
 };
@@ -23,15 +24,15 @@ struct DeviceBytes {
 // Bytes that cross between devices per decoded token, if both parts of split caches are in use.
 struct BusBytes {
   size_t activations = 0;  // transfers between segments
-  size_t logits = 0;       // from the device that makes them to the host, with what the step returns beside them
-  size_t inputs = 0;       // ids, positions, ... to each device; the block table is inputs_per_block more
+  size_t logits = 0;  // from the device that makes them to the host, with what the step returns beside them
+  size_t inputs = 0;  // ids, positions, ... to each device; the block table is inputs_per_block more
   size_t inputs_per_block = 0;      // for every cache block in use
   size_t inputs_per_hot_block = 0;  // for every block in use of hot caches
   size_t n_transfers = 0;
   size_t weights = 0;  // streamed, as they lie on the device
   // Of caches that are brought to a device: for every cache block in use; and what goes back.
   size_t kv_in_per_block = 0, kv_out = 0;
-  size_t disk = 0;  // read from disk into host memory
+  size_t disk = 0;  // read from disk into host memory, chosen experts aside
   // Of split caches: what goes to the host once for every block of tokens, when the hot cache is
   // full.
   size_t kv_moved_per_block = 0;
@@ -42,6 +43,7 @@ struct Footprint {
   BusBytes per_token;
   size_t mapped_weights = 0;  // bytes of weights that the host reads where they are mapped
   size_t disk_weights = 0;    // of those that it reads from disk
+  size_t expert_slots = 0;    // bytes of `staging` of the host: the slots of chosen experts
 };
 
 // "1.50 GiB", "20.0 MiB", "3.0 KiB".

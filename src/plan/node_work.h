@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/rates.h"
+#include "exec/expert_use.h"
 #include "graph/graph.h"
 #include "kv/cache.h"
 
@@ -18,9 +19,10 @@ inline constexpr double kUsualDiskBytesPerS = 3e9;
 struct StepLoad {
   int64_t n_tokens = 1;
   int64_t n_outputs = 1;
-  int64_t n_past = 0;       // tokens of a sequence in the cache before the step
-  int64_t n_sequences = 1;  // that share the tokens equally
-  int64_t hot_from = 0;     // of split caches: the position that the hot one begins with
+  int64_t n_past = 0;                     // tokens of a sequence in the cache before the step
+  int64_t n_sequences = 1;                // that share the tokens equally
+  int64_t hot_from = 0;                   // of split caches: the position that the hot one begins with
+  const ExpertUse* expert_use = nullptr;  // recorded; null: not known
 };
 
 // The bytes that a node reads from memory and its operations.

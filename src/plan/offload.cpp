@@ -163,6 +163,30 @@ void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   }
 }
 
+// Whether a layer has experts, and all of them in the file.
+std::vector<bool> layers_with_experts_in_file(const std::deque<Weight>& weights, size_t n_layer) {
+  std::vector<bool> has(n_layer, false), lacks(n_layer, false);
+  for (const Weight& w : weights) {
+    const bool is_matrix = w.layer >= 0 && static_cast<size_t>(w.layer) < n_layer && w.n_mats > 1;
+    if (!is_matrix || !is_of_experts(w)) continue;
+    has[static_cast<size_t>(w.layer)] = true;
+    if (!w.in_file) lacks[static_cast<size_t>(w.layer)] = true;
+  }
+  for (size_t i = 0; i < n_layer; ++i) has[i] = has[i] && !lacks[i];
+  return has;
+}
+
+// The experts that the host computes with while decoding.
+void leave_experts_on_disk(Placement& placement, const std::deque<Weight>& weights) {
+  const std::vector<bool> can = layers_with_experts_in_file(weights, placement.layers.size());
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    ExpertHome& experts = placement.layers[i].experts;
+    const auto* memory = std::get_if<InMemory>(&experts);
+    if (memory && can[i] && std::holds_alternative<HostComputes>(memory->decode))
+      experts = chosen_from_disk(*memory);
+  }
+}
+
 }  // namespace
 
 std::string_view streaming_name(Streaming streaming) {
@@ -268,6 +292,8 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[i].kv = ResidentKv{};
   }
   if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement, architecture);
+  if (choice.chosen_experts) leave_experts_on_disk(placement, weights);
+  placement.n_expert_bytes = choice.n_expert_bytes;
   place_on_disk(placement, choice.n_disk_layers);
   apply_overrides(placement, weights, devices, options);
   return placement;

@@ -46,7 +46,12 @@ struct OffloadChoice {
   int64_t n_disk_layers = 0;  // of those with weights on the host, so many are read from disk
   // Of what is streamed, the share of the rows that the GPU computes, the CPU computing the others; 1: all.
   double rows_prefill = 1, rows_decode = 1;
+  // Of mixtures that the host computes while decoding, all experts are on disk, and only the chosen ones are read. Host
+  // memory for them; what n_disk_layers counts then are the other weights of layers.
+  bool chosen_experts = false;
+  size_t n_expert_bytes = 0;
 
+  bool reads_disk() const { return n_disk_layers > 0 || chosen_experts; }
   bool divides_rows() const {
     return streaming != Streaming::none &&
            (rows_prefill < 1 || (streaming == Streaming::always && rows_decode < 1));

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/toggle.h"
+#include "exec/expert_use.h"
 #include "gguf/dtype.h"
 #include "graph/ops.h"
 
@@ -74,6 +76,7 @@ struct OffloadOptions {
   // 1: no division.
   std::optional<double> gpu_rows;
   Budgets budgets;
+  std::shared_ptr<const ExpertUse> expert_use;  // of earlier runs; null: not known
   bool choose_by_speed = true;   // choose the rest by predicted speed; false: as much as fits on GPUs
   bool may_quantize_kv = false;  // the choice may be a quantized cache, which is not lossless
 };

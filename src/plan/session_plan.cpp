@@ -22,6 +22,8 @@ std::vector<OffloadChoice> choices_for(const ContextOptions& shape, const std::v
     const bool is_wider = plan.shape.n_ubatch > shape.n_ubatch && plan.shape.k_dtype == shape.k_dtype;
     OffloadChoice choice = plan.fit.choice;
     if (!is_wider || choice.divides_rows()) continue;  // rows are divided anew
+    choice.chosen_experts = false;                     // and so is memory for experts
+    choice.n_expert_bytes = 0;
     list.push_back(choice);
     if (list.size() == kBest) break;
   }

@@ -63,7 +63,8 @@ TEST(DiskSlots, AreNotOverwrittenWhileADeviceFetchesFromThem) {
   test::MeteredHost host;
   test::SimDevice sim({.copy_bytes_per_s = kBytes / 0.05});
   const std::vector<Device*> devices{&host, &sim};
-  DiskStream disk(devices, std::make_unique<InstantDisk>());
+  InstantDisk reader;
+  DiskStream disk(devices, &reader);
   disk.reserve({1, kBytes});
   const auto layout = [](const std::vector<std::byte>& bytes) {
     return DiskLayout{{{bytes.data(), kBytes, 0}}, kBytes};

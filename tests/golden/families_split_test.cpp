@@ -6,6 +6,7 @@
 
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
+#include "exec/expert_store.h"
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
 #include "support/sim_device.h"
@@ -191,6 +192,23 @@ TEST_P(FamiliesSplit, LayersOnDisk) {
     EXPECT_EQ(session.executor().slot_bytes(DeviceId::host()), bytes.devices[0].staging);
     EXPECT_EQ(sim.used_bytes(), bytes.devices[1].total());
   }
+}
+
+// Of mixtures.
+TEST_P(FamiliesSplit, ChosenExpertsOnDisk) {
+  const auto host = cpu::make_cpu_device({1, 1});
+  Session alone(*model_, {host.get()}, options({}));
+  const std::vector<float> expected = logits(alone);
+  const std::vector<Device*> devices{host.get()};
+  EngineOptions o = options({});
+  o.placement =
+      place(model_->architecture(), model_->weights(), devices, {}, OffloadChoice{.chosen_experts = true});
+  Session session(*model_, devices, o);
+  EXPECT_EQ(logits(session), expected);
+  const Footprint& bytes = session.placement().bytes;
+  EXPECT_EQ(bytes.disk_weights > 0, model_->hparams().n_expert > 1);
+  EXPECT_EQ(session.executor().experts().counts().n_read > 0, bytes.disk_weights > 0);
+  EXPECT_EQ(session.executor().slot_bytes(DeviceId::host()), bytes.devices[0].staging);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesSplit, testing::ValuesIn(test::family_names_and_forms()),

@@ -140,8 +140,12 @@ class PlacedNodes : public testing::Test {
   Weight table_{.name = "table", .n_rows = kCols, .n_cols = kCols};
   Weight vector_{.name = "norm", .n_rows = 1, .n_cols = kCols, .layer = 0};
   Weight matrix_{.name = "matrix", .n_rows = kCols, .n_cols = kCols, .layer = 0, .in_file = true};
-  Weight experts_{
-      .name = "experts", .n_mats = 4, .n_rows = kCols, .n_cols = kCols, .layer = 0, .in_file = true};
+  Weight experts_{.name = "ffn_up_exps.weight",
+                  .n_mats = 4,
+                  .n_rows = kCols,
+                  .n_cols = kCols,
+                  .layer = 0,
+                  .in_file = true};
 };
 
 TEST_F(PlacedNodes, RunByTheHomeOfWhatTheyRead) {

@@ -17,6 +17,7 @@
 #include "tools/batch/request.h"
 #include "tools/command.h"
 #include "tools/confinement.h"
+#include "tools/expert_stats.h"
 #include "tools/json_events.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
@@ -38,7 +39,7 @@ struct BatchOptions : CommandOptions {
   bool sandbox = true;
   SamplerParams sampling;
   TextOptions text;  // -n, -r, -e
-  std::string input = "-", output = "-", chat_template;
+  std::string input = "-", output = "-", chat_template, expert_stats;
   int32_t parallel = 8, ctx_sequence = 0;
 };
 
@@ -266,12 +267,13 @@ void batch(BatchOptions& o) {
              answers.n_errors() > 0 ? format(", {} of them with an error", answers.n_errors()).c_str() : "");
   }
   Confinement confinement(o.sandbox);
-  confinement.runs(o.engine).reads(o.chat_template).begin();
+  confinement.runs(o.engine).reads(o.chat_template).writes(o.expert_stats).begin();
   const auto devices = make_devices(o.engine);
   const std::unique_ptr<Model> model = load_model(o);
   Sampler(o.sampling, sampler_model(*model, 0));  // report invalid sampling options now, not for each line
   install_interrupt_handler();
   set_context(o, *model);
+  const ExpertStats expert_stats(o.expert_stats, model->hparams(), o.engine);
   measure_speeds(o.engine, devices, *model);
   Runtime runtime(*model, pointers(devices), o.engine, explain_on_stderr(o.explain));
   if (runtime.n_sequences() < o.parallel) {
@@ -279,6 +281,7 @@ void batch(BatchOptions& o) {
                 runtime.n_sequences());
   }
   BatchJob(o, runtime, input.get(), answers, n_lines).run();
+  expert_stats.save(runtime.executor());
 }
 
 void add_batch_options(CLI::App& app, BatchOptions& o) {
@@ -335,6 +338,7 @@ void add_batch(CLI::App& app) {
       .group("Context");
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
+  add_expert_stats_option(command, options->expert_stats);
   add_sampling_options(command, options->sampling);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);

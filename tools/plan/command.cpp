@@ -15,6 +15,7 @@
 #include "tools/closest_name.h"
 #include "tools/command.h"
 #include "tools/confinement.h"
+#include "tools/expert_stats.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/types.h"
@@ -33,6 +34,7 @@ struct PlanOptions : CommandOptions {
   std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
   int32_t parallel = 1;
   std::string type;  // file type of a model that is named without a file
+  std::string expert_stats;
   enum class Format { text, json, svg } format = Format::text;
 
   bool imagines_gpu() const { return gpu || vram; }
@@ -210,7 +212,7 @@ PlannedModel planned_model(PlanOptions& o, Confinement& confinement) {
   PlannedModel planned;
   planned.file = model_header(path, o.hub);
   o.engine.model.path = planned.file.path;
-  confinement.runs(o.engine).reads_header(planned.file).begin();
+  confinement.runs(o.engine).reads_header(planned.file).reads(o.expert_stats).begin();
   planned.model = load_model(o.engine);
   planned.name = planned.file.name;
   planned.description = planned.model->description();
@@ -231,6 +233,7 @@ void plan(PlanOptions& o) {
   check_options(o.engine);
   Confinement confinement(o.sandbox);
   const PlannedModel planned = planned_model(o, confinement);
+  const ExpertStats expert_stats(o.expert_stats, planned.model->hparams(), o.engine);
   Machine machine = machine_of(o);
   if (o.disk_bw) {
     machine.rates[0].disk_bytes_per_s = *o.disk_bw;
@@ -264,6 +267,7 @@ void add_plan(CLI::App& app) {
       .group("Context");
   add_machine_options(command, *options);
   add_offload_options(command, options->engine, options->explain);
+  add_expert_stats_option(command, options->expert_stats);
   add_thread_options(command, options->engine.devices);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);

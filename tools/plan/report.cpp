@@ -76,6 +76,11 @@ std::string legend_text(const PlanReport& r) {
   return text;
 }
 
+std::string disk_text(const OffloadChoice& c) {
+  if (!c.chosen_experts) return format("{}", c.n_disk_layers);
+  return c.n_disk_layers > 0 ? format("{}+exps", c.n_disk_layers) : "experts";
+}
+
 std::string plans_text(const PlanReport& r, const SizeUnit& unit) {
   std::string text =
       format("\n{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:>6} {:>10} {:>10} {:>12} {:>12}\n", "",
@@ -90,7 +95,7 @@ std::string plans_text(const PlanReport& r, const SizeUnit& unit) {
       vram += r.plan_bytes[i][d] > 0 ? r.plan_bytes[i][d] + r.overhead : 0;
     text += format("{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:6} {:>10} {:>10} {:12.1f} {:12.1f}\n",
                    i + 1, gpu ? layers_text(r, c).c_str() : "-", c.n_cpu_moe, cache_text(gpu, c),
-                   dtype_name(p.shape.k_dtype), streaming_name(c.streaming), rows_text(c), c.n_disk_layers,
+                   dtype_name(p.shape.k_dtype), streaming_name(c.streaming), rows_text(c), disk_text(c),
                    p.shape.n_ubatch, unit.text(vram), unit.text(r.plan_bytes[i][0]),
                    p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
   }
@@ -137,6 +142,13 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
     for (size_t d = 0; d < request.devices.size(); ++d)
       report.plan_bytes.back().push_back(device_needs(plan.fit, d));
   }
+  const SessionPlan& best = report.plans[0];
+  const SessionGraphs graphs = session_graphs(request.architecture, best.shape);
+  const std::vector<const Graph*> both = graphs.both();
+  const FitRequest fit = fit_request(request, graphs, both);
+  report.expert_hits = expected_hits(fit, best.fit.placement);
+  report.experts = experts_text(fit, best.fit);
+  report.expert_assumption = expert_use_text(request.options.expert_use.get());
   report.line_choice = line_choice(request);
   PlanRequest line = request;
   line.shape = report.shape();
@@ -144,7 +156,7 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
   report.line = memory_line(line, report.line_choice);
   // More than the model was trained with only if the user asks for that and it fits with all weights in memory.
   const int64_t planned = std::max(report.shape().n_ctx, report.n_ctx_trained);
-  const bool is_longer = planned > report.n_ctx_trained && report.plans[0].fit.choice.n_disk_layers == 0;
+  const bool is_longer = planned > report.n_ctx_trained && !report.plans[0].fit.choice.reads_disk();
   const int64_t most = is_longer ? std::max(planned, kMostContext) : planned;
   report.largest_context = largest_context(line, report.line_choice, most);
   report.largest_context_best = largest_context(line, report.plans[0].fit.choice, most);
@@ -158,7 +170,7 @@ std::string context_text(const PlanReport& r) {
                   r.n_ctx_asked, n);
   }
   if (r.n_ctx_asked > 0) {
-    const bool in_memory = r.plans[0].fit.choice.n_disk_layers == 0;
+    const bool in_memory = !r.plans[0].fit.choice.reads_disk();
     return format("a context of {} tokens does not fit; the largest that does{} has {}{}", r.n_ctx_asked,
                   in_memory ? " with all weights in memory" : "", n,
                   r.n_ctx_asked > r.n_ctx_trained && r.shape().n_sequences == 1
@@ -203,9 +215,11 @@ std::string plan_text(const PlanReport& r) {
   }
   const Footprint& bytes = best.fit.bytes;
   if (bytes.disk_weights > 0) {
+    const auto of_experts = static_cast<size_t>(r.expert_hits.read_bytes());
     text += format("{:<10} {:>11}  {} {} read for every token\n", "disk", unit.text(bytes.disk_weights),
-                   unit.text(bytes.per_token.disk), unit.name);
+                   unit.text(bytes.per_token.disk + of_experts), unit.name);
   }
+  if (!r.experts.empty()) text += format("{:<10} {}\n", "experts", r.experts);
   for (const PlanReport::Tier& t : r.tiers) {
     text += format("{}: reads {:.1f} GB/s, {:.2f} Tops/s", t.name, t.rates.read_bytes_per_s / 1e9,
                    t.rates.ops_per_s / 1e12);
@@ -263,8 +277,14 @@ std::string plan_json(const PlanReport& r) {
   }
   const Footprint& best = r.plans[0].fit.bytes;
   page["disk"] = {{"weights", best.disk_weights},
-                  {"read_per_token", best.per_token.disk},
+                  {"read_per_token", best.per_token.disk + static_cast<size_t>(r.expert_hits.read_bytes())},
                   {"read_bytes_per_s", r.disk_bytes_per_s}};
+  if (!r.experts.empty()) {
+    page["experts"] = {{"slots", best.expert_slots},
+                       {"hit_rate", r.expert_hits.share()},
+                       {"read_per_step", r.expert_hits.read_bytes()},
+                       {"assumption", r.expert_assumption}};
+  }
   page["plans"] = Json::array();
   for (size_t i = 0; i < r.plans.size(); ++i) {
     const SessionPlan& p = r.plans[i];
@@ -279,6 +299,7 @@ std::string plan_json(const PlanReport& r) {
                              {"gpu_rows_prefill", p.fit.choice.rows_prefill},
                              {"gpu_rows_decode", p.fit.choice.rows_decode},
                              {"n_disk_layers", p.fit.choice.n_disk_layers},
+                             {"chosen_experts", p.fit.choice.chosen_experts},
                              {"n_ubatch", p.shape.n_ubatch},
                              {"n_sequences", p.shape.n_sequences},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},

@@ -24,6 +24,9 @@ struct PlanReport {
   size_t overhead = 0;                          // of the driver, on each GPU in use
   double disk_bytes_per_s = 0;                  // rate of reading weights left on disk
   std::vector<Tier> tiers;                      // of the best plan
+  ExpertHits expert_hits;                       // of the best plan, in a decode step
+  std::string experts;                          // the same as text; empty: no chosen experts
+  std::string expert_assumption;                // what the hits go by
   std::vector<SessionPlan> plans;               // at most three, the best first
   std::vector<std::vector<size_t>> plan_bytes;  // [plan][device], without overhead
   MemoryLine line;                              // for line_choice

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -21,6 +22,7 @@
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/overwrite.h"
+#include "tools/synth/expert_skew.h"
 #include "tools/synth/random_vocab.h"
 #include "tools/synth/random_weights.h"
 
@@ -88,22 +90,40 @@ void declare(File& file, const Shape& shape, const SynthOptions& options,
   }
 }
 
+// Multiplies the rows [first_float / k, ...) of a router [n_expert, k].
+void scale_rows(std::span<std::byte> floats, size_t first_float, int64_t k, std::span<const float> factors) {
+  for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
+    float value;
+    memcpy(&value, &floats[at], sizeof value);
+    value *= factors[(first_float + at / sizeof(float)) / static_cast<size_t>(k)];
+    memcpy(&floats[at], &value, sizeof value);
+  }
+}
+
 // Passes the bytes of one tensor to `sink`, in chunks.
 template <class Sink>
-void make_tensor(const Shape& shape, const ShapeTensor& tensor, DType dtype, Pieces& pieces, uint64_t seed,
-                 Sink sink) {
+void make_tensor(const Shape& shape, const SynthOptions& options, const ShapeTensor& tensor, DType dtype,
+                 Pieces& pieces, Sink sink) {
+  const uint64_t seed = tensor_seed(options.seed, tensor.name);
   if (tensor.role == TensorRole::rope_factors) {
     const std::vector<float> factors = rope_factors(shape);
     return sink(std::as_bytes(std::span(factors)));
   }
+  std::vector<float> row_factors;
+  if (tensor.role == TensorRole::router && options.expert_skew > 0) {
+    TANDEM_CHECK(dtype == DType::F32);  // in every mix
+    row_factors = skewed_row_factors(shape.n_expert, shape.n_expert_used, options.expert_skew, seed);
+  }
   RandomWeights weights(pieces.of(tensor, dtype), seed);
   const size_t block_bytes = dtype_info(dtype).block_bytes;
   const size_t chunk_bytes = kChunkBytes / block_bytes * block_bytes;
-  size_t left = row_bytes(dtype, tensor.dims[0]) * static_cast<size_t>(tensor.n_rows());
+  const size_t n_bytes = row_bytes(dtype, tensor.dims[0]) * static_cast<size_t>(tensor.n_rows());
+  size_t left = n_bytes;
   std::vector<std::byte> chunk(std::min(left, chunk_bytes));
   while (left > 0) {
     const std::span<std::byte> part = std::span(chunk).first(std::min(left, chunk.size()));
     weights.fill(part);
+    if (!row_factors.empty()) scale_rows(part, (n_bytes - left) / sizeof(float), tensor.dims[0], row_factors);
     sink(std::span<const std::byte>(part));
     left -= part.size();
   }
@@ -139,6 +159,7 @@ class ProgressLine {
 struct SynthCommand {
   std::string shape, out, type = "Q4_K_M";
   int32_t seed = 1, n_layers = 0;
+  double expert_skew = 0;
   bool pure = false, list = false;
   LogOptions log;
 };
@@ -183,12 +204,16 @@ void run_synth(const SynthCommand& options) {
                 shape.n_layer, options.shape);
   }
   if (options.n_layers > 0) shape.n_layer = options.n_layers;
+  if (options.expert_skew > 0 && shape.n_expert == 0) {
+    throw_error(ErrorCode::usage, "--expert-skew: {} has no experts", options.shape);
+  }
 
   install_interrupt_handler();
   ProgressLine line;
-  const SynthResult result = write_synthetic_model(
-      shape, {*type, options.pure ? Mix::pure : Mix::standard, static_cast<uint64_t>(options.seed)},
-      options.out, [&line](SynthProgress p) { line.update(p); });
+  const SynthResult result = write_synthetic_model(shape,
+                                                   {*type, options.pure ? Mix::pure : Mix::standard,
+                                                    static_cast<uint64_t>(options.seed), options.expert_skew},
+                                                   options.out, [&line](SynthProgress p) { line.update(p); });
   const double seconds = line.seconds();
   line.clear();
   const double n_bytes = static_cast<double>(result.n_bytes);
@@ -224,14 +249,12 @@ SynthResult write_synthetic_model(const Shape& shape, const SynthOptions& option
   Pieces pieces;
   for (size_t i = 0; i < tensors.size(); ++i) {
     writer.begin_tensor(tensors[i].name);
-    make_tensor(shape, tensors[i], dtypes[i], pieces, tensor_seed(options.seed, tensors[i].name),
-                [&](std::span<const std::byte> bytes) {
-                  if (interrupted())
-                    throw_error(ErrorCode::interrupted, "interrupted: {} is not written", path);
-                  writer.append(bytes);
-                  n_done += bytes.size();
-                  if (progress) progress({n_done, result.n_bytes});
-                });
+    make_tensor(shape, options, tensors[i], dtypes[i], pieces, [&](std::span<const std::byte> bytes) {
+      if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: {} is not written", path);
+      writer.append(bytes);
+      n_done += bytes.size();
+      if (progress) progress({n_done, result.n_bytes});
+    });
   }
   writer.finish();
   return result;
@@ -248,6 +271,12 @@ void add_synth(CLI::App& app) {
       .group("Model");
   integer(command, "--layers", options->n_layers, 0, "make only the first N layers, 0: all").group("Model");
   flag(command, "--pure", options->pure, "use the type's base dtype for every matrix").group("Model");
+  optional_real(
+      command, "--expert-skew", 0,
+      "use the experts of a mixture unequally, by Zipf's law with this exponent, e.g. 0.7; 0: equally",
+      [options](float skew) { options->expert_skew = skew; })
+      .default_str("0")
+      .group("Model");
   integer(command, "--seed", options->seed, 0, "seed of the weights and the vocabulary").group("Model");
   flag(command, "--list", options->list, "list the shapes and the file types").group("Help");
   add_log_options(command, options->log);

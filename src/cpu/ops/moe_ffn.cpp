@@ -13,6 +13,8 @@
 //   4. encode h for each expert;
 //   5. down of each (expert, strip) into z;
 //   6. y = residual + sum of weight * z, pair by pair.
+// Experts that are not all in memory come from an ExpertSource: steps 3 to 5 are then repeated for those that are there,
+// while it reads the others.
 // Each step that workers share ends with a barrier: 2 for one token, 5 or 6 for several. Cost: the chosen experts' weights
 // once; 3 * 2 * m * k operations per pair.
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include "cpu/compiled_op.h"
 #include "cpu/ops/expert_groups.h"
 #include "cpu/ops/linear_group.h"
+#include "device/expert_source.h"
 
 namespace tandem::cpu {
 namespace {
@@ -38,10 +41,14 @@ struct Experts {
   const float* bias;   // [n_expert, m] or null
   int64_t m, k, mat_rows;
 
-  LinearCall call(int64_t expert, int64_t n, int64_t row0, int64_t rows) const {
+  const std::byte* rows_of(int64_t expert) const {
+    return w + row_bytes(dtype, k) * static_cast<size_t>(expert * mat_rows);
+  }
+  // `first`: the expert's rows.
+  LinearCall call(const std::byte* first, int64_t expert, int64_t n, int64_t row0, int64_t rows) const {
     LinearCall c;
     c.dtype = dtype;
-    c.w = w + row_bytes(dtype, k) * static_cast<size_t>(expert * mat_rows + row0);
+    c.w = first + row_bytes(dtype, k) * static_cast<size_t>(row0);
     if (bias) c.bias = bias + expert * m + row0;
     c.n = n;
     c.m = rows;
@@ -80,7 +87,9 @@ class CompiledMoeFfn final : public CompiledOp {
         residual_(context.address(op.residual)),
         y_(context.address(node.output)),
         extent_(context.tensor(node.output).extent),
-        weights_{weight_of(context, op.gate), weight_of(context, op.up), context.tensor(op.down).weight} {
+        weights_{weight_of(context, op.gate), weight_of(context, op.up), context.tensor(op.down).weight},
+        source_(context.segment.experts) {
+    if (source_ && !source_->has(*weights_[2])) source_ = nullptr;
     if (op.up == kNoTensor) {  // in one matrix with the gate
       gate_ = rows_of(gate_, 0, down_.k);
       up_ = rows_of(up_, down_.k, down_.k);
@@ -91,7 +100,7 @@ class CompiledMoeFfn final : public CompiledOp {
           std::max(multiply_bytes_, max_scratch_bytes(kernels_.linear, e->dtype, max_tokens_, e->k));
     }
     x_bytes_ = std::max(encoded_bound(gate_), encoded_bound(up_));
-    encoded_bytes_ = std::max(2 * x_bytes_, encoded_bound(down_));
+    h_bytes_ = encoded_bound(down_);
     shared_bytes = Shared(*this, nullptr).bytes;
     scratch_bytes = multiply_bytes_ + std::max(OneToken(*this, nullptr).bytes, Private(*this, nullptr).bytes);
   }
@@ -109,7 +118,9 @@ class CompiledMoeFfn final : public CompiledOp {
 
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t n = row_count(extent_, 1, context.shape);
-    if (n == 1) {
+    if (n > 0 && source_) {
+      run_from_source(worker, context, n);
+    } else if (n == 1) {
       run_one(worker, context);
     } else if (n > 1) {
       run_several(worker, context, n);
@@ -120,9 +131,11 @@ class CompiledMoeFfn final : public CompiledOp {
   // The op's shared scratch.
   struct Shared {
     ExpertPairs pairs;
-    std::byte* encoded;  // of x for gate and up, then of h
-    float* h;            // [pairs, gate.m] in sorted order; with one token in the order of its route
-    float* z;            // [pairs, down.m]
+    std::byte *encoded_x, *encoded_h;  // of x for gate and up, and of h
+    float* h;              // [pairs, gate.m] in sorted order; with one token in the order of its route
+    float* z;              // [pairs, down.m]
+    WantedExpert* wanted;  // [groups] of a source,
+    std::span<const ReadyExpert>* ready;  // [1] and what it returned last
     size_t bytes;
 
     Shared(const CompiledMoeFfn& op, std::byte* base) : Shared(op, ScratchPieces(base)) {}
@@ -130,9 +143,12 @@ class CompiledMoeFfn final : public CompiledOp {
    private:
     Shared(const CompiledMoeFfn& op, ScratchPieces pieces)
         : pairs(pieces, op.op_, op.max_tokens_),
-          encoded(pieces.take<std::byte>(static_cast<int64_t>(op.encoded_bytes_))),
+          encoded_x(pieces.take<std::byte>(static_cast<int64_t>(2 * op.x_bytes_))),
+          encoded_h(pieces.take<std::byte>(static_cast<int64_t>(op.h_bytes_))),
           h(pieces.take<float>(op.max_tokens_ * op.op_.n_used * op.gate_.m)),
           z(pieces.take<float>(op.max_tokens_ * op.op_.n_used * op.down_.m)),
+          wanted(pieces.take<WantedExpert>(op.op_.n_expert)),
+          ready(pieces.take<std::span<const ReadyExpert>>(1)),
           bytes(pieces.used()) {}
   };
   // A worker's scratch behind that of products, with several tokens.
@@ -203,7 +219,7 @@ class CompiledMoeFfn final : public CompiledOp {
 
     for_each_long_strip(worker, gate_, op_.n_used, [&](int64_t i, int64_t row0, int64_t rows) {
       const auto product = [&](const Experts& e, const std::byte* x, float* to) {
-        multiply(e, expert_of(i), 1, row0, rows, x, to, rows, context.scratch);
+        multiply(e, e.rows_of(expert_of(i)), expert_of(i), 1, row0, rows, x, to, rows, context.scratch);
       };
       product(up_, same ? room.for_gate : room.for_up, room.b);
       if (has_gate_) product(gate_, room.for_gate, room.a);
@@ -214,7 +230,8 @@ class CompiledMoeFfn final : public CompiledOp {
     for_each_long_strip(worker, down_, 1, [&](int64_t, int64_t row0, int64_t rows) {
       start_sum(0, row0, rows);
       for (int64_t i = 0; i < op_.n_used; ++i) {
-        multiply(down_, expert_of(i), 1, row0, rows, h + i * one_bytes(down_), room.a, rows, context.scratch);
+        multiply(down_, down_.rows_of(expert_of(i)), expert_of(i), 1, row0, rows, h + i * one_bytes(down_),
+                 room.a, rows, context.scratch);
         add_to_sum(0, i, room.a, row0, rows);
       }
     });
@@ -231,8 +248,8 @@ class CompiledMoeFfn final : public CompiledOp {
       for (int64_t i = 0; i < op_.n_used; ++i) encode(i, room.h);
       return room.h;
     }
-    worker.for_each(op_.n_used, [&](int64_t i) { encode(i, shared.encoded); });
-    return shared.encoded;
+    worker.for_each(op_.n_used, [&](int64_t i) { encode(i, shared.encoded_h); });
+    return shared.encoded_h;
   }
 
   // Calls fn(i, first row, rows) for every strip of the e.m rows of each of n matrices.
@@ -252,20 +269,78 @@ class CompiledMoeFfn final : public CompiledOp {
   void run_several(Worker& worker, const RunContext& context, int64_t n) const {
     const Shared shared(*this, context.shared);
     const Private own(*this, context.scratch + multiply_bytes_);
+    const ExpertPairs& pairs = sort_pairs(worker, n, shared, own);
+    encode_x(worker, pairs, shared, own);
+    multiply_wave(worker, {pairs, nullptr, *pairs.n_groups}, shared, own, context.scratch);
+    sum_up(worker, n, pairs, shared);
+  }
+
+  // Worker 0 alone talks to the source. What a failed read leaves out counts as nothing: the step is lost anyway.
+  void run_from_source(Worker& worker, const RunContext& context, int64_t n) const {
+    const Shared shared(*this, context.shared);
+    const Private own(*this, context.scratch + multiply_bytes_);
+    const ExpertPairs& pairs = sort_pairs(worker, n, shared, own);
+    if (worker.index() == 0) request(pairs, n, shared);
+    encode_x(worker, pairs, shared, own);
+    for (;;) {
+      if (worker.index() == 0) *shared.ready = source_->next();
+      worker.barrier();
+      const std::span<const ReadyExpert> ready = *shared.ready;
+      if (ready.empty()) break;
+      multiply_wave(worker, {pairs, ready.data(), static_cast<int64_t>(ready.size())}, shared, own,
+                    context.scratch);
+    }
+    if (source_->failed()) {
+      worker.for_each(n, [&](int64_t token) { start_sum(token, 0, down_.m); });
+    } else {
+      sum_up(worker, n, pairs, shared);
+    }
+  }
+
+  void request(const ExpertPairs& pairs, int64_t n, const Shared& shared) const {
+    const std::span<const ExpertGroup> groups = pairs.list();
+    for (size_t i = 0; i < groups.size(); ++i) shared.wanted[i] = {groups[i].expert, groups[i].n};
+    source_->request({weights_[2], {shared.wanted, groups.size()}, x_, n, gate_.k});
+  }
+
+  // Every worker sorts few pairs itself. Those of worker 0 are for observe() too.
+  const ExpertPairs& sort_pairs(Worker& worker, int64_t n, const Shared& shared, const Private& own) const {
     const bool privately = n * op_.n_used <= kPrivatePairs;
-    // Those of worker 0 are for observe() too.
     const ExpertPairs& pairs = privately && worker.index() != 0 ? own.pairs : shared.pairs;
     if (privately || worker.index() == 0) {
       pairs.sort(op_, route_, n);
       place_encodings(pairs);
     }
     if (!privately) worker.barrier();
+    return pairs;
+  }
 
-    encode_x(worker, pairs, shared, own);
-    combine_gate_and_up(worker, pairs, shared, own, context.scratch);
-    encode_h(worker, pairs, shared);
-    multiply_down(worker, pairs, shared, context.scratch);
-    sum_up(worker, n, pairs, shared);
+  // Groups that are computed now: all, or those whose experts a source has brought.
+  struct Wave {
+    const ExpertPairs& pairs;
+    const ReadyExpert* ready;  // [n]; null: the experts of all groups, in memory
+    int64_t n;
+
+    const ExpertGroup& group(int64_t i) const {
+      return pairs.groups[ready ? static_cast<int64_t>(ready[i].index) : i];
+    }
+  };
+
+  // Returns the rows of the wave's i-th expert.
+  const std::byte* rows_in(const Wave& wave, int64_t i, const Experts& e) const {
+    if (!wave.ready) return e.rows_of(wave.group(i).expert);
+    const ReadyExpert& ready = wave.ready[i];
+    if (&e == &down_) return ready.down;
+    if (&e == &gate_) return ready.gate;
+    if (ready.up) return ready.up;
+    return ready.gate + row_bytes(gate_.dtype, gate_.k) * static_cast<size_t>(gate_.m);  // in one matrix
+  }
+
+  void multiply_wave(Worker& worker, const Wave& wave, const Shared& shared, const Private& own,
+                     std::byte* scratch) const {
+    combine_gate_and_up(worker, wave, shared, own, scratch);
+    encode_h(worker, wave, shared);
+    multiply_down(worker, wave, shared, scratch);
   }
 
   int64_t chunks(DType dtype, int64_t n) const {
@@ -328,37 +403,43 @@ class CompiledMoeFfn final : public CompiledOp {
                                 static_cast<size_t>(e.k) * sizeof(float));
                        }
                        kernels_.linear.encode(e.dtype, own.rows - first * e.k, e.k, g.n, e.k, first, last,
-                                              shared.encoded + (g.*place).offset);
+                                              shared.encoded_x + (g.*place).offset);
                      });
     });
   }
 
-  void encode_h(Worker& worker, const ExpertPairs& pairs, const Shared& shared) const {
-    worker.for_each(pairs.groups[*pairs.n_groups].for_down.first_item, [&](int64_t item) {
-      for_each_chunk(pairs, &ExpertGroup::for_down, down_.dtype, item,
-                     [&](const ExpertGroup& g, int64_t first, int64_t last) {
-                       kernels_.linear.encode(down_.dtype, shared.h + g.begin * down_.k, down_.k, g.n,
-                                              down_.k, first, last, shared.encoded + g.for_down.offset);
-                     });
-    });
+  void encode_h(Worker& worker, const Wave& wave, const Shared& shared) const {
+    const auto encode = [&](const ExpertGroup& g, int64_t first, int64_t last) {
+      kernels_.linear.encode(down_.dtype, shared.h + g.begin * down_.k, down_.k, g.n, down_.k, first, last,
+                             shared.encoded_h + g.for_down.offset);
+    };
+    if (!wave.ready) {
+      const ExpertPairs& pairs = wave.pairs;
+      return worker.for_each(pairs.groups[*pairs.n_groups].for_down.first_item, [&](int64_t item) {
+        for_each_chunk(pairs, &ExpertGroup::for_down, down_.dtype, item, encode);
+      });
+    }
+    worker.for_each(wave.n, [&](int64_t i) { encode(wave.group(i), 0, wave.group(i).n); });
   }
 
-  // Calls fn(group, first row, rows) for every strip of every group's m rows.
+  // Calls fn(i, first row, rows) for every strip of the m rows of each group of the wave.
   template <class Fn>
-  void for_each_strip(Worker& worker, const ExpertPairs& pairs, int64_t m, Fn fn) const {
+  void for_each_strip(Worker& worker, const Wave& wave, int64_t m, Fn fn) const {
     const int64_t strips = (m + kStripRows - 1) / kStripRows;
-    worker.for_each(*pairs.n_groups * strips, [&](int64_t item) {
+    worker.for_each(wave.n * strips, [&](int64_t item) {
       const int64_t row0 = item % strips * kStripRows;
-      fn(pairs.groups[item / strips], row0, std::min(kStripRows, m - row0));
+      fn(item / strips, row0, std::min(kStripRows, m - row0));
     });
   }
 
-  void combine_gate_and_up(Worker& worker, const ExpertPairs& pairs, const Shared& shared, const Private& own,
+  void combine_gate_and_up(Worker& worker, const Wave& wave, const Shared& shared, const Private& own,
                            std::byte* scratch) const {
-    for_each_strip(worker, pairs, gate_.m, [&](const ExpertGroup& g, int64_t row0, int64_t rows) {
+    for_each_strip(worker, wave, gate_.m, [&](int64_t i, int64_t row0, int64_t rows) {
+      const ExpertGroup& g = wave.group(i);
       float *gate = own.rows, *up = own.rows + g.n * kStripRows;
       const auto product = [&](const Experts& e, const EncodingPlace& place, float* to) {
-        multiply(e, g.expert, g.n, row0, rows, shared.encoded + place.offset, to, kStripRows, scratch);
+        multiply(e, rows_in(wave, i, e), g.expert, g.n, row0, rows, shared.encoded_x + place.offset, to,
+                 kStripRows, scratch);
       };
       product(up_, g.for_up, up);
       if (has_gate_) product(gate_, g.for_gate, gate);
@@ -368,11 +449,11 @@ class CompiledMoeFfn final : public CompiledOp {
     });
   }
 
-  void multiply_down(Worker& worker, const ExpertPairs& pairs, const Shared& shared,
-                     std::byte* scratch) const {
-    for_each_strip(worker, pairs, down_.m, [&](const ExpertGroup& g, int64_t row0, int64_t rows) {
-      multiply(down_, g.expert, g.n, row0, rows, shared.encoded + g.for_down.offset,
-               shared.z + g.begin * down_.m + row0, down_.m, scratch);
+  void multiply_down(Worker& worker, const Wave& wave, const Shared& shared, std::byte* scratch) const {
+    for_each_strip(worker, wave, down_.m, [&](int64_t i, int64_t row0, int64_t rows) {
+      const ExpertGroup& g = wave.group(i);
+      multiply(down_, rows_in(wave, i, down_), g.expert, g.n, row0, rows,
+               shared.encoded_h + g.for_down.offset, shared.z + g.begin * down_.m + row0, down_.m, scratch);
     });
   }
 
@@ -394,10 +475,10 @@ class CompiledMoeFfn final : public CompiledOp {
 
   // --- both
 
-  // Rows [row0, row0 + rows) of an expert's product with n tokens, into to[n, ld].
-  void multiply(const Experts& e, int64_t expert, int64_t n, int64_t row0, int64_t rows, const std::byte* x,
-                float* to, int64_t ld, std::byte* scratch) const {
-    LinearCall call = e.call(expert, n, row0, rows);
+  // Rows [row0, row0 + rows) of an expert's product with n tokens, into to[n, ld]. `first`: all its rows.
+  void multiply(const Experts& e, const std::byte* first, int64_t expert, int64_t n, int64_t row0,
+                int64_t rows, const std::byte* x, float* to, int64_t ld, std::byte* scratch) const {
+    LinearCall call = e.call(first, expert, n, row0, rows);
     call.x = x;
     call.y = to;
     call.ldy = ld;
@@ -437,10 +518,10 @@ class CompiledMoeFfn final : public CompiledOp {
   float* y_;                  // [n, k]
   Extent extent_;
   const Weight* weights_[3];  // gate or null, up or null, down
+  ExpertSource* source_;      // of experts that are not all in memory; null: they are
   int64_t max_tokens_ = 0;
   size_t multiply_bytes_ = 0;
-  size_t x_bytes_ = 0;        // of x, at most, for gate or for up
-  size_t encoded_bytes_ = 0;  // of x for both, or of h
+  size_t x_bytes_ = 0, h_bytes_ = 0;  // at most, of x encoded for gate or for up, and of h
 };
 
 }  // namespace

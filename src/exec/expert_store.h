@@ -1,0 +1,129 @@
+// ExpertStore: a cache of experts in host memory, for layers whose experts are on disk. Reads the missing experts of a
+// step, several at a time and past the page cache, while the CPU computes with those that it has. When it is full, the
+// expert goes whose last use is longest ago; none goes that the step still needs.
+//
+// A step of many tokens uses nearly all experts of a layer. They pass through few slots, so the rest of the store keeps
+// what it has, and those of the next layer are read ahead. A step of few tokens reads ahead those that the next layer's
+// router would choose for this layer's input, which is much like its own.
+//
+// Owns the slots. One thread; after a failed read, check() throws Error(io) and forget() must follow.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/disk_reader.h"
+#include "device/device.h"
+#include "device/expert_source.h"
+#include "exec/eviction_order.h"
+#include "exec/expert_room.h"
+#include "exec/expert_use.h"
+
+namespace tandem {
+
+// Totals since the store was made.
+struct ExpertCounts {
+  uint64_t n_used = 0;                     // experts that steps have asked for
+  uint64_t n_found = 0;                    // of those, in memory or being read already
+  uint64_t n_read = 0;                     // experts read, those read ahead included
+  uint64_t read_bytes = 0;                 // of these
+  uint64_t n_ahead = 0, n_ahead_used = 0;  // read ahead for the next layer; of those, used by it
+};
+
+class ExpertStore final : public ExpertSource {
+ public:
+  // `reader` may be null if nothing is ever reserved. Both outlive the store.
+  ExpertStore(Device& host, DiskReader* reader);
+  ~ExpertStore() override;
+  ExpertStore(const ExpertStore&) = delete;
+  ExpertStore& operator=(const ExpertStore&) = delete;
+
+  // Allocates the slots. Once; later calls must bring no other layers. Throws Error(out_of_memory).
+  void reserve(ExpertRoom room);
+  size_t n_bytes() const { return room_.n_bytes(); }
+  const ExpertRoom& room() const { return room_; }
+  const ExpertCounts& counts() const { return counts_; }
+  const ExpertUse& use() const { return use_; }  // since the store was made
+  // Calls fn at every request, with the layer and the experts that its tokens have chosen.
+  using Watcher = std::function<void(int layer, std::span<const WantedExpert> experts)>;
+  void watch(Watcher fn) { watcher_ = std::move(fn); }
+  // Starts reading the experts that are used most, until the store is full. For a store that has nothing yet.
+  void read_most_used(const ExpertUse& use);
+
+  bool has(const Weight& down) const override { return layer_with(down) < layers_.size(); }
+  void request(const ExpertRequest& request) override;
+  std::span<const ReadyExpert> next() override;
+  bool failed() const override { return error_ != nullptr; }
+
+  void check() const;  // throws the error of a failed read
+  // After a failed step: waits for all reads to end, and forgets the error and what failed to be read.
+  void forget();
+
+ private:
+  struct Slot {
+    std::byte* base = nullptr;
+    std::optional<DiskReader::Ticket> under_way;
+    size_t layer = 0;       // whose expert it has; index into room_.layers
+    int32_t expert = -1;    // none: -1
+    bool in_use = false;    // by the request
+    bool is_ahead = false;  // the next layer is expected to ask for it,
+    bool is_guess = false;  // and it was read for that
+  };
+  struct Pool {
+    std::byte* base = nullptr;
+    size_t slot_bytes = 0;
+    std::vector<Slot> slots;
+    size_t n_filled = 0;  // of the slots, those before have had an expert
+    EvictionOrder order;
+  };
+  struct Layer {
+    Pool* pool = nullptr;
+    std::vector<int32_t> slot_of;  // [expert] -1: not in memory
+  };
+
+  template <class Fn>
+  void guarded(const Fn& fn);
+  void begin(const ExpertRequest& request);
+  void collect();
+  size_t layer_with(const Weight& down) const;
+  Slot& slot_of(size_t layer, int32_t expert);
+  bool bring(size_t layer, int32_t expert);
+  void start_reading(Slot& slot);
+  void start_waiting();
+  void read_ahead();
+  void read_ahead(std::span<const int32_t> experts);
+  void predict();
+  void end_reading_ahead();
+  void release_returned();
+  void collect_done();
+  bool finish(Slot& slot);
+  void discard(Slot& slot);
+  void drop(Slot& slot);
+  void add_ready(size_t index);
+
+  Device& host_;
+  DiskReader* reader_;
+  ExpertRoom room_;
+  std::vector<Pool> pools_;
+  std::vector<Layer> layers_;    // of room_.layers
+  std::vector<DiskRead> reads_;  // of one expert
+  std::vector<Slot*> ahead_;     // for the next layer
+
+  // Of the request; indices into its experts.
+  ExpertRequest request_;
+  size_t layer_ = 0;
+  bool passes_through_ = false;     // many tokens
+  std::vector<size_t> waiting_;     // for a slot
+  std::vector<size_t> pending_;     // in a slot, perhaps not read yet
+  std::vector<ReadyExpert> ready_;  // returned last
+  std::exception_ptr error_;
+  std::vector<int32_t> predicted_, order_;  // of the next layer
+  std::vector<float> scores_, row_;
+  ExpertCounts counts_;
+  ExpertUse use_;
+  Watcher watcher_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,89 @@
+#include "plan/expert_hits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace tandem {
+namespace {
+
+// The probability that a token chooses each expert of a layer.
+std::vector<double> choices(const ExpertLayer& layer, const ExpertUse* use) {
+  std::vector<double> p(static_cast<size_t>(layer.n_expert));
+  const auto found =
+      use ? use->counts.find(layer.layer) : std::map<int, std::vector<uint64_t>>::const_iterator{};
+  if (use && found != use->counts.end() && found->second.size() == p.size()) {
+    // Half a use more for each: what was never used may be.
+    for (size_t e = 0; e < p.size(); ++e) p[e] = static_cast<double>(found->second[e]) + 0.5;
+  } else {
+    for (size_t e = 0; e < p.size(); ++e) p[e] = std::pow(static_cast<double>(e + 1), -kUsualExpertSkew);
+  }
+  const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+  for (double& each : p) each = std::min(1.0, each * static_cast<double>(layer.n_used) / sum);
+  return p;
+}
+
+// That n tokens use it.
+double used_by(double p, int64_t n_tokens) {
+  return 1 - std::pow(1 - p, static_cast<double>(n_tokens));
+}
+
+// Steps after which an expert that has not been used is gone.
+double steps_kept(const std::vector<double>& q, double n_slots) {
+  if (n_slots >= static_cast<double>(q.size())) return INFINITY;
+  double low = 0, high = 1e12;
+  for (int i = 0; i < 100; ++i) {
+    const double t = low < 1 ? (low + std::min(high, 2.0)) / 2 : std::sqrt(low * high);
+    double held = 0;
+    for (const double each : q) held += 1 - std::pow(1 - each, t);
+    (held > n_slots ? high : low) = t;
+  }
+  return low;
+}
+
+size_t bytes_of(const ExpertLayer& layer) {
+  size_t n_bytes = 0;
+  for (const Weight* matrix : layer.matrices()) n_bytes += expert_bytes(*matrix);
+  return n_bytes;
+}
+
+}  // namespace
+
+double ExpertHits::read_bytes() const {
+  return std::accumulate(missing_bytes.begin(), missing_bytes.end(), 0.0);
+}
+
+ExpertHits expected_hits(const ExpertRoom& room, const ExpertUse* use, int64_t n_tokens) {
+  ExpertHits hits;
+  hits.missing_bytes.resize(room.layers.size());
+  // Of the steps that filled the store. Those of many tokens leave it nearly as it is.
+  const int64_t n_usual = n_tokens > kFewTokens ? 1 : n_tokens;
+  for (const ExpertPool& pool : room.pools) {
+    std::vector<double> usual;
+    for (const size_t i : pool.layers) {
+      for (const double p : choices(room.layers[i], use)) usual.push_back(used_by(p, n_usual));
+    }
+    const double t = steps_kept(usual, static_cast<double>(pool.n_slots));
+    for (const size_t i : pool.layers) {
+      const ExpertLayer& layer = room.layers[i];
+      for (const double p : choices(layer, use)) {
+        const double asked = used_by(p, n_tokens);
+        const double missing =
+            std::isinf(t) ? 0 : asked * std::pow(1 - used_by(p, n_usual), std::max(0.0, t - 0.5));
+        hits.n_asked += asked;
+        hits.n_found += asked - missing;
+        hits.missing_bytes[i] += missing * static_cast<double>(bytes_of(layer));
+      }
+    }
+  }
+  return hits;
+}
+
+std::string expert_use_text(const ExpertUse* use) {
+  if (use) return "as recorded";
+  return format("assuming Zipf's law with exponent {:g}", kUsualExpertSkew);
+}
+
+}  // namespace tandem

@@ -1,0 +1,387 @@
+// Experts on disk: steps read those that they choose, and the logits equal those of a model in memory bit for bit, with
+// caches of all sizes, for single tokens, batches and guesses, beside a GPU and after failures. No step reads an expert
+// twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "exec/expert_store.h"
+#include "support/batch_rig.h"
+#include "support/metered_host.h"
+#include "support/moody_disk.h"
+#include "support/sim_disk.h"
+#include "support/split_rig.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 3;
+
+class ExpertsOnDisk : public test::BatchRig {
+ protected:
+  void SetUp() override {
+    model_ = load("model.gguf", shape());
+    expected_ = cpu_logits(*model_, options());
+  }
+  static test::TinyShape shape() {
+    test::TinyShape shape;
+    shape.n_layer = kLayers;
+    shape.n_expert = kExperts;
+    shape.n_expert_used = kUsed;
+    return shape;
+  }
+
+  // Prompts of 37 tokens take steps of many tokens, then of few.
+  EngineOptions options(int64_t n_ubatch = 32) {
+    EngineOptions o;
+    o.context.n_ctx = 256;
+    o.context.n_ubatch = n_ubatch;
+    o.oom_ladder = false;
+    o.open_disk = [this](std::vector<DiskFile> files) {
+      return std::make_unique<test::MoodyDisk>(std::move(files), seed_++, &log_);
+    };
+    return o;
+  }
+  Placement placed(const std::vector<Device*>& devices, OffloadChoice choice) {
+    choice.chosen_experts = true;
+    return place(model_->architecture(), model_->weights(), devices, {}, choice);
+  }
+  std::unique_ptr<Session> session(const std::vector<Device*>& devices, const OffloadChoice& choice,
+                                   EngineOptions o) {
+    o.placement = placed(devices, choice);
+    return std::make_unique<Session>(*model_, devices, o);
+  }
+
+  // Of all experts, in the slots of a store.
+  size_t all_bytes() {
+    const SessionGraphs graphs = session_graphs(model_->architecture(), {.n_ctx = 64, .n_ubatch = 16});
+    const Placement placement = placed({host_.get()}, {.n_expert_bytes = SIZE_MAX / 2});
+    const ExpertRoom room = expert_room(graphs.decode, placement);
+    EXPECT_EQ(room.n_slots(), static_cast<size_t>(kLayers * kExperts));
+    return room.n_bytes();
+  }
+  std::vector<size_t> rooms() {
+    const size_t all = all_bytes();
+    return {0, all / 8, all / 4, all / 2, all - 1, all, 2 * all};
+  }
+
+  // What the steps of `run` read, and that none reads the same twice. `run` takes a function to call after each step.
+  template <class Run>
+  void expect_no_read_twice(const Run& run) {
+    run([&] {
+      const std::set<const std::byte*> once(log_.begins.begin(), log_.begins.end());
+      EXPECT_EQ(once.size(), log_.begins.size());
+      log_.begins.clear();
+    });
+  }
+
+  std::unique_ptr<Model> model_;
+  std::vector<float> expected_;
+  test::DiskLog log_;
+  uint64_t seed_ = 1;
+};
+
+TEST_F(ExpertsOnDisk, TheSameLogitsWithAnyRoom) {
+  for (const int64_t n_ubatch : {16, 32, 64}) {
+    const std::vector<float> expected = cpu_logits(*model_, options(n_ubatch));
+    for (const size_t room : rooms()) {
+      for (const int64_t n_disk_layers : {0, 4}) {
+        SCOPED_TRACE(format("{} bytes, micro-batch {}, {} layers on disk", room, n_ubatch, n_disk_layers));
+        test::MeteredHost host;
+        const auto s =
+            session({&host}, {.n_disk_layers = n_disk_layers, .n_expert_bytes = room}, options(n_ubatch));
+        ASSERT_EQ(logits(*s), expected);
+        s->truncate(0);
+        ASSERT_EQ(logits(*s), expected);  // with what the store has now
+        const Footprint& bytes = s->placement().bytes;
+        EXPECT_EQ(host.used_bytes(), bytes.devices[0].total() - bytes.devices[0].scratch);
+        EXPECT_EQ(s->executor().slot_bytes(DeviceId::host()), bytes.devices[0].staging);
+        EXPECT_LE(bytes.expert_slots, std::max(room, 2 * kUsed * (all_bytes() / (kLayers * kExperts))));
+      }
+    }
+  }
+}
+
+TEST_F(ExpertsOnDisk, SeveralThreads) {
+  const auto host = cpu::make_cpu_device({3, 3});
+  for (const size_t room : rooms()) {
+    const auto s = session({host.get()}, {.n_expert_bytes = room}, options());
+    EXPECT_EQ(logits(*s), expected_);
+  }
+}
+
+TEST_F(ExpertsOnDisk, ReadOnlyWhatIsChosen) {
+  const auto s = session({host_.get()}, {.n_expert_bytes = 0}, options());
+  const int32_t first = 5;
+  s->append(std::span(&first, 1));
+  const ExpertCounts& counts = s->executor().experts().counts();
+  EXPECT_EQ(counts.n_used, static_cast<uint64_t>(kLayers * kUsed));
+  EXPECT_EQ(counts.n_found, 0u);
+  EXPECT_EQ(counts.n_read, counts.n_used);
+  EXPECT_EQ(counts.read_bytes, log_.n_bytes);
+  EXPECT_EQ(s->executor().disk_bytes(), log_.n_bytes);
+  const uint64_t of_matrices = counts.n_read * 3 * 64 * 96 * sizeof(float);
+  EXPECT_GE(log_.n_bytes, of_matrices);
+  EXPECT_LE(log_.n_bytes, of_matrices + counts.n_read * 3 * 2 * kDiskAlignment);
+}
+
+TEST_F(ExpertsOnDisk, WithRoomForAllEachIsReadOnce) {
+  const auto s = session({host_.get()}, {.n_expert_bytes = all_bytes()}, options());
+  for (int i = 0; i < 20; ++i) logits(*s), s->truncate(0);
+  const std::set<const std::byte*> once(log_.begins.begin(), log_.begins.end());
+  EXPECT_EQ(once.size(), log_.begins.size());
+  EXPECT_LE(s->executor().experts().counts().n_read, static_cast<uint64_t>(kLayers * kExperts));
+}
+
+TEST_F(ExpertsOnDisk, NoStepReadsAnExpertTwice) {
+  for (const size_t room : rooms()) {
+    SCOPED_TRACE(room);
+    const auto s = session({host_.get()}, {.n_expert_bytes = room}, options(64));
+    expect_no_read_twice([&](const auto& after_step) {
+      s->append(prompt(64));
+      after_step();
+      s->append(prompt(10));
+      after_step();
+      for (const int32_t id : {5, 280, 33, 7, 9, 11}) {
+        s->append(std::span(&id, 1));
+        after_step();
+      }
+    });
+  }
+}
+
+// A prompt that uses every expert leaves most of the store as it is.
+TEST_F(ExpertsOnDisk, LongPromptsPassThroughFewSlots) {
+  const auto s = session({host_.get()}, {.n_expert_bytes = all_bytes() / 2}, options(128));
+  const auto decode = [&] {
+    for (int i = 0; i < 6; ++i) decode_one(*s);
+  };
+  decode();
+  const auto found_share = [&](const auto& run) {
+    const ExpertCounts before = s->executor().experts().counts();
+    run();
+    const ExpertCounts& after = s->executor().experts().counts();
+    return static_cast<double>(after.n_found - before.n_found) /
+           static_cast<double>(after.n_used - before.n_used);
+  };
+  const double warm = found_share(decode);
+  s->append(prompt(128));
+  s->truncate(12);
+  EXPECT_GE(found_share(decode), 0.6 * warm);
+}
+
+TEST_F(ExpertsOnDisk, BesideAGpu) {
+  test::SimDevice sim({.copy_bytes_per_s = 1e9});
+  const std::vector<float> expected = cpu_logits(*model_, options());
+  for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
+    for (const int64_t n_gpu_layers : {0, 2, 6}) {
+      for (const int64_t n_cpu_moe : {0, 3, 5}) {
+        for (const int64_t n_disk_layers : {0, 2}) {
+          SCOPED_TRACE(format("{} -ngl {}, {} experts on the CPU, {} on disk", streaming_name(streaming),
+                              n_gpu_layers, n_cpu_moe, n_disk_layers));
+          test::MeteredHost host;
+          const auto s = session({&host, &sim},
+                                 {.n_gpu_layers = n_gpu_layers,
+                                  .n_cpu_moe = n_cpu_moe,
+                                  .streaming = streaming,
+                                  .n_disk_layers = n_disk_layers,
+                                  .n_expert_bytes = all_bytes() / 3},
+                                 options());
+          ASSERT_EQ(logits(*s), expected);
+          const Footprint& bytes = s->placement().bytes;
+          EXPECT_EQ(host.used_bytes(), bytes.devices[0].total() - bytes.devices[0].scratch);
+          EXPECT_EQ(sim.used_bytes(), bytes.devices[1].total());
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ExpertsOnDisk, BatchesOfOneToSixteenSequences) {
+  for (const int64_t n_sequences : {1, 2, 5, 16}) {
+    const std::vector<BatchRequest> list = requests(static_cast<int>(n_sequences) + 4);
+    const std::vector<std::string> expected = alone(*model_, list);
+    for (const size_t room : {size_t{0}, all_bytes() / 4, all_bytes()}) {
+      SCOPED_TRACE(format("{} sequences, {} bytes", n_sequences, room));
+      EngineOptions o = BatchRig::options(n_sequences);
+      o.open_disk = options().open_disk;
+      o.placement = placed({host_.get()}, {.n_expert_bytes = room});
+      Runtime runtime(*model_, {host_.get()}, o);
+      Batcher batcher(runtime);
+      EXPECT_EQ(together(batcher, list), expected);
+    }
+  }
+}
+
+TEST_F(ExpertsOnDisk, StepsThatCheckGuesses) {
+  EngineOptions o = options();
+  o.context.n_draft = 5;
+  const auto rows_of = [&](Session& s) {
+    s.append(prompt(37));
+    std::vector<float> all;
+    for (int i = 0; i < 4; ++i) {
+      const std::vector<int32_t> tokens{5 + i, 280, 33, 7};
+      const std::span<const float> rows = s.append_all(tokens);
+      all.insert(all.end(), rows.begin(), rows.end());
+      s.truncate(37 + i + 1);
+    }
+    return all;
+  };
+  Session whole(*model_, {host_.get()}, o);
+  const std::vector<float> expected = rows_of(whole);
+  for (const size_t room : rooms()) {
+    const auto s = session({host_.get()}, {.n_expert_bytes = room}, o);
+    log_.begins.clear();
+    EXPECT_EQ(rows_of(*s), expected);
+  }
+}
+
+// ---- Failures ----
+
+TEST_F(ExpertsOnDisk, EveryReadThatFails) {
+  for (const size_t room : {size_t{0}, all_bytes() / 3}) {
+    EngineOptions o = options();
+    const auto with = [&](const test::SimDiskOptions& disk, const auto& check) {
+      o.open_disk = [disk](std::vector<DiskFile> files) {
+        return std::make_unique<test::SimDisk>(std::move(files), disk);
+      };
+      const auto s = session({host_.get()}, {.n_expert_bytes = room}, o);
+      check(*s);
+    };
+    int64_t n = 0;
+    with({.n_reads = &n}, [&](Session& s) { EXPECT_EQ(logits(s), expected_); });
+    ASSERT_GT(n, kLayers * kUsed);
+    int64_t n_unnoticed = 0;  // wrong guesses of what the next layer needs
+    for (int64_t i = 0; i < n; ++i) {
+      SCOPED_TRACE(i);
+      int64_t count = 0;
+      with({.n_reads = &count, .fail_read = i}, [&](Session& s) {
+        try {
+          EXPECT_EQ(logits(s), expected_);
+          ++n_unnoticed;
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), ErrorCode::io);
+        }
+        s.truncate(0);
+        EXPECT_EQ(logits(s), expected_);
+      });
+    }
+    EXPECT_LT(n_unnoticed, n / 4);
+  }
+}
+
+// The text before a failed step is kept, and the step can be repeated.
+TEST_F(ExpertsOnDisk, AFailedStepKeepsTheConversation) {
+  int64_t count = 0, n_before = 0;
+  EngineOptions o = options();
+  test::SimDiskOptions disk{.n_reads = &count};
+  o.open_disk = [&disk](std::vector<DiskFile> files) {
+    return std::make_unique<test::SimDisk>(std::move(files), disk);
+  };
+  std::vector<float> expected;
+  {
+    const auto s = session({host_.get()}, {.n_expert_bytes = 0}, o);
+    s->append(prompt(37));
+    n_before = count;
+    const int32_t id = 9;
+    const std::span<const float> row = s->append(std::span(&id, 1));
+    expected.assign(row.begin(), row.end());
+    ASSERT_GT(count, n_before);
+  }
+  const int64_t n_reads = count;
+  for (int64_t i = n_before; i < n_reads; ++i) {
+    SCOPED_TRACE(i);
+    int64_t n = 0;
+    disk = {.n_reads = &n, .fail_read = i};
+    const auto s = session({host_.get()}, {.n_expert_bytes = 0}, o);
+    s->append(prompt(37));
+    ASSERT_EQ(n, n_before);
+    EXPECT_THROW(decode_one(*s), Error);
+    EXPECT_EQ(s->n_past(), 37);
+    const int32_t id = 9;
+    const std::span<const float> row = s->append(std::span(&id, 1));
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), expected.begin(), expected.end()));
+  }
+}
+
+// ---- Planning ----
+
+class PlannedExperts : public ExpertsOnDisk {
+ protected:
+  // Bytes that everything but experts takes, with the least room for them.
+  size_t least() {
+    OffloadOptions flags;
+    flags.budgets.max_ram = 1;
+    try {
+      plan(flags);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::out_of_memory);
+      const std::string message = e.what();
+      EXPECT_THAT(message, HasSubstr("max_ram: "));
+      return std::stoull(message.substr(9));
+    }
+    ADD_FAILURE() << "one byte is enough";
+    return 0;
+  }
+  Fit plan(const OffloadOptions& flags) {
+    EngineOptions o = options();
+    const PlanRequest request{model_->architecture(), model_->weights(), {host_.get()}, flags, o.context};
+    return std::move(plan_session(request).front().fit);
+  }
+};
+
+TEST_F(PlannedExperts, ExpertsAreTheFirstToLeaveMemory) {
+  size_t whole = 0;
+  {
+    OffloadOptions flags;
+    const Fit fit = plan(flags);
+    EXPECT_FALSE(fit.choice.reads_disk());
+    whole = device_needs(fit, 0);
+  }
+  OffloadOptions flags;
+  size_t room_before = SIZE_MAX;
+  for (const size_t less : {size_t{1}, all_bytes() / 4, all_bytes() / 2, all_bytes() * 3 / 4}) {
+    SCOPED_TRACE(less);
+    flags.budgets.max_ram = whole - less;
+    const Fit fit = plan(flags);
+    EXPECT_TRUE(fit.choice.chosen_experts);
+    EXPECT_EQ(fit.choice.n_disk_layers, 0);
+    EXPECT_LE(device_needs(fit, 0), *flags.budgets.max_ram);
+    // All of the budget but less than a slot of each pool.
+    EXPECT_GT(device_needs(fit, 0) + all_bytes() / (kLayers * kExperts), *flags.budgets.max_ram);
+    EXPECT_LT(fit.bytes.expert_slots, room_before);
+    room_before = fit.bytes.expert_slots;
+    for (const LayerPlacement& layer : fit.placement.layers) {
+      EXPECT_TRUE(std::holds_alternative<InMemory>(layer.weights));
+      EXPECT_TRUE(layer.reads_chosen());
+    }
+  }
+}
+
+TEST_F(PlannedExperts, TheLeastIsRoomForOneStepAndRuns) {
+  OffloadOptions flags;
+  flags.budgets.max_ram = least();
+  const Fit fit = plan(flags);
+  EXPECT_GT(fit.choice.n_disk_layers, 0);
+  EXPECT_TRUE(fit.choice.chosen_experts);
+  EngineOptions o = options();
+  o.offload = flags;
+  test::MeteredHost host;
+  Session s(*model_, {&host}, o);
+  EXPECT_EQ(logits(s), expected_);
+  EXPECT_LE(host.peak_bytes() + s.placement().bytes.mapped_weights, *flags.budgets.max_ram);
+}
+
+TEST_F(PlannedExperts, StayInMemoryWithoutTheDisk) {
+  OffloadOptions flags;
+  flags.disk = Toggle::off;
+  flags.budgets.max_ram = least();
+  EXPECT_THROW(plan(flags), Error);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,171 @@
+// --expert-stats and --expert-trace: files that read back, clear lines for wrong ones, and warm starts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text_input.h"
+#include "gguf/file.h"
+#include "support/gguf_bytes.h"
+#include "support/process.h"
+#include "support/tiny_model.h"
+#include "tools/expert_stats.h"
+
+namespace tandem::tools {
+namespace {
+
+using test::Outcome;
+using testing::AllOf;
+using testing::HasSubstr;
+
+Hparams mixture() {
+  Hparams h;
+  h.architecture = "llama";
+  h.n_layer = 4;
+  h.n_embd = 64;
+  h.n_expert = 6;
+  h.n_expert_used = 2;
+  return h;
+}
+
+class ExpertStatsFile : public testing::Test {
+ protected:
+  std::string path() { return directory_.path("stats.json"); }
+  void write(const std::string& text) { std::ofstream(path(), std::ios::binary) << text; }
+  std::string error(ErrorCode code) {
+    try {
+      read_expert_stats(path(), mixture());
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), code) << e.what();
+      EXPECT_THAT(e.what(), HasSubstr(path()));
+      return e.what();
+    }
+    return "no error";
+  }
+  test::TempDir directory_;
+};
+
+TEST_F(ExpertStatsFile, ReadsBack) {
+  EXPECT_TRUE(read_expert_stats(path(), mixture()).counts.empty());
+  ExpertUse use;
+  use.counts[1] = {1, 0, 7, 0, 0, 3};
+  use.counts[3] = {0, 0, 0, 0, 0, 1ull << 40};
+  write_expert_stats(path(), mixture(), use);
+  EXPECT_EQ(read_expert_stats(path(), mixture()).counts, use.counts);
+}
+
+TEST_F(ExpertStatsFile, OfAnotherModelIsRefused) {
+  Hparams other = mixture();
+  other.n_expert_used = 3;
+  write_expert_stats(path(), other, {});
+  EXPECT_THAT(error(ErrorCode::usage), HasSubstr("of another model"));
+}
+
+TEST_F(ExpertStatsFile, WhatIsNoneIsRefused) {
+  const std::string start =
+      R"({"kind": "tandem expert statistics", "model": {"architecture": "llama", "n_layer": 4,)"
+      R"( "n_embd": 64, "n_expert": 6, "n_expert_used": 2}, "layers": )";
+  for (const char* text :
+       {"GGUF", "{}", "[]", "3", R"({"kind": 3})", R"({"kind": "tandem expert statistics"})"}) {
+    write(text);
+    error(ErrorCode::bad_file);
+  }
+  for (const char* layers :
+       {"3", "[]", R"({"4": [0,0,0,0,0,0]})", R"({"-1": [0,0,0,0,0,0]})", R"({"": [0,0,0,0,0,0]})",
+        R"({"99999999999": [0,0,0,0,0,0]})", R"({"1": [0,0,0]})", R"({"1": [0,0,0,0,0,-1]})",
+        R"({"1": [0,0,0,0,0,0.5]})", R"({"1": 5})"}) {
+    write(start + layers + "}");
+    EXPECT_NE(error(ErrorCode::bad_file), "no error") << layers;
+  }
+  write(start + R"({"1": [0,0,0,0,0,18446744073709551615]}})");
+  EXPECT_LT(read_expert_stats(path(), mixture()).counts[1][5], uint64_t{1} << 50);
+}
+
+class ExpertsCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    TANDEM_NEED_BINARY();
+    test::TinyShape shape;
+    shape.n_layer = 8;
+    shape.n_expert = 16;
+    shape.n_expert_used = 2;
+    test::tiny_llama(shape).write(path_);
+    test::tiny_llama({}).write(directory_.path("dense.gguf"));
+    const GgufFile file(path_);
+    half_ = " --max-ram " + std::to_string(file.n_tensor_bytes() / 2) + " ";
+  }
+  Outcome tandem(const std::string& command, const std::string& arguments) {
+    return test::shell("XDG_CACHE_HOME=" + directory_.path("cache"),
+                       command + " -m " + path_ + " -c 64 -t 1 -dev none " + arguments);
+  }
+  Outcome run(const std::string& arguments) { return tandem("run", "-p 'a b' -n 20 -s 1 " + arguments); }
+
+  test::TempDir directory_;
+  std::string path_ = directory_.path("model.gguf"), half_;
+};
+
+TEST_F(ExpertsCommand, TheSameTextFromHalfOfTheMemory) {
+  const Outcome whole = run("2>/dev/null");
+  ASSERT_EQ(whole.exit_code, 0);
+  const Outcome half = run(half_ + "2>/dev/null");
+  EXPECT_EQ(half.exit_code, 0);
+  EXPECT_EQ(half.out, whole.out);
+  EXPECT_THAT(run(half_ + "2>&1 >/dev/null").out, AllOf(HasSubstr("steps read the experts that they choose"),
+                                                        HasSubstr("Zipf's law with exponent 0.7")));
+  EXPECT_THAT(run(half_ + "--explain 2>&1 >/dev/null").out, HasSubstr("chosen experts: "));
+}
+
+TEST_F(ExpertsCommand, StatisticsAreRecordedAndUsed) {
+  const std::string stats = " --expert-stats " + directory_.path("stats.json") + " ";
+  const Outcome whole = run("2>/dev/null");
+  EXPECT_THAT(run(stats + "2>&1 >/dev/null").out, HasSubstr("nothing to record"));
+  EXPECT_EQ(run(half_ + stats + "2>/dev/null").out, whole.out);
+  const auto total = [&] {
+    const auto page = nlohmann::json::parse(read_text(directory_.path("stats.json")));
+    uint64_t sum = 0;
+    for (const auto& layer : page["layers"]) {
+      for (const auto& count : layer) sum += count.get<uint64_t>();
+    }
+    return sum;
+  };
+  const uint64_t once = total();
+  EXPECT_GT(once, 8u * 2u * 20u);
+  EXPECT_EQ(run(half_ + stats + "2>/dev/null").out, whole.out);
+  EXPECT_EQ(total(), 2 * once);
+  EXPECT_THAT(tandem("plan", half_ + stats).out, AllOf(HasSubstr("experts"), HasSubstr("as recorded")));
+  const auto page = nlohmann::json::parse(tandem("plan", "--json " + half_ + stats).out);
+  EXPECT_TRUE(page["plans"][0]["chosen_experts"].get<bool>());
+  EXPECT_GT(page["experts"]["hit_rate"], 0.3);
+  EXPECT_LE(page["experts"]["hit_rate"], 1);
+
+  const Outcome dense =
+      test::shell("", "run -m " + directory_.path("dense.gguf") + " -p a -n 1 -dev none" + stats + "2>&1");
+  EXPECT_EQ(dense.exit_code, 2);
+  EXPECT_THAT(dense.out, HasSubstr("has no experts"));
+}
+
+TEST_F(ExpertsCommand, TheTraceHasEveryChoice) {
+  const std::string trace = directory_.path("trace.txt");
+  ASSERT_EQ(run(half_ + "--expert-trace " + trace + " 2>/dev/null").exit_code, 0);
+  std::istringstream lines(read_text(trace));
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(nlohmann::json::parse(line)["kind"], "tandem expert trace");
+  int n = 0;
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    int layer, expert, n_tokens, sum = 0;
+    char colon;
+    words >> layer;
+    EXPECT_EQ(layer, n++ % 8);
+    while (words >> expert >> colon >> n_tokens) sum += n_tokens;
+    if (n > 8) EXPECT_EQ(sum, 2);
+  }
+  EXPECT_EQ(n, 20 * 8);
+}
+
+}  // namespace
+}  // namespace tandem::tools
