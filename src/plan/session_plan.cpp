@@ -60,7 +60,7 @@ std::vector<SessionPlan> widest_in_memory(const PlanRequest& r) {
   for (const ContextOptions& shape : open_shapes(r)) {
     std::vector<SessionPlan> plans = plans_of_shape(r, shape, {});
     if (plans.empty()) continue;
-    if (plans.front().fit.choice.n_disk_layers == 0) return plans;
+    if (!plans.front().fit.choice.reads_disk()) return plans;
     if (widest.empty()) widest = std::move(plans);
   }
   return widest;

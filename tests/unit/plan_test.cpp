@@ -124,12 +124,12 @@ TEST_F(Planner, ExpertsOfAMixtureGetEnoughRows) {
   EXPECT_EQ(all.shape.n_ubatch, 2048);
   const SessionPlan less = plan_with(device_needs(all.fit, 0) - 1);
   EXPECT_EQ(less.shape.n_ubatch, 1024);
-  EXPECT_EQ(less.fit.choice.n_disk_layers, 0);
+  EXPECT_FALSE(less.fit.choice.reads_disk());
   const SessionPlan disk = plan_with(device_needs(all.fit, 0) / 2);
   EXPECT_EQ(disk.shape.n_ubatch, 2048);
-  EXPECT_GT(disk.fit.choice.n_disk_layers, 0);
+  EXPECT_TRUE(disk.fit.choice.reads_disk());
   context.n_ubatch_given = true;
-  EXPECT_GT(plan_with(device_needs(all.fit, 0) - 1).fit.choice.n_disk_layers, 0);
+  EXPECT_TRUE(plan_with(device_needs(all.fit, 0) - 1).fit.choice.reads_disk());
 }
 
 // Prompts make keys and values of latent rows when a sequence has many tokens in a step; single tokens never do.
