@@ -12,6 +12,9 @@ size_t offset_in_page(const std::byte* address) {
   return reinterpret_cast<uintptr_t>(address) % kDiskAlignment;
 }
 
+// Of the experts that are used most, at the start and beside a step.
+constexpr size_t kFirstReads = 64, kReadsBeside = 4;
+
 // With several sums, which compilers can compute side by side.
 float dot(const float* a, const float* b, size_t n) {
   constexpr size_t kSums = 16;
@@ -127,6 +130,7 @@ void ExpertStore::begin(const ExpertRequest& request) {
   end_reading_ahead();
   start_waiting();
   if (!passes_through_) predict();
+  read_more_of_most_used(kReadsBeside);
 }
 
 void ExpertStore::collect() {
@@ -196,36 +200,36 @@ void ExpertStore::predict() {
 void ExpertStore::read_most_used(const ExpertUse& use) {
   struct Used {
     uint64_t n;
-    size_t layer;
-    int32_t expert;
+    Expert expert;
   };
   std::vector<Used> list;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto found = use.counts.find(room_.layers[i].layer);
     if (found == use.counts.end() || found->second.size() != layers_[i].slot_of.size()) continue;
     for (size_t e = 0; e < found->second.size(); ++e) {
-      if (found->second[e] > 0) list.push_back({found->second[e], i, static_cast<int32_t>(e)});
+      if (found->second[e] > 0) list.push_back({found->second[e], {i, static_cast<int32_t>(e)}});
     }
   }
-  std::ranges::stable_sort(list, [](const Used& a, const Used& b) { return a.n > b.n; });
-  std::vector<size_t> n_left;
-  for (const Pool& pool : pools_) n_left.push_back(pool.slots.size());
-  size_t n_chosen = 0;
-  for (const Used& used : list) {  // those that fit, in the same order
-    size_t& left = n_left[static_cast<size_t>(layers_[used.layer].pool - pools_.data())];
-    if (left == 0) continue;
-    --left;
-    list[n_chosen++] = used;
-  }
-  list.resize(n_chosen);
-  passes_through_ = false;
-  for (const Used& used : list) {
-    if (layers_[used.layer].slot_of[static_cast<size_t>(used.expert)] < 0) bring(used.layer, used.expert);
-  }
-  for (size_t i = list.size(); i-- > 0;) {  // the most used one goes last
-    const Used& used = list[i];
-    const int32_t at = layers_[used.layer].slot_of[static_cast<size_t>(used.expert)];
-    if (at >= 0) layers_[used.layer].pool->order.used(static_cast<size_t>(at));
+  std::ranges::stable_sort(list, [](const Used& a, const Used& b) { return a.n < b.n; });
+  most_used_.clear();
+  for (const Used& used : list) most_used_.push_back(used.expert);
+  read_more_of_most_used(kFirstReads);
+}
+
+// As long as there are slots that have had nothing yet, and few such reads are under way: those that a step waits for come
+// behind them.
+void ExpertStore::read_more_of_most_used(size_t n_under_way) {
+  std::erase_if(warming_,
+                [&](const Slot* slot) { return !slot->under_way || reader_->is_done(*slot->under_way); });
+  while (!most_used_.empty() && warming_.size() < n_under_way) {
+    const auto [layer, expert] = most_used_.back();
+    most_used_.pop_back();
+    Pool& pool = *layers_[layer].pool;
+    const bool is_there = layers_[layer].slot_of[static_cast<size_t>(expert)] >= 0;
+    if (is_there || pool.n_filled == pool.slots.size() || !bring(layer, expert)) continue;
+    Slot& slot = slot_of(layer, expert);
+    pool.order.used(static_cast<size_t>(&slot - pool.slots.data()));
+    warming_.push_back(&slot);
   }
 }
 
@@ -378,6 +382,7 @@ void ExpertStore::forget() {
     }
   }
   ahead_.clear();
+  warming_.clear();
   waiting_.clear();
   pending_.clear();
   ready_.clear();

@@ -49,7 +49,8 @@ class ExpertStore final : public ExpertSource {
   // Calls fn at every request, with the layer and the experts that its tokens have chosen.
   using Watcher = std::function<void(int layer, std::span<const WantedExpert> experts)>;
   void watch(Watcher fn) { watcher_ = std::move(fn); }
-  // Starts reading the experts that are used most, until the store is full. For a store that has nothing yet.
+  // Starts reading the experts that are used most: some at once, the others beside the steps that follow, until the store
+  // is full. For a store that has nothing yet.
   void read_most_used(const ExpertUse& use);
 
   bool has(const Weight& down) const override { return layer_with(down) < layers_.size(); }
@@ -70,6 +71,10 @@ class ExpertStore final : public ExpertSource {
     bool in_use = false;    // by the request
     bool is_ahead = false;  // the next layer is expected to ask for it,
     bool is_guess = false;  // and it was read for that
+  };
+  struct Expert {
+    size_t layer;
+    int32_t expert;
   };
   struct Pool {
     std::byte* base = nullptr;
@@ -101,15 +106,18 @@ class ExpertStore final : public ExpertSource {
   bool finish(Slot& slot);
   void discard(Slot& slot);
   void drop(Slot& slot);
+  void read_more_of_most_used(size_t n_under_way);
   void add_ready(size_t index);
 
   Device& host_;
   DiskReader* reader_;
   ExpertRoom room_;
   std::vector<Pool> pools_;
-  std::vector<Layer> layers_;    // of room_.layers
-  std::vector<DiskRead> reads_;  // of one expert
-  std::vector<Slot*> ahead_;     // for the next layer
+  std::vector<Layer> layers_;      // of room_.layers
+  std::vector<DiskRead> reads_;    // of one expert
+  std::vector<Slot*> ahead_;       // for the next layer
+  std::vector<Expert> most_used_;  // still to be read, the one used most last
+  std::vector<Slot*> warming_;     // being read of those
 
   // Of the request; indices into its experts.
   ExpertRequest request_;

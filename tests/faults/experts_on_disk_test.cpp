@@ -154,6 +154,33 @@ TEST_F(ExpertsOnDisk, NoStepReadsAnExpertTwice) {
   }
 }
 
+// What an earlier session has used most is there when it is needed.
+TEST_F(ExpertsOnDisk, WarmStarts) {
+  const auto run = [&](const ExpertUse* use, ExpertUse& recorded) {
+    EngineOptions o = options();
+    if (use) o.offload.expert_use = std::make_shared<const ExpertUse>(*use);
+    const auto s = session({host_.get()}, {.n_expert_bytes = all_bytes() / 2}, o);
+    EXPECT_EQ(logits(*s), expected_);
+    recorded = s->executor().experts().use();
+    const ExpertCounts& counts = s->executor().experts().counts();
+    EXPECT_LE(counts.n_read, 3 * static_cast<uint64_t>(kLayers * kExperts));
+    return counts.n_used - counts.n_found;
+  };
+  ExpertUse recorded, again, wrong;
+  const uint64_t cold = run(nullptr, recorded);
+  uint64_t n_pairs = 0;
+  for (const auto& [layer, counts] : recorded.counts) {
+    EXPECT_EQ(counts.size(), static_cast<size_t>(kExperts));
+    for (const uint64_t n : counts) n_pairs += n;
+  }
+  // 40 tokens; in the last layer the one of each step whose logits are wanted.
+  EXPECT_EQ(n_pairs, static_cast<uint64_t>(kUsed * ((kLayers - 1) * 40 + 5)));
+  EXPECT_LT(run(&recorded, again), cold);
+  EXPECT_EQ(again.counts, recorded.counts);
+  wrong.counts = {{0, {1, 2}}, {99, std::vector<uint64_t>(kExperts, 1)}};  // of other layers: passed over
+  run(&wrong, again);
+}
+
 // A prompt that uses every expert leaves most of the store as it is.
 TEST_F(ExpertsOnDisk, LongPromptsPassThroughFewSlots) {
   const auto s = session({host_.get()}, {.n_expert_bytes = all_bytes() / 2}, options(128));
