@@ -52,8 +52,7 @@ int layer_number(const std::string& text, int64_t n_layer) {
 void add_expert_stats_option(CLI::App& command, std::string& path) {
   text(command, "--expert-stats", path, "FILE",
        "of a mixture with experts on disk: start with the ones in memory that FILE says are used most, and "
-       "add "
-       "what this run uses to it")
+       "add what this run uses to it")
       .group("GPU");
 }
 

@@ -98,8 +98,7 @@ void add_disk_options(CLI::App& app, OffloadOptions& f) {
       app, "--disk-tier", "on|off|auto", "on",
       "read layers that do not fit in host memory (or --max-ram) from disk for every step, ahead of use and "
       "past the page cache; of mixtures that the CPU computes only the experts that tokens choose; off: map "
-      "them and let the "
-      "system page them in (default: auto)",
+      "them and let the system page them in (default: auto)",
       [&f](const std::string& value) { f.disk = parse_toggle("--disk-tier", value); })
       .group(kGpuGroup);
 }
