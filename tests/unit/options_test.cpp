@@ -93,7 +93,7 @@ TEST(Options, DefaultsMatchLlamaCpp) {
   EXPECT_FALSE(e.engine.model.open.mlock);
   EXPECT_EQ(e.engine.context.n_ctx, 0);
   EXPECT_EQ(e.engine.context.n_batch, 2048);
-  EXPECT_EQ(e.engine.context.n_ubatch, 512);
+  EXPECT_EQ(e.engine.context.n_ubatch, 0);  // 512, for a mixture on the CPU more
   EXPECT_EQ(e.engine.context.k_dtype, DType::F16);
   EXPECT_EQ(e.flash_attention, Toggle::automatic);
   EXPECT_EQ(e.engine.devices.n_threads, -1);
@@ -382,7 +382,7 @@ TEST(Options, TheEnvironmentSetsWhatIsNotGiven) {
   EXPECT_EQ(e.text.n_predict, -2);
   EXPECT_EQ(e.text.reverse_prompts, (Arguments{"stop"}));
   EXPECT_EQ(e.sampling.logit_bias.size(), 1u);
-  EXPECT_EQ(e.engine.context.n_ubatch, 512);
+  EXPECT_EQ(e.engine.context.n_ubatch, 0);
   EXPECT_EQ(parse({"-c", "5"}).engine.context.n_ctx, 5);
   EXPECT_EQ(parse({"-r", "x"}).text.reverse_prompts, (Arguments{"x"}));
 }
