@@ -130,7 +130,7 @@ def long(build, arguments):
         first = list(pool.map(lambda name: explore_for(name, [f"-max_total_time={SHARE_S}"]), arguments.names))
         n_measured = sum(r.n_runs for r in first)
         rest = max(0, arguments.runs - n_measured)
-        n_runs = {r.name: rest * r.n_runs // max(1, n_measured) for r in first if r.code == 0}
+        n_runs = {r.name: -(-rest * r.n_runs // max(1, n_measured)) for r in first if r.code == 0}
         print(f"{n_measured} executions in {SHARE_S} s each; {rest} to do", file=sys.stderr, flush=True)
         second = list(pool.map(lambda name: explore_for(name, [f"-runs={n_runs[name]}"]),
                                [name for name, n in n_runs.items() if n > 0]))

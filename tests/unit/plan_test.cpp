@@ -125,7 +125,10 @@ TEST_F(Planner, ExpertsOfAMixtureGetEnoughRows) {
   const SessionPlan less = plan_with(device_needs(all.fit, 0) - 1);
   EXPECT_EQ(less.shape.n_ubatch, 1024);
   EXPECT_FALSE(less.fit.choice.reads_disk());
-  const SessionPlan disk = plan_with(device_needs(all.fit, 0) / 2);
+  context.n_ubatch = 512;
+  const size_t least = device_needs(plan_with(size_t{1} << 40).fit, 0);
+  context.n_ubatch = 2048;
+  const SessionPlan disk = plan_with(least - 1);
   EXPECT_EQ(disk.shape.n_ubatch, 2048);
   EXPECT_TRUE(disk.fit.choice.reads_disk());
   context.n_ubatch_given = true;
