@@ -119,8 +119,13 @@ void ExpertStore::begin(const ExpertRequest& request) {
       waiting_.push_back(i);
       continue;
     }
-    ++counts_.n_found;
     Slot& slot = layer.pool->slots[static_cast<size_t>(at)];
+    if (slot.under_way && reader_->is_done(*slot.under_way) && !finish(slot)) {
+      error_ = nullptr;  // it was read ahead, which may have failed long ago: it is read again
+      waiting_.push_back(i);
+      continue;
+    }
+    ++counts_.n_found;
     slot.in_use = true;
     counts_.n_ahead_used += slot.is_guess;
     slot.is_guess = false;

@@ -293,6 +293,7 @@ TEST_F(ExpertsOnDisk, EveryReadThatFails) {
         } catch (const Error& e) {
           EXPECT_EQ(e.code(), ErrorCode::io);
         }
+        if (count <= i) return;  // how much is read ahead depends on how long reads take
         s.truncate(0);
         EXPECT_EQ(logits(s), expected_);
       });

@@ -19,8 +19,8 @@ struct SynthOptions {
   FileType type = FileType::Q4_K_M;
   Mix mix = Mix::standard;
   uint64_t seed = 1;
-  int max_tokens = 0;  // of the vocabulary, which then is of a kind that is made quickly; 0: as the shape's
   double expert_skew = 0;  // of mixtures: how unequally experts are used (see expert_skew.h); 0: equally
+  int max_tokens = 0;  // of the vocabulary, which then is of a kind that is made quickly; 0: as the shape's
 };
 
 struct SynthProgress {
