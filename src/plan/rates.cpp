@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kHostSize = kSanitized ? 256 : 4096;
 constexpr OpBench::Matrix kHostMatrix{DType::Q4_K, kHostSize}, kGpuMatrix{DType::Q4_K, 2 * kHostSize};
 constexpr OpBench::Matrix kFloats{DType::F16, kHostSize};
-constexpr size_t kGpuBytes = size_t{340} << 20;  // of those that are read one after the other
+constexpr size_t kGpuBytes = size_t{kSanitized ? 8 : 340} << 20;  // of those that are read one after the other
 constexpr int64_t kBatch = 512;
 constexpr int kSmallOps = 33;
 // Attention of a decoding step, and of a piece of a prompt.
