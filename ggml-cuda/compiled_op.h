@@ -65,6 +65,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Att
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const LatentAttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const CachedRouteOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AddOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);
@@ -89,6 +90,7 @@ std::string why_not(const Graph& graph, const AttentionOp& op);
 std::string why_not(const Graph& graph, const LatentAttentionOp& op);
 std::string why_not(const Graph& graph, const GluOp& op);
 std::string why_not(const Graph& graph, const MoeRouteOp& op);
+std::string why_not(const Graph& graph, const CachedRouteOp& op);
 std::string why_not(const Graph& graph, const MoeFfnOp& op);
 std::string why_not(const Graph& graph, const DeltaRuleOp& op);
 std::string why_not(const Graph& graph, const SsmScanOp& op);

@@ -382,7 +382,7 @@ TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, 
   return rows;
 }
 
-// The index and the weight of the expert of pair (token, chosen).
+// The index and the weight of the expert of pair (token, chosen); a negative index leaves the pair out.
 TANDEM_HD inline int route_expert(const MatvecArgs& args, int token, int chosen) {
   return std::bit_cast<int>(args.route[static_cast<int64_t>(token) * 2 * args.n_used + chosen]);
 }
@@ -422,6 +422,7 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
   Kernels::template with_multiply<1>(w, [&](auto multiply) {
     if (args.mode != MatvecMode::experts_down) {
       const int expert = route_expert(args, token, chosen);
+      if (expert < 0) return;
       const RowPair rows = row_pair(args, 0, share.pair, expert, grid);
       if (lane == 0 && share.slice == 0) add_expert_bias(args, share.pair, expert, sums);
       return multiply(rows, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1, sums);
@@ -429,6 +430,7 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
     for (int i = share.slice; i < args.n_used; i += n_slices) {
       float part[2] = {};
       const int expert = route_expert(args, token, i);
+      if (expert < 0) continue;
       const RowPair rows = row_pair(args, 0, share.pair, expert, grid);
       if (lane == 0) add_expert_bias(args, share.pair, expert, part);
       multiply(rows, w.k, first, 32u, args.input, token * args.n_used + i, 1, part);

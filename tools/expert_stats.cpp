@@ -132,7 +132,7 @@ ExpertStats::ExpertStats(const std::string& path, const Hparams& model, EngineOp
 void ExpertStats::save(const Executor& executor) const {
   if (path_.empty()) return;
   ExpertUse all = before_;
-  const ExpertUse& now = executor.experts().use();
+  const ExpertUse now = executor.expert_use();
   if (now.counts.empty()) {
     log_info("{}: nothing to record, for no experts are on disk", printable(path_, 4096));
     return;

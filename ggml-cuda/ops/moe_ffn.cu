@@ -7,6 +7,8 @@
 //
 // More tokens: pairs are sorted by expert, and products work on tiles of pairs of one expert (matmul.h). Only
 // the device knows the tiles: the grid covers the maximum number. The chosen experts' weights are read once.
+//
+// Pairs with a negative id are left out.
 #include "ggml-cuda/expert_groups.h"
 #include "ggml-cuda/ops/rows.cuh"
 #include "ggml-cuda/products.cuh"
@@ -19,7 +21,7 @@ constexpr int kGroupThreads = 1024;
 constexpr int64_t kMaxGroupedTokens = 1024;  // at once: bounds the scratch for the pairs' results
 
 // route [n, 2 * n_used] -> tiles, n_tiles, row_of [pairs] the token of each sorted pair, sorted_at [n,
-// n_used]. One block. The order of an expert's pairs may differ from run to run; the results do not depend on
+// n_used], -1 for a pair that the route leaves out. One block. The order of an expert's pairs may differ from run to run; the results do not depend on
 // it. About 10 us for 4096 pairs.
 __global__ void __launch_bounds__(kGroupThreads)
     group_kernel(const float* route, int n, int n_used, int n_expert, int tile_tokens, TokenTile* tiles,
@@ -32,11 +34,15 @@ __global__ void __launch_bounds__(kGroupThreads)
   const auto expert_of = [&](int slot) {
     return __float_as_int(route[static_cast<int64_t>(slot / n_used) * 2 * n_used + slot % n_used]);
   };
-  for (int s = threadIdx.x; s < n_slots; s += kGroupThreads) atomicAdd(&counts[expert_of(s)], 1);
+  for (int s = threadIdx.x; s < n_slots; s += kGroupThreads) {
+    if (expert_of(s) >= 0) atomicAdd(&counts[expert_of(s)], 1);
+  }
   __syncthreads();
   if (threadIdx.x == 0) *n_tiles = make_tiles(counts, n_expert, tile_tokens, firsts, tiles);
   __syncthreads();
   for (int s = threadIdx.x; s < n_slots; s += kGroupThreads) {
+    sorted_at[s] = -1;
+    if (expert_of(s) < 0) continue;
     const int at = atomicAdd(&firsts[expert_of(s)], 1);
     row_of[at] = s / n_used;
     sorted_at[s] = at;
@@ -53,6 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   if (column >= k) return;
   float sum = residual ? residual[token * k + column] : 0.0f;
   for (int i = 0; i < n_used; ++i) {
+    if (sorted_at[token * n_used + i] < 0) continue;
     sum += route[token * 2 * n_used + n_used + i] *
            z[static_cast<int64_t>(sorted_at[token * n_used + i]) * k + column];
   }

@@ -25,6 +25,7 @@ constexpr std::string_view kNames[] = {
     "kv_prefetched",
     "kv_split",
     "n_kv_layers_gpu",
+    "expert_cache",
     "tensor_overrides",
     "tensor_split",
     "main_gpu",

@@ -31,6 +31,7 @@ enum class Setting : uint8_t {
   kv_prefetched,
   kv_split,
   n_kv_layers_gpu,
+  expert_cache,
   tensor_overrides,
   tensor_split,
   main_gpu,

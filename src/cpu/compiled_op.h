@@ -51,6 +51,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Att
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const LatentAttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeRouteOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const CachedRouteOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MoeFfnOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AddOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);

@@ -26,6 +26,7 @@ struct KvLayer {
 };
 
 class ExpertSource;
+class ExpertSlots;
 
 // Nodes of a graph that one device runs in one go. The spans must outlive what is compiled from them. To
 // query the scratch size only, leave addresses empty and kv without memory.
@@ -35,6 +36,7 @@ struct Segment {
   std::span<const DevicePtr> addresses;  // by TensorId, on this device; null where not used here
   std::span<const KvLayer> kv;           // by layer, on this device
   ExpertSource* experts = nullptr;       // of layers whose experts are not all in memory (expert_source.h)
+  ExpertSlots* slots = nullptr;          // of layers with experts on a device too (expert_slots.h)
 };
 
 // The tokens of one sequence in a step, and those in the cache before.

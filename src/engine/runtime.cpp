@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "plan/generic_kernels.h"
 
@@ -60,7 +61,10 @@ void Runtime::build() {
                                          disk_reader(model_, options_, fit_.placement));
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
-  if (options_.offload.expert_use) executor_->experts().read_most_used(*options_.offload.expert_use);
+  if (options_.offload.expert_use) {
+    executor_->experts().read_most_used(*options_.offload.expert_use);
+    executor_->expert_cache().bring_most_used(*options_.offload.expert_use);
+  }
   executor_->experts().watch(options_.on_experts);
 
   max_outputs_ = capacity.max_outputs;
@@ -120,6 +124,14 @@ bool Runtime::step_down(const std::string& reason) {
     const int64_t n = std::max(shape_.n_ubatch / 2, smallest);
     say(format("the micro-batch goes from {} tokens to {}", shape_.n_ubatch, n));
     shape_.n_ubatch = n;
+    return true;
+  }
+  const auto caches = [](const LayerPlacement& l) { return cached_experts(l.experts, StepKind::decode); };
+  if (std::ranges::any_of(layers, caches)) {
+    say("GPUs keep no experts of the host's");
+    for (LayerPlacement& l : layers) {
+      if (caches(l)) std::get<InMemory>(l.experts).decode = HostComputes{};
+    }
     return true;
   }
   const auto on_gpu = [](const LayerPlacement& l) { return uses_gpu(l.weights) || uses_gpu(l.experts); };

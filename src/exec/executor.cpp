@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "exec/placed_graph.h"
 
@@ -38,6 +39,7 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       reader_(std::move(disk)),
       disk_(devices_, reader_.get()),
       experts_(std::make_unique<ExpertStore>(*devices_.at(0), reader_.get())),
+      cache_(std::make_unique<ExpertCache>(devices_)),
       stream_(devices_, disk_),
       queue_(stream_, devices_.size()),
       kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0)) {
@@ -146,10 +148,13 @@ void Executor::bind(Program& program) {
     }
   }
   bind_groups(program);
+  cache_->add(program.schedule_.cached, [this](DeviceId device, const Weight& slots) {
+    return residency_.address(device, slots);
+  });
   for (const PlacedSegment& segment : partition.segments) {
     const size_t d = segment.device.index();
-    program.executables_.push_back(
-        devices_[d]->compile(Segment{&graph, segment.nodes, program.addresses_[d], kv_[d], experts_.get()}));
+    program.executables_.push_back(devices_[d]->compile(Segment{
+        &graph, segment.nodes, program.addresses_[d], kv_[d], experts_.get(), cache_.get()}));
   }
 }
 
@@ -231,9 +236,21 @@ uint64_t Executor::disk_bytes() const {
   return disk_.read_bytes() + experts_->counts().read_bytes;
 }
 
+ExpertUse Executor::expert_use() const {
+  ExpertUse use = experts_->use();
+  for (const auto& [layer, counts] : cache_->use().counts) {
+    std::vector<uint64_t>& sum = use.counts[layer];
+    sum.resize(std::max(sum.size(), counts.size()));
+    for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
+  }
+  return use;
+}
+
 void Executor::run_segment(Program& program, const Command& c, const StepShape& shape) {
   devices_[c.device.index()]->run(*program.executables_[c.segment], shape);
-  if (c.device.is_host()) experts_->check();  // ops cannot throw
+  if (!c.device.is_host()) return;
+  experts_->check();  // ops cannot throw
+  cache_->check();
 }
 
 void Executor::feed(const Program& program, size_t d, const StepInputs& inputs) {
@@ -294,6 +311,7 @@ void Executor::abandon_step() {
   stream_.forget();
   disk_.forget();
   experts_->forget();
+  cache_->forget();
   for (Device* device : devices_) {
     try {
       device->wait(device->record());

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/expert_use.h"
 #include "exec/fetch_queue.h"
 #include "exec/kv_stream.h"
 #include "exec/residency.h"
@@ -31,6 +32,7 @@ struct TransferStats {
   uint64_t n_copies = 0;
 };
 
+class ExpertCache;
 class ExpertStore;
 class Program;
 
@@ -63,6 +65,11 @@ class Executor {
   // The chosen experts; nothing if the placement has none.
   const ExpertStore& experts() const { return *experts_; }
   ExpertStore& experts() { return *experts_; }
+  // The experts that GPUs keep beside the host; no layers if the placement has none.
+  const ExpertCache& expert_cache() const { return *cache_; }
+  // What steps have used of the chosen experts and of those that GPUs keep.
+  ExpertUse expert_use() const;
+  ExpertCache& expert_cache() { return *cache_; }
 
  private:
   friend class Program;
@@ -96,6 +103,7 @@ class Executor {
   std::unique_ptr<DiskReader> reader_;
   DiskStream disk_;
   std::unique_ptr<ExpertStore> experts_;
+  std::unique_ptr<ExpertCache> cache_;
   WeightStream stream_;
   FetchQueue queue_;
   KvStream kv_stream_;

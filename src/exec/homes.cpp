@@ -11,6 +11,7 @@ struct GpuOf {
   std::optional<GpuId> operator()(const ChosenExperts&) const { return std::nullopt; }
   std::optional<GpuId> operator()(const Streamed& use) const { return use.to; }
   std::optional<GpuId> operator()(const RowsShared& use) const { return use.with; }
+  std::optional<GpuId> operator()(const CachedExperts&) const { return std::nullopt; }
 };
 
 template <class Held>  // InMemory or OnDisk
@@ -53,7 +54,12 @@ double row_share(const WeightHome& home, StepKind kind) {
 
 bool uses_gpu(const WeightHome& home) {
   return !holder(home).is_host() || streamed_to(home, StepKind::prefill) ||
-         streamed_to(home, StepKind::decode);
+         streamed_to(home, StepKind::decode) || cached_experts(home, StepKind::decode);
+}
+
+const CachedExperts* cached_experts(const ExpertHome& home, StepKind kind) {
+  const auto* held = std::get_if<InMemory>(&home);
+  return held ? std::get_if<CachedExperts>(&use_of(*held, kind)) : nullptr;
 }
 
 bool reads_chosen(const ExpertHome& home, StepKind kind) {

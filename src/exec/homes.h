@@ -34,12 +34,19 @@ struct RowsShared {
   double share;
   bool operator==(const RowsShared&) const = default;
 };
+// For experts: the host computes with them, but a GPU has some in slots (expert_cache.h) and computes with those.
+struct CachedExperts {
+  GpuId on;
+  int64_t n_slots;     // experts; less than all
+  double fetched = 0;  // share of the others that a step chooses which is brought there and computed there in the step
+  bool operator==(const CachedExperts&) const = default;
+};
 // For experts on disk: only those that a step's tokens have chosen are read, one by one, into a cache in host memory
 // (expert_store.h), and the host computes with them.
 struct ChosenExperts {
   bool operator==(const ChosenExperts&) const = default;
 };
-using MemoryUse = std::variant<HostComputes, Streamed, RowsShared>;
+using MemoryUse = std::variant<HostComputes, Streamed, RowsShared, CachedExperts>;
 using DiskUse = std::variant<HostComputes, Streamed, ChosenExperts>;
 // Returns RowsShared, or Streamed if the share is all of the rows.
 MemoryUse use_on(GpuId gpu, double share);
@@ -94,9 +101,11 @@ std::optional<GpuId> streamed_to(const WeightHome& home, StepKind kind);
 double row_share(const WeightHome& home, StepKind kind);
 // Returns whether a GPU holds the weights or computes with them.
 bool uses_gpu(const WeightHome& home);
+// Returns the experts that a GPU keeps for such steps; null if none does.
+const CachedExperts* cached_experts(const ExpertHome& home, StepKind kind);
 // Returns whether such steps read only chosen experts.
 bool reads_chosen(const ExpertHome& home, StepKind kind);
-// Returns the home of the same weights on disk, where rows are not divided.
+// Returns the home of the same weights on disk, where rows are not divided and no GPU keeps experts.
 OnDisk moved_to_disk(const InMemory& home);
 // Returns the home of experts of which only the chosen ones are read where the host computes.
 OnDisk chosen_from_disk(const InMemory& home);

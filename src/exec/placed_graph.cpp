@@ -1,5 +1,6 @@
 #include "exec/placed_graph.h"
 
+#include "exec/divide_experts.h"
 #include "exec/divide_rows.h"
 #include "exec/split_attention.h"
 
@@ -7,11 +8,12 @@ namespace tandem {
 
 Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach) {
   if (placement.splits_caches()) graph = split_attention(std::move(graph), placement, reach);
-  return divide_rows(std::move(graph), placement);
+  return divide_experts(divide_rows(std::move(graph), placement), placement);
 }
 
 PlacedGraph::PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach) : graph_(&graph) {
-  if (placement.divides_rows(step_kind(graph.shape)) || placement.splits_caches())
+  const StepKind kind = step_kind(graph.shape);
+  if (placement.divides_rows(kind) || placement.caches_experts(kind) || placement.splits_caches())
     own_ = placed_graph(graph, placement, reach);
 }
 

@@ -51,6 +51,11 @@ bool Placement::divides_rows(StepKind kind) const {
   return std::ranges::any_of(layers, [&](const LayerPlacement& l) { return l.divides_rows(kind); });
 }
 
+bool Placement::caches_experts(StepKind kind) const {
+  return std::ranges::any_of(
+      layers, [&](const LayerPlacement& l) { return cached_experts(l.experts, kind) != nullptr; });
+}
+
 // Returns null before the first layer and after the last one.
 const LayerPlacement* Placement::layer_of(int layer) const {
   const bool in_layer = layer >= 0 && static_cast<size_t>(layer) < layers.size();

@@ -47,6 +47,7 @@ struct Placement {
   bool reads_disk() const;                 // in any layer
   bool reads_chosen() const;               // in any layer
   bool divides_rows(StepKind kind) const;  // in any layer
+  bool caches_experts(StepKind kind) const;  // of any layer
 
   // Returns the device that runs a node.
   DeviceId runs_on(const Graph& graph, const Node& node) const;

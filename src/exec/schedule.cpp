@@ -184,6 +184,7 @@ Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_
   Schedule schedule = scheduler.run();
   schedule.split_layers = split_layers(placement);
   schedule.experts = expert_room(graph, placement);
+  schedule.cached = cached_layers(graph, placement);
   return schedule;
 }
 

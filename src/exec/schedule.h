@@ -11,6 +11,7 @@
 // in Executor::execute() and in Clock::execute() of plan/cost.cpp.
 #pragma once
 
+#include "exec/divide_experts.h"
 #include "exec/expert_room.h"
 #include "exec/partition.h"
 
@@ -57,7 +58,8 @@ struct Schedule {
   std::vector<Command> commands;
   Partition partition;  // the segments, groups and caches that the commands name
   std::vector<SplitLayer> split_layers;
-  ExpertRoom experts;  // of the layers that take chosen experts in `run`
+  ExpertRoom experts;               // of the layers that take chosen experts in `run`
+  std::vector<CachedLayer> cached;  // those with experts on a GPU beside the host
   size_t n_events = 0;
 };
 

@@ -219,7 +219,7 @@ struct MoeRouteOp : MoeRouteParams {
 
 // moe_ffn: -> y[n, k] = residual + sum over the selected experts e of
 // weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)). Each product includes its bias. Only the selected
-// experts' weights are read. Without gates (relu2 only), of act(Wup_e x) instead of the product of both.
+// experts' weights are read. A negative id in the route leaves its pair out. Without gates (relu2 only), of act(Wup_e x) instead of the product of both.
 struct MoeFfnParams {
   int64_t n_expert = 0, n_used = 0;
   Activation activation = Activation::silu;
@@ -241,6 +241,18 @@ struct MoeFfnOp : MoeFfnParams {
     return std::tie(op.x, op.route, op.gate, op.up, op.down, op.residual, op.gate_bias, op.up_bias,
                     op.down_bias);
   }
+};
+
+// cached_route: -> y[n, 2 * n_used], of a route the pairs whose experts a device has in slots (ExpertSlots), with the slots
+// as ids; or, given what that returned, the other pairs, with the ids of their experts. The ids of pairs that are left out
+// are -1. Runs on the host.
+struct CachedRouteOp {
+  TensorId route = kNoTensor;    // [n, 2 * n_used]
+  TensorId cached = kNoTensor;   // [n, 2 * n_used]? the pairs to leave out; without, those to take are asked for
+  const Weight* down = nullptr;  // of the layer's experts
+
+  static constexpr std::string_view kName = "cached_route";
+  static auto inputs(auto& op) { return std::tie(op.route, op.cached); }
 };
 
 // add: -> a + factor * b. With a gate, b is also multiplied by sigmoid(gate) of its row.
@@ -413,7 +425,7 @@ struct JoinOp {
 
 using Op =
     std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, LatentAttentionOp,
-                 GluOp, MoeRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp,
+                 GluOp, MoeRouteOp, CachedRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp,
                  ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp>;
 
 // Returns "linear", "attention", ...

@@ -31,6 +31,7 @@ class StepClock final : GroupSlots {
         slots_(devices.size()),
         cache_slots_(devices.size()) {
     add_chosen_experts();
+    for (const CachedLayer& layer : schedule.cached) add_cached_experts(layer);
     for (const PlacedSegment& segment : partition().segments) add_segment(segment, kv);
     for (const StreamGroup& group : partition().groups) {
       add_group(group, *devices[group.device.index()]);
@@ -68,8 +69,14 @@ class StepClock final : GroupSlots {
     NodeWork work;
     double read_s = 0;  // to read missing experts
   };
+  // The part of a layer's experts that a device computes.
+  struct ExpertPart {
+    double n_experts = 0, pairs = 0;  // pairs: share of them
+    double fetched_bytes = 0;         // brought there for the step
+  };
   struct SegmentTime {
     double seconds = 0;           // with its device's memory for itself
+    double fetched_bytes = 0;     // of experts, that it waits for
     std::vector<HostNode> nodes;  // of the host, which has not
   };
   struct GroupTime {
@@ -102,11 +109,37 @@ class StepClock final : GroupSlots {
     return found == chosen_read_s_.end() ? 0 : found->second;
   }
 
+  // Of the experts that the step uses, those that the GPU has or is given in time, and the others.
+  void add_cached_experts(const CachedLayer& layer) {
+    const CacheHits hits = expected_cache_hits(layer, load_.expert_use, load_.n_tokens);
+    const double missing = hits.n_asked - hits.n_found;
+    const double fetched = layer.fetched * missing;
+    const double pairs = hits.pairs_found + layer.fetched * (1 - hits.pairs_found);
+    double n_bytes = 0;
+    const Weight* slots = nullptr;
+    for (const CachedLayer::Slots& w : layer.weights) {
+      n_bytes += static_cast<double>(w.slots->n_bytes()) / static_cast<double>(layer.n_slots);
+      if (w.whole == layer.down) slots = w.slots;
+    }
+    expert_parts_[slots] = {hits.n_found + fetched, pairs, fetched * n_bytes};
+    expert_parts_[layer.down] = {missing - fetched, 1 - pairs, 0};
+  }
+  const ExpertPart* expert_part(const Node& node) const {
+    const auto* op = std::get_if<MoeFfnOp>(&node.op);
+    const auto found = op ? expert_parts_.find(graph_.tensor(op->down).weight) : expert_parts_.end();
+    return found == expert_parts_.end() ? nullptr : &found->second;
+  }
+
   void add_segment(const PlacedSegment& segment, const KvConfig& kv) {
     const DeviceRates& rates = rates_[segment.device.index()];
-    SegmentTime time{rates.stage_s, {}};
+    SegmentTime time{rates.stage_s, 0, {}};
     for (int32_t i : segment.nodes) {
-      const NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv);
+      NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv);
+      if (const ExpertPart* part = expert_part(graph_.nodes[i])) {
+        work = part_of_experts(graph_, std::get<MoeFfnOp>(graph_.nodes[i].op), work, part->n_experts,
+                               part->pairs);
+        time.fetched_bytes += part->fetched_bytes;
+      }
       time.seconds += node_seconds(work, rates);
       if (segment.device.is_host()) time.nodes.push_back({work, chosen_read_s(graph_.nodes[i])});
     }
@@ -185,7 +218,7 @@ class StepClock final : GroupSlots {
       case CommandKind::join_cache: return reach(d, cache_slot(c.cache).complete);
       case CommandKind::write_back: return write_back(c.cache);
       case CommandKind::run:
-        return c.device.is_host() ? run_on_host(c.segment) : give(d, segments_[c.segment].seconds);
+        return c.device.is_host() ? run_on_host(c.segment) : run_on_device(d, segments_[c.segment]);
       case CommandKind::collect: give(d, over_bus(d, c.tensor)); return reach(0, at_[d]);
     }
   }
@@ -194,6 +227,15 @@ class StepClock final : GroupSlots {
   void reach(size_t d, double t) { at_[d] = std::max(at_[d], t); }
   // The host gives the device something to do.
   void give(size_t d, double seconds) { at_[d] = std::max(at_[d], at_[0]) + seconds; }
+
+  void run_on_device(size_t d, const SegmentTime& segment) {
+    if (segment.fetched_bytes > 0) {
+      Slot slot;
+      bring(d, slot, segment.fetched_bytes);
+      reach(d, slot.complete);
+    }
+    give(d, segment.seconds);
+  }
 
   // Beside what the buses take.
   void run_on_host(size_t segment) {
@@ -289,7 +331,8 @@ class StepClock final : GroupSlots {
   std::vector<double> moves_s_;  // [device] to bring the oldest blocks of hot caches to the host
   std::vector<double> events_;   // when they are reached
   double disk_s_ = 0;            // when the last read is done
-  std::map<const Weight*, double> chosen_read_s_;  // by the layer's Wdown
+  std::map<const Weight*, double> chosen_read_s_;     // by the layer's Wdown
+  std::map<const Weight*, ExpertPart> expert_parts_;  // by Wdown of all experts and of those in slots
   std::vector<SegmentTime> segments_;
   std::vector<GroupTime> groups_;
   std::vector<CacheTime> caches_;

@@ -9,8 +9,9 @@
 namespace tandem {
 namespace {
 
-// The probability that a token chooses each expert of a layer.
-std::vector<double> choices(const ExpertLayer& layer, const ExpertUse* use) {
+// The probability that a token chooses each expert of a layer; Layer: ExpertLayer or CachedLayer.
+template <class Layer>
+std::vector<double> choices(const Layer& layer, const ExpertUse* use) {
   std::vector<double> p(static_cast<size_t>(layer.n_expert));
   const auto found =
       use ? use->counts.find(layer.layer) : std::map<int, std::vector<uint64_t>>::const_iterator{};
@@ -78,6 +79,23 @@ ExpertHits expected_hits(const ExpertRoom& room, const ExpertUse* use, int64_t n
       }
     }
   }
+  return hits;
+}
+
+CacheHits expected_cache_hits(const CachedLayer& layer, const ExpertUse* use, int64_t n_tokens) {
+  std::vector<double> p = choices(layer, use);
+  std::ranges::sort(p, std::greater());
+  CacheHits hits;
+  double pairs = 0;
+  for (size_t e = 0; e < p.size(); ++e) {
+    const bool is_there = e < static_cast<size_t>(layer.n_slots);
+    hits.n_asked += used_by(p[e], n_tokens);
+    pairs += p[e];
+    if (!is_there) continue;
+    hits.n_found += used_by(p[e], n_tokens);
+    hits.pairs_found += p[e];
+  }
+  hits.pairs_found /= pairs;
   return hits;
 }
 

@@ -11,6 +11,7 @@
 
 #include <string>
 
+#include "exec/divide_experts.h"
 #include "exec/expert_room.h"
 #include "exec/expert_use.h"
 
@@ -29,6 +30,14 @@ struct ExpertHits {
 
 // `use` may be null: nothing is recorded.
 ExpertHits expected_hits(const ExpertRoom& room, const ExpertUse* use, int64_t n_tokens);
+
+// Of a layer with experts on a GPU beside the host: the experts that a step uses, and those of them that the GPU has. It
+// keeps those used most (KeepsFrequent).
+struct CacheHits {
+  double n_asked = 0, n_found = 0;
+  double pairs_found = 0;  // share of the pairs of a token and an expert, for there are more of those used most
+};
+CacheHits expected_cache_hits(const CachedLayer& layer, const ExpertUse* use, int64_t n_tokens);
 
 // What expected_hits() goes by: "as recorded", "assuming Zipf's law with exponent 0.7".
 std::string expert_use_text(const ExpertUse* use);

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "exec/kv_stream.h"
+#include "exec/placed_graph.h"
 #include "plan/fit.h"
 #include "plan/generic_kernels.h"
 
@@ -98,13 +99,17 @@ const WeightHome* held_by_host(const LayerPlacement& p) {
   return holder(p.experts).is_host() ? &p.experts : nullptr;
 }
 
-// "  streamed to GPU0", of what the host holds.
+// "  streamed to GPU0", of what the host holds, "; 32 experts on GPU0 too".
 std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
   const WeightHome* held = held_by_host(p);
-  if (!held || !uses_gpu(*held)) return "";
+  if (!held) return "";
+  std::string also;
+  if (const CachedExperts* cached = cached_experts(p.experts, StepKind::decode))
+    also = format("  {} experts on {} too", cached->n_slots, name_of(r, cached->on));
   const std::optional<GpuId> prefill = streamed_to(*held, StepKind::prefill);
   const std::optional<GpuId> decode = streamed_to(*held, StepKind::decode);
-  return "  streamed to " + name_of(r, prefill ? *prefill : *decode) + (decode ? "" : " in prefill") +
+  if (!prefill && !decode) return also;
+  return also + "  streamed to " + name_of(r, prefill ? *prefill : *decode) + (decode ? "" : " in prefill") +
          divided_text(*held);
 }
 
@@ -131,6 +136,12 @@ std::string rest_text(const Placement& placement) {
   text += divided;
   add(n_computed, "on the CPU");
   add(n_experts, "with their experts on the CPU");
+  for (const LayerPlacement& p : placement.layers) {
+    const CachedExperts* cached = cached_experts(p.experts, StepKind::decode);
+    if (!cached) continue;
+    text += format(", {} of them there too", cached->n_slots);
+    break;
+  }
   if (n_prefill > 0) text += ", streamed there for prompts";
   return text;
 }
@@ -191,6 +202,28 @@ std::string experts_text(const FitRequest& r, const Fit& fit) {
                 size_text(static_cast<size_t>(hits.read_bytes())));
 }
 
+std::string cached_experts_text(const FitRequest& r, const Fit& fit) {
+  const PlacedGraph placed(*r.graphs.front(), fit.placement);
+  const std::vector<CachedLayer> layers = cached_layers(*placed, fit.placement);
+  if (layers.empty()) return "";
+  const StepLoad load = decode_load(r);
+  double n_asked = 0, n_found = 0;
+  int64_t n_slots = 0, n_experts = 0;
+  for (const CachedLayer& layer : layers) {
+    const CacheHits hits = expected_cache_hits(layer, load.expert_use, load.n_tokens);
+    n_asked += hits.n_asked;
+    n_found += hits.n_found;
+    n_slots += layer.n_slots;
+    n_experts += layer.n_expert;
+  }
+  std::string text = format("{} of {} experts; decoding finds {} there, {}", n_slots, n_experts,
+                            percent(n_found / n_asked), expert_use_text(r.options.expert_use.get()));
+  if (layers.front().fetched > 0)
+    text += format("; of the others {} are brought there, as far as that is whole experts",
+                   percent(layers.front().fetched));
+  return text;
+}
+
 std::string explain(const FitRequest& r, const Fit& fit) {
   const auto n_layer = static_cast<int>(r.architecture.hparams().n_layer);
   std::string text = format("{:<8} {:<34} {:<10} {}\n", "layer", "weights", "experts", "KV cache");
@@ -225,6 +258,8 @@ std::string explain(const FitRequest& r, const Fit& fit) {
                    fit.bytes.expert_slots > 0 ? ", and of experts the chosen ones" : "");
   }
   if (fit.bytes.expert_slots > 0) text += "chosen experts: " + experts_text(r, fit) + "\n";
+  if (const std::string cached = cached_experts_text(r, fit); !cached.empty())
+    text += "experts on GPUs: " + cached + "\n";
   text += format(
       "bus, per decoded token: {} bytes of activations in {} copies, {} of logits, {} of step inputs and "
       "{} "

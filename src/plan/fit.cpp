@@ -1,6 +1,7 @@
 #include "plan/fit.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -183,6 +184,49 @@ size_t least_host_needs(const FitRequest& r, const Fit& f) {
   return std::min(device_needs(f, 0), device_needs(fit_with(r, choice), 0));
 }
 
+// Of the experts that a step finds on the host, the share that reaches the GPU over the bus while the CPU computes with the
+// others; none if the CPU alone is as fast, because the bus takes the memory's bandwidth from it.
+double fetched_share(const FitRequest& r) {
+  if (r.rates.empty()) return 0;
+  double bus = INFINITY;
+  for (size_t d = 1; d < r.rates.size(); ++d) bus = std::min(bus, r.rates[d].bus_bytes_per_s);
+  const double memory = r.rates[0].memory(), alone = r.rates[0].read_bytes_per_s;
+  bus = std::min(bus, memory);
+  const double beside = std::min(alone, memory - bus);
+  return bus + beside > alone * 1.02 ? bus / (bus + beside) : 0;
+}
+
+// The same placement with experts on the GPUs that also hold the other weights of their layers: as many as the options
+// say, or as fit. None if there are no such layers, no room, or they are not wanted.
+std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
+  const std::optional<size_t> asked = r.options.expert_cache;
+  if (asked == 0u || (!asked && r.rates.empty()) || r.devices.size() < 2) return std::nullopt;
+  const std::vector<size_t> expert_bytes = cached_expert_bytes(fit.placement, r.weights, r.devices);
+  int64_t n = r.architecture.hparams().n_expert - 1;
+  bool any = false;
+  for (size_t d = 1; d < r.devices.size(); ++d) {
+    if (expert_bytes[d] == 0) continue;
+    any = true;
+    const size_t needed = device_needs(fit, d), limit = device_budget(r, d);
+    const size_t room = asked ? *asked : limit > needed ? limit - needed : 0;
+    n = std::min(n, static_cast<int64_t>(room / expert_bytes[d]));
+    if (asked && n < 1) {
+      throw_error(ErrorCode::usage, "{}: one expert of each layer takes {} on {}",
+                  setting_text(Setting::expert_cache, *asked), size_text(expert_bytes[d]),
+                  r.devices[d]->info().name);
+    }
+  }
+  if (!any) return std::nullopt;
+  OffloadChoice choice = fit.choice;
+  choice.fetched_experts = fetched_share(r);
+  for (; n > 0; n = asked ? 0 : n - std::max<int64_t>(1, n / 16)) {  // the scratch may grow a little
+    choice.n_cached_experts = n;
+    Fit cached = fit_with(r, choice);
+    if (fits(r, cached)) return cached;
+  }
+  return std::nullopt;
+}
+
 // One way to fill in the options, with as many layers on GPUs as fit; nothing when none does.
 void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) {
   const bool share = r.options.gpu_weights_percent || r.options.cpu_offload_gib;
@@ -207,7 +251,10 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
     choice.n_gpu_layers = n;
     candidate = with_disk(r, choice);
   }
-  if (fits(r, candidate)) list.push_back(std::move(candidate));
+  if (!fits(r, candidate)) return;
+  std::optional<Fit> cached = with_cached_experts(r, candidate);
+  if (!cached || !r.options.expert_cache) list.push_back(std::move(candidate));
+  if (cached) list.push_back(std::move(*cached));
 }
 
 // The same with the CPU computing rows of what is streamed, where that is open and faster.

@@ -70,6 +70,8 @@ ExpertHits expected_hits(const FitRequest& request, const Placement& placement);
 // Returns it as text: "1.50 GiB of memory hold 700 of 6144 experts; decoding finds 63% there, assuming ..., and reads
 // 410.0 MiB a step". Empty if there is none.
 std::string experts_text(const FitRequest& request, const Fit& fit);
+// Returns the same of the experts that GPUs keep beside the host: "512 of 6144 experts; decoding finds 40% there, ...".
+std::string cached_experts_text(const FitRequest& request, const Fit& fit);
 // Returns the table of --explain: the placement, its bytes, the bytes over the bus per token, and the
 // predicted speed.
 std::string explain(const FitRequest& request, const Fit& fit);

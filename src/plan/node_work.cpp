@@ -188,6 +188,19 @@ double NodeWork::seconds(const DeviceRates& rates, double read_seconds) const {
   return adds_up ? read_seconds + compute : std::max(read_seconds, compute);
 }
 
+NodeWork part_of_experts(const Graph& graph, const MoeFfnOp& op, const NodeWork& all, double n_experts,
+                         double share) {
+  NodeWork part = all;
+  part.n_bytes = 0;
+  for (const TensorId id : {op.gate, op.up, op.down}) {
+    if (id == kNoTensor) continue;
+    const Weight& w = *graph.tensor(id).weight;
+    part.n_bytes += n_experts * static_cast<double>(w.n_bytes()) / static_cast<double>(w.n_mats);
+  }
+  part.n_ops *= share;
+  return part;
+}
+
 double node_seconds(const NodeWork& work, const DeviceRates& rates) {
   return rates.node_s + work.seconds(rates, work.n_bytes / rates.read_bytes_per_s);
 }

@@ -176,6 +176,66 @@ std::vector<bool> layers_with_experts_in_file(const std::deque<Weight>& weights,
   return has;
 }
 
+// The weights of a layer's experts, if a GPU can have some of them.
+struct CachableLayer {
+  std::optional<GpuId> gpu;             // that has the layer's other weights
+  std::vector<const Weight*> weights;   // matrices and biases
+  int64_t n_expert = 0;
+  size_t expert_bytes = 0;  // on the GPU
+};
+
+// Whether a GPU lays out a weight's experts one behind the other, so that one can be replaced.
+bool is_made_of_slots(const DeviceModel& device, const Weight& w, int64_t n_expert) {
+  Weight one = w;
+  (w.n_mats > 1 ? one.n_mats : one.n_rows) = 1;
+  return device.weight_bytes(one) * static_cast<size_t>(n_expert) == device.weight_bytes(w);
+}
+
+std::vector<CachableLayer> cachable_layers(const Placement& placement, const std::deque<Weight>& weights,
+                                           const DeviceModels& devices) {
+  std::vector<CachableLayer> layers(placement.layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerPlacement& p = placement.layers[i];
+    const auto* experts = std::get_if<InMemory>(&p.experts);
+    const bool computes = experts && !std::holds_alternative<Streamed>(experts->decode) &&
+                          !std::holds_alternative<RowsShared>(experts->decode);
+    if (computes) layers[i].gpu = holder(p.weights).gpu();
+  }
+  for (const Weight& w : weights) {
+    if (w.layer < 0 || static_cast<size_t>(w.layer) >= layers.size() || !is_of_experts(w)) continue;
+    CachableLayer& layer = layers[static_cast<size_t>(w.layer)];
+    layer.weights.push_back(&w);
+    if (w.n_mats > 1) layer.n_expert = w.n_mats;
+  }
+  for (CachableLayer& layer : layers) {
+    for (const Weight* w : layer.weights) {
+      if (!layer.gpu) break;
+      const DeviceModel& device = *devices[DeviceId(*layer.gpu).index()];
+      const bool of_all = (w->n_mats > 1 ? w->n_mats : w->n_rows) == layer.n_expert;
+      if (!of_all || !is_made_of_slots(device, *w, layer.n_expert)) {
+        layer.gpu.reset();
+      } else {
+        layer.expert_bytes += device.weight_bytes(*w) / static_cast<size_t>(layer.n_expert);
+      }
+    }
+    if (layer.n_expert < 2) layer.gpu.reset();
+  }
+  return layers;
+}
+
+void cache_experts(Placement& placement, const std::deque<Weight>& weights, const DeviceModels& devices,
+                   const OffloadChoice& choice) {
+  if (choice.n_cached_experts <= 0) return;
+  const std::vector<CachableLayer> layers = cachable_layers(placement, weights, devices);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const CachableLayer& layer = layers[i];
+    if (!layer.gpu) continue;
+    std::get<InMemory>(placement.layers[i].experts).decode =
+        CachedExperts{*layer.gpu, std::min(choice.n_cached_experts, layer.n_expert - 1),
+                      choice.fetched_experts};
+  }
+}
+
 // The experts that the host computes with while decoding.
 void leave_experts_on_disk(Placement& placement, const std::deque<Weight>& weights) {
   const std::vector<bool> can = layers_with_experts_in_file(weights, placement.layers.size());
@@ -295,8 +355,18 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
   if (choice.chosen_experts) leave_experts_on_disk(placement, weights);
   placement.n_expert_bytes = choice.n_expert_bytes;
   place_on_disk(placement, choice.n_disk_layers);
+  cache_experts(placement, weights, devices, choice);
   apply_overrides(placement, weights, devices, options);
   return placement;
+}
+
+std::vector<size_t> cached_expert_bytes(const Placement& placement, const std::deque<Weight>& weights,
+                                        const DeviceModels& devices) {
+  std::vector<size_t> bytes(devices.size(), 0);
+  for (const CachableLayer& layer : cachable_layers(placement, weights, devices)) {
+    if (layer.gpu) bytes[DeviceId(*layer.gpu).index()] += layer.expert_bytes;
+  }
+  return bytes;
 }
 
 void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int64_t n_ubatch) {

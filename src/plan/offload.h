@@ -51,6 +51,11 @@ struct OffloadChoice {
   bool chosen_experts = false;
   size_t n_expert_bytes = 0;
 
+  // Of layers with weights on a GPU and experts in host memory, so many experts are on the GPU too; and the share of
+  // others that a step chooses which is brought there for the step.
+  int64_t n_cached_experts = 0;
+  double fetched_experts = 0;
+
   bool reads_disk() const { return n_disk_layers > 0 || chosen_experts; }
   bool divides_rows() const {
     return streaming != Streaming::none &&
@@ -78,6 +83,10 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
                 const DeviceModels& devices, const OffloadOptions& options, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const DeviceModels& devices, const OffloadOptions& options, int64_t n_gpu_layers);
+// Bytes on each device of one expert of every layer whose experts place() would leave in host memory with its other weights
+// on that device, so that n_cached_experts of them can be there.
+std::vector<size_t> cached_expert_bytes(const Placement& placement, const std::deque<Weight>& weights,
+                                        const DeviceModels& devices);
 // Splits the caches that are on GPUs, so that the newest n_keep positions stay there beside those of any step
 // of n_ubatch tokens. Where the GPU's part would hold the whole cache, that stays in one piece.
 void split_caches(Placement& placement, int64_t n_keep, const KvConfig& kv, int64_t n_ubatch);

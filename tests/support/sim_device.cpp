@@ -23,6 +23,7 @@ class SimExecutable final : public Executable {
   std::vector<KvLayer> kv;
   std::unique_ptr<Executable> inner;
   Segment segment;  // the caller's, for its duration
+  std::vector<std::pair<const std::byte*, size_t>> weights;
 };
 
 [[noreturn]] void fault(const char* what) {
@@ -195,6 +196,7 @@ void SimDevice::wait(Event event) {
 Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
   const size_t n_bytes = weight.n_bytes();
   std::byte* target = real(to, n_bytes);
+  check_unread(target, n_bytes, after);
   const bool fails = n_copies_++ == options_.fail_copy;
   copied_bytes_ += n_bytes;
   fetched_bytes_ += n_bytes;
@@ -209,6 +211,13 @@ Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
   return fetches_.n_issued;
 }
 
+void SimDevice::check_unread(const std::byte* to, size_t n_bytes, Event after) const {
+  for (const Read& read : reads_) {
+    if (read.run > after && to < read.begin + read.n_bytes && read.begin < to + n_bytes)
+      fault("a fetch overwrites what a run reads");
+  }
+}
+
 void SimDevice::join(Event fetched) {
   runs_.s = std::max(runs_.s, fetches_.at[fetched]);
   enqueue(runs_, 0, [this, fetched] { block_until(fetches_, fetched); });
@@ -221,6 +230,13 @@ std::unique_ptr<Executable> SimDevice::compile(const Segment& segment) {
     const DevicePtr address = segment.addresses[id];
     const Tensor& t = segment.graph->tensors[id];
     if (address) executable->addresses[id] = real(address, t.n_bytes());
+  }
+  for (const int32_t i : segment.nodes) {
+    for (const TensorId id : inputs_of(segment.graph->nodes[static_cast<size_t>(i)].op)) {
+      const Tensor& t = segment.graph->tensors[static_cast<size_t>(id)];
+      if (t.weight && executable->addresses[static_cast<size_t>(id)])
+        executable->weights.emplace_back(executable->addresses[static_cast<size_t>(id)], t.n_bytes());
+    }
   }
   executable->kv.assign(segment.kv.begin(), segment.kv.end());
   for (KvLayer& layer : executable->kv) {
@@ -244,6 +260,8 @@ void SimDevice::run(Executable& executable, const StepShape& shape) {
     if (fails) throw_error(ErrorCode::out_of_memory, "{}: no memory for a run", info_.name);
     cpu_->run(*inner, shape);
   });
+  for (const auto& [begin, n_bytes] : own.weights) reads_.push_back({runs_.n_issued, begin, n_bytes});
+  while (reads_.size() > 1000) reads_.pop_front();
 }
 
 }  // namespace tandem::test

@@ -5,6 +5,8 @@
 //
 // In addition to real time there is simulated time: from the duration of each copy and run, and from their
 // dependencies, the device computes when each would start and end, independent of the load of the machine.
+//
+// A fetch into memory that a run issued before may still read, because it waits for an earlier event, ends the test.
 // See tests/README.md.
 #pragma once
 
@@ -100,6 +102,7 @@ class SimDevice final : public Device {
   void enqueue(Order& order, double seconds, std::function<void()> work);
   void block_until(Order& order, Event event);  // called on the other queue's thread
   void copy(void* to, const void* from, size_t n_bytes);
+  void check_unread(const std::byte* to, size_t n_bytes, Event after) const;
   double bus_s(size_t n_bytes) const;
   void work_off(Order& order);
 
@@ -110,6 +113,12 @@ class SimDevice final : public Device {
   size_t used_bytes_ = 0, peak_bytes_ = 0;
   int64_t n_allocs_ = 0, n_copies_ = 0, n_runs_ = 0;
   uint64_t copied_bytes_ = 0, fetched_bytes_ = 0;
+  struct Read {
+    Event run;
+    const std::byte* begin;
+    size_t n_bytes;
+  };
+  std::deque<Read> reads_;  // of weights by the last runs
 
   std::mutex mutex_;
   std::condition_variable changed_;

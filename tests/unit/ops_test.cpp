@@ -62,6 +62,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
                             &LatentAttentionOp::block_table});
   check<GluOp>({&GluOp::x, &GluOp::gate, &GluOp::up, &GluOp::gate_bias, &GluOp::up_bias});
   check<MoeRouteOp>({&MoeRouteOp::logits, &MoeRouteOp::selection_bias, &MoeRouteOp::expert_scale});
+  check<CachedRouteOp>({&CachedRouteOp::route, &CachedRouteOp::cached});
   check<MoeFfnOp>({&MoeFfnOp::x, &MoeFfnOp::route, &MoeFfnOp::gate, &MoeFfnOp::up, &MoeFfnOp::down,
                    &MoeFfnOp::residual, &MoeFfnOp::gate_bias, &MoeFfnOp::up_bias, &MoeFfnOp::down_bias});
   check<AddOp>({&AddOp::a, &AddOp::b, &AddOp::gate});
@@ -79,7 +80,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<DeltaRuleOp>({&DeltaRuleOp::qkv, &DeltaRuleOp::beta, &DeltaRuleOp::alpha, &DeltaRuleOp::decay,
                       &DeltaRuleOp::dt_bias, &DeltaRuleOp::positions, &DeltaRuleOp::sequences,
                       &DeltaRuleOp::states});
-  static_assert(std::variant_size_v<Op> == 22, "a new op is checked here too");
+  static_assert(std::variant_size_v<Op> == 23, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {

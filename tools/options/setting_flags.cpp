@@ -25,6 +25,7 @@ std::string_view setting_flag(Setting setting) {
     case Setting::stream: return "--stream-weights";
     case Setting::gpu_weights_percent: return "--gpu-weights-percent";
     case Setting::cpu_offload_gib: return "--cpu-offload-gb";
+    case Setting::expert_cache: return "--expert-cache";
     case Setting::gpu_rows: return "--gpu-rows";
     case Setting::disk: return "--disk-tier";
     case Setting::max_vram: return "--max-vram";

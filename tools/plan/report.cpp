@@ -292,6 +292,7 @@ std::string plan_json(const PlanReport& r) {
     const auto* split = std::get_if<SplitCache>(&cache);
     page["plans"].push_back({{"n_gpu_layers", p.fit.choice.n_gpu_layers},
                              {"n_cpu_moe", p.fit.choice.n_cpu_moe},
+                             {"n_cached_experts", p.fit.choice.n_cached_experts},
                              {"kv_on_host", std::holds_alternative<CacheOnHost>(cache)},
                              {"kv_prefetched", std::holds_alternative<PrefetchedCache>(cache)},
                              {"kv_split", split ? split->n_keep : 0},

@@ -19,7 +19,9 @@ void ExpertPairs::sort(const MoeFfnOp& op, const float* route, int64_t n) const 
   };
   // Counting sort. The groups first hold a count per expert.
   for (int64_t e = 0; e <= op.n_expert; ++e) groups[e] = {static_cast<int32_t>(e), 0, 0, {}, {}, {}};
-  for (int64_t p = 0; p < n_pairs; ++p) ++groups[expert_of(p)].n;
+  for (int64_t p = 0; p < n_pairs; ++p) {
+    if (expert_of(p) >= 0) ++groups[expert_of(p)].n;
+  }
   int32_t begin = 0;
   for (int64_t e = 0; e < op.n_expert; ++e) {
     groups[e].begin = begin;
@@ -27,6 +29,8 @@ void ExpertPairs::sort(const MoeFfnOp& op, const float* route, int64_t n) const 
     groups[e].n = 0;
   }
   for (int64_t p = 0; p < n_pairs; ++p) {
+    sorted_at[p] = -1;
+    if (expert_of(p) < 0) continue;
     ExpertGroup& g = groups[expert_of(p)];
     const int32_t at = g.begin + g.n++;
     token_of[at] = static_cast<int32_t>(p / op.n_used);
@@ -46,12 +50,13 @@ void ExpertPairs::sort(const MoeFfnOp& op, const float* route, int64_t n) const 
 }
 
 void ExpertPairs::list_one(const MoeFfnOp& op, const float* route) const {
+  ExpertGroup* to = groups;
   for (int32_t i = 0; i < op.n_used; ++i) {
-    groups[i] = {std::bit_cast<int32_t>(route[i]), i, 1, {}, {}, {}};
     token_of[i] = 0;
     sorted_at[i] = i;
+    if (const auto expert = std::bit_cast<int32_t>(route[i]); expert >= 0) *to++ = {expert, i, 1, {}, {}, {}};
   }
-  *n_groups = static_cast<int32_t>(op.n_used);
+  *n_groups = static_cast<int32_t>(to - groups);
 }
 
 const ExpertGroup& group_of_item(std::span<const ExpertGroup> groups, EncodingPlace ExpertGroup::*place,

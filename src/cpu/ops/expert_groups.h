@@ -29,7 +29,7 @@ struct ExpertPairs {
   ExpertGroup*
       groups;         // [n_expert + 1] only experts with tokens, in order; then one whose places are the ends
   int32_t* token_of;  // [n * n_used] in sorted order
-  int32_t* sorted_at;  // [n, n_used] sorted place of each of a token's pairs
+  int32_t* sorted_at;  // [n, n_used] sorted place of each of a token's pairs; -1: the route leaves it out
   int32_t* alone;      // [n] the first group that is this token alone, or -1
 
   ExpertPairs(ScratchPieces& pieces, const MoeFfnOp& op, int64_t max_tokens);

@@ -218,6 +218,7 @@ class CompiledMoeFfn final : public CompiledOp {
     if (!same) kernels.encode(up_.dtype, x_, up_.k, 1, up_.k, 0, 1, room.for_up);
 
     for_each_long_strip(worker, gate_, op_.n_used, [&](int64_t i, int64_t row0, int64_t rows) {
+      if (expert_of(i) < 0) return;
       const auto product = [&](const Experts& e, const std::byte* x, float* to) {
         multiply(e, e.rows_of(expert_of(i)), expert_of(i), 1, row0, rows, x, to, rows, context.scratch);
       };
@@ -230,6 +231,7 @@ class CompiledMoeFfn final : public CompiledOp {
     for_each_long_strip(worker, down_, 1, [&](int64_t, int64_t row0, int64_t rows) {
       start_sum(0, row0, rows);
       for (int64_t i = 0; i < op_.n_used; ++i) {
+        if (expert_of(i) < 0) continue;
         multiply(down_, down_.rows_of(expert_of(i)), expert_of(i), 1, row0, rows, h + i * one_bytes(down_),
                  room.a, rows, context.scratch);
         add_to_sum(0, i, room.a, row0, rows);
@@ -241,6 +243,7 @@ class CompiledMoeFfn final : public CompiledOp {
 
   const std::byte* encode_h_of_one(Worker& worker, const Shared& shared, const OneToken& room) const {
     const auto encode = [&](int64_t i, std::byte* to) {
+      if (expert_of(i) < 0) return;
       kernels_.linear.encode(down_.dtype, shared.h + i * down_.k, down_.k, 1, down_.k, 0, 1,
                              to + i * one_bytes(down_));
     };
@@ -467,8 +470,8 @@ class CompiledMoeFfn final : public CompiledOp {
       const int64_t count = std::min(columns, down_.m - first);
       start_sum(token, first, count);
       for (int64_t i = 0; i < op_.n_used; ++i) {
-        add_to_sum(token, i, shared.z + pairs.sorted_at[token * op_.n_used + i] * down_.m + first, first,
-                   count);
+        const int64_t at = pairs.sorted_at[token * op_.n_used + i];
+        if (at >= 0) add_to_sum(token, i, shared.z + at * down_.m + first, first, count);
       }
     });
   }

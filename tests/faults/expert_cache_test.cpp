@@ -1,0 +1,263 @@
+// Experts that a GPU keeps beside the host: with slots for any number of experts, whatever is computed on which side and
+// brought when, logits are those of the CPU, for single tokens, batches and guesses, and after failures. The simulated
+// device ends the test when a slot is overwritten that a run may still read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "exec/expert_cache.h"
+#include "plan/fit.h"
+#include "support/batch_rig.h"
+#include "support/metered_host.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 3;
+
+class ExpertsOnBoth : public test::BatchRig {
+ protected:
+  void SetUp() override {
+    test::TinyShape shape;
+    shape.n_layer = kLayers;
+    shape.n_expert = kExperts;
+    shape.n_expert_used = kUsed;
+    model_ = load("model.gguf", shape);
+    expected_ = cpu_logits(*model_, exact());
+  }
+  static EngineOptions exact() {
+    EngineOptions o = SplitRig::options({}, DType::F32);
+    o.context.n_ctx = 256;
+    return o;
+  }
+  // All layers on the GPU, the experts of the first n_cpu_moe on the host.
+  static OffloadChoice choice(int64_t n_slots, double fetched, int64_t n_cpu_moe = kLayers) {
+    return {.n_gpu_layers = kLayers + 1,
+            .n_cpu_moe = n_cpu_moe,
+            .n_cached_experts = n_slots,
+            .fetched_experts = fetched};
+  }
+  EngineOptions placed(const std::vector<Device*>& devices, const OffloadChoice& choice,
+                       EngineOptions o = exact()) {
+    o.placement = place(model_->architecture(), model_->weights(), devices, {}, choice);
+    return o;
+  }
+  std::unique_ptr<Session> session(const std::vector<Device*>& devices, const OffloadChoice& choice,
+                                   const EngineOptions& o = exact()) {
+    return std::make_unique<Session>(*model_, devices, placed(devices, choice, o));
+  }
+  // The sums are added in another order.
+  void expect_near(std::span<const float> got, std::span<const float> expected) {
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-5f) << i;
+  }
+  static const ExpertCacheCounts& counts(const Session& s) { return s.executor().expert_cache().counts(); }
+
+  std::unique_ptr<Model> model_;
+  std::vector<float> expected_;
+};
+
+TEST_F(ExpertsOnBoth, TheSameLogitsWithAnySlots) {
+  for (const Streaming streaming : {Streaming::none, Streaming::prefill}) {
+    for (const int64_t n_slots : {1, 2, 5, 11, 50}) {
+      for (const double fetched : {0.0, 0.4, 1.0}) {
+        for (const int64_t n_cpu_moe : {2, 5}) {
+          SCOPED_TRACE(format("{}, {} slots, {} fetched, {} layers", streaming_name(streaming), n_slots,
+                              fetched, n_cpu_moe));
+          test::MeteredHost host;
+          test::SimDevice sim({.copy_bytes_per_s = 1e9});
+          OffloadChoice c = choice(n_slots, fetched, n_cpu_moe);
+          c.streaming = streaming;
+          const auto s = session({&host, &sim}, c);
+          expect_near(logits(*s), expected_);
+          s->truncate(0);
+          expect_near(logits(*s), expected_);  // with what the slots have now
+          const Footprint& bytes = s->placement().bytes;
+          EXPECT_EQ(sim.used_bytes(), bytes.devices[1].total());
+          EXPECT_EQ(host.used_bytes(), bytes.devices[0].total() - bytes.devices[0].scratch);
+          // Three decoded tokens, twice.
+          EXPECT_EQ(counts(*s).n_used, static_cast<uint64_t>(2 * 3 * n_cpu_moe * kUsed));
+          EXPECT_GT(counts(*s).n_found, 0u);
+        }
+      }
+    }
+  }
+}
+
+// Whatever is chosen and not there is brought for the step, all of it, or nothing.
+TEST_F(ExpertsOnBoth, TheHostComputesWhatIsNotBrought) {
+  constexpr uint64_t kExpertBytes = 3 * 64 * 96 * sizeof(float);
+  for (const double fetched : {0.0, 0.5, 1.0}) {
+    test::SimDevice sim({});
+    const auto s = session({host_.get(), &sim}, choice(6, fetched));
+    const uint64_t before = sim.fetched_bytes();
+    for (int i = 0; i < 20; ++i) decode_one(*s), decode_one(*s);
+    const ExpertCacheCounts& c = counts(*s);
+    EXPECT_EQ(c.n_used, static_cast<uint64_t>(40 * kLayers * kUsed));
+    EXPECT_EQ(c.fetched_bytes, (c.n_fetched + c.n_kept) * kExpertBytes);
+    EXPECT_EQ(sim.fetched_bytes() - before, c.fetched_bytes);
+    const uint64_t n_missing = c.n_used - c.n_found;
+    if (fetched == 0) {
+      EXPECT_EQ(c.n_fetched, 0u);
+      EXPECT_GT(c.n_kept, 0u);
+    } else if (fetched == 1) {
+      EXPECT_LE(c.n_fetched, n_missing);  // the policy keeps what is used more
+      EXPECT_GT(c.n_fetched, 0u);
+    }
+    // Of nearly the same tokens again and again, most experts are there in the end.
+    EXPECT_GT(c.n_found, c.n_used / 2);
+  }
+}
+
+TEST_F(ExpertsOnBoth, BatchesOfOneToSixteenSequences) {
+  for (const int64_t n_sequences : {1, 2, 5, 16}) {
+    const std::vector<BatchRequest> list = requests(static_cast<int>(n_sequences) + 4);
+    const std::vector<std::string> expected = alone(*model_, list);
+    for (const int64_t n_slots : {1, 4, 11}) {
+      for (const double fetched : {0.0, 0.6}) {
+        SCOPED_TRACE(format("{} sequences, {} slots, {} fetched", n_sequences, n_slots, fetched));
+        test::SimDevice sim({});
+        const std::vector<Device*> devices{host_.get(), &sim};
+        Runtime runtime(*model_, devices,
+                        placed(devices, choice(n_slots, fetched), BatchRig::options(n_sequences)));
+        Batcher batcher(runtime);
+        EXPECT_EQ(together(batcher, list), expected);
+      }
+    }
+  }
+}
+
+TEST_F(ExpertsOnBoth, StepsThatCheckGuesses) {
+  EngineOptions o = exact();
+  o.context.n_draft = 5;
+  const auto rows_of = [&](Session& s) {
+    s.append(prompt(37));
+    std::vector<float> all;
+    for (int i = 0; i < 4; ++i) {
+      const std::vector<int32_t> tokens{5 + i, 280, 33, 7};
+      const std::span<const float> rows = s.append_all(tokens);
+      all.insert(all.end(), rows.begin(), rows.end());
+      s.truncate(37 + i + 1);
+    }
+    return all;
+  };
+  Session whole(*model_, {host_.get()}, o);
+  const std::vector<float> expected = rows_of(whole);
+  for (const int64_t n_slots : {1, 4, 11}) {
+    test::SimDevice sim({});
+    const auto s = session({host_.get(), &sim}, choice(n_slots, 0.5), o);
+    expect_near(rows_of(*s), expected);
+  }
+}
+
+TEST_F(ExpertsOnBoth, TwoGpus) {
+  test::SimDevice first({.name = "SIM0"}), second({.name = "SIM1"});
+  const auto s = session({host_.get(), &first, &second}, choice(4, 0.5));
+  expect_near(logits(*s), expected_);
+  EXPECT_GT(first.fetched_bytes(), 0u);
+  EXPECT_GT(second.fetched_bytes(), 0u);
+}
+
+// Starts with what an earlier session has used most.
+TEST_F(ExpertsOnBoth, WarmStarts) {
+  const auto n_missing = [&](const ExpertUse* use, ExpertUse& recorded) {
+    EngineOptions o = exact();
+    if (use) o.offload.expert_use = std::make_shared<const ExpertUse>(*use);
+    test::SimDevice sim({});
+    const auto s = session({host_.get(), &sim}, choice(6, 0), o);
+    expect_near(logits(*s), expected_);
+    recorded = s->executor().expert_use();
+    return counts(*s).n_used - counts(*s).n_found;
+  };
+  ExpertUse recorded, again;
+  const uint64_t cold = n_missing(nullptr, recorded);
+  uint64_t n_pairs = 0;
+  for (const auto& [layer, used] : recorded.counts) {
+    EXPECT_EQ(used.size(), static_cast<size_t>(kExperts));
+    for (const uint64_t n : used) n_pairs += n;
+  }
+  EXPECT_EQ(n_pairs, static_cast<uint64_t>(3 * kLayers * kUsed));
+  EXPECT_LT(n_missing(&recorded, again), cold);
+  EXPECT_EQ(again.counts, recorded.counts);
+}
+
+TEST_F(ExpertsOnBoth, FailuresAreErrorsAndLeaveNothing) {
+  expect_clean_failures([&](test::SimDevice& sim) {
+    const auto s = session({host_.get(), &sim}, choice(2, 0.5));
+    logits(*s);
+  });
+}
+
+// After a fetch that fails the slots are empty, and the text goes on.
+TEST_F(ExpertsOnBoth, AFailedFetchKeepsTheConversation) {
+  const auto text = [&](test::SimDevice& sim, bool& failed) {
+    const auto s = session({host_.get(), &sim}, choice(2, 0.5));
+    s->append(prompt(20));
+    std::vector<float> all;
+    for (const int32_t id : {5, 280, 33, 7, 9}) {
+      for (int tries = 0;; ++tries) {
+        try {
+          const auto row = s->append(std::span(&id, 1));
+          all.insert(all.end(), row.begin(), row.end());
+          break;
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), ErrorCode::io);
+          failed = true;
+          EXPECT_EQ(tries, 0);
+        }
+      }
+    }
+    return all;
+  };
+  bool failed = false;
+  test::SimDevice works({});
+  const std::vector<float> expected = text(works, failed);
+  ASSERT_FALSE(failed);
+  int n_failed = 0;
+  for (int64_t i = works.n_copies() / 2; i < works.n_copies() - 4; i += 3) {
+    failed = false;
+    test::SimDevice sim({.fail_copy = i});
+    try {
+      expect_near(text(sim, failed), expected);
+    } catch (const Error&) {  // while the prompt was read
+      continue;
+    }
+    n_failed += failed;
+  }
+  EXPECT_GT(n_failed, 3);
+}
+
+// ---- The plan ----
+
+TEST_F(ExpertsOnBoth, OptionsSayHowMuch) {
+  test::SimDevice sim({});
+  const size_t of_one = kLayers * 3 * 64 * 96 * sizeof(float);  // an expert of each layer
+  const auto slots_with = [&](size_t n_bytes) {
+    EngineOptions o = exact();
+    o.offload.n_gpu_layers = 99;
+    o.offload.n_cpu_moe = 99;
+    o.offload.expert_cache = n_bytes;
+    o.offload.choose_by_speed = false;
+    Session s(*model_, {host_.get(), &sim}, o);
+    const CachedExperts* cached = cached_experts(s.placement().placement.layers[1].experts, StepKind::decode);
+    return cached ? cached->n_slots : 0;
+  };
+  EXPECT_EQ(slots_with(0), 0);
+  EXPECT_EQ(slots_with(of_one), 1);
+  EXPECT_EQ(slots_with(4 * of_one - 1), 3);
+  EXPECT_EQ(slots_with(1000 * of_one), kExperts - 1);
+  try {
+    slots_with(of_one - 1);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+    EXPECT_THAT(e.what(), HasSubstr("one expert of each layer takes 360.0 KiB on SIM0"));
+  }
+}
+
+}  // namespace
+}  // namespace tandem
