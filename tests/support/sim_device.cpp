@@ -124,7 +124,8 @@ void SimDevice::work_off(Order& order) {
     if (order.queue.empty()) return;
     const std::function<void()> work = std::move(order.queue.front());
     order.queue.pop_front();
-    const bool failed = failure_ != nullptr;  // nothing runs after a failure
+    // Nothing of what was issued before a failure was reported runs after it.
+    const bool failed = failure_ != nullptr || order.n_done < order.n_lost;
     lock.unlock();
     std::exception_ptr failure;
     if (!failed) {
@@ -190,7 +191,9 @@ void SimDevice::wait(Event event) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return runs_.n_done >= event; });
   *host_s_ = std::max(*host_s_, runs_.at[event]);
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (!failure_) return;
+  for (Order* order : {&runs_, &fetches_}) order->n_lost = order->n_issued;
+  std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {

@@ -93,6 +93,7 @@ class SimDevice final : public Device {
   struct Order {
     std::deque<std::function<void()>> queue;
     uint64_t n_issued = 0, n_done = 0;
+    uint64_t n_lost = 0;  // issued until a failure was reported
     std::thread thread;
     double s = 0;                // simulated: when all issued work is done
     std::map<Event, double> at;  // simulated: when events are reached
