@@ -6,8 +6,9 @@ policies, and draws the hit rates as an SVG.
     scripts/expert_report.py trace.txt -o hits.svg
     scripts/expert_report.py --self-test
 
-Policies: least recently used, which tandem has; least frequently used, with counts of the run so far; and the best
-possible, which evicts the expert whose next use is farthest away. Two lines are predicted, with Che's approximation for a
+Policies: least recently used, which tandem has in host memory; least frequently used, with counts that halve every 256 steps
+(which it has on GPUs, in each layer for itself) or of the whole run; and the best possible, which evicts the expert whose
+next use is farthest away. Two lines are predicted, with Che's approximation for a
 least-recently-used cache, as `tandem plan` does: from how often the trace uses each expert, and from Zipf's law. All caches
 start empty, and are shared by all layers. Steps of more than 16 tokens are left out: they pass through.
 """
@@ -21,6 +22,7 @@ import sys
 
 FEW_TOKENS = 16  # kFewTokens of src/exec/expert_room.h
 ZIPF = 0.7  # kUsualExpertSkew of src/plan/expert_hits.h
+HALF_LIFE = 256  # kHalfLife of src/exec/expert_cache.cpp
 SHARES = [1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1]
 
 
@@ -79,6 +81,17 @@ def least_frequent(uses):
     return rank
 
 
+def lately_frequent(uses):
+    """Counts that halve every HALF_LIFE steps. A use counts more with every step, instead of the others less."""
+    counts, n_layers = {}, max(1, len({layer for keys in uses for layer, _ in keys}))
+
+    def rank(key, time):
+        counts[key] = counts.get(key, 0.0) + 2 ** (time / n_layers / HALF_LIFE)
+        return counts[key]
+
+    return rank
+
+
 def farthest(uses):
     """Minus the time of the next use."""
     later, following = {}, {}
@@ -117,6 +130,7 @@ def curves(model, uses):
     slots = [max(1, round(share * n_experts)) for share in SHARES]
     return {
         "best possible": [hit_rate(uses, n, farthest(uses)) for n in slots],
+        "least frequently used lately": [hit_rate(uses, n, lately_frequent(uses)) for n in slots],
         "least frequently used": [hit_rate(uses, n, least_frequent(uses)) for n in slots],
         "least recently used": [hit_rate(uses, n, least_recent(uses)) for n in slots],
         "predicted from the trace": [che(traced, n) for n in slots],
@@ -128,7 +142,7 @@ def svg(lines, title):
     width, height, left, top, right, bottom = 760, 420, 60, 40, 220, 50
     x = lambda share: left + share * (width - left - right)
     y = lambda rate: height - bottom - rate * (height - top - bottom)
-    colors = ["#1b7837", "#b35806", "#2166ac", "#2166ac", "#777777"]
+    colors = ["#1b7837", "#762a83", "#b35806", "#2166ac", "#2166ac", "#777777"]
     page = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
             f'font-size="12"><rect width="100%" height="100%" fill="white"/>'
             f'<text x="{left}" y="22" font-size="14">{title}</text>']

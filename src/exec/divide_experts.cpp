@@ -103,7 +103,8 @@ std::vector<CachedLayer> cached_layers(const Graph& divided, const Placement& pl
                       .device = cached->on,
                       .n_slots = cached->n_slots,
                       .n_used = op->n_used,
-                      .fetched = cached->fetched};
+                      .fetched = cached->fetched,
+                      .kept = cached->kept};
     for (TensorId id : {op->gate, op->up, op->down, op->gate_bias, op->up_bias, op->down_bias}) {
       if (id == kNoTensor) continue;
       const Weight* slots = divided.tensor(id).weight;

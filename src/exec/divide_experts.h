@@ -24,7 +24,7 @@ struct CachedLayer {
   };
   std::vector<Slots> weights;
   int64_t n_expert = 0, n_slots = 0, n_used = 0;
-  double fetched = 0;  // as in CachedExperts
+  double fetched = 0, kept = 0;  // as in CachedExperts
 };
 std::vector<CachedLayer> cached_layers(const Graph& divided, const Placement& placement);
 

@@ -105,15 +105,21 @@ void ExpertCache::find_in(Layer& layer, std::span<const int32_t> experts, std::s
     return layer.n_tokens[static_cast<size_t>(a)] > layer.n_tokens[static_cast<size_t>(b)];
   });
   const auto n_now = static_cast<size_t>(layer.in.fetched * static_cast<double>(missing_.size()));
-  for (size_t i = 0; i < std::min(missing_.size(), n_now + 1); ++i) {
+  size_t i = 0;
+  for (; i < n_now; ++i) {
     Slot* slot = bring(layer, missing_[i]);
     if (!slot) break;
-    ++(i < n_now ? counts_.n_fetched : counts_.n_kept);
-    if (i < n_now) use_slot(layer, *slot);
+    ++counts_.n_fetched;
+    use_slot(layer, *slot);
   }
-  for (size_t i = 0; i < experts.size(); ++i) {
-    const int32_t at = experts[i] < 0 ? -1 : layer.slot_of[static_cast<size_t>(experts[i])];
-    if (at >= 0 && layer.slots[static_cast<size_t>(at)].in_use) slots[i] = at;
+  layer.may_keep = std::min(1.0, layer.may_keep + layer.in.kept);
+  if (i < missing_.size() && layer.may_keep >= 1 && bring(layer, missing_[i])) {
+    ++counts_.n_kept;
+    layer.may_keep -= 1;
+  }
+  for (size_t pair = 0; pair < experts.size(); ++pair) {
+    const int32_t at = experts[pair] < 0 ? -1 : layer.slot_of[static_cast<size_t>(experts[pair])];
+    if (at >= 0 && layer.slots[static_cast<size_t>(at)].in_use) slots[pair] = at;
   }
   for (Slot& slot : layer.slots) slot.in_use = false;
   for (const int32_t expert : chosen_) layer.n_tokens[static_cast<size_t>(expert)] = 0;

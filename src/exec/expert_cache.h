@@ -1,6 +1,6 @@
 // ExpertCache: which experts GPUs have in their slots (CachedExperts), beside the host, which has all. The slots hold a
 // layer's first experts in the beginning. Of the experts that a step chooses and the GPU lacks, it brings a share there for
-// the step itself, and one more in each layer and step for later ones, if the policy prefers it to one that is there. So
+// the step itself, and for later ones one more in every step or in some, if the policy prefers it to one that is there. So
 // what is brought neither keeps the GPU waiting longer than the host computes nor takes much of the bus.
 //
 // Fetches are ordered behind all that the GPU was given before. An expert that the step uses is never replaced.
@@ -63,6 +63,7 @@ class ExpertCache final : public ExpertSlots {
     std::vector<Slot> slots;
     std::vector<int32_t> slot_of;   // [expert] -1: none
     std::vector<int64_t> n_tokens;  // [expert] of the step
+    double may_keep = 0;            // experts that may be brought for later
     std::unique_ptr<CachePolicy> policy;
   };
 

@@ -39,6 +39,7 @@ struct CachedExperts {
   GpuId on;
   int64_t n_slots;     // experts; less than all
   double fetched = 0;  // share of the others that a step chooses which is brought there and computed there in the step
+  double kept = 0.25;  // experts brought there for later in a step, at most 1: what the bus can carry beside
   bool operator==(const CachedExperts&) const = default;
 };
 // For experts on disk: only those that a step's tokens have chosen are read, one by one, into a cache in host memory

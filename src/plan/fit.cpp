@@ -196,6 +196,19 @@ double fetched_share(const FitRequest& r) {
   return bus + beside > alone * 1.02 ? bus / (bus + beside) : 0;
 }
 
+// Experts of a layer that half of a step's time brings to the GPU, 1 at most.
+double kept_experts(const FitRequest& r, const Placement& placement, std::span<const size_t> expert_bytes) {
+  const double seconds = step_seconds(r, placement, *r.graphs.front(), decode_load(r));
+  double kept = 1;
+  for (size_t d = 1; d < expert_bytes.size(); ++d) {
+    if (expert_bytes[d] == 0) continue;
+    const double bus_s =
+        static_cast<double>(expert_bytes[d]) / std::min(r.rates[d].bus_bytes_per_s, r.rates[0].memory());
+    kept = std::min(kept, seconds / 2 / bus_s);
+  }
+  return kept;
+}
+
 // The same placement with experts on the GPUs that also hold the other weights of their layers: as many as the options
 // say, or as fit. None if there are no such layers, no room, or they are not wanted.
 std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
@@ -222,7 +235,10 @@ std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
   for (; n > 0; n = asked ? 0 : n - std::max<int64_t>(1, n / 16)) {  // the scratch may grow a little
     choice.n_cached_experts = n;
     Fit cached = fit_with(r, choice);
-    if (fits(r, cached)) return cached;
+    if (!fits(r, cached)) continue;
+    if (r.rates.empty()) return cached;
+    choice.kept_experts = kept_experts(r, cached.placement, expert_bytes);
+    return fit_with(r, choice);
   }
   return std::nullopt;
 }

@@ -204,6 +204,7 @@ std::vector<CachableLayer> cachable_layers(const Placement& placement, const std
   for (const Weight& w : weights) {
     if (w.layer < 0 || static_cast<size_t>(w.layer) >= layers.size() || !is_of_experts(w)) continue;
     CachableLayer& layer = layers[static_cast<size_t>(w.layer)];
+    if (w.n_mats == 1 && !w.name.ends_with(".bias")) continue;  // of the router: Gemma's scales
     layer.weights.push_back(&w);
     if (w.n_mats > 1) layer.n_expert = w.n_mats;
   }
@@ -232,7 +233,7 @@ void cache_experts(Placement& placement, const std::deque<Weight>& weights, cons
     if (!layer.gpu) continue;
     std::get<InMemory>(placement.layers[i].experts).decode =
         CachedExperts{*layer.gpu, std::min(choice.n_cached_experts, layer.n_expert - 1),
-                      choice.fetched_experts};
+                      choice.fetched_experts, choice.kept_experts};
   }
 }
 

@@ -53,8 +53,10 @@ struct OffloadChoice {
 
   // Of layers with weights on a GPU and experts in host memory, so many experts are on the GPU too; and the share of
   // others that a step chooses which is brought there for the step.
+  // Then experts that a step brings there for later ones, less than 1 where it has no time for more.
   int64_t n_cached_experts = 0;
   double fetched_experts = 0;
+  double kept_experts = 0.25;
 
   bool reads_disk() const { return n_disk_layers > 0 || chosen_experts; }
   bool divides_rows() const {

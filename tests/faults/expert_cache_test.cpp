@@ -35,11 +35,12 @@ class ExpertsOnBoth : public test::BatchRig {
     return o;
   }
   // All layers on the GPU, the experts of the first n_cpu_moe on the host.
-  static OffloadChoice choice(int64_t n_slots, double fetched, int64_t n_cpu_moe = kLayers) {
+  static OffloadChoice choice(int64_t n_slots, double fetched, int64_t n_cpu_moe = kLayers, double kept = 1) {
     return {.n_gpu_layers = kLayers + 1,
             .n_cpu_moe = n_cpu_moe,
             .n_cached_experts = n_slots,
-            .fetched_experts = fetched};
+            .fetched_experts = fetched,
+            .kept_experts = kept};
   }
   EngineOptions placed(const std::vector<Device*>& devices, const OffloadChoice& choice,
                        EngineOptions o = exact()) {
@@ -229,6 +230,66 @@ TEST_F(ExpertsOnBoth, AFailedFetchKeepsTheConversation) {
     n_failed += failed;
   }
   EXPECT_GT(n_failed, 3);
+}
+
+// ---- Time ----
+
+// A layer with attention, misses that the host computes and the bus brings, and hits: as long as the longer of both sides
+// for what was chosen, and the others' overlap.
+TEST_F(ExpertsOnBoth, StepsTakeAsLongAsTheLongerSide) {
+  constexpr double kAttention = 3e-4, kOnHost = 1e-3, kOnGpu = 5e-5, kExpertBytes = 3 * 64 * 96 * 4;
+  for (const double bus_s : {1e-3, 3e-3}) {  // an expert
+    for (const double fetched : {0.0, kOnHost / (kOnHost + bus_s)}) {
+      for (const int64_t n_slots : {1, 4, 8}) {
+        SCOPED_TRACE(format("{} s over the bus, {} fetched, {} slots", bus_s, fetched, n_slots));
+        const Session* running = nullptr;
+        ExpertCacheCounts before{}, now{};
+        double bound = 0;
+        const auto has = [](const Segment& segment, auto is) {
+          return std::ranges::any_of(segment.nodes, [&](int32_t i) {
+            return is(segment.graph->nodes[static_cast<size_t>(i)].op);
+          });
+        };
+        const auto is_experts = [](const Op& op) { return std::holds_alternative<MoeFfnOp>(op); };
+        const auto is_attention = [](const Op& op) { return std::holds_alternative<AttentionOp>(op); };
+        // Of the layer whose experts are divided now.
+        const auto n_there = [&] {
+          return static_cast<double>(now.n_found - before.n_found + now.n_fetched - before.n_fetched);
+        };
+        test::MeteredHost host({.run_s = [&](const Segment& s, const StepShape& shape) {
+          if (!running || shape.n_tokens > 1 || !has(s, is_experts)) return 0.0;
+          const double on_host = static_cast<double>(now.n_used - before.n_used) - n_there();
+          const double brought = static_cast<double>(now.n_fetched - before.n_fetched) * bus_s;
+          bound += kAttention + std::max(on_host * kOnHost, brought + n_there() * kOnGpu);
+          return on_host * kOnHost;
+        }});
+        test::SimDevice sim({.times = {.bus_bytes_per_s = kExpertBytes / bus_s,
+                                       .run_s =
+                                           [&](const Segment& s, const StepShape& shape) {
+                                             if (!running || shape.n_tokens > 1) return 0.0;
+                                             if (has(s, is_experts)) {
+                                               before = now;
+                                               now = counts(*running);
+                                               return n_there() * kOnGpu;
+                                             }
+                                             return has(s, is_attention) ? kAttention : 0.0;
+                                           },
+                                       .host_s = &host.host_s}});
+        // In half the time of a layer that has one expert to compute on the host.
+        const double kept = std::min(1.0, (kAttention + kOnHost) / 2 / bus_s);
+        const auto s = session({&host, &sim}, choice(n_slots, fetched, kLayers, kept));
+        decode_one(*s);
+        running = s.get();
+        now = counts(*s);
+        const double begin = host.host_s;
+        for (const int32_t id : prompt(40)) s->append(std::span(&id, 1));
+        const double seconds = host.host_s - begin;
+        EXPECT_GE(seconds, 0.98 * bound);
+        EXPECT_LE(seconds, 1.1 * bound);
+        running = nullptr;
+      }
+    }
+  }
 }
 
 // ---- The plan ----

@@ -6,6 +6,7 @@
 
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
+#include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
@@ -209,6 +210,35 @@ TEST_P(FamiliesSplit, ChosenExpertsOnDisk) {
   EXPECT_EQ(bytes.disk_weights > 0, model_->hparams().n_expert > 1);
   EXPECT_EQ(session.executor().experts().counts().n_read > 0, bytes.disk_weights > 0);
   EXPECT_EQ(session.executor().slot_bytes(DeviceId::host()), bytes.devices[0].staging);
+}
+
+TEST_P(FamiliesSplit, ExpertsKeptBesideTheHost) {
+  if (model_->hparams().n_expert < 2) GTEST_SKIP() << "no mixture";
+  const auto host = cpu::make_cpu_device({1, 1});
+  Session alone(*model_, {host.get()}, options({}));
+  const std::vector<float> expected = logits(alone);
+  float largest = 0;
+  for (const float x : expected) largest = std::max(largest, std::fabs(x));
+  test::SimDevice sim({});
+  const std::vector<Device*> devices{host.get(), &sim};
+  const int64_t n_layer = model_->hparams().n_layer;
+  for (const int64_t n_slots : {int64_t{1}, model_->hparams().n_expert - 1}) {
+    EngineOptions o = options({});
+    o.placement = place(model_->architecture(), model_->weights(), devices, {},
+                        {.n_gpu_layers = n_layer + 1,
+                         .n_cpu_moe = n_layer,
+                         .n_cached_experts = n_slots,
+                         .fetched_experts = 0.5});
+    EXPECT_TRUE(o.placement.caches_experts(StepKind::decode));
+    Session session(*model_, devices, o);
+    const std::vector<float> got = logits(session);
+    ASSERT_EQ(got.size(), expected.size());
+    float apart = 0;
+    for (size_t i = 0; i < expected.size(); ++i) apart = std::max(apart, std::fabs(got[i] - expected[i]));
+    EXPECT_LE(apart, 1e-5f * largest) << n_slots;
+    EXPECT_GT(session.executor().expert_cache().counts().n_used, 0u);
+    EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesSplit, testing::ValuesIn(test::family_names_and_forms()),

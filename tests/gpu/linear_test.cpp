@@ -1,4 +1,6 @@
 // GPU matrix products against the scalar reference: every dtype, one token and many, awkward sizes.
+#include <bit>
+
 #include "gpu/harness.h"
 
 namespace tandem::gpu_test {
@@ -188,6 +190,31 @@ TEST_F(GpuLinear, MixturesWithoutGates) {
     c.finish(c.builder.moe_ffn(x, chosen, {n_expert, n_used, Activation::relu2}, nullptr,
                                c.matrix(dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r, b));
     for (const int64_t n : {1, 7, 50}) {
+      c.expect_match(*device_, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
+    }
+  }
+}
+
+// With pairs that the route leaves out, all of a token's among them.
+TEST_F(GpuLinear, MixturesWithPairsLeftOut) {
+  for (const DType dtype : {DType::F32, DType::Q8_0, DType::Q4_K}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    ShapeClass shape;
+    shape.max_tokens = 50;
+    OpCase c(random_, shape);
+    constexpr int64_t n_expert = 9, n_used = 3, k = 256, m = 512;
+    std::vector<float> route;
+    for (int64_t t = 0; t < shape.max_tokens; ++t) {
+      for (int64_t i = 0; i < n_used; ++i) {
+        const bool left_out = t % 5 == 2 || (t + i) % 3 == 0;
+        route.push_back(std::bit_cast<float>(left_out ? int32_t{-1} : static_cast<int32_t>((t + 4 * i) % n_expert)));
+      }
+      for (int64_t i = 0; i < n_used; ++i) route.push_back(0.2f + 0.1f * static_cast<float>(i));
+    }
+    const TensorId x = c.activation(k), r = c.activation(k), chosen = c.activation(2 * n_used, route);
+    c.finish(c.builder.moe_ffn(x, chosen, {n_expert, n_used, Activation::silu}, c.matrix(dtype, m, k, n_expert),
+                               c.matrix(dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r));
+    for (const int64_t n : {1, 3, 50}) {
       c.expect_match(*device_, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
     }
   }

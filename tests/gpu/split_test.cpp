@@ -258,6 +258,37 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
   }
 }
 
+// Experts that the GPU keeps beside the host.
+TEST_F(GpuSplit, KeptExpertsAgreeWithTheCpu) {
+  const test::TempDir directory;
+  for (DType dtype : some_of<DType>({DType::F32, DType::Q8_0, DType::Q4_K}, 2)) {
+    test::TinyShape shape;
+    shape.n_embd = 256;
+    shape.n_ff = 512;
+    shape.n_layer = 2;
+    shape.n_expert = 6;
+    shape.n_expert_used = 2;
+    shape.dtype = dtype;
+    const std::string path = directory.path("random.gguf");
+    test::tiny_llama(shape, 11).write(path);
+    const auto model = Model::load(path);
+    Session alone(*model, {host_.get()}, random_model_options({}, DType::F16));
+    const std::vector<float> expected = logits_of(alone);
+    for (const int64_t n_slots : {1, 4}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " slots " + std::to_string(n_slots));
+      EngineOptions options = random_model_options({}, DType::F16);
+      options.placement = place(model->architecture(), model->weights(), both(), {},
+                                {.n_gpu_layers = 3,
+                                 .n_cpu_moe = 2,
+                                 .n_cached_experts = n_slots,
+                                 .fetched_experts = 0.5});
+      ASSERT_TRUE(options.placement.caches_experts(StepKind::decode));
+      Session session(*model, both(), options);
+      EXPECT_LT(relative_error(logits_of(session), expected), dtype == DType::F32 ? 2 * kF32 : 5e-2);
+    }
+  }
+}
+
 // Split caches: the GPU has the newest tokens, and each device computes attention over its part.
 TEST_F(GpuSplit, SplitCachesAgreeWithTheCpu) {
   const test::TempDir directory;

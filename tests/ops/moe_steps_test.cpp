@@ -143,6 +143,37 @@ TEST_P(MoeSteps, EqualOneByOne) {
   }
 }
 
+// A pair with a negative id counts as if its weight were 0; a token may have none left.
+TEST_P(MoeSteps, PairsThatTheRouteLeavesOut) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 rng(seed);
+  for (const int64_t n_used : {1, 3, 6}) {
+    const Experts e(GetParam(), 20, n_used, rng);
+    const int64_t n_tokens = 60;
+    Tokens without = random_tokens(n_tokens, e, rng), zero = without;
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      for (int64_t i = 0; i < n_used; ++i) {
+        if (t % 7 != 3 && rng() % 2 == 0) continue;
+        const auto at = static_cast<size_t>(t * 2 * n_used + i);
+        without.route[at] = std::bit_cast<float>(int32_t{-1});
+        zero.route[at + static_cast<size_t>(n_used)] = 0;
+      }
+    }
+    for (const Isa isa : supported_isas()) {
+      for (const int64_t n : {int64_t{1}, int64_t{5}, n_tokens}) {
+        SCOPED_TRACE(std::string(isa_name(isa)) + ", used " + std::to_string(n_used) + ", tokens " +
+                     std::to_string(n));
+        expect_near(run(e, without, n, isa, 2), widened(run(e, zero, n, isa, 2)),
+                    isa == Isa::avx512_amx ? 1e-2 : 1e-3);
+      }
+    }
+    Observed observed;
+    run(e, without, 1, Isa::scalar, 1, &observed);
+    for (const auto& [key, sum] : observed) EXPECT_GE(key.second, 0);
+  }
+}
+
 TEST_P(MoeSteps, ReportTheSameInputs) {
   std::mt19937 rng(std::random_device{}());
   const Experts e(GetParam(), 10, 3, rng);

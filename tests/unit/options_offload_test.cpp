@@ -80,6 +80,12 @@ TEST(GpuOptions, Streaming) {
 }
 
 TEST(GpuOptions, GpuRows) {
+  EXPECT_FALSE(parse({}).engine.offload.expert_cache);
+  EXPECT_FALSE(parse({"--expert-cache", "auto"}).engine.offload.expert_cache);
+  EXPECT_EQ(parse({"--expert-cache", "off"}).engine.offload.expert_cache, 0u);
+  EXPECT_EQ(parse({"--expert-cache", "2GiB"}).engine.offload.expert_cache, size_t{2} << 30);
+  for (const char* bad : {"", "some", "-1", "2 parsecs"})
+    EXPECT_THROW(parse({"--expert-cache", bad}), Error) << bad;
   EXPECT_FALSE(parse({}).engine.offload.gpu_rows);
   EXPECT_FALSE(parse({"--gpu-rows", "auto"}).engine.offload.gpu_rows);
   EXPECT_EQ(parse({"--gpu-rows", "off"}).engine.offload.gpu_rows, 1.0);
