@@ -223,7 +223,9 @@ void check_all_isas(Random& random, const Case& c, const std::string& what) {
     call.k_dtype = c.k_dtype;
     call.v_dtype = c.v_dtype;
     call.values_in_keys = c.values_in_keys;
-    call.n_queries = c.n_head / c.n_head_kv * static_cast<int64_t>(c.tokens.empty() ? 1 : c.tokens[0].size());
+    size_t n_tokens = 1;
+    for (const auto& tokens : c.tokens) n_tokens = std::max(n_tokens, tokens.size());
+    call.n_queries = c.n_head / c.n_head_kv * static_cast<int64_t>(n_tokens);
     scene.check(one, name, test::attention_tolerance(isa, call));
     for (int threads = 2; threads <= 4; ++threads) {
       const std::vector<float> more = scene.run(isa, threads);
