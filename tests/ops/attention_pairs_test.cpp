@@ -1,8 +1,9 @@
-// Attention of many queries with AVX-512 BF16, whose scores are products of 16-bit integers: the rounding of scores, and
-// numbers that integers do not have.
+// Attention of many queries with AVX-512 BF16, whose scores are products of 16-bit integers and whose weights are bf16:
+// their rounding, and numbers that integers do not have.
 #include <cmath>
 #include <limits>
 
+#include "cpu/bf16/row_codes.h"
 #include "gguf/quants.h"
 #include "ops/row_harness.h"
 #include "support/linear_problem.h"
@@ -47,7 +48,7 @@ struct Attended {
   std::vector<float> acc, sum, max;
 };
 
-Attended attend(const Head& head) {
+Attended attend(const Head& head, int64_t kv_begin = 0, int64_t kv_end = INT64_MAX) {
   const int64_t n_blocks = (head.n_positions + kBlock - 1) / kBlock;
   const auto halves = [&](const std::vector<float>& rows, int64_t dim) {
     std::vector<fp16_t> to(static_cast<size_t>(n_blocks * kBlock * dim), 0xffff);
@@ -75,7 +76,7 @@ Attended attend(const Head& head) {
   call.window = head.window;
   call.n_queries = static_cast<int64_t>(head.n_queries());
   call.q = rows.data(), call.positions = head.positions.data();
-  call.kv_end = head.n_positions;
+  call.kv_begin = kv_begin, call.kv_end = std::min(kv_end, head.n_positions);
   call.acc = to.acc.data(), call.sum = to.sum.data(), call.max = to.max.data();
   EXPECT_TRUE(avx512_bf16::takes(call));
   const AttentionKernels& kernels = avx512_bf16::attention_kernels();
@@ -93,91 +94,139 @@ class AttentionPairs : public testing::Test {
   Random random_;
 };
 
-// The deviation of a score's rounding that bf16/row_codes.h states, relative to the norms of query and key.
+// The deviation of a product's rounding that bf16/row_codes.h states, relative to the norms of both rows.
 constexpr double kDeviation = 1.25e-5;
 
-// What errors of scores may be, relative to the norms of query and key.
-struct Limits {
-  double deviation = 1.3 * kDeviation, most = 6 * kDeviation;  // of 100 samples or more
+struct Codes {
+  int64_t ld;
+  std::vector<int16_t> codes;  // [16, ld]
+  std::vector<float> units;
+
+  explicit Codes(const std::vector<float>& rows) : ld(static_cast<int64_t>(rows.size()) / 16), units(16) {
+    const test::AlignedBytes to(rows.size() * sizeof(int16_t));
+    avx512_bf16::encode_rows(rows.data(), ld, to.p, units.data());
+    codes.resize(rows.size());
+    std::memcpy(codes.data(), to.p, rows.size() * sizeof(int16_t));
+  }
 };
 
-// Each query sees one position, whose score is then the maximum.
-void expect_exact_scores(Head& head, const std::string& what, const Limits& limits = {}) {
-  head.round_to_halves();
-  head.window = 1;
-  const Attended got = attend(head);
-  double squares = 0, worst = 0;
-  for (size_t i = 0; i < head.n_queries(); ++i) {
-    const float *q = head.query(i), *k = head.key(head.positions[i]);
-    double score = 0, q_square = 0, k_square = 0;
-    for (int64_t d = 0; d < head.dim_k; ++d) {
-      score += static_cast<double>(q[d]) * k[d];
-      q_square += static_cast<double>(q[d]) * q[d];
-      k_square += static_cast<double>(k[d]) * k[d];
+// Errors of the products of all pairs of rows of codes, [16, ld] each.
+struct Errors {
+  double deviation = 0, worst = 0;
+};
+Errors errors_of(const std::vector<float>& a, const std::vector<float>& b) {
+  const Codes x(a), y(b);
+  Errors errors;
+  for (size_t i = 0; i < 256; ++i) {
+    const size_t ld = static_cast<size_t>(x.ld), r = i / 16 * ld, t = i % 16 * ld;
+    int64_t sum = 0;
+    double exact = 0, a_square = 0, b_square = 0;
+    for (size_t d = 0; d < ld; ++d) {
+      sum += int64_t{x.codes[r + d]} * y.codes[t + d];
+      exact += static_cast<double>(a[r + d]) * b[t + d];
+      a_square += static_cast<double>(a[r + d]) * a[r + d];
+      b_square += static_cast<double>(b[t + d]) * b[t + d];
     }
-    const double error = std::abs(got.max[i] / head.scale() - score) / std::sqrt(q_square * k_square);
-    squares += error * error;
-    worst = std::max(worst, error);
-    EXPECT_EQ(got.sum[i], 1.0f) << what;
-    const float* value = head.value(head.positions[i]);
-    for (int64_t d = 0; d < head.dim_v; ++d) {
-      EXPECT_NEAR(got.acc[i * static_cast<size_t>(head.dim_v) + static_cast<size_t>(d)], value[d],
-                  0x1p-8f * std::abs(value[d]))
-          << what;
-    }
+    EXPECT_LE(std::abs(sum), std::numeric_limits<int32_t>::max());
+    const double got = static_cast<double>(sum) * x.units[i / 16] * y.units[i % 16];
+    const double error = std::abs(got - exact) / std::sqrt(a_square * b_square);
+    errors.deviation += error * error / 256;
+    errors.worst = std::max(errors.worst, error);
   }
-  EXPECT_LE(std::sqrt(squares / static_cast<double>(head.n_queries())), limits.deviation) << what;
-  EXPECT_LE(worst, limits.most) << what;
+  errors.deviation = std::sqrt(errors.deviation);
+  return errors;
 }
 
-TEST_F(AttentionPairs, RoundingOfScores) {
-  for (const int64_t dim_k : {17, 64, 80, 96, 128, 256, 576}) {
-    for (const int64_t n_queries : {100, 256, 251}) {
-      const std::string what = format("{} queries of {} columns", n_queries, dim_k);
-      Head head(random_, dim_k, 40, 300, n_queries);
-      expect_exact_scores(head, what);
-      // A column far greater than the others, as some models have in keys.
-      const int64_t column = random_.below(dim_k);
-      for (int64_t i = 0; i < head.n_positions; ++i) head.key(i)[column] *= 200.0f;
-      expect_exact_scores(head, what + " with a large column of keys");
-      for (size_t i = 0; i < head.n_queries(); ++i) head.query(i)[column] *= 200.0f;
-      expect_exact_scores(head, what + " with a large column of both");
-    }
+TEST_F(AttentionPairs, RoundingOfProductsOfCodes) {
+  for (const int64_t ld : {32, 64, 96, 128, 256, 576}) {
+    std::vector<float> a = random_.normals(16 * ld), b = random_.normals(16 * ld, 1e3f);
+    const auto expect_small = [&](const char* what) {
+      const Errors errors = errors_of(a, b);
+      EXPECT_LE(errors.deviation, 1.3 * kDeviation) << ld << what;
+      EXPECT_LE(errors.worst, 6 * kDeviation) << ld << what;
+    };
+    expect_small(" columns");
+    // A column far greater than the others, as keys of some models have one.
+    const int64_t column = random_.below(ld);
+    for (int64_t r = 0; r < 16; ++r) b[static_cast<size_t>(r * ld + column)] *= 200.0f;
+    expect_small(" columns, a large one in keys");
+    for (int64_t r = 0; r < 16; ++r) a[static_cast<size_t>(r * ld + column)] *= 200.0f;
+    expect_small(" columns, a large one in both");
   }
 }
 
-// Rows that are as long as codes can be: all columns alike, whose roundings add up, or one alone.
+// Rows whose products are as great as they can be: all columns alike, whose roundings add up, and one alone.
 TEST_F(AttentionPairs, SumsOfCodesDoNotOverflow) {
-  for (const int64_t dim : {1, 2, 32, 128, 512}) {
-    Head head(random_, dim, 16, 64, 64);
-    for (float& x : head.k) x = -3.5f;
-    for (float& x : head.q) x = 7.25f;
-    const double all_alike = std::sqrt(static_cast<double>(dim)) / 32767 + 1e-7;
-    expect_exact_scores(head, format("{} equal columns", dim), {all_alike, all_alike});
-    for (float& x : head.k) x = 0.0f;
-    for (float& x : head.q) x = 0.0f;
-    for (int64_t i = 0; i < head.n_positions; ++i) head.key(i)[dim / 2] = 3e4f;
-    for (size_t i = 0; i < head.n_queries(); ++i) head.query(i)[dim / 2] = -1e4f;
-    expect_exact_scores(head, format("one of {} columns", dim));
+  for (const int64_t ld : {32, 128, 576, 2048}) {
+    const size_t n = static_cast<size_t>(16 * ld);
+    const Errors alike = errors_of(std::vector<float>(n, 7.25f), std::vector<float>(n, -3.5f));
+    EXPECT_LE(alike.worst, std::sqrt(static_cast<double>(ld)) / 32767 + 1e-6) << ld;
+    std::vector<float> one(n);
+    for (size_t r = 0; r < 16; ++r) one[r * static_cast<size_t>(ld) + 5] = r % 2 ? 3e4f : -1e-3f;
+    EXPECT_LE(errors_of(one, one).worst, 1e-6) << ld;
   }
 }
 
-TEST_F(AttentionPairs, RowsOfZerosAndTinyNumbers) {
-  for (const float size : {0.0f, 1e-30f}) {
-    Head head(random_, 64, 16, 150, 40);
-    head.round_to_halves();
-    for (size_t i = 0; i < head.n_queries(); ++i) {
-      head.positions[i] = 149;
-      for (int64_t d = 0; d < 64; ++d) head.query(i)[d] *= size;
+TEST_F(AttentionPairs, UnitsOfRowsThatHaveNone) {
+  std::vector<float> rows = random_.normals(16 * 64);
+  std::fill(rows.begin(), rows.begin() + 64, 0.0f);
+  std::fill(rows.begin() + 64, rows.begin() + 128, 1e-30f);  // its norm underflows
+  rows[2 * 64 + 7] = std::nanf("");
+  rows[3 * 64 + 63] = INFINITY;
+  rows[4 * 64] = -INFINITY;
+  const Codes codes(rows);
+  EXPECT_EQ(codes.units[0], 0.0f);
+  EXPECT_LE(codes.units[1], 1e-20f);
+  for (size_t r = 2; r < 16; ++r) EXPECT_EQ(std::isnan(codes.units[r]), r < 5) << r;
+}
+
+TEST_F(AttentionPairs, QueriesOfZerosTakeTheMean) {
+  Head head(random_, 64, 16, 150, 40);
+  head.round_to_halves();
+  std::fill(head.q.begin(), head.q.end(), 0.0f);
+  for (int32_t& position : head.positions) position = 149;
+  const Attended got = attend(head);
+  for (size_t i = 0; i < head.n_queries(); ++i) {
+    EXPECT_EQ(got.max[i], 0.0f);
+    EXPECT_EQ(got.sum[i], 150.0f);
+    for (int64_t d = 0; d < 16; ++d) {
+      double want = 0;
+      for (int64_t p = 0; p < 150; ++p) want += head.value(p)[d];
+      EXPECT_NEAR(got.acc[i * 16 + static_cast<size_t>(d)], want, 150 * 0x1p-8);
     }
-    const Attended got = attend(head);
+  }
+}
+
+// A position alone is not off by the rounding of its weight.
+TEST_F(AttentionPairs, APositionWithAllTheWeightGivesItsValue) {
+  Head head(random_, 80, 40, 300, 200);
+  head.window = 1;
+  for (float& x : head.v) x = bf16_to_fp32(fp32_to_bf16(x));
+  const Attended got = attend(head);
+  for (size_t i = 0; i < head.n_queries(); ++i) {
+    for (int64_t d = 0; d < 40; ++d) {
+      EXPECT_FLOAT_EQ(got.acc[i * 40 + static_cast<size_t>(d)] / got.sum[i],
+                      head.value(head.positions[i])[d]);
+    }
+  }
+}
+
+// The same weights are rounded in the same way, whatever else a call sees.
+TEST_F(AttentionPairs, PartsAddUpToTheWhole) {
+  for (int round = 0; round < 20; ++round) {
+    const int64_t n = 40 + random_.below(500);
+    Head head(random_, 64, 24, n, 9 + random_.below(100));
+    for (float& x : head.q) x *= 3.0f;
+    for (int32_t& position : head.positions) position = static_cast<int32_t>(n - 1 - random_.below(8));
+    const int64_t cut = random_.below((n - 8) / kBlock) * kBlock;
+    const Attended whole = attend(head), old = attend(head, 0, cut), recent = attend(head, cut);
     for (size_t i = 0; i < head.n_queries(); ++i) {
-      EXPECT_NEAR(got.max[i], 0.0f, 1e-20f);
-      EXPECT_FLOAT_EQ(got.sum[i], 150.0f);
-      for (int64_t d = 0; d < 16; ++d) {
-        double want = 0;
-        for (int64_t p = 0; p < 150; ++p) want += head.value(p)[d];
-        EXPECT_NEAR(got.acc[i * 16 + static_cast<size_t>(d)], want, 150 * 0x1p-8);
+      const double top = std::max(old.max[i], recent.max[i]);
+      const double a = std::exp(old.max[i] - top), b = std::exp(recent.max[i] - top);
+      const double sum = a * old.sum[i] + b * recent.sum[i];
+      for (size_t d = i * 24; d < (i + 1) * 24; ++d) {
+        EXPECT_NEAR((a * old.acc[d] + b * recent.acc[d]) / sum, whole.acc[d] / whole.sum[i], 2e-5)
+            << cut << " of " << n;
       }
     }
   }

@@ -18,7 +18,7 @@
 
 #include "cpu/amx/attention_pack.h"
 #include "cpu/amx/tiles.h"
-#include "cpu/avx512/softmax_pairs.h"
+#include "cpu/simd/attention_panels.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -172,12 +172,23 @@ void multiply_scores(const Work& w, int64_t n, const RowsAhead& ahead) {
 void softmax_to_weights(const Work& w, int64_t n) {
   alignas(64) std::byte pairs[1024];  // [16 pairs of positions][16 queries][2]
   for (int64_t c = 0; c < w.n_q; c += kLanes) {
+    const float* s = w.s + c;
+    const Vec old = load(w.max + c), max = max_of_rows(s, w.n_q, n, old);
+    const Vec m = subtractable(max), factor = vexp_bounded(old - m);
+    Vec sum = load(w.sum + c) * factor;
     std::byte* to = w.weights + c / kTile * (w.n_panel / kPair) * 1024;
-    softmax_to_pairs(w.s + c, w.n_q, n, {w.max + c, w.sum + c, w.factor + c},
-                     [&](int64_t i, __m512i weights) __attribute__((always_inline)) {
-                       _mm512_store_si512(pairs + i % kTile * 64, weights);
-                       if (i % kTile == kTile - 1) transpose_words(pairs, to + i / kTile * 1024);
-                     });
+    for (int64_t p = 0; p < n; p += kPair, to += 1024) {
+      for (int64_t i = 0; i < kTile; ++i) {
+        const float* two = s + (p + 2 * i) * w.n_q;
+        const Vec even = vexp_bounded(load(two) - m), odd = vexp_bounded(load(two + w.n_q) - m);
+        _mm512_store_si512(pairs + 64 * i, pack_pairs(even, odd));
+        sum = sum + (even + odd);
+      }
+      transpose_words(pairs, to);
+    }
+    store(w.max + c, max);
+    store(w.sum + c, sum);
+    store(w.factor + c, factor);
   }
 }
 

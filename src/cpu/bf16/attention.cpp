@@ -10,8 +10,8 @@
 // rounding of a sum of many is that of bf16 over the root of their number.
 #include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
 
-#include "cpu/avx512/softmax_pairs.h"
 #include "cpu/bf16/row_codes.h"
+#include "cpu/bf16/softmax_pairs.h"
 #include "cpu/simd/product.h"
 
 namespace tandem::cpu {
@@ -259,7 +259,7 @@ void attend_tile(const AttentionCall& call, std::byte* scratch) {
     memcpy(call.acc + i * call.head_dim_v, w.acc + i * w.ld_v,
            static_cast<size_t>(call.head_dim_v) * sizeof(float));
     call.sum[i] = w.sum[i];
-    call.max[i] = w.max[i];
+    call.max[i] = w.max[i] * kLn2;
   }
 }
 
