@@ -108,7 +108,7 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *                                         "q4_1", "q4_0", "iq4_nl"
  *               devices          ""       GPUs by name, "CUDA0,CUDA1"; "": all; "none"
  *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx512",
- *                                         "avx512_vnni", "avx512_vbmi", "avx512_amx"; "": the best that it has
+ *                                         "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best
  *               n_gpu_layers     -1       last layers of the model on GPUs; -1: what is fastest
  *   both        max_ram          0        most bytes of host memory, weights included; 0: what is free
  *               max_vram         0        most bytes of each GPU; 0: what is free

@@ -60,11 +60,15 @@ const AttentionKernels& attention_kernels();
 namespace avx512_vnni {
 const AttentionKernels& attention_kernels();
 }
-namespace avx512_amx {
+namespace avx512_bf16 {
 const AttentionKernels& attention_kernels();  // no store_row
 // Whether they are faster than those of avx512_vnni, and as exact as the call wants: not for few queries or a
 // cache of F32.
 bool takes(const AttentionCall& call);
+}  // namespace avx512_bf16
+namespace avx512_amx {
+const AttentionKernels& attention_kernels();  // no store_row
+bool takes(const AttentionCall& call);  // likewise
 }  // namespace avx512_amx
 
 }  // namespace tandem::cpu

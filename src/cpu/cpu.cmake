@@ -57,5 +57,7 @@ tandem_isa(avx512_vnni avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -m
            -mprefer-vector-width=512)
 tandem_isa(avx512_vbmi vbmi -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
            -mavx512vbmi -mgfni -mprefer-vector-width=512)
+tandem_isa(avx512_bf16 bf16 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+           -mavx512bf16 -mprefer-vector-width=512)
 tandem_isa(avx512_amx amx -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
            -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8 -mprefer-vector-width=512)

@@ -46,6 +46,7 @@ std::string_view isa_name(Isa isa) {
     case Isa::avx512: return "avx512";
     case Isa::avx512_vnni: return "avx512_vnni";
     case Isa::avx512_vbmi: return "avx512_vbmi";
+    case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::avx512_amx: return "avx512_amx";
   }
   return "?";
@@ -82,7 +83,9 @@ std::vector<Isa> isas_with(const CpuFeatures& features, bool (*ask_for_tiles)())
   isas.push_back(Isa::avx512_vnni);
   if (!features.avx512_vbmi) return isas;
   isas.push_back(Isa::avx512_vbmi);
-  if (features.avx512_bf16 && features.amx && ask_for_tiles()) isas.push_back(Isa::avx512_amx);
+  if (!features.avx512_bf16) return isas;
+  isas.push_back(Isa::avx512_bf16);
+  if (features.amx && ask_for_tiles()) isas.push_back(Isa::avx512_amx);
   return isas;
 }
 

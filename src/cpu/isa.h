@@ -8,13 +8,13 @@
 
 namespace tandem::cpu {
 
-// avx512 needs F, BW, DQ, VL; avx512_vnni also VNNI; avx512_vbmi also VBMI and GFNI; avx512_amx also BF16 and the AMX
-// tiles with their bf16 and int8 products. Each includes the ones before it.
-enum class Isa { scalar, avx2, avx512, avx512_vnni, avx512_vbmi, avx512_amx };
-inline constexpr Isa kIsas[] = {Isa::scalar,      Isa::avx2,        Isa::avx512,
-                                Isa::avx512_vnni, Isa::avx512_vbmi, Isa::avx512_amx};
+// avx512 needs F, BW, DQ, VL; avx512_vnni also VNNI; avx512_vbmi also VBMI and GFNI; avx512_bf16 also BF16; avx512_amx
+// also the AMX tiles with their bf16 and int8 products. Each includes the ones before it.
+enum class Isa { scalar, avx2, avx512, avx512_vnni, avx512_vbmi, avx512_bf16, avx512_amx };
+inline constexpr Isa kIsas[] = {Isa::scalar,      Isa::avx2,        Isa::avx512,    Isa::avx512_vnni,
+                                Isa::avx512_vbmi, Isa::avx512_bf16, Isa::avx512_amx};
 
-std::string_view isa_name(Isa isa);  // "scalar", "avx2", "avx512", "avx512_vnni", "avx512_vbmi", "avx512_amx"
+std::string_view isa_name(Isa isa);  // as above: "scalar", "avx2", ...
 std::optional<Isa> isa_from_name(std::string_view name);
 
 // What a machine has: CPU and operating system.

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cpu/isa.h"
 #include "engine/session_file.h"
 #include "support/split_rig.h"
 #include "support/trained_model.h"
@@ -93,6 +94,8 @@ class KvSplit : public test::SplitRig {
 TEST_F(KvSplit, EveryCacheTypeAndSizeGivesTheLogitsOfTheCpu) {
   test::SimDevice sim({.copy_bytes_per_s = 3e9});
   const std::vector<Device*> devices{host_.get(), &sim};
+  // In many steps the sums differ in a last bit, which bf16 or the cache's type may turn into one of their own.
+  const double allowed = cpu::best_isa() >= cpu::Isa::avx512_bf16 ? 1e-3 : 1e-4;
   double worst = 0;
   for (DType cache : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q5_1, DType::Q4_0}) {
     const std::vector<float> expected = cpu_logits(cache);
@@ -102,7 +105,7 @@ TEST_F(KvSplit, EveryCacheTypeAndSizeGivesTheLogitsOfTheCpu) {
                      " --kv-split " + std::to_string(n_keep));
         Session s(*model_, devices, options(split(n_gpu_layers, n_keep), cache));
         const double apart = difference(logits(s), expected);
-        EXPECT_LE(apart, 1e-4);
+        EXPECT_LE(apart, allowed);
         worst = std::max(worst, apart);
         EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
         if (n_keep >= kContext) {

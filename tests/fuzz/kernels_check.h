@@ -284,8 +284,9 @@ class KernelsCheck {
   void check_attention(const cpu::AttentionCall& call) const {
     const Attended got = attend(tested_.attention, call), want = attend(scalar_.attention, call);
     const auto n_columns = static_cast<size_t>(call.head_dim_v);
-    // Tiles round weights and values to bf16, and queries and keys to 16 bits.
-    const bool tiles = tested_.isa == cpu::Isa::avx512_amx && cpu::avx512_amx::takes(call);
+    // Weights and values are rounded to bf16, without AMX the weights in the sum too; queries and keys to 16 bits.
+    const bool pairs = tested_.isa == cpu::Isa::avx512_bf16 && cpu::avx512_bf16::takes(call);
+    const bool tiles = pairs || (tested_.isa == cpu::Isa::avx512_amx && cpu::avx512_amx::takes(call));
     // Codes of Q8_0 and Q4_0 are multiplied with 16 bits of query and weight.
     const auto coded = [](DType dtype) { return dtype == DType::Q8_0 || dtype == DType::Q4_0; };
     const bool codes = tested_.isa >= cpu::Isa::avx512_vnni && coded(call.k_dtype) && coded(call.v_dtype);
@@ -296,7 +297,7 @@ class KernelsCheck {
       }
       const double log_sum = std::log(static_cast<double>(want.sum[i])) + want.max[i];
       const bool near = std::abs(std::log(static_cast<double>(got.sum[i])) + got.max[i] - log_sum) <=
-                        (tiles || codes ? 1e-4 : 1e-5) * std::max(1.0, std::abs(log_sum));
+                        (pairs ? 0x1p-8 : tiles || codes ? 1e-4 : 1e-5) * std::max(1.0, std::abs(log_sum));
       if (!near)
         fprintf(stderr, "query %zu: sum %a max %a, scalar %a %a\n", i, got.sum[i], got.max[i], want.sum[i],
                 want.max[i]);

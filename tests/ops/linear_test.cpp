@@ -200,6 +200,7 @@ LinearKernels generic_kernels(Isa isa) {
     case Isa::avx512: return WithGenericPath<only_floats<avx512::linear_kernels>>::table();
     case Isa::avx512_vnni:
     case Isa::avx512_vbmi:
+    case Isa::avx512_bf16:
     case Isa::avx512_amx: return WithGenericPath<only_floats<avx512_vnni::linear_kernels>>::table();
   }
   return {};

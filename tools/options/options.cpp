@@ -146,7 +146,7 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
             {{"distribute", Numa::distribute}, {"isolate", Numa::isolate}, {"numactl", Numa::numactl}});
       })
       .group(group);
-  text(app, "--isa", o.isa, "scalar|avx2|avx512|avx512_vnni|avx512_vbmi|avx512_amx",
+  text(app, "--isa", o.isa, "scalar|avx2|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx",
        "instruction set of the CPU's kernels, for comparison (default: the best that the machine has)")
       .group(group);
 }

@@ -40,11 +40,18 @@ std::string man_quoted(const std::string& text) {
   return "\"" + out + "\"";
 }
 
+// A list of choices may be longer than a line: it breaks after any of them.
+std::string choices(const std::string& text) {
+  std::string out = roff(text);
+  for (size_t at = 0; (at = out.find('|', at)) != std::string::npos; at += 3) out.insert(at + 1, "\\:");
+  return out;
+}
+
 std::string names_of(const DescribedOption& o) {
   std::string text;
   for (const std::string& name : o.names) text += (text.empty() ? "\\fB" : ", \\fB") + roff(name) + "\\fR";
   if (o.placeholder.empty()) return text;
-  const std::string value = "\\fI" + roff(o.placeholder) + "\\fR";
+  const std::string value = "\\fI" + choices(o.placeholder) + "\\fR";
   return text + (o.optional_value ? " [" + value + "]" : " " + value);
 }
 

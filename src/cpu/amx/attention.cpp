@@ -118,21 +118,6 @@ void pack_keys(const AttentionCall& call, const CacheRows& keys, const Work& w, 
   });
 }
 
-// Rows used next, fetched while tiles are multiplied: those of a head in a block are too few for the hardware to see that
-// they go on.
-struct Ahead {
-  const CacheRows& cache;
-  int64_t first, n;
-
-  // The part of the rows of steps [from, to) of `total`.
-  TANDEM_INLINE void fetch(int64_t from, int64_t to, int64_t total) const {
-    for (int64_t i = n * from / total; i < n * to / total; ++i) {
-      const char* row = reinterpret_cast<const char*>(cache.row(first + i));
-      for (size_t at = 0; at < cache.row_bytes; at += 64) _mm_prefetch(row + at, _MM_HINT_T1);
-    }
-  }
-};
-
 // C += A B for two by two tiles in registers 0 .. 3, with A in 4 and 5 and B in 6 and 7.
 TANDEM_INLINE void multiply_tiles() {
   _tile_dpbf16ps(0, 4, 6);
@@ -157,7 +142,7 @@ TANDEM_INLINE void store_sums(float* c, int64_t ld) {
 
 // s = K Q^T for n positions.
 template <bool k_has_low>
-void multiply_scores(const Work& w, int64_t n, const Ahead& ahead) {
+void multiply_scores(const Work& w, int64_t n, const RowsAhead& ahead) {
   const int64_t plane = w.plane(), strip = 2 * plane;
   for (int64_t p = 0; p < n; p += kPair) {
     for (int64_t c = 0; c < w.n_q; c += kPair) {
@@ -208,7 +193,7 @@ void softmax_to_weights(const Work& w, int64_t n) {
 }
 
 // acc = acc * factor + P V over n positions.
-void add_values(const Work& w, int64_t n, const Ahead& ahead) {
+void add_values(const Work& w, int64_t n, const RowsAhead& ahead) {
   for (int64_t i = 0; i < w.n_q; ++i) {
     if (w.factor[i] == 1.0f) continue;
     const Vec factor = set1(w.factor[i]);
@@ -244,7 +229,7 @@ void attend_panels(const AttentionCall& call, const Work& w, const Seen& seen) {
     const int64_t padded = (n + kPair - 1) / kPair * kPair;
     pack_keys(call, keys, w, first, n);
     settle_stores();
-    const Ahead ahead_values{values, first, call.values_in_keys ? 0 : n};
+    const RowsAhead ahead_values{values, first, call.values_in_keys ? 0 : n};
     call.k_dtype == DType::BF16 ? multiply_scores<false>(w, padded, ahead_values)
                                 : multiply_scores<true>(w, padded, ahead_values);
     if (call.softcap > 0) cap_scores(w.s, n * w.n_q, call.softcap);

@@ -121,6 +121,21 @@ CacheRows values_of(const AttentionCall& call, const P& p) {
           call.block_table};
 }
 
+// Rows used next, fetched while others are multiplied: those of a head in a block are too few for the hardware to see that
+// they go on.
+struct RowsAhead {
+  const CacheRows& cache;
+  int64_t first, n;
+
+  // The part of the rows of steps [from, to) of `total`.
+  TANDEM_INLINE void fetch(int64_t from, int64_t to, int64_t total) const {
+    for (int64_t i = n * from / total; i < n * to / total; ++i) {
+      const char* row = reinterpret_cast<const char*>(cache.row(first + i));
+      for (size_t at = 0; at < cache.row_bytes; at += 64) _mm_prefetch(row + at, _MM_HINT_T1);
+    }
+  }
+};
+
 void zero(float* p, int64_t n) {
   memset(p, 0, static_cast<size_t>(n) * sizeof(float));
 }

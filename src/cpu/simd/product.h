@@ -3,7 +3,7 @@
 //
 // A step of the inner loop loads kVecs vectors of B, broadcasts kRows elements of A and does kRows * kVecs
 // fused multiply-adds: 24 of them for 10 loads with AVX512, so the multipliers are the limit, not the load
-// ports.
+// ports. An element may also be a word of two numbers, with a step of its own (bf16/attention.cpp).
 #pragma once
 
 namespace tandem::cpu {
@@ -22,9 +22,13 @@ struct ColumnsOf {  // a column's elements side by side
   TANDEM_INLINE const float* at(int64_t row, int64_t i) const { return a + i * ld + row; }
 };
 
+struct MultiplyAdd {
+  TANDEM_INLINE static Vec step(Vec a, Vec b, Vec c) { return fma(a, b, c); }
+};
+
 // c[r][v] += sum over i < k of A(r, i) * b[i * ldb + lanes of v]
-template <int kRows, int kVecs, class A>
-TANDEM_INLINE void multiply_add(int64_t k, A a, const float* b, int64_t ldb, Vec (&c)[kRows][kVecs]) {
+template <int kRows, int kVecs, class Op = MultiplyAdd, class A, class Sum>
+TANDEM_INLINE void multiply_add(int64_t k, A a, const float* b, int64_t ldb, Sum (&c)[kRows][kVecs]) {
   for (int64_t i = 0; i < k; ++i, b += ldb) {
     Vec x[kVecs];
 #pragma GCC unroll 8
@@ -33,7 +37,7 @@ TANDEM_INLINE void multiply_add(int64_t k, A a, const float* b, int64_t ldb, Vec
     for (int r = 0; r < kRows; ++r) {
       const Vec y = set1(*a.at(r, i));
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) c[r][v] = fma(y, x[v], c[r][v]);
+      for (int v = 0; v < kVecs; ++v) c[r][v] = Op::step(y, x[v], c[r][v]);
     }
   }
 }
@@ -56,7 +60,7 @@ void product_tile(int64_t k, A a, const float* b, int64_t ldb, float* to, int64_
 }
 
 // to[r * ldc ..] = to * factor[r] + A B
-template <int kRows, int kVecs, class A>
+template <int kRows, int kVecs, class Op, class A>
 void update_tile(int64_t k, A a, const float* b, int64_t ldb, const float* factor, float* to, int64_t ldc) {
   Vec c[kRows][kVecs];
 #pragma GCC unroll 8
@@ -64,7 +68,7 @@ void update_tile(int64_t k, A a, const float* b, int64_t ldb, const float* facto
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) c[r][v] = load(to + r * ldc + v * kLanes) * set1(factor[r]);
   }
-  multiply_add(k, a, b, ldb, c);
+  multiply_add<kRows, kVecs, Op>(k, a, b, ldb, c);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
@@ -118,7 +122,7 @@ struct Product {
   }
 };
 
-template <class A>
+template <class A, class Op = MultiplyAdd>
 struct Update {
   int64_t k;
   const float *a, *b;
@@ -129,7 +133,7 @@ struct Update {
   template <int kRows, int kVecs>
   void run(int64_t row, int64_t column) const {
     const A first{A{a, lda}.at(row, 0), lda};
-    update_tile<kRows, kVecs>(k, first, b + column, ldb, factor + row, to + row * ldc + column, ldc);
+    update_tile<kRows, kVecs, Op>(k, first, b + column, ldb, factor + row, to + row * ldc + column, ldc);
   }
 };
 
