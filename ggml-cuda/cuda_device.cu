@@ -89,6 +89,8 @@ class CudaDevice final : public Device {
     return scratch_of(compile_ops({{segment}, compute_capability_, n_multiprocessors_, nullptr}));
   }
 
+  PinnedBytes pinned_bytes() const override { return {Stream::kRingBytes, Fetcher::kStagingBytes}; }
+
   MemoryInfo memory_info() const override {
     use();
     MemoryInfo info;

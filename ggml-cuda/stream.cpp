@@ -8,7 +8,6 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr size_t kRingBytes = size_t{16} << 20;
 // Large copies go in pieces of this size, each with an event, so that the host fills one while others travel.
 constexpr size_t kPieceBytes = size_t{2} << 20;
 constexpr size_t kMaxRecorded = 256;

@@ -24,6 +24,8 @@ SharedEvent make_event();
 
 class Stream {
  public:
+  static constexpr size_t kRingBytes = size_t{16} << 20;  // pinned
+
   Stream();
   ~Stream();
   Stream(const Stream&) = delete;

@@ -165,6 +165,7 @@ class TextSink {
                   {"n_guessed_right", s.speculation.n_right},
                   {"prompt_s", s.prompt_s},
                   {"generate_s", s.generate_s},
+                  {"experts", experts_used_json(s)},
                   {"n_past", session.n_past()},
                   {"n_ctx", session.n_ctx()},
                   {"seed", seed}});
@@ -183,6 +184,8 @@ void report(const GenerateStats& s, uint64_t seed) {
            reason_text(s.reason), seed);
   const std::string speculation = speculation_text(s.speculation, s.generate_s);
   if (!speculation.empty()) log_info("{}", speculation);
+  const std::string experts = experts_used_text(s);
+  if (!experts.empty()) log_info("{}", experts);
 }
 
 void run(RunOptions& options) {

@@ -29,6 +29,13 @@ struct MemoryInfo {
   size_t total_bytes = 0;
 };
 
+// Host memory that a device pins, which the system cannot take back: for copies as long as the device is open, and for
+// fetches from the first one on.
+struct PinnedBytes {
+  size_t copies = 0;
+  size_t fetches = 0;
+};
+
 class DeviceModel {
  public:
   virtual ~DeviceModel() = default;
@@ -47,6 +54,8 @@ class DeviceModel {
   // Returns the bytes of scratch that a segment of these nodes needs while it runs. A device has one
   // scratch buffer, as large as the largest segment compiled on it needs, and allocates it in compile().
   virtual size_t scratch_bytes(const Segment& segment) const = 0;
+  // Returns the host memory that the device pins.
+  virtual PinnedBytes pinned_bytes() const { return {}; }
 };
 
 // The devices to plan for; [0] is the host. They outlive the list.

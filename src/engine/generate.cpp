@@ -24,7 +24,11 @@ class Timer {
 
 Generation::Generation(Session& session, Sampler& sampler, const GenerateOptions& options,
                        Speculation* speculation)
-    : session_(session), sampler_(sampler), options_(options), speculation_(speculation) {
+    : session_(session),
+      sampler_(sampler),
+      options_(options),
+      speculation_(speculation),
+      experts_before_(session.expert_counts()) {
   if (speculation_) speculation_before_ = speculation_->stats();
 }
 
@@ -37,12 +41,14 @@ bool Generation::read(std::span<const int32_t> prompt, const Session::Progress& 
     stats_.n_prompt = n_done;
     return !progress || progress(n_done);
   });
+  stats_.prompt_experts = session_.expert_counts() - experts_before_;
   return !logits_.empty();
 }
 
 Continuation::Choice Generation::next() {
   const Timer timer(stats_.generate_s);
   if (last_) append_last();
+  stats_.answer_experts = session_.expert_counts() - (experts_before_ + stats_.prompt_experts);
   Continuation::Choice choice = text_->choose(logits_);
   stats_.n_generated = text_->n_generated();
   last_ = choice.id;

@@ -17,6 +17,8 @@ struct GenerateStats {
   int64_t n_prompt = 0, n_generated = 0, n_shifts = 0;
   double prompt_s = 0, generate_s = 0;  // reading the prompt; choosing tokens and computing what follows
   SpeculationStats speculation;         // of this generation
+  // Experts on disk that the prompt and the tokens after it used. All zero where none are on disk.
+  ExpertCounts prompt_experts, answer_experts;
 };
 
 // Called while it runs. All optional.
@@ -87,6 +89,7 @@ class Generation {
   size_t n_used_ = 0;
   std::span<const float> rows_;
   SpeculationStats speculation_before_;
+  ExpertCounts experts_before_;
   int64_t n_keep_ = 0;
   GenerateStats stats_;
 };

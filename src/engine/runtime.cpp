@@ -52,6 +52,7 @@ Runtime::Runtime(const Model& model, std::vector<Device*> devices, const EngineO
 void Runtime::build() {
   prefill_.reset();
   decode_.reset();
+  earlier_counts_ = expert_counts();
   executor_.reset();
   SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
   const ShapeClass capacity = graphs.prefill.shape;
@@ -233,6 +234,10 @@ Runtime::~Runtime() {
   prefill_.reset();
   decode_.reset();
   executor_.reset();
+}
+
+ExpertCounts Runtime::expert_counts() const {
+  return executor_ ? earlier_counts_ + executor_->experts().counts() : earlier_counts_;
 }
 
 size_t Runtime::arena_bytes() const {

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "engine/model.h"
 #include "exec/executor.h"
+#include "exec/expert_counts.h"
 #include "kv/cache.h"
 #include "kv/hot_cache.h"
 #include "kv/rows.h"
@@ -95,6 +96,8 @@ class Runtime {
   size_t kv_bytes() const { return cache_->n_bytes(); }
   size_t arena_bytes() const;
   const Executor& executor() const { return *executor_; }
+  // Of experts on disk, since construction.
+  ExpertCounts expert_counts() const;
   const Fit& placement() const { return fit_; }
   // The dtypes that run on generic kernels (plan/generic_kernels.h); empty: none.
   std::string generic_kernels() const;
@@ -121,6 +124,7 @@ class Runtime {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<HotCache> hot_;  // of a split cache; there is one sequence then
   std::unique_ptr<Executor> executor_;
+  ExpertCounts earlier_counts_;       // of executors before this one
   std::unique_ptr<Program> decode_;   // up to a token of each sequence
   std::unique_ptr<Program> prefill_;  // up to n_ubatch tokens
   int64_t max_outputs_ = 1;

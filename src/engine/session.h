@@ -88,6 +88,7 @@ class Session {
   size_t kv_bytes() const { return runtime_.kv_bytes(); }
   size_t arena_bytes() const { return runtime_.arena_bytes(); }
   const Executor& executor() const { return runtime_.executor(); }
+  ExpertCounts expert_counts() const { return runtime_.expert_counts(); }
   const Fit& placement() const { return runtime_.placement(); }
   std::string generic_kernels() const { return runtime_.generic_kernels(); }
 

@@ -15,13 +15,14 @@ const Node* maker_of(const Graph& graph, TensorId id) {
   return found == graph.nodes.end() ? nullptr : &*found;
 }
 
-// Returns the matrix that a layer's experts are ranked by; null if they are not ranked by a product alone.
-const Weight* router_of(const Graph& graph, const MoeFfnOp& op) {
+ExpertRouter router_of(const Graph& graph, const MoeFfnOp& op) {
   const Node* route = maker_of(graph, op.route);
   const auto* ranks = route ? std::get_if<MoeRouteOp>(&route->op) : nullptr;
   const Node* logits = ranks ? maker_of(graph, ranks->logits) : nullptr;
   const auto* product = logits ? std::get_if<LinearOp>(&logits->op) : nullptr;
-  return product ? graph.tensor(product->weight).weight : nullptr;
+  if (!product) return {};
+  const auto weight = [&](TensorId id) { return id == kNoTensor ? nullptr : graph.tensor(id).weight; };
+  return {weight(product->weight), weight(product->bias), weight(ranks->selection_bias), *ranks};
 }
 
 size_t slot_bytes(const ExpertLayer& layer) {

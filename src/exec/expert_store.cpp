@@ -15,18 +15,6 @@ size_t offset_in_page(const std::byte* address) {
 // Of the experts that are used most, at the start and beside a step.
 constexpr size_t kFirstReads = 64, kReadsBeside = 4;
 
-// With several sums, which compilers can compute side by side.
-float dot(const float* a, const float* b, size_t n) {
-  constexpr size_t kSums = 16;
-  float sums[kSums] = {};
-  size_t i = 0;
-  for (; i + kSums <= n; i += kSums) {
-    for (size_t j = 0; j < kSums; ++j) sums[j] += a[i + j] * b[i + j];
-  }
-  for (; i < n; ++i) sums[0] += a[i] * b[i];
-  return std::accumulate(sums, sums + kSums, 0.0f);
-}
-
 // An expert's rows in the mapped file.
 const std::byte* in_file(const Weight& matrix, int32_t expert) {
   return matrix.data + expert_bytes(matrix) * static_cast<size_t>(expert);
@@ -168,38 +156,13 @@ void ExpertStore::end_reading_ahead() {
   ahead_.clear();
 }
 
-// Each token's experts of the next layer, by the product of that layer's router and this layer's input. Those that rank
-// higher are the likelier: guesses of the upper half cost few reads that nobody needs.
+// Each token's experts of the next layer. Those that rank higher are the likelier: guesses of the upper half cost few reads
+// that nobody needs.
 void ExpertStore::predict() {
   if (layer_ + 1 == layers_.size()) return;
   const ExpertLayer& next = room_.layers[layer_ + 1];
-  if (!next.router || next.router->n_cols != request_.n_cols || next.router->n_rows != next.n_expert) return;
-  const int64_t n_guesses = (next.n_used + 1) / 2;
-  const auto n_expert = static_cast<size_t>(next.n_expert);
-  const auto n_tokens = static_cast<size_t>(request_.n_tokens), n_cols = static_cast<size_t>(request_.n_cols);
-  scores_.resize(n_tokens * n_expert);
-  row_.resize(n_cols);
-  const DTypeInfo& dtype = dtype_info(next.router->dtype);
-  for (size_t e = 0; e < n_expert; ++e) {
-    dtype.to_float(next.router->data + e * row_bytes(dtype.dtype, request_.n_cols), row_.data(),
-                   request_.n_cols);
-    for (size_t t = 0; t < n_tokens; ++t) {
-      scores_[t * n_expert + e] = dot(row_.data(), request_.x + t * n_cols, n_cols);
-    }
-  }
-  order_.resize(n_expert);
-  predicted_.clear();
-  for (size_t t = 0; t < n_tokens; ++t) {
-    const float* scores = &scores_[t * n_expert];
-    std::iota(order_.begin(), order_.end(), 0);
-    std::partial_sort(order_.begin(), order_.begin() + n_guesses, order_.end(),
-                      [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
-    for (int64_t i = 0; i < n_guesses; ++i) {
-      if (std::ranges::find(predicted_, order_[static_cast<size_t>(i)]) == predicted_.end())
-        predicted_.push_back(order_[static_cast<size_t>(i)]);
-    }
-  }
-  read_ahead(predicted_);
+  if (!ExpertGuesser::can_guess(next, request_.n_cols)) return;
+  read_ahead(guesser_.guess(next, request_.x, request_.n_tokens, (next.n_used + 1) / 2));
 }
 
 void ExpertStore::read_most_used(const ExpertUse& use) {
@@ -253,9 +216,9 @@ void ExpertStore::start_waiting() {
 // All of the next layer's experts.
 void ExpertStore::read_ahead() {
   if (layer_ + 1 == layers_.size()) return;
-  predicted_.resize(layers_[layer_ + 1].slot_of.size());
-  std::iota(predicted_.begin(), predicted_.end(), 0);
-  read_ahead(predicted_);
+  all_of_next_.resize(layers_[layer_ + 1].slot_of.size());
+  std::iota(all_of_next_.begin(), all_of_next_.end(), 0);
+  read_ahead(all_of_next_);
 }
 
 // Some of the next layer's experts, where there is room that nothing needs now.

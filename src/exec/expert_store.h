@@ -18,19 +18,12 @@
 #include "device/device.h"
 #include "device/expert_source.h"
 #include "exec/eviction_order.h"
+#include "exec/expert_counts.h"
+#include "exec/expert_guess.h"
 #include "exec/expert_room.h"
 #include "exec/expert_use.h"
 
 namespace tandem {
-
-// Totals since the store was made.
-struct ExpertCounts {
-  uint64_t n_used = 0;                     // experts that steps have asked for
-  uint64_t n_found = 0;                    // of those, in memory or being read already
-  uint64_t n_read = 0;                     // experts read, those read ahead included
-  uint64_t read_bytes = 0;                 // of these
-  uint64_t n_ahead = 0, n_ahead_used = 0;  // read ahead for the next layer; of those, used by it
-};
 
 class ExpertStore final : public ExpertSource {
  public:
@@ -44,7 +37,7 @@ class ExpertStore final : public ExpertSource {
   void reserve(ExpertRoom room);
   size_t n_bytes() const { return room_.n_bytes(); }
   const ExpertRoom& room() const { return room_; }
-  const ExpertCounts& counts() const { return counts_; }
+  const ExpertCounts& counts() const { return counts_; }  // since the store was made
   const ExpertUse& use() const { return use_; }  // since the store was made
   // Calls fn at every request, with the layer and the experts that its tokens have chosen.
   using Watcher = std::function<void(int layer, std::span<const WantedExpert> experts)>;
@@ -127,8 +120,8 @@ class ExpertStore final : public ExpertSource {
   std::vector<size_t> pending_;     // in a slot, perhaps not read yet
   std::vector<ReadyExpert> ready_;  // returned last
   std::exception_ptr error_;
-  std::vector<int32_t> predicted_, order_;  // of the next layer
-  std::vector<float> scores_, row_;
+  std::vector<int32_t> all_of_next_;  // experts of the next layer
+  ExpertGuesser guesser_;
   ExpertCounts counts_;
   ExpertUse use_;
   Watcher watcher_;

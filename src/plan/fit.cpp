@@ -118,8 +118,7 @@ int64_t guess_disk_layers(const FitRequest& r, const Placement& placement, size_
   for (const Weight& w : r.weights) {
     if (!w.in_file || w.layer < 0 || w.n_rows * w.n_mats < 2 || placement.on_disk(w)) continue;
     const LayerPlacement& layer = placement.layers[w.layer];
-    if (!holder(w.name.find("_exps.") != std::string::npos ? layer.experts : layer.weights).is_host())
-      continue;
+    if (!holder(is_of_experts(w) ? layer.experts : layer.weights).is_host()) continue;
     sum += w.n_bytes();
     layers.insert(w.layer);
   }

@@ -144,8 +144,11 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
   result.devices[0].staging = result.expert_slots;
   const std::vector<PrefetchedLayer> caches = prefetched_layers(placement);
   for (size_t d = 0; d < devices.size(); ++d) {
-    result.devices[d].staging +=
+    const size_t n_slot_bytes =
         slots[d].n_bytes() + kv_slot_needs(caches, kv_layers[0], DeviceId::at(d)).n_bytes();
+    const PinnedBytes pinned = devices[d]->pinned_bytes();
+    result.devices[d].staging += n_slot_bytes;
+    result.devices[0].staging += pinned.copies + (n_slot_bytes > 0 ? pinned.fetches : 0);
     for (const Weight* w : weights[d]) {
       result.devices[d].weights += devices[d]->weight_bytes(*w);
       if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();

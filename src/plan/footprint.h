@@ -15,8 +15,9 @@ struct DeviceBytes {
   size_t weights = 0;  // copied to the device; 0 on the host, where they are mapped
   size_t kv = 0;
   size_t activations = 0;  // the arena that all programs share
-  size_t staging =
-      0;  // the slots that streamed layers and caches pass through, or layers and experts from disk
+  // The slots that streamed layers and caches pass through, or layers and experts from disk; on the host also what
+  // devices pin for their copies.
+  size_t staging = 0;
   size_t scratch = 0;
   size_t total() const { return weights + kv + activations + staging + scratch; }
 };
@@ -24,8 +25,8 @@ struct DeviceBytes {
 // Bytes that cross between devices per decoded token, if both parts of split caches are in use.
 struct BusBytes {
   size_t activations = 0;  // transfers between segments
-  size_t logits = 0;  // from the device that makes them to the host, with what the step returns beside them
-  size_t inputs = 0;  // ids, positions, ... to each device; the block table is inputs_per_block more
+  size_t logits = 0;       // from the device that makes them to the host, with what the step returns too
+  size_t inputs = 0;       // ids, positions, ... to each device; the block table is inputs_per_block more
   size_t inputs_per_block = 0;      // for every cache block in use
   size_t inputs_per_hot_block = 0;  // for every block in use of hot caches
   size_t n_transfers = 0;

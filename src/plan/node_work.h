@@ -19,10 +19,11 @@ inline constexpr double kUsualDiskBytesPerS = 3e9;
 struct StepLoad {
   int64_t n_tokens = 1;
   int64_t n_outputs = 1;
-  int64_t n_past = 0;                     // tokens of a sequence in the cache before the step
-  int64_t n_sequences = 1;                // that share the tokens equally
-  int64_t hot_from = 0;                   // of split caches: the position that the hot one begins with
-  const ExpertUse* expert_use = nullptr;  // recorded; null: not known
+  int64_t n_past = 0;       // tokens of a sequence in the cache before the step
+  int64_t n_sequences = 1;  // that share the tokens equally
+  int64_t hot_from = 0;     // of split caches: the position that the hot one begins with
+  // How experts are used, as recorded. Null: not known.
+  const ExpertUse* expert_use = nullptr;
 };
 
 // The bytes that a node reads from memory and its operations.

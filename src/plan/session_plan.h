@@ -7,7 +7,8 @@
 namespace tandem {
 
 // Replaces n_ctx 0 by the training context, or by the upper bound of an automatic one, and limits the rest by
-// it. A micro-batch of 0 becomes 512 tokens. Several sequences get at least a block of the cache each, and a micro-batch of more than one token each.
+// it. A micro-batch of 0 becomes 512 tokens. Several sequences get at least a block of the cache each, and a
+// micro-batch of more than one token each.
 ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape);
 
 // The micro-batch where none is set: 512 tokens, without a GPU for a mixture up to 2048, so that each expert gets 128 rows.

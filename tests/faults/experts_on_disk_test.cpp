@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "engine/generate.h"
 #include "exec/expert_store.h"
 #include "support/batch_rig.h"
 #include "support/metered_host.h"
@@ -152,6 +153,52 @@ TEST_F(ExpertsOnDisk, NoStepReadsAnExpertTwice) {
       }
     });
   }
+}
+
+// What a text has used is told for its prompt and its answer.
+TEST_F(ExpertsOnDisk, GenerationsAreCounted) {
+  const auto s = session({host_.get()}, {.n_expert_bytes = 0}, options());
+  SamplerParams greedy;
+  greedy.temp = 0;
+  greedy.ignore_eos = true;
+  GenerateOptions generation;
+  generation.n_predict = 5;
+  const auto generate_five = [&] {
+    Sampler sampler(greedy, sampler_model(*s));
+    const int32_t first = 5;
+    return generate(*s, sampler, std::span(&first, 1), generation, {});
+  };
+  for (int i = 0; i < 2; ++i) {
+    log_.n_bytes = 0;
+    const GenerateStats stats = generate_five();
+    const ExpertCounts &prompt = stats.prompt_experts, &answer = stats.answer_experts;
+    EXPECT_EQ(prompt.n_used, static_cast<uint64_t>(kLayers * kUsed));
+    EXPECT_EQ(answer.n_used, 4 * prompt.n_used);  // the first token comes with the prompt
+    EXPECT_EQ(prompt.n_read, prompt.n_used);      // there is room for one layer
+    EXPECT_EQ(answer.n_read, answer.n_used);
+    EXPECT_EQ(prompt.n_found + answer.n_found, 0u);
+    EXPECT_EQ(prompt.read_bytes + answer.read_bytes, log_.n_bytes);
+  }
+  EXPECT_EQ(s->expert_counts(), s->executor().experts().counts());
+  Session in_memory(*model_, {host_.get()}, options());
+  EXPECT_EQ(in_memory.expert_counts(), ExpertCounts{});
+}
+
+// When memory runs out in the middle, the store is made anew.
+TEST_F(ExpertsOnDisk, CountsSurviveTheLadder) {
+  EngineOptions o = options(64);
+  o.oom_ladder = true;
+  const OffloadChoice choice{.n_gpu_layers = 2, .n_cpu_moe = kLayers, .n_expert_bytes = 0};
+  const std::vector<float> expected = cpu_logits(*model_, options(64));
+  test::SimDevice works({});
+  const auto whole = session({host_.get(), &works}, choice, o);
+  EXPECT_EQ(logits(*whole), expected);
+  const uint64_t n_used = whole->expert_counts().n_used;
+  test::SimDevice sim({.fail_run = works.n_runs() - 2});  // in the last step
+  const auto s = session({host_.get(), &sim}, choice, o);
+  EXPECT_EQ(logits(*s), expected);
+  EXPECT_LT(s->executor().experts().counts().n_used, n_used);
+  EXPECT_GE(s->expert_counts().n_used, n_used);
 }
 
 // What an earlier session has used most is there when it is needed.
@@ -403,6 +450,37 @@ TEST_F(PlannedExperts, TheLeastIsRoomForOneStepAndRuns) {
   Session s(*model_, {&host}, o);
   EXPECT_EQ(logits(s), expected_);
   EXPECT_LE(host.peak_bytes() + s.placement().bytes.mapped_weights, *flags.budgets.max_ram);
+}
+
+// What a GPU pins for its copies is taken from the budget.
+TEST_F(PlannedExperts, PinnedMemoryIsInTheBudget) {
+  constexpr size_t kCopies = 300'000, kFetches = 200'000;
+  const auto planned = [&](PinnedBytes pinned, Toggle stream, std::optional<size_t> max_ram) {
+    test::SimDevice sim({.pinned = pinned});
+    OffloadOptions flags;
+    flags.n_gpu_layers = 2;
+    flags.n_cpu_moe = kLayers;
+    flags.stream = stream;
+    flags.budgets.max_ram = max_ram;
+    EngineOptions o = options();
+    return std::move(
+        plan_session({model_->architecture(), model_->weights(), {host_.get(), &sim}, flags, o.context})
+            .front()
+            .fit);
+  };
+  for (const Toggle stream : {Toggle::off, Toggle::on}) {
+    const size_t n_pinned = stream == Toggle::on ? kCopies + kFetches : kCopies;
+    const size_t whole = device_needs(planned({}, stream, {}), 0);
+    EXPECT_EQ(device_needs(planned({kCopies, kFetches}, stream, {}), 0), whole + n_pinned);
+    const size_t budget = whole - all_bytes() / 4;
+    const Fit without = planned({}, stream, budget), with = planned({kCopies, kFetches}, stream, budget);
+    EXPECT_LE(device_needs(with, 0), budget);
+    if (stream == Toggle::on) continue;  // the GPU gets whole layers: there are no slots for experts
+    // Fewer slots, by what is pinned.
+    const size_t slot = all_bytes() / (kLayers * kExperts);
+    EXPECT_NEAR(static_cast<double>(without.bytes.expert_slots - with.bytes.expert_slots),
+                static_cast<double>(n_pinned), static_cast<double>(slot));
+  }
 }
 
 TEST_F(PlannedExperts, StayInMemoryWithoutTheDisk) {

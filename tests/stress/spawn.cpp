@@ -27,10 +27,6 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::string library_path() {
-  return (fs::read_symlink("/proc/self/exe").parent_path() / "libfailing_calls.so").string();
-}
-
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> all;
   for (std::string& s : strings) all.push_back(s.data());
@@ -72,6 +68,10 @@ int wait_for(pid_t child, int timeout_s) {
 }
 
 }  // namespace
+
+std::string library_path() {
+  return (fs::read_symlink("/proc/self/exe").parent_path() / "libfailing_calls.so").string();
+}
 
 Ended JobFolder::run(const Job& job, int timeout_s) const {
   fs::remove_all(path_);

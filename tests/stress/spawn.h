@@ -36,6 +36,8 @@ class JobFolder {
   std::string path_;
 };
 
+std::string library_path();  // of the preloaded library
+
 // What a shell needs to repeat the job with the failing call.
 std::string command_line(const Job& job);
 

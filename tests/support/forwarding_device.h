@@ -19,6 +19,7 @@ class ForwardingDevice : public Device {
   MemoryInfo memory_info() const override { return inner_->memory_info(); }
   size_t weight_bytes(const Weight& weight) const override { return inner_->weight_bytes(weight); }
   size_t scratch_bytes(const Segment& segment) const override { return inner_->scratch_bytes(segment); }
+  PinnedBytes pinned_bytes() const override { return inner_->pinned_bytes(); }
 
   DevicePtr alloc(size_t n_bytes) override { return inner_->alloc(n_bytes); }
   void free(DevicePtr address) override { inner_->free(address); }

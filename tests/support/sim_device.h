@@ -41,6 +41,7 @@ struct SimOptions {
   std::string name = "SIM0";
   size_t memory_bytes = size_t{1} << 30;
   double copy_bytes_per_s = 0;  // 0: unlimited
+  PinnedBytes pinned = {};      // what it claims to pin; it allocates none
   int n_threads = 1;
   cpu::Isa isa = cpu::best_isa();
   int64_t fail_alloc = -1;  // the n-th alloc (from 0) throws Error(out_of_memory)
@@ -59,6 +60,7 @@ class SimDevice final : public Device {
   DTypeSupport dtype_support(DType dtype) const override { return cpu_->dtype_support(dtype); }
   size_t weight_bytes(const Weight& weight) const override { return weight.n_bytes(); }
   size_t scratch_bytes(const Segment&) const override { return 0; }  // the kernels' scratch is the host's
+  PinnedBytes pinned_bytes() const override { return options_.pinned; }
   MemoryInfo memory_info() const override;
   DevicePtr alloc(size_t n_bytes) override;
   void free(DevicePtr address) override;

@@ -83,7 +83,7 @@ TEST_F(Room, IsDividedAmongLayersOfEqualExperts) {
   ASSERT_EQ(all.pools.size(), 2u);
   EXPECT_EQ(all.n_slots(), static_cast<size_t>(kLayers * kExperts));
   EXPECT_EQ(all.n_experts(), all.n_slots());
-  EXPECT_EQ(all.layers[0].router->name, "ffn_gate_inp.weight");
+  EXPECT_EQ(all.layers[0].router.matrix->name, "ffn_gate_inp.weight");
   const ExpertRoom least = expert_room(g, placement(0));
   EXPECT_EQ(least.n_slots(), static_cast<size_t>(2 * kUsed));
   EXPECT_EQ(expert_room(graph(3), placement(0)).n_slots(), static_cast<size_t>(2 * 3 * kUsed));

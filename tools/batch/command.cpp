@@ -82,6 +82,7 @@ class BatchJob {
       : name_(options.input == "-" ? "stdin" : printable(options.input, 4096)),
         reader_(input, name_),
         answers_(answers),
+        runtime_(runtime),
         n_lines_(n_lines),
         parser_(runtime.model(), options.sampling, generation(options.text), options.chat_template,
                 runtime.n_ctx_sequence()),
@@ -210,6 +211,8 @@ class BatchJob {
         n_answers_, n_bad_ > 0 ? format(" and {} bad lines", n_bad_).c_str() : "", seconds, s.n_prompt,
         static_cast<double>(s.n_prompt) / seconds, shared, s.n_generated,
         static_cast<double>(s.n_generated) / seconds);
+    const std::string experts = experts_used_text(runtime_.expert_counts(), s.n_generated);
+    if (!experts.empty()) log_info("experts: {}", experts);
     if (s.n_preempted > 0) {
       log_info(
           "the cache was full {} times and {} tokens were computed again; use a larger -c or a smaller "
@@ -225,6 +228,7 @@ class BatchJob {
   std::string name_;
   LineReader reader_;
   AnswerFile& answers_;
+  const Runtime& runtime_;
   std::optional<int64_t> n_lines_;
   RequestParser parser_;
   const Vocab& vocab_;

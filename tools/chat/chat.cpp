@@ -16,6 +16,7 @@
 #include "tools/chat/view.h"
 #include "tools/command.h"
 #include "tools/confinement.h"
+#include "tools/expert_stats.h"
 #include "tools/hub/settings.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
@@ -35,7 +36,7 @@ struct ChatOptions : CommandOptions {
   SamplerParams sampling;
   SpeculationOptions speculation;
   TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
-  std::string system, system_file, chat_template, template_variables, session_file;
+  std::string system, system_file, chat_template, template_variables, session_file, expert_stats;
   std::optional<ShowReasoning> reasoning;
   Toggle markdown = Toggle::automatic;
   bool context_shift = false, single_turn = false;
@@ -136,7 +137,8 @@ void chat(ChatOptions& o) {
   find_model_file(o);
   prepare_speculation(o.speculation, o.engine);
   Confinement confinement(o.sandbox);
-  confinement.runs(o.engine).reads_model(o.speculation.model).reads(o.chat_template).writes(o.session_file);
+  confinement.runs(o.engine).reads_model(o.speculation.model).reads(o.chat_template);
+  confinement.writes(o.session_file).writes(o.expert_stats);
   if (asks) {
     confinement.helped_by(helper_for_typing());
     add_downloads(confinement);
@@ -146,6 +148,7 @@ void chat(ChatOptions& o) {
                      .conversation = conversation_options(o, shown.reasoning),
                      .speculation = o.speculation,
                      .chat_template = o.chat_template,
+                     .expert_stats = o.expert_stats,
                      .read_ahead = asks,
                      .animate = !o.text.simple_io,
                      .explain = o.explain,
@@ -162,10 +165,14 @@ void chat(ChatOptions& o) {
       answer_end = loop.single_turn(first);
     }
   } catch (const Error& e) {
-    if (e.code() == ErrorCode::interrupted) loop.save_at_end();
+    if (e.code() == ErrorCode::interrupted) {
+      loop.save_at_end();
+      engine.save_expert_stats();
+    }
     throw;
   }
   loop.save_at_end();
+  engine.save_expert_stats();
   if (const int signal = ending_signal()) end_by_signal(signal);
   if (answer_end) {
     check_complete(o.sampling, *answer_end, [&](const std::string& text) {
@@ -240,6 +247,7 @@ void add_chat(CLI::App& app) {
       .group("Context");
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
+  add_expert_stats_option(command, options->expert_stats);
   add_sampling_options(command, options->sampling);
   add_speculation_options(command, options->speculation);
   add_rope_options(command, options->engine.model.rope);

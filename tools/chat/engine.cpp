@@ -42,6 +42,23 @@ void ChatEngine::load_model_and_template(const std::string& path) {
   template_ = std::move(chosen);
 }
 
+// Another model of the same conversation may have other experts, or none.
+void ChatEngine::read_expert_stats() {
+  const bool is_first = !speculation_;  // which is made next
+  expert_stats_.reset();
+  options_.engine.offload.expert_use.reset();
+  try {
+    expert_stats_ = std::make_unique<ExpertStats>(options_.expert_stats, model_->hparams(), options_.engine);
+  } catch (const Error& e) {
+    if (is_first || e.code() != ErrorCode::usage) throw;
+    log_warning("{}; goes on without", message_of(e));
+  }
+}
+
+void ChatEngine::save_expert_stats() const {
+  if (expert_stats_ && session_) expert_stats_->save(session_->executor());
+}
+
 // Another model of the same conversation may have a vocabulary that the draft model does not have.
 void ChatEngine::make_speculation() {
   const bool is_first = !speculation_;
@@ -61,6 +78,7 @@ void ChatEngine::make_conversation(ConversationOptions options, std::vector<Chat
   const bool may_fit = model_->file().n_file_bytes() <= most_to_read_ahead(options_.engine.offload);
   if (options_.read_ahead && options_.engine.model.open.mmap && may_fit)
     read_ahead(*model_, options_.animate);
+  read_expert_stats();
   measure_speeds(options_.engine, devices_, *model_);
   make_speculation();
   session_ = std::make_unique<Session>(*model_, pointers(devices_), options_.engine,
@@ -73,6 +91,11 @@ void ChatEngine::make_conversation(ConversationOptions options, std::vector<Chat
 }
 
 void ChatEngine::change_model(const std::string& path) {
+  try {
+    save_expert_stats();
+  } catch (const Error& e) {
+    log_warning("{}; goes on without", message_of(e));
+  }
   const std::string old_path = options_.engine.model.path;
   std::unique_ptr<Model> old_model = std::move(model_);
   std::unique_ptr<ChatTemplate> old_template = std::move(template_);

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "engine/conversation.h"
 #include "text/chat_template.h"
+#include "tools/expert_stats.h"
 #include "tools/speculation.h"
 
 namespace tandem::tools {
@@ -20,6 +21,7 @@ struct ChatEngineOptions {
   ConversationOptions conversation;
   SpeculationOptions speculation;
   std::string chat_template;  // replaces the model's
+  std::string expert_stats;   // file of --expert-stats, or nothing
   bool read_ahead = false;    // into memory, before the first message
   bool animate = true;        // show its progress
   bool explain = false;
@@ -44,9 +46,13 @@ class ChatEngine {
   // tokens of the conversation have to be computed again.
   void change_model(const std::string& path);
 
+  // Adds the experts that the model has used to the file of --expert-stats, if there is one. May be called again.
+  void save_expert_stats() const;
+
  private:
   std::string path_of(const std::string& model) const;
   void load_model_and_template(const std::string& path);
+  void read_expert_stats();
   void make_speculation();
   void make_conversation(ConversationOptions options, std::vector<ChatMessage> messages);
 
@@ -54,6 +60,7 @@ class ChatEngine {
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ChatTemplate> template_;
+  std::unique_ptr<ExpertStats> expert_stats_;  // of the model; null: its experts are not recorded
   std::unique_ptr<TextSpeculation> speculation_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Conversation> conversation_;

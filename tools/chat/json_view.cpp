@@ -1,6 +1,7 @@
 // The view for programs: the events of tools/json_events.h.
 #include "tools/chat/view.h"
 #include "tools/json_events.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -30,6 +31,7 @@ class JsonView final : public ChatView {
                  {"n_guessed_right", s.speculation.n_right},
                  {"prompt_s", s.prompt_s},
                  {"generate_s", s.generate_s},
+                 {"experts", experts_used_json(s)},
                  {"n_past", n_past},
                  {"n_ctx", n_ctx}});
   }

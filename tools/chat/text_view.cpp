@@ -135,7 +135,9 @@ class TextView final : public ChatView {
     text += format(", {:.1f} t/s; answer {}", tokens_per_second(s.n_prompt, s.prompt_s),
                    answer_speed_text(s.n_generated, s.generate_s));
     const std::string speculation = speculation_text(s.speculation, s.generate_s);
-    return speculation.empty() ? text : text + "; " + speculation;
+    const std::string experts = experts_used_text(s);
+    if (!speculation.empty()) text += "; " + speculation;
+    return experts.empty() ? text : text + "; " + experts;
   }
 
   void note_reason(StopReason reason) {

@@ -31,9 +31,8 @@ static const int kErrors[kCallKinds] = {ENOMEM, ENOMEM, EMFILE, EIO,    ENOSPC,
 
 static struct CallReport own_report; /* if there is no file */
 static struct CallReport* report;    /* null before the first call */
-static int failing_kind = -1;
-static uint64_t failing_at; /* from 1 */
-static int failing_later;   /* and every later call */
+static uint64_t failing_at[kCallKinds]; /* from 1; 0: none */
+static int failing_later[kCallKinds];   /* and every later call */
 
 static void map_report(const char* path) {
   const long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
@@ -43,18 +42,22 @@ static void map_report(const char* path) {
   syscall(SYS_close, fd);
 }
 
-/* "memory:17" or "memory:17+" */
+/* "memory:17", "memory:17+" or "uring:1+,read:17" */
 static void read_plan(const char* text) {
   static const char* const names[] = TANDEM_CALL_KIND_NAMES;
-  const char* colon = strchr(text, ':');
-  if (!colon) return;
-  for (int kind = 0; kind < kCallKinds; ++kind) {
-    const size_t n = strlen(names[kind]);
-    if (n == (size_t)(colon - text) && memcmp(names[kind], text, n) == 0) failing_kind = kind;
+  for (const char* colon; (colon = strchr(text, ':')) != NULL;) {
+    const char* end = colon + 1;
+    uint64_t n_th = 0;
+    for (; *end >= '0' && *end <= '9'; ++end) n_th = 10 * n_th + (uint64_t)(*end - '0');
+    for (int kind = 0; kind < kCallKinds; ++kind) {
+      const size_t n = strlen(names[kind]);
+      if (n != (size_t)(colon - text) || memcmp(names[kind], text, n) != 0) continue;
+      failing_at[kind] = n_th;
+      failing_later[kind] = *end == '+';
+    }
+    text = end + strcspn(end, ",");
+    text += *text == ',';
   }
-  const char* at = colon + 1;
-  for (; *at >= '0' && *at <= '9'; ++at) failing_at = 10 * failing_at + (uint64_t)(*at - '0');
-  failing_later = *at == '+';
 }
 
 static void begin(void) {
@@ -90,7 +93,7 @@ static int fails(int kind) {
   }
   const uint64_t n = __atomic_add_fetch(&report->n_calls[kind], 1, __ATOMIC_RELAXED);
   if (kind == kMemory && !main_began) return 0;
-  if (kind != failing_kind || n < failing_at || (n > failing_at && !failing_later)) return 0;
+  if (!failing_at[kind] || n < failing_at[kind] || (n > failing_at[kind] && !failing_later[kind])) return 0;
   __atomic_add_fetch(&report->n_failed, 1, __ATOMIC_RELAXED);
   failing_call_reached();
   errno = kErrors[kind];
@@ -186,7 +189,12 @@ EXPORT ssize_t __read_chk(int fd, void* to, size_t n, size_t room) {
   return read(fd, to, n);
 }
 EXPORT ssize_t pread(int fd, void* to, size_t n, off_t offset) {
-  return fails(kRead) ? -1 : syscall(SYS_pread64, fd, to, n, offset);
+  if (fails(kRead)) return -1;
+  if (__atomic_load_n(&report->preads_fail, __ATOMIC_RELAXED)) {
+    errno = EIO;
+    return -1;
+  }
+  return syscall(SYS_pread64, fd, to, n, offset);
 }
 EXPORT ssize_t pread64(int fd, void* to, size_t n, off_t offset) {
   return pread(fd, to, n, offset);

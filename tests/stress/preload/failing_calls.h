@@ -2,6 +2,7 @@
 
    LD_PRELOAD=libfailing_calls.so TANDEM_FAILING_CALL=memory:17 tandem run ...    the 17th allocation fails
    LD_PRELOAD=libfailing_calls.so TANDEM_FAILING_CALL=memory:17+ tandem run ...   so does every later one
+   LD_PRELOAD=libfailing_calls.so TANDEM_FAILING_CALL=uring:1+,read:17 ...         calls of two kinds
 
    TANDEM_FAILING_CALLS_REPORT names a file of sizeof(CallReport) bytes that counts the calls of each kind. It is mapped at
    the first call, before the program can confine itself, and shared with the processes that the program forks. For a
@@ -31,6 +32,7 @@ enum CallKind {
 struct CallReport {
   uint64_t n_calls[kCallKinds];
   uint64_t n_failed;
+  uint64_t preads_fail; /* not 0: every pread fails; a test may change it while the program runs */
 };
 
 #endif
