@@ -7,8 +7,29 @@ namespace tandem::tools {
 namespace {
 
 nlohmann::ordered_json counts_json(const ExpertCounts& c) {
-  return {{"n_used", c.n_used},         {"n_found", c.n_found}, {"n_read", c.n_read},
-          {"read_bytes", c.read_bytes}, {"n_ahead", c.n_ahead}, {"n_ahead_used", c.n_ahead_used}};
+  const ExpertCacheCounts& gpu = c.on_gpus;
+  return {{"n_used", c.n_used},
+          {"n_found", c.n_found},
+          {"n_read", c.n_read},
+          {"read_bytes", c.read_bytes},
+          {"n_ahead", c.n_ahead},
+          {"n_ahead_used", c.n_ahead_used},
+          {"on_gpus",
+           {{"n_used", gpu.n_used},
+            {"n_found", gpu.n_found},
+            {"n_fetched", gpu.n_fetched},
+            {"n_kept", gpu.n_kept},
+            {"fetched_bytes", gpu.fetched_bytes}}}};
+}
+
+// "62% of 10240 on GPUs, 1200 more brought in time, 3.10 GiB brought"; "" if none are kept there.
+std::string kept_experts_text(const ExpertCacheCounts& c) {
+  if (c.n_used == 0) return "";
+  const double share = 100 * static_cast<double>(c.n_found) / static_cast<double>(c.n_used);
+  std::string text = format("{:.0f}% of {} on GPUs", share, c.n_used);
+  if (c.n_fetched > 0) text += format(", {} more brought in time", c.n_fetched);
+  if (c.fetched_bytes > 0) text += format(", {} brought", size_text(c.fetched_bytes));
+  return text;
 }
 
 }  // namespace
@@ -49,7 +70,8 @@ std::string answer_speed_text(int64_t n_tokens, double seconds) {
 }
 
 std::string experts_used_text(const ExpertCounts& counts, int64_t n_tokens) {
-  if (counts.n_used == 0) return "";
+  const std::string kept = kept_experts_text(counts.on_gpus);
+  if (counts.n_used == 0) return kept;
   const double share = 100 * static_cast<double>(counts.n_found) / static_cast<double>(counts.n_used);
   std::string text =
       format("{:.0f}% of {} in memory, {} read", share, counts.n_used, size_text(counts.read_bytes));
@@ -57,18 +79,20 @@ std::string experts_used_text(const ExpertCounts& counts, int64_t n_tokens) {
     text += format(" ({} a token)", size_text(counts.read_bytes / static_cast<uint64_t>(n_tokens)));
   if (counts.n_ahead > 0)
     text += format(", {} of {} read ahead were used", counts.n_ahead_used, counts.n_ahead);
+  if (!kept.empty()) text += ", " + kept;
   return text;
 }
 
 std::string experts_used_text(const GenerateStats& stats) {
   const std::string prompt = experts_used_text(stats.prompt_experts, 0);
-  if (prompt.empty()) return "";
   const std::string answer = experts_used_text(stats.answer_experts, stats.n_generated - 1);
-  return "experts: prompt " + prompt + (answer.empty() ? "" : "; answer " + answer);
+  if (prompt.empty() && answer.empty()) return "";
+  return "experts: " + (prompt.empty() ? "" : "prompt " + prompt) +
+         (prompt.empty() || answer.empty() ? "" : "; ") + (answer.empty() ? "" : "answer " + answer);
 }
 
 nlohmann::ordered_json experts_used_json(const GenerateStats& stats) {
-  if (stats.prompt_experts.n_used == 0) return nullptr;
+  if (experts_used_text(stats).empty()) return nullptr;
   return {{"prompt", counts_json(stats.prompt_experts)}, {"answer", counts_json(stats.answer_experts)}};
 }
 

@@ -229,11 +229,12 @@ class CompiledMoeFfn final : public CompiledOp {
   MoeFfnOp op_;
   Gpu gpu_;
   const Tensor& output_;
-  const float* x_;                     // [n, k]
-  const float* route_;                 // [n, 2 * n_used]
+  const float* x_;      // [n, k]
+  const float* route_;  // [n, 2 * n_used]
   bool has_gate_;
-  DeviceWeight down_;                  // [n_expert, k, m]
-  DeviceWeight gate_, up_;  // [n_expert, m, k]; rows of one weight if the op has no up; the same if it has no gate
+  DeviceWeight down_;  // [n_expert, k, m]
+  DeviceWeight gate_,
+      up_;  // [n_expert, m, k]; rows of one weight if the op has no up; the same if it has no gate
   const float* residual_;              // [n, k] or null
   const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
   const float* down_bias_;             // [n_expert, k] or null

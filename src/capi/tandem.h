@@ -262,7 +262,7 @@ typedef struct tandem_result {
   int64_t n_generated; /* tokens chosen */
   int64_t n_shifts;    /* times that a full context lost its older half */
   double prompt_s, generate_s;
-  uint64_t seed; /* also if it was random */
+  uint64_t seed;                      /* also if it was random */
   int64_t n_guessed, n_guessed_right; /* with n_draft */
 } tandem_result;
 

@@ -68,7 +68,7 @@ bool takes(const AttentionCall& call);
 }  // namespace avx512_bf16
 namespace avx512_amx {
 const AttentionKernels& attention_kernels();  // no store_row
-bool takes(const AttentionCall& call);  // likewise
+bool takes(const AttentionCall& call);        // likewise
 }  // namespace avx512_amx
 
 }  // namespace tandem::cpu

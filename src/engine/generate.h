@@ -17,7 +17,7 @@ struct GenerateStats {
   int64_t n_prompt = 0, n_generated = 0, n_shifts = 0;
   double prompt_s = 0, generate_s = 0;  // reading the prompt; choosing tokens and computing what follows
   SpeculationStats speculation;         // of this generation
-  // Experts on disk that the prompt and the tokens after it used. All zero where none are on disk.
+  // Experts on disk or kept on GPUs that the prompt and the tokens after it used.
   ExpertCounts prompt_experts, answer_experts;
 };
 

@@ -237,7 +237,10 @@ Runtime::~Runtime() {
 }
 
 ExpertCounts Runtime::expert_counts() const {
-  return executor_ ? earlier_counts_ + executor_->experts().counts() : earlier_counts_;
+  if (!executor_) return earlier_counts_;
+  ExpertCounts now = executor_->experts().counts();
+  now.on_gpus = executor_->expert_cache().counts();
+  return earlier_counts_ + now;
 }
 
 size_t Runtime::arena_bytes() const {

@@ -96,7 +96,7 @@ class Runtime {
   size_t kv_bytes() const { return cache_->n_bytes(); }
   size_t arena_bytes() const;
   const Executor& executor() const { return *executor_; }
-  // Of experts on disk, since construction.
+  // Of experts on disk or kept on GPUs, since construction.
   ExpertCounts expert_counts() const;
   const Fit& placement() const { return fit_; }
   // The dtypes that run on generic kernels (plan/generic_kernels.h); empty: none.

@@ -148,13 +148,12 @@ void Executor::bind(Program& program) {
     }
   }
   bind_groups(program);
-  cache_->add(program.schedule_.cached, [this](DeviceId device, const Weight& slots) {
-    return residency_.address(device, slots);
-  });
+  cache_->add(program.schedule_.cached,
+              [this](DeviceId device, const Weight& slots) { return residency_.address(device, slots); });
   for (const PlacedSegment& segment : partition.segments) {
     const size_t d = segment.device.index();
-    program.executables_.push_back(devices_[d]->compile(Segment{
-        &graph, segment.nodes, program.addresses_[d], kv_[d], experts_.get(), cache_.get()}));
+    program.executables_.push_back(devices_[d]->compile(
+        Segment{&graph, segment.nodes, program.addresses_[d], kv_[d], experts_.get(), cache_.get()}));
   }
 }
 

@@ -15,18 +15,10 @@
 #include "device/expert_slots.h"
 #include "exec/cache_policy.h"
 #include "exec/divide_experts.h"
+#include "exec/expert_counts.h"
 #include "exec/expert_use.h"
 
 namespace tandem {
-
-// Totals since the cache was made, of experts that steps have used.
-struct ExpertCacheCounts {
-  uint64_t n_used = 0;         // in layers with slots
-  uint64_t n_found = 0;        // of those, on the GPU
-  uint64_t n_fetched = 0;      // brought there for the step
-  uint64_t n_kept = 0;         // brought there for later
-  uint64_t fetched_bytes = 0;  // of both
-};
 
 class ExpertCache final : public ExpertSlots {
  public:
@@ -41,8 +33,8 @@ class ExpertCache final : public ExpertSlots {
   void find(const Weight& down, std::span<const int32_t> experts, std::span<int32_t> slots) override;
 
   size_t n_layers() const { return layers_.size(); }
-  const ExpertCacheCounts& counts() const { return counts_; }
-  const ExpertUse& use() const { return use_; }  // since the cache was made
+  const ExpertCacheCounts& counts() const { return counts_; }  // since the cache was made
+  const ExpertUse& use() const { return use_; }                // since the cache was made
 
   void check() const;  // throws the error of find()
   // After a failed step: what is in the slots is unknown, so nothing is.
@@ -58,7 +50,7 @@ class ExpertCache final : public ExpertSlots {
   struct Layer {
     CachedLayer in;
     Device* device = nullptr;
-    std::vector<DevicePtr> bases;             // of in.weights
+    std::vector<DevicePtr> bases;              // of in.weights
     std::vector<std::vector<Weight>> singles;  // [expert] its own of in.weights, once it has been brought
     std::vector<Slot> slots;
     std::vector<int32_t> slot_of;   // [expert] -1: none

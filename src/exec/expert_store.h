@@ -38,7 +38,7 @@ class ExpertStore final : public ExpertSource {
   size_t n_bytes() const { return room_.n_bytes(); }
   const ExpertRoom& room() const { return room_; }
   const ExpertCounts& counts() const { return counts_; }  // since the store was made
-  const ExpertUse& use() const { return use_; }  // since the store was made
+  const ExpertUse& use() const { return use_; }           // since the store was made
   // Calls fn at every request, with the layer and the experts that its tokens have chosen.
   using Watcher = std::function<void(int layer, std::span<const WantedExpert> experts)>;
   void watch(Watcher fn) { watcher_ = std::move(fn); }

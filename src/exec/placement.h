@@ -44,9 +44,9 @@ struct Placement {
   // Returns how caches are split, the same in all layers with a split cache; null if none is.
   const SplitKv* split() const;
   bool splits_caches() const { return split() != nullptr; }
-  bool reads_disk() const;                 // in any layer
-  bool reads_chosen() const;               // in any layer
-  bool divides_rows(StepKind kind) const;  // in any layer
+  bool reads_disk() const;                   // in any layer
+  bool reads_chosen() const;                 // in any layer
+  bool divides_rows(StepKind kind) const;    // in any layer
   bool caches_experts(StepKind kind) const;  // of any layer
 
   // Returns the device that runs a node.

@@ -247,8 +247,9 @@ struct MoeFfnOp : MoeFfnParams {
 // as ids; or, given what that returned, the other pairs, with the ids of their experts. The ids of pairs that are left out
 // are -1. Runs on the host.
 struct CachedRouteOp {
-  TensorId route = kNoTensor;    // [n, 2 * n_used]
-  TensorId cached = kNoTensor;   // [n, 2 * n_used]? the pairs to leave out; without, those to take are asked for
+  TensorId route = kNoTensor;  // [n, 2 * n_used]
+  TensorId cached =
+      kNoTensor;  // [n, 2 * n_used]? the pairs to leave out; without, those to take are asked for
   const Weight* down = nullptr;  // of the layer's experts
 
   static constexpr std::string_view kName = "cached_route";
@@ -425,8 +426,8 @@ struct JoinOp {
 
 using Op =
     std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, LatentAttentionOp,
-                 GluOp, MoeRouteOp, CachedRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp, JoinOp,
-                 ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp>;
+                 GluOp, MoeRouteOp, CachedRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp,
+                 JoinOp, ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);

@@ -172,8 +172,8 @@ std::optional<OffloadChoice> best_choice(const PlanRequest& r) {
 // Whether a plan leaves the weights where another one has them, or in faster memory.
 bool keeps_weights(const OffloadChoice& choice, const OffloadChoice& other) {
   return choice.n_gpu_layers >= other.n_gpu_layers && choice.n_cpu_moe <= other.n_cpu_moe &&
-         choice.n_cached_experts >= other.n_cached_experts &&
-         choice.n_disk_layers <= other.n_disk_layers && choice.chosen_experts <= other.chosen_experts;
+         choice.n_cached_experts >= other.n_cached_experts && choice.n_disk_layers <= other.n_disk_layers &&
+         choice.chosen_experts <= other.chosen_experts;
 }
 
 // Weights are off the GPUs that the user did not keep off.

@@ -35,7 +35,8 @@ ExpertHits expected_hits(const ExpertRoom& room, const ExpertUse* use, int64_t n
 // keeps those used most (KeepsFrequent).
 struct CacheHits {
   double n_asked = 0, n_found = 0;
-  double pairs_found = 0;  // share of the pairs of a token and an expert, for there are more of those used most
+  double pairs_found =
+      0;  // share of the pairs of a token and an expert, for there are more of those used most
 };
 CacheHits expected_cache_hits(const CachedLayer& layer, const ExpertUse* use, int64_t n_tokens);
 

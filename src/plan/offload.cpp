@@ -178,8 +178,8 @@ std::vector<bool> layers_with_experts_in_file(const std::deque<Weight>& weights,
 
 // The weights of a layer's experts, if a GPU can have some of them.
 struct CachableLayer {
-  std::optional<GpuId> gpu;             // that has the layer's other weights
-  std::vector<const Weight*> weights;   // matrices and biases
+  std::optional<GpuId> gpu;            // that has the layer's other weights
+  std::vector<const Weight*> weights;  // matrices and biases
   int64_t n_expert = 0;
   size_t expert_bytes = 0;  // on the GPU
 };

@@ -20,7 +20,7 @@ struct ContextOptions {
   // Tokens of context, of all sequences together. 0: the model's training context if n_ctx_given, otherwise
   // automatic: as many as memory holds (plan/context_fit.h).
   int64_t n_ctx = 0;
-  int64_t n_ubatch = 0;    // maximum tokens in one step; 0: automatic_ubatch() of plan/session_plan.h
+  int64_t n_ubatch = 0;  // maximum tokens in one step; 0: automatic_ubatch() of plan/session_plan.h
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   bool all_logits = false;     // reserve logits for every token of a step
   int64_t n_draft = 0;         // guesses that a step may check beside its token (speculate/speculation.h)

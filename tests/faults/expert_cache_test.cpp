@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "exec/expert_cache.h"
 #include "plan/fit.h"
+#include "plan/session_plan.h"
 #include "support/batch_rig.h"
 #include "support/metered_host.h"
 
@@ -246,9 +247,8 @@ TEST_F(ExpertsOnBoth, StepsTakeAsLongAsTheLongerSide) {
         ExpertCacheCounts before{}, now{};
         double bound = 0;
         const auto has = [](const Segment& segment, auto is) {
-          return std::ranges::any_of(segment.nodes, [&](int32_t i) {
-            return is(segment.graph->nodes[static_cast<size_t>(i)].op);
-          });
+          return std::ranges::any_of(
+              segment.nodes, [&](int32_t i) { return is(segment.graph->nodes[static_cast<size_t>(i)].op); });
         };
         const auto is_experts = [](const Op& op) { return std::holds_alternative<MoeFfnOp>(op); };
         const auto is_attention = [](const Op& op) { return std::holds_alternative<AttentionOp>(op); };
@@ -318,6 +318,59 @@ TEST_F(ExpertsOnBoth, OptionsSayHowMuch) {
     EXPECT_EQ(e.code(), ErrorCode::usage);
     EXPECT_THAT(e.what(), HasSubstr("one expert of each layer takes 360.0 KiB on SIM0"));
   }
+}
+
+// What is left of a GPU's memory goes to experts, if that is faster; which misses cross the bus follows from the rates.
+TEST_F(ExpertsOnBoth, ThePlannerTakesTheMemoryThatIsLeft) {
+  const size_t of_one = kLayers * 3 * 64 * 96 * sizeof(float);
+  const SessionGraphs graphs = session_graphs(model_->architecture(), ContextOptions{256, 16});
+  const std::vector<const Graph*> both = graphs.both();
+  OffloadOptions options;
+  options.n_gpu_layers = kLayers + 1;
+  options.n_cpu_moe = kLayers;
+  options.stream = Toggle::off;
+  test::SimDevice large({});
+  const auto best = [&](Device& sim, std::optional<size_t> cache, double memory) {
+    options.expert_cache = cache;
+    DeviceRates host{.read_bytes_per_s = 20e9, .ops_per_s = 1e12, .memory_bytes_per_s = memory};
+    DeviceRates gpu{.read_bytes_per_s = 400e9, .ops_per_s = 20e12, .bus_bytes_per_s = 10e9};
+    const std::vector<DeviceRates> rates{host, gpu};
+    const DeviceModels devices{host_.get(), &sim};
+    return fit({model_->architecture(), model_->weights(), devices, options, graphs.kv, both, rates});
+  };
+  const Fit without = best(large, 0, 40e9);
+  EXPECT_EQ(without.choice.n_cached_experts, 0);
+  const size_t needed = device_needs(without, 1);
+  for (const int64_t n_slots : {1, 4, 9}) {
+    SCOPED_TRACE(n_slots);
+    const size_t room = needed + (size_t{256} << 20) + static_cast<size_t>(n_slots) * of_one + of_one / 2;
+    test::SimDevice sim({.memory_bytes = room});
+    options.n_gpu_layers = kLayers + 1;
+    const Fit with = best(sim, std::nullopt, 40e9);
+    // -ngl given: all free memory may be taken, the reserve too.
+    EXPECT_EQ(with.choice.n_cached_experts, kExperts - 1);
+    options.budgets.max_vram = room;  // of it the driver's part is kept free
+    const Fit limited = best(sim, std::nullopt, 40e9);
+    options.budgets.max_vram.reset();
+    EXPECT_GE(limited.choice.n_cached_experts, n_slots - 1);  // activations may grow a little
+    EXPECT_LE(limited.choice.n_cached_experts, n_slots);
+    EXPECT_LE(device_needs(limited, 1), needed + static_cast<size_t>(n_slots) * of_one + of_one / 2);
+    if (limited.choice.n_cached_experts == 0) continue;
+    EXPECT_GT(limited.speed.decode_tokens_per_s, without.speed.decode_tokens_per_s);
+    EXPECT_GT(with.speed.decode_tokens_per_s, limited.speed.decode_tokens_per_s);
+  }
+  // 20 GB/s of the CPU beside 10 of the bus.
+  EXPECT_NEAR(best(large, 3 * of_one, 40e9).choice.fetched_experts, 1.0 / 3, 1e-6);
+  // The CPU alone takes all that the memory gives.
+  EXPECT_EQ(best(large, 3 * of_one, 20e9).choice.fetched_experts, 0);
+  const std::string text = [&] {
+    options.expert_cache = 3 * of_one;
+    const DeviceModels devices{host_.get(), &large};
+    const FitRequest request{model_->architecture(), model_->weights(), devices, options, graphs.kv, both};
+    return explain(request, fit(request));
+  }();
+  EXPECT_THAT(text, HasSubstr("  3 experts on SIM0 too"));
+  EXPECT_THAT(text, HasSubstr("experts on GPUs: 15 of 60 experts; decoding finds "));
 }
 
 }  // namespace

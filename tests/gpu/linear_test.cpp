@@ -207,13 +207,15 @@ TEST_F(GpuLinear, MixturesWithPairsLeftOut) {
     for (int64_t t = 0; t < shape.max_tokens; ++t) {
       for (int64_t i = 0; i < n_used; ++i) {
         const bool left_out = t % 5 == 2 || (t + i) % 3 == 0;
-        route.push_back(std::bit_cast<float>(left_out ? int32_t{-1} : static_cast<int32_t>((t + 4 * i) % n_expert)));
+        route.push_back(
+            std::bit_cast<float>(left_out ? int32_t{-1} : static_cast<int32_t>((t + 4 * i) % n_expert)));
       }
       for (int64_t i = 0; i < n_used; ++i) route.push_back(0.2f + 0.1f * static_cast<float>(i));
     }
     const TensorId x = c.activation(k), r = c.activation(k), chosen = c.activation(2 * n_used, route);
-    c.finish(c.builder.moe_ffn(x, chosen, {n_expert, n_used, Activation::silu}, c.matrix(dtype, m, k, n_expert),
-                               c.matrix(dtype, m, k, n_expert), c.matrix(dtype, k, m, n_expert), r));
+    c.finish(c.builder.moe_ffn(x, chosen, {n_expert, n_used, Activation::silu},
+                               c.matrix(dtype, m, k, n_expert), c.matrix(dtype, m, k, n_expert),
+                               c.matrix(dtype, k, m, n_expert), r));
     for (const int64_t n : {1, 3, 50}) {
       c.expect_match(*device_, {n, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
     }

@@ -277,11 +277,9 @@ TEST_F(GpuSplit, KeptExpertsAgreeWithTheCpu) {
     for (const int64_t n_slots : {1, 4}) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + " slots " + std::to_string(n_slots));
       EngineOptions options = random_model_options({}, DType::F16);
-      options.placement = place(model->architecture(), model->weights(), both(), {},
-                                {.n_gpu_layers = 3,
-                                 .n_cpu_moe = 2,
-                                 .n_cached_experts = n_slots,
-                                 .fetched_experts = 0.5});
+      options.placement =
+          place(model->architecture(), model->weights(), both(), {},
+                {.n_gpu_layers = 3, .n_cpu_moe = 2, .n_cached_experts = n_slots, .fetched_experts = 0.5});
       ASSERT_TRUE(options.placement.caches_experts(StepKind::decode));
       Session session(*model, both(), options);
       EXPECT_LT(relative_error(logits_of(session), expected), dtype == DType::F32 ? 2 * kF32 : 5e-2);

@@ -13,7 +13,8 @@ namespace tandem {
 namespace {
 
 // The share of uses that finds its expert, of tokens that choose n_used of the experts with Zipf's law.
-double found_share(CachePolicy& policy, size_t n_expert, size_t n_slots, int n_used, int n_steps, unsigned seed) {
+double found_share(CachePolicy& policy, size_t n_expert, size_t n_slots, int n_used, int n_steps,
+                   unsigned seed) {
   std::mt19937 rng(seed);
   std::vector<double> p(n_expert);
   for (size_t e = 0; e < n_expert; ++e) p[e] = std::pow(static_cast<double>(e + 1), -kUsualExpertSkew);

@@ -277,7 +277,9 @@ TEST_F(ExpertsCommand, TheTraceHasEveryChoice) {
     words >> layer;
     EXPECT_EQ(layer, n++ % 8);
     while (words >> expert >> colon >> n_tokens) sum += n_tokens;
-    if (n > 8) EXPECT_EQ(sum, 2);
+    if (n > 8) {
+      EXPECT_EQ(sum, 2);
+    }
   }
   EXPECT_EQ(n, 20 * 8);
 }
