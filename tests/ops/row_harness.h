@@ -37,7 +37,8 @@ inline bool rounds_to_bf16(Isa isa, const AttentionCall& call) {
 
 // Allowed difference of attention, relative to the largest result. Weights and values in bf16 are off by up to 2^-8
 // each, and so is a sum of rounded weights. With few queries VNNI multiplies the codes of Q8_0 and Q4_0 with 16 bits of
-// query and weight: the rounding of a query's columns, 2^-16 of their greatest, adds up to 2e-5 in a score (one deviation) and so in a weight.
+// query and weight: the rounding of a query's columns, 2^-16 of their greatest, adds up to 2e-5 in a score (one
+// deviation) and so in a weight.
 inline double attention_tolerance(Isa isa, const AttentionCall& call) {
   const auto coded = [](DType dtype) { return dtype == DType::Q8_0 || dtype == DType::Q4_0; };
   if (rounds_to_bf16(isa, call)) return isa == Isa::avx512_bf16 ? 0x1.8p-7 : 0x1p-7;
