@@ -4,6 +4,7 @@ weights under several limits of GPU memory.
 
     scripts/offload_report.py BUILD [--models 8B,70B] [--vram 4,8,16,24] [--scratch FOLDER] [--cpu] [--check]
                               [--limit SECONDS] [--json FILE]
+    scripts/offload_report.py BUILD --mixtures [--models gpt-oss-120b]
 
 A model is 8B, 70B (Llama 3.1), a shape of `tandem synth` (tinyllama-1.1b; tinyllama-1.1b:4 is its first four layers), or
 a GGUF file. Models (5 and 43 GB) are written one at a time to a temporary folder in BUILD; with --scratch they are kept
@@ -20,6 +21,9 @@ other, at the measured rates.
 Without a GPU, or with --cpu, only the host's row is measured, for tinyllama-1.1b unless --models is given. With --check
 the exit code is 1 if a prediction is off by more than --tolerance. tinyllama-1.1b:4 is quicker to write, but runs faster
 than predicted if caches hold part of its 150 MB.
+
+--mixtures: predictions alone, of mixtures under 8 to 32 GiB of GPU memory and 32 to 128 GiB of the host's, beside published
+figures (mixture_rows.py says of which machine).
 """
 
 import argparse
@@ -33,6 +37,7 @@ import sys
 import tempfile
 
 import gpu_steps
+import mixture_rows
 
 SHAPES = {"8B": "llama-3.1-8b", "70B": "llama-3.1-70b"}
 BITS = {"Q4_0": 4.6, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q8_0": 8.6, "F16": 16.0, "F32": 32.0}  # per weight
@@ -42,7 +47,7 @@ HEADER = ("model", "max VRAM", "placement", "ubatch", "prefill t/s", "measured",
           "off", "of bound", "GiB planned", "measured")
 
 
-class Failed(Exception):
+class Failed(RuntimeError):
     """A failed tandem command, with its exit code and error message."""
 
     def __init__(self, code, why):
@@ -191,6 +196,7 @@ def main():
     parser.add_argument("--gen", type=int, default=32, help="tokens to decode")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--scratch", type=pathlib.Path)
+    parser.add_argument("--mixtures", action="store_true", help="predict the speed of mixtures; nothing is measured")
     parser.add_argument("--cpu", action="store_true", help="measure only the host's row")
     parser.add_argument("--tolerance", type=float, default=0.15)
     parser.add_argument("--check", action="store_true")
@@ -199,6 +205,10 @@ def main():
     arguments = parser.parse_args()
 
     tandem = Tandem(arguments.build, arguments)
+    if arguments.mixtures:
+        models = arguments.models.split(",") if arguments.models else None
+        print(table(mixture_rows.HEADER, list(mixture_rows.rows(tandem.plan, models))))
+        return 0
     has_gpu = tandem.has_gpu()
     if not has_gpu:
         print("offload_report: no GPU, measuring only the host's row\n", flush=True)

@@ -53,6 +53,13 @@ void ExpertCache::bring_most_used(const ExpertUse& use) {
     std::ranges::stable_sort(order, [&](int32_t a, int32_t b) {
       return found->second[static_cast<size_t>(a)] > found->second[static_cast<size_t>(b)];
     });
+    // The policy knows them as if the recorded steps had just been, at most as many as it remembers.
+    const uint64_t n_recorded = std::accumulate(found->second.begin(), found->second.end(), uint64_t{0});
+    const double n_remembered = kHalfLife / std::log(2.0) * static_cast<double>(layer.in.n_used);
+    const double weight = std::min(1.0, n_remembered / std::max(1.0, static_cast<double>(n_recorded)));
+    for (size_t e = 0; e < found->second.size(); ++e) {
+      layer.policy->used(e, std::llround(weight * static_cast<double>(found->second[e])));
+    }
     order.resize(layer.slots.size());
     for (const int32_t expert : order) {  // those that are there stay
       if (const int32_t at = layer.slot_of[static_cast<size_t>(expert)]; at >= 0)

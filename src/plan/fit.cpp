@@ -209,7 +209,7 @@ double kept_experts(const FitRequest& r, const Placement& placement, std::span<c
 }
 
 // The same placement with experts on the GPUs that also hold the other weights of their layers: as many as the options
-// say, or as fit. None if there are no such layers, no room, or they are not wanted.
+// say, or fewer if no more fit. None if there are no such layers, no room, or they are not wanted.
 std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
   const std::optional<size_t> asked = r.options.expert_cache;
   if (asked == 0u || (!asked && r.rates.empty()) || r.devices.size() < 2) return std::nullopt;
@@ -220,9 +220,9 @@ std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
     if (expert_bytes[d] == 0) continue;
     any = true;
     const size_t needed = device_needs(fit, d), limit = device_budget(r, d);
-    const size_t room = asked ? *asked : limit > needed ? limit - needed : 0;
+    const size_t room = std::min(asked.value_or(SIZE_MAX), limit > needed ? limit - needed : 0);
     n = std::min(n, static_cast<int64_t>(room / expert_bytes[d]));
-    if (asked && n < 1) {
+    if (asked && *asked < expert_bytes[d]) {
       throw_error(ErrorCode::usage, "{}: one expert of each layer takes {} on {}",
                   setting_text(Setting::expert_cache, *asked), size_text(expert_bytes[d]),
                   r.devices[d]->info().name);
@@ -231,7 +231,7 @@ std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
   if (!any) return std::nullopt;
   OffloadChoice choice = fit.choice;
   choice.fetched_experts = fetched_share(r);
-  for (; n > 0; n = asked ? 0 : n - std::max<int64_t>(1, n / 16)) {  // the scratch may grow a little
+  for (; n > 0; n -= std::max<int64_t>(1, n / 16)) {  // the scratch may grow a little
     choice.n_cached_experts = n;
     Fit cached = fit_with(r, choice);
     if (!fits(r, cached)) continue;

@@ -63,7 +63,7 @@ struct OffloadOptions {
   // Regex of tensor names, device name; the first match wins.
   std::vector<std::pair<std::string, std::string>> tensor_overrides;
   std::optional<int64_t> n_cpu_moe;  // the experts of the first N layers stay on the host
-  // Bytes of each GPU for experts that it keeps of layers whose experts the host holds; 0: none. Not set: the planner
+  // At most so many bytes of each GPU for experts that it keeps of layers whose experts the host holds; 0: none. Not set: the planner
   // chooses.
   std::optional<size_t> expert_cache;
   SplitMode split_mode = SplitMode::layer;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "exec/expert_cache.h"
+#include "exec/placed_graph.h"
 #include "plan/fit.h"
 #include "plan/session_plan.h"
 #include "support/batch_rig.h"
@@ -185,6 +186,41 @@ TEST_F(ExpertsOnBoth, WarmStarts) {
   EXPECT_EQ(n_pairs, static_cast<uint64_t>(3 * kLayers * kUsed));
   EXPECT_LT(n_missing(&recorded, again), cold);
   EXPECT_EQ(again.counts, recorded.counts);
+}
+
+// An expert that is used once does not replace one that earlier runs have used often.
+TEST_F(ExpertsOnBoth, RecordedUseCounts) {
+  ExpertUse use;
+  for (int i = 0; i < kLayers; ++i) {
+    use.counts[i].assign(kExperts, 1000);
+    std::fill_n(use.counts[i].begin(), kExperts / 2, 0);
+  }
+  test::SimDevice sim({});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  const EngineOptions o = placed(devices, choice(kExperts / 2, 1));
+  const SessionGraphs graphs = session_graphs(model_->architecture(), o.context);
+  std::vector<DevicePtr> memory;
+  ExpertCache cache(devices);
+  cache.add(cached_layers(placed_graph(graphs.decode, o.placement), o.placement),
+            [&](DeviceId, const Weight& slots) {
+              memory.push_back(sim.alloc(sim.weight_bytes(slots)));
+              sim.upload(memory.back(), slots);
+              return memory.back();
+            });
+  cache.bring_most_used(use);
+  const auto down = std::ranges::find(model_->weights(), "blk.2.ffn_down_exps.weight", &Weight::name);
+  ASSERT_NE(down, model_->weights().end());
+  const std::vector<int32_t> experts{0, 7, 11};
+  std::vector<int32_t> slots(3);
+  cache.find(*down, experts, slots);
+  cache.check();
+  EXPECT_EQ(slots[0], -1);
+  EXPECT_GE(slots[1], 0);
+  EXPECT_GE(slots[2], 0);
+  EXPECT_EQ(cache.counts().n_found, 2u);
+  EXPECT_EQ(cache.counts().n_fetched + cache.counts().n_kept, 0u);
+  sim.wait(sim.record());
+  for (const DevicePtr address : memory) sim.free(address);
 }
 
 TEST_F(ExpertsOnBoth, FailuresAreErrorsAndLeaveNothing) {

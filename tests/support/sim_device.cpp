@@ -84,6 +84,7 @@ void SimDevice::free(DevicePtr address) {
     changed_.wait(lock,
                   [&] { return runs_.n_done == runs_.n_issued && fetches_.n_done == fetches_.n_issued; });
   }
+  reads_.clear();
   const auto it = allocations_.find(address);
   if (it == allocations_.end()) fault("free of an unknown address");
   const size_t rounded = align_up(std::max<size_t>(it->second.n_bytes, 1), kPage);
@@ -191,6 +192,7 @@ void SimDevice::wait(Event event) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return runs_.n_done >= event; });
   *host_s_ = std::max(*host_s_, runs_.at[event]);
+  while (!reads_.empty() && reads_.front().run <= event) reads_.pop_front();
   if (!failure_) return;
   for (Order* order : {&runs_, &fetches_}) order->n_lost = order->n_issued;
   std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -264,7 +266,6 @@ void SimDevice::run(Executable& executable, const StepShape& shape) {
     cpu_->run(*inner, shape);
   });
   for (const auto& [begin, n_bytes] : own.weights) reads_.push_back({runs_.n_issued, begin, n_bytes});
-  while (reads_.size() > 1000) reads_.pop_front();
 }
 
 }  // namespace tandem::test

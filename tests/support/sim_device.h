@@ -6,7 +6,7 @@
 // In addition to real time there is simulated time: from the duration of each copy and run, and from their
 // dependencies, the device computes when each would start and end, independent of the load of the machine.
 //
-// A fetch into memory that a run issued before may still read, because it waits for an earlier event, ends the test.
+// A fetch into memory that a run may still read, because it waits for an earlier event only, ends the test.
 // See tests/README.md.
 #pragma once
 
@@ -121,7 +121,7 @@ class SimDevice final : public Device {
     const std::byte* begin;
     size_t n_bytes;
   };
-  std::deque<Read> reads_;  // of weights by the last runs
+  std::deque<Read> reads_;  // of weights, by runs that nobody has waited for
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -75,7 +75,7 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
          [&f](const std::string& value) { f.n_cpu_moe = parse_integer("--n-cpu-moe", value, 0); })
       .group(kGpuGroup);
   choice(app, "--expert-cache", "SIZE|auto|off",
-         "memory of each GPU for experts that it keeps of layers whose experts are on the CPU", "auto",
+         "most memory of each GPU for experts that it keeps of layers whose experts are on the CPU", "auto",
          [&f](const std::string& value) {
            if (value == "auto") {
              f.expert_cache.reset();
