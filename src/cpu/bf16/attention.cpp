@@ -27,7 +27,9 @@ namespace TANDEM_ISA {
 namespace {
 
 constexpr int64_t kMaxTileQueries = 256;
-constexpr int64_t kLeastQueries = 9;  // from here on faster than the kernels of avx512/
+// From 9 on it is faster than the kernels of avx512/; from so many, as in amx/, that steps of a few guesses round as
+// tokens alone do.
+constexpr int64_t kLeastQueries = 24;
 constexpr int64_t kStripQueries = 64;
 constexpr int64_t kPanelRows = 128;  // positions at a time
 constexpr int64_t kRows = 16;        // converted together
