@@ -215,7 +215,7 @@ TEST_F(AttentionPairs, APositionWithAllTheWeightGivesItsValue) {
 TEST_F(AttentionPairs, PartsAddUpToTheWhole) {
   for (int round = 0; round < 20; ++round) {
     const int64_t n = 40 + random_.below(500);
-    Head head(random_, 64, 24, n, 9 + random_.below(100));
+    Head head(random_, 64, 24, n, 24 + random_.below(100));
     for (float& x : head.q) x *= 3.0f;
     for (int32_t& position : head.positions) position = static_cast<int32_t>(n - 1 - random_.below(8));
     const int64_t cut = random_.below((n - 8) / kBlock) * kBlock;
