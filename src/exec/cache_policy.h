@@ -13,7 +13,7 @@ namespace tandem {
 class CachePolicy {
  public:
   virtual ~CachePolicy() = default;
-  // A step begins, in which n_tokens of these experts' pairs are computed; once for each expert that the step uses.
+  // A step uses the expert for n_tokens; once for each expert of the step.
   virtual void used(size_t expert, int64_t n_tokens) = 0;
   virtual void end_step() = 0;
   virtual double score(size_t expert) const = 0;

@@ -37,10 +37,9 @@ struct RowsShared {
 // For experts: the host computes with them, but a GPU has some in slots (expert_cache.h) and computes with those.
 struct CachedExperts {
   GpuId on;
-  int64_t n_slots;  // experts; less than all
-  double fetched =
-      0;  // share of the others that a step chooses which is brought there and computed there in the step
-  double kept = 0.25;  // experts brought there for later in a step, at most 1: what the bus can carry beside
+  int64_t n_slots;     // experts; less than all
+  double fetched = 0;  // share of the others that a step chooses which it brings and computes there
+  double kept = 0.25;  // experts that a step brings there for later, at most 1: what the bus can carry beside
   bool operator==(const CachedExperts&) const = default;
 };
 // For experts on disk: only those that a step's tokens have chosen are read, one by one, into a cache in host memory

@@ -109,7 +109,8 @@ class StepClock final : GroupSlots {
     return found == chosen_read_s_.end() ? 0 : found->second;
   }
 
-  // Of the experts that the step uses, those that the GPU has or is given in time, and the others.
+  // Of the experts that the step uses, those that the GPU has or is given in time, and the others. What is brought for later
+  // steps is not counted: it takes half of the bus's time at most, and less as the slots settle.
   void add_cached_experts(const CachedLayer& layer) {
     const CacheHits hits = expected_cache_hits(layer, load_.expert_use, load_.n_tokens);
     const double missing = hits.n_asked - hits.n_found;

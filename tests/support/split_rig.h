@@ -72,6 +72,19 @@ class SplitRig : public testing::Test {
     return all;
   }
 
+  // Logits of four steps of a token and three guesses after a prompt of 37 tokens; the guesses are taken back.
+  static std::vector<float> guessed_logits(Session& session) {
+    session.append(prompt(37));
+    std::vector<float> all;
+    for (int i = 0; i < 4; ++i) {
+      const std::vector<int32_t> tokens{5 + i, 280, 33, 7};
+      const std::span<const float> rows = session.append_all(tokens);
+      all.insert(all.end(), rows.begin(), rows.end());
+      session.truncate(37 + i + 1);
+    }
+    return all;
+  }
+
   std::vector<float> cpu_logits(const Model& model, const EngineOptions& of = options()) {
     Session alone(model, {host_.get()}, of);
     return logits(alone);
