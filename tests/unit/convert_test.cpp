@@ -215,12 +215,15 @@ TEST_F(Convert, MemoryIsBounded) {
   EXPECT_EQ(GgufFile(out).tensor("blk.0.ffn_up.weight").n_bytes, (uint64_t{1} << 20) * 68);
 }
 
-// Whether process `pid` has a file of `folder` open, with a name or (most outputs) without one yet.
-bool has_open_file_in(pid_t pid, const std::string& folder) {
+// Whether process `pid` can write to an open file of `folder`, with a name or (most outputs) without one yet. What
+// Landlock's rules have open, the old output too, is open for nothing.
+bool writes_in(pid_t pid, const std::string& folder) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
-    if (std::filesystem::read_symlink(entry, error).string().starts_with(folder + "/")) return true;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    if (!fs::read_symlink(entry, error).string().starts_with(folder + "/")) continue;
+    if ((fs::symlink_status(entry, error).permissions() & fs::perms::owner_write) != fs::perms::none)
+      return true;
   }
   return false;
 }
@@ -239,7 +242,7 @@ TEST_F(Convert, InterruptedOrKilled) {
       execl(binary.c_str(), "tandem", "convert", path.c_str(), "-o", out.c_str(), "--log-disable", nullptr);
       _exit(127);
     }
-    for (int i = 0; i < 6000 && !has_open_file_in(child, directory_.path("out")); ++i) usleep(10000);
+    for (int i = 0; i < 6000 && !writes_in(child, directory_.path("out")); ++i) usleep(10000);
     kill(child, signal);
     int status = 0;
     waitpid(child, &status, 0);
