@@ -16,7 +16,7 @@ of gpt_oss_bf16 are not, as in fine-tuned models. The values of F8_E4M3 tensors 
 
 A file is {name, config (config.json), tensors: [[name, dtype, shape, base, scale, bits], ...], ids: the prompt,
 logits: {position: row} for a few positions, and for every position heads: the first few logits, norm: the norm of the
-row, argmax; of families with an MTP layer mtp, a few rows of its logits (run_mtp)}.
+row, argmax; of families with an MTP layer mtp, a few rows of its logits (run_mtp); n_deferred, see DEFERRED}.
 """
 
 import argparse
@@ -38,6 +38,7 @@ except ImportError as error:
     sys.exit(f"reference_logits.py: the Python package {error.name} is missing")
 
 MTP_APART = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+DEFERRED = {"qwen3_moe_deferred": 1}  # of a token's experts, those of the lowest rank that join one layer later
 WITHOUT_TRANSFORMERS = {"bailing_moe2": reference_bailing}
 N_IDS = 72  # more than two cache blocks of 32, and than every window
 FULL_ROWS = (0, 1, 13, 31, 32, 50, 71)
@@ -324,7 +325,24 @@ def run_mtp(load, folder, ids):
     return (chained @ head.T).numpy()
 
 
-def run_reference(config, rules, ids):
+def defer_experts(model, n):
+    """Of each token's experts the n of the lowest rank no longer add to their layer's output but to that of the layer after;
+    in the last layer all add at once."""
+    layers = model.get_decoder().layers
+    for layer, later in zip(layers, layers[1:]):
+        experts, deferred = layer.mlp.experts, []
+        forward = experts.forward
+
+        def first_ones(x, chosen, weights, forward=forward, deferred=deferred):
+            deferred.append(forward(x, chosen[:, -n:], weights[:, -n:]))
+            return forward(x, chosen[:, :-n], weights[:, :-n])
+
+        experts.forward = first_ones
+        later.register_forward_hook(lambda module, args, y, deferred=deferred: y + deferred.pop().reshape(y.shape))
+    return model
+
+
+def run_reference(config, rules, ids, n_deferred=0):
     """float64 logits [n_ids, n_vocab], and those of the MTP layer, if there is one."""
     import torch
     import transformers
@@ -347,7 +365,8 @@ def run_reference(config, rules, ids):
             return model_class.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
                                                experts_implementation="eager").eval()
         with torch.no_grad():
-            logits = load()(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
+            model = defer_experts(load(), n_deferred) if n_deferred else load()
+            logits = model(torch.tensor([ids]), use_cache=False).logits[0].double().numpy()
             has_mtp = any(".eh_proj." in r[0] or r[0] == "mtp.fc.weight" for r in rules)
             return logits, run_mtp(load, folder, ids) if has_mtp else None
 
@@ -378,7 +397,7 @@ def make(name):
         logits, mtp = (part(config, weights, ids)
                        for part in (WITHOUT_TRANSFORMERS[name].logits, WITHOUT_TRANSFORMERS[name].mtp))
     else:
-        logits, mtp = run_reference(config, rules, ids)
+        logits, mtp = run_reference(config, rules, ids, DEFERRED.get(name, 0))
     data = {
         "name": name, "config": config, "tensors": rules, "ids": ids,
         "logits": {str(p): [rounded(x) for x in logits[p]] for p in FULL_ROWS},
@@ -386,6 +405,8 @@ def make(name):
         "norm": [rounded(np.linalg.norm(row)) for row in logits],
         "argmax": [int(row.argmax()) for row in logits],
     }
+    if name in DEFERRED:
+        data["n_deferred"] = DEFERRED[name]
     if mtp is not None:
         data["mtp"] = {str(p): [rounded(x) for x in mtp[p]] for p in (*FULL_ROWS[:-1], N_IDS - 2, N_IDS - 1)}
     return data
@@ -400,6 +421,8 @@ def write_json(path, data):
              '"logits": {\n' + ",\n".join(f'  "{p}": {json.dumps(r)}' for p, r in data["logits"].items()) + "\n}",
              f'"heads": {json.dumps(data["heads"])}', f'"norm": {json.dumps(data["norm"])}',
              f'"argmax": {json.dumps(data["argmax"])}']
+    if "n_deferred" in data:
+        parts.append(f'"n_deferred": {data["n_deferred"]}')
     if "mtp" in data:
         parts.append('"mtp": {\n' + ",\n".join(f'  "{p}": {json.dumps(r)}' for p, r in data["mtp"].items()) + "\n}")
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n")

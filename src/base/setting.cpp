@@ -18,7 +18,7 @@ constexpr std::string_view kNames[] = {
     "n_ctx",
     "k_dtype",
     "v_dtype",
-    "n_sequences",
+    "n_sequences", "n_deferred",
     "context_shift",
     "n_gpu_layers",
     "kv_on_host",

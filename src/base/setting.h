@@ -24,6 +24,7 @@ enum class Setting : uint8_t {
   k_dtype,
   v_dtype,
   n_sequences,
+  n_deferred,
   context_shift,
   // Placement.
   n_gpu_layers,

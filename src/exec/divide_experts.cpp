@@ -1,5 +1,6 @@
 #include "exec/divide_experts.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tandem {
@@ -99,6 +100,11 @@ std::vector<CachedLayer> cached_layers(const Graph& divided, const Placement& pl
     const WeightHome* home = op ? placement.home_of(node) : nullptr;
     const CachedExperts* cached = home ? cached_experts(*home, kind) : nullptr;
     if (!cached || placement.runs_on(divided, node).is_host()) continue;
+    const Weight* down = placement.slices->whole(divided.tensor(op->down).weight);
+    if (const auto same = std::ranges::find(list, down, &CachedLayer::down); same != list.end()) {
+      same->n_used += op->n_used;  // the others of its experts
+      continue;
+    }
     CachedLayer layer{.layer = node.layer,
                       .device = cached->on,
                       .n_slots = cached->n_slots,

@@ -13,7 +13,7 @@ namespace tandem {
 // moe_ffn there and, on the GPU, add. Results equal those of the whole node but for the order of the sum.
 Graph divide_experts(Graph graph, const Placement& placement);
 
-// A layer of which a GPU has some experts, as the nodes of a divided graph name it.
+// A layer of which a GPU has some experts, as the nodes of a divided graph name it; n_used: of all its nodes.
 struct CachedLayer {
   int layer = 0;
   DeviceId device = DeviceId::host();

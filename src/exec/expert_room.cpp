@@ -17,6 +17,8 @@ const Node* maker_of(const Graph& graph, TensorId id) {
 
 ExpertRouter router_of(const Graph& graph, const MoeFfnOp& op) {
   const Node* route = maker_of(graph, op.route);
+  const auto* part = route ? std::get_if<ColumnsOp>(&route->op) : nullptr;
+  if (part) route = maker_of(graph, part->x);
   const auto* ranks = route ? std::get_if<MoeRouteOp>(&route->op) : nullptr;
   const Node* logits = ranks ? maker_of(graph, ranks->logits) : nullptr;
   const auto* product = logits ? std::get_if<LinearOp>(&logits->op) : nullptr;
@@ -95,6 +97,10 @@ ExpertRoom expert_room(const Graph& graph, const Placement& placement) {
   for (const Node& node : graph.nodes) {
     const auto* op = std::get_if<MoeFfnOp>(&node.op);
     if (!op || !placement.takes_chosen(graph, node, *weight(op->down))) continue;
+    if (!room.layers.empty() && room.layers.back().layer == node.layer) {  // the others of its experts
+      room.layers.back().n_used += op->n_used;
+      continue;
+    }
     const ExpertLayer layer{node.layer,   weight(op->gate), weight(op->up),       weight(op->down),
                             op->n_expert, op->n_used,       router_of(graph, *op)};
     const size_t n_bytes = slot_bytes(layer);

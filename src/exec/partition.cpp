@@ -114,10 +114,22 @@ class Partitioner {
     if (result_.segments.empty()) return true;
     const PlacedSegment& last = result_.segments.back();
     if (last.device != device || last.cache != cache) return true;
+    if (waits_for_gpu(node, device) && follows_deferred(last)) return true;
     if (node.device && host_waits_) return true;
     // A prefetched cache is passed on after the segment that uses it, so that there is one.
     if (group) return group != last.group && (last.group || !cache);
     return last.group && result_.groups[*last.group].layer != node.layer;
+  }
+
+  // What GPUs compute for the node may not be there while the host computes deferred experts.
+  bool follows_deferred(const PlacedSegment& segment) const {
+    const auto* op = std::get_if<MoeFfnOp>(&graph_.nodes[static_cast<size_t>(segment.nodes.back())].op);
+    return op && op->joins_later;
+  }
+  bool waits_for_gpu(const Node& node, DeviceId device) const {
+    return device.is_host() && std::ranges::any_of(inputs_of(node.op), [&](TensorId id) {
+             return made_on_[id] && !valid_[device.index()][id];
+           });
   }
 
   void use(DeviceId device, TensorId id, int32_t index) {

@@ -223,6 +223,7 @@ struct MoeRouteOp : MoeRouteParams {
 struct MoeFfnParams {
   int64_t n_expert = 0, n_used = 0;
   Activation activation = Activation::silu;
+  bool joins_later = false;  // nothing before the end of the next layer needs the result
 };
 struct MoeFfnOp : MoeFfnParams {
   TensorId x = kNoTensor;      // [n, k]

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "graph/latent_form.h"
@@ -22,14 +23,17 @@ class DecoderGraph {
       g_.set_layer(static_cast<int>(i));
       const DecoderLayer& l = spec_.layers[i];
       const bool last = is_last(i);
+      const TensorId deferred = std::exchange(deferred_, kNoTensor);
       if (l.mixer_out().w) {
         add_mixer(l, last);
       } else if (last) {
         x_ = g_.gather_outputs(x_);
       }
-      if (l.ffn.down.w) add_feed_forward(l);
+      if (l.ffn.down.w) add_feed_forward(l, i);
       if (layer_inputs_ != kNoTensor) add_layer_input(l.input, i);
       if (l.output_scale != 1.0f) x_ = g_.scale(x_, l.output_scale);
+      if (deferred != kNoTensor)
+        x_ = g_.add(x_, last ? g_.gather_outputs(deferred) : deferred, spec_.residual_scale);
     }
     g_.set_layer(static_cast<int>(spec_.layers.size()));
     const TensorId out = norm(x_, spec_.output_norm), hidden = shape_.keeps_hidden ? out : kNoTensor;
@@ -230,7 +234,14 @@ class DecoderGraph {
     return norm(g_.gate(y, z, GateKind::silu), m.norm);  // [n, n_inner]
   }
 
-  void add_feed_forward(const DecoderLayer& l) {
+  // How many of a token's experts the layer defers: its branch must be a sum, and a layer must follow.
+  int64_t n_deferred(const DecoderLayer& l, size_t layer) const {
+    const bool is_sum = !l.ffn_post_norm && l.output_scale == 1.0f && !l.mixture && !l.ffn.latent_down.w;
+    const bool may = is_sum && layer + 1 < spec_.layers.size() && shape_.n_deferred < l.ffn.route.n_used;
+    return may ? shape_.n_deferred : 0;
+  }
+
+  void add_feed_forward(const DecoderLayer& l, size_t layer) {
     const TensorId in = norm(x_, l.ffn_norm);
     if (l.mixture) {
       const ParallelMixture& m = *l.mixture;
@@ -239,7 +250,9 @@ class DecoderGraph {
       return add_branch(g_.add(dense, norm(chosen, m.post_norm)), l.ffn_post_norm);
     }
     const TensorId residual = adds_residual(l.ffn_post_norm) ? x_ : kNoTensor;
-    add_branch(l.ffn.router.w ? mixture(in, l.ffn, residual) : unit(in, l.ffn, residual), l.ffn_post_norm);
+    add_branch(
+        l.ffn.router.w ? mixture(in, l.ffn, residual, n_deferred(l, layer)) : unit(in, l.ffn, residual),
+        l.ffn_post_norm);
   }
 
   TensorId unit(TensorId in, const FeedForward& f, TensorId residual) {
@@ -251,19 +264,33 @@ class DecoderGraph {
     return linear(h, f.down, residual);
   }
 
-  TensorId experts(TensorId in, TensorId router_in, const FeedForward& f, TensorId residual) {
+  // Leaves the sum of the last n_later experts of each token in deferred_.
+  TensorId experts(TensorId in, TensorId router_in, const FeedForward& f, TensorId residual,
+                   int64_t n_later = 0) {
     const TensorId route =
         g_.moe_route(linear(router_in, f.router), f.route, f.selection_bias, f.expert_scale);
-    const MoeFfnParams params{f.route.n_expert, f.route.n_used, f.activation};
-    const bool is_latent = f.latent_down.w != nullptr;
-    const TensorId y =
-        g_.moe_ffn(is_latent ? linear(in, f.latent_down) : in, route, params, f.gate.w, f.up.w, f.down.w,
-                   is_latent ? kNoTensor : residual, {f.gate.bias, f.up.bias, f.down.bias});
-    return is_latent ? linear(y, f.latent_up, residual) : y;
+    if (f.latent_down.w) {
+      const TensorId y = some_experts(linear(in, f.latent_down), route, f, f.route.n_used, kNoTensor);
+      return linear(y, f.latent_up, residual);
+    }
+    if (n_later == 0) return some_experts(in, route, f, f.route.n_used, residual);
+    const int64_t n_used = f.route.n_used, n_now = n_used - n_later;
+    const TensorId now = g_.columns(route, {n_used, 0, n_now}),
+                   later = g_.columns(route, {n_used, n_now, n_later});
+    const TensorId y = some_experts(in, now, f, n_now, residual);
+    deferred_ = some_experts(in, later, f, n_later, kNoTensor, true);
+    return y;
   }
 
-  TensorId mixture(TensorId in, const FeedForward& f, TensorId residual) {
-    const TensorId y = experts(in, in, f, residual);
+  TensorId some_experts(TensorId in, TensorId route, const FeedForward& f, int64_t n_used, TensorId residual,
+                        bool joins_later = false) {
+    const MoeFfnParams params{f.route.n_expert, n_used, f.activation, joins_later};
+    return g_.moe_ffn(in, route, params, f.gate.w, f.up.w, f.down.w, residual,
+                      {f.gate.bias, f.up.bias, f.down.bias});
+  }
+
+  TensorId mixture(TensorId in, const FeedForward& f, TensorId residual, int64_t n_later) {
+    const TensorId y = experts(in, in, f, residual, n_later);
     if (f.shared_up.w == nullptr) return y;
     FeedForward shared;
     shared.activation = f.activation;
@@ -281,6 +308,7 @@ class DecoderGraph {
   const Weight* rope_factors_;
   TensorId x_ = kNoTensor;
   TensorId layer_inputs_ = kNoTensor;  // [n, n_layer * width]
+  TensorId deferred_ = kNoTensor;      // [n, n_embd] of the layer before, not added to x_ yet
 };
 
 class Decoder final : public Architecture {

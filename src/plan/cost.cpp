@@ -71,8 +71,8 @@ class StepClock final : GroupSlots {
   };
   // The part of a layer's experts that a device computes.
   struct ExpertPart {
-    double n_experts = 0, pairs = 0;  // pairs: share of them
-    double fetched_bytes = 0;         // brought there for the step
+    double n_experts = 0, pairs = 0;  // for each that a token uses; pairs: share of them
+    double fetched_bytes = 0;         // for each that a token uses: brought there for the step
   };
   struct SegmentTime {
     double seconds = 0;           // with its device's memory for itself
@@ -99,14 +99,15 @@ class StepClock final : GroupSlots {
     const ExpertRoom& room = schedule_.experts;
     const ExpertHits hits = expected_hits(room, load_.expert_use, load_.n_tokens);
     for (size_t i = 0; i < room.layers.size(); ++i) {
-      chosen_read_s_[room.layers[i].down] = hits.missing_bytes[i] / disk_bytes_per_s();
+      const auto n_used = static_cast<double>(room.layers[i].n_used);
+      chosen_read_s_[room.layers[i].down] = hits.missing_bytes[i] / disk_bytes_per_s() / n_used;
     }
   }
   double chosen_read_s(const Node& node) const {
     const auto* op = std::get_if<MoeFfnOp>(&node.op);
     if (!op) return 0;
     const auto found = chosen_read_s_.find(graph_.tensor(op->down).weight);
-    return found == chosen_read_s_.end() ? 0 : found->second;
+    return found == chosen_read_s_.end() ? 0 : found->second * static_cast<double>(op->n_used);
   }
 
   // Of the experts that the step uses, those that the GPU has or is given in time, and the others. What is brought for later
@@ -122,8 +123,9 @@ class StepClock final : GroupSlots {
       n_bytes += static_cast<double>(w.slots->n_bytes()) / static_cast<double>(layer.n_slots);
       if (w.whole == layer.down) slots = w.slots;
     }
-    expert_parts_[slots] = {hits.n_found + fetched, pairs, fetched * n_bytes};
-    expert_parts_[layer.down] = {missing - fetched, 1 - pairs, 0};
+    const auto n_used = static_cast<double>(layer.n_used);
+    expert_parts_[slots] = {(hits.n_found + fetched) / n_used, pairs, fetched * n_bytes / n_used};
+    expert_parts_[layer.down] = {(missing - fetched) / n_used, 1 - pairs, 0};
   }
   const ExpertPart* expert_part(const Node& node) const {
     const auto* op = std::get_if<MoeFfnOp>(&node.op);
@@ -137,9 +139,10 @@ class StepClock final : GroupSlots {
     for (int32_t i : segment.nodes) {
       NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv);
       if (const ExpertPart* part = expert_part(graph_.nodes[i])) {
-        work = part_of_experts(graph_, std::get<MoeFfnOp>(graph_.nodes[i].op), work, part->n_experts,
-                               part->pairs);
-        time.fetched_bytes += part->fetched_bytes;
+        const auto& op = std::get<MoeFfnOp>(graph_.nodes[i].op);
+        const auto n_used = static_cast<double>(op.n_used);
+        work = part_of_experts(graph_, op, work, n_used * part->n_experts, part->pairs);
+        time.fetched_bytes += n_used * part->fetched_bytes;
       }
       time.seconds += node_seconds(work, rates);
       if (segment.device.is_host()) time.nodes.push_back({work, chosen_read_s(graph_.nodes[i])});

@@ -24,6 +24,8 @@ struct ContextOptions {
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   bool all_logits = false;     // reserve logits for every token of a step
   int64_t n_draft = 0;         // guesses that a step may check beside its token (speculate/speculation.h)
+  // Of a token's experts, those of the lowest rank whose sum joins one layer later (lossy; graph/graph.h).
+  int64_t n_deferred = 0;
   int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache
   int64_t n_ctx_sequence = 0;  // maximum tokens of one sequence; 0: n_ctx
   // States of recurrent layers to keep besides the current one, for cutting a text back without processing it

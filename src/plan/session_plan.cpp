@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace tandem {
 namespace {
@@ -135,6 +136,23 @@ int64_t automatic_ubatch(const Architecture& architecture, size_t n_devices) {
   return std::clamp(static_cast<int64_t>(std::bit_ceil(n)), kUsualUbatch, kMaxUbatch);
 }
 
+static void check_deferred(const Hparams& h, const Graph& graph) {
+  const int64_t n = graph.shape.n_deferred;
+  if (h.n_expert_used > 0 && n >= h.n_expert_used) {
+    throw_error(ErrorCode::usage,
+                "{}: a token of this model uses {} experts, and one of them cannot be deferred",
+                setting_text(Setting::n_deferred, n), h.n_expert_used);
+  }
+  const auto is_deferred = [](const Node& node) {
+    const auto* op = std::get_if<MoeFfnOp>(&node.op);
+    return op && op->joins_later;
+  };
+  if (std::ranges::none_of(graph.nodes, is_deferred)) {
+    throw_error(ErrorCode::usage, "{}: this model has no experts that can be deferred",
+                setting_text(Setting::n_deferred, n));
+  }
+}
+
 SessionGraphs session_graphs(const Architecture& architecture, const ContextOptions& asked) {
   const ContextOptions shape = checked_shape(architecture, asked);
   SessionGraphs graphs;
@@ -152,6 +170,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   capacity.max_blocks = ceil_div(shape.n_ctx_sequence, kv.block_size);
   capacity.max_sequences = shape.n_sequences;
   capacity.n_draft = shape.n_draft;
+  capacity.n_deferred = shape.n_deferred;
   capacity.max_tokens = capacity.max_outputs = shape.n_sequences + shape.n_draft;
   graphs.decode = architecture.build(capacity);
   capacity.max_tokens = shape.n_ubatch;
@@ -161,6 +180,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
                                                capacity.max_outputs, shape.n_ubatch);
   }
   graphs.prefill = architecture.build(capacity);
+  if (shape.n_deferred > 0) check_deferred(architecture.hparams(), graphs.prefill);
   return graphs;
 }
 

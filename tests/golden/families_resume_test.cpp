@@ -34,6 +34,7 @@ class FamiliesResume : public test::BatchRig, public testing::WithParamInterface
     o.context.n_ctx = family_.n_ctx();
     o.context.n_ubatch = 24;
     o.context.latent_form = test::form_of(GetParam());
+    o.context.n_deferred = family_.n_deferred();
     o.context.k_dtype = o.context.v_dtype = DType::F32;
     return Session(*model_, {host_.get()}, o);
   }

@@ -41,6 +41,7 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
     o.context.n_ctx = family_.n_ctx();
     o.context.n_ubatch = 24;
     o.context.latent_form = test::form_of(GetParam());
+    o.context.n_deferred = family_.n_deferred();
     o.offload = flags;
     return o;
   }

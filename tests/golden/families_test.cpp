@@ -77,6 +77,7 @@ class Families : public testing::TestWithParam<std::string> {
     options.context.all_logits = true;
     options.context.k_dtype = options.context.v_dtype = DType::F32;
     options.context.latent_form = form;
+    options.context.n_deferred = family_.n_deferred();
     return options;
   }
 

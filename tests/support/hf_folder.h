@@ -43,6 +43,8 @@ struct Family {
     const int64_t n_orig = json["config"].value("original_max_position_embeddings", int64_t{0});
     return n_orig >= static_cast<int64_t>(json["ids"].size()) ? n_orig : 0;
   }
+  // Of a token's experts, those that the reference has let join one layer later.
+  int64_t n_deferred() const { return json.value("n_deferred", int64_t{0}); }
 };
 
 std::vector<std::string> family_names();

@@ -114,6 +114,8 @@ TEST(Options, ShortFormsOfSeveralLetters) {
   const Everything e =
       parse({"-ub", "64", "-tb=3", "-ctk", "q8_0", "-ctv=Q4_0", "-t", "2", "-fa", "-no-cnv", "-st"});
   EXPECT_EQ(e.engine.context.n_ubatch, 64);
+  EXPECT_EQ(e.engine.context.n_deferred, 0);
+  EXPECT_EQ(parse({"--defer-experts", "2"}).engine.context.n_deferred, 2);
   EXPECT_EQ(e.engine.devices.n_threads_batch, 3);
   EXPECT_EQ(e.engine.devices.n_threads, 2);
   EXPECT_EQ(e.engine.context.k_dtype, DType::Q8_0);

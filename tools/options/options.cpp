@@ -55,6 +55,10 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
           "begins like "
           "another, is not processed again")
       .group(group);
+  integer(app, "--defer-experts", o.n_deferred, 0,
+          "of the experts that a token of a mixture chooses, let the N of the lowest rank join one layer later; "
+          "lossy. The CPU computes them while a GPU computes attention")
+      .group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
                                             const char* help) {
     choice(app, names, "TYPE", help, "f16", [option, &target, &o](const std::string& value) {

@@ -13,6 +13,7 @@ std::string_view setting_flag(Setting setting) {
     case Setting::k_dtype: return "-ctk";
     case Setting::v_dtype: return "-ctv";
     case Setting::n_sequences: return "-np";
+    case Setting::n_deferred: return "--defer-experts";
     case Setting::context_shift: return "--context-shift";
     case Setting::n_gpu_layers: return "-ngl";
     case Setting::kv_on_host: return "-nkvo";
