@@ -19,4 +19,13 @@ inline constexpr bool kSanitized =
     false;
 #endif
 
+// Whether it is one with the thread sanitizer, which runs handlers of signals only when the program calls a function that it
+// knows, and now and then loses a signal.
+inline constexpr bool kThreadSanitized =
+#if defined(__SANITIZE_THREAD__) || TANDEM_HAS_FEATURE(thread_sanitizer)
+    true;
+#else
+    false;
+#endif
+
 }  // namespace tandem

@@ -1,4 +1,5 @@
 // tandem chat in a pseudo-terminal.
+#include "base/sanitized.h"
 #include "support/chat_terminal.h"
 
 namespace tandem {
@@ -107,7 +108,7 @@ TEST_F(ChatTerminal, TheWindowIsResizedWhileTyping) {
   t->resize(10, 20);
   EXPECT_NE(t->rest(600), "");  // redrawn
   t->type(" soon" + kEnter);
-  ASSERT_TRUE(t->wait_for("answer 1")) << t->seen();
+  ASSERT_TRUE(t->wait_for("removes it")) << t->seen();  // the line before those with numbers, which break anywhere
   EXPECT_EQ(said(*t), "a line that is longer than the window will be soon");
 }
 
@@ -167,6 +168,7 @@ TEST_F(ChatTerminal, CtrlCWhileALongPromptIsRead) {
 
 // A second Ctrl-C ends a long computation at once and restores the terminal.
 TEST_F(ChatTerminal, ASecondCtrlCExitsAtOnce) {
+  if (kThreadSanitized) GTEST_SKIP() << "it runs no handler while the program computes";
   std::ofstream(directory_.path("long.txt")) << std::string(30000, 'x');
   const auto t = start({"-n", "1", "-c", "40000", "-b", "16384", "-ub", "16384"});
   ASSERT_TRUE(t->wait_for(kReady));

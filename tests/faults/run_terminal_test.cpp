@@ -84,7 +84,7 @@ TEST_F(RunTerminal, AnEmptyTerminalShowsProgressFromTheStart) {
   Terminal t(command({"-f", long_prompt(20000), "-n", "1", "-c", "40000", "-ub", "8192"}), environment());
   ASSERT_TRUE(t.wait_for_row("] 0% of ")) << t.screen().text();
   EXPECT_EQ(t.screen().count("Begin"), 0);
-  EXPECT_EQ(t.wait_for_exit(), 0);
+  EXPECT_EQ(t.wait_for_exit(300000), 0);  // a sanitizer takes its time
   EXPECT_EQ(t.screen().count("Begin"), 1);
   EXPECT_EQ(t.screen().count("reading the prompt"), 0) << t.screen().text();
 }
