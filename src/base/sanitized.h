@@ -22,7 +22,7 @@ inline constexpr bool kSanitized =
 // Whether it is one with the thread sanitizer, which runs handlers of signals only when the program calls a function that it
 // knows, and now and then loses a signal.
 inline constexpr bool kThreadSanitized =
-#if defined(__SANITIZE_THREAD__) || TANDEM_HAS_FEATURE(thread_sanitizer)
+#if defined(__SANITIZE_THREAD__) || defined(TANDEM_TEST_OF_THREADS) || TANDEM_HAS_FEATURE(thread_sanitizer)
     true;
 #else
     false;
