@@ -52,8 +52,12 @@ const char* kind_of(mode_t mode) {
   return "not a regular file";
 }
 
-// Returns the size of the regular file behind `fd`.
-size_t regular_size(int fd, const std::string& path) {
+int64_t nanoseconds(const timespec& time) {
+  return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+// Returns the stamp of the regular file behind `fd`, which is not empty.
+FileStamp regular_stamp(int fd, const std::string& path) {
   struct stat status;
   if (fstat(fd, &status) != 0) throw_error(ErrorCode::io, "{}: cannot stat: {}", path, strerror(errno));
   if (!S_ISREG(status.st_mode)) {
@@ -62,7 +66,7 @@ size_t regular_size(int fd, const std::string& path) {
   if (status.st_size <= 0) {
     throw_error(ErrorCode::bad_file, "{}: found an empty file, needed a GGUF file", path);
   }
-  return static_cast<size_t>(status.st_size);
+  return {static_cast<uint64_t>(status.st_size), nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)};
 }
 
 void* map_or_throw(size_t n_bytes, int flags, int fd, const std::string& path) {
@@ -95,10 +99,10 @@ MappedFile MappedFile::open(const std::string& path, const OpenOptions& options)
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on a regular file.
   const Descriptor file{open_for_reading(path, O_NONBLOCK)};
   if (file.fd < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path, strerror(errno));
-  const size_t n_bytes = regular_size(file.fd, path);
-
   MappedFile mapped;
   mapped.path_ = path;
+  mapped.stamp_ = regular_stamp(file.fd, path);
+  const size_t n_bytes = mapped.stamp_.n_bytes;
   mapped.holder_.reset(new Holder);
   Holder& holder = *mapped.holder_;
   const bool map = options.mmap || options.metadata_only;

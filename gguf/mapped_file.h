@@ -23,6 +23,12 @@ struct OpenOptions {
   bool metadata_only = false;            // tensor data is not read: always mapped, never prefetched or locked
 };
 
+// What changes when somebody writes to a file or puts another in its place.
+struct FileStamp {
+  uint64_t n_bytes = 0;
+  int64_t modified_ns = 0, changed_ns = 0;  // since 1970; of the contents, and of the contents or the file's entry
+};
+
 class MappedFile {
  public:
   // Throws Error(io) when `path` cannot be opened or read, Error(bad_file) when it is not a regular file
@@ -36,6 +42,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Of the file when it was opened; all 0 of a view.
+  const FileStamp& stamp() const { return stamp_; }
   // Asks the system to read the whole file ahead.
   void prefetch() const;
   // Returns whether the bytes are a mapping of the file whose pages the system may drop and read again.
@@ -50,6 +58,7 @@ class MappedFile {
 
   std::string path_;
   std::span<const std::byte> bytes_;
+  FileStamp stamp_;
   bool evictable_ = false;
   std::unique_ptr<Holder, HolderDelete> holder_;
 };

@@ -31,6 +31,7 @@ void add_synth(CLI::App& app);
 void add_pull(CLI::App& app);
 void add_list(CLI::App& app);
 void add_rm(CLI::App& app);
+void add_kv(CLI::App& app);
 void add_help(CLI::App& app);
 void add_version(CLI::App& app);
 void add_completion(CLI::App& app);

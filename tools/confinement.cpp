@@ -132,6 +132,11 @@ Confinement& Confinement::writes_parts(const std::string& file) {
   return writes(file);
 }
 
+Confinement& Confinement::changes_folder(const std::string& folder) {
+  needs_.files.push_back({folder, sandbox::Access::write});
+  return *this;
+}
+
 Confinement& Confinement::writes_copies(const std::string& start) {
   outputs_.push_back({start, true, ""});
   return *this;

@@ -40,6 +40,8 @@ class Confinement {
   Confinement& writes(const std::string& file);
   // This GGUF file or its parts.
   Confinement& writes_parts(const std::string& file);
+  // All files of this folder, which may be made and removed too.
+  Confinement& changes_folder(const std::string& folder);
   // Files called like this, with a number at the end.
   Confinement& writes_copies(const std::string& start);
   // The model and the devices of these options; the file with measured speeds.

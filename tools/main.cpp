@@ -42,6 +42,7 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_pull,
     add_list,
     add_rm,
+    add_kv,
     add_help,
     add_version,
     add_completion,

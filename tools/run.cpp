@@ -16,6 +16,7 @@
 #include "tools/expert_stats.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
+#include "tools/kv_store.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
@@ -37,6 +38,7 @@ struct RunOptions : CommandOptions {
   SpeculationOptions speculation;
   bool context_shift = false;
   std::string prompt_cache;  // a session file
+  KvStoreOptions kv_store;
   std::string expert_stats, expert_trace;
   bool prompt_cache_all = false, prompt_cache_ro = false;
 };
@@ -153,12 +155,14 @@ class TextSink {
     out_.write("\n");
     out_.flush();
   }
-  void end(const GenerateStats& s, size_t n_reused, uint64_t seed, const Session& session) {
+  void end(const GenerateStats& s, int64_t n_reused, int64_t n_loaded, uint64_t seed,
+           const Session& session) {
     end_line();
     if (!events_) return;
     events_->end(s.reason, content_,
                  {{"n_prompt", s.n_prompt},
                   {"n_reused", n_reused},
+                  {"n_loaded", n_loaded},
                   {"n_generated", s.n_generated},
                   {"n_shifts", s.n_shifts},
                   {"n_guessed", s.speculation.n_checked},
@@ -207,6 +211,7 @@ void run(RunOptions& options) {
   Confinement confinement(options.sandbox);
   confinement.runs(options.engine).reads_model(options.speculation.model).reads(options.prompt_cache);
   if (!options.prompt_cache_ro) confinement.writes(options.prompt_cache);
+  prepare_kv_store(options.kv_store, confinement);
   confinement.writes(options.expert_stats).writes(options.expert_trace).begin();
   refuse_conversation(options);
   const auto devices = make_devices(options.engine);
@@ -215,8 +220,10 @@ void run(RunOptions& options) {
   ExpertTrace expert_trace(options.expert_trace, model->hparams(), options.engine);
   measure_speeds(options.engine, devices, *model);
   TextSpeculation speculation(options.speculation, options.engine, devices, *model);
+  const std::unique_ptr<BlockStore> store = open_kv_store(options.kv_store);
   Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
   speculation.watch(session);
+  if (store) session.keep_in(*store);
   Sampler sampler(options.sampling, sampler_model(session));
   std::vector<int32_t> ids;
   if (!from_cache) ids = model->vocab().tokenize(prompt);
@@ -224,8 +231,11 @@ void run(RunOptions& options) {
   const CachedPrompt cached = read_prompt_cache(options, session, ids);
   if (ids.empty()) throw_error(ErrorCode::usage, "both the prompt and {} are empty", options.prompt_cache);
   check_fits(session, ids.size());
-  for (size_t i = 0; i < cached.n_tokens; ++i) sampler.accept_prompt(ids[i]);
-  const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(cached.n_tokens);
+  const int64_t n_reused = session.load_kept(ids);
+  const int64_t n_loaded = std::max<int64_t>(0, n_reused - static_cast<int64_t>(cached.n_tokens));
+  log_loaded(store.get(), n_loaded, static_cast<int64_t>(ids.size()));
+  for (int64_t i = 0; i < n_reused; ++i) sampler.accept_prompt(ids[i]);
+  const std::span<const int32_t> rest = std::span<const int32_t>(ids).subspan(n_reused);
   const bool update = may_save_cache(options);
 
   install_interrupt_handler();
@@ -270,8 +280,10 @@ void run(RunOptions& options) {
     out.end_line();  // put the error message on its own line
     throw;
   }
-  out.end(stats, cached.n_tokens, sampler.seed(), session);
+  out.end(stats, n_reused, n_loaded, sampler.seed(), session);
   report(stats, sampler.seed());
+  session.keep();
+  log_store(options.kv_store, store.get());
   expert_stats.save(session.executor());
   expert_trace.publish();
   if (stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
@@ -297,6 +309,7 @@ void add_run(CLI::App& app) {
       .group(cache_group);
   flag(command, "--prompt-cache-ro", options->prompt_cache_ro, "only read the file, never write it")
       .group(cache_group);
+  add_kv_store_options(command, options->kv_store);
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
   add_expert_stats_option(command, options->expert_stats);

@@ -50,6 +50,7 @@ struct Batcher::Text {
     sequence.truncate(0);
     beginning = PrefixCache::kEmpty;
     n_published = 0;
+    asks_store = true;
   }
 
   BatchRequest request;
@@ -65,10 +66,11 @@ struct Batcher::Text {
   int64_t parting = 0;      // where another text that begins alike may go on from the state
   int64_t n_reused = 0;     // tokens of the prompt that were found computed
   int64_t n_recompute = 0;  // tokens that were computed before it made room
+  bool asks_store = true;   // for what follows its beginning, which it does once
   bool ended = false;
 };
 
-Batcher::Batcher(Runtime& runtime, int64_t n_parallel)
+Batcher::Batcher(Runtime& runtime, int64_t n_parallel, BlockStore* store)
     : runtime_(runtime),
       block_size_(runtime.kv_config().block_size),
       n_parallel_(std::min(n_parallel, runtime.n_sequences())),
@@ -78,6 +80,7 @@ Batcher::Batcher(Runtime& runtime, int64_t n_parallel)
     throw_error(ErrorCode::usage, "a split KV cache ({}) has one sequence, and a batch has several",
                 setting_text(Setting::kv_split));
   }
+  if (store && shares_beginnings()) kept_ = std::make_unique<KeptCache>(*store, runtime);
 }
 
 Batcher::~Batcher() = default;
@@ -163,6 +166,32 @@ void Batcher::share_beginning(Text& text) {
   text.beginning = last.beginning;
   text.n_published += static_cast<int64_t>(n_shared);
   if (text.n_recompute == 0) text.n_reused += text.n_computed() - at;
+  keep_beginning(text);
+}
+
+// Goes on with blocks that another run has kept, if there is room for them.
+void Batcher::load_beginning(Text& text) {
+  if (!kept_ || !text.asks_store) return;
+  text.asks_store = false;
+  const int64_t at = text.n_computed();
+  if (at != text.n_published * block_size_) return;
+  const int64_t n = kept_->loadable(text.sequence, text.tokens);
+  if (n == 0 || !prefixes_.make_free(n_planned_blocks_ + (n - at) / block_size_)) return;
+  kept_->load(text.sequence, text.tokens);
+  const int64_t n_loaded = text.n_computed() - at;
+  if (n_loaded == 0) return;
+  publish(text);
+  publish_state(text);
+  kept_beginnings_.insert(text.beginning);
+  if (text.n_recompute > 0) return;
+  text.n_reused += n_loaded;
+  stats_.n_loaded += n_loaded;
+}
+
+// Keeps a beginning that two texts had in common.
+void Batcher::keep_beginning(const Text& text) {
+  if (!kept_ || !kept_beginnings_.insert(text.beginning).second) return;
+  kept_->keep(text.sequence, text.tokens, KeptCache::WhenBusy::leave_out);
 }
 
 // Tokens of the whole blocks with which both texts begin, and which either could leave to the other.
@@ -268,6 +297,7 @@ void Batcher::plan_step() {
     int64_t n = 1;
     if (text.n_missing() > 1) {
       share_beginning(text);
+      load_beginning(text);
       n = std::min(room, text.n_missing());
       if (n <= 0 || waits_for_a_beginning(text)) continue;
       n = n_until_others_part(text, n);

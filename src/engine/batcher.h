@@ -14,9 +14,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/continuation.h"
+#include "engine/kept_cache.h"
 #include "engine/runtime.h"
 #include "kv/prefix_cache.h"
 
@@ -40,7 +42,8 @@ struct BatchAnswer {
 
 struct BatchStats {
   int64_t n_prompt = 0;  // tokens of the prompts of the texts that are done
-  int64_t n_reused = 0;  // of those, found computed
+  int64_t n_reused = 0;  // of those, found computed or kept
+  int64_t n_loaded = 0;  // of those, kept by another run
   int64_t n_generated = 0;
   int64_t n_preempted = 0;   // texts that made room
   int64_t n_recomputed = 0;  // tokens of those that were computed again
@@ -49,8 +52,9 @@ struct BatchStats {
 
 class Batcher {
  public:
-  // As many texts at once as the runtime takes, or fewer. Throws Error(usage) for a split cache.
-  explicit Batcher(Runtime& runtime, int64_t n_parallel = INT64_MAX);
+  // As many texts at once as the runtime takes, or fewer. Throws Error(usage) for a split cache. `store`: where beginnings
+  // are kept that texts have in common, and loaded from; null: nowhere.
+  explicit Batcher(Runtime& runtime, int64_t n_parallel = INT64_MAX, BlockStore* store = nullptr);
   ~Batcher();
 
   // Whether another request would get a place right away; more may be added all the same.
@@ -77,6 +81,8 @@ class Batcher {
   void preempt_newest();
   bool shares_beginnings() const;
   void share_beginning(Text& text);
+  void load_beginning(Text& text);
+  void keep_beginning(const Text& text);
   int64_t n_common(const Text& a, const Text& b) const;
   bool waits_for_a_beginning(const Text& text) const;
   int64_t n_until_others_part(Text& text, int64_t n);
@@ -89,6 +95,8 @@ class Batcher {
   Runtime& runtime_;
   int64_t block_size_, n_parallel_;
   PrefixCache prefixes_;
+  std::unique_ptr<KeptCache> kept_;                             // null: nothing is kept
+  std::unordered_set<PrefixCache::Beginning> kept_beginnings_;  // handed to it
   Texts running_, waiting_;
   std::vector<BatchSlice> slices_;
   std::vector<Text*> of_part_;

@@ -234,6 +234,10 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
       std::mismatch(held.begin(), held.end(), prompt.ids.begin(), prompt.ids.end()).first - held.begin());
   result.n_reused =
       std::min(n_held, static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
+  session_.truncate(result.n_reused);
+  const int64_t n_held_before = result.n_reused;
+  result.n_reused = session_.load_kept(prompt.ids);
+  result.n_loaded = std::max<int64_t>(0, result.n_reused - n_held_before);
   Sampler sampler = make_sampler(prompt, result.n_reused);
   result.seed = sampler.seed();
   GenerateOptions how;
@@ -245,7 +249,6 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   how.n_logprobs = options_.n_logprobs;
 
   track_ = {std::move(prompt), {}, {}};
-  session_.truncate(result.n_reused);
   const std::span<const int32_t> rest = std::span(track_.prompt.ids).subspan(result.n_reused);
   ++n_answers_;
   result.message.role = "assistant";
@@ -276,6 +279,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   }
   result.stats = generate(session_, sampler, rest, how, inner, options_.speculation);
   splitter.finish();
+  session_.keep();
   result.kept = result.stats.reason != StopReason::interrupted || !track_.answer_ids.empty();
   if (result.kept) messages_.push_back(result.message);
   return result;

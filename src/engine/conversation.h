@@ -51,6 +51,7 @@ struct Answer {
   ChatMessage message;
   GenerateStats stats;     // n_prompt: tokens that were new
   int64_t n_reused = 0;    // tokens of the prompt that were computed already
+  int64_t n_loaded = 0;    // of those, loaded from the store (Session::keep_in)
   uint64_t seed = 0;       // of the sampler
   int64_t n_left_out = 0;  // messages that a full context leaves out from now on, all told
   bool kept = true;        // false: stopped before it began; the user's message is taken back

@@ -404,6 +404,31 @@ void Runtime::write_kv(const KvSequence& sequence, size_t layer, KvHalf half, co
   write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
 }
 
+void Runtime::read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
+                         std::byte* rows) const {
+  const int64_t n_tokens = kv_config().block_size;
+  TANDEM_CHECK((block + 1) * n_tokens <= sequence.length());
+  if (hot_) return hot_->read_block(sequence, block, layer, half, n_tokens, rows);
+  read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks().subspan(block, 1), n_tokens, rows);
+}
+
+void Runtime::write_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
+                          const std::byte* rows) {
+  const int64_t n_tokens = kv_config().block_size;
+  TANDEM_CHECK((block + 1) * n_tokens <= sequence.length());
+  write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks().subspan(block, 1), n_tokens, rows);
+}
+
+void Runtime::append_unwritten(KvSequence& sequence, int64_t n_tokens) {
+  if (hot_) hot_->hand_back(sequence);
+  std::vector<int32_t> slots(static_cast<size_t>(n_tokens));
+  sequence.append(n_tokens, slots.data());
+}
+
+void Runtime::read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row) const {
+  read_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
+}
+
 void Runtime::write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row) {
   write_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
 }

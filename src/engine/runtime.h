@@ -50,6 +50,7 @@ class Runtime {
   // Maximum tokens and outputs of a step. The out-of-memory ladder lowers n_ubatch.
   int64_t n_ubatch() const { return shape_.n_ubatch; }
   int64_t max_outputs() const { return max_outputs_; }
+  int64_t n_deferred() const { return shape_.n_deferred; }
   // Of a step that computes where single tokens are computed: see ContextOptions::n_draft.
   int64_t max_decode_tokens() const { return n_sequences() + shape_.n_draft; }
 
@@ -89,7 +90,13 @@ class Runtime {
   }
   void read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const;
   void write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows);
-  // Writes one state of a recurrent layer.
+  // One whole block of the sequence, which has rows [block_size, n_head_kv, head_dim].
+  void read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half, std::byte* rows) const;
+  void write_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half, const std::byte* rows);
+  // Appends positions whose blocks (and state) the caller writes next.
+  void append_unwritten(KvSequence& sequence, int64_t n_tokens);
+  // Reads and writes one state of a recurrent layer.
+  void read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row) const;
   void write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row);
 
   // Bytes taken, for reports.

@@ -161,6 +161,33 @@ std::vector<int64_t> Session::state_positions() const {
   return positions;
 }
 
+void Session::keep_in(BlockStore& store) {
+  kept_ = std::make_unique<KeptCache>(store, runtime_);
+}
+
+int64_t Session::load_kept(std::span<const int32_t> tokens) {
+  if (!kept_) return n_past();
+  TANDEM_CHECK(n_past() <= static_cast<int64_t>(tokens.size()));
+  const int64_t n_had = n_past();
+  const auto adopt = [&] {  // what is loaded, or was cut off for it
+    const int64_t n = sequence_.is_recurrent() ? std::max(n_had, n_cached()) : n_cached();
+    tokens_.assign(tokens.begin(), tokens.begin() + n);
+  };
+  runtime_.check_vocabulary(tokens);
+  try {
+    kept_->load(sequence_, tokens.first(std::min(tokens.size(), static_cast<size_t>(n_ctx()))));
+  } catch (...) {
+    adopt();
+    throw;
+  }
+  adopt();
+  return n_past();
+}
+
+void Session::keep() {
+  if (kept_) kept_->keep(sequence_, tokens_, KeptCache::WhenBusy::wait);
+}
+
 void Session::restore(std::span<const int32_t> tokens, const SavedCache& cache) {
   truncate(0);
   if (tokens.empty()) return;

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/kept_cache.h"
 #include "engine/runtime.h"
 
 namespace tandem {
@@ -84,6 +85,14 @@ class Session {
   // throws, the session is empty.
   void restore(std::span<const int32_t> tokens, const SavedCache& cache);
 
+  // From now on, keeps what it computes in this store, which outlives the session.
+  void keep_in(BlockStore& store);
+  // Extends the session by what is kept of these tokens, of which it has the first n_past() already. At least the last one
+  // is left to append. Returns n_past(). Without a store, does nothing.
+  int64_t load_kept(std::span<const int32_t> tokens);
+  // Hands what it has computed to the store. May wait for the disk, so it is for the end of a text.
+  void keep();
+
   // Bytes taken, for reports.
   size_t kv_bytes() const { return runtime_.kv_bytes(); }
   size_t arena_bytes() const { return runtime_.arena_bytes(); }
@@ -102,6 +111,7 @@ class Session {
   Runtime runtime_;
   KvSequence sequence_;
   std::vector<int32_t> tokens_;
+  std::unique_ptr<KeptCache> kept_;  // null: nothing is kept
   HiddenFn on_hidden_;
 };
 

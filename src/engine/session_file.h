@@ -32,9 +32,6 @@
 
 namespace tandem {
 
-// Returns 32 hexadecimal digits that identify a model. Its metadata are included, with overrides.
-std::string fingerprint(const Model& model);
-
 inline constexpr const char* kSessionArchitecture = "tandem-session";
 
 enum class Saved { all, transcript };  // transcript: without tokens and cache, so the file is small

@@ -135,6 +135,22 @@ void HotCache::read_rows(const KvSequence& sequence, size_t layer, KvHalf half, 
                rows + static_cast<size_t>(n_cold) * kv_token_bytes(host, half));
 }
 
+void HotCache::read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half, int64_t n_tokens,
+                          std::byte* rows) const {
+  const std::optional<GpuId> gpu = cache_.hot().gpu(layer);
+  const bool is_hot = gpu && block >= first_block();
+  const KvLayer& at = cache_.layers()[is_hot ? gpu->index() : 0][layer];
+  const int32_t pool_block = is_hot ? blocks_[block - first_block()] : sequence.blocks()[block];
+  read_kv_rows(cache_.device(is_hot ? DeviceId(*gpu) : DeviceId::host()), at, half, std::span(&pool_block, 1),
+               n_tokens, rows);
+}
+
+void HotCache::hand_back(const KvSequence& sequence) {
+  drop_from(sequence.length());
+  move_out();
+  forget();
+}
+
 void HotCache::forget() {
   for (int32_t block : blocks_) pool_.release(block);
   blocks_.clear();

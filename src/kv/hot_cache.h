@@ -41,6 +41,11 @@ class HotCache {
 
   // Reads rows of the sequence, as in kv/rows.h.
   void read_rows(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const;
+  // The same of one block.
+  void read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half, int64_t n_tokens,
+                  std::byte* rows) const;
+  // Moves what the sequence has to the host's part, to which more can then be written.
+  void hand_back(const KvSequence& sequence);
   // Drops the hot contents, after the whole sequence has been written to the host's part.
   void forget();
   // Moves everything to the host. The hot pools can be dropped after that.

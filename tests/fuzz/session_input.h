@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/conversation.h"
+#include "engine/model_identity.h"
 #include "engine/session_file.h"
 #include "fuzz/tiny_engine.h"
 #include "text/chat_template.h"

@@ -19,6 +19,7 @@
 #include "tools/confinement.h"
 #include "tools/expert_stats.h"
 #include "tools/json_events.h"
+#include "tools/kv_store.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
@@ -38,6 +39,7 @@ constexpr int32_t kMaxParallel = 65536;
 struct BatchOptions : CommandOptions {
   bool sandbox = true;
   SamplerParams sampling;
+  KvStoreOptions kv_store;
   TextOptions text;  // -n, -r, -e
   std::string input = "-", output = "-", chat_template, expert_stats;
   int32_t parallel = 8, ctx_sequence = 0;
@@ -77,7 +79,7 @@ std::optional<int64_t> count_lines(const std::string& path, const std::string& n
 // Reads requests, runs them, and writes the answers.
 class BatchJob {
  public:
-  BatchJob(const BatchOptions& options, Runtime& runtime, int input, AnswerFile& answers,
+  BatchJob(const BatchOptions& options, Runtime& runtime, BlockStore* store, int input, AnswerFile& answers,
            std::optional<int64_t> n_lines)
       : name_(options.input == "-" ? "stdin" : printable(options.input, 4096)),
         reader_(input, name_),
@@ -87,7 +89,8 @@ class BatchJob {
         parser_(runtime.model(), options.sampling, generation(options.text), options.chat_template,
                 runtime.n_ctx_sequence()),
         vocab_(runtime.model().vocab()),
-        batcher_(runtime, options.parallel),
+        batcher_(runtime, options.parallel, store),
+        store_(store),
         progress_("lines", n_lines.value_or(0)) {}
 
   void run() {
@@ -211,6 +214,7 @@ class BatchJob {
         n_answers_, n_bad_ > 0 ? format(" and {} bad lines", n_bad_).c_str() : "", seconds, s.n_prompt,
         static_cast<double>(s.n_prompt) / seconds, shared, s.n_generated,
         static_cast<double>(s.n_generated) / seconds);
+    log_loaded(store_, s.n_loaded, s.n_prompt);
     const std::string experts = experts_used_text(runtime_.expert_counts(), s.n_generated);
     if (!experts.empty()) log_info("experts: {}", experts);
     if (s.n_preempted > 0) {
@@ -233,6 +237,7 @@ class BatchJob {
   RequestParser parser_;
   const Vocab& vocab_;
   Batcher batcher_;
+  const BlockStore* store_;  // null: nothing is kept
   Progress progress_;
   StatusLine status_;  // if the number of lines is unknown
   Clock::time_point shown_{}, logged_ = Clock::now();
@@ -271,6 +276,7 @@ void batch(BatchOptions& o) {
              answers.n_errors() > 0 ? format(", {} of them with an error", answers.n_errors()).c_str() : "");
   }
   Confinement confinement(o.sandbox);
+  prepare_kv_store(o.kv_store, confinement);
   confinement.runs(o.engine).reads(o.chat_template).writes(o.expert_stats).begin();
   const auto devices = make_devices(o.engine);
   const std::unique_ptr<Model> model = load_model(o);
@@ -284,7 +290,9 @@ void batch(BatchOptions& o) {
     log_warning("-np {}: the context of {} tokens has room for {} sequences", o.parallel, runtime.n_ctx(),
                 runtime.n_sequences());
   }
-  BatchJob(o, runtime, input.get(), answers, n_lines).run();
+  const std::unique_ptr<BlockStore> store = open_kv_store(o.kv_store);
+  BatchJob(o, runtime, store.get(), input.get(), answers, n_lines).run();
+  log_store(o.kv_store, store.get());
   expert_stats.save(runtime.executor());
 }
 
@@ -340,6 +348,7 @@ void add_batch(CLI::App& app) {
           "context of one prompt and its answer, 0: the model's training context; -c is for all together, 0: "
           "2048 tokens each")
       .group("Context");
+  add_kv_store_options(command, options->kv_store);
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
   add_expert_stats_option(command, options->expert_stats);

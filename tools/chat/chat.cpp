@@ -20,6 +20,7 @@
 #include "tools/hub/settings.h"
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
+#include "tools/kv_store.h"
 #include "tools/options/command_line.h"
 #include "tools/options/json_object.h"
 #include "tools/options/offload.h"
@@ -35,6 +36,7 @@ struct ChatOptions : CommandOptions {
   bool sandbox = true;
   SamplerParams sampling;
   SpeculationOptions speculation;
+  KvStoreOptions kv_store;
   TextOptions text;  // -p, -f, -e, -n, -r, --color, --simple-io
   std::string system, system_file, chat_template, template_variables, session_file, expert_stats;
   std::optional<ShowReasoning> reasoning;
@@ -138,17 +140,20 @@ void chat(ChatOptions& o) {
   prepare_speculation(o.speculation, o.engine);
   Confinement confinement(o.sandbox);
   confinement.runs(o.engine).reads_model(o.speculation.model).reads(o.chat_template);
+  prepare_kv_store(o.kv_store, confinement);
   confinement.writes(o.session_file).writes(o.expert_stats);
   if (asks) {
     confinement.helped_by(helper_for_typing());
     add_downloads(confinement);
   }
   confinement.begin();
+  const std::unique_ptr<BlockStore> store = open_kv_store(o.kv_store);
   ChatEngine engine({.engine = o.engine,
                      .conversation = conversation_options(o, shown.reasoning),
                      .speculation = o.speculation,
                      .chat_template = o.chat_template,
                      .expert_stats = o.expert_stats,
+                     .store = store.get(),
                      .read_ahead = asks,
                      .animate = !o.text.simple_io,
                      .explain = o.explain,
@@ -173,6 +178,7 @@ void chat(ChatOptions& o) {
   }
   loop.save_at_end();
   engine.save_expert_stats();
+  log_store(o.kv_store, store.get());
   if (const int signal = ending_signal()) end_by_signal(signal);
   if (answer_end) {
     check_complete(o.sampling, *answer_end, [&](const std::string& text) {
@@ -245,6 +251,7 @@ void add_chat(CLI::App& app) {
   flag(command, "--context-shift,!--no-context-shift", options->context_shift,
        "when the context is full, drop the oldest turns and continue")
       .group("Context");
+  add_kv_store_options(command, options->kv_store);
   add_thread_options(command, options->engine.devices);
   add_offload_options(command, options->engine, options->explain);
   add_expert_stats_option(command, options->expert_stats);

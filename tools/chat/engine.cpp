@@ -85,6 +85,7 @@ void ChatEngine::make_conversation(ConversationOptions options, std::vector<Chat
                                        explain_on_stderr(options_.explain));
   if (interrupted()) throw Error(ErrorCode::interrupted, "");
   speculation_->watch(*session_);
+  if (options_.store) session_->keep_in(*options_.store);
   options.speculation = speculation_->get();
   conversation_ = std::make_unique<Conversation>(*session_, *template_, std::move(options));
   conversation_->adopt(std::move(messages));

@@ -22,6 +22,7 @@ struct ChatEngineOptions {
   SpeculationOptions speculation;
   std::string chat_template;  // replaces the model's
   std::string expert_stats;   // file of --expert-stats, or nothing
+  BlockStore* store = nullptr;  // of computed blocks; outlives the engine. null: none
   bool read_ahead = false;    // into memory, before the first message
   bool animate = true;        // show its progress
   bool explain = false;

@@ -23,6 +23,7 @@ class JsonView final : public ChatView {
                 {{"reasoning", a.message.reasoning},
                  {"n_prompt", s.n_prompt},
                  {"n_reused", a.n_reused},
+                 {"n_loaded", a.n_loaded},
                  {"n_generated", s.n_generated},
                  {"seed", a.seed},
                  {"n_messages_left_out", a.n_left_out},

@@ -131,7 +131,10 @@ class TextView final : public ChatView {
   static std::string cost(const Answer& a) {
     const GenerateStats& s = a.stats;
     std::string text = "prompt " + n_tokens_text(s.n_prompt);
-    if (a.n_reused > 0) text += format(" ({} reused)", a.n_reused);
+    if (a.n_reused > 0) {
+      const std::string loaded = a.n_loaded > 0 ? format(", {} of them loaded", a.n_loaded) : "";
+      text += format(" ({} reused{})", a.n_reused, loaded);
+    }
     text += format(", {:.1f} t/s; answer {}", tokens_per_second(s.n_prompt, s.prompt_s),
                    answer_speed_text(s.n_generated, s.generate_s));
     const std::string speculation = speculation_text(s.speculation, s.generate_s);

@@ -1,10 +1,10 @@
 // tandem list: shows the models that were downloaded.
 #include <algorithm>
-#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "plan/footprint.h"
+#include "tools/ago.h"
 #include "tools/command.h"
 #include "tools/hub/downloads.h"
 #include "tools/options/command_line.h"
@@ -20,31 +20,14 @@ struct ListOptions {
   bool json = false, verbose = false;
 };
 
-// "3 minutes ago", "yesterday", "2026-01-15"
-std::string ago(int64_t then, int64_t now) {
-  const int64_t seconds = std::max<int64_t>(now - then, 0);
-  const auto count = [](int64_t n, const char* unit) {
-    return format("{} {}{} ago", n, unit, n == 1 ? "" : "s");
-  };
-  if (seconds < 60) return "just now";
-  if (seconds < 3600) return count(seconds / 60, "minute");
-  if (seconds < 86400) return count(seconds / 3600, "hour");
-  if (seconds < 30 * 86400) return count(seconds / 86400, "day");
-  const std::time_t time = then;
-  std::tm local{};
-  localtime_r(&time, &local);
-  return format("{:04}-{:02}-{:02}", local.tm_year + 1900, local.tm_mon + 1, local.tm_mday);
-}
-
 void print_table(const Downloads& downloads, bool verbose, Output& out) {
   size_t width = 4;
   for (const DownloadedModel& m : downloads.models) width = std::max(width, printable(m.name, 300).size());
   for (const PartialDownload& p : downloads.partial) width = std::max(width, printable(p.repo, 300).size());
   out.write(format("{:<{}}  {:>10}  {}\n", "NAME", width, "SIZE", "LAST USED"));
-  const int64_t now = std::time(nullptr);
   for (const DownloadedModel& m : downloads.models) {
     out.write(format("{:<{}}  {:>10}  {}{}\n", printable(m.name, 300), width, size_text(m.n_bytes),
-                     ago(m.used, now), m.complete ? "" : " (parts are missing)"));
+                     time_ago(m.used), m.complete ? "" : " (parts are missing)"));
     if (!verbose) continue;
     for (const std::string& path : m.paths) out.write("    " + printable(path, 4096) + "\n");
   }

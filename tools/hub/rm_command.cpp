@@ -1,13 +1,11 @@
 // tandem rm: removes downloaded models.
-#include <unistd.h>
-
-#include <cstdio>
 #include <memory>
 #include <set>
 
 #include "base/log.h"
 #include "plan/footprint.h"
 #include "tools/command.h"
+#include "tools/confirm.h"
 #include "tools/hub/downloads.h"
 #include "tools/options/command_line.h"
 #include "tools/options/types.h"
@@ -26,20 +24,6 @@ std::string names_of(const std::vector<DownloadedModel>& models) {
     names += (names.empty() ? "" : ", ") + printable(m.name, 300) + " (" + size_text(m.n_bytes) + ")";
   }
   return names;
-}
-
-// Asks on the terminal; without one, --yes must have been given.
-bool confirmed(const std::string& what) {
-  if (isatty(STDIN_FILENO) == 0) {
-    throw Error(ErrorCode::usage,
-                "cannot ask whether to remove " + what + ": stdin is no terminal, needed --yes");
-  }
-  fprintf(stderr, "remove %s? [y/N] ", what.c_str());
-  fflush(stderr);
-  std::string answer(16, '\0');
-  if (fgets(answer.data(), static_cast<int>(answer.size()), stdin) == nullptr) return false;
-  answer.resize(answer.find_first_of(std::string_view("\n\0", 2)));
-  return answer == "y" || answer == "Y" || answer == "yes";
 }
 
 void rm(const RmOptions& o) {
