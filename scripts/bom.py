@@ -30,6 +30,7 @@ LIBRARIES = {
     "libstdc++-dev": ("libstdc++", "GPL-3.0-or-later WITH GCC-exception-3.1"),
     "liburing-dev": ("liburing", "MIT"),
     "libutf8proc-dev": ("utf8proc", "MIT AND Unicode-DFS-2015"),
+    "libxxhash-dev": ("xxHash", "BSD-2-Clause"),
     "nlohmann-json3-dev": ("nlohmann-json", "MIT"),
 }
 

@@ -51,6 +51,7 @@ need_header libedit-dev histedit.h
 need_header libmd4c-dev md4c.h
 need_header liburing-dev liburing.h
 need_header libmd-dev sha2.h
+need_header libxxhash-dev xxhash.h
 need_header libcurl4-openssl-dev curl/curl.h
 if [ $tests = yes ] || [ $package = yes ]; then need_command python3 python3; fi
 if [ $tests = yes ]; then

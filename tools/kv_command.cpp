@@ -24,7 +24,7 @@ struct KvCommandOptions {
   KvStoreOptions store;
   std::string action;
   std::vector<std::string> ids;
-  bool yes = false, json = false;
+  bool sandbox = true, yes = false, json = false;
 };
 
 std::string id_of(const StoredModel& m) {
@@ -89,6 +89,9 @@ void kv(const KvCommandOptions& o) {
   if (!file_exists(o.store.folder)) {
     throw_error(ErrorCode::io, "{}: no such folder", printable(o.store.folder, 4096));
   }
+  Confinement confinement(o.sandbox);
+  prepare_block_store(o.store.folder);
+  confinement.changes_folder(o.store.folder).begin();
   BlockStore store(o.store.folder);
   const std::vector<StoredModel> models = store.contents();
   if (o.action == "rm") return remove_blocks(o, store, models);
@@ -109,6 +112,7 @@ void add_kv(CLI::App& app) {
       .required();
   texts(command, "ids", o->ids, "ID", "rm: only of the models with these IDs, as ls shows them");
   add_kv_store_folder(command, o->store);
+  add_sandbox_option(command, o->sandbox);
   flag(command, "-y,--yes", o->yes, "rm: remove without asking");
   flag(command, "--json", o->json, "ls: print everything as one JSON object, sizes in bytes");
   set_footer(command, "Example: tandem kv ls --kv-store ~/.cache/tandem/kv");

@@ -58,6 +58,7 @@ void take_result(OpenSession& open, const Answer& answer) {
   r.stop = stop_of(answer.stats.reason);
   r.n_prompt = answer.stats.n_prompt;
   r.n_reused = answer.n_reused;
+  r.n_loaded = answer.n_loaded;
   r.n_generated = answer.stats.n_generated;
   r.n_shifts = answer.stats.n_shifts;
   r.seed = answer.seed;

@@ -34,6 +34,10 @@ OpenSession::OpenSession(std::shared_ptr<const LoadedModel> loaded, const tandem
   devices_ = make_devices(engine);
   measure_speeds(engine, devices_, model());
   session_ = std::make_unique<Session>(model(), pointers(devices_), engine);
+  if (!options.kv_store.empty()) {
+    store_ = std::make_unique<BlockStore>(options.kv_store, options.kv_store_bytes);
+    session_->keep_in(*store_);
+  }
   const int64_t n_draft = engine.context.n_draft;
   if (n_draft > 0) speculation_ = std::make_unique<Speculation>(std::make_unique<NgramDrafter>(), n_draft);
   set_texts("", "");
@@ -60,10 +64,12 @@ void OpenSession::begin(const tandem_options& options, std::vector<int32_t> prom
   const auto n_common =
       std::mismatch(held.begin(), held.end(), prompt.begin(), prompt.end()).second - prompt.begin();
   // The last token is computed in any case, for its logits.
-  const int64_t n_reused = std::min<int64_t>(n_common, static_cast<int64_t>(prompt.size()) - 1);
+  const int64_t n_held = std::min<int64_t>(n_common, static_cast<int64_t>(prompt.size()) - 1);
+  session_->truncate(n_held);
+  const int64_t n_reused = session_->load_kept(prompt);
   for (int64_t i = 0; i < n_reused; ++i) work->sampler.accept_prompt(prompt[i]);
-  session_->truncate(n_reused);
   result_.n_reused = n_reused;
+  result_.n_loaded = std::max<int64_t>(0, n_reused - n_held);
   result_.seed = work->sampler.seed();
   const auto rest = std::span<const int32_t>(prompt).subspan(static_cast<size_t>(n_reused));
   work->cut_short = !work->work.read(rest, [this](int64_t) { return !interrupted(); });
@@ -90,14 +96,19 @@ const tandem_piece& OpenSession::last_piece(std::string_view text, StopReason re
   append_text(text);
   result_.stop = stop_of(reason);
   const tandem_piece& piece = pieces_.build(text, TANDEM_PART_TEXT, result_.stop);
-  work_.reset();
+  end_text();
   return piece;
 }
 
 void OpenSession::stop() {
   if (!work_) return;
   result_.stop = TANDEM_STOP_INTERRUPTED;
+  end_text();
+}
+
+void OpenSession::end_text() {
   work_.reset();
+  session_->keep();
 }
 
 void OpenSession::take_statistics(const GenerateStats& s) {

@@ -6,6 +6,7 @@
 #include "capi/tandem.h"
 #include "engine/conversation.h"
 #include "engine/options.h"
+#include "kv/block_store.h"
 
 struct tandem_options {
   tandem::EngineOptions engine;
@@ -13,6 +14,8 @@ struct tandem_options {
   tandem::GenerateOptions generation;
   std::string chat_template;
   bool think = true;
+  std::string kv_store;  // a folder; empty: none
+  uint64_t kv_store_bytes = tandem::BlockStore::kDefaultBytes;
 };
 
 namespace tandem::capi {

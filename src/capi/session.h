@@ -60,10 +60,12 @@ class OpenSession {
   };
   void take_statistics(const GenerateStats& stats);
   const tandem_piece& last_piece(std::string_view text, StopReason reason);
+  void end_text();
   void publish_texts();
 
   std::shared_ptr<const LoadedModel> loaded_;
   std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<BlockStore> store_;  // null: none
   std::unique_ptr<Session> session_;
   std::unique_ptr<Speculation> speculation_;
   std::unique_ptr<Text> work_;

@@ -110,6 +110,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx512",
  *                                         "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best
  *               n_gpu_layers     -1       last layers of the model on GPUs; -1: what is fastest
+ *               kv_store         ""       folder that keeps what is computed of texts, for all that begin alike
+ *               kv_store_bytes   10 GiB   its largest size; what was not used for longest goes first
  *   both        max_ram          0        most bytes of host memory, weights included; 0: what is free
  *               max_vram         0        most bytes of each GPU; 0: what is free
  *   generation  n_predict        -1       most tokens; -1: until the text ends
@@ -258,12 +260,13 @@ typedef struct tandem_result {
   const char* reasoning; /* a chat's, else "" */
   size_t n_reasoning_bytes;
   int64_t n_prompt;    /* tokens of the prompt that were computed */
-  int64_t n_reused;    /* tokens of the prompt that the session held already */
+  int64_t n_reused;    /* tokens of the prompt that the session held already, or loaded */
   int64_t n_generated; /* tokens chosen */
   int64_t n_shifts;    /* times that a full context lost its older half */
   double prompt_s, generate_s;
   uint64_t seed;                      /* also if it was random */
   int64_t n_guessed, n_guessed_right; /* with n_draft */
+  int64_t n_loaded;                   /* of n_reused: found in kv_store */
 } tandem_result;
 
 /* Completes a prompt. The session then holds the prompt and the text; a beginning that the new prompt has in

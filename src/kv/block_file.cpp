@@ -1,10 +1,10 @@
 #include "kv/block_file.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
-
-#include "base/xxh64.h"
 
 namespace tandem {
 namespace {
@@ -28,6 +28,10 @@ Value get(std::span<const std::byte> bytes, size_t at) {
 
 }  // namespace
 
+uint64_t block_checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
 std::array<std::byte, BlockHeader::kBytes> header_bytes(const BlockHeader& header) {
   std::array<std::byte, BlockHeader::kBytes> bytes{};
   put(bytes, 0, kMagic);
@@ -40,14 +44,14 @@ std::array<std::byte, BlockHeader::kBytes> header_bytes(const BlockHeader& heade
   put(bytes, 96, header.n_tokens);
   const size_t n = std::min(header.model.size(), BlockHeader::kMaxModelBytes);
   std::memcpy(bytes.data() + kModelAt, header.model.data(), n);
-  put(bytes, kChecksumAt, xxh64(std::span(bytes).first(kChecksumAt)));
+  put(bytes, kChecksumAt, block_checksum(std::span(bytes).first(kChecksumAt)));
   return bytes;
 }
 
 std::optional<BlockHeader> read_header(std::span<const std::byte> bytes) {
   if (bytes.size() < BlockHeader::kBytes || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) return {};
   if (get<uint32_t>(bytes, 8) != kBlockFileVersion) return {};
-  if (get<uint64_t>(bytes, kChecksumAt) != xxh64(bytes.first(kChecksumAt))) return {};
+  if (get<uint64_t>(bytes, kChecksumAt) != block_checksum(bytes.first(kChecksumAt))) return {};
   const auto kind = get<uint32_t>(bytes, 12);
   if (kind > static_cast<uint32_t>(BlockKind::state)) return {};
   BlockHeader header;

@@ -4,14 +4,15 @@
 //     8    u32   version, 1
 //     12   u32   kind: 0 rows, 1 state
 //     16   u64   bytes after the header
-//     24   u64   their XXH64
+//     24   u64   their checksum
 //     32   32 bytes, the block's name
 //     64   32 bytes, the root of its chain
 //     96   u32   tokens of the text up to the block's end
 //     100  u32   0
 //     104  144 bytes, the model in words for people, ended by a zero
-//     248  u64   XXH64 of the 248 bytes before
+//     248  u64   checksum of the 248 bytes before
 //
+// Checksums are XXH3 of 64 bits: against damage, not against forgers.
 // Nothing here throws. A file that differs from this in anything is damaged; a reader takes it for missing.
 #pragma once
 
@@ -42,6 +43,7 @@ struct BlockHeader {
 };
 
 std::array<std::byte, BlockHeader::kBytes> header_bytes(const BlockHeader& header);
+uint64_t block_checksum(std::span<const std::byte> bytes);
 // None if the bytes are not a sound header.
 std::optional<BlockHeader> read_header(std::span<const std::byte> bytes);
 

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/xxh64.h"
+#include "base/random_seed.h"
 
 namespace tandem {
 namespace {
@@ -125,7 +125,7 @@ void prepare_block_store(const std::string& folder) {
 }
 
 BlockStore::BlockStore(std::string folder, uint64_t max_bytes)
-    : folder_(std::move(folder)), max_bytes_(max_bytes) {
+    : folder_(std::move(folder)), max_bytes_(max_bytes), temporary_id_(random_seed()) {
   prepare_block_store(folder_);
 }
 
@@ -160,7 +160,7 @@ std::optional<std::vector<std::byte>> BlockStore::read(const Sha256& name, Block
     const std::optional<BlockHeader> header = read_header(head);
     if (!header || header->kind != kind || header->name != name || header->n_bytes != n_bytes) return false;
     bytes.resize(n_bytes);
-    return read_whole(file.get(), bytes, head.size()) && header->checksum == xxh64(bytes);
+    return read_whole(file.get(), bytes, head.size()) && header->checksum == block_checksum(bytes);
   };
   const bool is_sound = sound();
   const std::lock_guard lock(mutex_);
@@ -257,10 +257,8 @@ void BlockStore::write_file(const Job& job) {
   make_room(n_bytes);
   BlockHeader header = job.header;
   header.n_bytes = job.bytes.size();
-  header.checksum = xxh64(job.bytes);
-  const std::string temporary =
-      folder_ + "/" + std::string(kTemporary) + std::to_string(getpid()) + "-" + std::to_string(n_files_++);
-  unlink(temporary.c_str());  // of a process that had the same number
+  header.checksum = block_checksum(job.bytes);
+  const std::string temporary = format("{}/{}{:016x}-{}", folder_, kTemporary, temporary_id_, n_files_++);
   const File file(temporary, O_WRONLY | O_CREAT | O_EXCL);
   bool done = file.is_open();
   done = done && write_whole(file.get(), header_bytes(header)) && write_whole(file.get(), job.bytes);

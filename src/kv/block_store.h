@@ -2,7 +2,7 @@
 // same tokens with the same model loads them. What a name stands for is up to engine/kept_cache.h; here it is 32 bytes.
 //
 //   NAME.rows, NAME.state   complete blocks (block_file.h); NAME is 64 hexadecimal digits
-//   tmp-PID-N               one that is being written; removed when it is old
+//   tmp-RANDOM-N            one that is being written; removed when it is old
 //   tandem-kv.lock          says that the folder is a store; held (flock) while old blocks are removed
 //
 // - A folder that has other files and no lock file is refused: removing blocks must never touch what is not ours. The
@@ -107,11 +107,12 @@ class BlockStore {
 
   std::string folder_;
   uint64_t max_bytes_;
+  uint64_t temporary_id_;  // process numbers may be those of other machines that share the folder
   // Of the thread that writes.
   uint64_t n_bytes_ = 0;       // in the folder when it last looked, and what it wrote since
   uint64_t n_since_look_ = 0;  // of those
   bool has_looked_ = false;
-  uint64_t n_files_ = 0;  // temporary names so far
+  uint64_t n_files_ = 0;       // temporary names so far
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -117,6 +117,7 @@ static void settings(void) {
                                      "n_gpu_layers",
                                      "max_ram",
                                      "max_vram",
+                                     "kv_store_bytes",
                                      "n_predict",
                                      "n_logprobs",
                                      "context_shift",
@@ -156,6 +157,7 @@ static void settings(void) {
   CHECK_OK(tandem_options_set_text(options, "k_dtype", "q8_0"));
   CHECK_OK(tandem_options_set_text(options, "v_dtype", "F32"));
   CHECK_OK(tandem_options_set_text(options, "devices", "CUDA0,CUDA1"));
+  CHECK_OK(tandem_options_set_text(options, "kv_store", "folder"));
   CHECK_OK(tandem_options_set_text(options, "samplers", "top_k;temperature"));
   CHECK_OK(tandem_options_set_text(options, "grammar", "root ::= \"a\""));
   CHECK_OK(tandem_options_set_text(options, "json_schema", "{\"type\": \"integer\"}"));

@@ -1,6 +1,7 @@
 /* Completions: pushed and pulled, their tokens and probabilities. */
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "capi/check.h"
 
@@ -74,6 +75,38 @@ static void guesses(void) {
   tandem_options_free(options);
   tandem_session_free(session);
   tandem_session_free(plain);
+  tandem_model_free(model);
+}
+
+/* What one session computed, another loads: the same text. A folder of something else is refused. */
+static void keeps(void) {
+  static const char story[] = "Once upon a time there was a small dog, and the small dog had a red ball. The dog "
+                                    "and the ball went to the park, and there was a cat in the park, and the cat had a hat.";
+  tandem_model* model = load_model();
+  tandem_options* options = test_options();
+  tandem_session* sessions[2] = {NULL, NULL};
+  char folder[4096], long_prompt[512];
+  int i;
+  snprintf(long_prompt, sizeof long_prompt, "%ld. %s", (long)time(NULL), story); /* new in each run of the test */
+  snprintf(folder, sizeof folder, "%s/kept", g_folder);
+  CHECK_OK(tandem_options_set_text(options, "kv_store", folder));
+  CHECK_OK(tandem_options_set_int(options, "kv_store_bytes", 1 << 20));
+  for (i = 0; i < 2; ++i) {
+    const tandem_result* r;
+    CHECK_OK(tandem_session_new(model, options, &sessions[i]));
+    CHECK_OK(tandem_session_complete(sessions[i], options, long_prompt, NULL, NULL));
+    r = tandem_session_get_result(sessions[i]);
+    CHECK(r->n_loaded == r->n_reused);
+    CHECK(i == 0 ? r->n_loaded == 0 : r->n_loaded >= 32 && r->n_loaded % 32 == 0);
+    tandem_session_free(i == 0 ? sessions[0] : NULL); /* which waits until all is written */
+  }
+  sessions[0] = NULL;
+  CHECK_OK(tandem_options_set_text(options, "kv_store", g_model));
+  CHECK_FAILS(tandem_session_new(model, options, &sessions[0]), TANDEM_ERROR_USAGE, "not a folder");
+  CHECK_OK(tandem_options_set_text(options, "kv_store", ""));
+  CHECK_OK(tandem_session_complete(sessions[1], options, kPrompt, NULL, NULL));
+  tandem_session_free(sessions[1]);
+  tandem_options_free(options);
   tandem_model_free(model);
 }
 
@@ -226,6 +259,7 @@ static void use_after_errors(void) {
 
 const test session_tests[] = {{"completes", completes},
                               {"guesses", guesses},
+                              {"keeps", keeps},
                               {"pulls", pulls},
                               {"logprobs", logprobs},
                               {"characters_across_tokens", characters_across_tokens},

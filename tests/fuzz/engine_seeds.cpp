@@ -1,10 +1,11 @@
 // First inputs of the targets that run a tiny model, read options or compute: saved sessions, requests and answers, configuration
-// files, options, recipes, blocks.
+// files, options, recipes, kept blocks of a cache, blocks of weights.
 #include <iterator>
 #include <random>
 
 #include "fuzz/seeds.h"
 #include "fuzz/session_input.h"
+#include "kv/block_file.h"
 #include "support/dtypes.h"
 #include "support/linear_problem.h"
 
@@ -41,6 +42,24 @@ void seed_session(SeedFolder& folder) {
   folder.add(selected(
       2, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"c"}],
 "n_left_out":2,"n_answers":1,"prompt":"","prompt_user":[],"prompt_ids":[],"prompt_cuts":[],"answer":"","answer_ids":[]})"));
+}
+
+void seed_kv_block(SeedFolder& folder) {
+  for (const BlockKind kind : {BlockKind::rows, BlockKind::state}) {
+    BlockHeader header;
+    header.kind = kind;
+    header.name = sha256("block");
+    header.root = sha256("root");
+    header.n_tokens = 32;
+    header.model = "llama 2 layers, keys F16, values F16";
+    const std::string bytes = "keys and values";
+    header.n_bytes = bytes.size();
+    header.checksum = block_checksum(std::as_bytes(std::span(bytes)));
+    const auto head = header_bytes(header);
+    const std::string file = std::string(reinterpret_cast<const char*>(head.data()), head.size()) + bytes;
+    for (int mended = 0; mended < 8; ++mended)
+      folder.add(selected(mended + (kind == BlockKind::state ? 8 : 0), file));
+  }
 }
 
 void seed_batch(SeedFolder& folder) {

@@ -20,6 +20,7 @@ int main(int n_arguments, char** arguments) {
       {"imatrix", seed_imatrix},
       {"jinja", seed_jinja},
       {"kernels", seed_kernels},
+      {"kv_block", seed_kv_block},
       {"messages", seed_messages},
       {"options", seed_options},
       {"recipe", seed_recipe},

@@ -34,6 +34,7 @@ void seed_hf_folder(SeedFolder& folder);
 void seed_imatrix(SeedFolder& folder);
 void seed_jinja(SeedFolder& folder);
 void seed_kernels(SeedFolder& folder);
+void seed_kv_block(SeedFolder& folder);
 void seed_messages(SeedFolder& folder);
 void seed_options(SeedFolder& folder);
 void seed_recipe(SeedFolder& folder);

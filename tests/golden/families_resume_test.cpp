@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
+#include "base/files.h"
 #include "cpu/cpu_device.h"
 #include "engine/session_file.h"
+#include "kv/block_store.h"
 #include "support/batch_rig.h"
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
@@ -142,6 +145,52 @@ TEST_P(FamiliesResume, InABatchWithSharedBeginnings) {
   Batcher batcher(runtime);
   EXPECT_EQ(together(batcher, list), expected);
   EXPECT_EQ(batcher.stats().n_reused, 4 * 64);
+}
+
+// What one session computed, others load from the store: the whole text, a text that parts from it, and one of which the
+// session has the beginning already. Without the newest states, recurrent layers go on from an older one.
+TEST_P(FamiliesResume, KeptInAStore) {
+  const std::string folder = folder_.path("store");
+  BlockStore store(folder);
+  const auto n_whole = static_cast<int64_t>(ids_.size() - 1) / 32 * 32;
+  ASSERT_GE(n_whole, 64);
+  {
+    Session first = open();
+    first.keep_in(store);
+    EXPECT_EQ(first.load_kept(ids_), 0);
+    const std::span<const float> end = first.append(ids_);
+    expected_.assign(end.begin(), end.end());
+    first.keep();
+    store.flush();
+    EXPECT_EQ(store.counts().n_written, static_cast<int64_t>(ids_.size()) / 32 *
+                                            (first.kv_config().is_recurrent() ? 2 : 1));
+  }
+  for (const int64_t n_held : {0, 20, 40, 64}) {
+    Session session = open();
+    session.keep_in(store);
+    if (n_held > 0) session.append(std::span(ids_).first(static_cast<size_t>(n_held)));
+    EXPECT_EQ(session.load_kept(ids_), n_whole);
+    expect_same_end(session, "loaded");
+    session.truncate(40);
+    expect_same_end(session, "loaded and cut back");
+  }
+  std::vector<int32_t> other = ids_;
+  other[70] = (other[70] + 1) % static_cast<int32_t>(model_->hparams().n_vocab);
+  Session parting = open();
+  parting.keep_in(store);
+  EXPECT_EQ(parting.load_kept(other), 64);
+  for (const std::string& path : files_in(folder)) {  // of the last block, the state; where there is none, the rows
+    const bool is_recurrent = parting.kv_config().is_recurrent();
+    if (!path.ends_with(is_recurrent ? ".state" : ".rows")) continue;
+    const auto time = std::filesystem::last_write_time(path);
+    std::filesystem::resize_file(path, 300);
+    std::filesystem::last_write_time(path, time);
+  }
+  Session session = open();
+  session.keep_in(store);
+  EXPECT_EQ(session.load_kept(ids_), 0);
+  expect_same_end(session, "nothing sound is left");
+  EXPECT_GT(store.counts().n_damaged, 0);
 }
 
 // Several beginnings, which part in different blocks, and fewer kept states than beginnings.

@@ -21,8 +21,10 @@ from bare_root import BareRoot, Checks, need_unshare, skip
 OLDEST_LIBC = (2, 35)  # Ubuntu 22.04; Debian 12 has 2.36
 CARRIED = {"libmd4c.so.0"}  # in lib/tandem of the package
 OF_LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
-LINKED = ("pcre2", "utf8proc", "liburing", "libedit", "ncurses", "libbsd", "libmd", "md4c", "fmt", "CLI11", "nlohmann-json", "libstdc++")
-LISTED = {"pcre2", "utf8proc", "liburing", "libedit", "ncurses", "libbsd", "libmd", "md4c", "fmt", "CLI11", "nlohmann-json", "libstdc++"}
+LINKED = ("pcre2", "utf8proc", "liburing", "libedit", "ncurses", "libbsd", "libmd", "xxhash", "md4c", "fmt", "CLI11", "nlohmann-json",
+          "libstdc++")
+LISTED = {"pcre2", "utf8proc", "liburing", "libedit", "ncurses", "libbsd", "libmd", "xxHash", "md4c", "fmt", "CLI11", "nlohmann-json",
+          "libstdc++"}
 STORY = ("run", "-m", "/models/tandem-demo-Q8_0.gguf", "-p", "'Once upon a time'", "-n", "20", "--temp", "0", "-t", "2")
 
 

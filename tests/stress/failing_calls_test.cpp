@@ -79,6 +79,23 @@ TEST_F(FailingCalls, SavePromptCache) {
                    }});
 }
 
+// Blocks may be missing from a store, never torn; and what cannot be read is computed.
+TEST_F(FailingCalls, KeepInAStore) {
+  const Job job{{"run", "-m", model_, "-c", "128", "-t", "1", "--temp", "0", "-n", "2", "-p",
+                 "a b c d e f g h i j k l m n o p q r s t u v w x y z a b c d e f g h i j k l m n o p q r s t u v w x", "--kv-store", "kv"}};
+  Job again = job;
+  again.files = JobFolder(directory_.path("whole")).run(job).files;
+  ASSERT_EQ(again.files.size(), 3u) << "two blocks and the lock file";
+  for (const Job& j : {job, again}) {
+    fail_every_call({j.files.empty() ? "keep" : "load", j, false,
+                     [&j](const Ended& ended, const Ended& whole, const JobFolder&) -> std::string {
+                       Ended with_blocks = ended;
+                       with_blocks.files.insert(whole.files.begin(), whole.files.end());
+                       return beginning_or_whole(j, with_blocks, whole);
+                     }});
+  }
+}
+
 TEST_F(FailingCalls, ChatTurn) {
   fail_every_call(
       "chat", {{"chat", "-m", model_, "-c", "128", "-t", "1", "--temp", "0", "-n", "6", "--session", "s.bin"},

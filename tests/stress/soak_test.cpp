@@ -2,7 +2,6 @@
 //
 // Short by default; with TANDEM_STRESS=all, a million tokens over 10,000 turns and 100,000 lines (`make soak`).
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "stress/running.h"
 #include "stress/spawn.h"
 #include "support/chat_terminal.h"
 
@@ -214,55 +214,6 @@ class BatchSoak : public Soak {
   size_t n_answers() const { return static_cast<size_t>(std::ranges::count(contents(output_), '\n')); }
 
   std::string input_ = directory_.path("in.jsonl"), output_ = directory_.path("out.jsonl");
-};
-
-// The program as a process that can be watched.
-class Running {
- public:
-  explicit Running(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), binary_path());
-    child_ = fork();
-    if (child_ != 0) return;
-    std::vector<char*> argv;
-    for (std::string& a : arguments) argv.push_back(a.data());
-    argv.push_back(nullptr);
-    if (!freopen("/dev/null", "w", stderr)) _exit(126);
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
-  ~Running() {
-    if (child_ > 0) end();
-  }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-  pid_t id() const { return child_; }
-  bool ended() {
-    int status = 0;
-    if (child_ > 0 && waitpid(child_, &status, WNOHANG) == child_) note(status);
-    return child_ <= 0;
-  }
-  // Kills it if it still runs. Returns the exit code, or 128 + signal.
-  int end() {
-    if (!ended()) {
-      kill(child_, SIGKILL);
-      int status = 0;
-      waitpid(child_, &status, 0);
-      note(status);
-    }
-    return exit_code_;
-  }
-  int wait() {
-    while (!ended()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return exit_code_;
-  }
-
- private:
-  void note(int status) {
-    child_ = -1;
-    exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  pid_t child_ = -1;
-  int exit_code_ = -1;
 };
 
 std::map<int64_t, Json> answers_of(const std::string& path) {
