@@ -44,8 +44,7 @@ void print_table(const std::string& folder, const std::vector<StoredModel>& mode
 }
 
 void print_json(const std::string& folder, const std::vector<StoredModel>& models, Output& out) {
-  using Json = nlohmann::ordered_json;
-  Json list = Json::array();
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const StoredModel& m : models) {
     list.push_back({{"id", hex_text(m.root)},
                     {"model", m.model},
@@ -54,8 +53,8 @@ void print_json(const std::string& folder, const std::vector<StoredModel>& model
                     {"n_bytes", m.n_bytes},
                     {"last_used", m.used_s}});
   }
-  const Json page = {{"folder", folder}, {"models", list}};
-  out.write_text(page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  const nlohmann::ordered_json page = {{"folder", folder}, {"models", list}};
+  out.write_text(page.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 // The models that an ID of the list names, or the beginning of one.

@@ -1,6 +1,7 @@
 // Reads arbitrary bytes as a block of a store, as --kv-store does: whatever a file in the folder holds, it is either the
 // block that was asked for or missing. The first byte says what is mended before, so that inputs get past the checksums.
 #include <cstring>
+#include <filesystem>
 
 #include "base/files.h"
 #include "fuzz/fuzz_target.h"
@@ -20,7 +21,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (bytes.size() >= kHead && (data[0] & 4) != 0) put(kChecksumAt, block_checksum(std::span(bytes).first(kChecksumAt)));
   const Sha256 name = sha256("block");
   const auto kind = (data[0] & 8) != 0 ? BlockKind::state : BlockKind::rows;
-  const std::string path = store.folder() + "/" + hex_text(name) + (kind == BlockKind::rows ? ".rows" : ".state");
+  const std::string stem = store.folder() + "/" + hex_text(name);
+  const std::string path = stem + (kind == BlockKind::rows ? ".rows" : ".state");
+  std::filesystem::remove(stem + (kind == BlockKind::rows ? ".state" : ".rows"));  // an earlier input's
   test::write_file(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 
   const std::optional<BlockHeader> header = read_header(bytes);
