@@ -1,5 +1,6 @@
 // Reads arbitrary bytes as a block of a store, as --kv-store does: whatever a file in the folder holds, it is either the
 // block that was asked for or missing. The first byte says what is mended before, so that inputs get past the checksums.
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
@@ -12,8 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const test::TempDir directory;
   static BlockStore store(directory.path("kv"));
   if (size == 0) return 0;
-  std::vector<std::byte> bytes(size - 1);
-  std::memcpy(bytes.data(), data + 1, size - 1);
+  const auto input = std::as_bytes(std::span(data, size).subspan(1));
+  std::vector<std::byte> bytes(input.begin(), input.end());
   constexpr size_t kHead = BlockHeader::kBytes, kChecksumAt = kHead - 8;
   const auto put = [&](size_t at, uint64_t number) { std::memcpy(bytes.data() + at, &number, sizeof number); };
   if (bytes.size() >= kHead && (data[0] & 1) != 0) put(24, block_checksum(std::span(bytes).subspan(kHead)));
@@ -38,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TANDEM_CHECK(file_exists(path) == read.has_value());
   if (read) {
     TANDEM_CHECK(header && header->kind == kind && header->name == name && header->n_bytes == n_bytes);
-    TANDEM_CHECK(std::memcmp(read->data(), bytes.data() + kHead, n_bytes) == 0);
+    TANDEM_CHECK(std::ranges::equal(*read, std::span(bytes).subspan(kHead)));
   }
   return 0;
 }
