@@ -147,7 +147,7 @@ asan:  ## build in build-asan/ with address and undefined-behaviour sanitizers, 
 	@$(call configure,build-asan,-DTANDEM_TESTS=ON -DTANDEM_CUDA=OFF -DTANDEM_SANITIZE=address$(comma)undefined)
 	@$(call build,build-asan)
 	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	  ctest --test-dir build-asan -j $(JOBS) --output-on-failure --no-tests=error
+	  LSAN_OPTIONS=suppressions=$(CURDIR)/tests/leaks.txt:print_suppressions=0 ctest --test-dir build-asan -j $(JOBS) --output-on-failure --no-tests=error
 comma := ,
 
 tsan:  ## build in build-tsan/ with the thread sanitizer, run every test
