@@ -37,8 +37,26 @@ bool is_ours(const Json& line) {
 
 }  // namespace
 
-AnswerFile::AnswerFile(const std::string& path)
-    : path_(path), name_(path == "-" ? "stdout" : printable(path, 4096)) {
+bool AnswerMark::is_of(const Json& of) const {
+  return id == hash_of(of) || (error && id == 0);
+}
+
+std::optional<Answer> parse_answer(const std::string& text) {
+  const Json line = parse_json_or_null<Json>(text);
+  if (!is_ours(line)) return {};
+  const uint64_t id = line.contains("id") ? hash_of(line["id"]) : 0;
+  return Answer{line["index"].get<int64_t>(), {id, line.contains("error")}};
+}
+
+void throw_no_answer(const std::string& file_name, int64_t line) {
+  throw_error(ErrorCode::bad_file,
+              "{}: line {} is not an answer of tandem batch; an existing output file must hold only such "
+              "answers",
+              file_name, line);
+}
+
+AnswerFile::AnswerFile(const std::string& path, const Shard& shard)
+    : path_(path), name_(path == "-" ? "stdout" : printable(path, 4096)), shard_(shard) {
   try {
     open_file();
   } catch (...) {
@@ -84,22 +102,15 @@ void AnswerFile::read_done() {
   }
 }
 
-void AnswerFile::add_done(const std::string& text, int64_t number) {
-  const Json line = parse_json_or_null<Json>(text);
-  if (!is_ours(line)) {
-    throw_error(ErrorCode::bad_file,
-                "{}: line {} is not an answer of tandem batch; an existing output file must hold only such "
-                "answers",
-                name_, number);
+void AnswerFile::add_done(const std::string& line, int64_t number) {
+  const std::optional<Answer> answer = parse_answer(line);
+  if (!answer) throw_no_answer(name_, number);
+  if (!shard_.has(answer->index)) {
+    throw_error(ErrorCode::bad_file, "{}: has an answer to line {}, which is not in shard {}", name_, answer->index,
+                shard_.text());
   }
-  const bool error = line.contains("error");
-  n_errors_ += error;
-  done_[line["index"].get<int64_t>()] = {line.contains("id") ? hash_of(line["id"]) : 0, error};
-}
-
-bool AnswerFile::is_of(int64_t index, const Json& id) const {
-  const Done& done = done_.at(index);
-  return done.id == hash_of(id) || (done.error && done.id == 0);
+  n_errors_ += answer->mark.error;
+  done_[answer->index] = answer->mark;
 }
 
 // Writes the line in one call, so that a kill can cut only the last line.

@@ -5,16 +5,38 @@
 // Throws Error(io), and Error(bad_file) for a file with other contents, which it never modifies.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
+#include "tools/batch/shard.h"
+
 namespace tandem::tools {
+
+// What is remembered of an answer.
+struct AnswerMark {
+  uint64_t id;  // hash; 0: no id
+  bool error;
+
+  // Whether it belongs to a line with this id. (An error without an id matches any: the line's id could not be read.)
+  bool is_of(const nlohmann::ordered_json& id) const;
+};
+
+struct Answer {
+  int64_t index;  // of the line in the input, from 1
+  AnswerMark mark;
+};
+// Nothing if the line is not an answer.
+std::optional<Answer> parse_answer(const std::string& line);
+[[noreturn]] void throw_no_answer(const std::string& file_name, int64_t line);
 
 class AnswerFile {
  public:
-  // "-" is stdout. Stdout, and anything that is not a regular file, starts without answers.
-  explicit AnswerFile(const std::string& path);
+  // "-" is stdout. Stdout, and anything that is not a regular file, starts without answers. An answer that is there to a
+  // line of another shard is an Error(bad_file).
+  explicit AnswerFile(const std::string& path, const Shard& shard = {});
   ~AnswerFile();
   AnswerFile(const AnswerFile&) = delete;
   AnswerFile& operator=(const AnswerFile&) = delete;
@@ -22,24 +44,19 @@ class AnswerFile {
   int64_t n_done() const { return static_cast<int64_t>(done_.size()); }
   int64_t n_errors() const { return n_errors_; }
   bool has(int64_t index) const { return done_.contains(index); }
-  // Whether the answer with this index belongs to a line with this id. (An error without an id matches any:
-  // the line's id could not be read.)
-  bool is_of(int64_t index, const nlohmann::ordered_json& id) const;
+  bool is_of(int64_t index, const nlohmann::ordered_json& id) const { return done_.at(index).is_of(id); }
 
   void write(const nlohmann::ordered_json& answer);
 
  private:
-  struct Done {
-    uint64_t id;  // hash; 0: no id
-    bool error;
-  };
   void open_file();
   void read_done();
   void add_done(const std::string& line, int64_t number);
 
   std::string path_, name_;
+  Shard shard_;
   int fd_ = -1;
-  std::unordered_map<int64_t, Done> done_;
+  std::unordered_map<int64_t, AnswerMark> done_;
   int64_t n_errors_ = 0;
 };
 

@@ -1,10 +1,6 @@
 // tandem batch: answers many prompts from a file at once.
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <memory>
 
 #include "base/interrupt.h"
@@ -13,8 +9,11 @@
 #include "engine/generate.h"
 #include "tools/batch/answer_file.h"
 #include "tools/batch/batch_context.h"
+#include "tools/batch/input.h"
 #include "tools/batch/line_reader.h"
+#include "tools/batch/merge.h"
 #include "tools/batch/request.h"
+#include "tools/batch/shard.h"
 #include "tools/command.h"
 #include "tools/confinement.h"
 #include "tools/expert_stats.h"
@@ -43,36 +42,21 @@ struct BatchOptions : CommandOptions {
   TextOptions text;  // -n, -r, -e
   std::string input = "-", output = "-", chat_template, expert_stats;
   int32_t parallel = 8, ctx_sequence = 0;
-};
-
-class Descriptor {
- public:
-  Descriptor(const std::string& path, const std::string& name)
-      : fd_(path == "-" ? 0 : open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", name, strerror(errno));
-  }
-  ~Descriptor() {
-    if (fd_ > 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
+  std::optional<Shard> shard;  // nothing: that of a Slurm job array, else the whole input
+  bool merge = false;
 };
 
 // Counts the lines to answer, if the input is a regular file and can be read twice.
-std::optional<int64_t> count_lines(const std::string& path, const std::string& name,
-                                   const AnswerFile& answers) {
+std::optional<int64_t> count_lines(const std::string& path, const std::string& name, const AnswerFile& answers,
+                                   const Shard& shard) {
   struct stat info {};
   if (path == "-" || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-  const Descriptor file(path, name);
+  const BatchInput file(path, name);
   LineReader reader(file.get(), name);
   std::string line;
   int64_t n = 0;
   while (reader.next(line) == LineReader::Result::line)
-    n += !is_blank(line) && !answers.has(reader.n_lines());
+    n += !is_blank(line) && shard.has(reader.n_lines()) && !answers.has(reader.n_lines());
   return n;
 }
 
@@ -86,6 +70,7 @@ class BatchJob {
         answers_(answers),
         runtime_(runtime),
         n_lines_(n_lines),
+        shard_(options.shard.value_or(Shard{})),
         parser_(runtime.model(), options.sampling, generation(options.text), options.chat_template,
                 runtime.n_ctx_sequence()),
         vocab_(runtime.model().vocab()),
@@ -126,6 +111,7 @@ class BatchJob {
       if (result != LineReader::Result::line) return;
       if (!reader_.too_long() && is_blank(line)) continue;
       const int64_t index = reader_.n_lines();
+      if (!shard_.has(index)) continue;
       if (!answers_.has(index)) {
         begin(index, line);
       } else if (!answers_.is_of(index, id_of(line))) {
@@ -234,6 +220,7 @@ class BatchJob {
   AnswerFile& answers_;
   const Runtime& runtime_;
   std::optional<int64_t> n_lines_;
+  Shard shard_;
   RequestParser parser_;
   const Vocab& vocab_;
   Batcher batcher_;
@@ -255,8 +242,22 @@ void set_context(BatchOptions& o, const Model& model) {
   c.n_sequences = std::max(o.parallel, 2);
 }
 
+// Chooses the shard, and the file of its answers.
+void set_shard(BatchOptions& o) {
+  const bool given = o.shard.has_value();
+  if (!given) o.shard = slurm_shard(o.output);
+  if (o.shard->is_whole()) return;
+  o.output = shard_path(o.output, *o.shard);
+  log_info("shard {}{}: answers go to {}", o.shard->text(), given ? "" : " of the Slurm job array",
+           o.output == "-" ? "stdout" : printable(o.output, 4096));
+}
+
 void batch(BatchOptions& o) {
   apply_log_options(o.log);
+  if (o.merge) {
+    if (o.shard) throw_error(ErrorCode::usage, "--shard answers the lines of a shard, --merge joins all shards: give one");
+    return merge_shards(o.input, o.output, o.sandbox);
+  }
   if (o.parallel > kMaxParallel) {
     throw_error(ErrorCode::usage, "--parallel: found {}, needed at most {}", o.parallel, kMaxParallel);
   }
@@ -268,9 +269,10 @@ void batch(BatchOptions& o) {
   note_no_effect(o);
   find_model_file(o);
   const std::string name = o.input == "-" ? "stdin" : printable(o.input, 4096);
-  const Descriptor input(o.input, name);
-  AnswerFile answers(o.output);
-  const std::optional<int64_t> n_lines = count_lines(o.input, name, answers);
+  const BatchInput input(o.input, name);
+  set_shard(o);
+  AnswerFile answers(o.output, *o.shard);
+  const std::optional<int64_t> n_lines = count_lines(o.input, name, answers, *o.shard);
   if (answers.n_done() > 0) {
     log_info("{}: {} lines already done{}", printable(o.output, 4096), answers.n_done(),
              answers.n_errors() > 0 ? format(", {} of them with an error", answers.n_errors()).c_str() : "");
@@ -304,6 +306,15 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
   text(app, "-o,--output", o.output, "FILE",
        "write answers to this file, one JSON object per line; keep the answers it already has; - for stdout")
       .group(group);
+  choice(app, "--shard", "I/N",
+         "answer only each N-th line, from line I on, into a file of its own, such as answers-00003-of-00008.jsonl; off: "
+         "all lines",
+         "that of a task of a Slurm job array, else off",
+         [&o](const std::string& value) { o.shard = parse_shard("--shard", value); })
+      .group(group);
+  flag(app, "--merge", o.merge,
+       "join the shards beside the output into it, in the order of the input; names those that are incomplete")
+      .group(group);
   integer(app, "--parallel", o.parallel, 1, "number of prompts to answer at once").group(group);
   integer(app, "-n,--n-predict,--predict", o.text.n_predict, -2, "maximum tokens per answer, -1: no limit")
       .group(group);
@@ -334,7 +345,9 @@ constexpr const char* kFooter =
     "line, which also makes the exit code 3.\n"
     "If interrupted, rerun the same command: finished answers are kept. To have a line answered again, for\n"
     "example after an error, delete it from the output.\n"
-    "Example: tandem batch -m model.gguf -i prompts.jsonl -o answers.jsonl -np 16";
+    "Example: tandem batch -m model.gguf -i prompts.jsonl -o answers.jsonl -np 16\n"
+    "On several machines: the same with --shard 1/4, 2/4, 3/4 and 4/4, then\n"
+    "tandem batch --merge -i prompts.jsonl -o answers.jsonl";
 
 }  // namespace
 
