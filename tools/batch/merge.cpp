@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -63,9 +64,9 @@ std::vector<Place> places_in(const MappedFile& file) {
   }
 }
 
-// A line that was answered twice counts with its last answer, as in a rerun.
+// A line that was answered twice counts with its last answer, as in a rerun. All answers to a line are in one file.
 void sort_and_keep_last(std::vector<Place>& places) {
-  std::ranges::stable_sort(places, {}, &Place::index);
+  std::ranges::sort(places, {}, [](const Place& place) { return std::pair(place.index, place.line.data()); });
   size_t n = 0;
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + 1 < places.size() && places[i + 1].index == places[i].index) continue;

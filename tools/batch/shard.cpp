@@ -110,7 +110,7 @@ std::vector<ShardFile> shard_files(const std::string& output) {
       found.push_back({file, *shard});
     }
   }
-  std::ranges::stable_sort(found, {}, [](const ShardFile& file) { return file.shard.number; });
+  std::ranges::sort(found, {}, [](const ShardFile& file) { return file.shard.number; });
   return found;
 }
 
