@@ -107,8 +107,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0",
  *                                         "q4_1", "q4_0", "iq4_nl"
  *               devices          ""       GPUs by name, "CUDA0,CUDA1"; "": all; "none"
- *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx512",
- *                                         "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best
+ *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx_vnni",
+ *                                         "avx512", "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best
  *               n_gpu_layers     -1       last layers of the model on GPUs; -1: what is fastest
  *               kv_store         ""       folder that keeps what is computed of texts, for all that begin alike
  *               kv_store_bytes   10 GiB   its largest size; what was not used for longest goes first

@@ -1,6 +1,5 @@
 #include "cpu/isa.h"
 
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,25 +10,6 @@
 
 namespace tandem::cpu {
 namespace {
-
-// Bits of XCR0: the state that the system saves when it switches threads.
-constexpr uint32_t kTileState = 3u << 17;  // configuration and data
-
-bool system_saves_tiles() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kOsxsave = 1u << 27;
-  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & kOsxsave) == 0) return false;
-  uint32_t low = 0, high = 0;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low & kTileState) == kTileState;
-}
-
-// The compilers' builtin has no name for AMX in all the versions that build this.
-bool has_amx() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBf16 | kTile | kInt8;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAll) == kAll && system_saves_tiles();
-}
 
 // Tiles are 8 KB that every thread's saved state grows by, so Linux (from 5.16) gives them to processes that ask.
 bool ask_linux_for_tiles() {
@@ -43,6 +23,7 @@ std::string_view isa_name(Isa isa) {
   switch (isa) {
     case Isa::scalar: return "scalar";
     case Isa::avx2: return "avx2";
+    case Isa::avx_vnni: return "avx_vnni";
     case Isa::avx512: return "avx512";
     case Isa::avx512_vnni: return "avx512_vnni";
     case Isa::avx512_vbmi: return "avx512_vbmi";
@@ -59,33 +40,19 @@ std::optional<Isa> isa_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-CpuFeatures cpu_features() {
-  __builtin_cpu_init();
-  CpuFeatures has;
-  // Every CPU with AVX2 has F16C; this compiler's builtin has no name for it.
-  has.avx2_fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  has.avx512_vnni = __builtin_cpu_supports("avx512vnni");
-  has.avx512_vbmi = __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
-  has.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
-  has.amx = has_amx();
-  return has;
-}
-
 std::vector<Isa> isas_with(const CpuFeatures& features, bool (*ask_for_tiles)()) {
   std::vector<Isa> isas{Isa::scalar};
   if (!features.avx2_fma) return isas;
   isas.push_back(Isa::avx2);
+  if (features.avx_vnni) isas.push_back(Isa::avx_vnni);
   if (!features.avx512) return isas;
   isas.push_back(Isa::avx512);
   if (!features.avx512_vnni) return isas;
   isas.push_back(Isa::avx512_vnni);
-  if (!features.avx512_vbmi) return isas;
-  isas.push_back(Isa::avx512_vbmi);
-  if (!features.avx512_bf16) return isas;
-  isas.push_back(Isa::avx512_bf16);
-  if (features.amx && ask_for_tiles()) isas.push_back(Isa::avx512_amx);
+  if (features.avx512_vbmi) isas.push_back(Isa::avx512_vbmi);
+  if (features.avx512_bf16) isas.push_back(Isa::avx512_bf16);
+  const bool has_all = features.avx512_vbmi && features.avx512_bf16 && features.amx;
+  if (has_all && ask_for_tiles()) isas.push_back(Isa::avx512_amx);
   return isas;
 }
 

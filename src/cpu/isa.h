@@ -8,11 +8,17 @@
 
 namespace tandem::cpu {
 
-// avx512 needs F, BW, DQ, VL; avx512_vnni also VNNI; avx512_vbmi also VBMI and GFNI; avx512_bf16 also BF16; avx512_amx
-// also the AMX tiles with their bf16 and int8 products. Each includes the ones before it.
-enum class Isa { scalar, avx2, avx512, avx512_vnni, avx512_vbmi, avx512_bf16, avx512_amx };
-inline constexpr Isa kIsas[] = {Isa::scalar,      Isa::avx2,        Isa::avx512,    Isa::avx512_vnni,
-                                Isa::avx512_vbmi, Isa::avx512_bf16, Isa::avx512_amx};
+// From slow to fast, where a machine has several. What each needs:
+//   avx2         AVX2, FMA and F16C
+//   avx_vnni     avx2 and AVX-VNNI (Alder Lake and later)
+//   avx512       avx2 and AVX-512 F, BW, DQ, VL
+//   avx512_vnni  avx512 and VNNI
+//   avx512_vbmi  avx512_vnni, VBMI and GFNI
+//   avx512_bf16  avx512_vnni and BF16 (with products from VBMI where the machine has it)
+//   avx512_amx   avx512_vbmi, avx512_bf16 and the AMX tiles with their bf16 and int8 products
+enum class Isa { scalar, avx2, avx_vnni, avx512, avx512_vnni, avx512_vbmi, avx512_bf16, avx512_amx };
+inline constexpr Isa kIsas[] = {Isa::scalar,      Isa::avx2,        Isa::avx_vnni,    Isa::avx512,
+                                Isa::avx512_vnni, Isa::avx512_vbmi, Isa::avx512_bf16, Isa::avx512_amx};
 
 std::string_view isa_name(Isa isa);  // as above: "scalar", "avx2", ...
 std::optional<Isa> isa_from_name(std::string_view name);
@@ -20,6 +26,7 @@ std::optional<Isa> isa_from_name(std::string_view name);
 // What a machine has: CPU and operating system.
 struct CpuFeatures {
   bool avx2_fma = false;
+  bool avx_vnni = false;
   bool avx512 = false;  // F, BW, DQ, VL
   bool avx512_vnni = false;
   bool avx512_vbmi = false;  // VBMI and GFNI

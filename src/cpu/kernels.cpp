@@ -1,10 +1,19 @@
 #include "cpu/kernels.h"
 
+#include <iterator>
+#include <vector>
+
+#include "base/error.h"
 #include "cpu/attention_large.h"
 #include "cpu/linear_large.h"
 
 namespace tandem::cpu {
 namespace {
+
+// AVX2 has kernels for more dtypes than AVX-512; VBMI has only those that it makes faster.
+LinearKernels vnni_linear() {
+  return WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table();
+}
 
 const LinearKernels& vbmi_linear() {
   static const LinearKernels table = WithGenericPath<avx512_vnni::linear_kernels, avx512_vbmi::linear_kernels,
@@ -14,28 +23,47 @@ const LinearKernels& vbmi_linear() {
 
 }  // namespace
 
+Kernels kernels_for(Isa isa, const CpuFeatures& features) {
+  switch (isa) {
+    case Isa::scalar:
+      return {isa, WithGenericPath<scalar::linear_kernels>::table(), scalar::attention_kernels(),
+              scalar::row_kernels()};
+    case Isa::avx2:
+      return {isa, WithGenericPath<avx2::linear_kernels>::table(), avx2::attention_kernels(),
+              avx2::row_kernels()};
+    case Isa::avx_vnni:
+      return {isa, WithGenericPath<avx_vnni::linear_kernels>::table(), avx2::attention_kernels(),
+              avx2::row_kernels()};
+    case Isa::avx512:
+      return {isa, WithGenericPath<avx512::linear_kernels, avx2::linear_kernels>::table(),
+              avx512::attention_kernels(), avx512::row_kernels()};
+    case Isa::avx512_vnni:
+      return {isa, vnni_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()};
+    case Isa::avx512_vbmi:
+      return {isa, vbmi_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()};
+    case Isa::avx512_bf16:  // Cooper Lake has no VBMI
+      return {isa, features.avx512_vbmi ? vbmi_linear() : vnni_linear(),
+              WithLargeTiles<avx512_bf16::attention_kernels, avx512_bf16::takes,
+                             avx512_vnni::attention_kernels>::table(),
+              avx512_vnni::row_kernels()};
+    case Isa::avx512_amx:
+      return {isa,
+              WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vbmi_linear>::table(),
+              WithLargeTiles<avx512_amx::attention_kernels, avx512_amx::takes,
+                             avx512_vnni::attention_kernels>::table(),
+              avx512_vnni::row_kernels()};
+  }
+  TANDEM_CHECK(!"no instruction set");
+  return {};
+}
+
 const Kernels& kernels(Isa isa) {
-  // AVX2 has kernels for more dtypes than AVX-512; VBMI has only those that it makes faster.
-  static const Kernels table[] = {
-      {Isa::scalar, WithGenericPath<scalar::linear_kernels>::table(), scalar::attention_kernels(),
-       scalar::row_kernels()},
-      {Isa::avx2, WithGenericPath<avx2::linear_kernels>::table(), avx2::attention_kernels(),
-       avx2::row_kernels()},
-      {Isa::avx512, WithGenericPath<avx512::linear_kernels, avx2::linear_kernels>::table(),
-       avx512::attention_kernels(), avx512::row_kernels()},
-      {Isa::avx512_vnni, WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table(),
-       avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()},
-      {Isa::avx512_vbmi, vbmi_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()},
-      {Isa::avx512_bf16, vbmi_linear(),
-       WithLargeTiles<avx512_bf16::attention_kernels, avx512_bf16::takes,
-                      avx512_vnni::attention_kernels>::table(),
-       avx512_vnni::row_kernels()},
-      {Isa::avx512_amx,
-       WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vbmi_linear>::table(),
-       WithLargeTiles<avx512_amx::attention_kernels, avx512_amx::takes,
-                      avx512_vnni::attention_kernels>::table(),
-       avx512_vnni::row_kernels()}};
-  return table[static_cast<int>(isa)];
+  static const std::vector<Kernels> tables = [] {
+    std::vector<Kernels> all;
+    for (const Isa each : kIsas) all.push_back(kernels_for(each, cpu_features()));
+    return all;
+  }();
+  return tables[static_cast<size_t>(isa)];
 }
 
 }  // namespace tandem::cpu

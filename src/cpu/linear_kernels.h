@@ -65,6 +65,9 @@ const LinearKernels& linear_kernels();
 namespace avx2 {
 const LinearKernels& linear_kernels();
 }
+namespace avx_vnni {
+const LinearKernels& linear_kernels();
+}
 namespace avx512 {
 const LinearKernels& linear_kernels();
 }

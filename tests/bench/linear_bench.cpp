@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,6 +16,7 @@
 #include "cpu/kernels.h"
 #include "cpu/ops/linear_group.h"
 #include "gguf/quants.h"
+#include "support/evex_vnni.h"
 
 namespace tandem::cpu {
 namespace {
@@ -48,8 +50,8 @@ struct AlignedFloats {
   std::unique_ptr<std::byte, void (*)(void*)> p;
 };
 
-void run(benchmark::State& state, Isa isa, DType dtype, int64_t n, int64_t m, int64_t k, int n_threads) {
-  const LinearKernels& kernels = cpu::kernels(isa).linear;
+void run(benchmark::State& state, const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
+         int n_threads) {
   static std::pair<DType, int64_t> filled{DType::F64, 0};
   if (filled != std::pair{dtype, k}) fill_weights(dtype, k);
   filled = {dtype, k};
@@ -115,31 +117,35 @@ void read_memory(benchmark::State& state, int n_threads) {
                          benchmark::Counter::kIsRate);
 }
 
-void register_all() {
+void register_products(const std::string& set, const LinearKernels& kernels) {
   struct Shape {
     int64_t m, k;
   };
-  for (int threads : {1, 2}) {
-    benchmark::RegisterBenchmark(("read/t" + std::to_string(threads)).c_str(), read_memory, threads)
-        ->UseRealTime();
-  }
-  for (Isa isa : supported_isas()) {
-    for (const DTypeInfo& info : all_dtypes()) {
-      if (!info.to_float) continue;
-      for (const Shape& s : {Shape{2048, 2048}, Shape{5632, 2048}, Shape{2048, 5632}}) {
-        for (int64_t n : {1, 2, 4, 8, 12, 16, 32, 128, 512}) {
-          for (int threads : {1, 2}) {
-            const std::string name = std::string(isa_name(isa)) + "/" + std::string(info.name) + "/m" +
-                                     std::to_string(s.m) + "/k" + std::to_string(s.k) + "/n" +
-                                     std::to_string(n) + "/t" + std::to_string(threads);
-            benchmark::RegisterBenchmark(name.c_str(), run, isa, info.dtype, n, s.m, s.k, threads)
-                ->UseRealTime()
-                ->Unit(benchmark::kMicrosecond);
-          }
+  for (const DTypeInfo& info : all_dtypes()) {
+    if (!info.to_float) continue;
+    for (const Shape& s : {Shape{2048, 2048}, Shape{5632, 2048}, Shape{2048, 5632}}) {
+      for (int64_t n : {1, 2, 4, 8, 12, 16, 32, 128, 512}) {
+        for (int threads : {1, 2}) {
+          const std::string name = set + "/" + std::string(info.name) + "/m" + std::to_string(s.m) + "/k" +
+                                   std::to_string(s.k) + "/n" + std::to_string(n) + "/t" +
+                                   std::to_string(threads);
+          benchmark::RegisterBenchmark(name.c_str(), run, std::cref(kernels), info.dtype, n, s.m, s.k,
+                                       threads)
+              ->UseRealTime()
+              ->Unit(benchmark::kMicrosecond);
         }
       }
     }
   }
+}
+
+void register_all() {
+  for (int threads : {1, 2}) {
+    benchmark::RegisterBenchmark(("read/t" + std::to_string(threads)).c_str(), read_memory, threads)
+        ->UseRealTime();
+  }
+  for (Isa isa : supported_isas()) register_products(std::string(isa_name(isa)), cpu::kernels(isa).linear);
+  if (test::has_evex_vnni()) register_products("evex_vnni", test::evex_vnni_products());
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 TEST(Isa, NamesRoundTrip) {
   for (Isa isa : kIsas) EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
-  for (std::string_view name : {"", "?", "AVX2", "avx", "avx512 ", "neon"}) {
+  for (std::string_view name : {"", "?", "AVX2", "avx", "avxvnni", "avx512 ", "neon"}) {
     EXPECT_EQ(isa_from_name(name), std::nullopt) << name;
   }
 }
@@ -27,7 +27,7 @@ TEST(Isa, SupportedOnesStartAtScalarAndAscendToTheBest) {
   EXPECT_EQ(best_isa(), isas.back());
 }
 
-constexpr CpuFeatures kSapphireRapids{true, true, true, true, true, true};
+constexpr CpuFeatures kSapphireRapids{true, true, true, true, true, true, true};
 
 bool granted() {
   return true;
@@ -40,13 +40,21 @@ bool not_asked() {
   return true;
 }
 
-TEST(Isa, EachFeatureThatIsMissingEndsTheList) {
+TEST(Isa, AMachineListsWhatItHasEverythingFor) {
   using Isas = std::vector<Isa>;
   EXPECT_EQ(isas_with({}, not_asked), Isas{Isa::scalar});
   EXPECT_EQ(isas_with(kSapphireRapids, granted), Isas(std::begin(kIsas), std::end(kIsas)));
   CpuFeatures has = kSapphireRapids;
   has.amx = false;
-  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512_bf16);  // Zen 4
+  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512_bf16);  // Zen 5
+  has.avx_vnni = false;                                           // Zen 4
+  EXPECT_EQ(isas_with(has, not_asked), (Isas{Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni,
+                                             Isa::avx512_vbmi, Isa::avx512_bf16}));
+  has.avx512_vbmi = false;  // Cooper Lake
+  EXPECT_EQ(isas_with(has, not_asked),
+            (Isas{Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}));
+  has = {.avx2_fma = true, .avx_vnni = true};  // Alder Lake
+  EXPECT_EQ(isas_with(has, not_asked), (Isas{Isa::scalar, Isa::avx2, Isa::avx_vnni}));
   has = kSapphireRapids;
   has.avx512_bf16 = false;
   EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512_vbmi);
@@ -58,9 +66,23 @@ TEST(Isa, EachFeatureThatIsMissingEndsTheList) {
   has.avx512_vnni = false;
   EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx512);
   has.avx512 = false;
+  EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx_vnni);
+  has.avx_vnni = false;
   EXPECT_EQ(isas_with(has, not_asked).back(), Isa::avx2);
   has.avx2_fma = false;
   EXPECT_EQ(isas_with(has, not_asked), Isas{Isa::scalar});
+}
+
+// Its products must not need VBMI where the machine has none.
+TEST(Isa, AttentionInBf16HasTheProductsOfTheMachine) {
+  CpuFeatures cooper_lake = kSapphireRapids;
+  cooper_lake.avx512_vbmi = cooper_lake.amx = false;
+  const auto products = [](Isa isa, const CpuFeatures& features) {
+    return kernels_for(isa, features).linear.multiply;
+  };
+  EXPECT_EQ(products(Isa::avx512_bf16, cooper_lake), products(Isa::avx512_vnni, cooper_lake));
+  EXPECT_EQ(products(Isa::avx512_bf16, kSapphireRapids), products(Isa::avx512_vbmi, kSapphireRapids));
+  EXPECT_NE(products(Isa::avx512_vbmi, kSapphireRapids), products(Isa::avx512_vnni, kSapphireRapids));
 }
 
 TEST(Isa, WithoutTheSystemsPermissionThereIsNoAmx) {
@@ -104,6 +126,7 @@ TEST(Isa, TablesShareNoKernels) {
       EXPECT_NE(ka.linear.encode, kb.linear.encode) << isa_name(a) << " and " << isa_name(b);
       EXPECT_NE(ka.linear.multiply, kb.linear.multiply) << isa_name(a) << " and " << isa_name(b);
       if (std::min(a, b) >= Isa::avx512_vnni) continue;  // those above have no other row kernels
+      if (std::min(a, b) == Isa::avx2 && std::max(a, b) == Isa::avx_vnni) continue;
       EXPECT_NE(ka.rows.rms_norm, kb.rows.rms_norm) << isa_name(a) << " and " << isa_name(b);
       EXPECT_NE(ka.rows.dequantize, kb.rows.dequantize) << isa_name(a) << " and " << isa_name(b);
       EXPECT_NE(ka.attention.attend, kb.attention.attend) << isa_name(a) << " and " << isa_name(b);

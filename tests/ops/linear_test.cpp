@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -14,6 +15,7 @@
 #include "cpu/linear_generic.h"
 #include "gguf/quants.h"
 #include "support/dtypes.h"
+#include "support/evex_vnni.h"
 #include "support/linear_problem.h"
 
 namespace tandem::cpu {
@@ -52,16 +54,37 @@ void expect_close(const std::vector<float>& got, const std::vector<float>& want,
   EXPECT_LE(error, tolerance) << "at " << where << ": " << got[where] << ", reference " << want[where];
 }
 
-class Linear : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
+// An instruction set, or none for avx_vnni in the encoding of AVX-512.
+using KernelSet = std::optional<Isa>;
+
+std::vector<KernelSet> kernel_sets() {
+  std::vector<KernelSet> sets(std::begin(kIsas), std::end(kIsas));
+  sets.push_back(std::nullopt);
+  return sets;
+}
+
+std::string name_of(KernelSet set) {
+  return set ? std::string(isa_name(*set)) : "evex_vnni";
+}
+
+bool is_supported(KernelSet set) {
+  if (!set) return test::has_evex_vnni();
+  const std::vector<Isa>& isas = supported_isas();
+  return std::find(isas.begin(), isas.end(), *set) != isas.end();
+}
+
+class Linear : public ::testing::TestWithParam<std::tuple<KernelSet, DType>> {
  protected:
   void SetUp() override {
-    const std::vector<Isa> isas = supported_isas();
-    if (std::find(isas.begin(), isas.end(), isa()) == isas.end()) GTEST_SKIP() << "not on this machine";
+    if (!is_supported(set())) GTEST_SKIP() << "not on this machine";
   }
-  Isa isa() const { return std::get<0>(GetParam()); }
+  KernelSet set() const { return std::get<0>(GetParam()); }
+  Isa isa() const { return set().value_or(Isa::avx_vnni); }
   DType dtype() const { return std::get<1>(GetParam()); }
   int64_t block() const { return dtype_info(dtype()).block_elements; }
-  const LinearKernels& kernels() const { return cpu::kernels(isa()).linear; }
+  const LinearKernels& kernels() const {
+    return set() ? cpu::kernels(*set()).linear : test::evex_vnni_products();
+  }
   void expect_reference(const Problem& p, Extra extra) const {
     const test::Reference want = test::reference_of(isa(), p, extra);
     expect_close(multiply(kernels(), p, extra), want.values, magnitudes(p, extra), want.tolerance);
@@ -176,9 +199,10 @@ TEST_P(Linear, SharedEncodingsAreEqual) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear,
-                         ::testing::Combine(::testing::ValuesIn(kIsas), ::testing::ValuesIn(weight_dtypes())),
+                         ::testing::Combine(::testing::ValuesIn(kernel_sets()),
+                                            ::testing::ValuesIn(weight_dtypes())),
                          [](const auto& test) {
-                           return std::string(isa_name(std::get<0>(test.param))) + "_" +
+                           return name_of(std::get<0>(test.param)) + "_" +
                                   std::string(dtype_name(std::get<1>(test.param)));
                          });
 
@@ -193,10 +217,12 @@ const LinearKernels& only_floats() {
   return table;
 }
 
-LinearKernels generic_kernels(Isa isa) {
-  switch (isa) {
+LinearKernels generic_kernels(KernelSet set) {
+  if (!set) return WithGenericPath<only_floats<evex_vnni::linear_kernels>>::table();
+  switch (*set) {
     case Isa::scalar: return WithGenericPath<only_floats<scalar::linear_kernels>>::table();
     case Isa::avx2: return WithGenericPath<only_floats<avx2::linear_kernels>>::table();
+    case Isa::avx_vnni: return WithGenericPath<only_floats<avx_vnni::linear_kernels>>::table();
     case Isa::avx512: return WithGenericPath<only_floats<avx512::linear_kernels>>::table();
     case Isa::avx512_vnni:
     case Isa::avx512_vbmi:
@@ -217,7 +243,7 @@ Problem as_floats(const Problem& p) {
 
 // Also of the dtypes with kernels, so that those test the path which a new one takes.
 TEST_P(Linear, TheGenericPathIsTheProductOfFloats) {
-  const LinearKernels generic = generic_kernels(isa());
+  const LinearKernels generic = generic_kernels(set());
   ASSERT_EQ(generic.has_kernel(dtype()), dtype() == DType::F32);
   const Extra extras[] = {Extra::none, Extra::bias, Extra::residual, Extra::both, Extra::residual_in_place};
   int which = 0;

@@ -104,7 +104,8 @@ void add_test_options(CLI::App& app, BenchLists& o) {
 void add_parameter_options(CLI::App& app, BenchLists& o) {
   const char* group = "Parameters";
   integers(app, group, "-t,--threads", "--threads", "number of threads", o.n_threads, 1);
-  words(app, group, "--isa", "best|scalar|avx2|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx", "best",
+  words(app, group, "--isa",
+        "best|scalar|avx2|avx_vnni|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx", "best",
         "instruction set of the CPU's kernels", o.isa, [](const std::string& name) {
           return name == "best" ? std::string() : std::string(cpu::isa_name(cpu::supported_isa(name)));
         });

@@ -55,9 +55,10 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
           "begins like "
           "another, is not processed again")
       .group(group);
-  integer(app, "--defer-experts", o.n_deferred, 0,
-          "of the experts that a token of a mixture chooses, let the N of the lowest rank join one layer later; "
-          "lossy. The CPU computes them while a GPU computes attention")
+  integer(
+      app, "--defer-experts", o.n_deferred, 0,
+      "of the experts that a token of a mixture chooses, let the N of the lowest rank join one layer later; "
+      "lossy. The CPU computes them while a GPU computes attention")
       .group(group);
   const auto cache_type = [&app, &o, group](const char* names, const char* option, DType& target,
                                             const char* help) {
@@ -150,7 +151,7 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
             {{"distribute", Numa::distribute}, {"isolate", Numa::isolate}, {"numactl", Numa::numactl}});
       })
       .group(group);
-  text(app, "--isa", o.isa, "scalar|avx2|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx",
+  text(app, "--isa", o.isa, "scalar|avx2|avx_vnni|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx",
        "instruction set of the CPU's kernels, for comparison (default: the best that the machine has)")
       .group(group);
 }

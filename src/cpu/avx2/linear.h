@@ -1,4 +1,5 @@
-// Shared by the files of the AVX2 matrix products: the encoding of activations, and the kernels of a dtype.
+// Shared by the files of the AVX2 matrix products: the encoding of activations, and the kernels of a dtype. The files are
+// compiled twice, for AVX2 and as avx_vnni with AVX-VNNI (kVnni in linear_simd.h).
 //
 // An encoded token is contiguous: the columns as int8 (int16 if a panel kernel wants it), then float scales,
 // float sums and centres, each part padded with zeros so that kernels may read whole vectors.
@@ -29,8 +30,9 @@ TANDEM_INLINE bool equal(const ActFormat& a, const ActFormat& b) {
 struct ActLayout {
   size_t scales;  // float[k / block]
   size_t sums;    // float[k / sum]: scale times the sum of the integers
-  size_t
-      centres;  // int16[k / sum][2]: -centre times the sum of columns 0 1 4 5 8 9.. and of columns 2 3 6 7..
+  // int16[k / sum][2]: -centre times the sum of columns 0 1 4 5 8 9.. and of columns 2 3 6 7..; with VNNI
+  // int32[k / sum]: -centre times the sum.
+  size_t centres;
   size_t stride;
 };
 
@@ -50,7 +52,7 @@ struct ActToken {
   const std::byte* columns;  // [k] int8, int16 or float
   const float* scales;
   const float* sums;
-  const int32_t* centres;  // the int16 pairs
+  const int32_t* centres;  // the int16 pairs, or int32
 };
 
 TANDEM_INLINE ActToken act_token(const std::byte* encoded, const ActLayout& at, int64_t token) {

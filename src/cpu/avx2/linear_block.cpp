@@ -43,7 +43,6 @@ struct Dot32 {
   // scales.
   template <int T>
   TANDEM_INLINE static void dot(const std::byte* row, const ActToken (&x)[T], int64_t k, float (&sums)[T]) {
-    const __m256i ones = _mm256_set1_epi16(1);
     __m256 acc[T][2];
     for (int t = 0; t < T; ++t) acc[t][0] = acc[t][1] = _mm256_setzero_ps();
     for_eight_blocks<Format>(
@@ -63,8 +62,7 @@ struct Dot32 {
             const __m256i w = Format::quants(blocks[j]), w_abs = Format::is_signed ? _mm256_abs_epi8(w) : w;
             for (int t = 0; t < T; ++t) {
               const __m256i column = load256(x[t].columns + 32 * (b + j));
-              const __m256i sum =
-                  Format::is_signed ? dot_signed(w_abs, w, column, ones) : dot_unsigned(w, column, ones);
+              const __m256i sum = dot_of_4(w_abs, Format::is_signed ? _mm256_sign_epi8(column, w) : column);
               acc[t][j % 2] =
                   _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_broadcast_ss(&scales[t][j]), acc[t][j % 2]);
             }
@@ -102,13 +100,14 @@ TANDEM_INLINE void pack_scales(const Strip& strip, int64_t k0, int64_t n_blocks,
   }
 }
 
-// Unsigned weights. A group is 4 columns of 8 rows; the int16 lanes sum 8 groups, starting from the centres.
-// A block costs 16 operations and 4 at its end, for 256 products; a tile of 2 x 4 vectors loads 6 for every 8
-// products.
+// Unsigned weights; with VNNI signed ones too, plus 128. A group is 4 columns of 8 rows; the lanes sum 8 groups, starting from
+// the centres. A block costs 16 operations and 4 at its end, for 256 products, and with VNNI 8 and 3; a tile of 2 x 4 vectors
+// loads 6 for every 8 products. Larger tiles were not faster with VNNI: their sums leave the registers.
 template <class Format>
 struct BytePanel32 {
   using Block = typename Format::Block;
-  static constexpr ActFormat format{32, 32, Format::centre, false};
+  static_assert(kVnni || !Format::is_signed);
+  static constexpr ActFormat format{32, 32, Format::is_signed ? 128 : Format::centre, false};
   static constexpr int most_tokens = 4;
   static constexpr int64_t k_columns = 1024;
   struct alignas(64) Chunk {
@@ -123,8 +122,11 @@ struct BytePanel32 {
     for (int64_t b = 0; b < columns / 32; ++b) {
       for (int p = 0; p < 2; ++p) {
         __m256i v[8];
-        for (int r = 0; r < 8; ++r)
-          v[r] = Format::quants(reinterpret_cast<const Block*>(strip.rows[8 * p + r])[k0 / 32 + b]);
+        for (int r = 0; r < 8; ++r) {
+          const __m256i q =
+              Format::quants(reinterpret_cast<const Block*>(strip.rows[8 * p + r])[k0 / 32 + b]);
+          v[r] = Format::is_signed ? plus_128(q) : q;
+        }
         transpose8(v);
         for (int g = 0; g < 8; ++g) store256(to.w[b][g][p], v[g]);
       }
@@ -134,7 +136,6 @@ struct BytePanel32 {
   template <int T>
   TANDEM_INLINE static void tile(const Chunk& chunk, const ActToken (&x)[T], int64_t k0, int64_t columns,
                                  __m256 (&sums)[2][T]) {
-    const __m256i ones = _mm256_set1_epi16(1);
     for (int t = 0; t < T; ++t) sums[0][t] = sums[1][t] = _mm256_setzero_ps();
     for (int64_t b = 0; b < columns / 32; ++b) {
       const int64_t xb = k0 / 32 + b;
@@ -145,16 +146,15 @@ struct BytePanel32 {
         const __m256i w0 = load256(chunk.w[b][g][0]), w1 = load256(chunk.w[b][g][1]);
         for (int t = 0; t < T; ++t) {
           const __m256i column = broadcast_u32(x[t].columns + 32 * xb + 4 * g);
-          add16(acc[0][t], _mm256_maddubs_epi16(w0, column));
-          add16(acc[1][t], _mm256_maddubs_epi16(w1, column));
+          add_dot(acc[0][t], w0, column);
+          add_dot(acc[1][t], w1, column);
         }
       }
       for (int t = 0; t < T; ++t) {
         const __m256 scale = _mm256_broadcast_ss(x[t].scales + xb);
         for (int p = 0; p < 2; ++p) {
           const __m256 both = _mm256_mul_ps(scale, _mm256_load_ps(chunk.scales[b][p]));
-          sums[p][t] =
-              _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(acc[p][t], ones)), both, sums[p][t]);
+          sums[p][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(acc[p][t])), both, sums[p][t]);
           if constexpr (Format::has_min) {
             const __m256 offset = _mm256_load_ps(chunk.offsets[b][p]);
             sums[p][t] = _mm256_fmadd_ps(_mm256_broadcast_ss(x[t].sums + xb), offset, sums[p][t]);
@@ -233,6 +233,13 @@ template <class Format>
 constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<Format>>(4);
 template <class Format>
 constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(8);
+template <class Format>
+constexpr DtypeKernels signed_kernels = [] {
+  if constexpr (kVnni)
+    return byte_kernels<Format>;
+  else
+    return word_kernels<Format>;
+}();
 
 }  // namespace
 
@@ -243,8 +250,8 @@ const DtypeKernels* block_kernels(DType dtype) {
     case DType::Q5_0: return &byte_kernels<Q5_0>;
     case DType::Q5_1: return &byte_kernels<Q5_1>;
     case DType::MXFP4: return &byte_kernels<MXFP4>;
-    case DType::Q8_0: return &word_kernels<Q8_0>;
-    case DType::IQ4_NL: return &word_kernels<IQ4_NL>;
+    case DType::Q8_0: return &signed_kernels<Q8_0>;
+    case DType::IQ4_NL: return &signed_kernels<IQ4_NL>;
     default: return nullptr;
   }
 }

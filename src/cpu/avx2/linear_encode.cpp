@@ -47,6 +47,11 @@ TANDEM_INLINE void write_sums(const ActFormat& format, __m256i q, float scale, i
   to.sums[n * i] = scale * static_cast<float>(_mm_cvtsi128_si32(totals));
   if (n == 2) to.sums[n * i + 1] = scale * static_cast<float>(_mm_extract_epi32(totals, 1));
   if (format.centre == 0) return;
+  if constexpr (kVnni) {
+    to.centres[n * i] = -format.centre * _mm_cvtsi128_si32(totals);
+    if (n == 2) to.centres[n * i + 1] = -format.centre * _mm_extract_epi32(totals, 1);
+    return;
+  }
   const __m128i centres = _mm_mullo_epi16(both, _mm_set1_epi16(static_cast<short>(-format.centre)));
   to.centres[n * i] = _mm_cvtsi128_si32(centres);
   if (n == 2) to.centres[n * i + 1] = _mm_extract_epi32(centres, 1);

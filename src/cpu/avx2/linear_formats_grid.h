@@ -107,7 +107,7 @@ TANDEM_INLINE SubScales scales_of_nibbles(const uint8_t* packed, fp16_t d) {
 }
 
 template <class BlockType, int SubColumns>
-struct SignedGrid : Super<BlockType, SubColumns, 0, 0, false> {
+struct SignedGrid : Super<BlockType, SubColumns, 128, 0, false> {
   static constexpr bool is_signed = true;
 };
 

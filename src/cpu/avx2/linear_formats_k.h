@@ -22,13 +22,13 @@ TANDEM_INLINE float half_to_float(fp16_t h) {
   return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 
-// Groups: how many products of two columns each fit an int16 sum, as |u - centre| * 127 * 2 goes.
-template <class BlockType, int SubColumns, int Groups, int Centre, bool HasMin>
+// Most: the largest |u - centre|, for the products that fit an int16 sum.
+template <class BlockType, int SubColumns, int Most, int Centre, bool HasMin>
 struct Super {
   using Block = BlockType;
   static constexpr bool is_signed = false;
   static constexpr int sub = SubColumns;
-  static constexpr int groups_in_int16 = Groups;
+  static constexpr int most = Most;
   static constexpr int centre = Centre;
   static constexpr bool has_min = HasMin;
   struct Prepared {};
@@ -58,7 +58,7 @@ TANDEM_INLINE __m256i move_bits(__m256i v, int mask) {
   return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask)));
 }
 
-struct Q2_K : Super<BlockQ2_K, 16, 4, 0, true> {
+struct Q2_K : Super<BlockQ2_K, 16, 3, 0, true> {
   template <int I>
   TANDEM_INLINE static __m256i quants(const Block& b) {
     return two_bits<I>(b.qs);
@@ -95,7 +95,7 @@ TANDEM_INLINE SubScales scales_of_k4(const uint8_t* packed, fp16_t d, fp16_t dmi
           half_to_float(d), -half_to_float(dmin)};
 }
 
-struct Q4_K : Super<BlockQ4_K, 32, 8, 0, true> {
+struct Q4_K : Super<BlockQ4_K, 32, 15, 0, true> {
   template <int I>
   TANDEM_INLINE static __m256i quants(const Block& b) {
     return four_bits<I>(b.qs);
@@ -103,7 +103,7 @@ struct Q4_K : Super<BlockQ4_K, 32, 8, 0, true> {
   TANDEM_INLINE static SubScales scales(const Block& b) { return scales_of_k4(b.scales, b.d, b.dmin); }
 };
 
-struct Q5_K : Super<BlockQ5_K, 32, 4, 0, true> {
+struct Q5_K : Super<BlockQ5_K, 32, 31, 0, true> {
   template <int I>
   TANDEM_INLINE static __m256i quants(const Block& b) {
     return _mm256_or_si256(four_bits<I>(b.qs), move_bits<I, 4>(load256(b.qh), 16));
@@ -111,7 +111,7 @@ struct Q5_K : Super<BlockQ5_K, 32, 4, 0, true> {
   TANDEM_INLINE static SubScales scales(const Block& b) { return scales_of_k4(b.scales, b.d, b.dmin); }
 };
 
-struct Q6_K : Super<BlockQ6_K, 16, 4, 32, false> {
+struct Q6_K : Super<BlockQ6_K, 16, 32, 32, false> {
   // Of half h: columns 0..63 are the low nibbles of its 64 bytes of ql, 64..127 the high ones; bits 2p.. of
   // its 32 bytes of qh belong to columns 32p...
   template <int I>
@@ -125,7 +125,7 @@ struct Q6_K : Super<BlockQ6_K, 16, 4, 32, false> {
   }
 };
 
-struct IQ4_XS : Super<BlockIQ4_XS, 32, 0, 0, false> {
+struct IQ4_XS : Super<BlockIQ4_XS, 32, 128, 0, false> {
   static constexpr bool is_signed = true;
   template <int I>
   TANDEM_INLINE static SignedVector quants(const Block& b, const Prepared&) {

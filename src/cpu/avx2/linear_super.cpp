@@ -6,8 +6,8 @@ namespace TANDEM_ISA {
 namespace {
 
 template <class Format>
-constexpr DtypeKernels byte_kernels = dtype_kernels<DotK<Format>, BytePanelK<Format>>(6);
-constexpr DtypeKernels iq4_xs_kernels = dtype_kernels<DotK<IQ4_XS>, WordPanelK<IQ4_XS>>(10);
+constexpr DtypeKernels byte_kernels = byte_kernels_k<Format>(6);
+constexpr DtypeKernels iq4_xs_kernels = signed_kernels_k<IQ4_XS>(10);
 
 }  // namespace
 

@@ -75,10 +75,12 @@ struct DotK {
         };
         if constexpr (Format::is_signed) {
           const SignedVector w = Format::template quants<I>(block, prepared);
-          for (int t = 0; t < T; ++t) add32(isum[t], dot_signed(w.magnitude, w.sign, columns(t), scale));
+          for (int t = 0; t < T; ++t) {
+            add_scaled(isum[t], products(w.magnitude, _mm256_sign_epi8(columns(t), w.sign)), scale);
+          }
         } else {
           const __m256i w = Format::template quants<I>(block);
-          for (int t = 0; t < T; ++t) add32(isum[t], dot_unsigned(w, columns(t), scale));
+          for (int t = 0; t < T; ++t) add_scaled(isum[t], products(w, columns(t)), scale);
         }
       });
       for (int t = 0; t < T; ++t) {
@@ -113,19 +115,31 @@ TANDEM_INLINE void transpose_bytes(const __m128i (&rows)[8], __m256i (&to)[8]) {
   transpose8(to);
 }
 
-// Unsigned weights. A group is 4 columns of 8 rows. int16 lanes sum as many groups as fit; multiplying by the
-// sub-block's scale widens them to int32, where the whole super-block is summed.
+// How a sub-block's sums are multiplied by its scale: in int16 lanes of two columns, each times its half of a pair of scales; in
+// int32 lanes whose values fit int16, times a pair of which one is 0; or in int32 lanes.
+enum class Scaling { pairs, low_halves, int32 };
+
+// Unsigned weights; with VNNI signed ones too, plus 128. A group is 4 columns of 8 rows. Without VNNI, int16 lanes sum as many
+// groups as fit, else int32 lanes those of a sub-block; the whole super-block is summed in int32.
 template <class Format>
 struct BytePanelK {
   using Block = typename Format::Block;
-  static constexpr ActFormat format{256, Format::sub, Format::centre, false};
+  static_assert(kVnni || !Format::is_signed);
+  static constexpr ActFormat format{256, Format::sub, Format::is_signed ? 128 : Format::centre, false};
   static constexpr int most_tokens = 4;
   static constexpr int64_t k_columns = 1024;
   static constexpr int n_subs = 256 / Format::sub;
-  static constexpr int groups = Format::groups_in_int16;  // of a sub-block's that fit
+  static constexpr int sub_groups = Format::sub / 4;
+  static constexpr int fitting_groups = 32767 / (Format::most * 127 * (kVnni ? 4 : 2));
+  static constexpr int groups =
+      kVnni || fitting_groups >= sub_groups ? sub_groups : 4;  // summed before scaling
+  static_assert(kVnni || fitting_groups >= groups);
+  static constexpr Scaling scaling = !kVnni                         ? Scaling::pairs
+                                     : fitting_groups >= sub_groups ? Scaling::low_halves
+                                                                    : Scaling::int32;
   struct alignas(64) Chunk {
     uint8_t w[k_columns / 4][2][32];                // [group][half of the strip][8 rows x 4 columns]
-    int32_t scales[k_columns / Format::sub][2][8];  // each twice, as int16
+    int32_t scales[k_columns / Format::sub][2][8];  // as int16: each twice, or one and 0; or as int32
     float offsets[Format::has_min ? k_columns / Format::sub : 1][2][8];
     float d[k_columns / 256][2][8];
   };
@@ -135,18 +149,41 @@ struct BytePanelK {
     for (int64_t b = 0; b < columns / 256; ++b) {
       for (int p = 0; p < 2; ++p) {
         const Block* blocks[8];
-        for (int r = 0; r < 8; ++r)
+        typename Format::Prepared prepared[8];
+        for (int r = 0; r < 8; ++r) {
           blocks[r] = reinterpret_cast<const Block*>(strip.rows[8 * p + r]) + k0 / 256 + b;
+          prepared[r] = Format::prepare(*blocks[r]);
+        }
         for_eighths([&]<int I>() __attribute__((always_inline)) {
           prefetch<_MM_HINT_T1>(blocks[I], strip.to_next, sizeof(Block));
           __m256i v[8];
-          for (int r = 0; r < 8; ++r) v[r] = Format::template quants<I>(*blocks[r]);
+          for (int r = 0; r < 8; ++r) v[r] = unsigned_quants<I>(*blocks[r], prepared[r]);
           transpose8(v);
           for (int g = 0; g < 8; ++g) store256(to.w[64 * b + 8 * I + g][p], v[g]);
         });
         pack_scales(blocks, b, p, to);
       }
     }
+  }
+
+  template <int I>
+  TANDEM_INLINE static __m256i unsigned_quants(const Block& block,
+                                               const typename Format::Prepared& prepared) {
+    if constexpr (Format::is_signed) {
+      const SignedVector w = Format::template quants<I>(block, prepared);
+      return plus_128(_mm256_sign_epi8(w.magnitude, w.sign));
+    } else {
+      return Format::template quants<I>(block);
+    }
+  }
+
+  TANDEM_INLINE static __m256i arranged(__m256i scales) {
+    switch (scaling) {
+      case Scaling::pairs: return _mm256_blend_epi16(scales, _mm256_slli_epi32(scales, 16), 0xaa);
+      case Scaling::low_halves: return _mm256_and_si256(scales, _mm256_set1_epi32(0xffff));
+      case Scaling::int32: break;
+    }
+    return scales;
   }
 
   TANDEM_INLINE static void pack_scales(const Block* const (&blocks)[8], int64_t b, int p, Chunk& to) {
@@ -162,10 +199,7 @@ struct BytePanelK {
     const auto write = [&]<int J>() {
       __m256i v[8];
       transpose_bytes<J>(scales, v);
-      for (int i = 0; i < 8; ++i) {
-        const __m256i twice = _mm256_blend_epi16(v[i], _mm256_slli_epi32(v[i], 16), 0xaa);
-        store256(to.scales[n_subs * b + 8 * J + i][p], twice);
-      }
+      for (int i = 0; i < 8; ++i) store256(to.scales[n_subs * b + 8 * J + i][p], arranged(v[i]));
       if constexpr (Format::has_min) {
         transpose_bytes<J>(offsets, v);
         for (int i = 0; i < 8; ++i) {
@@ -208,18 +242,25 @@ struct BytePanelK {
     }
   }
 
+  TANDEM_INLINE static void add_sums(__m256i& isum, __m256i sums, __m256i scale) {
+    if constexpr (scaling == Scaling::int32) {
+      add32(isum, _mm256_mullo_epi32(sums, scale));
+    } else {
+      add_scaled(isum, sums, scale);
+    }
+  }
+
   // Sub-block s of the chunk, xs of the token.
   template <int T>
   TANDEM_INLINE static void add_sub_block(const Chunk& chunk, const ActToken (&x)[T], int64_t s, int64_t xs,
                                           __m256i (&isum)[2][T]) {
-    constexpr int sub_groups = Format::sub / 4;
     const __m256i scale0 = load256(chunk.scales[s][0]), scale1 = load256(chunk.scales[s][1]);
 #pragma GCC unroll 2
     for (int g0 = 0; g0 < sub_groups; g0 += groups) {
       __m256i acc[2][T];
       for (int t = 0; t < T; ++t) {
         const __m256i start =
-            Format::centre == 0 ? _mm256_setzero_si256() : _mm256_set1_epi32(x[t].centres[xs]);
+            format.centre == 0 ? _mm256_setzero_si256() : _mm256_set1_epi32(x[t].centres[xs]);
         acc[0][t] = acc[1][t] = start;
       }
 #pragma GCC unroll 8
@@ -228,19 +269,19 @@ struct BytePanelK {
                       w1 = load256(chunk.w[sub_groups * s + g][1]);
         for (int t = 0; t < T; ++t) {
           const __m256i column = broadcast_u32(x[t].columns + Format::sub * xs + 4 * g);
-          add16(acc[0][t], _mm256_maddubs_epi16(w0, column));
-          add16(acc[1][t], _mm256_maddubs_epi16(w1, column));
+          add_dot(acc[0][t], w0, column);
+          add_dot(acc[1][t], w1, column);
         }
       }
       for (int t = 0; t < T; ++t) {
-        add32(isum[0][t], _mm256_madd_epi16(acc[0][t], scale0));
-        add32(isum[1][t], _mm256_madd_epi16(acc[1][t], scale1));
+        add_sums(isum[0][t], acc[0][t], scale0);
+        add_sums(isum[1][t], acc[1][t], scale1);
       }
     }
   }
 };
 
-// Signed weights: the sub-block's scale goes into the panel, as int16; a super-block is summed in int32.
+// Signed weights without VNNI: the sub-block's scale goes into the panel, as int16; a super-block is summed in int32.
 template <class Format>
 struct WordPanelK {
   using Block = typename Format::Block;
@@ -320,6 +361,18 @@ struct WordPanelK {
     }
   }
 };
+
+template <class Format>
+constexpr DtypeKernels byte_kernels_k(int64_t panel_from) {
+  return dtype_kernels<DotK<Format>, BytePanelK<Format>>(panel_from);
+}
+template <class Format>
+constexpr DtypeKernels signed_kernels_k(int64_t panel_from) {
+  if constexpr (kVnni)
+    return byte_kernels_k<Format>(panel_from);
+  else
+    return dtype_kernels<DotK<Format>, WordPanelK<Format>>(panel_from);
+}
 
 }  // namespace
 }  // namespace TANDEM_ISA
