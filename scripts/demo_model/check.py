@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import corpus
 import dialogues
-from model import Llama
+from model import Decoder
 
 EXACT = """add animal_fact calendar colour compare count is_it_that_colour mix
 my_name opposite repeat which_animal who_are_you word_sum""".split()
@@ -28,7 +28,7 @@ PROMPTS = ["Once upon a time", "A little fox", "One rainy day, Tom"]
 
 def logits_differ(folder, theirs, tokenizer):
     """The largest difference between the logits of both programs, relative to the largest logit."""
-    ours = Llama(json.loads((folder / "config.json").read_text()))
+    ours = Decoder(json.loads((folder / "config.json").read_text()))
     ours.load_state_dict(load_file(folder / "model.safetensors"))
     text = corpus.held_out_stories(corpus.HELD_OUT_SEED, 3000)
     ids = tokenizer(text, return_tensors="pt").input_ids[:, :256]

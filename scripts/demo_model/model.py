@@ -1,8 +1,14 @@
-"""A minimal Llama model. Modules have the names of a Hugging Face checkpoint."""
+"""A minimal Llama model, or Qwen3 mixture. Modules have the names of a Hugging Face checkpoint."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from mixture import Mixture
+
+
+def is_mixture(config):
+    return "num_experts" in config
 
 
 class RMSNorm(nn.Module):
@@ -29,12 +35,14 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(c["hidden_size"], kv_width, bias=False)
         self.v_proj = nn.Linear(c["hidden_size"], kv_width, bias=False)
         self.o_proj = nn.Linear(c["hidden_size"], c["hidden_size"], bias=False)
+        norm = lambda: RMSNorm(self.head_dim, c["rms_norm_eps"]) if is_mixture(c) else nn.Identity()
+        self.q_norm, self.k_norm = norm(), norm()
 
     def forward(self, x, cos, sin):  # x [batch, token, hidden]
         heads = lambda y: y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         q, k, v = (
-            rotate(heads(self.q_proj(x)), cos, sin),
-            rotate(heads(self.k_proj(x)), cos, sin),
+            rotate(self.q_norm(heads(self.q_proj(x))), cos, sin),
+            rotate(self.k_norm(heads(self.k_proj(x))), cos, sin),
             heads(self.v_proj(x)),
         )
         n_shared = q.shape[1] // k.shape[1]
@@ -44,11 +52,11 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, c):
+    def __init__(self, n_in, n_inside):
         super().__init__()
-        self.gate_proj = nn.Linear(c["hidden_size"], c["intermediate_size"], bias=False)
-        self.up_proj = nn.Linear(c["hidden_size"], c["intermediate_size"], bias=False)
-        self.down_proj = nn.Linear(c["intermediate_size"], c["hidden_size"], bias=False)
+        self.gate_proj = nn.Linear(n_in, n_inside, bias=False)
+        self.up_proj = nn.Linear(n_in, n_inside, bias=False)
+        self.down_proj = nn.Linear(n_inside, n_in, bias=False)
 
     def forward(self, x):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -60,14 +68,17 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(c["hidden_size"], c["rms_norm_eps"])
         self.self_attn = Attention(c)
         self.post_attention_layernorm = RMSNorm(c["hidden_size"], c["rms_norm_eps"])
-        self.mlp = MLP(c)
+        if is_mixture(c):
+            self.mlp = Mixture(c, lambda: MLP(c["hidden_size"], c["moe_intermediate_size"]))
+        else:
+            self.mlp = MLP(c["hidden_size"], c["intermediate_size"])
 
     def forward(self, x, cos, sin):
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Llama(nn.Module):
+class Decoder(nn.Module):
     """config: a dict with the keys of config.json. The output head is tied to the embedding."""
 
     def __init__(self, config):
@@ -92,3 +103,8 @@ class Llama(nn.Module):
         for layer in self.model.layers:
             x = layer(x, cos, sin)
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
+
+    def imbalance(self):
+        """How unevenly the last forward() used the experts: the mean of the layers; 0 without experts."""
+        layers = [m.imbalance for m in self.modules() if isinstance(m, Mixture)]
+        return sum(layers) / max(1, len(layers))

@@ -2,17 +2,15 @@
 """Trains tandem's demo model from scratch and writes it as a Hugging Face folder.
 
     python3 scripts/demo_model/train.py --out DIR [--minutes 50] [--workers 2]
+    python3 scripts/demo_model/train.py --out DIR --experts 16 --used 4    # a mixture of experts instead
 
 Needs Python 3.10 or later with torch, numpy, tokenizers and safetensors. The learning rate follows the clock, so that
 training ends after --minutes on any machine. With --steps N it follows the steps instead, and the same machine trains
 the same model again. The folder is rewritten every minute and is usable at any time.
 """
 
-import argparse
 import json
 import math
-import os
-import pathlib
 import time
 
 import torch
@@ -22,45 +20,8 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 
 import corpus
-from model import Llama
-
-
-def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write")
-    parser.add_argument("--minutes", type=float, default=50, help="how long to train")
-    parser.add_argument("--steps", type=int, help="train for this many steps instead of --minutes")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that share each step")
-    parser.add_argument("--start-from", type=pathlib.Path, help="continue from the folder of an earlier run")
-    parser.add_argument("--vocab", type=int, default=3072, help="vocabulary size")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=2, help="rows of 512 tokens per worker and step")
-    parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate")
-    return parser.parse_args()
-
-
-def make_config(args, vocab_size):
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": vocab_size,
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": args.layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "torch_dtype": "float32",
-    }
+from model import Decoder
+from options import make_config, parse_args
 
 
 def write_folder(out, model, config, tokenizer):
@@ -131,7 +92,7 @@ def train(args, worker, model, tokenizer, config):
             group["lr"] = learning_rate(args, progress)
         loss = loss_of(model, torch.tensor([next(source) for _ in range(args.rows)]))
         optimizer.zero_grad()
-        loss.backward()
+        (loss + config.get("router_aux_loss_coef", 0) * model.imbalance()).backward()
         step += 1
         elapsed = time.monotonic() - start
         mine = (step / args.steps if args.steps else elapsed / 60 / args.minutes) if worker == 0 else 0.0
@@ -157,7 +118,7 @@ def work(worker, args):
     )
     tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
     config = make_config(args, tokenizer.get_vocab_size())
-    model = Llama(config)
+    model = Decoder(config)
     if args.start_from:
         model.load_state_dict(load_file(args.start_from / "model.safetensors"))
     if worker == 0:
@@ -170,7 +131,7 @@ def work(worker, args):
 
 
 def main():
-    args = parse_args()
+    args = parse_args(description=__doc__)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / ".workers").unlink(missing_ok=True)
     if args.start_from:
