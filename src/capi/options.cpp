@@ -48,6 +48,7 @@ constexpr IntSetting kInts[] = {
     {"n_state_checkpoints", 0, 1024,
      [](tandem_options& o, int64_t v) { o.engine.context.n_state_checkpoints = v; }},
     {"n_draft", 0, 64, [](tandem_options& o, int64_t v) { o.engine.context.n_draft = v; }},
+    {"n_deferred", 0, kMax, [](tandem_options& o, int64_t v) { o.engine.context.n_deferred = v; }},
     {"n_threads", -1, 4096,
      [](tandem_options& o, int64_t v) { o.engine.devices.n_threads = static_cast<int32_t>(v); }},
     {"n_threads_batch", -1, 4096,

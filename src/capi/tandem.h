@@ -102,6 +102,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               n_state_checkpoints 8     states of recurrent layers to keep, for tandem_session_truncate
  *               n_draft          0        most tokens that are guessed from the text so far and checked in one
  *                                         step; the text stays the same; 0: none
+ *               n_deferred       0        of the experts that a token of a mixture chooses, so many of the lowest
+ *                                         rank join one layer later (lossy)
  *               n_threads        -1       for single tokens; -1: one per physical core
  *               n_threads_batch  -1       for prompts; -1: as n_threads
  *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0",

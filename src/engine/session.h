@@ -26,6 +26,7 @@ class Session {
   const Model& model() const { return runtime_.model(); }
   int64_t n_ctx() const { return runtime_.n_ctx(); }
   int64_t n_ubatch() const { return runtime_.n_ubatch(); }
+  int64_t n_deferred() const { return runtime_.n_deferred(); }
   std::span<const int32_t> tokens() const { return tokens_; }
   // Tokens in the cache: all, unless a model with recurrent layers was cut back to where it has no state. The
   // others are computed again with the next tokens.

@@ -58,6 +58,8 @@ void save_session(const Session& session, const std::string& path, std::string_v
   m.set("session.fingerprint", Value(fingerprint(session.model())));
   m.set("session.model", Value(model_name(session.model())));
   m.set("session.rotation", Value(rotation(session)));
+  if (session.n_deferred() > 0)
+    m.set("session.n_deferred", Value(static_cast<uint32_t>(session.n_deferred())));
   m.set("session.tokens", Value(tokens));
   const std::vector<int64_t> states = tokens.empty() ? std::vector<int64_t>() : session.state_positions();
   if (config.is_recurrent())
@@ -143,6 +145,12 @@ void SessionFile::check_kind(const Session& session) const {
                 "{}: saved with positions encoded in another way: needed the same {} and {} options, and a "
                 "context ({}) on the same side of the one that the model was first trained with",
                 path, setting_text(Setting::rope), setting_text(Setting::yarn), setting_text(Setting::n_ctx));
+  }
+  const int64_t n_deferred = m.get_or<uint32_t>("session.n_deferred", 0);
+  if (n_deferred != session.n_deferred()) {
+    throw_error(ErrorCode::usage, "{}: saved with {}, and this session has {}: its cache would be another", path,
+                setting_text(Setting::n_deferred, n_deferred),
+                setting_text(Setting::n_deferred, session.n_deferred()));
   }
 }
 

@@ -8,6 +8,7 @@
 //   session.fingerprint     of the model: its metadata, its tensor table and a sample of every tensor
 //   session.model           the model's name, for messages
 //   session.rotation        how the cached keys were rotated; a session that rotates otherwise refuses them
+//   session.n_deferred      u32, only with deferred experts: how many; a session that defers another number refuses them
 //   session.tokens          i32 array
 //   session.transcript      JSON of the caller, or ""
 //   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; no .v where values are in the keys
@@ -19,7 +20,7 @@
 // The cache is laid out token after token, so it loads into any placement, block size or thread count; into a
 // cache of another dtype it is converted. Files are written beside their final name and renamed, so a name
 // never holds half a session. Reading validates all before a session is touched. Throws Error(bad_file | io),
-// and Error(usage) when the context is too small or rotates otherwise.
+// and Error(usage) when the context is too small, rotates otherwise or defers other experts.
 #pragma once
 
 #include <cstdint>

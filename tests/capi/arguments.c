@@ -112,6 +112,7 @@ static void settings(void) {
                                      "n_ctx",
                                      "n_ubatch",
                                      "n_state_checkpoints",
+                                     "n_deferred",
                                      "n_threads",
                                      "n_threads_batch",
                                      "n_gpu_layers",

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/setting.h"
+#include "engine/session_file.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "exec/placed_graph.h"
@@ -159,6 +161,35 @@ TEST_F(DeferredExperts, ThePredictionKnowsWhatOverlaps) {
   EXPECT_LT(one_later, at_once);
   EXPECT_GE(one_later, at_once - (kLayers - 1) * of_one - 1e-9);
   EXPECT_LT(two_later, at_once);
+}
+
+// What a cache holds depends on how many are deferred.
+TEST_F(DeferredExperts, ASavedSessionGoesOnWithAsMany) {
+  const std::string file = directory_.path("saved");
+  const auto open = [&](int64_t n) {
+    return std::make_unique<Session>(*model_, std::vector<Device*>{host_.get()}, deferring(n));
+  };
+  const auto refusal = [&](int64_t n) -> std::string {
+    try {
+      const auto session = open(n);
+      const SessionFile saved(file, *session);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::usage);
+      return write_settings(e.message(), library_setting_text);
+    }
+    return "";
+  };
+  const auto saver = open(2);
+  logits(*saver);
+  save_session(*saver, file);
+  EXPECT_EQ(refusal(2), "");
+  EXPECT_THAT(refusal(1), HasSubstr("saved with n_deferred=2, and this session has n_deferred=1"));
+  EXPECT_THAT(refusal(0), HasSubstr("saved with n_deferred=2, and this session has n_deferred=0"));
+  const auto without = open(0);
+  logits(*without);
+  save_session(*without, file);
+  EXPECT_EQ(refusal(0), "");
+  EXPECT_THAT(refusal(3), HasSubstr("saved with n_deferred=0, and this session has n_deferred=3"));
 }
 
 TEST_F(DeferredExperts, Refused) {
