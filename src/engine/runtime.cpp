@@ -205,6 +205,7 @@ void Runtime::place(const Explain& before_allocation) {
     fit_.placement = options_.placement;
   }
   warn_of_long_context();
+  warn_of_unused_expert_cache();
   for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: {}", fallback);
   if (!before_allocation) return;
   const SessionGraphs graphs = session_graphs(model_.architecture(), shape_);
@@ -222,6 +223,20 @@ void Runtime::warn_of_long_context() const {
   if (!options_.context.n_ctx_given || is_scaled || shape_.n_ctx_sequence <= n_trained) return;
   log_warning("{}: the model was trained with {} tokens, and is likely to fail beyond them",
               setting_text(Setting::n_ctx, shape_.n_ctx), n_trained);
+}
+
+void Runtime::warn_of_unused_expert_cache() const {
+  if (options_.offload.expert_cache.value_or(0) == 0) return;
+  for (const LayerPlacement& layer : fit_.placement.layers) {
+    const auto* memory = std::get_if<InMemory>(&layer.experts);
+    if (memory && std::holds_alternative<CachedExperts>(memory->decode)) return;
+  }
+  const DeviceModels devices(devices_);
+  const std::vector<size_t> needed = cached_expert_bytes(fit_.placement, model_.weights(), devices);
+  const bool could = std::ranges::any_of(needed, [](size_t n_bytes) { return n_bytes > 0; });
+  log_warning("{} has no effect: {}", setting_text(Setting::expert_cache),
+              could ? "no GPU has room for an expert of each layer"
+                    : "no layer has its experts in host memory and the rest on a GPU");
 }
 
 std::string Runtime::generic_kernels() const {

@@ -112,6 +112,7 @@ class Runtime {
  private:
   void place(const Explain& before_allocation);
   void warn_of_long_context() const;
+  void warn_of_unused_expert_cache() const;
   void build();
   void build_cache(const KvConfig& kv);
   void build_down_the_ladder();

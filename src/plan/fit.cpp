@@ -498,7 +498,9 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
     moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
   std::vector<Streaming> streaming{said.streaming};
   if (said.streaming == Streaming::none && f.stream == Toggle::automatic) {
-    streaming = {Streaming::none, Streaming::prefill, Streaming::always};
+    streaming = {Streaming::none, Streaming::prefill};
+    // Steps that bring all experts have no use for some that stay.
+    if (f.expert_cache.value_or(0) == 0) streaming.push_back(Streaming::always);
   }
   std::vector<OffloadChoice> list;
   for (const Streaming s : streaming) {

@@ -275,6 +275,12 @@ void check_offload(const OffloadOptions& f) {
   if (f.gpu_rows.value_or(1) < 1 && f.stream == Toggle::off) {
     throw_contradiction({Setting::gpu_rows}, no_stream, "the GPU's rows are streamed to it");
   }
+  if (f.expert_cache.value_or(0) > 0 && streams(f)) {
+    const SettingValue streamed = percent || gib                 ? held
+                                  : f.stream == Toggle::on       ? SettingValue{Setting::stream, "on"}
+                                                                 : SettingValue{Setting::gpu_rows};
+    throw_contradiction({Setting::expert_cache}, streamed, "of streamed layers every step brings all experts");
+  }
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
     throw_contradiction({Setting::max_vram}, {Setting::vram_utilization},
                         "both say how much of the GPU may be used");

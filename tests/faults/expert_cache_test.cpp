@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "exec/expert_cache.h"
 #include "exec/placed_graph.h"
 #include "plan/fit.h"
@@ -396,6 +399,54 @@ TEST_F(ExpertsOnBoth, ThePlannerTakesTheMemoryThatIsLeft) {
   }();
   EXPECT_THAT(text, HasSubstr("  3 experts on SIM0 too"));
   EXPECT_THAT(text, HasSubstr("experts on GPUs: 15 of 60 experts; decoding finds "));
+}
+
+// What the user asked for and cannot be is said.
+TEST_F(ExpertsOnBoth, ACacheWithoutEffectIsReported) {
+  test::SimDevice sim({});
+  const std::string log = directory_.path("log");
+  set_log_file(log);
+  const auto warned = [&](const OffloadChoice& c, size_t n_bytes) {
+    std::filesystem::resize_file(log, 0);
+    EngineOptions o = exact();
+    o.offload.expert_cache = n_bytes;
+    session({host_.get(), &sim}, c, o);
+    std::ifstream file(log);
+    return std::string((std::istreambuf_iterator<char>(file)), {});
+  };
+  EXPECT_THAT(warned(choice(3, 0), 1), Not(HasSubstr("no effect")));
+  EXPECT_THAT(warned(choice(0, 0, 0), 0), Not(HasSubstr("no effect")));
+  const char* const elsewhere = "has no effect: no layer has its experts in host memory and the rest on a GPU";
+  EXPECT_THAT(warned(choice(0, 0, 0), 1), HasSubstr(elsewhere));  // all on the GPU
+  OffloadChoice disk = choice(0, 0);
+  disk.chosen_experts = true;
+  disk.n_expert_bytes = 1 << 20;
+  EXPECT_THAT(warned(disk, 1), HasSubstr(elsewhere));
+  OffloadChoice streamed = choice(0, 0);
+  streamed.streaming = Streaming::always;
+  EXPECT_THAT(warned(streamed, 1), HasSubstr(elsewhere));
+  EXPECT_THAT(warned(choice(0, 0), 1), HasSubstr("has no effect: no GPU has room for an expert of each layer"));
+}
+
+// A placement that has no use for the cache that the user asked for is not chosen for its speed.
+TEST_F(ExpertsOnBoth, ThePlannerDoesNotStreamPastTheCache) {
+  const SessionGraphs graphs = session_graphs(model_->architecture(), ContextOptions{256, 16});
+  const std::vector<const Graph*> both = graphs.both();
+  const DeviceRates host{.read_bytes_per_s = 1e9, .ops_per_s = 1e10, .memory_bytes_per_s = 1e12};
+  const DeviceRates gpu{.read_bytes_per_s = 400e9, .ops_per_s = 20e12, .bus_bytes_per_s = 200e9};
+  const std::vector<DeviceRates> rates{host, gpu};
+  test::SimDevice sim({});
+  const DeviceModels devices{host_.get(), &sim};
+  OffloadOptions options;
+  options.n_gpu_layers = 2;
+  options.n_cpu_moe = kLayers;
+  const auto streaming = [&](std::optional<size_t> cache) {
+    options.expert_cache = cache;
+    return fit({model_->architecture(), model_->weights(), devices, options, graphs.kv, both, rates})
+        .choice.streaming;
+  };
+  EXPECT_EQ(streaming(0), Streaming::always);
+  EXPECT_NE(streaming(kLayers * 3 * 64 * 96 * sizeof(float)), Streaming::always);
 }
 
 }  // namespace

@@ -519,6 +519,12 @@ TEST_F(Planner, ContradictionsNameBothSettings) {
   EXPECT_THAT(settings({.n_gpu_layers = 3, .gpu_weights_percent = 10}), ElementsAre(percent, layers));
   EXPECT_THAT(settings({.stream = Toggle::off, .gpu_weights_percent = 10}), ElementsAre(percent, no_stream));
   EXPECT_THAT(settings({.stream = Toggle::off, .gpu_rows = 0.5}), ElementsAre(rows, no_stream));
+  const SettingValue experts{Setting::expert_cache}, stream{Setting::stream, "on"};
+  EXPECT_THAT(settings({.expert_cache = 1, .stream = Toggle::on}), ElementsAre(experts, stream));
+  EXPECT_THAT(settings({.expert_cache = 1, .gpu_weights_percent = 10}), ElementsAre(experts, percent));
+  EXPECT_THAT(settings({.expert_cache = 1, .cpu_offload_gib = 1}), ElementsAre(experts, offload));
+  EXPECT_THAT(settings({.expert_cache = 1, .gpu_rows = 0.5}), ElementsAre(experts, rows));
+  EXPECT_THAT(settings({.expert_cache = 0, .stream = Toggle::on}), ElementsAre());
   EXPECT_THAT(settings({.kv_on_host = Toggle::on, .n_kv_layers_gpu = 3}), ElementsAre(on_host, kv_layers));
   EXPECT_THAT(settings({.kv_on_host = Toggle::on, .kv_prefetched = true}), ElementsAre(prefetched, on_host));
   EXPECT_THAT(settings({.kv_prefetched = true, .n_kv_layers_gpu = 3}), ElementsAre(prefetched, kv_layers));
