@@ -285,6 +285,14 @@ std::string explain(const FitRequest& r, const Fit& fit) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);
   }
+  const auto streams_prompts = [](const LayerPlacement& p) {
+    const WeightHome* held = held_by_host(p);
+    return held && streamed_to(*held, StepKind::prefill);
+  };
+  if (std::ranges::any_of(fit.placement.layers, streams_prompts)) {
+    text += format("prompts: {} tokens a step, for all of which the streamed weights cross the bus once\n",
+                   r.graphs.back()->shape.max_tokens);
+  }
   const std::string generic = generic_kernels(r.graphs, r.devices, fit.placement);
   if (!generic.empty()) text += generic + "\n";
   if (fit.fallbacks.empty()) text += "every op runs where it was placed\n";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -11,6 +12,7 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kUsualUbatch = 512;
+constexpr int64_t kMaxStreamedUbatch = 8192;
 constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
 
 // With smaller micro-batches there is some memory more for the rest, which changes how many layers are on
@@ -67,6 +69,66 @@ std::vector<SessionPlan> widest_in_memory(const PlanRequest& r) {
   return widest;
 }
 
+// Seconds of a prompt that fills half of the context, and of that with a usual answer.
+struct LongPrompt {
+  double prompt_s, all_s;
+};
+LongPrompt long_prompt(const SessionPlan& plan) {
+  const auto n_prompt = static_cast<double>(std::max(plan.shape.n_ctx_sequence / 2, kUsualPrompt));
+  const double prompt_s = n_prompt / plan.fit.speed.prefill_tokens_per_s;
+  return {prompt_s, prompt_s + kUsualAnswer / plan.fit.speed.decode_tokens_per_s};
+}
+
+// Whether prompts bring weights to a GPU for every step.
+bool streams_prompts(const Fit& fit) {
+  return std::ranges::any_of(fit.placement.layers, [](const LayerPlacement& layer) {
+    const bool here = holder(layer.weights).is_host() && !computes_on(layer.weights, StepKind::prefill).is_host();
+    return here || (holder(layer.experts).is_host() && !computes_on(layer.experts, StepKind::prefill).is_host());
+  });
+}
+
+// The best choices that stream prompts, to be tried with wider micro-batches.
+std::vector<OffloadChoice> streaming_choices(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
+  constexpr size_t kBest = 6;
+  std::vector<OffloadChoice> list;
+  for (const SessionPlan& plan : plans) {
+    OffloadChoice choice = plan.fit.choice;
+    if (plan.shape.k_dtype != plans.front().shape.k_dtype || !streams_prompts(plan.fit)) continue;
+    if (!streams(r.options)) choice.rows_prefill = choice.rows_decode = 1;  // divided anew, as memory for experts is
+    choice.chosen_experts = false;
+    choice.n_expert_bytes = 0;
+    choice.n_disk_layers = choice.n_cached_experts = 0;
+    list.push_back(choice);
+    if (list.size() == kBest) break;
+  }
+  return list;
+}
+
+// What is streamed crosses the bus once a step. So wider micro-batches than the usual one are tried where the best plan
+// streams, if a prompt of half the context fills one and then takes less time by more than a little. Wider activations take
+// memory from layers: what an answer loses by that must be less than what the prompt gains.
+std::optional<SessionPlan> wider_plan(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
+  constexpr double kWorthwhile = 0.97;
+  const SessionPlan& usual = plans.front();
+  if (r.shape.n_ubatch_given || !streams_prompts(usual.fit)) return std::nullopt;
+  const int64_t most = std::min({kMaxStreamedUbatch, usual.shape.n_batch, usual.shape.n_ctx_sequence / 2});
+  const std::vector<OffloadChoice> choices = streaming_choices(r, plans);
+  std::optional<SessionPlan> best;
+  LongPrompt least = long_prompt(usual);
+  for (int64_t n = 2 * usual.shape.n_ubatch; n <= most; n *= 2) {
+    ContextOptions shape = usual.shape;
+    shape.n_ubatch = n;
+    for (SessionPlan& plan : plans_of_shape(r, shape, choices)) {
+      const LongPrompt time = long_prompt(plan);
+      if (time.prompt_s > kWorthwhile * least.prompt_s || time.all_s >= least.all_s) continue;
+      if (plan.fit.choice.reads_disk() != usual.fit.choice.reads_disk()) continue;
+      best = std::move(plan);
+      least = time;
+    }
+  }
+  return best;
+}
+
 std::vector<SessionPlan> plans_by_speed(const PlanRequest& r) {
   std::vector<SessionPlan> plans;
   for (const ContextOptions& shape : open_shapes(r)) {
@@ -77,6 +139,8 @@ std::vector<SessionPlan> plans_by_speed(const PlanRequest& r) {
   std::stable_sort(plans.begin(), plans.end(), [](const SessionPlan& a, const SessionPlan& b) {
     return a.fit.speed.work_seconds() < b.fit.speed.work_seconds();
   });
+  if (plans.empty()) return plans;
+  if (auto wider = wider_plan(r, plans)) plans.insert(plans.begin(), std::move(*wider));
   return plans;
 }
 

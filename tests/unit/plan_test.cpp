@@ -478,6 +478,39 @@ TEST_F(Planner, AMicroBatchThatFits) {
   EXPECT_LT(plan_session(r).front().shape.n_ubatch, 8192);
 }
 
+// All layers are streamed: 2 GB a step. The micro-batch is as wide as makes the GPU's computing as long as the bus's work.
+TEST_F(Planner, StreamedPromptsTakeWiderMicroBatches) {
+  const auto plan_with = [&](double bus_bytes_per_s, int64_t n_batch, bool given = false) {
+    DeviceRates rates = kGpu;
+    rates.bus_bytes_per_s = bus_bytes_per_s;
+    gpu(8, rates);
+    rates_[0].memory_bytes_per_s = 1e12;
+    flags_.stream = Toggle::on;
+    flags_.n_gpu_layers = 1;
+    flags_.gpu_rows = 1;
+    PlanRequest r = request(8192);
+    r.shape.n_ubatch = given ? 512 : 0;
+    r.shape.n_ubatch_given = given;
+    r.shape.n_batch = n_batch;
+    return plan_session(r).front();
+  };
+  const SessionPlan slow = plan_with(3e9, 8192), fast = plan_with(40e9, 8192);
+  EXPECT_EQ(slow.shape.n_ubatch, 4096);  // a prompt of half the context
+  EXPECT_LT(fast.shape.n_ubatch, 2048);
+  EXPECT_EQ(plan_with(3e9, 2048).shape.n_ubatch, 2048);
+  EXPECT_EQ(plan_with(3e9, 8192, true).shape.n_ubatch, 512);
+  // The time of a step: the longer of both.
+  size_t n_bytes = 0;
+  for (const Weight& w : phi_.architecture.weights) n_bytes += w.layer >= 0 ? w.n_bytes() : 0;
+  for (const auto& [plan, bus] : {std::pair(&slow, 3e9), std::pair(&fast, 40e9)}) {
+    const auto n = static_cast<double>(plan->shape.n_ubatch);
+    const SessionPlan computing = plan_with(1e15, 2048, true);
+    const double compute_s = n / computing.fit.speed.prefill_tokens_per_s;
+    const double bound = std::max(static_cast<double>(n_bytes) / bus, compute_s);
+    EXPECT_NEAR(n / plan->fit.speed.prefill_tokens_per_s, bound, 0.1 * bound) << n;
+  }
+}
+
 TEST_F(Planner, TooLittleMemoryForALayerReportsTheMinimum) {
   gpu(24);
   flags_.budgets.max_vram = size_t{20} << 20;

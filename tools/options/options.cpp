@@ -47,7 +47,7 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
       .group(group);
   integer(app, "-b,--batch-size", o.n_batch, 1, "maximum prompt tokens per batch").group(group);
   integer(app, "--ubatch-size", o.n_ubatch, 1, "maximum tokens computed at once (micro-batch)")
-      .default_str("512, for a mixture on the CPU up to 2048")
+      .default_str("512, for a mixture on the CPU up to 2048, for streamed prompts up to --batch-size")
       .each([&o](const std::string&) { o.n_ubatch_given = true; })
       .group(group);
   integer(app, "--state-checkpoints", o.n_state_checkpoints, 0,
