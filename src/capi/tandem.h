@@ -99,7 +99,7 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               mlock            0        keep the weights in memory
  *   session     n_ctx            0        tokens of context; 0: as the model was trained, or what fits
  *               n_ubatch         512      most tokens of a prompt in one step; for a mixture on the CPU, and where
- *                                         prompts stream weights to a GPU, up to 2048
+ *                                         prompts stream weights to a GPU, more
  *               n_state_checkpoints 8     states of recurrent layers to keep, for tandem_session_truncate
  *               n_draft          0        most tokens that are guessed from the text so far and checked in one
  *                                         step; the text stays the same; 0: none

@@ -31,12 +31,13 @@ struct ContextOptions {
   // States of recurrent layers to keep besides the current one, for cutting a text back without processing it
   // again from its start.
   int64_t n_state_checkpoints = 8;
-  int64_t n_batch = 2048;  // upper bound of n_ubatch, as in llama.cpp
+  // Upper bound of n_ubatch, as in llama.cpp; where prompts are streamed, the planner passes it if it is not given.
+  int64_t n_batch = 2048;
   LatentForm latent_form = LatentForm::cheaper;
   bool keeps_hidden = false;  // steps return what they made of every token (Session::on_hidden)
   // Set by the user: the planner keeps it. Otherwise it may choose another context if that is 0, and, if it
   // knows the devices' speeds, another micro-batch or cache type.
-  bool n_ctx_given = false, n_ubatch_given = false, kv_dtype_given = false;
+  bool n_ctx_given = false, n_batch_given = false, n_ubatch_given = false, kv_dtype_given = false;
   // Bounds of an automatic context. Less than min_ctx tokens if weights then stay in faster memory; where no
   // context keeps them there, they are moved for min_ctx tokens only. 0: 4096 and the training context.
   int64_t min_ctx = 0, max_ctx = 0;

@@ -111,7 +111,8 @@ std::optional<SessionPlan> wider_plan(const PlanRequest& r, const std::vector<Se
   constexpr double kWorthwhile = 0.97;
   const SessionPlan& usual = plans.front();
   if (r.shape.n_ubatch_given || !streams_prompts(usual.fit)) return std::nullopt;
-  const int64_t most = std::min({kMaxStreamedUbatch, usual.shape.n_batch, usual.shape.n_ctx_sequence / 2});
+  const int64_t n_batch = usual.shape.n_batch_given ? usual.shape.n_batch : kMaxStreamedUbatch;
+  const int64_t most = std::min({kMaxStreamedUbatch, n_batch, usual.shape.n_ctx_sequence / 2});
   const std::vector<OffloadChoice> choices = streaming_choices(r, plans);
   std::optional<SessionPlan> best;
   LongPrompt least = long_prompt(usual);

@@ -245,6 +245,7 @@ TEST(LlamaFlags, ItsVariablesCountWhereOursAreUnset) {
   Given g = parse({"run", "x.gguf"});
   EXPECT_EQ(g.engine.context.n_ctx, 99);
   EXPECT_EQ(g.engine.context.n_batch, 7);
+  EXPECT_TRUE(g.engine.context.n_batch_given);
   EXPECT_FALSE(g.engine.model.open.mmap);
   EXPECT_EQ(parse({"run", "x.gguf", "-c", "5"}).engine.context.n_ctx, 5);
   const Variable ours("TANDEM_ARG_CTX_SIZE", "77");

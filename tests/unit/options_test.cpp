@@ -93,6 +93,7 @@ TEST(Options, DefaultsMatchLlamaCpp) {
   EXPECT_FALSE(e.engine.model.open.mlock);
   EXPECT_EQ(e.engine.context.n_ctx, 0);
   EXPECT_EQ(e.engine.context.n_batch, 2048);
+  EXPECT_FALSE(e.engine.context.n_batch_given);
   EXPECT_EQ(e.engine.context.n_ubatch, 0);  // 512, for a mixture on the CPU more
   EXPECT_EQ(e.engine.context.k_dtype, DType::F16);
   EXPECT_EQ(e.flash_attention, Toggle::automatic);

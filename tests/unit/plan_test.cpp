@@ -480,7 +480,7 @@ TEST_F(Planner, AMicroBatchThatFits) {
 
 // All layers are streamed: 2 GB a step. The micro-batch is as wide as makes the GPU's computing as long as the bus's work.
 TEST_F(Planner, StreamedPromptsTakeWiderMicroBatches) {
-  const auto plan_with = [&](double bus_bytes_per_s, int64_t n_batch, bool given = false) {
+  const auto plan_with = [&](double bus_bytes_per_s, std::optional<int64_t> n_batch, bool given = false) {
     DeviceRates rates = kGpu;
     rates.bus_bytes_per_s = bus_bytes_per_s;
     gpu(8, rates);
@@ -491,12 +491,14 @@ TEST_F(Planner, StreamedPromptsTakeWiderMicroBatches) {
     PlanRequest r = request(8192);
     r.shape.n_ubatch = given ? 512 : 0;
     r.shape.n_ubatch_given = given;
-    r.shape.n_batch = n_batch;
+    r.shape.n_batch_given = n_batch.has_value();
+    r.shape.n_batch = n_batch.value_or(r.shape.n_batch);
     return plan_session(r).front();
   };
   const SessionPlan slow = plan_with(3e9, 8192), fast = plan_with(40e9, 8192);
   EXPECT_EQ(slow.shape.n_ubatch, 4096);  // a prompt of half the context
   EXPECT_LT(fast.shape.n_ubatch, 2048);
+  EXPECT_EQ(plan_with(3e9, std::nullopt).shape.n_ubatch, 4096);
   EXPECT_EQ(plan_with(3e9, 2048).shape.n_ubatch, 2048);
   EXPECT_EQ(plan_with(3e9, 8192, true).shape.n_ubatch, 512);
   // The time of a step: the longer of both.

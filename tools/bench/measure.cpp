@@ -153,7 +153,8 @@ EngineOptions BenchRunner::options_for(const BenchCase& c) const {
   EngineOptions options = usual_;
   ContextOptions& context = options.context;
   context.n_ctx = std::max<int64_t>(c.n_depth + c.n_tokens(), settings_.n_ctx);
-  context.n_batch = c.n_batch;
+  context.n_batch = c.step_size();  // no step is wider than the one that is named
+  context.n_batch_given = true;
   context.n_ubatch = c.n_ubatch;
   context.k_dtype = c.type_k;
   context.v_dtype = c.type_v;

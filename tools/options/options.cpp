@@ -45,9 +45,11 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
       .default_str("")
       .each([&o](const std::string&) { o.n_ctx_given = true; })
       .group(group);
-  integer(app, "-b,--batch-size", o.n_batch, 1, "maximum prompt tokens per batch").group(group);
+  integer(app, "-b,--batch-size", o.n_batch, 1, "maximum prompt tokens per batch")
+      .each([&o](const std::string&) { o.n_batch_given = true; })
+      .group(group);
   integer(app, "--ubatch-size", o.n_ubatch, 1, "maximum tokens computed at once (micro-batch)")
-      .default_str("512, for a mixture on the CPU up to 2048, for streamed prompts up to --batch-size")
+      .default_str("512, for a mixture on the CPU up to 2048, for streamed prompts up to 8192")
       .each([&o](const std::string&) { o.n_ubatch_given = true; })
       .group(group);
   integer(app, "--state-checkpoints", o.n_state_checkpoints, 0,
