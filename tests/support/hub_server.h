@@ -59,9 +59,9 @@ class HubServer {
   class Change {
    public:
     explicit Change(HubServer& server) : server_(server) {}
-    void operator=(ChangeReply change) {
+    void operator=(ChangeReply reply) {
       const std::lock_guard lock(server_.mutex_);
-      change_ = std::move(change);
+      change_ = std::move(reply);
     }
 
    private:
