@@ -170,6 +170,24 @@ TEST_F(BadFolder, Config) {
               HasSubstr("norm_topk_prob"));
 }
 
+// A message goes to a terminal.
+TEST_F(BadFolder, ControlCharactersOfAFileAreEscaped) {
+  const std::string word = "\x1b]0;title\x07\x7f";
+  const auto with = [&](const char* key, const char* family) {
+    return refusal(
+        [&](HfFolder& f) {
+          Json& text = f.config.contains("text_config") ? f.config["text_config"] : f.config;
+          text[nlohmann::json::json_pointer(key)] = word;
+        },
+        family);
+  };
+  const auto escaped = HasSubstr("found \"\\x1b]0;title\\x07\\x7f\", needed");
+  EXPECT_THAT(with("/rope_parameters/rope_type", "llama_yarn"), escaped);
+  EXPECT_THAT(with("/rope_parameters/full_attention/rope_type", "gemma4"), escaped);
+  EXPECT_THAT(with("/scoring_func", "deepseek_v3"), escaped);
+  EXPECT_THAT(with("/topk_method", "deepseek_v3"), escaped);
+}
+
 TEST_F(BadFolder, RecurrentLayers) {
   for (const char* family : {"lfm2", "granite_hybrid"}) {
     EXPECT_THAT(refusal([](HfFolder& f) { f.config["layer_types"][1] = "spiral"; }, family),

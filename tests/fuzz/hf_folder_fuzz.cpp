@@ -23,9 +23,9 @@ class Folder {
 
   void convert(size_t which, std::string_view text) {
     const bool is_config = which == 0;
-    if (is_config) {
-      std::filesystem::remove(input_.path("config.json"));
-    } else if (!has_config_) {
+    if (is_config && has_config_) {
+      std::filesystem::remove(input_.path("config.json"));  // the usual one, in the way of the input
+    } else if (!is_config && !has_config_) {
       input_.set(kFiles[which], text);  // takes the link away from config.json
       test::write_file(input_.path("config.json"), hf_.config.dump());
     }
@@ -46,7 +46,7 @@ class Folder {
 
   test::HfFolder hf_;
   fuzz::InputFolder input_;
-  bool has_config_ = false;
+  bool has_config_ = false;  // config.json is the usual one
 };
 
 }  // namespace

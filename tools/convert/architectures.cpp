@@ -128,7 +128,7 @@ const ConvertArchitecture& find_architecture(const JsonObject& config) {
     if (lists_name(entry.classes, name) && (!entry.fits || entry.fits(config))) return entry;
     if (!known.ends_with(entry.classes)) known += (known.empty() ? "" : " ") + std::string(entry.classes);
   }
-  config.fail("architectures", "\"" + printable(name) + "\"", "one of the supported: " + known);
+  config.fail("architectures", "\"" + name + "\"", "one of the supported: " + known);
 }
 
 void add_hparams(const ConvertArchitecture& architecture, const ModelConfig& c, Metadata& metadata,

@@ -103,8 +103,9 @@ const Json* JsonObject::find(std::string_view key) const {
 }
 
 void JsonObject::fail(std::string_view key, const std::string& found, const std::string& needed) const {
-  throw_error(ErrorCode::bad_file, "{}: {}{}: found {}, needed {}", source_, prefix_, printable(key), found,
-              needed);
+  constexpr size_t kMaxFound = 400;  // bytes of what may be the file's own text
+  throw_error(ErrorCode::bad_file, "{}: {}{}: found {}, needed {}", source_, prefix_, printable(key),
+              printable(found, kMaxFound), needed);
 }
 
 std::optional<int64_t> JsonObject::optional_integer(std::string_view key, int64_t min, int64_t max) const {

@@ -46,7 +46,7 @@ class JsonObject {
   std::optional<std::vector<double>> numbers(std::string_view key) const;
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
 
-  // Throws "SOURCE: KEY: found ..., needed ...".
+  // Throws "SOURCE: KEY: found ..., needed ...". `found` may be the file's own text: it is made printable and shortened.
   [[noreturn]] void fail(std::string_view key, const std::string& found, const std::string& needed) const;
 
  private:

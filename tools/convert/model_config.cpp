@@ -136,7 +136,7 @@ LayerKind layer_kind(const JsonObject& c, const char* key, const std::string& na
   for (const auto& [kind, names] : kNames) {
     if (lists_name(names, name)) return kind;
   }
-  c.fail(key, "\"" + printable(name) + "\"",
+  c.fail(key, "\"" + name + "\"",
          "one of: attention full_attention conv mamba linear_attention mlp moe, or in a pattern * M - E");
 }
 
@@ -201,8 +201,7 @@ void check_layer_kinds(const JsonObject& c) {
       "full_attention", "sliding_attention", "linear_attention", "attention", "mamba", "conv", "mlp", "moe"};
   for (const std::string& kind : c.texts("layer_types").value_or(std::vector<std::string>{})) {
     if (std::ranges::find(kKinds, kind) != std::end(kKinds)) continue;
-    c.fail("layer_types", "\"" + printable(kind) + "\"",
-           "a kind of layer such as full_attention or sliding_attention");
+    c.fail("layer_types", "\"" + kind + "\"", "a kind of layer such as full_attention or sliding_attention");
   }
 }
 
@@ -220,7 +219,7 @@ MixedAttention read_mixed_attention(const JsonObject& c, int64_t n_layer, int64_
     const std::string usual = (i + 1) % 6 == 0 ? "full_attention" : "sliding_attention";
     const std::string& kind = kinds ? (*kinds)[i] : usual;
     if (kind != "full_attention" && kind != "sliding_attention") {
-      c.fail("layer_types", "\"" + printable(kind) + "\"", "sliding_attention or full_attention");
+      c.fail("layer_types", "\"" + kind + "\"", "sliding_attention or full_attention");
     }
     m.slides.push_back(kind == "sliding_attention" && i + 1 < n_layer);
   }

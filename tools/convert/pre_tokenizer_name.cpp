@@ -67,7 +67,7 @@ void add_rules(const JsonObject& part, FoundRules& out) {
     if (part.boolean("use_regex").value_or(true))
       out.rules.push_back({SplitBehavior::isolate, gpt2_pattern()});
   } else {
-    part.fail("type", "\"" + printable(type) + "\"", "Sequence, Split, Digits, Punctuation or ByteLevel");
+    part.fail("type", "\"" + type + "\"", "Sequence, Split, Digits, Punctuation or ByteLevel");
   }
 }
 

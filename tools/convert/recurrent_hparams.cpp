@@ -100,7 +100,7 @@ void granite_hybrid(const ModelConfig& c, HparamWriter& out) {
   ssm_sizes(c, out);
   const std::string positions = c.text.text("position_embedding_type").value_or("nope");
   if (positions != "rope" && positions != "nope")
-    c.text.fail("position_embedding_type", "\"" + printable(positions) + "\"", "rope or nope");
+    c.text.fail("position_embedding_type", "\"" + positions + "\"", "rope or nope");
   out.flag("rope.scaling.finetuned", positions == "rope");  // the key by which readers know
 }
 
@@ -108,7 +108,7 @@ void granite_without_mamba(const ModelConfig& c, HparamWriter& out) {
   granite_shared(c, out);
   const std::string positions = c.text.text("position_embedding_type").value_or("nope");
   if (positions != "rope")
-    c.text.fail("position_embedding_type", "\"" + printable(positions) + "\"", "rope in all these layers");
+    c.text.fail("position_embedding_type", "\"" + positions + "\"", "rope in all these layers");
 }
 
 bool is_granite_without_mamba(const JsonObject& config) {
@@ -120,7 +120,7 @@ void nemotron_h(const ModelConfig& c, HparamWriter& out) {
   head_sizes(c, out);
   ssm_sizes(c, out);
   const std::string activation = c.text.text("mlp_hidden_act").value_or("relu2");
-  if (activation != "relu2") c.text.fail("mlp_hidden_act", "\"" + printable(activation) + "\"", "relu2");
+  if (activation != "relu2") c.text.fail("mlp_hidden_act", "\"" + activation + "\"", "relu2");
   const int64_t width = c.n_expert > 0 ? c.n_ff_expert : c.n_ff;
   std::vector<int32_t> widths;
   for (int64_t i = 0; i < c.n_layer; ++i)

@@ -167,7 +167,7 @@ void read_template(const JsonObject& json, const JsonObject& part, VocabData& da
     const std::string text = special->value("id", "");
     const auto token =
         std::find_if(data.tokens.begin(), data.tokens.end(), [&](const Token& t) { return t.text == text; });
-    if (token == data.tokens.end()) part.fail("single", "\"" + printable(text) + "\"", "a token");
+    if (token == data.tokens.end()) part.fail("single", "\"" + text + "\"", "a token");
     const auto id = static_cast<int32_t>(token - data.tokens.begin());
     (before ? data.add_bos : data.add_eos) = Flag::on;
     (before ? data.special.bos : data.special.eos) = id;
@@ -196,7 +196,7 @@ VocabData read_tokenizer_json(const JsonObject& json, const std::string& pre) {
   const auto model = json.object("model");
   if (!model) json.fail("model", "nothing", "a BPE model");
   const std::string type = model->text("type").value_or("BPE");
-  if (type != "BPE") model->fail("type", "\"" + printable(type) + "\"", "BPE, the only kind supported");
+  if (type != "BPE") model->fail("type", "\"" + type + "\"", "BPE, the only kind supported");
   const bool byte_level = is_byte_level(json);
   if (!byte_level && !has_space_symbol(json)) {
     fail(json, "pre_tokenizer: found neither ByteLevel nor a space symbol, needed one of them");
