@@ -1,4 +1,4 @@
-// Messages to the user, on stderr, one line each; stdout is only for the product's output.
+// Messages to the user, on stderr, one line each (on a terminal, wrapped at spaces); stdout is only for the product's output.
 // Any thread may log. The log (level, file, status line, setting names) is one of the program's two globals.
 #pragma once
 

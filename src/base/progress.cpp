@@ -1,6 +1,5 @@
 #include "base/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,13 +12,6 @@ namespace tandem {
 namespace {
 
 constexpr size_t kBarColumns = 24;
-
-// A line that wraps could not be erased.
-size_t terminal_columns() {
-  winsize size{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return known ? size.ws_col : 80;
-}
 
 bool can_erase_line() {
   return isatty(STDERR_FILENO) == 1 && !is_dumb_terminal();
@@ -56,7 +48,8 @@ std::string time_text(double seconds) {
 StatusLine::StatusLine() : shown_(log_level() >= LogLevel::info && can_erase_line()) {}
 
 void StatusLine::show(std::string_view text) {
-  if (shown_) show_status(std::string(cut(text, terminal_columns() - 1)));
+  // A line that wraps could not be erased.
+  if (shown_) show_status(std::string(cut(text, terminal_columns(STDERR_FILENO) - 1)));
 }
 
 void StatusLine::clear() {
@@ -91,7 +84,8 @@ void Progress::update(int64_t done, std::string_view item) {
   if (now - drawn_ < std::chrono::milliseconds(100)) return;
   drawn_ = now;
   const std::string name = printable(item);
-  line_.show(progress_text({unit_, done, total_, seconds(), name, before_}, terminal_columns() - 1));
+  line_.show(
+      progress_text({unit_, done, total_, seconds(), name, before_}, terminal_columns(STDERR_FILENO) - 1));
 }
 
 void Progress::item_done(const std::string& line) {

@@ -1,5 +1,6 @@
 #include "base/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -30,6 +31,33 @@ bool is_dumb_terminal() {
 
 bool stdout_has_colors() {
   return isatty(STDOUT_FILENO) == 1 && !is_dumb_terminal() && variable("NO_COLOR").empty();
+}
+
+size_t terminal_columns(int descriptor) {
+  winsize size{};
+  const bool known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col : 80;
+}
+
+std::string wrapped_words(std::string_view text, size_t columns) {
+  std::string out;
+  size_t line = 0, after_space = 0;  // characters of the line, and behind its last space
+  size_t last_space = std::string::npos;
+  for (const char byte : text) {
+    const bool begins_character = (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+    if (begins_character) ++line, ++after_space;
+    if (byte == ' ' || byte == '\n') {
+      last_space = byte == ' ' ? out.size() : std::string::npos;
+      after_space = 0;
+      if (byte == '\n') line = 0;
+    } else if (begins_character && line > columns && last_space != std::string::npos) {
+      out[last_space] = '\n';
+      last_space = std::string::npos;
+      line = after_space;
+    }
+    out += byte;
+  }
+  return out;
 }
 
 std::string harmless(std::string_view text) {

@@ -1,6 +1,7 @@
 // Capabilities of the terminal, and what may be sent to it. Reads the environment; any thread.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,13 @@ namespace tandem {
 bool is_dumb_terminal();
 // Whether stdout takes colors: a terminal that is not dumb, unless the user has set NO_COLOR.
 bool stdout_has_colors();
+
+// The width of the terminal behind a descriptor, in columns; 80 if it does not tell.
+size_t terminal_columns(int descriptor);
+
+// Breaks lines of more than `columns` characters at spaces, so that a terminal does not break them inside words. A word
+// that is longer stays whole. Wide characters count as one.
+std::string wrapped_words(std::string_view text, size_t columns);
 
 // Replaces control characters except line breaks and tabs, and what is not UTF-8, with U+FFFD, so that a text
 // cannot control a terminal.

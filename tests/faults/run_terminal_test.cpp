@@ -63,6 +63,18 @@ TEST_F(RunTerminal, ThePromptStaysOnTheScreen) {
   }
 }
 
+TEST_F(RunTerminal, StatisticsAreWrappedBetweenWords) {
+  for (const int columns : {20, 33, 50, 71}) {
+    test::TerminalOptions options = environment();
+    options.columns = columns;
+    Terminal t(command({"-p", "Once", "-n", "4"}), options);
+    EXPECT_EQ(t.wait_for_exit(), 0);
+    for (const char* word : {"tandem: ", "tokens", "generated", "stopped:", "reached;", "seed"}) {
+      EXPECT_GE(t.screen().count(word), 1) << word << "\n" << t.screen().text();
+    }
+  }
+}
+
 TEST_F(RunTerminal, ThePromptStaysWithSimpleIoAndInAPipe) {
   const std::string words = "The prompt is as long as this, so it is read in more than one step.";
   {

@@ -1,13 +1,17 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
+#include <sstream>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/fp16.h"
 #include "base/random_seed.h"
+#include "base/terminal.h"
 #include "support/gguf_bytes.h"
 
 namespace tandem {
@@ -66,6 +70,34 @@ TEST(Files, BelowAFolderAreListedWithoutFollowingLinks) {
   const std::vector<std::string> expected = {root + "/b/c/y", root + "/b/loop", root + "/b/x", root + "/z"};
   EXPECT_EQ(files_below(root), expected);
   EXPECT_TRUE(files_below(root + "/z").empty());
+}
+
+TEST(Terminal, WrapsBetweenWords) {
+  EXPECT_EQ(wrapped_words("", 5), "");
+  EXPECT_EQ(wrapped_words("12345", 5), "12345");
+  EXPECT_EQ(wrapped_words("123 5 7", 5), "123 5\n7");
+  EXPECT_EQ(wrapped_words("123 56 8", 5), "123\n56 8");
+  EXPECT_EQ(wrapped_words("1234567 9", 5), "1234567\n9");
+  EXPECT_EQ(wrapped_words("1 1234567 9", 5), "1\n1234567\n9");
+  EXPECT_EQ(wrapped_words("12345 ", 5), "12345 ");
+  EXPECT_EQ(wrapped_words("1 2\n1234 6", 5), "1 2\n1234\n6");
+  EXPECT_EQ(wrapped_words("\xc3\xa4\xc3\xa4\xc3\xa4 5 7", 5), "\xc3\xa4\xc3\xa4\xc3\xa4 5\n7");
+  // Of any text: the words stay, and a line is too long only if it is one word.
+  std::mt19937 random(7);
+  for (int n = 0; n < 300; ++n) {
+    std::string text = "x";
+    while (text.size() < 60) text += random() % 4 == 0 && text.back() != ' ' ? ' ' : 'a';
+    text += 'x';
+    const size_t columns = 1 + random() % 20;
+    std::string wrapped = wrapped_words(text, columns);
+    std::istringstream lines(wrapped);
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_TRUE(line.size() <= columns || line.find(' ') == std::string::npos)
+          << text << "|" << columns << "|" << line;
+    }
+    std::ranges::replace(wrapped, '\n', ' ');
+    EXPECT_EQ(wrapped, text);
+  }
 }
 
 TEST(Error, CarriesCodeAndMessage) {
