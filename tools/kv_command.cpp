@@ -14,6 +14,7 @@
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/statistics.h"
+#include "tools/text_table.h"
 
 namespace tandem::tools {
 namespace {
@@ -33,14 +34,13 @@ std::string id_of(const StoredModel& m) {
 
 void print_table(const std::string& folder, const std::vector<StoredModel>& models, Output& out) {
   if (models.empty()) return out.write("nothing is kept in " + printable(folder, 4096) + "\n");
-  size_t width = 5;
-  for (const StoredModel& m : models) width = std::max(width, printable(m.model, 300).size());
-  out.write(format("{:<{}}  {:>8}  {:>10}  {:<{}}  {}\n", "ID", kIdDigits, "BLOCKS", "SIZE", "MODEL", width,
-                   "LAST USED"));
+  using enum TextTable::Side;
+  TextTable table({{"ID", left}, {"BLOCKS"}, {"SIZE"}, {"MODEL", left}, {"LAST USED", left}});
   for (const StoredModel& m : models) {
-    out.write(format("{}  {:>8}  {:>10}  {:<{}}  {}\n", id_of(m), m.n_blocks + m.n_states, size_text(m.n_bytes),
-                     printable(m.model, 300), width, time_ago(m.used_s)));
+    table.add({id_of(m), format("{}", m.n_blocks + m.n_states), size_text(m.n_bytes), printable(m.model, 300),
+               time_ago(m.used_s)});
   }
+  out.write(table.text());
 }
 
 void print_json(const std::string& folder, const std::vector<StoredModel>& models, Output& out) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 
 #include "base/error.h"
 #include "support/gguf_bytes.h"
@@ -40,10 +41,19 @@ TEST_F(PlanCommand, PrintsTableLineAndPlans) {
   const test::Outcome page = plan("-c 64 --gpu h100");
   EXPECT_EQ(page.exit_code, 0);
   for (const char* part : {"h100", "CPU", "staging", "overhead", "min_vram = ", " * n_ctx + ",
-                           "largest context: ", "decode t/s"}) {
+                           "largest context: ", "decode\n", "t/s\n"}) {
     EXPECT_THAT(page.out, HasSubstr(part));
   }
-  EXPECT_EQ(plan("-c 64 -dev none").exit_code, 0);
+  // It fits an ordinary window, whatever the numbers.
+  const test::Outcome wide =
+      run("qwen3-30b-a3b --gpu rtx4090 --ram-bw 60 --disk-bw 5 --max-ram 8GiB --vram 12GiB");
+  EXPECT_EQ(wide.exit_code, 0) << wide.out;
+  std::istringstream lines(page.out + wide.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 88u) << line;
+  // Columns that tell nothing are left out.
+  const test::Outcome cpu = plan("-c 64 -dev none");
+  EXPECT_EQ(cpu.exit_code, 0);
+  EXPECT_THAT(cpu.out, AllOf(HasSubstr("RAM"), Not(HasSubstr("VRAM")), Not(HasSubstr("streamed"))));
 }
 
 TEST_F(PlanCommand, JsonAgreesWithItself) {

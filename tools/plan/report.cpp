@@ -1,11 +1,13 @@
 #include "tools/plan/report.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "plan/context_fit.h"
+#include "tools/text_table.h"
 
 namespace tandem::tools {
 namespace {
@@ -57,7 +59,7 @@ std::string cache_text(bool gpu, const OffloadChoice& c) {
   if (!gpu) return "CPU";
   return std::visit(Overloaded{[](const CacheBesideLayers&) -> std::string { return "GPU"; },
                                [](const CacheOnHost&) -> std::string { return "CPU"; },
-                               [](const PrefetchedCache&) -> std::string { return "prefetched"; },
+                               [](const PrefetchedCache&) -> std::string { return "fetched"; },
                                [](const SplitCache& split) { return format("GPU {}", split.n_keep); }},
                     c.cache);
 }
@@ -70,7 +72,7 @@ std::string legend_text(const PlanReport& r) {
   };
   std::string text;
   if (has([](const OffloadChoice& c) { return std::holds_alternative<PrefetchedCache>(c.cache); }))
-    text += "KV prefetched: in host memory, copied to the GPU for every step, ahead of use\n";
+    text += "KV fetched: in host memory, copied to the GPU for every step, ahead of use\n";
   if (has([](const OffloadChoice& c) { return std::holds_alternative<SplitCache>(c.cache); }))
     text += "KV GPU N: the newest N tokens on the GPU, older ones on the CPU\n";
   return text;
@@ -81,25 +83,55 @@ std::string disk_text(const OffloadChoice& c) {
   return c.n_disk_layers > 0 ? format("{}+exps", c.n_disk_layers) : "experts";
 }
 
+// Without the columns that tell nothing of any plan: there is no disk, all caches have the type named above, ...
 std::string plans_text(const PlanReport& r, const SizeUnit& unit) {
-  std::string text =
-      format("\n{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:>6} {:>10} {:>10} {:>12} {:>12}\n", "",
-             "ngl", "CPU experts", "KV", "cache", "streaming", "GPU rows", "on disk", "ubatch",
-             format("VRAM {}", unit.name), format("RAM {}", unit.name), "prefill t/s", "decode t/s");
-  for (size_t i = 0; i < r.plans.size(); ++i) {
-    const SessionPlan& p = r.plans[i];
-    const OffloadChoice& c = p.fit.choice;
-    const bool gpu = r.tiers.size() > 1;
-    size_t vram = 0;
+  using enum TextTable::Side;
+  struct PlanColumn {
+    TextTable::Column column;
+    std::string usual;  // left out if all plans have it
+    std::function<std::string(size_t)> text;
+  };
+  const bool gpu = r.tiers.size() > 1;
+  const auto choice = [&](size_t i) -> const OffloadChoice& { return r.plans[i].fit.choice; };
+  const auto cache_type = [&](size_t i) { return std::string(dtype_name(r.plans[i].shape.k_dtype)); };
+  const auto vram = [&](size_t i) {
+    size_t n = 0;
     for (size_t d = 1; d < r.tiers.size(); ++d)
-      vram += r.plan_bytes[i][d] > 0 ? r.plan_bytes[i][d] + r.overhead : 0;
-    text += format("{:<3} {:<9} {:<12} {:<10} {:<6} {:<9} {:<9} {:<8} {:6} {:>10} {:>10} {:12.1f} {:12.1f}\n",
-                   i + 1, gpu ? layers_text(r, c).c_str() : "-", c.n_cpu_moe, cache_text(gpu, c),
-                   dtype_name(p.shape.k_dtype), streaming_name(c.streaming), rows_text(c), disk_text(c),
-                   p.shape.n_ubatch, unit.text(vram), unit.text(r.plan_bytes[i][0]),
-                   p.fit.speed.prefill_tokens_per_s, p.fit.speed.decode_tokens_per_s);
+      n += r.plan_bytes[i][d] > 0 ? r.plan_bytes[i][d] + r.overhead : 0;
+    return unit.text(n);
+  };
+  const std::vector<PlanColumn> all = {
+      {{""}, "", [](size_t i) { return format("{}", i + 1); }},
+      {{"ngl", left}, "-", [&](size_t i) { return gpu ? layers_text(r, choice(i)) : "-"; }},
+      {{"experts\non CPU"}, "0", [&](size_t i) { return format("{}", choice(i).n_cpu_moe); }},
+      {{"KV", left}, "", [&](size_t i) { return cache_text(gpu, choice(i)); }},
+      {{"cache", left}, cache_type(0), cache_type},
+      {{"streamed", left},
+       "none",
+       [&](size_t i) { return std::string(streaming_name(choice(i).streaming)); }},
+      {{"GPU\nrows", left}, "-", [&](size_t i) { return rows_text(choice(i)); }},
+      {{"on\ndisk"}, "0", [&](size_t i) { return disk_text(choice(i)); }},
+      {{"micro-\nbatch"}, "", [&](size_t i) { return format("{}", r.plans[i].shape.n_ubatch); }},
+      {{format("VRAM\n{}", unit.name)}, unit.text(0), vram},
+      {{format("RAM\n{}", unit.name)}, "", [&](size_t i) { return unit.text(r.plan_bytes[i][0]); }},
+      {{"prefill\nt/s"},
+       "",
+       [&](size_t i) { return format("{:.1f}", r.plans[i].fit.speed.prefill_tokens_per_s); }},
+      {{"decode\nt/s"}, "", [&](size_t i) {
+         return format("{:.1f}", r.plans[i].fit.speed.decode_tokens_per_s);
+       }}};
+  std::vector<TextTable::Column> columns;
+  std::vector<std::vector<std::string>> rows(r.plans.size());
+  for (const PlanColumn& c : all) {
+    bool is_usual = true;
+    for (size_t i = 0; i < rows.size(); ++i) is_usual = is_usual && c.text(i) == c.usual;
+    if (is_usual) continue;
+    columns.push_back(c.column);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].push_back(c.text(i));
   }
-  return text + legend_text(r);
+  TextTable table(std::move(columns));
+  for (std::vector<std::string>& row : rows) table.add(std::move(row));
+  return "\n" + table.text() + legend_text(r);
 }
 
 // The plans of a request; of the largest context that fits, if the one asked for does not.
@@ -204,34 +236,41 @@ std::string plan_text(const PlanReport& r) {
       "{}: {}\n{}, cache {}/{}, micro-batch {}{}\n\n", printable(r.path, 400), r.model, context_text(r),
       dtype_name(best.shape.k_dtype), dtype_name(best.shape.v_dtype), best.shape.n_ubatch,
       best.shape.n_sequences > 1 ? format(", {} prompts at once", best.shape.n_sequences).c_str() : "");
-  text += format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", unit.name, "weights",
-                 "KV", "activations", "staging", "scratch", "overhead", "total", "allowed");
+  TextTable table({{unit.name, TextTable::Side::left},
+                   {"weights"},
+                   {"KV"},
+                   {"activations"},
+                   {"staging"},
+                   {"scratch"},
+                   {"overhead"},
+                   {"total"},
+                   {"allowed"}});
   for (const PlanReport::Tier& t : r.tiers) {
     const DeviceBytes& b = t.bytes;
-    text += format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", t.name,
-                   unit.text(b.weights), unit.text(b.kv), unit.text(b.activations), unit.text(b.staging),
-                   unit.text(b.scratch), unit.text(t.overhead), unit.text(t.total()),
-                   t.budget == SIZE_MAX ? "-" : unit.text(t.budget));
+    table.add({t.name, unit.text(b.weights), unit.text(b.kv), unit.text(b.activations), unit.text(b.staging),
+               unit.text(b.scratch), unit.text(t.overhead), unit.text(t.total()),
+               t.budget == SIZE_MAX ? "-" : unit.text(t.budget)});
   }
-  const Footprint& bytes = best.fit.bytes;
-  if (bytes.disk_weights > 0) {
-    const auto of_experts = static_cast<size_t>(r.expert_hits.read_bytes());
-    text += format("{:<10} {:>11}  {} {} read for every token\n", "disk", unit.text(bytes.disk_weights),
-                   unit.text(bytes.per_token.disk + of_experts), unit.name);
-  }
-  if (!r.experts.empty()) text += format("{:<10} {}\n", "experts", r.experts);
+  text += table.text();
+  if (!r.experts.empty()) text += format("experts: {}\n", r.experts);
   for (const PlanReport::Tier& t : r.tiers) {
     text += format("{}: reads {:.1f} GB/s, {:.2f} Tops/s", t.name, t.rates.read_bytes_per_s / 1e9,
                    t.rates.ops_per_s / 1e12);
     text += t.is_gpu ? format(", bus {:.1f} GB/s\n", t.rates.bus_bytes_per_s / 1e9) : "\n";
   }
-  if (bytes.disk_weights > 0) text += format("disk: reads {:.1f} GB/s\n", r.disk_bytes_per_s / 1e9);
+  const Footprint& bytes = best.fit.bytes;
+  if (bytes.disk_weights > 0) {
+    const auto of_experts = static_cast<size_t>(r.expert_hits.read_bytes());
+    text += format("disk: reads {:.1f} GB/s; {} {} of weights there, {} {} read for every token\n",
+                   r.disk_bytes_per_s / 1e9, unit.text(bytes.disk_weights), unit.name,
+                   unit.text(bytes.per_token.disk + of_experts), unit.name);
+  }
   text += plans_text(r, unit);
   const bool gpu = r.tiers.size() > 1;
   const size_t overhead = gpu ? r.tiers[1].overhead : 0;
   const OffloadChoice& c = r.line_choice;
   const bool everything = c.is_all_on_gpus(r.n_layer);
-  text += format("\n{} = {:.9f} GiB * n_ctx + {:.3f} GiB  ({:.0f} bytes per token; {}{})\n",
+  text += format("\n{} = {:.9f} GiB * n_ctx + {:.3f} GiB\n  ({:.0f} bytes per token; {}{})\n",
                  gpu ? "min_vram" : "min_ram", r.line.bytes_per_token / 0x1p30,
                  (r.line.fixed_bytes + static_cast<double>(overhead)) / 0x1p30, r.line.bytes_per_token,
                  !gpu         ? "on the CPU"
