@@ -90,7 +90,12 @@ void MpiRanks::take_sign_of_life(const RankMessage& message) {
   if (message.bytes.size() != sizeof sign)
     end_all(name_of(message.from) + " runs another version of tandem", kIoExit);
   memcpy(&sign, message.bytes.data(), sizeof sign);
-  if (!(sign == peer.last)) peer.same_since = Clock::now();
+  note_sign_of_life(peer, sign);
+}
+
+void MpiRanks::note_sign_of_life(Peer& peer, const SignOfLife& sign) {
+  peer.said_at = Clock::now();
+  if (!(sign == peer.last)) peer.same_since = peer.said_at;
   peer.last = sign;
 }
 
@@ -212,23 +217,22 @@ void MpiRanks::look_for_silence() {
   }
 }
 
-// All ranks wait, nothing has changed for a while, and nothing is on its way.
+// All ranks have said for a while that they wait in the same place, and nothing is on its way.
 void MpiRanks::look_for_deadlock() {
-  std::vector<std::optional<RankWait>> waits;
+  if (rank_ != 0) return;
+  SignOfLife sign;
   {
     const std::lock_guard lock(mutex_);
-    if (rank_ != 0 || !blocked_) return;
-    Peer& self = peers_[0];
-    const uint64_t n = n_moving();
-    if (self.last.n_moving != n || !(self.last.wait == self_.wait) || self.last.n_calls != self_.n_calls)
-      self.same_since = Clock::now();
-    self.last = self_;
-    self.last.n_moving = n;
+    if (!blocked_) return;
+    sign = self_;
+    sign.n_moving = n_moving();
   }
-  const auto now = Clock::now();
+  note_sign_of_life(peers_[0], sign);
+  std::vector<std::optional<RankWait>> waits;
   for (const Peer& peer : peers_) {
     const bool waits_for_a_rank = peer.last.wait.kind != RankWait::Kind::nothing && peer.last.n_moving == 0;
-    if (!waits_for_a_rank || now - peer.same_since < kSettled) return;
+    // One that says nothing more is a matter of look_for_silence().
+    if (!waits_for_a_rank || peer.said_at - peer.same_since < kSettled) return;
     waits.emplace_back(peer.last.wait);
   }
   // An operation of all of them that all have joined is only slow.
@@ -284,7 +288,7 @@ void MpiRanks::serve() {
 
 void MpiRanks::start() {
   const auto now = Clock::now();
-  for (Peer& peer : peers_) peer.same_since = now;
+  for (Peer& peer : peers_) peer.same_since = peer.said_at = now;
   looked_ = now;
   thread_ = std::thread([this] { serve(); });
   std::vector<std::string> hosts = exchange_names();

@@ -65,7 +65,7 @@ class MpiRanks : public Ranks {
   struct Peer {
     std::optional<Clock::time_point> heard;  // the last message; nullopt: it has not started yet
     SignOfLife last;                         // what it said
-    Clock::time_point same_since;            // when it first said so
+    Clock::time_point same_since, said_at;   // when it first and when it last said so
     bool told = true;                        // our last sign of life has left
     MpiHandle telling{};
     SignOfLife said{};
@@ -90,6 +90,7 @@ class MpiRanks : public Ranks {
   void look_for_silence();
   void look_for_deadlock();
   void take_sign_of_life(const RankMessage& message);
+  static void note_sign_of_life(Peer& peer, const SignOfLife& sign);
   void check(int error, const char* what);
   [[noreturn]] void end_all(const std::string& sentence, int exit_code);
   uint64_t n_moving() const { return outbox_.size() + sending_.size() + receiving_.size(); }
