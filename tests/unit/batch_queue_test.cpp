@@ -105,6 +105,7 @@ class BatchQueue : public testing::TestWithParam<int> {
       SharedQueue queue(ranks, files);
       work(ranks, parrot, queue.local());
       reports_ = queue.finish(parrot.report);
+      EXPECT_EQ(queue.n_open(), 0);
     });
   }
   std::vector<SimRankEnd> run(int n_ranks, int n_parallel) {

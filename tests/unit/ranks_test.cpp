@@ -103,10 +103,11 @@ TEST(Ranks, ARankThatFailsHangsOrDiesIsNamed) {
   const std::pair<SimRankFailure::Kind, const char*> kinds[] = {{SimRankFailure::Kind::error, "fails"},
                                                                 {SimRankFailure::Kind::hang, "hangs"},
                                                                 {SimRankFailure::Kind::death, "has died"}};
-  for (const auto& [name, call] : kFunctions) {
+  for (const auto& function : kFunctions) {
+    const auto& call = function.second;
     for (const auto& [kind, text] : kinds) {
       for (int bad = 0; bad < 4; ++bad) {
-        SCOPED_TRACE(name + ", rank " + std::to_string(bad) + " " + text);
+        SCOPED_TRACE(function.first + ", rank " + std::to_string(bad) + " " + text);
         const auto start = std::chrono::steady_clock::now();
         const auto ends = run_sim_ranks(4, {.failures = {{bad, 0, kind}}, .silence = 20ms}, [&](SimRanks& r) {
           call(r);

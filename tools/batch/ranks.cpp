@@ -169,6 +169,7 @@ struct SharedQueue::State : LineQueue {
       a.n_generated = packet.get<int64_t>();
       a.json = packet.get_text();
       a.error = packet.get_text();
+      --n_open;
       const std::lock_guard lock(mutex);
       files.answer(std::move(a));
       files.show_progress(files.n_generated());
@@ -194,6 +195,7 @@ struct SharedQueue::State : LineQueue {
       } else {
         packet.put(line.index).put(static_cast<uint8_t>(line.too_long)).put(line.text);
         --wanted[next_rank];
+        ++n_open;
         n_without = 0;
       }
       ranks.send(static_cast<int>(next_rank), kLine, packet.bytes());
@@ -207,6 +209,7 @@ struct SharedQueue::State : LineQueue {
   std::vector<int64_t> wanted;  // [size] lines that were asked for and not handed out
   std::vector<RankReport> reports;
   int n_reports = 0;
+  std::atomic<int64_t> n_open{0};
   size_t next_rank = 0;
   std::atomic<bool> stopping{false};
   std::thread thread;  // the last: it uses the others
@@ -214,6 +217,10 @@ struct SharedQueue::State : LineQueue {
 
 SharedQueue::SharedQueue(Ranks& ranks, FileQueue& files) : state_(std::make_unique<State>(ranks, files)) {}
 SharedQueue::~SharedQueue() = default;
+
+int64_t SharedQueue::n_open() const {
+  return state_->n_open;
+}
 
 LineQueue& SharedQueue::local() {
   return *state_;
@@ -269,7 +276,7 @@ void lead(MpiRanks& ranks, Replica& replica, FileQueue& files) {
   SharedQueue queue(ranks, files);
   replica.answer(queue.local());
   if (interrupted()) {
-    files.report(replica.stats(), replica.n_open());
+    files.report(replica.stats(), replica.n_open() + queue.n_open());
     throw Error(ErrorCode::interrupted, "");
   }
   const std::vector<RankReport> reports = queue.finish({replica.n_answered(), replica.stats()});

@@ -45,10 +45,11 @@ class SharedQueue {
  public:
   // `ranks` is the thread's from now on, until finish().
   SharedQueue(Ranks& ranks, FileQueue& files);
-  // Waits for the thread. Call finish() first, or the ranks must have been ended.
+  // Stops the thread, if finish() was not called.
   ~SharedQueue();
 
   LineQueue& local();
+  int64_t n_open() const;  // lines that other ranks have and have not answered
   // Waits for the reports of all ranks. mine: of rank 0. Throws what the thread has thrown.
   std::vector<RankReport> finish(const RankReport& mine);  // [size]
 
