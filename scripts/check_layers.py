@@ -17,6 +17,7 @@ import tempfile
 ROOMS = {
     "base": [],
     "sandbox": ["base"],
+    "ranks": ["base"],
     "gguf": ["base"],
     "graph": ["gguf", "base"],
     "device": ["graph"],
@@ -35,7 +36,7 @@ ROOMS = {
     "engine": ["plan", "model", "exec", "kv", "text", "sample", "speculate"],
     "setup": ["engine", "cpu"],
     "capi": ["setup"],
-    "tools": ["setup", "sandbox"],
+    "tools": ["setup", "sandbox", "ranks"],
 }
 # Additional folders for single files: only the list of backends names them all.
 ALSO = {"src/setup/backends.cpp": ["ggml-cuda"]}

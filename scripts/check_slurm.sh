@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs scripts/slurm_batch.sh in a Slurm cluster of one node (scripts/slurm_here.sh): an array of which one task is
-# cancelled, the merge that names it, that shard again, and the merge that then is equal to one run's answers.
+# cancelled, the merge that names it, that shard again, and the merge that then is equal to one run's answers. Then, if BUILD has
+# MPI, srun with three ranks.
 #   scripts/check_slurm.sh BUILD
 # Needs what slurm_here.sh needs. Exits with 0 if all of it holds.
 set -euo pipefail
@@ -49,3 +50,9 @@ cat "slurm-$merge.out"
 sort -t: -k2n whole.jsonl >sorted.jsonl
 cmp answers.jsonl sorted.jsonl || fail "the answers differ from those of one run"
 echo "passed: 4 shards, one cancelled and answered again, equal to one run"
+
+if [ -e "$2/lib/tandem/libtandem_mpi.so" ]; then
+  srun --mpi=pmix -n 3 "$TANDEM" batch --mpi "${options[@]/answers/ranks}"
+  sort -t: -k2n ranks.jsonl | cmp - sorted.jsonl || fail "the answers of three ranks differ from those of one run"
+  echo "passed: srun with 3 ranks, equal to one run"
+fi

@@ -58,6 +58,8 @@ if [ $tests = yes ]; then
   need_header libgtest-dev gtest/gtest.h
   need_header libgmock-dev gmock/gmock.h
   need_header libvterm-dev vterm.h
+  need_command libopenmpi-dev mpicxx
+  need_command openmpi-bin mpirun
 fi
 if [ $tests = yes ] || [ $package = yes ]; then  # archives that libedit needs
   need_header libbsd-dev bsd/string.h

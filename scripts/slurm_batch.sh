@@ -9,6 +9,9 @@
 #   SBATCH_OPTIONS="..."     of each task, such as "--gres=gpu:1 --cpus-per-task=16 --time=4:00:00"
 #   TANDEM=tandem            the program
 #
+# Without an array, one job with MPI does the same; its tasks take lines as they get free:
+#   sbatch -n 8 --wrap="srun --mpi=pmix tandem batch --mpi -m MODEL -i PROMPTS -o ANSWERS"
+#
 # A task that was killed or ran out of time goes on where it stopped when it is submitted again. The merge runs when all
 # tasks have ended, well or not; it names incomplete shards in its output and then fails.
 set -euo pipefail

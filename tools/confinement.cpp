@@ -157,6 +157,11 @@ Confinement& Confinement::helped_by(sandbox::HelperWork work) {
   return *this;
 }
 
+Confinement& Confinement::uses_mpi() {
+  needs_.mpi = true;
+  return *this;
+}
+
 Confinement& Confinement::every_file(const std::string& why) {
   needs_.why_every_file = why;
   return *this;

@@ -48,6 +48,8 @@ class Confinement {
   Confinement& runs(const EngineOptions& options);
   // Has the helper do this too; it is then started in any case.
   Confinement& helped_by(sandbox::HelperWork work);
+  // Lets MPI, which has started, reach the other ranks: sockets and shared memory.
+  Confinement& uses_mpi();
   // Of files nothing is limited, for this reason.
   Confinement& every_file(const std::string& why);
 

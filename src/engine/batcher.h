@@ -58,7 +58,8 @@ class Batcher {
   ~Batcher();
 
   // Whether another request would get a place right away; more may be added all the same.
-  bool has_room() const { return n_open() < n_parallel_; }
+  bool has_room() const { return n_room() > 0; }
+  int64_t n_room() const { return n_parallel_ - n_open(); }  // less than 0 if more were added
   int64_t n_open() const { return static_cast<int64_t>(running_.size() + waiting_.size()); }
   // Throws Error(usage) for a sampling that cannot be.
   void add(BatchRequest request);

@@ -21,6 +21,9 @@ constexpr uint64_t kWriteFile = 1u << 1, kReadFile = 1u << 2, kReadDir = 1u << 3
 constexpr uint64_t kRemoveFile = 1u << 5, kMakeReg = 1u << 8;
 constexpr uint64_t kTruncate = 1u << 14, kIoctlDevice = 1u << 15;
 
+constexpr uint64_t kBindTcp = 1u << 0, kConnectTcp = 1u << 1;
+constexpr uint64_t kScopeAbstractSockets = 1u << 0, kScopeSignals = 1u << 1;
+
 struct RulesetAttr {
   uint64_t files, tcp, scoped;
 };
@@ -67,8 +70,10 @@ int landlock_abi() {
   return abi > 0 ? static_cast<int>(abi) : 0;
 }
 
-int restrict_files(int abi, std::span<const PathRule> rules) {
-  const RulesetAttr attr{file_rights(abi), abi >= 4 ? 3u : 0u, abi >= 6 ? 3u : 0u};
+int restrict_files(int abi, std::span<const PathRule> rules, Network network) {
+  const bool closed = network == Network::closed;
+  const RulesetAttr attr{file_rights(abi), abi >= 4 && closed ? kBindTcp | kConnectTcp : 0,
+                         abi >= 6 ? kScopeSignals | (closed ? kScopeAbstractSockets : 0) : 0};
   const auto ruleset = static_cast<int>(syscall(kCreateRuleset, &attr, attr_bytes(abi), 0));
   if (ruleset < 0) return errno;
   for (const PathRule& rule : rules) add_rule(ruleset, abi, rule);

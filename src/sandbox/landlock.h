@@ -25,9 +25,11 @@ struct PathRule {
 // The interface version of this kernel, 0 if it has no Landlock or it is switched off.
 int landlock_abi();
 
+enum class Network { closed, open };
+
 // From now on only what the rules name can be opened. Rules for paths that cannot be opened are skipped. TCP is closed
-// and signals to other processes are, where the kernel's version can. Returns 0, or errno if nothing is limited. Needs
+// (unless the network stays open) and signals to other processes are, where the kernel's version can. Returns 0, or errno if nothing is limited. Needs
 // PR_SET_NO_NEW_PRIVS.
-int restrict_files(int abi, std::span<const PathRule> rules);
+int restrict_files(int abi, std::span<const PathRule> rules, Network network = Network::closed);
 
 }  // namespace tandem::sandbox

@@ -38,6 +38,10 @@ std::vector<PathRule> rules_of(const Needs& needs, bool gpus) {
     const std::vector<PathRule> driver = gpu_driver_files();
     rules.insert(rules.end(), driver.begin(), driver.end());
   }
+  if (needs.mpi) {
+    const std::vector<PathRule> mpi = mpi_files();
+    rules.insert(rules.end(), mpi.begin(), mpi.end());
+  }
   rules.insert(rules.end(), needs.files.begin(), needs.files.end());
   return rules;
 }
@@ -51,8 +55,9 @@ std::string why_never_confined() {
 std::string InForce::text() const {
   const std::string files = landlock_abi > 0 ? format("files limited (Landlock {})", landlock_abi)
                                              : format("files not limited: {}", no_landlock);
-  const std::string calls = filter ? "no other programs, no network, no debugging (seccomp)"
-                                   : format("system calls not limited: {}", no_filter);
+  const std::string calls =
+      filter ? format("no other programs, {}, no debugging (seccomp)", mpi ? "network for MPI" : "no network")
+             : format("system calls not limited: {}", no_filter);
   return format("sandbox: {}; {}{}", files, calls,
                 io_uring ? "; io_uring is allowed for reading layers from disk" : "");
 }
@@ -60,6 +65,7 @@ std::string InForce::text() const {
 InForce confine(const Needs& needs) {
   InForce in_force;
   in_force.io_uring = needs.io_uring;
+  in_force.mpi = needs.mpi;
   if (const std::string why = why_never_confined(); !why.empty()) {
     in_force.no_landlock = in_force.no_filter = why;
     return in_force;
@@ -74,12 +80,15 @@ InForce confine(const Needs& needs) {
     in_force.no_landlock = needs.why_every_file;
   } else if (const int abi = landlock_abi(); abi == 0) {
     in_force.no_landlock = "this kernel has no Landlock";
-  } else if (const int error = restrict_files(abi, rules_of(needs, gpus)); error != 0) {
+  } else if (const int error =
+                 restrict_files(abi, rules_of(needs, gpus), needs.mpi ? Network::open : Network::closed);
+             error != 0) {
     in_force.no_landlock = strerror(error);
   } else {
     in_force.landlock_abi = abi;
   }
-  const int error = install_filter({.io_uring = needs.io_uring, .local_sockets = gpus && has_gpu_daemon()});
+  const int error = install_filter(
+      {.io_uring = needs.io_uring, .local_sockets = gpus && has_gpu_daemon(), .sockets = needs.mpi});
   in_force.filter = error == 0;
   if (error != 0) in_force.no_filter = strerror(error);
   return in_force;

@@ -18,6 +18,7 @@ struct Needs {
   std::string why_every_file;  // not empty: files are not limited, for this reason
   bool gpus = false;           // files and devices of their driver, if the machine has one
   bool io_uring = false;
+  bool mpi = false;  // sockets, and memory that ranks of one machine share
 };
 
 struct InForce {
@@ -26,6 +27,7 @@ struct InForce {
   bool filter = false;  // system calls are limited; false: they are not, for this reason
   std::string no_filter;
   bool io_uring = false;  // is allowed, and passes the filter by
+  bool mpi = false;       // sockets are allowed
 
   std::string text() const;  // one line
 };

@@ -44,8 +44,6 @@ constexpr int kRefused[] = {
 #ifdef SYS_process_madvise
     SYS_process_madvise,
 #endif
-    // The network, and daemons.
-    SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4,
     // Owners, modes and attributes.
 #ifdef SYS_chmod
     SYS_chmod, SYS_chown, SYS_lchown, SYS_mknod,
@@ -71,6 +69,8 @@ constexpr int kRefused[] = {
     SYS_mount_setattr,
 #endif
 };
+// The network, and daemons.
+constexpr int kSocketCalls[] = {SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4};
 // clang-format on
 
 // Instructions for the kernel's interpreter. A number that is not refused falls through to the next test.
@@ -86,6 +86,9 @@ class Filter {
     refuse_now(ENOSYS);
 #endif
     for (const int number : kRefused) refuse(number, EPERM);
+    if (!options.sockets) {
+      for (const int number : kSocketCalls) refuse(number, EPERM);
+    }
 #ifdef SYS_clone3
     refuse(SYS_clone3,
            ENOSYS);  // its flags are in memory, where no filter looks; the C library then uses clone
@@ -95,9 +98,9 @@ class Filter {
     for (const int number : {SYS_kill, SYS_tgkill, SYS_rt_tgsigqueueinfo}) only_if(number, 0, {own_pid});
     only_if(SYS_prlimit64, 0, {0, own_pid});
     only_unless(SYS_ioctl, 1, {TIOCSTI, TIOCLINUX});
-    if (options.local_sockets) {
+    if (options.local_sockets && !options.sockets) {
       only_if(SYS_socket, 0, {AF_UNIX});
-    } else {
+    } else if (!options.sockets) {
       refuse(SYS_socket, EPERM);
     }
 #ifdef SYS_io_uring_setup

@@ -12,6 +12,7 @@ namespace tandem::sandbox {
 struct FilterOptions {
   bool io_uring = false;       // layers are read from disk with it
   bool local_sockets = false;  // AF_UNIX: a GPU's driver asks a daemon
+  bool sockets = false;        // of all kinds, also to be connected to: MPI reaches other machines
 };
 
 // Installs the filter for good. Returns 0, or errno. Needs PR_SET_NO_NEW_PRIVS.

@@ -70,6 +70,16 @@ std::vector<PathRule> gpu_driver_files() {
   return rules;
 }
 
+std::vector<PathRule> mpi_files() {
+  std::vector<PathRule> rules;
+  rules.push_back({"/dev/shm", Access::write});
+  for (const char* name : {"OMPI_FILE_LOCATION", "PMIX_SERVER_TMPDIR", "OMPI_MCA_orte_top_session_dir"}) {
+    if (const std::string path = variable(name); !path.empty()) rules.push_back({path, Access::write});
+  }
+  add_matching(rules, "/dev/infiniband/*", Access::device);
+  return rules;
+}
+
 bool has_gpu_daemon() {
   const std::string pipes = variable("CUDA_MPS_PIPE_DIRECTORY");
   return access((pipes.empty() ? "/tmp/nvidia-mps" : pipes).c_str(), F_OK) == 0;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -370,9 +372,45 @@ TEST_F(SandboxFilter, WhatPeopleCanAllow) {
             "0 EFAULT ok EPERM");
 }
 
+// MPI reaches other machines, and its ranks share memory; what else is refused stays so.
+TEST_F(SandboxFilter, MpiHasSocketsAndSharedMemory) {
+  const auto tried = [](const Needs& needs) {
+    return in_child([&] {
+      confine(needs);
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      socklen_t size = sizeof address;
+      std::string said = result_of(fd);
+      if (fd >= 0) {
+        auto* const name = reinterpret_cast<sockaddr*>(&address);
+        for (const int result : {bind(fd, name, size), listen(fd, 1), getsockname(fd, name, &size)})
+          said += " " + result_of(result);
+        said += " " + result_of(connect(socket(AF_INET, SOCK_STREAM, 0), name, size));
+      }
+      const std::string shared = "/dev/shm/tandem-test-" + std::to_string(getpid());
+      said += " " + opening(shared, O_RDWR | O_CREAT);
+      said += " " + result_of(unlink(shared.c_str()));
+      const char byte = 0;
+      iovec from{const_cast<char*>(&byte), 1}, to = from;
+      said += " " + result_of(process_vm_readv(getppid(), &to, 1, &from, 1, 0));
+      return said + " " + result_of(fork());
+    });
+  };
+  Needs mpi = needs();
+  mpi.mpi = true;
+  EXPECT_EQ(tried(mpi), "ok ok ok ok ok ok ok EPERM EPERM");
+  const std::string without = tried(needs());
+  EXPECT_TRUE(without == "EPERM EACCES ENOENT EPERM EPERM" || landlock_abi() == 0) << without;
+}
+
 TEST_F(Sandbox, SaysWhatIsInForce) {
   EXPECT_EQ((InForce{.landlock_abi = 3, .filter = true}).text(),
             "sandbox: files limited (Landlock 3); no other programs, no network, no debugging (seccomp)");
+  EXPECT_EQ(
+      (InForce{.landlock_abi = 3, .filter = true, .mpi = true}).text(),
+      "sandbox: files limited (Landlock 3); no other programs, network for MPI, no debugging (seccomp)");
   EXPECT_EQ(
       (InForce{
            .no_landlock = "this kernel has no Landlock", .no_filter = "Invalid argument", .io_uring = true})

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/terminal.h"
 #include "tools/batch/line_reader.h"
 #include "tools/output.h"
@@ -48,6 +49,10 @@ std::optional<Answer> parse_answer(const std::string& text) {
   return Answer{line["index"].get<int64_t>(), {id, line.contains("error")}};
 }
 
+std::string answer_line(const Json& answer) {
+  return answer.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void throw_no_answer(const std::string& file_name, int64_t line) {
   throw_error(ErrorCode::bad_file,
               "{}: line {} is not an answer of tandem batch; an existing output file must hold only such "
@@ -67,6 +72,12 @@ AnswerFile::AnswerFile(const std::string& path, const Shard& shard)
 
 AnswerFile::~AnswerFile() {
   if (fd_ > STDERR_FILENO) close(fd_);
+}
+
+void AnswerFile::log_done() const {
+  if (done_.empty()) return;
+  log_info("{}: {} lines already done{}", name_, n_done(),
+           n_errors_ > 0 ? format(", {} of them with an error", n_errors_).c_str() : "");
 }
 
 void AnswerFile::open_file() {
@@ -106,16 +117,16 @@ void AnswerFile::add_done(const std::string& line, int64_t number) {
   const std::optional<Answer> answer = parse_answer(line);
   if (!answer) throw_no_answer(name_, number);
   if (!shard_.has(answer->index)) {
-    throw_error(ErrorCode::bad_file, "{}: has an answer to line {}, which is not in shard {}", name_, answer->index,
-                shard_.text());
+    throw_error(ErrorCode::bad_file, "{}: has an answer to line {}, which is not in shard {}", name_,
+                answer->index, shard_.text());
   }
   n_errors_ += answer->mark.error;
   done_[answer->index] = answer->mark;
 }
 
 // Writes the line in one call, so that a kill can cut only the last line.
-void AnswerFile::write(const Json& answer) {
-  std::string line = answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+void AnswerFile::write(std::string line) {
+  line += '\n';
   if (fd_ == STDOUT_FILENO && isatty(fd_) == 1) line = harmless(line);
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(fd_, rest.data(), rest.size());

@@ -30,6 +30,8 @@ struct Answer {
 };
 // Nothing if the line is not an answer.
 std::optional<Answer> parse_answer(const std::string& line);
+// The line of an answer, without its newline.
+std::string answer_line(const nlohmann::ordered_json& answer);
 [[noreturn]] void throw_no_answer(const std::string& file_name, int64_t line);
 
 class AnswerFile {
@@ -43,10 +45,13 @@ class AnswerFile {
 
   int64_t n_done() const { return static_cast<int64_t>(done_.size()); }
   int64_t n_errors() const { return n_errors_; }
+  // Says what the file already holds, if anything.
+  void log_done() const;
   bool has(int64_t index) const { return done_.contains(index); }
   bool is_of(int64_t index, const nlohmann::ordered_json& id) const { return done_.at(index).is_of(id); }
 
-  void write(const nlohmann::ordered_json& answer);
+  // An answer_line().
+  void write(std::string line);
 
  private:
   void open_file();
