@@ -16,6 +16,8 @@
 namespace tandem::cuda {
 namespace {
 
+constexpr int kDecodeThreads = 128, kMergeThreads = 256;
+
 // Reads K and V whose dtypes are known only at run time.
 struct ReadAny {};
 
@@ -287,7 +289,8 @@ __device__ void join_warps(const AttentionCall& call, const float* left, int n_w
 
 // Grid: x token, y key-value head x part of its group, z split.
 template <class ReadK, class ReadV, int kLanes, int kHeads>
-__global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(kDecodeThreads)
+    attention_decode(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(16) uint8_t shared[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   const int token = blockIdx.x, split = blockIdx.z;
@@ -321,7 +324,7 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
 
 // Merges the splits of a token and head into its row of y, in split order, and adds the sink to the sum.
 // Reads 4 * n_splits * head_dim_v bytes per row, from the L2 cache.
-__global__ void attention_merge(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(kMergeThreads) attention_merge(const __grid_constant__ AttentionCall call) {
   __shared__ float weights[kMaxSplits];
   __shared__ float inverse;
   const int64_t row = blockIdx.x, first = row * call.n_splits;
@@ -397,7 +400,7 @@ AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit) {
     const int left = left_floats(chosen.heads, call.v.head_dim) * 4;
     return static_cast<size_t>(n_warps) * static_cast<size_t>(int_max(tiles, left));
   };
-  int n_warps = 4;
+  int n_warps = kDecodeThreads / kWarp;
   while (n_warps > 1 && bytes_for(n_warps) > shared_limit / 2) n_warps /= 2;  // two blocks a multiprocessor
   chosen.n_threads = n_warps * kWarp;
   chosen.shared_bytes = bytes_for(n_warps);
@@ -413,7 +416,7 @@ void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cud
 }
 
 void launch_merge(const AttentionCall& call, cudaStream_t stream) {
-  const int n_threads = (int_min(call.v.head_dim, 256) + kWarp - 1) / kWarp * kWarp;
+  const int n_threads = (int_min(call.v.head_dim, kMergeThreads) + kWarp - 1) / kWarp * kWarp;
   attention_merge<<<static_cast<unsigned>(call.n_tokens * call.n_head), n_threads, 0, stream>>>(call);
   check_launch("attention_merge");
 }

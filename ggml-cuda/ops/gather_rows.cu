@@ -4,8 +4,10 @@
 namespace tandem::cuda {
 namespace {
 
+constexpr int kThreads = 256;
+
 template <class T>  // float, or float4 where a row is a multiple of it
-__global__ void gather(const T* x, const int32_t* outputs, T* y, int64_t n_cols) {
+__global__ void __launch_bounds__(kThreads) gather(const T* x, const int32_t* outputs, T* y, int64_t n_cols) {
   let_next_begin();
   wait_for_previous();
   const T* from = x + outputs[blockIdx.x] * n_cols;
@@ -25,10 +27,10 @@ class CompiledGatherRows final : public CompiledOp {
     const auto n = static_cast<unsigned>(context.shape.n_outputs);
     if (n == 0) return;
     if (n_cols_ % 4 == 0) {
-      launch_overlapping(gather<float4>, n, 256, 0, context.stream, reinterpret_cast<const float4*>(x_),
+      launch_overlapping(gather<float4>, n, kThreads, 0, context.stream, reinterpret_cast<const float4*>(x_),
                          outputs_, reinterpret_cast<float4*>(y_), n_cols_ / 4);
     } else {
-      launch_overlapping(gather<float>, n, 256, 0, context.stream, x_, outputs_, y_, n_cols_);
+      launch_overlapping(gather<float>, n, kThreads, 0, context.stream, x_, outputs_, y_, n_cols_);
     }
   }
 

@@ -81,8 +81,10 @@ __device__ void normalize(const NormCall& call, int64_t group_index) {
   }
 }
 
+constexpr int kWarps = 4, kMaxThreads = 1024;
+
 template <int kWidth, NormKind kKind>
-__global__ void norm_by_warps(NormCall call) {
+__global__ void __launch_bounds__(kWarps* kWarp) norm_by_warps(NormCall call) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
   if (group < call.n_groups) {
     normalize<WarpTeam, kWidth, kKind>(call, group);
@@ -91,18 +93,18 @@ __global__ void norm_by_warps(NormCall call) {
   }
 }
 template <int kWidth, NormKind kKind>
-__global__ void norm_by_blocks(NormCall call) {
+__global__ void __launch_bounds__(kMaxThreads) norm_by_blocks(NormCall call) {
   normalize<BlockTeam, kWidth, kKind>(call, blockIdx.x);
 }
 
 template <int kWidth, NormKind kKind>
 void launch_norm(const NormCall& call, cudaStream_t stream) {
-  constexpr int kWarps = 4, kShort = 512;
+  constexpr int kShort = 512;
   if (call.group <= kShort) {
     launch_overlapping(norm_by_warps<kWidth, kKind>, blocks_of(call.n_groups, kWarps), kWarps * kWarp, 0,
                        stream, call);
   } else {
-    const int n = std::clamp((call.group / kWidth + kWarp - 1) / kWarp * kWarp, 128, 1024);
+    const int n = std::clamp((call.group / kWidth + kWarp - 1) / kWarp * kWarp, 128, kMaxThreads);
     launch_overlapping(norm_by_blocks<kWidth, kKind>, static_cast<unsigned>(call.n_groups), n, 0, stream,
                        call);
   }
