@@ -67,8 +67,7 @@ struct PlainValues {
   // Prefetches the line of element i: weights may be read before the previous kernel has ended.
   __device__ void prefetch(int64_t i) const {
     if (data == nullptr) return;
-    const char* at = static_cast<const char*>(data) + i * (dtype == DType::F32 ? 4 : 2);
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+    prefetch_to_l2(static_cast<const char*>(data) + i * (dtype == DType::F32 ? 4 : 2));
   }
 };
 
