@@ -100,7 +100,7 @@ void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t 
 
 void load_relayout_kernels() {
   for (const DTypeInfo& info : all_dtypes()) {
-    for_format(info.dtype, []<DType T>() {
+    for_format(info.dtype, [&]<DType T>() {
       cudaFuncAttributes attributes{};
       TANDEM_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(relayout_kernel<T>)));
     });

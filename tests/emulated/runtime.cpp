@@ -191,7 +191,8 @@ size_t emulator::GpuModel::max_shared() const {
     case 87: return 163 << 10;
     case 90:
     case 100:
-    case 103: return 227 << 10;
+    case 103:
+    case 110: return 227 << 10;
     default: return 99 << 10;
   }
 }
